@@ -1,0 +1,29 @@
+// What a rank's bindings know of the run they are part of.
+
+#ifndef LOCKSTEP_DRIVER_CONTEXT_H_
+#define LOCKSTEP_DRIVER_CONTEXT_H_
+
+#include <chrono>
+#include <string>
+
+#include "driver/command_line.h"
+#include "driver/world.h"
+#include "lua.hpp"
+
+namespace lockstep::driver {
+
+struct Context {
+  CommandLine command_line;
+  World world;
+  std::chrono::milliseconds timeout{0};
+  std::string run_dir;         // the same on every rank; nobody has made it yet
+  bool settings_used = false;  // run.config has taken the --set values
+};
+
+// The context that SetContext put into this state; it must outlive the state.
+void SetContext(lua_State* state, Context& context);
+Context& GetContext(lua_State* state);
+
+}  // namespace lockstep::driver
+
+#endif  // LOCKSTEP_DRIVER_CONTEXT_H_

@@ -1,0 +1,372 @@
+#include "driver/launcher.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "c10/util/Exception.h"
+#include "driver/failure.h"
+#include "driver/world.h"
+
+extern char** environ;
+
+namespace lockstep::driver {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A failing run ends like this: told at once, asked by SIGTERM, then made to by SIGKILL.
+constexpr std::chrono::milliseconds kTimeToEndAlone(2000);
+constexpr std::chrono::milliseconds kTimeToEndWhenAsked(2000);
+
+// One stream of one rank, forwarded line by line.
+struct Stream {
+  int fd = -1;
+  std::FILE* to = nullptr;
+  std::string prefix;
+  std::string partial;  // the line so far
+};
+
+struct RankProcess {
+  int rank = 0;
+  pid_t pid = -1;
+  std::optional<int> wait_status;  // set when it has ended
+};
+
+std::string SignalName(int number) {
+  const char* name = sigabbrev_np(number);
+  return name == nullptr ? absl::StrCat("signal ", number) : absl::StrCat("SIG", name);
+}
+
+int ExitCode(int wait_status) {
+  return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+}
+
+std::string DescribeDeath(const RankProcess& process) {
+  const int status = *process.wait_status;
+  if (!WIFSIGNALED(status)) {
+    return absl::StrCat("rank ", process.rank, " ended with exit code ", WEXITSTATUS(status),
+                        " and gave no reason; what it printed last stands above");
+  }
+  std::string text = absl::StrCat("rank ", process.rank, " (process ", process.pid, ") was killed by ",
+                                  SignalName(WTERMSIG(status)));
+  if (WTERMSIG(status) == SIGKILL) {
+    absl::StrAppend(&text, ": by somebody, or by the kernel when the machine ran out of memory");
+  }
+  return text;
+}
+
+class Launcher {
+ public:
+  Launcher(const CommandLine& command_line, int nproc) : command_line_(command_line), nproc_(nproc) {
+    sigemptyset(&signals_);
+    for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals_, signal);
+    sigprocmask(SIG_BLOCK, &signals_, nullptr);
+    signal_fd_ = signalfd(-1, &signals_, SFD_NONBLOCK | SFD_CLOEXEC);
+    TORCH_CHECK(signal_fd_ >= 0, "signalfd: ", std::strerror(errno));
+    store_ = HostStore();
+  }
+
+  int Run() {
+    for (int rank = 0; rank < nproc_; ++rank) Start(rank);
+    while (AnyRunning()) {
+      Wait();
+      ReadSignals();
+      Reap();
+      Press();
+    }
+    for (Stream& stream : streams_) Forward(stream);
+    return Conclude();
+  }
+
+ private:
+  // --- Starting -----------------------------------------------------------------------------------
+
+  std::vector<std::string> Arguments() const {
+    std::vector<std::string> arguments = {"lockstep"};
+    if (!command_line_.run_dir.empty()) {
+      arguments.insert(arguments.end(), {"--run-dir", command_line_.run_dir});
+    }
+    if (command_line_.timeout_s.has_value()) {
+      arguments.insert(arguments.end(), {"--timeout", absl::StrCat(*command_line_.timeout_s)});
+    }
+    for (const auto& [key, value] : command_line_.settings) {
+      arguments.insert(arguments.end(), {"--set", absl::StrCat(key, "=", value)});
+    }
+    arguments.insert(arguments.end(), {"--", command_line_.script});
+    arguments.insert(arguments.end(), command_line_.script_arguments.begin(), command_line_.script_arguments.end());
+    return arguments;
+  }
+
+  std::vector<std::string> Environment(int rank) const {
+    std::vector<std::string> variables = {
+        absl::StrCat("RANK=", rank),
+        absl::StrCat("LOCAL_RANK=", rank),
+        absl::StrCat("WORLD_SIZE=", nproc_),
+        absl::StrCat("LOCAL_WORLD_SIZE=", nproc_),
+        "MASTER_ADDR=127.0.0.1",
+        absl::StrCat("MASTER_PORT=", store_.port),
+        "TORCHELASTIC_USE_AGENT_STORE=True",
+        "TORCHELASTIC_RESTART_COUNT=0",
+        absl::StrCat(kLauncherVariable, "=", getpid()),
+    };
+    const size_t num_own = variables.size();
+    for (char** variable = environ; *variable != nullptr; ++variable) {
+      const std::string inherited = *variable;
+      const std::string name = inherited.substr(0, inherited.find('=') + 1);
+      bool replaced = false;
+      for (size_t i = 0; i < num_own; ++i) replaced |= variables[i].rfind(name, 0) == 0;
+      if (!replaced) variables.push_back(inherited);
+    }
+    return variables;
+  }
+
+  // A pipe whose read end stays here.
+  int AddStream(int rank, std::FILE* to) {
+    int ends[2];
+    TORCH_CHECK(pipe2(ends, O_CLOEXEC) == 0, "pipe: ", std::strerror(errno));
+    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+    streams_.push_back({ends[0], to, absl::StrCat("[rank ", rank, "] "), ""});
+    return ends[1];
+  }
+
+  // By exec: threads of libtorch do not survive a fork.
+  void Start(int rank) {
+    std::vector<std::string> arguments = Arguments();
+    std::vector<std::string> variables = Environment(rank);
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    std::vector<char*> envp;
+    for (std::string& variable : variables) envp.push_back(variable.data());
+    envp.push_back(nullptr);
+
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    int out = -1;
+    int err = -1;
+    if (rank > 0) {
+      out = AddStream(rank, stdout);
+      err = AddStream(rank, stderr);
+      posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
+      posix_spawn_file_actions_adddup2(&files, err, STDERR_FILENO);
+    }
+    posix_spawnattr_t attributes;
+    posix_spawnattr_init(&attributes);
+    // A process group of its own: a Ctrl-C at the terminal reaches us alone, and what a rank starts
+    // ends with it.
+    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    posix_spawnattr_setpgroup(&attributes, 0);
+    sigset_t none;
+    sigemptyset(&none);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setsigdefault(&attributes, &signals_);
+
+    RankProcess process;
+    process.rank = rank;
+    const int error = posix_spawn(&process.pid, "/proc/self/exe", &files, &attributes, argv.data(), envp.data());
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&files);
+    if (out >= 0) close(out);
+    if (err >= 0) close(err);
+    if (error != 0) {
+      for (RankProcess& started : processes_) kill(-started.pid, SIGKILL);
+      TORCH_CHECK(false, "cannot start rank ", rank, ": ", std::strerror(error));
+    }
+    processes_.push_back(process);
+  }
+
+  // --- Watching -----------------------------------------------------------------------------------
+
+  bool AnyRunning() const {
+    for (const RankProcess& process : processes_) {
+      if (!process.wait_status.has_value()) return true;
+    }
+    return false;
+  }
+
+  // Until a signal, output or a deadline; output is forwarded.
+  void Wait() {
+    std::vector<pollfd> fds = {{signal_fd_, POLLIN, 0}};
+    for (const Stream& stream : streams_) {
+      if (stream.fd >= 0) fds.push_back({stream.fd, POLLIN, 0});
+    }
+    int timeout_ms = -1;
+    if (deadline_.has_value()) {
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*deadline_ - Clock::now());
+      timeout_ms = static_cast<int>(std::max<int64_t>(0, left.count() + 1));
+    }
+    poll(fds.data(), fds.size(), timeout_ms);
+    for (Stream& stream : streams_) Forward(stream);
+  }
+
+  static void Forward(Stream& stream) {
+    char buffer[65536];
+    while (stream.fd >= 0) {
+      const ssize_t size = read(stream.fd, buffer, sizeof(buffer));
+      if (size < 0 && errno == EINTR) continue;
+      if (size < 0) return;  // nothing more for now
+      if (size == 0) {
+        close(stream.fd);
+        stream.fd = -1;
+        if (!stream.partial.empty()) stream.partial += '\n';
+      }
+      stream.partial.append(buffer, static_cast<size_t>(size));
+      PrintLines(stream);
+    }
+  }
+
+  static void PrintLines(Stream& stream) {
+    size_t begin = 0;
+    for (size_t end; (end = stream.partial.find('\n', begin)) != std::string::npos; begin = end + 1) {
+      const std::string line = absl::StrCat(stream.prefix, stream.partial.substr(begin, end - begin + 1));
+      std::fwrite(line.data(), 1, line.size(), stream.to);
+    }
+    stream.partial.erase(0, begin);
+    std::fflush(stream.to);
+  }
+
+  void ReadSignals() {
+    signalfd_siginfo info;
+    while (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
+      const int signal = static_cast<int>(info.ssi_signo);
+      if (signal == SIGCHLD) continue;
+      if (interrupted_by_ == 0) interrupted_by_ = signal;
+      BeginEnd(absl::StrCat("the run was interrupted by ", SignalName(signal)));
+      Ask();
+    }
+  }
+
+  void Reap() {
+    for (RankProcess& process : processes_) {
+      int status = 0;
+      if (process.wait_status.has_value() || waitpid(process.pid, &status, WNOHANG) != process.pid) continue;
+      process.wait_status = status;
+      kill(-process.pid, SIGKILL);  // whatever it has left behind in its group
+      if (status == 0) {
+        if (!interrupted_by_ && Left(process.rank)) BeginEnd("");
+        continue;
+      }
+      if (asked_ && WIFSIGNALED(status)) continue;  // by us
+      // A death by a signal that we did not send is a cause, never a consequence.
+      const bool killed = WIFSIGNALED(status);
+      if (first_failed_ == nullptr || (killed && !first_was_killed_)) {
+        first_failed_ = &process;
+        first_was_killed_ = killed;
+      }
+      BeginEnd(DescribeDeath(process));
+    }
+  }
+
+  // Whether the rank ended by os.exit(0) before its script did: the others cannot know.
+  bool Left(int rank) const { return store_.store->check({absl::StrCat("lockstep/left/", rank)}); }
+
+  void BeginEnd(const std::string& reason) {
+    if (deadline_.has_value()) return;
+    if (!reason.empty()) ReportFailure(*store_.store, reason);
+    deadline_ = Clock::now() + kTimeToEndAlone;
+  }
+
+  void Ask() {
+    if (asked_) return;
+    asked_ = true;
+    deadline_ = Clock::now() + kTimeToEndWhenAsked;
+    Send(SIGTERM);
+  }
+
+  void Press() {
+    if (!deadline_.has_value() || Clock::now() < *deadline_) return;
+    if (!asked_) {
+      for (const RankProcess& process : processes_) {
+        if (!process.wait_status.has_value()) ended_by_us_.push_back(process.rank);
+      }
+      Ask();
+    } else {
+      Send(SIGKILL);
+      deadline_ = Clock::now() + kTimeToEndWhenAsked;
+    }
+  }
+
+  void Send(int signal) const {
+    for (const RankProcess& process : processes_) {
+      if (!process.wait_status.has_value()) kill(-process.pid, signal);
+    }
+  }
+
+  // --- Ending -------------------------------------------------------------------------------------
+
+  std::string LeftText() const {
+    for (const RankProcess& process : processes_) {
+      const std::string key = absl::StrCat("lockstep/left/", process.rank);
+      if (store_.store->check({key})) return store_.store->get_to_str(key);
+    }
+    return "";
+  }
+
+  int Conclude() const {
+    if (interrupted_by_ != 0) {
+      std::fprintf(stderr, "lockstep: %s; every rank has ended\n", SignalName(interrupted_by_).c_str());
+      return 128 + interrupted_by_;
+    }
+    if (first_failed_ == nullptr && ended_by_us_.empty()) return 0;
+    std::string cause;
+    if (first_failed_ == nullptr) {
+      cause = absl::StrCat(LeftText(), " while other ranks were still running");
+    } else if (first_was_killed_) {
+      cause = DescribeDeath(*first_failed_);
+    } else {
+      cause = KnownFailure(*store_.store).value_or(DescribeDeath(*first_failed_));
+    }
+    std::fprintf(stderr, "lockstep: %s\n", cause.c_str());
+    if (!ended_by_us_.empty()) {
+      std::fprintf(stderr, "lockstep: ended the ranks that were still running: %s\n",
+                   absl::StrJoin(ended_by_us_, ", ").c_str());
+    }
+    return first_failed_ == nullptr ? 1 : ExitCode(*first_failed_->wait_status);
+  }
+
+  const CommandLine& command_line_;
+  const int nproc_;
+  sigset_t signals_;
+  int signal_fd_ = -1;
+  HostedStore store_;
+  std::vector<RankProcess> processes_;
+  std::vector<Stream> streams_;
+
+  const RankProcess* first_failed_ = nullptr;
+  bool first_was_killed_ = false;
+  int interrupted_by_ = 0;
+  bool asked_ = false;                         // SIGTERM was sent
+  std::optional<Clock::time_point> deadline_;  // of the present stage of ending
+  std::vector<int> ended_by_us_;
+};
+
+}  // namespace
+
+int Launch(const CommandLine& command_line, int nproc) { return Launcher(command_line, nproc).Run(); }
+
+void DieWithLauncher() {
+  const char* launcher = std::getenv(kLauncherVariable);
+  if (launcher == nullptr) return;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // The launcher may have died before the kernel knew of our wish.
+  TORCH_CHECK(getppid() == std::atoi(launcher), "the launcher that started this rank is gone");
+}
+
+}  // namespace lockstep::driver

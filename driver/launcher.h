@@ -1,0 +1,29 @@
+// Starts the ranks of a run on this machine and stays until they have ended.
+//
+// The launcher hosts the run's store, so that what a dying rank had to say outlives it. When a rank
+// fails, the others are told through the store, and asked, then made, to end within seconds; the
+// first cause is printed once. Ctrl-C and SIGTERM end every rank. A launcher that is itself killed
+// takes its ranks along: each asks the kernel for SIGKILL at its parent's death.
+//
+// Rank 0 writes to this terminal; each line of another rank is printed behind "[rank 1] ".
+
+#ifndef LOCKSTEP_DRIVER_LAUNCHER_H_
+#define LOCKSTEP_DRIVER_LAUNCHER_H_
+
+#include "driver/command_line.h"
+
+namespace lockstep::driver {
+
+// Set in each rank's environment to the launcher's process id: such a rank leaves its last words to
+// the launcher.
+inline constexpr char kLauncherVariable[] = "LOCKSTEP_LAUNCHER";
+
+// Exit code of the run: 0, or the failing rank's, 128 + n where signal n killed it or us.
+int Launch(const CommandLine& command_line, int nproc);
+
+// For a rank that a launcher started: dies with it. Throws c10::Error where it is dead already.
+void DieWithLauncher();
+
+}  // namespace lockstep::driver
+
+#endif  // LOCKSTEP_DRIVER_LAUNCHER_H_

@@ -1,0 +1,99 @@
+#include "driver/lua/autograd.h"
+
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "ATen/core/TensorBody.h"
+#include "ATen/core/grad_mode.h"
+#include "driver/lua/stack.h"
+#include "driver/lua/tensor.h"
+#include "driver/lua/vm.h"
+#include "torch/csrc/autograd/autograd.h"
+
+namespace lockstep::lua {
+namespace {
+
+// A tensor, or an array of them.
+std::vector<at::Tensor> ReadOneOrMore(lua_State* state, int index, const char* name) {
+  if (const at::Tensor* tensor = TensorAt(state, index)) return {*tensor};
+  return ReadTensors(state, index, name);
+}
+
+std::optional<bool> OptionalBoolean(const OptionTable& options, lua_State* state, const char* key) {
+  if (!options.Push(key)) return std::nullopt;
+  const bool value = ReadBoolean(state, -1, key);
+  lua_pop(state, 1);
+  return value;
+}
+
+std::vector<at::Tensor> OptionalTensors(const OptionTable& options, lua_State* state, const char* key) {
+  if (!options.Push(key)) return {};
+  std::vector<at::Tensor> tensors = ReadOneOrMore(state, lua_gettop(state), key);
+  lua_pop(state, 1);
+  return tensors;
+}
+
+int CallInGradMode(lua_State* state, bool enabled, const char* name) {
+  ReadFunction(state, 1, name);
+  const at::AutoGradMode mode(enabled);
+  Call(state, lua_gettop(state) - 1, LUA_MULTRET);
+  return lua_gettop(state);
+}
+
+}  // namespace
+
+int Backward(lua_State* state) {
+  const at::Tensor& tensor = ReadTensor(state, 1, "backward: x");
+  std::vector<at::Tensor> gradients;
+  int options_index = 2;
+  if (const at::Tensor* gradient = TensorAt(state, 2)) {
+    gradients.push_back(*gradient);
+    options_index = 3;
+  }
+  const OptionTable options(state, options_index, "backward", {"gradient", "retain_graph", "create_graph", "inputs"});
+  for (at::Tensor& gradient : OptionalTensors(options, state, "gradient")) gradients.push_back(gradient);
+  torch::autograd::backward({tensor}, gradients, OptionalBoolean(options, state, "retain_graph"),
+                            options.Boolean("create_graph", false), OptionalTensors(options, state, "inputs"));
+  return 0;
+}
+
+int Grad(lua_State* state) {
+  const std::vector<at::Tensor> outputs = ReadOneOrMore(state, 1, "torch.grad: outputs");
+  const std::vector<at::Tensor> inputs = ReadOneOrMore(state, 2, "torch.grad: inputs");
+  const OptionTable options(state, 3, "torch.grad", {"grad_outputs", "allow_unused", "retain_graph", "create_graph"});
+  PushTensors(state, torch::autograd::grad(outputs, inputs, OptionalTensors(options, state, "grad_outputs"),
+                                           OptionalBoolean(options, state, "retain_graph"),
+                                           options.Boolean("create_graph", false),
+                                           options.Boolean("allow_unused", false)));
+  return 1;
+}
+
+int NoGrad(lua_State* state) { return CallInGradMode(state, false, "torch.no_grad: the argument"); }
+
+int EnableGrad(lua_State* state) { return CallInGradMode(state, true, "torch.enable_grad: the argument"); }
+
+int IsGradEnabled(lua_State* state) {
+  lua_pushboolean(state, at::GradMode::is_enabled());
+  return 1;
+}
+
+int RegisterHook(lua_State* state) {
+  const at::Tensor& tensor = ReadTensor(state, 1, "register_hook: x");
+  ReadFunction(state, 2, "register_hook: the hook");
+  auto hook = std::make_shared<FunctionReference>(state, 2);
+  tensor.register_hook([hook](const at::Tensor& gradient) -> at::Tensor {
+    lua_State* hook_state = hook->Push();
+    PushTensor(hook_state, gradient);
+    Call(hook_state, 1, 1);
+    at::Tensor result;
+    if (!lua_isnil(hook_state, -1)) {
+      result = ReadTensor(hook_state, lua_gettop(hook_state), "register_hook: what the hook returns");
+    }
+    lua_pop(hook_state, 1);
+    return result;
+  });
+  return 0;
+}
+
+}  // namespace lockstep::lua

@@ -1,0 +1,279 @@
+#include "driver/lua/distributed.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <string>
+
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/empty_like.h"
+#include "ATen/ops/zeros.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "driver/context.h"
+#include "driver/lua/serialize.h"
+#include "driver/lua/tensor.h"
+#include "driver/lua/vm.h"
+#include "driver/world.h"
+
+namespace lockstep::lua {
+namespace {
+
+using driver::GetContext;
+using driver::World;
+
+// --- Who --------------------------------------------------------------------------------------------
+
+int Rank(lua_State* state) {
+  PushInteger(state, GetContext(state).world.environment.rank);
+  return 1;
+}
+
+int WorldSize(lua_State* state) {
+  PushInteger(state, GetContext(state).world.environment.world_size);
+  return 1;
+}
+
+int LocalRank(lua_State* state) {
+  PushInteger(state, GetContext(state).world.environment.local_rank);
+  return 1;
+}
+
+int Backend(lua_State* state) {
+  PushString(state, GetContext(state).world.backend);
+  return 1;
+}
+
+int Device(lua_State* state) {
+  PushString(state, GetContext(state).world.device.str());
+  return 1;
+}
+
+// --- Groups -----------------------------------------------------------------------------------------
+
+int NewGroup(lua_State* state) {
+  const OptionTable options(state, 1, "dist.group", {"ranks"});
+  if (!options.Push("ranks")) throw Error("dist.group: ranks is missing: dist.group{ranks = {0, 1}}");
+  std::vector<int> ranks;
+  for (const int64_t rank : ReadIntegers(state, lua_gettop(state), "dist.group: ranks")) {
+    ranks.push_back(static_cast<int>(rank));
+  }
+  if (ranks.empty()) throw Error("dist.group: ranks is empty");
+  const driver::Context& context = GetContext(state);
+  PushObject(state, Group{driver::NewGroup(context.world, ranks, context.timeout), ranks});
+  return 1;
+}
+
+int GroupRank(lua_State* state) {
+  PushInteger(state, ReadObject<Group>(state, 1, "group:rank: group").process_group->getRank());
+  return 1;
+}
+
+int GroupSize(lua_State* state) {
+  PushInteger(state, ReadObject<Group>(state, 1, "group:size: group").process_group->getSize());
+  return 1;
+}
+
+int GroupRanks(lua_State* state) {
+  const Group& group = ReadObject<Group>(state, 1, "group:ranks: group");
+  PushIntegers(state, std::vector<int64_t>(group.ranks.begin(), group.ranks.end()));
+  return 1;
+}
+
+// The position in the group of a rank of the world.
+int Position(const Group& group, int64_t rank, const char* name) {
+  const auto it = std::find(group.ranks.begin(), group.ranks.end(), rank);
+  if (it == group.ranks.end()) {
+    throw Error(absl::StrCat(name, " must be one of the group's ranks {", absl::StrJoin(group.ranks, ", "), "}, not ", rank));
+  }
+  return static_cast<int>(it - group.ranks.begin());
+}
+
+// --- Collectives ------------------------------------------------------------------------------------
+
+c10d::ReduceOp::RedOpType ReadOp(lua_State* state, int index, const char* name) {
+  if (lua_isnoneornil(state, index)) return c10d::ReduceOp::SUM;
+  const std::string op = ReadString(state, index, name);
+  if (op == "sum") return c10d::ReduceOp::SUM;
+  if (op == "avg") return c10d::ReduceOp::AVG;
+  if (op == "min") return c10d::ReduceOp::MIN;
+  if (op == "max") return c10d::ReduceOp::MAX;
+  throw Error(absl::StrCat(name, " must be \"sum\", \"avg\", \"min\" or \"max\", not \"", op, "\""));
+}
+
+// Runs `collective` on dense memory with the tensor's values, and gives the tensor what it left there.
+void InPlace(const at::Tensor& tensor, const std::function<void(at::Tensor& dense)>& collective) {
+  const at::NoGradGuard no_grad;
+  at::Tensor dense = tensor.detach().contiguous();
+  collective(dense);
+  if (!dense.is_same(tensor) && dense.data_ptr() != tensor.data_ptr()) tensor.copy_(dense);
+}
+
+// Gloo has no mean: a sum, divided afterwards. Whole numbers have no exact mean.
+c10d::ReduceOp::RedOpType SumForAverage(c10d::ReduceOp::RedOpType op, const at::Tensor& tensor) {
+  if (op != c10d::ReduceOp::AVG) return op;
+  if (!at::isFloatingType(tensor.scalar_type()) && !tensor.is_complex()) {
+    throw Error(absl::StrCat("\"avg\" of ", Describe(tensor), " would be rounded; convert the tensor to a floating-point dtype"));
+  }
+  return c10d::ReduceOp::SUM;
+}
+
+int AllReduce(lua_State* state) {
+  const at::Tensor& tensor = ReadTensor(state, 1, "dist.all_reduce: x");
+  const auto op = ReadOp(state, 2, "dist.all_reduce: op");
+  const Group group = ReadGroup(state, OptionTable(state, 3, "dist.all_reduce", {"group"}));
+  InPlace(tensor, [&](at::Tensor& dense) {
+    std::vector<at::Tensor> tensors = {dense};
+    c10d::AllreduceOptions options;
+    options.reduceOp = SumForAverage(op, dense);
+    group.process_group->allreduce(tensors, options)->wait();
+    if (op == c10d::ReduceOp::AVG) dense.div_(group.process_group->getSize());
+  });
+  lua_pushvalue(state, 1);
+  return 1;
+}
+
+int Broadcast(lua_State* state) {
+  const at::Tensor& tensor = ReadTensor(state, 1, "dist.broadcast: x");
+  const int64_t source = ReadInteger(state, 2, "dist.broadcast: src");
+  const Group group = ReadGroup(state, OptionTable(state, 3, "dist.broadcast", {"group"}));
+  c10d::BroadcastOptions options;
+  options.rootRank = Position(group, source, "dist.broadcast: src");
+  InPlace(tensor, [&](at::Tensor& dense) {
+    std::vector<at::Tensor> tensors = {dense};
+    group.process_group->broadcast(tensors, options)->wait();
+  });
+  lua_pushvalue(state, 1);
+  return 1;
+}
+
+std::vector<at::Tensor> Gather(const Group& group, const at::Tensor& tensor) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> inputs = {tensor.detach().contiguous()};
+  std::vector<std::vector<at::Tensor>> outputs(1);
+  for (int i = 0; i < group.process_group->getSize(); ++i) outputs[0].push_back(at::empty_like(inputs[0]));
+  group.process_group->allgather(outputs, inputs)->wait();
+  return outputs[0];
+}
+
+int AllGather(lua_State* state) {
+  const at::Tensor& tensor = ReadTensor(state, 1, "dist.all_gather: x");
+  const Group group = ReadGroup(state, OptionTable(state, 2, "dist.all_gather", {"group"}));
+  PushTensors(state, Gather(group, tensor));
+  return 1;
+}
+
+int ReduceScatter(lua_State* state) {
+  std::vector<at::Tensor> parts = ReadTensors(state, 1, "dist.reduce_scatter: parts");
+  const auto op = ReadOp(state, 2, "dist.reduce_scatter: op");
+  const Group group = ReadGroup(state, OptionTable(state, 3, "dist.reduce_scatter", {"group"}));
+  const size_t size = static_cast<size_t>(group.process_group->getSize());
+  if (parts.size() != size) {
+    throw Error(absl::StrCat("dist.reduce_scatter: parts must hold one tensor for each of the ", size,
+                             " ranks of the group, not ", parts.size()));
+  }
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& part : parts) part = part.detach().contiguous();
+  c10d::ReduceScatterOptions options;
+  options.reduceOp = SumForAverage(op, parts[0]);
+  std::vector<at::Tensor> outputs = {at::empty_like(parts[static_cast<size_t>(group.process_group->getRank())])};
+  std::vector<std::vector<at::Tensor>> inputs = {parts};
+  group.process_group->reduce_scatter(outputs, inputs, options)->wait();
+  if (op == c10d::ReduceOp::AVG) outputs[0].div_(static_cast<int64_t>(size));
+  PushTensor(state, outputs[0]);
+  return 1;
+}
+
+int Send(lua_State* state) {
+  const at::Tensor& tensor = ReadTensor(state, 1, "dist.send: x");
+  const int64_t to = ReadInteger(state, 2, "dist.send: dst");
+  const OptionTable options(state, 3, "dist.send", {"group", "tag"});
+  const Group group = ReadGroup(state, options);
+  std::vector<at::Tensor> tensors = {tensor.detach().contiguous()};
+  group.process_group->send(tensors, Position(group, to, "dist.send: dst"), static_cast<int>(options.Integer("tag", 0)))->wait();
+  return 0;
+}
+
+int Receive(lua_State* state) {
+  const at::Tensor& tensor = ReadTensor(state, 1, "dist.recv: x");
+  const int64_t from = ReadInteger(state, 2, "dist.recv: src");
+  const OptionTable options(state, 3, "dist.recv", {"group", "tag"});
+  const Group group = ReadGroup(state, options);
+  InPlace(tensor, [&](at::Tensor& dense) {
+    std::vector<at::Tensor> tensors = {dense};
+    group.process_group->recv(tensors, Position(group, from, "dist.recv: src"), static_cast<int>(options.Integer("tag", 0)))
+        ->wait();
+  });
+  lua_pushvalue(state, 1);
+  return 1;
+}
+
+int Barrier(lua_State* state) {
+  const Group group = ReadGroup(state, OptionTable(state, 1, "dist.barrier", {"group"}));
+  // Through Gloo: a barrier is between hosts, and NCCL's would occupy the device.
+  c10d::BarrierOptions options;
+  options.device = at::kCPU;
+  group.process_group->barrier(options)->wait();
+  return 0;
+}
+
+int AllGatherObject(lua_State* state) {
+  if (lua_gettop(state) == 0) lua_pushnil(state);
+  const std::string bytes = Serialize(state, 1);
+  const Group group = ReadGroup(state, OptionTable(state, 2, "dist.all_gather_object", {"group"}));
+  at::Tensor size = at::empty({1}, at::kLong);
+  *size.mutable_data_ptr<int64_t>() = static_cast<int64_t>(bytes.size());
+  int64_t largest = 0;
+  std::vector<int64_t> sizes;
+  for (const at::Tensor& other : Gather(group, size)) {
+    sizes.push_back(*other.const_data_ptr<int64_t>());
+    largest = std::max(largest, sizes.back());
+  }
+  const at::Tensor padded = at::zeros({largest}, at::kByte);
+  std::memcpy(padded.mutable_data_ptr(), bytes.data(), bytes.size());
+  const std::vector<at::Tensor> values = Gather(group, padded);
+  lua_createtable(state, static_cast<int>(values.size()), 0);
+  for (size_t i = 0; i < values.size(); ++i) {
+    PushSerialized(state, std::string(static_cast<const char*>(values[i].const_data_ptr()), static_cast<size_t>(sizes[i])));
+    lua_rawseti(state, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+
+}  // namespace
+
+Group ReadGroup(lua_State* state, const OptionTable& options) {
+  if (!options.Push("group")) {
+    const World& world = GetContext(state).world;
+    std::vector<int> ranks(static_cast<size_t>(world.environment.world_size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return {world.group, ranks};
+  }
+  Group group = ReadObject<Group>(state, lua_gettop(state), "group");
+  lua_pop(state, 1);
+  return group;
+}
+
+int OpenDistributed(lua_State* state) {
+  RegisterObject<Group>(state, {{"rank", GroupRank}, {"size", GroupSize}, {"ranks", GroupRanks}});
+  lua_newtable(state);
+  SetFunctions(state, {{"rank", Rank},
+                       {"world_size", WorldSize},
+                       {"local_rank", LocalRank},
+                       {"backend", Backend},
+                       {"device", Device},
+                       {"group", NewGroup},
+                       {"all_reduce", AllReduce},
+                       {"broadcast", Broadcast},
+                       {"all_gather", AllGather},
+                       {"reduce_scatter", ReduceScatter},
+                       {"send", Send},
+                       {"recv", Receive},
+                       {"barrier", Barrier},
+                       {"all_gather_object", AllGatherObject}});
+  return 1;
+}
+
+}  // namespace lockstep::lua

@@ -1,0 +1,372 @@
+--- Modules: tables with `forward`, called as functions.
+---
+---     local Net = nn.Module:subclass("Net")
+---     function Net:init(hidden)
+---       self.up = nn.Linear(hidden, 4 * hidden)      -- a module, registered as "up"
+---       self.down = nn.Linear(4 * hidden, hidden)
+---     end
+---     function Net:forward(x) return self.down(torch.gelu(self.up(x))) end
+---     local net = Net(64)
+---     for name, p in net:named_parameters() do print(name, p.shape) end   -- up.weight {256, 64} ...
+
+local core = require "lockstep.core"
+local options = require "lockstep.options"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+--- Private fields of an instance: the names registered, in order, and whether each is a parameter.
+local NAMES = "_registered_names"
+local PARAMETERS = "_is_parameter"
+
+---@class nn.Module
+---@field training boolean
+local Module = { class_name = "Module" }
+Module.__index = Module
+M.Module = Module
+
+---@return boolean
+local function is_module(value)
+  return type(value) == "table" and rawget(value, NAMES) ~= nil
+end
+M.is_module = is_module
+
+local function register(self, name, value)
+  if type(name) == "string" then
+    if torch.is_tensor(value) or is_module(value) then
+      local is_parameter = rawget(self, PARAMETERS)
+      if is_parameter[name] == nil then table.insert(rawget(self, NAMES), name) end
+      is_parameter[name] = torch.is_tensor(value) and value.requires_grad
+    elseif type(value) == "table" and is_module(value[1]) then
+      core.raise(string.format(
+        '%s.%s: modules in a plain table are not registered, and would not be trained; use nn.ModuleList',
+        self.class_name, name))
+    end
+  end
+  rawset(self, name, value)
+end
+
+local function construct(class, ...)
+  local self = setmetatable({ [NAMES] = {}, [PARAMETERS] = {}, training = true }, class)
+  self:init(...)
+  return self
+end
+
+local function call(self, ...) return self:forward(...) end
+
+Module.__newindex = register
+Module.__call = call
+
+--- Makes a class of modules. Calling the class makes a module and calls its `init` with the arguments.
+---@param name string
+---@return table class
+function Module:subclass(name)
+  if type(name) ~= "string" then core.raise("subclass: the class needs a name, as in nn.Module:subclass(\"Net\")") end
+  local class = { class_name = name, __newindex = register, __call = call, __tostring = self.__tostring }
+  class.__index = class
+  return setmetatable(class, { __index = self, __call = construct })
+end
+
+--- What a subclass overrides: makes parameters and submodules.
+function Module.init() end
+
+--- What a subclass must have: from inputs to outputs.
+function Module:forward()
+  core.raise(string.format("%s has no forward: define function %s:forward(...)", self.class_name, self.class_name))
+end
+
+--- Walks the tree: calls visit(prefix, module) for this module and all below, parents first.
+local function walk(self, prefix, visit)
+  visit(prefix, self)
+  for _, name in ipairs(rawget(self, NAMES)) do
+    local value = rawget(self, name)
+    if is_module(value) then walk(value, prefix .. name .. ".", visit) end
+  end
+end
+
+--- Collects {name, tensor} pairs of parameters or buffers. A tensor that several names share (tied
+--- weights) is listed once, under the first.
+local function collect(self, want_parameters, keep_shared)
+  local found, seen = {}, {}
+  walk(self, "", function(prefix, module)
+    local is_parameter = rawget(module, PARAMETERS)
+    for _, name in ipairs(rawget(module, NAMES)) do
+      local value = rawget(module, name)
+      if torch.is_tensor(value) and is_parameter[name] == want_parameters then
+        if keep_shared or not seen[value] then found[#found + 1] = { prefix .. name, value } end
+        seen[value] = true
+      end
+    end
+  end)
+  return found
+end
+
+local function iterate(pairs_list)
+  local i = 0
+  return function()
+    i = i + 1
+    if pairs_list[i] then return pairs_list[i][1], pairs_list[i][2] end
+  end
+end
+
+--- Parameters with their full names, "layers.0.mlp.up.weight", in the order they were assigned.
+---@return fun(): string?, torch.Tensor?
+function Module:named_parameters() return iterate(collect(self, true)) end
+
+--- Tensors that belong to the module's state but are not trained.
+---@return fun(): string?, torch.Tensor?
+function Module:named_buffers() return iterate(collect(self, false)) end
+
+--- This module as "" and all below with their full names.
+---@return fun(): string?, nn.Module?
+function Module:named_modules()
+  local found = {}
+  walk(self, "", function(prefix, module) found[#found + 1] = { prefix:sub(1, -2), module } end)
+  return iterate(found)
+end
+
+---@return torch.Tensor[]
+function Module:parameters()
+  local parameters = {}
+  for _, p in self:named_parameters() do parameters[#parameters + 1] = p end
+  return parameters
+end
+
+--- Number of elements of all parameters.
+---@return integer
+function Module:num_parameters()
+  local count = 0
+  for _, p in self:named_parameters() do count = count + p:numel() end
+  return count
+end
+
+--- Parameters and buffers by full name. They share memory with the module.
+---@return table<string, torch.Tensor>
+function Module:state_dict()
+  local state = {}
+  for _, want_parameters in ipairs { true, false } do
+    for _, entry in ipairs(collect(self, want_parameters, true)) do state[entry[1]] = entry[2]:detach() end
+  end
+  return state
+end
+
+--- Copies the values in. Every name of the module must be there, in its shape, and no other.
+---@param state table<string, torch.Tensor>
+function Module:load_state_dict(state)
+  local problems, own = {}, {}
+  for name, tensor in pairs(self:state_dict()) do
+    own[name] = tensor
+    if not torch.is_tensor(state[name]) then
+      problems[#problems + 1] = name .. " is missing"
+    elseif tostring(state[name].shape) ~= tostring(tensor.shape) then
+      problems[#problems + 1] = string.format("%s has shape %s, not %s", name, tostring(state[name].shape),
+        tostring(tensor.shape))
+    end
+  end
+  for name in pairs(state) do
+    if not own[name] then problems[#problems + 1] = tostring(name) .. " is not a name of this module" end
+  end
+  if #problems > 0 then
+    table.sort(problems)
+    core.raise(string.format("%s:load_state_dict: %s", self.class_name, table.concat(problems, "; ")))
+  end
+  torch.no_grad(function()
+    for name, tensor in pairs(own) do tensor:copy_(state[name]) end
+  end)
+end
+
+--- Moves parameters and buffers, in place; the dtype only of floating-point ones.
+---@generic T: nn.Module
+---@param self T
+---@param where {device: string?, dtype: torch.dtype?}
+---@return T
+function Module:to(where)
+  local o = options.read(self.class_name .. ":to", where, { device = options.optional, dtype = options.optional })
+  for _, want_parameters in ipairs { true, false } do
+    for _, entry in ipairs(collect(self, want_parameters)) do
+      local tensor = entry[2]
+      local dtype = tensor:is_floating_point() and o.dtype or nil
+      tensor:set_data(tensor:detach():to { device = o.device, dtype = dtype })
+      if tensor.grad then tensor.grad = tensor.grad:to { device = o.device, dtype = dtype } end
+    end
+  end
+  return self
+end
+
+---@generic T: nn.Module
+---@param self T
+---@param training boolean? default true
+---@return T
+function Module:train(training)
+  if training == nil then training = true end
+  walk(self, "", function(_, module) rawset(module, "training", training) end)
+  return self
+end
+
+---@generic T: nn.Module
+---@param self T
+---@return T
+function Module:eval() return self:train(false) end
+
+--- Freezes (false) or unfreezes all parameters.
+---@generic T: nn.Module
+---@param self T
+---@param requires_grad boolean
+---@return T
+function Module:requires_grad_(requires_grad)
+  for _, p in ipairs(self:parameters()) do p:requires_grad_(requires_grad) end
+  return self
+end
+
+function Module:zero_grad()
+  for _, p in ipairs(self:parameters()) do p.grad = nil end
+end
+
+function Module:__tostring()
+  local lines = {}
+  walk(self, "", function(prefix, module)
+    local depth = select(2, prefix:gsub("%.", ""))
+    local name = prefix:match("([^.]+)%.$")
+    lines[#lines + 1] = string.rep("  ", depth) .. (name and "(" .. name .. ") " or "") .. module.class_name
+  end)
+  return table.concat(lines, "\n")
+end
+
+-- Layers ------------------------------------------------------------------------------------------
+
+local function positive(class, name, value)
+  if type(value) ~= "number" or value < 1 or value % 1 ~= 0 then
+    core.raise(string.format("nn.%s: %s must be a whole number of at least 1, not %s", class, name, tostring(value)))
+  end
+  return value
+end
+
+local function parameter(size, fill)
+  local tensor = torch.empty(size)
+  fill(tensor)
+  return tensor:requires_grad_(true)
+end
+
+--- y = x W^T + b. weight: [out, in]; bias: [out]. Both start uniform in +-1/sqrt(in), as in PyTorch.
+---@class nn.Linear: nn.Module
+---@overload fun(input_features: integer, output_features: integer, opts: {bias: boolean?}?): nn.Linear
+local Linear = Module:subclass("Linear")
+M.Linear = Linear
+
+function Linear:init(input_features, output_features, opts)
+  local o = options.read("nn.Linear", opts, { bias = true })
+  local bound = 1 / math.sqrt(positive("Linear", "input_features", input_features))
+  local uniform = function(t) t:uniform_(-bound, bound) end
+  self.weight = parameter({ positive("Linear", "output_features", output_features), input_features }, uniform)
+  if o.bias then self.bias = parameter({ output_features }, uniform) end
+end
+
+function Linear:forward(x) return torch.linear(x, self.weight, self.bias) end
+
+--- Rows of a table. weight: [num_embeddings, dim], standard normal at first.
+---@class nn.Embedding: nn.Module
+---@overload fun(num_embeddings: integer, embedding_dim: integer): nn.Embedding
+local Embedding = Module:subclass("Embedding")
+M.Embedding = Embedding
+
+function Embedding:init(num_embeddings, embedding_dim)
+  self.weight = parameter({ positive("Embedding", "num_embeddings", num_embeddings),
+    positive("Embedding", "embedding_dim", embedding_dim) }, function(t) t:normal_() end)
+end
+
+function Embedding:forward(indices) return torch.embedding(self.weight, indices) end
+
+--- Normalises the last dimension to mean 0 and variance 1, then scales and shifts it.
+---@class nn.LayerNorm: nn.Module
+---@overload fun(size: integer, opts: {eps: number?, bias: boolean?}?): nn.LayerNorm
+local LayerNorm = Module:subclass("LayerNorm")
+M.LayerNorm = LayerNorm
+
+function LayerNorm:init(size, opts)
+  local o = options.read("nn.LayerNorm", opts, { eps = 1e-5, bias = true })
+  self.size, self.eps = { positive("LayerNorm", "size", size) }, o.eps
+  self.weight = parameter(self.size, function(t) t:fill_(1) end)
+  if o.bias then self.bias = parameter(self.size, function(t) t:zero_() end) end
+end
+
+function LayerNorm:forward(x) return torch.layer_norm(x, self.size, self.weight, self.bias, self.eps) end
+
+--- Divides the last dimension by its root mean square, then scales it (arXiv 1910.07467).
+---@class nn.RMSNorm: nn.Module
+---@overload fun(size: integer, opts: {eps: number?}?): nn.RMSNorm
+local RMSNorm = Module:subclass("RMSNorm")
+M.RMSNorm = RMSNorm
+
+function RMSNorm:init(size, opts)
+  local o = options.read("nn.RMSNorm", opts, { eps = 1e-6 })
+  self.size, self.eps = { positive("RMSNorm", "size", size) }, o.eps
+  self.weight = parameter(self.size, function(t) t:fill_(1) end)
+end
+
+function RMSNorm:forward(x) return torch.rms_norm(x, self.size, self.weight, self.eps) end
+
+--- Zeroes elements with probability p while training, and scales the rest by 1 / (1 - p).
+---@class nn.Dropout: nn.Module
+---@overload fun(p: number): nn.Dropout
+local Dropout = Module:subclass("Dropout")
+M.Dropout = Dropout
+
+function Dropout:init(p)
+  if type(p) ~= "number" or p < 0 or p > 1 then
+    core.raise("nn.Dropout: p must be a number from 0 to 1, not " .. tostring(p))
+  end
+  self.p = p
+end
+
+function Dropout:forward(x) return torch.dropout(x, self.p, self.training) end
+
+--- Modules in a row, named "0", "1", ... as in PyTorch; list[1] is the first.
+---@class nn.ModuleList: nn.Module
+---@overload fun(modules: nn.Module[]?): nn.ModuleList
+local ModuleList = Module:subclass("ModuleList")
+M.ModuleList = ModuleList
+
+function ModuleList:init(modules)
+  for _, module in ipairs(modules or {}) do self:append(module) end
+end
+
+---@param module nn.Module
+function ModuleList:append(module)
+  if not is_module(module) then core.raise("nn.ModuleList: only modules can be appended, not a " .. type(module)) end
+  local count = #rawget(self, NAMES)
+  self[tostring(count)] = module
+  rawset(self, count + 1, module)
+end
+
+--- Modules called one after the other.
+---@class nn.Sequential: nn.ModuleList
+---@overload fun(modules: nn.Module[]): nn.Sequential
+local Sequential = ModuleList:subclass("Sequential")
+M.Sequential = Sequential
+
+function Sequential:forward(x)
+  for _, module in ipairs(self) do x = module(x) end
+  return x
+end
+
+-- Functions ---------------------------------------------------------------------------------------
+
+local REDUCTIONS = { none = 0, mean = 1, sum = 2 }
+
+--- Cross entropy of logits [..., classes] and labels [...]; labels equal to `ignore_index` do not count.
+---@param logits torch.Tensor
+---@param labels torch.Tensor int64
+---@param opts {reduction: "mean"|"sum"|"none", ignore_index: integer, label_smoothing: number}?
+---@return torch.Tensor # a scalar, or [...] for reduction = "none"
+function M.cross_entropy(logits, labels, opts)
+  local o = options.read("nn.cross_entropy", opts, { reduction = "mean", ignore_index = -100, label_smoothing = 0 })
+  local reduction = REDUCTIONS[o.reduction]
+  if not reduction then
+    core.raise('nn.cross_entropy: reduction must be "mean", "sum" or "none", not "' .. o.reduction .. '"')
+  end
+  local loss = torch.cross_entropy_loss(logits:reshape(-1, logits:size(-1)), labels:reshape(-1), nil, reduction,
+    o.ignore_index, o.label_smoothing)
+  return reduction == 0 and loss:reshape(labels.shape) or loss
+end
+
+return M

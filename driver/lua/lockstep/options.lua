@@ -1,0 +1,68 @@
+--- Tables of options, checked: every function of the library that takes named options reads them
+--- through here.
+
+local core = require "lockstep.core"
+
+local M = {}
+
+--- Stands in a table of defaults for an option that must be given, and for one that may be absent.
+M.required = setmetatable({}, { __tostring = function() return "required" end })
+M.optional = setmetatable({}, { __tostring = function() return "optional" end })
+
+local function describe(value)
+  if type(value) == "string" then return '"' .. value .. '"' end
+  if type(value) == "number" or type(value) == "boolean" then return tostring(value) end
+  return "a " .. type(value)
+end
+
+local function known_names(defaults)
+  local names = {}
+  for name in pairs(defaults) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
+--- Complains about the first key of `given` that `defaults` lacks.
+---@param name string the function, for the message
+---@param given table
+---@param defaults table
+function M.check_known(name, given, defaults)
+  for key in pairs(given) do
+    if defaults[key] == nil then
+      local names = known_names(defaults)
+      local nearest = type(key) == "string" and core.nearest(key, names)
+      core.raise(string.format('%s: unknown option "%s"%s (known: %s)', name, tostring(key),
+        nearest and string.format('; did you mean "%s"?', nearest) or "", table.concat(names, ", ")))
+    end
+  end
+end
+
+--- `defaults` overridden by `given`. A value must be of the type of its default.
+---
+---     local o = options.read("optim.AdamW", given, { lr = 1e-3, betas = { 0.9, 0.999 } })
+---@param name string the function, for messages
+---@param given table?
+---@param defaults table<string, any> with options.required and options.optional for what has none
+---@return table
+function M.read(name, given, defaults)
+  if given == nil then given = {} end
+  if type(given) ~= "table" then
+    core.raise(string.format("%s: options must be a table, not %s", name, describe(given)))
+  end
+  M.check_known(name, given, defaults)
+  local result = {}
+  for key, default in pairs(defaults) do
+    local value = given[key]
+    if default == M.required then
+      if value == nil then core.raise(string.format('%s: the option "%s" is missing', name, key)) end
+    elseif value == nil then
+      if default ~= M.optional then value = default end
+    elseif default ~= M.optional and type(value) ~= type(default) then
+      core.raise(string.format('%s: %s must be a %s, not %s', name, key, type(default), describe(value)))
+    end
+    result[key] = value
+  end
+  return result
+end
+
+return M

@@ -1,0 +1,95 @@
+--- Line plots as SVG text.
+
+local options = require "lockstep.options"
+
+local M = {}
+
+local WIDTH, HEIGHT = 720, 400
+local LEFT, RIGHT, TOP, BOTTOM = 64, 24, 40, 48
+local COLORS = { "#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf" }
+
+local function escape(text) return (text:gsub("[<>&]", { ["<"] = "&lt;", [">"] = "&gt;", ["&"] = "&amp;" })) end
+
+local function finite(value) return value == value and math.abs(value) ~= math.huge end
+
+--- Round steps, 1, 2 or 5 times a power of ten, of which about `count` cover the span.
+local function ticks(low, high, count)
+  local raw = (high - low) / count
+  local magnitude = 10 ^ math.floor(math.log10(raw))
+  local step = magnitude * 10
+  for _, m in ipairs { 1, 2, 5 } do
+    if m * magnitude >= raw then
+      step = m * magnitude
+      break
+    end
+  end
+  local result = {}
+  for i = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9) do result[#result + 1] = i * step end
+  return result
+end
+
+local function bounds(series, of)
+  local low, high = math.huge, -math.huge
+  for _, s in ipairs(series) do
+    for _, p in ipairs(s.points) do
+      local v = of(p)
+      if finite(v) then low, high = math.min(low, v), math.max(high, v) end
+    end
+  end
+  if low > high then return 0, 1 end
+  if low == high then return low - 0.5, high + 0.5 end
+  return low, high
+end
+
+--- A plot of `series` over steps. Points that are not finite break their line.
+---@param series {name: string, points: {step: integer, value: number}[]}[]
+---@param given {title: string?, log_scale: boolean?}?
+---@return string
+function M.svg(series, given)
+  local o = options.read("log.curve", given, { title = "", log_scale = false })
+  local function y_of(p) return o.log_scale and math.log10(p.value) or p.value end
+  local x_low, x_high = bounds(series, function(p) return p.step end)
+  local y_low, y_high = bounds(series, y_of)
+  local function px(x) return LEFT + (x - x_low) / (x_high - x_low) * (WIDTH - LEFT - RIGHT) end
+  local function py(y) return HEIGHT - BOTTOM - (y - y_low) / (y_high - y_low) * (HEIGHT - TOP - BOTTOM) end
+
+  local out = {}
+  local function add(format, ...) out[#out + 1] = string.format(format, ...) end
+  add('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" '
+    .. 'font-family="sans-serif" font-size="12">', WIDTH, HEIGHT, WIDTH, HEIGHT)
+  add('<rect width="%d" height="%d" fill="white"/>', WIDTH, HEIGHT)
+  add('<text x="%d" y="22" font-size="15">%s</text>', LEFT, escape(o.title))
+  for _, y in ipairs(ticks(y_low, y_high, 5)) do
+    add('<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="#e5e5e5"/>', LEFT, py(y), WIDTH - RIGHT, py(y))
+    add('<text x="%d" y="%.1f" text-anchor="end">%s</text>', LEFT - 8, py(y) + 4,
+      string.format("%.4g", o.log_scale and 10 ^ y or y))
+  end
+  for _, x in ipairs(ticks(x_low, x_high, 8)) do
+    add('<text x="%.1f" y="%d" text-anchor="middle">%.4g</text>', px(x), HEIGHT - BOTTOM + 18, x)
+  end
+  add('<text x="%d" y="%d" text-anchor="middle">step</text>', (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10)
+  for i, s in ipairs(series) do
+    local color = COLORS[(i - 1) % #COLORS + 1]
+    local line = {}
+    local function flush()
+      if #line > 0 then
+        add('<polyline fill="none" stroke="%s" stroke-width="1.5" points="%s"/>', color, table.concat(line, " "))
+      end
+      line = {}
+    end
+    for _, p in ipairs(s.points) do
+      if finite(y_of(p)) then
+        line[#line + 1] = string.format("%.1f,%.1f", px(p.step), py(y_of(p)))
+      else
+        flush()
+      end
+    end
+    flush()
+    add('<text x="%d" y="22" text-anchor="end" fill="%s">%s</text>', WIDTH - RIGHT - 130 * (#series - i), color,
+      escape(s.name))
+  end
+  out[#out + 1] = "</svg>\n"
+  return table.concat(out, "\n")
+end
+
+return M

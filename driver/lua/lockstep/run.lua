@@ -1,0 +1,156 @@
+--- The run that a script is part of: its configuration, its folder, its steps.
+---
+---     local config = run.config { model = { hidden = 64 }, steps = 400 }   -- --set model.hidden=128
+---     for step, batch in run:steps(loader, config.steps) do ... end
+
+local core = require "lockstep.core"
+local dist = require "lockstep.distributed"
+
+---@class lockstep.run
+---@field dir string the run's folder, the same on every rank; made when first asked for
+---@field args string[] what stood after the script on the command line
+local M = {}
+
+--- What log.step reports about the loop: filled by run:steps.
+---@class lockstep.run.Progress
+---@field step integer? the step that is under way, from 0
+---@field total integer? steps that the loop will take, where known
+---@field data_seconds number spent waiting for the loader since it was last asked
+M.progress = { step = nil, total = nil, data_seconds = 0 }
+
+-- Configuration -----------------------------------------------------------------------------------
+
+local function parse_scalar(path, text, default)
+  local kind = type(default)
+  if kind == "string" then return text end
+  if kind == "number" then
+    local value = tonumber(text)
+    if value then return value end
+  elseif kind == "boolean" then
+    if text == "true" then return true elseif text == "false" then return false end
+    kind = "true or false"
+  end
+  core.raise(string.format('--set %s=%s: the value must be a %s', path, text, kind))
+end
+
+--- An array of the kind of its first element: "0.9,0.95".
+local function parse_array(path, text, default)
+  local values = {}
+  for part in (text .. ","):gmatch("(.-),") do
+    values[#values + 1] = parse_scalar(path, part, default[1])
+  end
+  return values
+end
+
+local function paths_of(config, prefix, paths)
+  for key, value in pairs(config) do
+    local path = prefix .. tostring(key)
+    if type(value) == "table" and value[1] == nil then
+      paths_of(value, path .. ".", paths)
+    else
+      paths[#paths + 1] = path
+    end
+  end
+  return paths
+end
+
+local function apply_setting(config, path, text)
+  local node, last = config, nil
+  for key in path:gmatch("[^.]+") do
+    if last ~= nil then node = node[last] end
+    if type(node) ~= "table" or node[key] == nil then
+      local paths = paths_of(config, "", {})
+      table.sort(paths)
+      local nearest = core.nearest(path, paths)
+      core.raise(string.format('--set %s=%s: the script has no such key%s (known: %s)', path, text,
+        nearest and string.format('; did you mean "%s"?', nearest) or "", table.concat(paths, ", ")))
+    end
+    last = key
+  end
+  local default = node[last]
+  if type(default) == "table" and default[1] == nil then
+    core.raise(string.format("--set %s=%s: %s is a group of keys; set one of them", path, text, path))
+  end
+  node[last] = type(default) == "table" and parse_array(path, text, default) or parse_scalar(path, text, default)
+end
+
+local function copy(value)
+  if type(value) ~= "table" then return value end
+  local result = {}
+  for k, v in pairs(value) do result[k] = copy(v) end
+  return result
+end
+
+--- A misspelt key is an error where it is read, not a nil that travels.
+local function guard(config, name)
+  for key, value in pairs(config) do
+    if type(value) == "table" and value[1] == nil then guard(value, name .. "." .. tostring(key)) end
+  end
+  return setmetatable(config, {
+    __index = function(_, key)
+      local keys = {}
+      for k in pairs(config) do keys[#keys + 1] = tostring(k) end
+      table.sort(keys)
+      core.raise(string.format('%s has no key "%s" (known: %s)', name, tostring(key), table.concat(keys, ", ")))
+    end,
+  })
+end
+
+--- The script's configuration: `defaults`, overridden by --set on the command line. A value keeps the
+--- type of its default. Rank 0 writes the result to config.json in the run's folder. Reading a key
+--- that is not there is an error.
+---@generic T: table
+---@param defaults T
+---@return T
+function M.config(defaults)
+  if type(defaults) ~= "table" then core.raise("run.config: defaults must be a table, not a " .. type(defaults)) end
+  local config = copy(defaults)
+  for _, setting in ipairs(core.settings()) do apply_setting(config, setting[1], setting[2]) end
+  if dist.rank() == 0 then
+    local file = assert(io.open(M.dir .. "/config.json", "w"))
+    file:write(core.json_encode(config, 2), "\n")
+    file:close()
+  end
+  return guard(config, "config")
+end
+
+-- Steps -------------------------------------------------------------------------------------------
+
+--- Numbers what `loader` yields, from 0, and notes how long it makes the loop wait.
+---
+---     for step, batch in run:steps(loader, total) do ... end
+---@param loader function an iterator: called until it returns nil
+---@param total integer? steps to take at most; also what the time left is reckoned from
+---@return fun(): integer?, ...
+function M:steps(loader, total)
+  if self ~= M then core.raise("run:steps is called with a colon: run:steps(loader, total)") end
+  if type(loader) ~= "function" and not (getmetatable(loader) or {}).__call then
+    core.raise("run:steps: the loader must be a function that returns the next batch, not a " .. type(loader))
+  end
+  local step = -1
+  M.progress.total = total
+  local function count(started, first, ...)
+    M.progress.data_seconds = M.progress.data_seconds + (core.now() - started)
+    if first == nil then return nil end
+    step = step + 1
+    M.progress.step = step
+    return step, first, ...
+  end
+  return function()
+    if total and step + 1 >= total then return nil end
+    return count(core.now(), loader())
+  end
+end
+
+return setmetatable(M, {
+  __index = function(_, key)
+    if key == "dir" then
+      core.make_folder(core.run_dir())
+      M.dir = core.run_dir()
+      return M.dir
+    elseif key == "args" then
+      M.args = core.arguments()
+      return M.args
+    end
+  end,
+})

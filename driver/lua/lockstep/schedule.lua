@@ -1,0 +1,73 @@
+--- Learning-rate schedules: functions of the step (from 0) that return a factor for the optimizer's lr.
+---
+---     local schedule = optim.schedule.warmup_cosine { warmup_steps = 100, total_steps = 1000 }
+---     optimizer:step(schedule(step))
+
+local core = require "lockstep.core"
+local options = require "lockstep.options"
+
+local M = {}
+
+local function read(name, given, defaults)
+  local o = options.read("schedule." .. name, given, defaults)
+  if o.total_steps and o.warmup_steps > o.total_steps then
+    core.raise(string.format("schedule.%s: warmup_steps (%d) must be at most total_steps (%d)", name, o.warmup_steps,
+      o.total_steps))
+  end
+  return o
+end
+
+--- Part of the way from the end of the warm-up to the last step, 0 to 1.
+local function progress(o, step, start)
+  local span = math.max(1, o.total_steps - start)
+  return math.min(1, math.max(0, (step - start) / span))
+end
+
+--- Rises from 1/warmup_steps to 1 during the warm-up, then stays.
+---@param given {warmup_steps: integer}?
+---@return fun(step: integer): number
+function M.warmup_constant(given)
+  local o = read("warmup_constant", given, { warmup_steps = 0 })
+  return function(step) return math.min(1, (step + 1) / math.max(1, o.warmup_steps)) end
+end
+
+local function warmup_then(name, given, shape)
+  local o = read(name, given, { warmup_steps = 0, total_steps = options.required, final_factor = 0 })
+  return function(step)
+    if step < o.warmup_steps then return (step + 1) / o.warmup_steps end
+    return o.final_factor + (1 - o.final_factor) * shape(progress(o, step, o.warmup_steps))
+  end
+end
+
+--- Warm-up, then half a cosine down to `final_factor` at `total_steps` (arXiv 1608.03983).
+---@param given {warmup_steps: integer?, total_steps: integer, final_factor: number?}
+---@return fun(step: integer): number
+function M.warmup_cosine(given)
+  return warmup_then("warmup_cosine", given, function(p) return 0.5 * (1 + math.cos(math.pi * p)) end)
+end
+
+--- Warm-up, then a straight line down to `final_factor` at `total_steps`.
+---@param given {warmup_steps: integer?, total_steps: integer, final_factor: number?}
+---@return fun(step: integer): number
+function M.warmup_linear(given)
+  return warmup_then("warmup_linear", given, function(p) return 1 - p end)
+end
+
+--- Warm-up, a plateau, then a straight line down to `final_factor` over the last `decay_steps`
+--- (warmup-stable-decay, arXiv 2404.06395).
+---@param given {warmup_steps: integer?, total_steps: integer, decay_steps: integer, final_factor: number?}
+---@return fun(step: integer): number
+function M.warmup_stable_decay(given)
+  local o = read("warmup_stable_decay", given,
+    { warmup_steps = 0, total_steps = options.required, decay_steps = options.required, final_factor = 0 })
+  local start = o.total_steps - o.decay_steps
+  if start < o.warmup_steps then
+    core.raise("schedule.warmup_stable_decay: warmup_steps and decay_steps together exceed total_steps")
+  end
+  return function(step)
+    if step < o.warmup_steps then return (step + 1) / o.warmup_steps end
+    return 1 - (1 - o.final_factor) * progress(o, step, start)
+  end
+end
+
+return M

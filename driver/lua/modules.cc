@@ -1,0 +1,15 @@
+#include "driver/lua/modules.h"
+
+#include "driver/lua/core.h"
+#include "driver/lua/distributed.h"
+#include "driver/lua/torch.h"
+
+namespace lockstep::lua {
+
+void PreloadModules(LuaVm& vm) {
+  vm.Preload("lockstep.core", OpenCore);
+  vm.Preload("lockstep.torch", OpenTorch);
+  vm.Preload("lockstep.distributed", OpenDistributed);
+}
+
+}  // namespace lockstep::lua

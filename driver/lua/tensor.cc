@@ -1,0 +1,224 @@
+#include "driver/lua/tensor.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "driver/lua/stack.h"
+#include "driver/lua/vm.h"
+
+namespace lockstep::lua {
+namespace {
+
+constexpr char kTensorMetatable[] = "lockstep.tensor";
+constexpr char kDtypeMetatable[] = "lockstep.dtype";
+constexpr char kDtypes[] = "lockstep.dtypes";
+
+// Tags at the start of a userdata tell ours from others' faster than comparing metatables does.
+constexpr uint64_t kTensorTag = 0x726f736e65742e4c;
+constexpr uint64_t kDtypeTag = 0x65707974642e6b63;
+
+struct TensorBox {
+  uint64_t tag;
+  int64_t bytes;
+  at::Tensor tensor;
+};
+
+struct DtypeBox {
+  uint64_t tag;
+  at::ScalarType dtype;
+};
+
+template <typename Box>
+Box* BoxAt(lua_State* state, int index, uint64_t tag) {
+  // Light userdata carries no size and no tag: it is not ours.
+  if (lua_type(state, index) != LUA_TUSERDATA || lua_objlen(state, index) != sizeof(Box)) return nullptr;
+  Box* box = static_cast<Box*>(lua_touserdata(state, index));
+  return box->tag == tag ? box : nullptr;
+}
+
+// Memory. Lua's collector paces itself by the bytes that Lua allocates: a tensor of a gigabyte
+// counts 40. Left alone it lets dead activations pile up until the device is full. So we keep the
+// bytes that Lua's tensors hold, and let allocation drive the collector: one cycle for every
+// `budget` bytes pushed, in steps, where the budget is a quarter of what is live and at least 64 MB.
+// Garbage thus stays within about that budget; tested by memory_test.lua.
+struct Pressure {
+  int64_t live = 0;   // bytes of tensors in userdata, reachable or not
+  int64_t fresh = 0;  // bytes pushed since the last step
+};
+thread_local Pressure pressure;
+
+// Where the registry of this thread's state keeps the tensors' metatable: by number, which is much
+// faster to look up than a name.
+thread_local int tensor_metatable = LUA_NOREF;
+
+constexpr int64_t kMinBudget = int64_t{64} << 20;
+constexpr int64_t kStepsPerBudget = 16;
+// What a tensor of no elements costs outside Lua: TensorImpl, StorageImpl, autograd metadata.
+constexpr int64_t kOverheadBytes = 512;
+
+int64_t ReportedBytes(const at::Tensor& tensor) {
+  // A view holds no bytes of its own; what it keeps alive was reported when its base was pushed.
+  if (!tensor.has_storage() || tensor.is_view()) return kOverheadBytes;
+  return kOverheadBytes + static_cast<int64_t>(tensor.storage().nbytes());
+}
+
+void StepCollector(lua_State* state) {
+  const int64_t budget = std::max(kMinBudget, pressure.live / 4);
+  if (pressure.fresh < budget / kStepsPerBudget) return;
+  pressure.fresh = 0;
+  // A step of k KB traverses about 2k KB: kStepsPerBudget / 2 of them complete a cycle.
+  const int heap_kb = lua_gc(state, LUA_GCCOUNT, 0);
+  lua_gc(state, LUA_GCSTEP, heap_kb / static_cast<int>(kStepsPerBudget / 2) + 16);
+}
+
+int CollectTensor(lua_State* state) {
+  TensorBox* box = BoxAt<TensorBox>(state, 1, kTensorTag);
+  if (box == nullptr) return 0;
+  pressure.live -= box->bytes;
+  box->tag = 0;
+  box->tensor.~Tensor();
+  return 0;
+}
+
+int DtypeToString(lua_State* state) {
+  at::ScalarType dtype;
+  if (!DtypeAt(state, 1, &dtype)) throw Error("tostring: not a dtype");
+  PushString(state, absl::StrCat("torch.", DtypeName(dtype)));
+  return 1;
+}
+
+}  // namespace
+
+void RegisterTensor(lua_State* state) {
+  luaL_newmetatable(state, kTensorMetatable);
+  lua_pushstring(state, "tensor");
+  lua_setfield(state, -2, "__name");
+  SetFunctions(state, {{"__gc", CollectTensor}});
+  tensor_metatable = luaL_ref(state, LUA_REGISTRYINDEX);
+
+  luaL_newmetatable(state, kDtypeMetatable);
+  lua_pushstring(state, "dtype");
+  lua_setfield(state, -2, "__name");
+  SetFunctions(state, {{"__tostring", DtypeToString}});
+  lua_newtable(state);
+  for (const NamedDtype& named : NamedDtypes()) {
+    new (lua_newuserdata(state, sizeof(DtypeBox))) DtypeBox{kDtypeTag, named.dtype};
+    lua_pushvalue(state, -3);
+    lua_setmetatable(state, -2);
+    lua_rawseti(state, -2, static_cast<int>(named.dtype) + 1);
+  }
+  lua_setfield(state, LUA_REGISTRYINDEX, kDtypes);
+  lua_pop(state, 1);
+}
+
+void PushTensor(lua_State* state, at::Tensor tensor) {
+  if (!tensor.defined()) {
+    lua_pushnil(state);
+    return;
+  }
+  const int64_t bytes = ReportedBytes(tensor);
+  // Constructed before it has a finaliser: the collector never sees a half-made box.
+  new (lua_newuserdata(state, sizeof(TensorBox))) TensorBox{kTensorTag, bytes, std::move(tensor)};
+  lua_rawgeti(state, LUA_REGISTRYINDEX, tensor_metatable);
+  lua_setmetatable(state, -2);
+  pressure.live += bytes;
+  pressure.fresh += bytes;
+  StepCollector(state);
+}
+
+at::Tensor* TensorAt(lua_State* state, int index) {
+  TensorBox* box = BoxAt<TensorBox>(state, index, kTensorTag);
+  return box == nullptr ? nullptr : &box->tensor;
+}
+
+const at::Tensor& ReadTensor(lua_State* state, int index, const char* name) {
+  const at::Tensor* tensor = TensorAt(state, index);
+  if (tensor == nullptr) ThrowTypeError(state, index, name, "a tensor");
+  return *tensor;
+}
+
+std::vector<at::Tensor> ReadTensors(lua_State* state, int index, const char* name) {
+  ReadTable(state, index, name);
+  const size_t size = lua_objlen(state, index);
+  std::vector<at::Tensor> tensors;
+  tensors.reserve(size);
+  for (size_t i = 1; i <= size; ++i) {
+    lua_rawgeti(state, index, static_cast<int>(i));
+    const at::Tensor* tensor = TensorAt(state, -1);
+    if (tensor == nullptr) {
+      ThrowTypeError(state, -1, absl::StrCat(name, "[", i, "]").c_str(), "a tensor");
+    }
+    tensors.push_back(*tensor);
+    lua_pop(state, 1);
+  }
+  return tensors;
+}
+
+void PushTensors(lua_State* state, const std::vector<at::Tensor>& tensors) {
+  lua_createtable(state, static_cast<int>(tensors.size()), 0);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    PushTensor(state, tensors[i]);
+    lua_rawseti(state, -2, static_cast<int>(i + 1));
+  }
+}
+
+void PushDtype(lua_State* state, at::ScalarType dtype) {
+  lua_getfield(state, LUA_REGISTRYINDEX, kDtypes);
+  lua_rawgeti(state, -1, static_cast<int>(dtype) + 1);
+  lua_remove(state, -2);
+  if (lua_isnil(state, -1)) {
+    throw Error(absl::StrCat("dtype ", c10::toString(dtype), " has no name in Lua"));
+  }
+}
+
+bool DtypeAt(lua_State* state, int index, at::ScalarType* dtype) {
+  const DtypeBox* box = BoxAt<DtypeBox>(state, index, kDtypeTag);
+  if (box == nullptr) return false;
+  *dtype = box->dtype;
+  return true;
+}
+
+std::string DtypeName(at::ScalarType dtype) {
+  for (const NamedDtype& named : NamedDtypes()) {
+    if (named.dtype == dtype) return named.name;
+  }
+  return c10::toString(dtype);
+}
+
+const std::vector<NamedDtype>& NamedDtypes() {
+  static const std::vector<NamedDtype>* const kNamed = new std::vector<NamedDtype>{
+      {"float32", at::kFloat},
+      {"float64", at::kDouble},
+      {"float16", at::kHalf},
+      {"bfloat16", at::kBFloat16},
+      {"float8_e4m3fn", at::kFloat8_e4m3fn},
+      {"float8_e5m2", at::kFloat8_e5m2},
+      {"complex64", at::kComplexFloat},
+      {"complex128", at::kComplexDouble},
+      {"uint8", at::kByte},
+      {"uint16", at::kUInt16},
+      {"uint32", at::kUInt32},
+      {"uint64", at::kUInt64},
+      {"int8", at::kChar},
+      {"int16", at::kShort},
+      {"int32", at::kInt},
+      {"int64", at::kLong},
+      {"bool", at::kBool},
+  };
+  return *kNamed;
+}
+
+std::string Describe(const at::Tensor& tensor) {
+  if (!tensor.defined()) return "undefined";
+  std::string text = absl::StrCat(DtypeName(tensor.scalar_type()), " {",
+                                  absl::StrJoin(tensor.sizes().vec(), ", "), "}");
+  if (!tensor.is_cpu()) absl::StrAppend(&text, " on ", tensor.device().str());
+  return text;
+}
+
+int64_t LiveTensorBytes() { return pressure.live; }
+
+}  // namespace lockstep::lua

@@ -1,0 +1,213 @@
+#include "driver/lua/vm.h"
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <iterator>
+
+#include "absl/strings/str_cat.h"
+#include "c10/util/Exception.h"
+
+namespace lockstep::lua {
+namespace {
+
+// Registry keys.
+constexpr char kPendingError[] = "lockstep.pending_error";
+constexpr char kTracedError[] = "lockstep.traced_error";
+constexpr char kTraceback[] = "lockstep.traceback";
+constexpr char kLibraryRoot[] = "lockstep.library_root";
+constexpr char kVm[] = "lockstep.vm";
+
+void PushMessage(lua_State* state, const char* message) {
+  const std::string line = ScriptLine(state);
+  lua_pushlstring(state, line.data(), line.size());
+  lua_pushstring(state, message);
+  lua_concat(state, 2);
+}
+
+// Runs every C function. Lua's own errors unwind through it untouched: they are no std::exception.
+int Wrap(lua_State* state, lua_CFunction function) {
+  try {
+    return function(state);
+  } catch (const PendingError&) {
+    lua_getfield(state, LUA_REGISTRYINDEX, kPendingError);
+  } catch (const c10::Error& error) {
+    PushMessage(state, error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    PushMessage(state, error.what());
+  }
+  return lua_error(state);
+}
+
+// Keeps the traceback of the place where an error was raised: the error passes here again in
+// every Call on its way out, when the inner frames are gone.
+int HandleMessage(lua_State* state) {
+  lua_getfield(state, LUA_REGISTRYINDEX, kTracedError);
+  const bool traced = lua_rawequal(state, 1, -1) != 0 && !lua_isnil(state, 1);
+  lua_pop(state, 1);
+  if (!traced) {
+    luaL_traceback(state, state, nullptr, 1);
+    lua_setfield(state, LUA_REGISTRYINDEX, kTraceback);
+    lua_pushvalue(state, 1);
+    lua_setfield(state, LUA_REGISTRYINDEX, kTracedError);
+  }
+  return 1;
+}
+
+// The error value on top of the stack, as text; a table or userdata through its __tostring.
+std::string ErrorText(lua_State* state) {
+  if (lua_isstring(state, -1)) return lua_tostring(state, -1);
+  if (luaL_callmeta(state, -1, "__tostring") != 0) {
+    const char* text = lua_tostring(state, -1);
+    std::string result = text == nullptr ? "" : text;
+    lua_pop(state, 1);
+    return result;
+  }
+  return absl::StrCat("error value of type ", luaL_typename(state, -1), ", not a message");
+}
+
+int ProtectedCall(lua_State* state, int num_arguments, int num_results) {
+  const int handler = lua_gettop(state) - num_arguments;
+  lua_pushcfunction(state, HandleMessage);
+  lua_insert(state, handler);
+  const int status = lua_pcall(state, num_arguments, num_results, handler);
+  lua_remove(state, handler);
+  return status;
+}
+
+// A package.loaders function: finds modules of the library, and names their chunks by where they lie
+// in it ("lockstep/nn.lua"), whatever the folder that the program was built in.
+int SearchLibrary(lua_State* state) {
+  size_t size = 0;
+  const char* name = lua_tolstring(state, 1, &size);
+  lua_getfield(state, LUA_REGISTRYINDEX, kLibraryRoot);
+  const char* root = lua_tostring(state, -1);
+  std::string file(name, size);
+  std::replace(file.begin(), file.end(), '.', '/');
+  file += ".lua";
+  std::ifstream stream(absl::StrCat(root, "/", file), std::ios::binary);
+  if (!stream) {
+    lua_pushfstring(state, "\n\tno module '%s' in the library (%s)", name, root);
+    return 1;
+  }
+  const std::string code((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+  if (luaL_loadbuffer(state, code.data(), code.size(), absl::StrCat("@", file).c_str()) != 0) {
+    throw Error(lua_tostring(state, -1));
+  }
+  return 1;
+}
+
+// Whether a chunk of this name is the library's: its lines are not the script's.
+bool IsLibraryChunk(const char* source) {
+  return std::strncmp(source, "@lockstep/", 10) == 0 || std::strcmp(source, "@lockstep.lua") == 0;
+}
+
+}  // namespace
+
+void Call(lua_State* state, int num_arguments, int num_results) {
+  if (ProtectedCall(state, num_arguments, num_results) == 0) return;
+  PendingError error(ErrorText(state));
+  lua_setfield(state, LUA_REGISTRYINDEX, kPendingError);
+  throw error;
+}
+
+FunctionReference::FunctionReference(lua_State* state, int index) {
+  lua_getfield(state, LUA_REGISTRYINDEX, kVm);
+  state_ = static_cast<LuaVm*>(lua_touserdata(state, -1))->state_;
+  lua_pop(state, 1);
+  lua_pushvalue(state, index);
+  reference_ = luaL_ref(state, LUA_REGISTRYINDEX);
+}
+
+FunctionReference::~FunctionReference() {
+  if (const std::shared_ptr<lua_State> state = state_.lock()) {
+    luaL_unref(state.get(), LUA_REGISTRYINDEX, reference_);
+  }
+}
+
+lua_State* FunctionReference::Push() const {
+  const std::shared_ptr<lua_State> state = state_.lock();
+  if (state == nullptr) throw Error("lua: a function is called after its state was closed");
+  luaL_checkstack(state.get(), 8, "a call from C++");
+  lua_rawgeti(state.get(), LUA_REGISTRYINDEX, reference_);
+  return state.get();
+}
+
+std::string ScriptLine(lua_State* state) {
+  lua_Debug frame;
+  std::string in_library;
+  for (int level = 0; lua_getstack(state, level, &frame) != 0; ++level) {
+    lua_getinfo(state, "Sl", &frame);
+    if (frame.currentline <= 0) continue;
+    const std::string line = absl::StrCat(frame.short_src, ":", frame.currentline, ": ");
+    if (!IsLibraryChunk(frame.source)) return line;
+    if (in_library.empty()) in_library = line;
+  }
+  return in_library;
+}
+
+LuaVm::LuaVm(const Options& options) {
+  lua_State* state = luaL_newstate();
+  if (state == nullptr) throw Error("lua: no memory for a state");
+  state_.reset(state, lua_close);
+  luaL_openlibs(state);
+
+  lua_pushlightuserdata(state, reinterpret_cast<void*>(&Wrap));
+  luaJIT_setmode(state, -1, LUAJIT_MODE_WRAPCFUNC | LUAJIT_MODE_ON);
+  lua_pop(state, 1);
+
+  lua_pushlstring(state, options.library_root.data(), options.library_root.size());
+  lua_setfield(state, LUA_REGISTRYINDEX, kLibraryRoot);
+
+  lua_pushlightuserdata(state, this);
+  lua_setfield(state, LUA_REGISTRYINDEX, kVm);
+
+  lua_getglobal(state, "package");
+  const std::string& folder = options.script_folder;
+  const std::string path = folder.empty() ? "" : absl::StrCat(folder, "/?.lua;", folder, "/?/init.lua");
+  lua_pushlstring(state, path.data(), path.size());
+  lua_setfield(state, -2, "path");
+  // After package.preload, before package.path.
+  lua_getfield(state, -1, "loaders");
+  for (int i = static_cast<int>(lua_objlen(state, -1)); i >= 2; --i) {
+    lua_rawgeti(state, -1, i);
+    lua_rawseti(state, -2, i + 1);
+  }
+  lua_pushcfunction(state, SearchLibrary);
+  lua_rawseti(state, -2, 2);
+  lua_pop(state, 2);
+}
+
+void LuaVm::Preload(const char* name, lua_CFunction open) {
+  lua_getglobal(state(), "package");
+  lua_getfield(state(), -1, "preload");
+  lua_pushcfunction(state(), open);
+  lua_setfield(state(), -2, name);
+  lua_pop(state(), 2);
+}
+
+std::optional<ScriptError> LuaVm::RunFile(const std::string& path) {
+  return RunLoaded(luaL_loadfile(state(), path.c_str()));
+}
+
+std::optional<ScriptError> LuaVm::RunString(const std::string& code, const std::string& chunk) {
+  return RunLoaded(luaL_loadbuffer(state(), code.data(), code.size(), chunk.c_str()));
+}
+
+std::optional<ScriptError> LuaVm::RunLoaded(int load_status) {
+  lua_pushnil(state());
+  lua_setfield(state(), LUA_REGISTRYINDEX, kTracedError);
+  std::optional<ScriptError> error;
+  if (load_status != 0) {
+    error = ScriptError{ErrorText(state()), ""};
+  } else if (ProtectedCall(state(), 0, 0) != 0) {
+    error = ScriptError{ErrorText(state()), ""};
+    lua_getfield(state(), LUA_REGISTRYINDEX, kTraceback);
+    if (const char* traceback = lua_tostring(state(), -1)) error->traceback = traceback;
+    lua_pop(state(), 1);
+  }
+  lua_settop(state(), 0);
+  return error;
+}
+
+}  // namespace lockstep::lua

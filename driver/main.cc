@@ -1,0 +1,86 @@
+// The `lockstep` program: a launcher of ranks, or one rank. See command_line.h for its options and
+// environment.h for what makes it a rank.
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "c10/util/Exception.h"
+#include "driver/command_line.h"
+#include "driver/environment.h"
+#include "driver/launcher.h"
+#include "driver/rank.h"
+#include "driver/world.h"
+
+namespace lockstep::driver {
+namespace {
+
+constexpr int kUsageError = 2;
+
+int Complain(const std::string& message) {
+  std::fprintf(stderr, "lockstep: %s\n", message.c_str());
+  return kUsageError;
+}
+
+// A file that can be read, or why not.
+std::string ScriptProblem(const std::string& script) {
+  std::error_code error;
+  if (!std::filesystem::exists(script, error)) return "there is no such file";
+  if (std::filesystem::is_directory(script, error)) return "it is a folder";
+  if (access(script.c_str(), R_OK) != 0) return "it may not be read";
+  return "";
+}
+
+int Main(const std::vector<std::string>& arguments) {
+  absl::StatusOr<CommandLine> command_line = ParseCommandLine(arguments);
+  if (!command_line.ok()) return Complain(std::string(command_line.status().message()));
+  if (command_line->help) {
+    std::fputs(kUsage, stdout);
+    return 0;
+  }
+  // Under `bazel run` the paths on the command line are relative to where the user stands.
+  const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
+  if (directory != nullptr && chdir(directory) != 0) return Complain(std::string("cannot enter ") + directory);
+
+  const auto environment = RankFromEnvironment(ProcessEnvironment());
+  if (!environment.ok()) return Complain(std::string(environment.status().message()));
+
+  if (command_line->script.empty()) {
+    if (command_line->nproc.value_or(1) != 1 || !command_line->settings.empty()) {
+      return Complain("an interactive session has one rank and no settings; name a script after the options");
+    }
+    RunRank(*command_line, RankEnvironment{});
+  }
+  const std::string problem = ScriptProblem(command_line->script);
+  if (!problem.empty()) return Complain("cannot run \"" + command_line->script + "\": " + problem);
+
+  if (environment->has_value() && !command_line->nproc.has_value()) RunRank(*command_line, **environment);
+  if (environment->has_value() && std::getenv("RANK") != nullptr) {
+    return Complain("--nproc starts ranks here, but RANK is set: a cluster's launcher starts them already; drop one");
+  }
+  const int gpus = LocalGpuCount();
+  constexpr int kDefaultNprocOnCpu = 2;
+  const int nproc = command_line->nproc.value_or(gpus > 0 ? gpus : kDefaultNprocOnCpu);
+  if (nproc == 1) RunRank(*command_line, RankEnvironment{});
+  return Launch(*command_line, nproc);
+}
+
+}  // namespace
+}  // namespace lockstep::driver
+
+int main(int argc, char** argv) {
+  try {
+    return lockstep::driver::Main(std::vector<std::string>(argv + 1, argv + argc));
+  } catch (const c10::Error& error) {
+    std::fprintf(stderr, "lockstep: %s\n", error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "lockstep: %s\n", error.what());
+  }
+  return 1;
+}

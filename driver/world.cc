@@ -1,0 +1,160 @@
+#include "driver/world.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <numeric>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "c10/core/impl/VirtualGuardImpl.h"
+#include "c10/util/Exception.h"
+#include "driver/files.h"
+#include "driver/nccl_backend.h"
+#include "torch/csrc/distributed/c10d/HashStore.hpp"
+#include "torch/csrc/distributed/c10d/PrefixStore.hpp"
+#include "torch/csrc/distributed/c10d/ProcessGroupGloo.hpp"
+#include "torch/csrc/distributed/c10d/TCPStore.hpp"
+
+namespace lockstep::driver {
+namespace {
+
+using c10d::ProcessGroup;
+
+c10::intrusive_ptr<c10d::Store> JoinStore(const RankEnvironment& environment, std::chrono::milliseconds timeout) {
+  if (environment.world_size == 1 && environment.master_port == 0) {
+    return c10::make_intrusive<c10d::HashStore>();
+  }
+  c10d::TCPStoreOptions options;
+  options.port = environment.master_port;
+  options.isServer = environment.rank == 0 && !environment.store_is_hosted;
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  auto store = c10::make_intrusive<c10d::TCPStore>(environment.master_addr, options);
+  // Keys of an attempt that torchrun restarted must not be seen by the next.
+  return c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("attempt/", environment.attempt), store);
+}
+
+bool IsLoopback(const std::string& host) { return host == "localhost" || host.rfind("127.", 0) == 0; }
+
+c10::intrusive_ptr<c10d::Backend> NewGloo(const RankEnvironment& environment,
+                                          const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
+                                          std::chrono::milliseconds timeout) {
+  auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+  const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
+  if (interface != nullptr) {
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(interface));
+  } else if (environment.world_size == 1 || IsLoopback(environment.master_addr)) {
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+  } else {
+    options->devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
+  }
+  return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+}
+
+// Loads liblockstep_nccl.so, and CUDA's libraries with it, once.
+NewNcclBackend LoadNccl() {
+  static const NewNcclBackend kNewBackend = [] {
+    const std::string path = FindRunfile("driver/liblockstep_nccl.so");
+    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
+    TORCH_CHECK(library != nullptr, "cannot load ", path, ": ", dlerror());
+    void* symbol = dlsym(library, kNewNcclBackendSymbol);
+    TORCH_CHECK(symbol != nullptr, path, " lacks ", kNewNcclBackendSymbol);
+    return *static_cast<NewNcclBackend*>(symbol);
+  }();
+  return kNewBackend;
+}
+
+c10::intrusive_ptr<ProcessGroup> MakeGroup(const World& world, const std::string& name, int rank, int size,
+                                           std::chrono::milliseconds timeout) {
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(name, world.store);
+  auto group = c10::make_intrusive<ProcessGroup>(store, rank, size);
+  group->setBackend(c10::kCPU, ProcessGroup::BackendType::GLOO,
+                    NewGloo(world.environment, c10::make_intrusive<c10d::PrefixStore>("gloo", store), rank, size,
+                            timeout));
+  group->setDefaultBackend(ProcessGroup::BackendType::GLOO);
+  if (world.device.is_cuda()) {
+    group->setBackend(c10::kCUDA, ProcessGroup::BackendType::NCCL,
+                      LoadNccl()(c10::make_intrusive<c10d::PrefixStore>("nccl", store), rank, size, timeout));
+    group->setDefaultBackend(ProcessGroup::BackendType::NCCL);
+  }
+  group->setGroupName(name);
+  return group;
+}
+
+c10::Device ChooseDevice(const RankEnvironment& environment) {
+  const int gpus = LocalGpuCount();
+  if (gpus == 0) return c10::kCPU;
+  TORCH_CHECK_VALUE(environment.local_rank < gpus, "rank ", environment.rank, " is number ", environment.local_rank,
+                    " on this machine, which has ", gpus,
+                    " GPUs, and NCCL wants one for each rank; start at most ", gpus,
+                    " ranks here, or set CUDA_VISIBLE_DEVICES= to train on the CPU");
+  LoadNccl();
+  const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(environment.local_rank));
+  c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);
+  return device;
+}
+
+}  // namespace
+
+int LocalGpuCount() {
+  int devices = 0;
+  std::error_code error;
+  constexpr int kMaxDevices = 64;  // a container may see /dev/nvidia5 alone
+  for (int i = 0; i < kMaxDevices; ++i) {
+    if (std::filesystem::exists(absl::StrCat("/dev/nvidia", i), error)) ++devices;
+  }
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (visible == nullptr || devices == 0) return devices;
+  int count = 0;
+  for (const auto& name : absl::StrSplit(visible, ',', absl::SkipWhitespace())) {
+    if (name == "-1") break;  // as CUDA reads it: what follows an invalid name is not seen
+    ++count;
+  }
+  return count;
+}
+
+HostedStore HostStore() {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  const uint16_t port = store->getPort();
+  return {c10::make_intrusive<c10d::PrefixStore>("attempt/0", store), port};
+}
+
+World JoinWorld(const RankEnvironment& environment, std::chrono::milliseconds timeout) {
+  World world;
+  world.environment = environment;
+  world.device = ChooseDevice(environment);
+  world.backend = world.device.is_cuda() ? "nccl" : "gloo";
+  world.store = JoinStore(environment, timeout);
+  world.group = MakeGroup(world, "world", environment.rank, environment.world_size, timeout);
+  return world;
+}
+
+c10::intrusive_ptr<ProcessGroup> NewGroup(const World& world, const std::vector<int>& ranks,
+                                          std::chrono::milliseconds timeout) {
+  int position = -1;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    TORCH_CHECK_VALUE(ranks[i] >= 0 && ranks[i] < world.environment.world_size, "group: rank ", ranks[i],
+                      " is not one of the ranks 0 to ", world.environment.world_size - 1);
+    for (size_t j = 0; j < i; ++j) {
+      TORCH_CHECK_VALUE(ranks[j] != ranks[i], "group: rank ", ranks[i], " is named twice");
+    }
+    if (ranks[i] == world.environment.rank) position = static_cast<int>(i);
+  }
+  TORCH_CHECK_VALUE(position >= 0, "group: rank ", world.environment.rank, " is not a member of {",
+                    absl::StrJoin(ranks, ", "), "}");
+  // Members alone count how often this list was asked for, so that others need not take part.
+  static std::map<std::vector<int>, int> times_made;
+  const std::string name = absl::StrCat("group/", absl::StrJoin(ranks, ","), "/", times_made[ranks]++);
+  return MakeGroup(world, name, position, static_cast<int>(ranks.size()), timeout);
+}
+
+}  // namespace lockstep::driver

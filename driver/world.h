@@ -1,0 +1,54 @@
+// The ranks of a run and how they reach each other: the store, the process groups, the device.
+//
+// This is the driver's one file over c10d's backends: Gloo on the CPU, and where the rank has a GPU
+// also NCCL, out of a library that is loaded only then (see nccl_backend.cc). A process group holds
+// both: a collective goes to the backend of its tensors' device.
+
+#ifndef LOCKSTEP_DRIVER_WORLD_H_
+#define LOCKSTEP_DRIVER_WORLD_H_
+
+#include <chrono>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "c10/core/Device.h"
+#include "c10/util/intrusive_ptr.h"
+#include "driver/environment.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+#include "torch/csrc/distributed/c10d/Store.hpp"
+
+namespace lockstep::driver {
+
+// GPUs that this process may use: those of the machine, cut by CUDA_VISIBLE_DEVICES. Counts device
+// files, so that asking loads no driver.
+int LocalGpuCount();
+
+// A TCP store that this process hosts, on a port that the kernel chose.
+struct HostedStore {
+  c10::intrusive_ptr<c10d::Store> store;
+  uint16_t port = 0;
+};
+HostedStore HostStore();
+
+struct World {
+  RankEnvironment environment;
+  c10::Device device = c10::kCPU;
+  std::string backend;  // "gloo" or "nccl": what tensors on `device` travel by
+  c10::intrusive_ptr<c10d::Store> store;
+  c10::intrusive_ptr<c10d::ProcessGroup> group;  // of all ranks
+};
+
+// Meets the other ranks. Collective: every rank of the run calls this once, first. `timeout` bounds
+// the meeting and every later collective. Throws c10::Error where ranks stay away or no backend can
+// be made. A run of one rank needs no port and no network.
+World JoinWorld(const RankEnvironment& environment, std::chrono::milliseconds timeout);
+
+// The group of `ranks`, in that order, for this rank, which must be among them. Collective: every
+// rank of `ranks` calls this equally often; the others need not.
+c10::intrusive_ptr<c10d::ProcessGroup> NewGroup(const World& world, const std::vector<int>& ranks,
+                                                std::chrono::milliseconds timeout);
+
+}  // namespace lockstep::driver
+
+#endif  // LOCKSTEP_DRIVER_WORLD_H_

@@ -1,0 +1,2 @@
+// See gloo/context.h. ProcessGroupGloo.hpp includes this file and names nothing from it.
+#pragma once
