@@ -1,5 +1,6 @@
 #include "driver/lua/modules.h"
 
+#include "driver/lua/batching.h"
 #include "driver/lua/core.h"
 #include "driver/lua/distributed.h"
 #include "driver/lua/torch.h"
@@ -8,6 +9,7 @@ namespace lockstep::lua {
 
 void PreloadModules(LuaVm& vm) {
   vm.Preload("lockstep.core", OpenCore);
+  vm.Preload("lockstep.core.batching", OpenBatching);
   vm.Preload("lockstep.torch", OpenTorch);
   vm.Preload("lockstep.distributed", OpenDistributed);
 }

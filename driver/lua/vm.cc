@@ -18,6 +18,10 @@ constexpr char kTraceback[] = "lockstep.traceback";
 constexpr char kLibraryRoot[] = "lockstep.library_root";
 constexpr char kVm[] = "lockstep.vm";
 
+// The state or coroutine that runs on this thread: a call from C++ must go through it. Set on entry to
+// each C function, and when a call from C++ returns to one.
+thread_local lua_State* running = nullptr;
+
 void PushMessage(lua_State* state, const char* message) {
   const std::string line = ScriptLine(state);
   lua_pushlstring(state, line.data(), line.size());
@@ -27,6 +31,7 @@ void PushMessage(lua_State* state, const char* message) {
 
 // Runs every C function. Lua's own errors unwind through it untouched: they are no std::exception.
 int Wrap(lua_State* state, lua_CFunction function) {
+  running = state;
   try {
     return function(state);
   } catch (const PendingError&) {
@@ -71,6 +76,7 @@ int ProtectedCall(lua_State* state, int num_arguments, int num_results) {
   lua_pushcfunction(state, HandleMessage);
   lua_insert(state, handler);
   const int status = lua_pcall(state, num_arguments, num_results, handler);
+  running = state;
   lua_remove(state, handler);
   return status;
 }
@@ -128,9 +134,10 @@ FunctionReference::~FunctionReference() {
 lua_State* FunctionReference::Push() const {
   const std::shared_ptr<lua_State> state = state_.lock();
   if (state == nullptr) throw Error("lua: a function is called after its state was closed");
-  luaL_checkstack(state.get(), 8, "a call from C++");
-  lua_rawgeti(state.get(), LUA_REGISTRYINDEX, reference_);
-  return state.get();
+  lua_State* caller = running == nullptr ? state.get() : running;
+  if (lua_checkstack(caller, 8) == 0) throw Error("lua: the stack is full");
+  lua_rawgeti(caller, LUA_REGISTRYINDEX, reference_);
+  return caller;
 }
 
 std::string ScriptLine(lua_State* state) {

@@ -57,8 +57,8 @@ class FunctionReference {
   FunctionReference& operator=(const FunctionReference&) = delete;
   ~FunctionReference();
 
-  // Pushes the function on the main thread's stack, which it returns (the coroutine that handed the
-  // function over may be gone). Throws Error where the state is closed.
+  // Pushes the function on the stack of the state that runs now, a coroutine perhaps, and returns that
+  // state: the call must go through it. Throws Error where the state is closed.
   lua_State* Push() const;
 
  private:

@@ -1,0 +1,73 @@
+// What a sequence costs: the arithmetic of a forward pass, in floating-point operations.
+//
+//   TransformerShape shape = {.hidden_size = 4096, .num_hidden_layers = 36, ...};
+//   const SequenceCost cost = TransformerCost(shape);
+//   double flops = cost.linear * tokens + cost.quadratic * tokens * tokens;
+//
+// Only ratios matter to a plan: the backward pass doubles every term, and so changes nothing.
+//
+// Counted: the matrix products of attention (2 per multiply-add; causal, so that half of the scores are
+// computed), of the MLP or the experts that a token visits, of the language-model head, and of a vision
+// tower. Norms, rotations and softmax are left out: they are bound by memory and small.
+
+#ifndef LOCKSTEP_BATCHING_COST_H_
+#define LOCKSTEP_BATCHING_COST_H_
+
+#include <cstdint>
+
+#include "absl/status/statusor.h"
+
+namespace lockstep::batching {
+
+// A decoder and its vision tower by the field names of Hugging Face configurations. 0: not there.
+struct TransformerShape {
+  int64_t hidden_size = 0;
+  int64_t num_hidden_layers = 0;
+  int64_t vocab_size = 0;
+
+  int64_t num_attention_heads = 0;
+  int64_t num_key_value_heads = 0;  // 0: as many as num_attention_heads
+  int64_t head_dim = 0;             // 0: hidden_size / num_attention_heads
+
+  // Multi-head latent attention (DeepSeek-V2, arXiv 2405.04434), where kv_lora_rank is above 0.
+  int64_t q_lora_rank = 0;
+  int64_t kv_lora_rank = 0;
+  int64_t qk_nope_head_dim = 0;
+  int64_t qk_rope_head_dim = 0;
+  int64_t v_head_dim = 0;
+
+  int64_t intermediate_size = 0;  // of the dense, gated MLP
+
+  // Mixture of experts, where num_experts is above 0. Layers below first_k_dense_replace are dense.
+  int64_t num_experts = 0;
+  int64_t num_experts_per_tok = 0;
+  int64_t moe_intermediate_size = 0;
+  int64_t shared_expert_intermediate_size = 0;  // of all shared experts together
+  int64_t first_k_dense_replace = 0;
+
+  // Vision tower: full attention within an image, plain MLP.
+  int64_t vision_hidden_size = 0;
+  int64_t vision_depth = 0;
+  int64_t vision_intermediate_size = 0;
+};
+
+// Cost of one sequence of L tokens: linear * L + quadratic * L^2.
+struct SequenceCost {
+  double linear = 0;
+  double quadratic = 0;
+};
+
+// InvalidArgument names a field that is missing or negative.
+absl::StatusOr<SequenceCost> TransformerCost(const TransformerShape& shape);
+
+// Cost of one image of P patches: linear * P + quadratic * P^2; zero without a vision tower.
+SequenceCost VisionCost(const TransformerShape& shape);
+
+inline double CostOf(const SequenceCost& cost, int64_t length) {
+  const double n = static_cast<double>(length);
+  return cost.linear * n + cost.quadratic * n * n;
+}
+
+}  // namespace lockstep::batching
+
+#endif  // LOCKSTEP_BATCHING_COST_H_

@@ -1,0 +1,441 @@
+#include "batching/plan.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <iterator>
+#include <limits>
+#include <map>
+#include <numeric>
+#include <optional>
+#include <queue>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+
+// How kLockstep balances. Let a step's level be the cost of its dearest micro-batch; the makespan is
+// the sum of levels. Were there no long samples, filling S x ranks bins evenly would give every step
+// the level total / (S x ranks) and the ideal makespan. A sample dearer than that average breaks it: its
+// step is as long as it, whatever else is done. Spreading the rest evenly then leaves the other ranks of
+// that step idle. So:
+//
+//   1. While the dearest sample left costs more than the average of what is left, fill one step up to
+//      that sample's cost: bin after bin takes the dearest sample that still fits, by cost and by
+//      tokens. What this step holds, the later ones need not.
+//   2. Spread what is left over all remaining bins, dearest sample first, each into the cheapest bin
+//      (longest processing time first, Graham 1969).
+//   3. Sort bins by cost; each run of `ranks` neighbours is a step. For given bins no other grouping has
+//      a smaller sum of maxima.
+//
+// The number of steps S starts at what the tokens need. Where step 2 finds no bin with room for the
+// tokens, first-fit decreasing (Johnson 1973) packs instead; where that needs more bins, S grows.
+//
+// The lower bound. Sort steps by level. Samples longer than seq_len / 2 never share a bin, so the level of
+// step k is at least the cost of the (k x ranks + 1)-th of them. And k steps hold at most A(k), the cost of
+// the densest k x ranks x seq_len tokens, so the others have levels that sum to (total - A(k)) / ranks at
+// least. The bound is the largest sum of both over k.
+//
+// Tested against all plans of small cases by PlanTest.IsNearTheBestOfAllPlans.
+
+namespace lockstep::batching {
+namespace {
+
+struct Bin {
+  std::vector<int64_t> samples;
+  int64_t tokens = 0;
+  double cost = 0;
+};
+
+void Put(absl::Span<const Sample> samples, int64_t i, Bin& bin) {
+  bin.samples.push_back(i);
+  bin.tokens += samples[static_cast<size_t>(i)].tokens;
+  bin.cost += samples[static_cast<size_t>(i)].cost;
+}
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+// --- First-fit decreasing ---------------------------------------------------------------------------
+
+// The first of a growing row of bins with room for so many tokens, in O(log bins): a tree of the most
+// room below each node.
+class RoomTree {
+ public:
+  explicit RoomTree(int64_t seq_len) : seq_len_(seq_len) {}
+
+  // Index of the bin, which may be a new one.
+  size_t TakeFirstFit(int64_t tokens) {
+    if (size_ == 0 || room_[1] < tokens) Append();
+    size_t node = 1;
+    while (node < capacity_) node = room_[2 * node] >= tokens ? 2 * node : 2 * node + 1;
+    Set(node - capacity_, room_[node] - tokens);
+    return node - capacity_;
+  }
+
+ private:
+  void Append() {
+    if (size_ == capacity_) {
+      std::vector<int64_t> rooms(room_.begin() + static_cast<std::ptrdiff_t>(capacity_), room_.end());
+      capacity_ = std::max<size_t>(1, 2 * capacity_);
+      room_.assign(2 * capacity_, -1);
+      std::copy(rooms.begin(), rooms.begin() + static_cast<std::ptrdiff_t>(size_),
+                room_.begin() + static_cast<std::ptrdiff_t>(capacity_));
+      for (size_t node = capacity_ - 1; node >= 1; --node) room_[node] = std::max(room_[2 * node], room_[2 * node + 1]);
+    }
+    Set(size_++, seq_len_);
+  }
+
+  void Set(size_t leaf, int64_t room) {
+    size_t node = leaf + capacity_;
+    room_[node] = room;
+    for (node /= 2; node >= 1; node /= 2) room_[node] = std::max(room_[2 * node], room_[2 * node + 1]);
+  }
+
+  int64_t seq_len_;
+  size_t size_ = 0;
+  size_t capacity_ = 0;
+  std::vector<int64_t> room_;  // heap order; leaves from capacity_ on; -1: no bin
+};
+
+std::vector<Bin> FirstFitDecreasing(absl::Span<const Sample> samples, std::vector<int64_t> order, int64_t seq_len) {
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return samples[static_cast<size_t>(a)].tokens > samples[static_cast<size_t>(b)].tokens;
+  });
+  RoomTree rooms(seq_len);
+  std::vector<Bin> bins;
+  for (const int64_t i : order) {
+    const size_t bin = rooms.TakeFirstFit(samples[static_cast<size_t>(i)].tokens);
+    if (bin == bins.size()) bins.emplace_back();
+    Put(samples, i, bins[bin]);
+  }
+  return bins;
+}
+
+// --- Lockstep ---------------------------------------------------------------------------------------
+
+// Samples in order of falling cost, taken out one by one. A tree holds the fewest tokens of any sample
+// below each node, so that the dearest sample that fits a room is found in O(log n).
+class Queue {
+ public:
+  Queue(absl::Span<const Sample> samples, const std::vector<int64_t>& order) : samples_(samples), order_(order) {
+    while (capacity_ < order.size()) capacity_ *= 2;
+    fewest_.assign(2 * capacity_, kTaken);
+    for (size_t position = 0; position < order.size(); ++position) {
+      fewest_[capacity_ + position] = at(order[position]).tokens;
+      cost_left_ += at(order[position]).cost;
+    }
+    for (size_t node = capacity_ - 1; node >= 1; --node) fewest_[node] = std::min(fewest_[2 * node], fewest_[2 * node + 1]);
+  }
+
+  bool empty() const { return fewest_[1] == kTaken; }
+  double cost_left() const { return cost_left_; }
+  const Sample& dearest() const { return at(order_[First(0, kTaken - 1)]); }
+
+  // Takes the dearest sample of at most this cost and so many tokens; -1 where there is none.
+  int64_t Take(double most_cost, int64_t most_tokens) {
+    const auto begin = std::partition_point(order_.begin(), order_.end(), [&](int64_t i) { return at(i).cost > most_cost; });
+    const size_t position = First(static_cast<size_t>(begin - order_.begin()), most_tokens);
+    if (position == order_.size()) return -1;
+    size_t node = capacity_ + position;
+    fewest_[node] = kTaken;
+    for (node /= 2; node >= 1; node /= 2) fewest_[node] = std::min(fewest_[2 * node], fewest_[2 * node + 1]);
+    cost_left_ -= at(order_[position]).cost;
+    return order_[position];
+  }
+
+  // What is left, dearest first.
+  std::vector<int64_t> Rest() const {
+    std::vector<int64_t> rest;
+    for (size_t position = 0; position < order_.size(); ++position) {
+      if (fewest_[capacity_ + position] != kTaken) rest.push_back(order_[position]);
+    }
+    return rest;
+  }
+
+ private:
+  static constexpr int64_t kTaken = std::numeric_limits<int64_t>::max();
+
+  const Sample& at(int64_t i) const { return samples_[static_cast<size_t>(i)]; }
+
+  // The first position from `from` on of a sample of at most `most_tokens`; order_.size() where none is.
+  size_t First(size_t from, int64_t most_tokens) const {
+    size_t node = capacity_ + from;
+    if (from >= order_.size()) return order_.size();
+    // Up until a subtree to the right holds one, then down to its leftmost.
+    while (fewest_[node] > most_tokens) {
+      while (node % 2 == 1) node /= 2;
+      if (node == 0) return order_.size();
+      ++node;
+    }
+    while (node < capacity_) node = fewest_[2 * node] <= most_tokens ? 2 * node : 2 * node + 1;
+    return node - capacity_;
+  }
+
+  absl::Span<const Sample> samples_;
+  const std::vector<int64_t>& order_;
+  size_t capacity_ = 1;
+  std::vector<int64_t> fewest_;  // heap order; leaves from capacity_ on
+  double cost_left_ = 0;
+};
+
+// 1. A step whose bins are filled up to the cost of the dearest sample left.
+void FillLongStep(absl::Span<const Sample> samples, int64_t seq_len, int ranks, Queue& queue, std::vector<Bin>& bins) {
+  // Costs are sums in some order: leave the last bits room.
+  const double level = queue.dearest().cost * (1 + 1e-12);
+  for (int r = 0; r < ranks && !queue.empty(); ++r) {
+    Bin bin;
+    for (int64_t i; (i = queue.Take(level - bin.cost, seq_len - bin.tokens)) >= 0;) Put(samples, i, bin);
+    bins.push_back(std::move(bin));
+  }
+}
+
+// 2. `order`, dearest first, over `count` bins; nullopt where the tokens of one fit nowhere.
+std::optional<std::vector<Bin>> SpreadEvenly(absl::Span<const Sample> samples, const std::vector<int64_t>& order,
+                                             int64_t seq_len, int64_t count) {
+  std::vector<Bin> bins(static_cast<size_t>(count));
+  using Entry = std::pair<double, int64_t>;  // cost, bin: the cheapest on top
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> cheapest;
+  for (int64_t b = 0; b < count; ++b) cheapest.push({0, b});
+  constexpr size_t kMaxLooks = 64;
+  std::vector<Entry> full;
+  for (const int64_t i : order) {
+    const int64_t tokens = samples[static_cast<size_t>(i)].tokens;
+    full.clear();
+    while (!cheapest.empty() && full.size() < kMaxLooks &&
+           bins[static_cast<size_t>(cheapest.top().second)].tokens + tokens > seq_len) {
+      full.push_back(cheapest.top());
+      cheapest.pop();
+    }
+    if (cheapest.empty() || full.size() == kMaxLooks) return std::nullopt;
+    const int64_t b = cheapest.top().second;
+    cheapest.pop();
+    Put(samples, i, bins[static_cast<size_t>(b)]);
+    cheapest.push({bins[static_cast<size_t>(b)].cost, b});
+    for (const Entry& entry : full) cheapest.push(entry);
+  }
+  return bins;
+}
+
+std::optional<std::vector<Bin>> FillSteps(absl::Span<const Sample> samples, const std::vector<int64_t>& order,
+                                          int64_t seq_len, int ranks, int64_t steps) {
+  Queue queue(samples, order);
+  std::vector<Bin> bins;
+  int64_t steps_left = steps;
+  while (!queue.empty() && steps_left > 0 &&
+         queue.dearest().cost > queue.cost_left() / static_cast<double>(steps_left * ranks) * (1 + 1e-9)) {
+    FillLongStep(samples, seq_len, ranks, queue, bins);
+    --steps_left;
+  }
+  const std::vector<int64_t> rest = queue.Rest();
+  if (rest.empty()) return bins;
+  std::optional<std::vector<Bin>> even = SpreadEvenly(samples, rest, seq_len, steps_left * ranks);
+  if (!even.has_value()) return std::nullopt;
+  std::move(even->begin(), even->end(), std::back_inserter(bins));
+  return bins;
+}
+
+void PriceBins(const PlanOptions& options, std::vector<Bin>& bins) {
+  if (!options.micro_batch_cost) return;
+  for (Bin& bin : bins) bin.cost = options.micro_batch_cost(bin.samples);
+}
+
+// 3. Sorts by falling cost, without empty bins; returns the makespan.
+double SortIntoSteps(const PlanOptions& options, std::vector<Bin>& bins) {
+  bins.erase(std::remove_if(bins.begin(), bins.end(), [](const Bin& bin) { return bin.samples.empty(); }), bins.end());
+  PriceBins(options, bins);
+  std::stable_sort(bins.begin(), bins.end(), [](const Bin& a, const Bin& b) { return a.cost > b.cost; });
+  double makespan = 0;
+  for (size_t i = 0; i < bins.size(); i += static_cast<size_t>(options.ranks)) makespan += bins[i].cost;
+  return makespan;
+}
+
+std::vector<Bin> BalanceInLockstep(absl::Span<const Sample> samples, const std::vector<int64_t>& members,
+                                   const PlanOptions& options) {
+  std::vector<int64_t> order = members;
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return samples[static_cast<size_t>(a)].cost > samples[static_cast<size_t>(b)].cost;
+  });
+  int64_t tokens = 0;
+  for (const int64_t i : members) tokens += samples[static_cast<size_t>(i)].tokens;
+  const int64_t ranks = options.ranks;
+
+  std::vector<Bin> best = FirstFitDecreasing(samples, members, options.seq_len);
+  const int64_t enough = CeilDiv(static_cast<int64_t>(best.size()), ranks);
+  double best_makespan = SortIntoSteps(options, best);
+  int64_t best_steps = enough;
+  // One step beyond what first-fit needs is tried too: room to spread evenly.
+  for (int64_t steps = CeilDiv(tokens, ranks * options.seq_len); steps <= enough + 1; ++steps) {
+    std::optional<std::vector<Bin>> bins = FillSteps(samples, order, options.seq_len, options.ranks, steps);
+    if (!bins.has_value()) continue;
+    const double makespan = SortIntoSteps(options, *bins);
+    const int64_t used = CeilDiv(static_cast<int64_t>(bins->size()), ranks);
+    const double bar = used > best_steps ? best_makespan * (1 - options.worth_a_step) : best_makespan;
+    if (used < best_steps ? makespan <= best_makespan * (1 + options.worth_a_step) : makespan < bar) {
+      best = *std::move(bins);
+      best_makespan = makespan;
+      best_steps = used;
+    }
+  }
+  return best;
+}
+
+double LowerBound(absl::Span<const Sample> samples, const std::vector<int64_t>& members, const PlanOptions& options) {
+  double total = 0;
+  std::vector<double> alone;  // costs of samples that share a bin with none of their like
+  std::vector<int64_t> by_density = members;
+  for (const int64_t i : members) {
+    const Sample& sample = samples[static_cast<size_t>(i)];
+    total += sample.cost;
+    if (2 * sample.tokens > options.seq_len) alone.push_back(sample.cost);
+  }
+  std::sort(alone.begin(), alone.end(), std::greater<>());
+  const auto density = [&](int64_t i) {
+    return samples[static_cast<size_t>(i)].cost / static_cast<double>(samples[static_cast<size_t>(i)].tokens);
+  };
+  std::sort(by_density.begin(), by_density.end(), [&](int64_t a, int64_t b) { return density(a) > density(b); });
+
+  // The dearest sample bounds the first level even where it could share.
+  double levels = 0;
+  for (const int64_t i : members) levels = std::max(levels, samples[static_cast<size_t>(i)].cost);
+  const double ranks = options.ranks;
+  double bound = std::max(total / ranks, levels);
+  double held = 0;
+  size_t next = 0;
+  double taken_tokens = 0;  // of by_density[next]
+  for (size_t k = 1; next < by_density.size(); ++k) {
+    double room = ranks * static_cast<double>(options.seq_len);
+    while (room > 0 && next < by_density.size()) {
+      const double left = static_cast<double>(samples[static_cast<size_t>(by_density[next])].tokens) - taken_tokens;
+      const double take = std::min(left, room);
+      held += take * density(by_density[next]);
+      room -= take;
+      taken_tokens += take;
+      if (take == left) {
+        ++next;
+        taken_tokens = 0;
+      }
+    }
+    bound = std::max(bound, levels + std::max(0.0, total - held) / ranks);
+    const size_t first_of_next_step = k * static_cast<size_t>(options.ranks);
+    if (first_of_next_step >= alone.size()) break;
+    levels += alone[first_of_next_step];
+  }
+  return std::max(bound, levels);
+}
+
+// --- The plan ---------------------------------------------------------------------------------------
+
+// The bins of one kind become whole steps at the end of the plan.
+class PlanBuilder {
+ public:
+  PlanBuilder(absl::Span<const Sample> samples, const PlanOptions& options)
+      : samples_(samples), options_(options), load_(static_cast<size_t>(options.ranks), 0.0) {
+    plan_.ranks = options.ranks;
+  }
+
+  void Append(int kind, const std::vector<int64_t>& members, std::vector<Bin> bins) {
+    const size_t ranks = static_cast<size_t>(options_.ranks);
+    const bool round_robin = options_.balance == Balance::kRoundRobin;
+    const Bin padding = round_robin ? bins[0] : ShortestCopy(members);
+    for (size_t begin = 0; begin < bins.size(); begin += ranks) {
+      std::vector<const Bin*> step;
+      for (size_t i = begin; i < begin + ranks; ++i) step.push_back(i < bins.size() ? &bins[i] : &padding);
+      AppendStep(kind, step, padding);
+    }
+    if (!options_.micro_batch_cost) plan_.lower_bound += LowerBound(samples_, members, options_);
+    for (const Bin& bin : bins) {
+      plan_.tokens += bin.tokens;
+      plan_.ideal += bin.cost / options_.ranks;
+    }
+  }
+
+  Plan Finish() { return std::move(plan_); }
+
+ private:
+  Bin ShortestCopy(const std::vector<int64_t>& members) const {
+    int64_t shortest = members[0];
+    for (const int64_t i : members) {
+      const Sample& a = samples_[static_cast<size_t>(i)];
+      const Sample& b = samples_[static_cast<size_t>(shortest)];
+      if (std::make_pair(a.least_cost, a.least_tokens) < std::make_pair(b.least_cost, b.least_tokens)) shortest = i;
+    }
+    Bin bin;
+    bin.samples = {shortest};
+    bin.tokens = samples_[static_cast<size_t>(shortest)].least_tokens;
+    bin.cost = samples_[static_cast<size_t>(shortest)].least_cost;
+    return bin;
+  }
+
+  // Which rank takes which bin of a step leaves the makespan alone: the dearest goes to the rank with the
+  // least so far, so that totals even out too. Round robin keeps the order.
+  void AppendStep(int kind, const std::vector<const Bin*>& step, const Bin& padding) {
+    std::vector<size_t> rank_of(step.size());
+    std::iota(rank_of.begin(), rank_of.end(), size_t{0});
+    if (options_.balance == Balance::kLockstep) {
+      std::stable_sort(rank_of.begin(), rank_of.end(), [&](size_t a, size_t b) { return load_[a] < load_[b]; });
+    }
+    const size_t first = plan_.micro_batches.size();
+    plan_.micro_batches.resize(first + step.size());
+    double dearest = 0;
+    for (size_t i = 0; i < step.size(); ++i) {
+      const Bin& bin = *step[i];
+      MicroBatch& micro_batch = plan_.micro_batches[first + rank_of[i]];
+      micro_batch.kind = kind;
+      micro_batch.padding = step[i] == &padding;
+      micro_batch.cost = bin.cost;
+      micro_batch.begin = static_cast<int64_t>(plan_.samples.size());
+      plan_.samples.insert(plan_.samples.end(), bin.samples.begin(), bin.samples.end());
+      micro_batch.end = static_cast<int64_t>(plan_.samples.size());
+      plan_.padding_micro_batches += micro_batch.padding ? 1 : 0;
+      load_[rank_of[i]] += bin.cost;
+      dearest = std::max(dearest, bin.cost);
+    }
+    plan_.makespan += dearest;
+    ++plan_.micro_steps;
+  }
+
+  absl::Span<const Sample> samples_;
+  const PlanOptions& options_;
+  std::vector<double> load_;  // cost of each rank so far
+  Plan plan_;
+};
+
+absl::Status Check(absl::Span<const Sample> samples, const PlanOptions& options) {
+  if (options.ranks < 1) return absl::InvalidArgumentError(absl::StrCat("batching: ranks must be at least 1, not ", options.ranks));
+  if (options.seq_len < 1) return absl::InvalidArgumentError(absl::StrCat("batching: seq_len must be at least 1, not ", options.seq_len));
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const Sample& s = samples[i];
+    if (s.tokens < 1 || s.tokens > options.seq_len) {
+      return absl::InvalidArgumentError(absl::StrCat("batching: sample ", i, " has ", s.tokens,
+                                                     " tokens; a sample has from 1 to seq_len = ", options.seq_len));
+    }
+    if (!(s.cost >= 0) || std::isinf(s.cost)) {
+      return absl::InvalidArgumentError(absl::StrCat("batching: sample ", i, " costs ", s.cost, "; a cost is a finite number from 0 on"));
+    }
+    if (s.kind < 0) return absl::InvalidArgumentError(absl::StrCat("batching: sample ", i, " is of kind ", s.kind, "; kinds count from 0"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<Plan> MakePlan(absl::Span<const Sample> samples, const PlanOptions& options) {
+  const absl::Status status = Check(samples, options);
+  if (!status.ok()) return status;
+  std::map<int, std::vector<int64_t>> kinds;
+  for (size_t i = 0; i < samples.size(); ++i) kinds[samples[i].kind].push_back(static_cast<int64_t>(i));
+  PlanBuilder builder(samples, options);
+  for (const auto& [kind, members] : kinds) {
+    std::vector<Bin> bins;
+    if (options.balance == Balance::kLockstep) {
+      bins = BalanceInLockstep(samples, members, options);
+    } else {
+      bins = FirstFitDecreasing(samples, members, options.seq_len);
+      PriceBins(options, bins);
+    }
+    builder.Append(kind, members, std::move(bins));
+  }
+  return builder.Finish();
+}
+
+}  // namespace lockstep::batching
