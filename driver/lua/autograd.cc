@@ -81,7 +81,7 @@ int IsGradEnabled(lua_State* state) {
 int RegisterHook(lua_State* state) {
   const at::Tensor& tensor = ReadTensor(state, 1, "register_hook: x");
   ReadFunction(state, 2, "register_hook: the hook");
-  auto hook = std::make_shared<FunctionReference>(state, 2);
+  auto hook = std::make_shared<LuaReference>(state, 2);
   tensor.register_hook([hook](const at::Tensor& gradient) -> at::Tensor {
     lua_State* hook_state = hook->Push();
     PushTensor(hook_state, gradient);

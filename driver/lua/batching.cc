@@ -104,7 +104,7 @@ batching::Balance ReadBalance(const OptionTable& table) {
   throw Error(absl::StrCat("batching.prepare: balance must be \"lockstep\" or \"round_robin\", not \"", balance, "\""));
 }
 
-double CallCost(const FunctionReference& cost, const std::vector<int64_t>& seq_lens) {
+double CallCost(const LuaReference& cost, const std::vector<int64_t>& seq_lens) {
   lua_State* state = cost.Push();
   PushIntegers(state, seq_lens);
   Call(state, 1, 1);
@@ -118,7 +118,7 @@ void ReadCost(lua_State* state, const OptionTable& table, batching::PrepareOptio
   if (!table.Push("cost")) return;
   const int index = lua_gettop(state);
   if (lua_type(state, index) == LUA_TFUNCTION) {
-    auto cost = std::make_shared<FunctionReference>(state, index);
+    auto cost = std::make_shared<LuaReference>(state, index);
     options.micro_batch_cost = [cost](const std::vector<int64_t>& seq_lens) { return CallCost(*cost, seq_lens); };
     options.sequence_cost = [cost](int64_t tokens) { return CallCost(*cost, {tokens}); };
   } else {

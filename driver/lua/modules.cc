@@ -3,6 +3,7 @@
 #include "driver/lua/batching.h"
 #include "driver/lua/core.h"
 #include "driver/lua/distributed.h"
+#include "driver/lua/sharding.h"
 #include "driver/lua/torch.h"
 
 namespace lockstep::lua {
@@ -10,6 +11,7 @@ namespace lockstep::lua {
 void PreloadModules(LuaVm& vm) {
   vm.Preload("lockstep.core", OpenCore);
   vm.Preload("lockstep.core.batching", OpenBatching);
+  vm.Preload("lockstep.core.sharding", OpenSharding);
   vm.Preload("lockstep.torch", OpenTorch);
   vm.Preload("lockstep.distributed", OpenDistributed);
 }

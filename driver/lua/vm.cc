@@ -117,7 +117,7 @@ void Call(lua_State* state, int num_arguments, int num_results) {
   throw error;
 }
 
-FunctionReference::FunctionReference(lua_State* state, int index) {
+LuaReference::LuaReference(lua_State* state, int index) {
   lua_getfield(state, LUA_REGISTRYINDEX, kVm);
   state_ = static_cast<LuaVm*>(lua_touserdata(state, -1))->state_;
   lua_pop(state, 1);
@@ -125,15 +125,15 @@ FunctionReference::FunctionReference(lua_State* state, int index) {
   reference_ = luaL_ref(state, LUA_REGISTRYINDEX);
 }
 
-FunctionReference::~FunctionReference() {
+LuaReference::~LuaReference() {
   if (const std::shared_ptr<lua_State> state = state_.lock()) {
     luaL_unref(state.get(), LUA_REGISTRYINDEX, reference_);
   }
 }
 
-lua_State* FunctionReference::Push() const {
+lua_State* LuaReference::Push() const {
   const std::shared_ptr<lua_State> state = state_.lock();
-  if (state == nullptr) throw Error("lua: a function is called after its state was closed");
+  if (state == nullptr) throw Error("lua: a value is used after its state was closed");
   lua_State* caller = running == nullptr ? state.get() : running;
   if (lua_checkstack(caller, 8) == 0) throw Error("lua: the stack is full");
   lua_rawgeti(caller, LUA_REGISTRYINDEX, reference_);

@@ -49,16 +49,16 @@ struct ScriptError {
 // PendingError, with the arguments popped, where the function raises an error.
 void Call(lua_State* state, int num_arguments, int num_results);
 
-// A Lua function that C++ keeps, to be called later by the thread that owns the state.
-class FunctionReference {
+// A Lua value that C++ keeps, a function to be called later perhaps. Thread: the one that owns the state.
+class LuaReference {
  public:
-  FunctionReference(lua_State* state, int index);
-  FunctionReference(const FunctionReference&) = delete;
-  FunctionReference& operator=(const FunctionReference&) = delete;
-  ~FunctionReference();
+  LuaReference(lua_State* state, int index);
+  LuaReference(const LuaReference&) = delete;
+  LuaReference& operator=(const LuaReference&) = delete;
+  ~LuaReference();
 
-  // Pushes the function on the stack of the state that runs now, a coroutine perhaps, and returns that
-  // state: the call must go through it. Throws Error where the state is closed.
+  // Pushes the value on the stack of the state that runs now, a coroutine perhaps, and returns that
+  // state: calls must go through it. Throws Error where the state is closed.
   lua_State* Push() const;
 
  private:
@@ -91,7 +91,7 @@ class LuaVm {
   std::optional<ScriptError> RunString(const std::string& code, const std::string& chunk);
 
  private:
-  friend class FunctionReference;
+  friend class LuaReference;
   std::optional<ScriptError> RunLoaded(int load_status);
 
   std::shared_ptr<lua_State> state_;  // shared only so that references can tell when it closes

@@ -1,0 +1,194 @@
+#include "driver/lua/sharding.h"
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "driver/context.h"
+#include "driver/lua/distributed.h"
+#include "driver/lua/object.h"
+#include "driver/lua/stack.h"
+#include "driver/lua/tensor.h"
+#include "driver/lua/vm.h"
+#include "driver/world.h"
+#include "sharding/c10d_collective.h"
+#include "sharding/data_parallel.h"
+#include "sharding/lockstep.h"
+
+namespace lockstep::lua {
+namespace {
+
+using driver::GetContext;
+
+// The group that agreements between these ranks travel on, apart from the training's collectives. Made when
+// it is first asked for, by all its ranks.
+sharding::Collective* ControlCollective(lua_State* state, const Group& group) {
+  if (group.ranks.size() == 1) return nullptr;
+  static auto* const collectives = new std::map<std::vector<int>, std::unique_ptr<sharding::C10dCollective>>();
+  auto& collective = (*collectives)[group.ranks];
+  if (collective == nullptr) {
+    const driver::Context& context = GetContext(state);
+    collective = std::make_unique<sharding::C10dCollective>(driver::NewGroup(context.world, group.ranks, context.timeout));
+  }
+  return collective.get();
+}
+
+// --- lockstep ---------------------------------------------------------------------------------------
+
+using Batch = std::shared_ptr<LuaReference>;
+using Loop = std::unique_ptr<sharding::Lockstep<Batch>>;
+
+}  // namespace
+
+template <>
+inline constexpr const char* kObjectName<Loop> = "lockstep loop";
+using Replicas = std::unique_ptr<sharding::DataParallel>;
+template <>
+inline constexpr const char* kObjectName<Replicas> = "data parallel";
+
+namespace {
+
+// Calls the function; its first result, or nothing where that is nil.
+std::optional<Batch> CallForBatch(const LuaReference& function, const std::optional<Batch>& argument) {
+  lua_State* state = function.Push();
+  int num_arguments = 0;
+  if (argument.has_value()) {
+    (*argument)->Push();
+    num_arguments = 1;
+  }
+  Call(state, num_arguments, 1);
+  std::optional<Batch> batch;
+  if (!lua_isnil(state, -1)) batch = std::make_shared<LuaReference>(state, lua_gettop(state));
+  lua_pop(state, 1);
+  return batch;
+}
+
+sharding::Policy ReadPolicy(const OptionTable& options) {
+  const std::string policy = options.String("policy", "until_first");
+  if (policy == "until_first") return sharding::Policy::kUntilFirst;
+  if (policy == "until_last") return sharding::Policy::kUntilLast;
+  throw Error(absl::StrCat("sharding.lockstep: policy must be \"until_first\" or \"until_last\", not \"", policy, "\""));
+}
+
+int NewLoop(lua_State* state) {
+  const OptionTable options(state, 2, "sharding.lockstep", {"policy", "group", "filler"});
+  auto iterator = std::make_shared<LuaReference>(state, 1);
+  sharding::Lockstep<Batch>::Options loop_options;
+  loop_options.policy = ReadPolicy(options);
+  if (options.Push("filler")) {
+    ReadFunction(state, lua_gettop(state), "sharding.lockstep: filler");
+    auto filler = std::make_shared<LuaReference>(state, lua_gettop(state));
+    lua_pop(state, 1);
+    loop_options.filler = [filler](const std::optional<Batch>& last) {
+      std::optional<Batch> batch = CallForBatch(*filler, last);
+      if (!batch.has_value()) throw Error("sharding.lockstep: the filler returned nil; it must return a batch");
+      return *batch;
+    };
+  }
+  PushObject<Loop>(state, std::make_unique<sharding::Lockstep<Batch>>(
+                              ControlCollective(state, ReadGroup(state, options)),
+                              [iterator] { return CallForBatch(*iterator, std::nullopt); }, std::move(loop_options)));
+  return 1;
+}
+
+sharding::Lockstep<Batch>& ReadLoop(lua_State* state) { return *ReadObject<Loop>(state, 1, "sharding.lockstep: loop"); }
+
+// next() -> batch, real; nothing when the loop is over.
+int NextBatch(lua_State* state) {
+  absl::StatusOr<std::optional<sharding::Lockstep<Batch>::Step>> step = ReadLoop(state).Next();
+  if (!step.ok()) throw Error(std::string(step.status().message()));
+  if (!step->has_value()) return 0;
+  (*step)->batch->Push();
+  lua_pushboolean(state, (*step)->real);
+  return 2;
+}
+
+int StopLoop(lua_State* state) {
+  ReadLoop(state).Stop();
+  return 0;
+}
+
+int Steps(lua_State* state) {
+  PushInteger(state, ReadLoop(state).steps());
+  return 1;
+}
+
+int Filled(lua_State* state) {
+  PushInteger(state, ReadLoop(state).filled());
+  return 1;
+}
+
+int Dropped(lua_State* state) {
+  PushInteger(state, ReadLoop(state).CountDropped());
+  return 1;
+}
+
+// --- data_parallel ----------------------------------------------------------------------------------
+
+// {{name, tensor}, ...}
+std::vector<sharding::NamedTensor> ReadNamedTensors(lua_State* state, int index) {
+  ReadTable(state, index, "data_parallel: tensors");
+  std::vector<sharding::NamedTensor> tensors;
+  for (int i = 1; i <= static_cast<int>(lua_objlen(state, index)); ++i) {
+    lua_rawgeti(state, index, i);
+    lua_rawgeti(state, -1, 1);
+    lua_rawgeti(state, -2, 2);
+    tensors.push_back({ReadString(state, -2, "data_parallel: name"), ReadTensor(state, lua_gettop(state), "data_parallel: tensor")});
+    lua_pop(state, 3);
+  }
+  return tensors;
+}
+
+int NewReplicas(lua_State* state) {
+  const OptionTable table(state, 3, "sharding.data_parallel", {"bucket_mb", "find_unused", "static_graph", "group"});
+  sharding::DataParallelOptions options;
+  options.bucket_bytes = static_cast<int64_t>(table.Number("bucket_mb", 25) * (1 << 20));
+  options.find_unused = table.Boolean("find_unused", false);
+  options.static_graph = table.Boolean("static_graph", false);
+  PushObject<Replicas>(state, std::make_unique<sharding::DataParallel>(ReadNamedTensors(state, 1), ReadNamedTensors(state, 2),
+                                                                      ReadGroup(state, table).process_group, options));
+  return 1;
+}
+
+sharding::DataParallel& ReadReplicas(lua_State* state) { return *ReadObject<Replicas>(state, 1, "data_parallel: replicas"); }
+
+int BeforeForward(lua_State* state) {
+  ReadReplicas(state).BeforeForward();
+  return 0;
+}
+
+int AfterForward(lua_State* state) {
+  PushTensors(state, ReadReplicas(state).AfterForward(ReadTensors(state, 2, "data_parallel: outputs")));
+  return 1;
+}
+
+// no_sync(replicas, fn, ...) -> fn(...), without averaging.
+int NoSync(lua_State* state) {
+  sharding::DataParallel& replicas = ReadReplicas(state);
+  ReadFunction(state, 2, "no_sync: the argument");
+  struct Guard {
+    sharding::DataParallel& replicas;
+    bool before;
+    ~Guard() { replicas.set_sync(before); }
+  } guard{replicas, replicas.sync()};
+  replicas.set_sync(false);
+  Call(state, lua_gettop(state) - 2, LUA_MULTRET);
+  return lua_gettop(state) - 1;
+}
+
+}  // namespace
+
+int OpenSharding(lua_State* state) {
+  RegisterObject<Loop>(state, {{"next", NextBatch}, {"stop", StopLoop}, {"steps", Steps}, {"filled", Filled}, {"dropped", Dropped}});
+  RegisterObject<Replicas>(state, {{"before_forward", BeforeForward}, {"after_forward", AfterForward}, {"no_sync", NoSync}});
+  lua_newtable(state);
+  SetFunctions(state, {{"lockstep", NewLoop}, {"data_parallel", NewReplicas}});
+  return 1;
+}
+
+}  // namespace lockstep::lua

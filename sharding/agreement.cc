@@ -1,0 +1,66 @@
+#include "sharding/agreement.h"
+
+#include <utility>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace lockstep::sharding {
+namespace {
+
+bool Contains(const std::string& states, Has has) { return states.find(static_cast<char>(has)) != std::string::npos; }
+
+std::vector<int> RanksThatHave(const std::string& states, Has has) {
+  std::vector<int> ranks;
+  for (size_t rank = 0; rank < states.size(); ++rank) {
+    if (states[rank] == static_cast<char>(has)) ranks.push_back(static_cast<int>(rank));
+  }
+  return ranks;
+}
+
+}  // namespace
+
+Agreement::Agreement(Collective* collective, Policy policy) : collective_(collective), policy_(policy) {}
+
+void Agreement::MakeOffer(const Offer& offer) {
+  offer_ = offer;
+  if (collective_ != nullptr) pending_ = collective_->StartAllGather(std::string(1, static_cast<char>(offer.has)));
+}
+
+absl::StatusOr<Decision> Agreement::Decide() {
+  std::string states(1, static_cast<char>(offer_.has));
+  if (pending_ != nullptr) {
+    const absl::StatusOr<std::vector<std::string>> gathered = std::exchange(pending_, nullptr)->Wait();
+    if (!gathered.ok()) return gathered.status();
+    states = absl::StrJoin(*gathered, "");
+  }
+  const int64_t step = step_++;
+  if (Contains(states, Has::kError)) return GatherErrors(states);
+  if (Contains(states, Has::kStop) || !Contains(states, Has::kBatch)) return Decision::kStop;
+  if (policy_ == Policy::kUntilFirst) {
+    return Contains(states, Has::kFiller) || Contains(states, Has::kNothing) ? Decision::kStop : Decision::kGo;
+  }
+  if (!Contains(states, Has::kNothing)) return Decision::kGo;
+  return absl::FailedPreconditionError(
+      absl::StrCat("sharding: at step ", step, " ranks {", absl::StrJoin(RanksThatHave(states, Has::kNothing), ", "),
+                   "} have no batch at all to repeat, while ranks {", absl::StrJoin(RanksThatHave(states, Has::kBatch), ", "),
+                   "} have one; give a filler that makes one from nothing, or stop with until_first"));
+}
+
+absl::Status Agreement::GatherErrors(const std::string& states) {
+  std::vector<std::string> errors = {offer_.error};
+  if (collective_ != nullptr) {
+    std::string padded = offer_.error.substr(0, kMaxErrorBytes);
+    padded.resize(kMaxErrorBytes, '\0');
+    absl::StatusOr<std::vector<std::string>> gathered = collective_->StartAllGather(padded)->Wait();
+    if (!gathered.ok()) return gathered.status();
+    errors = *std::move(gathered);
+  }
+  const int first = RanksThatHave(states, Has::kError).front();
+  return absl::AbortedError(absl::StrCat("sharding: rank ", first, " failed at step ", step_ - 1, ": ",
+                                         errors[static_cast<size_t>(first)].c_str()));
+}
+
+}  // namespace lockstep::sharding

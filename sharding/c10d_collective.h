@@ -1,0 +1,32 @@
+// The library's agreements over a c10d process group. This and data_parallel.cc are the library's two
+// files over c10d.
+
+#ifndef LOCKSTEP_SHARDING_C10D_COLLECTIVE_H_
+#define LOCKSTEP_SHARDING_C10D_COLLECTIVE_H_
+
+#include <memory>
+#include <string>
+
+#include "c10/util/intrusive_ptr.h"
+#include "sharding/collective.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+
+namespace lockstep::sharding {
+
+// Gathers through the group's backend for CPU tensors (Gloo), so that the device never waits. Give it a
+// group of its own: its collectives may then fall between any others.
+class C10dCollective : public Collective {
+ public:
+  explicit C10dCollective(c10::intrusive_ptr<c10d::ProcessGroup> group) : group_(std::move(group)) {}
+
+  int rank() const override { return group_->getRank(); }
+  int size() const override { return group_->getSize(); }
+  std::unique_ptr<Pending> StartAllGather(const std::string& bytes) override;
+
+ private:
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+};
+
+}  // namespace lockstep::sharding
+
+#endif  // LOCKSTEP_SHARDING_C10D_COLLECTIVE_H_

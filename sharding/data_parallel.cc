@@ -1,0 +1,186 @@
+#include "sharding/data_parallel.h"
+
+#include <algorithm>
+#include <cstring>
+#include <unordered_map>
+#include <utility>
+
+#include "ATen/core/grad_mode.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "c10/util/Exception.h"
+#include "sharding/c10d_collective.h"
+#include "torch/csrc/autograd/custom_function.h"
+#include "torch/csrc/autograd/engine.h"
+#include "torch/csrc/distributed/c10d/comm.hpp"
+#include "torch/csrc/distributed/c10d/reducer.hpp"
+
+namespace lockstep::sharding {
+namespace {
+
+// --- Do all ranks hold the same module? -------------------------------------------------------------
+
+// A line for each tensor: "weight: Float [64, 32], trained".
+std::string Describe(const std::vector<NamedTensor>& parameters, const std::vector<NamedTensor>& buffers) {
+  std::string text;
+  const auto append = [&](const NamedTensor& named, const char* role) {
+    absl::StrAppend(&text, named.name, ": ", c10::toString(named.tensor.scalar_type()), " [",
+                    absl::StrJoin(named.tensor.sizes().vec(), ", "), "], ", role, "\n");
+  };
+  for (const NamedTensor& p : parameters) append(p, p.tensor.requires_grad() ? "trained" : "frozen");
+  for (const NamedTensor& b : buffers) append(b, "buffer");
+  return text;
+}
+
+std::vector<std::string> GatherOrThrow(Collective& collective, const std::string& bytes) {
+  absl::StatusOr<std::vector<std::string>> gathered = collective.StartAllGather(bytes)->Wait();
+  TORCH_CHECK(gathered.ok(), std::string(gathered.status().message()));
+  return *std::move(gathered);
+}
+
+// Texts of any length, from all ranks.
+std::vector<std::string> GatherTexts(Collective& collective, const std::string& text) {
+  const uint64_t size = text.size();
+  uint64_t longest = 0;
+  std::vector<uint64_t> sizes;
+  for (const std::string& bytes : GatherOrThrow(collective, std::string(reinterpret_cast<const char*>(&size), sizeof(size)))) {
+    std::memcpy(&sizes.emplace_back(), bytes.data(), sizeof(uint64_t));
+    longest = std::max(longest, sizes.back());
+  }
+  std::string padded = text;
+  padded.resize(longest, '\0');
+  std::vector<std::string> texts = GatherOrThrow(collective, padded);
+  for (size_t rank = 0; rank < texts.size(); ++rank) texts[rank].resize(sizes[rank]);
+  return texts;
+}
+
+void CheckSameModule(Collective& collective, const std::string& own) {
+  const std::vector<std::string> texts = GatherTexts(collective, own);
+  if (std::all_of(texts.begin(), texts.end(), [&](const std::string& text) { return text == texts[0]; })) return;
+  constexpr size_t kShown = 5;
+  std::vector<std::vector<std::string>> lines;
+  size_t most = 0;
+  for (const std::string& text : texts) {
+    lines.push_back(absl::StrSplit(text, '\n', absl::SkipEmpty()));
+    most = std::max(most, lines.back().size());
+  }
+  std::string differences;
+  size_t count = 0;
+  for (size_t i = 0; i < most; ++i) {
+    std::string versions;
+    bool differs = false;
+    for (size_t rank = 0; rank < lines.size(); ++rank) {
+      const std::string line = i < lines[rank].size() ? lines[rank][i] : "(nothing)";
+      differs |= line != (i < lines[0].size() ? lines[0][i] : "(nothing)");
+      absl::StrAppend(&versions, "\n    rank ", rank, ": ", line);
+    }
+    if (differs && ++count <= kShown) absl::StrAppend(&differences, "\n  tensor ", i, versions);
+  }
+  TORCH_CHECK_VALUE(false, "data_parallel: the ranks hold different modules; ", count, " tensors differ", differences);
+}
+
+// --- The Reducer ------------------------------------------------------------------------------------
+
+// Identity whose backward waits for all gradients before any are averaged: how a static graph's first
+// iteration learns which parameters it uses, and how often.
+struct DelayAveraging : public torch::autograd::Function<DelayAveraging> {
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, at::TensorList outputs,
+                                                std::shared_ptr<c10d::Reducer> reducer) {
+    context->saved_data["reducer"] = static_cast<int64_t>(reinterpret_cast<intptr_t>(reducer.get()));
+    context->set_materialize_grads(false);
+    torch::autograd::variable_list copies;
+    for (const at::Tensor& output : outputs) copies.push_back(output.view_as(output));
+    return copies;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    auto* reducer = reinterpret_cast<c10d::Reducer*>(static_cast<intptr_t>(context->saved_data["reducer"].toInt()));
+    torch::autograd::Engine::get_default_engine().queue_callback([reducer] { reducer->delay_all_reduce(); });
+    gradients.emplace_back();  // for the reducer, which has none
+    return gradients;
+  }
+};
+
+std::shared_ptr<c10d::Reducer> MakeReducer(const std::vector<NamedTensor>& trained,
+                                           const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                           const DataParallelOptions& options) {
+  std::vector<at::Tensor> tensors;
+  std::unordered_map<size_t, std::string> names;
+  for (const NamedTensor& p : trained) {
+    names[tensors.size()] = p.name;
+    tensors.push_back(p.tensor);
+  }
+  const std::vector<bool> sparse(tensors.size(), false);
+  // The first bucket is small, so that averaging starts early in backward.
+  const std::vector<size_t> sizes = {static_cast<size_t>(std::min<int64_t>(c10d::kDefaultFirstBucketBytes, options.bucket_bytes)),
+                                     static_cast<size_t>(options.bucket_bytes)};
+  auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(tensors, sizes, sparse);
+  // Gradients come in about the reverse order of the parameters.
+  std::reverse(buckets.begin(), buckets.end());
+  auto reducer = std::make_shared<c10d::Reducer>(
+      std::move(tensors), std::move(buckets), group, sparse, options.bucket_bytes, options.find_unused,
+      /*gradient_as_bucket_view=*/false, std::move(names), static_cast<int64_t>(sizes[0]),
+      /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false, std::vector<int64_t>{});
+  if (options.static_graph) reducer->set_static_graph();
+  return reducer;
+}
+
+}  // namespace
+
+DataParallel::DataParallel(const std::vector<NamedTensor>& parameters, const std::vector<NamedTensor>& buffers,
+                           c10::intrusive_ptr<c10d::ProcessGroup> group, const DataParallelOptions& options)
+    : group_(std::move(group)), options_(options) {
+  TORCH_CHECK_VALUE(options.bucket_bytes > 0, "data_parallel: bucket_bytes must be above 0, not ", options.bucket_bytes);
+  TORCH_CHECK_VALUE(!(options.find_unused && options.static_graph),
+                    "data_parallel: a static graph finds its unused parameters by itself; drop find_unused");
+  C10dCollective collective(group_);
+  CheckSameModule(collective, Describe(parameters, buffers));
+
+  std::vector<at::Tensor> state;
+  for (const NamedTensor& p : parameters) {
+    state.push_back(p.tensor.detach());
+    if (p.tensor.requires_grad()) trained_.push_back(p);
+  }
+  for (const NamedTensor& b : buffers) {
+    buffers_.push_back(b.tensor.detach());
+    state.push_back(buffers_.back());
+  }
+  constexpr size_t kBroadcastBytes = size_t{250} << 20;
+  if (!state.empty()) c10d::broadcast_coalesced(group_, state, kBroadcastBytes, 0);
+  // With unused parameters the Reducer must be there from the first pass on: it notes what is used while
+  // averaging is off. With a static graph it must not: it counts each parameter's gradients, those of passes
+  // without averaging too, and would then wait for more than come.
+  if (!trained_.empty() && !options_.static_graph) reducer_ = MakeReducer(trained_, group_, options_);
+}
+
+DataParallel::~DataParallel() {
+  if (reducer_ != nullptr) reducer_->remove_autograd_hooks();
+}
+
+void DataParallel::BeforeForward() {
+  if (trained_.empty() || !at::GradMode::is_enabled() || !sync_) return;
+  if (reducer_ == nullptr) reducer_ = MakeReducer(trained_, group_, options_);
+  reducer_->prepare_for_forward();
+  reducer_->rebuild_buckets();
+  constexpr size_t kBroadcastBytes = size_t{1} << 20;
+  if (!buffers_.empty()) c10d::broadcast_coalesced(group_, buffers_, kBroadcastBytes, 0);
+}
+
+std::vector<at::Tensor> DataParallel::AfterForward(std::vector<at::Tensor> outputs) {
+  if (reducer_ == nullptr || !at::GradMode::is_enabled() || !sync_) return outputs;
+  if (!options_.static_graph) {
+    reducer_->prepare_for_backward(options_.find_unused ? outputs : std::vector<at::Tensor>());
+    return outputs;
+  }
+  reducer_->prepare_for_backward({});
+  if (!delayed_) {
+    delayed_ = true;
+    return DelayAveraging::apply(at::TensorList(outputs), reducer_);
+  }
+  return outputs;
+}
+
+}  // namespace lockstep::sharding
