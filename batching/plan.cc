@@ -27,6 +27,7 @@
 //      (longest processing time first, Graham 1969).
 //   3. Sort bins by cost; each run of `ranks` neighbours is a step. For given bins no other grouping has
 //      a smaller sum of maxima.
+//   4. Where the last step has fewer bins than ranks, its dearest bins are split: better than padding.
 //
 // The number of steps S starts at what the tokens need. Where step 2 finds no bin with room for the
 // tokens, first-fit decreasing (Johnson 1973) packs instead; where that needs more bins, S grows.
@@ -239,11 +240,40 @@ void PriceBins(const PlanOptions& options, std::vector<Bin>& bins) {
   for (Bin& bin : bins) bin.cost = options.micro_batch_cost(bin.samples);
 }
 
-// 3. Sorts by falling cost, without empty bins; returns the makespan.
-double SortIntoSteps(const PlanOptions& options, std::vector<Bin>& bins) {
-  bins.erase(std::remove_if(bins.begin(), bins.end(), [](const Bin& bin) { return bin.samples.empty(); }), bins.end());
-  PriceBins(options, bins);
+void SortByCost(std::vector<Bin>& bins) {
   std::stable_sort(bins.begin(), bins.end(), [](const Bin& a, const Bin& b) { return a.cost > b.cost; });
+}
+
+// 4. Splits bins of the last step, sorted, until it is full or each holds one sample.
+void FillLastStep(absl::Span<const Sample> samples, int ranks, std::vector<Bin>& bins) {
+  using Entry = std::pair<double, size_t>;  // cost, bin: the dearest on top
+  std::priority_queue<Entry> dearest;
+  const auto push = [&](size_t b) {
+    if (bins[b].samples.size() > 1) dearest.push({bins[b].cost, b});
+  };
+  for (size_t b = bins.size() / static_cast<size_t>(ranks) * static_cast<size_t>(ranks); b < bins.size(); ++b) push(b);
+  while (bins.size() % static_cast<size_t>(ranks) != 0 && !dearest.empty()) {
+    const size_t b = dearest.top().second;
+    dearest.pop();
+    const std::vector<int64_t> members = std::move(bins[b].samples);
+    bins[b] = Bin();
+    Bin other;
+    Put(samples, members[0], bins[b]);
+    Put(samples, members[1], other);
+    for (size_t i = 2; i < members.size(); ++i) Put(samples, members[i], bins[b].cost <= other.cost ? bins[b] : other);
+    bins.push_back(std::move(other));
+    push(b);
+    push(bins.size() - 1);
+  }
+}
+
+// 3. Sorts by falling cost, without empty bins; returns the makespan.
+double SortIntoSteps(absl::Span<const Sample> samples, const PlanOptions& options, std::vector<Bin>& bins) {
+  bins.erase(std::remove_if(bins.begin(), bins.end(), [](const Bin& bin) { return bin.samples.empty(); }), bins.end());
+  SortByCost(bins);
+  FillLastStep(samples, options.ranks, bins);
+  PriceBins(options, bins);
+  SortByCost(bins);
   double makespan = 0;
   for (size_t i = 0; i < bins.size(); i += static_cast<size_t>(options.ranks)) makespan += bins[i].cost;
   return makespan;
@@ -261,13 +291,13 @@ std::vector<Bin> BalanceInLockstep(absl::Span<const Sample> samples, const std::
 
   std::vector<Bin> best = FirstFitDecreasing(samples, members, options.seq_len);
   const int64_t enough = CeilDiv(static_cast<int64_t>(best.size()), ranks);
-  double best_makespan = SortIntoSteps(options, best);
+  double best_makespan = SortIntoSteps(samples, options, best);
   int64_t best_steps = enough;
   // One step beyond what first-fit needs is tried too: room to spread evenly.
   for (int64_t steps = CeilDiv(tokens, ranks * options.seq_len); steps <= enough + 1; ++steps) {
     std::optional<std::vector<Bin>> bins = FillSteps(samples, order, options.seq_len, options.ranks, steps);
     if (!bins.has_value()) continue;
-    const double makespan = SortIntoSteps(options, *bins);
+    const double makespan = SortIntoSteps(samples, options, *bins);
     const int64_t used = CeilDiv(static_cast<int64_t>(bins->size()), ranks);
     const double bar = used > best_steps ? best_makespan * (1 - options.worth_a_step) : best_makespan;
     if (used < best_steps ? makespan <= best_makespan * (1 + options.worth_a_step) : makespan < bar) {

@@ -58,6 +58,8 @@ void ExpectSound(const Plan& plan, const std::vector<Sample>& samples, const Pla
   for (int64_t step = 0; step < plan.micro_steps; ++step) {
     double dearest = 0;
     bool any_real = false;
+    bool any_padding = false;
+    int64_t most_samples = 0;
     const int kind = plan.at(0, step).kind;
     EXPECT_GE(kind, last_kind) << "steps come in order of kind";
     last_kind = kind;
@@ -75,8 +77,11 @@ void ExpectSound(const Plan& plan, const std::vector<Sample>& samples, const Pla
       dearest = std::max(dearest, micro_batch.cost);
       any_real |= !micro_batch.padding;
       padding += micro_batch.padding ? 1 : 0;
+      any_padding |= micro_batch.padding;
+      if (!micro_batch.padding) most_samples = std::max(most_samples, micro_batch.end - micro_batch.begin);
     }
     EXPECT_TRUE(any_real) << "no step is padding alone";
+    if (options.balance == Balance::kLockstep && any_padding) EXPECT_EQ(most_samples, 1) << "no rank pads while another could share";
     makespan += dearest;
   }
   EXPECT_THAT(times, ::testing::Each(1)) << "every sample is in one micro-batch";

@@ -175,9 +175,7 @@ class Cutter {
     for (const auto& [name, rows] : item.kept.rows) {
       if (least_rows_.count(name) == 0) return;
     }
-    for (const auto& [name, rows] : least_rows_) {
-      if (item.kept.rows[name] > 0) item.least.rows[name] = std::min(rows, item.kept.rows[name]);
-    }
+    for (auto& [name, rows] : item.least.rows) rows = std::min(rows, least_rows_.at(name));
     item.least.tokens = std::min(item.kept.tokens, least_tokens_);
   }
 
