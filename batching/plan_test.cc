@@ -81,7 +81,9 @@ void ExpectSound(const Plan& plan, const std::vector<Sample>& samples, const Pla
       if (!micro_batch.padding) most_samples = std::max(most_samples, micro_batch.end - micro_batch.begin);
     }
     EXPECT_TRUE(any_real) << "no step is padding alone";
-    if (options.balance == Balance::kLockstep && any_padding) EXPECT_EQ(most_samples, 1) << "no rank pads while another could share";
+    if (options.balance == Balance::kLockstep && any_padding) {
+      EXPECT_EQ(most_samples, 1) << "no rank pads while another could share";
+    }
     makespan += dearest;
   }
   EXPECT_THAT(times, ::testing::Each(1)) << "every sample is in one micro-batch";

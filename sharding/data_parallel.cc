@@ -7,6 +7,7 @@
 
 #include "ATen/core/grad_mode.h"
 #include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -128,6 +129,20 @@ std::shared_ptr<c10d::Reducer> MakeReducer(const std::vector<NamedTensor>& train
   return reducer;
 }
 
+// The Reducer numbers the parameters that got no gradient; a message names them.
+std::string NameUnused(const std::string& message, const std::vector<NamedTensor>& trained) {
+  constexpr char kMarker[] = "did not receive grad for rank ";
+  const size_t marker = message.find(kMarker);
+  if (marker == std::string::npos) return "";
+  const std::string rest = message.substr(message.find(':', marker) + 1);
+  std::vector<std::string> names;
+  for (const absl::string_view word : absl::StrSplit(rest.substr(0, rest.find_first_not_of(" 0123456789")), ' ', absl::SkipEmpty())) {
+    size_t index = 0;
+    if (absl::SimpleAtoi(word, &index) && index < trained.size()) names.push_back(trained[index].name);
+  }
+  return absl::StrJoin(names, ", ");
+}
+
 }  // namespace
 
 DataParallel::DataParallel(const std::vector<NamedTensor>& parameters, const std::vector<NamedTensor>& buffers,
@@ -164,7 +179,15 @@ void DataParallel::BeforeForward() {
   if (trained_.empty() || !at::GradMode::is_enabled() || !sync_) return;
   if (reducer_ == nullptr) reducer_ = MakeReducer(trained_, group_, options_);
   reducer_->prepare_for_forward();
-  reducer_->rebuild_buckets();
+  try {
+    reducer_->rebuild_buckets();
+  } catch (const c10::Error& error) {
+    const std::string names = NameUnused(error.what_without_backtrace(), trained_);
+    if (names.empty()) throw;
+    TORCH_CHECK(false, "data_parallel: on rank ", group_->getRank(), " the last backward gave no gradient to ", names,
+                ". Let every parameter take part in forward and every output in the loss, call no_sync where a pass is not to be "
+                "averaged, freeze what is not trained with requires_grad_(false), or pass find_unused = true");
+  }
   constexpr size_t kBroadcastBytes = size_t{1} << 20;
   if (!buffers_.empty()) c10d::broadcast_coalesced(group_, buffers_, kBroadcastBytes, 0);
 }

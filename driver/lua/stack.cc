@@ -87,7 +87,9 @@ std::string ReadString(lua_State* state, int index, const char* name) {
 }
 
 void ReadFunction(lua_State* state, int index, const char* name) {
-  if (lua_type(state, index) != LUA_TFUNCTION) ThrowTypeError(state, index, name, "a function");
+  if (lua_type(state, index) == LUA_TFUNCTION) return;
+  if (luaL_getmetafield(state, index, "__call") == 0) ThrowTypeError(state, index, name, "a function");
+  lua_pop(state, 1);
 }
 
 void ReadTable(lua_State* state, int index, const char* name) {

@@ -28,8 +28,8 @@ double ReadNumber(lua_State* state, int index, const char* name);
 int64_t ReadInteger(lua_State* state, int index, const char* name);
 bool ReadBoolean(lua_State* state, int index, const char* name);
 std::string ReadString(lua_State* state, int index, const char* name);
-void ReadFunction(lua_State* state, int index, const char* name);  // only checks
-void ReadTable(lua_State* state, int index, const char* name);     // only checks
+void ReadFunction(lua_State* state, int index, const char* name);  // or what is callable as one; only checks
+void ReadTable(lua_State* state, int index, const char* name);     // or what is callable as one; only checks
 
 // An array {1, 2, 3} of whole numbers.
 std::vector<int64_t> ReadIntegers(lua_State* state, int index, const char* name);

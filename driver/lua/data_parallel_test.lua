@@ -1,0 +1,307 @@
+--- sharding.data_parallel on several ranks, each with data of its own. What is expected is computed on every
+--- rank from all ranks' data.
+
+local dist = require "lockstep.distributed"
+local nn = require "lockstep.nn"
+local optim = require "lockstep.optim"
+local sharding = require "lockstep.sharding"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local RANK, WORLD = dist.rank(), dist.world_size()
+torch.set_default_dtype(torch.float64)
+
+--- Two layers in a row, and one that forward may leave out.
+local Net = nn.Module:subclass("Net")
+
+function Net:init()
+  self.first, self.second, self.extra = nn.Linear(4, 8), nn.Linear(8, 3), nn.Linear(4, 3)
+end
+
+function Net:forward(x, uses_extra)
+  local y = self.second(torch.tanh(self.first(x)))
+  return uses_extra and y + self.extra(x) or y
+end
+
+--- The same on every rank, whatever it draws.
+local function net(seed, class)
+  torch.manual_seed(seed or 1)
+  return (class or Net)()
+end
+
+--- Rows for `rank`, in step `step`.
+local function rows(rank, step)
+  torch.manual_seed(1000 * (step or 0) + rank)
+  return torch.randn({ 5, 4 })
+end
+
+local function loss_of(y) return (y * y):sum() end
+
+--- By name: the mean over ranks of the gradients of loss(module, rank).
+local function mean_gradients(module, loss)
+  local mean = {}
+  for rank = 0, WORLD - 1 do
+    module:zero_grad()
+    loss(module, rank):backward()
+    for name, p in module:named_parameters() do
+      local share = p.grad and p.grad / WORLD or torch.zeros_like(p:detach())
+      mean[name] = mean[name] and mean[name] + share or share
+    end
+  end
+  return mean
+end
+
+local function parameters_of(module)
+  local parameters = {}
+  for name, p in module:named_parameters() do parameters[name] = p end
+  return parameters
+end
+
+local function expect_gradients(module, expected)
+  for name, p in module:named_parameters() do
+    local grad = p.grad or torch.zeros_like(p:detach())
+    t.near(grad, expected[name], 1e-12, name)
+  end
+end
+
+t.test("GradientsAreTheMeanOverRanks", function()
+  local expected = mean_gradients(net(), function(m, rank) return loss_of(m(rows(rank), true)) end)
+  local replicas = sharding.data_parallel(net())
+
+  loss_of(replicas(rows(RANK), true)):backward()
+
+  expect_gradients(replicas.module, expected)
+end)
+
+t.test("ParametersAndBuffersBecomeThoseOfRank0", function()
+  local module = net(10 + RANK)
+  module.offset = torch.full({ 2 }, RANK)
+
+  sharding.data_parallel(module)
+
+  for name, p in pairs(net(10):state_dict()) do t.equal(module:state_dict()[name], p, name) end
+  t.equal(module.offset, torch.zeros({ 2 }))
+end)
+
+t.test("BuffersFollowRank0BeforeEachForward", function()
+  local module = net()
+  module.offset = torch.zeros({ 2 })
+  local replicas = sharding.data_parallel(module, { find_unused = true })
+  module.offset:fill_(7 + RANK)
+
+  loss_of(replicas(rows(RANK))):backward()
+
+  t.equal(module.offset, torch.full({ 2 }, 7))
+end)
+
+t.test("TrainsAsOneRankOnAllTheData", function()
+  local one, replicas = net(), sharding.data_parallel(net())
+  local adam_one, adam = optim.AdamW(one:parameters(), { lr = 1e-2 }), optim.AdamW(replicas:parameters(), { lr = 1e-2 })
+
+  for step = 1, 5 do
+    local all = {}
+    for rank = 0, WORLD - 1 do all[rank + 1] = rows(rank, step) end
+    torch.mul(loss_of(one(torch.cat(all), true)), 1 / WORLD):backward()
+    loss_of(replicas(rows(RANK, step), true)):backward()
+    for _, optimizer in ipairs { adam_one, adam } do
+      optimizer:step()
+      optimizer:zero_grad()
+    end
+  end
+
+  local trained = replicas:state_dict()
+  for name, p in pairs(one:state_dict()) do t.near(trained[name], p, 1e-12, name) end
+end)
+
+t.test("SmallBucketsGiveTheSameGradients", function()
+  local large, small = sharding.data_parallel(net()), sharding.data_parallel(net(), { bucket_mb = 1e-4 })
+
+  for step = 1, 3 do -- after the first, buckets are rebuilt in the order in which gradients came
+    for _, replicas in ipairs { large, small } do
+      replicas:zero_grad()
+      loss_of(replicas(rows(RANK, step), true)):backward()
+    end
+    local grads = {}
+    for name, p in large:named_parameters() do grads[name] = p.grad end
+    expect_gradients(small.module, grads)
+  end
+end)
+
+-- no_sync -------------------------------------------------------------------------------------------
+
+--- Gradients of three micro-steps, the last of them averaging.
+local function accumulate(replicas, forward)
+  for step = 1, 2 do replicas:no_sync(function() loss_of(forward(replicas, step)):backward() end) end
+  loss_of(forward(replicas, 3)):backward()
+end
+
+for _, mode in ipairs { {}, { find_unused = true }, { static_graph = true } } do
+  local name = next(mode) or "default"
+  t.test("NoSyncAddsUpAndTheNextPassAverages(" .. name .. ")", function()
+    local expected = mean_gradients(net(), function(m, rank)
+      return loss_of(m(rows(rank, 1), true)) + loss_of(m(rows(rank, 2), true)) + loss_of(m(rows(rank, 3), true))
+    end)
+    local replicas = sharding.data_parallel(net(), mode)
+
+    for _ = 1, 3 do -- the very first pass is one without averaging
+      replicas:zero_grad()
+      accumulate(replicas, function(m, step) return m(rows(RANK, step), true) end)
+      expect_gradients(replicas.module, expected)
+    end
+  end)
+end
+
+t.test("InNoSyncGradientsAreTheRanksOwn", function()
+  local replicas = sharding.data_parallel(net())
+
+  replicas:no_sync(function() loss_of(replicas(rows(RANK), true)):backward() end)
+
+  local own = net()
+  loss_of(own(rows(RANK), true)):backward()
+  for name, p in pairs(parameters_of(own)) do t.equal(parameters_of(replicas)[name].grad, p.grad, name) end
+end)
+
+t.test("AnErrorInNoSyncEndsIt", function()
+  local replicas = sharding.data_parallel(net())
+  t.raises("on purpose", function() replicas:no_sync(function() error("on purpose") end) end)
+  local expected = mean_gradients(net(), function(m, rank) return loss_of(m(rows(rank), true)) end)
+
+  loss_of(replicas(rows(RANK), true)):backward()
+
+  expect_gradients(replicas.module, expected)
+end)
+
+-- Parameters that take no part ----------------------------------------------------------------------
+
+t.test("FindUnusedAllowsAParameterThatSomeRanksLeaveOut", function()
+  local expected = mean_gradients(net(), function(m, rank) return loss_of(m(rows(rank), rank == 0)) end)
+  local replicas = sharding.data_parallel(net(), { find_unused = true })
+
+  for _ = 1, 2 do
+    replicas:zero_grad()
+    loss_of(replicas(rows(RANK), RANK == 0)):backward()
+    expect_gradients(replicas.module, expected)
+  end
+end)
+
+t.test("FindUnusedAllowsAParameterThatOnlyNoSyncUses", function()
+  local expected = mean_gradients(net(), function(m, rank) return loss_of(m(rows(rank, 1), true)) + loss_of(m(rows(rank, 2))) end)
+  local replicas = sharding.data_parallel(net(), { find_unused = true })
+
+  for _ = 1, 2 do
+    replicas:zero_grad()
+    replicas:no_sync(function() loss_of(replicas(rows(RANK, 1), true)):backward() end)
+    loss_of(replicas(rows(RANK, 2))):backward()
+    expect_gradients(replicas.module, expected)
+  end
+end)
+
+t.test("WithoutFindUnusedAParameterThatIsLeftOutIsNamed", function()
+  local replicas = sharding.data_parallel(net())
+  loss_of(replicas(rows(RANK))):backward()
+
+  local message = t.raises("extra.weight", function() replicas(rows(RANK)) end)
+
+  t.truthy(message:find("find_unused", 1, true), message)
+end)
+
+t.test("StaticGraphAllowsAParameterUsedTwice", function()
+  local Twice = Net:subclass("Twice")
+  function Twice:forward(x) return self.extra(torch.cat({ self.extra(x), x:narrow(1, 0, 1) }, 1)) end
+  local expected = mean_gradients(net(1, Twice), function(m, rank) return loss_of(m(rows(rank))) end)
+  local replicas = sharding.data_parallel(net(1, Twice), { static_graph = true })
+
+  for _ = 1, 3 do
+    replicas:zero_grad()
+    loss_of(replicas(rows(RANK))):backward()
+    expect_gradients(replicas.module, expected)
+  end
+end)
+
+t.test("FrozenParametersAreLeftOut", function()
+  local module = net()
+  module.first.weight:requires_grad_(false)
+  local replicas = sharding.data_parallel(module)
+
+  loss_of(replicas(rows(RANK), true)):backward()
+
+  t.equal(module.first.weight.grad, nil)
+  t.truthy(module.second.weight.grad)
+end)
+
+t.test("TiedParametersAreAveragedOnce", function()
+  local Tied = Net:subclass("Tied")
+  function Tied:init()
+    self.first, self.second, self.extra = nn.Linear(4, 3), nn.Linear(4, 3), nn.Linear(4, 3)
+    self.second.weight = self.first.weight
+  end
+  function Tied:forward(x) return self.first(x) * self.second(x) + self.extra(x) end
+  local expected = mean_gradients(net(1, Tied), function(m, rank) return loss_of(m(rows(rank))) end)
+  local replicas = sharding.data_parallel(net(1, Tied))
+
+  loss_of(replicas(rows(RANK))):backward()
+
+  expect_gradients(replicas.module, expected)
+end)
+
+t.test("DtypesMayBeMixed", function()
+  local Mixed = Net:subclass("Mixed")
+  function Mixed:forward(x) return self.second(torch.tanh(self.first(x:float()):double())) + self.extra(x) end
+  local function mixed()
+    local module = net(1, Mixed)
+    module.first:to { dtype = torch.float32 }
+    return module
+  end
+  local expected = mean_gradients(mixed(), function(m, rank) return loss_of(m(rows(rank))) end)
+  local replicas = sharding.data_parallel(mixed())
+
+  loss_of(replicas(rows(RANK))):backward()
+
+  t.equal(replicas.module.first.weight.grad.dtype, torch.float32)
+  for name, p in replicas:named_parameters() do t.near(p.grad, expected[name], 1e-4, name) end
+end)
+
+-- Outside training ----------------------------------------------------------------------------------
+
+t.test("ForwardWithoutGradientsAsksNobody", function()
+  local replicas = sharding.data_parallel(net())
+  -- Rank r looks r times: were this a collective, the ranks would wait for each other.
+  for _ = 1, RANK do torch.no_grad(replicas, rows(RANK), true) end
+
+  loss_of(replicas(rows(RANK), true)):backward()
+
+  t.truthy(replicas.module.first.weight.grad)
+end)
+
+t.test("TablesOfOutputsPassThrough", function()
+  local Several = Net:subclass("Several")
+  function Several:forward(x) return { logits = self.second(self.first(x)), kept = "text" }, self.extra(x), nil, 5 end
+  local replicas = sharding.data_parallel(net(1, Several), { find_unused = true })
+
+  local outputs, extra, nothing, five = replicas(rows(RANK))
+  local loss = loss_of(outputs.logits) + loss_of(extra)
+  loss:backward()
+
+  t.equal(outputs.kept, "text")
+  t.equal(nothing, nil)
+  t.equal(five, 5)
+  t.truthy(replicas.module.extra.weight.grad)
+end)
+
+t.test("DifferentModulesAreNamedOnEveryRank", function()
+  local module = net()
+  if RANK == 1 then module.second = nn.Linear(8, 2) end
+
+  local message = t.raises("different modules", sharding.data_parallel, module)
+
+  t.truthy(message:find("rank 0: second.weight: Double [3, 8], trained", 1, true), message)
+  t.truthy(message:find("rank 1: second.weight: Double [2, 8], trained", 1, true), message)
+  t.truthy(not message:find("first.weight", 1, true), message)
+end)
+
+t.test("WrongOptionsAreRefused", function()
+  t.raises("bucket_bytes must be above 0", sharding.data_parallel, net(), { bucket_mb = 0 })
+  t.raises("drop find_unused", sharding.data_parallel, net(), { static_graph = true, find_unused = true })
+  t.raises("bucket_mb", sharding.data_parallel, net(), { bucket_mbs = 1 })
+  t.raises("expected a module", sharding.data_parallel, {})
+end)
