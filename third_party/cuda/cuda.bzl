@@ -18,7 +18,7 @@ def _cuda_objects_impl(ctx):
     for src in ctx.files.srcs:
         out = ctx.actions.declare_file("_cuda/%s/%s.o" % (ctx.label.name, src.basename))
         args = ctx.actions.args()
-        args.add_all(["-c", src, "-o", out, "-std=c++20", "-O3", "-Xcompiler", "-fPIC", "--expt-relaxed-constexpr"])
+        args.add_all(["-c", src, "-o", out, "-std=c++20", "-O3", "-Xcompiler", "-fPIC", "--expt-relaxed-constexpr", "-I."])
         args.add_all(["-gencode=arch=compute_%s,code=sm_%s" % (a, a) for a in ARCHITECTURES])
         args.add("-gencode=arch=compute_%s,code=compute_%s" % (ARCHITECTURES[-1], ARCHITECTURES[-1]))
         args.add_all(compilation.defines, before_each = "-D")
