@@ -60,7 +60,7 @@ def cuda_library(name, srcs, hdrs = [], deps = [], **kwargs):
         native.cc_library(
             name = name,
             hdrs = hdrs,
-            target_compatible_with = ["@platforms//:incompatible"],
+            target_compatible_with = ["//third_party/cuda:toolkit"],
             **kwargs
         )
         return
