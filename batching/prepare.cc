@@ -1,84 +1,18 @@
 #include "batching/prepare.h"
 
 #include <algorithm>
-#include <numeric>
-#include <optional>
 #include <utility>
 
+#include "ATen/core/grad_mode.h"
 #include "ATen/ops/arange.h"
 #include "ATen/ops/cat.h"
 #include "ATen/ops/empty.h"
 #include "absl/status/statusor.h"
-#include "batching/truncate.h"
+#include "batching/item.h"
 #include "c10/util/Exception.h"
 
 namespace lockstep::batching {
 namespace {
-
-// Tensors that are cut together: rows of patches, and a grid with a row for each image.
-struct ImageFields {
-  const char* pixels;
-  const char* grid;
-  int64_t type;  // in token_types
-};
-constexpr ImageFields kImageFields[] = {{"pixel_values", "image_grid_thw", 1},
-                                        {"pixel_values_videos", "video_grid_thw", 2}};
-
-// How much of a sample is packed: its first tokens, and the first rows of each of its tensors.
-struct Extent {
-  int64_t tokens = 0;
-  std::map<std::string, int64_t> rows;
-};
-
-struct Item {
-  const TensorSample* sample = nullptr;
-  std::string kind;
-  Extent kept;   // within seq_len
-  Extent least;  // the shortest copy that still runs every module
-  std::vector<int64_t> patches;  // of each image kept
-};
-
-template <typename T>
-T OkOrThrow(const absl::StatusOr<T>& value, int64_t sample) {
-  TORCH_CHECK_VALUE(value.ok(), "batching: sample ", sample, ": ", std::string(value.status().message()));
-  return *value;
-}
-
-std::string KindOf(const TensorSample& sample) {
-  if (!sample.kind.empty()) return sample.kind;
-  return sample.tensors.count("pixel_values") > 0 ? "image" : "text";
-}
-
-// --- Checking ---------------------------------------------------------------------------------------
-
-void CheckPerToken(const at::Tensor& tensor, const std::string& name, int64_t sample, int64_t tokens) {
-  TORCH_CHECK_VALUE(tensor.dim() == 1 && tensor.size(0) == tokens, "batching: sample ", sample, ": ", name, " has shape ",
-                    tensor.sizes(), ", but input_ids has ", tokens, " tokens");
-  TORCH_CHECK_VALUE(tensor.is_cpu(), "batching: sample ", sample, ": ", name, " must be on the CPU, not on ", tensor.device());
-}
-
-void CheckSample(const TensorSample& sample, int64_t index, const PrepareOptions& options) {
-  TORCH_CHECK_VALUE(sample.input_ids.defined() && sample.input_ids.dim() == 1, "batching: sample ", index,
-                    ": input_ids must be a tensor of one dimension");
-  const int64_t tokens = sample.input_ids.size(0);
-  TORCH_CHECK_VALUE(tokens > 0, "batching: sample ", index, " has no tokens");
-  TORCH_CHECK_VALUE(at::isIntegralType(sample.input_ids.scalar_type(), /*includeBool=*/false), "batching: sample ", index,
-                    ": input_ids must be of an integer dtype, not ", sample.input_ids.scalar_type());
-  TORCH_CHECK_VALUE(sample.loss_mask.defined(), "batching: sample ", index, " has no loss_mask");
-  TORCH_CHECK_VALUE(at::isIntegralType(sample.loss_mask.scalar_type(), /*includeBool=*/true), "batching: sample ", index,
-                    ": loss_mask must be of dtype bool or an integer one, not ", sample.loss_mask.scalar_type());
-  CheckPerToken(sample.input_ids, "input_ids", index, tokens);
-  CheckPerToken(sample.loss_mask, "loss_mask", index, tokens);
-  if (sample.position_ids.defined()) CheckPerToken(sample.position_ids, "position_ids", index, tokens);
-  for (const auto& [name, stream] : sample.streams) {
-    TORCH_CHECK_VALUE(options.streams.count(name) > 0 || name == options.token_types, "batching: sample ", index, ": ", name,
-                      " is not declared in streams, so that nothing says what padding gets");
-    CheckPerToken(stream, name, index, tokens);
-  }
-  for (const auto& [name, tensor] : sample.tensors) {
-    TORCH_CHECK_VALUE(tensor.dim() >= 1, "batching: sample ", index, ": ", name, " has no dimension 0 to concatenate on");
-  }
-}
 
 void CheckOptions(const PrepareOptions& options) {
   TORCH_CHECK_VALUE(options.seq_len >= 1, "batching: seq_len must be at least 1, not ", options.seq_len);
@@ -87,105 +21,6 @@ void CheckOptions(const PrepareOptions& options) {
   TORCH_CHECK_VALUE(options.pad_to_multiple_of >= 1 && options.seq_len % options.pad_to_multiple_of == 0,
                     "batching: pad_to_multiple_of (", options.pad_to_multiple_of, ") must divide seq_len (", options.seq_len, ")");
 }
-
-// --- Cutting ----------------------------------------------------------------------------------------
-
-std::vector<int64_t> Patches(const at::Tensor& grid, int64_t sample, const char* name) {
-  TORCH_CHECK_VALUE(grid.dim() == 2 && at::isIntegralType(grid.scalar_type(), /*includeBool=*/false), "batching: sample ", sample,
-                    ": ", name, " must hold integers in a row for each image, not ", grid.scalar_type(), " of shape ", grid.sizes());
-  const at::Tensor counts = grid.to(at::kLong).prod(1).contiguous();
-  return std::vector<int64_t>(counts.const_data_ptr<int64_t>(), counts.const_data_ptr<int64_t>() + counts.numel());
-}
-
-// Cuts one sample; of one that begins with an image that does not fit, no token is left.
-class Cutter {
- public:
-  Cutter(const TensorSample& sample, int64_t index, const PrepareOptions& options)
-      : sample_(sample), index_(index), options_(options) {}
-
-  Item Cut() {
-    Item item;
-    item.sample = &sample_;
-    const int64_t tokens = sample_.input_ids.size(0);
-    item.kept.tokens = std::min(tokens, options_.seq_len);
-    for (const auto& [name, tensor] : sample_.tensors) item.kept.rows[name] = tensor.size(0);
-    for (const ImageFields& fields : kImageFields) CutImages(fields, item);
-    if (item.kept.tokens < tokens) CheckAllCut();
-    item.kind = KindOf(sample_);
-    if (LostAllImages(item)) {
-      // Without images the vision tower has nothing to run on: this is text now.
-      TORCH_CHECK_VALUE(sample_.kind.empty() || item.kept.tokens == 0, "batching: sample ", index_, " of kind \"", sample_.kind,
-                        "\" loses all its images when it is cut to seq_len = ", options_.seq_len, "; shorten it first");
-      item.kind = "text";
-      item.kept.rows.clear();
-    }
-    item.least = item.kept;
-    ShortenCopy(item);
-    return item;
-  }
-
- private:
-  const at::Tensor* Find(const std::map<std::string, at::Tensor>& tensors, const std::string& name) const {
-    const auto it = tensors.find(name);
-    return it == tensors.end() ? nullptr : &it->second;
-  }
-
-  void CutImages(const ImageFields& fields, Item& item) {
-    const at::Tensor* grid = Find(sample_.tensors, fields.grid);
-    if (grid == nullptr) return;
-    const std::vector<int64_t> patches = Patches(*grid, index_, fields.grid);
-    const at::Tensor* types = Find(sample_.streams, options_.token_types);
-    TORCH_CHECK_VALUE(types != nullptr, "batching: sample ", index_, " has ", fields.grid, " but no ", options_.token_types,
-                      ", which says where its images' tokens are");
-    const int64_t all_patches = std::accumulate(patches.begin(), patches.end(), int64_t{0});
-    const at::Tensor* pixels = Find(sample_.tensors, fields.pixels);
-    TORCH_CHECK_VALUE(pixels != nullptr && pixels->size(0) == all_patches, "batching: sample ", index_, ": ", fields.pixels, " has ",
-                      pixels == nullptr ? 0 : pixels->size(0), " rows, but ", fields.grid, " counts ", all_patches, " patches");
-    const at::Tensor ids = types->to(at::kLong).contiguous();
-    const MultimodalSample images{absl::MakeConstSpan(ids.const_data_ptr<int64_t>(), static_cast<size_t>(ids.numel())), patches, fields.type};
-    const struct Cut cut = OkOrThrow(CutSample(images, item.kept.tokens), index_);
-    cut_fields_.push_back(fields.grid);
-    cut_fields_.push_back(fields.pixels);
-    item.kept.tokens = cut.tokens;
-    item.kept.rows[fields.grid] = cut.images;
-    item.kept.rows[fields.pixels] = cut.patches;
-    item.patches.insert(item.patches.end(), patches.begin(), patches.begin() + cut.images);
-    const struct Cut least = OkOrThrow(CutToImages(images, 1), index_);
-    least_tokens_ = std::max(least_tokens_, least.tokens);
-    least_rows_[fields.grid] = least.images;
-    least_rows_[fields.pixels] = least.patches;
-  }
-
-  bool LostAllImages(const Item& item) const {
-    if (cut_fields_.empty() || !item.patches.empty()) return false;
-    return sample_.tensors.size() == cut_fields_.size();
-  }
-
-  // What is cut in its tokens must not keep all of another tensor.
-  void CheckAllCut() const {
-    for (const auto& [name, tensor] : sample_.tensors) {
-      const bool is_cut = std::find(cut_fields_.begin(), cut_fields_.end(), name) != cut_fields_.end();
-      TORCH_CHECK_VALUE(is_cut, "batching: sample ", index_, " has ", sample_.input_ids.size(0), " tokens, more than seq_len = ",
-                        options_.seq_len, ", and how ", name, " is cut with them is not known; shorten the sample first");
-    }
-  }
-
-  // One image where all tensors are images', one token where there are none; else the sample as it is.
-  void ShortenCopy(Item& item) const {
-    for (const auto& [name, rows] : item.kept.rows) {
-      if (least_rows_.count(name) == 0) return;
-    }
-    for (auto& [name, rows] : item.least.rows) rows = std::min(rows, least_rows_.at(name));
-    item.least.tokens = std::min(item.kept.tokens, least_tokens_);
-  }
-
-  const TensorSample& sample_;
-  const int64_t index_;  // in messages
-  const PrepareOptions& options_;
-  std::vector<std::string> cut_fields_;
-  int64_t least_tokens_ = 1;
-  std::map<std::string, int64_t> least_rows_;
-};
 
 // --- Packing ----------------------------------------------------------------------------------------
 
@@ -342,7 +177,11 @@ double CostOfExtent(const PrepareOptions& options, const Extent& extent, const s
   return cost;
 }
 
-Plan PlanItems(const std::vector<Item>& items, const std::map<std::string, int>& kinds, const PrepareOptions& options) {
+Plan PlanItems(const std::vector<Item>& items, const PrepareOptions& options) {
+  std::map<std::string, int> kinds;
+  for (const Item& item : items) kinds[item.kind] = 0;
+  int num_kinds = 0;
+  for (auto& [name, kind] : kinds) kind = num_kinds++;  // steps come in the order of the names
   std::vector<Sample> samples;
   for (const Item& item : items) {
     Sample sample;
@@ -371,68 +210,104 @@ Plan PlanItems(const std::vector<Item>& items, const std::map<std::string, int>&
   return *plan;
 }
 
+// --- The result -------------------------------------------------------------------------------------
+
+// Items of the samples of which something is left after the cut.
+std::vector<Item> MakeItems(const std::vector<TensorSample>& samples, const PrepareOptions& options, Report& report) {
+  std::vector<Item> items;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    Item item = MakeItem(samples[i], options.first_number + static_cast<int64_t>(i), options);
+    item.index = static_cast<int64_t>(i);
+    if (item.kept.tokens == 0) {
+      ++report.dropped_samples;
+      report.truncated_tokens += samples[i].input_ids.size(0);
+    } else {
+      items.push_back(std::move(item));
+    }
+  }
+  return items;
+}
+
+// Whether a micro-step is left for later: it needs padding, and all its samples may wait.
+bool IsHeld(const Plan& plan, int64_t step, const std::vector<Item>& items) {
+  bool needs_padding = false;
+  for (int rank = 0; rank < plan.ranks; ++rank) {
+    const MicroBatch& planned = plan.at(rank, step);
+    needs_padding |= planned.padding;
+    for (const int64_t i : plan.samples_of(planned)) {
+      if (!planned.padding && !items[static_cast<size_t>(i)].sample->may_wait) return false;
+    }
+  }
+  return needs_padding;
+}
+
+void CountSample(const Item& item, Report& report) {
+  const int64_t cut = item.sample->input_ids.size(0) - item.kept.tokens;
+  report.truncated_samples += cut > 0 ? 1 : 0;
+  report.truncated_tokens += cut;
+  report.tokens += item.kept.tokens;
+  report.loss_tokens +=
+      item.sample->loss_mask.narrow(0, 0, item.kept.tokens).to(at::kBool).sum().item<int64_t>();
+}
+
+// One rank's micro-batch of a step that takes place.
+void AppendMicroBatch(const Plan& plan, const MicroBatch& planned, int rank, const std::vector<Item>& items,
+                      const PrepareOptions& options, const MicroBatchBuilder& builder, Prepared& prepared) {
+  const bool shorten = planned.padding && options.balance == Balance::kLockstep;
+  std::vector<const Item*> members;
+  std::vector<int64_t> indices;
+  int64_t tokens = 0;
+  for (const int64_t i : plan.samples_of(planned)) {
+    const Item& item = items[static_cast<size_t>(i)];
+    members.push_back(&item);
+    tokens += shorten ? item.least.tokens : item.kept.tokens;
+    if (planned.padding) continue;
+    indices.push_back(item.index);
+    CountSample(item, prepared.report);
+  }
+  const int64_t multiple = options.pad_to_multiple_of;
+  const int64_t length = (tokens + multiple - 1) / multiple * multiple;
+  prepared.report.padding_tokens += planned.padding ? length : length - tokens;
+  prepared.report.padding_micro_batches += planned.padding ? 1 : 0;
+  if (options.only_rank >= 0 && rank != options.only_rank) return;
+  TensorMicroBatch batch = builder.Build(members, planned.padding, shorten);
+  batch.cost = planned.cost;
+  batch.samples = std::move(indices);
+  prepared.batches[static_cast<size_t>(rank)].push_back(std::move(batch));
+}
+
 }  // namespace
 
 Prepared Prepare(const std::vector<TensorSample>& samples, const PrepareOptions& options) {
+  const at::NoGradGuard no_grad;  // data: whatever of it requires a gradient
   CheckOptions(options);
   Prepared prepared;
   Report& report = prepared.report;
-  std::vector<Item> items;
-  std::vector<int64_t> index_of;  // of each item among the samples
-  std::map<std::string, int> kinds;
-  for (size_t i = 0; i < samples.size(); ++i) {
-    const int64_t number = options.first_number + static_cast<int64_t>(i);
-    CheckSample(samples[i], number, options);
-    Item item = Cutter(samples[i], number, options).Cut();
-    const int64_t cut = samples[i].input_ids.size(0) - item.kept.tokens;
-    report.truncated_tokens += cut;
-    if (item.kept.tokens == 0) {
-      ++report.dropped_samples;
-      continue;
-    }
-    report.truncated_samples += cut > 0 ? 1 : 0;
-    report.tokens += item.kept.tokens;
-    report.loss_tokens += samples[i].loss_mask.narrow(0, 0, item.kept.tokens).to(at::kBool).sum().item<int64_t>();
-    kinds[item.kind] = 0;
-    items.push_back(std::move(item));
-    index_of.push_back(static_cast<int64_t>(i));
-  }
+  const std::vector<Item> items = MakeItems(samples, options, report);
   CheckCompatible(samples, options.first_number);
-  int num_kinds = 0;
-  for (auto& [name, kind] : kinds) kind = num_kinds++;  // steps come in the order of the names
-
-  const Plan plan = PlanItems(items, kinds, options);
-  report.micro_steps = plan.micro_steps;
-  report.padding_micro_batches = plan.padding_micro_batches;
-  report.makespan = plan.makespan;
-  report.ideal = plan.ideal;
-  report.lower_bound = plan.lower_bound;
-
+  const Plan plan = PlanItems(items, options);
   const MicroBatchBuilder builder(options, FindStreams(samples, options));
-  const bool shorten = options.balance == Balance::kLockstep;
   prepared.batches.resize(static_cast<size_t>(options.ranks));
   for (int64_t step = 0; step < plan.micro_steps; ++step) {
+    const bool is_held = IsHeld(plan, step, items);
+    double dearest = 0;
     for (int rank = 0; rank < options.ranks; ++rank) {
       const MicroBatch& planned = plan.at(rank, step);
-      std::vector<const Item*> members;
-      int64_t tokens = 0;
-      for (const int64_t i : plan.samples_of(planned)) {
-        const Item& item = items[static_cast<size_t>(i)];
-        members.push_back(&item);
-        tokens += planned.padding && shorten ? item.least.tokens : item.kept.tokens;
+      if (is_held) {
+        if (planned.padding) continue;
+        for (const int64_t i : plan.samples_of(planned)) prepared.held.push_back(items[static_cast<size_t>(i)].index);
+        continue;
       }
-      const int64_t multiple = options.pad_to_multiple_of;
-      const int64_t length = (tokens + multiple - 1) / multiple * multiple;
-      report.padding_tokens += planned.padding ? length : length - tokens;
-      if (options.only_rank >= 0 && rank != options.only_rank) continue;
-      TensorMicroBatch batch = builder.Build(members, planned.padding, planned.padding && shorten);
-      batch.cost = planned.cost;
-      if (!planned.padding) {
-        for (const int64_t i : plan.samples_of(planned)) batch.samples.push_back(index_of[static_cast<size_t>(i)]);
-      }
-      prepared.batches[static_cast<size_t>(rank)].push_back(std::move(batch));
+      AppendMicroBatch(plan, planned, rank, items, options, builder, prepared);
+      dearest = std::max(dearest, planned.cost);
+      if (!planned.padding) report.ideal += planned.cost / options.ranks;
     }
+    if (is_held) continue;
+    ++report.micro_steps;
+    report.makespan += dearest;
   }
+  std::sort(prepared.held.begin(), prepared.held.end());
+  report.lower_bound = prepared.held.empty() ? plan.lower_bound : 0;
   return prepared;
 }
 

@@ -37,6 +37,9 @@ struct TensorSample {
   std::map<std::string, at::Tensor> streams;  // [n] each: further per-token values
   std::map<std::string, at::Tensor> tensors;  // concatenated on dimension 0: pixel_values, image_grid_thw, ...
   std::string kind;         // empty: "image" where there are pixel_values, else "text"
+  // Rather than in a micro-step that needs padding, this sample is left for a later call (Prepared::held),
+  // where all others of that micro-step may wait too.
+  bool may_wait = false;
 };
 
 struct PrepareOptions {
@@ -86,11 +89,12 @@ struct Report {
   int64_t dropped_samples = 0;   // that begin with an image longer than seq_len: nothing of them was left
   double makespan = 0;
   double ideal = 0;
-  double lower_bound = 0;
+  double lower_bound = 0;  // 0: not known (see plan.h), or samples were held
 };
 
 struct Prepared {
   std::vector<std::vector<TensorMicroBatch>> batches;  // [rank][micro_step]
+  std::vector<int64_t> held;  // indices of samples that wait, ascending; `report` leaves them out
   Report report;
 };
 

@@ -320,6 +320,31 @@ TEST(PrepareTest, ASampleThatBeginsWithTooLongAnImageIsDroppedAndCounted) {
   EXPECT_THAT(prepared.batches[0][0].samples, ElementsAre(1));
 }
 
+// --- Samples that may wait ----------------------------------------------------------------------------
+
+TEST(PrepareTest, SamplesThatMayWaitAreHeldRatherThanPadded) {
+  std::vector<TensorSample> samples = Texts({8, 8, 8});
+  for (TensorSample& sample : samples) sample.may_wait = true;
+
+  const Prepared prepared = Prepare(samples, With(8, 2));
+
+  EXPECT_EQ(prepared.report.micro_steps, 1);
+  EXPECT_EQ(prepared.report.padding_micro_batches, 0);
+  EXPECT_EQ(prepared.report.tokens, 16);
+  ASSERT_EQ(prepared.held.size(), 1u);
+  for (const auto& batches : prepared.batches) EXPECT_THAT(batches.at(0).samples, Not(::testing::Contains(prepared.held[0])));
+}
+
+TEST(PrepareTest, OneSampleThatMayNotWaitTakesItsStepAlong) {
+  std::vector<TensorSample> samples = Texts({8, 8, 7});
+  samples[0].may_wait = samples[1].may_wait = true;
+
+  const Prepared prepared = Prepare(samples, With(8, 2));
+
+  EXPECT_THAT(prepared.held, IsEmpty());
+  EXPECT_EQ(prepared.report.micro_steps, 2);
+}
+
 // --- Errors -------------------------------------------------------------------------------------------
 
 TEST(PrepareTest, ErrorsNameTheSampleAndTheField) {
@@ -391,6 +416,7 @@ RandomCase MakeCase(std::mt19937& random) {
       if (draw(0, 3) == 0) sample.kind = "code";
     }
     if (draw(0, 1) == 0) sample.streams["advantages"] = sample.input_ids.to(at::kFloat);
+    sample.may_wait = draw(0, 1) == 0;
     c.samples.push_back(std::move(sample));
   }
   return c;
@@ -460,10 +486,15 @@ void ExpectGuarantees(const RandomCase& c, const Prepared& prepared) {
   }
   int64_t given = 0;
   for (const TensorSample& sample : c.samples) given += sample.input_ids.numel();
+  for (const int64_t i : prepared.held) {
+    EXPECT_TRUE(c.samples[static_cast<size_t>(i)].may_wait);
+    EXPECT_EQ(seen.count(i), 0u);
+    given -= c.samples[static_cast<size_t>(i)].input_ids.numel();
+  }
   EXPECT_EQ(tokens, prepared.report.tokens);
   EXPECT_EQ(given, prepared.report.tokens + prepared.report.truncated_tokens);
   EXPECT_EQ(length_of_all, prepared.report.tokens + prepared.report.padding_tokens);
-  EXPECT_EQ(static_cast<int64_t>(seen.size()) + prepared.report.dropped_samples, static_cast<int64_t>(c.samples.size()));
+  EXPECT_EQ(seen.size() + prepared.held.size() + static_cast<size_t>(prepared.report.dropped_samples), c.samples.size());
   for (const auto& [sample, times] : seen) EXPECT_EQ(times, 1) << "sample " << sample;
 }
 

@@ -1,5 +1,6 @@
 #include "driver/lua/batching.h"
 
+#include <future>
 #include <memory>
 #include <string>
 #include <utility>
@@ -10,6 +11,7 @@
 #include "batching/cost.h"
 #include "batching/prepare.h"
 #include "driver/lua/nested.h"
+#include "driver/lua/object.h"
 #include "driver/lua/stack.h"
 #include "driver/lua/tensor.h"
 #include "driver/lua/vm.h"
@@ -77,6 +79,16 @@ std::vector<batching::TensorSample> ReadSamples(lua_State* state, const OptionTa
     lua_pop(state, 1);
   }
   lua_pop(state, 1);
+  if (table.Push("may_wait")) {
+    const int waits = lua_gettop(state);
+    ReadTable(state, waits, "batching.prepare: may_wait");
+    for (size_t i = 0; i < samples.size(); ++i) {
+      lua_rawgeti(state, waits, static_cast<int>(i + 1));
+      samples[i].may_wait = lua_toboolean(state, -1) != 0;
+      lua_pop(state, 1);
+    }
+    lua_pop(state, 1);
+  }
   return samples;
 }
 
@@ -163,6 +175,12 @@ void SetNumber(lua_State* state, const char* name, double value) {
   lua_setfield(state, -2, name);
 }
 
+// Lua's arrays start at 1.
+void PushIndices(lua_State* state, std::vector<int64_t> indices) {
+  for (int64_t& index : indices) ++index;
+  PushIntegers(state, indices);
+}
+
 void PushMicroBatch(lua_State* state, const batching::TensorMicroBatch& batch) {
   lua_newtable(state);
   SetTensor(state, "input_ids", batch.input_ids);
@@ -173,9 +191,7 @@ void PushMicroBatch(lua_State* state, const batching::TensorMicroBatch& batch) {
   for (const auto& [name, tensor] : batch.tensors) SetTensor(state, name, tensor);
   PushIntegers(state, batch.seq_lens);
   lua_setfield(state, -2, "seq_lens");
-  std::vector<int64_t> samples = batch.samples;
-  for (int64_t& sample : samples) ++sample;  // Lua's arrays start at 1
-  PushIntegers(state, samples);
+  PushIndices(state, batch.samples);
   lua_setfield(state, -2, "samples");
   PushString(state, batch.kind);
   lua_setfield(state, -2, "kind");
@@ -199,12 +215,7 @@ void PushReport(lua_State* state, const batching::Report& report) {
   SetNumber(state, "lower_bound", report.lower_bound);
 }
 
-int Prepare(lua_State* state) {
-  const OptionTable table(state, 1, "batching.prepare",
-                          {"samples", "seq_len", "ranks", "rank", "pad_to_multiple_of", "pad_token_id", "balance", "cost", "streams",
-                           "token_types", "worth_a_step"});
-  const batching::PrepareOptions options = ReadOptions(state, table);
-  const batching::Prepared prepared = batching::Prepare(ReadSamples(state, table, options), options);
+int PushPrepared(lua_State* state, const batching::Prepared& prepared) {
   lua_createtable(state, static_cast<int>(prepared.batches.size()), 0);
   for (size_t rank = 0; rank < prepared.batches.size(); ++rank) {
     const auto& batches = prepared.batches[rank];
@@ -216,7 +227,55 @@ int Prepare(lua_State* state) {
     lua_rawseti(state, -2, static_cast<int>(rank + 1));
   }
   PushReport(state, prepared.report);
-  return 2;
+  PushIndices(state, prepared.held);
+  return 3;
+}
+
+OptionTable PrepareTable(lua_State* state) {
+  return OptionTable(state, 1, "batching.prepare",
+                     {"samples", "seq_len", "ranks", "rank", "pad_to_multiple_of", "pad_token_id", "balance", "cost", "streams",
+                      "token_types", "worth_a_step", "may_wait"});
+}
+
+// prepare(options) -> batches, report, held
+int Prepare(lua_State* state) {
+  const OptionTable table = PrepareTable(state);
+  const batching::PrepareOptions options = ReadOptions(state, table);
+  return PushPrepared(state, batching::Prepare(ReadSamples(state, table, options), options));
+}
+
+// --- In the background ------------------------------------------------------------------------------
+
+using Preparation = std::unique_ptr<std::future<batching::Prepared>>;
+
+}  // namespace
+
+template <>
+inline constexpr const char* kObjectName<Preparation> = "batching preparation";
+
+namespace {
+
+// start(options) -> preparation: what touches Lua is read here, the rest is done by a thread of its own.
+int Start(lua_State* state) {
+  const OptionTable table = PrepareTable(state);
+  batching::PrepareOptions options = ReadOptions(state, table);
+  if (options.micro_batch_cost) {
+    throw Error("batching: a cost that is a Lua function is called by the script's own thread; prepare in the background with "
+                "batching.cost.tokens or batching.cost.transformer");
+  }
+  auto samples = std::make_shared<std::vector<batching::TensorSample>>(ReadSamples(state, table, options));
+  PushObject<Preparation>(state, std::make_unique<std::future<batching::Prepared>>(
+                                     std::async(std::launch::async, [samples, options = std::move(options)] {
+                                       return batching::Prepare(*samples, options);
+                                     })));
+  return 1;
+}
+
+// preparation:wait() -> batches, report, held; once.
+int Wait(lua_State* state) {
+  Preparation& preparation = ReadObject<Preparation>(state, 1, "batching: preparation");
+  if (!preparation->valid()) throw Error("batching: this preparation has been waited for already");
+  return PushPrepared(state, preparation->get());
 }
 
 // transformer_cost(fields) -> linear, quadratic, image_linear, image_quadratic.
@@ -260,8 +319,9 @@ int TransformerCost(lua_State* state) {
 }  // namespace
 
 int OpenBatching(lua_State* state) {
+  RegisterObject<Preparation>(state, {{"wait", Wait}});
   lua_newtable(state);
-  SetFunctions(state, {{"prepare", Prepare}, {"transformer_cost", TransformerCost}});
+  SetFunctions(state, {{"prepare", Prepare}, {"start", Start}, {"transformer_cost", TransformerCost}});
   return 1;
 }
 

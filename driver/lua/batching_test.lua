@@ -2,6 +2,7 @@
 --- library, in C++.
 
 local batching = require "lockstep.batching"
+local run = require "lockstep.run"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
@@ -125,6 +126,141 @@ t.test("NoSamplesGiveEmptyLists", function()
   t.equal(batches, { {}, {} })
   t.equal(report.micro_steps, 0)
 end)
+
+-- Checking and drawing --------------------------------------------------------------------------------
+
+local function mixed() return { text(8), text(7), image(8), text(6), image(4), text(5) } end
+
+t.test("VerifyFindsWhatWouldHang", function()
+  local function plan() return (batching.prepare { samples = mixed(), seq_len = 8, ranks = 2 }) end
+  batching.verify(plan())
+
+  local batches = plan()
+  batches[2][#batches[2]] = nil
+  t.raises("rank 1 has", batching.verify, batches)
+  batches = plan()
+  batches[2][1].kind = "audio"
+  t.raises('at micro-step 0 rank 1 has a micro-batch of kind "audio"', batching.verify, batches)
+  batches = plan()
+  batches[2][1].pixel_values = nil
+  t.raises("at micro-step 0 rank 1 has the tensors", batching.verify, batches)
+  batches = plan()
+  batches[2][1].padding = true
+  batches[2][1].loss_mask:fill_(true)
+  t.raises("padding with loss", batching.verify, batches)
+  t.raises("as batching.prepare returns", batching.verify, {})
+end)
+
+t.test("DrawShowsRanksStepsAndKinds", function()
+  local batches = batching.prepare { samples = { text(8), text(4), image(8) }, seq_len = 8, ranks = 2 }
+  t.equal(batching.draw(batches, { width = 34 }), table.concat({
+    "rank 0 |IIIIIIII|TTTTTTTT........|",
+    "rank 1 |iiiiii..|TTTTTTTTTTTTTTTT|",
+  }, "\n"))
+  local path = run.dir .. "/plan.svg"
+  batching.draw(batches, { svg = path })
+  local file = assert(io.open(path))
+  local svg = file:read("*a")
+  file:close()
+  t.truthy(svg:find("^<svg") and svg:find("</svg>\n$") and svg:find("text, cost 4", 1, true), svg)
+end)
+
+-- Streaming -----------------------------------------------------------------------------------------
+
+--- A source of `count` samples, number i with the tokens i, i, ...; of it what comes after `skip`.
+local function source(count, skip)
+  local i = skip or 0
+  return function()
+    i = i + 1
+    if i > count then return nil end
+    local sample = i % 5 == 0 and image(4) or text(1 + (7 * i) % 8)
+    for k = 1, #sample.input_ids do sample.input_ids[k] = i end
+    return sample
+  end
+end
+
+--- The sample numbers in what the ranks' streams hand out, window after window.
+local function windows_of(opts, count)
+  local streams = {}
+  for rank = 0, 1 do
+    local o = { source = source(count), seq_len = 8, ranks = 2, rank = rank }
+    for k, v in pairs(opts) do o[k] = v end
+    streams[rank + 1] = batching.stream(o)
+  end
+  local windows = {}
+  while true do
+    local first, second = streams[1](), streams[2]()
+    if not first then
+      t.equal(second, nil)
+      return windows, streams
+    end
+    batching.verify { first, second }
+    windows[#windows + 1] = { first, second }
+  end
+end
+
+local function numbers_in(windows)
+  local times = {}
+  for _, window in ipairs(windows) do
+    for _, list in ipairs(window) do
+      for _, batch in ipairs(list) do
+        if not batch.padding then
+          local seen = {}
+          for _, id in ipairs(batch.input_ids:totable()) do seen[id] = true end
+          for id in pairs(seen) do times[id] = (times[id] or 0) + 1 end
+        end
+      end
+    end
+  end
+  return times
+end
+
+t.test("AStreamHandsOutEverySampleOnce", function()
+  for _, buffer in ipairs { 1, 3, 10, 200 } do
+    local times = numbers_in((windows_of({ buffer = buffer }, 100)))
+    for i = 1, 100 do t.equal(times[i], 1, "sample " .. i .. " with buffer " .. buffer) end
+  end
+end)
+
+t.test("AStreamPadsLessThanWindowsByThemselves", function()
+  local _, streams = windows_of({ buffer = 7 }, 200)
+  local _, alone = windows_of({ buffer = 7, max_wait = 0 }, 200)
+  t.truthy(streams[1].padding_tokens < alone[1].padding_tokens,
+    streams[1].padding_tokens .. " against " .. alone[1].padding_tokens)
+  t.equal(streams[1].tokens, alone[1].tokens)
+end)
+
+t.test("AStreamResumesWithTheSameBits", function()
+  for cost_name, cost in pairs { tokens = batching.cost.tokens(), ["function"] = function(lens) return #lens end } do
+    for stop_after = 0, 4 do
+      local function make(skip, state)
+        return batching.stream { source = source(60, skip), buffer = 10, seq_len = 8, ranks = 2, rank = 1, state = state,
+          cost = cost }
+      end
+      local whole, first = make(), make()
+      for _ = 1, stop_after do t.equal((first()), (whole())) end
+      local state = first:state()
+      for _ in first do end -- what the first one does now does not touch the state
+      local second = make(state.drawn, state)
+      for micro_batches in whole do t.equal((second()), micro_batches, cost_name .. " after " .. stop_after) end
+      t.equal(second(), nil)
+      t.equal(second.tokens, whole.tokens)
+    end
+  end
+end)
+
+t.test("AnErrorInTheBackgroundArrives", function()
+  local stream = batching.stream { source = function() return { input_ids = { 1 }, loss_mask = {} } end, buffer = 2, seq_len = 4 }
+  t.raises("sample 1: loss_mask has shape [0]", stream)
+end)
+
+t.test("WrongStreamsAreRefused", function()
+  t.raises("the source must be a function", batching.stream, { source = 5, buffer = 2, seq_len = 4 })
+  t.raises("buffer must be a whole number", batching.stream, { source = print, buffer = 0, seq_len = 4 })
+  t.raises("this is no state of a stream", batching.stream, { source = print, buffer = 1, seq_len = 4, state = {} })
+end)
+
+-- Errors --------------------------------------------------------------------------------------------
 
 t.test("ErrorsNameTheSampleAsLuaCountsIt", function()
   local function prepare(sample, opts)

@@ -9,6 +9,7 @@ local core = require "lockstep.core"
 local core_batching = require "lockstep.core.batching"
 local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
+local torch = require "lockstep.torch"
 
 local M = { cost = {} }
 
@@ -42,7 +43,23 @@ local M = { cost = {} }
 ---@field dropped_samples integer samples of which the cut left nothing
 ---@field makespan number the sum over micro-steps of the dearest rank's cost
 ---@field ideal number total cost / ranks
----@field lower_bound number no plan has a smaller makespan; 0 where the cost is a function
+---@field lower_bound number no plan has a smaller makespan; 0 where the cost is a function, or samples were held
+
+--- What prepare and stream take alike; see prepare.
+local PREPARE = {
+  seq_len = options.required, ranks = options.optional, rank = options.optional, pad_to_multiple_of = 1,
+  pad_token_id = 0, balance = "lockstep", cost = options.optional, streams = {}, token_types = "mm_token_type_ids",
+  worth_a_step = 0.005,
+}
+
+local function read(name, opts, more)
+  local defaults = {}
+  for key, value in pairs(PREPARE) do defaults[key] = value end
+  for key, value in pairs(more) do defaults[key] = value end
+  local o = options.read(name, opts, defaults)
+  o.ranks = o.ranks or dist.world_size()
+  return o
+end
 
 --- Cuts samples to seq_len (never inside an image), packs them, pads each kind by itself and deals the
 --- micro-batches out: `batches[rank + 1][micro_step + 1]`. Ranks that prepare the same samples get the
@@ -57,13 +74,194 @@ local M = { cost = {} }
 ---@return batching.MicroBatch[][] batches
 ---@return batching.Report report
 function M.prepare(opts)
-  local o = options.read("batching.prepare", opts, {
-    samples = options.required, seq_len = options.required, ranks = dist.world_size(), rank = options.optional,
-    pad_to_multiple_of = 1, pad_token_id = 0, balance = "lockstep", cost = options.optional, streams = {},
-    token_types = "mm_token_type_ids", worth_a_step = 0.005,
-  })
-  return core_batching.prepare(o)
+  local batches, report = core_batching.prepare(read("batching.prepare", opts, { samples = options.required }))
+  return batches, report
 end
+
+-- Streaming -----------------------------------------------------------------------------------------
+
+---@class batching.Stream
+---@field drawn integer samples taken from the source so far
+---@field windows integer windows handed out
+---@field tokens integer tokens of samples handed out
+---@field padding_tokens integer tokens of padding handed out
+---@field held integer samples that wait at present
+---@operator call: batching.MicroBatch[]?, batching.Report?
+local Stream = {}
+Stream.__index = Stream
+
+-- What a state holds.
+local STATE = { "drawn", "windows", "tokens", "padding_tokens", "held", "samples", "ages", "ended", "stuck" }
+
+local function copy(value)
+  if type(value) ~= "table" then return value end
+  local array = {}
+  for i, element in ipairs(value) do array[i] = element end
+  return array
+end
+
+--- Plans over a window of a source that may have no end, and yields this rank's micro-batches of one window
+--- after another:
+---
+---     local stream = batching.stream { source = next_sample, buffer = 512, seq_len = 4096, rank = dist.rank() }
+---     for micro_batches, report in stream do
+---       for _, batch in ipairs(micro_batches) do ... end
+---     end
+---
+--- Samples of a micro-step that would need padding wait for the next window instead, for max_wait = 4 windows
+--- at most; so padding is bounded, and `stream.padding_tokens` counts it. While one window trains, a thread
+--- prepares the next, unless the cost is a Lua function.
+---
+--- Every rank reads the same samples from a source of its own. Options: source, a function that returns the
+--- next sample or nil; buffer, samples of a window; max_wait; state, what `stream:state()` returned, with
+--- a source that goes on after `state.drawn` samples; rank (default: this one); and those of prepare.
+---@param opts {source: (fun(): batching.Sample?), buffer: integer, seq_len: integer, max_wait: integer?, state: table?, [string]: any}
+---@return batching.Stream
+function M.stream(opts)
+  local o = read("batching.stream", opts,
+    { source = options.required, buffer = options.required, max_wait = 4, state = options.optional })
+  if type(o.source) ~= "function" and not (getmetatable(o.source) or {}).__call then
+    core.raise("batching.stream: the source must be a function that returns the next sample, not a " .. type(o.source))
+  end
+  if type(o.buffer) ~= "number" or o.buffer < 1 or o.buffer % 1 ~= 0 then
+    core.raise("batching.stream: buffer must be a whole number of samples from 1 on, not " .. tostring(o.buffer))
+  end
+  o.rank = o.rank or dist.rank()
+  local stream = setmetatable({
+    source = o.source, buffer = o.buffer, max_wait = o.max_wait, drawn = 0, windows = 0, tokens = 0, padding_tokens = 0,
+    held = 0, samples = {}, ages = {}, ended = false, stuck = false,
+  }, Stream)
+  local state = o.state
+  o.source, o.buffer, o.max_wait, o.state = nil, nil, nil, nil
+  stream.options = o
+  if state then
+    for _, key in ipairs(STATE) do
+      if state[key] == nil then core.raise("batching.stream: this is no state of a stream: it lacks " .. key) end
+      stream[key] = copy(state[key])
+    end
+    stream.resumes = stream.drawn > 0
+  end
+  return stream
+end
+
+--- Draws samples until the window is full; nothing where the state holds the window already.
+function Stream:fill()
+  if self.resumes then
+    self.resumes = nil
+    return
+  end
+  local before = #self.samples
+  while #self.samples < self.buffer and not self.ended do
+    local sample = self.source()
+    if sample == nil then
+      self.ended = true
+    else
+      self.drawn = self.drawn + 1
+      self.samples[#self.samples + 1], self.ages[#self.ages + 1] = sample, 0
+    end
+  end
+  -- Nothing came: who waits now would wait for ever.
+  self.stuck = #self.samples == before
+end
+
+--- Starts on the next window.
+function Stream:plan_ahead()
+  self:fill()
+  if #self.samples == 0 then return end
+  local may_wait = {}
+  for i, age in ipairs(self.ages) do may_wait[i] = age < self.max_wait and not self.stuck and not self.ended end
+  local o = {}
+  for key, value in pairs(self.options) do o[key] = value end
+  o.samples, o.may_wait = self.samples, may_wait
+  if type(o.cost) == "function" then
+    self.ahead = function() return core_batching.prepare(o) end
+  else
+    local preparation = core_batching.start(o)
+    self.ahead = function() return preparation:wait() end
+  end
+end
+
+--- The next window's micro-batches of this rank, and the report over all ranks; nil at the end of the source.
+---@return batching.MicroBatch[]? micro_batches
+---@return batching.Report? report
+function Stream:__call()
+  while true do
+    if not self.ahead then self:plan_ahead() end
+    if not self.ahead then return nil end
+    local batches, report, held = self.ahead()
+    self.ahead = nil
+    local samples, ages = {}, {}
+    for i, index in ipairs(held) do samples[i], ages[i] = self.samples[index], self.ages[index] + 1 end
+    self.samples, self.ages, self.held = samples, ages, #samples
+    if report.micro_steps > 0 then
+      self.windows, self.tokens = self.windows + 1, self.tokens + report.tokens
+      self.padding_tokens = self.padding_tokens + report.padding_tokens
+      self:plan_ahead()
+      return batches[self.options.rank + 1], report
+    end
+  end
+end
+
+--- All that is needed to go on after the window handed out last: give it to batching.stream with a source that
+--- goes on after `state.drawn` samples. It holds the samples of the window that is prepared at present.
+---@return table
+function Stream:state()
+  local state = {}
+  for _, key in ipairs(STATE) do state[key] = copy(self[key]) end
+  return state
+end
+
+-- Checking and drawing --------------------------------------------------------------------------------
+
+--- Raises an error where a plan would hang the ranks or train on padding, naming rank and micro-step: unequal
+--- counts, two kinds at one micro-step, tensors that one rank has and another lacks, padding with a loss.
+--- `batches` as prepare returns them, with the lists of all ranks.
+---@param batches batching.MicroBatch[][]
+function M.verify(batches)
+  if type(batches) ~= "table" or type(batches[1]) ~= "table" then
+    core.raise("batching.verify: expected a list of micro-batches for each rank, as batching.prepare returns")
+  end
+  local function tensors_of(batch)
+    local names = {}
+    for name, value in pairs(batch) do
+      if torch.is_tensor(value) then names[#names + 1] = name end
+    end
+    table.sort(names)
+    return table.concat(names, ", ")
+  end
+  for index, list in ipairs(batches) do
+    local rank = index - 1
+    if #list ~= #batches[1] then
+      core.raise(string.format("batching.verify: rank %d has %d micro-batches, rank 0 has %d", rank, #list, #batches[1]))
+    end
+    for step, batch in ipairs(list) do
+      local first = batches[1][step]
+      local where = string.format("batching.verify: at micro-step %d rank %d", step - 1, rank)
+      if batch.kind ~= first.kind then
+        core.raise(string.format('%s has a micro-batch of kind "%s", rank 0 one of kind "%s"', where, batch.kind, first.kind))
+      end
+      if tensors_of(batch) ~= tensors_of(first) then
+        core.raise(string.format("%s has the tensors %s, rank 0 %s", where, tensors_of(batch), tensors_of(first)))
+      end
+      if batch.padding and batch.loss_mask:any():item() then
+        core.raise(where .. " has padding with loss tokens")
+      end
+    end
+  end
+end
+
+--- A picture of a plan: a row for each rank, a column for each micro-step, as wide as its dearest rank. A
+--- micro-batch is drawn in its kind's first letter, padding in small ones, waiting as dots. `batches` as prepare
+--- returns them, with the lists of all ranks. With `svg` it is also drawn into that file.
+---@param batches batching.MicroBatch[][]
+---@param opts {width: integer?, svg: string?}? width: characters of a line, 100 unless given
+---@return string
+function M.draw(batches, opts)
+  local o = options.read("batching.draw", opts, { width = 100, svg = options.optional })
+  return require("lockstep.plan_drawing").draw(batches, o.width, o.svg)
+end
+
+-- Costs ---------------------------------------------------------------------------------------------
 
 --- A micro-batch costs its tokens.
 function M.cost.tokens()

@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# The Lua blocks of each page, one after another, are one script: runs it on two ranks, and holds that README
+# shows scripts/digits_mlp.lua as it is. Lines keep their numbers, so that an error names the page's line.
+set -euo pipefail
+
+blocks() { awk '/^```lua$/ {inside = 1; print ""; next} /^```/ {inside = 0} {print inside ? $0 : ""}' "$1"; }
+
+failed=0
+for page in docs/*.md; do
+  blocks "$page" >"$TEST_TMPDIR/$(basename "$page" .md).md.lua"
+  grep -q '[^[:space:]]' "$TEST_TMPDIR/$(basename "$page" .md).md.lua" || continue
+  echo "== $page"
+  driver/lockstep --nproc 2 --timeout 30 --run-dir "$TEST_TMPDIR/run" "$TEST_TMPDIR/$(basename "$page" .md).md.lua" || failed=1
+done
+
+blocks README.md | sed '/./,$!d' | diff - scripts/digits_mlp.lua || {
+  echo "README.md must show scripts/digits_mlp.lua as it is" >&2
+  failed=1
+}
+exit "$failed"
