@@ -6,6 +6,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "sharding/gather_texts.h"
 
 namespace lockstep::sharding {
 namespace {
@@ -52,15 +53,13 @@ absl::StatusOr<Decision> Agreement::Decide() {
 absl::Status Agreement::GatherErrors(const std::string& states) {
   std::vector<std::string> errors = {offer_.error};
   if (collective_ != nullptr) {
-    std::string padded = offer_.error.substr(0, kMaxErrorBytes);
-    padded.resize(kMaxErrorBytes, '\0');
-    absl::StatusOr<std::vector<std::string>> gathered = collective_->StartAllGather(padded)->Wait();
+    absl::StatusOr<std::vector<std::string>> gathered = GatherTexts(*collective_, offer_.error);
     if (!gathered.ok()) return gathered.status();
     errors = *std::move(gathered);
   }
   const int first = RanksThatHave(states, Has::kError).front();
   return absl::AbortedError(absl::StrCat("sharding: rank ", first, " failed at step ", step_ - 1, ": ",
-                                         errors[static_cast<size_t>(first)].c_str()));
+                                         errors[static_cast<size_t>(first)]));
 }
 
 }  // namespace lockstep::sharding

@@ -43,10 +43,8 @@ enum class Has : char {
 
 struct Offer {
   Has has = Has::kNothing;
-  std::string error;  // for kError: up to kMaxErrorBytes of it travel
+  std::string error;  // for kError
 };
-
-constexpr size_t kMaxErrorBytes = 4000;
 
 enum class Decision { kGo, kStop };
 

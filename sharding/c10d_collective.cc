@@ -49,4 +49,20 @@ std::unique_ptr<Collective::Pending> C10dCollective::StartAllGather(const std::s
   return std::make_unique<C10dPending>(std::move(work), std::move(outputs[0]));
 }
 
+std::string StoreNotes::Key(int rank) const { return absl::StrCat(prefix_, "/", rank); }
+
+void StoreNotes::Write(const std::string& note) {
+  store_->set(Key(rank_), std::vector<uint8_t>(note.begin(), note.end()));
+}
+
+std::string StoreNotes::Read(int rank) {
+  try {
+    if (!store_->check({Key(rank)})) return "";
+    const std::vector<uint8_t> note = store_->get(Key(rank));
+    return std::string(note.begin(), note.end());
+  } catch (const c10::Error&) {
+    return "";  // whoever hosts the store is gone: the error that brought us here stands
+  }
+}
+
 }  // namespace lockstep::sharding

@@ -1,4 +1,4 @@
-// The library's agreements over a c10d process group. This and data_parallel.cc are the library's two
+// The library's agreements over a c10d process group, and its notes in a c10d store. This and data_parallel.cc are the library's two
 // files over c10d.
 
 #ifndef LOCKSTEP_SHARDING_C10D_COLLECTIVE_H_
@@ -6,10 +6,13 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "c10/util/intrusive_ptr.h"
 #include "sharding/collective.h"
+#include "sharding/guard.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+#include "torch/csrc/distributed/c10d/Store.hpp"
 
 namespace lockstep::sharding {
 
@@ -25,6 +28,23 @@ class C10dCollective : public Collective {
 
  private:
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
+};
+
+// Notes under "<prefix>/<rank>" in the store that the ranks met through. Thread-safe as the store is.
+class StoreNotes : public Notes {
+ public:
+  StoreNotes(c10::intrusive_ptr<c10d::Store> store, std::string prefix, int rank)
+      : store_(std::move(store)), prefix_(std::move(prefix)), rank_(rank) {}
+
+  void Write(const std::string& note) override;
+  std::string Read(int rank) override;
+
+ private:
+  std::string Key(int rank) const;
+
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::string prefix_;
+  int rank_;
 };
 
 }  // namespace lockstep::sharding

@@ -1,7 +1,6 @@
 #include "sharding/data_parallel.h"
 
 #include <algorithm>
-#include <cstring>
 #include <unordered_map>
 #include <utility>
 
@@ -13,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "c10/util/Exception.h"
 #include "sharding/c10d_collective.h"
+#include "sharding/gather_texts.h"
 #include "torch/csrc/autograd/custom_function.h"
 #include "torch/csrc/autograd/engine.h"
 #include "torch/csrc/distributed/c10d/comm.hpp"
@@ -35,30 +35,10 @@ std::string Describe(const std::vector<NamedTensor>& parameters, const std::vect
   return text;
 }
 
-std::vector<std::string> GatherOrThrow(Collective& collective, const std::string& bytes) {
-  absl::StatusOr<std::vector<std::string>> gathered = collective.StartAllGather(bytes)->Wait();
-  TORCH_CHECK(gathered.ok(), std::string(gathered.status().message()));
-  return *std::move(gathered);
-}
-
-// Texts of any length, from all ranks.
-std::vector<std::string> GatherTexts(Collective& collective, const std::string& text) {
-  const uint64_t size = text.size();
-  uint64_t longest = 0;
-  std::vector<uint64_t> sizes;
-  for (const std::string& bytes : GatherOrThrow(collective, std::string(reinterpret_cast<const char*>(&size), sizeof(size)))) {
-    std::memcpy(&sizes.emplace_back(), bytes.data(), sizeof(uint64_t));
-    longest = std::max(longest, sizes.back());
-  }
-  std::string padded = text;
-  padded.resize(longest, '\0');
-  std::vector<std::string> texts = GatherOrThrow(collective, padded);
-  for (size_t rank = 0; rank < texts.size(); ++rank) texts[rank].resize(sizes[rank]);
-  return texts;
-}
-
 void CheckSameModule(Collective& collective, const std::string& own) {
-  const std::vector<std::string> texts = GatherTexts(collective, own);
+  const absl::StatusOr<std::vector<std::string>> gathered = GatherTexts(collective, own);
+  TORCH_CHECK(gathered.ok(), std::string(gathered.status().message()));
+  const std::vector<std::string>& texts = *gathered;
   if (std::all_of(texts.begin(), texts.end(), [&](const std::string& text) { return text == texts[0]; })) return;
   constexpr size_t kShown = 5;
   std::vector<std::vector<std::string>> lines;

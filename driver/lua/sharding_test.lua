@@ -167,6 +167,61 @@ t.test("WrongUseIsRefused", function()
   t.raises('did you mean "policy"?', sharding.lockstep, batches(1), { polcy = "until_last" })
 end)
 
+-- guard ---------------------------------------------------------------------------------------------
+
+t.test("RanksThatAgreePassTheGuard", function()
+  local guard = sharding.guard()
+  for step = 1, 20 do
+    guard:check("step " .. step, { kind = "image", samples = { 3, 9 }, x = torch.zeros({ 2, step }), real = true })
+  end
+end)
+
+for what, value_of in pairs {
+  ["the kind of batch"] = function(rank) return { kind = rank == 1 and "image" or "text" } end,
+  ["a shape"] = function(rank) return { x = torch.zeros({ 2, rank == 1 and 3 or 4 }) } end,
+  ["a dtype"] = function(rank) return torch.zeros({ 2 }, { dtype = rank == 1 and torch.int64 or torch.float32 }) end,
+  ["the samples"] = function(rank) return { samples = { 1, rank == 1 and 5 or 2 } } end,
+  ["a key"] = function(rank) return { [rank == 1 and "a" or "b"] = 1 } end,
+  ["the step"] = function(rank) return rank == 1 and 7 or 8 end,
+  ["a number's last bit"] = function(rank) return rank == 1 and 0.1 or 0.1 + 2 ^ -56 end,
+  ["nothing against something"] = function(rank) return rank == 1 and {} or { false } end,
+  ["a string against a number"] = function(rank) return { rank == 1 and "1" or 1 } end,
+} do
+  t.test("TheGuardShows:" .. what, function()
+    local guard = sharding.guard()
+    local message = t.raises('the ranks disagree at "batch"', guard.check, guard, "batch", value_of(RANK))
+    for _, other in ipairs(dist.all_gather_object(message)) do t.equal(other, message) end
+    for rank = 0, WORLD - 1 do t.truthy(message:find("rank " .. rank .. ": ", 1, true), message) end
+    t.truthy(message:find("sharding_test.lua:", 1, true), message)
+    guard:check("after it", "the same")
+  end)
+end
+
+t.test("TheGuardNamesWhoStaysAway", function()
+  local guard = sharding.guard { timeout_s = 0.5 }
+  guard:check("step 0", {})
+  local message
+  if RANK ~= 1 then message = t.raises('not all ranks came to "step 1"', guard.check, guard, "step 1", {}) end
+  for rank, text in pairs(dist.all_gather_object(message or "stayed away")) do
+    if rank ~= 2 then t.truthy(text:find('rank 1 last passed "step 0" (driver/lua/sharding_test.lua:', 1, true), text) end
+  end
+end)
+
+t.test("ExtraAndSkippedChecksAreSeen", function()
+  local guard = sharding.guard()
+  if RANK == 0 then t.raises("different checks", guard.check, guard, "train", {}) end
+  if RANK > 0 then t.raises("different checks", guard.check, guard, "validate", {}) end
+end)
+
+t.test("AFingerprintMustBeText", function()
+  local guard = sharding.guard()
+  t.raises("cannot hold a function", guard.check, guard, "label", { print })
+  local loop = {}
+  loop[1] = loop
+  t.raises("contains itself", guard.check, guard, "label", loop)
+  t.raises("timeout_s must be above 0", sharding.guard, { timeout_s = 0 })
+end)
+
 -- Means ---------------------------------------------------------------------------------------------
 
 t.test("WeightedMeanIsOfAllTokensNotOfMeans", function()

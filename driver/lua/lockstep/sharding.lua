@@ -3,11 +3,14 @@
 local core = require "lockstep.core"
 local core_sharding = require "lockstep.core.sharding"
 local dist = require "lockstep.distributed"
-local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local torch = require "lockstep.torch"
 
-local M = {}
+local M = {
+  data_parallel = require "lockstep.sharding.data_parallel",
+  dataset = require "lockstep.sharding.dataset",
+  pack = require "lockstep.sharding.pack",
+}
 
 local function is_callable(value)
   return type(value) == "function" or (getmetatable(value) or {}).__call ~= nil
@@ -55,107 +58,57 @@ function M.lockstep(iterator, opts)
   return setmetatable({ loop = core_sharding.lockstep(iterator, o) }, Lockstep)
 end
 
--- data_parallel -------------------------------------------------------------------------------------
+-- guard ---------------------------------------------------------------------------------------------
 
---- Collects the tensors of nested tables, or puts `replacements` in their place.
-local function each_tensor(value, visit)
-  if torch.is_tensor(value) then return visit(value) end
-  if type(value) == "table" and getmetatable(value) == nil then
-    local copy = {}
-    for k, v in pairs(value) do copy[k] = each_tensor(v, visit) end
-    return copy
+--- A value as text, the same for the same content: tables by sorted keys, tensors by dtype and shape.
+local function fingerprint_of(value, inside)
+  local kind = type(value)
+  if kind == "string" then return string.format("%q", value) end
+  if kind == "number" then return string.format("%.17g", value) end
+  if kind == "boolean" or kind == "nil" then return tostring(value) end
+  if torch.is_tensor(value) then return tostring(value.dtype) .. " " .. tostring(value.shape) end
+  if kind ~= "table" then core.raise("guard:check: a fingerprint cannot hold a " .. kind) end
+  if inside[value] then core.raise("guard:check: the fingerprint is a table that contains itself") end
+  inside[value] = true
+  local parts, keys = {}, {}
+  for i, element in ipairs(value) do parts[i] = fingerprint_of(element, inside) end
+  for key in pairs(value) do
+    if not (type(key) == "number" and key >= 1 and key <= #parts and key % 1 == 0) then keys[#keys + 1] = key end
   end
-  return value
-end
-
----@class sharding.DataParallel
----@field module nn.Module
----@operator call: any
-local DataParallel = {}
-DataParallel.__index = DataParallel
-
---- The module's forward pass. The backward that follows averages gradients over the ranks.
-function DataParallel:forward(...)
-  self.replicas:before_forward()
-  local count = 0
-  local function finish(...)
-    count = select("#", ...)
-    local results = { ... }
-    if not self.needs_outputs then
-      self.replicas:after_forward({})
-      return results
-    end
-    local outputs = {}
-    for i = 1, count do
-      each_tensor(results[i], function(t)
-        if t.requires_grad then outputs[#outputs + 1] = t end
-        return t
-      end)
-    end
-    outputs = self.replicas:after_forward(outputs)
-    local next_output = 0
-    for i = 1, count do
-      results[i] = each_tensor(results[i], function(t)
-        if not t.requires_grad then return t end
-        next_output = next_output + 1
-        return outputs[next_output]
-      end)
-    end
-    return results
+  table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
+  for _, key in ipairs(keys) do
+    parts[#parts + 1] = tostring(key) .. " = " .. fingerprint_of(value[key], inside)
   end
-  local results = finish(self.module(...))
-  return unpack(results, 1, count)
+  inside[value] = nil
+  return "{" .. table.concat(parts, ", ") .. "}"
 end
 
-DataParallel.__call = DataParallel.forward
+---@class sharding.Guard
+local Guard = {}
+Guard.__index = Guard
 
---- Calls fn(...) without averaging: the gradients of backward passes inside add up on each rank, and are
---- averaged by the next one outside. Every rank alike.
----@param fn function
----@param ... any
----@return any ...
-function DataParallel:no_sync(fn, ...) return self.replicas:no_sync(fn, ...) end
-
---- The module's own.
-for _, name in ipairs { "parameters", "named_parameters", "named_buffers", "named_modules", "num_parameters", "state_dict",
-  "load_state_dict", "zero_grad" } do
-  DataParallel[name] = function(self, ...) return self.module[name](self.module, ...) end
-end
-
----@param training boolean? default true
-function DataParallel:train(training)
-  self.module:train(training)
-  return self
-end
-
-function DataParallel:eval() return self:train(false) end
-
-function DataParallel:__tostring() return "data_parallel(" .. tostring(self.module) .. ")" end
-
---- Replicates the module over the ranks of `group` through c10d's Reducer, the engine of PyTorch's
---- DistributedDataParallel: parameters and buffers become rank 0's, gradients are averaged while backward
---- runs. Freeze parameters and move the module to its device before.
+--- Raises an error, the same on every rank, unless all ranks give the same label and fingerprint: it shows each
+--- rank's value and script line. Where ranks do not come within timeout_s, those that did get an error that
+--- names the others and what they last passed.
 ---
---- bucket_mb: gradients are reduced in groups of this size. find_unused: parameters may take no part in a
---- forward pass. static_graph: every iteration uses the same parameters equally often; allows parameters used
---- several times in one.
+---     guard:check("step " .. step, { kind = batch.kind, samples = batch.samples, input_ids = batch.input_ids })
 ---
---- Collective: every rank of `group` calls this with the same module, and takes equally many forward passes.
----@param module nn.Module
----@param opts {bucket_mb: number?, find_unused: boolean?, static_graph: boolean?, group: dist.Group?}?
----@return sharding.DataParallel
-function M.data_parallel(module, opts)
-  if not nn.is_module(module) then core.raise("sharding.data_parallel: expected a module, not a " .. type(module)) end
-  local o = options.read("sharding.data_parallel", opts,
-    { bucket_mb = 25, find_unused = false, static_graph = false, group = options.optional })
-  local parameters, buffers = {}, {}
-  for name, p in module:named_parameters() do parameters[#parameters + 1] = { name, p } end
-  for name, b in module:named_buffers() do buffers[#buffers + 1] = { name, b } end
-  return setmetatable({
-    module = module,
-    replicas = core_sharding.data_parallel(parameters, buffers, o),
-    needs_outputs = o.find_unused or o.static_graph,
-  }, DataParallel)
+--- Collective. Tensors are compared by dtype and shape; `x:totable()` compares their elements.
+---@param label string which check this is
+---@param fingerprint any strings, numbers, booleans, tensors, and tables of them
+function Guard:check(label, fingerprint)
+  self.guard:check(label, type(fingerprint) == "string" and fingerprint or fingerprint_of(fingerprint, {}))
+end
+
+--- Names the rank that disagrees, or that stays away. It has a CPU group of its own: its checks may stand
+--- anywhere between other collectives, and no device waits for them.
+---
+--- Collective: every rank of `group` makes its guards in the same order.
+---@param opts {group: dist.Group?, timeout_s: number?}? timeout_s: 30 unless given
+---@return sharding.Guard
+function M.guard(opts)
+  local o = options.read("sharding.guard", opts, { group = options.optional, timeout_s = 30 })
+  return setmetatable({ guard = core_sharding.guard(o) }, Guard)
 end
 
 -- Means ---------------------------------------------------------------------------------------------

@@ -1,0 +1,110 @@
+--- sharding.data_parallel: replicas of a module that average their gradients.
+
+local core = require "lockstep.core"
+local core_sharding = require "lockstep.core.sharding"
+local nn = require "lockstep.nn"
+local options = require "lockstep.options"
+local torch = require "lockstep.torch"
+
+--- Collects the tensors of nested tables, or puts `replacements` in their place.
+local function each_tensor(value, visit)
+  if torch.is_tensor(value) then return visit(value) end
+  if type(value) == "table" and getmetatable(value) == nil then
+    local copy = {}
+    for k, v in pairs(value) do copy[k] = each_tensor(v, visit) end
+    return copy
+  end
+  return value
+end
+
+---@class sharding.DataParallel
+---@field module nn.Module
+---@operator call: any
+local DataParallel = {}
+DataParallel.__index = DataParallel
+
+--- The module's forward pass. The backward that follows averages gradients over the ranks.
+function DataParallel:forward(...)
+  self.replicas:before_forward()
+  local count = 0
+  local function finish(...)
+    count = select("#", ...)
+    local results = { ... }
+    if not self.needs_outputs then
+      self.replicas:after_forward({})
+      return results
+    end
+    local outputs = {}
+    for i = 1, count do
+      each_tensor(results[i], function(t)
+        if t.requires_grad then outputs[#outputs + 1] = t end
+        return t
+      end)
+    end
+    outputs = self.replicas:after_forward(outputs)
+    local next_output = 0
+    for i = 1, count do
+      results[i] = each_tensor(results[i], function(t)
+        if not t.requires_grad then return t end
+        next_output = next_output + 1
+        return outputs[next_output]
+      end)
+    end
+    return results
+  end
+  local results = finish(self.module(...))
+  return unpack(results, 1, count)
+end
+
+DataParallel.__call = DataParallel.forward
+
+--- Calls fn(...) without averaging: the gradients of backward passes inside add up on each rank, and are
+--- averaged by the next one outside. Every rank alike.
+---@param fn function
+---@param ... any
+---@return any ...
+function DataParallel:no_sync(fn, ...) return self.replicas:no_sync(fn, ...) end
+
+--- The module's own.
+for _, name in ipairs { "parameters", "named_parameters", "named_buffers", "named_modules", "num_parameters", "state_dict",
+  "load_state_dict", "zero_grad" } do
+  DataParallel[name] = function(self, ...) return self.module[name](self.module, ...) end
+end
+
+---@param training boolean? default true
+function DataParallel:train(training)
+  self.module:train(training)
+  return self
+end
+
+function DataParallel:eval() return self:train(false) end
+
+function DataParallel:__tostring() return "data_parallel(" .. tostring(self.module) .. ")" end
+
+--- Replicates the module over the ranks of `group` through c10d's Reducer, the engine of PyTorch's
+--- DistributedDataParallel: parameters and buffers become rank 0's, gradients are averaged while backward
+--- runs. Freeze parameters and move the module to its device before.
+---
+--- bucket_mb: gradients are reduced in groups of this size. find_unused: parameters may take no part in a
+--- forward pass. static_graph: every iteration uses the same parameters equally often; allows parameters used
+--- several times in one.
+---
+--- Collective: every rank of `group` calls this with the same module, and takes equally many forward passes.
+---@param module nn.Module
+---@param opts {bucket_mb: number?, find_unused: boolean?, static_graph: boolean?, group: dist.Group?}?
+---@return sharding.DataParallel
+local function data_parallel(module, opts)
+  if not nn.is_module(module) then core.raise("sharding.data_parallel: expected a module, not a " .. type(module)) end
+  local o = options.read("sharding.data_parallel", opts,
+    { bucket_mb = 25, find_unused = false, static_graph = false, group = options.optional })
+  local parameters, buffers = {}, {}
+  for name, p in module:named_parameters() do parameters[#parameters + 1] = { name, p } end
+  for name, b in module:named_buffers() do buffers[#buffers + 1] = { name, b } end
+  return setmetatable({
+    module = module,
+    replicas = core_sharding.data_parallel(parameters, buffers, o),
+    needs_outputs = o.find_unused or o.static_graph,
+  }, DataParallel)
+end
+
+return data_parallel

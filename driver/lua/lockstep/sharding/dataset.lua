@@ -1,0 +1,88 @@
+--- sharding.dataset: the samples of this rank, in an order that all ranks know.
+
+local core = require "lockstep.core"
+local core_sharding = require "lockstep.core.sharding"
+local dist = require "lockstep.distributed"
+local options = require "lockstep.options"
+
+---@class sharding.Dataset
+---@field length integer samples of this rank, from where it started
+---@field taken integer of these, handed out so far
+---@field padded integer of `length`, those that the epoch has had before
+---@field dropped integer samples that drop_last leaves out, over all ranks
+---@field epoch integer
+---@operator call: integer?
+local Dataset = {}
+
+local COUNTS = { length = 1, taken = 2, padded = 3, dropped = 4 }
+
+function Dataset:__index(key)
+  if COUNTS[key] then return (select(COUNTS[key], self.shard:counts())) end
+  if key == "epoch" then return self.options.epoch end
+  return Dataset[key]
+end
+
+--- The next sample's index, from 1 to size; nil at the end of the epoch.
+---@return integer?
+function Dataset:__call() return self.shard:next() end
+
+--- Begins another epoch: another order, from its start.
+---@param epoch integer
+function Dataset:set_epoch(epoch)
+  self.options.epoch, self.options.start = epoch, 0
+  self.shard = core_sharding.dataset(self.options)
+end
+
+--- What sharding.dataset{state = ...} resumes from, on any number of ranks: every rank has taken `taken` samples.
+--- Where something reads ahead of the training (sharding.lockstep does, by one batch) give the count that was
+--- trained on; otherwise it is what was handed out.
+---@param taken integer? samples of this rank, alike on every rank
+---@return table
+function Dataset:state(taken)
+  local o = self.options
+  return {
+    size = o.size, seed = o.seed, epoch = o.epoch, shuffle = o.shuffle, drop_last = o.drop_last, pad = o.pad,
+    start = self.shard:start_after(taken or self.taken),
+  }
+end
+
+--- Iterates the indices, 1 to size, of this rank's samples in one epoch:
+---
+---     local ds = sharding.dataset { size = #samples, seed = 1 }
+---     for index in ds do train(samples[index]) end
+---     ds:set_epoch(1)
+---
+--- Together the ranks see every sample once. Where size does not divide by world, some ranks have one more;
+--- drop_last leaves these out (ds.dropped counts them), pad gives the others one from the epoch's beginning
+--- (ds.padded counts them). The order is computed, not stored: 10^9 samples cost no memory.
+---
+--- Options: size; rank, world (default: this run's); seed = 0; epoch = 0; shuffle = true; drop_last = false;
+--- pad = false; or state, what ds:state() returned, with rank and world of now.
+---@param opts {size: integer?, rank: integer?, world: integer?, seed: integer?, epoch: integer?, shuffle: boolean?, drop_last: boolean?, pad: boolean?, state: table?}
+---@return sharding.Dataset
+local function dataset(opts)
+  local o = options.read("sharding.dataset", opts, {
+    size = options.optional, rank = options.optional, world = options.optional, seed = 0, epoch = 0, shuffle = true,
+    drop_last = false, pad = false, state = options.optional,
+  })
+  local state = o.state
+  if state then
+    for key in pairs(opts) do
+      if key ~= "state" and key ~= "rank" and key ~= "world" then
+        core.raise(('sharding.dataset: "%s" is in the state already; beside it only rank and world are given'):format(key))
+      end
+    end
+    for _, key in ipairs { "size", "seed", "epoch", "shuffle", "drop_last", "pad", "start" } do
+      if state[key] == nil then core.raise("sharding.dataset: this is no state of a dataset: it lacks " .. key) end
+      o[key] = state[key]
+    end
+    o.state = nil
+  elseif not o.size then
+    core.raise('sharding.dataset: the option "size" is missing')
+  end
+  o.world = o.world or dist.world_size()
+  o.rank = o.rank or dist.rank()
+  return setmetatable({ options = o, shard = core_sharding.dataset(o) }, Dataset)
+end
+
+return dataset
