@@ -15,11 +15,12 @@ SequenceCost AttentionCost(const TransformerShape& s) {
   const int64_t heads = s.num_attention_heads;
   if (s.kv_lora_rank > 0) {
     const int64_t qk_dim = s.qk_nope_head_dim + s.qk_rope_head_dim;
-    const double queries = s.q_lora_rank > 0
-                               ? Product(s.hidden_size, s.q_lora_rank) + Product(s.q_lora_rank, heads * qk_dim)
-                               : Product(s.hidden_size, heads * qk_dim);
-    const double keys_and_values = Product(s.hidden_size, s.kv_lora_rank + s.qk_rope_head_dim) +
-                                   Product(s.kv_lora_rank, heads * (s.qk_nope_head_dim + s.v_head_dim));
+    const double queries = s.q_lora_rank > 0 ? Product(s.hidden_size, s.q_lora_rank) +
+                                                   Product(s.q_lora_rank, heads * qk_dim)
+                                             : Product(s.hidden_size, heads * qk_dim);
+    const double keys_and_values =
+        Product(s.hidden_size, s.kv_lora_rank + s.qk_rope_head_dim) +
+        Product(s.kv_lora_rank, heads * (s.qk_nope_head_dim + s.v_head_dim));
     const double output = Product(heads * s.v_head_dim, s.hidden_size);
     return {2 * (queries + keys_and_values + output), Product(heads, qk_dim + s.v_head_dim)};
   }
@@ -33,18 +34,22 @@ SequenceCost AttentionCost(const TransformerShape& s) {
 // All layers' MLPs, per token: three products each, of which the gate is one.
 double MlpCost(const TransformerShape& s) {
   const int64_t dense_layers = s.num_experts > 0 ? s.first_k_dense_replace : s.num_hidden_layers;
-  const double dense = 6 * Product(s.hidden_size, s.intermediate_size) * static_cast<double>(dense_layers);
+  const double dense =
+      6 * Product(s.hidden_size, s.intermediate_size) * static_cast<double>(dense_layers);
   if (s.num_experts == 0) return dense;
   const double router = 2 * Product(s.hidden_size, s.num_experts);
-  const double experts = 6 * Product(s.hidden_size, s.moe_intermediate_size * s.num_experts_per_tok);
+  const double experts =
+      6 * Product(s.hidden_size, s.moe_intermediate_size * s.num_experts_per_tok);
   const double shared = 6 * Product(s.hidden_size, s.shared_expert_intermediate_size);
-  return dense + (router + experts + shared) * static_cast<double>(s.num_hidden_layers - dense_layers);
+  return dense +
+         (router + experts + shared) * static_cast<double>(s.num_hidden_layers - dense_layers);
 }
 
 absl::Status CheckPositive(const std::pair<const char*, int64_t>& field) {
   if (field.second > 0) return absl::OkStatus();
   return absl::InvalidArgumentError(
-      absl::StrCat("batching: ", field.first, " must be above 0 for the cost of a transformer, not ", field.second));
+      absl::StrCat("batching: ", field.first,
+                   " must be above 0 for the cost of a transformer, not ", field.second));
 }
 
 absl::Status Check(const TransformerShape& s) {
@@ -62,10 +67,12 @@ absl::Status Check(const TransformerShape& s) {
     const absl::Status status = CheckPositive({"num_experts_per_tok", s.num_experts_per_tok});
     if (!status.ok()) return status;
     if (s.first_k_dense_replace > s.num_hidden_layers) {
-      return absl::InvalidArgumentError(absl::StrCat("batching: first_k_dense_replace (", s.first_k_dense_replace,
-                                                     ") exceeds num_hidden_layers (", s.num_hidden_layers, ")"));
+      return absl::InvalidArgumentError(
+          absl::StrCat("batching: first_k_dense_replace (", s.first_k_dense_replace,
+                       ") exceeds num_hidden_layers (", s.num_hidden_layers, ")"));
     }
-    if (s.first_k_dense_replace > 0) return CheckPositive({"intermediate_size", s.intermediate_size});
+    if (s.first_k_dense_replace > 0)
+      return CheckPositive({"intermediate_size", s.intermediate_size});
   }
   if (s.kv_lora_rank > 0) return CheckPositive({"v_head_dim", s.v_head_dim});
   return absl::OkStatus();
@@ -79,7 +86,8 @@ absl::StatusOr<SequenceCost> TransformerCost(const TransformerShape& shape) {
   const double layers = static_cast<double>(shape.num_hidden_layers);
   const SequenceCost attention = AttentionCost(shape);
   const double head = 2 * Product(shape.hidden_size, shape.vocab_size);
-  return SequenceCost{layers * attention.linear + MlpCost(shape) + head, layers * attention.quadratic};
+  return SequenceCost{layers * attention.linear + MlpCost(shape) + head,
+                      layers * attention.quadratic};
 }
 
 SequenceCost VisionCost(const TransformerShape& shape) {

@@ -6,9 +6,9 @@
 //
 // Only ratios matter to a plan: the backward pass doubles every term, and so changes nothing.
 //
-// Counted: the matrix products of attention (2 per multiply-add; causal, so that half of the scores are
-// computed), of the MLP or the experts that a token visits, of the language-model head, and of a vision
-// tower. Norms, rotations and softmax are left out: they are bound by memory and small.
+// Counted: the matrix products of attention (2 per multiply-add; causal, so that half of the scores
+// are computed), of the MLP or the experts that a token visits, of the language-model head, and of
+// a vision tower. Norms, rotations and softmax are left out: they are bound by memory and small.
 
 #ifndef LOCKSTEP_BATCHING_COST_H_
 #define LOCKSTEP_BATCHING_COST_H_

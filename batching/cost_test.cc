@@ -61,7 +61,8 @@ TEST(TransformerCost, LatentAttentionGoesThroughItsRanks) {
   const double queries = 64 * 24 + 24 * 4 * 12;
   const double keys_and_values = 64 * (16 + 4) + 16 * 4 * (8 + 8);
   const double output = 4 * 8 * 64;
-  EXPECT_EQ(Cost(shape).linear, 2 * (2 * (queries + keys_and_values + output) + 2.0 * 3 * 64 * 256) + 2.0 * 64 * 1000);
+  EXPECT_EQ(Cost(shape).linear,
+            2 * (2 * (queries + keys_and_values + output) + 2.0 * 3 * 64 * 256) + 2.0 * 64 * 1000);
   EXPECT_EQ(Cost(shape).quadratic, 2 * 4.0 * (12 + 8));
 }
 
@@ -79,9 +80,7 @@ TEST(TransformerCost, ATokenPaysForTheExpertsItVisits) {
   EXPECT_EQ(Cost(shape).linear, 2 * attention + dense + sparse + 2.0 * 64 * 1000);
 }
 
-TEST(VisionCost, IsZeroWithoutATower) {
-  EXPECT_EQ(CostOf(VisionCost(Small()), 1000), 0);
-}
+TEST(VisionCost, IsZeroWithoutATower) { EXPECT_EQ(CostOf(VisionCost(Small()), 1000), 0); }
 
 TEST(VisionCost, AttendsWithinAnImage) {
   TransformerShape shape = Small();
@@ -113,7 +112,8 @@ TEST(TransformerCost, ErrorsNameTheField) {
   }
   TransformerShape experts = Small();
   experts.num_experts = 4;
-  EXPECT_THAT(std::string(TransformerCost(experts).status().message()), HasSubstr("moe_intermediate_size must be above 0"));
+  EXPECT_THAT(std::string(TransformerCost(experts).status().message()),
+              HasSubstr("moe_intermediate_size must be above 0"));
 }
 
 }  // namespace

@@ -23,48 +23,63 @@ constexpr ImageFields kImageFields[] = {{"pixel_values", "image_grid_thw", 1},
 
 template <typename T>
 T OkOrThrow(const absl::StatusOr<T>& value, int64_t sample) {
-  TORCH_CHECK_VALUE(value.ok(), "batching: sample ", sample, ": ", std::string(value.status().message()));
+  TORCH_CHECK_VALUE(value.ok(), "batching: sample ", sample, ": ",
+                    std::string(value.status().message()));
   return *value;
 }
 
-// --- Checking ---------------------------------------------------------------------------------------
+// --- Checking
+// ---------------------------------------------------------------------------------------
 
-void CheckPerToken(const at::Tensor& tensor, const std::string& name, int64_t sample, int64_t tokens) {
-  TORCH_CHECK_VALUE(tensor.dim() == 1 && tensor.size(0) == tokens, "batching: sample ", sample, ": ", name, " has shape ",
-                    tensor.sizes(), ", but input_ids has ", tokens, " tokens");
-  TORCH_CHECK_VALUE(tensor.is_cpu(), "batching: sample ", sample, ": ", name, " must be on the CPU, not on ", tensor.device());
+void CheckPerToken(const at::Tensor& tensor, const std::string& name, int64_t sample,
+                   int64_t tokens) {
+  TORCH_CHECK_VALUE(tensor.dim() == 1 && tensor.size(0) == tokens, "batching: sample ", sample,
+                    ": ", name, " has shape ", tensor.sizes(), ", but input_ids has ", tokens,
+                    " tokens");
+  TORCH_CHECK_VALUE(tensor.is_cpu(), "batching: sample ", sample, ": ", name,
+                    " must be on the CPU, not on ", tensor.device());
 }
 
 void CheckSample(const TensorSample& sample, int64_t index, const PrepareOptions& options) {
-  TORCH_CHECK_VALUE(sample.input_ids.defined() && sample.input_ids.dim() == 1, "batching: sample ", index,
-                    ": input_ids must be a tensor of one dimension");
+  TORCH_CHECK_VALUE(sample.input_ids.defined() && sample.input_ids.dim() == 1, "batching: sample ",
+                    index, ": input_ids must be a tensor of one dimension");
   const int64_t tokens = sample.input_ids.size(0);
   TORCH_CHECK_VALUE(tokens > 0, "batching: sample ", index, " has no tokens");
-  TORCH_CHECK_VALUE(at::isIntegralType(sample.input_ids.scalar_type(), /*includeBool=*/false), "batching: sample ", index,
-                    ": input_ids must be of an integer dtype, not ", sample.input_ids.scalar_type());
+  TORCH_CHECK_VALUE(at::isIntegralType(sample.input_ids.scalar_type(), /*includeBool=*/false),
+                    "batching: sample ", index, ": input_ids must be of an integer dtype, not ",
+                    sample.input_ids.scalar_type());
   TORCH_CHECK_VALUE(sample.loss_mask.defined(), "batching: sample ", index, " has no loss_mask");
-  TORCH_CHECK_VALUE(at::isIntegralType(sample.loss_mask.scalar_type(), /*includeBool=*/true), "batching: sample ", index,
-                    ": loss_mask must be of dtype bool or an integer one, not ", sample.loss_mask.scalar_type());
+  TORCH_CHECK_VALUE(at::isIntegralType(sample.loss_mask.scalar_type(), /*includeBool=*/true),
+                    "batching: sample ", index,
+                    ": loss_mask must be of dtype bool or an integer one, not ",
+                    sample.loss_mask.scalar_type());
   CheckPerToken(sample.input_ids, "input_ids", index, tokens);
   CheckPerToken(sample.loss_mask, "loss_mask", index, tokens);
-  if (sample.position_ids.defined()) CheckPerToken(sample.position_ids, "position_ids", index, tokens);
+  if (sample.position_ids.defined())
+    CheckPerToken(sample.position_ids, "position_ids", index, tokens);
   for (const auto& [name, stream] : sample.streams) {
-    TORCH_CHECK_VALUE(options.streams.count(name) > 0 || name == options.token_types, "batching: sample ", index, ": ", name,
+    TORCH_CHECK_VALUE(options.streams.count(name) > 0 || name == options.token_types,
+                      "batching: sample ", index, ": ", name,
                       " is not declared in streams, so that nothing says what padding gets");
     CheckPerToken(stream, name, index, tokens);
   }
   for (const auto& [name, tensor] : sample.tensors) {
-    TORCH_CHECK_VALUE(tensor.dim() >= 1, "batching: sample ", index, ": ", name, " has no dimension 0 to concatenate on");
+    TORCH_CHECK_VALUE(tensor.dim() >= 1, "batching: sample ", index, ": ", name,
+                      " has no dimension 0 to concatenate on");
   }
 }
 
-// --- Cutting ----------------------------------------------------------------------------------------
+// --- Cutting
+// ----------------------------------------------------------------------------------------
 
 std::vector<int64_t> Patches(const at::Tensor& grid, int64_t sample, const char* name) {
-  TORCH_CHECK_VALUE(grid.dim() == 2 && at::isIntegralType(grid.scalar_type(), /*includeBool=*/false), "batching: sample ", sample,
-                    ": ", name, " must hold integers in a row for each image, not ", grid.scalar_type(), " of shape ", grid.sizes());
+  TORCH_CHECK_VALUE(
+      grid.dim() == 2 && at::isIntegralType(grid.scalar_type(), /*includeBool=*/false),
+      "batching: sample ", sample, ": ", name, " must hold integers in a row for each image, not ",
+      grid.scalar_type(), " of shape ", grid.sizes());
   const at::Tensor counts = grid.to(at::kLong).prod(1).contiguous();
-  return std::vector<int64_t>(counts.const_data_ptr<int64_t>(), counts.const_data_ptr<int64_t>() + counts.numel());
+  return std::vector<int64_t>(counts.const_data_ptr<int64_t>(),
+                              counts.const_data_ptr<int64_t>() + counts.numel());
 }
 
 // Cuts one sample; of one that begins with an image that does not fit, no token is left.
@@ -84,8 +99,10 @@ class Cutter {
     item.kind = KindOf(sample_);
     if (LostAllImages(item)) {
       // Without images the vision tower has nothing to run on: this is text now.
-      TORCH_CHECK_VALUE(sample_.kind.empty() || item.kept.tokens == 0, "batching: sample ", index_, " of kind \"", sample_.kind,
-                        "\" loses all its images when it is cut to seq_len = ", options_.seq_len, "; shorten it first");
+      TORCH_CHECK_VALUE(sample_.kind.empty() || item.kept.tokens == 0, "batching: sample ", index_,
+                        " of kind \"", sample_.kind,
+                        "\" loses all its images when it is cut to seq_len = ", options_.seq_len,
+                        "; shorten it first");
       item.kind = "text";
       item.kept.rows.clear();
     }
@@ -95,7 +112,8 @@ class Cutter {
   }
 
  private:
-  const at::Tensor* Find(const std::map<std::string, at::Tensor>& tensors, const std::string& name) const {
+  const at::Tensor* Find(const std::map<std::string, at::Tensor>& tensors,
+                         const std::string& name) const {
     const auto it = tensors.find(name);
     return it == tensors.end() ? nullptr : &it->second;
   }
@@ -105,14 +123,18 @@ class Cutter {
     if (grid == nullptr) return;
     const std::vector<int64_t> patches = Patches(*grid, index_, fields.grid);
     const at::Tensor* types = Find(sample_.streams, options_.token_types);
-    TORCH_CHECK_VALUE(types != nullptr, "batching: sample ", index_, " has ", fields.grid, " but no ", options_.token_types,
+    TORCH_CHECK_VALUE(types != nullptr, "batching: sample ", index_, " has ", fields.grid,
+                      " but no ", options_.token_types,
                       ", which says where its images' tokens are");
     const int64_t all_patches = std::accumulate(patches.begin(), patches.end(), int64_t{0});
     const at::Tensor* pixels = Find(sample_.tensors, fields.pixels);
-    TORCH_CHECK_VALUE(pixels != nullptr && pixels->size(0) == all_patches, "batching: sample ", index_, ": ", fields.pixels, " has ",
-                      pixels == nullptr ? 0 : pixels->size(0), " rows, but ", fields.grid, " counts ", all_patches, " patches");
+    TORCH_CHECK_VALUE(pixels != nullptr && pixels->size(0) == all_patches, "batching: sample ",
+                      index_, ": ", fields.pixels, " has ", pixels == nullptr ? 0 : pixels->size(0),
+                      " rows, but ", fields.grid, " counts ", all_patches, " patches");
     const at::Tensor ids = types->to(at::kLong).contiguous();
-    const MultimodalSample images{absl::MakeConstSpan(ids.const_data_ptr<int64_t>(), static_cast<size_t>(ids.numel())), patches, fields.type};
+    const MultimodalSample images{
+        absl::MakeConstSpan(ids.const_data_ptr<int64_t>(), static_cast<size_t>(ids.numel())),
+        patches, fields.type};
     const struct Cut cut = OkOrThrow(CutSample(images, item.kept.tokens), index_);
     cut_fields_.push_back(fields.grid);
     cut_fields_.push_back(fields.pixels);
@@ -134,13 +156,16 @@ class Cutter {
   // What is cut in its tokens must not keep all of another tensor.
   void CheckAllCut() const {
     for (const auto& [name, tensor] : sample_.tensors) {
-      const bool is_cut = std::find(cut_fields_.begin(), cut_fields_.end(), name) != cut_fields_.end();
-      TORCH_CHECK_VALUE(is_cut, "batching: sample ", index_, " has ", sample_.input_ids.size(0), " tokens, more than seq_len = ",
-                        options_.seq_len, ", and how ", name, " is cut with them is not known; shorten the sample first");
+      const bool is_cut =
+          std::find(cut_fields_.begin(), cut_fields_.end(), name) != cut_fields_.end();
+      TORCH_CHECK_VALUE(is_cut, "batching: sample ", index_, " has ", sample_.input_ids.size(0),
+                        " tokens, more than seq_len = ", options_.seq_len, ", and how ", name,
+                        " is cut with them is not known; shorten the sample first");
     }
   }
 
-  // One image where all tensors are images', one token where there are none; else the sample as it is.
+  // One image where all tensors are images', one token where there are none; else the sample as it
+  // is.
   void ShortenCopy(Item& item) const {
     for (const auto& [name, rows] : item.kept.rows) {
       if (least_rows_.count(name) == 0) return;

@@ -14,28 +14,32 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
-// How kLockstep balances. Let a step's level be the cost of its dearest micro-batch; the makespan is
-// the sum of levels. Were there no long samples, filling S x ranks bins evenly would give every step
-// the level total / (S x ranks) and the ideal makespan. A sample dearer than that average breaks it: its
-// step is as long as it, whatever else is done. Spreading the rest evenly then leaves the other ranks of
-// that step idle. So:
+// How kLockstep balances. Let a step's level be the cost of its dearest micro-batch; the makespan
+// is the sum of levels. Were there no long samples, filling S x ranks bins evenly would give every
+// step the level total / (S x ranks) and the ideal makespan. A sample dearer than that average
+// breaks it: its step is as long as it, whatever else is done. Spreading the rest evenly then
+// leaves the other ranks of that step idle. So:
 //
-//   1. While the dearest sample left costs more than the average of what is left, fill one step up to
+//   1. While the dearest sample left costs more than the average of what is left, fill one step up
+//   to
 //      that sample's cost: bin after bin takes the dearest sample that still fits, by cost and by
 //      tokens. What this step holds, the later ones need not.
-//   2. Spread what is left over all remaining bins, dearest sample first, each into the cheapest bin
+//   2. Spread what is left over all remaining bins, dearest sample first, each into the cheapest
+//   bin
 //      (longest processing time first, Graham 1969).
-//   3. Sort bins by cost; each run of `ranks` neighbours is a step. For given bins no other grouping has
+//   3. Sort bins by cost; each run of `ranks` neighbours is a step. For given bins no other
+//   grouping has
 //      a smaller sum of maxima.
-//   4. Where the last step has fewer bins than ranks, its dearest bins are split: better than padding.
+//   4. Where the last step has fewer bins than ranks, its dearest bins are split: better than
+//   padding.
 //
 // The number of steps S starts at what the tokens need. Where step 2 finds no bin with room for the
 // tokens, first-fit decreasing (Johnson 1973) packs instead; where that needs more bins, S grows.
 //
-// The lower bound. Sort steps by level. Samples longer than seq_len / 2 never share a bin, so the level of
-// step k is at least the cost of the (k x ranks + 1)-th of them. And k steps hold at most A(k), the cost of
-// the densest k x ranks x seq_len tokens, so the others have levels that sum to (total - A(k)) / ranks at
-// least. The bound is the largest sum of both over k.
+// The lower bound. Sort steps by level. Samples longer than seq_len / 2 never share a bin, so the
+// level of step k is at least the cost of the (k x ranks + 1)-th of them. And k steps hold at most
+// A(k), the cost of the densest k x ranks x seq_len tokens, so the others have levels that sum to
+// (total - A(k)) / ranks at least. The bound is the largest sum of both over k.
 //
 // Tested against all plans of small cases by PlanTest.IsNearTheBestOfAllPlans.
 
@@ -56,10 +60,11 @@ void Put(absl::Span<const Sample> samples, int64_t i, Bin& bin) {
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// --- First-fit decreasing ---------------------------------------------------------------------------
+// --- First-fit decreasing
+// ---------------------------------------------------------------------------
 
-// The first of a growing row of bins with room for so many tokens, in O(log bins): a tree of the most
-// room below each node.
+// The first of a growing row of bins with room for so many tokens, in O(log bins): a tree of the
+// most room below each node.
 class RoomTree {
  public:
   explicit RoomTree(int64_t seq_len) : seq_len_(seq_len) {}
@@ -76,12 +81,14 @@ class RoomTree {
  private:
   void Append() {
     if (size_ == capacity_) {
-      std::vector<int64_t> rooms(room_.begin() + static_cast<std::ptrdiff_t>(capacity_), room_.end());
+      std::vector<int64_t> rooms(room_.begin() + static_cast<std::ptrdiff_t>(capacity_),
+                                 room_.end());
       capacity_ = std::max<size_t>(1, 2 * capacity_);
       room_.assign(2 * capacity_, -1);
       std::copy(rooms.begin(), rooms.begin() + static_cast<std::ptrdiff_t>(size_),
                 room_.begin() + static_cast<std::ptrdiff_t>(capacity_));
-      for (size_t node = capacity_ - 1; node >= 1; --node) room_[node] = std::max(room_[2 * node], room_[2 * node + 1]);
+      for (size_t node = capacity_ - 1; node >= 1; --node)
+        room_[node] = std::max(room_[2 * node], room_[2 * node + 1]);
     }
     Set(size_++, seq_len_);
   }
@@ -89,7 +96,8 @@ class RoomTree {
   void Set(size_t leaf, int64_t room) {
     size_t node = leaf + capacity_;
     room_[node] = room;
-    for (node /= 2; node >= 1; node /= 2) room_[node] = std::max(room_[2 * node], room_[2 * node + 1]);
+    for (node /= 2; node >= 1; node /= 2)
+      room_[node] = std::max(room_[2 * node], room_[2 * node + 1]);
   }
 
   int64_t seq_len_;
@@ -98,7 +106,8 @@ class RoomTree {
   std::vector<int64_t> room_;  // heap order; leaves from capacity_ on; -1: no bin
 };
 
-std::vector<Bin> FirstFitDecreasing(absl::Span<const Sample> samples, std::vector<int64_t> order, int64_t seq_len) {
+std::vector<Bin> FirstFitDecreasing(absl::Span<const Sample> samples, std::vector<int64_t> order,
+                                    int64_t seq_len) {
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
     return samples[static_cast<size_t>(a)].tokens > samples[static_cast<size_t>(b)].tokens;
   });
@@ -112,20 +121,23 @@ std::vector<Bin> FirstFitDecreasing(absl::Span<const Sample> samples, std::vecto
   return bins;
 }
 
-// --- Lockstep ---------------------------------------------------------------------------------------
+// --- Lockstep
+// ---------------------------------------------------------------------------------------
 
-// Samples in order of falling cost, taken out one by one. A tree holds the fewest tokens of any sample
-// below each node, so that the dearest sample that fits a room is found in O(log n).
+// Samples in order of falling cost, taken out one by one. A tree holds the fewest tokens of any
+// sample below each node, so that the dearest sample that fits a room is found in O(log n).
 class Queue {
  public:
-  Queue(absl::Span<const Sample> samples, const std::vector<int64_t>& order) : samples_(samples), order_(order) {
+  Queue(absl::Span<const Sample> samples, const std::vector<int64_t>& order)
+      : samples_(samples), order_(order) {
     while (capacity_ < order.size()) capacity_ *= 2;
     fewest_.assign(2 * capacity_, kTaken);
     for (size_t position = 0; position < order.size(); ++position) {
       fewest_[capacity_ + position] = at(order[position]).tokens;
       cost_left_ += at(order[position]).cost;
     }
-    for (size_t node = capacity_ - 1; node >= 1; --node) fewest_[node] = std::min(fewest_[2 * node], fewest_[2 * node + 1]);
+    for (size_t node = capacity_ - 1; node >= 1; --node)
+      fewest_[node] = std::min(fewest_[2 * node], fewest_[2 * node + 1]);
   }
 
   bool empty() const { return fewest_[1] == kTaken; }
@@ -134,12 +146,14 @@ class Queue {
 
   // Takes the dearest sample of at most this cost and so many tokens; -1 where there is none.
   int64_t Take(double most_cost, int64_t most_tokens) {
-    const auto begin = std::partition_point(order_.begin(), order_.end(), [&](int64_t i) { return at(i).cost > most_cost; });
+    const auto begin = std::partition_point(order_.begin(), order_.end(),
+                                            [&](int64_t i) { return at(i).cost > most_cost; });
     const size_t position = First(static_cast<size_t>(begin - order_.begin()), most_tokens);
     if (position == order_.size()) return -1;
     size_t node = capacity_ + position;
     fewest_[node] = kTaken;
-    for (node /= 2; node >= 1; node /= 2) fewest_[node] = std::min(fewest_[2 * node], fewest_[2 * node + 1]);
+    for (node /= 2; node >= 1; node /= 2)
+      fewest_[node] = std::min(fewest_[2 * node], fewest_[2 * node + 1]);
     cost_left_ -= at(order_[position]).cost;
     return order_[position];
   }
@@ -158,7 +172,8 @@ class Queue {
 
   const Sample& at(int64_t i) const { return samples_[static_cast<size_t>(i)]; }
 
-  // The first position from `from` on of a sample of at most `most_tokens`; order_.size() where none is.
+  // The first position from `from` on of a sample of at most `most_tokens`; order_.size() where
+  // none is.
   size_t First(size_t from, int64_t most_tokens) const {
     size_t node = capacity_ + from;
     if (from >= order_.size()) return order_.size();
@@ -180,19 +195,22 @@ class Queue {
 };
 
 // 1. A step whose bins are filled up to the cost of the dearest sample left.
-void FillLongStep(absl::Span<const Sample> samples, int64_t seq_len, int ranks, Queue& queue, std::vector<Bin>& bins) {
+void FillLongStep(absl::Span<const Sample> samples, int64_t seq_len, int ranks, Queue& queue,
+                  std::vector<Bin>& bins) {
   // Costs are sums in some order: leave the last bits room.
   const double level = queue.dearest().cost * (1 + 1e-12);
   for (int r = 0; r < ranks && !queue.empty(); ++r) {
     Bin bin;
-    for (int64_t i; (i = queue.Take(level - bin.cost, seq_len - bin.tokens)) >= 0;) Put(samples, i, bin);
+    for (int64_t i; (i = queue.Take(level - bin.cost, seq_len - bin.tokens)) >= 0;)
+      Put(samples, i, bin);
     bins.push_back(std::move(bin));
   }
 }
 
 // 2. `order`, dearest first, over `count` bins; nullopt where the tokens of one fit nowhere.
-std::optional<std::vector<Bin>> SpreadEvenly(absl::Span<const Sample> samples, const std::vector<int64_t>& order,
-                                             int64_t seq_len, int64_t count) {
+std::optional<std::vector<Bin>> SpreadEvenly(absl::Span<const Sample> samples,
+                                             const std::vector<int64_t>& order, int64_t seq_len,
+                                             int64_t count) {
   std::vector<Bin> bins(static_cast<size_t>(count));
   using Entry = std::pair<double, int64_t>;  // cost, bin: the cheapest on top
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> cheapest;
@@ -217,13 +235,15 @@ std::optional<std::vector<Bin>> SpreadEvenly(absl::Span<const Sample> samples, c
   return bins;
 }
 
-std::optional<std::vector<Bin>> FillSteps(absl::Span<const Sample> samples, const std::vector<int64_t>& order,
-                                          int64_t seq_len, int ranks, int64_t steps) {
+std::optional<std::vector<Bin>> FillSteps(absl::Span<const Sample> samples,
+                                          const std::vector<int64_t>& order, int64_t seq_len,
+                                          int ranks, int64_t steps) {
   Queue queue(samples, order);
   std::vector<Bin> bins;
   int64_t steps_left = steps;
   while (!queue.empty() && steps_left > 0 &&
-         queue.dearest().cost > queue.cost_left() / static_cast<double>(steps_left * ranks) * (1 + 1e-9)) {
+         queue.dearest().cost >
+             queue.cost_left() / static_cast<double>(steps_left * ranks) * (1 + 1e-9)) {
     FillLongStep(samples, seq_len, ranks, queue, bins);
     --steps_left;
   }
@@ -241,7 +261,8 @@ void PriceBins(const PlanOptions& options, std::vector<Bin>& bins) {
 }
 
 void SortByCost(std::vector<Bin>& bins) {
-  std::stable_sort(bins.begin(), bins.end(), [](const Bin& a, const Bin& b) { return a.cost > b.cost; });
+  std::stable_sort(bins.begin(), bins.end(),
+                   [](const Bin& a, const Bin& b) { return a.cost > b.cost; });
 }
 
 // 4. Splits bins of the last step, sorted, until it is full or each holds one sample.
@@ -251,7 +272,9 @@ void FillLastStep(absl::Span<const Sample> samples, int ranks, std::vector<Bin>&
   const auto push = [&](size_t b) {
     if (bins[b].samples.size() > 1) dearest.push({bins[b].cost, b});
   };
-  for (size_t b = bins.size() / static_cast<size_t>(ranks) * static_cast<size_t>(ranks); b < bins.size(); ++b) push(b);
+  for (size_t b = bins.size() / static_cast<size_t>(ranks) * static_cast<size_t>(ranks);
+       b < bins.size(); ++b)
+    push(b);
   while (bins.size() % static_cast<size_t>(ranks) != 0 && !dearest.empty()) {
     const size_t b = dearest.top().second;
     dearest.pop();
@@ -260,7 +283,8 @@ void FillLastStep(absl::Span<const Sample> samples, int ranks, std::vector<Bin>&
     Bin other;
     Put(samples, members[0], bins[b]);
     Put(samples, members[1], other);
-    for (size_t i = 2; i < members.size(); ++i) Put(samples, members[i], bins[b].cost <= other.cost ? bins[b] : other);
+    for (size_t i = 2; i < members.size(); ++i)
+      Put(samples, members[i], bins[b].cost <= other.cost ? bins[b] : other);
     bins.push_back(std::move(other));
     push(b);
     push(bins.size() - 1);
@@ -268,18 +292,23 @@ void FillLastStep(absl::Span<const Sample> samples, int ranks, std::vector<Bin>&
 }
 
 // 3. Sorts by falling cost, without empty bins; returns the makespan.
-double SortIntoSteps(absl::Span<const Sample> samples, const PlanOptions& options, std::vector<Bin>& bins) {
-  bins.erase(std::remove_if(bins.begin(), bins.end(), [](const Bin& bin) { return bin.samples.empty(); }), bins.end());
+double SortIntoSteps(absl::Span<const Sample> samples, const PlanOptions& options,
+                     std::vector<Bin>& bins) {
+  bins.erase(
+      std::remove_if(bins.begin(), bins.end(), [](const Bin& bin) { return bin.samples.empty(); }),
+      bins.end());
   SortByCost(bins);
   FillLastStep(samples, options.ranks, bins);
   PriceBins(options, bins);
   SortByCost(bins);
   double makespan = 0;
-  for (size_t i = 0; i < bins.size(); i += static_cast<size_t>(options.ranks)) makespan += bins[i].cost;
+  for (size_t i = 0; i < bins.size(); i += static_cast<size_t>(options.ranks))
+    makespan += bins[i].cost;
   return makespan;
 }
 
-std::vector<Bin> BalanceInLockstep(absl::Span<const Sample> samples, const std::vector<int64_t>& members,
+std::vector<Bin> BalanceInLockstep(absl::Span<const Sample> samples,
+                                   const std::vector<int64_t>& members,
                                    const PlanOptions& options) {
   std::vector<int64_t> order = members;
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
@@ -295,12 +324,15 @@ std::vector<Bin> BalanceInLockstep(absl::Span<const Sample> samples, const std::
   int64_t best_steps = enough;
   // One step beyond what first-fit needs is tried too: room to spread evenly.
   for (int64_t steps = CeilDiv(tokens, ranks * options.seq_len); steps <= enough + 1; ++steps) {
-    std::optional<std::vector<Bin>> bins = FillSteps(samples, order, options.seq_len, options.ranks, steps);
+    std::optional<std::vector<Bin>> bins =
+        FillSteps(samples, order, options.seq_len, options.ranks, steps);
     if (!bins.has_value()) continue;
     const double makespan = SortIntoSteps(samples, options, *bins);
     const int64_t used = CeilDiv(static_cast<int64_t>(bins->size()), ranks);
-    const double bar = used > best_steps ? best_makespan * (1 - options.worth_a_step) : best_makespan;
-    if (used < best_steps ? makespan <= best_makespan * (1 + options.worth_a_step) : makespan < bar) {
+    const double bar =
+        used > best_steps ? best_makespan * (1 - options.worth_a_step) : best_makespan;
+    if (used < best_steps ? makespan <= best_makespan * (1 + options.worth_a_step)
+                          : makespan < bar) {
       best = *std::move(bins);
       best_makespan = makespan;
       best_steps = used;
@@ -309,7 +341,8 @@ std::vector<Bin> BalanceInLockstep(absl::Span<const Sample> samples, const std::
   return best;
 }
 
-double LowerBound(absl::Span<const Sample> samples, const std::vector<int64_t>& members, const PlanOptions& options) {
+double LowerBound(absl::Span<const Sample> samples, const std::vector<int64_t>& members,
+                  const PlanOptions& options) {
   double total = 0;
   std::vector<double> alone;  // costs of samples that share a bin with none of their like
   std::vector<int64_t> by_density = members;
@@ -320,9 +353,11 @@ double LowerBound(absl::Span<const Sample> samples, const std::vector<int64_t>& 
   }
   std::sort(alone.begin(), alone.end(), std::greater<>());
   const auto density = [&](int64_t i) {
-    return samples[static_cast<size_t>(i)].cost / static_cast<double>(samples[static_cast<size_t>(i)].tokens);
+    return samples[static_cast<size_t>(i)].cost /
+           static_cast<double>(samples[static_cast<size_t>(i)].tokens);
   };
-  std::sort(by_density.begin(), by_density.end(), [&](int64_t a, int64_t b) { return density(a) > density(b); });
+  std::sort(by_density.begin(), by_density.end(),
+            [&](int64_t a, int64_t b) { return density(a) > density(b); });
 
   // The dearest sample bounds the first level even where it could share.
   double levels = 0;
@@ -335,7 +370,8 @@ double LowerBound(absl::Span<const Sample> samples, const std::vector<int64_t>& 
   for (size_t k = 1; next < by_density.size(); ++k) {
     double room = ranks * static_cast<double>(options.seq_len);
     while (room > 0 && next < by_density.size()) {
-      const double left = static_cast<double>(samples[static_cast<size_t>(by_density[next])].tokens) - taken_tokens;
+      const double left =
+          static_cast<double>(samples[static_cast<size_t>(by_density[next])].tokens) - taken_tokens;
       const double take = std::min(left, room);
       held += take * density(by_density[next]);
       room -= take;
@@ -353,7 +389,8 @@ double LowerBound(absl::Span<const Sample> samples, const std::vector<int64_t>& 
   return std::max(bound, levels);
 }
 
-// --- The plan ---------------------------------------------------------------------------------------
+// --- The plan
+// ---------------------------------------------------------------------------------------
 
 // The bins of one kind become whole steps at the end of the plan.
 class PlanBuilder {
@@ -369,7 +406,8 @@ class PlanBuilder {
     const Bin padding = round_robin ? bins[0] : ShortestCopy(members);
     for (size_t begin = 0; begin < bins.size(); begin += ranks) {
       std::vector<const Bin*> step;
-      for (size_t i = begin; i < begin + ranks; ++i) step.push_back(i < bins.size() ? &bins[i] : &padding);
+      for (size_t i = begin; i < begin + ranks; ++i)
+        step.push_back(i < bins.size() ? &bins[i] : &padding);
       AppendStep(kind, step, padding);
     }
     if (!options_.micro_batch_cost) plan_.lower_bound += LowerBound(samples_, members, options_);
@@ -387,7 +425,9 @@ class PlanBuilder {
     for (const int64_t i : members) {
       const Sample& a = samples_[static_cast<size_t>(i)];
       const Sample& b = samples_[static_cast<size_t>(shortest)];
-      if (std::make_pair(a.least_cost, a.least_tokens) < std::make_pair(b.least_cost, b.least_tokens)) shortest = i;
+      if (std::make_pair(a.least_cost, a.least_tokens) <
+          std::make_pair(b.least_cost, b.least_tokens))
+        shortest = i;
     }
     Bin bin;
     bin.samples = {shortest};
@@ -396,13 +436,14 @@ class PlanBuilder {
     return bin;
   }
 
-  // Which rank takes which bin of a step leaves the makespan alone: the dearest goes to the rank with the
-  // least so far, so that totals even out too. Round robin keeps the order.
+  // Which rank takes which bin of a step leaves the makespan alone: the dearest goes to the rank
+  // with the least so far, so that totals even out too. Round robin keeps the order.
   void AppendStep(int kind, const std::vector<const Bin*>& step, const Bin& padding) {
     std::vector<size_t> rank_of(step.size());
     std::iota(rank_of.begin(), rank_of.end(), size_t{0});
     if (options_.balance == Balance::kLockstep) {
-      std::stable_sort(rank_of.begin(), rank_of.end(), [&](size_t a, size_t b) { return load_[a] < load_[b]; });
+      std::stable_sort(rank_of.begin(), rank_of.end(),
+                       [&](size_t a, size_t b) { return load_[a] < load_[b]; });
     }
     const size_t first = plan_.micro_batches.size();
     plan_.micro_batches.resize(first + step.size());
@@ -431,18 +472,26 @@ class PlanBuilder {
 };
 
 absl::Status Check(absl::Span<const Sample> samples, const PlanOptions& options) {
-  if (options.ranks < 1) return absl::InvalidArgumentError(absl::StrCat("batching: ranks must be at least 1, not ", options.ranks));
-  if (options.seq_len < 1) return absl::InvalidArgumentError(absl::StrCat("batching: seq_len must be at least 1, not ", options.seq_len));
+  if (options.ranks < 1)
+    return absl::InvalidArgumentError(
+        absl::StrCat("batching: ranks must be at least 1, not ", options.ranks));
+  if (options.seq_len < 1)
+    return absl::InvalidArgumentError(
+        absl::StrCat("batching: seq_len must be at least 1, not ", options.seq_len));
   for (size_t i = 0; i < samples.size(); ++i) {
     const Sample& s = samples[i];
     if (s.tokens < 1 || s.tokens > options.seq_len) {
-      return absl::InvalidArgumentError(absl::StrCat("batching: sample ", i, " has ", s.tokens,
-                                                     " tokens; a sample has from 1 to seq_len = ", options.seq_len));
+      return absl::InvalidArgumentError(
+          absl::StrCat("batching: sample ", i, " has ", s.tokens,
+                       " tokens; a sample has from 1 to seq_len = ", options.seq_len));
     }
     if (!(s.cost >= 0) || std::isinf(s.cost)) {
-      return absl::InvalidArgumentError(absl::StrCat("batching: sample ", i, " costs ", s.cost, "; a cost is a finite number from 0 on"));
+      return absl::InvalidArgumentError(absl::StrCat("batching: sample ", i, " costs ", s.cost,
+                                                     "; a cost is a finite number from 0 on"));
     }
-    if (s.kind < 0) return absl::InvalidArgumentError(absl::StrCat("batching: sample ", i, " is of kind ", s.kind, "; kinds count from 0"));
+    if (s.kind < 0)
+      return absl::InvalidArgumentError(
+          absl::StrCat("batching: sample ", i, " is of kind ", s.kind, "; kinds count from 0"));
   }
   return absl::OkStatus();
 }
@@ -453,7 +502,8 @@ absl::StatusOr<Plan> MakePlan(absl::Span<const Sample> samples, const PlanOption
   const absl::Status status = Check(samples, options);
   if (!status.ok()) return status;
   std::map<int, std::vector<int64_t>> kinds;
-  for (size_t i = 0; i < samples.size(); ++i) kinds[samples[i].kind].push_back(static_cast<int64_t>(i));
+  for (size_t i = 0; i < samples.size(); ++i)
+    kinds[samples[i].kind].push_back(static_cast<int64_t>(i));
   PlanBuilder builder(samples, options);
   for (const auto& [kind, members] : kinds) {
     std::vector<Bin> bins;

@@ -6,8 +6,8 @@
 // ranks must hold the same kind of micro-batch at every micro-step, and equally many of them.
 //
 // In lockstep a micro-step lasts as long as its dearest rank. The plan therefore makes the
-// micro-batches of one step alike in cost: it minimises the makespan, the sum over micro-steps of the
-// dearest rank's cost.
+// micro-batches of one step alike in cost: it minimises the makespan, the sum over micro-steps of
+// the dearest rank's cost.
 //
 //   std::vector<Sample> samples = {{.tokens = 100, .cost = 100}, {.tokens = 90, .cost = 90},
 //                                  {.tokens = 80, .cost = 80},   {.tokens = 70, .cost = 70}};
@@ -58,8 +58,9 @@ struct PlanOptions {
   // kLockstep may spread samples over more micro-steps than packing needs where that lowers the
   // makespan by more than this share. 0 spreads for any gain; 1 never: fewest micro-steps first.
   double worth_a_step = 0.005;
-  // What a micro-batch of these samples costs, where that is not the sum of their costs. Bins are still
-  // filled by that sum; steps are then formed, and reported, by this. Plan::lower_bound is then 0.
+  // What a micro-batch of these samples costs, where that is not the sum of their costs. Bins are
+  // still filled by that sum; steps are then formed, and reported, by this. Plan::lower_bound is
+  // then 0.
   std::function<double(absl::Span<const int64_t> samples)> micro_batch_cost = nullptr;
 };
 
@@ -79,24 +80,26 @@ struct Plan {
   std::vector<MicroBatch> micro_batches;  // at micro_step * ranks + rank
   std::vector<int64_t> samples;           // indices of samples, micro-batch after micro-batch
 
-  int64_t tokens = 0;                 // of the samples, without copies
+  int64_t tokens = 0;  // of the samples, without copies
   int64_t padding_micro_batches = 0;
-  double makespan = 0;                // sum over micro-steps of the dearest rank's cost
-  double ideal = 0;        // cost of the samples / ranks: every rank busy all the time, with no copies
+  double makespan = 0;  // sum over micro-steps of the dearest rank's cost
+  double ideal = 0;     // cost of the samples / ranks: every rank busy all the time, with no copies
   double lower_bound = 0;  // no plan has a makespan below this: long samples may forbid the ideal
 
   const MicroBatch& at(int rank, int64_t micro_step) const {
     return micro_batches[static_cast<size_t>(micro_step * ranks + rank)];
   }
   absl::Span<const int64_t> samples_of(const MicroBatch& micro_batch) const {
-    return absl::MakeConstSpan(samples).subspan(static_cast<size_t>(micro_batch.begin),
-                                                static_cast<size_t>(micro_batch.end - micro_batch.begin));
+    return absl::MakeConstSpan(samples).subspan(
+        static_cast<size_t>(micro_batch.begin),
+        static_cast<size_t>(micro_batch.end - micro_batch.begin));
   }
 };
 
-// Every sample is in exactly one micro-batch that is no padding; every rank has `micro_steps` of them;
-// at one micro-step all ranks have one kind; no micro-batch exceeds seq_len tokens. No samples give a
-// plan of no steps. InvalidArgument names the sample, or the option, that is out of range.
+// Every sample is in exactly one micro-batch that is no padding; every rank has `micro_steps` of
+// them; at one micro-step all ranks have one kind; no micro-batch exceeds seq_len tokens. No
+// samples give a plan of no steps. InvalidArgument names the sample, or the option, that is out of
+// range.
 //
 // Cost: O(n log n) for n samples.
 absl::StatusOr<Plan> MakePlan(absl::Span<const Sample> samples, const PlanOptions& options);

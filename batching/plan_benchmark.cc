@@ -1,10 +1,12 @@
 // bazel run -c opt //batching:plan_benchmark
 //
-// How long a plan takes, and how near its makespan comes to the ideal (total cost / ranks: every rank busy all
-// the time). Samples: lognormal(6.5, 1.0) tokens, at most 8,192; cost: the forward pass of an 8B decoder.
-// RoundRobin is what kinds alone give: first-fit-decreasing packing, dealt out in order.
+// How long a plan takes, and how near its makespan comes to the ideal (total cost / ranks: every
+// rank busy all the time). Samples: lognormal(6.5, 1.0) tokens, at most 8,192; cost: the forward
+// pass of an 8B decoder. RoundRobin is what kinds alone give: first-fit-decreasing packing, dealt
+// out in order.
 //
-//   plan_benchmark --lengths=FILE --ranks=N    plans the lengths in FILE once: plan_benchmark_peer.py's other half
+//   plan_benchmark --lengths=FILE --ranks=N    plans the lengths in FILE once:
+//   plan_benchmark_peer.py's other half
 
 #include <algorithm>
 #include <chrono>
@@ -44,7 +46,8 @@ std::vector<Sample> SamplesOf(const std::vector<int64_t>& lengths) {
   const SequenceCost cost = CostOf8B();
   std::vector<Sample> samples;
   for (const int64_t length : lengths) {
-    samples.push_back({.tokens = length, .cost = CostOf(cost, length), .least_cost = CostOf(cost, 1)});
+    samples.push_back(
+        {.tokens = length, .cost = CostOf(cost, length), .least_cost = CostOf(cost, 1)});
   }
   return samples;
 }
@@ -53,13 +56,15 @@ std::vector<int64_t> DrawLengths(int64_t count) {
   std::mt19937 random(1);
   std::lognormal_distribution<double> tokens(6.5, 1.0);
   std::vector<int64_t> lengths(static_cast<size_t>(count));
-  for (int64_t& length : lengths) length = std::clamp<int64_t>(static_cast<int64_t>(tokens(random)), 1, kSeqLen);
+  for (int64_t& length : lengths)
+    length = std::clamp<int64_t>(static_cast<int64_t>(tokens(random)), 1, kSeqLen);
   return lengths;
 }
 
 void MakePlans(benchmark::State& state, Balance balance) {
   const std::vector<Sample> samples = SamplesOf(DrawLengths(state.range(0)));
-  const PlanOptions options = {.seq_len = kSeqLen, .ranks = static_cast<int>(state.range(1)), .balance = balance};
+  const PlanOptions options = {
+      .seq_len = kSeqLen, .ranks = static_cast<int>(state.range(1)), .balance = balance};
   absl::StatusOr<Plan> plan;
   for (auto _ : state) {
     plan = MakePlan(samples, options);
@@ -77,7 +82,11 @@ void Lockstep(benchmark::State& state) { MakePlans(state, Balance::kLockstep); }
 void RoundRobin(benchmark::State& state) { MakePlans(state, Balance::kRoundRobin); }
 
 void Sizes(benchmark::internal::Benchmark* benchmark) {
-  benchmark->Args({512, 8})->Args({2048, 8})->Args({2048, 64})->Args({32768, 64})->Args({1000000, 1024});
+  benchmark->Args({512, 8})
+      ->Args({2048, 8})
+      ->Args({2048, 64})
+      ->Args({32768, 64})
+      ->Args({1000000, 1024});
   benchmark->Unit(benchmark::kMillisecond)->MeasureProcessCPUTime()->ArgNames({"samples", "ranks"});
 }
 BENCHMARK(Lockstep)->Apply(Sizes);
@@ -85,7 +94,8 @@ BENCHMARK(RoundRobin)->Apply(Sizes);
 
 int PlanFile(const std::string& path, int ranks) {
   std::ifstream file(path);
-  const std::vector<int64_t> lengths{std::istream_iterator<int64_t>(file), std::istream_iterator<int64_t>()};
+  const std::vector<int64_t> lengths{std::istream_iterator<int64_t>(file),
+                                     std::istream_iterator<int64_t>()};
   const std::vector<Sample> samples = SamplesOf(lengths);
   const auto start = std::chrono::steady_clock::now();
   const absl::StatusOr<Plan> plan = MakePlan(samples, {.seq_len = kSeqLen, .ranks = ranks});
@@ -94,7 +104,8 @@ int PlanFile(const std::string& path, int ranks) {
     std::fprintf(stderr, "%s\n", std::string(plan.status().message()).c_str());
     return 1;
   }
-  std::printf("%.6f %.6f %d\n", seconds.count(), plan->makespan / plan->ideal, static_cast<int>(plan->micro_steps));
+  std::printf("%.6f %.6f %d\n", seconds.count(), plan->makespan / plan->ideal,
+              static_cast<int>(plan->micro_steps));
   return 0;
 }
 

@@ -23,7 +23,8 @@ using ::testing::IsEmpty;
 std::vector<Sample> OfLengths(const std::vector<int64_t>& lengths, int kind = 0) {
   std::vector<Sample> samples;
   for (const int64_t length : lengths) {
-    samples.push_back({.tokens = length, .cost = static_cast<double>(length), .kind = kind, .least_cost = 1});
+    samples.push_back(
+        {.tokens = length, .cost = static_cast<double>(length), .kind = kind, .least_cost = 1});
   }
   return samples;
 }
@@ -42,7 +43,8 @@ std::vector<int64_t> SamplesAt(const Plan& plan, int rank, int64_t micro_step) {
 int64_t TokensOfRank(const Plan& plan, const std::vector<Sample>& samples, int rank) {
   int64_t tokens = 0;
   for (int64_t step = 0; step < plan.micro_steps; ++step) {
-    for (const int64_t i : plan.samples_of(plan.at(rank, step))) tokens += samples[static_cast<size_t>(i)].tokens;
+    for (const int64_t i : plan.samples_of(plan.at(rank, step)))
+      tokens += samples[static_cast<size_t>(i)].tokens;
   }
   return tokens;
 }
@@ -78,7 +80,8 @@ void ExpectSound(const Plan& plan, const std::vector<Sample>& samples, const Pla
       any_real |= !micro_batch.padding;
       padding += micro_batch.padding ? 1 : 0;
       any_padding |= micro_batch.padding;
-      if (!micro_batch.padding) most_samples = std::max(most_samples, micro_batch.end - micro_batch.begin);
+      if (!micro_batch.padding)
+        most_samples = std::max(most_samples, micro_batch.end - micro_batch.begin);
     }
     EXPECT_TRUE(any_real) << "no step is padding alone";
     if (options.balance == Balance::kLockstep && any_padding) {
@@ -94,8 +97,10 @@ void ExpectSound(const Plan& plan, const std::vector<Sample>& samples, const Pla
 }
 
 TEST(PlanTest, HeaderExample) {
-  const std::vector<Sample> samples = {
-      {.tokens = 100, .cost = 100}, {.tokens = 90, .cost = 90}, {.tokens = 80, .cost = 80}, {.tokens = 70, .cost = 70}};
+  const std::vector<Sample> samples = {{.tokens = 100, .cost = 100},
+                                       {.tokens = 90, .cost = 90},
+                                       {.tokens = 80, .cost = 80},
+                                       {.tokens = 70, .cost = 70}};
 
   const Plan plan = Make(samples, {.seq_len = 100, .ranks = 2});
 
@@ -123,7 +128,8 @@ TEST(PlanTest, EveryRankHasTheSameCount) {
   for (const Balance balance : {Balance::kLockstep, Balance::kRoundRobin}) {
     for (const auto& c : kCases) {
       // Each sample fills a micro-batch.
-      const std::vector<Sample> samples = OfLengths(std::vector<int64_t>(static_cast<size_t>(c.samples), 100));
+      const std::vector<Sample> samples =
+          OfLengths(std::vector<int64_t>(static_cast<size_t>(c.samples), 100));
       const PlanOptions options = {.seq_len = 100, .ranks = c.ranks, .balance = balance};
 
       const Plan plan = Make(samples, options);
@@ -176,7 +182,8 @@ TEST(PlanTest, PaddingIsTheCheapestShortenedSample) {
   const Plan plan = Make(samples, {.seq_len = 100, .ranks = 2});
 
   ASSERT_EQ(plan.padding_micro_batches, 1);
-  const auto padding = std::find_if(plan.micro_batches.begin(), plan.micro_batches.end(), [](const MicroBatch& m) { return m.padding; });
+  const auto padding = std::find_if(plan.micro_batches.begin(), plan.micro_batches.end(),
+                                    [](const MicroBatch& m) { return m.padding; });
   EXPECT_THAT(plan.samples_of(*padding), ElementsAre(1));
   EXPECT_EQ(padding->cost, 2);
 }
@@ -194,7 +201,8 @@ TEST(PlanTest, RoundRobinDealsMicroBatchesInTheirOrder) {
   EXPECT_THAT(SamplesAt(plan, 1, 1), ElementsAre(3));
   EXPECT_THAT(SamplesAt(plan, 0, 2), ElementsAre(4));
   EXPECT_TRUE(plan.at(1, 2).padding);
-  EXPECT_THAT(SamplesAt(plan, 1, 2), ElementsAre(0)) << "a copy of the first micro-batch of the kind";
+  EXPECT_THAT(SamplesAt(plan, 1, 2), ElementsAre(0))
+      << "a copy of the first micro-batch of the kind";
 }
 
 TEST(PlanTest, RoundRobinPacksFirstFitDecreasing) {
@@ -219,10 +227,13 @@ TEST(PlanTest, OneLongSampleDoesNotIdleTheOtherRanks) {
 }
 
 TEST(PlanTest, MicroBatchCostFormsTheSteps) {
-  // Every micro-batch costs 100 more than its tokens: fewer of them is better, and the report says so.
+  // Every micro-batch costs 100 more than its tokens: fewer of them is better, and the report says
+  // so.
   const std::vector<Sample> samples = OfLengths({5, 5, 5, 5});
   PlanOptions options = {.seq_len = 10, .ranks = 1};
-  options.micro_batch_cost = [](absl::Span<const int64_t> members) { return 100 + 5.0 * static_cast<double>(members.size()); };
+  options.micro_batch_cost = [](absl::Span<const int64_t> members) {
+    return 100 + 5.0 * static_cast<double>(members.size());
+  };
 
   const Plan plan = Make(samples, options);
 
@@ -237,13 +248,17 @@ TEST(PlanTest, ErrorsNameWhatIsWrong) {
     PlanOptions options;
     const char* message;
   } kCases[] = {
-      {OfLengths({1, 11}), {.seq_len = 10, .ranks = 1}, "sample 1 has 11 tokens; a sample has from 1 to seq_len = 10"},
+      {OfLengths({1, 11}),
+       {.seq_len = 10, .ranks = 1},
+       "sample 1 has 11 tokens; a sample has from 1 to seq_len = 10"},
       {OfLengths({0}), {.seq_len = 10, .ranks = 1}, "sample 0 has 0 tokens"},
       {OfLengths({1}), {.seq_len = 10, .ranks = 0}, "ranks must be at least 1, not 0"},
       {OfLengths({1}), {.seq_len = 0, .ranks = 1}, "seq_len must be at least 1, not 0"},
       {{{.tokens = 1, .cost = std::nan("")}}, {.seq_len = 10, .ranks = 1}, "sample 0 costs nan"},
       {{{.tokens = 1, .cost = -1}}, {.seq_len = 10, .ranks = 1}, "sample 0 costs -1"},
-      {{{.tokens = 1, .cost = 1, .kind = -2}}, {.seq_len = 10, .ranks = 1}, "sample 0 is of kind -2"},
+      {{{.tokens = 1, .cost = 1, .kind = -2}},
+       {.seq_len = 10, .ranks = 1},
+       "sample 0 is of kind -2"},
   };
   for (const auto& c : kCases) {
     const absl::StatusOr<Plan> plan = MakePlan(c.samples, c.options);
@@ -262,7 +277,8 @@ double BestOfAllPlans(const std::vector<Sample>& samples, const PlanOptions& opt
       std::vector<double> sorted = costs;
       std::sort(sorted.begin(), sorted.end(), std::greater<>());
       double makespan = 0;
-      for (size_t s = 0; s < sorted.size(); s += static_cast<size_t>(options.ranks)) makespan += sorted[s];
+      for (size_t s = 0; s < sorted.size(); s += static_cast<size_t>(options.ranks))
+        makespan += sorted[s];
       best = std::min(best, makespan);
       return;
     }
@@ -298,7 +314,8 @@ TEST(PlanTest, IsNearTheBestOfAllPlans) {
     std::vector<int64_t> lengths(1 + random() % 8);
     for (int64_t& length : lengths) length = 1 + static_cast<int64_t>(random() % 10);
     const std::vector<Sample> samples = OfLengths(lengths);
-    const PlanOptions options = {.seq_len = 10, .ranks = 1 + static_cast<int>(random() % 3), .worth_a_step = 0};
+    const PlanOptions options = {
+        .seq_len = 10, .ranks = 1 + static_cast<int>(random() % 3), .worth_a_step = 0};
 
     const Plan plan = Make(samples, options);
 
@@ -329,10 +346,11 @@ TEST(PlanTest, IsSoundOnTenThousandRandomCases) {
       sample.kind = static_cast<int>(random() % static_cast<unsigned>(num_kinds));
       sample.least_tokens = 1;
     }
-    const PlanOptions options = {.seq_len = seq_len,
-                                 .ranks = 1 + static_cast<int>(random() % 9),
-                                 .balance = random() % 2 == 0 ? Balance::kLockstep : Balance::kRoundRobin,
-                                 .worth_a_step = random() % 2 == 0 ? 0.0 : 0.005};
+    const PlanOptions options = {
+        .seq_len = seq_len,
+        .ranks = 1 + static_cast<int>(random() % 9),
+        .balance = random() % 2 == 0 ? Balance::kLockstep : Balance::kRoundRobin,
+        .worth_a_step = random() % 2 == 0 ? 0.0 : 0.005};
 
     ExpectSound(Make(samples, options), samples, options);
 
@@ -348,7 +366,8 @@ TEST(PlanTest, NeedsNoMoreMicroStepsThanFirstFitWhereTheyAreWorthNothing) {
     const std::vector<Sample> samples = OfLengths(lengths);
 
     const Plan lockstep = Make(samples, {.seq_len = 100, .ranks = 4, .worth_a_step = 1});
-    const Plan first_fit = Make(samples, {.seq_len = 100, .ranks = 4, .balance = Balance::kRoundRobin});
+    const Plan first_fit =
+        Make(samples, {.seq_len = 100, .ranks = 4, .balance = Balance::kRoundRobin});
 
     EXPECT_LE(lockstep.micro_steps, first_fit.micro_steps);
   }

@@ -15,14 +15,19 @@ namespace lockstep::batching {
 namespace {
 
 void CheckOptions(const PrepareOptions& options) {
-  TORCH_CHECK_VALUE(options.seq_len >= 1, "batching: seq_len must be at least 1, not ", options.seq_len);
+  TORCH_CHECK_VALUE(options.seq_len >= 1, "batching: seq_len must be at least 1, not ",
+                    options.seq_len);
   TORCH_CHECK_VALUE(options.ranks >= 1, "batching: ranks must be at least 1, not ", options.ranks);
-  TORCH_CHECK_VALUE(options.only_rank < options.ranks, "batching: rank ", options.only_rank, " is not one of ", options.ranks, " ranks");
-  TORCH_CHECK_VALUE(options.pad_to_multiple_of >= 1 && options.seq_len % options.pad_to_multiple_of == 0,
-                    "batching: pad_to_multiple_of (", options.pad_to_multiple_of, ") must divide seq_len (", options.seq_len, ")");
+  TORCH_CHECK_VALUE(options.only_rank < options.ranks, "batching: rank ", options.only_rank,
+                    " is not one of ", options.ranks, " ranks");
+  TORCH_CHECK_VALUE(
+      options.pad_to_multiple_of >= 1 && options.seq_len % options.pad_to_multiple_of == 0,
+      "batching: pad_to_multiple_of (", options.pad_to_multiple_of, ") must divide seq_len (",
+      options.seq_len, ")");
 }
 
-// --- Packing ----------------------------------------------------------------------------------------
+// --- Packing
+// ----------------------------------------------------------------------------------------
 
 // Row after row of one output tensor.
 class Packer {
@@ -52,9 +57,11 @@ struct Stream {
 };
 
 // The dtype of a stream is that of the samples which have it.
-std::map<std::string, Stream> FindStreams(const std::vector<TensorSample>& samples, const PrepareOptions& options) {
+std::map<std::string, Stream> FindStreams(const std::vector<TensorSample>& samples,
+                                          const PrepareOptions& options) {
   std::map<std::string, Stream> streams;
-  for (const auto& [name, fill] : options.streams) streams[name] = {fill, fill.isBoolean() ? at::kBool : at::kFloat};
+  for (const auto& [name, fill] : options.streams)
+    streams[name] = {fill, fill.isBoolean() ? at::kBool : at::kFloat};
   std::map<std::string, size_t> first;
   for (size_t i = 0; i < samples.size(); ++i) {
     for (const auto& [name, tensor] : samples[i].streams) {
@@ -63,9 +70,11 @@ std::map<std::string, Stream> FindStreams(const std::vector<TensorSample>& sampl
         Stream& stream = streams[name];
         stream.dtype = tensor.scalar_type();
       }
-      TORCH_CHECK_VALUE(streams[name].dtype == tensor.scalar_type(), "batching: ", name, " is ", tensor.scalar_type(), " in sample ",
-                        options.first_number + static_cast<int64_t>(i), " and ", streams[name].dtype, " in sample ",
-                        options.first_number + static_cast<int64_t>(it->second), "; it must be of one dtype");
+      TORCH_CHECK_VALUE(
+          streams[name].dtype == tensor.scalar_type(), "batching: ", name, " is ",
+          tensor.scalar_type(), " in sample ", options.first_number + static_cast<int64_t>(i),
+          " and ", streams[name].dtype, " in sample ",
+          options.first_number + static_cast<int64_t>(it->second), "; it must be of one dtype");
     }
   }
   return streams;
@@ -98,8 +107,8 @@ class MicroBatchBuilder {
   }
 
  private:
-  void PackTokens(const std::vector<const Item*>& items, const std::vector<const Extent*>& extents, int64_t num_padding,
-                  int64_t length, TensorMicroBatch& batch) const {
+  void PackTokens(const std::vector<const Item*>& items, const std::vector<const Extent*>& extents,
+                  int64_t num_padding, int64_t length, TensorMicroBatch& batch) const {
     Packer input_ids(length, at::kLong);
     Packer loss_mask(length, at::kBool);
     Packer position_ids(length, at::kLong);
@@ -134,10 +143,12 @@ class MicroBatchBuilder {
     batch.cu_seqlens = at::empty({static_cast<int64_t>(batch.seq_lens.size()) + 1}, at::kInt);
     int32_t* sums = batch.cu_seqlens.mutable_data_ptr<int32_t>();
     sums[0] = 0;
-    for (size_t i = 0; i < batch.seq_lens.size(); ++i) sums[i + 1] = sums[i] + static_cast<int32_t>(batch.seq_lens[i]);
+    for (size_t i = 0; i < batch.seq_lens.size(); ++i)
+      sums[i + 1] = sums[i] + static_cast<int32_t>(batch.seq_lens[i]);
   }
 
-  static void PackTensors(const std::vector<const Item*>& items, const std::vector<const Extent*>& extents, TensorMicroBatch& batch) {
+  static void PackTensors(const std::vector<const Item*>& items,
+                          const std::vector<const Extent*>& extents, TensorMicroBatch& batch) {
     std::map<std::string, std::vector<at::Tensor>> parts;
     for (size_t i = 0; i < items.size(); ++i) {
       for (const auto& [name, rows] : extents[i]->rows) {
@@ -159,21 +170,27 @@ void CheckCompatible(const std::vector<TensorSample>& samples, int64_t first_num
     for (const auto& [name, tensor] : samples[i].tensors) {
       const size_t j = fields.emplace(name, i).first->second;
       const at::Tensor& other = samples[j].tensors.at(name);
-      TORCH_CHECK_VALUE(tensor.scalar_type() == other.scalar_type() && tensor.sizes().slice(1) == other.sizes().slice(1) &&
-                            tensor.device() == other.device(),
-                        "batching: ", name, " is ", tensor.scalar_type(), " ", tensor.sizes(), " on ", tensor.device(), " in sample ",
-                        first_number + static_cast<int64_t>(i), " and ", other.scalar_type(), " ", other.sizes(), " on ",
-                        other.device(), " in sample ", first_number + static_cast<int64_t>(j),
-                        ": tensors of one kind are concatenated on dimension 0, and must agree in all else");
+      TORCH_CHECK_VALUE(
+          tensor.scalar_type() == other.scalar_type() &&
+              tensor.sizes().slice(1) == other.sizes().slice(1) &&
+              tensor.device() == other.device(),
+          "batching: ", name, " is ", tensor.scalar_type(), " ", tensor.sizes(), " on ",
+          tensor.device(), " in sample ", first_number + static_cast<int64_t>(i), " and ",
+          other.scalar_type(), " ", other.sizes(), " on ", other.device(), " in sample ",
+          first_number + static_cast<int64_t>(j),
+          ": tensors of one kind are concatenated on dimension 0, and must agree in all else");
     }
   }
 }
 
-// --- Planning ---------------------------------------------------------------------------------------
+// --- Planning
+// ---------------------------------------------------------------------------------------
 
-double CostOfExtent(const PrepareOptions& options, const Extent& extent, const std::vector<int64_t>& patches, size_t num_images) {
+double CostOfExtent(const PrepareOptions& options, const Extent& extent,
+                    const std::vector<int64_t>& patches, size_t num_images) {
   double cost = options.sequence_cost(extent.tokens);
-  for (size_t i = 0; i < std::min(num_images, patches.size()); ++i) cost += CostOf(options.image_cost, patches[i]);
+  for (size_t i = 0; i < std::min(num_images, patches.size()); ++i)
+    cost += CostOf(options.image_cost, patches[i]);
   return cost;
 }
 
@@ -189,7 +206,8 @@ Plan PlanItems(const std::vector<Item>& items, const PrepareOptions& options) {
     sample.cost = CostOfExtent(options, item.kept, item.patches, item.patches.size());
     sample.kind = kinds.at(item.kind);
     sample.least_tokens = item.least.tokens;
-    sample.least_cost = CostOfExtent(options, item.least, item.patches, item.least.rows == item.kept.rows ? item.patches.size() : 1);
+    sample.least_cost = CostOfExtent(options, item.least, item.patches,
+                                     item.least.rows == item.kept.rows ? item.patches.size() : 1);
     samples.push_back(sample);
   }
   PlanOptions plan_options;
@@ -210,10 +228,12 @@ Plan PlanItems(const std::vector<Item>& items, const PrepareOptions& options) {
   return *plan;
 }
 
-// --- The result -------------------------------------------------------------------------------------
+// --- The result
+// -------------------------------------------------------------------------------------
 
 // Items of the samples of which something is left after the cut.
-std::vector<Item> MakeItems(const std::vector<TensorSample>& samples, const PrepareOptions& options, Report& report) {
+std::vector<Item> MakeItems(const std::vector<TensorSample>& samples, const PrepareOptions& options,
+                            Report& report) {
   std::vector<Item> items;
   for (size_t i = 0; i < samples.size(); ++i) {
     Item item = MakeItem(samples[i], options.first_number + static_cast<int64_t>(i), options);
@@ -251,8 +271,9 @@ void CountSample(const Item& item, Report& report) {
 }
 
 // One rank's micro-batch of a step that takes place.
-void AppendMicroBatch(const Plan& plan, const MicroBatch& planned, int rank, const std::vector<Item>& items,
-                      const PrepareOptions& options, const MicroBatchBuilder& builder, Prepared& prepared) {
+void AppendMicroBatch(const Plan& plan, const MicroBatch& planned, int rank,
+                      const std::vector<Item>& items, const PrepareOptions& options,
+                      const MicroBatchBuilder& builder, Prepared& prepared) {
   const bool shorten = planned.padding && options.balance == Balance::kLockstep;
   std::vector<const Item*> members;
   std::vector<int64_t> indices;
@@ -295,7 +316,8 @@ Prepared Prepare(const std::vector<TensorSample>& samples, const PrepareOptions&
       const MicroBatch& planned = plan.at(rank, step);
       if (is_held) {
         if (planned.padding) continue;
-        for (const int64_t i : plan.samples_of(planned)) prepared.held.push_back(items[static_cast<size_t>(i)].index);
+        for (const int64_t i : plan.samples_of(planned))
+          prepared.held.push_back(items[static_cast<size_t>(i)].index);
         continue;
       }
       AppendMicroBatch(plan, planned, rank, items, options, builder, prepared);

@@ -6,9 +6,9 @@
 //   Prepared prepared = Prepare(samples, options);
 //   const TensorMicroBatch& mine = prepared.batches[rank][micro_step];
 //
-// Samples are cut to seq_len (never inside an image), planned (plan.h), and packed: per-token values one
-// sample after the other, with position ids that start anew at each; other tensors concatenated on
-// dimension 0.
+// Samples are cut to seq_len (never inside an image), planned (plan.h), and packed: per-token
+// values one sample after the other, with position ids that start anew at each; other tensors
+// concatenated on dimension 0.
 //
 // Ranks that prepare the same samples in the same order get the same plan, with no communication.
 // Not thread-safe against changes of the samples while it runs; otherwise thread-safe.
@@ -31,49 +31,55 @@ namespace lockstep::batching {
 
 // n is the number of tokens. All tensors on the CPU.
 struct TensorSample {
-  at::Tensor input_ids;     // int64 [n]
-  at::Tensor loss_mask;     // bool [n]
-  at::Tensor position_ids;  // int64 [n]; undefined: 0 to n - 1
+  at::Tensor input_ids;                       // int64 [n]
+  at::Tensor loss_mask;                       // bool [n]
+  at::Tensor position_ids;                    // int64 [n]; undefined: 0 to n - 1
   std::map<std::string, at::Tensor> streams;  // [n] each: further per-token values
-  std::map<std::string, at::Tensor> tensors;  // concatenated on dimension 0: pixel_values, image_grid_thw, ...
-  std::string kind;         // empty: "image" where there are pixel_values, else "text"
-  // Rather than in a micro-step that needs padding, this sample is left for a later call (Prepared::held),
-  // where all others of that micro-step may wait too.
+  std::map<std::string, at::Tensor>
+      tensors;       // concatenated on dimension 0: pixel_values, image_grid_thw, ...
+  std::string kind;  // empty: "image" where there are pixel_values, else "text"
+  // Rather than in a micro-step that needs padding, this sample is left for a later call
+  // (Prepared::held), where all others of that micro-step may wait too.
   bool may_wait = false;
 };
 
 struct PrepareOptions {
   int64_t seq_len = 0;
   int ranks = 1;
-  int only_rank = -1;  // -1: make every rank's micro-batches; else this rank's alone (the others' lists stay empty)
+  int only_rank = -1;  // -1: make every rank's micro-batches; else this rank's alone (the others'
+                       // lists stay empty)
   int64_t pad_to_multiple_of = 1;  // tokens, of each micro-batch; must divide seq_len
   int64_t pad_token_id = 0;
   Balance balance = Balance::kLockstep;
   double worth_a_step = 0.005;
 
   // Cost of one sample: of a sequence, and of each of its images by patches.
-  std::function<double(int64_t tokens)> sequence_cost = [](int64_t tokens) { return static_cast<double>(tokens); };
+  std::function<double(int64_t tokens)> sequence_cost = [](int64_t tokens) {
+    return static_cast<double>(tokens);
+  };
   SequenceCost image_cost;
   // Where a micro-batch costs something else than the sum over its sequences.
   std::function<double(const std::vector<int64_t>& seq_lens)> micro_batch_cost;
 
   // Every stream, and what padding tokens and samples without it get.
   std::map<std::string, c10::Scalar> streams;
-  int64_t first_number = 0;  // what messages call the first sample: 1 where the caller counts from 1
+  int64_t first_number =
+      0;  // what messages call the first sample: 1 where the caller counts from 1
   // The stream of modality ids, 1 for an image's placeholder. Empty, or absent from a sample: none.
   std::string token_types = "mm_token_type_ids";
 };
 
 struct TensorMicroBatch {
   std::string kind;
-  bool padding = false;           // copies that only keep ranks aligned: no loss token
+  bool padding = false;  // copies that only keep ranks aligned: no loss token
   double cost = 0;
-  std::vector<int64_t> samples;   // indices into the samples; none for padding
-  std::vector<int64_t> seq_lens;  // sum to the length; the last includes tokens that pad to a multiple
-  at::Tensor input_ids;           // int64 [length]
-  at::Tensor loss_mask;           // bool [length]
-  at::Tensor position_ids;        // int64 [length]
-  at::Tensor cu_seqlens;          // int32 [seq_lens + 1]: 0 and the running sums, as varlen attention takes
+  std::vector<int64_t> samples;  // indices into the samples; none for padding
+  std::vector<int64_t>
+      seq_lens;             // sum to the length; the last includes tokens that pad to a multiple
+  at::Tensor input_ids;     // int64 [length]
+  at::Tensor loss_mask;     // bool [length]
+  at::Tensor position_ids;  // int64 [length]
+  at::Tensor cu_seqlens;  // int32 [seq_lens + 1]: 0 and the running sums, as varlen attention takes
   std::map<std::string, at::Tensor> streams;  // [length] each
   std::map<std::string, at::Tensor> tensors;
 };
@@ -86,7 +92,8 @@ struct Report {
   int64_t padding_micro_batches = 0;
   int64_t truncated_samples = 0;
   int64_t truncated_tokens = 0;  // cut off these, and those of dropped samples
-  int64_t dropped_samples = 0;   // that begin with an image longer than seq_len: nothing of them was left
+  int64_t dropped_samples =
+      0;  // that begin with an image longer than seq_len: nothing of them was left
   double makespan = 0;
   double ideal = 0;
   double lower_bound = 0;  // 0: not known (see plan.h), or samples were held
@@ -99,8 +106,9 @@ struct Prepared {
 };
 
 // Throws c10::ValueError, naming the sample and the field: a per-token value of another length than
-// input_ids, a stream that is not declared, tensors of one kind that cannot be concatenated, an image
-// that contradicts its token types, a sample without tokens; or the option that is out of range.
+// input_ids, a stream that is not declared, tensors of one kind that cannot be concatenated, an
+// image that contradicts its token types, a sample without tokens; or the option that is out of
+// range.
 Prepared Prepare(const std::vector<TensorSample>& samples, const PrepareOptions& options);
 
 }  // namespace lockstep::batching

@@ -51,7 +51,8 @@ TensorSample Images(const std::vector<int64_t>& patches, int64_t first = 100, in
   TensorSample sample = Text(static_cast<int64_t>(types.size()), first);
   sample.streams["mm_token_type_ids"] = at::tensor(types, at::kLong);
   const int64_t rows = std::accumulate(patches.begin(), patches.end(), int64_t{0});
-  sample.tensors["pixel_values"] = at::arange(first * pixels, (first + rows) * pixels, at::kFloat).view({rows, pixels});
+  sample.tensors["pixel_values"] =
+      at::arange(first * pixels, (first + rows) * pixels, at::kFloat).view({rows, pixels});
   sample.tensors["image_grid_thw"] = at::tensor(grid, at::kLong).view({-1, 3});
   return sample;
 }
@@ -79,7 +80,8 @@ std::string MessageOf(const std::function<void()>& fn) {
   return "no error";
 }
 
-std::string PrepareMessage(const std::vector<TensorSample>& samples, const PrepareOptions& options) {
+std::string PrepareMessage(const std::vector<TensorSample>& samples,
+                           const PrepareOptions& options) {
   return MessageOf([&] { Prepare(samples, options); });
 }
 
@@ -125,7 +127,8 @@ TEST(PrepareTest, KeepsPositionsThatASampleBrings) {
   EXPECT_TRUE(at::equal(prepared.batches[0][0].position_ids, sample.position_ids));
 }
 
-// --- The cases of the seed, and of the tests before it ------------------------------------------------
+// --- The cases of the seed, and of the tests before it
+// ------------------------------------------------
 
 TEST(PrepareTest, EveryRankHasTheSameCount) {
   const struct {
@@ -135,8 +138,11 @@ TEST(PrepareTest, EveryRankHasTheSameCount) {
   for (const auto& c : kCases) {
     for (const Balance balance : {Balance::kLockstep, Balance::kRoundRobin}) {
       // Each sample fills a micro-batch.
-      const Prepared prepared = Prepare(Texts(std::vector<int64_t>(static_cast<size_t>(c.samples), 10)), With(10, c.ranks, balance));
-      for (const auto& batches : prepared.batches) EXPECT_EQ(batches.size(), c.each) << c.samples << " on " << c.ranks;
+      const Prepared prepared =
+          Prepare(Texts(std::vector<int64_t>(static_cast<size_t>(c.samples), 10)),
+                  With(10, c.ranks, balance));
+      for (const auto& batches : prepared.batches)
+        EXPECT_EQ(batches.size(), c.each) << c.samples << " on " << c.ranks;
     }
   }
 }
@@ -163,7 +169,8 @@ TEST(PrepareTest, PacksDifferentTemperaturesTogether) {
   const Prepared prepared = Prepare({cold, hot}, options);
 
   ASSERT_EQ(prepared.batches[0].size(), 1u);
-  EXPECT_TRUE(at::equal(prepared.batches[0][0].streams.at("temperatures"), at::cat({cold.streams["temperatures"], hot.streams["temperatures"]})));
+  EXPECT_TRUE(at::equal(prepared.batches[0][0].streams.at("temperatures"),
+                        at::cat({cold.streams["temperatures"], hot.streams["temperatures"]})));
 }
 
 TEST(PrepareTest, MixedSamplesAreOfOneKindAtEveryMicroStep) {
@@ -241,14 +248,16 @@ TEST(PrepareTest, OneRankAloneIsWhatAllTogetherGiveIt) {
     const auto& mine = one.batches[static_cast<size_t>(rank)];
     ASSERT_EQ(mine.size(), all.batches[static_cast<size_t>(rank)].size());
     for (size_t step = 0; step < mine.size(); ++step) {
-      EXPECT_TRUE(at::equal(mine[step].input_ids, all.batches[static_cast<size_t>(rank)][step].input_ids));
+      EXPECT_TRUE(
+          at::equal(mine[step].input_ids, all.batches[static_cast<size_t>(rank)][step].input_ids));
     }
     EXPECT_EQ(one.report.padding_tokens, all.report.padding_tokens);
     EXPECT_EQ(one.batches[static_cast<size_t>((rank + 1) % 3)].size(), 0u);
   }
 }
 
-// --- Streams and padding to a multiple ----------------------------------------------------------------
+// --- Streams and padding to a multiple
+// ----------------------------------------------------------------
 
 TEST(PrepareTest, StreamsAreFilledForSamplesThatLackThem) {
   TensorSample with = Text(2);
@@ -260,8 +269,10 @@ TEST(PrepareTest, StreamsAreFilledForSamplesThatLackThem) {
   const TensorMicroBatch batch = Prepare({with, Text(3)}, options).batches[0][0];
 
   // Text(3) comes first: the longest does.
-  EXPECT_TRUE(at::equal(batch.streams.at("advantages"), at::tensor({-1., -1., -1., 0.5, 0.25, -1., -1., -1.}, at::kDouble)) ||
-              at::equal(batch.streams.at("advantages"), at::tensor({0.5, 0.25, -1., -1., -1., -1., -1., -1.}, at::kDouble)));
+  EXPECT_TRUE(at::equal(batch.streams.at("advantages"),
+                        at::tensor({-1., -1., -1., 0.5, 0.25, -1., -1., -1.}, at::kDouble)) ||
+              at::equal(batch.streams.at("advantages"),
+                        at::tensor({0.5, 0.25, -1., -1., -1., -1., -1., -1.}, at::kDouble)));
 }
 
 TEST(PrepareTest, PadsToAMultiple) {
@@ -272,13 +283,15 @@ TEST(PrepareTest, PadsToAMultiple) {
   const Prepared prepared = Prepare({Text(5)}, options);
 
   const TensorMicroBatch& batch = prepared.batches[0][0];
-  EXPECT_TRUE(at::equal(batch.input_ids, at::tensor({100, 101, 102, 103, 104, 7, 7, 7}, at::kLong)));
+  EXPECT_TRUE(
+      at::equal(batch.input_ids, at::tensor({100, 101, 102, 103, 104, 7, 7, 7}, at::kLong)));
   EXPECT_THAT(batch.seq_lens, ElementsAre(8));
   EXPECT_EQ(batch.loss_mask.sum().item<int64_t>(), 4);
   EXPECT_EQ(prepared.report.padding_tokens, 3);
 }
 
-// --- The cut ------------------------------------------------------------------------------------------
+// --- The cut
+// ------------------------------------------------------------------------------------------
 
 TEST(PrepareTest, LongTextIsCutAndCounted) {
   const Prepared prepared = Prepare({Text(13), Text(8)}, With(8, 1));
@@ -309,7 +322,8 @@ TEST(PrepareTest, ASampleThatLosesAllItsImagesIsText) {
 
 TEST(PrepareTest, ASampleThatBeginsWithTooLongAnImageIsDroppedAndCounted) {
   TensorSample sample = Images({16});
-  for (at::Tensor* tensor : {&sample.input_ids, &sample.loss_mask, &sample.streams["mm_token_type_ids"]}) {
+  for (at::Tensor* tensor :
+       {&sample.input_ids, &sample.loss_mask, &sample.streams["mm_token_type_ids"]}) {
     *tensor = tensor->narrow(0, 1, 4);  // its first token is the image's
   }
 
@@ -320,7 +334,8 @@ TEST(PrepareTest, ASampleThatBeginsWithTooLongAnImageIsDroppedAndCounted) {
   EXPECT_THAT(prepared.batches[0][0].samples, ElementsAre(1));
 }
 
-// --- Samples that may wait ----------------------------------------------------------------------------
+// --- Samples that may wait
+// ----------------------------------------------------------------------------
 
 TEST(PrepareTest, SamplesThatMayWaitAreHeldRatherThanPadded) {
   std::vector<TensorSample> samples = Texts({8, 8, 8});
@@ -332,7 +347,8 @@ TEST(PrepareTest, SamplesThatMayWaitAreHeldRatherThanPadded) {
   EXPECT_EQ(prepared.report.padding_micro_batches, 0);
   EXPECT_EQ(prepared.report.tokens, 16);
   ASSERT_EQ(prepared.held.size(), 1u);
-  for (const auto& batches : prepared.batches) EXPECT_THAT(batches.at(0).samples, Not(::testing::Contains(prepared.held[0])));
+  for (const auto& batches : prepared.batches)
+    EXPECT_THAT(batches.at(0).samples, Not(::testing::Contains(prepared.held[0])));
 }
 
 TEST(PrepareTest, OneSampleThatMayNotWaitTakesItsStepAlong) {
@@ -345,7 +361,8 @@ TEST(PrepareTest, OneSampleThatMayNotWaitTakesItsStepAlong) {
   EXPECT_EQ(prepared.report.micro_steps, 2);
 }
 
-// --- Errors -------------------------------------------------------------------------------------------
+// --- Errors
+// -------------------------------------------------------------------------------------------
 
 TEST(PrepareTest, ErrorsNameTheSampleAndTheField) {
   TensorSample short_mask = Text(3);
@@ -370,7 +387,8 @@ TEST(PrepareTest, ErrorsNameTheSampleAndTheField) {
       {short_mask, "sample 1: loss_mask has shape [2], but input_ids has 3 tokens"},
       {float_ids, "sample 1: input_ids must be of an integer dtype, not Float"},
       {undeclared, "sample 1: advantages is not declared in streams"},
-      {other_pixels, "pixel_values is Float [4, 5] on cpu in sample 1 and Float [4, 3] on cpu in sample 0"},
+      {other_pixels,
+       "pixel_values is Float [4, 5] on cpu in sample 1 and Float [4, 3] on cpu in sample 0"},
       {too_few_pixels, "sample 1: pixel_values has 7 rows, but image_grid_thw counts 8 patches"},
       {no_types, "sample 1 has image_grid_thw but no mm_token_type_ids"},
       {empty, "sample 1 has no tokens"},
@@ -382,14 +400,17 @@ TEST(PrepareTest, ErrorsNameTheSampleAndTheField) {
 }
 
 TEST(PrepareTest, ErrorsNameTheOption) {
-  EXPECT_THAT(PrepareMessage({Text(1)}, With(0, 1)), HasSubstr("seq_len must be at least 1, not 0"));
+  EXPECT_THAT(PrepareMessage({Text(1)}, With(0, 1)),
+              HasSubstr("seq_len must be at least 1, not 0"));
   EXPECT_THAT(PrepareMessage({Text(1)}, With(8, 0)), HasSubstr("ranks must be at least 1, not 0"));
   PrepareOptions options = With(10, 1);
   options.pad_to_multiple_of = 4;
-  EXPECT_THAT(PrepareMessage({Text(1)}, options), HasSubstr("pad_to_multiple_of (4) must divide seq_len (10)"));
+  EXPECT_THAT(PrepareMessage({Text(1)}, options),
+              HasSubstr("pad_to_multiple_of (4) must divide seq_len (10)"));
 }
 
-// --- Every guarantee, on random cases -----------------------------------------------------------------
+// --- Every guarantee, on random cases
+// -----------------------------------------------------------------
 
 struct RandomCase {
   std::vector<TensorSample> samples;
@@ -397,10 +418,13 @@ struct RandomCase {
 };
 
 RandomCase MakeCase(std::mt19937& random) {
-  const auto draw = [&](int64_t low, int64_t high) { return std::uniform_int_distribution<int64_t>(low, high)(random); };
+  const auto draw = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
   RandomCase c;
   const int64_t multiple = draw(1, 3);
-  c.options = With(multiple * draw(1, 12), static_cast<int>(draw(1, 5)), draw(0, 3) > 0 ? Balance::kLockstep : Balance::kRoundRobin);
+  c.options = With(multiple * draw(1, 12), static_cast<int>(draw(1, 5)),
+                   draw(0, 3) > 0 ? Balance::kLockstep : Balance::kRoundRobin);
   c.options.pad_to_multiple_of = multiple;
   c.options.streams["advantages"] = 0.5;
   const int64_t count = draw(0, 9);
@@ -423,19 +447,22 @@ RandomCase MakeCase(std::mt19937& random) {
 }
 
 // Where the tokens of one sequence in a micro-batch are what its sample holds, in all fields.
-void ExpectSampleAt(const TensorMicroBatch& batch, int64_t begin, int64_t tokens, const TensorSample& sample) {
+void ExpectSampleAt(const TensorMicroBatch& batch, int64_t begin, int64_t tokens,
+                    const TensorSample& sample) {
   const auto part = [&](const at::Tensor& t) { return t.narrow(0, begin, tokens); };
   EXPECT_TRUE(at::equal(part(batch.input_ids), sample.input_ids.narrow(0, 0, tokens)));
   EXPECT_TRUE(at::equal(part(batch.position_ids), at::arange(tokens, at::kLong)));
   EXPECT_TRUE(at::equal(part(batch.loss_mask), sample.loss_mask.narrow(0, 0, tokens)));
   const auto stream = sample.streams.find("advantages");
   if (batch.streams.count("advantages") == 0) return;
-  const at::Tensor expected = stream != sample.streams.end() ? stream->second.narrow(0, 0, tokens) : at::full({tokens}, 0.5, at::kFloat);
+  const at::Tensor expected = stream != sample.streams.end() ? stream->second.narrow(0, 0, tokens)
+                                                             : at::full({tokens}, 0.5, at::kFloat);
   EXPECT_TRUE(at::equal(part(batch.streams.at("advantages")), expected));
 }
 
 // The tokens of the sample that this sequence holds: without those that only pad to a multiple.
-int64_t RealTokens(const TensorMicroBatch& batch, int64_t begin, int64_t length, const TensorSample& sample) {
+int64_t RealTokens(const TensorMicroBatch& batch, int64_t begin, int64_t length,
+                   const TensorSample& sample) {
   int64_t tokens = std::min(length, sample.input_ids.numel());
   const at::Tensor here = batch.input_ids.narrow(0, begin, tokens);
   return here.eq(sample.input_ids.narrow(0, 0, tokens)).sum().item<int64_t>();
@@ -460,7 +487,8 @@ void ExpectGuarantees(const RandomCase& c, const Prepared& prepared) {
       if (batch.kind == "image") {
         const at::Tensor patches = batch.tensors.at("image_grid_thw").prod(1).sum();
         EXPECT_EQ(batch.tensors.at("pixel_values").size(0), patches.item<int64_t>());
-        EXPECT_EQ(batch.streams.at("mm_token_type_ids").eq(1).sum().item<int64_t>() * 4, patches.item<int64_t>());
+        EXPECT_EQ(batch.streams.at("mm_token_type_ids").eq(1).sum().item<int64_t>() * 4,
+                  patches.item<int64_t>());
       }
       if (batch.padding) {
         EXPECT_FALSE(batch.loss_mask.any().item<bool>());
@@ -478,8 +506,13 @@ void ExpectGuarantees(const RandomCase& c, const Prepared& prepared) {
         begin += batch.seq_lens[i];
         if (batch.kind != "image") continue;
         // Each sample's pixels are its own first rows, in the order of the samples.
-        const int64_t images = batch.streams.at("mm_token_type_ids").narrow(0, begin - batch.seq_lens[i], real).eq(1).sum().item<int64_t>();
-        EXPECT_TRUE(at::equal(batch.tensors.at("pixel_values").narrow(0, rows, 4 * images), sample.tensors.at("pixel_values").narrow(0, 0, 4 * images)));
+        const int64_t images = batch.streams.at("mm_token_type_ids")
+                                   .narrow(0, begin - batch.seq_lens[i], real)
+                                   .eq(1)
+                                   .sum()
+                                   .item<int64_t>();
+        EXPECT_TRUE(at::equal(batch.tensors.at("pixel_values").narrow(0, rows, 4 * images),
+                              sample.tensors.at("pixel_values").narrow(0, 0, 4 * images)));
         rows += 4 * images;
       }
     }
@@ -494,7 +527,9 @@ void ExpectGuarantees(const RandomCase& c, const Prepared& prepared) {
   EXPECT_EQ(tokens, prepared.report.tokens);
   EXPECT_EQ(given, prepared.report.tokens + prepared.report.truncated_tokens);
   EXPECT_EQ(length_of_all, prepared.report.tokens + prepared.report.padding_tokens);
-  EXPECT_EQ(seen.size() + prepared.held.size() + static_cast<size_t>(prepared.report.dropped_samples), c.samples.size());
+  EXPECT_EQ(
+      seen.size() + prepared.held.size() + static_cast<size_t>(prepared.report.dropped_samples),
+      c.samples.size());
   for (const auto& [sample, times] : seen) EXPECT_EQ(times, 1) << "sample " << sample;
 }
 

@@ -38,7 +38,8 @@ TEST(CutSample, NeverSplitsAnImage) {
     int64_t max_tokens;
     int64_t tokens;
     int64_t images;
-  } kCases[] = {{7, 7, 2}, {9, 7, 2}, {6, 6, 2}, {5, 4, 1}, {4, 4, 1}, {3, 3, 1}, {2, 1, 0}, {1, 1, 0}, {0, 0, 0}};
+  } kCases[] = {{7, 7, 2}, {9, 7, 2}, {6, 6, 2}, {5, 4, 1}, {4, 4, 1},
+                {3, 3, 1}, {2, 1, 0}, {1, 1, 0}, {0, 0, 0}};
   const Case two = TwoImages();
   for (const auto& c : kCases) {
     const absl::StatusOr<Cut> cut = CutSample(two.sample(), c.max_tokens);
@@ -67,7 +68,8 @@ TEST(CutSample, OtherModalitiesAreLeftAlone) {
   const Case c = {{2, 2, 1, 1, 2}, {2}};
 
   EXPECT_EQ(CutSample(c.sample(), 4)->images, 1);
-  EXPECT_EQ((CutSample({c.token_types, std::vector<int64_t>{3}, 2}, 4)->tokens), 0) << "a video of tokens 0, 1 and 4 does not fit";
+  EXPECT_EQ((CutSample({c.token_types, std::vector<int64_t>{3}, 2}, 4)->tokens), 0)
+      << "a video of tokens 0, 1 and 4 does not fit";
 }
 
 TEST(CutSample, ErrorsNameTheContradiction) {
@@ -77,11 +79,13 @@ TEST(CutSample, ErrorsNameTheContradiction) {
   } kCases[] = {
       {{{0, 1, 1}, {}}, "the tokens have 2 image placeholders, but the grid has 0 patches"},
       {{{0, 0, 0}, {4}}, "the tokens have 0 image placeholders, but the grid has 4 patches"},
-      {{{1, 1, 1}, {4, 4}}, "image 0 has 4 of 8 patches, which is no whole number of the 3 placeholders"},
+      {{{1, 1, 1}, {4, 4}},
+       "image 0 has 4 of 8 patches, which is no whole number of the 3 placeholders"},
       {{{1, 1}, {4, 0}}, "image 1 has 0 patches"},
   };
   for (const auto& c : kCases) {
-    EXPECT_THAT(std::string(CutSample(c.sample.sample(), 2).status().message()), HasSubstr(c.message));
+    EXPECT_THAT(std::string(CutSample(c.sample.sample(), 2).status().message()),
+                HasSubstr(c.message));
   }
 }
 
@@ -116,7 +120,8 @@ TEST(CutSample, HoldsForRandomSamples) {
     ASSERT_TRUE(cut.ok()) << cut.status();
     EXPECT_LE(cut->tokens, max_tokens);
     int64_t placeholders = 0;
-    for (int64_t t = 0; t < cut->tokens; ++t) placeholders += sample.token_types[static_cast<size_t>(t)];
+    for (int64_t t = 0; t < cut->tokens; ++t)
+      placeholders += sample.token_types[static_cast<size_t>(t)];
     EXPECT_EQ(placeholders * merge, cut->patches);
     int64_t fit = 0;
     for (const int64_t end : ends) fit += end <= max_tokens ? 1 : 0;

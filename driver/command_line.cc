@@ -16,7 +16,7 @@ const char kUsage[] =
 
   --nproc N        ranks to start on this machine; default: one for each GPU, or 2 without a GPU
   --set key=value  overrides a value of the script's run.config{...}; nested keys as a.b=c
-  --run-dir DIR    where metrics, configuration and plots go; default: runs/<script>-<time>
+  --run-dir DIR    where metrics, configuration and plots go; default: a new one in runs/
   --timeout S      seconds that ranks wait for each other before the run fails; default: 120
   --help           this text
   --               what follows is the script's, as run.args
@@ -37,12 +37,12 @@ absl::Status InvalidArgument(const std::string& message) {
   return absl::InvalidArgumentError(absl::StrCat(message, "; ./run --help lists the options"));
 }
 
-absl::Status ParseCount(const std::string& option, const char* unit, int max, const std::string& value,
-                        std::optional<int>& count) {
+absl::Status ParseCount(const std::string& option, const char* unit, int max,
+                        const std::string& value, std::optional<int>& count) {
   int parsed = 0;
   if (!absl::SimpleAtoi(value, &parsed) || parsed < 1 || parsed > max) {
-    return InvalidArgument(absl::StrCat(option, " takes a whole number of ", unit, " from 1 to ", max,
-                                        ", not \"", value, "\""));
+    return InvalidArgument(absl::StrCat(option, " takes a whole number of ", unit, " from 1 to ",
+                                        max, ", not \"", value, "\""));
   }
   count = parsed;
   return absl::OkStatus();
@@ -84,7 +84,8 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
     // --option value, or --option=value.
     const size_t equals = argument.find('=');
     const std::string option = argument.substr(0, equals);
-    if (option != "--nproc" && option != "--set" && option != "--run-dir" && option != "--timeout") {
+    if (option != "--nproc" && option != "--set" && option != "--run-dir" &&
+        option != "--timeout") {
       return InvalidArgument(absl::StrCat("unknown option \"", option, "\""));
     }
     std::string value;

@@ -1,6 +1,7 @@
 // The command line of `lockstep`.
 //
-//   lockstep [--nproc N] [--run-dir DIR] [--timeout SECONDS] [SCRIPT [--set key=value]... [ARGUMENT]...]
+//   lockstep [--nproc N] [--run-dir DIR] [--timeout SECONDS] [SCRIPT [--set key=value]...
+//   [ARGUMENT]...]
 //
 // Options stand before SCRIPT or after it; `--` ends them. What is left after SCRIPT is the
 // script's own and reaches it as `run.args`.
@@ -20,7 +21,7 @@ namespace lockstep::driver {
 struct CommandLine {
   std::optional<int> nproc;  // ranks to start on this machine; not given: one for each GPU, or 2
   std::string script;        // empty: an interactive session
-  std::string run_dir;       // empty: runs/<script>-<time>
+  std::string run_dir;       // empty: a new one, runs/<script>-<time>-<random>
   std::optional<int> timeout_s;  // of the meeting of ranks and of each collective
   std::vector<std::pair<std::string, std::string>> settings;  // --set key=value, in order
   std::vector<std::string> script_arguments;

@@ -49,7 +49,8 @@ TEST(CommandLine, ErrorsNameTheArgumentAndWhatWasExpected) {
     std::vector<std::string> arguments;
     const char* message;
   } kCases[] = {
-      {{"--nproc", "0", "a.lua"}, "--nproc takes a whole number of ranks from 1 to 1024, not \"0\""},
+      {{"--nproc", "0", "a.lua"},
+       "--nproc takes a whole number of ranks from 1 to 1024, not \"0\""},
       {{"--nproc", "-3", "a.lua"}, "not \"-3\""},
       {{"--nproc", "two", "a.lua"}, "not \"two\""},
       {{"--nproc", "99999", "a.lua"}, "not \"99999\""},

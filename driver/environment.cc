@@ -30,7 +30,8 @@ class Reader {
     }
     int value = 0;
     if (!absl::SimpleAtoi(*text, &value) || value < min || value > max) {
-      Complain(absl::StrCat(name, "=\"", *text, "\" is not a whole number from ", min, " to ", max));
+      Complain(
+          absl::StrCat(name, "=\"", *text, "\" is not a whole number from ", min, " to ", max));
     }
     return value;
   }
@@ -55,9 +56,9 @@ RankEnvironment ReadTorchrun(Reader& reader) {
   env.local_world_size = reader.Int("LOCAL_WORLD_SIZE", 1, 1, kMaxRanks);
   env.local_rank = reader.Int("LOCAL_RANK", 0, 0, kMaxRanks);
   env.master_addr = reader.Text("MASTER_ADDR", "127.0.0.1");
-  env.master_port =
-      static_cast<uint16_t>(env.world_size == 1 ? reader.Int("MASTER_PORT", 0, 0, 65535)
-                                                : reader.Int("MASTER_PORT", std::nullopt, 1, 65535));
+  env.master_port = static_cast<uint16_t>(env.world_size == 1
+                                              ? reader.Int("MASTER_PORT", 0, 0, 65535)
+                                              : reader.Int("MASTER_PORT", std::nullopt, 1, 65535));
   env.store_is_hosted = reader.Text("TORCHELASTIC_USE_AGENT_STORE", "False") == "True";
   env.attempt = reader.Int("TORCHELASTIC_RESTART_COUNT", 0, 0, kMaxRanks);
   return env;
@@ -66,7 +67,8 @@ RankEnvironment ReadTorchrun(Reader& reader) {
 // "2(x3),1" gives 2: the tasks of the first node, which is what sharing the cores needs.
 int FirstTasksPerNode(const std::string& tasks_per_node) {
   int tasks = 1;
-  const bool ok = absl::SimpleAtoi(tasks_per_node.substr(0, tasks_per_node.find_first_of("(,")), &tasks);
+  const bool ok =
+      absl::SimpleAtoi(tasks_per_node.substr(0, tasks_per_node.find_first_of("(,")), &tasks);
   return ok && tasks > 0 ? tasks : 1;
 }
 
@@ -84,8 +86,8 @@ RankEnvironment ReadSlurm(Reader& reader, const Environment& environment) {
   // Every rank must name the same port without asking the others.
   const int job = reader.Int("SLURM_JOB_ID", 0, 0, kMaxRanks);
   const int step = reader.Int("SLURM_STEP_ID", 0, 0, kMaxRanks);
-  env.master_port =
-      static_cast<uint16_t>(reader.Int("MASTER_PORT", 20000 + (job % 20000 + step) % 20000, 1, 65535));
+  env.master_port = static_cast<uint16_t>(
+      reader.Int("MASTER_PORT", 20000 + (job % 20000 + step) % 20000, 1, 65535));
   return env;
 }
 
@@ -119,7 +121,8 @@ std::string FirstSlurmHost(const std::string& node_list) {
   if (close == std::string::npos) return node_list;
   const std::string numbers = node_list.substr(end + 1, close - end - 1);
   const std::string suffix = node_list.substr(close + 1, node_list.find(',', close) - close - 1);
-  return absl::StrCat(node_list.substr(0, end), numbers.substr(0, numbers.find_first_of("-,")), suffix);
+  return absl::StrCat(node_list.substr(0, end), numbers.substr(0, numbers.find_first_of("-,")),
+                      suffix);
 }
 
 }  // namespace lockstep::driver

@@ -105,8 +105,12 @@ TEST(FirstSlurmHost, TakesTheFirstOfEachForm) {
     const char* node_list;
     const char* host;
   } kCases[] = {
-      {"login", "login"},           {"a,b", "a"},          {"gpu[003-005,9],login", "gpu003"},
-      {"gpu[7,9]", "gpu7"},         {"n[1-2]-ib,x", "n1-ib"}, {"127.0.0.1", "127.0.0.1"},
+      {"login", "login"},
+      {"a,b", "a"},
+      {"gpu[003-005,9],login", "gpu003"},
+      {"gpu[7,9]", "gpu7"},
+      {"n[1-2]-ib,x", "n1-ib"},
+      {"127.0.0.1", "127.0.0.1"},
   };
   for (const auto& c : kCases) EXPECT_EQ(FirstSlurmHost(c.node_list), c.host) << c.node_list;
 }

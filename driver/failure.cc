@@ -1,41 +1,96 @@
 #include "driver/failure.h"
 
-#include <chrono>
 #include <exception>
 #include <thread>
+#include <utility>
 #include <vector>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 namespace lockstep::driver {
 namespace {
 
-constexpr char kFailureKey[] = "lockstep/failure";
+constexpr char kFailureKey[] = "lockstep/failure";  // "<exit code> <text>"
 
-std::string ToString(const std::vector<uint8_t>& bytes) { return std::string(bytes.begin(), bytes.end()); }
+// For the host of the store to wait until the others have read there why they end.
+constexpr std::chrono::milliseconds kTimeToHear(1000);
+
+std::string EndedKey(int rank) { return absl::StrCat("lockstep/ended/", rank); }
+std::string GoneKey(int rank) { return absl::StrCat("lockstep/gone/", rank); }
+
+std::vector<uint8_t> Bytes(const std::string& text) { return {text.begin(), text.end()}; }
+
+Failure Parse(const std::vector<uint8_t>& bytes) {
+  const std::string value(bytes.begin(), bytes.end());
+  const size_t space = value.find(' ');
+  Failure failure;
+  failure.text = value.substr(space + 1);
+  if (!absl::SimpleAtoi(value.substr(0, space), &failure.exit_code)) failure.exit_code = 1;
+  return failure;
+}
 
 }  // namespace
 
-std::string ReportFailure(c10d::Store& store, const std::string& text) {
-  return ToString(store.compareSet(kFailureKey, {}, std::vector<uint8_t>(text.begin(), text.end())));
+Failure ReportFailure(c10d::Store& store, const Failure& failure) {
+  return Parse(
+      store.compareSet(kFailureKey, {}, Bytes(absl::StrCat(failure.exit_code, " ", failure.text))));
 }
 
-std::optional<std::string> KnownFailure(c10d::Store& store) {
+std::optional<Failure> KnownFailure(c10d::Store& store) {
   if (!store.check({kFailureKey})) return std::nullopt;
-  return ToString(store.get(kFailureKey));
+  return Parse(store.get(kFailureKey));
 }
 
-void WatchForFailure(const c10::intrusive_ptr<c10d::Store>& store,
-                     std::function<void(const std::string& text)> on_failure) {
+void WatchForFailure(const Member& member, std::function<void(const Failure&)> on_failure) {
   // A connection of its own: a client that waits blocks all others that share it.
-  std::thread([store = store->clone(), on_failure = std::move(on_failure)] {
-    std::string text;
+  Member watcher = member;
+  watcher.store = member.store->clone();
+  std::thread([watcher = std::move(watcher), on_failure = std::move(on_failure)] {
+    Failure failure;
     try {
-      store->wait({kFailureKey}, std::chrono::hours(24 * 365));
-      text = ToString(store->get(kFailureKey));
+      watcher.store->wait({kFailureKey}, std::chrono::hours(24 * 365));
+      failure = Parse(watcher.store->get(kFailureKey));
+      LeaveFailedRun(watcher);
     } catch (const std::exception&) {
-      text = "the store was lost: the process that hosts it (the launcher, or rank 0) is gone";
+      failure.text = "the store was lost: its host (the launcher, or rank 0) is gone";
+      failure.store_is_lost = true;
     }
-    on_failure(text);
+    on_failure(failure);
   }).detach();
+}
+
+void ReportEnd(const Member& member, const std::string& how) {
+  member.store->set(EndedKey(member.rank), Bytes(how));
+}
+
+bool HasReportedEnd(c10d::Store& store, int rank) { return store.check({EndedKey(rank)}); }
+
+std::string DescribeEnds(const Member& member) {
+  std::vector<std::string> ends;
+  for (int rank = 0; rank < member.world_size; ++rank) {
+    if (!HasReportedEnd(*member.store, rank)) continue;
+    const std::string how = member.store->get_to_str(EndedKey(rank));
+    ends.push_back(absl::StrCat("rank ", rank, how.empty() ? "" : absl::StrCat(" (", how, ")")));
+  }
+  return absl::StrJoin(ends, ", ");
+}
+
+void LeaveStore(const Member& member, std::chrono::milliseconds timeout) {
+  member.store->set(GoneKey(member.rank), Bytes("1"));
+  if (!member.hosts_store) return;
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < member.world_size; ++rank) keys.push_back(GoneKey(rank));
+  member.store->wait(keys, timeout);
+}
+
+void LeaveFailedRun(const Member& member) noexcept {
+  try {
+    LeaveStore(member, kTimeToHear);
+  } catch (const std::exception&) {
+    // A rank that is dead, or the store: nobody is left to wait for.
+  }
 }
 
 }  // namespace lockstep::driver

@@ -1,15 +1,16 @@
-// The first failure of a run, told to every rank within moments.
+// How a run ends: its first failure, told to every rank within moments, and which ranks are done.
 //
-//   ReportFailure(*store, "rank 1: train.lua:3: ...");        // the rank that fails
-//   WatchForFailure(store, [](const std::string& text) { ... });  // every rank, once
+//   ReportFailure(*store, {"rank 1: train.lua:3: ..."});          // the rank that fails
+//   WatchForFailure(member, [](const Failure& failure) { ... });  // every rank, once
 //
 // A rank that dies alone leaves the others waiting in a collective until a timeout that names
 // nothing. So the failing rank writes one key, the first writer wins, and a thread in every rank
-// waits for that key.
+// waits for that key. A rank whose script has ended says so: the others may still wait for it.
 
 #ifndef LOCKSTEP_DRIVER_FAILURE_H_
 #define LOCKSTEP_DRIVER_FAILURE_H_
 
+#include <chrono>
 #include <functional>
 #include <optional>
 #include <string>
@@ -19,16 +20,44 @@
 
 namespace lockstep::driver {
 
-// Makes `text` the run's failure unless one is known; returns the run's failure. Any thread.
-std::string ReportFailure(c10d::Store& store, const std::string& text);
+struct Failure {
+  std::string text;
+  int exit_code = 1;           // of the whole run
+  bool store_is_lost = false;  // and with it the process that hosts it
+};
+
+// A rank of the run, as the others see it.
+struct Member {
+  c10::intrusive_ptr<c10d::Store> store;
+  int rank = 0;
+  int world_size = 1;
+  bool hosts_store = false;
+};
+
+// Makes `failure` the run's unless one is known; returns the run's. Any thread.
+Failure ReportFailure(c10d::Store& store, const Failure& failure);
 
 // The run's failure so far.
-std::optional<std::string> KnownFailure(c10d::Store& store);
+std::optional<Failure> KnownFailure(c10d::Store& store);
 
-// Calls `on_failure` once, on a thread of its own, when the run has failed or the store is lost
-// (then with a text that says so). The thread lives until the process ends.
-void WatchForFailure(const c10::intrusive_ptr<c10d::Store>& store,
-                     std::function<void(const std::string& text)> on_failure);
+// Calls `on_failure` once, on a thread of its own, when the run has failed or the store is lost.
+// The thread lives until the process ends.
+void WatchForFailure(const Member& member, std::function<void(const Failure&)> on_failure);
+
+// Notes that the script has ended on this rank, and how: "", or "by os.exit(0) at train.lua:3".
+void ReportEnd(const Member& member, const std::string& how);
+
+bool HasReportedEnd(c10d::Store& store, int rank);
+
+// "rank 1 (by os.exit(0) at train.lua:3), rank 2": where the script has ended; "" where nowhere.
+std::string DescribeEnds(const Member& member);
+
+// A rank's last use of the store. The rank that hosts it goes last: it alone waits here, for the
+// other ranks' last use or until `timeout`.
+void LeaveStore(const Member& member, std::chrono::milliseconds timeout);
+
+// The same after a failure: waits a second at most, for the others to read there why they end.
+void LeaveFailedRun(const Member& member) noexcept;
 
 }  // namespace lockstep::driver
 

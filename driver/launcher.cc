@@ -63,8 +63,8 @@ std::string DescribeDeath(const RankProcess& process) {
     return absl::StrCat("rank ", process.rank, " ended with exit code ", WEXITSTATUS(status),
                         " and gave no reason; what it printed last stands above");
   }
-  std::string text = absl::StrCat("rank ", process.rank, " (process ", process.pid, ") was killed by ",
-                                  SignalName(WTERMSIG(status)));
+  std::string text = absl::StrCat("rank ", process.rank, " (process ", process.pid,
+                                  ") was killed by ", SignalName(WTERMSIG(status)));
   if (WTERMSIG(status) == SIGKILL) {
     absl::StrAppend(&text, ": by somebody, or by the kernel when the machine ran out of memory");
   }
@@ -73,7 +73,8 @@ std::string DescribeDeath(const RankProcess& process) {
 
 class Launcher {
  public:
-  Launcher(const CommandLine& command_line, int nproc) : command_line_(command_line), nproc_(nproc) {
+  Launcher(const CommandLine& command_line, int nproc)
+      : command_line_(command_line), nproc_(nproc) {
     sigemptyset(&signals_);
     for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals_, signal);
     sigprocmask(SIG_BLOCK, &signals_, nullptr);
@@ -90,12 +91,12 @@ class Launcher {
       Reap();
       Press();
     }
-    for (Stream& stream : streams_) Forward(stream);
+    ForwardTheRest();
     return Conclude();
   }
 
  private:
-  // --- Starting -----------------------------------------------------------------------------------
+  // --- Starting ----------------------------------------------------------------------------------
 
   std::vector<std::string> Arguments() const {
     std::vector<std::string> arguments = {"lockstep"};
@@ -109,7 +110,8 @@ class Launcher {
       arguments.insert(arguments.end(), {"--set", absl::StrCat(key, "=", value)});
     }
     arguments.insert(arguments.end(), {"--", command_line_.script});
-    arguments.insert(arguments.end(), command_line_.script_arguments.begin(), command_line_.script_arguments.end());
+    arguments.insert(arguments.end(), command_line_.script_arguments.begin(),
+                     command_line_.script_arguments.end());
     return arguments;
   }
 
@@ -136,12 +138,14 @@ class Launcher {
     return variables;
   }
 
-  // A pipe whose read end stays here.
+  // A pipe whose read end stays here, or -1 where the rank keeps our stream: rank 0 a terminal, on
+  // which it draws. Anywhere else all ranks' lines pass through here, so that none breaks another.
   int AddStream(int rank, std::FILE* to) {
+    if (rank == 0 && isatty(fileno(to)) != 0) return -1;
     int ends[2];
     TORCH_CHECK(pipe2(ends, O_CLOEXEC) == 0, "pipe: ", std::strerror(errno));
     fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    streams_.push_back({ends[0], to, absl::StrCat("[rank ", rank, "] "), ""});
+    streams_.push_back({ends[0], to, rank == 0 ? "" : absl::StrCat("[rank ", rank, "] "), ""});
     return ends[1];
   }
 
@@ -159,19 +163,16 @@ class Launcher {
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    int out = -1;
-    int err = -1;
-    if (rank > 0) {
-      out = AddStream(rank, stdout);
-      err = AddStream(rank, stderr);
-      posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
-      posix_spawn_file_actions_adddup2(&files, err, STDERR_FILENO);
-    }
+    const int out = AddStream(rank, stdout);
+    const int err = AddStream(rank, stderr);
+    if (out >= 0) posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
+    if (err >= 0) posix_spawn_file_actions_adddup2(&files, err, STDERR_FILENO);
     posix_spawnattr_t attributes;
     posix_spawnattr_init(&attributes);
     // A process group of its own: a Ctrl-C at the terminal reaches us alone, and what a rank starts
     // ends with it.
-    posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    posix_spawnattr_setflags(
+        &attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
     posix_spawnattr_setpgroup(&attributes, 0);
     sigset_t none;
     sigemptyset(&none);
@@ -180,7 +181,8 @@ class Launcher {
 
     RankProcess process;
     process.rank = rank;
-    const int error = posix_spawn(&process.pid, "/proc/self/exe", &files, &attributes, argv.data(), envp.data());
+    const int error =
+        posix_spawn(&process.pid, "/proc/self/exe", &files, &attributes, argv.data(), envp.data());
     posix_spawnattr_destroy(&attributes);
     posix_spawn_file_actions_destroy(&files);
     if (out >= 0) close(out);
@@ -192,7 +194,7 @@ class Launcher {
     processes_.push_back(process);
   }
 
-  // --- Watching -----------------------------------------------------------------------------------
+  // --- Watching ----------------------------------------------------------------------------------
 
   bool AnyRunning() const {
     for (const RankProcess& process : processes_) {
@@ -209,33 +211,56 @@ class Launcher {
     }
     int timeout_ms = -1;
     if (deadline_.has_value()) {
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(*deadline_ - Clock::now());
+      const auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>(*deadline_ - Clock::now());
       timeout_ms = static_cast<int>(std::max<int64_t>(0, left.count() + 1));
     }
     poll(fds.data(), fds.size(), timeout_ms);
     for (Stream& stream : streams_) Forward(stream);
   }
 
-  static void Forward(Stream& stream) {
+  // Reads once, so that signals are heard while a rank never stops printing. False: nothing came.
+  static bool Forward(Stream& stream) {
+    if (stream.fd < 0) return false;
     char buffer[65536];
-    while (stream.fd >= 0) {
-      const ssize_t size = read(stream.fd, buffer, sizeof(buffer));
-      if (size < 0 && errno == EINTR) continue;
-      if (size < 0) return;  // nothing more for now
-      if (size == 0) {
-        close(stream.fd);
-        stream.fd = -1;
-        if (!stream.partial.empty()) stream.partial += '\n';
+    const ssize_t size = read(stream.fd, buffer, sizeof(buffer));
+    if (size < 0) return false;
+    if (size == 0) {
+      EndLastLine(stream);
+      close(stream.fd);
+      stream.fd = -1;
+      return false;
+    }
+    const size_t seen = stream.partial.size();
+    stream.partial.append(buffer, static_cast<size_t>(size));
+    PrintLines(stream, seen);
+    return true;
+  }
+
+  // What the pipes still hold when every rank has ended: as much as they can hold, since a process
+  // that left its rank's group may print for ever.
+  void ForwardTheRest() {
+    constexpr int kReads = 16;
+    for (Stream& stream : streams_) {
+      for (int i = 0; i < kReads && Forward(stream); ++i) {
       }
-      stream.partial.append(buffer, static_cast<size_t>(size));
-      PrintLines(stream);
+      EndLastLine(stream);
     }
   }
 
-  static void PrintLines(Stream& stream) {
+  static void EndLastLine(Stream& stream) {
+    if (stream.partial.empty()) return;
+    stream.partial += '\n';
+    PrintLines(stream, 0);
+  }
+
+  // Prints the whole lines of what has come. Of `stream.partial`, what lies before `seen` has none.
+  static void PrintLines(Stream& stream, size_t seen) {
     size_t begin = 0;
-    for (size_t end; (end = stream.partial.find('\n', begin)) != std::string::npos; begin = end + 1) {
-      const std::string line = absl::StrCat(stream.prefix, stream.partial.substr(begin, end - begin + 1));
+    for (size_t end; (end = stream.partial.find('\n', std::max(begin, seen))) != std::string::npos;
+         begin = end + 1) {
+      const std::string line =
+          absl::StrCat(stream.prefix, stream.partial.substr(begin, end - begin + 1));
       std::fwrite(line.data(), 1, line.size(), stream.to);
     }
     stream.partial.erase(0, begin);
@@ -248,38 +273,44 @@ class Launcher {
       const int signal = static_cast<int>(info.ssi_signo);
       if (signal == SIGCHLD) continue;
       if (interrupted_by_ == 0) interrupted_by_ = signal;
-      BeginEnd(absl::StrCat("the run was interrupted by ", SignalName(signal)));
+      BeginEnd({absl::StrCat("the run was interrupted by ", SignalName(signal)), 128 + signal});
       Ask();
     }
   }
 
   void Reap() {
     for (RankProcess& process : processes_) {
-      int status = 0;
-      if (process.wait_status.has_value() || waitpid(process.pid, &status, WNOHANG) != process.pid) continue;
-      process.wait_status = status;
+      if (process.wait_status.has_value() || !HasEnded(process)) continue;
       kill(-process.pid, SIGKILL);  // whatever it has left behind in its group
-      if (status == 0) {
-        if (!interrupted_by_ && Left(process.rank)) BeginEnd("");
-        continue;
-      }
-      if (asked_ && WIFSIGNALED(status)) continue;  // by us
-      // A death by a signal that we did not send is a cause, never a consequence.
-      const bool killed = WIFSIGNALED(status);
-      if (first_failed_ == nullptr || (killed && !first_was_killed_)) {
-        first_failed_ = &process;
-        first_was_killed_ = killed;
-      }
-      BeginEnd(DescribeDeath(process));
+      int status = 0;
+      waitpid(process.pid, &status, 0);
+      process.wait_status = status;
+      const bool by_us = interrupted_by_ != 0 || (asked_ && WIFSIGNALED(status));
+      if (status == 0 || by_us) continue;
+      // A death without a word is a cause. What other ranks say then is a consequence: that a
+      // connection was lost.
+      const bool mute =
+          WIFSIGNALED(status) || (WEXITSTATUS(status) != 1 && !Explained(process.rank));
+      if (mute && mute_ == nullptr) mute_ = &process;
+      if (first_failed_ == nullptr) first_failed_ = &process;
+      BeginEnd({DescribeDeath(process), ExitCode(status)});
     }
   }
 
-  // Whether the rank ended by os.exit(0) before its script did: the others cannot know.
-  bool Left(int rank) const { return store_.store->check({absl::StrCat("lockstep/left/", rank)}); }
+  // It stays a zombie until it is reaped, and its process group's number its own.
+  static bool HasEnded(const RankProcess& process) {
+    siginfo_t info{};
+    return waitid(P_PID, static_cast<id_t>(process.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid == process.pid;
+  }
 
-  void BeginEnd(const std::string& reason) {
+  // Whether the rank has told the others how it ends. One that ends with 1 may not have to: because
+  // of another's failure.
+  bool Explained(int rank) const { return HasReportedEnd(*store_.store, rank); }
+
+  void BeginEnd(const Failure& reason) {
     if (deadline_.has_value()) return;
-    if (!reason.empty()) ReportFailure(*store_.store, reason);
+    ReportFailure(*store_.store, reason);
     deadline_ = Clock::now() + kTimeToEndAlone;
   }
 
@@ -309,36 +340,24 @@ class Launcher {
     }
   }
 
-  // --- Ending -------------------------------------------------------------------------------------
-
-  std::string LeftText() const {
-    for (const RankProcess& process : processes_) {
-      const std::string key = absl::StrCat("lockstep/left/", process.rank);
-      if (store_.store->check({key})) return store_.store->get_to_str(key);
-    }
-    return "";
-  }
+  // --- Ending ------------------------------------------------------------------------------------
 
   int Conclude() const {
-    if (interrupted_by_ != 0) {
-      std::fprintf(stderr, "lockstep: %s; every rank has ended\n", SignalName(interrupted_by_).c_str());
+    if (interrupted_by_ != 0 && first_failed_ == nullptr) {
+      std::fprintf(stderr, "lockstep: %s; every rank has ended\n",
+                   SignalName(interrupted_by_).c_str());
       return 128 + interrupted_by_;
     }
-    if (first_failed_ == nullptr && ended_by_us_.empty()) return 0;
-    std::string cause;
-    if (first_failed_ == nullptr) {
-      cause = absl::StrCat(LeftText(), " while other ranks were still running");
-    } else if (first_was_killed_) {
-      cause = DescribeDeath(*first_failed_);
-    } else {
-      cause = KnownFailure(*store_.store).value_or(DescribeDeath(*first_failed_));
-    }
-    std::fprintf(stderr, "lockstep: %s\n", cause.c_str());
+    if (first_failed_ == nullptr) return 0;
+    const RankProcess& dead = mute_ != nullptr ? *mute_ : *first_failed_;
+    Failure failure = {DescribeDeath(dead), ExitCode(*dead.wait_status)};
+    if (mute_ == nullptr) failure = KnownFailure(*store_.store).value_or(failure);
+    std::fprintf(stderr, "lockstep: %s\n", failure.text.c_str());
     if (!ended_by_us_.empty()) {
       std::fprintf(stderr, "lockstep: ended the ranks that were still running: %s\n",
                    absl::StrJoin(ended_by_us_, ", ").c_str());
     }
-    return first_failed_ == nullptr ? 1 : ExitCode(*first_failed_->wait_status);
+    return failure.exit_code;
   }
 
   const CommandLine& command_line_;
@@ -350,7 +369,7 @@ class Launcher {
   std::vector<Stream> streams_;
 
   const RankProcess* first_failed_ = nullptr;
-  bool first_was_killed_ = false;
+  const RankProcess* mute_ = nullptr;  // the first that died without a word
   int interrupted_by_ = 0;
   bool asked_ = false;                         // SIGTERM was sent
   std::optional<Clock::time_point> deadline_;  // of the present stage of ending
@@ -359,12 +378,20 @@ class Launcher {
 
 }  // namespace
 
-int Launch(const CommandLine& command_line, int nproc) { return Launcher(command_line, nproc).Run(); }
+int Launch(const CommandLine& command_line, int nproc) {
+  return Launcher(command_line, nproc).Run();
+}
 
 void DieWithLauncher() {
   const char* launcher = std::getenv(kLauncherVariable);
   if (launcher == nullptr) return;
-  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // The rank leads a process group: what it has started ends with it. A signal that nobody else
+  // uses, so that the handler stands in for SIGKILL alone.
+  const int launcher_died = SIGRTMAX;
+  struct sigaction action {};
+  action.sa_handler = [](int) { kill(0, SIGKILL); };
+  sigaction(launcher_died, &action, nullptr);
+  prctl(PR_SET_PDEATHSIG, launcher_died);
   // The launcher may have died before the kernel knew of our wish.
   TORCH_CHECK(getppid() == std::atoi(launcher), "the launcher that started this rank is gone");
 }

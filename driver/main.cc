@@ -1,6 +1,7 @@
 // The `lockstep` program: a launcher of ranks, or one rank. See command_line.h for its options and
 // environment.h for what makes it a rank.
 
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -12,6 +13,7 @@
 
 #include "absl/status/statusor.h"
 #include "c10/util/Exception.h"
+#include "c10/util/Logging.h"
 #include "driver/command_line.h"
 #include "driver/environment.h"
 #include "driver/launcher.h"
@@ -28,7 +30,24 @@ int Complain(const std::string& message) {
   return kUsageError;
 }
 
-// A file that can be read, or why not.
+// Descriptors 0 to 2 must be open: the next file or socket would take the place of a closed one,
+// and what is printed would go there.
+void OpenStandardStreams() {
+  int fd = 0;
+  while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR);
+  if (fd > STDERR_FILENO) close(fd);
+}
+
+// c10d logs what it also throws, with C++ frames. TORCH_CPP_LOG_LEVEL=INFO shows it.
+void SetLogLevel() {
+  if (std::getenv("TORCH_CPP_LOG_LEVEL") != nullptr) {
+    c10::initLogging();
+  } else {
+    FLAGS_caffe2_log_level = c10::GLOG_FATAL;
+  }
+}
+
+// Why the script cannot be read, "" where it can.
 std::string ScriptProblem(const std::string& script) {
   std::error_code error;
   if (!std::filesystem::exists(script, error)) return "there is no such file";
@@ -46,28 +65,38 @@ int Main(const std::vector<std::string>& arguments) {
   }
   // Under `bazel run` the paths on the command line are relative to where the user stands.
   const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
-  if (directory != nullptr && chdir(directory) != 0) return Complain(std::string("cannot enter ") + directory);
+  if (directory != nullptr && chdir(directory) != 0)
+    return Complain(std::string("cannot enter ") + directory);
 
   const auto environment = RankFromEnvironment(ProcessEnvironment());
   if (!environment.ok()) return Complain(std::string(environment.status().message()));
 
   if (command_line->script.empty()) {
     if (command_line->nproc.value_or(1) != 1 || !command_line->settings.empty()) {
-      return Complain("an interactive session has one rank and no settings; name a script after the options");
+      return Complain(
+          "an interactive session has one rank and no settings; name a script after the options");
     }
     RunRank(*command_line, RankEnvironment{});
   }
+  const std::string cannot = "cannot run \"" + command_line->script + "\": ";
   const std::string problem = ScriptProblem(command_line->script);
-  if (!problem.empty()) return Complain("cannot run \"" + command_line->script + "\": " + problem);
+  if (!problem.empty()) return Complain(cannot + problem);
 
-  if (environment->has_value() && !command_line->nproc.has_value()) RunRank(*command_line, **environment);
+  if (environment->has_value() && !command_line->nproc.has_value())
+    RunRank(*command_line, **environment);
   if (environment->has_value() && std::getenv("RANK") != nullptr) {
-    return Complain("--nproc starts ranks here, but RANK is set: a cluster's launcher starts them already; drop one");
+    return Complain(
+        "--nproc starts ranks here, but RANK is set: a cluster's launcher starts them already; "
+        "drop one");
   }
   const int gpus = LocalGpuCount();
   constexpr int kDefaultNprocOnCpu = 2;
   const int nproc = command_line->nproc.value_or(gpus > 0 ? gpus : kDefaultNprocOnCpu);
   if (nproc == 1) RunRank(*command_line, RankEnvironment{});
+  if (!std::filesystem::is_regular_file(command_line->script)) {
+    return Complain(cannot + "it is no regular file, and " + std::to_string(nproc) +
+                    " ranks would each read a part of it; save it as a file, or add --nproc 1");
+  }
   return Launch(*command_line, nproc);
 }
 
@@ -75,6 +104,8 @@ int Main(const std::vector<std::string>& arguments) {
 }  // namespace lockstep::driver
 
 int main(int argc, char** argv) {
+  lockstep::driver::OpenStandardStreams();
+  lockstep::driver::SetLogLevel();
   try {
     return lockstep::driver::Main(std::vector<std::string>(argv + 1, argv + argc));
   } catch (const c10::Error& error) {

@@ -15,6 +15,6 @@ c10::intrusive_ptr<c10d::Backend> NewBackend(const c10::intrusive_ptr<c10d::Stor
 }  // namespace
 }  // namespace lockstep::driver
 
-extern "C" __attribute__((visibility("default"))) lockstep::driver::NewNcclBackend
-    lockstep_new_nccl_backend;
+extern "C" __attribute__((visibility("default")))
+lockstep::driver::NewNcclBackend lockstep_new_nccl_backend;
 lockstep::driver::NewNcclBackend lockstep_new_nccl_backend = &lockstep::driver::NewBackend;

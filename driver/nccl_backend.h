@@ -13,9 +13,9 @@
 namespace lockstep::driver {
 
 // Makes an NCCL backend for this rank's current device. Collective over the group.
-using NewNcclBackend = c10::intrusive_ptr<c10d::Backend> (*)(const c10::intrusive_ptr<c10d::Store>& store,
-                                                             int rank, int size,
-                                                             std::chrono::milliseconds timeout);
+using NewNcclBackend =
+    c10::intrusive_ptr<c10d::Backend> (*)(const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                          int size, std::chrono::milliseconds timeout);
 
 // The exported symbol: a variable of type NewNcclBackend.
 inline constexpr char kNewNcclBackendSymbol[] = "lockstep_new_nccl_backend";

@@ -1,5 +1,6 @@
 #include "driver/rank.h"
 
+#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -8,7 +9,10 @@
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
+#include <future>
 #include <memory>
+#include <optional>
+#include <random>
 #include <string>
 #include <thread>
 
@@ -18,6 +22,7 @@
 #include "absl/time/time.h"
 #include "c10/core/AutogradState.h"
 #include "c10/util/Exception.h"
+#include "c10/util/Logging.h"
 #include "driver/context.h"
 #include "driver/failure.h"
 #include "driver/files.h"
@@ -31,46 +36,91 @@ namespace {
 
 constexpr int kDefaultTimeoutSeconds = 120;
 
-// Set once this rank has its own end to tell, so that the watching thread keeps quiet.
-std::atomic<bool> ending{false};
+// The thread that ends this process: the script's, or the one that watches for failures. The first
+// that comes has it, and alone tells why; the other stays here until the process is no more.
+void BeginEnd() {
+  static std::atomic<std::thread::id> ender{};
+  std::thread::id first;
+  if (ender.compare_exchange_strong(first, std::this_thread::get_id())) return;
+  if (first == std::this_thread::get_id()) return;
+  for (;;) pause();
+}
 
-[[noreturn]] void EndProcess(int code) {
-  std::fflush(nullptr);
-  // Not exit(): threads of libtorch and the store still run, and static destructors would race them.
+bool HasLauncher() { return std::getenv(kLauncherVariable) != nullptr; }
+
+std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
+
+[[noreturn]] void EndProcess(int code, bool store_is_lost = false) {
+  // For a moment only, on a thread of its own: another thread may hold the lock of a stream for
+  // ever, as one does that reads from a pipe.
+  auto flushed = std::make_shared<std::promise<void>>();
+  std::future<void> is_flushed = flushed->get_future();
+  std::thread([flushed] {
+    std::fflush(stdout);
+    std::fflush(nullptr);
+    flushed->set_value();
+  }).detach();
+  is_flushed.wait_for(std::chrono::milliseconds(500));
+  // The store was our launcher's, who else would end what this rank has started.
+  if (store_is_lost && HasLauncher()) kill(0, SIGKILL);
+  // Not exit(): threads of libtorch and the store still run, and static destructors would race
+  // them.
   _exit(code);
 }
 
+// Prints what libtorch's operators warn of.
+class PlainWarnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    std::fprintf(stderr, "lockstep: warning: %s\n", warning.msg().c_str());
+  }
+};
+
+Member MemberOf(const World& world) {
+  const RankEnvironment& environment = world.environment;
+  return {world.store, environment.rank, environment.world_size,
+          environment.rank == 0 && !environment.store_is_hosted};
+}
+
+// Tells the terminal, where no launcher does, that this rank ends for another's failure...
+void TellConsequence(int rank, const std::string& first) {
+  std::fprintf(stderr, "lockstep: rank %d ends, because %s\n", rank, FirstLine(first).c_str());
+}
+
+// ... or for its own, unless another was first.
+void TellCause(int rank, const std::string& own, const std::string& first) {
+  if (first != own) return TellConsequence(rank, first);
+  std::fprintf(stderr, "lockstep: %s\n", own.c_str());
+}
+
 // Tells the run, and the terminal where no launcher does, that this rank has failed.
-[[noreturn]] void EndWithFailure(Context& context, const std::string& text) {
-  ending = true;
-  const int rank = context.world.environment.rank;
-  const bool alone = context.world.environment.world_size == 1;
-  const std::string own = alone ? text : absl::StrCat("rank ", rank, ": ", text);
-  std::string first = own;
+[[noreturn]] void EndWithFailure(const World& world, const std::string& message,
+                                 const std::string& traceback) {
+  BeginEnd();
+  const int rank = world.environment.rank;
+  const bool alone = world.environment.world_size == 1;
+  std::string text = alone ? message : absl::StrCat("rank ", rank, ": ", message);
+  std::optional<Failure> first;
   try {
-    if (context.world.store != nullptr) first = ReportFailure(*context.world.store, own);
+    // A collective that waits for a rank that is done complains about a connection.
+    const std::string ends = alone || world.store == nullptr ? "" : DescribeEnds(MemberOf(world));
+    if (!ends.empty()) absl::StrAppend(&text, "\nnote: by then the script had ended on ", ends);
+    if (!traceback.empty()) absl::StrAppend(&text, "\n", traceback);
+    if (world.store != nullptr) first = ReportFailure(*world.store, {text});
   } catch (const std::exception&) {
     // The store is gone; what this rank has to say is said below.
   }
-  if (std::getenv(kLauncherVariable) == nullptr || context.world.store == nullptr) {
-    if (first == own) {
-      std::fprintf(stderr, "lockstep: %s\n", own.c_str());
-    } else {
-      std::fprintf(stderr, "lockstep: rank %d ends, because %s\n", rank, first.substr(0, first.find('\n')).c_str());
-    }
-  }
-  EndProcess(1);
+  if (!HasLauncher() || !first.has_value())
+    TellCause(rank, text, first.value_or(Failure{text}).text);
+  if (first.has_value()) LeaveFailedRun(MemberOf(world));
+  EndProcess(1, world.store != nullptr && !first.has_value());
 }
 
-void EndWhenAnotherFails(const Context& context) {
-  const int rank = context.world.environment.rank;
-  const bool quiet = std::getenv(kLauncherVariable) != nullptr;
-  WatchForFailure(context.world.store, [rank, quiet](const std::string& text) {
-    if (ending) return;
-    if (!quiet) {
-      std::fprintf(stderr, "lockstep: rank %d ends, because %s\n", rank, text.substr(0, text.find('\n')).c_str());
-    }
-    EndProcess(1);
+void EndWhenAnotherFails(const World& world) {
+  WatchForFailure(MemberOf(world), [rank = world.environment.rank](const Failure& failure) {
+    BeginEnd();
+    if (!HasLauncher()) TellConsequence(rank, failure.text);
+    EndProcess(1, failure.store_is_lost);
   });
 }
 
@@ -81,7 +131,8 @@ void ShareCores(const RankEnvironment& environment) {
   at::set_num_threads(std::max(1, cores / environment.local_world_size));
 }
 
-// runs/<script>-<time>, the same on every rank.
+// runs/<script>-<time>-<random>, the same on every rank. Runs that start in the same second, on
+// this machine or another, share no folder.
 std::string AgreeOnRunDir(const CommandLine& command_line, const World& world) {
   constexpr char kKey[] = "lockstep/run_dir";
   if (world.environment.rank != 0) return world.store->get_to_str(kKey);
@@ -89,48 +140,56 @@ std::string AgreeOnRunDir(const CommandLine& command_line, const World& world) {
   if (run_dir.empty()) {
     const std::string stem = std::filesystem::path(command_line.script).stem().string();
     run_dir = absl::StrCat("runs/", stem.empty() ? "interactive" : stem, "-",
-                           absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone()));
-    if (std::filesystem::exists(run_dir)) absl::StrAppend(&run_dir, "-", getpid());
+                           absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone()),
+                           "-", absl::Hex(std::random_device()() & 0xffff, absl::kZeroPad4));
   }
   run_dir = std::filesystem::absolute(run_dir).string();
   world.store->set(kKey, std::vector<uint8_t>(run_dir.begin(), run_dir.end()));
   return run_dir;
 }
 
-// os.exit. A rank that leaves early says so: otherwise the others wait for it, or the launcher finds
-// an exit code without a reason.
+// The script has ended well on this rank. The rank that hosts the store still ends with whoever
+// fails before all are done.
+[[noreturn]] void EndWell(const World& world, const std::string& how) {
+  const Member member = MemberOf(world);
+  if (member.world_size > 1) {
+    ReportEnd(member, how);
+    if (!member.hosts_store) BeginEnd();
+    LeaveStore(member, std::chrono::hours(24 * 365));
+    if (member.hosts_store) {
+      const std::optional<Failure> failure = KnownFailure(*member.store);
+      BeginEnd();
+      if (failure.has_value()) TellConsequence(member.rank, failure->text);
+      EndProcess(failure.has_value() ? 1 : 0);
+    }
+  }
+  EndProcess(0);
+}
+
+// os.exit. A rank that leaves says so: the others may come to wait for it, and the launcher would
+// find an exit code without a reason.
 int Exit(lua_State* state) {
-  Context& context = GetContext(state);
+  const World& world = GetContext(state).world;
   int code = 0;
   if (lua_isboolean(state, 1)) {
     code = lua_toboolean(state, 1) ? 0 : 1;
   } else if (!lua_isnoneornil(state, 1)) {
     code = static_cast<int>(lua::ReadInteger(state, 1, "os.exit: code")) & 0xff;
   }
-  ending = true;
-  if (context.world.environment.world_size > 1) {
-    std::string line = lua::ScriptLine(state);
-    line = line.substr(0, line.rfind(": "));
-    const std::string text =
-        absl::StrCat("rank ", context.world.environment.rank, " called os.exit(", code, ") at ", line);
-    if (code == 0) {
-      const std::string key = absl::StrCat("lockstep/left/", context.world.environment.rank);
-      context.world.store->set(key, std::vector<uint8_t>(text.begin(), text.end()));
-    } else {
-      ReportFailure(*context.world.store, text);
-      if (std::getenv(kLauncherVariable) == nullptr) std::fprintf(stderr, "lockstep: %s\n", text.c_str());
-    }
+  std::string line = lua::ScriptLine(state);
+  line = line.substr(0, line.rfind(": "));
+  const std::string call = absl::StrCat("os.exit(", code, ") at ", line);
+  if (code == 0) EndWell(world, "by " + call);
+  if (world.environment.world_size > 1) {
+    BeginEnd();
+    const int rank = world.environment.rank;
+    const std::string text = absl::StrCat("rank ", rank, " called ", call);
+    ReportEnd(MemberOf(world), "by " + call);
+    const Failure first = ReportFailure(*world.store, {text, code});
+    if (!HasLauncher()) TellCause(rank, text, first.text);
+    LeaveFailedRun(MemberOf(world));
   }
   EndProcess(code);
-}
-
-// The rank that hosts the store goes last.
-void WaitForOthers(const World& world) {
-  const RankEnvironment& environment = world.environment;
-  if (environment.world_size == 1 || environment.store_is_hosted) return;
-  const int64_t finished = world.store->add("lockstep/num_finished", 1);
-  if (finished == environment.world_size) world.store->set("lockstep/all_finished", std::vector<uint8_t>{1});
-  if (environment.rank == 0) world.store->wait({"lockstep/all_finished"}, std::chrono::hours(24));
 }
 
 std::optional<lua::ScriptError> RunScript(Context& context) {
@@ -148,9 +207,10 @@ std::optional<lua::ScriptError> RunScript(Context& context) {
   if (script.empty()) return vm.RunString("require('lockstep.repl').run()", "=lockstep");
   if (auto error = vm.RunFile(script)) return error;
   if (!context.command_line.settings.empty() && !context.settings_used) {
-    return lua::ScriptError{absl::StrCat("--set ", context.command_line.settings[0].first,
-                                         " was given, but the script has no run.config{...} that takes it"),
-                            ""};
+    return lua::ScriptError{
+        absl::StrCat("--set ", context.command_line.settings[0].first,
+                     " was given, but the script has no run.config{...} that takes it"),
+        ""};
   }
   return std::nullopt;
 }
@@ -166,23 +226,26 @@ void RunRank(const CommandLine& command_line, const RankEnvironment& environment
     DieWithLauncher();
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
     ShareCores(environment);
+    // libtorch's remarks, without its source files and functions.
+    static PlainWarnings warnings;
+    c10::WarningUtils::set_warning_handler(&warnings);
     // Hooks that are Lua must run on the thread that owns the Lua state.
     c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
-    context.world = JoinWorld(environment, context.timeout);
-    if (environment.world_size > 1) EndWhenAnotherFails(context);
+    context.world = JoinStore(environment, context.timeout);
+    if (environment.world_size > 1) EndWhenAnotherFails(context.world);
+    MeetRanks(context.world, context.timeout);
+    // NCCL's watchdog ends the process, and says why in the log.
+    if (context.world.device.is_cuda()) FLAGS_caffe2_log_level = c10::GLOG_WARNING;
     context.run_dir = AgreeOnRunDir(command_line, context.world);
     if (const std::optional<lua::ScriptError> error = RunScript(context)) {
-      EndWithFailure(context, error->traceback.empty() ? error->message
-                                                       : absl::StrCat(error->message, "\n", error->traceback));
+      EndWithFailure(context.world, error->message, error->traceback);
     }
-    ending = true;
-    WaitForOthers(context.world);
+    EndWell(context.world, "");
   } catch (const c10::Error& error) {
-    EndWithFailure(context, error.what_without_backtrace());
+    EndWithFailure(context.world, error.what_without_backtrace(), "");
   } catch (const std::exception& error) {
-    EndWithFailure(context, error.what());
+    EndWithFailure(context.world, error.what(), "");
   }
-  EndProcess(0);
 }
 
 }  // namespace lockstep::driver

@@ -25,7 +25,10 @@ namespace {
 
 using c10d::ProcessGroup;
 
-c10::intrusive_ptr<c10d::Store> JoinStore(const RankEnvironment& environment, std::chrono::milliseconds timeout) {
+double Seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1000; }
+
+c10::intrusive_ptr<c10d::Store> NewStore(const RankEnvironment& environment,
+                                         std::chrono::milliseconds timeout) {
   if (environment.world_size == 1 && environment.master_port == 0) {
     return c10::make_intrusive<c10d::HashStore>();
   }
@@ -34,16 +37,54 @@ c10::intrusive_ptr<c10d::Store> JoinStore(const RankEnvironment& environment, st
   options.isServer = environment.rank == 0 && !environment.store_is_hosted;
   options.waitWorkers = false;
   options.timeout = timeout;
-  auto store = c10::make_intrusive<c10d::TCPStore>(environment.master_addr, options);
+  c10::intrusive_ptr<c10d::Store> store;
+  try {
+    store = c10::make_intrusive<c10d::TCPStore>(environment.master_addr, options);
+  } catch (const c10::Error& error) {
+    const std::string where = absl::StrCat(environment.master_addr, ":", environment.master_port,
+                                           " (MASTER_ADDR:MASTER_PORT)");
+    if (options.isServer) {
+      TORCH_CHECK(false, "cannot host the run's store at ", where, "; is the port taken? ",
+                  error.what_without_backtrace());
+    }
+    TORCH_CHECK(false, "cannot reach the run's store at ", where, " within ", Seconds(timeout),
+                " s; rank 0 must be running there, and --timeout sets how long to wait: ",
+                error.what_without_backtrace());
+  }
   // Keys of an attempt that torchrun restarted must not be seen by the next.
-  return c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("attempt/", environment.attempt), store);
+  return c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("attempt/", environment.attempt),
+                                                store);
 }
 
-bool IsLoopback(const std::string& host) { return host == "localhost" || host.rfind("127.", 0) == 0; }
+// Blocks until every rank has come here. Without this the first complaint about a rank that stays
+// away would be a backend's, and name a key instead of a rank.
+void WaitForRanks(const World& world, std::chrono::milliseconds timeout) {
+  const int size = world.environment.world_size;
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < size; ++rank) keys.push_back(absl::StrCat("lockstep/here/", rank));
+  world.store->set(keys[static_cast<size_t>(world.environment.rank)], std::vector<uint8_t>{1});
+  try {
+    world.store->wait(keys, timeout);
+  } catch (const c10::Error&) {
+    std::vector<int> missing;
+    for (int rank = 0; rank < size; ++rank) {
+      if (!world.store->check({keys[static_cast<size_t>(rank)]})) missing.push_back(rank);
+    }
+    TORCH_CHECK(missing.empty(), "waited ", Seconds(timeout),
+                " s for ranks that have not come: ", absl::StrJoin(missing, ", "), " of 0 to ",
+                size - 1,
+                "; were they started, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE? "
+                "--timeout sets how long to wait");
+  }
+}
+
+bool IsLoopback(const std::string& host) {
+  return host == "localhost" || host.rfind("127.", 0) == 0;
+}
 
 c10::intrusive_ptr<c10d::Backend> NewGloo(const RankEnvironment& environment,
-                                          const c10::intrusive_ptr<c10d::Store>& store, int rank, int size,
-                                          std::chrono::milliseconds timeout) {
+                                          const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                          int size, std::chrono::milliseconds timeout) {
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
   if (interface != nullptr) {
@@ -69,17 +110,19 @@ NewNcclBackend LoadNccl() {
   return kNewBackend;
 }
 
-c10::intrusive_ptr<ProcessGroup> MakeGroup(const World& world, const std::string& name, int rank, int size,
-                                           std::chrono::milliseconds timeout) {
+c10::intrusive_ptr<ProcessGroup> MakeGroup(const World& world, const std::string& name, int rank,
+                                           int size, std::chrono::milliseconds timeout) {
   const auto store = c10::make_intrusive<c10d::PrefixStore>(name, world.store);
   auto group = c10::make_intrusive<ProcessGroup>(store, rank, size);
-  group->setBackend(c10::kCPU, ProcessGroup::BackendType::GLOO,
-                    NewGloo(world.environment, c10::make_intrusive<c10d::PrefixStore>("gloo", store), rank, size,
-                            timeout));
+  group->setBackend(
+      c10::kCPU, ProcessGroup::BackendType::GLOO,
+      NewGloo(world.environment, c10::make_intrusive<c10d::PrefixStore>("gloo", store), rank, size,
+              timeout));
   group->setDefaultBackend(ProcessGroup::BackendType::GLOO);
   if (world.device.is_cuda()) {
-    group->setBackend(c10::kCUDA, ProcessGroup::BackendType::NCCL,
-                      LoadNccl()(c10::make_intrusive<c10d::PrefixStore>("nccl", store), rank, size, timeout));
+    group->setBackend(
+        c10::kCUDA, ProcessGroup::BackendType::NCCL,
+        LoadNccl()(c10::make_intrusive<c10d::PrefixStore>("nccl", store), rank, size, timeout));
     group->setDefaultBackend(ProcessGroup::BackendType::NCCL);
   }
   group->setGroupName(name);
@@ -89,8 +132,8 @@ c10::intrusive_ptr<ProcessGroup> MakeGroup(const World& world, const std::string
 c10::Device ChooseDevice(const RankEnvironment& environment) {
   const int gpus = LocalGpuCount();
   if (gpus == 0) return c10::kCPU;
-  TORCH_CHECK_VALUE(environment.local_rank < gpus, "rank ", environment.rank, " is number ", environment.local_rank,
-                    " on this machine, which has ", gpus,
+  TORCH_CHECK_VALUE(environment.local_rank < gpus, "rank ", environment.rank, " is number ",
+                    environment.local_rank, " on this machine, which has ", gpus,
                     " GPUs, and NCCL wants one for each rank; start at most ", gpus,
                     " ranks here, or set CUDA_VISIBLE_DEVICES= to train on the CPU");
   LoadNccl();
@@ -128,22 +171,27 @@ HostedStore HostStore() {
   return {c10::make_intrusive<c10d::PrefixStore>("attempt/0", store), port};
 }
 
-World JoinWorld(const RankEnvironment& environment, std::chrono::milliseconds timeout) {
+World JoinStore(const RankEnvironment& environment, std::chrono::milliseconds timeout) {
   World world;
   world.environment = environment;
+  world.store = NewStore(environment, timeout);
+  return world;
+}
+
+void MeetRanks(World& world, std::chrono::milliseconds timeout) {
+  const RankEnvironment& environment = world.environment;
   world.device = ChooseDevice(environment);
   world.backend = world.device.is_cuda() ? "nccl" : "gloo";
-  world.store = JoinStore(environment, timeout);
+  if (environment.world_size > 1) WaitForRanks(world, timeout);
   world.group = MakeGroup(world, "world", environment.rank, environment.world_size, timeout);
-  return world;
 }
 
 c10::intrusive_ptr<ProcessGroup> NewGroup(const World& world, const std::vector<int>& ranks,
                                           std::chrono::milliseconds timeout) {
   int position = -1;
   for (size_t i = 0; i < ranks.size(); ++i) {
-    TORCH_CHECK_VALUE(ranks[i] >= 0 && ranks[i] < world.environment.world_size, "group: rank ", ranks[i],
-                      " is not one of the ranks 0 to ", world.environment.world_size - 1);
+    TORCH_CHECK_VALUE(ranks[i] >= 0 && ranks[i] < world.environment.world_size, "group: rank ",
+                      ranks[i], " is not one of the ranks 0 to ", world.environment.world_size - 1);
     for (size_t j = 0; j < i; ++j) {
       TORCH_CHECK_VALUE(ranks[j] != ranks[i], "group: rank ", ranks[i], " is named twice");
     }
@@ -153,7 +201,8 @@ c10::intrusive_ptr<ProcessGroup> NewGroup(const World& world, const std::vector<
                     absl::StrJoin(ranks, ", "), "}");
   // Members alone count how often this list was asked for, so that others need not take part.
   static std::map<std::vector<int>, int> times_made;
-  const std::string name = absl::StrCat("group/", absl::StrJoin(ranks, ","), "/", times_made[ranks]++);
+  const std::string name =
+      absl::StrCat("group/", absl::StrJoin(ranks, ","), "/", times_made[ranks]++);
   return MakeGroup(world, name, position, static_cast<int>(ranks.size()), timeout);
 }
 

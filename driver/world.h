@@ -36,13 +36,18 @@ struct World {
   c10::Device device = c10::kCPU;
   std::string backend;  // "gloo" or "nccl": what tensors on `device` travel by
   c10::intrusive_ptr<c10d::Store> store;
-  c10::intrusive_ptr<c10d::ProcessGroup> group;  // of all ranks
+  c10::intrusive_ptr<c10d::ProcessGroup> group;  // of all ranks; null until they have met
 };
 
-// Meets the other ranks. Collective: every rank of the run calls this once, first. `timeout` bounds
-// the meeting and every later collective. Throws c10::Error where ranks stay away or no backend can
-// be made. A run of one rank needs no port and no network.
-World JoinWorld(const RankEnvironment& environment, std::chrono::milliseconds timeout);
+// Reaches the run's store, through which ranks tell each other of failures, from here on. Throws
+// c10::Error where nobody hosts it within `timeout`. A run of one rank needs no port and no
+// network.
+World JoinStore(const RankEnvironment& environment, std::chrono::milliseconds timeout);
+
+// Meets the other ranks: chooses the device, makes the group of all. Collective: every rank of the
+// run calls this once, first. `timeout` bounds the meeting and every later collective. Throws
+// c10::Error that names the ranks that stay away, or where no backend can be made.
+void MeetRanks(World& world, std::chrono::milliseconds timeout);
 
 // The group of `ranks`, in that order, for this rank, which must be among them. Collective: every
 // rank of `ranks` calls this equally often; the others need not.

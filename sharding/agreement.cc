@@ -11,7 +11,9 @@
 namespace lockstep::sharding {
 namespace {
 
-bool Contains(const std::string& states, Has has) { return states.find(static_cast<char>(has)) != std::string::npos; }
+bool Contains(const std::string& states, Has has) {
+  return states.find(static_cast<char>(has)) != std::string::npos;
+}
 
 std::vector<int> RanksThatHave(const std::string& states, Has has) {
   std::vector<int> ranks;
@@ -23,17 +25,20 @@ std::vector<int> RanksThatHave(const std::string& states, Has has) {
 
 }  // namespace
 
-Agreement::Agreement(Collective* collective, Policy policy) : collective_(collective), policy_(policy) {}
+Agreement::Agreement(Collective* collective, Policy policy)
+    : collective_(collective), policy_(policy) {}
 
 void Agreement::MakeOffer(const Offer& offer) {
   offer_ = offer;
-  if (collective_ != nullptr) pending_ = collective_->StartAllGather(std::string(1, static_cast<char>(offer.has)));
+  if (collective_ != nullptr)
+    pending_ = collective_->StartAllGather(std::string(1, static_cast<char>(offer.has)));
 }
 
 absl::StatusOr<Decision> Agreement::Decide() {
   std::string states(1, static_cast<char>(offer_.has));
   if (pending_ != nullptr) {
-    const absl::StatusOr<std::vector<std::string>> gathered = std::exchange(pending_, nullptr)->Wait();
+    const absl::StatusOr<std::vector<std::string>> gathered =
+        std::exchange(pending_, nullptr)->Wait();
     if (!gathered.ok()) return gathered.status();
     states = absl::StrJoin(*gathered, "");
   }
@@ -41,13 +46,16 @@ absl::StatusOr<Decision> Agreement::Decide() {
   if (Contains(states, Has::kError)) return GatherErrors(states);
   if (Contains(states, Has::kStop) || !Contains(states, Has::kBatch)) return Decision::kStop;
   if (policy_ == Policy::kUntilFirst) {
-    return Contains(states, Has::kFiller) || Contains(states, Has::kNothing) ? Decision::kStop : Decision::kGo;
+    return Contains(states, Has::kFiller) || Contains(states, Has::kNothing) ? Decision::kStop
+                                                                             : Decision::kGo;
   }
   if (!Contains(states, Has::kNothing)) return Decision::kGo;
-  return absl::FailedPreconditionError(
-      absl::StrCat("sharding: at step ", step, " ranks {", absl::StrJoin(RanksThatHave(states, Has::kNothing), ", "),
-                   "} have no batch at all to repeat, while ranks {", absl::StrJoin(RanksThatHave(states, Has::kBatch), ", "),
-                   "} have one; give a filler that makes one from nothing, or stop with until_first"));
+  return absl::FailedPreconditionError(absl::StrCat(
+      "sharding: at step ", step, " ranks {",
+      absl::StrJoin(RanksThatHave(states, Has::kNothing), ", "),
+      "} have no batch at all to repeat, while ranks {",
+      absl::StrJoin(RanksThatHave(states, Has::kBatch), ", "),
+      "} have one; give a filler that makes one from nothing, or stop with until_first"));
 }
 
 absl::Status Agreement::GatherErrors(const std::string& states) {
@@ -58,8 +66,8 @@ absl::Status Agreement::GatherErrors(const std::string& states) {
     errors = *std::move(gathered);
   }
   const int first = RanksThatHave(states, Has::kError).front();
-  return absl::AbortedError(absl::StrCat("sharding: rank ", first, " failed at step ", step_ - 1, ": ",
-                                         errors[static_cast<size_t>(first)]));
+  return absl::AbortedError(absl::StrCat("sharding: rank ", first, " failed at step ", step_ - 1,
+                                         ": ", errors[static_cast<size_t>(first)]));
 }
 
 }  // namespace lockstep::sharding

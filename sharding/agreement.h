@@ -1,19 +1,19 @@
 // One question at each step, answered alike on every rank: do we go on?
 //
-// The failure this prevents. Under sharded training every forward pass is a collective. Ranks iterate
-// their own data; one runs out eleven batches before its neighbour, which then waits in a collective
-// that nobody joins, until a watchdog fires half an hour later.
+// The failure this prevents. Under sharded training every forward pass is a collective. Ranks
+// iterate their own data; one runs out eleven batches before its neighbour, which then waits in a
+// collective that nobody joins, until a watchdog fires half an hour later.
 //
-// This is the protocol under lockstep.h. An offer says what a rank has for the coming step; the decision
-// is the same on every rank. The offer travels while the present step computes: make it as soon as the
-// next batch is known, ask for the decision when the step is done.
+// This is the protocol under lockstep.h. An offer says what a rank has for the coming step; the
+// decision is the same on every rank. The offer travels while the present step computes: make it as
+// soon as the next batch is known, ask for the decision when the step is done.
 //
 //   Agreement agreement(&collective, Policy::kUntilFirst);
 //   agreement.MakeOffer({Has::kBatch});
 //   absl::StatusOr<Decision> decision = agreement.Decide();
 //
-// Source: prime-rl pull request 2636, which reduces a flag on the device and reads it back; here it goes
-// over the CPU, one step ahead, and knows failure from exhaustion.
+// Source: prime-rl pull request 2636, which reduces a flag on the device and reads it back; here it
+// goes over the CPU, one step ahead, and knows failure from exhaustion.
 
 #ifndef LOCKSTEP_SHARDING_AGREEMENT_H_
 #define LOCKSTEP_SHARDING_AGREEMENT_H_
@@ -56,10 +56,10 @@ class Agreement {
   // Collective: every rank calls this once for each step. Returns at once.
   void MakeOffer(const Offer& offer);
 
-  // Collective: every rank calls this once after each MakeOffer. Blocks until all offers are in; returns the
-  // same on every rank. Aborted, on every rank, where one offered kError: the message names that rank and
-  // carries its error. FailedPrecondition, on every rank, where the step needs a filler that some rank
-  // cannot make. Unavailable where a rank was lost.
+  // Collective: every rank calls this once after each MakeOffer. Blocks until all offers are in;
+  // returns the same on every rank. Aborted, on every rank, where one offered kError: the message
+  // names that rank and carries its error. FailedPrecondition, on every rank, where the step needs
+  // a filler that some rank cannot make. Unavailable where a rank was lost.
   absl::StatusOr<Decision> Decide();
 
  private:

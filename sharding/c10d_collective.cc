@@ -21,13 +21,15 @@ class C10dPending : public Collective::Pending {
     try {
       work_->wait();
     } catch (const c10::Error& error) {
-      return absl::UnavailableError(absl::StrCat("sharding: a rank was lost: ", error.what_without_backtrace()));
+      return absl::UnavailableError(
+          absl::StrCat("sharding: a rank was lost: ", error.what_without_backtrace()));
     } catch (const std::exception& error) {
       return absl::UnavailableError(absl::StrCat("sharding: a rank was lost: ", error.what()));
     }
     std::vector<std::string> bytes;
     for (const at::Tensor& output : outputs_) {
-      bytes.emplace_back(static_cast<const char*>(output.const_data_ptr()), static_cast<size_t>(output.numel()));
+      bytes.emplace_back(static_cast<const char*>(output.const_data_ptr()),
+                         static_cast<size_t>(output.numel()));
     }
     return bytes;
   }
@@ -44,7 +46,8 @@ std::unique_ptr<Collective::Pending> C10dCollective::StartAllGather(const std::s
   std::vector<at::Tensor> inputs = {at::empty({size}, at::kByte)};
   std::memcpy(inputs[0].mutable_data_ptr(), bytes.data(), bytes.size());
   std::vector<std::vector<at::Tensor>> outputs(1);
-  for (int rank = 0; rank < group_->getSize(); ++rank) outputs[0].push_back(at::empty({size}, at::kByte));
+  for (int rank = 0; rank < group_->getSize(); ++rank)
+    outputs[0].push_back(at::empty({size}, at::kByte));
   c10::intrusive_ptr<c10d::Work> work = group_->allgather(outputs, inputs);
   return std::make_unique<C10dPending>(std::move(work), std::move(outputs[0]));
 }

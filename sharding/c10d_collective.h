@@ -1,5 +1,5 @@
-// The library's agreements over a c10d process group, and its notes in a c10d store. This and data_parallel.cc are the library's two
-// files over c10d.
+// The library's agreements over a c10d process group, and its notes in a c10d store. This and
+// data_parallel.cc are the library's two files over c10d.
 
 #ifndef LOCKSTEP_SHARDING_C10D_COLLECTIVE_H_
 #define LOCKSTEP_SHARDING_C10D_COLLECTIVE_H_
@@ -16,11 +16,12 @@
 
 namespace lockstep::sharding {
 
-// Gathers through the group's backend for CPU tensors (Gloo), so that the device never waits. Give it a
-// group of its own: its collectives may then fall between any others.
+// Gathers through the group's backend for CPU tensors (Gloo), so that the device never waits. Give
+// it a group of its own: its collectives may then fall between any others.
 class C10dCollective : public Collective {
  public:
-  explicit C10dCollective(c10::intrusive_ptr<c10d::ProcessGroup> group) : group_(std::move(group)) {}
+  explicit C10dCollective(c10::intrusive_ptr<c10d::ProcessGroup> group)
+      : group_(std::move(group)) {}
 
   int rank() const override { return group_->getRank(); }
   int size() const override { return group_->getSize(); }
@@ -30,7 +31,8 @@ class C10dCollective : public Collective {
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
 };
 
-// Notes under "<prefix>/<rank>" in the store that the ranks met through. Thread-safe as the store is.
+// Notes under "<prefix>/<rank>" in the store that the ranks met through. Thread-safe as the store
+// is.
 class StoreNotes : public Notes {
  public:
   StoreNotes(c10::intrusive_ptr<c10d::Store> store, std::string prefix, int rank)

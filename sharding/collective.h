@@ -21,8 +21,8 @@ class Collective {
   class Pending {
    public:
     virtual ~Pending() = default;
-    // Blocks until all ranks have come; returns their bytes in the order of ranks. Called once. An error
-    // where a rank is lost or the collective's timeout passes.
+    // Blocks until all ranks have come; returns their bytes in the order of ranks. Called once. An
+    // error where a rank is lost or the collective's timeout passes.
     virtual absl::StatusOr<std::vector<std::string>> Wait() = 0;
   };
 
@@ -30,8 +30,8 @@ class Collective {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
-  // Collective: every rank calls this equally often, in the same order, with equally many bytes. Starts
-  // and returns at once; several may be under way.
+  // Collective: every rank calls this equally often, in the same order, with equally many bytes.
+  // Starts and returns at once; several may be under way.
   virtual std::unique_ptr<Pending> StartAllGather(const std::string& bytes) = 0;
 };
 

@@ -21,16 +21,19 @@
 namespace lockstep::sharding {
 namespace {
 
-// --- Do all ranks hold the same module? -------------------------------------------------------------
+// --- Do all ranks hold the same module?
+// -------------------------------------------------------------
 
 // A line for each tensor: "weight: Float [64, 32], trained".
-std::string Describe(const std::vector<NamedTensor>& parameters, const std::vector<NamedTensor>& buffers) {
+std::string Describe(const std::vector<NamedTensor>& parameters,
+                     const std::vector<NamedTensor>& buffers) {
   std::string text;
   const auto append = [&](const NamedTensor& named, const char* role) {
     absl::StrAppend(&text, named.name, ": ", c10::toString(named.tensor.scalar_type()), " [",
                     absl::StrJoin(named.tensor.sizes().vec(), ", "), "], ", role, "\n");
   };
-  for (const NamedTensor& p : parameters) append(p, p.tensor.requires_grad() ? "trained" : "frozen");
+  for (const NamedTensor& p : parameters)
+    append(p, p.tensor.requires_grad() ? "trained" : "frozen");
   for (const NamedTensor& b : buffers) append(b, "buffer");
   return text;
 }
@@ -39,7 +42,9 @@ void CheckSameModule(Collective& collective, const std::string& own) {
   const absl::StatusOr<std::vector<std::string>> gathered = GatherTexts(collective, own);
   TORCH_CHECK(gathered.ok(), std::string(gathered.status().message()));
   const std::vector<std::string>& texts = *gathered;
-  if (std::all_of(texts.begin(), texts.end(), [&](const std::string& text) { return text == texts[0]; })) return;
+  if (std::all_of(texts.begin(), texts.end(),
+                  [&](const std::string& text) { return text == texts[0]; }))
+    return;
   constexpr size_t kShown = 5;
   std::vector<std::vector<std::string>> lines;
   size_t most = 0;
@@ -59,17 +64,21 @@ void CheckSameModule(Collective& collective, const std::string& own) {
     }
     if (differs && ++count <= kShown) absl::StrAppend(&differences, "\n  tensor ", i, versions);
   }
-  TORCH_CHECK_VALUE(false, "data_parallel: the ranks hold different modules; ", count, " tensors differ", differences);
+  TORCH_CHECK_VALUE(false, "data_parallel: the ranks hold different modules; ", count,
+                    " tensors differ", differences);
 }
 
-// --- The Reducer ------------------------------------------------------------------------------------
+// --- The Reducer
+// ------------------------------------------------------------------------------------
 
-// Identity whose backward waits for all gradients before any are averaged: how a static graph's first
-// iteration learns which parameters it uses, and how often.
+// Identity whose backward waits for all gradients before any are averaged: how a static graph's
+// first iteration learns which parameters it uses, and how often.
 struct DelayAveraging : public torch::autograd::Function<DelayAveraging> {
-  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context, at::TensorList outputs,
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
+                                                at::TensorList outputs,
                                                 std::shared_ptr<c10d::Reducer> reducer) {
-    context->saved_data["reducer"] = static_cast<int64_t>(reinterpret_cast<intptr_t>(reducer.get()));
+    context->saved_data["reducer"] =
+        static_cast<int64_t>(reinterpret_cast<intptr_t>(reducer.get()));
     context->set_materialize_grads(false);
     torch::autograd::variable_list copies;
     for (const at::Tensor& output : outputs) copies.push_back(output.view_as(output));
@@ -78,8 +87,10 @@ struct DelayAveraging : public torch::autograd::Function<DelayAveraging> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list gradients) {
-    auto* reducer = reinterpret_cast<c10d::Reducer*>(static_cast<intptr_t>(context->saved_data["reducer"].toInt()));
-    torch::autograd::Engine::get_default_engine().queue_callback([reducer] { reducer->delay_all_reduce(); });
+    auto* reducer = reinterpret_cast<c10d::Reducer*>(
+        static_cast<intptr_t>(context->saved_data["reducer"].toInt()));
+    torch::autograd::Engine::get_default_engine().queue_callback(
+        [reducer] { reducer->delay_all_reduce(); });
     gradients.emplace_back();  // for the reducer, which has none
     return gradients;
   }
@@ -96,15 +107,18 @@ std::shared_ptr<c10d::Reducer> MakeReducer(const std::vector<NamedTensor>& train
   }
   const std::vector<bool> sparse(tensors.size(), false);
   // The first bucket is small, so that averaging starts early in backward.
-  const std::vector<size_t> sizes = {static_cast<size_t>(std::min<int64_t>(c10d::kDefaultFirstBucketBytes, options.bucket_bytes)),
-                                     static_cast<size_t>(options.bucket_bytes)};
+  const std::vector<size_t> sizes = {
+      static_cast<size_t>(std::min<int64_t>(c10d::kDefaultFirstBucketBytes, options.bucket_bytes)),
+      static_cast<size_t>(options.bucket_bytes)};
   auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(tensors, sizes, sparse);
   // Gradients come in about the reverse order of the parameters.
   std::reverse(buckets.begin(), buckets.end());
   auto reducer = std::make_shared<c10d::Reducer>(
-      std::move(tensors), std::move(buckets), group, sparse, options.bucket_bytes, options.find_unused,
+      std::move(tensors), std::move(buckets), group, sparse, options.bucket_bytes,
+      options.find_unused,
       /*gradient_as_bucket_view=*/false, std::move(names), static_cast<int64_t>(sizes[0]),
-      /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false, std::vector<int64_t>{});
+      /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
+      std::vector<int64_t>{});
   if (options.static_graph) reducer->set_static_graph();
   return reducer;
 }
@@ -116,21 +130,27 @@ std::string NameUnused(const std::string& message, const std::vector<NamedTensor
   if (marker == std::string::npos) return "";
   const std::string rest = message.substr(message.find(':', marker) + 1);
   std::vector<std::string> names;
-  for (const absl::string_view word : absl::StrSplit(rest.substr(0, rest.find_first_not_of(" 0123456789")), ' ', absl::SkipEmpty())) {
+  for (const absl::string_view word : absl::StrSplit(
+           rest.substr(0, rest.find_first_not_of(" 0123456789")), ' ', absl::SkipEmpty())) {
     size_t index = 0;
-    if (absl::SimpleAtoi(word, &index) && index < trained.size()) names.push_back(trained[index].name);
+    if (absl::SimpleAtoi(word, &index) && index < trained.size())
+      names.push_back(trained[index].name);
   }
   return absl::StrJoin(names, ", ");
 }
 
 }  // namespace
 
-DataParallel::DataParallel(const std::vector<NamedTensor>& parameters, const std::vector<NamedTensor>& buffers,
-                           c10::intrusive_ptr<c10d::ProcessGroup> group, const DataParallelOptions& options)
+DataParallel::DataParallel(const std::vector<NamedTensor>& parameters,
+                           const std::vector<NamedTensor>& buffers,
+                           c10::intrusive_ptr<c10d::ProcessGroup> group,
+                           const DataParallelOptions& options)
     : group_(std::move(group)), options_(options) {
-  TORCH_CHECK_VALUE(options.bucket_bytes > 0, "data_parallel: bucket_bytes must be above 0, not ", options.bucket_bytes);
-  TORCH_CHECK_VALUE(!(options.find_unused && options.static_graph),
-                    "data_parallel: a static graph finds its unused parameters by itself; drop find_unused");
+  TORCH_CHECK_VALUE(options.bucket_bytes > 0, "data_parallel: bucket_bytes must be above 0, not ",
+                    options.bucket_bytes);
+  TORCH_CHECK_VALUE(
+      !(options.find_unused && options.static_graph),
+      "data_parallel: a static graph finds its unused parameters by itself; drop find_unused");
   C10dCollective collective(group_);
   CheckSameModule(collective, Describe(parameters, buffers));
 
@@ -145,10 +165,11 @@ DataParallel::DataParallel(const std::vector<NamedTensor>& parameters, const std
   }
   constexpr size_t kBroadcastBytes = size_t{250} << 20;
   if (!state.empty()) c10d::broadcast_coalesced(group_, state, kBroadcastBytes, 0);
-  // With unused parameters the Reducer must be there from the first pass on: it notes what is used while
-  // averaging is off. With a static graph it must not: it counts each parameter's gradients, those of passes
-  // without averaging too, and would then wait for more than come.
-  if (!trained_.empty() && !options_.static_graph) reducer_ = MakeReducer(trained_, group_, options_);
+  // With unused parameters the Reducer must be there from the first pass on: it notes what is used
+  // while averaging is off. With a static graph it must not: it counts each parameter's gradients,
+  // those of passes without averaging too, and would then wait for more than come.
+  if (!trained_.empty() && !options_.static_graph)
+    reducer_ = MakeReducer(trained_, group_, options_);
 }
 
 DataParallel::~DataParallel() {
@@ -164,9 +185,12 @@ void DataParallel::BeforeForward() {
   } catch (const c10::Error& error) {
     const std::string names = NameUnused(error.what_without_backtrace(), trained_);
     if (names.empty()) throw;
-    TORCH_CHECK(false, "data_parallel: on rank ", group_->getRank(), " the last backward gave no gradient to ", names,
-                ". Let every parameter take part in forward and every output in the loss, call no_sync where a pass is not to be "
-                "averaged, freeze what is not trained with requires_grad_(false), or pass find_unused = true");
+    TORCH_CHECK(false, "data_parallel: on rank ", group_->getRank(),
+                " the last backward gave no gradient to ", names,
+                ". Let every parameter take part in forward and every output in the loss, call "
+                "no_sync where a pass is not to be "
+                "averaged, freeze what is not trained with requires_grad_(false), or pass "
+                "find_unused = true");
   }
   constexpr size_t kBroadcastBytes = size_t{1} << 20;
   if (!buffers_.empty()) c10d::broadcast_coalesced(group_, buffers_, kBroadcastBytes, 0);

@@ -6,13 +6,16 @@
 
 namespace lockstep::sharding {
 
-absl::StatusOr<std::vector<std::string>> GatherTexts(Collective& collective, const std::string& text) {
+absl::StatusOr<std::vector<std::string>> GatherTexts(Collective& collective,
+                                                     const std::string& text) {
   const uint64_t size = text.size();
   const absl::StatusOr<std::vector<std::string>> gathered =
-      collective.StartAllGather(std::string(reinterpret_cast<const char*>(&size), sizeof(size)))->Wait();
+      collective.StartAllGather(std::string(reinterpret_cast<const char*>(&size), sizeof(size)))
+          ->Wait();
   if (!gathered.ok()) return gathered.status();
   std::vector<uint64_t> sizes;
-  for (const std::string& bytes : *gathered) std::memcpy(&sizes.emplace_back(), bytes.data(), sizeof(uint64_t));
+  for (const std::string& bytes : *gathered)
+    std::memcpy(&sizes.emplace_back(), bytes.data(), sizeof(uint64_t));
 
   std::string padded = text;
   padded.resize(*std::max_element(sizes.begin(), sizes.end()), '\0');

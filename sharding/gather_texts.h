@@ -11,9 +11,10 @@
 
 namespace lockstep::sharding {
 
-// Collective: every rank calls this; blocks until all have. In the order of ranks, the same on every rank.
-// Unavailable, or what the collective says, where a rank is lost.
-absl::StatusOr<std::vector<std::string>> GatherTexts(Collective& collective, const std::string& text);
+// Collective: every rank calls this; blocks until all have. In the order of ranks, the same on
+// every rank. Unavailable, or what the collective says, where a rank is lost.
+absl::StatusOr<std::vector<std::string>> GatherTexts(Collective& collective,
+                                                     const std::string& text);
 
 }  // namespace lockstep::sharding
 

@@ -35,7 +35,9 @@ struct Note {
   std::string place;
 };
 
-std::string Write(const Note& note) { return absl::StrCat(note.check, "\n", note.label, "\n", note.place); }
+std::string Write(const Note& note) {
+  return absl::StrCat(note.check, "\n", note.label, "\n", note.place);
+}
 
 Note ParseNote(const std::string& text) {
   const std::vector<std::string> parts = absl::StrSplit(text, absl::MaxSplits('\n', 2));
@@ -47,7 +49,9 @@ Note ParseNote(const std::string& text) {
   return note;
 }
 
-std::string At(const std::string& place) { return place.empty() ? "" : absl::StrCat(" (", place, ")"); }
+std::string At(const std::string& place) {
+  return place.empty() ? "" : absl::StrCat(" (", place, ")");
+}
 
 // Fingerprints may be long and differ far in: shows the stretch around the first difference.
 std::vector<std::string> Excerpts(const std::vector<std::string>& values) {
@@ -55,8 +59,10 @@ std::vector<std::string> Excerpts(const std::vector<std::string>& values) {
   constexpr size_t kBefore = 40;
   size_t first = values[0].size();
   for (const std::string& value : values) {
-    const auto [a, b] = std::mismatch(values[0].begin(), values[0].end(), value.begin(), value.end());
-    if (a != values[0].end() || b != value.end()) first = std::min(first, static_cast<size_t>(a - values[0].begin()));
+    const auto [a, b] =
+        std::mismatch(values[0].begin(), values[0].end(), value.begin(), value.end());
+    if (a != values[0].end() || b != value.end())
+      first = std::min(first, static_cast<size_t>(a - values[0].begin()));
   }
   const size_t begin = first > kShown - kBefore ? first - kBefore : 0;
   std::vector<std::string> excerpts;
@@ -77,7 +83,8 @@ Guard::Guard(Collective* collective, Notes* notes, double timeout_s, std::vector
   std::iota(ranks_.begin(), ranks_.end(), 0);
 }
 
-absl::Status Guard::Check(absl::string_view label, absl::string_view fingerprint, absl::string_view place) {
+absl::Status Guard::Check(absl::string_view label, absl::string_view fingerprint,
+                          absl::string_view place) {
   if (!lost_.ok()) return lost_;
   ++checks_;
   notes_->Write(Write({checks_, std::string(label), std::string(place)}));
@@ -94,8 +101,8 @@ absl::Status Guard::Check(absl::string_view label, absl::string_view fingerprint
   return Disagreement(std::string(label), std::string(fingerprint), std::string(place), same_label);
 }
 
-absl::Status Guard::Disagreement(const std::string& label, const std::string& fingerprint, const std::string& place,
-                                 bool same_label) {
+absl::Status Guard::Disagreement(const std::string& label, const std::string& fingerprint,
+                                 const std::string& place, bool same_label) {
   std::vector<std::vector<std::string>> columns;
   for (const std::string* text : {&label, &fingerprint, &place}) {
     absl::StatusOr<std::vector<std::string>> gathered = GatherTexts(*collective_, *text);
@@ -104,11 +111,14 @@ absl::Status Guard::Disagreement(const std::string& label, const std::string& fi
   }
   const std::vector<std::string> values = Excerpts(columns[1]);
   std::string message =
-      same_label ? absl::StrCat("guard: the ranks disagree at \"", label, "\":")
-                 : absl::StrCat("guard: the ranks are at different checks, each at its check number ", checks_, ":");
+      same_label
+          ? absl::StrCat("guard: the ranks disagree at \"", label, "\":")
+          : absl::StrCat("guard: the ranks are at different checks, each at its check number ",
+                         checks_, ":");
   for (size_t i = 0; i < ranks_.size(); ++i) {
-    absl::StrAppend(&message, "\n  rank ", ranks_[i], ": ", same_label ? "" : absl::StrCat("\"", columns[0][i], "\": "),
-                    values[i], At(columns[2][i]));
+    absl::StrAppend(&message, "\n  rank ", ranks_[i], ": ",
+                    same_label ? "" : absl::StrCat("\"", columns[0][i], "\": "), values[i],
+                    At(columns[2][i]));
   }
   return absl::FailedPreconditionError(message);
 }
@@ -119,15 +129,18 @@ absl::Status Guard::Absence(absl::string_view label, const absl::Status& cause) 
     const Note note = ParseNote(notes_->Read(static_cast<int>(i)));
     if (note.check >= checks_) continue;
     absl::StrAppend(&absent, "\n  rank ", ranks_[i],
-                    note.check == 0 ? " has passed no check yet"
-                                    : absl::StrCat(" last passed \"", note.label, "\"", At(note.place), ", its check number ",
-                                                   note.check));
+                    note.check == 0
+                        ? " has passed no check yet"
+                        : absl::StrCat(" last passed \"", note.label, "\"", At(note.place),
+                                       ", its check number ", note.check));
   }
   if (absent.empty()) {
-    return absl::UnavailableError(absl::StrCat("guard: the check \"", label, "\" failed: ", cause.message()));
+    return absl::UnavailableError(
+        absl::StrCat("guard: the check \"", label, "\" failed: ", cause.message()));
   }
-  return absl::DeadlineExceededError(absl::StrCat("guard: not all ranks came to \"", label, "\", check number ", checks_,
-                                                  ", within ", timeout_s_, " s:", absent));
+  return absl::DeadlineExceededError(absl::StrCat("guard: not all ranks came to \"", label,
+                                                  "\", check number ", checks_, ", within ",
+                                                  timeout_s_, " s:", absent));
 }
 
 }  // namespace lockstep::sharding

@@ -43,7 +43,8 @@ class SharedNotes {
 };
 
 // What each rank's body returns.
-std::vector<absl::Status> RunGuards(int size, const std::function<absl::Status(int rank, Guard& guard)>& body,
+std::vector<absl::Status> RunGuards(int size,
+                                    const std::function<absl::Status(int rank, Guard& guard)>& body,
                                     double timeout_s = 5) {
   SharedNotes shared(size);
   std::vector<absl::Status> results(static_cast<size_t>(size));
@@ -60,7 +61,9 @@ std::vector<absl::Status> RunGuards(int size, const std::function<absl::Status(i
 
 TEST(GuardTest, HeaderExample) {
   const std::vector<absl::Status> results = RunGuards(2, [](int rank, Guard& guard) {
-    return guard.Check("step 7", rank == 0 ? "kind=image samples=[3, 9]" : "kind=text samples=[4, 8]", "train.cc:41");
+    return guard.Check("step 7",
+                       rank == 0 ? "kind=image samples=[3, 9]" : "kind=text samples=[4, 8]",
+                       "train.cc:41");
   });
 
   const std::string expected =
@@ -93,18 +96,21 @@ TEST(GuardTest, ChecksGoOnAfterADisagreement) {
 }
 
 TEST(GuardTest, DifferentChecksAreNamedForEachRank) {
-  const auto results =
-      RunGuards(2, [](int rank, Guard& guard) { return guard.Check(rank == 0 ? "train" : "validate", "x"); });
+  const auto results = RunGuards(
+      2, [](int rank, Guard& guard) { return guard.Check(rank == 0 ? "train" : "validate", "x"); });
   for (const absl::Status& result : results) {
-    EXPECT_THAT(std::string(result.message()), AllOf(HasSubstr("rank 0: \"train\""), HasSubstr("rank 1: \"validate\"")));
+    EXPECT_THAT(std::string(result.message()),
+                AllOf(HasSubstr("rank 0: \"train\""), HasSubstr("rank 1: \"validate\"")));
   }
 }
 
 TEST(GuardTest, LongFingerprintsShowWhereTheyDiffer) {
   const auto results = RunGuards(2, [](int rank, Guard& guard) {
-    return guard.Check("samples", std::string(5000, 'a') + (rank == 0 ? "left" : "right") + std::string(5000, 'z'));
+    return guard.Check("samples", std::string(5000, 'a') + (rank == 0 ? "left" : "right") +
+                                      std::string(5000, 'z'));
   });
-  EXPECT_THAT(std::string(results[0].message()), AllOf(HasSubstr("aaaleftzzz"), HasSubstr("aaarightzzz")));
+  EXPECT_THAT(std::string(results[0].message()),
+              AllOf(HasSubstr("aaaleftzzz"), HasSubstr("aaarightzzz")));
   EXPECT_LT(results[0].message().size(), 700u);
 }
 
@@ -129,7 +135,11 @@ TEST(GuardTest, ARankThatStaysAwayIsNamedWithWhatItLastPassed) {
 
 TEST(GuardTest, ARankThatNeverCameIsNamed) {
   const auto results = RunGuards(
-      2, [](int rank, Guard& guard) { return rank == 1 ? absl::OkStatus() : guard.Check("step 0", ""); }, 0.2);
+      2,
+      [](int rank, Guard& guard) {
+        return rank == 1 ? absl::OkStatus() : guard.Check("step 0", "");
+      },
+      0.2);
   EXPECT_THAT(std::string(results[0].message()), HasSubstr("rank 1 has passed no check yet"));
 }
 
@@ -155,7 +165,8 @@ TEST(GuardTest, RanksAreNamedAsTheGroupNamesThem) {
     messages[static_cast<size_t>(collective.rank())] =
         std::string(guard.Check("step", std::to_string(collective.rank())).message());
   });
-  EXPECT_THAT(messages[0], AllOf(HasSubstr("rank 4: 0"), HasSubstr("rank 7: 1"), Not(HasSubstr("rank 0"))));
+  EXPECT_THAT(messages[0],
+              AllOf(HasSubstr("rank 4: 0"), HasSubstr("rank 7: 1"), Not(HasSubstr("rank 0"))));
 }
 
 }  // namespace

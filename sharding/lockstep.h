@@ -8,12 +8,12 @@
 //     Train((*step)->batch);
 //   }
 //
-// With Policy::kUntilLast a rank that has run out gets `filler(last batch)`, or its last batch again, with
-// `real` false: give it no weight, and means over all ranks are exact.
+// With Policy::kUntilLast a rank that has run out gets `filler(last batch)`, or its last batch
+// again, with `real` false: give it no weight, and means over all ranks are exact.
 //
-// The next batch is read one step ahead, and the ranks agree on it while the present one trains: the
-// agreement costs the loop nothing but its start. To leave early on one rank, call Stop and go on calling
-// Next until it returns nothing. Thread: used by one thread.
+// The next batch is read one step ahead, and the ranks agree on it while the present one trains:
+// the agreement costs the loop nothing but its start. To leave early on one rank, call Stop and go
+// on calling Next until it returns nothing. Thread: used by one thread.
 
 #ifndef LOCKSTEP_SHARDING_LOCKSTEP_H_
 #define LOCKSTEP_SHARDING_LOCKSTEP_H_
@@ -42,14 +42,17 @@ class Lockstep {
     std::function<Batch(const std::optional<Batch>& last)> filler = nullptr;
   };
 
-  // `next` returns the next batch, or nothing when it has run out; it is not called again then. What it, or
-  // the filler, throws ends the loop on every rank. `collective` outlives this; null: one rank.
+  // `next` returns the next batch, or nothing when it has run out; it is not called again then.
+  // What it, or the filler, throws ends the loop on every rank. `collective` outlives this; null:
+  // one rank.
   Lockstep(Collective* collective, std::function<std::optional<Batch>()> next, Options options = {})
-      : agreement_(collective, options.policy), next_(std::move(next)), options_(std::move(options)) {}
+      : agreement_(collective, options.policy),
+        next_(std::move(next)),
+        options_(std::move(options)) {}
 
-  // Collective: every rank calls this equally often. Nothing, on every rank, when the loop is over; an error,
-  // the same on every rank, when one has failed. After either it returns the same again, and communicates no
-  // more.
+  // Collective: every rank calls this equally often. Nothing, on every rank, when the loop is over;
+  // an error, the same on every rank, when one has failed. After either it returns the same again,
+  // and communicates no more.
   absl::StatusOr<std::optional<Step>> Next() {
     if (!result_.ok()) return result_;
     if (over_) return std::optional<Step>();
@@ -74,14 +77,15 @@ class Lockstep {
     return std::optional<Step>(std::move(step));
   }
 
-  // From the next agreement on every rank stops. The batch that this rank has read ahead is dropped.
+  // From the next agreement on every rank stops. The batch that this rank has read ahead is
+  // dropped.
   void Stop() { stop_ = true; }
 
   int64_t steps() const { return steps_; }    // taken so far
   int64_t filled() const { return filled_; }  // of these, with a filler on this rank
 
-  // Batches of this rank that no step has taken. Once the loop is over this reads what is left of `next` to
-  // count it: do not ask where that has no end.
+  // Batches of this rank that no step has taken. Once the loop is over this reads what is left of
+  // `next` to count it: do not ask where that has no end.
   int64_t CountDropped() {
     if (!over_) return 0;
     if (ahead_.has_value() && ahead_real_) ++dropped_;

@@ -111,7 +111,9 @@ TEST(Lockstep, UntilLastRepeatsTheLastBatchOfARankThatRanOut) {
 }
 
 TEST(Lockstep, UntilLastAsksTheFiller) {
-  const auto exits = RunRanks({0, 2}, {Policy::kUntilLast, [](const std::optional<int>& last) { return last.value_or(-7); }});
+  const auto exits = RunRanks({0, 2}, {Policy::kUntilLast, [](const std::optional<int>& last) {
+                                         return last.value_or(-7);
+                                       }});
 
   EXPECT_THAT(exits[0].batches, ElementsAre(-7, -7));
   EXPECT_THAT(exits[0].real, Each(false));
@@ -120,7 +122,8 @@ TEST(Lockstep, UntilLastAsksTheFiller) {
 TEST(Lockstep, UntilLastFailsOnEveryRankWhereOneHasNothingToRepeat) {
   for (const Exit& exit : RunRanks({0, 2, 0}, {Policy::kUntilLast})) {
     EXPECT_EQ(exit.status.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_THAT(std::string(exit.status.message()), AllOf(HasSubstr("ranks {0, 2} have no batch"), HasSubstr("ranks {1} have one")));
+    EXPECT_THAT(std::string(exit.status.message()),
+                AllOf(HasSubstr("ranks {0, 2} have no batch"), HasSubstr("ranks {1} have one")));
   }
 }
 
@@ -162,7 +165,8 @@ TEST(Lockstep, StopEndsEveryRankAtTheSameStep) {
   EXPECT_EQ(exits[0].dropped, 94);
 }
 
-// Without the library: ranks that count alone meet fewer times than they should, and one waits in vain.
+// Without the library: ranks that count alone meet fewer times than they should, and one waits in
+// vain.
 TEST(Lockstep, WithoutItTheLongerRankWaitsForever) {
   std::vector<absl::Status> statuses(2);
   RunAsThreads(
@@ -191,11 +195,13 @@ TEST(Lockstep, AllLengthsOfFourRanks) {
   for (int code = 0; code < 5 * 5 * 5 * 5; ++code) {
     const std::vector<int> lengths = {code % 5, code / 5 % 5, code / 25 % 5, code / 125};
     for (const Policy policy : {Policy::kUntilFirst, Policy::kUntilLast}) {
-      const std::vector<Exit> exits = RunRanks(lengths, {policy, [](const std::optional<int>&) { return -1; }});
+      const std::vector<Exit> exits =
+          RunRanks(lengths, {policy, [](const std::optional<int>&) { return -1; }});
       const int64_t steps = ExpectedSteps(lengths, policy);
       for (size_t rank = 0; rank < 4; ++rank) {
         ASSERT_EQ(exits[rank].steps, steps) << ::testing::PrintToString(lengths);
-        ASSERT_EQ(exits[rank].steps - exits[rank].filled + exits[rank].dropped, lengths[rank]) << "every batch is accounted for";
+        ASSERT_EQ(exits[rank].steps - exits[rank].filled + exits[rank].dropped, lengths[rank])
+            << "every batch is accounted for";
       }
     }
   }
@@ -221,13 +227,12 @@ TEST(Lockstep, RandomSchedulesWithErrorsAndStopsEndTogether) {
       const size_t rank = static_cast<size_t>(collective.rank());
       auto count = Count(lengths[rank]);
       int read = 0;
-      Lockstep<int> loop(
-          &collective,
-          [&]() -> std::optional<int> {
-            if (read++ == fails[rank]) throw std::runtime_error("broken");
-            return count();
-          },
-          {policy, [](const std::optional<int>&) { return -1; }});
+      Lockstep<int> loop(&collective,
+                         [&]() -> std::optional<int> {
+                           if (read++ == fails[rank]) throw std::runtime_error("broken");
+                           return count();
+                         },
+                         {policy, [](const std::optional<int>&) { return -1; }});
       Exit& exit = exits[rank];
       while (true) {
         auto step = loop.Next();

@@ -1,12 +1,14 @@
-// Samples one behind the other, cut into chunks of one length: which tokens of which sample a chunk holds.
+// Samples one behind the other, cut into chunks of one length: which tokens of which sample a chunk
+// holds.
 //
 //   Packer packer({.seq_len = 8});
 //   packer.Add(5);                             // sample 0: no chunk is full yet
-//   std::vector<Chunk> chunks = packer.Add(7); // sample 1: {{0, 0, 5}, {1, 0, 3}}, and 4 tokens wait
+//   std::vector<Chunk> chunks = packer.Add(7); // sample 1: {{0, 0, 5}, {1, 0, 3}}, and 4 tokens
+//   wait
 //
-// Knows lengths alone; whoever holds the tokens copies them. Source: the CatDataset of prime-rl, which drops
-// what is left at the end and says nothing; here every token is in a chunk or counted as dropped.
-// Thread: used by one thread.
+// Knows lengths alone; whoever holds the tokens copies them. Source: the CatDataset of prime-rl,
+// which drops what is left at the end and says nothing; here every token is in a chunk or counted
+// as dropped. Thread: used by one thread.
 
 #ifndef LOCKSTEP_SHARDING_PACK_H_
 #define LOCKSTEP_SHARDING_PACK_H_
@@ -31,8 +33,9 @@ using Chunk = std::vector<Piece>;
 
 struct PackOptions {
   int64_t seq_len = 1;  // at least 1
-  // A sample that does not fit is cut at the chunk's end, and goes on in the next. Otherwise it is carried over
-  // whole, chunks may be shorter than seq_len, and of a sample longer than seq_len the rest is dropped.
+  // A sample that does not fit is cut at the chunk's end, and goes on in the next. Otherwise it is
+  // carried over whole, chunks may be shorter than seq_len, and of a sample longer than seq_len the
+  // rest is dropped.
   bool split = true;
   bool drop_last = true;  // what is left at the end, where it fills no chunk
 };

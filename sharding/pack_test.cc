@@ -46,7 +46,8 @@ TEST(PackTest, ALongSampleFillsSeveralChunks) {
 
 TEST(PackTest, TheLastChunkMayStayShort) {
   const Packed packed = Pack({3, 3}, {.seq_len = 4, .drop_last = false});
-  EXPECT_THAT(packed.chunks, ElementsAre(ElementsAre(Piece{0, 0, 3}, Piece{1, 0, 1}), ElementsAre(Piece{1, 1, 3})));
+  EXPECT_THAT(packed.chunks, ElementsAre(ElementsAre(Piece{0, 0, 3}, Piece{1, 0, 1}),
+                                         ElementsAre(Piece{1, 1, 3})));
   EXPECT_EQ(packed.dropped, 0);
 }
 

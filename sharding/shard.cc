@@ -8,7 +8,8 @@
 namespace lockstep::sharding {
 namespace {
 
-// The finaliser of splitmix64 (Steele, Lea and Flood 2014): every bit of x moves every bit of the result.
+// The finaliser of splitmix64 (Steele, Lea and Flood 2014): every bit of x moves every bit of the
+// result.
 uint64_t Mix(uint64_t x) {
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
   x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
@@ -17,11 +18,14 @@ uint64_t Mix(uint64_t x) {
 
 }  // namespace
 
-// --- The permutation --------------------------------------------------------------------------------
+// --- The permutation
+// --------------------------------------------------------------------------------
 
-Permutation::Permutation(int64_t size, uint64_t seed, int64_t epoch) : size_(static_cast<uint64_t>(size)), half_bits_(1) {
+Permutation::Permutation(int64_t size, uint64_t seed, int64_t epoch)
+    : size_(static_cast<uint64_t>(size)), half_bits_(1) {
   while (half_bits_ < 31 && (uint64_t{1} << (2 * half_bits_)) < size_) ++half_bits_;
-  uint64_t key = Mix(seed + 0x9e3779b97f4a7c15u) ^ Mix(static_cast<uint64_t>(epoch) + 0x632be59bd9b4e019u);
+  uint64_t key =
+      Mix(seed + 0x9e3779b97f4a7c15u) ^ Mix(static_cast<uint64_t>(epoch) + 0x632be59bd9b4e019u);
   for (uint64_t& round_key : keys_) round_key = key = Mix(key + 0x9e3779b97f4a7c15u);
 }
 
@@ -41,31 +45,36 @@ int64_t Permutation::operator()(int64_t i) const {
   return static_cast<int64_t>(x);
 }
 
-// --- The shard --------------------------------------------------------------------------------------
+// --- The shard
+// --------------------------------------------------------------------------------------
 
 absl::StatusOr<Shard> Shard::Make(const ShardOptions& options) {
   constexpr int64_t kMost = int64_t{1} << 53;  // what a Lua number holds exactly
   if (options.size < 0 || options.size > kMost) {
-    return absl::InvalidArgumentError(absl::StrCat("sharding: size must be from 0 to 2^53, not ", options.size));
+    return absl::InvalidArgumentError(
+        absl::StrCat("sharding: size must be from 0 to 2^53, not ", options.size));
   }
   if (options.world < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("sharding: world must be at least 1, not ", options.world));
+    return absl::InvalidArgumentError(
+        absl::StrCat("sharding: world must be at least 1, not ", options.world));
   }
   if (options.rank < 0 || options.rank >= options.world) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sharding: rank must be from 0 to world - 1 = ", options.world - 1, ", not ", options.rank));
+    return absl::InvalidArgumentError(absl::StrCat("sharding: rank must be from 0 to world - 1 = ",
+                                                   options.world - 1, ", not ", options.rank));
   }
   if (options.epoch < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("sharding: epoch must be at least 0, not ", options.epoch));
+    return absl::InvalidArgumentError(
+        absl::StrCat("sharding: epoch must be at least 0, not ", options.epoch));
   }
   if (options.start < 0 || options.start > options.size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("sharding: start must be from 0 to size = ", options.size, ", not ", options.start));
+    return absl::InvalidArgumentError(absl::StrCat(
+        "sharding: start must be from 0 to size = ", options.size, ", not ", options.start));
   }
   return Shard(options);
 }
 
-Shard::Shard(const ShardOptions& options) : options_(options), permutation_(options.size, options.seed, options.epoch) {
+Shard::Shard(const ShardOptions& options)
+    : options_(options), permutation_(options.size, options.seed, options.epoch) {
   const int64_t left = options.size - options.start;
   const int64_t rest = left % options.world;
   length_ = left / options.world;

@@ -1,16 +1,17 @@
 // A rank's part of a shuffled dataset, by arithmetic alone.
 //
-//   absl::StatusOr<Shard> shard = Shard::Make({.size = 1'000'000'000, .rank = 3, .world = 8, .seed = 1});
-//   while (std::optional<int64_t> index = shard->Next()) Train(Load(*index));
+//   absl::StatusOr<Shard> shard = Shard::Make({.size = 1'000'000'000, .rank = 3, .world = 8, .seed
+//   = 1}); while (std::optional<int64_t> index = shard->Next()) Train(Load(*index));
 //
-// The failures this prevents: a sample lost or seen twice where a run resumes on another number of ranks; shards
-// that depend on when a rank asked; a permutation of 10^9 indices in the memory of every rank.
+// The failures this prevents: a sample lost or seen twice where a run resumes on another number of
+// ranks; shards that depend on when a rank asked; a permutation of 10^9 indices in the memory of
+// every rank.
 //
-// The order of an epoch is a permutation that is computed, not stored: a Feistel network over the indices, keyed
-// by seed and epoch, with cycle walking where the size is no power of four (Black and Rogaway, "Ciphers with
-// Arbitrary Finite Domains", 2002). Rank r takes the positions start + r, start + r + world, ...: shards differ
-// by one sample at most, and what all ranks have taken together is a prefix of the epoch, which any number of
-// ranks can go on from.
+// The order of an epoch is a permutation that is computed, not stored: a Feistel network over the
+// indices, keyed by seed and epoch, with cycle walking where the size is no power of four (Black
+// and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002). Rank r takes the positions start +
+// r, start + r + world, ...: shards differ by one sample at most, and what all ranks have taken
+// together is a prefix of the epoch, which any number of ranks can go on from.
 //
 // Thread: used by one thread.
 
@@ -29,7 +30,8 @@ class Permutation {
  public:
   Permutation(int64_t size, uint64_t seed, int64_t epoch);
 
-  // Where position i, from 0 to size - 1, goes: six rounds of a mixing function, up to four times over on average.
+  // Where position i, from 0 to size - 1, goes: six rounds of a mixing function, up to four times
+  // over on average.
   int64_t operator()(int64_t i) const;
 
  private:
@@ -66,7 +68,9 @@ class Shard {
   std::optional<int64_t> Next();
 
   const ShardOptions& options() const { return options_; }
-  int64_t length() const { return length_; }    // samples of this rank from `start` on, padding included
+  int64_t length() const {
+    return length_;
+  }  // samples of this rank from `start` on, padding included
   int64_t taken() const { return taken_; }      // of these, so far
   int64_t padded() const { return padded_; }    // of `length`, those seen before
   int64_t dropped() const { return dropped_; }  // left out, over all ranks

@@ -35,7 +35,8 @@ std::vector<int64_t> Take(Shard& shard, int64_t most = 1 << 30) {
 }
 
 TEST(ShardTest, HeaderExample) {
-  absl::StatusOr<Shard> shard = Shard::Make({.size = 1'000'000'000, .rank = 3, .world = 8, .seed = 1});
+  absl::StatusOr<Shard> shard =
+      Shard::Make({.size = 1'000'000'000, .rank = 3, .world = 8, .seed = 1});
   ASSERT_TRUE(shard.ok());
   std::set<int64_t> seen;
   for (int i = 0; i < 1000; ++i) seen.insert(*shard->Next());
@@ -51,28 +52,33 @@ TEST(PermutationTest, IsOneToOneForEverySizeTo1000) {
     std::vector<bool> hit(static_cast<size_t>(size));
     for (int64_t i = 0; i < size; ++i) {
       const int64_t to = permutation(i);
-      ASSERT_TRUE(to >= 0 && to < size && !hit[static_cast<size_t>(to)]) << size << ": " << i << " to " << to;
+      ASSERT_TRUE(to >= 0 && to < size && !hit[static_cast<size_t>(to)])
+          << size << ": " << i << " to " << to;
       hit[static_cast<size_t>(to)] = true;
     }
   }
 }
 
 TEST(PermutationTest, ShufflesEvenly) {
-  // Where the first quarter of the positions goes: each sixteenth of the indices gets about as many.
+  // Where the first quarter of the positions goes: each sixteenth of the indices gets about as
+  // many.
   constexpr int64_t kSize = 100'003, kBuckets = 16;
   for (const uint64_t seed : {0u, 1u, 2u}) {
     const Permutation permutation(kSize, seed, 0);
     std::vector<double> counts(kBuckets);
-    for (int64_t i = 0; i < kSize / 4; ++i) ++counts[static_cast<size_t>(permutation(i) * kBuckets / kSize)];
+    for (int64_t i = 0; i < kSize / 4; ++i)
+      ++counts[static_cast<size_t>(permutation(i) * kBuckets / kSize)];
     const double mean = kSize / 4.0 / kBuckets;
-    for (const double count : counts) EXPECT_NEAR(count, mean, 5 * std::sqrt(mean)) << "seed " << seed;
+    for (const double count : counts)
+      EXPECT_NEAR(count, mean, 5 * std::sqrt(mean)) << "seed " << seed;
   }
 }
 
 TEST(PermutationTest, NeighboursAreScattered) {
   const Permutation permutation(10'000, 3, 0);
   int close = 0;
-  for (int64_t i = 0; i + 1 < 10'000; ++i) close += std::abs(permutation(i) - permutation(i + 1)) < 100 ? 1 : 0;
+  for (int64_t i = 0; i + 1 < 10'000; ++i)
+    close += std::abs(permutation(i) - permutation(i + 1)) < 100 ? 1 : 0;
   // Of two random indices 2 % are that close.
   EXPECT_NEAR(close, 200, 75);
 }
@@ -104,7 +110,8 @@ TEST(ShardTest, RanksTogetherSeeEverySampleOnce) {
         std::vector<int> times(static_cast<size_t>(size));
         int64_t shortest = size, longest = 0;
         for (int rank = 0; rank < world; ++rank) {
-          Shard shard = Make({.size = size, .rank = rank, .world = world, .seed = 5, .shuffle = shuffle});
+          Shard shard =
+              Make({.size = size, .rank = rank, .world = world, .seed = 5, .shuffle = shuffle});
           const std::vector<int64_t> indices = Take(shard);
           EXPECT_EQ(static_cast<int64_t>(indices.size()), shard.length());
           shortest = std::min(shortest, shard.length());
@@ -157,10 +164,12 @@ TEST(ShardTest, ResumesOnAnotherWorldSizeWithNoSampleLostOrSeenTwice) {
             start = shard.StartAfter(steps);
           }
           for (int rank = 0; rank < second_world; ++rank) {
-            Shard shard = Make({.size = size, .rank = rank, .world = second_world, .seed = 9, .start = start});
+            Shard shard = Make(
+                {.size = size, .rank = rank, .world = second_world, .seed = 9, .start = start});
             for (const int64_t i : Take(shard)) ++times[static_cast<size_t>(i)];
           }
-          ASSERT_THAT(times, Each(1)) << size << " samples, " << first_world << " then " << second_world << " ranks";
+          ASSERT_THAT(times, Each(1))
+              << size << " samples, " << first_world << " then " << second_world << " ranks";
         }
       }
     }
@@ -168,12 +177,16 @@ TEST(ShardTest, ResumesOnAnotherWorldSizeWithNoSampleLostOrSeenTwice) {
 }
 
 TEST(ShardTest, ErrorsNameTheOption) {
-  const auto message = [](const ShardOptions& options) { return std::string(Shard::Make(options).status().message()); };
+  const auto message = [](const ShardOptions& options) {
+    return std::string(Shard::Make(options).status().message());
+  };
   EXPECT_THAT(message({.size = -1}), HasSubstr("size must be from 0 to 2^53, not -1"));
   EXPECT_THAT(message({.size = 5, .world = 0}), HasSubstr("world must be at least 1, not 0"));
-  EXPECT_THAT(message({.size = 5, .rank = 2, .world = 2}), HasSubstr("rank must be from 0 to world - 1 = 1, not 2"));
+  EXPECT_THAT(message({.size = 5, .rank = 2, .world = 2}),
+              HasSubstr("rank must be from 0 to world - 1 = 1, not 2"));
   EXPECT_THAT(message({.size = 5, .epoch = -1}), HasSubstr("epoch must be at least 0"));
-  EXPECT_THAT(message({.size = 5, .start = 6}), HasSubstr("start must be from 0 to size = 5, not 6"));
+  EXPECT_THAT(message({.size = 5, .start = 6}),
+              HasSubstr("start must be from 0 to size = 5, not 6"));
 }
 
 }  // namespace

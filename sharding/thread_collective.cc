@@ -37,9 +37,11 @@ class ThreadPending : public Collective::Pending {
   absl::StatusOr<std::vector<std::string>> Wait() override {
     std::unique_lock<std::mutex> lock(meeting_.mutex);
     Round& round = meeting_.rounds[round_];
-    const bool complete = meeting_.changed.wait_for(lock, meeting_.timeout, [&] { return round.arrived == meeting_.size; });
+    const bool complete = meeting_.changed.wait_for(lock, meeting_.timeout,
+                                                    [&] { return round.arrived == meeting_.size; });
     if (!complete) {
-      return absl::DeadlineExceededError(absl::StrCat("only ", round.arrived, " of ", meeting_.size, " ranks came"));
+      return absl::DeadlineExceededError(
+          absl::StrCat("only ", round.arrived, " of ", meeting_.size, " ranks came"));
     }
     return round.bytes;
   }

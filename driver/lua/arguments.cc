@@ -1,16 +1,14 @@
 #include "driver/lua/arguments.h"
 
+#include <algorithm>
 #include <cmath>
+#include <cstdio>
 
-#include "ATen/ScalarOps.h"
 #include "ATen/core/jit_type.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "c10/core/Layout.h"
-#include "c10/core/MemoryFormat.h"
 #include "driver/lua/stack.h"
 #include "driver/lua/tensor.h"
-#include "driver/lua/vm.h"
 
 namespace lockstep::lua {
 namespace {
@@ -64,115 +62,87 @@ ParameterKind KindOf(const c10::Type& type) {
 }
 
 ValueClass ClassifyNumber(double value) {
-  // -0 is no whole number here: as an integer it would lose its sign.
-  const bool whole = value == std::floor(value) && std::abs(value) <= static_cast<double>(kMaxInteger) &&
-                     !(value == 0 && std::signbit(value));
+  // -0 is not just a whole number: as an integer it would lose its sign.
+  if (value == 0 && std::signbit(value)) return ValueClass::kMinusZero;
+  const bool whole =
+      value == std::floor(value) && std::abs(value) <= static_cast<double>(kMaxInteger);
   return whole ? ValueClass::kWhole : ValueClass::kFraction;
 }
 
-// Looks at every element: {1, 0.5} is a list of numbers, {1, 2} of whole ones.
-ValueClass ClassifyList(lua_State* state, int index) {
-  const int size = static_cast<int>(lua_objlen(state, index));
-  if (size == 0) {
-    lua_pushnil(state);
-    if (lua_next(state, index) == 0) return ValueClass::kEmptyList;
-    lua_pop(state, 2);
-    return ValueClass::kOther;
-  }
-  ValueClass list = ValueClass::kEmptyList;
-  for (int i = 1; i <= size; ++i) {
-    lua_rawgeti(state, index, i);
-    ValueClass element = ValueClass::kOther;
-    switch (lua_type(state, -1)) {
-      case LUA_TNUMBER:
-        element = ClassifyNumber(lua_tonumber(state, -1)) == ValueClass::kWhole ? ValueClass::kWholes
-                                                                              : ValueClass::kNumbers;
-        break;
-      case LUA_TBOOLEAN:
-        element = ValueClass::kBooleans;
-        break;
-      case LUA_TUSERDATA:
-        if (TensorAt(state, -1) != nullptr) element = ValueClass::kTensors;
-        break;
-      default:
-        break;
-    }
-    lua_pop(state, 1);
-    // A list of tensors may hold false for "none": x = torch.index(y, {false, rows}).
-    if (list == ValueClass::kEmptyList || (list == ValueClass::kBooleans && element == ValueClass::kTensors)) {
-      list = element;
-    } else if (list == ValueClass::kWholes && element == ValueClass::kNumbers) {
-      list = element;
-    } else if (element != list && !(list == ValueClass::kNumbers && element == ValueClass::kWholes) &&
-               !(list == ValueClass::kTensors && element == ValueClass::kBooleans)) {
-      return ValueClass::kOther;
-    }
-  }
-  return list;
-}
-
-std::string ElementName(const Parameter& parameter, int i) {
-  return absl::StrCat("\"", parameter.name, "\"[", i, "]");
-}
-
-// Converts each element of the array at `index`.
-template <typename List, typename ReadElement>
-List ConvertList(lua_State* state, int index, const Parameter& parameter, List list,
-                 ReadElement read) {
-  const int size = static_cast<int>(lua_objlen(state, index));
-  list.reserve(size);
-  for (int i = 1; i <= size; ++i) {
-    lua_rawgeti(state, index, i);
-    list.push_back(read(ElementName(parameter, i)));
-    lua_pop(state, 1);
-  }
-  return list;
-}
-
-c10::Scalar ReadScalar(lua_State* state, int index) {
-  if (lua_type(state, index) == LUA_TBOOLEAN) return c10::Scalar(lua_toboolean(state, index) != 0);
-  const double value = lua_tonumber(state, index);
-  if (ClassifyNumber(value) == ValueClass::kWhole) return c10::Scalar(static_cast<int64_t>(value));
-  return c10::Scalar(value);
-}
-
-c10::IValue ConvertTensor(lua_State* state, int index) {
-  if (const at::Tensor* tensor = TensorAt(state, index)) return *tensor;
-  // A number among tensors takes part in type promotion as a number, not as a tensor.
-  return at::native::wrapped_scalar_tensor(ReadScalar(state, index));
-}
-
-c10::IValue ConvertIntegers(lua_State* state, int index, const Parameter& parameter) {
-  if (lua_type(state, index) == LUA_TNUMBER) {
-    return c10::List<int64_t>({static_cast<int64_t>(lua_tonumber(state, index))});
-  }
-  return ConvertList(state, index, parameter, c10::List<int64_t>(), [&](const std::string& name) {
-    return ReadInteger(state, -1, name.c_str());
-  });
-}
-
-c10::IValue ConvertString(const std::string& text, const Parameter& parameter) {
-  switch (parameter.kind) {
-    case ParameterKind::kDevice:
-      return c10::Device(text);
-    case ParameterKind::kLayout:
-      if (text == "strided") return c10::kStrided;
-      if (text == "sparse_coo") return c10::kSparse;
-      if (text == "sparse_csr") return c10::kSparseCsr;
-      throw Error(absl::StrCat("\"", parameter.name,
-                               "\" must be \"strided\", \"sparse_coo\" or \"sparse_csr\", not \"", text, "\""));
-    case ParameterKind::kMemoryFormat:
-      if (text == "contiguous_format") return c10::MemoryFormat::Contiguous;
-      if (text == "preserve_format") return c10::MemoryFormat::Preserve;
-      if (text == "channels_last") return c10::MemoryFormat::ChannelsLast;
-      if (text == "channels_last_3d") return c10::MemoryFormat::ChannelsLast3d;
-      throw Error(absl::StrCat("\"", parameter.name,
-                               "\" must be \"contiguous_format\", \"preserve_format\", \"channels_last\" or "
-                               "\"channels_last_3d\", not \"",
-                               text, "\""));
+ValueClass ClassifyElement(lua_State* state, int index) {
+  switch (lua_type(state, index)) {
+    case LUA_TNUMBER:
+      return IsWhole(ClassifyNumber(lua_tonumber(state, index))) ? ValueClass::kWholes
+                                                                 : ValueClass::kNumbers;
+    case LUA_TBOOLEAN:
+      return ValueClass::kBooleans;
+    case LUA_TUSERDATA:
+      return TensorAt(state, index) != nullptr ? ValueClass::kTensors : ValueClass::kOther;
     default:
-      return text;
+      return ValueClass::kOther;
   }
+}
+
+// What a list is that holds elements of both classes: {1, 0.5} is one of numbers. A list of tensors
+// may hold false for "none": torch.index(y, {false, rows}).
+ValueClass Join(ValueClass a, ValueClass b) {
+  if (a == b) return a;
+  const auto are = [&](ValueClass x, ValueClass y) {
+    return (a == x && b == y) || (a == y && b == x);
+  };
+  if (are(ValueClass::kWholes, ValueClass::kNumbers)) return ValueClass::kNumbers;
+  if (are(ValueClass::kBooleans, ValueClass::kTensors)) return ValueClass::kTensors;
+  return ValueClass::kOther;
+}
+
+// Looks at every element, and that there is nothing but elements 1 to #t.
+ValueClass ClassifyList(lua_State* state, int index) {
+  const size_t size = lua_objlen(state, index);
+  size_t count = 0;
+  ValueClass list = ValueClass::kEmptyList;
+  for (lua_pushnil(state); lua_next(state, index) != 0; lua_pop(state, 1)) {
+    const ValueClass element =
+        lua_type(state, -2) == LUA_TNUMBER ? ClassifyElement(state, -1) : ValueClass::kOther;
+    list = ++count == 1 ? element : Join(list, element);
+    if (list == ValueClass::kOther) {
+      lua_pop(state, 2);
+      return list;
+    }
+  }
+  return count == size ? list : ValueClass::kOther;
+}
+
+std::string QuotedText(const std::string& text) {
+  constexpr size_t kShown = 40;
+  return absl::StrCat("\"", text.substr(0, kShown), text.size() > kShown ? "..." : "", "\"");
+}
+
+// "{1, 2, dtype = torch.int64}", "{1, [3] = 3}": the first of the elements and of the other keys.
+std::string DescribeTable(lua_State* state, int index) {
+  constexpr size_t kShown = 4;
+  const size_t size = lua_objlen(state, index);
+  const auto describe_top = [&] {
+    return lua_istable(state, -1) ? "a table" : DescribeValue(state, lua_gettop(state));
+  };
+  std::vector<std::string> parts;
+  for (size_t i = 1; i <= std::min(size, kShown); ++i, lua_pop(state, 1)) {
+    lua_rawgeti(state, index, static_cast<int>(i));
+    parts.push_back(describe_top());
+  }
+  if (size > kShown) parts.push_back(absl::StrCat("... ", size, " in all"));
+  size_t num_fields = 0;
+  for (lua_pushnil(state); lua_next(state, index) != 0; lua_pop(state, 1)) {
+    const bool named = lua_type(state, -2) == LUA_TSTRING;
+    const double number = lua_type(state, -2) == LUA_TNUMBER ? lua_tonumber(state, -2) : 0;
+    if ((!named && number >= 1 && number <= static_cast<double>(size)) || ++num_fields > kShown)
+      continue;
+    const std::string key =
+        named ? lua_tostring(state, -2)
+              : absl::StrCat("[", number != 0 ? NumberText(number) : TypeName(state, -2), "]");
+    parts.push_back(absl::StrCat(key, " = ", describe_top()));
+  }
+  if (num_fields > kShown) parts.emplace_back("...");
+  return absl::StrCat("{", absl::StrJoin(parts, ", "), "}");
 }
 
 }  // namespace
@@ -189,7 +159,7 @@ Parameter DescribeParameter(const c10::Argument& argument) {
     type = optional->getElementType();
   }
   parameter.kind = KindOf(*type);
-  parameter.spreads = parameter.kind == ParameterKind::kIntegers && argument.N().has_value();
+  if (parameter.kind == ParameterKind::kIntegers) parameter.list_size = argument.N().value_or(0);
   return parameter;
 }
 
@@ -216,20 +186,25 @@ ValueClass Classify(lua_State* state, int index) {
   }
 }
 
+bool IsWhole(ValueClass value) {
+  return value == ValueClass::kWhole || value == ValueClass::kMinusZero;
+}
+
 std::optional<int> ConversionCost(ValueClass value, const Parameter& parameter) {
   if (value == ValueClass::kNil) {
     if (parameter.optional || parameter.default_value.has_value()) return 0;
     return std::nullopt;
   }
-  const bool whole = value == ValueClass::kWhole;
+  const bool whole = IsWhole(value);
   const bool number = whole || value == ValueClass::kFraction;
   const bool empty = value == ValueClass::kEmptyList;
-  const auto fits = [](bool fits, int cost = 0) { return fits ? std::optional<int>(cost) : std::nullopt; };
+  const auto fits = [](bool fits, int cost = 0) {
+    return fits ? std::optional<int>(cost) : std::nullopt;
+  };
   switch (parameter.kind) {
     case ParameterKind::kTensor:
       return value == ValueClass::kTensor ? fits(true) : fits(number, 4);
     case ParameterKind::kTensors:
-      return fits(value == ValueClass::kTensors || empty);
     case ParameterKind::kOptionalTensors:
       return fits(value == ValueClass::kTensors || empty);
     case ParameterKind::kScalar:
@@ -240,7 +215,8 @@ std::optional<int> ConversionCost(ValueClass value, const Parameter& parameter) 
     case ParameterKind::kInteger:
       return fits(whole);
     case ParameterKind::kIntegers:
-      return value == ValueClass::kWholes || empty ? fits(true) : fits(whole && parameter.spreads, 1);
+      return value == ValueClass::kWholes || empty ? fits(true)
+                                                   : fits(whole && parameter.list_size > 0, 1);
     case ParameterKind::kFloat:
       return fits(number, whole ? 1 : 0);
     case ParameterKind::kBoolean:
@@ -261,90 +237,6 @@ std::optional<int> ConversionCost(ValueClass value, const Parameter& parameter) 
   return std::nullopt;
 }
 
-c10::IValue Convert(lua_State* state, int index, const Parameter& parameter) {
-  if (lua_isnoneornil(state, index)) return parameter.default_value.value_or(c10::IValue());
-  switch (parameter.kind) {
-    case ParameterKind::kTensor:
-      return ConvertTensor(state, index);
-    case ParameterKind::kTensors:
-      return ConvertList(state, index, parameter, c10::List<at::Tensor>(), [&](const std::string& name) {
-        return ReadTensor(state, -1, name.c_str());
-      });
-    case ParameterKind::kOptionalTensors:
-      return ConvertList(state, index, parameter, c10::List<std::optional<at::Tensor>>(),
-                         [&](const std::string& name) -> std::optional<at::Tensor> {
-                           if (!lua_toboolean(state, -1)) return std::nullopt;
-                           return ReadTensor(state, -1, name.c_str());
-                         });
-    case ParameterKind::kScalar:
-      return ReadScalar(state, index);
-    case ParameterKind::kScalars: {
-      c10::impl::GenericList list(c10::NumberType::get());
-      return ConvertList(state, index, parameter, list,
-                         [&](const std::string&) { return c10::IValue(ReadScalar(state, -1)); });
-    }
-    case ParameterKind::kInteger:
-      return static_cast<int64_t>(lua_tonumber(state, index));
-    case ParameterKind::kIntegers:
-      return ConvertIntegers(state, index, parameter);
-    case ParameterKind::kFloat:
-      return lua_tonumber(state, index);
-    case ParameterKind::kFloats:
-      return ConvertList(state, index, parameter, c10::List<double>(), [&](const std::string& name) {
-        return ReadNumber(state, -1, name.c_str());
-      });
-    case ParameterKind::kBoolean:
-      return lua_toboolean(state, index) != 0;
-    case ParameterKind::kBooleans:
-      return ConvertList(state, index, parameter, c10::List<bool>(), [&](const std::string& name) {
-        return ReadBoolean(state, -1, name.c_str());
-      });
-    case ParameterKind::kString:
-    case ParameterKind::kDevice:
-    case ParameterKind::kLayout:
-    case ParameterKind::kMemoryFormat:
-      return ConvertString(lua_tostring(state, index), parameter);
-    case ParameterKind::kDtype: {
-      at::ScalarType dtype = at::kFloat;
-      DtypeAt(state, index, &dtype);
-      return dtype;
-    }
-    case ParameterKind::kGenerator:
-    case ParameterKind::kOther:
-      break;
-  }
-  throw Error(absl::StrCat("\"", parameter.name, "\" cannot be given from Lua"));
-}
-
-void PushValue(lua_State* state, const c10::IValue& value) {
-  if (value.isTensor()) {
-    PushTensor(state, value.toTensor());
-  } else if (value.isNone()) {
-    lua_pushnil(state);
-  } else if (value.isInt()) {
-    PushInteger(state, value.toInt());
-  } else if (value.isSymInt()) {
-    PushInteger(state, value.toSymInt().expect_int());
-  } else if (value.isDouble()) {
-    lua_pushnumber(state, value.toDouble());
-  } else if (value.isBool()) {
-    lua_pushboolean(state, value.toBool());
-  } else if (value.isString()) {
-    PushString(state, value.toStringRef());
-  } else if (value.isDevice()) {
-    PushString(state, value.toDevice().str());
-  } else if (value.isList()) {
-    const c10::ArrayRef<c10::IValue> elements = value.toListRef();
-    lua_createtable(state, static_cast<int>(elements.size()), 0);
-    for (size_t i = 0; i < elements.size(); ++i) {
-      PushValue(state, elements[i]);
-      lua_rawseti(state, -2, static_cast<int>(i + 1));
-    }
-  } else {
-    throw Error(absl::StrCat("a result of type ", value.tagKind(), " has no form in Lua"));
-  }
-}
-
 std::string Expected(const Parameter& parameter) {
   switch (parameter.kind) {
     case ParameterKind::kTensor:
@@ -360,7 +252,8 @@ std::string Expected(const Parameter& parameter) {
     case ParameterKind::kInteger:
       return "a whole number";
     case ParameterKind::kIntegers:
-      return parameter.spreads ? "a whole number or an array of them" : "an array of whole numbers";
+      return parameter.list_size > 0 ? "a whole number or an array of them"
+                                     : "an array of whole numbers";
     case ParameterKind::kFloat:
       return "a number";
     case ParameterKind::kBoolean:
@@ -382,25 +275,24 @@ std::string Expected(const Parameter& parameter) {
   return "";
 }
 
+std::string NumberText(double value) {
+  if (std::isnan(value)) return "nan";
+  if (IsWhole(ClassifyNumber(value))) return absl::StrCat(static_cast<int64_t>(value));
+  char text[32];
+  std::snprintf(text, sizeof(text), "%.14g", value);
+  return text;
+}
+
 std::string DescribeValue(lua_State* state, int index) {
   if (const at::Tensor* tensor = TensorAt(state, index)) {
     return absl::StrCat("tensor ", Describe(*tensor));
   }
   at::ScalarType dtype;
   if (DtypeAt(state, index, &dtype)) return absl::StrCat("torch.", DtypeName(dtype));
-  if (lua_type(state, index) == LUA_TNUMBER) return absl::StrCat(lua_tonumber(state, index));
-  if (lua_type(state, index) == LUA_TSTRING) return absl::StrCat("\"", lua_tostring(state, index), "\"");
-  if (lua_type(state, index) != LUA_TTABLE) return TypeName(state, index);
-  constexpr int kShown = 4;
-  const int size = static_cast<int>(lua_objlen(state, index));
-  std::string text = "{";
-  for (int i = 1; i <= size && i <= kShown; ++i) {
-    lua_rawgeti(state, index, i);
-    absl::StrAppend(&text, i > 1 ? ", " : "",
-                    lua_istable(state, -1) ? "a table" : DescribeValue(state, lua_gettop(state)));
-    lua_pop(state, 1);
-  }
-  return absl::StrCat(text, size > kShown ? absl::StrCat(", ... ", size, " in all") : "", "}");
+  if (lua_type(state, index) == LUA_TNUMBER) return NumberText(lua_tonumber(state, index));
+  if (lua_type(state, index) == LUA_TSTRING) return QuotedText(lua_tostring(state, index));
+  return lua_type(state, index) == LUA_TTABLE ? DescribeTable(state, index)
+                                              : TypeName(state, index);
 }
 
 }  // namespace lockstep::lua

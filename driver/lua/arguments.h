@@ -1,8 +1,9 @@
-// One Lua value as one argument of an ATen operator: which parameters it fits, and as what.
+// One Lua value as one argument of an ATen operator: which parameters it fits, at what cost.
 
 #ifndef LOCKSTEP_DRIVER_LUA_ARGUMENTS_H_
 #define LOCKSTEP_DRIVER_LUA_ARGUMENTS_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -38,10 +39,10 @@ enum class ParameterKind : uint8_t {
 struct Parameter {
   std::string name;
   ParameterKind kind;
-  bool optional = false;      // nil is a value of its own: `Tensor?`
+  bool optional = false;  // nil is a value of its own: `Tensor?`
   bool keyword_only = false;
-  bool written = false;       // the operator writes into it: `Tensor(a!)`
-  bool spreads = false;       // a single whole number stands for a list: `int[1]`, `int[2]`
+  bool written = false;  // the operator writes into it: `Tensor(a!)`
+  size_t list_size = 0;  // `int[2]`: a single whole number stands for a list of 2
   std::optional<c10::IValue> default_value;
 };
 
@@ -51,8 +52,9 @@ Parameter DescribeParameter(const c10::Argument& argument);
 enum class ValueClass : uint8_t {
   kNil,
   kBoolean,
-  kWhole,     // a number without a fraction, and not -0
-  kFraction,  // any other number
+  kWhole,      // a number without a fraction, and not -0
+  kMinusZero,  // 0 for an integer, and a float elsewhere: x:roll(-i) where i is 0
+  kFraction,   // any other number
   kString,
   kTensor,
   kDtype,
@@ -64,20 +66,21 @@ enum class ValueClass : uint8_t {
   kOther,
 };
 
+// A table is a list only where it holds nothing else: {2, 3, dtype = d} is kOther.
 ValueClass Classify(lua_State* state, int index);
+
+// Whether an integer can be read from it.
+bool IsWhole(ValueClass value);
 
 // What it costs to pass a value of this class to the parameter: 0 exact, more for conversions;
 // nullopt where it does not fit.
 std::optional<int> ConversionCost(ValueClass value, const Parameter& parameter);
 
-// The value as the parameter's type. Throws Error where an element of a list does not fit.
-c10::IValue Convert(lua_State* state, int index, const Parameter& parameter);
-
-// Pushes one result: a tensor, number, boolean, string, nil, or an array of these.
-void PushValue(lua_State* state, const c10::IValue& value);
-
 // "a tensor", "a whole number": what the parameter takes, for messages.
 std::string Expected(const Parameter& parameter);
+
+// A number as Lua writes it, but with every digit of a whole one: for messages.
+std::string NumberText(double value);
 
 // "tensor float32 {2, 3}", "the number 2", "{1, 2}": a value that was given, for messages.
 std::string DescribeValue(lua_State* state, int index);

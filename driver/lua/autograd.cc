@@ -27,7 +27,8 @@ std::optional<bool> OptionalBoolean(const OptionTable& options, lua_State* state
   return value;
 }
 
-std::vector<at::Tensor> OptionalTensors(const OptionTable& options, lua_State* state, const char* key) {
+std::vector<at::Tensor> OptionalTensors(const OptionTable& options, lua_State* state,
+                                        const char* key) {
   if (!options.Push(key)) return {};
   std::vector<at::Tensor> tensors = ReadOneOrMore(state, lua_gettop(state), key);
   lua_pop(state, 1);
@@ -46,32 +47,42 @@ int CallInGradMode(lua_State* state, bool enabled, const char* name) {
 int Backward(lua_State* state) {
   const at::Tensor& tensor = ReadTensor(state, 1, "backward: x");
   std::vector<at::Tensor> gradients;
-  int options_index = 2;
-  if (const at::Tensor* gradient = TensorAt(state, 2)) {
-    gradients.push_back(*gradient);
-    options_index = 3;
-  }
-  const OptionTable options(state, options_index, "backward", {"gradient", "retain_graph", "create_graph", "inputs"});
-  for (at::Tensor& gradient : OptionalTensors(options, state, "gradient")) gradients.push_back(gradient);
-  torch::autograd::backward({tensor}, gradients, OptionalBoolean(options, state, "retain_graph"),
-                            options.Boolean("create_graph", false), OptionalTensors(options, state, "inputs"));
+  if (const at::Tensor* gradient = TensorAt(state, 2)) gradients.push_back(*gradient);
+  const bool gradient_first = !gradients.empty() || lua_isnoneornil(state, 2);
+  const OptionTable options(state, gradient_first ? 3 : 2, "backward",
+                            {"gradient", "retain_graph", "create_graph", "inputs"});
+  for (at::Tensor& gradient : OptionalTensors(options, state, "gradient"))
+    gradients.push_back(gradient);
+  const std::optional<bool> retain_graph = OptionalBoolean(options, state, "retain_graph");
+  const bool create_graph = options.Boolean("create_graph", false);
+  const std::vector<at::Tensor> inputs = OptionalTensors(options, state, "inputs");
+  Naming("backward", [&] {
+    torch::autograd::backward({tensor}, gradients, retain_graph, create_graph, inputs);
+  });
   return 0;
 }
 
 int Grad(lua_State* state) {
   const std::vector<at::Tensor> outputs = ReadOneOrMore(state, 1, "torch.grad: outputs");
   const std::vector<at::Tensor> inputs = ReadOneOrMore(state, 2, "torch.grad: inputs");
-  const OptionTable options(state, 3, "torch.grad", {"grad_outputs", "allow_unused", "retain_graph", "create_graph"});
-  PushTensors(state, torch::autograd::grad(outputs, inputs, OptionalTensors(options, state, "grad_outputs"),
-                                           OptionalBoolean(options, state, "retain_graph"),
-                                           options.Boolean("create_graph", false),
-                                           options.Boolean("allow_unused", false)));
+  const OptionTable options(state, 3, "torch.grad",
+                            {"grad_outputs", "allow_unused", "retain_graph", "create_graph"});
+  const std::vector<at::Tensor> grad_outputs = OptionalTensors(options, state, "grad_outputs");
+  const std::optional<bool> retain_graph = OptionalBoolean(options, state, "retain_graph");
+  const bool create_graph = options.Boolean("create_graph", false);
+  const bool allow_unused = options.Boolean("allow_unused", false);
+  PushTensors(state, Naming("torch.grad", [&] {
+                return torch::autograd::grad(outputs, inputs, grad_outputs, retain_graph,
+                                             create_graph, allow_unused);
+              }));
   return 1;
 }
 
 int NoGrad(lua_State* state) { return CallInGradMode(state, false, "torch.no_grad: the argument"); }
 
-int EnableGrad(lua_State* state) { return CallInGradMode(state, true, "torch.enable_grad: the argument"); }
+int EnableGrad(lua_State* state) {
+  return CallInGradMode(state, true, "torch.enable_grad: the argument");
+}
 
 int IsGradEnabled(lua_State* state) {
   lua_pushboolean(state, at::GradMode::is_enabled());
@@ -82,17 +93,19 @@ int RegisterHook(lua_State* state) {
   const at::Tensor& tensor = ReadTensor(state, 1, "register_hook: x");
   ReadFunction(state, 2, "register_hook: the hook");
   auto hook = std::make_shared<LuaReference>(state, 2);
-  tensor.register_hook([hook](const at::Tensor& gradient) -> at::Tensor {
+  const auto call = [hook](const at::Tensor& gradient) -> at::Tensor {
     lua_State* hook_state = hook->Push();
     PushTensor(hook_state, gradient);
     Call(hook_state, 1, 1);
     at::Tensor result;
     if (!lua_isnil(hook_state, -1)) {
-      result = ReadTensor(hook_state, lua_gettop(hook_state), "register_hook: what the hook returns");
+      result =
+          ReadTensor(hook_state, lua_gettop(hook_state), "register_hook: what the hook returns");
     }
     lua_pop(hook_state, 1);
     return result;
-  });
+  };
+  Naming("register_hook", [&] { tensor.register_hook(call); });
   return 0;
 }
 

@@ -10,12 +10,14 @@
 
 namespace lockstep::lua {
 
-int Backward(lua_State* state);       // x:backward([gradient] [, {retain_graph=, create_graph=, inputs=}])
-int Grad(lua_State* state);           // torch.grad(outputs, inputs, {grad_outputs=, allow_unused=, ...})
-int NoGrad(lua_State* state);         // torch.no_grad(fn, ...)
+int Backward(
+    lua_State* state);         // x:backward([gradient] [, {retain_graph=, create_graph=, inputs=}])
+int Grad(lua_State* state);    // torch.grad(outputs, inputs, {grad_outputs=, allow_unused=, ...})
+int NoGrad(lua_State* state);  // torch.no_grad(fn, ...)
 int EnableGrad(lua_State* state);     // torch.enable_grad(fn, ...)
 int IsGradEnabled(lua_State* state);  // torch.is_grad_enabled()
-int RegisterHook(lua_State* state);   // x:register_hook(fn): fn(grad) returns another gradient, or nil
+int RegisterHook(
+    lua_State* state);  // x:register_hook(fn): fn(grad) returns another gradient, or nil
 
 }  // namespace lockstep::lua
 

@@ -19,9 +19,11 @@
 namespace lockstep::lua {
 namespace {
 
-// --- Samples ----------------------------------------------------------------------------------------
+// --- Samples
+// ----------------------------------------------------------------------------------------
 
-at::Tensor ReadPerToken(lua_State* state, int index, const std::string& name, at::ScalarType dtype) {
+at::Tensor ReadPerToken(lua_State* state, int index, const std::string& name,
+                        at::ScalarType dtype) {
   if (const at::Tensor* tensor = TensorAt(state, index)) return *tensor;
   ReadTable(state, index, name.c_str());
   return ReadNested(state, index, dtype);
@@ -42,22 +44,27 @@ void ReadField(lua_State* state, int index, const std::string& key, const std::s
     sample.streams[key] = ReadPerToken(state, index, name, at::kLong);
   } else if (options.streams.count(key) > 0) {
     // A bare number holds for every token of the sample; its length is known once all is read.
-    sample.streams[key] = lua_type(state, index) == LUA_TNUMBER ? at::full({}, lua_tonumber(state, index), at::kFloat)
-                                                                : ReadPerToken(state, index, name, at::kFloat);
+    sample.streams[key] = lua_type(state, index) == LUA_TNUMBER
+                              ? at::full({}, lua_tonumber(state, index), at::kFloat)
+                              : ReadPerToken(state, index, name, at::kFloat);
   } else if (const at::Tensor* tensor = TensorAt(state, index)) {
     sample.tensors[key] = *tensor;
   } else {
     throw Error(absl::StrCat(name, " is ", TypeName(state, index),
-                             "; beside input_ids, loss_mask, position_ids and kind a sample holds tensors, and what `streams` declares"));
+                             "; beside input_ids, loss_mask, position_ids and kind a sample holds "
+                             "tensors, and what `streams` declares"));
   }
 }
 
-batching::TensorSample ReadSample(lua_State* state, int index, int number, const batching::PrepareOptions& options) {
+batching::TensorSample ReadSample(lua_State* state, int index, int number,
+                                  const batching::PrepareOptions& options) {
   const std::string where = absl::StrCat("batching: sample ", number);
   ReadTable(state, index, where.c_str());
   batching::TensorSample sample;
   for (lua_pushnil(state); lua_next(state, index) != 0; lua_pop(state, 1)) {
-    if (lua_type(state, -2) != LUA_TSTRING) throw Error(absl::StrCat(where, ": fields are named, but there is the key ", TypeName(state, -2)));
+    if (lua_type(state, -2) != LUA_TSTRING)
+      throw Error(
+          absl::StrCat(where, ": fields are named, but there is the key ", TypeName(state, -2)));
     ReadField(state, lua_gettop(state), lua_tostring(state, -2), where, options, sample);
   }
   if (!sample.input_ids.defined()) throw Error(absl::StrCat(where, " has no input_ids"));
@@ -67,7 +74,8 @@ batching::TensorSample ReadSample(lua_State* state, int index, int number, const
   return sample;
 }
 
-std::vector<batching::TensorSample> ReadSamples(lua_State* state, const OptionTable& table, const batching::PrepareOptions& options) {
+std::vector<batching::TensorSample> ReadSamples(lua_State* state, const OptionTable& table,
+                                                const batching::PrepareOptions& options) {
   if (!table.Push("samples")) throw Error("batching.prepare: samples is missing");
   const int index = lua_gettop(state);
   ReadTable(state, index, "batching.prepare: samples");
@@ -92,7 +100,8 @@ std::vector<batching::TensorSample> ReadSamples(lua_State* state, const OptionTa
   return samples;
 }
 
-// --- Options ----------------------------------------------------------------------------------------
+// --- Options
+// ----------------------------------------------------------------------------------------
 
 void ReadStreams(lua_State* state, const OptionTable& table, batching::PrepareOptions& options) {
   if (!table.Push("streams")) return;
@@ -103,7 +112,8 @@ void ReadStreams(lua_State* state, const OptionTable& table, batching::PrepareOp
     if (lua_type(state, -1) == LUA_TBOOLEAN) {
       options.streams[name] = c10::Scalar(lua_toboolean(state, -1) != 0);
     } else {
-      options.streams[name] = c10::Scalar(ReadNumber(state, -1, absl::StrCat("batching.prepare: streams.", name).c_str()));
+      options.streams[name] = c10::Scalar(
+          ReadNumber(state, -1, absl::StrCat("batching.prepare: streams.", name).c_str()));
     }
   }
   lua_pop(state, 1);
@@ -113,7 +123,8 @@ batching::Balance ReadBalance(const OptionTable& table) {
   const std::string balance = table.String("balance", "lockstep");
   if (balance == "lockstep") return batching::Balance::kLockstep;
   if (balance == "round_robin") return batching::Balance::kRoundRobin;
-  throw Error(absl::StrCat("batching.prepare: balance must be \"lockstep\" or \"round_robin\", not \"", balance, "\""));
+  throw Error(absl::StrCat(
+      "batching.prepare: balance must be \"lockstep\" or \"round_robin\", not \"", balance, "\""));
 }
 
 double CallCost(const LuaReference& cost, const std::vector<int64_t>& seq_lens) {
@@ -131,12 +142,17 @@ void ReadCost(lua_State* state, const OptionTable& table, batching::PrepareOptio
   const int index = lua_gettop(state);
   if (lua_type(state, index) == LUA_TFUNCTION) {
     auto cost = std::make_shared<LuaReference>(state, index);
-    options.micro_batch_cost = [cost](const std::vector<int64_t>& seq_lens) { return CallCost(*cost, seq_lens); };
+    options.micro_batch_cost = [cost](const std::vector<int64_t>& seq_lens) {
+      return CallCost(*cost, seq_lens);
+    };
     options.sequence_cost = [cost](int64_t tokens) { return CallCost(*cost, {tokens}); };
   } else {
-    const OptionTable terms(state, index, "batching.prepare: cost", {"linear", "quadratic", "image_linear", "image_quadratic"});
+    const OptionTable terms(state, index, "batching.prepare: cost",
+                            {"linear", "quadratic", "image_linear", "image_quadratic"});
     const batching::SequenceCost sequence{terms.Number("linear", 0), terms.Number("quadratic", 0)};
-    options.sequence_cost = [sequence](int64_t tokens) { return batching::CostOf(sequence, tokens); };
+    options.sequence_cost = [sequence](int64_t tokens) {
+      return batching::CostOf(sequence, tokens);
+    };
     options.image_cost = {terms.Number("image_linear", 0), terms.Number("image_quadratic", 0)};
   }
   lua_pop(state, 1);
@@ -158,7 +174,8 @@ batching::PrepareOptions ReadOptions(lua_State* state, const OptionTable& table)
   return options;
 }
 
-// --- Results ----------------------------------------------------------------------------------------
+// --- Results
+// ----------------------------------------------------------------------------------------
 
 void SetTensor(lua_State* state, const std::string& name, const at::Tensor& tensor) {
   PushTensor(state, tensor);
@@ -233,8 +250,8 @@ int PushPrepared(lua_State* state, const batching::Prepared& prepared) {
 
 OptionTable PrepareTable(lua_State* state) {
   return OptionTable(state, 1, "batching.prepare",
-                     {"samples", "seq_len", "ranks", "rank", "pad_to_multiple_of", "pad_token_id", "balance", "cost", "streams",
-                      "token_types", "worth_a_step", "may_wait"});
+                     {"samples", "seq_len", "ranks", "rank", "pad_to_multiple_of", "pad_token_id",
+                      "balance", "cost", "streams", "token_types", "worth_a_step", "may_wait"});
 }
 
 // prepare(options) -> batches, report, held
@@ -244,7 +261,8 @@ int Prepare(lua_State* state) {
   return PushPrepared(state, batching::Prepare(ReadSamples(state, table, options), options));
 }
 
-// --- In the background ------------------------------------------------------------------------------
+// --- In the background
+// ------------------------------------------------------------------------------
 
 using Preparation = std::unique_ptr<std::future<batching::Prepared>>;
 
@@ -255,17 +273,21 @@ inline constexpr const char* kObjectName<Preparation> = "batching preparation";
 
 namespace {
 
-// start(options) -> preparation: what touches Lua is read here, the rest is done by a thread of its own.
+// start(options) -> preparation: what touches Lua is read here, the rest is done by a thread of its
+// own.
 int Start(lua_State* state) {
   const OptionTable table = PrepareTable(state);
   batching::PrepareOptions options = ReadOptions(state, table);
   if (options.micro_batch_cost) {
-    throw Error("batching: a cost that is a Lua function is called by the script's own thread; prepare in the background with "
-                "batching.cost.tokens or batching.cost.transformer");
+    throw Error(
+        "batching: a cost that is a Lua function is called by the script's own thread; prepare in "
+        "the background with "
+        "batching.cost.tokens or batching.cost.transformer");
   }
-  auto samples = std::make_shared<std::vector<batching::TensorSample>>(ReadSamples(state, table, options));
-  PushObject<Preparation>(state, std::make_unique<std::future<batching::Prepared>>(
-                                     std::async(std::launch::async, [samples, options = std::move(options)] {
+  auto samples =
+      std::make_shared<std::vector<batching::TensorSample>>(ReadSamples(state, table, options));
+  PushObject<Preparation>(state, std::make_unique<std::future<batching::Prepared>>(std::async(
+                                     std::launch::async, [samples, options = std::move(options)] {
                                        return batching::Prepare(*samples, options);
                                      })));
   return 1;
@@ -296,7 +318,8 @@ int TransformerCost(lua_State* state) {
       {"num_experts", &batching::TransformerShape::num_experts},
       {"num_experts_per_tok", &batching::TransformerShape::num_experts_per_tok},
       {"moe_intermediate_size", &batching::TransformerShape::moe_intermediate_size},
-      {"shared_expert_intermediate_size", &batching::TransformerShape::shared_expert_intermediate_size},
+      {"shared_expert_intermediate_size",
+       &batching::TransformerShape::shared_expert_intermediate_size},
       {"first_k_dense_replace", &batching::TransformerShape::first_k_dense_replace},
       {"vision_hidden_size", &batching::TransformerShape::vision_hidden_size},
       {"vision_depth", &batching::TransformerShape::vision_depth},
@@ -306,13 +329,16 @@ int TransformerCost(lua_State* state) {
   batching::TransformerShape shape;
   for (const auto& [name, field] : kFields) {
     lua_getfield(state, 1, name);
-    if (!lua_isnil(state, -1)) shape.*field = ReadInteger(state, -1, absl::StrCat("batching.cost.transformer: ", name).c_str());
+    if (!lua_isnil(state, -1))
+      shape.*field =
+          ReadInteger(state, -1, absl::StrCat("batching.cost.transformer: ", name).c_str());
     lua_pop(state, 1);
   }
   const absl::StatusOr<batching::SequenceCost> cost = batching::TransformerCost(shape);
   if (!cost.ok()) throw Error(std::string(cost.status().message()));
   const batching::SequenceCost image = batching::VisionCost(shape);
-  for (const double term : {cost->linear, cost->quadratic, image.linear, image.quadratic}) lua_pushnumber(state, term);
+  for (const double term : {cost->linear, cost->quadratic, image.linear, image.quadratic})
+    lua_pushnumber(state, term);
   return 4;
 }
 
@@ -321,7 +347,8 @@ int TransformerCost(lua_State* state) {
 int OpenBatching(lua_State* state) {
   RegisterObject<Preparation>(state, {{"wait", Wait}});
   lua_newtable(state);
-  SetFunctions(state, {{"prepare", Prepare}, {"start", Start}, {"transformer_cost", TransformerCost}});
+  SetFunctions(state,
+               {{"prepare", Prepare}, {"start", Start}, {"transformer_cost", TransformerCost}});
   return 1;
 }
 

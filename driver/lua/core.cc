@@ -4,16 +4,23 @@
 #include <unistd.h>
 #include <zlib.h>
 
+#include <algorithm>
+#include <cerrno>
 #include <chrono>
+#include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "driver/context.h"
 #include "driver/lua/json.h"
+#include "driver/lua/object.h"
 #include "driver/lua/operators.h"
 #include "driver/lua/stack.h"
 #include "driver/lua/tensor.h"
@@ -22,11 +29,23 @@
 #include "driver/lua/vm.h"
 
 namespace lockstep::lua {
+
+// A text file that is read line by line, unpacked on the way where it is gzipped.
+struct LineReader {
+  std::string path;
+  std::unique_ptr<gzFile_s, int (*)(gzFile)> file;
+  std::string block;  // what was read last
+  size_t next = 0;    // where in it the next line starts
+};
+template <>
+inline constexpr const char* kObjectName<LineReader> = "file of lines";
+
 namespace {
 
 using driver::GetContext;
 
-// --- Errors -----------------------------------------------------------------------------------------
+// --- Errors
+// -----------------------------------------------------------------------------------------
 
 // raise(message): an error blamed on the script's line, however deep in the library it is noticed.
 int Raise(lua_State* state) { throw Error(ReadString(state, 1, "raise: message")); }
@@ -46,11 +65,14 @@ int NearestOf(lua_State* state) {
   return 1;
 }
 
-// --- Machine ----------------------------------------------------------------------------------------
+// --- Machine
+// ----------------------------------------------------------------------------------------
 
 // Seconds on a clock that never goes back.
 int Now(lua_State* state) {
-  lua_pushnumber(state, std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
+  lua_pushnumber(
+      state,
+      std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count());
   return 1;
 }
 
@@ -77,7 +99,8 @@ int TerminalWidth(lua_State* state) {
   return 1;
 }
 
-// --- Files ------------------------------------------------------------------------------------------
+// --- Files
+// ------------------------------------------------------------------------------------------
 
 int MakeFolder(lua_State* state) {
   const std::string path = ReadString(state, 1, "make_folder: path");
@@ -87,29 +110,107 @@ int MakeFolder(lua_State* state) {
   return 0;
 }
 
-// read_file(path): all of a file, unpacked where it is gzipped.
-int ReadFile(lua_State* state) {
-  const std::string path = ReadString(state, 1, "read_file: path");
-  std::string content;
-  std::string problem;
-  gzFile file = gzopen(path.c_str(), "rb");
-  if (file == nullptr) throw Error(absl::StrCat("cannot open ", path, ": ", std::strerror(errno)));
-  std::vector<char> buffer(size_t{1} << 20);
-  int size = 0;
-  while ((size = gzread(file, buffer.data(), static_cast<unsigned>(buffer.size()))) > 0) {
-    content.append(buffer.data(), static_cast<size_t>(size));
-  }
+// Reads the next block; false at the end of the file.
+bool Refill(LineReader& reader) {
+  constexpr size_t kBlockBytes = size_t{1} << 18;
+  reader.block.resize(kBlockBytes);
+  reader.next = 0;
+  const int size =
+      gzread(reader.file.get(), reader.block.data(), static_cast<unsigned>(kBlockBytes));
+  reader.block.resize(static_cast<size_t>(std::max(size, 0)));
+  if (size > 0) return true;
   int code = Z_OK;
-  const char* text = gzerror(file, &code);
+  absl::string_view text = gzerror(reader.file.get(), &code);
+  absl::ConsumePrefix(&text, absl::StrCat(reader.path, ": "));
   // A gzip file that ends too early reads as a shorter one: only zlib's own code tells.
-  if (size < 0 || code == Z_BUF_ERROR) problem = code == Z_ERRNO ? std::strerror(errno) : text;
-  gzclose(file);
-  if (!problem.empty()) throw Error(absl::StrCat("cannot read ", path, ": ", problem));
-  PushString(state, content);
+  if (size < 0 || code == Z_BUF_ERROR) {
+    throw Error(absl::StrCat("cannot read ", reader.path, ": ",
+                             code == Z_ERRNO ? std::strerror(errno) : text));
+  }
+  return false;
+}
+
+// lines:next(): the next line without its end, or nil after the last.
+int NextLine(lua_State* state) {
+  LineReader& reader = ReadObject<LineReader>(state, 1, "lines:next: lines");
+  std::string line;
+  bool any = false;
+  for (;;) {
+    const size_t end = reader.block.find('\n', reader.next);
+    any = any || reader.next < reader.block.size();
+    line.append(reader.block, reader.next, end == std::string::npos ? end : end - reader.next);
+    reader.next = end == std::string::npos ? reader.block.size() : end + 1;
+    if (end == std::string::npos && Refill(reader)) continue;
+    if (!any) return 0;
+    PushString(state, line);
+    return 1;
+  }
+}
+
+// open_lines(path) -> lines.
+int OpenLines(lua_State* state) {
+  const std::string path = ReadString(state, 1, "open_lines: path");
+  std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
+  if (file == nullptr) throw Error(absl::StrCat("cannot open ", path, ": ", std::strerror(errno)));
+  PushObject(state, LineReader{path, std::move(file), "", 0});
   return 1;
 }
 
-// --- The run ----------------------------------------------------------------------------------------
+// A file that takes its name once it is complete: nobody reads half of it, and none is left behind.
+class NewFile {
+ public:
+  explicit NewFile(std::string path)
+      : path_(std::move(path)), part_(absl::StrCat(path_, ".part-", getpid())) {
+    file_ = std::fopen(part_.c_str(), "wb");
+    Check(file_ != nullptr);
+  }
+  NewFile(const NewFile&) = delete;
+  NewFile& operator=(const NewFile&) = delete;
+  ~NewFile() {
+    if (file_ != nullptr) std::fclose(file_);
+    if (!kept_) std::remove(part_.c_str());
+  }
+
+  void Write(const void* data, size_t size) { Check(std::fwrite(data, 1, size, file_) == size); }
+
+  void Keep() {
+    Check(std::fflush(file_) == 0 && fsync(fileno(file_)) == 0);
+    Check(std::rename(part_.c_str(), path_.c_str()) == 0);
+    kept_ = true;
+  }
+
+ private:
+  void Check(bool done) const {
+    if (!done) throw Error(absl::StrCat("cannot write ", path_, ": ", std::strerror(errno)));
+  }
+
+  std::string path_;
+  std::string part_;
+  std::FILE* file_ = nullptr;
+  bool kept_ = false;
+};
+
+// write_file(path, {piece, ...}): strings, and tensors as the bytes they hold.
+int WriteFile(lua_State* state) {
+  NewFile file(ReadString(state, 1, "write_file: path"));
+  ReadTable(state, 2, "write_file: pieces");
+  for (int i = 1; i <= static_cast<int>(lua_objlen(state, 2)); ++i) {
+    lua_rawgeti(state, 2, i);
+    if (const at::Tensor* tensor = TensorAt(state, -1)) {
+      const at::Tensor dense = tensor->cpu().contiguous().resolve_conj().resolve_neg();
+      file.Write(dense.const_data_ptr(), dense.nbytes());
+    } else {
+      const std::string text = ReadString(state, -1, "write_file: a piece");
+      file.Write(text.data(), text.size());
+    }
+    lua_pop(state, 1);
+  }
+  file.Keep();
+  return 0;
+}
+
+// --- The run
+// ----------------------------------------------------------------------------------------
 
 int Script(lua_State* state) {
   PushString(state, GetContext(state).command_line.script);
@@ -148,7 +249,8 @@ int RunDir(lua_State* state) {
   return 1;
 }
 
-// --- What is bound ----------------------------------------------------------------------------------
+// --- What is bound
+// ----------------------------------------------------------------------------------
 
 int PushStrings(lua_State* state, const std::vector<std::string>& strings) {
   lua_createtable(state, static_cast<int>(strings.size()), 0);
@@ -161,7 +263,9 @@ int PushStrings(lua_State* state, const std::vector<std::string>& strings) {
 
 int Operators(lua_State* state) { return PushStrings(state, OperatorNames()); }
 
-int Schemas(lua_State* state) { return PushStrings(state, OperatorSchemas(ReadString(state, 1, "schemas: operator"))); }
+int Schemas(lua_State* state) {
+  return PushStrings(state, OperatorSchemas(ReadString(state, 1, "schemas: operator")));
+}
 
 int IsTensorMethod(lua_State* state) {
   const Operator* op = FindOperator(ReadString(state, 1, "is_tensor_method: operator"));
@@ -176,6 +280,7 @@ int TensorFields(lua_State* state) { return PushStrings(state, FieldNames()); }
 }  // namespace
 
 int OpenCore(lua_State* state) {
+  RegisterObject<LineReader>(state, {{"next", NextLine}});
   lua_newtable(state);
   SetFunctions(state, {{"raise", Raise},
                        {"nearest", NearestOf},
@@ -184,7 +289,8 @@ int OpenCore(lua_State* state) {
                        {"tensor_bytes", TensorBytes},
                        {"terminal_width", TerminalWidth},
                        {"make_folder", MakeFolder},
-                       {"read_file", ReadFile},
+                       {"open_lines", OpenLines},
+                       {"write_file", WriteFile},
                        {"json_encode", JsonEncode},
                        {"json_decode", JsonDecode},
                        {"script", Script},

@@ -1,5 +1,5 @@
-// require "lockstep.core": what the Lua library asks of the program and the machine. Scripts use the
-// modules over it.
+// require "lockstep.core": what the Lua library asks of the program and the machine. Scripts use
+// the modules over it.
 
 #ifndef LOCKSTEP_DRIVER_LUA_CORE_H_
 #define LOCKSTEP_DRIVER_LUA_CORE_H_

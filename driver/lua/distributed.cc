@@ -22,9 +22,11 @@ namespace lockstep::lua {
 namespace {
 
 using driver::GetContext;
+using driver::RankEnvironment;
 using driver::World;
 
-// --- Who --------------------------------------------------------------------------------------------
+// --- Who
+// --------------------------------------------------------------------------------------------
 
 int Rank(lua_State* state) {
   PushInteger(state, GetContext(state).world.environment.rank);
@@ -51,17 +53,32 @@ int Device(lua_State* state) {
   return 1;
 }
 
-// --- Groups -----------------------------------------------------------------------------------------
+// --- Groups
+// -----------------------------------------------------------------------------------------
 
 int NewGroup(lua_State* state) {
   const OptionTable options(state, 1, "dist.group", {"ranks"});
-  if (!options.Push("ranks")) throw Error("dist.group: ranks is missing: dist.group{ranks = {0, 1}}");
+  if (!options.Push("ranks"))
+    throw Error("dist.group: ranks is missing: dist.group{ranks = {0, 1}}");
   std::vector<int> ranks;
+  const driver::Context& context = GetContext(state);
+  const RankEnvironment& environment = context.world.environment;
   for (const int64_t rank : ReadIntegers(state, lua_gettop(state), "dist.group: ranks")) {
+    if (rank < 0 || rank >= environment.world_size) {
+      throw Error(absl::StrCat("dist.group: rank ", rank, " is not one of the ranks 0 to ",
+                               environment.world_size - 1));
+    }
+    if (std::find(ranks.begin(), ranks.end(), rank) != ranks.end()) {
+      throw Error(absl::StrCat("dist.group: rank ", rank, " is named twice"));
+    }
     ranks.push_back(static_cast<int>(rank));
   }
   if (ranks.empty()) throw Error("dist.group: ranks is empty");
-  const driver::Context& context = GetContext(state);
+  if (std::find(ranks.begin(), ranks.end(), environment.rank) == ranks.end()) {
+    throw Error(absl::StrCat(
+        "dist.group: rank ", environment.rank, " is not one of {", absl::StrJoin(ranks, ", "),
+        "}; only the members of a group make it, the other ranks leave the call out"));
+  }
   PushObject(state, Group{driver::NewGroup(context.world, ranks, context.timeout), ranks});
   return 1;
 }
@@ -86,12 +103,14 @@ int GroupRanks(lua_State* state) {
 int Position(const Group& group, int64_t rank, const char* name) {
   const auto it = std::find(group.ranks.begin(), group.ranks.end(), rank);
   if (it == group.ranks.end()) {
-    throw Error(absl::StrCat(name, " must be one of the group's ranks {", absl::StrJoin(group.ranks, ", "), "}, not ", rank));
+    throw Error(absl::StrCat(name, " must be one of the group's ranks {",
+                             absl::StrJoin(group.ranks, ", "), "}, not ", rank));
   }
   return static_cast<int>(it - group.ranks.begin());
 }
 
-// --- Collectives ------------------------------------------------------------------------------------
+// --- Collectives
+// ------------------------------------------------------------------------------------
 
 c10d::ReduceOp::RedOpType ReadOp(lua_State* state, int index, const char* name) {
   if (lua_isnoneornil(state, index)) return c10d::ReduceOp::SUM;
@@ -100,22 +119,47 @@ c10d::ReduceOp::RedOpType ReadOp(lua_State* state, int index, const char* name) 
   if (op == "avg") return c10d::ReduceOp::AVG;
   if (op == "min") return c10d::ReduceOp::MIN;
   if (op == "max") return c10d::ReduceOp::MAX;
-  throw Error(absl::StrCat(name, " must be \"sum\", \"avg\", \"min\" or \"max\", not \"", op, "\""));
+  throw Error(
+      absl::StrCat(name, " must be \"sum\", \"avg\", \"min\" or \"max\", not \"", op, "\""));
 }
 
-// Runs `collective` on dense memory with the tensor's values, and gives the tensor what it left there.
-void InPlace(const at::Tensor& tensor, const std::function<void(at::Tensor& dense)>& collective) {
+// The values in memory of their own order, without autograd: the tensor's own memory where it is
+// so.
+at::Tensor Dense(const at::Tensor& tensor) {
+  return tensor.detach().resolve_conj().resolve_neg().contiguous();
+}
+
+// Runs `collective` on dense memory with the tensor's values, and gives the tensor what it left
+// there.
+void InPlace(const at::Tensor& tensor,
+             const std::function<void(const at::Tensor& dense)>& collective) {
   const at::NoGradGuard no_grad;
-  at::Tensor dense = tensor.detach().contiguous();
+  const at::Tensor dense = Dense(tensor);
   collective(dense);
-  if (!dense.is_same(tensor) && dense.data_ptr() != tensor.data_ptr()) tensor.copy_(dense);
+  if (dense.data_ptr() != tensor.data_ptr()) tensor.copy_(dense);
+}
+
+// What moves values and does not reckon with them moves bytes: so it takes every dtype.
+at::Tensor Bytes(const at::Tensor& dense) { return dense.view({dense.numel()}).view(at::kByte); }
+
+// What Gloo and NCCL both add up. Others would fail within the collective, in words of its own.
+void CheckReducible(const at::Tensor& tensor, const char* name) {
+  constexpr at::ScalarType kReducible[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16,
+                                           at::kByte,  at::kChar,   at::kInt,  at::kLong};
+  for (const at::ScalarType dtype : kReducible) {
+    if (tensor.scalar_type() == dtype) return;
+  }
+  throw Error(absl::StrCat(name, ": ", Describe(tensor),
+                           " cannot be reduced over ranks; convert it to float32 or int32"));
 }
 
 // Gloo has no mean: a sum, divided afterwards. Whole numbers have no exact mean.
-c10d::ReduceOp::RedOpType SumForAverage(c10d::ReduceOp::RedOpType op, const at::Tensor& tensor) {
+c10d::ReduceOp::RedOpType SumForAverage(c10d::ReduceOp::RedOpType op, const at::Tensor& tensor,
+                                        const char* name) {
   if (op != c10d::ReduceOp::AVG) return op;
-  if (!at::isFloatingType(tensor.scalar_type()) && !tensor.is_complex()) {
-    throw Error(absl::StrCat("\"avg\" of ", Describe(tensor), " would be rounded; convert the tensor to a floating-point dtype"));
+  if (!at::isFloatingType(tensor.scalar_type())) {
+    throw Error(absl::StrCat(name, ": \"avg\" of ", Describe(tensor),
+                             " would be rounded; convert the tensor to a floating-point dtype"));
   }
   return c10d::ReduceOp::SUM;
 }
@@ -124,10 +168,11 @@ int AllReduce(lua_State* state) {
   const at::Tensor& tensor = ReadTensor(state, 1, "dist.all_reduce: x");
   const auto op = ReadOp(state, 2, "dist.all_reduce: op");
   const Group group = ReadGroup(state, OptionTable(state, 3, "dist.all_reduce", {"group"}));
-  InPlace(tensor, [&](at::Tensor& dense) {
+  CheckReducible(tensor, "dist.all_reduce");
+  c10d::AllreduceOptions options;
+  options.reduceOp = SumForAverage(op, tensor, "dist.all_reduce");
+  InPlace(tensor, [&](const at::Tensor& dense) {
     std::vector<at::Tensor> tensors = {dense};
-    c10d::AllreduceOptions options;
-    options.reduceOp = SumForAverage(op, dense);
     group.process_group->allreduce(tensors, options)->wait();
     if (op == c10d::ReduceOp::AVG) dense.div_(group.process_group->getSize());
   });
@@ -141,8 +186,8 @@ int Broadcast(lua_State* state) {
   const Group group = ReadGroup(state, OptionTable(state, 3, "dist.broadcast", {"group"}));
   c10d::BroadcastOptions options;
   options.rootRank = Position(group, source, "dist.broadcast: src");
-  InPlace(tensor, [&](at::Tensor& dense) {
-    std::vector<at::Tensor> tensors = {dense};
+  InPlace(tensor, [&](const at::Tensor& dense) {
+    std::vector<at::Tensor> tensors = {Bytes(dense)};
     group.process_group->broadcast(tensors, options)->wait();
   });
   lua_pushvalue(state, 1);
@@ -151,11 +196,16 @@ int Broadcast(lua_State* state) {
 
 std::vector<at::Tensor> Gather(const Group& group, const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> inputs = {tensor.detach().contiguous()};
+  const at::Tensor dense = Dense(tensor);
+  std::vector<at::Tensor> gathered;
+  std::vector<at::Tensor> inputs = {Bytes(dense)};
   std::vector<std::vector<at::Tensor>> outputs(1);
-  for (int i = 0; i < group.process_group->getSize(); ++i) outputs[0].push_back(at::empty_like(inputs[0]));
+  for (int i = 0; i < group.process_group->getSize(); ++i) {
+    gathered.push_back(at::empty_like(dense));
+    outputs[0].push_back(Bytes(gathered.back()));
+  }
   group.process_group->allgather(outputs, inputs)->wait();
-  return outputs[0];
+  return gathered;
 }
 
 int AllGather(lua_State* state) {
@@ -171,14 +221,21 @@ int ReduceScatter(lua_State* state) {
   const Group group = ReadGroup(state, OptionTable(state, 3, "dist.reduce_scatter", {"group"}));
   const size_t size = static_cast<size_t>(group.process_group->getSize());
   if (parts.size() != size) {
-    throw Error(absl::StrCat("dist.reduce_scatter: parts must hold one tensor for each of the ", size,
-                             " ranks of the group, not ", parts.size()));
+    throw Error(absl::StrCat("dist.reduce_scatter: parts must hold one tensor for each of the ",
+                             size, " ranks of the group, not ", parts.size()));
   }
   const at::NoGradGuard no_grad;
-  for (at::Tensor& part : parts) part = part.detach().contiguous();
+  for (at::Tensor& part : parts) {
+    if (part.scalar_type() != parts[0].scalar_type() || part.sizes() != parts[0].sizes()) {
+      throw Error(absl::StrCat("dist.reduce_scatter: parts must be alike, but hold ",
+                               Describe(parts[0]), " and ", Describe(part)));
+    }
+    part = Dense(part);
+  }
+  CheckReducible(parts[0], "dist.reduce_scatter");
   c10d::ReduceScatterOptions options;
-  options.reduceOp = SumForAverage(op, parts[0]);
-  std::vector<at::Tensor> outputs = {at::empty_like(parts[static_cast<size_t>(group.process_group->getRank())])};
+  options.reduceOp = SumForAverage(op, parts[0], "dist.reduce_scatter");
+  std::vector<at::Tensor> outputs = {at::empty_like(parts[0])};
   std::vector<std::vector<at::Tensor>> inputs = {parts};
   group.process_group->reduce_scatter(outputs, inputs, options)->wait();
   if (op == c10d::ReduceOp::AVG) outputs[0].div_(static_cast<int64_t>(size));
@@ -186,13 +243,22 @@ int ReduceScatter(lua_State* state) {
   return 1;
 }
 
+// The position of the rank at the other end.
+int Peer(const Group& group, int64_t rank, const char* name) {
+  const int position = Position(group, rank, name);
+  if (position != group.process_group->getRank()) return position;
+  throw Error(absl::StrCat(name, " is rank ", rank, " itself, and a rank cannot wait for itself"));
+}
+
 int Send(lua_State* state) {
   const at::Tensor& tensor = ReadTensor(state, 1, "dist.send: x");
   const int64_t to = ReadInteger(state, 2, "dist.send: dst");
   const OptionTable options(state, 3, "dist.send", {"group", "tag"});
   const Group group = ReadGroup(state, options);
-  std::vector<at::Tensor> tensors = {tensor.detach().contiguous()};
-  group.process_group->send(tensors, Position(group, to, "dist.send: dst"), static_cast<int>(options.Integer("tag", 0)))->wait();
+  const int tag = static_cast<int>(options.Integer("tag", 0));
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> tensors = {Bytes(Dense(tensor))};
+  group.process_group->send(tensors, Peer(group, to, "dist.send: dst"), tag)->wait();
   return 0;
 }
 
@@ -201,10 +267,10 @@ int Receive(lua_State* state) {
   const int64_t from = ReadInteger(state, 2, "dist.recv: src");
   const OptionTable options(state, 3, "dist.recv", {"group", "tag"});
   const Group group = ReadGroup(state, options);
-  InPlace(tensor, [&](at::Tensor& dense) {
-    std::vector<at::Tensor> tensors = {dense};
-    group.process_group->recv(tensors, Position(group, from, "dist.recv: src"), static_cast<int>(options.Integer("tag", 0)))
-        ->wait();
+  const int tag = static_cast<int>(options.Integer("tag", 0));
+  InPlace(tensor, [&](const at::Tensor& dense) {
+    std::vector<at::Tensor> tensors = {Bytes(dense)};
+    group.process_group->recv(tensors, Peer(group, from, "dist.recv: src"), tag)->wait();
   });
   lua_pushvalue(state, 1);
   return 1;
@@ -236,7 +302,8 @@ int AllGatherObject(lua_State* state) {
   const std::vector<at::Tensor> values = Gather(group, padded);
   lua_createtable(state, static_cast<int>(values.size()), 0);
   for (size_t i = 0; i < values.size(); ++i) {
-    PushSerialized(state, std::string(static_cast<const char*>(values[i].const_data_ptr()), static_cast<size_t>(sizes[i])));
+    PushSerialized(state, std::string(static_cast<const char*>(values[i].const_data_ptr()),
+                                      static_cast<size_t>(sizes[i])));
     lua_rawseti(state, -2, static_cast<int>(i + 1));
   }
   return 1;

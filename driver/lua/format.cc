@@ -4,21 +4,38 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/cat.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "c10/core/DefaultDtype.h"
 #include "driver/lua/tensor.h"
 #include "torch/csrc/autograd/function.h"
 
 namespace lockstep::lua {
 namespace {
 
+// PyTorch's default print options.
 constexpr int64_t kSummaryThreshold = 1000;  // elements
 constexpr int64_t kEdgeItems = 3;
-constexpr int64_t kLineWidth = 80;
+constexpr size_t kLineWidth = 80;
+
+constexpr char kPrefix[] = "tensor(";
+constexpr size_t kIndent = sizeof(kPrefix) - 1;
+
+// --- Elements
+// ---------------------------------------------------------------------------------------
+
+// Elements as text. `width` is what columns are aligned and lines are broken by. As in PyTorch,
+// zeros, infinities and nan do not count for it: an array of zeros is broken as if "0." had one
+// column.
+struct Column {
+  std::vector<std::string> texts;
+  size_t width = 1;
+};
 
 std::string Print(const char* format, double value) {
   char buffer[400];
@@ -26,20 +43,21 @@ std::string Print(const char* format, double value) {
   return buffer;
 }
 
-// The format of floating-point values: chosen from all that are shown, so that columns align.
-const char* FloatFormat(const std::vector<double>& shown) {
+bool Counts(double value) { return std::isfinite(value) && value != 0; }
+
+// One format for all, chosen from the values that count.
+const char* FloatFormat(const std::vector<double>& values) {
   double least = std::numeric_limits<double>::infinity();
   double most = 0;
   bool whole = true;
-  for (const double value : shown) {
-    if (!std::isfinite(value)) continue;
-    whole &= value == std::floor(value);
-    if (value == 0) continue;
+  for (const double value : values) {
+    if (!Counts(value)) continue;
+    whole &= value == std::ceil(value);
     least = std::min(least, std::abs(value));
     most = std::max(most, std::abs(value));
   }
-  const bool wide = most > 0 && (most / least > 1000 || most > 1e8 || (!whole && least < 1e-4));
-  if (wide) return "%.4e";
+  const bool scientific = most > 0 && (most / least > 1000 || most > 1e8 || least < 1e-4);
+  if (scientific) return "%.4e";
   return whole ? "%.0f." : "%.4f";
 }
 
@@ -49,113 +67,214 @@ std::string FloatText(const char* format, double value) {
   return Print(format, value);
 }
 
+void Align(Column& column) {
+  for (std::string& text : column.texts) {
+    if (text.size() < column.width) text.insert(0, column.width - text.size(), ' ');
+  }
+}
+
+Column FloatColumn(const std::vector<double>& values) {
+  Column column;
+  const char* format = FloatFormat(values);
+  for (const double value : values) {
+    column.texts.push_back(FloatText(format, value));
+    if (Counts(value)) column.width = std::max(column.width, column.texts.back().size());
+  }
+  Align(column);
+  return column;
+}
+
 template <typename T>
 std::vector<T> Values(const at::Tensor& shown, at::ScalarType dtype) {
   const at::Tensor flat = shown.to(dtype).contiguous();
   return std::vector<T>(flat.const_data_ptr<T>(), flat.const_data_ptr<T>() + flat.numel());
 }
 
-// Each shown element, all of one width.
-std::vector<std::string> Texts(const at::Tensor& shown) {
-  std::vector<std::string> texts;
-  const at::ScalarType dtype = shown.scalar_type();
-  if (dtype == at::kBool) {
-    for (const int64_t value : Values<int64_t>(shown, at::kLong)) texts.push_back(value != 0 ? "True" : "False");
-  } else if (dtype == at::kUInt64) {
-    for (const uint64_t value : Values<uint64_t>(shown, dtype)) texts.push_back(absl::StrCat(value));
-  } else if (at::isIntegralType(dtype, /*includeBool=*/false)) {
-    for (const int64_t value : Values<int64_t>(shown, at::kLong)) texts.push_back(absl::StrCat(value));
-  } else {
-    const std::vector<double> values = Values<double>(shown, at::kDouble);
-    const char* format = FloatFormat(values);
-    for (const double value : values) texts.push_back(FloatText(format, value));
+template <typename T, typename Text>
+Column ExactColumn(const std::vector<T>& values, const Text& text) {
+  Column column;
+  for (const T value : values) {
+    column.texts.push_back(text(value));
+    column.width = std::max(column.width, column.texts.back().size());
   }
-  size_t width = 0;
-  for (const std::string& text : texts) width = std::max(width, text.size());
-  for (std::string& text : texts) text.insert(0, width - text.size(), ' ');
-  return texts;
+  Align(column);
+  return column;
 }
+
+// Real and imaginary parts have a format each: "1.0000+2.5000j".
+Column ComplexColumn(const at::Tensor& shown) {
+  std::vector<double> real;
+  std::vector<double> imaginary;
+  for (const auto value : Values<c10::complex<double>>(shown, at::kComplexDouble)) {
+    real.push_back(value.real());
+    imaginary.push_back(value.imag());
+  }
+  Column column = FloatColumn(real);
+  Column second = FloatColumn(imaginary);
+  for (size_t i = 0; i < column.texts.size(); ++i) {
+    const std::string& text = second.texts[i];
+    const std::string bare = text.substr(text.find_first_not_of(' '));
+    absl::StrAppend(&column.texts[i], bare[0] == '-' ? "" : "+", bare, "j");
+  }
+  column.width += second.width + 1;
+  return column;
+}
+
+Column Elements(const at::Tensor& shown) {
+  const at::ScalarType dtype = shown.scalar_type();
+  const auto digits = [](auto value) { return absl::StrCat(value); };
+  if (dtype == at::kBool) {
+    return ExactColumn(Values<int64_t>(shown, at::kLong),
+                       [](int64_t value) { return std::string(value != 0 ? "True" : "False"); });
+  }
+  if (dtype == at::kUInt64) return ExactColumn(Values<uint64_t>(shown, dtype), digits);
+  if (at::isIntegralType(dtype, /*includeBool=*/false)) {
+    return ExactColumn(Values<int64_t>(shown, at::kLong), digits);
+  }
+  if (at::isComplexType(dtype)) return ComplexColumn(shown);
+  return FloatColumn(Values<double>(shown, at::kDouble));
+}
+
+// --- Layout
+// -----------------------------------------------------------------------------------------
 
 // The part of the tensor that is shown, on the CPU: the ends of each long dimension.
 at::Tensor Shown(at::Tensor tensor, bool summarize) {
   for (int64_t dim = 0; summarize && dim < tensor.dim(); ++dim) {
     if (tensor.size(dim) <= 2 * kEdgeItems) continue;
-    tensor = at::cat({tensor.narrow(dim, 0, kEdgeItems), tensor.narrow(dim, tensor.size(dim) - kEdgeItems, kEdgeItems)}, dim);
+    const int64_t last = tensor.size(dim) - kEdgeItems;
+    tensor =
+        at::cat({tensor.narrow(dim, 0, kEdgeItems), tensor.narrow(dim, last, kEdgeItems)}, dim);
   }
   return tensor.to(at::kCPU);
 }
 
-class Layout {
+class Rows {
  public:
-  Layout(const at::Tensor& tensor, bool summarize)
-      : sizes_(tensor.sizes().vec()), summarize_(summarize), texts_(Texts(Shown(tensor, summarize))) {}
+  Rows(const at::Tensor& tensor, bool summarize)
+      : sizes_(tensor.sizes().vec()),
+        summarize_(summarize),
+        column_(Elements(Shown(tensor, summarize))) {}
 
-  std::string Text() { return Block(0, 7); }
+  std::string Text() { return Block(0, kIndent); }
 
  private:
   // Dimension `dim` and those inside it; `indent` columns stand before it on its line.
-  std::string Block(size_t dim, int64_t indent) {
-    if (dim == sizes_.size()) return texts_[next_++];
+  std::string Block(size_t dim, size_t indent) {
+    if (dim == sizes_.size()) return column_.texts[next_++];
+    const bool innermost = dim + 1 == sizes_.size();
     const bool cut = summarize_ && sizes_[dim] > 2 * kEdgeItems;
     std::vector<std::string> items;
     for (int64_t i = 0; i < (cut ? 2 * kEdgeItems : sizes_[dim]); ++i) {
-      if (cut && i == kEdgeItems) items.emplace_back(dim + 1 == sizes_.size() ? " ..." : "...");
+      if (cut && i == kEdgeItems) items.emplace_back(innermost ? " ..." : "...");
       items.push_back(Block(dim + 1, indent + 1));
     }
-    if (dim + 1 == sizes_.size()) return absl::StrCat("[", Line(items, indent + 1), "]");
-    const std::string separator =
-        absl::StrCat(",", std::string(sizes_.size() - dim - 1, '\n'), std::string(indent + 1, ' '));
-    return absl::StrCat("[", absl::StrJoin(items, separator), "]");
+    if (innermost) return absl::StrCat("[", Lines(items, indent), "]");
+    const std::string gap(sizes_.size() - dim - 1, '\n');
+    return absl::StrCat(
+        "[", absl::StrJoin(items, absl::StrCat(",", gap, std::string(indent + 1, ' '))), "]");
   }
 
-  // Numbers in rows of at most kLineWidth columns.
-  std::string Line(const std::vector<std::string>& numbers, int64_t indent) {
-    const int64_t width = static_cast<int64_t>(texts_[0].size()) + 2;
-    const size_t per_line = static_cast<size_t>(std::max<int64_t>(1, (kLineWidth - indent) / width));
+  // Elements in lines of at most kLineWidth columns, as far as `width` tells.
+  std::string Lines(const std::vector<std::string>& items, size_t indent) {
+    const size_t room = kLineWidth > indent ? kLineWidth - indent : 0;
+    const size_t per_line = std::max<size_t>(1, room / (column_.width + 2));
     std::string text;
-    for (size_t i = 0; i < numbers.size(); ++i) {
-      const char* gap = i % per_line == 0 ? ",\n" : ", ";
-      absl::StrAppend(&text, i == 0 ? "" : gap, i > 0 && i % per_line == 0 ? std::string(indent, ' ') : "", numbers[i]);
+    for (size_t i = 0; i < items.size(); ++i) {
+      if (i > 0)
+        absl::StrAppend(
+            &text, i % per_line == 0 ? absl::StrCat(",\n", std::string(indent + 1, ' ')) : ", ");
+      text += items[i];
     }
     return text;
   }
 
   std::vector<int64_t> sizes_;
   bool summarize_;
-  std::vector<std::string> texts_;  // in row-major order
+  Column column_;  // in row-major order
   size_t next_ = 0;
 };
 
-std::string Suffix(const at::Tensor& tensor) {
-  std::string text;
-  if (tensor.numel() == 0 && tensor.dim() != 1) {
-    absl::StrAppend(&text, ", size={", absl::StrJoin(tensor.sizes().vec(), ", "), "}");
-  }
-  if (tensor.is_meta()) absl::StrAppend(&text, "..., size={", absl::StrJoin(tensor.sizes().vec(), ", "), "}");
+// --- What follows the elements
+// ----------------------------------------------------------------------
+
+std::string SizeText(const at::Tensor& tensor) {
+  return absl::StrCat("size=(", absl::StrJoin(tensor.sizes().vec(), ", "),
+                      tensor.dim() == 1 ? ",)" : ")");
+}
+
+bool DtypeShows(const at::Tensor& tensor, bool elements_tell) {
   const at::ScalarType dtype = tensor.scalar_type();
-  const bool dtype_shows = dtype == at::kFloat || dtype == at::kBool || dtype == at::kLong;
-  if (!dtype_shows || (tensor.numel() == 0 && dtype != at::kFloat)) {
-    absl::StrAppend(&text, ", dtype=torch.", DtypeName(dtype));
+  const at::ScalarType floating = c10::get_default_dtype_as_scalartype();
+  if (dtype == floating) return false;
+  const at::ScalarType complex = floating == at::kDouble ? at::kComplexDouble : at::kComplexFloat;
+  return !elements_tell || (dtype != complex && dtype != at::kLong && dtype != at::kBool);
+}
+
+std::string LayoutName(at::Layout layout) {
+  switch (layout) {
+    case at::kSparse:
+      return "sparse_coo";
+    case at::kSparseCsr:
+      return "sparse_csr";
+    case at::kSparseCsc:
+      return "sparse_csc";
+    case at::kSparseBsr:
+      return "sparse_bsr";
+    case at::kSparseBsc:
+      return "sparse_bsc";
+    default:
+      return "_mkldnn";
   }
-  if (!tensor.is_cpu()) absl::StrAppend(&text, ", device=", tensor.device().str());
+}
+
+std::vector<std::string> Suffixes(const at::Tensor& tensor) {
+  const bool listed = !tensor.is_meta() && tensor.layout() == at::kStrided;
+  const bool empty = listed && tensor.numel() == 0;
+  std::vector<std::string> suffixes;
+  if (!tensor.is_cpu()) suffixes.push_back(absl::StrCat("device='", tensor.device().str(), "'"));
+  if (!listed || (empty && tensor.dim() != 1)) suffixes.push_back(SizeText(tensor));
+  if (DtypeShows(tensor, !tensor.is_meta() && !empty)) {
+    suffixes.push_back(absl::StrCat("dtype=torch.", DtypeName(tensor.scalar_type())));
+  }
+  if (tensor.layout() != at::kStrided) {
+    suffixes.push_back(absl::StrCat("layout=torch.", LayoutName(tensor.layout())));
+  }
   if (tensor.grad_fn() != nullptr) {
-    absl::StrAppend(&text, ", grad_fn=<", tensor.grad_fn()->name(), ">");
+    const std::string name = tensor.grad_fn()->name();
+    const size_t scope = name.rfind("::");  // nodes that are not ATen's: "lockstep::Recompute"
+    suffixes.push_back(
+        absl::StrCat("grad_fn=<", scope == std::string::npos ? name : name.substr(scope + 2), ">"));
   } else if (tensor.requires_grad()) {
-    absl::StrAppend(&text, ", requires_grad=true");
+    suffixes.emplace_back("requires_grad=True");
+  }
+  return suffixes;
+}
+
+// A suffix that does not fit on the last line begins another.
+std::string Join(std::string text, const std::vector<std::string>& suffixes) {
+  const size_t newline = text.rfind('\n');
+  size_t line = (newline == std::string::npos ? text.size() + 1 : text.size() - newline) + 1;
+  for (const std::string& suffix : suffixes) {
+    const bool fits = line + suffix.size() + 2 <= kLineWidth;
+    absl::StrAppend(&text, fits ? ", " : absl::StrCat(",\n", std::string(kIndent, ' ')), suffix);
+    line = fits ? line + suffix.size() + 2 : kIndent + suffix.size();
   }
   return text;
+}
+
+std::string ContentText(const at::Tensor& tensor) {
+  if (tensor.is_meta() || tensor.layout() != at::kStrided) return "...";
+  if (tensor.numel() == 0) return "[]";
+  const at::Tensor values = tensor.is_quantized() ? tensor.dequantize() : tensor.detach();
+  return Rows(values, tensor.numel() > kSummaryThreshold).Text();
 }
 
 }  // namespace
 
 std::string FormatTensor(const at::Tensor& tensor) {
   const at::NoGradGuard no_grad;
-  if (tensor.is_meta() || tensor.is_complex() || tensor.layout() != at::kStrided) {
-    return absl::StrCat("tensor(", Describe(tensor), Suffix(tensor), ")");
-  }
-  const std::string values =
-      tensor.numel() == 0 ? "[]" : Layout(tensor.detach(), tensor.numel() > kSummaryThreshold).Text();
-  return absl::StrCat("tensor(", values, Suffix(tensor), ")");
+  return absl::StrCat(Join(absl::StrCat(kPrefix, ContentText(tensor)), Suffixes(tensor)), ")");
 }
 
 }  // namespace lockstep::lua

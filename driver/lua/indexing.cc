@@ -17,7 +17,8 @@ using at::indexing::TensorIndex;
 
 // {}, {a, b} or {a, b, step}.
 TensorIndex ReadSlice(lua_State* state, int index) {
-  const std::vector<int64_t> bounds = ReadIntegers(state, index, "tensor index: a range {from, to}");
+  const std::vector<int64_t> bounds =
+      ReadIntegers(state, index, "tensor index: a range {from, to}");
   if (bounds.empty()) return Slice();
   if (bounds.size() == 1 || bounds.size() > 3) {
     throw Error(absl::StrCat("tensor index: a range is {}, {from, to} or {from, to, step}, not ",
@@ -27,7 +28,13 @@ TensorIndex ReadSlice(lua_State* state, int index) {
 }
 
 TensorIndex ReadIndex(lua_State* state, int index) {
-  if (const at::Tensor* tensor = TensorAt(state, index)) return *tensor;
+  if (const at::Tensor* tensor = TensorAt(state, index)) {
+    // ATen's words for it would not say what to do: torch.tensor({0, 2}) alone makes floats.
+    if (at::isIntegralType(tensor->scalar_type(), /*includeBool=*/true)) return *tensor;
+    throw Error(absl::StrCat(
+        "tensor index: a tensor must hold positions (int64) or be a mask (bool), not be ",
+        Describe(*tensor), "; torch.tensor({0, 2}, {dtype = torch.int64}) holds positions"));
+  }
   switch (lua_type(state, index)) {
     case LUA_TNUMBER:
       return ReadInteger(state, index, "tensor index");
@@ -63,22 +70,33 @@ std::vector<TensorIndex> ReadKey(lua_State* state, int key_index) {
 }  // namespace
 
 void PushIndexed(lua_State* state, const at::Tensor& tensor, int key_index) {
-  if (lua_type(state, key_index) == LUA_TNUMBER) {
-    PushTensor(state, tensor.select(0, ReadInteger(state, key_index, "tensor index")));
-    return;
-  }
-  PushTensor(state, tensor.index(ReadKey(state, key_index)));
+  PushTensor(state, Naming("tensor index", [&] {
+               if (lua_type(state, key_index) == LUA_TNUMBER) {
+                 return tensor.select(0, ReadInteger(state, key_index, "tensor index"));
+               }
+               return tensor.index(ReadKey(state, key_index));
+             }));
 }
 
 void AssignIndexed(lua_State* state, at::Tensor& tensor, int key_index, int value_index) {
   const std::vector<TensorIndex> indices = ReadKey(state, key_index);
-  if (const at::Tensor* value = TensorAt(state, value_index)) {
-    tensor.index_put_(indices, *value);
-  } else if (lua_type(state, value_index) == LUA_TBOOLEAN) {
-    tensor.index_put_(indices, c10::Scalar(lua_toboolean(state, value_index) != 0));
-  } else {
-    tensor.index_put_(indices, c10::Scalar(ReadNumber(state, value_index, "the value assigned")));
-  }
+  Naming("tensor assignment", [&] {
+    if (const at::Tensor* value = TensorAt(state, value_index)) {
+      tensor.index_put_(indices, *value);
+      return;
+    }
+    switch (lua_type(state, value_index)) {
+      case LUA_TBOOLEAN:
+        tensor.index_put_(indices, c10::Scalar(lua_toboolean(state, value_index) != 0));
+        return;
+      case LUA_TNUMBER:
+        tensor.index_put_(indices, c10::Scalar(lua_tonumber(state, value_index)));
+        return;
+      default:
+        ThrowTypeError(state, value_index, "tensor assignment: the value",
+                       "a tensor, a number or a boolean");
+    }
+  });
 }
 
 }  // namespace lockstep::lua

@@ -15,10 +15,12 @@ namespace lockstep::lua {
 // not they are whole (Lua has one number type), booleans become bool. On the CPU.
 //
 // Throws Error where rows differ in length (naming both), where an element is neither number nor
-// boolean, and where an integer dtype cannot hold an element exactly.
+// boolean, where a table holds more than an array, and where an integer dtype cannot hold an
+// element exactly.
 at::Tensor ReadNested(lua_State* state, int index, std::optional<at::ScalarType> dtype);
 
-// The inverse: nested arrays, or a bare value for a tensor of no dimensions.
+// The inverse: nested arrays, or a bare value for a tensor of no dimensions. Throws Error where an
+// integer is beyond 2^53.
 void PushNested(lua_State* state, const at::Tensor& tensor);
 
 }  // namespace lockstep::lua

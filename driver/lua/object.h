@@ -5,8 +5,8 @@
 //   PushObject(state, Group{...});
 //   Group& group = ReadObject<Group>(state, 1, "group");
 //
-// The object is moved into a userdata and destroyed by the collector. The name is what messages call
-// it, and names the metatable.
+// The object is moved into a userdata and destroyed by the collector. The name is what messages
+// call it, and names the metatable.
 
 #ifndef LOCKSTEP_DRIVER_LUA_OBJECT_H_
 #define LOCKSTEP_DRIVER_LUA_OBJECT_H_
@@ -26,7 +26,8 @@ inline constexpr const char* kObjectName = nullptr;
 
 template <typename T>
 T* ObjectAt(lua_State* state, int index) {
-  if (lua_type(state, index) != LUA_TUSERDATA || lua_getmetatable(state, index) == 0) return nullptr;
+  if (lua_type(state, index) != LUA_TUSERDATA || lua_getmetatable(state, index) == 0)
+    return nullptr;
   luaL_getmetatable(state, kObjectName<T>);
   const bool same = lua_rawequal(state, -1, -2) != 0;
   lua_pop(state, 2);
@@ -36,7 +37,8 @@ T* ObjectAt(lua_State* state, int index) {
 template <typename T>
 T& ReadObject(lua_State* state, int index, const char* name) {
   T* object = ObjectAt<T>(state, index);
-  if (object == nullptr) ThrowTypeError(state, index, name, (std::string("a ") + kObjectName<T>).c_str());
+  if (object == nullptr)
+    ThrowTypeError(state, index, name, (std::string("a ") + kObjectName<T>).c_str());
   return *object;
 }
 

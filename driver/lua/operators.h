@@ -5,12 +5,9 @@
 //
 // From Lua: torch.add(x, 2), torch.sum(x, {dim = {1}, keepdim = true}), x:view(2, -1).
 //
-// Overload resolution. Each argument is classed (tensor, whole number, list of numbers, ...). An
-// overload accepts the call if every argument fits its parameter and every parameter without a
-// default has an argument; the cheapest by (conversions, defaults used, name) wins. The choice is
-// remembered by the classes of the arguments. A table with string keys in last place holds keyword
-// arguments. Overloads for named dimensions are left out; `out` overloads are used where `out=` is
-// given.
+// A table with string keys in last place holds keyword arguments; which overload is meant, says
+// overloads.h. The choice is remembered by the classes of the arguments. Overloads for named
+// dimensions are left out.
 
 #ifndef LOCKSTEP_DRIVER_LUA_OPERATORS_H_
 #define LOCKSTEP_DRIVER_LUA_OPERATORS_H_

@@ -11,7 +11,15 @@ namespace lockstep::lua {
 namespace {
 
 // One byte says what follows: a double, a length and bytes, or the pairs of a table up to kEnd.
-enum class Tag : char { kNil = 'n', kFalse = 'f', kTrue = 't', kNumber = 'd', kString = 's', kTable = '{', kEnd = '}' };
+enum class Tag : char {
+  kNil = 'n',
+  kFalse = 'f',
+  kTrue = 't',
+  kNumber = 'd',
+  kString = 's',
+  kTable = '{',
+  kEnd = '}'
+};
 
 constexpr int kMaxDepth = 64;
 
@@ -43,9 +51,9 @@ class Writer {
       case LUA_TTABLE:
         return WriteTable(index, depth);
       default:
-        throw Error(absl::StrCat("all_gather_object: ", path_.empty() ? "the value" : path_, " is ",
-                                 TypeName(state_, index),
-                                 "; only nil, booleans, numbers, strings and tables of them travel (tensors: use all_gather)"));
+        throw Error(absl::StrCat("all_gather_object: value", path_, " is ", TypeName(state_, index),
+                                 "; only nil, booleans, numbers, strings and tables of them travel "
+                                 "(tensors: use all_gather)"));
     }
   }
 
@@ -55,7 +63,8 @@ class Writer {
   void Put(Tag tag) { bytes.push_back(static_cast<char>(tag)); }
 
   void WriteTable(int index, int depth) {
-    if (depth > kMaxDepth) throw Error("all_gather_object: tables are nested more than 64 deep, or contain themselves");
+    if (depth >= kMaxDepth)
+      throw Error("all_gather_object: tables are nested more than 64 deep, or contain themselves");
     Put(Tag::kTable);
     luaL_checkstack(state_, 4, "nested tables");
     for (lua_pushnil(state_); lua_next(state_, index) != 0; lua_pop(state_, 1)) {
@@ -63,8 +72,10 @@ class Writer {
       const int key = lua_gettop(state_) - 1;
       if (lua_type(state_, key) == LUA_TSTRING) {
         absl::StrAppend(&path_, ".", lua_tostring(state_, key));
-      } else {
+      } else if (lua_type(state_, key) == LUA_TNUMBER) {
         absl::StrAppend(&path_, "[", lua_tonumber(state_, key), "]");
+      } else {
+        absl::StrAppend(&path_, "[", TypeName(state_, key), "]");
       }
       Write(key, depth + 1);
       Write(key + 1, depth + 1);
@@ -122,7 +133,8 @@ class Reader {
 
  private:
   const char* Take(size_t size) {
-    if (size > bytes_.size() - next_) throw Error("all_gather_object: the bytes received are cut short");
+    if (size > bytes_.size() - next_)
+      throw Error("all_gather_object: the bytes received are cut short");
     const char* data = bytes_.data() + next_;
     next_ += size;
     return data;

@@ -30,20 +30,23 @@ namespace {
 
 using driver::GetContext;
 
-// The group that agreements between these ranks travel on, apart from the training's collectives. Made when
-// it is first asked for, by all its ranks.
+// The group that agreements between these ranks travel on, apart from the training's collectives.
+// Made when it is first asked for, by all its ranks.
 sharding::Collective* ControlCollective(lua_State* state, const Group& group) {
   if (group.ranks.size() == 1) return nullptr;
-  static auto* const collectives = new std::map<std::vector<int>, std::unique_ptr<sharding::C10dCollective>>();
+  static auto* const collectives =
+      new std::map<std::vector<int>, std::unique_ptr<sharding::C10dCollective>>();
   auto& collective = (*collectives)[group.ranks];
   if (collective == nullptr) {
     const driver::Context& context = GetContext(state);
-    collective = std::make_unique<sharding::C10dCollective>(driver::NewGroup(context.world, group.ranks, context.timeout));
+    collective = std::make_unique<sharding::C10dCollective>(
+        driver::NewGroup(context.world, group.ranks, context.timeout));
   }
   return collective.get();
 }
 
-// --- lockstep ---------------------------------------------------------------------------------------
+// --- lockstep
+// ---------------------------------------------------------------------------------------
 
 using Batch = std::shared_ptr<LuaReference>;
 using Loop = std::unique_ptr<sharding::Lockstep<Batch>>;
@@ -71,7 +74,8 @@ inline constexpr const char* kObjectName<GuardPointer> = "guard";
 namespace {
 
 // Calls the function; its first result, or nothing where that is nil.
-std::optional<Batch> CallForBatch(const LuaReference& function, const std::optional<Batch>& argument) {
+std::optional<Batch> CallForBatch(const LuaReference& function,
+                                  const std::optional<Batch>& argument) {
   lua_State* state = function.Push();
   int num_arguments = 0;
   if (argument.has_value()) {
@@ -89,7 +93,8 @@ sharding::Policy ReadPolicy(const OptionTable& options) {
   const std::string policy = options.String("policy", "until_first");
   if (policy == "until_first") return sharding::Policy::kUntilFirst;
   if (policy == "until_last") return sharding::Policy::kUntilLast;
-  throw Error(absl::StrCat("sharding.lockstep: policy must be \"until_first\" or \"until_last\", not \"", policy, "\""));
+  throw Error(absl::StrCat(
+      "sharding.lockstep: policy must be \"until_first\" or \"until_last\", not \"", policy, "\""));
 }
 
 int NewLoop(lua_State* state) {
@@ -103,17 +108,21 @@ int NewLoop(lua_State* state) {
     lua_pop(state, 1);
     loop_options.filler = [filler](const std::optional<Batch>& last) {
       std::optional<Batch> batch = CallForBatch(*filler, last);
-      if (!batch.has_value()) throw Error("sharding.lockstep: the filler returned nil; it must return a batch");
+      if (!batch.has_value())
+        throw Error("sharding.lockstep: the filler returned nil; it must return a batch");
       return *batch;
     };
   }
   PushObject<Loop>(state, std::make_unique<sharding::Lockstep<Batch>>(
                               ControlCollective(state, ReadGroup(state, options)),
-                              [iterator] { return CallForBatch(*iterator, std::nullopt); }, std::move(loop_options)));
+                              [iterator] { return CallForBatch(*iterator, std::nullopt); },
+                              std::move(loop_options)));
   return 1;
 }
 
-sharding::Lockstep<Batch>& ReadLoop(lua_State* state) { return *ReadObject<Loop>(state, 1, "sharding.lockstep: loop"); }
+sharding::Lockstep<Batch>& ReadLoop(lua_State* state) {
+  return *ReadObject<Loop>(state, 1, "sharding.lockstep: loop");
+}
 
 // next() -> batch, real; nothing when the loop is over.
 int NextBatch(lua_State* state) {
@@ -145,7 +154,8 @@ int Dropped(lua_State* state) {
   return 1;
 }
 
-// --- data_parallel ----------------------------------------------------------------------------------
+// --- data_parallel
+// ----------------------------------------------------------------------------------
 
 // {{name, tensor}, ...}
 std::vector<sharding::NamedTensor> ReadNamedTensors(lua_State* state, int index) {
@@ -155,24 +165,29 @@ std::vector<sharding::NamedTensor> ReadNamedTensors(lua_State* state, int index)
     lua_rawgeti(state, index, i);
     lua_rawgeti(state, -1, 1);
     lua_rawgeti(state, -2, 2);
-    tensors.push_back({ReadString(state, -2, "data_parallel: name"), ReadTensor(state, lua_gettop(state), "data_parallel: tensor")});
+    tensors.push_back({ReadString(state, -2, "data_parallel: name"),
+                       ReadTensor(state, lua_gettop(state), "data_parallel: tensor")});
     lua_pop(state, 3);
   }
   return tensors;
 }
 
 int NewReplicas(lua_State* state) {
-  const OptionTable table(state, 3, "sharding.data_parallel", {"bucket_mb", "find_unused", "static_graph", "group"});
+  const OptionTable table(state, 3, "sharding.data_parallel",
+                          {"bucket_mb", "find_unused", "static_graph", "group"});
   sharding::DataParallelOptions options;
   options.bucket_bytes = static_cast<int64_t>(table.Number("bucket_mb", 25) * (1 << 20));
   options.find_unused = table.Boolean("find_unused", false);
   options.static_graph = table.Boolean("static_graph", false);
-  PushObject<Replicas>(state, std::make_unique<sharding::DataParallel>(ReadNamedTensors(state, 1), ReadNamedTensors(state, 2),
-                                                                      ReadGroup(state, table).process_group, options));
+  PushObject<Replicas>(state, std::make_unique<sharding::DataParallel>(
+                                  ReadNamedTensors(state, 1), ReadNamedTensors(state, 2),
+                                  ReadGroup(state, table).process_group, options));
   return 1;
 }
 
-sharding::DataParallel& ReadReplicas(lua_State* state) { return *ReadObject<Replicas>(state, 1, "data_parallel: replicas"); }
+sharding::DataParallel& ReadReplicas(lua_State* state) {
+  return *ReadObject<Replicas>(state, 1, "data_parallel: replicas");
+}
 
 int BeforeForward(lua_State* state) {
   ReadReplicas(state).BeforeForward();
@@ -180,7 +195,8 @@ int BeforeForward(lua_State* state) {
 }
 
 int AfterForward(lua_State* state) {
-  PushTensors(state, ReadReplicas(state).AfterForward(ReadTensors(state, 2, "data_parallel: outputs")));
+  PushTensors(state,
+              ReadReplicas(state).AfterForward(ReadTensors(state, 2, "data_parallel: outputs")));
   return 1;
 }
 
@@ -198,7 +214,8 @@ int NoSync(lua_State* state) {
   return lua_gettop(state) - 1;
 }
 
-// --- dataset ----------------------------------------------------------------------------------------
+// --- dataset
+// ----------------------------------------------------------------------------------------
 
 sharding::Tail ReadTail(const OptionTable& table) {
   const bool drop = table.Boolean("drop_last", false);
@@ -208,8 +225,9 @@ sharding::Tail ReadTail(const OptionTable& table) {
 }
 
 int NewShard(lua_State* state) {
-  const OptionTable table(state, 1, "sharding.dataset",
-                          {"size", "rank", "world", "seed", "epoch", "shuffle", "drop_last", "pad", "start"});
+  const OptionTable table(
+      state, 1, "sharding.dataset",
+      {"size", "rank", "world", "seed", "epoch", "shuffle", "drop_last", "pad", "start"});
   sharding::ShardOptions options;
   options.size = table.Integer("size", -1);
   options.rank = static_cast<int>(table.Integer("rank", 0));
@@ -225,7 +243,9 @@ int NewShard(lua_State* state) {
   return 1;
 }
 
-sharding::Shard& ReadShard(lua_State* state) { return ReadObject<sharding::Shard>(state, 1, "sharding.dataset"); }
+sharding::Shard& ReadShard(lua_State* state) {
+  return ReadObject<sharding::Shard>(state, 1, "sharding.dataset");
+}
 
 // next() -> index from 1, as Lua counts; nothing at the end.
 int NextIndex(lua_State* state) {
@@ -238,7 +258,8 @@ int NextIndex(lua_State* state) {
 // counts() -> length, taken, padded, dropped
 int ShardCounts(lua_State* state) {
   const sharding::Shard& shard = ReadShard(state);
-  for (const int64_t count : {shard.length(), shard.taken(), shard.padded(), shard.dropped()}) PushInteger(state, count);
+  for (const int64_t count : {shard.length(), shard.taken(), shard.padded(), shard.dropped()})
+    PushInteger(state, count);
   return 4;
 }
 
@@ -247,31 +268,37 @@ int StartAfter(lua_State* state) {
   return 1;
 }
 
-// --- pack -------------------------------------------------------------------------------------------
+// --- pack
+// -------------------------------------------------------------------------------------------
 
 // packer(seq_len, split, drop_last)
 int NewPacker(lua_State* state) {
   sharding::PackOptions options;
   options.seq_len = ReadInteger(state, 1, "sharding.pack: seq_len");
-  if (options.seq_len < 1) throw Error(absl::StrCat("sharding.pack: seq_len must be at least 1, not ", options.seq_len));
+  if (options.seq_len < 1)
+    throw Error(absl::StrCat("sharding.pack: seq_len must be at least 1, not ", options.seq_len));
   options.split = lua_toboolean(state, 2) != 0;
   options.drop_last = lua_toboolean(state, 3) != 0;
   PushObject<sharding::Packer>(state, sharding::Packer(options));
   return 1;
 }
 
-sharding::Packer& ReadPacker(lua_State* state) { return ReadObject<sharding::Packer>(state, 1, "sharding.pack"); }
+sharding::Packer& ReadPacker(lua_State* state) {
+  return ReadObject<sharding::Packer>(state, 1, "sharding.pack");
+}
 
 // {sample, begin, end, sample, begin, end, ...}, samples from 1
 void PushChunk(lua_State* state, const sharding::Chunk& chunk) {
   std::vector<int64_t> numbers;
-  for (const sharding::Piece& piece : chunk) numbers.insert(numbers.end(), {piece.sample + 1, piece.begin, piece.end});
+  for (const sharding::Piece& piece : chunk)
+    numbers.insert(numbers.end(), {piece.sample + 1, piece.begin, piece.end});
   PushIntegers(state, numbers);
 }
 
 // add(tokens) -> array of chunks
 int AddSample(lua_State* state) {
-  const std::vector<sharding::Chunk> chunks = ReadPacker(state).Add(ReadInteger(state, 2, "sharding.pack: tokens"));
+  const std::vector<sharding::Chunk> chunks =
+      ReadPacker(state).Add(ReadInteger(state, 2, "sharding.pack: tokens"));
   lua_createtable(state, static_cast<int>(chunks.size()), 0);
   for (size_t i = 0; i < chunks.size(); ++i) {
     PushChunk(state, chunks[i]);
@@ -299,23 +326,29 @@ int DroppedTokens(lua_State* state) {
   return 1;
 }
 
-// --- guard ------------------------------------------------------------------------------------------
+// --- guard
+// ------------------------------------------------------------------------------------------
 
 int NewGuard(lua_State* state) {
   const OptionTable table(state, 1, "sharding.guard", {"group", "timeout_s"});
   const double timeout_s = table.Number("timeout_s", 30);
-  if (!(timeout_s > 0)) throw Error(absl::StrCat("sharding.guard: timeout_s must be above 0, not ", timeout_s));
+  if (!(timeout_s > 0))
+    throw Error(absl::StrCat("sharding.guard: timeout_s must be above 0, not ", timeout_s));
   const Group& group = ReadGroup(state, table);
   const driver::Context& context = GetContext(state);
   // Guards are made alike on every rank: their count names their notes.
   static auto* const counts = new std::map<std::vector<int>, int>();
-  const std::string prefix = absl::StrCat("guard/", absl::StrJoin(group.ranks, ","), "/", (*counts)[group.ranks]++);
+  const std::string prefix =
+      absl::StrCat("guard/", absl::StrJoin(group.ranks, ","), "/", (*counts)[group.ranks]++);
   auto guard = std::make_unique<GuardObject>();
   if (group.ranks.size() > 1) {
     const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(1000 * timeout_s));
-    guard->collective = std::make_unique<sharding::C10dCollective>(driver::NewGroup(context.world, group.ranks, timeout));
-    guard->notes = std::make_unique<sharding::StoreNotes>(context.world.store, prefix, guard->collective->rank());
-    guard->guard = std::make_unique<sharding::Guard>(guard->collective.get(), guard->notes.get(), timeout_s, group.ranks);
+    guard->collective = std::make_unique<sharding::C10dCollective>(
+        driver::NewGroup(context.world, group.ranks, timeout));
+    guard->notes = std::make_unique<sharding::StoreNotes>(context.world.store, prefix,
+                                                          guard->collective->rank());
+    guard->guard = std::make_unique<sharding::Guard>(guard->collective.get(), guard->notes.get(),
+                                                     timeout_s, group.ranks);
   }
   PushObject<GuardPointer>(state, std::move(guard));
   return 1;
@@ -337,10 +370,20 @@ int CheckGuard(lua_State* state) {
 }  // namespace
 
 int OpenSharding(lua_State* state) {
-  RegisterObject<Loop>(state, {{"next", NextBatch}, {"stop", StopLoop}, {"steps", Steps}, {"filled", Filled}, {"dropped", Dropped}});
-  RegisterObject<Replicas>(state, {{"before_forward", BeforeForward}, {"after_forward", AfterForward}, {"no_sync", NoSync}});
-  RegisterObject<sharding::Shard>(state, {{"next", NextIndex}, {"counts", ShardCounts}, {"start_after", StartAfter}});
-  RegisterObject<sharding::Packer>(state, {{"add", AddSample}, {"finish", FinishPacking}, {"waiting", WaitingPieces}, {"dropped_tokens", DroppedTokens}});
+  RegisterObject<Loop>(state, {{"next", NextBatch},
+                               {"stop", StopLoop},
+                               {"steps", Steps},
+                               {"filled", Filled},
+                               {"dropped", Dropped}});
+  RegisterObject<Replicas>(
+      state,
+      {{"before_forward", BeforeForward}, {"after_forward", AfterForward}, {"no_sync", NoSync}});
+  RegisterObject<sharding::Shard>(
+      state, {{"next", NextIndex}, {"counts", ShardCounts}, {"start_after", StartAfter}});
+  RegisterObject<sharding::Packer>(state, {{"add", AddSample},
+                                           {"finish", FinishPacking},
+                                           {"waiting", WaitingPieces},
+                                           {"dropped_tokens", DroppedTokens}});
   RegisterObject<GuardPointer>(state, {{"check", CheckGuard}});
   lua_newtable(state);
   SetFunctions(state, {{"lockstep", NewLoop},

@@ -88,7 +88,8 @@ std::string ReadString(lua_State* state, int index, const char* name) {
 
 void ReadFunction(lua_State* state, int index, const char* name) {
   if (lua_type(state, index) == LUA_TFUNCTION) return;
-  if (luaL_getmetafield(state, index, "__call") == 0) ThrowTypeError(state, index, name, "a function");
+  if (luaL_getmetafield(state, index, "__call") == 0)
+    ThrowTypeError(state, index, name, "a function");
   lua_pop(state, 1);
 }
 
@@ -151,9 +152,10 @@ OptionTable::OptionTable(lua_State* state, int index, const char* function,
     const std::string key = lua_tostring(state, -2);
     if (std::find(names.begin(), names.end(), key) != names.end()) continue;
     const std::string nearest = Nearest(key, names);
-    throw Error(absl::StrCat(function, ": unknown option \"", key, "\"",
-                             nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?"),
-                             " (known: ", absl::StrJoin(names, ", "), ")"));
+    throw Error(
+        absl::StrCat(function, ": unknown option \"", key, "\"",
+                     nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?"),
+                     " (known: ", absl::StrJoin(names, ", "), ")"));
   }
 }
 

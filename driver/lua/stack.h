@@ -22,14 +22,17 @@ constexpr int64_t kMaxInteger = int64_t{1} << 53;
 // "a number", "a table", "a tensor": what the value is, for messages.
 std::string TypeName(lua_State* state, int index);
 
-[[noreturn]] void ThrowTypeError(lua_State* state, int index, const char* name, const char* expected);
+[[noreturn]] void ThrowTypeError(lua_State* state, int index, const char* name,
+                                 const char* expected);
 
 double ReadNumber(lua_State* state, int index, const char* name);
 int64_t ReadInteger(lua_State* state, int index, const char* name);
 bool ReadBoolean(lua_State* state, int index, const char* name);
 std::string ReadString(lua_State* state, int index, const char* name);
-void ReadFunction(lua_State* state, int index, const char* name);  // or what is callable as one; only checks
-void ReadTable(lua_State* state, int index, const char* name);     // or what is callable as one; only checks
+void ReadFunction(lua_State* state, int index,
+                  const char* name);  // or what is callable as one; only checks
+void ReadTable(lua_State* state, int index,
+               const char* name);  // or what is callable as one; only checks
 
 // An array {1, 2, 3} of whole numbers.
 std::vector<int64_t> ReadIntegers(lua_State* state, int index, const char* name);
@@ -57,7 +60,8 @@ class OptionTable {
   OptionTable(lua_State* state, int index, const char* function,
               std::initializer_list<const char*> known);
 
-  // Pushes the option's value and returns true, or pushes nothing and returns false where it is nil.
+  // Pushes the option's value and returns true, or pushes nothing and returns false where it is
+  // nil.
   bool Push(const char* key) const;
 
   int64_t Integer(const char* key, int64_t otherwise) const;

@@ -2,10 +2,14 @@
 
 #include <algorithm>
 #include <new>
+#include <optional>
+#include <unordered_map>
 #include <utility>
 
+#include "ATen/Context.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "c10/core/impl/VirtualGuardImpl.h"
 #include "driver/lua/stack.h"
 #include "driver/lua/vm.h"
 
@@ -22,7 +26,8 @@ constexpr uint64_t kDtypeTag = 0x65707974642e6b63;
 
 struct TensorBox {
   uint64_t tag;
-  int64_t bytes;
+  // What the box was counted for: not read through the tensor, whose storage may change.
+  const c10::StorageImpl* storage;
   at::Tensor tensor;
 };
 
@@ -34,7 +39,8 @@ struct DtypeBox {
 template <typename Box>
 Box* BoxAt(lua_State* state, int index, uint64_t tag) {
   // Light userdata carries no size and no tag: it is not ours.
-  if (lua_type(state, index) != LUA_TUSERDATA || lua_objlen(state, index) != sizeof(Box)) return nullptr;
+  if (lua_type(state, index) != LUA_TUSERDATA || lua_objlen(state, index) != sizeof(Box))
+    return nullptr;
   Box* box = static_cast<Box*>(lua_touserdata(state, index));
   return box->tag == tag ? box : nullptr;
 }
@@ -42,11 +48,21 @@ Box* BoxAt(lua_State* state, int index, uint64_t tag) {
 // Memory. Lua's collector paces itself by the bytes that Lua allocates: a tensor of a gigabyte
 // counts 40. Left alone it lets dead activations pile up until the device is full. So we keep the
 // bytes that Lua's tensors hold, and let allocation drive the collector: one cycle for every
-// `budget` bytes pushed, in steps, where the budget is a quarter of what is live and at least 64 MB.
-// Garbage thus stays within about that budget; tested by memory_test.lua.
+// `budget` bytes pushed, in steps, where the budget is a quarter of what is live and at least 64
+// MB. Garbage thus stays within about that budget; tested by memory_test.lua.
+//
+// Bytes are those of storages, each counted once however many tensors share it: a view holds all of
+// its base, and p.grad pushed in every step is no new memory.
+struct HeldStorage {
+  int64_t num_boxes;
+  int64_t bytes;
+  c10::weak_intrusive_ptr<c10::StorageImpl> keeps_address;  // no other storage takes it meanwhile
+};
+
 struct Pressure {
   int64_t live = 0;   // bytes of tensors in userdata, reachable or not
   int64_t fresh = 0;  // bytes pushed since the last step
+  std::unordered_map<const c10::StorageImpl*, HeldStorage> storages;
 };
 thread_local Pressure pressure;
 
@@ -59,10 +75,34 @@ constexpr int64_t kStepsPerBudget = 16;
 // What a tensor of no elements costs outside Lua: TensorImpl, StorageImpl, autograd metadata.
 constexpr int64_t kOverheadBytes = 512;
 
-int64_t ReportedBytes(const at::Tensor& tensor) {
-  // A view holds no bytes of its own; what it keeps alive was reported when its base was pushed.
-  if (!tensor.has_storage() || tensor.is_view()) return kOverheadBytes;
-  return kOverheadBytes + static_cast<int64_t>(tensor.storage().nbytes());
+void Count(int64_t bytes) {
+  pressure.live += bytes;
+  pressure.fresh += bytes;
+}
+
+// Counts one more box of the tensor; returns the storage that Release is to be told.
+const c10::StorageImpl* Hold(const at::Tensor& tensor) {
+  Count(kOverheadBytes);
+  if (!tensor.has_storage() || tensor.is_meta()) return nullptr;
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  const auto held = pressure.storages.find(storage);
+  if (held != pressure.storages.end()) {
+    ++held->second.num_boxes;
+    return storage;
+  }
+  const auto bytes = static_cast<int64_t>(storage->nbytes());
+  pressure.storages.emplace(storage, HeldStorage{1, bytes, tensor.storage().getWeakStorageImpl()});
+  Count(bytes);
+  return storage;
+}
+
+void Release(const c10::StorageImpl* storage) {
+  pressure.live -= kOverheadBytes;
+  if (storage == nullptr) return;
+  const auto held = pressure.storages.find(storage);
+  if (--held->second.num_boxes > 0) return;
+  pressure.live -= held->second.bytes;
+  pressure.storages.erase(held);
 }
 
 void StepCollector(lua_State* state) {
@@ -77,7 +117,7 @@ void StepCollector(lua_State* state) {
 int CollectTensor(lua_State* state) {
   TensorBox* box = BoxAt<TensorBox>(state, 1, kTensorTag);
   if (box == nullptr) return 0;
-  pressure.live -= box->bytes;
+  Release(box->storage);
   box->tag = 0;
   box->tensor.~Tensor();
   return 0;
@@ -119,13 +159,12 @@ void PushTensor(lua_State* state, at::Tensor tensor) {
     lua_pushnil(state);
     return;
   }
-  const int64_t bytes = ReportedBytes(tensor);
   // Constructed before it has a finaliser: the collector never sees a half-made box.
-  new (lua_newuserdata(state, sizeof(TensorBox))) TensorBox{kTensorTag, bytes, std::move(tensor)};
+  auto* box = new (lua_newuserdata(state, sizeof(TensorBox)))
+      TensorBox{kTensorTag, nullptr, std::move(tensor)};
+  box->storage = Hold(box->tensor);
   lua_rawgeti(state, LUA_REGISTRYINDEX, tensor_metatable);
   lua_setmetatable(state, -2);
-  pressure.live += bytes;
-  pressure.fresh += bytes;
   StepCollector(state);
 }
 
@@ -209,6 +248,40 @@ const std::vector<NamedDtype>& NamedDtypes() {
       {"bool", at::kBool},
   };
   return *kNamed;
+}
+
+at::Device ParseDevice(const std::string& text, const std::string& name) {
+  std::optional<at::Device> device;
+  try {
+    device.emplace(text);
+  } catch (const c10::Error&) {
+    throw Error(absl::StrCat(
+        name, " must be \"cpu\", \"cuda\", \"cuda:0\" and so on, or \"meta\", not \"", text, "\""));
+  }
+  if (!device->is_cuda()) return *device;
+  if (!at::hasCUDA()) {
+    throw Error(absl::StrCat(name, " is \"", text,
+                             "\", but this machine has no GPU that the driver can use"));
+  }
+  const int count = c10::impl::VirtualGuardImpl(at::kCUDA).deviceCount();
+  if (device->has_index() && device->index() >= count) {
+    throw Error(absl::StrCat(name, " is \"", text,
+                             "\", but this machine has only cuda:0 to cuda:", count - 1));
+  }
+  return *device;
+}
+
+at::Device ReadDevice(lua_State* state, int index, const char* name) {
+  if (lua_type(state, index) != LUA_TSTRING)
+    ThrowTypeError(state, index, name, "a device, as \"cuda:0\"");
+  return ParseDevice(lua_tostring(state, index), name);
+}
+
+std::string KernelMessage(const c10::Error& error) {
+  const std::string message = error.what_without_backtrace();
+  // "Could not run 'aten::x' with arguments from the 'Y' backend. This could be because ...", and
+  // then some 60 lines that list every dispatch key.
+  return message.substr(0, message.find(" This could be because the operator doesn't exist"));
 }
 
 std::string Describe(const at::Tensor& tensor) {

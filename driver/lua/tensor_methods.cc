@@ -1,6 +1,6 @@
 #include "driver/lua/tensor_methods.h"
 
-#include <iterator>
+#include <cstring>
 #include <optional>
 
 #include "absl/strings/str_cat.h"
@@ -20,17 +20,25 @@ namespace {
 constexpr char kTensorMetatable[] = "lockstep.tensor";
 constexpr char kShapeMetatable[] = "lockstep.shape";
 
-// --- Fields ---------------------------------------------------------------------------------------
+// --- Fields
+// ---------------------------------------------------------------------------------------
 
 int ShapeToString(lua_State* state) {
   PushString(state, absl::StrCat("{", absl::StrJoin(ReadIntegers(state, 1, "shape"), ", "), "}"));
   return 1;
 }
 
-// An array of sizes that prints itself.
+int ShapesEqual(lua_State* state) {
+  lua_pushboolean(state, ReadIntegers(state, 1, "shape") == ReadIntegers(state, 2, "shape"));
+  return 1;
+}
+
+// An array of sizes that prints itself and equals another of the same sizes.
 void PushShape(lua_State* state, const at::Tensor& tensor) {
   PushIntegers(state, tensor.sizes().vec());
-  if (luaL_newmetatable(state, kShapeMetatable) != 0) SetFunctions(state, {{"__tostring", ShapeToString}});
+  if (luaL_newmetatable(state, kShapeMetatable) != 0) {
+    SetFunctions(state, {{"__tostring", ShapeToString}, {"__eq", ShapesEqual}});
+  }
   lua_setmetatable(state, -2);
 }
 
@@ -44,20 +52,23 @@ constexpr Field kFields[] = {
     {"dtype", [](lua_State* state, const at::Tensor& x) { PushDtype(state, x.scalar_type()); }},
     {"device", [](lua_State* state, const at::Tensor& x) { PushString(state, x.device().str()); }},
     {"grad", [](lua_State* state, const at::Tensor& x) { PushTensor(state, x.grad()); }},
-    {"requires_grad", [](lua_State* state, const at::Tensor& x) { lua_pushboolean(state, x.requires_grad()); }},
+    {"requires_grad",
+     [](lua_State* state, const at::Tensor& x) { lua_pushboolean(state, x.requires_grad()); }},
     {"is_leaf", [](lua_State* state, const at::Tensor& x) { lua_pushboolean(state, x.is_leaf()); }},
     {"ndim", [](lua_State* state, const at::Tensor& x) { PushInteger(state, x.dim()); }},
     {"T", [](lua_State* state, const at::Tensor& x) { PushTensor(state, x.t()); }},
 };
 
-// --- Methods that are no operators ----------------------------------------------------------------
+// --- Methods that are no operators
+// ----------------------------------------------------------------
 
 int Size(lua_State* state) {
   const at::Tensor& tensor = ReadTensor(state, 1, "size: x");
   if (lua_isnoneornil(state, 2)) {
     PushShape(state, tensor);
   } else {
-    PushInteger(state, tensor.size(ReadInteger(state, 2, "size: dim")));
+    const int64_t dim = ReadInteger(state, 2, "size: dim");
+    PushInteger(state, Naming("size", [&] { return tensor.size(dim); }));
   }
   return 1;
 }
@@ -82,16 +93,22 @@ int Stride(lua_State* state) {
   if (lua_isnoneornil(state, 2)) {
     PushIntegers(state, tensor.strides().vec());
   } else {
-    PushInteger(state, tensor.stride(ReadInteger(state, 2, "stride: dim")));
+    const int64_t dim = ReadInteger(state, 2, "stride: dim");
+    PushInteger(state, Naming("stride", [&] { return tensor.stride(dim); }));
   }
+  return 1;
+}
+
+int IsContiguous(lua_State* state) {
+  lua_pushboolean(state, ReadTensor(state, 1, "is_contiguous: x").is_contiguous());
   return 1;
 }
 
 int Item(lua_State* state) {
   const at::Tensor& tensor = ReadTensor(state, 1, "item: x");
   if (tensor.numel() != 1) {
-    throw Error(absl::StrCat("item: x must have one element, not ", tensor.numel(), " (", Describe(tensor),
-                             "); reduce it first, or use x:totable()"));
+    throw Error(absl::StrCat("item: x must have one element, not ", tensor.numel(), " (",
+                             Describe(tensor), "); reduce it first, or use x:totable()"));
   }
   PushNested(state, tensor.reshape({}));
   return 1;
@@ -112,8 +129,8 @@ int PushSameOr(lua_State* state, const at::Tensor& tensor) {
   return 1;
 }
 
-// x:to("cuda:0"), x:to(torch.bfloat16), x:to(other), x:to{device =, dtype =, non_blocking =, copy =},
-// and these together.
+// x:to("cuda:0"), x:to(torch.bfloat16), x:to(other), x:to{device =, dtype =, non_blocking =, copy
+// =}, and these together.
 int To(lua_State* state) {
   const at::Tensor tensor = ReadTensor(state, 1, "to: x");
   at::Device device = tensor.device();
@@ -126,21 +143,23 @@ int To(lua_State* state) {
       device = other->device();
       dtype = other->scalar_type();
     } else if (lua_type(state, i) == LUA_TSTRING) {
-      device = at::Device(ReadString(state, i, "to: device"));
+      device = ReadDevice(state, i, "to: device");
     } else if (lua_type(state, i) == LUA_TTABLE && i == num_arguments) {
       const OptionTable options(state, i, "to", {"device", "dtype", "non_blocking", "copy"});
       if (options.Push("device")) {
-        device = at::Device(ReadString(state, -1, "to: device"));
+        device = ReadDevice(state, -1, "to: device");
         lua_pop(state, 1);
       }
       if (options.Push("dtype")) {
-        if (!DtypeAt(state, -1, &dtype)) ThrowTypeError(state, -1, "to: dtype", "a dtype, as torch.float32");
+        if (!DtypeAt(state, -1, &dtype))
+          ThrowTypeError(state, -1, "to: dtype", "a dtype, as torch.float32");
         lua_pop(state, 1);
       }
       non_blocking = options.Boolean("non_blocking", false);
       copy = options.Boolean("copy", false);
     } else if (!DtypeAt(state, i, &dtype)) {
-      ThrowTypeError(state, i, "to: the argument", "a device, a dtype, a tensor or a table of options");
+      ThrowTypeError(state, i, "to: the argument",
+                     "a device, a dtype, a tensor or a table of options");
     }
   }
   return PushSameOr(state, tensor.to(device, dtype, non_blocking, copy));
@@ -148,7 +167,10 @@ int To(lua_State* state) {
 
 int Cpu(lua_State* state) { return PushSameOr(state, ReadTensor(state, 1, "cpu: x").to(at::kCPU)); }
 
-int Cuda(lua_State* state) { return PushSameOr(state, ReadTensor(state, 1, "cuda: x").to(at::kCUDA)); }
+int Cuda(lua_State* state) {
+  return PushSameOr(state,
+                    ReadTensor(state, 1, "cuda: x").to(ParseDevice("cuda", "cuda: the device")));
+}
 
 template <at::ScalarType dtype>
 int Cast(lua_State* state) {
@@ -161,6 +183,7 @@ constexpr Function kMethods[] = {
     {"numel", Numel},
     {"element_size", ElementSize},
     {"stride", Stride},
+    {"is_contiguous", IsContiguous},
     {"item", Item},
     {"totable", ToTable},
     {"to", To},
@@ -170,6 +193,9 @@ constexpr Function kMethods[] = {
     {"double", Cast<at::kDouble>},
     {"half", Cast<at::kHalf>},
     {"bfloat16", Cast<at::kBFloat16>},
+    {"byte", Cast<at::kByte>},
+    {"char", Cast<at::kChar>},
+    {"short", Cast<at::kShort>},
     {"int", Cast<at::kInt>},
     {"long", Cast<at::kLong>},
     {"bool", Cast<at::kBool>},
@@ -177,7 +203,8 @@ constexpr Function kMethods[] = {
     {"register_hook", RegisterHook},
 };
 
-// --- Metamethods ----------------------------------------------------------------------------------
+// --- Metamethods
+// ----------------------------------------------------------------------------------
 
 std::string UnknownField(const std::string& name) {
   std::vector<std::string> known = OperatorNames();
@@ -190,7 +217,7 @@ std::string UnknownField(const std::string& name) {
 
 // x[key]. Upvalue 1: methods by name, filled as they are asked for.
 int GetIndex(lua_State* state) {
-  if (lua_type(state, 2) != LUA_TSTRING) {
+  if (lua_type(state, 2) != LUA_TSTRING || std::strcmp(lua_tostring(state, 2), "...") == 0) {
     PushIndexed(state, ReadTensor(state, 1, "x"), 2);
     return 1;
   }
@@ -212,16 +239,33 @@ int GetIndex(lua_State* state) {
   return 1;
 }
 
+// x.grad = value. backward() adds to it: what it could not add to is refused here.
+void SetGrad(lua_State* state, at::Tensor& tensor) {
+  if (lua_isnil(state, 3)) {
+    tensor.mutable_grad() = at::Tensor();
+    return;
+  }
+  const at::Tensor& grad = ReadTensor(state, 3, "x.grad");
+  if (grad.sizes() != tensor.sizes() || grad.scalar_type() != tensor.scalar_type() ||
+      grad.device() != tensor.device()) {
+    throw Error(
+        absl::StrCat("x.grad must be as x is, ", Describe(tensor), ", not ", Describe(grad)));
+  }
+  tensor.mutable_grad() = grad;
+}
+
 // x[key] = value.
 int SetIndex(lua_State* state) {
   at::Tensor tensor = ReadTensor(state, 1, "x");
   const std::string name = lua_type(state, 2) == LUA_TSTRING ? lua_tostring(state, 2) : "";
   if (name == "grad") {
-    tensor.mutable_grad() = lua_isnil(state, 3) ? at::Tensor() : ReadTensor(state, 3, "x.grad");
+    SetGrad(state, tensor);
   } else if (name == "requires_grad") {
-    tensor.set_requires_grad(ReadBoolean(state, 3, "x.requires_grad"));
+    const bool value = ReadBoolean(state, 3, "x.requires_grad");
+    Naming("x.requires_grad", [&] { tensor.set_requires_grad(value); });
   } else if (!name.empty() && name != "...") {
-    throw Error(absl::StrCat("the field \"", name, "\" of a tensor cannot be set; only grad and requires_grad can"));
+    throw Error(absl::StrCat("the field \"", name,
+                             "\" of a tensor cannot be set; only grad and requires_grad can"));
   } else {
     AssignIndexed(state, tensor, 2, 3);
   }
@@ -278,7 +322,8 @@ void RegisterTensorMethods(lua_State* state) {
                        {"__le", Compare},
                        {"__tostring", ToString}});
   const std::pair<const char*, const char*> kArithmetic[] = {
-      {"__add", "add"}, {"__sub", "sub"}, {"__mul", "mul"}, {"__div", "div"}, {"__mod", "remainder"}, {"__pow", "pow"}};
+      {"__add", "add"}, {"__sub", "sub"},       {"__mul", "mul"},
+      {"__div", "div"}, {"__mod", "remainder"}, {"__pow", "pow"}};
   for (const auto& [metamethod, name] : kArithmetic) {
     PushOperator(state, *FindOperator(name));
     lua_setfield(state, -2, metamethod);
@@ -291,15 +336,20 @@ int NewTensor(lua_State* state) {
   std::optional<at::ScalarType> dtype;
   if (options.Push("dtype")) {
     at::ScalarType given = at::kFloat;
-    if (!DtypeAt(state, -1, &given)) ThrowTypeError(state, -1, "torch.tensor: dtype", "a dtype, as torch.float32");
+    if (!DtypeAt(state, -1, &given))
+      ThrowTypeError(state, -1, "torch.tensor: dtype", "a dtype, as torch.float32");
     dtype = given;
     lua_pop(state, 1);
   }
-  at::Tensor tensor = TensorAt(state, 1) != nullptr ? TensorAt(state, 1)->detach().clone() : ReadNested(state, 1, dtype);
+  at::Tensor tensor = TensorAt(state, 1) != nullptr ? TensorAt(state, 1)->detach().clone()
+                                                    : ReadNested(state, 1, dtype);
   if (dtype.has_value()) tensor = tensor.to(*dtype);
-  const std::string device = options.String("device", "");
-  if (!device.empty()) tensor = tensor.to(at::Device(device));
-  tensor.set_requires_grad(options.Boolean("requires_grad", false));
+  if (options.Push("device")) {
+    tensor = tensor.to(ReadDevice(state, -1, "torch.tensor: device"));
+    lua_pop(state, 1);
+  }
+  const bool requires_grad = options.Boolean("requires_grad", false);
+  Naming("torch.tensor", [&] { tensor.set_requires_grad(requires_grad); });
   PushTensor(state, tensor);
   return 1;
 }

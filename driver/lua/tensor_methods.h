@@ -1,5 +1,5 @@
-// What a tensor answers to in Lua: x.shape, x:size(0), x + 2, x[i], tostring(x), and x:<op>(...) for
-// every operator of ATen.
+// What a tensor answers to in Lua: x.shape, x:size(0), x + 2, x[i], tostring(x), and x:<op>(...)
+// for every operator of ATen.
 
 #ifndef LOCKSTEP_DRIVER_LUA_TENSOR_METHODS_H_
 #define LOCKSTEP_DRIVER_LUA_TENSOR_METHODS_H_

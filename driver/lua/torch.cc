@@ -27,25 +27,29 @@ int IsTensor(lua_State* state) {
 // torch.full(size, value, {dtype=}): as ATen's, but the dtype never depends on the value. A Lua
 // number does not say whether 1 is an integer, so without dtype it is the default dtype.
 int Full(lua_State* state) {
-  const int num_arguments = lua_gettop(state);
-  if (lua_type(state, 2) == LUA_TNUMBER) {
-    if (num_arguments == 2) lua_newtable(state);
-    if (lua_type(state, 3) == LUA_TTABLE) {
-      lua_getfield(state, 3, "dtype");
-      if (lua_isnil(state, -1)) {
-        // A copy: the caller's table stays as it is.
-        lua_newtable(state);
-        for (lua_pushnil(state); lua_next(state, 3) != 0; lua_pop(state, 1)) {
-          lua_pushvalue(state, -2);
-          lua_pushvalue(state, -2);
-          lua_rawset(state, -5);
-        }
-        PushDtype(state, c10::get_default_dtype_as_scalartype());
-        lua_setfield(state, -2, "dtype");
-        lua_replace(state, 3);
+  const bool has_options = lua_type(state, 3) == LUA_TTABLE;
+  const auto holds = [&](const char* key) {
+    lua_getfield(state, 3, key);
+    const bool held = !lua_isnil(state, -1);
+    lua_pop(state, 1);
+    return held;
+  };
+  const bool tells_dtype = has_options && (holds("dtype") || holds("out"));
+  if (lua_type(state, 2) == LUA_TNUMBER && !tells_dtype &&
+      (has_options || lua_isnoneornil(state, 3))) {
+    lua_settop(state, 3);
+    // A copy: the caller's table stays as it is.
+    lua_newtable(state);
+    if (has_options) {
+      for (lua_pushnil(state); lua_next(state, 3) != 0; lua_pop(state, 1)) {
+        lua_pushvalue(state, -2);
+        lua_pushvalue(state, -2);
+        lua_rawset(state, 4);
       }
-      lua_settop(state, 3);
     }
+    PushDtype(state, c10::get_default_dtype_as_scalartype());
+    lua_setfield(state, 4, "dtype");
+    lua_replace(state, 3);
   }
   return CallOperator(state, *FindOperator("full"));
 }
@@ -56,8 +60,9 @@ int ManualSeed(lua_State* state) {
 }
 
 at::Generator GeneratorOf(lua_State* state, int index) {
-  const std::string device = lua_isnoneornil(state, index) ? "cpu" : ReadString(state, index, "device");
-  return at::globalContext().defaultGenerator(at::Device(device));
+  const at::Device device =
+      lua_isnoneornil(state, index) ? at::kCPU : ReadDevice(state, index, "device");
+  return at::globalContext().defaultGenerator(device);
 }
 
 int GetRngState(lua_State* state) {
@@ -79,7 +84,8 @@ int GetNumThreads(lua_State* state) {
 
 int SetNumThreads(lua_State* state) {
   const int64_t threads = ReadInteger(state, 1, "torch.set_num_threads: n");
-  if (threads < 1) throw Error(absl::StrCat("torch.set_num_threads: n must be at least 1, not ", threads));
+  if (threads < 1)
+    throw Error(absl::StrCat("torch.set_num_threads: n must be at least 1, not ", threads));
   at::set_num_threads(static_cast<int>(threads));
   return 0;
 }
@@ -91,8 +97,10 @@ int GetDefaultDtype(lua_State* state) {
 
 int SetDefaultDtype(lua_State* state) {
   at::ScalarType dtype = at::kFloat;
-  if (!DtypeAt(state, 1, &dtype)) ThrowTypeError(state, 1, "torch.set_default_dtype: dtype", "a dtype");
-  if (!at::isFloatingType(dtype)) throw Error("torch.set_default_dtype: the dtype must be a floating-point one");
+  if (!DtypeAt(state, 1, &dtype))
+    ThrowTypeError(state, 1, "torch.set_default_dtype: dtype", "a dtype");
+  if (!at::isFloatingType(dtype))
+    throw Error("torch.set_default_dtype: the dtype must be a floating-point one");
   c10::set_default_dtype(c10::scalarTypeToTypeMeta(dtype));
   return 0;
 }
@@ -114,7 +122,14 @@ constexpr Function kFunctions[] = {
     {"set_default_dtype", SetDefaultDtype},
 };
 
-// --- torch.cuda -----------------------------------------------------------------------------------
+// What PyTorch also calls some dtypes.
+constexpr NamedDtype kDtypeAliases[] = {
+    {"float", at::kFloat}, {"double", at::kDouble}, {"half", at::kHalf},
+    {"short", at::kShort}, {"int", at::kInt},       {"long", at::kLong},
+};
+
+// --- torch.cuda
+// -----------------------------------------------------------------------------------
 
 // Through c10's device-generic interfaces, so that this file needs nothing of CUDA's.
 int CudaIsAvailable(lua_State* state) {
@@ -140,7 +155,8 @@ int CudaSynchronize(lua_State* state) {
   return 0;
 }
 
-const c10::CachingDeviceAllocator::Stat& AllocatedBytes(c10::CachingDeviceAllocator::DeviceStats& stats) {
+const c10::CachingDeviceAllocator::Stat& AllocatedBytes(
+    c10::CachingDeviceAllocator::DeviceStats& stats) {
   return stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
 }
 
@@ -165,15 +181,20 @@ void PushCuda(lua_State* state) {
                        {"max_memory_allocated", CudaMaxMemoryAllocated}});
 }
 
+std::string UnknownName(const std::string& name) {
+  std::vector<std::string> known = OperatorNames();
+  for (const Function& function : kFunctions) known.emplace_back(function.name);
+  for (const NamedDtype& named : NamedDtypes()) known.emplace_back(named.name);
+  const std::string nearest = Nearest(name, known);
+  return absl::StrCat("torch has no operator \"", name, "\"",
+                      nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?"));
+}
+
 // torch[name], where the module does not hold it yet.
 int FindByName(lua_State* state) {
   const std::string name = ReadString(state, 2, "torch: the name");
   Operator* op = FindOperator(name);
-  if (op == nullptr) {
-    const std::string nearest = Nearest(name, OperatorNames());
-    throw Error(absl::StrCat("torch has no operator \"", name, "\"",
-                             nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
-  }
+  if (op == nullptr) throw Error(UnknownName(name));
   PushOperator(state, *op);
   lua_pushvalue(state, 2);
   lua_pushvalue(state, -2);
@@ -195,6 +216,10 @@ int OpenTorch(lua_State* state) {
   for (const NamedDtype& named : NamedDtypes()) {
     PushDtype(state, named.dtype);
     lua_setfield(state, -2, named.name);
+  }
+  for (const NamedDtype& alias : kDtypeAliases) {
+    PushDtype(state, alias.dtype);
+    lua_setfield(state, -2, alias.name);
   }
   PushCuda(state);
   lua_setfield(state, -2, "cuda");

@@ -18,8 +18,8 @@ constexpr char kTraceback[] = "lockstep.traceback";
 constexpr char kLibraryRoot[] = "lockstep.library_root";
 constexpr char kVm[] = "lockstep.vm";
 
-// The state or coroutine that runs on this thread: a call from C++ must go through it. Set on entry to
-// each C function, and when a call from C++ returns to one.
+// The state or coroutine that runs on this thread: a call from C++ must go through it. Set on entry
+// to each C function, and when a call from C++ returns to one.
 thread_local lua_State* running = nullptr;
 
 void PushMessage(lua_State* state, const char* message) {
@@ -81,8 +81,8 @@ int ProtectedCall(lua_State* state, int num_arguments, int num_results) {
   return status;
 }
 
-// A package.loaders function: finds modules of the library, and names their chunks by where they lie
-// in it ("lockstep/nn.lua"), whatever the folder that the program was built in.
+// A package.loaders function: finds modules of the library, and names their chunks by where they
+// lie in it ("lockstep/nn.lua"), whatever the folder that the program was built in.
 int SearchLibrary(lua_State* state) {
   size_t size = 0;
   const char* name = lua_tolstring(state, 1, &size);
@@ -96,7 +96,8 @@ int SearchLibrary(lua_State* state) {
     lua_pushfstring(state, "\n\tno module '%s' in the library (%s)", name, root);
     return 1;
   }
-  const std::string code((std::istreambuf_iterator<char>(stream)), std::istreambuf_iterator<char>());
+  const std::string code((std::istreambuf_iterator<char>(stream)),
+                         std::istreambuf_iterator<char>());
   if (luaL_loadbuffer(state, code.data(), code.size(), absl::StrCat("@", file).c_str()) != 0) {
     throw Error(lua_tostring(state, -1));
   }
@@ -171,7 +172,8 @@ LuaVm::LuaVm(const Options& options) {
 
   lua_getglobal(state, "package");
   const std::string& folder = options.script_folder;
-  const std::string path = folder.empty() ? "" : absl::StrCat(folder, "/?.lua;", folder, "/?/init.lua");
+  const std::string path =
+      folder.empty() ? "" : absl::StrCat(folder, "/?.lua;", folder, "/?/init.lua");
   lua_pushlstring(state, path.data(), path.size());
   lua_setfield(state, -2, "path");
   // After package.preload, before package.path.

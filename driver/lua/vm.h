@@ -49,7 +49,8 @@ struct ScriptError {
 // PendingError, with the arguments popped, where the function raises an error.
 void Call(lua_State* state, int num_arguments, int num_results);
 
-// A Lua value that C++ keeps, a function to be called later perhaps. Thread: the one that owns the state.
+// A Lua value that C++ keeps, a function to be called later perhaps. Thread: the one that owns the
+// state.
 class LuaReference {
  public:
   LuaReference(lua_State* state, int index);
@@ -86,7 +87,8 @@ class LuaVm {
   // `require name` calls `open`, which leaves the module on the stack.
   void Preload(const char* name, lua_CFunction open);
 
-  // Compiles and runs the file at `path`, or `code` under the name `chunk`. On failure a ScriptError.
+  // Compiles and runs the file at `path`, or `code` under the name `chunk`. On failure a
+  // ScriptError.
   std::optional<ScriptError> RunFile(const std::string& path);
   std::optional<ScriptError> RunString(const std::string& code, const std::string& chunk);
 

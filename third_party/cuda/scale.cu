@@ -12,7 +12,8 @@ __global__ void Scale(float* x, int64_t n, float factor) {
 
 int ScaleOnDevice(float* x, int64_t n, float factor) {
   constexpr int64_t kThreads = 256;
-  if (n > 0) Scale<<<static_cast<unsigned>((n + kThreads - 1) / kThreads), kThreads>>>(x, n, factor);
+  if (n > 0)
+    Scale<<<static_cast<unsigned>((n + kThreads - 1) / kThreads), kThreads>>>(x, n, factor);
   return cudaGetLastError();
 }
 

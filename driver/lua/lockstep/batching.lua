@@ -264,6 +264,7 @@ end
 -- Costs ---------------------------------------------------------------------------------------------
 
 --- A micro-batch costs its tokens.
+---@return {linear: number, quadratic: number}
 function M.cost.tokens()
   return { linear = 1, quadratic = 0 }
 end
@@ -275,6 +276,7 @@ end
 --- num_experts_per_tok, moe_intermediate_size, n_shared_experts or shared_expert_intermediate_size,
 --- first_k_dense_replace; and vision_config = {hidden_size, depth, intermediate_size}.
 ---@param config table<string, integer|table>
+---@return {linear: number, quadratic: number, image_linear: number, image_quadratic: number}
 function M.cost.transformer(config)
   local known = {
     n_routed_experts = true, num_local_experts = true, n_shared_experts = true, vision_config = true,

@@ -1,13 +1,18 @@
---- Files of samples.
+--- Files of samples and of tensors.
 ---
 ---     for sample in data.jsonl("train.jsonl.gz") do ... end
+---     model:load_state_dict(data.safetensors("model.safetensors"))
 
 local core = require "lockstep.core"
+local safetensors = require "lockstep.safetensors"
 
 local M = {}
 
 --- What null in JSON becomes.
 M.null = core.null
+
+M.safetensors = safetensors.read
+M.save_safetensors = safetensors.write
 
 --- The path of a file that set-up fetched, "digits.csv.gz": in $LOCKSTEP_CACHE/data.
 ---@param name string
@@ -27,25 +32,29 @@ function M.path(name)
   return path
 end
 
---- Lines of a text file, which may be gzipped.
+--- Lines of a text file, which may be gzipped, without their ends. The file is read as the lines are asked
+--- for: it may be larger than memory.
 ---@param path string
 ---@return fun(): string?
-function M.lines(path) return core.read_file(path):gmatch("([^\r\n]+)") end
+function M.lines(path)
+  local file = core.open_lines(path)
+  return function()
+    local line = file:next()
+    return line and (line:gsub("\r$", ""))
+  end
+end
 
---- Values of a file with one JSON value per line, which may be gzipped. An error names the line.
+--- Values of a file with one JSON value per line, which may be gzipped. Blank lines are passed over. An
+--- error names the line.
 ---@param path string
 ---@return fun(): any
 function M.jsonl(path)
   local number = 0
-  local lines = core.read_file(path):gmatch("([^\n]*)\n?")
+  local file = core.open_lines(path)
   return function()
-    for line in lines do
+    for line in function() return file:next() end do
       number = number + 1
-      if line:find("%S") then
-        local ok, value = pcall(core.json_decode, line)
-        if not ok then core.raise(string.format("%s, line %d: %s", path, number, value)) end
-        return value
-      end
+      if line:find("%S") then return core.json_decode(line, string.format("%s, line %d", path, number)) end
     end
   end
 end

@@ -7,6 +7,7 @@
 
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
+local plot = require "lockstep.plot"
 local run = require "lockstep.run"
 local torch = require "lockstep.torch"
 
@@ -23,12 +24,29 @@ local FIRST = { "loss", "grad_norm", "lr" }
 
 local function is_rank_0() return dist.rank() == 0 end
 
-local function number_of(name, value)
-  if torch.is_tensor(value) then return value:item() end
-  if type(value) ~= "number" then
-    core.raise(string.format("log: %s must be a number or a tensor of one element, not a %s", name, type(value)))
+local function number_of(caller, name, value)
+  local given = value
+  if torch.is_tensor(value) and value:numel() == 1 then value = value:item() end
+  if type(value) == "number" then return value end
+  core.raise(string.format("%s: %s must be a number or a tensor of one element, not %s", caller, tostring(name),
+    torch.is_tensor(given) and tostring(given.dtype) .. " " .. tostring(given.shape) or "a " .. type(given)))
+end
+
+--- The numbers of `fields`, tensors read off, and the step, which may be among them.
+local function read_fields(caller, fields, step)
+  if type(fields) ~= "table" then
+    core.raise(string.format("%s: the fields must be a table, not a %s", caller, type(fields)))
   end
-  return value
+  local numbers = {}
+  for name, value in pairs(fields) do
+    if type(name) ~= "string" then
+      core.raise(string.format("%s: fields have names, as in {loss = loss}, but there is one under %s", caller,
+        tostring(name)))
+    end
+    numbers[name] = number_of(caller, name, value)
+  end
+  step, numbers.step = numbers.step or step, nil
+  return numbers, step
 end
 
 -- The terminal --------------------------------------------------------------------------------------
@@ -64,13 +82,25 @@ local function duration(seconds)
   return string.format("%d:%02d", minutes, seconds % 60)
 end
 
+local UNITS = { { 1e12, "T" }, { 1e9, "G" }, { 1e6, "M" }, { 1e3, "k" } }
+
+--- 9.2k, 153, 1.4M: for rates and counts, of which three digits say enough.
+local function rounded(value)
+  for _, unit in ipairs(UNITS) do
+    -- What rounds up to the next unit belongs to it: never "1000.0k".
+    if math.abs(value) >= 0.99995 * unit[1] then return string.format("%.1f%s", value / unit[1], unit[2]) end
+  end
+  return string.format("%.0f", value)
+end
+
+--- A number as a column shows it.
 local function short(value)
   local size = math.abs(value)
   if value ~= value or size == math.huge then return tostring(value) end
-  if size >= 1e6 then return string.format("%.2fM", value / 1e6) end
-  if size >= 1e4 then return string.format("%.1fk", value / 1e3) end
-  if value % 1 == 0 then return string.format("%d", value) end
-  if size < 1e-3 then return string.format("%.2e", value) end
+  if value % 1 == 0 and size < 1e4 then return string.format("%d", value) end
+  if size >= 1e15 or size < 1e-2 then return string.format("%.2e", value) end
+  if size >= 1e4 then return rounded(value) end
+  if size >= 1e2 then return string.format("%.1f", value) end
   return string.format("%.4f", value)
 end
 
@@ -112,43 +142,45 @@ local function memory_bytes()
   return core.resident_bytes()
 end
 
+--- What the line says after the fields: speed, memory, waiting for data, time left.
+local function status_of(object, step, total, now)
+  local parts = {}
+  if object.tokens_per_s then parts[1] = rounded(object.tokens_per_s) .. " tok/s" end
+  parts[#parts + 1] = string.format("%.0f MiB", object.memory_bytes / 2 ^ 20)
+  if object.data_share then parts[#parts + 1] = string.format("data %.0f%%", 100 * object.data_share) end
+  if total and steps_logged > 1 then
+    local step_s = (now - started) / (steps_logged - 1)
+    parts[#parts + 1] = "eta " .. duration(step_s * (total - step - 1))
+  end
+  return parts
+end
+
 --- Reports a step. Called by every rank, once for each step; only rank 0 prints and writes. Numbers, and
 --- tensors of one element, under any name. `tokens`, the tokens of the step over all ranks, also gives
---- tokens/s. `step` overrides the number that run:steps counts.
+--- tokens/s. `step` overrides the number that run:steps counts. The JSON object adds elapsed_s,
+--- memory_bytes and, from the second step on, step_s, data_share and tokens_per_s.
 ---@param fields table<string, number|torch.Tensor>
 function M.step(fields)
-  if type(fields) ~= "table" then core.raise("log.step: the fields must be a table, not a " .. type(fields)) end
   local now = core.now()
-  local step = fields.step or run.progress.step or steps_logged
   local seconds = last_time and now - last_time
   local data_seconds = run.progress.data_seconds
   run.progress.data_seconds = 0
+  local default_step = run.progress.step or steps_logged
   last_time, started, steps_logged = now, started or now, steps_logged + 1
   if not is_rank_0() then return end
 
-  local shown, object = {}, { step = step, memory_bytes = memory_bytes(), elapsed_s = now - started }
-  for name, value in pairs(fields) do
-    if name ~= "step" then
-      object[name] = number_of(name, value)
-      if name ~= "tokens" then shown[name] = object[name] end
-    end
-  end
-  local status = {}
+  local shown, step = read_fields("log.step", fields, default_step)
+  local object = { step = step, memory_bytes = memory_bytes(), elapsed_s = now - started }
   -- The first step has no beginning that we know of.
   if seconds then
     object.step_s, object.data_share = seconds, math.min(1, data_seconds / seconds)
-    if object.tokens then
-      object.tokens_per_s = object.tokens / seconds
-      status[#status + 1] = short(object.tokens_per_s) .. " tok/s"
-    end
+    if shown.tokens then object.tokens_per_s = shown.tokens / seconds end
   end
-  status[#status + 1] = string.format("%d MiB", object.memory_bytes / 2 ^ 20)
-  if seconds then status[#status + 1] = string.format("data %d%%", 100 * object.data_share + 0.5) end
+  for name, value in pairs(shown) do object[name] = value end
+  shown.tokens = nil
+
   local total = run.progress.total
-  if total and steps_logged > 1 then
-    local left = (now - started) / (steps_logged - 1) * (total - step - 1)
-    status[#status + 1] = "eta " .. duration(left)
-  end
+  local status = status_of(object, step, total, now)
   remember("", step, shown)
   write_metrics(object)
   local position = total and string.format("%d/%d", step, total) or tostring(step)
@@ -162,16 +194,11 @@ end
 ---@param fields table<string, number|torch.Tensor>
 function M.record(name, fields)
   if type(name) ~= "string" then core.raise("log.record: the first argument is the event's name, a string") end
-  local step = fields.step or run.progress.step or math.max(0, steps_logged - 1)
   last_time = core.now()
   if not is_rank_0() then return end
-  local shown, object = {}, { event = name, step = step }
-  for key, value in pairs(fields) do
-    if key ~= "step" then
-      object[key] = number_of(key, value)
-      shown[key] = object[key]
-    end
-  end
+  local shown, step = read_fields("log.record", fields, run.progress.step or math.max(0, steps_logged - 1))
+  local object = { event = name, step = step }
+  for key, value in pairs(shown) do object[key] = value end
   remember(name .. ".", step, shown)
   write_metrics(object)
   print_line(string.format("%s at step %d  %s", name, step, columns(shown)))
@@ -194,20 +221,22 @@ end
 ---@return string?
 function M.curve(file, series, opts)
   if not is_rank_0() then return nil end
+  if type(series) ~= "table" then
+    core.raise("log.curve: the series must be an array of names, not a " .. type(series))
+  end
   local drawn = {}
   for _, name in ipairs(series) do
     if not history[name] then
       local known = {}
       for key in pairs(history) do known[#known + 1] = key end
       table.sort(known)
-      core.raise(string.format('log.curve: nothing was logged as "%s" (known: %s)', name, table.concat(known, ", ")))
+      core.raise(string.format('log.curve: nothing was logged as "%s" (known: %s)', tostring(name),
+        table.concat(known, ", ")))
     end
     drawn[#drawn + 1] = { name = name, points = history[name] }
   end
   local path = run.dir .. "/" .. file
-  local out = assert(io.open(path, "w"))
-  out:write(require("lockstep.plot").svg(drawn, opts))
-  out:close()
+  core.write_file(path, { plot.svg(drawn, opts) })
   return path
 end
 

@@ -15,55 +15,96 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
---- Private fields of an instance: the names registered, in order, and whether each is a parameter.
-local NAMES = "_registered_names"
-local PARAMETERS = "_is_parameter"
+--- An instance keeps its fields apart from itself, so that every assignment is seen: one that replaces a
+--- plain value by a tensor, or a parameter by a buffer, too. NAMES are those of modules and tensors, in the
+--- order of their first assignment; PARAMETERS says of each whether it is a parameter. (A ModuleList's
+--- modules are its array part.)
+local FIELDS, NAMES, PARAMETERS = "_fields", "_names", "_is_parameter"
 
 ---@class nn.Module
 ---@field training boolean
+---@field class_name string
+---@operator call: any
 local Module = { class_name = "Module" }
-Module.__index = Module
 M.Module = Module
 
+---@param value any
 ---@return boolean
 local function is_module(value)
-  return type(value) == "table" and rawget(value, NAMES) ~= nil
+  return type(value) == "table" and rawget(value, FIELDS) ~= nil
 end
 M.is_module = is_module
 
-local function register(self, name, value)
-  if type(name) == "string" then
-    if torch.is_tensor(value) or is_module(value) then
-      local is_parameter = rawget(self, PARAMETERS)
-      if is_parameter[name] == nil then table.insert(rawget(self, NAMES), name) end
-      is_parameter[name] = torch.is_tensor(value) and value.requires_grad
-    elseif type(value) == "table" and is_module(value[1]) then
-      core.raise(string.format(
-        '%s.%s: modules in a plain table are not registered, and would not be trained; use nn.ModuleList',
-        self.class_name, name))
-    end
+local function complain(self, name, message)
+  core.raise(string.format("%s.%s: %s", self.class_name, tostring(name), message))
+end
+
+local function check_no_array(self, name, value)
+  if type(value) == "table" and not is_module(value) and is_module(rawget(value, 1)) then
+    complain(self, name, "modules in a plain table are not registered, and would not be trained; use nn.ModuleList")
   end
-  rawset(self, name, value)
+end
+
+local function check_registered(self, name, value)
+  if type(name) ~= "string" then
+    complain(self, name, "modules and tensors are registered under a name; use nn.ModuleList for a row of modules")
+  elseif name == "" or name:find(".", 1, true) then
+    complain(self, name, "the name must not be empty or hold a dot: dots join the names of modules")
+  elseif Module[name] ~= nil then
+    complain(self, name, "this is a method of modules; give the field another name")
+  elseif torch.is_tensor(value) and not value.is_leaf then
+    complain(self, name, "the tensor is the result of a computation, and so no parameter that could be trained; "
+      .. "to keep it as a buffer, assign x:detach()")
+  end
+end
+
+local function forget(names, name)
+  for i, known in ipairs(names) do
+    if known == name then return table.remove(names, i) end
+  end
+end
+
+local function assign(self, name, value)
+  local is_parameter = rawget(self, PARAMETERS)
+  if torch.is_tensor(value) or is_module(value) then
+    check_registered(self, name, value)
+    if is_parameter[name] == nil then table.insert(rawget(self, NAMES), name) end
+    is_parameter[name] = torch.is_tensor(value) and value.requires_grad
+  else
+    check_no_array(self, name, value)
+    if is_parameter[name] ~= nil then forget(rawget(self, NAMES), name) end
+    is_parameter[name] = nil
+  end
+  rawget(self, FIELDS)[name] = value
 end
 
 local function construct(class, ...)
-  local self = setmetatable({ [NAMES] = {}, [PARAMETERS] = {}, training = true }, class)
+  local self = setmetatable({ [FIELDS] = { training = true }, [NAMES] = {}, [PARAMETERS] = {} }, class)
   self:init(...)
   return self
 end
 
-local function call(self, ...) return self:forward(...) end
+--- Instances look a field up among their own, then in their class.
+local function complete(class)
+  class.__index = function(self, key)
+    local value = rawget(self, FIELDS)[key]
+    if value == nil then return class[key] end
+    return value
+  end
+  return class
+end
 
-Module.__newindex = register
-Module.__call = call
+Module.__newindex = assign
+Module.__call = function(self, ...) return self:forward(...) end
+complete(Module)
 
 --- Makes a class of modules. Calling the class makes a module and calls its `init` with the arguments.
 ---@param name string
----@return table class
+---@return any class
 function Module:subclass(name)
   if type(name) ~= "string" then core.raise("subclass: the class needs a name, as in nn.Module:subclass(\"Net\")") end
-  local class = { class_name = name, __newindex = register, __call = call, __tostring = self.__tostring }
-  class.__index = class
+  local class = complete { class_name = name, __newindex = self.__newindex, __call = self.__call,
+    __tostring = self.__tostring }
   return setmetatable(class, { __index = self, __call = construct })
 end
 
@@ -72,16 +113,35 @@ function Module.init() end
 
 --- What a subclass must have: from inputs to outputs.
 function Module:forward()
-  core.raise(string.format("%s has no forward: define function %s:forward(...)", self.class_name, self.class_name))
+  local name = self.class_name
+  core.raise(string.format("%s has no forward: define function %s:forward(...)", name, name))
+end
+
+--- Calls visit(name, value) for the modules and tensors of this module itself.
+local function each(self, visit)
+  local fields = rawget(self, FIELDS)
+  for _, name in ipairs(rawget(self, NAMES)) do visit(name, fields[name]) end
+  for i, module in ipairs(self) do
+    if not is_module(module) then complain(self, i, "a " .. type(module) .. " is no module") end
+    visit(tostring(i - 1), module)
+  end
 end
 
 --- Walks the tree: calls visit(prefix, module) for this module and all below, parents first.
-local function walk(self, prefix, visit)
-  visit(prefix, self)
-  for _, name in ipairs(rawget(self, NAMES)) do
-    local value = rawget(self, name)
-    if is_module(value) then walk(value, prefix .. name .. ".", visit) end
+local function walk(self, prefix, visit, above)
+  above = above or {}
+  if above[self] then
+    core.raise(string.format('%s is registered inside itself, as "%s"; keep what points back in a table, { up = x }',
+      self.class_name, prefix:sub(1, -2)))
   end
+  above[self] = true
+  visit(prefix, self)
+  -- A table may have been filled with modules after it was assigned.
+  for name, value in pairs(rawget(self, FIELDS)) do check_no_array(self, name, value) end
+  each(self, function(name, value)
+    if is_module(value) then walk(value, prefix .. name .. ".", visit, above) end
+  end)
+  above[self] = nil
 end
 
 --- Collects {name, tensor} pairs of parameters or buffers. A tensor that several names share (tied
@@ -90,13 +150,12 @@ local function collect(self, want_parameters, keep_shared)
   local found, seen = {}, {}
   walk(self, "", function(prefix, module)
     local is_parameter = rawget(module, PARAMETERS)
-    for _, name in ipairs(rawget(module, NAMES)) do
-      local value = rawget(module, name)
+    each(module, function(name, value)
       if torch.is_tensor(value) and is_parameter[name] == want_parameters then
         if keep_shared or not seen[value] then found[#found + 1] = { prefix .. name, value } end
         seen[value] = true
       end
-    end
+    end)
   end)
   return found
 end
@@ -153,6 +212,10 @@ end
 --- Copies the values in. Every name of the module must be there, in its shape, and no other.
 ---@param state table<string, torch.Tensor>
 function Module:load_state_dict(state)
+  if type(state) ~= "table" then
+    core.raise(string.format("%s:load_state_dict: the state must be a table of tensors by name, not a %s",
+      self.class_name, type(state)))
+  end
   local problems, own = {}, {}
   for name, tensor in pairs(self:state_dict()) do
     own[name] = tensor
@@ -175,7 +238,7 @@ function Module:load_state_dict(state)
   end)
 end
 
---- Moves parameters and buffers, in place; the dtype only of floating-point ones.
+--- Moves parameters and buffers, in place, and gradients with them; the dtype only of floating-point ones.
 ---@generic T: nn.Module
 ---@param self T
 ---@param where {device: string?, dtype: torch.dtype?}
@@ -199,7 +262,7 @@ end
 ---@return T
 function Module:train(training)
   if training == nil then training = true end
-  walk(self, "", function(_, module) rawset(module, "training", training) end)
+  walk(self, "", function(_, module) rawget(module, FIELDS).training = training end)
   return self
 end
 
@@ -218,6 +281,7 @@ function Module:requires_grad_(requires_grad)
   return self
 end
 
+--- Forgets all gradients.
 function Module:zero_grad()
   for _, p in ipairs(self:parameters()) do p.grad = nil end
 end
@@ -249,8 +313,8 @@ end
 
 --- y = x W^T + b. weight: [out, in]; bias: [out]. Both start uniform in +-1/sqrt(in), as in PyTorch.
 ---@class nn.Linear: nn.Module
----@overload fun(input_features: integer, output_features: integer, opts: {bias: boolean?}?): nn.Linear
 local Linear = Module:subclass("Linear")
+---@type fun(input_features: integer, output_features: integer, opts: {bias: boolean?}?): nn.Linear
 M.Linear = Linear
 
 function Linear:init(input_features, output_features, opts)
@@ -265,8 +329,8 @@ function Linear:forward(x) return torch.linear(x, self.weight, self.bias) end
 
 --- Rows of a table. weight: [num_embeddings, dim], standard normal at first.
 ---@class nn.Embedding: nn.Module
----@overload fun(num_embeddings: integer, embedding_dim: integer): nn.Embedding
 local Embedding = Module:subclass("Embedding")
+---@type fun(num_embeddings: integer, embedding_dim: integer): nn.Embedding
 M.Embedding = Embedding
 
 function Embedding:init(num_embeddings, embedding_dim)
@@ -278,8 +342,8 @@ function Embedding:forward(indices) return torch.embedding(self.weight, indices)
 
 --- Normalises the last dimension to mean 0 and variance 1, then scales and shifts it.
 ---@class nn.LayerNorm: nn.Module
----@overload fun(size: integer, opts: {eps: number?, bias: boolean?}?): nn.LayerNorm
 local LayerNorm = Module:subclass("LayerNorm")
+---@type fun(size: integer, opts: {eps: number?, bias: boolean?}?): nn.LayerNorm
 M.LayerNorm = LayerNorm
 
 function LayerNorm:init(size, opts)
@@ -293,8 +357,8 @@ function LayerNorm:forward(x) return torch.layer_norm(x, self.size, self.weight,
 
 --- Divides the last dimension by its root mean square, then scales it (arXiv 1910.07467).
 ---@class nn.RMSNorm: nn.Module
----@overload fun(size: integer, opts: {eps: number?}?): nn.RMSNorm
 local RMSNorm = Module:subclass("RMSNorm")
+---@type fun(size: integer, opts: {eps: number?}?): nn.RMSNorm
 M.RMSNorm = RMSNorm
 
 function RMSNorm:init(size, opts)
@@ -307,8 +371,8 @@ function RMSNorm:forward(x) return torch.rms_norm(x, self.size, self.weight, sel
 
 --- Zeroes elements with probability p while training, and scales the rest by 1 / (1 - p).
 ---@class nn.Dropout: nn.Module
----@overload fun(p: number): nn.Dropout
 local Dropout = Module:subclass("Dropout")
+---@type fun(p: number): nn.Dropout
 M.Dropout = Dropout
 
 function Dropout:init(p)
@@ -320,28 +384,33 @@ end
 
 function Dropout:forward(x) return torch.dropout(x, self.p, self.training) end
 
---- Modules in a row, named "0", "1", ... as in PyTorch; list[1] is the first.
+--- Modules in a row, named "0", "1", ... as in PyTorch; list[1] is the first, #list their number.
 ---@class nn.ModuleList: nn.Module
----@overload fun(modules: nn.Module[]?): nn.ModuleList
 local ModuleList = Module:subclass("ModuleList")
+---@type fun(modules: nn.Module[]?): nn.ModuleList
 M.ModuleList = ModuleList
 
 function ModuleList:init(modules)
+  if type(modules or {}) ~= "table" or is_module(modules) then
+    core.raise(string.format("nn.%s: the modules must be in an array, {a, b}", self.class_name))
+  end
   for _, module in ipairs(modules or {}) do self:append(module) end
 end
 
----@param module nn.Module
-function ModuleList:append(module)
-  if not is_module(module) then core.raise("nn.ModuleList: only modules can be appended, not a " .. type(module)) end
-  local count = #rawget(self, NAMES)
-  self[tostring(count)] = module
-  rawset(self, count + 1, module)
+function ModuleList:__newindex(key, value)
+  if type(key) ~= "number" then return assign(self, key, value) end
+  if not is_module(value) then complain(self, key, "only modules can be in the list, not a " .. type(value)) end
+  if key ~= #self + 1 then complain(self, key, string.format("the next free place is %d", #self + 1)) end
+  rawset(self, key, value)
 end
+
+---@param module nn.Module
+function ModuleList:append(module) self[#self + 1] = module end
 
 --- Modules called one after the other.
 ---@class nn.Sequential: nn.ModuleList
----@overload fun(modules: nn.Module[]): nn.Sequential
 local Sequential = ModuleList:subclass("Sequential")
+---@type fun(modules: nn.Module[]): nn.Sequential
 M.Sequential = Sequential
 
 function Sequential:forward(x)
@@ -356,7 +425,7 @@ local REDUCTIONS = { none = 0, mean = 1, sum = 2 }
 --- Cross entropy of logits [..., classes] and labels [...]; labels equal to `ignore_index` do not count.
 ---@param logits torch.Tensor
 ---@param labels torch.Tensor int64
----@param opts {reduction: "mean"|"sum"|"none", ignore_index: integer, label_smoothing: number}?
+---@param opts {reduction: ("mean"|"sum"|"none")?, ignore_index: integer?, label_smoothing: number?}?
 ---@return torch.Tensor # a scalar, or [...] for reduction = "none"
 function M.cross_entropy(logits, labels, opts)
   local o = options.read("nn.cross_entropy", opts, { reduction = "mean", ignore_index = -100, label_smoothing = 0 })

@@ -21,17 +21,32 @@ AdamW.__index = AdamW
 
 local DEFAULTS = { lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 1e-2 }
 
+local function check(holds, what, value)
+  if not holds then core.raise(string.format("optim.AdamW: %s, not %s", what, tostring(value))) end
+end
+
+local function check_options(o)
+  for _, name in ipairs { "lr", "eps", "weight_decay" } do
+    check(o[name] >= 0, name .. " must be a number of at least 0", o[name])
+  end
+  check(#o.betas == 2, "betas must be two numbers, as in {0.9, 0.999}", "an array of " .. #o.betas)
+  for _, beta in ipairs(o.betas) do
+    check(type(beta) == "number" and beta >= 0 and beta < 1, "betas must be numbers from 0 to below 1", beta)
+  end
+  return o
+end
+
 local function read_group(given, defaults)
-  local group = options.read("optim.AdamW", given, {
+  local group = check_options(options.read("optim.AdamW", given, {
     params = options.required, lr = defaults.lr, betas = defaults.betas, eps = defaults.eps,
     weight_decay = defaults.weight_decay,
-  })
+  }))
+  check(type(group.params) == "table", "a group's params must be an array", type(group.params))
+  check(#group.params > 0, "a group must have parameters", "an empty array")
   for i, p in ipairs(group.params) do
-    if not torch.is_tensor(p) then
-      core.raise(string.format("optim.AdamW: parameter %d is a %s, not a tensor", i, type(p)))
-    end
+    check(torch.is_tensor(p), string.format("parameter %d must be a tensor", i), "a " .. type(p))
+    check(p.is_leaf, string.format("parameter %d must be a tensor of its own", i), "the result of a computation")
   end
-  if #group.params == 0 then core.raise("optim.AdamW: a group has no parameters") end
   return group
 end
 
@@ -43,7 +58,8 @@ end
 ---@return optim.AdamW
 function M.AdamW(params, opts)
   if type(params) ~= "table" then core.raise("optim.AdamW: params must be an array, not a " .. type(params)) end
-  local defaults = options.read("optim.AdamW", opts, DEFAULTS)
+  local defaults = check_options(options.read("optim.AdamW", opts, DEFAULTS))
+  if params.params then core.raise("optim.AdamW: groups come in an array: {{params = ...}, ...}") end
   local given = params
   if #params == 0 or torch.is_tensor(params[1]) then given = { { params = params } } end
   local self = setmetatable({ groups = {}, state = {} }, AdamW)
@@ -59,17 +75,36 @@ function M.AdamW(params, opts)
   return self
 end
 
+local function same_layout(a, b)
+  local strides_a, strides_b = a:stride(), b:stride()
+  for i, stride in ipairs(strides_a) do
+    if stride ~= strides_b[i] then return false end
+  end
+  return true
+end
+
 local function state_of(self, p)
   local state = self.state[p]
   if not state then
     state = {
-      step = torch.zeros({}, { device = p.device }),
+      -- float32 whatever the default: as such the kernel reads it on a GPU.
+      step = torch.zeros({}, { device = p.device, dtype = torch.float32 }),
       exp_avg = torch.zeros_like(p:detach()),
       exp_avg_sq = torch.zeros_like(p:detach()),
     }
+    if not same_layout(p, state.exp_avg) then
+      core.raise(string.format("optim.AdamW: a parameter of shape %s is a slice of a larger tensor, which the fused "
+        .. "kernel cannot update; make the parameter of x:clone()", tostring(p.shape)))
+    end
     self.state[p] = state
   end
   return state
+end
+
+--- The gradient in the parameter's own layout: the kernel walks both memories side by side, whatever
+--- their strides say.
+local function grad_like(p, grad)
+  return same_layout(p, grad) and grad or torch.empty_like(p):copy_(grad)
 end
 
 --- The fused kernel wants one device and dtype: sorts what has a gradient into such lists.
@@ -87,7 +122,7 @@ local function buckets_of(self, group)
       end
       local state = state_of(self, p)
       local n = #b.params + 1
-      b.params[n], b.grads[n], b.steps[n] = p, grad, state.step
+      b.params[n], b.grads[n], b.steps[n] = p, grad_like(p, grad), state.step
       b.exp_avgs[n], b.exp_avg_sqs[n] = state.exp_avg, state.exp_avg_sq
     end
   end
@@ -139,6 +174,16 @@ function AdamW:load_state_dict(saved)
     core.raise(string.format("optimizer:load_state_dict: there are %d parameters, but the state holds %s", #own,
       type(saved) == "table" and type(saved.states) == "table" and #saved.states or "none"))
   end
+  for i, state in ipairs(own) do
+    for name, tensor in pairs(state) do
+      local given = saved.states[i][name]
+      -- copy_ would spread a smaller tensor over a larger one.
+      if not torch.is_tensor(given) or tostring(given.shape) ~= tostring(tensor.shape) then
+        core.raise(string.format("optimizer:load_state_dict: %s of parameter %d must have shape %s, not %s", name, i,
+          tostring(tensor.shape), torch.is_tensor(given) and tostring(given.shape) or tostring(given)))
+      end
+    end
+  end
   torch.no_grad(function()
     for i, state in ipairs(own) do
       for name, tensor in pairs(state) do tensor:copy_(saved.states[i][name]) end
@@ -153,13 +198,18 @@ end
 ---@param max_norm number
 ---@return torch.Tensor
 function M.clip_grad_norm(params, max_norm)
-  if type(params) ~= "table" then core.raise("optim.clip_grad_norm: params must be an array, not a " .. type(params)) end
-  if type(max_norm) ~= "number" or not (max_norm > 0) then
+  if type(params) ~= "table" then
+    core.raise("optim.clip_grad_norm: params must be an array, not a " .. type(params))
+  end
+  if type(max_norm) ~= "number" or max_norm <= 0 or max_norm ~= max_norm then
     core.raise("optim.clip_grad_norm: max_norm must be a number above 0, not " .. tostring(max_norm))
   end
   return torch.no_grad(function()
     local grads = {}
-    for _, p in ipairs(params) do
+    for i, p in ipairs(params) do
+      if not torch.is_tensor(p) then
+        core.raise(string.format("optim.clip_grad_norm: parameter %d is a %s, not a tensor", i, type(p)))
+      end
       local grad = p.grad
       if grad then grads[#grads + 1] = grad end
     end

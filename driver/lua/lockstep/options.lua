@@ -5,8 +5,10 @@ local core = require "lockstep.core"
 
 local M = {}
 
---- Stands in a table of defaults for an option that must be given, and for one that may be absent.
+--- Stands in a table of defaults for an option that must be given.
 M.required = setmetatable({}, { __tostring = function() return "required" end })
+
+--- Stands in a table of defaults for an option that may be absent.
 M.optional = setmetatable({}, { __tostring = function() return "optional" end })
 
 local function describe(value)
@@ -52,7 +54,8 @@ function M.read(name, given, defaults)
   M.check_known(name, given, defaults)
   local result = {}
   for key, default in pairs(defaults) do
-    local value = given[key]
+    -- Raw: a run's configuration complains about keys that it lacks, and its groups may be options.
+    local value = rawget(given, key)
     if default == M.required then
       if value == nil then core.raise(string.format('%s: the option "%s" is missing', name, key)) end
     elseif value == nil then

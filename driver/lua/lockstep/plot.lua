@@ -72,7 +72,11 @@ function M.svg(series, given)
     local color = COLORS[(i - 1) % #COLORS + 1]
     local line = {}
     local function flush()
-      if #line > 0 then
+      if #line == 1 then
+        -- A line through one point shows nothing.
+        local x, y = line[1]:match("(.+),(.+)")
+        add('<circle cx="%s" cy="%s" r="2.5" fill="%s"/>', x, y, color)
+      elseif #line > 1 then
         add('<polyline fill="none" stroke="%s" stroke-width="1.5" points="%s"/>', color, table.concat(line, " "))
       end
       line = {}

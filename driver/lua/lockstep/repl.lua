@@ -6,15 +6,19 @@ local function print_results(count, ...)
   for i = 1, count do print((select(i, ...))) end
 end
 
---- Compiles what was typed: as an expression whose value is shown, or as statements. Returns nil and
---- true where it is only unfinished.
-local function compile(code)
-  local chunk = loadstring("return " .. code, "=typed")
+--- Compiles what was typed: as an expression whose value is shown, or as statements. Otherwise returns
+--- nil, whether it is only unfinished, and what is wrong with it.
+---@param code string
+---@return function?, boolean?, string?
+function M.compile(code)
+  code = code .. "\n" -- as typed: it ends a string in quotes, which the next line cannot continue
+  local chunk, as_expression = loadstring("return " .. code, "=typed")
   if chunk then return chunk end
-  local message
-  chunk, message = loadstring(code, "=typed")
+  local as_statements
+  chunk, as_statements = loadstring(code, "=typed")
   if chunk then return chunk end
-  return nil, message:find("'<eof>'", 1, true) ~= nil, message
+  local unfinished = (as_expression .. as_statements):find("near '<eof>'", 1, true) ~= nil
+  return nil, unfinished, as_statements
 end
 
 --- Reads from stdin and runs until its end.
@@ -30,7 +34,7 @@ function M.run()
     local line = io.read("*l")
     if not line then break end
     code = code == "" and line or code .. "\n" .. line
-    local chunk, unfinished, message = compile(code)
+    local chunk, unfinished, message = M.compile(code)
     if chunk then
       local function finish(ok, ...)
         if ok then print_results(select("#", ...), ...) else print((...)) end

@@ -26,11 +26,12 @@ local function parse_scalar(path, text, default)
   if kind == "number" then
     local value = tonumber(text)
     if value then return value end
+    kind = "a number"
   elseif kind == "boolean" then
     if text == "true" then return true elseif text == "false" then return false end
     kind = "true or false"
   end
-  core.raise(string.format('--set %s=%s: the value must be a %s', path, text, kind))
+  core.raise(string.format('--set %s=%s: the value must be %s', path, text, kind))
 end
 
 --- An array of the kind of its first element: "0.9,0.95".
@@ -56,7 +57,7 @@ end
 
 local function apply_setting(config, path, text)
   local node, last = config, nil
-  for key in path:gmatch("[^.]+") do
+  for key in (path .. "."):gmatch("(.-)%.") do
     if last ~= nil then node = node[last] end
     if type(node) ~= "table" or node[key] == nil then
       local paths = paths_of(config, "", {})
@@ -96,22 +97,31 @@ local function guard(config, name)
   })
 end
 
---- The script's configuration: `defaults`, overridden by --set on the command line. A value keeps the
---- type of its default. Rank 0 writes the result to config.json in the run's folder. Reading a key
---- that is not there is an error.
+--- `defaults` overridden by `settings`, {{path, text}, ...}, in their order. A value keeps the type of its
+--- default: text becomes a number, a boolean, or, split at commas, an array. `defaults` stays as it is.
+--- Reading a key that is not there is an error.
+---
+---     run.merge({ text = { hidden = 64 } }, { { "text.hidden", "128" } }).text.hidden   -- 128
+---@generic T: table
+---@param defaults T
+---@param settings string[][]
+---@return T
+function M.merge(defaults, settings)
+  if type(defaults) ~= "table" then core.raise("run.config: defaults must be a table, not a " .. type(defaults)) end
+  local config = copy(defaults)
+  for _, setting in ipairs(settings) do apply_setting(config, setting[1], setting[2]) end
+  return guard(config, "config")
+end
+
+--- The script's configuration: `defaults`, overridden by --set on the command line (see run.merge).
+--- Rank 0 writes the result to config.json in the run's folder.
 ---@generic T: table
 ---@param defaults T
 ---@return T
 function M.config(defaults)
-  if type(defaults) ~= "table" then core.raise("run.config: defaults must be a table, not a " .. type(defaults)) end
-  local config = copy(defaults)
-  for _, setting in ipairs(core.settings()) do apply_setting(config, setting[1], setting[2]) end
-  if dist.rank() == 0 then
-    local file = assert(io.open(M.dir .. "/config.json", "w"))
-    file:write(core.json_encode(config, 2), "\n")
-    file:close()
-  end
-  return guard(config, "config")
+  local config = M.merge(defaults, core.settings())
+  if dist.rank() == 0 then core.write_file(M.dir .. "/config.json", { core.json_encode(config, 2), "\n" }) end
+  return config
 end
 
 -- Steps -------------------------------------------------------------------------------------------
@@ -126,6 +136,9 @@ function M:steps(loader, total)
   if self ~= M then core.raise("run:steps is called with a colon: run:steps(loader, total)") end
   if type(loader) ~= "function" and not (getmetatable(loader) or {}).__call then
     core.raise("run:steps: the loader must be a function that returns the next batch, not a " .. type(loader))
+  end
+  if total ~= nil and type(total) ~= "number" then
+    core.raise("run:steps: total must be a number of steps, not a " .. type(total))
   end
   local step = -1
   M.progress.total = total
@@ -142,7 +155,7 @@ function M:steps(loader, total)
   end
 end
 
-return setmetatable(M, {
+setmetatable(M, {
   __index = function(_, key)
     if key == "dir" then
       core.make_folder(core.run_dir())
@@ -154,3 +167,5 @@ return setmetatable(M, {
     end
   end,
 })
+
+return M

@@ -10,6 +10,12 @@ local M = {}
 
 local function read(name, given, defaults)
   local o = options.read("schedule." .. name, given, defaults)
+  for option in pairs(defaults) do
+    if type(o[option]) ~= "number" or o[option] < 0 then
+      core.raise(string.format("schedule.%s: %s must be a number of at least 0, not %s", name, option,
+        tostring(o[option])))
+    end
+  end
   if o.total_steps and o.warmup_steps > o.total_steps then
     core.raise(string.format("schedule.%s: warmup_steps (%d) must be at most total_steps (%d)", name, o.warmup_steps,
       o.total_steps))

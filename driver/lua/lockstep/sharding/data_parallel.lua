@@ -24,6 +24,8 @@ local DataParallel = {}
 DataParallel.__index = DataParallel
 
 --- The module's forward pass. The backward that follows averages gradients over the ranks.
+---@param ... any
+---@return any ...
 function DataParallel:forward(...)
   self.replicas:before_forward()
   local count = 0
@@ -72,11 +74,14 @@ for _, name in ipairs { "parameters", "named_parameters", "named_buffers", "name
 end
 
 ---@param training boolean? default true
+---@return sharding.DataParallel
 function DataParallel:train(training)
   self.module:train(training)
   return self
 end
 
+--- Turns training mode off.
+---@return sharding.DataParallel
 function DataParallel:eval() return self:train(false) end
 
 function DataParallel:__tostring() return "data_parallel(" .. tostring(self.module) .. ")" end

@@ -58,7 +58,7 @@ end
 ---
 --- Options: size; rank, world (default: this run's); seed = 0; epoch = 0; shuffle = true; drop_last = false;
 --- pad = false; or state, what ds:state() returned, with rank and world of now.
----@param opts {size: integer?, rank: integer?, world: integer?, seed: integer?, epoch: integer?, shuffle: boolean?, drop_last: boolean?, pad: boolean?, state: table?}
+---@param opts {size: integer?, rank: integer?, world: integer?, seed: integer?, state: table?, [string]: any}
 ---@return sharding.Dataset
 local function dataset(opts)
   local o = options.read("sharding.dataset", opts, {

@@ -26,7 +26,7 @@ local function read_sample(sample, number)
   if type(sample) ~= "table" or sample.input_ids == nil then
     core.raise(("sharding.pack: sample %d has no input_ids"):format(number))
   end
-  local fields, length = {}, nil
+  local fields = {}
   for name, value in pairs(sample) do
     if not torch.is_tensor(value) then
       if type(value) ~= "table" then
@@ -37,7 +37,7 @@ local function read_sample(sample, number)
     end
     fields[name] = value
   end
-  length = fields.input_ids:size(0)
+  local length = fields.input_ids:size(0)
   fields.loss_mask = (fields.loss_mask or torch.ones({ length })):to(torch.bool)
   fields.position_ids = fields.position_ids or torch.arange(length)
   for name, value in pairs(fields) do
@@ -61,6 +61,8 @@ local function same_fields(first, fields, number)
 end
 
 --- Copies the pieces of a chunk behind one another; forgets samples that are done.
+---@param pieces integer[] {sample, begin, end, ...}
+---@return table chunk
 function Packed:build(pieces)
   local parts, seq_lens, length = {}, {}, 0
   for i = 1, #pieces, 3 do
@@ -126,6 +128,7 @@ function Packed:state()
 end
 
 --- The tokens that no chunk has had, as samples.
+---@return table[]
 function Packed:waiting()
   local waiting = {}
   local pieces = self.packer:waiting()

@@ -1,0 +1,17 @@
+-- luacheck . : see tests/lint.
+std = "luajit"
+read_globals = { "lockstep" }
+max_line_length = 140
+ignore = {
+  "581",  -- not (x <= y) is not x > y: they differ for NaN
+}
+exclude_files = {
+  "bazel-*",
+  "runs",
+  -- Written by driver/lua/types/generate.lua.
+  "driver/lua/types/torch.lua",
+  "driver/lua/types/torch_internal.lua",
+}
+
+-- Stubs declare what C++ defines: functions without a body, whose arguments nothing reads.
+files["driver/lua/types"] = { globals = { "lockstep" }, ignore = { "212", "241" } }

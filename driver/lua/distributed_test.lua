@@ -1,0 +1,271 @@
+-- Collectives. Every rank runs every test; the file holds for any number of ranks from two. One rank
+-- alone: distributed_alone_test.lua.
+
+local dist = require "lockstep.distributed"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local rank, world = dist.rank(), dist.world_size()
+local SUM = world * (world + 1) / 2 -- of rank + 1 over the ranks
+
+local REDUCIBLE = { "float32", "float64", "float16", "bfloat16", "uint8", "int8", "int32", "int64" }
+local MOVABLE = { "bool", "int16", "uint16", "complex64", "float8_e4m3fn", unpack(REDUCIBLE) }
+
+--- {of, of, ...}, a tensor of the dtype with the value that a rank starts from.
+local function values(of, dtype)
+  return torch.full({ 3 }, of, { dtype = torch.float32 }):to(torch[dtype or "float32"])
+end
+
+-- Who ---------------------------------------------------------------------------------------------------
+
+t.test("EveryRankKnowsItselfAndTheOthers", function()
+  local everyone = dist.all_gather_object { rank = dist.rank(), local_rank = dist.local_rank() }
+
+  t.equal(#everyone, world)
+  for i, one in ipairs(everyone) do t.equal(one, { rank = i - 1, local_rank = i - 1 }) end
+  t.equal(dist.backend(), dist.device() == "cpu" and "gloo" or "nccl")
+end)
+
+-- Reductions --------------------------------------------------------------------------------------------
+
+t.test("AllReduceReducesInPlaceForEveryOperationAndDtype", function()
+  local expected = { sum = SUM, min = 1, max = world, avg = SUM / world }
+  for _, dtype in ipairs(REDUCIBLE) do
+    -- Not pairs: its order may differ from rank to rank.
+    for _, op in ipairs { "sum", "min", "max", "avg" } do
+      local value = expected[op]
+      if op ~= "avg" or dtype:find("float") then
+        local x = values(rank + 1, dtype)
+        t.truthy(rawequal(dist.all_reduce(x, op), x))
+        t.near(x:double(), values(value, "float64"), 1e-2, dtype .. " " .. op)
+        t.equal(x.dtype, torch[dtype])
+      end
+    end
+  end
+end)
+
+t.test("AllReduceSumsUnlessToldOtherwise", function()
+  t.equal(dist.all_reduce(values(rank + 1)), values(SUM))
+end)
+
+t.test("AllReduceTakesAnyShapeAndLayout", function()
+  local base = torch.zeros({ 3, 4 })
+  dist.all_reduce(base:t():add_(rank + 1))
+  t.equal(base, torch.full({ 3, 4 }, SUM))
+
+  local column = torch.zeros({ 3, 4 })
+  dist.all_reduce(column[{ {}, { 1, 2 } }]:add_(rank + 1))
+  t.equal(column:sum({ 0 }), torch.tensor { 0, 3 * SUM, 0, 0 })
+
+  t.equal(dist.all_reduce(torch.tensor(rank + 1.5)):item(), SUM + world / 2)
+  t.equal(dist.all_reduce(torch.zeros({ 0, 2 })).shape, { 0, 2 })
+end)
+
+t.test("AllReduceChangesAParameterWithoutAGraph", function()
+  local p = values(rank + 1):requires_grad_(true)
+
+  dist.all_reduce(p, "max")
+
+  t.equal(p:detach(), values(world))
+  t.truthy(p.is_leaf and p.requires_grad)
+end)
+
+t.test("ReduceScatterGivesEachRankItsPart", function()
+  for _, case in ipairs { { "sum", SUM }, { "avg", SUM / world } } do
+    local parts = {}
+    for i = 1, world do parts[i] = values((rank + 1) * i) end
+
+    t.near(dist.reduce_scatter(parts, case[1]), values(case[2] * (rank + 1)), 1e-5, case[1])
+
+    t.equal(parts[1], values(rank + 1), "the parts stay as they are")
+  end
+end)
+
+-- Moves -------------------------------------------------------------------------------------------------
+
+t.test("BroadcastFillsEveryRankFromItsSourceInEveryDtype", function()
+  for source = 0, world - 1 do
+    for _, dtype in ipairs(MOVABLE) do
+      local x = values(rank == source and 1 or 0, dtype)
+      t.truthy(rawequal(dist.broadcast(x, source), x))
+      t.equal(x, values(1, dtype), dtype)
+    end
+  end
+end)
+
+t.test("AllGatherReturnsEachRanksTensorInOrderInEveryDtype", function()
+  for _, dtype in ipairs(MOVABLE) do
+    local gathered = dist.all_gather(values(rank, dtype))
+    t.equal(#gathered, world)
+    for i, x in ipairs(gathered) do t.equal(x, values(i - 1, dtype), dtype) end
+  end
+  t.equal(dist.all_gather(torch.tensor(rank + 0.5))[world]:item(), world - 0.5)
+  t.equal(dist.all_gather(torch.arange(6):view(2, 3):t())[1], torch.arange(6):view(2, 3):t())
+end)
+
+t.test("SendAndRecvPassATensorRoundTheRing", function()
+  local following, preceding = (rank + 1) % world, (rank - 1) % world
+  for _, dtype in ipairs(MOVABLE) do
+    local x = values(rank, dtype)
+    local received = torch.empty({ 3 }, { dtype = torch[dtype] })
+    if rank == 0 then
+      dist.send(x, following)
+      dist.recv(received, preceding)
+    else
+      t.truthy(rawequal(dist.recv(received, preceding), received))
+      dist.send(x, following)
+    end
+    t.equal(received, values(preceding, dtype), dtype)
+  end
+end)
+
+t.test("TagsTellMessagesApart", function()
+  if rank == 0 then
+    dist.send(values(5), 1, { tag = 5 })
+    dist.send(values(6), 1, { tag = 6 })
+  elseif rank == 1 then
+    local five, six = values(0), values(0)
+    dist.recv(five, 0, { tag = 5 })
+    dist.recv(six, 0, { tag = 6 })
+    t.equal({ five[0]:item(), six[0]:item() }, { 5, 6 })
+  end
+  dist.barrier()
+end)
+
+t.test("RecvFillsAViewOfALargerTensor", function()
+  if rank == 0 then
+    dist.send(values(7), 1)
+  elseif rank == 1 then
+    local table_of = torch.zeros({ 3, 2 })
+    dist.recv(table_of[{ {}, 1 }], 0)
+    t.equal(table_of, torch.tensor { { 0, 7 }, { 0, 7 }, { 0, 7 } })
+  end
+  dist.barrier()
+end)
+
+-- Lua values --------------------------------------------------------------------------------------------
+
+t.test("AllGatherObjectCarriesPlainLuaValuesOfAnySizePerRank", function()
+  local function value_of(r)
+    return {
+      name = "rank\0" .. r, ratio = r / 3, flags = { true, false }, [7] = "seven", [true] = "yes",
+      nested = { { deep = { { r } } }, {} }, text = string.rep("x", 100000 * r), tiny = -0.1e-300, inf = math.huge,
+    }
+  end
+
+  local everyone = dist.all_gather_object(value_of(rank))
+
+  for i = 1, world do t.equal(everyone[i], value_of(i - 1)) end
+end)
+
+t.test("AllGatherObjectCarriesScalarsAndNil", function()
+  t.equal(dist.all_gather_object(rank)[world], world - 1)
+  t.equal(dist.all_gather_object("r" .. rank)[2], "r1")
+  t.equal(dist.all_gather_object(rank == 0)[1], true)
+  t.equal(dist.all_gather_object(nil), {})
+  t.equal(dist.all_gather_object(rank == 1 and "only" or nil)[2], "only")
+end)
+
+t.test("WhatCannotTravelIsNamedByItsPath", function()
+  local loop = {}
+  loop.loop = loop
+  t.raises("all_gather_object: value is a function; only nil, booleans, numbers, strings and tables of them travel",
+    dist.all_gather_object, print)
+  t.raises("all_gather_object: value.a[2].f is a function", dist.all_gather_object, { a = { 1, { f = print } } })
+  t.raises("value.x is a tensor; ", dist.all_gather_object, { x = values(1) })
+  t.raises("nested more than 64 deep, or contain themselves", dist.all_gather_object, loop)
+end)
+
+-- Groups ------------------------------------------------------------------------------------------------
+
+t.test("AGroupOfAllRanksInAnotherOrderKeepsThatOrder", function()
+  local reversed = {}
+  for i = 1, world do reversed[i] = world - i end
+  local group = dist.group { ranks = reversed }
+
+  t.equal({ group:rank(), group:size() }, { world - 1 - rank, world })
+  t.equal(group:ranks(), reversed)
+  for i, x in ipairs(dist.all_gather(values(rank), { group = group })) do t.equal(x, values(reversed[i])) end
+  t.equal(dist.all_gather_object(rank, { group = group }), reversed)
+end)
+
+t.test("AGroupOfSomeRanksLeavesTheOthersAlone", function()
+  if rank == 0 then
+    t.raises("dist.group: rank 0 is not one of {1}; only the members of a group make it", dist.group, { ranks = { 1 } })
+  elseif rank == 1 then
+    local alone = dist.group { ranks = { 1 } }
+    t.equal(dist.all_reduce(values(4), "sum", { group = alone }), values(4))
+    dist.barrier { group = alone }
+  end
+  local last = world - 1
+  if rank == 0 or rank == last then
+    local ends = dist.group { ranks = { 0, last } }
+    t.equal(dist.all_reduce(values(rank + 1), "sum", { group = ends }), values(1 + world))
+    t.equal(dist.broadcast(values(rank), last, { group = ends }), values(last))
+    t.equal(dist.reduce_scatter({ values(1), values(2) }, "sum", { group = ends }), values(rank == 0 and 2 or 4))
+    if rank == 0 then
+      dist.send(values(9), last, { group = ends })
+    else
+      t.equal(dist.recv(values(0), 0, { group = ends }), values(9))
+    end
+  end
+  dist.barrier()
+end)
+
+t.test("TheSameListOfRanksMakesAGroupOfItsOwnEachTime", function()
+  local ranks = {}
+  for i = 1, world do ranks[i] = i - 1 end
+
+  local first, second = dist.group { ranks = ranks }, dist.group { ranks = ranks }
+
+  t.equal(dist.all_reduce(values(1), "sum", { group = second }), values(world))
+  t.equal(dist.all_reduce(values(2), "sum", { group = first }), values(2 * world))
+end)
+
+t.test("GroupsThatCannotBeAreRefused", function()
+  t.raises("dist.group: ranks is missing: dist.group{ranks = {0, 1}}", dist.group)
+  t.raises("dist.group: ranks is empty", dist.group, { ranks = {} })
+  t.raises(string.format("dist.group: rank %d is not one of the ranks 0 to %d", world, world - 1), dist.group,
+    { ranks = { 0, world } })
+  t.raises("rank -1 is not one of the ranks", dist.group, { ranks = { -1 } })
+  t.raises("rank 4294967296 is not one of the ranks", dist.group, { ranks = { 2 ^ 32 } })
+  t.raises("dist.group: rank 0 is named twice", dist.group, { ranks = { 0, 0 } })
+  t.raises("dist.group: ranks[1] must be a whole number, not the number 0.5", dist.group, { ranks = { 0.5 } })
+  t.raises('dist.group: unknown option "rank"; did you mean "ranks"?', dist.group, { rank = { 0 } })
+end)
+
+-- Mistakes ----------------------------------------------------------------------------------------------
+
+t.test("WrongArgumentsAreRefusedBeforeAnyRankWaits", function()
+  local x, far = values(1), string.format("must be one of the group's ranks {%s}, not 9",
+    table.concat(dist.all_gather_object(rank), ", "))
+  local cases = {
+    { dist.all_reduce, { 3 }, "dist.all_reduce: x must be a tensor, not the number 3" },
+    { dist.all_reduce, { x, "mean" }, 'dist.all_reduce: op must be "sum", "avg", "min" or "max", not "mean"' },
+    { dist.all_reduce, { x, "sum", { gruop = 1 } }, 'dist.all_reduce: unknown option "gruop"; did you mean "group"?' },
+    { dist.all_reduce, { x, "sum", { group = { 0 } } }, "group must be a group, not a table" },
+    { dist.all_reduce, { values(1, "int64"), "avg" }, 'dist.all_reduce: "avg" of int64 {3} would be rounded' },
+    { dist.all_reduce, { values(1, "bool") }, "dist.all_reduce: bool {3} cannot be reduced over ranks" },
+    { dist.all_reduce, { values(1, "int16") }, "dist.all_reduce: int16 {3} cannot be reduced over ranks" },
+    { dist.broadcast, { x }, "dist.broadcast: src must be a number, not nothing" },
+    { dist.broadcast, { x, 9 }, "dist.broadcast: src " .. far },
+    { dist.all_gather, { { x } }, "dist.all_gather: x must be a tensor, not a table" },
+    { dist.reduce_scatter, { { x } }, string.format("one tensor for each of the %d ranks of the group, not 1", world) },
+    { dist.reduce_scatter, { x }, "dist.reduce_scatter: parts must be a table, not a tensor" },
+    { dist.send, { x, rank }, string.format("dist.send: dst is rank %d itself", rank) },
+    { dist.recv, { x, rank }, string.format("dist.recv: src is rank %d itself", rank) },
+    { dist.send, { x, 9 }, "dist.send: dst " .. far },
+    { dist.recv, { x, 0.5 }, "dist.recv: src must be a whole number, not the number 0.5" },
+    { dist.barrier, { { timeout = 3 } }, 'dist.barrier: unknown option "timeout"' },
+  }
+  for _, case in ipairs(cases) do t.raises(case[3], case[1], unpack(case[2])) end
+  local parts = {}
+  for i = 1, world do parts[i] = torch.zeros({ i }) end
+  t.raises("dist.reduce_scatter: parts must be alike, but hold float32 {1} and float32 {2}", dist.reduce_scatter, parts)
+end)
+
+t.test("AfterMistakesCollectivesGoOn", function()
+  dist.barrier()
+
+  t.equal(dist.all_reduce(values(1)), values(world))
+end)

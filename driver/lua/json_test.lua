@@ -1,0 +1,118 @@
+-- JSON, both ways.
+
+local core = require "lockstep.core"
+local data = require "lockstep.data"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local encode, decode = core.json_encode, core.json_decode
+
+local function nested(depth)
+  local value = 1
+  for _ = 1, depth do value = { value } end
+  return value
+end
+
+-- Both ways ---------------------------------------------------------------------------------------------
+
+t.test("WhatIsEncodedDecodesToTheSameValue", function()
+  local values = {
+    true, false, 0, -1, 0.1, 1 / 3, -2.5e-300, 1e300, 2 ^ 53, -2 ^ 53, "", "plain", "quote \" back \\ slash /",
+    "line\nfeed\ttab\0nul\127", "grüße, 数, 🎉", { 1, 2, 3 }, { { 1 }, { { 2 } } }, {},
+    { a = 1, ["b c"] = { true, "x" }, ["ü"] = { deep = { deeper = 1 } }, ["nul\0key"] = 1 },
+    { { id = 1 }, { id = 2 } }, { data.null, 2, data.null }, data.null,
+  }
+  for _, value in ipairs(values) do t.equal(decode(encode(value)), value) end
+end)
+
+t.test("ManyNumbersSurviveBitForBit", function()
+  math.randomseed(7)
+  for _ = 1, 2000 do
+    local value = (math.random() - 0.5) * 10 ^ math.random(-300, 300)
+    t.equal(decode(encode(value)), value)
+  end
+end)
+
+t.test("DeepNestingSurvivesAndTooDeepIsAnError", function()
+  t.equal(decode(encode(nested(128))), nested(128))
+
+  t.raises("is nested more than 128 deep, or contains itself", encode, nested(129))
+  t.raises("values are nested more than 128 deep", decode, string.rep("[", 129) .. string.rep("]", 129))
+  t.raises("json: ", decode, string.rep("[", 1e6))
+  local loop = {}
+  loop.loop = loop
+  t.raises("contains itself", encode, loop)
+end)
+
+-- Encoding ----------------------------------------------------------------------------------------------
+
+t.test("ObjectsHaveSortedKeysAndWholeNumbersNoPoint", function()
+  t.equal(encode { b = 1, a = { 2, 0.5 }, c = {} }, '{"a":[2,0.5],"b":1,"c":{}}')
+  t.equal(encode { [1] = "x" }, '["x"]')
+  t.equal(encode(nil), "null")
+  t.equal(encode(-0), "0")
+end)
+
+t.test("IndentationIsForPeople", function()
+  t.equal(encode({ a = 1 }, 2), '{\n  "a": 1\n}')
+end)
+
+t.test("NumbersThatJsonLacksBecomeStrings", function()
+  t.equal(encode { math.huge, -math.huge, 0 / 0 }, '["Infinity","-Infinity","NaN"]')
+end)
+
+t.test("WhatHasNoFormInJsonIsNamedByItsPath", function()
+  local cases = {
+    { print, "json: the value is a function, which has no form in JSON" },
+    { { a = { { f = print } } }, "json: a[1].f is a function" },
+    { { x = torch.zeros({ 1 }) }, "json: x is a tensor" },
+    { { dtype = torch.float32 }, "json: dtype is a dtype" },
+    { { 1, 2, n = 2 }, 'is an array that also has the key the string "n"' },
+    { { 1, nil, 3 }, "is an array with holes" },
+    { { [3] = 1 }, "has the key the number 3" },
+    { { [true] = 1 }, "has the key true; an object's keys are strings" },
+    { { name = "\255" }, "json: name is text that is not UTF-8" },
+    { { ["\237\160\128"] = 1 }, "is a name that is not UTF-8" },
+  }
+  for _, case in ipairs(cases) do t.raises(case[2], encode, case[1]) end
+end)
+
+-- Decoding ----------------------------------------------------------------------------------------------
+
+t.test("EveryJsonTypeHasItsLuaValue", function()
+  t.equal(decode '{"a": [1, -2.5e2, "x", true, null], "b": {}}', { a = { 1, -250, "x", true, data.null }, b = {} })
+  t.equal(decode ' "\\u00e9\\ud83c\\udf89\\n" ', "é🎉\n")
+end)
+
+t.test("IntegersUpToTwoToThe53AreExactAndLargerOnesAreErrors", function()
+  t.equal(decode "9007199254740992", 2 ^ 53)
+  t.equal(decode "-9007199254740992", -2 ^ 53)
+  for _, text in ipairs {
+    "9007199254740993", "-9007199254740993", "18446744073709551615", "18446744073709551616",
+    "123456789012345678901234567890",
+  } do
+    t.raises("the integer " .. text .. " is beyond 2^53: a Lua number cannot hold it exactly", decode,
+      "[" .. text .. "]")
+  end
+end)
+
+t.test("NumbersWithPointOrExponentAreTheNearestDouble", function()
+  t.equal(decode "[1e22, 1E+2, 0.30000000000000004, 2.5, -0.0]", { 1e22, 100, 0.30000000000000004, 2.5, 0 })
+  t.equal(decode "12345678901234567890.0", 12345678901234567890.0)
+  t.equal(decode "1e-400", 0)
+  t.raises("Number too big to be stored in double", decode, "1e400")
+end)
+
+t.test("MistakesAreErrorsWithTheirPlace", function()
+  local cases = {
+    { "", "at byte 0 of 0" }, { "  ", "empty" }, { "{", "at byte 1 of 1" }, { "[1,]", "at byte 3 of 4" },
+    { '{"a" 1}', "at byte 5 of 7" }, { "[1 2]", "at byte 3 of 5" }, { "nul", "Invalid value" },
+    { "NaN", "Invalid value" }, { "1 2", "root" }, { "01", "at byte 1 of 2" }, { "-", "at byte 1 of 1" },
+    { '"\255"', "encoding" }, { '"\\ud800"', "surrogate" }, { '"open', "at byte" }, { "{1:2}", "at byte 1 of 5" },
+  }
+  for _, case in ipairs(cases) do t.raises(case[2], decode, case[1]) end
+end)
+
+t.test("AnErrorCarriesTheNameOfWhatWasRead", function()
+  t.raises("train.jsonl, line 3: Missing a comma", decode, "[1 2]", "train.jsonl, line 3")
+end)

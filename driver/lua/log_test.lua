@@ -1,0 +1,224 @@
+-- What a run reports: on the terminal, in metrics.jsonl, as curves. Printing is caught by standing in
+-- for io.stdout.
+
+local core = require "lockstep.core"
+local data = require "lockstep.data"
+local log = require "lockstep.log"
+local run = require "lockstep.run"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+--- What `fn` prints.
+local function printed(fn, ...)
+  local parts, stdout = {}, io.stdout
+  io.stdout = { -- luacheck: ignore 122
+    write = function(_, ...)
+      for i = 1, select("#", ...) do parts[#parts + 1] = tostring((select(i, ...))) end
+    end,
+    flush = function() end,
+  }
+  local ok, message = pcall(fn, ...)
+  io.stdout = stdout -- luacheck: ignore 122
+  if not ok then error(message, 0) end
+  return table.concat(parts)
+end
+
+--- The JSON objects that `fn` adds to metrics.jsonl.
+local function recorded(fn, ...)
+  local path, before, objects = run.dir .. "/metrics.jsonl", 0, {}
+  if io.open(path) then
+    for _ in data.lines(path) do before = before + 1 end
+  end
+  printed(fn, ...)
+  for object in data.jsonl(path) do
+    before = before - 1
+    if before < 0 then objects[#objects + 1] = object end
+  end
+  return objects
+end
+
+local function has(line, text) t.truthy(line:find(text, 1, true), string.format("%q lacks %q", line, text)) end
+
+--- Raises unless the text is well-formed XML of the kind we write: tags that close in order, no stray
+--- "<" or "&", every attribute quoted.
+local function check_xml(text)
+  local open = {}
+  local rest = text:gsub("<(/?)([%w:]+)([^<>]-)(/?)>", function(close, name, attributes, empty)
+    local left = attributes:gsub('%s+[%w:-]+="[^"<]*"', "")
+    assert(not left:find("%S"), "attributes that are none: " .. attributes)
+    if close == "/" then
+      assert(table.remove(open) == name, "</" .. name .. "> closes another tag")
+    elseif empty == "" then
+      open[#open + 1] = name
+    end
+    return ""
+  end)
+  assert(#open == 0, "tags that stay open: " .. table.concat(open, ", "))
+  assert(not rest:gsub("&[lga][tm]p?;", ""):find("[<>&]"), "a character that is not escaped: " .. rest)
+end
+
+-- Steps -------------------------------------------------------------------------------------------------
+
+t.test("TheFirstStepShowsItsFieldsAndMemory", function()
+  local line = printed(log.step, { loss = 2.34567, grad_norm = torch.tensor(0.5), lr = 3e-4, tokens = 1000, zeal = 1 })
+
+  t.truthy(line:find("^step 0  loss 2%.3457  grad_norm 0%.5000  lr 3%.00e%-04  zeal 1  %d+ MiB\n$"), line)
+end)
+
+t.test("AStepIsOneJsonObjectWithWhatWasMeasured", function()
+  local objects = recorded(log.step, { loss = torch.tensor(0.25), tokens = 4096, step = 7 })
+
+  t.equal(#objects, 1)
+  local object = objects[1]
+  t.equal({ object.step, object.loss, object.tokens }, { 7, 0.25, 4096 })
+  t.near(object.tokens_per_s * object.step_s, 4096, 1e-6)
+  for _, name in ipairs { "memory_bytes", "elapsed_s", "data_share" } do t.truthy(object[name] >= 0, name) end
+end)
+
+t.test("RatesAreRoundedToWhatAPersonReads", function()
+  for rate, text in pairs {
+    [7.36] = "  7 tok/s", [999.4] = "  999 tok/s", [9205.8639] = "  9.2k tok/s", [153021] = "  153.0k tok/s",
+    [999990] = "  1.0M tok/s", [2.5e9] = "  2.5G tok/s",
+  } do
+    local now = core.now
+    local clock = now()
+    core.now = function() return clock end
+    local line = printed(function()
+      log.step {}
+      clock = clock + 2
+      log.step { tokens = 2 * rate }
+    end)
+    core.now = now
+    has(line, text)
+  end
+end)
+
+t.test("NumbersAreShownInAsManyDigitsAsSayEnough", function()
+  local cases = {
+    [0] = "x 0 ", [12] = "x 12 ", [-3] = "x -3 ", [9999] = "x 9999 ", [131072] = "x 131.1k ", [1234567] = "x 1.2M ",
+    [0.00125] = "x 1.25e-03 ", [0.0312] = "x 0.0312 ", [1.5] = "x 1.5000 ", [123.456] = "x 123.5 ",
+    [1234.56] = "x 1234.6 ", [12345.6] = "x 12.3k ", [1e20] = "x 1.00e+20 ", [math.huge] = "x inf ",
+    [-0.5] = "x -0.5000 ",
+  }
+  for value, text in pairs(cases) do has(printed(log.step, { x = value }), text) end
+  has(printed(log.step, { x = 0 / 0 }), "nan")
+end)
+
+t.test("StepsOfARunAreNumberedAndTimed", function()
+  local lines = {}
+  local n = 0
+  local function loader()
+    n = n + 1
+    return n
+  end
+  for step in run:steps(loader, 20) do lines[step] = printed(log.step, { loss = step }) end
+
+  has(lines[0], "step 0/20  loss 0 ")
+  has(lines[19], "step 19/20  loss 19 ")
+  t.truthy(lines[19]:find("  data %d+%%  eta 0:00\n$"), lines[19])
+end)
+
+t.test("ALossThatIsNotANumberIsLoggedAsOne", function()
+  local objects = recorded(log.step, { loss = 0 / 0, grad_norm = math.huge })
+
+  t.equal({ objects[1].loss, objects[1].grad_norm }, { "NaN", "Infinity" })
+end)
+
+t.test("WhatIsNoNumberIsRefusedByName", function()
+  t.raises("log.step: the fields must be a table, not a number", log.step, 0.5)
+  t.raises("log.step: loss must be a number or a tensor of one element, not a string", log.step, { loss = "low" })
+  t.raises("log.step: loss must be a number or a tensor of one element, not torch.float32 {2}", log.step,
+    { loss = torch.zeros({ 2 }) })
+  t.raises("log.step: done must be a number or a tensor of one element, not torch.bool {}", log.step,
+    { done = torch.tensor(true) })
+  t.raises("fields have names, as in {loss = loss}, but there is one under 1", log.step, { 0.5 })
+  t.raises("log.record: the first argument is the event's name", log.record, { loss = 1 })
+  t.raises("log.record: the fields must be a table, not a nil", log.record, "validation")
+end)
+
+-- Records and prints ------------------------------------------------------------------------------------
+
+t.test("ARecordIsALineAndAnEventOfTheStepUnderWay", function()
+  local line
+  local objects = recorded(function()
+    printed(log.step, { loss = 1, step = 4 })
+    line = printed(log.record, "validation", { loss = 0.5, accuracy = torch.tensor(0.75), step = 4 })
+  end)
+
+  t.equal(line, "validation at step 4  loss 0.5000  accuracy 0.7500\n")
+  t.equal(objects[2], { event = "validation", step = 4, loss = 0.5, accuracy = 0.75 })
+end)
+
+t.test("PrintJoinsWhateverItIsGiven", function()
+  t.equal(printed(log.print, "a", 1, nil, true), "a\t1\tnil\ttrue\n")
+end)
+
+-- Curves ------------------------------------------------------------------------------------------------
+
+local function curve(...)
+  local path = log.curve(...)
+  local file = assert(io.open(path))
+  local text = file:read("*a")
+  file:close()
+  check_xml(text)
+  return text, path
+end
+
+t.test("ACurveIsWellFormedAndDrawsEverySeries", function()
+  printed(function()
+    for step = 0, 9 do log.step { step = step, curve_loss = 10 - step } end
+    log.record("curve validation", { loss = 3, step = 4 })
+    log.record("curve validation", { loss = 2, step = 9 })
+  end)
+
+  local text, path = curve("loss.svg", { "curve_loss", "curve validation.loss" }, { title = "a < b & c" })
+
+  t.equal(path, run.dir .. "/loss.svg")
+  t.equal(select(2, text:gsub("<polyline", "")), 2)
+  has(text, "a &lt; b &amp; c")
+  has(text, ">curve validation.loss</text>")
+  local first = text:match('points="([^"]+)"')
+  t.equal(select(2, first:gsub("[^ ]+", "")), 10)
+end)
+
+t.test("PointsThatAreNotFiniteBreakTheLineAndASinglePointIsADot", function()
+  printed(function()
+    for step, value in ipairs { 1, 2, 0 / 0, 4, math.huge, 6, 7 } do log.step { step = step, broken = value } end
+  end)
+
+  local text = curve("broken.svg", { "broken" })
+
+  t.equal(select(2, text:gsub("<polyline", "")), 2)
+  t.equal(select(2, text:gsub("<circle", "")), 1)
+  t.truthy(not text:find("nan") and not text:find("inf"), text)
+end)
+
+t.test("ALogarithmicCurveLeavesOutWhatHasNoLogarithm", function()
+  printed(function()
+    for step, value in ipairs { 100, 10, 0, -1, 1, 0.1 } do log.step { step = step, falling = value } end
+  end)
+
+  local text = curve("log.svg", { "falling" }, { log_scale = true })
+
+  t.equal(select(2, text:gsub("<polyline", "")), 2)
+  has(text, ">100</text>")
+  has(text, ">0.1</text>")
+end)
+
+t.test("CurvesOfOneValueOrNoneStillHaveAxes", function()
+  printed(function()
+    for step = 0, 2 do log.step { step = step, flat = 5, never = 0 / 0 } end
+  end)
+
+  has(curve("flat.svg", { "flat" }), "<polyline")
+  t.equal(curve("never.svg", { "never" }):find("<polyline"), nil)
+  t.equal(curve("none.svg", {}):find("<polyline"), nil)
+end)
+
+t.test("AnUnknownSeriesIsAnErrorThatListsTheKnown", function()
+  local message = t.raises('log.curve: nothing was logged as "los" (known: ', log.curve, "x.svg", { "los" })
+
+  has(message, "loss, ")
+  t.raises("the series must be an array of names, not a string", log.curve, "x.svg", "loss")
+  t.raises('log.curve: unknown option "titel"; did you mean "title"?', log.curve, "x.svg", { "loss" }, { titel = "x" })
+end)

@@ -1,0 +1,211 @@
+-- Tensors in files: what is written is read again, and a hostile file is an error, never a crash.
+
+local core = require "lockstep.core"
+local data = require "lockstep.data"
+local nn = require "lockstep.nn"
+local run = require "lockstep.run"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local function little_endian(n)
+  local bytes = {}
+  for i = 1, 8 do bytes[i] = string.char(math.floor(n / 256 ^ (i - 1)) % 256) end
+  return table.concat(bytes)
+end
+
+local function path_of(name) return run.dir .. "/" .. name .. ".safetensors" end
+
+--- Writes a file as it stands in the format: length, header, data.
+local function write_raw(name, header, bytes, length)
+  core.write_file(path_of(name), { little_endian(length or #header), header, bytes or "" })
+  return path_of(name)
+end
+
+local function entry(dtype, shape, first, last)
+  return string.format('{"dtype":"%s","shape":[%s],"data_offsets":[%.0f,%.0f]}', dtype, table.concat(shape, ","), first,
+    last)
+end
+
+-- Both ways ---------------------------------------------------------------------------------------------
+
+t.test("EveryDtypeAndShapeComesBackAsItWas", function()
+  local tensors = {
+    scalar = torch.tensor(2.5),
+    empty = torch.zeros({ 0, 3 }),
+    ["layers.0.weight"] = torch.randn({ 3, 5 }),
+    transposed = torch.randn({ 3, 5 }):t(),
+    slice = torch.arange(10)[{ { 3, 7 } }],
+    flags = torch.tensor { true, false, true },
+    ['ünïcode "quoted"'] = torch.ones({ 1 }),
+    complex = torch.randn({ 2, 2 }, { dtype = torch.complex64 }),
+  }
+  for _, name in ipairs { "float64", "float16", "bfloat16", "uint8", "int8", "int16", "int32", "int64" } do
+    tensors[name] = torch.tensor({ { 1, 2, 3 }, { 100, 5, 6 } }, { dtype = torch[name] })
+  end
+
+  data.save_safetensors(path_of("all"), tensors)
+
+  t.equal(data.safetensors(path_of("all")), tensors)
+end)
+
+t.test("DtypesThatOnlyStoreComeBackBitForBit", function()
+  local bits = torch.arange(0, 128, { dtype = torch.uint8 })
+  local tensors = {}
+  for _, name in ipairs { "float8_e4m3fn", "float8_e5m2", "uint16", "uint32", "uint64" } do
+    tensors[name] = bits:view(torch[name])
+  end
+
+  data.save_safetensors(path_of("bits"), tensors)
+
+  for name, tensor in pairs(data.safetensors(path_of("bits"))) do
+    t.equal(tensor.dtype, torch[name])
+    t.equal(tensor:view(torch.uint8), bits, name)
+  end
+end)
+
+t.test("MetadataComesBackBesideTheTensors", function()
+  data.save_safetensors(path_of("metadata"), { x = torch.zeros({ 1 }) }, { metadata = { format = "pt", step = "12" } })
+
+  local tensors, metadata = data.safetensors(path_of("metadata"))
+
+  t.equal(metadata, { format = "pt", step = "12" })
+  t.equal(tensors, { x = torch.zeros({ 1 }) })
+end)
+
+t.test("AFileOfNoTensorsIsEmpty", function()
+  data.save_safetensors(path_of("none"), {})
+
+  t.equal({ data.safetensors(path_of("none")) }, { {}, {} })
+end)
+
+t.test("AModulesStateGoesThroughAFile", function()
+  local from, to = nn.Linear(3, 2), nn.Linear(3, 2)
+
+  data.save_safetensors(path_of("model"), from:state_dict())
+  to:load_state_dict(data.safetensors(path_of("model")))
+
+  t.equal(to:state_dict(), from:state_dict())
+end)
+
+t.test("WhatWasReadOwnsItsMemory", function()
+  local path = path_of("own")
+  data.save_safetensors(path, { x = torch.ones({ 1000 }) })
+  local x = data.safetensors(path).x
+
+  data.save_safetensors(path, { x = torch.zeros({ 1 }) })
+  x[0] = 5
+
+  t.equal(x:sum():item(), 1004)
+  t.equal(data.safetensors(path).x, torch.zeros({ 1 }))
+end)
+
+t.test("ANewFileReplacesTheOldOnlyOnceItIsComplete", function()
+  local path = path_of("whole")
+  data.save_safetensors(path, { x = torch.ones({ 2 }) })
+
+  t.raises("write_file: a piece must be a string", core.write_file, path, { "half", {} })
+
+  t.equal(data.safetensors(path), { x = torch.ones({ 2 }) })
+end)
+
+-- As others write them ----------------------------------------------------------------------------------
+
+t.test("TheFormatsOwnLayoutIsRead", function()
+  local header = '{"__metadata__":{"format":"pt"},"b":' .. entry("I16", { 2 }, 8, 12)
+    .. ',"a":' .. entry("F32", { 2 }, 0, 8) .. '}   '
+
+  local tensors, metadata = data.safetensors(write_raw("layout", header, "\0\0\128\63\0\0\0\64" .. "\1\0\255\255"))
+
+  t.equal(tensors.a, torch.tensor { 1, 2 })
+  t.equal(tensors.b, torch.tensor({ 1, -1 }, { dtype = torch.int16 }))
+  t.equal(metadata.format, "pt")
+end)
+
+t.test("TensorsNeedNotBeAligned", function()
+  local header = '{"a":' .. entry("U8", { 1 }, 0, 1) .. ',"b":' .. entry("F32", { 1 }, 1, 5) .. "}"
+
+  t.equal(data.safetensors(write_raw("unaligned", header, "\7\0\0\128\63")).b, torch.tensor { 1 })
+end)
+
+t.test("AnyByteButZeroIsTrueAndIsKeptAsOne", function()
+  local flags = data.safetensors(write_raw("bools", '{"a":' .. entry("BOOL", { 3 }, 0, 3) .. "}", "\0\1\255")).a
+
+  t.equal(flags.dtype, torch.bool)
+  t.equal(flags:view(torch.uint8), torch.tensor({ 0, 1, 1 }, { dtype = torch.uint8 }))
+end)
+
+-- Hostile files -----------------------------------------------------------------------------------------
+
+t.test("AFileCutShortAnywhereIsAnError", function()
+  data.save_safetensors(path_of("cut"), { a = torch.ones({ 3 }), b = torch.ones({ 2, 2 }, { dtype = torch.int64 }) })
+  local file = assert(io.open(path_of("cut"), "rb"))
+  local whole = file:read("*a")
+  file:close()
+
+  for length = 0, #whole - 1 do
+    core.write_file(path_of("cut"), { whole:sub(1, length) })
+    t.raises("data.safetensors: ", data.safetensors, path_of("cut"))
+  end
+end)
+
+t.test("EveryLieOfAHeaderIsAnErrorThatNamesIt", function()
+  local ok = entry("F32", { 2 }, 0, 8)
+  local cases = {
+    { "{}", "x", "has 1 bytes after its last tensor" },
+    { "", "", "the header of " }, { "[1,2]", "", "has a header that is no JSON object" }, { "7", "", "no JSON object" },
+    { '{"a":', "", "at byte" }, { '{"a":1}', "", 'has no description of "a"' },
+    { '{"a":{}}', "", 'has "a" in the unknown dtype nil' },
+    { '{"a":' .. entry("F31", { 2 }, 0, 8) .. "}", "12345678", 'has "a" in the unknown dtype F31' },
+    { '{"a":{"dtype":"F32"}}', "", 'has no shape for "a"' },
+    { '{"a":{"dtype":"F32","shape":[2]}}', "", 'has no two data_offsets for "a"' },
+    { '{"a":{"dtype":"F32","shape":2,"data_offsets":[0,8]}}', "12345678", 'has no shape for "a"' },
+    { '{"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}}', "12345678", 'has a shape for "a" that is none' },
+    { '{"a":{"dtype":"F32","shape":[null],"data_offsets":[0,8]}}', "12345678", 'has a shape for "a" that is none' },
+    { '{"a":{"dtype":"F32","shape":{"x":2},"data_offsets":[0,8]}}', "12345678", 'has a shape for "a" that is none' },
+    { '{"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}}', "12345678", 'gives "a" -8 bytes, but F32 {2} takes 8' },
+    { '{"a":{"dtype":"F32","shape":[2],"data_offsets":[0.5,8.5]}}', "123456789", "has no two data_offsets" },
+    { '{"a":' .. entry("F32", { 3 }, 0, 8) .. "}", "12345678", 'gives "a" 8 bytes, but F32 {3} takes 12' },
+    { '{"a":' .. entry("F32", { 2 ^ 40, 2 ^ 40 }, 0, 8) .. "}", "12345678", 'gives "a" 8 bytes' },
+    { '{"a":' .. ok .. "}", "1234", 'is cut short: "a" ends at byte 8 of the data, which has 4' },
+    { '{"a":' .. entry("F32", { 2 ^ 50 }, 0, 2 ^ 52) .. "}", "", 'is cut short: "a" ends at byte 4503599627370496' },
+    { '{"a":' .. ok .. ',"b":' .. entry("F32", { 2 }, 4, 12) .. "}", "123456789012", 'lets "a" and "b" overlap' },
+    { '{"a":' .. ok .. ',"b":' .. ok .. "}", "12345678", "overlap" },
+    { '{"a":' .. entry("F32", { 1 }, 4, 8) .. "}", "12345678", 'has a gap of 4 bytes before "a"' },
+    { '{"a":' .. ok .. "}", "123456789", "has 1 bytes after its last tensor" },
+    { '{"\255":' .. ok .. "}", "12345678", "encoding" },
+  }
+  for i, case in ipairs(cases) do
+    local path = write_raw("lie" .. i, case[1], case[2])
+    local message = t.raises(case[3], data.safetensors, path)
+    t.truthy(message:find(path, 1, true), message)
+  end
+end)
+
+t.test("AnAbsurdHeaderLengthIsAnErrorBeforeAnythingIsRead", function()
+  for _, length in ipairs { 2 ^ 63, 2 ^ 40, 100e6 + 1 } do
+    local path = write_raw("huge", "{}", "", length)
+    t.raises(string.format("claims a header of %.0f bytes", length), data.safetensors, path)
+  end
+  t.raises("is cut short: it has 10 bytes, and its header alone needs 100000008", data.safetensors,
+    write_raw("large", "{}", "", 100e6))
+end)
+
+t.test("WhatIsNoSafetensorsFileIsRefused", function()
+  t.raises("cannot open " .. path_of("nowhere") .. ": No such file", data.safetensors, path_of("nowhere"))
+  t.raises("cannot be read: Is a directory", data.safetensors, run.dir)
+  t.raises("the path must be a string, not a nil", data.safetensors)
+  core.write_file(path_of("text"), { "PK\3\4 a zip file, perhaps" })
+  t.raises("claims a header of", data.safetensors, path_of("text"))
+end)
+
+t.test("WhatCannotBeWrittenIsRefusedByName", function()
+  local path, x = path_of("refused"), torch.zeros({ 1 })
+  t.raises("data.save_safetensors: y must be a tensor under a name", data.save_safetensors, path, { x = x, y = 3 })
+  t.raises("data.save_safetensors: 1 must be a tensor under a name", data.save_safetensors, path, { x })
+  t.raises('"z" is torch.complex128, which the format lacks', data.save_safetensors, path,
+    { z = torch.zeros({ 1 }, { dtype = torch.complex128 }) })
+  t.raises("the tensors must be a table by name, not a userdata", data.save_safetensors, path, x)
+  t.raises('unknown option "metdata"; did you mean "metadata"?', data.save_safetensors, path, {}, { metdata = {} })
+  t.raises("cannot write " .. run.dir .. "/no/folder", data.save_safetensors, run.dir .. "/no/folder", { x = x })
+  t.equal(io.open(path), nil)
+end)

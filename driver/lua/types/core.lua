@@ -1,0 +1,105 @@
+---@meta lockstep.core
+--- What the Lua library asks of the program and the machine; scripts use the modules over it. The program's side
+--- is driver/lua/core.cc.
+
+---@class lockstep.core
+---@field null lightuserdata what null in JSON is
+local core = {}
+
+--- Raises an error that is blamed on the script's line, however deep in the library it is noticed.
+---@param message string
+function core.raise(message) end
+
+--- The word that was probably meant, or nil.
+---@param word string
+---@param words string[]
+---@return string?
+function core.nearest(word, words) end
+
+--- Seconds on a clock that never goes back.
+---@return number
+function core.now() end
+
+--- The process's share of the machine's memory.
+---@return integer
+function core.resident_bytes() end
+
+--- Bytes of the tensors that Lua values hold.
+---@return integer
+function core.tensor_bytes() end
+
+--- Columns of the terminal that stdout is, or nil where it is none.
+---@return integer?
+function core.terminal_width() end
+
+--- Makes the folder and those above it, where they are not there.
+---@param path string
+function core.make_folder(path) end
+
+--- A file that is read line by line.
+---@class lockstep.core.Lines
+local Lines = {}
+
+--- The next line without its end, or nil after the last.
+---@return string?
+function Lines:next() end
+
+--- Opens a text file, unpacked on the way where it is gzipped.
+---@param path string
+---@return lockstep.core.Lines
+function core.open_lines(path) end
+
+--- Writes a file, which takes its name once it is complete.
+---@param path string
+---@param pieces (string|torch.Tensor)[] tensors as the bytes they hold
+function core.write_file(path, pieces) end
+
+---@param value any nil, core.null, booleans, numbers, strings and tables of them
+---@param indent? integer spaces for each level; without it all is on one line
+---@return string
+function core.json_encode(value, indent) end
+
+---@param text string
+---@param name? string what messages call it; default "json"
+---@return any # null as core.null
+function core.json_decode(text, name) end
+
+--- The path of the script, as it was given.
+---@return string
+function core.script() end
+
+--- What stood after the script on the command line.
+---@return string[]
+function core.arguments() end
+
+--- The pairs of --set, in order. Whoever asks has taken them.
+---@return string[][] # {{key, value}, ...}
+function core.settings() end
+
+--- The run's folder, which may not be there yet.
+---@return string
+function core.run_dir() end
+
+--- The names of all of ATen's operators, sorted.
+---@return string[]
+function core.operators() end
+
+--- The schemas of one: "torch.relu(Tensor self) -> Tensor".
+---@param operator string
+---@return string[]
+function core.schemas(operator) end
+
+--- Whether x:<operator>() makes sense.
+---@param operator string
+---@return boolean
+function core.is_tensor_method(operator) end
+
+--- Methods of tensors that are no operators.
+---@return string[]
+function core.tensor_methods() end
+
+--- Fields of tensors.
+---@return string[]
+function core.tensor_fields() end
+
+return core

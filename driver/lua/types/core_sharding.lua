@@ -1,0 +1,119 @@
+---@meta lockstep.core.sharding
+--- The library `sharding`, as lockstep.sharding calls it. The program's side is driver/lua/sharding.cc.
+
+---@class lockstep.core.sharding
+local sharding = {}
+
+---@class lockstep.core.sharding.Loop
+local Loop = {}
+
+--- The next batch and whether it is the iterator's own; nothing when the loop is over. Collective.
+---@return any batch
+---@return boolean? real
+function Loop:next() end
+
+--- Ends the loop on every rank, after the batch that is agreed on already.
+function Loop:stop() end
+
+---@return integer
+function Loop:steps() end
+
+---@return integer
+function Loop:filled() end
+
+--- Batches of this rank that no step took; reads what is left.
+---@return integer
+function Loop:dropped() end
+
+---@param iterator fun(): any
+---@param options {policy: string?, group: dist.Group?, filler: (fun(last: any?): any)?}
+---@return lockstep.core.sharding.Loop
+function sharding.lockstep(iterator, options) end
+
+---@class lockstep.core.sharding.Replicas
+local Replicas = {}
+
+--- Makes ready for the backward of the forward pass that follows.
+function Replicas:before_forward() end
+
+--- The outputs, tied to the averaging. With neither find_unused nor static_graph the array may be empty.
+---@param outputs torch.Tensor[]
+---@return torch.Tensor[]
+function Replicas:after_forward(outputs) end
+
+--- Calls fn(...) without averaging, and returns its results.
+---@param fn fun(...): ...
+---@param ... any
+---@return any ...
+function Replicas:no_sync(fn, ...) end
+
+---@param parameters table[] {{name, tensor}, ...}
+---@param buffers table[] {{name, tensor}, ...}
+---@param options {bucket_mb: number?, find_unused: boolean?, static_graph: boolean?, group: dist.Group?}
+---@return lockstep.core.sharding.Replicas
+function sharding.data_parallel(parameters, buffers, options) end
+
+--- One rank's samples of an epoch.
+---@class lockstep.core.sharding.Shard
+local Shard = {}
+
+--- The next sample's index, from 1; nothing at the end.
+---@return integer?
+function Shard:next() end
+
+---@return integer length
+---@return integer taken
+---@return integer padded
+---@return integer dropped
+function Shard:counts() end
+
+--- Where another world's ranks start once every rank has taken so many samples.
+---@param taken integer
+---@return integer
+function Shard:start_after(taken) end
+
+---@param options table<string, any> as sharding.dataset takes them, with rank, world and start
+---@return lockstep.core.sharding.Shard
+function sharding.dataset(options) end
+
+--- A chunk: sample (from 1), first token, end, and again for each piece.
+---@alias lockstep.core.sharding.Chunk integer[]
+
+---@class lockstep.core.sharding.Packer
+local Packer = {}
+
+--- The chunks that this many more tokens complete.
+---@param tokens integer of the next sample
+---@return lockstep.core.sharding.Chunk[]
+function Packer:add(tokens) end
+
+--- What is left at the end; nothing where there is nothing, or it is dropped.
+---@return lockstep.core.sharding.Chunk?
+function Packer:finish() end
+
+--- The chunk that is not full yet.
+---@return lockstep.core.sharding.Chunk
+function Packer:waiting() end
+
+---@return integer
+function Packer:dropped_tokens() end
+
+---@param seq_len integer
+---@param split boolean a sample may reach over a chunk's end
+---@param drop_last boolean
+---@return lockstep.core.sharding.Packer
+function sharding.packer(seq_len, split, drop_last) end
+
+---@class lockstep.core.sharding.Guard
+local Guard = {}
+
+--- Raises on every rank where the ranks' texts differ. Collective.
+---@param label string
+---@param fingerprint string
+function Guard:check(label, fingerprint) end
+
+---@param options {group: dist.Group?, timeout_s: number?}
+---@return lockstep.core.sharding.Guard
+function sharding.guard(options) end
+
+return sharding

@@ -1,0 +1,105 @@
+---@meta lockstep.distributed
+--- Ranks, groups of them, and what they do together. The program's side is driver/lua/distributed.cc.
+---
+--- Every function that takes `group` is collective, save send and recv: all ranks of the group call it, in the
+--- same order. Without a group it is the whole world's.
+
+---@class lockstep.distributed
+local dist = {}
+
+--- Some of the ranks: what dist.group makes.
+---@class dist.Group
+local Group = {}
+
+--- This rank's position in the group, from 0; -1 where it is no member.
+---@return integer
+function Group:rank() end
+
+---@return integer
+function Group:size() end
+
+--- The ranks of the world that are members, in the group's order.
+---@return integer[]
+function Group:ranks() end
+
+---@alias dist.Reduction "sum"|"avg"|"min"|"max"
+
+--- This process's rank, from 0.
+---@return integer
+function dist.rank() end
+
+---@return integer
+function dist.world_size() end
+
+--- The rank among those on this machine, from 0.
+---@return integer
+function dist.local_rank() end
+
+---@return string # "gloo" or "nccl"
+function dist.backend() end
+
+--- The device of this rank.
+---@return string # "cpu", "cuda:0"
+function dist.device() end
+
+--- A group of some ranks. Collective over the whole world: ranks that are no members call it too.
+---
+---     local pair = dist.group { ranks = { 0, 1 } }
+---@param options {ranks: integer[]}
+---@return dist.Group
+function dist.group(options) end
+
+--- Reduces x over the ranks, in place.
+---
+---     dist.all_reduce(loss, "avg")
+---@param x torch.Tensor
+---@param op? dist.Reduction default "sum"
+---@param options? {group: dist.Group?}
+---@return torch.Tensor # x
+function dist.all_reduce(x, op, options) end
+
+--- Gives every rank the values of rank `src`'s x, in place.
+---@param x torch.Tensor
+---@param src integer a rank of the world
+---@param options? {group: dist.Group?}
+---@return torch.Tensor # x
+function dist.broadcast(x, src, options) end
+
+--- Every rank's x, of one shape, in the group's order.
+---@param x torch.Tensor
+---@param options? {group: dist.Group?}
+---@return torch.Tensor[]
+function dist.all_gather(x, options) end
+
+--- Reduces parts[i] over the ranks and gives it to rank i - 1.
+---@param parts torch.Tensor[] one for each rank of the group
+---@param op? dist.Reduction default "sum"
+---@param options? {group: dist.Group?}
+---@return torch.Tensor
+function dist.reduce_scatter(parts, op, options) end
+
+--- Sends x to rank `dst`, which receives it with dist.recv.
+---@param x torch.Tensor
+---@param dst integer a rank of the world
+---@param options? {group: dist.Group?, tag: integer?}
+function dist.send(x, dst, options) end
+
+--- Receives into x, which has the shape and dtype of what rank `src` sends.
+---@param x torch.Tensor
+---@param src integer a rank of the world
+---@param options? {group: dist.Group?, tag: integer?}
+---@return torch.Tensor # x
+function dist.recv(x, src, options) end
+
+--- Waits until every rank has come.
+---@param options? {group: dist.Group?}
+function dist.barrier(options) end
+
+--- Every rank's value, in the group's order: nil, booleans, numbers, strings and tables of them.
+---@generic T
+---@param value T
+---@param options? {group: dist.Group?}
+---@return T[]
+function dist.all_gather_object(value, options) end
+
+return dist

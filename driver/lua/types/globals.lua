@@ -1,0 +1,4 @@
+---@meta _
+--- What every script finds without `require`.
+
+lockstep = require "lockstep"

@@ -1,0 +1,165 @@
+// Ranks that a cluster's launcher starts: torchrun, Kubernetes, srun. No launcher of ours watches
+// them.
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/program.h"
+#include "tests/rank_script.h"
+#include "tests/ranks.h"
+
+namespace lockstep::tests {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+using ::testing::Not;
+
+constexpr char kSumOfRanks[] =
+    "local sum = dist.all_reduce(torch.tensor({rank})):item()\n"
+    "print(('rank %d of %d: %d'):format(rank, dist.world_size(), sum))\n";
+
+std::vector<Ended> RunAsRanks(int num_ranks, const std::string& code,
+                              const RankEnvironment& environment,
+                              const std::vector<std::string>& options = {}) {
+  const Folder folder;
+  return RunRanks(num_ranks, RankScript(folder, code, options), environment);
+}
+
+// srun's, on one machine. Its MASTER_PORT would come from the job's number: another job here may
+// have the same.
+Variables SlurmEnvironment(int rank, int num_ranks, uint16_t port) {
+  return {{"SLURM_PROCID", absl::StrCat(rank)},  {"SLURM_NTASKS", absl::StrCat(num_ranks)},
+          {"SLURM_LOCALID", absl::StrCat(rank)}, {"SLURM_TASKS_PER_NODE", absl::StrCat(num_ranks)},
+          {"SLURM_JOB_NODELIST", "127.0.0.1"},   {"SLURM_JOB_ID", "4711"},
+          {"MASTER_PORT", absl::StrCat(port)}};
+}
+
+TEST(Cluster, TorchrunsAndSlurmsRanksMeet) {
+  for (const RankEnvironment& environment :
+       {RankEnvironment(TorchrunEnvironment), RankEnvironment(SlurmEnvironment)}) {
+    const std::vector<Ended> ranks = RunAsRanks(3, kSumOfRanks, environment);
+
+    for (size_t rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(ranks[rank].exit_code, 0) << ranks[rank].err;
+      EXPECT_EQ(ranks[rank].out, absl::StrCat("rank ", rank, " of 3: 3\n"));
+      EXPECT_EQ(ranks[rank].err, "");
+    }
+  }
+}
+
+// Rank 0 hosts the store: it must outlive what the others read there.
+TEST(Cluster, EveryRankSaysWhoFailed) {
+  const std::vector<Ended> ranks =
+      RunAsRanks(3, "if rank == 1 then error('only here') end dist.barrier()", TorchrunEnvironment);
+
+  for (const Ended& rank : ranks) EXPECT_EQ(rank.exit_code, 1);
+  EXPECT_THAT(ranks[1].err,
+              ContainsRegex("^lockstep: rank 1: train.lua:[0-9]+: only here\nstack traceback"));
+  for (const size_t rank : {0, 2}) {
+    EXPECT_THAT(ranks[rank].err,
+                MatchesRegex(absl::StrCat("lockstep: rank ", rank,
+                                          " ends, because rank 1: train.lua:[0-9]+: only here\n")));
+  }
+}
+
+TEST(Cluster, EveryRankHearsOfTheFailureOfTheOneThatHostsTheStore) {
+  const std::vector<Ended> ranks =
+      RunAsRanks(3, "if rank == 0 then error('only here') end dist.barrier()", TorchrunEnvironment);
+
+  for (const size_t rank : {1, 2}) {
+    EXPECT_EQ(ranks[rank].exit_code, 1);
+    EXPECT_THAT(ranks[rank].err, HasSubstr("ends, because rank 0: train.lua:"));
+  }
+}
+
+TEST(Cluster, ARankThatIsDoneStillEndsWithOneThatFails) {
+  const Folder folder;
+  const ReservedPort port;
+  std::vector<Child> children = StartRanks(2,
+                                           RankScript(folder,
+                                                      "if rank == 0 then print('done') return end\n"
+                                                      "repeat until io.open('go')\n"
+                                                      "error('later')",
+                                                      {}),
+                                           port);
+
+  children[0].WaitForLine("done");
+  folder.Write("go", "");
+  const std::vector<Ended> ranks = WaitForAll(children, {"rank 0", "rank 1"});
+
+  EXPECT_EQ(ranks[0].exit_code, 1);
+  EXPECT_THAT(ranks[0].err, HasSubstr("lockstep: rank 0 ends, because rank 1: "));
+  EXPECT_EQ(ranks[1].exit_code, 1);
+}
+
+TEST(Cluster, ARankThatReadsFromAPipeEndsWithOneThatFails) {
+  const absl::Time start = absl::Now();
+  const std::vector<Ended> ranks =
+      RunAsRanks(2, "if rank == 0 then forever() end error('only here')", TorchrunEnvironment);
+
+  EXPECT_LT(absl::Now() - start, kSoon);
+  EXPECT_EQ(ranks[0].exit_code, 1);
+  EXPECT_THAT(ranks[0].err, HasSubstr("lockstep: rank 0 ends, because rank 1: "));
+}
+
+TEST(Cluster, OsExitEndsEveryRankWell) {
+  for (const Ended& rank : RunAsRanks(3, "dist.barrier() os.exit(0)", TorchrunEnvironment)) {
+    EXPECT_EQ(rank.exit_code, 0);
+    EXPECT_EQ(rank.err, "");
+  }
+}
+
+TEST(Cluster, ARankThatStaysAwayIsNamed) {
+  const auto with_one_more = [](int rank, int num_ranks, uint16_t port) {
+    return TorchrunEnvironment(rank, num_ranks + 1, port);
+  };
+  const std::vector<Ended> ranks = RunAsRanks(2, "", with_one_more, {"--timeout", "1"});
+
+  EXPECT_EQ(ranks[0].exit_code, 1);
+  EXPECT_THAT(ranks[0].err,
+              AllOf(HasSubstr("that have not come: 2 of 0 to 2"), Not(HasSubstr("[c10d]"))));
+}
+
+TEST(Cluster, WhereNobodyHostsTheStoreTheRankSaysWhereItLooked) {
+  const ReservedPort port;
+  Command command = RankScript(Folder(), "", {"--timeout", "1"});
+  command.environment = TorchrunEnvironment(1, 2, port.number());
+
+  const Ended ended = RunOne(command);
+
+  EXPECT_EQ(ended.exit_code, 1);
+  ExpectOneComplaint(ended,
+                     absl::StrCat("cannot reach the run's store at 127.0.0.1:", port.number()));
+  EXPECT_THAT(ended.err, Not(HasSubstr("[c10d]")));
+}
+
+TEST(Cluster, NprocIsRefusedInARank) {
+  Command command = RankScript(Folder(), "", {"--nproc", "2"});
+  command.environment = TorchrunEnvironment(0, 2, 1);
+
+  const Ended ended = RunOne(command);
+
+  EXPECT_EQ(ended.exit_code, 2);
+  EXPECT_THAT(ended.err, HasSubstr("--nproc starts ranks here, but RANK is set"));
+}
+
+TEST(Cluster, ARankWithABrokenEnvironmentNamesTheVariable) {
+  Command command = RankScript(Folder(), "", {});
+  command.environment = {{"RANK", "2"}, {"WORLD_SIZE", "2"}, {"MASTER_PORT", "1"}};
+
+  const Ended ended = RunOne(command);
+
+  EXPECT_EQ(ended.exit_code, 2);
+  ExpectOneComplaint(ended, "RANK=\"2\" is not a whole number from 0 to 1");
+}
+
+}  // namespace
+}  // namespace lockstep::tests

@@ -1,0 +1,182 @@
+// A rank of a run dies or leaves: how the others end, and what is said then.
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/program.h"
+#include "tests/rank_script.h"
+#include "tests/ranks.h"
+
+namespace lockstep::tests {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::EndsWith;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+Ended RunScript(const std::string& code, const std::vector<std::string>& options) {
+  return RunOne(RankScript(Folder(), code, options));
+}
+
+// --- A rank dies ---------------------------------------------------------------------------------
+
+TEST(Death, OfARankThatIsKilledEndsTheRunAndNamesTheRank) {
+  const Folder folder;
+  Child run(RankScript(folder,
+                       absl::StrCat(kSayPid, "if rank == 1 then forever() end dist.barrier()"),
+                       {"--nproc", "3"}));
+  const std::vector<pid_t> pids = PidsOf(run, 3);
+
+  const absl::Time start = absl::Now();
+  kill(pids[1], SIGKILL);
+  const Ended ended = run.Wait();
+
+  EXPECT_LT(absl::Now() - start, kSoon);
+  EXPECT_EQ(ended.exit_code, 128 + SIGKILL);
+  ExpectOneComplaint(
+      ended, absl::StrCat("lockstep: rank 1 (process ", pids[1], ") was killed by SIGKILL"));
+  ExpectGone(pids);
+}
+
+TEST(Death, ByACrashNamesTheRankAndTheSignal) {
+  const Ended ended = RunScript("if rank == 2 then ffi.cast('int*', 0)[0] = 1 end dist.barrier()",
+                                {"--nproc", "3"});
+
+  EXPECT_EQ(ended.exit_code, 128 + SIGSEGV);
+  ExpectOneComplaint(ended, "was killed by SIGSEGV");
+  EXPECT_THAT(ended.err, StartsWith("lockstep: rank 2 (process "));
+}
+
+// What the others say, that a connection was lost, is no cause.
+TEST(Death, WithoutAWordIsTheCauseAndGivesTheCode) {
+  const Ended ended =
+      RunScript("if rank == 1 then C._exit(5) end dist.barrier()", {"--nproc", "2"});
+
+  EXPECT_EQ(ended.exit_code, 5);
+  ExpectOneComplaint(ended, "lockstep: rank 1 ended with exit code 5 and gave no reason");
+}
+
+TEST(Death, ByAnErrorEndsRanksThatWaitAndRanksThatCompute) {
+  const Folder folder;
+  Child run(RankScript(folder,
+                       absl::StrCat(kSayPid,
+                                    "dist.barrier()\n"
+                                    "if rank == 3 then dist.barrier() end\n"
+                                    "if rank == 1 then while true do end end\n"
+                                    "if rank == 0 then forever() end\n"
+                                    "error('only on rank 2')"),
+                       {"--nproc", "4"}));
+  const std::vector<pid_t> pids = PidsOf(run, 4);
+
+  const absl::Time start = absl::Now();
+  const Ended ended = run.Wait();
+
+  EXPECT_LT(absl::Now() - start, kSoon);
+  EXPECT_EQ(ended.exit_code, 1);
+  ExpectOneComplaint(ended, "only on rank 2");
+  EXPECT_THAT(ended.err, ContainsRegex("^lockstep: rank 2: train.lua:[0-9]+: only on rank 2"));
+  ExpectGone(pids);
+}
+
+TEST(Death, ByAnErrorEndsARankThatIsStoppedAndNamesIt) {
+  const Folder folder;
+  Child run(RankScript(folder,
+                       absl::StrCat(kSayPid,
+                                    "if rank == 1 then forever() end\n"
+                                    "repeat until io.open('go')\n"
+                                    "error('only here')"),
+                       {"--nproc", "2"}));
+  const std::vector<pid_t> pids = PidsOf(run, 2);
+  kill(pids[1], SIGSTOP);
+
+  const absl::Time start = absl::Now();
+  folder.Write("go", "");
+  const Ended ended = run.Wait();
+
+  EXPECT_LT(absl::Now() - start, kSoon);
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_THAT(ended.err, HasSubstr("lockstep: rank 0: train.lua:"));
+  EXPECT_THAT(ended.err, EndsWith("lockstep: ended the ranks that were still running: 1\n"));
+  ExpectGone(pids);
+}
+
+// --- A rank leaves -------------------------------------------------------------------------------
+
+TEST(EarlyEnd, OfTheScriptOnOneRankIsNamedWhereAnotherWaitsForIt) {
+  const absl::Time start = absl::Now();
+  const Ended ended = RunScript("if rank == 1 then return end\ndist.barrier()", {"--nproc", "2"});
+
+  EXPECT_LT(absl::Now() - start, kSoon);
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_THAT(ended.err, ContainsRegex("^lockstep: rank 0: train.lua:[0-9]+: "));
+  ExpectOneComplaint(ended, "note: by then the script had ended on rank 1\n");
+}
+
+TEST(EarlyEnd, ByOsExitIsNamedWithItsLine) {
+  const Ended ended =
+      RunScript("if rank == 1 then os.exit(0) end\ndist.barrier()", {"--nproc", "2"});
+
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_THAT(ended.err,
+              ContainsRegex("had ended on rank 1 \\(by os.exit\\(0\\) at train.lua:[0-9]+\\)"));
+}
+
+TEST(EarlyEnd, LeavesTheOthersTheirWork) {
+  const Ended ended = RunScript(
+      "if rank == 1 then os.exit(0) end\n"
+      "if rank == 2 then return end\n"
+      "wait_for_end(1) wait_for_end(2)\n"
+      "print('done')",
+      {"--nproc", "3"});
+
+  EXPECT_EQ(ended.exit_code, 0);
+  EXPECT_EQ(ended.out, "done\n");
+  EXPECT_EQ(ended.err, "");
+}
+
+// --- Many ranks ----------------------------------------------------------------------------------
+
+constexpr char kSumOfRanks[] =
+    "local sum = dist.all_reduce(torch.tensor({rank})):item()\n"
+    "print(('rank %d of %d: %d'):format(rank, dist.world_size(), sum))\n";
+
+TEST(Ranks, EightReduceTogether) {
+  const Ended ended = RunScript(kSumOfRanks, {"--nproc", "8"});
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  for (int rank = 0; rank < 8; ++rank) {
+    const std::string prefix = rank == 0 ? "" : absl::StrCat("[rank ", rank, "] ");
+    EXPECT_THAT(ended.out, HasSubstr(absl::StrCat(prefix, "rank ", rank, " of 8: 28\n")));
+  }
+}
+
+TEST(Ranks, EightEndWithTheOneThatFails) {
+  const Ended ended =
+      RunScript("if rank == 5 then error('only here') end dist.barrier()", {"--nproc", "8"});
+
+  EXPECT_EQ(ended.exit_code, 1);
+  ExpectOneComplaint(ended, "only here");
+  EXPECT_THAT(ended.err, StartsWith("lockstep: rank 5: "));
+}
+
+TEST(Ranks, ThatCannotMeetSayWhyOnce) {
+  Command command = RankScript(Folder(), "", {"--nproc", "2"});
+  command.environment["GLOO_SOCKET_IFNAME"] = "nosuch0";
+
+  const Ended ended = RunOne(command);
+
+  EXPECT_EQ(ended.exit_code, 1);
+  ExpectOneComplaint(ended, "nosuch0");
+}
+
+}  // namespace
+}  // namespace lockstep::tests

@@ -1,0 +1,185 @@
+// The launcher: what ends it ends its ranks, and what ranks print passes through it whole.
+
+#include <signal.h>
+#include <sys/types.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/program.h"
+#include "tests/rank_script.h"
+#include "tests/ranks.h"
+
+namespace lockstep::tests {
+namespace {
+
+using ::testing::AnyOf;
+using ::testing::HasSubstr;
+
+Ended RunScript(const std::string& code, const std::vector<std::string>& options) {
+  return RunOne(RankScript(Folder(), code, options));
+}
+
+// --- The launcher is asked to end, or dies -------------------------------------------------------
+
+class Interrupt : public ::testing::TestWithParam<int> {};
+
+TEST_P(Interrupt, EndsEveryRankAndSaysSo) {
+  const Folder folder;
+  Child run(RankScript(folder,
+                       absl::StrCat(kSayPid, "if rank == 1 then forever() end dist.barrier()"),
+                       {"--nproc", "3"}));
+  const std::vector<pid_t> pids = PidsOf(run, 3);
+
+  const absl::Time start = absl::Now();
+  run.Send(GetParam());
+  const Ended ended = run.Wait();
+
+  EXPECT_LT(absl::Now() - start, kSoon);
+  EXPECT_EQ(ended.exit_code, 128 + GetParam());
+  ExpectOneComplaint(
+      ended, absl::StrCat("lockstep: SIG", sigabbrev_np(GetParam()), "; every rank has ended"));
+  ExpectGone(pids);
+}
+
+INSTANTIATE_TEST_SUITE_P(All, Interrupt, ::testing::Values(SIGINT, SIGTERM, SIGHUP),
+                         [](const auto& info) { return sigabbrev_np(info.param); });
+
+// A rank that is stopped hears of nothing, and takes SIGKILL alone.
+TEST(Interrupt, EndsARankThatIsStopped) {
+  const Folder folder;
+  Child run(RankScript(folder, absl::StrCat(kSayPid, "forever()"), {"--nproc", "2"}));
+  const std::vector<pid_t> pids = PidsOf(run, 2);
+  kill(pids[1], SIGSTOP);
+
+  run.Send(SIGTERM);
+
+  EXPECT_EQ(run.Wait().exit_code, 128 + SIGTERM);
+  ExpectGone(pids);
+}
+
+TEST(Interrupt, IsHeardWhileRanksNeverStopPrinting) {
+  const Folder folder;
+  Child run(RankScript(folder, absl::StrCat(kSayPid, "while true do print(('x'):rep(1000)) end"),
+                       {"--nproc", "2"}));
+  const std::vector<pid_t> pids = PidsOf(run, 2);
+
+  const absl::Time start = absl::Now();
+  run.Send(SIGINT);
+  const Ended ended = run.Wait();
+
+  EXPECT_LT(absl::Now() - start, kSoon);
+  EXPECT_EQ(ended.exit_code, 128 + SIGINT);
+  ExpectGone(pids);
+}
+
+// A rank, and a process that it has started.
+constexpr char kStartAnother[] = "os.execute('sleep 1000 & echo I am 1' .. rank .. ' pid $!')\n";
+
+TEST(Launcher, ThatIsKilledLeavesNoOrphan) {
+  const Folder folder;
+  Child run(RankScript(
+      folder,
+      absl::StrCat(kSayPid, kStartAnother, "if rank == 0 then forever() end dist.barrier()"),
+      {"--nproc", "2"}));
+  std::vector<pid_t> pids = PidsOf(run, 2);
+  for (const int of_rank : {10, 11}) pids.push_back(PidOf(run, of_rank));
+
+  run.Send(SIGKILL);
+
+  EXPECT_EQ(run.Wait().exit_code, 128 + SIGKILL);
+  ExpectGone(pids);
+}
+
+TEST(Launcher, DoesNotWaitForWhatARankLeavesBehindButEndsIt) {
+  const Folder folder;
+  Child run(RankScript(folder, kStartAnother, {"--nproc", "2"}));
+  const std::vector<pid_t> pids = {PidOf(run, 10), PidOf(run, 11)};
+
+  EXPECT_EQ(run.Wait().exit_code, 0);
+  ExpectGone(pids);
+}
+
+TEST(Launcher, EndsWithItsRanksWhenNobodyReadsTheOutput) {
+  const Folder folder;
+  Child run(RankScript(folder, absl::StrCat(kSayPid, "while true do print('more') end"),
+                       {"--nproc", "2"}));
+  const std::vector<pid_t> pids = PidsOf(run, 2);
+
+  run.CloseOutput();
+
+  EXPECT_EQ(run.Wait().exit_code, 128 + SIGPIPE);
+  ExpectGone(pids);
+}
+
+// --- Output --------------------------------------------------------------------------------------
+
+TEST(Output, OfRanksIsToldApartAndNoLineBreaksAnother) {
+  constexpr int kLines = 2000;
+  const Ended ended = RunScript(
+      "local letter = string.char(97 + rank)\n"
+      "dist.barrier()\n"
+      "for i = 1, 2000 do print(letter:rep(150)) end\n"
+      "print(letter:rep(100000))\n",
+      {"--nproc", "3"});
+
+  int num_lines[3] = {0, 0, 0};
+  for (const auto& line : absl::StrSplit(ended.out, '\n', absl::SkipEmpty())) {
+    const size_t rank = absl::StartsWith(line, "[rank ") ? static_cast<size_t>(line[6] - '0') : 0;
+    ASSERT_LT(rank, 3U) << line;
+    const std::string text(rank == 0 ? line : line.substr(9));
+    ASSERT_TRUE(text.size() == 150 || text.size() == 100000) << line;
+    ASSERT_EQ(text.find_first_not_of(static_cast<char>('a' + rank)), std::string::npos) << line;
+    ++num_lines[rank];
+  }
+  for (const int lines : num_lines) EXPECT_EQ(lines, kLines + 1);
+}
+
+TEST(Output, KeepsItsStreamAndGetsItsLastLineEnded) {
+  const Ended ended =
+      RunScript("io.stdout:write('to stdout') io.stderr:write('to stderr')", {"--nproc", "2"});
+
+  EXPECT_THAT(ended.out,
+              AnyOf("to stdout\n[rank 1] to stdout\n", "[rank 1] to stdout\nto stdout\n"));
+  EXPECT_THAT(ended.err,
+              AnyOf("to stderr\n[rank 1] to stderr\n", "[rank 1] to stderr\nto stderr\n"));
+}
+
+// A process in a session of its own outlives the run, and holds the stream open.
+TEST(Output, IsCompleteWhereSomebodyKeepsTheStream) {
+  const Folder folder;
+  Child run(RankScript(folder,
+                       "os.execute('setsid sleep 1000 & echo I am ' .. rank .. ' pid $!')\n"
+                       "if rank == 1 then io.stdout:write('the last line') end",
+                       {"--nproc", "2"}));
+  const std::vector<pid_t> pids = PidsOf(run, 2);
+
+  const Ended ended = run.Wait();
+
+  EXPECT_EQ(ended.exit_code, 0);
+  EXPECT_THAT(ended.out, HasSubstr("[rank 1] the last line\n"));
+  for (const pid_t pid : pids) kill(pid, SIGKILL);
+}
+
+TEST(Output, OfADyingRankIsNotLost) {
+  const Ended ended = RunScript(
+      "if rank == 0 then dist.barrier() end\n"
+      "io.stdout:setvbuf('full')\n"
+      "for i = 1, 5000 do print('line ' .. i) end\n"
+      "local file = io.open('notes', 'w') file:write('kept')\n"
+      "error('after the last line')",
+      {"--nproc", "2"});
+
+  EXPECT_THAT(ended.out, HasSubstr("[rank 1] line 5000\n"));
+  ExpectOneComplaint(ended, "after the last line");
+}
+
+}  // namespace
+}  // namespace lockstep::tests

@@ -1,0 +1,21 @@
+#!/usr/bin/env bash
+# Lists the C++ files of the workspace that clang-format would change; .clang-format says how.
+set -euo pipefail
+cd "$(dirname "$(readlink -f "$0")")/../.."
+if ! command -v clang-format >/dev/null; then
+  echo "clang-format is not installed; third_party/setup installs it (apt-get install clang-format)" >&2
+  exit 1
+fi
+
+mapfile -t files < <(find . \( -path './bazel-*' -o -path './.*' -o -path ./runs \) -prune -o \
+  -type f \( -name '*.cc' -o -name '*.h' -o -name '*.cu' -o -name '*.cuh' \) -print | sort)
+((${#files[@]} > 0)) || { echo "no C++ file below $PWD" >&2; exit 1; }
+unformatted=()
+for file in "${files[@]}"; do
+  clang-format "$file" | cmp -s - "$file" || unformatted+=("${file#./}")
+done
+if ((${#unformatted[@]} > 0)); then
+  echo "${#unformatted[@]} of ${#files[@]} C++ files are not formatted. Format them with"
+  echo "  clang-format -i ${unformatted[*]}"
+  exit 1
+fi

@@ -1,0 +1,154 @@
+"""Holds the layer rules of the design: layers.py [WORKSPACE] prints every breach and exits with 1 if there is one.
+
+1. A library never depends on another library, on the driver or on Lua.
+2. The core of a library, //x, knows nothing of libtorch; //x and //x:torch are its only public targets.
+3. What talks to c10d, to Gloo or to `_`-prefixed ATen operators is one file (.h and .cc) of each library.
+   ProcessGroup.hpp, Store.hpp and Types.hpp do not count: they name what a caller hands over.
+4. The driver includes a library's headers in driver/lua/<library>.cc and .h alone, and a library no header of
+   ours but its own.
+5. scripts/ and driver/lua/lockstep/ are Lua; scripts depend on the driver alone.
+
+Transitive dependencies are Bazel's to know: see transitive_test.py.
+"""
+
+import pathlib
+import re
+import sys
+
+import workspace
+
+LIBRARIES = ("batching", "sharding", "checkpoint", "tiled_mlp", "mimo")
+
+_TORCH_HEADERS = re.compile(r"(ATen|c10|caffe2|torch)/")
+_LUA_HEADERS = re.compile(r"(lua|lualib|lauxlib|luajit)\.h(pp)?$")
+_UNSTABLE_HEADERS = re.compile(r"torch/csrc/distributed/(?!c10d/(ProcessGroup|Store|Types)\.hpp$)|gloo/|ATen/ops/_")
+_UNSTABLE_NAMES = re.compile(r"\bat::_[a-z]")
+_INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
+
+
+def includes(text):
+    """(line, header) of each #include."""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        match = _INCLUDE.match(line)
+        if match:
+            found.append((number, match.group(1)))
+    return found
+
+
+def _top(path):
+    return path.split("/", 1)[0]
+
+
+def _is_source(path):
+    return path.endswith((".cc", ".h", ".cu", ".cuh"))
+
+
+def _stem(path):
+    """batching/plan.cc and batching/plan.h are one; their tests are others."""
+    return path.rsplit(".", 1)[0]
+
+
+def check_dependencies(top):
+    """Rules 1, 2 and 5, as far as BUILD files say them."""
+    for path, rule in workspace.build_rules(top):
+        library = _top(path) if _top(path) in LIBRARIES else None
+        labels = [workspace.absolute(s, rule.package) for s in rule.strings() if re.match(r"(:|//|@)\S*$", s)]
+        where = f"{path}:{rule.line}"
+        for label in labels:
+            package = _top(label[2:].split(":")[0]) if label.startswith("//") else None
+            forbidden = [x for x in LIBRARIES if x != library] + ["driver", "scripts"]
+            if library and (package in forbidden or label.startswith("@luajit")):
+                yield f"{where}: {library} depends on {label}; a library depends on no other, no driver and no Lua"
+            if _top(path) == "scripts" and label.startswith("@") or \
+                    _top(path) == "scripts" and package not in (None, "scripts", "driver", "visibility"):
+                yield f"{where}: scripts depend on {label}; they depend on //driver alone"
+        if library:
+            yield from _check_visibility(where, library, rule)
+
+
+def _check_visibility(where, library, rule):
+    is_public = "//visibility:public" in rule.strings("visibility", "default_visibility")
+    is_api = rule.package == library and rule.name in (library, "torch")
+    if is_public and not is_api:
+        yield (f"{where}: {rule.name or 'the package'} is public; the public targets of a library are //{library}"
+               f" and //{library}:torch, all else is private")
+
+
+def check_core(top):
+    """Rule 2: neither the core's deps nor the headers that its files include are libtorch's."""
+    by_label = {}
+    for path, rule in workspace.build_rules(top):
+        if rule.name:
+            by_label[f"//{rule.package}:{rule.name}"] = (path, rule)
+    for library in LIBRARIES:
+        pending, seen = [f"//{library}:{library}"], set()
+        while pending:
+            label = pending.pop()
+            if label in seen or label not in by_label:
+                continue
+            seen.add(label)
+            path, rule = by_label[label]
+            for dep in rule.strings("deps"):
+                dep = workspace.absolute(dep, rule.package)
+                if dep.startswith("@libtorch") or dep == f"//{library}:torch":
+                    yield f"{path}:{rule.line}: the core {label} depends on {dep}; that is for //{library}:torch"
+                pending.append(dep)
+            yield from _check_core_sources(top, rule, label)
+
+
+def _check_core_sources(top, rule, label):
+    for name in rule.strings("srcs", "hdrs"):
+        source = pathlib.Path(top) / rule.package / name.lstrip(":")
+        if not source.is_file():
+            continue
+        for line, header in includes(source.read_text()):
+            if _TORCH_HEADERS.match(header):
+                yield f"{rule.package}/{name}:{line}: includes {header}; the core {label} knows nothing of libtorch"
+
+
+def check_includes(top):
+    """Rules 1, 3 and 4, as the sources say them."""
+    unstable = {}
+    for path in filter(_is_source, workspace.files(top)):
+        text = (pathlib.Path(top) / path).read_text()
+        folder = _top(path)
+        library = folder if folder in LIBRARIES else None
+        for line, header in includes(text):
+            where = f"{path}:{line}: includes {header}"
+            owner = _top(header) if "/" in header else None
+            if header == "torch/torch.h":
+                yield f"{where}, which takes a minute to compile; include what is used"
+            is_ours = owner in LIBRARIES + ("driver", "scripts")
+            if library and (_LUA_HEADERS.search(header) or is_ours and owner != library):
+                yield f"{where}; {library} knows no other library, no driver and no Lua"
+            if folder == "driver" and owner in LIBRARIES and _stem(path) != f"driver/lua/{owner}":
+                yield f"{where}; the driver's only files that know {owner} are driver/lua/{owner}.cc and .h"
+            if library and _UNSTABLE_HEADERS.match(header):
+                unstable.setdefault(library, {}).setdefault(_stem(path), f"{path}:{line}")
+        for match in _UNSTABLE_NAMES.finditer(text) if library else ():
+            line = text.count("\n", 0, match.start()) + 1
+            unstable.setdefault(library, {}).setdefault(_stem(path), f"{path}:{line}")
+    for library, stems in unstable.items():
+        tests = {s for s in stems if s.endswith(("_test", "_benchmark"))}
+        if len(set(stems) - tests) > 1:
+            places = ", ".join(stems[s] for s in sorted(set(stems) - tests))
+            yield f"{library}: c10d, Gloo and `_`-prefixed operators are one file's of a library, but {places} use them"
+
+
+def check_lua_folders(top):
+    """Rule 5: a model, a recipe, a schedule is Lua."""
+    for path in workspace.files(top):
+        if path.startswith(("scripts/", "driver/lua/lockstep/")):
+            if not (path.endswith((".lua", ".md")) or workspace.is_build_file(path)):
+                yield f"{path}: {'scripts' if path.startswith('scripts') else 'driver/lua/lockstep'} holds Lua"
+
+
+def check(top):
+    return sorted([*check_dependencies(top), *check_core(top), *check_includes(top), *check_lua_folders(top)])
+
+
+if __name__ == "__main__":
+    problems = check(sys.argv[1] if len(sys.argv) > 1 else workspace.root())
+    print("\n".join(problems))
+    sys.exit(1 if problems else 0)

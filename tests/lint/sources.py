@@ -1,0 +1,56 @@
+"""Checks the form of source files: sources.py [WORKSPACE] prints every breach and exits with 1 if there is one.
+
+A header begins with a comment that says what it is for, and has an include guard that spells its path
+(headers under third_party may say #pragma once instead). No file is longer than 550 lines, save those
+that a program wrote.
+"""
+
+import pathlib
+import re
+import sys
+
+import workspace
+
+MAX_LINES = 550
+# Written by driver/lua/types/generate.lua.
+GENERATED = ("driver/lua/types/torch.lua", "driver/lua/types/torch_internal.lua")
+
+_TEXT = (".cc", ".h", ".cu", ".cuh", ".lua", ".py", ".bzl", ".sh")
+
+
+def guard_of(path):
+    return "LOCKSTEP_" + re.sub(r"[^A-Za-z0-9]", "_", path).upper() + "_"
+
+
+def check_header(path, text):
+    lines = text.splitlines()
+    if not lines or not lines[0].startswith("// ") or len(lines[0].split()) < 3:
+        yield f"{path}:1: a header begins with a comment that says what it is for"
+    directives = [(n, line.strip()) for n, line in enumerate(lines, 1) if line.startswith("#")]
+    if path.startswith("third_party/") and directives and directives[0][1] == "#pragma once":
+        return
+    guard = guard_of(path)
+    expected = [f"#ifndef {guard}", f"#define {guard}"]
+    if [d for _, d in directives[:2]] != expected or not lines[-1].startswith(f"#endif  // {guard}"):
+        line = directives[0][0] if directives else 1
+        yield f"{path}:{line}: the include guard of this path is {guard}, at the top and behind the last #endif"
+
+
+def check(top):
+    problems = []
+    for path in workspace.files(top):
+        if not path.endswith(_TEXT) or path in GENERATED:
+            continue
+        text = (pathlib.Path(top) / path).read_text()
+        if path.endswith((".h", ".cuh")):
+            problems += check_header(path, text)
+        length = text.count("\n")
+        if length > MAX_LINES:
+            problems.append(f"{path}: has {length} lines; at most {MAX_LINES} are one thing")
+    return sorted(problems)
+
+
+if __name__ == "__main__":
+    problems = check(sys.argv[1] if len(sys.argv) > 1 else workspace.root())
+    print("\n".join(problems))
+    sys.exit(1 if problems else 0)

@@ -1,0 +1,68 @@
+"""Source files are in form here, and every kind of breach is found where there is one."""
+
+import unittest
+
+import fixture
+import sources
+import workspace
+
+GOOD = """// Draws kites: see docs/kites.md.
+
+#ifndef LOCKSTEP_DRIVER_KITE_H_
+#define LOCKSTEP_DRIVER_KITE_H_
+
+int kites();
+
+#endif  // LOCKSTEP_DRIVER_KITE_H_
+"""
+
+
+class SourcesTest(unittest.TestCase):
+
+    def assert_finds(self, text, fragment, path="driver/kite.h"):
+        problems = fixture.problems(sources.check, {path: text})
+        self.assertEqual(len(problems), 1, problems)
+        self.assertIn(fragment, problems[0])
+
+    def test_this_workspace_is_in_form(self):
+        fixture.assert_none(self, sources.check(workspace.root()))
+
+    def test_a_sound_header_has_no_breach(self):
+        self.assertEqual([], fixture.problems(sources.check, {"driver/kite.h": GOOD}))
+
+    def test_a_header_without_a_comment_at_its_top_is_found(self):
+        comment, rest = GOOD.split("\n", 1)
+        for text in (rest, "\n" + GOOD, "// Kites\n" + rest, comment[3:] + "\n" + rest):
+            with self.subTest(text):
+                self.assert_finds(text, "driver/kite.h:1: a header begins with a comment")
+
+    def test_a_guard_of_another_path_is_found(self):
+        self.assert_finds(GOOD.replace("_KITE_", "_KITES_"), "is LOCKSTEP_DRIVER_KITE_H_")
+
+    def test_a_guard_that_is_not_defined_is_found(self):
+        self.assert_finds(GOOD.replace("#define LOCKSTEP_DRIVER_KITE_H_\n", ""), "driver/kite.h:3: the include guard")
+
+    def test_a_guard_whose_end_does_not_name_it_is_found(self):
+        self.assert_finds(GOOD.replace("#endif  // LOCKSTEP_DRIVER_KITE_H_", "#endif"), "behind the last #endif")
+
+    def test_code_behind_the_guard_is_found(self):
+        self.assert_finds(GOOD + "int more();\n", "behind the last #endif")
+
+    def test_pragma_once_is_found_outside_third_party(self):
+        text = "// Draws kites: see docs/kites.md.\n#pragma once\nint kites();\n"
+
+        self.assert_finds(text, "the include guard of this path is LOCKSTEP_DRIVER_KITE_H_")
+        self.assertEqual([], fixture.problems(sources.check, {"third_party/kites/kite.h": text}))
+
+    def test_a_file_of_more_than_550_lines_is_found(self):
+        for path in ("driver/long.cc", "scripts/long.lua", "tests/long.py"):
+            with self.subTest(path):
+                self.assert_finds("\n" * 551, f"{path}: has 551 lines", path)
+                self.assertEqual([], fixture.problems(sources.check, {path: "\n" * 550}))
+
+    def test_a_generated_file_may_be_as_long_as_it_is(self):
+        self.assertEqual([], fixture.problems(sources.check, {sources.GENERATED[0]: "\n" * 9000}))
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,232 @@
+// What a script gets: its configuration, its modules, its folder; and the session without a script.
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/program.h"
+#include "tests/ranks.h"
+
+namespace lockstep::tests {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
+
+Ended RunScript(const std::string& code, const std::vector<std::string>& arguments) {
+  const Folder folder;
+  folder.Write("train.lua", code);
+  std::vector<std::string> all = {"train.lua"};
+  all.insert(all.end(), arguments.begin(), arguments.end());
+  return RunOne(Lockstep(folder, all));
+}
+
+// --- Configuration -------------------------------------------------------------------------------
+
+constexpr char kConfigScript[] =
+    "local config = require('lockstep.run').config {\n"
+    "  steps = 10, name = 'base', resume = false, optimizer = { lr = 1e-3, betas = { 0.9, 0.95 } "
+    "},\n"
+    "}\n"
+    "print(type(config.steps), config.steps, type(config.name), config.name, type(config.resume),\n"
+    "  config.resume, config.optimizer.lr, table.concat(config.optimizer.betas, ','))\n";
+
+TEST(Set, ReachesTheConfigurationAndKeepsTheTypeOfTheDefault) {
+  const struct {
+    std::vector<std::string> settings;
+    const char* printed;
+  } kCases[] = {
+      {{}, "number\t10\tstring\tbase\tboolean\tfalse\t0.001\t0.9,0.95\n"},
+      {{"--set", "steps=4"}, "number\t4\tstring\tbase\tboolean\tfalse\t0.001\t0.9,0.95\n"},
+      {{"--set", "optimizer.lr=1e-2", "--set", "resume=true"},
+       "number\t10\tstring\tbase\tboolean\ttrue\t0.01\t0.9,0.95\n"},
+      {{"--set", "name=12"}, "number\t10\tstring\t12\tboolean\tfalse\t0.001\t0.9,0.95\n"},
+      {{"--set", "name=a=b"}, "number\t10\tstring\ta=b\tboolean\tfalse\t0.001\t0.9,0.95\n"},
+      {{"--set", "optimizer.betas=0.5,0.75"},
+       "number\t10\tstring\tbase\tboolean\tfalse\t0.001\t0.5,0.75\n"},
+      {{"--set", "steps=4", "--set", "steps=5"},
+       "number\t5\tstring\tbase\tboolean\tfalse\t0.001\t0.9,0.95\n"},
+  };
+  for (const auto& c : kCases) {
+    std::vector<std::string> arguments = {"--nproc", "1"};
+    arguments.insert(arguments.end(), c.settings.begin(), c.settings.end());
+
+    const Ended ended = RunScript(kConfigScript, arguments);
+
+    EXPECT_EQ(ended.out, c.printed) << ended.err;
+  }
+}
+
+TEST(Set, MistakesAreToldOnceWithTheKeyAndWhatIsKnown) {
+  const struct {
+    const char* setting;
+    const char* message;
+  } kCases[] = {
+      {"stps=4", "did you mean \"steps\"?"},
+      {"optimizer.rl=1", "did you mean \"optimizer.lr\"?"},
+      {"optimizer=1", "optimizer is a group of keys"},
+      {"steps=many", "--set steps=many: the value must be a number"},
+      {"resume=1", "--set resume=1: the value must be "},
+      {"optimizer.betas=0.5,x", "the value must be a number"},
+  };
+  for (const auto& c : kCases) {
+    const Ended ended = RunScript(kConfigScript, {"--nproc", "1", "--set", c.setting});
+
+    EXPECT_EQ(ended.exit_code, 1) << c.setting;
+    EXPECT_EQ(ended.out, "");
+    ExpectOneComplaint(ended, c.message);
+    EXPECT_THAT(ended.err, HasSubstr("train.lua:1:"));
+  }
+}
+
+TEST(Set, ReachesEveryRankAndIsRefusedOnce) {
+  const std::string script = absl::StrCat(kConfigScript, "print(config.steps)");
+
+  const Ended taken = RunScript(script, {"--nproc", "2", "--set", "steps=4"});
+  const Ended refused = RunScript(script, {"--nproc", "2", "--set", "stps=4"});
+
+  EXPECT_EQ(Count("\n" + taken.out, "\n4\n"), 1) << taken.out;
+  EXPECT_EQ(Count(taken.out, "[rank 1] 4\n"), 1) << taken.out;
+  EXPECT_EQ(refused.exit_code, 1);
+  ExpectOneComplaint(refused, "did you mean \"steps\"?");
+}
+
+TEST(Set, IsRefusedWhereTheScriptReadsNoConfiguration) {
+  const Ended ended = RunScript("print('done')", {"--nproc", "2", "--set", "lr=1"});
+
+  EXPECT_EQ(ended.exit_code, 1);
+  ExpectOneComplaint(ended, "--set lr was given, but the script has no run.config{...}");
+}
+
+// --- Modules -------------------------------------------------------------------------------------
+
+TEST(Require, FindsModulesOfTheScriptsFolderAndOfTheLibrary) {
+  const Folder folder;
+  folder.Write("scripts/train.lua",
+               "print(require('helper').name, require('models.tiny').name, require('pack').name,\n"
+               "  type(require('lockstep.nn').Linear) ~= 'nil')");
+  folder.Write("scripts/helper.lua", "return {name = 'helper'}");
+  folder.Write("scripts/models/tiny.lua", "return {name = 'tiny'}");
+  folder.Write("scripts/pack/init.lua", "return {name = 'pack'}");
+  folder.Write("helper.lua", "return {name = 'the one where the user stands'}");
+
+  const Ended ended = RunOne(Lockstep(folder, {"--nproc", "1", "scripts/train.lua"}));
+
+  EXPECT_EQ(ended.out, "helper\ttiny\tpack\ttrue\n") << ended.err;
+}
+
+TEST(Require, AFileOfTheScriptsFolderHidesNoModuleOfTheLibrary) {
+  const Folder folder;
+  folder.Write("train.lua", "print(require('lockstep.schedule') ~= 'hidden')");
+  folder.Write("lockstep/schedule.lua", "return 'hidden'");
+
+  EXPECT_EQ(RunOne(Lockstep(folder, {"--nproc", "1", "train.lua"})).out, "true\n");
+}
+
+// --- The interactive session ---------------------------------------------------------------------
+
+TEST(Session, EvaluatesWhatAPipeGivesAndOutlivesMistakes) {
+  Command command = Lockstep(Folder(), {});
+  command.input =
+      "1 + 2\n"
+      "x = torch.ones({2, 2})\n"
+      "x:sum():item() * 10\n"
+      "function seven()\n"
+      "return 7\n"
+      "end\n"
+      "seven()\n"
+      "error('a mistake')\n"
+      "local = 3\n"
+      "'still here'\n";
+
+  const Ended ended = RunOne(command);
+
+  EXPECT_EQ(ended.exit_code, 0);
+  for (const char* printed : {"3\n", "40\n", "7\n", "a mistake", "near '='", "still here\n"}) {
+    EXPECT_THAT(ended.out + ended.err, HasSubstr(printed));
+  }
+}
+
+// --- The run's folder ----------------------------------------------------------------------------
+
+constexpr char kLoggingScript[] =
+    "local run, log = require 'lockstep.run', require 'lockstep.log'\n"
+    "run.config { lr = 0.5, model = { hidden = 8 } }\n"
+    "for step in run:steps(function() return true end, 3) do log.step { loss = 1 / (step + 1) } "
+    "end\n"
+    "log.record('validation', { loss = 0.25 })\n";
+
+TEST(RunFolder, HoldsTheResolvedConfigurationAndAnObjectForEachStep) {
+  const Folder folder;
+  folder.Write("train.lua", kLoggingScript);
+
+  const Ended ended = RunOne(Lockstep(
+      folder, {"--nproc", "2", "--run-dir", "out/first", "train.lua", "--set", "model.hidden=16"}));
+
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(folder.List("out/first"), ElementsAre("config.json", "metrics.jsonl"));
+  EXPECT_THAT(folder.Read("out/first/config.json"),
+              AllOf(HasSubstr("\"lr\": 0.5"), HasSubstr("\"hidden\": 16")));
+  const Metrics metrics = ReadMetrics(folder, "out/first/metrics.jsonl");
+  ASSERT_EQ(metrics.size(), 4U);
+  for (int step = 0; step < 3; ++step) {
+    EXPECT_EQ(metrics[static_cast<size_t>(step)].at("step"), absl::StrCat(step));
+  }
+  EXPECT_EQ(metrics[1].at("loss"), "0.5");
+  EXPECT_EQ(metrics[3].at("event"), "validation");
+  EXPECT_EQ(metrics[3].at("loss"), "0.25");
+}
+
+TEST(RunFolder, IsNamedAfterTheScriptWhereNoneIsGiven) {
+  const Folder folder;
+  folder.Write("scripts/train.lua", kLoggingScript);
+
+  ASSERT_EQ(RunOne(Lockstep(folder, {"--nproc", "2", "scripts/train.lua"})).exit_code, 0);
+
+  EXPECT_THAT(folder.List("runs"), ElementsAre(MatchesRegex("train-[0-9]+-[0-9]+-[0-9a-f]+")));
+}
+
+TEST(RunFolder, IsNotMadeForAScriptThatWritesNothing) {
+  const Folder folder;
+  folder.Write("train.lua", "print('done')");
+
+  ASSERT_EQ(RunOne(Lockstep(folder, {"--nproc", "2", "train.lua"})).exit_code, 0);
+
+  EXPECT_THAT(folder.List(), ElementsAre("train.lua"));
+}
+
+TEST(RunFolder, IsSharedByNoTwoRunsThatStartTogether) {
+  const Folder folder;
+  folder.Write("train.lua", kLoggingScript);
+  std::vector<Child> runs;
+  std::vector<std::string> names;
+  for (int i = 0; i < 4; ++i) {
+    runs.emplace_back(Lockstep(folder, {"--nproc", "1", "train.lua"}));
+    names.push_back(absl::StrCat("run ", i));
+  }
+
+  WaitForAll(runs, names);
+
+  EXPECT_EQ(folder.List("runs").size(), 4U);
+}
+
+TEST(RunFolder, ThatCannotBeMadeIsAnErrorWithItsName) {
+  const Folder folder;
+  folder.Write("train.lua", kLoggingScript);
+  folder.Write("taken", "a file");
+
+  const Ended ended =
+      RunOne(Lockstep(folder, {"--nproc", "2", "--run-dir", "taken/below", "train.lua"}));
+
+  EXPECT_EQ(ended.exit_code, 1);
+  ExpectOneComplaint(ended, "cannot make the folder");
+  EXPECT_THAT(ended.err, HasSubstr("taken/below"));
+}
+
+}  // namespace
+}  // namespace lockstep::tests
