@@ -1,6 +1,7 @@
 #include "driver/lua/modules.h"
 
 #include "driver/lua/batching.h"
+#include "driver/lua/checkpoint.h"
 #include "driver/lua/core.h"
 #include "driver/lua/distributed.h"
 #include "driver/lua/sharding.h"
@@ -11,6 +12,7 @@ namespace lockstep::lua {
 void PreloadModules(LuaVm& vm) {
   vm.Preload("lockstep.core", OpenCore);
   vm.Preload("lockstep.core.batching", OpenBatching);
+  vm.Preload("lockstep.core.checkpoint", OpenCheckpoint);
   vm.Preload("lockstep.core.sharding", OpenSharding);
   vm.Preload("lockstep.torch", OpenTorch);
   vm.Preload("lockstep.distributed", OpenDistributed);

@@ -1,0 +1,445 @@
+#include "checkpoint/host_offload.h"
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/empty_strided.h"
+#include "ATen/ops/from_blob.h"
+#include "absl/status/statusor.h"
+#include "c10/core/Event.h"
+#include "c10/core/InferenceMode.h"
+#include "c10/core/StreamGuard.h"
+#include "c10/core/impl/VirtualGuardImpl.h"
+#include "c10/util/Exception.h"
+#include "checkpoint/pinned_memory.h"
+
+// What is copied is the stretch of memory that a tensor spans, as one piece, so that a view comes
+// back with its strides and an expanded mask costs what it holds; a view that spans much more than
+// it holds is packed instead. A tensor is known by its storage, which a weak reference keeps from
+// being another's under the same address, and by its version.
+//
+// On an accelerator: forward's stream C, and a stream S for copies.
+//   store    S waits for C, copies to the host, records `copied`; the tensor is held. When
+//            `keep_last` regions have come after, C waits for `copied` and the tensor is dropped:
+//            its memory is free for what C does next, and the wait is over long before C is there.
+//   restore  C allocates; S waits for C, copies back, records `restored`; C waits for that. Ahead
+//            of its use this runs beside the region that C works on.
+// No event is waited for by the host; a block of the pool asks its events before it is reused.
+
+namespace lockstep::checkpoint {
+namespace {
+
+using EventPointer = std::shared_ptr<c10::Event>;
+
+c10::Stream CurrentStream(at::Device device) {
+  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
+}
+
+// Of this thread and device. Copies in both directions take turns on it.
+c10::Stream CopyStream(at::Device device) {
+  thread_local std::map<at::DeviceIndex, c10::Stream> streams;
+  const auto found = streams.find(device.index());
+  if (found != streams.end()) return found->second;
+  const c10::Stream stream =
+      c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device);
+  return streams.emplace(device.index(), stream).first->second;
+}
+
+EventPointer Record(c10::Stream stream) {
+  auto event = std::make_shared<c10::Event>(stream.device_type());
+  event->record(stream);
+  return event;
+}
+
+// On an accelerator: on the stream for copies, after what the current stream has been given.
+// Returns the copy's event; nullptr on the CPU, where it is done.
+EventPointer Copy(const at::Tensor& to, const at::Tensor& from, at::Device device) {
+  if (device.is_cpu()) {
+    to.copy_(from);
+    return nullptr;
+  }
+  const c10::Stream copies = CopyStream(device);
+  Record(CurrentStream(device))->block(copies);
+  const c10::StreamGuard guard(copies);
+  to.copy_(from, /*non_blocking=*/true);
+  return Record(copies);
+}
+
+// Elements from the first that the tensor touches to the last.
+int64_t SpanOf(at::IntArrayRef sizes, at::IntArrayRef strides) {
+  int64_t span = 1;
+  for (size_t i = 0; i < sizes.size(); ++i) span += (sizes[i] - 1) * strides[i];
+  return span;
+}
+
+// Whether two of its elements may be one in memory.
+bool MayOverlap(const at::Tensor& tensor) {
+  std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim)
+    if (tensor.size(dim) > 1) dims.emplace_back(tensor.stride(dim), tensor.size(dim));
+  std::sort(dims.begin(), dims.end());
+  int64_t span = 1;
+  for (const auto& [stride, size] : dims) {
+    if (stride < span) return true;
+    span += (size - 1) * stride;
+  }
+  return false;
+}
+
+bool IsParameter(const at::TensorBase& tensor) {
+  return tensor.is_leaf() && tensor.requires_grad();
+}
+
+}  // namespace
+
+// One tensor of a graph, somewhere between device and host. All under the mutex of its HostOffload.
+class OffloadedTensor {
+ public:
+  OffloadedTensor(std::shared_ptr<HostOffload> offload, const at::Tensor& tensor, int64_t region);
+  ~OffloadedTensor();
+  OffloadedTensor(const OffloadedTensor&) = delete;
+  OffloadedTensor& operator=(const OffloadedTensor&) = delete;
+
+  // Whether it stands for just this tensor, as it is now.
+  bool StandsFor(const at::Tensor& tensor) const;
+
+  void CopyToHost(const at::Tensor& tensor, HostPool::Block block);
+  // The tensor on its device, from where it is cheapest.
+  at::Tensor OnDevice();
+  void Prefetch();
+  void LeaveDevice();
+  void Share() { is_shared_ = true; }
+
+  int64_t region() const { return region_; }
+  int64_t bytes() const { return num_elements_ * static_cast<int64_t>(dtype_.itemsize()); }
+  const c10::StorageImpl* storage() const { return storage_; }
+
+ private:
+  at::Tensor Flat(const at::Tensor& tensor) const;
+  at::Tensor Original() const;
+  at::Tensor CopyToDevice();
+  void Hold(at::Tensor tensor);
+  void WaitForRestored();
+
+  const std::shared_ptr<HostOffload> offload_;
+  const int64_t region_;
+  const at::Device device_;
+  const caffe2::TypeMeta dtype_;
+  const std::vector<int64_t> sizes_;
+  const std::vector<int64_t> strides_;
+  const int64_t offset_;
+  const bool is_packed_;        // the host holds the elements in order, not the span
+  const int64_t num_elements_;  // on the host
+
+  const c10::StorageImpl* const storage_;
+  const c10::weak_intrusive_ptr<c10::StorageImpl> original_;
+  const c10::VariableVersion counter_;
+  const uint32_t version_;
+
+  HostPool::Block block_;
+  at::Tensor host_;                    // block_ as a tensor of one dimension
+  at::Tensor on_device_;               // held after forward, prefetched, or shared by regions
+  uint32_t on_device_version_ = 0;     // of on_device_: another one means that it was modified
+  std::optional<c10::Stream> stream_;  // that forward ran on
+  EventPointer copied_;
+  EventPointer restored_;
+  bool is_shared_ = false;
+  bool is_spoiled_ = false;  // modified while it was copied
+};
+
+namespace {
+
+bool IsPacked(const at::Tensor& tensor) {
+  return SpanOf(tensor.sizes(), tensor.strides()) > tensor.numel();
+}
+
+int64_t HostElements(const at::Tensor& tensor) {
+  return std::min(SpanOf(tensor.sizes(), tensor.strides()), tensor.numel());
+}
+
+}  // namespace
+
+OffloadedTensor::OffloadedTensor(std::shared_ptr<HostOffload> offload, const at::Tensor& tensor,
+                                 int64_t region)
+    : offload_(std::move(offload)),
+      region_(region),
+      device_(tensor.device()),
+      dtype_(tensor.dtype()),
+      sizes_(tensor.sizes().vec()),
+      strides_(tensor.strides().vec()),
+      offset_(tensor.storage_offset()),
+      is_packed_(IsPacked(tensor)),
+      num_elements_(HostElements(tensor)),
+      storage_(tensor.storage().unsafeGetStorageImpl()),
+      original_(tensor.storage().getWeakStorageImpl()),
+      counter_(tensor.unsafeGetTensorImpl()->version_counter()),
+      version_(counter_.current_version()) {}
+
+OffloadedTensor::~OffloadedTensor() {
+  const std::lock_guard<std::recursive_mutex> lock(offload_->mutex_);
+  offload_->Forget(*this);
+  WaitForRestored();
+  LeaveDevice();
+}
+
+bool OffloadedTensor::StandsFor(const at::Tensor& tensor) const {
+  return tensor.storage().unsafeGetStorageImpl() == storage_ && tensor.dtype() == dtype_ &&
+         tensor.sizes() == sizes_ && tensor.strides() == strides_ &&
+         tensor.storage_offset() == offset_ && counter_.current_version() == version_ &&
+         static_cast<uint32_t>(tensor._version()) == version_;
+}
+
+// What is copied to and from host_: the span as one dimension, or the tensor itself where packed.
+at::Tensor OffloadedTensor::Flat(const at::Tensor& tensor) const {
+  if (is_packed_) return tensor;
+  return tensor.as_strided({num_elements_}, {1}, tensor.storage_offset());
+}
+
+void OffloadedTensor::CopyToHost(const at::Tensor& tensor, HostPool::Block block) {
+  block_ = std::move(block);
+  const at::TensorOptions options = at::TensorOptions(at::kCPU).dtype(dtype_);
+  host_ = is_packed_ ? at::from_blob(block_.data(), sizes_, options)
+                     : at::from_blob(block_.data(), {num_elements_}, options);
+  Hold(Alias(tensor));
+  if (!device_.is_cpu()) stream_ = CurrentStream(device_);
+  copied_ = Copy(host_, Flat(on_device_), device_);
+  if (copied_ != nullptr) block_.ReturnWhen([event = copied_] { return event->query(); });
+}
+
+// Whoever has the memory next runs after the copies that read it, or wrote it.
+void OffloadedTensor::LeaveDevice() {
+  if (!on_device_.defined()) return;
+  if (copied_ != nullptr && stream_.has_value()) {
+    copied_->block(*stream_);
+    // The copy may have read before the change or after: as autograd does, we refuse.
+    is_spoiled_ |= counter_.current_version() != version_;
+  }
+  on_device_.reset();
+}
+
+void OffloadedTensor::WaitForRestored() {
+  if (restored_ == nullptr) return;
+  restored_->block(CurrentStream(device_));
+  restored_.reset();
+}
+
+// Where somebody holds it still, as it was.
+at::Tensor OffloadedTensor::Original() const {
+  c10::intrusive_ptr<c10::StorageImpl> storage = original_.lock();
+  if (storage == nullptr || counter_.current_version() != version_) return {};
+  at::Tensor tensor = at::empty({0}, at::TensorOptions(device_).dtype(dtype_));
+  tensor.set_(c10::Storage(std::move(storage)), offset_, sizes_, strides_);
+  tensor.unsafeGetTensorImpl()->set_version_counter(counter_);
+  return tensor;
+}
+
+void OffloadedTensor::Hold(at::Tensor tensor) {
+  on_device_ = std::move(tensor);
+  on_device_version_ = static_cast<uint32_t>(on_device_._version());
+}
+
+at::Tensor OffloadedTensor::CopyToDevice() {
+  // Backward may run on another stream than forward did.
+  if (copied_ != nullptr) copied_->block(CurrentStream(device_));
+  at::Tensor tensor = at::empty_strided(sizes_, strides_, at::TensorOptions(device_).dtype(dtype_));
+  restored_ = Copy(Flat(tensor), host_, device_);
+  if (restored_ != nullptr)
+    block_.ReturnWhen([first = copied_, last = restored_] {
+      return (first == nullptr || first->query()) && last->query();
+    });
+  offload_->restored_bytes_ += bytes();
+  return tensor;
+}
+
+void OffloadedTensor::Prefetch() {
+  if (on_device_.defined() || Original().defined()) return;
+  Hold(CopyToDevice());
+}
+
+at::Tensor OffloadedTensor::OnDevice() {
+  TORCH_CHECK(!is_spoiled_,
+              "checkpoint: a tensor that is offloaded was modified in place after it was saved "
+              "for backward; use an operator that is not in place");
+  at::Tensor tensor;
+  if (on_device_.defined() && static_cast<uint32_t>(on_device_._version()) == on_device_version_)
+    tensor = std::move(on_device_);
+  on_device_.reset();
+  if (!tensor.defined()) tensor = Original();
+  if (!tensor.defined()) tensor = CopyToDevice();
+  WaitForRestored();
+  // What several regions share stays for the next. The original stays for another backward call.
+  if (!is_shared_ && tensor.storage().unsafeGetStorageImpl() != storage_) return tensor;
+  Hold(tensor);
+  return Alias(tensor);
+}
+
+// --- HostOffload
+// ------------------------------------------------------------------------------------
+
+class OffloadHooks : public torch::autograd::SavedVariableHooks {
+ public:
+  OffloadHooks(std::shared_ptr<HostOffload> offload, int64_t region)
+      : offload_(std::move(offload)), region_(region) {}
+
+  void call_pack_hook(const at::Tensor& tensor) override {
+    // What is made here must serve autograd, wherever the saved tensor is packed.
+    const c10::InferenceMode no_inference(false);
+    const at::NoGradGuard no_grad;
+    if (offload_->Takes(tensor)) {
+      offloaded_ = offload_->Store(tensor, region_);
+      return;
+    }
+    kept_ = Alias(tensor);
+    version_ = static_cast<uint32_t>(tensor._version());
+  }
+
+  at::Tensor call_unpack_hook() override {
+    if (offloaded_ != nullptr) {
+      const c10::InferenceMode no_inference(false);
+      const at::NoGradGuard no_grad;
+      return offload_->Restore(*offloaded_);
+    }
+    TORCH_CHECK(static_cast<uint32_t>(kept_._version()) == version_,
+                "checkpoint: a tensor that backward needs was modified in place after it was saved "
+                "(it is at version ",
+                kept_._version(), ", expected ", version_, ")");
+    return kept_;
+  }
+
+ private:
+  const std::shared_ptr<HostOffload> offload_;
+  const int64_t region_;
+  std::shared_ptr<OffloadedTensor> offloaded_;
+  at::Tensor kept_;
+  uint32_t version_ = 0;
+};
+
+std::shared_ptr<HostOffload> HostOffload::New(const OffloadOptions& options) {
+  TORCH_CHECK_VALUE(options.keep_last >= 0 && options.prefetch >= 0 && options.min_bytes >= 0,
+                    "checkpoint: keep_last, prefetch and min_bytes must not be below 0, but are ",
+                    options.keep_last, ", ", options.prefetch, " and ", options.min_bytes);
+  return std::shared_ptr<HostOffload>(new HostOffload(options));
+}
+
+int64_t HostOffload::NextRegion() {
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  return next_region_++;
+}
+
+MakeHooks HostOffload::HooksOfRegion() {
+  return [self = shared_from_this(), region = NextRegion()] {
+    return std::make_unique<OffloadHooks>(self, region);
+  };
+}
+
+MakeHooks HostOffload::HooksOfEach() {
+  return [self = shared_from_this()] {
+    return std::make_unique<OffloadHooks>(self, self->NextRegion());
+  };
+}
+
+OffloadStats HostOffload::stats() const {
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  OffloadStats stats{.offloaded_bytes = offloaded_bytes_, .restored_bytes = restored_bytes_};
+  for (const auto& pool : {pageable_, pinned_}) {
+    if (pool == nullptr) continue;
+    const HostPool::Usage usage = pool->usage();
+    stats.host_bytes += usage.bytes;
+    stats.peak_host_bytes += usage.peak_bytes;
+    stats.pool_allocations += usage.allocations;
+  }
+  return stats;
+}
+
+bool HostOffload::Takes(const at::Tensor& tensor) const {
+  if (tensor.layout() != at::kStrided || !tensor.has_storage() || tensor.is_meta() ||
+      tensor.is_quantized() || tensor.is_conj() || tensor.is_neg() || tensor.is_inference() ||
+      tensor.numel() == 0)
+    return false;
+  if (IsParameter(tensor) || (tensor.is_view() && IsParameter(tensor._base()))) return false;
+  // Packed elements that lie upon each other could not be written back.
+  if (IsPacked(tensor) && MayOverlap(tensor)) return false;
+  return HostElements(tensor) * static_cast<int64_t>(tensor.itemsize()) >=
+         std::max<int64_t>(options_.min_bytes, 1);
+}
+
+std::shared_ptr<OffloadedTensor> HostOffload::Store(const at::Tensor& tensor, int64_t region) {
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  std::vector<std::shared_ptr<OffloadedTensor>>
+      known;  // dropped after the loop: that changes the map
+  const auto same = by_storage_.equal_range(tensor.storage().unsafeGetStorageImpl());
+  for (auto entry = same.first; entry != same.second; ++entry)
+    if (auto offloaded = entry->second.lock()) known.push_back(std::move(offloaded));
+  for (const std::shared_ptr<OffloadedTensor>& offloaded : known) {
+    if (!offloaded->StandsFor(tensor)) continue;
+    offloaded->Share();
+    return offloaded;
+  }
+  auto offloaded = std::make_shared<OffloadedTensor>(shared_from_this(), tensor, region);
+  absl::StatusOr<HostPool::Block> block = PoolFor(tensor.device())->Take(offloaded->bytes());
+  TORCH_CHECK(block.ok(), std::string(block.status().message()));
+  offloaded->CopyToHost(tensor, *std::move(block));
+  offloaded_bytes_ += offloaded->bytes();
+  by_region_.emplace(region, offloaded.get());
+  by_storage_.emplace(offloaded->storage(), offloaded);
+  // Of the newest keep_last regions the tensors stay.
+  on_device_.push_back(offloaded);
+  while (!on_device_.empty()) {
+    const std::shared_ptr<OffloadedTensor> oldest = on_device_.front().lock();
+    if (oldest != nullptr && oldest->region() > region - options_.keep_last) break;
+    if (oldest != nullptr) oldest->LeaveDevice();
+    on_device_.pop_front();
+  }
+  return offloaded;
+}
+
+at::Tensor HostOffload::Restore(OffloadedTensor& offloaded) {
+  const std::lock_guard<std::recursive_mutex> lock(mutex_);
+  at::Tensor tensor = offloaded.OnDevice();
+  Prefetch(offloaded.region());
+  return tensor;
+}
+
+void HostOffload::Prefetch(int64_t before_region) {
+  auto next = by_region_.lower_bound(before_region);
+  int64_t regions = 0;
+  int64_t region = before_region;
+  while (next != by_region_.begin()) {
+    --next;
+    if (next->first != region && ++regions > options_.prefetch) return;
+    region = next->first;
+    next->second->Prefetch();
+  }
+}
+
+void HostOffload::Forget(const OffloadedTensor& offloaded) {
+  const auto of_region = by_region_.equal_range(offloaded.region());
+  for (auto entry = of_region.first; entry != of_region.second; ++entry) {
+    if (entry->second != &offloaded) continue;
+    by_region_.erase(entry);
+    break;
+  }
+  const auto of_storage = by_storage_.equal_range(offloaded.storage());
+  for (auto entry = of_storage.first; entry != of_storage.second;) {
+    entry = entry->second.expired() ? by_storage_.erase(entry) : std::next(entry);
+  }
+}
+
+std::shared_ptr<HostPool> HostOffload::PoolFor(at::Device device) {
+  std::shared_ptr<HostPool>& pool = device.is_cpu() ? pageable_ : pinned_;
+  if (pool == nullptr)
+    pool = std::make_shared<HostPool>(device.is_cpu() ? PageableMemory() : PinnedMemory());
+  return pool;
+}
+
+void SaveOnHost(HostOffload& offload, const std::function<void()>& function) {
+  const ScopedHooks hooks(offload.HooksOfEach());
+  function();
+}
+
+}  // namespace lockstep::checkpoint

@@ -1,0 +1,96 @@
+// Saved tensors that wait for backward in host memory, copied while the device computes.
+//
+//   auto offload = HostOffload::New({.keep_last = 1, .prefetch = 1});
+//   Checkpoint checkpoint({.offload = offload});          // the inputs of its regions
+//   SaveOnHost(*offload, [&] { loss = model(batch); });   // or every tensor saved in a function
+//
+// A copy runs on a stream of its own, after what computes the tensor and beside what follows. The
+// newest `keep_last` regions keep theirs on the device: backward begins with them. Restoring the
+// tensors of one region starts the copies of the `prefetch` regions before it. No call waits for
+// the device: streams wait for events, and host memory returns to its pool when its copies are
+// through.
+//
+// Not copied are tensors below min_bytes, parameters (leaves that require a gradient) and their
+// views. A tensor that several regions share, a mask for instance, is copied once; and whoever
+// still holds the original on the device keeps it from being copied back. Views keep their strides.
+//
+// On the CPU all of this is done with plain copies. Thread-safe.
+
+#ifndef LOCKSTEP_CHECKPOINT_HOST_OFFLOAD_H_
+#define LOCKSTEP_CHECKPOINT_HOST_OFFLOAD_H_
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <unordered_map>
+
+#include "ATen/core/TensorBody.h"
+#include "checkpoint/engine.h"
+#include "checkpoint/host_pool.h"
+
+namespace lockstep::checkpoint {
+
+struct OffloadOptions {
+  int64_t keep_last = 1;     // regions
+  int64_t prefetch = 1;      // regions
+  int64_t min_bytes = 1024;  // of a tensor
+};
+
+struct OffloadStats {
+  int64_t offloaded_bytes = 0;   // copied to the host
+  int64_t restored_bytes = 0;    // copied back
+  int64_t host_bytes = 0;        // of host memory held now
+  int64_t peak_host_bytes = 0;   // the most so far
+  int64_t pool_allocations = 0;  // of host memory; stands still once warm
+};
+
+class OffloadedTensor;
+
+class HostOffload : public std::enable_shared_from_this<HostOffload> {
+ public:
+  // Throws c10::ValueError where an option is below 0.
+  static std::shared_ptr<HostOffload> New(const OffloadOptions& options);
+
+  // Hooks that offload what is saved, as the tensors of one region.
+  MakeHooks HooksOfRegion();
+  // The same, each tensor being a region by itself.
+  MakeHooks HooksOfEach();
+
+  OffloadStats stats() const;
+
+ private:
+  friend class OffloadedTensor;
+  friend class OffloadHooks;
+  explicit HostOffload(const OffloadOptions& options) : options_(options) {}
+
+  bool Takes(const at::Tensor& tensor) const;
+  std::shared_ptr<OffloadedTensor> Store(const at::Tensor& tensor, int64_t region);
+  at::Tensor Restore(OffloadedTensor& offloaded);
+  void Prefetch(int64_t before_region);
+  void Forget(const OffloadedTensor& offloaded);
+  std::shared_ptr<HostPool> PoolFor(at::Device device);
+  int64_t NextRegion();
+
+  const OffloadOptions options_;
+  // Recursive: a pack or unpack may drop tensors, and with them graphs that hold others of these.
+  mutable std::recursive_mutex mutex_;  // guards all below, and every OffloadedTensor
+  int64_t next_region_ = 0;
+  std::shared_ptr<HostPool> pageable_;
+  std::shared_ptr<HostPool> pinned_;
+  std::multimap<int64_t, OffloadedTensor*> by_region_;
+  std::unordered_multimap<const c10::StorageImpl*, std::weak_ptr<OffloadedTensor>> by_storage_;
+  std::deque<std::weak_ptr<OffloadedTensor>> on_device_;  // newest last
+  int64_t offloaded_bytes_ = 0;
+  int64_t restored_bytes_ = 0;
+};
+
+// Runs `function`; every tensor that it saves for backward on this thread waits in host memory. For
+// models without regions. Slower than offloading the inputs of regions, which are far fewer.
+void SaveOnHost(HostOffload& offload, const std::function<void()>& function);
+
+}  // namespace lockstep::checkpoint
+
+#endif  // LOCKSTEP_CHECKPOINT_HOST_OFFLOAD_H_

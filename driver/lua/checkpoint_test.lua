@@ -1,0 +1,272 @@
+--- The library `checkpoint` from Lua.
+
+local checkpoint = require "lockstep.checkpoint"
+local nn = require "lockstep.nn"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+torch.set_default_dtype(torch.float64)
+
+local Block = nn.Module:subclass("Block")
+
+function Block:init(size) self.up, self.down = nn.Linear(size, 2 * size), nn.Linear(2 * size, size) end
+
+function Block:forward(x) return x + self.down(torch.tanh(self.up(x))) end
+
+local function blocks(count, size)
+  torch.manual_seed(1)
+  local list = {}
+  for i = 1, count do list[i] = Block(size or 8) end
+  return list
+end
+
+local function gradients_of(y, inputs, options)
+  return torch.grad((y * y):sum(), inputs, options)
+end
+
+local function expect_same(actual, expected)
+  t.equal(#actual, #expected)
+  for i, g in ipairs(expected) do t.equal(actual[i], g, "gradient " .. i) end
+end
+
+local function run(list, x, call)
+  for _, block in ipairs(list) do x = call(block, x) end
+  return x
+end
+
+local function plainly(fn, ...) return fn(...) end
+
+for name, options in pairs {
+  ["the defaults"] = {}, ["offload"] = { offload = "host", min_bytes = 1 }, ["no early stop"] = { early_stop = false },
+  ["no check"] = { determinism = "none" }, ["all"] = { offload = "host", keep_last = 0, prefetch = 2, early_stop = false },
+} do
+  t.test("GradientsAreTheSameBits(" .. name .. ")", function()
+    local list, x = blocks(4), torch.randn({ 3, 8 }):requires_grad_(true)
+    local inputs = { x, list[1].up.weight, list[4].down.weight }
+    local expected = gradients_of(run(list, x, plainly), inputs)
+    local ckpt = checkpoint.new(options)
+
+    expect_same(gradients_of(run(list, x, ckpt), inputs), expected)
+
+    t.equal(ckpt:stats().regions, 4)
+    t.equal(ckpt:stats().recomputes, 4)
+    t.equal(ckpt:stats().offloaded_bytes > 0, options.offload ~= nil)
+  end)
+end
+
+t.test("ResultsAndArgumentsOfAllKindsPassThrough", function()
+  local ckpt = checkpoint.new()
+  local x, mask = torch.randn({ 4 }):requires_grad_(true), torch.tensor({ true, false, true, true })
+  local seen = {}
+  local function fn(scale, input, none, options, flag)
+    seen[#seen + 1] = { scale, none, options.deep.mask, options.name, flag }
+    return torch.tanh(input * scale):masked_fill(options.deep.mask, 0), nil, "aux", { input }
+  end
+
+  local y, none, text, inputs = ckpt(fn, 3, x, nil, { deep = { mask = mask }, name = "n" }, false)
+  y:sum():backward()
+
+  t.equal(none, nil)
+  t.equal(text, "aux")
+  t.equal(inputs[1], x)
+  t.equal(#seen, 2, "calls")
+  for _, call in ipairs(seen) do
+    t.equal(call[1], 3)
+    t.equal(call[2], nil)
+    t.equal(call[3], mask)
+    t.equal(call[4], "n")
+    t.equal(call[5], false)
+  end
+end)
+
+t.test("TensorsInTablesGetGradients", function()
+  local ckpt = checkpoint.new()
+  local a, b = torch.randn({ 4 }):requires_grad_(true), torch.randn({ 4 }):requires_grad_(true)
+  local y = ckpt(function(pair) return torch.tanh(pair[1] * pair.second) end, { a, second = b })
+
+  expect_same(gradients_of(y, { a, b }), gradients_of(torch.tanh(a * b), { a, b }))
+  t.raises("a table that contains itself", function()
+    local loop = {}
+    loop.loop = loop
+    ckpt(plainly, loop)
+  end)
+end)
+
+t.test("ATableThatTheFunctionWritesIntoIsTheCallers", function()
+  local ckpt, x, notes = checkpoint.new(), torch.randn({ 4 }):requires_grad_(true), {}
+
+  local y = ckpt(function(input, out)
+    out[#out + 1] = "was here"
+    return torch.tanh(input)
+  end, x, notes)
+  y:sum():backward()
+
+  t.equal(notes, { "was here" })
+end)
+
+t.test("DropoutDrawsTheSameMasks", function()
+  local x = torch.randn({ 100 }):requires_grad_(true)
+  local function fn(input) return torch.tanh(torch.dropout(input, 0.5, true)) end
+  torch.manual_seed(5)
+  local expected = gradients_of(fn(x), { x })
+  local next_draw = torch.rand({ 3 })
+
+  torch.manual_seed(5)
+  local got = gradients_of(checkpoint.new()(fn, x), { x })
+
+  expect_same(got, expected)
+  t.equal(torch.rand({ 3 }), next_draw)
+end)
+
+t.test("RegionsNestAndBackwardRunsAgain", function()
+  local list, x = blocks(3), torch.randn({ 2, 8 }):requires_grad_(true)
+  local ckpt = checkpoint.new { offload = "host", min_bytes = 1 }
+  local expected = gradients_of(run(list, x, plainly), { x })
+
+  local y = ckpt(function(input) return run(list, input, ckpt) end, x)
+
+  for _ = 1, 3 do expect_same(gradients_of(y, { x }, { retain_graph = true }), expected) end
+end)
+
+t.test("WithGradientsOffTheFunctionIsJustCalled", function()
+  local ckpt, calls = checkpoint.new(), 0
+  torch.no_grad(function()
+    ckpt(function(x)
+      calls = calls + 1
+      return x
+    end, torch.ones({ 2 }))
+  end)
+  t.equal(calls, 1)
+  t.equal(ckpt:stats().regions, 0)
+end)
+
+t.test("AnErrorInForwardKeepsItsLine", function()
+  local message = t.raises("no such layer", function()
+    checkpoint.new()(function() error("no such layer") end, torch.ones({ 2 }))
+  end)
+  t.truthy(message:find("^[^\n]*checkpoint_test.lua:%d+: no such layer$"), message)
+end)
+
+t.test("AnErrorInTheRecomputationIsOneErrorWithItsLine", function()
+  local ckpt, fails = checkpoint.new { offload = "host", min_bytes = 1 }, false
+  local x = torch.randn({ 4 }):requires_grad_(true)
+  local function fn(input)
+    local y = torch.tanh(input)
+    if fails then y = y + nil end -- the line that is blamed
+    return torch.sigmoid(y)
+  end
+  local y = ckpt(fn, x)
+  fails = true
+  local message = t.raises("attempt to perform arithmetic", function() y:sum():backward({ retain_graph = true }) end)
+  t.truthy(message:find("^[^\n]*checkpoint_test.lua:" .. debug.getinfo(fn, "S").linedefined + 2 .. ": [^\n]*$"), message)
+
+  fails = false
+  expect_same(gradients_of(y, { x }), gradients_of(fn(x), { x }))
+end)
+
+t.test("AnOperatorsErrorInTheRecomputationNamesTheLineToo", function()
+  local ckpt, fails = checkpoint.new(), false
+  local x = torch.randn({ 4 }):requires_grad_(true)
+  local function fn(input)
+    local y = torch.tanh(input)
+    return torch.sigmoid(fails and y:view({ 3, 3 }) or y)
+  end
+  local y = ckpt(fn, x)
+  fails = true
+  local message = t.raises("view", function() y:sum():backward() end)
+  t.truthy(message:find("^[^\n]*checkpoint_test.lua:" .. debug.getinfo(fn, "S").linedefined + 2 .. ": "), message)
+end)
+
+t.test("AFunctionThatDoesOtherwiseIsAnErrorThatNamesTheRegion", function()
+  local ckpt, wide = checkpoint.new(), false
+  local x = torch.randn({ 4 }):requires_grad_(true)
+  local y = ckpt(function(input) return torch.tanh(wide and torch.cat { input, input } or input) end, x)
+  local line = debug.getinfo(1, "l").currentline - 1
+  wide = true
+
+  local message = t.raises("saved tensor 0 is Double {8} on cpu, and was Double {4} on cpu in forward",
+    function() y:sum():backward() end)
+
+  t.truthy(message:find("region [^\n]*checkpoint_test.lua:" .. line .. ": ", 1), message)
+end)
+
+t.test("APcallWithinTheFunctionIsFineAroundAPart", function()
+  local x = torch.randn({ 4 }):requires_grad_(true)
+  local function fn(input)
+    local ok, y = pcall(function() return torch.tanh(input) end)
+    return torch.sigmoid(ok and y or input)
+  end
+
+  expect_same(gradients_of(checkpoint.new()(fn, x), { x }), gradients_of(fn(x), { x }))
+end)
+
+t.test("ARegionMayRunInACoroutine", function()
+  local list, x = blocks(2), torch.randn({ 2, 8 }):requires_grad_(true)
+  local expected = gradients_of(run(list, x, plainly), { x })
+  local y
+  local thread = coroutine.create(function() y = run(list, x, checkpoint.new()) end)
+  t.truthy(coroutine.resume(thread))
+
+  expect_same(gradients_of(y, { x }), expected)
+end)
+
+t.test("ACoroutineThatIsGoneIsNotNeededForBackward", function()
+  local x = torch.randn({ 4 }):requires_grad_(true)
+  local y
+  do
+    local thread = coroutine.create(function() y = checkpoint.new()(torch.tanh, x) end)
+    t.truthy(coroutine.resume(thread))
+  end
+  collectgarbage()
+  collectgarbage()
+
+  expect_same(gradients_of(y, { x }), gradients_of(torch.tanh(x), { x }))
+end)
+
+t.test("SelectedResultsAreKept", function()
+  local list, x = blocks(2), torch.randn({ 3, 8 }):requires_grad_(true)
+  local expected = gradients_of(run(list, x, plainly), { x })
+  local ckpt = checkpoint.new { policy = checkpoint.selective { save = { "aten::addmm", "aten::mm" } } }
+
+  expect_same(gradients_of(run(list, x, ckpt), { x }), expected)
+
+  t.raises('there is no operator "aten::madmul"', checkpoint.selective, { save = { "aten::madmul" } })
+end)
+
+t.test("SaveOnHostGivesTheSameBitsAndCounts", function()
+  local list, x = blocks(3, 32), torch.randn({ 16, 32 }):requires_grad_(true)
+  local expected = gradients_of(run(list, x, plainly), { x })
+  local before = checkpoint.stats().offloaded_bytes
+
+  local y = checkpoint.save_on_host(function(input) return run(list, input, plainly) end, x)
+
+  expect_same(gradients_of(y, { x }), expected)
+  t.truthy(checkpoint.stats().offloaded_bytes > before)
+end)
+
+t.test("OnceWarmHostMemoryIsNotAllocatedAgain", function()
+  local list, x = blocks(6, 64), torch.randn({ 32, 64 }):requires_grad_(true)
+  local ckpt = checkpoint.new { offload = "host" }
+  local function step()
+    run(list, x, ckpt):sum():backward()
+    collectgarbage()
+  end
+  step()
+  local warm = ckpt:stats()
+
+  for _ = 1, 20 do step() end
+
+  t.equal(ckpt:stats().pool_allocations, warm.pool_allocations)
+  t.equal(ckpt:stats().peak_host_bytes, warm.peak_host_bytes)
+  t.truthy(warm.peak_host_bytes <= 1.02 * 6 * 32 * 64 * 8, "host bytes")
+end)
+
+t.test("WrongOptionsAreNamed", function()
+  t.raises('unknown option "ofload"; did you mean "offload"?', checkpoint.new, { ofload = "host" })
+  t.raises('offload must be "host", or absent, not disk', checkpoint.new, { offload = "disk" })
+  t.raises('determinism must be "metadata" or "none", not "bits"', checkpoint.new, { determinism = "bits" })
+  t.raises("must not be below 0", checkpoint.new, { offload = "host", keep_last = -1 })
+  t.raises("policy must be a selection of operators", checkpoint.new, { policy = { "aten::mm" } })
+  t.raises('option "save" is missing', checkpoint.selective, {})
+  t.raises("must be a function", checkpoint.new(), 3)
+end)

@@ -1,0 +1,158 @@
+--- Activation checkpointing: the library `checkpoint` for scripts.
+---
+---     local ckpt = checkpoint.new { offload = "host" }
+---     for _, layer in ipairs(self.layers) do h = ckpt(layer, h, mask) end
+---     ckpt:stats().recomputes
+
+local core = require "lockstep.core"
+local core_checkpoint = require "lockstep.core.checkpoint"
+local options = require "lockstep.options"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+---@class checkpoint.Stats
+---@field regions integer forward passes of regions, with gradients on
+---@field recomputes integer runs of a region's function within backward
+---@field offloaded_bytes integer copied to the host
+---@field restored_bytes integer copied back
+---@field host_bytes integer host memory held now
+---@field peak_host_bytes integer the most so far
+---@field pool_allocations integer of host memory; stands still once warm
+
+---@class checkpoint.Checkpoint
+---@operator call: any
+local Checkpoint = {}
+Checkpoint.__index = Checkpoint
+
+-- Tensors in tables ---------------------------------------------------------------------------------
+
+--- Stands in a copy of nested tables for a tensor.
+local Slot = {}
+
+local function is_plain_table(value) return type(value) == "table" and getmetatable(value) == nil end
+
+--- A copy of nested tables, with slots for their tensors, which go into `tensors`.
+local function take_out(value, tensors, inside)
+  if torch.is_tensor(value) then
+    tensors[#tensors + 1] = value
+    return setmetatable({ index = #tensors }, Slot)
+  end
+  if not is_plain_table(value) then return value end
+  if inside[value] then core.raise("checkpoint: an argument is a table that contains itself") end
+  inside[value] = true
+  local copy = {}
+  for key, v in pairs(value) do copy[key] = take_out(v, tensors, inside) end
+  inside[value] = nil
+  return copy
+end
+
+--- The same tables with tensors in their slots.
+local function put_in(value, tensors)
+  if getmetatable(value) == Slot then return tensors[value.index] end
+  if not is_plain_table(value) then return value end
+  local copy = {}
+  for key, v in pairs(value) do copy[key] = put_in(v, tensors) end
+  return copy
+end
+
+--- A region whose arguments are tables that may hold tensors.
+local function run_nested(region, fn, ...)
+  local count, given, kept, tensors = select("#", ...), { ... }, {}, {}
+  for i = 1, count do kept[i] = take_out(given[i], tensors, {}) end
+  return region:run(function(...)
+    if given then -- forward, which may write into the caller's tables
+      local arguments = given
+      given = nil
+      return fn(unpack(arguments, 1, count))
+    end
+    local now, arguments = { ... }, {}
+    for i = 1, count do arguments[i] = put_in(kept[i], now) end
+    return fn(unpack(arguments, 1, count))
+  end, unpack(tensors))
+end
+
+-- Regions -------------------------------------------------------------------------------------------
+
+--- fn(...), of which only the arguments are kept for backward; backward calls fn again. Gradients are the same.
+--- fn must do the same each time; tables among its arguments may hold tensors. Where gradients are off it is just
+--- called. Its recomputation ends with an error that it must let pass: no pcall around all of it.
+---
+---     local y, aux = ckpt(function(x, mask) return layer(x, mask) end, x, mask)
+---@param fn fun(...): ... or a module
+---@param ... any
+---@return any ...
+function Checkpoint:__call(fn, ...)
+  for i = 1, select("#", ...) do
+    if is_plain_table((select(i, ...))) then return run_nested(self.region, fn, ...) end
+  end
+  return self.region:run(fn, ...)
+end
+
+--- What regions have done so far: proof that recomputation and offload take place.
+---@return checkpoint.Stats
+function Checkpoint:stats() return self.region:stats() end
+
+local OFFLOAD = { keep_last = 1, prefetch = 1, min_bytes = 1024 }
+
+--- Makes regions whose activations are computed again in backward; call it as a function.
+---
+---     local ckpt = checkpoint.new { offload = "host", keep_last = 1 }
+---     local y = ckpt(layer, x)
+---
+--- offload = "host": inputs of regions wait in host memory, but for the newest keep_last; prefetch regions are copied
+--- back ahead; tensors below min_bytes stay. preserve_rng: dropout draws the same masks (true). early_stop: a
+--- recomputation ends with the last tensor that is needed (true). determinism: "metadata" compares shapes, dtypes and
+--- devices, "none" does not. policy: what is kept and not computed again, by checkpoint.selective.
+---@param opts {offload: "host"?, preserve_rng: boolean?, early_stop: boolean?, determinism: "metadata"|"none"?, keep_last: integer?, prefetch: integer?, min_bytes: integer?, policy: checkpoint.Policy?}?
+---@return checkpoint.Checkpoint
+function M.new(opts)
+  local o = options.read("checkpoint.new", opts, {
+    offload = options.optional, preserve_rng = true, early_stop = true, determinism = "metadata",
+    keep_last = OFFLOAD.keep_last, prefetch = OFFLOAD.prefetch, min_bytes = OFFLOAD.min_bytes,
+    policy = options.optional,
+  })
+  if o.offload ~= nil and o.offload ~= "host" then
+    core.raise('checkpoint.new: offload must be "host", or absent, not ' .. tostring(o.offload))
+  end
+  if o.determinism ~= "metadata" and o.determinism ~= "none" then
+    core.raise(string.format('checkpoint.new: determinism must be "metadata" or "none", not "%s"', o.determinism))
+  end
+  local offload
+  if o.offload then
+    offload = core_checkpoint.offload { keep_last = o.keep_last, prefetch = o.prefetch, min_bytes = o.min_bytes }
+  end
+  local region = core_checkpoint.new({
+    preserve_rng = o.preserve_rng, early_stop = o.early_stop, check_metadata = o.determinism == "metadata",
+  }, offload, o.policy)
+  return setmetatable({ region = region }, Checkpoint)
+end
+
+---@class checkpoint.Policy
+
+--- Keeps the results of the operators named, and recomputes everything else. The names are those below autograd:
+--- linear and matmul are aten::mm, aten::addmm and aten::bmm there.
+---
+---     local ckpt = checkpoint.new { policy = checkpoint.selective { save = { "aten::mm", "aten::bmm" } } }
+---@param opts {save: string[]}
+---@return checkpoint.Policy
+function M.selective(opts)
+  return core_checkpoint.selection(options.read("checkpoint.selective", opts, { save = options.required }).save)
+end
+
+local all_saved = core_checkpoint.offload(OFFLOAD)
+
+--- fn(...); every tensor that it saves for backward waits in host memory. For models without regions: slower than
+--- offloading the inputs of regions, which are far fewer. checkpoint.stats() counts.
+---
+---     local loss = checkpoint.save_on_host(model, batch)
+---@param fn fun(...): ... or a module
+---@param ... any
+---@return any ...
+function M.save_on_host(fn, ...) return all_saved:save(fn, ...) end
+
+--- What save_on_host has done so far: of checkpoint.Stats, what is in bytes, and pool_allocations.
+---@return {offloaded_bytes: integer, restored_bytes: integer, host_bytes: integer, peak_host_bytes: integer, pool_allocations: integer}
+function M.stats() return all_saved:stats() end
+
+return M

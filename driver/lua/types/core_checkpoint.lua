@@ -1,0 +1,46 @@
+---@meta lockstep.core.checkpoint
+--- The library `checkpoint`, as lockstep.checkpoint calls it. The program's side is driver/lua/checkpoint.cc.
+
+---@class lockstep.core.checkpoint
+local checkpoint = {}
+
+---@class lockstep.core.checkpoint.Regions
+local Regions = {}
+
+--- fn(...), computed again in backward with copies of the tensors among the arguments.
+---@param fn fun(...): ...
+---@param ... any
+---@return any ...
+function Regions:run(fn, ...) end
+
+---@return checkpoint.Stats
+function Regions:stats() end
+
+---@class lockstep.core.checkpoint.Offload
+local Offload = {}
+
+--- fn(...), whose saved tensors wait in host memory.
+---@param fn fun(...): ...
+---@param ... any
+---@return any ...
+function Offload:save(fn, ...) end
+
+---@return {offloaded_bytes: integer, restored_bytes: integer, host_bytes: integer, peak_host_bytes: integer, pool_allocations: integer}
+function Offload:stats() end
+
+---@param options {preserve_rng: boolean?, early_stop: boolean?, check_metadata: boolean?}
+---@param offload lockstep.core.checkpoint.Offload?
+---@param policy checkpoint.Policy?
+---@return lockstep.core.checkpoint.Regions
+function checkpoint.new(options, offload, policy) end
+
+---@param options {keep_last: integer?, prefetch: integer?, min_bytes: integer?}
+---@return lockstep.core.checkpoint.Offload
+function checkpoint.offload(options) end
+
+--- The operators of which results are kept.
+---@param operators string[]
+---@return checkpoint.Policy
+function checkpoint.selection(operators) end
+
+return checkpoint
