@@ -167,6 +167,12 @@ std::shared_ptr<const Selection> Selection::Of(const std::vector<std::string>& o
   return selection;
 }
 
+std::vector<std::string> Selection::Names() const {
+  std::vector<std::string> names;
+  for (const c10::OperatorName& name : names_) names.push_back(NameOf(name));
+  return names;
+}
+
 SelectionScope::SelectionScope(const Selection* selection, KeptResults* results, Pass pass)
     : active_{selection, results, pass, {}}, outer_(active) {
   active = selection == nullptr ? nullptr : &active_;

@@ -41,6 +41,9 @@ class Selection {
 
   bool Contains(const c10::OperatorName& name) const { return names_.count(name) > 0; }
 
+  // Each overload that is kept, "aten::mm" or "aten::sum.dim_IntList".
+  std::vector<std::string> Names() const;
+
  private:
   struct ByName {
     bool operator()(const c10::OperatorName& a, const c10::OperatorName& b) const {

@@ -16,6 +16,7 @@
 #include "torch/csrc/autograd/custom_function.h"
 #include "torch/csrc/autograd/engine.h"
 #include "torch/csrc/distributed/c10d/comm.hpp"
+#include "torch/csrc/distributed/c10d/logger.hpp"
 #include "torch/csrc/distributed/c10d/reducer.hpp"
 
 namespace lockstep::sharding {
@@ -96,9 +97,9 @@ struct DelayAveraging : public torch::autograd::Function<DelayAveraging> {
   }
 };
 
-std::shared_ptr<c10d::Reducer> MakeReducer(const std::vector<NamedTensor>& trained,
-                                           const c10::intrusive_ptr<c10d::ProcessGroup>& group,
-                                           const DataParallelOptions& options) {
+std::shared_ptr<c10d::Reducer> NewReducer(const std::vector<NamedTensor>& trained,
+                                          const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                          const DataParallelOptions& options) {
   std::vector<at::Tensor> tensors;
   std::unordered_map<size_t, std::string> names;
   for (const NamedTensor& p : trained) {
@@ -168,8 +169,15 @@ DataParallel::DataParallel(const std::vector<NamedTensor>& parameters,
   // With unused parameters the Reducer must be there from the first pass on: it notes what is used
   // while averaging is off. With a static graph it must not: it counts each parameter's gradients,
   // those of passes without averaging too, and would then wait for more than come.
-  if (!trained_.empty() && !options_.static_graph)
-    reducer_ = MakeReducer(trained_, group_, options_);
+  if (!trained_.empty() && !options_.static_graph) MakeReducer();
+}
+
+void DataParallel::MakeReducer() {
+  reducer_ = NewReducer(trained_, group_, options_);
+  // Where the set of unused parameters changes, the Reducer tells its logger without a look whether
+  // there is one.
+  logger_ = std::make_shared<c10d::Logger>(reducer_);
+  reducer_->set_logger(logger_);
 }
 
 DataParallel::~DataParallel() {
@@ -178,7 +186,7 @@ DataParallel::~DataParallel() {
 
 void DataParallel::BeforeForward() {
   if (trained_.empty() || !at::GradMode::is_enabled() || !sync_) return;
-  if (reducer_ == nullptr) reducer_ = MakeReducer(trained_, group_, options_);
+  if (reducer_ == nullptr) MakeReducer();
   reducer_->prepare_for_forward();
   try {
     reducer_->rebuild_buckets();

@@ -29,8 +29,9 @@
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace c10d {
+class Logger;
 class Reducer;
-}
+}  // namespace c10d
 
 namespace lockstep::sharding {
 
@@ -73,12 +74,15 @@ class DataParallel {
   bool sync() const { return sync_; }
 
  private:
+  void MakeReducer();
+
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   DataParallelOptions options_;
   std::vector<at::Tensor> buffers_;
   std::vector<NamedTensor> trained_;  // the parameters whose gradients are averaged
   std::shared_ptr<c10d::Reducer>
       reducer_;  // of a static graph: made before the first pass that averages
+  std::shared_ptr<c10d::Logger> logger_;  // the Reducer's, which takes it for granted
   bool sync_ = true;
   bool delayed_ = false;  // the static graph's first, delayed, averaging has been arranged
 };

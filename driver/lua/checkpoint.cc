@@ -180,12 +180,24 @@ int NewSelection(lua_State* state) {
   return 1;
 }
 
+// operators() -> array of names
+int SelectedOperators(lua_State* state) {
+  lua_newtable(state);
+  int count = 0;
+  for (const std::string& name :
+       ReadObject<SelectionPointer>(state, 1, "checkpoint.selective")->Names()) {
+    PushString(state, name);
+    lua_rawseti(state, -2, ++count);
+  }
+  return 1;
+}
+
 }  // namespace
 
 int OpenCheckpoint(lua_State* state) {
   RegisterObject<checkpoint::Checkpoint>(state, {{"run", RunRegion}, {"stats", Stats}});
   RegisterObject<Offload>(state, {{"save", SaveOnHost}, {"stats", OffloadStats}});
-  RegisterObject<SelectionPointer>(state, {});
+  RegisterObject<SelectionPointer>(state, {{"operators", SelectedOperators}});
   lua_newtable(state);
   SetFunctions(state,
                {{"new", NewCheckpoint}, {"offload", NewOffload}, {"selection", NewSelection}});

@@ -184,6 +184,17 @@ t.test("FindUnusedAllowsAParameterThatSomeRanksLeaveOut", function()
   end
 end)
 
+t.test("FindUnusedAllowsOtherParametersInEachStep", function()
+  local replicas = sharding.data_parallel(net(), { find_unused = true })
+
+  for _, uses_extra in ipairs { true, false, false, true, false } do
+    local expected = mean_gradients(net(), function(m, rank) return loss_of(m(rows(rank), uses_extra)) end)
+    replicas:zero_grad()
+    loss_of(replicas(rows(RANK), uses_extra)):backward()
+    expect_gradients(replicas.module, expected)
+  end
+end)
+
 t.test("FindUnusedAllowsAParameterThatOnlyNoSyncUses", function()
   local expected = mean_gradients(net(), function(m, rank) return loss_of(m(rows(rank, 1), true)) + loss_of(m(rows(rank, 2))) end)
   local replicas = sharding.data_parallel(net(), { find_unused = true })

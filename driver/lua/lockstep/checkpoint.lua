@@ -20,6 +20,16 @@ local M = {}
 ---@field peak_host_bytes integer the most so far
 ---@field pool_allocations integer of host memory; stands still once warm
 
+---@class checkpoint.Options
+---@field offload "host"? absent: inputs stay on the device
+---@field preserve_rng boolean?
+---@field early_stop boolean?
+---@field determinism "metadata"|"none"?
+---@field keep_last integer? regions
+---@field prefetch integer? regions
+---@field min_bytes integer? of a tensor
+---@field policy checkpoint.Policy?
+
 ---@class checkpoint.Checkpoint
 ---@operator call: any
 local Checkpoint = {}
@@ -104,7 +114,7 @@ local OFFLOAD = { keep_last = 1, prefetch = 1, min_bytes = 1024 }
 --- back ahead; tensors below min_bytes stay. preserve_rng: dropout draws the same masks (true). early_stop: a
 --- recomputation ends with the last tensor that is needed (true). determinism: "metadata" compares shapes, dtypes and
 --- devices, "none" does not. policy: what is kept and not computed again, by checkpoint.selective.
----@param opts {offload: "host"?, preserve_rng: boolean?, early_stop: boolean?, determinism: "metadata"|"none"?, keep_last: integer?, prefetch: integer?, min_bytes: integer?, policy: checkpoint.Policy?}?
+---@param opts checkpoint.Options?
 ---@return checkpoint.Checkpoint
 function M.new(opts)
   local o = options.read("checkpoint.new", opts, {
@@ -128,7 +138,8 @@ function M.new(opts)
   return setmetatable({ region = region }, Checkpoint)
 end
 
----@class checkpoint.Policy
+--- What checkpoint.selective makes: `policy:operators()` lists the overloads that it keeps.
+---@alias checkpoint.Policy lockstep.core.checkpoint.Selection
 
 --- Keeps the results of the operators named, and recomputes everything else. The names are those below autograd:
 --- linear and matmul are aten::mm, aten::addmm and aten::bmm there.

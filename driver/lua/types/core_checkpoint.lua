@@ -28,9 +28,16 @@ function Offload:save(fn, ...) end
 ---@return {offloaded_bytes: integer, restored_bytes: integer, host_bytes: integer, peak_host_bytes: integer, pool_allocations: integer}
 function Offload:stats() end
 
+---@class lockstep.core.checkpoint.Selection
+local Selection = {}
+
+--- Each overload that is kept.
+---@return string[]
+function Selection:operators() end
+
 ---@param options {preserve_rng: boolean?, early_stop: boolean?, check_metadata: boolean?}
 ---@param offload lockstep.core.checkpoint.Offload?
----@param policy checkpoint.Policy?
+---@param policy lockstep.core.checkpoint.Selection?
 ---@return lockstep.core.checkpoint.Regions
 function checkpoint.new(options, offload, policy) end
 
@@ -40,7 +47,7 @@ function checkpoint.offload(options) end
 
 --- The operators of which results are kept.
 ---@param operators string[]
----@return checkpoint.Policy
+---@return lockstep.core.checkpoint.Selection
 function checkpoint.selection(operators) end
 
 return checkpoint
