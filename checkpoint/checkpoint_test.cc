@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <stdexcept>
+#include <thread>
 #include <vector>
 
 #include "ATen/Context.h"
@@ -453,6 +454,42 @@ TEST(Checkpoint, TwoModelsInterleaved) {
   EXPECT_TRUE(SameBits(GradientsOf(ya, a.weights()), expected_a));
   EXPECT_TRUE(SameBits(GradientsOf(Call(checkpoint, a, x), a.weights()), expected_a));
   EXPECT_TRUE(SameBits(GradientsOf(yb, b.weights()), expected_b));
+}
+
+TEST(Checkpoint, RegionsOnSeveralThreads) {
+  const Checkpoint checkpoint;
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&checkpoint] {
+      const Layer net(8);
+      const at::Tensor x = Random({3, 8});
+      const Tensors expected = GradientsOf(net(x), {x});
+      for (int step = 0; step < 50; ++step)
+        EXPECT_TRUE(SameBits(GradientsOf(Call(checkpoint, net, x), {x}), expected));
+    });
+  for (std::thread& thread : threads) thread.join();
+
+  EXPECT_EQ(checkpoint.stats().recomputes, 200);
+}
+
+// Two backward calls of one graph at the same time: each has a recomputation of its own.
+TEST(Checkpoint, BackwardOfOneGraphOnSeveralThreads) {
+  const Layer net(8);
+  const at::Tensor x = Random({3, 8});
+  const Checkpoint checkpoint;
+  const at::Tensor y = Call(
+      checkpoint, [&](const at::Tensor& in) { return net(Call(checkpoint, net, in)); }, x);
+  const auto gradient = [&] {
+    return torch::autograd::grad({y.sum()}, {x}, {}, /*retain_graph=*/true);
+  };
+  const Tensors expected = gradient();
+
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 4; ++i)
+    threads.emplace_back([&] {
+      for (int step = 0; step < 20; ++step) EXPECT_TRUE(SameBits(gradient(), expected));
+    });
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(Checkpoint, UndefinedAndIntegerInputsPassThrough) {

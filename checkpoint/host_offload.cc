@@ -1,6 +1,7 @@
 #include "checkpoint/host_offload.h"
 
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <utility>
@@ -56,13 +57,8 @@ EventPointer Record(c10::Stream stream) {
   return event;
 }
 
-// On an accelerator: on the stream for copies, after what the current stream has been given.
-// Returns the copy's event; nullptr on the CPU, where it is done.
-EventPointer Copy(const at::Tensor& to, const at::Tensor& from, at::Device device) {
-  if (device.is_cpu()) {
-    to.copy_(from);
-    return nullptr;
-  }
+// On the stream for copies, after what the current stream has been given. Returns the copy's event.
+EventPointer CopyAside(const at::Tensor& to, const at::Tensor& from, at::Device device) {
   const c10::Stream copies = CopyStream(device);
   Record(CurrentStream(device))->block(copies);
   const c10::StreamGuard guard(copies);
@@ -120,7 +116,7 @@ class OffloadedTensor {
   const c10::StorageImpl* storage() const { return storage_; }
 
  private:
-  at::Tensor Flat(const at::Tensor& tensor) const;
+  EventPointer Copy(const at::Tensor& tensor, bool to_host) const;
   at::Tensor Original() const;
   at::Tensor CopyToDevice();
   void Hold(at::Tensor tensor);
@@ -142,7 +138,6 @@ class OffloadedTensor {
   const uint32_t version_;
 
   HostPool::Block block_;
-  at::Tensor host_;                    // block_ as a tensor of one dimension
   at::Tensor on_device_;               // held after forward, prefetched, or shared by regions
   uint32_t on_device_version_ = 0;     // of on_device_: another one means that it was modified
   std::optional<c10::Stream> stream_;  // that forward ran on
@@ -194,20 +189,31 @@ bool OffloadedTensor::StandsFor(const at::Tensor& tensor) const {
          static_cast<uint32_t>(tensor._version()) == version_;
 }
 
-// What is copied to and from host_: the span as one dimension, or the tensor itself where packed.
-at::Tensor OffloadedTensor::Flat(const at::Tensor& tensor) const {
-  if (is_packed_) return tensor;
-  return tensor.as_strided({num_elements_}, {1}, tensor.storage_offset());
+// Between the tensor on its device and the host. Returns the copy's event; nullptr on the CPU,
+// where it is done.
+EventPointer OffloadedTensor::Copy(const at::Tensor& tensor, bool to_host) const {
+  if (device_.is_cpu() && !is_packed_) {
+    void* const on_device = tensor.data_ptr();
+    std::memcpy(to_host ? block_.data() : on_device, to_host ? on_device : block_.data(), bytes());
+    return nullptr;
+  }
+  const at::TensorOptions options = at::TensorOptions(at::kCPU).dtype(dtype_);
+  const std::vector<int64_t> sizes = is_packed_ ? sizes_ : std::vector<int64_t>{num_elements_};
+  const at::Tensor host = at::from_blob(block_.data(), sizes, options);
+  const at::Tensor flat =
+      is_packed_ ? tensor : tensor.as_strided({num_elements_}, {1}, tensor.storage_offset());
+  const at::Tensor& to = to_host ? host : flat;
+  const at::Tensor& from = to_host ? flat : host;
+  if (!device_.is_cpu()) return CopyAside(to, from, device_);
+  to.copy_(from);
+  return nullptr;
 }
 
 void OffloadedTensor::CopyToHost(const at::Tensor& tensor, HostPool::Block block) {
   block_ = std::move(block);
-  const at::TensorOptions options = at::TensorOptions(at::kCPU).dtype(dtype_);
-  host_ = is_packed_ ? at::from_blob(block_.data(), sizes_, options)
-                     : at::from_blob(block_.data(), {num_elements_}, options);
   Hold(Alias(tensor));
   if (!device_.is_cpu()) stream_ = CurrentStream(device_);
-  copied_ = Copy(host_, Flat(on_device_), device_);
+  copied_ = Copy(on_device_, /*to_host=*/true);
   if (copied_ != nullptr) block_.ReturnWhen([event = copied_] { return event->query(); });
 }
 
@@ -247,7 +253,7 @@ at::Tensor OffloadedTensor::CopyToDevice() {
   // Backward may run on another stream than forward did.
   if (copied_ != nullptr) copied_->block(CurrentStream(device_));
   at::Tensor tensor = at::empty_strided(sizes_, strides_, at::TensorOptions(device_).dtype(dtype_));
-  restored_ = Copy(Flat(tensor), host_, device_);
+  restored_ = Copy(tensor, /*to_host=*/false);
   if (restored_ != nullptr)
     block_.ReturnWhen([first = copied_, last = restored_] {
       return (first == nullptr || first->query()) && last->query();
