@@ -268,13 +268,12 @@ void OffloadedTensor::Prefetch() {
 }
 
 at::Tensor OffloadedTensor::OnDevice() {
+  if (on_device_.defined() && static_cast<uint32_t>(on_device_._version()) != on_device_version_)
+    LeaveDevice();
   TORCH_CHECK(!is_spoiled_,
               "checkpoint: a tensor that is offloaded was modified in place after it was saved "
               "for backward; use an operator that is not in place");
-  at::Tensor tensor;
-  if (on_device_.defined() && static_cast<uint32_t>(on_device_._version()) == on_device_version_)
-    tensor = std::move(on_device_);
-  on_device_.reset();
+  at::Tensor tensor = std::move(on_device_);
   if (!tensor.defined()) tensor = Original();
   if (!tensor.defined()) tensor = CopyToDevice();
   WaitForRestored();

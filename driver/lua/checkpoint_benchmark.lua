@@ -56,7 +56,7 @@ local function chain(x)
 end
 
 steps("8 x 32, 8 tokens", 200, 32, 8)
-steps("8 x 256, 512 tokens", 10, 256, 512)
+steps("8 x 256, 512 tokens", 25, 256, 512)
 
 local x = torch.randn({ 4 }):requires_grad_(true)
 local ckpt = checkpoint.new()
@@ -66,4 +66,6 @@ measure("step of 1000 tanh, plain", 50, function() chain(x):sum():backward() end
 measure("step of 1000 tanh, region", 50, function() ckpt(chain, x):sum():backward() end)
 local large = torch.randn({ 1024 }):requires_grad_(true)
 measure("step of 1000 tanh of 4 KiB, plain", 50, function() chain(large):sum():backward() end)
-measure("step of 1000 tanh of 4 KiB, offloaded", 50, function() checkpoint.save_on_host(chain, large):sum():backward() end)
+measure("step of 1000 tanh of 4 KiB, offloaded", 50, function()
+  checkpoint.save_on_host(chain, large):sum():backward()
+end)

@@ -86,7 +86,7 @@ def steps(times, name, rounds, width, tokens):
 def python_times():
     times = {}
     steps(times, "8 x 32, 8 tokens", 200, 32, 8)
-    steps(times, "8 x 256, 512 tokens", 10, 256, 512)
+    steps(times, "8 x 256, 512 tokens", 25, 256, 512)
     x, large = torch.randn(4, requires_grad=True), torch.randn(1024, requires_grad=True)
     measure(times, "forward of 1000 tanh, plain", 50, lambda: chain(x))
     measure(times, "forward of 1000 tanh, region", 50, lambda: region(chain, x))

@@ -38,7 +38,8 @@ local function plainly(fn, ...) return fn(...) end
 
 for name, options in pairs {
   ["the defaults"] = {}, ["offload"] = { offload = "host", min_bytes = 1 }, ["no early stop"] = { early_stop = false },
-  ["no check"] = { determinism = "none" }, ["all"] = { offload = "host", min_bytes = 1, keep_last = 0, prefetch = 2, early_stop = false },
+  ["no check"] = { determinism = "none" },
+  ["all"] = { offload = "host", min_bytes = 1, keep_last = 0, prefetch = 2, early_stop = false },
 } do
   t.test("GradientsAreTheSameBits(" .. name .. ")", function()
     local list, x = blocks(4), torch.randn({ 3, 8 }):requires_grad_(true)
@@ -158,7 +159,8 @@ t.test("AnErrorInTheRecomputationIsOneErrorWithItsLine", function()
   local y = ckpt(fn, x)
   fails = true
   local message = t.raises("disk on fire", function() y:sum():backward({ retain_graph = true }) end)
-  t.truthy(message:find("^[^\n]*checkpoint_test.lua:" .. debug.getinfo(fn, "S").linedefined + 2 .. ": [^\n]*$"), message)
+  local line = debug.getinfo(fn, "S").linedefined + 2
+  t.truthy(message:find("^[^\n]*checkpoint_test.lua:" .. line .. ": [^\n]*$"), message)
 
   fails = false
   expect_same(gradients_of(y, { x }), gradients_of(fn(x), { x }))

@@ -11,14 +11,16 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
----@class checkpoint.Stats
----@field regions integer forward passes of regions, with gradients on
----@field recomputes integer runs of a region's function within backward
+---@class checkpoint.HostStats
 ---@field offloaded_bytes integer copied to the host
 ---@field restored_bytes integer copied back
 ---@field host_bytes integer host memory held now
 ---@field peak_host_bytes integer the most so far
 ---@field pool_allocations integer of host memory; stands still once warm
+
+---@class checkpoint.Stats: checkpoint.HostStats
+---@field regions integer forward passes of regions, with gradients on
+---@field recomputes integer runs of a region's function within backward
 
 ---@class checkpoint.Options
 ---@field offload "host"? absent: inputs stay on the device
@@ -162,8 +164,8 @@ local all_saved = core_checkpoint.offload(OFFLOAD)
 ---@return any ...
 function M.save_on_host(fn, ...) return all_saved:save(fn, ...) end
 
---- What save_on_host has done so far: of checkpoint.Stats, what is in bytes, and pool_allocations.
----@return {offloaded_bytes: integer, restored_bytes: integer, host_bytes: integer, peak_host_bytes: integer, pool_allocations: integer}
+--- What save_on_host has done so far.
+---@return checkpoint.HostStats
 function M.stats() return all_saved:stats() end
 
 return M

@@ -25,7 +25,7 @@ local Offload = {}
 ---@return any ...
 function Offload:save(fn, ...) end
 
----@return {offloaded_bytes: integer, restored_bytes: integer, host_bytes: integer, peak_host_bytes: integer, pool_allocations: integer}
+---@return checkpoint.HostStats
 function Offload:stats() end
 
 ---@class lockstep.core.checkpoint.Selection
