@@ -77,6 +77,7 @@ class Frame : public std::enable_shared_from_this<Frame> {
         region_(std::move(region)),
         name_(std::move(name)),
         state_(RegionState::Keep(inputs, options.preserve_rng)) {
+    kept_results_.keep_random = options.preserve_rng;
     SaveInputs(inputs);
   }
 

@@ -2,6 +2,7 @@
 
 #include <memory>
 #include <stdexcept>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -119,6 +120,30 @@ TEST_P(BothWaysOfStopping, RegionsNestToAnyDepth) {
       }
     }
   }
+}
+
+// What an inner region saved as its input, the outer one makes again: it runs first. Where it stops
+// early, it stops at that input, and the inner one runs once.
+TEST_P(BothWaysOfStopping, TheOuterFunctionRunsFirstAndEachOnlyOnce) {
+  const at::Tensor x = Random({4});
+  std::string runs;
+  const auto inner = [&](const at::Tensor& in) {
+    runs += "i";
+    return at::tanh(in);
+  };
+  const at::Tensor y = Call(
+      checkpoint_,
+      [&](const at::Tensor& in) {
+        runs += "o";
+        return Call(checkpoint_, inner, at::sigmoid(in));
+      },
+      x);
+  runs += " ";
+
+  GradientsOf(y, {x});
+
+  EXPECT_EQ(runs, GetParam() ? "oi oi" : "oi oii");
+  EXPECT_EQ(checkpoint_.stats().recomputes, 2);
 }
 
 TEST_P(BothWaysOfStopping, TwoRegionsWithinOne) {

@@ -55,10 +55,10 @@ std::vector<at::Tensor> ArgumentTensors(const torch::jit::Stack& stack, size_t c
 
 void KeepResults(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                  torch::jit::Stack* stack) {
-  const bool draws = op.hasTag(at::Tag::nondeterministic_seeded);
+  SelectionScope::Active* const scope = active;
+  const bool draws = scope->results->keep_random && op.hasTag(at::Tag::nondeterministic_seeded);
   const std::vector<at::Tensor> arguments =
       draws ? ArgumentTensors(*stack, op.schema().arguments().size()) : std::vector<at::Tensor>();
-  SelectionScope::Active* const scope = active;
   {
     // What the operator calls itself is part of its result.
     const SelectionScope none(nullptr, nullptr, SelectionScope::Pass::kForward);

@@ -62,6 +62,7 @@ class KeptResults {
     RandomState random;                // after an operator that draws
   };
   std::map<std::string, std::vector<Call>> calls;  // by operator and overload
+  bool keep_random = true;                         // whether calls keep generators, too
 };
 
 // While it lives, calls of selected operators on this thread are kept in `results`, or taken from

@@ -10,6 +10,7 @@
 #include "ATen/ops/dropout.h"
 #include "ATen/ops/equal.h"
 #include "ATen/ops/mm.h"
+#include "ATen/ops/rand.h"
 #include "ATen/ops/scaled_dot_product_attention.h"
 #include "ATen/ops/sigmoid.h"
 #include "ATen/ops/sort.h"
@@ -83,6 +84,21 @@ TEST(Selection, DropoutAfterAKeptDropoutDrawsTheSameMask) {
   const at::Tensor y = Call(Keeping({"aten::native_dropout"}), f, x);
 
   EXPECT_TRUE(SameBits(GradientsOf(y, {x}), expected));
+}
+
+TEST(Selection, WithoutPreserveRngGeneratorsAreLeftAlone) {
+  const at::Tensor x = Random({100});
+  const Checkpoint checkpoint(
+      {.preserve_rng = false, .save = Selection::Of({"aten::native_dropout"})});
+  const auto f = [](const at::Tensor& in) { return at::tanh(at::dropout(in, 0.5, true)); };
+  const at::Tensor y = Call(checkpoint, f, x);
+
+  at::manual_seed(9);
+  GradientsOf(y, {x});
+  const at::Tensor drawn = at::rand({4});
+
+  at::manual_seed(9);
+  EXPECT_TRUE(at::equal(drawn, at::rand({4})));
 }
 
 TEST(Selection, OperatorsOfSeveralResults) {

@@ -8,6 +8,7 @@ local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
 torch.set_default_dtype(torch.float64)
+torch.set_num_threads(1) -- small tensors
 
 --- A frozen layer with a trained low-rank one beside it.
 local Adapted = nn.Module:subclass("Adapted")

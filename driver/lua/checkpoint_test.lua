@@ -6,6 +6,7 @@ local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
 torch.set_default_dtype(torch.float64)
+torch.set_num_threads(1) -- small tensors
 
 local Block = nn.Module:subclass("Block")
 
@@ -263,6 +264,28 @@ t.test("OnceWarmHostMemoryIsNotAllocatedAgain", function()
   t.equal(ckpt:stats().pool_allocations, warm.pool_allocations)
   t.equal(ckpt:stats().peak_host_bytes, warm.peak_host_bytes)
   t.truthy(warm.peak_host_bytes <= 1.02 * 6 * 32 * 64 * 8, "host bytes")
+end)
+
+t.test("MemoryIsFlatOverManySteps", function()
+  local list, x = blocks(3, 16), torch.randn({ 8, 16 }):requires_grad_(true)
+  local ckpt = checkpoint.new { offload = "host" }
+  local function steps(count)
+    for _ = 1, count do
+      local y = ckpt(function(input, options) return run(list, input, options.call) end, x, { call = ckpt })
+      ckpt(plainly, torch.tanh, y) -- a branch that backward never comes to
+      y:sum():backward()
+    end
+    collectgarbage()
+    collectgarbage()
+    return lockstep.memory()
+  end
+  steps(20)
+  local before = steps(20)
+
+  local after = steps(200)
+
+  t.equal(after.tensors, before.tensors)
+  t.truthy(after.lua < before.lua + 20000, "Lua's heap grew from " .. before.lua .. " to " .. after.lua)
 end)
 
 t.test("WrongOptionsAreNamed", function()
