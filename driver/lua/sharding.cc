@@ -40,7 +40,7 @@ sharding::Collective* ControlCollective(lua_State* state, const Group& group) {
   if (collective == nullptr) {
     const driver::Context& context = GetContext(state);
     collective = std::make_unique<sharding::C10dCollective>(
-        driver::NewGroup(context.world, group.ranks, context.timeout));
+        driver::NewGroup(context.world, group.ranks, context.timeout, {"sharding.lockstep"}));
   }
   return collective.get();
 }
@@ -343,8 +343,8 @@ int NewGuard(lua_State* state) {
   auto guard = std::make_unique<GuardObject>();
   if (group.ranks.size() > 1) {
     const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(1000 * timeout_s));
-    guard->collective = std::make_unique<sharding::C10dCollective>(
-        driver::NewGroup(context.world, group.ranks, timeout));
+    guard->collective = std::make_unique<sharding::C10dCollective>(driver::NewGroup(
+        context.world, group.ranks, timeout, {"sharding.guard", /*watched=*/false}));
     guard->notes = std::make_unique<sharding::StoreNotes>(context.world.store, prefix,
                                                           guard->collective->rank());
     guard->guard = std::make_unique<sharding::Guard>(guard->collective.get(), guard->notes.get(),
@@ -360,9 +360,8 @@ int CheckGuard(lua_State* state) {
   const std::string label = ReadString(state, 2, "guard:check: the label");
   const std::string fingerprint = ReadString(state, 3, "guard:check: the fingerprint");
   if (object.guard == nullptr) return 0;  // one rank agrees with itself
-  std::string place = ScriptLine(state);
-  while (!place.empty() && (place.back() == ' ' || place.back() == ':')) place.pop_back();
-  const absl::Status status = object.guard->Check(label, fingerprint, place);
+  GetContext(state).world.activity->SetLabel(label);
+  const absl::Status status = object.guard->Check(label, fingerprint, RunningScriptLine());
   if (!status.ok()) throw Error(std::string(status.message()));
   return 0;
 }
