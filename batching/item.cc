@@ -28,8 +28,7 @@ T OkOrThrow(const absl::StatusOr<T>& value, int64_t sample) {
   return *value;
 }
 
-// --- Checking
-// ---------------------------------------------------------------------------------------
+// --- Checking ------------------------------------------------------------------------------------
 
 void CheckPerToken(const at::Tensor& tensor, const std::string& name, int64_t sample,
                    int64_t tokens) {
@@ -69,8 +68,7 @@ void CheckSample(const TensorSample& sample, int64_t index, const PrepareOptions
   }
 }
 
-// --- Cutting
-// ----------------------------------------------------------------------------------------
+// --- Cutting -------------------------------------------------------------------------------------
 
 std::vector<int64_t> Patches(const at::Tensor& grid, int64_t sample, const char* name) {
   TORCH_CHECK_VALUE(

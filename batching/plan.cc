@@ -13,6 +13,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "batching/first_fit.h"
 
 // How kLockstep balances. Let a step's level be the cost of its dearest micro-batch; the makespan
 // is the sum of levels. Were there no long samples, filling S x ranks bins evenly would give every
@@ -21,17 +22,14 @@
 // leaves the other ranks of that step idle. So:
 //
 //   1. While the dearest sample left costs more than the average of what is left, fill one step up
-//   to
-//      that sample's cost: bin after bin takes the dearest sample that still fits, by cost and by
-//      tokens. What this step holds, the later ones need not.
+//      to that sample's cost: bin after bin takes the dearest sample that still fits, by cost and
+//      by tokens. What this step holds, the later ones need not.
 //   2. Spread what is left over all remaining bins, dearest sample first, each into the cheapest
-//   bin
-//      (longest processing time first, Graham 1969).
+//      bin (longest processing time first, Graham 1969).
 //   3. Sort bins by cost; each run of `ranks` neighbours is a step. For given bins no other
-//   grouping has
-//      a smaller sum of maxima.
+//      grouping has a smaller sum of maxima.
 //   4. Where the last step has fewer bins than ranks, its dearest bins are split: better than
-//   padding.
+//      padding.
 //
 // The number of steps S starts at what the tokens need. Where step 2 finds no bin with room for the
 // tokens, first-fit decreasing (Johnson 1973) packs instead; where that needs more bins, S grows.
@@ -60,69 +58,23 @@ void Put(absl::Span<const Sample> samples, int64_t i, Bin& bin) {
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// --- First-fit decreasing
-// ---------------------------------------------------------------------------
-
-// The first of a growing row of bins with room for so many tokens, in O(log bins): a tree of the
-// most room below each node.
-class RoomTree {
- public:
-  explicit RoomTree(int64_t seq_len) : seq_len_(seq_len) {}
-
-  // Index of the bin, which may be a new one.
-  size_t TakeFirstFit(int64_t tokens) {
-    if (size_ == 0 || room_[1] < tokens) Append();
-    size_t node = 1;
-    while (node < capacity_) node = room_[2 * node] >= tokens ? 2 * node : 2 * node + 1;
-    Set(node - capacity_, room_[node] - tokens);
-    return node - capacity_;
-  }
-
- private:
-  void Append() {
-    if (size_ == capacity_) {
-      std::vector<int64_t> rooms(room_.begin() + static_cast<std::ptrdiff_t>(capacity_),
-                                 room_.end());
-      capacity_ = std::max<size_t>(1, 2 * capacity_);
-      room_.assign(2 * capacity_, -1);
-      std::copy(rooms.begin(), rooms.begin() + static_cast<std::ptrdiff_t>(size_),
-                room_.begin() + static_cast<std::ptrdiff_t>(capacity_));
-      for (size_t node = capacity_ - 1; node >= 1; --node)
-        room_[node] = std::max(room_[2 * node], room_[2 * node + 1]);
-    }
-    Set(size_++, seq_len_);
-  }
-
-  void Set(size_t leaf, int64_t room) {
-    size_t node = leaf + capacity_;
-    room_[node] = room;
-    for (node /= 2; node >= 1; node /= 2)
-      room_[node] = std::max(room_[2 * node], room_[2 * node + 1]);
-  }
-
-  int64_t seq_len_;
-  size_t size_ = 0;
-  size_t capacity_ = 0;
-  std::vector<int64_t> room_;  // heap order; leaves from capacity_ on; -1: no bin
-};
-
-std::vector<Bin> FirstFitDecreasing(absl::Span<const Sample> samples, std::vector<int64_t> order,
-                                    int64_t seq_len) {
+std::vector<Bin> PackFirstFitDecreasing(absl::Span<const Sample> samples,
+                                        const std::vector<int64_t>& members, int64_t seq_len) {
+  std::vector<int64_t> order = members;
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
     return samples[static_cast<size_t>(a)].tokens > samples[static_cast<size_t>(b)].tokens;
   });
-  RoomTree rooms(seq_len);
+  FirstFit first_fit(seq_len);
   std::vector<Bin> bins;
   for (const int64_t i : order) {
-    const size_t bin = rooms.TakeFirstFit(samples[static_cast<size_t>(i)].tokens);
+    const size_t bin = first_fit.Place(samples[static_cast<size_t>(i)].tokens);
     if (bin == bins.size()) bins.emplace_back();
     Put(samples, i, bins[bin]);
   }
   return bins;
 }
 
-// --- Lockstep
-// ---------------------------------------------------------------------------------------
+// --- Lockstep ------------------------------------------------------------------------------------
 
 // Samples in order of falling cost, taken out one by one. A tree holds the fewest tokens of any
 // sample below each node, so that the dearest sample that fits a room is found in O(log n).
@@ -318,7 +270,7 @@ std::vector<Bin> BalanceInLockstep(absl::Span<const Sample> samples,
   for (const int64_t i : members) tokens += samples[static_cast<size_t>(i)].tokens;
   const int64_t ranks = options.ranks;
 
-  std::vector<Bin> best = FirstFitDecreasing(samples, members, options.seq_len);
+  std::vector<Bin> best = PackFirstFitDecreasing(samples, members, options.seq_len);
   const int64_t enough = CeilDiv(static_cast<int64_t>(best.size()), ranks);
   double best_makespan = SortIntoSteps(samples, options, best);
   int64_t best_steps = enough;
@@ -389,8 +341,7 @@ double LowerBound(absl::Span<const Sample> samples, const std::vector<int64_t>& 
   return std::max(bound, levels);
 }
 
-// --- The plan
-// ---------------------------------------------------------------------------------------
+// --- The plan ------------------------------------------------------------------------------------
 
 // The bins of one kind become whole steps at the end of the plan.
 class PlanBuilder {
@@ -510,7 +461,7 @@ absl::StatusOr<Plan> MakePlan(absl::Span<const Sample> samples, const PlanOption
     if (options.balance == Balance::kLockstep) {
       bins = BalanceInLockstep(samples, members, options);
     } else {
-      bins = FirstFitDecreasing(samples, members, options.seq_len);
+      bins = PackFirstFitDecreasing(samples, members, options.seq_len);
       PriceBins(options, bins);
     }
     builder.Append(kind, members, std::move(bins));

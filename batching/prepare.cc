@@ -26,8 +26,7 @@ void CheckOptions(const PrepareOptions& options) {
       options.seq_len, ")");
 }
 
-// --- Packing
-// ----------------------------------------------------------------------------------------
+// --- Packing -------------------------------------------------------------------------------------
 
 // Row after row of one output tensor.
 class Packer {
@@ -183,8 +182,7 @@ void CheckCompatible(const std::vector<TensorSample>& samples, int64_t first_num
   }
 }
 
-// --- Planning
-// ---------------------------------------------------------------------------------------
+// --- Planning ------------------------------------------------------------------------------------
 
 double CostOfExtent(const PrepareOptions& options, const Extent& extent,
                     const std::vector<int64_t>& patches, size_t num_images) {
@@ -228,8 +226,7 @@ Plan PlanItems(const std::vector<Item>& items, const PrepareOptions& options) {
   return *plan;
 }
 
-// --- The result
-// -------------------------------------------------------------------------------------
+// --- The result ----------------------------------------------------------------------------------
 
 // Items of the samples of which something is left after the cut.
 std::vector<Item> MakeItems(const std::vector<TensorSample>& samples, const PrepareOptions& options,

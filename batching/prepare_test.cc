@@ -1,23 +1,19 @@
 #include "batching/prepare.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <map>
-#include <numeric>
-#include <random>
 #include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "ATen/ops/arange.h"
 #include "ATen/ops/cat.h"
 #include "ATen/ops/equal.h"
 #include "ATen/ops/full.h"
 #include "ATen/ops/ones.h"
 #include "ATen/ops/tensor.h"
 #include "ATen/ops/zeros.h"
+#include "batching/test_samples.h"
 #include "c10/util/Exception.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -29,47 +25,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-
-// Tokens `first`, `first` + 1, ... with a loss on all but the first.
-TensorSample Text(int64_t tokens, int64_t first = 100) {
-  TensorSample sample;
-  sample.input_ids = at::arange(first, first + tokens, at::kLong);
-  sample.loss_mask = at::ones({tokens}, at::kBool);
-  sample.loss_mask[0].fill_(false);
-  return sample;
-}
-
-// One text token, then for each image its placeholders (one for 4 patches) and one text token more.
-TensorSample Images(const std::vector<int64_t>& patches, int64_t first = 100, int64_t pixels = 3) {
-  std::vector<int64_t> types = {0};
-  std::vector<int64_t> grid;
-  for (const int64_t n : patches) {
-    types.insert(types.end(), static_cast<size_t>(n / 4), 1);
-    types.push_back(0);
-    grid.insert(grid.end(), {1, 2, n / 2});
-  }
-  TensorSample sample = Text(static_cast<int64_t>(types.size()), first);
-  sample.streams["mm_token_type_ids"] = at::tensor(types, at::kLong);
-  const int64_t rows = std::accumulate(patches.begin(), patches.end(), int64_t{0});
-  sample.tensors["pixel_values"] =
-      at::arange(first * pixels, (first + rows) * pixels, at::kFloat).view({rows, pixels});
-  sample.tensors["image_grid_thw"] = at::tensor(grid, at::kLong).view({-1, 3});
-  return sample;
-}
-
-std::vector<TensorSample> Texts(const std::vector<int64_t>& lengths) {
-  std::vector<TensorSample> samples;
-  for (const int64_t length : lengths) samples.push_back(Text(length));
-  return samples;
-}
-
-PrepareOptions With(int64_t seq_len, int ranks, Balance balance = Balance::kLockstep) {
-  PrepareOptions options;
-  options.seq_len = seq_len;
-  options.ranks = ranks;
-  options.balance = balance;
-  return options;
-}
 
 std::string MessageOf(const std::function<void()>& fn) {
   try {
@@ -127,8 +82,7 @@ TEST(PrepareTest, KeepsPositionsThatASampleBrings) {
   EXPECT_TRUE(at::equal(prepared.batches[0][0].position_ids, sample.position_ids));
 }
 
-// --- The cases of the seed, and of the tests before it
-// ------------------------------------------------
+// --- The cases of the seed, and of the tests before it -------------------------------------------
 
 TEST(PrepareTest, EveryRankHasTheSameCount) {
   const struct {
@@ -256,8 +210,7 @@ TEST(PrepareTest, OneRankAloneIsWhatAllTogetherGiveIt) {
   }
 }
 
-// --- Streams and padding to a multiple
-// ----------------------------------------------------------------
+// --- Streams and padding to a multiple -----------------------------------------------------------
 
 TEST(PrepareTest, StreamsAreFilledForSamplesThatLackThem) {
   TensorSample with = Text(2);
@@ -290,8 +243,7 @@ TEST(PrepareTest, PadsToAMultiple) {
   EXPECT_EQ(prepared.report.padding_tokens, 3);
 }
 
-// --- The cut
-// ------------------------------------------------------------------------------------------
+// --- The cut -------------------------------------------------------------------------------------
 
 TEST(PrepareTest, LongTextIsCutAndCounted) {
   const Prepared prepared = Prepare({Text(13), Text(8)}, With(8, 1));
@@ -334,8 +286,7 @@ TEST(PrepareTest, ASampleThatBeginsWithTooLongAnImageIsDroppedAndCounted) {
   EXPECT_THAT(prepared.batches[0][0].samples, ElementsAre(1));
 }
 
-// --- Samples that may wait
-// ----------------------------------------------------------------------------
+// --- Samples that may wait -----------------------------------------------------------------------
 
 TEST(PrepareTest, SamplesThatMayWaitAreHeldRatherThanPadded) {
   std::vector<TensorSample> samples = Texts({8, 8, 8});
@@ -361,8 +312,7 @@ TEST(PrepareTest, OneSampleThatMayNotWaitTakesItsStepAlong) {
   EXPECT_EQ(prepared.report.micro_steps, 2);
 }
 
-// --- Errors
-// -------------------------------------------------------------------------------------------
+// --- Errors --------------------------------------------------------------------------------------
 
 TEST(PrepareTest, ErrorsNameTheSampleAndTheField) {
   TensorSample short_mask = Text(3);
@@ -407,139 +357,6 @@ TEST(PrepareTest, ErrorsNameTheOption) {
   options.pad_to_multiple_of = 4;
   EXPECT_THAT(PrepareMessage({Text(1)}, options),
               HasSubstr("pad_to_multiple_of (4) must divide seq_len (10)"));
-}
-
-// --- Every guarantee, on random cases
-// -----------------------------------------------------------------
-
-struct RandomCase {
-  std::vector<TensorSample> samples;
-  PrepareOptions options;
-};
-
-RandomCase MakeCase(std::mt19937& random) {
-  const auto draw = [&](int64_t low, int64_t high) {
-    return std::uniform_int_distribution<int64_t>(low, high)(random);
-  };
-  RandomCase c;
-  const int64_t multiple = draw(1, 3);
-  c.options = With(multiple * draw(1, 12), static_cast<int>(draw(1, 5)),
-                   draw(0, 3) > 0 ? Balance::kLockstep : Balance::kRoundRobin);
-  c.options.pad_to_multiple_of = multiple;
-  c.options.streams["advantages"] = 0.5;
-  const int64_t count = draw(0, 9);
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t first = 1000 * (i + 1);  // no token of two samples is the same
-    TensorSample sample;
-    if (draw(0, 2) == 0) {
-      std::vector<int64_t> patches(static_cast<size_t>(draw(1, 3)));
-      for (int64_t& n : patches) n = 4 * draw(1, 3);
-      sample = Images(patches, first);
-    } else {
-      sample = Text(draw(1, 15), first);
-      if (draw(0, 3) == 0) sample.kind = "code";
-    }
-    if (draw(0, 1) == 0) sample.streams["advantages"] = sample.input_ids.to(at::kFloat);
-    sample.may_wait = draw(0, 1) == 0;
-    c.samples.push_back(std::move(sample));
-  }
-  return c;
-}
-
-// Where the tokens of one sequence in a micro-batch are what its sample holds, in all fields.
-void ExpectSampleAt(const TensorMicroBatch& batch, int64_t begin, int64_t tokens,
-                    const TensorSample& sample) {
-  const auto part = [&](const at::Tensor& t) { return t.narrow(0, begin, tokens); };
-  EXPECT_TRUE(at::equal(part(batch.input_ids), sample.input_ids.narrow(0, 0, tokens)));
-  EXPECT_TRUE(at::equal(part(batch.position_ids), at::arange(tokens, at::kLong)));
-  EXPECT_TRUE(at::equal(part(batch.loss_mask), sample.loss_mask.narrow(0, 0, tokens)));
-  const auto stream = sample.streams.find("advantages");
-  if (batch.streams.count("advantages") == 0) return;
-  const at::Tensor expected = stream != sample.streams.end() ? stream->second.narrow(0, 0, tokens)
-                                                             : at::full({tokens}, 0.5, at::kFloat);
-  EXPECT_TRUE(at::equal(part(batch.streams.at("advantages")), expected));
-}
-
-// The tokens of the sample that this sequence holds: without those that only pad to a multiple.
-int64_t RealTokens(const TensorMicroBatch& batch, int64_t begin, int64_t length,
-                   const TensorSample& sample) {
-  int64_t tokens = std::min(length, sample.input_ids.numel());
-  const at::Tensor here = batch.input_ids.narrow(0, begin, tokens);
-  return here.eq(sample.input_ids.narrow(0, 0, tokens)).sum().item<int64_t>();
-}
-
-void ExpectGuarantees(const RandomCase& c, const Prepared& prepared) {
-  ASSERT_EQ(prepared.batches.size(), static_cast<size_t>(c.options.ranks));
-  std::map<int64_t, int> seen;
-  int64_t tokens = 0, length_of_all = 0;
-  for (const auto& batches : prepared.batches) {
-    ASSERT_EQ(batches.size(), static_cast<size_t>(prepared.report.micro_steps));
-    for (size_t step = 0; step < batches.size(); ++step) {
-      const TensorMicroBatch& batch = batches[step];
-      const int64_t length = batch.input_ids.numel();
-      length_of_all += length;
-      EXPECT_EQ(batch.kind, prepared.batches[0][step].kind);
-      EXPECT_LE(length, c.options.seq_len);
-      EXPECT_EQ(length % c.options.pad_to_multiple_of, 0);
-      EXPECT_EQ(std::accumulate(batch.seq_lens.begin(), batch.seq_lens.end(), int64_t{0}), length);
-      EXPECT_EQ(batch.cu_seqlens[-1].item<int64_t>(), length);
-      EXPECT_EQ(batch.tensors.count("pixel_values"), batch.kind == "image" ? 1u : 0u);
-      if (batch.kind == "image") {
-        const at::Tensor patches = batch.tensors.at("image_grid_thw").prod(1).sum();
-        EXPECT_EQ(batch.tensors.at("pixel_values").size(0), patches.item<int64_t>());
-        EXPECT_EQ(batch.streams.at("mm_token_type_ids").eq(1).sum().item<int64_t>() * 4,
-                  patches.item<int64_t>());
-      }
-      if (batch.padding) {
-        EXPECT_FALSE(batch.loss_mask.any().item<bool>());
-        EXPECT_THAT(batch.samples, IsEmpty());
-        continue;
-      }
-      ASSERT_EQ(batch.samples.size(), batch.seq_lens.size());
-      int64_t begin = 0, rows = 0;
-      for (size_t i = 0; i < batch.samples.size(); ++i) {
-        const TensorSample& sample = c.samples[static_cast<size_t>(batch.samples[i])];
-        ++seen[batch.samples[i]];
-        const int64_t real = RealTokens(batch, begin, batch.seq_lens[i], sample);
-        ExpectSampleAt(batch, begin, real, sample);
-        tokens += real;
-        begin += batch.seq_lens[i];
-        if (batch.kind != "image") continue;
-        // Each sample's pixels are its own first rows, in the order of the samples.
-        const int64_t images = batch.streams.at("mm_token_type_ids")
-                                   .narrow(0, begin - batch.seq_lens[i], real)
-                                   .eq(1)
-                                   .sum()
-                                   .item<int64_t>();
-        EXPECT_TRUE(at::equal(batch.tensors.at("pixel_values").narrow(0, rows, 4 * images),
-                              sample.tensors.at("pixel_values").narrow(0, 0, 4 * images)));
-        rows += 4 * images;
-      }
-    }
-  }
-  int64_t given = 0;
-  for (const TensorSample& sample : c.samples) given += sample.input_ids.numel();
-  for (const int64_t i : prepared.held) {
-    EXPECT_TRUE(c.samples[static_cast<size_t>(i)].may_wait);
-    EXPECT_EQ(seen.count(i), 0u);
-    given -= c.samples[static_cast<size_t>(i)].input_ids.numel();
-  }
-  EXPECT_EQ(tokens, prepared.report.tokens);
-  EXPECT_EQ(given, prepared.report.tokens + prepared.report.truncated_tokens);
-  EXPECT_EQ(length_of_all, prepared.report.tokens + prepared.report.padding_tokens);
-  EXPECT_EQ(
-      seen.size() + prepared.held.size() + static_cast<size_t>(prepared.report.dropped_samples),
-      c.samples.size());
-  for (const auto& [sample, times] : seen) EXPECT_EQ(times, 1) << "sample " << sample;
-}
-
-TEST(PrepareTest, EveryGuaranteeHoldsInRandomCases) {
-  for (unsigned seed = 0; seed < 10000; ++seed) {
-    std::mt19937 random(seed);
-    const RandomCase c = MakeCase(random);
-    ExpectGuarantees(c, Prepare(c.samples, c.options));
-    ASSERT_FALSE(HasFailure()) << "seed " << seed;
-  }
 }
 
 }  // namespace

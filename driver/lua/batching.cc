@@ -19,8 +19,7 @@
 namespace lockstep::lua {
 namespace {
 
-// --- Samples
-// ----------------------------------------------------------------------------------------
+// --- Samples -------------------------------------------------------------------------------------
 
 at::Tensor ReadPerToken(lua_State* state, int index, const std::string& name,
                         at::ScalarType dtype) {
@@ -100,8 +99,7 @@ std::vector<batching::TensorSample> ReadSamples(lua_State* state, const OptionTa
   return samples;
 }
 
-// --- Options
-// ----------------------------------------------------------------------------------------
+// --- Options -------------------------------------------------------------------------------------
 
 void ReadStreams(lua_State* state, const OptionTable& table, batching::PrepareOptions& options) {
   if (!table.Push("streams")) return;
@@ -174,8 +172,7 @@ batching::PrepareOptions ReadOptions(lua_State* state, const OptionTable& table)
   return options;
 }
 
-// --- Results
-// ----------------------------------------------------------------------------------------
+// --- Results -------------------------------------------------------------------------------------
 
 void SetTensor(lua_State* state, const std::string& name, const at::Tensor& tensor) {
   PushTensor(state, tensor);
@@ -261,8 +258,7 @@ int Prepare(lua_State* state) {
   return PushPrepared(state, batching::Prepare(ReadSamples(state, table, options), options));
 }
 
-// --- In the background
-// ------------------------------------------------------------------------------
+// --- In the background ---------------------------------------------------------------------------
 
 using Preparation = std::unique_ptr<std::future<batching::Prepared>>;
 
