@@ -60,11 +60,11 @@ absl::Status Check(const TransformerShape& s) {
                                               {"intermediate_size", s.intermediate_size}};
   if (s.num_experts > 0) needed[4] = {"moe_intermediate_size", s.moe_intermediate_size};
   for (const auto& field : needed) {
-    const absl::Status status = CheckPositive(field);
+    absl::Status status = CheckPositive(field);
     if (!status.ok()) return status;
   }
   if (s.num_experts > 0) {
-    const absl::Status status = CheckPositive({"num_experts_per_tok", s.num_experts_per_tok});
+    absl::Status status = CheckPositive({"num_experts_per_tok", s.num_experts_per_tok});
     if (!status.ok()) return status;
     if (s.first_k_dense_replace > s.num_hidden_layers) {
       return absl::InvalidArgumentError(

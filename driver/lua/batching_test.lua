@@ -41,7 +41,8 @@ end)
 
 t.test("AMicroBatchHasTheFieldsOfTheContract", function()
   local batches = batching.prepare {
-    samples = { text(3), text(2, { advantages = { 0.5, 0.25 } }) }, seq_len = 8, ranks = 1, streams = { advantages = -1 },
+    samples = { text(3), text(2, { advantages = { 0.5, 0.25 } }) }, seq_len = 8, ranks = 1,
+    streams = { advantages = -1 },
   }
   local batch = batches[1][1]
   t.equal(batch.input_ids, torch.tensor({ 101, 102, 103, 101, 102 }, { dtype = torch.int64 }))
@@ -57,9 +58,13 @@ end)
 
 t.test("SamplesMayBeTensorsOrArrays", function()
   local ids = torch.tensor({ 7, 8 }, { dtype = torch.int64 })
-  for _, mask in ipairs { { true, false }, { 1, 0 }, torch.tensor { true, false }, torch.tensor({ 1, 0 }, { dtype = torch.int64 }) } do
+  local masks = {
+    { true, false }, { 1, 0 }, torch.tensor { true, false }, torch.tensor({ 1, 0 }, { dtype = torch.int64 }),
+  }
+  for _, mask in ipairs(masks) do
     for _, input_ids in ipairs { { 7, 8 }, ids, ids:to(torch.int32) } do
-      local batches = batching.prepare { samples = { { input_ids = input_ids, loss_mask = mask } }, seq_len = 4, ranks = 1 }
+      local sample = { input_ids = input_ids, loss_mask = mask }
+      local batches = batching.prepare { samples = { sample }, seq_len = 4, ranks = 1 }
       t.equal(batches[1][1].input_ids, ids)
       t.equal(batches[1][1].loss_mask, torch.tensor { true, false })
     end
@@ -82,7 +87,9 @@ t.test("KindMayBeNamed", function()
 end)
 
 t.test("RoundRobinDealsInOrder", function()
-  local batches = batching.prepare { samples = { text(4), text(4), text(4) }, seq_len = 4, ranks = 2, balance = "round_robin" }
+  local batches = batching.prepare {
+    samples = { text(4), text(4), text(4) }, seq_len = 4, ranks = 2, balance = "round_robin",
+  }
   t.equal(batches[1][1].samples, { 1 })
   t.equal(batches[2][1].samples, { 2 })
   t.equal(batches[1][2].samples, { 3 })
@@ -234,8 +241,9 @@ t.test("AStreamResumesWithTheSameBits", function()
   for cost_name, cost in pairs { tokens = batching.cost.tokens(), ["function"] = function(lens) return #lens end } do
     for stop_after = 0, 4 do
       local function make(skip, state)
-        return batching.stream { source = source(60, skip), buffer = 10, seq_len = 8, ranks = 2, rank = 1, state = state,
-          cost = cost }
+        return batching.stream {
+          source = source(60, skip), buffer = 10, seq_len = 8, ranks = 2, rank = 1, state = state, cost = cost,
+        }
       end
       local whole, first = make(), make()
       for _ = 1, stop_after do t.equal((first()), (whole())) end
@@ -250,7 +258,8 @@ t.test("AStreamResumesWithTheSameBits", function()
 end)
 
 t.test("AnErrorInTheBackgroundArrives", function()
-  local stream = batching.stream { source = function() return { input_ids = { 1 }, loss_mask = {} } end, buffer = 2, seq_len = 4 }
+  local function wrong() return { input_ids = { 1 }, loss_mask = {} } end
+  local stream = batching.stream { source = wrong, buffer = 2, seq_len = 4 }
   t.raises("sample 1: loss_mask has shape [0]", stream)
 end)
 
@@ -269,7 +278,8 @@ t.test("ErrorsNameTheSampleAsLuaCountsIt", function()
     return batching.prepare(o)
   end
   t.raises("sample 2 has no input_ids", prepare, {})
-  t.raises("sample 2: loss_mask has shape [1], but input_ids has 2 tokens", prepare, { input_ids = { 1, 2 }, loss_mask = { true } })
+  t.raises("sample 2: loss_mask has shape [1], but input_ids has 2 tokens", prepare,
+    { input_ids = { 1, 2 }, loss_mask = { true } })
   t.raises("sample 2: advantages", prepare, text(2, { advantages = { 1, 2 } }))
   t.raises("seq_len must be at least 1, not 0", prepare, text(1), { seq_len = 0 })
   t.raises('"lockstep" or "round_robin", not "fair"', prepare, text(1), { balance = "fair" })

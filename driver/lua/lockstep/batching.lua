@@ -115,7 +115,7 @@ end
 --- Every rank reads the same samples from a source of its own. Options: source, a function that returns the
 --- next sample or nil; buffer, samples of a window; max_wait; state, what `stream:state()` returned, with
 --- a source that goes on after `state.drawn` samples; rank (default: this one); and those of prepare.
----@param opts {source: (fun(): batching.Sample?), buffer: integer, seq_len: integer, max_wait: integer?, state: table?, [string]: any}
+---@param opts {source: (fun(): batching.Sample?), buffer: integer, seq_len: integer, [string]: any}
 ---@return batching.Stream
 function M.stream(opts)
   local o = read("batching.stream", opts,
@@ -232,13 +232,15 @@ function M.verify(batches)
   for index, list in ipairs(batches) do
     local rank = index - 1
     if #list ~= #batches[1] then
-      core.raise(string.format("batching.verify: rank %d has %d micro-batches, rank 0 has %d", rank, #list, #batches[1]))
+      core.raise(string.format("batching.verify: rank %d has %d micro-batches, rank 0 has %d", rank, #list,
+        #batches[1]))
     end
     for step, batch in ipairs(list) do
       local first = batches[1][step]
       local where = string.format("batching.verify: at micro-step %d rank %d", step - 1, rank)
       if batch.kind ~= first.kind then
-        core.raise(string.format('%s has a micro-batch of kind "%s", rank 0 one of kind "%s"', where, batch.kind, first.kind))
+        core.raise(string.format('%s has a micro-batch of kind "%s", rank 0 one of kind "%s"', where, batch.kind,
+          first.kind))
       end
       if tensors_of(batch) ~= tensors_of(first) then
         core.raise(string.format("%s has the tensors %s, rank 0 %s", where, tensors_of(batch), tensors_of(first)))

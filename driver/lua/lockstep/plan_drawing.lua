@@ -42,7 +42,9 @@ end
 local COLORS = { "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377" }
 local ROW, LABEL, WIDTH = 26, 60, 900
 
-local function escape(s) return (s:gsub("[<>&\"]", { ["<"] = "&lt;", [">"] = "&gt;", ["&"] = "&amp;", ['"'] = "&quot;" })) end
+local ENTITIES = { ["<"] = "&lt;", [">"] = "&gt;", ["&"] = "&amp;", ['"'] = "&quot;" }
+
+local function escape(s) return (s:gsub("[<>&\"]", ENTITIES)) end
 
 local function svg(batches, levels, makespan)
   local kinds, color_of = {}, {}
