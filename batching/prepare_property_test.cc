@@ -49,6 +49,7 @@ RandomCase MakeCase(std::mt19937& random) {
       if (draw(0, 3) == 0) sample.kind = "code";
     }
     if (draw(0, 1) == 0) sample.streams["advantages"] = sample.input_ids.to(at::kFloat);
+    if (draw(0, 2) == 0) sample.position_ids = sample.input_ids.flip(0);
     sample.may_wait = draw(0, 1) == 0;
     c.samples.push_back(std::move(sample));
   }
@@ -60,7 +61,9 @@ void ExpectSampleAt(const TensorMicroBatch& batch, int64_t begin, int64_t tokens
                     const TensorSample& sample) {
   const auto part = [&](const at::Tensor& t) { return t.narrow(0, begin, tokens); };
   EXPECT_TRUE(at::equal(part(batch.input_ids), sample.input_ids.narrow(0, 0, tokens)));
-  EXPECT_TRUE(at::equal(part(batch.position_ids), at::arange(tokens, at::kLong)));
+  EXPECT_TRUE(at::equal(part(batch.position_ids), sample.position_ids.defined()
+                                                      ? sample.position_ids.narrow(0, 0, tokens)
+                                                      : at::arange(tokens, at::kLong)));
   EXPECT_TRUE(at::equal(part(batch.loss_mask), sample.loss_mask.narrow(0, 0, tokens)));
   const auto stream = sample.streams.find("advantages");
   if (batch.streams.count("advantages") == 0) return;

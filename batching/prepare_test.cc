@@ -1,9 +1,13 @@
 #include "batching/prepare.h"
 
+#include <cmath>
 #include <cstdint>
 #include <functional>
+#include <future>
+#include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -14,7 +18,9 @@
 #include "ATen/ops/tensor.h"
 #include "ATen/ops/zeros.h"
 #include "batching/test_samples.h"
+#include "c10/core/Allocator.h"
 #include "c10/util/Exception.h"
+#include "c10/util/ThreadLocalDebugInfo.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -25,6 +31,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
+using ::testing::UnorderedElementsAre;
 
 std::string MessageOf(const std::function<void()>& fn) {
   try {
@@ -206,8 +213,20 @@ TEST(PrepareTest, OneRankAloneIsWhatAllTogetherGiveIt) {
           at::equal(mine[step].input_ids, all.batches[static_cast<size_t>(rank)][step].input_ids));
     }
     EXPECT_EQ(one.report.padding_tokens, all.report.padding_tokens);
+    EXPECT_EQ(one.report.fingerprint, all.report.fingerprint);
     EXPECT_EQ(one.batches[static_cast<size_t>((rank + 1) % 3)].size(), 0u);
   }
+}
+
+TEST(PrepareTest, TheFingerprintTellsPlansApart) {
+  std::set<uint64_t> fingerprints;
+  fingerprints.insert(Prepare({Text(5), Text(3)}, With(8, 2)).report.fingerprint);
+  fingerprints.insert(Prepare({Text(3), Text(5)}, With(8, 2)).report.fingerprint);
+  fingerprints.insert(Prepare({Text(5), Text(4)}, With(8, 2)).report.fingerprint);
+  fingerprints.insert(Prepare({Text(5), Text(3)}, With(8, 1)).report.fingerprint);
+  fingerprints.insert(Prepare({Text(5), Images({4})}, With(8, 2)).report.fingerprint);
+  fingerprints.insert(Prepare({}, With(8, 2)).report.fingerprint);
+  EXPECT_EQ(fingerprints.size(), 6u);
 }
 
 // --- Streams and padding to a multiple -----------------------------------------------------------
@@ -312,6 +331,70 @@ TEST(PrepareTest, OneSampleThatMayNotWaitTakesItsStepAlong) {
   EXPECT_EQ(prepared.report.micro_steps, 2);
 }
 
+// --- How it is done ------------------------------------------------------------------------------
+
+// Bytes of each allocation of this thread, as the profiler is told of them.
+class Allocations : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
+    if (bytes > 0) sizes.push_back(bytes);  // below 0: freed
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+
+  std::vector<int64_t> sizes;
+};
+
+TEST(PrepareTest, EveryOutputIsAllocatedOnce) {
+  // 64 images of 64 tokens each fill one micro-batch.
+  std::vector<TensorSample> samples;
+  for (int i = 0; i < 64; ++i) {
+    samples.push_back(Images({4 * 62}, 1000 * i));
+    samples.back().streams["advantages"] = at::full({64}, 0.5, at::kFloat);
+  }
+  PrepareOptions options = With(4096, 1);
+  options.streams["advantages"] = 0.0;
+  const auto allocations = std::make_shared<Allocations>();
+
+  {
+    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, allocations);
+    const Prepared prepared = Prepare(samples, options);
+    ASSERT_EQ(prepared.batches[0].at(0).input_ids.numel(), 4096);
+  }
+
+  // loss_mask; advantages; input_ids, position_ids and mm_token_type_ids; pixel_values.
+  std::vector<int64_t> large;
+  for (const int64_t bytes : allocations->sizes) {
+    if (bytes >= 4096) large.push_back(bytes);
+  }
+  EXPECT_THAT(large, UnorderedElementsAre(4096, 4 * 4096, 8 * 4096, 8 * 4096, 8 * 4096,
+                                          64 * 4 * 62 * 3 * 4));
+}
+
+TEST(PrepareTest, InTheBackgroundIsOnAnotherThreadWhileThisOneGoesOn) {
+  std::promise<void> trained;
+  std::shared_future<void> after_training = trained.get_future().share();
+  std::thread::id thread;
+  PrepareOptions options = With(8, 2);
+  options.sequence_cost = [&](int64_t tokens) {
+    after_training.wait();  // were this the caller's thread, it would wait for ever
+    thread = std::this_thread::get_id();
+    return static_cast<double>(tokens);
+  };
+
+  std::future<Prepared> next = PrepareInBackground(Texts({8, 7}), options);
+  trained.set_value();
+  const Prepared prepared = next.get();
+
+  EXPECT_NE(thread, std::this_thread::get_id());
+  EXPECT_EQ(prepared.report.tokens, 15);
+  EXPECT_TRUE(at::equal(prepared.batches[0][0].input_ids, Text(8).input_ids));
+}
+
+TEST(PrepareTest, AnErrorInTheBackgroundComesWithTheResult) {
+  std::future<Prepared> next = PrepareInBackground({Text(1)}, With(0, 1));
+  EXPECT_THAT(MessageOf([&] { next.get(); }), HasSubstr("seq_len must be from 1"));
+}
+
 // --- Errors --------------------------------------------------------------------------------------
 
 TEST(PrepareTest, ErrorsNameTheSampleAndTheField) {
@@ -328,6 +411,15 @@ TEST(PrepareTest, ErrorsNameTheSampleAndTheField) {
   no_types.streams.clear();
   TensorSample empty = Text(1);
   empty.input_ids = at::zeros({0}, at::kLong);
+  TensorSample no_pixels = Text(3);
+  no_pixels.kind = "image";
+  TensorSample float_positions = Text(3);
+  float_positions.position_ids = at::zeros({3});
+  TensorSample float_types = Images({8});
+  float_types.streams["mm_token_type_ids"] =
+      float_types.streams["mm_token_type_ids"].to(at::kFloat);
+  TensorSample negative_grid = Images({8});
+  negative_grid.tensors["image_grid_thw"] = at::tensor({1, -2, -4}, at::kLong).view({1, 3});
   TensorSample unknown_cut = Text(9);
   unknown_cut.tensors["audio"] = at::zeros({4, 2});
   const struct {
@@ -342,6 +434,11 @@ TEST(PrepareTest, ErrorsNameTheSampleAndTheField) {
       {too_few_pixels, "sample 1: pixel_values has 7 rows, but image_grid_thw counts 8 patches"},
       {no_types, "sample 1 has image_grid_thw but no mm_token_type_ids"},
       {empty, "sample 1 has no tokens"},
+      {no_pixels,
+       "sample 0 has image_grid_thw and sample 1 has none, but both are of kind \"image\""},
+      {float_positions, "sample 1: position_ids must be of an integer dtype, not Float"},
+      {float_types, "sample 1: mm_token_type_ids must be of an integer dtype, not Float"},
+      {negative_grid, "sample 1: image_grid_thw holds -4; times, heights and widths are above 0"},
       {unknown_cut, "how audio is cut with them is not known"},
   };
   for (const auto& c : kCases) {
@@ -351,8 +448,28 @@ TEST(PrepareTest, ErrorsNameTheSampleAndTheField) {
 
 TEST(PrepareTest, ErrorsNameTheOption) {
   EXPECT_THAT(PrepareMessage({Text(1)}, With(0, 1)),
-              HasSubstr("seq_len must be at least 1, not 0"));
-  EXPECT_THAT(PrepareMessage({Text(1)}, With(8, 0)), HasSubstr("ranks must be at least 1, not 0"));
+              HasSubstr("seq_len must be from 1 to 2147483647, not 0"));
+  EXPECT_THAT(PrepareMessage({Text(1)}, With(8, 0)),
+              HasSubstr("ranks must be from 1 to 1048576, not 0"));
+  TensorSample whole = Text(1);
+  whole.streams["turns"] = at::zeros({1}, at::kLong);
+  PrepareOptions half = With(8, 1);
+  half.streams["turns"] = 0.5;
+  EXPECT_THAT(PrepareMessage({whole}, half),
+              HasSubstr("streams.turns = 0.5 fills what lacks it, but turns is Long"));
+  EXPECT_THAT(PrepareMessage({Text(1)}, With(int64_t{1} << 53, 1)), HasSubstr("seq_len must be"));
+  PrepareOptions wrong_rank = With(8, 2);
+  wrong_rank.only_rank = 2;
+  EXPECT_THAT(PrepareMessage({Text(1)}, wrong_rank),
+              HasSubstr("rank 2 is not one of 2 ranks (0 to 1)"));
+  PrepareOptions wrong_cost = With(3, 1);
+  wrong_cost.sequence_cost = [](int64_t tokens) { return tokens == 2 ? std::nan("") : 1.0; };
+  TensorSample dropped = Images({16});  // begins with an image that does not fit
+  for (at::Tensor* tensor :
+       {&dropped.input_ids, &dropped.loss_mask, &dropped.streams["mm_token_type_ids"]})
+    *tensor = tensor->narrow(0, 1, 4);
+  EXPECT_THAT(PrepareMessage({dropped, Text(2)}, wrong_cost),
+              HasSubstr("sample 1, of 2 tokens, costs nan; a cost is a finite number from 0 on"));
   PrepareOptions options = With(10, 1);
   options.pad_to_multiple_of = 4;
   EXPECT_THAT(PrepareMessage({Text(1)}, options),

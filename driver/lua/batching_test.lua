@@ -156,6 +156,8 @@ t.test("VerifyFindsWhatWouldHang", function()
   batches[2][1].loss_mask:fill_(true)
   t.raises("padding with loss", batching.verify, batches)
   t.raises("as batching.prepare returns", batching.verify, {})
+  t.raises("what rank 0 has at micro-step 0 is no micro-batch", batching.verify, { { 5 } })
+  t.raises("rank 1 has a number in place of a list", batching.verify, { { { kind = "text" } }, 5 })
 end)
 
 t.test("DrawShowsRanksStepsAndKinds", function()
@@ -169,6 +171,10 @@ t.test("DrawShowsRanksStepsAndKinds", function()
   local file = assert(io.open(path))
   local svg = file:read("*a")
   file:close()
+  t.raises("as batching.prepare returns", batching.draw, nil)
+  t.raises("no micro-batch", batching.draw, { { 5 } })
+  t.raises("a micro-batch has no cost", batching.draw, { { { kind = "text" } } })
+  t.raises("width must be from 1 to 10000 characters, not inf", batching.draw, batches, { width = math.huge })
   t.truthy(svg:find("^<svg") and svg:find("</svg>\n$") and svg:find("text, cost 4", 1, true), svg)
 end)
 
@@ -257,6 +263,31 @@ t.test("AStreamResumesWithTheSameBits", function()
   end
 end)
 
+t.test("TheNextWindowIsPreparedWhileThisOneTrains", function()
+  local core_batching = require "lockstep.core.batching"
+  local start, waited = core_batching.start, 0
+  local under_way = {}
+  core_batching.start = function(opts)
+    local preparation = start(opts)
+    under_way[#under_way + 1] = opts.samples
+    return { wait = function()
+      waited = waited + 1
+      return preparation:wait()
+    end }
+  end
+  local stream = batching.stream { source = source(30), buffer = 10, seq_len = 8, max_wait = 0 }
+  local ok, err = pcall(function()
+    for window = 1, 3 do
+      t.truthy(stream())
+      t.equal(waited, window)
+      t.equal(#under_way, math.min(window + 1, 3))
+    end
+    t.equal(stream(), nil)
+  end)
+  core_batching.start = start
+  t.truthy(ok, err)
+end)
+
 t.test("AnErrorInTheBackgroundArrives", function()
   local function wrong() return { input_ids = { 1 }, loss_mask = {} } end
   local stream = batching.stream { source = wrong, buffer = 2, seq_len = 4 }
@@ -267,22 +298,10 @@ t.test("WrongStreamsAreRefused", function()
   t.raises("the source must be a function", batching.stream, { source = 5, buffer = 2, seq_len = 4 })
   t.raises("buffer must be a whole number", batching.stream, { source = print, buffer = 0, seq_len = 4 })
   t.raises("this is no state of a stream", batching.stream, { source = print, buffer = 1, seq_len = 4, state = {} })
-end)
-
--- Errors --------------------------------------------------------------------------------------------
-
-t.test("ErrorsNameTheSampleAsLuaCountsIt", function()
-  local function prepare(sample, opts)
-    local o = { samples = { text(2), sample }, seq_len = 8, ranks = 1 }
-    for k, v in pairs(opts or {}) do o[k] = v end
-    return batching.prepare(o)
-  end
-  t.raises("sample 2 has no input_ids", prepare, {})
-  t.raises("sample 2: loss_mask has shape [1], but input_ids has 2 tokens", prepare,
-    { input_ids = { 1, 2 }, loss_mask = { true } })
-  t.raises("sample 2: advantages", prepare, text(2, { advantages = { 1, 2 } }))
-  t.raises("seq_len must be at least 1, not 0", prepare, text(1), { seq_len = 0 })
-  t.raises('"lockstep" or "round_robin", not "fair"', prepare, text(1), { balance = "fair" })
-  t.raises('did you mean "seq_len"?', batching.prepare, { samples = {}, seqlen = 8 })
-  t.raises('"samples" is missing', batching.prepare, { seq_len = 8 })
+  t.raises("state must be what stream:state() returned, not a number", batching.stream,
+    { source = print, buffer = 1, seq_len = 4, state = 5 })
+  t.raises("max_wait must be a number of windows from 0 on, not nan", batching.stream,
+    { source = print, buffer = 1, seq_len = 4, max_wait = 0 / 0 })
+  t.raises("sample 1 must be a table, not the number 5",
+    batching.stream { source = function() return 5 end, buffer = 1, seq_len = 4 })
 end)
