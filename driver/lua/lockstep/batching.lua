@@ -262,7 +262,9 @@ function Stream:plan_ahead()
   end
 end
 
---- Raises an error unless all ranks have come to the same window.
+--- Raises an error unless all ranks have come to the same window. Collective, where the stream is checked.
+---@param window integer
+---@param fingerprint string
 function Stream:check_window(window, fingerprint)
   if not self.check then return end
   local label = ("batching.stream, window %d: by every rank, with the same source and options; else check = false")
