@@ -185,7 +185,9 @@ t.test("FindUnusedAllowsAParameterThatSomeRanksLeaveOut", function()
 end)
 
 t.test("FindUnusedAllowsAParameterThatOnlyNoSyncUses", function()
-  local expected = mean_gradients(net(), function(m, rank) return loss_of(m(rows(rank, 1), true)) + loss_of(m(rows(rank, 2))) end)
+  local expected = mean_gradients(net(), function(m, rank)
+    return loss_of(m(rows(rank, 1), true)) + loss_of(m(rows(rank, 2)))
+  end)
   local replicas = sharding.data_parallel(net(), { find_unused = true })
 
   for _ = 1, 2 do

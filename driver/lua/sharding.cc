@@ -331,11 +331,12 @@ int DroppedTokens(lua_State* state) {
 
 int NewGuard(lua_State* state) {
   const OptionTable table(state, 1, "sharding.guard", {"group", "timeout_s"});
-  const double timeout_s = table.Number("timeout_s", 30);
+  const driver::Context& context = GetContext(state);
+  const double timeout_s =
+      table.Number("timeout_s", std::chrono::duration<double>(context.timeout).count());
   if (!(timeout_s > 0))
     throw Error(absl::StrCat("sharding.guard: timeout_s must be above 0, not ", timeout_s));
   const Group& group = ReadGroup(state, table);
-  const driver::Context& context = GetContext(state);
   // Guards are made alike on every rank: their count names their notes.
   static auto* const counts = new std::map<std::vector<int>, int>();
   const std::string prefix =

@@ -112,6 +112,7 @@ local Guard = {}
 ---@param fingerprint string
 function Guard:check(label, fingerprint) end
 
+--- timeout_s: the run's --timeout unless given.
 ---@param options {group: dist.Group?, timeout_s: number?}
 ---@return lockstep.core.sharding.Guard
 function sharding.guard(options) end

@@ -68,8 +68,8 @@ DataParallel.__call = DataParallel.forward
 function DataParallel:no_sync(fn, ...) return self.replicas:no_sync(fn, ...) end
 
 --- The module's own.
-for _, name in ipairs { "parameters", "named_parameters", "named_buffers", "named_modules", "num_parameters", "state_dict",
-  "load_state_dict", "zero_grad" } do
+for _, name in ipairs { "parameters", "named_parameters", "named_buffers", "named_modules", "num_parameters",
+  "state_dict", "load_state_dict", "zero_grad" } do
   DataParallel[name] = function(self, ...) return self.module[name](self.module, ...) end
 end
 
