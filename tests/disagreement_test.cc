@@ -27,7 +27,8 @@ Ended RunScript(const std::string& code, const std::vector<std::string>& options
 void ExpectNamed(const Ended& ended, const std::vector<std::string>& lines) {
   EXPECT_EQ(ended.exit_code, 1);
   EXPECT_EQ(Count(ended.err, "lockstep: "), 1) << ended.err;
-  EXPECT_THAT(ended.err, ContainsRegex("^lockstep: rank [01]: train.lua:[0-9]+: (backward: )?guard: "));
+  EXPECT_THAT(ended.err,
+              ContainsRegex("^lockstep: rank [01]: train.lua:[0-9]+: (backward: )?guard: "));
   for (const std::string& line : lines) EXPECT_THAT(ended.err, HasSubstr(line));
 }
 

@@ -172,13 +172,24 @@ std::vector<sharding::NamedTensor> ReadNamedTensors(lua_State* state, int index)
   return tensors;
 }
 
+sharding::Compression ReadCompression(const OptionTable& options) {
+  const std::string compression = options.String("compression", "none");
+  if (compression == "none") return sharding::Compression::kNone;
+  if (compression == "bf16") return sharding::Compression::kBFloat16;
+  if (compression == "fp16") return sharding::Compression::kFloat16;
+  throw Error(absl::StrCat(
+      "sharding.data_parallel: compression must be \"none\", \"bf16\" or \"fp16\", not \"",
+      compression, "\""));
+}
+
 int NewReplicas(lua_State* state) {
   const OptionTable table(state, 3, "sharding.data_parallel",
-                          {"bucket_mb", "find_unused", "static_graph", "group"});
+                          {"bucket_mb", "find_unused", "static_graph", "compression", "group"});
   sharding::DataParallelOptions options;
   options.bucket_bytes = static_cast<int64_t>(table.Number("bucket_mb", 25) * (1 << 20));
   options.find_unused = table.Boolean("find_unused", false);
   options.static_graph = table.Boolean("static_graph", false);
+  options.compression = ReadCompression(table);
   PushObject<Replicas>(state, std::make_unique<sharding::DataParallel>(
                                   ReadNamedTensors(state, 1), ReadNamedTensors(state, 2),
                                   ReadGroup(state, table).process_group, options));

@@ -49,7 +49,7 @@ function Replicas:no_sync(fn, ...) end
 
 ---@param parameters table[] {{name, tensor}, ...}
 ---@param buffers table[] {{name, tensor}, ...}
----@param options {bucket_mb: number?, find_unused: boolean?, static_graph: boolean?, group: dist.Group?}
+---@param options sharding.DataParallelOptions
 ---@return lockstep.core.sharding.Replicas
 function sharding.data_parallel(parameters, buffers, options) end
 
