@@ -104,6 +104,7 @@ class MicroBatchBuilder {
   // The items one after the other; `padding` ones with no loss, and shortened where `shorten`.
   TensorMicroBatch Build(const std::vector<const Item*>& items, bool padding, bool shorten) const {
     std::vector<const Extent*> extents;
+    extents.reserve(items.size());
     for (const Item* item : items) extents.push_back(shorten ? &item->least : &item->kept);
     TensorMicroBatch batch;
     batch.kind = items[0]->kind;
