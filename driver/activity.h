@@ -20,6 +20,7 @@
 #include <mutex>
 #include <optional>
 #include <string>
+#include <utility>
 
 #include "c10/util/intrusive_ptr.h"
 #include "torch/csrc/distributed/c10d/Work.hpp"
@@ -78,6 +79,20 @@ class Activity {
   std::string place_;  // the last one that was passed
   int64_t next_id_ = 0;
   std::deque<Record> records_;  // by id
+};
+
+// A collective that is under way while this lives, and has no Work.
+class UnderWay {
+ public:
+  UnderWay(Activity& activity, CollectiveCall call)
+      : activity_(activity), id_(activity.Start(std::move(call))) {}
+  UnderWay(const UnderWay&) = delete;
+  UnderWay& operator=(const UnderWay&) = delete;
+  ~UnderWay() { activity_.SetWork(id_, nullptr); }
+
+ private:
+  Activity& activity_;
+  int64_t id_;
 };
 
 // What the next collectives of this thread are about, while this lives: for one whose tensors do

@@ -28,9 +28,6 @@ namespace {
 
 using c10d::ProcessGroup;
 
-// What waits for other ranks waits this much longer than the watchdog, which knows more of a hang.
-constexpr std::chrono::seconds kTimeToReport(15);
-
 double Seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1000; }
 
 c10::intrusive_ptr<c10d::Store> NewStore(const RankEnvironment& environment,
@@ -154,10 +151,7 @@ c10::intrusive_ptr<ProcessGroup> MakeGroup(const World& world, const std::string
   const auto part = [&store](const char* prefix) {
     return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
   };
-  std::string title = size == world.environment.world_size
-                          ? "world"
-                          : absl::StrCat("ranks ", absl::StrJoin(ranks, ", "));
-  if (!purpose.name.empty()) absl::StrAppend(&title, " (", purpose.name, ")");
+  const std::string title = TitleOf(world, ranks, purpose);
   const auto backend_timeout = purpose.watched ? timeout + kTimeToReport : timeout;
   const std::chrono::milliseconds limit = purpose.watched ? timeout : std::chrono::milliseconds(0);
   struct Meeting {
@@ -245,9 +239,16 @@ void MeetRanks(World& world, std::chrono::milliseconds timeout) {
   world.group = MakeGroup(world, "world", ranks, environment.rank, timeout, {});
 }
 
-c10::intrusive_ptr<ProcessGroup> NewGroup(const World& world, const std::vector<int>& ranks,
-                                          std::chrono::milliseconds timeout,
-                                          const GroupPurpose& purpose) {
+std::string TitleOf(const World& world, const std::vector<int>& ranks,
+                    const GroupPurpose& purpose) {
+  std::string title = static_cast<int>(ranks.size()) == world.environment.world_size
+                          ? "world"
+                          : absl::StrCat("ranks ", absl::StrJoin(ranks, ", "));
+  if (!purpose.name.empty()) absl::StrAppend(&title, " (", purpose.name, ")");
+  return title;
+}
+
+int PositionIn(const World& world, const std::vector<int>& ranks) {
   int position = -1;
   for (size_t i = 0; i < ranks.size(); ++i) {
     TORCH_CHECK_VALUE(ranks[i] >= 0 && ranks[i] < world.environment.world_size, "group: rank ",
@@ -259,6 +260,13 @@ c10::intrusive_ptr<ProcessGroup> NewGroup(const World& world, const std::vector<
   }
   TORCH_CHECK_VALUE(position >= 0, "group: rank ", world.environment.rank, " is not a member of {",
                     absl::StrJoin(ranks, ", "), "}");
+  return position;
+}
+
+c10::intrusive_ptr<ProcessGroup> NewGroup(const World& world, const std::vector<int>& ranks,
+                                          std::chrono::milliseconds timeout,
+                                          const GroupPurpose& purpose) {
+  const int position = PositionIn(world, ranks);
   // Members alone count how often this list was asked for, so that others need not take part.
   static std::map<std::vector<int>, int> times_made;
   const std::string name =

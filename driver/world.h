@@ -58,6 +58,16 @@ struct GroupPurpose {
   bool watched = true;  // its collectives have the limit that `timeout` sets
 };
 
+// "world", or "ranks 0, 2", and what the group is for: as reports name it.
+std::string TitleOf(const World& world, const std::vector<int>& ranks, const GroupPurpose& purpose);
+
+// Where this rank stands among `ranks`. Throws c10::ValueError where it is not there, or where they
+// are no ranks of the world, each once.
+int PositionIn(const World& world, const std::vector<int>& ranks);
+
+// What waits for other ranks waits this much longer than the watchdog, which knows more of a hang.
+inline constexpr std::chrono::seconds kTimeToReport(15);
+
 // The group of `ranks`, in that order, for this rank, which must be among them. Collective: every
 // rank of `ranks` calls this equally often; the others need not. Groups with a purpose are this
 // program's own: their collectives are not compared.

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "driver/context.h"
+#include "driver/control.h"
 #include "driver/lua/distributed.h"
 #include "driver/lua/object.h"
 #include "driver/lua/stack.h"
@@ -35,12 +36,12 @@ using driver::GetContext;
 sharding::Collective* ControlCollective(lua_State* state, const Group& group) {
   if (group.ranks.size() == 1) return nullptr;
   static auto* const collectives =
-      new std::map<std::vector<int>, std::unique_ptr<sharding::C10dCollective>>();
+      new std::map<std::vector<int>, std::unique_ptr<sharding::Collective>>();
   auto& collective = (*collectives)[group.ranks];
   if (collective == nullptr) {
     const driver::Context& context = GetContext(state);
-    collective = std::make_unique<sharding::C10dCollective>(
-        driver::NewGroup(context.world, group.ranks, context.timeout, {"sharding.lockstep"}));
+    collective = driver::NewControlCollective(context.world, group.ranks, context.timeout,
+                                              {"sharding.lockstep"});
   }
   return collective.get();
 }
@@ -63,7 +64,7 @@ inline constexpr const char* kObjectName<sharding::Shard> = "shard";
 template <>
 inline constexpr const char* kObjectName<sharding::Packer> = "packer";
 struct GuardObject {  // null pointers in a group of one rank
-  std::unique_ptr<sharding::C10dCollective> collective;
+  std::unique_ptr<sharding::Collective> collective;
   std::unique_ptr<sharding::StoreNotes> notes;
   std::unique_ptr<sharding::Guard> guard;
 };
@@ -355,8 +356,8 @@ int NewGuard(lua_State* state) {
   auto guard = std::make_unique<GuardObject>();
   if (group.ranks.size() > 1) {
     const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(1000 * timeout_s));
-    guard->collective = std::make_unique<sharding::C10dCollective>(driver::NewGroup(
-        context.world, group.ranks, timeout, {"sharding.guard", /*watched=*/false}));
+    guard->collective = driver::NewControlCollective(context.world, group.ranks, timeout,
+                                                     {"sharding.guard", /*watched=*/false});
     guard->notes = std::make_unique<sharding::StoreNotes>(context.world.store, prefix,
                                                           guard->collective->rank());
     guard->guard = std::make_unique<sharding::Guard>(guard->collective.get(), guard->notes.get(),
