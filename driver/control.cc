@@ -102,9 +102,9 @@ class WatchedCollective : public sharding::Collective {
   int size() const override { return collective_->size(); }
 
   std::unique_ptr<Pending> StartAllGather(const std::string& bytes) override {
-    return std::make_unique<Watched>(
-        *activity_, CollectiveCall{title_, ++calls_, "agreement", "", limit_},
-        collective_->StartAllGather(bytes));
+    return std::make_unique<Watched>(*activity_,
+                                     CollectiveCall{title_, ++calls_, "agreement", "", limit_},
+                                     collective_->StartAllGather(bytes));
   }
 
  private:

@@ -132,8 +132,8 @@ TEST(Watchdog, LongStepsAreNoHang) {
   EXPECT_THAT(ended.out, HasSubstr("1 is done\n"));
 }
 
-// The ranks agree one batch ahead: between offer and answer lies a step, or, where a loop is left by
-// break, all that follows.
+// The ranks agree one batch ahead: between offer and answer lies a step, or, where a loop is left
+// by break, all that follows.
 TEST(Watchdog, LongStepsInLockstepAreNoHang) {
   const Ended ended = RunScript(
       "ffi.cdef 'unsigned sleep(unsigned)'\n"
