@@ -217,7 +217,16 @@ TEST(Explicit, TileCountsMayDifferByRankAndStep) {
 TEST(BackwardPerTile, MarksAWeightReadyTwice) {
   const std::optional<Rank> rank = OnRanks(kRanks);
   if (!rank.has_value()) return;
-  EXPECT_CONTAINS(Train(*rank, Strategy::kBackwardPerTile, Dense, {}), kReadyTwice);
+  EXPECT_CONTAINS(Train(*rank, Strategy::kBackwardPerTile, Dense, {}, 2), kReadyTwice);
+}
+
+// All weights are ready after one tile: the Reducer averages, stops listening, and the other tiles'
+// shares are added to one rank's gradient alone.
+TEST(BackwardPerTile, AloneInAModelIsWrongInSilence) {
+  const std::optional<Rank> rank = OnRanks(kRanks);
+  if (!rank.has_value()) return;
+  EXPECT_CONTAINS(Train(*rank, Strategy::kBackwardPerTile, Dense, {}),
+                  "gradient of weight 0 is wrong");
 }
 
 TEST(BackwardPerTile, WithAStaticGraphStopsWhenTheNumberOfTilesChanges) {
@@ -226,7 +235,7 @@ TEST(BackwardPerTile, WithAStaticGraphStopsWhenTheNumberOfTilesChanges) {
   const NumTiles more_later = [](int, int step) { return 2 + step; };
 
   const std::string error =
-      Train(*rank, Strategy::kBackwardPerTile, Dense, {.static_graph = true}, 1, more_later);
+      Train(*rank, Strategy::kBackwardPerTile, Dense, {.static_graph = true}, 2, more_later);
 
   EXPECT_CONTAINS(error, "training graph has changed");
 }
@@ -234,7 +243,7 @@ TEST(BackwardPerTile, WithAStaticGraphStopsWhenTheNumberOfTilesChanges) {
 TEST(ReadyFlag, MeansNothingToTheReducer) {
   const std::optional<Rank> rank = OnRanks(kRanks);
   if (!rank.has_value()) return;
-  EXPECT_CONTAINS(Train(*rank, Strategy::kReadyFlag, Dense, {}), kReadyTwice);
+  EXPECT_CONTAINS(Train(*rank, Strategy::kReadyFlag, Dense, {}, 2), kReadyTwice);
 }
 
 TEST(GradThenBackward, TrainsADenseMlp) {
@@ -270,7 +279,7 @@ TEST(GradThenBackward, CannotTrainOnAFrozenInput) {
 TEST(OwnSums, MarkAWeightReadyTwice) {
   const std::optional<Rank> rank = OnRanks(kRanks);
   if (!rank.has_value()) return;
-  EXPECT_CONTAINS(Train(*rank, Strategy::kOwnSums, Dense, {}), kReadyTwice);
+  EXPECT_CONTAINS(Train(*rank, Strategy::kOwnSums, Dense, {}, 2), kReadyTwice);
 }
 
 }  // namespace

@@ -1,9 +1,15 @@
 #include "tiled_mlp/rows.h"
 
 #include <algorithm>
+#include <limits>
+#include <string>
 #include <vector>
 
+#include "ATen/core/grad_mode.h"
 #include "ATen/ops/cat.h"
+#include "ATen/ops/linalg_vector_norm.h"
+#include "absl/status/statusor.h"
+#include "c10/util/Exception.h"
 
 namespace lockstep::tiled_mlp {
 namespace {
@@ -39,6 +45,48 @@ at::Tensor Rows(const at::Tensor& tensor, int64_t leading, const TileRange& rang
     begin = end;
   }
   return parts.size() == 1 ? parts[0] : at::cat(parts);
+}
+
+std::vector<int64_t> SizesWithLeading(const at::Tensor& x, const at::Tensor& output) {
+  std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end() - 1);
+  sizes.insert(sizes.end(), output.sizes().begin() + 1, output.sizes().end());
+  return sizes;
+}
+
+bool IsZero(const at::Tensor& rows) {
+  if (rows.numel() == 0) return true;
+  const double infinity = std::numeric_limits<double>::infinity();
+  // Most are not, and show it in their first row.
+  if (at::linalg_vector_norm(rows[0], infinity).item<double>() != 0) return false;
+  return at::linalg_vector_norm(rows, infinity).item<double>() == 0;
+}
+
+TilePlan PlanCall(const at::Tensor& x, int64_t widest, double gradients_held,
+                  const TileOptions& options) {
+  TORCH_CHECK_VALUE(x.defined() && x.dim() >= 1 && x.is_floating_point(),
+                    "tiled_mlp: x must be a floating-point tensor [..., hidden], not ",
+                    x.defined() ? x.toString() : "undefined",
+                    x.defined() && x.dim() == 0 ? " of no dimensions" : "");
+  const int64_t num_rows = CountRows(x, Leading(x));
+  absl::StatusOr<TilePlan> plan = PlanTiles({.tokens = num_rows,
+                                             .hidden = x.size(-1),
+                                             .widest = widest,
+                                             .gradients_held = gradients_held},
+                                            options.size);
+  TORCH_CHECK_VALUE(plan.ok(), std::string(plan.status().message()));
+  if (options.stats) {
+    ++options.stats->calls;
+    options.stats->untiled += plan->tiles.empty() ? 1 : 0;
+    options.stats->tiles += static_cast<int64_t>(plan->tiles.size());
+    options.stats->tile_tokens = plan->tiles.empty() ? num_rows : plan->tiles.front().size();
+  }
+  return *std::move(plan);
+}
+
+void CheckNoGraphIsMade() {
+  TORCH_CHECK(!at::GradMode::is_enabled(),
+              "tiled_mlp: backward with create_graph is not supported: the tiles' graphs are gone "
+              "when it ends. Run this part untiled");
 }
 
 }  // namespace lockstep::tiled_mlp

@@ -1,16 +1,13 @@
 #include "tiled_mlp/tiled.h"
 
 #include <algorithm>
-#include <limits>
 #include <mutex>
 #include <unordered_set>
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty.h"
-#include "ATen/ops/linalg_vector_norm.h"
 #include "ATen/ops/zeros_like.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "c10/util/Exception.h"
@@ -51,8 +48,6 @@ struct Job {
   std::vector<bool> used_outputs;  // whether output i of the body can carry a gradient
 };
 
-int64_t Leading(const at::Tensor& x) { return x.dim() - 1; }
-
 // --- Forward
 // ----------------------------------------------------------------------------------------
 
@@ -78,13 +73,6 @@ void CheckRows(const std::vector<at::Tensor>& outputs, int64_t rows) {
                              : "undefined",
         " for a tile of ", rows, " rows; each output must have one row for each row of the tile");
   }
-}
-
-// [rows, ...] -> [leading sizes of x, ...]
-at::Tensor WithLeadingShape(const at::Tensor& output, const at::Tensor& x) {
-  std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end() - 1);
-  sizes.insert(sizes.end(), output.sizes().begin() + 1, output.sizes().end());
-  return output.view(sizes);
 }
 
 bool SharesMemory(const at::Tensor& output, const at::Tensor& x, at::TensorList weights) {
@@ -126,7 +114,7 @@ std::vector<at::Tensor> RunForward(Job& job, const at::Tensor& x, at::TensorList
   }
   if (job.options.preserve_rng && job.random_states.front() == RandomState::Of(x.device()))
     job.random_states.clear();
-  for (at::Tensor& output : outputs) output = WithLeadingShape(output, x);
+  for (at::Tensor& output : outputs) output = output.view(SizesWithLeading(x, output));
   return outputs;
 }
 
@@ -161,14 +149,6 @@ void CheckNothingElseIsTrained(const std::vector<at::Tensor>& roots,
                       " that requires a gradient but is none of the weights given, so it would get "
                       "none; pass it as a weight, or detach it");
   }
-}
-
-bool IsZero(const at::Tensor& gradient) {
-  if (gradient.numel() == 0) return true;
-  const double infinity = std::numeric_limits<double>::infinity();
-  // Most are not, and show it in their first row.
-  if (at::linalg_vector_norm(gradient[0], infinity).item<double>() != 0) return false;
-  return at::linalg_vector_norm(gradient, infinity).item<double>() == 0;
 }
 
 // The sum of a weight's gradients over tiles.
@@ -213,14 +193,11 @@ class TiledBackward final : public Node {
     set_next_edges(torch::autograd::collect_next_edges(inputs));
   }
 
-  std::string name() const override { return "TiledMlpBackward"; }
+  std::string name() const override { return "TiledBackward"; }
 
   variable_list apply(variable_list&& gradients) override {
     const std::lock_guard<std::mutex> lock(mutex_);
-    TORCH_CHECK(
-        !at::GradMode::is_enabled(),
-        "tiled_mlp: backward with create_graph is not supported: the tiles' graphs are gone "
-        "when it ends. Run this part untiled");
+    CheckNoGraphIsMade();
     const at::Tensor x = x_.unpack().detach();
     std::vector<at::Tensor> weights;
     for (const SavedVariable& weight : weights_) weights.push_back(weight.unpack());
@@ -330,12 +307,12 @@ class TiledBackward final : public Node {
 // --- Both
 // -------------------------------------------------------------------------------------------
 
-int64_t Widest(at::TensorList weights, int64_t hidden) {
+int64_t Widest(at::TensorList weights) {
   int64_t widest = 0;
   for (const at::Tensor& weight : weights) {
     for (const int64_t size : weight.sizes()) widest = std::max(widest, size);
   }
-  return widest == 0 ? 4 * hidden : widest;
+  return widest;
 }
 
 std::vector<at::Tensor> RunUntiled(const TileBody& body, const at::Tensor& x,
@@ -343,11 +320,7 @@ std::vector<at::Tensor> RunUntiled(const TileBody& body, const at::Tensor& x,
   const int64_t num_rows = CountRows(x, Leading(x));
   std::vector<at::Tensor> outputs = body(x.reshape({num_rows, x.size(-1)}), weights);
   CheckRows(outputs, num_rows);
-  for (at::Tensor& output : outputs) {
-    std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end() - 1);
-    sizes.insert(sizes.end(), output.sizes().begin() + 1, output.sizes().end());
-    output = output.reshape(sizes);
-  }
+  for (at::Tensor& output : outputs) output = output.reshape(SizesWithLeading(x, output));
   return outputs;
 }
 
@@ -355,27 +328,12 @@ std::vector<at::Tensor> RunUntiled(const TileBody& body, const at::Tensor& x,
 
 std::vector<at::Tensor> RunTiled(const TileBody& body, const at::Tensor& x, at::TensorList weights,
                                  const TileOptions& options) {
-  TORCH_CHECK_VALUE(x.defined() && x.dim() >= 1 && x.is_floating_point(),
-                    "tiled_mlp: x must be a floating-point tensor [..., hidden], not ",
-                    x.defined() ? x.toString() : "undefined",
-                    x.defined() && x.dim() == 0 ? " of no dimensions" : "");
-  const absl::StatusOr<TilePlan> plan = PlanTiles({.tokens = CountRows(x, Leading(x)),
-                                                   .hidden = x.size(-1),
-                                                   .widest = Widest(weights, x.size(-1))},
-                                                  options.size);
-  TORCH_CHECK_VALUE(plan.ok(), std::string(plan.status().message()));
-  if (options.stats) {
-    ++options.stats->calls;
-    options.stats->untiled += plan->tiles.empty() ? 1 : 0;
-    options.stats->tiles += static_cast<int64_t>(plan->tiles.size());
-    options.stats->tile_tokens =
-        plan->tiles.empty() ? CountRows(x, Leading(x)) : plan->tiles.front().size();
-  }
-  if (plan->tiles.empty()) return RunUntiled(body, x, weights);
+  const TilePlan plan = PlanCall(x, Widest(weights), /*gradients_held=*/2, options);
+  if (plan.tiles.empty()) return RunUntiled(body, x, weights);
 
   Job job{.body = body,
           .options = options,
-          .tiles = plan->tiles,
+          .tiles = plan.tiles,
           .random_states = {},
           .autocast = Autocast::Now(x.device()),
           .used_outputs = {}};

@@ -1,5 +1,6 @@
 #include "tiled_mlp/tiled.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <memory>
@@ -95,6 +96,7 @@ TEST(Gradients, AgreeWithTheUntiledForEveryShape) {
       const at::Tensor x32 = Input({batch, tokens, kHidden}, at::kFloat);
       const at::Tensor x64 = InDouble(x32);
       const std::vector<at::Tensor> truth = UntiledGradients(SwiGlu, x64, w64);
+      const std::vector<at::Tensor> untiled32 = UntiledGradients(SwiGlu, x32, w32);
       for (const int64_t num_tiles : {1, 2, 3, 7, 16}) {
         SCOPED_TRACE(testing::Message() << "batch " << batch << ", tokens " << tokens << ", "
                                         << num_tiles << " tiles");
@@ -103,8 +105,10 @@ TEST(Gradients, AgreeWithTheUntiledForEveryShape) {
         const std::vector<at::Tensor> g32 = Gradients(SwiGlu, x32, w32, options);
         for (size_t i = 0; i < truth.size(); ++i) {
           EXPECT_EQ(g64[i].sizes(), truth[i].sizes());
-          EXPECT_LT(LargestDifference(g64[i], truth[i]), 1e-12);
-          EXPECT_LT(RelativeError(g32[i], truth[i]), 1e-6);
+          EXPECT_LT(RelativeError(g64[i], truth[i]), 1e-12);
+          // Sums over 12,288 tokens err by more than 1e-6 in float32, tiled or not.
+          EXPECT_LT(RelativeError(g32[i], truth[i]),
+                    std::max(1e-6, 1.2 * RelativeError(untiled32[i], truth[i])));
         }
       }
     }
