@@ -4,6 +4,7 @@
 #include "driver/lua/core.h"
 #include "driver/lua/distributed.h"
 #include "driver/lua/sharding.h"
+#include "driver/lua/tiled_mlp.h"
 #include "driver/lua/torch.h"
 
 namespace lockstep::lua {
@@ -12,6 +13,7 @@ void PreloadModules(LuaVm& vm) {
   vm.Preload("lockstep.core", OpenCore);
   vm.Preload("lockstep.core.batching", OpenBatching);
   vm.Preload("lockstep.core.sharding", OpenSharding);
+  vm.Preload("lockstep.core.tiled_mlp", OpenTiledMlp);
   vm.Preload("lockstep.torch", OpenTorch);
   vm.Preload("lockstep.distributed", OpenDistributed);
 }
