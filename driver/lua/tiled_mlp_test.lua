@@ -201,10 +201,9 @@ end)
 
 t.test("AnErrorInTheFunctionKeepsItsLine", function()
   local line = debug.getinfo(1, "l").currentline
-  local message = t.raises("tiled_mlp_test.lua:" .. line + 2, function()
-    tiled_mlp.new { tiles = 2 }(function(tile) return tile.nothing.more end, input(4, 6))
+  t.raises("tiled_mlp_test.lua:" .. line + 2 .. ": a tensor has no field", function()
+    tiled_mlp.new { tiles = 2 }(function(tile) return tile.nothing.more end, input(4, 6)) -- line + 2
   end)
-  t.truthy(message:find("nil", 1, true), message)
 end)
 
 t.test("AnErrorInBackwardKeepsItsLine", function()
@@ -221,7 +220,8 @@ end)
 t.test("AnErrorOfAnOperatorKeepsItsLineToo", function()
   local in_backward, line = false, debug.getinfo(1, "l").currentline
   local y = tiled_mlp.new { tiles = 2 }(function(tile)
-    return torch.linear(tile, torch.ones({ 6, in_backward and 5 or 6 })) -- line + 2
+    local y_tile = torch.linear(tile, torch.ones({ 6, in_backward and 5 or 6 })) -- line + 2
+    return y_tile
   end, input(4, 6))
   in_backward = true
 

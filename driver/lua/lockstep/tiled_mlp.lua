@@ -21,6 +21,32 @@ local M = {}
 ---@field skipped_tiles integer left out of backward, where no gradient came
 ---@field tile_tokens integer rows of the largest tile of the last call
 
+---@class tiled_mlp.Dense
+---@field x torch.Tensor [..., tokens, hidden]
+---@field gate torch.Tensor? [intermediate, hidden]; absent: a plain MLP
+---@field up torch.Tensor [intermediate, hidden]
+---@field down torch.Tensor [out, intermediate]
+---@field gate_bias torch.Tensor?
+---@field up_bias torch.Tensor?
+---@field down_bias torch.Tensor?
+---@field activation ("silu"|"gelu"|"gelu_tanh")? default "silu"
+
+---@class tiled_mlp.CrossEntropy
+---@field hidden torch.Tensor [..., hidden]
+---@field weight torch.Tensor [vocabulary, hidden]
+---@field labels torch.Tensor int64 [...]
+---@field bias torch.Tensor? [vocabulary]
+---@field ignore_index integer? default -100
+---@field reduction ("mean"|"sum"|"none")?
+---@field tile_tokens integer? tokens whose logits are held at a time; default 1,024
+---@field label_smoothing number?
+---@field z_loss number? times the square of each token's logsumexp
+---@field softcap number? logits become softcap * tanh(logits / softcap)
+---@field accumulate_fp32 boolean? the gradient of a bfloat16 weight is added up in float32
+---@field divisor number?
+---@field over_ranks boolean?
+---@field group dist.Group?
+
 ---@class tiled_mlp.TiledMlp
 ---@operator call: torch.Tensor
 local TiledMlp = {}
@@ -65,7 +91,7 @@ TiledMlp.__call = TiledMlp.forward
 ---
 ---     mlp:dense { x = x, gate = w1, up = w3, down = w2 }     -- (silu(x w1^T) * (x w3^T)) w2^T
 ---     mlp:dense { x = x, up = w1, up_bias = b1, down = w2, down_bias = b2, activation = "gelu" }
----@param opts {x: torch.Tensor, gate: torch.Tensor?, up: torch.Tensor, down: torch.Tensor, gate_bias: torch.Tensor?, up_bias: torch.Tensor?, down_bias: torch.Tensor?, activation: ("silu"|"gelu"|"gelu_tanh")?}
+---@param opts tiled_mlp.Dense
 ---@return torch.Tensor
 function TiledMlp:dense(opts) return self.tiles:dense(opts) end
 
@@ -73,7 +99,10 @@ function TiledMlp:dense(opts) return self.tiles:dense(opts) end
 ---@return tiled_mlp.Stats
 function TiledMlp:stats() return self.tiles:stats() end
 
-function TiledMlp:__tostring() return "tiled_mlp" end
+function TiledMlp:__tostring()
+  local s = self:stats()
+  return string.format("tiled_mlp(%d calls, %d untiled, %d tiles)", s.calls, s.untiled, s.tiles)
+end
 
 --- tile_tokens: tokens of a tile at most; by default twice the hidden size in multiples of 128, at least 1,024. A
 --- sequence too short to gain from it runs untiled (stats().untiled). tiles: so many, even then. preserve_rng:
@@ -96,7 +125,7 @@ end
 --- over_ranks: the mean over the labels of all ranks of `group`. Each rank's loss is its share times the number of
 --- ranks, so their mean is that mean, and under data parallel its gradient is what results. Collective then.
 --- divisor: what to divide by in place of the count, for a mean over several micro-steps.
----@param opts {hidden: torch.Tensor, weight: torch.Tensor, labels: torch.Tensor, bias: torch.Tensor?, ignore_index: integer?, reduction: ("mean"|"sum"|"none")?, tile_tokens: integer?, label_smoothing: number?, z_loss: number?, softcap: number?, accumulate_fp32: boolean?, divisor: number?, over_ranks: boolean?, group: dist.Group?}
+---@param opts tiled_mlp.CrossEntropy
 ---@return torch.Tensor loss
 ---@return integer count
 function M.cross_entropy(opts)
