@@ -38,6 +38,7 @@ class InPlaces {
  public:
   InPlaces(const LuaReference& places, at::TensorList weights) {
     lua_State* state = places.Push();
+    if (lua_checkstack(state, 16) == 0) throw Error("tiled_mlp: the stack is full");
     lua_newtable(state);
     const int before = lua_gettop(state);
     places_ = std::make_unique<LuaReference>(state, before - 1);
@@ -93,7 +94,7 @@ tiled_mlp::TileBody MakeBody(lua_State* state, int function, int places) {
     if (kept != nullptr) in_places.emplace(*kept, weights);
     lua_State* running = callee->Push();
     const int base = lua_gettop(running) - 1;
-    if (lua_checkstack(running, static_cast<int>(weights.size()) + 8) == 0)
+    if (lua_checkstack(running, static_cast<int>(weights.size()) + 16) == 0)
       throw Error("tiled_mlp: the stack is full");
     PushTensor(running, tile);
     if (kept == nullptr) {

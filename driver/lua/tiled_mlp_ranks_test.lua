@@ -112,6 +112,18 @@ for _, entry in ipairs(MODES) do
   end)
 end
 
+t.test("TheBuiltInMlpIsAveragedToo", function()
+  local replicas = sharding.data_parallel(net(function(module, x)
+    if not module.up then return module(x) end
+    return tiled_mlp.new { tiles = 3 + RANK }:dense { x = x, up = module.up.weight, up_bias = module.up.bias,
+      down = module.down.weight, down_bias = module.down.bias }
+  end), { find_unused = true })
+
+  loss_of(replicas(tokens(RANK, 1))):backward()
+
+  expect_gradients(replicas, expected_gradients { 1 })
+end)
+
 t.test("OneRankMayRunUntiled", function()
   local replicas = sharding.data_parallel(net(function(module, x)
     return tiled_mlp.new(RANK == 0 and { tiles = 5 } or {})(module, x)
@@ -137,7 +149,8 @@ t.test("CrossEntropyOverRanksIsTheMeanOverAllLabels", function()
   local ids, labels, truth = {}, {}, nn.Embedding(31, 6)
   for rank = 0, WORLD - 1 do
     torch.manual_seed(rank)
-    ids[rank], labels[rank] = torch.randint(31, { 12 }, { dtype = torch.int64 }), torch.randint(31, { 12 }, { dtype = torch.int64 })
+    ids[rank] = torch.randint(31, { 12 }, { dtype = torch.int64 })
+    labels[rank] = torch.randint(31, { 12 }, { dtype = torch.int64 })
     labels[rank]:narrow(0, 0, rank == 0 and 3 or 9):fill_(-100)
   end
   torch.manual_seed(1)
@@ -145,7 +158,8 @@ t.test("CrossEntropyOverRanksIsTheMeanOverAllLabels", function()
   truth:load_state_dict(replicas.module.embed:state_dict())
   local sum, count = 0, 0
   for rank = 0, WORLD - 1 do
-    sum = sum + nn.cross_entropy(torch.linear(torch.tanh(truth(ids[rank])), truth.weight), labels[rank], { reduction = "sum" })
+    local logits = torch.linear(torch.tanh(truth(ids[rank])), truth.weight)
+    sum = sum + nn.cross_entropy(logits, labels[rank], { reduction = "sum" })
     count = count + labels[rank]:ne(-100):sum():item()
   end
   local mean = sum / count

@@ -263,7 +263,8 @@ end
 t.test("CrossEntropyIsThatOfTheLogits", function()
   local hidden, weight, labels = loss_inputs()
   for _, reduction in ipairs { "mean", "sum", "none" } do
-    local expected = nn.cross_entropy(torch.linear(hidden, weight), labels, { reduction = reduction, label_smoothing = 0.1 })
+    local logits = torch.linear(hidden, weight)
+    local expected = nn.cross_entropy(logits, labels, { reduction = reduction, label_smoothing = 0.1 })
     local truth = torch.grad(loss_of(expected:reshape(-1) + 1), { hidden, weight })
 
     local loss, n = tiled_mlp.cross_entropy { hidden = hidden, weight = weight, labels = labels, reduction = reduction,

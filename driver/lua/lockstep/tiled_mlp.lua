@@ -21,6 +21,13 @@ local M = {}
 ---@field skipped_tiles integer left out of backward, where no gradient came
 ---@field tile_tokens integer rows of the largest tile of the last call
 
+---@class tiled_mlp.Options
+---@field tile_tokens integer?
+---@field tiles integer?
+---@field preserve_rng boolean? default true
+---@field accumulate_fp32 boolean? default false
+---@field skip_zero_gradients boolean? default: on a CPU
+
 ---@class tiled_mlp.Dense
 ---@field x torch.Tensor [..., tokens, hidden]
 ---@field gate torch.Tensor? [intermediate, hidden]; absent: a plain MLP
@@ -70,7 +77,8 @@ end
 --- shape. Forward keeps x alone, and backward runs it again.
 ---
 ---     local y = mlp(self.mlp, x)
----     local y = mlp(function(tile, up, down) return torch.linear(torch.gelu(torch.linear(tile, up)), down) end, x, { up, down })
+---     local function f(tile, up, down) return torch.linear(torch.gelu(torch.linear(tile, up)), down) end
+---     local y = mlp(f, x, { up, down })
 ---
 --- A function's weights must all be given: one that it takes from elsewhere is an error in backward. A module's are
 --- found, frozen and shared ones included.
@@ -108,7 +116,7 @@ end
 --- sequence too short to gain from it runs untiled (stats().untiled). tiles: so many, even then. preserve_rng:
 --- backward drops out what forward did. accumulate_fp32: gradients of bfloat16 weights are added up in float32.
 --- skip_zero_gradients: leave out tiles to which no gradient comes; default: on a CPU, where looking is cheap.
----@param opts {tile_tokens: integer?, tiles: integer?, preserve_rng: boolean?, accumulate_fp32: boolean?, skip_zero_gradients: boolean?}?
+---@param opts tiled_mlp.Options?
 ---@return tiled_mlp.TiledMlp
 function M.new(opts)
   local o = options.read("tiled_mlp.new", opts, { tile_tokens = options.optional, tiles = options.optional,
@@ -119,7 +127,7 @@ end
 --- Cross entropy of hidden [..., hidden] through a head's weight [vocabulary, hidden] and labels [...], without the
 --- logits: gradients of both are computed in forward, a tile of tokens at a time. Also returns how many labels count.
 ---
----     local loss, n = tiled_mlp.cross_entropy { hidden = h, weight = head.weight, labels = labels, over_ranks = true }
+---     local loss, n = tiled_mlp.cross_entropy { hidden = h, weight = head, labels = labels, over_ranks = true }
 ---
 --- reduction: "mean" over the labels that count (0 where there are none), "sum", or "none": a loss for each token.
 --- over_ranks: the mean over the labels of all ranks of `group`. Each rank's loss is its share times the number of

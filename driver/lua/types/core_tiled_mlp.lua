@@ -27,7 +27,7 @@ function Tiles:stats() end
 ---@return lockstep.core.tiled_mlp.Tiles
 function tiled_mlp.new(options) end
 
----@param options table<string, any> as tiled_mlp.cross_entropy takes them, without over_ranks and group; divisor: a tensor
+---@param options table<string, any> tiled_mlp.cross_entropy's, less over_ranks and group; divisor: a tensor
 ---@return torch.Tensor loss
 ---@return torch.Tensor count
 function tiled_mlp.cross_entropy(options) end
