@@ -1,7 +1,7 @@
 -- luacheck . : see tests/lint.
 std = "luajit"
 read_globals = { "lockstep" }
-max_line_length = 140
+max_line_length = 120
 ignore = {
   "581",  -- not (x <= y) is not x > y: they differ for NaN
 }

@@ -52,6 +52,31 @@ absl::Status CheckPositive(const std::pair<const char*, int64_t>& field) {
                    " must be above 0 for the cost of a transformer, not ", field.second));
 }
 
+absl::Status CheckNotNegative(const TransformerShape& s) {
+  const std::pair<const char*, int64_t> fields[] = {
+      {"num_key_value_heads", s.num_key_value_heads},
+      {"head_dim", s.head_dim},
+      {"q_lora_rank", s.q_lora_rank},
+      {"kv_lora_rank", s.kv_lora_rank},
+      {"qk_nope_head_dim", s.qk_nope_head_dim},
+      {"qk_rope_head_dim", s.qk_rope_head_dim},
+      {"v_head_dim", s.v_head_dim},
+      {"intermediate_size", s.intermediate_size},
+      {"num_experts", s.num_experts},
+      {"moe_intermediate_size", s.moe_intermediate_size},
+      {"shared_expert_intermediate_size", s.shared_expert_intermediate_size},
+      {"first_k_dense_replace", s.first_k_dense_replace},
+      {"vision_hidden_size", s.vision_hidden_size},
+      {"vision_depth", s.vision_depth},
+      {"vision_intermediate_size", s.vision_intermediate_size}};
+  for (const auto& [name, value] : fields) {
+    if (value < 0)
+      return absl::InvalidArgumentError(
+          absl::StrCat("batching: ", name, " must be at least 0, not ", value));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Check(const TransformerShape& s) {
   std::pair<const char*, int64_t> needed[] = {{"hidden_size", s.hidden_size},
                                               {"num_hidden_layers", s.num_hidden_layers},
@@ -60,11 +85,18 @@ absl::Status Check(const TransformerShape& s) {
                                               {"intermediate_size", s.intermediate_size}};
   if (s.num_experts > 0) needed[4] = {"moe_intermediate_size", s.moe_intermediate_size};
   for (const auto& field : needed) {
-    const absl::Status status = CheckPositive(field);
+    absl::Status status = CheckPositive(field);
     if (!status.ok()) return status;
   }
+  absl::Status not_negative = CheckNotNegative(s);
+  if (!not_negative.ok()) return not_negative;
+  if (s.kv_lora_rank == 0 && s.head_dim == 0 && s.hidden_size < s.num_attention_heads) {
+    return absl::InvalidArgumentError(absl::StrCat("batching: hidden_size (", s.hidden_size,
+                                                   ") is less than num_attention_heads (",
+                                                   s.num_attention_heads, "): give head_dim"));
+  }
   if (s.num_experts > 0) {
-    const absl::Status status = CheckPositive({"num_experts_per_tok", s.num_experts_per_tok});
+    absl::Status status = CheckPositive({"num_experts_per_tok", s.num_experts_per_tok});
     if (!status.ok()) return status;
     if (s.first_k_dense_replace > s.num_hidden_layers) {
       return absl::InvalidArgumentError(
@@ -81,7 +113,7 @@ absl::Status Check(const TransformerShape& s) {
 }  // namespace
 
 absl::StatusOr<SequenceCost> TransformerCost(const TransformerShape& shape) {
-  const absl::Status status = Check(shape);
+  absl::Status status = Check(shape);
   if (!status.ok()) return status;
   const double layers = static_cast<double>(shape.num_hidden_layers);
   const SequenceCost attention = AttentionCost(shape);

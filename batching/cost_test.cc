@@ -114,6 +114,13 @@ TEST(TransformerCost, ErrorsNameTheField) {
   experts.num_experts = 4;
   EXPECT_THAT(std::string(TransformerCost(experts).status().message()),
               HasSubstr("moe_intermediate_size must be above 0"));
+  TransformerShape negative = Small();
+  negative.num_key_value_heads = -1;
+  EXPECT_THAT(std::string(TransformerCost(negative).status().message()),
+              HasSubstr("num_key_value_heads must be at least 0, not -1"));
+  TransformerShape narrow = Small();
+  narrow.num_attention_heads = narrow.hidden_size + 1;
+  EXPECT_THAT(std::string(TransformerCost(narrow).status().message()), HasSubstr("give head_dim"));
 }
 
 }  // namespace

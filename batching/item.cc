@@ -28,8 +28,7 @@ T OkOrThrow(const absl::StatusOr<T>& value, int64_t sample) {
   return *value;
 }
 
-// --- Checking
-// ---------------------------------------------------------------------------------------
+// --- Checking ------------------------------------------------------------------------------------
 
 void CheckPerToken(const at::Tensor& tensor, const std::string& name, int64_t sample,
                    int64_t tokens) {
@@ -40,14 +39,19 @@ void CheckPerToken(const at::Tensor& tensor, const std::string& name, int64_t sa
                     " must be on the CPU, not on ", tensor.device());
 }
 
+void CheckIntegers(const at::Tensor& tensor, const std::string& name, int64_t sample) {
+  if (!tensor.defined()) return;
+  TORCH_CHECK_VALUE(at::isIntegralType(tensor.scalar_type(), /*includeBool=*/false),
+                    "batching: sample ", sample, ": ", name, " must be of an integer dtype, not ",
+                    tensor.scalar_type());
+}
+
 void CheckSample(const TensorSample& sample, int64_t index, const PrepareOptions& options) {
   TORCH_CHECK_VALUE(sample.input_ids.defined() && sample.input_ids.dim() == 1, "batching: sample ",
                     index, ": input_ids must be a tensor of one dimension");
   const int64_t tokens = sample.input_ids.size(0);
   TORCH_CHECK_VALUE(tokens > 0, "batching: sample ", index, " has no tokens");
-  TORCH_CHECK_VALUE(at::isIntegralType(sample.input_ids.scalar_type(), /*includeBool=*/false),
-                    "batching: sample ", index, ": input_ids must be of an integer dtype, not ",
-                    sample.input_ids.scalar_type());
+  CheckIntegers(sample.input_ids, "input_ids", index);
   TORCH_CHECK_VALUE(sample.loss_mask.defined(), "batching: sample ", index, " has no loss_mask");
   TORCH_CHECK_VALUE(at::isIntegralType(sample.loss_mask.scalar_type(), /*includeBool=*/true),
                     "batching: sample ", index,
@@ -57,7 +61,9 @@ void CheckSample(const TensorSample& sample, int64_t index, const PrepareOptions
   CheckPerToken(sample.loss_mask, "loss_mask", index, tokens);
   if (sample.position_ids.defined())
     CheckPerToken(sample.position_ids, "position_ids", index, tokens);
+  CheckIntegers(sample.position_ids, "position_ids", index);
   for (const auto& [name, stream] : sample.streams) {
+    if (name == options.token_types) CheckIntegers(stream, name, index);
     TORCH_CHECK_VALUE(options.streams.count(name) > 0 || name == options.token_types,
                       "batching: sample ", index, ": ", name,
                       " is not declared in streams, so that nothing says what padding gets");
@@ -69,14 +75,16 @@ void CheckSample(const TensorSample& sample, int64_t index, const PrepareOptions
   }
 }
 
-// --- Cutting
-// ----------------------------------------------------------------------------------------
+// --- Cutting -------------------------------------------------------------------------------------
 
 std::vector<int64_t> Patches(const at::Tensor& grid, int64_t sample, const char* name) {
   TORCH_CHECK_VALUE(
       grid.dim() == 2 && at::isIntegralType(grid.scalar_type(), /*includeBool=*/false),
       "batching: sample ", sample, ": ", name, " must hold integers in a row for each image, not ",
       grid.scalar_type(), " of shape ", grid.sizes());
+  TORCH_CHECK_VALUE(grid.numel() == 0 || grid.min().item<int64_t>() > 0, "batching: sample ",
+                    sample, ": ", name, " holds ", grid.min().item<int64_t>(),
+                    "; times, heights and widths are above 0");
   const at::Tensor counts = grid.to(at::kLong).prod(1).contiguous();
   return std::vector<int64_t>(counts.const_data_ptr<int64_t>(),
                               counts.const_data_ptr<int64_t>() + counts.numel());

@@ -13,6 +13,8 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "batching/first_fit.h"
+#include "batching/lower_bound.h"
 
 // How kLockstep balances. Let a step's level be the cost of its dearest micro-batch; the makespan
 // is the sum of levels. Were there no long samples, filling S x ranks bins evenly would give every
@@ -21,25 +23,18 @@
 // leaves the other ranks of that step idle. So:
 //
 //   1. While the dearest sample left costs more than the average of what is left, fill one step up
-//   to
-//      that sample's cost: bin after bin takes the dearest sample that still fits, by cost and by
-//      tokens. What this step holds, the later ones need not.
+//      to that sample's cost: bin after bin takes the dearest sample that still fits, by cost and
+//      by tokens. What this step holds, the later ones need not.
 //   2. Spread what is left over all remaining bins, dearest sample first, each into the cheapest
-//   bin
-//      (longest processing time first, Graham 1969).
+//      bin (longest processing time first, Graham 1969).
 //   3. Sort bins by cost; each run of `ranks` neighbours is a step. For given bins no other
-//   grouping has
-//      a smaller sum of maxima.
+//      grouping has a smaller sum of maxima.
 //   4. Where the last step has fewer bins than ranks, its dearest bins are split: better than
-//   padding.
+//      padding.
 //
 // The number of steps S starts at what the tokens need. Where step 2 finds no bin with room for the
 // tokens, first-fit decreasing (Johnson 1973) packs instead; where that needs more bins, S grows.
-//
-// The lower bound. Sort steps by level. Samples longer than seq_len / 2 never share a bin, so the
-// level of step k is at least the cost of the (k x ranks + 1)-th of them. And k steps hold at most
-// A(k), the cost of the densest k x ranks x seq_len tokens, so the others have levels that sum to
-// (total - A(k)) / ranks at least. The bound is the largest sum of both over k.
+// Of long rows of S only the last kMaxTries are tried, so that the whole stays O(n log n).
 //
 // Tested against all plans of small cases by PlanTest.IsNearTheBestOfAllPlans.
 
@@ -60,69 +55,23 @@ void Put(absl::Span<const Sample> samples, int64_t i, Bin& bin) {
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-// --- First-fit decreasing
-// ---------------------------------------------------------------------------
-
-// The first of a growing row of bins with room for so many tokens, in O(log bins): a tree of the
-// most room below each node.
-class RoomTree {
- public:
-  explicit RoomTree(int64_t seq_len) : seq_len_(seq_len) {}
-
-  // Index of the bin, which may be a new one.
-  size_t TakeFirstFit(int64_t tokens) {
-    if (size_ == 0 || room_[1] < tokens) Append();
-    size_t node = 1;
-    while (node < capacity_) node = room_[2 * node] >= tokens ? 2 * node : 2 * node + 1;
-    Set(node - capacity_, room_[node] - tokens);
-    return node - capacity_;
-  }
-
- private:
-  void Append() {
-    if (size_ == capacity_) {
-      std::vector<int64_t> rooms(room_.begin() + static_cast<std::ptrdiff_t>(capacity_),
-                                 room_.end());
-      capacity_ = std::max<size_t>(1, 2 * capacity_);
-      room_.assign(2 * capacity_, -1);
-      std::copy(rooms.begin(), rooms.begin() + static_cast<std::ptrdiff_t>(size_),
-                room_.begin() + static_cast<std::ptrdiff_t>(capacity_));
-      for (size_t node = capacity_ - 1; node >= 1; --node)
-        room_[node] = std::max(room_[2 * node], room_[2 * node + 1]);
-    }
-    Set(size_++, seq_len_);
-  }
-
-  void Set(size_t leaf, int64_t room) {
-    size_t node = leaf + capacity_;
-    room_[node] = room;
-    for (node /= 2; node >= 1; node /= 2)
-      room_[node] = std::max(room_[2 * node], room_[2 * node + 1]);
-  }
-
-  int64_t seq_len_;
-  size_t size_ = 0;
-  size_t capacity_ = 0;
-  std::vector<int64_t> room_;  // heap order; leaves from capacity_ on; -1: no bin
-};
-
-std::vector<Bin> FirstFitDecreasing(absl::Span<const Sample> samples, std::vector<int64_t> order,
-                                    int64_t seq_len) {
+std::vector<Bin> PackFirstFitDecreasing(absl::Span<const Sample> samples,
+                                        const std::vector<int64_t>& members, int64_t seq_len) {
+  std::vector<int64_t> order = members;
   std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
     return samples[static_cast<size_t>(a)].tokens > samples[static_cast<size_t>(b)].tokens;
   });
-  RoomTree rooms(seq_len);
+  FirstFit first_fit(seq_len);
   std::vector<Bin> bins;
   for (const int64_t i : order) {
-    const size_t bin = rooms.TakeFirstFit(samples[static_cast<size_t>(i)].tokens);
+    const size_t bin = first_fit.Place(samples[static_cast<size_t>(i)].tokens);
     if (bin == bins.size()) bins.emplace_back();
     Put(samples, i, bins[bin]);
   }
   return bins;
 }
 
-// --- Lockstep
-// ---------------------------------------------------------------------------------------
+// --- Lockstep ------------------------------------------------------------------------------------
 
 // Samples in order of falling cost, taken out one by one. A tree holds the fewest tokens of any
 // sample below each node, so that the dearest sample that fits a room is found in O(log n).
@@ -318,12 +267,14 @@ std::vector<Bin> BalanceInLockstep(absl::Span<const Sample> samples,
   for (const int64_t i : members) tokens += samples[static_cast<size_t>(i)].tokens;
   const int64_t ranks = options.ranks;
 
-  std::vector<Bin> best = FirstFitDecreasing(samples, members, options.seq_len);
+  std::vector<Bin> best = PackFirstFitDecreasing(samples, members, options.seq_len);
   const int64_t enough = CeilDiv(static_cast<int64_t>(best.size()), ranks);
   double best_makespan = SortIntoSteps(samples, options, best);
   int64_t best_steps = enough;
   // One step beyond what first-fit needs is tried too: room to spread evenly.
-  for (int64_t steps = CeilDiv(tokens, ranks * options.seq_len); steps <= enough + 1; ++steps) {
+  constexpr int64_t kMaxTries = 8;
+  const int64_t first = std::max(CeilDiv(tokens, ranks * options.seq_len), enough + 2 - kMaxTries);
+  for (int64_t steps = first; steps <= enough + 1; ++steps) {
     std::optional<std::vector<Bin>> bins =
         FillSteps(samples, order, options.seq_len, options.ranks, steps);
     if (!bins.has_value()) continue;
@@ -341,56 +292,7 @@ std::vector<Bin> BalanceInLockstep(absl::Span<const Sample> samples,
   return best;
 }
 
-double LowerBound(absl::Span<const Sample> samples, const std::vector<int64_t>& members,
-                  const PlanOptions& options) {
-  double total = 0;
-  std::vector<double> alone;  // costs of samples that share a bin with none of their like
-  std::vector<int64_t> by_density = members;
-  for (const int64_t i : members) {
-    const Sample& sample = samples[static_cast<size_t>(i)];
-    total += sample.cost;
-    if (2 * sample.tokens > options.seq_len) alone.push_back(sample.cost);
-  }
-  std::sort(alone.begin(), alone.end(), std::greater<>());
-  const auto density = [&](int64_t i) {
-    return samples[static_cast<size_t>(i)].cost /
-           static_cast<double>(samples[static_cast<size_t>(i)].tokens);
-  };
-  std::sort(by_density.begin(), by_density.end(),
-            [&](int64_t a, int64_t b) { return density(a) > density(b); });
-
-  // The dearest sample bounds the first level even where it could share.
-  double levels = 0;
-  for (const int64_t i : members) levels = std::max(levels, samples[static_cast<size_t>(i)].cost);
-  const double ranks = options.ranks;
-  double bound = std::max(total / ranks, levels);
-  double held = 0;
-  size_t next = 0;
-  double taken_tokens = 0;  // of by_density[next]
-  for (size_t k = 1; next < by_density.size(); ++k) {
-    double room = ranks * static_cast<double>(options.seq_len);
-    while (room > 0 && next < by_density.size()) {
-      const double left =
-          static_cast<double>(samples[static_cast<size_t>(by_density[next])].tokens) - taken_tokens;
-      const double take = std::min(left, room);
-      held += take * density(by_density[next]);
-      room -= take;
-      taken_tokens += take;
-      if (take == left) {
-        ++next;
-        taken_tokens = 0;
-      }
-    }
-    bound = std::max(bound, levels + std::max(0.0, total - held) / ranks);
-    const size_t first_of_next_step = k * static_cast<size_t>(options.ranks);
-    if (first_of_next_step >= alone.size()) break;
-    levels += alone[first_of_next_step];
-  }
-  return std::max(bound, levels);
-}
-
-// --- The plan
-// ---------------------------------------------------------------------------------------
+// --- The plan ------------------------------------------------------------------------------------
 
 // The bins of one kind become whole steps at the end of the plan.
 class PlanBuilder {
@@ -410,7 +312,8 @@ class PlanBuilder {
         step.push_back(i < bins.size() ? &bins[i] : &padding);
       AppendStep(kind, step, padding);
     }
-    if (!options_.micro_batch_cost) plan_.lower_bound += LowerBound(samples_, members, options_);
+    if (!options_.micro_batch_cost)
+      plan_.lower_bound += LowerBound(samples_, members, options_.seq_len, options_.ranks);
     for (const Bin& bin : bins) {
       plan_.tokens += bin.tokens;
       plan_.ideal += bin.cost / options_.ranks;
@@ -471,13 +374,18 @@ class PlanBuilder {
   Plan plan_;
 };
 
+bool IsCost(double cost) { return cost >= 0 && !std::isinf(cost); }
+
 absl::Status Check(absl::Span<const Sample> samples, const PlanOptions& options) {
-  if (options.ranks < 1)
+  if (options.ranks < 1 || options.ranks > kMaxRanks)
     return absl::InvalidArgumentError(
-        absl::StrCat("batching: ranks must be at least 1, not ", options.ranks));
-  if (options.seq_len < 1)
-    return absl::InvalidArgumentError(
-        absl::StrCat("batching: seq_len must be at least 1, not ", options.seq_len));
+        absl::StrCat("batching: ranks must be from 1 to ", kMaxRanks, ", not ", options.ranks));
+  if (options.seq_len < 1 || options.seq_len > kMaxSeqLen)
+    return absl::InvalidArgumentError(absl::StrCat("batching: seq_len must be from 1 to ",
+                                                   kMaxSeqLen, ", not ", options.seq_len));
+  if (!(options.worth_a_step >= 0 && options.worth_a_step <= 1))
+    return absl::InvalidArgumentError(absl::StrCat(
+        "batching: worth_a_step must be a share from 0 to 1, not ", options.worth_a_step));
   for (size_t i = 0; i < samples.size(); ++i) {
     const Sample& s = samples[i];
     if (s.tokens < 1 || s.tokens > options.seq_len) {
@@ -485,9 +393,15 @@ absl::Status Check(absl::Span<const Sample> samples, const PlanOptions& options)
           absl::StrCat("batching: sample ", i, " has ", s.tokens,
                        " tokens; a sample has from 1 to seq_len = ", options.seq_len));
     }
-    if (!(s.cost >= 0) || std::isinf(s.cost)) {
-      return absl::InvalidArgumentError(absl::StrCat("batching: sample ", i, " costs ", s.cost,
-                                                     "; a cost is a finite number from 0 on"));
+    for (const double cost : {s.cost, s.least_cost}) {
+      if (!IsCost(cost))
+        return absl::InvalidArgumentError(absl::StrCat("batching: sample ", i, " costs ", cost,
+                                                       "; a cost is a finite number from 0 on"));
+    }
+    if (s.least_tokens < 1 || s.least_tokens > s.tokens) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("batching: the shortest copy of sample ", i, " has ", s.least_tokens,
+                       " tokens; it has from 1 to the sample's ", s.tokens));
     }
     if (s.kind < 0)
       return absl::InvalidArgumentError(
@@ -499,21 +413,37 @@ absl::Status Check(absl::Span<const Sample> samples, const PlanOptions& options)
 }  // namespace
 
 absl::StatusOr<Plan> MakePlan(absl::Span<const Sample> samples, const PlanOptions& options) {
-  const absl::Status status = Check(samples, options);
+  absl::Status status = Check(samples, options);
   if (!status.ok()) return status;
+  // What is no cost would spoil every comparison: it counts as 0, and is the error in the end.
+  std::optional<double> no_cost;
+  PlanOptions checked = options;
+  if (options.micro_batch_cost) {
+    checked.micro_batch_cost = [&](absl::Span<const int64_t> members) {
+      const double cost = options.micro_batch_cost(members);
+      if (IsCost(cost)) return cost;
+      no_cost = cost;
+      return 0.0;
+    };
+  }
   std::map<int, std::vector<int64_t>> kinds;
   for (size_t i = 0; i < samples.size(); ++i)
     kinds[samples[i].kind].push_back(static_cast<int64_t>(i));
-  PlanBuilder builder(samples, options);
+  PlanBuilder builder(samples, checked);
   for (const auto& [kind, members] : kinds) {
     std::vector<Bin> bins;
     if (options.balance == Balance::kLockstep) {
-      bins = BalanceInLockstep(samples, members, options);
+      bins = BalanceInLockstep(samples, members, checked);
     } else {
-      bins = FirstFitDecreasing(samples, members, options.seq_len);
-      PriceBins(options, bins);
+      bins = PackFirstFitDecreasing(samples, members, options.seq_len);
+      PriceBins(checked, bins);
     }
     builder.Append(kind, members, std::move(bins));
+  }
+  if (no_cost.has_value()) {
+    return absl::InvalidArgumentError(absl::StrCat("batching: the cost function returned ",
+                                                   *no_cost,
+                                                   "; a cost is a finite number from 0 on"));
   }
   return builder.Finish();
 }

@@ -51,16 +51,19 @@ enum class Balance {
   kRoundRobin,
 };
 
+constexpr int64_t kMaxSeqLen = 2147483647;  // running sums of lengths are int32 for attention
+constexpr int64_t kMaxRanks = 1 << 20;
+
 struct PlanOptions {
-  int64_t seq_len = 0;  // most tokens of a micro-batch
-  int ranks = 1;
+  int64_t seq_len = 0;  // most tokens of a micro-batch, from 1 to kMaxSeqLen
+  int ranks = 1;        // from 1 to kMaxRanks
   Balance balance = Balance::kLockstep;
   // kLockstep may spread samples over more micro-steps than packing needs where that lowers the
   // makespan by more than this share. 0 spreads for any gain; 1 never: fewest micro-steps first.
   double worth_a_step = 0.005;
   // What a micro-batch of these samples costs, where that is not the sum of their costs. Bins are
   // still filled by that sum; steps are then formed, and reported, by this. Plan::lower_bound is
-  // then 0.
+  // then 0. It returns a finite number from 0 on.
   std::function<double(absl::Span<const int64_t> samples)> micro_batch_cost = nullptr;
 };
 
@@ -99,7 +102,7 @@ struct Plan {
 // Every sample is in exactly one micro-batch that is no padding; every rank has `micro_steps` of
 // them; at one micro-step all ranks have one kind; no micro-batch exceeds seq_len tokens. No
 // samples give a plan of no steps. InvalidArgument names the sample, or the option, that is out of
-// range.
+// range, or the cost that micro_batch_cost returned.
 //
 // Cost: O(n log n) for n samples.
 absl::StatusOr<Plan> MakePlan(absl::Span<const Sample> samples, const PlanOptions& options);

@@ -252,10 +252,24 @@ TEST(PlanTest, ErrorsNameWhatIsWrong) {
        {.seq_len = 10, .ranks = 1},
        "sample 1 has 11 tokens; a sample has from 1 to seq_len = 10"},
       {OfLengths({0}), {.seq_len = 10, .ranks = 1}, "sample 0 has 0 tokens"},
-      {OfLengths({1}), {.seq_len = 10, .ranks = 0}, "ranks must be at least 1, not 0"},
-      {OfLengths({1}), {.seq_len = 0, .ranks = 1}, "seq_len must be at least 1, not 0"},
+      {OfLengths({1}), {.seq_len = 10, .ranks = 0}, "ranks must be from 1 to 1048576, not 0"},
+      {OfLengths({1}), {.seq_len = 0, .ranks = 1}, "seq_len must be from 1 to 2147483647, not 0"},
       {{{.tokens = 1, .cost = std::nan("")}}, {.seq_len = 10, .ranks = 1}, "sample 0 costs nan"},
       {{{.tokens = 1, .cost = -1}}, {.seq_len = 10, .ranks = 1}, "sample 0 costs -1"},
+      {{{.tokens = 1, .cost = 1, .least_cost = std::nan("")}},
+       {.seq_len = 10, .ranks = 1},
+       "sample 0 costs nan"},
+      {{{.tokens = 2, .cost = 1, .least_tokens = 3}},
+       {.seq_len = 10, .ranks = 1},
+       "the shortest copy of sample 0 has 3 tokens; it has from 1 to the sample's 2"},
+      {OfLengths({1}), {.seq_len = int64_t{1} << 31, .ranks = 1}, "not 2147483648"},
+      {OfLengths({1}), {.seq_len = 10, .ranks = 1 << 21}, "not 2097152"},
+      {OfLengths({1}),
+       {.seq_len = 10, .worth_a_step = std::nan("")},
+       "worth_a_step must be a share from 0 to 1, not nan"},
+      {OfLengths({1}),
+       {.seq_len = 10, .micro_batch_cost = [](absl::Span<const int64_t>) { return -3.0; }},
+       "the cost function returned -3; a cost is a finite number from 0 on"},
       {{{.tokens = 1, .cost = 1, .kind = -2}},
        {.seq_len = 10, .ranks = 1},
        "sample 0 is of kind -2"},
@@ -265,6 +279,53 @@ TEST(PlanTest, ErrorsNameWhatIsWrong) {
     EXPECT_EQ(plan.status().code(), absl::StatusCode::kInvalidArgument);
     EXPECT_THAT(std::string(plan.status().message()), HasSubstr(c.message));
   }
+}
+
+// Tokens would allow half the micro-steps, or two thirds, but no two or three samples fit together:
+// planning must not try every number in between.
+TEST(PlanTest, IsFastWhereSamplesDoNotFitTogether) {
+  for (const int64_t length : {34, 51}) {
+    const std::vector<Sample> samples = OfLengths(std::vector<int64_t>(200000, length));
+    const int64_t together = 100 / length;
+
+    const Plan plan = Make(samples, {.seq_len = 100, .ranks = 1});
+
+    EXPECT_EQ(plan.micro_steps, 200000 / together);
+  }
+}
+
+// Without padding: tokens over what the micro-batches could hold.
+double Efficiency(const Plan& plan, int64_t seq_len) {
+  return static_cast<double>(plan.tokens) /
+         static_cast<double>(plan.micro_steps * plan.ranks * seq_len);
+}
+
+TEST(PlanTest, PacksAtLeastAsTightAsFirstFitUnlessAShorterMakespanIsWorthIt) {
+  std::mt19937 random(20261121);
+  int spread = 0;
+  for (int c = 0; c < 2000; ++c) {
+    const int num_kinds = 1 + static_cast<int>(random() % 3);
+    std::vector<Sample> samples(1 + random() % 60);
+    for (Sample& sample : samples) {
+      sample.tokens = 1 + static_cast<int64_t>(random() % 100);
+      sample.cost = static_cast<double>(sample.tokens * sample.tokens);
+      sample.kind = static_cast<int>(random() % static_cast<unsigned>(num_kinds));
+    }
+    PlanOptions options = {.seq_len = 100, .ranks = 1 + static_cast<int>(random() % 5)};
+    const Plan lockstep = Make(samples, options);
+    options.worth_a_step = 1;
+    const Plan tight = Make(samples, options);
+    options.balance = Balance::kRoundRobin;
+    const Plan first_fit = Make(samples, options);
+
+    EXPECT_GE(Efficiency(tight, 100), Efficiency(first_fit, 100)) << "case " << c;
+    if (Efficiency(lockstep, 100) < Efficiency(first_fit, 100)) {
+      ++spread;
+      EXPECT_LT(lockstep.makespan, first_fit.makespan) << "case " << c;
+      EXPECT_LT(lockstep.makespan, tight.makespan) << "case " << c;
+    }
+  }
+  EXPECT_GT(spread, 0) << "no case in which the trade was made";
 }
 
 // The least makespan of all plans: every way to put samples into bins, bins sorted into steps.

@@ -1,10 +1,11 @@
 #include "batching/prepare.h"
 
 #include <algorithm>
+#include <cmath>
+#include <numeric>
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
-#include "ATen/ops/arange.h"
 #include "ATen/ops/cat.h"
 #include "ATen/ops/empty.h"
 #include "absl/status/statusor.h"
@@ -15,19 +16,20 @@ namespace lockstep::batching {
 namespace {
 
 void CheckOptions(const PrepareOptions& options) {
-  TORCH_CHECK_VALUE(options.seq_len >= 1, "batching: seq_len must be at least 1, not ",
-                    options.seq_len);
-  TORCH_CHECK_VALUE(options.ranks >= 1, "batching: ranks must be at least 1, not ", options.ranks);
-  TORCH_CHECK_VALUE(options.only_rank < options.ranks, "batching: rank ", options.only_rank,
-                    " is not one of ", options.ranks, " ranks");
+  TORCH_CHECK_VALUE(options.seq_len >= 1 && options.seq_len <= kMaxSeqLen,
+                    "batching: seq_len must be from 1 to ", kMaxSeqLen, ", not ", options.seq_len);
+  TORCH_CHECK_VALUE(options.ranks >= 1 && options.ranks <= kMaxRanks,
+                    "batching: ranks must be from 1 to ", kMaxRanks, ", not ", options.ranks);
+  TORCH_CHECK_VALUE(options.only_rank >= -1 && options.only_rank < options.ranks, "batching: rank ",
+                    options.only_rank, " is not one of ", options.ranks, " ranks (0 to ",
+                    options.ranks - 1, ")");
   TORCH_CHECK_VALUE(
       options.pad_to_multiple_of >= 1 && options.seq_len % options.pad_to_multiple_of == 0,
       "batching: pad_to_multiple_of (", options.pad_to_multiple_of, ") must divide seq_len (",
       options.seq_len, ")");
 }
 
-// --- Packing
-// ----------------------------------------------------------------------------------------
+// --- Packing -------------------------------------------------------------------------------------
 
 // Row after row of one output tensor.
 class Packer {
@@ -36,6 +38,13 @@ class Packer {
 
   void Append(const at::Tensor& tensor, int64_t rows) {
     packed_.narrow(0, next_, rows).copy_(tensor.narrow(0, 0, rows));
+    next_ += rows;
+  }
+
+  // 0 to rows - 1; of an int64 output.
+  void AppendPositions(int64_t rows) {
+    int64_t* first = packed_.mutable_data_ptr<int64_t>() + next_;
+    std::iota(first, first + rows, int64_t{0});
     next_ += rows;
   }
 
@@ -77,6 +86,13 @@ std::map<std::string, Stream> FindStreams(const std::vector<TensorSample>& sampl
           options.first_number + static_cast<int64_t>(it->second), "; it must be of one dtype");
     }
   }
+  for (const auto& [name, stream] : streams) {
+    const double fill = stream.fill.toDouble();
+    TORCH_CHECK_VALUE(
+        !at::isIntegralType(stream.dtype, /*includeBool=*/false) || fill == std::floor(fill),
+        "batching: streams.", name, " = ", fill, " fills what lacks it, but ", name, " is ",
+        stream.dtype);
+  }
   return streams;
 }
 
@@ -88,6 +104,7 @@ class MicroBatchBuilder {
   // The items one after the other; `padding` ones with no loss, and shortened where `shorten`.
   TensorMicroBatch Build(const std::vector<const Item*>& items, bool padding, bool shorten) const {
     std::vector<const Extent*> extents;
+    extents.reserve(items.size());
     for (const Item* item : items) extents.push_back(shorten ? &item->least : &item->kept);
     TensorMicroBatch batch;
     batch.kind = items[0]->kind;
@@ -114,13 +131,16 @@ class MicroBatchBuilder {
     Packer position_ids(length, at::kLong);
     std::map<std::string, Packer> streams;
     for (const auto& [name, stream] : streams_) streams.emplace(name, Packer(length, stream.dtype));
-    const at::Tensor positions = at::arange(options_.seq_len, at::kLong);
     for (size_t i = 0; i < items.size(); ++i) {
       const TensorSample& sample = *items[i]->sample;
       const int64_t tokens = extents[i]->tokens;
       input_ids.Append(sample.input_ids, tokens);
       loss_mask.Append(sample.loss_mask, tokens);
-      position_ids.Append(sample.position_ids.defined() ? sample.position_ids : positions, tokens);
+      if (sample.position_ids.defined()) {
+        position_ids.Append(sample.position_ids, tokens);
+      } else {
+        position_ids.AppendPositions(tokens);
+      }
       for (auto& [name, packer] : streams) {
         const auto it = sample.streams.find(name);
         if (it != sample.streams.end()) {
@@ -132,7 +152,7 @@ class MicroBatchBuilder {
     }
     input_ids.Fill(options_.pad_token_id, num_padding);
     loss_mask.Fill(false, num_padding);
-    position_ids.Append(positions, num_padding);
+    position_ids.AppendPositions(num_padding);
     batch.input_ids = input_ids.packed();
     batch.loss_mask = loss_mask.packed();
     batch.position_ids = position_ids.packed();
@@ -162,6 +182,24 @@ class MicroBatchBuilder {
   std::map<std::string, Stream> streams_;
 };
 
+// All samples of a kind hold the same tensors: else one rank's micro-batch would lack what runs a
+// module on another.
+void CheckSameTensors(const std::vector<Item>& items, int64_t first_number) {
+  std::map<std::string, const Item*> first;
+  for (const Item& item : items) {
+    const Item& other = *first.emplace(item.kind, &item).first->second;
+    for (const auto& [one, two] : {std::pair(&item, &other), std::pair(&other, &item)}) {
+      for (const auto& [name, rows] : one->kept.rows) {
+        TORCH_CHECK_VALUE(two->kept.rows.count(name) > 0, "batching: sample ",
+                          first_number + one->index, " has ", name, " and sample ",
+                          first_number + two->index, " has none, but both are of kind \"",
+                          item.kind, "\": a kind's samples hold the same tensors, or ranks would ",
+                          "run different modules; name another kind");
+      }
+    }
+  }
+}
+
 // Tensors of one kind end up behind one another: dtype and all dimensions but the first must agree.
 void CheckCompatible(const std::vector<TensorSample>& samples, int64_t first_number) {
   std::map<std::string, std::map<std::string, size_t>> first;  // by kind, by field
@@ -183,14 +221,16 @@ void CheckCompatible(const std::vector<TensorSample>& samples, int64_t first_num
   }
 }
 
-// --- Planning
-// ---------------------------------------------------------------------------------------
+// --- Planning ------------------------------------------------------------------------------------
 
-double CostOfExtent(const PrepareOptions& options, const Extent& extent,
-                    const std::vector<int64_t>& patches, size_t num_images) {
+double CostOfExtent(const PrepareOptions& options, const Item& item, const Extent& extent,
+                    size_t num_images) {
   double cost = options.sequence_cost(extent.tokens);
-  for (size_t i = 0; i < std::min(num_images, patches.size()); ++i)
-    cost += CostOf(options.image_cost, patches[i]);
+  for (size_t i = 0; i < std::min(num_images, item.patches.size()); ++i)
+    cost += CostOf(options.image_cost, item.patches[i]);
+  TORCH_CHECK_VALUE(cost >= 0 && std::isfinite(cost), "batching: sample ",
+                    options.first_number + item.index, ", of ", extent.tokens, " tokens, costs ",
+                    cost, "; a cost is a finite number from 0 on");
   return cost;
 }
 
@@ -203,10 +243,10 @@ Plan PlanItems(const std::vector<Item>& items, const PrepareOptions& options) {
   for (const Item& item : items) {
     Sample sample;
     sample.tokens = item.kept.tokens;
-    sample.cost = CostOfExtent(options, item.kept, item.patches, item.patches.size());
+    sample.cost = CostOfExtent(options, item, item.kept, item.patches.size());
     sample.kind = kinds.at(item.kind);
     sample.least_tokens = item.least.tokens;
-    sample.least_cost = CostOfExtent(options, item.least, item.patches,
+    sample.least_cost = CostOfExtent(options, item, item.least,
                                      item.least.rows == item.kept.rows ? item.patches.size() : 1);
     samples.push_back(sample);
   }
@@ -228,8 +268,7 @@ Plan PlanItems(const std::vector<Item>& items, const PrepareOptions& options) {
   return *plan;
 }
 
-// --- The result
-// -------------------------------------------------------------------------------------
+// --- The result ----------------------------------------------------------------------------------
 
 // Items of the samples of which something is left after the cut.
 std::vector<Item> MakeItems(const std::vector<TensorSample>& samples, const PrepareOptions& options,
@@ -270,6 +309,32 @@ void CountSample(const Item& item, Report& report) {
       item.sample->loss_mask.narrow(0, 0, item.kept.tokens).to(at::kBool).sum().item<int64_t>();
 }
 
+// FNV-1a, over bytes and over whole numbers: the same in every process.
+class Fingerprint {
+ public:
+  void Add(uint64_t value) { hash_ = (hash_ ^ value) * 1099511628211u; }
+  void Add(const std::string& text) {
+    Add(text.size());
+    for (const char c : text) Add(static_cast<unsigned char>(c));
+  }
+  uint64_t value() const { return hash_; }
+
+ private:
+  uint64_t hash_ = 14695981039346656037u;
+};
+
+void AddMicroBatch(const Plan& plan, const MicroBatch& planned, const std::vector<Item>& items,
+                   Fingerprint& fingerprint) {
+  const auto samples = plan.samples_of(planned);
+  fingerprint.Add(items[static_cast<size_t>(samples[0])].kind);
+  fingerprint.Add(planned.padding ? 1 : 0);
+  fingerprint.Add(samples.size());
+  for (const int64_t i : samples) {
+    fingerprint.Add(static_cast<uint64_t>(items[static_cast<size_t>(i)].index));
+    fingerprint.Add(static_cast<uint64_t>(items[static_cast<size_t>(i)].kept.tokens));
+  }
+}
+
 // One rank's micro-batch of a step that takes place.
 void AppendMicroBatch(const Plan& plan, const MicroBatch& planned, int rank,
                       const std::vector<Item>& items, const PrepareOptions& options,
@@ -305,10 +370,12 @@ Prepared Prepare(const std::vector<TensorSample>& samples, const PrepareOptions&
   Prepared prepared;
   Report& report = prepared.report;
   const std::vector<Item> items = MakeItems(samples, options, report);
+  CheckSameTensors(items, options.first_number);
   CheckCompatible(samples, options.first_number);
   const Plan plan = PlanItems(items, options);
   const MicroBatchBuilder builder(options, FindStreams(samples, options));
   prepared.batches.resize(static_cast<size_t>(options.ranks));
+  Fingerprint fingerprint;
   for (int64_t step = 0; step < plan.micro_steps; ++step) {
     const bool is_held = IsHeld(plan, step, items);
     double dearest = 0;
@@ -321,6 +388,7 @@ Prepared Prepare(const std::vector<TensorSample>& samples, const PrepareOptions&
         continue;
       }
       AppendMicroBatch(plan, planned, rank, items, options, builder, prepared);
+      AddMicroBatch(plan, planned, items, fingerprint);
       dearest = std::max(dearest, planned.cost);
       if (!planned.padding) report.ideal += planned.cost / options.ranks;
     }
@@ -329,8 +397,17 @@ Prepared Prepare(const std::vector<TensorSample>& samples, const PrepareOptions&
     report.makespan += dearest;
   }
   std::sort(prepared.held.begin(), prepared.held.end());
+  report.fingerprint = fingerprint.value();
   report.lower_bound = prepared.held.empty() ? plan.lower_bound : 0;
   return prepared;
+}
+
+std::future<Prepared> PrepareInBackground(std::vector<TensorSample> samples,
+                                          PrepareOptions options) {
+  return std::async(std::launch::async,
+                    [samples = std::move(samples), options = std::move(options)] {
+                      return Prepare(samples, options);
+                    });
 }
 
 }  // namespace lockstep::batching

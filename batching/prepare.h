@@ -8,7 +8,7 @@
 //
 // Samples are cut to seq_len (never inside an image), planned (plan.h), and packed: per-token
 // values one sample after the other, with position ids that start anew at each; other tensors
-// concatenated on dimension 0.
+// concatenated on dimension 0. Each output is allocated once.
 //
 // Ranks that prepare the same samples in the same order get the same plan, with no communication.
 // Not thread-safe against changes of the samples while it runs; otherwise thread-safe.
@@ -18,6 +18,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <future>
 #include <map>
 #include <string>
 #include <vector>
@@ -44,10 +45,10 @@ struct TensorSample {
 };
 
 struct PrepareOptions {
-  int64_t seq_len = 0;
-  int ranks = 1;
-  int only_rank = -1;  // -1: make every rank's micro-batches; else this rank's alone (the others'
-                       // lists stay empty)
+  int64_t seq_len = 0;  // from 1 to kMaxSeqLen
+  int ranks = 1;        // from 1 to kMaxRanks
+  int only_rank = -1;   // -1: make every rank's micro-batches; else this rank's alone (the others'
+                        // lists stay empty)
   int64_t pad_to_multiple_of = 1;  // tokens, of each micro-batch; must divide seq_len
   int64_t pad_token_id = 0;
   Balance balance = Balance::kLockstep;
@@ -97,6 +98,9 @@ struct Report {
   double makespan = 0;
   double ideal = 0;
   double lower_bound = 0;  // 0: not known (see plan.h), or samples were held
+  // Of who trains on what when: kinds, sample indices and lengths of all ranks' micro-batches.
+  // Ranks whose fingerprints are the same follow the same plan.
+  uint64_t fingerprint = 0;
 };
 
 struct Prepared {
@@ -106,10 +110,16 @@ struct Prepared {
 };
 
 // Throws c10::ValueError, naming the sample and the field: a per-token value of another length than
-// input_ids, a stream that is not declared, tensors of one kind that cannot be concatenated, an
-// image that contradicts its token types, a sample without tokens; or the option that is out of
-// range.
+// input_ids, a stream that is not declared, tensors of one kind that cannot be concatenated, or
+// that some of its samples lack, an image that contradicts its token types, a sample without
+// tokens; or the option that is out of range.
 Prepared Prepare(const std::vector<TensorSample>& samples, const PrepareOptions& options);
+
+// The same on a thread of its own, while the caller trains on what it has: `get()` waits for the
+// result, or throws what Prepare does. The future's destructor waits too. Costs are functions that
+// the other thread may call; the samples' tensors stay as they are until it has ended.
+std::future<Prepared> PrepareInBackground(std::vector<TensorSample> samples,
+                                          PrepareOptions options);
 
 }  // namespace lockstep::batching
 

@@ -1,24 +1,26 @@
 #include "batching/prepare.h"
 
-#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <functional>
-#include <map>
-#include <numeric>
-#include <random>
+#include <future>
+#include <memory>
 #include <set>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
-#include "ATen/ops/arange.h"
 #include "ATen/ops/cat.h"
 #include "ATen/ops/equal.h"
 #include "ATen/ops/full.h"
 #include "ATen/ops/ones.h"
 #include "ATen/ops/tensor.h"
 #include "ATen/ops/zeros.h"
+#include "batching/test_samples.h"
+#include "c10/core/Allocator.h"
 #include "c10/util/Exception.h"
+#include "c10/util/ThreadLocalDebugInfo.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
@@ -29,47 +31,7 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
-
-// Tokens `first`, `first` + 1, ... with a loss on all but the first.
-TensorSample Text(int64_t tokens, int64_t first = 100) {
-  TensorSample sample;
-  sample.input_ids = at::arange(first, first + tokens, at::kLong);
-  sample.loss_mask = at::ones({tokens}, at::kBool);
-  sample.loss_mask[0].fill_(false);
-  return sample;
-}
-
-// One text token, then for each image its placeholders (one for 4 patches) and one text token more.
-TensorSample Images(const std::vector<int64_t>& patches, int64_t first = 100, int64_t pixels = 3) {
-  std::vector<int64_t> types = {0};
-  std::vector<int64_t> grid;
-  for (const int64_t n : patches) {
-    types.insert(types.end(), static_cast<size_t>(n / 4), 1);
-    types.push_back(0);
-    grid.insert(grid.end(), {1, 2, n / 2});
-  }
-  TensorSample sample = Text(static_cast<int64_t>(types.size()), first);
-  sample.streams["mm_token_type_ids"] = at::tensor(types, at::kLong);
-  const int64_t rows = std::accumulate(patches.begin(), patches.end(), int64_t{0});
-  sample.tensors["pixel_values"] =
-      at::arange(first * pixels, (first + rows) * pixels, at::kFloat).view({rows, pixels});
-  sample.tensors["image_grid_thw"] = at::tensor(grid, at::kLong).view({-1, 3});
-  return sample;
-}
-
-std::vector<TensorSample> Texts(const std::vector<int64_t>& lengths) {
-  std::vector<TensorSample> samples;
-  for (const int64_t length : lengths) samples.push_back(Text(length));
-  return samples;
-}
-
-PrepareOptions With(int64_t seq_len, int ranks, Balance balance = Balance::kLockstep) {
-  PrepareOptions options;
-  options.seq_len = seq_len;
-  options.ranks = ranks;
-  options.balance = balance;
-  return options;
-}
+using ::testing::UnorderedElementsAre;
 
 std::string MessageOf(const std::function<void()>& fn) {
   try {
@@ -127,8 +89,7 @@ TEST(PrepareTest, KeepsPositionsThatASampleBrings) {
   EXPECT_TRUE(at::equal(prepared.batches[0][0].position_ids, sample.position_ids));
 }
 
-// --- The cases of the seed, and of the tests before it
-// ------------------------------------------------
+// --- The cases of the seed, and of the tests before it -------------------------------------------
 
 TEST(PrepareTest, EveryRankHasTheSameCount) {
   const struct {
@@ -252,12 +213,23 @@ TEST(PrepareTest, OneRankAloneIsWhatAllTogetherGiveIt) {
           at::equal(mine[step].input_ids, all.batches[static_cast<size_t>(rank)][step].input_ids));
     }
     EXPECT_EQ(one.report.padding_tokens, all.report.padding_tokens);
+    EXPECT_EQ(one.report.fingerprint, all.report.fingerprint);
     EXPECT_EQ(one.batches[static_cast<size_t>((rank + 1) % 3)].size(), 0u);
   }
 }
 
-// --- Streams and padding to a multiple
-// ----------------------------------------------------------------
+TEST(PrepareTest, TheFingerprintTellsPlansApart) {
+  std::set<uint64_t> fingerprints;
+  fingerprints.insert(Prepare({Text(5), Text(3)}, With(8, 2)).report.fingerprint);
+  fingerprints.insert(Prepare({Text(3), Text(5)}, With(8, 2)).report.fingerprint);
+  fingerprints.insert(Prepare({Text(5), Text(4)}, With(8, 2)).report.fingerprint);
+  fingerprints.insert(Prepare({Text(5), Text(3)}, With(8, 1)).report.fingerprint);
+  fingerprints.insert(Prepare({Text(5), Images({4})}, With(8, 2)).report.fingerprint);
+  fingerprints.insert(Prepare({}, With(8, 2)).report.fingerprint);
+  EXPECT_EQ(fingerprints.size(), 6u);
+}
+
+// --- Streams and padding to a multiple -----------------------------------------------------------
 
 TEST(PrepareTest, StreamsAreFilledForSamplesThatLackThem) {
   TensorSample with = Text(2);
@@ -290,8 +262,7 @@ TEST(PrepareTest, PadsToAMultiple) {
   EXPECT_EQ(prepared.report.padding_tokens, 3);
 }
 
-// --- The cut
-// ------------------------------------------------------------------------------------------
+// --- The cut -------------------------------------------------------------------------------------
 
 TEST(PrepareTest, LongTextIsCutAndCounted) {
   const Prepared prepared = Prepare({Text(13), Text(8)}, With(8, 1));
@@ -334,8 +305,7 @@ TEST(PrepareTest, ASampleThatBeginsWithTooLongAnImageIsDroppedAndCounted) {
   EXPECT_THAT(prepared.batches[0][0].samples, ElementsAre(1));
 }
 
-// --- Samples that may wait
-// ----------------------------------------------------------------------------
+// --- Samples that may wait -----------------------------------------------------------------------
 
 TEST(PrepareTest, SamplesThatMayWaitAreHeldRatherThanPadded) {
   std::vector<TensorSample> samples = Texts({8, 8, 8});
@@ -361,8 +331,71 @@ TEST(PrepareTest, OneSampleThatMayNotWaitTakesItsStepAlong) {
   EXPECT_EQ(prepared.report.micro_steps, 2);
 }
 
-// --- Errors
-// -------------------------------------------------------------------------------------------
+// --- How it is done ------------------------------------------------------------------------------
+
+// Bytes of each allocation of this thread, as the profiler is told of them.
+class Allocations : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {
+    if (bytes > 0) sizes.push_back(bytes);  // below 0: freed
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+
+  std::vector<int64_t> sizes;
+};
+
+TEST(PrepareTest, EveryOutputIsAllocatedOnce) {
+  // 64 images of 64 tokens each fill one micro-batch.
+  std::vector<TensorSample> samples;
+  for (int i = 0; i < 64; ++i) {
+    samples.push_back(Images({4 * 62}, 1000 * i));
+    samples.back().streams["advantages"] = at::full({64}, 0.5, at::kFloat);
+  }
+  PrepareOptions options = With(4096, 1);
+  options.streams["advantages"] = 0.0;
+  const auto allocations = std::make_shared<Allocations>();
+
+  {
+    const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, allocations);
+    const Prepared prepared = Prepare(samples, options);
+    ASSERT_EQ(prepared.batches[0].at(0).input_ids.numel(), 4096);
+  }
+
+  // loss_mask; advantages; input_ids, position_ids and mm_token_type_ids; pixel_values.
+  std::vector<int64_t> large;
+  for (const int64_t bytes : allocations->sizes) {
+    if (bytes >= 4096) large.push_back(bytes);
+  }
+  EXPECT_THAT(large, UnorderedElementsAre(4096, 4 * 4096, 8 * 4096, 8 * 4096, 8 * 4096,
+                                          64 * 4 * 62 * 3 * 4));
+}
+
+TEST(PrepareTest, InTheBackgroundIsOnAnotherThreadWhileThisOneGoesOn) {
+  std::promise<void> trained;
+  std::shared_future<void> after_training = trained.get_future().share();
+  std::thread::id thread;
+  PrepareOptions options = With(8, 2);
+  options.sequence_cost = [&](int64_t tokens) {
+    after_training.wait();  // were this the caller's thread, it would wait for ever
+    thread = std::this_thread::get_id();
+    return static_cast<double>(tokens);
+  };
+
+  std::future<Prepared> next = PrepareInBackground(Texts({8, 7}), options);
+  trained.set_value();
+  const Prepared prepared = next.get();
+
+  EXPECT_NE(thread, std::this_thread::get_id());
+  EXPECT_EQ(prepared.report.tokens, 15);
+  EXPECT_TRUE(at::equal(prepared.batches[0][0].input_ids, Text(8).input_ids));
+}
+
+TEST(PrepareTest, AnErrorInTheBackgroundComesWithTheResult) {
+  std::future<Prepared> next = PrepareInBackground({Text(1)}, With(0, 1));
+  EXPECT_THAT(MessageOf([&] { next.get(); }), HasSubstr("seq_len must be from 1"));
+}
+
+// --- Errors --------------------------------------------------------------------------------------
 
 TEST(PrepareTest, ErrorsNameTheSampleAndTheField) {
   TensorSample short_mask = Text(3);
@@ -378,6 +411,15 @@ TEST(PrepareTest, ErrorsNameTheSampleAndTheField) {
   no_types.streams.clear();
   TensorSample empty = Text(1);
   empty.input_ids = at::zeros({0}, at::kLong);
+  TensorSample no_pixels = Text(3);
+  no_pixels.kind = "image";
+  TensorSample float_positions = Text(3);
+  float_positions.position_ids = at::zeros({3});
+  TensorSample float_types = Images({8});
+  float_types.streams["mm_token_type_ids"] =
+      float_types.streams["mm_token_type_ids"].to(at::kFloat);
+  TensorSample negative_grid = Images({8});
+  negative_grid.tensors["image_grid_thw"] = at::tensor({1, -2, -4}, at::kLong).view({1, 3});
   TensorSample unknown_cut = Text(9);
   unknown_cut.tensors["audio"] = at::zeros({4, 2});
   const struct {
@@ -392,6 +434,11 @@ TEST(PrepareTest, ErrorsNameTheSampleAndTheField) {
       {too_few_pixels, "sample 1: pixel_values has 7 rows, but image_grid_thw counts 8 patches"},
       {no_types, "sample 1 has image_grid_thw but no mm_token_type_ids"},
       {empty, "sample 1 has no tokens"},
+      {no_pixels,
+       "sample 0 has image_grid_thw and sample 1 has none, but both are of kind \"image\""},
+      {float_positions, "sample 1: position_ids must be of an integer dtype, not Float"},
+      {float_types, "sample 1: mm_token_type_ids must be of an integer dtype, not Float"},
+      {negative_grid, "sample 1: image_grid_thw holds -4; times, heights and widths are above 0"},
       {unknown_cut, "how audio is cut with them is not known"},
   };
   for (const auto& c : kCases) {
@@ -401,145 +448,32 @@ TEST(PrepareTest, ErrorsNameTheSampleAndTheField) {
 
 TEST(PrepareTest, ErrorsNameTheOption) {
   EXPECT_THAT(PrepareMessage({Text(1)}, With(0, 1)),
-              HasSubstr("seq_len must be at least 1, not 0"));
-  EXPECT_THAT(PrepareMessage({Text(1)}, With(8, 0)), HasSubstr("ranks must be at least 1, not 0"));
+              HasSubstr("seq_len must be from 1 to 2147483647, not 0"));
+  EXPECT_THAT(PrepareMessage({Text(1)}, With(8, 0)),
+              HasSubstr("ranks must be from 1 to 1048576, not 0"));
+  TensorSample whole = Text(1);
+  whole.streams["turns"] = at::zeros({1}, at::kLong);
+  PrepareOptions half = With(8, 1);
+  half.streams["turns"] = 0.5;
+  EXPECT_THAT(PrepareMessage({whole}, half),
+              HasSubstr("streams.turns = 0.5 fills what lacks it, but turns is Long"));
+  EXPECT_THAT(PrepareMessage({Text(1)}, With(int64_t{1} << 53, 1)), HasSubstr("seq_len must be"));
+  PrepareOptions wrong_rank = With(8, 2);
+  wrong_rank.only_rank = 2;
+  EXPECT_THAT(PrepareMessage({Text(1)}, wrong_rank),
+              HasSubstr("rank 2 is not one of 2 ranks (0 to 1)"));
+  PrepareOptions wrong_cost = With(3, 1);
+  wrong_cost.sequence_cost = [](int64_t tokens) { return tokens == 2 ? std::nan("") : 1.0; };
+  TensorSample dropped = Images({16});  // begins with an image that does not fit
+  for (at::Tensor* tensor :
+       {&dropped.input_ids, &dropped.loss_mask, &dropped.streams["mm_token_type_ids"]})
+    *tensor = tensor->narrow(0, 1, 4);
+  EXPECT_THAT(PrepareMessage({dropped, Text(2)}, wrong_cost),
+              HasSubstr("sample 1, of 2 tokens, costs nan; a cost is a finite number from 0 on"));
   PrepareOptions options = With(10, 1);
   options.pad_to_multiple_of = 4;
   EXPECT_THAT(PrepareMessage({Text(1)}, options),
               HasSubstr("pad_to_multiple_of (4) must divide seq_len (10)"));
-}
-
-// --- Every guarantee, on random cases
-// -----------------------------------------------------------------
-
-struct RandomCase {
-  std::vector<TensorSample> samples;
-  PrepareOptions options;
-};
-
-RandomCase MakeCase(std::mt19937& random) {
-  const auto draw = [&](int64_t low, int64_t high) {
-    return std::uniform_int_distribution<int64_t>(low, high)(random);
-  };
-  RandomCase c;
-  const int64_t multiple = draw(1, 3);
-  c.options = With(multiple * draw(1, 12), static_cast<int>(draw(1, 5)),
-                   draw(0, 3) > 0 ? Balance::kLockstep : Balance::kRoundRobin);
-  c.options.pad_to_multiple_of = multiple;
-  c.options.streams["advantages"] = 0.5;
-  const int64_t count = draw(0, 9);
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t first = 1000 * (i + 1);  // no token of two samples is the same
-    TensorSample sample;
-    if (draw(0, 2) == 0) {
-      std::vector<int64_t> patches(static_cast<size_t>(draw(1, 3)));
-      for (int64_t& n : patches) n = 4 * draw(1, 3);
-      sample = Images(patches, first);
-    } else {
-      sample = Text(draw(1, 15), first);
-      if (draw(0, 3) == 0) sample.kind = "code";
-    }
-    if (draw(0, 1) == 0) sample.streams["advantages"] = sample.input_ids.to(at::kFloat);
-    sample.may_wait = draw(0, 1) == 0;
-    c.samples.push_back(std::move(sample));
-  }
-  return c;
-}
-
-// Where the tokens of one sequence in a micro-batch are what its sample holds, in all fields.
-void ExpectSampleAt(const TensorMicroBatch& batch, int64_t begin, int64_t tokens,
-                    const TensorSample& sample) {
-  const auto part = [&](const at::Tensor& t) { return t.narrow(0, begin, tokens); };
-  EXPECT_TRUE(at::equal(part(batch.input_ids), sample.input_ids.narrow(0, 0, tokens)));
-  EXPECT_TRUE(at::equal(part(batch.position_ids), at::arange(tokens, at::kLong)));
-  EXPECT_TRUE(at::equal(part(batch.loss_mask), sample.loss_mask.narrow(0, 0, tokens)));
-  const auto stream = sample.streams.find("advantages");
-  if (batch.streams.count("advantages") == 0) return;
-  const at::Tensor expected = stream != sample.streams.end() ? stream->second.narrow(0, 0, tokens)
-                                                             : at::full({tokens}, 0.5, at::kFloat);
-  EXPECT_TRUE(at::equal(part(batch.streams.at("advantages")), expected));
-}
-
-// The tokens of the sample that this sequence holds: without those that only pad to a multiple.
-int64_t RealTokens(const TensorMicroBatch& batch, int64_t begin, int64_t length,
-                   const TensorSample& sample) {
-  int64_t tokens = std::min(length, sample.input_ids.numel());
-  const at::Tensor here = batch.input_ids.narrow(0, begin, tokens);
-  return here.eq(sample.input_ids.narrow(0, 0, tokens)).sum().item<int64_t>();
-}
-
-void ExpectGuarantees(const RandomCase& c, const Prepared& prepared) {
-  ASSERT_EQ(prepared.batches.size(), static_cast<size_t>(c.options.ranks));
-  std::map<int64_t, int> seen;
-  int64_t tokens = 0, length_of_all = 0;
-  for (const auto& batches : prepared.batches) {
-    ASSERT_EQ(batches.size(), static_cast<size_t>(prepared.report.micro_steps));
-    for (size_t step = 0; step < batches.size(); ++step) {
-      const TensorMicroBatch& batch = batches[step];
-      const int64_t length = batch.input_ids.numel();
-      length_of_all += length;
-      EXPECT_EQ(batch.kind, prepared.batches[0][step].kind);
-      EXPECT_LE(length, c.options.seq_len);
-      EXPECT_EQ(length % c.options.pad_to_multiple_of, 0);
-      EXPECT_EQ(std::accumulate(batch.seq_lens.begin(), batch.seq_lens.end(), int64_t{0}), length);
-      EXPECT_EQ(batch.cu_seqlens[-1].item<int64_t>(), length);
-      EXPECT_EQ(batch.tensors.count("pixel_values"), batch.kind == "image" ? 1u : 0u);
-      if (batch.kind == "image") {
-        const at::Tensor patches = batch.tensors.at("image_grid_thw").prod(1).sum();
-        EXPECT_EQ(batch.tensors.at("pixel_values").size(0), patches.item<int64_t>());
-        EXPECT_EQ(batch.streams.at("mm_token_type_ids").eq(1).sum().item<int64_t>() * 4,
-                  patches.item<int64_t>());
-      }
-      if (batch.padding) {
-        EXPECT_FALSE(batch.loss_mask.any().item<bool>());
-        EXPECT_THAT(batch.samples, IsEmpty());
-        continue;
-      }
-      ASSERT_EQ(batch.samples.size(), batch.seq_lens.size());
-      int64_t begin = 0, rows = 0;
-      for (size_t i = 0; i < batch.samples.size(); ++i) {
-        const TensorSample& sample = c.samples[static_cast<size_t>(batch.samples[i])];
-        ++seen[batch.samples[i]];
-        const int64_t real = RealTokens(batch, begin, batch.seq_lens[i], sample);
-        ExpectSampleAt(batch, begin, real, sample);
-        tokens += real;
-        begin += batch.seq_lens[i];
-        if (batch.kind != "image") continue;
-        // Each sample's pixels are its own first rows, in the order of the samples.
-        const int64_t images = batch.streams.at("mm_token_type_ids")
-                                   .narrow(0, begin - batch.seq_lens[i], real)
-                                   .eq(1)
-                                   .sum()
-                                   .item<int64_t>();
-        EXPECT_TRUE(at::equal(batch.tensors.at("pixel_values").narrow(0, rows, 4 * images),
-                              sample.tensors.at("pixel_values").narrow(0, 0, 4 * images)));
-        rows += 4 * images;
-      }
-    }
-  }
-  int64_t given = 0;
-  for (const TensorSample& sample : c.samples) given += sample.input_ids.numel();
-  for (const int64_t i : prepared.held) {
-    EXPECT_TRUE(c.samples[static_cast<size_t>(i)].may_wait);
-    EXPECT_EQ(seen.count(i), 0u);
-    given -= c.samples[static_cast<size_t>(i)].input_ids.numel();
-  }
-  EXPECT_EQ(tokens, prepared.report.tokens);
-  EXPECT_EQ(given, prepared.report.tokens + prepared.report.truncated_tokens);
-  EXPECT_EQ(length_of_all, prepared.report.tokens + prepared.report.padding_tokens);
-  EXPECT_EQ(
-      seen.size() + prepared.held.size() + static_cast<size_t>(prepared.report.dropped_samples),
-      c.samples.size());
-  for (const auto& [sample, times] : seen) EXPECT_EQ(times, 1) << "sample " << sample;
-}
-
-TEST(PrepareTest, EveryGuaranteeHoldsInRandomCases) {
-  for (unsigned seed = 0; seed < 10000; ++seed) {
-    std::mt19937 random(seed);
-    const RandomCase c = MakeCase(random);
-    ExpectGuarantees(c, Prepare(c.samples, c.options));
-    ASSERT_FALSE(HasFailure()) << "seed " << seed;
-  }
 }
 
 }  // namespace

@@ -13,7 +13,7 @@ for page in docs/*.md; do
   driver/lockstep --nproc 2 --timeout 30 --run-dir "$TEST_TMPDIR/run" "$TEST_TMPDIR/$(basename "$page" .md).md.lua" || failed=1
 done
 
-blocks README.md | sed '/./,$!d' | diff - scripts/digits_mlp.lua || {
+awk '/^```lua$/ {inside = 1; next} /^```/ {inside = 0} inside' README.md | diff - scripts/digits_mlp.lua || {
   echo "README.md must show scripts/digits_mlp.lua as it is" >&2
   failed=1
 }

@@ -17,7 +17,11 @@ const char kUsage[] =
   --nproc N        ranks to start on this machine; default: one for each GPU, or 2 without a GPU
   --set key=value  overrides a value of the script's run.config{...}; nested keys as a.b=c
   --run-dir DIR    where metrics, configuration and plots go; default: a new one in runs/
-  --timeout S      seconds that ranks wait for each other before the run fails; default: 120
+  --timeout S      seconds that ranks wait for each other; then the run ends with exit code 3 and
+                   a table of what each rank was doing; default: 120
+  --debug-collectives
+                   ranks compare each collective before they enter it (operator, dtypes, shapes), and
+                   name the script line of each that differs; slower
   --help           this text
   --               what follows is the script's, as run.args
 
@@ -79,6 +83,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
     }
     if (argument == "--help" || argument == "-h") {
       command_line.help = true;
+      continue;
+    }
+    if (argument == "--debug-collectives") {
+      command_line.debug_collectives = true;
       continue;
     }
     // --option value, or --option=value.

@@ -1,7 +1,7 @@
 // The command line of `lockstep`.
 //
-//   lockstep [--nproc N] [--run-dir DIR] [--timeout SECONDS] [SCRIPT [--set key=value]...
-//   [ARGUMENT]...]
+//   lockstep [--nproc N] [--run-dir DIR] [--timeout SECONDS] [--debug-collectives]
+//            [SCRIPT [--set key=value]... [ARGUMENT]...]
 //
 // Options stand before SCRIPT or after it; `--` ends them. What is left after SCRIPT is the
 // script's own and reaches it as `run.args`.
@@ -22,7 +22,8 @@ struct CommandLine {
   std::optional<int> nproc;  // ranks to start on this machine; not given: one for each GPU, or 2
   std::string script;        // empty: an interactive session
   std::string run_dir;       // empty: a new one, runs/<script>-<time>-<random>
-  std::optional<int> timeout_s;  // of the meeting of ranks and of each collective
+  std::optional<int> timeout_s;    // of the meeting of ranks and of each collective
+  bool debug_collectives = false;  // ranks compare each collective before they enter it
   std::vector<std::pair<std::string, std::string>> settings;  // --set key=value, in order
   std::vector<std::string> script_arguments;
   bool help = false;

@@ -40,6 +40,11 @@ TEST(CommandLine, WhatFollowsTwoDashesIsTheScripts) {
               ElementsAre("--nproc", "2"));
 }
 
+TEST(CommandLine, CollectivesAreComparedWhereAskedFor) {
+  EXPECT_TRUE(Parse({"--debug-collectives", "train.lua"}).debug_collectives);
+  EXPECT_FALSE(Parse({"train.lua", "--", "--debug-collectives"}).debug_collectives);
+}
+
 TEST(CommandLine, ASettingMayHaveAnEmptyValue) {
   EXPECT_THAT(Parse({"a.lua", "--set", "name="}).settings, ElementsAre(Pair("name", "")));
 }

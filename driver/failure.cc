@@ -8,34 +8,42 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
 
 namespace lockstep::driver {
 namespace {
 
-constexpr char kFailureKey[] = "lockstep/failure";  // "<exit code> <text>"
+constexpr char kFailureKey[] = "lockstep/failure";  // "<exit code> <hang or -> <text>"
 
 // For the host of the store to wait until the others have read there why they end.
 constexpr std::chrono::milliseconds kTimeToHear(1000);
 
+constexpr std::chrono::milliseconds kTimeToDescribe(2000);
+constexpr std::chrono::milliseconds kBetweenLooks(20);
+
 std::string EndedKey(int rank) { return absl::StrCat("lockstep/ended/", rank); }
+std::string ActivityKey(int rank) { return absl::StrCat("lockstep/activity/", rank); }
 std::string GoneKey(int rank) { return absl::StrCat("lockstep/gone/", rank); }
 
 std::vector<uint8_t> Bytes(const std::string& text) { return {text.begin(), text.end()}; }
 
 Failure Parse(const std::vector<uint8_t>& bytes) {
   const std::string value(bytes.begin(), bytes.end());
-  const size_t space = value.find(' ');
+  const std::vector<std::string> parts = absl::StrSplit(value, absl::MaxSplits(' ', 2));
   Failure failure;
-  failure.text = value.substr(space + 1);
-  if (!absl::SimpleAtoi(value.substr(0, space), &failure.exit_code)) failure.exit_code = 1;
+  if (!absl::SimpleAtoi(parts[0], &failure.exit_code)) failure.exit_code = 1;
+  failure.is_hang = parts.size() > 1 && parts[1] == "hang";
+  failure.text = parts.size() > 2 ? parts[2] : "";
   return failure;
 }
 
 }  // namespace
 
 Failure ReportFailure(c10d::Store& store, const Failure& failure) {
-  return Parse(
-      store.compareSet(kFailureKey, {}, Bytes(absl::StrCat(failure.exit_code, " ", failure.text))));
+  const std::string value =
+      absl::StrCat(failure.exit_code, failure.is_hang ? " hang " : " - ", failure.text);
+  return Parse(store.compareSet(kFailureKey, {}, Bytes(value)));
 }
 
 std::optional<Failure> KnownFailure(c10d::Store& store) {
@@ -43,15 +51,18 @@ std::optional<Failure> KnownFailure(c10d::Store& store) {
   return Parse(store.get(kFailureKey));
 }
 
-void WatchForFailure(const Member& member, std::function<void(const Failure&)> on_failure) {
+void WatchForFailure(const Member& member, std::function<std::string()> describe_activity,
+                     std::function<void(const Failure&)> on_failure) {
   // A connection of its own: a client that waits blocks all others that share it.
   Member watcher = member;
   watcher.store = member.store->clone();
-  std::thread([watcher = std::move(watcher), on_failure = std::move(on_failure)] {
+  std::thread([watcher = std::move(watcher), describe_activity = std::move(describe_activity),
+               on_failure = std::move(on_failure)] {
     Failure failure;
     try {
       watcher.store->wait({kFailureKey}, std::chrono::hours(24 * 365));
       failure = Parse(watcher.store->get(kFailureKey));
+      if (failure.is_hang) ReportActivity(watcher, describe_activity());
       LeaveFailedRun(watcher);
     } catch (const std::exception&) {
       failure.text = "the store was lost: its host (the launcher, or rank 0) is gone";
@@ -59,6 +70,28 @@ void WatchForFailure(const Member& member, std::function<void(const Failure&)> o
     }
     on_failure(failure);
   }).detach();
+}
+
+void ReportActivity(const Member& member, const std::string& activity) {
+  member.store->set(ActivityKey(member.rank), Bytes(activity));
+}
+
+std::string DescribeActivities(c10d::Store& store, int world_size) {
+  const auto deadline = std::chrono::steady_clock::now() + kTimeToDescribe;
+  std::vector<std::string> lines;
+  for (int rank = 0; rank < world_size; ++rank) {
+    bool reported = store.check({ActivityKey(rank)});
+    while (!reported && std::chrono::steady_clock::now() < deadline) {
+      std::this_thread::sleep_for(kBetweenLooks);
+      reported = store.check({ActivityKey(rank)});
+    }
+    std::string activity = reported ? store.get_to_str(ActivityKey(rank))
+                                    : "no answer: it is dead, stopped, or its machine is lost";
+    if (HasReportedEnd(store, rank)) activity = "its script had ended; " + activity;
+    lines.push_back(
+        absl::StrCat("  rank ", rank, ": ", absl::StrReplaceAll(activity, {{"\n", "\n  "}})));
+  }
+  return absl::StrJoin(lines, "\n");
 }
 
 void ReportEnd(const Member& member, const std::string& how) {

@@ -23,6 +23,7 @@ namespace lockstep::driver {
 struct Failure {
   std::string text;
   int exit_code = 1;           // of the whole run
+  bool is_hang = false;        // each rank says what it was doing: see ReportActivity
   bool store_is_lost = false;  // and with it the process that hosts it
 };
 
@@ -41,8 +42,17 @@ Failure ReportFailure(c10d::Store& store, const Failure& failure);
 std::optional<Failure> KnownFailure(c10d::Store& store);
 
 // Calls `on_failure` once, on a thread of its own, when the run has failed or the store is lost.
-// The thread lives until the process ends.
-void WatchForFailure(const Member& member, std::function<void(const Failure&)> on_failure);
+// Where ranks wait for each other for ever, reports `describe_activity()` first. The thread lives
+// until the process ends.
+void WatchForFailure(const Member& member, std::function<std::string()> describe_activity,
+                     std::function<void(const Failure&)> on_failure);
+
+// After a hang: leaves for the others what this rank was doing, in the words of Activity::Describe.
+void ReportActivity(const Member& member, const std::string& activity);
+
+// What all ranks were doing, a line or some for each. Waits for ranks that have not reported, two
+// seconds at most.
+std::string DescribeActivities(c10d::Store& store, int world_size);
 
 // Notes that the script has ended on this rank, and how: "", or "by os.exit(0) at train.lua:3".
 void ReportEnd(const Member& member, const std::string& how);

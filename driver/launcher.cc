@@ -106,6 +106,7 @@ class Launcher {
     if (command_line_.timeout_s.has_value()) {
       arguments.insert(arguments.end(), {"--timeout", absl::StrCat(*command_line_.timeout_s)});
     }
+    if (command_line_.debug_collectives) arguments.push_back("--debug-collectives");
     for (const auto& [key, value] : command_line_.settings) {
       arguments.insert(arguments.end(), {"--set", absl::StrCat(key, "=", value)});
     }
@@ -353,6 +354,8 @@ class Launcher {
     Failure failure = {DescribeDeath(dead), ExitCode(*dead.wait_status)};
     if (mute_ == nullptr) failure = KnownFailure(*store_.store).value_or(failure);
     std::fprintf(stderr, "lockstep: %s\n", failure.text.c_str());
+    if (failure.is_hang)
+      std::fprintf(stderr, "%s\n", DescribeActivities(*store_.store, nproc_).c_str());
     if (!ended_by_us_.empty()) {
       std::fprintf(stderr, "lockstep: ended the ranks that were still running: %s\n",
                    absl::StrJoin(ended_by_us_, ", ").c_str());

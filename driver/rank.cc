@@ -117,11 +117,57 @@ void TellCause(int rank, const std::string& own, const std::string& first) {
 }
 
 void EndWhenAnotherFails(const World& world) {
-  WatchForFailure(MemberOf(world), [rank = world.environment.rank](const Failure& failure) {
-    BeginEnd();
-    if (!HasLauncher()) TellConsequence(rank, failure.text);
-    EndProcess(1, failure.store_is_lost);
-  });
+  WatchForFailure(
+      MemberOf(world), [activity = world.activity] { return activity->Describe(); },
+      [rank = world.environment.rank](const Failure& failure) {
+        BeginEnd();
+        if (!HasLauncher()) TellConsequence(rank, failure.text);
+        EndProcess(failure.is_hang && !HasLauncher() ? failure.exit_code : 1,
+                   failure.store_is_lost);
+      });
+}
+
+// Exit code of a run whose ranks waited for each other for ever.
+constexpr int kHangExitCode = 3;
+
+// Ends the run for a collective that outlasted its limit. `member.store` is this thread's own.
+[[noreturn]] void EndHungRun(const Member& member, Activity& activity, const CollectiveCall& call) {
+  BeginEnd();
+  Failure failure;
+  failure.text = absl::StrCat(
+      "rank ", member.rank, ": ", call.place, call.place.empty() ? "" : ": ", call.what, " of ",
+      call.group, " has waited ", absl::ToInt64Seconds(absl::FromChrono(call.limit)),
+      " s for other ranks, the limit that --timeout sets. What each rank was doing:");
+  failure.exit_code = kHangExitCode;
+  failure.is_hang = true;
+  try {
+    const Failure first = ReportFailure(*member.store, failure);
+    ReportActivity(member, activity.Describe());
+    if (!HasLauncher()) {
+      TellCause(member.rank, failure.text, first.text);
+      if (first.text == failure.text) {
+        std::fprintf(stderr, "%s\n", DescribeActivities(*member.store, member.world_size).c_str());
+      }
+    }
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "lockstep: %s\nlockstep: the store is lost: %s\n", failure.text.c_str(),
+                 error.what());
+  }
+  LeaveFailedRun(member);
+  EndProcess(HasLauncher() ? 1 : kHangExitCode);
+}
+
+// Looks from time to time, on a thread that lives until the process ends.
+void WatchCollectives(const World& world) {
+  Member member = MemberOf(world);
+  member.store = world.store->clone();  // the script's thread may wait in its own
+  std::thread([member, activity = world.activity] {
+    for (;;) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      const std::optional<CollectiveCall> overdue = activity->FindOverdue();
+      if (overdue.has_value()) EndHungRun(member, *activity, *overdue);
+    }
+  }).detach();
 }
 
 // The cores of this machine, shared by its ranks.
@@ -232,7 +278,12 @@ void RunRank(const CommandLine& command_line, const RankEnvironment& environment
     // Hooks that are Lua must run on the thread that owns the Lua state.
     c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
     context.world = JoinStore(environment, context.timeout);
-    if (environment.world_size > 1) EndWhenAnotherFails(context.world);
+    context.world.debug_collectives = command_line.debug_collectives;
+    if (environment.world_size > 1) {
+      context.world.activity->set_find_place(lua::RunningScriptLine);
+      EndWhenAnotherFails(context.world);
+      WatchCollectives(context.world);
+    }
     MeetRanks(context.world, context.timeout);
     // NCCL's watchdog ends the process, and says why in the log.
     if (context.world.device.is_cuda()) FLAGS_caffe2_log_level = c10::GLOG_WARNING;

@@ -15,6 +15,9 @@
 #include "c10/util/Exception.h"
 #include "driver/files.h"
 #include "driver/nccl_backend.h"
+#include "driver/watched_backend.h"
+#include "sharding/c10d_collective.h"
+#include "sharding/guard.h"
 #include "torch/csrc/distributed/c10d/HashStore.hpp"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroupGloo.hpp"
@@ -51,6 +54,8 @@ c10::intrusive_ptr<c10d::Store> NewStore(const RankEnvironment& environment,
                 " s; rank 0 must be running there, and --timeout sets how long to wait: ",
                 error.what_without_backtrace());
   }
+  // From here on somebody waits in it for other ranks: the watchdog comes first.
+  store->setTimeout(timeout + kTimeToReport);
   // Keys of an attempt that torchrun restarted must not be seen by the next.
   return c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("attempt/", environment.attempt),
                                                 store);
@@ -110,19 +115,65 @@ NewNcclBackend LoadNccl() {
   return kNewBackend;
 }
 
-c10::intrusive_ptr<ProcessGroup> MakeGroup(const World& world, const std::string& name, int rank,
-                                           int size, std::chrono::milliseconds timeout) {
-  const auto store = c10::make_intrusive<c10d::PrefixStore>(name, world.store);
-  auto group = c10::make_intrusive<ProcessGroup>(store, rank, size);
+// Compares collectives over a Gloo group of their own.
+WatchedBackend::Compare NewCompare(const World& world, const c10::intrusive_ptr<c10d::Store>& store,
+                                   const std::vector<int>& ranks, int rank,
+                                   std::chrono::milliseconds timeout) {
+  struct Comparison {
+    Comparison(const c10::intrusive_ptr<ProcessGroup>& group,
+               const c10::intrusive_ptr<c10d::Store>& store, std::chrono::milliseconds timeout,
+               const std::vector<int>& ranks)
+        : collective(group),
+          notes(store, "notes", group->getRank()),
+          guard(&collective, &notes, Seconds(timeout), ranks) {}
+    sharding::C10dCollective collective;
+    sharding::StoreNotes notes;
+    sharding::Guard guard;
+  };
+  auto group = c10::make_intrusive<ProcessGroup>(store, rank, static_cast<int>(ranks.size()));
   group->setBackend(
       c10::kCPU, ProcessGroup::BackendType::GLOO,
-      NewGloo(world.environment, c10::make_intrusive<c10d::PrefixStore>("gloo", store), rank, size,
-              timeout));
+      NewGloo(world.environment, store, rank, static_cast<int>(ranks.size()), timeout));
+  const auto comparison = std::make_shared<Comparison>(group, store, timeout, ranks);
+  return [comparison](const std::string& label, const std::string& fingerprint,
+                      const std::string& place) {
+    const absl::Status status = comparison->guard.Check(label, fingerprint, place);
+    TORCH_CHECK(status.ok(), std::string(status.message()));
+  };
+}
+
+c10::intrusive_ptr<ProcessGroup> MakeGroup(const World& world, const std::string& name,
+                                           const std::vector<int>& ranks, int rank,
+                                           std::chrono::milliseconds timeout,
+                                           const GroupPurpose& purpose) {
+  const int size = static_cast<int>(ranks.size());
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(name, world.store);
+  const auto part = [&store](const char* prefix) {
+    return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
+  };
+  const std::string title = TitleOf(world, ranks, purpose);
+  const auto backend_timeout = purpose.watched ? timeout + kTimeToReport : timeout;
+  const std::chrono::milliseconds limit = purpose.watched ? timeout : std::chrono::milliseconds(0);
+  struct Meeting {
+    Activity& activity;
+    int64_t id;
+    ~Meeting() { activity.SetWork(id, nullptr); }
+  } meeting{*world.activity, world.activity->Start({title, 0, "meeting of the group's ranks",
+                                                    world.activity->FindPlace(), limit})};
+  // One comparison for both backends: their collectives have one order.
+  WatchedBackend::Compare compare;
+  if (world.debug_collectives && purpose.name.empty() && size > 1)
+    compare = NewCompare(world, part("compare"), ranks, rank, timeout);
+  const auto watched = [&](const c10::intrusive_ptr<c10d::Backend>& backend) {
+    return c10::make_intrusive<WatchedBackend>(backend, title, world.activity, limit, compare);
+  };
+  auto group = c10::make_intrusive<ProcessGroup>(store, rank, size);
+  group->setBackend(c10::kCPU, ProcessGroup::BackendType::GLOO,
+                    watched(NewGloo(world.environment, part("gloo"), rank, size, backend_timeout)));
   group->setDefaultBackend(ProcessGroup::BackendType::GLOO);
   if (world.device.is_cuda()) {
-    group->setBackend(
-        c10::kCUDA, ProcessGroup::BackendType::NCCL,
-        LoadNccl()(c10::make_intrusive<c10d::PrefixStore>("nccl", store), rank, size, timeout));
+    group->setBackend(c10::kCUDA, ProcessGroup::BackendType::NCCL,
+                      watched(LoadNccl()(part("nccl"), rank, size, backend_timeout)));
     group->setDefaultBackend(ProcessGroup::BackendType::NCCL);
   }
   group->setGroupName(name);
@@ -183,11 +234,21 @@ void MeetRanks(World& world, std::chrono::milliseconds timeout) {
   world.device = ChooseDevice(environment);
   world.backend = world.device.is_cuda() ? "nccl" : "gloo";
   if (environment.world_size > 1) WaitForRanks(world, timeout);
-  world.group = MakeGroup(world, "world", environment.rank, environment.world_size, timeout);
+  std::vector<int> ranks(static_cast<size_t>(environment.world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  world.group = MakeGroup(world, "world", ranks, environment.rank, timeout, {});
 }
 
-c10::intrusive_ptr<ProcessGroup> NewGroup(const World& world, const std::vector<int>& ranks,
-                                          std::chrono::milliseconds timeout) {
+std::string TitleOf(const World& world, const std::vector<int>& ranks,
+                    const GroupPurpose& purpose) {
+  std::string title = static_cast<int>(ranks.size()) == world.environment.world_size
+                          ? "world"
+                          : absl::StrCat("ranks ", absl::StrJoin(ranks, ", "));
+  if (!purpose.name.empty()) absl::StrAppend(&title, " (", purpose.name, ")");
+  return title;
+}
+
+int PositionIn(const World& world, const std::vector<int>& ranks) {
   int position = -1;
   for (size_t i = 0; i < ranks.size(); ++i) {
     TORCH_CHECK_VALUE(ranks[i] >= 0 && ranks[i] < world.environment.world_size, "group: rank ",
@@ -199,11 +260,18 @@ c10::intrusive_ptr<ProcessGroup> NewGroup(const World& world, const std::vector<
   }
   TORCH_CHECK_VALUE(position >= 0, "group: rank ", world.environment.rank, " is not a member of {",
                     absl::StrJoin(ranks, ", "), "}");
+  return position;
+}
+
+c10::intrusive_ptr<ProcessGroup> NewGroup(const World& world, const std::vector<int>& ranks,
+                                          std::chrono::milliseconds timeout,
+                                          const GroupPurpose& purpose) {
+  const int position = PositionIn(world, ranks);
   // Members alone count how often this list was asked for, so that others need not take part.
   static std::map<std::vector<int>, int> times_made;
   const std::string name =
       absl::StrCat("group/", absl::StrJoin(ranks, ","), "/", times_made[ranks]++);
-  return MakeGroup(world, name, position, static_cast<int>(ranks.size()), timeout);
+  return MakeGroup(world, name, ranks, position, timeout, purpose);
 }
 
 }  // namespace lockstep::driver

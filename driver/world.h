@@ -8,12 +8,13 @@
 #define LOCKSTEP_DRIVER_WORLD_H_
 
 #include <chrono>
-#include <optional>
+#include <memory>
 #include <string>
 #include <vector>
 
 #include "c10/core/Device.h"
 #include "c10/util/intrusive_ptr.h"
+#include "driver/activity.h"
 #include "driver/environment.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 #include "torch/csrc/distributed/c10d/Store.hpp"
@@ -37,6 +38,8 @@ struct World {
   std::string backend;  // "gloo" or "nccl": what tensors on `device` travel by
   c10::intrusive_ptr<c10d::Store> store;
   c10::intrusive_ptr<c10d::ProcessGroup> group;  // of all ranks; null until they have met
+  std::shared_ptr<Activity> activity = std::make_shared<Activity>();
+  bool debug_collectives = false;  // ranks compare each collective before they enter it
 };
 
 // Reaches the run's store, through which ranks tell each other of failures, from here on. Throws
@@ -49,10 +52,28 @@ World JoinStore(const RankEnvironment& environment, std::chrono::milliseconds ti
 // c10::Error that names the ranks that stay away, or where no backend can be made.
 void MeetRanks(World& world, std::chrono::milliseconds timeout);
 
+// What a group is for.
+struct GroupPurpose {
+  std::string name;     // "", or what reports call it beside its ranks: "sharding.lockstep"
+  bool watched = true;  // its collectives have the limit that `timeout` sets
+};
+
+// "world", or "ranks 0, 2", and what the group is for: as reports name it.
+std::string TitleOf(const World& world, const std::vector<int>& ranks, const GroupPurpose& purpose);
+
+// Where this rank stands among `ranks`. Throws c10::ValueError where it is not there, or where they
+// are no ranks of the world, each once.
+int PositionIn(const World& world, const std::vector<int>& ranks);
+
+// What waits for other ranks waits this much longer than the watchdog, which knows more of a hang.
+inline constexpr std::chrono::seconds kTimeToReport(15);
+
 // The group of `ranks`, in that order, for this rank, which must be among them. Collective: every
-// rank of `ranks` calls this equally often; the others need not.
+// rank of `ranks` calls this equally often; the others need not. Groups with a purpose are this
+// program's own: their collectives are not compared.
 c10::intrusive_ptr<c10d::ProcessGroup> NewGroup(const World& world, const std::vector<int>& ranks,
-                                                std::chrono::milliseconds timeout);
+                                                std::chrono::milliseconds timeout,
+                                                const GroupPurpose& purpose = {});
 
 }  // namespace lockstep::driver
 

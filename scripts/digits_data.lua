@@ -63,7 +63,8 @@ end
 --- Pixels [8, 8] as rows of patches [16, 4], those of one token behind one another.
 local function patches_of(pixels)
   local tokens = GRID / MERGE
-  return pixels:view(tokens, MERGE, PATCH, tokens, MERGE, PATCH):permute(0, 3, 1, 4, 2, 5):reshape(GRID * GRID, PATCH * PATCH)
+  return pixels:view(tokens, MERGE, PATCH, tokens, MERGE, PATCH):permute(0, 3, 1, 4, 2, 5)
+    :reshape(GRID * GRID, PATCH * PATCH)
 end
 
 local function sample(prompt, answer, fields)

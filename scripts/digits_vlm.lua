@@ -1,8 +1,9 @@
 -- Trains a small vision-language model from scratch to look at a handwritten digit and write its name.
 --
 -- Data: 1,797 real digits of 8x8 pixels (a fifth of them held out), mixed with generated text, so that
--- micro-batches really are of two kinds. On 2 ranks of a 2-core machine it takes about a minute and a half, and names at
--- least 95 % of the held-out digits. Every rank reads everything below; who takes part is said where not all do.
+-- micro-batches really are of two kinds. On 2 ranks of a 2-core machine it takes about a minute and a half, and
+-- names at least 95 % of the held-out digits. Every rank reads everything below; who takes part is said where not
+-- all do.
 
 local batching = require "lockstep.batching"
 local dist = require "lockstep.distributed"

@@ -39,6 +39,11 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
+// What gradients are rounded to on their way between ranks. They are divided by the number of ranks
+// in that dtype, so that sums stay in its range; sums and means have its 8 (bfloat16) or 11
+// (float16) significant bits.
+enum class Compression { kNone, kBFloat16, kFloat16 };
+
 struct DataParallelOptions {
   int64_t bucket_bytes = int64_t{25} << 20;  // gradients are reduced in groups of about this size
   // Parameters may take no part in a forward pass: the graph is searched for them each time.
@@ -47,6 +52,7 @@ struct DataParallelOptions {
   // The graph is the same in every iteration: allows checkpointing and parameters used several
   // times.
   bool static_graph = false;
+  Compression compression = Compression::kNone;
 };
 
 class DataParallel {

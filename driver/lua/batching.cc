@@ -19,14 +19,26 @@
 namespace lockstep::lua {
 namespace {
 
-// --- Samples
-// ----------------------------------------------------------------------------------------
+// --- Samples -------------------------------------------------------------------------------------
 
 at::Tensor ReadPerToken(lua_State* state, int index, const std::string& name,
                         at::ScalarType dtype) {
   if (const at::Tensor* tensor = TensorAt(state, index)) return *tensor;
   ReadTable(state, index, name.c_str());
-  return ReadNested(state, index, dtype);
+  try {
+    return ReadNested(state, index, dtype);
+  } catch (const Error& error) {
+    throw Error(absl::StrCat(name, ": ", error.what()));
+  }
+}
+
+// What a micro-batch holds beside streams and tensors: no other name for these.
+void CheckName(const std::string& name, const std::string& where) {
+  for (const char* own : {"input_ids", "loss_mask", "position_ids", "cu_seqlens", "seq_lens",
+                          "samples", "kind", "padding", "cost"}) {
+    if (name == own)
+      throw Error(absl::StrCat(where, " is a field of every micro-batch; give it another name"));
+  }
 }
 
 void ReadField(lua_State* state, int index, const std::string& key, const std::string& where,
@@ -40,6 +52,7 @@ void ReadField(lua_State* state, int index, const std::string& key, const std::s
     sample.position_ids = ReadPerToken(state, index, name, at::kLong);
   } else if (key == "kind") {
     sample.kind = ReadString(state, index, name.c_str());
+    if (sample.kind.empty()) throw Error(absl::StrCat(name, " is empty; leave it out, or name it"));
   } else if (key == options.token_types) {
     sample.streams[key] = ReadPerToken(state, index, name, at::kLong);
   } else if (options.streams.count(key) > 0) {
@@ -48,6 +61,7 @@ void ReadField(lua_State* state, int index, const std::string& key, const std::s
                               ? at::full({}, lua_tonumber(state, index), at::kFloat)
                               : ReadPerToken(state, index, name, at::kFloat);
   } else if (const at::Tensor* tensor = TensorAt(state, index)) {
+    CheckName(key, name);
     sample.tensors[key] = *tensor;
   } else {
     throw Error(absl::StrCat(name, " is ", TypeName(state, index),
@@ -81,6 +95,11 @@ std::vector<batching::TensorSample> ReadSamples(lua_State* state, const OptionTa
   ReadTable(state, index, "batching.prepare: samples");
   std::vector<batching::TensorSample> samples;
   const int size = static_cast<int>(lua_objlen(state, index));
+  for (lua_pushnil(state); lua_next(state, index) != 0; lua_pop(state, 1)) {
+    if (lua_type(state, -2) != LUA_TNUMBER || !(lua_tonumber(state, -2) <= size))
+      throw Error(absl::StrCat("batching.prepare: samples is an array, but there is the key ",
+                               TypeName(state, -2)));
+  }
   for (int i = 1; i <= size; ++i) {
     lua_rawgeti(state, index, i);
     samples.push_back(ReadSample(state, lua_gettop(state), i, options));
@@ -100,15 +119,19 @@ std::vector<batching::TensorSample> ReadSamples(lua_State* state, const OptionTa
   return samples;
 }
 
-// --- Options
-// ----------------------------------------------------------------------------------------
+// --- Options -------------------------------------------------------------------------------------
 
 void ReadStreams(lua_State* state, const OptionTable& table, batching::PrepareOptions& options) {
   if (!table.Push("streams")) return;
   const int index = lua_gettop(state);
   ReadTable(state, index, "batching.prepare: streams");
   for (lua_pushnil(state); lua_next(state, index) != 0; lua_pop(state, 1)) {
-    const std::string name = ReadString(state, -2, "batching.prepare: a stream's name");
+    if (lua_type(state, -2) != LUA_TSTRING)
+      throw Error(
+          absl::StrCat("batching.prepare: streams is {name = what absent samples get}, not ",
+                       TypeName(state, -2), " as a name"));
+    const std::string name = lua_tostring(state, -2);
+    CheckName(name, absl::StrCat("batching.prepare: streams.", name));
     if (lua_type(state, -1) == LUA_TBOOLEAN) {
       options.streams[name] = c10::Scalar(lua_toboolean(state, -1) != 0);
     } else {
@@ -146,6 +169,11 @@ void ReadCost(lua_State* state, const OptionTable& table, batching::PrepareOptio
       return CallCost(*cost, seq_lens);
     };
     options.sequence_cost = [cost](int64_t tokens) { return CallCost(*cost, {tokens}); };
+  } else if (lua_type(state, index) != LUA_TTABLE) {
+    throw Error(
+        absl::StrCat("batching.prepare: cost must be batching.cost.tokens(), "
+                     "batching.cost.transformer{...} or function(seq_lens), not ",
+                     TypeName(state, index)));
   } else {
     const OptionTable terms(state, index, "batching.prepare: cost",
                             {"linear", "quadratic", "image_linear", "image_quadratic"});
@@ -158,11 +186,27 @@ void ReadCost(lua_State* state, const OptionTable& table, batching::PrepareOptio
   lua_pop(state, 1);
 }
 
+void ReadRanks(lua_State* state, const OptionTable& table, batching::PrepareOptions& options) {
+  const int64_t ranks = table.Integer("ranks", 1);
+  if (ranks < 1 || ranks > batching::kMaxRanks) {
+    throw Error(absl::StrCat("batching.prepare: ranks must be from 1 to ", batching::kMaxRanks,
+                             ", not ", ranks));
+  }
+  options.ranks = static_cast<int>(ranks);
+  if (!table.Push("rank")) return;
+  const int64_t rank = ReadInteger(state, -1, "batching.prepare: rank");
+  if (rank < 0 || rank >= ranks) {
+    throw Error(absl::StrCat("batching.prepare: rank must be from 0 to ranks - 1 = ", ranks - 1,
+                             ", not ", rank));
+  }
+  options.only_rank = static_cast<int>(rank);
+  lua_pop(state, 1);
+}
+
 batching::PrepareOptions ReadOptions(lua_State* state, const OptionTable& table) {
   batching::PrepareOptions options;
   options.seq_len = table.Integer("seq_len", 0);
-  options.ranks = static_cast<int>(table.Integer("ranks", 1));
-  options.only_rank = static_cast<int>(table.Integer("rank", -1));
+  ReadRanks(state, table, options);
   options.pad_to_multiple_of = table.Integer("pad_to_multiple_of", 1);
   options.pad_token_id = table.Integer("pad_token_id", 0);
   options.worth_a_step = table.Number("worth_a_step", options.worth_a_step);
@@ -174,8 +218,7 @@ batching::PrepareOptions ReadOptions(lua_State* state, const OptionTable& table)
   return options;
 }
 
-// --- Results
-// ----------------------------------------------------------------------------------------
+// --- Results -------------------------------------------------------------------------------------
 
 void SetTensor(lua_State* state, const std::string& name, const at::Tensor& tensor) {
   PushTensor(state, tensor);
@@ -230,6 +273,8 @@ void PushReport(lua_State* state, const batching::Report& report) {
   SetNumber(state, "makespan", report.makespan);
   SetNumber(state, "ideal", report.ideal);
   SetNumber(state, "lower_bound", report.lower_bound);
+  PushString(state, absl::StrCat(absl::Hex(report.fingerprint, absl::kZeroPad16)));
+  lua_setfield(state, -2, "fingerprint");
 }
 
 int PushPrepared(lua_State* state, const batching::Prepared& prepared) {
@@ -261,8 +306,7 @@ int Prepare(lua_State* state) {
   return PushPrepared(state, batching::Prepare(ReadSamples(state, table, options), options));
 }
 
-// --- In the background
-// ------------------------------------------------------------------------------
+// --- In the background ---------------------------------------------------------------------------
 
 using Preparation = std::unique_ptr<std::future<batching::Prepared>>;
 
@@ -277,19 +321,16 @@ namespace {
 // own.
 int Start(lua_State* state) {
   const OptionTable table = PrepareTable(state);
-  batching::PrepareOptions options = ReadOptions(state, table);
+  const batching::PrepareOptions options = ReadOptions(state, table);
   if (options.micro_batch_cost) {
     throw Error(
         "batching: a cost that is a Lua function is called by the script's own thread; prepare in "
         "the background with "
         "batching.cost.tokens or batching.cost.transformer");
   }
-  auto samples =
-      std::make_shared<std::vector<batching::TensorSample>>(ReadSamples(state, table, options));
-  PushObject<Preparation>(state, std::make_unique<std::future<batching::Prepared>>(std::async(
-                                     std::launch::async, [samples, options = std::move(options)] {
-                                       return batching::Prepare(*samples, options);
-                                     })));
+  std::vector<batching::TensorSample> samples = ReadSamples(state, table, options);
+  PushObject<Preparation>(state, std::make_unique<std::future<batching::Prepared>>(
+                                     batching::PrepareInBackground(std::move(samples), options)));
   return 1;
 }
 

@@ -41,7 +41,8 @@ end)
 
 t.test("AMicroBatchHasTheFieldsOfTheContract", function()
   local batches = batching.prepare {
-    samples = { text(3), text(2, { advantages = { 0.5, 0.25 } }) }, seq_len = 8, ranks = 1, streams = { advantages = -1 },
+    samples = { text(3), text(2, { advantages = { 0.5, 0.25 } }) }, seq_len = 8, ranks = 1,
+    streams = { advantages = -1 },
   }
   local batch = batches[1][1]
   t.equal(batch.input_ids, torch.tensor({ 101, 102, 103, 101, 102 }, { dtype = torch.int64 }))
@@ -57,9 +58,13 @@ end)
 
 t.test("SamplesMayBeTensorsOrArrays", function()
   local ids = torch.tensor({ 7, 8 }, { dtype = torch.int64 })
-  for _, mask in ipairs { { true, false }, { 1, 0 }, torch.tensor { true, false }, torch.tensor({ 1, 0 }, { dtype = torch.int64 }) } do
+  local masks = {
+    { true, false }, { 1, 0 }, torch.tensor { true, false }, torch.tensor({ 1, 0 }, { dtype = torch.int64 }),
+  }
+  for _, mask in ipairs(masks) do
     for _, input_ids in ipairs { { 7, 8 }, ids, ids:to(torch.int32) } do
-      local batches = batching.prepare { samples = { { input_ids = input_ids, loss_mask = mask } }, seq_len = 4, ranks = 1 }
+      local sample = { input_ids = input_ids, loss_mask = mask }
+      local batches = batching.prepare { samples = { sample }, seq_len = 4, ranks = 1 }
       t.equal(batches[1][1].input_ids, ids)
       t.equal(batches[1][1].loss_mask, torch.tensor { true, false })
     end
@@ -82,7 +87,9 @@ t.test("KindMayBeNamed", function()
 end)
 
 t.test("RoundRobinDealsInOrder", function()
-  local batches = batching.prepare { samples = { text(4), text(4), text(4) }, seq_len = 4, ranks = 2, balance = "round_robin" }
+  local batches = batching.prepare {
+    samples = { text(4), text(4), text(4) }, seq_len = 4, ranks = 2, balance = "round_robin",
+  }
   t.equal(batches[1][1].samples, { 1 })
   t.equal(batches[2][1].samples, { 2 })
   t.equal(batches[1][2].samples, { 3 })
@@ -149,6 +156,8 @@ t.test("VerifyFindsWhatWouldHang", function()
   batches[2][1].loss_mask:fill_(true)
   t.raises("padding with loss", batching.verify, batches)
   t.raises("as batching.prepare returns", batching.verify, {})
+  t.raises("what rank 0 has at micro-step 0 is no micro-batch", batching.verify, { { 5 } })
+  t.raises("rank 1 has a number in place of a list", batching.verify, { { { kind = "text" } }, 5 })
 end)
 
 t.test("DrawShowsRanksStepsAndKinds", function()
@@ -162,6 +171,10 @@ t.test("DrawShowsRanksStepsAndKinds", function()
   local file = assert(io.open(path))
   local svg = file:read("*a")
   file:close()
+  t.raises("as batching.prepare returns", batching.draw, nil)
+  t.raises("no micro-batch", batching.draw, { { 5 } })
+  t.raises("a micro-batch has no cost", batching.draw, { { { kind = "text" } } })
+  t.raises("width must be from 1 to 10000 characters, not inf", batching.draw, batches, { width = math.huge })
   t.truthy(svg:find("^<svg") and svg:find("</svg>\n$") and svg:find("text, cost 4", 1, true), svg)
 end)
 
@@ -234,8 +247,9 @@ t.test("AStreamResumesWithTheSameBits", function()
   for cost_name, cost in pairs { tokens = batching.cost.tokens(), ["function"] = function(lens) return #lens end } do
     for stop_after = 0, 4 do
       local function make(skip, state)
-        return batching.stream { source = source(60, skip), buffer = 10, seq_len = 8, ranks = 2, rank = 1, state = state,
-          cost = cost }
+        return batching.stream {
+          source = source(60, skip), buffer = 10, seq_len = 8, ranks = 2, rank = 1, state = state, cost = cost,
+        }
       end
       local whole, first = make(), make()
       for _ = 1, stop_after do t.equal((first()), (whole())) end
@@ -249,8 +263,34 @@ t.test("AStreamResumesWithTheSameBits", function()
   end
 end)
 
+t.test("TheNextWindowIsPreparedWhileThisOneTrains", function()
+  local core_batching = require "lockstep.core.batching"
+  local start, waited = core_batching.start, 0
+  local under_way = {}
+  core_batching.start = function(opts)
+    local preparation = start(opts)
+    under_way[#under_way + 1] = opts.samples
+    return { wait = function()
+      waited = waited + 1
+      return preparation:wait()
+    end }
+  end
+  local stream = batching.stream { source = source(30), buffer = 10, seq_len = 8, max_wait = 0 }
+  local ok, err = pcall(function()
+    for window = 1, 3 do
+      t.truthy(stream())
+      t.equal(waited, window)
+      t.equal(#under_way, math.min(window + 1, 3))
+    end
+    t.equal(stream(), nil)
+  end)
+  core_batching.start = start
+  t.truthy(ok, err)
+end)
+
 t.test("AnErrorInTheBackgroundArrives", function()
-  local stream = batching.stream { source = function() return { input_ids = { 1 }, loss_mask = {} } end, buffer = 2, seq_len = 4 }
+  local function wrong() return { input_ids = { 1 }, loss_mask = {} } end
+  local stream = batching.stream { source = wrong, buffer = 2, seq_len = 4 }
   t.raises("sample 1: loss_mask has shape [0]", stream)
 end)
 
@@ -258,21 +298,10 @@ t.test("WrongStreamsAreRefused", function()
   t.raises("the source must be a function", batching.stream, { source = 5, buffer = 2, seq_len = 4 })
   t.raises("buffer must be a whole number", batching.stream, { source = print, buffer = 0, seq_len = 4 })
   t.raises("this is no state of a stream", batching.stream, { source = print, buffer = 1, seq_len = 4, state = {} })
-end)
-
--- Errors --------------------------------------------------------------------------------------------
-
-t.test("ErrorsNameTheSampleAsLuaCountsIt", function()
-  local function prepare(sample, opts)
-    local o = { samples = { text(2), sample }, seq_len = 8, ranks = 1 }
-    for k, v in pairs(opts or {}) do o[k] = v end
-    return batching.prepare(o)
-  end
-  t.raises("sample 2 has no input_ids", prepare, {})
-  t.raises("sample 2: loss_mask has shape [1], but input_ids has 2 tokens", prepare, { input_ids = { 1, 2 }, loss_mask = { true } })
-  t.raises("sample 2: advantages", prepare, text(2, { advantages = { 1, 2 } }))
-  t.raises("seq_len must be at least 1, not 0", prepare, text(1), { seq_len = 0 })
-  t.raises('"lockstep" or "round_robin", not "fair"', prepare, text(1), { balance = "fair" })
-  t.raises('did you mean "seq_len"?', batching.prepare, { samples = {}, seqlen = 8 })
-  t.raises('"samples" is missing', batching.prepare, { seq_len = 8 })
+  t.raises("state must be what stream:state() returned, not a number", batching.stream,
+    { source = print, buffer = 1, seq_len = 4, state = 5 })
+  t.raises("max_wait must be a number of windows from 0 on, not nan", batching.stream,
+    { source = print, buffer = 1, seq_len = 4, max_wait = 0 / 0 })
+  t.raises("sample 1 must be a table, not the number 5",
+    batching.stream { source = function() return 5 end, buffer = 1, seq_len = 4 })
 end)

@@ -273,6 +273,12 @@ int IsTensorMethod(lua_State* state) {
   return 1;
 }
 
+// set_step(step): for the report of a hang.
+int SetStep(lua_State* state) {
+  GetContext(state).world.activity->SetStep(ReadInteger(state, 1, "set_step: step"));
+  return 0;
+}
+
 int TensorMethods(lua_State* state) { return PushStrings(state, ExtraMethodNames()); }
 
 int TensorFields(lua_State* state) { return PushStrings(state, FieldNames()); }
@@ -297,6 +303,7 @@ int OpenCore(lua_State* state) {
                        {"arguments", Arguments},
                        {"settings", Settings},
                        {"run_dir", RunDir},
+                       {"set_step", SetStep},
                        {"operators", Operators},
                        {"schemas", Schemas},
                        {"is_tensor_method", IsTensorMethod},

@@ -185,7 +185,9 @@ t.test("FindUnusedAllowsAParameterThatSomeRanksLeaveOut", function()
 end)
 
 t.test("FindUnusedAllowsAParameterThatOnlyNoSyncUses", function()
-  local expected = mean_gradients(net(), function(m, rank) return loss_of(m(rows(rank, 1), true)) + loss_of(m(rows(rank, 2))) end)
+  local expected = mean_gradients(net(), function(m, rank)
+    return loss_of(m(rows(rank, 1), true)) + loss_of(m(rows(rank, 2)))
+  end)
   local replicas = sharding.data_parallel(net(), { find_unused = true })
 
   for _ = 1, 2 do
@@ -299,7 +301,43 @@ t.test("DifferentModulesAreNamedOnEveryRank", function()
   t.truthy(not message:find("first.weight", 1, true), message)
 end)
 
+-- Each rank's share is rounded to the dtype; their sum is one more rounding for each rank.
+t.test("CompressedGradientsAreTheMeanOfRoundedShares", function()
+  for name, dtype in pairs { bf16 = torch.bfloat16, fp16 = torch.float16 } do
+    local reference = net()
+    local exact = mean_gradients(reference, function(m, rank) return loss_of(m(rows(rank, 1), true)) end)
+    local replicas = sharding.data_parallel(net(), { compression = name })
+
+    loss_of(replicas(rows(RANK, 1), true)):backward()
+
+    local differs = false
+    for key, p in replicas:named_parameters() do
+      local rounding = name == "bf16" and 2 ^ -8 or 2 ^ -11
+      t.near(p.grad:to(dtype):double(), p.grad, 0, key .. " is a " .. name)
+      local bound = exact[key]:abs():max():item() * rounding * (WORLD + 1)
+      t.near(p.grad, exact[key], 2 * bound, key)
+      differs = differs or not torch.equal(p.grad, exact[key])
+    end
+    t.truthy(differs, "nothing was rounded")
+  end
+end)
+
+t.test("CompressionGoesWithUnusedParametersAndStaticGraphs", function()
+  for _, option in ipairs { "find_unused", "static_graph" } do
+    local replicas = sharding.data_parallel(net(), { compression = "bf16", [option] = true })
+    for step = 1, 3 do
+      replicas:zero_grad()
+      loss_of(replicas(rows(RANK, step), option == "static_graph" or RANK == 0)):backward()
+    end
+    for name, p in replicas:named_parameters() do
+      for _, grad in ipairs(dist.all_gather(p.grad)) do t.truthy(torch.equal(grad, p.grad), name) end
+    end
+  end
+end)
+
 t.test("WrongOptionsAreRefused", function()
+  t.raises('compression must be "none", "bf16" or "fp16", not "int8"', sharding.data_parallel, net(),
+    { compression = "int8" })
   t.raises("bucket_bytes must be above 0", sharding.data_parallel, net(), { bucket_mb = 0 })
   t.raises("drop find_unused", sharding.data_parallel, net(), { static_graph = true, find_unused = true })
   t.raises("bucket_mb", sharding.data_parallel, net(), { bucket_mbs = 1 })

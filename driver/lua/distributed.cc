@@ -12,6 +12,7 @@
 #include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "driver/activity.h"
 #include "driver/context.h"
 #include "driver/lua/serialize.h"
 #include "driver/lua/tensor.h"
@@ -187,6 +188,7 @@ int Broadcast(lua_State* state) {
   c10d::BroadcastOptions options;
   options.rootRank = Position(group, source, "dist.broadcast: src");
   InPlace(tensor, [&](const at::Tensor& dense) {
+    const driver::CollectiveSubject subject(Describe(tensor));
     std::vector<at::Tensor> tensors = {Bytes(dense)};
     group.process_group->broadcast(tensors, options)->wait();
   });
@@ -204,6 +206,7 @@ std::vector<at::Tensor> Gather(const Group& group, const at::Tensor& tensor) {
     gathered.push_back(at::empty_like(dense));
     outputs[0].push_back(Bytes(gathered.back()));
   }
+  const driver::CollectiveSubject subject(Describe(tensor));
   group.process_group->allgather(outputs, inputs)->wait();
   return gathered;
 }
@@ -257,6 +260,7 @@ int Send(lua_State* state) {
   const Group group = ReadGroup(state, options);
   const int tag = static_cast<int>(options.Integer("tag", 0));
   const at::NoGradGuard no_grad;
+  const driver::CollectiveSubject subject(Describe(tensor));
   std::vector<at::Tensor> tensors = {Bytes(Dense(tensor))};
   group.process_group->send(tensors, Peer(group, to, "dist.send: dst"), tag)->wait();
   return 0;
@@ -269,6 +273,7 @@ int Receive(lua_State* state) {
   const Group group = ReadGroup(state, options);
   const int tag = static_cast<int>(options.Integer("tag", 0));
   InPlace(tensor, [&](const at::Tensor& dense) {
+    const driver::CollectiveSubject subject(Describe(tensor));
     std::vector<at::Tensor> tensors = {Bytes(dense)};
     group.process_group->recv(tensors, Peer(group, from, "dist.recv: src"), tag)->wait();
   });

@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "driver/context.h"
+#include "driver/control.h"
 #include "driver/lua/distributed.h"
 #include "driver/lua/object.h"
 #include "driver/lua/stack.h"
@@ -35,12 +36,12 @@ using driver::GetContext;
 sharding::Collective* ControlCollective(lua_State* state, const Group& group) {
   if (group.ranks.size() == 1) return nullptr;
   static auto* const collectives =
-      new std::map<std::vector<int>, std::unique_ptr<sharding::C10dCollective>>();
+      new std::map<std::vector<int>, std::unique_ptr<sharding::Collective>>();
   auto& collective = (*collectives)[group.ranks];
   if (collective == nullptr) {
     const driver::Context& context = GetContext(state);
-    collective = std::make_unique<sharding::C10dCollective>(
-        driver::NewGroup(context.world, group.ranks, context.timeout));
+    collective = driver::NewControlCollective(context.world, group.ranks, context.timeout,
+                                              {"sharding.lockstep"});
   }
   return collective.get();
 }
@@ -63,7 +64,7 @@ inline constexpr const char* kObjectName<sharding::Shard> = "shard";
 template <>
 inline constexpr const char* kObjectName<sharding::Packer> = "packer";
 struct GuardObject {  // null pointers in a group of one rank
-  std::unique_ptr<sharding::C10dCollective> collective;
+  std::unique_ptr<sharding::Collective> collective;
   std::unique_ptr<sharding::StoreNotes> notes;
   std::unique_ptr<sharding::Guard> guard;
 };
@@ -172,13 +173,24 @@ std::vector<sharding::NamedTensor> ReadNamedTensors(lua_State* state, int index)
   return tensors;
 }
 
+sharding::Compression ReadCompression(const OptionTable& options) {
+  const std::string compression = options.String("compression", "none");
+  if (compression == "none") return sharding::Compression::kNone;
+  if (compression == "bf16") return sharding::Compression::kBFloat16;
+  if (compression == "fp16") return sharding::Compression::kFloat16;
+  throw Error(absl::StrCat(
+      "sharding.data_parallel: compression must be \"none\", \"bf16\" or \"fp16\", not \"",
+      compression, "\""));
+}
+
 int NewReplicas(lua_State* state) {
   const OptionTable table(state, 3, "sharding.data_parallel",
-                          {"bucket_mb", "find_unused", "static_graph", "group"});
+                          {"bucket_mb", "find_unused", "static_graph", "compression", "group"});
   sharding::DataParallelOptions options;
   options.bucket_bytes = static_cast<int64_t>(table.Number("bucket_mb", 25) * (1 << 20));
   options.find_unused = table.Boolean("find_unused", false);
   options.static_graph = table.Boolean("static_graph", false);
+  options.compression = ReadCompression(table);
   PushObject<Replicas>(state, std::make_unique<sharding::DataParallel>(
                                   ReadNamedTensors(state, 1), ReadNamedTensors(state, 2),
                                   ReadGroup(state, table).process_group, options));
@@ -331,11 +343,12 @@ int DroppedTokens(lua_State* state) {
 
 int NewGuard(lua_State* state) {
   const OptionTable table(state, 1, "sharding.guard", {"group", "timeout_s"});
-  const double timeout_s = table.Number("timeout_s", 30);
+  const driver::Context& context = GetContext(state);
+  const double timeout_s =
+      table.Number("timeout_s", std::chrono::duration<double>(context.timeout).count());
   if (!(timeout_s > 0))
     throw Error(absl::StrCat("sharding.guard: timeout_s must be above 0, not ", timeout_s));
   const Group& group = ReadGroup(state, table);
-  const driver::Context& context = GetContext(state);
   // Guards are made alike on every rank: their count names their notes.
   static auto* const counts = new std::map<std::vector<int>, int>();
   const std::string prefix =
@@ -343,8 +356,8 @@ int NewGuard(lua_State* state) {
   auto guard = std::make_unique<GuardObject>();
   if (group.ranks.size() > 1) {
     const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(1000 * timeout_s));
-    guard->collective = std::make_unique<sharding::C10dCollective>(
-        driver::NewGroup(context.world, group.ranks, timeout));
+    guard->collective = driver::NewControlCollective(context.world, group.ranks, timeout,
+                                                     {"sharding.guard", /*watched=*/false});
     guard->notes = std::make_unique<sharding::StoreNotes>(context.world.store, prefix,
                                                           guard->collective->rank());
     guard->guard = std::make_unique<sharding::Guard>(guard->collective.get(), guard->notes.get(),
@@ -360,9 +373,8 @@ int CheckGuard(lua_State* state) {
   const std::string label = ReadString(state, 2, "guard:check: the label");
   const std::string fingerprint = ReadString(state, 3, "guard:check: the fingerprint");
   if (object.guard == nullptr) return 0;  // one rank agrees with itself
-  std::string place = ScriptLine(state);
-  while (!place.empty() && (place.back() == ' ' || place.back() == ':')) place.pop_back();
-  const absl::Status status = object.guard->Check(label, fingerprint, place);
+  GetContext(state).world.activity->SetLabel(label);
+  const absl::Status status = object.guard->Check(label, fingerprint, RunningScriptLine());
   if (!status.ok()) throw Error(std::string(status.message()));
   return 0;
 }

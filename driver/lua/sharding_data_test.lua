@@ -43,7 +43,9 @@ t.test("AForLoopIteratesIt", function()
 end)
 
 t.test("SeedAndEpochGiveTheOrder", function()
-  local function order(seed, epoch) return take(sharding.dataset { size = 50, rank = 0, world = 1, seed = seed, epoch = epoch }) end
+  local function order(seed, epoch)
+    return take(sharding.dataset { size = 50, rank = 0, world = 1, seed = seed, epoch = epoch })
+  end
   t.equal(order(1, 0), order(1, 0))
   t.truthy(table.concat(order(1, 0), " ") ~= table.concat(order(1, 1), " "))
   t.truthy(table.concat(order(1, 0), " ") ~= table.concat(order(2, 0), " "))
@@ -148,7 +150,9 @@ t.test("TheLastChunkMayBeShortOrPadded", function()
 end)
 
 t.test("SamplesMayBeCarriedOverWhole", function()
-  local packed = sharding.pack { source = source { 3, 2, 6 }, seq_len = 4, split = false, drop_last = false, pad_token_id = 0 }
+  local packed = sharding.pack {
+    source = source { 3, 2, 6 }, seq_len = 4, split = false, drop_last = false, pad_token_id = 0,
+  }
   local chunks = take(packed)
   t.equal(chunks[1].seq_lens, { 3, 1 })
   t.equal(chunks[2].input_ids:totable(), { 200, 201, 0, 0 })
@@ -161,7 +165,9 @@ t.test("PackResumesInTheMiddleOfASampleWithTheSameBits", function()
   for _, split in ipairs { true, false } do
     for stop_after = 0, 5 do
       local function make(skip, state)
-        return sharding.pack { source = source(lengths, skip), seq_len = 4, split = split, drop_last = false, state = state }
+        return sharding.pack {
+          source = source(lengths, skip), seq_len = 4, split = split, drop_last = false, state = state,
+        }
       end
       local whole, first = make(), make()
       for _ = 1, stop_after do t.equal(first(), whole()) end

@@ -203,7 +203,9 @@ t.test("TheGuardNamesWhoStaysAway", function()
   local message
   if RANK ~= 1 then message = t.raises('not all ranks came to "step 1"', guard.check, guard, "step 1", {}) end
   for rank, text in pairs(dist.all_gather_object(message or "stayed away")) do
-    if rank ~= 2 then t.truthy(text:find('rank 1 last passed "step 0" (driver/lua/sharding_test.lua:', 1, true), text) end
+    if rank ~= 2 then
+      t.truthy(text:find('rank 1 last passed "step 0" (driver/lua/sharding_test.lua:', 1, true), text)
+    end
   end
 end)
 

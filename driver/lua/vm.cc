@@ -154,6 +154,12 @@ std::string ScriptLine(lua_State* state) {
   return in_library;
 }
 
+std::string RunningScriptLine() {
+  std::string line = running == nullptr ? "" : ScriptLine(running);
+  if (!line.empty()) line.resize(line.size() - 2);  // the ": "
+  return line;
+}
+
 LuaVm::LuaVm(const Options& options) {
   lua_State* state = luaL_newstate();
   if (state == nullptr) throw Error("lua: no memory for a state");

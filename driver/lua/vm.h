@@ -70,6 +70,9 @@ class LuaReference {
 // "scripts/train.lua:12: ", the innermost line outside the library, or "" where there is none.
 std::string ScriptLine(lua_State* state);
 
+// "scripts/train.lua:12", the line that this thread runs, or "" where it runs no Lua.
+std::string RunningScriptLine();
+
 class LuaVm {
  public:
   struct Options {

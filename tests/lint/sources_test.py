@@ -54,11 +54,11 @@ class SourcesTest(unittest.TestCase):
         self.assert_finds(text, "the include guard of this path is LOCKSTEP_DRIVER_KITE_H_")
         self.assertEqual([], fixture.problems(sources.check, {"third_party/kites/kite.h": text}))
 
-    def test_a_file_of_more_than_550_lines_is_found(self):
+    def test_a_file_of_more_than_500_lines_is_found(self):
         for path in ("driver/long.cc", "scripts/long.lua", "tests/long.py"):
             with self.subTest(path):
-                self.assert_finds("\n" * 551, f"{path}: has 551 lines", path)
-                self.assertEqual([], fixture.problems(sources.check, {path: "\n" * 550}))
+                self.assert_finds("\n" * 501, f"{path}: has 501 lines", path)
+                self.assertEqual([], fixture.problems(sources.check, {path: "\n" * 500}))
 
     def test_a_generated_file_may_be_as_long_as_it_is(self):
         self.assertEqual([], fixture.problems(sources.check, {sources.GENERATED[0]: "\n" * 9000}))

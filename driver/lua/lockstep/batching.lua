@@ -7,6 +7,7 @@
 
 local core = require "lockstep.core"
 local core_batching = require "lockstep.core.batching"
+local core_sharding = require "lockstep.core.sharding"
 local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
 local torch = require "lockstep.torch"
@@ -43,38 +44,112 @@ local M = { cost = {} }
 ---@field dropped_samples integer samples of which the cut left nothing
 ---@field makespan number the sum over micro-steps of the dearest rank's cost
 ---@field ideal number total cost / ranks
+---@field fingerprint string of the plan of all ranks: who trains on what when
 ---@field lower_bound number no plan has a smaller makespan; 0 where the cost is a function, or samples were held
 
 --- What prepare and stream take alike; see prepare.
 local PREPARE = {
   seq_len = options.required, ranks = options.optional, rank = options.optional, pad_to_multiple_of = 1,
   pad_token_id = 0, balance = "lockstep", cost = options.optional, streams = {}, token_types = "mm_token_type_ids",
-  worth_a_step = 0.005,
+  worth_a_step = 0.005, check = true,
 }
 
-local function read(name, opts, more)
+--- The options, and whether these are the micro-batches that this rank trains on, beside all others of the run:
+--- then ranks check that they agree.
+local function read(name, opts, more, default_rank)
   local defaults = {}
   for key, value in pairs(PREPARE) do defaults[key] = value end
   for key, value in pairs(more) do defaults[key] = value end
   local o = options.read(name, opts, defaults)
-  o.ranks = o.ranks or dist.world_size()
-  return o
+  if o.rank == nil then o.rank = default_rank end
+  local is_own = o.rank == dist.rank() or o.rank == nil and o.ranks == nil
+  if o.ranks == nil then o.ranks = dist.world_size() end
+  local check = o.check and is_own and o.ranks == dist.world_size() and dist.world_size() > 1
+  o.check = nil
+  return o, check
 end
+
+-- Agreement -----------------------------------------------------------------------------------------
+
+--- "2 x image, 3 x text", in the order of the micro-steps.
+local function kinds_of(micro_batches)
+  local runs = {}
+  for _, batch in ipairs(micro_batches) do
+    local last = runs[#runs]
+    if last and last.kind == batch.kind then
+      last.count = last.count + 1
+    else
+      runs[#runs + 1] = { kind = batch.kind, count = 1 }
+    end
+  end
+  for i, run in ipairs(runs) do runs[i] = run.count .. " x " .. tostring(run.kind) end
+  return table.concat(runs, ", ")
+end
+
+--- What all ranks must have alike. `report` is of all ranks: the same where they prepared the same samples.
+local function fingerprint_of(micro_batches, report)
+  local fingerprint = ("%d micro-step%s"):format(#micro_batches, #micro_batches == 1 and "" or "s")
+  if #micro_batches > 0 then fingerprint = fingerprint .. ": " .. kinds_of(micro_batches) end
+  if not report then return fingerprint end
+  return ("%s; %d tokens over all ranks, plan %s"):format(fingerprint, report.tokens, report.fingerprint)
+end
+
+local guard
+
+--- One guard of all ranks serves every check. It waits as long as any collective of the run does: a rank may
+--- come late.
+local function check_agreement(label, fingerprint)
+  guard = guard or core_sharding.guard({})
+  guard:check(label, fingerprint)
+end
+
+--- Raises an error on every rank, before anything can hang, unless this rank's micro-batches are of the same
+--- kinds in the same order as those of all others; it shows each rank's kinds. prepare and stream do this by
+--- themselves; use it for micro-batches that come from elsewhere. Over the CPU: no device waits.
+---
+---     batching.agree(micro_batches)
+---
+--- Collective: every rank calls this.
+---@param micro_batches {kind: string}[] of this rank
+function M.agree(micro_batches)
+  if type(micro_batches) ~= "table" then
+    core.raise("batching.agree: expected this rank's list of micro-batches, not a " .. type(micro_batches))
+  end
+  for i, batch in ipairs(micro_batches) do
+    if type(batch) ~= "table" or type(batch.kind) ~= "string" then
+      core.raise(("batching.agree: element %d of the list is no micro-batch: it has no kind. Give one rank's list, "
+        .. "batches[rank + 1]"):format(i))
+    end
+  end
+  check_agreement("batching.agree", fingerprint_of(micro_batches))
+end
+
+-- Preparation ---------------------------------------------------------------------------------------
 
 --- Cuts samples to seq_len (never inside an image), packs them, pads each kind by itself and deals the
 --- micro-batches out: `batches[rank + 1][micro_step + 1]`. Ranks that prepare the same samples get the
 --- same plan, without asking each other.
 ---
+--- Collective in a run of several ranks where these are micro-batches to train on, that is with `rank` the
+--- caller's own, or with neither `rank` nor `ranks`: then the ranks compare kinds, number of micro-steps and
+--- plan, and where they differ every rank gets an error that shows each rank's. `check = false` leaves that
+--- out. A call with `ranks` alone only plans, and may be made by one rank for all.
+---
 --- Options: samples; seq_len; ranks (default: the world's size); rank: make this rank's micro-batches
 --- alone, the other lists stay empty; pad_to_multiple_of = 1 (tokens); pad_token_id = 0;
 --- balance = "lockstep" or "round_robin"; cost = batching.cost.tokens(), batching.cost.transformer{...}
 --- or function(seq_lens); streams = {name = fill}; token_types = "mm_token_type_ids";
---- worth_a_step = 0.005: the share of the makespan for which one more micro-step is worth it.
+--- worth_a_step = 0.005: the share of the makespan for which one more micro-step is worth it; check = true.
 ---@param opts {samples: batching.Sample[], seq_len: integer, ranks: integer?, rank: integer?, [string]: any}
 ---@return batching.MicroBatch[][] batches
 ---@return batching.Report report
 function M.prepare(opts)
-  local batches, report = core_batching.prepare(read("batching.prepare", opts, { samples = options.required }))
+  local o, check = read("batching.prepare", opts, { samples = options.required })
+  local batches, report = core_batching.prepare(o)
+  if check then
+    check_agreement("batching.prepare: by every rank, with the same samples and options; else check = false",
+      fingerprint_of(batches[dist.rank() + 1], report))
+  end
   return batches, report
 end
 
@@ -112,24 +187,30 @@ end
 --- at most; so padding is bounded, and `stream.padding_tokens` counts it. While one window trains, a thread
 --- prepares the next, unless the cost is a Lua function.
 ---
---- Every rank reads the same samples from a source of its own. Options: source, a function that returns the
+--- Every rank reads the same samples from a source of its own; where rank is the caller's own, the ranks compare each
+--- window as prepare does, and so call their streams equally often. Options: source, a function that returns the
 --- next sample or nil; buffer, samples of a window; max_wait; state, what `stream:state()` returned, with
 --- a source that goes on after `state.drawn` samples; rank (default: this one); and those of prepare.
----@param opts {source: (fun(): batching.Sample?), buffer: integer, seq_len: integer, max_wait: integer?, state: table?, [string]: any}
+---@param opts {source: (fun(): batching.Sample?), buffer: integer, seq_len: integer, [string]: any}
 ---@return batching.Stream
 function M.stream(opts)
-  local o = read("batching.stream", opts,
-    { source = options.required, buffer = options.required, max_wait = 4, state = options.optional })
+  local o, check = read("batching.stream", opts,
+    { source = options.required, buffer = options.required, max_wait = 4, state = options.optional }, dist.rank())
   if type(o.source) ~= "function" and not (getmetatable(o.source) or {}).__call then
     core.raise("batching.stream: the source must be a function that returns the next sample, not a " .. type(o.source))
   end
   if type(o.buffer) ~= "number" or o.buffer < 1 or o.buffer % 1 ~= 0 then
     core.raise("batching.stream: buffer must be a whole number of samples from 1 on, not " .. tostring(o.buffer))
   end
-  o.rank = o.rank or dist.rank()
+  if not (o.max_wait >= 0) then
+    core.raise("batching.stream: max_wait must be a number of windows from 0 on, not " .. o.max_wait)
+  end
+  if o.state ~= nil and type(o.state) ~= "table" then
+    core.raise("batching.stream: state must be what stream:state() returned, not a " .. type(o.state))
+  end
   local stream = setmetatable({
-    source = o.source, buffer = o.buffer, max_wait = o.max_wait, drawn = 0, windows = 0, tokens = 0, padding_tokens = 0,
-    held = 0, samples = {}, ages = {}, ended = false, stuck = false,
+    check = check, source = o.source, buffer = o.buffer, max_wait = o.max_wait, drawn = 0, windows = 0, tokens = 0,
+    padding_tokens = 0, held = 0, samples = {}, ages = {}, ended = false, stuck = false,
   }, Stream)
   local state = o.state
   o.source, o.buffer, o.max_wait, o.state = nil, nil, nil, nil
@@ -181,13 +262,27 @@ function Stream:plan_ahead()
   end
 end
 
+--- Raises an error unless all ranks have come to the same window. Collective, where the stream is checked.
+---@param window integer
+---@param fingerprint string
+function Stream:check_window(window, fingerprint)
+  if not self.check then return end
+  local label = ("batching.stream, window %d: by every rank, with the same source and options; else check = false")
+    :format(window)
+  check_agreement(label, fingerprint)
+end
+
 --- The next window's micro-batches of this rank, and the report over all ranks; nil at the end of the source.
 ---@return batching.MicroBatch[]? micro_batches
 ---@return batching.Report? report
 function Stream:__call()
   while true do
     if not self.ahead then self:plan_ahead() end
-    if not self.ahead then return nil end
+    if not self.ahead then
+      self:check_window(self.windows + 1, "the end of the source")
+      self.check = false
+      return nil
+    end
     local batches, report, held = self.ahead()
     self.ahead = nil
     local samples, ages = {}, {}
@@ -197,6 +292,7 @@ function Stream:__call()
       self.windows, self.tokens = self.windows + 1, self.tokens + report.tokens
       self.padding_tokens = self.padding_tokens + report.padding_tokens
       self:plan_ahead()
+      self:check_window(self.windows, fingerprint_of(batches[self.options.rank + 1], report))
       return batches[self.options.rank + 1], report
     end
   end
@@ -213,14 +309,29 @@ end
 
 -- Checking and drawing --------------------------------------------------------------------------------
 
+local function check_batches(name, batches)
+  if type(batches) ~= "table" or type(batches[1]) ~= "table" then
+    core.raise(name .. ": expected a list of micro-batches for each rank, as batching.prepare returns")
+  end
+  for index, list in ipairs(batches) do
+    if type(list) ~= "table" then
+      core.raise(("%s: rank %d has a %s in place of a list of micro-batches"):format(name, index - 1, type(list)))
+    end
+    for step, batch in ipairs(list) do
+      if type(batch) ~= "table" or type(batch.kind) ~= "string" then
+        core.raise(("%s: what rank %d has at micro-step %d is no micro-batch of batching.prepare"):format(name,
+          index - 1, step - 1))
+      end
+    end
+  end
+end
+
 --- Raises an error where a plan would hang the ranks or train on padding, naming rank and micro-step: unequal
 --- counts, two kinds at one micro-step, tensors that one rank has and another lacks, padding with a loss.
 --- `batches` as prepare returns them, with the lists of all ranks.
 ---@param batches batching.MicroBatch[][]
 function M.verify(batches)
-  if type(batches) ~= "table" or type(batches[1]) ~= "table" then
-    core.raise("batching.verify: expected a list of micro-batches for each rank, as batching.prepare returns")
-  end
+  check_batches("batching.verify", batches)
   local function tensors_of(batch)
     local names = {}
     for name, value in pairs(batch) do
@@ -232,18 +343,20 @@ function M.verify(batches)
   for index, list in ipairs(batches) do
     local rank = index - 1
     if #list ~= #batches[1] then
-      core.raise(string.format("batching.verify: rank %d has %d micro-batches, rank 0 has %d", rank, #list, #batches[1]))
+      core.raise(string.format("batching.verify: rank %d has %d micro-batches, rank 0 has %d", rank, #list,
+        #batches[1]))
     end
     for step, batch in ipairs(list) do
       local first = batches[1][step]
       local where = string.format("batching.verify: at micro-step %d rank %d", step - 1, rank)
       if batch.kind ~= first.kind then
-        core.raise(string.format('%s has a micro-batch of kind "%s", rank 0 one of kind "%s"', where, batch.kind, first.kind))
+        core.raise(string.format('%s has a micro-batch of kind "%s", rank 0 one of kind "%s"', where, batch.kind,
+          first.kind))
       end
       if tensors_of(batch) ~= tensors_of(first) then
         core.raise(string.format("%s has the tensors %s, rank 0 %s", where, tensors_of(batch), tensors_of(first)))
       end
-      if batch.padding and batch.loss_mask:any():item() then
+      if batch.padding and torch.is_tensor(batch.loss_mask) and batch.loss_mask:any():item() then
         core.raise(where .. " has padding with loss tokens")
       end
     end
@@ -258,6 +371,10 @@ end
 ---@return string
 function M.draw(batches, opts)
   local o = options.read("batching.draw", opts, { width = 100, svg = options.optional })
+  check_batches("batching.draw", batches)
+  if not (o.width >= 1 and o.width <= 10000) then
+    core.raise("batching.draw: width must be from 1 to 10000 characters, not " .. o.width)
+  end
   return require("lockstep.plan_drawing").draw(batches, o.width, o.svg)
 end
 
@@ -292,7 +409,12 @@ function M.cost.transformer(config)
   end
   options.check_known("batching.cost.transformer", config, known)
   local shape = {}
-  for name, value in pairs(config) do shape[name] = value end
+  for name, value in pairs(config) do
+    if name ~= "vision_config" and type(value) ~= "number" then
+      core.raise(("batching.cost.transformer: %s must be a number, not a %s"):format(name, type(value)))
+    end
+    shape[name] = value
+  end
   shape.num_experts = config.num_experts or config.n_routed_experts or config.num_local_experts
   -- Mixtral's experts are as wide as its intermediate_size; DeepSeek's shared ones as the routed.
   if shape.num_experts then shape.moe_intermediate_size = config.moe_intermediate_size or config.intermediate_size end

@@ -167,6 +167,8 @@ function M.step(fields)
   run.progress.data_seconds = 0
   local default_step = run.progress.step or steps_logged
   last_time, started, steps_logged = now, started or now, steps_logged + 1
+  if type(fields) == "table" and type(fields.step) == "number" then default_step = fields.step end
+  if default_step % 1 == 0 then core.set_step(default_step) end
   if not is_rank_0() then return end
 
   local shown, step = read_fields("log.step", fields, default_step)

@@ -8,7 +8,10 @@ local M = {}
 local function levels_of(batches)
   local levels, makespan = {}, 0
   for _, list in ipairs(batches) do
-    for step, batch in ipairs(list) do levels[step] = math.max(levels[step] or 0, batch.cost) end
+    for step, batch in ipairs(list) do
+      if type(batch.cost) ~= "number" then core.raise("batching.draw: a micro-batch has no cost") end
+      levels[step] = math.max(levels[step] or 0, batch.cost)
+    end
   end
   for _, level in ipairs(levels) do makespan = makespan + level end
   return levels, makespan
@@ -42,7 +45,9 @@ end
 local COLORS = { "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377" }
 local ROW, LABEL, WIDTH = 26, 60, 900
 
-local function escape(s) return (s:gsub("[<>&\"]", { ["<"] = "&lt;", [">"] = "&gt;", ["&"] = "&amp;", ['"'] = "&quot;" })) end
+local ENTITIES = { ["<"] = "&lt;", [">"] = "&gt;", ["&"] = "&amp;", ['"'] = "&quot;" }
+
+local function escape(s) return (s:gsub("[<>&\"]", ENTITIES)) end
 
 local function svg(batches, levels, makespan)
   local kinds, color_of = {}, {}
@@ -87,9 +92,6 @@ end
 ---@param svg_path string?
 ---@return string
 function M.draw(batches, width, svg_path)
-  if type(batches) ~= "table" or type(batches[1]) ~= "table" then
-    core.raise("batching.draw: expected a list of micro-batches for each rank, as batching.prepare returns")
-  end
   local levels, makespan = levels_of(batches)
   for _, list in ipairs(batches) do
     if #list ~= #levels then

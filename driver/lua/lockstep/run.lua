@@ -147,6 +147,7 @@ function M:steps(loader, total)
     if first == nil then return nil end
     step = step + 1
     M.progress.step = step
+    core.set_step(step)
     return step, first, ...
   end
   return function()

@@ -51,7 +51,8 @@ function Lockstep:stop() self.loop:stop() end
 ---@return sharding.Lockstep
 function M.lockstep(iterator, opts)
   if not is_callable(iterator) then
-    core.raise("sharding.lockstep: the iterator must be a function that returns the next batch, not a " .. type(iterator))
+    core.raise("sharding.lockstep: the iterator must be a function that returns the next batch, not a "
+      .. type(iterator))
   end
   local o = options.read("sharding.lockstep", opts,
     { policy = "until_first", group = options.optional, filler = options.optional })
@@ -126,7 +127,9 @@ function M.weighted_mean(sum, count, opts)
   if is_tensor ~= torch.is_tensor(count) or not (is_tensor or type(sum) == "number" and type(count) == "number") then
     core.raise("sharding.weighted_mean: sum and count must both be numbers, or both tensors")
   end
-  if not is_tensor then sum, count = torch.tensor(sum, { dtype = torch.float64 }), torch.tensor(count, { dtype = torch.float64 }) end
+  if not is_tensor then
+    sum, count = torch.tensor(sum, { dtype = torch.float64 }), torch.tensor(count, { dtype = torch.float64 })
+  end
   local both = torch.stack({ sum:detach():double(), count:detach():double() })
   dist.all_reduce(both, "sum", { group = o.group })
   if both[1]:eq(0):any():item() then core.raise("sharding.weighted_mean: the count over all ranks is 0") end

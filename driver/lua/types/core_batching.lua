@@ -7,6 +7,7 @@ local batching = {}
 ---@param options {samples: batching.Sample[], seq_len: integer, ranks: integer?, rank: integer?, [string]: any}
 ---@return batching.MicroBatch[][] batches
 ---@return batching.Report report
+---@return integer[] held samples that wait, by their index
 function batching.prepare(options) end
 
 --- A preparation under way on a thread of its own.
@@ -16,6 +17,7 @@ local Preparation = {}
 --- What batching.prepare would have returned. Once for each preparation.
 ---@return batching.MicroBatch[][] batches
 ---@return batching.Report report
+---@return integer[] held samples that wait, by their index
 function Preparation:wait() end
 
 --- Prepares in the background; the cost may be no Lua function.

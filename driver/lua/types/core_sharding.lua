@@ -49,7 +49,7 @@ function Replicas:no_sync(fn, ...) end
 
 ---@param parameters table[] {{name, tensor}, ...}
 ---@param buffers table[] {{name, tensor}, ...}
----@param options {bucket_mb: number?, find_unused: boolean?, static_graph: boolean?, group: dist.Group?}
+---@param options sharding.DataParallelOptions
 ---@return lockstep.core.sharding.Replicas
 function sharding.data_parallel(parameters, buffers, options) end
 
@@ -112,6 +112,7 @@ local Guard = {}
 ---@param fingerprint string
 function Guard:check(label, fingerprint) end
 
+--- timeout_s: the run's --timeout unless given.
 ---@param options {group: dist.Group?, timeout_s: number?}
 ---@return lockstep.core.sharding.Guard
 function sharding.guard(options) end

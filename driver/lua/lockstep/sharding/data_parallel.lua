@@ -68,8 +68,8 @@ DataParallel.__call = DataParallel.forward
 function DataParallel:no_sync(fn, ...) return self.replicas:no_sync(fn, ...) end
 
 --- The module's own.
-for _, name in ipairs { "parameters", "named_parameters", "named_buffers", "named_modules", "num_parameters", "state_dict",
-  "load_state_dict", "zero_grad" } do
+for _, name in ipairs { "parameters", "named_parameters", "named_buffers", "named_modules", "num_parameters",
+  "state_dict", "load_state_dict", "zero_grad" } do
   DataParallel[name] = function(self, ...) return self.module[name](self.module, ...) end
 end
 
@@ -86,22 +86,30 @@ function DataParallel:eval() return self:train(false) end
 
 function DataParallel:__tostring() return "data_parallel(" .. tostring(self.module) .. ")" end
 
+---@class sharding.DataParallelOptions
+---@field bucket_mb number? 25
+---@field find_unused boolean? false
+---@field static_graph boolean? false
+---@field compression "none"|"bf16"|"fp16"?
+---@field group dist.Group?
+
 --- Replicates the module over the ranks of `group` through c10d's Reducer, the engine of PyTorch's
 --- DistributedDataParallel: parameters and buffers become rank 0's, gradients are averaged while backward
 --- runs. Freeze parameters and move the module to its device before.
 ---
 --- bucket_mb: gradients are reduced in groups of this size. find_unused: parameters may take no part in a
 --- forward pass. static_graph: every iteration uses the same parameters equally often; allows parameters used
---- several times in one.
+--- several times in one. compression: gradients travel as "bf16" or "fp16", half the bytes of float32, and are
+--- rounded to it; what accumulates locally is not.
 ---
 --- Collective: every rank of `group` calls this with the same module, and takes equally many forward passes.
 ---@param module nn.Module
----@param opts {bucket_mb: number?, find_unused: boolean?, static_graph: boolean?, group: dist.Group?}?
+---@param opts sharding.DataParallelOptions?
 ---@return sharding.DataParallel
 local function data_parallel(module, opts)
   if not nn.is_module(module) then core.raise("sharding.data_parallel: expected a module, not a " .. type(module)) end
   local o = options.read("sharding.data_parallel", opts,
-    { bucket_mb = 25, find_unused = false, static_graph = false, group = options.optional })
+    { bucket_mb = 25, find_unused = false, static_graph = false, compression = "none", group = options.optional })
   local parameters, buffers = {}, {}
   for name, p in module:named_parameters() do parameters[#parameters + 1] = { name, p } end
   for name, b in module:named_buffers() do buffers[#buffers + 1] = { name, b } end

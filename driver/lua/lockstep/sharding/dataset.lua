@@ -69,7 +69,8 @@ local function dataset(opts)
   if state then
     for key in pairs(opts) do
       if key ~= "state" and key ~= "rank" and key ~= "world" then
-        core.raise(('sharding.dataset: "%s" is in the state already; beside it only rank and world are given'):format(key))
+        core.raise(('sharding.dataset: "%s" is in the state already; beside it only rank and world are given')
+          :format(key))
       end
     end
     for _, key in ipairs { "size", "seed", "epoch", "shuffle", "drop_last", "pad", "start" } do

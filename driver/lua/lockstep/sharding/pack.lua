@@ -53,8 +53,8 @@ local function same_fields(first, fields, number)
   for _, pair in ipairs { { first, fields }, { fields, first } } do
     for name in pairs(pair[1]) do
       if pair[2][name] == nil then
-        core.raise(("sharding.pack: sample %d and those before it do not have the same fields: %s is in one of them alone")
-          :format(number, name))
+        core.raise(("sharding.pack: sample %d and those before it do not have the same fields: %s is in one of them "
+          .. "alone"):format(number, name))
       end
     end
   end
@@ -156,7 +156,7 @@ end
 --- end and fills no chunk is dropped, and counted in `dropped_tokens`; split = true: false carries samples over
 --- whole, and drops what of one is longer than seq_len; pad_token_id: where given, chunks that are short are filled
 --- up to seq_len, without loss; state.
----@param opts {source: (fun(): table?), seq_len: integer, drop_last: boolean?, split: boolean?, pad_token_id: integer?, state: table?}
+---@param opts {source: (fun(): table?), seq_len: integer, drop_last: boolean?, split: boolean?, [string]: any}
 ---@return sharding.Packed
 local function pack(opts)
   local o = options.read("sharding.pack", opts, {

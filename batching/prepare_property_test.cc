@@ -1,0 +1,158 @@
+// Every guarantee of prepare.h, on random cases.
+
+#include <algorithm>
+#include <cstdint>
+#include <map>
+#include <numeric>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "ATen/ops/arange.h"
+#include "ATen/ops/equal.h"
+#include "ATen/ops/full.h"
+#include "batching/prepare.h"
+#include "batching/test_samples.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep::batching {
+namespace {
+
+using ::testing::IsEmpty;
+
+struct RandomCase {
+  std::vector<TensorSample> samples;
+  PrepareOptions options;
+};
+
+RandomCase MakeCase(std::mt19937& random) {
+  const auto draw = [&](int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(random);
+  };
+  RandomCase c;
+  const int64_t multiple = draw(1, 3);
+  c.options = With(multiple * draw(1, 12), static_cast<int>(draw(1, 5)),
+                   draw(0, 3) > 0 ? Balance::kLockstep : Balance::kRoundRobin);
+  c.options.pad_to_multiple_of = multiple;
+  c.options.streams["advantages"] = 0.5;
+  const int64_t count = draw(0, 9);
+  for (int64_t i = 0; i < count; ++i) {
+    const int64_t first = 1000 * (i + 1);  // no token of two samples is the same
+    TensorSample sample;
+    if (draw(0, 2) == 0) {
+      std::vector<int64_t> patches(static_cast<size_t>(draw(1, 3)));
+      for (int64_t& n : patches) n = 4 * draw(1, 3);
+      sample = Images(patches, first);
+    } else {
+      sample = Text(draw(1, 15), first);
+      if (draw(0, 3) == 0) sample.kind = "code";
+    }
+    if (draw(0, 1) == 0) sample.streams["advantages"] = sample.input_ids.to(at::kFloat);
+    if (draw(0, 2) == 0) sample.position_ids = sample.input_ids.flip(0);
+    sample.may_wait = draw(0, 1) == 0;
+    c.samples.push_back(std::move(sample));
+  }
+  return c;
+}
+
+// Where the tokens of one sequence in a micro-batch are what its sample holds, in all fields.
+void ExpectSampleAt(const TensorMicroBatch& batch, int64_t begin, int64_t tokens,
+                    const TensorSample& sample) {
+  const auto part = [&](const at::Tensor& t) { return t.narrow(0, begin, tokens); };
+  EXPECT_TRUE(at::equal(part(batch.input_ids), sample.input_ids.narrow(0, 0, tokens)));
+  EXPECT_TRUE(at::equal(part(batch.position_ids), sample.position_ids.defined()
+                                                      ? sample.position_ids.narrow(0, 0, tokens)
+                                                      : at::arange(tokens, at::kLong)));
+  EXPECT_TRUE(at::equal(part(batch.loss_mask), sample.loss_mask.narrow(0, 0, tokens)));
+  const auto stream = sample.streams.find("advantages");
+  if (batch.streams.count("advantages") == 0) return;
+  const at::Tensor expected = stream != sample.streams.end() ? stream->second.narrow(0, 0, tokens)
+                                                             : at::full({tokens}, 0.5, at::kFloat);
+  EXPECT_TRUE(at::equal(part(batch.streams.at("advantages")), expected));
+}
+
+// The tokens of the sample that this sequence holds: without those that only pad to a multiple.
+int64_t RealTokens(const TensorMicroBatch& batch, int64_t begin, int64_t length,
+                   const TensorSample& sample) {
+  int64_t tokens = std::min(length, sample.input_ids.numel());
+  const at::Tensor here = batch.input_ids.narrow(0, begin, tokens);
+  return here.eq(sample.input_ids.narrow(0, 0, tokens)).sum().item<int64_t>();
+}
+
+void ExpectGuarantees(const RandomCase& c, const Prepared& prepared) {
+  ASSERT_EQ(prepared.batches.size(), static_cast<size_t>(c.options.ranks));
+  std::map<int64_t, int> seen;
+  int64_t tokens = 0, length_of_all = 0;
+  for (const auto& batches : prepared.batches) {
+    ASSERT_EQ(batches.size(), static_cast<size_t>(prepared.report.micro_steps));
+    for (size_t step = 0; step < batches.size(); ++step) {
+      const TensorMicroBatch& batch = batches[step];
+      const int64_t length = batch.input_ids.numel();
+      length_of_all += length;
+      EXPECT_EQ(batch.kind, prepared.batches[0][step].kind);
+      EXPECT_LE(length, c.options.seq_len);
+      EXPECT_EQ(length % c.options.pad_to_multiple_of, 0);
+      EXPECT_EQ(std::accumulate(batch.seq_lens.begin(), batch.seq_lens.end(), int64_t{0}), length);
+      EXPECT_EQ(batch.cu_seqlens[-1].item<int64_t>(), length);
+      EXPECT_EQ(batch.tensors.count("pixel_values"), batch.kind == "image" ? 1u : 0u);
+      if (batch.kind == "image") {
+        const at::Tensor patches = batch.tensors.at("image_grid_thw").prod(1).sum();
+        EXPECT_EQ(batch.tensors.at("pixel_values").size(0), patches.item<int64_t>());
+        EXPECT_EQ(batch.streams.at("mm_token_type_ids").eq(1).sum().item<int64_t>() * 4,
+                  patches.item<int64_t>());
+      }
+      if (batch.padding) {
+        EXPECT_FALSE(batch.loss_mask.any().item<bool>());
+        EXPECT_THAT(batch.samples, IsEmpty());
+        continue;
+      }
+      ASSERT_EQ(batch.samples.size(), batch.seq_lens.size());
+      int64_t begin = 0, rows = 0;
+      for (size_t i = 0; i < batch.samples.size(); ++i) {
+        const TensorSample& sample = c.samples[static_cast<size_t>(batch.samples[i])];
+        ++seen[batch.samples[i]];
+        const int64_t real = RealTokens(batch, begin, batch.seq_lens[i], sample);
+        ExpectSampleAt(batch, begin, real, sample);
+        tokens += real;
+        begin += batch.seq_lens[i];
+        if (batch.kind != "image") continue;
+        // Each sample's pixels are its own first rows, in the order of the samples.
+        const int64_t images = batch.streams.at("mm_token_type_ids")
+                                   .narrow(0, begin - batch.seq_lens[i], real)
+                                   .eq(1)
+                                   .sum()
+                                   .item<int64_t>();
+        EXPECT_TRUE(at::equal(batch.tensors.at("pixel_values").narrow(0, rows, 4 * images),
+                              sample.tensors.at("pixel_values").narrow(0, 0, 4 * images)));
+        rows += 4 * images;
+      }
+    }
+  }
+  int64_t given = 0;
+  for (const TensorSample& sample : c.samples) given += sample.input_ids.numel();
+  for (const int64_t i : prepared.held) {
+    EXPECT_TRUE(c.samples[static_cast<size_t>(i)].may_wait);
+    EXPECT_EQ(seen.count(i), 0u);
+    given -= c.samples[static_cast<size_t>(i)].input_ids.numel();
+  }
+  EXPECT_EQ(tokens, prepared.report.tokens);
+  EXPECT_EQ(given, prepared.report.tokens + prepared.report.truncated_tokens);
+  EXPECT_EQ(length_of_all, prepared.report.tokens + prepared.report.padding_tokens);
+  EXPECT_EQ(
+      seen.size() + prepared.held.size() + static_cast<size_t>(prepared.report.dropped_samples),
+      c.samples.size());
+  for (const auto& [sample, times] : seen) EXPECT_EQ(times, 1) << "sample " << sample;
+}
+
+TEST(PreparePropertyTest, EveryGuaranteeHoldsInRandomCases) {
+  for (unsigned seed = 0; seed < 10000; ++seed) {
+    std::mt19937 random(seed);
+    const RandomCase c = MakeCase(random);
+    ExpectGuarantees(c, Prepare(c.samples, c.options));
+    ASSERT_FALSE(HasFailure()) << "seed " << seed;
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::batching

@@ -1,0 +1,163 @@
+// Kinds of disagreement between ranks, and what names the culprit: the guard, --debug-collectives
+// or the watchdog. Each without it is a hang, or training on with wrong values.
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/program.h"
+#include "tests/rank_script.h"
+#include "tests/ranks.h"
+
+namespace lockstep::tests {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+
+Ended RunScript(const std::string& code, const std::vector<std::string>& options) {
+  std::vector<std::string> all = {"--nproc", "2", "--timeout", "2"};
+  all.insert(all.end(), options.begin(), options.end());
+  return RunOne(RankScript(Folder(), code, all));
+}
+
+// The script ends with exit code 1, a message that starts at a rank and a line, and the table.
+void ExpectNamed(const Ended& ended, const std::vector<std::string>& lines) {
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_EQ(Count(ended.err, "lockstep: "), 1) << ended.err;
+  EXPECT_THAT(ended.err,
+              ContainsRegex("^lockstep: rank [01]: train.lua:[0-9]+: (backward: )?guard: "));
+  for (const std::string& line : lines) EXPECT_THAT(ended.err, HasSubstr(line));
+}
+
+// --- The guard: what ranks say that they do ------------------------------------------------------
+
+constexpr char kGuard[] =
+    "local guard = require('lockstep.sharding').guard { timeout_s = 1 }\n"
+    "guard:check('step 0', 'all is well')\n";
+
+struct Case {
+  const char* name;
+  const char* code;  // from line 10 under the guard, line 8 else
+  std::vector<std::string> lines;
+};
+
+class GuardDisagreement : public testing::TestWithParam<Case> {};
+
+TEST_P(GuardDisagreement, IsNamedWithRankValueAndLine) {
+  ExpectNamed(RunScript(absl::StrCat(kGuard, GetParam().code), {}), GetParam().lines);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, GuardDisagreement,
+    testing::Values(
+        Case{"KindOfBatch",
+             "guard:check('step 1', { kind = rank == 0 and 'image' or 'text' })",
+             {"the ranks disagree at \"step 1\":", "\n  rank 0: {kind = \"image\"} (train.lua:10)",
+              "\n  rank 1: {kind = \"text\"} (train.lua:10)"}},
+        Case{"Shape",
+             "guard:check('step 1', torch.ones(4 + rank))",
+             {"rank 0: torch.float32 {4} (train.lua:10)",
+              "rank 1: torch.float32 {5} (train.lua:10)"}},
+        Case{"Dtype",
+             "guard:check('step 1', torch.ones(4):to(rank == 0 and torch.float32 or "
+             "torch.bfloat16))",
+             {"rank 0: torch.float32 {4}", "rank 1: torch.bfloat16 {4}"}},
+        Case{"Samples",
+             "guard:check('step 1', { samples = { 3, 9 + rank } })",
+             {"rank 0: {samples = {3, 9}}", "rank 1: {samples = {3, 10}}"}},
+        Case{"StepOfTheLoop",
+             "if rank == 0 then guard:check('step 1', 'same')\n"
+             "else guard:check('step 2', 'same') end",
+             {"the ranks are at different checks", "rank 0: \"step 1\": same (train.lua:10)",
+              "rank 1: \"step 2\": same (train.lua:11)"}},
+        Case{"SkippedCheck",
+             "if rank == 0 then guard:check('step 1', 'same') else forever() end",
+             {"not all ranks came to \"step 1\", check number 2, within 1 s:",
+              "\n  rank 1 last passed \"step 0\" (train.lua:9), its check number 1"}},
+        Case{"ScriptThatEndedEarly",
+             "if rank == 0 then guard:check('step 1', 'same') end",
+             {"not all ranks came to \"step 1\"", "rank 1 last passed \"step 0\" (train.lua:9)"}}),
+    [](const auto& info) { return info.param.name; });
+
+// --- --debug-collectives: what ranks do ----------------------------------------------------------
+
+class CollectiveDisagreement : public testing::TestWithParam<Case> {};
+
+// Without the switch: wrong values, an error of the backend's that names no other rank's line, or
+// the watchdog.
+TEST_P(CollectiveDisagreement, IsNamedWithRankValueAndLine) {
+  ExpectNamed(RunScript(GetParam().code, {"--debug-collectives"}), GetParam().lines);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, CollectiveDisagreement,
+    testing::Values(
+        Case{"Operator",
+             "local x = torch.ones(4)\n"
+             "if rank == 0 then dist.all_reduce(x)\n"
+             "else dist.broadcast(x, 0) end",
+             {"the ranks disagree at \"collective 3 of world\":",
+              "\n  rank 0: all_reduce float32 {4} sum (train.lua:9)",
+              "\n  rank 1: broadcast float32 {4} from position 0 (train.lua:10)"}},
+        Case{"Order",
+             "local a, b = torch.ones(2), torch.ones(3)\n"
+             "if rank == 0 then a, b = b, a end\n"
+             "dist.all_reduce(a)\n"
+             "dist.all_reduce(b)",
+             {"rank 0: all_reduce float32 {3} sum (train.lua:10)",
+              "rank 1: all_reduce float32 {2} sum (train.lua:10)"}},
+        Case{"Shape",
+             "dist.all_gather(torch.ones(2 + rank, 3))",
+             {"rank 0: all_gather float32 {2, 3} (train.lua:8)",
+              "rank 1: all_gather float32 {3, 3} (train.lua:8)"}},
+        Case{"DtypeOfEqualSize",
+             "dist.broadcast(torch.ones(2):to(rank == 0 and torch.float32 or torch.int32), 0)",
+             {"rank 0: broadcast float32 {2}", "rank 1: broadcast int32 {2}"}},
+        Case{"Reduction",
+             "dist.all_reduce(torch.ones(2), rank == 0 and 'sum' or 'max')",
+             {"rank 0: all_reduce float32 {2} sum", "rank 1: all_reduce float32 {2} max"}},
+        Case{"Source",
+             "dist.broadcast(torch.ones(2), rank)",
+             {"from position 0 (train.lua:8)", "from position 1 (train.lua:8)"}},
+        Case{
+            "SkippedCollective",
+            "local x = torch.ones(4)\n"
+            "if rank == 0 then dist.all_reduce(x) end\n"
+            "dist.barrier()",
+            {"rank 0: all_reduce float32 {4} sum (train.lua:9)", "rank 1: barrier (train.lua:10)"}},
+        Case{"ExtraCollectiveAtTheEnd",
+             "dist.barrier()\n"
+             "if rank == 0 then dist.all_reduce(torch.ones(1)) else forever() end",
+             {"not all ranks came to \"collective 4 of world\", check number 4, within 2 s:",
+              "rank 1 last passed \"collective 3 of world\" (train.lua:8)"}},
+        Case{"LayerThatOneRankSkips",
+             "local nn, sharding = require 'lockstep.nn', require 'lockstep.sharding'\n"
+             "local a, b = sharding.data_parallel(nn.Linear(2, 2)), nil\n"
+             "b = sharding.data_parallel(nn.Linear(2, 3))\n"
+             "local y = a(torch.ones(1, 2)):sum()\n"
+             "if rank == 1 then y = b(torch.ones(1, 2)):sum() end\n"
+             "y:backward()",
+             {"rank 0: all_reduce float32 {6} sum (train.lua:13)",
+              "rank 1: all_reduce float32 {9} sum (train.lua:13)"}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(DebugCollectives, LeaveAWellBehavedRunAsItIs) {
+  const std::string code =
+      "local x = dist.all_reduce(torch.tensor { rank + 1 }):item()\n"
+      "local y = dist.all_gather_object { rank = rank, text = ('x'):rep(rank) }\n"
+      "local group = dist.group { ranks = { 1, 0 } }\n"
+      "local z = dist.broadcast(torch.tensor { rank }, 1, { group = group }):item()\n"
+      "if rank == 0 then dist.send(torch.ones(2), 1) else dist.recv(torch.zeros(2), 0) end\n"
+      "print(x, #y[2].text, z)";
+
+  const Ended ended = RunScript(code, {"--debug-collectives"});
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(Count(ended.out, "3\t1\t1\n"), 2) << ended.out;
+}
+
+}  // namespace
+}  // namespace lockstep::tests

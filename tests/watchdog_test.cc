@@ -1,0 +1,152 @@
+// Ranks that wait for each other for ever: the run ends within --timeout, with exit code 3 and what
+// each rank was doing.
+
+#include <signal.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/program.h"
+#include "tests/rank_script.h"
+#include "tests/ranks.h"
+
+namespace lockstep::tests {
+namespace {
+
+using ::testing::ContainsRegex;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+constexpr int kHang = 3;
+
+Ended RunScript(const std::string& code, int num_ranks) {
+  return RunOne(RankScript(Folder(), code, {"--nproc", absl::StrCat(num_ranks), "--timeout", "2"}));
+}
+
+// After a step in lockstep.
+constexpr char kOneStep[] =
+    "local x, log = torch.ones(4), require 'lockstep.log'\n"
+    "dist.all_reduce(x)\n"
+    "log.step { step = 7, loss = 0 }\n";
+
+TEST(Watchdog, ARankThatIsBusyElsewhereIsNamedWithItsLastCollective) {
+  const absl::Time start = absl::Now();
+  const Ended ended = RunScript(absl::StrCat(kOneStep, "if rank == 1 then while true do end end\n",
+                                             "dist.all_reduce(x, 'max')\n"),
+                                3);
+
+  EXPECT_EQ(ended.exit_code, kHang);
+  EXPECT_LT(absl::Now() - start, kSoon);
+  EXPECT_EQ(Count(ended.err, "lockstep: "), 1) << ended.err;
+  EXPECT_THAT(ended.err,
+              ContainsRegex("^lockstep: rank [02]: train.lua:12: all_reduce float32 \\{4\\} "
+                            "max of world has waited 2 s"));
+  EXPECT_THAT(ended.err,
+              ContainsRegex("\n  rank 0: step 7, in a collective at train.lua:12\n"
+                            "    waits +[0-9.]+ s +world #4  all_reduce float32 \\{4\\} max "
+                            " \\(train.lua:12\\)\n"));
+  EXPECT_THAT(ended.err,
+              ContainsRegex("\n  rank 1: step 7, in no collective; the last was at train.lua:9\n"
+                            "    done +world #3  all_reduce float32 \\{4\\} sum "));
+}
+
+TEST(Watchdog, RanksInDifferentCollectivesAreBothShown) {
+  const Ended ended = RunScript(
+      absl::StrCat(kOneStep, "if rank == 0 then dist.barrier() else dist.all_gather(x) end\n",
+                   "forever()\n"),
+      2);
+
+  EXPECT_EQ(ended.exit_code, kHang) << ended.err;
+  EXPECT_THAT(ended.err, ContainsRegex("rank 0: step 7, in a collective at train.lua:11\n"
+                                       "    waits [^\n]*barrier  \\(train.lua:11\\)"));
+  EXPECT_THAT(ended.err,
+              ContainsRegex("rank 1: [^\n]*\n    waits [^\n]*all_gather float32 \\{4\\}"));
+}
+
+TEST(Watchdog, BackwardHasTheLineThatCalledIt) {
+  const Ended ended = RunScript(
+      "local nn, sharding = require 'lockstep.nn', require 'lockstep.sharding'\n"
+      "local dp = sharding.data_parallel(nn.Linear(2, 2))\n"
+      "local loss = dp(torch.ones(1, 2)):sum()\n"
+      "if rank == 1 then forever() end\n"
+      "loss:backward()\n",
+      2);
+
+  EXPECT_EQ(ended.exit_code, kHang) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("rank 0: in a collective at train.lua:12\n"));
+  EXPECT_THAT(ended.err,
+              ContainsRegex("waits [^\n]*all_reduce float32 \\{6\\} sum  \\(train.lua:12"));
+}
+
+TEST(Watchdog, AStoppedProcessDoesNotAnswer) {
+  const Folder folder;
+  Child run(RankScript(folder,
+                       absl::StrCat(kSayPid, "if rank == 1 then forever() end dist.barrier()"),
+                       {"--nproc", "2", "--timeout", "2"}));
+  const std::vector<pid_t> pids = PidsOf(run, 2);
+
+  kill(pids[1], SIGSTOP);
+  const Ended ended = run.Wait();
+
+  EXPECT_EQ(ended.exit_code, kHang);
+  EXPECT_THAT(ended.err, HasSubstr("\n  rank 1: no answer: it is dead, stopped, or its machine"));
+  EXPECT_THAT(ended.err, HasSubstr("ended the ranks that were still running: 1\n"));
+  ExpectGone(pids);
+}
+
+TEST(Watchdog, ARankWhoseScriptHasEndedIsSaidToHave) {
+  const Ended ended = RunScript("if rank == 0 then dist.recv(torch.ones(1), 1) end", 2);
+
+  EXPECT_NE(ended.exit_code, 0);
+  EXPECT_THAT(ended.err, HasSubstr("rank 0"));
+  EXPECT_THAT(ended.err,
+              ContainsRegex("rank 1: its script had ended|the script had ended on rank 1"));
+}
+
+TEST(Watchdog, AGroupThatNotAllMembersMakeIsACollectiveToo) {
+  const Ended ended =
+      RunScript("if rank > 0 then forever() end dist.group { ranks = { 0, 1 } }", 3);
+
+  EXPECT_EQ(ended.exit_code, kHang) << ended.err;
+  EXPECT_THAT(ended.err, ContainsRegex("rank 0: in a collective at train.lua:8\n    waits [^\n]*"
+                                       "ranks 0, 1 #0  meeting of the group's ranks"));
+}
+
+// Two steps, each longer than the limit, but no rank waits for another that long.
+TEST(Watchdog, LongStepsAreNoHang) {
+  const Ended ended = RunScript(
+      "for step = 1, 2 do\n"
+      "  dist.all_reduce(torch.ones(1))\n"
+      "  ffi.cdef 'unsigned sleep(unsigned)'\n"
+      "  C.sleep(3)\n"
+      "end\n"
+      "print(rank .. ' is done')",
+      2);
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("1 is done\n"));
+}
+
+// No launcher of ours: the rank that finds out tells.
+TEST(Watchdog, UnderTorchrunOneRankPrintsTheTable) {
+  const Folder folder;
+  const std::vector<Ended> ranks = RunRanks(
+      2, RankScript(folder, "if rank == 0 then forever() end dist.barrier()", {"--timeout", "2"}),
+      TorchrunEnvironment);
+
+  EXPECT_EQ(ranks[0].exit_code, kHang);
+  EXPECT_EQ(ranks[1].exit_code, kHang);
+  EXPECT_THAT(ranks[1].err, ContainsRegex("^lockstep: rank 1: train.lua:8: barrier of world has "
+                                          "waited 2 s [^\n]*\n  rank 0: in no collective"));
+  EXPECT_THAT(ranks[1].err, HasSubstr("\n  rank 1: in a collective at train.lua:8\n"));
+  EXPECT_THAT(ranks[0].err, HasSubstr("lockstep: rank 0 ends, because rank 1: train.lua:8: "));
+  EXPECT_THAT(ranks[0].err, Not(HasSubstr("in a collective")));
+}
+
+}  // namespace
+}  // namespace lockstep::tests
