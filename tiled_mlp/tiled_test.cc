@@ -174,10 +174,13 @@ TEST(Gradients, AddingUpInFloat32IsNearerToTheTruth) {
   const std::vector<at::Tensor> in_fp32 =
       Gradients(SwiGlu, x, w, {.size = size, .accumulate_fp32 = true});
 
+  const std::vector<at::Tensor> untiled = UntiledGradients(SwiGlu, x, w);
   for (size_t i = 0; i < w.size(); ++i) {
-    EXPECT_LT(RelativeError(in_fp32[i + 1], truth[i]),
-              0.75 * RelativeError(in_bf16[i + 1], truth[i]))
-        << "weight " << i;
+    const double error = RelativeError(in_fp32[i + 1], truth[i]);
+    EXPECT_LT(error, 0.75 * RelativeError(in_bf16[i + 1], truth[i])) << "weight " << i;
+    // Each tile's share is rounded once; untiled, their sum is. mlp_test.cc has a form that is
+    // nearer.
+    EXPECT_LT(error, 1.2 * RelativeError(untiled[i + 1], truth[i])) << "weight " << i;
     EXPECT_EQ(in_fp32[i + 1].scalar_type(), at::kBFloat16);
   }
 }
