@@ -162,7 +162,7 @@ int main(int argc, char** argv) {
   std::vector<int64_t> n = loss ? std::vector<int64_t>{2048, 512, 32768, 5}
                                 : std::vector<int64_t>{4096, 1024, 2816, 4, 5};
   for (int i = loss ? 2 : 1, k = 0; i < argc && k < static_cast<int>(n.size()); ++i, ++k)
-    n[static_cast<size_t>(k)] = std::atoll(argv[i]);
+    n[static_cast<size_t>(k)] = std::max(1LL, std::atoll(argv[i]));
   if (loss) {
     lockstep::tiled_mlp::CompareLosses(n[0], n[1], n[2], static_cast<int>(n[3]));
   } else {
