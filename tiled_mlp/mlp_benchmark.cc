@@ -101,7 +101,7 @@ void Compare(std::vector<Contender>& contenders, int rounds, double tolerance) {
     std::vector<double> ratios;
     for (size_t i = 0; i < contender.seconds.size(); ++i)
       ratios.push_back(contender.seconds[i] / contenders[0].seconds[i]);
-    std::printf("%-22s %8.3f s  time %5.3f of untiled  %8.1f MiB, %5.3f of untiled\n",
+    std::printf("%-22s %8.3f s  time %5.3f of the first  %8.1f MiB, %5.3f of the first\n",
                 contender.name.c_str(), Median(contender.seconds), Median(ratios),
                 static_cast<double>(contender.bytes) / (1 << 20),
                 static_cast<double>(contender.bytes) / static_cast<double>(contenders[0].bytes));
