@@ -87,7 +87,8 @@ sharding::SocketCollective::Exchange ExchangeThrough(const World& world, const s
   };
 }
 
-// Tells the rank's activity of each gathering.
+// Tells the rank's activity of each gathering, from when this rank waits in it: between its start
+// and the wait lies a step of any length, and a loop that is left early never waits.
 class WatchedCollective : public sharding::Collective {
  public:
   WatchedCollective(std::unique_ptr<sharding::Collective> collective, std::string title,
@@ -101,25 +102,26 @@ class WatchedCollective : public sharding::Collective {
   int size() const override { return collective_->size(); }
 
   std::unique_ptr<Pending> StartAllGather(const std::string& bytes) override {
-    return std::make_unique<Watched>(
-        std::make_unique<UnderWay>(*activity_, CollectiveCall{title_, ++calls_, "agreement",
-                                                              activity_->FindPlace(), limit_}),
-        collective_->StartAllGather(bytes));
+    return std::make_unique<Watched>(*activity_,
+                                     CollectiveCall{title_, ++calls_, "agreement", "", limit_},
+                                     collective_->StartAllGather(bytes));
   }
 
  private:
   class Watched : public Pending {
    public:
-    Watched(std::unique_ptr<UnderWay> under_way, std::unique_ptr<Pending> pending)
-        : under_way_(std::move(under_way)), pending_(std::move(pending)) {}
+    Watched(Activity& activity, CollectiveCall call, std::unique_ptr<Pending> pending)
+        : activity_(activity), call_(std::move(call)), pending_(std::move(pending)) {}
 
     absl::StatusOr<std::vector<std::string>> Wait() override {
-      const std::unique_ptr<UnderWay> until_the_end = std::move(under_way_);
+      call_.place = activity_.FindPlace();
+      const UnderWay waiting(activity_, call_);
       return pending_->Wait();
     }
 
    private:
-    std::unique_ptr<UnderWay> under_way_;
+    Activity& activity_;
+    CollectiveCall call_;
     std::unique_ptr<Pending> pending_;
   };
 

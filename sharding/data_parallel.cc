@@ -68,6 +68,23 @@ void CheckSameModule(Collective& collective, const std::string& own) {
                     " tensors differ", differences);
 }
 
+// Ranks that rounded to different dtypes would add up bytes of one as bytes of the other.
+void CheckSameOptions(Collective& collective, const DataParallelOptions& options) {
+  static constexpr const char* kCompressions[] = {"none", "bf16", "fp16"};
+  const std::string own =
+      absl::StrCat("bucket_bytes = ", options.bucket_bytes, ", find_unused = ", options.find_unused,
+                   ", static_graph = ", options.static_graph,
+                   ", compression = ", kCompressions[static_cast<size_t>(options.compression)]);
+  const absl::StatusOr<std::vector<std::string>> texts = GatherTexts(collective, own);
+  TORCH_CHECK(texts.ok(), std::string(texts.status().message()));
+  std::string versions;
+  for (size_t rank = 0; rank < texts->size(); ++rank)
+    absl::StrAppend(&versions, "\n  rank ", rank, ": ", (*texts)[rank]);
+  TORCH_CHECK_VALUE(
+      std::count(texts->begin(), texts->end(), own) == static_cast<int64_t>(texts->size()),
+      "data_parallel: the ranks give different options:", versions);
+}
+
 // --- The Reducer
 // ------------------------------------------------------------------------------------
 
@@ -183,6 +200,7 @@ DataParallel::DataParallel(const std::vector<NamedTensor>& parameters,
       !(options.find_unused && options.static_graph),
       "data_parallel: a static graph finds its unused parameters by itself; drop find_unused");
   C10dCollective collective(group_);
+  CheckSameOptions(collective, options_);
   CheckSameModule(collective, Describe(parameters, buffers));
 
   std::vector<at::Tensor> state;

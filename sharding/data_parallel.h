@@ -59,8 +59,8 @@ class DataParallel {
  public:
   // Gives every rank the parameters and buffers of rank 0. Those that do not require a gradient are
   // left out of the averaging. Collective: every rank of `group` makes one, with the same names,
-  // dtypes and shapes in the same order. Throws c10::ValueError, on every rank alike, naming what
-  // differs and each rank's version of it.
+  // dtypes and shapes in the same order, and the same options. Throws c10::ValueError, on every
+  // rank alike, naming what differs and each rank's version of it.
   DataParallel(const std::vector<NamedTensor>& parameters, const std::vector<NamedTensor>& buffers,
                c10::intrusive_ptr<c10d::ProcessGroup> group, const DataParallelOptions& options);
   DataParallel(const DataParallel&) = delete;

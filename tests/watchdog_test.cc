@@ -132,6 +132,38 @@ TEST(Watchdog, LongStepsAreNoHang) {
   EXPECT_THAT(ended.out, HasSubstr("1 is done\n"));
 }
 
+// The ranks agree one batch ahead: between offer and answer lies a step, or, where a loop is left
+// by break, all that follows.
+TEST(Watchdog, LongStepsInLockstepAreNoHang) {
+  const Ended ended = RunScript(
+      "ffi.cdef 'unsigned sleep(unsigned)'\n"
+      "local lockstep = require('lockstep.sharding').lockstep\n"
+      "local function batches() local left = 2\n"
+      "  return function() left = left - 1; return left >= 0 and left or nil end end\n"
+      "for _ in lockstep(batches()) do C.sleep(3) end\n"
+      "for _ in lockstep(batches()) do break end\n"
+      "C.sleep(3)\n"
+      "dist.barrier()\n"
+      "print(rank .. ' is done')",
+      2);
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("1 is done\n"));
+}
+
+TEST(Watchdog, ARankThatLeavesALockstepLoopAloneIsNamed) {
+  const Ended ended = RunScript(
+      "local it = require('lockstep.sharding').lockstep(function() return 1 end)\n"
+      "for _ in it do if rank == 1 and it.steps == 3 then break end end\n"
+      "forever()\n",
+      2);
+
+  EXPECT_EQ(ended.exit_code, kHang) << ended.err;
+  EXPECT_THAT(ended.err, ContainsRegex("rank 0: in a collective at train.lua:9\n    waits [^\n]*"
+                                       "world \\(sharding.lockstep\\) #4  agreement"));
+  EXPECT_THAT(ended.err, HasSubstr("rank 1: in no collective; the last was at train.lua:9\n"));
+}
+
 // No launcher of ours: the rank that finds out tells.
 TEST(Watchdog, UnderTorchrunOneRankPrintsTheTable) {
   const Folder folder;

@@ -303,8 +303,9 @@ end)
 
 -- Each rank's share is rounded to the dtype; their sum is one more rounding for each rank.
 t.test("CompressedGradientsAreTheMeanOfRoundedShares", function()
-  for name, dtype in pairs { bf16 = torch.bfloat16, fp16 = torch.float16 } do
-    local reference = net()
+  -- Not pairs: its order is another on each rank.
+  for i, name in ipairs { "bf16", "fp16" } do
+    local dtype, reference = i == 1 and torch.bfloat16 or torch.float16, net()
     local exact = mean_gradients(reference, function(m, rank) return loss_of(m(rows(rank, 1), true)) end)
     local replicas = sharding.data_parallel(net(), { compression = name })
 
@@ -333,6 +334,14 @@ t.test("CompressionGoesWithUnusedParametersAndStaticGraphs", function()
       for _, grad in ipairs(dist.all_gather(p.grad)) do t.truthy(torch.equal(grad, p.grad), name) end
     end
   end
+end)
+
+t.test("DifferentOptionsAreNamedOnEveryRank", function()
+  local message = t.raises("the ranks give different options", sharding.data_parallel, net(),
+    { compression = RANK == 1 and "fp16" or "bf16" })
+
+  t.truthy(message:find("rank 0: [^\n]*compression = bf16\n"), message)
+  t.truthy(message:find("rank 1: [^\n]*compression = fp16"), message)
 end)
 
 t.test("WrongOptionsAreRefused", function()

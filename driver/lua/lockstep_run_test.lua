@@ -2,9 +2,11 @@
 -- its folder. Named so because run_test.lua is what runs tests.
 
 local core = require "lockstep.core"
+local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
 local run = require "lockstep.run"
 local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
 
 local function defaults()
   return {
@@ -167,4 +169,6 @@ t.test("AGroupOfAConfigurationServesAsOptions", function()
   local config = run.merge({ norm = { eps = 1e-6 } }, {})
 
   t.equal(options.read("f", config.norm, { eps = 1e-5, bias = true }), { eps = 1e-6, bias = true })
+  -- Of a function in C++ too.
+  t.equal(dist.all_reduce(torch.ones(2), "sum", run.merge({ reduce = {} }, {}).reduce):totable(), { 1, 1 })
 end)

@@ -161,7 +161,9 @@ OptionTable::OptionTable(lua_State* state, int index, const char* function,
 
 bool OptionTable::Push(const char* key) const {
   if (index_ == 0) return false;
-  lua_getfield(state_, index_, key);
+  // Raw: a group of run.config raises an error for a key that it lacks.
+  lua_pushstring(state_, key);
+  lua_rawget(state_, index_);
   if (!lua_isnil(state_, -1)) return true;
   lua_pop(state_, 1);
   return false;

@@ -4,7 +4,7 @@
 2. The core of a library, //x, knows nothing of libtorch; //x and //x:torch are its only public targets.
 3. What talks to c10d, to Gloo or to `_`-prefixed ATen operators is one file (.h and .cc) of each library.
    ProcessGroup.hpp, Store.hpp and Types.hpp do not count: they name what a caller hands over.
-4. The driver includes a library's headers in driver/lua/<library>.cc and .h alone, and a library no header of
+4. Bindings include a library's headers in driver/lua/<library>.cc and .h alone, and a library no header of
    ours but its own.
 5. scripts/ and driver/lua/lockstep/ are Lua; scripts depend on the driver alone.
 
@@ -122,8 +122,8 @@ def check_includes(top):
             is_ours = owner in LIBRARIES + ("driver", "scripts")
             if library and (_LUA_HEADERS.search(header) or is_ours and owner != library):
                 yield f"{where}; {library} knows no other library, no driver and no Lua"
-            if folder == "driver" and owner in LIBRARIES and _stem(path) != f"driver/lua/{owner}":
-                yield f"{where}; the driver's only files that know {owner} are driver/lua/{owner}.cc and .h"
+            if path.startswith("driver/lua/") and owner in LIBRARIES and _stem(path) != f"driver/lua/{owner}":
+                yield f"{where}; the only bindings that know {owner} are driver/lua/{owner}.cc and .h"
             if library and _UNSTABLE_HEADERS.match(header):
                 unstable.setdefault(library, {}).setdefault(_stem(path), f"{path}:{line}")
         for match in _UNSTABLE_NAMES.finditer(text) if library else ():

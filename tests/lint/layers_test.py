@@ -102,7 +102,7 @@ class LayersTest(unittest.TestCase):
                 self.assert_finds({path: '#include "torch/torch.h"\n'}, f"{path}:1", "torch/torch.h")
 
     def test_a_binding_outside_its_file_is_found(self):
-        for path in ("driver/lua/sharding.cc", "driver/batching.cc", "driver/lua/core.h"):
+        for path in ("driver/lua/sharding.cc", "driver/lua/core.h"):
             with self.subTest(path):
                 self.assert_finds({path: '#include "batching/plan.h"\n'}, f"{path}:1", "driver/lua/batching.cc")
 

@@ -80,6 +80,10 @@ function core.settings() end
 ---@return string
 function core.run_dir() end
 
+--- For the report of a hang: which step this rank is at.
+---@param step integer
+function core.set_step(step) end
+
 --- The names of all of ATen's operators, sorted.
 ---@return string[]
 function core.operators() end
