@@ -184,6 +184,22 @@ function Module:named_modules()
   return iterate(found)
 end
 
+--- Where this module and all below keep the tensors that require a gradient, one that is shared in each of its
+--- places: what a library that computes on other tensors in their stead puts those into.
+---@param module nn.Module
+---@return {fields: table<string, torch.Tensor>, name: string, tensor: torch.Tensor}[]
+function M.parameter_places(module)
+  local places = {}
+  walk(module, "", function(_, below)
+    each(below, function(name, value)
+      if torch.is_tensor(value) and value.requires_grad then
+        places[#places + 1] = { fields = rawget(below, FIELDS), name = name, tensor = value }
+      end
+    end)
+  end)
+  return places
+end
+
 ---@return torch.Tensor[]
 function Module:parameters()
   local parameters = {}

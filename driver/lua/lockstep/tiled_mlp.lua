@@ -1,0 +1,158 @@
+--- MLPs in tiles of a sequence, and a loss that never holds the logits: the library `tiled_mlp` for scripts.
+---
+---     local mlp = tiled_mlp.new { tile_tokens = 8192 }
+---     local y = mlp(self.mlp, x)                       -- in place of self.mlp(x)
+---     local loss, n = tiled_mlp.cross_entropy { hidden = h, weight = self.head.weight, labels = labels }
+
+local core = require "lockstep.core"
+local core_tiled_mlp = require "lockstep.core.tiled_mlp"
+local dist = require "lockstep.distributed"
+local nn = require "lockstep.nn"
+local options = require "lockstep.options"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+---@class tiled_mlp.Stats
+---@field calls integer
+---@field untiled integer of these, below break-even and so not tiled
+---@field tiles integer run forward
+---@field backward_tiles integer run again in backward
+---@field skipped_tiles integer left out of backward, where no gradient came
+---@field tile_tokens integer rows of the largest tile of the last call
+
+---@class tiled_mlp.Options
+---@field tile_tokens integer?
+---@field tiles integer?
+---@field preserve_rng boolean? default true
+---@field accumulate_fp32 boolean? default false
+---@field skip_zero_gradients boolean? default: on a CPU
+
+---@class tiled_mlp.Dense
+---@field x torch.Tensor [..., tokens, hidden]
+---@field gate torch.Tensor? [intermediate, hidden]; absent: a plain MLP
+---@field up torch.Tensor [intermediate, hidden]
+---@field down torch.Tensor [out, intermediate]
+---@field gate_bias torch.Tensor?
+---@field up_bias torch.Tensor?
+---@field down_bias torch.Tensor?
+---@field activation ("silu"|"gelu"|"gelu_tanh")? default "silu"
+
+---@class tiled_mlp.CrossEntropy
+---@field hidden torch.Tensor [..., hidden]
+---@field weight torch.Tensor [vocabulary, hidden]
+---@field labels torch.Tensor int64 [...]
+---@field bias torch.Tensor? [vocabulary]
+---@field ignore_index integer? default -100
+---@field reduction ("mean"|"sum"|"none")?
+---@field tile_tokens integer? tokens whose logits are held at a time; default 1,024
+---@field label_smoothing number?
+---@field z_loss number? times the square of each token's logsumexp
+---@field softcap number? logits become softcap * tanh(logits / softcap)
+---@field accumulate_fp32 boolean? the gradient of a bfloat16 weight is added up in float32
+---@field divisor number?
+---@field over_ranks boolean?
+---@field group dist.Group?
+
+---@class tiled_mlp.TiledMlp
+---@operator call: torch.Tensor
+local TiledMlp = {}
+TiledMlp.__index = TiledMlp
+
+--- The module's places, and its weights, each once.
+local function weights_of(module)
+  local weights, places, index_of = {}, {}, {}
+  for i, place in ipairs(nn.parameter_places(module)) do
+    if not index_of[place.tensor] then
+      weights[#weights + 1] = place.tensor
+      index_of[place.tensor] = #weights
+    end
+    places[i] = { place.fields, place.name, index_of[place.tensor] }
+  end
+  return weights, places
+end
+
+--- Runs a module, or fn(tile, w1, w2, ...), over tiles of x's tokens. It gets tiles of shape [rows, hidden], must
+--- treat each row by itself, and returns one or several tensors with one row for each; the results have x's leading
+--- shape. Forward keeps x alone, and backward runs it again.
+---
+---     local y = mlp(self.mlp, x)
+---     local function f(tile, up, down) return torch.linear(torch.gelu(torch.linear(tile, up)), down) end
+---     local y = mlp(f, x, { up, down })
+---
+--- A function's weights must all be given: one that it takes from elsewhere is an error in backward. A module's are
+--- found, frozen and shared ones included.
+---@param fn nn.Module|fun(tile: torch.Tensor, ...: torch.Tensor): torch.Tensor, ...
+---@param x torch.Tensor [..., tokens, hidden]
+---@param weights torch.Tensor[]? of a function
+---@return torch.Tensor ...
+function TiledMlp:forward(fn, x, weights)
+  if not nn.is_module(fn) then return self.tiles:run(fn, x, weights or {}) end
+  if weights ~= nil then core.raise("tiled_mlp: a module's weights are found in it; give none") end
+  local found, places = weights_of(fn)
+  return self.tiles:run(fn, x, found, places)
+end
+
+TiledMlp.__call = TiledMlp.forward
+
+--- The built-in MLP: faster than the same as a module, and a tile costs no temporary of weight size.
+---
+---     mlp:dense { x = x, gate = w1, up = w3, down = w2 }     -- (silu(x w1^T) * (x w3^T)) w2^T
+---     mlp:dense { x = x, up = w1, up_bias = b1, down = w2, down_bias = b2, activation = "gelu" }
+---@param opts tiled_mlp.Dense
+---@return torch.Tensor
+function TiledMlp:dense(opts) return self.tiles:dense(opts) end
+
+--- What has happened since this was made.
+---@return tiled_mlp.Stats
+function TiledMlp:stats() return self.tiles:stats() end
+
+function TiledMlp:__tostring()
+  local s = self:stats()
+  return string.format("tiled_mlp(%d calls, %d untiled, %d tiles)", s.calls, s.untiled, s.tiles)
+end
+
+--- tile_tokens: tokens of a tile at most; by default twice the hidden size in multiples of 128, at least 1,024. A
+--- sequence too short to gain from it runs untiled (stats().untiled). tiles: so many, even then. preserve_rng:
+--- backward drops out what forward did. accumulate_fp32: gradients of bfloat16 weights are added up in float32.
+--- skip_zero_gradients: leave out tiles to which no gradient comes; default: on a CPU, where looking is cheap.
+---@param opts tiled_mlp.Options?
+---@return tiled_mlp.TiledMlp
+function M.new(opts)
+  local o = options.read("tiled_mlp.new", opts, { tile_tokens = options.optional, tiles = options.optional,
+    preserve_rng = true, accumulate_fp32 = false, skip_zero_gradients = options.optional })
+  return setmetatable({ tiles = core_tiled_mlp.new(o) }, TiledMlp)
+end
+
+--- Cross entropy of hidden [..., hidden] through a head's weight [vocabulary, hidden] and labels [...], without the
+--- logits: gradients of both are computed in forward, a tile of tokens at a time. Also returns how many labels count.
+---
+---     local loss, n = tiled_mlp.cross_entropy { hidden = h, weight = head, labels = labels, over_ranks = true }
+---
+--- reduction: "mean" over the labels that count (0 where there are none), "sum", or "none": a loss for each token.
+--- over_ranks: the mean over the labels of all ranks of `group`. Each rank's loss is its share times the number of
+--- ranks, so their mean is that mean, and under data parallel its gradient is what results. Collective then.
+--- divisor: what to divide by in place of the count, for a mean over several micro-steps.
+---@param opts tiled_mlp.CrossEntropy
+---@return torch.Tensor loss
+---@return integer count
+function M.cross_entropy(opts)
+  local o = options.read("tiled_mlp.cross_entropy", opts, { hidden = options.required, weight = options.required,
+    labels = options.required, bias = options.optional, ignore_index = -100, reduction = "mean",
+    tile_tokens = options.optional, label_smoothing = 0, z_loss = 0, softcap = 0, accumulate_fp32 = false,
+    divisor = options.optional, over_ranks = false, group = options.optional })
+  local divisor = o.divisor and torch.tensor(o.divisor, { dtype = torch.float64 })
+  if o.over_ranks then
+    if divisor or o.reduction ~= "mean" then
+      core.raise('tiled_mlp.cross_entropy: over_ranks is for reduction = "mean" without a divisor')
+    end
+    local total = torch.stack({ o.labels:ne(o.ignore_index):sum(), torch.ones_like(o.labels:sum()) })
+    dist.all_reduce(total, "sum", { group = o.group })
+    divisor = total[0]:clamp_min(1) / total[1]
+  end
+  o.over_ranks, o.group, o.divisor = nil, nil, divisor
+  local loss, count = core_tiled_mlp.cross_entropy(o)
+  return loss, count:item()
+end
+
+return M

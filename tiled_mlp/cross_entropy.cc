@@ -1,0 +1,373 @@
+#include "tiled_mlp/cross_entropy.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+#include "ATen/TensorOperators.h"
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/log_softmax.h"
+#include "ATen/ops/nonzero.h"
+#include "ATen/ops/zeros.h"
+#include "c10/core/impl/LocalDispatchKeySet.h"
+#include "c10/util/Exception.h"
+#include "tiled_mlp/products.h"
+#include "tiled_mlp/replay.h"
+#include "tiled_mlp/rows.h"
+#include "tiled_mlp/tiles.h"
+#include "torch/csrc/autograd/function.h"
+#include "torch/csrc/autograd/functions/utils.h"
+#include "torch/csrc/autograd/saved_variable.h"
+
+// With z the logits of a token (after the softcap), p their softmax, l = logsumexp(z), y the label,
+// e the label smoothing, V the vocabulary and Z the z-loss:
+//
+//   loss     = l - (1 - e) z[y] - e mean(z) + Z l^2
+//   dloss/dz = p (1 + 2 Z l) - (1 - e) [y] - e / V
+//
+// One buffer of [tile, vocabulary] becomes, in place, z, z - l, p, and that gradient; a softcap
+// needs a second, for its derivative 1 - tanh^2. Low-precision logits come from the multiplication
+// in that precision, as they do in the plain loss, and are scored in float32.
+
+namespace lockstep::tiled_mlp {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+
+constexpr int64_t kDefaultTileTokens = 1024;
+
+struct Task {
+  at::Tensor labels;  // [rows]
+  CrossEntropyOptions options;
+  std::vector<TileRange> tiles;
+  at::ScalarType dtype;      // of the multiplications
+  at::ScalarType wide;       // of the scores and the loss
+  at::ScalarType sum_dtype;  // of the weight's gradient
+};
+
+// Which gradients are asked for, and what they come to.
+struct Gradients {
+  at::Tensor hidden;  // [rows, hidden]; undefined: not asked for
+  GradientSum weight, bias;
+};
+
+class Scores {
+ public:
+  Scores(const Task& task, const at::Tensor& hidden, const at::Tensor& weight)
+      : task_(task), hidden_(hidden.detach()), weight_(weight.detach().to(task.dtype)) {
+    const at::Tensor& bias = task.options.bias;
+    if (bias.defined()) bias_ = bias.detach().to(task.dtype);
+    const std::array<int64_t, 2> sizes = {task.tiles.front().size(), weight.size(0)};
+    logits_ = at::empty(sizes, weight_.options());
+    scores_ =
+        task.wide == task.dtype ? logits_ : at::empty(sizes, weight_.options().dtype(task.wide));
+    if (task.options.softcap > 0) slopes_ = at::empty_like(scores_);
+  }
+
+  // The losses of a tile's tokens, [tile]; with `gradients` adds to these, each token's share times
+  // its element of `scale` ([tile], or undefined for 1).
+  at::Tensor Run(const TileRange& range, const at::Tensor& scale, Gradients* gradients) {
+    const at::Tensor labels = task_.labels.narrow(0, range.begin, range.size());
+    const at::Tensor counts = labels.ne(task_.options.ignore_index);
+    at::Tensor hidden_part;
+    if (gradients != nullptr && gradients->hidden.defined())
+      hidden_part = gradients->hidden.narrow(0, range.begin, range.size());
+    // Looking is free on a CPU; a GPU would have to wait.
+    if (labels.is_cpu() && !counts.any().item<bool>()) {
+      if (hidden_part.defined()) hidden_part.zero_();
+      return at::zeros({range.size()}, labels.options().dtype(task_.wide));
+    }
+    const at::Tensor rows = Rows(hidden_, Leading(hidden_), range).to(task_.dtype);
+    const at::Tensor index = labels.masked_fill(counts.logical_not(), 0).unsqueeze(1);
+    const at::Tensor weights = counts.to(task_.wide);
+
+    at::Tensor scores = Score(rows);
+    const at::Tensor at_label = scores.gather(1, index);
+    at::log_softmax_out(scores, scores, 1);
+    const at::Tensor log_p = scores.gather(1, index);
+    const at::Tensor lse = (at_label - log_p).squeeze(1);
+    const double smoothing = task_.options.label_smoothing, z_loss = task_.options.z_loss;
+    at::Tensor losses = log_p.squeeze(1) * (smoothing - 1);
+    if (smoothing > 0) losses = losses - scores.mean(1) * smoothing;
+    if (z_loss > 0) losses = losses + lse.square() * z_loss;
+    // Not times `weights`: an ignored token's loss may be infinite.
+    losses.masked_fill_(counts.logical_not(), 0);
+    if (gradients == nullptr) return losses;
+
+    const at::Tensor factors = scale.defined() ? weights * scale : weights;
+    scores.exp_();
+    scores.mul_((z_loss > 0 ? factors * (1 + lse * (2 * z_loss)) : factors).unsqueeze(1));
+    scores.scatter_add_(1, index, factors.unsqueeze(1) * (smoothing - 1));
+    if (smoothing > 0)
+      scores.sub_(factors.unsqueeze(1) * (smoothing / static_cast<double>(weight_.size(0))));
+    if (slopes_.defined()) scores.mul_(slopes_.narrow(0, 0, range.size()));
+
+    at::Tensor slope = logits_.narrow(0, 0, range.size());
+    if (task_.wide != task_.dtype) slope.copy_(scores);
+    if (hidden_part.defined()) MatmulInto(hidden_part, slope, weight_, /*add=*/false);
+    gradients->weight.AddProduct(slope, rows);
+    gradients->bias.AddRows(slope);
+    return losses;
+  }
+
+ private:
+  // [tile, vocabulary] in the wide dtype.
+  at::Tensor Score(const at::Tensor& rows) {
+    const at::Tensor logits = logits_.narrow(0, 0, rows.size(0));
+    LinearInto(logits, rows, weight_, bias_);
+    at::Tensor scores = scores_.narrow(0, 0, rows.size(0));
+    if (task_.wide != task_.dtype) scores.copy_(logits);
+    if (!slopes_.defined()) return scores;
+    scores.div_(task_.options.softcap).tanh_();
+    at::Tensor slopes = slopes_.narrow(0, 0, rows.size(0));
+    slopes.copy_(scores).square_().neg_().add_(1);
+    return scores.mul_(task_.options.softcap);
+  }
+
+  const Task& task_;
+  at::Tensor hidden_, weight_, bias_;
+  at::Tensor logits_, scores_, slopes_;
+};
+
+// The gradients that are asked for, empty as yet.
+Gradients MakeGradients(const Task& task, const at::Tensor& hidden, const at::Tensor& weight,
+                        bool for_hidden, bool for_weight, bool for_bias) {
+  Gradients gradients;
+  if (for_hidden)
+    gradients.hidden =
+        at::empty({CountRows(hidden, Leading(hidden)), hidden.size(-1)}, hidden.options());
+  if (for_weight) gradients.weight = GradientSum(weight, task.sum_dtype);
+  if (for_bias) gradients.bias = GradientSum(task.options.bias, task.sum_dtype);
+  return gradients;
+}
+
+torch::autograd::edge_list EdgesOf(const Task& task, const at::Tensor& hidden,
+                                   const at::Tensor& weight) {
+  return torch::autograd::collect_next_edges(
+      std::vector<at::Tensor>{hidden, weight, task.options.bias});
+}
+
+at::Tensor CastTo(const at::Tensor& gradient, const at::Tensor& input) {
+  return gradient.defined() ? gradient.to(input.scalar_type()) : gradient;
+}
+
+// --- The nodes
+// --------------------------------------------------------------------------------------
+
+// Holds the gradients of the summed loss; backward scales them.
+class ScaleBackward final : public Node {
+ public:
+  ScaleBackward(const Task& task, const at::Tensor& hidden, const at::Tensor& weight)
+      : Node(EdgesOf(task, hidden, weight)),
+        hidden_sizes_(hidden.sizes().vec()),
+        dtypes_{hidden.scalar_type(), weight.scalar_type(),
+                task.options.bias.defined() ? task.options.bias.scalar_type() : at::kFloat} {}
+
+  std::string name() const override { return "TiledCrossEntropyBackward"; }
+
+  // Before apply, where the graph is not kept: then the gradients may be scaled in place.
+  void will_release_variables() override { is_last_ = true; }
+
+  variable_list apply(variable_list&& incoming) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    CheckNoGraphIsMade();
+    TORCH_CHECK(!released_,
+                "tiled_mlp: backward through the same cross entropy a second time; pass "
+                "retain_graph to the first");
+    variable_list results(3);
+    if (!incoming[0].defined()) return results;
+    const at::Tensor factor = divisor.defined() ? incoming[0] / divisor : incoming[0];
+    for (size_t i = 0; i < results.size(); ++i) {
+      if (!gradients[i].defined()) continue;
+      at::Tensor scaled = is_last_ ? std::move(gradients[i]).mul_(factor) : gradients[i] * factor;
+      results[i] = scaled.to(dtypes_[i]);
+    }
+    if (results[0].defined()) results[0] = results[0].view(hidden_sizes_);
+    return results;
+  }
+
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    gradients.fill(at::Tensor());
+    released_ = true;
+  }
+
+  std::array<at::Tensor, 3> gradients;  // of hidden, weight, bias
+  at::Tensor divisor;
+
+ private:
+  std::vector<int64_t> hidden_sizes_;
+  std::array<at::ScalarType, 3> dtypes_;
+  bool is_last_ = false;
+  bool released_ = false;
+};
+
+// For losses by token: scores the tiles again.
+class ScoreAgainBackward final : public Node {
+ public:
+  ScoreAgainBackward(const Task& task, const at::Tensor& hidden, const at::Tensor& weight)
+      : Node(EdgesOf(task, hidden, weight)),
+        task_(task),
+        hidden_(hidden, /*is_output=*/false),
+        weight_(weight, /*is_output=*/false),
+        bias_(task.options.bias, /*is_output=*/false) {
+    task_.options.bias = at::Tensor();  // saved in bias_ alone: no cycle through its graph
+  }
+
+  std::string name() const override { return "TiledCrossEntropyBackward"; }
+
+  variable_list apply(variable_list&& incoming) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    CheckNoGraphIsMade();
+    if (!incoming[0].defined()) return variable_list(3);
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    const at::Tensor hidden = hidden_.unpack(), weight = weight_.unpack();
+    Task task = task_;
+    task.options.bias = bias_.unpack();
+    Gradients gradients =
+        MakeGradients(task, hidden, weight, task_should_compute_output(0),
+                      task_should_compute_output(1), task_should_compute_output(2));
+    const at::Tensor scale = incoming[0].reshape({-1}).to(task.wide);
+    Scores scores(task, hidden, weight);
+    for (const TileRange& range : task.tiles)
+      scores.Run(range, scale.narrow(0, range.begin, range.size()), &gradients);
+    const at::Tensor& g = gradients.hidden;
+    return {g.defined() ? g.view(hidden.sizes()) : g, CastTo(gradients.weight.Take(), weight),
+            CastTo(gradients.bias.Take(), task.options.bias)};
+  }
+
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    hidden_.reset_data();
+    weight_.reset_data();
+    bias_.reset_data();
+  }
+
+ private:
+  Task task_;
+  SavedVariable hidden_, weight_, bias_;
+};
+
+// --- Checks
+// -----------------------------------------------------------------------------------------
+
+void CheckInputs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
+                 const CrossEntropyOptions& options, bool autocast) {
+  constexpr const char* kName = "tiled_mlp: cross entropy: ";
+  TORCH_CHECK_VALUE(hidden.dim() >= 1 && hidden.is_floating_point(), kName,
+                    "hidden must be a floating-point tensor [..., hidden], not ", hidden.toString(),
+                    " ", hidden.sizes());
+  TORCH_CHECK_VALUE(weight.dim() == 2 && weight.size(1) == hidden.size(-1) && weight.size(0) > 0,
+                    kName, "weight is ", weight.sizes(), "; [vocabulary, ", hidden.size(-1),
+                    "] is expected for hidden ", hidden.sizes());
+  TORCH_CHECK_VALUE(labels.scalar_type() == at::kLong &&
+                        labels.sizes() == hidden.sizes().slice(0, hidden.sizes().size() - 1),
+                    kName, "labels are ", labels.toString(), " ", labels.sizes(),
+                    "; int64 of hidden's leading shape is expected, hidden is ", hidden.sizes());
+  const at::Tensor& bias = options.bias;
+  TORCH_CHECK_VALUE(!bias.defined() || bias.sizes() == weight.sizes().slice(0, 1), kName,
+                    "bias is ", bias.sizes(), "; [", weight.size(0), "] is expected");
+  for (const at::Tensor& tensor : {weight, bias}) {
+    TORCH_CHECK_VALUE(!tensor.defined() || autocast || tensor.scalar_type() == hidden.scalar_type(),
+                      kName, "hidden is ", hidden.scalar_type(), " and weight or bias ",
+                      tensor.scalar_type(), "; outside autocast they must be the same");
+  }
+  for (const at::Tensor& tensor : {weight, labels, bias})
+    TORCH_CHECK_VALUE(!tensor.defined() || tensor.device() == hidden.device(), kName,
+                      "hidden is on ", hidden.device(), ", another argument on ", tensor.device());
+  TORCH_CHECK_VALUE(options.label_smoothing >= 0 && options.label_smoothing <= 1, kName,
+                    "label_smoothing must be from 0 to 1, not ", options.label_smoothing);
+  TORCH_CHECK_VALUE(options.z_loss >= 0 && options.softcap >= 0 && options.tile_tokens >= 0, kName,
+                    "z_loss, softcap and tile_tokens must not be negative");
+  TORCH_CHECK_VALUE(!options.divisor.defined() ||
+                        (options.divisor.dim() == 0 && options.reduction == Reduction::kMean),
+                    kName, "a divisor is a tensor of no dimensions, for a mean");
+  if (!labels.is_cpu()) return;
+  const at::Tensor outside =
+      at::nonzero(labels.ne(options.ignore_index)
+                      .logical_and_(labels.lt(0).logical_or_(labels.ge(weight.size(0))))
+                      .reshape({-1}));
+  if (outside.size(0) == 0) return;
+  const int64_t first = outside[0].item<int64_t>();
+  TORCH_CHECK_VALUE(false, kName, "label ", labels.reshape({-1})[first].item<int64_t>(),
+                    " of token ", first, " is not in the vocabulary of ", weight.size(0),
+                    ", nor ignore_index ", options.ignore_index);
+}
+
+}  // namespace
+
+CrossEntropy TiledCrossEntropy(const at::Tensor& hidden, const at::Tensor& weight,
+                               const at::Tensor& labels, const CrossEntropyOptions& options) {
+  TORCH_CHECK_VALUE(hidden.defined() && weight.defined() && labels.defined(),
+                    "tiled_mlp: cross entropy: hidden, weight and labels must be given");
+  const Autocast autocast = Autocast::Now(hidden.device());
+  const bool casts = autocast.IsEnabled(hidden.device().type());
+  CheckInputs(hidden, weight, labels, options, casts);
+
+  const int64_t num_rows = labels.numel();
+  const int64_t tile_tokens = options.tile_tokens > 0 ? options.tile_tokens : kDefaultTileTokens;
+  Task task;
+  task.labels = labels.reshape({-1});
+  task.options = options;
+  task.tiles =
+      BalancedTiles(num_rows, std::max<int64_t>(1, (num_rows + tile_tokens - 1) / tile_tokens));
+  task.dtype = casts ? autocast.Dtype(hidden.device().type()) : hidden.scalar_type();
+  task.wide = task.dtype == at::kDouble ? at::kDouble : at::kFloat;
+  // A sum over tokens, not yet a mean, may leave float16's range.
+  task.sum_dtype =
+      (options.accumulate_fp32 && at::isReducedFloatingType(task.dtype)) || task.dtype == at::kHalf
+          ? at::kFloat
+          : task.dtype;
+
+  CrossEntropy result;
+  result.count = task.labels.ne(options.ignore_index).sum();
+  const std::vector<at::Tensor> inputs = {hidden, weight, options.bias};
+  const bool with_gradients = torch::autograd::compute_requires_grad(at::TensorList(inputs));
+  const bool by_token = options.reduction == Reduction::kNone;
+  // Saved before anything is computed: see tiled.cc.
+  std::shared_ptr<ScoreAgainBackward> again;
+  if (with_gradients && by_token)
+    again = std::shared_ptr<ScoreAgainBackward>(new ScoreAgainBackward(task, hidden, weight),
+                                                torch::autograd::deleteNode);
+  const bool now = with_gradients && !by_token;
+  Gradients gradients;
+  {
+    const at::NoGradGuard no_grad;
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    gradients = MakeGradients(task, hidden, weight, now && hidden.requires_grad(),
+                              now && weight.requires_grad(),
+                              now && options.bias.defined() && options.bias.requires_grad());
+    Scores scores(task, hidden, weight);
+    result.loss = at::empty({num_rows}, hidden.options().dtype(task.wide));
+    for (const TileRange& range : task.tiles)
+      result.loss.narrow(0, range.begin, range.size())
+          .copy_(scores.Run(range, at::Tensor(), now ? &gradients : nullptr));
+    if (by_token) {
+      result.loss = result.loss.view(labels.sizes());
+    } else {
+      result.loss = result.loss.sum();
+    }
+    if (options.reduction == Reduction::kMean) {
+      if (!task.options.divisor.defined()) task.options.divisor = result.count.clamp_min(1);
+      task.options.divisor = task.options.divisor.detach().to(result.loss.options());
+      result.loss.div_(task.options.divisor);
+    }
+  }
+  if (again != nullptr) torch::autograd::set_history(result.loss, again);
+  if (now) {
+    const auto node = std::shared_ptr<ScaleBackward>(new ScaleBackward(task, hidden, weight),
+                                                     torch::autograd::deleteNode);
+    node->gradients = {gradients.hidden, gradients.weight.Take(), gradients.bias.Take()};
+    node->divisor = task.options.divisor;
+    torch::autograd::set_history(result.loss, node);
+  }
+  return result;
+}
+
+}  // namespace lockstep::tiled_mlp

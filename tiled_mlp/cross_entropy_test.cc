@@ -1,0 +1,291 @@
+#include "tiled_mlp/cross_entropy.h"
+
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ATen/ATen.h"
+#include "ATen/autocast_mode.h"
+#include "gtest/gtest.h"
+#include "tiled_mlp/strategies.h"
+#include "torch/csrc/autograd/autograd.h"
+
+namespace lockstep::tiled_mlp {
+namespace {
+
+constexpr int64_t kHidden = 6, kVocabulary = 37;
+
+struct Inputs {
+  at::Tensor hidden, weight, bias, labels;
+};
+
+// Every third label is ignored.
+Inputs MakeInputs(std::vector<int64_t> leading, at::ScalarType dtype = at::kDouble) {
+  at::manual_seed(1);
+  Inputs in;
+  in.labels = at::randint(kVocabulary, leading, at::kLong);
+  std::vector<int64_t> sizes = leading;
+  sizes.push_back(kHidden);
+  in.hidden = at::randn(sizes, at::kDouble).to(dtype).requires_grad_();
+  in.weight = at::randn({kVocabulary, kHidden}, at::kDouble).to(dtype).requires_grad_();
+  in.bias = at::randn({kVocabulary}, at::kDouble).to(dtype).requires_grad_();
+  at::Tensor flat = in.labels.view(-1);
+  for (int64_t i = 1; i < flat.numel(); i += 3) flat[i] = -100;
+  return in;
+}
+
+// By the formula in the header, in ordinary operators; losses of all tokens.
+at::Tensor PlainLosses(const Inputs& in, const CrossEntropyOptions& options) {
+  at::Tensor logits = at::linear(in.hidden, in.weight);
+  if (options.bias.defined()) logits = logits + options.bias;
+  if (options.softcap > 0) logits = options.softcap * at::tanh(logits / options.softcap);
+  const at::Tensor counts = in.labels.ne(options.ignore_index);
+  const at::Tensor lse = logits.logsumexp(-1);
+  const at::Tensor at_label =
+      logits.gather(-1, in.labels.masked_fill(counts.logical_not(), 0).unsqueeze(-1)).squeeze(-1);
+  const double e = options.label_smoothing;
+  const at::Tensor losses =
+      (1 - e) * (lse - at_label) + e * (lse - logits.mean(-1)) + options.z_loss * lse.square();
+  return losses.masked_fill(counts.logical_not(), 0);
+}
+
+std::vector<at::Tensor> GradientsOf(const at::Tensor& loss, const Inputs& in, bool bias) {
+  std::vector<at::Tensor> inputs = {in.hidden, in.weight};
+  if (bias) inputs.push_back(in.bias);
+  return torch::autograd::grad({loss}, inputs);
+}
+
+double RelativeError(const at::Tensor& actual, const at::Tensor& truth) {
+  const at::Tensor wide = truth.to(at::kDouble);
+  const double norm = wide.norm().item<double>();
+  return (actual.to(at::kDouble) - wide).norm().item<double>() / (norm == 0 ? 1 : norm);
+}
+
+void ExpectSame(const at::Tensor& loss, const at::Tensor& plain, const Inputs& in, bool bias) {
+  EXPECT_LT(RelativeError(loss, plain), 1e-12);
+  const std::vector<at::Tensor> actual = GradientsOf(loss, in, bias);
+  const std::vector<at::Tensor> truth = GradientsOf(plain, in, bias);
+  for (size_t i = 0; i < truth.size(); ++i) {
+    EXPECT_EQ(actual[i].sizes(), truth[i].sizes());
+    EXPECT_LT(RelativeError(actual[i], truth[i]), 1e-12) << "gradient " << i;
+  }
+}
+
+TEST(TiledCrossEntropy, HeaderExample) {
+  const Inputs in = MakeInputs({2, 9});
+
+  const CrossEntropy result =
+      TiledCrossEntropy(in.hidden, in.weight, in.labels, {.ignore_index = -100});
+  result.loss.backward();
+
+  const at::Tensor torchs = at::cross_entropy_loss(
+      at::linear(in.hidden, in.weight).view({18, kVocabulary}), in.labels.view(-1));
+  EXPECT_LT(RelativeError(result.loss, torchs), 1e-12);
+  EXPECT_EQ(result.count.item<int64_t>(), 12);
+  EXPECT_TRUE(in.weight.grad().defined());
+}
+
+TEST(TiledCrossEntropy, LossAndGradientsAreThoseOfTheFormula) {
+  for (const double smoothing : {0.0, 0.1}) {
+    for (const double z_loss : {0.0, 1e-2}) {
+      for (const double softcap : {0.0, 2.5}) {
+        for (const int64_t tile_tokens : {1, 5, 1024}) {
+          for (const bool bias : {false, true}) {
+            SCOPED_TRACE(testing::Message() << smoothing << " " << z_loss << " " << softcap << " "
+                                            << tile_tokens << " " << bias);
+            const Inputs in = MakeInputs({2, 9});
+            CrossEntropyOptions options{.label_smoothing = smoothing,
+                                        .z_loss = z_loss,
+                                        .softcap = softcap,
+                                        .tile_tokens = tile_tokens};
+            if (bias) options.bias = in.bias;
+            const auto losses = [&] { return PlainLosses(in, options); };
+            const at::Tensor scale = at::arange(18, at::kDouble).view({2, 9}).sin();
+            const auto run = [&](Reduction reduction) {
+              options.reduction = reduction;
+              return TiledCrossEntropy(in.hidden, in.weight, in.labels, options).loss;
+            };
+
+            ExpectSame(run(Reduction::kMean), losses().sum() / 12, in, bias);
+            ExpectSame(run(Reduction::kSum) * 3, losses().sum() * 3, in, bias);
+            EXPECT_LT(RelativeError(run(Reduction::kNone), losses()), 1e-12);
+            ExpectSame((run(Reduction::kNone) * scale).sum(), (losses() * scale).sum(), in, bias);
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST(TiledCrossEntropy, TheIncomingGradientScalesBoth) {
+  const Inputs in = MakeInputs({11});
+  const at::Tensor once = TiledCrossEntropy(in.hidden, in.weight, in.labels, {}).loss;
+  const at::Tensor scaled = 1024 * TiledCrossEntropy(in.hidden, in.weight, in.labels, {}).loss;
+
+  const std::vector<at::Tensor> g = GradientsOf(once, in, false);
+  const std::vector<at::Tensor> g1024 = GradientsOf(scaled, in, false);
+
+  for (size_t i = 0; i < g.size(); ++i) EXPECT_TRUE(at::equal(g[i] * 1024, g1024[i]));
+}
+
+TEST(TiledCrossEntropy, ARetainedGraphGivesTheSameTwiceAndThenAnError) {
+  const Inputs in = MakeInputs({11});
+  const at::Tensor loss = TiledCrossEntropy(in.hidden, in.weight, in.labels, {}).loss * 2;
+
+  const at::Tensor first = torch::autograd::grad({loss}, {in.weight}, {}, true)[0];
+  const at::Tensor second = torch::autograd::grad({loss}, {in.weight}, {}, false)[0];
+
+  EXPECT_TRUE(at::equal(first, second));
+  EXPECT_THROW(torch::autograd::grad({loss}, {in.weight}), c10::Error);
+}
+
+TEST(TiledCrossEntropy, TheHeadsHookFiresOnceInBackwardTiedOrNot) {
+  const Inputs in = MakeInputs({11});
+  const at::Tensor tokens = at::randint(kVocabulary, {11}, at::kLong);
+  AccumulateCounter counter({in.weight});
+
+  const at::Tensor embedded = at::embedding(in.weight, tokens);
+  const at::Tensor loss =
+      TiledCrossEntropy(embedded.tanh(), in.weight, in.labels, {.tile_tokens = 3}).loss;
+  EXPECT_EQ(counter.Take(), std::vector<int>{0});
+  loss.backward();
+
+  EXPECT_EQ(counter.Take(), std::vector<int>{1});
+  const Inputs tied{at::embedding(in.weight, tokens).tanh(), in.weight, in.bias, in.labels};
+  const at::Tensor truth = torch::autograd::grad({PlainLosses(tied, {}).sum() / 7}, {in.weight})[0];
+  EXPECT_EQ(loss.dim(), 0);
+  EXPECT_LT(RelativeError(in.weight.grad(), truth), 1e-12);
+}
+
+TEST(TiledCrossEntropy, AMeanOverRanksIsThatOfAllTokensTogether) {
+  // Two ranks of 3 and 8 labels; data parallel averages the two gradients.
+  const Inputs all = MakeInputs({16});
+  const at::Tensor truth =
+      torch::autograd::grad({PlainLosses(all, {}).sum() / 11}, {all.weight})[0];
+  const at::Tensor divisor = at::scalar_tensor(11. / 2);
+
+  at::Tensor mean_loss = at::zeros({}, at::kDouble), mean_gradient = at::zeros_like(all.weight);
+  for (const auto& [begin, size] : {std::pair{0, 4}, {4, 12}}) {
+    const CrossEntropy result =
+        TiledCrossEntropy(all.hidden.narrow(0, begin, size), all.weight,
+                          all.labels.narrow(0, begin, size), {.divisor = divisor});
+    mean_loss += result.loss.detach() / 2;
+    mean_gradient += torch::autograd::grad({result.loss}, {all.weight})[0] / 2;
+  }
+
+  EXPECT_LT(RelativeError(mean_loss, PlainLosses(all, {}).sum() / 11), 1e-12);
+  EXPECT_LT(RelativeError(mean_gradient, truth), 1e-12);
+}
+
+TEST(TiledCrossEntropy, WithoutALabelThatCountsLossAndGradientsAreZero) {
+  for (const int64_t tokens : {0, 5}) {
+    const Inputs in = MakeInputs({tokens});
+    in.labels.fill_(-100);
+    for (const Reduction reduction : {Reduction::kMean, Reduction::kSum}) {
+      const CrossEntropy result =
+          TiledCrossEntropy(in.hidden, in.weight, in.labels, {.reduction = reduction});
+      const std::vector<at::Tensor> gradients = GradientsOf(result.loss, in, false);
+
+      EXPECT_EQ(result.loss.item<double>(), 0);
+      EXPECT_EQ(result.count.item<int64_t>(), 0);
+      for (size_t i = 0; i < 2; ++i)
+        EXPECT_TRUE(at::equal(gradients[i], at::zeros_like(i == 0 ? in.hidden : in.weight)));
+    }
+  }
+}
+
+TEST(TiledCrossEntropy, AnIgnoredTokenMayHoldAnything) {
+  const Inputs in = MakeInputs({7});
+  const CrossEntropy clean = TiledCrossEntropy(in.hidden, in.weight, in.labels, {});
+  {
+    const at::NoGradGuard no_grad;
+    in.hidden[1].fill_(1e300);  // its label is ignored
+  }
+
+  const CrossEntropy result = TiledCrossEntropy(in.hidden, in.weight, in.labels, {});
+
+  EXPECT_TRUE(at::equal(result.loss, clean.loss));
+}
+
+TEST(TiledCrossEntropy, OnlyWhatIsTrainedGetsAGradient) {
+  const Inputs in = MakeInputs({11});
+  const at::Tensor frozen = in.weight.detach();
+
+  TiledCrossEntropy(in.hidden, frozen, in.labels, {}).loss.backward();
+  const at::Tensor alone = TiledCrossEntropy(in.hidden.detach(), frozen, in.labels, {}).loss;
+
+  EXPECT_TRUE(in.hidden.grad().defined());
+  EXPECT_FALSE(frozen.grad().defined());
+  EXPECT_FALSE(alone.requires_grad());
+}
+
+TEST(TiledCrossEntropy, LowPrecisionIsScoredInFloat32) {
+  const Inputs in = MakeInputs({300}, at::kBFloat16);
+  const Inputs exact{in.hidden.detach().to(at::kDouble).requires_grad_(),
+                     in.weight.detach().to(at::kDouble).requires_grad_(), at::Tensor(), in.labels};
+  const at::Tensor plain = PlainLosses(exact, {}).sum() / 200;
+  const std::vector<at::Tensor> truth = GradientsOf(plain, exact, false);
+
+  const CrossEntropy low = TiledCrossEntropy(in.hidden, in.weight, in.labels, {.tile_tokens = 4});
+  const CrossEntropy summed = TiledCrossEntropy(in.hidden, in.weight, in.labels,
+                                                {.tile_tokens = 4, .accumulate_fp32 = true});
+  const at::Tensor g_low = GradientsOf(low.loss, in, false)[1];
+  const at::Tensor g_summed = GradientsOf(summed.loss, in, false)[1];
+
+  EXPECT_EQ(low.loss.scalar_type(), at::kFloat);
+  EXPECT_EQ(g_summed.scalar_type(), at::kBFloat16);
+  EXPECT_LT(RelativeError(low.loss, plain), 0.01);
+  EXPECT_LT(RelativeError(g_summed, truth[1]), 0.01);
+  EXPECT_LT(RelativeError(g_summed, truth[1]), 0.7 * RelativeError(g_low, truth[1]));
+}
+
+TEST(TiledCrossEntropy, UnderAutocastMultipliesInItsDtype) {
+  const Inputs in = MakeInputs({30}, at::kFloat);
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  const CrossEntropy result = TiledCrossEntropy(in.hidden, in.weight, in.labels, {});
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+
+  const std::vector<at::Tensor> gradients = GradientsOf(result.loss, in, false);
+  const std::vector<at::Tensor> truth = GradientsOf(PlainLosses(in, {}).sum() / 20, in, false);
+
+  EXPECT_EQ(result.loss.scalar_type(), at::kFloat);
+  for (size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(gradients[i].scalar_type(), at::kFloat);
+    EXPECT_GT(RelativeError(gradients[i], truth[i]), 1e-5);
+    EXPECT_LT(RelativeError(gradients[i], truth[i]), 0.03);
+  }
+}
+
+std::string ErrorOf(const Inputs& in, const CrossEntropyOptions& options) {
+  try {
+    TiledCrossEntropy(in.hidden, in.weight, in.labels, options);
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "none";
+}
+
+TEST(TiledCrossEntropy, ErrorsSayWhatWasGiven) {
+  const Inputs good = MakeInputs({7});
+  Inputs outside = MakeInputs({7}), narrow = good, mixed = good, floating = good;
+  outside.labels[3] = kVocabulary;
+  narrow.weight = good.weight.narrow(1, 0, 5);
+  mixed.weight = good.weight.to(at::kFloat);
+  floating.labels = good.labels.to(at::kFloat);
+
+  EXPECT_NE(ErrorOf(outside, {}).find("label 37 of token 3 is not in the vocabulary of 37"),
+            std::string::npos);
+  EXPECT_NE(ErrorOf(narrow, {}).find("weight is [37, 5]; [vocabulary, 6]"), std::string::npos);
+  EXPECT_NE(ErrorOf(mixed, {}).find("hidden is Double and weight or bias Float"),
+            std::string::npos);
+  EXPECT_NE(ErrorOf(floating, {}).find("labels are CPUFloatType [7]"), std::string::npos);
+  EXPECT_NE(ErrorOf(good, {.bias = good.bias.narrow(0, 0, 3)}).find("bias is [3]; [37]"),
+            std::string::npos);
+  EXPECT_NE(ErrorOf(good, {.label_smoothing = 1.5}).find("from 0 to 1, not 1.5"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace lockstep::tiled_mlp

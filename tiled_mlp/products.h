@@ -1,0 +1,39 @@
+// Matrix multiplications into tensors that are there already: what keeps a tile from costing
+// temporaries. No gradients flow; operands are of the computing dtype, and where the target is of
+// another the product takes a temporary.
+
+#ifndef LOCKSTEP_TILED_MLP_PRODUCTS_H_
+#define LOCKSTEP_TILED_MLP_PRODUCTS_H_
+
+#include "ATen/core/TensorBody.h"
+
+namespace lockstep::tiled_mlp {
+
+// out = x weight^T + bias; an undefined bias is none.
+void LinearInto(at::Tensor out, const at::Tensor& x, const at::Tensor& weight,
+                const at::Tensor& bias);
+
+// out = a b, or with `add` out += a b. `a` is cast to b's dtype.
+void MatmulInto(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool add);
+
+// A weight's gradient, added up over tiles in `dtype` by the multiplication itself (beta = 1).
+class GradientSum {
+ public:
+  GradientSum() = default;  // asks for nothing: adding costs nothing
+  GradientSum(const at::Tensor& weight, at::ScalarType dtype) : weight_(weight), dtype_(dtype) {}
+
+  void AddProduct(const at::Tensor& a, const at::Tensor& b);  // a^T b: [rows, out], [rows, in]
+  void AddRows(const at::Tensor& a);                          // a bias's: the sum of a's rows
+
+  // In the dtype of the sum; zeros where nothing was added; undefined where nothing is asked for.
+  at::Tensor Take();
+
+ private:
+  at::Tensor weight_;
+  at::ScalarType dtype_ = at::kFloat;
+  at::Tensor sum_;
+};
+
+}  // namespace lockstep::tiled_mlp
+
+#endif  // LOCKSTEP_TILED_MLP_PRODUCTS_H_
