@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -13,6 +14,18 @@ constexpr size_t kKept = 8;        // of the collectives that are done
 constexpr size_t kDescribed = 12;  // of those under way and done
 
 thread_local std::string subject;
+
+// In one line of a report.
+std::string InOneLine(const std::string& label) {
+  constexpr size_t kShown = 200;
+  std::string text = label.substr(0, kShown);
+  if (text.size() < label.size()) {
+    const auto is_inside_letter = [](char c) { return (static_cast<unsigned char>(c) >> 6) == 2; };
+    while (!text.empty() && is_inside_letter(label[text.size()])) text.pop_back();
+    text += "...";
+  }
+  return absl::Utf8SafeCEscape(text);
+}
 
 }  // namespace
 
@@ -34,7 +47,7 @@ void Activity::SetStep(int64_t step) {
 void Activity::SetLabel(const std::string& label) {
   const std::string place = FindPlace();
   const std::lock_guard<std::mutex> lock(mutex_);
-  label_ = label;
+  label_ = InOneLine(label);
   if (!place.empty()) place_ = place;
 }
 

@@ -44,6 +44,7 @@ class Activity {
   std::string FindPlace() const;
 
   void SetStep(int64_t step);
+  // Kept up to 200 bytes, escaped.
   void SetLabel(const std::string& label);
 
   // A collective begins; returns its id. SetWork: it is under way, or, where `work` is null, over.

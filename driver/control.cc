@@ -73,14 +73,26 @@ std::string OwnAddress(const World& world) {
 
 // Through the run's store.
 sharding::SocketCollective::Exchange ExchangeThrough(const World& world, const std::string& prefix,
-                                                     size_t position, size_t size,
+                                                     size_t position, const std::vector<int>& ranks,
+                                                     const std::string& title,
                                                      std::chrono::milliseconds timeout) {
-  return [store = world.store, prefix, position, size,
+  return [store = world.store, prefix, position, ranks, title,
           timeout](const std::string& own) -> absl::StatusOr<std::vector<std::string>> {
     std::vector<std::string> keys;
-    for (size_t i = 0; i < size; ++i) keys.push_back(absl::StrCat(prefix, "/", i));
+    for (size_t i = 0; i < ranks.size(); ++i) keys.push_back(absl::StrCat(prefix, "/", i));
     store->set(keys[position], std::vector<uint8_t>(own.begin(), own.end()));
-    store->wait(keys, timeout);
+    try {
+      store->wait(keys, timeout);
+    } catch (const c10::Error&) {
+      std::vector<int> absent;
+      for (size_t i = 0; i < ranks.size(); ++i) {
+        if (!store->check({keys[i]})) absent.push_back(ranks[i]);
+      }
+      if (absent.empty()) throw;
+      return absl::DeadlineExceededError(absl::StrCat(
+          "meeting of ", title, ": waited ", absl::FormatDuration(absl::FromChrono(timeout)),
+          " for ranks that have not come: ", absl::StrJoin(absent, ", ")));
+    }
     std::vector<std::string> all;
     for (const std::string& key : keys) all.push_back(store->get_to_str(key));
     return all;
@@ -153,7 +165,7 @@ std::unique_ptr<sharding::Collective> NewControlCollective(const World& world,
                                            world.activity->FindPlace(), limit});
   auto collective = sharding::SocketCollective::Connect(
       position, static_cast<int>(ranks.size()), OwnAddress(world),
-      ExchangeThrough(world, prefix, static_cast<size_t>(position), ranks.size(), longest),
+      ExchangeThrough(world, prefix, static_cast<size_t>(position), ranks, title, longest),
       absl::FromChrono(longest));
   TORCH_CHECK(collective.ok(), std::string(collective.status().message()));
   return std::make_unique<WatchedCollective>(*std::move(collective), title, world.activity, limit);

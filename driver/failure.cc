@@ -51,8 +51,9 @@ std::optional<Failure> KnownFailure(c10d::Store& store) {
   return Parse(store.get(kFailureKey));
 }
 
-void WatchForFailure(const Member& member, std::function<std::string()> describe_activity,
-                     std::function<void(const Failure&)> on_failure) {
+void WatchForFailure(
+    const Member& member, std::function<std::string()> describe_activity,
+    std::function<void(const Member& watcher, const Failure& failure)> on_failure) {
   // A connection of its own: a client that waits blocks all others that share it.
   Member watcher = member;
   watcher.store = member.store->clone();
@@ -63,12 +64,11 @@ void WatchForFailure(const Member& member, std::function<std::string()> describe
       watcher.store->wait({kFailureKey}, std::chrono::hours(24 * 365));
       failure = Parse(watcher.store->get(kFailureKey));
       if (failure.is_hang) ReportActivity(watcher, describe_activity());
-      LeaveFailedRun(watcher);
     } catch (const std::exception&) {
       failure.text = "the store was lost: its host (the launcher, or rank 0) is gone";
       failure.store_is_lost = true;
     }
-    on_failure(failure);
+    on_failure(watcher, failure);
   }).detach();
 }
 
@@ -118,9 +118,9 @@ void LeaveStore(const Member& member, std::chrono::milliseconds timeout) {
   member.store->wait(keys, timeout);
 }
 
-void LeaveFailedRun(const Member& member) noexcept {
+void LeaveFailedRun(const Member& member, const Failure& failure) noexcept {
   try {
-    LeaveStore(member, kTimeToHear);
+    LeaveStore(member, failure.is_hang ? kTimeToDescribe + kTimeToHear : kTimeToHear);
   } catch (const std::exception&) {
     // A rank that is dead, or the store: nobody is left to wait for.
   }

@@ -1,7 +1,7 @@
 // How a run ends: its first failure, told to every rank within moments, and which ranks are done.
 //
 //   ReportFailure(*store, {"rank 1: train.lua:3: ..."});          // the rank that fails
-//   WatchForFailure(member, [](const Failure& failure) { ... });  // every rank, once
+//   WatchForFailure(member, describe, [](const Member& watcher, const Failure& failure) { ... });
 //
 // A rank that dies alone leaves the others waiting in a collective until a timeout that names
 // nothing. So the failing rank writes one key, the first writer wins, and a thread in every rank
@@ -42,10 +42,10 @@ Failure ReportFailure(c10d::Store& store, const Failure& failure);
 std::optional<Failure> KnownFailure(c10d::Store& store);
 
 // Calls `on_failure` once, on a thread of its own, when the run has failed or the store is lost.
-// Where ranks wait for each other for ever, reports `describe_activity()` first. The thread lives
-// until the process ends.
+// Where ranks wait for each other for ever, reports `describe_activity()` first. `watcher` is
+// `member` with a store of that thread's own. The thread lives until the process ends.
 void WatchForFailure(const Member& member, std::function<std::string()> describe_activity,
-                     std::function<void(const Failure&)> on_failure);
+                     std::function<void(const Member& watcher, const Failure& failure)> on_failure);
 
 // After a hang: leaves for the others what this rank was doing, in the words of Activity::Describe.
 void ReportActivity(const Member& member, const std::string& activity);
@@ -66,8 +66,9 @@ std::string DescribeEnds(const Member& member);
 // other ranks' last use or until `timeout`.
 void LeaveStore(const Member& member, std::chrono::milliseconds timeout);
 
-// The same after a failure: waits a second at most, for the others to read there why they end.
-void LeaveFailedRun(const Member& member) noexcept;
+// The same after a failure: waits a second at most, for the others to read there why they end, and
+// after a hang as long as one of them may take to gather what each was doing.
+void LeaveFailedRun(const Member& member, const Failure& failure) noexcept;
 
 }  // namespace lockstep::driver
 

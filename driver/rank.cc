@@ -112,16 +112,17 @@ void TellCause(int rank, const std::string& own, const std::string& first) {
   }
   if (!HasLauncher() || !first.has_value())
     TellCause(rank, text, first.value_or(Failure{text}).text);
-  if (first.has_value()) LeaveFailedRun(MemberOf(world));
+  if (first.has_value()) LeaveFailedRun(MemberOf(world), *first);
   EndProcess(1, world.store != nullptr && !first.has_value());
 }
 
 void EndWhenAnotherFails(const World& world) {
   WatchForFailure(
       MemberOf(world), [activity = world.activity] { return activity->Describe(); },
-      [rank = world.environment.rank](const Failure& failure) {
+      [](const Member& watcher, const Failure& failure) {
         BeginEnd();
-        if (!HasLauncher()) TellConsequence(rank, failure.text);
+        if (!HasLauncher()) TellConsequence(watcher.rank, failure.text);
+        if (!failure.store_is_lost) LeaveFailedRun(watcher, failure);
         EndProcess(failure.is_hang && !HasLauncher() ? failure.exit_code : 1,
                    failure.store_is_lost);
       });
@@ -143,17 +144,17 @@ constexpr int kHangExitCode = 3;
   try {
     const Failure first = ReportFailure(*member.store, failure);
     ReportActivity(member, activity.Describe());
-    if (!HasLauncher()) {
-      TellCause(member.rank, failure.text, first.text);
-      if (first.text == failure.text) {
-        std::fprintf(stderr, "%s\n", DescribeActivities(*member.store, member.world_size).c_str());
-      }
-    }
-  } catch (const std::exception& error) {
-    std::fprintf(stderr, "lockstep: %s\nlockstep: the store is lost: %s\n", failure.text.c_str(),
-                 error.what());
+    const bool tells = !HasLauncher() && first.text == failure.text;
+    const std::string table =
+        tells ? absl::StrCat(DescribeActivities(*member.store, member.world_size), "\n") : "";
+    if (!HasLauncher()) TellCause(member.rank, failure.text, first.text);
+    std::fputs(table.c_str(), stderr);
+  } catch (const std::exception&) {
+    std::fprintf(stderr, "lockstep: %s\n  rank %d: %s\n  of the others nothing is known: %s\n",
+                 failure.text.c_str(), member.rank, activity.Describe().c_str(),
+                 "the store was lost, its host (the launcher, or rank 0) is gone");
   }
-  LeaveFailedRun(member);
+  LeaveFailedRun(member, failure);
   EndProcess(HasLauncher() ? 1 : kHangExitCode);
 }
 
@@ -162,8 +163,15 @@ void WatchCollectives(const World& world) {
   Member member = MemberOf(world);
   member.store = world.store->clone();  // the script's thread may wait in its own
   std::thread([member, activity = world.activity] {
+    constexpr std::chrono::milliseconds kBetweenLooks(100);
+    constexpr std::chrono::seconds kTimeToCatchUp(2);
     for (;;) {
-      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      const auto before = std::chrono::steady_clock::now();
+      std::this_thread::sleep_for(kBetweenLooks);
+      // This process was stopped, with the whole run perhaps: that is no hang as long as it goes
+      // on.
+      if (std::chrono::steady_clock::now() - before > kTimeToCatchUp)
+        std::this_thread::sleep_for(kTimeToCatchUp);
       const std::optional<CollectiveCall> overdue = activity->FindOverdue();
       if (overdue.has_value()) EndHungRun(member, *activity, *overdue);
     }
@@ -233,7 +241,7 @@ int Exit(lua_State* state) {
     ReportEnd(MemberOf(world), "by " + call);
     const Failure first = ReportFailure(*world.store, {text, code});
     if (!HasLauncher()) TellCause(rank, text, first.text);
-    LeaveFailedRun(MemberOf(world));
+    LeaveFailedRun(MemberOf(world), first);
   }
   EndProcess(code);
 }

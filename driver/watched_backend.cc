@@ -180,18 +180,19 @@ WatchedBackend::WorkPointer WatchedBackend::alltoall(Tensors& outputs, Tensors& 
 }
 
 WatchedBackend::WorkPointer WatchedBackend::send(Tensors& tensors, int destination, int tag) {
-  return RunUnchecked(absl::StrCat("send ", DescribeTensors(tensors), " ", ToRank(destination)),
-                      activity_->FindPlace(),
-                      [&] { return backend_->send(tensors, destination, tag); });
+  return RunUnchecked(
+      absl::StrCat("send ", DescribeTensors(tensors), " ", ToRank(destination), ", tag ", tag),
+      activity_->FindPlace(), [&] { return backend_->send(tensors, destination, tag); });
 }
 
 WatchedBackend::WorkPointer WatchedBackend::recv(Tensors& tensors, int source, int tag) {
-  return RunUnchecked(absl::StrCat("recv ", DescribeTensors(tensors), " ", FromRank(source)),
-                      activity_->FindPlace(), [&] { return backend_->recv(tensors, source, tag); });
+  return RunUnchecked(
+      absl::StrCat("recv ", DescribeTensors(tensors), " ", FromRank(source), ", tag ", tag),
+      activity_->FindPlace(), [&] { return backend_->recv(tensors, source, tag); });
 }
 
 WatchedBackend::WorkPointer WatchedBackend::recvAnysource(Tensors& tensors, int tag) {
-  return RunUnchecked(absl::StrCat("recv ", DescribeTensors(tensors), " from any"),
+  return RunUnchecked(absl::StrCat("recv ", DescribeTensors(tensors), " from any, tag ", tag),
                       activity_->FindPlace(),
                       [&] { return backend_->recvAnysource(tensors, tag); });
 }

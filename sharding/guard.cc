@@ -36,15 +36,15 @@ struct Note {
 };
 
 std::string Write(const Note& note) {
-  return absl::StrCat(note.check, "\n", note.label, "\n", note.place);
+  return absl::StrCat(note.check, "\n", note.place, "\n", note.label);
 }
 
 Note ParseNote(const std::string& text) {
   const std::vector<std::string> parts = absl::StrSplit(text, absl::MaxSplits('\n', 2));
   Note note;
   if (parts.size() == 3 && absl::SimpleAtoi(parts[0], &note.check)) {
-    note.label = parts[1];
-    note.place = parts[2];
+    note.place = parts[1];
+    note.label = parts[2];  // which may hold newlines
   }
   return note;
 }

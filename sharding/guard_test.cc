@@ -133,6 +133,19 @@ TEST(GuardTest, ARankThatStaysAwayIsNamedWithWhatItLastPassed) {
   }
 }
 
+TEST(GuardTest, ALabelMayHoldLines) {
+  const std::vector<absl::Status> results = RunGuards(
+      2,
+      [](int rank, Guard& guard) {
+        const absl::Status first = guard.Check("step\n0", "", "train.lua:9");
+        return !first.ok() || rank == 1 ? first : guard.Check("step\n1", "");
+      },
+      0.2);
+
+  EXPECT_THAT(results[0].message(),
+              HasSubstr("\n  rank 1 last passed \"step\n0\" (train.lua:9), its"));
+}
+
 TEST(GuardTest, ARankThatNeverCameIsNamed) {
   const auto results = RunGuards(
       2,

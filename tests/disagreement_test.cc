@@ -34,6 +34,16 @@ void ExpectNamed(const Ended& ended, const std::vector<std::string>& lines) {
 
 // --- The guard: what ranks say that they do ------------------------------------------------------
 
+TEST(Guard, ARankThatDoesNotMakeItIsNamed) {
+  const Ended ended = RunScript(
+      "if rank == 1 then forever() end require('lockstep.sharding').guard { timeout_s = 1 }", {});
+
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_THAT(ended.err, ContainsRegex("^lockstep: rank 0: train.lua:8: meeting of world "
+                                       "\\(sharding.guard\\): waited 1s for ranks that have not "
+                                       "come: 1\n"));
+}
+
 constexpr char kGuard[] =
     "local guard = require('lockstep.sharding').guard { timeout_s = 1 }\n"
     "guard:check('step 0', 'all is well')\n";

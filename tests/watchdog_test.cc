@@ -132,6 +132,50 @@ TEST(Watchdog, LongStepsAreNoHang) {
   EXPECT_THAT(ended.out, HasSubstr("1 is done\n"));
 }
 
+TEST(Watchdog, ALabelStaysInItsLine) {
+  const Ended ended = RunScript(
+      "local guard = require('lockstep.sharding').guard {}\n"
+      "guard:check(('\"\\n\\xc3\\xa9'):rep(100), 1)\n"
+      "if rank == 1 then forever() end\n"
+      "dist.barrier()\n",
+      2);
+
+  EXPECT_EQ(ended.exit_code, kHang) << ended.err;
+  EXPECT_THAT(
+      ended.err,
+      ContainsRegex("\n  rank 1: label \"(\\\\\"\\\\n\xc3\xa9){50}...\", in no collective; "));
+}
+
+TEST(Watchdog, TagsThatDoNotMatchAreShown) {
+  const Ended ended = RunScript(
+      "if rank == 0 then dist.send(torch.ones(1), 1, { tag = 4 }) end\n"
+      "dist.recv(torch.ones(1), 0, { tag = 5 })\n",
+      2);
+
+  EXPECT_EQ(ended.exit_code, kHang) << ended.err;
+  EXPECT_THAT(ended.err, HasSubstr("send float32 {1} to position 1, tag 4  (train.lua:8)"));
+  EXPECT_THAT(ended.err, HasSubstr("recv float32 {1} from position 0, tag 5  (train.lua:9)"));
+}
+
+// As by a scheduler that suspends a run, and by Ctrl-Z.
+TEST(Watchdog, ARunThatWasStoppedGoesOn) {
+  const Folder folder;
+  Child run(RankScript(folder,
+                       absl::StrCat(kSayPid,
+                                    "for i = 1, 3000 do dist.all_reduce(torch.ones(1)) end\n"
+                                    "print(rank .. ' is done')"),
+                       {"--nproc", "2", "--timeout", "2"}));
+  const std::vector<pid_t> pids = PidsOf(run, 2);
+
+  for (const pid_t pid : pids) kill(pid, SIGSTOP);
+  absl::SleepFor(absl::Seconds(3));
+  for (const pid_t pid : pids) kill(pid, SIGCONT);
+  const Ended ended = run.Wait();
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("1 is done\n"));
+}
+
 // The ranks agree one batch ahead: between offer and answer lies a step, or, where a loop is left
 // by break, all that follows.
 TEST(Watchdog, LongStepsInLockstepAreNoHang) {
@@ -160,7 +204,7 @@ TEST(Watchdog, ARankThatLeavesALockstepLoopAloneIsNamed) {
 
   EXPECT_EQ(ended.exit_code, kHang) << ended.err;
   EXPECT_THAT(ended.err, ContainsRegex("rank 0: in a collective at train.lua:9\n    waits [^\n]*"
-                                       "world \\(sharding.lockstep\\) #4  agreement"));
+                                       "world \\(sharding.lockstep\\) #5  agreement"));
   EXPECT_THAT(ended.err, HasSubstr("rank 1: in no collective; the last was at train.lua:9\n"));
 }
 
@@ -178,6 +222,30 @@ TEST(Watchdog, UnderTorchrunOneRankPrintsTheTable) {
   EXPECT_THAT(ranks[1].err, HasSubstr("\n  rank 1: in a collective at train.lua:8\n"));
   EXPECT_THAT(ranks[0].err, HasSubstr("lockstep: rank 0 ends, because rank 1: train.lua:8: "));
   EXPECT_THAT(ranks[0].err, Not(HasSubstr("in a collective")));
+}
+
+// Rank 0 hosts the store: it waits until rank 1 has gathered there what all were doing, rank 2's
+// silence too.
+TEST(Watchdog, UnderTorchrunTheHostOfTheStoreWaitsForTheTable) {
+  const Folder folder;
+  const ReservedPort port;
+  std::vector<Child> ranks =
+      StartRanks(3,
+                 RankScript(folder,
+                            "if rank == 2 then C.kill(C.getpid(), 19) end\n"
+                            "if rank == 0 then while true do end end dist.barrier()",
+                            {"--timeout", "2"}),
+                 port, TorchrunEnvironment);
+
+  const Ended one = ranks[1].Wait();
+  const Ended zero = ranks[0].Wait();
+
+  EXPECT_EQ(zero.exit_code, kHang);
+  EXPECT_EQ(one.exit_code, kHang);
+  EXPECT_EQ(Count(one.err, "lockstep: "), 1) << one.err;
+  EXPECT_THAT(one.err, HasSubstr("\n  rank 0: in no collective"));
+  EXPECT_THAT(one.err, HasSubstr("\n  rank 1: in a collective at train.lua:9\n"));
+  EXPECT_THAT(one.err, HasSubstr("\n  rank 2: no answer: it is dead, stopped"));
 }
 
 }  // namespace

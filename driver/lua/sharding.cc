@@ -346,8 +346,11 @@ int NewGuard(lua_State* state) {
   const driver::Context& context = GetContext(state);
   const double timeout_s =
       table.Number("timeout_s", std::chrono::duration<double>(context.timeout).count());
-  if (!(timeout_s > 0))
-    throw Error(absl::StrCat("sharding.guard: timeout_s must be above 0, not ", timeout_s));
+  constexpr double kLongest = 604800;  // as of --timeout
+  if (!(timeout_s >= 0.001 && timeout_s <= kLongest)) {
+    throw Error(absl::StrCat("sharding.guard: timeout_s must be from 0.001 to ", kLongest, ", not ",
+                             timeout_s));
+  }
   const Group& group = ReadGroup(state, table);
   // Guards are made alike on every rank: their count names their notes.
   static auto* const counts = new std::map<std::vector<int>, int>();

@@ -221,7 +221,9 @@ t.test("AFingerprintMustBeText", function()
   local loop = {}
   loop[1] = loop
   t.raises("contains itself", guard.check, guard, "label", loop)
-  t.raises("timeout_s must be above 0", sharding.guard, { timeout_s = 0 })
+  for _, timeout_s in ipairs { 0, -1, 1e300, 0 / 0 } do
+    t.raises("timeout_s must be from 0.001 to 604800", sharding.guard, { timeout_s = timeout_s })
+  end
 end)
 
 -- Means ---------------------------------------------------------------------------------------------
