@@ -150,9 +150,6 @@ std::unique_ptr<sharding::Collective> NewControlCollective(const World& world,
                                                            const std::vector<int>& ranks,
                                                            std::chrono::milliseconds timeout,
                                                            const GroupPurpose& purpose) {
-  if (ranks.size() > kMaxRanksOnSockets) {
-    return std::make_unique<sharding::C10dCollective>(NewGroup(world, ranks, timeout, purpose));
-  }
   const int position = PositionIn(world, ranks);
   const std::string title = TitleOf(world, ranks, purpose);
   // Members alone count how often this list was asked for, so that others need not take part.
@@ -161,12 +158,18 @@ std::unique_ptr<sharding::Collective> NewControlCollective(const World& world,
       absl::StrCat("control/", absl::StrJoin(ranks, ","), "/", times_made[ranks]++);
   const std::chrono::milliseconds limit = purpose.watched ? timeout : std::chrono::milliseconds(0);
   const std::chrono::milliseconds longest = purpose.watched ? timeout + kTimeToReport : timeout;
+  // Watched from the wait on, by WatchedCollective below, and not from the start as a group's are.
+  if (ranks.size() > kMaxRanksOnSockets) {
+    auto over_gloo = std::make_unique<sharding::C10dCollective>(
+        NewGroup(world, ranks, longest, {purpose.name, /*watched=*/false}));
+    return std::make_unique<WatchedCollective>(std::move(over_gloo), title, world.activity, limit);
+  }
   const UnderWay meeting(*world.activity, {title, 0, "meeting of the group's ranks",
                                            world.activity->FindPlace(), limit});
   auto collective = sharding::SocketCollective::Connect(
       position, static_cast<int>(ranks.size()), OwnAddress(world),
       ExchangeThrough(world, prefix, static_cast<size_t>(position), ranks, title, longest),
-      absl::FromChrono(longest));
+      absl::FromChrono(longest), ranks);
   TORCH_CHECK(collective.ok(), std::string(collective.status().message()));
   return std::make_unique<WatchedCollective>(*std::move(collective), title, world.activity, limit);
 }

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <numeric>
 #include <random>
 #include <utility>
 
@@ -101,11 +102,16 @@ SocketCollective::Socket::~Socket() {
 
 absl::StatusOr<std::unique_ptr<SocketCollective>> SocketCollective::Connect(
     int rank, int size, const std::string& address, const Exchange& exchange,
-    absl::Duration timeout) {
+    absl::Duration timeout, std::vector<int> ranks) {
   const absl::Time deadline = absl::Now() + timeout;
   auto collective = std::make_unique<SocketCollective>();
   collective->state_->rank = rank;
   collective->state_->timeout = timeout;
+  if (ranks.empty()) {
+    ranks.resize(static_cast<size_t>(size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+  }
+  collective->state_->names = std::move(ranks);
   collective->state_->peers.resize(static_cast<size_t>(size));
   std::string endpoint;
   absl::StatusOr<Socket> listener = Listen(address, endpoint);
@@ -169,9 +175,10 @@ absl::Status SocketCollective::Meet(const Socket& listener,
     if (parsed.ok()) hello = BytesOf(parsed->token) + BytesOf(static_cast<int32_t>(state_->rank));
     if (!socket.ok() || send(socket->fd(), hello.data(), hello.size(), MSG_NOSIGNAL) !=
                             static_cast<ssize_t>(hello.size())) {
-      return absl::UnavailableError(absl::StrCat(
-          "sharding: cannot reach rank ", other, " at ", endpoint.substr(0, endpoint.rfind(' ')),
-          ": ", socket.ok() ? Reason() : std::string(socket.status().message())));
+      return absl::UnavailableError(
+          absl::StrCat("sharding: cannot reach rank ", state_->NameOf(static_cast<size_t>(other)),
+                       " at ", endpoint.substr(0, endpoint.rfind(' ')), ": ",
+                       socket.ok() ? Reason() : std::string(socket.status().message())));
     }
     peers[static_cast<size_t>(other)].socket = *std::move(socket);
   }
@@ -183,18 +190,20 @@ absl::Status SocketCollective::Meet(const Socket& listener,
                       ? accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC)
                       : -1);
     if (socket.fd() < 0) {
-      std::vector<size_t> absent;
+      std::vector<int> absent;
       for (size_t other = static_cast<size_t>(state_->rank) + 1; other < peers.size(); ++other) {
-        if (peers[other].socket.fd() < 0) absent.push_back(other);
+        if (peers[other].socket.fd() < 0) absent.push_back(state_->NameOf(other));
       }
       return absl::UnavailableError(
           absl::StrCat("sharding: these ranks have not come: ", absl::StrJoin(absent, ", ")));
     }
     Prepare(socket.fd());
-    // Whoever does not know the token is a stranger: a port scan, say.
+    // Whoever does not know the token is a stranger: a port scan, say. A silent one is not waited
+    // for while ranks queue behind it.
+    const absl::Time patience = std::min(deadline, absl::Now() + absl::Seconds(5));
     std::string hello(kHelloSize, '\0');
     size_t size = 0;
-    while (size < kHelloSize && WaitFor(socket.fd(), POLLIN, deadline)) {
+    while (size < kHelloSize && WaitFor(socket.fd(), POLLIN, patience)) {
       const ssize_t count = recv(socket.fd(), hello.data() + size, kHelloSize - size, 0);
       if (count <= 0) break;
       size += static_cast<size_t>(count);
@@ -227,9 +236,10 @@ class SocketCollective::Gathering : public Collective::Pending {
       }
       all.push_back(std::move(state_->peers[rank].messages.extract(number_).mapped()));
       if (all.back().size() == own_.size()) continue;
-      return absl::FailedPreconditionError(absl::StrCat(
-          "sharding: rank ", rank, " sent ", all.back().size(), " bytes where rank ", state_->rank,
-          " sent ", own_.size(), "; the ranks are at different points of the program"));
+      return absl::FailedPreconditionError(
+          absl::StrCat("sharding: rank ", state_->NameOf(rank), " sent ", all.back().size(),
+                       " bytes where rank ", state_->OwnName(), " sent ", own_.size(),
+                       "; the ranks are at different points of the program"));
     }
     return all;
   }
@@ -293,7 +303,7 @@ absl::Status SocketCollective::State::AwaitMessages(int64_t number) {
   const absl::Time deadline = absl::Now() + timeout;
   for (;;) {
     std::vector<pollfd> wanted;
-    std::vector<size_t> awaited;
+    std::vector<int> awaited;
     for (size_t other = 0; other < peers.size(); ++other) {
       Peer& peer = peers[other];
       if (peer.socket.fd() < 0) continue;
@@ -307,14 +317,14 @@ absl::Status SocketCollective::State::AwaitMessages(int64_t number) {
       const int events = (missing ? POLLIN : 0) | (peer.outgoing.empty() ? 0 : POLLOUT);
       if (events == 0) continue;
       wanted.push_back({peer.socket.fd(), static_cast<short>(events), 0});
-      awaited.push_back(other);
+      awaited.push_back(NameOf(other));
     }
     if (awaited.empty()) return absl::OkStatus();
     const int ready = poll(wanted.data(), wanted.size(), MillisecondsUntil(deadline));
     if (ready < 0 && errno != EINTR) return absl::InternalError(absl::StrCat("poll: ", Reason()));
     if (ready == 0) {
       return absl::DeadlineExceededError(
-          absl::StrCat("sharding: rank ", rank, " has waited ", absl::FormatDuration(timeout),
+          absl::StrCat("sharding: rank ", OwnName(), " has waited ", absl::FormatDuration(timeout),
                        " for ranks that have not come: ", absl::StrJoin(awaited, ", ")));
     }
   }

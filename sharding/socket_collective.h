@@ -36,11 +36,13 @@ class SocketCollective : public Collective {
 
   // Listens on a port of `address` (this machine's, as numbers) that the kernel chooses, and
   // connects to all ranks. Collective. `timeout` bounds the meeting and every later Wait. Errors:
-  // Unavailable, naming the rank that cannot be reached or did not come.
+  // Unavailable, naming the rank that cannot be reached or did not come. `ranks` are the group's
+  // ranks as messages name them; empty: 0 to size - 1.
   static absl::StatusOr<std::unique_ptr<SocketCollective>> Connect(int rank, int size,
                                                                    const std::string& address,
                                                                    const Exchange& exchange,
-                                                                   absl::Duration timeout);
+                                                                   absl::Duration timeout,
+                                                                   std::vector<int> ranks = {});
 
   int rank() const override { return state_->rank; }
   int size() const override { return static_cast<int>(state_->peers.size()); }
@@ -76,10 +78,13 @@ class SocketCollective : public Collective {
 
   struct State {
     int rank = 0;
+    std::vector<int> names;  // of the ranks, in messages
     absl::Duration timeout;
     std::vector<Peer> peers;  // by rank; this rank's own stays unused
     int64_t started = 0;
 
+    int NameOf(size_t other) const { return names[other]; }
+    int OwnName() const { return names[static_cast<size_t>(rank)]; }
     void Send(Peer& peer);
     void Receive(Peer& peer);
     // Sends and receives until every rank's message `number` is here.

@@ -167,6 +167,11 @@ TEST(SocketCollective, AMeetingThatARankMissesNamesIt) {
       SocketCollective::Connect(0, 3, "127.0.0.1", exchange, absl::Milliseconds(200));
   EXPECT_THAT(std::string(missed.status().message()), HasSubstr("have not come: 1, 2"));
 
+  // Ranks of a group go by their own numbers.
+  const auto of_group =
+      SocketCollective::Connect(0, 3, "127.0.0.1", exchange, absl::Milliseconds(200), {4, 6, 7});
+  EXPECT_THAT(std::string(of_group.status().message()), HasSubstr("have not come: 6, 7"));
+
   const auto refused = [](const std::string& own) -> absl::StatusOr<std::vector<std::string>> {
     return std::vector<std::string>{"127.0.0.1 1 0", own};
   };
