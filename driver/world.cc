@@ -154,12 +154,8 @@ c10::intrusive_ptr<ProcessGroup> MakeGroup(const World& world, const std::string
   const std::string title = TitleOf(world, ranks, purpose);
   const auto backend_timeout = purpose.watched ? timeout + kTimeToReport : timeout;
   const std::chrono::milliseconds limit = purpose.watched ? timeout : std::chrono::milliseconds(0);
-  struct Meeting {
-    Activity& activity;
-    int64_t id;
-    ~Meeting() { activity.SetWork(id, nullptr); }
-  } meeting{*world.activity, world.activity->Start({title, 0, "meeting of the group's ranks",
-                                                    world.activity->FindPlace(), limit})};
+  const UnderWay meeting(*world.activity, {title, 0, "meeting of the group's ranks",
+                                           world.activity->FindPlace(), limit});
   // One comparison for both backends: their collectives have one order.
   WatchedBackend::Compare compare;
   if (world.debug_collectives && purpose.name.empty() && size > 1)

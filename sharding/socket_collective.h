@@ -7,7 +7,7 @@
 //   auto all = pending->Wait();                            // by then it is here: a read from each
 //
 // Gloo hands each collective to a worker thread and that to a transport thread: four switches of
-// threads, 0.3 ms of two cores, in every step. Here the caller's thread sends and reads; the kernel
+// threads in every step. Here the caller's thread sends and reads; the kernel
 // does the rest while the step runs. Every rank sends to every other: meant for up to 64 ranks.
 //
 // A rank that is gone is named, since each has a connection of its own.

@@ -8,11 +8,9 @@ Both programs take turns, five times; printed is the least time of each in micro
 """
 
 import contextlib
-import pathlib
-import subprocess
-import sys
 import time
 
+import peer
 import torch
 
 CALLS, ROUNDS, TURNS = 100_000, 3, 5
@@ -46,22 +44,8 @@ def python_times():
     return times
 
 
-def lua_times(program):
-    script = pathlib.Path(__file__).with_suffix(".lua")
-    output = subprocess.run([program, "--nproc", "1", str(script)], check=True, capture_output=True, text=True).stdout
-    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in output.splitlines())}
-
-
 def main():
-    if len(sys.argv) != 2:
-        sys.exit("usage: python driver/lua/operators_benchmark.py PROGRAM, the built //driver:lockstep")
-    torch.set_num_threads(1)
-    best = {}
-    for _ in range(TURNS):
-        for which, times in (("lua", lua_times(sys.argv[1])), ("python", python_times())):
-            for name, value in times.items():
-                key = (name, which)
-                best[key] = min(best.get(key, float("inf")), value)
+    best = peer.take_turns(__file__, TURNS, python_times)
     print(f"{'operator':34}{'Lua us':>9}{'Python us':>11}{'ratio':>8}")
     for name in dict.fromkeys(name for name, _ in best):
         lua, python = best[name, "lua"], best[name, "python"]
