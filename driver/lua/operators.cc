@@ -10,8 +10,10 @@
 #include <utility>
 
 #include "ATen/core/dispatch/Dispatcher.h"
+#include "ATen/ops/scalar_tensor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "c10/core/InferenceMode.h"
 #include "driver/lua/arguments.h"
 #include "driver/lua/conversion.h"
 #include "driver/lua/overloads.h"
@@ -49,6 +51,7 @@ struct Operator {
   std::optional<Unary> unary;
   std::optional<Binary> binary;
   std::optional<BinaryAlpha> binary_alpha;  // with alpha = 1: add, sub
+  bool is_arithmetic = false;               // add, sub, mul, div: numbers stand for tensors
 };
 
 namespace {
@@ -297,7 +300,40 @@ int CallWithKeywords(lua_State* state, Operator& op, int num_arguments) {
   return PushResults(state, binding, spare.values);
 }
 
-// One or two tensors, to an operator known to take just these: most calls of a training step.
+// Numbers as tensors of no dimension, which ATen would make anew for each x + 1, and twice more in
+// its backward. They are never written to, nor seen from Lua. Float32 and float64 alone: there the
+// kernels round a number to the tensor's dtype before they compute, and so do we.
+class WrappedNumbers {
+ public:
+  // nullptr where `beside`, the other operand, is of another dtype.
+  const at::Tensor* Get(double number, const at::Tensor& beside) {
+    const at::ScalarType dtype = beside.scalar_type();
+    if (dtype != at::kFloat && dtype != at::kDouble) return nullptr;
+    uint64_t bits;
+    std::memcpy(&bits, &number, sizeof(bits));
+    Entry& entry = entries_[(bits >> 48 ^ bits >> 40 ^ static_cast<uint64_t>(dtype)) % kEntries];
+    if (entry.bits != bits || entry.dtype != dtype || !entry.tensor.defined()) {
+      c10::InferenceMode no_inference(false);
+      // Rounded as a kernel would: 1e300 is an infinite float32, which scalar_tensor would refuse.
+      const at::Tensor exact = at::scalar_tensor(number, at::device(at::kCPU).dtype(at::kDouble));
+      entry = {bits, dtype, exact.to(dtype)};
+      entry.tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+    }
+    return &entry.tensor;
+  }
+
+ private:
+  static constexpr size_t kEntries = 64;
+  struct Entry {
+    uint64_t bits = 0;
+    at::ScalarType dtype = at::kFloat;
+    at::Tensor tensor;
+  };
+  Entry entries_[kEntries];
+};
+
+// One or two tensors, or a tensor and a number, to an operator known to take just these: most calls
+// of a training step.
 bool CallDirectly(lua_State* state, const Operator& op, int num_arguments) {
   if (num_arguments == 0 || num_arguments > 2) return false;
   const bool is_unary = num_arguments == 1;
@@ -305,6 +341,13 @@ bool CallDirectly(lua_State* state, const Operator& op, int num_arguments) {
     return false;
   const at::Tensor* a = TensorAt(state, 1);
   const at::Tensor* b = is_unary ? a : TensorAt(state, 2);
+  if (op.is_arithmetic && (a == nullptr) != (b == nullptr)) {
+    static thread_local WrappedNumbers numbers;
+    const at::Tensor*& missing = a == nullptr ? a : b;
+    const int index = a == nullptr ? 1 : 2;
+    if (lua_type(state, index) != LUA_TNUMBER) return false;
+    missing = numbers.Get(lua_tonumber(state, index), a == nullptr ? *b : *a);
+  }
   if (a == nullptr || b == nullptr) return false;
   at::Tensor result;
   try {
@@ -336,8 +379,11 @@ Operator* FindOperator(const std::string& name) {
     }
     op = std::make_unique<Operator>();
     op->name = name;
+    op->is_arithmetic = name == "add" || name == "sub" || name == "mul" || name == "div";
     for (const c10::OperatorName& overload : found->second) {
       op->overloads.push_back(DescribeOverload(*c10::Dispatcher::singleton().findSchema(overload)));
+      if (op->is_arithmetic && overload.overload_name == "Tensor")
+        RememberDirect(*op, op->overloads.back(), 2);
       for (const Parameter& parameter : op->overloads.back().parameters)
         op->is_factory |= parameter.name == "pin_memory";
     }

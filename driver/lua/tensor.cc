@@ -28,6 +28,7 @@ struct TensorBox {
   uint64_t tag;
   // What the box was counted for: not read through the tensor, whose storage may change.
   const c10::StorageImpl* storage;
+  int64_t bytes;
   at::Tensor tensor;
 };
 
@@ -52,7 +53,8 @@ Box* BoxAt(lua_State* state, int index, uint64_t tag) {
 // MB. Garbage thus stays within about that budget; tested by memory_test.lua.
 //
 // Bytes are those of storages, each counted once however many tensors share it: a view holds all of
-// its base, and p.grad pushed in every step is no new memory.
+// its base, and p.grad pushed in every step is no new memory. Small storages are counted with each
+// box instead: looking them up costs more than they weigh.
 struct HeldStorage {
   int64_t num_boxes;
   int64_t bytes;
@@ -75,31 +77,40 @@ constexpr int64_t kStepsPerBudget = 16;
 // What a tensor of no elements costs outside Lua: TensorImpl, StorageImpl, autograd metadata.
 constexpr int64_t kOverheadBytes = 512;
 
+constexpr int64_t kSmallBytes = 16 << 10;
+
 void Count(int64_t bytes) {
   pressure.live += bytes;
   pressure.fresh += bytes;
 }
 
-// Counts one more box of the tensor; returns the storage that Release is to be told.
-const c10::StorageImpl* Hold(const at::Tensor& tensor) {
-  Count(kOverheadBytes);
-  if (!tensor.has_storage() || tensor.is_meta()) return nullptr;
-  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
-  const auto held = pressure.storages.find(storage);
-  if (held != pressure.storages.end()) {
-    ++held->second.num_boxes;
-    return storage;
+void Hold(TensorBox& box) {
+  box.storage = nullptr;
+  box.bytes = kOverheadBytes;
+  if (box.tensor.has_storage() && !box.tensor.is_meta()) {
+    c10::StorageImpl* storage = box.tensor.storage().unsafeGetStorageImpl();
+    const auto bytes = static_cast<int64_t>(storage->nbytes());
+    if (bytes <= kSmallBytes) {
+      box.bytes += bytes;
+    } else {
+      box.storage = storage;
+      const auto held = pressure.storages.find(storage);
+      if (held != pressure.storages.end()) {
+        ++held->second.num_boxes;
+      } else {
+        pressure.storages.emplace(storage,
+                                  HeldStorage{1, bytes, box.tensor.storage().getWeakStorageImpl()});
+        Count(bytes);
+      }
+    }
   }
-  const auto bytes = static_cast<int64_t>(storage->nbytes());
-  pressure.storages.emplace(storage, HeldStorage{1, bytes, tensor.storage().getWeakStorageImpl()});
-  Count(bytes);
-  return storage;
+  Count(box.bytes);
 }
 
-void Release(const c10::StorageImpl* storage) {
-  pressure.live -= kOverheadBytes;
-  if (storage == nullptr) return;
-  const auto held = pressure.storages.find(storage);
+void Release(const TensorBox& box) {
+  pressure.live -= box.bytes;
+  if (box.storage == nullptr) return;
+  const auto held = pressure.storages.find(box.storage);
   if (--held->second.num_boxes > 0) return;
   pressure.live -= held->second.bytes;
   pressure.storages.erase(held);
@@ -117,7 +128,7 @@ void StepCollector(lua_State* state) {
 int CollectTensor(lua_State* state) {
   TensorBox* box = BoxAt<TensorBox>(state, 1, kTensorTag);
   if (box == nullptr) return 0;
-  Release(box->storage);
+  Release(*box);
   box->tag = 0;
   box->tensor.~Tensor();
   return 0;
@@ -161,8 +172,8 @@ void PushTensor(lua_State* state, at::Tensor tensor) {
   }
   // Constructed before it has a finaliser: the collector never sees a half-made box.
   auto* box = new (lua_newuserdata(state, sizeof(TensorBox)))
-      TensorBox{kTensorTag, nullptr, std::move(tensor)};
-  box->storage = Hold(box->tensor);
+      TensorBox{kTensorTag, nullptr, 0, std::move(tensor)};
+  Hold(*box);
   lua_rawgeti(state, LUA_REGISTRYINDEX, tensor_metatable);
   lua_setmetatable(state, -2);
   StepCollector(state);
