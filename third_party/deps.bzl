@@ -3,7 +3,7 @@
 Another workspace calls `lockstep_dependencies()` after it has declared its own copies: a name
 that exists already is left alone, so `@com_google_absl` or `@libtorch` can be yours. Repositories
 are fetched only when a target needs them: a build that takes `@lockstep//batching` never looks
-for libtorch.
+for libtorch. MODULE.bazel takes the same from extensions.bzl.
 """
 
 load("//third_party/absl:absl.bzl", "absl_configure")
@@ -11,65 +11,60 @@ load("//third_party/cuda:configure.bzl", "cuda_configure")
 load("//third_party/libtorch:libtorch.bzl", "libtorch_configure")
 load("//third_party:system.bzl", "system_library")
 
+# Debian's packages: name of the repository -> package, BUILD file, links.
+_SYSTEM = {
+    "com_github_google_benchmark": (
+        "libbenchmark-dev",
+        "benchmark/benchmark.BUILD",
+        {"include/benchmark": "/usr/include/benchmark"},
+    ),
+    "com_google_googletest": (
+        "googletest",
+        "googletest/googletest.BUILD",
+        {"googlemock": "/usr/src/googletest/googlemock", "googletest": "/usr/src/googletest/googletest"},
+    ),
+    "luajit": (
+        "libluajit-5.1-dev",
+        "luajit/luajit.BUILD",
+        {"include": "/usr/include/luajit-2.1"},
+    ),
+    "rapidjson": (
+        "rapidjson-dev",
+        "rapidjson/rapidjson.BUILD",
+        {"include/rapidjson": "/usr/include/rapidjson"},
+    ),
+    "tcmalloc": (
+        "libgoogle-perftools-dev",
+        "tcmalloc/tcmalloc.BUILD",
+        {"include/gperftools": "/usr/include/gperftools"},
+    ),
+    "zlib": (
+        "zlib1g-dev",
+        "zlib/zlib.BUILD",
+        {"include/zconf.h": "/usr/include/zconf.h", "include/zlib.h": "/usr/include/zlib.h"},
+    ),
+}
+
+_CONFIGURED = {
+    "com_google_absl": absl_configure,
+    "cuda": cuda_configure,
+    "libtorch": libtorch_configure,
+}
+
+def lockstep_repositories(existing):
+    """Declares all but those whose names are in `existing`."""
+    for name, configure in _CONFIGURED.items():
+        if name not in existing:
+            configure(name = name)
+    for name, (package, build_file, symlinks) in _SYSTEM.items():
+        if name not in existing:
+            folder, file = build_file.split("/")
+            system_library(
+                name = name,
+                build_file = "@lockstep//third_party/%s:%s" % (folder, file),
+                package = package,
+                symlinks = symlinks,
+            )
+
 def lockstep_dependencies():
-    existing = native.existing_rules()
-
-    if "com_google_absl" not in existing:
-        absl_configure(name = "com_google_absl")
-
-    if "com_google_googletest" not in existing:
-        system_library(
-            name = "com_google_googletest",
-            build_file = "@lockstep//third_party/googletest:googletest.BUILD",
-            package = "googletest",
-            symlinks = {
-                "googletest": "/usr/src/googletest/googletest",
-                "googlemock": "/usr/src/googletest/googlemock",
-            },
-        )
-
-    if "com_github_google_benchmark" not in existing:
-        system_library(
-            name = "com_github_google_benchmark",
-            build_file = "@lockstep//third_party/benchmark:benchmark.BUILD",
-            package = "libbenchmark-dev",
-            symlinks = {"include/benchmark": "/usr/include/benchmark"},
-        )
-
-    if "luajit" not in existing:
-        system_library(
-            name = "luajit",
-            build_file = "@lockstep//third_party/luajit:luajit.BUILD",
-            package = "libluajit-5.1-dev",
-            symlinks = {"include": "/usr/include/luajit-2.1"},
-        )
-
-    if "rapidjson" not in existing:
-        system_library(
-            name = "rapidjson",
-            build_file = "@lockstep//third_party/rapidjson:rapidjson.BUILD",
-            package = "rapidjson-dev",
-            symlinks = {"include/rapidjson": "/usr/include/rapidjson"},
-        )
-
-    if "tcmalloc" not in existing:
-        system_library(
-            name = "tcmalloc",
-            build_file = "@lockstep//third_party/tcmalloc:tcmalloc.BUILD",
-            package = "libgoogle-perftools-dev",
-            symlinks = {"include/gperftools": "/usr/include/gperftools"},
-        )
-
-    if "zlib" not in existing:
-        system_library(
-            name = "zlib",
-            build_file = "@lockstep//third_party/zlib:zlib.BUILD",
-            package = "zlib1g-dev",
-            symlinks = {"include/zlib.h": "/usr/include/zlib.h", "include/zconf.h": "/usr/include/zconf.h"},
-        )
-
-    if "libtorch" not in existing:
-        libtorch_configure(name = "libtorch")
-
-    if "cuda" not in existing:
-        cuda_configure(name = "cuda")
+    lockstep_repositories(existing = native.existing_rules())

@@ -1,28 +1,34 @@
 #!/usr/bin/env bash
-# Builds plan.cc in a workspace of its own, which names this one as a repository and has no libtorch, and
-# compares what it prints.
+# consumer_test.sh LIBRARY: builds the program of LIBRARY/ in a workspace of its own, which names this one as a
+# repository, and compares what it prints.
 set -euo pipefail
-here=$(dirname "$(readlink -f "$TEST_SRCDIR/lockstep/tests/consumer/plan.cc")")
+library=$1
+here=$(dirname "$(readlink -f "$TEST_SRCDIR/lockstep/tests/consumer/WORKSPACE.consumer")")
 lockstep=$(cd "$here/../.." && pwd)
+
+# Bazel writes files that only it may change, and links that a walk over the folder would follow.
+trap 'chmod -R u+w "$TEST_TMPDIR" && rm -rf "$TEST_TMPDIR/root" "$TEST_TMPDIR/consumer"' EXIT
 
 mkdir "$TEST_TMPDIR/consumer"
 cd "$TEST_TMPDIR/consumer"
-cp "$here/plan.cc" .
-cp "$here/BUILD.consumer" BUILD
+cp "$here/$library"/*.cc .
+cp "$here/$library/BUILD.consumer" BUILD
 sed "s,%LOCKSTEP%,$lockstep," "$here/WORKSPACE.consumer" >WORKSPACE
 
-# What Debian's Bazel needs, and nothing else of this machine's: LIBTORCH stays unset.
-mapfile -t overrides < <(grep -o -e '--override_repository.*' "$lockstep/.bazelrc.setup" || true)
+# What Debian's Bazel needs, and where libtorch is for a library that takes it. No other option of this workspace.
+wanted='--override_repository'
+[[ $library == batching ]] || wanted='--override_repository\|--repo_env'
+mapfile -t options < <(grep -o -e "\($wanted\).*" "$lockstep/.bazelrc.setup" || true)
 unset LIBTORCH
-bazel() { HOME=$TEST_TMPDIR command bazel --output_user_root="$TEST_TMPDIR/root" --batch "$@"; }
-bazel build "${overrides[@]}" --cxxopt=-std=c++20 --spawn_strategy=local //:plan
+bazel() {
+  local command=$1
+  shift
+  HOME=$TEST_TMPDIR command bazel --output_user_root="$TEST_TMPDIR/root" --batch "$command" "${options[@]}" "$@"
+}
+bazel build --cxxopt=-std=c++20 --dynamic_mode=off --spawn_strategy=local //:program
+diff - <(bazel-bin/program) <"$here/$library/expected.txt"
 
-diff - <(bazel-bin/plan) <<'END'
-step 0 rank 0: sample 0
-step 0 rank 1: sample 1
-step 1 rank 0: sample 3
-step 1 rank 1: sample 2
-END
-
-# Bazel writes files that only it may change.
-chmod -R u+w "$TEST_TMPDIR"
+others=$(bazel query --noimplicit_deps 'deps(//:program)' |
+  grep -E '^@(lockstep|libtorch|luajit)//' | grep -vE "^@lockstep//($library|third_party)[/:]" || true)
+[[ $library == batching ]] || others=$(grep -v '^@libtorch//' <<<"$others" || true)
+[[ -z $others ]] || { echo "the build of $library also takes:" "$others"; exit 1; }
