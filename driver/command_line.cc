@@ -13,6 +13,7 @@ const char kUsage[] =
 
   ./run [OPTION]... SCRIPT [OPTION]... [ARGUMENT]...
   ./run                       an interactive session
+  ./run --list [FOLDER]       the scripts of a folder, of scripts/ unless named, and what each does
 
   --nproc N        ranks to start on this machine; default: one for each GPU, or 2 without a GPU
   --set key=value  overrides a value of the script's run.config{...}; nested keys as a.b=c
@@ -83,6 +84,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
     }
     if (argument == "--help" || argument == "-h") {
       command_line.help = true;
+      continue;
+    }
+    if (argument == "--list") {
+      command_line.list = true;
       continue;
     }
     if (argument == "--debug-collectives") {

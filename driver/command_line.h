@@ -2,6 +2,7 @@
 //
 //   lockstep [--nproc N] [--run-dir DIR] [--timeout SECONDS] [--debug-collectives]
 //            [SCRIPT [--set key=value]... [ARGUMENT]...]
+//   lockstep --list [FOLDER]
 //
 // Options stand before SCRIPT or after it; `--` ends them. What is left after SCRIPT is the
 // script's own and reaches it as `run.args`.
@@ -27,6 +28,7 @@ struct CommandLine {
   std::vector<std::pair<std::string, std::string>> settings;  // --set key=value, in order
   std::vector<std::string> script_arguments;
   bool help = false;
+  bool list = false;  // list the scripts of the folder `script`, or of "scripts"
 };
 
 // What `--help` prints.

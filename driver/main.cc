@@ -17,6 +17,7 @@
 #include "driver/command_line.h"
 #include "driver/environment.h"
 #include "driver/launcher.h"
+#include "driver/list_scripts.h"
 #include "driver/rank.h"
 #include "driver/world.h"
 
@@ -67,6 +68,13 @@ int Main(const std::vector<std::string>& arguments) {
   const char* directory = std::getenv("BUILD_WORKING_DIRECTORY");
   if (directory != nullptr && chdir(directory) != 0)
     return Complain(std::string("cannot enter ") + directory);
+
+  if (command_line->list) {
+    const auto list = ListScripts(command_line->script.empty() ? "scripts" : command_line->script);
+    if (!list.ok()) return Complain(std::string(list.status().message()));
+    std::fputs(list->c_str(), stdout);
+    return 0;
+  }
 
   const auto environment = RankFromEnvironment(ProcessEnvironment());
   if (!environment.ok()) return Complain(std::string(environment.status().message()));

@@ -23,6 +23,11 @@ _SYSTEM = {
         "googletest/googletest.BUILD",
         {"googlemock": "/usr/src/googletest/googlemock", "googletest": "/usr/src/googletest/googletest"},
     ),
+    "libedit": (
+        "libedit-dev",
+        "libedit/libedit.BUILD",
+        {"include/editline": "/usr/include/editline"},
+    ),
     "luajit": (
         "libluajit-5.1-dev",
         "luajit/luajit.BUILD",

@@ -5,6 +5,7 @@
 #include "driver/lua/core.h"
 #include "driver/lua/distributed.h"
 #include "driver/lua/sharding.h"
+#include "driver/lua/terminal.h"
 #include "driver/lua/tiled_mlp.h"
 #include "driver/lua/torch.h"
 
@@ -15,6 +16,7 @@ void PreloadModules(LuaVm& vm) {
   vm.Preload("lockstep.core.batching", OpenBatching);
   vm.Preload("lockstep.core.checkpoint", OpenCheckpoint);
   vm.Preload("lockstep.core.sharding", OpenSharding);
+  vm.Preload("lockstep.core.terminal", OpenTerminal);
   vm.Preload("lockstep.core.tiled_mlp", OpenTiledMlp);
   vm.Preload("lockstep.torch", OpenTorch);
   vm.Preload("lockstep.distributed", OpenDistributed);

@@ -7,4 +7,4 @@ if ! command -v luacheck >/dev/null; then
   exit 1
 fi
 # Found here, not by luacheck: it would follow Bazel's links.
-find . -name 'bazel-*' -prune -o -name '*.lua' -type f -print0 | xargs -0 luacheck --quiet --codes --no-color
+find . -name 'bazel-*' -prune -o -name '*.lua' -type f -print0 | xargs -0 --no-run-if-empty luacheck --quiet --codes --no-color

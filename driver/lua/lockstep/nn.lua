@@ -35,6 +35,11 @@ local function is_module(value)
 end
 M.is_module = is_module
 
+--- What was assigned to a module, by name; not its class's.
+---@param module nn.Module
+---@return table<string, any>
+function M.fields(module) return rawget(module, FIELDS) end
+
 local function complain(self, name, message)
   core.raise(string.format("%s.%s: %s", self.class_name, tostring(name), message))
 end

@@ -1,9 +1,44 @@
 --- The interactive session: `./run` without a script.
 
+local completion = require "lockstep.completion"
+local help = require "lockstep.help"
+local terminal = require "lockstep.core.terminal"
+
 local M = {}
 
+--- A value as the session shows it: tables with what they hold, to two levels.
+---@param value any
+---@param depth integer?
+---@return string
+function M.show(value, depth)
+  if type(value) == "string" and depth then return ("%q"):format(value) end
+  local metatable = type(value) == "table" and getmetatable(value)
+  if type(value) ~= "table" or (metatable and metatable.__tostring) then return tostring(value) end
+  if type(rawget(value, "class_name")) == "string" then return "class " .. value.class_name end
+  depth = depth or 0
+  if depth == 2 then return "{...}" end
+  local parts, MOST = {}, 20
+  for _, element in ipairs(value) do
+    if #parts == MOST then break end
+    parts[#parts + 1] = M.show(element, depth + 1)
+  end
+  local names = {}
+  for key in pairs(value) do
+    if not (type(key) == "number" and key >= 1 and key <= #value) then names[#names + 1] = key end
+  end
+  table.sort(names, function(a, b) return tostring(a) < tostring(b) end)
+  for _, key in ipairs(names) do
+    if #parts == MOST then break end
+    local name = type(key) == "string" and key:find("^[%a_][%w_]*$") and key or "[" .. M.show(key, 1) .. "]"
+    parts[#parts + 1] = name .. " = " .. M.show(value[key], depth + 1)
+  end
+  local left = #value + #names - #parts
+  if left > 0 then parts[#parts + 1] = ("... %d more"):format(left) end
+  return "{" .. table.concat(parts, ", ") .. "}"
+end
+
 local function print_results(count, ...)
-  for i = 1, count do print((select(i, ...))) end
+  for i = 1, count do print(M.show((select(i, ...)))) end
 end
 
 --- Compiles what was typed: as an expression whose value is shown, or as statements. Otherwise returns
@@ -21,19 +56,27 @@ function M.compile(code)
   return nil, unfinished, as_statements
 end
 
+--- "? torch.matmul" is help("torch.matmul").
+local function as_help(line)
+  local name = line:match("^%s*%?%s*(.-)%s*$")
+  return name and ("help(%s)"):format(name == "" and "" or ("%q"):format(name)) or line
+end
+
 --- Reads from stdin and runs until its end.
 function M.run()
   for _, name in ipairs { "torch", "nn", "optim", "distributed" } do
     _G[name] = require("lockstep." .. name)
   end
-  print("Lockstep: torch, nn, optim and distributed are loaded; Ctrl-D ends the session")
+  _G.help = help.help
+  print("Lockstep: torch, nn, optim and distributed are loaded; help() lists what there is, Tab completes, "
+    .. "Ctrl-D ends the session")
   local code = ""
   while true do
-    io.stdout:write(code == "" and "> " or ">> ")
-    io.stdout:flush()
-    local line = io.read("*l")
+    local line = terminal.read_line(code == "" and "> " or ">> ", function(word)
+      return completion.complete(word, _G)
+    end)
     if not line then break end
-    code = code == "" and line or code .. "\n" .. line
+    code = code == "" and as_help(line) or code .. "\n" .. line
     local chunk, unfinished, message = M.compile(code)
     if chunk then
       local function finish(ok, ...)

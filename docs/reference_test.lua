@@ -1,0 +1,14 @@
+--- docs/reference.md is what docs/generate.lua writes.
+
+local reference = require "lockstep.reference"
+local t = require "lockstep.testing"
+
+t.test("ThePageIsFresh", function()
+  local file = assert(io.open("docs/reference.md"))
+  local page = file:read("*a")
+  file:close()
+
+  if page ~= reference.page() then
+    error("docs/reference.md is stale: bazel-bin/driver/lockstep --nproc 1 docs/generate.lua docs", 0)
+  end
+end)

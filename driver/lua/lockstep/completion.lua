@@ -1,0 +1,82 @@
+--- What may stand in place of a name that somebody has begun to type.
+---
+---     completion.complete("torch.matm", _G)   --> { "torch.matmul" }
+
+local core = require "lockstep.core"
+local nn = require "lockstep.nn"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+local KEYWORDS = { "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local",
+  "nil", "not", "or", "repeat", "return", "then", "true", "until", "while" }
+
+--- Names that can stand behind `value` and a dot or a colon. Looks into tables, and calls nothing of the user's.
+local function names_of(value, separator)
+  local names = {}
+  local function add(name)
+    if type(name) == "string" and name:find("^[%a_][%w_]*$") then names[name] = true end
+  end
+  if torch.is_tensor(value) then
+    for _, name in ipairs(separator == ":" and core.tensor_methods() or core.tensor_fields()) do add(name) end
+    if separator == ":" then
+      for _, name in ipairs(core.operators()) do
+        if name:sub(1, 1) ~= "_" and core.is_tensor_method(name) then add(name) end
+      end
+    end
+  end
+  local levels = 0
+  while type(value) == "table" and levels < 16 do
+    for name in pairs(nn.is_module(value) and nn.fields(value) or value) do add(name) end
+    if value == torch then
+      for _, name in ipairs(core.operators()) do add(name) end
+    end
+    local metatable = getmetatable(value)
+    local index = type(metatable) == "table" and rawget(metatable, "__index")
+    value = type(index) == "table" and index or nn.is_module(value) and metatable or nil
+    levels = levels + 1
+  end
+  return names
+end
+
+--- The value of a chain of names, "model.layers", read without metamethods but those of modules and tensors.
+local function value_of(chain, environment)
+  local value = environment
+  for name in chain:gmatch("[^.:]+") do
+    if nn.is_module(value) then
+      value = nn.fields(value)[name]
+    elseif type(value) == "table" then
+      value = rawget(value, name)
+    else
+      return nil
+    end
+  end
+  return value
+end
+
+--- What may stand in place of `word`, a chain of names joined by dots and a colon, sorted. Names that begin with an
+--- underscore come only where one was typed.
+---@param word string
+---@param environment table where the first name is looked up
+---@return string[]
+function M.complete(word, environment)
+  local before, separator, begun = word:match("^(.*)([.:])([%w_]*)$")
+  local names
+  if before then
+    names = names_of(value_of(before, environment), separator)
+  else
+    before, separator, begun = "", "", word
+    names = names_of(environment, ".")
+    for _, keyword in ipairs(KEYWORDS) do names[keyword] = true end
+  end
+  local found = {}
+  for name in pairs(names) do
+    if name:sub(1, #begun) == begun and (begun ~= "" or name:sub(1, 1) ~= "_") then
+      found[#found + 1] = before .. separator .. name
+    end
+  end
+  table.sort(found)
+  return found
+end
+
+return M

@@ -1,0 +1,164 @@
+--- help(torch.matmul), help("optim.AdamW"), help("nn"): what something is, how it is called, with an example.
+
+local core = require "lockstep.core"
+local reference = require "lockstep.reference"
+local schema = require "lockstep.schema"
+
+local M = {}
+
+--- Names that take the place of arguments in examples.
+local EXAMPLES = {
+  ["torch.Tensor"] = "other", integer = "0", ["integer[]"] = "{ 0 }", ["integer|integer[]"] = "{ 0 }", number = "0.5",
+  ["torch.Scalar"] = "2", boolean = "true", ["torch.Tensor[]"] = "{ x, other }", ["torch.dtype"] = "torch.float32",
+  string = '"cpu"',
+}
+
+local function argument(parameter, position)
+  if position == 1 and parameter.type == "torch.Tensor" then return "x" end
+  local text = parameter.default and parameter.default:match("^[\"'](.*)[\"']$")
+  if text then return ("%q"):format(text) end
+  if parameter.name:match("^dim") or parameter.name == "size" or parameter.name == "shape" then
+    return parameter.type == "integer" and "0" or "{ 0 }"
+  end
+  return EXAMPLES[parameter.type] or parameter.name
+end
+
+--- The call of a schema with what it must be given, and one keyword that it may.
+local function example(name, parsed)
+  local given, keyword = {}, nil
+  for i, p in ipairs(parsed.parameters) do
+    if p.default == nil and not p.keyword_only then
+      given[#given + 1] = argument(p, i)
+    elseif p.default ~= nil and p.type and not keyword and p.type ~= "torch.Tensor" then
+      keyword = string.format("%s = %s", p.name, argument(p, i))
+    end
+  end
+  local lines = { string.format("local y = torch.%s(%s)", name, table.concat(given, ", ")) }
+  if given[1] == "x" then
+    lines[2] = string.format("local y = x:%s(%s)", name, table.concat(given, ", ", 2))
+  end
+  if keyword then
+    given[#given + 1] = "{ " .. keyword .. " }"
+    lines[#lines + 1] = string.format("local y = torch.%s(%s)", name, table.concat(given, ", "))
+  end
+  return lines
+end
+
+--- Schemas that write into `out` say nothing that the others do not; the first of the rest is the plainest.
+local function operator_lines(name)
+  local schemas, lines = core.schemas(name), {}
+  local first
+  for _, text in ipairs(schemas) do
+    local parsed = schema.parse(text)
+    local writes = false
+    for _, p in ipairs(parsed.parameters) do writes = writes or (p.keyword_only and p.written) end
+    if not writes then
+      lines[#lines + 1] = text
+      if not first or #parsed.parameters < #first.parameters then first = parsed end
+    end
+  end
+  if not first then return schemas end
+  lines[#lines + 1] = ""
+  for _, line in ipairs(example(name, first)) do lines[#lines + 1] = "    " .. line end
+  return lines
+end
+
+local function entry_lines(entry)
+  local lines = { entry.signature }
+  if #entry.text > 0 then lines[#lines + 1] = "" end
+  for _, line in ipairs(entry.text) do lines[#lines + 1] = line end
+  if #entry.parameters + #entry.returns > 0 then lines[#lines + 1] = "" end
+  for _, parameter in ipairs(entry.parameters) do lines[#lines + 1] = "  " .. parameter end
+  for _, result in ipairs(entry.returns) do lines[#lines + 1] = "  returns " .. result end
+  return lines
+end
+
+local function module_lines(module)
+  local lines = { module.name }
+  for _, line in ipairs(module.text) do lines[#lines + 1] = line end
+  lines[#lines + 1] = ""
+  for _, entry in ipairs(module.entries) do
+    if entry.kind == "function" then
+      local summary = reference.summary(entry)
+      lines[#lines + 1] = "  " .. entry.signature .. (summary ~= "" and "   " .. summary or "")
+    end
+  end
+  if module.name == "torch" then
+    lines[#lines + 1] = ("  and %d operators: help(\"torch.matmul\")"):format(#core.operators())
+  end
+  return lines
+end
+
+local function unknown(name)
+  local known = core.operators()
+  for _, module in ipairs(reference.modules()) do
+    known[#known + 1] = module.name
+    for _, entry in ipairs(module.entries) do known[#known + 1] = entry.name end
+  end
+  local nearest = core.nearest(name, known)
+  core.raise(string.format('help: there is nothing called "%s"%s', name,
+    nearest and string.format('; did you mean "%s"?', nearest) or ""))
+end
+
+local function lines_of_name(name)
+  local module = reference.find_module(name)
+  if module then return module_lines(module) end
+  local entry = reference.find(name)
+  if entry then return entry_lines(entry) end
+  local operator = name:match("^torch%.Tensor[.:]([%w_]+)$") or name:match("^torch%.([%w_]+)$") or name
+  if operator:find("^[%w_]+$") and #core.schemas(operator) > 0 then return operator_lines(operator) end
+  unknown(name)
+end
+
+--- The name under which a function, class or module stands in a loaded module of the library, or nil.
+local function name_of(value)
+  for _, module in ipairs(reference.modules()) do
+    local loaded = package.loaded["lockstep." .. module.name] or package.loaded[module.name]
+    if module.name == "optim.schedule" then loaded = require("lockstep.optim").schedule end
+    if loaded == value then return module.name end
+    if type(loaded) == "table" then
+      for key, member in pairs(loaded) do
+        if rawequal(member, value) and type(key) == "string" then return module.name .. "." .. key end
+      end
+    end
+  end
+end
+
+local function describe(value)
+  if type(value) == "table" and type(value.class_name) == "string" then
+    local entry = reference.find("nn." .. value.class_name)
+    return entry and entry_lines(entry) or lines_of_name("nn.Module")
+  end
+  if require("lockstep.torch").is_tensor(value) then
+    local lines = { tostring(value), "" }
+    local tensor = { name = "torch.Tensor", text = {}, entries = reference.methods("torch.Tensor") }
+    for _, line in ipairs(module_lines(tensor)) do lines[#lines + 1] = line end
+    lines[#lines + 1] = "  and operators: help(\"torch.relu\")"
+    return lines
+  end
+  return { "a " .. type(value) .. " that is not Lockstep's" }
+end
+
+--- What something is: a function, class or module of the library, or a name in quotes.
+---
+---     help(torch.matmul)   help("nn.Linear")   help("sharding")
+---@param what any
+---@return string
+function M.text(what)
+  if what == nil then
+    local lines = {}
+    for _, module in ipairs(reference.modules()) do
+      lines[#lines + 1] = ("%-16s%s"):format(module.name, reference.summary(module))
+    end
+    lines[#lines + 1] = 'help("nn") lists a module, help(torch.matmul) or help("torch.matmul") explains a function'
+    return table.concat(lines, "\n")
+  end
+  local name = type(what) == "string" and what or name_of(what)
+  return table.concat(name and lines_of_name(name) or describe(what), "\n")
+end
+
+--- Prints M.text(what).
+---@param what any
+function M.help(what) print(M.text(what)) end
+
+return M

@@ -1,0 +1,19 @@
+---@meta lockstep.core.terminal
+--- What the interactive session and help ask of the program. The program's side is driver/lua/terminal.cc.
+
+---@class lockstep.core.terminal
+local terminal = {}
+
+--- A line that somebody types, with editing, history and completion where there is a terminal; nil at the end of
+--- input. `complete` gives what may stand in place of what is before the cursor.
+---@param prompt string
+---@param complete fun(word: string): string[]
+---@return string?
+function terminal.read_line(prompt, complete) end
+
+--- The text of a file of the Lua library, as "lockstep/nn.lua".
+---@param file string
+---@return string
+function terminal.read_library(file) end
+
+return terminal

@@ -1,0 +1,108 @@
+// The interactive session at a terminal: a pseudo-terminal that types.
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "gtest/gtest.h"
+#include "tests/program.h"
+
+namespace lockstep::tests {
+namespace {
+
+// A session that runs until its end of input.
+class Session {
+ public:
+  explicit Session(const Folder& folder) : terminal_(posix_openpt(O_RDWR | O_NOCTTY)) {
+    if (terminal_ < 0 || grantpt(terminal_) != 0 || unlockpt(terminal_) != 0) {
+      ADD_FAILURE() << "no pseudo-terminal";
+      return;
+    }
+    const std::string name = ptsname(terminal_);
+    const std::string program = DataFile("driver/lockstep");
+    const std::string& home = folder.path();
+    pid_ = fork();
+    if (pid_ != 0) return;
+    setsid();
+    const int side = open(name.c_str(), O_RDWR);
+    for (int fd : {0, 1, 2}) dup2(side, fd);
+    setenv("XDG_STATE_HOME", home.c_str(), 1);
+    setenv("TERM", "xterm", 1);
+    execl(program.c_str(), program.c_str(), static_cast<char*>(nullptr));
+    _exit(127);
+  }
+
+  ~Session() {
+    kill(pid_, SIGKILL);
+    waitpid(pid_, nullptr, 0);
+    close(terminal_);
+  }
+
+  void Type(const std::string& text) {
+    ASSERT_EQ(write(terminal_, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+  }
+
+  // Reads until `text` has been shown since the last call; returns all that was.
+  std::string ReadUntil(const std::string& text) {
+    constexpr int kPatienceMs = 60000;
+    std::string shown;
+    pollfd ready{terminal_, POLLIN, 0};
+    while (shown.find(text) == std::string::npos && poll(&ready, 1, kPatienceMs) > 0) {
+      char block[4096];
+      const ssize_t count = read(terminal_, block, sizeof(block));
+      if (count <= 0) break;
+      shown.append(block, static_cast<size_t>(count));
+    }
+    EXPECT_NE(shown.find(text), std::string::npos) << "\"" << text << "\" is not in: " << shown;
+    return shown;
+  }
+
+ private:
+  int terminal_;
+  pid_t pid_ = -1;
+};
+
+TEST(SessionTest, TabCompletesAnOperatorsName) {
+  const Folder folder;
+  Session session(folder);
+  session.ReadUntil("> ");
+
+  session.Type("torch.logsumex\t(torch.zeros({1}), {0}):item() + 41\n");
+
+  session.ReadUntil("41\r\n");
+}
+
+TEST(SessionTest, HistoryOutlivesTheSession) {
+  const Folder folder;
+  {
+    Session session(folder);
+    session.ReadUntil("> ");
+    session.Type("20 + 22\n");
+    session.ReadUntil("42\r\n> ");
+  }
+
+  Session session(folder);
+  session.ReadUntil("> ");
+  session.Type("\x1b[A\n");  // the line before
+
+  session.ReadUntil("42\r\n");
+}
+
+TEST(SessionTest, AnErrorDoesNotEndIt) {
+  const Folder folder;
+  Session session(folder);
+  session.ReadUntil("> ");
+
+  session.Type("torch.matmull\n");
+  session.ReadUntil("did you mean \"matmul\"?");
+  session.Type("? torch.matmul\n");
+  session.ReadUntil("torch.matmul(Tensor self, Tensor other) -> Tensor");
+}
+
+}  // namespace
+}  // namespace lockstep::tests
