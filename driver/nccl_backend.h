@@ -1,5 +1,4 @@
-// The entry of liblockstep_nccl.so, which holds all that the driver links of CUDA: one binary runs
-// with and without GPUs, and starts without loading libtorch_cuda where there is none.
+// NCCL's backend, out of liblockstep_cuda.so: see cuda_library.h.
 
 #ifndef LOCKSTEP_DRIVER_NCCL_BACKEND_H_
 #define LOCKSTEP_DRIVER_NCCL_BACKEND_H_

@@ -1,7 +1,5 @@
 #include "driver/world.h"
 
-#include <dlfcn.h>
-
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -13,7 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "c10/util/Exception.h"
-#include "driver/files.h"
+#include "driver/cuda_library.h"
 #include "driver/nccl_backend.h"
 #include "driver/watched_backend.h"
 #include "sharding/c10d_collective.h"
@@ -102,19 +100,6 @@ c10::intrusive_ptr<c10d::Backend> NewGloo(const RankEnvironment& environment,
   return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
 }
 
-// Loads liblockstep_nccl.so, and CUDA's libraries with it, once.
-NewNcclBackend LoadNccl() {
-  static const NewNcclBackend kNewBackend = [] {
-    const std::string path = FindRunfile("driver/liblockstep_nccl.so");
-    void* library = dlopen(path.c_str(), RTLD_NOW | RTLD_GLOBAL);
-    TORCH_CHECK(library != nullptr, "cannot load ", path, ": ", dlerror());
-    void* symbol = dlsym(library, kNewNcclBackendSymbol);
-    TORCH_CHECK(symbol != nullptr, path, " lacks ", kNewNcclBackendSymbol);
-    return *static_cast<NewNcclBackend*>(symbol);
-  }();
-  return kNewBackend;
-}
-
 // Compares collectives over a Gloo group of their own.
 WatchedBackend::Compare NewCompare(const World& world, const c10::intrusive_ptr<c10d::Store>& store,
                                    const std::vector<int>& ranks, int rank,
@@ -168,8 +153,9 @@ c10::intrusive_ptr<ProcessGroup> MakeGroup(const World& world, const std::string
                     watched(NewGloo(world.environment, part("gloo"), rank, size, backend_timeout)));
   group->setDefaultBackend(ProcessGroup::BackendType::GLOO);
   if (world.device.is_cuda()) {
+    const auto new_nccl = *static_cast<NewNcclBackend*>(CudaSymbol(kNewNcclBackendSymbol));
     group->setBackend(c10::kCUDA, ProcessGroup::BackendType::NCCL,
-                      watched(LoadNccl()(part("nccl"), rank, size, backend_timeout)));
+                      watched(new_nccl(part("nccl"), rank, size, backend_timeout)));
     group->setDefaultBackend(ProcessGroup::BackendType::NCCL);
   }
   group->setGroupName(name);
@@ -183,7 +169,7 @@ c10::Device ChooseDevice(const RankEnvironment& environment) {
                     environment.local_rank, " on this machine, which has ", gpus,
                     " GPUs, and NCCL wants one for each rank; start at most ", gpus,
                     " ranks here, or set CUDA_VISIBLE_DEVICES= to train on the CPU");
-  LoadNccl();
+  CudaSymbol(kNewNcclBackendSymbol);
   const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(environment.local_rank));
   c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);
   return device;

@@ -2,6 +2,8 @@
 
 local core = require "lockstep.core"
 
+---@class lockstep
+---@field graph fun(fn: function, opts: {warmup: integer?}?): lockstep.Graph see lockstep/graph.lua
 local M = {}
 
 -- Debian's LuaJIT compiles loops over pairs and next wrongly: once hot they may end early or yield values
@@ -44,6 +46,14 @@ function M.scope(fn, ...)
   end
   return collect(fn(...))
 end
+
+-- Loaded when it is first asked for: most scripts have no graph.
+setmetatable(M, { __index = function(t, name)
+  if name ~= "graph" then return nil end
+  local graph = require "lockstep.graph"
+  rawset(t, "graph", graph)
+  return graph
+end })
 
 --- Bytes in use: `tensors`, those that Lua values hold; `lua`, the Lua heap; `resident`, the whole
 --- process's share of the machine's memory.

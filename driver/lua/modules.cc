@@ -3,6 +3,7 @@
 #include "driver/lua/batching.h"
 #include "driver/lua/checkpoint.h"
 #include "driver/lua/core.h"
+#include "driver/lua/cuda.h"
 #include "driver/lua/distributed.h"
 #include "driver/lua/sharding.h"
 #include "driver/lua/terminal.h"
@@ -15,6 +16,7 @@ void PreloadModules(LuaVm& vm) {
   vm.Preload("lockstep.core", OpenCore);
   vm.Preload("lockstep.core.batching", OpenBatching);
   vm.Preload("lockstep.core.checkpoint", OpenCheckpoint);
+  vm.Preload("lockstep.core.graph", OpenGraph);
   vm.Preload("lockstep.core.sharding", OpenSharding);
   vm.Preload("lockstep.core.terminal", OpenTerminal);
   vm.Preload("lockstep.core.tiled_mlp", OpenTiledMlp);

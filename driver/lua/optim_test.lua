@@ -70,7 +70,8 @@ t.test("TheFactorScalesTheLearningRateOfOneStep", function()
     optimizer:step(factor)
     t.near(p:detach(), expected(p.grad, factor), 1e-12, "factor " .. factor)
   end
-  t.raises("the factor must be a number, as a schedule returns, not a table", function() optimizer:step({}) end)
+  t.raises("the factor must be a number, as a schedule returns, or a tensor of one element, not a table",
+    function() optimizer:step({}) end)
 end)
 
 t.test("ReducedPrecisionParametersAreUpdatedInTheirDtype", function()

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "driver/lua/autograd.h"
+#include "driver/lua/cuda.h"
 #include "driver/lua/format.h"
 #include "driver/lua/indexing.h"
 #include "driver/lua/nested.h"
@@ -106,6 +107,7 @@ int IsContiguous(lua_State* state) {
 
 int Item(lua_State* state) {
   const at::Tensor& tensor = ReadTensor(state, 1, "item: x");
+  CheckNotRecording("item");
   if (tensor.numel() != 1) {
     throw Error(absl::StrCat("item: x must have one element, not ", tensor.numel(), " (",
                              Describe(tensor), "); reduce it first, or use x:totable()"));
@@ -115,6 +117,7 @@ int Item(lua_State* state) {
 }
 
 int ToTable(lua_State* state) {
+  CheckNotRecording("totable");
   PushNested(state, ReadTensor(state, 1, "totable: x"));
   return 1;
 }
@@ -297,7 +300,9 @@ int Compare(lua_State*) {
 }
 
 int ToString(lua_State* state) {
-  PushString(state, FormatTensor(ReadTensor(state, 1, "tostring: x")));
+  const at::Tensor& tensor = ReadTensor(state, 1, "tostring: x");
+  CheckNotRecording("tostring");
+  PushString(state, FormatTensor(tensor));
   return 1;
 }
 

@@ -6,10 +6,9 @@
 #include "ATen/Parallel.h"
 #include "ATen/core/Generator.h"
 #include "absl/strings/str_cat.h"
-#include "c10/core/CachingDeviceAllocator.h"
 #include "c10/core/DefaultDtype.h"
-#include "c10/core/impl/VirtualGuardImpl.h"
 #include "driver/lua/autograd.h"
+#include "driver/lua/cuda.h"
 #include "driver/lua/operators.h"
 #include "driver/lua/stack.h"
 #include "driver/lua/tensor.h"
@@ -127,59 +126,6 @@ constexpr NamedDtype kDtypeAliases[] = {
     {"float", at::kFloat}, {"double", at::kDouble}, {"half", at::kHalf},
     {"short", at::kShort}, {"int", at::kInt},       {"long", at::kLong},
 };
-
-// --- torch.cuda
-// -----------------------------------------------------------------------------------
-
-// Through c10's device-generic interfaces, so that this file needs nothing of CUDA's.
-int CudaIsAvailable(lua_State* state) {
-  lua_pushboolean(state, at::hasCUDA());
-  return 1;
-}
-
-at::DeviceIndex CudaDevice(lua_State* state) {
-  if (!at::hasCUDA()) throw Error("torch.cuda: this machine has no GPU that the driver can use");
-  const c10::impl::VirtualGuardImpl guard(at::kCUDA);
-  if (lua_isnoneornil(state, 1)) return guard.getDevice().index();
-  return static_cast<at::DeviceIndex>(ReadInteger(state, 1, "torch.cuda: device"));
-}
-
-int CudaDeviceCount(lua_State* state) {
-  PushInteger(state, at::hasCUDA() ? c10::impl::VirtualGuardImpl(at::kCUDA).deviceCount() : 0);
-  return 1;
-}
-
-int CudaSynchronize(lua_State* state) {
-  const at::DeviceIndex device = CudaDevice(state);
-  c10::impl::VirtualGuardImpl(at::kCUDA).synchronizeDevice(device);
-  return 0;
-}
-
-const c10::CachingDeviceAllocator::Stat& AllocatedBytes(
-    c10::CachingDeviceAllocator::DeviceStats& stats) {
-  return stats.allocated_bytes[static_cast<size_t>(c10::CachingAllocator::StatType::AGGREGATE)];
-}
-
-int CudaMemoryAllocated(lua_State* state) {
-  auto stats = at::getDeviceAllocator(at::kCUDA)->getDeviceStats(CudaDevice(state));
-  PushInteger(state, AllocatedBytes(stats).current);
-  return 1;
-}
-
-int CudaMaxMemoryAllocated(lua_State* state) {
-  auto stats = at::getDeviceAllocator(at::kCUDA)->getDeviceStats(CudaDevice(state));
-  PushInteger(state, AllocatedBytes(stats).peak);
-  return 1;
-}
-
-void PushCuda(lua_State* state) {
-  lua_newtable(state);
-  SetFunctions(state, {{"is_available", CudaIsAvailable},
-                       {"device_count", CudaDeviceCount},
-                       {"synchronize", CudaSynchronize},
-                       {"memory_allocated", CudaMemoryAllocated},
-                       {"max_memory_allocated", CudaMaxMemoryAllocated}});
-}
 
 std::string UnknownName(const std::string& name) {
   std::vector<std::string> known = OperatorNames();

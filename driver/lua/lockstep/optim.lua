@@ -130,18 +130,24 @@ local function buckets_of(self, group)
 end
 
 --- Updates every parameter that has a gradient.
----@param factor number? multiplies each group's lr: what a schedule returns; default 1
+---@param factor (number|torch.Tensor)? multiplies each group's lr: what a schedule returns; default 1. A tensor of one
+---element on the parameters' device in a graph (lockstep.graph), which would keep a number for ever
 function AdamW:step(factor)
+  if type(factor) == "number" and torch.cuda.is_current_stream_capturing() then
+    core.raise("optimizer:step: the factor is a number, and a graph is being recorded, which would keep it for ever; "
+      .. "give a tensor on the device, as an argument of the graph's function")
+  end
   factor = factor or 1
-  if type(factor) ~= "number" then
-    core.raise("optimizer:step: the factor must be a number, as a schedule returns, not a " .. type(factor))
+  if type(factor) ~= "number" and not (torch.is_tensor(factor) and factor:numel() == 1) then
+    core.raise("optimizer:step: the factor must be a number, as a schedule returns, or a tensor of one element, not "
+      .. (torch.is_tensor(factor) and "one of shape " .. tostring(factor.shape) or "a " .. type(factor)))
   end
   torch.no_grad(function()
     for _, group in ipairs(self.groups) do
       for _, b in ipairs(buckets_of(self, group)) do
         torch._foreach_add_(b.steps, 1)
         torch._fused_adamw_(b.params, b.grads, b.exp_avgs, b.exp_avg_sqs, {}, b.steps, {
-          lr = group.lr * factor, beta1 = group.betas[1], beta2 = group.betas[2],
+          lr = factor * group.lr, beta1 = group.betas[1], beta2 = group.betas[2],
           weight_decay = group.weight_decay, eps = group.eps, amsgrad = false, maximize = false,
         })
       end

@@ -23,7 +23,7 @@ local MODULES = {
   { "data", "lockstep/data.lua", "lockstep/safetensors.lua" },
   { "log", "lockstep/log.lua" },
   { "run", "lockstep/run.lua" },
-  { "lockstep", "lockstep.lua" },
+  { "lockstep", "lockstep.lua", "lockstep/graph.lua" },
   { "testing", "lockstep/testing.lua" },
 }
 

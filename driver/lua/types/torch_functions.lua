@@ -127,3 +127,105 @@ function cuda.memory_allocated(device) end
 ---@param device? integer default: the current one
 ---@return integer
 function cuda.max_memory_allocated(device) end
+
+--- Bytes that the allocator holds of the device, in use or not.
+---@param device? integer default: the current one
+---@return integer
+function cuda.memory_reserved(device) end
+
+---@param device? integer default: the current one
+---@return integer
+function cuda.max_memory_reserved(device) end
+
+--- Bytes now and at most, and how often an allocation had to be tried again or failed.
+---@param device? integer default: the current one
+---@return torch.cuda.MemoryStats
+function cuda.memory_stats(device) end
+
+---@class torch.cuda.MemoryStats
+---@field allocated_bytes integer of tensors
+---@field peak_allocated_bytes integer
+---@field reserved_bytes integer held of the device
+---@field peak_reserved_bytes integer
+---@field active_bytes integer of tensors, and of freed ones that a stream may still read
+---@field peak_active_bytes integer
+---@field alloc_retries integer
+---@field ooms integer
+
+--- Peaks count from here on.
+---@param device? integer default: the current one
+function cuda.reset_peak_memory_stats(device) end
+
+--- Gives the device back what the allocator holds and no tensor uses.
+function cuda.empty_cache() end
+
+--- A stream: work on it waits for no other's unless it is told to.
+---@class torch.cuda.Stream
+local Stream = {}
+
+--- Waits until the stream has done all that was asked of it.
+function Stream:synchronize() end
+
+--- Whether it has.
+---@return boolean
+function Stream:query() end
+
+--- What is asked of this stream from now on waits for the event.
+---@param event torch.cuda.Event
+function Stream:wait_event(event) end
+
+--- What is asked of this stream from now on waits for what the other was asked so far.
+---@param other torch.cuda.Stream
+function Stream:wait_stream(other) end
+
+--- A mark in a stream's work.
+---@class torch.cuda.Event
+local Event = {}
+
+---@param stream? torch.cuda.Stream default: the current one
+function Event:record(stream) end
+
+--- Waits until the work before the mark is done.
+function Event:synchronize() end
+
+---@return boolean # whether it is
+function Event:query() end
+
+--- Milliseconds from this mark to a later one; both made with enable_timing.
+---@param later torch.cuda.Event
+---@return number
+function Event:elapsed_time(later) end
+
+--- One of the device's pool of streams.
+---@param device? integer default: the current one
+---@return torch.cuda.Stream
+function cuda.Stream(device) end
+
+--- Calls fn(...) with `stream` as the current one, and returns its results. A tensor that another stream made must have
+--- been waited for.
+---
+---     local side = torch.cuda.Stream()
+---     side:wait_stream(torch.cuda.current_stream())
+---     local y = torch.cuda.stream(side, model, x)
+---     torch.cuda.current_stream():wait_stream(side)
+---@param stream torch.cuda.Stream
+---@param fn function
+---@param ... any
+---@return any ...
+function cuda.stream(stream, fn, ...) end
+
+---@param device? integer default: the current one
+---@return torch.cuda.Stream
+function cuda.current_stream(device) end
+
+---@param device? integer default: the current one
+---@return torch.cuda.Stream
+function cuda.default_stream(device) end
+
+---@param enable_timing? boolean default false
+---@return torch.cuda.Event
+function cuda.Event(enable_timing) end
+
+--- Whether lockstep.graph is recording.
+---@return boolean
+function cuda.is_current_stream_capturing() end

@@ -1,0 +1,87 @@
+--- lockstep.graph, streams and events on a GPU.
+
+local lockstep = require "lockstep"
+local nn = require "lockstep.nn"
+local optim = require "lockstep.optim"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local DEVICE = "cuda:0"
+
+local function training()
+  torch.manual_seed(1)
+  local model = nn.Sequential { nn.Linear(16, 32), nn.Dropout(0.1), nn.Linear(32, 4) }
+  model:to { device = DEVICE }
+  local optimizer = optim.AdamW(model:parameters(), { lr = 1e-2 })
+  return model, function(x, y, factor)
+    local loss = nn.cross_entropy(model(x), y)
+    loss:backward()
+    optimizer:step(factor)
+    optimizer:zero_grad()
+    return loss
+  end
+end
+
+local function batch(step)
+  local x = torch.arange(128, { device = DEVICE }):view(8, 16):add(step):sin()
+  local y = torch.arange(8, { device = DEVICE }):add(step):remainder(4)
+  return x, y, torch.full({}, 1 / (step + 1), { device = DEVICE })
+end
+
+t.test("AGraphTrainsAsTheLoopDoes", function()
+  local plain_model, plain = training()
+  plain_model:eval() -- without dropout, whose draws differ in a graph
+  local graph_model, fn = training()
+  graph_model:eval()
+  local graph = lockstep.graph(fn)
+
+  for step = 0, 9 do t.near(graph(batch(step)):item(), plain(batch(step)):item(), 1e-5, "step " .. step) end
+
+  t.equal(graph.captured, true)
+  t.near(graph_model[1].weight:cpu(), plain_model[1].weight:cpu(), 1e-5)
+end)
+
+t.test("EachReplayDrawsAnew", function()
+  local graph = lockstep.graph(function(x) return torch.dropout(x, 0.5, true) end, { warmup = 1 })
+  local x = torch.ones({ 1000 }, { device = DEVICE })
+  graph(x)
+
+  local first = graph(x):clone()
+
+  t.equal(torch.equal(first, graph(x)), false)
+end)
+
+t.test("WhatCannotBeRecordedIsNamedAndLeavesTheDeviceUsable", function()
+  local graph = lockstep.graph(function(x) return x:nonzero() end, { warmup = 1 })
+  local x = torch.ones({ 4 }, { device = DEVICE })
+  graph(x)
+
+  t.equal(pcall(graph, x), false)
+  t.equal((x + 1):sum():item(), 8)
+end)
+
+t.test("AStreamWaitsForAnother", function()
+  local side, main = torch.cuda.Stream(), torch.cuda.current_stream()
+  local x = torch.ones({ 1024, 1024 }, { device = DEVICE })
+
+  side:wait_stream(main)
+  local y = torch.cuda.stream(side, function()
+    local product = x
+    for _ = 1, 20 do product = product:matmul(x) / 1024 end
+    return product
+  end)
+  main:wait_stream(side)
+
+  t.near(y:mean():item(), 1, 1e-3)
+end)
+
+t.test("EventsMeasureMilliseconds", function()
+  local begin, finish = torch.cuda.Event(true), torch.cuda.Event(true)
+  begin:record()
+  torch.ones({ 4096, 4096 }, { device = DEVICE }):matmul(torch.ones({ 4096, 4096 }, { device = DEVICE }))
+  finish:record()
+  finish:synchronize()
+
+  t.truthy(begin:elapsed_time(finish) > 0)
+  t.equal(finish:query(), true)
+end)
