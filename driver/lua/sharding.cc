@@ -1,8 +1,10 @@
 #include "driver/lua/sharding.h"
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,6 +23,7 @@
 #include "driver/world.h"
 #include "sharding/c10d_collective.h"
 #include "sharding/data_parallel.h"
+#include "sharding/gather_texts.h"
 #include "sharding/guard.h"
 #include "sharding/lockstep.h"
 #include "sharding/pack.h"
@@ -71,6 +74,11 @@ struct GuardObject {  // null pointers in a group of one rank
 using GuardPointer = std::unique_ptr<GuardObject>;
 template <>
 inline constexpr const char* kObjectName<GuardPointer> = "guard";
+struct GatheringObject {
+  std::unique_ptr<sharding::Collective> collective;  // null in a run of one rank
+};
+template <>
+inline constexpr const char* kObjectName<GatheringObject> = "gathering";
 
 namespace {
 
@@ -382,6 +390,47 @@ int CheckGuard(lua_State* state) {
   return 0;
 }
 
+// --- gathering
+// ---------------------------------------------------------------------------------------
+
+// gathering(purpose [, timeout_s]): texts of all ranks of the run, apart from the training's
+// collectives. Collective.
+int NewGathering(lua_State* state) {
+  const std::string purpose = ReadString(state, 1, "gathering: purpose");
+  const driver::Context& context = GetContext(state);
+  auto timeout = context.timeout;
+  if (!lua_isnoneornil(state, 2)) {
+    timeout = std::max<std::chrono::milliseconds>(
+        timeout, std::chrono::seconds(ReadInteger(state, 2, "gathering: timeout_s")));
+  }
+  GatheringObject gathering;
+  const int world_size = context.world.environment.world_size;
+  if (world_size > 1) {
+    std::vector<int> ranks(static_cast<size_t>(world_size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    gathering.collective = driver::NewControlCollective(context.world, ranks, timeout, {purpose});
+  }
+  PushObject(state, std::move(gathering));
+  return 1;
+}
+
+// gather(text) -> array of texts, by rank. Collective.
+int GatherTexts(lua_State* state) {
+  const GatheringObject& gathering = ReadObject<GatheringObject>(state, 1, "gathering");
+  std::vector<std::string> texts = {ReadString(state, 2, "gathering: text")};
+  if (gathering.collective != nullptr) {
+    auto gathered = sharding::GatherTexts(*gathering.collective, texts[0]);
+    if (!gathered.ok()) throw Error(std::string(gathered.status().message()));
+    texts = *std::move(gathered);
+  }
+  lua_createtable(state, static_cast<int>(texts.size()), 0);
+  for (size_t i = 0; i < texts.size(); ++i) {
+    PushString(state, texts[i]);
+    lua_rawseti(state, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+
 }  // namespace
 
 int OpenSharding(lua_State* state) {
@@ -400,12 +449,14 @@ int OpenSharding(lua_State* state) {
                                            {"waiting", WaitingPieces},
                                            {"dropped_tokens", DroppedTokens}});
   RegisterObject<GuardPointer>(state, {{"check", CheckGuard}});
+  RegisterObject<GatheringObject>(state, {{"gather", GatherTexts}});
   lua_newtable(state);
   SetFunctions(state, {{"lockstep", NewLoop},
                        {"data_parallel", NewReplicas},
                        {"dataset", NewShard},
                        {"packer", NewPacker},
-                       {"guard", NewGuard}});
+                       {"guard", NewGuard},
+                       {"gathering", NewGathering}});
   return 1;
 }
 
