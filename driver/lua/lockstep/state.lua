@@ -35,10 +35,13 @@ end
 
 -- Agreement -------------------------------------------------------------------------------------------
 
+--- What an error says, without the script's line, which the error over it has.
+local function plain(message) return (tostring(message):gsub("^[^\n]-%.lua:%d+: ", "")) end
+
 --- Calls fn(...) on this rank, and where it fails on any raises that error on all. Collective.
 local function together(caller, fn, ...)
   local ok, result = pcall(fn, ...)
-  for rank, text in ipairs(saving:gather(ok and "" or tostring(result))) do
+  for rank, text in ipairs(saving:gather(ok and "" or plain(result))) do
     if text ~= "" then
       core.raise(dist.world_size() == 1 and ("%s: %s"):format(caller, text)
         or ("%s: rank %d: %s"):format(caller, rank - 1, text))
@@ -260,7 +263,7 @@ local function read_latest(found)
   for _, one in ipairs(found) do
     local ok, result = pcall(read, one)
     local problem
-    for rank, text in ipairs(saving:gather(ok and "" or tostring(result))) do
+    for rank, text in ipairs(saving:gather(ok and "" or plain(result))) do
       if text ~= "" and not problem then
         problem = dist.world_size() == 1 and text or ("rank %d: %s"):format(rank - 1, text)
       end
@@ -302,8 +305,8 @@ local function check_fit(collected, state, values, own)
     if problem == "" and kind ~= "module" then
       if not values[name] then
         problem = ('it has no "%s", which the script has now'):format(name)
-      elseif kind == "optimizer" then
-        problem = contents.groups_mismatch(name, object, values[name].value)
+      else
+        problem = contents.value_mismatch(name, object, values[name].value)
       end
     end
   end

@@ -195,7 +195,7 @@ end
 --- Finds it there again.
 ---@param from table<string, torch.Tensor>
 ---@param name string
----@param rank integer?
+---@param rank integer? of those that saved, where they differed in it
 ---@return any
 function M.take_value(from, name, rank)
   local prefix = (rank and PER_RANK:format(rank) or VALUES) .. name
@@ -249,19 +249,40 @@ local function restore_groups(name, optimizer, groups)
 end
 
 --- Why an optimizer's groups cannot be the saved ones: "" where they can.
----@param name string
----@param optimizer table
----@param groups table[]
----@return string
-function M.groups_mismatch(name, optimizer, groups)
+local function groups_mismatch(name, optimizer, groups)
   local function sizes(list, count)
     local parts = {}
     for i, group in ipairs(list) do parts[i] = tostring(count(group)) end
     return #parts .. " groups of " .. table.concat(parts, ", ") .. " parameters"
   end
-  local own = sizes(optimizer.groups, function(g) return #g.params end)
+  local own = sizes(groups_of(optimizer), function(g) return g.num_params end)
   local theirs = sizes(groups, function(g) return g.num_params end)
-  return own == theirs and "" or ('"%s" has %s in it, and %s in the script now'):format(name, theirs, own)
+  if own ~= theirs then return ('"%s" has %s in it, and %s in the script now'):format(name, theirs, own) end
+  for i, group in ipairs(groups_of(optimizer)) do
+    for _, pair in ipairs { { group, groups[i] }, { groups[i], group } } do
+      for key, value in pairs(pair[1]) do
+        if type(pair[2][key]) ~= type(value) then
+          return ('the groups of "%s" do not have the same options in it and in the script now: %s'):format(name,
+            tostring(key))
+        end
+      end
+    end
+  end
+  return ""
+end
+
+--- What keeps a saved value from being that of an object: "" where nothing does.
+---@param name string
+---@param object any
+---@param value any
+---@return string
+function M.value_mismatch(name, object, value)
+  local kind = M.kind_of(name, object)
+  if kind == "stateful" then return "" end -- its load_state_dict says
+  local ok = type(value) == "table"
+  for _, group in ipairs(ok and kind == "optimizer" and value or {}) do ok = ok and type(group) == "table" end
+  if not ok then return ('"%s" is no %s in it'):format(name, kind) end
+  return kind == "optimizer" and groups_mismatch(name, object, value) or ""
 end
 
 --- Copies the saved tensors into those of the objects.

@@ -1,0 +1,484 @@
+-- run:save and run:resume on one rank: what is saved comes back bit for bit, and what cannot be used is said once.
+
+local core = require "lockstep.core"
+local core_safetensors = require "lockstep.core.safetensors"
+local core_state = require "lockstep.core.state"
+local data = require "lockstep.data"
+local files = require "lockstep.core.files"
+local folder = require "lockstep.state.folder"
+local nn = require "lockstep.nn"
+local optim = require "lockstep.optim"
+local run = require "lockstep.run"
+local sharding = require "lockstep.sharding"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local base, num_folders = run.dir, 0
+
+--- A run's folder of the test's own.
+local function new_folder()
+  num_folders = num_folders + 1
+  run.dir = base .. "/" .. num_folders
+  core.make_folder(run.dir)
+  return run.dir .. "/state"
+end
+
+--- What fn(...) returns, and what it wrote to stderr.
+local function listening(fn, ...)
+  local heard, stderr = {}, io.stderr
+  io.stderr = { write = function(_, ...) heard[#heard + 1] = table.concat { ... } end } -- luacheck: ignore 122
+  local results = { pcall(fn, ...) }
+  io.stderr = stderr -- luacheck: ignore 122
+  if not results[1] then error(results[2], 0) end
+  return results[2], table.concat(heard)
+end
+
+local function read_file(path)
+  local file = assert(io.open(path, "rb"))
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+local function write_file(path, text)
+  local file = assert(io.open(path, "wb"))
+  file:write(text)
+  file:close()
+end
+
+local Net = nn.Module:subclass("Net")
+function Net:init(hidden)
+  self.embed, self.fc = nn.Embedding(5, hidden), nn.Linear(hidden, 5)
+  self.scale = torch.ones({ hidden }) -- a buffer
+  self.tied = self.embed.weight
+end
+function Net:forward(x) return self.fc(self.embed(x) * self.scale) end
+
+local function new_objects(hidden)
+  local model = Net(hidden or 4)
+  local optimizer = optim.AdamW({ { params = { model.embed.weight }, lr = 0.1 }, { params = model.fc:parameters() } },
+    { lr = 0.01 })
+  return { model = model, optimizer = optimizer, data = sharding.dataset { size = 50, seed = 3 }, best = { loss = 9 } }
+end
+
+local function train(objects, steps)
+  local losses = {}
+  for i = 1, steps do
+    local x = torch.randint(5, { 8 }, { dtype = torch.int64 })
+    local loss = nn.cross_entropy(objects.model(torch.dropout(x:double(), 0, true):long()), x) * (1 + math.random())
+    loss:backward()
+    optim.clip_grad_norm(objects.model:parameters(), 1)
+    objects.optimizer:step(1 / i)
+    objects.optimizer:zero_grad()
+    losses[i] = loss:item() + objects.data()
+  end
+  return losses
+end
+
+local function state_of(objects)
+  return { objects.model:state_dict(), objects.optimizer:state_dict().states, objects.data:state(), objects.best }
+end
+
+--- Saves a state after each of `steps`, the objects trained between; returns them.
+local function save_at(steps)
+  local objects = new_objects()
+  run:state(objects)
+  for _, step in ipairs(steps) do
+    train(objects, 2)
+    objects.best.step = step
+    run:save { step = step }
+  end
+  return objects
+end
+
+-- There and back --------------------------------------------------------------------------------------
+
+t.test("WhatGoesOnFromAStateGoesOnAsIfItHadNeverStopped", function()
+  new_folder()
+  torch.manual_seed(1)
+  math.randomseed(1)
+  local objects = new_objects()
+  run:state(objects)
+  train(objects, 3)
+  objects.best.loss = 0.25
+  run:save { step = 3 }
+  local expected = { train(objects, 4), state_of(objects), torch.randn({ 3 }), math.random() }
+
+  torch.manual_seed(99)
+  math.randomseed(99)
+  local others = new_objects()
+  train(others, 1)
+  run:state(others)
+  t.equal(run:resume(), 3)
+  t.equal(others.best, { loss = 0.25 })
+
+  t.equal({ train(others, 4), state_of(others), torch.randn({ 3 }), math.random() }, expected)
+end)
+
+t.test("TheGroupsOfAnOptimizerComeBackAndWhatChangesIsSaid", function()
+  new_folder()
+  local objects = new_objects()
+  objects.optimizer.groups[2].lr = 0.005
+  run:state(objects)
+  run:save { step = 1 }
+
+  local others = new_objects()
+  run:state(others)
+  local _, heard = listening(run.resume, run)
+
+  t.equal(others.optimizer.groups[2].lr, 0.005)
+  t.equal(others.optimizer.groups[1].lr, 0.1)
+  t.equal(heard, "lockstep: run:resume: optimizer.groups[2].lr is 0.005, as saved, not 0.01\n")
+end)
+
+t.test("PlainValuesComeBackWhateverTheyAre", function()
+  new_folder()
+  local values = { text = "a\0\255b", tiny = 5e-324, third = 1 / 3, huge = -math.huge, [7] = "seven", [true] = "yes",
+    nested = { { {} }, flag = false }, tensor = torch.randn({ 2, 3 }), half = torch.ones({ 2 }):half() }
+  run:state { values = values }
+  run:save { step = 1 }
+  local expected = {}
+  for key, value in pairs(values) do expected[key] = value end
+  for key in pairs(values) do values[key] = nil end
+  values.other = 1
+
+  run:resume()
+
+  t.equal(values, expected)
+  t.truthy(1 / core_state.decode(core_state.encode(-0.0, "x"), {}, "x") == -math.huge, "minus zero has lost its sign")
+  local nan = core_state.decode(core_state.encode(0 / 0, "x"), {}, "x")
+  t.truthy(nan ~= nan)
+end)
+
+t.test("ObjectsOfTheScriptsOwnAreSavedByStateDictAndPositionsInPacksToo", function()
+  new_folder()
+  local average = { value = torch.ones({ 2 }) }
+  setmetatable(average, { __index = {
+    state_dict = function(self) return { value = self.value } end,
+    load_state_dict = function(self, state) self.value = state.value end,
+  } })
+  run:state { average = average }
+  run:save { step = 1 }
+  average.value = torch.zeros({ 2 })
+
+  run:resume()
+
+  t.equal(average.value, torch.ones({ 2 }))
+end)
+
+t.test("WithoutAStateThereIsNothingToResume", function()
+  new_folder()
+  run:state { best = {} }
+  t.equal(run:resume(), nil)
+end)
+
+t.test("StepsGoOnWhereTheStateWas", function()
+  new_folder()
+  local seen = { steps = {} }
+  run:state({ seen = seen }, { every = 2 })
+  for step in run:steps(function() return true end, 5) do table.insert(seen.steps, step) end
+  t.equal(#folder.list(run.dir .. "/state"), 3)
+  files.remove(run.dir .. "/state/step-00000005")
+
+  seen.steps = { "lost" }
+  t.equal(run:resume(), 4)
+  for step in run:steps(function() return true end, 8) do table.insert(seen.steps, step) end
+
+  t.equal(seen.steps, { 0, 1, 2, 3, 4, 5, 6, 7 })
+  t.equal(run:resume(), 8)
+  for _ in run:steps(function() return true end, 8) do error("there is no step left") end
+end)
+
+t.test("WithinALoopTheStepUnderWayCountsAsDone", function()
+  new_folder()
+  run:state { best = {} }
+  for step in run:steps(function() return true end, 3) do
+    if step == 1 then t.equal(run:save(), run.dir .. "/state/step-00000002") end
+  end
+end)
+
+-- Files -----------------------------------------------------------------------------------------------
+
+t.test("TheFolderReadsAsOneOfHuggingFace", function()
+  local root = new_folder()
+  local objects = save_at { 7 }
+  local path = root .. "/step-00000007"
+
+  local tensors, metadata = data.safetensors(path .. "/model-00001-of-00001.safetensors")
+  local index = core.json_decode(read_file(path .. "/model.safetensors.index.json"))
+  local sharding_info = core.json_decode(metadata.DCP_SHARDING_INFO)
+
+  local names = {}
+  for _, iterate in ipairs { objects.model.named_parameters, objects.model.named_buffers } do
+    for name, tensor in iterate(objects.model) do
+      names[name] = true
+      t.equal(tensors[name], tensor:detach(), name)
+      t.equal(index.weight_map[name], "model-00001-of-00001.safetensors")
+      t.equal(#sharding_info[name].saved_offsets, tensor:dim())
+    end
+  end
+  for name in pairs(tensors) do t.truthy(names[name], name .. " is a second name of a tensor") end
+  t.equal(metadata.format, "pt")
+  t.equal(index.metadata.total_size, 4 * (20 + 20 + 5 + 4))
+  local state = data.safetensors(path .. "/state-00001-of-00001.safetensors")
+  t.equal(state["optimizer.state.fc.bias.exp_avg"].shape, objects.model.fc.bias.shape)
+end)
+
+t.test("TheLastAreKeptAndWhatKilledRunsLeftGoes", function()
+  local root = new_folder()
+  core.make_folder(root .. "/step-00000002.part")
+  core.make_folder(root .. "/step-00000009.part/model")
+  run:state({ best = {} }, { keep = 2 })
+  for _, step in ipairs { 1, 2, 3 } do run:save { step = step } end
+
+  t.equal(files.list(root), { "step-00000002", "step-00000003" })
+end)
+
+t.test("AStateReplacesAnotherOfTheSameStep", function()
+  new_folder()
+  local best = { loss = 1 }
+  run:state { best = best }
+  run:save { step = 1 }
+  best.loss = 2
+  run:save { step = 1 }
+  best.loss = 3
+
+  run:resume()
+
+  t.equal(best.loss, 2)
+  t.equal(files.list(run.dir .. "/state"), { "step-00000001" })
+end)
+
+t.test("WhateverTheMomentOfDeathAWholeStateIsFound", function()
+  local root = new_folder()
+  local best = { loss = 1 }
+  run:state { best = best }
+  run:save { step = 1 }
+  local one = root .. "/step-00000001"
+
+  -- Between the marker and the rename; between the two renames where a state is replaced.
+  files.rename(one, root .. "/step-00000002.part")
+  t.equal(run:resume(), 1)
+  files.rename(root .. "/step-00000002.part", one .. ".old")
+  core.make_folder(root .. "/step-00000001.part")
+  t.equal(run:resume(), 1)
+  -- Before the marker: no state, and no complaint.
+  files.remove(one .. ".old/complete.json")
+  files.rename(one .. ".old", root .. "/step-00000003.part")
+  local step, heard = listening(run.resume, run)
+  t.equal({ step, heard }, { nil, "" })
+end)
+
+t.test("AnotherRunsStateIsWhereThisOneBegins", function()
+  new_folder()
+  local objects = save_at { 5 }
+  local expected, from = objects.model:state_dict(), run.dir
+  new_folder()
+  local others = new_objects()
+  run:state(others)
+
+  t.equal(run:resume { from = from }, 5)
+  t.equal(others.model:state_dict(), expected)
+  t.equal(run:resume { from = from .. "/state" }, 5)
+  t.equal(run:resume { from = from .. "/state/step-00000005" }, 5)
+  t.raises("run:resume: there is no state in " .. from .. "/nowhere", run.resume, run, { from = from .. "/nowhere" })
+  run:save { step = 8 }
+  t.equal(run:resume { from = from }, 8)
+end)
+
+t.test("MetricsOfStepsThatWereLostAreLeftOut", function()
+  new_folder()
+  write_file(run.dir .. "/metrics.jsonl", '{"loss":3,"step":0}\n{"loss":2,"step":1}\n{"loss":1,"step":2}\n{"lo')
+  run:state { best = {} }
+  run:save { step = 2 }
+
+  run:resume()
+
+  t.equal(read_file(run.dir .. "/metrics.jsonl"), '{"loss":3,"step":0}\n{"loss":2,"step":1}\n')
+end)
+
+-- What does not fit -----------------------------------------------------------------------------------
+
+t.test("AStateOfAnotherModelIsAnErrorThatNamesTheTensorAndChangesNothing", function()
+  new_folder()
+  save_at { 1 }
+  local others = new_objects(6)
+  local before = others.model:state_dict()
+  for name, tensor in pairs(before) do before[name] = tensor:clone() end
+  run:state(others)
+
+  local message = t.raises('"fc.weight" is torch.float32 {5, 4} in it, and torch.float32 {5, 6} in the script now',
+    run.resume, run)
+
+  t.truthy(message:find("config.json", 1, true), message)
+  t.equal(others.model:state_dict(), before)
+end)
+
+t.test("WhatIsMissingOrLeftOutIsNamed", function()
+  new_folder()
+  local objects = save_at { 1 }
+  objects.more = { 1 }
+  run:state(objects)
+  t.raises('it has no "more", which the script has now', run.resume, run)
+  t.equal(run:resume { without = { "more" } }, 1)
+  t.raises('without names "mode", which is not registered', run.resume, run, { without = { "mode" } })
+  objects.more = nil
+  objects.optimizer = optim.AdamW(objects.model:parameters())
+  t.raises('"optimizer" has 2 groups of 1, 2 parameters in it, and 1 groups of 3 parameters in the script now',
+    run.resume, run)
+  objects.data = sharding.dataset { size = 51 }
+  t.raises("the state is of a dataset of 50 samples, this one has 51", run.resume, run, { without = { "optimizer" } })
+end)
+
+t.test("MistakesOfAScriptAreNamed", function()
+  new_folder()
+  t.raises("run:state: the objects come in a table by name", run.state, run)
+  t.raises('run:state: "step" is a number; it can be a module', run.state, run, { step = 3 })
+  t.raises('run:state: "w" is a tensor; it can be', run.state, run, { w = torch.ones({ 1 }) })
+  t.raises('run:state: "a.b" is no name', run.state, run, { ["a.b"] = {} })
+  t.raises('unknown option "keeps"; did you mean "keep"?', run.state, run, { a = {} }, { keeps = 3 })
+  t.raises("keep must be a whole number of at least 1, not 0", run.state, run, { a = {} }, { keep = 0 })
+  run:state { a = { f = print } }
+  t.raises('run:save: "a": value.f is a function; only nil, booleans', run.save, run, { step = 1 })
+  run:state { a = Net(2), b = { Net = 1 } }
+  t.raises("run:save is called with a colon", run.save)
+  t.raises("reads one batch ahead", run.steps, run, sharding.lockstep(function() end))
+end)
+
+-- Torn and hostile files ------------------------------------------------------------------------------
+
+t.test("ATornStateIsSetAsideAndTheOneBeforeItTaken", function()
+  local root = new_folder()
+  local objects = save_at { 1, 2 }
+  local path = root .. "/step-00000002"
+  local name = path .. "/state-00001-of-00001.safetensors"
+  write_file(name, read_file(name):sub(1, -2))
+
+  local step, heard = listening(run.resume, run)
+
+  t.equal(step, 1)
+  t.equal(objects.best.step, 1)
+  t.truthy(heard:find("cannot be used: " .. name .. " has ", 1, true) and heard:find("but complete.json says", 1, true), heard)
+  t.equal(select(2, heard:gsub("\n", "")), 1)
+  t.equal(files.list(root), { "step-00000001", "step-00000002.torn" })
+end)
+
+t.test("WhereNoStateIsWholeTheRunDoesNotBeginAnewByItself", function()
+  new_folder()
+  save_at { 1, 2 }
+  for _, step in ipairs { 1, 2 } do os.remove(run.dir .. ("/state/step-%08d/complete.json"):format(step)) end
+
+  local message = t.raises("none of the 2 states in", listening, run.resume, run)
+
+  t.truthy(message:find("there is no complete.json", 1, true), message)
+  t.truthy(message:find("begin anew with another --run-dir", 1, true), message)
+end)
+
+--- A byte changed, taken out, put in; a cut; bytes of another place.
+local function mutate(text, random)
+  local function below(n) return math.floor(random() * n) end
+  local at = below(#text) + 1
+  local before, after = text:sub(1, at - 1), text:sub(at + 1)
+  local kind = below(5)
+  if kind == 0 then return before .. string.char(below(256)) .. after end
+  if kind == 1 then return before .. after end
+  if kind == 2 then return before .. string.char(below(256)) .. text:sub(at) end
+  if kind == 3 then return before end
+  return before .. text:sub(below(#text) + 1):sub(1, below(40)) .. after
+end
+
+--- A generator of the test's own: the run's is part of the state.
+local function random_of(seed)
+  return function()
+    seed = (seed * 16807) % 2147483647
+    return seed / 2147483647
+  end
+end
+
+local SEED = tonumber(os.getenv("LOCKSTEP_FUZZ_SEED")) or 20261121
+
+local function expect_one_line(text, what)
+  t.truthy(select(2, text:gsub("\n", "")) == 1, what .. ": expected one line, got: " .. text)
+end
+
+t.test("AThousandMutatedFilesEachGiveOneErrorAndTheStateBefore", function()
+  local root, random = new_folder(), random_of(SEED)
+  print("seed " .. SEED .. " (LOCKSTEP_FUZZ_SEED sets another)")
+  local objects = save_at { 1, 2 }
+  local path = root .. "/step-00000002"
+  local names, whole, same = files.list(path), {}, 0
+  for _, name in ipairs(names) do whole[name] = read_file(path .. "/" .. name) end
+  for i = 1, 1000 do
+    local name = names[i % #names + 1]
+    local mutated = mutate(whole[name], random)
+    write_file(path .. "/" .. name, mutated)
+
+    local step, heard = listening(run.resume, run)
+
+    local what = ("mutation %d of %s"):format(i, name)
+    -- complete.json may say the same in another way: a blank put in.
+    if mutated == whole[name] or (name == "complete.json" and step == 2) then
+      same = same + 1
+      t.equal(step, 2, what)
+    else
+      t.equal({ step, objects.best.step }, { 1, 1 }, what)
+      expect_one_line(heard, what)
+      t.truthy(heard:find(path, 1, true), what)
+      files.rename(path .. ".torn", path)
+    end
+    write_file(path .. "/" .. name, whole[name])
+  end
+  t.truthy(same < 100, same .. " mutations changed nothing")
+end)
+
+t.test("FilesWhoseChecksumsFitAreNotBelievedEither", function()
+  local root, random = new_folder(), random_of(SEED)
+  save_at { 1, 2 }
+  local path = root .. "/step-00000002"
+  local marker = folder.check(path, 0, 1)
+  local counts = { refused = 0, read = 0 }
+  for i = 1, 300 do
+    local name = ("%s-00001-of-00001.safetensors"):format(i % 2 == 0 and "model" or "state")
+    local text = read_file(path .. "/" .. name)
+    -- The header and the first values: what lies behind are numbers of the model, any of which may be.
+    local cut = math.min(#text, 3000)
+    write_file(path .. "/" .. name, mutate(text:sub(1, cut), random) .. text:sub(cut + 1))
+    local bytes, crc32 = files.checksum(path .. "/" .. name)
+    local before = marker.files[name]
+    marker.files[name] = { bytes = bytes, crc32 = crc32 }
+    folder.complete(path, marker)
+
+    local ok, message, heard = pcall(listening, run.resume, run)
+
+    t.truthy(ok or not tostring(message):find("\n", 1, true), tostring(message))
+    if ok and message == 1 then t.equal(select(2, heard:gsub("cannot be used", "")), 1, "mutation " .. i) end
+    local refused = not ok or message == 1
+    counts[refused and "refused" or "read"] = counts[refused and "refused" or "read"] + 1
+    if #files.list(path) == 0 then files.rename(path .. ".torn", path) end
+    write_file(path .. "/" .. name, text)
+    marker.files[name] = before
+    folder.complete(path, marker)
+  end
+  t.truthy(counts.refused > 50, counts.refused .. " were refused")
+end)
+
+t.test("BytesThatAreNoValueAreAnError", function()
+  local random = random_of(SEED)
+  local bytes = core_state.encode({ 1, "two", { three = { true, false } }, [4.5] = {} }, "x")
+  for _ = 1, 1000 do
+    local ok, result = pcall(core_state.decode, mutate(bytes, random), {}, "the value")
+    t.truthy(ok or tostring(result):find("the value: the bytes received", 1, true), tostring(result))
+  end
+  t.raises("nest tables more than 64 deep", core_state.decode, ("{"):rep(100000), {}, "x")
+end)
+
+t.test("WithoutChecksumsATornFileWouldBeReadAsWhole", function()
+  local root = new_folder()
+  save_at { 1 }
+  local name = root .. "/step-00000001/model-00001-of-00001.safetensors"
+  local text = read_file(name)
+  write_file(name, text:sub(1, -5) .. "\0\0\128\63")
+
+  t.truthy(core_safetensors.read(name, "x"), "the format has no checksums")
+  t.raises("none of the 1 states in", listening, run.resume, run)
+end)
