@@ -197,7 +197,7 @@ end
 --- Takes up what another run left in the folder of this one, up to `step` steps: what it reported later, and was lost
 --- with it, is left out of metrics.jsonl and of the curves. Prints `text`.
 ---@param step integer steps that are done
----@param text string
+---@param text string?
 function M.go_on_from(step, text)
   if not is_rank_0() then return end
   local path, kept, lost = run.dir .. "/metrics.jsonl", {}, 0
@@ -217,7 +217,7 @@ function M.go_on_from(step, text)
   end
   if file then file:close() end
   if lost > 0 then core.write_file(path, kept) end
-  print_line(text)
+  if text then print_line(text) end
 end
 
 --- Reports something beside the steps, such as a validation: one line and one JSON object with

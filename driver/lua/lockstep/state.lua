@@ -338,7 +338,10 @@ function M.resume(opts)
   -- Rank 0 lists: what another sees of a folder may be late.
   local found = together("run:resume", function() return dist.rank() == 0 and candidates(o.from) or {} end)
   found = gather(found)[1]
-  if #found == 0 then return nil end
+  if #found == 0 then
+    require("lockstep.log").go_on_from(0)
+    return nil
+  end
   local state, one, torn = read_latest(found)
   local step, where = state.marker.step, one.path
   local plan = together("run:resume: the state in " .. where .. " does not fit", function()
