@@ -151,7 +151,8 @@ function M:steps(loader, total)
   M.progress.total, M.progress.resumed = total, nil
   local function count(started, first, ...)
     M.progress.data_seconds = M.progress.data_seconds + (core.now() - started)
-    if first == nil then return state.between_steps(step + 1, true) end
+    state.after_loading(step + 1, first == nil)
+    if first == nil then return nil end
     step = step + 1
     M.progress.step = step
     core.set_step(step)

@@ -7,7 +7,7 @@ local options = require "lockstep.options"
 local torch = require "lockstep.torch"
 
 local M = {
-  data_parallel = require "lockstep.sharding.data_parallel",
+  data_parallel = require("lockstep.sharding.data_parallel").data_parallel,
   dataset = require "lockstep.sharding.dataset",
   pack = require "lockstep.sharding.pack",
 }

@@ -197,8 +197,10 @@ function M.save(step)
   check_registered("run:save")
   local is_first = dist.rank() == 0
   local collected = together("run:save", contents.collect, objects, "run:save")
-  for name, value in pairs(contents.random_values()) do collected.values[name] = value end
   check_same_tensors(collected.tensors)
+  for _, values in ipairs { contents.bucket_values(objects), contents.random_values() } do
+    for name, value in pairs(values) do collected.values[name] = value end
+  end
   local kinds = compare_values(collected.values)
   local temporary = root() .. "/" .. folder.name(step) .. ".part"
   together("run:save", function() return is_first and folder.begin(root(), step) end)
@@ -359,6 +361,7 @@ function M.resume(opts)
       end
     end
   end)
+  contents.restore_buckets(own, plan.values)
   local anew = false
   for name, saved in pairs(plan.values) do
     if contents.is_random(name) then
@@ -387,16 +390,11 @@ function M.check_loader(loader)
   end
 end
 
---- What run:steps does where one step is done and the next not begun: saves where it is time, or where a rank was asked
---- to end, and holds that all ranks end their loops together. Collective where anything is registered.
----@param done integer steps
----@param is_end boolean this rank's loop ends here
-function M.between_steps(done, is_end)
-  if not objects then return end
-  local is_new = last_step ~= done
-  if every and is_new and done > 0 and (is_end or done % every == 0) then M.save(done) end
+--- Whether any rank was asked to end; raises on all where the loop ends on one and goes on on another. Collective.
+local function agree(done, is_end)
   local asked, ends, goes_on = false, nil, nil
-  for rank, text in ipairs(stepping:gather((is_end and "x" or "g") .. (core_state.sigterm_came() and "t" or "-"))) do
+  local own = (is_end and "x" or "g") .. (core_state.sigterm_came() and "t" or "-")
+  for rank, text in ipairs(stepping:gather_flags(own)) do
     asked = asked or text:sub(2) == "t"
     if text:sub(1, 1) == "x" then ends = ends or rank - 1 else goes_on = goes_on or rank - 1 end
   end
@@ -404,12 +402,32 @@ function M.between_steps(done, is_end)
     core.raise(("run:steps: the loop ends on rank %d after %d steps, and goes on on rank %d; give every rank as many "
       .. "batches, as sharding.dataset { drop_last = true } does"):format(ends, done, goes_on))
   end
-  if asked then
+  return asked
+end
+
+--- What run:steps does where one step is done and the next batch not drawn: saves where it is time, or where a rank was
+--- asked to end. Collective where anything is registered, as after_loading is.
+---@param done integer steps
+---@param is_end boolean the loop ends here
+function M.between_steps(done, is_end)
+  if not objects then return end
+  core_state.catch_sigterm(true)
+  if every and last_step ~= done and done > 0 and (is_end or done % every == 0) then M.save(done) end
+  if agree(done, is_end) then
     if last_step ~= done then M.save(done) end
     core_state.end_together(SIGTERM_EXIT_CODE, ("SIGTERM: the state after %d steps is in %s/%s; the same command "
       .. "with --run-dir %s goes on from there"):format(done, root(), folder.name(done), run.dir))
   end
   core_state.catch_sigterm(not is_end)
+end
+
+--- What run:steps does once the loader was asked for a batch, before the step begins on any rank.
+---@param done integer steps
+---@param is_end boolean the loader has none
+function M.after_loading(done, is_end)
+  if not objects then return end
+  agree(done, is_end)
+  if is_end then M.between_steps(done, true) end
 end
 
 return M

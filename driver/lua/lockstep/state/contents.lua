@@ -6,6 +6,7 @@
 
 local core = require "lockstep.core"
 local core_state = require "lockstep.core.state"
+local data_parallel = require "lockstep.sharding.data_parallel"
 local dist = require "lockstep.distributed"
 local files = require "lockstep.core.files"
 local torch = require "lockstep.torch"
@@ -91,6 +92,15 @@ local function value_of(kind, object)
   return object
 end
 
+---@param objects table<string, any>
+---@return string[]
+function M.sorted_names(objects)
+  local names = {}
+  for name in pairs(objects) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
 ---@class state.Contents
 ---@field tensors state.Tensor[] alike on every rank, by name
 ---@field values table<string, {bytes: string, tensors: torch.Tensor[]}>
@@ -101,9 +111,7 @@ end
 ---@return state.Contents
 function M.collect(objects, caller)
   local names, tensors, values = {}, {}, {}
-  local order = {}
-  for name in pairs(objects) do order[#order + 1] = name end
-  table.sort(order)
+  local order = M.sorted_names(objects)
   local function add(found)
     for _, one in ipairs(found) do
       tensors[#tensors + 1] = one
@@ -129,6 +137,36 @@ function M.collect(objects, caller)
     end
   end
   return { tensors = tensors, values = values }
+end
+
+-- Buckets ---------------------------------------------------------------------------------------------
+
+local BUCKETS = "%s.buckets"
+
+--- How the replicas among the objects group gradients, as values. Collective.
+---@param objects table<string, any>
+---@return table<string, {bytes: string, tensors: torch.Tensor[]}>
+function M.bucket_values(objects)
+  local values = {}
+  for _, name in ipairs(M.sorted_names(objects)) do
+    if M.kind_of(name, objects[name]) == "module" then
+      local bytes = core_state.encode(data_parallel.buckets_below(objects[name]), "run:save")
+      values[BUCKETS:format(name)] = { bytes = bytes, tensors = {} }
+    end
+  end
+  return values
+end
+
+--- Lets replicas go on with them. Collective.
+---@param objects table<string, any>
+---@param values table<string, {value: any}>
+function M.restore_buckets(objects, values)
+  for _, name in ipairs(M.sorted_names(objects)) do
+    local saved = values[BUCKETS:format(name)]
+    if saved and M.kind_of(name, objects[name]) == "module" then
+      data_parallel.set_buckets_below(objects[name], saved.value)
+    end
+  end
 end
 
 -- Random numbers --------------------------------------------------------------------------------------
