@@ -297,6 +297,12 @@ class Launcher {
       process.wait_status = status;
       const bool by_us = interrupted_by_ != 0 || (asked_ && WIFSIGNALED(status));
       if (status == 0 || by_us || IsAgreed(status)) continue;
+      // It was not in its loop, and the signal that was passed on did what signals do.
+      if (let_save_ && WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) {
+        interrupted_by_ = SIGTERM;
+        BeginEnd({"the run was interrupted by SIGTERM", 128 + SIGTERM});
+        continue;
+      }
       // A death without a word is a cause. What other ranks say then is a consequence: that a
       // connection was lost.
       const bool mute =

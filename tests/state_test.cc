@@ -163,6 +163,24 @@ TEST(AskedToEnd, TwiceEndsARunThatComesToNoBoundary) {
   ExpectGone(pids);
 }
 
+TEST(AskedToEnd, OutsideOfALoopARunEndsAtOnce) {
+  const Folder folder;
+  Child run(RankScript(folder,
+                       absl::StrCat("local run = require 'lockstep.run'\n"
+                                    "run:state { best = {} }\n"
+                                    "for _ in run:steps(function() return true end, 3) do end\n",
+                                    kSayPid, "forever()"),
+                       {"--nproc", "2"}));
+  const std::vector<pid_t> pids = PidsOf(run, 2);
+
+  run.Send(SIGTERM);
+  const Ended ended = run.Wait();
+
+  EXPECT_EQ(ended.exit_code, 128 + SIGTERM);
+  ExpectOneComplaint(ended, "lockstep: SIGTERM; every rank has ended");
+  ExpectGone(pids);
+}
+
 // --- Other numbers of ranks ----------------------------------------------------------------------
 
 TEST(Resumed, OnOneTwoAndFourRanksDrawsTheSameCurve) {
@@ -174,7 +192,7 @@ TEST(Resumed, OnOneTwoAndFourRanksDrawsTheSameCurve) {
   const struct {
     int saved_by;
     int resumed_on;
-  } kCases[] = {{2, 1}, {2, 2}, {2, 4}, {1, 4}, {4, 1}, {4, 4}};
+  } kCases[] = {{2, 1}, {2, 4}, {1, 2}, {4, 1}};
   for (const auto& [saved_by, resumed_on] : kCases) {
     const Folder folder;
     ASSERT_EQ(RunOne(Train(folder, saved_by, {"steps=7"})).exit_code, 0);
@@ -189,6 +207,18 @@ TEST(Resumed, OnOneTwoAndFourRanksDrawsTheSameCurve) {
           << "step " << i << " of " << saved_by << " ranks, resumed on " << resumed_on;
     }
   }
+}
+
+// Where more than two ranks add up, the order decides the last bit: see state_ranks_test.lua.
+TEST(Resumed, OnThreeRanksGivesTheSameBits) {
+  const Folder folder;
+  ASSERT_EQ(RunOne(Train(folder, 3, {"batch_size=6", "double=false", "steps=1"})).exit_code, 0);
+
+  const Ended ended = RunOne(Train(folder, 3, {"batch_size=6", "double=false"}));
+
+  const Ended undisturbed = RunOne(Train(Folder(), 3, {"batch_size=6", "double=false"}));
+  EXPECT_THAT(FinalBits(ended), SizeIs(3));
+  EXPECT_EQ(FinalBits(ended), FinalBits(undisturbed));
 }
 
 TEST(Resumed, OnAnotherNumberOfRanksRandomNumbersThatDifferedBeginAnewAndThatIsSaid) {

@@ -166,6 +166,31 @@ t.test("ObjectsOfTheScriptsOwnAreSavedByStateDictAndPositionsInPacksToo", functi
   t.equal(average.value, torch.ones({ 2 }))
 end)
 
+t.test("ADatasetAndWhatIsPackedFromItGoOnTogether", function()
+  new_folder()
+  local function new_pack()
+    local dataset = sharding.dataset { size = 40, seed = 2 }
+    local pack = sharding.pack { seq_len = 7, source = function()
+      local index = dataset()
+      return index and { input_ids = torch.full({ 1 + index % 5 }, index, { dtype = torch.int64 }) }
+    end }
+    return dataset, pack
+  end
+  local dataset, pack = new_pack()
+  run:state { data = dataset, pack = pack }
+  for _ = 1, 5 do pack() end
+  run:save { step = 5 }
+  local expected = {}
+  for chunk in pack do expected[#expected + 1] = chunk.input_ids end
+
+  local others, other_pack = new_pack()
+  run:state { data = others, pack = other_pack }
+  run:resume()
+
+  for i, ids in ipairs(expected) do t.equal(other_pack().input_ids, ids, "chunk " .. i) end
+  t.equal(other_pack(), nil)
+end)
+
 t.test("WithoutAStateThereIsNothingToResume", function()
   new_folder()
   run:state { best = {} }
@@ -257,14 +282,16 @@ t.test("WhateverTheMomentOfDeathAWholeStateIsFound", function()
   local one = root .. "/step-00000001"
 
   -- Between the marker and the rename; between the two renames where a state is replaced.
-  files.rename(one, root .. "/step-00000002.part")
+  files.rename(one, one .. ".part")
   t.equal(run:resume(), 1)
-  files.rename(root .. "/step-00000002.part", one .. ".old")
+  files.rename(one, one .. ".old")
   core.make_folder(root .. "/step-00000001.part")
   t.equal(run:resume(), 1)
+  t.equal(files.list(root), { "step-00000001", "step-00000001.part" })
   -- Before the marker: no state, and no complaint.
-  files.remove(one .. ".old/complete.json")
-  files.rename(one .. ".old", root .. "/step-00000003.part")
+  files.remove(one .. "/complete.json")
+  files.remove(one .. ".part")
+  files.rename(one, root .. "/step-00000003.part")
   local step, heard = listening(run.resume, run)
   t.equal({ step, heard }, { nil, "" })
 end)
@@ -373,6 +400,12 @@ t.test("WhereNoStateIsWholeTheRunDoesNotBeginAnewByItself", function()
 
   t.truthy(message:find("there is no complete.json", 1, true), message)
   t.truthy(message:find("begin anew with another --run-dir", 1, true), message)
+  t.equal(files.list(run.dir .. "/state"), { "step-00000001", "step-00000002" })
+  for _, step in ipairs { 1, 2 } do
+    local path = run.dir .. ("/state/step-%08d"):format(step)
+    files.rename(path, path .. ".torn")
+  end
+  t.raises("holds no state but 2 that were set aside as torn", run.resume, run)
 end)
 
 --- A byte changed, taken out, put in; a cut; bytes of another place.

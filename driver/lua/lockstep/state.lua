@@ -231,18 +231,19 @@ end
 
 --- The folders to try, the latest first: this run's own, and where it has none those of `from`.
 local function candidates(from)
-  local found = folder.list(root())
+  local found, torn = folder.usable(root())
   if #found == 0 and from then
-    found = folder.list(from .. "/state")
-    if #found == 0 then found = folder.list(from) end
+    for _, place in ipairs { from .. "/state", from } do
+      if #found == 0 then found = folder.usable(place) end
+    end
     if #found == 0 and #files.list(from) > 0 then found = { { path = from, step = 0, suffix = "from" } } end
-    if #found == 0 then core.raise(("run:resume: there is no state in %s"):format(from)) end
+    if #found == 0 then error("there is no state in " .. from, 0) end
   end
-  local usable = {}
-  for _, one in ipairs(found) do
-    if one.suffix ~= ".torn" and not folder.is_unfinished(one) then usable[#usable + 1] = one end
+  if #found == 0 and torn > 0 then
+    error(("%s holds no state but %d that were set aside as torn; restore one from a copy, or begin anew with another "
+      .. "--run-dir"):format(root(), torn), 0)
   end
-  return usable
+  return found
 end
 
 --- The saved tensors by name, if this rank finds all as it should be.
@@ -259,9 +260,9 @@ local function read(one)
   return { marker = marker, tensors = saved }
 end
 
---- Reads the latest state that is whole on every rank, and counts those that are not.
+--- Reads the latest state that is whole on every rank. Those that are not are told, set aside and counted.
 local function read_latest(found)
-  local torn, first_problem = 0, nil
+  local torn, first_problem = {}, nil
   for _, one in ipairs(found) do
     local ok, result = pcall(read, one)
     local problem
@@ -270,14 +271,20 @@ local function read_latest(found)
         problem = dist.world_size() == 1 and text or ("rank %d: %s"):format(rank - 1, text)
       end
     end
-    if not problem then return result, one, torn end
-    torn, first_problem = torn + 1, first_problem or problem
-    local kept = dist.rank() == 0 and folder.set_aside(one) or one.path
-    say(("run:resume: %s cannot be used: %s; it is kept as %s, and the state before it is tried"):format(one.path,
-      problem, kept:match("[^/]+$")))
+    if not problem then
+      -- Only now: where none is left all stay as they are.
+      for _, other in ipairs(dist.rank() == 0 and torn or {}) do
+        say(("run:resume: %s cannot be used: %s; it is kept as %s, and the state before it is taken"):format(other.path,
+          other.problem, folder.set_aside(other):match("[^/]+$")))
+      end
+      if dist.rank() == 0 then folder.adopt(one) end
+      return result, one, #torn
+    end
+    one.problem, first_problem = problem, first_problem or problem
+    torn[#torn + 1] = one
   end
   core.raise(("run:resume: none of the %d states in %s can be used; of the latest: %s. Restore one from a copy, or "
-    .. "begin anew with another --run-dir"):format(torn, found[1].path:match("^(.*)/"), first_problem))
+    .. "begin anew with another --run-dir"):format(#torn, found[1].path:match("^(.*)/"), first_problem))
 end
 
 --- The values by name, decoded: all of them before anything is changed.

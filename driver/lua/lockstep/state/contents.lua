@@ -203,10 +203,14 @@ function M.is_random(name) return set_random[name] ~= nil end
 ---@param state any
 ---@param step integer
 function M.restore_random(name, state, step)
-  if state ~= nil then return set_random[name](state) end
   local seed = (step + 1) * 1000003 + dist.rank() * 7919
-  if name == "rng.math" then return math.randomseed(seed) end
-  torch.manual_seed(seed)
+  if state ~= nil then
+    set_random[name](state)
+  elseif name == "rng.math" then
+    math.randomseed(seed)
+  else
+    torch.manual_seed(seed)
+  end
 end
 
 -- In files --------------------------------------------------------------------------------------------

@@ -51,10 +51,23 @@ local function read(path)
   return text
 end
 
---- The folder was being written when its run ended: no state, and no fault.
----@param folder state.Folder
----@return boolean
-function M.is_unfinished(folder) return folder.suffix == ".part" and not read(folder.path .. "/" .. MARKER) end
+--- Those that may be states, and how many were set aside. What was being written when its run ended is no state, and
+--- no fault.
+---@param root string
+---@return state.Folder[] usable
+---@return integer torn
+function M.usable(root)
+  local usable, torn = {}, 0
+  for _, folder in ipairs(M.list(root)) do
+    local is_unfinished = folder.suffix == ".part" and not read(folder.path .. "/" .. MARKER)
+    if folder.suffix == ".torn" then
+      torn = torn + 1
+    elseif not is_unfinished then
+      usable[#usable + 1] = folder
+    end
+  end
+  return usable, torn
+end
 
 -- The marker ------------------------------------------------------------------------------------------
 
@@ -170,6 +183,13 @@ function M.prune(root, keep)
     local is_left_over = folder.suffix == ".part" or folder.suffix == ".old"
     if is_left_over or (folder.suffix == "" and kept > keep) then files.remove(folder.path) end
   end
+end
+
+--- Gives a whole state its name, where a killed run came to no more than to complete it.
+---@param folder state.Folder
+function M.adopt(folder)
+  if folder.suffix ~= ".part" and folder.suffix ~= ".old" then return end
+  pcall(files.rename, folder.path, (folder.path:gsub("%.%a+$", "")))
 end
 
 --- Takes a torn state out of the way of those to come, and keeps it. Returns where it is.
