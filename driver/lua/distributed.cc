@@ -307,8 +307,9 @@ int AllGatherObject(lua_State* state) {
   const std::vector<at::Tensor> values = Gather(group, padded);
   lua_createtable(state, static_cast<int>(values.size()), 0);
   for (size_t i = 0; i < values.size(); ++i) {
-    PushSerialized(state, std::string(static_cast<const char*>(values[i].const_data_ptr()),
-                                      static_cast<size_t>(sizes[i])),
+    PushSerialized(state,
+                   std::string(static_cast<const char*>(values[i].const_data_ptr()),
+                               static_cast<size_t>(sizes[i])),
                    "all_gather_object");
     lua_rawseti(state, -2, static_cast<int>(i + 1));
   }

@@ -95,16 +95,16 @@ int SetMathRandomState(lua_State* state) {
 std::atomic<bool> sigterm_came{false};  // written by the handler, on any thread
 static_assert(std::atomic<bool>::is_always_lock_free);
 
-// catch_sigterm(on): from now on a SIGTERM is only noted, or ends the process again.
+// catch_sigterm(on): from now on a SIGTERM is only noted, or ends the process again: one that was
+// noted, too.
 int CatchSigterm(lua_State* state) {
+  const bool on = ReadBoolean(state, 1, "catch_sigterm: on");
   struct sigaction action {};
-  if (ReadBoolean(state, 1, "catch_sigterm: on")) {
-    action.sa_handler = [](int) { sigterm_came = true; };
-    action.sa_flags = SA_RESTART;
-  } else {
-    action.sa_handler = SIG_DFL;
-  }
+  action.sa_handler = SIG_DFL;
+  action.sa_flags = SA_RESTART;
+  if (on) action.sa_handler = [](int) { sigterm_came = true; };
   sigaction(SIGTERM, &action, nullptr);
+  if (!on && sigterm_came) raise(SIGTERM);
   return 0;
 }
 

@@ -157,7 +157,7 @@ end)
 t.test("WhatOneRankCannotDoIsAnErrorOnAll", function()
   local root = new_folder()
   run:state { own = { value = rank == 1 and print or 1 } }
-  t.raises('run:save: rank 1: run:save: "own": value.value is a function', run.save, run, { step = 1 })
+  t.raises('run:save: rank 1: "own": value.value is a function', run.save, run, { step = 1 })
   t.equal(files.list(root), {})
 
   run:state { own = {} }

@@ -216,7 +216,12 @@ function M.go_on_from(step, text)
     end
   end
   if file then file:close() end
-  if lost > 0 then core.write_file(path, kept) end
+  if lost > 0 then
+    -- A new file takes the name: what is open still is the old one.
+    if metrics_file then metrics_file:close() end
+    metrics_file = nil
+    core.write_file(path, kept)
+  end
   if text then print_line(text) end
 end
 

@@ -79,7 +79,7 @@ function M.register(given, opts)
     end
     contents.kind_of(name, object)
   end
-  objects, keep, every = given, o.keep, o.every
+  objects, keep, every, last_step = given, o.keep, o.every, nil
   saving = saving or core_sharding.gathering("run:save", TIMEOUT_S)
   stepping = stepping or core_sharding.gathering("run:steps")
   core_state.announce_saving()
@@ -155,7 +155,8 @@ local function compare_values(values)
   return kinds
 end
 
---- Writes this rank's part; returns the files by name, with bytes and checksum, and this rank's names of tensors.
+--- Writes this rank's part; returns its files by name, with bytes and checksum, and where all of the model's tensors
+--- are.
 local function write_part(path, tensors, values, kinds)
   local rank, world = dist.rank(), dist.world_size()
   local writer = share_out(tensors, world)
@@ -196,7 +197,7 @@ end
 function M.save(step)
   check_registered("run:save")
   local is_first = dist.rank() == 0
-  local collected = together("run:save", contents.collect, objects, "run:save")
+  local collected = together("run:save", contents.collect, objects)
   check_same_tensors(collected.tensors)
   for _, values in ipairs { contents.bucket_values(objects), contents.random_values() } do
     for name, value in pairs(values) do collected.values[name] = value end
@@ -238,6 +239,7 @@ local function candidates(from)
     end
     if #found == 0 and #files.list(from) > 0 then found = { { path = from, step = 0, suffix = "from" } } end
     if #found == 0 then error("there is no state in " .. from, 0) end
+    for _, one in ipairs(found) do one.is_foreign = true end
   end
   if #found == 0 and torn > 0 then
     error(("%s holds no state but %d that were set aside as torn; restore one from a copy, or begin anew with another "
@@ -354,7 +356,7 @@ function M.resume(opts)
   local state, one, torn = read_latest(found)
   local step, where = state.marker.step, one.path
   local plan = together("run:resume: the state in " .. where .. " does not fit", function()
-    local collected = contents.collect(own, "run:resume")
+    local collected = contents.collect(own)
     local values = take_values(state, own)
     check_fit(collected, state, values, own)
     return { collected = collected, values = values }
@@ -419,9 +421,10 @@ end
 function M.between_steps(done, is_end)
   if not objects then return end
   core_state.catch_sigterm(true)
-  if every and last_step ~= done and done > 0 and (is_end or done % every == 0) then M.save(done) end
-  if agree(done, is_end) then
-    if last_step ~= done then M.save(done) end
+  local asked = agree(done, is_end)
+  local is_time = every and done > 0 and (is_end or done % every == 0)
+  if last_step ~= done and (asked or is_time) then M.save(done) end
+  if asked then
     core_state.end_together(SIGTERM_EXIT_CODE, ("SIGTERM: the state after %d steps is in %s/%s; the same command "
       .. "with --run-dir %s goes on from there"):format(done, root(), folder.name(done), run.dir))
   end

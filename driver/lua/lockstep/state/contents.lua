@@ -107,9 +107,8 @@ end
 
 --- What the objects hold now. Tensors share memory with them.
 ---@param objects table<string, any>
----@param caller string
 ---@return state.Contents
-function M.collect(objects, caller)
+function M.collect(objects)
   local names, tensors, values = {}, {}, {}
   local order = M.sorted_names(objects)
   local function add(found)
@@ -125,15 +124,14 @@ function M.collect(objects, caller)
     local kind = M.kind_of(name, objects[name])
     if kind == "optimizer" then add(tensors_of_optimizer(name, objects[name], names)) end
     if kind ~= "module" then
-      local bytes, inside = core_state.encode(value_of(kind, objects[name]), caller .. ': "' .. name .. '"')
+      local bytes, inside = core_state.encode(value_of(kind, objects[name]), '"' .. name .. '"')
       values[name] = { bytes = bytes, tensors = inside }
     end
   end
   table.sort(tensors, function(a, b) return a.name < b.name end)
   for i = 2, #tensors do
     if tensors[i].name == tensors[i - 1].name then
-      core.raise(('%s: two objects have a tensor "%s"; register one of them under another name'):format(caller,
-        tensors[i].name))
+      error(('two objects have a tensor "%s"; register one of them under another name'):format(tensors[i].name), 0)
     end
   end
   return { tensors = tensors, values = values }

@@ -26,6 +26,7 @@ function M.name(step) return string.format("step-%08d", step) end
 ---@field path string
 ---@field step integer
 ---@field suffix string "" once it is complete; ".part", ".old": what a killed run left; ".torn": set aside
+---@field is_foreign boolean? another run's: it stays as it is
 
 --- The folders of states in `root`, the latest step first.
 ---@param root string
@@ -101,7 +102,10 @@ local function is_count(value) return type(value) == "number" and value >= 0 and
 local function is_marker(content)
   if type(content) ~= "table" or content.crc32 ~= own_checksum(content) then return false end
   if not is_count(content.step) or not is_count(content.world_size) then return false end
-  return type(content.values) == "table" and type(content.files) == "table"
+  for name, file in pairs(content.files) do
+    if name:find("/", 1, true) or not is_count(file.bytes) or type(file.crc32) ~= "string" then return false end
+  end
+  return type(content.values) == "table"
 end
 
 local function read_marker(path)
@@ -188,7 +192,7 @@ end
 --- Gives a whole state its name, where a killed run came to no more than to complete it.
 ---@param folder state.Folder
 function M.adopt(folder)
-  if folder.suffix ~= ".part" and folder.suffix ~= ".old" then return end
+  if folder.is_foreign or (folder.suffix ~= ".part" and folder.suffix ~= ".old") then return end
   pcall(files.rename, folder.path, (folder.path:gsub("%.%a+$", "")))
 end
 
@@ -196,7 +200,7 @@ end
 ---@param folder state.Folder
 ---@return string path
 function M.set_aside(folder)
-  if folder.suffix ~= "" then return folder.path end
+  if folder.is_foreign or folder.suffix ~= "" then return folder.path end
   local path = folder.path .. ".torn"
   return pcall(files.rename, folder.path, path) and path or folder.path
 end
