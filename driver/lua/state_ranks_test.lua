@@ -98,9 +98,9 @@ end
 
 --- Trains a model for some steps and saves it; returns its weights some steps later, without a break, and what it had
 --- when it was saved.
-local function undisturbed()
+local function undisturbed(opts)
   torch.manual_seed(5)
-  local model = sharding.data_parallel(Net(37))
+  local model = sharding.data_parallel(Net(37), opts)
   local optimizer = optim.AdamW(model:parameters(), { lr = 0.1 })
   train(model, optimizer, 4)
   run:state { model = model.module, optimizer = optimizer }
@@ -115,18 +115,19 @@ local function undisturbed()
 end
 
 t.test("ReplicasAddUpInTheSameOrderAfterAResume", function()
-  for _, is_replicated_first in ipairs { true, false } do
+  for i, opts in ipairs { {}, {}, { static_graph = true }, { static_graph = true }, { find_unused = true } } do
+    local is_replicated_first = i % 2 == 1
     new_folder()
-    local expected = undisturbed()
+    local expected = undisturbed(opts)
     local net = Net(37)
-    local model = is_replicated_first and sharding.data_parallel(net)
+    local model = is_replicated_first and sharding.data_parallel(net, opts)
     local optimizer = optim.AdamW(net:parameters(), { lr = 0.1 })
     run:state { model = net, optimizer = optimizer }
 
     run:resume()
-    model = model or sharding.data_parallel(net)
+    model = model or sharding.data_parallel(net, opts)
 
-    t.equal(weights_after(model, optimizer, 50), expected, "replicated first: " .. tostring(is_replicated_first))
+    t.equal(weights_after(model, optimizer, 50), expected, "case " .. i)
   end
 end)
 
@@ -143,6 +144,15 @@ t.test("WeightsAloneWouldAddUpInAnotherOrder", function()
   for i, weight in ipairs(weights_after(model, optimizer, 50)) do same = same and torch.equal(weight, expected[i]) end
 
   t.equal(same, world == 2)
+end)
+
+t.test("BucketsThatDoNotHoldEachParameterOnceAreRefused", function()
+  local replicas = sharding.data_parallel(nn.Linear(2, 2)).replicas
+  t.equal(#replicas:buckets(), 1)
+  t.raises("hold 1 of 2 trained parameters", replicas.set_buckets, replicas, { { 1 } })
+  t.raises("hold 0, which is none of the 2 trained parameters, or is there twice", replicas.set_buckets, replicas,
+    { { 0 }, { 1, 0 } })
+  t.raises("which is none of the 2", replicas.set_buckets, replicas, { { 0, 1, -1 } })
 end)
 
 -- Ranks that do not agree -----------------------------------------------------------------------------

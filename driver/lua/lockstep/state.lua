@@ -311,13 +311,12 @@ end
 --- Raises where the state is not of these objects.
 local function check_fit(collected, state, values, own)
   local problem = contents.mismatch(collected, state.tensors)
-  for name, object in pairs(own) do
-    local kind = contents.kind_of(name, object)
-    if problem == "" and kind ~= "module" then
+  for _, name in ipairs(contents.sorted_names(own)) do
+    if problem == "" and contents.kind_of(name, own[name]) ~= "module" then
       if not values[name] then
         problem = ('it has no "%s", which the script has now'):format(name)
       else
-        problem = contents.value_mismatch(name, object, values[name].value)
+        problem = contents.value_mismatch(name, own[name], values[name].value)
       end
     end
   end
@@ -363,9 +362,9 @@ function M.resume(opts)
   end)
   together("run:resume: " .. where, function()
     contents.restore_tensors(plan.collected, state.tensors)
-    for name, object in pairs(own) do
+    for _, name in ipairs(contents.sorted_names(own)) do
       if plan.values[name] then
-        local lines = contents.restore_value(name, object, plan.values[name].value)
+        local lines = contents.restore_value(name, own[name], plan.values[name].value)
         for _, line in ipairs(lines) do say("run:resume: " .. line) end
       end
     end
