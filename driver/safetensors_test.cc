@@ -5,6 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cstdio>
 #include <cstdlib>
@@ -275,6 +276,14 @@ std::string Mutate(std::string file, std::mt19937_64& random) {
   return file;
 }
 
+// A header in memory of just its size: AddressSanitizer sees a byte read behind it.
+void ParseAlone(const std::string& json, uint64_t data_bytes) {
+  const std::vector<char> exact(json.begin(), json.end());
+  const auto parsed = ParseSafetensorsHeader({exact.data(), exact.size()}, data_bytes);
+  if (!parsed.ok()) return;
+  for (const TensorEntry& entry : parsed->entries) EXPECT_LE(entry.end, data_bytes);
+}
+
 TEST(Safetensors, TenThousandMutatedFilesAreReadOrRefusedAndNothingElse) {
   const char* given = std::getenv("LOCKSTEP_FUZZ_SEED");
   const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : 20261121;
@@ -283,8 +292,11 @@ TEST(Safetensors, TenThousandMutatedFilesAreReadOrRefusedAndNothingElse) {
   std::mt19937_64 random(seed);
   const MemoryFile file;
   const std::string whole = FileOf(Example());
+  SafetensorsHeader example = Example();
+  const std::string json = WriteSafetensorsHeader(example)->substr(8);
   int refused = 0;
   for (int i = 0; i < 10'000; ++i) {
+    ParseAlone(Mutate(json, random), whole.size());
     file.Hold(Mutate(whole, random));
     const absl::Status status = ReadAll(file.path());
     if (status.ok()) continue;  // the data may have changed: checksums are not the format's

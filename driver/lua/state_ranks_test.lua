@@ -155,6 +155,23 @@ t.test("BucketsThatDoNotHoldEachParameterOnceAreRefused", function()
   t.raises("which is none of the 2", replicas.set_buckets, replicas, { { 0, 1, -1 } })
 end)
 
+t.test("WhereOtherParametersAreTrainedTheirBucketsAreNew", function()
+  new_folder()
+  local net = Net(4)
+  run:state { model = sharding.data_parallel(net) }
+  run:save { step = 1 }
+  local frozen = Net(4)
+  frozen.fc1:requires_grad_(false)
+  local model = sharding.data_parallel(frozen)
+  run:state { model = frozen }
+
+  t.equal(run:resume(), 1)
+  model(torch.randn({ 4, 8 })):sum():backward()
+
+  t.equal(frozen.fc1.weight.grad, nil)
+  t.equal(frozen.fc1.weight:detach(), net.fc1.weight:detach())
+end)
+
 -- Ranks that do not agree -----------------------------------------------------------------------------
 
 t.test("RanksThatHoldOtherTensorsAreNamed", function()

@@ -74,6 +74,14 @@ DataParallel.__call = DataParallel.forward
 ---@return any ...
 function DataParallel:no_sync(fn, ...) return self.replicas:no_sync(fn, ...) end
 
+--- Lets replicas group gradients as saved, unless other parameters are trained now.
+local function use_buckets(replicas, buckets)
+  local num_saved, num_trained = 0, 0
+  for _, bucket in ipairs(buckets) do num_saved = num_saved + #bucket end
+  for _, p in ipairs(replicas.module:parameters()) do num_trained = num_trained + (p.requires_grad and 1 or 0) end
+  if num_saved == num_trained then replicas.replicas:set_buckets(buckets) end
+end
+
 --- How gradients are grouped to be averaged, by the names of the replicated modules below `object`, a module or
 --- replicas of one: for run:save. Collective, between steps.
 ---@param object any
@@ -95,7 +103,7 @@ function M.set_buckets_below(object, buckets)
   for name, module in object:named_modules() do
     local replicas = replicas_of[module]
     if buckets[name] and #buckets[name] > 0 then
-      if replicas then replicas.replicas:set_buckets(buckets[name]) else saved_buckets[module] = buckets[name] end
+      if replicas then use_buckets(replicas, buckets[name]) else saved_buckets[module] = buckets[name] end
     end
   end
 end
@@ -153,7 +161,7 @@ function M.data_parallel(module, opts)
   }, DataParallel)
   local buckets = saved_buckets[module]
   saved_buckets[module] = nil
-  if buckets then replicas_of[module].replicas:set_buckets(buckets) end
+  if buckets then use_buckets(replicas_of[module], buckets) end
   return replicas_of[module]
 end
 
