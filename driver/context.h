@@ -4,6 +4,7 @@
 #define LOCKSTEP_DRIVER_CONTEXT_H_
 
 #include <chrono>
+#include <functional>
 #include <string>
 
 #include "driver/command_line.h"
@@ -18,6 +19,8 @@ struct Context {
   std::chrono::milliseconds timeout{0};
   std::string run_dir;         // the same on every rank; nobody has made it yet
   bool settings_used = false;  // run.config has taken the --set values
+  // Ends this rank's process, as every rank does on which the same was agreed. Does not return.
+  std::function<void(int exit_code, const std::string& reason)> end_together;
 };
 
 // The context that SetContext put into this state; it must outlive the state.

@@ -16,6 +16,9 @@ namespace {
 
 constexpr char kFailureKey[] = "lockstep/failure";  // "<exit code> <hang or -> <text>"
 
+constexpr char kAgreedEndKey[] = "lockstep/agreed_end";  // as kFailureKey
+constexpr char kSavesKey[] = "lockstep/saves_on_sigterm";
+
 // For the host of the store to wait until the others have read there why they end.
 constexpr std::chrono::milliseconds kTimeToHear(1000);
 
@@ -27,6 +30,10 @@ std::string ActivityKey(int rank) { return absl::StrCat("lockstep/activity/", ra
 std::string GoneKey(int rank) { return absl::StrCat("lockstep/gone/", rank); }
 
 std::vector<uint8_t> Bytes(const std::string& text) { return {text.begin(), text.end()}; }
+
+std::string Format(const Failure& failure) {
+  return absl::StrCat(failure.exit_code, failure.is_hang ? " hang " : " - ", failure.text);
+}
 
 Failure Parse(const std::vector<uint8_t>& bytes) {
   const std::string value(bytes.begin(), bytes.end());
@@ -41,9 +48,7 @@ Failure Parse(const std::vector<uint8_t>& bytes) {
 }  // namespace
 
 Failure ReportFailure(c10d::Store& store, const Failure& failure) {
-  const std::string value =
-      absl::StrCat(failure.exit_code, failure.is_hang ? " hang " : " - ", failure.text);
-  return Parse(store.compareSet(kFailureKey, {}, Bytes(value)));
+  return Parse(store.compareSet(kFailureKey, {}, Bytes(Format(failure))));
 }
 
 std::optional<Failure> KnownFailure(c10d::Store& store) {
@@ -109,6 +114,19 @@ std::string DescribeEnds(const Member& member) {
   }
   return absl::StrJoin(ends, ", ");
 }
+
+void ReportAgreedEnd(c10d::Store& store, const Failure& end) {
+  store.set(kAgreedEndKey, Bytes(Format(end)));
+}
+
+std::optional<Failure> KnownAgreedEnd(c10d::Store& store) {
+  if (!store.check({kAgreedEndKey})) return std::nullopt;
+  return Parse(store.get(kAgreedEndKey));
+}
+
+void AnnounceSaving(c10d::Store& store) { store.set(kSavesKey, Bytes("1")); }
+
+bool IsSavingAnnounced(c10d::Store& store) { return store.check({kSavesKey}); }
 
 void LeaveStore(const Member& member, std::chrono::milliseconds timeout) {
   member.store->set(GoneKey(member.rank), Bytes("1"));

@@ -62,6 +62,15 @@ bool HasReportedEnd(c10d::Store& store, int rank);
 // "rank 1 (by os.exit(0) at train.lua:3), rank 2": where the script has ended; "" where nowhere.
 std::string DescribeEnds(const Member& member);
 
+// All ranks agreed to end with this exit code, and each is about to: that is no failure.
+void ReportAgreedEnd(c10d::Store& store, const Failure& end);
+std::optional<Failure> KnownAgreedEnd(c10d::Store& store);
+
+// The run keeps its state when it is asked to end by SIGTERM: whoever launched it passes the signal
+// on, and waits.
+void AnnounceSaving(c10d::Store& store);
+bool IsSavingAnnounced(c10d::Store& store);
+
 // A rank's last use of the store. The rank that hosts it goes last: it alone waits here, for the
 // other ranks' last use or until `timeout`.
 void LeaveStore(const Member& member, std::chrono::milliseconds timeout);

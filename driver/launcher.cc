@@ -273,6 +273,15 @@ class Launcher {
     while (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
       const int signal = static_cast<int>(info.ssi_signo);
       if (signal == SIGCHLD) continue;
+      // The ranks save their state and end; whoever has no time for that asks again.
+      if (signal == SIGTERM && !let_save_ && !deadline_.has_value() &&
+          IsSavingAnnounced(*store_.store)) {
+        let_save_ = true;
+        for (const RankProcess& process : processes_) {
+          if (!process.wait_status.has_value()) kill(process.pid, SIGTERM);
+        }
+        continue;
+      }
       if (interrupted_by_ == 0) interrupted_by_ = signal;
       BeginEnd({absl::StrCat("the run was interrupted by ", SignalName(signal)), 128 + signal});
       Ask();
@@ -287,7 +296,13 @@ class Launcher {
       waitpid(process.pid, &status, 0);
       process.wait_status = status;
       const bool by_us = interrupted_by_ != 0 || (asked_ && WIFSIGNALED(status));
-      if (status == 0 || by_us) continue;
+      if (status == 0 || by_us || IsAgreed(status)) continue;
+      // It was not in its loop, and the signal that was passed on did what signals do.
+      if (let_save_ && WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) {
+        interrupted_by_ = SIGTERM;
+        BeginEnd({"the run was interrupted by SIGTERM", 128 + SIGTERM});
+        continue;
+      }
       // A death without a word is a cause. What other ranks say then is a consequence: that a
       // connection was lost.
       const bool mute =
@@ -308,6 +323,11 @@ class Launcher {
   // Whether the rank has told the others how it ends. One that ends with 1 may not have to: because
   // of another's failure.
   bool Explained(int rank) const { return HasReportedEnd(*store_.store, rank); }
+
+  bool IsAgreed(int status) const {
+    const std::optional<Failure> end = KnownAgreedEnd(*store_.store);
+    return end.has_value() && WIFEXITED(status) && WEXITSTATUS(status) == end->exit_code;
+  }
 
   void BeginEnd(const Failure& reason) {
     if (deadline_.has_value()) return;
@@ -349,7 +369,12 @@ class Launcher {
                    SignalName(interrupted_by_).c_str());
       return 128 + interrupted_by_;
     }
-    if (first_failed_ == nullptr) return 0;
+    if (first_failed_ == nullptr) {
+      const std::optional<Failure> end = KnownAgreedEnd(*store_.store);
+      if (!end.has_value()) return 0;
+      std::fprintf(stderr, "lockstep: %s\n", end->text.c_str());
+      return end->exit_code;
+    }
     const RankProcess& dead = mute_ != nullptr ? *mute_ : *first_failed_;
     Failure failure = {DescribeDeath(dead), ExitCode(*dead.wait_status)};
     if (mute_ == nullptr) failure = KnownFailure(*store_.store).value_or(failure);
@@ -374,6 +399,7 @@ class Launcher {
   const RankProcess* first_failed_ = nullptr;
   const RankProcess* mute_ = nullptr;  // the first that died without a word
   int interrupted_by_ = 0;
+  bool let_save_ = false;                      // a first SIGTERM was passed on
   bool asked_ = false;                         // SIGTERM was sent
   std::optional<Clock::time_point> deadline_;  // of the present stage of ending
   std::vector<int> ended_by_us_;

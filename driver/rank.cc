@@ -202,9 +202,9 @@ std::string AgreeOnRunDir(const CommandLine& command_line, const World& world) {
   return run_dir;
 }
 
-// The script has ended well on this rank. The rank that hosts the store still ends with whoever
-// fails before all are done.
-[[noreturn]] void EndWell(const World& world, const std::string& how) {
+// The script has ended well on this rank, or as all ranks agreed. The rank that hosts the store
+// still ends with whoever fails before all are done.
+[[noreturn]] void EndWell(const World& world, const std::string& how, int code = 0) {
   const Member member = MemberOf(world);
   if (member.world_size > 1) {
     ReportEnd(member, how);
@@ -214,10 +214,19 @@ std::string AgreeOnRunDir(const CommandLine& command_line, const World& world) {
       const std::optional<Failure> failure = KnownFailure(*member.store);
       BeginEnd();
       if (failure.has_value()) TellConsequence(member.rank, failure->text);
-      EndProcess(failure.has_value() ? 1 : 0);
+      EndProcess(failure.has_value() ? 1 : code);
     }
   }
-  EndProcess(0);
+  EndProcess(code);
+}
+
+// Every rank ends by this, with the same code and for the same reason. Rank 0 tells it where no
+// launcher does.
+[[noreturn]] void EndTogether(const World& world, int code, const std::string& reason) {
+  if (world.environment.world_size > 1) ReportAgreedEnd(*world.store, {reason, code});
+  if (world.environment.rank == 0 && !HasLauncher())
+    std::fprintf(stderr, "lockstep: %s\n", reason.c_str());
+  EndWell(world, "as all ranks agreed", code);
 }
 
 // os.exit. A rank that leaves says so: the others may come to wait for it, and the launcher would
@@ -296,6 +305,9 @@ void RunRank(const CommandLine& command_line, const RankEnvironment& environment
     // NCCL's watchdog ends the process, and says why in the log.
     if (context.world.device.is_cuda()) FLAGS_caffe2_log_level = c10::GLOG_WARNING;
     context.run_dir = AgreeOnRunDir(command_line, context.world);
+    context.end_together = [&context](int code, const std::string& reason) {
+      EndTogether(context.world, code, reason);
+    };
     if (const std::optional<lua::ScriptError> error = RunScript(context)) {
       EndWithFailure(context.world, error->message, error->traceback);
     }

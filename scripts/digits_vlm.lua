@@ -19,6 +19,7 @@ local config = run.config {
   seed = 1,
   steps = 1000,
   eval_every = 200, -- steps
+  save_every = 200,
   images_per_step = 64, -- over all ranks
   texts_per_step = 32,
   seq_len = 256, -- tokens of a micro-batch, at most
@@ -75,6 +76,10 @@ local schedule = optim.schedule.warmup_cosine {
 }
 log.print(("%d parameters; %d digits to learn from, %d held out; %d ranks"):format(model:num_parameters(), #train,
   #held_out, dist.world_size()))
+
+-- Saved now and then, and when the run is asked to end: the same command with its --run-dir goes on from there.
+run:state({ model = replicas, optimizer = optimizer }, { every = config.save_every, keep = 2 })
+run:resume()
 
 -- Loss per answer token over all held-out digits. The ranks leave the loop together.
 local function evaluate()

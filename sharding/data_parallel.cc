@@ -141,7 +141,9 @@ class CompressHook : public c10d::CommHookInterface {
   at::ScalarType dtype_;
 };
 
+// `given`: which to begin with; none where it is empty.
 std::shared_ptr<c10d::Reducer> NewReducer(const std::vector<NamedTensor>& trained,
+                                          const std::vector<std::vector<size_t>>& given,
                                           const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                           const DataParallelOptions& options) {
   std::vector<at::Tensor> tensors;
@@ -158,6 +160,7 @@ std::shared_ptr<c10d::Reducer> NewReducer(const std::vector<NamedTensor>& traine
   auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(tensors, sizes, sparse);
   // Gradients come in about the reverse order of the parameters.
   std::reverse(buckets.begin(), buckets.end());
+  if (!given.empty()) buckets = given;
   auto reducer = std::make_shared<c10d::Reducer>(
       std::move(tensors), std::move(buckets), group, sparse, options.bucket_bytes,
       options.find_unused,
@@ -222,7 +225,7 @@ DataParallel::DataParallel(const std::vector<NamedTensor>& parameters,
 }
 
 void DataParallel::MakeReducer() {
-  reducer_ = NewReducer(trained_, group_, options_);
+  reducer_ = NewReducer(trained_, buckets_, group_, options_);
   // Where the set of unused parameters changes, the Reducer tells its logger without a look whether
   // there is one.
   logger_ = std::make_shared<c10d::Logger>(reducer_);
@@ -237,6 +240,12 @@ void DataParallel::BeforeForward() {
   if (trained_.empty() || !at::GradMode::is_enabled() || !sync_) return;
   if (reducer_ == nullptr) MakeReducer();
   reducer_->prepare_for_forward();
+  RebuildBuckets();
+  constexpr size_t kBroadcastBytes = size_t{1} << 20;
+  if (!buffers_.empty()) c10d::broadcast_coalesced(group_, buffers_, kBroadcastBytes, 0);
+}
+
+void DataParallel::RebuildBuckets() {
   try {
     reducer_->rebuild_buckets();
   } catch (const c10::Error& error) {
@@ -249,8 +258,6 @@ void DataParallel::BeforeForward() {
                 "averaged, freeze what is not trained with requires_grad_(false), or pass "
                 "find_unused = true");
   }
-  constexpr size_t kBroadcastBytes = size_t{1} << 20;
-  if (!buffers_.empty()) c10d::broadcast_coalesced(group_, buffers_, kBroadcastBytes, 0);
 }
 
 std::vector<at::Tensor> DataParallel::AfterForward(std::vector<at::Tensor> outputs) {
@@ -265,6 +272,36 @@ std::vector<at::Tensor> DataParallel::AfterForward(std::vector<at::Tensor> outpu
     return DelayAveraging::apply(at::TensorList(outputs), reducer_);
   }
   return outputs;
+}
+
+std::vector<std::vector<size_t>> DataParallel::Buckets() {
+  if (reducer_ == nullptr) return {};
+  // What the next forward would do first.
+  RebuildBuckets();
+  return logger_->get_per_bucket_variable_indices();
+}
+
+void DataParallel::SetBuckets(const std::vector<std::vector<size_t>>& buckets) {
+  std::vector<bool> seen(trained_.size(), false);
+  size_t num_seen = 0;
+  for (const std::vector<size_t>& bucket : buckets) {
+    for (const size_t index : bucket) {
+      TORCH_CHECK_VALUE(index < seen.size() && !seen[index], "data_parallel: the buckets hold ",
+                        index, ", which is none of the ", seen.size(),
+                        " trained parameters, or is there twice");
+      seen[index] = true;
+      ++num_seen;
+    }
+  }
+  TORCH_CHECK_VALUE(num_seen == seen.size(), "data_parallel: the buckets hold ", num_seen, " of ",
+                    seen.size(), " trained parameters");
+  buckets_ = buckets;
+  delayed_ = false;
+  if (reducer_ == nullptr) return;
+  reducer_->remove_autograd_hooks();
+  logger_ = nullptr;
+  reducer_ = nullptr;
+  if (!options_.static_graph) MakeReducer();
 }
 
 }  // namespace lockstep::sharding

@@ -79,13 +79,26 @@ class DataParallel {
   void set_sync(bool sync) { sync_ = sync; }
   bool sync() const { return sync_; }
 
+  // Which trained parameters, by index, are averaged together: what the Reducer arranges anew after
+  // the first backward, in the order in which gradients came. On three ranks or more the place in a
+  // bucket decides in which order a gradient's parts are added up, and so its last bit: a run that
+  // is resumed takes the buckets of the one before. Collective, between a backward and the next
+  // forward; the same on every rank. Empty where no Reducer is made yet.
+  std::vector<std::vector<size_t>> Buckets();
+
+  // From now on averages in these buckets. Collective, between steps. ValueError where they do not
+  // hold each trained parameter once.
+  void SetBuckets(const std::vector<std::vector<size_t>>& buckets);
+
  private:
   void MakeReducer();
+  void RebuildBuckets();
 
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   DataParallelOptions options_;
   std::vector<at::Tensor> buffers_;
-  std::vector<NamedTensor> trained_;  // the parameters whose gradients are averaged
+  std::vector<NamedTensor> trained_;          // the parameters whose gradients are averaged
+  std::vector<std::vector<size_t>> buckets_;  // to begin with; empty: as the Reducer's sizes say
   std::shared_ptr<c10d::Reducer>
       reducer_;  // of a static graph: made before the first pass that averages
   std::shared_ptr<c10d::Logger> logger_;  // the Reducer's, which takes it for granted

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
@@ -27,6 +28,7 @@
 #include "driver/lua/tensor_methods.h"
 #include "driver/lua/torch.h"
 #include "driver/lua/vm.h"
+#include "driver/new_file.h"
 
 namespace lockstep::lua {
 
@@ -156,56 +158,25 @@ int OpenLines(lua_State* state) {
   return 1;
 }
 
-// A file that takes its name once it is complete: nobody reads half of it, and none is left behind.
-class NewFile {
- public:
-  explicit NewFile(std::string path)
-      : path_(std::move(path)), part_(absl::StrCat(path_, ".part-", getpid())) {
-    file_ = std::fopen(part_.c_str(), "wb");
-    Check(file_ != nullptr);
-  }
-  NewFile(const NewFile&) = delete;
-  NewFile& operator=(const NewFile&) = delete;
-  ~NewFile() {
-    if (file_ != nullptr) std::fclose(file_);
-    if (!kept_) std::remove(part_.c_str());
-  }
-
-  void Write(const void* data, size_t size) { Check(std::fwrite(data, 1, size, file_) == size); }
-
-  void Keep() {
-    Check(std::fflush(file_) == 0 && fsync(fileno(file_)) == 0);
-    Check(std::rename(part_.c_str(), path_.c_str()) == 0);
-    kept_ = true;
-  }
-
- private:
-  void Check(bool done) const {
-    if (!done) throw Error(absl::StrCat("cannot write ", path_, ": ", std::strerror(errno)));
-  }
-
-  std::string path_;
-  std::string part_;
-  std::FILE* file_ = nullptr;
-  bool kept_ = false;
-};
-
 // write_file(path, {piece, ...}): strings, and tensors as the bytes they hold.
 int WriteFile(lua_State* state) {
-  NewFile file(ReadString(state, 1, "write_file: path"));
+  driver::NewFile file(ReadString(state, 1, "write_file: path"));
+  const auto check = [](const absl::Status& status) {
+    if (!status.ok()) throw Error(std::string(status.message()));
+  };
   ReadTable(state, 2, "write_file: pieces");
   for (int i = 1; i <= static_cast<int>(lua_objlen(state, 2)); ++i) {
     lua_rawgeti(state, 2, i);
     if (const at::Tensor* tensor = TensorAt(state, -1)) {
       const at::Tensor dense = tensor->cpu().contiguous().resolve_conj().resolve_neg();
-      file.Write(dense.const_data_ptr(), dense.nbytes());
+      check(file.Write(dense.const_data_ptr(), dense.nbytes()));
     } else {
       const std::string text = ReadString(state, -1, "write_file: a piece");
-      file.Write(text.data(), text.size());
+      check(file.Write(text.data(), text.size()));
     }
     lua_pop(state, 1);
   }
-  file.Keep();
+  check(file.Keep());
   return 0;
 }
 

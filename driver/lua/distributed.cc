@@ -292,7 +292,7 @@ int Barrier(lua_State* state) {
 
 int AllGatherObject(lua_State* state) {
   if (lua_gettop(state) == 0) lua_pushnil(state);
-  const std::string bytes = Serialize(state, 1);
+  const std::string bytes = Serialize(state, 1, "all_gather_object");
   const Group group = ReadGroup(state, OptionTable(state, 2, "dist.all_gather_object", {"group"}));
   at::Tensor size = at::empty({1}, at::kLong);
   *size.mutable_data_ptr<int64_t>() = static_cast<int64_t>(bytes.size());
@@ -307,8 +307,10 @@ int AllGatherObject(lua_State* state) {
   const std::vector<at::Tensor> values = Gather(group, padded);
   lua_createtable(state, static_cast<int>(values.size()), 0);
   for (size_t i = 0; i < values.size(); ++i) {
-    PushSerialized(state, std::string(static_cast<const char*>(values[i].const_data_ptr()),
-                                      static_cast<size_t>(sizes[i])));
+    PushSerialized(state,
+                   std::string(static_cast<const char*>(values[i].const_data_ptr()),
+                               static_cast<size_t>(sizes[i])),
+                   "all_gather_object");
     lua_rawseti(state, -2, static_cast<int>(i + 1));
   }
   return 1;

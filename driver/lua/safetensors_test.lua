@@ -152,27 +152,30 @@ t.test("EveryLieOfAHeaderIsAnErrorThatNamesIt", function()
   local ok = entry("F32", { 2 }, 0, 8)
   local cases = {
     { "{}", "x", "has 1 bytes after its last tensor" },
-    { "", "", "the header of " }, { "[1,2]", "", "has a header that is no JSON object" }, { "7", "", "no JSON object" },
+    { "", "", "has a header that is no JSON: " }, { "7", "", "no JSON object" },
+    { "[1,2]", "", "has a header that is no JSON object" },
     { '{"a":', "", "at byte" }, { '{"a":1}', "", 'has no description of "a"' },
-    { '{"a":{}}', "", 'has "a" in the unknown dtype nil' },
+    { '{"a":{}}', "", 'has no dtype for "a"' },
     { '{"a":' .. entry("F31", { 2 }, 0, 8) .. "}", "12345678", 'has "a" in the unknown dtype F31' },
     { '{"a":{"dtype":"F32"}}', "", 'has no shape for "a"' },
     { '{"a":{"dtype":"F32","shape":[2]}}', "", 'has no two data_offsets for "a"' },
     { '{"a":{"dtype":"F32","shape":2,"data_offsets":[0,8]}}', "12345678", 'has no shape for "a"' },
     { '{"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}}', "12345678", 'has a shape for "a" that is none' },
     { '{"a":{"dtype":"F32","shape":[null],"data_offsets":[0,8]}}', "12345678", 'has a shape for "a" that is none' },
-    { '{"a":{"dtype":"F32","shape":{"x":2},"data_offsets":[0,8]}}', "12345678", 'has a shape for "a" that is none' },
-    { '{"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}}', "12345678", 'gives "a" -8 bytes, but F32 {2} takes 8' },
+    { '{"a":{"dtype":"F32","shape":{"x":2},"data_offsets":[0,8]}}', "12345678", 'has no shape for "a"' },
+    { '{"a":{"dtype":"F32","shape":[2],"data_offsets":[8,0]}}', "12345678", 'lets "a" end at byte 0 of the data, ' },
     { '{"a":{"dtype":"F32","shape":[2],"data_offsets":[0.5,8.5]}}', "123456789", "has no two data_offsets" },
     { '{"a":' .. entry("F32", { 3 }, 0, 8) .. "}", "12345678", 'gives "a" 8 bytes, but F32 {3} takes 12' },
     { '{"a":' .. entry("F32", { 2 ^ 40, 2 ^ 40 }, 0, 8) .. "}", "12345678", 'gives "a" 8 bytes' },
     { '{"a":' .. ok .. "}", "1234", 'is cut short: "a" ends at byte 8 of the data, which has 4' },
-    { '{"a":' .. entry("F32", { 2 ^ 50 }, 0, 2 ^ 52) .. "}", "", 'is cut short: "a" ends at byte 4503599627370496' },
+    { '{"a":' .. entry("F32", { 2 ^ 25, 2 ^ 25 }, 0, 2 ^ 52) .. "}", "", '"a" ends at byte 4503599627370496 of' },
     { '{"a":' .. ok .. ',"b":' .. entry("F32", { 2 }, 4, 12) .. "}", "123456789012", 'lets "a" and "b" overlap' },
     { '{"a":' .. ok .. ',"b":' .. ok .. "}", "12345678", "overlap" },
     { '{"a":' .. entry("F32", { 1 }, 4, 8) .. "}", "12345678", 'has a gap of 4 bytes before "a"' },
     { '{"a":' .. ok .. "}", "123456789", "has 1 bytes after its last tensor" },
     { '{"\255":' .. ok .. "}", "12345678", "encoding" },
+    { '{"a":' .. ok .. ',"a":' .. ok .. "}", "12345678", 'has "a" twice' },
+    { '{"__metadata__":{"step":1}}', "", 'has a value for "step" in __metadata__ that is no text' },
   }
   for i, case in ipairs(cases) do
     local path = write_raw("lie" .. i, case[1], case[2])
@@ -201,7 +204,7 @@ end)
 t.test("WhatCannotBeWrittenIsRefusedByName", function()
   local path, x = path_of("refused"), torch.zeros({ 1 })
   t.raises("data.save_safetensors: y must be a tensor under a name", data.save_safetensors, path, { x = x, y = 3 })
-  t.raises("data.save_safetensors: 1 must be a tensor under a name", data.save_safetensors, path, { x })
+  t.raises("what is under the number 1 must be a tensor under a name", data.save_safetensors, path, { x })
   t.raises('"z" is torch.complex128, which the format lacks', data.save_safetensors, path,
     { z = torch.zeros({ 1 }, { dtype = torch.complex128 }) })
   t.raises("the tensors must be a table by name, not a userdata", data.save_safetensors, path, x)

@@ -1,8 +1,10 @@
 #include "driver/lua/sharding.h"
 
+#include <algorithm>
 #include <chrono>
 #include <map>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -21,6 +23,7 @@
 #include "driver/world.h"
 #include "sharding/c10d_collective.h"
 #include "sharding/data_parallel.h"
+#include "sharding/gather_texts.h"
 #include "sharding/guard.h"
 #include "sharding/lockstep.h"
 #include "sharding/pack.h"
@@ -71,6 +74,11 @@ struct GuardObject {  // null pointers in a group of one rank
 using GuardPointer = std::unique_ptr<GuardObject>;
 template <>
 inline constexpr const char* kObjectName<GuardPointer> = "guard";
+struct GatheringObject {
+  std::unique_ptr<sharding::Collective> collective;  // null in a run of one rank
+};
+template <>
+inline constexpr const char* kObjectName<GatheringObject> = "gathering";
 
 namespace {
 
@@ -210,6 +218,32 @@ int AfterForward(lua_State* state) {
   PushTensors(state,
               ReadReplicas(state).AfterForward(ReadTensors(state, 2, "data_parallel: outputs")));
   return 1;
+}
+
+// buckets() -> {{index, ...}, ...}, from 0
+int GetBuckets(lua_State* state) {
+  const std::vector<std::vector<size_t>> buckets = ReadReplicas(state).Buckets();
+  lua_createtable(state, static_cast<int>(buckets.size()), 0);
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    PushIntegers(state, std::vector<int64_t>(buckets[i].begin(), buckets[i].end()));
+    lua_rawseti(state, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+
+int SetBuckets(lua_State* state) {
+  sharding::DataParallel& replicas = ReadReplicas(state);
+  ReadTable(state, 2, "data_parallel: buckets");
+  std::vector<std::vector<size_t>> buckets;
+  for (int i = 1; i <= static_cast<int>(lua_objlen(state, 2)); ++i) {
+    lua_rawgeti(state, 2, i);
+    const std::vector<int64_t> indices =
+        ReadIntegers(state, lua_gettop(state), "data_parallel: a bucket");
+    buckets.emplace_back(indices.begin(), indices.end());
+    lua_pop(state, 1);
+  }
+  replicas.SetBuckets(buckets);
+  return 0;
 }
 
 // no_sync(replicas, fn, ...) -> fn(...), without averaging.
@@ -382,6 +416,50 @@ int CheckGuard(lua_State* state) {
   return 0;
 }
 
+// --- gathering
+// ---------------------------------------------------------------------------------------
+
+// gathering(purpose [, timeout_s]): texts of all ranks of the run, apart from the training's
+// collectives. Collective.
+int NewGathering(lua_State* state) {
+  const std::string purpose = ReadString(state, 1, "gathering: purpose");
+  const driver::Context& context = GetContext(state);
+  auto timeout = context.timeout;
+  if (!lua_isnoneornil(state, 2)) {
+    timeout = std::max<std::chrono::milliseconds>(
+        timeout, std::chrono::seconds(ReadInteger(state, 2, "gathering: timeout_s")));
+  }
+  GatheringObject gathering;
+  const int world_size = context.world.environment.world_size;
+  if (world_size > 1) {
+    std::vector<int> ranks(static_cast<size_t>(world_size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    gathering.collective = driver::NewControlCollective(context.world, ranks, timeout, {purpose});
+  }
+  PushObject(state, std::move(gathering));
+  return 1;
+}
+
+// gather(text) -> array of texts, by rank. gather_flags: in half the time, where the texts are of
+// one length on every rank. Collective.
+template <bool kFlags>
+int Gather(lua_State* state) {
+  const auto& collective = ReadObject<GatheringObject>(state, 1, "gathering").collective;
+  const std::string text = ReadString(state, 2, "gathering: text");
+  absl::StatusOr<std::vector<std::string>> texts = std::vector<std::string>{text};
+  if (collective != nullptr) {
+    texts = kFlags ? collective->StartAllGather(text)->Wait()
+                   : sharding::GatherTexts(*collective, text);
+  }
+  if (!texts.ok()) throw Error(std::string(texts.status().message()));
+  lua_createtable(state, static_cast<int>(texts->size()), 0);
+  for (size_t i = 0; i < texts->size(); ++i) {
+    PushString(state, (*texts)[i]);
+    lua_rawseti(state, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+
 }  // namespace
 
 int OpenSharding(lua_State* state) {
@@ -390,9 +468,11 @@ int OpenSharding(lua_State* state) {
                                {"steps", Steps},
                                {"filled", Filled},
                                {"dropped", Dropped}});
-  RegisterObject<Replicas>(
-      state,
-      {{"before_forward", BeforeForward}, {"after_forward", AfterForward}, {"no_sync", NoSync}});
+  RegisterObject<Replicas>(state, {{"before_forward", BeforeForward},
+                                   {"after_forward", AfterForward},
+                                   {"no_sync", NoSync},
+                                   {"buckets", GetBuckets},
+                                   {"set_buckets", SetBuckets}});
   RegisterObject<sharding::Shard>(
       state, {{"next", NextIndex}, {"counts", ShardCounts}, {"start_after", StartAfter}});
   RegisterObject<sharding::Packer>(state, {{"add", AddSample},
@@ -400,12 +480,15 @@ int OpenSharding(lua_State* state) {
                                            {"waiting", WaitingPieces},
                                            {"dropped_tokens", DroppedTokens}});
   RegisterObject<GuardPointer>(state, {{"check", CheckGuard}});
+  RegisterObject<GatheringObject>(state,
+                                  {{"gather", Gather<false>}, {"gather_flags", Gather<true>}});
   lua_newtable(state);
   SetFunctions(state, {{"lockstep", NewLoop},
                        {"data_parallel", NewReplicas},
                        {"dataset", NewShard},
                        {"packer", NewPacker},
-                       {"guard", NewGuard}});
+                       {"guard", NewGuard},
+                       {"gathering", NewGathering}});
   return 1;
 }
 

@@ -4,15 +4,44 @@
 ---     model:load_state_dict(data.safetensors("model.safetensors"))
 
 local core = require "lockstep.core"
-local safetensors = require "lockstep.safetensors"
+local core_safetensors = require "lockstep.core.safetensors"
+local options = require "lockstep.options"
 
 local M = {}
 
 --- What null in JSON becomes.
 M.null = core.null
 
-M.safetensors = safetensors.read
-M.save_safetensors = safetensors.write
+--- The tensors of a safetensors file by name, and its metadata, a table of strings. The tensors own their memory.
+--- A file comes from elsewhere: nothing in it is believed before it is checked.
+---
+---     model:load_state_dict(data.safetensors("model.safetensors"))
+---@param path string
+---@param opts {device: string?}? where the tensors go; default "cpu"
+---@return table<string, torch.Tensor> tensors, table<string, string> metadata
+function M.safetensors(path, opts)
+  if type(path) ~= "string" then core.raise("data.safetensors: the path must be a string, not a " .. type(path)) end
+  local o = options.read("data.safetensors", opts, { device = "cpu" })
+  local mapped, metadata = core_safetensors.read(path, "data.safetensors")
+  local tensors = {}
+  for name, tensor in pairs(mapped) do tensors[name] = tensor:clone():to { device = o.device } end
+  return tensors, metadata
+end
+
+--- Writes tensors by name, as data.safetensors returns them and model:state_dict() gives them. The file appears
+--- under its name once it is complete.
+---
+---     if dist.rank() == 0 then data.save_safetensors(run.dir .. "/model.safetensors", model:state_dict()) end
+---@param path string
+---@param tensors table<string, torch.Tensor>
+---@param opts {metadata: table<string, string>?}?
+function M.save_safetensors(path, tensors, opts)
+  local o = options.read("data.save_safetensors", opts, { metadata = {} })
+  if type(tensors) ~= "table" then
+    core.raise("data.save_safetensors: the tensors must be a table by name, not a " .. type(tensors))
+  end
+  core_safetensors.write(path, tensors, o.metadata, "data.save_safetensors")
+end
 
 --- The path of a file that set-up fetched, "digits.csv.gz": in $LOCKSTEP_CACHE/data.
 ---@param name string

@@ -19,6 +19,10 @@ local steps_logged = 0
 local started ---@type number?
 local last_time ---@type number?
 
+--- What the JSON object of a step has beside the script's fields.
+local OWN_FIELDS = { step = true, memory_bytes = true, elapsed_s = true, step_s = true, data_share = true,
+  tokens_per_s = true }
+
 --- Columns of the step line, in order; others follow by name.
 local FIRST = { "loss", "grad_norm", "lr" }
 
@@ -188,6 +192,37 @@ function M.step(fields)
   local position = total and string.format("%d/%d", step, total) or tostring(step)
   print_line(string.format("step %s  %s  %s", position, columns(shown), table.concat(status, "  ")))
   draw_bar(step, total, status[#status])
+end
+
+--- Takes up what another run left in the folder of this one, up to `step` steps: what it reported later, and was lost
+--- with it, is left out of metrics.jsonl and of the curves. Prints `text`.
+---@param step integer steps that are done
+---@param text string?
+function M.go_on_from(step, text)
+  if not is_rank_0() then return end
+  local path, kept, lost = run.dir .. "/metrics.jsonl", {}, 0
+  local file = io.open(path)
+  for line in file and file:lines() or function() end do
+    local ok, object = pcall(core.json_decode, line)
+    if ok and type(object) == "table" and type(object.step) == "number" and object.step < step then
+      kept[#kept + 1] = line .. "\n"
+      local fields = {}
+      for name, value in pairs(object) do
+        if type(value) == "number" and not OWN_FIELDS[name] then fields[name] = value end
+      end
+      remember(object.event and object.event .. "." or "", object.step, fields)
+    else
+      lost = lost + 1
+    end
+  end
+  if file then file:close() end
+  if lost > 0 then
+    -- A new file takes the name: what is open still is the old one.
+    if metrics_file then metrics_file:close() end
+    metrics_file = nil
+    core.write_file(path, kept)
+  end
+  if text then print_line(text) end
 end
 
 --- Reports something beside the steps, such as a validation: one line and one JSON object with

@@ -20,7 +20,7 @@ local MODULES = {
     "lockstep/sharding/pack.lua" },
   { "checkpoint", "lockstep/checkpoint.lua" },
   { "tiled_mlp", "lockstep/tiled_mlp.lua" },
-  { "data", "lockstep/data.lua", "lockstep/safetensors.lua" },
+  { "data", "lockstep/data.lua" },
   { "log", "lockstep/log.lua" },
   { "run", "lockstep/run.lua" },
   { "lockstep", "lockstep.lua", "lockstep/graph.lua" },

@@ -5,6 +5,7 @@
 
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
+local options = require "lockstep.options"
 
 ---@class lockstep.run
 ---@field dir string the run's folder, the same on every rank; made when first asked for
@@ -16,7 +17,8 @@ local M = {}
 ---@field step integer? the step that is under way, from 0
 ---@field total integer? steps that the loop will take, where known
 ---@field data_seconds number spent waiting for the loader since it was last asked
-M.progress = { step = nil, total = nil, data_seconds = 0 }
+---@field resumed integer? steps that run:resume found done, until a loop has taken them up
+M.progress = { step = nil, total = nil, data_seconds = 0, resumed = nil }
 
 -- Configuration -----------------------------------------------------------------------------------
 
@@ -126,11 +128,14 @@ end
 
 -- Steps -------------------------------------------------------------------------------------------
 
---- Numbers what `loader` yields, from 0, and notes how long it makes the loop wait.
+--- Numbers what `loader` yields, from 0 or from where run:resume goes on, and notes how long it makes the loop wait.
 ---
 ---     for step, batch in run:steps(loader, total) do ... end
+---
+--- After run:state it is collective: between two steps the ranks save where it is time, or where one was asked to end
+--- by SIGTERM, and an error names ranks whose loops end at different steps.
 ---@param loader function an iterator: called until it returns nil
----@param total integer? steps to take at most; also what the time left is reckoned from
+---@param total integer? steps of the run, those before run:resume included; also what the time left is reckoned from
 ---@return fun(): integer?, ...
 function M:steps(loader, total)
   if self ~= M then core.raise("run:steps is called with a colon: run:steps(loader, total)") end
@@ -140,10 +145,13 @@ function M:steps(loader, total)
   if total ~= nil and type(total) ~= "number" then
     core.raise("run:steps: total must be a number of steps, not a " .. type(total))
   end
-  local step = -1
-  M.progress.total = total
+  local state = require "lockstep.state"
+  state.check_loader(loader)
+  local step = (M.progress.resumed or 0) - 1
+  M.progress.total, M.progress.resumed = total, nil
   local function count(started, first, ...)
     M.progress.data_seconds = M.progress.data_seconds + (core.now() - started)
+    state.after_loading(step + 1, first == nil)
     if first == nil then return nil end
     step = step + 1
     M.progress.step = step
@@ -151,9 +159,66 @@ function M:steps(loader, total)
     return step, first, ...
   end
   return function()
-    if total and step + 1 >= total then return nil end
+    local is_end = total ~= nil and step + 1 >= total
+    state.between_steps(step + 1, is_end)
+    if is_end then return nil end
     return count(core.now(), loader())
   end
+end
+
+-- State -------------------------------------------------------------------------------------------
+
+local function check_colon(self, name)
+  if self ~= M then core.raise(("run:%s is called with a colon: run:%s()"):format(name, name)) end
+end
+
+--- Registers what run:save saves and run:resume restores: modules, optimizers, datasets, objects with state_dict() and
+--- load_state_dict(state), and plain tables of values. The step and the generators of random numbers come with them.
+---
+---     run:state({ model = model, optimizer = optimizer, data = dataset, best = best }, { keep = 3, every = 100 })
+---
+--- keep: states that stay, the latest; older ones are removed. every: run:steps saves each time that so many steps are
+--- done, and at the end. A run that is asked to end by SIGTERM saves after the step that is under way, and ends with
+--- exit code 143. Collective.
+---@param objects table<string, any>
+---@param opts {keep: integer?, every: integer?}?
+function M:state(objects, opts)
+  check_colon(self, "state")
+  require("lockstep.state").register(objects, opts)
+end
+
+--- Saves what run:state registered, in the run's folder; returns where. Within a loop of run:steps the step that is
+--- under way counts as done: call it at the end of the loop's body. Elsewhere `step` says how many are done.
+---
+---     if validation_loss < best.loss then run:save() end
+---
+--- Collective.
+---@param opts {step: integer?}?
+---@return string path
+function M:save(opts)
+  check_colon(self, "save")
+  local step = options.read("run:save", opts, { step = options.optional }).step
+  if step == nil and M.progress.step then step = M.progress.step + 1 end
+  if type(step) ~= "number" or step < 0 or step % 1 ~= 0 then
+    core.raise("run:save: outside of a loop of run:steps say how many steps are done: run:save { step = 100 }")
+  end
+  return require("lockstep.state").save(step)
+end
+
+--- Restores the latest state in the run's folder into what run:state registered, on any number of ranks; returns how
+--- many steps are done, or nil where there is no state. run:steps goes on from there. A state that is torn is set aside
+--- and the one before it taken; one that is of another model is an error.
+---
+---     run:resume()
+---
+--- from: the folder of another run, or of one state, to begin with where this run has none. without: names of objects
+--- to leave as they are. Collective.
+---@param opts {from: string?, without: string[]?}?
+---@return integer?
+function M:resume(opts)
+  check_colon(self, "resume")
+  M.progress.resumed = require("lockstep.state").resume(opts)
+  return M.progress.resumed
 end
 
 setmetatable(M, {

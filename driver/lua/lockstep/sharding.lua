@@ -7,7 +7,7 @@ local options = require "lockstep.options"
 local torch = require "lockstep.torch"
 
 local M = {
-  data_parallel = require "lockstep.sharding.data_parallel",
+  data_parallel = require("lockstep.sharding.data_parallel").data_parallel,
   dataset = require "lockstep.sharding.dataset",
   pack = require "lockstep.sharding.pack",
 }
@@ -23,7 +23,7 @@ end
 ---@field filled integer of these, with a filler on this rank
 ---@field dropped integer batches of this rank that no step took; reading it reads what is left
 ---@operator call: any, boolean
-local Lockstep = {}
+local Lockstep = { reads_ahead = true }
 
 function Lockstep:__call() return self.loop:next() end
 

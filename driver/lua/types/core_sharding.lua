@@ -47,6 +47,14 @@ function Replicas:after_forward(outputs) end
 ---@return any ...
 function Replicas:no_sync(fn, ...) end
 
+--- Which trained parameters, by index from 0, are averaged together. Collective, between steps.
+---@return integer[][]
+function Replicas:buckets() end
+
+--- Averages in these from now on. Collective, between steps.
+---@param buckets integer[][]
+function Replicas:set_buckets(buckets) end
+
 ---@param parameters table[] {{name, tensor}, ...}
 ---@param buffers table[] {{name, tensor}, ...}
 ---@param options sharding.DataParallelOptions
@@ -116,5 +124,25 @@ function Guard:check(label, fingerprint) end
 ---@param options {group: dist.Group?, timeout_s: number?}
 ---@return lockstep.core.sharding.Guard
 function sharding.guard(options) end
+
+--- Texts of all ranks of the run, apart from the training's collectives.
+---@class lockstep.core.sharding.Gathering
+local Gathering = {}
+
+--- Of every rank, by rank. Collective.
+---@param text string
+---@return string[]
+function Gathering:gather(text) end
+
+--- The same in half the time, for texts of one length on every rank. Collective.
+---@param text string
+---@return string[]
+function Gathering:gather_flags(text) end
+
+--- Collective.
+---@param purpose string as reports of a hang name it
+---@param timeout_s integer? that ranks wait for each other; the run's --timeout where that is longer
+---@return lockstep.core.sharding.Gathering
+function sharding.gathering(purpose, timeout_s) end
 
 return sharding

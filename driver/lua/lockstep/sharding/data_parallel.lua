@@ -17,6 +17,13 @@ local function each_tensor(value, visit)
   return value
 end
 
+local M = {}
+
+--- The replicas of each module, as long as somebody holds them.
+local replicas_of = setmetatable({}, { __mode = "kv" })
+--- The buckets of modules that are not replicated yet.
+local saved_buckets = setmetatable({}, { __mode = "k" })
+
 ---@class sharding.DataParallel
 ---@field module nn.Module
 ---@operator call: any
@@ -67,6 +74,40 @@ DataParallel.__call = DataParallel.forward
 ---@return any ...
 function DataParallel:no_sync(fn, ...) return self.replicas:no_sync(fn, ...) end
 
+--- Lets replicas group gradients as saved, unless other parameters are trained now.
+local function use_buckets(replicas, buckets)
+  local num_saved, num_trained = 0, 0
+  for _, bucket in ipairs(buckets) do num_saved = num_saved + #bucket end
+  for _, p in ipairs(replicas.module:parameters()) do num_trained = num_trained + (p.requires_grad and 1 or 0) end
+  if num_saved == num_trained then replicas.replicas:set_buckets(buckets) end
+end
+
+--- How gradients are grouped to be averaged, by the names of the replicated modules below `object`, a module or
+--- replicas of one: for run:save. Collective, between steps.
+---@param object any
+---@return table<string, integer[][]>
+function M.buckets_below(object)
+  local buckets = {}
+  for name, module in object:named_modules() do
+    local replicas = replicas_of[module]
+    if replicas then buckets[name] = replicas.replicas:buckets() end
+  end
+  return buckets
+end
+
+--- Groups them as saved, so that the next step adds up in the same order: now, or when the module is replicated.
+--- Collective, between steps.
+---@param object any
+---@param buckets table<string, integer[][]>
+function M.set_buckets_below(object, buckets)
+  for name, module in object:named_modules() do
+    local replicas = replicas_of[module]
+    if buckets[name] and #buckets[name] > 0 then
+      if replicas then use_buckets(replicas, buckets[name]) else saved_buckets[module] = buckets[name] end
+    end
+  end
+end
+
 --- The module's own.
 for _, name in ipairs { "parameters", "named_parameters", "named_buffers", "named_modules", "num_parameters",
   "state_dict", "load_state_dict", "zero_grad" } do
@@ -106,18 +147,22 @@ function DataParallel:__tostring() return "data_parallel(" .. tostring(self.modu
 ---@param module nn.Module
 ---@param opts sharding.DataParallelOptions?
 ---@return sharding.DataParallel
-local function data_parallel(module, opts)
+function M.data_parallel(module, opts)
   if not nn.is_module(module) then core.raise("sharding.data_parallel: expected a module, not a " .. type(module)) end
   local o = options.read("sharding.data_parallel", opts,
     { bucket_mb = 25, find_unused = false, static_graph = false, compression = "none", group = options.optional })
   local parameters, buffers = {}, {}
   for name, p in module:named_parameters() do parameters[#parameters + 1] = { name, p } end
   for name, b in module:named_buffers() do buffers[#buffers + 1] = { name, b } end
-  return setmetatable({
+  replicas_of[module] = setmetatable({
     module = module,
     replicas = core_sharding.data_parallel(parameters, buffers, o),
     needs_outputs = o.find_unused or o.static_graph,
   }, DataParallel)
+  local buckets = saved_buckets[module]
+  saved_buckets[module] = nil
+  if buckets then use_buckets(replicas_of[module], buckets) end
+  return replicas_of[module]
 end
 
-return data_parallel
+return M

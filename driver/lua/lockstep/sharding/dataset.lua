@@ -46,6 +46,30 @@ function Dataset:state(taken)
   }
 end
 
+local STATE = { "size", "seed", "epoch", "shuffle", "drop_last", "pad", "start" }
+
+--- The options of a state, or an error where it is none.
+local function check_state(state)
+  for _, key in ipairs(STATE) do
+    if type(state) ~= "table" or state[key] == nil then
+      core.raise("sharding.dataset: this is no state of a dataset: it lacks " .. key)
+    end
+  end
+  return state
+end
+
+--- Goes on from what ds:state() returned, as sharding.dataset{state = ...} does: with rank and world of now.
+---@param state table
+function Dataset:load_state(state)
+  check_state(state)
+  if state.size ~= self.options.size then
+    core.raise(("dataset:load_state: the state is of a dataset of %d samples, this one has %d"):format(state.size,
+      self.options.size))
+  end
+  for _, key in ipairs(STATE) do self.options[key] = state[key] end
+  self.shard = core_sharding.dataset(self.options)
+end
+
 --- Iterates the indices, 1 to size, of this rank's samples in one epoch:
 ---
 ---     local ds = sharding.dataset { size = #samples, seed = 1 }
@@ -73,10 +97,8 @@ local function dataset(opts)
           :format(key))
       end
     end
-    for _, key in ipairs { "size", "seed", "epoch", "shuffle", "drop_last", "pad", "start" } do
-      if state[key] == nil then core.raise("sharding.dataset: this is no state of a dataset: it lacks " .. key) end
-      o[key] = state[key]
-    end
+    check_state(state)
+    for _, key in ipairs(STATE) do o[key] = state[key] end
     o.state = nil
   elseif not o.size then
     core.raise('sharding.dataset: the option "size" is missing')

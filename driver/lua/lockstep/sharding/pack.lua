@@ -127,6 +127,27 @@ function Packed:state()
   }
 end
 
+--- Goes on from what pack:state() returned, as sharding.pack{state = ...} does. The source must go on after
+--- `state.drawn` samples: a dataset that it draws from is restored beside it.
+---@param state table
+function Packed:load_state(state)
+  for _, key in ipairs { "drawn", "chunks", "dropped_tokens", "ended", "ready", "waiting" } do
+    if type(state) ~= "table" or state[key] == nil then
+      core.raise("sharding.pack: this is no state of pack: it lacks " .. key)
+    end
+  end
+  self.packer, self.samples, self.first = self.new_packer(), {}, nil
+  self.drawn, self.chunks, self.ended = state.drawn, state.chunks, state.ended
+  self.dropped_tokens, self.dropped_before = state.dropped_tokens, state.dropped_tokens
+  self.ready = copy(state.ready)
+  -- What waits is numbered before what is drawn from now on.
+  for i, fields in ipairs(state.waiting) do
+    self.samples[i], self.first = fields, fields
+    self.packer:add(fields.input_ids:size(0))
+  end
+  self.base = state.drawn - #state.waiting
+end
+
 --- The tokens that no chunk has had, as samples.
 ---@return table[]
 function Packed:waiting()
@@ -166,26 +187,13 @@ local function pack(opts)
   if type(o.source) ~= "function" and not (getmetatable(o.source) or {}).__call then
     core.raise("sharding.pack: the source must be a function that returns the next sample, not a " .. type(o.source))
   end
+  local function new_packer() return core_sharding.packer(o.seq_len, o.split, o.drop_last) end
   local packed = setmetatable({
-    source = o.source, seq_len = o.seq_len, pad_token_id = o.pad_token_id,
-    packer = core_sharding.packer(o.seq_len, o.split, o.drop_last), chunks = 0, drawn = 0, dropped_tokens = 0,
-    dropped_before = 0, samples = {}, ready = {}, ended = false, base = 0,
+    source = o.source, seq_len = o.seq_len, pad_token_id = o.pad_token_id, new_packer = new_packer,
+    packer = new_packer(), chunks = 0, drawn = 0, dropped_tokens = 0, dropped_before = 0, samples = {}, ready = {},
+    ended = false, base = 0,
   }, Packed)
-  local state = o.state
-  if state then
-    for _, key in ipairs { "drawn", "chunks", "dropped_tokens", "ended", "ready", "waiting" } do
-      if state[key] == nil then core.raise("sharding.pack: this is no state of pack: it lacks " .. key) end
-    end
-    packed.drawn, packed.chunks, packed.ended = state.drawn, state.chunks, state.ended
-    packed.dropped_tokens, packed.dropped_before = state.dropped_tokens, state.dropped_tokens
-    packed.ready = copy(state.ready)
-    -- What waits is numbered before what is drawn from now on.
-    for i, fields in ipairs(state.waiting) do
-      packed.samples[i], packed.first = fields, fields
-      packed.packer:add(fields.input_ids:size(0))
-    end
-    packed.base = state.drawn - #state.waiting
-  end
+  if o.state then packed:load_state(o.state) end
   return packed
 end
 

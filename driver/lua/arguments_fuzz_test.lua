@@ -1,0 +1,138 @@
+--- A thousand calls of the library with arguments that are wrong in some place: each returns, or raises one error
+--- that is for people. Nothing crashes and nothing waits.
+
+local batching = require "lockstep.batching"
+local checkpoint = require "lockstep.checkpoint"
+local data = require "lockstep.data"
+local log = require "lockstep.log"
+local nn = require "lockstep.nn"
+local optim = require "lockstep.optim"
+local run = require "lockstep.run"
+local sharding = require "lockstep.sharding"
+local t = require "lockstep.testing"
+local tiled_mlp = require "lockstep.tiled_mlp"
+local torch = require "lockstep.torch"
+
+torch.set_num_threads(1)
+
+--- Calls that are right, as functions that make their arguments anew: some are changed by the call.
+local CALLS = {
+  { "torch.matmul", torch.matmul, function() return { torch.ones { 2, 3 }, torch.ones { 3, 2 } } end },
+  { "torch.sum", torch.sum, function() return { torch.ones { 2, 3 }, { dim = { 1 }, keepdim = true } } end },
+  { "torch.cat", torch.cat, function() return { { torch.ones { 2 }, torch.ones { 3 } }, 0 } end },
+  { "torch.zeros", torch.zeros, function() return { { 2, 3 }, { dtype = torch.int64, device = "cpu" } } end },
+  { "torch.tensor", torch.tensor, function() return { { { 1, 2 }, { 3, 4 } }, { dtype = torch.float64 } } end },
+  { "torch.where", torch.where, function() return { torch.ones { 2 }:gt(0), torch.ones { 2 }, 0 } end },
+  { "torch.embedding", torch.embedding, function() return { torch.ones { 4, 2 }, torch.tensor({ 1, 3 }) } end },
+  { "torch.view", torch.view, function() return { torch.ones { 6 }, { 2, -1 } } end },
+  { "torch.scaled_dot_product_attention", torch.scaled_dot_product_attention,
+    function() return { torch.ones { 1, 1, 2, 4 }, torch.ones { 1, 1, 2, 4 }, torch.ones { 1, 1, 2, 4 } } end },
+  { "torch.conv2d", torch.conv2d, function() return { torch.ones { 1, 1, 4, 4 }, torch.ones { 1, 1, 3, 3 } } end },
+  { "torch.index_select", torch.index_select, function() return { torch.ones { 4 }, 0, torch.tensor({ 1 }) } end },
+  { "torch.manual_seed", torch.manual_seed, function() return { 1 } end },
+  { "torch.no_grad", torch.no_grad, function() return { function(x) return x end, 1 } end },
+  { "torch.grad", torch.grad, function()
+    local x = torch.ones({ 2 }, { requires_grad = true })
+    return { { (x * x):sum() }, { x }, { allow_unused = true } }
+  end },
+  { "nn.Linear", nn.Linear, function() return { 3, 2, { bias = true } } end },
+  { "nn.Linear call", function(...) return nn.Linear(3, 2)(...) end, function() return { torch.ones { 2, 3 } } end },
+  { "nn.Embedding", nn.Embedding, function() return { 3, 2 } end },
+  { "nn.LayerNorm", nn.LayerNorm, function() return { 3, { eps = 1e-5 } } end },
+  { "nn.Dropout", nn.Dropout, function() return { 0.5 } end },
+  { "nn.ModuleList", nn.ModuleList, function() return { { nn.Linear(1, 1) } } end },
+  { "nn.cross_entropy", nn.cross_entropy,
+    function() return { torch.ones { 2, 3 }, torch.tensor({ 0, 2 }), { reduction = "sum" } } end },
+  { "load_state_dict", function(...) return nn.Linear(2, 2):load_state_dict(...) end,
+    function() return { nn.Linear(2, 2):state_dict() } end },
+  { "optim.AdamW", optim.AdamW,
+    function() return { { torch.ones({ 2 }, { requires_grad = true }) }, { lr = 1e-3, betas = { 0.9, 0.99 } } } end },
+  { "optim.clip_grad_norm", optim.clip_grad_norm,
+    function() return { { torch.ones({ 2 }, { requires_grad = true }) }, 1.0 } end },
+  { "warmup_cosine", optim.schedule.warmup_cosine, function() return { { warmup_steps = 2, total_steps = 9 } } end },
+  { "batching.prepare", batching.prepare, function()
+    return { { samples = { { input_ids = { 1, 2, 3 }, loss_mask = { 0, 1, 1 } },
+      { input_ids = { 4, 5 }, loss_mask = { 1, 1 } } }, seq_len = 8, ranks = 2, balance = "lockstep" } }
+  end },
+  { "batching.cost.transformer", batching.cost.transformer,
+    function() return { { hidden_size = 8, num_hidden_layers = 2, intermediate_size = 16, vocab_size = 32,
+      num_attention_heads = 2 } } end },
+  { "sharding.dataset", sharding.dataset, function() return { { size = 9, rank = 0, world = 2, seed = 1 } } end },
+  { "sharding.weighted_mean", sharding.weighted_mean, function() return { 3, 4 } end },
+  { "sharding.pack", sharding.pack, function()
+    return { { source = function() return nil end, seq_len = 4, drop_last = true } }
+  end },
+  { "checkpoint.new", checkpoint.new, function() return { { offload = "host", keep_last = 1, min_bytes = 16 } } end },
+  { "checkpoint", function(...) return checkpoint.new {}(...) end,
+    function() return { torch.relu, torch.ones { 2 } } end },
+  { "checkpoint.selective", checkpoint.selective, function() return { { save = { "aten::mm" } } } end },
+  { "tiled_mlp.new", tiled_mlp.new, function() return { { tile_tokens = 8 } } end },
+  { "tiled_mlp", function(...) return tiled_mlp.new { tiles = 2 }(...) end,
+    function() return { nn.Linear(2, 2), torch.ones { 4, 2 } } end },
+  { "tiled_mlp.cross_entropy", tiled_mlp.cross_entropy, function()
+    return { { hidden = torch.ones { 4, 2 }, weight = torch.ones { 3, 2 }, labels = torch.tensor({ 0, 1, 2, 0 }) } }
+  end },
+  { "data.jsonl", data.jsonl, function() return { "no such file" } end },
+  { "data.safetensors", data.safetensors, function() return { "no such file" } end },
+  { "log.record", log.record, function() return { "validation", { loss = 1 } } end },
+  { "run.merge", run.merge, function() return { { a = { b = 1 } }, { { "a.b", "2" } } } end },
+}
+
+--- What takes the place of an argument. Sizes are impossible or small: none fills the machine's memory.
+local function strange()
+  local values = {
+    false, true, -1, 0, 1, 0.5, 1e15, -1e15, 1e300, 0 / 0, 1 / 0, "", "x", "cpu", "mean", ("a"):rep(1000), {}, { 1 },
+    { 1, "a" }, { {} }, { { 1 }, { 1, 2 } }, { nil, 2 }, { -1 }, { 1e300 }, print, function() end,
+    function() error("from the user's function") end, function() return nil end, coroutine.create(print),
+    torch.ones({}), torch.zeros({ 0 }), torch.ones({ 2 }, { dtype = torch.int64 }), torch.ones({ 2 }):gt(0),
+    torch.ones({ 2, 3 }, { dtype = torch.bfloat16 }), torch.ones { 1, 2, 3, 4 }, torch.float32, torch.int64,
+    nn.Linear(1, 1), setmetatable({}, { __index = function() error("from the user's table") end }),
+  }
+  local i = math.random(0, #values)
+  return i > 0 and values[i] or nil
+end
+
+--- One change somewhere in the arguments, at any depth of plain tables.
+local function mutate(arguments, depth)
+  local keys = {}
+  for key in pairs(arguments) do keys[#keys + 1] = key end
+  local key = keys[math.random(math.max(1, #keys))]
+  local kind = math.random(6)
+  local below = key ~= nil and arguments[key]
+  if type(below) == "table" and not getmetatable(below) and depth < 3 and math.random() < 0.6 then
+    return mutate(below, depth + 1)
+  elseif kind == 1 then
+    arguments[#arguments + 1] = strange()
+  elseif kind == 2 and key ~= nil then
+    arguments[key] = nil
+  elseif kind == 3 and type(key) == "string" then
+    arguments[key .. "s"] = arguments[key]
+  elseif kind == 4 then
+    arguments[math.random() < 0.5 and "unknown" or -1] = strange()
+  elseif key ~= nil then
+    arguments[key] = strange()
+  end
+end
+
+local NOT_FOR_PEOPLE = { "INTERNAL ASSERT", "attempt to ", "bad_alloc", "std::", "bad argument" }
+
+t.test("WrongArgumentsEndInOneErrorForPeople", function()
+  local seed = 20261121
+  math.randomseed(seed)
+  local refused = 0
+  for round = 1, 1000 do
+    local name, fn, make = unpack(CALLS[(round - 1) % #CALLS + 1])
+    local arguments = make()
+    local count = #arguments
+    for _ = 1, math.random(3) do mutate(arguments, 0) end
+    local ok, message = pcall(fn, unpack(arguments, 1, math.max(count, #arguments)))
+    if not ok then
+      refused = refused + 1
+      local where = ("%s, round %d of seed %d: %s"):format(name, round, seed, tostring(message))
+      t.equal(type(message), "string", where)
+      t.truthy(#message > 10, where)
+      for _, words in ipairs(NOT_FOR_PEOPLE) do t.equal(message:find(words, 1, true), nil, where) end
+    end
+  end
+  t.truthy(refused > 300, ("only %d calls were refused"):format(refused))
+end)

@@ -1,0 +1,116 @@
+#include "driver/lua/files.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "driver/lua/stack.h"
+#include "driver/lua/tensor.h"
+#include "driver/lua/vm.h"
+#include "driver/new_file.h"
+
+namespace lockstep::lua {
+namespace {
+
+namespace fs = std::filesystem;
+
+void Check(const absl::Status& status) {
+  if (!status.ok()) throw Error(std::string(status.message()));
+}
+
+void Check(const std::error_code& error, const std::string& what) {
+  if (error) throw Error(absl::StrCat("cannot ", what, ": ", error.message()));
+}
+
+int PushChecksum(lua_State* state, const driver::Checksum& checksum) {
+  PushInteger(state, static_cast<int64_t>(checksum.bytes));
+  PushString(state, absl::StrFormat("%08x", checksum.crc32));
+  return 2;
+}
+
+// list(folder) -> names of what it holds, sorted; none where it is not there.
+int List(lua_State* state) {
+  const std::string path = ReadString(state, 1, "list: folder");
+  std::error_code error;
+  std::vector<std::string> names;
+  if (fs::exists(path, error)) {
+    for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error))
+      names.push_back(it->path().filename().string());
+  }
+  Check(error, absl::StrCat("list ", path));
+  std::sort(names.begin(), names.end());
+  lua_createtable(state, static_cast<int>(names.size()), 0);
+  for (size_t i = 0; i < names.size(); ++i) {
+    PushString(state, names[i]);
+    lua_rawseti(state, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+
+int Rename(lua_State* state) {
+  const std::string from = ReadString(state, 1, "rename: from");
+  const std::string to = ReadString(state, 2, "rename: to");
+  std::error_code error;
+  fs::rename(from, to, error);
+  Check(error, absl::StrCat("rename ", from, " to ", to));
+  return 0;
+}
+
+// remove(path): a file, or a folder with all in it; nothing where it is not there.
+int Remove(lua_State* state) {
+  const std::string path = ReadString(state, 1, "remove: path");
+  std::error_code error;
+  fs::remove_all(path, error);
+  Check(error, absl::StrCat("remove ", path));
+  return 0;
+}
+
+int Sync(lua_State* state) {
+  Check(driver::SyncFolder(ReadString(state, 1, "sync: folder")));
+  return 0;
+}
+
+// checksum(path) -> bytes, crc32: of the file.
+int ChecksumOfFile(lua_State* state) {
+  const auto checksum = driver::ChecksumOfFile(ReadString(state, 1, "checksum: path"));
+  Check(checksum.status());
+  return PushChecksum(state, *checksum);
+}
+
+// checksum_of({piece, ...}) -> bytes, crc32: of strings, and of tensors as the bytes they hold.
+int ChecksumOfPieces(lua_State* state) {
+  ReadTable(state, 1, "checksum_of: pieces");
+  driver::Checksum checksum;
+  for (int i = 1; i <= static_cast<int>(lua_objlen(state, 1)); ++i) {
+    lua_rawgeti(state, 1, i);
+    if (const at::Tensor* tensor = TensorAt(state, -1)) {
+      const at::Tensor dense = tensor->cpu().contiguous().resolve_conj().resolve_neg();
+      checksum.Add(dense.const_data_ptr(), dense.nbytes());
+    } else {
+      const std::string text = ReadString(state, -1, "checksum_of: a piece");
+      checksum.Add(text.data(), text.size());
+    }
+    lua_pop(state, 1);
+  }
+  return PushChecksum(state, checksum);
+}
+
+}  // namespace
+
+int OpenFiles(lua_State* state) {
+  lua_newtable(state);
+  SetFunctions(state, {{"list", List},
+                       {"rename", Rename},
+                       {"remove", Remove},
+                       {"sync", Sync},
+                       {"checksum", ChecksumOfFile},
+                       {"checksum_of", ChecksumOfPieces}});
+  return 1;
+}
+
+}  // namespace lockstep::lua

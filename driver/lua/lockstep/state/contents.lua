@@ -1,0 +1,351 @@
+--- What a run's objects hold, as tensors by name and plain values, and back into the objects.
+---
+--- A module's tensors go by their own names where it is registered as "model", so that the folder reads as one of
+--- Hugging Face's; behind the registered name otherwise. An optimizer's go by the parameters that they belong to:
+--- "optimizer.state.layers.0.weight.exp_avg". Both are alike on every rank, and written once. All else is a value.
+
+local core = require "lockstep.core"
+local core_state = require "lockstep.core.state"
+local data_parallel = require "lockstep.sharding.data_parallel"
+local dist = require "lockstep.distributed"
+local files = require "lockstep.core.files"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+local VALUES = "lockstep.values."
+local PER_RANK = "lockstep.rank-%d.values."
+
+-- Kinds of objects ------------------------------------------------------------------------------------
+
+--- A method of an object, nil where it has none: also of a table that complains about unknown keys.
+local function method(object, name)
+  local ok, found = pcall(function() return object[name] end)
+  return ok and type(found) == "function" and found or nil
+end
+
+--- "module", "optimizer", "stateful" (state_dict, load_state_dict), "position" (state, load_state), "table".
+---@param name string
+---@param object any
+---@return string
+function M.kind_of(name, object)
+  if type(object) == "table" and not getmetatable(object) and not method(object, "state_dict") then return "table" end
+  if type(object) == "table" or type(object) == "userdata" then
+    if method(object, "named_parameters") and method(object, "named_buffers") then return "module" end
+    if method(object, "state_dict") and method(object, "load_state_dict") then
+      return type(object.groups) == "table" and "optimizer" or "stateful"
+    end
+    if method(object, "state") and method(object, "load_state") then return "position" end
+  end
+  core.raise(('run:state: "%s" is %s; it can be a module, an optimizer, a dataset, any object with state_dict() and '
+    .. 'load_state_dict(state), or a plain table, as in %s = { best = 0 }'):format(name,
+    torch.is_tensor(object) and "a tensor" or "a " .. type(object), name))
+end
+
+---@class state.Tensor
+---@field name string in the files
+---@field tensor torch.Tensor
+---@field is_model boolean
+
+--- Parameters and buffers, a tensor that several names share under the first.
+local function tensors_of_module(name, module)
+  local prefix = name == "model" and "" or name .. "."
+  local found = {}
+  for _, iterate in ipairs { module.named_parameters, module.named_buffers } do
+    for own, tensor in iterate(module) do
+      found[#found + 1] = { name = prefix .. own, tensor = tensor:detach(), is_model = name == "model", of = tensor }
+    end
+  end
+  return found
+end
+
+--- Of each parameter: in the order of the groups, under the parameter's name where a module has it.
+local function tensors_of_optimizer(name, optimizer, names)
+  local found, states, index = {}, optimizer:state_dict().states, 0
+  for _, group in ipairs(optimizer.groups) do
+    for _, p in ipairs(group.params) do
+      index = index + 1
+      for field, tensor in pairs(states[index]) do
+        local full = ("%s.state.%s.%s"):format(name, names[p] or index - 1, field)
+        found[#found + 1] = { name = full, tensor = tensor, is_model = false, index = index, field = field }
+      end
+    end
+  end
+  return found
+end
+
+local function groups_of(optimizer)
+  local groups = {}
+  for i, group in ipairs(optimizer.groups) do
+    groups[i] = { num_params = #group.params }
+    for key, value in pairs(group) do
+      if key ~= "params" then groups[i][key] = value end
+    end
+  end
+  return groups
+end
+
+local function value_of(kind, object)
+  if kind == "optimizer" then return groups_of(object) end
+  if kind == "stateful" then return object:state_dict() end
+  if kind == "position" then return object:state() end
+  return object
+end
+
+---@param objects table<string, any>
+---@return string[]
+function M.sorted_names(objects)
+  local names = {}
+  for name in pairs(objects) do names[#names + 1] = name end
+  table.sort(names)
+  return names
+end
+
+---@class state.Contents
+---@field tensors state.Tensor[] alike on every rank, by name
+---@field values table<string, {bytes: string, tensors: torch.Tensor[]}>
+
+--- What the objects hold now. Tensors share memory with them.
+---@param objects table<string, any>
+---@return state.Contents
+function M.collect(objects)
+  local names, tensors, values = {}, {}, {}
+  local order = M.sorted_names(objects)
+  local function add(found)
+    for _, one in ipairs(found) do
+      tensors[#tensors + 1] = one
+      if one.of then names[one.of] = names[one.of] or one.name end
+    end
+  end
+  for _, name in ipairs(order) do
+    if M.kind_of(name, objects[name]) == "module" then add(tensors_of_module(name, objects[name])) end
+  end
+  for _, name in ipairs(order) do
+    local kind = M.kind_of(name, objects[name])
+    if kind == "optimizer" then add(tensors_of_optimizer(name, objects[name], names)) end
+    if kind ~= "module" then
+      local bytes, inside = core_state.encode(value_of(kind, objects[name]), '"' .. name .. '"')
+      values[name] = { bytes = bytes, tensors = inside }
+    end
+  end
+  table.sort(tensors, function(a, b) return a.name < b.name end)
+  for i = 2, #tensors do
+    if tensors[i].name == tensors[i - 1].name then
+      error(('two objects have a tensor "%s"; register one of them under another name'):format(tensors[i].name), 0)
+    end
+  end
+  return { tensors = tensors, values = values }
+end
+
+-- Buckets ---------------------------------------------------------------------------------------------
+
+local BUCKETS = "%s.buckets"
+
+--- How the replicas among the objects group gradients, as values. Collective.
+---@param objects table<string, any>
+---@return table<string, {bytes: string, tensors: torch.Tensor[]}>
+function M.bucket_values(objects)
+  local values = {}
+  for _, name in ipairs(M.sorted_names(objects)) do
+    if M.kind_of(name, objects[name]) == "module" then
+      local bytes = core_state.encode(data_parallel.buckets_below(objects[name]), "run:save")
+      values[BUCKETS:format(name)] = { bytes = bytes, tensors = {} }
+    end
+  end
+  return values
+end
+
+--- Lets replicas go on with them. Collective.
+---@param objects table<string, any>
+---@param values table<string, {value: any}>
+function M.restore_buckets(objects, values)
+  for _, name in ipairs(M.sorted_names(objects)) do
+    local saved = values[BUCKETS:format(name)]
+    if saved and M.kind_of(name, objects[name]) == "module" then
+      data_parallel.set_buckets_below(objects[name], saved.value)
+    end
+  end
+end
+
+-- Random numbers --------------------------------------------------------------------------------------
+
+--- The generators, as values.
+---@return table<string, {bytes: string, tensors: torch.Tensor[]}>
+function M.random_values()
+  local values = {}
+  local function add(name, value)
+    local bytes, inside = core_state.encode(value, "run:save")
+    values[name] = { bytes = bytes, tensors = inside }
+  end
+  add("rng.torch", torch.get_rng_state())
+  add("rng.math", core_state.math_random_state())
+  if dist.device() ~= "cpu" then add("rng.device", torch.get_rng_state(dist.device())) end
+  return values
+end
+
+local set_random = {
+  ["rng.torch"] = function(state) torch.set_rng_state(state) end,
+  ["rng.math"] = function(state) core_state.set_math_random_state(state) end,
+  ["rng.device"] = function(state)
+    if dist.device() ~= "cpu" then torch.set_rng_state(state, dist.device()) end
+  end,
+}
+
+--- Whether a value is one of M.random_values.
+---@param name string
+---@return boolean
+function M.is_random(name) return set_random[name] ~= nil end
+
+--- Lets this rank's random numbers go on as saved, or, where `state` is nil, begin a sequence of their own.
+---@param name string
+---@param state any
+---@param step integer
+function M.restore_random(name, state, step)
+  local seed = (step + 1) * 1000003 + dist.rank() * 7919
+  if state ~= nil then
+    set_random[name](state)
+  elseif name == "rng.math" then
+    math.randomseed(seed)
+  else
+    torch.manual_seed(seed)
+  end
+end
+
+-- In files --------------------------------------------------------------------------------------------
+
+--- What tells the values of two ranks apart.
+---@param value {bytes: string, tensors: torch.Tensor[]}
+---@return string
+function M.fingerprint(value)
+  local bytes, crc32 = files.checksum_of { value.bytes, unpack(value.tensors) }
+  return bytes .. " " .. crc32
+end
+
+--- Puts a value among the tensors of a file.
+---@param into table<string, torch.Tensor>
+---@param name string
+---@param value {bytes: string, tensors: torch.Tensor[]}
+---@param rank integer? where ranks differ in it
+function M.put_value(into, name, value, rank)
+  local prefix = (rank and PER_RANK:format(rank) or VALUES) .. name
+  into[prefix] = core_state.bytes_to_tensor(value.bytes)
+  for i, tensor in ipairs(value.tensors) do into[prefix .. "." .. i] = tensor end
+end
+
+--- Finds it there again.
+---@param from table<string, torch.Tensor>
+---@param name string
+---@param rank integer? of those that saved, where they differed in it
+---@return any
+function M.take_value(from, name, rank)
+  local prefix = (rank and PER_RANK:format(rank) or VALUES) .. name
+  local bytes, tensors = from[prefix], {}
+  if not bytes or bytes.dtype ~= torch.uint8 then error(('the files hold no "%s"'):format(prefix), 0) end
+  while from[prefix .. "." .. #tensors + 1] do tensors[#tensors + 1] = from[prefix .. "." .. #tensors + 1]:clone() end
+  return core_state.decode(core_state.tensor_to_bytes(bytes), tensors, 'the value "' .. name .. '"')
+end
+
+-- Back into the objects -------------------------------------------------------------------------------
+
+local function describe(tensor) return tostring(tensor.dtype) .. " " .. tostring(tensor.shape) end
+
+--- What keeps the saved tensors from being those of the objects: "" where nothing does.
+---@param contents state.Contents
+---@param saved table<string, torch.Tensor>
+---@return string
+function M.mismatch(contents, saved)
+  for _, own in ipairs(contents.tensors) do
+    local tensor = saved[own.name]
+    if not tensor then return ('it has no tensor "%s", which the script has now'):format(own.name) end
+    if describe(tensor) ~= describe(own.tensor) then
+      return ('"%s" is %s in it, and %s in the script now'):format(own.name, describe(tensor), describe(own.tensor))
+    end
+  end
+  return ""
+end
+
+local function restore_table(object, value)
+  for key in pairs(object) do object[key] = nil end
+  for key, element in pairs(value) do object[key] = element end
+end
+
+--- Restores what an optimizer's groups say; returns what changed, for a line of the log.
+local function restore_groups(name, optimizer, groups)
+  local changes = {}
+  for i, group in ipairs(optimizer.groups) do
+    for key, value in pairs(groups[i]) do
+      local is_table = type(value) == "table"
+      local before = is_table and table.concat(group[key] or {}, ", ") or tostring(group[key])
+      local after = is_table and table.concat(value, ", ") or tostring(value)
+      if key ~= "num_params" then
+        if before ~= after then
+          changes[#changes + 1] = ("%s.groups[%d].%s is %s, as saved, not %s"):format(name, i, key, after, before)
+        end
+        group[key] = value
+      end
+    end
+  end
+  return changes
+end
+
+--- Why an optimizer's groups cannot be the saved ones: "" where they can.
+local function groups_mismatch(name, optimizer, groups)
+  local function sizes(list, count)
+    local parts = {}
+    for i, group in ipairs(list) do parts[i] = tostring(count(group)) end
+    return #parts .. " groups of " .. table.concat(parts, ", ") .. " parameters"
+  end
+  local own = sizes(groups_of(optimizer), function(g) return g.num_params end)
+  local theirs = sizes(groups, function(g) return g.num_params end)
+  if own ~= theirs then return ('"%s" has %s in it, and %s in the script now'):format(name, theirs, own) end
+  for i, group in ipairs(groups_of(optimizer)) do
+    for _, pair in ipairs { { group, groups[i] }, { groups[i], group } } do
+      for key, value in pairs(pair[1]) do
+        if type(pair[2][key]) ~= type(value) then
+          return ('the groups of "%s" do not have the same options in it and in the script now: %s'):format(name,
+            tostring(key))
+        end
+      end
+    end
+  end
+  return ""
+end
+
+--- What keeps a saved value from being that of an object: "" where nothing does.
+---@param name string
+---@param object any
+---@param value any
+---@return string
+function M.value_mismatch(name, object, value)
+  local kind = M.kind_of(name, object)
+  if kind == "stateful" then return "" end -- its load_state_dict says
+  local ok = type(value) == "table"
+  for _, group in ipairs(ok and kind == "optimizer" and value or {}) do ok = ok and type(group) == "table" end
+  if not ok then return ('"%s" is no %s in it'):format(name, kind) end
+  return kind == "optimizer" and groups_mismatch(name, object, value) or ""
+end
+
+--- Copies the saved tensors into those of the objects.
+---@param contents state.Contents
+---@param saved table<string, torch.Tensor>
+function M.restore_tensors(contents, saved)
+  torch.no_grad(function()
+    for _, own in ipairs(contents.tensors) do own.tensor:copy_(saved[own.name]) end
+  end)
+end
+
+--- Gives an object its saved value; returns lines for the log.
+---@param name string
+---@param object any
+---@param value any
+---@return string[]
+function M.restore_value(name, object, value)
+  local kind = M.kind_of(name, object)
+  if kind == "optimizer" then return restore_groups(name, object, value) end
+  if kind == "stateful" then object:load_state_dict(value) end
+  if kind == "position" then object:load_state(value) end
+  if kind == "table" then restore_table(object, value) end
+  return {}
+end
+
+return M

@@ -1,0 +1,208 @@
+--- Folders that hold a run's state after some number of steps: which there are, whether they are whole, which go.
+---
+---     runs/x/state/step-00000120/
+---       model-00001-of-00002.safetensors    rank 0's part of the model's tensors
+---       state-00001-of-00002.safetensors    ... and of all else
+---       model.safetensors.index.json        which file holds which of the model's tensors
+---       complete.json                       written last: what belongs here, with checksums
+---
+--- A folder is written as step-00000120.part and renamed once it is complete and on the disk. Whatever its name, one
+--- whose complete.json and files agree is a state; any other is none.
+
+local core = require "lockstep.core"
+local files = require "lockstep.core.files"
+
+local M = {}
+
+local MARKER = "complete.json"
+local FORMAT = 1
+
+--- Of a state after `step` steps.
+---@param step integer
+---@return string
+function M.name(step) return string.format("step-%08d", step) end
+
+---@class state.Folder
+---@field path string
+---@field step integer
+---@field suffix string "" once it is complete; ".part", ".old": what a killed run left; ".torn": set aside
+---@field is_foreign boolean? another run's: it stays as it is
+
+--- The folders of states in `root`, the latest step first.
+---@param root string
+---@return state.Folder[]
+function M.list(root)
+  local found = {}
+  for _, name in ipairs(files.list(root)) do
+    local step, suffix = name:match("^step%-(%d+)(.*)$")
+    if step then found[#found + 1] = { path = root .. "/" .. name, step = tonumber(step), suffix = suffix } end
+  end
+  table.sort(found, function(a, b)
+    if a.step ~= b.step then return a.step > b.step end
+    return a.suffix < b.suffix
+  end)
+  return found
+end
+
+local function read(path)
+  local file, reason = io.open(path, "rb")
+  if not file then return nil, reason end
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+--- Those that may be states, and how many were set aside. What was being written when its run ended is no state, and
+--- no fault.
+---@param root string
+---@return state.Folder[] usable
+---@return integer torn
+function M.usable(root)
+  local usable, torn = {}, 0
+  for _, folder in ipairs(M.list(root)) do
+    local is_unfinished = folder.suffix == ".part" and not read(folder.path .. "/" .. MARKER)
+    if folder.suffix == ".torn" then
+      torn = torn + 1
+    elseif not is_unfinished then
+      usable[#usable + 1] = folder
+    end
+  end
+  return usable, torn
+end
+
+-- The marker ------------------------------------------------------------------------------------------
+
+---@class state.Marker
+---@field step integer
+---@field world_size integer
+---@field values table<string, string> "shared" or "per_rank" by name
+---@field files table<string, {bytes: integer, crc32: string}>
+
+local function own_checksum(marker)
+  local content = {}
+  for key, value in pairs(marker) do
+    if key ~= "crc32" then content[key] = value end
+  end
+  return (select(2, files.checksum_of { core.json_encode(content) }))
+end
+
+--- Says of the folder that it is complete, and brings that to the disk.
+---@param path string
+---@param marker state.Marker
+function M.complete(path, marker)
+  local content = { format = FORMAT, step = marker.step, world_size = marker.world_size, values = marker.values,
+    files = marker.files }
+  content.crc32 = own_checksum(content)
+  core.write_file(path .. "/" .. MARKER, { core.json_encode(content, 2), "\n" })
+  files.sync(path)
+end
+
+local function is_count(value) return type(value) == "number" and value >= 0 and value % 1 == 0 end
+
+local function is_marker(content)
+  if type(content) ~= "table" or content.crc32 ~= own_checksum(content) then return false end
+  if not is_count(content.step) or not is_count(content.world_size) then return false end
+  for name, file in pairs(content.files) do
+    if name:find("/", 1, true) or not is_count(file.bytes) or type(file.crc32) ~= "string" then return false end
+  end
+  return type(content.values) == "table"
+end
+
+local function read_marker(path)
+  local name = path .. "/" .. MARKER
+  local text, reason = read(name)
+  if not text then error(("there is no complete.json (%s): the folder was never finished"):format(reason), 0) end
+  local ok, content = pcall(core.json_decode, text, name)
+  if not ok then error(content, 0) end
+  if type(content) == "table" and type(content.format) == "number" and content.format > FORMAT then
+    error(("%s is of format %d, and this program reads up to %d: use a newer one"):format(name, content.format, FORMAT),
+      0)
+  end
+  local known, whole = pcall(is_marker, content)
+  if not known or not whole then
+    error(("%s does not carry the checksum of what it says: it was changed, or is torn"):format(name), 0)
+  end
+  return content
+end
+
+--- Reads the marker and compares the files with it, each `world`-th of them from the `rank`-th on. Raises what is
+--- wrong: which file, what it should be.
+---@param path string
+---@param rank integer
+---@param world integer
+---@return state.Marker
+function M.check(path, rank, world)
+  local marker = read_marker(path)
+  local names = {}
+  for name in pairs(marker.files) do names[#names + 1] = name end
+  table.sort(names)
+  for i, name in ipairs(names) do
+    local expected = marker.files[name]
+    if (i - 1) % world == rank then
+      local bytes, crc32 = files.checksum(path .. "/" .. name)
+      if bytes ~= expected.bytes or crc32 ~= expected.crc32 then
+        error(("%s/%s has %d bytes of checksum %s, but complete.json says %d of %s: the file is torn, or of another "
+          .. "state"):format(path, name, bytes, crc32, expected.bytes, expected.crc32), 0)
+      end
+    end
+  end
+  return marker
+end
+
+-- Making and removing ---------------------------------------------------------------------------------
+
+--- A new, empty folder to fill. What a killed run left under that name goes.
+---@param root string
+---@param step integer
+---@return string path
+function M.begin(root, step)
+  local path = root .. "/" .. M.name(step) .. ".part"
+  files.remove(path)
+  core.make_folder(path)
+  return path
+end
+
+--- Gives what M.complete has completed its name, in place of another state of that step.
+---@param root string
+---@param step integer
+---@return string path
+function M.publish(root, step)
+  local path = root .. "/" .. M.name(step)
+  if #files.list(path) > 0 then
+    files.remove(path .. ".old")
+    files.rename(path, path .. ".old")
+  end
+  files.rename(path .. ".part", path)
+  files.sync(root)
+  return path
+end
+
+--- Removes all but the `keep` latest states, and what killed runs left. States that were set aside stay.
+---@param root string
+---@param keep integer
+function M.prune(root, keep)
+  local kept = 0
+  for _, folder in ipairs(M.list(root)) do
+    if folder.suffix == "" then kept = kept + 1 end
+    local is_left_over = folder.suffix == ".part" or folder.suffix == ".old"
+    if is_left_over or (folder.suffix == "" and kept > keep) then files.remove(folder.path) end
+  end
+end
+
+--- Gives a whole state its name, where a killed run came to no more than to complete it.
+---@param folder state.Folder
+function M.adopt(folder)
+  if folder.is_foreign or (folder.suffix ~= ".part" and folder.suffix ~= ".old") then return end
+  pcall(files.rename, folder.path, (folder.path:gsub("%.%a+$", "")))
+end
+
+--- Takes a torn state out of the way of those to come, and keeps it. Returns where it is.
+---@param folder state.Folder
+---@return string path
+function M.set_aside(folder)
+  if folder.is_foreign or folder.suffix ~= "" then return folder.path end
+  local path = folder.path .. ".torn"
+  return pcall(files.rename, folder.path, path) and path or folder.path
+end
+
+return M

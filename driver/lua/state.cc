@@ -1,0 +1,147 @@
+#include "driver/lua/state.h"
+
+#include <signal.h>
+
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/ops/empty.h"
+#include "absl/strings/str_cat.h"
+#include "driver/context.h"
+#include "driver/failure.h"
+#include "driver/lua/serialize.h"
+#include "driver/lua/stack.h"
+#include "driver/lua/tensor.h"
+#include "driver/lua/vm.h"
+
+namespace lockstep::lua {
+namespace {
+
+// --- Values --------------------------------------------------------------------------------------
+
+// encode(value, caller) -> bytes, {tensor, ...}
+int Encode(lua_State* state) {
+  std::vector<at::Tensor> tensors;
+  PushString(state, Serialize(state, 1, ReadString(state, 2, "encode: caller"), &tensors));
+  PushTensors(state, tensors);
+  return 2;
+}
+
+// decode(bytes, {tensor, ...}, caller) -> value
+int Decode(lua_State* state) {
+  PushSerialized(state, ReadString(state, 1, "decode: bytes"),
+                 ReadString(state, 3, "decode: caller"), ReadTensors(state, 2, "decode: tensors"));
+  return 1;
+}
+
+// bytes_to_tensor(bytes) -> uint8 {n}
+int BytesToTensor(lua_State* state) {
+  const std::string bytes = ReadString(state, 1, "bytes_to_tensor: bytes");
+  at::Tensor tensor = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
+  std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
+  PushTensor(state, std::move(tensor));
+  return 1;
+}
+
+int TensorToBytes(lua_State* state) {
+  const at::Tensor dense = ReadTensor(state, 1, "tensor_to_bytes: tensor").cpu().contiguous();
+  lua_pushlstring(state, static_cast<const char*>(dense.const_data_ptr()), dense.nbytes());
+  return 1;
+}
+
+// --- math.random ---------------------------------------------------------------------------------
+
+// LuaJIT keeps the generator's state, four words, in a userdata that is the one upvalue of
+// math.random; a script that puts another function there has a generator that we do not know.
+constexpr size_t kMathRandomBytes = 32;
+
+void* MathRandomState(lua_State* state) {
+  lua_getglobal(state, "math");
+  lua_getfield(state, -1, "random");
+  void* found = nullptr;
+  if (lua_iscfunction(state, -1) && lua_getupvalue(state, -1, 1) != nullptr) {
+    if (lua_type(state, -1) == LUA_TUSERDATA && lua_objlen(state, -1) == kMathRandomBytes)
+      found = lua_touserdata(state, -1);
+    lua_pop(state, 1);
+  }
+  lua_pop(state, 2);
+  return found;
+}
+
+// math_random_state() -> bytes, or nothing where math.random is not LuaJIT's.
+int GetMathRandomState(lua_State* state) {
+  const void* random = MathRandomState(state);
+  if (random == nullptr) return 0;
+  lua_pushlstring(state, static_cast<const char*>(random), kMathRandomBytes);
+  return 1;
+}
+
+int SetMathRandomState(lua_State* state) {
+  const std::string bytes = ReadString(state, 1, "set_math_random_state: bytes");
+  void* random = MathRandomState(state);
+  if (random == nullptr || bytes.size() != kMathRandomBytes) {
+    throw Error(absl::StrCat("math.random cannot take up a state of ", bytes.size(),
+                             " bytes: it is not LuaJIT's own function, or the state is not"));
+  }
+  std::memcpy(random, bytes.data(), bytes.size());
+  return 0;
+}
+
+// --- SIGTERM -------------------------------------------------------------------------------------
+
+std::atomic<bool> sigterm_came{false};  // written by the handler, on any thread
+static_assert(std::atomic<bool>::is_always_lock_free);
+
+// catch_sigterm(on): from now on a SIGTERM is only noted, or ends the process again: one that was
+// noted, too.
+int CatchSigterm(lua_State* state) {
+  const bool on = ReadBoolean(state, 1, "catch_sigterm: on");
+  struct sigaction action {};
+  action.sa_handler = SIG_DFL;
+  action.sa_flags = SA_RESTART;
+  if (on) action.sa_handler = [](int) { sigterm_came = true; };
+  sigaction(SIGTERM, &action, nullptr);
+  if (!on && sigterm_came) raise(SIGTERM);
+  return 0;
+}
+
+int SigtermCame(lua_State* state) {
+  lua_pushboolean(state, sigterm_came);
+  return 1;
+}
+
+// announce_saving(): the launcher, asked to end by SIGTERM, passes that on and waits.
+int AnnounceSaving(lua_State* state) {
+  const driver::World& world = driver::GetContext(state).world;
+  if (world.store != nullptr) driver::AnnounceSaving(*world.store);
+  return 0;
+}
+
+// end_together(exit_code, reason): ends the process. Collective.
+int EndTogether(lua_State* state) {
+  const auto code = static_cast<int>(ReadInteger(state, 1, "end_together: exit_code"));
+  driver::GetContext(state).end_together(code, ReadString(state, 2, "end_together: reason"));
+  return 0;
+}
+
+}  // namespace
+
+int OpenState(lua_State* state) {
+  lua_newtable(state);
+  SetFunctions(state, {{"encode", Encode},
+                       {"decode", Decode},
+                       {"bytes_to_tensor", BytesToTensor},
+                       {"tensor_to_bytes", TensorToBytes},
+                       {"math_random_state", GetMathRandomState},
+                       {"set_math_random_state", SetMathRandomState},
+                       {"catch_sigterm", CatchSigterm},
+                       {"sigterm_came", SigtermCame},
+                       {"announce_saving", AnnounceSaving},
+                       {"end_together", EndTogether}});
+  return 1;
+}
+
+}  // namespace lockstep::lua

@@ -1,0 +1,91 @@
+--- What the tests of run:save and run:resume share: a run's folder for each test, and small objects that train.
+
+local core = require "lockstep.core"
+local nn = require "lockstep.nn"
+local optim = require "lockstep.optim"
+local run = require "lockstep.run"
+local sharding = require "lockstep.sharding"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+local base, num_folders = run.dir, 0
+
+--- A run's folder of the test's own.
+function M.new_folder()
+  num_folders = num_folders + 1
+  run.dir = base .. "/" .. num_folders
+  core.make_folder(run.dir)
+  return run.dir .. "/state"
+end
+
+--- What fn(...) returns, and what it wrote to stderr.
+function M.listening(fn, ...)
+  local heard, stderr = {}, io.stderr
+  io.stderr = { write = function(_, ...) heard[#heard + 1] = table.concat { ... } end } -- luacheck: ignore 122
+  local results = { pcall(fn, ...) }
+  io.stderr = stderr -- luacheck: ignore 122
+  if not results[1] then error(results[2], 0) end
+  return results[2], table.concat(heard)
+end
+
+function M.read_file(path)
+  local file = assert(io.open(path, "rb"))
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+function M.write_file(path, text)
+  local file = assert(io.open(path, "wb"))
+  file:write(text)
+  file:close()
+end
+
+local Net = nn.Module:subclass("Net")
+M.Net = Net
+function Net:init(hidden)
+  self.embed, self.fc = nn.Embedding(5, hidden), nn.Linear(hidden, 5)
+  self.scale = torch.ones({ hidden }) -- a buffer
+  self.tied = self.embed.weight
+end
+function Net:forward(x) return self.fc(self.embed(x) * self.scale) end
+
+function M.new_objects(hidden)
+  local model = Net(hidden or 4)
+  local optimizer = optim.AdamW({ { params = { model.embed.weight }, lr = 0.1 }, { params = model.fc:parameters() } },
+    { lr = 0.01 })
+  return { model = model, optimizer = optimizer, data = sharding.dataset { size = 50, seed = 3 }, best = { loss = 9 } }
+end
+
+function M.train(objects, steps)
+  local losses = {}
+  for i = 1, steps do
+    local x = torch.randint(5, { 8 }, { dtype = torch.int64 })
+    local loss = nn.cross_entropy(objects.model(torch.dropout(x:double(), 0, true):long()), x) * (1 + math.random())
+    loss:backward()
+    optim.clip_grad_norm(objects.model:parameters(), 1)
+    objects.optimizer:step(1 / i)
+    objects.optimizer:zero_grad()
+    losses[i] = loss:item() + objects.data()
+  end
+  return losses
+end
+
+function M.state_of(objects)
+  return { objects.model:state_dict(), objects.optimizer:state_dict().states, objects.data:state(), objects.best }
+end
+
+--- Saves a state after each of `steps`, the objects trained between; returns them.
+function M.save_at(steps)
+  local objects = M.new_objects()
+  run:state(objects)
+  for _, step in ipairs(steps) do
+    M.train(objects, 2)
+    objects.best.step = step
+    run:save { step = step }
+  end
+  return objects
+end
+
+return M

@@ -1,0 +1,301 @@
+-- run:save and run:resume on one rank: what is saved comes back bit for bit, and what does not fit is said once.
+
+local core = require "lockstep.core"
+local core_state = require "lockstep.core.state"
+local data = require "lockstep.data"
+local files = require "lockstep.core.files"
+local fixture = require "state_fixture"
+local folder = require "lockstep.state.folder"
+local nn = require "lockstep.nn"
+local optim = require "lockstep.optim"
+local run = require "lockstep.run"
+local sharding = require "lockstep.sharding"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local Net, listening, new_folder, new_objects = fixture.Net, fixture.listening, fixture.new_folder, fixture.new_objects
+local read_file, save_at, state_of, train = fixture.read_file, fixture.save_at, fixture.state_of, fixture.train
+local write_file = fixture.write_file
+
+-- There and back --------------------------------------------------------------------------------------
+
+t.test("WhatGoesOnFromAStateGoesOnAsIfItHadNeverStopped", function()
+  new_folder()
+  torch.manual_seed(1)
+  math.randomseed(1)
+  local objects = new_objects()
+  run:state(objects)
+  train(objects, 3)
+  objects.best.loss = 0.25
+  run:save { step = 3 }
+  local expected = { train(objects, 4), state_of(objects), torch.randn({ 3 }), math.random() }
+
+  torch.manual_seed(99)
+  math.randomseed(99)
+  local others = new_objects()
+  train(others, 1)
+  run:state(others)
+  t.equal(run:resume(), 3)
+  t.equal(others.best, { loss = 0.25 })
+
+  t.equal({ train(others, 4), state_of(others), torch.randn({ 3 }), math.random() }, expected)
+end)
+
+t.test("TheGroupsOfAnOptimizerComeBackAndWhatChangesIsSaid", function()
+  new_folder()
+  local objects = new_objects()
+  objects.optimizer.groups[2].lr = 0.005
+  run:state(objects)
+  run:save { step = 1 }
+
+  local others = new_objects()
+  run:state(others)
+  local _, heard = listening(run.resume, run)
+
+  t.equal(others.optimizer.groups[2].lr, 0.005)
+  t.equal(others.optimizer.groups[1].lr, 0.1)
+  t.equal(heard, "lockstep: run:resume: optimizer.groups[2].lr is 0.005, as saved, not 0.01\n")
+end)
+
+t.test("PlainValuesComeBackWhateverTheyAre", function()
+  new_folder()
+  local values = { text = "a\0\255b", tiny = 5e-324, third = 1 / 3, huge = -math.huge, [7] = "seven", [true] = "yes",
+    nested = { { {} }, flag = false }, tensor = torch.randn({ 2, 3 }), half = torch.ones({ 2 }):half() }
+  run:state { values = values }
+  run:save { step = 1 }
+  local expected = {}
+  for key, value in pairs(values) do expected[key] = value end
+  for key in pairs(values) do values[key] = nil end
+  values.other = 1
+
+  run:resume()
+
+  t.equal(values, expected)
+  t.truthy(1 / core_state.decode(core_state.encode(-0.0, "x"), {}, "x") == -math.huge, "minus zero has lost its sign")
+  local nan = core_state.decode(core_state.encode(0 / 0, "x"), {}, "x")
+  t.truthy(nan ~= nan)
+end)
+
+t.test("ObjectsOfTheScriptsOwnAreSavedByStateDictAndPositionsInPacksToo", function()
+  new_folder()
+  local average = { value = torch.ones({ 2 }) }
+  setmetatable(average, { __index = {
+    state_dict = function(self) return { value = self.value } end,
+    load_state_dict = function(self, state) self.value = state.value end,
+  } })
+  run:state { average = average }
+  run:save { step = 1 }
+  average.value = torch.zeros({ 2 })
+
+  run:resume()
+
+  t.equal(average.value, torch.ones({ 2 }))
+end)
+
+t.test("ADatasetAndWhatIsPackedFromItGoOnTogether", function()
+  new_folder()
+  local function new_pack()
+    local dataset = sharding.dataset { size = 40, seed = 2 }
+    local pack = sharding.pack { seq_len = 7, source = function()
+      local index = dataset()
+      return index and { input_ids = torch.full({ 1 + index % 5 }, index, { dtype = torch.int64 }) }
+    end }
+    return dataset, pack
+  end
+  local dataset, pack = new_pack()
+  run:state { data = dataset, pack = pack }
+  for _ = 1, 5 do pack() end
+  run:save { step = 5 }
+  local expected = {}
+  for chunk in pack do expected[#expected + 1] = chunk.input_ids end
+
+  local others, other_pack = new_pack()
+  run:state { data = others, pack = other_pack }
+  run:resume()
+
+  for i, ids in ipairs(expected) do t.equal(other_pack().input_ids, ids, "chunk " .. i) end
+  t.equal(other_pack(), nil)
+end)
+
+t.test("WithoutAStateThereIsNothingToResume", function()
+  new_folder()
+  run:state { best = {} }
+  t.equal(run:resume(), nil)
+end)
+
+t.test("StepsGoOnWhereTheStateWas", function()
+  new_folder()
+  local seen = { steps = {} }
+  run:state({ seen = seen }, { every = 2 })
+  for step in run:steps(function() return true end, 5) do table.insert(seen.steps, step) end
+  t.equal(#folder.list(run.dir .. "/state"), 3)
+  files.remove(run.dir .. "/state/step-00000005")
+
+  seen.steps = { "lost" }
+  t.equal(run:resume(), 4)
+  for step in run:steps(function() return true end, 8) do table.insert(seen.steps, step) end
+
+  t.equal(seen.steps, { 0, 1, 2, 3, 4, 5, 6, 7 })
+  t.equal(run:resume(), 8)
+  for _ in run:steps(function() return true end, 8) do error("there is no step left") end
+end)
+
+t.test("WithinALoopTheStepUnderWayCountsAsDone", function()
+  new_folder()
+  run:state { best = {} }
+  for step in run:steps(function() return true end, 3) do
+    if step == 1 then t.equal(run:save(), run.dir .. "/state/step-00000002") end
+  end
+end)
+
+-- Files -----------------------------------------------------------------------------------------------
+
+t.test("TheFolderReadsAsOneOfHuggingFace", function()
+  local root = new_folder()
+  local objects = save_at { 7 }
+  local path = root .. "/step-00000007"
+
+  local tensors, metadata = data.safetensors(path .. "/model-00001-of-00001.safetensors")
+  local index = core.json_decode(read_file(path .. "/model.safetensors.index.json"))
+  local sharding_info = core.json_decode(metadata.DCP_SHARDING_INFO)
+
+  local names = {}
+  for _, iterate in ipairs { objects.model.named_parameters, objects.model.named_buffers } do
+    for name, tensor in iterate(objects.model) do
+      names[name] = true
+      t.equal(tensors[name], tensor:detach(), name)
+      t.equal(index.weight_map[name], "model-00001-of-00001.safetensors")
+      t.equal(#sharding_info[name].saved_offsets, tensor:dim())
+    end
+  end
+  for name in pairs(tensors) do t.truthy(names[name], name .. " is a second name of a tensor") end
+  t.equal(metadata.format, "pt")
+  t.equal(index.metadata.total_size, 4 * (20 + 20 + 5 + 4))
+  local state = data.safetensors(path .. "/state-00001-of-00001.safetensors")
+  t.equal(state["optimizer.state.fc.bias.exp_avg"].shape, objects.model.fc.bias.shape)
+end)
+
+t.test("TheLastAreKeptAndWhatKilledRunsLeftGoes", function()
+  local root = new_folder()
+  core.make_folder(root .. "/step-00000002.part")
+  core.make_folder(root .. "/step-00000009.part/model")
+  run:state({ best = {} }, { keep = 2 })
+  for _, step in ipairs { 1, 2, 3 } do run:save { step = step } end
+
+  t.equal(files.list(root), { "step-00000002", "step-00000003" })
+end)
+
+t.test("AStateReplacesAnotherOfTheSameStep", function()
+  new_folder()
+  local best = { loss = 1 }
+  run:state { best = best }
+  run:save { step = 1 }
+  best.loss = 2
+  run:save { step = 1 }
+  best.loss = 3
+
+  run:resume()
+
+  t.equal(best.loss, 2)
+  t.equal(files.list(run.dir .. "/state"), { "step-00000001" })
+end)
+
+t.test("WhateverTheMomentOfDeathAWholeStateIsFound", function()
+  local root = new_folder()
+  local best = { loss = 1 }
+  run:state { best = best }
+  run:save { step = 1 }
+  local one = root .. "/step-00000001"
+
+  -- Between the marker and the rename; between the two renames where a state is replaced.
+  files.rename(one, one .. ".part")
+  t.equal(run:resume(), 1)
+  files.rename(one, one .. ".old")
+  core.make_folder(root .. "/step-00000001.part")
+  t.equal(run:resume(), 1)
+  t.equal(files.list(root), { "step-00000001", "step-00000001.part" })
+  -- Before the marker: no state, and no complaint.
+  files.remove(one .. "/complete.json")
+  files.remove(one .. ".part")
+  files.rename(one, root .. "/step-00000003.part")
+  local step, heard = listening(run.resume, run)
+  t.equal({ step, heard }, { nil, "" })
+end)
+
+t.test("AnotherRunsStateIsWhereThisOneBegins", function()
+  new_folder()
+  local objects = save_at { 5 }
+  local expected, from = objects.model:state_dict(), run.dir
+  new_folder()
+  local others = new_objects()
+  run:state(others)
+
+  t.equal(run:resume { from = from }, 5)
+  t.equal(others.model:state_dict(), expected)
+  t.equal(run:resume { from = from .. "/state" }, 5)
+  t.equal(run:resume { from = from .. "/state/step-00000005" }, 5)
+  t.raises("run:resume: there is no state in " .. from .. "/nowhere", run.resume, run, { from = from .. "/nowhere" })
+  run:save { step = 8 }
+  t.equal(run:resume { from = from }, 8)
+end)
+
+t.test("MetricsOfStepsThatWereLostAreLeftOut", function()
+  new_folder()
+  write_file(run.dir .. "/metrics.jsonl", '{"loss":3,"step":0}\n{"loss":2,"step":1}\n{"loss":1,"step":2}\n{"lo')
+  run:state { best = {} }
+  run:save { step = 2 }
+
+  run:resume()
+
+  t.equal(read_file(run.dir .. "/metrics.jsonl"), '{"loss":3,"step":0}\n{"loss":2,"step":1}\n')
+end)
+
+-- What does not fit -----------------------------------------------------------------------------------
+
+t.test("AStateOfAnotherModelIsAnErrorThatNamesTheTensorAndChangesNothing", function()
+  new_folder()
+  save_at { 1 }
+  local others = new_objects(6)
+  local before = others.model:state_dict()
+  for name, tensor in pairs(before) do before[name] = tensor:clone() end
+  run:state(others)
+
+  local message = t.raises('"fc.weight" is torch.float32 {5, 4} in it, and torch.float32 {5, 6} in the script now',
+    run.resume, run)
+
+  t.truthy(message:find("config.json", 1, true), message)
+  t.equal(others.model:state_dict(), before)
+end)
+
+t.test("WhatIsMissingOrLeftOutIsNamed", function()
+  new_folder()
+  local objects = save_at { 1 }
+  objects.more = { 1 }
+  run:state(objects)
+  t.raises('it has no "more", which the script has now', run.resume, run)
+  t.equal(run:resume { without = { "more" } }, 1)
+  t.raises('without names "mode", which is not registered', run.resume, run, { without = { "mode" } })
+  objects.more = nil
+  objects.optimizer = optim.AdamW(objects.model:parameters())
+  t.raises('"optimizer" has 2 groups of 1, 2 parameters in it, and 1 groups of 3 parameters in the script now',
+    run.resume, run)
+  objects.data = sharding.dataset { size = 51 }
+  t.raises("the state is of a dataset of 50 samples, this one has 51", run.resume, run, { without = { "optimizer" } })
+end)
+
+t.test("MistakesOfAScriptAreNamed", function()
+  new_folder()
+  t.raises("run:state: the objects come in a table by name", run.state, run)
+  t.raises('run:state: "step" is a number; it can be a module', run.state, run, { step = 3 })
+  t.raises('run:state: "w" is a tensor; it can be', run.state, run, { w = torch.ones({ 1 }) })
+  t.raises('run:state: "a.b" is no name', run.state, run, { ["a.b"] = {} })
+  t.raises('unknown option "keeps"; did you mean "keep"?', run.state, run, { a = {} }, { keeps = 3 })
+  t.raises("keep must be a whole number of at least 1, not 0", run.state, run, { a = {} }, { keep = 0 })
+  run:state { a = { f = print } }
+  t.raises('run:save: "a": value.f is a function; only nil, booleans', run.save, run, { step = 1 })
+  run:state { a = Net(2), b = { Net = 1 } }
+  t.raises("run:save is called with a colon", run.save)
+  run:state { model = Net(2), fc = nn.Linear(2, 2) }
+  t.raises('run:save: two objects have a tensor "fc.bias"; register one', run.save, run, { step = 1 })
+  t.raises("reads one batch ahead", run.steps, run, sharding.lockstep(function() end))
+end)

@@ -1,0 +1,50 @@
+---@meta lockstep.core.state
+--- What run:save() needs of the program beside files. The program's side is driver/lua/state.cc.
+
+---@class lockstep.core.state
+local state = {}
+
+--- Plain Lua values as bytes, the same for the same content, and the tensors among them.
+---@param value any nil, booleans, numbers, strings, tensors and tables of them
+---@param caller string what errors begin with
+---@return string bytes
+---@return torch.Tensor[] tensors
+function state.encode(value, caller) end
+
+---@param bytes string
+---@param tensors torch.Tensor[]
+---@param caller string what errors begin with
+---@return any
+function state.decode(bytes, tensors, caller) end
+
+---@param bytes string
+---@return torch.Tensor # uint8 {n}
+function state.bytes_to_tensor(bytes) end
+
+---@param tensor torch.Tensor
+---@return string
+function state.tensor_to_bytes(tensor) end
+
+--- The state of math.random's generator; nil where it is not LuaJIT's own.
+---@return string?
+function state.math_random_state() end
+
+---@param bytes string
+function state.set_math_random_state(bytes) end
+
+--- From now on a SIGTERM is only noted, or ends the process again.
+---@param on boolean
+function state.catch_sigterm(on) end
+
+---@return boolean
+function state.sigterm_came() end
+
+--- Tells the launcher to pass a SIGTERM on, and to wait.
+function state.announce_saving() end
+
+--- Ends the process, as every rank does. Collective.
+---@param exit_code integer
+---@param reason string
+function state.end_together(exit_code, reason) end
+
+return state

@@ -1,0 +1,265 @@
+// Runs that are killed, asked to end, or go on elsewhere: what they end with is what one run
+// without a break ends with.
+
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/program.h"
+#include "tests/rank_script.h"
+#include "tests/ranks.h"
+
+namespace lockstep::tests {
+namespace {
+
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+constexpr int kSteps = 12;
+constexpr int kKills = 30;
+
+Command Train(const Folder& folder, int nproc, const std::vector<std::string>& settings = {}) {
+  std::vector<std::string> arguments = {"--nproc", absl::StrCat(nproc), "--run-dir", "out",
+                                        DataFile("tests/scripts/resume.lua")};
+  for (const std::string& setting : settings) arguments.insert(arguments.end(), {"--set", setting});
+  return Lockstep(folder, arguments);
+}
+
+// What the ranks print at last.
+std::vector<std::string> FinalBits(const Ended& ended) {
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  std::vector<std::string> lines;
+  for (size_t at = ended.out.find("final bits"); at != std::string::npos;
+       at = ended.out.find("final bits", at + 1)) {
+    lines.push_back(ended.out.substr(at, ended.out.find('\n', at) - at));
+  }
+  return lines;
+}
+
+// By step, from metrics.jsonl: each step once, however often its run was broken off.
+std::vector<double> Losses(const Folder& folder) {
+  std::vector<double> losses;
+  for (const auto& object : ReadMetrics(folder, "out/metrics.jsonl")) {
+    EXPECT_EQ(object.at("step"), absl::StrCat(losses.size()));
+    losses.push_back(strtod(object.at("loss").c_str(), nullptr));
+  }
+  return losses;
+}
+
+// --- SIGKILL -------------------------------------------------------------------------------------
+
+TEST(Killed, AtThirtyRandomMomentsAndResumedEndsWithTheSameBits) {
+  const char* given = getenv("LOCKSTEP_KILL_SEED");
+  const uint64_t seed = given != nullptr ? strtoull(given, nullptr, 10) : std::random_device()();
+  std::printf("seed %llu (LOCKSTEP_KILL_SEED sets one)\n", static_cast<unsigned long long>(seed));
+  std::mt19937_64 random(seed);
+  std::vector<std::string> undisturbed[3];
+  for (const int nproc : {1, 2}) {
+    undisturbed[nproc] = FinalBits(RunOne(Train(Folder(), nproc)));
+    ASSERT_THAT(undisturbed[nproc], SizeIs(nproc));
+  }
+
+  for (int i = 0; i < kKills / 2; ++i) {
+    SCOPED_TRACE(absl::StrCat("kills ", 2 * i, " and ", 2 * i + 1));
+    const Folder folders[] = {Folder(), Folder()};
+    std::vector<Child> killed;
+    for (const int nproc : {1, 2}) killed.emplace_back(Train(folders[nproc - 1], nproc));
+    for (const int nproc : {1, 2}) {
+      Child& run = killed[static_cast<size_t>(nproc - 1)];
+      const std::vector<pid_t> pids = PidsOf(run, nproc);
+      run.WaitForLine(absl::StrCat("step ", random() % kSteps));
+      // A step and its saving take some ten milliseconds: the one wait of these tests, since a
+      // moment between the lines is what the test is about.
+      absl::SleepFor(absl::Microseconds(random() % 40'000));
+      const bool whole_run = random() % 2 == 0;
+      kill(whole_run ? run.pid() : pids[random() % pids.size()], SIGKILL);
+      run.Wait();
+      ExpectGone(pids);
+    }
+
+    std::vector<Child> resumed;
+    for (const int nproc : {1, 2}) resumed.emplace_back(Train(folders[nproc - 1], nproc));
+    const std::vector<Ended> ended = WaitForAll(resumed, {"1 rank", "2 ranks"});
+
+    for (const size_t nproc : {1, 2}) {
+      EXPECT_EQ(FinalBits(ended[nproc - 1]), undisturbed[nproc]) << nproc << " ranks";
+      EXPECT_EQ(ended[nproc - 1].err, "");
+      EXPECT_THAT(Losses(folders[nproc - 1]), SizeIs(kSteps)) << nproc << " ranks";
+    }
+  }
+}
+
+// --- SIGTERM -------------------------------------------------------------------------------------
+
+TEST(AskedToEnd, ARunSavesAfterTheStepAndGoesOnWithTheSameBits) {
+  for (const int nproc : {1, 2}) {
+    const Folder folder;
+    // Nothing else saves.
+    Child run(Train(folder, nproc, {"every=1000", "steps=100000"}));
+    PidsOf(run, nproc);
+    run.WaitForLine("step 5");
+
+    run.Send(SIGTERM);
+    const Ended ended = run.Wait();
+
+    EXPECT_EQ(ended.exit_code, 128 + SIGTERM);
+    ExpectOneComplaint(ended, "lockstep: SIGTERM: the state after ");
+    EXPECT_THAT(ended.err, HasSubstr("the same command with --run-dir "));
+    const std::vector<std::string> states = folder.List("out/state");
+    ASSERT_THAT(states, SizeIs(1));
+    const std::string done = states[0].substr(states[0].find_first_not_of('0', 5));
+    const std::string steps = absl::StrCat("steps=", std::stoi(done) + 4);
+    const std::vector<std::string> resumed = FinalBits(RunOne(Train(folder, nproc, {steps})));
+    EXPECT_EQ(resumed, FinalBits(RunOne(Train(Folder(), nproc, {steps}))));
+  }
+}
+
+TEST(AskedToEnd, OneRankUnderAClustersLauncherTakesTheOthersAlong) {
+  const Folder folder;
+  const ReservedPort port;
+  Command command = Train(folder, 1, {"every=1000", "steps=100000"});
+  command.argv.erase(command.argv.begin() + 1, command.argv.begin() + 3);  // --nproc 1
+  std::vector<Child> ranks = StartRanks(2, command, port);
+  ranks[0].WaitForLine("step 5");
+
+  ranks[1].Send(SIGTERM);
+  const std::vector<Ended> ended = WaitForAll(ranks, {"rank 0", "rank 1"});
+
+  for (const Ended& rank : ended) EXPECT_EQ(rank.exit_code, 128 + SIGTERM) << rank.err;
+  ExpectOneComplaint(ended[0], "lockstep: SIGTERM: the state after ");
+  EXPECT_EQ(ended[1].err, "");
+  EXPECT_THAT(folder.List("out/state"), SizeIs(1));
+}
+
+TEST(AskedToEnd, TwiceEndsARunThatComesToNoBoundary) {
+  const Folder folder;
+  Child run(RankScript(folder,
+                       absl::StrCat("local run = require 'lockstep.run'\n"
+                                    "run:state { best = {} }\n"
+                                    "for _ in run:steps(function() return true end, 3) do\n",
+                                    kSayPid,
+                                    "repeat until require('lockstep.core.state').sigterm_came()\n"
+                                    "print('heard on', rank)\n"
+                                    "forever() end"),
+                       {"--nproc", "2"}));
+  const std::vector<pid_t> pids = PidsOf(run, 2);
+
+  run.Send(SIGTERM);
+  run.WaitForLine("heard on");
+  run.Send(SIGTERM);
+
+  EXPECT_EQ(run.Wait().exit_code, 128 + SIGTERM);
+  ExpectGone(pids);
+}
+
+TEST(AskedToEnd, OutsideOfALoopARunEndsAtOnce) {
+  const Folder folder;
+  Child run(RankScript(folder,
+                       absl::StrCat("local run = require 'lockstep.run'\n"
+                                    "run:state { best = {} }\n"
+                                    "for _ in run:steps(function() return true end, 3) do end\n",
+                                    kSayPid, "forever()"),
+                       {"--nproc", "2"}));
+  const std::vector<pid_t> pids = PidsOf(run, 2);
+
+  run.Send(SIGTERM);
+  const Ended ended = run.Wait();
+
+  EXPECT_EQ(ended.exit_code, 128 + SIGTERM);
+  ExpectOneComplaint(ended, "lockstep: SIGTERM; every rank has ended");
+  ExpectGone(pids);
+}
+
+// --- Other numbers of ranks ----------------------------------------------------------------------
+
+TEST(Resumed, OnOneTwoAndFourRanksDrawsTheSameCurve) {
+  const Folder undisturbed;
+  ASSERT_EQ(RunOne(Train(undisturbed, 1)).exit_code, 0);
+  const std::vector<double> expected = Losses(undisturbed);
+  ASSERT_THAT(expected, SizeIs(kSteps));
+
+  const struct {
+    int saved_by;
+    int resumed_on;
+  } kCases[] = {{2, 1}, {2, 4}, {1, 2}, {4, 1}};
+  for (const auto& [saved_by, resumed_on] : kCases) {
+    const Folder folder;
+    ASSERT_EQ(RunOne(Train(folder, saved_by, {"steps=7"})).exit_code, 0);
+
+    const Ended ended = RunOne(Train(folder, resumed_on));
+
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    const std::vector<double> losses = Losses(folder);
+    ASSERT_THAT(losses, SizeIs(kSteps));
+    for (size_t i = 0; i < losses.size(); ++i) {
+      EXPECT_NEAR(losses[i], expected[i], 1e-12 * expected[i])
+          << "step " << i << " of " << saved_by << " ranks, resumed on " << resumed_on;
+    }
+  }
+}
+
+// Where more than two ranks add up, the order decides the last bit: see state_ranks_test.lua.
+TEST(Resumed, OnThreeRanksGivesTheSameBits) {
+  const Folder folder;
+  ASSERT_EQ(RunOne(Train(folder, 3, {"batch_size=6", "double=false", "steps=1"})).exit_code, 0);
+
+  const Ended ended = RunOne(Train(folder, 3, {"batch_size=6", "double=false"}));
+
+  const Ended undisturbed = RunOne(Train(Folder(), 3, {"batch_size=6", "double=false"}));
+  EXPECT_THAT(FinalBits(ended), SizeIs(3));
+  EXPECT_EQ(FinalBits(ended), FinalBits(undisturbed));
+}
+
+TEST(Resumed, OnAnotherNumberOfRanksRandomNumbersThatDifferedBeginAnewAndThatIsSaid) {
+  const Folder folder;
+  ASSERT_EQ(RunOne(Train(folder, 2, {"dropout=0.1", "steps=4"})).exit_code, 0);
+
+  const Ended ended = RunOne(Train(folder, 1, {"dropout=0.1"}));
+
+  EXPECT_EQ(ended.exit_code, 0);
+  EXPECT_EQ(ended.err,
+            "lockstep: run:resume: the 2 ranks that saved had random numbers of their own; 1 ranks "
+            "begin new ones\n");
+  EXPECT_THAT(Losses(folder), SizeIs(kSteps));
+}
+
+TEST(Resumed, OnAnotherNumberOfRanksValuesOfEachRankAreRefusedByName) {
+  const Folder folder;
+  ASSERT_EQ(RunOne(Train(folder, 2, {"own_values=true", "steps=4"})).exit_code, 0);
+
+  const Ended ended = RunOne(Train(folder, 4, {"own_values=true"}));
+
+  EXPECT_EQ(ended.exit_code, 1);
+  ExpectOneComplaint(ended,
+                     "\"own\" was another on each of the 2 ranks that saved it, and 4 ranks cannot "
+                     "share that out; resume on 2, or leave it out");
+}
+
+TEST(Resumed, ATornStateIsToldOnceAndTheOneBeforeItGivesTheSameBits) {
+  const Folder folder;
+  const std::vector<std::string> expected = FinalBits(RunOne(Train(folder, 2)));
+  const std::string name = "out/state/step-00000012/state-00002-of-00002.safetensors";
+  const std::string whole = folder.Read(name);
+  folder.Write(name, whole.substr(0, whole.size() / 2));
+
+  const Ended ended = RunOne(Train(folder, 2));
+
+  EXPECT_EQ(FinalBits(ended), expected);
+  ExpectOneComplaint(ended, "state-00002-of-00002.safetensors has ");
+  EXPECT_THAT(ended.out, HasSubstr("after 11 steps (1 later states could not be used)"));
+  EXPECT_THAT(folder.List("out/state"), Contains("step-00000012.torn"));
+}
+
+}  // namespace
+}  // namespace lockstep::tests
