@@ -454,6 +454,11 @@ function M.cross_entropy(logits, labels, opts)
   if not reduction then
     core.raise('nn.cross_entropy: reduction must be "mean", "sum" or "none", not "' .. o.reduction .. '"')
   end
+  for name, value in pairs { logits = logits or false, labels = labels or false } do
+    if not torch.is_tensor(value) then
+      core.raise(string.format("nn.cross_entropy: %s must be a tensor, not %s", name, tostring(value or nil)))
+    end
+  end
   local loss = torch.cross_entropy_loss(logits:reshape(-1, logits:size(-1)), labels:reshape(-1), nil, reduction,
     o.ignore_index, o.label_smoothing)
   return reduction == 0 and loss:reshape(labels.shape) or loss

@@ -58,6 +58,9 @@ local function paths_of(config, prefix, paths)
 end
 
 local function apply_setting(config, path, text)
+  if type(path) ~= "string" or type(text) ~= "string" then
+    core.raise("run.merge: a setting must be a pair of strings, as in {\"a.b\", \"2\"}")
+  end
   local node, last = config, nil
   for key in (path .. "."):gmatch("(.-)%.") do
     if last ~= nil then node = node[last] end
