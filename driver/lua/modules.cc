@@ -7,6 +7,7 @@
 #include "driver/lua/sharding.h"
 #include "driver/lua/tiled_mlp.h"
 #include "driver/lua/torch.h"
+#include "driver/lua/watching.h"
 
 namespace lockstep::lua {
 
@@ -16,6 +17,7 @@ void PreloadModules(LuaVm& vm) {
   vm.Preload("lockstep.core.checkpoint", OpenCheckpoint);
   vm.Preload("lockstep.core.sharding", OpenSharding);
   vm.Preload("lockstep.core.tiled_mlp", OpenTiledMlp);
+  vm.Preload("lockstep.core.watching", OpenWatching);
   vm.Preload("lockstep.torch", OpenTorch);
   vm.Preload("lockstep.distributed", OpenDistributed);
 }

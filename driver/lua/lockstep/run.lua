@@ -16,7 +16,8 @@ local M = {}
 ---@field step integer? the step that is under way, from 0
 ---@field total integer? steps that the loop will take, where known
 ---@field data_seconds number spent waiting for the loader since it was last asked
-M.progress = { step = nil, total = nil, data_seconds = 0 }
+---@field on_step table<fun(step: integer?), true> called before a step's data is loaded, and with nil after the last
+M.progress = { step = nil, total = nil, data_seconds = 0, on_step = {} }
 
 -- Configuration -----------------------------------------------------------------------------------
 
@@ -142,16 +143,20 @@ function M:steps(loader, total)
   end
   local step = -1
   M.progress.total = total
+  local function tell(next_step)
+    for on_step in pairs(M.progress.on_step) do on_step(next_step) end
+  end
   local function count(started, first, ...)
     M.progress.data_seconds = M.progress.data_seconds + (core.now() - started)
-    if first == nil then return nil end
+    if first == nil then return tell(nil) end
     step = step + 1
     M.progress.step = step
     core.set_step(step)
     return step, first, ...
   end
   return function()
-    if total and step + 1 >= total then return nil end
+    if total and step + 1 >= total then return tell(nil) end
+    tell(step + 1)
     return count(core.now(), loader())
   end
 end
