@@ -35,12 +35,18 @@ std::vector<LineMemory> MostFirst(const HeldByPlace& places) {
 class MemoryTracker::Allocations : public c10::MemoryReportingInfoBase {
  public:
   Allocations(c10::DeviceType device, std::function<std::string()> find_place)
-      : device_(device), find_place_(std::move(find_place)) {}
+      : device_(device),
+        find_place_(std::move(find_place)),
+        outer_(c10::ThreadLocalDebugInfo::current()),
+        outer_reporter_(static_cast<c10::MemoryReportingInfoBase*>(
+            c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE))) {}
 
   bool memoryProfilingEnabled() const override { return true; }
 
-  void reportMemoryUsage(void* address, int64_t bytes, size_t /*allocated*/, size_t /*reserved*/,
+  void reportMemoryUsage(void* address, int64_t bytes, size_t allocated, size_t reserved,
                          c10::Device device) override {
+    if (outer_reporter_ != nullptr && outer_reporter_->memoryProfilingEnabled())
+      outer_reporter_->reportMemoryUsage(address, bytes, allocated, reserved, device);
     if (device.type() != device_ || bytes == 0) return;
     const std::lock_guard<std::mutex> lock(mutex_);
     if (bytes > 0) {
@@ -86,6 +92,9 @@ class MemoryTracker::Allocations : public c10::MemoryReportingInfoBase {
 
   const c10::DeviceType device_;
   const std::function<std::string()> find_place_;
+  // Another tracker, or a profiler, around this one: it goes on seeing everything.
+  const std::shared_ptr<c10::ThreadLocalDebugInfo> outer_;
+  c10::MemoryReportingInfoBase* const outer_reporter_;
   mutable std::mutex mutex_;  // threads of backward report too, where there are any
   HeldByPlace places_;
   std::unordered_map<void*, Allocation> allocations_;

@@ -11,8 +11,8 @@
 // backward, gradients (the line of x:backward()) and workspaces, of which Lua knows nothing. Sees
 // what libtorch's allocators report to profilers: memory that this thread takes, and frees,
 // while the tracker lives. Costs nothing while there is none, then a walk over Lua's stack for each
-// allocation. Not beside a profiler that records memory, nor another tracker: the inner one alone
-// sees. Thread: made and destroyed on the one that it watches.
+// allocation. Trackers, and a profiler around them, may nest. Thread: made and destroyed, the inner
+// one first, on the one that it watches.
 
 #ifndef LOCKSTEP_DRIVER_MEMORY_LINES_H_
 #define LOCKSTEP_DRIVER_MEMORY_LINES_H_

@@ -23,6 +23,9 @@ inline constexpr const char* kObjectName<driver::EventFile> = "event file";
 using Counter = std::unique_ptr<driver::FlopCounter>;
 template <>
 inline constexpr const char* kObjectName<Counter> = "counter of FLOPs";
+using Tracker = std::unique_ptr<driver::MemoryTracker>;
+template <>
+inline constexpr const char* kObjectName<Tracker> = "memory tracker";
 using TracePointer = std::unique_ptr<driver::Trace>;
 template <>
 inline constexpr const char* kObjectName<TracePointer> = "trace";
@@ -98,6 +101,12 @@ int CounterTotal(lua_State* state) {
   return 1;
 }
 
+// by_operator(counter) -> counts so far
+int CounterByOperator(lua_State* state) {
+  PushFlops(state, *ReadObject<Counter>(state, 1, "counter of FLOPs"));
+  return 1;
+}
+
 // --- Memory by line
 // -----------------------------------------------------------------------------------
 
@@ -114,13 +123,8 @@ void PushLines(lua_State* state, const std::vector<driver::LineMemory>& lines) {
   }
 }
 
-// memory_by_line(device, fn, ...) -> {peak_bytes =, peak =, held_bytes =, held =}, fn's results
-int MemoryByLine(lua_State* state) {
-  const at::Device device = ReadDevice(state, 1, "lockstep.memory_by_line: device");
-  ReadFunction(state, 2, "lockstep.memory_by_line: the argument");
-  const driver::MemoryTracker tracker(device.type(), RunningScriptLine);
-  Call(state, lua_gettop(state) - 2, LUA_MULTRET);
-  const driver::MemoryByLine report = tracker.Report();
+// {peak_bytes =, peak =, held_bytes =, held =}
+void PushReport(lua_State* state, const driver::MemoryByLine& report) {
   lua_newtable(state);
   SetInteger(state, "peak_bytes", report.peak_bytes);
   PushLines(state, report.peak);
@@ -128,8 +132,30 @@ int MemoryByLine(lua_State* state) {
   SetInteger(state, "held_bytes", report.held_bytes);
   PushLines(state, report.held);
   lua_setfield(state, -2, "held");
+}
+
+// memory_by_line(device, fn, ...) -> {peak_bytes =, peak =, held_bytes =, held =}, fn's results
+int MemoryByLine(lua_State* state) {
+  const at::Device device = ReadDevice(state, 1, "lockstep.memory_by_line: device");
+  ReadFunction(state, 2, "lockstep.memory_by_line: the argument");
+  const driver::MemoryTracker tracker(device.type(), RunningScriptLine);
+  Call(state, lua_gettop(state) - 2, LUA_MULTRET);
+  PushReport(state, tracker.Report());
   lua_replace(state, 1);
   return lua_gettop(state);
+}
+
+// memory_tracker(device) -> tracker, which watches from here on
+int NewMemoryTracker(lua_State* state) {
+  const at::Device device = ReadDevice(state, 1, "memory_tracker: device");
+  PushObject(state, std::make_unique<driver::MemoryTracker>(device.type(), RunningScriptLine));
+  return 1;
+}
+
+// report(tracker) -> report so far
+int TrackerReport(lua_State* state) {
+  PushReport(state, ReadObject<Tracker>(state, 1, "memory tracker")->Report());
+  return 1;
 }
 
 // --- Traces
@@ -183,13 +209,15 @@ int StopTrace(lua_State* state) {
 
 int OpenWatching(lua_State* state) {
   RegisterObject<driver::EventFile>(state, {{"write", WriteEvent}});
-  RegisterObject<Counter>(state, {{"total", CounterTotal}});
+  RegisterObject<Counter>(state, {{"total", CounterTotal}, {"by_operator", CounterByOperator}});
+  RegisterObject<Tracker>(state, {{"report", TrackerReport}});
   RegisterObject<TracePointer>(state, {{"begin_step", BeginStep}, {"stop", StopTrace}});
   lua_newtable(state);
   SetFunctions(state, {{"event_file", NewEventFile},
                        {"flops", Flops},
                        {"flop_counter", NewFlopCounter},
                        {"memory_by_line", MemoryByLine},
+                       {"memory_tracker", NewMemoryTracker},
                        {"span", Span},
                        {"traced", Traced},
                        {"trace", NewTrace}});

@@ -21,7 +21,9 @@ local function time(call)
   return 1e6 * best / CALLS
 end
 
-local function show(name, microseconds, of) print(("%-44s %8.3f  %6.2f"):format(name, microseconds, microseconds / of)) end
+local function show(name, microseconds, of)
+  print(("%-44s %8.3f  %6.2f"):format(name, microseconds, microseconds / of))
+end
 
 local m, n = torch.ones { 4, 4 }, torch.ones { 4, 4 }
 local function matmul() return m:matmul(n) end

@@ -77,9 +77,14 @@ end
 ---@return any ...
 function M.flops(fn, ...)
   check_function("lockstep.flops", fn)
-  local function named(counts, ...) return setmetatable(counts, Flops), ... end
+  local function named(counts, ...) return M.named_flops(counts), ... end
   return named(watching.flops(fn, ...))
 end
+
+--- Makes counts print as a table.
+---@param counts lockstep.Flops
+---@return lockstep.Flops
+function M.named_flops(counts) return setmetatable(counts, Flops) end
 
 -- Memory --------------------------------------------------------------------------------------------
 
@@ -115,9 +120,13 @@ local function lines_table(title, total, lines)
   return columns(rows)
 end
 
+--- The lines that hold the most at the peak, as a table.
+---@param report lockstep.MemoryByLine
+---@return string
+function M.peak_lines(report) return lines_table("at the peak", report.peak_bytes, report.peak) end
+
 function MemoryByLine:__tostring()
-  return lines_table("at the peak", self.peak_bytes, self.peak) .. "\n\n"
-    .. lines_table("in the end", self.held_bytes, self.held)
+  return M.peak_lines(self) .. "\n\n" .. lines_table("in the end", self.held_bytes, self.held)
 end
 
 --- Calls `fn(...)` and notes which line allocates what on this rank's device, also what autograd keeps for

@@ -19,6 +19,16 @@ local Counter = {}
 ---@return integer
 function Counter:total() end
 
+--- The same by operator.
+---@return lockstep.Flops
+function Counter:by_operator() end
+
+---@class lockstep.core.watching.Tracker
+local Tracker = {}
+
+---@return lockstep.MemoryByLine # since it was made
+function Tracker:report() end
+
 ---@class lockstep.core.watching.Trace
 local Trace = {}
 
@@ -52,6 +62,11 @@ function watching.flop_counter() end
 ---@return lockstep.MemoryByLine report
 ---@return any ... fn's results
 function watching.memory_by_line(device, fn, ...) end
+
+--- Notes which line allocates what on the device from here on.
+---@param device string
+---@return lockstep.core.watching.Tracker
+function watching.memory_tracker(device) end
 
 --- fn(...), as a span of a trace that is under way.
 ---@param name string
