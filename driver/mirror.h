@@ -19,6 +19,7 @@
 namespace lockstep::driver {
 
 // Broadcast, all-reduce, all-gather, reduce-scatter, send and barrier, all done when they return.
+// Reduces by sum, mean, minimum and maximum; others throw c10::Error.
 c10::intrusive_ptr<c10d::Backend> NewMirrorBackend(int rank, int size);
 
 std::unique_ptr<sharding::Collective> NewMirrorCollective(int rank, int size);

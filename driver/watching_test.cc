@@ -117,6 +117,41 @@ TEST(FlopCounter, ArgumentsThatTheKernelRefusesCountNothingAndDoNoHarm) {
   EXPECT_EQ(counter.ByOperator()[0].name, "aten::mm");  // counting goes on
 }
 
+// A GPU's attention by its formulas: on the CPU the operators are counted, and then refuse to run.
+TEST(FlopCounter, PackedAttentionCountsThePairsOfEachSequence) {
+  const at::Tensor ends = at::tensor({0, 3, 7}, at::kInt);
+  const at::Tensor packed = at::ones({7, 2, 4});    // 3 + 4 tokens, 2 heads of 4
+  const at::Tensor dense = at::ones({2, 3, 5, 4});  // 2 of 3 heads of 5 tokens of 4
+
+  const FlopCounter forward;
+  EXPECT_THROW(
+      at::_flash_attention_forward(packed, packed, packed, ends, ends, 4, 4, 0.0, true, false),
+      c10::Error);
+  EXPECT_EQ(forward.total(), (3 * 3 + 4 * 4) * 2 * 2 * (4 + 4));
+
+  const FlopCounter unpacked;
+  EXPECT_THROW(at::_flash_attention_forward(dense, dense, dense, {}, {}, 3, 3, 0.0, true, false),
+               c10::Error);
+  EXPECT_EQ(unpacked.total(), 2 * (3 * 3) * 5 * 2 * (4 + 4));  // here 3 tokens of 5 heads
+
+  const FlopCounter fused;
+  EXPECT_THROW(at::_scaled_dot_product_flash_attention(dense, dense, dense), c10::Error);
+  EXPECT_EQ(fused.total(), 2 * 3 * (5 * 5) * 2 * (4 + 4));
+}
+
+TEST(MemoryTracker, TrackersNestAndTheOuterSeesAll) {
+  const MemoryTracker outer(at::kCPU, [] { return "outer"; });
+  {
+    const MemoryTracker inner(at::kCPU, [] { return "inner"; });
+    at::empty({1 << 10});
+    EXPECT_EQ(inner.Report().peak_bytes, 4 << 10);
+  }
+  const at::Tensor kept = at::empty({1 << 8});
+
+  EXPECT_EQ(outer.Report().peak_bytes, 4 << 10);
+  EXPECT_EQ(outer.Report().held_bytes, 4 << 8);
+}
+
 TEST(MemoryTracker, MemoryThatIsOlderIsNoneOfItsFrees) {
   at::Tensor old = at::empty({1 << 12});
   const MemoryTracker tracker(at::kCPU, [] { return "here"; });
