@@ -23,6 +23,8 @@ const char kUsage[] =
   --debug-collectives
                    ranks compare each collective before they enter it (operator, dtypes, shapes), and
                    name the script line of each that differs; slower
+  --dry-run        takes one step as rank 0 of N in one process, and prints what it needs: shapes,
+                   parameters, memory by line, FLOPs; trains nothing and leaves no files
   --help           this text
   --               what follows is the script's, as run.args
 
@@ -92,6 +94,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
     }
     if (argument == "--debug-collectives") {
       command_line.debug_collectives = true;
+      continue;
+    }
+    if (argument == "--dry-run") {
+      command_line.dry_run = true;
       continue;
     }
     // --option value, or --option=value.

@@ -25,6 +25,12 @@ std::string ErrorOf(const std::vector<std::string>& arguments) {
 
 TEST(CommandLine, NoScriptMeansAnInteractiveSession) { EXPECT_EQ(Parse({}).script, ""); }
 
+TEST(CommandLine, ADryRunIsAskedForAnywhere) {
+  EXPECT_FALSE(Parse({"train.lua"}).dry_run);
+  EXPECT_TRUE(Parse({"--dry-run", "train.lua"}).dry_run);
+  EXPECT_TRUE(Parse({"train.lua", "--nproc", "8", "--dry-run"}).dry_run);
+}
+
 TEST(CommandLine, OptionsStandBeforeAndAfterTheScript) {
   const CommandLine line =
       Parse({"--nproc", "4", "train.lua", "--set", "optimizer.lr=1e-3", "--set=name=a=b", "input"});

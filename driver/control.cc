@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "c10/util/Exception.h"
 #include "driver/activity.h"
+#include "driver/mirror.h"
 #include "sharding/c10d_collective.h"
 #include "sharding/socket_collective.h"
 
@@ -151,6 +152,8 @@ std::unique_ptr<sharding::Collective> NewControlCollective(const World& world,
                                                            std::chrono::milliseconds timeout,
                                                            const GroupPurpose& purpose) {
   const int position = PositionIn(world, ranks);
+  if (world.environment.mirrored)
+    return NewMirrorCollective(position, static_cast<int>(ranks.size()));
   const std::string title = TitleOf(world, ranks, purpose);
   // Members alone count how often this list was asked for, so that others need not take part.
   static std::map<std::vector<int>, int> times_made;

@@ -32,6 +32,7 @@ struct RankEnvironment {
   uint16_t master_port = 0;
   bool store_is_hosted = false;  // by torchrun's agent or our launcher, not by rank 0
   int attempt = 0;               // torchrun's restart count: keeps the attempts' keys apart
+  bool mirrored = false;         // --dry-run: no other rank is there (see mirror.h)
 };
 
 // A variable's value, or nullopt where it is not set.

@@ -79,6 +79,8 @@ int Main(const std::vector<std::string>& arguments) {
   const auto environment = RankFromEnvironment(ProcessEnvironment());
   if (!environment.ok()) return Complain(std::string(environment.status().message()));
 
+  if (command_line->dry_run && command_line->script.empty())
+    return Complain("--dry-run needs a script: ./run --dry-run --nproc 8 SCRIPT");
   if (command_line->script.empty()) {
     if (command_line->nproc.value_or(1) != 1 || !command_line->settings.empty()) {
       return Complain(
@@ -90,6 +92,11 @@ int Main(const std::vector<std::string>& arguments) {
   const std::string problem = ScriptProblem(command_line->script);
   if (!problem.empty()) return Complain(cannot + problem);
 
+  if (command_line->dry_run && environment->has_value()) {
+    return Complain(
+        "--dry-run plays all ranks in one process, but RANK or SLURM_PROCID is set: start it "
+        "without the cluster's launcher, with --nproc N");
+  }
   if (environment->has_value() && !command_line->nproc.has_value())
     RunRank(*command_line, **environment);
   if (environment->has_value() && std::getenv("RANK") != nullptr) {
@@ -100,6 +107,12 @@ int Main(const std::vector<std::string>& arguments) {
   const int gpus = LocalGpuCount();
   constexpr int kDefaultNprocOnCpu = 2;
   const int nproc = command_line->nproc.value_or(gpus > 0 ? gpus : kDefaultNprocOnCpu);
+  if (command_line->dry_run) {
+    RankEnvironment mirrored;
+    mirrored.world_size = nproc;
+    mirrored.mirrored = true;
+    RunRank(*command_line, mirrored);
+  }
   if (nproc == 1) RunRank(*command_line, RankEnvironment{});
   if (!std::filesystem::is_regular_file(command_line->script)) {
     return Complain(cannot + "it is no regular file, and " + std::to_string(nproc) +

@@ -50,6 +50,12 @@ bool HasLauncher() { return std::getenv(kLauncherVariable) != nullptr; }
 
 std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
 
+// A folder that goes with this process; "" where there is none.
+std::string& ScratchFolder() {
+  static auto* const folder = new std::string();
+  return *folder;
+}
+
 [[noreturn]] void EndProcess(int code, bool store_is_lost = false) {
   // For a moment only, on a thread of its own: another thread may hold the lock of a stream for
   // ever, as one does that reads from a pipe.
@@ -61,6 +67,8 @@ std::string FirstLine(const std::string& text) { return text.substr(0, text.find
     flushed->set_value();
   }).detach();
   is_flushed.wait_for(std::chrono::milliseconds(500));
+  std::error_code error;
+  if (!ScratchFolder().empty()) std::filesystem::remove_all(ScratchFolder(), error);
   // The store was our launcher's, who else would end what this rank has started.
   if (store_is_lost && HasLauncher()) kill(0, SIGKILL);
   // Not exit(): threads of libtorch and the store still run, and static destructors would race
@@ -76,9 +84,10 @@ class PlainWarnings : public c10::WarningHandler {
   }
 };
 
+// As one of the processes that meet in the store: a dry run is one.
 Member MemberOf(const World& world) {
   const RankEnvironment& environment = world.environment;
-  return {world.store, environment.rank, environment.world_size,
+  return {world.store, environment.rank, environment.mirrored ? 1 : environment.world_size,
           environment.rank == 0 && !environment.store_is_hosted};
 }
 
@@ -98,7 +107,7 @@ void TellCause(int rank, const std::string& own, const std::string& first) {
                                  const std::string& traceback) {
   BeginEnd();
   const int rank = world.environment.rank;
-  const bool alone = world.environment.world_size == 1;
+  const bool alone = MemberOf(world).world_size == 1;
   std::string text = alone ? message : absl::StrCat("rank ", rank, ": ", message);
   std::optional<Failure> first;
   try {
@@ -191,7 +200,10 @@ std::string AgreeOnRunDir(const CommandLine& command_line, const World& world) {
   constexpr char kKey[] = "lockstep/run_dir";
   if (world.environment.rank != 0) return world.store->get_to_str(kKey);
   std::string run_dir = command_line.run_dir;
-  if (run_dir.empty()) {
+  if (run_dir.empty() && command_line.dry_run) {
+    run_dir = std::filesystem::temp_directory_path() / absl::StrCat("lockstep-dry-run-", getpid());
+    ScratchFolder() = run_dir;
+  } else if (run_dir.empty()) {
     const std::string stem = std::filesystem::path(command_line.script).stem().string();
     run_dir = absl::StrCat("runs/", stem.empty() ? "interactive" : stem, "-",
                            absl::FormatTime("%Y%m%d-%H%M%S", absl::Now(), absl::LocalTimeZone()),
@@ -243,7 +255,7 @@ int Exit(lua_State* state) {
   line = line.substr(0, line.rfind(": "));
   const std::string call = absl::StrCat("os.exit(", code, ") at ", line);
   if (code == 0) EndWell(world, "by " + call);
-  if (world.environment.world_size > 1) {
+  if (MemberOf(world).world_size > 1) {
     BeginEnd();
     const int rank = world.environment.rank;
     const std::string text = absl::StrCat("rank ", rank, " called ", call);
@@ -268,7 +280,14 @@ std::optional<lua::ScriptError> RunScript(Context& context) {
   // `lockstep` is the one global of ours: scope, memory, version.
   if (auto error = vm.RunString("lockstep = require 'lockstep'", "=lockstep")) return error;
   if (script.empty()) return vm.RunString("require('lockstep.repl').run()", "=lockstep");
+  if (context.command_line.dry_run) {
+    if (auto error = vm.RunString("require('lockstep.dry_run').start()", "=lockstep")) return error;
+  }
   if (auto error = vm.RunFile(script)) return error;
+  if (context.command_line.dry_run) {
+    if (auto error = vm.RunString("require('lockstep.dry_run').finish()", "=lockstep"))
+      return error;
+  }
   if (!context.command_line.settings.empty() && !context.settings_used) {
     return lua::ScriptError{
         absl::StrCat("--set ", context.command_line.settings[0].first,
@@ -296,7 +315,7 @@ void RunRank(const CommandLine& command_line, const RankEnvironment& environment
     c10::AutogradState::get_tls_state().set_multithreading_enabled(false);
     context.world = JoinStore(environment, context.timeout);
     context.world.debug_collectives = command_line.debug_collectives;
-    if (environment.world_size > 1) {
+    if (MemberOf(context.world).world_size > 1) {
       context.world.activity->set_find_place(lua::RunningScriptLine);
       EndWhenAnotherFails(context.world);
       WatchCollectives(context.world);

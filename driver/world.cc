@@ -12,6 +12,7 @@
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "c10/util/Exception.h"
 #include "driver/cuda_library.h"
+#include "driver/mirror.h"
 #include "driver/nccl_backend.h"
 #include "driver/watched_backend.h"
 #include "sharding/c10d_collective.h"
@@ -30,7 +31,7 @@ double Seconds(std::chrono::milliseconds time) { return static_cast<double>(time
 
 c10::intrusive_ptr<c10d::Store> NewStore(const RankEnvironment& environment,
                                          std::chrono::milliseconds timeout) {
-  if (environment.world_size == 1 && environment.master_port == 0) {
+  if (environment.mirrored || (environment.world_size == 1 && environment.master_port == 0)) {
     return c10::make_intrusive<c10d::HashStore>();
   }
   c10d::TCPStoreOptions options;
@@ -127,6 +128,21 @@ WatchedBackend::Compare NewCompare(const World& world, const c10::intrusive_ptr<
   };
 }
 
+c10::intrusive_ptr<ProcessGroup> MakeMirroredGroup(const World& world, const std::string& name,
+                                                   const c10::intrusive_ptr<c10d::Store>& store,
+                                                   int rank, int size) {
+  auto group = c10::make_intrusive<ProcessGroup>(store, rank, size);
+  const auto backend = NewMirrorBackend(rank, size);
+  group->setBackend(c10::kCPU, ProcessGroup::BackendType::GLOO, backend);
+  group->setDefaultBackend(ProcessGroup::BackendType::GLOO);
+  if (world.device.is_cuda()) {
+    group->setBackend(c10::kCUDA, ProcessGroup::BackendType::NCCL, backend);
+    group->setDefaultBackend(ProcessGroup::BackendType::NCCL);
+  }
+  group->setGroupName(name);
+  return group;
+}
+
 c10::intrusive_ptr<ProcessGroup> MakeGroup(const World& world, const std::string& name,
                                            const std::vector<int>& ranks, int rank,
                                            std::chrono::milliseconds timeout,
@@ -137,6 +153,7 @@ c10::intrusive_ptr<ProcessGroup> MakeGroup(const World& world, const std::string
     return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
   };
   const std::string title = TitleOf(world, ranks, purpose);
+  if (world.environment.mirrored) return MakeMirroredGroup(world, name, store, rank, size);
   const auto backend_timeout = purpose.watched ? timeout + kTimeToReport : timeout;
   const std::chrono::milliseconds limit = purpose.watched ? timeout : std::chrono::milliseconds(0);
   const UnderWay meeting(*world.activity, {title, 0, "meeting of the group's ranks",
@@ -215,7 +232,7 @@ void MeetRanks(World& world, std::chrono::milliseconds timeout) {
   const RankEnvironment& environment = world.environment;
   world.device = ChooseDevice(environment);
   world.backend = world.device.is_cuda() ? "nccl" : "gloo";
-  if (environment.world_size > 1) WaitForRanks(world, timeout);
+  if (environment.world_size > 1 && !environment.mirrored) WaitForRanks(world, timeout);
   std::vector<int> ranks(static_cast<size_t>(environment.world_size));
   std::iota(ranks.begin(), ranks.end(), 0);
   world.group = MakeGroup(world, "world", ranks, environment.rank, timeout, {});

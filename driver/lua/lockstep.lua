@@ -1,4 +1,4 @@
---- What belongs to no single module: memory, and the version. Also the global `lockstep`.
+--- What belongs to no single module: memory, what a script costs, and the version. Also the global `lockstep`.
 
 local core = require "lockstep.core"
 
@@ -23,6 +23,13 @@ end
 
 rawset(_G, "next", following)
 rawset(_G, "pairs", table_pairs)
+
+local watching = require "lockstep.watching" -- after pairs is mended
+
+M.flops = watching.flops
+M.memory_by_line = watching.memory_by_line
+M.profile = watching.profile
+M.span = watching.span
 
 --- The version of Lockstep, "major.minor.patch".
 M.version = "0.1.0"

@@ -12,6 +12,7 @@
 #include "driver/lua/terminal.h"
 #include "driver/lua/tiled_mlp.h"
 #include "driver/lua/torch.h"
+#include "driver/lua/watching.h"
 
 namespace lockstep::lua {
 
@@ -26,6 +27,7 @@ void PreloadModules(LuaVm& vm) {
   vm.Preload("lockstep.core.state", OpenState);
   vm.Preload("lockstep.core.terminal", OpenTerminal);
   vm.Preload("lockstep.core.tiled_mlp", OpenTiledMlp);
+  vm.Preload("lockstep.core.watching", OpenWatching);
   vm.Preload("lockstep.torch", OpenTorch);
   vm.Preload("lockstep.distributed", OpenDistributed);
 }

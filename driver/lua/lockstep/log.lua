@@ -1,5 +1,5 @@
 --- What a run reports: a line per step on rank 0's terminal, a JSON object per step in metrics.jsonl
---- of the run's folder, a progress bar, and plots.
+--- of the run's folder, the same numbers for TensorBoard beside it, a progress bar, and plots.
 ---
 ---     log.step { loss = loss, grad_norm = norm, tokens = 4096 }
 ---     log.record("validation", { loss = 0.31, accuracy = 0.97 })
@@ -7,17 +7,24 @@
 
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
+local options = require "lockstep.options"
+local peaks = require "lockstep.peaks"
 local plot = require "lockstep.plot"
 local run = require "lockstep.run"
 local torch = require "lockstep.torch"
+local watching = require "lockstep.core.watching"
 
 local M = {}
 
 local history = {} ---@type table<string, {step: integer, value: number}[]>
 local metrics_file ---@type file*?
+local event_file ---@type lockstep.core.watching.EventFile?
 local steps_logged = 0
 local started ---@type number?
 local last_time ---@type number?
+local flop_counter ---@type lockstep.core.watching.Counter?
+local last_flops = 0
+local peak_flops ---@type number?
 
 --- What the JSON object of a step has beside the script's fields.
 local OWN_FIELDS = { step = true, memory_bytes = true, elapsed_s = true, step_s = true, data_share = true,
@@ -122,12 +129,26 @@ local function columns(fields)
   return table.concat(parts, "  ")
 end
 
--- The file ------------------------------------------------------------------------------------------
+-- The files -----------------------------------------------------------------------------------------
+
+--- The object's numbers, under their names; those of an event under "event/name". TensorBoard's steps are
+--- whole numbers.
+local function write_event(object)
+  event_file = event_file or watching.event_file(run.dir)
+  local scalars = {}
+  for name, value in pairs(object) do
+    if type(value) == "number" and name ~= "step" then
+      scalars[object.event and object.event .. "/" .. name or name] = value
+    end
+  end
+  event_file:write(math.floor(object.step), scalars)
+end
 
 local function write_metrics(object)
   if not metrics_file then metrics_file = assert(io.open(run.dir .. "/metrics.jsonl", "a")) end
   metrics_file:write(core.json_encode(object), "\n")
   metrics_file:flush()
+  write_event(object)
 end
 
 local function remember(prefix, step, fields)
@@ -150,6 +171,8 @@ end
 local function status_of(object, step, total, now)
   local parts = {}
   if object.tokens_per_s then parts[1] = rounded(object.tokens_per_s) .. " tok/s" end
+  if object.tflops then parts[#parts + 1] = rounded(object.tflops * 1e12) .. " FLOP/s" end
+  if object.mfu then parts[#parts + 1] = string.format("mfu %.0f%%", 100 * object.mfu) end
   parts[#parts + 1] = string.format("%.0f MiB", object.memory_bytes / 2 ^ 20)
   if object.data_share then parts[#parts + 1] = string.format("data %.0f%%", 100 * object.data_share) end
   if total and steps_logged > 1 then
@@ -159,10 +182,45 @@ local function status_of(object, step, total, now)
   return parts
 end
 
+--- FLOPs counted since this was called last, or nil where none are.
+local function flops_since_last()
+  if not flop_counter then return nil end
+  local total = flop_counter:total()
+  local flops = total - last_flops
+  last_flops = total
+  return flops
+end
+
+--- From here on each step tells `tflops`, the 10^12 floating-point operations per second of rank 0, and `mfu`, their
+--- share of `peak`: FLOP/s, or a GPU by name ("A100", "H100 SXM", ...). Without it the peak is that of the GPU, and a
+--- CPU has no mfu. Operations are counted as lockstep.flops does, as executed: with checkpointing this is the
+--- hardware's utilization, recomputation included.
+---
+---     log.count_flops { peak = "H100 SXM" }
+---@param opts? {peak: number|string|nil}
+function M.count_flops(opts)
+  local peak = options.read("log.count_flops", opts, { peak = options.optional }).peak
+  if type(peak) == "string" then
+    peak = peaks.of(peak)
+  elseif peak == nil and dist.device() ~= "cpu" then
+    local model = peaks.model_here()
+    peak = model and peaks.of_model(model)
+    if not peak then
+      core.raise(string.format("log.count_flops: no peak is known of this machine's GPU (%s); give peak = FLOP/s",
+        model or "several models, or none that /proc/driver/nvidia names"))
+    end
+  elseif peak ~= nil and not (type(peak) == "number" and peak > 0) then
+    core.raise('log.count_flops: peak must be FLOP/s above 0 or a name as "H100 SXM", not ' .. tostring(peak))
+  end
+  peak_flops = peak
+  flop_counter = flop_counter or is_rank_0() and watching.flop_counter() or nil
+  flops_since_last()
+end
+
 --- Reports a step. Called by every rank, once for each step; only rank 0 prints and writes. Numbers, and
 --- tensors of one element, under any name. `tokens`, the tokens of the step over all ranks, also gives
 --- tokens/s. `step` overrides the number that run:steps counts. The JSON object adds elapsed_s,
---- memory_bytes and, from the second step on, step_s, data_share and tokens_per_s.
+--- memory_bytes and, from the second step on, step_s, data_share and tokens_per_s, and what log.count_flops adds.
 ---@param fields table<string, number|torch.Tensor>
 function M.step(fields)
   local now = core.now()
@@ -171,6 +229,7 @@ function M.step(fields)
   run.progress.data_seconds = 0
   local default_step = run.progress.step or steps_logged
   last_time, started, steps_logged = now, started or now, steps_logged + 1
+  local flops = flops_since_last()
   if type(fields) == "table" and type(fields.step) == "number" then default_step = fields.step end
   if default_step % 1 == 0 then core.set_step(default_step) end
   if not is_rank_0() then return end
@@ -181,6 +240,10 @@ function M.step(fields)
   if seconds then
     object.step_s, object.data_share = seconds, math.min(1, data_seconds / seconds)
     if shown.tokens then object.tokens_per_s = shown.tokens / seconds end
+    if flops then
+      object.tflops = flops / seconds / 1e12
+      object.mfu = peak_flops and flops / seconds / peak_flops
+    end
   end
   for name, value in pairs(shown) do object[name] = value end
   shown.tokens = nil
@@ -232,6 +295,7 @@ end
 function M.record(name, fields)
   if type(name) ~= "string" then core.raise("log.record: the first argument is the event's name, a string") end
   last_time = core.now()
+  flops_since_last()
   if not is_rank_0() then return end
   local shown, step = read_fields("log.record", fields, run.progress.step or math.max(0, steps_logged - 1))
   local object = { event = name, step = step }

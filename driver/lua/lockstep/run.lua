@@ -18,7 +18,8 @@ local M = {}
 ---@field total integer? steps that the loop will take, where known
 ---@field data_seconds number spent waiting for the loader since it was last asked
 ---@field resumed integer? steps that run:resume found done, until a loop has taken them up
-M.progress = { step = nil, total = nil, data_seconds = 0, resumed = nil }
+---@field on_step table<fun(step: integer?), true> called before a step's data is loaded, and with nil after the last
+M.progress = { step = nil, total = nil, data_seconds = 0, resumed = nil, on_step = {} }
 
 -- Configuration -----------------------------------------------------------------------------------
 
@@ -152,10 +153,13 @@ function M:steps(loader, total)
   state.check_loader(loader)
   local step = (M.progress.resumed or 0) - 1
   M.progress.total, M.progress.resumed = total, nil
+  local function tell(next_step)
+    for on_step in pairs(M.progress.on_step) do on_step(next_step) end
+  end
   local function count(started, first, ...)
     M.progress.data_seconds = M.progress.data_seconds + (core.now() - started)
     state.after_loading(step + 1, first == nil)
-    if first == nil then return nil end
+    if first == nil then return tell(nil) end
     step = step + 1
     M.progress.step = step
     core.set_step(step)
@@ -164,7 +168,8 @@ function M:steps(loader, total)
   return function()
     local is_end = total ~= nil and step + 1 >= total
     state.between_steps(step + 1, is_end)
-    if is_end then return nil end
+    if is_end then return tell(nil) end
+    tell(step + 1)
     return count(core.now(), loader())
   end
 end

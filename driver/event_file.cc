@@ -1,0 +1,181 @@
+#include "driver/event_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <chrono>
+#include <cstring>
+#include <stdexcept>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace lockstep::driver {
+namespace {
+
+// --- Protocol buffers: a message is a string of fields, each a key (number and kind), then a
+// value.
+
+void AppendVarint(std::string& message, uint64_t value) {
+  for (; value >= 0x80; value >>= 7) message.push_back(static_cast<char>(value | 0x80));
+  message.push_back(static_cast<char>(value));
+}
+
+enum class Wire : uint8_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
+
+void AppendKey(std::string& message, uint32_t field, Wire wire) {
+  AppendVarint(message, field << 3 | static_cast<uint32_t>(wire));
+}
+
+void AppendBytes(std::string& message, uint32_t field, absl::string_view bytes) {
+  AppendKey(message, field, Wire::kBytes);
+  AppendVarint(message, bytes.size());
+  message.append(bytes.data(), bytes.size());
+}
+
+// x86-64 is little-endian, as the formats are.
+template <typename T>
+void AppendFixed(std::string& message, T value) {
+  char bytes[sizeof(T)];
+  std::memcpy(bytes, &value, sizeof(T));
+  message.append(bytes, sizeof(T));
+}
+
+// Of event.proto and summary.proto.
+constexpr uint32_t kEventWallTime = 1;
+constexpr uint32_t kEventStep = 2;
+constexpr uint32_t kEventFileVersion = 3;
+constexpr uint32_t kEventSummary = 5;
+constexpr uint32_t kEventSessionLog = 7;
+constexpr uint32_t kSessionLogStatus = 1;
+constexpr uint64_t kSessionLogStart = 1;
+constexpr uint32_t kSummaryValue = 1;
+constexpr uint32_t kValueTag = 1;
+constexpr uint32_t kValueSimpleValue = 2;
+
+std::string EncodeTime(double time_s) {
+  std::string event;
+  AppendKey(event, kEventWallTime, Wire::kFixed64);
+  AppendFixed(event, time_s);
+  return event;
+}
+
+std::string EncodeTimeAndStep(double time_s, int64_t step) {
+  std::string event = EncodeTime(time_s);
+  AppendKey(event, kEventStep, Wire::kVarint);
+  AppendVarint(event, static_cast<uint64_t>(step));
+  return event;
+}
+
+double Now() {
+  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
+}
+
+std::string NewPath(const std::string& folder) {
+  static std::atomic<int> count{0};
+  char host[256] = "localhost";
+  gethostname(host, sizeof(host) - 1);
+  return absl::StrFormat("%s/events.out.tfevents.%010d.%s.%d.%d", folder,
+                         static_cast<int64_t>(Now()), host, getpid(), count++);
+}
+
+std::array<uint32_t, 256> MakeCrcTable() {
+  constexpr uint32_t kReversedPolynomial = 0x82f63b78;
+  std::array<uint32_t, 256> table{};
+  for (uint32_t byte = 0; byte < 256; ++byte) {
+    uint32_t crc = byte;
+    for (int bit = 0; bit < 8; ++bit) crc = crc >> 1 ^ ((crc & 1) != 0 ? kReversedPolynomial : 0);
+    table[byte] = crc;
+  }
+  return table;
+}
+
+// A checksum of data that holds checksums would be weak: TFRecord rotates it and adds a constant.
+uint32_t MaskedCrc(absl::string_view bytes) {
+  const uint32_t crc = Crc32c(bytes);
+  return (crc >> 15 | crc << 17) + 0xa282ead8;
+}
+
+}  // namespace
+
+EventFile::EventFile(const std::string& folder) : path_(NewPath(folder)) {
+  file_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
+  if (file_ < 0)
+    throw std::runtime_error(absl::StrCat("cannot make ", path_, ": ", std::strerror(errno)));
+  std::string event = EncodeTime(Now());
+  AppendBytes(event, kEventFileVersion, "brain.Event:2");
+  try {
+    WriteRecord(event);
+  } catch (...) {
+    close(file_);
+    throw;
+  }
+}
+
+EventFile::EventFile(EventFile&& other) noexcept
+    : path_(std::move(other.path_)),
+      file_(std::exchange(other.file_, -1)),
+      has_begun_(other.has_begun_) {}
+
+EventFile::~EventFile() {
+  if (file_ >= 0) close(file_);
+}
+
+void EventFile::Write(int64_t step, const Scalars& scalars) {
+  if (!has_begun_) {
+    std::string log;
+    AppendKey(log, kSessionLogStatus, Wire::kVarint);
+    AppendVarint(log, kSessionLogStart);
+    std::string event = EncodeTimeAndStep(Now(), step);
+    AppendBytes(event, kEventSessionLog, log);
+    WriteRecord(event);
+    has_begun_ = true;
+  }
+  WriteRecord(EncodeScalars(Now(), step, scalars));
+}
+
+void EventFile::WriteRecord(const std::string& event) {
+  const std::string record = FrameRecord(event);
+  ssize_t written = 0;
+  do {
+    written = write(file_, record.data(), record.size());
+  } while (written < 0 && errno == EINTR);
+  if (written == static_cast<ssize_t>(record.size())) return;
+  throw std::runtime_error(absl::StrCat("cannot write ", path_, ": ",
+                                        written < 0 ? std::strerror(errno) : "the disk is full"));
+}
+
+std::string EncodeScalars(double time_s, int64_t step, const Scalars& scalars) {
+  std::string summary;
+  for (const auto& [tag, number] : scalars) {
+    std::string value;
+    AppendBytes(value, kValueTag, tag);
+    AppendKey(value, kValueSimpleValue, Wire::kFixed32);
+    AppendFixed(value, static_cast<float>(number));
+    AppendBytes(summary, kSummaryValue, value);
+  }
+  std::string event = EncodeTimeAndStep(time_s, step);
+  AppendBytes(event, kEventSummary, summary);
+  return event;
+}
+
+std::string FrameRecord(absl::string_view event) {
+  std::string record;
+  AppendFixed(record, static_cast<uint64_t>(event.size()));
+  AppendFixed(record, MaskedCrc(record));
+  record.append(event.data(), event.size());
+  AppendFixed(record, MaskedCrc(event));
+  return record;
+}
+
+uint32_t Crc32c(absl::string_view bytes) {
+  static const std::array<uint32_t, 256> kTable = MakeCrcTable();
+  uint32_t crc = 0xffffffff;
+  for (const char c : bytes) crc = crc >> 8 ^ kTable[(crc ^ static_cast<uint8_t>(c)) & 0xff];
+  return ~crc;
+}
+
+}  // namespace lockstep::driver

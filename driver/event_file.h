@@ -1,0 +1,62 @@
+// TensorBoard's event files: what `tensorboard --logdir runs/` reads.
+//
+//   EventFile events("runs/digits_vlm-20261121-1200");
+//   events.Write(/*step=*/0, {{"loss", 2.31}, {"validation/accuracy", 0.97}});
+//
+// A record goes to the file in one write as it is made: a process that is killed loses none of
+// those before. A run that goes on after a restart opens a file of its own beside the old one; its
+// first record tells TensorBoard to forget what the old one says of that step and later ones.
+//
+// Format: TFRecord frames (length, checksum, bytes, checksum; checksums are CRC-32C, masked) of
+// `Event` messages, from the definitions of event.proto and summary.proto. No thread safety.
+
+#ifndef LOCKSTEP_DRIVER_EVENT_FILE_H_
+#define LOCKSTEP_DRIVER_EVENT_FILE_H_
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/string_view.h"
+
+namespace lockstep::driver {
+
+// By tag; a "/" groups tags in TensorBoard. Written as float32, as TensorBoard keeps them.
+using Scalars = std::vector<std::pair<std::string, double>>;
+
+class EventFile {
+ public:
+  // Makes `folder`/events.out.tfevents.<seconds>.<host>.<pid>.<count>. Throws std::runtime_error,
+  // with the path and the reason, where it cannot.
+  explicit EventFile(const std::string& folder);
+  EventFile(EventFile&& other) noexcept;
+  EventFile& operator=(EventFile&&) = delete;
+  ~EventFile();
+
+  // All scalars in one record, with the time of day. Throws std::runtime_error where the record
+  // does not fit on the disk.
+  void Write(int64_t step, const Scalars& scalars);
+
+  const std::string& path() const { return path_; }
+
+ private:
+  void WriteRecord(const std::string& event);
+
+  std::string path_;
+  int file_ = -1;
+  bool has_begun_ = false;  // the first step is known
+};
+
+// An `Event` message. `time_s`: seconds since 1970.
+std::string EncodeScalars(double time_s, int64_t step, const Scalars& scalars);
+
+// `event` in its frame.
+std::string FrameRecord(absl::string_view event);
+
+// CRC-32C, as in RFC 3720; not masked.
+uint32_t Crc32c(absl::string_view bytes);
+
+}  // namespace lockstep::driver
+
+#endif  // LOCKSTEP_DRIVER_EVENT_FILE_H_

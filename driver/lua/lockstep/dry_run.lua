@@ -1,0 +1,202 @@
+--- What --dry-run prints: one step of rank 0 among N ranks that are its mirror images, and what it took. Loaded by
+--- such a run alone, before the script; it looks over the shoulder of run:steps, modules, optimizers and
+--- batching.prepare.
+
+local batching = require "lockstep.batching"
+local core = require "lockstep.core"
+local dist = require "lockstep.distributed"
+local nn = require "lockstep.nn"
+local optim = require "lockstep.optim"
+local run = require "lockstep.run"
+local torch = require "lockstep.torch"
+local watching = require "lockstep.watching"
+local native = require "lockstep.core.watching"
+
+local M = {}
+
+local DEPTH, SHOWN = 3, 8 -- of the batch's tables
+
+local modules = setmetatable({}, { __mode = "k" }) ---@type table<nn.Module, true>
+local optimizers = {} ---@type optim.AdamW[]
+local plans, num_plans = nil, 0
+local tracker ---@type lockstep.core.watching.Tracker
+local counter ---@type lockstep.core.watching.Counter?
+local batch ---@type string?
+local is_finished = false
+
+-- Text ----------------------------------------------------------------------------------------------
+
+local function mib(bytes) return string.format("%.2f MiB", bytes / 2 ^ 20) end
+
+--- 1234567 as "1,234,567".
+local function grouped(count)
+  local text = string.format("%d", count):reverse():gsub("(%d%d%d)", "%1,"):reverse()
+  return (text:gsub("^,", ""))
+end
+
+--- "{ids = int64 {4, 128}, samples = 3 x {...}}": shapes instead of values.
+local function describe(value, depth)
+  if torch.is_tensor(value) then
+    return (tostring(value.dtype):gsub("^torch%.", "")) .. " {" .. table.concat(value.shape, ", ") .. "}"
+  elseif type(value) ~= "table" then
+    return type(value) == "string" and string.format("%q", value) or tostring(value)
+  elseif depth == 0 then
+    return "{...}"
+  end
+  local names, parts = {}, {}
+  for name in pairs(value) do
+    if type(name) == "string" then names[#names + 1] = name end
+  end
+  table.sort(names)
+  if #value > 0 then parts[1] = (#value > 1 and #value .. " x " or "") .. describe(value[1], depth - 1) end
+  for i, name in ipairs(names) do
+    if i <= SHOWN then parts[#parts + 1] = name .. " = " .. describe(value[name], depth - 1) end
+  end
+  if #names > SHOWN then parts[#parts + 1] = string.format("and %d more", #names - SHOWN) end
+  return "{" .. table.concat(parts, ", ") .. "}"
+end
+
+-- What is counted -----------------------------------------------------------------------------------
+
+local function bytes_of(x) return x:numel() * x:element_size() end
+
+--- Each parameter of the modules that live and of the optimizers, once.
+local function parameters()
+  local seen, found = {}, {}
+  local function add(p)
+    if not seen[p] then
+      seen[p] = true
+      found[#found + 1] = p
+    end
+  end
+  for module in pairs(modules) do
+    for _, p in ipairs(module:parameters()) do add(p) end
+  end
+  for _, optimizer in ipairs(optimizers) do
+    for _, group in ipairs(optimizer.groups) do
+      for _, p in ipairs(group.params) do add(p) end
+    end
+  end
+  return found
+end
+
+local function optimizer_bytes()
+  local bytes = 0
+  for _, optimizer in ipairs(optimizers) do
+    for _, state in pairs(optimizer.state) do
+      for _, x in pairs(state) do bytes = bytes + bytes_of(x) end
+    end
+  end
+  return bytes
+end
+
+local function print_sizes()
+  local elements, bytes, trained, trained_bytes = 0, 0, 0, 0
+  local all = parameters()
+  for _, p in ipairs(all) do
+    elements, bytes = elements + p:numel(), bytes + bytes_of(p)
+    if p.requires_grad then trained, trained_bytes = trained + p:numel(), trained_bytes + bytes_of(p) end
+  end
+  print(string.format("parameters  %s in %d tensors, %s, of which %s are trained", grouped(elements), #all, mib(bytes),
+    grouped(trained)))
+  print("gradients   " .. mib(trained_bytes))
+  print("optimizer   " .. (#optimizers > 0 and mib(optimizer_bytes()) or "none was made"))
+end
+
+local function print_plans()
+  if not plans then return end
+  local makespan = plans.ideal > 0 and string.format(", makespan %.2f of the ideal", plans.makespan / plans.ideal) or ""
+  print(string.format("batches     of batching.prepare's last call of %d: %d micro-steps, %s tokens, %s of padding, "
+    .. "%d padding micro-batches, %d truncated samples%s", num_plans, plans.micro_steps, grouped(plans.tokens),
+    grouped(plans.padding_tokens), plans.padding_micro_batches, plans.truncated_samples, makespan))
+end
+
+--- Prints what the step took. The first call alone does: at the end of the first step, or of the script.
+function M.finish()
+  if is_finished then return end
+  is_finished = true
+  local report = tracker:report()
+  collectgarbage()
+  collectgarbage()
+  print(string.format("\ndry run of %s: %s of rank 0 of %d, on %s; what other ranks send is taken to be its own",
+    core.script(), counter and "the first step" or "no step", dist.world_size(), dist.device()))
+  print_sizes()
+  print_plans()
+  if batch then print("batch       " .. batch) end
+  local counts = counter and watching.named_flops(counter:by_operator())
+  if counts then print("\nFLOPs of the step, on this rank\n" .. tostring(counts)) end
+  print("\nmemory of the " .. dist.device() .. ", from the script's start\n" .. watching.peak_lines(report))
+end
+
+-- Looking over shoulders ----------------------------------------------------------------------------
+
+local function note_modules()
+  local function note(class)
+    local meta = getmetatable(class)
+    local construct = meta.__call
+    function meta.__call(...)
+      local module = construct(...)
+      modules[module] = true
+      return module
+    end
+  end
+  for _, class in pairs(nn) do
+    if type(class) == "table" and class.class_name and class ~= nn.Module then note(class) end
+  end
+  local subclass = nn.Module.subclass
+  function nn.Module:subclass(name)
+    local class = subclass(self, name)
+    note(class)
+    return class
+  end
+end
+
+local function note_optimizers()
+  local make = optim.AdamW
+  function optim.AdamW(params, opts)
+    local optimizer = make(params, opts)
+    optimizers[#optimizers + 1] = optimizer
+    return optimizer
+  end
+end
+
+local function note_plans()
+  local prepare = batching.prepare
+  function batching.prepare(opts)
+    local batches, report = prepare(opts)
+    plans, num_plans = report, num_plans + 1
+    return batches, report
+  end
+end
+
+--- The first loop of run:steps ends the script after a step.
+local function stop_after_a_step()
+  local steps = run.steps
+  function run:steps(loader, total)
+    local function note(first, ...)
+      if first ~= nil and not batch then batch = describe(first, DEPTH) end
+      return first, ...
+    end
+    local is_callable = type(loader) == "function" or (getmetatable(loader) or {}).__call
+    return steps(self, is_callable and function() return note(loader()) end or loader, total)
+  end
+  run.progress.on_step[function(step)
+    if step == 0 then
+      counter = native.flop_counter()
+    else
+      M.finish()
+      os.exit(0)
+    end
+  end] = true
+end
+
+--- Begins to watch.
+function M.start()
+  tracker = native.memory_tracker(dist.device())
+  note_modules()
+  note_optimizers()
+  note_plans()
+  stop_after_a_step()
+end
+
+return M

@@ -1,0 +1,229 @@
+--- What a script costs: FLOPs by operator, memory by line, a trace of what runs when. Scripts find all of it in
+--- the global `lockstep`.
+---
+---     print(lockstep.flops(train_step, batch))
+---     print(lockstep.memory_by_line(train_step, batch))
+---     lockstep.profile { steps = { 10, 12 } }
+---     local y = lockstep.span("attention", attention, x)
+
+local core = require "lockstep.core"
+local dist = require "lockstep.distributed"
+local options = require "lockstep.options"
+local run = require "lockstep.run"
+local watching = require "lockstep.core.watching"
+
+local M = {}
+
+local SHOWN = 10 -- lines of a table
+
+local function check_function(name, fn)
+  if type(fn) ~= "function" and not (getmetatable(fn) or {}).__call then
+    core.raise(string.format("%s: the argument must be a function, not a %s", name, type(fn)))
+  end
+end
+
+--- Rows as text, the first column to the left and the others to the right.
+local function columns(rows)
+  local widths, lines = {}, {}
+  for _, row in ipairs(rows) do
+    for i, cell in ipairs(row) do widths[i] = math.max(widths[i] or 0, #cell) end
+  end
+  for r, row in ipairs(rows) do
+    local cells = {}
+    for i, cell in ipairs(row) do
+      local room = (" "):rep(widths[i] - #cell)
+      cells[i] = i == 1 and cell .. room or room .. cell
+    end
+    lines[r] = (table.concat(cells, "  "):gsub(" +$", ""))
+  end
+  return table.concat(lines, "\n")
+end
+
+-- FLOPs ---------------------------------------------------------------------------------------------
+
+---@class lockstep.Flops
+---@field total integer
+---@field [integer] {name: string, flops: integer, calls: integer} by operator, the most first
+local Flops = {}
+
+local UNITS = { { 1e15, "P" }, { 1e12, "T" }, { 1e9, "G" }, { 1e6, "M" }, { 1e3, "k" } }
+
+local function rounded(count)
+  for _, unit in ipairs(UNITS) do
+    if count >= 0.9995 * unit[1] then return string.format("%.2f %s", count / unit[1], unit[2]) end
+  end
+  return string.format("%d ", count)
+end
+
+function Flops:__tostring()
+  local rows = { { "operator", "FLOPs", "share", "calls" } }
+  for _, op in ipairs(self) do
+    rows[#rows + 1] = { op.name, rounded(op.flops), string.format("%.0f%%", 100 * op.flops / math.max(1, self.total)),
+      tostring(op.calls) }
+  end
+  rows[#rows + 1] = { "total", rounded(self.total), "", "" }
+  return columns(rows)
+end
+
+--- Calls `fn(...)` and counts the floating-point operations of its products of matrices, convolutions and
+--- attention, forward and backward: a table by operator, which prints as one, then fn's results. They are
+--- counted as executed on this rank, so what checkpointing computes again counts again.
+---
+---     local counts, loss = lockstep.flops(train_step, batch)
+---     print(counts, counts.total)
+---@param fn fun(...): ...
+---@param ... any
+---@return lockstep.Flops counts
+---@return any ...
+function M.flops(fn, ...)
+  check_function("lockstep.flops", fn)
+  local function named(counts, ...) return M.named_flops(counts), ... end
+  return named(watching.flops(fn, ...))
+end
+
+--- Makes counts print as a table.
+---@param counts lockstep.Flops
+---@return lockstep.Flops
+function M.named_flops(counts) return setmetatable(counts, Flops) end
+
+-- Memory --------------------------------------------------------------------------------------------
+
+---@class lockstep.LineMemory
+---@field place string "train.lua:12"; "" where no line of Lua ran
+---@field bytes integer
+---@field count integer allocations
+
+---@class lockstep.MemoryByLine
+---@field peak_bytes integer the most that was held at once, of what was allocated meanwhile
+---@field peak lockstep.LineMemory[] who held it then, the most first
+---@field held_bytes integer what was still held in the end
+---@field held lockstep.LineMemory[]
+local MemoryByLine = {}
+
+local function mib(bytes) return string.format("%.2f", bytes / 2 ^ 20) end
+
+local function lines_table(title, total, lines)
+  local rows = { { title, "MiB", "share", "tensors" } }
+  local rest = { bytes = 0, count = 0 }
+  local function add(name, bytes, count)
+    rows[#rows + 1] = { name, mib(bytes), string.format("%.0f%%", 100 * bytes / math.max(1, total)), tostring(count) }
+  end
+  for i, line in ipairs(lines) do
+    if i <= SHOWN then
+      add(line.place ~= "" and line.place or "(no line)", line.bytes, line.count)
+    else
+      rest.bytes, rest.count = rest.bytes + line.bytes, rest.count + line.count
+    end
+  end
+  if #lines > SHOWN then add(string.format("%d more lines", #lines - SHOWN), rest.bytes, rest.count) end
+  rows[#rows + 1] = { "total", mib(total), "", "" }
+  return columns(rows)
+end
+
+--- The lines that hold the most at the peak, as a table.
+---@param report lockstep.MemoryByLine
+---@return string
+function M.peak_lines(report) return lines_table("at the peak", report.peak_bytes, report.peak) end
+
+function MemoryByLine:__tostring()
+  return M.peak_lines(self) .. "\n\n" .. lines_table("in the end", self.held_bytes, self.held)
+end
+
+--- Calls `fn(...)` and notes which line allocates what on this rank's device, also what autograd keeps for
+--- backward: who held how much at the peak and in the end, then fn's results. The report prints as a table of ten
+--- lines. What was allocated before is not in it, so wrap what builds the model too where it matters.
+---
+---     local report, loss = lockstep.memory_by_line(train_step, batch)
+---     print(report, report.peak[1].place)
+---@param fn fun(...): ...
+---@param ... any
+---@return lockstep.MemoryByLine report
+---@return any ...
+function M.memory_by_line(fn, ...)
+  check_function("lockstep.memory_by_line", fn)
+  local function named(report, ...) return setmetatable(report, MemoryByLine), ... end
+  return named(watching.memory_by_line(dist.device(), fn, ...))
+end
+
+-- Traces --------------------------------------------------------------------------------------------
+
+--- fn(...), as a span of this name in the trace that is under way, if any.
+---
+---     local y = lockstep.span("attention", attention, x)
+---@param name string
+---@param fn fun(...): ...
+---@param ... any
+---@return any ...
+function M.span(name, fn, ...) return watching.span(name, fn, ...) end
+
+--- "trace.json" is "trace-rank0.json" in the run's folder.
+local function trace_path(path)
+  local stem, extension = path:match("^(.*)(%.[^./]*)$")
+  path = string.format("%s-rank%d%s", stem or path, dist.rank(), extension or "")
+  return path:sub(1, 1) == "/" and path or run.dir .. "/" .. path
+end
+
+local function read_steps(steps)
+  local from, to = steps[1], steps[2]
+  local function is_step(x) return type(x) == "number" and x >= 0 and x % 1 == 0 end
+  if #steps ~= 2 or not is_step(from) or not is_step(to) or to < from then
+    core.raise("lockstep.profile: steps must be the first and the last step to trace, as in {10, 12}")
+  end
+  return from, to
+end
+
+--- Traces run:steps' steps from `from` to `to`.
+local function follow_steps(from, to, path, opts)
+  local trace ---@type lockstep.core.watching.Trace?
+  local on_step
+  local function finish()
+    run.progress.on_step[on_step] = nil
+    if trace then trace:stop() end
+  end
+  function on_step(step)
+    local ended = not step or step > to
+    -- A run that was resumed may begin after `from`.
+    if not ended and not trace and step >= from then trace = watching.trace(path, opts) end
+    if ended then
+      finish()
+      if not trace then
+        local message = "lockstep.profile: the loop took no step from %d to %d; no trace was written\n"
+        io.stderr:write(message:format(from, to))
+      end
+    elseif trace then
+      trace:begin_step(step)
+    end
+  end
+  run.progress.on_step[on_step] = true
+end
+
+--- Writes a trace of what runs when, for chrome://tracing and ui.perfetto.dev: operators, their backward, spans, a
+--- GPU's kernels. One file per rank in the run's folder: `path` with "-rank<rank>" before its extension. Of the steps
+--- `steps` of the next run:steps, both included; or of fn(...), whose results follow. Returns the file's path.
+---
+---     lockstep.profile { steps = { 10, 12 } }       -- before the loop: runs/.../trace-rank0.json
+---     local path, loss = lockstep.profile({ path = "one.json", record_shapes = true }, train_step, batch)
+---@param opts {path: string?, steps: integer[]?, record_shapes: boolean?, profile_memory: boolean?}
+---@param fn? fun(...): ...
+---@param ... any
+---@return string path
+---@return any ...
+function M.profile(opts, fn, ...)
+  local o = options.read("lockstep.profile", opts,
+    { path = "trace.json", steps = {}, record_shapes = false, profile_memory = false })
+  local has_steps = opts.steps ~= nil
+  if has_steps == (fn ~= nil) then
+    core.raise("lockstep.profile: give either steps = {from, to} or, after the options, a function to trace")
+  end
+  local path = trace_path(o.path)
+  local recorded = { record_shapes = o.record_shapes, profile_memory = o.profile_memory }
+  if not has_steps then
+    check_function("lockstep.profile", fn)
+    return path, watching.traced(path, recorded, fn, ...)
+  end
+  local from, to = read_steps(o.steps)
+  follow_steps(from, to, path, recorded)
+  return path
+end
+
+return M

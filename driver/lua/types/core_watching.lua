@@ -1,0 +1,92 @@
+---@meta lockstep.core.watching
+--- What a run tells of itself, as lockstep and lockstep.log call it. The program's side is driver/lua/watching.cc.
+
+---@class lockstep.core.watching
+local watching = {}
+
+---@class lockstep.core.watching.EventFile
+local EventFile = {}
+
+--- Adds a record, which is in the file when this returns.
+---@param step integer
+---@param scalars table<string, number> by tag
+function EventFile:write(step, scalars) end
+
+---@class lockstep.core.watching.Counter
+local Counter = {}
+
+--- FLOPs counted since it was made.
+---@return integer
+function Counter:total() end
+
+--- The same by operator.
+---@return lockstep.Flops
+function Counter:by_operator() end
+
+---@class lockstep.core.watching.Tracker
+local Tracker = {}
+
+---@return lockstep.MemoryByLine # since it was made
+function Tracker:report() end
+
+---@class lockstep.core.watching.Trace
+local Trace = {}
+
+--- A step's span, until the next one or the end.
+---@param step integer
+function Trace:begin_step(step) end
+
+--- Ends the trace and writes its file.
+function Trace:stop() end
+
+--- Makes a file for TensorBoard in the folder.
+---@param folder string
+---@return lockstep.core.watching.EventFile
+function watching.event_file(folder) end
+
+--- Counts the FLOPs of fn(...), by operator.
+---@param fn fun(...): ...
+---@param ... any
+---@return lockstep.Flops counts
+---@return any ... fn's results
+function watching.flops(fn, ...) end
+
+--- Counts what this thread calls from here on.
+---@return lockstep.core.watching.Counter
+function watching.flop_counter() end
+
+--- Finds the lines that hold the device's memory in fn(...).
+---@param device string
+---@param fn fun(...): ...
+---@param ... any
+---@return lockstep.MemoryByLine report
+---@return any ... fn's results
+function watching.memory_by_line(device, fn, ...) end
+
+--- Notes which line allocates what on the device from here on.
+---@param device string
+---@return lockstep.core.watching.Tracker
+function watching.memory_tracker(device) end
+
+--- fn(...), as a span of a trace that is under way.
+---@param name string
+---@param fn fun(...): ...
+---@param ... any
+---@return any ... fn's results
+function watching.span(name, fn, ...) end
+
+--- fn(...), and a trace of it.
+---@param path string
+---@param options {record_shapes: boolean?, profile_memory: boolean?}
+---@param fn fun(...): ...
+---@param ... any
+---@return any ... fn's results
+function watching.traced(path, options, fn, ...) end
+
+--- Begins a trace.
+---@param path string
+---@param options {record_shapes: boolean?, profile_memory: boolean?}
+---@return lockstep.core.watching.Trace
+function watching.trace(path, options) end
+
+return watching

@@ -1,0 +1,170 @@
+// --dry-run: one step of one rank among many that are not there, and what it says that it takes.
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/program.h"
+#include "tests/ranks.h"
+
+namespace lockstep::tests {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+// 64 x 256 + 256 + 256 x 64 + 64 parameters; a batch of 32.
+constexpr char kTrain[] = R"(
+local dist, log = require "lockstep.distributed", require "lockstep.log"
+local nn, optim = require "lockstep.nn", require "lockstep.optim"
+local run, sharding = require "lockstep.run", require "lockstep.sharding"
+local torch = require "lockstep.torch"
+local Net = nn.Module:subclass("Net")
+function Net:init() self.up, self.down = nn.Linear(64, 256), nn.Linear(256, 64) end
+function Net:forward(x) return self.down(torch.relu(self.up(x))) end
+local model = Net()
+local replicas = sharding.data_parallel(model)
+local optimizer = optim.AdamW(model:parameters(), { lr = 1e-3 })
+local function loader() return { x = torch.randn { 32, 64 }, kind = "text" } end
+for step, batch in run:steps(loader, 100) do
+  local loss = torch.mse_loss(replicas(batch.x), batch.x)
+  loss:backward()
+  optimizer:step()
+  optimizer:zero_grad()
+  log.step { loss = sharding.weighted_mean(loss:item(), 1) }
+end
+io.open("after_the_loop", "w"):close()
+)";
+
+Ended DryRun(const Folder& folder, const std::string& code, const std::string& nproc) {
+  folder.Write("train.lua", code);
+  return RunOne(Lockstep(folder, {"--dry-run", "--nproc", nproc, "train.lua"}));
+}
+
+TEST(DryRun, SaysWhatAStepTakesAndEndsThere) {
+  const Folder folder;
+
+  const Ended ended = DryRun(folder, kTrain, "8");
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(Count(ended.out, "step 0/100"), 1);
+  EXPECT_THAT(ended.out, Not(HasSubstr("step 1/100")));
+  EXPECT_THAT(ended.out,
+              AllOf(HasSubstr("dry run of train.lua: the first step of rank 0 of 8, on cpu"),
+                    HasSubstr("parameters  33,088 in 4 tensors, 0.13 MiB, of which 33,088 are"),
+                    HasSubstr("gradients   0.13 MiB"), HasSubstr("optimizer   0.25 MiB"),
+                    HasSubstr("batch       {kind = \"text\", x = float32 {32, 64}}")));
+  // Forward 2 m n k for each layer; backward as much for each weight, and for the second's input.
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("aten::addmm  2.10 M"), HasSubstr("aten::mm     3.15 M"),
+                               HasSubstr("total        5.24 M")));
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("at the peak"), HasSubstr("train.lua:7 "),
+                               HasSubstr("train.lua:16  0.25")));
+}
+
+TEST(DryRun, LeavesNoFilesAndRunsNothingBehindTheLoop) {
+  const Folder folder;
+
+  DryRun(folder, kTrain, "2");
+
+  EXPECT_THAT(folder.List(), ElementsAre("train.lua"));
+}
+
+// Each would wait for ever for ranks that are not there.
+TEST(DryRun, OtherRanksAreTakenToDoTheSame) {
+  const Folder folder;
+
+  const Ended ended = DryRun(folder, R"(
+local dist, sharding = require "lockstep.distributed", require "lockstep.sharding"
+local torch = require "lockstep.torch"
+local function show(...) print(...) end
+show("world", dist.world_size(), dist.rank(), dist.backend())
+show("sum", dist.all_reduce(torch.ones { 2 }, "sum"):sum():item())
+show("avg", dist.all_reduce(torch.ones { 2 }, "avg"):sum():item())
+show("max", dist.all_reduce(torch.ones { 2 }, "max"):sum():item())
+show("gathered", #dist.all_gather(torch.ones { 2 }), dist.all_gather(torch.ones { 2 })[3]:sum():item())
+show("scattered", dist.reduce_scatter({ torch.ones(1), torch.ones(1), torch.ones(1) }):item())
+show("objects", #dist.all_gather_object { a = 1 })
+dist.broadcast(torch.ones { 2 }, 2)
+dist.send(torch.ones { 2 }, 1)
+dist.barrier()
+show("group", dist.all_reduce(torch.ones(1), "sum", { group = dist.group { ranks = { 0, 2 } } }):item())
+show("mean", sharding.weighted_mean(3, 1))
+local steps = 0
+local batches = { 1, 2, 3 }
+for _ in sharding.lockstep(function() return table.remove(batches) end, { policy = "until_last" }) do steps = steps + 1 end
+show("steps", steps)
+sharding.guard {}:check("label", "fingerprint")
+)",
+                             "3");
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  for (const char* line :
+       {"world\t3\t0\tgloo\n", "sum\t6\n", "avg\t2\n", "max\t2\n", "gathered\t3\t2\n",
+        "scattered\t3\n", "objects\t3\n", "group\t2\n", "mean\t3\n", "steps\t3\n"}) {
+    EXPECT_THAT(ended.out, HasSubstr(line));
+  }
+  EXPECT_THAT(ended.out, HasSubstr("dry run of train.lua: no step of rank 0 of 3, on cpu"));
+}
+
+TEST(DryRun, WhatOnlyAnotherRankKnowsIsAnError) {
+  const Folder folder;
+
+  const Ended ended = DryRun(folder,
+                             "local torch = require 'lockstep.torch'\n"
+                             "require('lockstep.distributed').recv(torch.ones { 2 }, 1)\n",
+                             "2");
+
+  EXPECT_EQ(ended.exit_code, 1);
+  ExpectOneComplaint(ended, "a dry run has this rank alone");
+  EXPECT_THAT(ended.err, HasSubstr("train.lua:2:"));
+  EXPECT_THAT(folder.List(), ElementsAre("train.lua"));
+}
+
+TEST(DryRun, PlansTheBatchesOfAllRanks) {
+  const Folder folder;
+
+  const Ended ended = DryRun(folder, R"(
+local batching, dist = require "lockstep.batching", require "lockstep.distributed"
+local run = require "lockstep.run"
+local samples = {}
+for i = 1, 20 do
+  local ids = {}
+  for j = 1, i do ids[j] = j end
+  samples[i] = { input_ids = ids, loss_mask = ids }
+end
+local batches, report = batching.prepare { samples = samples, seq_len = 32, ranks = dist.world_size() }
+print("planned", #batches, report.micro_steps)
+for _ in run:steps(function() return batches[1][1] end) do end
+)",
+                             "4");
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("planned\t4\t2\n"),
+                               HasSubstr("of batching.prepare's last call of 1: 2 micro-steps, "
+                                         "210 tokens")));
+}
+
+TEST(DryRun, NeedsAScriptAndNoLauncher) {
+  const Folder folder;
+  folder.Write("train.lua", "");
+
+  Command command = Lockstep(folder, {"--dry-run", "train.lua"});
+  command.environment["RANK"] = "0";
+  command.environment["WORLD_SIZE"] = "2";
+  command.environment["MASTER_ADDR"] = "127.0.0.1";
+  command.environment["MASTER_PORT"] = "1";
+  const Ended in_cluster = RunOne(command);
+  const Ended without = RunOne(Lockstep(folder, {"--dry-run"}));
+
+  EXPECT_EQ(in_cluster.exit_code, 2);
+  ExpectOneComplaint(in_cluster, "--dry-run plays all ranks in one process");
+  EXPECT_EQ(without.exit_code, 2);
+  ExpectOneComplaint(without, "--dry-run needs a script");
+}
+
+}  // namespace
+}  // namespace lockstep::tests
