@@ -18,6 +18,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
 #include "mimo/topology.h"
@@ -52,7 +53,8 @@ struct GroupSet {
 
 // The groups of one module over `axes`, joined by "-" in any order ("dp-cp" and "cp-dp" are the
 // same groups): inside a group, the axis that comes first in the module's order varies fastest.
-GroupSet ModuleGroups(const Topology& topology, int module, absl::string_view axes);
+// InvalidArgument if an axis is unknown or appears twice.
+absl::StatusOr<GroupSet> ModuleGroups(const Topology& topology, int module, absl::string_view axes);
 
 // The ranks that bridge an edge: those of the last stage of `from` and of the first stage of `to`,
 // ascending. One group.

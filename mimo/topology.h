@@ -169,11 +169,25 @@ class Topology {
     int from;
     int to;
   };
+  // Of a module: place = sum of coordinate * stride.
+  struct Strides {
+    int64_t dp;
+    int64_t tp;
+    int64_t cp;
+    int64_t pp;
+  };
+
+  // Fills in what follows from the modules.
+  void PlaceRanks();
+  Coordinates CoordinatesOf(int module, int64_t place) const;
+  // The place of the rank in the module's grid; -1 if it has none.
+  int64_t FindPlace(int64_t rank, int module) const;
 
   int64_t world_size_ = 0;
   std::vector<Module> modules_;
   std::vector<Edge> edges_;
   std::vector<EdgeEnds> edge_ends_;
+  std::vector<Strides> strides_;  // of each module
   std::vector<int> forward_order_;
   // Rank r has modules rank_modules_[rank_offsets_[r] .. rank_offsets_[r + 1]), and in each of them
   // the place of the same index.
