@@ -23,7 +23,7 @@ namespace lockstep::mimo {
 struct DrawOptions {
   int64_t micro_batch_size = 0;  // to show each replica's samples, near equal; 0: not shown
   int64_t max_replicas = 16;     // of a module; the rest is counted
-  int64_t max_ranks = 16;        // of one stage of a replica; the rest is counted
+  int64_t max_ranks = 16;        // runs of ranks of a cell; the rest is counted
 };
 
 // Lines of text.

@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "mimo/ownership.h"
 #include "mimo/topology.h"
 
@@ -62,6 +63,19 @@ std::vector<Transfer> Intersect(const Side& from, const Side& to) {
   return transfers;
 }
 
+// Both places ascend along the transfers, so those of one place are next to each other.
+absl::Span<const Transfer> TransfersOf(const Route& route, int32_t Transfer::*side, int64_t place) {
+  const auto begin =
+      std::partition_point(route.transfers.begin(), route.transfers.end(),
+                           [&](const Transfer& transfer) { return transfer.*side < place; });
+  const auto end =
+      std::partition_point(begin, route.transfers.end(),
+                           [&](const Transfer& transfer) { return transfer.*side == place; });
+  return absl::MakeConstSpan(route.transfers)
+      .subspan(static_cast<size_t>(begin - route.transfers.begin()),
+               static_cast<size_t>(end - begin));
+}
+
 // Rows of the micro-batch as rows of a shard.
 Range Within(Range shard, Range rows) { return {rows.begin - shard.begin, rows.end - shard.begin}; }
 
@@ -97,6 +111,14 @@ Route Transpose(const Route& route) {
   return transpose;
 }
 
+absl::Span<const Transfer> TransfersFrom(const Route& route, int64_t place) {
+  return TransfersOf(route, &Transfer::from_place, place);
+}
+
+absl::Span<const Transfer> TransfersTo(const Route& route, int64_t place) {
+  return TransfersOf(route, &Transfer::to_place, place);
+}
+
 RankRoute RouteOfRank(const Route& route, int64_t rank) {
   RankRoute mine;
   const int64_t from = route.from.place_of(rank);
@@ -111,15 +133,13 @@ RankRoute RouteOfRank(const Route& route, int64_t rank) {
       mine.gather_parts.push_back(Within(mine.receive_shard, route.to.share(place)));
     }
   }
-  for (const Transfer& transfer : route.transfers) {
-    if (transfer.from_place == from) {
-      mine.sends.push_back({route.to.ranks[static_cast<size_t>(transfer.to_place)],
-                            Within(mine.send_shard, transfer.rows)});
-    }
-    if (transfer.to_place == to) {
-      mine.receives.push_back({route.from.ranks[static_cast<size_t>(transfer.from_place)],
-                               Within(mine.receive_shard, transfer.rows)});
-    }
+  for (const Transfer& transfer : TransfersFrom(route, from)) {
+    mine.sends.push_back({route.to.ranks[static_cast<size_t>(transfer.to_place)],
+                          Within(mine.send_shard, transfer.rows)});
+  }
+  for (const Transfer& transfer : TransfersTo(route, to)) {
+    mine.receives.push_back({route.from.ranks[static_cast<size_t>(transfer.from_place)],
+                             Within(mine.receive_shard, transfer.rows)});
   }
   return mine;
 }

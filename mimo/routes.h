@@ -30,6 +30,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 #include "mimo/ownership.h"
 #include "mimo/topology.h"
 
@@ -80,6 +81,10 @@ absl::StatusOr<Route> PlanRoute(const Topology& topology, int edge, const Owners
 
 // The way back of the gradients: the same rows between the same ranks, sides swapped.
 Route Transpose(const Route& route);
+
+// Those that a place sends, and those that it receives, by rows. Cost: O(log transfers).
+absl::Span<const Transfer> TransfersFrom(const Route& route, int64_t place);
+absl::Span<const Transfer> TransfersTo(const Route& route, int64_t place);
 
 // What one rank does for a route. Every rank of the edge does its part in one batch: all sends and
 // receives started together, in this order, then waited for.

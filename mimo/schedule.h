@@ -93,7 +93,7 @@ struct StepOptions {
   int64_t num_micro_batches = 1;
   // The routes of all edges: those of micro-batch m are [m * edges, (m + 1) * edges). Empty:
   // planned for micro_batch_size samples of one row each, as uneven as they come.
-  absl::Span<const Route> routes;
+  absl::Span<const Route> routes = {};
   int64_t micro_batch_size = 0;
   Order order = Order::kSequential;
 };

@@ -52,8 +52,9 @@ struct Module {
   int64_t tp = 1;
   int64_t cp = 1;
   int64_t pp = 1;
-  int64_t first_rank = 0;      // its ranks are [first_rank, first_rank + tp * cp * dp * pp) ...
-  std::vector<int32_t> ranks;  // ... or these, where not empty: ranks[i] has place i of the grid
+  int64_t first_rank = 0;  // its ranks are [first_rank, first_rank + tp * cp * dp * pp) ...
+  std::vector<int32_t> ranks =
+      {};  // ... or these, where not empty: ranks[i] has place i of the grid
   std::string order = "tp-cp-dp-pp";  // the first axis varies fastest; each of the four once
 };
 
