@@ -20,6 +20,7 @@ namespace {
 constexpr int64_t kCharacter = 7;  // width, at font size 12
 constexpr int64_t kMargin = 20;
 constexpr int64_t kLine = 20;
+constexpr int64_t kTitle = 28;
 constexpr int64_t kCellGap = 6;
 constexpr int64_t kModuleGap = 40;
 constexpr int64_t kLevelGap = 70;
@@ -78,7 +79,7 @@ Box Measure(const ModulePicture& module) {
       box.CellX(box.replicas) + static_cast<int64_t>(MoreOf(module).size()) * kCharacter;
   const int64_t title = static_cast<int64_t>(TitleOf(module).size()) * kCharacter;
   box.width = std::max(cells, title) + kCellGap;
-  box.height = kLine + RowsOf(module) * (kLine + kCellGap);
+  box.height = kTitle + RowsOf(module) * (kLine + kCellGap);
   return box;
 }
 
@@ -110,7 +111,7 @@ std::string ModuleSvg(const ModulePicture& module, const Box& box) {
   const int64_t title_width = static_cast<int64_t>(TitleOf(module).size()) * kCharacter;
   std::string svg = Rectangle(box.x, box.y, title_width, kLine - 5, "fill=\"#ffffff\"");
   svg += Text(box.x, box.y + 12, TitleOf(module), " font-weight=\"bold\"");
-  int64_t y = box.y + kLine;
+  int64_t y = box.y + kTitle;
   const auto row = [&](absl::string_view label, const std::vector<std::string>& cells,
                        absl::string_view attributes) {
     svg += Text(box.x, y + 14, label);
@@ -129,7 +130,7 @@ std::string ModuleSvg(const ModulePicture& module, const Box& box) {
         "fill=\"#e8eef7\" stroke=\"#456799\"");
   }
   if (module.hidden_replicas > 0) {
-    svg += Text(box.CellX(box.replicas), box.y + kLine + 14, MoreOf(module));
+    svg += Text(box.CellX(box.replicas), box.y + kTitle + 14, MoreOf(module));
   }
   return svg;
 }
@@ -144,7 +145,7 @@ std::string EdgeSvg(const EdgePicture& edge, const std::vector<Box>& boxes) {
       if (r >= from.replicas) break;
       absl::StrAppend(&svg, "<line x1=\"", from.CellX(r) + from.cell_width / 2, "\" y1=\"",
                       from.y + from.height - kCellGap, "\" x2=\"", to_x, "\" y2=\"",
-                      to.y + kLine - 2, "\" marker-end=\"url(#head)\"/>\n");
+                      to.y + kTitle - 2, "\" marker-end=\"url(#head)\"/>\n");
     }
   }
   return svg;
