@@ -286,7 +286,7 @@ std::vector<std::string> CheckTopology(TopologyParts* parts) {
   }
   CheckOverlaps(modules, of_rank, &problems);
   // A module that is not placed would leave gaps of its own.
-  if (all_are_placed) CheckGaps(modules, of_rank, &problems);
+  if (all_are_placed && !modules.empty()) CheckGaps(modules, of_rank, &problems);
 
   const bool has_default_edges = parts->edges.empty();
   for (const Module& module : modules) {

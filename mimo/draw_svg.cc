@@ -20,6 +20,7 @@ namespace {
 constexpr int64_t kCharacter = 7;  // width, at font size 12
 constexpr int64_t kMargin = 20;
 constexpr int64_t kLine = 20;
+constexpr int64_t kTitle = 28;
 constexpr int64_t kCellGap = 6;
 constexpr int64_t kModuleGap = 40;
 constexpr int64_t kLevelGap = 70;
@@ -31,6 +32,7 @@ struct Box {
   int64_t cell_width = 0;
   int64_t width = 0;
   int64_t height = 0;
+  int64_t replicas = 0;  // shown
 
   int64_t CellX(int64_t replica) const { return x + kLabel + replica * (cell_width + kCellGap); }
 };
@@ -71,12 +73,13 @@ Box Measure(const ModulePicture& module) {
     for (const std::string& ranks : stage) longest = std::max(longest, ranks.size());
   }
   Box box;
+  box.replicas = static_cast<int64_t>(module.ranks[0].size());
   box.cell_width = static_cast<int64_t>(longest) * kCharacter + 10;
-  const int64_t cells = box.CellX(static_cast<int64_t>(module.ranks[0].size())) +
-                        static_cast<int64_t>(MoreOf(module).size()) * kCharacter;
+  const int64_t cells =
+      box.CellX(box.replicas) + static_cast<int64_t>(MoreOf(module).size()) * kCharacter;
   const int64_t title = static_cast<int64_t>(TitleOf(module).size()) * kCharacter;
   box.width = std::max(cells, title) + kCellGap;
-  box.height = kLine + RowsOf(module) * (kLine + kCellGap);
+  box.height = kTitle + RowsOf(module) * (kLine + kCellGap);
   return box;
 }
 
@@ -104,8 +107,11 @@ std::vector<Box> Arrange(const Picture& picture) {
 }
 
 std::string ModuleSvg(const ModulePicture& module, const Box& box) {
-  std::string svg = Text(box.x, box.y + 12, TitleOf(module), " font-weight=\"bold\"");
-  int64_t y = box.y + kLine;
+  // Links pass behind the title.
+  const int64_t title_width = static_cast<int64_t>(TitleOf(module).size()) * kCharacter;
+  std::string svg = Rectangle(box.x, box.y, title_width, kLine - 5, "fill=\"#ffffff\"");
+  svg += Text(box.x, box.y + 12, TitleOf(module), " font-weight=\"bold\"");
+  int64_t y = box.y + kTitle;
   const auto row = [&](absl::string_view label, const std::vector<std::string>& cells,
                        absl::string_view attributes) {
     svg += Text(box.x, y + 14, label);
@@ -124,8 +130,7 @@ std::string ModuleSvg(const ModulePicture& module, const Box& box) {
         "fill=\"#e8eef7\" stroke=\"#456799\"");
   }
   if (module.hidden_replicas > 0) {
-    svg += Text(box.CellX(static_cast<int64_t>(module.ranks[0].size())), box.y + kLine + 14,
-                MoreOf(module));
+    svg += Text(box.CellX(box.replicas), box.y + kTitle + 14, MoreOf(module));
   }
   return svg;
 }
@@ -134,11 +139,14 @@ std::string EdgeSvg(const EdgePicture& edge, const std::vector<Box>& boxes) {
   const Box& from = boxes[static_cast<size_t>(edge.from)];
   const Box& to = boxes[static_cast<size_t>(edge.to)];
   std::string svg;
-  for (const LinkPicture& link : edge.links) {
-    absl::StrAppend(&svg, "<line x1=\"", from.CellX(link.from) + from.cell_width / 2, "\" y1=\"",
-                    from.y + from.height - kCellGap, "\" x2=\"",
-                    to.CellX(link.to) + to.cell_width / 2, "\" y2=\"", to.y + kLine - 2,
-                    "\" marker-end=\"url(#head)\"/>\n");
+  for (size_t to_replica = 0; to_replica < edge.sources.size(); ++to_replica) {
+    const int64_t to_x = to.CellX(static_cast<int64_t>(to_replica)) + to.cell_width / 2;
+    for (int64_t r = edge.sources[to_replica].begin; r < edge.sources[to_replica].end; ++r) {
+      if (r >= from.replicas) break;
+      absl::StrAppend(&svg, "<line x1=\"", from.CellX(r) + from.cell_width / 2, "\" y1=\"",
+                      from.y + from.height - kCellGap, "\" x2=\"", to_x, "\" y2=\"",
+                      to.y + kTitle - 2, "\" marker-end=\"url(#head)\"/>\n");
+    }
   }
   return svg;
 }

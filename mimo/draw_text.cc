@@ -49,14 +49,11 @@ std::string ModuleText(const ModulePicture& module) {
 std::string EdgeText(const Picture& picture, const EdgePicture& edge) {
   const ModulePicture& to = picture.modules[static_cast<size_t>(edge.to)];
   std::vector<std::vector<std::string>> rows;
-  for (int32_t r = 0; r < static_cast<int32_t>(to.ranks[0].size()); ++r) {
-    std::vector<int32_t> sources;
-    for (const LinkPicture& link : edge.links) {
-      if (link.to == r) sources.push_back(link.from);
-    }
-    if (sources.empty()) continue;
-    rows.push_back(
-        {absl::StrCat("replica ", r), absl::StrCat("from ", NumberList(sources, INT64_MAX))});
+  for (size_t r = 0; r < edge.sources.size(); ++r) {
+    const Range& sources = edge.sources[r];
+    if (sources.size() == 0) continue;
+    rows.push_back({absl::StrCat("replica ", r), absl::StrCat("from ", sources.begin)});
+    if (sources.size() > 1) absl::StrAppend(&rows.back()[1], "-", sources.end - 1);
   }
   return absl::StrCat(picture.modules[static_cast<size_t>(edge.from)].name, " -> ", to.name, "\n",
                       Table(rows));

@@ -12,6 +12,8 @@
 namespace lockstep::mimo {
 namespace {
 
+int64_t NumShown(const DrawOptions& options) { return std::max<int64_t>(options.max_replicas, 1); }
+
 std::string RanksOfCell(const Topology& topology, int module, int32_t dp, int32_t pp,
                         int64_t max_ranks) {
   const Module& grid = topology.modules()[static_cast<size_t>(module)];
@@ -28,8 +30,9 @@ ModulePicture DrawModule(const Topology& topology, int module, const DrawOptions
   ModulePicture picture;
   picture.name = grid.name;
   picture.shape = absl::StrCat("dp ", grid.dp, ", tp ", grid.tp, ", cp ", grid.cp, ", pp ", grid.pp,
-                               ", ranks ", NumberList(grid.ranks, options.max_ranks));
-  const int64_t shown = std::min(grid.dp, std::max<int64_t>(options.max_replicas, 1));
+                               grid.ranks.size() == 1 ? ", rank " : ", ranks ",
+                               NumberList(grid.ranks, options.max_ranks));
+  const int64_t shown = std::min(grid.dp, NumShown(options));
   picture.hidden_replicas = grid.dp - shown;
   for (int64_t dp = 0; dp < shown && options.micro_batch_size > 0; ++dp) {
     const Range samples = Part({0, options.micro_batch_size}, dp, grid.dp);
@@ -44,21 +47,23 @@ ModulePicture DrawModule(const Topology& topology, int module, const DrawOptions
   return picture;
 }
 
-// Replicas whose samples overlap; without a micro-batch size, of one that suits both sides.
-std::vector<LinkPicture> LinksOf(int64_t from_dp, int64_t to_dp, const DrawOptions& options) {
+// Replicas whose samples overlap, for each of `to` that is shown; without a micro-batch size, of
+// one that suits both sides.
+std::vector<Range> SourcesOf(int64_t from_dp, int64_t to_dp, const DrawOptions& options) {
   const int64_t samples = options.micro_batch_size > 0 ? options.micro_batch_size : from_dp * to_dp;
-  const int64_t shown = std::max<int64_t>(options.max_replicas, 1);
-  std::vector<LinkPicture> links;
-  for (int32_t from = 0; from < std::min(from_dp, shown); ++from) {
-    for (int32_t to = 0; to < std::min(to_dp, shown); ++to) {
+  std::vector<Range> sources;
+  for (int64_t to = 0; to < std::min(to_dp, NumShown(options)); ++to) {
+    const Range taken = Part({0, samples}, to, to_dp);
+    Range found;
+    for (int64_t from = 0; from < from_dp; ++from) {
       const Range sent = Part({0, samples}, from, from_dp);
-      const Range taken = Part({0, samples}, to, to_dp);
-      if (std::max(sent.begin, taken.begin) < std::min(sent.end, taken.end)) {
-        links.push_back({from, to});
-      }
+      if (std::max(sent.begin, taken.begin) >= std::min(sent.end, taken.end)) continue;
+      if (found.size() == 0) found.begin = from;
+      found.end = from + 1;
     }
+    sources.push_back(found);
   }
-  return links;
+  return sources;
 }
 
 }  // namespace
@@ -80,8 +85,8 @@ Picture MakePicture(const Topology& topology, const DrawOptions& options) {
     const int from = topology.from(e);
     const int to = topology.to(e);
     picture.edges.push_back({from, to,
-                             LinksOf(topology.modules()[static_cast<size_t>(from)].dp,
-                                     topology.modules()[static_cast<size_t>(to)].dp, options)});
+                             SourcesOf(topology.modules()[static_cast<size_t>(from)].dp,
+                                       topology.modules()[static_cast<size_t>(to)].dp, options)});
   }
   return picture;
 }

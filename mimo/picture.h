@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "mimo/draw.h"
+#include "mimo/ownership.h"
 #include "mimo/topology.h"
 
 namespace lockstep::mimo {
@@ -21,16 +22,11 @@ struct ModulePicture {
   std::vector<std::vector<std::string>> ranks;  // [stage][replica]
 };
 
-// Replicas `from` of one module whose samples replica `to` of the other takes, of those shown.
-struct LinkPicture {
-  int32_t from = 0;
-  int32_t to = 0;
-};
-
 struct EdgePicture {
   int from = 0;  // modules
   int to = 0;
-  std::vector<LinkPicture> links;
+  // Of each replica of `to` that is shown: the replicas of `from` whose samples it takes.
+  std::vector<Range> sources;
 };
 
 struct Picture {

@@ -16,7 +16,8 @@ absl::Status StatusOf(absl::string_view subject, const std::vector<std::string>&
   if (problems.size() == 1) {
     return absl::InvalidArgumentError(absl::StrCat("mimo: ", subject, ": ", problems[0]));
   }
-  std::string message = absl::StrCat("mimo: ", subject, " breaks ", problems.size(), " rules:");
+  std::string message =
+      absl::StrCat("mimo: ", subject, ": ", problems.size(), " rules are broken:");
   for (size_t i = 0; i < problems.size(); ++i) {
     absl::StrAppend(&message, "\n  ", i + 1, ". ", problems[i]);
   }

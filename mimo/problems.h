@@ -13,7 +13,7 @@
 namespace lockstep::mimo {
 
 // OK without problems; else InvalidArgument "mimo: <subject>: <problem>", or with several "mimo:
-// <subject> breaks 2 rules:" and a numbered line for each.
+// <subject>: 2 rules are broken:" and a numbered line for each.
 absl::Status StatusOf(absl::string_view subject, const std::vector<std::string>& problems);
 
 // "use 9 or 12": the multiples of `unit` around `value`, from 1 * unit on. `unit` is
