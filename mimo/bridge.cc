@@ -349,6 +349,8 @@ void Bridge::Pending::Call::CheckWords() {
     TORCH_CHECK(specs == *state->specs, "mimo: bridge ", link.name, ", call ", number, ": ",
                 link.Describe(link.rank), " expects ", Describe(*state->specs, dim), ", but ", who,
                 " sends ", Describe(specs, dim));
+    const auto& sources = plan->sources;
+    if (std::find(sources.begin(), sources.end(), forward->peers()[i]) == sources.end()) continue;
     std::vector<bool>& flags = source_wants[forward->peers()[i]];
     for (int64_t t = 0; t < word.num_tensors; ++t)
       flags.push_back(word.tensors[t].wants_gradient != 0);

@@ -207,10 +207,7 @@ class Slicer {
       const Range range = RowsOf(Name(path, tensor), *rows, count);
       return at::narrow(tensor, dim, range.begin, range.size());
     }
-    TORCH_CHECK_VALUE(declared_dim != nullptr || !IsGrid(key), "mimo: ", Name(path, tensor),
-                      " has one row for each image, which no count of images tells whose they "
-                      "are; say how many images each sample has: rows_per_sample of ",
-                      Name(key));
+    if (declared_dim == nullptr && IsGrid(key)) RefuseGrid(path, key, tensor);
     TORCH_CHECK_VALUE(!absl::StartsWith(key, "cu_seqlens"), "mimo: ", Name(path, tensor),
                       " holds offsets into a packed sequence, which a cut would leave pointing "
                       "elsewhere; slice before packing, or hand it on whole (batch_dims)");
@@ -220,6 +217,14 @@ class Slicer {
                       "); say how many rows each sample has (rows_per_sample), which dim "
                       "is the batch's, or that it is handed on whole (batch_dims)");
     return at::narrow(tensor, dim, samples_.begin, samples_.size());
+  }
+
+  [[noreturn]] static void RefuseGrid(const std::string& path, const std::string& key,
+                                      const at::Tensor& grid) {
+    TORCH_CHECK_VALUE(false, "mimo: ", Name(path, grid),
+                      " has one row for each image, which no count of images tells whose they are; "
+                      "say how many images each sample has: rows_per_sample of ",
+                      Name(key));
   }
 
   List CutList(const std::string& path, const List& list, bool declared,
@@ -244,12 +249,17 @@ class Slicer {
   }
 
   Dict CutDict(const std::string& path, const Dict& dict) const {
-    std::map<std::string, std::vector<int64_t>> packed;
+    std::map<std::string, std::vector<int64_t>> packed;  // rows per sample, by key
     for (const Packed& pair : kPacked) {
       const at::Tensor* grid = FindTensor(dict, pair.grid);
-      const auto* images = Find(options_.rows_per_sample, Join(path, pair.grid), pair.grid);
-      if (grid == nullptr || images == nullptr || FindTensor(dict, pair.rows) == nullptr) continue;
-      packed[pair.rows] = PatchesPerSample(Join(path, pair.grid), *grid, *images);
+      if (grid == nullptr || FindTensor(dict, pair.rows) == nullptr) continue;
+      const std::string grid_path = Join(path, pair.grid), rows_path = Join(path, pair.rows);
+      if (Find(options_.rows_per_sample, rows_path, pair.rows) != nullptr ||
+          Find(options_.batch_dims, rows_path, pair.rows) != nullptr)
+        continue;
+      const auto* images = Find(options_.rows_per_sample, grid_path, pair.grid);
+      if (images == nullptr) RefuseGrid(grid_path, pair.grid, *grid);
+      packed[pair.rows] = PatchesPerSample(grid_path, *grid, *images);
     }
     Dict fields;
     fields.reserve(dict.size());

@@ -154,7 +154,7 @@ t.test("SeveralTensorsTravelAtOnce", function()
 
     local y = bridge({ features, deep, positions }, { rows_per_sample = rows })
 
-    (y[1]:sum() + y[2]:sum()):backward()
+    torch.add(y[1]:sum(), y[2]:sum()):backward()
     t.equal(features.grad, torch.full_like(features:detach(), 2))
     t.equal(deep.grad, torch.full_like(deep:detach(), 5))
   else
@@ -163,8 +163,8 @@ t.test("SeveralTensorsTravelAtOnce", function()
     expect(y[1], rows_of(features, rows, dp_rank, dp_size), "features")
     expect(y[2], rows_of(deep, rows, dp_rank, dp_size), "deep")
     expect(y[3], rows_of(positions, rows, dp_rank, dp_size), "positions")
-    t.equal(y[3].requires_grad, false);
-    (y[1]:sum() * 2 + y[2]:sum() * 5):backward()
+    t.equal(y[3].requires_grad, false)
+    torch.add(y[1]:sum() * 2, y[2]:sum() * 5):backward()
   end
 end)
 
