@@ -11,7 +11,7 @@ local torch = require "lockstep.torch"
 local WORLD = dist.world_size()
 local STEPS, MICRO_BATCHES, SAMPLES, LENGTH = 50, 2, 12, 16
 local VOCABULARY, IMAGE, HIDDEN, PIXELS = 11, 10, 8, 5
-local MAX_NORM = 0.2 -- below the norms that occur: clipping takes part
+local MAX_NORM = 0.02 -- below the norms that occur: clipping takes part
 
 -- The model ---------------------------------------------------------------------------------------
 
