@@ -17,16 +17,18 @@
 
 // A call is an exchange forward, and where a gradient is wanted one backward. What travels when:
 //
-//   from, Start     word and rows to its destinations; receive of the gradient posted (on the CPU;
-//                   NCCL's receives would occupy the device, and are posted in backward)
+//   from, Start     word and rows to its destinations
 //   to, Start       receives posted; word to its sources, so that they learn what it planned
 //   to, Wait        words compared, rows there, lanes gathered
 //   to, backward    word and rows of the gradient to the sources that want it
-//   from, backward  words compared, rows there, lanes gathered
+//   from, backward  receives posted, unless the backward before has posted them; words and rows
+//                   there, lanes gathered; receives of the oldest other call posted
 //
-// No rank of `to` waits for a rank of `from` but in Wait, and none of `from` for one of `to` but in
-// backward, or to take what was sent two calls before: so any order of micro-batches that the step
-// itself allows ends (see schedule.h). Tests: driver/lua/mimo_bridge_test.lua and its like.
+// No rank of `to` waits for one of `from` but in Wait. No rank of `from` waits for one of `to` but
+// in backward, and for what it sent two calls before to be taken. So any order of micro-batches
+// that the step itself allows ends (see schedule.h). What `to` sends back is kept until the words
+// of `from` say that all of it has come: waiting for it could hold up a step that has all forwards
+// first. Tests: driver/lua/mimo_bridge_test.lua, mimo_errors_test.lua.
 
 namespace lockstep::mimo {
 namespace {
@@ -47,6 +49,7 @@ struct Bridge::Pending::Call : std::enable_shared_from_this<Bridge::Pending::Cal
   std::string samples;
   std::shared_ptr<const EdgePlan> plan;
   uint64_t fingerprint = 0;  // of the plan and the samples
+  uint64_t row_tag = 0;      // of these and the tensors' specs: rows that do not fit never meet
   std::shared_ptr<Exchange> forward, backward;
   std::vector<at::Tensor> tensors;                    // on `from`
   std::vector<bool> wants;                            // on `from`: whose gradient this rank wants
@@ -57,10 +60,14 @@ struct Bridge::Pending::Call : std::enable_shared_from_this<Bridge::Pending::Cal
   bool settled = false;
   bool waited = false;
   bool owes_gradient = false;  // a source waits for it
+  bool has_gradient = false;   // on `from`: backward has come
 
   ~Call() {
-    if (state == nullptr || state->same_grid || !(owes_gradient || (!waited && state->on_to)))
-      return;
+    if (state == nullptr || state->same_grid) return;
+    // Memory that a peer may still write to.
+    if (!waited && forward != nullptr) state->Keep(forward);
+    if (!has_gradient && backward != nullptr) state->Keep(backward);
+    if (!owes_gradient && (waited || !state->on_to)) return;
     ForgetGradient(waited ? absl::StrCat("the graph of its call ", number,
                                          " is gone, and backward never came through it: did y take "
                                          "part in the loss?")
@@ -89,10 +96,13 @@ struct Bridge::Pending::Call : std::enable_shared_from_this<Bridge::Pending::Cal
   std::vector<at::Tensor> Finish();
   std::vector<Exchange::Piece> GradientReceives();
   at::Tensor OutputGradient(const at::Tensor& gradient, size_t tensor);
+  void SendGradient(const variable_list& grads, bool receives);
   std::vector<at::Tensor> RunBackward(const variable_list& grads);
+  void PostNextGradient();
 
   at::Tensor NewRows(int64_t rows, size_t tensor, c10::Device device) const;
-  Word NewWord() const;
+  void PostGradient();
+  Word NewWord(int32_t peer) const;
   std::string InWords() const {
     return samples.empty() ? plan->rows : absl::StrCat(plan->rows, ", samples ", samples);
   }
@@ -132,7 +142,17 @@ Bridge::Bridge(const Topology& topology, int edge, int64_t rank, const NewGroup&
     : state_(std::make_shared<State>(topology, edge, rank, new_group, options)) {}
 
 Bridge::~Bridge() {
-  state_->unsettled.clear();  // which keep the state
+  const auto& calls = state_->unsettled;
+  const bool is_taken = std::all_of(calls.begin(), calls.end(), [](const auto& call) {
+    return call->settled;
+  });
+  if (!is_taken || state_->has_sent_gradients()) {
+    // Peers may still take what was sent: their script goes on where this one has ended.
+    static auto* const kept = new std::vector<std::shared_ptr<State>>();
+    kept->push_back(state_);
+  } else {
+    state_->unsettled.clear();  // which keep the state
+  }
 }
 
 Bridge::Pending Bridge::Start(const std::vector<at::Tensor>& tensors,
@@ -165,6 +185,7 @@ Bridge::Pending Bridge::Start(const std::vector<at::Tensor>& tensors,
       call->SetUpTo(ownership);
     }
     call->fingerprint = call->plan->fingerprint ^ Fingerprint(samples);
+    call->row_tag = call->fingerprint ^ Fingerprint(Describe(*state.specs, state.options().dim));
     const at::NoGradGuard no_grad;
     call->StartForward();
   } catch (const c10::Error& error) {
@@ -261,11 +282,12 @@ void Bridge::Pending::Call::SetUpTo(const std::optional<Ownership>& ownership) {
   if (plan == nullptr) plan = state->PlanFor(UniformOwnership(*state->num_rows));
 }
 
-Word Bridge::Pending::Call::NewWord() const {
+Word Bridge::Pending::Call::NewWord(int32_t peer) const {
   Word word;
   word.call = number;
   word.fingerprint = fingerprint;
   word.num_rows = plan->ownership.num_tokens();
+  word.gradients_taken = state->CountTaken(peer);
   word.set_text(InWords());
   for (size_t i = 0; i < tensors.size(); ++i) {
     auto& tensor = word.tensors[word.num_tensors++];
@@ -291,7 +313,7 @@ void Bridge::Pending::Call::StartForward() {
   std::vector<int32_t> peers = plan->sources;
   for (const int32_t peer : plan->destinations) AddPeer(peers, peer, rank);
   if (forward->peers().empty()) forward->ReceiveWords(peers);
-  forward->SendWord(NewWord(), peers);
+  for (const int32_t peer : peers) forward->SendWord(NewWord(peer), peer);
 
   std::vector<at::Tensor> given;
   for (const at::Tensor& tensor : tensors) given.push_back(RowsFirst(tensor, state->options().dim));
@@ -315,17 +337,7 @@ void Bridge::Pending::Call::StartForward() {
       if (receive.peer != rank) receives.push_back({rows, receive.peer, static_cast<int>(i)});
     }
   }
-  forward->StartRows(std::move(sends), std::move(receives), fingerprint);
-
-  if (std::find(wants.begin(), wants.end(), true) == wants.end()) return;
-  for (size_t i = 0; i < wants.size(); ++i) {
-    gradients.push_back(wants[i]
-                            ? NewRows(plan->backward.receive_shard.size(), i, tensors[i].device())
-                            : at::Tensor());
-  }
-  backward = std::make_shared<Exchange>(state->link(), Direction::kBackward, number);
-  backward->ReceiveWords(plan->destinations);
-  if (!state->options().device.is_cuda()) backward->StartRows({}, GradientReceives(), fingerprint);
+  forward->StartRows(std::move(sends), std::move(receives), row_tag);
 }
 
 // Compares what the peers planned with the plan of this rank.
@@ -333,6 +345,7 @@ void Bridge::Pending::Call::CheckWords() {
   const Link& link = state->link();
   const int64_t dim = state->options().dim;
   const std::vector<Word>& words = forward->WaitForWords();
+  if (state->on_to) state->ForgetTaken(forward->peers(), words);
   for (size_t i = 0; i < words.size(); ++i) {
     const Word& word = words[i];
     const std::string who = link.Describe(forward->peers()[i]);
@@ -361,7 +374,7 @@ void Bridge::Pending::Call::CheckWords() {
 // On `from`: what was sent is taken, by ranks that planned the same.
 void Bridge::Pending::Call::Settle() {
   if (std::exchange(settled, true)) return;
-  if (!state->on_to) CheckWords();  // else Finish has
+  if (!state->on_to && !has_gradient) CheckWords();  // else it has been done
   forward->WaitForSends();
 }
 
@@ -403,11 +416,25 @@ std::vector<at::Tensor> Bridge::Pending::Call::Finish() {
       new BridgeBackward<Call>(shared_from_this()), torch::autograd::deleteNode);
   node->set_next_edges(torch::autograd::collect_next_edges(inputs));
   for (const size_t i : differentiable) torch::autograd::set_history(results[i], node);
+  if (!state->on_to) state->without_gradient.push_back(weak_from_this());
   return results;
 }
 
 // --- Backward
 // ------------------------------------------------------------------------------------
+
+// On `from`: starts to receive what is wanted.
+void Bridge::Pending::Call::PostGradient() {
+  if (backward != nullptr) return;
+  for (size_t i = 0; i < wants.size(); ++i) {
+    gradients.push_back(
+        wants[i] ? NewRows(plan->backward.receive_shard.size(), i, state->options().device)
+                 : at::Tensor());
+  }
+  backward = std::make_shared<Exchange>(state->link(), Direction::kBackward, number);
+  backward->ReceiveWords(plan->destinations);
+  if (!state->on_to) backward->StartRows({}, GradientReceives(), row_tag);
+}
 
 std::vector<Exchange::Piece> Bridge::Pending::Call::GradientReceives() {
   std::vector<Exchange::Piece> pieces;
@@ -434,13 +461,14 @@ at::Tensor Bridge::Pending::Call::OutputGradient(const at::Tensor& gradient, siz
   return rows;
 }
 
-std::vector<at::Tensor> Bridge::Pending::Call::RunBackward(const variable_list& grads) {
+// On `to`: sends the gradient of y to the sources that want it; what this rank itself wants it
+// copies.
+void Bridge::Pending::Call::SendGradient(const variable_list& grads, bool receives) {
   const int64_t rank = state->link().rank;
-  owes_gradient = false;
-  const bool receives = backward != nullptr;
-  if (!receives) backward = std::make_shared<Exchange>(state->link(), Direction::kBackward, number);
+  if (backward == nullptr)
+    backward = std::make_shared<Exchange>(state->link(), Direction::kBackward, number);
   std::vector<Exchange::Piece> sends;
-  for (size_t j = 0; state->on_to && j < differentiable.size(); ++j) {
+  for (size_t j = 0; j < differentiable.size(); ++j) {
     const size_t i = differentiable[j];
     const at::Tensor rows = OutputGradient(grads[j], i);
     for (const RankTransfer& send : plan->backward.sends) {
@@ -457,30 +485,31 @@ std::vector<at::Tensor> Bridge::Pending::Call::RunBackward(const variable_list& 
       }
     }
   }
-  if (state->on_to) {
-    std::vector<int32_t> waiting;
-    for (const auto& [source, flags] : source_wants) {
-      if (source != rank && std::find(flags.begin(), flags.end(), true) != flags.end())
-        waiting.push_back(static_cast<int32_t>(source));
-    }
-    backward->SendWord(NewWord(), waiting);
+  std::vector<int32_t> waiting;
+  for (const auto& [source, flags] : source_wants) {
+    if (source != rank && std::find(flags.begin(), flags.end(), true) != flags.end())
+      waiting.push_back(static_cast<int32_t>(source));
   }
-  const bool on_cuda = state->options().device.is_cuda();
+  for (const int32_t source : waiting) backward->SendWord(NewWord(source), source);
   backward->StartRows(std::move(sends),
-                      receives && on_cuda ? GradientReceives() : std::vector<Exchange::Piece>(),
-                      fingerprint);
-  if (state->on_to) {
-    state->gradients_sent.push_back(backward);
-    if (state->gradients_sent.size() > kUnsettledCalls) {
-      state->gradients_sent.front()->WaitForSends();
-      state->gradients_sent.pop_front();
-    }
-  }
+                      receives ? GradientReceives() : std::vector<Exchange::Piece>(), row_tag);
+  state->KeepUntilTaken(backward, waiting);
+}
+
+std::vector<at::Tensor> Bridge::Pending::Call::RunBackward(const variable_list& grads) {
+  owes_gradient = false;
+  has_gradient = true;
+  const bool receives = std::find(wants.begin(), wants.end(), true) != wants.end();
+  if (receives) PostGradient();
+  if (state->on_to) SendGradient(grads, receives);
   std::vector<at::Tensor> results;
   if (!receives) return results;
-  Settle();
+  // Words first: where the other side failed, it takes no rows.
+  if (!state->on_to && !settled) CheckWords();
   backward->WaitForWords();
+  Settle();
   backward->WaitForReceives();
+  state->AddTaken(plan->destinations);
   for (size_t i = 0; i < wants.size(); ++i) {
     if (!wants[i]) continue;
     if (state->from_lanes != nullptr)
@@ -488,7 +517,22 @@ std::vector<at::Tensor> Bridge::Pending::Call::RunBackward(const variable_list& 
     results.push_back(gradients[i].movedim(0, state->options().dim));
   }
   gradients.clear();
+  // The next gradient comes while this one goes on; NCCL's receive would occupy the device.
+  if (!state->on_to && !state->options().device.is_cuda()) PostNextGradient();
   return results;
+}
+
+// Of the oldest call whose graph is still there.
+void Bridge::Pending::Call::PostNextGradient() {
+  auto& calls = state->without_gradient;
+  while (!calls.empty()) {
+    const std::shared_ptr<Call> call = calls.front().lock();
+    if (call != nullptr && !call->has_gradient) {
+      call->PostGradient();
+      return;
+    }
+    calls.pop_front();
+  }
 }
 
 }  // namespace lockstep::mimo

@@ -92,7 +92,9 @@ class Bridge {
          const BridgeOptions& options);
   Bridge(const Bridge&) = delete;
   Bridge& operator=(const Bridge&) = delete;
-  ~Bridge();  // waits for nothing; calls under way end with their graphs
+  // Waits for nothing. What peers have not taken yet is kept until the process ends, which should
+  // wait for theirs.
+  ~Bridge();
 
   // `tensors`: on ranks of `from` one to eight of at most 8 dims, with the rows of this rank's
   // samples on `dim`; on other ranks none. `ownership`: of the rows, for the whole micro-batch, the

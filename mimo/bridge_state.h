@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -78,8 +79,42 @@ class Bridge::State {
     Word word;
     word.is_error = 1;
     word.set_text(text);
-    exchange->SendWord(word, peers);
+    for (const int32_t peer : peers) exchange->SendWord(word, peer);
     kept_.push_back(exchange);
+  }
+
+  // Until the end of the bridge.
+  void Keep(const std::shared_ptr<Exchange>& exchange) { kept_.push_back(exchange); }
+
+  // --- Gradients under way
+
+  // On `from`: how many it has taken from a rank of `to`.
+  int64_t CountTaken(int32_t destination) const {
+    const auto it = num_taken_from_.find(destination);
+    return it == num_taken_from_.end() ? 0 : it->second;
+  }
+  void AddTaken(const std::vector<int32_t>& destinations) {
+    for (const int32_t destination : destinations) ++num_taken_from_[destination];
+  }
+
+  bool has_sent_gradients() const { return !gradients_sent_.empty(); }
+
+  // On `to`: what it sent to these sources, until they have taken it.
+  void KeepUntilTaken(const std::shared_ptr<Exchange>& exchange,
+                      const std::vector<int32_t>& sources) {
+    gradients_sent_.push_back(exchange);
+    for (const int32_t source : sources) ++num_sent_to_[source];
+  }
+
+  // `words` of `peers` say how many gradients each has taken: where it is all, forgets them.
+  void ForgetTaken(const std::vector<int32_t>& peers, const std::vector<Word>& words) {
+    for (size_t i = 0; i < peers.size(); ++i) {
+      const auto sent = num_sent_to_.find(peers[i]);
+      if (sent != num_sent_to_.end()) taken_by_[peers[i]] = words[i].gradients_taken;
+    }
+    if (gradients_sent_.empty() || num_sent_to_ != taken_by_) return;
+    for (const auto& exchange : gradients_sent_) exchange->WaitForSends();
+    gradients_sent_.clear();
   }
 
   void set_failure(const std::string& text) { failure_ = text; }
@@ -99,8 +134,8 @@ class Bridge::State {
   int64_t num_calls = 0;
   std::optional<std::vector<TensorSpec>> specs;  // those of the first call
   std::optional<int64_t> num_rows;               // of calls without ownership: those of the first
-  std::deque<std::shared_ptr<Pending::Call>> unsettled;  // whose sends may still be under way
-  std::deque<std::shared_ptr<Exchange>> gradients_sent;
+  std::deque<std::shared_ptr<Pending::Call>> unsettled;       // whose sends may still be under way
+  std::deque<std::weak_ptr<Pending::Call>> without_gradient;  // on `from`: backward is to come
   // Lanes of this rank's replica on each side, and the cp ranks among those of `to`; null: alone.
   c10::intrusive_ptr<c10d::ProcessGroup> from_lanes, to_lanes, to_context;
 
@@ -145,7 +180,9 @@ class Bridge::State {
   Link link_;
   std::string failure_;
   std::shared_ptr<const EdgePlan> last_plan_;
-  std::vector<std::shared_ptr<Exchange>> kept_;  // words of errors, until their peers take them
+  std::vector<std::shared_ptr<Exchange>> kept_;
+  std::vector<std::shared_ptr<Exchange>> gradients_sent_;
+  std::map<int32_t, int64_t> num_taken_from_, num_sent_to_, taken_by_;  // by peer
 };
 
 }  // namespace lockstep::mimo

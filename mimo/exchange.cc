@@ -57,15 +57,12 @@ void Exchange::ReceiveWords(const std::vector<int32_t>& from) {
   }
 }
 
-void Exchange::SendWord(const Word& word, const std::vector<int32_t>& to) {
-  to_ = to;
-  word_ = at::empty({static_cast<int64_t>(sizeof(Word))}, at::kByte);
-  std::memcpy(word_.mutable_data_ptr(), &word, sizeof(Word));
-  for (const int32_t peer : to) {
-    std::vector<at::Tensor> tensors = {word_};
-    word_sends_.push_back(
-        Group().send(tensors, link_.position(peer), TagOf(call_, direction_, kWordSlot, 0)));
-  }
+void Exchange::SendWord(const Word& word, int32_t to) {
+  to_.push_back(to);
+  std::vector<at::Tensor> tensors = {at::empty({static_cast<int64_t>(sizeof(Word))}, at::kByte)};
+  std::memcpy(tensors[0].mutable_data_ptr(), &word, sizeof(Word));
+  word_sends_.push_back(
+      Group().send(tensors, link_.position(to), TagOf(call_, direction_, kWordSlot, 0)));
 }
 
 const std::vector<Word>& Exchange::WaitForWords() {

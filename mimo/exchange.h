@@ -32,6 +32,7 @@ struct Word {
   int64_t is_error = 0;      // `text` says which; the call has no rows of this rank
   uint64_t fingerprint = 0;  // of the rows of all samples
   int64_t num_rows = 0;      // of all samples
+  int64_t gradients_taken = 0;  // by this rank, from the one that the word goes to, so far
   int64_t num_tensors = 0;   // 0: this rank has none of its own to describe
   struct {
     int64_t dtype = 0;
@@ -64,10 +65,10 @@ class Exchange {
  public:
   Exchange(const Link& link, Direction direction, int64_t call);
 
-  // Starts to receive the words of these peers, and to send one. Each at most once.
+  // Starts to receive the words of these peers: once. Starts to send a word to one: once to each.
   void ReceiveWords(const std::vector<int32_t>& from);
-  void SendWord(const Word& word, const std::vector<int32_t>& to);
-  bool has_sent_word() const { return word_.defined(); }
+  void SendWord(const Word& word, int32_t to);
+  bool has_sent_word() const { return !to_.empty(); }
 
   // Blocks until the words have come: word i is that of peers()[i]. Throws c10::Error where a peer
   // is gone, or says that it failed.
@@ -101,8 +102,7 @@ class Exchange {
   Direction direction_;
   int64_t call_;
   std::vector<int32_t> to_, from_;
-  at::Tensor word_;
-  std::vector<at::Tensor> word_tensors_;
+  std::vector<at::Tensor> word_tensors_;  // received; sent ones are kept by what sends them
   std::vector<c10::intrusive_ptr<c10d::Work>> word_sends_, word_receives_;
   std::vector<Word> words_;
   std::vector<Started> sends_, receives_;

@@ -252,3 +252,37 @@ t.test("ModulesOnTheSameGridGetXItself", function()
 
   t.equal(bridge(x), x)
 end)
+
+t.test("CallsThatAreForgottenDoNotHoldUpLaterOnes", function()
+  local topology = one_to_rest()
+  local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
+  local function forward() return bridge(RANK == 0 and torch.ones { 4 * (WORLD - 1), 2 }:requires_grad_(true) or nil) end
+  for _ = 1, 3 do
+    torch.sum(forward()):backward()
+    forward() -- an evaluation that does not switch gradients off
+    forward()
+    collectgarbage()
+    collectgarbage()
+  end
+  local x = RANK == 0 and torch.ones { 4 * (WORLD - 1), 2 }:requires_grad_(true) or nil
+  torch.sum(bridge(x)):backward()
+  if x then t.equal(x.grad, torch.ones { 4 * (WORLD - 1), 2 }) end
+end)
+
+t.test("ManyMicroBatchesMayGoForwardBeforeOneComesBack", function()
+  local topology = rest_to_one()
+  local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
+  local is_vision = topology:module() == "vision"
+  for _ = 1, 2 do
+    local xs, ys = {}, {}
+    for i = 1, 12 do
+      xs[i] = is_vision and torch.ones { 300, 300 }:requires_grad_(true) or nil
+      ys[i] = bridge(xs[i])
+      if not is_vision then torch.sum(ys[i] * i):backward() end -- at once: one forward, one backward
+    end
+    for i = 1, is_vision and 12 or 0 do
+      torch.sum(ys[i]):backward()
+      t.equal(xs[i].grad, torch.full({ 300, 300 }, i))
+    end
+  end
+end)
