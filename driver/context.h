@@ -4,7 +4,9 @@
 #define LOCKSTEP_DRIVER_CONTEXT_H_
 
 #include <chrono>
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "driver/command_line.h"
 #include "driver/world.h"
@@ -18,6 +20,8 @@ struct Context {
   std::chrono::milliseconds timeout{0};
   std::string run_dir;         // the same on every rank; nobody has made it yet
   bool settings_used = false;  // run.config has taken the --set values
+  // Called once the script has ended well, before its Lua state is closed.
+  std::vector<std::function<void()>> at_end;
 };
 
 // The context that SetContext put into this state; it must outlive the state.

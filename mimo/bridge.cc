@@ -139,20 +139,38 @@ class BridgeBackward final : public Node {
 
 Bridge::Bridge(const Topology& topology, int edge, int64_t rank, const NewGroup& new_group,
                const BridgeOptions& options)
-    : state_(std::make_shared<State>(topology, edge, rank, new_group, options)) {}
+    : state_(std::make_shared<State>(topology, edge, rank, new_group, options)) {
+  AllStates().push_back(state_);
+}
 
 Bridge::~Bridge() {
-  const auto& calls = state_->unsettled;
-  const bool is_taken = std::all_of(calls.begin(), calls.end(), [](const auto& call) {
-    return call->settled;
-  });
-  if (!is_taken || state_->has_sent_gradients()) {
-    // Peers may still take what was sent: their script goes on where this one has ended.
-    static auto* const kept = new std::vector<std::shared_ptr<State>>();
-    kept->push_back(state_);
+  if (state_->is_under_way()) {
+    state_->KeepItself();
   } else {
     state_->unsettled.clear();  // which keep the state
   }
+}
+
+std::vector<std::weak_ptr<Bridge::State>>& Bridge::AllStates() {
+  static auto* const states = new std::vector<std::weak_ptr<State>>();
+  return *states;
+}
+
+void Bridge::FinishAll() {
+  for (const std::weak_ptr<State>& each : std::exchange(AllStates(), {})) {
+    const std::shared_ptr<State> state = each.lock();
+    if (state == nullptr || !state->is_under_way()) continue;
+    for (const auto& call : state->unsettled) call->Settle();
+    state->WaitForGradients();
+    state->unsettled.clear();
+    state->LetGo();
+  }
+}
+
+bool Bridge::State::is_under_way() const {
+  const bool is_taken = std::all_of(unsettled.begin(), unsettled.end(),
+                                    [](const auto& call) { return call->settled; });
+  return failure_.empty() && (!is_taken || !gradients_sent_.empty());
 }
 
 Bridge::Pending Bridge::Start(const std::vector<at::Tensor>& tensors,

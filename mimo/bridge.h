@@ -92,8 +92,7 @@ class Bridge {
          const BridgeOptions& options);
   Bridge(const Bridge&) = delete;
   Bridge& operator=(const Bridge&) = delete;
-  // Waits for nothing. What peers have not taken yet is kept until the process ends, which should
-  // wait for theirs.
+  // Waits for nothing. What peers have not taken yet is kept.
   ~Bridge();
 
   // `tensors`: on ranks of `from` one to eight of at most 8 dims, with the rows of this rank's
@@ -114,7 +113,13 @@ class Bridge {
     return Start(tensors, ownership, samples).Wait();
   }
 
+  // Waits until peers have taken what this process's bridges have sent, those that are gone
+  // included: before a process ends well. Throws c10::Error where one does not come.
+  static void FinishAll();
+
  private:
+  static std::vector<std::weak_ptr<State>>& AllStates();
+
   std::shared_ptr<State> state_;
 };
 

@@ -22,7 +22,7 @@
 
 namespace lockstep::mimo {
 
-class Bridge::State {
+class Bridge::State : public std::enable_shared_from_this<Bridge::State> {
  public:
   State(const Topology& topology, int edge, int64_t rank, const NewGroup& new_group,
         const BridgeOptions& options)
@@ -97,7 +97,10 @@ class Bridge::State {
     for (const int32_t destination : destinations) ++num_taken_from_[destination];
   }
 
-  bool has_sent_gradients() const { return !gradients_sent_.empty(); }
+  void WaitForGradients() {
+    for (const auto& exchange : gradients_sent_) exchange->WaitForSends();
+    gradients_sent_.clear();
+  }
 
   // On `to`: what it sent to these sources, until they have taken it.
   void KeepUntilTaken(const std::shared_ptr<Exchange>& exchange,
@@ -113,9 +116,12 @@ class Bridge::State {
       if (sent != num_sent_to_.end()) taken_by_[peers[i]] = words[i].gradients_taken;
     }
     if (gradients_sent_.empty() || num_sent_to_ != taken_by_) return;
-    for (const auto& exchange : gradients_sent_) exchange->WaitForSends();
-    gradients_sent_.clear();
+    WaitForGradients();
   }
+
+  bool is_under_way() const;  // whether a peer may still have to take something
+  void KeepItself() { self_ = shared_from_this(); }
+  void LetGo() { self_ = nullptr; }
 
   void set_failure(const std::string& text) { failure_ = text; }
 
@@ -179,6 +185,7 @@ class Bridge::State {
   const Route usual_route_;
   Link link_;
   std::string failure_;
+  std::shared_ptr<State> self_;
   std::shared_ptr<const EdgePlan> last_plan_;
   std::vector<std::shared_ptr<Exchange>> kept_;
   std::vector<std::shared_ptr<Exchange>> gradients_sent_;

@@ -29,11 +29,11 @@ constexpr int kMaxDims = 8;     // of a tensor
 // What a rank says of a call. Plain bytes: all ranks run the same program on like machines.
 struct Word {
   int64_t call = 0;
-  int64_t is_error = 0;      // `text` says which; the call has no rows of this rank
-  uint64_t fingerprint = 0;  // of the rows of all samples
-  int64_t num_rows = 0;      // of all samples
+  int64_t is_error = 0;         // `text` says which; the call has no rows of this rank
+  uint64_t fingerprint = 0;     // of the rows of all samples
+  int64_t num_rows = 0;         // of all samples
   int64_t gradients_taken = 0;  // by this rank, from the one that the word goes to, so far
-  int64_t num_tensors = 0;   // 0: this rank has none of its own to describe
+  int64_t num_tensors = 0;      // 0: this rank has none of its own to describe
   struct {
     int64_t dtype = 0;
     int64_t wants_gradient = 0;

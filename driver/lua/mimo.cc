@@ -456,7 +456,7 @@ int Slice(lua_State* state) {
 int NewBridge(lua_State* state) {
   const mimo::Topology& topology = ReadTopology(state);
   const int from = ReadModuleIndex(state, 2), to = ReadModuleIndex(state, 3);
-  const driver::Context& context = GetContext(state);
+  driver::Context& context = GetContext(state);
   int edge = -1;
   for (int i = 0; i < static_cast<int>(topology.edges().size()); ++i) {
     if (topology.from(i) == from && topology.to(i) == to) edge = i;
@@ -470,6 +470,8 @@ int NewBridge(lua_State* state) {
     return driver::NewGroup(context.world, ranks, context.timeout,
                             {absl::StrCat("mimo ", purpose), /*watched=*/false});
   };
+  static bool is_finished_at_end = false;
+  if (!std::exchange(is_finished_at_end, true)) context.at_end.push_back(mimo::Bridge::FinishAll);
   PushObject<BridgePointer>(
       state, std::make_unique<mimo::Bridge>(
                  topology, edge, context.world.environment.rank, new_group,
