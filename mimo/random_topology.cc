@@ -27,7 +27,7 @@ std::string RandomOrder(std::mt19937& random) {
 Module OnTheRanksOf(std::mt19937& random, const Module& other) {
   std::vector<int64_t> sizes = {other.dp, other.tp, other.cp, other.pp};
   std::shuffle(sizes.begin(), sizes.end(), random);
-  return {.dp = sizes[0], .tp = sizes[1], .cp = sizes[2], .pp = sizes[3]};
+  return {.name = "", .dp = sizes[0], .tp = sizes[1], .cp = sizes[2], .pp = sizes[3]};
 }
 
 std::vector<Edge> RandomEdges(std::mt19937& random, const std::vector<Module>& modules) {
