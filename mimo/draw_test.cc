@@ -2,6 +2,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <fstream>
+#include <iterator>
 #include <random>
 #include <string>
 #include <vector>
@@ -108,6 +110,17 @@ TEST(DrawSvgTest, HasACellForEachReplicaAndStageAndALineForEachLink) {
   EXPECT_EQ(Count(svg, "<line "), 4);
   EXPECT_THAT(svg, HasSubstr(">stage 1</text>"));
   EXPECT_THAT(svg, HasSubstr(">[2, 4)</text>"));
+}
+
+TEST(DrawSvgTest, TheDrawingInTheDocsIsFresh) {
+  const Topology topology =
+      Make(12, {{.name = "vision", .dp = 3},
+                {.name = "audio", .first_rank = 3},
+                {.name = "language", .dp = 2, .tp = 2, .pp = 2, .first_rank = 4}});
+  std::ifstream file("docs/mimo_topology.svg");
+  const std::string committed((std::istreambuf_iterator<char>(file)), {});
+
+  EXPECT_EQ(DrawSvg(topology, {.micro_batch_size = 6}), committed);
 }
 
 TEST(DrawSvgTest, NamesAreEscaped) {

@@ -302,7 +302,7 @@ TEST(ErrorsTest, EachRuleIsNamedWithItsValues) {
        {{.name = "vision", .dp = 3}, {.name = "language", .dp = 2, .first_rank = 2}},
        {},
        "\"vision\" of 3 ranks and \"language\" of 2 overlap on rank 2; modules share all of their"
-       " ranks (colocated) or none"},
+       " ranks (colocated) or none; first_rank 3 for \"language\" parts them"},
       {"one inside the other",
        3,
        {{.name = "vision", .dp = 3}, {.name = "language", .dp = 2}},
