@@ -192,7 +192,9 @@ TEST(ScheduleTest, NothingIsSentForSamplesWithoutRows) {
 TEST(ScheduleTest, ErrorsNameTheOption) {
   const Topology topology = Make(2, {{.name = "vision"}, {.name = "language", .first_rank = 1}});
   const Topology colocated = Make(1, {{.name = "vision"}, {.name = "language"}});
-  const std::vector<Route> two(2);
+  const Route route = *PlanRoute(topology, 0, UniformOwnership(1), RowsOf::kSamples);
+  const std::vector<Route> two = {route, route};
+  const std::vector<Route> none = {Route{}};
   const auto message = [](const auto& result) { return std::string(result.status().message()); };
 
   EXPECT_EQ(message(MakeSchedule(topology, {.num_micro_batches = 0, .micro_batch_size = 1})),
@@ -201,6 +203,8 @@ TEST(ScheduleTest, ErrorsNameTheOption) {
               HasSubstr("there are no routes, and micro_batch_size is 0; give either"));
   EXPECT_THAT(message(MakeSchedule(topology, {.num_micro_batches = 3, .routes = two})),
               HasSubstr("there are 2 routes for 1 edges and 3 micro-batches; give 1, or 3"));
+  EXPECT_THAT(message(MakeSchedule(topology, {.num_micro_batches = 1, .routes = none})),
+              HasSubstr("route 0 is not of edge vision -> language; use PlanRoute"));
   EXPECT_THAT(message(MakeSchedule(colocated, {.micro_batch_size = 1, .order = Order::k1F1B})),
               HasSubstr("rank 0 has 2 modules; 1F1B wants one on each rank: use kSequential"));
 }
