@@ -297,7 +297,9 @@ TEST(SimulateTest, RefusesWhatIsNoSchedule) {
                                         ByHand({{Reduce(0)}}),
                                         ByHand({{With(Send(1))}, {Receive(0)}}),
                                         ByHand({{}}, {{"pair", 2, {0, 1}}}),
-                                        ByHand({{}, {}}, {{"pair", 2, {1, 1}}})};
+                                        ByHand({{}, {}}, {{"pair", 2, {1, 1}}}),
+                                        ByHand({{}, {}}, {{"pair", 2, {0}}}),
+                                        ByHand({{}, {}}, {{"none", 0, {0}}})};
 
   for (const Schedule& schedule : broken) {
     const absl::Status status = Simulate(schedule).status();

@@ -32,9 +32,14 @@ namespace {
 constexpr size_t kMaxReported = 8;
 
 // Where each group of the schedule is.
-std::vector<absl::Span<const int32_t>> AllGroups(const Schedule& schedule) {
+absl::StatusOr<std::vector<absl::Span<const int32_t>>> AllGroups(const Schedule& schedule) {
   std::vector<absl::Span<const int32_t>> groups;
   for (const GroupSet& set : schedule.group_sets) {
+    if (set.group_size < 1 || static_cast<int64_t>(set.ranks.size()) % set.group_size != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("mimo: no schedule: the ", set.ranks.size(),
+                                                     " ranks of ", set.name, " are no groups of ",
+                                                     set.group_size));
+    }
     for (int64_t i = 0; i < set.num_groups(); ++i) groups.push_back(set.group(i));
   }
   return groups;
@@ -385,10 +390,11 @@ class Runner {
 }  // namespace
 
 absl::StatusOr<Simulation> Simulate(const Schedule& schedule) {
-  const std::vector<absl::Span<const int32_t>> groups = AllGroups(schedule);
-  const absl::Status form = CheckForm(schedule, groups);
+  const absl::StatusOr<std::vector<absl::Span<const int32_t>>> groups = AllGroups(schedule);
+  if (!groups.ok()) return groups.status();
+  const absl::Status form = CheckForm(schedule, *groups);
   if (!form.ok()) return form;
-  const absl::StatusOr<Matches> matches = Matcher(schedule, groups).Match();
+  const absl::StatusOr<Matches> matches = Matcher(schedule, *groups).Match();
   if (!matches.ok()) return matches.status();
   const absl::Status ends = Runner(schedule, *matches).Run();
   if (!ends.ok()) return ends;
