@@ -134,6 +134,23 @@ void PlaceList(int64_t world_size, Module* module, Problems* problems) {
 // The modules of each rank, ascending.
 using ModulesOfRank = std::vector<std::vector<int32_t>>;
 
+bool IsRange(const Module& module) {
+  for (size_t i = 1; i < module.ranks.size(); ++i) {
+    if (module.ranks[i] != module.ranks[i - 1] + 1) return false;
+  }
+  return true;
+}
+
+// The first_rank that puts the later of two ranges behind the other; nothing for lists.
+std::string HowToPart(const Module& one, const Module& other) {
+  if (!IsRange(one) || !IsRange(other)) return "";
+  const bool other_is_later = other.ranks[0] >= one.ranks[0];
+  const Module& earlier = other_is_later ? one : other;
+  const Module& later = other_is_later ? other : one;
+  return absl::StrCat("; first_rank ", earlier.ranks.back() + 1, " for ", Quoted(later.name),
+                      " parts them");
+}
+
 // Two modules share all of their ranks or none: all ranks of a module have the same modules.
 void CheckOverlaps(const std::vector<Module>& modules, const ModulesOfRank& of_rank,
                    Problems* problems) {
@@ -160,11 +177,11 @@ void CheckOverlaps(const std::vector<Module>& modules, const ModulesOfRank& of_r
     std::sort(shared.begin(), shared.end());
     const bool all_shown = shared.size() <= 8;
     if (!all_shown) shared.resize(8);
-    problems->push_back(absl::StrCat(Quoted(one.name), " of ", one.ranks.size(), " ranks and ",
-                                     Quoted(other.name), " of ", other.ranks.size(), " overlap on ",
-                                     shared.size() == 1 ? "rank " : "ranks ",
-                                     absl::StrJoin(shared, ", "), all_shown ? "" : ", ...",
-                                     "; modules share all of their ranks (colocated) or none"));
+    problems->push_back(absl::StrCat(
+        Quoted(one.name), " of ", one.ranks.size(), " ranks and ", Quoted(other.name), " of ",
+        other.ranks.size(), " overlap on ", shared.size() == 1 ? "rank " : "ranks ",
+        absl::StrJoin(shared, ", "), all_shown ? "" : ", ...",
+        "; modules share all of their ranks (colocated) or none", HowToPart(one, other)));
   }
 }
 

@@ -98,7 +98,7 @@ struct RankRoute {
   Range send_shard;                    // rows of the micro-batch that it holds on `from`
   Range receive_shard;                 // and on `to`, after the all-gather
   // The lanes that all-gather after receiving, itself included, in order; one if it is alone, empty
-  // if it is not on `to`. Lane l brings receive_parts[l] of the shard, rows from 0.
+  // if it is not on `to`. Lane l brings gather_parts[l] of the shard, rows from 0.
   std::vector<int32_t> gather_ranks;
   std::vector<Range> gather_parts;
 };

@@ -17,6 +17,13 @@
 namespace lockstep::mimo {
 namespace {
 
+// Whether a side has the places of a module.
+bool IsSideOf(const Module& module, const Side& side) {
+  return side.dp_size == module.dp && side.lanes == module.tp * module.cp &&
+         static_cast<int64_t>(side.ranks.size()) == side.num_places() &&
+         side.bounds.size() == side.ranks.size() + 1;
+}
+
 std::vector<std::string> CheckOptions(const Topology& topology, const StepOptions& options) {
   std::vector<std::string> problems;
   if (options.num_micro_batches < 1) {
@@ -33,6 +40,18 @@ std::vector<std::string> CheckOptions(const Topology& topology, const StepOption
     problems.push_back(absl::StrCat("there are ", given, " routes for ", edges, " edges and ",
                                     options.num_micro_batches, " micro-batches; give ", edges,
                                     ", or ", edges * options.num_micro_batches));
+  }
+  for (int64_t i = 0; i < given && edges > 0; ++i) {
+    const int edge = static_cast<int>(i % edges);
+    const Route& route = options.routes[static_cast<size_t>(i)];
+    if (IsSideOf(topology.modules()[static_cast<size_t>(topology.from(edge))], route.from) &&
+        IsSideOf(topology.modules()[static_cast<size_t>(topology.to(edge))], route.to)) {
+      continue;
+    }
+    const Edge& names = topology.edges()[static_cast<size_t>(edge)];
+    problems.push_back(absl::StrCat("route ", i, " is not of edge ", names.from, " -> ", names.to,
+                                    "; use PlanRoute with this topology"));
+    break;
   }
   for (int64_t r = 0; options.order == Order::k1F1B && r < topology.world_size(); ++r) {
     if (!topology.colocated(r)) continue;

@@ -13,9 +13,9 @@
 // goes on when all have completed; a send completes when its receive has started, and the other way
 // round (nothing is buffered); a collective when all members have started it. The k-th send from a
 // to b meets the k-th receive at b from a; so do the k-th collectives of a group. What ends under
-// these rules ends under any backend that starts earlier, buffers, or waits later: there is no
-// choice that could go wrong, as each operation's partner is fixed. So asynchronous bridges, which
-// start the receive of micro-batch i + 1 during i, are covered.
+// these rules ends under any backend that starts earlier, buffers, or waits later, as long as each
+// pair and each group keeps its order: each operation's partner is fixed, so no choice can go
+// wrong. Asynchronous bridges, which start the receive of micro-batch i + 1 during i, are covered.
 //
 // The order, which the bridge follows. kSequential: for each micro-batch, for each module in
 // topology.forward_order(): its incoming edges in the order of edges() (on ranks of either end: ONE
@@ -91,15 +91,16 @@ enum class Order { kSequential, k1F1B };
 
 struct StepOptions {
   int64_t num_micro_batches = 1;
-  // The routes of all edges: those of micro-batch m are [m * edges, (m + 1) * edges). Empty:
-  // planned for micro_batch_size samples of one row each, as uneven as they come.
+  // A route for each edge, the same in every micro-batch; or those of micro-batch m at [m * edges,
+  // (m + 1) * edges). Empty: planned for micro_batch_size samples of one row each, as uneven as
+  // they come.
   absl::Span<const Route> routes = {};
   int64_t micro_batch_size = 0;
   Order order = Order::kSequential;
 };
 
-// InvalidArgument if a size is not positive, routes are not as many as they should be, or k1F1B
-// meets a rank of several modules. The schedule is not simulated yet.
+// InvalidArgument if a size is not positive, routes are not as many as they should be or not of
+// their edge, or k1F1B meets a rank of several modules. The schedule is not simulated yet.
 absl::StatusOr<Schedule> MakeSchedule(const Topology& topology, const StepOptions& options);
 
 struct Simulation {

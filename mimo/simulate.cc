@@ -32,9 +32,14 @@ namespace {
 constexpr size_t kMaxReported = 8;
 
 // Where each group of the schedule is.
-std::vector<absl::Span<const int32_t>> AllGroups(const Schedule& schedule) {
+absl::StatusOr<std::vector<absl::Span<const int32_t>>> AllGroups(const Schedule& schedule) {
   std::vector<absl::Span<const int32_t>> groups;
   for (const GroupSet& set : schedule.group_sets) {
+    if (set.group_size < 1 || static_cast<int64_t>(set.ranks.size()) % set.group_size != 0) {
+      return absl::InvalidArgumentError(absl::StrCat("mimo: no schedule: the ", set.ranks.size(),
+                                                     " ranks of ", set.name, " are no groups of ",
+                                                     set.group_size));
+    }
     for (int64_t i = 0; i < set.num_groups(); ++i) groups.push_back(set.group(i));
   }
   return groups;
@@ -134,9 +139,10 @@ class Matcher {
   const Op& op(int64_t index) const { return schedule_.ops[static_cast<size_t>(index)]; }
   int32_t rank_of(int64_t index) const { return matches_.rank_of[static_cast<size_t>(index)]; }
   std::string Text(int64_t index) const { return Describe(schedule_, rank_of(index), op(index)); }
-  template <typename... Pieces>
-  void Report(const Pieces&... pieces) {
-    if (++num_problems_ <= kMaxReported) problems_.push_back(absl::StrCat(pieces...));
+  // "<operation><what>", and another operation; the text is made only where it is shown.
+  void Report(int64_t index, const std::string& what, int64_t other = -1) {
+    if (++num_problems_ > kMaxReported) return;
+    problems_.push_back(absl::StrCat(Text(index), what, other < 0 ? "" : Text(other)));
   }
 
   // Indices of sends, or of receives, by sender, then by receiver, then in the order of their rank.
@@ -178,9 +184,9 @@ class Matcher {
                                 ? std::make_pair(op(receives[r]).partner, rank_of(receives[r]))
                                 : none;
       if (sent < received) {
-        Report(Text(sends[s++]), ", which rank ", sent.second, " never receives");
+        Report(sends[s++], absl::StrCat(", which rank ", sent.second, " never receives"));
       } else if (received < sent) {
-        Report(Text(receives[r++]), ", which rank ", received.first, " never sends");
+        Report(receives[r++], absl::StrCat(", which rank ", received.first, " never sends"));
       } else {
         MatchPair(sends[s++], receives[r++]);
       }
@@ -192,7 +198,7 @@ class Matcher {
     matches_.partner_of[static_cast<size_t>(receive)] = send;
     ++matches_.transfers;
     if (CarrySame(op(send), op(receive))) return;
-    Report(Text(send), ", meets ", Text(receive));
+    Report(send, ", meets ", receive);
   }
 
   void MatchCollectives() {
@@ -246,9 +252,9 @@ class Matcher {
     const size_t before = num_problems_;
     for (int64_t member : members) {
       if (group_of_rank[static_cast<size_t>(rank_of(member))] != number) {
-        Report(Text(member), ", which the rank is not in");
+        Report(member, ", which the rank is not in");
       } else if (!CarrySame(op(member), op(members[0]))) {
-        Report(Text(member), ", meets ", Text(members[0]));
+        Report(member, ", meets ", members[0]);
       }
     }
     if (num_problems_ > before || members.size() == group.size()) return;
@@ -256,7 +262,7 @@ class Matcher {
       const bool takes_part = std::ranges::binary_search(
           members, rank, {}, [&](int64_t member) { return rank_of(member); });
       if (takes_part) continue;
-      Report(Text(members[0]), ", which rank ", rank, " never joins");
+      Report(members[0], absl::StrCat(", which rank ", rank, " never joins"));
       return;
     }
   }
@@ -384,10 +390,11 @@ class Runner {
 }  // namespace
 
 absl::StatusOr<Simulation> Simulate(const Schedule& schedule) {
-  const std::vector<absl::Span<const int32_t>> groups = AllGroups(schedule);
-  const absl::Status form = CheckForm(schedule, groups);
+  const absl::StatusOr<std::vector<absl::Span<const int32_t>>> groups = AllGroups(schedule);
+  if (!groups.ok()) return groups.status();
+  const absl::Status form = CheckForm(schedule, *groups);
   if (!form.ok()) return form;
-  const absl::StatusOr<Matches> matches = Matcher(schedule, groups).Match();
+  const absl::StatusOr<Matches> matches = Matcher(schedule, *groups).Match();
   if (!matches.ok()) return matches.status();
   const absl::Status ends = Runner(schedule, *matches).Run();
   if (!ends.ok()) return ends;

@@ -52,9 +52,10 @@ struct Module {
   int64_t tp = 1;
   int64_t cp = 1;
   int64_t pp = 1;
-  int64_t first_rank = 0;  // its ranks are [first_rank, first_rank + tp * cp * dp * pp) ...
-  std::vector<int32_t> ranks =
-      {};  // ... or these, where not empty: ranks[i] has place i of the grid
+  // Its ranks are [first_rank, first_rank + tp * cp * dp * pp), or, where not empty, `ranks`:
+  // ranks[i] has place i of the grid.
+  int64_t first_rank = 0;
+  std::vector<int32_t> ranks = {};
   std::string order = "tp-cp-dp-pp";  // the first axis varies fastest; each of the four once
 };
 

@@ -65,6 +65,7 @@ TEST(TopologyTest, ARankOutsideTheWorldHasNoModule) {
     EXPECT_EQ(topology.sampling_info(rank), (SamplingInfo{0, 1, false}));
     EXPECT_EQ(topology.coordinates(rank).status().code(), absl::StatusCode::kNotFound);
   }
+  EXPECT_EQ(topology.coordinates(0, 2).status().message(), "mimo: there is no module 2 of 2");
   EXPECT_THAT(std::string(topology.coordinates(4).status().message()),
               HasSubstr("rank 4 has no module; ranks are 0 to 3"));
 }
@@ -302,7 +303,7 @@ TEST(ErrorsTest, EachRuleIsNamedWithItsValues) {
        {{.name = "vision", .dp = 3}, {.name = "language", .dp = 2, .first_rank = 2}},
        {},
        "\"vision\" of 3 ranks and \"language\" of 2 overlap on rank 2; modules share all of their"
-       " ranks (colocated) or none"},
+       " ranks (colocated) or none; first_rank 3 for \"language\" parts them"},
       {"one inside the other",
        3,
        {{.name = "vision", .dp = 3}, {.name = "language", .dp = 2}},
