@@ -3,8 +3,7 @@
 --     ./run --nproc 3 scripts/mimo_digits.lua --set vision_ranks=2
 --
 -- Every rank reads the same micro-batches; each module keeps its part; features go to the language model's ranks and
--- their gradients come back. One rank or four, two towers or one: the same curve. On 2 cores it takes two minutes to
--- name 90 % of the held-out digits. With one rank both modules share it.
+-- their gradients come back. One rank, which has both modules, or four: the same curve.
 
 local dist = require "lockstep.distributed"
 local log = require "lockstep.log"
@@ -20,8 +19,7 @@ local config = run.config {
   seed = 1,
   steps = 600,
   micro_batches = 2, -- of a step
-  images = 24, -- of a micro-batch, over all ranks
-  texts = 12,
+  samples = 36, -- of a micro-batch, over all ranks: two thirds of them images, the others text
   held_out = 360, -- digits that are shown at the end
   vision_ranks = 1, -- the others run the language model
   lr = 1.5e-3,
@@ -39,31 +37,27 @@ local topology = mimo.topology { modules = {
   { name = "vision", dp = config.vision_ranks },
   { name = "language", dp = math.max(1, language_ranks), first_rank = language_ranks > 0 and config.vision_ranks or 0 },
 } }
-topology:validate { micro_batch_size = config.images + config.texts, uneven = true }
+topology:validate { micro_batch_size = config.samples, uneven = true }
 local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
 local has_vision, has_language = topology:peers("vision", "dp") ~= nil, topology:peers("language", "dp") ~= nil
-log.print(mimo.draw(topology, { micro_batch_size = config.images + config.texts }))
+log.print(mimo.draw(topology, { micro_batch_size = config.samples }))
 
 -- Micro-batches: samples, their ids, and how many tokens the image of each becomes. Drawn alike on every rank.
 local train, held_out = digits.load()
 
 local function micro_batch_of(samples, ids)
-  local rows = {}
+  local rows = {} -- four patches become a token
   for i, sample in ipairs(samples) do rows[i] = sample.pixel_values and sample.pixel_values:size(0) / 4 or 0 end
   return { samples = samples, ids = ids, rows = rows }
 end
 
 local function draw_micro_batch()
-  local samples, ids, is_image = {}, {}, {}
-  for i = 1, config.images + config.texts do is_image[i] = i <= config.images end
-  for i = #is_image, 2, -1 do
-    local j = math.random(i)
-    is_image[i], is_image[j] = is_image[j], is_image[i]
-  end
-  for i, image in ipairs(is_image) do
-    local index = math.random(#train)
-    ids[i] = image and index or "text" .. index
-    samples[i] = image and digits.image_sample(digits.jitter(train[index], math.random)) or digits.text_sample(math.random)
+  local samples, ids = {}, {}
+  for i = 1, config.samples do
+    local is_image, index = math.random(3) > 1, math.random(#train)
+    ids[i] = is_image and index or "text" .. index
+    samples[i] = is_image and digits.image_sample(digits.jitter(train[index], math.random))
+      or digits.text_sample(math.random)
   end
   return micro_batch_of(samples, ids)
 end
@@ -88,19 +82,16 @@ local function pack(samples)
 end
 
 -- Model and optimizer. What this rank does not run it forgets.
-local model = model_of.VisionLanguageModel {
-  vision = config.vision, text = config.text, vocab_size = digits.vocab_size, image_token = digits.IMAGE,
-}
+local model = model_of.VisionLanguageModel { vision = config.vision, text = config.text,
+  vocab_size = digits.vocab_size, image_token = digits.IMAGE }
 local modules = { vision = has_vision and model.visual or nil, language = has_language and model or nil }
 model.visual = function(features) return features end -- they come over the bridge
-local parameters = {}
-for _, name in ipairs { "vision", "language" } do
-  for _, p in ipairs(modules[name] and modules[name]:parameters() or {}) do parameters[#parameters + 1] = p end
-end
-local optimizer = optim.AdamW(parameters, { lr = config.lr, weight_decay = 0.05 })
+local groups = {}
+for _, module in pairs(modules) do groups[#groups + 1] = { params = module:parameters() } end
+local optimizer = optim.AdamW(groups, { lr = config.lr, weight_decay = 0.05 })
 local schedule = optim.schedule.warmup_cosine { warmup_steps = math.min(40, config.steps), total_steps = config.steps }
 
--- A micro-batch through both modules: on ranks of the language model the packed samples, ready for it.
+-- A micro-batch through the tower and over the bridge: on ranks of the language model the packed samples, ready for it.
 local function see(batch)
   local features
   if has_vision then
@@ -108,10 +99,11 @@ local function see(batch)
     for _, sample in ipairs(own_samples(batch, "vision")) do
       pixels[#pixels + 1], grids[#grids + 1] = sample.pixel_values, sample.image_grid_thw
     end
-    features = #pixels > 0 and modules.vision(torch.cat(pixels), torch.cat(grids)) or torch.zeros { 0, config.text.hidden }
+    features = #pixels > 0 and modules.vision(torch.cat(pixels), torch.cat(grids))
+      or torch.zeros { 0, config.text.hidden }
   end
   features = bridge(features, { rows_per_sample = batch.rows, samples = batch.ids })
-  if not has_language then return nil, torch.sum(features) end
+  if not has_language then return nil, features end
   local packed = pack(own_samples(batch, "language"))
   packed.pixel_values = features
   return packed
@@ -123,9 +115,9 @@ local reader = mimo.loader { topology = topology, source = draw_micro_batch, sam
 for step in run:steps(function() return true end, config.steps) do
   local losses, tokens, loss_sum = {}, 0, torch.zeros {}
   for i = 1, config.micro_batches do
-    local packed, root = see(reader())
-    losses[i] = root or model_of.loss_sum(model, packed)
-    if packed then tokens, loss_sum = tokens + packed.loss_mask:sum():item(), loss_sum + losses[i]:detach() end
+    local packed, y = see(reader())
+    losses[i] = packed and model_of.loss_sum(model, packed) or torch.sum(y)
+    tokens, loss_sum = tokens + (packed and packed.loss_mask:sum():item() or 0), loss_sum + losses[i]:detach()
   end
   for _, loss in ipairs(losses) do loss:backward() end
   tokens = mimo.reduce_gradients { topology = topology, modules = modules, loss = "sum", tokens = tokens }
@@ -137,16 +129,17 @@ end
 
 -- Held-out digits: an answer is right where each of its tokens is the likeliest.
 local right, seen = 0, 0
-for first = 1, math.min(config.held_out, #held_out), 36 do
+local count = math.min(config.held_out, #held_out)
+for first = 1, count, config.samples do
   local samples, ids = {}, {}
-  for i = first, math.min(first + 35, config.held_out, #held_out) do
+  for i = first, math.min(first + config.samples - 1, count) do
     samples[#samples + 1], ids[#ids + 1] = digits.image_sample(held_out[i]), i
   end
   torch.no_grad(function()
     local packed = see(micro_batch_of(samples, ids))
     if not packed then return end
-    local is_wrong = model(packed):argmax(-1):narrow(0, 0, #packed.input_ids - 1)
-      :ne(packed.input_ids:narrow(0, 1, #packed.input_ids - 1)):logical_and(packed.loss_mask:narrow(0, 1, #packed.input_ids - 1))
+    -- The next token of each; the last one's, and those of questions, do not count.
+    local is_wrong = model(packed):argmax(-1):ne(packed.input_ids:roll(-1)):logical_and(packed.loss_mask:roll(-1))
     local start = 0
     for _, length in ipairs(packed.seq_lens) do
       right = right + (is_wrong:narrow(0, start, length - 1):any():item() and 0 or 1)

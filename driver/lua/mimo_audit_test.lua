@@ -129,5 +129,6 @@ t.test("TheAuditWantsIds", function()
   local source = function() return { input_ids = 1 } end
   t.raises('there is no array "samples" in the batch', mimo.loader { topology = topo, source = source })
   t.equal(mimo.loader { topology = topo, source = source, audit = false }().input_ids, 1)
-  t.equal(mimo.loader { topology = topo, source = source, samples = function(b) return { b.input_ids } end }().input_ids, 1)
+  local function samples(batch) return { batch.input_ids } end
+  t.equal(mimo.loader { topology = topo, source = source, samples = samples }().input_ids, 1)
 end)

@@ -117,7 +117,9 @@ local function one_to_rest()
   return mimo.topology { modules = { { name = "vision" }, { name = "language", first_rank = 1, dp = WORLD - 1 } } }
 end
 local function rest_to_one()
-  return mimo.topology { modules = { { name = "vision", dp = WORLD - 1 }, { name = "language", first_rank = WORLD - 1 } } }
+  return mimo.topology {
+    modules = { { name = "vision", dp = WORLD - 1 }, { name = "language", first_rank = WORLD - 1 } },
+  }
 end
 
 t.test("WithoutRowsPerSampleEachRowIsASample", function()
@@ -256,7 +258,9 @@ end)
 t.test("CallsThatAreForgottenDoNotHoldUpLaterOnes", function()
   local topology = one_to_rest()
   local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
-  local function forward() return bridge(RANK == 0 and torch.ones { 4 * (WORLD - 1), 2 }:requires_grad_(true) or nil) end
+  local function forward()
+    return bridge(RANK == 0 and torch.ones { 4 * (WORLD - 1), 2 }:requires_grad_(true) or nil)
+  end
   for _ = 1, 3 do
     torch.sum(forward()):backward()
     forward() -- an evaluation that does not switch gradients off

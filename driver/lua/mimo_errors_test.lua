@@ -228,7 +228,8 @@ end)
 t.test("TokensAreCountedOnceOverTheLanguageModel", function()
   set_gradient(3)
 
-  local tokens = mimo.reduce_gradients { topology = topo, modules = mine, loss = "sum", tokens = not IS_VISION and 12 or nil }
+  local tokens = mimo.reduce_gradients { topology = topo, modules = mine, loss = "sum",
+    tokens = not IS_VISION and 12 or nil }
 
   t.equal(tokens, 12)
   t.equal(module.weight.grad, torch.full({ 1, 2 }, IS_VISION and 0.5 or 0.25))

@@ -83,7 +83,9 @@ end
 
 -- One rank ----------------------------------------------------------------------------------------
 
-local function optimizer_of(parameters) return optim.AdamW(parameters, { lr = 5e-3, eps = 1e-2, weight_decay = 0.1 }) end
+local function optimizer_of(parameters)
+  return optim.AdamW(parameters, { lr = 5e-3, eps = 1e-2, weight_decay = 0.1 })
+end
 
 --- By step: loss, norm and the gradients by "module.name". `parts`: into how many replicas' means the loss is divided,
 --- or nil for the mean over tokens.
@@ -169,8 +171,8 @@ local function compare(topology, curve, loss_kind, tolerance)
       end
     end
     for m = 1, MICRO_BATCHES do roots[m]:backward() end
-    mimo.reduce_gradients { topology = topology, modules = modules, loss = loss_kind, tokens = is_language and count or nil,
-      micro_batches = MICRO_BATCHES }
+    mimo.reduce_gradients { topology = topology, modules = modules, loss = loss_kind,
+      tokens = is_language and count or nil, micro_batches = MICRO_BATCHES }
     for name, module in pairs(modules) do
       for parameter, p in module:named_parameters() do
         local off = relative(p.grad, expected.gradients[name .. "." .. parameter])

@@ -57,10 +57,17 @@ function Topology:sampling_info(rank, scalable_reads) return self.core:sampling_
 ---@return {dp: integer, pp: integer, cp: integer, tp: integer}
 function Topology:coordinates(rank, name) return self.core:coordinates(rank, name) end
 
+---@class mimo.BatchSizes
+---@field micro_batch_size integer samples of the whole micro-batch, here and below
+---@field global_batch_size integer? of a step
+---@field eval_micro_batch_size integer?
+---@field eval_global_batch_size integer?
+---@field uneven boolean? replicas may differ by a sample
+
 --- Raises an error that names every broken rule of the sizes at once, with the nearest that work.
 ---
 ---     topo:validate { micro_batch_size = 6, global_batch_size = 24 }
----@param sizes {micro_batch_size: integer, global_batch_size: integer?, eval_micro_batch_size: integer?, eval_global_batch_size: integer?, uneven: boolean?}
+---@param sizes mimo.BatchSizes
 function Topology:validate(sizes) self.core:validate(sizes) end
 
 --- Runs a step on paper, all ranks' sends, receives and collectives against each other, and raises an error that
@@ -115,7 +122,9 @@ end
 ---
 ---     local topo = mimo.topology { world_size = 4, modules = {
 ---       { name = "vision", first_rank = 0, dp = 3 }, { name = "language", first_rank = 3 } } }
----@param opts {world_size: integer?, modules: mimo.Module[], edges: {from: string, to: string}[]?} world_size: the run's unless given; edges: every other module to "language" unless given
+---
+--- world_size: the run's unless given. edges: every other module to "language" unless given.
+---@param opts {world_size: integer?, modules: mimo.Module[], edges: {from: string, to: string}[]?}
 ---@return mimo.Topology
 function M.topology(opts)
   return setmetatable({ core = core_mimo.topology(opts or {}), groups = {} }, Topology)
@@ -136,6 +145,12 @@ function M.draw(topology, opts) return check_topology("mimo.draw", topology).cor
 
 -- slice ---------------------------------------------------------------------------------------------
 
+---@class mimo.SliceOptions
+---@field rows_per_sample table<string, integer[]|torch.Tensor>?
+---@field batch_dims table<string, integer|false>?
+---@field batch_size integer? samples of the batch; else the rows of "input_ids", or of the first tensor
+---@field uneven boolean? replicas may differ by a sample
+
 --- This rank's part of a micro-batch that every rank has read whole. Tensors are views. Every tensor has one row for
 --- each sample on dim 0 ("position_ids" of shape [3, batch, ...]: dim 1), but what these options declare, by key
 --- or by path ("modality_inputs.clip.pixel_values"):
@@ -148,7 +163,7 @@ function M.draw(topology, opts) return check_topology("mimo.draw", topology).cor
 ---@param batch table
 ---@param dp_rank integer
 ---@param dp_size integer with 1, the batch itself is returned
----@param opts {rows_per_sample: table<string, integer[]|torch.Tensor>?, batch_dims: table<string, integer|false>?, batch_size: integer?, uneven: boolean?}?
+---@param opts mimo.SliceOptions?
 ---@return table
 function M.slice(batch, dp_rank, dp_size, opts)
   if dp_rank == 0 and dp_size == 1 then return batch end
@@ -192,8 +207,8 @@ Bridge.__index = Bridge
 function Bridge:start(x, opts)
   local o = options.read("bridge", opts, { rows_per_sample = options.optional, samples = options.optional })
   local is_list = type(x) == "table"
-  local samples = o.samples and "{" .. table.concat(torch.is_tensor(o.samples) and o.samples:totable() or o.samples, ", ")
-    .. "}" or ""
+  local ids = torch.is_tensor(o.samples) and o.samples:totable() or o.samples
+  local samples = ids and "{" .. table.concat(ids, ", ") .. "}" or ""
   local given = is_list and x or { x }
   return setmetatable({ core = self.core:start(given, o.rows_per_sample, samples), is_list = is_list }, Pending)
 end
@@ -265,18 +280,25 @@ local function count_tokens(topology, tokens)
   return dist.all_reduce(count):item()
 end
 
+---@class mimo.ReduceOptions
+---@field topology mimo.Topology
+---@field modules table<string, nn.Module>
+---@field loss "sum"|"mean"
+---@field tokens integer?
+---@field micro_batches integer?
+
 --- Adds the gradients of each module up over its replicas, and scales them to what one rank with all the data would
 --- have, whatever the modules' data-parallel sizes.
 ---
 ---     local tokens = mimo.reduce_gradients { topology = topo, modules = { vision = tower }, loss = "sum" }
 ---
---- loss: "sum", each rank's loss is the sum over its tokens, of which it says how many (`tokens`, of the whole step): the
---- gradient becomes that of the mean over all tokens. "mean", each replica's loss is the mean over its own tokens: the
---- gradient becomes that of the mean over replicas and micro_batches. modules: those of this rank, by name, either
+--- loss: "sum", each rank's loss is the sum over its tokens, of which it says how many (`tokens`, of the whole step):
+--- the gradient becomes that of the mean over all tokens. "mean", each replica's loss is the mean over its own tokens:
+--- the gradient becomes that of the mean over replicas and micro_batches. modules: those of this rank, by name, either
 --- plain modules or replicas that sharding.data_parallel has averaged already.
 ---
 --- Collective: every rank of the topology, after the backward passes of a step.
----@param opts {topology: mimo.Topology, modules: table<string, nn.Module>, loss: "sum"|"mean", tokens: integer?, micro_batches: integer?}
+---@param opts mimo.ReduceOptions
 ---@return integer? tokens of all ranks, with "sum"
 function M.reduce_gradients(opts)
   local o = options.read("mimo.reduce_gradients", opts, { topology = options.required, modules = options.required,
@@ -301,6 +323,12 @@ function M.reduce_gradients(opts)
   return o.loss == "sum" and tokens or nil
 end
 
+---@class mimo.ClipOptions
+---@field topology mimo.Topology
+---@field modules table<string, nn.Module>
+---@field max_norm number
+---@field tp_sharded (fun(module: string, parameter: string): boolean)?
+
 --- Scales the gradients of all modules so that their joint 2-norm is at most `max_norm`; returns the norm before, a
 --- float64 scalar that is the same on every rank. Replicas count once; with tp > 1, `tp_sharded(module_name,
 --- parameter_name)` says which parameters are divided over tp, and the others count once.
@@ -308,7 +336,7 @@ end
 ---     local norm = mimo.clip_grad_norm { topology = topo, modules = { vision = tower }, max_norm = 1 }
 ---
 --- Collective: every rank of the topology, after mimo.reduce_gradients.
----@param opts {topology: mimo.Topology, modules: table<string, nn.Module>, max_norm: number, tp_sharded: (fun(module: string, parameter: string): boolean)?}
+---@param opts mimo.ClipOptions
 ---@return torch.Tensor
 function M.clip_grad_norm(opts)
   local o = options.read("mimo.clip_grad_norm", opts, { topology = options.required, modules = options.required,

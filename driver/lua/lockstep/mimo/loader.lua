@@ -75,9 +75,17 @@ function Loader:__call()
   return batch
 end
 
+---@class mimo.LoaderOptions
+---@field topology mimo.Topology
+---@field source fun(): any
+---@field samples string|(fun(batch: any): any[])? default "samples"
+---@field micro_batches integer? default 1
+---@field audit boolean? default true
+---@field timeout_s number? how long the audit waits for other ranks
+
 --- Iterates over whole micro-batches, which every rank reads alike, and audits that it does: before a step's
---- micro-batches are handed out, ranks compare the ids of their samples. A mismatch is an error on every rank that names
---- modules, ranks and ids, at the first step.
+--- micro-batches are handed out, ranks compare the ids of their samples. A mismatch is an error on every rank that
+--- names modules, ranks and ids, at the first step.
 ---
 ---     for batch in mimo.loader { topology = topo, source = reader } do
 ---       local mine = mimo.slice(batch, topo:dp_info())
@@ -87,7 +95,7 @@ end
 --- ahead of another within a step. audit = false compares nothing.
 ---
 --- Collective: every rank that loads makes one, and takes equally many.
----@param opts {topology: mimo.Topology, source: (fun(): any), samples: string|(fun(batch: any): any[])?, micro_batches: integer?, audit: boolean?, timeout_s: number?}
+---@param opts mimo.LoaderOptions
 ---@return mimo.Loader
 local function loader(opts)
   local o = options.read("mimo.loader", opts, { topology = options.required, source = options.required,
