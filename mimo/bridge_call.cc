@@ -165,7 +165,12 @@ void Bridge::Pending::Call::StartForward() {
   const int64_t rank = state->link().rank;
   std::vector<int32_t> peers = plan->sources;
   for (const int32_t peer : plan->destinations) AddPeer(peers, peer, rank);
-  if (forward->peers().empty()) forward->ReceiveWords(peers);
+  std::vector<int32_t> not_heard;  // the first call may have heard some already
+  for (const int32_t peer : peers) {
+    const auto& heard = forward->peers();
+    if (std::find(heard.begin(), heard.end(), peer) == heard.end()) not_heard.push_back(peer);
+  }
+  forward->ReceiveWords(not_heard);
   for (const int32_t peer : peers) forward->SendWord(NewWord(peer), peer);
 
   std::vector<at::Tensor> given;

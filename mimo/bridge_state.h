@@ -31,6 +31,9 @@ class Bridge::State : public std::enable_shared_from_this<Bridge::State> {
         options_(options),
         usual_route_(UsualRoute(topology, edge)) {
     const Edge& ends = topology.edges()[static_cast<size_t>(edge)];
+    TORCH_CHECK_VALUE(options.dim >= 0 && options.dim < kMaxDims, "mimo: bridge ", ends.from,
+                      " -> ", ends.to, ": dim must be from 0 to ", kMaxDims - 1, ", but is ",
+                      options.dim);
     link_.name = absl::StrCat(ends.from, " -> ", ends.to);
     link_.rank = rank;
     const Module& from = topology.modules()[static_cast<size_t>(topology.from(edge))];

@@ -48,8 +48,8 @@ Exchange::Exchange(const Link& link, Direction direction, int64_t call)
     : link_(link), direction_(direction), call_(call) {}
 
 void Exchange::ReceiveWords(const std::vector<int32_t>& from) {
-  from_ = from;
   for (const int32_t peer : from) {
+    from_.push_back(peer);
     word_tensors_.push_back(at::empty({static_cast<int64_t>(sizeof(Word))}, at::kByte));
     std::vector<at::Tensor> tensors = {word_tensors_.back()};
     word_receives_.push_back(

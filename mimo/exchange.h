@@ -65,7 +65,7 @@ class Exchange {
  public:
   Exchange(const Link& link, Direction direction, int64_t call);
 
-  // Starts to receive the words of these peers: once. Starts to send a word to one: once to each.
+  // Starts to receive the words of these peers, or to send one: each once.
   void ReceiveWords(const std::vector<int32_t>& from);
   void SendWord(const Word& word, int32_t to);
   bool has_sent_word() const { return !to_.empty(); }

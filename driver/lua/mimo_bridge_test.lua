@@ -187,6 +187,37 @@ t.test("RowsMayStandOnAnotherDim", function()
   end
 end)
 
+t.test("OverContextParallelRanksGradientsAreSummed", function()
+  local language = { name = "language", first_rank = 1, cp = WORLD - 1 }
+  local topology = mimo.topology { modules = { { name = "vision" }, language } }
+  local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
+  local x = RANK == 0 and torch.ones { 5, 2 }:requires_grad_(true) or nil
+
+  local y = bridge(x)
+
+  if RANK > 0 then t.equal(y, torch.ones { 5, 2 }) end
+  torch.sum(y * RANK):backward() -- each rank's part of the loss
+  if x then t.equal(x.grad, torch.full({ 5, 2 }, WORLD * (WORLD - 1) / 2)) end
+end)
+
+t.test("WithoutATableReceiversMayGetUnequallyManyRows", function()
+  local topology = one_to_rest()
+  local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
+  local whole = torch.arange(2 * WORLD):view(WORLD, 2):float() -- a row more than replicas
+  local x = RANK == 0 and whole:clone():requires_grad_(true) or nil
+
+  local y = bridge(x)
+
+  if x then
+    torch.sum(y):backward()
+    expect(x.grad, whole, "gradient")
+  else
+    local first, stop = part(WORLD, topology:dp_info())
+    expect(y, whole:narrow(0, first, stop - first), "forward")
+    torch.sum(y * y:detach()):backward()
+  end
+end)
+
 t.test("MicroBatchesOverlapInAnyOrderOfTheStep", function()
   local topology = rest_to_one()
   local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }

@@ -4,6 +4,7 @@
 local dist = require "lockstep.distributed"
 local mimo = require "lockstep.mimo"
 local nn = require "lockstep.nn"
+local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
@@ -189,6 +190,8 @@ t.test("MistakesInOptionsAreNamed", function()
   local bridge = new_bridge()
   t.raises('did you mean "rows_per_sample"', bridge.start, bridge, nil, { row_per_sample = { 1 } })
   t.raises('the option "from" is missing', mimo.bridge, { topology = topo, to = "language" })
+  t.raises("dim must be from 0 to 7, but is -1", mimo.bridge,
+    { topology = topo, from = "vision", to = "language", dim = -1 })
 end)
 
 -- Gradients -----------------------------------------------------------------------------------------
@@ -243,6 +246,22 @@ t.test("AGradientThatOneReplicaLacksCountsAsZeros", function()
 
   t.equal(module.weight.grad, torch.full({ 1, 2 }, 4))
   t.equal(module.bias.grad, nil)
+end)
+
+t.test("WhatDataParallelHasAveragedIsOnlyScaled", function()
+  if not IS_VISION then
+    set_gradient(1)
+    mimo.reduce_gradients { topology = topo, modules = mine, loss = "mean" }
+    return t.equal(module.weight.grad, torch.ones { 1, 2 })
+  end
+  torch.manual_seed(1)
+  local replicas = sharding.data_parallel(nn.Linear(2, 1), { group = topo:group("vision", "dp") })
+  replicas(torch.full({ 1, 2 }, 1 + RANK)):sum():backward()
+  t.equal(replicas.module.weight.grad, torch.full({ 1, 2 }, 1.5))
+
+  mimo.reduce_gradients { topology = topo, modules = { vision = replicas }, loss = "mean" }
+
+  t.equal(replicas.module.weight.grad, torch.full({ 1, 2 }, 3)) -- the sum over both images
 end)
 
 t.test("TheNormCountsReplicasOnce", function()
