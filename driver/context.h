@@ -6,6 +6,7 @@
 #include <chrono>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "driver/command_line.h"
 #include "driver/world.h"
@@ -21,6 +22,8 @@ struct Context {
   bool settings_used = false;  // run.config has taken the --set values
   // Ends this rank's process, as every rank does on which the same was agreed. Does not return.
   std::function<void(int exit_code, const std::string& reason)> end_together;
+  // Called once the script has ended well, before its Lua state is closed.
+  std::vector<std::function<void()>> at_end;
 };
 
 // The context that SetContext put into this state; it must outlive the state.

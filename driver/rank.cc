@@ -254,7 +254,10 @@ int Exit(lua_State* state) {
   std::string line = lua::ScriptLine(state);
   line = line.substr(0, line.rfind(": "));
   const std::string call = absl::StrCat("os.exit(", code, ") at ", line);
-  if (code == 0) EndWell(world, "by " + call);
+  if (code == 0) {
+    for (const auto& finish : GetContext(state).at_end) finish();
+    EndWell(world, "by " + call);
+  }
   if (MemberOf(world).world_size > 1) {
     BeginEnd();
     const int rank = world.environment.rank;
@@ -294,6 +297,7 @@ std::optional<lua::ScriptError> RunScript(Context& context) {
                      " was given, but the script has no run.config{...} that takes it"),
         ""};
   }
+  for (const auto& finish : context.at_end) finish();
   return std::nullopt;
 }
 

@@ -6,6 +6,7 @@
 #include "driver/lua/cuda.h"
 #include "driver/lua/distributed.h"
 #include "driver/lua/files.h"
+#include "driver/lua/mimo.h"
 #include "driver/lua/safetensors.h"
 #include "driver/lua/sharding.h"
 #include "driver/lua/state.h"
@@ -22,6 +23,7 @@ void PreloadModules(LuaVm& vm) {
   vm.Preload("lockstep.core.checkpoint", OpenCheckpoint);
   vm.Preload("lockstep.core.files", OpenFiles);
   vm.Preload("lockstep.core.graph", OpenGraph);
+  vm.Preload("lockstep.core.mimo", OpenMimo);
   vm.Preload("lockstep.core.safetensors", OpenSafetensors);
   vm.Preload("lockstep.core.sharding", OpenSharding);
   vm.Preload("lockstep.core.state", OpenState);

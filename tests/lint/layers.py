@@ -4,8 +4,8 @@
 2. The core of a library, //x, knows nothing of libtorch; //x and //x:torch are its only public targets.
 3. What talks to c10d, to Gloo or to `_`-prefixed ATen operators is one file (.h and .cc) of each library.
    ProcessGroup.hpp, Store.hpp and Types.hpp do not count: they name what a caller hands over.
-4. Bindings include a library's headers in driver/lua/<library>.cc and .h alone, and a library no header of
-   ours but its own.
+4. Bindings include a library's headers in driver/lua/<library>.cc and .h alone, and in driver/lua/<library>_*
+   where that is too long; and a library no header of ours but its own.
 5. scripts/ and driver/lua/lockstep/ are Lua; scripts depend on the driver alone.
 
 Transitive dependencies are Bazel's to know: see transitive_test.py.
@@ -107,6 +107,11 @@ def _check_core_sources(top, rule, label):
                 yield f"{rule.package}/{name}:{line}: includes {header}; the core {label} knows nothing of libtorch"
 
 
+def _binds(path, library):
+    stem = f"driver/lua/{library}"
+    return _stem(path) == stem or _stem(path).startswith(stem + "_")
+
+
 def check_includes(top):
     """Rules 1, 3 and 4, as the sources say them."""
     unstable = {}
@@ -122,8 +127,8 @@ def check_includes(top):
             is_ours = owner in LIBRARIES + ("driver", "scripts")
             if library and (_LUA_HEADERS.search(header) or is_ours and owner != library):
                 yield f"{where}; {library} knows no other library, no driver and no Lua"
-            if path.startswith("driver/lua/") and owner in LIBRARIES and _stem(path) != f"driver/lua/{owner}":
-                yield f"{where}; the only bindings that know {owner} are driver/lua/{owner}.cc and .h"
+            if path.startswith("driver/lua/") and owner in LIBRARIES and not _binds(path, owner):
+                yield f"{where}; the only bindings that know {owner} are driver/lua/{owner}.cc and .h, and {owner}_*"
             if library and _UNSTABLE_HEADERS.match(header):
                 unstable.setdefault(library, {}).setdefault(_stem(path), f"{path}:{line}")
         for match in _UNSTABLE_NAMES.finditer(text) if library else ():

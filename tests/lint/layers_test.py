@@ -106,6 +106,11 @@ class LayersTest(unittest.TestCase):
             with self.subTest(path):
                 self.assert_finds({path: '#include "batching/plan.h"\n'}, f"{path}:1", "driver/lua/batching.cc")
 
+    def test_a_binding_in_several_files_is_fine(self):
+        changes = {"driver/lua/batching_plan.cc": '#include "batching/plan.h"\n'}
+
+        self.assertEqual([], fixture.problems(layers.check, changes))
+
     def test_a_script_that_depends_on_more_than_the_driver_is_found(self):
         for label in ("//batching", "@luajit"):
             with self.subTest(label):

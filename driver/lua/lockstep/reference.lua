@@ -20,6 +20,7 @@ local MODULES = {
     "lockstep/sharding/pack.lua" },
   { "checkpoint", "lockstep/checkpoint.lua" },
   { "tiled_mlp", "lockstep/tiled_mlp.lua" },
+  { "mimo", "lockstep/mimo.lua" },
   { "data", "lockstep/data.lua" },
   { "log", "lockstep/log.lua" },
   { "run", "lockstep/run.lua" },

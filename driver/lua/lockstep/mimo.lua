@@ -1,0 +1,364 @@
+--- Modules of one model on ranks of their own: the library `mimo` for scripts.
+
+local core = require "lockstep.core"
+local core_mimo = require "lockstep.core.mimo"
+local dist = require "lockstep.distributed"
+local options = require "lockstep.options"
+local torch = require "lockstep.torch"
+
+local M = {
+  loader = require "lockstep.mimo.loader",
+}
+
+-- topology ------------------------------------------------------------------------------------------
+
+---@class mimo.Module
+---@field name string one module is called "language"
+---@field dp integer? replicas; default 1, as for the other sizes
+---@field tp integer? tensor parallel
+---@field cp integer? context parallel
+---@field pp integer? pipeline stages
+---@field first_rank integer? its ranks are this one and those after it; default 0
+---@field ranks integer[]? its ranks one by one, instead
+---@field order string? which axis varies fastest from rank to rank, the first; default "tp-cp-dp-pp"
+
+---@class mimo.Topology
+local Topology = {}
+Topology.__index = Topology
+
+--- The name of the (first) module of a rank; nil outside the world.
+---@param rank integer? default: this rank
+---@return string?
+function Topology:module(rank) return self.core:module(rank) end
+
+--- All modules with their sizes and ranks.
+---@return {name: string, dp: integer, tp: integer, cp: integer, pp: integer, ranks: integer[]}[]
+function Topology:modules() return self.core:modules() end
+
+--- Which part of a micro-batch the rank's module keeps: what mimo.slice wants, and no sampler. 0 and 1 where
+--- modules are colocated, unless one is named.
+---@param rank integer? default: this rank
+---@param name string? of a module of the rank
+---@return integer dp_rank
+---@return integer dp_size
+function Topology:dp_info(rank, name) return self.core:dp_info(rank, name) end
+
+--- What a sampler must use: 0 and 1 for every rank that loads, so that all read the same; and whether this one loads.
+---@param rank integer? default: this rank
+---@param scalable_reads boolean? each rank reads only what it keeps: see Topology:reads
+---@return integer dp_rank
+---@return integer dp_size
+---@return boolean needs_data
+function Topology:sampling_info(rank, scalable_reads) return self.core:sampling_info(rank, scalable_reads) end
+
+--- Where the rank stands in a module's grid.
+---@param rank integer? default: this rank
+---@param name string? default: its first module
+---@return {dp: integer, pp: integer, cp: integer, tp: integer}
+function Topology:coordinates(rank, name) return self.core:coordinates(rank, name) end
+
+---@class mimo.BatchSizes
+---@field micro_batch_size integer samples of the whole micro-batch, here and below
+---@field global_batch_size integer? of a step
+---@field eval_micro_batch_size integer?
+---@field eval_global_batch_size integer?
+---@field uneven boolean? replicas may differ by a sample
+
+--- Raises an error that names every broken rule of the sizes at once, with the nearest that work.
+---
+---     topo:validate { micro_batch_size = 6, global_batch_size = 24 }
+---@param sizes mimo.BatchSizes
+function Topology:validate(sizes) self.core:validate(sizes) end
+
+--- Runs a step on paper, all ranks' sends, receives and collectives against each other, and raises an error that
+--- names the ranks where they would not match or not end.
+---
+---     topo:check_schedule { micro_batches = 4, micro_batch_size = 6 }
+---@param opts {micro_batches: integer?, micro_batch_size: integer, order: "sequential"|"1f1b"?}
+---@return integer operations of all ranks
+---@return integer transfers
+---@return integer collectives
+function Topology:check_schedule(opts) return self.core:check_schedule(opts) end
+
+--- The ranks of a module that differ from `rank` in these axes alone, itself included: "dp", "dp-cp", "tp".
+---@param name string
+---@param axes string
+---@param rank integer? default: this rank
+---@return integer[]? # nil where the rank is not of the module
+function Topology:peers(name, axes, rank) return self.core:peers(name, axes, rank) end
+
+--- Which samples a replica reads of a micro-batch where each rank reads only what it keeps. What is read is not
+--- sliced again. Positions are in an order of the data set that is the same on every rank.
+---
+---     local first, last = topo:reads({ micro_batch_size = 12, num_samples = #set }, micro_batch, dp_rank, dp_size)
+---@param sizes {micro_batch_size: integer, num_samples: integer}
+---@param micro_batch integer from 0
+---@param dp_rank integer
+---@param dp_size integer
+---@return integer first position, from 1
+---@return integer last
+---@return integer micro_batches in the data set
+function Topology:reads(sizes, micro_batch, dp_rank, dp_size)
+  local first, stop, micro_batches = self.core:reads(sizes, micro_batch, dp_rank, dp_size)
+  return first + 1, stop, micro_batches
+end
+
+--- The group over `axes` of this rank's module. Made when it is first asked for, by all its ranks.
+---@param name string
+---@param axes string
+---@return dist.Group? # nil where the rank is alone in it
+function Topology:group(name, axes)
+  local key = name .. "/" .. axes
+  if self.groups[key] == nil then
+    local ranks = self:peers(name, axes)
+    if not ranks then core.raise(string.format('mimo: rank %d is not of the module "%s"', dist.rank(), name)) end
+    self.groups[key] = #ranks > 1 and dist.group { ranks = ranks } or false
+  end
+  return self.groups[key] or nil
+end
+
+--- Which rank runs which module. Modules have ranks of their own, or share all of them (colocated). Plain
+--- arithmetic, without communication: ranks that give the same get the same.
+---
+---     local topo = mimo.topology { world_size = 4, modules = {
+---       { name = "vision", first_rank = 0, dp = 3 }, { name = "language", first_rank = 3 } } }
+---
+--- world_size: the run's unless given. edges: every other module to "language" unless given.
+---@param opts {world_size: integer?, modules: mimo.Module[], edges: {from: string, to: string}[]?}
+---@return mimo.Topology
+function M.topology(opts)
+  return setmetatable({ core = core_mimo.topology(opts or {}), groups = {} }, Topology)
+end
+
+local function check_topology(name, topology)
+  if getmetatable(topology) ~= Topology then
+    core.raise(name .. ": topology must be what mimo.topology made, not a " .. type(topology))
+  end
+  return topology
+end
+
+--- The topology as a picture: grids with their ranks, the samples of each replica, the edges.
+---@param topology mimo.Topology
+---@param opts {format: "text"|"svg"?, micro_batch_size: integer?, max_replicas: integer?, max_ranks: integer?}?
+---@return string
+function M.draw(topology, opts) return check_topology("mimo.draw", topology).core:draw(opts or {}) end
+
+-- slice ---------------------------------------------------------------------------------------------
+
+---@class mimo.SliceOptions
+---@field rows_per_sample table<string, integer[]|torch.Tensor>?
+---@field batch_dims table<string, integer|false>?
+---@field batch_size integer? samples of the batch; else the rows of "input_ids", or of the first tensor
+---@field uneven boolean? replicas may differ by a sample
+
+--- This rank's part of a micro-batch that every rank has read whole. Tensors are views. Every tensor has one row for
+--- each sample on dim 0 ("position_ids" of shape [3, batch, ...]: dim 1), but what these options declare, by key
+--- or by path ("modality_inputs.clip.pixel_values"):
+---
+--- rows_per_sample: how many rows each sample has. Beside image_grid_thw (grid_thw, video_grid_thw), for which it says
+--- how many images each sample has, pixel_values follow their t * h * w. batch_dims: the batch dim, or false for what
+--- is handed on whole. Arrays of batch length are cut too; numbers and text are handed on.
+---
+---     local mine = mimo.slice(batch, dp_rank, dp_size, { rows_per_sample = { image_grid_thw = { 1, 0, 2, 1 } } })
+---@param batch table
+---@param dp_rank integer
+---@param dp_size integer with 1, the batch itself is returned
+---@param opts mimo.SliceOptions?
+---@return table
+function M.slice(batch, dp_rank, dp_size, opts)
+  if dp_rank == 0 and dp_size == 1 then return batch end
+  return core_mimo.slice(batch, dp_rank, dp_size, opts)
+end
+
+--- An order of a micro-batch's samples that gives every replica a like load, the same on every rank: sample i of it is
+--- result[i]. Every module must use it. With a per-token loss nothing else changes.
+---@param costs number[] of each sample
+---@param num_groups integer the largest dp of all modules
+---@return integer[]
+function M.balanced_order(costs, num_groups) return core_mimo.balanced_order(costs, num_groups) end
+
+-- bridge --------------------------------------------------------------------------------------------
+
+---@class mimo.Pending
+local Pending = {}
+Pending.__index = Pending
+
+--- What the bridge's call returns. On ranks of `to`, blocks until the rows are there.
+---@return torch.Tensor|torch.Tensor[]
+function Pending:wait()
+  local results = self.core:wait()
+  if self.is_list or #results > 1 then return results end
+  return results[1]
+end
+
+---@class mimo.Bridge
+---@operator call: torch.Tensor
+local Bridge = {}
+Bridge.__index = Bridge
+
+--- Starts a call: on ranks of `to` the receive of the next micro-batch, before this one is computed on.
+---
+---     local next_call = bridge:start(nil, { rows_per_sample = rows })
+---     ...
+---     local y = next_call:wait()
+---@param x torch.Tensor|torch.Tensor[]|nil
+---@param opts {rows_per_sample: integer[]|torch.Tensor?, samples: any[]?}?
+---@return mimo.Pending
+function Bridge:start(x, opts)
+  local o = options.read("bridge", opts, { rows_per_sample = options.optional, samples = options.optional })
+  local is_list = type(x) == "table"
+  local ids = torch.is_tensor(o.samples) and o.samples:totable() or o.samples
+  local samples = ids and "{" .. table.concat(ids, ", ") .. "}" or ""
+  local given = is_list and x or { x }
+  return setmetatable({ core = self.core:start(given, o.rows_per_sample, samples), is_list = is_list }, Pending)
+end
+
+--- Carries x from the ranks of `from` to those of `to`, and its gradient back.
+---
+---     local y = bridge(x, { rows_per_sample = tokens_of_each_sample })
+---
+--- Called by every rank of both modules, equally often; x is nil on ranks of `to`. There y holds the rows of this
+--- replica's samples. On ranks of `from` y has no rows but carries the graph: torch.sum(y):backward() waits for the
+--- gradient that comes back, and carries on into x. An array of tensors that have the same rows travels as well.
+---
+--- rows_per_sample: of the whole micro-batch, the same on every rank. Without it every rank of `from` must give
+--- equally many rows in every call, and each counts as a sample. samples: what else must be the same on every rank,
+--- the ids of the micro-batch's samples.
+---@param x torch.Tensor|torch.Tensor[]|nil
+---@param opts {rows_per_sample: integer[]|torch.Tensor?, samples: any[]?}?
+---@return torch.Tensor|torch.Tensor[]
+function Bridge:__call(x, opts) return self:start(x, opts):wait() end
+
+--- A bridge between two modules' grids, of any sizes. Collective: every rank of both modules makes it, in the same
+--- order as its other bridges.
+---@param opts {topology: mimo.Topology, from: string, to: string, dim: integer?} dim: that of the rows, default 0
+---@return mimo.Bridge
+function M.bridge(opts)
+  local o = options.read("mimo.bridge", opts,
+    { topology = options.required, from = options.required, to = options.required, dim = 0 })
+  return setmetatable({ core = check_topology("mimo.bridge", o.topology).core:bridge(o.from, o.to, o.dim) }, Bridge)
+end
+
+-- Gradients -----------------------------------------------------------------------------------------
+
+--- The modules of this rank in the order of the topology: {name, parameters' names, parameters}.
+local function own_modules(name, topology, modules)
+  local known, own = {}, {}
+  for _, module in ipairs(check_topology(name, topology):modules()) do
+    known[module.name] = true
+    local given = modules[module.name]
+    local here = topology:peers(module.name, "dp") ~= nil
+    if here and not given then
+      core.raise(string.format('%s: rank %d has the module "%s"; give it in modules', name, dist.rank(), module.name))
+    elseif given and not here then
+      core.raise(string.format('%s: rank %d does not have the module "%s"', name, dist.rank(), module.name))
+    elseif given then
+      local part = { name = module.name, module = given, sizes = module, names = {}, parameters = {} }
+      for parameter_name, p in given:named_parameters() do
+        part.names[#part.names + 1], part.parameters[#part.parameters + 1] = parameter_name, p
+      end
+      own[#own + 1] = part
+    end
+  end
+  for given in pairs(modules) do
+    if not known[given] then core.raise(string.format('%s: no module is called "%s"', name, tostring(given))) end
+  end
+  return own
+end
+
+--- Tokens with a loss over all replicas of "language", known on every rank.
+local function count_tokens(topology, tokens)
+  local count = torch.zeros({}, { dtype = torch.float64, device = dist.device() })
+  if topology:peers("language", "dp") then
+    if type(tokens) ~= "number" then
+      core.raise('mimo.reduce_gradients: with loss = "sum" ranks of "language" must give `tokens`, how many of theirs '
+        .. "have a loss")
+    end
+    local place = topology:coordinates(nil, "language")
+    if place.tp == 0 and place.pp == 0 then count:fill_(tokens) end
+  end
+  return dist.all_reduce(count):item()
+end
+
+---@class mimo.ReduceOptions
+---@field topology mimo.Topology
+---@field modules table<string, nn.Module>
+---@field loss "sum"|"mean"
+---@field tokens integer?
+---@field micro_batches integer?
+
+--- Adds the gradients of each module up over its replicas, and scales them to what one rank with all the data would
+--- have, whatever the modules' data-parallel sizes.
+---
+---     local tokens = mimo.reduce_gradients { topology = topo, modules = { vision = tower }, loss = "sum" }
+---
+--- loss: "sum", each rank's loss is the sum over its tokens, of which it says how many (`tokens`, of the whole step):
+--- the gradient becomes that of the mean over all tokens. "mean", each replica's loss is the mean over its own tokens:
+--- the gradient becomes that of the mean over replicas and micro_batches. modules: those of this rank, by name, either
+--- plain modules or replicas that sharding.data_parallel has averaged already.
+---
+--- Collective: every rank of the topology, after the backward passes of a step.
+---@param opts mimo.ReduceOptions
+---@return integer? tokens of all ranks, with "sum"
+function M.reduce_gradients(opts)
+  local o = options.read("mimo.reduce_gradients", opts, { topology = options.required, modules = options.required,
+    loss = options.required, tokens = options.optional, micro_batches = 1 })
+  if o.loss ~= "sum" and o.loss ~= "mean" then
+    core.raise('mimo.reduce_gradients: loss must be "sum" or "mean", not ' .. tostring(o.loss))
+  end
+  local own = own_modules("mimo.reduce_gradients", o.topology, o.modules)
+  local tokens = o.loss == "sum" and count_tokens(o.topology, o.tokens) or 0
+  local language_dp
+  for _, module in ipairs(o.topology:modules()) do
+    if module.name == "language" then language_dp = module.dp end
+  end
+  for _, part in ipairs(own) do
+    local averaged = type(part.module) == "table" and rawget(part.module, "replicas") ~= nil
+    local factor = core_mimo.gradient_scale { loss = o.loss, reduction = averaged and "mean" or "sum",
+      reduction_size = part.sizes.dp * part.sizes.cp, language_dp = language_dp, micro_batches = o.micro_batches,
+      tokens = tokens }
+    local group = not averaged and o.topology:group(part.name, "dp-cp") or nil
+    core_mimo.reduce_gradients(part.parameters, group, factor)
+  end
+  return o.loss == "sum" and tokens or nil
+end
+
+---@class mimo.ClipOptions
+---@field topology mimo.Topology
+---@field modules table<string, nn.Module>
+---@field max_norm number
+---@field tp_sharded (fun(module: string, parameter: string): boolean)?
+
+--- Scales the gradients of all modules so that their joint 2-norm is at most `max_norm`; returns the norm before, a
+--- float64 scalar that is the same on every rank. Replicas count once; with tp > 1, `tp_sharded(module_name,
+--- parameter_name)` says which parameters are divided over tp, and the others count once.
+---
+---     local norm = mimo.clip_grad_norm { topology = topo, modules = { vision = tower }, max_norm = 1 }
+---
+--- Collective: every rank of the topology, after mimo.reduce_gradients.
+---@param opts mimo.ClipOptions
+---@return torch.Tensor
+function M.clip_grad_norm(opts)
+  local o = options.read("mimo.clip_grad_norm", opts, { topology = options.required, modules = options.required,
+    max_norm = options.required, tp_sharded = options.optional })
+  if type(o.max_norm) ~= "number" or not (o.max_norm > 0) then
+    core.raise("mimo.clip_grad_norm: max_norm must be a number above 0, not " .. tostring(o.max_norm))
+  end
+  local own, parts = own_modules("mimo.clip_grad_norm", o.topology, o.modules), {}
+  for i, part in ipairs(own) do
+    if part.sizes.tp > 1 and not o.tp_sharded then
+      core.raise(string.format('mimo.clip_grad_norm: "%s" has tp %d; say which of its parameters are divided over tp '
+        .. "(tp_sharded)", part.name, part.sizes.tp))
+    end
+    local divided = {}
+    for j, name in ipairs(part.names) do
+      divided[j] = part.sizes.tp > 1 and o.tp_sharded(part.name, name) and true or false
+    end
+    parts[i] = { part.name, part.parameters, divided }
+  end
+  local norm = o.topology.core:gradient_norm(parts)
+  for _, part in ipairs(own) do core_mimo.clip_gradients(part.parameters, norm, o.max_norm) end
+  return norm
+end
+
+return M

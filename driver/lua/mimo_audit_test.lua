@@ -1,0 +1,134 @@
+--- Vision on three ranks, language on one: two samplers that each divide the data by their own module's size, what
+--- training makes of it without the audit, and what the audit says.
+
+local dist = require "lockstep.distributed"
+local mimo = require "lockstep.mimo"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local RANK = dist.rank()
+local MICRO_BATCH, SIZE = 6, 60
+
+local topo = mimo.topology { modules = { { name = "vision", dp = 3 }, { name = "language", first_rank = 3 } } }
+
+--- Shuffled samples, micro-batch after micro-batch, for one of `world` samplers: each permutes its own share, as
+--- cyclic samplers do.
+local function sampler(rank, world)
+  torch.manual_seed(1)
+  local share = SIZE / world
+  local order = torch.randperm(share):totable()
+  local next_place = 0
+  return function()
+    local samples = {}
+    if next_place == share then return nil end
+    for i = 1, MICRO_BATCH / world do
+      samples[i] = rank * share + order[next_place + i]
+    end
+    next_place = next_place + #samples
+    return { samples = samples, values = torch.tensor(samples):unsqueeze(1) }
+  end
+end
+
+--- The samplers of the bug: divided by the module's own data-parallel size, and not cut again.
+local function own_sampler() return sampler(topo:dp_info()) end
+--- The right ones: all ranks read the same.
+local function common_sampler()
+  local rank, world = topo:sampling_info()
+  return sampler(rank, world)
+end
+
+t.test("WithoutTheAuditModulesSilentlySeeOtherSamples", function()
+  local bridge = mimo.bridge { topology = topo, from = "vision", to = "language" }
+  local mismatches = 0
+  for batch in mimo.loader { topology = topo, source = own_sampler(), audit = false } do
+    local is_vision = topo:module() == "vision"
+
+    -- Shapes fit, values arrive, gradients flow: nothing complains.
+    local weight = torch.ones { 1 }:requires_grad_(true)
+    local y = bridge(is_vision and batch.values * weight or nil)
+    torch.sum(y):backward()
+
+    if not is_vision then
+      for i, sample in ipairs(batch.samples) do
+        if y[i - 1]:item() ~= sample then mismatches = mismatches + 1 end
+      end
+    end
+  end
+  if RANK == 3 then t.truthy(mismatches > SIZE / 2, mismatches .. " samples met another's image") end
+end)
+
+t.test("TheAuditStopsItAtTheFirstStepAndNamesModulesRanksAndIds", function()
+  local next_batch = mimo.loader { topology = topo, source = own_sampler() }
+
+  local message = t.raises("mimo: modules do not see the same samples (vision on ranks 0, 1, 2; language on rank 3)",
+    next_batch)
+
+  t.truthy(message:find('the ranks disagree at "micro-batch 1"', 1, true), message)
+  for rank = 0, 3 do
+    local samples = sampler(rank == 3 and 0 or rank, rank == 3 and 1 or 3)().samples
+    local line = ("rank %d: {samples = {%s}}"):format(rank, table.concat(samples, ", "))
+    t.truthy(message:find(line, 1, true), message)
+  end
+end)
+
+t.test("RanksThatReadTheSameAndSliceMeetTheirOwnImages", function()
+  local bridge = mimo.bridge { topology = topo, from = "vision", to = "language" }
+  local steps = 0
+  for batch in mimo.loader { topology = topo, source = common_sampler() } do
+    local dp_rank, dp_size = topo:dp_info()
+    local mine = mimo.slice(batch, dp_rank, dp_size)
+    local y = bridge(topo:module() == "vision" and mine.values:float() or nil, { samples = batch.samples })
+    if RANK == 3 then t.equal(y, mine.values:float()) end
+    steps = steps + 1
+  end
+  t.equal(steps, SIZE / MICRO_BATCH)
+end)
+
+t.test("TheBridgeComparesSamplesToo", function()
+  local bridge = mimo.bridge { topology = topo, from = "vision", to = "language" }
+  local batch = own_sampler()()
+  local is_vision = topo:module() == "vision"
+
+  local message = t.raises("the ranks disagree about the micro-batch", function()
+    local y = bridge(is_vision and batch.values:float():requires_grad_(true) or nil, { samples = batch.samples })
+    torch.sum(y):backward()
+  end)
+
+  local own = "samples {" .. table.concat(batch.samples, ", ") .. "}"
+  t.truthy(message:find(own, 1, true) or not is_vision, message)
+  t.truthy(message:find("rank 3 (language) has", 1, true), message)
+end)
+
+t.test("MicroBatchesOfAStepAreComparedAtOnce", function()
+  local count = 0
+  local source = function()
+    count = count + 1
+    return count <= 4 and { ids = { count, RANK == 2 and count == 4 and 99 or 0 } } or nil
+  end
+  local next_batch = mimo.loader { topology = topo, source = source, samples = "ids", micro_batches = 2 }
+
+  t.equal(next_batch().ids[1], 1)
+  t.equal(count, 2)
+  t.equal(next_batch().ids[1], 2)
+  t.raises("rank 2: {samples = {{3, 0}, {4, 99}}}", next_batch)
+end)
+
+t.test("ARankThatEndsEarlyIsNamed", function()
+  local count = 0
+  local source = function()
+    count = count + 1
+    return count <= (RANK == 1 and 1 or 2) and { samples = { count } } or nil
+  end
+  local next_batch = mimo.loader { topology = topo, source = source }
+
+  next_batch()
+  t.raises("rank 1: no more data", next_batch)
+end)
+
+t.test("TheAuditWantsIds", function()
+  local source = function() return { input_ids = 1 } end
+  t.raises('there is no array "samples" in the batch', mimo.loader { topology = topo, source = source })
+  t.equal(mimo.loader { topology = topo, source = source, audit = false }().input_ids, 1)
+  local function samples(batch) return { batch.input_ids } end
+  t.equal(mimo.loader { topology = topo, source = source, samples = samples }().input_ids, 1)
+end)

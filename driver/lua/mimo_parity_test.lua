@@ -1,0 +1,225 @@
+--- One small vision-language model, trained on one rank and on grids that tile this run's world: the same losses,
+--- gradients and global norm at every step. Samples have no image, or up to three of different sizes.
+
+local dist = require "lockstep.distributed"
+local mimo = require "lockstep.mimo"
+local nn = require "lockstep.nn"
+local optim = require "lockstep.optim"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local WORLD = dist.world_size()
+local STEPS, MICRO_BATCHES, SAMPLES, LENGTH = 50, 2, 12, 16
+local VOCABULARY, IMAGE, HIDDEN, PIXELS = 11, 10, 8, 5
+local MAX_NORM = 0.02 -- below the norms that occur: clipping takes part
+
+-- The model ---------------------------------------------------------------------------------------
+
+local Tower = nn.Module:subclass("Tower")
+function Tower:init() self.fc1, self.fc2 = nn.Linear(PIXELS, HIDDEN), nn.Linear(HIDDEN, HIDDEN) end
+
+--- Patches [P, PIXELS] of images [n, 3] to tokens [P, HIDDEN]; the tokens of an image know its mean.
+function Tower:forward(patches, grids)
+  local sizes = grids:prod({ dim = 1 })
+  local image_of = torch.repeat_interleave(torch.arange(grids:size(0)), sizes)
+  local h = torch.gelu(self.fc1(patches))
+  local sums = torch.zeros({ grids:size(0), HIDDEN }):index_add(0, image_of, h)
+  return self.fc2(h + (sums / sizes:unsqueeze(1)):index_select(0, image_of))
+end
+
+local Language = nn.Module:subclass("Language")
+function Language:init()
+  self.embed, self.mix, self.head = nn.Embedding(VOCABULARY, HIDDEN), nn.Linear(HIDDEN, HIDDEN),
+    nn.Linear(HIDDEN, VOCABULARY)
+end
+
+--- The sum of the losses where labels are not -100, and how many those are.
+function Language:forward(batch, features)
+  local x = self.embed(batch.input_ids)
+  x = x:masked_scatter(batch.input_ids:eq(IMAGE):unsqueeze(2), features)
+  x = x + torch.cumsum(x, 1) / torch.arange(1, LENGTH + 1):unsqueeze(1)
+  local logits = self.head(torch.tanh(self.mix(x)))
+  local loss = nn.cross_entropy(logits:view(-1, VOCABULARY), batch.labels:view(-1), { reduction = "sum" })
+  return loss, batch.labels:ne(-100):sum():item()
+end
+
+local function new_modules()
+  torch.manual_seed(1)
+  return { vision = Tower(), language = Language() }
+end
+
+-- The data ----------------------------------------------------------------------------------------
+
+local random = 1
+local function draw(n)
+  random = (random * 16807) % 2147483647
+  return random % n
+end
+
+--- A whole micro-batch, the same wherever it is drawn.
+local function draw_batch(seed)
+  random = seed
+  torch.manual_seed(seed)
+  local ids, labels, grids, images, tokens, samples = {}, {}, {}, {}, {}, {}
+  for i = 1, SAMPLES do
+    images[i], tokens[i], samples[i] = draw(4), 0, draw(1000000)
+    for _ = 1, images[i] do
+      local h, w = 1 + draw(2), 1 + draw(2)
+      grids[#grids + 1] = { 1, h, w }
+      tokens[i] = tokens[i] + h * w
+    end
+    ids[i], labels[i] = {}, {}
+    for j = 1, LENGTH do
+      ids[i][j] = j <= tokens[i] and IMAGE or draw(IMAGE)
+      labels[i][j] = (j <= tokens[i] or draw(3) == 0) and -100 or draw(IMAGE)
+    end
+  end
+  local function whole(values) return torch.tensor(values, { dtype = torch.int64 }) end
+  local patches = 0
+  for _, n in ipairs(tokens) do patches = patches + n end
+  return { input_ids = whole(ids), labels = whole(labels), image_grid_thw = whole(grids), samples = samples,
+    pixel_values = torch.randn { patches, PIXELS } }, images, tokens
+end
+
+-- One rank ----------------------------------------------------------------------------------------
+
+local function optimizer_of(parameters)
+  return optim.AdamW(parameters, { lr = 5e-3, eps = 1e-2, weight_decay = 0.1 })
+end
+
+--- By step: loss, norm and the gradients by "module.name". `parts`: into how many replicas' means the loss is divided,
+--- or nil for the mean over tokens.
+local function train_alone(steps, parts)
+  local modules, curve = new_modules(), {}
+  local all = {}
+  for _, name in ipairs { "vision", "language" } do
+    for _, p in ipairs(modules[name]:parameters()) do all[#all + 1] = p end
+  end
+  local optimizer = optimizer_of(all)
+  for step = 1, steps do
+    local loss_sum, count = 0, 0
+    local losses = {}
+    for m = 1, MICRO_BATCHES do
+      local batch, images = draw_batch(1000 * step + m)
+      for part = 0, (parts or 1) - 1 do
+        local mine = mimo.slice(batch, part, parts or 1, { rows_per_sample = { image_grid_thw = images } })
+        local loss, tokens = modules.language(mine, modules.vision(mine.pixel_values, mine.image_grid_thw))
+        losses[#losses + 1] = { loss, tokens }
+        loss_sum, count = loss_sum + loss:item(), count + tokens
+      end
+    end
+    for _, entry in ipairs(losses) do
+      (entry[1] / (parts and entry[2] * parts * MICRO_BATCHES or count)):backward()
+    end
+    local gradients = {}
+    for name, module in pairs(modules) do
+      for parameter, p in module:named_parameters() do gradients[name .. "." .. parameter] = p.grad:clone() end
+    end
+    local norm = optim.clip_grad_norm(all, MAX_NORM):item()
+    t.truthy(norm > MAX_NORM, "the norm is not clipped")
+    curve[step] = { loss = loss_sum / count, norm = norm, gradients = gradients }
+    optimizer:step()
+    optimizer:zero_grad()
+  end
+  return curve
+end
+
+-- Many ranks --------------------------------------------------------------------------------------
+
+local function relative(actual, expected)
+  if type(actual) == "number" then return math.abs(actual - expected) / math.abs(expected) end
+  return ((actual - expected):abs():max() / expected:abs():max()):item()
+end
+
+--- Trains on the topology and compares with `curve` at every step. loss: "sum" or "mean".
+local function compare(topology, curve, loss_kind, tolerance)
+  local is_vision, is_language = topology:peers("vision", "dp") ~= nil, topology:peers("language", "dp") ~= nil
+  local modules, all = new_modules(), {}
+  modules = { vision = is_vision and modules.vision or nil, language = is_language and modules.language or nil }
+  for _, module in pairs(modules) do
+    for _, p in ipairs(module:parameters()) do all[#all + 1] = p end
+  end
+  local optimizer = optimizer_of(all)
+  local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
+  local next_seed
+  local batches = mimo.loader { topology = topology, micro_batches = MICRO_BATCHES, source = function()
+    next_seed = next_seed + 1
+    local batch, images, tokens = draw_batch(next_seed)
+    batch.images, batch.tokens = images, tokens
+    return batch
+  end }
+  for step, expected in ipairs(curve) do
+    next_seed = 1000 * step
+    local loss_sum, count, roots = 0, 0, {}
+    for m = 1, MICRO_BATCHES do
+      local batch = batches()
+      local opts = { rows_per_sample = { image_grid_thw = batch.images }, batch_dims = { tokens = false } }
+      local features
+      if is_vision then
+        local dp_rank, dp_size = topology:dp_info(nil, "vision")
+        local mine = mimo.slice(batch, dp_rank, dp_size, opts)
+        features = modules.vision(mine.pixel_values, mine.image_grid_thw)
+      end
+      features = bridge(features, { rows_per_sample = batch.tokens, samples = batch.samples })
+      roots[m] = torch.sum(features)
+      if is_language then
+        local dp_rank, dp_size = topology:dp_info(nil, "language")
+        local mine = mimo.slice(batch, dp_rank, dp_size, opts)
+        local loss, tokens = modules.language(mine, features)
+        loss_sum, count = loss_sum + loss:item(), count + tokens
+        roots[m] = loss_kind == "mean" and loss / tokens or loss
+      end
+    end
+    for m = 1, MICRO_BATCHES do roots[m]:backward() end
+    mimo.reduce_gradients { topology = topology, modules = modules, loss = loss_kind,
+      tokens = is_language and count or nil, micro_batches = MICRO_BATCHES }
+    for name, module in pairs(modules) do
+      for parameter, p in module:named_parameters() do
+        local off = relative(p.grad, expected.gradients[name .. "." .. parameter])
+        t.truthy(off <= tolerance, ("step %d: gradient of %s.%s is off by %g"):format(step, name, parameter, off))
+      end
+    end
+    local norm = mimo.clip_grad_norm { topology = topology, modules = modules, max_norm = MAX_NORM }:item()
+    t.truthy(relative(norm, expected.norm) <= tolerance, ("step %d: norm %.17g, not %.17g"):format(step, norm,
+      expected.norm))
+    local sums = dist.all_reduce(torch.tensor({ loss_sum, count }, { dtype = torch.float64 }))
+    local loss = (sums[0] / sums[1]):item()
+    t.truthy(relative(loss, expected.loss) <= tolerance, ("step %d: loss %.17g, not %.17g"):format(step, loss,
+      expected.loss))
+    optimizer:step()
+    optimizer:zero_grad()
+  end
+end
+
+local function apart(vision, language)
+  return { { name = "vision", dp = vision }, { name = "language", first_rank = vision, dp = language } }
+end
+local function together(dp) return { { name = "vision", dp = dp }, { name = "language", dp = dp } } end
+
+local grids = {
+  [2] = { ["2 colocated"] = together(2), ["1 + 1"] = apart(1, 1) },
+  [4] = { ["4 colocated"] = together(4), ["3 + 1"] = apart(3, 1), ["1 + 3"] = apart(1, 3) },
+  [5] = { ["2 + 3"] = apart(2, 3), ["3 + 2"] = apart(3, 2), ["4 + 1"] = apart(4, 1) },
+}
+
+local names = {}
+for name in pairs(grids[WORLD]) do names[#names + 1] = name end
+table.sort(names)
+
+for _, precision in ipairs { { torch.float64, 1e-10, "float64" }, { torch.float32, 1e-5, "float32" } } do
+  local dtype, tolerance, dtype_name = unpack(precision)
+  local alone -- trained once for all grids of this world
+  for _, name in ipairs(names) do
+    t.test(("TrainsAsOneRank(%s, %s)"):format(name, dtype_name), function()
+      torch.set_default_dtype(dtype)
+      alone = alone or train_alone(STEPS)
+      compare(mimo.topology { modules = grids[WORLD][name] }, alone, "sum", tolerance)
+    end)
+    t.test(("MeansOfReplicasAreAveraged(%s, %s)"):format(name, dtype_name), function()
+      torch.set_default_dtype(dtype)
+      local topology = mimo.topology { modules = grids[WORLD][name] }
+      local language = topology:modules()[2]
+      compare(topology, train_alone(3, language.dp), "mean", tolerance)
+    end)
+  end
+end

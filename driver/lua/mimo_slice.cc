@@ -1,0 +1,155 @@
+#include "driver/lua/mimo_slice.h"
+
+#include <cmath>
+#include <optional>
+#include <utility>
+
+#include "ATen/core/TensorBody.h"
+#include "absl/strings/str_cat.h"
+#include "driver/lua/stack.h"
+#include "driver/lua/tensor.h"
+#include "driver/lua/vm.h"
+#include "mimo/slice.h"
+
+namespace lockstep::lua {
+namespace {
+
+constexpr int kMaxDepth = 64;
+
+// Lua values as a tree and back; what slicing does not look into waits in a Lua table.
+class Values {
+ public:
+  explicit Values(lua_State* state) : state_(state) {
+    lua_newtable(state);
+    kept_ = lua_gettop(state);
+  }
+
+  mimo::Value Read(int index, const std::string& path, int depth = 0) {
+    if (const at::Tensor* tensor = TensorAt(state_, index)) return *tensor;
+    if (lua_type(state_, index) != LUA_TTABLE || lua_getmetatable(state_, index) != 0) {
+      if (lua_type(state_, index) == LUA_TTABLE) lua_pop(state_, 1);
+      return Keep(index);
+    }
+    if (depth > kMaxDepth || lua_checkstack(state_, 8) == 0)
+      throw Error(absl::StrCat("mimo.slice: \"", path, "\" is nested too deeply, or in itself"));
+    mimo::List list;
+    const int size = static_cast<int>(lua_objlen(state_, index));
+    for (int i = 1; i <= size; ++i) {
+      lua_rawgeti(state_, index, i);
+      list.push_back(Read(lua_gettop(state_), absl::StrCat(path, "[", i - 1, "]"), depth + 1));
+      lua_pop(state_, 1);
+    }
+    mimo::Dict dict;
+    for (lua_pushnil(state_); lua_next(state_, index) != 0; lua_pop(state_, 1)) {
+      if (lua_type(state_, -2) == LUA_TNUMBER && IsElement(lua_tonumber(state_, -2), size))
+        continue;
+      if (size > 0 || lua_type(state_, -2) != LUA_TSTRING) {
+        throw Error(absl::StrCat("mimo.slice: \"", path, "\" is neither an array nor a table of ",
+                                 "named values: it has the key ", TypeName(state_, -2)));
+      }
+      const std::string key = lua_tostring(state_, -2);
+      dict.push_back({key, Read(lua_gettop(state_),
+                                path.empty() ? key : absl::StrCat(path, ".", key), depth + 1)});
+    }
+    if (size > 0) return list;
+    if (dict.empty()) return Keep(index);
+    return dict;
+  }
+
+  void Push(const mimo::Value& value) {
+    if (lua_checkstack(state_, 8) == 0) throw Error("mimo.slice: the stack is full");
+    if (const auto* tensor = std::get_if<at::Tensor>(&value.of)) {
+      PushTensor(state_, *tensor);
+    } else if (const auto* opaque = std::get_if<mimo::Opaque>(&value.of)) {
+      lua_rawgeti(state_, kept_, static_cast<int>(opaque->id));
+    } else if (const auto* list = std::get_if<mimo::List>(&value.of)) {
+      lua_createtable(state_, static_cast<int>(list->size()), 0);
+      for (size_t i = 0; i < list->size(); ++i) {
+        Push((*list)[i]);
+        lua_rawseti(state_, -2, static_cast<int>(i + 1));
+      }
+    } else {
+      const auto& dict = std::get<mimo::Dict>(value.of);
+      lua_createtable(state_, 0, static_cast<int>(dict.size()));
+      for (const mimo::Field& field : dict) {
+        PushString(state_, field.key);
+        Push(field.value);
+        lua_rawset(state_, -3);
+      }
+    }
+  }
+
+ private:
+  static bool IsElement(double key, int size) {
+    return key >= 1 && key <= size && key == std::floor(key);
+  }
+
+  mimo::Opaque Keep(int index) {
+    lua_pushvalue(state_, index);
+    lua_rawseti(state_, kept_, static_cast<int>(++count_));
+    return {count_};
+  }
+
+  lua_State* const state_;
+  int kept_ = 0;
+  int64_t count_ = 0;
+};
+
+// Calls read(key) for each named value of the table under `option`, which is at the top then.
+template <typename Read>
+void ReadNamed(lua_State* state, const OptionTable& table, const char* option, const Read& read) {
+  if (!table.Push(option)) return;
+  const int index = lua_gettop(state);
+  const std::string name = absl::StrCat("mimo.slice: ", option);
+  ReadTable(state, index, name.c_str());
+  for (lua_pushnil(state); lua_next(state, index) != 0; lua_pop(state, 1)) {
+    if (lua_type(state, -2) != LUA_TSTRING)
+      throw Error(absl::StrCat(name, " is a table by name, but has the key ", TypeName(state, -2)));
+    const std::string key = lua_tostring(state, -2);
+    read(key, absl::StrCat(name, ".", key));
+  }
+  lua_pop(state, 1);
+}
+
+}  // namespace
+
+std::vector<int64_t> ReadCounts(lua_State* state, int index, const std::string& name) {
+  const at::Tensor* tensor = TensorAt(state, index);
+  if (tensor == nullptr) return ReadIntegers(state, index, name.c_str());
+  if (tensor->dim() != 1 || !at::isIntegralType(tensor->scalar_type(), /*includeBool=*/false)) {
+    throw Error(absl::StrCat(name,
+                             " must be an array of whole numbers or a 1-D tensor of them, not ",
+                             Describe(*tensor)));
+  }
+  const at::Tensor values = tensor->to(at::kCPU, at::kLong).contiguous();
+  const int64_t* data = values.const_data_ptr<int64_t>();
+  return std::vector<int64_t>(data, data + values.numel());
+}
+
+int SliceBatch(lua_State* state) {
+  lua_settop(state, 4);
+  ReadTable(state, 1, "mimo.slice: batch");
+  mimo::SliceOptions options;
+  options.dp_rank = ReadInteger(state, 2, "mimo.slice: dp_rank");
+  options.dp_size = ReadInteger(state, 3, "mimo.slice: dp_size");
+  const OptionTable table(state, 4, "mimo.slice",
+                          {"batch_size", "batch_dims", "rows_per_sample", "uneven"});
+  options.uneven = table.Boolean("uneven", false);
+  if (table.Push("batch_size")) {
+    options.batch_size = ReadInteger(state, -1, "mimo.slice: batch_size");
+    lua_pop(state, 1);
+  }
+  ReadNamed(state, table, "batch_dims", [&](const std::string& key, const std::string& name) {
+    std::optional<int64_t>& dim = options.batch_dims[key];
+    if (lua_type(state, -1) == LUA_TBOOLEAN && lua_toboolean(state, -1) == 0) return;  // whole
+    dim = ReadInteger(state, -1, name.c_str());
+  });
+  ReadNamed(state, table, "rows_per_sample", [&](const std::string& key, const std::string& name) {
+    options.rows_per_sample[key] = ReadCounts(state, lua_gettop(state), name);
+  });
+  Values values(state);
+  values.Push(mimo::Slice(values.Read(1, ""), options));
+  return 1;
+}
+
+}  // namespace lockstep::lua

@@ -1,0 +1,121 @@
+---@meta lockstep.core.mimo
+--- The library `mimo`, as lockstep.mimo calls it. The program's side is driver/lua/mimo.cc.
+
+---@class lockstep.core.mimo
+local mimo = {}
+
+---@class lockstep.core.mimo.Topology
+local Topology = {}
+
+---@param rank? integer default: this rank, here and below
+---@return string?
+function Topology:module(rank) end
+
+---@return {name: string, dp: integer, tp: integer, cp: integer, pp: integer, ranks: integer[]}[]
+function Topology:modules() end
+
+---@param rank? integer
+---@param name? string
+---@return integer dp_rank
+---@return integer dp_size
+function Topology:dp_info(rank, name) end
+
+---@param rank? integer
+---@param scalable_reads? boolean
+---@return integer dp_rank
+---@return integer dp_size
+---@return boolean needs_data
+function Topology:sampling_info(rank, scalable_reads) end
+
+---@param rank? integer
+---@param name? string
+---@return {dp: integer, pp: integer, cp: integer, tp: integer}
+function Topology:coordinates(rank, name) end
+
+---@param sizes table<string, any>
+function Topology:validate(sizes) end
+
+---@param options table<string, any>
+---@return integer operations
+---@return integer transfers
+---@return integer collectives
+function Topology:check_schedule(options) end
+
+---@param options table<string, any>
+---@return string
+function Topology:draw(options) end
+
+---@param name string
+---@param axes string
+---@param rank? integer
+---@return integer[]?
+function Topology:peers(name, axes, rank) end
+
+---@param sizes {micro_batch_size: integer, num_samples: integer}
+---@param micro_batch integer from 0
+---@param dp_rank integer
+---@param dp_size integer
+---@return integer first position, from 0
+---@return integer stop
+---@return integer micro_batches
+function Topology:reads(sizes, micro_batch, dp_rank, dp_size) end
+
+--- Collective over the ranks of both modules.
+---@param from string
+---@param to string
+---@param dim integer
+---@return lockstep.core.mimo.Bridge
+function Topology:bridge(from, to, dim) end
+
+--- Of all modules' gradients: {{name, parameters, divided over tp}, ...}. Collective over the world.
+---@param parts table[]
+---@return torch.Tensor
+function Topology:gradient_norm(parts) end
+
+---@class lockstep.core.mimo.Bridge
+local Bridge = {}
+
+---@param tensors torch.Tensor[] none on ranks that receive
+---@param rows_per_sample integer[]|torch.Tensor|nil
+---@param samples string "" for none
+---@return lockstep.core.mimo.Pending
+function Bridge:start(tensors, rows_per_sample, samples) end
+
+---@class lockstep.core.mimo.Pending
+local Pending = {}
+
+---@return torch.Tensor[]
+function Pending:wait() end
+
+---@param options {world_size: integer?, modules: mimo.Module[], edges: {from: string, to: string}[]?}
+---@return lockstep.core.mimo.Topology
+function mimo.topology(options) end
+
+---@param batch table
+---@param dp_rank integer
+---@param dp_size integer
+---@param options? table<string, any>
+---@return table
+function mimo.slice(batch, dp_rank, dp_size, options) end
+
+---@param costs number[]
+---@param num_groups integer
+---@return integer[] # samples, from 1
+function mimo.balanced_order(costs, num_groups) end
+
+---@param options table<string, any>
+---@return number
+function mimo.gradient_scale(options) end
+
+--- Collective over the group.
+---@param parameters torch.Tensor[]
+---@param group dist.Group? nil: this rank alone
+---@param factor number
+function mimo.reduce_gradients(parameters, group, factor) end
+
+---@param parameters torch.Tensor[]
+---@param norm torch.Tensor
+---@param max_norm number
+function mimo.clip_gradients(parameters, norm, max_norm) end
+
+return mimo

@@ -1,0 +1,112 @@
+#include "mimo/bridge.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ATen/core/grad_mode.h"
+#include "c10/util/Exception.h"
+#include "mimo/bridge_call.h"
+#include "mimo/bridge_state.h"
+#include "mimo/exchange.h"
+
+namespace lockstep::mimo {
+namespace {
+
+constexpr size_t kUnsettledCalls = 2;  // that a rank is ahead of those that it sends to
+
+}  // namespace
+
+Bridge::Bridge(const Topology& topology, int edge, int64_t rank, const NewGroup& new_group,
+               const BridgeOptions& options)
+    : state_(std::make_shared<State>(topology, edge, rank, new_group, options)) {
+  AllStates().push_back(state_);
+}
+
+Bridge::~Bridge() {
+  if (state_->is_under_way()) {
+    state_->KeepItself();
+  } else {
+    state_->unsettled.clear();  // which keep the state
+  }
+}
+
+std::vector<std::weak_ptr<Bridge::State>>& Bridge::AllStates() {
+  static auto* const states = new std::vector<std::weak_ptr<State>>();
+  return *states;
+}
+
+void Bridge::FinishAll() {
+  for (const std::weak_ptr<State>& each : std::exchange(AllStates(), {})) {
+    const std::shared_ptr<State> state = each.lock();
+    if (state == nullptr || !state->is_under_way()) continue;
+    for (const auto& call : state->unsettled) call->Settle();
+    state->WaitForGradients();
+    state->unsettled.clear();
+    state->LetGo();
+  }
+}
+
+bool Bridge::State::is_under_way() const {
+  const bool is_taken = std::all_of(unsettled.begin(), unsettled.end(),
+                                    [](const auto& call) { return call->settled; });
+  return failure_.empty() && (!is_taken || !gradients_sent_.empty());
+}
+
+Bridge::Pending Bridge::Start(const std::vector<at::Tensor>& tensors,
+                              const std::optional<Ownership>& ownership,
+                              const std::string& samples) {
+  State& state = *state_;
+  state.CheckUsable();
+  auto call = std::make_shared<Pending::Call>();
+  call->state = state_;
+  call->number = state.num_calls++;
+  call->samples = samples;
+  if (state.same_grid) {
+    TORCH_CHECK_VALUE(!tensors.empty(), "mimo: bridge ", state.link().name,
+                      ": no tensor was given; this rank has both modules, and gives x");
+    call->tensors = tensors;
+    return Pending(std::move(call));
+  }
+  call->forward = std::make_shared<Exchange>(state.link(), Direction::kForward, call->number);
+  try {
+    while (state.unsettled.size() >= kUnsettledCalls) {
+      state.unsettled.front()->Settle();
+      state.unsettled.pop_front();
+    }
+    if (state.on_from) {
+      call->SetUpFrom(tensors, ownership);
+    } else {
+      TORCH_CHECK_VALUE(tensors.empty(), "mimo: bridge ", state.link().name, ": ",
+                        state.link().Describe(state.link().rank),
+                        " receives, and has no x to give; pass none");
+      call->SetUpTo(ownership);
+    }
+    call->fingerprint = call->plan->fingerprint ^ Fingerprint(samples);
+    call->row_tag = call->fingerprint ^ Fingerprint(Describe(*state.specs, state.options().dim));
+    const at::NoGradGuard no_grad;
+    call->StartForward();
+  } catch (const c10::Error& error) {
+    const std::string text = error.what_without_backtrace();
+    if (!call->forward->has_sent_word()) state.Fail(call->forward, text);
+    state.set_failure(text);
+    call->waited = true;
+    throw;
+  }
+  if (state.on_from) state.unsettled.push_back(call);
+  return Pending(std::move(call));
+}
+
+std::vector<at::Tensor> Bridge::Pending::Wait() {
+  TORCH_CHECK_VALUE(!std::exchange(call_->waited, true),
+                    "mimo: a call of a bridge was waited for twice");
+  if (call_->state->same_grid) return call_->tensors;
+  try {
+    return call_->Finish();
+  } catch (const c10::Error& error) {
+    call_->state->set_failure(error.what_without_backtrace());
+    call_->ForgetGradient(error.what_without_backtrace());
+    throw;
+  }
+}
+
+}  // namespace lockstep::mimo

@@ -1,0 +1,128 @@
+// Activations from the ranks of one module to those of the next, and their gradients back.
+//
+// The failure this prevents. Modules whose data-parallel sizes differ, and samples that differ in
+// tokens: a bridge that cuts tensors in equal parts hands the language model the image of another
+// sample, or gets forward right and cuts the gradient elsewhere. Here both ways follow one table,
+// the rows of each sample of the micro-batch, which every rank knows from the batch: any two
+// data-parallel sizes, any number of rows for a sample, and no sizes to exchange.
+//
+//   // On every rank of both modules. 4 samples; vision dp 2, language dp 1.
+//   Bridge bridge(topology, /*edge=*/0, rank, new_group, {});
+//   Ownership images = *MakeOwnership({1, 0, 2, 1}, {4, 4, 4, 4});
+//   // on a rank of vision: x, the tokens of its samples [4 or 12, H]
+//   at::Tensor y = bridge.Run({x}, images)[0];    // [0, H]: carries the graph alone
+//   y.sum().backward();                           // waits for the gradient, and goes on into x
+//   // on a rank of language
+//   at::Tensor tokens = bridge.Run({}, images)[0];  // [16, H]
+//   loss(tokens).backward();                        // sends it
+//
+// Asynchronous. On ranks of `from` a call does not wait: what it sends is taken while it goes on,
+// and only the call after the next waits for it. Ranks of `to` start the next micro-batch's receive
+// before they compute on this one's: Start, and Wait later. Gradients travel the same way: the
+// receiving end posts its receive when forward ends, so that only a gradient that is late is waited
+// for. Do not change x in place before the next call.
+//
+// What is checked. Every rank tells its peers what it planned (exchange.h): a disagreement about
+// rows, dtypes, shapes or the number of tensors, a call that failed on the other side, and a graph
+// on `to` that was thrown away although `from` waits for its gradient, are errors that name both
+// ranks, on both sides. Dtype and sizes are those of the first call; without an ownership table the
+// rows are, too: each row counts as one sample, and each rank of `from` must have equally many.
+//
+// Ranks of both modules (colocated): x comes back as it is where both have the same grid; is
+// narrowed where each rank has all that it needs; else as above, with x in and y out on each rank.
+//
+// tp > 1: every tp rank of `from` sends its share and those of `to` all-gather. The gradient of y
+// is taken to be equal over tp, as layers that are divided over tp leave it; over cp it is summed.
+//
+// Backward must run through `backward()`: torch.grad of y alone skips the bridge. Not for modules
+// on the same ranks with the same grid: there is nothing to carry. Source: BridgeCommunicator of
+// Megatron-LM, whose limits (one size must divide the other, equal tokens for fan-in) this lifts.
+//
+// Thread: one at a time, the one that runs forward and backward.
+
+#ifndef LOCKSTEP_MIMO_BRIDGE_H_
+#define LOCKSTEP_MIMO_BRIDGE_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ATen/core/TensorBody.h"
+#include "c10/util/intrusive_ptr.h"
+#include "mimo/ownership.h"
+#include "mimo/topology.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+
+namespace lockstep::mimo {
+
+// Makes the group of `ranks`, of which this rank is one. All of them call it, in the same order.
+// `purpose`, as "vision -> language gradient", is for reports.
+using NewGroup = std::function<c10::intrusive_ptr<c10d::ProcessGroup>(const std::vector<int>& ranks,
+                                                                      const std::string& purpose)>;
+
+struct BridgeOptions {
+  int64_t dim = 0;                 // of the rows, in every tensor
+  c10::Device device = c10::kCPU;  // of tensors, on this rank
+};
+
+class Bridge {
+ public:
+  class State;
+
+  // A call that has been started.
+  class Pending {
+   public:
+    // On ranks of `to` blocks until the rows are there; on ranks of `from` alone returns at once:
+    // tensors without rows that carry the graph. To be called once.
+    std::vector<at::Tensor> Wait();
+
+   private:
+    friend class Bridge;
+    struct Call;
+    explicit Pending(std::shared_ptr<Call> call) : call_(std::move(call)) {}
+    std::shared_ptr<Call> call_;
+  };
+
+  // For topology.edges()[edge]. Collective: every rank that bridges the edge makes one, in the same
+  // order (see EdgeGroup in groups.h). Throws c10::ValueError where this rank does not.
+  Bridge(const Topology& topology, int edge, int64_t rank, const NewGroup& new_group,
+         const BridgeOptions& options);
+  Bridge(const Bridge&) = delete;
+  Bridge& operator=(const Bridge&) = delete;
+  // Waits for nothing. What peers have not taken yet is kept.
+  ~Bridge();
+
+  // `tensors`: on ranks of `from` one to eight of at most 8 dims, with the rows of this rank's
+  // samples on `dim`; on other ranks none. `ownership`: of the rows, for the whole micro-batch, the
+  // same on every rank; its samples may be divided unevenly. Collective: every rank of the edge
+  // calls this equally often. Throws c10::ValueError for a mistake of this rank's caller, which its
+  // peers learn, and c10::Error for one of theirs. After an error the bridge is of no more use.
+  // `samples`: what else must be the same on every rank, the ids of the micro-batch's samples; an
+  // error shows it.
+  Pending Start(const std::vector<at::Tensor>& tensors,
+                const std::optional<Ownership>& ownership = std::nullopt,
+                const std::string& samples = "");
+
+  // Start and Wait.
+  std::vector<at::Tensor> Run(const std::vector<at::Tensor>& tensors,
+                              const std::optional<Ownership>& ownership = std::nullopt,
+                              const std::string& samples = "") {
+    return Start(tensors, ownership, samples).Wait();
+  }
+
+  // Waits until peers have taken what this process's bridges have sent, those that are gone
+  // included: before a process ends well. Throws c10::Error where one does not come.
+  static void FinishAll();
+
+ private:
+  static std::vector<std::weak_ptr<State>>& AllStates();
+
+  std::shared_ptr<State> state_;
+};
+
+}  // namespace lockstep::mimo
+
+#endif  // LOCKSTEP_MIMO_BRIDGE_H_

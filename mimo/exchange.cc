@@ -1,0 +1,138 @@
+#include "mimo/exchange.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "ATen/ops/empty.h"
+#include "absl/strings/str_cat.h"
+#include "c10/util/Exception.h"
+
+namespace lockstep::mimo {
+namespace {
+
+// Tags keep the messages of two ranks apart: call, direction, tensor, and for rows a few bits of
+// what the ranks planned. 18 bits of calls wrap around long after the first of them is done.
+int TagOf(int64_t call, Direction direction, int slot, uint64_t fingerprint) {
+  const int64_t bits = call % (int64_t{1} << 18) << 13 |
+                       (direction == Direction::kForward ? 0 : 1) << 12 | int64_t{slot} << 8 |
+                       static_cast<int64_t>(fingerprint & 0xff);
+  return static_cast<int>(bits);
+}
+constexpr int kWordSlot = 15;
+static_assert(kMaxTensors <= kWordSlot);
+
+}  // namespace
+
+void Word::set_text(const std::string& value) {
+  const size_t size = std::min(value.size(), sizeof(text) - 1);
+  std::memcpy(text, value.data(), size);
+  std::memset(text + size, 0, sizeof(text) - size);
+}
+
+int Link::position(int64_t rank) const {
+  const auto it = std::find(ranks.begin(), ranks.end(), rank);
+  TORCH_INTERNAL_ASSERT(it != ranks.end(), "mimo: rank ", rank, " is not of the bridge ", name);
+  return static_cast<int>(it - ranks.begin());
+}
+
+std::string Link::Describe(int64_t rank) const {
+  return absl::StrCat("rank ", rank, " (", modules[static_cast<size_t>(position(rank))], ")");
+}
+
+c10d::ProcessGroup& Exchange::Group() const {
+  return direction_ == Direction::kForward ? *link_.forward : *link_.backward;
+}
+
+Exchange::Exchange(const Link& link, Direction direction, int64_t call)
+    : link_(link), direction_(direction), call_(call) {}
+
+void Exchange::ReceiveWords(const std::vector<int32_t>& from) {
+  for (const int32_t peer : from) {
+    from_.push_back(peer);
+    word_tensors_.push_back(at::empty({static_cast<int64_t>(sizeof(Word))}, at::kByte));
+    std::vector<at::Tensor> tensors = {word_tensors_.back()};
+    word_receives_.push_back(
+        Group().recv(tensors, link_.position(peer), TagOf(call_, direction_, kWordSlot, 0)));
+  }
+}
+
+void Exchange::SendWord(const Word& word, int32_t to) {
+  to_.push_back(to);
+  std::vector<at::Tensor> tensors = {at::empty({static_cast<int64_t>(sizeof(Word))}, at::kByte)};
+  std::memcpy(tensors[0].mutable_data_ptr(), &word, sizeof(Word));
+  word_sends_.push_back(
+      Group().send(tensors, link_.position(to), TagOf(call_, direction_, kWordSlot, 0)));
+}
+
+const std::vector<Word>& Exchange::WaitForWords() {
+  for (size_t i = words_.size(); i < from_.size(); ++i) {
+    WaitFor("the word", from_[i], word_receives_[i]);
+    Word word;
+    std::memcpy(&word, word_tensors_[i].const_data_ptr(), sizeof(Word));
+    words_.push_back(word);
+    TORCH_CHECK(word.is_error == 0, "mimo: bridge ", link_.name, ", call ", call_, ": ",
+                link_.Describe(from_[i]), " failed: ", word.text);
+  }
+  return words_;
+}
+
+void Exchange::StartRows(std::vector<Piece> sends, std::vector<Piece> receives,
+                         uint64_t fingerprint) {
+  if (sends.empty() && receives.empty()) return;
+  const c10::Device device = (sends.empty() ? receives : sends).front().rows.device();
+  const auto tag = [&](const Piece& piece) {
+    return TagOf(call_, direction_, piece.tensor, fingerprint);
+  };
+  if (device.is_cuda()) Group().startCoalescing(device.type());
+  for (Piece& piece : receives) {
+    std::vector<at::Tensor> tensors = {piece.rows};
+    auto work = Group().recv(tensors, link_.position(piece.peer), tag(piece));
+    receives_.push_back({std::move(piece), std::move(work)});
+  }
+  for (Piece& piece : sends) {
+    std::vector<at::Tensor> tensors = {piece.rows};
+    auto work = Group().send(tensors, link_.position(piece.peer), tag(piece));
+    sends_.push_back({std::move(piece), std::move(work)});
+  }
+  if (device.is_cuda()) batches_.push_back(Group().endCoalescing(device.type()));
+}
+
+void Exchange::WaitForReceives() {
+  for (const auto& batch : batches_) batch->wait();
+  for (const Started& receive : receives_) {
+    if (batches_.empty()) WaitFor("rows", receive.piece.peer, receive.work);
+  }
+  receives_.clear();
+}
+
+void Exchange::WaitForSends() {
+  for (const auto& batch : batches_) batch->wait();
+  for (const Started& send : sends_) {
+    if (batches_.empty()) WaitFor(nullptr, send.piece.peer, send.work);
+  }
+  for (size_t i = 0; i < word_sends_.size(); ++i) WaitFor(nullptr, to_[i], word_sends_[i]);
+  sends_.clear();
+  word_sends_.clear();
+}
+
+void Exchange::WaitFor(const char* what, int64_t peer,
+                       const c10::intrusive_ptr<c10d::Work>& work) const {
+  const auto complain = [&](const std::string& cause) {
+    const std::string waited =
+        what == nullptr ? absl::StrCat(link_.Describe(peer), " to take what was sent to it")
+                        : absl::StrCat(what, " of ", link_.Describe(peer));
+    TORCH_CHECK(false, "mimo: bridge ", link_.name, ", call ", call_,
+                direction_ == Direction::kForward ? "" : ", gradient", ": ",
+                link_.Describe(link_.rank), " waited for ", waited, ": ", cause);
+  };
+  try {
+    work->wait();
+  } catch (const c10::Error& error) {
+    complain(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    complain(error.what());
+  }
+}
+
+}  // namespace lockstep::mimo

@@ -1,0 +1,128 @@
+#include "mimo/gradients.h"
+
+#include <map>
+#include <utility>
+
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/_foreach_mul.h"
+#include "ATen/ops/_foreach_norm.h"
+#include "ATen/ops/cat.h"
+#include "ATen/ops/clamp.h"
+#include "ATen/ops/stack.h"
+#include "ATen/ops/tensor.h"
+#include "ATen/ops/zeros.h"
+#include "ATen/ops/zeros_like.h"
+#include "c10/util/Exception.h"
+#include "mimo/gradient_scale.h"
+
+namespace lockstep::mimo {
+namespace {
+
+// Gradients of one dtype and device, summed in one message.
+struct Bucket {
+  std::vector<at::Tensor> gradients;
+  int64_t bytes = 0;
+};
+
+void Reduce(const Bucket& bucket, c10d::ProcessGroup& group, double factor) {
+  std::vector<at::Tensor> flat;
+  for (const at::Tensor& gradient : bucket.gradients) flat.push_back(gradient.reshape({-1}));
+  std::vector<at::Tensor> sums = {at::cat(flat)};
+  group.allreduce(sums)->wait();
+  if (factor != 1) sums[0].mul_(factor);
+  int64_t begin = 0;
+  for (const at::Tensor& gradient : bucket.gradients) {
+    gradient.copy_(sums[0].narrow(0, begin, gradient.numel()).view(gradient.sizes()));
+    begin += gradient.numel();
+  }
+}
+
+// Whether any rank has a gradient, for each parameter: over the CPU.
+std::vector<bool> HaveGradients(const std::vector<at::Tensor>& parameters,
+                                c10d::ProcessGroup* group) {
+  std::vector<int32_t> here;
+  for (const at::Tensor& parameter : parameters) here.push_back(parameter.grad().defined() ? 1 : 0);
+  std::vector<at::Tensor> any = {at::tensor(here, at::kInt)};
+  if (group != nullptr && !here.empty()) {
+    c10d::AllreduceOptions options;
+    options.reduceOp = c10d::ReduceOp::MAX;
+    group->allreduce(any, options)->wait();
+  }
+  std::vector<bool> have;
+  for (size_t i = 0; i < here.size(); ++i) have.push_back(any[0].const_data_ptr<int32_t>()[i] != 0);
+  return have;
+}
+
+std::vector<at::Tensor> GradientsOf(const std::vector<at::Tensor>& parameters) {
+  std::vector<at::Tensor> gradients;
+  for (const at::Tensor& parameter : parameters) {
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  }
+  return gradients;
+}
+
+}  // namespace
+
+void ReduceGradients(const std::vector<at::Tensor>& parameters, c10d::ProcessGroup* group,
+                     double factor, int64_t bucket_bytes) {
+  const at::NoGradGuard no_grad;
+  if (group == nullptr) {
+    for (const at::Tensor& gradient : GradientsOf(parameters)) {
+      if (factor != 1) gradient.mul_(factor);
+    }
+    return;
+  }
+  const std::vector<bool> have = HaveGradients(parameters, group);
+  std::map<std::pair<at::ScalarType, std::string>, Bucket> open;
+  for (size_t i = 0; i < parameters.size(); ++i) {
+    if (!have[i]) continue;
+    at::Tensor& gradient = parameters[i].mutable_grad();
+    if (!gradient.defined()) gradient = at::zeros_like(parameters[i]);
+    TORCH_CHECK_VALUE(!gradient.is_sparse(), "mimo: the gradient of parameter ", i,
+                      " is sparse; such gradients cannot be reduced over ranks");
+    const auto key = std::make_pair(gradient.scalar_type(), gradient.device().str());
+    Bucket& bucket = open[key];
+    bucket.gradients.push_back(gradient);
+    bucket.bytes += static_cast<int64_t>(gradient.nbytes());
+    if (bucket.bytes < bucket_bytes) continue;
+    Reduce(bucket, *group, factor);
+    open.erase(key);
+  }
+  for (const auto& [key, bucket] : open) Reduce(bucket, *group, factor);
+}
+
+at::Tensor GradientNorm(const std::vector<NormPart>& parts, c10d::ProcessGroup* world,
+                        c10::Device device) {
+  const at::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients;
+  for (const NormPart& part : parts) {
+    for (size_t i = 0; i < part.parameters.size(); ++i) {
+      const at::Tensor gradient = part.parameters[i].grad();
+      if (gradient.defined() && CountsInNorm(part.coordinates, part.divided_over_tp[i]))
+        gradients.push_back(gradient);
+    }
+  }
+  at::Tensor sum = at::zeros({}, at::TensorOptions(at::kDouble).device(device));
+  if (!gradients.empty()) {
+    std::vector<at::Tensor> squares;
+    for (const at::Tensor& norm : at::_foreach_norm(gradients, 2, at::kDouble))
+      squares.push_back(norm.square());
+    sum = at::stack(squares).sum();
+  }
+  if (world != nullptr) {
+    std::vector<at::Tensor> sums = {sum};
+    world->allreduce(sums)->wait();
+  }
+  return sum.sqrt();
+}
+
+void ClipGradients(const std::vector<at::Tensor>& parameters, const at::Tensor& norm,
+                   double max_norm) {
+  const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> gradients = GradientsOf(parameters);
+  if (gradients.empty()) return;
+  const at::Tensor factor = at::clamp((norm + 1e-6).reciprocal().mul(max_norm), {}, 1);
+  at::_foreach_mul_(gradients, factor);
+}
+
+}  // namespace lockstep::mimo
