@@ -2,29 +2,27 @@
 
 #include <algorithm>
 #include <mutex>
-#include <unordered_set>
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty.h"
-#include "ATen/ops/zeros_like.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "c10/util/Exception.h"
+#include "tiled_mlp/leaves.h"
 #include "tiled_mlp/replay.h"
 #include "tiled_mlp/rows.h"
-#include "torch/csrc/autograd/autograd.h"
+#include "torch/csrc/autograd/engine.h"
 #include "torch/csrc/autograd/function.h"
-#include "torch/csrc/autograd/functions/accumulate_grad.h"
 #include "torch/csrc/autograd/functions/utils.h"
 #include "torch/csrc/autograd/saved_variable.h"
 
 // One autograd node for all tiles. Its inputs are x and the weights, so that autograd reaches each
 // weight by one edge, and walks it once. Forward runs the body on each tile without a graph and
-// keeps x alone. Backward runs it again, tile by tile, on leaves of its own: detached aliases that
-// share the weights' memory but not their hooks; torch::autograd::grad gives the tile's share,
-// which is added up here. What the engine sees of all this is one node that returns one gradient
-// for each input.
+// keeps x alone. Backward runs it again, tile by tile, on leaves of its own (leaves.h): detached
+// aliases that share the weights' memory but not their hooks, and add a tile's share up as soon as
+// it is there. What the engine sees of all this is one node that returns one gradient for each
+// input.
 //
 // x and the weights are saved before anything is computed (a torch::autograd::Function saves
 // afterwards): a checkpointed region that recomputes until the last saved tensor is there stops
@@ -121,69 +119,6 @@ std::vector<at::Tensor> RunForward(Job& job, const at::Tensor& x, at::TensorList
 // --- Backward
 // ---------------------------------------------------------------------------------------
 
-// A leaf of the tile's own graph on the memory of `tensor`.
-at::Tensor Alias(const at::Tensor& tensor, bool requires_grad) {
-  return tensor.detach().requires_grad_(requires_grad);
-}
-
-// A trained tensor that the body reached by another way than its arguments would lose its gradient.
-void CheckNothingElseIsTrained(const std::vector<at::Tensor>& roots,
-                               const std::vector<at::Tensor>& inputs) {
-  std::unordered_set<const Node*> seen;
-  std::vector<const Node*> pending;
-  const auto visit = [&](const Node* node) {
-    if (node != nullptr && seen.insert(node).second) pending.push_back(node);
-  };
-  for (const at::Tensor& root : roots) visit(root.grad_fn().get());
-  while (!pending.empty()) {
-    const Node* node = pending.back();
-    pending.pop_back();
-    for (const torch::autograd::Edge& edge : node->next_edges()) visit(edge.function.get());
-    const auto* leaf = dynamic_cast<const torch::autograd::AccumulateGrad*>(node);
-    if (leaf == nullptr) continue;
-    const bool known = std::any_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
-      return input.is_same(leaf->variable);
-    });
-    TORCH_CHECK_VALUE(known, "tiled_mlp: the function uses a tensor of shape ",
-                      leaf->variable.sizes(),
-                      " that requires a gradient but is none of the weights given, so it would get "
-                      "none; pass it as a weight, or detach it");
-  }
-}
-
-// The sum of a weight's gradients over tiles.
-class WeightGradient {
- public:
-  WeightGradient(const at::Tensor& weight, bool accumulate_fp32)
-      : weight_(weight),
-        in_fp32_(accumulate_fp32 && at::isReducedFloatingType(weight.scalar_type())) {}
-
-  void Add(at::Tensor gradient) {
-    if (!gradient.defined()) return;
-    if (sum_.defined()) {
-      sum_.add_(gradient);
-    } else if (in_fp32_) {
-      sum_ = gradient.to(at::kFloat);
-    } else if (gradient.is_non_overlapping_and_dense() && gradient.use_count() == 1 &&
-               gradient.storage().use_count() == 1) {
-      sum_ = std::move(gradient);  // nobody else has it
-    } else {
-      sum_ = gradient.clone();
-    }
-  }
-
-  // Undefined where nothing was added, unless `zeros`.
-  at::Tensor Take(bool zeros) {
-    if (!sum_.defined()) return zeros ? at::zeros_like(weight_) : at::Tensor();
-    return in_fp32_ ? sum_.to(weight_.scalar_type()) : std::move(sum_);
-  }
-
- private:
-  at::Tensor weight_;
-  bool in_fp32_;
-  at::Tensor sum_;
-};
-
 class TiledBackward final : public Node {
  public:
   TiledBackward(const at::Tensor& x, at::TensorList weights) : x_(x, /*is_output=*/false) {
@@ -215,12 +150,14 @@ class TiledBackward final : public Node {
  private:
   variable_list RunBackward(const at::Tensor& x, const std::vector<at::Tensor>& weights,
                             const variable_list& gradients) {
-    std::vector<at::Tensor> aliases;
     std::vector<WeightGradient> sums;
-    for (size_t i = 0; i < weights.size(); ++i) {
-      aliases.push_back(Alias(weights[i], task_should_compute_output(i + 1)));
-      sums.emplace_back(weights[i], job.options.accumulate_fp32);
-    }
+    for (const at::Tensor& weight : weights) sums.emplace_back(weight, job.options.accumulate_fp32);
+    std::vector<at::Tensor> inputs;  // of the body: the trained ones are leaves
+    for (size_t i = 0; i < weights.size(); ++i)
+      inputs.push_back(
+          task_should_compute_output(i + 1)
+              ? LeafOn(weights[i], [&sum = sums[i]](at::Tensor g) { sum.Add(std::move(g)); })
+              : weights[i].detach());
     at::Tensor x_gradient;  // [rows, hidden]
     if (task_should_compute_output(0))
       x_gradient = at::empty({job.tiles.back().end, x.size(-1)}, x.options());
@@ -229,7 +166,6 @@ class TiledBackward final : public Node {
     bool skipped = false;
     std::optional<KeepRandomState> keep;
     if (!job.random_states.empty()) keep.emplace(x.device());
-    bool checked = false;
     for (size_t t = 0; t < job.tiles.size(); ++t) {
       const TileRange& range = job.tiles[t];
       std::vector<at::Tensor> parts;  // of the outputs' gradients
@@ -245,7 +181,7 @@ class TiledBackward final : public Node {
         if (x_part.defined()) x_part.zero_();
         continue;
       }
-      RunTileBackward(t, x, aliases, parts, x_part, sums, !std::exchange(checked, true));
+      RunTileBackward(t, x, inputs, parts, x_part);
     }
 
     variable_list results;
@@ -255,49 +191,46 @@ class TiledBackward final : public Node {
     return results;
   }
 
-  // Adds the tile's share to `sums` and writes x's into `x_part`.
-  void RunTileBackward(size_t tile, const at::Tensor& x, const std::vector<at::Tensor>& aliases,
-                       const std::vector<at::Tensor>& gradients, at::Tensor& x_part,
-                       std::vector<WeightGradient>& sums, bool check) {
+  // The leaves among `weights` get the tile's share, and `x_part` x's.
+  void RunTileBackward(size_t tile, const at::Tensor& x, const std::vector<at::Tensor>& weights,
+                       const std::vector<at::Tensor>& gradients, at::Tensor& x_part) {
     if (job.options.stats) ++job.options.stats->backward_tiles;
     if (!job.random_states.empty()) job.random_states[tile].Restore();
-    const at::AutoGradMode with_graph(true);
-    const at::Tensor rows = Alias(Rows(x, Leading(x), job.tiles[tile]), x_part.defined());
-    const std::vector<at::Tensor> outputs = RunBody(job, tile, rows, aliases);
-    CheckRows(outputs, job.tiles[tile].size());
-
-    std::vector<at::Tensor> roots, root_gradients, inputs;
-    size_t next = 0;  // among the outputs that can carry a gradient
-    for (size_t i = 0; i < outputs.size() && i < job.used_outputs.size(); ++i) {
-      if (!job.used_outputs[i]) continue;
-      const at::Tensor& gradient = gradients[next++];
-      if (!gradient.defined() || !outputs[i].requires_grad()) continue;
-      roots.push_back(outputs[i]);
-      root_gradients.push_back(gradient);
-    }
-    if (rows.requires_grad()) inputs.push_back(rows);
-    for (const at::Tensor& alias : aliases) {
-      if (alias.requires_grad()) inputs.push_back(alias);
-    }
-    if (check) CheckNothingElseIsTrained(roots, inputs);
-    std::vector<at::Tensor> found(inputs.size());
-    if (!roots.empty()) {
-      found = torch::autograd::grad(roots, inputs, root_gradients, /*retain_graph=*/std::nullopt,
-                                    /*create_graph=*/false, /*allow_unused=*/true);
-    }
-    const at::NoGradGuard no_graph;
-    size_t next_input = 0;
-    if (rows.requires_grad()) {
-      const at::Tensor gradient = std::move(found[next_input++]);
-      if (gradient.defined()) {
+    at::Tensor rows = Rows(x, Leading(x), job.tiles[tile]);
+    bool x_is_reached = false;
+    if (x_part.defined()) {
+      rows = LeafOn(rows, [&](const at::Tensor& gradient) {
         x_part.copy_(gradient);
-      } else {
-        x_part.zero_();
+        x_is_reached = true;
+      });
+    }
+    torch::autograd::edge_list roots;
+    variable_list root_gradients;
+    {
+      const at::AutoGradMode with_graph(true);
+      const std::vector<at::Tensor> outputs = RunBody(job, tile, rows, weights);
+      CheckRows(outputs, job.tiles[tile].size());
+      size_t next = 0;  // among the outputs that can carry a gradient
+      for (size_t i = 0; i < outputs.size() && i < job.used_outputs.size(); ++i) {
+        if (!job.used_outputs[i]) continue;
+        const at::Tensor& gradient = gradients[next++];
+        if (!gradient.defined() || !outputs[i].requires_grad()) continue;
+        roots.push_back(torch::autograd::impl::gradient_edge(outputs[i]));
+        root_gradients.push_back(gradient);
       }
+    }  // the outputs go; their graph is held by its roots
+    std::vector<at::Tensor> leaves;
+    for (const at::Tensor& weight : weights) {
+      if (weight.grad_fn() != nullptr) leaves.push_back(weight);
     }
-    for (size_t i = 0; i < aliases.size(); ++i) {
-      if (aliases[i].requires_grad()) sums[i].Add(std::move(found[next_input++]));
-    }
+    if (x_part.defined()) leaves.push_back(std::move(rows));
+    CheckNothingElseIsTrained(roots, leaves);
+    leaves.clear();
+    if (!roots.empty())
+      torch::autograd::Engine::get_default_engine().execute(
+          roots, root_gradients, /*keep_graph=*/false, /*create_graph=*/false,
+          /*accumulate_grad=*/true, /*outputs=*/{});
+    if (x_part.defined() && !x_is_reached) x_part.zero_();
   }
 
   SavedVariable x_;
