@@ -36,6 +36,17 @@ using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
+// What an output of the body is, but for its number of rows.
+struct OutputKind {
+  explicit OutputKind(const at::Tensor& output)
+      : sizes(output.sizes().slice(1).vec()), dtype(output.scalar_type()) {}
+  bool operator==(const OutputKind&) const = default;
+  bool carries_gradient() const { return torch::autograd::isDifferentiableType(dtype); }
+
+  std::vector<int64_t> sizes;  // of a row
+  at::ScalarType dtype;
+};
+
 // What forward leaves for backward, besides tensors.
 struct Job {
   TileBody body;
@@ -43,7 +54,7 @@ struct Job {
   std::vector<TileRange> tiles;
   std::vector<RandomState> random_states;  // before each tile; none: nothing was drawn
   std::optional<Autocast> autocast;
-  std::vector<bool> used_outputs;  // whether output i of the body can carry a gradient
+  std::vector<OutputKind> outputs;  // of the body, by its first tile
 };
 
 // --- Forward
@@ -73,6 +84,26 @@ void CheckRows(const std::vector<at::Tensor>& outputs, int64_t rows) {
   }
 }
 
+// Throws where the outputs are not those of the first tile, but for their rows. `pass`: "", or " in
+// backward".
+void CheckOutputs(const Job& job, size_t tile, const std::vector<at::Tensor>& outputs,
+                  const char* pass) {
+  CheckRows(outputs, job.tiles[tile].size());
+  if (job.outputs.empty()) return;  // this is the first
+  constexpr const char* kAdvice =
+      "; the function must do the same for every tile, in forward and in backward";
+  TORCH_CHECK_VALUE(outputs.size() == job.outputs.size(), "tiled_mlp: the function returned ",
+                    job.outputs.size(), " tensors for the first tile and ", outputs.size(),
+                    " for tile ", tile + 1, pass, kAdvice);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const OutputKind& first = job.outputs[i];
+    TORCH_CHECK_VALUE(
+        OutputKind(outputs[i]) == first, "tiled_mlp: a row of output ", i, " of the function is ",
+        outputs[i].scalar_type(), " ", outputs[i].sizes().slice(1), " for tile ", tile + 1, pass,
+        ", but ", first.dtype, " ", at::IntArrayRef(first.sizes), " for the first tile", kAdvice);
+  }
+}
+
 bool SharesMemory(const at::Tensor& output, const at::Tensor& x, at::TensorList weights) {
   return output.is_alias_of(x) ||
          std::any_of(weights.begin(), weights.end(),
@@ -87,7 +118,8 @@ std::vector<at::Tensor> RunForward(Job& job, const at::Tensor& x, at::TensorList
     const TileRange& range = job.tiles[t];
     if (job.options.preserve_rng) job.random_states.push_back(RandomState::Of(x.device()));
     std::vector<at::Tensor> parts = RunBody(job, t, Rows(x, Leading(x), range), weights);
-    CheckRows(parts, range.size());
+    CheckOutputs(job, t, parts, "");
+    for (size_t i = 0; t == 0 && i < parts.size(); ++i) job.outputs.emplace_back(parts[i]);
     if (job.tiles.size() == 1 && !SharesMemory(parts[0], x, weights) && parts.size() == 1) {
       outputs = {parts[0].contiguous()};
       break;
@@ -97,23 +129,29 @@ std::vector<at::Tensor> RunForward(Job& job, const at::Tensor& x, at::TensorList
       sizes[0] = num_rows;
       outputs.push_back(at::empty(sizes, parts[i].options()));
     }
-    TORCH_CHECK_VALUE(parts.size() == outputs.size(), "tiled_mlp: the function returned ",
-                      outputs.size(), " tensors for the first tile and ", parts.size(),
-                      " for tile ", t + 1);
-    for (size_t i = 0; i < parts.size(); ++i) {
-      TORCH_CHECK_VALUE(parts[i].sizes().slice(1) == outputs[i].sizes().slice(1) &&
-                            parts[i].scalar_type() == outputs[i].scalar_type(),
-                        "tiled_mlp: output ", i, " of the function is ", parts[i].scalar_type(),
-                        " ", parts[i].sizes(), " for tile ", t + 1, ", but ",
-                        outputs[i].scalar_type(), " [rows, ...] of ", outputs[i].sizes(),
-                        " for the first");
+    for (size_t i = 0; i < parts.size(); ++i)
       outputs[i].narrow(0, range.begin, range.size()).copy_(parts[i]);
-    }
   }
   if (job.options.preserve_rng && job.random_states.front() == RandomState::Of(x.device()))
     job.random_states.clear();
-  for (at::Tensor& output : outputs) output = output.view(SizesWithLeading(x, output));
+  for (at::Tensor& output : outputs) output = WithLeading(x, output);
   return outputs;
+}
+
+std::vector<int64_t> VersionsOf(const at::Tensor& x, at::TensorList weights) {
+  std::vector<int64_t> versions = {x._version()};
+  for (const at::Tensor& weight : weights) versions.push_back(weight._version());
+  return versions;
+}
+
+// Throws where the body has changed what backward runs on.
+void CheckUnchanged(const std::vector<int64_t>& before, const std::vector<int64_t>& after) {
+  for (size_t i = 0; i < before.size(); ++i) {
+    TORCH_CHECK_VALUE(before[i] == after[i], "tiled_mlp: the function changes ",
+                      i == 0 ? "its tile of x" : absl::StrCat("weight ", i - 1),
+                      " in place, but backward runs it again on what it was given; use an operator "
+                      "that is not in place");
+  }
 }
 
 // --- Backward
@@ -209,10 +247,10 @@ class TiledBackward final : public Node {
     {
       const at::AutoGradMode with_graph(true);
       const std::vector<at::Tensor> outputs = RunBody(job, tile, rows, weights);
-      CheckRows(outputs, job.tiles[tile].size());
+      CheckOutputs(job, tile, outputs, " in backward");
       size_t next = 0;  // among the outputs that can carry a gradient
-      for (size_t i = 0; i < outputs.size() && i < job.used_outputs.size(); ++i) {
-        if (!job.used_outputs[i]) continue;
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        if (!job.outputs[i].carries_gradient()) continue;
         const at::Tensor& gradient = gradients[next++];
         if (!gradient.defined() || !outputs[i].requires_grad()) continue;
         roots.push_back(torch::autograd::impl::gradient_edge(outputs[i]));
@@ -269,7 +307,7 @@ std::vector<at::Tensor> RunTiled(const TileBody& body, const at::Tensor& x, at::
           .tiles = plan.tiles,
           .random_states = {},
           .autocast = Autocast::Now(x.device()),
-          .used_outputs = {}};
+          .outputs = {}};
   const bool with_gradients = torch::autograd::compute_requires_grad(x, weights);
   std::shared_ptr<TiledBackward> node;
   if (with_gradients)
@@ -277,6 +315,8 @@ std::vector<at::Tensor> RunTiled(const TileBody& body, const at::Tensor& x, at::
         std::shared_ptr<TiledBackward>(new TiledBackward(x, weights), torch::autograd::deleteNode);
   std::vector<at::Tensor> aliases;
   for (const at::Tensor& weight : weights) aliases.push_back(weight.detach());
+  std::vector<int64_t> versions;
+  if (with_gradients) versions = VersionsOf(x, weights);
   std::vector<at::Tensor> outputs;
   {
     // Where nothing is trained the body runs as it would alone, to see whether that is so.
@@ -284,13 +324,14 @@ std::vector<at::Tensor> RunTiled(const TileBody& body, const at::Tensor& x, at::
     job.options.preserve_rng &= with_gradients;
     outputs = RunForward(job, x.detach(), aliases);
   }
+  if (with_gradients) CheckUnchanged(versions, VersionsOf(x, weights));
   for (const at::Tensor& output : outputs) {
     TORCH_CHECK_VALUE(
         !output.requires_grad(),
         "tiled_mlp: the function uses a tensor that requires a gradient but is none "
         "of the weights given, so it would get none; pass it as a weight, or detach it");
-    job.used_outputs.push_back(torch::autograd::isDifferentiableType(output.scalar_type()));
-    if (node != nullptr && job.used_outputs.back()) torch::autograd::set_history(output, node);
+    if (node != nullptr && torch::autograd::isDifferentiableType(output.scalar_type()))
+      torch::autograd::set_history(output, node);
   }
   if (node != nullptr) node->job = std::move(job);
   return outputs;
