@@ -130,6 +130,11 @@ function M.new(opts)
   if o.determinism ~= "metadata" and o.determinism ~= "none" then
     core.raise(string.format('checkpoint.new: determinism must be "metadata" or "none", not "%s"', o.determinism))
   end
+  for key in pairs(OFFLOAD) do
+    if opts and opts[key] ~= nil and not o.offload then
+      core.raise(string.format('checkpoint.new: %s is for offload = "host", which is not given', key))
+    end
+  end
   local offload
   if o.offload then
     offload = core_checkpoint.offload { keep_last = o.keep_last, prefetch = o.prefetch, min_bytes = o.min_bytes }
