@@ -10,13 +10,13 @@
 #include "ATen/DimVector.h"
 #include "ATen/EmptyTensor.h"
 #include "ATen/core/grad_mode.h"
-#include "ATen/ops/empty.h"
 #include "ATen/ops/empty_strided.h"
 #include "ATen/ops/from_blob.h"
 #include "absl/status/statusor.h"
 #include "c10/core/Event.h"
 #include "c10/core/InferenceMode.h"
 #include "c10/core/StreamGuard.h"
+#include "c10/core/TensorOptions.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "c10/util/Exception.h"
 #include "checkpoint/pinned_memory.h"
@@ -121,6 +121,7 @@ class OffloadedTensor : public std::enable_shared_from_this<OffloadedTensor> {
 
  private:
   EventPointer Copy(const at::Tensor& tensor, bool to_host) const;
+  bool OriginalIsThere() const;
   at::Tensor Original() const;
   at::Tensor CopyToDevice();
   void Hold(at::Tensor tensor);
@@ -240,12 +241,19 @@ void OffloadedTensor::WaitForRestored() {
   restored_.reset();
 }
 
+bool OffloadedTensor::OriginalIsThere() const {
+  return !original_.expired() && counter_.current_version() == version_;
+}
+
 // Where somebody holds it still, as it was.
 at::Tensor OffloadedTensor::Original() const {
   c10::intrusive_ptr<c10::StorageImpl> storage = original_.lock();
   if (storage == nullptr || counter_.current_version() != version_) return {};
-  at::Tensor tensor = at::empty({0}, at::TensorOptions(device_).dtype(dtype_));
-  tensor.set_(c10::Storage(std::move(storage)), offset_, sizes_, strides_);
+  const c10::DispatchKey key = c10::computeDispatchKey(c10::typeMetaToScalarType(dtype_),
+                                                       /*layout=*/std::nullopt, device_);
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)),
+                                                               c10::DispatchKeySet(key), dtype_);
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes_, strides_, offset_);
   tensor.unsafeGetTensorImpl()->set_version_counter(counter_);
   return tensor;
 }
@@ -272,8 +280,7 @@ at::Tensor OffloadedTensor::CopyToDevice() {
 }
 
 void OffloadedTensor::Prefetch() {
-  if (on_device_.defined() || Original().defined()) return;
-  Hold(CopyToDevice());
+  if (!on_device_.defined() && !OriginalIsThere()) Hold(CopyToDevice());
 }
 
 at::Tensor OffloadedTensor::OnDevice() {
