@@ -138,7 +138,8 @@ TEST(Outputs, MayBeModifiedInPlace) {
       for (size_t i = 0; i < truth.size(); ++i)
         EXPECT_LT((tiled[i] - truth[i]).abs().max().item<double>(), 1e-12);
     }
-    const at::Tensor z = RunTiledMlp(x, {.gate = {}, .up = w, .down = w}, Activation::kSilu, kThree);
+    const at::Tensor z =
+        RunTiledMlp(x, {.gate = {}, .up = w, .down = w}, Activation::kSilu, kThree);
     z.add_(x);
     EXPECT_TRUE(torch::autograd::grad({z.square().sum()}, {x})[0].defined());
   }

@@ -299,7 +299,7 @@ std::vector<at::Tensor> RunUntiled(const TileBody& body, const at::Tensor& x,
 
 std::vector<at::Tensor> RunTiled(const TileBody& body, const at::Tensor& x, at::TensorList weights,
                                  const TileOptions& options) {
-  const TilePlan plan = PlanCall(x, Widest(weights), /*gradients_held=*/2, options);
+  const TilePlan plan = PlanCall(x, Widest(weights), /*gradients_held=*/4.0 / 3, options);
   if (plan.tiles.empty()) return RunUntiled(body, x, weights);
 
   Job job{.body = body,

@@ -53,6 +53,7 @@ for name, options in pairs {
     t.equal(ckpt:stats().regions, 4)
     t.equal(ckpt:stats().recomputes, 4)
     t.equal(ckpt:stats().offloaded_bytes > 0, options.offload ~= nil)
+    t.truthy(tostring(ckpt):find("^checkpoint%(4 regions, 4 recomputed, %d+ bytes offloaded%)$"), tostring(ckpt))
   end)
 end
 

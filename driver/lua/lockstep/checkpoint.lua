@@ -101,6 +101,12 @@ function Checkpoint:__call(fn, ...)
   return self.region:run(fn, ...)
 end
 
+function Checkpoint:__tostring()
+  local s = self:stats()
+  return string.format("checkpoint(%d regions, %d recomputed, %d bytes offloaded)", s.regions, s.recomputes,
+    s.offloaded_bytes)
+end
+
 --- What regions have done so far: proof that recomputation and offload take place.
 ---@return checkpoint.Stats
 function Checkpoint:stats() return self.region:stats() end
