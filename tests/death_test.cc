@@ -59,7 +59,7 @@ TEST(Death, InMidBackwardEndsTheRunAndNamesTheRank) {
     function Net:forward(x)
       return ckpt(function(h)
         return torch.tanh(h + tiled(function(tile, weight)
-          if tile.requires_grad and rank == 1 then C.kill(C.getpid(), 9) end
+          if weight.requires_grad and rank == 1 then C.kill(C.getpid(), 9) end
           return torch.tanh(torch.linear(tile, weight))
         end, h * 2, { self.inner.weight }))
       end, x)

@@ -6,6 +6,7 @@ local tiled_mlp = require "lockstep.tiled_mlp"
 local torch = require "lockstep.torch"
 
 torch.set_default_dtype(torch.float64)
+torch.set_num_threads(1) -- small tensors
 
 local Mlp = nn.Module:subclass("Mlp")
 

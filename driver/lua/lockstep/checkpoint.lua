@@ -136,10 +136,8 @@ function M.new(opts)
   if o.determinism ~= "metadata" and o.determinism ~= "none" then
     core.raise(string.format('checkpoint.new: determinism must be "metadata" or "none", not "%s"', o.determinism))
   end
-  for key in pairs(OFFLOAD) do
-    if opts and opts[key] ~= nil and not o.offload then
-      core.raise(string.format('checkpoint.new: %s is for offload = "host", which is not given', key))
-    end
+  for key in pairs(OFFLOAD) do -- with offload or, where a script has turned it off, without
+    if o[key] < 0 then core.raise(string.format("checkpoint.new: %s must not be below 0, but is %g", key, o[key])) end
   end
   local offload
   if o.offload then
