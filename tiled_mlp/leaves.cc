@@ -22,14 +22,19 @@ class LeafBackward final : public Node {
  public:
   // Of the nodes that are ready autograd runs the one with the highest number first: this one, as
   // soon as its gradient is there.
-  LeafBackward(TakeGradient take, at::IntArrayRef sizes)
+  LeafBackward(std::shared_ptr<const std::atomic<bool>> alive, TakeGradient take,
+               at::IntArrayRef sizes)
       : Node(/*sequence_nr=*/std::numeric_limits<uint64_t>::max()),
+        alive_(std::move(alive)),
         take_(std::move(take)),
         sizes_(sizes.vec()) {}
 
   std::string name() const override { return "TileLeaf"; }
 
   variable_list apply(variable_list&& gradients) override {
+    TORCH_CHECK(*alive_,
+                "tiled_mlp: backward through a tensor that the function kept of a tile, after the "
+                "tile's own backward: return it from the function instead");
     if (gradients[0].defined()) take_(std::move(gradients[0]));
     return {};
   }
@@ -37,6 +42,7 @@ class LeafBackward final : public Node {
   at::IntArrayRef sizes() const { return sizes_; }
 
  private:
+  const std::shared_ptr<const std::atomic<bool>> alive_;
   const TakeGradient take_;
   const std::vector<int64_t> sizes_;
 };
@@ -71,10 +77,10 @@ at::Tensor WeightGradient::Take(bool zeros) {
 // --- Leaves
 // -----------------------------------------------------------------------------------------
 
-at::Tensor LeafOn(const at::Tensor& tensor, TakeGradient take) {
+at::Tensor Leaves::On(const at::Tensor& tensor, TakeGradient take) const {
   const at::Tensor leaf = tensor.detach();
   torch::autograd::set_history(
-      leaf, std::shared_ptr<LeafBackward>(new LeafBackward(std::move(take), leaf.sizes()),
+      leaf, std::shared_ptr<LeafBackward>(new LeafBackward(alive_, std::move(take), leaf.sizes()),
                                           torch::autograd::deleteNode));
   return leaf;
 }

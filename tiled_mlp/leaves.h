@@ -10,6 +10,7 @@
 #ifndef LOCKSTEP_TILED_MLP_LEAVES_H_
 #define LOCKSTEP_TILED_MLP_LEAVES_H_
 
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -39,9 +40,22 @@ class WeightGradient {
 // Gets a gradient, defined, once for each backward that reaches the leaf.
 using TakeGradient = std::function<void(at::Tensor gradient)>;
 
-// On the memory of `tensor` and with its version, but without its history and hooks. `take` runs on
-// the thread of the backward that computes the gradient, with gradients off.
-at::Tensor LeafOn(const at::Tensor& tensor, TakeGradient take);
+// Makes leaves that are alive as long as it is: a graph that the function has kept, and runs a
+// backward of its own through later, meets an error and not what `take` refers to.
+class Leaves {
+ public:
+  Leaves() : alive_(std::make_shared<std::atomic<bool>>(true)) {}
+  Leaves(const Leaves&) = delete;
+  Leaves& operator=(const Leaves&) = delete;
+  ~Leaves() { *alive_ = false; }
+
+  // On the memory of `tensor` and with its version, but without its history and hooks. `take` runs
+  // on the thread of the backward that computes the gradient, with gradients off.
+  at::Tensor On(const at::Tensor& tensor, TakeGradient take) const;
+
+ private:
+  std::shared_ptr<std::atomic<bool>> alive_;
+};
 
 // Throws c10::ValueError where backward from `roots` would reach a trained tensor that is none of
 // `leaves`: the function took it from elsewhere than its arguments, and it would lose its gradient.

@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "ATen/ATen.h"
@@ -91,7 +93,7 @@ TEST(Memory, OfManyStepsIsFlat) {
   EXPECT_EQ(CountingAllocator::live, after_first);
 }
 
-TEST(LeafOn, HandsItsGradientOverBeforeOlderNodesRun) {
+TEST(Leaves, HandTheirGradientOverBeforeOlderNodesRun) {
   std::vector<char> order;
   const at::Tensor x = at::ones({3}).requires_grad_();
   x.register_hook([&](const at::Tensor&) { order.push_back('x'); });
@@ -100,7 +102,8 @@ TEST(LeafOn, HandsItsGradientOverBeforeOlderNodesRun) {
   at::Tensor gradient;
 
   const at::Tensor h = x * 1;  // older than the product
-  const at::Tensor leaf = LeafOn(weight, [&](at::Tensor g) {
+  const Leaves leaves;
+  const at::Tensor leaf = leaves.On(weight, [&](at::Tensor g) {
     gradient = std::move(g);
     order.push_back('w');
   });
@@ -109,6 +112,27 @@ TEST(LeafOn, HandsItsGradientOverBeforeOlderNodesRun) {
   EXPECT_EQ(order, (std::vector<char>{'w', 'x'}));  // and no hook of the weight itself
   EXPECT_TRUE(at::equal(gradient, at::ones({3})));
   EXPECT_FALSE(weight.grad().defined());
+}
+
+TEST(Leaves, AreDeadAfterTheirBackward) {
+  const at::Tensor x = at::ones({6, 3}).requires_grad_(), w = at::ones({3, 3}).requires_grad_();
+  at::Tensor kept;
+  const TileBody body = [&](const at::Tensor& tile, at::TensorList weights) {
+    if (at::GradMode::is_enabled()) kept = tile * weights[0].sum();
+    return std::vector{at::linear(tile, weights[0])};
+  };
+  RunTiled(body, x, {w}, {.size = {.num_tiles = 2}})[0].sum().backward();
+  const at::Tensor gradient = w.grad().clone();
+
+  std::string error = "none";
+  try {
+    kept.sum().backward();
+  } catch (const c10::Error& caught) {
+    error = caught.what_without_backtrace();
+  }
+
+  EXPECT_NE(error.find("a tensor that the function kept of a tile"), std::string::npos) << error;
+  EXPECT_TRUE(at::equal(w.grad(), gradient));
 }
 
 TEST(WeightGradient, TakesTheFirstShareAsItIs) {

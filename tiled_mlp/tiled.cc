@@ -190,11 +190,12 @@ class TiledBackward final : public Node {
                             const variable_list& gradients) {
     std::vector<WeightGradient> sums;
     for (const at::Tensor& weight : weights) sums.emplace_back(weight, job.options.accumulate_fp32);
+    const Leaves leaves;
     std::vector<at::Tensor> inputs;  // of the body: the trained ones are leaves
     for (size_t i = 0; i < weights.size(); ++i)
       inputs.push_back(
           task_should_compute_output(i + 1)
-              ? LeafOn(weights[i], [&sum = sums[i]](at::Tensor g) { sum.Add(std::move(g)); })
+              ? leaves.On(weights[i], [&sum = sums[i]](at::Tensor g) { sum.Add(std::move(g)); })
               : weights[i].detach());
     at::Tensor x_gradient;  // [rows, hidden]
     if (task_should_compute_output(0))
@@ -235,9 +236,10 @@ class TiledBackward final : public Node {
     if (job.options.stats) ++job.options.stats->backward_tiles;
     if (!job.random_states.empty()) job.random_states[tile].Restore();
     at::Tensor rows = Rows(x, Leading(x), job.tiles[tile]);
+    const Leaves leaves;
     bool x_is_reached = false;
     if (x_part.defined()) {
-      rows = LeafOn(rows, [&](const at::Tensor& gradient) {
+      rows = leaves.On(rows, [&](const at::Tensor& gradient) {
         x_part.copy_(gradient);
         x_is_reached = true;
       });
@@ -257,13 +259,13 @@ class TiledBackward final : public Node {
         root_gradients.push_back(gradient);
       }
     }  // the outputs go; their graph is held by its roots
-    std::vector<at::Tensor> leaves;
+    std::vector<at::Tensor> inputs;
     for (const at::Tensor& weight : weights) {
-      if (weight.grad_fn() != nullptr) leaves.push_back(weight);
+      if (weight.grad_fn() != nullptr) inputs.push_back(weight);
     }
-    if (x_part.defined()) leaves.push_back(std::move(rows));
-    CheckNothingElseIsTrained(roots, leaves);
-    leaves.clear();
+    if (x_part.defined()) inputs.push_back(std::move(rows));
+    CheckNothingElseIsTrained(roots, inputs);
+    inputs.clear();
     if (!roots.empty())
       torch::autograd::Engine::get_default_engine().execute(
           roots, root_gradients, /*keep_graph=*/false, /*create_graph=*/false,
