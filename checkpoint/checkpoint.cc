@@ -45,18 +45,31 @@ struct Checkpoint::State {
 
 namespace {
 
+bool IsParameter(const at::TensorBase& tensor) {
+  return tensor.is_leaf() && tensor.requires_grad();
+}
+
 struct Metadata {
   explicit Metadata(const at::Tensor& tensor)
-      : dtype(tensor.scalar_type()), device(tensor.device()), sizes(tensor.sizes()) {}
-  bool operator==(const Metadata&) const = default;
+      : dtype(tensor.scalar_type()), device(tensor.device()), sizes(tensor.sizes()) {
+    if (IsParameter(tensor) || (tensor.is_view() && IsParameter(tensor._base())))
+      version = tensor._version();
+  }
+  // A region's input is no parameter in forward, and like one when it is recomputed.
+  bool operator==(const Metadata& other) const {
+    return dtype == other.dtype && device == other.device && sizes == other.sizes &&
+           (version < 0 || other.version < 0 || version == other.version);
+  }
   std::string ToString() const {
     return absl::StrCat(c10::toString(dtype), " {", absl::StrJoin(sizes, ", "), "} on ",
-                        device.str());
+                        device.str(),
+                        version < 0 ? "" : absl::StrCat(", a parameter at version ", version));
   }
 
   at::ScalarType dtype;
   at::Device device;
   at::DimVector sizes;
+  int64_t version = -1;  // of a parameter or its view: as backward must find it
 };
 
 struct Slot {
@@ -203,7 +216,7 @@ void Pass::Compare(size_t index, const at::Tensor& tensor) {
 std::vector<Slot> Pass::Finish() {
   constexpr char kAdvice[] =
       ". A region's function must do the same each time: let it depend on its inputs, not on what "
-      "changes between forward and backward (a counter, a cache, a grown batch)";
+      "changes between forward and backward (a counter, a cache, a grown batch, a weight in place)";
   const size_t num_in_forward = frame_.placeholders_.size();
   // A backward call within the function meets a frame that is not complete: the function goes on
   // past what forward has saved so far.

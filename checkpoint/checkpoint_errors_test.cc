@@ -2,6 +2,8 @@
 #include <optional>
 #include <string>
 
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/matmul.h"
 #include "ATen/ops/ones.h"
 #include "ATen/ops/sigmoid.h"
 #include "ATen/ops/tanh.h"
@@ -86,6 +88,28 @@ TEST(CheckpointErrors, AnInputModifiedBetweenForwardAndBackward) {
 
   EXPECT_NE(MessageOf([&] { torch::autograd::backward({y.sum()}); }).find("inplace operation"),
             std::string::npos);
+}
+
+TEST(CheckpointErrors, AWeightModifiedBetweenForwardAndBackward) {
+  const at::Tensor weight = Random({4, 4});
+  const at::Tensor x = Random({4, 4});
+  const auto change = [&] {
+    const at::NoGradGuard no_grad;
+    const at::Tensor same = weight;
+    same.mul_(2);
+  };
+  // Alone, and as the view that linear saves.
+  for (const bool transposed : {false, true}) {
+    const at::Tensor y = Call(
+        Checkpoint(),
+        [&](const at::Tensor& in) { return at::tanh(in.matmul(transposed ? weight.t() : weight)); },
+        x);
+    change();
+
+    const std::string message = MessageOf([&] { torch::autograd::backward({y.sum()}); });
+
+    EXPECT_NE(message.find("a parameter at version"), std::string::npos) << message;
+  }
 }
 
 TEST(CheckpointErrors, AnInputOfInferenceMode) {

@@ -7,14 +7,16 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/DimVector.h"
+#include "ATen/EmptyTensor.h"
 #include "ATen/core/grad_mode.h"
-#include "ATen/ops/empty.h"
 #include "ATen/ops/empty_strided.h"
 #include "ATen/ops/from_blob.h"
 #include "absl/status/statusor.h"
 #include "c10/core/Event.h"
 #include "c10/core/InferenceMode.h"
 #include "c10/core/StreamGuard.h"
+#include "c10/core/TensorOptions.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "c10/util/Exception.h"
 #include "checkpoint/pinned_memory.h"
@@ -94,7 +96,7 @@ bool IsParameter(const at::TensorBase& tensor) {
 }  // namespace
 
 // One tensor of a graph, somewhere between device and host. All under the mutex of its HostOffload.
-class OffloadedTensor {
+class OffloadedTensor : public std::enable_shared_from_this<OffloadedTensor> {
  public:
   OffloadedTensor(std::shared_ptr<HostOffload> offload, const at::Tensor& tensor, int64_t region);
   ~OffloadedTensor();
@@ -111,12 +113,15 @@ class OffloadedTensor {
   void LeaveDevice();
   void Share() { is_shared_ = true; }
 
+  std::multimap<int64_t, OffloadedTensor*>::iterator in_regions;  // the end: not there yet
+
   int64_t region() const { return region_; }
   int64_t bytes() const { return num_elements_ * static_cast<int64_t>(dtype_.itemsize()); }
   const c10::StorageImpl* storage() const { return storage_; }
 
  private:
   EventPointer Copy(const at::Tensor& tensor, bool to_host) const;
+  bool OriginalIsThere() const;
   at::Tensor Original() const;
   at::Tensor CopyToDevice();
   void Hold(at::Tensor tensor);
@@ -126,8 +131,8 @@ class OffloadedTensor {
   const int64_t region_;
   const at::Device device_;
   const caffe2::TypeMeta dtype_;
-  const std::vector<int64_t> sizes_;
-  const std::vector<int64_t> strides_;
+  const at::DimVector sizes_;
+  const at::DimVector strides_;
   const int64_t offset_;
   const bool is_packed_;        // the host holds the elements in order, not the span
   const int64_t num_elements_;  // on the host
@@ -161,12 +166,13 @@ int64_t HostElements(const at::Tensor& tensor) {
 
 OffloadedTensor::OffloadedTensor(std::shared_ptr<HostOffload> offload, const at::Tensor& tensor,
                                  int64_t region)
-    : offload_(std::move(offload)),
+    : in_regions(offload->by_region_.end()),
+      offload_(std::move(offload)),
       region_(region),
       device_(tensor.device()),
       dtype_(tensor.dtype()),
-      sizes_(tensor.sizes().vec()),
-      strides_(tensor.strides().vec()),
+      sizes_(tensor.sizes()),
+      strides_(tensor.strides()),
       offset_(tensor.storage_offset()),
       is_packed_(IsPacked(tensor)),
       num_elements_(HostElements(tensor)),
@@ -184,8 +190,9 @@ OffloadedTensor::~OffloadedTensor() {
 
 bool OffloadedTensor::StandsFor(const at::Tensor& tensor) const {
   return tensor.storage().unsafeGetStorageImpl() == storage_ && tensor.dtype() == dtype_ &&
-         tensor.sizes() == sizes_ && tensor.strides() == strides_ &&
-         tensor.storage_offset() == offset_ && counter_.current_version() == version_ &&
+         tensor.sizes() == at::IntArrayRef(sizes_) &&
+         tensor.strides() == at::IntArrayRef(strides_) && tensor.storage_offset() == offset_ &&
+         counter_.current_version() == version_ &&
          static_cast<uint32_t>(tensor._version()) == version_;
 }
 
@@ -198,7 +205,7 @@ EventPointer OffloadedTensor::Copy(const at::Tensor& tensor, bool to_host) const
     return nullptr;
   }
   const at::TensorOptions options = at::TensorOptions(at::kCPU).dtype(dtype_);
-  const std::vector<int64_t> sizes = is_packed_ ? sizes_ : std::vector<int64_t>{num_elements_};
+  const at::IntArrayRef sizes = is_packed_ ? at::IntArrayRef(sizes_) : num_elements_;
   const at::Tensor host = at::from_blob(block_.data(), sizes, options);
   const at::Tensor flat =
       is_packed_ ? tensor : tensor.as_strided({num_elements_}, {1}, tensor.storage_offset());
@@ -234,12 +241,19 @@ void OffloadedTensor::WaitForRestored() {
   restored_.reset();
 }
 
+bool OffloadedTensor::OriginalIsThere() const {
+  return !original_.expired() && counter_.current_version() == version_;
+}
+
 // Where somebody holds it still, as it was.
 at::Tensor OffloadedTensor::Original() const {
   c10::intrusive_ptr<c10::StorageImpl> storage = original_.lock();
   if (storage == nullptr || counter_.current_version() != version_) return {};
-  at::Tensor tensor = at::empty({0}, at::TensorOptions(device_).dtype(dtype_));
-  tensor.set_(c10::Storage(std::move(storage)), offset_, sizes_, strides_);
+  const c10::DispatchKey key = c10::computeDispatchKey(c10::typeMetaToScalarType(dtype_),
+                                                       /*layout=*/std::nullopt, device_);
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(c10::Storage(std::move(storage)),
+                                                               c10::DispatchKeySet(key), dtype_);
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes_, strides_, offset_);
   tensor.unsafeGetTensorImpl()->set_version_counter(counter_);
   return tensor;
 }
@@ -252,7 +266,10 @@ void OffloadedTensor::Hold(at::Tensor tensor) {
 at::Tensor OffloadedTensor::CopyToDevice() {
   // Backward may run on another stream than forward did.
   if (copied_ != nullptr) copied_->block(CurrentStream(device_));
-  at::Tensor tensor = at::empty_strided(sizes_, strides_, at::TensorOptions(device_).dtype(dtype_));
+  const at::ScalarType dtype = c10::typeMetaToScalarType(dtype_);
+  at::Tensor tensor = device_.is_cpu()
+                          ? at::Tensor(at::detail::empty_strided_cpu(sizes_, strides_, dtype))
+                          : at::empty_strided(sizes_, strides_, at::device(device_).dtype(dtype));
   restored_ = Copy(tensor, /*to_host=*/false);
   if (restored_ != nullptr)
     block_.ReturnWhen([first = copied_, last = restored_] {
@@ -263,8 +280,7 @@ at::Tensor OffloadedTensor::CopyToDevice() {
 }
 
 void OffloadedTensor::Prefetch() {
-  if (on_device_.defined() || Original().defined()) return;
-  Hold(CopyToDevice());
+  if (!on_device_.defined() && !OriginalIsThere()) Hold(CopyToDevice());
 }
 
 at::Tensor OffloadedTensor::OnDevice() {
@@ -295,10 +311,8 @@ class OffloadHooks : public torch::autograd::SavedVariableHooks {
     // What is made here must serve autograd, wherever the saved tensor is packed.
     const c10::InferenceMode no_inference(false);
     const at::NoGradGuard no_grad;
-    if (offload_->Takes(tensor)) {
-      offloaded_ = offload_->Store(tensor, region_);
-      return;
-    }
+    if (offload_->Takes(tensor)) offloaded_ = offload_->Store(tensor, region_);
+    if (offloaded_ != nullptr) return;
     kept_ = Alias(tensor);
     version_ = static_cast<uint32_t>(tensor._version());
   }
@@ -375,23 +389,23 @@ bool HostOffload::Takes(const at::Tensor& tensor) const {
 
 std::shared_ptr<OffloadedTensor> HostOffload::Store(const at::Tensor& tensor, int64_t region) {
   const std::lock_guard<std::recursive_mutex> lock(mutex_);
-  std::vector<std::shared_ptr<OffloadedTensor>>
-      known;  // dropped after the loop: that changes the map
   const auto same = by_storage_.equal_range(tensor.storage().unsafeGetStorageImpl());
-  for (auto entry = same.first; entry != same.second; ++entry)
-    if (auto offloaded = entry->second.lock()) known.push_back(std::move(offloaded));
-  for (const std::shared_ptr<OffloadedTensor>& offloaded : known) {
-    if (!offloaded->StandsFor(tensor)) continue;
+  for (auto entry = same.first; entry != same.second; ++entry) {
+    if (!entry->second->StandsFor(tensor)) continue;
+    // None: on another thread it is about to end.
+    std::shared_ptr<OffloadedTensor> offloaded = entry->second->weak_from_this().lock();
+    if (offloaded == nullptr) continue;
     offloaded->Share();
     return offloaded;
   }
+  if (same.first == same.second && StaysAnyway(tensor)) return nullptr;
   auto offloaded = std::make_shared<OffloadedTensor>(shared_from_this(), tensor, region);
   absl::StatusOr<HostPool::Block> block = PoolFor(tensor.device())->Take(offloaded->bytes());
   TORCH_CHECK(block.ok(), std::string(block.status().message()));
   offloaded->CopyToHost(tensor, *std::move(block));
   offloaded_bytes_ += offloaded->bytes();
-  by_region_.emplace(region, offloaded.get());
-  by_storage_.emplace(offloaded->storage(), offloaded);
+  offloaded->in_regions = by_region_.emplace_hint(by_region_.end(), region, offloaded.get());
+  by_storage_.emplace(offloaded->storage(), offloaded.get());
   // Of the newest keep_last regions the tensors stay.
   on_device_.push_back(offloaded);
   while (!on_device_.empty()) {
@@ -403,35 +417,49 @@ std::shared_ptr<OffloadedTensor> HostOffload::Store(const at::Tensor& tensor, in
   return offloaded;
 }
 
+// Of a tensor whose copies are all gone: whether there was one, and somebody has kept the tensor on
+// its device since, so that another gains no memory. Activations are new in each forward pass.
+bool HostOffload::StaysAnyway(const at::Tensor& tensor) {
+  if (tensor.requires_grad()) return false;
+  const auto version = static_cast<uint32_t>(tensor._version());
+  const c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
+  // A weak reference keeps the address from being another's.
+  const auto [entry, is_new] =
+      seen_.try_emplace(storage, Seen{tensor.storage().getWeakStorageImpl(), version});
+  if (!is_new) return std::exchange(entry->second.version, version) == version;
+  if (seen_.size() > sweep_seen_at_) {
+    for (auto it = seen_.begin(); it != seen_.end();)
+      it = it->second.storage.expired() ? seen_.erase(it) : std::next(it);
+    sweep_seen_at_ = 64 + 2 * seen_.size();
+  }
+  return false;
+}
+
 at::Tensor HostOffload::Restore(OffloadedTensor& offloaded) {
   const std::lock_guard<std::recursive_mutex> lock(mutex_);
   at::Tensor tensor = offloaded.OnDevice();
-  Prefetch(offloaded.region());
+  PrefetchBefore(offloaded);
   return tensor;
 }
 
-void HostOffload::Prefetch(int64_t before_region) {
-  auto next = by_region_.lower_bound(before_region);
+void HostOffload::PrefetchBefore(const OffloadedTensor& offloaded) {
   int64_t regions = 0;
-  int64_t region = before_region;
-  while (next != by_region_.begin()) {
+  int64_t region = offloaded.region();
+  for (auto next = offloaded.in_regions; next != by_region_.begin();) {
     --next;
     if (next->first != region && ++regions > options_.prefetch) return;
     region = next->first;
-    next->second->Prefetch();
+    if (region != offloaded.region()) next->second->Prefetch();
   }
 }
 
 void HostOffload::Forget(const OffloadedTensor& offloaded) {
-  const auto of_region = by_region_.equal_range(offloaded.region());
-  for (auto entry = of_region.first; entry != of_region.second; ++entry) {
-    if (entry->second != &offloaded) continue;
-    by_region_.erase(entry);
-    break;
-  }
+  if (offloaded.in_regions != by_region_.end()) by_region_.erase(offloaded.in_regions);
   const auto of_storage = by_storage_.equal_range(offloaded.storage());
-  for (auto entry = of_storage.first; entry != of_storage.second;) {
-    entry = entry->second.expired() ? by_storage_.erase(entry) : std::next(entry);
+  for (auto entry = of_storage.first; entry != of_storage.second; ++entry) {
+    if (entry->second != &offloaded) continue;
+    by_storage_.erase(entry);
+    break;
   }
 }
 

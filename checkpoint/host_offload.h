@@ -11,8 +11,10 @@
 // through.
 //
 // Not copied are tensors below min_bytes, parameters (leaves that require a gradient) and their
-// views. A tensor that several regions share, a mask for instance, is copied once; and whoever
-// still holds the original on the device keeps it from being copied back. Views keep their strides.
+// views. A tensor without history that comes again after it was released, unchanged, is not
+// copied again: somebody keeps it on the device, as frozen weights, buffers and tables are kept. A
+// tensor that several regions share, a mask for instance, is copied once; and whoever still holds
+// the original on the device keeps it from being copied back. Views keep their strides.
 //
 // On the CPU all of this is done with plain copies. Thread-safe.
 
@@ -67,9 +69,11 @@ class HostOffload : public std::enable_shared_from_this<HostOffload> {
   explicit HostOffload(const OffloadOptions& options) : options_(options) {}
 
   bool Takes(const at::Tensor& tensor) const;
+  bool StaysAnyway(const at::Tensor& tensor);
+  // Null: it stays on the device.
   std::shared_ptr<OffloadedTensor> Store(const at::Tensor& tensor, int64_t region);
   at::Tensor Restore(OffloadedTensor& offloaded);
-  void Prefetch(int64_t before_region);
+  void PrefetchBefore(const OffloadedTensor& offloaded);
   void Forget(const OffloadedTensor& offloaded);
   std::shared_ptr<HostPool> PoolFor(at::Device device);
   int64_t NextRegion();
@@ -81,7 +85,14 @@ class HostOffload : public std::enable_shared_from_this<HostOffload> {
   std::shared_ptr<HostPool> pageable_;
   std::shared_ptr<HostPool> pinned_;
   std::multimap<int64_t, OffloadedTensor*> by_region_;
-  std::unordered_multimap<const c10::StorageImpl*, std::weak_ptr<OffloadedTensor>> by_storage_;
+  std::unordered_multimap<const c10::StorageImpl*, OffloadedTensor*> by_storage_;
+  // Memory of tensors without history that was copied once, and its version then.
+  struct Seen {
+    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+    uint32_t version;
+  };
+  std::unordered_map<const c10::StorageImpl*, Seen> seen_;
+  size_t sweep_seen_at_ = 64;
   std::deque<std::weak_ptr<OffloadedTensor>> on_device_;  // newest last
   int64_t offloaded_bytes_ = 0;
   int64_t restored_bytes_ = 0;

@@ -162,6 +162,41 @@ TEST(HostOffload, ASharedTensorIsCopiedOnceEachWay) {
   EXPECT_EQ(offload->stats().restored_bytes, 800);
 }
 
+// Frozen weights, buffers and tables, and their views: what outlives a step without changing.
+TEST(HostOffload, WhatStaysFromStepToStepIsCopiedOnce) {
+  const auto offload = Offload({.keep_last = 0, .prefetch = 0, .min_bytes = 1});
+  const at::Tensor frozen = Random({10, 10}, false), other = Random({10, 10}, false);
+
+  for (int step = 0; step < 5; ++step) {
+    const at::Tensor activation = at::ones({100}, at::kDouble) * step;
+    const std::vector<SavedVariable> saved = Save(*offload, {frozen, frozen.t(), activation});
+    for (const SavedVariable& variable : saved) EXPECT_EQ(variable.unpack().numel(), 100);
+    EXPECT_EQ(saved[0].unpack().data_ptr(), frozen.data_ptr());
+    EXPECT_TRUE(at::equal(saved[1].unpack(), frozen.t()));
+    if (step == 0) {
+      EXPECT_TRUE(at::equal(Save(*offload, {other})[0].unpack(), other));
+    }
+  }
+
+  // Each step's activation, and in the first step `other` and both views of `frozen`.
+  EXPECT_EQ(offload->stats().offloaded_bytes, (5 + 1 + 2) * 800);
+  EXPECT_EQ(offload->stats().restored_bytes, 0);
+}
+
+TEST(HostOffload, WhatChangesBetweenStepsIsCopiedAgain) {
+  const auto offload = Offload({.keep_last = 0, .prefetch = 0, .min_bytes = 1});
+  const at::Tensor buffer = Random({100}, false);
+
+  for (int step = 0; step < 4; ++step) {
+    const std::vector<SavedVariable> saved = Save(*offload, {buffer});
+    const at::Tensor before = buffer.clone();
+    if (step < 2) buffer.add_(1);  // while it waits: what was saved comes back
+    EXPECT_TRUE(at::equal(saved[0].unpack(), before));
+  }
+
+  EXPECT_EQ(offload->stats().offloaded_bytes, 3 * 800);
+}
+
 TEST(HostOffload, WhatSomebodyHoldsIsNotCopiedBack) {
   const auto offload = Offload({.keep_last = 0, .min_bytes = 1});
   const at::Tensor mask = Random({100}, false);

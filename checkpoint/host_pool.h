@@ -24,6 +24,7 @@
 #include <memory>
 #include <mutex>
 #include <set>
+#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -93,6 +94,7 @@ class HostPool : public std::enable_shared_from_this<HostPool> {
   struct Waiting {
     Segment* segment;
     int64_t offset;
+    int64_t bytes;
     std::function<bool()> is_finished;
   };
   struct FreePiece {
@@ -102,6 +104,8 @@ class HostPool : public std::enable_shared_from_this<HostPool> {
     auto operator<=>(const FreePiece&) const = default;
   };
 
+  void Return(Segment* segment, int64_t offset, int64_t bytes);
+  void JoinReturned();
   void Free(Segment* segment, int64_t offset);
   void FreeFinished();
   void ReleaseFreeSegments(int64_t bytes);
@@ -111,6 +115,8 @@ class HostPool : public std::enable_shared_from_this<HostPool> {
   mutable std::mutex mutex_;  // guards all below
   std::list<Segment> segments_;
   std::set<FreePiece> free_;
+  // Pieces that came back and are as they were, by size. Those in use as far as `pieces` goes.
+  std::unordered_map<int64_t, std::vector<std::pair<Segment*, int64_t>>> returned_;
   std::vector<Waiting> waiting_;
   Usage usage_;
 };

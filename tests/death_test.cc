@@ -47,6 +47,36 @@ TEST(Death, OfARankThatIsKilledEndsTheRunAndNamesTheRank) {
   ExpectGone(pids);
 }
 
+// Within a tile that a checkpointed region's recomputation runs in a backward pass under data
+// parallel.
+TEST(Death, InMidBackwardEndsTheRunAndNamesTheRank) {
+  constexpr char kTrain[] = R"(
+    local checkpoint, nn = require "lockstep.checkpoint", require "lockstep.nn"
+    local sharding, tiled_mlp = require "lockstep.sharding", require "lockstep.tiled_mlp"
+    local ckpt, tiled = checkpoint.new { offload = "host", min_bytes = 1 }, tiled_mlp.new { tiles = 4 }
+    local Net = nn.Module:subclass("Net")
+    function Net:init() self.inner = nn.Linear(8, 8) end
+    function Net:forward(x)
+      return ckpt(function(h)
+        return torch.tanh(h + tiled(function(tile, weight)
+          if weight.requires_grad and rank == 1 then C.kill(C.getpid(), 9) end
+          return torch.tanh(torch.linear(tile, weight))
+        end, h * 2, { self.inner.weight }))
+      end, x)
+    end
+    local net = sharding.data_parallel(Net(), { find_unused = true })
+    while true do net(torch.randn { 16, 8 }):sum():backward() end
+  )";
+
+  const absl::Time start = absl::Now();
+  const Ended ended = RunScript(kTrain, {"--nproc", "3"});
+
+  EXPECT_LT(absl::Now() - start, kSoon + absl::Seconds(10));  // with the programs' start
+  EXPECT_EQ(ended.exit_code, 128 + SIGKILL);
+  EXPECT_THAT(ended.err, StartsWith("lockstep: rank 1 (process "));
+  ExpectOneComplaint(ended, "was killed by SIGKILL");
+}
+
 TEST(Death, ByACrashNamesTheRankAndTheSignal) {
   const Ended ended = RunScript("if rank == 2 then ffi.cast('int*', 0)[0] = 1 end dist.barrier()",
                                 {"--nproc", "3"});

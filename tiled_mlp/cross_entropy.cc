@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -83,8 +84,12 @@ class Scores {
       if (hidden_part.defined()) hidden_part.zero_();
       return at::zeros({range.size()}, labels.options().dtype(task_.wide));
     }
-    const at::Tensor rows = Rows(hidden_, Leading(hidden_), range).to(task_.dtype);
-    const at::Tensor index = labels.masked_fill(counts.logical_not(), 0).unsqueeze(1);
+    const at::Tensor ignored = counts.logical_not();
+    const at::Tensor index = labels.masked_fill(ignored, 0).unsqueeze(1);
+    at::Tensor rows = Rows(hidden_, Leading(hidden_), range).to(task_.dtype);
+    // Zero times what an ignored token holds may be NaN.
+    if (!labels.is_cpu() || ignored.any().item<bool>())
+      rows = rows.masked_fill(ignored.unsqueeze(1), 0);
     const at::Tensor weights = counts.to(task_.wide);
 
     at::Tensor scores = Score(rows);
@@ -96,8 +101,7 @@ class Scores {
     at::Tensor losses = log_p.squeeze(1) * (smoothing - 1);
     if (smoothing > 0) losses = losses - scores.mean(1) * smoothing;
     if (z_loss > 0) losses = losses + lse.square() * z_loss;
-    // Not times `weights`: an ignored token's loss may be infinite.
-    losses.masked_fill_(counts.logical_not(), 0);
+    losses.masked_fill_(ignored, 0);
     if (gradients == nullptr) return losses;
 
     const at::Tensor factors = scale.defined() ? weights * scale : weights;
@@ -218,6 +222,7 @@ class ScoreAgainBackward final : public Node {
         weight_(weight, /*is_output=*/false),
         bias_(task.options.bias, /*is_output=*/false) {
     task_.options.bias = at::Tensor();  // saved in bias_ alone: no cycle through its graph
+    labels_version_ = VersionOfLabels();
   }
 
   std::string name() const override { return "TiledCrossEntropyBackward"; }
@@ -228,6 +233,9 @@ class ScoreAgainBackward final : public Node {
     if (!incoming[0].defined()) return variable_list(3);
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const at::Tensor hidden = hidden_.unpack(), weight = weight_.unpack();
+    TORCH_CHECK(VersionOfLabels() == labels_version_,
+                "tiled_mlp: cross entropy: labels were modified in place between forward and "
+                "backward, which with reduction \"none\" looks at them again; give it a copy");
     Task task = task_;
     task.options.bias = bias_.unpack();
     Gradients gradients =
@@ -250,7 +258,12 @@ class ScoreAgainBackward final : public Node {
   }
 
  private:
+  int64_t VersionOfLabels() const {
+    return task_.labels.is_inference() ? 0 : task_.labels._version();
+  }
+
   Task task_;
+  int64_t labels_version_;
   SavedVariable hidden_, weight_, bias_;
 };
 
@@ -283,12 +296,20 @@ void CheckInputs(const at::Tensor& hidden, const at::Tensor& weight, const at::T
                       "hidden is on ", hidden.device(), ", another argument on ", tensor.device());
   TORCH_CHECK_VALUE(options.label_smoothing >= 0 && options.label_smoothing <= 1, kName,
                     "label_smoothing must be from 0 to 1, not ", options.label_smoothing);
-  TORCH_CHECK_VALUE(options.z_loss >= 0 && options.softcap >= 0 && options.tile_tokens >= 0, kName,
-                    "z_loss, softcap and tile_tokens must not be negative");
+  for (const auto& [name, value] :
+       {std::pair{"z_loss", options.z_loss}, {"softcap", options.softcap}})
+    TORCH_CHECK_VALUE(value >= 0 && std::isfinite(value), kName, name,
+                      " must be a finite number of at least 0, not ", value);
+  TORCH_CHECK_VALUE(options.tile_tokens >= 0, kName, "tile_tokens must not be negative, but is ",
+                    options.tile_tokens);
   TORCH_CHECK_VALUE(!options.divisor.defined() ||
                         (options.divisor.dim() == 0 && options.reduction == Reduction::kMean),
                     kName, "a divisor is a tensor of no dimensions, for a mean");
   if (!labels.is_cpu()) return;
+  TORCH_CHECK_VALUE(
+      !options.divisor.defined() || options.divisor.is_cuda() || options.divisor.item<double>() > 0,
+      kName, "the divisor must be above 0, not ", options.divisor.item<double>(),
+      "; where no label counts, divide by 1");
   const at::Tensor outside =
       at::nonzero(labels.ne(options.ignore_index)
                       .logical_and_(labels.lt(0).logical_or_(labels.ge(weight.size(0))))
@@ -349,7 +370,7 @@ CrossEntropy TiledCrossEntropy(const at::Tensor& hidden, const at::Tensor& weigh
       result.loss.narrow(0, range.begin, range.size())
           .copy_(scores.Run(range, at::Tensor(), now ? &gradients : nullptr));
     if (by_token) {
-      result.loss = result.loss.view(labels.sizes());
+      result.loss = WithLeading(hidden, result.loss);
     } else {
       result.loss = result.loss.sum();
     }

@@ -60,7 +60,8 @@ struct CrossEntropy {
 // With no label that counts the loss is 0, with gradients 0 (a micro-batch of padding), not NaN.
 //
 // Throws c10::ValueError where shapes, dtypes or devices do not fit together, where an option is
-// out of range, and, on a CPU, where a label is neither in the vocabulary nor ignored.
+// out of range, and, on a CPU, where a label is neither in the vocabulary nor ignored or the
+// divisor not above 0.
 CrossEntropy TiledCrossEntropy(const at::Tensor& hidden, const at::Tensor& weight,
                                const at::Tensor& labels, const CrossEntropyOptions& options);
 

@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -209,6 +210,54 @@ TEST(TiledCrossEntropy, AnIgnoredTokenMayHoldAnything) {
   EXPECT_TRUE(at::equal(result.loss, clean.loss));
 }
 
+TEST(TiledCrossEntropy, AnIgnoredTokenOfNaNsLeavesTheOthersTheirGradients) {
+  Inputs in = MakeInputs({7});
+  in.labels[3] = -100;
+  const std::vector<at::Tensor> expected =
+      GradientsOf(TiledCrossEntropy(in.hidden, in.weight, in.labels, {}).loss, in, false);
+  in.hidden = in.hidden.detach().clone();
+  in.hidden[3].fill_(std::numeric_limits<double>::quiet_NaN());
+  in.hidden.requires_grad_();
+
+  const CrossEntropy result = TiledCrossEntropy(in.hidden, in.weight, in.labels, {});
+  const std::vector<at::Tensor> gradients = GradientsOf(result.loss, in, false);
+
+  EXPECT_TRUE(at::isfinite(result.loss).item<bool>());
+  for (size_t i = 0; i < expected.size(); ++i)
+    EXPECT_TRUE(at::equal(gradients[i], expected[i])) << i;
+}
+
+TEST(TiledCrossEntropy, LossesByTokenMayBeModifiedInPlace) {
+  const Inputs in = MakeInputs({2, 7});
+  const at::Tensor losses =
+      TiledCrossEntropy(in.hidden, in.weight, in.labels, {.reduction = Reduction::kNone}).loss;
+  const std::vector<at::Tensor> expected = GradientsOf(PlainLosses(in, {}).sum() * 3, in, false);
+
+  losses.mul_(3);
+
+  const std::vector<at::Tensor> gradients = GradientsOf(losses.sum(), in, false);
+  for (size_t i = 0; i < expected.size(); ++i)
+    EXPECT_LT(RelativeError(gradients[i], expected[i]), 1e-12);
+}
+
+TEST(TiledCrossEntropy, LabelsThatChangeBeforeTheyAreLookedAtAgainAreRefused) {
+  const Inputs in = MakeInputs({7});
+  const at::Tensor losses =
+      TiledCrossEntropy(in.hidden, in.weight, in.labels, {.reduction = Reduction::kNone}).loss;
+  in.labels.zero_();
+
+  std::string error = "none";
+  try {
+    losses.sum().backward();
+  } catch (const c10::Error& caught) {
+    error = caught.what_without_backtrace();
+  }
+
+  EXPECT_NE(error.find("labels were modified in place between forward and backward"),
+            std::string::npos)
+      << error;
+}
+
 TEST(TiledCrossEntropy, OnlyWhatIsTrainedGetsAGradient) {
   const Inputs in = MakeInputs({11});
   const at::Tensor frozen = in.weight.detach();
@@ -278,6 +327,15 @@ TEST(TiledCrossEntropy, ErrorsSayWhatWasGiven) {
   EXPECT_NE(ErrorOf(outside, {}).find("label 37 of token 3 is not in the vocabulary of 37"),
             std::string::npos);
   EXPECT_NE(ErrorOf(narrow, {}).find("weight is [37, 5]; [vocabulary, 6]"), std::string::npos);
+  const double infinity = std::numeric_limits<double>::infinity();
+  EXPECT_NE(ErrorOf(good, {.softcap = infinity}).find("softcap must be a finite number"),
+            std::string::npos);
+  EXPECT_NE(ErrorOf(good, {.z_loss = -1})
+                .find("z_loss must be a finite number of at least 0, not "
+                      "-1"),
+            std::string::npos);
+  EXPECT_NE(ErrorOf(good, {.divisor = at::zeros({})}).find("divisor must be above 0, not 0"),
+            std::string::npos);
   EXPECT_NE(ErrorOf(mixed, {}).find("hidden is Double and weight or bias Float"),
             std::string::npos);
   EXPECT_NE(ErrorOf(floating, {}).find("labels are CPUFloatType [7]"), std::string::npos);

@@ -134,7 +134,7 @@ at::Tensor RunForward(const Job& job, const at::Tensor& x, const WeightArray& we
     }
     LinearInto(y.narrow(0, range.begin, range.size()), a, w[kDown], w[kDownBias]);
   }
-  return y.view(SizesWithLeading(x, y));
+  return WithLeading(x, y);
 }
 
 class TiledMlpBackward final : public Node {

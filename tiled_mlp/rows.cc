@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ATen/core/grad_mode.h"
+#include "ATen/ops/_unsafe_view.h"
 #include "ATen/ops/cat.h"
 #include "ATen/ops/linalg_vector_norm.h"
 #include "absl/status/statusor.h"
@@ -51,6 +52,10 @@ std::vector<int64_t> SizesWithLeading(const at::Tensor& x, const at::Tensor& out
   std::vector<int64_t> sizes(x.sizes().begin(), x.sizes().end() - 1);
   sizes.insert(sizes.end(), output.sizes().begin() + 1, output.sizes().end());
   return sizes;
+}
+
+at::Tensor WithLeading(const at::Tensor& x, const at::Tensor& output) {
+  return at::_unsafe_view(output, SizesWithLeading(x, output));
 }
 
 bool IsZero(const at::Tensor& rows) {

@@ -25,6 +25,10 @@ at::Tensor Rows(const at::Tensor& tensor, int64_t leading, const TileRange& rang
 // The leading sizes of x and the sizes of `output`, [rows, ...], after its first.
 std::vector<int64_t> SizesWithLeading(const at::Tensor& x, const at::Tensor& output);
 
+// `output`, contiguous, with these sizes. No view: what a node returns may be modified in place, as
+// in y += x.
+at::Tensor WithLeading(const at::Tensor& x, const at::Tensor& output);
+
 // Whether every element is 0. Waits for the device.
 bool IsZero(const at::Tensor& rows);
 

@@ -2,29 +2,27 @@
 
 #include <algorithm>
 #include <mutex>
-#include <unordered_set>
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty.h"
-#include "ATen/ops/zeros_like.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "c10/util/Exception.h"
+#include "tiled_mlp/leaves.h"
 #include "tiled_mlp/replay.h"
 #include "tiled_mlp/rows.h"
-#include "torch/csrc/autograd/autograd.h"
+#include "torch/csrc/autograd/engine.h"
 #include "torch/csrc/autograd/function.h"
-#include "torch/csrc/autograd/functions/accumulate_grad.h"
 #include "torch/csrc/autograd/functions/utils.h"
 #include "torch/csrc/autograd/saved_variable.h"
 
 // One autograd node for all tiles. Its inputs are x and the weights, so that autograd reaches each
 // weight by one edge, and walks it once. Forward runs the body on each tile without a graph and
-// keeps x alone. Backward runs it again, tile by tile, on leaves of its own: detached aliases that
-// share the weights' memory but not their hooks; torch::autograd::grad gives the tile's share,
-// which is added up here. What the engine sees of all this is one node that returns one gradient
-// for each input.
+// keeps x alone. Backward runs it again, tile by tile, on leaves of its own (leaves.h): detached
+// aliases that share the weights' memory but not their hooks, and add a tile's share up as soon as
+// it is there. What the engine sees of all this is one node that returns one gradient for each
+// input.
 //
 // x and the weights are saved before anything is computed (a torch::autograd::Function saves
 // afterwards): a checkpointed region that recomputes until the last saved tensor is there stops
@@ -38,6 +36,17 @@ using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
+// What an output of the body is, but for its number of rows.
+struct OutputKind {
+  explicit OutputKind(const at::Tensor& output)
+      : sizes(output.sizes().slice(1).vec()), dtype(output.scalar_type()) {}
+  bool operator==(const OutputKind&) const = default;
+  bool carries_gradient() const { return torch::autograd::isDifferentiableType(dtype); }
+
+  std::vector<int64_t> sizes;  // of a row
+  at::ScalarType dtype;
+};
+
 // What forward leaves for backward, besides tensors.
 struct Job {
   TileBody body;
@@ -45,7 +54,7 @@ struct Job {
   std::vector<TileRange> tiles;
   std::vector<RandomState> random_states;  // before each tile; none: nothing was drawn
   std::optional<Autocast> autocast;
-  std::vector<bool> used_outputs;  // whether output i of the body can carry a gradient
+  std::vector<OutputKind> outputs;  // of the body, by its first tile
 };
 
 // --- Forward
@@ -75,6 +84,26 @@ void CheckRows(const std::vector<at::Tensor>& outputs, int64_t rows) {
   }
 }
 
+// Throws where the outputs are not those of the first tile, but for their rows. `pass`: "", or " in
+// backward".
+void CheckOutputs(const Job& job, size_t tile, const std::vector<at::Tensor>& outputs,
+                  const char* pass) {
+  CheckRows(outputs, job.tiles[tile].size());
+  if (job.outputs.empty()) return;  // this is the first
+  constexpr const char* kAdvice =
+      "; the function must do the same for every tile, in forward and in backward";
+  TORCH_CHECK_VALUE(outputs.size() == job.outputs.size(), "tiled_mlp: the function returned ",
+                    job.outputs.size(), " tensors for the first tile and ", outputs.size(),
+                    " for tile ", tile + 1, pass, kAdvice);
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    const OutputKind& first = job.outputs[i];
+    TORCH_CHECK_VALUE(
+        OutputKind(outputs[i]) == first, "tiled_mlp: a row of output ", i, " of the function is ",
+        outputs[i].scalar_type(), " ", outputs[i].sizes().slice(1), " for tile ", tile + 1, pass,
+        ", but ", first.dtype, " ", at::IntArrayRef(first.sizes), " for the first tile", kAdvice);
+  }
+}
+
 bool SharesMemory(const at::Tensor& output, const at::Tensor& x, at::TensorList weights) {
   return output.is_alias_of(x) ||
          std::any_of(weights.begin(), weights.end(),
@@ -89,7 +118,8 @@ std::vector<at::Tensor> RunForward(Job& job, const at::Tensor& x, at::TensorList
     const TileRange& range = job.tiles[t];
     if (job.options.preserve_rng) job.random_states.push_back(RandomState::Of(x.device()));
     std::vector<at::Tensor> parts = RunBody(job, t, Rows(x, Leading(x), range), weights);
-    CheckRows(parts, range.size());
+    CheckOutputs(job, t, parts, "");
+    for (size_t i = 0; t == 0 && i < parts.size(); ++i) job.outputs.emplace_back(parts[i]);
     if (job.tiles.size() == 1 && !SharesMemory(parts[0], x, weights) && parts.size() == 1) {
       outputs = {parts[0].contiguous()};
       break;
@@ -99,90 +129,33 @@ std::vector<at::Tensor> RunForward(Job& job, const at::Tensor& x, at::TensorList
       sizes[0] = num_rows;
       outputs.push_back(at::empty(sizes, parts[i].options()));
     }
-    TORCH_CHECK_VALUE(parts.size() == outputs.size(), "tiled_mlp: the function returned ",
-                      outputs.size(), " tensors for the first tile and ", parts.size(),
-                      " for tile ", t + 1);
-    for (size_t i = 0; i < parts.size(); ++i) {
-      TORCH_CHECK_VALUE(parts[i].sizes().slice(1) == outputs[i].sizes().slice(1) &&
-                            parts[i].scalar_type() == outputs[i].scalar_type(),
-                        "tiled_mlp: output ", i, " of the function is ", parts[i].scalar_type(),
-                        " ", parts[i].sizes(), " for tile ", t + 1, ", but ",
-                        outputs[i].scalar_type(), " [rows, ...] of ", outputs[i].sizes(),
-                        " for the first");
+    for (size_t i = 0; i < parts.size(); ++i)
       outputs[i].narrow(0, range.begin, range.size()).copy_(parts[i]);
-    }
   }
   if (job.options.preserve_rng && job.random_states.front() == RandomState::Of(x.device()))
     job.random_states.clear();
-  for (at::Tensor& output : outputs) output = output.view(SizesWithLeading(x, output));
+  for (at::Tensor& output : outputs) output = WithLeading(x, output);
   return outputs;
+}
+
+std::vector<int64_t> VersionsOf(const at::Tensor& x, at::TensorList weights) {
+  std::vector<int64_t> versions = {x._version()};
+  for (const at::Tensor& weight : weights) versions.push_back(weight._version());
+  return versions;
+}
+
+// Throws where the body has changed what backward runs on.
+void CheckUnchanged(const std::vector<int64_t>& before, const std::vector<int64_t>& after) {
+  for (size_t i = 0; i < before.size(); ++i) {
+    TORCH_CHECK_VALUE(before[i] == after[i], "tiled_mlp: the function changes ",
+                      i == 0 ? "its tile of x" : absl::StrCat("weight ", i - 1),
+                      " in place, but backward runs it again on what it was given; use an operator "
+                      "that is not in place");
+  }
 }
 
 // --- Backward
 // ---------------------------------------------------------------------------------------
-
-// A leaf of the tile's own graph on the memory of `tensor`.
-at::Tensor Alias(const at::Tensor& tensor, bool requires_grad) {
-  return tensor.detach().requires_grad_(requires_grad);
-}
-
-// A trained tensor that the body reached by another way than its arguments would lose its gradient.
-void CheckNothingElseIsTrained(const std::vector<at::Tensor>& roots,
-                               const std::vector<at::Tensor>& inputs) {
-  std::unordered_set<const Node*> seen;
-  std::vector<const Node*> pending;
-  const auto visit = [&](const Node* node) {
-    if (node != nullptr && seen.insert(node).second) pending.push_back(node);
-  };
-  for (const at::Tensor& root : roots) visit(root.grad_fn().get());
-  while (!pending.empty()) {
-    const Node* node = pending.back();
-    pending.pop_back();
-    for (const torch::autograd::Edge& edge : node->next_edges()) visit(edge.function.get());
-    const auto* leaf = dynamic_cast<const torch::autograd::AccumulateGrad*>(node);
-    if (leaf == nullptr) continue;
-    const bool known = std::any_of(inputs.begin(), inputs.end(), [&](const at::Tensor& input) {
-      return input.is_same(leaf->variable);
-    });
-    TORCH_CHECK_VALUE(known, "tiled_mlp: the function uses a tensor of shape ",
-                      leaf->variable.sizes(),
-                      " that requires a gradient but is none of the weights given, so it would get "
-                      "none; pass it as a weight, or detach it");
-  }
-}
-
-// The sum of a weight's gradients over tiles.
-class WeightGradient {
- public:
-  WeightGradient(const at::Tensor& weight, bool accumulate_fp32)
-      : weight_(weight),
-        in_fp32_(accumulate_fp32 && at::isReducedFloatingType(weight.scalar_type())) {}
-
-  void Add(at::Tensor gradient) {
-    if (!gradient.defined()) return;
-    if (sum_.defined()) {
-      sum_.add_(gradient);
-    } else if (in_fp32_) {
-      sum_ = gradient.to(at::kFloat);
-    } else if (gradient.is_non_overlapping_and_dense() && gradient.use_count() == 1 &&
-               gradient.storage().use_count() == 1) {
-      sum_ = std::move(gradient);  // nobody else has it
-    } else {
-      sum_ = gradient.clone();
-    }
-  }
-
-  // Undefined where nothing was added, unless `zeros`.
-  at::Tensor Take(bool zeros) {
-    if (!sum_.defined()) return zeros ? at::zeros_like(weight_) : at::Tensor();
-    return in_fp32_ ? sum_.to(weight_.scalar_type()) : std::move(sum_);
-  }
-
- private:
-  at::Tensor weight_;
-  bool in_fp32_;
-  at::Tensor sum_;
-};
 
 class TiledBackward final : public Node {
  public:
@@ -215,12 +188,15 @@ class TiledBackward final : public Node {
  private:
   variable_list RunBackward(const at::Tensor& x, const std::vector<at::Tensor>& weights,
                             const variable_list& gradients) {
-    std::vector<at::Tensor> aliases;
     std::vector<WeightGradient> sums;
-    for (size_t i = 0; i < weights.size(); ++i) {
-      aliases.push_back(Alias(weights[i], task_should_compute_output(i + 1)));
-      sums.emplace_back(weights[i], job.options.accumulate_fp32);
-    }
+    for (const at::Tensor& weight : weights) sums.emplace_back(weight, job.options.accumulate_fp32);
+    const Leaves leaves;
+    std::vector<at::Tensor> inputs;  // of the body: the trained ones are leaves
+    for (size_t i = 0; i < weights.size(); ++i)
+      inputs.push_back(
+          task_should_compute_output(i + 1)
+              ? leaves.On(weights[i], [&sum = sums[i]](at::Tensor g) { sum.Add(std::move(g)); })
+              : weights[i].detach());
     at::Tensor x_gradient;  // [rows, hidden]
     if (task_should_compute_output(0))
       x_gradient = at::empty({job.tiles.back().end, x.size(-1)}, x.options());
@@ -229,7 +205,6 @@ class TiledBackward final : public Node {
     bool skipped = false;
     std::optional<KeepRandomState> keep;
     if (!job.random_states.empty()) keep.emplace(x.device());
-    bool checked = false;
     for (size_t t = 0; t < job.tiles.size(); ++t) {
       const TileRange& range = job.tiles[t];
       std::vector<at::Tensor> parts;  // of the outputs' gradients
@@ -245,7 +220,7 @@ class TiledBackward final : public Node {
         if (x_part.defined()) x_part.zero_();
         continue;
       }
-      RunTileBackward(t, x, aliases, parts, x_part, sums, !std::exchange(checked, true));
+      RunTileBackward(t, x, inputs, parts, x_part);
     }
 
     variable_list results;
@@ -255,49 +230,47 @@ class TiledBackward final : public Node {
     return results;
   }
 
-  // Adds the tile's share to `sums` and writes x's into `x_part`.
-  void RunTileBackward(size_t tile, const at::Tensor& x, const std::vector<at::Tensor>& aliases,
-                       const std::vector<at::Tensor>& gradients, at::Tensor& x_part,
-                       std::vector<WeightGradient>& sums, bool check) {
+  // The leaves among `weights` get the tile's share, and `x_part` x's.
+  void RunTileBackward(size_t tile, const at::Tensor& x, const std::vector<at::Tensor>& weights,
+                       const std::vector<at::Tensor>& gradients, at::Tensor& x_part) {
     if (job.options.stats) ++job.options.stats->backward_tiles;
     if (!job.random_states.empty()) job.random_states[tile].Restore();
-    const at::AutoGradMode with_graph(true);
-    const at::Tensor rows = Alias(Rows(x, Leading(x), job.tiles[tile]), x_part.defined());
-    const std::vector<at::Tensor> outputs = RunBody(job, tile, rows, aliases);
-    CheckRows(outputs, job.tiles[tile].size());
-
-    std::vector<at::Tensor> roots, root_gradients, inputs;
-    size_t next = 0;  // among the outputs that can carry a gradient
-    for (size_t i = 0; i < outputs.size() && i < job.used_outputs.size(); ++i) {
-      if (!job.used_outputs[i]) continue;
-      const at::Tensor& gradient = gradients[next++];
-      if (!gradient.defined() || !outputs[i].requires_grad()) continue;
-      roots.push_back(outputs[i]);
-      root_gradients.push_back(gradient);
-    }
-    if (rows.requires_grad()) inputs.push_back(rows);
-    for (const at::Tensor& alias : aliases) {
-      if (alias.requires_grad()) inputs.push_back(alias);
-    }
-    if (check) CheckNothingElseIsTrained(roots, inputs);
-    std::vector<at::Tensor> found(inputs.size());
-    if (!roots.empty()) {
-      found = torch::autograd::grad(roots, inputs, root_gradients, /*retain_graph=*/std::nullopt,
-                                    /*create_graph=*/false, /*allow_unused=*/true);
-    }
-    const at::NoGradGuard no_graph;
-    size_t next_input = 0;
-    if (rows.requires_grad()) {
-      const at::Tensor gradient = std::move(found[next_input++]);
-      if (gradient.defined()) {
+    at::Tensor rows = Rows(x, Leading(x), job.tiles[tile]);
+    const Leaves leaves;
+    bool x_is_reached = false;
+    if (x_part.defined()) {
+      rows = leaves.On(rows, [&](const at::Tensor& gradient) {
         x_part.copy_(gradient);
-      } else {
-        x_part.zero_();
+        x_is_reached = true;
+      });
+    }
+    torch::autograd::edge_list roots;
+    variable_list root_gradients;
+    {
+      const at::AutoGradMode with_graph(true);
+      const std::vector<at::Tensor> outputs = RunBody(job, tile, rows, weights);
+      CheckOutputs(job, tile, outputs, " in backward");
+      size_t next = 0;  // among the outputs that can carry a gradient
+      for (size_t i = 0; i < outputs.size(); ++i) {
+        if (!job.outputs[i].carries_gradient()) continue;
+        const at::Tensor& gradient = gradients[next++];
+        if (!gradient.defined() || !outputs[i].requires_grad()) continue;
+        roots.push_back(torch::autograd::impl::gradient_edge(outputs[i]));
+        root_gradients.push_back(gradient);
       }
+    }  // the outputs go; their graph is held by its roots
+    std::vector<at::Tensor> inputs;
+    for (const at::Tensor& weight : weights) {
+      if (weight.grad_fn() != nullptr) inputs.push_back(weight);
     }
-    for (size_t i = 0; i < aliases.size(); ++i) {
-      if (aliases[i].requires_grad()) sums[i].Add(std::move(found[next_input++]));
-    }
+    if (x_part.defined()) inputs.push_back(std::move(rows));
+    CheckNothingElseIsTrained(roots, inputs);
+    inputs.clear();
+    if (!roots.empty())
+      torch::autograd::Engine::get_default_engine().execute(
+          roots, root_gradients, /*keep_graph=*/false, /*create_graph=*/false,
+          /*accumulate_grad=*/true, /*outputs=*/{});
+    if (x_part.defined() && !x_is_reached) x_part.zero_();
   }
 
   SavedVariable x_;
@@ -328,7 +301,7 @@ std::vector<at::Tensor> RunUntiled(const TileBody& body, const at::Tensor& x,
 
 std::vector<at::Tensor> RunTiled(const TileBody& body, const at::Tensor& x, at::TensorList weights,
                                  const TileOptions& options) {
-  const TilePlan plan = PlanCall(x, Widest(weights), /*gradients_held=*/2, options);
+  const TilePlan plan = PlanCall(x, Widest(weights), /*gradients_held=*/4.0 / 3, options);
   if (plan.tiles.empty()) return RunUntiled(body, x, weights);
 
   Job job{.body = body,
@@ -336,7 +309,7 @@ std::vector<at::Tensor> RunTiled(const TileBody& body, const at::Tensor& x, at::
           .tiles = plan.tiles,
           .random_states = {},
           .autocast = Autocast::Now(x.device()),
-          .used_outputs = {}};
+          .outputs = {}};
   const bool with_gradients = torch::autograd::compute_requires_grad(x, weights);
   std::shared_ptr<TiledBackward> node;
   if (with_gradients)
@@ -344,6 +317,8 @@ std::vector<at::Tensor> RunTiled(const TileBody& body, const at::Tensor& x, at::
         std::shared_ptr<TiledBackward>(new TiledBackward(x, weights), torch::autograd::deleteNode);
   std::vector<at::Tensor> aliases;
   for (const at::Tensor& weight : weights) aliases.push_back(weight.detach());
+  std::vector<int64_t> versions;
+  if (with_gradients) versions = VersionsOf(x, weights);
   std::vector<at::Tensor> outputs;
   {
     // Where nothing is trained the body runs as it would alone, to see whether that is so.
@@ -351,13 +326,14 @@ std::vector<at::Tensor> RunTiled(const TileBody& body, const at::Tensor& x, at::
     job.options.preserve_rng &= with_gradients;
     outputs = RunForward(job, x.detach(), aliases);
   }
+  if (with_gradients) CheckUnchanged(versions, VersionsOf(x, weights));
   for (const at::Tensor& output : outputs) {
     TORCH_CHECK_VALUE(
         !output.requires_grad(),
         "tiled_mlp: the function uses a tensor that requires a gradient but is none "
         "of the weights given, so it would get none; pass it as a weight, or detach it");
-    job.used_outputs.push_back(torch::autograd::isDifferentiableType(output.scalar_type()));
-    if (node != nullptr && job.used_outputs.back()) torch::autograd::set_history(output, node);
+    if (node != nullptr && torch::autograd::isDifferentiableType(output.scalar_type()))
+      torch::autograd::set_history(output, node);
   }
   if (node != nullptr) node->job = std::move(job);
   return outputs;

@@ -14,7 +14,8 @@
 // on weights and optimizers in backward see what they would without tiles, whatever the number of
 // tiles on this rank in this step.
 //
-// Cost: one more forward pass, a third of a step; one set of weight gradients beside one tile's.
+// Cost: one more forward pass, a third of a step; beside the weight gradients a tile's share of
+// one of them.
 // Below break-even (tiles.h) it runs untiled. Not for functions that mix tokens (attention).
 //
 // Source: hidden weights and their hooks, docs/tiled_mlp.md; tiling, arXiv 2506.13996.

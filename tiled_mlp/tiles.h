@@ -7,11 +7,11 @@
 // equal shapes cut alike with no communication; ranks that hold different shapes need not.
 //
 // Size. A tile of T tokens keeps about 4 * T * intermediate activations while its gradient is
-// computed; the sum of the weight gradients and one tile's share of it keep 6 * hidden *
-// intermediate. Beyond T = 2 * hidden the activations are the larger part and a larger tile only
-// costs memory; far below it a matrix multiplication spends its time on the weights. So T = 2 *
-// hidden, in multiples of 128 and at least 1,024, and so that T * widest stays below 2^31 elements,
-// where kernels still index by 32 bits.
+// computed; the sum of the weight gradients keeps 3 * hidden * intermediate, and a tile's share of
+// it a third of that, for one weight at a time. Beyond T = 2 * hidden the activations are the
+// larger part and a larger tile only costs memory; far below it a matrix multiplication spends its
+// time on the weights. So T = 2 * hidden, in multiples of 128 and at least 1,024, and so that T *
+// widest stays below 2^31 elements, where kernels still index by 32 bits.
 //
 // Break-even. Tiling n tokens saves 4 * (n - T) * intermediate and costs those gradient buffers: it
 // pays from n = T + 0.75 * hidden * (weight gradients held at a time) on.
@@ -43,8 +43,8 @@ std::vector<TileRange> BalancedTiles(int64_t tokens, int64_t num_tiles);
 struct MlpSizes {
   int64_t tokens = 0;  // of all sequences of the batch together
   int64_t hidden = 0;
-  int64_t widest = 0;         // the intermediate size; 0: unknown, taken as 4 * hidden
-  double gradients_held = 2;  // copies of the weight gradients that a tile's backward holds
+  int64_t widest = 0;               // the intermediate size; 0: unknown, taken as 4 * hidden
+  double gradients_held = 4.0 / 3;  // copies of the weight gradients that a tile's backward holds
 };
 
 // What the caller asks for; at most one of them.

@@ -61,9 +61,9 @@ TEST(PlanTiles, HeaderExample) {
 }
 
 TEST(PlanTiles, RunsUntiledUpToBreakEven) {
-  // 8192 + 0.75 * 4096 * 2
-  EXPECT_TRUE(PlanTiles({.tokens = 14336, .hidden = 4096}, {.tile_tokens = 8192})->tiles.empty());
-  EXPECT_EQ(PlanTiles({.tokens = 14337, .hidden = 4096}, {.tile_tokens = 8192})->tiles.size(), 2u);
+  // 8192 + 0.75 * 4096 * 4 / 3
+  EXPECT_TRUE(PlanTiles({.tokens = 12288, .hidden = 4096}, {.tile_tokens = 8192})->tiles.empty());
+  EXPECT_EQ(PlanTiles({.tokens = 12289, .hidden = 4096}, {.tile_tokens = 8192})->tiles.size(), 2u);
   EXPECT_EQ(PlanTiles({.tokens = 12000, .hidden = 4096, .gradients_held = 1}, {})->tiles.size(),
             2u);
 }

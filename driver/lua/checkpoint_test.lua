@@ -53,6 +53,7 @@ for name, options in pairs {
     t.equal(ckpt:stats().regions, 4)
     t.equal(ckpt:stats().recomputes, 4)
     t.equal(ckpt:stats().offloaded_bytes > 0, options.offload ~= nil)
+    t.truthy(tostring(ckpt):find("^checkpoint%(4 regions, 4 recomputed, %d+ bytes offloaded%)$"), tostring(ckpt))
   end)
 end
 
@@ -288,11 +289,41 @@ t.test("MemoryIsFlatOverManySteps", function()
   t.truthy(after.lua < before.lua + 20000, "Lua's heap grew from " .. before.lua .. " to " .. after.lua)
 end)
 
+t.test("FrozenWeightsAmongTheArgumentsAreCopiedOnce", function()
+  local ckpt = checkpoint.new { offload = "host", keep_last = 0 }
+  local frozen, weight = torch.randn({ 64, 64 }), torch.randn({ 64, 64 }):requires_grad_(true)
+  local function layer(x, w, table) return torch.tanh(x:matmul(w):matmul(weight)) + table.bias end
+  local options = { bias = torch.randn { 32, 64 } }
+  local function step()
+    local x = torch.randn({ 32, 64 })
+    ckpt(layer, ckpt(layer, x, frozen, options), frozen, options):sum():backward()
+    return ckpt:stats().offloaded_bytes
+  end
+  local activations = 2 * 32 * 64 * 8
+  t.equal(step(), activations + (64 + 32) * 64 * 8)
+  collectgarbage()
+
+  for _ = 1, 3 do
+    local before = ckpt:stats().offloaded_bytes
+    t.equal(step() - before, activations)
+    collectgarbage()
+  end
+end)
+
+t.test("AWeightThatChangesBeforeBackwardIsNamed", function()
+  local weight = torch.randn({ 4, 4 }):requires_grad_(true)
+  local y = checkpoint.new()(function(x) return torch.linear(torch.tanh(x), weight) end,
+    torch.randn({ 3, 4 }):requires_grad_(true))
+  torch.no_grad(function() weight:mul_(2) end)
+  t.raises("a parameter at version", function() y:sum():backward() end)
+end)
+
 t.test("WrongOptionsAreNamed", function()
   t.raises('unknown option "ofload"; did you mean "offload"?', checkpoint.new, { ofload = "host" })
   t.raises('offload must be "host", or absent, not disk', checkpoint.new, { offload = "disk" })
   t.raises('determinism must be "metadata" or "none", not "bits"', checkpoint.new, { determinism = "bits" })
   t.raises("must not be below 0", checkpoint.new, { offload = "host", keep_last = -1 })
+  t.raises("prefetch must not be below 0, but is -2", checkpoint.new, { prefetch = -2 })
   t.raises("policy must be a selection of operators", checkpoint.new, { policy = { "aten::mm" } })
   t.raises('option "save" is missing', checkpoint.selective, {})
   t.raises("must be a function", checkpoint.new(), 3)

@@ -6,6 +6,7 @@ local tiled_mlp = require "lockstep.tiled_mlp"
 local torch = require "lockstep.torch"
 
 torch.set_default_dtype(torch.float64)
+torch.set_num_threads(1) -- small tensors
 
 local Mlp = nn.Module:subclass("Mlp")
 
@@ -238,12 +239,45 @@ t.test("AWeightFromElsewhereIsAnError", function()
   end)
 end)
 
+t.test("TheOutputMayBeAddedToInPlace", function()
+  local module, x = mlp_module(), input(2, 9, 6)
+  local truth = torch.grad(loss_of(module(x) + x), { x })[1]
+
+  local y = tiled_mlp.new { tiles = 4 }(module, x)
+  y:add_(x)
+
+  t.near(torch.grad(loss_of(y), { x })[1], truth, 1e-12)
+end)
+
+t.test("MemoryIsFlatOverManySteps", function()
+  local module, tiled = mlp_module(), tiled_mlp.new { tiles = 4 }
+  local weight, labels = input(37, 6), torch.zeros({ 2, 9 }, { dtype = torch.int64 })
+  local function step()
+    local y = tiled(module, input(2, 9, 6))
+    tiled_mlp.cross_entropy { hidden = y, weight = weight, labels = labels, tile_tokens = 5 }:backward()
+  end
+  local function steps(count)
+    for _ = 1, count do step() end
+    collectgarbage()
+    collectgarbage()
+    return lockstep.memory()
+  end
+  steps(20)
+  local before = steps(20)
+
+  local after = steps(200)
+
+  t.equal(after.tensors, before.tensors)
+  t.truthy(after.lua < before.lua + 20000, "Lua's heap grew from " .. before.lua .. " to " .. after.lua)
+end)
+
 t.test("WrongArgumentsAreRefused", function()
   local x = input(4, 6)
   t.raises("not both", tiled_mlp.new, { tiles = 2, tile_tokens = 3 })
   t.raises("tiles must be at least 1, not 0", tiled_mlp.new, { tiles = 0 })
   t.raises('did you mean "tile_tokens"', tiled_mlp.new, { tile_token = 3 })
   t.raises("a module's weights are found in it", tiled_mlp.new {}, mlp_module(), x, { x })
+  t.raises('weights must be an array, but has the key "w1"', tiled_mlp.new {}, function(v) return v end, x, { w1 = x })
   t.raises("result 1 of the function", tiled_mlp.new { tiles = 2 }, function() return 5 end, x)
   t.raises("one row for each row of the tile", tiled_mlp.new { tiles = 2 }, function(v) return v:sum() end, x)
   t.raises('activation must be one of "gelu"', function()
@@ -296,5 +330,8 @@ t.test("CrossEntropyRefusesWhatDoesNotFit", function()
   t.raises("weight is [37, 5]", with("weight", weight:narrow(1, 0, 5)))
   t.raises('reduction must be one of "mean" "none" "sum", not "max"', with("reduction", "max"))
   t.raises('the option "labels" is missing', tiled_mlp.cross_entropy, { hidden = hidden, weight = weight })
+  t.raises("tile_tokens must be at least 1, not 0", with("tile_tokens", 0))
+  t.raises("divisor must be above 0, not 0", with("divisor", 0))
+  t.raises("softcap must be a finite number of at least 0, not inf", with("softcap", math.huge))
   t.raises("unknown option", with("tiles", 3))
 end)

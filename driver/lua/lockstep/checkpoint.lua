@@ -101,6 +101,12 @@ function Checkpoint:__call(fn, ...)
   return self.region:run(fn, ...)
 end
 
+function Checkpoint:__tostring()
+  local s = self:stats()
+  return string.format("checkpoint(%d regions, %d recomputed, %d bytes offloaded)", s.regions, s.recomputes,
+    s.offloaded_bytes)
+end
+
 --- What regions have done so far: proof that recomputation and offload take place.
 ---@return checkpoint.Stats
 function Checkpoint:stats() return self.region:stats() end
@@ -129,6 +135,9 @@ function M.new(opts)
   end
   if o.determinism ~= "metadata" and o.determinism ~= "none" then
     core.raise(string.format('checkpoint.new: determinism must be "metadata" or "none", not "%s"', o.determinism))
+  end
+  for key in pairs(OFFLOAD) do -- with offload or, where a script has turned it off, without
+    if o[key] < 0 then core.raise(string.format("checkpoint.new: %s must not be below 0, but is %g", key, o[key])) end
   end
   local offload
   if o.offload then

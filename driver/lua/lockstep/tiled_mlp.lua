@@ -50,7 +50,7 @@ local M = {}
 ---@field z_loss number? times the square of each token's logsumexp
 ---@field softcap number? logits become softcap * tanh(logits / softcap)
 ---@field accumulate_fp32 boolean? the gradient of a bfloat16 weight is added up in float32
----@field divisor number?
+---@field divisor number? above 0, in place of the count
 ---@field over_ranks boolean?
 ---@field group dist.Group?
 
@@ -87,7 +87,14 @@ end
 ---@param weights torch.Tensor[]? of a function
 ---@return torch.Tensor ...
 function TiledMlp:forward(fn, x, weights)
-  if not nn.is_module(fn) then return self.tiles:run(fn, x, weights or {}) end
+  if not nn.is_module(fn) then
+    for key in pairs(type(weights) == "table" and weights or {}) do
+      if type(key) ~= "number" then
+        core.raise(string.format('tiled_mlp: weights must be an array, but has the key "%s"', tostring(key)))
+      end
+    end
+    return self.tiles:run(fn, x, weights or {})
+  end
   if weights ~= nil then core.raise("tiled_mlp: a module's weights are found in it; give none") end
   local found, places = weights_of(fn)
   return self.tiles:run(fn, x, found, places)
@@ -141,6 +148,7 @@ function M.cross_entropy(opts)
     labels = options.required, bias = options.optional, ignore_index = -100, reduction = "mean",
     tile_tokens = options.optional, label_smoothing = 0, z_loss = 0, softcap = 0, accumulate_fp32 = false,
     divisor = options.optional, over_ranks = false, group = options.optional })
+  if o.tile_tokens == 0 then core.raise("tiled_mlp.cross_entropy: tile_tokens must be at least 1, not 0") end
   local divisor = o.divisor and torch.tensor(o.divisor, { dtype = torch.float64 })
   if o.over_ranks then
     if divisor or o.reduction ~= "mean" then

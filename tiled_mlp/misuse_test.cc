@@ -1,0 +1,149 @@
+// What a body does that it must not, and what is done with outputs: one clear error, or what the
+// untiled function gives.
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ATen/ATen.h"
+#include "gtest/gtest.h"
+#include "tiled_mlp/mlp.h"
+#include "tiled_mlp/test_bodies.h"
+#include "tiled_mlp/tiled.h"
+#include "torch/csrc/autograd/autograd.h"
+
+namespace lockstep::tiled_mlp {
+namespace {
+
+const TileOptions kThree = {.size = {.num_tiles = 3}};
+
+template <typename Call>
+std::string ErrorOf(const Call& call) {
+  try {
+    call();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "none";
+}
+
+void ExpectContains(const std::string& error, const std::string& part) {
+  EXPECT_NE(error.find(part), std::string::npos) << error;
+}
+
+// Calls `change` in the tile numbered `at`, counted over forward and backward.
+TileBody ChangedAt(int at, std::vector<at::Tensor> (*change)(const at::Tensor&)) {
+  auto count = std::make_shared<int>(0);
+  return [=](const at::Tensor& tile, at::TensorList w) {
+    if (++*count == at) return change(tile);
+    return std::vector{at::linear(tile, w[0]), tile * 2};
+  };
+}
+
+TEST(Misuse, AnInputChangedInPlaceIsNamedInForward) {
+  const at::Tensor x = RandomWeight({9, 6}), w = RandomWeight({6, 6});
+  const TileBody changes_tile = [](const at::Tensor& tile, at::TensorList) {
+    const at::Tensor same = tile;
+    return std::vector{same.mul_(2)};
+  };
+  const TileBody changes_weight = [](const at::Tensor& tile, at::TensorList weights) {
+    const at::Tensor same = weights[0];
+    return std::vector{at::linear(tile, same.mul_(2))};
+  };
+
+  ExpectContains(ErrorOf([&] { RunTiled(changes_tile, x * 1, {w}, kThree); }),
+                 "changes its tile of x in place");
+  ExpectContains(ErrorOf([&] { RunTiled(changes_weight, x, {w * 1}, kThree); }),
+                 "changes weight 0 in place");
+}
+
+TEST(Misuse, WhatBackwardReturnsOtherwiseThanForwardIsNamed) {
+  const at::Tensor x = RandomWeight({9, 6}), w = RandomWeight({6, 6});
+  const auto error_of = [&](std::vector<at::Tensor> (*change)(const at::Tensor&)) {
+    return ErrorOf([&] {
+      const std::vector<at::Tensor> y = RunTiled(ChangedAt(5, change), x, {w}, kThree);
+      (y[0].sum() + y[1].sum()).backward();
+    });
+  };
+
+  ExpectContains(error_of([](const at::Tensor& tile) { return std::vector{tile}; }),
+                 "2 tensors for the first tile and 1 for tile 2 in backward");
+  ExpectContains(error_of([](const at::Tensor& tile) {
+                   return std::vector{at::cat({tile, tile}, 1), tile};
+                 }),
+                 "row of output 0 of the function is Double [12] for tile 2 in backward, but "
+                 "Double [6] for the first tile");
+  ExpectContains(error_of([](const at::Tensor& tile) {
+                   return std::vector{tile, tile.to(at::kFloat)};
+                 }),
+                 "row of output 1 of the function is Float [6] for tile 2 in backward, but Double");
+}
+
+TEST(Misuse, AWeightFromElsewhereInALaterTileAloneIsAnError) {
+  const at::Tensor x = RandomWeight({9, 6}), w = RandomWeight({6, 6}), other = RandomWeight({6});
+  int calls = 0;
+  const TileBody body = [&](const at::Tensor& tile, at::TensorList weights) {
+    const at::Tensor y = at::linear(tile, weights[0]);
+    return std::vector{++calls % 3 == 2 ? y * other : y};
+  };
+
+  const at::Tensor y = RunTiled(body, x, {w}, kThree)[0];
+
+  ExpectContains(ErrorOf([&] { y.sum().backward(); }), "none of the weights given");
+  EXPECT_FALSE(other.grad().defined());
+}
+
+TEST(Misuse, AWeightOfTheTilesAroundIsAnErrorToo) {
+  const at::Tensor x = RandomWeight({9, 6}), w = RandomWeight({6, 6});
+  const TileBody outer = [](const at::Tensor& tile, at::TensorList weights) {
+    const at::Tensor taken = weights[0];
+    const TileBody inner = [taken](const at::Tensor& rows, at::TensorList) {
+      return std::vector{at::linear(rows, taken)};
+    };
+    return RunTiled(inner, tile, {}, kThree);
+  };
+  const at::Tensor y = RunTiled(outer, x, {w}, kThree)[0];
+
+  ExpectContains(ErrorOf([&] { y.sum().backward(); }), "none of the weights given");
+}
+
+TEST(Misuse, AnErrorInBackwardLeavesTheNextPassWhole) {
+  const at::Tensor x = RandomWeight({9, 6}), w = RandomWeight({6, 6});
+  int calls = 0;
+  const TileBody body = [&](const at::Tensor& tile, at::TensorList weights) {
+    TORCH_CHECK(++calls != 5, "fails in the second tile of backward");
+    return std::vector{at::linear(tile, weights[0])};
+  };
+  const at::Tensor y = RunTiled(body, x, {w}, kThree)[0].sum();
+
+  ExpectContains(ErrorOf([&] { y.backward({}, /*retain_graph=*/true); }), "in tile 2 of 3");
+  EXPECT_FALSE(w.grad().defined());
+  y.backward();
+
+  EXPECT_LT((w.grad() - x.sum(0).expand({6, 6})).abs().max().item<double>(), 1e-12);
+}
+
+TEST(Outputs, MayBeModifiedInPlace) {
+  for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{9, 6}, {3, 3, 6}, {6}}) {
+    const at::Tensor x = RandomWeight(sizes), w = RandomWeight({6, 6});
+    const TileBody body = [](const at::Tensor& tile, at::TensorList weights) {
+      return std::vector{at::tanh(at::linear(tile, weights[0]))};
+    };
+    const std::vector<at::Tensor> truth =
+        torch::autograd::grad({(at::tanh(at::linear(x, w)) + x).square().sum()}, {x, w});
+    for (const int64_t tiles : {1, 3}) {
+      const at::Tensor y = RunTiled(body, x, {w}, {.size = {.num_tiles = tiles}})[0];
+      y.add_(x);
+      const std::vector<at::Tensor> tiled = torch::autograd::grad({y.square().sum()}, {x, w});
+      for (size_t i = 0; i < truth.size(); ++i)
+        EXPECT_LT((tiled[i] - truth[i]).abs().max().item<double>(), 1e-12);
+    }
+    const at::Tensor z =
+        RunTiledMlp(x, {.gate = {}, .up = w, .down = w}, Activation::kSilu, kThree);
+    z.add_(x);
+    EXPECT_TRUE(torch::autograd::grad({z.square().sum()}, {x})[0].defined());
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::tiled_mlp
