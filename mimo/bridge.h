@@ -86,8 +86,9 @@ class Bridge {
     std::shared_ptr<Call> call_;
   };
 
-  // For topology.edges()[edge]. Collective: every rank that bridges the edge makes one, in the same
-  // order (see EdgeGroup in groups.h). Throws c10::ValueError where this rank does not.
+  // For topology.edges()[edge]. Collective: every rank of both modules makes one, in the same
+  // order; on stages that do not bridge (see EdgeGroup in groups.h) a call returns what it is
+  // given. Throws c10::ValueError where this rank has neither module.
   Bridge(const Topology& topology, int edge, int64_t rank, const NewGroup& new_group,
          const BridgeOptions& options);
   Bridge(const Bridge&) = delete;

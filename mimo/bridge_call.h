@@ -39,7 +39,7 @@ struct Bridge::Pending::Call : std::enable_shared_from_this<Bridge::Pending::Cal
   bool has_gradient = false;   // on `from`: backward has come
 
   ~Call() {
-    if (state == nullptr || state->same_grid) return;
+    if (state == nullptr || state->nothing_travels) return;
     // Memory that a peer may still write to.
     if (!waited && forward != nullptr) state->Keep(forward);
     if (!has_gradient && backward != nullptr) state->Keep(backward);
