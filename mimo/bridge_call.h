@@ -55,13 +55,9 @@ struct Bridge::Pending::Call : std::enable_shared_from_this<Bridge::Pending::Cal
     owes_gradient = false;
     waited = true;
     if (plan == nullptr || plan->sources.empty()) return;
-    try {
-      if (backward == nullptr)
-        backward = std::make_shared<Exchange>(state->link(), Direction::kBackward, number);
-      if (!backward->has_sent_word()) state->SendError(backward, text, plan->sources);
-    } catch (const std::exception&) {
-      // Who can be told nothing is gone, and says so itself.
-    }
+    if (backward == nullptr)
+      backward = std::make_shared<Exchange>(state->link(), Direction::kBackward, number);
+    if (!backward->has_sent_word()) state->SendError(backward, text, plan->sources);
   }
 
   void SetUpFrom(const std::vector<at::Tensor>& given, const std::optional<Ownership>& ownership);

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
@@ -65,7 +66,8 @@ class Bridge::State : public std::enable_shared_from_this<Bridge::State> {
     TORCH_CHECK(failure_.empty(), "mimo: bridge ", link_.name, " failed before: ", failure_);
   }
 
-  // Tells all peers of this call, and calls to come. `exchange` has sent no word yet.
+  // Tells all peers of this call, and calls to come. `exchange` has sent no word yet. Who can be
+  // told nothing is gone, and says so itself.
   void Fail(const std::shared_ptr<Exchange>& exchange, const std::string& text) {
     failure_ = text;
     std::vector<int32_t> peers;
@@ -83,8 +85,12 @@ class Bridge::State : public std::enable_shared_from_this<Bridge::State> {
     Word word;
     word.is_error = 1;
     word.set_text(text);
-    for (const int32_t peer : peers) exchange->SendWord(word, peer);
-    kept_.push_back(exchange);
+    Keep(exchange);
+    try {
+      for (const int32_t peer : peers) exchange->SendWord(word, peer);
+    } catch (const std::exception&) {
+      failure_ = text;  // the error that brought us here stands
+    }
   }
 
   // Until the end of the bridge.
