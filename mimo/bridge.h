@@ -18,9 +18,9 @@
 //
 // Asynchronous. On ranks of `from` a call does not wait: what it sends is taken while it goes on,
 // and only the call after the next waits for it. Ranks of `to` start the next micro-batch's receive
-// before they compute on this one's: Start, and Wait later. Gradients travel the same way: the
-// receiving end posts its receive when forward ends, so that only a gradient that is late is waited
-// for. Do not change x in place before the next call.
+// before they compute on this one's: Start, and Wait later. A gradient is sent without waiting, and
+// taken while the backward before it goes on. Do not change x in place before it is taken, in
+// backward or two calls later.
 //
 // What is checked. Every rank tells its peers what it planned (exchange.h): a disagreement about
 // rows, dtypes, shapes or the number of tensors, a call that failed on the other side, and a graph
