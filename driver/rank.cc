@@ -270,10 +270,8 @@ int Exit(lua_State* state) {
   EndProcess(code);
 }
 
-std::optional<lua::ScriptError> RunScript(Context& context) {
+std::optional<lua::ScriptError> RunIn(lua::LuaVm& vm, Context& context) {
   const std::string& script = context.command_line.script;
-  const std::string folder = std::filesystem::path(script).parent_path().string();
-  lua::LuaVm vm({FindRunfile("driver/lua"), folder.empty() ? "." : folder});
   SetContext(vm.state(), context);
   lua::PreloadModules(vm);
   lua_getglobal(vm.state(), "os");
@@ -299,6 +297,18 @@ std::optional<lua::ScriptError> RunScript(Context& context) {
   }
   for (const auto& finish : context.at_end) finish();
   return std::nullopt;
+}
+
+std::optional<lua::ScriptError> RunScript(Context& context) {
+  const std::string folder =
+      std::filesystem::path(context.command_line.script).parent_path().string();
+  auto vm = std::make_unique<lua::LuaVm>(
+      lua::LuaVm::Options{FindRunfile("driver/lua"), folder.empty() ? "." : folder});
+  std::optional<lua::ScriptError> error = RunIn(*vm, context);
+  // After a failure nothing is closed before the run knows of it: what goes to other ranks as an
+  // object ends would be taken for the cause.
+  if (error.has_value()) static_cast<void>(vm.release());
+  return error;
 }
 
 }  // namespace

@@ -61,8 +61,8 @@ Bridge::Pending Bridge::Start(const std::vector<at::Tensor>& tensors,
   call->state = state_;
   call->number = state.num_calls++;
   call->samples = samples;
-  if (state.same_grid) {
-    TORCH_CHECK_VALUE(!tensors.empty(), "mimo: bridge ", state.link().name,
+  if (state.nothing_travels) {
+    TORCH_CHECK_VALUE(!state.on_from || !tensors.empty(), "mimo: bridge ", state.link().name,
                       ": no tensor was given; this rank has both modules, and gives x");
     call->tensors = tensors;
     return Pending(std::move(call));
@@ -99,7 +99,7 @@ Bridge::Pending Bridge::Start(const std::vector<at::Tensor>& tensors,
 std::vector<at::Tensor> Bridge::Pending::Wait() {
   TORCH_CHECK_VALUE(!std::exchange(call_->waited, true),
                     "mimo: a call of a bridge was waited for twice");
-  if (call_->state->same_grid) return call_->tensors;
+  if (call_->state->nothing_travels) return call_->tensors;
   try {
     return call_->Finish();
   } catch (const c10::Error& error) {

@@ -18,9 +18,9 @@
 //
 // Asynchronous. On ranks of `from` a call does not wait: what it sends is taken while it goes on,
 // and only the call after the next waits for it. Ranks of `to` start the next micro-batch's receive
-// before they compute on this one's: Start, and Wait later. Gradients travel the same way: the
-// receiving end posts its receive when forward ends, so that only a gradient that is late is waited
-// for. Do not change x in place before the next call.
+// before they compute on this one's: Start, and Wait later. A gradient is sent without waiting, and
+// taken while the backward before it goes on. Do not change x in place before it is taken, in
+// backward or two calls later.
 //
 // What is checked. Every rank tells its peers what it planned (exchange.h): a disagreement about
 // rows, dtypes, shapes or the number of tensors, a call that failed on the other side, and a graph
@@ -86,8 +86,9 @@ class Bridge {
     std::shared_ptr<Call> call_;
   };
 
-  // For topology.edges()[edge]. Collective: every rank that bridges the edge makes one, in the same
-  // order (see EdgeGroup in groups.h). Throws c10::ValueError where this rank does not.
+  // For topology.edges()[edge]. Collective: every rank of both modules makes one, in the same
+  // order; on stages that do not bridge (see EdgeGroup in groups.h) a call returns what it is
+  // given. Throws c10::ValueError where this rank has neither module.
   Bridge(const Topology& topology, int edge, int64_t rank, const NewGroup& new_group,
          const BridgeOptions& options);
   Bridge(const Bridge&) = delete;

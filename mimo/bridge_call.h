@@ -39,7 +39,7 @@ struct Bridge::Pending::Call : std::enable_shared_from_this<Bridge::Pending::Cal
   bool has_gradient = false;   // on `from`: backward has come
 
   ~Call() {
-    if (state == nullptr || state->same_grid) return;
+    if (state == nullptr || state->nothing_travels) return;
     // Memory that a peer may still write to.
     if (!waited && forward != nullptr) state->Keep(forward);
     if (!has_gradient && backward != nullptr) state->Keep(backward);
@@ -55,13 +55,9 @@ struct Bridge::Pending::Call : std::enable_shared_from_this<Bridge::Pending::Cal
     owes_gradient = false;
     waited = true;
     if (plan == nullptr || plan->sources.empty()) return;
-    try {
-      if (backward == nullptr)
-        backward = std::make_shared<Exchange>(state->link(), Direction::kBackward, number);
-      if (!backward->has_sent_word()) state->SendError(backward, text, plan->sources);
-    } catch (const std::exception&) {
-      // Who can be told nothing is gone, and says so itself.
-    }
+    if (backward == nullptr)
+      backward = std::make_shared<Exchange>(state->link(), Direction::kBackward, number);
+    if (!backward->has_sent_word()) state->SendError(backward, text, plan->sources);
   }
 
   void SetUpFrom(const std::vector<at::Tensor>& given, const std::optional<Ownership>& ownership);

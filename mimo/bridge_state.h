@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
@@ -40,14 +41,15 @@ class Bridge::State : public std::enable_shared_from_this<Bridge::State> {
     const Module& to = topology.modules()[static_cast<size_t>(topology.to(edge))];
     on_from = usual_route_.from.place_of(rank) >= 0;
     on_to = usual_route_.to.place_of(rank) >= 0;
-    TORCH_CHECK_VALUE(on_from || on_to, "mimo: rank ", rank, " does not bridge ", link_.name,
-                      ": the last stage of ", ends.from, " is on ranks ",
-                      absl::StrJoin(usual_route_.from.ranks, ", "), ", the first of ", ends.to,
-                      " on ranks ", absl::StrJoin(usual_route_.to.ranks, ", "));
-    same_grid = usual_route_.from.ranks == usual_route_.to.ranks &&
-                usual_route_.from.dp_size == usual_route_.to.dp_size;
-    if (same_grid) return;
-    MakeGroups(new_group, from, to);
+    const auto has = [&](int module) { return topology.coordinates(rank, module).ok(); };
+    TORCH_CHECK_VALUE(has(topology.from(edge)) || has(topology.to(edge)), "mimo: bridge ",
+                      link_.name, ": rank ", rank, " has neither module; ", ends.from,
+                      " is on ranks ", absl::StrJoin(from.ranks, ", "), ", ", ends.to, " on ranks ",
+                      absl::StrJoin(to.ranks, ", "));
+    const bool same_grid = usual_route_.from.ranks == usual_route_.to.ranks &&
+                           usual_route_.from.dp_size == usual_route_.to.dp_size;
+    nothing_travels = same_grid || (!on_from && !on_to);
+    if (!nothing_travels) MakeGroups(new_group, from, to);
   }
 
   std::shared_ptr<const EdgePlan> PlanFor(const Ownership& ownership) {
@@ -64,7 +66,8 @@ class Bridge::State : public std::enable_shared_from_this<Bridge::State> {
     TORCH_CHECK(failure_.empty(), "mimo: bridge ", link_.name, " failed before: ", failure_);
   }
 
-  // Tells all peers of this call, and calls to come. `exchange` has sent no word yet.
+  // Tells all peers of this call, and calls to come. `exchange` has sent no word yet. Who can be
+  // told nothing is gone, and says so itself.
   void Fail(const std::shared_ptr<Exchange>& exchange, const std::string& text) {
     failure_ = text;
     std::vector<int32_t> peers;
@@ -82,8 +85,12 @@ class Bridge::State : public std::enable_shared_from_this<Bridge::State> {
     Word word;
     word.is_error = 1;
     word.set_text(text);
-    for (const int32_t peer : peers) exchange->SendWord(word, peer);
-    kept_.push_back(exchange);
+    Keep(exchange);
+    try {
+      for (const int32_t peer : peers) exchange->SendWord(word, peer);
+    } catch (const std::exception&) {
+      failure_ = text;  // the error that brought us here stands
+    }
   }
 
   // Until the end of the bridge.
@@ -139,7 +146,8 @@ class Bridge::State : public std::enable_shared_from_this<Bridge::State> {
 
   bool on_from = false;
   bool on_to = false;
-  bool same_grid = false;  // the same ranks in the same places: nothing travels
+  // Both modules have the same grid, or this rank is of another stage: y is x.
+  bool nothing_travels = false;
   int64_t num_calls = 0;
   std::optional<std::vector<TensorSpec>> specs;  // those of the first call
   std::optional<int64_t> num_rows;               // of calls without ownership: those of the first

@@ -140,8 +140,8 @@ TEST(Gradients, AreSummedScaledNormedAndClipped) {
   const auto world = groups.Make({0, 1}, "world");
   const at::Tensor both = at::ones({3}).requires_grad_(), one = at::ones({2}).requires_grad_(),
                    none = at::ones({2}).requires_grad_();
-  both.mutable_grad() = at::full({3}, 1 + rank->rank);
-  if (rank->rank == 1) one.mutable_grad() = at::full({2}, 4);
+  both.mutable_grad() = at::full({3}, 1.0 + rank->rank);
+  if (rank->rank == 1) one.mutable_grad() = at::full({2}, 4.0);
   const std::vector<at::Tensor> parameters = {both, one, none};
 
   ReduceGradients(parameters, world.get(), 0.5, /*bucket_bytes=*/8);

@@ -1,11 +1,11 @@
 // One exchange of tensors between the ranks of an edge, each with a word about what it carries.
 //
 // Rows alone travel fast and say nothing: where two ranks plan different sizes, Gloo ends the
-// process, NCCL hangs, and neither says why. So each rank also sends every peer a Word, 1 KiB over
-// the CPU: which call this is, a fingerprint of the rows of all samples, dtypes and shapes, or the
-// error that keeps it from taking part. Rows of ranks that do not agree carry different tags and
-// never meet; the words do, and both sides raise an error that names the other and what it said. No
-// device is waited for.
+// process, NCCL hangs, and neither says why. So each rank also sends every peer a Word, 1,200 bytes
+// over the CPU: which call this is, a fingerprint of the rows of all samples, dtypes and shapes, or
+// the error that keeps it from taking part. Rows of ranks that do not agree carry different tags
+// and never meet; the words do, and both sides raise an error that names the other and what it
+// said. No device is waited for.
 //
 // Not collective: a rank talks to its peers alone. Thread: that of the bridge.
 

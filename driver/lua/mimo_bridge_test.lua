@@ -200,6 +200,19 @@ t.test("OverContextParallelRanksGradientsAreSummed", function()
   if x then t.equal(x.grad, torch.full({ 5, 2 }, WORLD * (WORLD - 1) / 2)) end
 end)
 
+t.test("OtherStagesOfAPipelineTakeNoPart", function()
+  local language = { name = "language", first_rank = 1, pp = WORLD - 1 }
+  local topology = mimo.topology { modules = { { name = "vision" }, language } }
+  local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
+  local x = RANK == 0 and torch.ones { 5, 2 }:requires_grad_(true) or nil
+
+  local y = bridge(x)
+
+  if RANK > 1 then return t.equal(y, nil) end
+  torch.sum(y * 2):backward()
+  if x then t.equal(x.grad, torch.full({ 5, 2 }, 2)) else t.equal(y, torch.ones { 5, 2 }) end
+end)
+
 t.test("WithoutATableReceiversMayGetUnequallyManyRows", function()
   local topology = one_to_rest()
   local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
@@ -276,6 +289,39 @@ t.test("WithoutGradNothingComesBack", function()
   end)
 
   t.equal(y.requires_grad, false)
+end)
+
+t.test("ARankOfNeitherModuleHasNoBridge", function()
+  if WORLD < 3 then return end
+  local audio = { name = "audio", first_rank = 2, dp = WORLD - 2 }
+  local topology = mimo.topology { modules = { { name = "vision" }, { name = "language", first_rank = 1 }, audio } }
+  if RANK < 2 then return end
+  t.raises(("rank %d has neither module; vision is on ranks 0, language on ranks 1"):format(RANK), mimo.bridge,
+    { topology = topology, from = "vision", to = "language" })
+end)
+
+t.test("TwoEncodersFeedOneModel", function()
+  if WORLD < 3 then return end
+  local topology = mimo.topology { modules = { { name = "vision" }, { name = "audio", first_rank = 1, dp = WORLD - 2 },
+    { name = "language", first_rank = WORLD - 1 } } }
+  local function bridge_from(name) return mimo.bridge { topology = topology, from = name, to = "language" } end
+  local name = topology:module()
+  local bridges = {} -- in one order on every rank
+  for _, from in ipairs { "vision", "audio" } do
+    if name == from or name == "language" then bridges[from] = bridge_from(from) end
+  end
+  for step = 1, 3 do
+    if name ~= "language" then
+      local x = torch.full({ 2, 3 }, step + RANK):requires_grad_(true)
+      torch.sum(bridges[name](x)):backward()
+      t.equal(x.grad, torch.full({ 2, 3 }, name == "vision" and 2 or 5))
+    else
+      local images, sounds = bridges.vision(), bridges.audio()
+      t.equal(images, torch.full({ 2, 3 }, step))
+      t.equal(sounds:size(0), 2 * (WORLD - 2))
+      torch.add(images:sum() * 2, sounds:sum() * 5):backward()
+    end
+  end
 end)
 
 t.test("ModulesOnTheSameGridGetXItself", function()

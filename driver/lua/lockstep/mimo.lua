@@ -67,8 +67,14 @@ function Topology:coordinates(rank, name) return self.core:coordinates(rank, nam
 --- Raises an error that names every broken rule of the sizes at once, with the nearest that work.
 ---
 ---     topo:validate { micro_batch_size = 6, global_batch_size = 24 }
+---
+--- Then runs such a step on paper: see Topology:check_schedule.
 ---@param sizes mimo.BatchSizes
-function Topology:validate(sizes) self.core:validate(sizes) end
+function Topology:validate(sizes)
+  self.core:validate(sizes)
+  local step = sizes.global_batch_size and sizes.global_batch_size / sizes.micro_batch_size or 1
+  self.core:check_schedule { micro_batches = math.min(step, 8), micro_batch_size = sizes.micro_batch_size }
+end
 
 --- Runs a step on paper, all ranks' sends, receives and collectives against each other, and raises an error that
 --- names the ranks where they would not match or not end.

@@ -1,0 +1,126 @@
+// Modules on ranks of their own, as whole runs: scripts/mimo_digits.lua for a few steps draws the
+// curve of one rank, and a run that fails names the cause.
+
+#include <pwd.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/program.h"
+#include "tests/ranks.h"
+
+namespace lockstep::tests {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
+using ::testing::SizeIs;
+
+constexpr int kSteps = 3;
+constexpr double kTolerance = 1e-9;  // relative
+
+// Loss and norm of each step, and the accuracy at the end.
+std::vector<double> Train(int nproc, int vision_ranks) {
+  const Folder folder;
+  Command command = Lockstep(
+      folder, {"--nproc", absl::StrCat(nproc), "--run-dir", "out",
+               DataFile("scripts/mimo_digits.lua"), "--set", absl::StrCat("steps=", kSteps),
+               "--set", "held_out=50", "--set", absl::StrCat("vision_ranks=", vision_ranks)});
+  // The digits are in ~/.cache, or in LOCKSTEP_CACHE; Bazel hides HOME from its tests.
+  if (getenv("HOME") == nullptr) command.environment["HOME"] = getpwuid(getuid())->pw_dir;
+  const Ended ended = RunOne(command);
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr(absl::StrCat("world of ", nproc, " rank")));
+  std::vector<double> curve;
+  for (const auto& object : ReadMetrics(folder, "out/metrics.jsonl")) {
+    for (const char* name : {"loss", "grad_norm", "accuracy"}) {
+      const auto it = object.find(name);
+      if (it != object.end()) curve.push_back(strtod(it->second.c_str(), nullptr));
+    }
+  }
+  return curve;
+}
+
+TEST(MimoDigits, ModulesOnTheirOwnRanksLearnAsOneRankDoes) {
+  const std::vector<double> alone = Train(1, 1);
+  ASSERT_THAT(alone, SizeIs(2 * kSteps + 1));
+  EXPECT_LT(alone[2 * (kSteps - 1)], alone[0]);
+
+  const struct { int nproc, vision_ranks; } grids[] = {{2, 1}, {3, 1}, {3, 2}, {4, 1}};
+  for (const auto& [nproc, vision_ranks] : grids) {
+    const std::vector<double> curve = Train(nproc, vision_ranks);
+
+    ASSERT_THAT(curve, SizeIs(alone.size()));
+    for (size_t i = 0; i < curve.size(); ++i) {
+      EXPECT_NEAR(curve[i], alone[i], kTolerance * alone[i])
+          << "number " << i << " on " << nproc << " ranks, vision on " << vision_ranks;
+    }
+  }
+}
+
+// A bridge from rank 0 to rank 1, and then `code` with `rank` and `bridge`.
+Ended RunBridge(const std::string& code, const std::string& timeout) {
+  const Folder folder;
+  folder.Write("train.lua", absl::StrCat(R"(local dist = require "lockstep.distributed"
+local mimo = require "lockstep.mimo"
+local torch = require "lockstep.torch"
+local rank = dist.rank()
+local modules = { { name = "vision" }, { name = "language", first_rank = 1 } }
+local topology = mimo.topology { modules = modules }
+local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
+local function x() return rank == 0 and torch.ones { 2, 2 }:requires_grad_(true) or nil end
+)",
+                                         code));
+  return RunOne(Lockstep(folder, {"--nproc", "2", "--timeout", timeout, "train.lua"}));
+}
+
+TEST(Bridge, AScriptThatFailsIsTheCauseAndNotTheGraphThatEndsWithIt) {
+  const Ended ended = RunBridge(R"(local y = bridge(x())
+if rank == 1 then error "my own mistake" end
+torch.sum(y):backward()
+)",
+                                "30");
+
+  EXPECT_NE(ended.exit_code, 0);
+  EXPECT_THAT(ended.err, AllOf(HasSubstr("rank 1: train.lua:10: my own mistake"),
+                               Not(HasSubstr("did y take part"))));
+}
+
+TEST(Bridge, ARankThatDoesNotComeIsNamed) {
+  const Ended ended = RunBridge("if rank == 0 then dist.barrier() else bridge() end", "2");
+
+  EXPECT_NE(ended.exit_code, 0);
+  EXPECT_THAT(ended.err, HasSubstr("mimo: bridge vision -> language, call 0: rank 1 (language) "
+                                   "waited for the word of rank 0 (vision)"));
+}
+
+TEST(Bridge, WhatARankHasSentIsTakenAfterItsScriptHasEnded) {
+  const Ended ended = RunBridge(R"(
+for _ = 1, 2 do
+  local xs, ys = {}, {}
+  for i = 1, 6 do
+    xs[i] = x()
+    ys[i] = bridge(xs[i])
+    if rank == 1 then torch.sum(ys[i] * i):backward() end
+  end
+  for i = 1, rank == 0 and 6 or 0 do
+    torch.mm(torch.ones { 400, 400 }, torch.ones { 400, 400 })
+    torch.sum(ys[i]):backward()
+    assert(xs[i].grad[0][0]:item() == i)
+  end
+end
+torch.no_grad(function() bridge(x()) end)
+)",
+                                "30");
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+}
+
+}  // namespace
+}  // namespace lockstep::tests
