@@ -47,7 +47,8 @@ class Bridge::State : public std::enable_shared_from_this<Bridge::State> {
                       " is on ranks ", absl::StrJoin(from.ranks, ", "), ", ", ends.to, " on ranks ",
                       absl::StrJoin(to.ranks, ", "));
     const bool same_grid = usual_route_.from.ranks == usual_route_.to.ranks &&
-                           usual_route_.from.dp_size == usual_route_.to.dp_size;
+                           usual_route_.from.dp_size == usual_route_.to.dp_size &&
+                           from.cp == to.cp;  // else gradients are to be summed
     nothing_travels = same_grid || (!on_from && !on_to);
     if (!nothing_travels) MakeGroups(new_group, from, to);
   }

@@ -200,6 +200,18 @@ t.test("OverContextParallelRanksGradientsAreSummed", function()
   if x then t.equal(x.grad, torch.full({ 5, 2 }, WORLD * (WORLD - 1) / 2)) end
 end)
 
+t.test("OnTheSameRanksGradientsAreSummedOverContextParallelRanks", function()
+  local topology = mimo.topology { modules = { { name = "vision", tp = WORLD }, { name = "language", cp = WORLD } } }
+  local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
+  local x = torch.ones { WORLD + 1, 2 }:requires_grad_(true)
+
+  local y = bridge(x)
+
+  t.equal(y, torch.ones { WORLD + 1, 2 })
+  torch.sum(y * (1 + RANK)):backward()
+  t.equal(x.grad, torch.full({ WORLD + 1, 2 }, WORLD * (WORLD + 1) / 2))
+end)
+
 t.test("OtherStagesOfAPipelineTakeNoPart", function()
   local language = { name = "language", first_rank = 1, pp = WORLD - 1 }
   local topology = mimo.topology { modules = { { name = "vision" }, language } }
