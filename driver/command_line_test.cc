@@ -1,5 +1,6 @@
 #include "driver/command_line.h"
 
+#include <random>
 #include <string>
 #include <vector>
 
@@ -76,6 +77,57 @@ TEST(CommandLine, ErrorsNameTheArgumentAndWhatWasExpected) {
   for (const auto& c : kCases) {
     EXPECT_THAT(ErrorOf(c.arguments), HasSubstr(c.message));
     EXPECT_THAT(ErrorOf(c.arguments), HasSubstr("--help"));
+  }
+}
+
+// Each of a thousand command lines, made of pieces of right ones, is taken or refused in one line.
+TEST(CommandLine, MutatedArgumentsAreTakenOrRefusedInOneLine) {
+  constexpr int kSeed = 20261121;
+  std::mt19937 random(kSeed);
+  const std::vector<std::string> pieces = {"--nproc",
+                                           "--nproc=",
+                                           "--set",
+                                           "--set=a=b",
+                                           "--run-dir",
+                                           "--timeout",
+                                           "--list",
+                                           "--help",
+                                           "--",
+                                           "-",
+                                           "=",
+                                           "--debug-collectives",
+                                           "a.lua",
+                                           "",
+                                           "4",
+                                           "-1",
+                                           "lr=1",
+                                           "a.b.c=",
+                                           "99999999999999999999",
+                                           "\xff\xfe",
+                                           "--dry-run",
+                                           "0x10",
+                                           "1e3",
+                                           "--nproc=2=3=",
+                                           "\n",
+                                           " ",
+                                           "--nprc"};
+  for (int round = 0; round < 1000; ++round) {
+    std::vector<std::string> arguments(random() % 7);
+    for (std::string& argument : arguments) {
+      argument = pieces[random() % pieces.size()];
+      if (random() % 4 == 0) argument += pieces[random() % pieces.size()];
+      if (!argument.empty() && random() % 8 == 0)
+        argument[random() % argument.size()] = static_cast<char>(random());
+    }
+    const absl::StatusOr<CommandLine> parsed = ParseCommandLine(arguments);
+    if (parsed.ok()) {
+      EXPECT_GE(parsed->nproc.value_or(1), 1) << "round " << round;
+      EXPECT_GE(parsed->timeout_s.value_or(1), 1) << "round " << round;
+    } else {
+      EXPECT_THAT(std::string(parsed.status().message()),
+                  HasSubstr("; ./run --help lists the options"))
+          << "round " << round;
+    }
   }
 }
 

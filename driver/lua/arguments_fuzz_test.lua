@@ -7,7 +7,6 @@ local data = require "lockstep.data"
 local log = require "lockstep.log"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
-local run = require "lockstep.run"
 local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local tiled_mlp = require "lockstep.tiled_mlp"
@@ -75,7 +74,6 @@ local CALLS = {
   { "data.jsonl", data.jsonl, function() return { "no such file" } end },
   { "data.safetensors", data.safetensors, function() return { "no such file" } end },
   { "log.record", log.record, function() return { "validation", { loss = 1 } } end },
-  { "run.merge", run.merge, function() return { { a = { b = 1 } }, { { "a.b", "2" } } } end },
 }
 
 --- What takes the place of an argument. Sizes are impossible or small: none fills the machine's memory.

@@ -70,6 +70,9 @@ end
 
 --- A region whose arguments are tables that may hold tensors.
 local function run_nested(region, fn, ...)
+  if type(fn) ~= "function" and not (type(fn) == "table" and (getmetatable(fn) or {}).__call) then
+    core.raise("checkpoint: fn must be a function or a module, not a " .. type(fn))
+  end
   local count, given, kept, tensors = select("#", ...), { ... }, {}, {}
   for i = 1, count do kept[i] = take_out(given[i], tensors, {}) end
   return region:run(function(...)
