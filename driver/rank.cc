@@ -200,7 +200,7 @@ std::string AgreeOnRunDir(const CommandLine& command_line, const World& world) {
   constexpr char kKey[] = "lockstep/run_dir";
   if (world.environment.rank != 0) return world.store->get_to_str(kKey);
   std::string run_dir = command_line.run_dir;
-  if (run_dir.empty() && command_line.dry_run) {
+  if (command_line.dry_run) {  // also beside --run-dir: nothing of that run may change
     run_dir = std::filesystem::temp_directory_path() / absl::StrCat("lockstep-dry-run-", getpid());
     ScratchFolder() = run_dir;
   } else if (run_dir.empty()) {

@@ -49,8 +49,11 @@ class BridgeBackward final : public Node {
     TORCH_CHECK(!ran_, "mimo: backward ran a second time through call ", call_->number,
                 " of a bridge; each call carries its gradient back once");
     ran_ = true;
-    const at::NoGradGuard no_grad;
     try {
+      TORCH_CHECK(!at::GradMode::is_enabled(),
+                  "mimo: a bridge's gradient has no gradient of its own; call backward without "
+                  "create_graph");
+      const at::NoGradGuard no_grad;
       return call_->RunBackward(gradients);
     } catch (const c10::Error& error) {
       call_->state->set_failure(error.what_without_backtrace());
@@ -308,10 +311,15 @@ std::vector<Exchange::Piece> Bridge::Pending::Call::GradientReceives() {
 
 // The gradient of y on this rank of `to`, summed over cp; rows first.
 at::Tensor Bridge::Pending::Call::OutputGradient(const at::Tensor& gradient, size_t tensor) {
+  // Autograd may hand the same memory to a parameter's gradient, and add the next micro-batch's to
+  // it, or the script scale it, while it is still being sent.
+  const bool is_shared =
+      gradient.defined() && (gradient.use_count() > 1 || gradient.storage().use_count() > 1);
   at::Tensor rows =
       gradient.defined()
           ? RowsFirst(gradient, state->options().dim)
           : NewRows(plan->backward.send_shard.size(), tensor, state->options().device).zero_();
+  if (is_shared && rows.is_alias_of(gradient)) rows = rows.clone();
   if (state->to_context == nullptr || rows.numel() == 0) return rows;
   if (gradient.defined() && rows.is_alias_of(gradient)) rows = rows.clone();
   std::vector<at::Tensor> sums = {rows};

@@ -93,7 +93,8 @@ void Exchange::StartRows(std::vector<Piece> sends, std::vector<Piece> receives,
   for (Piece& piece : sends) {
     std::vector<at::Tensor> tensors = {piece.rows};
     auto work = Group().send(tensors, link_.position(piece.peer), tag(piece));
-    sends_.push_back({std::move(piece), std::move(work)});
+    const int64_t version = piece.rows.is_inference() ? 0 : piece.rows._version();
+    sends_.push_back({std::move(piece), std::move(work), version});
   }
   if (device.is_cuda()) batches_.push_back(Group().endCoalescing(device.type()));
 }
@@ -110,6 +111,13 @@ void Exchange::WaitForSends() {
   for (const auto& batch : batches_) batch->wait();
   for (const Started& send : sends_) {
     if (batches_.empty()) WaitFor(nullptr, send.piece.peer, send.work);
+    // A gradient that is shared with anybody has been copied.
+    const bool same = direction_ == Direction::kBackward || send.piece.rows.is_inference() ||
+                      send.piece.rows._version() == send.version;
+    TORCH_CHECK(same, "mimo: bridge ", link_.name, ", call ", call_,
+                ": x was changed in place while it was being sent to ",
+                link_.Describe(send.piece.peer),
+                "; give the bridge x:clone(), or leave x as it is until backward has run");
   }
   for (size_t i = 0; i < word_sends_.size(); ++i) WaitFor(nullptr, to_[i], word_sends_[i]);
   sends_.clear();

@@ -93,6 +93,7 @@ class Exchange {
   struct Started {
     Piece piece;
     c10::intrusive_ptr<c10d::Work> work;  // within a batch of CUDA's not to be waited for
+    int64_t version = 0;                  // of the rows, when they were given to be sent
   };
 
   c10d::ProcessGroup& Group() const;

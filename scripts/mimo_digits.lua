@@ -100,7 +100,7 @@ local function see(batch)
       pixels[#pixels + 1], grids[#grids + 1] = sample.pixel_values, sample.image_grid_thw
     end
     features = #pixels > 0 and modules.vision(torch.cat(pixels), torch.cat(grids))
-      or torch.zeros { 0, config.text.hidden }
+      or torch.zeros({ 0, config.text.hidden }):requires_grad_(true) -- no image, but a gradient to wait for
   end
   features = bridge(features, { rows_per_sample = batch.rows, samples = batch.ids })
   if not has_language then return nil, features end

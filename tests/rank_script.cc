@@ -1,5 +1,8 @@
 #include "tests/rank_script.h"
 
+#include <stdexcept>
+#include <string>
+
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
 
@@ -27,7 +30,12 @@ Command RankScript(const Folder& folder, const std::string& code,
 
 pid_t PidOf(Child& run, int who) {
   const std::string line = run.WaitForLine(absl::StrCat("I am ", who, " pid "));
-  return line.empty() ? -1 : std::stoi(line.substr(line.rfind(' ') + 1));
+  // An exception fails the test. A number that is no process would not: kill(-1, ...) ends all of
+  // the user's.
+  if (line.empty()) throw std::runtime_error(absl::StrCat("process ", who, " did not say its id"));
+  const pid_t pid = std::stoi(line.substr(line.rfind(' ') + 1));
+  if (pid <= 0) throw std::runtime_error(absl::StrCat("no id of a process: ", line));
+  return pid;
 }
 
 std::vector<pid_t> PidsOf(Child& run, int num_ranks) {

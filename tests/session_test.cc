@@ -27,6 +27,7 @@ class Session {
     const std::string program = DataFile("driver/lockstep");
     const std::string& home = folder.path();
     pid_ = fork();
+    if (pid_ < 0) ADD_FAILURE() << "no process";
     if (pid_ != 0) return;
     setsid();
     const int side = open(name.c_str(), O_RDWR);
@@ -38,12 +39,18 @@ class Session {
   }
 
   ~Session() {
-    kill(pid_, SIGKILL);
-    waitpid(pid_, nullptr, 0);
-    close(terminal_);
+    if (pid_ > 0) {  // kill(-1, ...) would end every process of the user
+      kill(pid_, SIGKILL);
+      waitpid(pid_, nullptr, 0);
+    }
+    if (terminal_ >= 0) close(terminal_);
   }
 
+  // Without a terminal or a process there is nothing to talk to.
+  bool started() const { return pid_ > 0; }
+
   void Type(const std::string& text) {
+    ASSERT_TRUE(started());
     ASSERT_EQ(write(terminal_, text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
 
@@ -51,6 +58,7 @@ class Session {
   std::string ReadUntil(const std::string& text) {
     constexpr int kPatienceMs = 60000;
     std::string shown;
+    if (!started()) return shown;
     pollfd ready{terminal_, POLLIN, 0};
     while (shown.find(text) == std::string::npos && poll(&ready, 1, kPatienceMs) > 0) {
       char block[4096];

@@ -181,7 +181,7 @@ local function stop_after_a_step()
     return steps(self, is_callable and function() return note(loader()) end or loader, total)
   end
   run.progress.on_step[function(step)
-    if step == 0 then
+    if step and not counter then
       counter = native.flop_counter()
     else
       M.finish()

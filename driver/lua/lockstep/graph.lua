@@ -27,9 +27,12 @@ local function describe(value)
 end
 
 --- The inputs as the graph finds them: tensors of its own. Everything else is kept by the graph as it is.
-local function own(inputs)
+local function own(count, inputs)
   local kept = {}
-  for i, value in ipairs(inputs) do kept[i] = torch.is_tensor(value) and value:detach():clone() or value end
+  for i = 1, count do
+    local value = inputs[i]
+    kept[i] = torch.is_tensor(value) and value:detach():clone() or value
+  end
   return kept
 end
 
@@ -85,7 +88,7 @@ local function first_call(self, count, inputs)
   if self.on_gpu and dist.world_size() > 1 then
     complain("collectives cannot be recorded, and this run has %d ranks; use it on one rank", dist.world_size())
   end
-  self.num_inputs, self.inputs = count, own(inputs)
+  self.num_inputs, self.inputs = count, own(count, inputs)
   if self.on_gpu then self.stream = torch.cuda.Stream() end
 end
 

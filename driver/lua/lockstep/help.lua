@@ -90,7 +90,9 @@ local function module_lines(module)
 end
 
 local function unknown(name)
-  local known = core.operators()
+  local known = {}
+  local prefix = name:find("^torch%.") and "torch." or ""
+  for i, operator in ipairs(core.operators()) do known[i] = prefix .. operator end
   for _, module in ipairs(reference.modules()) do
     known[#known + 1] = module.name
     for _, entry in ipairs(module.entries) do known[#known + 1] = entry.name end

@@ -214,7 +214,17 @@ function Bridge:start(x, opts)
   local o = options.read("bridge", opts, { rows_per_sample = options.optional, samples = options.optional })
   local is_list = type(x) == "table"
   local ids = torch.is_tensor(o.samples) and o.samples:totable() or o.samples
-  local samples = ids and "{" .. table.concat(ids, ", ") .. "}" or ""
+  if ids ~= nil and type(ids) ~= "table" then
+    core.raise("bridge: samples must be an array of ids, not a " .. type(ids))
+  end
+  local texts = {}
+  for i, id in ipairs(ids or {}) do
+    if type(id) ~= "number" and type(id) ~= "string" then
+      core.raise(("bridge: samples[%d] must be a number or a string, not a %s"):format(i, type(id)))
+    end
+    texts[i] = type(id) == "number" and ("%.17g"):format(id) or id
+  end
+  local samples = ids and "{" .. table.concat(texts, ", ") .. "}" or ""
   local given = is_list and x or { x }
   return setmetatable({ core = self.core:start(given, o.rows_per_sample, samples), is_list = is_list }, Pending)
 end

@@ -160,11 +160,12 @@ end
 ---@param name string
 ---@return reference.Entry?
 function M.find(name)
+  local full = name
   name = short(name)
   local found
   for _, module in ipairs(M.modules()) do
     for _, entry in ipairs(module.entries) do
-      local is_it = entry.name == name or entry.name:gsub(":", ".") == name
+      local is_it = entry.name == name or entry.name == full or entry.name:gsub(":", ".") == name
       -- A constructor has the name of its class, and says more.
       if is_it and (not found or found.kind == "type") then found = entry end
     end

@@ -23,6 +23,7 @@ local SIGTERM_EXIT_CODE = 143
 local objects ---@type table<string, any>?
 local keep, every = 3, nil ---@type integer, integer?
 local saving, stepping ---@type lockstep.core.sharding.Gathering, lockstep.core.sharding.Gathering
+local compared = false -- the ranks' tensors, once in a run
 local last_step ---@type integer? of the state saved or resumed last
 
 local function root() return run.dir .. "/state" end
@@ -142,6 +143,21 @@ local function check_same_tensors(tensors)
   end
 end
 
+--- Raises, on every rank, where a tensor that is written once is not the same on all: the first save of a run looks.
+local function check_equal_tensors(tensors)
+  local own = {}
+  for i, one in ipairs(tensors) do own[i] = select(2, files.checksum_of { one.tensor }) end
+  local prints = gather(own)
+  for rank = 2, #prints do
+    for i, one in ipairs(tensors) do
+      if prints[rank][i] ~= prints[1][i] then
+        core.raise(('run:save: "%s" holds other values on rank %d than on rank 0, and is written once; '
+          .. "sharding.data_parallel keeps replicas alike"):format(one.name, rank - 1))
+      end
+    end
+  end
+end
+
 --- "shared" or "per_rank" by name, alike on every rank.
 local function compare_values(values)
   local own, kinds = {}, {}
@@ -199,12 +215,23 @@ function M.save(step)
   local is_first = dist.rank() == 0
   local collected = together("run:save", contents.collect, objects)
   check_same_tensors(collected.tensors)
+  if not compared then check_equal_tensors(collected.tensors) end
+  compared = true
   for _, values in ipairs { contents.bucket_values(objects), contents.random_values() } do
     for name, value in pairs(values) do collected.values[name] = value end
   end
   local kinds = compare_values(collected.values)
   local temporary = root() .. "/" .. folder.name(step) .. ".part"
-  together("run:save", function() return is_first and folder.begin(root(), step) end)
+  together("run:save", function()
+    if not is_first then return end
+    local latest = folder.usable(root())[1]
+    if latest and latest.step > step then
+      error(("%s is of a later step than %d: it would be kept and resumed from, and this state lost; call "
+        .. "run:resume() before the loop, give all epochs one loop of run:steps, or take another --run-dir"):format(
+        latest.path, step), 0)
+    end
+    folder.begin(root(), step)
+  end)
   local part = together("run:save", write_part, temporary, collected.tensors, collected.values, kinds)
   local parts = gather(part.files)
   local path = root() .. "/" .. folder.name(step)
@@ -251,15 +278,16 @@ end
 --- The saved tensors by name, if this rank finds all as it should be.
 local function read(one)
   local marker = folder.check(one.path, dist.rank(), dist.world_size())
-  local saved = {}
+  local saved, owners = {}, {}
   for name in pairs(marker.files) do
     if name:match("%.safetensors$") then
       for tensor_name, tensor in pairs((core_safetensors.read(one.path .. "/" .. name, "safetensors"))) do
         saved[tensor_name] = tensor
+        owners[tensor_name] = name:match("^model%-") and "model" or tensor_name:match("^([%w_]+)%.")
       end
     end
   end
-  return { marker = marker, tensors = saved }
+  return { marker = marker, tensors = saved, owners = owners }
 end
 
 --- Reads the latest state that is whole on every rank. Those that are not are told, set aside and counted.
@@ -286,7 +314,8 @@ local function read_latest(found)
     torn[#torn + 1] = one
   end
   core.raise(("run:resume: none of the %d states in %s can be used; of the latest: %s. Restore one from a copy, or "
-    .. "begin anew with another --run-dir"):format(#torn, found[1].path:match("^(.*)/"), first_problem))
+    .. "begin anew with another --run-dir"):format(#torn,
+    found[1].suffix == "from" and found[1].path or found[1].path:match("^(.*)/"), first_problem))
 end
 
 --- The values by name, decoded: all of them before anything is changed.
@@ -311,6 +340,16 @@ end
 --- Raises where the state is not of these objects.
 local function check_fit(collected, state, values, own)
   local problem = contents.mismatch(collected, state.tensors)
+  local present = {}
+  for _, one in ipairs(collected.tensors) do present[one.name] = true end
+  for _, name in ipairs(problem == "" and contents.sorted_names(state.owners) or {}) do
+    local owner = own[state.owners[name]]
+    local is_value = name:find("^lockstep%.values%.") or name:find("^lockstep%.rank%-")
+    if owner and not is_value and not present[name] and contents.kind_of(name, owner) == "module" then
+      problem = ('it has a tensor "%s", which the script does not have now'):format(name)
+      break
+    end
+  end
   for _, name in ipairs(contents.sorted_names(own)) do
     if problem == "" and contents.kind_of(name, own[name]) ~= "module" then
       if not values[name] then
@@ -343,6 +382,9 @@ end
 ---@return integer? steps that are done
 function M.resume(opts)
   local o = options.read("run:resume", opts, { from = options.optional, without = {} })
+  if o.from and type(o.from) ~= "string" then
+    core.raise("run:resume: from must be a folder's path, not a " .. type(o.from))
+  end
   check_registered("run:resume")
   local own = read_without(o.without)
   -- Rank 0 lists: what another sees of a folder may be late.

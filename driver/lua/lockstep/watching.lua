@@ -211,7 +211,7 @@ end
 function M.profile(opts, fn, ...)
   local o = options.read("lockstep.profile", opts,
     { path = "trace.json", steps = {}, record_shapes = false, profile_memory = false })
-  local has_steps = opts.steps ~= nil
+  local has_steps = opts ~= nil and opts.steps ~= nil
   if has_steps == (fn ~= nil) then
     core.raise("lockstep.profile: give either steps = {from, to} or, after the options, a function to trace")
   end
