@@ -181,6 +181,16 @@ t.test("RanksThatHoldOtherTensorsAreNamed", function()
     .. "bias torch.float32 {3}", run.save, run, { step = 1 })
 end)
 
+t.test("ReplicasThatAreUnlikeAreAnErrorOnAll", function()
+  new_folder()
+  local model = nn.Linear(2, 2)
+  torch.no_grad(function() model.bias:fill_(rank) end)
+  model.weight:detach():fill_(1)
+  run:state { model = model }
+
+  t.raises('run:save: "bias" holds other values on rank 1 than on rank 0', run.save, run, { step = 1 })
+end)
+
 t.test("WhatOneRankCannotDoIsAnErrorOnAll", function()
   local root = new_folder()
   run:state { own = { value = rank == 1 and print or 1 } }
@@ -191,7 +201,7 @@ t.test("WhatOneRankCannotDoIsAnErrorOnAll", function()
   dist.barrier()
   if rank == 0 then core.write_file(root, { "a file where the folder should be" }) end
   dist.barrier()
-  t.raises("run:save: rank 0: cannot remove " .. root, run.save, run, { step = 1 })
+  t.raises("run:save: rank 0: cannot list " .. root, run.save, run, { step = 1 })
 end)
 
 t.test("ATornStateIsTornOnEveryRankWhoeverFindsIt", function()

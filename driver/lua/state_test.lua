@@ -267,6 +267,23 @@ t.test("AStateOfAnotherModelIsAnErrorThatNamesTheTensorAndChangesNothing", funct
   t.equal(others.model:state_dict(), before)
 end)
 
+t.test("AModelThatLacksATensorOfTheStateIsAnError", function()
+  new_folder()
+  local two = nn.Sequential { nn.Linear(2, 2), nn.Linear(2, 2) }
+  run:state { model = two }
+  run:save { step = 1 }
+  run:state { model = nn.Sequential { nn.Linear(2, 2) } }
+
+  t.raises('it has a tensor "1.', run.resume, run)
+end)
+
+t.test("AnEarlierStepIsNotSavedBesideALaterState", function()
+  new_folder()
+  save_at { 10 }
+
+  t.raises("step-00000010 is of a later step than 2: it would be kept and resumed from", run.save, run, { step = 2 })
+end)
+
 t.test("WhatIsMissingOrLeftOutIsNamed", function()
   new_folder()
   local objects = save_at { 1 }

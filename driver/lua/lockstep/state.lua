@@ -23,7 +23,7 @@ local SIGTERM_EXIT_CODE = 143
 local objects ---@type table<string, any>?
 local keep, every = 3, nil ---@type integer, integer?
 local saving, stepping ---@type lockstep.core.sharding.Gathering, lockstep.core.sharding.Gathering
-local compared = false -- the ranks' tensors, once in a run
+local compared = false -- the ranks' tensors, once for what run:state registered
 local last_step ---@type integer? of the state saved or resumed last
 
 local function root() return run.dir .. "/state" end
@@ -80,7 +80,7 @@ function M.register(given, opts)
     end
     contents.kind_of(name, object)
   end
-  objects, keep, every, last_step = given, o.keep, o.every, nil
+  objects, keep, every, last_step, compared = given, o.keep, o.every, nil, false
   saving = saving or core_sharding.gathering("run:save", TIMEOUT_S)
   stepping = stepping or core_sharding.gathering("run:steps")
   core_state.announce_saving()
