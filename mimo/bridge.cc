@@ -64,6 +64,18 @@ Bridge::Pending Bridge::Start(const std::vector<at::Tensor>& tensors,
   if (state.nothing_travels) {
     TORCH_CHECK_VALUE(!state.on_from || !tensors.empty(), "mimo: bridge ", state.link().name,
                       ": no tensor was given; this rank has both modules, and gives x");
+    // Nothing would go astray here; on other grids the same call would.
+    if (state.on_from && ownership.has_value()) {
+      const int64_t dim = state.options().dim;
+      const int64_t rows = state.PlanFor(*ownership)->forward.send_shard.size();
+      for (const at::Tensor& tensor : tensors) {
+        TORCH_CHECK_VALUE(tensor.defined() && tensor.dim() > dim && tensor.size(dim) == rows,
+                          "mimo: bridge ", state.link().name, ": x has ",
+                          tensor.defined() && tensor.dim() > dim ? tensor.size(dim) : 0,
+                          " rows on dim ", dim, ", but the samples of rank ", state.link().rank,
+                          " have ", rows, " of ", ownership->num_tokens());
+      }
+    }
     call->tensors = tensors;
     return Pending(std::move(call));
   }
@@ -82,7 +94,8 @@ Bridge::Pending Bridge::Start(const std::vector<at::Tensor>& tensors,
       call->SetUpTo(ownership);
     }
     call->fingerprint = call->plan->fingerprint ^ Fingerprint(samples);
-    call->row_tag = call->fingerprint ^ Fingerprint(Describe(*state.specs, state.options().dim));
+    call->row_tag =
+        call->fingerprint ^ state.layout ^ Fingerprint(Describe(*state.specs, state.options().dim));
     const at::NoGradGuard no_grad;
     call->StartForward();
   } catch (const c10::Error& error) {

@@ -141,6 +141,7 @@ void Bridge::Pending::Call::SetUpTo(const std::optional<Ownership>& ownership) {
 Word Bridge::Pending::Call::NewWord(int32_t peer) const {
   Word word;
   word.call = number;
+  word.layout = state->layout;
   word.fingerprint = fingerprint;
   word.num_rows = plan->ownership.num_tokens();
   word.gradients_taken = state->CountTaken(peer);
@@ -210,6 +211,10 @@ void Bridge::Pending::Call::CheckWords() {
   for (size_t i = 0; i < words.size(); ++i) {
     const Word& word = words[i];
     const std::string who = link.Describe(forward->peers()[i]);
+    TORCH_CHECK(word.layout == state->layout, "mimo: bridge ", link.name, ", call ", number, ": ",
+                link.Describe(link.rank), " and ", who,
+                " made this bridge with different topologies, or another dim; give every rank the "
+                "same sizes, ranks and order of modules, and the same dim");
     TORCH_CHECK(word.fingerprint == fingerprint, "mimo: bridge ", link.name, ", call ", number,
                 ": the ranks disagree about the micro-batch: ", link.Describe(link.rank), " has ",
                 InWords(), "; ", who, " has ", word.text);

@@ -23,6 +23,13 @@
 
 namespace lockstep::mimo {
 
+// All that decides which rank of the module holds which rows.
+inline std::string LayoutOf(const Module& module) {
+  return absl::StrCat(module.name, " dp ", module.dp, " tp ", module.tp, " cp ", module.cp, " pp ",
+                      module.pp, " ", module.order, " ranks ", absl::StrJoin(module.ranks, " "),
+                      "; ");
+}
+
 class Bridge::State : public std::enable_shared_from_this<Bridge::State> {
  public:
   State(const Topology& topology, int edge, int64_t rank, const NewGroup& new_group,
@@ -50,6 +57,7 @@ class Bridge::State : public std::enable_shared_from_this<Bridge::State> {
                            usual_route_.from.dp_size == usual_route_.to.dp_size &&
                            from.cp == to.cp;  // else gradients are to be summed
     nothing_travels = same_grid || (!on_from && !on_to);
+    layout = Fingerprint(absl::StrCat(LayoutOf(from), LayoutOf(to), "dim ", options.dim));
     if (!nothing_travels) MakeGroups(new_group, from, to);
   }
 
@@ -137,6 +145,8 @@ class Bridge::State : public std::enable_shared_from_this<Bridge::State> {
   void set_failure(const std::string& text) { failure_ = text; }
 
   // --- What calls share
+
+  uint64_t layout = 0;  // of both grids and of dim: must be the same on every rank
 
   const Link& link() const { return link_; }
   const BridgeOptions& options() const { return options_; }

@@ -30,6 +30,7 @@ constexpr int kMaxDims = 8;     // of a tensor
 struct Word {
   int64_t call = 0;
   int64_t is_error = 0;         // `text` says which; the call has no rows of this rank
+  uint64_t layout = 0;          // fingerprint of both modules' grids and of dim
   uint64_t fingerprint = 0;     // of the rows of all samples
   int64_t num_rows = 0;         // of all samples
   int64_t gradients_taken = 0;  // by this rank, from the one that the word goes to, so far
