@@ -70,8 +70,14 @@ mimo::Module ReadModule(lua_State* state, int number) {
   module.order = table.String("order", module.order);
   if (table.Push("ranks")) {
     for (const int64_t rank :
-         ReadIntegers(state, lua_gettop(state), absl::StrCat(name, ".ranks").c_str()))
+         ReadIntegers(state, lua_gettop(state), absl::StrCat(name, ".ranks").c_str())) {
+      // One beyond an int32 would be taken for another; the core names those outside the world.
+      if (rank < -mimo::kMaxWorldSize || rank > mimo::kMaxWorldSize) {
+        throw Error(absl::StrCat(name, ".ranks: a rank is from 0 to ", mimo::kMaxWorldSize - 1,
+                                 ", not ", rank));
+      }
       module.ranks.push_back(static_cast<int32_t>(rank));
+    }
     lua_pop(state, 1);
   }
   return module;
