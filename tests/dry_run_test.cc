@@ -74,6 +74,19 @@ TEST(DryRun, LeavesNoFilesAndRunsNothingBehindTheLoop) {
 }
 
 // Each would wait for ever for ranks that are not there.
+TEST(DryRun, ChangesNothingOfARunWhoseFolderIsGiven) {
+  const Folder folder;
+  folder.Write("train.lua", kTrain);
+  folder.Write("run/metrics.jsonl", "of the run\n");
+
+  const Ended ended =
+      RunOne(Lockstep(folder, {"--dry-run", "--nproc", "2", "--run-dir", "run", "train.lua"}));
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(folder.List("run"), ElementsAre("metrics.jsonl"));
+  EXPECT_EQ(folder.Read("run/metrics.jsonl"), "of the run\n");
+}
+
 TEST(DryRun, OtherRanksAreTakenToDoTheSame) {
   const Folder folder;
 
