@@ -8,7 +8,7 @@
 namespace lockstep::driver {
 
 // The path of a file or folder that the build put beside the program, named from the workspace's
-// root: "driver/lua". Looks in the program's runfiles, in a test's, and, for a program that was
+// root: "driver/lua". Looks in a test's runfiles, in the program's, and, for a program that was
 // copied elsewhere together with them, in `<folder of the program>/<path>`. Throws c10::Error,
 // naming the places, where there is none.
 std::string FindRunfile(const std::string& path);
