@@ -54,6 +54,11 @@ INSTANTIATE_TEST_SUITE_P(
         BadScript{"UnfinishedBlock", "if true then\n", "train.lua:2:", "'end' expected"},
         BadScript{"CallOfNil", "\n\nfrobnicate()",
                   "train.lua:3:", "attempt to call global 'frobnicate' (a nil value)"},
+        BadScript{
+            "MisspeltField",
+            "local nn = require 'lockstep.nn'\n\nlocal net = nn.Sequental(\n  nn.Linear(2, 3))",
+            "train.lua:3:",
+            "attempt to call field 'Sequental' (a nil value); did you mean \"nn.Sequential\"?"},
         BadScript{"WrongShapes",
                   "local torch = require 'lockstep.torch'\n"
                   "torch.matmul(torch.ones({2, 3}), torch.ones({2, 3}))",
@@ -73,6 +78,8 @@ INSTANTIATE_TEST_SUITE_P(
         BadScript{"ErrorWithAnEmptyText", "\nerror('')", "train.lua:2:", "lockstep: "},
         BadScript{"MissingModule", "\nrequire 'no_such_module'",
                   "train.lua:2:", "module 'no_such_module' not found"},
+        BadScript{"MisspeltModule", "require 'lockstep.optm'",
+                  "train.lua:1:", "; did you mean \"lockstep.optim\"?"},
         BadScript{"EndlessRecursion", "local function f() return 1 + f() end\nf()",
                   "train.lua:1:", "stack overflow"},
         BadScript{"ErrorInACoroutine",

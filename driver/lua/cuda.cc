@@ -1,10 +1,16 @@
 #include "driver/lua/cuda.h"
 
+#include <algorithm>
+#include <array>
 #include <memory>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "ATen/Context.h"
+#include "ATen/record_function.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 #include "c10/core/CachingDeviceAllocator.h"
 #include "c10/core/Event.h"
 #include "c10/core/Stream.h"
@@ -233,23 +239,84 @@ int EventElapsedTime(lua_State* state) {
 // --- Graphs
 // ---------------------------------------------------------------------------------------
 
+// Operators that wait for the device, since the shape or the type of what they return lies there.
+constexpr std::array<std::string_view, 11> kWaitingOperators = {"aten::nonzero",
+                                                                "aten::masked_select",
+                                                                "aten::equal",
+                                                                "aten::allclose",
+                                                                "aten::is_nonzero",
+                                                                "aten::bincount",
+                                                                "aten::_unique",
+                                                                "aten::_unique2",
+                                                                "aten::unique_consecutive",
+                                                                "aten::unique_dim",
+                                                                "aten::unique_dim_consecutive"};
+
+bool IsWaiting(std::string_view name) {
+  return std::find(kWaitingOperators.begin(), kWaitingOperators.end(), name) !=
+         kWaitingOperators.end();
+}
+
+// The first of those operators while this lives, however deep: a boolean index calls nonzero.
+class WaitingOperator {
+ public:
+  WaitingOperator() {
+    name_.clear();
+    handle_ = at::addThreadLocalCallback(
+        at::RecordFunctionCallback(OnStart).scopes({at::RecordScope::FUNCTION}));
+  }
+  WaitingOperator(const WaitingOperator&) = delete;
+  WaitingOperator& operator=(const WaitingOperator&) = delete;
+  ~WaitingOperator() { at::removeCallback(handle_); }
+
+  // Throws Error where there was one.
+  void Check() const {
+    if (name_.empty()) return;
+    throw Error(absl::StrCat(
+        "lockstep.graph: ", name_, " at ", line_,
+        " waits for the device to know the shape or the value of what it returns, and a graph "
+        "cannot wait (an index of booleans calls nonzero): use torch.where or masked_fill, or do "
+        "it outside"));
+  }
+
+ private:
+  static std::unique_ptr<at::ObserverContext> OnStart(const at::RecordFunction& function) {
+    if (name_.empty() && IsWaiting(function.name())) {
+      name_ = std::string(absl::StripPrefix(function.name(), "aten::"));
+      line_ = RunningScriptLine();
+    }
+    return nullptr;
+  }
+
+  static thread_local std::string name_;
+  static thread_local std::string line_;
+  at::CallbackHandle handle_;
+};
+thread_local std::string WaitingOperator::name_;
+thread_local std::string WaitingOperator::line_;
+
+struct Recording {
+  Recording() { recording = true; }
+  ~Recording() { recording = false; }
+};
+
 // The recording of a graph, on the side stream, ended however the function ends.
 int Record(lua_State* state) {
   driver::CudaGraph& graph = *ReadObject<Graph>(state, 1, "record: graph");
   ReadFunction(state, 2, "record: fn");
   graph.Begin();
-  recording = true;
+  const WaitingOperator waiting;
   try {
+    const Recording flag;
     Call(state, lua_gettop(state) - 2, LUA_MULTRET);
   } catch (...) {
-    recording = false;
     try {
       graph.End();
     } catch (const c10::Error&) {  // a consequence: what was thrown first says why
     }
+    waiting.Check();  // says more than CUDA's own error
     throw;
   }
-  recording = false;
   graph.End();
   return lua_gettop(state) - 1;
 }
@@ -267,11 +334,10 @@ int NewGraph(lua_State* state) {
 // as_recorded(fn, ...) -> fn(...), refusing what a recording refuses: on a device without graphs.
 int AsRecorded(lua_State* state) {
   ReadFunction(state, 1, "as_recorded: fn");
-  struct Flag {
-    Flag() { recording = true; }
-    ~Flag() { recording = false; }
-  } const flag;
+  const WaitingOperator waiting;
+  const Recording flag;
   Call(state, lua_gettop(state) - 1, LUA_MULTRET);
+  waiting.Check();
   return lua_gettop(state);
 }
 

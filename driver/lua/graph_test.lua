@@ -65,6 +65,68 @@ t.test("WhatReadsAValueCannotBeRecorded", function()
   t.equal(torch.ones({}):item(), 1) -- the rule ends with the recording, an error or not
 end)
 
+t.test("WhatWaitsForTheDeviceIsNamedWithItsLine", function()
+  for name, wait in pairs {
+    nonzero = function(x) return x:nonzero() end,
+    masked_select = function(x) return x:masked_select(x:gt(0)) end,
+    equal = function(x) return x:equal(x * 1) end,
+    _unique2 = function(x) return torch.unique_dim(x, 0), torch._unique2(x) end,
+    bincount = function(x) return x:to(torch.int64):bincount() end,
+  } do
+    local graph = lockstep.graph(function(x)
+      local y = x * 2
+      wait(y)
+      return y
+    end, { warmup = 1 })
+    graph(torch.ones { 2 })
+
+    fails((name == "_unique2" and "unique_dim" or name) .. " at driver/lua/graph_test.lua:", graph, torch.ones { 2 })
+  end
+end)
+
+t.test("AnIndexOfBooleansIsSeenToWait", function()
+  local graph = lockstep.graph(function(x) return x[x:gt(0)] end, { warmup = 1 })
+  graph(torch.ones { 2 })
+
+  fails("nonzero at driver/lua/graph_test.lua:", graph, torch.ones { 2 })
+  fails("use torch.where or masked_fill", graph, torch.ones { 2 })
+  t.equal(torch.ones({ 2 }):nonzero().shape[1], 2) -- the rule ends with the recording
+end)
+
+t.test("ATensorFromTheHostIsMadeOutside", function()
+  local graph = lockstep.graph(function(x) return x + torch.tensor { 1, 2 } end, { warmup = 1 })
+  graph(torch.ones { 2 })
+
+  fails("torch.tensor: a graph is being recorded", graph, torch.ones { 2 })
+end)
+
+t.test("ATransformerWithClippingAndFusedAdamWWaitsForNothing", function()
+  torch.manual_seed(3)
+  local attention, mlp, norm = nn.Linear(8, 24), nn.Linear(8, 8), nn.LayerNorm(8)
+  local parameters = {}
+  for _, module in ipairs { attention, mlp, norm } do
+    for _, p in ipairs(module:parameters()) do parameters[#parameters + 1] = p end
+  end
+  local adam = optim.AdamW(parameters, { lr = 1e-2 })
+  local graph = lockstep.graph(function(x, y, factor)
+    local q, k, v = unpack(attention(norm(x)):view(2, 4, 3, 1, 8):unbind(2))
+    local h = torch.scaled_dot_product_attention(q:transpose(1, 2), k:transpose(1, 2), v:transpose(1, 2),
+      { is_causal = true }):transpose(1, 2):reshape(2, 4, 8)
+    h = torch.where(h:gt(0), h, h:masked_fill(h:lt(-1), 0))
+    local loss = nn.cross_entropy(mlp(h):view(8, 8), y)
+    loss:backward()
+    optim.clip_grad_norm(parameters, 1.0)
+    adam:step(factor)
+    adam:zero_grad()
+    return loss
+  end, { warmup = 1 })
+
+  for _ = 1, 3 do
+    local loss = graph(torch.randn { 2, 4, 8 }, torch.zeros({ 8 }, { dtype = torch.int64 }), torch.tensor(1))
+    t.truthy(loss:item() > 0)
+  end
+end)
+
 t.test("ANumberAsTheOptimizersFactorWouldBeKeptForEver", function()
   local _, step = training()
   local graph = lockstep.graph(function(x, y) return step(x, y, 0.5) end, { warmup = 1 })

@@ -337,6 +337,7 @@ void RegisterTensorMethods(lua_State* state) {
 }
 
 int NewTensor(lua_State* state) {
+  CheckNotRecording("torch.tensor");  // it copies from the host, once for all replays
   const OptionTable options(state, 2, "torch.tensor", {"dtype", "device", "requires_grad"});
   std::optional<at::ScalarType> dtype;
   if (options.Push("dtype")) {

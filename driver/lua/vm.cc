@@ -2,11 +2,16 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <system_error>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "c10/util/Exception.h"
+#include "driver/lua/stack.h"
 
 namespace lockstep::lua {
 namespace {
@@ -44,6 +49,22 @@ int Wrap(lua_State* state, lua_CFunction function) {
   return lua_error(state);
 }
 
+// Adds to the message, the only value on the stack, what was probably meant where a name is nil:
+// lockstep/suggestion.lua. Called while the frames of the error still stand.
+void AddSuggestion(lua_State* state) {
+  const char* message = lua_type(state, 1) == LUA_TSTRING ? lua_tostring(state, 1) : "";
+  if (std::strstr(message, "(a nil value)") == nullptr) return;
+  lua_getglobal(state, "require");
+  lua_pushliteral(state, "lockstep.suggestion");
+  if (lua_pcall(state, 1, 1, 0) == 0) {
+    lua_getfield(state, -1, "explain");
+    lua_pushvalue(state, 1);
+    lua_pushinteger(state, 3);  // above explain and this handler
+    if (lua_pcall(state, 2, 1, 0) == 0) lua_replace(state, 1);
+  }
+  lua_settop(state, 1);
+}
+
 // Keeps the traceback of the place where an error was raised: the error passes here again in
 // every Call on its way out, when the inner frames are gone.
 int HandleMessage(lua_State* state) {
@@ -51,6 +72,7 @@ int HandleMessage(lua_State* state) {
   const bool traced = lua_rawequal(state, 1, -1) != 0 && !lua_isnil(state, 1);
   lua_pop(state, 1);
   if (!traced) {
+    AddSuggestion(state);
     luaL_traceback(state, state, nullptr, 1);
     lua_setfield(state, LUA_REGISTRYINDEX, kTraceback);
     lua_pushvalue(state, 1);
@@ -81,6 +103,26 @@ int ProtectedCall(lua_State* state, int num_arguments, int num_results) {
   return status;
 }
 
+// The module of the library or of C++ that `name` is nearly the name of, or "".
+std::string NearestModule(lua_State* state, const std::string& name, const std::string& root) {
+  std::vector<std::string> modules;
+  std::error_code none;  // a root that cannot be read has no modules
+  for (const auto& entry :
+       std::filesystem::recursive_directory_iterator(root + "/lockstep", none)) {
+    if (entry.path().extension() != ".lua") continue;
+    const std::filesystem::path module = entry.path().lexically_relative(root);
+    modules.push_back(
+        absl::StrReplaceAll((module.parent_path() / module.stem()).string(), {{"/", "."}}));
+  }
+  lua_getfield(state, LUA_REGISTRYINDEX, "_PRELOAD");
+  for (lua_pushnil(state); lua_next(state, -2) != 0; lua_pop(state, 1)) {
+    if (lua_type(state, -2) == LUA_TSTRING) modules.emplace_back(lua_tostring(state, -2));
+  }
+  lua_pop(state, 1);
+  std::sort(modules.begin(), modules.end());
+  return Nearest(name, modules);
+}
+
 // A package.loaders function: finds modules of the library, and names their chunks by where they
 // lie in it ("lockstep/nn.lua"), whatever the folder that the program was built in.
 int SearchLibrary(lua_State* state) {
@@ -93,7 +135,11 @@ int SearchLibrary(lua_State* state) {
   file += ".lua";
   std::ifstream stream(absl::StrCat(root, "/", file), std::ios::binary);
   if (!stream) {
-    lua_pushfstring(state, "\n\tno module '%s' in the library (%s)", name, root);
+    const std::string nearest = NearestModule(state, name, root);
+    const std::string suggestion =
+        nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?");
+    lua_pushfstring(state, "\n\tno module '%s' in the library (%s)%s", name, root,
+                    suggestion.c_str());
     return 1;
   }
   const std::string code((std::istreambuf_iterator<char>(stream)),

@@ -11,8 +11,12 @@ local M = {}
 local KEYWORDS = { "and", "break", "do", "else", "elseif", "end", "false", "for", "function", "if", "in", "local",
   "nil", "not", "or", "repeat", "return", "then", "true", "until", "while" }
 
---- Names that can stand behind `value` and a dot or a colon. Looks into tables, and calls nothing of the user's.
-local function names_of(value, separator)
+--- Names that can stand behind `value` and a dot or a colon, as the keys of a set. Looks into tables, and calls
+--- nothing of the user's.
+---@param value any
+---@param separator "."|":"
+---@return table<string, true>
+function M.names_of(value, separator)
   local names = {}
   local function add(name)
     if type(name) == "string" and name:find("^[%a_][%w_]*$") then names[name] = true end
@@ -40,7 +44,10 @@ local function names_of(value, separator)
 end
 
 --- The value of a chain of names, "model.layers", read without metamethods but those of modules and tensors.
-local function value_of(chain, environment)
+---@param chain string
+---@param environment table where the first name is looked up
+---@return any
+function M.value_of(chain, environment)
   local value = environment
   for name in chain:gmatch("[^.:]+") do
     if nn.is_module(value) then
@@ -63,10 +70,10 @@ function M.complete(word, environment)
   local before, separator, begun = word:match("^(.*)([.:])([%w_]*)$")
   local names
   if before then
-    names = names_of(value_of(before, environment), separator)
+    names = M.names_of(M.value_of(before, environment), separator)
   else
     before, separator, begun = "", "", word
-    names = names_of(environment, ".")
+    names = M.names_of(environment, ".")
     for _, keyword in ipairs(KEYWORDS) do names[keyword] = true end
   end
   local found = {}

@@ -126,8 +126,9 @@ end
 ---     end
 ---
 --- What cannot be recorded is an error that says so, with the script's line: reading a value (`item`, `totable`,
---- `print`), waiting for the device, a number as the optimizer's factor, inputs of another shape, more ranks than one.
---- Branches of Lua are taken once, when it records. On the CPU `fn` is called each time, under the same rules.
+--- `print`), an operator that waits for the device (`nonzero`, an index of booleans), `torch.tensor`, a number as the
+--- optimizer's factor, inputs of another shape, more ranks than one. Branches of Lua are taken once, when it records.
+--- On the CPU `fn` is called each time, under the same rules.
 ---@param fn function of tensors on this rank's device, and of plain values that never change
 ---@param opts {warmup: integer?}? default 3; at least 1, so that gradients, optimizer states and workspaces exist
 ---@return lockstep.Graph

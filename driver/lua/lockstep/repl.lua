@@ -2,6 +2,7 @@
 
 local completion = require "lockstep.completion"
 local help = require "lockstep.help"
+local suggestion = require "lockstep.suggestion"
 local terminal = require "lockstep.core.terminal"
 
 local M = {}
@@ -82,7 +83,11 @@ function M.run()
       local function finish(ok, ...)
         if ok then print_results(select("#", ...), ...) else print((...)) end
       end
-      finish(xpcall(chunk, function(e) return debug.traceback(tostring(e), 2) end))
+      suggestion.typed["=typed"] = code
+      finish(xpcall(chunk, function(e)
+        local explained = suggestion.explain(e, 3)
+        return debug.traceback(tostring(explained), 2)
+      end))
       code = ""
     elseif not unfinished then
       print(message)

@@ -5,6 +5,7 @@
 
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
+local suggestion = require "lockstep.suggestion"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -123,7 +124,10 @@ function M.main(file)
   local results, failed = {}, {}
   for _, test in ipairs(tests) do
     local start = core.now()
-    local ok, message = xpcall(test.fn, function(e) return debug.traceback(tostring(e), 2) end)
+    local ok, message = xpcall(test.fn, function(e)
+      local explained = suggestion.explain(e, 3)
+      return debug.traceback(tostring(explained), 2)
+    end)
     results[#results + 1] = { name = test.name, seconds = core.now() - start, message = not ok and message or nil }
     if not ok then
       failed[#failed + 1] = test.name

@@ -1,0 +1,92 @@
+--- What was probably meant, where an error names something that is nil:
+---
+---     train.lua:7: attempt to call field 'Liner' (a nil value); did you mean "nn.Linear"?
+
+local completion = require "lockstep.completion"
+local core = require "lockstep.core"
+
+local M = {}
+
+--- The text of chunks that are no files, by their names: what is typed in a session.
+---@type table<string, string>
+M.typed = {}
+
+--- How far above the line of a call its function's name may stand.
+local LINES_OF_A_CALL = 20
+
+local function lines_of(source)
+  local lines = {}
+  if M.typed[source] then
+    for line in (M.typed[source] .. "\n"):gmatch("(.-)\n") do lines[#lines + 1] = line end
+  elseif source:sub(1, 1) == "@" then
+    local file = io.open(source:sub(2))
+    if not file then return lines end
+    for line in file:lines() do lines[#lines + 1] = line end
+    file:close()
+  end
+  return lines
+end
+
+--- The chain of names before ".name" or ":name" at this line or shortly above it, and which of the two it was.
+local function receiver_of(name, info)
+  local lines = lines_of(info.source)
+  for number = info.currentline, math.max(1, info.currentline - LINES_OF_A_CALL), -1 do
+    local chain, separator = (" " .. (lines[number] or "")):match(
+      "[^%w_.:)%]]([%a_][%w_.]*)([.:])" .. name .. "%f[^%w_]")
+    if chain then return chain, separator end
+  end
+end
+
+--- What the names of a function mean where it stopped: its variables, those around it, the globals.
+local function environment_of(level, info)
+  local names = setmetatable({}, { __index = getfenv(info.func) })
+  for i = 1, info.nups do
+    local name, value = debug.getupvalue(info.func, i)
+    names[name] = value
+  end
+  local i, name, value = 1, debug.getlocal(level + 1, 1)
+  while name do
+    names[name] = value
+    i = i + 1
+    name, value = debug.getlocal(level + 1, i)
+  end
+  return names
+end
+
+local function nearest(name, names)
+  local known = {}
+  for candidate in pairs(names) do
+    if candidate:sub(1, 1) ~= "_" then known[#known + 1] = candidate end
+  end
+  table.sort(known)
+  return core.nearest(name, known)
+end
+
+--- The name that was probably meant, "nn.Linear", or nil.
+local function meant(kind, name, level)
+  local info = debug.getinfo(level + 1, "Slfu")
+  if kind == "global" then return nearest(name, completion.names_of(getfenv(info.func), ".")) end
+  local chain, separator = receiver_of(name, info)
+  if not chain then return end
+  local first, rest = chain:match("^([^.]+)%.?(.*)$")
+  local value = environment_of(level + 1, info)[first]
+  if rest ~= "" then value = completion.value_of(rest, value) end
+  local near = nearest(name, completion.names_of(value, separator))
+  return near and chain .. separator .. near
+end
+
+--- `message` and, where it is about a name that is nil and near to one that is not, what was probably meant. `level` is
+--- that of the function which the error stopped, as debug.getinfo would count it here: 3 for a caller
+--- that is the error's handler.
+---@param message any an error's value
+---@param level integer
+---@return any message
+function M.explain(message, level)
+  if type(message) ~= "string" then return message end
+  local kind, name = message:match("attempt to %a+ (%a+) '([%a_][%w_]*)' %(a nil value%)$")
+  if kind ~= "field" and kind ~= "method" and kind ~= "global" then return message end
+  local name_meant = meant(kind, name, level)
+  return name_meant and ('%s; did you mean "%s"?'):format(message, name_meant) or message
+end
+
+return M

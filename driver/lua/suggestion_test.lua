@@ -1,0 +1,81 @@
+-- What an error about a nil says was probably meant.
+
+local nn = require "lockstep.nn"
+local suggestion = require "lockstep.suggestion"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+--- The message of `code`, a chunk whose arguments are nn, torch and a table, as a script's error shows it.
+local function message_of(code)
+  local name = "=chunk"
+  suggestion.typed[name] = "local nn, torch, config = ...\n" .. code
+  local chunk = assert(loadstring(suggestion.typed[name], name))
+  local config = { optimizer = { learning_rate = 1e-3 } }
+  local _, message = xpcall(function()
+    chunk(nn, torch, config)
+  end, function(e)
+    local explained = suggestion.explain(e, 3) -- no tail call: it would have no level of its own
+    return explained
+  end)
+  return message
+end
+
+local function means(expected, code)
+  local message = message_of(code)
+  t.equal(message:match('%(a nil value%); did you mean "(.*)"%?$'), expected, code .. "\n" .. message)
+end
+
+t.test("AFieldOfAModule", function()
+  means("nn.Linear", "nn.Liner(2, 3)")
+  means("torch.cuda.synchronize", "torch.cuda.synchronise()")
+end)
+
+t.test("AMethodAndAFieldOfAnObject", function()
+  means("m:forward", "local m = nn.Linear(2, 3)\nm:forwrd(1)")
+  means("self.projection", [[
+local Net = nn.Module:subclass("Net")
+function Net:init() self.projection = nn.Linear(2, 2) end
+function Net:forward(x) return self.projecton(x) end
+Net()(torch.ones({ 1, 2 }))]])
+end)
+
+t.test("AFieldOfATableOfTheScript", function()
+  means("config.optimizer", "print(config.optimiser.learning_rate)")
+  means("config.optimizer", "local function f() return config.optimiser.learning_rate end\nprint((f()))")
+end)
+
+t.test("AGlobalAndAFieldOfOne", function()
+  means("print", "prnt(1)")
+  means("math.floor", "local x = math.flor(1.5)\nreturn x")
+end)
+
+t.test("ACallOverSeveralLines", function()
+  means("nn.Sequential", "local net = nn.Sequental {\n  nn.Linear(2, 2),\n  nn.Linear(2, 2),\n}\nreturn net")
+end)
+
+t.test("TheVariableThatIsSeenThereAndNotAnotherOfItsName", function()
+  means("nn.parallel", "do local nn = { parallel = 1 }\nnn.paralel() end")
+  means("nn.Linear", "do local nn = { Line = 1 }; nn.Line = 2 end\nnn.Liner(2)")
+end)
+
+t.test("NothingWhereNothingIsNear", function()
+  means(nil, "nn.functional.relu(1)")
+  means(nil, "local x\nx.y = 1")
+  means(nil, "config.optimizer.momentum()")
+  means(nil, "(function() return {} end)().Liner()")
+end)
+
+t.test("NothingIsCalledInTheSearch", function()
+  local chunk = [[
+local strict = setmetatable({}, { __index = function(_, key) if key ~= "absent" then error("called") end end })
+strict.absent()]]
+  t.truthy(message_of(chunk):find("attempt to call field 'absent' (a nil value)", 1, true))
+end)
+
+t.test("OtherErrorsStayAsTheyAre", function()
+  local value = {}
+  t.truthy(suggestion.explain(value, 2) == value)
+  t.equal(suggestion.explain(nil, 2), nil)
+  t.equal(suggestion.explain("attempt to call field 'Liner' (a number value)", 2),
+    "attempt to call field 'Liner' (a number value)")
+end)
