@@ -208,6 +208,8 @@ end)
 t.test("WhatIsNoPeakIsRefused", function()
   t.raises('no peak is known of "H100 SMX"; did you mean "H100 SXM"? (known: A100, ', log.count_flops,
     { peak = "H100 SMX" })
+  t.raises('no peak is known of "H100"; did you mean "H100 PCIe" or "H100 NVL" or "H100 SXM"?', log.count_flops,
+    { peak = "H100" })
   t.raises('log.count_flops: peak must be FLOP/s above 0 or a name as "H100 SXM", not -1', log.count_flops,
     { peak = -1 })
   t.raises('unknown option "peek"; did you mean "peak"?', log.count_flops, { peek = 1 })

@@ -36,3 +36,34 @@ end)
 t.test("AnUnfinishedInputIsCompleteWithItsLastLine", function()
   t.equal({ repl.compile("(1 +\n2) * 3")() }, { 9 })
 end)
+
+local function message_of(code)
+  local ok, message = repl.evaluate(repl.compile(code), code)
+  t.equal(ok, false, code)
+  return message
+end
+
+t.test("AnErrorIsOneLineWhereThereIsOneLineToShow", function()
+  t.equal(message_of("error('oh')"), "typed:1: oh")
+  t.equal(message_of("\nlocal x = nil + 1"), "typed:2: attempt to perform arithmetic on a nil value")
+  t.equal(message_of("require('lockstep.torch').matmull(1)"),
+    'typed:1: torch has no operator "matmull"; did you mean "matmul"?')
+  t.equal(message_of("math.flor(1)"),
+    [[typed:1: attempt to call field 'flor' (a nil value); did you mean "math.floor"?]])
+end)
+
+t.test("AnErrorInAFunctionShowsItsCallersButNotTheSession", function()
+  t.equal(message_of("local function f() error('oh') end\nlocal function g() f() end\ng()"), table.concat({
+    "typed:1: oh", "stack traceback:", "\ttyped:1: in function 'f'", "\ttyped:2: in function 'g'",
+    "\ttyped:3: in main chunk" }, "\n"))
+end)
+
+t.test("AnErrorThatTheLibraryRaisesHasTheLineThatWasTyped", function()
+  local message = message_of("require('lockstep.help').help('nn.Liner')")
+  t.equal(message, 'typed:1: help: there is nothing called "nn.Liner"; did you mean "nn.Linear"?')
+end)
+
+t.test("WhatIsTypedGivesItsResults", function()
+  local code = "1, nil, 'x' -- and a comment"
+  t.equal(select("#", repl.evaluate(repl.compile(code), code)), 4)
+end)

@@ -62,6 +62,7 @@ t.test("NothingWhereNothingIsNear", function()
   means(nil, "nn.functional.relu(1)")
   means(nil, "local x\nx.y = 1")
   means(nil, "config.optimizer.momentum()")
+  means(nil, "local y = {}\nprint(xy.z)")
   means(nil, "(function() return {} end)().Liner()")
 end)
 

@@ -147,7 +147,7 @@ end
 ---@param what any
 ---@return string
 function M.text(what)
-  if what == nil then
+  if what == nil or what == "" then
     local lines = {}
     for _, module in ipairs(reference.modules()) do
       lines[#lines + 1] = ("%-16s%s"):format(module.name, reference.summary(module))

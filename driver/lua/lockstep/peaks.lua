@@ -32,9 +32,14 @@ function M.of(name)
   for _, peak in ipairs(PEAKS) do
     if peak.name == name then return peak.flops end
   end
+  local meant = {}
+  for _, known in ipairs(names()) do
+    if known:sub(1, #name) == name then meant[#meant + 1] = '"' .. known .. '"' end
+  end
   local nearest = core.nearest(name, names())
+  if #meant == 0 and nearest then meant = { '"' .. nearest .. '"' } end
   core.raise(string.format('log.count_flops: no peak is known of "%s"%s (known: %s); give it in FLOP/s', name,
-    nearest and string.format('; did you mean "%s"?', nearest) or "", table.concat(names(), ", ")))
+    #meant > 0 and "; did you mean " .. table.concat(meant, " or ") .. "?" or "", table.concat(names(), ", ")))
 end
 
 --- The FLOP/s of a GPU by what its driver calls it, "NVIDIA H100 80GB HBM3", or nil.

@@ -42,16 +42,21 @@ local function print_results(count, ...)
   for i = 1, count do print(M.show((select(i, ...)))) end
 end
 
+local function pass(...) return ... end
+
 --- Compiles what was typed: as an expression whose value is shown, or as statements. Otherwise returns
 --- nil, whether it is only unfinished, and what is wrong with it.
 ---@param code string
 ---@return function?, boolean?, string?
 function M.compile(code)
   code = code .. "\n" -- as typed: it ends a string in quotes, which the next line cannot continue
-  local chunk, as_expression = loadstring("return " .. code, "=typed")
-  if chunk then return chunk end
-  local as_statements
-  chunk, as_statements = loadstring(code, "=typed")
+  local is_expression, as_expression = loadstring("return " .. code, "=typed")
+  if is_expression then
+    -- As an argument: a call that is returned is a tail call, and an error in it would have lost its line.
+    local call = loadstring("return (...)(" .. code .. ")", "=typed")
+    return call and function() return call(pass) end or is_expression
+  end
+  local chunk, as_statements = loadstring(code, "=typed")
   if chunk then return chunk end
   local unfinished = (as_expression .. as_statements):find("near '<eof>'", 1, true) ~= nil
   return nil, unfinished, as_statements
@@ -61,6 +66,30 @@ end
 local function as_help(line)
   local name = line:match("^%s*%?%s*(.-)%s*$")
   return name and ("help(%s)"):format(name == "" and "" or ("%q"):format(name)) or line
+end
+
+--- An error's message, and where it came about: the frames of what was typed and of scripts that it calls, without
+--- the library's and the session's own.
+local function describe_error(value)
+  local explained = suggestion.explain(value, 4)
+  local lines = { tostring(explained) }
+  for frame in debug.traceback("", 3):gmatch("\n(\t[^\n]+)") do
+    if frame:find("in function 'xpcall'", 1, true) then break end
+    if not frame:find("^\t%[C%]") and not frame:find("^\tlockstep[/.]") then lines[#lines + 1] = frame end
+  end
+  if #lines == 2 then lines[2] = nil end -- the message has that line
+  if #lines > 1 then table.insert(lines, 2, "stack traceback:") end
+  return table.concat(lines, "\n")
+end
+
+--- Calls what was compiled from `code`: true and its results, or false and an error as the session shows it.
+---@param chunk function
+---@param code string
+---@return boolean ok, any ...
+function M.evaluate(chunk, code)
+  suggestion.typed["=typed"] = code
+  -- No tail calls: suggestions count levels, and the traceback ends at this xpcall.
+  return pass(xpcall(chunk, function(e) return pass(describe_error(e)) end))
 end
 
 --- Reads from stdin and runs until its end.
@@ -83,11 +112,7 @@ function M.run()
       local function finish(ok, ...)
         if ok then print_results(select("#", ...), ...) else print((...)) end
       end
-      suggestion.typed["=typed"] = code
-      finish(xpcall(chunk, function(e)
-        local explained = suggestion.explain(e, 3)
-        return debug.traceback(tostring(explained), 2)
-      end))
+      finish(M.evaluate(chunk, code))
       code = ""
     elseif not unfinished then
       print(message)

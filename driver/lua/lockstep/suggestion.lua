@@ -54,6 +54,7 @@ local function environment_of(level, info)
 end
 
 local function nearest(name, names)
+  if #name < 3 then return end -- near to every short one
   local known = {}
   for candidate in pairs(names) do
     if candidate:sub(1, 1) ~= "_" then known[#known + 1] = candidate end
