@@ -33,6 +33,8 @@ M.Module = Module
 local function is_module(value)
   return type(value) == "table" and rawget(value, FIELDS) ~= nil
 end
+--- Whether a value is a module, an instance of nn.Module or of a subclass; its classes are not.
+---@type fun(value: any): boolean
 M.is_module = is_module
 
 --- What was assigned to a module, by name; not its class's.
