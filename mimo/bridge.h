@@ -107,6 +107,10 @@ class Bridge {
                 const std::optional<Ownership>& ownership = std::nullopt,
                 const std::string& samples = "");
 
+  // A call whose arguments the caller could not even read: peers learn `text` as from a Start that
+  // fails, and the bridge is of no more use. Does nothing where it is that already.
+  void Refuse(const std::string& text);
+
   // Start and Wait.
   std::vector<at::Tensor> Run(const std::vector<at::Tensor>& tensors,
                               const std::optional<Ownership>& ownership = std::nullopt,

@@ -71,6 +71,7 @@ class Bridge::State : public std::enable_shared_from_this<Bridge::State> {
 
   // --- Errors
 
+  bool has_failed() const { return !failure_.empty(); }
   void CheckUsable() const {
     TORCH_CHECK(failure_.empty(), "mimo: bridge ", link_.name, " failed before: ", failure_);
   }
