@@ -188,8 +188,8 @@ t.test("PartsOfAnotherMicroBatchAreNamed", function()
     next_batch)
 
   t.truthy(message:find('read at "micro-batch 2"', 1, true), message)
-  t.truthy(message:find("rank 1 (vision, part 1 of 3): {id10, id11}", 1, true), message)
-  t.truthy(message:find("rank 3 (language, part 0 of 1): {id7, id8, id9, id10, id11, id12}", 1, true), message)
+  t.truthy(message:find('rank 1 (vision, part 1 of 3): {"id10", "id11"}', 1, true), message)
+  t.truthy(message:find('rank 3 (language, part 0 of 1): {"id7", "id8", "id9", "id10", "id11", "id12"}', 1, true), message)
 end)
 
 t.test("APartThatEndsEarlyIsNamed", function()

@@ -45,10 +45,15 @@ local function ids_of(self, batch)
   return ids
 end
 
---- A micro-batch's ids as a text, each so that others cannot look like it.
+--- A micro-batch's ids as a text; other ids have another.
 local function text_of(ids)
   local texts = {}
-  for i, id in ipairs(ids) do texts[i] = type(id) == "number" and ("%.17g"):format(id) or tostring(id) end
+  for i, id in ipairs(ids) do
+    if type(id) ~= "number" and type(id) ~= "string" then
+      core.raise(("mimo.loader: the id of a sample must be a number or a string, not a %s"):format(type(id)))
+    end
+    texts[i] = (type(id) == "number" and "%.17g" or "%q"):format(id)
+  end
   return table.concat(texts, ", ")
 end
 
@@ -58,7 +63,10 @@ local function compare_parts(self, ids)
   local texts = {}
   for i = 1, self.micro_batches do texts[i] = ids[i] and text_of(ids[i]) or "no more data" end
   local said = {} -- by rank
-  for i, own in ipairs(dist.all_gather_object(texts, { group = self.group })) do said[self.ranks[i]] = own end
+  for i, own in ipairs(dist.all_gather_object({ rank = dist.rank(), texts = texts }, { group = self.group })) do
+    if own.rank ~= self.ranks[i] then return nil end -- its mirror image, of --dry-run
+    said[own.rank] = own.texts
+  end
   local first, agree = nil, true
   for _, module in ipairs(self.topology:modules()) do
     local parts = {} -- of each replica
@@ -189,7 +197,8 @@ local function loader(opts)
     scalable_reads = o.scalable_reads, audit = o.audit and #ranks > 1, ranks = ranks, places = places, count = 0,
     ahead = {}, next = 1, ended = false }
   if self.audit then
-    self.group = #ranks < dist.world_size() and dist.group { ranks = ranks } or nil
+    -- Parts are compared in a group of their own: other collectives may come before or after on other ranks.
+    self.group = (o.scalable_reads or #ranks < dist.world_size()) and dist.group { ranks = ranks } or nil
     self.guard = not o.scalable_reads and sharding.guard { group = self.group, timeout_s = o.timeout_s } or nil
   end
   return setmetatable(self, Loader)
