@@ -22,6 +22,8 @@
 // taken while the backward before it goes on. Do not change x in place before it is taken, in
 // backward or two calls later.
 //
+// Frozen. No gradient is sent to a rank whose x does not require grad; backward there does nothing.
+//
 // What is checked. Every rank tells its peers what it planned (exchange.h): a disagreement about
 // rows, dtypes, shapes or the number of tensors, a call that failed on the other side, and a graph
 // on `to` that was thrown away although `from` waits for its gradient, are errors that name both
@@ -76,7 +78,8 @@ class Bridge {
   class Pending {
    public:
     // On ranks of `to` blocks until the rows are there; on ranks of `from` alone returns at once:
-    // tensors without rows that carry the graph. To be called once.
+    // tensors without rows that carry the graph. Under grad mode those of a floating dtype require
+    // grad on every rank, frozen or not, so that backward runs alike on all. To be called once.
     std::vector<at::Tensor> Wait();
 
    private:

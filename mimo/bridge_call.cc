@@ -15,7 +15,7 @@
 
 // A call is an exchange forward, and where a gradient is wanted one backward. What travels when:
 //
-//   from, Start     word and rows to its destinations
+//   from, Start     word and rows to its destinations; word to the other lanes of its replica
 //   to, Start       receives posted; word to its sources, so that they learn what it planned
 //   to, Wait        words compared, rows there, lanes gathered
 //   to, backward    word and rows of the gradient to the sources that want it
@@ -50,6 +50,10 @@ at::Tensor RowsFirst(const at::Tensor& tensor, int64_t dim) {
 at::Tensor RowsOn(int64_t dim, const at::Tensor& tensor) {
   const at::AutoDispatchBelowADInplaceOrView below;
   return tensor.movedim(0, dim);
+}
+
+bool Contains(const std::vector<int32_t>& ranks, int32_t rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
 bool AnyOf(const std::vector<bool>& flags) {
@@ -187,10 +191,10 @@ void Bridge::Pending::Call::StartForward() {
   const int64_t rank = state->link().rank;
   std::vector<int32_t> peers = plan->sources;
   for (const int32_t peer : plan->destinations) AddPeer(peers, peer, rank);
+  for (const int32_t peer : state->siblings) AddPeer(peers, peer, rank);
   std::vector<int32_t> not_heard;  // the first call may have heard some already
   for (const int32_t peer : peers) {
-    const auto& heard = forward->peers();
-    if (std::find(heard.begin(), heard.end(), peer) == heard.end()) not_heard.push_back(peer);
+    if (!Contains(forward->peers(), peer)) not_heard.push_back(peer);
   }
   forward->ReceiveWords(not_heard);
   for (const int32_t peer : peers) forward->SendWord(NewWord(peer), peer);
@@ -246,11 +250,17 @@ void Bridge::Pending::Call::CheckWords() {
     TORCH_CHECK(specs == *state->specs, "mimo: bridge ", link.name, ", call ", number, ": ",
                 link.Describe(link.rank), " expects ", Describe(*state->specs, dim), ", but ", who,
                 " sends ", Describe(specs, dim));
-    const auto& sources = plan->sources;
-    if (std::find(sources.begin(), sources.end(), forward->peers()[i]) == sources.end()) continue;
-    std::vector<bool>& flags = source_wants[forward->peers()[i]];
+    const int32_t peer = forward->peers()[i];
+    std::vector<bool> flags;
     for (int64_t t = 0; t < word.num_tensors; ++t)
       flags.push_back(word.tensors[t].wants_gradient != 0);
+    // They gather the gradient together: one that does not come would be waited for.
+    TORCH_CHECK(
+        !Contains(state->siblings, peer) || flags == wants, "mimo: bridge ", link.name, ", call ",
+        number, ": ", link.Describe(link.rank), " and ", who,
+        " hold the same replica, but x requires grad on one of them alone; freeze the tower "
+        "on all ranks of a replica, or on none");
+    if (Contains(plan->sources, peer)) source_wants[peer] = std::move(flags);
   }
   if (state->on_to && state->on_from) source_wants[link.rank] = wants;
 }

@@ -117,3 +117,22 @@ t.test("AFrozenTowerStillLearnsWhatTheOtherSideSays", function()
     for _ = 1, 3 do torch.sum(bridge(RANK < 2 and torch.ones { 1, 2 } or nil, opts)):backward() end
   end)
 end)
+
+-- Both have the same rows, and gather the halves of their gradient.
+t.test("TensorParallelRanksOfAReplicaAreFrozenTogether", function()
+  local topology = mimo.topology { modules = { { name = "vision", tp = 2 }, { name = "language", dp = 2, first_rank = 2 } } }
+  local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
+
+  local function train_one_lane()
+    for _ = 1, 3 do
+      local y = bridge(RANK < 2 and torch.ones { 4, 2 }:requires_grad_(RANK == 0) or nil)
+      if RANK < 2 then torch.sum(y):backward() end
+    end
+  end
+
+  if RANK >= 2 then
+    return bridge() -- and no backward: the towers do not come to take a gradient
+  end
+  local message = t.raises("hold the same replica, but x requires grad on one of them alone", train_one_lane)
+  t.truthy(message:find("call 0: rank " .. RANK .. " (vision) and rank " .. 1 - RANK .. " (vision)", 1, true), message)
+end)

@@ -243,7 +243,8 @@ end
 ---
 --- Called by every rank of both modules, equally often; x is nil on ranks of `to`. There y holds the rows of this
 --- replica's samples. On ranks of `from` y has no rows but carries the graph: torch.sum(y):backward() waits for the
---- gradient that comes back, and carries on into x. An array of tensors that have the same rows travels as well.
+--- gradient that comes back, and carries on into x. Where x requires no grad (a frozen tower) no gradient comes, and
+--- backward there returns at once. An array of tensors that have the same rows travels as well.
 ---
 --- rows_per_sample: of the whole micro-batch, the same on every rank. Without it every rank of `from` must give
 --- equally many rows in every call, and each counts as a sample. samples: what else must be the same on every rank,
