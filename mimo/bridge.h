@@ -31,7 +31,9 @@
 // rows are, too: each row counts as one sample, and each rank of `from` must have equally many.
 //
 // Ranks of both modules (colocated): x comes back as it is where both have the same grid; is
-// narrowed where each rank has all that it needs; else as above, with x in and y out on each rank.
+// narrowed, y a view of x's memory, where each rank has all that it needs; else as above, with x in
+// and y out on each rank. A y that is a view cannot be changed in place under grad mode, any other
+// can.
 //
 // tp > 1: every tp rank of `from` sends its share and those of `to` all-gather. The gradient of y
 // is taken to be equal over tp, as layers that are divided over tp leave it; over cp it is summed.

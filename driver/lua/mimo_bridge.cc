@@ -35,11 +35,15 @@ namespace {
 
 using driver::GetContext;
 
-// "rank 2 (language)", "ranks 2 (language), 3 (language)".
+// "rank 2 (language)", "ranks 2 (vision, audio), 3 (language)".
 std::string Describe(const mimo::Topology& topology, const std::vector<int>& ranks) {
   std::vector<std::string> parts;
-  for (const int rank : ranks)
-    parts.push_back(absl::StrCat(rank, " (", topology.module(rank)->name, ")"));
+  for (const int rank : ranks) {
+    std::vector<std::string> names;
+    for (const int32_t module : topology.modules_of(rank))
+      names.push_back(topology.modules()[static_cast<size_t>(module)].name);
+    parts.push_back(absl::StrCat(rank, " (", absl::StrJoin(names, ", "), ")"));
+  }
   return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(parts, ", "));
 }
 

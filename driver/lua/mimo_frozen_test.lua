@@ -1,5 +1,5 @@
---- Towers that are frozen, on all ranks or on some: whoever has no gradient to take still runs backward like the others,
---- and nobody waits for what never comes. On four ranks.
+--- Towers that are frozen, on all ranks or on some: whoever has no gradient to take still runs backward like the
+--- others, and nobody waits for what never comes. On four ranks.
 
 local dist = require "lockstep.distributed"
 local mimo = require "lockstep.mimo"
@@ -80,10 +80,15 @@ for _, grids in ipairs(GRIDS) do
   end
 end
 
+--- From vision on ranks 0 and 1 to two replicas of language.
+local function new_bridge(vision)
+  local topology = mimo.topology { modules = { vision, { name = "language", dp = 2, first_rank = 2 } } }
+  return mimo.bridge { topology = topology, from = "vision", to = "language" }
+end
+
 -- One tensor of two is frozen, on one replica: dp 2 to dp 2.
 t.test("EachTensorIsFrozenOrNotByItself", function()
-  local topology = mimo.topology { modules = { { name = "vision", dp = 2 }, { name = "language", dp = 2, first_rank = 2 } } }
-  local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
+  local bridge = new_bridge { name = "vision", dp = 2 }
   local x = RANK < 2 and { torch.ones { 2, 2 }:requires_grad_(RANK == 0), torch.ones { 2, 2 }:requires_grad_(RANK == 1),
     torch.arange(2) } or nil
 
@@ -98,8 +103,7 @@ t.test("EachTensorIsFrozenOrNotByItself", function()
 end)
 
 t.test("AFrozenTowerUnderNoGradIsAConstant", function()
-  local topology = mimo.topology { modules = { { name = "vision", dp = 2 }, { name = "language", dp = 2, first_rank = 2 } } }
-  local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
+  local bridge = new_bridge { name = "vision", dp = 2 }
   local weight = torch.ones { 2 }:requires_grad_(true)
   for _ = 1, 3 do
     local x = RANK < 2 and torch.no_grad(function() return torch.ones { 2, 2 } * weight end) or nil
@@ -109,8 +113,7 @@ t.test("AFrozenTowerUnderNoGradIsAConstant", function()
 end)
 
 t.test("AFrozenTowerStillLearnsWhatTheOtherSideSays", function()
-  local topology = mimo.topology { modules = { { name = "vision", dp = 2 }, { name = "language", dp = 2, first_rank = 2 } } }
-  local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
+  local bridge = new_bridge { name = "vision", dp = 2 }
   local opts = { rows_per_sample = RANK < 2 and { 1, 1 } or { 1, 2 } }
 
   t.raises("the ranks disagree about the micro-batch", function()
@@ -120,8 +123,7 @@ end)
 
 -- Both have the same rows, and gather the halves of their gradient.
 t.test("TensorParallelRanksOfAReplicaAreFrozenTogether", function()
-  local topology = mimo.topology { modules = { { name = "vision", tp = 2 }, { name = "language", dp = 2, first_rank = 2 } } }
-  local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
+  local bridge = new_bridge { name = "vision", tp = 2 }
 
   local function train_one_lane()
     for _ = 1, 3 do

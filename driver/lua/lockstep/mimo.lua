@@ -234,7 +234,8 @@ function Bridge:start(x, opts)
     self.core:refuse(given)
     error(given, 0)
   end
-  return setmetatable({ core = self.core:start(given, rows_per_sample, samples), is_list = type(x) == "table" }, Pending)
+  local call = self.core:start(given, rows_per_sample, samples)
+  return setmetatable({ core = call, is_list = type(x) == "table" }, Pending)
 end
 
 --- Carries x from the ranks of `from` to those of `to`, and its gradient back.
@@ -244,7 +245,8 @@ end
 --- Called by every rank of both modules, equally often; x is nil on ranks of `to`. There y holds the rows of this
 --- replica's samples. On ranks of `from` y has no rows but carries the graph: torch.sum(y):backward() waits for the
 --- gradient that comes back, and carries on into x. Where x requires no grad (a frozen tower) no gradient comes, and
---- backward there returns at once. An array of tensors that have the same rows travels as well.
+--- backward there returns at once. An array of tensors that have the same rows travels as well. Between modules on the
+--- same ranks y may be x itself, or a view of its memory.
 ---
 --- rows_per_sample: of the whole micro-batch, the same on every rank. Without it every rank of `from` must give
 --- equally many rows in every call, and each counts as a sample. samples: what else must be the same on every rank,

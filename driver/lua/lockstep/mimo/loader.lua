@@ -119,8 +119,8 @@ local function read_ahead(self)
     local lines = compare_parts(self, ids)
     if not lines then return end
     error(string.format("mimo: modules do not see the same samples (%s). Every rank that loads must read its replica's "
-      .. "part of the same micro-batch, as topology:sampling_info(rank, true) and topology:reads say.\nread at \"%s\":\n%s",
-      self.places, label, lines), 0)
+      .. "part of the same micro-batch, as topology:sampling_info(rank, true) and topology:reads say.\n"
+      .. 'read at "%s":\n%s', self.places, label, lines), 0)
   end
   local ok, message = pcall(self.guard.check, self.guard, label,
     #ids == 0 and "no more data" or { samples = self.micro_batches == 1 and ids[1] or ids })
@@ -177,8 +177,8 @@ end
 ---
 --- source: an iterator. samples: where a micro-batch has its samples' ids, strings or numbers in order: a field's name,
 --- or a function of it. micro_batches: of a step, which are read ahead and compared at once, so that a module may run
---- ahead of another within a step. audit = false compares nothing. scalable_reads: what is compared are the micro-batches
---- that the parts of each module's replicas make up.
+--- ahead of another within a step. audit = false compares nothing. scalable_reads: what is compared are the
+--- micro-batches that the parts of each module's replicas make up.
 ---
 --- Collective: every rank that loads makes one, and takes equally many.
 ---@param opts mimo.LoaderOptions
