@@ -9,13 +9,6 @@
 namespace lockstep::mimo {
 namespace {
 
-std::vector<int64_t> RowsPerSample(const Ownership& ownership) {
-  std::vector<int64_t> rows;
-  for (int64_t s = 0; s < ownership.num_samples(); ++s)
-    rows.push_back(RowsOfSamples(ownership, RowsOf::kTokens, {s, s + 1}).size());
-  return rows;
-}
-
 std::string InWords(const std::vector<int64_t>& rows) {
   constexpr size_t kShown = 32;
   if (!rows.empty() && std::all_of(rows.begin(), rows.end(), [](int64_t n) { return n == 1; }))
@@ -69,7 +62,7 @@ EdgePlan PlanEdge(const Topology& topology, int edge, int64_t rank, const Route&
       if (source == rank) AddPeer(plan.destinations, destination, rank);
     }
   }
-  const std::vector<int64_t> rows = RowsPerSample(ownership);
+  const std::vector<int64_t> rows = RowsPerSample(ownership, RowsOf::kTokens);
   plan.fingerprint = Fingerprint(absl::StrCat("rows ", absl::StrJoin(rows, " ")));
   plan.rows = InWords(rows);
   if (IsLocal(route)) {

@@ -113,6 +113,10 @@ absl::StatusOr<Ownership> OwnershipOfItems(int64_t num_samples,
   return MakeOwnership(items_per_sample, tokens_per_item);
 }
 
+absl::StatusOr<Ownership> OwnershipOfRows(absl::Span<const int64_t> rows_per_sample) {
+  return MakeOwnership(std::vector<int64_t>(rows_per_sample.size(), 1), rows_per_sample);
+}
+
 Ownership UniformOwnership(int64_t num_samples, int64_t tokens_per_sample) {
   Ownership ownership;
   for (int64_t s = 1; s <= num_samples; ++s) {
@@ -162,6 +166,14 @@ absl::Status ValidateOwnership(const Ownership& ownership) {
 
 int64_t NumRows(const Ownership& ownership, RowsOf rows_of) {
   return RowsOfSamples(ownership, rows_of, {0, ownership.num_samples()}).end;
+}
+
+std::vector<int64_t> RowsPerSample(const Ownership& ownership, RowsOf rows_of) {
+  std::vector<int64_t> rows;
+  rows.reserve(static_cast<size_t>(ownership.num_samples()));
+  for (int64_t s = 0; s < ownership.num_samples(); ++s)
+    rows.push_back(RowsOfSamples(ownership, rows_of, {s, s + 1}).size());
+  return rows;
 }
 
 absl::Status CheckRows(const Ownership& ownership, RowsOf rows_of, int64_t rows,

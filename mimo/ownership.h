@@ -69,6 +69,10 @@ absl::StatusOr<Ownership> OwnershipOfItems(int64_t num_samples,
                                            absl::Span<const int64_t> sample_of_item,
                                            absl::Span<const int64_t> tokens_per_item);
 
+// Every sample has one item, of rows_per_sample tokens: what is known where only the rows of each
+// sample are. InvalidArgument as for MakeOwnership.
+absl::StatusOr<Ownership> OwnershipOfRows(absl::Span<const int64_t> rows_per_sample);
+
 // Every sample has one item of `tokens_per_sample` tokens, at least 0. num_samples is at least 0.
 Ownership UniformOwnership(int64_t num_samples, int64_t tokens_per_sample = 1);
 
@@ -83,6 +87,9 @@ absl::StatusOr<std::vector<int64_t>> TokensOfGrid(absl::Span<const int64_t> grid
 absl::Status ValidateOwnership(const Ownership& ownership);
 
 int64_t NumRows(const Ownership& ownership, RowsOf rows_of);
+
+// The rows of each sample. With kSamples one each.
+std::vector<int64_t> RowsPerSample(const Ownership& ownership, RowsOf rows_of);
 
 // InvalidArgument if `rows`, the size of the tensor called `name`, is not NumRows.
 absl::Status CheckRows(const Ownership& ownership, RowsOf rows_of, int64_t rows,

@@ -68,6 +68,16 @@ TEST(OwnershipTest, UniformSamplesHaveOneItemEach) {
   EXPECT_EQ(UniformOwnership(2, 0), Make({1, 1}, {0, 0}));
 }
 
+TEST(OwnershipTest, RowsOfEachSampleThereAndBack) {
+  const Ownership images = Make({1, 0, 2, 1}, {4, 6, 9, 1});
+
+  EXPECT_THAT(RowsPerSample(images, RowsOf::kSamples), ElementsAre(1, 1, 1, 1));
+  EXPECT_THAT(RowsPerSample(images, RowsOf::kItems), ElementsAre(1, 0, 2, 1));
+  EXPECT_THAT(RowsPerSample(images, RowsOf::kTokens), ElementsAre(4, 0, 15, 1));
+  EXPECT_EQ(*OwnershipOfRows({4, 0, 15, 1}), Make({1, 1, 1, 1}, {4, 0, 15, 1}));
+  EXPECT_FALSE(OwnershipOfRows({4, -1}).ok());
+}
+
 TEST(OwnershipTest, ASliceCountsFromZero) {
   const Ownership images = Make({1, 0, 2, 1}, {4, 6, 9, 1});
 

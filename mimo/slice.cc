@@ -2,19 +2,22 @@
 
 #include <algorithm>
 #include <iterator>
-#include <numeric>
 #include <set>
 
+#include "ATen/ops/index_select.h"
 #include "ATen/ops/narrow.h"
+#include "ATen/ops/tensor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "c10/util/Exception.h"
+#include "mimo/batch_names.h"
 #include "mimo/ownership.h"
+#include "mimo/reorder.h"
 
-// Two walks. The first looks for the batch size where nobody gave it; the second cuts. What a key's
-// rows belong to is one question, asked in one place (RowsOf): declared rows, then the rows that a
-// grid beside it implies, then one row for each sample.
+// Two walks. The first looks for the batch size where nobody gave it; the second takes from each
+// key the rows of this rank's samples, or of all samples in another order. What a key's rows belong
+// to is a table whatever says it: a declared one, the rows of each sample, the grid beside it; or
+// there is none, and each sample has one row. Test: slice_property_test.cc.
 
 namespace lockstep::mimo {
 namespace {
@@ -32,16 +35,6 @@ constexpr Packed kPacked[] = {{"grid_thw", "pixel_values"},
 bool IsGrid(const std::string& key) {
   return std::any_of(std::begin(kPacked), std::end(kPacked),
                      [&](const Packed& packed) { return key == packed.grid; });
-}
-
-// `"clip.pixel_values" [10, 3]`
-std::string Name(const std::string& path) { return absl::StrCat("\"", path, "\""); }
-std::string Name(const std::string& path, const at::Tensor& tensor) {
-  return absl::StrCat(Name(path), " [", absl::StrJoin(tensor.sizes(), ", "), "]");
-}
-
-std::string Join(const std::string& path, const std::string& key) {
-  return path.empty() ? key : absl::StrCat(path, ".", key);
 }
 
 // What a map says of a key: by its path, or else by its name.
@@ -77,74 +70,57 @@ bool HasAxes(const std::string& key, const at::Tensor& tensor) {
   return absl::EndsWith(key, "position_ids") && tensor.dim() >= 3;
 }
 
-// Keys and paths of all that a batch holds.
-void CollectNames(const std::string& path, const Value& value, std::set<std::string>* names) {
-  if (const auto* list = std::get_if<List>(&value.of)) {
-    for (size_t i = 0; i < list->size(); ++i) {
-      const std::string index = absl::StrCat(path, "[", i, "]");
-      names->insert(index);
-      CollectNames(index, (*list)[i], names);
-    }
-  } else if (const auto* dict = std::get_if<Dict>(&value.of)) {
-    for (const Field& field : *dict) {
-      names->insert({field.key, Join(path, field.key)});
-      CollectNames(Join(path, field.key), field.value, names);
-    }
+// The value in `dict` at a path of keys, or nullptr.
+const Value* AtPath(const Dict& dict, const std::string& path) {
+  for (const Field& field : dict) {
+    if (field.key == path) return &field.value;
+    const auto* inner = std::get_if<Dict>(&field.value.of);
+    if (inner == nullptr || !absl::StartsWith(path, field.key + ".")) continue;
+    const Value* found = AtPath(*inner, path.substr(field.key.size() + 1));
+    if (found != nullptr) return found;
   }
+  return nullptr;
 }
 
-// Edits (insertions, deletions, substitutions) from one word to the other.
-size_t Distance(const std::string& a, const std::string& b) {
-  std::vector<size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), size_t{0});
-  for (size_t i = 1; i <= a.size(); ++i) {
-    size_t diagonal = row[0];
-    row[0] = i;
-    for (size_t j = 1; j <= b.size(); ++j) {
-      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
-      diagonal = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
-    }
-  }
-  return row[b.size()];
+// The value, or c10::ValueError that says where.
+template <typename T>
+T ValueOf(absl::StatusOr<T> result, const std::string& where) {
+  TORCH_CHECK_VALUE(result.ok(), std::string(result.status().message()), " (", where, ")");
+  return *std::move(result);
 }
 
-// `; did you mean "pixel_values"?`, or what the batch has where no name is near.
-std::string Hint(const std::string& name, const std::set<std::string>& names) {
-  const auto nearest = std::min_element(
-      names.begin(), names.end(),
-      [&](const auto& a, const auto& b) { return Distance(name, a) < Distance(name, b); });
-  if (nearest == names.end()) return "; it is empty";
-  if (Distance(name, *nearest) <= std::max<size_t>(name.size() / 3, 1))
-    return absl::StrCat("; did you mean ", Name(*nearest), "?");
-  return absl::StrCat("; it has ", absl::StrJoin(names, ", ", [](std::string* out, const auto& n) {
-                        absl::StrAppend(out, Name(n));
-                      }));
-}
+// What is declared of a key's rows, as a table.
+struct Declared {
+  Table table;
+  RowsOf rows_of = RowsOf::kTokens;
+  bool as_counts = true;  // by rows_per_sample
+};
 
 class Slicer {
  public:
-  Slicer(const Value& batch, const SliceOptions& options) : options_(options) {
-    CheckDeclared(batch);
+  // `order`: of the samples, nullptr for the part of a replica.
+  Slicer(const Value& batch, const SliceOptions& options, const std::vector<int64_t>* order)
+      : options_(options), order_(order) {
+    CollectDeclared(batch);
     if (options.batch_size.has_value()) {
       batch_size_ = *options.batch_size;
       TORCH_CHECK_VALUE(batch_size_ >= 0, "mimo: batch_size must not be negative, but is ",
                         batch_size_);
-      named_ = "of the option batch_size";
+      named_ = order == nullptr ? "of the option batch_size" : "in the order";
     } else if (const auto* dict = std::get_if<Dict>(&batch.of)) {
       if (const at::Tensor* ids = FindTensor(*dict, "input_ids")) FindSize("input_ids", *ids);
     }
     if (named_.empty()) FindSize("", "", batch);
     if (named_.empty()) return;  // no tensor is cut by sample: there is nothing to check
-    CheckDivides();
+    if (order_ == nullptr) CheckDivides();
     samples_ = Part({0, batch_size_}, options.dp_rank, options.dp_size);
   }
 
   Value Cut(const std::string& path, const std::string& key, const Value& value,
-            const std::vector<int64_t>* packed_rows = nullptr) const {
+            const Declared* packed_rows = nullptr) const {
     const auto* declared_dim = Find(options_.batch_dims, path, key);
     if (declared_dim != nullptr && !declared_dim->has_value()) return value;
-    const std::vector<int64_t>* rows = Find(options_.rows_per_sample, path, key);
+    const Declared* rows = Find(declared_, path, key);
     if (rows == nullptr && declared_dim == nullptr) rows = packed_rows;
     if (const auto* tensor = std::get_if<at::Tensor>(&value.of))
       return CutTensor(path, key, *tensor, declared_dim == nullptr ? nullptr : &**declared_dim,
@@ -154,25 +130,58 @@ class Slicer {
     TORCH_CHECK_VALUE(rows == nullptr && declared_dim == nullptr, "mimo: ", Name(path),
                       " is neither a tensor nor a list, and so has no batch dim or rows; declare "
                       "those of what is in it, or nothing");
+    if (const auto* table = std::get_if<Table>(&value.of)) return CutTable(path, **table);
     if (const auto* dict = std::get_if<Dict>(&value.of)) return CutDict(path, *dict);
     return value;
   }
 
  private:
+  bool is_whole() const { return order_ == nullptr && options_.dp_size == 1; }
+
+  // --- What is declared
+
   // A declaration that nothing follows is one of another key.
-  void CheckDeclared(const Value& batch) const {
-    if (options_.batch_dims.empty() && options_.rows_per_sample.empty()) return;
-    std::set<std::string> names;
-    CollectNames("", batch, &names);
-    for (const auto& [name, dim] : options_.batch_dims) {
-      TORCH_CHECK_VALUE(names.count(name) > 0, "mimo: batch_dims declares ", Name(name),
+  void CollectDeclared(const Value& batch) {
+    if (options_.batch_dims.empty() && options_.ownership.empty() &&
+        options_.rows_per_sample.empty())
+      return;
+    const std::set<std::string> names = NamesIn(batch);
+    const auto has = [&](const char* option, const std::string& name, bool may_lack) {
+      const bool found = names.count(name) > 0;
+      TORCH_CHECK_VALUE(found || may_lack, "mimo: ", option, " declares ", Name(name),
                         ", which the batch does not have", Hint(name, names));
-    }
+      return found;
+    };
+    for (const auto& [name, dim] : options_.batch_dims) has("batch_dims", name, false);
     for (const auto& [name, rows] : options_.rows_per_sample) {
       const bool is_none = std::all_of(rows.begin(), rows.end(), [](int64_t n) { return n == 0; });
-      TORCH_CHECK_VALUE(is_none || names.count(name) > 0, "mimo: rows_per_sample declares ",
-                        Name(name), ", which the batch does not have", Hint(name, names));
+      has("rows_per_sample", name, is_none);
+      for (size_t i = 0; i < rows.size(); ++i) {
+        TORCH_CHECK_VALUE(rows[i] >= 0, "mimo: rows_per_sample of ", Name(name), " holds ", rows[i],
+                          " for sample ", i, "; a sample has 0 rows or more");
+      }
+      declared_[name].table =
+          std::make_shared<Ownership>(ValueOf(OwnershipOfRows(rows), Name(name)));
     }
+    for (const auto& [name, owned] : options_.ownership) {
+      TORCH_CHECK_VALUE(options_.rows_per_sample.count(name) == 0,
+                        "mimo: both ownership and rows_per_sample declare ", Name(name),
+                        "; one of them is enough");
+      const Table table = TableOf(batch, owned);
+      const bool is_none = table == nullptr || NumRows(*table, owned.rows_of) == 0;
+      if (!has("ownership", name, is_none)) continue;
+      TORCH_CHECK_VALUE(table != nullptr, "mimo: ownership of ", Name(name), " is to be ",
+                        Name(owned.path), " of the batch, which has no ownership table there");
+      declared_[name] = {table, owned.rows_of, /*as_counts=*/false};
+    }
+  }
+
+  static Table TableOf(const Value& batch, const OwnedRows& owned) {
+    if (owned.table != nullptr) return owned.table;
+    const auto* dict = std::get_if<Dict>(&batch.of);
+    const Value* value = dict == nullptr ? nullptr : AtPath(*dict, owned.path);
+    const Table* table = value == nullptr ? nullptr : std::get_if<Table>(&value->of);
+    return table == nullptr ? nullptr : *table;
   }
 
   // --- The batch size
@@ -200,10 +209,14 @@ class Slicer {
       return;
     }
     const auto* tensor = std::get_if<at::Tensor>(&value.of);
-    const auto* rows = Find(options_.rows_per_sample, path, key);
-    if (rows != nullptr) {
-      batch_size_ = static_cast<int64_t>(rows->size());
-      named_ = absl::StrCat("of rows_per_sample of ", Name(path));
+    if (const Declared* rows = Find(declared_, path, key)) {
+      batch_size_ = rows->table->num_samples();
+      named_ = absl::StrCat("of ", OptionOf(*rows), " of ", Name(path));
+      return;
+    }
+    if (const auto* table = std::get_if<Table>(&value.of)) {
+      batch_size_ = (*table)->num_samples();
+      named_ = absl::StrCat("of the table ", Name(path));
       return;
     }
     if (tensor == nullptr || tensor->dim() == 0 || IsGrid(key)) return;
@@ -236,25 +249,55 @@ class Slicer {
 
   // --- Cutting
 
-  // Of a tensor or list whose samples have these rows, of which there are `count`.
-  Range RowsOf(const std::string& name, const std::vector<int64_t>& rows, int64_t count) const {
-    TORCH_CHECK_VALUE(static_cast<int64_t>(rows.size()) == batch_size_, "mimo: rows_per_sample of ",
-                      name, " holds ", rows.size(), " numbers, but the batch has ", batch_size_,
+  static const char* OptionOf(const Declared& rows) {
+    return rows.as_counts ? "rows_per_sample" : "ownership";
+  }
+
+  // That the table is of the batch's samples, and of the `count` rows of a tensor or list.
+  void CheckTable(const std::string& name, const Declared& rows, int64_t count) const {
+    const int64_t num_samples = rows.table->num_samples();
+    TORCH_CHECK_VALUE(num_samples == batch_size_, "mimo: ", OptionOf(rows), " of ", name,
+                      rows.as_counts ? " holds " : " is of ", num_samples,
+                      rows.as_counts ? " numbers" : " samples", ", but the batch has ", batch_size_,
                       " samples (", named_, ")");
-    Range range;
-    int64_t sum = 0;
-    for (int64_t i = 0; i < batch_size_; ++i) {
-      const int64_t of_sample = rows[static_cast<size_t>(i)];
-      TORCH_CHECK_VALUE(of_sample >= 0, "mimo: rows_per_sample of ", name, " holds ", of_sample,
-                        " for sample ", i, "; a sample has 0 rows or more");
-      if (i == samples_.begin) range.begin = sum;
-      sum += of_sample;
-      if (i + 1 == samples_.end) range.end = sum;
+    const int64_t num_rows = NumRows(*rows.table, rows.rows_of);
+    TORCH_CHECK_VALUE(num_rows == count || !rows.as_counts, "mimo: rows_per_sample of ", name,
+                      " adds up to ", num_rows, ", but there are ", count, " rows");
+    TORCH_CHECK_VALUE(num_rows == count, "mimo: ownership of ", name, " has ", num_rows, " ",
+                      NameOf(rows.rows_of), ", but there are ", count, " rows");
+  }
+
+  // Of a dim with these rows, nullptr for one for each sample.
+  at::Tensor Take(const at::Tensor& tensor, int64_t dim, const Declared* rows) const {
+    if (order_ == nullptr) {
+      const Range range =
+          rows == nullptr ? samples_ : RowsOfSamples(*rows->table, rows->rows_of, samples_);
+      return at::narrow(tensor, dim, range.begin, range.size());
     }
-    if (samples_.size() == 0) range.begin = range.end = 0;
-    TORCH_CHECK_VALUE(sum == count, "mimo: rows_per_sample of ", name, " adds up to ", sum,
-                      ", but there are ", count, " rows");
-    return range;
+    const std::vector<int64_t> order =
+        rows == nullptr ? *order_ : RowOrder(*rows->table, rows->rows_of, *order_);
+    return at::index_select(tensor, dim, at::tensor(order, at::kLong).to(tensor.device()));
+  }
+
+  List Take(const List& list, const Declared* rows) const {
+    if (order_ == nullptr) {
+      const Range range =
+          rows == nullptr ? samples_ : RowsOfSamples(*rows->table, rows->rows_of, samples_);
+      return List(list.begin() + range.begin, list.begin() + range.end);
+    }
+    List values;
+    for (const int64_t i :
+         rows == nullptr ? *order_ : RowOrder(*rows->table, rows->rows_of, *order_))
+      values.push_back(list[static_cast<size_t>(i)]);
+    return values;
+  }
+
+  Table CutTable(const std::string& path, const Ownership& table) const {
+    TORCH_CHECK_VALUE(is_whole() || table.num_samples() == batch_size_, "mimo: the table ",
+                      Name(path), " is of ", table.num_samples(), " samples, but the batch has ",
+                      batch_size_, " (", named_, ")");
+    if (order_ != nullptr) return std::make_shared<Ownership>(Reordered(table, *order_));
+    return std::make_shared<Ownership>(is_whole() ? table : SliceOwnership(table, samples_));
   }
 
   // Of a tensor that nothing is declared of.
@@ -273,13 +316,13 @@ class Slicer {
   }
 
   at::Tensor CutTensor(const std::string& path, const std::string& key, const at::Tensor& tensor,
-                       const int64_t* declared_dim, const std::vector<int64_t>* rows) const {
+                       const int64_t* declared_dim, const Declared* rows) const {
     if (tensor.dim() == 0) {
       TORCH_CHECK_VALUE(declared_dim == nullptr && rows == nullptr, "mimo: ", Name(path, tensor),
                         " has no dimension, and so no rows; declare nothing of it");
       return tensor;
     }
-    if (options_.dp_size == 1 && declared_dim == nullptr && rows == nullptr) return tensor;
+    if (is_whole() && declared_dim == nullptr && rows == nullptr) return tensor;
     const int64_t dim = declared_dim != nullptr ? *declared_dim
                         : rows != nullptr       ? 0
                                                 : UsualBatchDim(path, key, tensor);
@@ -287,8 +330,8 @@ class Slicer {
                       " has no dim ", dim, ", which batch_dims says is its batch dim");
     const int64_t count = tensor.size(dim);
     if (rows != nullptr) {
-      const Range range = RowsOf(Name(path, tensor), *rows, count);
-      return at::narrow(tensor, dim, range.begin, range.size());
+      CheckTable(Name(path, tensor), *rows, count);
+      return Take(tensor, dim, rows);
     }
     if (declared_dim == nullptr && IsGrid(key)) RefuseGrid(path, key, tensor);
     TORCH_CHECK_VALUE(!absl::StartsWith(key, "cu_seqlens"), "mimo: ", Name(path, tensor),
@@ -299,7 +342,7 @@ class Slicer {
                       named_,
                       "); say how many rows each sample has (rows_per_sample), which dim "
                       "is the batch's, or that it is handed on whole (batch_dims)");
-    return at::narrow(tensor, dim, samples_.begin, samples_.size());
+    return Take(tensor, dim, nullptr);
   }
 
   [[noreturn]] static void RefuseGrid(const std::string& path, const std::string& key,
@@ -311,39 +354,39 @@ class Slicer {
   }
 
   List CutList(const std::string& path, const List& list, bool declared,
-               const std::vector<int64_t>* rows) const {
+               const Declared* rows) const {
     const int64_t count = static_cast<int64_t>(list.size());
-    Range range = samples_;
     if (rows != nullptr) {
-      range = RowsOf(Name(path), *rows, count);
-    } else if (declared || (count == batch_size_ && !named_.empty())) {
+      CheckTable(Name(path), *rows, count);
+      return Take(list, rows);
+    }
+    if (declared || (count == batch_size_ && !named_.empty())) {
       TORCH_CHECK_VALUE(count == batch_size_, "mimo: ", Name(path), " is a list of ", count,
                         " values, but the batch has ", batch_size_, " samples (", named_, ")");
-    } else {
-      if (!HoldsTensors(list)) return list;
-      List values;
-      for (size_t i = 0; i < list.size(); ++i) {
-        const std::string index = absl::StrCat(path, "[", i, "]");
-        values.push_back(Cut(index, index, list[i]));
-      }
-      return values;
+      return Take(list, nullptr);
     }
-    return List(list.begin() + range.begin, list.begin() + range.end);
+    if (!HoldsTensors(list)) return list;
+    List values;
+    for (size_t i = 0; i < list.size(); ++i) {
+      const std::string index = absl::StrCat(path, "[", i, "]");
+      values.push_back(Cut(index, index, list[i]));
+    }
+    return values;
   }
 
   Dict CutDict(const std::string& path, const Dict& dict) const {
-    std::map<std::string, std::vector<int64_t>> packed;  // rows per sample, by key
+    std::map<std::string, Declared> packed;  // by key
     for (const Packed& pair : kPacked) {
       const at::Tensor* grid = FindTensor(dict, pair.grid);
       if (grid == nullptr || FindTensor(dict, pair.rows) == nullptr) continue;
       const std::string grid_path = Join(path, pair.grid), rows_path = Join(path, pair.rows);
-      if (Find(options_.rows_per_sample, rows_path, pair.rows) != nullptr ||
+      if (Find(declared_, rows_path, pair.rows) != nullptr ||
           Find(options_.batch_dims, rows_path, pair.rows) != nullptr)
         continue;
-      const auto* images = Find(options_.rows_per_sample, grid_path, pair.grid);
-      if (images == nullptr && options_.dp_size == 1) continue;
+      const Declared* images = Find(declared_, grid_path, pair.grid);
+      if (images == nullptr && is_whole()) continue;
       if (images == nullptr) RefuseGrid(grid_path, pair.grid, *grid);
-      packed[pair.rows] = PatchesPerSample(grid_path, *grid, *images);
+      packed[pair.rows].table = std::make_shared<Ownership>(Patches(grid_path, *grid, *images));
     }
     Dict fields;
     fields.reserve(dict.size());
@@ -355,28 +398,37 @@ class Slicer {
     return fields;
   }
 
-  // The sum of t * h * w over the images of each sample. Reads the grid's values: on the CPU.
-  std::vector<int64_t> PatchesPerSample(const std::string& path, const at::Tensor& grid,
-                                        const std::vector<int64_t>& images) const {
+  // Images of t * h * w patches each. Reads the grid's values: on the CPU.
+  Ownership Patches(const std::string& path, const at::Tensor& grid, const Declared& images) const {
     TORCH_CHECK_VALUE(grid.dim() == 2 && grid.size(1) == 3, "mimo: ", Name(path, grid),
                       " must be [images, 3], the t, h and w of each image");
-    RowsOf(Name(path, grid), images, grid.size(0));
+    CheckTable(Name(path, grid), images, grid.size(0));
     const at::Tensor values = grid.to(at::kCPU, at::kLong).contiguous();
-    const int64_t* thw = values.const_data_ptr<int64_t>();
-    std::vector<int64_t> patches;
-    for (const int64_t count : images) {
-      int64_t sum = 0;
-      for (int64_t i = 0; i < count; ++i, thw += 3) sum += thw[0] * thw[1] * thw[2];
-      patches.push_back(sum);
-    }
-    return patches;
+    const absl::Span<const int64_t> thw(values.const_data_ptr<int64_t>(),
+                                        static_cast<size_t>(values.numel()));
+    return ValueOf(MakeOwnership(RowsPerSample(*images.table, images.rows_of),
+                                 ValueOf(TokensOfGrid(thw), Name(path, grid))),
+                   Name(path, grid));
   }
 
   const SliceOptions& options_;
+  const std::vector<int64_t>* const order_;
+  std::map<std::string, Declared> declared_;  // by key or path, of what the batch has
   int64_t batch_size_ = 0;
   std::string named_;  // whose batch size that is; empty: no tensor is cut by sample
   Range samples_;      // of this rank
 };
+
+void CheckIsPermutation(absl::Span<const int64_t> order) {
+  std::vector<bool> seen(order.size(), false);
+  for (const int64_t sample : order) {
+    const bool fits = sample >= 0 && sample < static_cast<int64_t>(order.size());
+    TORCH_CHECK_VALUE(fits && !seen[static_cast<size_t>(sample)], "mimo: an order of ",
+                      order.size(), " samples has each of 0 to ", order.size() - 1,
+                      " once, but it holds ", sample, fits ? " twice" : "");
+    seen[static_cast<size_t>(sample)] = true;
+  }
+}
 
 }  // namespace
 
@@ -385,8 +437,21 @@ Value Slice(const Value& batch, const SliceOptions& options) {
                     options.dp_size);
   TORCH_CHECK_VALUE(options.dp_rank >= 0 && options.dp_rank < options.dp_size, "mimo: dp_rank ",
                     options.dp_rank, " is not one of 0 to dp_size - 1 = ", options.dp_size - 1);
-  Value part = Slicer(batch, options).Cut("", "", batch);
+  Value part = Slicer(batch, options, nullptr).Cut("", "", batch);
   return options.dp_size == 1 ? batch : part;
+}
+
+Value Reorder(const Value& batch, absl::Span<const int64_t> order, const SliceOptions& options) {
+  CheckIsPermutation(order);
+  const std::vector<int64_t> samples(order.begin(), order.end());
+  SliceOptions whole = options;
+  whole.dp_rank = 0;
+  whole.dp_size = 1;
+  const auto count = static_cast<int64_t>(samples.size());
+  TORCH_CHECK_VALUE(options.batch_size.value_or(count) == count, "mimo: batch_size is ",
+                    *options.batch_size, ", but the order is of ", count, " samples");
+  whole.batch_size = count;
+  return Slicer(batch, whole, &samples).Cut("", "", batch);
 }
 
 }  // namespace lockstep::mimo

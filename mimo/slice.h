@@ -15,14 +15,25 @@
 //                              .rows_per_sample = {{"image_grid_thw", {1, 0, 2, 0}}}});
 //   // samples 2 and 3: their ids, two rows of image_grid_thw, and the patches of these two images
 //
+// Or one table says whose rows are whose, for every tensor that belongs to it, and for the bridge
+// that the encoder's tokens cross later (ownership.h). It may be in the batch, and is cut with it:
+//
+//   Table images = std::make_shared<Ownership>(*MakeOwnership({1, 0, 2, 0}, {4, 4, 16}));
+//   Dict batch = {{"images", images}, {"crops", crops}, {"patches", patches}, ...};
+//   Slice(batch, {.dp_rank = 1, .dp_size = 2,
+//                 .ownership = {{"crops", {.table = images, .rows_of = RowsOf::kItems}},
+//                               {"patches", {.path = "images"}}}});
+//
 // The rules, for a batch of B samples, in this order:
-//   declared     `batch_dims` and `rows_per_sample` of a key ("pixel_values") or of a key's path
+//   declared     `batch_dims`, `ownership` and `rows_per_sample` of a key ("pixel_values") or of a
+//   key's path
 //                ("modality_inputs.clip.pixel_values"), which goes first.
 //   packed       Beside "grid_thw" [images, 3] the tensors "pixel_values" and "hidden_states" have
 //                t * h * w rows for each image; beside "image_grid_thw" "pixel_values", beside
 //                "video_grid_thw" "pixel_values_videos". They follow the rows of the grid.
 //   tensor       Batch dim 0; "position_ids" of shape [3, B, ...], and of [n, B, ...] with n other
 //                than B, has 1 (of [B, B, ...] it must be declared). It must have B rows there.
+//   table        The part of these samples, counted from 0.
 //   dict         Each of its values.
 //   list         B long: cut, as a list of one value for each sample. Else each of its values,
 //                where it holds tensors.
@@ -31,7 +42,8 @@
 // What is declared of a key that the batch does not have is an error, but rows that are all 0.
 //
 // Nothing is copied: tensors are views that share memory with the batch. Errors name the path of
-// the key, its shape and the sizes. Source: slice_batch_for_mimo of Megatron-Bridge (pull request
+// the key, its shape and the sizes. All rows are found in ownership tables; rows_per_sample and
+// grids become tables first. Source: slice_batch_for_mimo of Megatron-Bridge (pull request
 // 2956), and issue 4986 there, which this answers. Thread-safe.
 
 #ifndef LOCKSTEP_MIMO_SLICE_H_
@@ -39,6 +51,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -46,13 +59,16 @@
 #include <vector>
 
 #include "ATen/core/TensorBody.h"
+#include "absl/types/span.h"
+#include "mimo/ownership.h"
 
 namespace lockstep::mimo {
 
 struct Value;
 struct Field;
 using List = std::vector<Value>;
-using Dict = std::vector<Field>;  // keys in any order, each once
+using Dict = std::vector<Field>;                 // keys in any order, each once
+using Table = std::shared_ptr<const Ownership>;  // never null in a batch
 
 // What slicing hands on as it is; the number is the caller's, to know it again.
 struct Opaque {
@@ -60,17 +76,25 @@ struct Opaque {
 };
 
 struct Value {
-  std::variant<Opaque, at::Tensor, List, Dict> of;
+  std::variant<Opaque, at::Tensor, List, Dict, Table> of;
 
   Value(Opaque opaque) : of(opaque) {}                 // NOLINT: a value is any of these
   Value(at::Tensor tensor) : of(std::move(tensor)) {}  // NOLINT
   Value(List list) : of(std::move(list)) {}            // NOLINT
   Value(Dict dict) : of(std::move(dict)) {}            // NOLINT
+  Value(Table table) : of(std::move(table)) {}         // NOLINT
 };
 
 struct Field {
   std::string key;
   Value value;
+};
+
+// What the rows of a tensor or a list belong to.
+struct OwnedRows {
+  Table table = nullptr;
+  RowsOf rows_of = RowsOf::kTokens;
+  std::string path = {};  // where table is null: of one in the batch, "images" or "vision.images"
 };
 
 struct SliceOptions {
@@ -82,7 +106,9 @@ struct SliceOptions {
   // By key or path: the batch dim of a tensor, 0 for a list of one value for each sample, nullopt
   // for what is handed on whole.
   std::map<std::string, std::optional<int64_t>> batch_dims = {};
-  // By key or path: rows of each of the B samples, for a tensor or a list with B numbers in all.
+  // By key or path: whose the rows of dim 0, or of `batch_dims`, are. A table of B samples.
+  std::map<std::string, OwnedRows> ownership = {};
+  // The same in numbers: rows of each of the B samples, of a tensor or of a list.
   std::map<std::string, std::vector<int64_t>> rows_per_sample = {};
   // Whether ranks may get unequally many samples: then the first B % dp_size ranks have one more.
   bool uneven = false;
@@ -91,6 +117,12 @@ struct SliceOptions {
 // The part of rank dp_rank of dp_size. With dp_size 1: the same tensors, of which only what is
 // declared is checked. Throws c10::ValueError where sizes do not fit.
 Value Slice(const Value& batch, const SliceOptions& options);
+
+// The whole batch with its samples in another order (reorder.h): the first are order[0]'s rows.
+// Tensors, lists and tables move alike, by the same rules, and tensors are copies. `order` is a
+// permutation of the samples, from 0; dp_rank, dp_size and uneven are not looked at. Throws
+// c10::ValueError where sizes do not fit.
+Value Reorder(const Value& batch, absl::Span<const int64_t> order, const SliceOptions& options);
 
 }  // namespace lockstep::mimo
 

@@ -1,5 +1,6 @@
 #include "mimo/slice.h"
 
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -158,6 +159,69 @@ TEST(Slice, DeclarationsGoBeforeTheRules) {
   EXPECT_EQ(TensorOf(mine, "mean").size(0), 2);
   EXPECT_EQ(TensorOf(At(mine, "vision"), "mean").size(0), 1);
   EXPECT_EQ(ListOf(mine, "crops").size(), 2u);
+}
+
+TEST(Slice, OneTableSaysWhoseItemsAndTokensAre) {
+  const Table images = std::make_shared<Ownership>(*MakeOwnership({1, 0, 2, 0}, {4, 4, 16}));
+  const Value batch = Dict{{"input_ids", Rows(4)},
+                           {"images", images},
+                           {"crops", Rows(3)},
+                           {"names", List{Opaque{1}, Opaque{2}, Opaque{3}}},
+                           {"patches", Rows(24)}};
+  const SliceOptions options{
+      .dp_rank = 1,
+      .dp_size = 2,
+      .ownership = {{"crops", {.table = images, .rows_of = RowsOf::kItems}},
+                    {"names", {.rows_of = RowsOf::kItems, .path = "images"}},
+                    {"patches", {.path = "images"}},
+                    {"sounds", {.path = "sounds"}}}};  // of which this micro-batch has none
+
+  const Value mine = Slice(batch, options);
+
+  EXPECT_TRUE(at::equal(TensorOf(mine, "crops"), Rows(3).narrow(0, 1, 2)));
+  EXPECT_TRUE(at::equal(TensorOf(mine, "patches"), Rows(24).narrow(0, 4, 20)));
+  EXPECT_EQ(ListOf(mine, "names").size(), 2u);
+  EXPECT_EQ(*std::get<Table>(At(mine, "images").of), *MakeOwnership({2, 0}, {4, 16}));
+
+  const Value reordered = Reorder(batch, {2, 0, 1, 3}, options);
+
+  EXPECT_EQ(*std::get<Table>(At(reordered, "images").of), *MakeOwnership({2, 1, 0, 0}, {4, 16, 4}));
+  EXPECT_TRUE(at::equal(TensorOf(reordered, "patches"),
+                        at::cat({Rows(24).narrow(0, 4, 20), Rows(24).narrow(0, 0, 4)})));
+  EXPECT_EQ(std::get<Opaque>(ListOf(reordered, "names")[0].of).id, 2);
+}
+
+TEST(Slice, TablesThatDoNotFitAreNamed) {
+  const Table images = std::make_shared<Ownership>(*MakeOwnership({1, 0, 2, 0}, {4, 4, 16}));
+  const Dict batch = {{"input_ids", Rows(4)}, {"images", images}, {"patches", Rows(23)}};
+  const auto error = [&](SliceOptions options) {
+    options.dp_size = 2;
+    return ErrorOf(batch, options);
+  };
+
+  EXPECT_EQ(error({.ownership = {{"patches", {.table = images}}}}),
+            "mimo: ownership of \"patches\" [23, 2] has 24 tokens, but there are 23 rows");
+  EXPECT_EQ(error({.ownership = {{"patches", {.table = images, .rows_of = RowsOf::kItems}}}}),
+            "mimo: ownership of \"patches\" [23, 2] has 3 items, but there are 23 rows");
+  EXPECT_EQ(error({.ownership = {{"patches",
+                                  {.table = std::make_shared<Ownership>(UniformOwnership(3))}}}}),
+            "mimo: ownership of \"patches\" [23, 2] is of 3 samples, but the batch has 4 samples "
+            "(of \"input_ids\" [4, 2])");
+  EXPECT_EQ(
+      error({.ownership = {{"patches", {.path = "image"}}}}),
+      "mimo: ownership of \"patches\" is to be \"image\" of the batch, which has no ownership "
+      "table there");
+  EXPECT_THAT(error({.ownership = {{"patch", {.table = images}}}}),
+              HasSubstr("ownership declares \"patch\", which the batch does not have"));
+  EXPECT_EQ(error({.ownership = {{"patches", {.table = images}}},
+                   .rows_per_sample = {{"patches", {1, 2, 3, 4}}}}),
+            "mimo: both ownership and rows_per_sample declare \"patches\"; one of them is enough");
+  EXPECT_EQ(ErrorOf(Dict{{"input_ids", Rows(2)}, {"images", images}}, {.dp_size = 2}),
+            "mimo: the table \"images\" is of 4 samples, but the batch has 2 (of \"input_ids\" "
+            "[2, 2])");
+  EXPECT_THROW(Reorder(batch, {0, 1, 1, 2}, {}), c10::ValueError);
+  EXPECT_THROW(Reorder(batch, {0, 1, 2, 4}, {}), c10::ValueError);
+  EXPECT_THROW(Reorder(batch, {0, 1, 2}, {}), c10::ValueError);
 }
 
 TEST(Slice, UnevenPartsDifferByOne) {

@@ -12,6 +12,7 @@
 #include "driver/context.h"
 #include "driver/lua/distributed.h"
 #include "driver/lua/mimo_bridge.h"
+#include "driver/lua/mimo_ownership.h"
 #include "driver/lua/mimo_slice.h"
 #include "driver/lua/object.h"
 #include "driver/lua/stack.h"
@@ -340,13 +341,7 @@ int ReadPositions(lua_State* state) {
 
 // balanced_order(costs, num_groups) -> samples from 1, in their new order
 int BalancedOrder(lua_State* state) {
-  ReadTable(state, 1, "mimo.balanced_order: costs");
-  std::vector<double> costs;
-  for (int i = 1; i <= static_cast<int>(lua_objlen(state, 1)); ++i) {
-    lua_rawgeti(state, 1, i);
-    costs.push_back(ReadNumber(state, -1, "mimo.balanced_order: a cost"));
-    lua_pop(state, 1);
-  }
+  const std::vector<double> costs = ReadCosts(state, 1, "mimo.balanced_order: costs");
   std::vector<int64_t> order =
       ValueOr(mimo::BalancedOrder(costs, ReadInteger(state, 2, "mimo.balanced_order: num_groups")));
   for (int64_t& sample : order) ++sample;
@@ -466,10 +461,12 @@ int OpenMimo(lua_State* state) {
   lua_newtable(state);
   SetFunctions(state, {{"topology", NewTopology},
                        {"slice", SliceBatch},
+                       {"reorder", ReorderBatch},
                        {"balanced_order", BalancedOrder},
                        {"gradient_scale", GradientScale},
                        {"reduce_gradients", ReduceGradients},
                        {"clip_gradients", ClipGradients}});
+  OpenOwnership(state);
   return 1;
 }
 

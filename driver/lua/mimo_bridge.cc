@@ -14,7 +14,7 @@
 #include "absl/strings/str_join.h"
 #include "c10/util/Exception.h"
 #include "driver/context.h"
-#include "driver/lua/mimo_slice.h"
+#include "driver/lua/mimo_ownership.h"
 #include "driver/lua/object.h"
 #include "driver/lua/stack.h"
 #include "driver/lua/tensor.h"
@@ -86,6 +86,21 @@ struct CallArguments {
   std::string samples;
 };
 
+// The table whose tokens are the rows.
+mimo::Ownership OwnershipOf(const mimo::OwnedRows& rows) {
+  if (rows.table == nullptr) {
+    throw Error(
+        absl::StrCat("mimo: bridge: ownership must be a table itself, which mimo.ownership "
+                     "made, not the name \"",
+                     rows.path, "\""));
+  }
+  if (rows.rows_of == mimo::RowsOf::kTokens) return *rows.table;
+  absl::StatusOr<mimo::Ownership> ownership =
+      mimo::OwnershipOfRows(mimo::RowsPerSample(*rows.table, rows.rows_of));
+  if (!ownership.ok()) throw Error(std::string(ownership.status().message()));
+  return *std::move(ownership);
+}
+
 CallArguments ReadCall(lua_State* state) {
   CallArguments arguments;
   arguments.tensors = ReadTensors(state, 2, "mimo: bridge: x");
@@ -96,16 +111,20 @@ CallArguments ReadCall(lua_State* state) {
       throw Error(absl::StrCat("mimo: bridge: rows_per_sample holds ", rows[i], " for sample ", i,
                                "; a sample has 0 rows or more"));
     }
-    absl::StatusOr<mimo::Ownership> ownership =
-        mimo::MakeOwnership(std::vector<int64_t>(rows.size(), 1), rows);
+    absl::StatusOr<mimo::Ownership> ownership = mimo::OwnershipOfRows(rows);
     if (!ownership.ok()) throw Error(std::string(ownership.status().message()));
     arguments.ownership = *std::move(ownership);
   }
-  arguments.samples = ReadString(state, 4, "mimo: bridge: samples");
+  if (!lua_isnil(state, 4)) {
+    if (arguments.ownership.has_value())
+      throw Error("mimo: bridge: give ownership or rows_per_sample, not both");
+    arguments.ownership = OwnershipOf(ReadOwnedRows(state, 4, "mimo: bridge: ownership"));
+  }
+  arguments.samples = ReadString(state, 5, "mimo: bridge: samples");
   return arguments;
 }
 
-// start(bridge, tensors, rows_per_sample or nil, samples) -> pending
+// start(bridge, tensors, rows_per_sample or nil, ownership or nil, samples) -> pending
 int StartCall(lua_State* state) {
   mimo::Bridge& bridge = *ReadObject<BridgePointer>(state, 1, "mimo: bridge");
   CallArguments arguments;

@@ -6,6 +6,7 @@
 
 #include "ATen/core/TensorBody.h"
 #include "absl/strings/str_cat.h"
+#include "driver/lua/mimo_ownership.h"
 #include "driver/lua/stack.h"
 #include "driver/lua/tensor.h"
 #include "driver/lua/vm.h"
@@ -19,19 +20,20 @@ constexpr int kMaxDepth = 64;
 // Lua values as a tree and back; what slicing does not look into waits in a Lua table.
 class Values {
  public:
-  explicit Values(lua_State* state) : state_(state) {
+  Values(lua_State* state, const char* function) : state_(state), function_(function) {
     lua_newtable(state);
     kept_ = lua_gettop(state);
   }
 
   mimo::Value Read(int index, const std::string& path, int depth = 0) {
     if (const at::Tensor* tensor = TensorAt(state_, index)) return *tensor;
+    if (mimo::Table table = TableAt(state_, index)) return table;
     if (lua_type(state_, index) != LUA_TTABLE || lua_getmetatable(state_, index) != 0) {
       if (lua_type(state_, index) == LUA_TTABLE) lua_pop(state_, 1);
       return Keep(index);
     }
     if (depth > kMaxDepth || lua_checkstack(state_, 8) == 0)
-      throw Error(absl::StrCat("mimo.slice: \"", path, "\" is nested too deeply, or in itself"));
+      throw Error(absl::StrCat(function_, ": \"", path, "\" is nested too deeply, or in itself"));
     mimo::List list;
     const int size = static_cast<int>(lua_objlen(state_, index));
     for (int i = 1; i <= size; ++i) {
@@ -44,7 +46,7 @@ class Values {
       if (lua_type(state_, -2) == LUA_TNUMBER && IsElement(lua_tonumber(state_, -2), size))
         continue;
       if (size > 0 || lua_type(state_, -2) != LUA_TSTRING) {
-        throw Error(absl::StrCat("mimo.slice: \"", path, "\" is neither an array nor a table of ",
+        throw Error(absl::StrCat(function_, ": \"", path, "\" is neither an array nor a table of ",
                                  "named values: it has the key ", TypeName(state_, -2)));
       }
       const std::string key = lua_tostring(state_, -2);
@@ -57,9 +59,11 @@ class Values {
   }
 
   void Push(const mimo::Value& value) {
-    if (lua_checkstack(state_, 8) == 0) throw Error("mimo.slice: the stack is full");
+    if (lua_checkstack(state_, 8) == 0) throw Error(absl::StrCat(function_, ": the stack is full"));
     if (const auto* tensor = std::get_if<at::Tensor>(&value.of)) {
       PushTensor(state_, *tensor);
+    } else if (const auto* table = std::get_if<mimo::Table>(&value.of)) {
+      PushTable(state_, *table);
     } else if (const auto* opaque = std::get_if<mimo::Opaque>(&value.of)) {
       lua_rawgeti(state_, kept_, static_cast<int>(opaque->id));
     } else if (const auto* list = std::get_if<mimo::List>(&value.of)) {
@@ -91,16 +95,18 @@ class Values {
   }
 
   lua_State* const state_;
+  const char* const function_;
   int kept_ = 0;
   int64_t count_ = 0;
 };
 
-// Calls read(key) for each named value of the table under `option`, which is at the top then.
+// Calls read(key, name) for each named value of the table under `option`, which is at the top then.
 template <typename Read>
-void ReadNamed(lua_State* state, const OptionTable& table, const char* option, const Read& read) {
+void ReadNamed(lua_State* state, const OptionTable& table, const std::string& function,
+               const char* option, const Read& read) {
   if (!table.Push(option)) return;
   const int index = lua_gettop(state);
-  const std::string name = absl::StrCat("mimo.slice: ", option);
+  const std::string name = absl::StrCat(function, ": ", option);
   ReadTable(state, index, name.c_str());
   for (lua_pushnil(state); lua_next(state, index) != 0; lua_pop(state, 1)) {
     if (lua_type(state, -2) != LUA_TSTRING)
@@ -111,44 +117,58 @@ void ReadNamed(lua_State* state, const OptionTable& table, const char* option, c
   lua_pop(state, 1);
 }
 
-}  // namespace
-
-std::vector<int64_t> ReadCounts(lua_State* state, int index, const std::string& name) {
-  const at::Tensor* tensor = TensorAt(state, index);
-  if (tensor == nullptr) return ReadIntegers(state, index, name.c_str());
-  if (tensor->dim() != 1 || !at::isIntegralType(tensor->scalar_type(), /*includeBool=*/false)) {
-    throw Error(absl::StrCat(name,
-                             " must be an array of whole numbers or a 1-D tensor of them, not ",
-                             Describe(*tensor)));
-  }
-  const at::Tensor values = tensor->to(at::kCPU, at::kLong).contiguous();
-  const int64_t* data = values.const_data_ptr<int64_t>();
-  return std::vector<int64_t>(data, data + values.numel());
-}
-
-int SliceBatch(lua_State* state) {
-  lua_settop(state, 4);
-  ReadTable(state, 1, "mimo.slice: batch");
+// What is declared of a batch.
+mimo::SliceOptions ReadDeclared(lua_State* state, const OptionTable& table,
+                                const std::string& function) {
   mimo::SliceOptions options;
-  options.dp_rank = ReadInteger(state, 2, "mimo.slice: dp_rank");
-  options.dp_size = ReadInteger(state, 3, "mimo.slice: dp_size");
-  const OptionTable table(state, 4, "mimo.slice",
-                          {"batch_size", "batch_dims", "rows_per_sample", "uneven"});
-  options.uneven = table.Boolean("uneven", false);
   if (table.Push("batch_size")) {
-    options.batch_size = ReadInteger(state, -1, "mimo.slice: batch_size");
+    options.batch_size = ReadInteger(state, -1, absl::StrCat(function, ": batch_size").c_str());
     lua_pop(state, 1);
   }
-  ReadNamed(state, table, "batch_dims", [&](const std::string& key, const std::string& name) {
+  const auto read_named = [&](const char* option, const auto& read) {
+    ReadNamed(state, table, function, option, read);
+  };
+  read_named("batch_dims", [&](const std::string& key, const std::string& name) {
     std::optional<int64_t>& dim = options.batch_dims[key];
     if (lua_type(state, -1) == LUA_TBOOLEAN && lua_toboolean(state, -1) == 0) return;  // whole
     dim = ReadInteger(state, -1, name.c_str());
   });
-  ReadNamed(state, table, "rows_per_sample", [&](const std::string& key, const std::string& name) {
+  read_named("ownership", [&](const std::string& key, const std::string& name) {
+    options.ownership[key] = ReadOwnedRows(state, lua_gettop(state), name);
+  });
+  read_named("rows_per_sample", [&](const std::string& key, const std::string& name) {
     options.rows_per_sample[key] = ReadCounts(state, lua_gettop(state), name);
   });
-  Values values(state);
+  return options;
+}
+
+}  // namespace
+
+int SliceBatch(lua_State* state) {
+  lua_settop(state, 4);
+  ReadTable(state, 1, "mimo.slice: batch");
+  const OptionTable table(state, 4, "mimo.slice",
+                          {"batch_size", "batch_dims", "ownership", "rows_per_sample", "uneven"});
+  mimo::SliceOptions options = ReadDeclared(state, table, "mimo.slice");
+  options.dp_rank = ReadInteger(state, 2, "mimo.slice: dp_rank");
+  options.dp_size = ReadInteger(state, 3, "mimo.slice: dp_size");
+  options.uneven = table.Boolean("uneven", false);
+  Values values(state, "mimo.slice");
   values.Push(mimo::Slice(values.Read(1, ""), options));
+  return 1;
+}
+
+int ReorderBatch(lua_State* state) {
+  lua_settop(state, 3);
+  ReadTable(state, 1, "mimo.reorder: batch");
+  const OptionTable table(state, 3, "mimo.reorder",
+                          {"batch_size", "batch_dims", "ownership", "rows_per_sample"});
+  const mimo::SliceOptions options = ReadDeclared(state, table, "mimo.reorder");
+  ReadTable(state, 2, "mimo.reorder: order");
+  const std::vector<int64_t> order =
+      ReadOrder(state, 2, "mimo.reorder: order", static_cast<int64_t>(lua_objlen(state, 2)));
+  Values values(state, "mimo.reorder");
+  values.Push(mimo::Reorder(values.Read(1, ""), order, options));
   return 1;
 }
 

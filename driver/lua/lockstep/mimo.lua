@@ -8,6 +8,8 @@ local torch = require "lockstep.torch"
 
 local M = {
   loader = require "lockstep.mimo.loader",
+  ownership = require "lockstep.mimo.ownership",
+  reorder = require "lockstep.mimo.reorder",
 }
 
 -- topology ------------------------------------------------------------------------------------------
@@ -151,7 +153,10 @@ function M.draw(topology, opts) return check_topology("mimo.draw", topology).cor
 
 -- slice ---------------------------------------------------------------------------------------------
 
+---@alias mimo.OwnedRows mimo.Ownership|string|{[1]: mimo.Ownership|string, [2]: mimo.RowsOf}
+
 ---@class mimo.SliceOptions
+---@field ownership table<string, mimo.OwnedRows>? whose the rows are: mimo.ownership's tables
 ---@field rows_per_sample table<string, integer[]|torch.Tensor>?
 ---@field batch_dims table<string, integer|false>?
 ---@field batch_size integer? samples of the batch; else the rows of "input_ids", or of the first tensor
@@ -162,7 +167,9 @@ function M.draw(topology, opts) return check_topology("mimo.draw", topology).cor
 --- or by path ("modality_inputs.clip.pixel_values"). A key that the batch does not have is an error, unless the samples
 --- have 0 rows of it:
 ---
---- rows_per_sample: how many rows each sample has. Beside image_grid_thw (grid_thw, video_grid_thw), for which it says
+--- ownership: whose rows they are, by a table of mimo.ownership: `pixel_values = images` where each is a token (or
+--- patch), `crops = { images, "items" }` where each is an item; "images" names one that is in the batch, and is cut
+--- with it. rows_per_sample: how many rows each sample has. Beside image_grid_thw (grid_thw, video_grid_thw), for which it says
 --- how many images each sample has, pixel_values follow their t * h * w. batch_dims: the batch dim, or false for what
 --- is handed on whole. Arrays of batch length are cut too; numbers and text are handed on.
 ---
@@ -178,11 +185,18 @@ function M.slice(batch, dp_rank, dp_size, opts)
 end
 
 --- An order of a micro-batch's samples that gives every replica a like load, the same on every rank: sample i of it is
---- result[i]. Every module must use it. With a per-token loss nothing else changes.
+--- result[i]. Every module must use it: see mimo.reorder. With a per-token loss nothing else changes.
 ---@param costs number[] of each sample
 ---@param num_groups integer the largest dp of all modules
 ---@return integer[]
 function M.balanced_order(costs, num_groups) return core_mimo.balanced_order(costs, num_groups) end
+
+--- What each of num_groups replicas costs under an order: the sums of its samples' costs.
+---@param costs number[] of each sample
+---@param order integer[] samples, from 1
+---@param num_groups integer
+---@return number[]
+function M.group_costs(costs, order, num_groups) return core_mimo.group_costs(costs, order, num_groups) end
 
 -- bridge --------------------------------------------------------------------------------------------
 
@@ -198,9 +212,10 @@ function Pending:wait()
   return results[1]
 end
 
---- x as a list, rows_per_sample, and the ids of the samples as a text.
+--- x as a list, rows_per_sample, ownership, and the ids of the samples as a text.
 local function read_call(x, opts)
-  local o = options.read("bridge", opts, { rows_per_sample = options.optional, samples = options.optional })
+  local o = options.read("bridge", opts, { rows_per_sample = options.optional, ownership = options.optional,
+    samples = options.optional })
   local ids = torch.is_tensor(o.samples) and o.samples:totable() or o.samples
   if ids ~= nil and type(ids) ~= "table" then
     core.raise("bridge: samples must be an array of ids, not a " .. type(ids))
@@ -212,8 +227,14 @@ local function read_call(x, opts)
     end
     texts[i] = type(id) == "number" and ("%.17g"):format(id) or id
   end
-  return type(x) == "table" and x or { x }, o.rows_per_sample, ids and "{" .. table.concat(texts, ", ") .. "}" or ""
+  return { type(x) == "table" and x or { x }, o.rows_per_sample or false, o.ownership or false,
+    ids and "{" .. table.concat(texts, ", ") .. "}" or "" }
 end
+
+---@class mimo.CallOptions
+---@field ownership mimo.OwnedRows? of the rows, for the whole micro-batch
+---@field rows_per_sample integer[]|torch.Tensor|nil the same in numbers
+---@field samples any[]? ids of the whole micro-batch
 
 ---@class mimo.Bridge
 ---@operator call: torch.Tensor
@@ -226,15 +247,15 @@ Bridge.__index = Bridge
 ---     ...
 ---     local y = next_call:wait()
 ---@param x torch.Tensor|torch.Tensor[]|nil
----@param opts {rows_per_sample: integer[]|torch.Tensor?, samples: any[]?}?
+---@param opts mimo.CallOptions?
 ---@return mimo.Pending
 function Bridge:start(x, opts)
-  local ok, given, rows_per_sample, samples = pcall(read_call, x, opts)
+  local ok, call_of = pcall(read_call, x, opts)
   if not ok then -- the peers wait for this rank's part
-    self.core:refuse(given)
-    error(given, 0)
+    self.core:refuse(call_of)
+    error(call_of, 0)
   end
-  local call = self.core:start(given, rows_per_sample, samples)
+  local call = self.core:start(call_of[1], call_of[2] or nil, call_of[3] or nil, call_of[4])
   return setmetatable({ core = call, is_list = type(x) == "table" }, Pending)
 end
 
@@ -248,11 +269,12 @@ end
 --- backward there returns at once. An array of tensors that have the same rows travels as well. Between modules on the
 --- same ranks y may be x itself, or a view of its memory.
 ---
---- rows_per_sample: of the whole micro-batch, the same on every rank. Without it every rank of `from` must give
---- equally many rows in every call, and each counts as a sample. samples: what else must be the same on every rank,
+--- ownership: whose the rows are (mimo.ownership), or rows_per_sample: how many each sample has. Of the whole
+--- micro-batch, the same on every rank. Without it every rank of `from` must give equally many rows in every call, and
+--- each counts as a sample. samples: what else must be the same on every rank,
 --- the ids of the micro-batch's samples.
 ---@param x torch.Tensor|torch.Tensor[]|nil
----@param opts {rows_per_sample: integer[]|torch.Tensor?, samples: any[]?}?
+---@param opts mimo.CallOptions?
 ---@return torch.Tensor|torch.Tensor[]
 function Bridge:__call(x, opts) return self:start(x, opts):wait() end
 

@@ -3,6 +3,7 @@
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
+local ownership = require "lockstep.mimo.ownership"
 local sharding = require "lockstep.sharding"
 local torch = require "lockstep.torch"
 
@@ -28,9 +29,14 @@ end
 local Loader = {}
 Loader.__index = Loader
 
+--- A field of a micro-batch, or what a function of it returns.
+local function get(field, batch)
+  if type(field) == "function" then return field(batch) end
+  return type(batch) == "table" and batch[field] or nil
+end
+
 local function ids_of(self, batch)
-  local ids = self.samples
-  if type(ids) == "function" then ids = ids(batch) else ids = type(batch) == "table" and batch[ids] or nil end
+  local ids = get(self.samples, batch)
   if torch.is_tensor(ids) then ids = ids:totable() end
   if type(ids) ~= "table" then
     core.raise(string.format("mimo.loader: the audit compares the ids of each micro-batch's samples, but there is no "
@@ -57,89 +63,212 @@ local function text_of(ids)
   return table.concat(texts, ", ")
 end
 
---- Where each rank reads only its replica's part: puts the parts of every module together, and returns what is wrong
---- with them, a line for each rank; nil where all modules have the same micro-batches.
-local function compare_parts(self, ids)
-  local texts = {}
-  for i = 1, self.micro_batches do texts[i] = ids[i] and text_of(ids[i]) or "no more data" end
-  local said = {} -- by rank
-  for i, own in ipairs(dist.all_gather_object({ rank = dist.rank(), texts = texts }, { group = self.group })) do
-    if own.rank ~= self.ranks[i] then return nil end -- its mirror image, of --dry-run
-    said[own.rank] = own.texts
+--- Whose rows are whose in a micro-batch, by name: tables, or counts of each sample's rows.
+local function tables_of(self, batch)
+  if self.ownership == nil then return {} end
+  local given = get(self.ownership, batch)
+  local first = type(given) == "table" and select(2, next(given))
+  local named = first and type(first) ~= "number" and given or { given } -- several have names
+  local tables = {}
+  for name, each in pairs(named) do
+    local is_counts = type(each) == "table" or torch.is_tensor(each)
+    tables[name] = is_counts and ownership { rows_per_sample = each } or type(each) == "userdata" and each or nil
   end
-  local first, agree = nil, true
+  if next(tables) == nil then
+    core.raise(string.format("mimo.loader: there is no table of ownership %s; it is what mimo.ownership made, or how "
+      .. "many rows each sample has, or several of these by name", type(self.ownership) == "string"
+      and string.format('in "%s" of the batch', self.ownership) or "that the function `ownership` returns"))
+  end
+  return tables, named == given
+end
+
+--- A micro-batch's samples as other ranks hear of them.
+local function describe(self, batch)
+  local wants_ids = self.audit or self.is_alone and get(self.samples, batch) ~= nil
+  local said = { ids = wants_ids and ids_of(self, batch) or nil, tables = {} }
+  local tables, are_named = tables_of(self, batch)
+  said.are_named = are_named
+  for name, each in pairs(tables) do
+    said.tables[name] = { items = each:rows_per_sample("items"), tokens = each:tokens_per_item() }
+    local num_samples = #said.tables[name].items
+    if said.ids and num_samples ~= #said.ids then
+      core.raise(string.format("mimo.loader: the table of ownership is of %d samples, but the micro-batch has the ids "
+        .. "of %d", num_samples, #said.ids))
+    end
+  end
+  return said
+end
+
+local function append(to, values)
+  for _, value in ipairs(values) do to[#to + 1] = value end
+end
+
+--- What the parts of a module's replicas make up, in their order; nil where all have ended.
+local function join(parts)
+  local whole = { tables = {} }
+  local is_any = false
+  for _, part in ipairs(parts) do
+    if part then
+      is_any, whole.are_named = true, part.are_named
+      if part.ids then
+        whole.ids = whole.ids or {}
+        append(whole.ids, part.ids)
+      end
+      for name, each in pairs(part.tables) do
+        whole.tables[name] = whole.tables[name] or { items = {}, tokens = {} }
+        append(whole.tables[name].items, each.items)
+        append(whole.tables[name].tokens, each.tokens)
+      end
+    end
+  end
+  return is_any and whole or nil
+end
+
+--- As a text that is the same where ids and rows are.
+local function all_of(whole)
+  if not whole then return "no more data" end
+  local texts, names = { whole.ids and text_of(whole.ids) or "" }, {}
+  for name in pairs(whole.tables) do names[#names + 1] = name end
+  table.sort(names)
+  for _, name in ipairs(names) do
+    local each = whole.tables[name]
+    texts[#texts + 1] = string.format("%s: %s tokens in items %s", name, table.concat(each.tokens, " "),
+      table.concat(each.items, " "))
+  end
+  return table.concat(texts, "; ")
+end
+
+--- What a rank says of its parts, a line.
+local function line_of(self, rank, said, with_rows)
+  local texts = {}
+  for i = 1, self.micro_batches do
+    local part = said[i]
+    texts[i] = not part and "no more data" or with_rows and all_of(part) or part.ids and text_of(part.ids) or ""
+  end
+  local dp_rank, dp_size = self.topology:sampling_info(rank, true)
+  return string.format("  rank %d (%s, part %d of %d): {%s}", rank, self.topology:module(rank), dp_rank, dp_size,
+    table.concat(texts, "; "))
+end
+
+--- Where each rank reads only its replica's part: every rank says what it has read. Returns by micro-batch what all
+--- parts of this rank's module make up; and, with the audit, an error's text where modules differ.
+local function gather(self, own)
+  local said = {} -- by rank
+  local answers = #self.ranks > 1 and dist.all_gather_object({ rank = dist.rank(), said = own }, { group = self.group })
+    or { { rank = dist.rank(), said = own } }
+  for i, answer in ipairs(answers) do
+    -- Under --dry-run all answers are this rank's own: of the size that they would have.
+    said[self.ranks[i]] = answer.said
+    self.is_mirrored = self.is_mirrored or answer.rank ~= self.ranks[i]
+  end
+  local first, mine, ids_agree, rows_agree = nil, nil, true, true
   for _, module in ipairs(self.topology:modules()) do
-    local parts = {} -- of each replica
+    local parts, has_own = {}, false -- parts: by micro-batch, of each replica
+    for i = 1, self.micro_batches do parts[i] = {} end
     for _, rank in ipairs(module.ranks) do
-      if said[rank] then
-        local dp_rank = self.topology:sampling_info(rank, true)
-        local before = parts[dp_rank + 1]
-        parts[dp_rank + 1] = said[rank]
-        agree = agree and (not before or table.concat(before, "; ") == table.concat(said[rank], "; "))
+      has_own = has_own or rank == dist.rank()
+      for i = 1, said[rank] and self.micro_batches or 0 do
+        local replica = self.topology:sampling_info(rank, true) + 1
+        local before = parts[i][replica]
+        parts[i][replica] = said[rank][i]
+        -- Ranks of one replica.
+        ids_agree = ids_agree and (before == nil or all_of(before) == all_of(said[rank][i]))
       end
     end
     local whole = {}
     for i = 1, self.micro_batches do
-      local of_replicas = {}
-      for replica, part in ipairs(parts) do of_replicas[replica] = part[i] end
-      -- All replicas end at once, and so must all modules.
-      local ended = true
-      for _, part in ipairs(of_replicas) do ended = ended and part == "no more data" end
-      whole[i] = ended and "no more data" or table.concat(of_replicas, ", ")
+      local ended = 0
+      for _, part in ipairs(parts[i]) do ended = ended + (part and 0 or 1) end
+      ids_agree = ids_agree and (ended == 0 or ended == #parts[i]) -- all replicas end at once
+      whole[i] = join(parts[i]) or false
+    end
+    mine = mine or has_own and whole
+    for i, before in ipairs(first or whole) do
+      local a, b = before and before.ids or {}, whole[i] and whole[i].ids or {}
+      ids_agree = ids_agree and (before == false) == (whole[i] == false) and text_of(a) == text_of(b)
+      rows_agree = rows_agree and all_of(before) == all_of(whole[i])
     end
     first = first or whole
-    agree = agree and table.concat(first, "; ") == table.concat(whole, "; ")
   end
-  if agree then return nil end
+  if not self.audit or self.is_mirrored or (ids_agree and rows_agree) then return mine end
   local lines = {}
-  for _, rank in ipairs(self.ranks) do
-    local dp_rank, dp_size = self.topology:sampling_info(rank, true)
-    lines[#lines + 1] = string.format("  rank %d (%s, part %d of %d): {%s}", rank, self.topology:module(rank), dp_rank,
-      dp_size, table.concat(said[rank], "; "))
-  end
-  return table.concat(lines, "\n")
+  for i, rank in ipairs(self.ranks) do lines[i] = line_of(self, rank, said[rank], ids_agree) end
+  return mine, table.concat(lines, "\n"), ids_agree
+end
+
+--- What the bridge wants to know of a whole micro-batch.
+local function whole_of(said)
+  if not said then return nil end
+  local whole, tables = { samples = said.ids }, {}
+  for name, each in pairs(said.tables) do tables[name] = ownership { items = each.items, tokens = each.tokens } end
+  if next(tables) ~= nil then whole.ownership = said.are_named and tables or tables[1] end
+  return whole
 end
 
 --- Reads the micro-batches of a step, and compares them with the other ranks'.
 local function read_ahead(self)
-  self.ahead, self.next = {}, 1
+  self.ahead, self.whole, self.next = {}, {}, 1
+  local own = {} -- false: no more data
   for i = 1, self.micro_batches do
     local batch = self.source()
     if batch == nil then break end
-    self.ahead[i] = batch
+    self.ahead[i], own[i] = batch, describe(self, batch)
   end
-  if not self.audit then return end
   local ids = {}
-  for i, batch in ipairs(self.ahead) do ids[i] = ids_of(self, batch) end
+  for i = 1, self.micro_batches do
+    ids[i] = own[i] and own[i].ids
+    own[i] = own[i] or false
+  end
   local first = self.count + 1
   local label = self.micro_batches == 1 and "micro-batch " .. first
     or string.format("micro-batches %d to %d", first, first + self.micro_batches - 1)
-  self.count = self.count + #ids
-  if self.scalable_reads then
-    local lines = compare_parts(self, ids)
-    if not lines then return end
-    error(string.format("mimo: modules do not see the same samples (%s). Every rank that loads must read its replica's "
-      .. "part of the same micro-batch, as topology:sampling_info(rank, true) and topology:reads say.\n"
-      .. 'read at "%s":\n%s', self.places, label, lines), 0)
+  self.count = self.count + #self.ahead
+  if self.scalable_reads and (self.audit or self.ownership) then
+    local whole, lines, ids_agree = gather(self, own)
+    if lines then
+      error(string.format("mimo: modules do not see the same %s (%s). Every rank that loads must read its replica's "
+        .. "part of the same micro-batch, as topology:sampling_info(rank, true) and topology:reads say.\n"
+        .. 'read at "%s":\n%s',
+        ids_agree and "rows of the same samples" or "samples", self.places, label, lines), 0)
+    end
+    own = whole
+  elseif self.guard then
+    local ok, message = pcall(self.guard.check, self.guard, label,
+      #ids == 0 and "no more data" or { samples = self.micro_batches == 1 and ids[1] or ids })
+    if not ok then
+      error(string.format("mimo: modules do not see the same samples (%s). Every rank that loads must read the same "
+        .. "micro-batch, as topology:sampling_info says, and keep its part with mimo.slice.\n%s", self.places, message),
+        0)
+    end
   end
-  local ok, message = pcall(self.guard.check, self.guard, label,
-    #ids == 0 and "no more data" or { samples = self.micro_batches == 1 and ids[1] or ids })
-  if ok then return end
-  error(string.format("mimo: modules do not see the same samples (%s). Every rank that loads must read the same micro-"
-    .. "batch, as topology:sampling_info says, and keep its part with mimo.slice.\n%s", self.places, message), 0)
+  for i, said in ipairs(own) do self.whole[i] = whole_of(said) end
 end
 
---- The next micro-batch, or nil.
+--- The next micro-batch, or nil; and what is known of the whole of it, which the bridge takes as its options.
 ---@return any?
+---@return mimo.Whole?
 function Loader:__call()
   if self.next > #self.ahead then
     if self.ended then return nil end
     read_ahead(self)
     self.ended = #self.ahead < self.micro_batches
   end
-  local batch = self.ahead[self.next]
-  self.next = self.next + 1
-  return batch
+  local i = self.next
+  self.next = i + 1
+  return self.ahead[i], self.whole[i]
+end
+
+--- Which part of what the loader hands out this rank's module keeps: for mimo.slice. With scalable_reads all of it,
+--- 0 and 1, where the rank has read its replica's part alone; else what topology:dp_info says.
+---
+---     local mine = mimo.slice(batch, unpack { reader:dp_info "vision" })
+---@param name string? of a module of this rank
+---@return integer dp_rank
+---@return integer dp_size
+function Loader:dp_info(name)
+  local _, read_parts = self.topology:sampling_info(nil, self.scalable_reads)
+  if read_parts > 1 then return 0, 1 end
+  return self.topology:dp_info(nil, name)
 end
 
 local function check(o)
@@ -159,6 +288,10 @@ local function check(o)
   end
 end
 
+---@class mimo.Whole
+---@field samples any[]? the ids of the whole micro-batch
+---@field ownership mimo.Ownership|table<string, mimo.Ownership>|nil of the whole micro-batch
+
 ---@class mimo.LoaderOptions
 ---@field topology mimo.Topology
 ---@field source fun(): any
@@ -166,6 +299,7 @@ end
 ---@field micro_batches integer? default 1
 ---@field audit boolean? default true
 ---@field scalable_reads boolean? each rank reads only its replica's part, as Topology:reads says; default false
+---@field ownership string|(fun(batch: any): any)|nil where the batch has its table of ownership, or rows of each sample
 ---@field timeout_s number? how long the audit waits for other ranks
 
 --- Iterates over whole micro-batches, which every rank reads alike, and audits that it does: before a step's
@@ -177,15 +311,24 @@ end
 ---
 --- source: an iterator. samples: where a micro-batch has its samples' ids, strings or numbers in order: a field's name,
 --- or a function of it. micro_batches: of a step, which are read ahead and compared at once, so that a module may run
---- ahead of another within a step. audit = false compares nothing. scalable_reads: what is compared are the
---- micro-batches that the parts of each module's replicas make up.
+--- ahead of another within a step. audit = false compares nothing.
+---
+--- scalable_reads: each rank's source gives its replica's part, of which the loader gathers ids and tables: what is
+--- compared is what the parts of each module's replicas make up. ownership: a field's name, or a function of a
+--- micro-batch: what mimo.ownership made, how many rows each sample has, or several of these by name. Beside each
+--- micro-batch (or part) comes what the bridge wants to know of the whole, {samples = ..., ownership = ...}:
+---
+---     local opts = { topology = topo, source = part_reader, scalable_reads = true, ownership = "rows" }
+---     for part, whole in mimo.loader(opts) do
+---       local y = bridge(is_vision and tower(part.patches) or nil, whole)
 ---
 --- Collective: every rank that loads makes one, and takes equally many.
 ---@param opts mimo.LoaderOptions
 ---@return mimo.Loader
 local function loader(opts)
   local o = options.read("mimo.loader", opts, { topology = options.required, source = options.required,
-    samples = options.optional, micro_batches = 1, audit = true, scalable_reads = false, timeout_s = options.optional })
+    samples = options.optional, micro_batches = 1, audit = true, scalable_reads = false, ownership = options.optional,
+    timeout_s = options.optional })
   o.samples = o.samples or "samples"
   check(o)
   local ranks, reads, places = readers_of(o.topology)
@@ -194,12 +337,13 @@ local function loader(opts)
       dist.rank(), table.concat(ranks, ", ")))
   end
   local self = { topology = o.topology, source = o.source, samples = o.samples, micro_batches = o.micro_batches,
-    scalable_reads = o.scalable_reads, audit = o.audit and #ranks > 1, ranks = ranks, places = places, count = 0,
-    ahead = {}, next = 1, ended = false }
-  if self.audit then
+    scalable_reads = o.scalable_reads, ownership = o.ownership, audit = o.audit and #ranks > 1,
+    is_alone = o.audit and #ranks == 1, ranks = ranks, places = places, count = 0, ahead = {}, next = 1,
+    ended = false }
+  if #ranks > 1 and (o.audit or o.scalable_reads and o.ownership) then
     -- Parts are compared in a group of their own: other collectives may come before or after on other ranks.
     self.group = (o.scalable_reads or #ranks < dist.world_size()) and dist.group { ranks = ranks } or nil
-    self.guard = not o.scalable_reads and sharding.guard { group = self.group, timeout_s = o.timeout_s } or nil
+    if not o.scalable_reads then self.guard = sharding.guard { group = self.group, timeout_s = o.timeout_s } end
   end
   return setmetatable(self, Loader)
 end

@@ -1,0 +1,302 @@
+#include "driver/lua/mimo_ownership.h"
+
+#include <memory>
+#include <utility>
+
+#include "ATen/core/TensorBody.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "driver/lua/object.h"
+#include "driver/lua/stack.h"
+#include "driver/lua/tensor.h"
+#include "driver/lua/vm.h"
+#include "mimo/ownership.h"
+#include "mimo/reorder.h"
+#include "mimo/topology.h"
+
+namespace lockstep::lua {
+
+template <>
+inline constexpr const char* kObjectName<mimo::Table> = "table of ownership";
+
+namespace {
+
+template <typename T>
+T ValueOr(absl::StatusOr<T> result) {
+  if (!result.ok()) throw Error(std::string(result.status().message()));
+  return *std::move(result);
+}
+
+const mimo::Ownership& ReadOwnership(lua_State* state, int index) {
+  return *ReadObject<mimo::Table>(state, index, "mimo: ownership");
+}
+
+void PushOwnership(lua_State* state, mimo::Ownership ownership) {
+  PushTable(state, std::make_shared<mimo::Ownership>(std::move(ownership)));
+}
+
+mimo::RowsOf ReadRowsOf(lua_State* state, int index, const std::string& name) {
+  if (lua_isnoneornil(state, index)) return mimo::RowsOf::kTokens;
+  const std::string rows_of = ReadString(state, index, name.c_str());
+  for (const auto each : {mimo::RowsOf::kSamples, mimo::RowsOf::kItems, mimo::RowsOf::kTokens}) {
+    if (rows_of == mimo::NameOf(each)) return each;
+  }
+  throw Error(absl::StrCat(name, ": rows are of \"samples\", \"items\" or \"tokens\", not of \"",
+                           rows_of, "\""));
+}
+
+std::vector<int64_t> TokensPerItem(const mimo::Ownership& ownership) {
+  std::vector<int64_t> tokens;
+  for (size_t i = 1; i < ownership.token_offsets.size(); ++i)
+    tokens.push_back(ownership.token_offsets[i] - ownership.token_offsets[i - 1]);
+  return tokens;
+}
+
+// --- Making a table
+
+// Tokens of each item: `tokens`, or by `grid_thw` and `merge`, or one each of `num_items`.
+std::vector<int64_t> ReadTokens(lua_State* state, const OptionTable& table, int64_t num_items) {
+  std::vector<int64_t> tokens(static_cast<size_t>(num_items), 1);
+  const bool has_tokens = table.Push("tokens");
+  if (has_tokens) {
+    tokens = ReadCounts(state, lua_gettop(state), "mimo.ownership: tokens");
+    lua_pop(state, 1);
+  }
+  if (table.Push("grid_thw")) {
+    if (has_tokens) throw Error("mimo.ownership: give tokens or grid_thw, not both");
+    const std::vector<int64_t> grid =
+        ReadCounts(state, lua_gettop(state), "mimo.ownership: grid_thw", /*dims=*/2);
+    tokens = ValueOr(mimo::TokensOfGrid(grid, table.Integer("merge", 1)));
+    lua_pop(state, 1);
+  }
+  return tokens;
+}
+
+// ownership{items=, tokens=, grid_thw=, merge=, sample_of_item=, num_samples=, rows_per_sample=}
+int NewOwnership(lua_State* state) {
+  const OptionTable table(
+      state, 1, "mimo.ownership",
+      {"items", "tokens", "grid_thw", "merge", "sample_of_item", "num_samples", "rows_per_sample"});
+  const char* const ways[] = {"items", "sample_of_item", "rows_per_sample"};
+  const char* way = nullptr;
+  for (const char* each : ways) {
+    if (!table.Push(each)) continue;
+    lua_pop(state, 1);
+    if (way != nullptr)
+      throw Error(absl::StrCat("mimo.ownership: give ", way, " or ", each, ", not both"));
+    way = each;
+  }
+  if (way == nullptr) {
+    throw Error(
+        "mimo.ownership: say whose the rows are: items (of each sample), sample_of_item (of each "
+        "item, with num_samples), or rows_per_sample");
+  }
+  table.Push(way);
+  std::vector<int64_t> counts =
+      ReadCounts(state, lua_gettop(state), absl::StrCat("mimo.ownership: ", way));
+  lua_pop(state, 1);
+  if (way == ways[2]) {
+    PushOwnership(state, ValueOr(mimo::OwnershipOfRows(counts)));
+    return 1;
+  }
+  if (way == ways[0]) {
+    int64_t num_items = 0;
+    for (const int64_t count : counts) num_items += count > 0 && count < kMaxInteger ? count : 0;
+    const std::vector<int64_t> tokens = ReadTokens(state, table, num_items);
+    PushOwnership(state, ValueOr(mimo::MakeOwnership(counts, tokens)));
+    return 1;
+  }
+  for (int64_t& sample : counts) --sample;  // Lua counts samples from 1
+  const std::vector<int64_t> tokens = ReadTokens(state, table, static_cast<int64_t>(counts.size()));
+  if (!table.Push("num_samples"))
+    throw Error("mimo.ownership: sample_of_item wants num_samples, too");
+  lua_pop(state, 1);
+  PushOwnership(state,
+                ValueOr(mimo::OwnershipOfItems(table.Integer("num_samples", 0), counts, tokens)));
+  return 1;
+}
+
+// --- Methods
+
+// rows_per_sample(ownership [, rows_of]) -> counts
+int RowsPerSample(lua_State* state) {
+  PushIntegers(state, mimo::RowsPerSample(ReadOwnership(state, 1),
+                                          ReadRowsOf(state, 2, "ownership:rows_per_sample")));
+  return 1;
+}
+
+// tokens_per_item(ownership) -> counts
+int TokensOfItems(lua_State* state) {
+  PushIntegers(state, TokensPerItem(ReadOwnership(state, 1)));
+  return 1;
+}
+
+// num_rows(ownership [, rows_of])
+int NumRows(lua_State* state) {
+  PushInteger(state,
+              mimo::NumRows(ReadOwnership(state, 1), ReadRowsOf(state, 2, "ownership:num_rows")));
+  return 1;
+}
+
+// slice_ownership(ownership, dp_rank, dp_size, uneven) -> the replica's table
+int SliceOwnership(lua_State* state) {
+  const mimo::Ownership& ownership = ReadOwnership(state, 1);
+  const mimo::Division division =
+      lua_toboolean(state, 4) != 0 ? mimo::Division::kUneven : mimo::Division::kEven;
+  const mimo::Range samples = ValueOr(mimo::SamplesOfShard(
+      ownership.num_samples(), ReadInteger(state, 2, "ownership:slice: dp_rank"),
+      ReadInteger(state, 3, "ownership:slice: dp_size"), division));
+  PushOwnership(state, mimo::SliceOwnership(ownership, samples));
+  return 1;
+}
+
+// reorder_ownership(ownership, order) -> the table of the samples in their new order
+int ReorderOwnership(lua_State* state) {
+  const mimo::Ownership& ownership = ReadOwnership(state, 1);
+  PushOwnership(state, mimo::Reordered(ownership, ReadOrder(state, 2, "ownership:reordered: order",
+                                                            ownership.num_samples())));
+  return 1;
+}
+
+// sample_costs(ownership, text_tokens or nil, per_item_token, per_text_token) -> costs
+int SampleCosts(lua_State* state) {
+  const mimo::Ownership& ownership = ReadOwnership(state, 1);
+  std::vector<int64_t> text(static_cast<size_t>(ownership.num_samples()), 0);
+  if (!lua_isnil(state, 2)) text = ReadCounts(state, 2, "ownership:costs: text_tokens");
+  if (static_cast<int64_t>(text.size()) != ownership.num_samples()) {
+    throw Error(absl::StrCat("ownership:costs: text_tokens holds ", text.size(),
+                             " numbers, but the table is of ", ownership.num_samples(),
+                             " samples"));
+  }
+  const std::vector<double> costs =
+      mimo::SampleCosts(ownership, text, ReadNumber(state, 3, "ownership:costs: per_item_token"),
+                        ReadNumber(state, 4, "ownership:costs: per_text_token"));
+  lua_createtable(state, static_cast<int>(costs.size()), 0);
+  for (size_t i = 0; i < costs.size(); ++i) {
+    lua_pushnumber(state, costs[i]);
+    lua_rawseti(state, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+
+// group_costs(costs, order, num_groups) -> sums
+int GroupCosts(lua_State* state) {
+  const std::vector<double> costs = ReadCosts(state, 1, "mimo.group_costs: costs");
+  const std::vector<int64_t> order =
+      ReadOrder(state, 2, "mimo.group_costs: order", static_cast<int64_t>(costs.size()));
+  const int64_t num_groups = ReadInteger(state, 3, "mimo.group_costs: num_groups");
+  if (num_groups < 1)
+    throw Error(absl::StrCat("mimo.group_costs: num_groups must be positive, not ", num_groups));
+  const std::vector<double> sums = mimo::GroupCosts(costs, order, num_groups);
+  lua_createtable(state, static_cast<int>(sums.size()), 0);
+  for (size_t i = 0; i < sums.size(); ++i) {
+    lua_pushnumber(state, sums[i]);
+    lua_rawseti(state, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+
+int AreEqual(lua_State* state) {
+  lua_pushboolean(state, ReadOwnership(state, 1) == ReadOwnership(state, 2) ? 1 : 0);
+  return 1;
+}
+
+int ToString(lua_State* state) {
+  const mimo::Ownership& ownership = ReadOwnership(state, 1);
+  PushString(state,
+             absl::StrCat("ownership: ", ownership.num_samples(), " samples, ",
+                          ownership.num_items(), " items, ", ownership.num_tokens(), " tokens"));
+  return 1;
+}
+
+}  // namespace
+
+mimo::Table TableAt(lua_State* state, int index) {
+  const mimo::Table* table = ObjectAt<mimo::Table>(state, index);
+  return table == nullptr ? nullptr : *table;
+}
+
+void PushTable(lua_State* state, mimo::Table table) { PushObject(state, std::move(table)); }
+
+mimo::OwnedRows ReadOwnedRows(lua_State* state, int index, const std::string& name) {
+  const int at = lua_gettop(state);
+  lua_pushvalue(state, index);
+  const bool is_pair = lua_type(state, -1) == LUA_TTABLE;
+  if (is_pair) lua_rawgeti(state, at + 1, 1);
+  mimo::OwnedRows rows;
+  rows.table = TableAt(state, lua_gettop(state));
+  if (rows.table == nullptr && lua_type(state, -1) == LUA_TSTRING)
+    rows.path = lua_tostring(state, -1);
+  if (rows.table == nullptr && rows.path.empty()) {
+    throw Error(absl::StrCat(name,
+                             " must be what mimo.ownership made, its path in the batch, or "
+                             "{either, \"samples\"|\"items\"|\"tokens\"}, not ",
+                             TypeName(state, at + 1)));
+  }
+  if (is_pair) {
+    lua_rawgeti(state, at + 1, 2);
+    rows.rows_of = ReadRowsOf(state, lua_gettop(state), name);
+  }
+  lua_settop(state, at);
+  return rows;
+}
+
+std::vector<int64_t> ReadCounts(lua_State* state, int index, const std::string& name, int dims) {
+  const at::Tensor* tensor = TensorAt(state, index);
+  if (tensor == nullptr && dims == 1) return ReadIntegers(state, index, name.c_str());
+  if (tensor == nullptr || tensor->dim() != dims ||
+      !at::isIntegralType(tensor->scalar_type(), /*includeBool=*/false)) {
+    throw Error(absl::StrCat(name, " must be ", dims == 1 ? "an array of whole numbers or " : "",
+                             "a ", dims, "-D tensor of ", dims == 1 ? "them" : "whole numbers",
+                             ", not ",
+                             tensor == nullptr ? TypeName(state, index) : Describe(*tensor)));
+  }
+  const at::Tensor values = tensor->to(at::kCPU, at::kLong).contiguous();
+  const int64_t* data = values.const_data_ptr<int64_t>();
+  return std::vector<int64_t>(data, data + values.numel());
+}
+
+std::vector<double> ReadCosts(lua_State* state, int index, const std::string& name) {
+  ReadTable(state, index, name.c_str());
+  std::vector<double> costs;
+  for (int i = 1; i <= static_cast<int>(lua_objlen(state, index)); ++i) {
+    lua_rawgeti(state, index, i);
+    costs.push_back(ReadNumber(state, -1, absl::StrCat(name, "[", i, "]").c_str()));
+    lua_pop(state, 1);
+  }
+  return costs;
+}
+
+std::vector<int64_t> ReadOrder(lua_State* state, int index, const std::string& name,
+                               int64_t num_samples) {
+  std::vector<int64_t> order = ReadCounts(state, index, name);
+  std::vector<bool> seen(static_cast<size_t>(num_samples), false);
+  bool fits = static_cast<int64_t>(order.size()) == num_samples;
+  for (int64_t& sample : order) {
+    --sample;
+    fits = fits && sample >= 0 && sample < num_samples && !seen[static_cast<size_t>(sample)];
+    if (fits) seen[static_cast<size_t>(sample)] = true;
+  }
+  if (fits) return order;
+  throw Error(absl::StrCat(name, " must hold each of the samples 1 to ", num_samples,
+                           " once, as mimo.balanced_order gives it"));
+}
+
+void OpenOwnership(lua_State* state) {
+  RegisterObject<mimo::Table>(state, {});
+  SetFunctions(state, {{"ownership", NewOwnership},
+                       {"rows_per_sample", RowsPerSample},
+                       {"tokens_per_item", TokensOfItems},
+                       {"num_rows", NumRows},
+                       {"slice_ownership", SliceOwnership},
+                       {"reorder_ownership", ReorderOwnership},
+                       {"sample_costs", SampleCosts},
+                       {"group_costs", GroupCosts}});
+  luaL_getmetatable(state, kObjectName<mimo::Table>);
+  SetFunctions(state, {{"__eq", AreEqual}, {"__tostring", ToString}});
+  lua_getfield(state, -1, "__index");
+  lua_setfield(state, -3, "Ownership");
+  lua_pop(state, 1);
+}
+
+}  // namespace lockstep::lua

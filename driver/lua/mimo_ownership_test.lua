@@ -1,0 +1,171 @@
+--- One table of ownership for slices, the bridge and the gradients' way back: vision dp 2, language dp 1.
+
+local dist = require "lockstep.distributed"
+local mimo = require "lockstep.mimo"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local RANK = dist.rank()
+local topo = mimo.topology { modules = { { name = "vision", dp = 2 }, { name = "language", first_rank = 2 } } }
+local is_vision = topo:module() == "vision"
+
+-- Samples with 1, no, 2 and no images, of 4, 4 and 16 tokens.
+local function new_table() return mimo.ownership { items = { 1, 0, 2, 0 }, tokens = { 4, 4, 16 } } end
+
+-- The table ------------------------------------------------------------------------------------------
+
+t.test("ATableIsMadeInSeveralWays", function()
+  local images = new_table()
+  local grid = torch.tensor({ { 1, 4, 4 }, { 1, 4, 4 }, { 1, 8, 8 } }, { dtype = torch.int64 })
+  local items = torch.tensor({ 1, 0, 2, 0 }, { dtype = torch.int32 })
+
+  t.truthy(images == mimo.ownership { items = items, grid_thw = grid, merge = 2 })
+  t.truthy(images == mimo.ownership { sample_of_item = { 1, 3, 3 }, num_samples = 4, tokens = { 4, 4, 16 } })
+  t.truthy(images ~= mimo.ownership { rows_per_sample = { 4, 0, 20, 0 } })
+  t.equal(mimo.ownership({ rows_per_sample = { 4, 0, 20, 0 } }):rows_per_sample(), images:rows_per_sample())
+  t.equal(mimo.ownership({ items = { 2, 1 } }):tokens_per_item(), { 1, 1, 1 })
+  t.equal(tostring(images), "ownership: 4 samples, 3 items, 24 tokens")
+end)
+
+t.test("ATableTellsWhoseRowsAreWhose", function()
+  local images = new_table()
+
+  t.equal(images:rows_per_sample(), { 4, 0, 20, 0 })
+  t.equal(images:rows_per_sample("items"), { 1, 0, 2, 0 })
+  t.equal(images:rows_per_sample("samples"), { 1, 1, 1, 1 })
+  t.equal({ images:num_rows "samples", images:num_rows "items", images:num_rows() }, { 4, 3, 24 })
+  t.truthy(images:slice(1, 2) == mimo.ownership { items = { 2, 0 }, tokens = { 4, 16 } })
+  t.truthy(images:slice(0, 3, { uneven = true }) == mimo.ownership { items = { 1, 0 }, tokens = { 4 } })
+  t.truthy(images:reordered { 3, 1, 2, 4 } == mimo.ownership { items = { 2, 1, 0, 0 }, tokens = { 4, 16, 4 } })
+  t.equal(images:costs(), { 4, 0, 20, 0 })
+  t.equal(images:costs { text_tokens = { 1, 2, 3, 4 }, per_item_token = 2, per_text_token = 10 }, { 18, 20, 70, 40 })
+end)
+
+t.test("MistakesAreNamed", function()
+  local images = new_table()
+  for _, case in ipairs {
+    { {}, "say whose the rows are: items (of each sample)" },
+    { { items = { 1 }, rows_per_sample = { 1 } }, "give items or rows_per_sample, not both" },
+    { { items = { 1, -1 }, tokens = { 3 } }, "items of sample 1 are -1" },
+    { { items = { 1, 1 }, tokens = { 3 } }, "the samples have 2 items in all, but tokens are given for 1" },
+    { { items = { 1 }, tokens = { 3 }, grid_thw = torch.ones({ 1, 3 }, { dtype = torch.int64 }) }, "not both" },
+    { { items = { 1 }, grid_thw = torch.tensor({ { 1, 3, 3 } }, { dtype = torch.int64 }), merge = 2 },
+      "divisible by merge 2" },
+    { { sample_of_item = { 2, 1 }, num_samples = 2 }, "items follow the order of samples" },
+    { { sample_of_item = { 1 } }, "wants num_samples" },
+    { { item = { 1 } }, 'did you mean "items"' },
+    { { items = torch.zeros { 2 } }, "must be an array of whole numbers or a 1-D tensor" },
+  } do
+    t.raises(case[2], mimo.ownership, case[1])
+  end
+  t.raises("not divisible by dp_size 3; use 3 or 6", images.slice, images, 0, 3)
+  t.raises("each of the samples 1 to 4 once", images.reordered, images, { 1, 2, 2, 4 })
+  t.raises('"samples", "items" or "tokens", not of "patches"', images.num_rows, images, "patches")
+  t.raises("text_tokens holds 1 numbers, but the table is of 4 samples", images.costs, images, { text_tokens = { 1 } })
+end)
+
+-- Slices ---------------------------------------------------------------------------------------------
+
+local function batch_of_four(images)
+  local vision = { crops = torch.arange(6):view(3, 2), patches = torch.arange(48):view(24, 2),
+    columns = torch.arange(24) }
+  return { input_ids = torch.arange(8):view(4, 2), images = images, names = { "a", "b", "c" }, vision = vision }
+end
+
+t.test("SlicesFollowTheTable", function()
+  local images = new_table()
+  local batch = batch_of_four(images)
+  for _, given in ipairs { images, "images" } do -- itself, or its name in the batch
+    local opts = { ownership = { crops = { given, "items" }, names = { given, "items" }, ["vision.patches"] = given,
+      columns = { given, "tokens" } } }
+
+    local first, second = mimo.slice(batch, 0, 2, opts), mimo.slice(batch, 1, 2, opts)
+
+    t.equal(first.vision.crops, batch.vision.crops:narrow(0, 0, 1))
+    t.equal(second.vision.crops, batch.vision.crops:narrow(0, 1, 2))
+    t.equal(second.names, { "b", "c" })
+    t.truthy(second.vision.patches:is_set_to(batch.vision.patches:narrow(0, 4, 20)))
+    t.equal(first.vision.columns, batch.vision.columns:narrow(0, 0, 4))
+    t.truthy(second.images == images:slice(1, 2))
+  end
+  -- The same cut as by counts.
+  local rows = { rows_per_sample = { crops = { 1, 0, 2, 0 }, names = { 1, 0, 2, 0 }, patches = { 4, 0, 20, 0 },
+    columns = { 4, 0, 20, 0 } } }
+  t.truthy(mimo.slice(batch, 1, 2, rows).vision.patches:is_set_to(batch.vision.patches:narrow(0, 4, 20)))
+end)
+
+t.test("TablesThatDoNotFitAreNamed", function()
+  local batch = batch_of_four(new_table())
+  local rest = { crops = { "images", "items" }, names = { "images", "items" }, columns = "images" }
+  local function error_of(text, patches)
+    local given = { patches = patches }
+    for key, owned in pairs(rest) do given[key] = owned end
+    t.raises(text, mimo.slice, batch, 1, 2, { ownership = given })
+  end
+  error_of('ownership of "vision.patches" [24, 2] has 3 items, but there are 24 rows', { "images", "items" })
+  error_of('"image" of the batch, which has no ownership table there', "image")
+  error_of("is of 1 samples, but the batch has 4 samples", mimo.ownership { rows_per_sample = { 24 } })
+  error_of("mimo.slice: ownership.patches must be what mimo.ownership made", 24)
+  t.raises("mimo.slice: batch_size must be a number", mimo.slice, batch, 0, 2, { batch_size = "4" })
+end)
+
+-- The bridge -----------------------------------------------------------------------------------------
+
+t.test("SliceBridgeAndGradientsFollowOneTable", function()
+  local images = new_table()
+  local batch = { images = images, patches = torch.arange(48, { dtype = torch.float64 }):view(24, 2),
+    crops = torch.arange(6, { dtype = torch.float64 }):view(3, 2) }
+  local bridge = mimo.bridge { topology = topo, from = "vision", to = "language" }
+  local cases = { { "patches", images }, { "patches", { images, "tokens" } }, { "crops", { images, "items" } } }
+  for _, case in ipairs(cases) do
+    local key, owned = case[1], case[2]
+    local dp_rank, dp_size = topo:dp_info()
+    local opts = { ownership = { patches = "images", crops = { "images", "items" } } }
+    local mine = mimo.slice(batch, dp_rank, dp_size, opts)[key]
+    local x = is_vision and (mine * 10):requires_grad_(true) or nil
+
+    local y = bridge(x, { ownership = owned, samples = { 1, 2, 3, 4 } })
+
+    if is_vision then
+      torch.sum(y):backward()
+      t.equal(x.grad, mine * 3) -- each row meets its own gradient
+    else
+      t.equal(y, batch[key] * 10)
+      torch.sum(y * (batch[key] * 3)):backward()
+    end
+  end
+end)
+
+t.test("CountsAndTablesOfTheSameRowsAgree", function()
+  local bridge = mimo.bridge { topology = topo, from = "vision", to = "language" }
+  local x = is_vision and torch.full({ RANK == 0 and 4 or 20, 2 }, RANK):requires_grad_(true) or nil
+
+  local y = bridge(x, is_vision and { ownership = new_table() } or { rows_per_sample = { 4, 0, 20, 0 } })
+
+  if not is_vision then t.equal(y:sum():item(), 40) end
+  torch.sum(y):backward()
+end)
+
+t.test("TablesThatDifferAreNamedOnBothSides", function()
+  local bridge = mimo.bridge { topology = topo, from = "vision", to = "language" }
+  local other = mimo.ownership { rows_per_sample = { 4, 0, 19, 1 } }
+  local x = is_vision and torch.zeros({ RANK == 0 and 4 or 20, 2 }):requires_grad_(true) or nil
+
+  t.raises("the ranks disagree about the micro-batch", function()
+    torch.sum(bridge(x, { ownership = is_vision and new_table() or other })):backward()
+  end)
+end)
+
+t.test("MistakesInACallReachItsPeers", function()
+  for _, case in ipairs {
+    { { ownership = "images" }, "must be a table itself" },
+    { { ownership = new_table(), rows_per_sample = { 4, 0, 20, 0 } }, "give ownership or rows_per_sample, not both" },
+    { { ownership = { 4, 0, 20, 0 } }, "must be what mimo.ownership made" },
+  } do
+    local bridge = mimo.bridge { topology = topo, from = "vision", to = "language" }
+    local x = is_vision and torch.zeros({ RANK == 0 and 4 or 20, 2 }):requires_grad_(true) or nil
+    t.raises(is_vision and case[2] or "(vision) failed: mimo: bridge", function()
+      torch.sum(bridge(x, is_vision and case[1] or { ownership = new_table() })):backward()
+    end)
+  end
+end)
