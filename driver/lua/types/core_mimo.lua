@@ -81,9 +81,10 @@ local Bridge = {}
 
 ---@param tensors torch.Tensor[] none on ranks that receive
 ---@param rows_per_sample integer[]|torch.Tensor|nil
+---@param ownership mimo.OwnedRows? instead
 ---@param samples string "" for none
 ---@return lockstep.core.mimo.Pending
-function Bridge:start(tensors, rows_per_sample, samples) end
+function Bridge:start(tensors, rows_per_sample, ownership, samples) end
 
 --- Tells the peers of a call whose arguments could not be read; the bridge is of no more use.
 ---@param text string
@@ -106,10 +107,64 @@ function mimo.topology(options) end
 ---@return table
 function mimo.slice(batch, dp_rank, dp_size, options) end
 
+--- The whole batch in another order.
+---@param batch table
+---@param order integer[] samples, from 1
+---@param options table<string, any>
+---@return table
+function mimo.reorder(batch, order, options) end
+
+--- The class of tables, whose methods are in lockstep/mimo/ownership.lua.
+---@type mimo.Ownership
+mimo.Ownership = {}
+
+---@param options mimo.OwnershipOptions
+---@return mimo.Ownership
+function mimo.ownership(options) end
+
+---@param ownership mimo.Ownership
+---@param rows_of? mimo.RowsOf
+---@return integer[]
+function mimo.rows_per_sample(ownership, rows_of) end
+
+---@param ownership mimo.Ownership
+---@return integer[]
+function mimo.tokens_per_item(ownership) end
+
+---@param ownership mimo.Ownership
+---@param rows_of? mimo.RowsOf
+---@return integer
+function mimo.num_rows(ownership, rows_of) end
+
+---@param ownership mimo.Ownership
+---@param dp_rank integer
+---@param dp_size integer
+---@param uneven boolean
+---@return mimo.Ownership
+function mimo.slice_ownership(ownership, dp_rank, dp_size, uneven) end
+
+---@param ownership mimo.Ownership
+---@param order integer[] samples, from 1
+---@return mimo.Ownership
+function mimo.reorder_ownership(ownership, order) end
+
+---@param ownership mimo.Ownership
+---@param text_tokens integer[]|torch.Tensor|nil
+---@param per_item_token number
+---@param per_text_token number
+---@return number[]
+function mimo.sample_costs(ownership, text_tokens, per_item_token, per_text_token) end
+
 ---@param costs number[]
 ---@param num_groups integer
 ---@return integer[] # samples, from 1
 function mimo.balanced_order(costs, num_groups) end
+
+---@param costs number[]
+---@param order integer[] samples, from 1
+---@param num_groups integer
+---@return number[]
+function mimo.group_costs(costs, order, num_groups) end
 
 ---@param options table<string, any>
 ---@return number

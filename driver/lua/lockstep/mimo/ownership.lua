@@ -6,7 +6,6 @@ local options = require "lockstep.options"
 ---@alias mimo.RowsOf "samples"|"items"|"tokens"
 
 ---@class mimo.Ownership
----@operator call: any
 local Ownership = core_mimo.Ownership
 
 --- How many rows each sample has in a tensor of items, or of their tokens.
