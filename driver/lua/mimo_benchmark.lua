@@ -1,5 +1,5 @@
--- What mimo.slice costs for each key of a batch, and how fast the bridge is beside a bare send and receive of the same
--- backend. Ratios of one run:
+-- What mimo.slice costs for each key of a batch, how even mimo.reorder makes the load, and how fast the bridge is
+-- beside a bare send and receive of the same backend. Ratios of one run:
 --
 --     bazel-bin/driver/lockstep --nproc 2 driver/lua/mimo_benchmark.lua [ROUNDS]
 --
@@ -47,6 +47,38 @@ for round = 1, ROUNDS do
   for _ = 1, 500 do mimo.slice(batch, 1, 4) end
   slices[round] = (os.clock() - started) / 500 / 64
 end
+
+-- Reordering: samples of none to 3 images, of log-normally many patches (median 665, sigma 0.7 and 1.2); how much the
+-- heaviest replica has to do, beside the mean of all, before and after.
+local function spreads(sigma, micro_batch, replicas, rounds)
+  local before, after, seconds = {}, {}, 0
+  for round = 1, rounds do
+    local items = torch.randint(0, 4, { micro_batch }, { dtype = torch.int64 })
+    local tokens = (torch.randn { items:sum():item() } * sigma + 6.5):exp():ceil():to(torch.int64)
+    local images = mimo.ownership { items = items, tokens = tokens }
+    local costs, as_is = images:costs(), {}
+    for i = 1, micro_batch do as_is[i] = i end
+    local started = os.clock()
+    local order = mimo.balanced_order(costs, replicas)
+    seconds = seconds + os.clock() - started
+    local mean = images:num_rows() / replicas
+    before[round] = math.max(unpack(mimo.group_costs(costs, as_is, replicas))) / mean
+    after[round] = math.max(unpack(mimo.group_costs(costs, order, replicas))) / mean
+  end
+  return torch.tensor(before), torch.tensor(after), seconds / rounds
+end
+
+if dist.rank() == 0 then
+  torch.manual_seed(1)
+  for _, case in ipairs { { 0.7, 32, 4 }, { 0.7, 64, 8 }, { 1.2, 32, 4 }, { 1.2, 64, 8 } } do
+    local sigma, micro_batch, replicas = unpack(case)
+    local before, after, seconds = spreads(sigma, micro_batch, replicas, 1000)
+    print(("reorder, sigma %.1f, %d samples on %d replicas: heaviest / mean %.2f (99th percentile %.2f), reordered "
+      .. "%.3f (%.3f); %.1f us an order"):format(sigma, micro_batch, replicas, before:mean():item(),
+      before:quantile(0.99):item(), after:mean():item(), after:quantile(0.99):item(), 1e6 * seconds))
+  end
+end
+
 if dist.rank() == 0 then print(("slice, a key of 64 in a nested batch: %.2f us"):format(1e6 * median(slices))) end
 if dist.world_size() == 1 then return end
 

@@ -35,6 +35,14 @@ void PushOwnership(lua_State* state, mimo::Ownership ownership) {
   PushTable(state, std::make_shared<mimo::Ownership>(std::move(ownership)));
 }
 
+void PushNumbers(lua_State* state, const std::vector<double>& values) {
+  lua_createtable(state, static_cast<int>(values.size()), 0);
+  for (size_t i = 0; i < values.size(); ++i) {
+    lua_pushnumber(state, values[i]);
+    lua_rawseti(state, -2, static_cast<int>(i + 1));
+  }
+}
+
 mimo::RowsOf ReadRowsOf(lua_State* state, int index, const std::string& name) {
   if (lua_isnoneornil(state, index)) return mimo::RowsOf::kTokens;
   const std::string rows_of = ReadString(state, index, name.c_str());
@@ -118,39 +126,39 @@ int NewOwnership(lua_State* state) {
 
 // --- Methods
 
-// rows_per_sample(ownership [, rows_of]) -> counts
+// rows_per_sample([rows_of]) -> counts
 int RowsPerSample(lua_State* state) {
   PushIntegers(state, mimo::RowsPerSample(ReadOwnership(state, 1),
                                           ReadRowsOf(state, 2, "ownership:rows_per_sample")));
   return 1;
 }
 
-// tokens_per_item(ownership) -> counts
+// tokens_per_item() -> counts
 int TokensOfItems(lua_State* state) {
   PushIntegers(state, TokensPerItem(ReadOwnership(state, 1)));
   return 1;
 }
 
-// num_rows(ownership [, rows_of])
+// num_rows([rows_of])
 int NumRows(lua_State* state) {
   PushInteger(state,
               mimo::NumRows(ReadOwnership(state, 1), ReadRowsOf(state, 2, "ownership:num_rows")));
   return 1;
 }
 
-// slice_ownership(ownership, dp_rank, dp_size, uneven) -> the replica's table
+// slice(dp_rank, dp_size [, {uneven=}]) -> the replica's table
 int SliceOwnership(lua_State* state) {
   const mimo::Ownership& ownership = ReadOwnership(state, 1);
-  const mimo::Division division =
-      lua_toboolean(state, 4) != 0 ? mimo::Division::kUneven : mimo::Division::kEven;
+  const OptionTable table(state, 4, "ownership:slice", {"uneven"});
   const mimo::Range samples = ValueOr(mimo::SamplesOfShard(
       ownership.num_samples(), ReadInteger(state, 2, "ownership:slice: dp_rank"),
-      ReadInteger(state, 3, "ownership:slice: dp_size"), division));
+      ReadInteger(state, 3, "ownership:slice: dp_size"),
+      table.Boolean("uneven", false) ? mimo::Division::kUneven : mimo::Division::kEven));
   PushOwnership(state, mimo::SliceOwnership(ownership, samples));
   return 1;
 }
 
-// reorder_ownership(ownership, order) -> the table of the samples in their new order
+// reordered(order) -> the table of the samples in that order
 int ReorderOwnership(lua_State* state) {
   const mimo::Ownership& ownership = ReadOwnership(state, 1);
   PushOwnership(state, mimo::Reordered(ownership, ReadOrder(state, 2, "ownership:reordered: order",
@@ -158,24 +166,23 @@ int ReorderOwnership(lua_State* state) {
   return 1;
 }
 
-// sample_costs(ownership, text_tokens or nil, per_item_token, per_text_token) -> costs
+// costs([{text_tokens=, per_item_token=, per_text_token=}]) -> of each sample
 int SampleCosts(lua_State* state) {
   const mimo::Ownership& ownership = ReadOwnership(state, 1);
+  const OptionTable table(state, 2, "ownership:costs",
+                          {"text_tokens", "per_item_token", "per_text_token"});
   std::vector<int64_t> text(static_cast<size_t>(ownership.num_samples()), 0);
-  if (!lua_isnil(state, 2)) text = ReadCounts(state, 2, "ownership:costs: text_tokens");
+  if (table.Push("text_tokens")) {
+    text = ReadCounts(state, lua_gettop(state), "ownership:costs: text_tokens");
+    lua_pop(state, 1);
+  }
   if (static_cast<int64_t>(text.size()) != ownership.num_samples()) {
     throw Error(absl::StrCat("ownership:costs: text_tokens holds ", text.size(),
                              " numbers, but the table is of ", ownership.num_samples(),
                              " samples"));
   }
-  const std::vector<double> costs =
-      mimo::SampleCosts(ownership, text, ReadNumber(state, 3, "ownership:costs: per_item_token"),
-                        ReadNumber(state, 4, "ownership:costs: per_text_token"));
-  lua_createtable(state, static_cast<int>(costs.size()), 0);
-  for (size_t i = 0; i < costs.size(); ++i) {
-    lua_pushnumber(state, costs[i]);
-    lua_rawseti(state, -2, static_cast<int>(i + 1));
-  }
+  PushNumbers(state, mimo::SampleCosts(ownership, text, table.Number("per_item_token", 1),
+                                       table.Number("per_text_token", 1)));
   return 1;
 }
 
@@ -187,12 +194,7 @@ int GroupCosts(lua_State* state) {
   const int64_t num_groups = ReadInteger(state, 3, "mimo.group_costs: num_groups");
   if (num_groups < 1)
     throw Error(absl::StrCat("mimo.group_costs: num_groups must be positive, not ", num_groups));
-  const std::vector<double> sums = mimo::GroupCosts(costs, order, num_groups);
-  lua_createtable(state, static_cast<int>(sums.size()), 0);
-  for (size_t i = 0; i < sums.size(); ++i) {
-    lua_pushnumber(state, sums[i]);
-    lua_rawseti(state, -2, static_cast<int>(i + 1));
-  }
+  PushNumbers(state, mimo::GroupCosts(costs, order, num_groups));
   return 1;
 }
 
@@ -283,20 +285,16 @@ std::vector<int64_t> ReadOrder(lua_State* state, int index, const std::string& n
 }
 
 void OpenOwnership(lua_State* state) {
-  RegisterObject<mimo::Table>(state, {});
-  SetFunctions(state, {{"ownership", NewOwnership},
-                       {"rows_per_sample", RowsPerSample},
-                       {"tokens_per_item", TokensOfItems},
-                       {"num_rows", NumRows},
-                       {"slice_ownership", SliceOwnership},
-                       {"reorder_ownership", ReorderOwnership},
-                       {"sample_costs", SampleCosts},
-                       {"group_costs", GroupCosts}});
+  RegisterObject<mimo::Table>(state, {{"rows_per_sample", RowsPerSample},
+                                      {"tokens_per_item", TokensOfItems},
+                                      {"num_rows", NumRows},
+                                      {"slice", SliceOwnership},
+                                      {"reordered", ReorderOwnership},
+                                      {"costs", SampleCosts}});
   luaL_getmetatable(state, kObjectName<mimo::Table>);
   SetFunctions(state, {{"__eq", AreEqual}, {"__tostring", ToString}});
-  lua_getfield(state, -1, "__index");
-  lua_setfield(state, -3, "Ownership");
   lua_pop(state, 1);
+  SetFunctions(state, {{"ownership", NewOwnership}, {"group_costs", GroupCosts}});
 }
 
 }  // namespace lockstep::lua

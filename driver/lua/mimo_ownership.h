@@ -30,9 +30,8 @@ std::vector<int64_t> ReadOrder(lua_State* state, int index, const std::string& n
 // An array of numbers.
 std::vector<double> ReadCosts(lua_State* state, int index, const std::string& name);
 
-// Makes the type of tables known, and sets their functions in the table on top of the stack:
-// ownership(options), and what lockstep/mimo/ownership.lua makes methods of, whose class is
-// `Ownership`. Once in each state.
+// Makes the type of tables known, and sets in the table on top of the stack what makes them,
+// ownership(options), and group_costs. Once in each state.
 void OpenOwnership(lua_State* state);
 
 }  // namespace lockstep::lua

@@ -127,7 +127,7 @@ end)
 for _, grid in ipairs { { "apart", WORLD - 1, 1 }, { "apart", 1, WORLD - 1 }, { "together", WORLD, WORLD } } do
   local how, vision, language = unpack(grid)
   t.test(("LossesAndGradientsOfEverySampleAreTheSame(%s, %d, %d)"):format(how, vision, language), function()
-    local topology = fixture[how](vision, language)
+    local topology, replicas = fixture[how](vision, language), math.max(vision, language)
     local heaviest = { as_is = 0, reordered = 0 }
     local moved = 0
     local function train(change)
@@ -144,7 +144,6 @@ for _, grid in ipairs { { "apart", WORLD - 1, 1 }, { "apart", 1, WORLD - 1 }, { 
     local steps = train(function(batch)
       local result, order = mimo.reorder(batch, { costs = batch.images, topology = topology,
         ownership = fixture.OWNERSHIP })
-      local replicas = math.max(vision, language)
       local as_is = {}
       for i, sample in ipairs(order) do as_is[i], moved = i, moved + (sample ~= i and 1 or 0) end
       local costs = batch.images:costs()
@@ -156,7 +155,38 @@ for _, grid in ipairs { { "apart", WORLD - 1, 1 }, { "apart", 1, WORLD - 1 }, { 
     t.equal(#steps, STEPS)
     fixture.compare(steps, expected, 1e-10)
     t.truthy(moved > STEPS * MICRO_BATCH / 2, "the order hardly changes")
+    if replicas == 1 then return end
     t.truthy(heaviest.reordered < heaviest.as_is, ("the heaviest replica costs %d, reordered %d"):format(heaviest.as_is,
       heaviest.reordered))
   end)
 end
+
+-- Where every rank knows the costs from an index, each can put the positions in order and read its part of them.
+t.test("PartsOfReorderedPositionsAreRead", function()
+  local topology = fixture.apart(WORLD - 1, 1)
+  local index, costs = fixture.dataset(STEPS * MICRO_BATCH), {}
+  for position = 1, index.num_samples do costs[position] = index.read(position).tokens end
+  local function train(scalable_reads)
+    local set, micro_batch = fixture.dataset(index.num_samples), -1
+    local dp_rank, dp_size = topology:sampling_info(nil, scalable_reads)
+    local reader = mimo.loader { topology = topology, ownership = "images", scalable_reads = scalable_reads,
+      source = function()
+        micro_batch = micro_batch + 1
+        if micro_batch == STEPS then return nil end
+        local before = micro_batch * MICRO_BATCH
+        local order = mimo.balanced_order({ unpack(costs, before + 1, before + MICRO_BATCH) }, WORLD - 1)
+        local first, last = topology:reads({ micro_batch_size = MICRO_BATCH, num_samples = set.num_samples },
+          micro_batch, dp_rank, dp_size)
+        local samples = {}
+        for position = first, last do
+          samples[#samples + 1] = set.read(before + (scalable_reads and order[position - before] or position - before))
+        end
+        return fixture.collate(samples)
+      end }
+    local steps = fixture.train(topology, reader)
+    t.equal(set.reads, index.num_samples / dp_size)
+    return steps
+  end
+
+  fixture.compare(train(true), train(false), 1e-10)
+end)

@@ -169,9 +169,9 @@ function M.draw(topology, opts) return check_topology("mimo.draw", topology).cor
 ---
 --- ownership: whose rows they are, by a table of mimo.ownership: `pixel_values = images` where each is a token (or
 --- patch), `crops = { images, "items" }` where each is an item; "images" names one that is in the batch, and is cut
---- with it. rows_per_sample: how many rows each sample has. Beside image_grid_thw (grid_thw, video_grid_thw), for which it says
---- how many images each sample has, pixel_values follow their t * h * w. batch_dims: the batch dim, or false for what
---- is handed on whole. Arrays of batch length are cut too; numbers and text are handed on.
+--- with it. rows_per_sample: how many rows each sample has. Beside image_grid_thw (grid_thw, video_grid_thw), for which
+--- either of them says how many images each sample has, pixel_values follow their t * h * w. batch_dims: the batch
+--- dim, or false for what is handed on whole. Arrays of batch length are cut too; numbers and text are handed on.
 ---
 ---     local mine = mimo.slice(batch, dp_rank, dp_size, { rows_per_sample = { image_grid_thw = { 1, 0, 2, 1 } } })
 ---@param batch table

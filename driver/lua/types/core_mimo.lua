@@ -114,46 +114,9 @@ function mimo.slice(batch, dp_rank, dp_size, options) end
 ---@return table
 function mimo.reorder(batch, order, options) end
 
---- The class of tables, whose methods are in lockstep/mimo/ownership.lua.
----@type mimo.Ownership
-mimo.Ownership = {}
-
 ---@param options mimo.OwnershipOptions
 ---@return mimo.Ownership
 function mimo.ownership(options) end
-
----@param ownership mimo.Ownership
----@param rows_of? mimo.RowsOf
----@return integer[]
-function mimo.rows_per_sample(ownership, rows_of) end
-
----@param ownership mimo.Ownership
----@return integer[]
-function mimo.tokens_per_item(ownership) end
-
----@param ownership mimo.Ownership
----@param rows_of? mimo.RowsOf
----@return integer
-function mimo.num_rows(ownership, rows_of) end
-
----@param ownership mimo.Ownership
----@param dp_rank integer
----@param dp_size integer
----@param uneven boolean
----@return mimo.Ownership
-function mimo.slice_ownership(ownership, dp_rank, dp_size, uneven) end
-
----@param ownership mimo.Ownership
----@param order integer[] samples, from 1
----@return mimo.Ownership
-function mimo.reorder_ownership(ownership, order) end
-
----@param ownership mimo.Ownership
----@param text_tokens integer[]|torch.Tensor|nil
----@param per_item_token number
----@param per_text_token number
----@return number[]
-function mimo.sample_costs(ownership, text_tokens, per_item_token, per_text_token) end
 
 ---@param costs number[]
 ---@param num_groups integer

@@ -261,7 +261,7 @@ end
 --- Which part of what the loader hands out this rank's module keeps: for mimo.slice. With scalable_reads all of it,
 --- 0 and 1, where the rank has read its replica's part alone; else what topology:dp_info says.
 ---
----     local mine = mimo.slice(batch, unpack { reader:dp_info "vision" })
+---     local mine = mimo.slice(batch, reader:dp_info "vision")
 ---@param name string? of a module of this rank
 ---@return integer dp_rank
 ---@return integer dp_size
