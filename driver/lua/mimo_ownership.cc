@@ -114,13 +114,24 @@ int NewOwnership(lua_State* state) {
     PushOwnership(state, ValueOr(mimo::MakeOwnership(counts, tokens)));
     return 1;
   }
-  for (int64_t& sample : counts) --sample;  // Lua counts samples from 1
   const std::vector<int64_t> tokens = ReadTokens(state, table, static_cast<int64_t>(counts.size()));
   if (!table.Push("num_samples"))
     throw Error("mimo.ownership: sample_of_item wants num_samples, too");
   lua_pop(state, 1);
-  PushOwnership(state,
-                ValueOr(mimo::OwnershipOfItems(table.Integer("num_samples", 0), counts, tokens)));
+  const int64_t num_samples = table.Integer("num_samples", 0);
+  for (size_t i = 0; i < counts.size(); ++i) {  // Lua counts from 1
+    if (counts[i] < 1 || counts[i] > num_samples) {
+      throw Error(absl::StrCat("mimo.ownership: sample_of_item[", i + 1, "] is ", counts[i],
+                               ", but samples are 1 to num_samples, ", num_samples));
+    }
+    if (i > 0 && counts[i] - 1 < counts[i - 1]) {
+      throw Error(absl::StrCat("mimo.ownership: sample_of_item[", i + 1, "] is ", counts[i],
+                               ", less than the ", counts[i - 1] + 1,
+                               " before it; items follow the order of samples"));
+    }
+    --counts[i];
+  }
+  PushOwnership(state, ValueOr(mimo::OwnershipOfItems(num_samples, counts, tokens)));
   return 1;
 }
 

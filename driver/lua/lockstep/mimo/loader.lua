@@ -124,18 +124,23 @@ local function join(parts)
   return is_any and whole or nil
 end
 
---- As a text that is the same where ids and rows are.
-local function all_of(whole)
-  if not whole then return "no more data" end
-  local texts, names = { whole.ids and text_of(whole.ids) or "" }, {}
+--- Whose the rows are as a text, the same where tables are.
+local function rows_text(whole)
+  local texts, names = {}, {}
   for name in pairs(whole.tables) do names[#names + 1] = name end
   table.sort(names)
-  for _, name in ipairs(names) do
+  for i, name in ipairs(names) do
     local each = whole.tables[name]
-    texts[#texts + 1] = string.format("%s: %s tokens in items %s", name, table.concat(each.tokens, " "),
-      table.concat(each.items, " "))
+    texts[i] = string.format("%sitems of samples {%s}, tokens of items {%s}", whole.are_named and name .. ": " or "",
+      table.concat(each.items, ", "), table.concat(each.tokens, ", "))
   end
   return table.concat(texts, "; ")
+end
+
+--- The same of ids and rows.
+local function all_of(whole)
+  if not whole then return "no more data" end
+  return (whole.ids and text_of(whole.ids) or "") .. "; " .. rows_text(whole)
 end
 
 --- What a rank says of its parts, a line.
@@ -205,6 +210,15 @@ local function whole_of(said)
   return whole
 end
 
+--- What ranks that read the same must agree about.
+local function for_guard(self, own)
+  if #self.ahead == 0 then return "no more data" end
+  local ids, rows = {}, {}
+  for i = 1, #self.ahead do ids[i], rows[i] = own[i].ids, rows_text(own[i]) end
+  local is_one = self.micro_batches == 1
+  return { samples = is_one and ids[1] or ids, rows = self.ownership and (is_one and rows[1] or rows) or nil }
+end
+
 --- Reads the micro-batches of a step, and compares them with the other ranks'.
 local function read_ahead(self)
   self.ahead, self.whole, self.next = {}, {}, 1
@@ -214,11 +228,7 @@ local function read_ahead(self)
     if batch == nil then break end
     self.ahead[i], own[i] = batch, describe(self, batch)
   end
-  local ids = {}
-  for i = 1, self.micro_batches do
-    ids[i] = own[i] and own[i].ids
-    own[i] = own[i] or false
-  end
+  for i = 1, self.micro_batches do own[i] = own[i] or false end
   local first = self.count + 1
   local label = self.micro_batches == 1 and "micro-batch " .. first
     or string.format("micro-batches %d to %d", first, first + self.micro_batches - 1)
@@ -233,8 +243,7 @@ local function read_ahead(self)
     end
     own = whole
   elseif self.guard then
-    local ok, message = pcall(self.guard.check, self.guard, label,
-      #ids == 0 and "no more data" or { samples = self.micro_batches == 1 and ids[1] or ids })
+    local ok, message = pcall(self.guard.check, self.guard, label, for_guard(self, own))
     if not ok then
       error(string.format("mimo: modules do not see the same samples (%s). Every rank that loads must read the same "
         .. "micro-batch, as topology:sampling_info says, and keep its part with mimo.slice.\n%s", self.places, message),
