@@ -133,6 +133,22 @@ function M.jitter(digit, random)
   return { pixels = padded[{ { 1 + down, 1 + down + SIDE }, { 1 + right, 1 + right + SIDE } }], label = digit.label }
 end
 
+--- Sample `number` of a set without end: two thirds of them images, the others text. Drawn from its number alone, so
+--- that a rank can read any part of the set.
+---@param train {pixels: torch.Tensor, label: integer}[]
+---@param number integer
+---@return batching.Sample
+function M.draw(train, number)
+  local state = (number * 69621 + 1) % 2147483647
+  local function random(n) -- a Lehmer generator
+    state = state * 16807 % 2147483647
+    return 1 + math.floor(state / 2147483647 * n)
+  end
+  for _ = 1, 3 do random(1) end -- numbers close by begin alike
+  if random(3) == 1 then return M.text_sample(random) end
+  return M.image_sample(M.jitter(train[random(#train)], random))
+end
+
 --- Digits side by side as text, a caption under each.
 ---@param digits {pixels: torch.Tensor}[]
 ---@param captions string[]

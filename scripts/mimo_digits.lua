@@ -2,9 +2,9 @@
 --
 --     ./run --nproc 3 scripts/mimo_digits.lua --set vision_ranks=2
 --
--- Every rank reads the same micro-batches; each module keeps its part; features go to the language model's ranks and
--- their gradients come back. One rank, which has both modules, or four: the same curve, and after a few minutes on 2
--- cores 9 of 10 held-out digits come out right.
+-- Every rank reads the same micro-batches and each module keeps its part (with scalable_reads=true each rank reads its
+-- part alone); features go to the language model's ranks and their gradients come back. One rank, which has both
+-- modules, or four: the same curve, and after a few minutes on 2 cores 9 of 10 held-out digits come out right.
 
 local dist = require "lockstep.distributed"
 local log = require "lockstep.log"
@@ -23,6 +23,7 @@ local config = run.config {
   samples = 36, -- of a micro-batch, over all ranks: two thirds of them images, the others text
   held_out = 360, -- digits that are shown at the end
   vision_ranks = 1, -- the others run the language model
+  scalable_reads = false, -- each rank reads its module's part of a micro-batch alone
   lr = 1.5e-3,
   max_norm = 1.0,
   vision = { hidden = 64, heads = 4, depth = 2, patch_dim = 4, patches = 16 },
@@ -30,7 +31,6 @@ local config = run.config {
 }
 torch.set_default_dtype(torch.float64) -- so that the order in which ranks add up leaves no trace
 torch.manual_seed(config.seed)
-math.randomseed(config.seed)
 
 -- Which rank runs what.
 local language_ranks = dist.world_size() - config.vision_ranks
@@ -43,28 +43,26 @@ local bridge = mimo.bridge { topology = topology, from = "vision", to = "languag
 local has_vision, has_language = topology:peers("vision", "dp") ~= nil, topology:peers("language", "dp") ~= nil
 log.print(mimo.draw(topology, { micro_batch_size = config.samples }))
 
--- Micro-batches: samples, their ids, and how many tokens the image of each becomes. Drawn alike on every rank.
+-- Micro-batches: samples, their ids, and how many tokens the image of each becomes.
 local train, held_out = digits.load()
 
-local function micro_batch_of(samples, ids)
-  local rows = {} -- four patches become a token
-  for i, sample in ipairs(samples) do rows[i] = sample.pixel_values and sample.pixel_values:size(0) / 4 or 0 end
-  return { samples = samples, ids = ids, rows = rows }
-end
-
-local function draw_micro_batch()
-  local samples, ids = {}, {}
-  for i = 1, config.samples do
-    local is_image, index = math.random(3) > 1, math.random(#train)
-    ids[i] = is_image and index or "text" .. index
-    samples[i] = is_image and digits.image_sample(digits.jitter(train[index], math.random))
-      or digits.text_sample(math.random)
+local function micro_batches(first, last, sample_of) -- the ids [first, last], then those a micro-batch further
+  return function()
+    local batch = { samples = {}, ids = {}, rows = {} }
+    for id = first, last do
+      local sample = sample_of(id)
+      if not sample then break end
+      table.insert(batch.samples, sample)
+      table.insert(batch.ids, id)
+      table.insert(batch.rows, sample.pixel_values and sample.pixel_values:size(0) / 4 or 0) -- 4 patches are a token
+    end
+    first, last = first + config.samples, last + config.samples
+    return #batch.ids > 0 and batch or nil
   end
-  return micro_batch_of(samples, ids)
 end
 
-local function own_samples(batch, name) -- those that this rank's replica of the module keeps
-  local dp_rank, dp_size = topology:dp_info(nil, name)
+local function own_samples(reader, batch, name) -- those that this rank's replica of the module keeps
+  local dp_rank, dp_size = reader:dp_info(name)
   return mimo.slice(batch, dp_rank, dp_size, { batch_size = #batch.samples, uneven = true }).samples
 end
 
@@ -92,30 +90,36 @@ local optimizer = optim.AdamW(groups, { lr = config.lr, weight_decay = 0.05 })
 local schedule = optim.schedule.warmup_cosine { warmup_steps = math.min(40, config.steps), total_steps = config.steps }
 
 -- A micro-batch through the tower and over the bridge: on ranks of the language model the packed samples, ready for it.
-local function see(batch)
+local function see(reader, batch, whole)
   local features
   if has_vision then
     local pixels, grids = {}, {}
-    for _, sample in ipairs(own_samples(batch, "vision")) do
+    for _, sample in ipairs(own_samples(reader, batch, "vision")) do
       pixels[#pixels + 1], grids[#grids + 1] = sample.pixel_values, sample.image_grid_thw
     end
     features = #pixels > 0 and modules.vision(torch.cat(pixels), torch.cat(grids))
       or torch.zeros({ 0, config.text.hidden }):requires_grad_(true) -- no image, but a gradient to wait for
   end
-  features = bridge(features, { rows_per_sample = batch.rows, samples = batch.ids })
+  features = bridge(features, whole)
   if not has_language then return nil, features end
-  local packed = pack(own_samples(batch, "language"))
+  local packed = pack(own_samples(reader, batch, "language"))
   packed.pixel_values = features
   return packed
 end
 
 -- Training.
-local reader = mimo.loader { topology = topology, source = draw_micro_batch, samples = "ids",
-  micro_batches = config.micro_batches }
+local first, last = 1, config.samples
+if config.scalable_reads then
+  local dp_rank, dp_size = topology:sampling_info(nil, true)
+  first, last = topology:reads({ micro_batch_size = last, num_samples = last }, 0, dp_rank, dp_size)
+end
+local reader = mimo.loader { topology = topology, samples = "ids", ownership = "rows",
+  micro_batches = config.micro_batches, scalable_reads = config.scalable_reads,
+  source = micro_batches(first, last, function(id) return digits.draw(train, 1e6 * config.seed + id) end) }
 for step in run:steps(function() return true end, config.steps) do
   local losses, tokens, loss_sum = {}, 0, torch.zeros {}
   for i = 1, config.micro_batches do
-    local packed, y = see(reader())
+    local packed, y = see(reader, reader())
     losses[i] = packed and model_of.loss_sum(model, packed) or torch.sum(y)
     tokens, loss_sum = tokens + (packed and packed.loss_mask:sum():item() or 0), loss_sum + losses[i]:detach()
   end
@@ -129,13 +133,11 @@ end
 
 -- Held-out digits: an answer is right where each of its tokens is the likeliest.
 local right, seen, count = 0, 0, math.min(config.held_out, #held_out)
-for first = 1, count, config.samples do
-  local samples, ids = {}, {}
-  for i = first, math.min(first + config.samples - 1, count) do
-    samples[#samples + 1], ids[#ids + 1] = digits.image_sample(held_out[i]), i
-  end
+local held_out_reader = mimo.loader { topology = topology, samples = "ids", ownership = "rows",
+  source = micro_batches(1, config.samples, function(id) return id <= count and digits.image_sample(held_out[id]) end) }
+for batch, whole in held_out_reader do
   torch.no_grad(function()
-    local packed = see(micro_batch_of(samples, ids))
+    local packed = see(held_out_reader, batch, whole)
     if not packed then return end
     -- The next token of each; the last one's, and those of questions, do not count.
     local is_wrong = model(packed):argmax(-1):ne(packed.input_ids:roll(-1)):logical_and(packed.loss_mask:roll(-1))

@@ -26,12 +26,13 @@ constexpr int kSteps = 3;
 constexpr double kTolerance = 1e-9;  // relative
 
 // Loss and norm of each step, and the accuracy at the end.
-std::vector<double> Train(int nproc, int vision_ranks) {
+std::vector<double> Train(int nproc, int vision_ranks, bool scalable_reads = false) {
   const Folder folder;
   Command command = Lockstep(
       folder, {"--nproc", absl::StrCat(nproc), "--run-dir", "out",
                DataFile("scripts/mimo_digits.lua"), "--set", absl::StrCat("steps=", kSteps),
-               "--set", "held_out=50", "--set", absl::StrCat("vision_ranks=", vision_ranks)});
+               "--set", "held_out=50", "--set", absl::StrCat("vision_ranks=", vision_ranks),
+               "--set", absl::StrCat("scalable_reads=", scalable_reads ? "true" : "false")});
   // The digits are in ~/.cache, or in LOCKSTEP_CACHE; Bazel hides HOME from its tests.
   if (getenv("HOME") == nullptr) command.environment["HOME"] = getpwuid(getuid())->pw_dir;
   const Ended ended = RunOne(command);
@@ -52,14 +53,19 @@ TEST(MimoDigits, ModulesOnTheirOwnRanksLearnAsOneRankDoes) {
   ASSERT_THAT(alone, SizeIs(2 * kSteps + 1));
   EXPECT_LT(alone[2 * (kSteps - 1)], alone[0]);
 
-  const struct { int nproc, vision_ranks; } grids[] = {{2, 1}, {3, 1}, {3, 2}, {4, 1}};
-  for (const auto& [nproc, vision_ranks] : grids) {
-    const std::vector<double> curve = Train(nproc, vision_ranks);
+  const struct {
+    int nproc, vision_ranks;
+    bool scalable_reads;
+  } grids[] = {{2, 1, false}, {3, 1, false}, {3, 2, false},
+               {4, 1, false}, {3, 2, true},  {4, 1, true}};
+  for (const auto& [nproc, vision_ranks, scalable_reads] : grids) {
+    const std::vector<double> curve = Train(nproc, vision_ranks, scalable_reads);
 
     ASSERT_THAT(curve, SizeIs(alone.size()));
     for (size_t i = 0; i < curve.size(); ++i) {
       EXPECT_NEAR(curve[i], alone[i], kTolerance * alone[i])
-          << "number " << i << " on " << nproc << " ranks, vision on " << vision_ranks;
+          << "number " << i << " on " << nproc << " ranks, vision on " << vision_ranks
+          << (scalable_reads ? ", each reads its part" : "");
     }
   }
 }
