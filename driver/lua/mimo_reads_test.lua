@@ -109,6 +109,28 @@ t.test("SeveralTablesHaveNames", function()
   t.equal(whole.ownership.sounds:rows_per_sample(), whole.ownership.images:rows_per_sample "items")
 end)
 
+t.test("APartMayLackAKindThatOthersHave", function()
+  local apart = fixture.apart(WORLD - 1, 1)
+  local replica, replicas = apart:sampling_info(nil, true)
+  local part = { samples = {}, items = {} }
+  for i = 1, 2 * (WORLD - 1) / replicas do
+    part.samples[i] = 2 * replica + i
+    part.items[i] = part.samples[i] == 3 and 2 or 0 -- of the second replica's first sample
+  end
+  local _, whole = mimo.loader { topology = apart, scalable_reads = true, source = function() return part end,
+    ownership = function(batch)
+      local has_sounds = replica == 1 or replicas == 1
+      return { images = batch.samples, sounds = has_sounds and mimo.ownership { items = batch.items } or nil }
+    end }()
+
+  local items = {}
+  for i = 1, 2 * (WORLD - 1) do items[i] = i == 3 and 2 or 0 end
+  t.truthy(whole.ownership.sounds == mimo.ownership { items = items })
+  t.equal(whole.ownership.images:rows_per_sample(), whole.samples)
+  t.raises("a table of ownership is of 1 samples, but the micro-batch has the ids of " .. #part.samples, mimo.loader {
+    topology = apart, source = function() return part end, ownership = function() return { 4 } end })
+end)
+
 t.test("FullReadsWithOtherRowsAreNamed", function()
   local source = function() return { samples = { 1, 2 }, rows = { 3, dist.rank() == 1 and 5 or 4 } } end
 

@@ -87,13 +87,14 @@ local function describe(self, batch)
   local wants_ids = self.audit or self.is_alone and get(self.samples, batch) ~= nil
   local said = { ids = wants_ids and ids_of(self, batch) or nil, tables = {} }
   local tables, are_named = tables_of(self, batch)
-  said.are_named = are_named
+  said.are_named, said.num_samples = are_named, said.ids and #said.ids
   for name, each in pairs(tables) do
     said.tables[name] = { items = each:rows_per_sample("items"), tokens = each:tokens_per_item() }
     local num_samples = #said.tables[name].items
-    if said.ids and num_samples ~= #said.ids then
-      core.raise(string.format("mimo.loader: the table of ownership is of %d samples, but the micro-batch has the ids "
-        .. "of %d", num_samples, #said.ids))
+    said.num_samples = said.num_samples or num_samples
+    if num_samples ~= said.num_samples then
+      core.raise(string.format("mimo.loader: a table of ownership is of %d samples, but the micro-batch has %s %d",
+        num_samples, said.ids and "the ids of" or "another of", said.num_samples))
     end
   end
   return said
@@ -103,10 +104,13 @@ local function append(to, values)
   for _, value in ipairs(values) do to[#to + 1] = value end
 end
 
---- What the parts of a module's replicas make up, in their order; nil where all have ended.
+--- What the parts of a module's replicas make up, in their order; nil where all have ended. A kind of item that a part
+--- does not name is one that its samples have none of.
 local function join(parts)
-  local whole = { tables = {} }
-  local is_any = false
+  local whole, is_any = { tables = {} }, false
+  for _, part in ipairs(parts) do
+    for name in pairs(part and part.tables or {}) do whole.tables[name] = { items = {}, tokens = {} } end
+  end
   for _, part in ipairs(parts) do
     if part then
       is_any, whole.are_named = true, part.are_named
@@ -114,10 +118,10 @@ local function join(parts)
         whole.ids = whole.ids or {}
         append(whole.ids, part.ids)
       end
-      for name, each in pairs(part.tables) do
-        whole.tables[name] = whole.tables[name] or { items = {}, tokens = {} }
-        append(whole.tables[name].items, each.items)
-        append(whole.tables[name].tokens, each.tokens)
+      for name, joined in pairs(whole.tables) do
+        local each = part.tables[name]
+        for sample = 1, part.num_samples do table.insert(joined.items, each and each.items[sample] or 0) end
+        append(joined.tokens, each and each.tokens or {})
       end
     end
   end
