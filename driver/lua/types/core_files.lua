@@ -33,4 +33,11 @@ function files.checksum(path) end
 ---@return string crc32
 function files.checksum_of(pieces) end
 
+--- Takes a folder for this process alone, as long as it lives: true; false, and who has it; or nil, and why it cannot
+--- be locked. What it leaves in the folder is run.lock.
+---@param folder string
+---@return boolean? locked
+---@return string? what
+function files.lock(folder) end
+
 return files
