@@ -194,6 +194,7 @@ TEST(AskedToEnd, WhereTheLoopWasLeftARunEndsAtTheNextLine) {
       {"a signal after a break", "break\n", say + wait},
       {"a signal before a break", say + hear + "break\n", wait},
       {"a signal after an error", "error('x')\n", say + wait},
+      {"a signal after rank 0's script", "break\n", say + "if rank == 0 then return end\n" + wait},
   };
   for (const auto& c : kCases) {
     SCOPED_TRACE(c.how);

@@ -110,6 +110,24 @@ int ChecksumOfPieces(lua_State* state) {
   return PushChecksum(state, checksum);
 }
 
+// why_unwritable(path) -> text, or nil where nothing is in the way of a file there.
+int WhyUnwritable(lua_State* state) {
+  const fs::path path = ReadString(state, 1, "why_unwritable: path");
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  std::error_code error;
+  std::string problem;
+  if (!fs::is_directory(folder, error)) {
+    problem = absl::StrCat("there is no folder ", folder.string());
+  } else if (fs::is_directory(path, error)) {
+    problem = "it is a folder";
+  } else if (access((fs::exists(path, error) ? path : folder).c_str(), W_OK) != 0) {
+    problem = std::strerror(errno);
+  }
+  if (problem.empty()) return 0;
+  PushString(state, problem);
+  return 1;
+}
+
 // --- Locks
 // ---------------------------------------------------------------------------------------
 
@@ -171,6 +189,7 @@ int OpenFiles(lua_State* state) {
                        {"sync", Sync},
                        {"checksum", ChecksumOfFile},
                        {"checksum_of", ChecksumOfPieces},
+                       {"why_unwritable", WhyUnwritable},
                        {"lock", Lock}});
   return 1;
 }

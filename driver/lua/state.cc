@@ -178,6 +178,14 @@ void NoteSigterm(int signal) {
 // noted, too.
 int CatchSigterm(lua_State* state) {
   const bool on = ReadBoolean(state, 1, "catch_sigterm: on");
+  static bool ends_with_script = false;
+  if (!ends_with_script) {
+    driver::GetContext(state).at_end.emplace_back([] {
+      loop_thread = nullptr;
+      signal(SIGTERM, SIG_DFL);
+    });
+    ends_with_script = true;
+  }
   script_thread = pthread_self();
   struct sigaction action {};
   action.sa_handler = on ? NoteSigterm : SIG_DFL;

@@ -68,21 +68,26 @@ function M.run()
     _G[name] = require("lockstep." .. name)
   end
   _G.help = help.help
+  -- Ctrl-C would not reach a loop that is compiled.
+  jit.off()
+  jit.flush()
   print("Lockstep: torch, nn, optim and distributed are loaded; help() lists what there is, Tab completes, "
-    .. "Ctrl-D ends the session")
+    .. "Ctrl-C interrupts, Ctrl-D ends the session")
   local code = ""
   while true do
-    local line = terminal.read_line(code == "" and "> " or ">> ", function(word)
+    local line, is_interrupted = terminal.read_line(code == "" and "> " or ">> ", function(word)
       return completion.complete(word, _G)
     end)
     if not line then break end
+    if is_interrupted then code = "" end
     code = code == "" and as_help(line) or code .. "\n" .. line
     local chunk, unfinished, message = M.compile(code)
     if chunk then
-      local function finish(ok, ...)
-        if ok then print_results(select("#", ...), ...) else print((...)) end
-      end
-      finish(xpcall(chunk, function(e) return debug.traceback(tostring(e), 2) end))
+      local function finish(...) print_results(select("#", ...), ...) end
+      local ok, trace = terminal.interruptibly(function() finish(chunk()) end, function(e)
+        return debug.traceback(tostring(e), 2)
+      end)
+      if not ok then print(trace) end
       code = ""
     elseif not unfinished then
       print(message)

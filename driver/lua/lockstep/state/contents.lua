@@ -218,7 +218,9 @@ function M.keep_random(name)
   local value = M.random_values()[name]
   if not value then return function() end end
   local state = core_state.decode(value.bytes, value.tensors, name)
-  return function() set_random[name](state) end
+  return function()
+    if state ~= nil then set_random[name](state) end
+  end
 end
 
 -- The configuration -----------------------------------------------------------------------------------
