@@ -266,6 +266,24 @@ TEST(TwoRunsInAFolder, TheSecondIsToldWhoHasItBeforeItWritesAnything) {
   }
 }
 
+TEST(TwoRunsInAFolder, WithoutTheLockTheirMetricsWouldMix) {
+  const Folder folder;
+  Child first = StartRunThatWaits(folder);
+  PidsOf(first, 2);
+  // Set by hand the folder is not locked.
+  folder.Write("second.lua",
+               "local run = require 'lockstep.run'\n"
+               "run.dir = require('lockstep.core').run_dir()\n"
+               "require('lockstep.log').step { loss = 2 }\n");
+
+  ASSERT_EQ(RunOne(Lockstep(folder, {"--nproc", "2", "--run-dir", "out", "second.lua"})).exit_code,
+            0);
+
+  const Metrics metrics = ReadMetrics(folder, "out/metrics.jsonl");
+  ASSERT_THAT(metrics, SizeIs(2));
+  EXPECT_EQ(metrics[0].at("step"), metrics[1].at("step"));
+}
+
 TEST(TwoRunsInAFolder, ADryRunAsksForNoLockAndOneLeftByAKilledRunIsNone) {
   const Folder folder;
   Child first = StartRunThatWaits(folder);

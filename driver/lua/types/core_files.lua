@@ -33,7 +33,7 @@ function files.checksum(path) end
 ---@return string crc32
 function files.checksum_of(pieces) end
 
---- Why a file cannot be written, new or in place of another: nil where nothing is seen to be in the way. Writes nothing.
+--- Why a file cannot be written, new or in place of another: nil where nothing is seen to be in the way.
 ---@param path string
 ---@return string?
 function files.why_unwritable(path) end
