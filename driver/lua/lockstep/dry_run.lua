@@ -169,10 +169,11 @@ local function note_plans()
   end
 end
 
---- The first loop of run:steps ends the script after a step.
+--- The first loop of run:steps ends the script after a step; one without a step is an error.
 local function stop_after_a_step()
-  local steps = run.steps
+  local steps, loop_total = run.steps, nil ---@type function, integer?
   function run:steps(loader, total)
+    loop_total = total
     local function note(first, ...)
       if first ~= nil and not batch then batch = describe(first, DEPTH) end
       return first, ...
@@ -183,6 +184,10 @@ local function stop_after_a_step()
   run.progress.on_step[function(step)
     if step and not counter then
       counter = native.flop_counter()
+    elseif not batch then
+      core.raise("run:steps: the dry run has no step to tell of: " .. (counter
+        and "the loader had no batch on rank 0 of " .. dist.world_size()
+        or "total is " .. tostring(loop_total)))
     else
       M.finish()
       os.exit(0)
