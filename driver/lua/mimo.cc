@@ -108,11 +108,16 @@ auto ReadArray(lua_State* state, const OptionTable& table, const char* key, cons
 int NewTopology(lua_State* state) {
   const OptionTable table(state, 1, "mimo.topology", {"world_size", "modules", "edges"});
   std::vector<mimo::Module> modules = ReadArray(state, table, "modules", ReadModule);
-  std::vector<mimo::Edge> edges = ReadArray(state, table, "edges", ReadEdge);
-  PushObject<TopologyPointer>(
-      state, std::make_shared<const mimo::Topology>(ValueOr(mimo::Topology::Make(
-                 table.Integer("world_size", GetContext(state).world.environment.world_size),
-                 std::move(modules), std::move(edges)))));
+  const int64_t world_size =
+      table.Integer("world_size", GetContext(state).world.environment.world_size);
+  const bool has_edges = table.Push("edges");  // {} is none, and no default
+  if (has_edges) lua_pop(state, 1);
+  absl::StatusOr<mimo::Topology> topology =
+      has_edges ? mimo::Topology::Make(world_size, std::move(modules),
+                                       ReadArray(state, table, "edges", ReadEdge))
+                : mimo::Topology::Make(world_size, std::move(modules));
+  PushObject<TopologyPointer>(state,
+                              std::make_shared<const mimo::Topology>(ValueOr(std::move(topology))));
   return 1;
 }
 
@@ -221,24 +226,58 @@ int Validate(lua_State* state) {
   return 0;
 }
 
-mimo::Order ReadOrder(const OptionTable& table) {
-  const std::string order = table.String("order", "sequential");
-  if (order == "sequential") return mimo::Order::kSequential;
-  if (order == "1f1b") return mimo::Order::k1F1B;
-  throw Error(absl::StrCat(
-      "topology:check_schedule: order must be \"sequential\" or \"1f1b\", not \"", order, "\""));
+struct NamedOrder {
+  const char* name;
+  mimo::Order order;
+};
+constexpr NamedOrder kOrders[] = {{"sequential", mimo::Order::kSequential},
+                                  {"all_forwards_first", mimo::Order::kAllForwardsFirst},
+                                  {"1f1b", mimo::Order::k1F1B}};
+
+// The one that is named; with "all", those that the topology allows.
+std::vector<NamedOrder> ReadOrders(const mimo::Topology& topology, const OptionTable& table) {
+  const std::string name = table.String("order", "sequential");
+  bool is_colocated = false;
+  for (int64_t rank = 0; rank < topology.world_size(); ++rank)
+    is_colocated = is_colocated || topology.colocated(rank);
+  std::vector<NamedOrder> orders;
+  for (const NamedOrder& each : kOrders) {
+    const bool applies = each.order != mimo::Order::k1F1B || !is_colocated;
+    if (name == each.name || (name == "all" && applies)) orders.push_back(each);
+  }
+  if (!orders.empty()) return orders;
+  throw Error(
+      absl::StrCat("topology:check_schedule: order must be \"sequential\", \"all_forwards_first\", "
+                   "\"1f1b\", or \"all\" of them, not \"",
+                   name, "\""));
 }
 
 // check_schedule(options) -> operations, transfers, collectives
 int CheckSchedule(lua_State* state) {
+  const mimo::Topology& topology = ReadTopology(state);
   const OptionTable table(state, 2, "topology:check_schedule",
                           {"micro_batches", "micro_batch_size", "order"});
+  const std::vector<NamedOrder> orders = ReadOrders(topology, table);
   mimo::StepOptions options;
   options.num_micro_batches = table.Integer("micro_batches", 1);
   options.micro_batch_size = table.Integer("micro_batch_size", 0);
-  options.order = ReadOrder(table);
-  const mimo::Simulation simulation =
-      ValueOr(mimo::Simulate(ValueOr(mimo::MakeSchedule(ReadTopology(state), options))));
+  mimo::Simulation simulation;
+  for (const auto& [name, order] : orders) {
+    options.order = order;
+    const absl::StatusOr<mimo::Simulation> simulated =
+        mimo::Simulate(ValueOr(mimo::MakeSchedule(topology, options)));
+    if (!simulated.ok()) {
+      const bool is_one_of_all = orders.size() > 1;
+      throw Error(
+          absl::StrCat(simulated.status().message(), "\n  in the order \"", name, "\" of ",
+                       options.num_micro_batches, " micro-batches",
+                       is_one_of_all ? "; where the script runs another, say which: order = " : "",
+                       !is_one_of_all                ? ""
+                       : order == mimo::Order::k1F1B ? "\"all_forwards_first\" or \"sequential\""
+                                                     : "\"1f1b\""));
+    }
+    simulation = *simulated;
+  }
   for (const int64_t count : {simulation.ops, simulation.transfers, simulation.collectives})
     PushInteger(state, count);
   return 3;

@@ -66,25 +66,37 @@ function Topology:coordinates(rank, name) return self.core:coordinates(rank, nam
 ---@field eval_micro_batch_size integer?
 ---@field eval_global_batch_size integer?
 ---@field uneven boolean? replicas may differ by a sample
+---@field order "sequential"|"all_forwards_first"|"1f1b"|"all"? in which the script runs the micro-batches of a step;
+--- default "all"
 
---- Raises an error that names every broken rule of the sizes at once, with the nearest that work.
+--- Raises an error that names every broken rule of the sizes at once, with the nearest that work:
 ---
 ---     topo:validate { micro_batch_size = 6, global_batch_size = 24 }
 ---
---- Then runs such a step on paper: see Topology:check_schedule.
+--- Then runs such a step on paper, see Topology:check_schedule: in the order given, or in all that the topology allows.
 ---@param sizes mimo.BatchSizes
 function Topology:validate(sizes)
-  self.core:validate(sizes)
-  local step = sizes.global_batch_size and sizes.global_batch_size / sizes.micro_batch_size or 1
-  self.core:check_schedule { micro_batches = math.min(step, 8), micro_batch_size = sizes.micro_batch_size }
+  local core_sizes = {}
+  for key, value in pairs(type(sizes) == "table" and sizes or {}) do core_sizes[key] = value end
+  core_sizes.order = nil
+  self.core:validate(type(sizes) == "table" and core_sizes or sizes)
+  local stages = 0 -- interleaved steps are steady after as many micro-batches
+  for _, module in ipairs(self:modules()) do stages = stages + module.pp end
+  local step = sizes.global_batch_size and sizes.global_batch_size / sizes.micro_batch_size or math.huge
+  self.core:check_schedule { micro_batches = math.min(step, math.max(8, stages + 2)), order = sizes.order or "all",
+    micro_batch_size = sizes.micro_batch_size }
 end
 
 --- Runs a step on paper, all ranks' sends, receives and collectives against each other, and raises an error that
 --- names the ranks where they would not match or not end.
 ---
----     topo:check_schedule { micro_batches = 4, micro_batch_size = 6 }
----@param opts {micro_batches: integer?, micro_batch_size: integer, order: "sequential"|"1f1b"?}
----@return integer operations of all ranks
+---     topo:check_schedule { micro_batches = 4, micro_batch_size = 6, order = "all_forwards_first" }
+---
+--- order: "sequential", forward and backward of each micro-batch in turn, the default. "all_forwards_first", forward of
+--- all micro-batches, then backward of all, as scripts/mimo_digits.lua does. "1f1b", interleaved, for modules on ranks
+--- of their own. "all", each of these that the topology allows.
+---@param opts {micro_batches: integer?, micro_batch_size: integer, order: string?}
+---@return integer operations of all ranks, in the last of the orders
 ---@return integer transfers
 ---@return integer collectives
 function Topology:check_schedule(opts) return self.core:check_schedule(opts) end
