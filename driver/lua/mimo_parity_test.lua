@@ -148,6 +148,9 @@ end
 
 --- Trains on the topology and compares with `curve` at every step. loss: "sum" or "mean".
 local function compare(topology, curve, loss_kind, tolerance)
+  -- The order below, which is that of scripts/mimo_digits.lua, on paper.
+  topology:validate { micro_batch_size = SAMPLES, global_batch_size = SAMPLES * MICRO_BATCHES, uneven = true,
+    order = "all_forwards_first" }
   local is_vision, is_language = topology:peers("vision", "dp") ~= nil, topology:peers("language", "dp") ~= nil
   local modules, all = new_modules(), {}
   modules = { vision = is_vision and modules.vision or nil, language = is_language and modules.language or nil }

@@ -333,8 +333,8 @@ local function is_averaged(topology, part)
   local own = sorted(topology:peers(part.name, "dp-cp"))
   local over_text, own_text = table.concat(over, ", "), table.concat(own, ", ")
   if over_text ~= own_text then
-    core.raise(('mimo.reduce_gradients: on rank %d sharding.data_parallel averages "%s" over ranks %s, but its replicas '
-      .. "(dp and cp) are ranks %s; %s"):format(dist.rank(), part.name, over_text, own_text, #own == 1
+    core.raise(('mimo.reduce_gradients: on rank %d sharding.data_parallel averages "%s" over ranks %s, but its '
+      .. "replicas (dp and cp) are ranks %s; %s"):format(dist.rank(), part.name, over_text, own_text, #own == 1
       and "give the module itself" or ('make it with { group = topology:group("%s", "dp-cp") }'):format(part.name)))
   end
   return true
@@ -355,9 +355,9 @@ local function count_means(topology, mean_over)
     if module.name == "language" then language = module end
   end
   if mean_over == nil and language.cp > 1 then
-    core.raise(('mimo.reduce_gradients: with loss = "mean" and cp %d of "language", say over whose tokens the loss of a '
-      .. 'rank is the mean: mean_over = "replica" where it divides by the tokens of all its cp ranks, "rank" where by '
-      .. "its own"):format(language.cp))
+    core.raise(('mimo.reduce_gradients: with loss = "mean" and cp %d of "language", say over whose tokens the loss of '
+      .. 'a rank is the mean: mean_over = "replica" where it divides by the tokens of all its cp ranks, "rank" where '
+      .. "by its own"):format(language.cp))
   elseif mean_over ~= nil and mean_over ~= "replica" and mean_over ~= "rank" then
     core.raise('mimo.reduce_gradients: mean_over must be "replica" or "rank", not ' .. tostring(mean_over))
   end
@@ -370,13 +370,13 @@ end
 ---     local tokens = mimo.reduce_gradients { topology = topo, modules = { vision = tower }, loss = "sum" }
 ---
 --- loss: "sum", each rank's loss is the sum over its tokens, of which the last stage of "language" says how many
---- (`tokens`, of the whole step; over its cp ranks each its own): the gradient becomes that of the mean over all tokens.
---- A step of no token is an error, on every rank, before anything is reduced. "mean", each replica's loss is the mean
---- over its own tokens: the gradient becomes that of the mean over replicas and micro_batches.
+--- (`tokens`, of the whole step, each cp rank its own): the gradient becomes that of the mean over all tokens. A step of
+--- no token is an error, on every rank, before anything is reduced. "mean", each replica's loss is the mean over its
+--- own tokens: the gradient becomes that of the mean over replicas and micro_batches.
 ---
---- mean_over: to be given with "mean" where "language" has cp > 1. "replica", a cp rank's loss is the sum over its tokens
---- divided by those of its replica, all cp ranks together: the gradient is that of one rank. "rank", it is the mean over
---- its own tokens: the gradient becomes that of the mean over all of these, which weighs tokens by their rank.
+--- mean_over: to be given with "mean" where "language" has cp > 1. "replica", a cp rank's loss is the sum over its
+--- tokens divided by those of its replica, all cp ranks together: the gradient is that of one rank. "rank", it is the
+--- mean over its own tokens: the gradient becomes that of the mean over all of these, which weighs tokens by their rank.
 ---
 --- modules: those of this rank, by name, either plain modules or replicas that sharding.data_parallel has averaged over
 --- dp and cp already. What the first and last stage share (see mimo.Module) is added up over both.

@@ -19,8 +19,8 @@ function M.take(opts)
     if type(module) == "table" and module.shared ~= nil then
       local name = tostring(module.name)
       if type(module.shared) ~= "table" or #module.shared == 0 or (module.pp or 1) == 1 then
-        core.raise(('mimo.topology: shared of "%s" is a list of {first = ..., last = ...}, for a module with pp > 1; with '
-          .. "one stage, let both places use one tensor"):format(name))
+        core.raise(('mimo.topology: shared of "%s" is a list of {first = ..., last = ...}, for a module with pp > 1; '
+          .. "with one stage, let both places use one tensor"):format(name))
       end
       for _, pair in ipairs(module.shared) do
         if type(pair) ~= "table" or type(pair.first) ~= "string" or type(pair.last) ~= "string" then
@@ -50,8 +50,8 @@ local function check_values(group, part, names, parameters)
       same = torch.equal(values[1], values[2])
     end
     if not same then
-      core.raise(('mimo: "%s" shares "%s" between its first and last stage, ranks %s, where it is %s %s and %s %s%s; both '
-        .. "must start as the same tensor"):format(part.name, names[i], table.concat(group:ranks(), " and "),
+      core.raise(('mimo: "%s" shares "%s" between its first and last stage, ranks %s, where it is %s %s and %s %s%s; '
+        .. "both must start as the same tensor"):format(part.name, names[i], table.concat(group:ranks(), " and "),
         shapes[1][2], shapes[1][1], shapes[2][2], shapes[2][1], shapes[1][1] == shapes[2][1] and ", of other values"
         or ""))
     end
@@ -78,8 +78,8 @@ function M.find(topology, part)
     local name = is_last and pair.last or pair.first
     if not at[name] then
       local nearest = core.nearest(name, part.names)
-      core.raise(('mimo: shared of "%s" names "%s", which its %s stage on rank %d does not have%s'):format(part.name, name,
-        is_last and "last" or "first", dist.rank(), nearest and ('; did you mean "%s"?'):format(nearest) or ""))
+      core.raise(('mimo: shared of "%s" names "%s", which its %s stage on rank %d does not have%s'):format(part.name,
+        name, is_last and "last" or "first", dist.rank(), nearest and ('; did you mean "%s"?'):format(nearest) or ""))
     end
     names[i], parameters[i], part.shared[name] = name, part.parameters[at[name]], true
   end
