@@ -12,6 +12,7 @@
 #include "driver/context.h"
 #include "driver/lua/distributed.h"
 #include "driver/lua/mimo_bridge.h"
+#include "driver/lua/mimo_schedule.h"
 #include "driver/lua/mimo_slice.h"
 #include "driver/lua/object.h"
 #include "driver/lua/stack.h"
@@ -24,7 +25,6 @@
 #include "mimo/groups.h"
 #include "mimo/reads.h"
 #include "mimo/reorder.h"
-#include "mimo/schedule.h"
 #include "mimo/topology.h"
 
 namespace lockstep::lua {
@@ -267,62 +267,7 @@ int Validate(lua_State* state) {
   return 0;
 }
 
-struct NamedOrder {
-  const char* name;
-  mimo::Order order;
-};
-constexpr NamedOrder kOrders[] = {{"sequential", mimo::Order::kSequential},
-                                  {"all_forwards_first", mimo::Order::kAllForwardsFirst},
-                                  {"1f1b", mimo::Order::k1F1B}};
-
-// The one that is named; with "all", those that the topology allows.
-std::vector<NamedOrder> ReadOrders(const mimo::Topology& topology, const OptionTable& table) {
-  const std::string name = table.String("order", "sequential");
-  bool is_colocated = false;
-  for (int64_t rank = 0; rank < topology.world_size(); ++rank)
-    is_colocated = is_colocated || topology.colocated(rank);
-  std::vector<NamedOrder> orders;
-  for (const NamedOrder& each : kOrders) {
-    const bool applies = each.order != mimo::Order::k1F1B || !is_colocated;
-    if (name == each.name || (name == "all" && applies)) orders.push_back(each);
-  }
-  if (!orders.empty()) return orders;
-  throw Error(
-      absl::StrCat("topology:check_schedule: order must be \"sequential\", \"all_forwards_first\", "
-                   "\"1f1b\", or \"all\" of them, not \"",
-                   name, "\""));
-}
-
-// check_schedule(options) -> operations, transfers, collectives
-int CheckSchedule(lua_State* state) {
-  const mimo::Topology& topology = ReadTopology(state);
-  const OptionTable table(state, 2, "topology:check_schedule",
-                          {"micro_batches", "micro_batch_size", "order"});
-  const std::vector<NamedOrder> orders = ReadOrders(topology, table);
-  mimo::StepOptions options;
-  options.num_micro_batches = table.Integer("micro_batches", 1);
-  options.micro_batch_size = table.Integer("micro_batch_size", 0);
-  mimo::Simulation simulation;
-  for (const auto& [name, order] : orders) {
-    options.order = order;
-    const absl::StatusOr<mimo::Simulation> simulated =
-        mimo::Simulate(ValueOr(mimo::MakeSchedule(topology, options)));
-    if (!simulated.ok()) {
-      const bool is_one_of_all = orders.size() > 1;
-      throw Error(
-          absl::StrCat(simulated.status().message(), "\n  in the order \"", name, "\" of ",
-                       options.num_micro_batches, " micro-batches",
-                       is_one_of_all ? "; where the script runs another, say which: order = " : "",
-                       !is_one_of_all                ? ""
-                       : order == mimo::Order::k1F1B ? "\"all_forwards_first\" or \"sequential\""
-                                                     : "\"1f1b\""));
-    }
-    simulation = *simulated;
-  }
-  for (const int64_t count : {simulation.ops, simulation.transfers, simulation.collectives})
-    PushInteger(state, count);
-  return 3;
-}
+int CheckScheduleOf(lua_State* state) { return CheckSchedule(state, ReadTopology(state)); }
 
 // draw(topology, {micro_batch_size=, format=}) -> text
 int Draw(lua_State* state) {
@@ -494,7 +439,7 @@ int OpenMimo(lua_State* state) {
                                           {"sampling_info", SamplingInfo},
                                           {"coordinates", Coordinates},
                                           {"validate", Validate},
-                                          {"check_schedule", CheckSchedule},
+                                          {"check_schedule", CheckScheduleOf},
                                           {"draw", Draw},
                                           {"peers", Peers},
                                           {"check_world", CheckWorld},
