@@ -12,8 +12,6 @@
 namespace lockstep::mimo {
 namespace {
 
-constexpr int32_t kCallsAhead = 2;  // that a bridge may send before the first of them is taken
-
 // Writes the operations of one rank, in order.
 class RankWriter {
  public:

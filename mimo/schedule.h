@@ -101,6 +101,9 @@ struct Schedule {
   }
 };
 
+// How many calls of a bridge a rank may send before what the first of them sent is taken.
+constexpr int32_t kCallsAhead = 2;
+
 enum class Order { kSequential, kAllForwardsFirst, k1F1B };
 
 struct StepOptions {

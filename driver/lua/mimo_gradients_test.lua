@@ -104,8 +104,8 @@ t.test("AveragesOverOtherRanksThanTheModulesReplicasAreRefused", function()
   local message = t.raises("averages", mimo.reduce_gradients,
     { topology = topology, modules = { [topology:module()] = replicas }, loss = "mean" })
 
-  t.truthy(message:find(("on rank %d sharding.data_parallel averages \"%s\" over ranks 0, 1, 2, 3, but its replicas (dp "
-    .. "and cp) are ranks %s"):format(RANK, topology:module(), RANK < 2 and "0, 1" or "2, 3"), 1, true), message)
+  t.truthy(message:find(("on rank %d sharding.data_parallel averages \"%s\" over ranks 0, 1, 2, 3, but its replicas "
+    .. "(dp and cp) are ranks %s"):format(RANK, topology:module(), RANK < 2 and "0, 1" or "2, 3"), 1, true), message)
 end)
 
 t.test("AveragesOverTheModulesReplicasAreScaled", function()

@@ -382,13 +382,14 @@ end
 ---     local tokens = mimo.reduce_gradients { topology = topo, modules = { vision = tower }, loss = "sum" }
 ---
 --- loss: "sum", each rank's loss is the sum over its tokens, of which the last stage of "language" says how many
---- (`tokens`, of the whole step, each cp rank its own): the gradient becomes that of the mean over all tokens. A step of
---- no token is an error, on every rank, before anything is reduced. "mean", each replica's loss is the mean over its
+--- (`tokens`, of the whole step, each cp rank its own): the gradient becomes that of the mean over all tokens. A step
+--- of no token is an error, on every rank, before anything is reduced. "mean", each replica's loss is the mean over its
 --- own tokens: the gradient becomes that of the mean over replicas and micro_batches.
 ---
 --- mean_over: to be given with "mean" where "language" has cp > 1. "replica", a cp rank's loss is the sum over its
 --- tokens divided by those of its replica, all cp ranks together: the gradient is that of one rank. "rank", it is the
---- mean over its own tokens: the gradient becomes that of the mean over all of these, which weighs tokens by their rank.
+--- mean over its own tokens: the gradient becomes that of the mean over all of these, so that a token of a rank that
+--- has few weighs more.
 ---
 --- modules: those of this rank, by name, either plain modules or replicas that sharding.data_parallel has averaged over
 --- dp and cp already. What the first and last stage share (see mimo.Module) is added up over both.
