@@ -3,6 +3,7 @@
 
 local core = require "lockstep.core"
 local data = require "lockstep.data"
+local dist = require "lockstep.distributed"
 local log = require "lockstep.log"
 local run = require "lockstep.run"
 local t = require "lockstep.testing"
@@ -73,6 +74,30 @@ t.test("AStepIsOneJsonObjectWithWhatWasMeasured", function()
   t.equal({ object.step, object.loss, object.tokens }, { 7, 0.25, 4096 })
   t.near(object.tokens_per_s * object.step_s, 4096, 1e-6)
   for _, name in ipairs { "memory_bytes", "elapsed_s", "data_share" } do t.truthy(object[name] >= 0, name) end
+end)
+
+-- With a GPU's allocator that says what we want: no machine here has one.
+t.test("OnAGpuAStepTellsItsOwnPeakAndTheAllocatorsTrouble", function()
+  local device, memory_stats, reset = dist.device, torch.cuda.memory_stats, torch.cuda.reset_peak_memory_stats
+  local peaks, resets, line = { 3 * 2 ^ 20, 2 * 2 ^ 20 }, 0, nil
+  dist.device = function() return "cuda:0" end
+  torch.cuda.memory_stats = function()
+    return { peak_allocated_bytes = peaks[resets + 1], alloc_retries = 2 * resets, ooms = resets }
+  end
+  torch.cuda.reset_peak_memory_stats = function() resets = resets + 1 end
+  local ok, objects = pcall(recorded, function()
+    has(printed(log.step, { loss = 1 }), "  3 MiB")
+    line = printed(log.step, { loss = 1 })
+  end)
+  dist.device, torch.cuda.memory_stats, torch.cuda.reset_peak_memory_stats = device, memory_stats, reset
+
+  t.truthy(ok, objects)
+  has(line, "  2 MiB  2 alloc retries")
+  for i, object in ipairs(objects) do
+    t.equal({ object.memory_bytes, object.alloc_retries, object.ooms }, { (4 - i) * 2 ^ 20, 2 * (i - 1), i - 1 })
+  end
+  t.equal({ #objects, resets }, { 2, 2 })
+  t.equal(recorded(log.step, { loss = 1 })[1].ooms, nil)
 end)
 
 t.test("RatesAreRoundedToWhatAPersonReads", function()
