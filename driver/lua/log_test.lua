@@ -5,6 +5,7 @@ local core = require "lockstep.core"
 local data = require "lockstep.data"
 local dist = require "lockstep.distributed"
 local log = require "lockstep.log"
+local plot = require "lockstep.plot"
 local run = require "lockstep.run"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
@@ -245,5 +246,11 @@ t.test("AnUnknownSeriesIsAnErrorThatListsTheKnown", function()
 
   has(message, "loss, ")
   t.raises("the series must be an array of names, not a string", log.curve, "x.svg", "loss")
+  t.raises('log.curve: the file must be a name, as "loss.svg", not a table', log.curve, {}, { "loss" })
+  t.raises('log.curve: the file must be a name, as "loss.svg", not ""', log.curve, "", { "loss" })
+  t.raises("plot.svg: the series must be an array", plot.svg, 3)
+  t.raises("plot.svg: series 1 must have a name and points", plot.svg, { { name = "a" } })
+  t.raises("plot.svg: point 2 of series 1 must have a step and a value", plot.svg,
+    { { name = "a", points = { { step = 0, value = 1 }, { step = 1 } } } })
   t.raises('log.curve: unknown option "titel"; did you mean "title"?', log.curve, "x.svg", { "loss" }, { titel = "x" })
 end)

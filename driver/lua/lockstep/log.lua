@@ -341,6 +341,9 @@ end
 ---@return string?
 function M.curve(file, series, opts)
   if not is_rank_0() then return nil end
+  if type(file) ~= "string" or file == "" then
+    core.raise("log.curve: the file must be a name, as \"loss.svg\", not " .. (file == "" and '""' or "a " .. type(file)))
+  end
   if type(series) ~= "table" then
     core.raise("log.curve: the series must be an array of names, not a " .. type(series))
   end
