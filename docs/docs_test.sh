@@ -13,6 +13,13 @@ for page in docs/*.md; do
   driver/lockstep --nproc 2 --timeout 30 --run-dir "$TEST_TMPDIR/run" "$TEST_TMPDIR/$(basename "$page" .md).md.lua" || failed=1
 done
 
+# A script that needs other ranks says so.
+alone=$(driver/lockstep --nproc 1 --run-dir "$TEST_TMPDIR/run" "$TEST_TMPDIR/mimo.md.lua" 2>&1) && failed=1
+[[ $alone == *"needs 2 or more ranks"* ]] || {
+  echo "docs/mimo.md: its script must say on one rank that it needs more, not: $alone" >&2
+  failed=1
+}
+
 awk '/^```lua$/ {inside = 1; next} /^```/ {inside = 0} inside' README.md | diff - scripts/digits_mlp.lua || {
   echo "README.md must show scripts/digits_mlp.lua as it is" >&2
   failed=1

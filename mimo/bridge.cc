@@ -52,6 +52,14 @@ bool Bridge::State::is_under_way() const {
   return failure_.empty() && (!is_taken || !gradients_sent_.empty());
 }
 
+void Bridge::Refuse(const std::string& text) {
+  State& state = *state_;
+  if (state.nothing_travels || state.has_failed()) return;
+  const auto exchange =
+      std::make_shared<Exchange>(state.link(), Direction::kForward, state.num_calls++);
+  state.Fail(exchange, text);
+}
+
 Bridge::Pending Bridge::Start(const std::vector<at::Tensor>& tensors,
                               const std::optional<Ownership>& ownership,
                               const std::string& samples) {

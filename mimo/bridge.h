@@ -22,6 +22,8 @@
 // taken while the backward before it goes on. Do not change x in place before it is taken, in
 // backward or two calls later.
 //
+// Frozen. No gradient is sent to a rank whose x does not require grad; backward there does nothing.
+//
 // What is checked. Every rank tells its peers what it planned (exchange.h): a disagreement about
 // rows, dtypes, shapes or the number of tensors, a call that failed on the other side, and a graph
 // on `to` that was thrown away although `from` waits for its gradient, are errors that name both
@@ -29,7 +31,9 @@
 // rows are, too: each row counts as one sample, and each rank of `from` must have equally many.
 //
 // Ranks of both modules (colocated): x comes back as it is where both have the same grid; is
-// narrowed where each rank has all that it needs; else as above, with x in and y out on each rank.
+// narrowed, y a view of x's memory, where each rank has all that it needs; else as above, with x in
+// and y out on each rank. A y that is a view cannot be changed in place under grad mode, any other
+// can.
 //
 // tp > 1: every tp rank of `from` sends its share and those of `to` all-gather. The gradient of y
 // is taken to be equal over tp, as layers that are divided over tp leave it; over cp it is summed.
@@ -76,7 +80,8 @@ class Bridge {
   class Pending {
    public:
     // On ranks of `to` blocks until the rows are there; on ranks of `from` alone returns at once:
-    // tensors without rows that carry the graph. To be called once.
+    // tensors without rows that carry the graph. Under grad mode those of a floating dtype require
+    // grad on every rank, frozen or not, so that backward runs alike on all. To be called once.
     std::vector<at::Tensor> Wait();
 
    private:
@@ -106,6 +111,10 @@ class Bridge {
   Pending Start(const std::vector<at::Tensor>& tensors,
                 const std::optional<Ownership>& ownership = std::nullopt,
                 const std::string& samples = "");
+
+  // A call whose arguments the caller could not even read: peers learn `text` as from a Start that
+  // fails, and the bridge is of no more use. Does nothing where it is that already.
+  void Refuse(const std::string& text);
 
   // Start and Wait.
   std::vector<at::Tensor> Run(const std::vector<at::Tensor>& tensors,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "ATen/core/LegacyTypeDispatch.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
@@ -10,15 +11,20 @@
 #include "c10/util/Exception.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"
+#include "torch/csrc/autograd/variable.h"
 
 // A call is an exchange forward, and where a gradient is wanted one backward. What travels when:
 //
-//   from, Start     word and rows to its destinations
+//   from, Start     word and rows to its destinations; word to the other lanes of its replica
 //   to, Start       receives posted; word to its sources, so that they learn what it planned
 //   to, Wait        words compared, rows there, lanes gathered
 //   to, backward    word and rows of the gradient to the sources that want it
 //   from, backward  receives posted, unless the backward before has posted them; words and rows
 //                   there, lanes gathered; receives of the oldest other call posted
+//
+// Who wants a gradient the words of `from` say: whoever was frozen is sent none and waits for none.
+// y carries a graph all the same, on every rank: which ranks run backward, and the collectives in
+// it, must not hang on whose x was frozen.
 //
 // No rank of `to` waits for one of `from` but in Wait. No rank of `from` waits for one of `to` but
 // in backward, and for what it sent two calls before to be taken. So any order of micro-batches
@@ -36,6 +42,22 @@ namespace {
 // Rows first, and contiguous.
 at::Tensor RowsFirst(const at::Tensor& tensor, int64_t dim) {
   return tensor.detach().movedim(dim, 0).contiguous();
+}
+
+// `tensor`, rows first, with its rows on `dim`, as another tensor of the same memory: what received
+// into `tensor` may live on, and must not keep y's graph. No view to autograd: y may be changed in
+// place.
+at::Tensor RowsOn(int64_t dim, const at::Tensor& tensor) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return tensor.movedim(0, dim);
+}
+
+bool Contains(const std::vector<int32_t>& ranks, int32_t rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+bool AnyOf(const std::vector<bool>& flags) {
+  return std::find(flags.begin(), flags.end(), true) != flags.end();
 }
 
 // Outputs: y, those that can carry a gradient. Inputs: x, those whose gradient is wanted.
@@ -169,10 +191,10 @@ void Bridge::Pending::Call::StartForward() {
   const int64_t rank = state->link().rank;
   std::vector<int32_t> peers = plan->sources;
   for (const int32_t peer : plan->destinations) AddPeer(peers, peer, rank);
+  for (const int32_t peer : state->siblings) AddPeer(peers, peer, rank);
   std::vector<int32_t> not_heard;  // the first call may have heard some already
   for (const int32_t peer : peers) {
-    const auto& heard = forward->peers();
-    if (std::find(heard.begin(), heard.end(), peer) == heard.end()) not_heard.push_back(peer);
+    if (!Contains(forward->peers(), peer)) not_heard.push_back(peer);
   }
   forward->ReceiveWords(not_heard);
   for (const int32_t peer : peers) forward->SendWord(NewWord(peer), peer);
@@ -228,11 +250,17 @@ void Bridge::Pending::Call::CheckWords() {
     TORCH_CHECK(specs == *state->specs, "mimo: bridge ", link.name, ", call ", number, ": ",
                 link.Describe(link.rank), " expects ", Describe(*state->specs, dim), ", but ", who,
                 " sends ", Describe(specs, dim));
-    const auto& sources = plan->sources;
-    if (std::find(sources.begin(), sources.end(), forward->peers()[i]) == sources.end()) continue;
-    std::vector<bool>& flags = source_wants[forward->peers()[i]];
+    const int32_t peer = forward->peers()[i];
+    std::vector<bool> flags;
     for (int64_t t = 0; t < word.num_tensors; ++t)
       flags.push_back(word.tensors[t].wants_gradient != 0);
+    // They gather the gradient together: one that does not come would be waited for.
+    TORCH_CHECK(
+        !Contains(state->siblings, peer) || flags == wants, "mimo: bridge ", link.name, ", call ",
+        number, ": ", link.Describe(link.rank), " and ", who,
+        " hold the same replica, but x requires grad on one of them alone; freeze the tower "
+        "on all ranks of a replica, or on none");
+    if (Contains(plan->sources, peer)) source_wants[peer] = std::move(flags);
   }
   if (state->on_to && state->on_from) source_wants[link.rank] = wants;
 }
@@ -247,7 +275,6 @@ void Bridge::Pending::Call::Settle() {
 std::vector<at::Tensor> Bridge::Pending::Call::Finish() {
   const int64_t dim = state->options().dim;
   std::vector<at::Tensor> results;
-  std::vector<bool> needs(state->specs->size());  // whose y carries a gradient
   if (state->on_to) {
     CheckWords();
     const at::NoGradGuard no_grad;
@@ -255,17 +282,15 @@ std::vector<at::Tensor> Bridge::Pending::Call::Finish() {
     for (at::Tensor& output : outputs) {
       if (state->to_lanes != nullptr && !plan->local.has_value())
         GatherLanes(*state->to_lanes, plan->forward.gather_parts, output);
-      results.push_back(output.movedim(0, dim));
+      // A part of x stays a view of it, which torch refuses to change in place.
+      results.push_back(plan->local.has_value() ? output.movedim(0, dim) : RowsOn(dim, output));
     }
-    for (const auto& [source, flags] : source_wants) {
-      for (size_t i = 0; i < flags.size(); ++i) needs[i] = needs[i] || flags[i];
-    }
-    owes_gradient = std::find(needs.begin(), needs.end(), true) != needs.end();
+    owes_gradient = std::any_of(source_wants.begin(), source_wants.end(),
+                                [](const auto& each) { return AnyOf(each.second); });
     outputs.clear();
   } else {
     for (size_t i = 0; i < tensors.size(); ++i)
-      results.push_back(NewRows(0, i, tensors[i].device()).movedim(0, dim));
-    needs = wants;
+      results.push_back(RowsOn(dim, NewRows(0, i, tensors[i].device())));
   }
 
   std::vector<at::Tensor> inputs;
@@ -273,8 +298,9 @@ std::vector<at::Tensor> Bridge::Pending::Call::Finish() {
     if (wants[i]) inputs.push_back(tensors[i]);
   }
   tensors.clear();
-  for (size_t i = 0; i < needs.size(); ++i) {
-    if (needs[i]) differentiable.push_back(i);
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (torch::autograd::isDifferentiableType(results[i].scalar_type()))
+      differentiable.push_back(i);
   }
   if (differentiable.empty() || !at::GradMode::is_enabled()) return results;
   // The node keeps this call, and is kept by y.
@@ -282,7 +308,7 @@ std::vector<at::Tensor> Bridge::Pending::Call::Finish() {
       new BridgeBackward<Call>(shared_from_this()), torch::autograd::deleteNode);
   node->set_next_edges(torch::autograd::collect_next_edges(inputs));
   for (const size_t i : differentiable) torch::autograd::set_history(results[i], node);
-  if (!state->on_to) state->without_gradient.push_back(weak_from_this());
+  if (!state->on_to && !inputs.empty()) state->without_gradient.push_back(weak_from_this());
   return results;
 }
 
@@ -341,6 +367,10 @@ void Bridge::Pending::Call::SendGradient(const variable_list& grads, bool receiv
   std::vector<Exchange::Piece> sends;
   for (size_t j = 0; j < differentiable.size(); ++j) {
     const size_t i = differentiable[j];
+    const bool is_wanted = std::any_of(source_wants.begin(), source_wants.end(),
+                                       [i](const auto& each) { return each.second[i]; });
+    // Another cp rank may have to send what this one adds to the sum.
+    if (!is_wanted && state->to_context == nullptr) continue;
     const at::Tensor rows = OutputGradient(grads[j], i);
     for (const RankTransfer& send : plan->backward.sends) {
       const auto flags = source_wants.find(send.peer);
@@ -358,19 +388,18 @@ void Bridge::Pending::Call::SendGradient(const variable_list& grads, bool receiv
   }
   std::vector<int32_t> waiting;
   for (const auto& [source, flags] : source_wants) {
-    if (source != rank && std::find(flags.begin(), flags.end(), true) != flags.end())
-      waiting.push_back(static_cast<int32_t>(source));
+    if (source != rank && AnyOf(flags)) waiting.push_back(static_cast<int32_t>(source));
   }
   for (const int32_t source : waiting) backward->SendWord(NewWord(source), source);
   backward->StartRows(std::move(sends),
                       receives ? GradientReceives() : std::vector<Exchange::Piece>(), row_tag);
-  state->KeepUntilTaken(backward, waiting);
+  if (!waiting.empty()) state->KeepUntilTaken(backward, waiting);
 }
 
 std::vector<at::Tensor> Bridge::Pending::Call::RunBackward(const variable_list& grads) {
+  const bool receives = AnyOf(wants);
   owes_gradient = false;
-  has_gradient = true;
-  const bool receives = std::find(wants.begin(), wants.end(), true) != wants.end();
+  has_gradient = receives || state->on_to;
   if (receives) PostGradient();
   if (state->on_to) SendGradient(grads, receives);
   std::vector<at::Tensor> results;

@@ -71,6 +71,7 @@ class Bridge::State : public std::enable_shared_from_this<Bridge::State> {
 
   // --- Errors
 
+  bool has_failed() const { return !failure_.empty(); }
   void CheckUsable() const {
     TORCH_CHECK(failure_.empty(), "mimo: bridge ", link_.name, " failed before: ", failure_);
   }
@@ -86,6 +87,7 @@ class Bridge::State : public std::enable_shared_from_this<Bridge::State> {
       if (a == link_.rank) AddPeer(peers, b, link_.rank);
       if (b == link_.rank) AddPeer(peers, a, link_.rank);
     }
+    for (const int32_t sibling : siblings) AddPeer(peers, sibling, link_.rank);
     SendError(exchange, text, peers);
   }
 
@@ -164,6 +166,8 @@ class Bridge::State : public std::enable_shared_from_this<Bridge::State> {
   std::optional<int64_t> num_rows;               // of calls without ownership: those of the first
   std::deque<std::shared_ptr<Pending::Call>> unsettled;       // whose sends may still be under way
   std::deque<std::weak_ptr<Pending::Call>> without_gradient;  // on `from`: backward is to come
+  // The other lanes of this rank's replica of `from`: what they gather in backward all must want.
+  std::vector<int32_t> siblings;
   // Lanes of this rank's replica on each side, and the cp ranks among those of `to`; null: alone.
   c10::intrusive_ptr<c10d::ProcessGroup> from_lanes, to_lanes, to_context;
 
@@ -189,6 +193,12 @@ class Bridge::State : public std::enable_shared_from_this<Bridge::State> {
                        absl::StrCat("bridge ", link_.name, ", replica of ", module.name));
     };
     from_lanes = lanes(usual_route_.from, from);
+    if (from_lanes != nullptr) {
+      const Side& side = usual_route_.from;
+      const int64_t first = side.place_of(link_.rank) / side.lanes * side.lanes;
+      for (int64_t lane = 0; lane < side.lanes; ++lane)
+        AddPeer(siblings, side.ranks[static_cast<size_t>(first + lane)], link_.rank);
+    }
     to_lanes = lanes(usual_route_.to, to);
     if (!on_to || to.cp == 1) return;
     const int64_t place = usual_route_.to.place_of(link_.rank);

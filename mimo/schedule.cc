@@ -17,6 +17,8 @@
 namespace lockstep::mimo {
 namespace {
 
+constexpr int64_t kMaxSteps = 1 << 22;  // of all ranks: micro-batches times ranks
+
 // Whether a side has the places of a module.
 bool IsSideOf(const Module& module, const Side& side) {
   return side.dp_size == module.dp && side.lanes == module.tp * module.cp &&
@@ -29,6 +31,17 @@ std::vector<std::string> CheckOptions(const Topology& topology, const StepOption
   if (options.num_micro_batches < 1) {
     problems.push_back(
         absl::StrCat("num_micro_batches is ", options.num_micro_batches, "; it must be positive"));
+  }
+  // What is simulated repeats from micro-batch to micro-batch; memory grows with each.
+  const int64_t most = std::max<int64_t>(kMaxSteps / topology.world_size(), 1);
+  if (options.num_micro_batches > most) {
+    problems.push_back(absl::StrCat("num_micro_batches is ", options.num_micro_batches, "; ",
+                                    topology.world_size(), " ranks are simulated for at most ",
+                                    most));
+  }
+  if (options.routes.empty() && options.micro_batch_size > kMaxMicroBatchSize) {
+    problems.push_back(absl::StrCat("micro_batch_size is ", options.micro_batch_size, "; at most ",
+                                    kMaxMicroBatchSize, " samples are simulated"));
   }
   const auto given = static_cast<int64_t>(options.routes.size());
   const auto edges = static_cast<int64_t>(topology.edges().size());

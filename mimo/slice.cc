@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <iterator>
+#include <numeric>
+#include <set>
 
 #include "ATen/ops/narrow.h"
 #include "absl/strings/match.h"
@@ -70,14 +72,60 @@ bool HoldsTensors(const Value& value) {
   return false;
 }
 
-// The batch dim of a tensor that nothing is declared of.
-int64_t UsualBatchDim(const std::string& key, const at::Tensor& tensor) {
-  return key == "position_ids" && tensor.dim() >= 3 && tensor.size(0) == 3 ? 1 : 0;
+// Positions of several axes: [axes, batch, ...], as a rule.
+bool HasAxes(const std::string& key, const at::Tensor& tensor) {
+  return absl::EndsWith(key, "position_ids") && tensor.dim() >= 3;
+}
+
+// Keys and paths of all that a batch holds.
+void CollectNames(const std::string& path, const Value& value, std::set<std::string>* names) {
+  if (const auto* list = std::get_if<List>(&value.of)) {
+    for (size_t i = 0; i < list->size(); ++i) {
+      const std::string index = absl::StrCat(path, "[", i, "]");
+      names->insert(index);
+      CollectNames(index, (*list)[i], names);
+    }
+  } else if (const auto* dict = std::get_if<Dict>(&value.of)) {
+    for (const Field& field : *dict) {
+      names->insert({field.key, Join(path, field.key)});
+      CollectNames(Join(path, field.key), field.value, names);
+    }
+  }
+}
+
+// Edits (insertions, deletions, substitutions) from one word to the other.
+size_t Distance(const std::string& a, const std::string& b) {
+  std::vector<size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), size_t{0});
+  for (size_t i = 1; i <= a.size(); ++i) {
+    size_t diagonal = row[0];
+    row[0] = i;
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substituted = diagonal + (a[i - 1] == b[j - 1] ? 0 : 1);
+      diagonal = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, substituted});
+    }
+  }
+  return row[b.size()];
+}
+
+// `; did you mean "pixel_values"?`, or what the batch has where no name is near.
+std::string Hint(const std::string& name, const std::set<std::string>& names) {
+  const auto nearest = std::min_element(
+      names.begin(), names.end(),
+      [&](const auto& a, const auto& b) { return Distance(name, a) < Distance(name, b); });
+  if (nearest == names.end()) return "; it is empty";
+  if (Distance(name, *nearest) <= std::max<size_t>(name.size() / 3, 1))
+    return absl::StrCat("; did you mean ", Name(*nearest), "?");
+  return absl::StrCat("; it has ", absl::StrJoin(names, ", ", [](std::string* out, const auto& n) {
+                        absl::StrAppend(out, Name(n));
+                      }));
 }
 
 class Slicer {
  public:
   Slicer(const Value& batch, const SliceOptions& options) : options_(options) {
+    CheckDeclared(batch);
     if (options.batch_size.has_value()) {
       batch_size_ = *options.batch_size;
       TORCH_CHECK_VALUE(batch_size_ >= 0, "mimo: batch_size must not be negative, but is ",
@@ -111,6 +159,22 @@ class Slicer {
   }
 
  private:
+  // A declaration that nothing follows is one of another key.
+  void CheckDeclared(const Value& batch) const {
+    if (options_.batch_dims.empty() && options_.rows_per_sample.empty()) return;
+    std::set<std::string> names;
+    CollectNames("", batch, &names);
+    for (const auto& [name, dim] : options_.batch_dims) {
+      TORCH_CHECK_VALUE(names.count(name) > 0, "mimo: batch_dims declares ", Name(name),
+                        ", which the batch does not have", Hint(name, names));
+    }
+    for (const auto& [name, rows] : options_.rows_per_sample) {
+      const bool is_none = std::all_of(rows.begin(), rows.end(), [](int64_t n) { return n == 0; });
+      TORCH_CHECK_VALUE(is_none || names.count(name) > 0, "mimo: rows_per_sample declares ",
+                        Name(name), ", which the batch does not have", Hint(name, names));
+    }
+  }
+
   // --- The batch size
 
   void FindSize(const std::string& path, const at::Tensor& tensor) {
@@ -145,7 +209,10 @@ class Slicer {
     if (tensor == nullptr || tensor->dim() == 0 || IsGrid(key)) return;
     const auto* declared = Find(options_.batch_dims, path, key);
     if (declared != nullptr && !declared->has_value()) return;
-    const int64_t dim = declared == nullptr ? UsualBatchDim(key, *tensor) : **declared;
+    // How many axes positions have tells nothing, but where there are three.
+    const bool has_axes = declared == nullptr && HasAxes(key, *tensor);
+    if (has_axes && tensor->size(0) != 3) return;
+    const int64_t dim = declared != nullptr ? **declared : has_axes ? 1 : 0;
     if (dim < -tensor->dim() || dim >= tensor->dim()) return;
     batch_size_ = tensor->size(dim);
     named_ = absl::StrCat("of ", Name(path, *tensor));
@@ -190,6 +257,21 @@ class Slicer {
     return range;
   }
 
+  // Of a tensor that nothing is declared of.
+  int64_t UsualBatchDim(const std::string& path, const std::string& key,
+                        const at::Tensor& tensor) const {
+    if (!HasAxes(key, tensor)) return 0;
+    if (tensor.size(0) == 3) return 1;
+    TORCH_CHECK_VALUE(!named_.empty(), "mimo: ", Name(path, tensor), " does not tell which dim is ",
+                      "the batch's, nor does another tensor tell its size; say it: batch_dims of ",
+                      Name(key));
+    TORCH_CHECK_VALUE(tensor.size(0) != batch_size_ || tensor.size(1) != batch_size_,
+                      "mimo: ", Name(path, tensor), " has the ", batch_size_,
+                      " samples of the batch (", named_,
+                      ") on dim 0 or on dim 1; say on which: batch_dims of ", Name(key));
+    return tensor.size(1) == batch_size_ ? 1 : 0;
+  }
+
   at::Tensor CutTensor(const std::string& path, const std::string& key, const at::Tensor& tensor,
                        const int64_t* declared_dim, const std::vector<int64_t>* rows) const {
     if (tensor.dim() == 0) {
@@ -197,9 +279,10 @@ class Slicer {
                         " has no dimension, and so no rows; declare nothing of it");
       return tensor;
     }
+    if (options_.dp_size == 1 && declared_dim == nullptr && rows == nullptr) return tensor;
     const int64_t dim = declared_dim != nullptr ? *declared_dim
                         : rows != nullptr       ? 0
-                                                : UsualBatchDim(key, tensor);
+                                                : UsualBatchDim(path, key, tensor);
     TORCH_CHECK_VALUE(dim >= -tensor.dim() && dim < tensor.dim(), "mimo: ", Name(path, tensor),
                       " has no dim ", dim, ", which batch_dims says is its batch dim");
     const int64_t count = tensor.size(dim);
@@ -258,6 +341,7 @@ class Slicer {
           Find(options_.batch_dims, rows_path, pair.rows) != nullptr)
         continue;
       const auto* images = Find(options_.rows_per_sample, grid_path, pair.grid);
+      if (images == nullptr && options_.dp_size == 1) continue;
       if (images == nullptr) RefuseGrid(grid_path, pair.grid, *grid);
       packed[pair.rows] = PatchesPerSample(grid_path, *grid, *images);
     }
@@ -301,8 +385,8 @@ Value Slice(const Value& batch, const SliceOptions& options) {
                     options.dp_size);
   TORCH_CHECK_VALUE(options.dp_rank >= 0 && options.dp_rank < options.dp_size, "mimo: dp_rank ",
                     options.dp_rank, " is not one of 0 to dp_size - 1 = ", options.dp_size - 1);
-  if (options.dp_size == 1) return batch;
-  return Slicer(batch, options).Cut("", "", batch);
+  Value part = Slicer(batch, options).Cut("", "", batch);
+  return options.dp_size == 1 ? batch : part;
 }
 
 }  // namespace lockstep::mimo

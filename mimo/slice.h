@@ -21,12 +21,14 @@
 //   packed       Beside "grid_thw" [images, 3] the tensors "pixel_values" and "hidden_states" have
 //                t * h * w rows for each image; beside "image_grid_thw" "pixel_values", beside
 //                "video_grid_thw" "pixel_values_videos". They follow the rows of the grid.
-//   tensor       Batch dim 0; "position_ids" of shape [3, B, ...] has 1. It must have B rows there.
+//   tensor       Batch dim 0; "position_ids" of shape [3, B, ...], and of [n, B, ...] with n other
+//                than B, has 1 (of [B, B, ...] it must be declared). It must have B rows there.
 //   dict         Each of its values.
 //   list         B long: cut, as a list of one value for each sample. Else each of its values,
-//   where
-//                it holds tensors.
+//                where it holds tensors.
 //   other        Handed on whole: 0-dim tensors, numbers, text.
+//
+// What is declared of a key that the batch does not have is an error, but rows that are all 0.
 //
 // Nothing is copied: tensors are views that share memory with the batch. Errors name the path of
 // the key, its shape and the sizes. Source: slice_batch_for_mimo of Megatron-Bridge (pull request
@@ -86,8 +88,8 @@ struct SliceOptions {
   bool uneven = false;
 };
 
-// The part of rank dp_rank of dp_size. With dp_size 1: the same tensors, unchecked. Throws
-// c10::ValueError where sizes do not fit.
+// The part of rank dp_rank of dp_size. With dp_size 1: the same tensors, of which only what is
+// declared is checked. Throws c10::ValueError where sizes do not fit.
 Value Slice(const Value& batch, const SliceOptions& options);
 
 }  // namespace lockstep::mimo

@@ -1,5 +1,6 @@
 #include "mimo/slice.h"
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -251,6 +252,63 @@ TEST(Slice, TheBatchSizeMayBeGiven) {
 
   EXPECT_THAT(ErrorOf(batch, {.dp_size = 2, .batch_size = 4}),
               AllOf(HasSubstr("\"a\" [6, 2] has 6 rows"), HasSubstr("of the option batch_size")));
+}
+
+TEST(Slice, PositionsOfSeveralAxesAreCutWhereTheBatchIsOrRefused) {
+  const auto cut = [](std::vector<int64_t> sizes, int64_t batch) {
+    const Value whole =
+        Dict{{"input_ids", at::zeros({batch, 5})}, {"text.position_ids", at::zeros(sizes)}};
+    return TensorOf(Slice(whole, {.dp_rank = 0, .dp_size = 2}), "text.position_ids").sizes().vec();
+  };
+  using Sizes = std::vector<int64_t>;
+
+  EXPECT_EQ(cut({3, 2, 5}, 2), (Sizes{3, 1, 5}));
+  EXPECT_EQ(cut({4, 2, 5}, 2), (Sizes{4, 1, 5}));
+  EXPECT_EQ(cut({2, 4, 5}, 2), (Sizes{1, 4, 5}));
+  EXPECT_EQ(cut({4, 5}, 4), (Sizes{2, 5}));
+
+  const Dict ambiguous = {{"input_ids", at::zeros({4, 5})}, {"position_ids", at::zeros({4, 4, 5})}};
+  EXPECT_EQ(ErrorOf(ambiguous, {.dp_rank = 0, .dp_size = 2}),
+            "mimo: \"position_ids\" [4, 4, 5] has the 4 samples of the batch (of \"input_ids\" "
+            "[4, 5]) on dim 0 or on dim 1; say on which: batch_dims of \"position_ids\"");
+  EXPECT_EQ(
+      TensorOf(Slice(ambiguous, {.dp_rank = 1, .dp_size = 2, .batch_dims = {{"position_ids", 1}}}),
+               "position_ids")
+          .sizes(),
+      (Sizes{4, 2, 5}));
+  EXPECT_THAT(ErrorOf(Dict{{"position_ids", at::zeros({4, 2, 5})}}, {.dp_rank = 0, .dp_size = 2}),
+              HasSubstr("does not tell which dim is the batch's"));
+}
+
+TEST(Slice, WhatIsDeclaredOfNoKeyIsAnErrorForEveryReplica) {
+  const Value batch = Dict{{"input_ids", Rows(4)}, {"clip", Dict{{"pixel_values", Rows(6)}}}};
+  for (const int64_t dp_size : {1, 2}) {
+    const auto error = [&](SliceOptions options) {
+      options.dp_size = dp_size;
+      return ErrorOf(batch, options);
+    };
+
+    EXPECT_EQ(error({.rows_per_sample = {{"pixel_value", {1, 2, 1, 2}}}}),
+              "mimo: rows_per_sample declares \"pixel_value\", which the batch does not have; did "
+              "you mean \"pixel_values\"?");
+    EXPECT_EQ(error({.batch_dims = {{"attention", 0}}}),
+              "mimo: batch_dims declares \"attention\", which the batch does not have; it has "
+              "\"clip\", \"clip.pixel_values\", \"input_ids\", \"pixel_values\"");
+    EXPECT_THAT(error({.batch_dims = {{"siglip.pixel_values", std::nullopt}}}),
+                HasSubstr("did you mean \"clip.pixel_values\"?"));
+    EXPECT_EQ(error({.rows_per_sample = {{"clip.pixel_values", {1, 2, 1, 2}},
+                                         {"video_grid_thw", {0, 0, 0, 0}}}}),
+              "no error");
+    // What is declared of a key that is there must fit.
+    EXPECT_THAT(error({.rows_per_sample = {{"pixel_values", {1, 2, 1}}}}),
+                HasSubstr("holds 3 numbers, but the batch has 4 samples"));
+    EXPECT_THAT(error({.rows_per_sample = {{"pixel_values", {1, 2, 1, 1}}}}),
+                HasSubstr("adds up to 5, but there are 6 rows"));
+    EXPECT_THAT(error({.batch_dims = {{"pixel_values", 0}}}), HasSubstr("has 6 rows on dim 0"));
+    EXPECT_THAT(error({.batch_dims = {{"pixel_values", 2}}}), HasSubstr("has no dim 2"));
+    EXPECT_THAT(error({.batch_dims = {{"clip", 0}}}), HasSubstr("neither a tensor nor a list"));
+  }
+  EXPECT_EQ(ErrorOf(batch, {}), "no error");  // undeclared, and whole
 }
 
 }  // namespace

@@ -33,6 +33,7 @@
 #define LOCKSTEP_MIMO_TOPOLOGY_H_
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -44,6 +45,7 @@
 namespace lockstep::mimo {
 
 constexpr int64_t kMaxWorldSize = 1 << 20;
+constexpr int64_t kMaxMicroBatchSize = 1 << 20;  // samples: beyond, something else was meant
 constexpr char kLanguage[] = "language";
 
 struct Module {
@@ -96,11 +98,12 @@ enum class Division {
   kUneven,  // the first (size % parts) parts hold one more
 };
 
+// Where nothing is given, nothing is checked, but micro_batch_size, which must be.
 struct BatchSizes {
-  int64_t micro_batch_size = 0;        // samples of the global micro-batch
-  int64_t global_batch_size = 0;       // samples of a step; 0: unchecked
-  int64_t eval_micro_batch_size = 0;   // 0: unchecked
-  int64_t eval_global_batch_size = 0;  // 0: unchecked
+  std::optional<int64_t> micro_batch_size = {};   // samples of the global micro-batch
+  std::optional<int64_t> global_batch_size = {};  // samples of a step
+  std::optional<int64_t> eval_micro_batch_size = {};
+  std::optional<int64_t> eval_global_batch_size = {};
   Division division = Division::kEven;
 };
 
@@ -161,9 +164,9 @@ class Topology {
   SamplingInfo sampling_info(int64_t rank, bool scalable_reads = false) const;
 
   // InvalidArgument names every broken rule at once, with the nearest sizes that work: sizes are
-  // positive; micro_batch_size is divisible by dp of every module (with kUneven: no less than dp,
-  // so that each replica has a sample); global_batch_size is divisible by micro_batch_size; the
-  // same for evaluation.
+  // positive, and micro_batch_size at most kMaxMicroBatchSize; micro_batch_size is divisible by dp
+  // of every module (with kUneven: no less than dp, so that each replica has a sample);
+  // global_batch_size is divisible by micro_batch_size; the same for evaluation.
   absl::Status Validate(const BatchSizes& sizes) const;
 
  private:

@@ -399,7 +399,12 @@ TEST(ValidateTest, EachRuleIsNamedWithTheNearestSizesThatWork) {
       {{.micro_batch_size = 6, .global_batch_size = 6, .eval_micro_batch_size = 18}, ""},
       {{.micro_batch_size = 6, .eval_global_batch_size = 12}, ""},
       {{.micro_batch_size = 7, .division = Division::kUneven}, ""},
+      {{}, "batch sizes: micro_batch_size is not given"},
       {{.micro_batch_size = 0}, "micro_batch_size is 0; it must be positive"},
+      {{.micro_batch_size = 6, .global_batch_size = 0}, "global_batch_size is 0;"},
+      {{.micro_batch_size = 6 * (kMaxMicroBatchSize / 6)}, ""},
+      {{.micro_batch_size = int64_t{6} << 40},
+       "micro_batch_size is 6597069766656; it must be positive, and at most 1048576 samples"},
       {{.micro_batch_size = -6}, "micro_batch_size is -6; it must be positive"},
       {{.micro_batch_size = 9},
        "batch sizes: micro_batch_size 9 is not divisible by dp 2 of \"language\"; use 6 or 12 to "

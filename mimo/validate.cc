@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstdint>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,10 +27,18 @@ int64_t CommonMultiple(const std::vector<Module>& modules) {
   return common;
 }
 
-void CheckMicroBatch(absl::string_view field, int64_t size, const Topology& topology,
-                     Division division, std::vector<std::string>* problems) {
-  if (size < 1) {
-    problems->push_back(absl::StrCat(field, " is ", size, "; it must be positive"));
+void CheckMicroBatch(absl::string_view field, std::optional<int64_t> given,
+                     const Topology& topology, Division division,
+                     std::vector<std::string>* problems) {
+  if (!given.has_value()) {
+    problems->push_back(absl::StrCat(field, " is not given"));
+    return;
+  }
+  const int64_t size = *given;
+  if (size < 1 || size > kMaxMicroBatchSize) {
+    problems->push_back(absl::StrCat(
+        field, " is ", size, "; it must be positive",
+        size < 1 ? "" : absl::StrCat(", and at most ", kMaxMicroBatchSize, " samples")));
     return;
   }
   const int64_t common = CommonMultiple(topology.modules());
@@ -48,13 +57,15 @@ void CheckMicroBatch(absl::string_view field, int64_t size, const Topology& topo
   }
 }
 
-void CheckGlobalBatch(absl::string_view field, int64_t size, absl::string_view micro_field,
-                      int64_t micro, std::vector<std::string>* problems) {
-  if (size < 1) {
-    problems->push_back(absl::StrCat(field, " is ", size, "; it must be positive"));
-  } else if (micro >= 1 && size % micro != 0) {
-    problems->push_back(absl::StrCat(field, " ", size, " is not divisible by ", micro_field, " ",
-                                     micro, "; ", NearestMultiples(size, micro)));
+void CheckGlobalBatch(absl::string_view field, std::optional<int64_t> size,
+                      absl::string_view micro_field, std::optional<int64_t> micro,
+                      std::vector<std::string>* problems) {
+  if (!size.has_value()) return;
+  if (*size < 1) {
+    problems->push_back(absl::StrCat(field, " is ", *size, "; it must be positive"));
+  } else if (micro.value_or(0) >= 1 && *size % *micro != 0) {
+    problems->push_back(absl::StrCat(field, " ", *size, " is not divisible by ", micro_field, " ",
+                                     *micro, "; ", NearestMultiples(*size, *micro)));
   }
 }
 
@@ -63,20 +74,14 @@ void CheckGlobalBatch(absl::string_view field, int64_t size, absl::string_view m
 absl::Status Topology::Validate(const BatchSizes& sizes) const {
   std::vector<std::string> problems;
   CheckMicroBatch("micro_batch_size", sizes.micro_batch_size, *this, sizes.division, &problems);
-  if (sizes.global_batch_size != 0) {
-    CheckGlobalBatch("global_batch_size", sizes.global_batch_size, "micro_batch_size",
-                     sizes.micro_batch_size, &problems);
-  }
-  const int64_t eval_micro = sizes.eval_micro_batch_size;
-  if (eval_micro != 0) {
+  CheckGlobalBatch("global_batch_size", sizes.global_batch_size, "micro_batch_size",
+                   sizes.micro_batch_size, &problems);
+  const std::optional<int64_t> eval_micro = sizes.eval_micro_batch_size;
+  if (eval_micro.has_value())
     CheckMicroBatch("eval_micro_batch_size", eval_micro, *this, sizes.division, &problems);
-  }
-  if (sizes.eval_global_batch_size != 0) {
-    const bool own = eval_micro != 0;
-    CheckGlobalBatch("eval_global_batch_size", sizes.eval_global_batch_size,
-                     own ? "eval_micro_batch_size" : "micro_batch_size",
-                     own ? eval_micro : sizes.micro_batch_size, &problems);
-  }
+  CheckGlobalBatch("eval_global_batch_size", sizes.eval_global_batch_size,
+                   eval_micro.has_value() ? "eval_micro_batch_size" : "micro_batch_size",
+                   eval_micro.has_value() ? eval_micro : sizes.micro_batch_size, &problems);
   return StatusOf("batch sizes", problems);
 }
 

@@ -99,6 +99,36 @@ TEST(Script, AMistakeInAModuleOfItsFolderShowsTheModulesLine) {
   EXPECT_THAT(ended.err, HasSubstr("helper.lua:2:"));
 }
 
+TEST(Script, ATracebackHasTheScriptsFramesAlone) {
+  const Folder folder;
+  folder.Write("train.lua",
+               "local optim = require 'lockstep.optim'\n"
+               "local function make(options)\n"
+               "  local optimizer = optim.AdamW({}, options)\n"
+               "  return optimizer\n"
+               "end\n"
+               "local optimizer = make { lrr = 3 }\n");
+
+  const Ended ended = RunOne(Lockstep(folder, {"--nproc", "1", "train.lua"}));
+
+  EXPECT_EQ(ended.err,
+            "lockstep: train.lua:3: optim.AdamW: unknown option \"lrr\"; did you mean \"lr\"? "
+            "(known: betas, eps, lr, weight_decay)\n"
+            "stack traceback:\n"
+            "\ttrain.lua:3: in function 'make'\n"
+            "\ttrain.lua:6: in main chunk\n");
+}
+
+TEST(Script, AnErrorOfItsMainChunkIsOneLine) {
+  const Folder folder;
+  folder.Write("train.lua", "\nrequire('lockstep.torch').matmull(1)");
+
+  const Ended ended = RunOne(Lockstep(folder, {"--nproc", "1", "train.lua"}));
+
+  EXPECT_EQ(ended.err,
+            "lockstep: train.lua:2: torch has no operator \"matmull\"; did you mean \"matmul\"?\n");
+}
+
 TEST(Script, AnErrorOnOneRankNamesTheRank) {
   const Ended ended = RunScript(
       "local dist = require 'lockstep.distributed'\n"

@@ -144,7 +144,7 @@ TEST(DryRun, TracesNothingAndSaysSo) {
   const Ended steps =
       DryRun(folder, "lockstep.profile { steps = { 0, 1 } }\n" + std::string(kTrain), "2");
   const Ended function = DryRun(folder,
-                                "print(select(2, lockstep.profile({ path = 'a/one.json' }, "
+                                "print(select(2, lockstep.profile({ path = 'one.json' }, "
                                 "function(x) return x + 1 end, 2)))\n" +
                                     std::string(kTrain),
                                 "2");
@@ -292,6 +292,31 @@ for _ in run:steps(function() return batches[1][1] end) do end
   EXPECT_THAT(ended.out, AllOf(HasSubstr("planned\t4\t2\n"),
                                HasSubstr("of batching.prepare's last call of 1: 2 micro-steps, "
                                          "210 tokens")));
+}
+
+TEST(DryRun, ALoopWithoutAStepIsSaidAndNotPlanned) {
+  const struct {
+    const char* loop;
+    const char* message;
+  } kCases[] = {
+      {"run:steps(function() end)",
+       "run:steps: the dry run has no step to tell of: the loader had no batch on rank 0 of 2"},
+      {"run:steps(function() return 1 end, 0)",
+       "run:steps: the dry run has no step to tell of: total is 0"},
+  };
+  for (const auto& [loop, message] : kCases) {
+    const Folder folder;
+
+    const Ended ended = DryRun(folder,
+                               absl::StrCat("local run = require 'lockstep.run'\n"
+                                            "for _ in ",
+                                            loop, " do end\n"),
+                               "2");
+
+    EXPECT_EQ(ended.exit_code, 1) << loop;
+    ExpectOneComplaint(ended, absl::StrCat("train.lua:2: ", message));
+    EXPECT_EQ(ended.out, "") << loop;
+  }
 }
 
 TEST(DryRun, NeedsAScriptAndNoLauncher) {

@@ -64,8 +64,8 @@ TEST(MimoDigits, ModulesOnTheirOwnRanksLearnAsOneRankDoes) {
   }
 }
 
-// A bridge from rank 0 to rank 1, and then `code` with `rank` and `bridge`.
-Ended RunBridge(const std::string& code, const std::string& timeout) {
+// `code` on two ranks, with `rank` and `topology`: vision on rank 0, language on rank 1.
+Ended RunTopology(const std::string& code, const std::string& timeout) {
   const Folder folder;
   folder.Write("train.lua", absl::StrCat(R"(local dist = require "lockstep.distributed"
 local mimo = require "lockstep.mimo"
@@ -73,11 +73,20 @@ local torch = require "lockstep.torch"
 local rank = dist.rank()
 local modules = { { name = "vision" }, { name = "language", first_rank = 1 } }
 local topology = mimo.topology { modules = modules }
-local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
-local function x() return rank == 0 and torch.ones { 2, 2 }:requires_grad_(true) or nil end
 )",
                                          code));
   return RunOne(Lockstep(folder, {"--nproc", "2", "--timeout", timeout, "train.lua"}));
+}
+
+// The same, with a `bridge` and its x().
+Ended RunBridge(const std::string& code, const std::string& timeout) {
+  return RunTopology(
+      absl::StrCat(
+          R"(local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
+local function x() return rank == 0 and torch.ones { 2, 2 }:requires_grad_(true) or nil end
+)",
+          code),
+      timeout);
 }
 
 TEST(Bridge, AScriptThatFailsIsTheCauseAndNotTheGraphThatEndsWithIt) {
@@ -90,6 +99,24 @@ torch.sum(y):backward()
   EXPECT_NE(ended.exit_code, 0);
   EXPECT_THAT(ended.err, AllOf(HasSubstr("rank 1: train.lua:10: my own mistake"),
                                Not(HasSubstr("did y take part"))));
+}
+
+TEST(Bridge, WhoMakesItAloneIsToldWhoDidNot) {
+  for (const int maker : {0, 1}) {
+    const Ended ended = RunTopology(
+        absl::StrCat("if rank == ", maker, " then mimo.bridge { topology = topology, from = ",
+                     "'vision', to = 'language' } end"),
+        "2");
+
+    const std::string names[] = {"rank 0 (vision)", "rank 1 (language)"};
+    EXPECT_NE(ended.exit_code, 0);
+    EXPECT_THAT(ended.err,
+                HasSubstr(absl::StrCat("mimo.bridge: ", names[maker],
+                                       " makes the bridge vision -> language and has waited 2 s "
+                                       "for ",
+                                       names[1 - maker], " to make it, too")));
+    EXPECT_THAT(ended.err, Not(HasSubstr("gloo")));
+  }
 }
 
 TEST(Bridge, ARankThatDoesNotComeIsNamed) {

@@ -225,8 +225,9 @@ TEST(RunFolder, HoldsTheResolvedConfigurationAndAnObjectForEachStep) {
       folder, {"--nproc", "2", "--run-dir", "out/first", "train.lua", "--set", "model.hidden=16"}));
 
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_THAT(folder.List("out/first"),
-              ElementsAre("config.json", StartsWith("events.out.tfevents."), "metrics.jsonl"));
+  EXPECT_THAT(
+      folder.List("out/first"),
+      ElementsAre("config.json", StartsWith("events.out.tfevents."), "metrics.jsonl", "run.lock"));
   EXPECT_THAT(folder.Read("out/first/config.json"),
               AllOf(HasSubstr("\"lr\": 0.5"), HasSubstr("\"hidden\": 16")));
   const Metrics metrics = ReadMetrics(folder, "out/first/metrics.jsonl");

@@ -181,7 +181,129 @@ TEST(AskedToEnd, OutsideOfALoopARunEndsAtOnce) {
   ExpectGone(pids);
 }
 
-// --- Other numbers of ranks ----------------------------------------------------------------------
+// Otherwise the signal would be noted, and nobody look: the loop that would is left.
+TEST(AskedToEnd, WhereTheLoopWasLeftARunEndsAtTheNextLine) {
+  const std::string say = kSayPid;
+  const std::string wait = "repeat torch.ones(1) until false\n";
+  const std::string hear = "repeat until require('lockstep.core.state').sigterm_came()\n";
+  const struct {
+    const char* how;
+    std::string body;
+    std::string after;
+  } kCases[] = {
+      {"a signal after a break", "break\n", say + wait},
+      {"a signal before a break", say + hear + "break\n", wait},
+      {"a signal after an error", "error('x')\n", say + wait},
+      {"a signal after rank 0's script", "break\n", say + "if rank == 0 then return end\n" + wait},
+  };
+  for (const auto& c : kCases) {
+    SCOPED_TRACE(c.how);
+    const Folder folder;
+    Child run(RankScript(folder,
+                         absl::StrCat("local run = require 'lockstep.run'\n"
+                                      "run:state { best = {} }\n"
+                                      "pcall(function()\n"
+                                      "for _ in run:steps(function() return true end, 3) do\n",
+                                      "if true then\n", c.body, "end end end)\n", c.after),
+                         {"--nproc", "2"}));
+    const std::vector<pid_t> pids = PidsOf(run, 2);
+
+    run.Send(SIGTERM);
+    const Ended ended = run.Wait();
+
+    EXPECT_EQ(ended.exit_code, 128 + SIGTERM);
+    ExpectOneComplaint(ended, "lockstep: SIGTERM; every rank has ended");
+    ExpectGone(pids);
+  }
+}
+
+// --- Two runs in one folder ----------------------------------------------------------------------
+
+// A run that has written, and waits within a step.
+Child StartRunThatWaits(const Folder& folder) {
+  return Child(RankScript(folder,
+                          absl::StrCat("local run, log = require 'lockstep.run', require "
+                                       "'lockstep.log'\n"
+                                       "run:state { best = {} }\n"
+                                       "for _ in run:steps(function() return true end, 3) do\n"
+                                       "log.step { loss = 1 }\n",
+                                       kSayPid, "forever() end"),
+                          {"--nproc", "2", "--run-dir", "out"}));
+}
+
+TEST(TwoRunsInAFolder, TheSecondIsToldWhoHasItBeforeItWritesAnything) {
+  const Folder folder;
+  Child first = StartRunThatWaits(folder);
+  const std::vector<pid_t> pids = PidsOf(first, 2);
+  const std::vector<std::string> before = folder.List("out");
+  const std::string metrics = folder.Read("out/metrics.jsonl");
+
+  const struct {
+    const char* what;
+    const char* script;
+  } kCases[] = {
+      {"its configuration", "require('lockstep.run').config { steps = 3 }"},
+      {"its metrics", "require('lockstep.log').step { loss = 2 }"},
+      {"its state", "require('lockstep.run'):state { best = {} }"},
+      {"its own file", "io.open(require('lockstep.run').dir .. '/mine', 'w'):close()"},
+  };
+  for (const auto& [what, script] : kCases) {
+    SCOPED_TRACE(what);
+    folder.Write("second.lua", absl::StrCat("local dist = require 'lockstep.distributed'\n"
+                                            "if dist.rank() == 0 or ",
+                                            Count(script, ":state"), " == 1 then ", script,
+                                            " end\n"
+                                            "dist.barrier()\n"));
+
+    const Ended ended =
+        RunOne(Lockstep(folder, {"--nproc", "2", "--run-dir", "out", "second.lua"}));
+
+    EXPECT_EQ(ended.exit_code, 1);
+    ExpectOneComplaint(ended, absl::StrCat("another run is writing to the run's folder ",
+                                           folder.Path("out"), " (process ", pids[0], " on "));
+    EXPECT_EQ(folder.List("out"), before);
+    EXPECT_EQ(folder.Read("out/metrics.jsonl"), metrics);
+  }
+}
+
+TEST(TwoRunsInAFolder, WithoutTheLockTheirMetricsWouldMix) {
+  const Folder folder;
+  Child first = StartRunThatWaits(folder);
+  PidsOf(first, 2);
+  // Set by hand the folder is not locked.
+  folder.Write("second.lua",
+               "local run = require 'lockstep.run'\n"
+               "run.dir = require('lockstep.core').run_dir()\n"
+               "require('lockstep.log').step { loss = 2 }\n");
+
+  ASSERT_EQ(RunOne(Lockstep(folder, {"--nproc", "2", "--run-dir", "out", "second.lua"})).exit_code,
+            0);
+
+  const Metrics metrics = ReadMetrics(folder, "out/metrics.jsonl");
+  ASSERT_THAT(metrics, SizeIs(2));
+  EXPECT_EQ(metrics[0].at("step"), metrics[1].at("step"));
+}
+
+TEST(TwoRunsInAFolder, ADryRunAsksForNoLockAndOneLeftByAKilledRunIsNone) {
+  const Folder folder;
+  Child first = StartRunThatWaits(folder);
+  const std::vector<pid_t> pids = PidsOf(first, 2);
+
+  const Ended dry = RunOne(Lockstep(folder, {"--dry-run", "--nproc", "2", "--run-dir", "out",
+                                             DataFile("tests/scripts/resume.lua")}));
+  ASSERT_GT(first.pid(), 0);
+  kill(first.pid(), SIGKILL);
+  first.Wait();
+  ExpectGone(pids);
+  const Ended second = RunOne(Train(folder, 2));
+
+  EXPECT_EQ(dry.exit_code, 0) << dry.err;
+  EXPECT_EQ(dry.err, "");
+  EXPECT_EQ(second.exit_code, 0) << second.err;
+}
+
+// --- Other numbers of ranks ---// --- Other numbers of ranks
+// ----------------------------------------------------------------------
 
 TEST(Resumed, OnOneTwoAndFourRanksDrawsTheSameCurve) {
   const Folder undisturbed;

@@ -48,11 +48,57 @@ t.test("FunctionsAndClassesOfTheLibraryShowTheirComments", function()
   contains(help.text(), "batching ")
 end)
 
+--- Calls visit(name, value) for what a table of the library holds, and for what the groups in it do.
+local function each_member(prefix, members, visit)
+  for key, value in pairs(members) do
+    if type(key) == "string" and key:sub(1, 1) ~= "_" then
+      visit(prefix .. "." .. key, value)
+      if type(value) == "table" and not rawget(value, "class_name") and not reference.find(prefix .. "." .. key) then
+        each_member(prefix .. "." .. key, value, visit)
+      end
+    end
+  end
+end
+
+t.test("WhateverTheLibraryExportsHasHelpByNameAndByValue", function()
+  local count = 0
+  for _, module in ipairs(reference.modules()) do
+    if not module.name:find(".", 1, true) then
+      local loaded = require(module.name == "lockstep" and "lockstep" or "lockstep." .. module.name)
+      t.truthy(#help.text(loaded) > 0, module.name)
+      each_member(module.name, loaded, function(name, value)
+        count = count + 1
+        local ok, text = pcall(help.text, name)
+        t.truthy(ok and text:find("\n", 1, true), name .. ": " .. tostring(text))
+        if type(value) == "function" or type(value) == "table" then
+          ok, text = pcall(help.text, value)
+          t.truthy(ok and not text:find("not Lockstep's", 1, true), name .. " by value: " .. tostring(text))
+        end
+      end)
+    end
+  end
+  t.truthy(count > 150, count)
+end)
+
+t.test("AGroupListsItsFunctionsAndADataTypeSaysItsSize", function()
+  contains(help.text(torch.cuda), "torch.cuda.synchronize")
+  contains(help.text("batching.cost"), "batching.cost.transformer")
+  contains(help.text("schedule.warmup_cosine"), "optim.schedule.warmup_cosine(")
+  contains(help.text("torch.bfloat16"), "2 bytes")
+  contains(help.text("torch.int64"), "8 bytes")
+end)
+
 t.test("AWrongNameIsAnErrorThatNamesTheNearest", function()
   local ok, message = pcall(help.text, "optim.AdmW")
 
   t.equal(ok, false)
   contains(message, 'there is nothing called "optim.AdmW"; did you mean "optim.AdamW"?')
+end)
+
+t.test("TheSessionShowsAFunctionByHowItIsCalled", function()
+  contains(repl.show(torch.cuda.synchronize), "torch.cuda.synchronize(")
+  contains(repl.show(torch.matmul), "torch.matmul(Tensor self, Tensor other) -> Tensor")
+  contains(repl.show(print), "function: ")
 end)
 
 t.test("WhatIsNotOursIsSaidToBeSo", function()

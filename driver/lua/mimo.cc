@@ -11,18 +11,17 @@
 #include "absl/strings/str_cat.h"
 #include "driver/context.h"
 #include "driver/lua/distributed.h"
+#include "driver/lua/mimo_bridge.h"
 #include "driver/lua/mimo_slice.h"
 #include "driver/lua/object.h"
 #include "driver/lua/stack.h"
 #include "driver/lua/tensor.h"
 #include "driver/lua/vm.h"
 #include "driver/world.h"
-#include "mimo/bridge.h"
 #include "mimo/draw.h"
 #include "mimo/gradient_scale.h"
 #include "mimo/gradients.h"
 #include "mimo/groups.h"
-#include "mimo/ownership.h"
 #include "mimo/reads.h"
 #include "mimo/reorder.h"
 #include "mimo/schedule.h"
@@ -33,11 +32,6 @@ namespace lockstep::lua {
 using TopologyPointer = std::shared_ptr<const mimo::Topology>;
 template <>
 inline constexpr const char* kObjectName<TopologyPointer> = "topology";
-using BridgePointer = std::unique_ptr<mimo::Bridge>;
-template <>
-inline constexpr const char* kObjectName<BridgePointer> = "bridge";
-template <>
-inline constexpr const char* kObjectName<mimo::Bridge::Pending> = "call of a bridge";
 
 namespace {
 
@@ -89,6 +83,22 @@ mimo::Edge ReadEdge(lua_State* state, int number) {
   return {table.String("from", ""), table.String("to", "")};
 }
 
+// {vision = {dp = 3}} has no order, in which all ranks must read the modules.
+void CheckIsList(lua_State* state, int index, const char* key) {
+  for (lua_pushnil(state); lua_next(state, index) != 0; lua_pop(state, 1)) {
+    if (lua_type(state, -2) == LUA_TNUMBER) continue;
+    const std::string found = lua_type(state, -2) == LUA_TSTRING
+                                  ? absl::StrCat("\"", lua_tostring(state, -2), "\"")
+                                  : TypeName(state, -2);
+    throw Error(
+        absl::StrCat("mimo.topology: ", key, " must be a list, as in ", key, " = {",
+                     std::string(key) == "modules"
+                         ? "{name = \"vision\", dp = 3}, {name = \"language\", first_rank = 3}"
+                         : "{from = \"vision\", to = \"language\"}",
+                     "}, but has the key ", found));
+  }
+}
+
 // The array under `key`, each element read at the top of the stack.
 template <typename Read>
 auto ReadArray(lua_State* state, const OptionTable& table, const char* key, const Read& read) {
@@ -96,6 +106,7 @@ auto ReadArray(lua_State* state, const OptionTable& table, const char* key, cons
   if (!table.Push(key)) return values;
   const int index = lua_gettop(state);
   ReadTable(state, index, absl::StrCat("mimo.topology: ", key).c_str());
+  CheckIsList(state, index, key);
   for (int i = 1; i <= static_cast<int>(lua_objlen(state, index)); ++i) {
     lua_rawgeti(state, index, i);
     values.push_back(read(state, i));
@@ -124,6 +135,30 @@ const mimo::Topology& ReadTopology(lua_State* state) {
 int64_t ReadRank(lua_State* state, int index) {
   if (lua_isnoneornil(state, index)) return GetContext(state).world.environment.rank;
   return ReadInteger(state, index, "mimo: rank");
+}
+
+// The same, of the topology.
+int64_t ReadRankInWorld(lua_State* state, int index, const char* function) {
+  const int64_t rank = ReadRank(state, index), size = ReadTopology(state).world_size();
+  if (rank >= 0 && rank < size) return rank;
+  throw Error(absl::StrCat(function, ": rank ", rank,
+                           " is not of the topology, whose ranks are 0 to ", size - 1));
+}
+
+// That the topology is of this run: what communicates needs all of its ranks.
+void CheckWorldOf(lua_State* state, const mimo::Topology& topology, const std::string& function) {
+  const int64_t size = GetContext(state).world.environment.world_size;
+  if (topology.world_size() == size) return;
+  throw Error(absl::StrCat(function, ": the topology is of world_size ", topology.world_size(),
+                           ", but this run has ", size, size == 1 ? " rank" : " ranks",
+                           "; start it with --nproc ", topology.world_size(),
+                           ", or give the modules ", size, size == 1 ? " rank" : " ranks"));
+}
+
+// check_world(topology, function)
+int CheckWorld(lua_State* state) {
+  CheckWorldOf(state, ReadTopology(state), ReadString(state, 2, "check_world: function"));
+  return 0;
 }
 
 int ReadModuleIndex(lua_State* state, int index) {
@@ -170,7 +205,7 @@ int Modules(lua_State* state) {
 // dp_info([rank [, name]]) -> dp_rank, dp_size
 int DpInfo(lua_State* state) {
   const mimo::Topology& topology = ReadTopology(state);
-  const int64_t rank = ReadRank(state, 2);
+  const int64_t rank = ReadRankInWorld(state, 2, "topology:dp_info");
   const mimo::DpInfo info =
       lua_isnoneornil(state, 3)
           ? topology.dp_info(rank)
@@ -183,7 +218,8 @@ int DpInfo(lua_State* state) {
 // sampling_info([rank [, scalable_reads]]) -> dp_rank, dp_size, needs_data
 int SamplingInfo(lua_State* state) {
   const mimo::SamplingInfo info = ReadTopology(state).sampling_info(
-      ReadRank(state, 2), !lua_isnoneornil(state, 3) && ReadBoolean(state, 3, "scalable_reads"));
+      ReadRankInWorld(state, 2, "topology:sampling_info"),
+      !lua_isnoneornil(state, 3) && ReadBoolean(state, 3, "scalable_reads"));
   PushInteger(state, info.dp_rank);
   PushInteger(state, info.dp_size);
   lua_pushboolean(state, info.needs_data);
@@ -193,7 +229,7 @@ int SamplingInfo(lua_State* state) {
 // coordinates([rank [, name]]) -> {dp, pp, cp, tp}
 int Coordinates(lua_State* state) {
   const mimo::Topology& topology = ReadTopology(state);
-  const int64_t rank = ReadRank(state, 2);
+  const int64_t rank = ReadRankInWorld(state, 2, "topology:coordinates");
   const mimo::Coordinates at =
       ValueOr(lua_isnoneornil(state, 3) ? topology.coordinates(rank)
                                         : topology.coordinates(rank, ReadModuleIndex(state, 3)));
@@ -211,13 +247,18 @@ int Validate(lua_State* state) {
   const OptionTable table(state, 2, "topology:validate",
                           {"micro_batch_size", "global_batch_size", "eval_micro_batch_size",
                            "eval_global_batch_size", "uneven"});
-  Check(ReadTopology(state).Validate(
-      {.micro_batch_size = table.Integer("micro_batch_size", 0),
-       .global_batch_size = table.Integer("global_batch_size", 0),
-       .eval_micro_batch_size = table.Integer("eval_micro_batch_size", 0),
-       .eval_global_batch_size = table.Integer("eval_global_batch_size", 0),
-       .division =
-           table.Boolean("uneven", false) ? mimo::Division::kUneven : mimo::Division::kEven}));
+  const auto size = [&](const char* key) -> std::optional<int64_t> {
+    if (!table.Push(key)) return std::nullopt;
+    lua_pop(state, 1);
+    return table.Integer(key, 0);
+  };
+  Check(ReadTopology(state).Validate({.micro_batch_size = size("micro_batch_size"),
+                                      .global_batch_size = size("global_batch_size"),
+                                      .eval_micro_batch_size = size("eval_micro_batch_size"),
+                                      .eval_global_batch_size = size("eval_global_batch_size"),
+                                      .division = table.Boolean("uneven", false)
+                                                      ? mimo::Division::kUneven
+                                                      : mimo::Division::kEven}));
   return 0;
 }
 
@@ -320,7 +361,6 @@ int BalancedOrder(lua_State* state) {
 int NewBridge(lua_State* state) {
   const mimo::Topology& topology = ReadTopology(state);
   const int from = ReadModuleIndex(state, 2), to = ReadModuleIndex(state, 3);
-  driver::Context& context = GetContext(state);
   int edge = -1;
   for (int i = 0; i < static_cast<int>(topology.edges().size()); ++i) {
     if (topology.from(i) == from && topology.to(i) == to) edge = i;
@@ -330,36 +370,8 @@ int NewBridge(lua_State* state) {
                              ReadString(state, 2, "from"), "\" to \"", ReadString(state, 3, "to"),
                              "\"; give it in edges = {{from = ..., to = ...}}"));
   }
-  const auto new_group = [&context](const std::vector<int>& ranks, const std::string& purpose) {
-    return driver::NewGroup(context.world, ranks, context.timeout,
-                            {absl::StrCat("mimo ", purpose), /*watched=*/false});
-  };
-  static bool is_finished_at_end = false;
-  if (!std::exchange(is_finished_at_end, true)) context.at_end.push_back(mimo::Bridge::FinishAll);
-  PushObject<BridgePointer>(
-      state, std::make_unique<mimo::Bridge>(
-                 topology, edge, context.world.environment.rank, new_group,
-                 mimo::BridgeOptions{.dim = ReadInteger(state, 4, "mimo.bridge: dim"),
-                                     .device = context.world.device}));
-  return 1;
-}
-
-// start(bridge, tensors, rows_per_sample or nil, samples) -> pending
-int StartCall(lua_State* state) {
-  mimo::Bridge& bridge = *ReadObject<BridgePointer>(state, 1, "mimo: bridge");
-  const std::vector<at::Tensor> tensors = ReadTensors(state, 2, "mimo: bridge: x");
-  std::optional<mimo::Ownership> ownership;
-  if (!lua_isnil(state, 3)) {
-    const std::vector<int64_t> rows = ReadCounts(state, 3, "mimo: bridge: rows_per_sample");
-    ownership = ValueOr(mimo::MakeOwnership(std::vector<int64_t>(rows.size(), 1), rows));
-  }
-  PushObject(state,
-             bridge.Start(tensors, ownership, ReadString(state, 4, "mimo: bridge: samples")));
-  return 1;
-}
-
-int WaitForCall(lua_State* state) {
-  PushTensors(state, ReadObject<mimo::Bridge::Pending>(state, 1, "mimo: call of a bridge").Wait());
+  CheckWorldOf(state, topology, "mimo.bridge");
+  PushBridge(state, topology, edge, ReadInteger(state, 4, "mimo.bridge: dim"));
   return 1;
 }
 
@@ -446,11 +458,11 @@ int OpenMimo(lua_State* state) {
                                           {"check_schedule", CheckSchedule},
                                           {"draw", Draw},
                                           {"peers", Peers},
+                                          {"check_world", CheckWorld},
                                           {"reads", ReadPositions},
                                           {"bridge", NewBridge},
                                           {"gradient_norm", GradientNorm}});
-  RegisterObject<BridgePointer>(state, {{"start", StartCall}});
-  RegisterObject<mimo::Bridge::Pending>(state, {{"wait", WaitForCall}});
+  RegisterBridges(state);
   lua_newtable(state);
   SetFunctions(state, {{"topology", NewTopology},
                        {"slice", SliceBatch},

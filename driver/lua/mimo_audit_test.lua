@@ -132,3 +132,74 @@ t.test("TheAuditWantsIds", function()
   local function samples(batch) return { batch.input_ids } end
   t.equal(mimo.loader { topology = topo, source = source, samples = samples }().input_ids, 1)
 end)
+
+t.test("MistakesInTheLoaderAreNamed", function()
+  local source = function() return { samples = {} } end
+  for _, case in ipairs {
+    { { topology = {}, source = source }, "topology must be what mimo.topology made, not a table" },
+    { { topology = topo, source = {} }, "source must be an iterator" },
+    { { topology = topo, source = source, micro_batches = 0 }, "must be a whole number from 1 on, not 0" },
+    { { topology = topo, source = source, micro_batches = 1.5 }, "must be a whole number from 1 on, not 1.5" },
+    { { topology = topo, source = source, samples = {} }, "samples must be a field's name or a function" },
+  } do
+    t.raises(case[2], mimo.loader, case[1])
+  end
+  t.raises('"samples" of the batch holds no ids', mimo.loader { topology = topo, source = source })
+  t.equal(mimo.loader { topology = topo, source = source, audit = false }().samples, {})
+end)
+
+-- Reads that scale: each rank reads its part of the order that all ranks share.
+
+--- Parts of vision and language; `shift` moves what this rank reads.
+local function scalable_source(topology, shift)
+  local micro_batch = -1
+  local dp_rank, dp_size = topology:sampling_info(nil, true)
+  return function()
+    micro_batch = micro_batch + 1
+    if micro_batch == 4 then return nil end
+    local first, last = topology:reads({ micro_batch_size = 6, num_samples = 24 }, micro_batch, dp_rank, dp_size)
+    local samples = {}
+    for i = first, last do samples[#samples + 1] = "id" .. i + (micro_batch >= 1 and shift or 0) end
+    return { samples = samples }
+  end
+end
+
+t.test("PartsThatMakeUpTheSameMicroBatchPassTheAudit", function()
+  local shared = mimo.topology { modules = { { name = "vision", dp = 2, tp = 2 }, { name = "language", dp = 4 } } }
+  for _, micro_batches in ipairs { 1, 2, 3 } do
+    local count = 0
+    for batch in mimo.loader { topology = topo, source = scalable_source(topo, 0), scalable_reads = true,
+      micro_batches = micro_batches } do
+      t.equal(#batch.samples, RANK == 3 and 6 or 2)
+      count = count + 1
+    end
+    t.equal(count, 4)
+  end
+  local source = function() return { samples = { 1, 2 } } end -- colocated and of other sizes: the whole
+  t.equal(mimo.loader { topology = shared, source = source, scalable_reads = true }().samples, { 1, 2 })
+end)
+
+t.test("PartsOfAnotherMicroBatchAreNamed", function()
+  local next_batch = mimo.loader { topology = topo, source = scalable_source(topo, RANK == 1 and 1 or 0),
+    scalable_reads = true }
+
+  next_batch()
+  local message = t.raises("mimo: modules do not see the same samples (vision on ranks 0, 1, 2; language on rank 3)",
+    next_batch)
+
+  t.truthy(message:find('read at "micro-batch 2"', 1, true), message)
+  t.truthy(message:find('rank 1 (vision, part 1 of 3): {"id10", "id11"}', 1, true), message)
+  local whole = 'rank 3 (language, part 0 of 1): {"id7", "id8", "id9", "id10", "id11", "id12"}'
+  t.truthy(message:find(whole, 1, true), message)
+end)
+
+t.test("APartThatEndsEarlyIsNamed", function()
+  local source, count = scalable_source(topo, 0), 0
+  local next_batch = mimo.loader { topology = topo, scalable_reads = true, source = function()
+    count = count + 1
+    return (RANK ~= 2 or count == 1) and source() or nil
+  end }
+
+  next_batch()
+  t.raises("rank 2 (vision, part 2 of 3): {no more data}", next_batch)
+end)

@@ -272,8 +272,8 @@ t.test("AFrozenTowerWaitsForNoGradient", function()
   local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
   for call = 1, 5 do
     local y = bridge(RANK == 0 and torch.full({ WORLD - 1, 2 }, call) or nil)
-    t.equal(y.requires_grad, false)
-    if RANK > 0 then t.equal(y, torch.full({ 1, 2 }, call)) end
+    if RANK > 0 then t.equal(y:detach(), torch.full({ 1, 2 }, call)) end
+    torch.sum(y):backward()
   end
 end)
 
@@ -288,8 +288,7 @@ t.test("ARankWithoutImagesMayHaveNoGraph", function()
 
   local y = bridge(x, { rows_per_sample = rows })
 
-  t.equal(y.requires_grad, RANK == 0 or RANK == WORLD - 1)
-  if y.requires_grad then torch.sum(y):backward() end
+  torch.sum(y):backward()
   if RANK == 0 then t.equal(x.grad, torch.ones { 2, 2 }) end
 end)
 

@@ -186,12 +186,63 @@ t.test("SendersGiveOneToEightTensorsWithTheSameRows", function()
   end
 end)
 
-t.test("MistakesInOptionsAreNamed", function()
+-- What is wrong before anything has travelled: the other side would wait.
+for _, case in ipairs {
+  { { row_per_sample = { 1, 1 } }, 'did you mean "rows_per_sample"' },
+  { { rows_per_sample = { 1, -1 } }, "rows_per_sample holds -1 for sample 1" },
+  { { rows_per_sample = "two" }, "rows_per_sample" },
+  { { rows_per_sample = { 1, 1.5 } }, "rows_per_sample" },
+  { { samples = 7 }, "samples must be an array of ids, not a number" },
+  { { samples = { {} } }, "samples[1] must be a number or a string, not a table" },
+  { "none", "options must be a table" },
+} do
+  for _, wrong in ipairs { 0, 2 } do
+    t.test(("AMistakeInAnOptionOfOneRankReachesTheOthers(%s, rank %d)"):format(case[2], wrong), function()
+      local bridge = new_bridge()
+      local x, right = IS_VISION and ones(1) or nil, { rows_per_sample = { 1, 1 } }
+
+      if RANK == wrong then
+        t.raises(case[2], bridge, x, case[1])
+        t.raises("failed before", bridge, x, right)
+      elseif wrong == 0 and IS_VISION then -- learns it of the receiver
+        t.raises("rank 2 (language) failed", call, bridge, x, right)
+      else
+        local message = t.raises(("rank %d (%s) failed"):format(wrong, wrong == 0 and "vision" or "language"), call,
+          bridge, x, right)
+        t.truthy(message:find(case[2], 1, true), message)
+      end
+    end)
+  end
+end
+
+t.test("AnXOfAnotherTypeReachesTheOthers", function()
   local bridge = new_bridge()
-  t.raises('did you mean "rows_per_sample"', bridge.start, bridge, nil, { row_per_sample = { 1 } })
+
+  if RANK == 0 then
+    t.raises("x", bridge, "image", {})
+  elseif RANK == 1 then
+    t.raises("rank 2 (language) failed", call, bridge, ones(1))
+  else
+    t.raises("rank 0 (vision) failed", bridge)
+  end
+end)
+
+t.test("MistakesInOptionsAreNamed", function()
   t.raises('the option "from" is missing', mimo.bridge, { topology = topo, to = "language" })
   t.raises("dim must be from 0 to 7, but is -1", mimo.bridge,
     { topology = topo, from = "vision", to = "language", dim = -1 })
+end)
+
+t.test("ATopologyOfAnotherWorldIsRefusedWhereRanksMeet", function()
+  for _, size in ipairs { 2, 4 } do
+    local other = mimo.topology { world_size = size,
+      modules = { { name = "vision", dp = size - 1 }, { name = "language", first_rank = size - 1 } } }
+    local expected = ("the topology is of world_size %d, but this run has 3 ranks"):format(size)
+    t.raises(expected, mimo.bridge, { topology = other, from = "vision", to = "language" })
+    t.raises(expected, mimo.loader, { topology = other, source = t.test })
+    t.raises(expected, mimo.reduce_gradients, { topology = other, modules = {}, loss = "mean" })
+    t.raises(expected, mimo.clip_grad_norm, { topology = other, modules = {}, max_norm = 1 })
+  end
 end)
 
 -- Gradients -----------------------------------------------------------------------------------------

@@ -71,3 +71,29 @@ t.test("IdsOfSamplesAreComparedToTheLastDigit", function()
   t.equal(ok, false)
   t.truthy(tostring(message):find("the ranks disagree about the micro-batch", 1, true), tostring(message))
 end)
+
+t.test("YMayBeChangedInPlace", function()
+  for dim = 0, 1 do
+    local bridge = mimo.bridge { topology = topology, from = "vision", to = "language", dim = dim }
+    local x = ON_VISION and torch.ones({ 4, 2 }):requires_grad_(true) or nil
+    local y = bridge(x)
+    y:mul_(3)
+    y:add_(1)
+    torch.sum(y):backward()
+    if x then t.equal(x.grad, torch.full({ 4, 2 }, 3)) else t.equal(y:detach(), torch.full({ 4, 2 }, 4)) end
+  end
+end)
+
+-- Vision has the whole micro-batch on both ranks, language a half on each: its y is a part of x.
+t.test("YThatIsAPartOfXIsRefusedToBeChangedInPlace", function()
+  local shared = mimo.topology { modules = { { name = "vision", tp = 2 }, { name = "language", dp = 2 } } }
+  local bridge = mimo.bridge { topology = shared, from = "vision", to = "language" }
+  local x = torch.ones({ 4, 2 }):requires_grad_(true)
+
+  local y = bridge(x)
+
+  t.raises("being modified inplace", y.mul_, y, 3)
+  t.equal(x:detach(), torch.ones { 4, 2 })
+  torch.sum(y:clone():mul_(3)):backward()
+  t.equal(x.grad, torch.full({ 4, 2 }, 3))
+end)

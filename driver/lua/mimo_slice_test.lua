@@ -63,6 +63,42 @@ t.test("MistakesAreNamed", function()
   t.raises('no edge from "language" to "vision"', mimo.bridge, { topology = topo, from = "language", to = "vision" })
 end)
 
+t.test("ModulesAreAList", function()
+  t.raises('modules must be a list, as in modules = {{name = "vision", dp = 3}, {name = "language", first_rank = 3}}, '
+    .. 'but has the key "vision"', grids, { vision = { dp = 3 } })
+  t.raises('edges must be a list, as in edges = {{from = "vision", to = "language"}}, but has the key "vision"',
+    mimo.topology, { world_size = 1, modules = { { name = "language" } }, edges = { vision = "language" } })
+end)
+
+t.test("RanksOutsideTheTopologyAreRefused", function()
+  local topo = vision_3_language_1()
+
+  for _, rank in ipairs { -1, 4, 99 } do
+    for _, name in ipairs { "dp_info", "sampling_info", "coordinates" } do
+      t.raises(("topology:%s: rank %d is not of the topology, whose ranks are 0 to 3"):format(name, rank), topo[name],
+        topo, rank)
+    end
+    t.raises("0 to 3", topo.dp_info, topo, rank, "vision")
+    t.equal(topo:module(rank), nil)
+  end
+end)
+
+t.test("ValidateRefusesWhatIsMissingAndWhatIsUnreasonable", function()
+  local topo = vision_3_language_1()
+
+  t.raises("micro_batch_size is not given", topo.validate, topo, {})
+  t.raises("micro_batch_size is not given", topo.validate, topo)
+  t.raises("micro_batch_size is 0; it must be positive", topo.validate, topo, { micro_batch_size = 0 })
+  t.raises("global_batch_size is 0; it must be positive", topo.validate, topo,
+    { micro_batch_size = 6, global_batch_size = 0 })
+  t.raises("micro_batch_size is 1099511627776; it must be positive, and at most 1048576 samples", topo.validate, topo,
+    { micro_batch_size = 2 ^ 40 })
+  t.raises("at most 1048576 samples", topo.check_schedule, topo, { micro_batch_size = 3 * 2 ^ 40 })
+  t.raises("4 ranks are simulated for at most 1048576", topo.check_schedule, topo,
+    { micro_batch_size = 6, micro_batches = 2 ^ 40 })
+  topo:validate { micro_batch_size = 3 * 2 ^ 18, global_batch_size = 3 * 2 ^ 40 }
+end)
+
 t.test("ValidateGivesTheNearestSizesThatWork", function()
   local topo = vision_3_language_1()
 
@@ -152,6 +188,17 @@ t.test("OfOneReplicaIsTheBatchItself", function()
   local batch = batch_of_four()
 
   t.truthy(rawequal(mimo.slice(batch, 0, 1), batch))
+end)
+
+t.test("AKeyThatTheBatchLacksIsNamedOnEveryReplica", function()
+  local opts = { rows_per_sample = { image_grid_thv = { 1, 0, 2, 0 } } }
+  for _, dp_size in ipairs { 1, 2 } do
+    t.raises('rows_per_sample declares "image_grid_thv", which the batch does not have; did you mean "image_grid_thw"?',
+      mimo.slice, batch_of_four(), 0, dp_size, opts)
+    t.raises('did you mean "uneven"', mimo.slice, batch_of_four(), 0, dp_size, { unevn = true })
+    t.raises("adds up to 4, but there are 3 rows", mimo.slice, batch_of_four(), 0, dp_size,
+      { rows_per_sample = { image_grid_thw = { 1, 0, 2, 1 } } })
+  end
 end)
 
 t.test("FalseHandsOnWhole", function()

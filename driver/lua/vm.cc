@@ -8,8 +8,13 @@
 #include <system_error>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
+#include "absl/strings/str_split.h"
+#include "absl/strings/string_view.h"
+#include "absl/strings/strip.h"
 #include "c10/util/Exception.h"
 #include "driver/lua/stack.h"
 
@@ -65,6 +70,25 @@ void AddSuggestion(lua_State* state) {
   lua_settop(state, 1);
 }
 
+// The frames of `traceback`, as Lua writes it, that are the script's own: the library's and C's,
+// for a mistake of the script, say nothing to its author. Where the message blames the library,
+// all.
+std::string ScriptTraceback(const std::string& traceback, absl::string_view message) {
+  const auto is_librarys = [](absl::string_view line) {
+    return absl::StartsWith(line, "lockstep/") || absl::StartsWith(line, "lockstep.lua:");
+  };
+  if (is_librarys(message)) return traceback;
+  std::vector<std::string> lines = absl::StrSplit(traceback, '\n');
+  const auto is_foreign = [&](absl::string_view line) {
+    return absl::ConsumePrefix(&line, "\t") && (is_librarys(line) || absl::StartsWith(line, "[C]"));
+  };
+  lines.erase(std::remove_if(lines.begin(), lines.end(), is_foreign), lines.end());
+  // What is left after "stack traceback:" may be one frame, whose line the message has.
+  const std::string first = lines.size() < 2 ? "" : lines[1].substr(1, lines[1].find(": in "));
+  if (lines.size() <= 2 && absl::StartsWith(message, first)) return "";
+  return absl::StrJoin(lines, "\n");
+}
+
 // Keeps the traceback of the place where an error was raised: the error passes here again in
 // every Call on its way out, when the inner frames are gone.
 int HandleMessage(lua_State* state) {
@@ -74,6 +98,10 @@ int HandleMessage(lua_State* state) {
   if (!traced) {
     AddSuggestion(state);
     luaL_traceback(state, state, nullptr, 1);
+    const char* message = lua_type(state, 1) == LUA_TSTRING ? lua_tostring(state, 1) : "";
+    const std::string traceback = ScriptTraceback(lua_tostring(state, -1), message);
+    lua_pop(state, 1);
+    lua_pushlstring(state, traceback.data(), traceback.size());
     lua_setfield(state, LUA_REGISTRYINDEX, kTraceback);
     lua_pushvalue(state, 1);
     lua_setfield(state, LUA_REGISTRYINDEX, kTracedError);

@@ -204,10 +204,11 @@ local function note_plans()
   end
 end
 
---- The first loop of run:steps ends the script after a step.
+--- The first loop of run:steps ends the script after a step; one without a step is an error.
 local function stop_after_a_step()
-  local steps = run.steps
+  local steps, loop_total = run.steps, nil ---@type function, integer?
   function run:steps(loader, total)
+    loop_total = total
     local function note(first, ...)
       if first ~= nil and not batch then batch = describe(first, DEPTH) end
       return first, ...
@@ -216,8 +217,15 @@ local function stop_after_a_step()
     return steps(self, is_callable and function() return note(loader()) end or loader, total)
   end
   run.progress.on_step[function(step)
-    if not step or is_in_loop then finish_and_exit() end
-    is_in_loop, taken, counter = true, "the first step", native.flop_counter()
+    if step and not is_in_loop then
+      is_in_loop, taken, counter = true, "the first step", native.flop_counter()
+    elseif not batch then
+      core.raise("run:steps: the dry run has no step to tell of: " .. (is_in_loop
+        and "the loader had no batch on rank 0 of " .. dist.world_size()
+        or "total is " .. tostring(loop_total)))
+    else
+      finish_and_exit()
+    end
   end] = true
 end
 

@@ -3,6 +3,7 @@
 local core = require "lockstep.core"
 local reference = require "lockstep.reference"
 local schema = require "lockstep.schema"
+local torch = require "lockstep.torch"
 
 local M = {}
 
@@ -102,6 +103,26 @@ local function unknown(name)
     nearest and string.format('; did you mean "%s"?', nearest) or ""))
 end
 
+--- The functions of a group within a module: "torch.cuda", "batching.cost"; nil where there are none.
+local function group_lines(name)
+  local entries = {}
+  for _, module in ipairs(reference.modules()) do
+    for _, entry in ipairs(module.entries) do
+      if entry.name:sub(1, #name + 1) == name .. "." then entries[#entries + 1] = entry end
+    end
+  end
+  return entries[1] and module_lines { name = name, text = {}, entries = entries }
+end
+
+--- What a data type is, by its name, "torch.float32"; nil where it is none.
+local function dtype_lines(name)
+  local dtype = name:match("^torch%.[%w_]+$") and rawget(torch, name:match("[%w_]+$"))
+  if type(dtype) ~= "userdata" then return end
+  return { tostring(dtype), "", "A data type, of " .. torch.empty({ 1 }, { dtype = dtype }):element_size()
+    .. " bytes for each element.", "", ("    local x = torch.zeros({ 2, 3 }, { dtype = %s })"):format(name),
+    ("    local y = x:to(%s)"):format(name) }
+end
+
 local function lines_of_name(name)
   local module = reference.find_module(name)
   if module then return module_lines(module) end
@@ -109,20 +130,29 @@ local function lines_of_name(name)
   if entry then return entry_lines(entry) end
   local operator = name:match("^torch%.Tensor[.:]([%w_]+)$") or name:match("^torch%.([%w_]+)$") or name
   if operator:find("^[%w_]+$") and #core.schemas(operator) > 0 then return operator_lines(operator) end
-  unknown(name)
+  return group_lines(name) or dtype_lines(name) or unknown(name)
+end
+
+--- The name of a value that a table of the library or a table in it holds, "torch.cuda.synchronize"; nil where none
+--- does.
+local function name_in(loaded, value, name, depth)
+  if rawequal(loaded, value) then return name end
+  if type(loaded) ~= "table" or rawget(loaded, "class_name") or depth == 3 then return end
+  for key, member in pairs(loaded) do
+    local found = type(key) == "string" and name_in(member, value, name .. "." .. key, depth + 1)
+    if found then return found end
+  end
 end
 
 --- The name under which a function, class or module stands in a loaded module of the library, or nil.
-local function name_of(value)
+---@param value any
+---@return string?
+function M.name_of(value)
+  if type(value) ~= "function" and type(value) ~= "table" and type(value) ~= "userdata" then return end
   for _, module in ipairs(reference.modules()) do
     local loaded = package.loaded["lockstep." .. module.name] or package.loaded[module.name]
-    if module.name == "optim.schedule" then loaded = require("lockstep.optim").schedule end
-    if loaded == value then return module.name end
-    if type(loaded) == "table" then
-      for key, member in pairs(loaded) do
-        if rawequal(member, value) and type(key) == "string" then return module.name .. "." .. key end
-      end
-    end
+    local found = name_in(loaded, value, module.name, 1)
+    if found then return found end
   end
 end
 
@@ -131,7 +161,7 @@ local function describe(value)
     local entry = reference.find("nn." .. value.class_name)
     return entry and entry_lines(entry) or lines_of_name("nn.Module")
   end
-  if require("lockstep.torch").is_tensor(value) then
+  if torch.is_tensor(value) then
     local lines = { tostring(value), "" }
     local tensor = { name = "torch.Tensor", text = {}, entries = reference.methods("torch.Tensor") }
     for _, line in ipairs(module_lines(tensor)) do lines[#lines + 1] = line end
@@ -155,7 +185,7 @@ function M.text(what)
     lines[#lines + 1] = 'help("nn") lists a module, help(torch.matmul) or help("torch.matmul") explains a function'
     return table.concat(lines, "\n")
   end
-  local name = type(what) == "string" and what or name_of(what)
+  local name = type(what) == "string" and what or M.name_of(what)
   return table.concat(name and lines_of_name(name) or describe(what), "\n")
 end
 

@@ -26,7 +26,7 @@ local M = {
 local Topology = {}
 Topology.__index = Topology
 
---- The name of the (first) module of a rank; nil outside the world.
+--- The name of the (first) module of a rank; nil outside the world of the topology.
 ---@param rank integer? default: this rank
 ---@return string?
 function Topology:module(rank) return self.core:module(rank) end
@@ -58,7 +58,7 @@ function Topology:sampling_info(rank, scalable_reads) return self.core:sampling_
 function Topology:coordinates(rank, name) return self.core:coordinates(rank, name) end
 
 ---@class mimo.BatchSizes
----@field micro_batch_size integer samples of the whole micro-batch, here and below
+---@field micro_batch_size integer samples of the whole micro-batch, here and below; at most 2^20
 ---@field global_batch_size integer? of a step
 ---@field eval_micro_batch_size integer?
 ---@field eval_global_batch_size integer?
@@ -159,7 +159,8 @@ function M.draw(topology, opts) return check_topology("mimo.draw", topology).cor
 
 --- This rank's part of a micro-batch that every rank has read whole. Tensors are views. Every tensor has one row for
 --- each sample on dim 0 ("position_ids" of shape [3, batch, ...]: dim 1), but what these options declare, by key
---- or by path ("modality_inputs.clip.pixel_values"):
+--- or by path ("modality_inputs.clip.pixel_values"). A key that the batch does not have is an error, unless the samples
+--- have 0 rows of it:
 ---
 --- rows_per_sample: how many rows each sample has. Beside image_grid_thw (grid_thw, video_grid_thw), for which it says
 --- how many images each sample has, pixel_values follow their t * h * w. batch_dims: the batch dim, or false for what
@@ -168,12 +169,12 @@ function M.draw(topology, opts) return check_topology("mimo.draw", topology).cor
 ---     local mine = mimo.slice(batch, dp_rank, dp_size, { rows_per_sample = { image_grid_thw = { 1, 0, 2, 1 } } })
 ---@param batch table
 ---@param dp_rank integer
----@param dp_size integer with 1, the batch itself is returned
+---@param dp_size integer with 1, the batch itself is returned, and what is declared of it checked
 ---@param opts mimo.SliceOptions?
 ---@return table
 function M.slice(batch, dp_rank, dp_size, opts)
-  if dp_rank == 0 and dp_size == 1 then return batch end
-  return core_mimo.slice(batch, dp_rank, dp_size, opts)
+  local part = core_mimo.slice(batch, dp_rank, dp_size, opts)
+  return dp_size == 1 and batch or part
 end
 
 --- An order of a micro-batch's samples that gives every replica a like load, the same on every rank: sample i of it is
@@ -197,6 +198,23 @@ function Pending:wait()
   return results[1]
 end
 
+--- x as a list, rows_per_sample, and the ids of the samples as a text.
+local function read_call(x, opts)
+  local o = options.read("bridge", opts, { rows_per_sample = options.optional, samples = options.optional })
+  local ids = torch.is_tensor(o.samples) and o.samples:totable() or o.samples
+  if ids ~= nil and type(ids) ~= "table" then
+    core.raise("bridge: samples must be an array of ids, not a " .. type(ids))
+  end
+  local texts = {}
+  for i, id in ipairs(ids or {}) do
+    if type(id) ~= "number" and type(id) ~= "string" then
+      core.raise(("bridge: samples[%d] must be a number or a string, not a %s"):format(i, type(id)))
+    end
+    texts[i] = type(id) == "number" and ("%.17g"):format(id) or id
+  end
+  return type(x) == "table" and x or { x }, o.rows_per_sample, ids and "{" .. table.concat(texts, ", ") .. "}" or ""
+end
+
 ---@class mimo.Bridge
 ---@operator call: torch.Tensor
 local Bridge = {}
@@ -211,22 +229,13 @@ Bridge.__index = Bridge
 ---@param opts {rows_per_sample: integer[]|torch.Tensor?, samples: any[]?}?
 ---@return mimo.Pending
 function Bridge:start(x, opts)
-  local o = options.read("bridge", opts, { rows_per_sample = options.optional, samples = options.optional })
-  local is_list = type(x) == "table"
-  local ids = torch.is_tensor(o.samples) and o.samples:totable() or o.samples
-  if ids ~= nil and type(ids) ~= "table" then
-    core.raise("bridge: samples must be an array of ids, not a " .. type(ids))
+  local ok, given, rows_per_sample, samples = pcall(read_call, x, opts)
+  if not ok then -- the peers wait for this rank's part
+    self.core:refuse(given)
+    error(given, 0)
   end
-  local texts = {}
-  for i, id in ipairs(ids or {}) do
-    if type(id) ~= "number" and type(id) ~= "string" then
-      core.raise(("bridge: samples[%d] must be a number or a string, not a %s"):format(i, type(id)))
-    end
-    texts[i] = type(id) == "number" and ("%.17g"):format(id) or id
-  end
-  local samples = ids and "{" .. table.concat(texts, ", ") .. "}" or ""
-  local given = is_list and x or { x }
-  return setmetatable({ core = self.core:start(given, o.rows_per_sample, samples), is_list = is_list }, Pending)
+  local call = self.core:start(given, rows_per_sample, samples)
+  return setmetatable({ core = call, is_list = type(x) == "table" }, Pending)
 end
 
 --- Carries x from the ranks of `from` to those of `to`, and its gradient back.
@@ -235,7 +244,9 @@ end
 ---
 --- Called by every rank of both modules, equally often; x is nil on ranks of `to`. There y holds the rows of this
 --- replica's samples. On ranks of `from` y has no rows but carries the graph: torch.sum(y):backward() waits for the
---- gradient that comes back, and carries on into x. An array of tensors that have the same rows travels as well.
+--- gradient that comes back, and carries on into x. Where x requires no grad (a frozen tower) no gradient comes, and
+--- backward there returns at once. An array of tensors that have the same rows travels as well. Between modules on the
+--- same ranks y may be x itself, or a view of its memory.
 ---
 --- rows_per_sample: of the whole micro-batch, the same on every rank. Without it every rank of `from` must give
 --- equally many rows in every call, and each counts as a sample. samples: what else must be the same on every rank,
@@ -260,7 +271,8 @@ end
 --- The modules of this rank in the order of the topology: {name, parameters' names, parameters}.
 local function own_modules(name, topology, modules)
   local known, own = {}, {}
-  for _, module in ipairs(check_topology(name, topology):modules()) do
+  check_topology(name, topology).core:check_world(name)
+  for _, module in ipairs(topology:modules()) do
     known[module.name] = true
     local given = modules[module.name]
     local here = topology:peers(module.name, "dp") ~= nil

@@ -20,7 +20,7 @@ local MODULES = {
     "lockstep/sharding/pack.lua" },
   { "checkpoint", "lockstep/checkpoint.lua" },
   { "tiled_mlp", "lockstep/tiled_mlp.lua" },
-  { "mimo", "lockstep/mimo.lua" },
+  { "mimo", "lockstep/mimo.lua", "lockstep/mimo/loader.lua" },
   { "data", "lockstep/data.lua" },
   { "log", "lockstep/log.lua" },
   { "run", "lockstep/run.lua" },
@@ -30,7 +30,7 @@ local MODULES = {
 
 ---@class reference.Entry
 ---@field name string "nn.cross_entropy", "optim.AdamW:step", "sharding.DataParallelOptions"
----@field kind "function"|"type"
+---@field kind "function"|"type"|"constant"
 ---@field signature string how it is called; of a type its name
 ---@field text string[] what it does, with its example
 ---@field parameters string[] "name type what it is"
@@ -93,16 +93,29 @@ local function read_line(line, comment, module, classes, base)
     local full = module .. "." .. base
     return read_comment(comment, new_entry(full, "function", full .. "(" .. list .. ")"))
   end
-  local field, value = line:match("^M%.([%w_]+) = ([%w_]+)")
+  local field, value = line:match("^M%.([%w_]+) = (%S+)")
   if field and joined:find("---@type fun", 1, true) then
     local entry = read_comment(comment, new_entry(module .. "." .. field, "function"))
     entry.class = value
     return entry
   end
+  if field and #comment > 0 then return read_comment(comment, new_entry(module .. "." .. field, "constant")) end
   -- Classes whose constructor is an entry are described there.
   if class and not short(class):find("^[%w_]+$") then
     local entry = read_comment(comment, new_entry(short(class), "type"))
     return entry
+  end
+end
+
+--- Adds what the comment above `local M = {}` says of the module's fields.
+local function read_fields(comment, module, found)
+  for _, line in ipairs(comment) do
+    local name, kind, text = line:match("^%-%-%-@field ([%w_]+) (%S+) (.*)$")
+    if name and not kind:find("^fun%(") then
+      local entry = new_entry(module .. "." .. name, "constant")
+      entry.text, entry.returns = { text }, { kind }
+      found[#found + 1] = entry
+    end
   end
 end
 
@@ -119,6 +132,8 @@ local function read_file(path, module, found)
       local is_top = #comment == number - 1
       if is_top and line == "" then
         top = read_comment(comment, new_entry(module, "type")).text
+      elseif line == "local M = {}" then
+        read_fields(comment, module, found)
       elseif #comment > 0 then
         local entry = read_line(line, comment, module, classes, base)
         local variable = line:match("^local ([%w_]+) = ")
@@ -156,12 +171,13 @@ function M.modules()
   return modules
 end
 
---- The entry of this name, "lockstep." before it or not; nil where there is none.
+--- The entry of this name, "lockstep." before it or not; nil where there is none. A schedule may be named as scripts
+--- do that have `local schedule = optim.schedule`.
 ---@param name string
 ---@return reference.Entry?
 function M.find(name)
   local full = name
-  name = short(name)
+  name = short(name):gsub("^schedule%.", "optim.schedule.")
   local found
   for _, module in ipairs(M.modules()) do
     for _, entry in ipairs(module.entries) do

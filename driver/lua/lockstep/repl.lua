@@ -2,17 +2,20 @@
 
 local completion = require "lockstep.completion"
 local help = require "lockstep.help"
+local reference = require "lockstep.reference"
 local suggestion = require "lockstep.suggestion"
 local terminal = require "lockstep.core.terminal"
 
 local M = {}
 
---- A value as the session shows it: tables with what they hold, to two levels.
+--- A value as the session shows it: tables with what they hold, to two levels; functions of the library by how they
+--- are called.
 ---@param value any
 ---@param depth integer?
 ---@return string
 function M.show(value, depth)
   if type(value) == "string" and depth then return ("%q"):format(value) end
+  if type(value) == "function" and help.name_of(value) then return (help.text(value):match("^[^\n]+")) end
   local metatable = type(value) == "table" and getmetatable(value)
   if type(value) ~= "table" or (metatable and metatable.__tostring) then return tostring(value) end
   if type(rawget(value, "class_name")) == "string" then return "class " .. value.class_name end
@@ -52,8 +55,10 @@ function M.compile(code)
   code = code .. "\n" -- as typed: it ends a string in quotes, which the next line cannot continue
   local is_expression, as_expression = loadstring("return " .. code, "=typed")
   if is_expression then
-    -- As an argument: a call that is returned is a tail call, and an error in it would have lost its line.
-    local call = loadstring("return (...)(" .. code .. ")", "=typed")
+    -- As an argument: a call that is returned is a tail call, and an error in it would have lost its line. After a
+    -- comment the argument list must end on a line of its own.
+    local call = loadstring("return (...)(" .. code:sub(1, -2) .. ")", "=typed")
+      or loadstring("return (...)(" .. code .. ")", "=typed")
     return call and function() return call(pass) end or is_expression
   end
   local chunk, as_statements = loadstring(code, "=typed")
@@ -74,7 +79,7 @@ local function describe_error(value)
   local explained = suggestion.explain(value, 4)
   local lines = { tostring(explained) }
   for frame in debug.traceback("", 3):gmatch("\n(\t[^\n]+)") do
-    if frame:find("in function 'xpcall'", 1, true) then break end
+    if frame:find("^\tlockstep/repl%.lua:") then break end
     if not frame:find("^\t%[C%]") and not frame:find("^\tlockstep[/.]") then lines[#lines + 1] = frame end
   end
   if #lines == 2 then lines[2] = nil end -- the message has that line
@@ -85,34 +90,40 @@ end
 --- Calls what was compiled from `code`: true and its results, or false and an error as the session shows it.
 ---@param chunk function
 ---@param code string
+---@param protected_call (fun(fn: function, handler: function): boolean, any ...)? default xpcall
 ---@return boolean ok, any ...
-function M.evaluate(chunk, code)
+function M.evaluate(chunk, code, protected_call)
   suggestion.typed["=typed"] = code
-  -- No tail calls: suggestions count levels, and the traceback ends at this xpcall.
-  return pass(xpcall(chunk, function(e) return pass(describe_error(e)) end))
+  -- No tail calls: suggestions count levels, and the traceback ends at this function.
+  return pass((protected_call or xpcall)(chunk, function(e) return pass(describe_error(e)) end))
 end
 
 --- Reads from stdin and runs until its end.
 function M.run()
-  for _, name in ipairs { "torch", "nn", "optim", "distributed" } do
-    _G[name] = require("lockstep." .. name)
+  for _, module in ipairs(reference.modules()) do
+    if not module.name:find(".", 1, true) then
+      _G[module.name] = require(module.name == "lockstep" and "lockstep" or "lockstep." .. module.name)
+    end
   end
   _G.help = help.help
-  print("Lockstep: torch, nn, optim and distributed are loaded; help() lists what there is, Tab completes, "
-    .. "Ctrl-D ends the session")
+  -- Ctrl-C would not reach a loop that is compiled.
+  jit.off()
+  jit.flush()
+  print("Lockstep: torch, nn, optim and the other modules are loaded; help() lists them, Tab completes, Ctrl-C "
+    .. "interrupts, Ctrl-D ends the session")
   local code = ""
   while true do
-    local line = terminal.read_line(code == "" and "> " or ">> ", function(word)
+    local line, is_interrupted = terminal.read_line(code == "" and "> " or ">> ", function(word)
       return completion.complete(word, _G)
     end)
     if not line then break end
+    if is_interrupted then code = "" end
     code = code == "" and as_help(line) or code .. "\n" .. line
     local chunk, unfinished, message = M.compile(code)
     if chunk then
-      local function finish(ok, ...)
-        if ok then print_results(select("#", ...), ...) else print((...)) end
-      end
-      finish(M.evaluate(chunk, code))
+      local function show_results(...) print_results(select("#", ...), ...) end
+      local ok, described = M.evaluate(function() show_results(chunk()) end, code, terminal.interruptibly)
+      if not ok then print(described) end
       code = ""
     elseif not unfinished then
       print(message)

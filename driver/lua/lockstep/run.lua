@@ -4,11 +4,13 @@
 ---     for step, batch in run:steps(loader, config.steps) do ... end
 
 local core = require "lockstep.core"
+local core_state = require "lockstep.core.state"
 local dist = require "lockstep.distributed"
+local files = require "lockstep.core.files"
 local options = require "lockstep.options"
 
 ---@class lockstep.run
----@field dir string the run's folder, the same on every rank; made when first asked for
+---@field dir string the run's folder, the same on every rank; made, and kept for this run alone, when first asked for
 ---@field args string[] what stood after the script on the command line
 local M = {}
 
@@ -18,6 +20,7 @@ local M = {}
 ---@field total integer? steps that the loop will take, where known
 ---@field data_seconds number spent waiting for the loader since it was last asked
 ---@field resumed integer? steps that run:resume found done, until a loop has taken them up
+---@field config table? what run.config returned last
 ---@field on_step table<fun(step: integer?), true> called before a step's data is loaded, and with nil after the last
 M.progress = { step = nil, total = nil, data_seconds = 0, resumed = nil, on_step = {} }
 
@@ -143,6 +146,7 @@ end
 ---@return T
 function M.config(defaults)
   local config = M.merge(defaults, core.settings())
+  M.progress.config = config
   if dist.rank() == 0 then core.write_file(M.dir .. "/config.json", { core.json_encode(config, 2), "\n" }) end
   return config
 end
@@ -154,7 +158,8 @@ end
 ---     for step, batch in run:steps(loader, total) do ... end
 ---
 --- After run:state it is collective: between two steps the ranks save where it is time, or where one was asked to end
---- by SIGTERM, and an error names ranks whose loops end at different steps.
+--- by SIGTERM, and an error names ranks whose loops end at different steps. It is the loop of the training: within it
+--- another is an error.
 ---@param loader function an iterator: called until it returns nil
 ---@param total integer? steps of the run, those before run:resume included; also what the time left is reckoned from
 ---@return fun(): integer?, ...
@@ -164,13 +169,20 @@ function M:steps(loader, total)
     core.raise("run:steps: the loader must be a function that returns the next batch, not a " .. type(loader))
   end
   if total ~= nil and not (type(total) == "number" and total >= 0 and total % 1 == 0) then
-    core.raise("run:steps: total must be a whole number of steps, not " .. (tonumber(total) or "a " .. type(total)))
+    core.raise("run:steps: total must be a whole number of steps, not "
+      .. (type(total) == "number" and total or "a " .. type(total)))
+  end
+  if core_state.in_loop() then
+    core.raise("run:steps: another loop of run:steps is under way, whose steps these would count as; loop over the "
+      .. "loader itself, as in: for batch in loader do")
   end
   local state = require "lockstep.state"
   state.check_loader(loader)
   local step = (M.progress.resumed or 0) - 1
   M.progress.total, M.progress.resumed = total, nil
+  local has_begun = false
   local function tell(next_step)
+    if next_step == nil then core_state.end_loop() end
     for on_step in pairs(M.progress.on_step) do on_step(next_step) end
   end
   local function count(started, first, ...)
@@ -182,13 +194,16 @@ function M:steps(loader, total)
     core.set_step(step)
     return step, first, ...
   end
-  return function()
+  local function next_step()
+    if not has_begun then core_state.begin_loop(next_step) end
+    has_begun = true
     local is_end = total ~= nil and step + 1 >= total
     state.between_steps(step + 1, is_end)
     if is_end then return tell(nil) end
     tell(step + 1)
     return count(core.now(), loader())
   end
+  return next_step
 end
 
 -- State -------------------------------------------------------------------------------------------
@@ -224,8 +239,12 @@ function M:save(opts)
   check_colon(self, "save")
   local step = options.read("run:save", opts, { step = options.optional }).step
   if step == nil and M.progress.step then step = M.progress.step + 1 end
-  if type(step) ~= "number" or step < 0 or step % 1 ~= 0 then
+  if step == nil then
     core.raise("run:save: outside of a loop of run:steps say how many steps are done: run:save { step = 100 }")
+  end
+  if type(step) ~= "number" or not (step >= 0 and step <= 2 ^ 53 and step % 1 == 0) then
+    core.raise(("run:save: step must be a whole number of steps that are done, from 0 to 2^53, not %s"):format(
+      type(step) == "number" and tostring(step) or "a " .. type(step)))
   end
   return require("lockstep.state").save(step)
 end
@@ -246,10 +265,26 @@ function M:resume(opts)
   return M.progress.resumed
 end
 
+-- The folder ----------------------------------------------------------------------------------------
+
+--- Takes the folder for this run, where rank 0 does: two runs in one would mix their metrics and replace each other's
+--- states.
+local function claim(folder)
+  local claimed, what = files.lock(folder)
+  if claimed == false then
+    core.raise(("another run is writing to the run's folder %s%s; wait for its end, or give this one another --run-dir")
+      :format(folder, what == "" and "" or (" (%s)"):format(what)))
+  elseif claimed == nil then
+    io.stderr:write(("lockstep: warning: the run's folder %s cannot be locked (%s): nothing keeps another run from "
+      .. "writing there\n"):format(folder, what))
+  end
+end
+
 setmetatable(M, {
   __index = function(_, key)
     if key == "dir" then
       core.make_folder(core.run_dir())
+      if dist.rank() == 0 then claim(core.run_dir()) end
       M.dir = core.run_dir()
       return M.dir
     elseif key == "args" then

@@ -8,6 +8,7 @@
 
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
+local files = require "lockstep.core.files"
 local options = require "lockstep.options"
 local run = require "lockstep.run"
 local watching = require "lockstep.core.watching"
@@ -225,6 +226,8 @@ function M.profile(opts, fn, ...)
     core.raise("lockstep.profile: give either steps = {from, to} or, after the options, a function to trace")
   end
   local path = trace_path(o.path)
+  local problem = files.why_unwritable(path)
+  if problem then core.raise(("lockstep.profile: cannot write the trace %s: %s"):format(path, problem)) end
   local recorded = { record_shapes = o.record_shapes, profile_memory = o.profile_memory }
   if not has_steps then
     check_function("lockstep.profile", fn)

@@ -51,6 +51,10 @@ function Topology:draw(options) end
 ---@return integer[]?
 function Topology:peers(name, axes, rank) end
 
+--- Raises an error, in the name of `function_name`, where the run has more or fewer ranks than the topology.
+---@param function_name string
+function Topology:check_world(function_name) end
+
 ---@param sizes {micro_batch_size: integer, num_samples: integer}
 ---@param micro_batch integer from 0
 ---@param dp_rank integer
@@ -80,6 +84,10 @@ local Bridge = {}
 ---@param samples string "" for none
 ---@return lockstep.core.mimo.Pending
 function Bridge:start(tensors, rows_per_sample, samples) end
+
+--- Tells the peers of a call whose arguments could not be read; the bridge is of no more use.
+---@param text string
+function Bridge:refuse(text) end
 
 ---@class lockstep.core.mimo.Pending
 local Pending = {}

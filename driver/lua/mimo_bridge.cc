@@ -1,0 +1,156 @@
+#include "driver/lua/mimo_bridge.h"
+
+#include <chrono>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/core/TensorBody.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "c10/util/Exception.h"
+#include "driver/context.h"
+#include "driver/lua/mimo_slice.h"
+#include "driver/lua/object.h"
+#include "driver/lua/stack.h"
+#include "driver/lua/tensor.h"
+#include "driver/lua/vm.h"
+#include "driver/world.h"
+#include "mimo/bridge.h"
+#include "mimo/ownership.h"
+
+namespace lockstep::lua {
+
+using BridgePointer = std::unique_ptr<mimo::Bridge>;
+template <>
+inline constexpr const char* kObjectName<BridgePointer> = "bridge";
+template <>
+inline constexpr const char* kObjectName<mimo::Bridge::Pending> = "call of a bridge";
+
+namespace {
+
+using driver::GetContext;
+
+// "rank 2 (language)", "ranks 2 (vision, audio), 3 (language)".
+std::string Describe(const mimo::Topology& topology, const std::vector<int>& ranks) {
+  std::vector<std::string> parts;
+  for (const int rank : ranks) {
+    std::vector<std::string> names;
+    for (const int32_t module : topology.modules_of(rank))
+      names.push_back(topology.modules()[static_cast<size_t>(module)].name);
+    parts.push_back(absl::StrCat(rank, " (", absl::StrJoin(names, ", "), ")"));
+  }
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(parts, ", "));
+}
+
+// Blocks until all of `ranks` have come to make the same group of the same bridge. Without this a
+// bridge that one side alone makes is a timeout of the backend's, which names a key of its store.
+void MeetFor(const driver::Context& context, const mimo::Topology& topology,
+             const std::vector<int>& ranks, const std::string& purpose) {
+  const driver::World& world = context.world;
+  if (world.environment.mirrored || ranks.size() == 1) return;
+  static std::map<std::string, int> times_met;
+  const std::string meeting = absl::StrCat("mimo/", purpose, "/", absl::StrJoin(ranks, ","));
+  const auto key = [&](int rank) {
+    return absl::StrCat(meeting, "/", times_met[meeting], "/", rank);
+  };
+  std::vector<std::string> keys;
+  for (const int rank : ranks) keys.push_back(key(rank));
+  const int own = world.environment.rank;
+  world.store->set(key(own), std::vector<uint8_t>{1});
+  try {
+    world.store->wait(keys, context.timeout);
+  } catch (const c10::Error&) {
+    std::vector<int> absent;
+    for (const int rank : ranks) {
+      if (!world.store->check({key(rank)})) absent.push_back(rank);
+    }
+    if (absent.empty()) throw;
+    world.store->deleteKey(key(own));
+    throw Error(absl::StrCat(
+        "mimo.bridge: ", Describe(topology, {own}), " makes the ", purpose, " and has waited ",
+        std::chrono::duration<double>(context.timeout).count(), " s for ",
+        Describe(topology, absent), " to make it, too; every rank of both modules calls ",
+        "mimo.bridge, in the same order as its other bridges (--timeout sets how long to wait)"));
+  }
+  ++times_met[meeting];
+}
+
+struct CallArguments {
+  std::vector<at::Tensor> tensors;
+  std::optional<mimo::Ownership> ownership;
+  std::string samples;
+};
+
+CallArguments ReadCall(lua_State* state) {
+  CallArguments arguments;
+  arguments.tensors = ReadTensors(state, 2, "mimo: bridge: x");
+  if (!lua_isnil(state, 3)) {
+    const std::vector<int64_t> rows = ReadCounts(state, 3, "mimo: bridge: rows_per_sample");
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i] >= 0) continue;
+      throw Error(absl::StrCat("mimo: bridge: rows_per_sample holds ", rows[i], " for sample ", i,
+                               "; a sample has 0 rows or more"));
+    }
+    absl::StatusOr<mimo::Ownership> ownership =
+        mimo::MakeOwnership(std::vector<int64_t>(rows.size(), 1), rows);
+    if (!ownership.ok()) throw Error(std::string(ownership.status().message()));
+    arguments.ownership = *std::move(ownership);
+  }
+  arguments.samples = ReadString(state, 4, "mimo: bridge: samples");
+  return arguments;
+}
+
+// start(bridge, tensors, rows_per_sample or nil, samples) -> pending
+int StartCall(lua_State* state) {
+  mimo::Bridge& bridge = *ReadObject<BridgePointer>(state, 1, "mimo: bridge");
+  CallArguments arguments;
+  try {
+    arguments = ReadCall(state);
+  } catch (const Error& error) {
+    bridge.Refuse(error.what());
+    throw;
+  }
+  PushObject(state, bridge.Start(arguments.tensors, arguments.ownership, arguments.samples));
+  return 1;
+}
+
+// refuse(bridge, text)
+int RefuseCall(lua_State* state) {
+  ReadObject<BridgePointer>(state, 1, "mimo: bridge")
+      ->Refuse(ReadString(state, 2, "mimo: bridge: text"));
+  return 0;
+}
+
+int WaitForCall(lua_State* state) {
+  PushTensors(state, ReadObject<mimo::Bridge::Pending>(state, 1, "mimo: call of a bridge").Wait());
+  return 1;
+}
+
+}  // namespace
+
+void PushBridge(lua_State* state, const mimo::Topology& topology, int edge, int64_t dim) {
+  driver::Context& context = GetContext(state);
+  const auto new_group = [&](const std::vector<int>& ranks, const std::string& purpose) {
+    MeetFor(context, topology, ranks, purpose);
+    return driver::NewGroup(context.world, ranks, context.timeout,
+                            {absl::StrCat("mimo ", purpose), /*watched=*/false});
+  };
+  static bool is_finished_at_end = false;
+  if (!std::exchange(is_finished_at_end, true)) context.at_end.push_back(mimo::Bridge::FinishAll);
+  PushObject<BridgePointer>(state,
+                            std::make_unique<mimo::Bridge>(
+                                topology, edge, context.world.environment.rank, new_group,
+                                mimo::BridgeOptions{.dim = dim, .device = context.world.device}));
+}
+
+void RegisterBridges(lua_State* state) {
+  RegisterObject<BridgePointer>(state, {{"start", StartCall}, {"refuse", RefuseCall}});
+  RegisterObject<mimo::Bridge::Pending>(state, {{"wait", WaitForCall}});
+}
+
+}  // namespace lockstep::lua
