@@ -5,7 +5,6 @@
 
 local batching = require "lockstep.batching"
 local checkpoint = require "lockstep.checkpoint"
-local core = require "lockstep.core"
 local data = require "lockstep.data"
 local log = require "lockstep.log"
 local nn = require "lockstep.nn"
@@ -136,8 +135,8 @@ local CALLS = {
     return g(...)
   end, function() return { torch.ones { 2 }, 1 } end },
   { "lockstep.profile", lockstep.profile,
-    function() return { { path = "one.json", record_shapes = true, profile_memory = false }, torch.relu, parameter() } end },
-  { "lockstep.profile of steps", lockstep.profile, function() return { { path = "s.json", steps = { 1000, 1002 } } } end },
+    function() return { { path = "one.json", record_shapes = true }, torch.relu, torch.ones(2) } end },
+  { "profile of steps", lockstep.profile, function() return { { path = "s.json", steps = { 1000, 1002 } } } end },
   { "lockstep.span", lockstep.span, function() return { "relu", torch.relu, parameter() } end },
   { "lockstep.flops", lockstep.flops, function() return { torch.mm, torch.ones { 2, 3 }, torch.ones { 3, 2 } } end },
   { "lockstep.memory_by_line", lockstep.memory_by_line, function() return { torch.relu, parameter() } end },

@@ -71,7 +71,7 @@ end)
 t.test("NumbersAreFiniteAndTextIsUtf8SinceConfigJsonHoldsThem", function()
   for _, text in ipairs { "nan", "inf", "-inf", "1e400", "-nan" } do
     t.raises("--set lr=" .. text .. ": the value must be a finite number", run.merge, { lr = 1 }, { { "lr", text } })
-    t.raises(": the value must be a finite number", run.merge, { betas = { 0.9, 0.95 } }, { { "betas", "0.5," .. text } })
+    t.raises("the value must be a finite number", run.merge, { betas = { 0.9, 0.9 } }, { { "betas", "0.5," .. text } })
   end
   t.raises("the value must be text in UTF-8", run.merge, { name = "" }, { { "name", "\255" } })
 end)
@@ -100,8 +100,9 @@ t.test("AnySettingIsTakenAsItsTypeOrRefusedInOneLine", function()
   local seed = tonumber(os.getenv("LOCKSTEP_FUZZ_SEED")) or 20261121
   math.randomseed(seed)
   local keys = { "lr", "steps", "name", "resume", "betas", "files", "text.hidden", "text.name", "flags" }
-  local values = { "1", "-1", "0.5", "1e3", "0x10", "nan", "inf", "-inf", "1e999", "true", "false", "yes", "", " ", ",", ",,",
-    "0.9,0.95", "a", "a,b", "=", "\n", "\255\254", "größe", "\0", "%s", ".", "..", "\27[2J", ("9"):rep(400), "{1}", "nil" }
+  local values = { "1", "-1", "0.5", "1e3", "0x10", "nan", "inf", "-inf", "1e999", "true", "false", "yes", "", " ", ",",
+    ",,", "0.9,0.95", "a", "a,b", "=", "\n", "\255\254", "größe", "\0", "%s", ".", "..", "\27[2J", ("9"):rep(400), "{1}",
+    "nil" }
   local function piece(from) return from[math.random(#from)] end
   local function mutated(text)
     local kind, at = math.random(5), math.random(0, #text)

@@ -237,8 +237,8 @@ end
 --- tensors of one element, under any name. `tokens`, the tokens of the step over all ranks, also gives
 --- tokens/s. `step` overrides the number that run:steps counts. The JSON object adds elapsed_s,
 --- memory_bytes and, from the second step on, step_s, data_share and tokens_per_s, and what log.count_flops adds.
---- On a GPU memory_bytes is the most that the step held (torch.cuda's peaks count anew from here on), and alloc_retries and
---- ooms are the allocator's counts so far.
+--- On a GPU memory_bytes is the most that the step held (torch.cuda's peaks count anew from here on), and
+--- alloc_retries and ooms are the allocator's counts so far.
 ---@param fields table<string, number|torch.Tensor>
 function M.step(fields)
   local now = core.now()
@@ -342,7 +342,7 @@ end
 function M.curve(file, series, opts)
   if not is_rank_0() then return nil end
   if type(file) ~= "string" or file == "" then
-    core.raise("log.curve: the file must be a name, as \"loss.svg\", not " .. (file == "" and '""' or "a " .. type(file)))
+    core.raise('log.curve: the file must be a name, as "loss.svg", not ' .. (file == "" and '""' or "a " .. type(file)))
   end
   if type(series) ~= "table" then
     core.raise("log.curve: the series must be an array of names, not a " .. type(series))

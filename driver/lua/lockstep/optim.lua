@@ -182,8 +182,8 @@ function AdamW:load_state_dict(saved)
   end
   for i, state in ipairs(own) do
     if type(saved.states[i]) ~= "table" then
-      core.raise(string.format("optimizer:load_state_dict: the state of parameter %d must be a table of tensors, not a %s",
-        i, type(saved.states[i])))
+      core.raise(string.format("optimizer:load_state_dict: the state of parameter %d must be a table of tensors, "
+        .. "not a %s", i, type(saved.states[i])))
     end
     for name, tensor in pairs(state) do
       local given = saved.states[i][name]

@@ -44,7 +44,8 @@ end
 
 local function check_series(series)
   local function check(holds, what)
-    if not holds then core.raise("plot.svg: " .. what .. ", as in {{name = \"loss\", points = {{step = 0, value = 2.3}}}}") end
+    local example = '{{name = "loss", points = {{step = 0, value = 2.3}}}}'
+    if not holds then core.raise("plot.svg: " .. what .. ", as in " .. example) end
   end
   check(type(series) == "table", "the series must be an array")
   for i, s in ipairs(series) do
