@@ -101,8 +101,8 @@ t.test("AnySettingIsTakenAsItsTypeOrRefusedInOneLine", function()
   math.randomseed(seed)
   local keys = { "lr", "steps", "name", "resume", "betas", "files", "text.hidden", "text.name", "flags" }
   local values = { "1", "-1", "0.5", "1e3", "0x10", "nan", "inf", "-inf", "1e999", "true", "false", "yes", "", " ", ",",
-    ",,", "0.9,0.95", "a", "a,b", "=", "\n", "\255\254", "größe", "\0", "%s", ".", "..", "\27[2J", ("9"):rep(400), "{1}",
-    "nil" }
+    ",,", "0.9,0.95", "a", "a,b", "=", "\n", "\255\254", "größe", "\0", "%s", ".", "..", "\27[2J", ("9"):rep(400),
+    "{1}", "nil" }
   local function piece(from) return from[math.random(#from)] end
   local function mutated(text)
     local kind, at = math.random(5), math.random(0, #text)
