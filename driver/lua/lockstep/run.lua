@@ -26,18 +26,30 @@ M.progress = { step = nil, total = nil, data_seconds = 0, resumed = nil, on_step
 
 -- Configuration -----------------------------------------------------------------------------------
 
+--- Text from the command line as a message shows it: in one line.
+local function shown(text)
+  return (text:gsub("%c", function(c) return c == "\n" and "\\n" or ("\\x%02x"):format(c:byte()) end))
+end
+
+local function refuse(path, text, format, ...)
+  core.raise(string.format("--set %s=%s: " .. format, shown(path), shown(text), ...))
+end
+
 local function parse_scalar(path, text, default)
   local kind = type(default)
-  if kind == "string" then return text end
-  if kind == "number" then
+  if kind == "string" then
+    if not pcall(core.json_encode, text) then refuse(path, text, "the value must be text in UTF-8") end
+    return text
+  elseif kind == "number" then
     local value = tonumber(text)
-    if value then return value end
-    kind = "a number"
+    -- NaN and the infinities have no form in JSON, where config.json and what reads it want a number.
+    if value and value - value == 0 then return value end
+    refuse(path, text, value and "the value must be a finite number" or "the value must be a number")
   elseif kind == "boolean" then
     if text == "true" then return true elseif text == "false" then return false end
-    kind = "true or false"
+    refuse(path, text, "the value must be true or false")
   end
-  core.raise(string.format('--set %s=%s: the value must be %s', path, text, kind))
+  refuse(path, text, "the script's value is a %s, which the command line cannot give", kind)
 end
 
 --- An array of the kind of its first element: "0.9,0.95".
@@ -62,9 +74,6 @@ local function paths_of(config, prefix, paths)
 end
 
 local function apply_setting(config, path, text)
-  if type(path) ~= "string" or type(text) ~= "string" then
-    core.raise("run.merge: a setting must be a pair of strings, as in {\"a.b\", \"2\"}")
-  end
   local node, last = config, nil
   for key in (path .. "."):gmatch("(.-)%.") do
     if last ~= nil then node = node[last] end
@@ -72,14 +81,14 @@ local function apply_setting(config, path, text)
       local paths = paths_of(config, "", {})
       table.sort(paths)
       local nearest = core.nearest(path, paths)
-      core.raise(string.format('--set %s=%s: the script has no such key%s (known: %s)', path, text,
-        nearest and string.format('; did you mean "%s"?', nearest) or "", table.concat(paths, ", ")))
+      refuse(path, text, "the script has no such key%s (known: %s)",
+        nearest and string.format('; did you mean "%s"?', nearest) or "", table.concat(paths, ", "))
     end
     last = key
   end
   local default = node[last]
   if type(default) == "table" and default[1] == nil then
-    core.raise(string.format("--set %s=%s: %s is a group of keys; set one of them", path, text, path))
+    refuse(path, text, "%s is a group of keys; set one of them", shown(path))
   end
   node[last] = type(default) == "table" and parse_array(path, text, default) or parse_scalar(path, text, default)
 end
@@ -117,8 +126,16 @@ end
 ---@return T
 function M.merge(defaults, settings)
   if type(defaults) ~= "table" then core.raise("run.config: defaults must be a table, not a " .. type(defaults)) end
+  if type(settings) ~= "table" then
+    core.raise('run.merge: the settings must be an array of pairs, as in {{"a.b", "2"}}, not a ' .. type(settings))
+  end
   local config = copy(defaults)
-  for _, setting in ipairs(settings) do apply_setting(config, setting[1], setting[2]) end
+  for i, setting in ipairs(settings) do
+    if type(setting) ~= "table" or type(setting[1]) ~= "string" or type(setting[2]) ~= "string" then
+      core.raise(string.format('run.merge: setting %d must be a pair of strings, as in {"a.b", "2"}', i))
+    end
+    apply_setting(config, setting[1], setting[2])
+  end
   return guard(config, "config")
 end
 
@@ -151,8 +168,9 @@ function M:steps(loader, total)
   if type(loader) ~= "function" and not (getmetatable(loader) or {}).__call then
     core.raise("run:steps: the loader must be a function that returns the next batch, not a " .. type(loader))
   end
-  if total ~= nil and type(total) ~= "number" then
-    core.raise("run:steps: total must be a number of steps, not a " .. type(total))
+  if total ~= nil and not (type(total) == "number" and total >= 0 and total % 1 == 0) then
+    core.raise("run:steps: total must be a whole number of steps, not "
+      .. (type(total) == "number" and total or "a " .. type(total)))
   end
   if core_state.in_loop() then
     core.raise("run:steps: another loop of run:steps is under way, whose steps these would count as; loop over the "
