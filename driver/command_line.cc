@@ -3,6 +3,7 @@
 #include <cstddef>
 
 #include "absl/status/status.h"
+#include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
@@ -41,7 +42,8 @@ constexpr int kMaxNproc = 1024;
 constexpr int kMaxTimeout = 7 * 24 * 3600;
 
 absl::Status InvalidArgument(const std::string& message) {
-  return absl::InvalidArgumentError(absl::StrCat(message, "; ./run --help lists the options"));
+  return absl::InvalidArgumentError(
+      absl::StrCat(OneLine(message), "; ./run --help lists the options"));
 }
 
 absl::Status ParseCount(const std::string& option, const char* unit, int max,
@@ -65,6 +67,20 @@ absl::Status ParseSetting(const std::string& value, CommandLine& command_line) {
 }
 
 }  // namespace
+
+std::string OneLine(const std::string& text) {
+  std::string line;
+  for (const char c : text) {
+    if (c == '\n') {
+      line += "\\n";
+    } else if (absl::ascii_iscntrl(static_cast<unsigned char>(c))) {
+      absl::StrAppend(&line, "\\x", absl::Hex(static_cast<unsigned char>(c), absl::kZeroPad2));
+    } else {
+      line.push_back(c);
+    }
+  }
+  return line;
+}
 
 absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments) {
   CommandLine command_line;

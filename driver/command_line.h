@@ -35,6 +35,10 @@ struct CommandLine {
 // What `--help` prints.
 extern const char kUsage[];
 
+// `text` in one line of printable characters: "\n" for a line's end, "\x1b" for an escape. What
+// arguments bring into a message goes through here.
+std::string OneLine(const std::string& text);
+
 // Parses `arguments` (without the program's name). An InvalidArgument error is one sentence that
 // names the argument and what was expected.
 absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments);

@@ -30,6 +30,11 @@ void AppendKey(std::string& message, uint32_t field, Wire wire) {
   AppendVarint(message, field << 3 | static_cast<uint32_t>(wire));
 }
 
+void AppendInteger(std::string& message, uint32_t field, uint64_t value) {
+  AppendKey(message, field, Wire::kVarint);
+  AppendVarint(message, value);
+}
+
 void AppendBytes(std::string& message, uint32_t field, absl::string_view bytes) {
   AppendKey(message, field, Wire::kBytes);
   AppendVarint(message, bytes.size());
@@ -44,7 +49,7 @@ void AppendFixed(std::string& message, T value) {
   message.append(bytes, sizeof(T));
 }
 
-// Of event.proto and summary.proto.
+// Of event.proto, summary.proto and tensor.proto.
 constexpr uint32_t kEventWallTime = 1;
 constexpr uint32_t kEventStep = 2;
 constexpr uint32_t kEventFileVersion = 3;
@@ -55,6 +60,16 @@ constexpr uint64_t kSessionLogStart = 1;
 constexpr uint32_t kSummaryValue = 1;
 constexpr uint32_t kValueTag = 1;
 constexpr uint32_t kValueSimpleValue = 2;
+constexpr uint32_t kValueTensor = 8;
+constexpr uint32_t kValueMetadata = 9;
+constexpr uint32_t kMetadataPluginData = 1;
+constexpr uint32_t kMetadataDataClass = 4;
+constexpr uint64_t kDataClassTensor = 2;
+constexpr uint32_t kPluginName = 1;
+constexpr uint32_t kTensorDtype = 1;
+constexpr uint32_t kTensorShape = 2;
+constexpr uint32_t kTensorString = 8;
+constexpr uint64_t kDtString = 7;
 
 std::string EncodeTime(double time_s) {
   std::string event;
@@ -65,8 +80,7 @@ std::string EncodeTime(double time_s) {
 
 std::string EncodeTimeAndStep(double time_s, int64_t step) {
   std::string event = EncodeTime(time_s);
-  AppendKey(event, kEventStep, Wire::kVarint);
-  AppendVarint(event, static_cast<uint64_t>(step));
+  AppendInteger(event, kEventStep, static_cast<uint64_t>(step));
   return event;
 }
 
@@ -125,16 +139,23 @@ EventFile::~EventFile() {
 }
 
 void EventFile::Write(int64_t step, const Scalars& scalars) {
-  if (!has_begun_) {
-    std::string log;
-    AppendKey(log, kSessionLogStatus, Wire::kVarint);
-    AppendVarint(log, kSessionLogStart);
-    std::string event = EncodeTimeAndStep(Now(), step);
-    AppendBytes(event, kEventSessionLog, log);
-    WriteRecord(event);
-    has_begun_ = true;
-  }
+  Begin(step);
   WriteRecord(EncodeScalars(Now(), step, scalars));
+}
+
+void EventFile::WriteText(int64_t step, const std::string& tag, const std::string& text) {
+  Begin(step);
+  WriteRecord(EncodeText(Now(), step, tag, text));
+}
+
+void EventFile::Begin(int64_t step) {
+  if (has_begun_) return;
+  std::string log;
+  AppendInteger(log, kSessionLogStatus, kSessionLogStart);
+  std::string event = EncodeTimeAndStep(Now(), step);
+  AppendBytes(event, kEventSessionLog, log);
+  WriteRecord(event);
+  has_begun_ = true;
 }
 
 void EventFile::WriteRecord(const std::string& event) {
@@ -157,6 +178,28 @@ std::string EncodeScalars(double time_s, int64_t step, const Scalars& scalars) {
     AppendFixed(value, static_cast<float>(number));
     AppendBytes(summary, kSummaryValue, value);
   }
+  std::string event = EncodeTimeAndStep(time_s, step);
+  AppendBytes(event, kEventSummary, summary);
+  return event;
+}
+
+std::string EncodeText(double time_s, int64_t step, const std::string& tag,
+                       const std::string& text) {
+  std::string tensor;  // a scalar of strings
+  AppendInteger(tensor, kTensorDtype, kDtString);
+  AppendBytes(tensor, kTensorShape, "");
+  AppendBytes(tensor, kTensorString, text);
+  std::string plugin;
+  AppendBytes(plugin, kPluginName, "text");
+  std::string metadata;
+  AppendBytes(metadata, kMetadataPluginData, plugin);
+  AppendInteger(metadata, kMetadataDataClass, kDataClassTensor);
+  std::string value;
+  AppendBytes(value, kValueTag, tag);
+  AppendBytes(value, kValueTensor, tensor);
+  AppendBytes(value, kValueMetadata, metadata);
+  std::string summary;
+  AppendBytes(summary, kSummaryValue, value);
   std::string event = EncodeTimeAndStep(time_s, step);
   AppendBytes(event, kEventSummary, summary);
   return event;

@@ -8,7 +8,8 @@
 // first record tells TensorBoard to forget what the old one says of that step and later ones.
 //
 // Format: TFRecord frames (length, checksum, bytes, checksum; checksums are CRC-32C, masked) of
-// `Event` messages, from the definitions of event.proto and summary.proto. No thread safety.
+// `Event` messages, from the definitions of event.proto, summary.proto and tensor.proto. No thread
+// safety.
 
 #ifndef LOCKSTEP_DRIVER_EVENT_FILE_H_
 #define LOCKSTEP_DRIVER_EVENT_FILE_H_
@@ -38,9 +39,13 @@ class EventFile {
   // does not fit on the disk.
   void Write(int64_t step, const Scalars& scalars);
 
+  // A text, which TensorBoard shows as Markdown, in one record. Throws as Write does.
+  void WriteText(int64_t step, const std::string& tag, const std::string& text);
+
   const std::string& path() const { return path_; }
 
  private:
+  void Begin(int64_t step);
   void WriteRecord(const std::string& event);
 
   std::string path_;
@@ -48,8 +53,10 @@ class EventFile {
   bool has_begun_ = false;  // the first step is known
 };
 
-// An `Event` message. `time_s`: seconds since 1970.
+// `Event` messages. `time_s`: seconds since 1970.
 std::string EncodeScalars(double time_s, int64_t step, const Scalars& scalars);
+std::string EncodeText(double time_s, int64_t step, const std::string& tag,
+                       const std::string& text);
 
 // `event` in its frame.
 std::string FrameRecord(absl::string_view event);

@@ -36,6 +36,13 @@ TEST(EventFile, ARecordOfScalarsIsByteForByteTensorBoards) {
             "76616c69646174696f6e2f6163637572616379150000c0bfb9d8a5aa");
 }
 
+// What the tensorboard wheel's Event message writes.
+TEST(EventFile, ATextIsByteForByteTensorBoards) {
+  EXPECT_EQ(Hex(EncodeText(1234.5, 300, "config", "{}")),
+            "0900000000004a934010ac022a200a1e0a06636f6e66696742080807120042027b7d4a0a0a060a04746578"
+            "742002");
+}
+
 TEST(EventFile, StepsAndTagsOfAnyLengthAreVarints) {
   const std::string event = EncodeScalars(0, int64_t{1} << 53, {{std::string(200, 'x'), 1}});
 

@@ -1,7 +1,12 @@
 // Lines that somebody types at a terminal, with editing, history and completion by libedit.
 //
 //   const auto complete = [](const std::string& word) { return NamesThatBeginWith(word); };
-//   while (std::optional<std::string> line = ReadLine("> ", complete)) Run(*line);
+//   for (TypedLine line; !(line = ReadLine("> ", complete)).is_end;) {
+//     if (!line.is_interrupted) Run(line.text);
+//   }
+//
+// Ctrl-C clears the line. From the first call on a SIGINT does nothing where no line is read: who
+// runs one catches it there. Where there is no terminal SIGINT stays as it is.
 //
 // Lines are kept over sessions, the last 1,000, in ~/.local/state/lockstep/history
 // (XDG_STATE_HOME names another place for it). Thread: one thread; libedit's state is the
@@ -11,7 +16,6 @@
 #define LOCKSTEP_DRIVER_LINE_EDITOR_H_
 
 #include <functional>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,9 +25,17 @@ namespace lockstep::driver {
 // stand in its place. Must not throw.
 using Completer = std::function<std::vector<std::string>(const std::string& word)>;
 
-// The next line, without its end; nullopt at the end of input. Where stdin or stdout is no terminal
-// it only writes the prompt and reads.
-std::optional<std::string> ReadLine(const std::string& prompt, const Completer& complete);
+struct TypedLine {
+  std::string text;             // without its end
+  bool is_end = false;          // of the input: there is no line
+  bool is_interrupted = false;  // by Ctrl-C: the line is void
+};
+
+// Whether somebody types: stdin and stdout are terminals.
+bool HasTerminal();
+
+// The next line. Without a terminal it only writes the prompt and reads.
+TypedLine ReadLine(const std::string& prompt, const Completer& complete);
 
 }  // namespace lockstep::driver
 

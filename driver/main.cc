@@ -27,7 +27,7 @@ namespace {
 constexpr int kUsageError = 2;
 
 int Complain(const std::string& message) {
-  std::fprintf(stderr, "lockstep: %s\n", message.c_str());
+  std::fprintf(stderr, "lockstep: %s\n", OneLine(message).c_str());
   return kUsageError;
 }
 

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "c10/core/Allocator.h"
+#include "c10/util/Exception.h"
 #include "c10/util/ThreadLocalDebugInfo.h"
 
 namespace lockstep::driver {
@@ -37,16 +38,22 @@ class MemoryTracker::Allocations : public c10::MemoryReportingInfoBase {
   Allocations(c10::DeviceType device, std::function<std::string()> find_place)
       : device_(device),
         find_place_(std::move(find_place)),
-        outer_(c10::ThreadLocalDebugInfo::current()),
-        outer_reporter_(static_cast<c10::MemoryReportingInfoBase*>(
-            c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE))) {}
+        outer_thread_info_(c10::ThreadLocalDebugInfo::current()) {
+    c10::DebugInfoBase* const outer =
+        c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE);
+    // Kineto takes whatever it finds in that place for its own.
+    outer_ = dynamic_cast<Allocations*>(outer);
+    TORCH_CHECK_VALUE(
+        outer == outer_,
+        "lockstep.memory_by_line: a trace is under way, and libtorch can do one of the "
+        "two at a time; call it outside of lockstep.profile and its steps");
+  }
 
   bool memoryProfilingEnabled() const override { return true; }
 
   void reportMemoryUsage(void* address, int64_t bytes, size_t allocated, size_t reserved,
                          c10::Device device) override {
-    if (outer_reporter_ != nullptr && outer_reporter_->memoryProfilingEnabled())
-      outer_reporter_->reportMemoryUsage(address, bytes, allocated, reserved, device);
+    if (outer_ != nullptr) outer_->reportMemoryUsage(address, bytes, allocated, reserved, device);
     if (device.type() != device_ || bytes == 0) return;
     const std::lock_guard<std::mutex> lock(mutex_);
     if (bytes > 0) {
@@ -92,9 +99,9 @@ class MemoryTracker::Allocations : public c10::MemoryReportingInfoBase {
 
   const c10::DeviceType device_;
   const std::function<std::string()> find_place_;
-  // Another tracker, or a profiler, around this one: it goes on seeing everything.
-  const std::shared_ptr<c10::ThreadLocalDebugInfo> outer_;
-  c10::MemoryReportingInfoBase* const outer_reporter_;
+  // Another tracker around this one goes on seeing everything, and lives as long as what holds it.
+  const std::shared_ptr<c10::ThreadLocalDebugInfo> outer_thread_info_;
+  Allocations* outer_ = nullptr;
   mutable std::mutex mutex_;  // threads of backward report too, where there are any
   HeldByPlace places_;
   std::unordered_map<void*, Allocation> allocations_;

@@ -11,8 +11,9 @@
 // backward, gradients (the line of x:backward()) and workspaces, of which Lua knows nothing. Sees
 // what libtorch's allocators report to profilers: memory that this thread takes, and frees,
 // while the tracker lives. Costs nothing while there is none, then a walk over Lua's stack for each
-// allocation. Trackers, and a profiler around them, may nest. Thread: made and destroyed, the inner
-// one first, on the one that it watches.
+// allocation. Trackers may nest; a trace (driver/trace.h) and a tracker may not, since libtorch has
+// one place per thread for what watches it. Thread: made and destroyed, the inner one first, on the
+// one that it watches.
 
 #ifndef LOCKSTEP_DRIVER_MEMORY_LINES_H_
 #define LOCKSTEP_DRIVER_MEMORY_LINES_H_
@@ -46,6 +47,7 @@ struct MemoryByLine {
 
 class MemoryTracker {
  public:
+  // Throws c10::Error where a trace of this thread is under way.
   MemoryTracker(c10::DeviceType device, std::function<std::string()> find_place);
   MemoryTracker(const MemoryTracker&) = delete;
   MemoryTracker& operator=(const MemoryTracker&) = delete;

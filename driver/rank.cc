@@ -291,7 +291,7 @@ std::optional<lua::ScriptError> RunIn(lua::LuaVm& vm, Context& context) {
   }
   if (!context.command_line.settings.empty() && !context.settings_used) {
     return lua::ScriptError{
-        absl::StrCat("--set ", context.command_line.settings[0].first,
+        absl::StrCat("--set ", OneLine(context.command_line.settings[0].first),
                      " was given, but the script has no run.config{...} that takes it"),
         ""};
   }

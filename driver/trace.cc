@@ -13,6 +13,7 @@
 #include "ATen/record_function.h"
 #include "absl/strings/str_cat.h"
 #include "c10/util/Exception.h"
+#include "c10/util/ThreadLocalDebugInfo.h"
 #include "torch/csrc/autograd/profiler_kineto.h"
 
 namespace lockstep::driver {
@@ -30,6 +31,13 @@ std::atomic<bool> is_tracing{false};
 Trace::Trace(std::string path, const TraceOptions& options) : path_(std::move(path)) {
   TORCH_CHECK_VALUE(!is_tracing.exchange(true),
                     "another trace is under way: there is one at a time in a process");
+  if (c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE) != nullptr) {
+    is_tracing = false;
+    TORCH_CHECK_VALUE(
+        false,
+        "lockstep.profile: memory is being watched by line, and libtorch can do one of "
+        "the two at a time; trace outside of lockstep.memory_by_line");
+  }
   std::set<ActivityType> activities = {ActivityType::CPU};
   if (at::hasCUDA()) {
     activities.insert(ActivityType::CUDA);

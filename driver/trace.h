@@ -5,8 +5,9 @@
 //   trace.Stop();  // writes the file
 //
 // In it: operators, their backward, spans (at::RecordScope::USER_SCOPE), memory where that was
-// asked for, and a GPU's kernels and copies where there is one. One at a time in a process.
-// Thread: made, told and stopped on the one that it watches.
+// asked for, and a GPU's kernels and copies where there is one. One at a time in a process, and
+// none inside a MemoryTracker (driver/memory_lines.h) or around one. Thread: made, told and stopped
+// on the one that it watches.
 
 #ifndef LOCKSTEP_DRIVER_TRACE_H_
 #define LOCKSTEP_DRIVER_TRACE_H_
@@ -28,7 +29,7 @@ struct TraceOptions {
 
 class Trace {
  public:
-  // Begins. Throws c10::Error where another trace is under way.
+  // Begins. Throws c10::Error where another trace or a MemoryTracker of this thread is under way.
   Trace(std::string path, const TraceOptions& options);
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;

@@ -189,6 +189,26 @@ TEST(Trace, ThereIsOneAtATime) {
   second.Stop();
 }
 
+// Kineto would take the tracker for a state of its own, and wait for ever for a lock that is none.
+TEST(Trace, ATraceAndATrackerRefuseEachOther) {
+  const std::string path = ::testing::TempDir() + "/both.json";
+  {
+    const MemoryTracker tracker(at::kCPU, [] { return "here"; });
+    const MemoryTracker inner(at::kCPU, [] { return "here"; });
+    EXPECT_THROW(Trace(path, {}), c10::Error);
+    at::ones({2});
+    EXPECT_EQ(inner.Report().peak_bytes, 8);
+  }
+  {
+    const Trace trace(path, {});  // what was refused left nothing behind
+    EXPECT_THROW(MemoryTracker(at::kCPU, [] { return "here"; }), c10::Error);
+    at::ones({2});
+  }
+
+  EXPECT_THAT(ReadFile(path), HasSubstr("aten::ones"));
+  const MemoryTracker tracker(at::kCPU, [] { return "here"; });
+}
+
 TEST(Trace, AFileThatCannotBeWrittenIsNamed) {
   Trace trace("/nowhere/trace.json", {});
 

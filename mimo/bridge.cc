@@ -8,13 +8,9 @@
 #include "mimo/bridge_call.h"
 #include "mimo/bridge_state.h"
 #include "mimo/exchange.h"
+#include "mimo/schedule.h"
 
 namespace lockstep::mimo {
-namespace {
-
-constexpr size_t kUnsettledCalls = 2;  // that a rank is ahead of those that it sends to
-
-}  // namespace
 
 Bridge::Bridge(const Topology& topology, int edge, int64_t rank, const NewGroup& new_group,
                const BridgeOptions& options)
@@ -89,7 +85,7 @@ Bridge::Pending Bridge::Start(const std::vector<at::Tensor>& tensors,
   }
   call->forward = std::make_shared<Exchange>(state.link(), Direction::kForward, call->number);
   try {
-    while (state.unsettled.size() >= kUnsettledCalls) {
+    while (state.unsettled.size() >= size_t{kCallsAhead}) {
       state.unsettled.front()->Settle();
       state.unsettled.pop_front();
     }

@@ -37,6 +37,9 @@
 //
 // tp > 1: every tp rank of `from` sends its share and those of `to` all-gather. The gradient of y
 // is taken to be equal over tp, as layers that are divided over tp leave it; over cp it is summed.
+// cp > 1: the cp ranks of `from` all hold x, and each gets the gradient of the rows that it sent,
+// with zeros for the others: over cp they add up to the gradient of one x, and what parameters get
+// adds up in the reduction over dp and cp (gradients.h).
 //
 // Backward must run through `backward()`: torch.grad of y alone skips the bridge. Not for modules
 // on the same ranks with the same grid: there is nothing to carry. Source: BridgeCommunicator of

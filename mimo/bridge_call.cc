@@ -358,6 +358,19 @@ at::Tensor Bridge::Pending::Call::OutputGradient(const at::Tensor& gradient, siz
   return rows;
 }
 
+// On `from`: zeros in the rows that other cp ranks have sent. All of them hold x, but each sent its
+// part: their gradients add up to that of one x, as reductions over dp-cp (gradients.h) take it.
+void Bridge::Pending::Call::KeepOwnContext(at::Tensor& gradient) const {
+  const Module& from = state->module(/*of_from=*/true);
+  if (from.cp == 1) return;
+  const std::vector<Range>& parts = plan->backward.gather_parts;  // lane = cp * (size of tp) + tp
+  const int64_t first = state->from_lanes->getRank() / from.tp * from.tp;
+  const int64_t begin = parts[static_cast<size_t>(first)].begin;
+  const int64_t end = parts[static_cast<size_t>(first + from.tp - 1)].end;
+  gradient.narrow(0, 0, begin).zero_();
+  gradient.narrow(0, end, gradient.size(0) - end).zero_();
+}
+
 // On `to`: sends the gradient of y to the sources that want it; what this rank itself wants it
 // copies.
 void Bridge::Pending::Call::SendGradient(const variable_list& grads, bool receives) {
@@ -414,6 +427,7 @@ std::vector<at::Tensor> Bridge::Pending::Call::RunBackward(const variable_list& 
     if (!wants[i]) continue;
     if (state->from_lanes != nullptr)
       GatherLanes(*state->from_lanes, plan->backward.gather_parts, gradients[i]);
+    KeepOwnContext(gradients[i]);
     results.push_back(gradients[i].movedim(0, state->options().dim));
   }
   gradients.clear();

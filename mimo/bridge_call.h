@@ -69,6 +69,7 @@ struct Bridge::Pending::Call : std::enable_shared_from_this<Bridge::Pending::Cal
   std::vector<Exchange::Piece> GradientReceives();
   at::Tensor OutputGradient(const at::Tensor& gradient, size_t tensor);
   void SendGradient(const std::vector<at::Tensor>& grads, bool receives);
+  void KeepOwnContext(at::Tensor& gradient) const;
   std::vector<at::Tensor> RunBackward(const std::vector<at::Tensor>& grads);
   void PostNextGradient();
 

@@ -305,7 +305,7 @@ std::vector<std::string> CheckTopology(TopologyParts* parts) {
   // A module that is not placed would leave gaps of its own.
   if (all_are_placed && !modules.empty()) CheckGaps(modules, of_rank, &problems);
 
-  const bool has_default_edges = parts->edges.empty();
+  const bool has_default_edges = !parts->has_edges;
   for (const Module& module : modules) {
     if (has_default_edges && module.name != kLanguage) {
       parts->edges.push_back({module.name, kLanguage});

@@ -16,10 +16,11 @@ namespace lockstep::mimo {
 // What Topology::Make was given, and what the checks find on the way.
 struct TopologyParts {
   int64_t world_size = 0;
-  std::vector<Module> modules;
-  std::vector<Edge> edges;
-  std::vector<std::pair<int, int>> edge_ends;  // indices of modules
-  std::vector<int> forward_order;
+  std::vector<Module> modules = {};
+  bool has_edges = false;  // else they are the default's
+  std::vector<Edge> edges = {};
+  std::vector<std::pair<int, int>> edge_ends = {};  // indices of modules
+  std::vector<int> forward_order = {};
 };
 
 // Every broken rule, in the order of Topology::Make's list. Without any, `parts` is complete:

@@ -19,7 +19,10 @@
 // encoders too small by encoder_dp / llm_dp and scaled by module_dp / llm_dp; 5555 found that
 // per-token losses need the factor module_dp only where the module's reduction is a mean (1.0
 // where 4.0 was right, 800 where 200 was). N must be summed after "language" has all its tokens,
-// over its dp and cp ranks, once: sent any earlier it is multiplied by dp.
+// over the dp and cp ranks of its last stage, once: sent any earlier it is multiplied by dp.
+//
+// cp > 1 of "language": a rank's loss is its part of its replica's, so the parts add up and cp does
+// not appear. Where each rank divides by its own tokens instead, there are dp * cp means.
 
 #ifndef LOCKSTEP_MIMO_GRADIENT_SCALE_H_
 #define LOCKSTEP_MIMO_GRADIENT_SCALE_H_
@@ -43,13 +46,13 @@ struct GradientScaleOptions {
   Loss loss = Loss::kPerToken;
   Reduction reduction = Reduction::kSum;  // what this module's gradient reduction did
   int64_t reduction_size = 1;             // over how many ranks: dp * cp of this module
-  int64_t language_dp = 1;                // kMeanOfMeans
+  int64_t language_dp = 1;                // kMeanOfMeans: how many means there are
   int64_t num_micro_batches = 1;          // kMeanOfMeans, where losses were not divided by it
   int64_t num_tokens = 0;                 // kPerToken: with a loss, in the step, over all ranks
 };
 
-// InvalidArgument if a size is not positive or num_tokens negative. A step without a token with a
-// loss counts as one token: its gradient is 0 anyway.
+// InvalidArgument if a size is not positive; with kPerToken neither may num_tokens be less than 1:
+// a step without a token with a loss has no mean, and a count of 0 beside gradients is a mistake.
 absl::StatusOr<double> GradientScale(const GradientScaleOptions& options);
 
 // Whether a rank's copy of a parameter counts in the global norm, so that each tp shard counts once

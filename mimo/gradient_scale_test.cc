@@ -51,10 +51,6 @@ TEST(GradientScaleTest, TheRulesOfTheReport) {
   EXPECT_DOUBLE_EQ(means(Reduction::kSum, 3, 4), 0.25);
 }
 
-TEST(GradientScaleTest, NoTokenWithALossLeavesTheGradientFinite) {
-  EXPECT_DOUBLE_EQ(Scale({.num_tokens = 0}), 1.0);
-}
-
 // Each sample has a gradient, of both modules, for each of its tokens. What a module of any dp has
 // reduced, times its factor, is what one rank computes.
 TEST(GradientScaleTest, MakesEveryModulesGradientThatOfOneRank) {
@@ -123,10 +119,13 @@ TEST(GradientScaleTest, ErrorsNameTheOption) {
   const auto message = [](const GradientScaleOptions& options) {
     return std::string(GradientScale(options).status().message());
   };
-  EXPECT_EQ(message({.reduction_size = 0}),
+  EXPECT_EQ(message({.reduction_size = 0, .num_tokens = 1}),
             "mimo: gradient scale: reduction_size is 0; it must be positive");
   EXPECT_THAT(message({.language_dp = -1}), HasSubstr("language_dp is -1"));
   EXPECT_THAT(message({.num_micro_batches = 0}), HasSubstr("num_micro_batches is 0"));
+  EXPECT_THAT(message({.num_tokens = 0}),
+              HasSubstr("num_tokens is 0: no token of the step has a loss"));
+  EXPECT_EQ(message({.loss = Loss::kMeanOfMeans}), "");
   EXPECT_THAT(message({.num_tokens = -1}), HasSubstr("num_tokens is -1; it must not be negative"));
 }
 

@@ -8,8 +8,10 @@
 #include "ATen/ops/_foreach_norm.h"
 #include "ATen/ops/cat.h"
 #include "ATen/ops/clamp.h"
+#include "ATen/ops/isfinite.h"
 #include "ATen/ops/stack.h"
 #include "ATen/ops/tensor.h"
+#include "ATen/ops/where.h"
 #include "ATen/ops/zeros.h"
 #include "ATen/ops/zeros_like.h"
 #include "c10/util/Exception.h"
@@ -121,7 +123,8 @@ void ClipGradients(const std::vector<at::Tensor>& parameters, const at::Tensor& 
   const at::NoGradGuard no_grad;
   const std::vector<at::Tensor> gradients = GradientsOf(parameters);
   if (gradients.empty()) return;
-  const at::Tensor factor = at::clamp((norm + 1e-6).reciprocal().mul(max_norm), {}, 1);
+  const at::Tensor clipping = at::clamp((norm + 1e-6).reciprocal().mul(max_norm), {}, 1);
+  const at::Tensor factor = at::where(at::isfinite(norm), clipping, 1);
   at::_foreach_mul_(gradients, factor);
 }
 

@@ -45,7 +45,8 @@ struct NormPart {
 at::Tensor GradientNorm(const std::vector<NormPart>& parts, c10d::ProcessGroup* world,
                         c10::Device device);
 
-// Scales the gradients so that `norm` becomes at most max_norm. Waits for no device.
+// Scales the gradients so that `norm` becomes at most max_norm; leaves them as they are where it is
+// infinite or NaN, which every rank sees alike. Waits for no device.
 void ClipGradients(const std::vector<at::Tensor>& parameters, const at::Tensor& norm,
                    double max_norm);
 

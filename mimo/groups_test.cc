@@ -6,6 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "mimo/routes.h"
 
 namespace lockstep::mimo {
 namespace {
@@ -40,7 +41,8 @@ Lists ListsOf(const GroupSet& set) {
 }
 
 Topology Make(int64_t world_size, std::vector<Module> modules, std::vector<Edge> edges = {}) {
-  absl::StatusOr<Topology> topology = Topology::Make(world_size, modules, edges);
+  absl::StatusOr<Topology> topology = edges.empty() ? Topology::Make(world_size, modules)
+                                                    : Topology::Make(world_size, modules, edges);
   EXPECT_TRUE(topology.ok()) << topology.status();
   return *topology;
 }
@@ -79,6 +81,43 @@ TEST(ModuleGroupsTest, OfTheBridgeLayout) {
   EXPECT_EQ(ListsOf(*ModuleGroups(topology, 0, "pp")), (Lists{{0, 4}, {1, 5}, {2, 6}, {3, 7}}));
   EXPECT_EQ(ListsOf(*ModuleGroups(topology, 0, "tp")), (Lists{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
   EXPECT_EQ(ListsOf(*ModuleGroups(topology, 0, "tp-cp-dp-pp")), (Lists{{0, 1, 2, 3, 4, 5, 6, 7}}));
+}
+
+// Section 6: upstream's leaders of each replica, the last lane of those that send and the first of
+// those that receive, as source and as destination of an edge.
+TEST(EdgeGroupTest, LeadersOfTheReportsLayouts) {
+  struct Layout {
+    Module module;
+    std::vector<int32_t> sends, receives;
+  };
+  const std::vector<Layout> layouts = {
+      {{.name = "", .dp = 2, .tp = 2, .pp = 2}, {5, 7}, {0, 2}},
+      {{.name = "", .dp = 3, .first_rank = 2}, {2, 3, 4}, {2, 3, 4}},
+      {{.name = "", .dp = 3, .tp = 2, .first_rank = 2}, {3, 5, 7}, {2, 4, 6}},
+      {{.name = "", .dp = 2, .tp = 4, .pp = 2}, {11, 15}, {0, 4}},
+  };
+  for (const Layout& layout : layouts) {
+    for (const bool is_source : {true, false}) {
+      Module grid = layout.module;
+      const int64_t ranks = grid.dp * grid.tp * grid.pp;
+      grid.name = is_source ? "vision" : kLanguage;
+      // The other module has the ranks that are left, on one side of it.
+      Module other = {.name = is_source ? kLanguage : "vision",
+                      .dp = grid.first_rank == 0 ? 1 : grid.first_rank,
+                      .first_rank = grid.first_rank == 0 ? ranks : 0};
+      const Topology topology = Make(ranks + other.dp, {grid, other});
+      const Route route = *PlanRoute(topology, 0, UniformOwnership(12), RowsOf::kSamples);
+      const Side& side = is_source ? route.from : route.to;
+      std::vector<int32_t> leaders;
+      for (int64_t replica = 0; replica < side.dp_size; ++replica) {
+        const int64_t lane = is_source ? side.lanes - 1 : 0;
+        leaders.push_back(side.ranks[static_cast<size_t>(replica * side.lanes + lane)]);
+      }
+
+      EXPECT_EQ(leaders, is_source ? layout.sends : layout.receives)
+          << "tp " << grid.tp << " dp " << grid.dp << " pp " << grid.pp;
+    }
+  }
 }
 
 TEST(ModuleGroupsTest, TheOrderInWhichAxesAreAskedForIsOfNoAccount) {

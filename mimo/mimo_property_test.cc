@@ -105,6 +105,9 @@ class MimoPropertyTest : public ::testing::Test {
     return multiple * Draw(random_, 0, 2);
   }
 
+  // That the edge's routes, forward and back, hold what the tests below say.
+  void CheckEdge(const Topology& topology, int edge, const Ownership& ownership, Division division);
+
   std::mt19937 random_{20261121};
 };
 
@@ -137,49 +140,59 @@ TEST_F(MimoPropertyTest, SlicesOfAModuleConcatenateToTheGlobalMicroBatch) {
   }
 }
 
+void MimoPropertyTest::CheckEdge(const Topology& topology, int edge, const Ownership& ownership,
+                                 Division division) {
+  const RowsOf rows_of = kAllRows[Draw(random_, 0, 2)];
+  const Route route = *PlanRoute(topology, edge, ownership, rows_of, division);
+  std::vector<int64_t> rows(static_cast<size_t>(NumRows(ownership, rows_of)));
+  std::iota(rows.begin(), rows.end(), int64_t{0});
+
+  // Forward: all that a replica holds is what belongs to its samples.
+  std::vector<int> times_sent(rows.size(), 0);
+  const Held arrived = Deliver(route, Shards(route.from, rows), &times_sent);
+  ASSERT_EQ(arrived, Shards(route.to, rows));
+  ASSERT_THAT(times_sent, ElementsAreArray(std::vector<int>(rows.size(), 1)));
+  const int to = topology.to(edge);
+  for (int32_t rank : route.to.ranks) {
+    const Coordinates at = *topology.coordinates(rank, to);
+    const Range expected = *RowsOfShard(ownership, rows_of, at.dp,
+                                        topology.modules()[static_cast<size_t>(to)].dp, division);
+    ASSERT_EQ(RouteOfRank(route, rank).receive_shard, expected);
+    ASSERT_EQ(at.pp, 0);
+  }
+
+  // Backward: the same rows between the same places, and every replica of the source has all of
+  // its gradient.
+  const Route back = Transpose(route);
+  std::vector<int> times_back(rows.size(), 0);
+  ASSERT_EQ(Deliver(back, Shards(back.from, rows), &times_back), Shards(route.from, rows));
+  ASSERT_THAT(times_back, ElementsAreArray(std::vector<int>(rows.size(), 1)));
+  ASSERT_EQ(back.transfers.size(), route.transfers.size());
+  for (size_t i = 0; i < route.transfers.size(); ++i) {
+    ASSERT_EQ(back.transfers[i].from_place, route.transfers[i].to_place);
+    ASSERT_EQ(back.transfers[i].to_place, route.transfers[i].from_place);
+    ASSERT_EQ(back.transfers[i].rows, route.transfers[i].rows);
+  }
+  ASSERT_LE(static_cast<int64_t>(route.transfers.size()),
+            route.from.num_places() + route.to.num_places());
+}
+
 TEST_F(MimoPropertyTest, RoutesDeliverEveryRowOnceToItsOwnerAndBackwardIsTheTranspose) {
-  for (int c = 0; c < kCases; ++c) {
-    SCOPED_TRACE(c);
+  int drawn = 0;  // topologies with an edge
+  int routed = 0;
+  while (drawn < kCases) {
     const Topology topology = RandomTopology(random_);
     if (topology.edges().empty()) continue;
+    SCOPED_TRACE(++drawn);
     Division division;
     const Ownership ownership = RandomOwnership(random_, DrawSamples(topology, &division));
-    const int edge =
-        static_cast<int>(Draw(random_, 0, static_cast<int64_t>(topology.edges().size()) - 1));
-    const RowsOf rows_of = kAllRows[Draw(random_, 0, 2)];
-    const Route route = *PlanRoute(topology, edge, ownership, rows_of, division);
-    std::vector<int64_t> rows(static_cast<size_t>(NumRows(ownership, rows_of)));
-    std::iota(rows.begin(), rows.end(), int64_t{0});
-
-    // Forward: all that a replica holds is what belongs to its samples.
-    std::vector<int> times_sent(rows.size(), 0);
-    const Held arrived = Deliver(route, Shards(route.from, rows), &times_sent);
-    ASSERT_EQ(arrived, Shards(route.to, rows));
-    ASSERT_THAT(times_sent, ElementsAreArray(std::vector<int>(rows.size(), 1)));
-    const int to = topology.to(edge);
-    for (int32_t rank : route.to.ranks) {
-      const Coordinates at = *topology.coordinates(rank, to);
-      const Range expected = *RowsOfShard(ownership, rows_of, at.dp,
-                                          topology.modules()[static_cast<size_t>(to)].dp, division);
-      ASSERT_EQ(RouteOfRank(route, rank).receive_shard, expected);
-      ASSERT_EQ(at.pp, 0);
+    for (int edge = 0; edge < static_cast<int>(topology.edges().size()); ++edge, ++routed) {
+      CheckEdge(topology, edge, ownership, division);
+      if (HasFailure()) return;
     }
-
-    // Backward: the same rows between the same places, and every replica of the source has all of
-    // its gradient.
-    const Route back = Transpose(route);
-    std::vector<int> times_back(rows.size(), 0);
-    ASSERT_EQ(Deliver(back, Shards(back.from, rows), &times_back), Shards(route.from, rows));
-    ASSERT_THAT(times_back, ElementsAreArray(std::vector<int>(rows.size(), 1)));
-    ASSERT_EQ(back.transfers.size(), route.transfers.size());
-    for (size_t i = 0; i < route.transfers.size(); ++i) {
-      ASSERT_EQ(back.transfers[i].from_place, route.transfers[i].to_place);
-      ASSERT_EQ(back.transfers[i].to_place, route.transfers[i].from_place);
-      ASSERT_EQ(back.transfers[i].rows, route.transfers[i].rows);
-    }
-    ASSERT_LE(static_cast<int64_t>(route.transfers.size()),
-              route.from.num_places() + route.to.num_places());
   }
+  EXPECT_EQ(drawn, kCases);
+  EXPECT_GT(routed, kCases);
 }
 
 TEST_F(MimoPropertyTest, TheSimulatedScheduleEnds) {
@@ -200,6 +213,12 @@ TEST_F(MimoPropertyTest, TheSimulatedScheduleEnds) {
     ASSERT_TRUE(schedule.ok()) << schedule.status();
     const absl::StatusOr<Simulation> simulation = Simulate(*schedule);
     ASSERT_TRUE(simulation.ok()) << simulation.status() << DrawText(topology);
+
+    options.order = Order::kAllForwardsFirst;
+    const absl::StatusOr<Simulation> forwards = Simulate(*MakeSchedule(topology, options));
+    ASSERT_TRUE(forwards.ok()) << forwards.status() << DrawText(topology);
+    ASSERT_EQ(forwards->transfers, simulation->transfers);
+    ASSERT_EQ(forwards->collectives, simulation->collectives);
 
     // With one edge from each module at most, interleaved steps end too.
     std::vector<int> edges_from(topology.modules().size(), 0);

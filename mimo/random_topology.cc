@@ -85,9 +85,10 @@ Topology RandomTopology(std::mt19937& random) {
       module.first_rank = 0;
     }
   }
-  std::vector<Edge> edges;
-  if (Draw(random, 0, 1) == 0) edges = RandomEdges(random, modules);
-  absl::StatusOr<Topology> topology = Topology::Make(world_size, modules, edges);
+  const bool has_edges = Draw(random, 0, 1) == 0;
+  absl::StatusOr<Topology> topology =
+      has_edges ? Topology::Make(world_size, modules, RandomEdges(random, modules))
+                : Topology::Make(world_size, modules);
   EXPECT_TRUE(topology.ok()) << topology.status();
   return *topology;
 }

@@ -23,24 +23,23 @@ class RankWriter {
   }
 
   void WriteSequential() {
-    const std::vector<int>& order = step_.topology->forward_order();
-    const int edges = static_cast<int>(step_.num_edges());
     for (int64_t m = 0; m < step_.num_micro_batches; ++m) {
-      micro_batch_ = static_cast<int32_t>(m);
-      for (int module : order) {
-        for (int e = 0; e < edges; ++e) {
-          if (step_.topology->to(e) == module) BridgeForward(e);
-        }
-        if (const Seat* seat = SeatIn(module)) StageForward(*seat);
-      }
-      for (auto module = order.rbegin(); module != order.rend(); ++module) {
-        if (const Seat* seat = SeatIn(*module)) StageBackward(*seat);
-        for (int e = edges - 1; e >= 0; --e) {
-          if (step_.topology->to(e) == *module) BridgeBackward(e);
-        }
-      }
+      WriteForward(m);
+      WriteBackward(m);
     }
     WriteEndOfStep();
+  }
+
+  void WriteAllForwardsFirst() {
+    is_detached_ = true;
+    for (int64_t m = 0; m < step_.num_micro_batches; ++m) WriteForward(m);
+    for (int64_t m = 0; m < step_.num_micro_batches; ++m) WriteBackward(m);
+    WriteEndOfStep();
+    for (int64_t m = 0; m < step_.num_micro_batches; ++m) {
+      for (int e = 0; e < static_cast<int>(step_.num_edges()); ++e) {
+        if (ToPlace(e) >= 0) AddWait(Payload::kBridgeGradient, e, m);
+      }
+    }
   }
 
   // The rank has one module.
@@ -141,7 +140,9 @@ class RankWriter {
   void AddSends(const Route& route, int64_t place, Payload payload, int edge) {
     for (const Transfer& transfer : TransfersFrom(route, place)) {
       const int32_t peer = route.to.ranks[static_cast<size_t>(transfer.to_place)];
-      if (peer != rank_) Add(OpKind::kSend, payload, peer, edge, transfer.rows.size());
+      if (peer == rank_) continue;
+      Add(OpKind::kSend, payload, peer, edge, transfer.rows.size());
+      ops_->back().detached = is_detached_;
     }
   }
   void AddReceives(const Route& route, int64_t place, Payload payload, int edge) {
@@ -181,9 +182,38 @@ class RankWriter {
     AddCollective(payload, GroupsAt(seat.module).tp_cp[Rank()], seat.module, 0);
   }
 
-  // kSequential.
+  // kSequential and kAllForwardsFirst.
+  void WriteForward(int64_t m) {
+    micro_batch_ = static_cast<int32_t>(m);
+    for (int module : step_.topology->forward_order()) {
+      for (int e = 0; e < static_cast<int>(step_.num_edges()); ++e) {
+        if (step_.topology->to(e) == module) BridgeForward(e);
+      }
+      if (const Seat* seat = SeatIn(module)) StageForward(*seat);
+    }
+  }
+  void WriteBackward(int64_t m) {
+    micro_batch_ = static_cast<int32_t>(m);
+    const std::vector<int>& order = step_.topology->forward_order();
+    for (auto module = order.rbegin(); module != order.rend(); ++module) {
+      if (const Seat* seat = SeatIn(*module)) StageBackward(*seat);
+      for (int e = static_cast<int>(step_.num_edges()) - 1; e >= 0; --e) {
+        if (step_.topology->to(e) == *module) BridgeBackward(e);
+      }
+    }
+  }
+  // What a bridge has detached.
+  void AddWait(Payload payload, int edge, int64_t m) {
+    const int32_t now = micro_batch_;
+    micro_batch_ = static_cast<int32_t>(m);
+    Add(OpKind::kWait, payload, 0, edge, 0);
+    micro_batch_ = now;
+  }
   void BridgeForward(int edge) {
     const Route& route = Forward(edge, micro_batch_);
+    StartBatch();
+    if (is_detached_ && FromPlace(edge) >= 0 && micro_batch_ >= kCallsAhead)
+      AddWait(Payload::kBridge, edge, micro_batch_ - kCallsAhead);
     StartBatch();
     AddSends(route, FromPlace(edge), Payload::kBridge, edge);
     AddReceives(route, ToPlace(edge), Payload::kBridge, edge);
@@ -195,6 +225,7 @@ class RankWriter {
     StartBatch();
     AddSends(route, ToPlace(edge), Payload::kBridgeGradient, edge);
     AddReceives(route, FromPlace(edge), Payload::kBridgeGradient, edge);
+    if (is_detached_ && FromPlace(edge) >= 0) AddWait(Payload::kBridge, edge, micro_batch_);
     AddGather(route, FromPlace(edge), Payload::kGradientGather, edge, step_.topology->from(edge));
   }
   void StageForward(const Seat& seat) {
@@ -273,14 +304,18 @@ class RankWriter {
 
   void WriteEndOfStep() {
     micro_batch_ = static_cast<int32_t>(step_.num_micro_batches - 1);
+    const bool has_peers = step_.topology->world_size() > 1;
+    if (has_peers) AddCollective(Payload::kCountTokens, step_.world_group, 0, 0);
     for (const Seat& seat : seats_) {
       const Module& grid = ModuleAt(seat.module);
-      if (grid.dp * grid.cp == 1) continue;
-      AddCollective(Payload::kReduceGradients, GroupsAt(seat.module).dp_cp[Rank()], seat.module, 0);
+      const auto reduce = [&](Payload payload, const std::vector<int32_t>& group_of) {
+        AddCollective(payload, group_of[Rank()], seat.module, 0);
+      };
+      if (grid.dp * grid.cp > 1) reduce(Payload::kReduceGradients, GroupsAt(seat.module).dp_cp);
+      if (grid.pp > 1 && (IsFirst(seat) || IsLast(seat)))
+        reduce(Payload::kReduceShared, GroupsAt(seat.module).embedding);
     }
-    if (step_.topology->world_size() == 1) return;
-    AddCollective(Payload::kCountTokens, step_.world_group, 0, 0);
-    AddCollective(Payload::kGlobalNorm, step_.world_group, 0, 0);
+    if (has_peers) AddCollective(Payload::kGlobalNorm, step_.world_group, 0, 0);
   }
 
   const Step& step_;
@@ -289,6 +324,7 @@ class RankWriter {
   std::vector<Seat> seats_;
   int32_t micro_batch_ = 0;
   bool joins_ = false;
+  bool is_detached_ = false;  // whether bridges go on without waiting for what they send
 };
 
 }  // namespace
@@ -297,6 +333,8 @@ void WriteRank(const Step& step, Order order, int64_t rank, std::vector<Op>* ops
   RankWriter writer(step, rank, ops);
   if (order == Order::kSequential) {
     writer.WriteSequential();
+  } else if (order == Order::kAllForwardsFirst) {
+    writer.WriteAllForwardsFirst();
   } else {
     writer.Write1F1B();
   }

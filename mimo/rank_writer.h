@@ -18,6 +18,7 @@ struct GroupsOfModule {
   std::vector<int32_t> cp;
   std::vector<int32_t> tp_cp;
   std::vector<int32_t> dp_cp;
+  std::vector<int32_t> embedding;
 };
 
 // What the lists of all ranks are written from.

@@ -18,8 +18,8 @@
 // replica all-gather (parts differ by at most one row; Side::bounds has the sizes). Backward is the
 // transpose: each lane of `to` holds the gradient of its shard (equal over tp; over cp it is a
 // part, to be summed over the cp group first), sends back the rows that it had received, and the
-// lanes of `from` all-gather. Where a rank is on both sides (colocated modules) its own rows are a
-// copy: a transfer to itself.
+// lanes of `from` all-gather (of cp, each keeps the rows that it had sent). Where a rank is on both
+// sides (colocated modules) its own rows are a copy: a transfer to itself.
 //
 // No sizes need to be exchanged: every rank plans the same route. Thread-safe: plain data.
 

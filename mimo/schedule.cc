@@ -98,6 +98,7 @@ void FillGroups(const Topology& topology, const std::vector<GroupSet>& sets, Ste
       fill("cp", &step->groups[m].cp);
       fill("tp-cp", &step->groups[m].tp_cp);
       fill("dp-cp", &step->groups[m].dp_cp);
+      fill("embedding", &step->groups[m].embedding);
     }
     step->world_group = static_cast<int32_t>(first);  // the last set, of one group
     first += set.num_groups();
@@ -115,6 +116,20 @@ void FillStagesBelow(const Topology& topology, Step* step) {
       below = std::max(below, step->stages_below[to] + topology.modules()[to].pp);
     }
   }
+}
+
+// Of each module, the stages before its first on the longest path.
+std::vector<int64_t> StagesAbove(const Topology& topology) {
+  std::vector<int64_t> above(topology.modules().size(), 0);
+  for (const int module : topology.forward_order()) {
+    for (int e = 0; e < static_cast<int>(topology.edges().size()); ++e) {
+      if (topology.to(e) != module) continue;
+      const auto from = static_cast<size_t>(topology.from(e));
+      int64_t& here = above[static_cast<size_t>(module)];
+      here = std::max(here, above[from] + topology.modules()[from].pp);
+    }
+  }
+  return above;
 }
 
 absl::Status FillRoutes(const Topology& topology, const StepOptions& options, Step* step) {
@@ -150,6 +165,8 @@ absl::string_view NameOf(Payload payload) {
       return "tp-cp collective of backward";
     case Payload::kReduceGradients:
       return "reduction of gradients over dp-cp";
+    case Payload::kReduceShared:
+      return "reduction of shared gradients";
     case Payload::kCountTokens:
       return "count of tokens";
     case Payload::kGlobalNorm:
@@ -176,6 +193,7 @@ std::string SubjectOf(const Schedule& schedule, const Op& op) {
     case Payload::kTensorForward:
     case Payload::kTensorBackward:
     case Payload::kReduceGradients:
+    case Payload::kReduceShared:
       return name(schedule.modules);
     case Payload::kCountTokens:
     case Payload::kGlobalNorm:
@@ -233,6 +251,7 @@ std::string Describe(const Schedule& schedule, int64_t rank, const Op& op) {
   std::string text = absl::StrCat("rank ", rank, ": ");
   if (op.kind == OpKind::kSend) absl::StrAppend(&text, "send of ");
   if (op.kind == OpKind::kReceive) absl::StrAppend(&text, "receive of ");
+  if (op.kind == OpKind::kWait) absl::StrAppend(&text, "wait for what it sent of ");
   absl::StrAppend(&text, NameOf(op.payload));
   const std::string subject = SubjectOf(schedule, op);
   if (!subject.empty()) absl::StrAppend(&text, " ", subject);
@@ -240,7 +259,22 @@ std::string Describe(const Schedule& schedule, int64_t rank, const Op& op) {
   if (op.rows > 0) absl::StrAppend(&text, ", ", op.rows, op.rows == 1 ? " row" : " rows");
   if (op.kind == OpKind::kSend) return absl::StrCat(text, ", to rank ", op.partner);
   if (op.kind == OpKind::kReceive) return absl::StrCat(text, ", from rank ", op.partner);
+  if (op.kind == OpKind::kWait) return text;
   return absl::StrCat(text, ", in ", GroupName(schedule, op.partner));
+}
+
+int64_t TotalStages(const Topology& topology) {
+  const std::vector<int64_t> above = StagesAbove(topology);
+  int64_t total = 0;
+  for (size_t m = 0; m < above.size(); ++m)
+    total = std::max(total, above[m] + topology.modules()[m].pp);
+  return total;
+}
+
+int64_t StagesUpTo(const Topology& topology, int64_t rank) {
+  const absl::Span<const int32_t> mine = topology.modules_of(rank);
+  if (mine.empty()) return 0;
+  return StagesAbove(topology)[static_cast<size_t>(mine[0])] + topology.coordinates(rank)->pp + 1;
 }
 
 }  // namespace lockstep::mimo

@@ -11,23 +11,33 @@
 //
 // The model. A rank runs its operations in order. Those of one batch start together and the rank
 // goes on when all have completed; a send completes when its receive has started, and the other way
-// round (nothing is buffered); a collective when all members have started it. The k-th send from a
-// to b meets the k-th receive at b from a; so do the k-th collectives of a group. What ends under
-// these rules ends under any backend that starts earlier, buffers, or waits later, as long as each
-// pair and each group keeps its order: each operation's partner is fixed, so no choice can go
-// wrong. Asynchronous bridges, which start the receive of micro-batch i + 1 during i, are covered.
+// round (nothing is buffered); a collective when all members have started it. A rank goes on
+// without those that are detached, up to the kWait that asks for them. The k-th send from a to b
+// meets the k-th receive at b from a; so do the k-th collectives of a group. What ends under these
+// rules ends under any backend that starts earlier, buffers, or waits later, as long as each pair
+// and each group keeps its order: each operation's partner is fixed, so no choice can go wrong. So
+// a bridge that starts the receive of micro-batch i + 1 during i is covered.
 //
-// The order, which the bridge follows. kSequential: for each micro-batch, for each module in
-// topology.forward_order(): its incoming edges in the order of edges() (on ranks of either end: ONE
-// batch of all sends and receives of the route, then the all-gather of the lanes), then its
-// pipeline (receive from the stage before, compute, send to the next). Then backward, all in
-// reverse: modules from last to first: pipeline, then incoming edges from last to first (reduction
-// over cp on the receiving side, ONE batch of the transposed route, all-gather of the lanes). After
-// the last micro-batch, for each module: gradients over dp-cp; then over the world: the count of
-// tokens and the global norm. k1F1B: each rank runs one forward and one backward in turn, after as
-// many forwards as there are stages below it on the longest path; its edges of one direction go in
-// one batch with the opposite direction of the neighbouring micro-batch. It wants ranks of one
-// module each.
+// The orders. All of them start alike and end alike: after the last micro-batch the world counts
+// its tokens; then, for each module, gradients are reduced over dp-cp and over the two stages that
+// may share weights; then comes the global norm.
+//
+// kSequential: for each micro-batch, for each module in topology.forward_order(): its incoming
+// edges in the order of edges() (on ranks of either end: ONE batch of all sends and receives of the
+// route, then the all-gather of the lanes), then its pipeline (receive from the stage before,
+// compute, send to the next). Then backward, all in reverse: modules from last to first: pipeline,
+// then incoming edges from last to first (reduction over cp on the receiving side, ONE batch of the
+// transposed route, all-gather of the lanes).
+//
+// kAllForwardsFirst, that of scripts/mimo_digits.lua: forward as above for all micro-batches, then
+// backward as above for all, the first one first. Bridges do here what they really do (bridge.h):
+// what `from` sends is detached, and waited for before the second call after it, or in its own
+// backward; the gradients that `to` sends are waited for at the end. (Pairs of ranks that have no
+// rows for each other in a micro-batch are left out; their words, see exchange.h, are not listed.)
+//
+// k1F1B: each rank runs one forward and one backward in turn, after as many forwards as there are
+// stages below it on the longest path; its edges of one direction go in one batch with the opposite
+// direction of the neighbouring micro-batch. It wants ranks of one module each.
 
 #ifndef LOCKSTEP_MIMO_SCHEDULE_H_
 #define LOCKSTEP_MIMO_SCHEDULE_H_
@@ -44,7 +54,7 @@
 
 namespace lockstep::mimo {
 
-enum class OpKind : uint8_t { kSend, kReceive, kCollective };
+enum class OpKind : uint8_t { kSend, kReceive, kCollective, kWait };
 
 // What an operation carries; both ends must agree on it.
 enum class Payload : uint8_t {
@@ -58,15 +68,19 @@ enum class Payload : uint8_t {
   kTensorForward,    // a module's own collectives over tp-cp, one for all
   kTensorBackward,   // the same in backward
   kReduceGradients,  // over dp-cp
+  kReduceShared,     // over the first and the last stage
   kCountTokens,      // over the world
   kGlobalNorm,       // over the world
 };
 
+// kWait: of this rank's detached operations before it, those of the same payload, subject and
+// micro-batch.
 struct Op {
   OpKind kind = OpKind::kSend;
   Payload payload = Payload::kBridge;
   bool with_previous = false;  // starts together with the operation before it: one batch
-  int32_t partner = 0;         // a rank; for kCollective a group of the schedule
+  bool detached = false;       // a send or receive: the rank does not wait for it here
+  int32_t partner = 0;         // a rank; for kCollective a group of the schedule; for kWait 0
   int32_t subject = 0;         // index of the edge or of the module; 0 for the world
   int32_t micro_batch = 0;
   int64_t rows = 0;  // both ends must agree; 0 where unknown
@@ -87,7 +101,10 @@ struct Schedule {
   }
 };
 
-enum class Order { kSequential, k1F1B };
+// How many calls of a bridge a rank may send before what the first of them sent is taken.
+constexpr int32_t kCallsAhead = 2;
+
+enum class Order { kSequential, kAllForwardsFirst, k1F1B };
 
 struct StepOptions {
   int64_t num_micro_batches = 1;
@@ -117,6 +134,13 @@ struct Simulation {
 //
 // Cost: O(operations + members of collectives).
 absl::StatusOr<Simulation> Simulate(const Schedule& schedule);
+
+// How many pipeline stages a micro-batch passes one after the other, on the longest path of edges;
+// and how many of them up to those of `rank`, its own included (of its first module; 0 outside the
+// world). enc and audio of one stage each, a language model of 2 and a generator: 4 in all, 2 for
+// the language model's first. Source: Megatron-LM's multi-module pipelines.
+int64_t TotalStages(const Topology& topology);
+int64_t StagesUpTo(const Topology& topology, int64_t rank);
 
 // "rank 3: receive of activations vision>language, micro-batch 2, 4 rows, from rank 0".
 std::string Describe(const Schedule& schedule, int64_t rank, const Op& op);

@@ -1,17 +1,14 @@
 #include "mimo/schedule.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstdint>
-#include <map>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "mimo/random_topology.h"
 
 namespace lockstep::mimo {
 namespace {
@@ -22,7 +19,8 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 
 Topology Make(int64_t world_size, std::vector<Module> modules, std::vector<Edge> edges = {}) {
-  absl::StatusOr<Topology> topology = Topology::Make(world_size, modules, edges);
+  absl::StatusOr<Topology> topology = edges.empty() ? Topology::Make(world_size, modules)
+                                                    : Topology::Make(world_size, modules, edges);
   EXPECT_TRUE(topology.ok()) << topology.status();
   return *topology;
 }
@@ -102,10 +100,11 @@ TEST(ScheduleTest, SequentialOrderOfEachRank) {
       ElementsAre(
           "rank 0: send of activations vision>language, micro-batch 0, 2 rows, to rank 2",
           "rank 0: receive of gradients vision>language, micro-batch 0, 2 rows, from rank 2",
+          "rank 0: count of tokens" + world,
           "rank 0: reduction of gradients over dp-cp vision, micro-batch 0, in group vision/dp-cp "
           "of"
           " ranks 0, 1",
-          "rank 0: count of tokens" + world, "rank 0: global norm" + world));
+          "rank 0: global norm" + world));
   EXPECT_THAT(
       Lines(schedule, 2),
       ElementsAre(
@@ -151,7 +150,7 @@ TEST(ScheduleTest, LanesGatherAndContextRanksSum) {
   EXPECT_THAT(language,
               ElementsAre(Payload::kBridge, Payload::kBridgeGather, Payload::kTensorForward,
                           Payload::kTensorBackward, Payload::kContextSum, Payload::kBridgeGradient,
-                          Payload::kReduceGradients, Payload::kCountTokens, Payload::kGlobalNorm));
+                          Payload::kCountTokens, Payload::kReduceGradients, Payload::kGlobalNorm));
   EXPECT_TRUE(Simulate(schedule).ok());
 }
 
@@ -170,6 +169,69 @@ TEST(ScheduleTest, InterleavedStepsStartBackwardAsSoonAsTheyCan) {
                   std::pair(Payload::kStageGradient, 1), std::pair(Payload::kStageGradient, 2)));
   EXPECT_TRUE(schedule.ops_of(0)[2].with_previous);
   EXPECT_TRUE(Simulate(schedule).ok());
+}
+
+TEST(ScheduleTest, AllForwardsFirstWaitsForTheCallBeforeTheLast) {
+  const Topology topology = Make(2, {{.name = "vision"}, {.name = "language", .first_rank = 1}});
+
+  const Schedule schedule = Plan(
+      topology, {.num_micro_batches = 3, .micro_batch_size = 2, .order = Order::kAllForwardsFirst});
+
+  const auto text = [](int rank, const std::string& what, int micro_batch) {
+    const std::string other = absl::StrCat(1 - rank);
+    return absl::StrCat("rank ", rank, ": ", what, " vision>language, micro-batch ", micro_batch,
+                        what[0] == 's'   ? ", 2 rows, to rank " + other
+                        : what[0] == 'r' ? ", 2 rows, from rank " + other
+                                         : "");
+  };
+  const std::string send = "send of activations", wait = "wait for what it sent of activations",
+                    take = "receive of gradients", receive = "receive of activations",
+                    give = "send of gradients", end = "wait for what it sent of gradients";
+  const std::string world = ", micro-batch 2, in group world of ranks 0, 1";
+  const auto with = [](const std::string& line) { return "+ " + line; };
+  EXPECT_THAT(Lines(schedule, 0),
+              ElementsAre(text(0, send, 0), text(0, send, 1), text(0, wait, 0), text(0, send, 2),
+                          text(0, take, 0), with(text(0, wait, 0)), text(0, take, 1),
+                          with(text(0, wait, 1)), text(0, take, 2), with(text(0, wait, 2)),
+                          "rank 0: count of tokens" + world, "rank 0: global norm" + world));
+  EXPECT_THAT(Lines(schedule, 1),
+              ElementsAre(text(1, receive, 0), text(1, receive, 1), text(1, receive, 2),
+                          text(1, give, 0), text(1, give, 1), text(1, give, 2),
+                          "rank 1: count of tokens" + world, "rank 1: global norm" + world,
+                          text(1, end, 0), with(text(1, end, 1)), with(text(1, end, 2))));
+  for (const Op& op : schedule.ops) EXPECT_EQ(op.detached, op.kind == OpKind::kSend);
+  EXPECT_TRUE(Simulate(schedule).ok());
+}
+
+TEST(ScheduleTest, WhatStagesShareIsReducedByTheFirstAndTheLast) {
+  const Topology topology = Make(3, {{.name = "language", .pp = 3}});
+
+  const Schedule schedule = Plan(topology, {.num_micro_batches = 1});
+
+  const auto has = [&](int64_t rank) {
+    return std::ranges::any_of(schedule.ops_of(rank),
+                               [](const Op& op) { return op.payload == Payload::kReduceShared; });
+  };
+  EXPECT_TRUE(has(0));
+  EXPECT_FALSE(has(1));
+  EXPECT_TRUE(has(2));
+  EXPECT_TRUE(Simulate(schedule).ok());
+}
+
+// The vector of section 9 of the report: two encoders, a language model of two stages, a generator.
+TEST(StagesTest, VectorOfTheReport) {
+  const Topology topology = Make(5,
+                                 {{.name = "enc"},
+                                  {.name = "aud", .first_rank = 1},
+                                  {.name = "language", .pp = 2, .first_rank = 2},
+                                  {.name = "gen", .first_rank = 4}},
+                                 {{"enc", "language"}, {"aud", "language"}, {"language", "gen"}});
+
+  EXPECT_EQ(TotalStages(topology), 4);
+  EXPECT_EQ(StagesUpTo(topology, 2), 2);
+  std::vector<int64_t> up_to;
+  for (int64_t rank = -1; rank < 6; ++rank) up_to.push_back(StagesUpTo(topology, rank));
+  EXPECT_THAT(up_to, ElementsAre(0, 1, 1, 2, 3, 4, 0));
 }
 
 TEST(ScheduleTest, AWorldOfOneHasNothingToDo) {
@@ -218,6 +280,28 @@ TEST(SimulateTest, NamesWhoWaitsForWhom) {
       "  rank 1: send of activations vision>language, micro-batch 0, 1 row, to rank 0; waits for"
       " rank 0");
   EXPECT_TRUE(Simulate(ByHand({{Send(1), With(Receive(1))}, {Send(0), With(Receive(0))}})).ok());
+}
+
+// Rank 1 wants to be rid of something before it receives; rank 0 takes that after its sends.
+TEST(SimulateTest, ARankGoesOnWithoutWhatIsDetachedUpToTheWait) {
+  const auto at = [](Op op, int micro_batch, bool is_detached) {
+    op.detached = is_detached;
+    op.micro_batch = micro_batch;
+    return op;
+  };
+  const Op first = at(Send(1), 0, true), second = at(Send(1), 1, true);
+  const Op wait = {.kind = OpKind::kWait};  // for the first
+  const std::vector<Op> other = {Send(0), at(Receive(0), 0, false), at(Receive(0), 1, false)};
+
+  EXPECT_TRUE(Simulate(ByHand({{first, second, Receive(1), wait}, other})).ok());
+  EXPECT_EQ(ErrorOf(ByHand({{first, second, wait, Receive(1)}, other})),
+            "mimo: the schedule never ends: 2 ranks wait for each other:\n"
+            "  rank 0: wait for what it sent of activations vision>language, micro-batch 0; waits"
+            " for rank 1\n"
+            "  rank 1: send of activations vision>language, micro-batch 0, 1 row, to rank 0; waits"
+            " for rank 0");
+  EXPECT_THAT(ErrorOf(ByHand({{at(first, 0, false), Receive(1)}, {Send(0), Receive(0)}})),
+              HasSubstr("2 ranks wait"));
 }
 
 TEST(SimulateTest, NamesTheCycleAlone) {
@@ -320,147 +404,10 @@ TEST(SimulateTest, InterleavingAcrossAShortCutIsCaught) {
   StepOptions options = {.num_micro_batches = 4, .micro_batch_size = 1, .order = Order::k1F1B};
 
   EXPECT_THAT(ErrorOf(Plan(topology, options)), HasSubstr("wait for each other"));
-  options.order = Order::kSequential;
-  EXPECT_TRUE(Simulate(Plan(topology, options)).ok());
-}
-
-// Whether a schedule matches and ends, by trying: every rank is looked at again and again, each
-// operation finds its partner by counting.
-bool NaiveEnds(const Schedule& schedule) {
-  const int64_t world = schedule.world_size;
-  std::vector<std::vector<Op>> lists;
-  for (int64_t r = 0; r < world; ++r) {
-    lists.emplace_back(schedule.ops_of(r).begin(), schedule.ops_of(r).end());
+  for (const Order order : {Order::kSequential, Order::kAllForwardsFirst}) {
+    options.order = order;
+    EXPECT_TRUE(Simulate(Plan(topology, options)).ok());
   }
-  std::vector<absl::Span<const int32_t>> groups;
-  for (const GroupSet& set : schedule.group_sets) {
-    for (int64_t g = 0; g < set.num_groups(); ++g) groups.push_back(set.group(g));
-  }
-  // The index in `rank`'s list of its k-th operation of a kind with a partner; -1 if it has none.
-  const auto find = [&](int64_t rank, OpKind kind, int32_t partner, int64_t k) -> int64_t {
-    const std::vector<Op>& list = lists[static_cast<size_t>(rank)];
-    for (size_t i = 0; i < list.size(); ++i) {
-      if (list[i].kind == kind && list[i].partner == partner && k-- == 0) {
-        return static_cast<int64_t>(i);
-      }
-    }
-    return -1;
-  };
-  // All that must start for an operation to complete: (rank, index). Empty if it cannot.
-  const auto needs = [&](int64_t rank, size_t index) {
-    const Op& op = lists[static_cast<size_t>(rank)][index];
-    int64_t k = 0;
-    for (size_t i = 0; i < index; ++i) {
-      const Op& before = lists[static_cast<size_t>(rank)][i];
-      k += before.kind == op.kind && before.partner == op.partner ? 1 : 0;
-    }
-    std::vector<std::pair<int64_t, int64_t>> all;
-    if (op.kind == OpKind::kCollective) {
-      bool member = false;
-      for (int32_t other : groups[static_cast<size_t>(op.partner)]) {
-        all.emplace_back(other, find(other, op.kind, op.partner, k));
-        member = member || other == rank;
-      }
-      if (!member) return std::vector<std::pair<int64_t, int64_t>>();
-    } else {
-      const OpKind other = op.kind == OpKind::kSend ? OpKind::kReceive : OpKind::kSend;
-      all.emplace_back(op.partner, find(op.partner, other, static_cast<int32_t>(rank), k));
-    }
-    for (const auto& [other, at] : all) {
-      if (at < 0) return std::vector<std::pair<int64_t, int64_t>>();
-      const Op& theirs = lists[static_cast<size_t>(other)][static_cast<size_t>(at)];
-      if (theirs.payload != op.payload || theirs.subject != op.subject ||
-          theirs.micro_batch != op.micro_batch || theirs.rows != op.rows) {
-        return std::vector<std::pair<int64_t, int64_t>>();
-      }
-    }
-    return all;
-  };
-  std::vector<size_t> begin(static_cast<size_t>(world), 0);
-  const auto end_of = [&](int64_t rank) {
-    const std::vector<Op>& list = lists[static_cast<size_t>(rank)];
-    size_t end = std::min(begin[static_cast<size_t>(rank)] + 1, list.size());
-    while (end < list.size() && list[end].with_previous) ++end;
-    return end;
-  };
-  for (bool moved = true; moved;) {
-    moved = false;
-    for (int64_t r = 0; r < world; ++r) {
-      const size_t end = end_of(r);
-      bool complete = begin[static_cast<size_t>(r)] < end;
-      for (size_t i = begin[static_cast<size_t>(r)]; i < end && complete; ++i) {
-        const auto all = needs(r, i);
-        complete = !all.empty();
-        for (const auto& [other, at] : all) {
-          complete = complete && at < static_cast<int64_t>(end_of(other));
-        }
-      }
-      if (!complete) continue;
-      begin[static_cast<size_t>(r)] = end;
-      moved = true;
-    }
-  }
-  for (int64_t r = 0; r < world; ++r) {
-    if (begin[static_cast<size_t>(r)] < lists[static_cast<size_t>(r)].size()) return false;
-  }
-  return true;
-}
-
-// Breaks a schedule somewhere, perhaps: swaps neighbours, drops, repeats or changes an operation,
-// parts or joins batches.
-Schedule Mutated(std::mt19937& random, const Schedule& schedule) {
-  std::vector<std::vector<Op>> lists;
-  for (int64_t r = 0; r < schedule.world_size; ++r) {
-    lists.emplace_back(schedule.ops_of(r).begin(), schedule.ops_of(r).end());
-  }
-  for (int64_t change = Draw(random, 0, 2); change > 0; --change) {
-    std::vector<Op>& list = lists[static_cast<size_t>(Draw(random, 0, schedule.world_size - 1))];
-    if (list.size() < 2) continue;
-    const auto i = static_cast<size_t>(Draw(random, 0, static_cast<int64_t>(list.size()) - 2));
-    switch (Draw(random, 0, 5)) {
-      case 0:
-        std::swap(list[i], list[i + 1]);
-        break;
-      case 1:
-        list.erase(list.begin() + static_cast<std::ptrdiff_t>(i));
-        break;
-      case 2:
-        list.insert(list.begin() + static_cast<std::ptrdiff_t>(i), list[i]);
-        break;
-      case 3:
-        list[i].rows += Draw(random, 0, 1);
-        break;
-      case 4:
-        list[i + 1].with_previous = !list[i + 1].with_previous;
-        break;
-      case 5:
-        std::swap(list[i], list.back());
-        break;
-    }
-    list[0].with_previous = false;
-  }
-  Schedule mutated = ByHand(lists, schedule.group_sets);
-  mutated.modules = schedule.modules;
-  mutated.edges = schedule.edges;
-  return mutated;
-}
-
-TEST(SimulateTest, AgreesWithTryingOnRandomBrokenSchedules) {
-  std::mt19937 random(8);
-  std::map<bool, int> outcomes;
-  for (int c = 0; c < 2000; ++c) {
-    const Topology topology = RandomTopology(random);
-    if (topology.world_size() > 12) continue;
-    const Schedule schedule = Mutated(
-        random, Plan(topology, {.num_micro_batches = Draw(random, 1, 3), .micro_batch_size = 4}));
-
-    const absl::StatusOr<Simulation> simulation = Simulate(schedule);
-
-    ASSERT_EQ(simulation.ok(), NaiveEnds(schedule)) << "case " << c << ": " << simulation.status();
-    ++outcomes[simulation.ok()];
-  }
-  EXPECT_GT(outcomes[true], 50);
-  EXPECT_GT(outcomes[false], 50);
 }
 
 }  // namespace

@@ -10,13 +10,15 @@
 // them must come round, since an operation without a partner was ruled out: that circle is the
 // deadlock.
 //
-// schedule_test checks it against schedules that are broken on purpose, and against a simulation
-// that tries all orders.
+// schedule_test checks it against schedules that are broken on purpose, simulate_test against a
+// simulation that tries all orders.
 
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <map>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -75,6 +77,7 @@ absl::Status CheckForm(const Schedule& schedule,
       return invalid(absl::StrCat("the first operation of rank ", rank, " has none before it"));
     }
     for (const Op& op : ops) {
+      if (op.kind == OpKind::kWait) continue;
       const bool collective = op.kind == OpKind::kCollective;
       const int64_t partners =
           collective ? static_cast<int64_t>(groups.size()) : schedule.world_size;
@@ -97,6 +100,7 @@ struct Matches {
   std::vector<int32_t> rank_of;  // of each operation
   // Of a send or receive the index of the other; of a collective its number among all.
   std::vector<int64_t> partner_of;
+  std::vector<int64_t> wait_of;         // of each detached operation, or -1; empty if there is none
   std::vector<int64_t> members;         // operations, collective after collective, by rank
   std::vector<int64_t> member_offsets;  // collectives + 1
   int64_t transfers = 0;
@@ -125,6 +129,7 @@ class Matcher {
   absl::StatusOr<Matches> Match() {
     MatchTransfers();
     MatchCollectives();
+    FindWaits();
     if (num_problems_ == 0) return std::move(matches_);
     std::string message = absl::StrCat("mimo: the schedule does not match in ", num_problems_,
                                        num_problems_ == 1 ? " place:" : " places:");
@@ -267,6 +272,28 @@ class Matcher {
     }
   }
 
+  // Which kWait asks for each detached operation.
+  void FindWaits() {
+    const std::vector<Op>& ops = schedule_.ops;
+    if (std::ranges::none_of(ops, [](const Op& op) { return op.detached; })) return;
+    matches_.wait_of.assign(ops.size(), -1);
+    std::map<std::tuple<Payload, int32_t, int32_t>, std::vector<int64_t>> detached;
+    int32_t rank = -1;
+    for (size_t i = 0; i < ops.size(); ++i) {
+      if (matches_.rank_of[i] != rank) detached.clear();
+      rank = matches_.rank_of[i];
+      if (!ops[i].detached && ops[i].kind != OpKind::kWait) continue;
+      std::vector<int64_t>& alike = detached[{ops[i].payload, ops[i].subject, ops[i].micro_batch}];
+      if (ops[i].kind != OpKind::kWait) {
+        alike.push_back(static_cast<int64_t>(i));
+        continue;
+      }
+      for (const int64_t index : alike)
+        matches_.wait_of[static_cast<size_t>(index)] = static_cast<int64_t>(i);
+      alike.clear();
+    }
+  }
+
   const Schedule& schedule_;
   const std::vector<absl::Span<const int32_t>>& groups_;
   Matches matches_;
@@ -283,8 +310,12 @@ class Runner {
         started_(schedule.ops.size(), false),
         completed_(schedule.ops.size(), false),
         missing_(static_cast<size_t>(matches.num_collectives())),
+        missing_of_wait_(matches.wait_of.size(), 0),
         ends_(schedule.op_offsets.begin(), schedule.op_offsets.end() - 1),
         pending_(static_cast<size_t>(schedule.world_size), 0) {
+    for (const int64_t wait : matches.wait_of) {
+      if (wait >= 0) ++missing_of_wait_[static_cast<size_t>(wait)];
+    }
     for (int64_t c = 0; c < matches.num_collectives(); ++c) {
       missing_[static_cast<size_t>(c)] = static_cast<int64_t>(matches.members_of(c).size());
     }
@@ -314,14 +345,18 @@ class Runner {
     int64_t end = begin < last ? begin + 1 : last;
     while (end < last && op(end).with_previous) ++end;
     ends_[r] = end;
-    pending_[r] = end - begin;
+    for (int64_t i = begin; i < end; ++i) pending_[r] += op(i).detached ? 0 : 1;
+    const bool goes_on = begin < end && pending_[r] == 0;
     for (int64_t i = begin; i < end; ++i) Start(i);
+    if (goes_on) ready_.push_back(rank);
   }
 
   void Start(int64_t index) {
     started_[static_cast<size_t>(index)] = true;
     const int64_t partner = matches_.partner_of[static_cast<size_t>(index)];
-    if (op(index).kind == OpKind::kCollective) {
+    if (op(index).kind == OpKind::kWait) {
+      if (IsMissingNothing(index)) Complete(index);
+    } else if (op(index).kind == OpKind::kCollective) {
       if (--missing_[static_cast<size_t>(partner)] > 0) return;
       for (int64_t member : matches_.members_of(partner)) Complete(member);
     } else if (started_[static_cast<size_t>(partner)]) {
@@ -332,20 +367,35 @@ class Runner {
 
   void Complete(int64_t index) {
     completed_[static_cast<size_t>(index)] = true;
+    if (op(index).detached) {
+      const int64_t wait = matches_.wait_of[static_cast<size_t>(index)];
+      if (wait < 0) return;
+      --missing_of_wait_[static_cast<size_t>(wait)];
+      if (started_[static_cast<size_t>(wait)] && IsMissingNothing(wait)) Complete(wait);
+      return;
+    }
     const int32_t rank = matches_.rank_of[static_cast<size_t>(index)];
     if (--pending_[static_cast<size_t>(rank)] == 0) ready_.push_back(rank);
+  }
+
+  bool IsMissingNothing(int64_t wait) const {
+    return missing_of_wait_.empty() || missing_of_wait_[static_cast<size_t>(wait)] == 0;
   }
 
   // The first operation that keeps a rank in its batch.
   int64_t WaitsAt(int64_t rank) const {
     int64_t index = ends_[static_cast<size_t>(rank)] - 1;
     while (op(index).with_previous) --index;
-    while (completed_[static_cast<size_t>(index)]) ++index;
+    while (completed_[static_cast<size_t>(index)] || op(index).detached) ++index;
     return index;
   }
 
   // A rank that has not started its part of the operation.
   int64_t WaitsFor(int64_t index) const {
+    for (int64_t i = 0; op(index).kind == OpKind::kWait && i < index; ++i) {
+      if (matches_.wait_of[static_cast<size_t>(i)] == index && !completed_[static_cast<size_t>(i)])
+        return op(i).partner;
+    }
     if (op(index).kind != OpKind::kCollective) return op(index).partner;
     for (int64_t member : matches_.members_of(matches_.partner_of[static_cast<size_t>(index)])) {
       if (!started_[static_cast<size_t>(member)]) {
@@ -381,10 +431,11 @@ class Runner {
   const Matches& matches_;
   std::vector<bool> started_;
   std::vector<bool> completed_;
-  std::vector<int64_t> missing_;  // members of each collective that have not started it
-  std::vector<int64_t> ends_;     // of each rank's batch
-  std::vector<int64_t> pending_;  // operations of each rank's batch that have not completed
-  std::vector<int64_t> ready_;    // ranks whose batch is complete
+  std::vector<int64_t> missing_;          // members of each collective that have not started it
+  std::vector<int64_t> missing_of_wait_;  // of each kWait, what it asks for that is not complete
+  std::vector<int64_t> ends_;             // of each rank's batch
+  std::vector<int64_t> pending_;          // operations of each rank's batch that have not completed
+  std::vector<int64_t> ready_;            // ranks whose batch is complete
 };
 
 }  // namespace

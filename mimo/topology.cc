@@ -18,16 +18,26 @@
 
 namespace lockstep::mimo {
 
+absl::StatusOr<Topology> Topology::Make(int64_t world_size, std::vector<Module> modules) {
+  return MakeOf({.world_size = world_size, .modules = std::move(modules)});
+}
+
 absl::StatusOr<Topology> Topology::Make(int64_t world_size, std::vector<Module> modules,
                                         std::vector<Edge> edges) {
-  TopologyParts parts = {world_size, std::move(modules), std::move(edges), {}, {}};
+  return MakeOf({.world_size = world_size,
+                 .modules = std::move(modules),
+                 .has_edges = true,
+                 .edges = std::move(edges)});
+}
+
+absl::StatusOr<Topology> Topology::MakeOf(TopologyParts parts) {
   const std::vector<std::string> problems = CheckTopology(&parts);
   if (!problems.empty()) {
-    return StatusOf(absl::StrCat("topology of world_size ", world_size), problems);
+    return StatusOf(absl::StrCat("topology of world_size ", parts.world_size), problems);
   }
 
   Topology topology;
-  topology.world_size_ = world_size;
+  topology.world_size_ = parts.world_size;
   topology.modules_ = std::move(parts.modules);
   topology.edges_ = std::move(parts.edges);
   topology.forward_order_ = std::move(parts.forward_order);

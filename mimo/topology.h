@@ -107,10 +107,12 @@ struct BatchSizes {
   Division division = Division::kEven;
 };
 
+struct TopologyParts;
+
 class Topology {
  public:
-  // With no `edges`, every other module feeds "language". InvalidArgument names every broken rule
-  // at once, with the values and the nearest that work:
+  // Without `edges`, every other module feeds "language"; {} is none at all. InvalidArgument names
+  // every broken rule at once, with the values and the nearest that work:
   //   - world_size is from 1 to kMaxWorldSize; there are modules, one of them named "language"
   //   - names are not empty and appear once; sizes are positive; `order` holds each axis once
   //   - a module's ranks lie in the world, appear once, and are tp * cp * dp * pp
@@ -118,8 +120,9 @@ class Topology {
   //   - edges name modules, appear once and make no cycle
   //
   // Cost: O(world_size * modules of a rank).
+  static absl::StatusOr<Topology> Make(int64_t world_size, std::vector<Module> modules);
   static absl::StatusOr<Topology> Make(int64_t world_size, std::vector<Module> modules,
-                                       std::vector<Edge> edges = {});
+                                       std::vector<Edge> edges);
 
   int64_t world_size() const { return world_size_; }
   // As given, with `ranks` filled in; an index into it names a module below.
@@ -182,6 +185,7 @@ class Topology {
     int64_t pp;
   };
 
+  static absl::StatusOr<Topology> MakeOf(TopologyParts parts);
   // Fills in what follows from the modules.
   void PlaceRanks();
   Coordinates CoordinatesOf(int module, int64_t place) const;

@@ -93,6 +93,11 @@ BENCHMARK_CAPTURE(CheckSchedule, sequential, Order::kSequential)
     ->Arg(16)
     ->Arg(128)
     ->Unit(benchmark::kMillisecond);
+BENCHMARK_CAPTURE(CheckSchedule, all_forwards_first, Order::kAllForwardsFirst)
+    ->Arg(1)
+    ->Arg(16)
+    ->Arg(128)
+    ->Unit(benchmark::kMillisecond);
 BENCHMARK_CAPTURE(CheckSchedule, interleaved, Order::k1F1B)
     ->Arg(1)
     ->Arg(16)

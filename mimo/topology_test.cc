@@ -17,14 +17,21 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 
+// With no edges given, those of the default.
+absl::StatusOr<Topology> TryMake(int64_t world_size, const std::vector<Module>& modules,
+                                 const std::vector<Edge>& edges) {
+  return edges.empty() ? Topology::Make(world_size, modules)
+                       : Topology::Make(world_size, modules, edges);
+}
+
 Topology Make(int64_t world_size, std::vector<Module> modules, std::vector<Edge> edges = {}) {
-  absl::StatusOr<Topology> topology = Topology::Make(world_size, modules, edges);
+  absl::StatusOr<Topology> topology = TryMake(world_size, modules, edges);
   EXPECT_TRUE(topology.ok()) << topology.status();
   return *topology;
 }
 
 std::string ErrorOf(int64_t world_size, std::vector<Module> modules, std::vector<Edge> edges = {}) {
-  const absl::StatusOr<Topology> topology = Topology::Make(world_size, modules, edges);
+  const absl::StatusOr<Topology> topology = TryMake(world_size, modules, edges);
   EXPECT_FALSE(topology.ok());
   EXPECT_EQ(topology.status().code(), absl::StatusCode::kInvalidArgument);
   return std::string(topology.status().message());
@@ -53,6 +60,13 @@ TEST(TopologyTest, AWorldOfOneHasAllSizesOne) {
   EXPECT_EQ(topology.sampling_info(0), (SamplingInfo{0, 1, true}));
   EXPECT_THAT(topology.edges(), IsEmpty());
   EXPECT_THAT(topology.forward_order(), ElementsAre(0));
+}
+
+TEST(TopologyTest, AnEmptyListOfEdgesIsNoneAndNoListTheDefault) {
+  const std::vector<Module> modules = {{.name = "vision"}, {.name = "language", .first_rank = 1}};
+
+  EXPECT_EQ(Topology::Make(2, modules)->edges().size(), 1u);
+  EXPECT_THAT(Topology::Make(2, modules, std::vector<Edge>())->edges(), IsEmpty());
 }
 
 TEST(TopologyTest, ARankOutsideTheWorldHasNoModule) {

@@ -38,7 +38,8 @@ local topology = mimo.topology { modules = {
   { name = "vision", dp = config.vision_ranks },
   { name = "language", dp = math.max(1, language_ranks), first_rank = language_ranks > 0 and config.vision_ranks or 0 },
 } }
-topology:validate { micro_batch_size = config.samples, uneven = true }
+topology:validate { micro_batch_size = config.samples, global_batch_size = config.samples * config.micro_batches,
+  uneven = true, order = "all_forwards_first" }
 local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
 local has_vision, has_language = topology:peers("vision", "dp") ~= nil, topology:peers("language", "dp") ~= nil
 log.print(mimo.draw(topology, { micro_batch_size = config.samples }))

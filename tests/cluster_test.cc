@@ -61,8 +61,7 @@ TEST(Cluster, EveryRankSaysWhoFailed) {
       RunAsRanks(3, "if rank == 1 then error('only here') end dist.barrier()", TorchrunEnvironment);
 
   for (const Ended& rank : ranks) EXPECT_EQ(rank.exit_code, 1);
-  EXPECT_THAT(ranks[1].err,
-              ContainsRegex("^lockstep: rank 1: train.lua:[0-9]+: only here\n"));
+  EXPECT_THAT(ranks[1].err, ContainsRegex("^lockstep: rank 1: train.lua:[0-9]+: only here\n"));
   for (const size_t rank : {0, 2}) {
     EXPECT_THAT(ranks[rank].err,
                 MatchesRegex(absl::StrCat("lockstep: rank ", rank,

@@ -106,7 +106,7 @@ TEST(DigitsVlm, LeavesItsConfigurationItsMetricsAndItsPlot) {
   const Folder& folder = Train({.nproc = 2, .seed = 2});
 
   EXPECT_THAT(folder.List("out"), ElementsAre("config.json", StartsWith("events.out.tfevents."),
-                                              "loss.svg", "metrics.jsonl", "state"));
+                                              "loss.svg", "metrics.jsonl", "run.lock", "state"));
   EXPECT_THAT(folder.Read("out/config.json"),
               AllOf(HasSubstr("\"steps\": 4"), HasSubstr("\"seed\": 2"), HasSubstr("\"vision\"")));
   EXPECT_THAT(folder.Read("out/loss.svg"), AllOf(StartsWith("<svg"), HasSubstr("</svg>")));

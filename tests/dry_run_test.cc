@@ -73,7 +73,6 @@ TEST(DryRun, LeavesNoFilesAndRunsNothingBehindTheLoop) {
   EXPECT_THAT(folder.List(), ElementsAre("train.lua"));
 }
 
-// Each would wait for ever for ranks that are not there.
 TEST(DryRun, ChangesNothingOfARunWhoseFolderIsGiven) {
   const Folder folder;
   folder.Write("train.lua", kTrain);
@@ -87,6 +86,7 @@ TEST(DryRun, ChangesNothingOfARunWhoseFolderIsGiven) {
   EXPECT_EQ(folder.Read("run/metrics.jsonl"), "of the run\n");
 }
 
+// Each would wait for ever for ranks that are not there.
 TEST(DryRun, OtherRanksAreTakenToDoTheSame) {
   const Folder folder;
 
@@ -137,6 +137,139 @@ TEST(DryRun, WhatOnlyAnotherRankKnowsIsAnError) {
   EXPECT_THAT(folder.List(), ElementsAre("train.lua"));
 }
 
+// What libtorch cannot do beside memory by line, which a dry run is about.
+TEST(DryRun, TracesNothingAndSaysSo) {
+  const Folder folder;
+
+  const Ended steps =
+      DryRun(folder, "lockstep.profile { steps = { 0, 1 } }\n" + std::string(kTrain), "2");
+  const Ended function = DryRun(folder,
+                                "print(select(2, lockstep.profile({ path = 'one.json' }, "
+                                "function(x) return x + 1 end, 2)))\n" +
+                                    std::string(kTrain),
+                                "2");
+
+  EXPECT_EQ(steps.exit_code, 0) << steps.err;
+  EXPECT_EQ(Count(steps.out,
+                  "lockstep.profile: a dry run traces nothing; trace-rank0.json is not "
+                  "written\n"),
+            1)
+      << steps.out;
+  EXPECT_THAT(steps.out, HasSubstr("total        5.24 M"));
+  EXPECT_EQ(function.exit_code, 0) << function.err;
+  EXPECT_THAT(function.out, HasSubstr("one-rank0.json is not written\n3\n"));
+  EXPECT_THAT(folder.List(), ElementsAre("train.lua"));
+}
+
+// Loops as Torch7's users wrote them. `BODY` is a step; 2 x 8 x 8 x 4 FLOPs forward, as many for
+// the weight's gradient.
+std::string HandWritten(const std::string& body) {
+  return R"(
+local log, optim, torch = require "lockstep.log", require "lockstep.optim", require "lockstep.torch"
+local w = torch.ones({ 8, 8 }, { requires_grad = true })
+local v = torch.ones({ 8, 8 }, { requires_grad = true })
+local function loss_of(p)
+  local loss = torch.ones { 4, 8 }:mm(p):sum()
+  loss:backward()
+  return loss
+end
+local function count(text) print("iteration " .. text) end
+)" + body;
+}
+
+TEST(DryRun, ALoopOfTheScriptsOwnEndsAtTheSecondOptimizerStep) {
+  const Folder folder;
+
+  const Ended ended = DryRun(folder, HandWritten(R"(
+local adam = optim.AdamW({ w }, { lr = 1e-3 })
+for i = 1, 1000 do
+  count(i)
+  loss_of(w)
+  adam:step(0.5)
+  adam:zero_grad()
+  log.step { loss = 1 }
+end
+)"),
+                             "2");
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(Count(ended.out, "iteration "), 2) << ended.out;
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("dry run of train.lua: a step of rank 0 of 2, on cpu"),
+                               HasSubstr("optimizer   0.00 MiB"), HasSubstr("total     1.02 k")));
+}
+
+TEST(DryRun, TwoOptimizersMayTakeTurnsInAStep) {
+  const Folder folder;
+
+  const Ended ended = DryRun(folder, HandWritten(R"(
+local one, other = optim.AdamW { w }, optim.AdamW { v }
+for i = 1, 1000 do
+  count(i)
+  loss_of(w)
+  one:step()
+  loss_of(v)
+  other:step()
+end
+)"),
+                             "2");
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(Count(ended.out, "iteration "), 2) << ended.out;
+  EXPECT_THAT(ended.out, HasSubstr("total     2.05 k"));
+}
+
+TEST(DryRun, WithoutAnOptimizerALoopEndsAtTheSecondLogStep) {
+  const Folder folder;
+
+  const Ended ended = DryRun(folder, HandWritten(R"(
+for i = 1, 1000 do
+  count(i)
+  loss_of(w)
+  torch.no_grad(function() w:sub_(w.grad) end)
+  log.step { loss = i }
+end
+)"),
+                             "2");
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(Count(ended.out, "iteration "), 2) << ended.out;
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("a step of rank 0 of 2"), HasSubstr("total     1.02 k")));
+}
+
+TEST(DryRun, OneStepAndNoMoreIsCountedFromTheStart) {
+  const Folder folder;
+
+  const Ended ended =
+      DryRun(folder, HandWritten("local adam = optim.AdamW { w }\nloss_of(w)\nadam:step()\n"), "2");
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("the one step of rank 0 of 2"), HasSubstr("1.02 k")));
+}
+
+TEST(DryRun, SeveralOptimizerStepsInAStepOfRunStepsAreOneStep) {
+  const Folder folder;
+
+  const Ended ended = DryRun(folder, HandWritten(R"(
+local adam = optim.AdamW { w }
+loss_of(w)
+adam:step()
+for step in require("lockstep.run"):steps(function() return 1 end, 1000) do
+  count(step)
+  for _ = 1, 3 do
+    loss_of(w)
+    adam:step()
+  end
+  print("behind")
+end
+)"),
+                             "2");
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(Count(ended.out, "iteration "), 1) << ended.out;
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("behind\n"), HasSubstr("the first step of rank 0 of 2"),
+                               HasSubstr("total     3.07 k")));
+}
+
 TEST(DryRun, PlansTheBatchesOfAllRanks) {
   const Folder folder;
 
@@ -159,6 +292,31 @@ for _ in run:steps(function() return batches[1][1] end) do end
   EXPECT_THAT(ended.out, AllOf(HasSubstr("planned\t4\t2\n"),
                                HasSubstr("of batching.prepare's last call of 1: 2 micro-steps, "
                                          "210 tokens")));
+}
+
+TEST(DryRun, ALoopWithoutAStepIsSaidAndNotPlanned) {
+  const struct {
+    const char* loop;
+    const char* message;
+  } kCases[] = {
+      {"run:steps(function() end)",
+       "run:steps: the dry run has no step to tell of: the loader had no batch on rank 0 of 2"},
+      {"run:steps(function() return 1 end, 0)",
+       "run:steps: the dry run has no step to tell of: total is 0"},
+  };
+  for (const auto& [loop, message] : kCases) {
+    const Folder folder;
+
+    const Ended ended = DryRun(folder,
+                               absl::StrCat("local run = require 'lockstep.run'\n"
+                                            "for _ in ",
+                                            loop, " do end\n"),
+                               "2");
+
+    EXPECT_EQ(ended.exit_code, 1) << loop;
+    ExpectOneComplaint(ended, absl::StrCat("train.lua:2: ", message));
+    EXPECT_EQ(ended.out, "") << loop;
+  }
 }
 
 TEST(DryRun, NeedsAScriptAndNoLauncher) {

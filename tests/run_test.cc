@@ -85,6 +85,61 @@ TEST(Set, MistakesAreToldOnceWithTheKeyAndWhatIsKnown) {
   }
 }
 
+// What config.json could not hold as a number, and what would break a message into lines.
+TEST(Set, WhateverItHoldsItIsTakenOrRefusedInOneLine) {
+  const struct {
+    const char* setting;
+    int exit_code;
+    const char* said;
+  } kCases[] = {
+      {"steps=nan", 1, "--set steps=nan: the value must be a finite number"},
+      {"optimizer.lr=inf", 1, "--set optimizer.lr=inf: the value must be a finite number"},
+      {"optimizer.betas=0.9,-inf", 1, "the value must be a finite number"},
+      {"steps=1e999", 1, "the value must be a finite number"},
+      {"steps=0x10", 0, "number\t16\tstring\tbase"},
+      {"steps=4\n5", 1, "--set steps=4\\n5: the value must be a number"},
+      {"st\x1b[2Jeps=1", 1, "--set st\\x1b[2Jeps=1: the script has no such key"},
+      {"\n", 2, "--set takes key=value, not \"\\n\""},
+      {"name=a\tb", 0, "string\ta\tb\t"},
+      {"name=\xff", 1, "the value must be text in UTF-8"},
+      {"name=", 0, "string\t\tboolean"},
+      {"%d%s=%n", 1, "--set %d%s=%n: the script has no such key"},
+  };
+  for (const auto& c : kCases) {
+    const Folder folder;
+    folder.Write("train.lua", kConfigScript);
+
+    const Ended ended = RunOne(
+        Lockstep(folder, {"--nproc", "1", "--run-dir", "run", "train.lua", "--set", c.setting}));
+
+    EXPECT_EQ(ended.exit_code, c.exit_code) << c.setting << ended.err;
+    if (c.exit_code == 0) {
+      EXPECT_THAT(ended.out, HasSubstr(c.said));
+      EXPECT_EQ(Count(folder.Read("run/config.json"), "NaN"), 0);
+      continue;
+    }
+    EXPECT_EQ(ended.out, "");
+    ExpectOneComplaint(ended, c.said);
+    const std::string complaint = ended.err.substr(0, ended.err.find('\n'));
+    EXPECT_THAT(complaint, AllOf(StartsWith("lockstep: "), HasSubstr(c.said)));
+  }
+}
+
+// A script that is not there, a folder and a setting that nobody reads go into messages, too.
+TEST(CommandLine, NamesOfWhatIsNotThereAreShownInOneLine) {
+  const Folder folder;
+  folder.Write("train.lua", "");
+  const std::vector<std::string> kCases[] = {
+      {"a\nb.lua"}, {"--list", "a\nb"}, {"--nproc", "1", "train.lua", "--set", "a\nb=1"}};
+  for (const auto& arguments : kCases) {
+    const Ended ended = RunOne(Lockstep(folder, arguments));
+
+    EXPECT_NE(ended.exit_code, 0);
+    ExpectOneComplaint(ended, "a\\nb");
+    EXPECT_EQ(Count(ended.err, "\n"), 1) << ended.err;
+  }
+}
+
 TEST(Set, ReachesEveryRankAndIsRefusedOnce) {
   const std::string script = absl::StrCat(kConfigScript, "print(config.steps)");
 
@@ -170,8 +225,9 @@ TEST(RunFolder, HoldsTheResolvedConfigurationAndAnObjectForEachStep) {
       folder, {"--nproc", "2", "--run-dir", "out/first", "train.lua", "--set", "model.hidden=16"}));
 
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_THAT(folder.List("out/first"),
-              ElementsAre("config.json", StartsWith("events.out.tfevents."), "metrics.jsonl"));
+  EXPECT_THAT(
+      folder.List("out/first"),
+      ElementsAre("config.json", StartsWith("events.out.tfevents."), "metrics.jsonl", "run.lock"));
   EXPECT_THAT(folder.Read("out/first/config.json"),
               AllOf(HasSubstr("\"lr\": 0.5"), HasSubstr("\"hidden\": 16")));
   const Metrics metrics = ReadMetrics(folder, "out/first/metrics.jsonl");

@@ -9,11 +9,16 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/program.h"
+#include "tests/ranks.h"
 
 namespace lockstep::tests {
 namespace {
+
+using ::testing::HasSubstr;
 
 // A session that runs until its end of input.
 class Session {
@@ -70,6 +75,15 @@ class Session {
     return shown;
   }
 
+  // As a shell tells it: 128 + n where signal n ended the session.
+  int WaitForEnd() {
+    if (!started() || !WaitUntilGone(pid_)) return -1;
+    int status = 0;
+    waitpid(pid_, &status, 0);
+    pid_ = -1;
+    return WIFSIGNALED(status) ? 128 + WTERMSIG(status) : WEXITSTATUS(status);
+  }
+
  private:
   int terminal_;
   pid_t pid_ = -1;
@@ -110,6 +124,80 @@ TEST(SessionTest, AnErrorDoesNotEndIt) {
   session.ReadUntil("did you mean \"matmul\"?");
   session.Type("? torch.matmul\n");
   session.ReadUntil("torch.matmul(Tensor self, Tensor other) -> Tensor");
+}
+
+TEST(SessionTest, WhatIsTypedMayBeAnyText) {
+  const Folder folder;
+  Session session(folder);
+  session.ReadUntil("> ");
+
+  session.Type("#'\xc3\xa4\xe2\x82\xac\xff' + 37\n");  // 2 bytes, 3 bytes, and one that is none
+
+  session.ReadUntil("42\r\n");
+}
+
+// --- Ctrl-C --------------------------------------------------------------------------------------
+
+constexpr char kCtrlC[] = "\x03";
+
+TEST(SessionTest, CtrlCInterruptsWhatRunsAndTheSessionGoesOn) {
+  const char* const kLoops[] = {
+      "while true do end",                                   // what the JIT would compile
+      "while true do torch.ones({8}):sum() end",             // in C++, mostly
+      "coroutine.wrap(function() while true do end end)()",  // on another stack of Lua's
+      "lockstep.scope(function() while true do end end)",    // called by the library
+      "io.popen('sleep 1000'):read()",                       // a wait
+  };
+  const Folder folder;
+  Session session(folder);
+  session.ReadUntil("> ");
+  for (const char* loop : kLoops) {
+    SCOPED_TRACE(loop);
+    // The line break and what is printed then come from the program: it runs.
+    session.Type(absl::StrCat("print('run' .. 'ning'); ", loop, "\n"));
+    session.ReadUntil("running\r\n");
+
+    session.Type(kCtrlC);
+
+    EXPECT_THAT(session.ReadUntil("> "), HasSubstr("typed:1: interrupted"));
+    session.Type("20 + 22\n");
+    session.ReadUntil("42\r\n> ");
+  }
+}
+
+TEST(SessionTest, CtrlCAtThePromptClearsTheLineAndWhatIsUnfinished) {
+  const Folder folder;
+  Session session(folder);
+  session.ReadUntil("> ");
+  session.Type("x = = =");
+  session.ReadUntil("= = =");
+
+  session.Type(kCtrlC);
+  session.ReadUntil("> ");
+  session.Type("x = {\n");
+  session.ReadUntil(">> ");
+  session.Type("1,");
+  session.ReadUntil("1,");
+  session.Type(kCtrlC);
+  session.ReadUntil("> ");
+
+  session.Type("type(x) .. 40 + 2\n");
+  session.ReadUntil("nil42\r\n");
+}
+
+TEST(SessionTest, ASecondCtrlCEndsWhatCatchesTheFirst) {
+  const Folder folder;
+  Session session(folder);
+  session.ReadUntil("> ");
+  session.Type(
+      "while true do pcall(function() print('run' .. 'ning'); while true do end end) end\n");
+  session.ReadUntil("running\r\n");
+
+  session.Type(kCtrlC);
+  session.ReadUntil("running\r\n");
+  session.Type(kCtrlC);
+
+  EXPECT_EQ(session.WaitForEnd(), 128 + SIGINT);
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <random>
 #include <string>
@@ -36,7 +37,7 @@ Command Train(const Folder& folder, int nproc, const std::vector<std::string>& s
   return Lockstep(folder, arguments);
 }
 
-// What the ranks print at last.
+// What the ranks print at last, by rank.
 std::vector<std::string> FinalBits(const Ended& ended) {
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
   std::vector<std::string> lines;
@@ -44,6 +45,7 @@ std::vector<std::string> FinalBits(const Ended& ended) {
        at = ended.out.find("final bits", at + 1)) {
     lines.push_back(ended.out.substr(at, ended.out.find('\n', at) - at));
   }
+  std::sort(lines.begin(), lines.end());
   return lines;
 }
 
@@ -59,41 +61,64 @@ std::vector<double> Losses(const Folder& folder) {
 
 // --- SIGKILL -------------------------------------------------------------------------------------
 
+// Kills a run of `nproc` ranks, or one of its ranks, within 40 ms after `line`: a step and its
+// saving take some ten milliseconds. The one wait of these tests, since a moment between the lines
+// is what the test is about.
+void KillSoonAfter(Child& run, int nproc, const std::string& line, std::mt19937_64& random) {
+  const std::vector<pid_t> pids = PidsOf(run, nproc);
+  if (!line.empty()) run.WaitForLine(line);
+  absl::SleepFor(absl::Microseconds(random() % 40'000));
+  const bool whole_run = random() % 2 == 0;
+  kill(whole_run ? run.pid() : pids[random() % pids.size()], SIGKILL);
+  run.Wait();
+  ExpectGone(pids);
+}
+
+// Every other pair of runs draws from the ranks' generators in each step, and every third is killed
+// again while it resumes.
 TEST(Killed, AtThirtyRandomMomentsAndResumedEndsWithTheSameBits) {
   const char* given = getenv("LOCKSTEP_KILL_SEED");
   const uint64_t seed = given != nullptr ? strtoull(given, nullptr, 10) : std::random_device()();
   std::printf("seed %llu (LOCKSTEP_KILL_SEED sets one)\n", static_cast<unsigned long long>(seed));
   std::mt19937_64 random(seed);
-  std::vector<std::string> undisturbed[3];
+  const std::vector<std::string> settings[] = {{}, {"dropout=0.1"}};
+  std::vector<std::string> undisturbed[2][3];
   for (const int nproc : {1, 2}) {
-    undisturbed[nproc] = FinalBits(RunOne(Train(Folder(), nproc)));
-    ASSERT_THAT(undisturbed[nproc], SizeIs(nproc));
+    for (const int drops : {0, 1}) {
+      undisturbed[drops][nproc] = FinalBits(RunOne(Train(Folder(), nproc, settings[drops])));
+      ASSERT_THAT(undisturbed[drops][nproc], SizeIs(nproc));
+    }
+    ASSERT_NE(undisturbed[0][nproc], undisturbed[1][nproc]);
   }
 
   for (int i = 0; i < kKills / 2; ++i) {
     SCOPED_TRACE(absl::StrCat("kills ", 2 * i, " and ", 2 * i + 1));
+    const int drops = i % 2;
     const Folder folders[] = {Folder(), Folder()};
-    std::vector<Child> killed;
-    for (const int nproc : {1, 2}) killed.emplace_back(Train(folders[nproc - 1], nproc));
+    const auto start = [&] {
+      std::vector<Child> runs;
+      for (const int nproc : {1, 2}) {
+        runs.emplace_back(Train(folders[nproc - 1], nproc, settings[drops]));
+      }
+      return runs;
+    };
+    std::vector<Child> killed = start();
     for (const int nproc : {1, 2}) {
-      Child& run = killed[static_cast<size_t>(nproc - 1)];
-      const std::vector<pid_t> pids = PidsOf(run, nproc);
-      run.WaitForLine(absl::StrCat("step ", random() % kSteps));
-      // A step and its saving take some ten milliseconds: the one wait of these tests, since a
-      // moment between the lines is what the test is about.
-      absl::SleepFor(absl::Microseconds(random() % 40'000));
-      const bool whole_run = random() % 2 == 0;
-      kill(whole_run ? run.pid() : pids[random() % pids.size()], SIGKILL);
-      run.Wait();
-      ExpectGone(pids);
+      const std::string line = absl::StrCat("step ", random() % kSteps);
+      KillSoonAfter(killed[static_cast<size_t>(nproc - 1)], nproc, line, random);
+    }
+    if (i % 3 == 0) {
+      std::vector<Child> again = start();
+      for (const int nproc : {1, 2}) {
+        KillSoonAfter(again[static_cast<size_t>(nproc - 1)], nproc, "", random);
+      }
     }
 
-    std::vector<Child> resumed;
-    for (const int nproc : {1, 2}) resumed.emplace_back(Train(folders[nproc - 1], nproc));
+    std::vector<Child> resumed = start();
     const std::vector<Ended> ended = WaitForAll(resumed, {"1 rank", "2 ranks"});
 
     for (const size_t nproc : {1, 2}) {
-      EXPECT_EQ(FinalBits(ended[nproc - 1]), undisturbed[nproc]) << nproc << " ranks";
+      EXPECT_EQ(FinalBits(ended[nproc - 1]), undisturbed[drops][nproc]) << nproc << " ranks";
       EXPECT_EQ(ended[nproc - 1].err, "");
       EXPECT_THAT(Losses(folders[nproc - 1]), SizeIs(kSteps)) << nproc << " ranks";
     }
@@ -181,7 +206,129 @@ TEST(AskedToEnd, OutsideOfALoopARunEndsAtOnce) {
   ExpectGone(pids);
 }
 
-// --- Other numbers of ranks ----------------------------------------------------------------------
+// Otherwise the signal would be noted, and nobody look: the loop that would is left.
+TEST(AskedToEnd, WhereTheLoopWasLeftARunEndsAtTheNextLine) {
+  const std::string say = kSayPid;
+  const std::string wait = "repeat torch.ones(1) until false\n";
+  const std::string hear = "repeat until require('lockstep.core.state').sigterm_came()\n";
+  const struct {
+    const char* how;
+    std::string body;
+    std::string after;
+  } kCases[] = {
+      {"a signal after a break", "break\n", say + wait},
+      {"a signal before a break", say + hear + "break\n", wait},
+      {"a signal after an error", "error('x')\n", say + wait},
+      {"a signal after rank 0's script", "break\n", say + "if rank == 0 then return end\n" + wait},
+  };
+  for (const auto& c : kCases) {
+    SCOPED_TRACE(c.how);
+    const Folder folder;
+    Child run(RankScript(folder,
+                         absl::StrCat("local run = require 'lockstep.run'\n"
+                                      "run:state { best = {} }\n"
+                                      "pcall(function()\n"
+                                      "for _ in run:steps(function() return true end, 3) do\n",
+                                      "if true then\n", c.body, "end end end)\n", c.after),
+                         {"--nproc", "2"}));
+    const std::vector<pid_t> pids = PidsOf(run, 2);
+
+    run.Send(SIGTERM);
+    const Ended ended = run.Wait();
+
+    EXPECT_EQ(ended.exit_code, 128 + SIGTERM);
+    ExpectOneComplaint(ended, "lockstep: SIGTERM; every rank has ended");
+    ExpectGone(pids);
+  }
+}
+
+// --- Two runs in one folder ----------------------------------------------------------------------
+
+// A run that has written, and waits within a step.
+Child StartRunThatWaits(const Folder& folder) {
+  return Child(RankScript(folder,
+                          absl::StrCat("local run, log = require 'lockstep.run', require "
+                                       "'lockstep.log'\n"
+                                       "run:state { best = {} }\n"
+                                       "for _ in run:steps(function() return true end, 3) do\n"
+                                       "log.step { loss = 1 }\n",
+                                       kSayPid, "forever() end"),
+                          {"--nproc", "2", "--run-dir", "out"}));
+}
+
+TEST(TwoRunsInAFolder, TheSecondIsToldWhoHasItBeforeItWritesAnything) {
+  const Folder folder;
+  Child first = StartRunThatWaits(folder);
+  const std::vector<pid_t> pids = PidsOf(first, 2);
+  const std::vector<std::string> before = folder.List("out");
+  const std::string metrics = folder.Read("out/metrics.jsonl");
+
+  const struct {
+    const char* what;
+    const char* script;
+  } kCases[] = {
+      {"its configuration", "require('lockstep.run').config { steps = 3 }"},
+      {"its metrics", "require('lockstep.log').step { loss = 2 }"},
+      {"its state", "require('lockstep.run'):state { best = {} }"},
+      {"its own file", "io.open(require('lockstep.run').dir .. '/mine', 'w'):close()"},
+  };
+  for (const auto& [what, script] : kCases) {
+    SCOPED_TRACE(what);
+    folder.Write("second.lua", absl::StrCat("local dist = require 'lockstep.distributed'\n"
+                                            "if dist.rank() == 0 or ",
+                                            Count(script, ":state"), " == 1 then ", script,
+                                            " end\n"
+                                            "dist.barrier()\n"));
+
+    const Ended ended =
+        RunOne(Lockstep(folder, {"--nproc", "2", "--run-dir", "out", "second.lua"}));
+
+    EXPECT_EQ(ended.exit_code, 1);
+    ExpectOneComplaint(ended, absl::StrCat("another run is writing to the run's folder ",
+                                           folder.Path("out"), " (process ", pids[0], " on "));
+    EXPECT_EQ(folder.List("out"), before);
+    EXPECT_EQ(folder.Read("out/metrics.jsonl"), metrics);
+  }
+}
+
+TEST(TwoRunsInAFolder, WithoutTheLockTheirMetricsWouldMix) {
+  const Folder folder;
+  Child first = StartRunThatWaits(folder);
+  PidsOf(first, 2);
+  // Set by hand the folder is not locked.
+  folder.Write("second.lua",
+               "local run = require 'lockstep.run'\n"
+               "run.dir = require('lockstep.core').run_dir()\n"
+               "require('lockstep.log').step { loss = 2 }\n");
+
+  ASSERT_EQ(RunOne(Lockstep(folder, {"--nproc", "2", "--run-dir", "out", "second.lua"})).exit_code,
+            0);
+
+  const Metrics metrics = ReadMetrics(folder, "out/metrics.jsonl");
+  ASSERT_THAT(metrics, SizeIs(2));
+  EXPECT_EQ(metrics[0].at("step"), metrics[1].at("step"));
+}
+
+TEST(TwoRunsInAFolder, ADryRunAsksForNoLockAndOneLeftByAKilledRunIsNone) {
+  const Folder folder;
+  Child first = StartRunThatWaits(folder);
+  const std::vector<pid_t> pids = PidsOf(first, 2);
+
+  const Ended dry = RunOne(Lockstep(folder, {"--dry-run", "--nproc", "2", "--run-dir", "out",
+                                             DataFile("tests/scripts/resume.lua")}));
+  ASSERT_GT(first.pid(), 0);
+  kill(first.pid(), SIGKILL);
+  first.Wait();
+  ExpectGone(pids);
+  const Ended second = RunOne(Train(folder, 2));
+
+  EXPECT_EQ(dry.exit_code, 0) << dry.err;
+  EXPECT_EQ(dry.err, "");
+  EXPECT_EQ(second.exit_code, 0) << second.err;
+}
+
+// --- Other numbers of ranks ---// --- Other numbers of ranks
+// ----------------------------------------------------------------------
 
 TEST(Resumed, OnOneTwoAndFourRanksDrawsTheSameCurve) {
   const Folder undisturbed;
@@ -192,10 +339,12 @@ TEST(Resumed, OnOneTwoAndFourRanksDrawsTheSameCurve) {
   const struct {
     int saved_by;
     int resumed_on;
-  } kCases[] = {{2, 1}, {2, 4}, {1, 2}, {4, 1}};
-  for (const auto& [saved_by, resumed_on] : kCases) {
+    int steps;  // an epoch is seven
+  } kCases[] = {{2, 1, 7}, {2, 4, 5}, {1, 2, 9}, {4, 1, 3}};
+  for (const auto& [saved_by, resumed_on, steps] : kCases) {
     const Folder folder;
-    ASSERT_EQ(RunOne(Train(folder, saved_by, {"steps=7"})).exit_code, 0);
+    const Ended first = RunOne(Train(folder, saved_by, {absl::StrCat("steps=", steps)}));
+    ASSERT_EQ(first.exit_code, 0) << first.err;
 
     const Ended ended = RunOne(Train(folder, resumed_on));
 

@@ -1,8 +1,18 @@
 #include "driver/lua/files.h"
 
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
+#include <climits>
+#include <cstring>
 #include <filesystem>
+#include <set>
 #include <string>
+#include <system_error>
+#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -100,6 +110,75 @@ int ChecksumOfPieces(lua_State* state) {
   return PushChecksum(state, checksum);
 }
 
+// why_unwritable(path) -> text, or nil where nothing is in the way of a file there.
+int WhyUnwritable(lua_State* state) {
+  const fs::path path = ReadString(state, 1, "why_unwritable: path");
+  const fs::path folder = path.has_parent_path() ? path.parent_path() : fs::path(".");
+  std::error_code error;
+  std::string problem;
+  if (!fs::is_directory(folder, error)) {
+    problem = absl::StrCat("there is no folder ", folder.string());
+  } else if (fs::is_directory(path, error)) {
+    problem = "it is a folder";
+  } else if (access((fs::exists(path, error) ? path : folder).c_str(), W_OK) != 0) {
+    problem = std::strerror(errno);
+  }
+  if (problem.empty()) return 0;
+  PushString(state, problem);
+  return 1;
+}
+
+// --- Locks
+// ---------------------------------------------------------------------------------------
+
+// "process 4711 on node3"
+std::string DescribeProcess() {
+  char host[HOST_NAME_MAX + 1] = {};
+  gethostname(host, HOST_NAME_MAX);
+  return absl::StrCat("process ", getpid(), " on ", host);
+}
+
+// What the holder of a lock wrote of itself; "" where it has not come to that.
+std::string ReadHolder(int file) {
+  char text[HOST_NAME_MAX + 64];
+  const ssize_t size = pread(file, text, sizeof(text), 0);
+  const std::string holder(text, static_cast<size_t>(std::max<ssize_t>(size, 0)));
+  return holder.substr(0, holder.find('\n'));
+}
+
+// lock(folder) -> true where this process has the folder for itself, as long as it lives; false and
+// who has it; or nil and why it cannot be locked. The lock is flock's, on `folder`/run.lock: it
+// goes with the process that holds it, however that ends, and the file stays.
+int Lock(lua_State* state) {
+  static auto* const locked = new std::set<std::string>();  // a second flock would wait for our own
+  const std::string folder = ReadString(state, 1, "lock: folder");
+  const std::string path = fs::weakly_canonical(folder).string() + "/run.lock";
+  if (locked->count(path) > 0) {
+    lua_pushboolean(state, 1);
+    return 1;
+  }
+  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+  const int error = file < 0 || flock(file, LOCK_EX | LOCK_NB) != 0 ? errno : 0;
+  if (error == 0) {
+    const std::string own = DescribeProcess() + "\n";
+    // Where the disk is full the lock holds all the same, without a name.
+    if (ftruncate(file, 0) == 0) std::ignore = pwrite(file, own.data(), own.size(), 0);
+    locked->insert(path);  // the file stays open
+    lua_pushboolean(state, 1);
+    return 1;
+  }
+  const bool is_held = error == EWOULDBLOCK;
+  const std::string text = is_held ? ReadHolder(file) : std::strerror(error);
+  if (file >= 0) close(file);
+  if (is_held) {
+    lua_pushboolean(state, 0);
+  } else {
+    lua_pushnil(state);
+  }
+  PushString(state, text);
+  return 2;
+}
+
 }  // namespace
 
 int OpenFiles(lua_State* state) {
@@ -109,7 +188,9 @@ int OpenFiles(lua_State* state) {
                        {"remove", Remove},
                        {"sync", Sync},
                        {"checksum", ChecksumOfFile},
-                       {"checksum_of", ChecksumOfPieces}});
+                       {"checksum_of", ChecksumOfPieces},
+                       {"why_unwritable", WhyUnwritable},
+                       {"lock", Lock}});
   return 1;
 }
 

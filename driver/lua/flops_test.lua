@@ -194,6 +194,8 @@ end)
 
 t.test("AGpuIsFoundByItsNameAndByItsDriversName", function()
   t.equal(peaks.of("A100"), 312e12)
+  t.raises('peaks.of: the argument must be a GPU\'s name, as "H100 SXM", not a nil', peaks.of)
+  t.raises("peaks.of_model: the argument must be a GPU's name", peaks.of_model, 4090)
   for model, flops in pairs {
     ["NVIDIA H100 80GB HBM3"] = 989e12, ["NVIDIA H100 PCIe"] = 756e12, ["NVIDIA A100-SXM4-80GB"] = 312e12,
     ["NVIDIA L4"] = 121e12, ["NVIDIA L40S"] = 362e12, ["NVIDIA GeForce RTX 4090"] = 165e12,

@@ -68,6 +68,80 @@ t.test("SettingsThatDoNotFitAreRefusedWithWhatWould", function()
   for _, case in ipairs(cases) do t.raises(case[3], run.merge, defaults(), { { case[1], case[2] } }) end
 end)
 
+t.test("NumbersAreFiniteAndTextIsUtf8SinceConfigJsonHoldsThem", function()
+  for _, text in ipairs { "nan", "inf", "-inf", "1e400", "-nan" } do
+    t.raises("--set lr=" .. text .. ": the value must be a finite number", run.merge, { lr = 1 }, { { "lr", text } })
+    t.raises("the value must be a finite number", run.merge, { betas = { 0.9, 0.9 } }, { { "betas", "0.5," .. text } })
+  end
+  t.raises("the value must be text in UTF-8", run.merge, { name = "" }, { { "name", "\255" } })
+end)
+
+t.test("WhatTheCommandLineCannotGiveIsNamed", function()
+  t.raises("--set layers=1: the script's value is a table, which the command line cannot give", run.merge,
+    { layers = { { 1 }, { 2 } } }, { { "layers", "1" } })
+end)
+
+t.test("AMessageIsOneLineWhateverTheSettingHolds", function()
+  t.raises([[--set st\n\x1b[2Jeps=1\n: the script has no such key]], run.merge, { steps = 1 },
+    { { "st\n\27[2Jeps", "1\n" } })
+  t.raises([[--set steps=a\nb: the value must be a number]], run.merge, { steps = 1 }, { { "steps", "a\nb" } })
+end)
+
+t.test("WhatIsNoArrayOfPairsIsRefused", function()
+  t.raises("run.merge: the settings must be an array of pairs", run.merge, { a = 1 }, print)
+  t.raises("run.merge: the settings must be an array of pairs", run.merge, { a = 1 })
+  for _, setting in ipairs { 1, "a=1", { "a" }, { 1, 2 }, { "a", 2 } } do
+    t.raises("run.merge: setting 2 must be a pair of strings", run.merge, { a = 1 }, { { "a", "1" }, setting })
+  end
+end)
+
+-- bazel test --test_env=LOCKSTEP_FUZZ_SEED=7 //driver/lua:lockstep_run_test
+t.test("AnySettingIsTakenAsItsTypeOrRefusedInOneLine", function()
+  local seed = tonumber(os.getenv("LOCKSTEP_FUZZ_SEED")) or 20261121
+  math.randomseed(seed)
+  local keys = { "lr", "steps", "name", "resume", "betas", "files", "text.hidden", "text.name", "flags" }
+  local values = { "1", "-1", "0.5", "1e3", "0x10", "nan", "inf", "-inf", "1e999", "true", "false", "yes", "", " ", ",",
+    ",,", "0.9,0.95", "a", "a,b", "=", "\n", "\255\254", "größe", "\0", "%s", ".", "..", "\27[2J", ("9"):rep(400),
+    "{1}", "nil" }
+  local function piece(from) return from[math.random(#from)] end
+  local function mutated(text)
+    local kind, at = math.random(5), math.random(0, #text)
+    if kind == 1 then return text:sub(1, at) .. string.char(math.random(0, 255)) .. text:sub(at + 1) end
+    if kind == 2 then return text .. piece(values) end
+    if kind == 3 then return text:sub(1, at) end
+    return text
+  end
+  local function same_types(a, b, path)
+    for key, value in pairs(a) do
+      t.equal(type(rawget(b, key)), type(value), path .. key)
+      if type(value) == "table" and value[1] == nil then same_types(value, b[key], path .. key .. ".") end
+      for _, element in ipairs(type(value) == "table" and value[1] ~= nil and b[key] or {}) do
+        t.equal(type(element), type(value[1]), path .. key)
+      end
+    end
+  end
+  local taken, refused = 0, 0
+  for round = 1, 600 do
+    local given = { lr = 0.1, steps = 3, name = "a", resume = false, betas = { 0.9, 0.95 }, files = { "x" },
+      text = { hidden = 64, name = "b" }, flags = { true, false } }
+    local key, value = piece(keys), mutated(piece(values))
+    if math.random(4) == 1 then key = mutated(key) end
+    local where = ("round %d of LOCKSTEP_FUZZ_SEED %d: %q=%q: "):format(round, seed, key, value)
+    local ok, config = pcall(run.merge, given, { { key, value } })
+    if ok then
+      taken = taken + 1
+      same_types(given, config, where)
+      local json = core.json_encode(config)
+      same_types(given, core.json_decode(json), where .. json)
+    else
+      refused = refused + 1
+      local message = tostring(config):match("%-%-set .*") or ""
+      t.truthy(#message > 10 and not message:find("%c"), where .. tostring(config))
+    end
+  end
+  t.truthy(taken > 100 and refused > 100, ("%d were taken, %d refused"):format(taken, refused))
+end)
+
 t.test("ReadingAKeyThatIsNotThereIsAnErrorAtEveryDepth", function()
   local config = run.merge(defaults(), {})
 
@@ -137,7 +211,10 @@ t.test("WhatIsNoLoaderIsRefused", function()
   t.raises("run:steps is called with a colon", run.steps, count_to(1))
   t.raises("the loader must be a function that returns the next batch, not a table", run.steps, run, { 1, 2 })
   t.raises("the loader must be a function that returns the next batch, not a nil", run.steps, run)
-  t.raises("total must be a number of steps, not a table", function() run:steps(ipairs { 1 }) end)
+  t.raises("total must be a whole number of steps, not a table", function() run:steps(ipairs { 1 }) end)
+  for _, total in ipairs { -1, 0.5, 1 / 0, 0 / 0 } do
+    t.raises("total must be a whole number of steps, not " .. total, run.steps, run, print, total)
+  end
 end)
 
 t.test("TheRunsFolderIsThereWhenAskedForAndArgsAreTheScripts", function()

@@ -3,7 +3,9 @@
 
 local core = require "lockstep.core"
 local data = require "lockstep.data"
+local dist = require "lockstep.distributed"
 local log = require "lockstep.log"
+local plot = require "lockstep.plot"
 local run = require "lockstep.run"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
@@ -73,6 +75,30 @@ t.test("AStepIsOneJsonObjectWithWhatWasMeasured", function()
   t.equal({ object.step, object.loss, object.tokens }, { 7, 0.25, 4096 })
   t.near(object.tokens_per_s * object.step_s, 4096, 1e-6)
   for _, name in ipairs { "memory_bytes", "elapsed_s", "data_share" } do t.truthy(object[name] >= 0, name) end
+end)
+
+-- With a GPU's allocator that says what we want: no machine here has one.
+t.test("OnAGpuAStepTellsItsOwnPeakAndTheAllocatorsTrouble", function()
+  local device, memory_stats, reset = dist.device, torch.cuda.memory_stats, torch.cuda.reset_peak_memory_stats
+  local peaks, resets, line = { 3 * 2 ^ 20, 2 * 2 ^ 20 }, 0, nil
+  dist.device = function() return "cuda:0" end
+  torch.cuda.memory_stats = function()
+    return { peak_allocated_bytes = peaks[resets + 1], alloc_retries = 2 * resets, ooms = resets }
+  end
+  torch.cuda.reset_peak_memory_stats = function() resets = resets + 1 end
+  local ok, objects = pcall(recorded, function()
+    has(printed(log.step, { loss = 1 }), "  3 MiB")
+    line = printed(log.step, { loss = 1 })
+  end)
+  dist.device, torch.cuda.memory_stats, torch.cuda.reset_peak_memory_stats = device, memory_stats, reset
+
+  t.truthy(ok, objects)
+  has(line, "  2 MiB  2 alloc retries")
+  for i, object in ipairs(objects) do
+    t.equal({ object.memory_bytes, object.alloc_retries, object.ooms }, { (4 - i) * 2 ^ 20, 2 * (i - 1), i - 1 })
+  end
+  t.equal({ #objects, resets }, { 2, 2 })
+  t.equal(recorded(log.step, { loss = 1 })[1].ooms, nil)
 end)
 
 t.test("RatesAreRoundedToWhatAPersonReads", function()
@@ -220,5 +246,11 @@ t.test("AnUnknownSeriesIsAnErrorThatListsTheKnown", function()
 
   has(message, "loss, ")
   t.raises("the series must be an array of names, not a string", log.curve, "x.svg", "loss")
+  t.raises('log.curve: the file must be a name, as "loss.svg", not a table', log.curve, {}, { "loss" })
+  t.raises('log.curve: the file must be a name, as "loss.svg", not ""', log.curve, "", { "loss" })
+  t.raises("plot.svg: the series must be an array", plot.svg, 3)
+  t.raises("plot.svg: series 1 must have a name and points", plot.svg, { { name = "a" } })
+  t.raises("plot.svg: point 2 of series 1 must have a step and a value", plot.svg,
+    { { name = "a", points = { { step = 0, value = 1 }, { step = 1 } } } })
   t.raises('log.curve: unknown option "titel"; did you mean "title"?', log.curve, "x.svg", { "loss" }, { titel = "x" })
 end)

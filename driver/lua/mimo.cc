@@ -13,6 +13,7 @@
 #include "driver/lua/distributed.h"
 #include "driver/lua/mimo_bridge.h"
 #include "driver/lua/mimo_ownership.h"
+#include "driver/lua/mimo_schedule.h"
 #include "driver/lua/mimo_slice.h"
 #include "driver/lua/object.h"
 #include "driver/lua/stack.h"
@@ -25,7 +26,6 @@
 #include "mimo/groups.h"
 #include "mimo/reads.h"
 #include "mimo/reorder.h"
-#include "mimo/schedule.h"
 #include "mimo/topology.h"
 
 namespace lockstep::lua {
@@ -120,11 +120,16 @@ auto ReadArray(lua_State* state, const OptionTable& table, const char* key, cons
 int NewTopology(lua_State* state) {
   const OptionTable table(state, 1, "mimo.topology", {"world_size", "modules", "edges"});
   std::vector<mimo::Module> modules = ReadArray(state, table, "modules", ReadModule);
-  std::vector<mimo::Edge> edges = ReadArray(state, table, "edges", ReadEdge);
-  PushObject<TopologyPointer>(
-      state, std::make_shared<const mimo::Topology>(ValueOr(mimo::Topology::Make(
-                 table.Integer("world_size", GetContext(state).world.environment.world_size),
-                 std::move(modules), std::move(edges)))));
+  const int64_t world_size =
+      table.Integer("world_size", GetContext(state).world.environment.world_size);
+  const bool has_edges = table.Push("edges");  // {} is none, and no default
+  if (has_edges) lua_pop(state, 1);
+  absl::StatusOr<mimo::Topology> topology =
+      has_edges ? mimo::Topology::Make(world_size, std::move(modules),
+                                       ReadArray(state, table, "edges", ReadEdge))
+                : mimo::Topology::Make(world_size, std::move(modules));
+  PushObject<TopologyPointer>(state,
+                              std::make_shared<const mimo::Topology>(ValueOr(std::move(topology))));
   return 1;
 }
 
@@ -263,28 +268,7 @@ int Validate(lua_State* state) {
   return 0;
 }
 
-mimo::Order ReadOrder(const OptionTable& table) {
-  const std::string order = table.String("order", "sequential");
-  if (order == "sequential") return mimo::Order::kSequential;
-  if (order == "1f1b") return mimo::Order::k1F1B;
-  throw Error(absl::StrCat(
-      "topology:check_schedule: order must be \"sequential\" or \"1f1b\", not \"", order, "\""));
-}
-
-// check_schedule(options) -> operations, transfers, collectives
-int CheckSchedule(lua_State* state) {
-  const OptionTable table(state, 2, "topology:check_schedule",
-                          {"micro_batches", "micro_batch_size", "order"});
-  mimo::StepOptions options;
-  options.num_micro_batches = table.Integer("micro_batches", 1);
-  options.micro_batch_size = table.Integer("micro_batch_size", 0);
-  options.order = ReadOrder(table);
-  const mimo::Simulation simulation =
-      ValueOr(mimo::Simulate(ValueOr(mimo::MakeSchedule(ReadTopology(state), options))));
-  for (const int64_t count : {simulation.ops, simulation.transfers, simulation.collectives})
-    PushInteger(state, count);
-  return 3;
-}
+int CheckScheduleOf(lua_State* state) { return CheckSchedule(state, ReadTopology(state)); }
 
 // draw(topology, {micro_batch_size=, format=}) -> text
 int Draw(lua_State* state) {
@@ -450,7 +434,7 @@ int OpenMimo(lua_State* state) {
                                           {"sampling_info", SamplingInfo},
                                           {"coordinates", Coordinates},
                                           {"validate", Validate},
-                                          {"check_schedule", CheckSchedule},
+                                          {"check_schedule", CheckScheduleOf},
                                           {"draw", Draw},
                                           {"peers", Peers},
                                           {"check_world", CheckWorld},

@@ -25,18 +25,30 @@ local function ones(rows, columns) return torch.ones { rows, columns or 2 }:requ
 
 -- What a bridge of equal parts does with a fan-in of unequal ones: the failure that rows_per_sample prevents.
 t.test("WithoutTheTableEqualPartsOfTheGradientGoAstray", function()
-  local rows = { 1, 3 }
-  local features = RANK == 0 and torch.full({ 1, 2 }, 1) or torch.full({ 3, 2 }, 2)
+  local rows, others = { 1, 3 }, 0
   if IS_VISION then
-    dist.send(features, 2)
+    dist.send(torch.full({ rows[RANK + 1], 2 }, 1 + RANK), 2)
     local gradient = torch.zeros { 2, 2 }
     dist.recv(gradient, 2)
-    t.truthy(gradient:size(0) ~= rows[RANK + 1], "the parts fit by chance")
+    -- Its own rows have its own number for a gradient: what else came is another rank's.
+    others = gradient:ne(1 + RANK):sum():item() / 2
+    t.equal(gradient[0], torch.full({ 2 }, 1 + RANK))
   else
     local parts = { torch.zeros { 1, 2 }, torch.zeros { 3, 2 } }
     for i, part in ipairs(parts) do dist.recv(part, i - 1) end
     for i, gradient in ipairs(torch.cat(parts):chunk(2)) do dist.send(gradient:contiguous(), i - 1) end
   end
+  t.equal(others, RANK == 0 and 1 or 0) -- a row of rank 1's went to rank 0, which has one row, and rank 1 lacks it
+end)
+
+t.test("WithTheTableEachRankGetsTheGradientOfItsRows", function()
+  local rows, bridge = { 1, 3 }, new_bridge()
+  local x = IS_VISION and torch.full({ rows[RANK + 1], 2 }, 1 + RANK):requires_grad_(true) or nil
+
+  local y = bridge(x, { rows_per_sample = rows })
+  torch.sum(IS_VISION and y or y * y:detach()):backward()
+
+  if x then t.equal(x.grad, torch.full({ rows[RANK + 1], 2 }, 1 + RANK)) end
 end)
 
 t.test("AMistakeOfTheSenderReachesTheReceiver", function()

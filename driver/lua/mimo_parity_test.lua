@@ -1,5 +1,6 @@
 --- One small vision-language model, trained on one rank and on grids that tile this run's world: the same losses,
---- gradients and global norm at every step. Samples have no image, or up to three of different sizes.
+--- gradients and global norm at every step. Samples have no image, or up to three of different sizes. Context-parallel
+--- ranks of the tower all compute all of their replica's images; those of the language model divide the loss.
 
 local dist = require "lockstep.distributed"
 local mimo = require "lockstep.mimo"
@@ -131,8 +132,25 @@ local function relative(actual, expected)
   return ((actual - expected):abs():max() / expected:abs():max()):item()
 end
 
+--- The labels of a context-parallel rank: each has the loss of every cp-th token. Without cp, all.
+local function labels_of_rank(topology, labels)
+  local cp = #topology:peers("language", "cp")
+  if cp == 1 then return labels end
+  local others = torch.arange(LENGTH):remainder(cp):ne(topology:coordinates(nil, "language").cp)
+  return labels:masked_fill(others:unsqueeze(0), -100)
+end
+
+--- Tokens with a loss of the rank's replica of "language", all its cp ranks together.
+local function tokens_of_replica(topology, tokens)
+  local group = topology:group("language", "cp")
+  return group and dist.all_reduce(torch.tensor(tokens), "sum", { group = group }):item() or tokens
+end
+
 --- Trains on the topology and compares with `curve` at every step. loss: "sum" or "mean".
 local function compare(topology, curve, loss_kind, tolerance)
+  -- The order below, which is that of scripts/mimo_digits.lua, on paper.
+  topology:validate { micro_batch_size = SAMPLES, global_batch_size = SAMPLES * MICRO_BATCHES, uneven = true,
+    order = "all_forwards_first" }
   local is_vision, is_language = topology:peers("vision", "dp") ~= nil, topology:peers("language", "dp") ~= nil
   local modules, all = new_modules(), {}
   modules = { vision = is_vision and modules.vision or nil, language = is_language and modules.language or nil }
@@ -165,14 +183,16 @@ local function compare(topology, curve, loss_kind, tolerance)
       if is_language then
         local dp_rank, dp_size = topology:dp_info(nil, "language")
         local mine = mimo.slice(batch, dp_rank, dp_size, opts)
+        mine.labels = labels_of_rank(topology, mine.labels)
         local loss, tokens = modules.language(mine, features)
         loss_sum, count = loss_sum + loss:item(), count + tokens
-        roots[m] = loss_kind == "mean" and loss / tokens or loss
+        roots[m] = loss_kind == "mean" and loss / tokens_of_replica(topology, tokens) or loss
       end
     end
     for m = 1, MICRO_BATCHES do roots[m]:backward() end
     mimo.reduce_gradients { topology = topology, modules = modules, loss = loss_kind,
-      tokens = is_language and count or nil, micro_batches = MICRO_BATCHES }
+      tokens = is_language and count or nil, micro_batches = MICRO_BATCHES,
+      mean_over = loss_kind == "mean" and "replica" or nil }
     for name, module in pairs(modules) do
       for parameter, p in module:named_parameters() do
         local off = relative(p.grad, expected.gradients[name .. "." .. parameter])
@@ -191,14 +211,23 @@ local function compare(topology, curve, loss_kind, tolerance)
   end
 end
 
-local function apart(vision, language)
-  return { { name = "vision", dp = vision }, { name = "language", first_rank = vision, dp = language } }
+--- Sizes are dp, or tables of sizes.
+local function grid(name, sizes, first_rank)
+  if type(sizes) == "number" then sizes = { dp = sizes } end
+  return { name = name, first_rank = first_rank, dp = sizes.dp, cp = sizes.cp }
 end
-local function together(dp) return { { name = "vision", dp = dp }, { name = "language", dp = dp } } end
+local function apart(vision, language)
+  local vision_grid = grid("vision", vision, 0)
+  return { vision_grid, grid("language", language, (vision_grid.dp or 1) * (vision_grid.cp or 1)) }
+end
+local function together(vision, language) return { grid("vision", vision), grid("language", language or vision) } end
 
 local grids = {
-  [2] = { ["2 colocated"] = together(2), ["1 + 1"] = apart(1, 1) },
-  [4] = { ["4 colocated"] = together(4), ["3 + 1"] = apart(3, 1), ["1 + 3"] = apart(1, 3) },
+  [2] = { ["2 colocated"] = together(2), ["1 + 1"] = apart(1, 1), ["cp 2 colocated"] = together { cp = 2 },
+    ["cp 2 on the ranks of 2"] = together({ cp = 2 }, 2), ["2 on the ranks of cp 2"] = together(2, { cp = 2 }) },
+  [3] = { ["1 + cp 2"] = apart(1, { cp = 2 }), ["cp 2 + 1"] = apart({ cp = 2 }, 1) },
+  [4] = { ["4 colocated"] = together(4), ["3 + 1"] = apart(3, 1), ["1 + 3"] = apart(1, 3),
+    ["cp 2 + cp 2"] = apart({ cp = 2 }, { cp = 2 }) },
   [5] = { ["2 + 3"] = apart(2, 3), ["3 + 2"] = apart(3, 2), ["4 + 1"] = apart(4, 1) },
 }
 
@@ -208,18 +237,24 @@ table.sort(names)
 
 for _, precision in ipairs { { torch.float64, 1e-10, "float64" }, { torch.float32, 1e-5, "float32" } } do
   local dtype, tolerance, dtype_name = unpack(precision)
-  local alone -- trained once for all grids of this world
-  for _, name in ipairs(names) do
+  local curves = {} -- of one rank, by the parts of its means, or 0: trained once for all grids of this world
+  local function curve_of(parts)
+    curves[parts or 0] = curves[parts or 0] or train_alone(STEPS, parts)
+    return curves[parts or 0]
+  end
+  local function add_tests(name)
     t.test(("TrainsAsOneRank(%s, %s)"):format(name, dtype_name), function()
       torch.set_default_dtype(dtype)
-      alone = alone or train_alone(STEPS)
-      compare(mimo.topology { modules = grids[WORLD][name] }, alone, "sum", tolerance)
+      compare(mimo.topology { modules = grids[WORLD][name] }, curve_of(), "sum", tolerance)
     end)
     t.test(("MeansOfReplicasAreAveraged(%s, %s)"):format(name, dtype_name), function()
       torch.set_default_dtype(dtype)
       local topology = mimo.topology { modules = grids[WORLD][name] }
-      local language = topology:modules()[2]
-      compare(topology, train_alone(3, language.dp), "mean", tolerance)
+      compare(topology, curve_of(topology:modules()[2].dp), "mean", tolerance)
     end)
+  end
+  for _, name in ipairs(names) do
+    -- What cp adds is the same in both: the time is for the others.
+    if dtype_name == "float64" or not name:find("cp") then add_tests(name) end
   end
 end

@@ -99,7 +99,20 @@ end)
 
 t.test("PrintingAModuleShowsItsTree", function()
   t.equal(tostring(Net(2, 1)), table.concat({
-    "Net", "  (layers) ModuleList", "    (0) Block", "      (up) Linear", "      (down) Linear",
+    "Net(scale {2}, steps {})", "  (layers) ModuleList", "    (0) Block", "      (up) Linear(weight {4, 2}, bias {4})",
+    "      (down) Linear(weight {2, 4})", "22 parameters",
+  }, "\n"))
+end)
+
+t.test("PrintingAModuleSaysWhatIsFrozen", function()
+  local frozen = nn.Linear(2, 3):requires_grad_(false)
+  local net = nn.Sequential { frozen, nn.Dropout(0.1), nn.Linear(3, 1, { bias = false }) }
+  t.equal(tostring(net), table.concat({
+    "Sequential",
+    "  (0) Linear(weight {3, 2}, frozen, bias {3}, frozen)",
+    "  (1) Dropout(p = 0.1)",
+    "  (2) Linear(weight {1, 3})",
+    "12 parameters, of which 9 are frozen",
   }, "\n"))
 end)
 

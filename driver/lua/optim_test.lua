@@ -210,6 +210,8 @@ t.test("AStateThatDoesNotFitIsRefusedBeforeAnythingIsCopied", function()
 
   t.raises("there are 2 parameters, but the state holds 1", function() optimizer:load_state_dict(one) end)
   t.raises("but the state holds none", function() optimizer:load_state_dict({}) end)
+  t.raises("the state of parameter 1 must be a table of tensors, not a number",
+    function() optimizer:load_state_dict { states = { 1, 2 } } end)
   t.raises("of parameter 1 must have shape {2}, not {1}", function() optimizer:load_state_dict(swapped) end)
 end)
 

@@ -159,6 +159,16 @@ t.test("APathWithoutAnExtensionAndAnAbsoluteOneGetTheRankToo", function()
   t.equal((lockstep.profile({ path = run.dir .. "/absolute.json" }, nothing)), run.dir .. "/absolute-rank0.json")
 end)
 
+t.test("ATraceThatCannotBeWrittenIsRefusedBeforeAnythingRuns", function()
+  local function run_nothing() error("this ran") end
+  local message = "lockstep.profile: cannot write the trace /nowhere/x-rank0.json: there is no folder /nowhere"
+  t.raises(message, lockstep.profile, { path = "/nowhere/x.json" }, run_nothing)
+  t.raises(message, lockstep.profile, { path = "/nowhere/x.json", steps = { 1, 2 } })
+  t.raises("there is no folder " .. run.dir .. "/traces", lockstep.profile, { path = "traces/x.json" }, run_nothing)
+  core.make_folder(run.dir .. "/y-rank0.json")
+  t.raises("y-rank0.json: it is a folder", lockstep.profile, { path = "y.json", steps = { 1, 2 } })
+end)
+
 t.test("WhatCannotBeTracedIsRefused", function()
   local message = "lockstep.profile: give either steps = {from, to} or, after the options, a function to trace"
   t.raises(message, lockstep.profile, {})
@@ -168,8 +178,6 @@ t.test("WhatCannotBeTracedIsRefused", function()
       { steps = steps })
   end
   t.raises('lockstep.profile: unknown option "step"; did you mean "steps"?', lockstep.profile, { step = { 1, 2 } })
-  t.raises("cannot write the trace /nowhere/x-rank0.json: No such file or directory", lockstep.profile,
-    { path = "/nowhere/x.json" }, function() end)
   t.raises("another trace is under way", lockstep.profile, { path = "outer.json" }, function()
     lockstep.profile({ path = "inner.json" }, function() end)
   end)

@@ -54,7 +54,10 @@ def main(path):
             "kind": event.WhichOneof("what"),
             "version": event.file_version,
             "status": event.session_log.status,
-            "scalars": {value.tag: repr(value.simple_value) for value in event.summary.value},
+            "scalars": {value.tag: repr(value.simple_value) for value in event.summary.value
+                        if value.WhichOneof("value") == "simple_value"},
+            "texts": {value.tag: value.tensor.string_val[0].decode() for value in event.summary.value
+                      if value.metadata.plugin_data.plugin_name == "text"},
         }))
 
 

@@ -1,5 +1,6 @@
 #include "driver/lua/state.h"
 
+#include <pthread.h>
 #include <signal.h>
 
 #include <atomic>
@@ -90,19 +91,105 @@ int SetMathRandomState(lua_State* state) {
   return 0;
 }
 
+// --- The loop of run:steps -----------------------------------------------------------------------
+
+// Registry keys.
+constexpr char kLoop[] = "lockstep.loop";               // {iterator}, weak
+constexpr char kLoopThread[] = "lockstep.loop_thread";  // the coroutine that runs it
+
+// Of the loop: nothing where there is none, or where it is not written as `for ... in iterator`.
+lua_State* loop_thread = nullptr;
+
+// Whether `state` is within the body of the loop. A break leaves no trace but this: the loop's
+// hidden variable is gone.
+bool IsInLoop(lua_State* state) {
+  if (loop_thread != state) return false;
+  lua_getfield(state, LUA_REGISTRYINDEX, kLoop);
+  lua_rawgeti(state, -1, 1);
+  const int iterator = lua_gettop(state);
+  bool is_found = false;
+  lua_Debug frame;
+  for (int level = 0; !is_found && lua_getstack(state, level, &frame) != 0; ++level) {
+    const char* name = nullptr;
+    for (int i = 1; !is_found && (name = lua_getlocal(state, &frame, i)) != nullptr; ++i) {
+      is_found = std::strcmp(name, "(for generator)") == 0 && lua_rawequal(state, -1, iterator);
+      lua_pop(state, 1);
+    }
+  }
+  lua_pop(state, 2);
+  return is_found;
+}
+
+// begin_loop(iterator): called by the iterator as its loop begins.
+int BeginLoop(lua_State* state) {
+  ReadFunction(state, 1, "begin_loop: iterator");
+  lua_createtable(state, 1, 0);
+  lua_pushvalue(state, 1);
+  lua_rawseti(state, -2, 1);
+  lua_createtable(state, 0, 1);
+  PushString(state, "v");
+  lua_setfield(state, -2, "__mode");
+  lua_setmetatable(state, -2);
+  lua_setfield(state, LUA_REGISTRYINDEX, kLoop);
+  lua_pushthread(state);
+  lua_setfield(state, LUA_REGISTRYINDEX, kLoopThread);
+  loop_thread = state;
+  if (!IsInLoop(state)) loop_thread = nullptr;
+  return 0;
+}
+
+// end_loop(): the iterator has no more.
+int EndLoop(lua_State* /*state*/) {
+  loop_thread = nullptr;
+  return 0;
+}
+
+// in_loop() -> whether the caller is within the loop that began last.
+int InLoop(lua_State* state) {
+  lua_pushboolean(state, IsInLoop(state));
+  return 1;
+}
+
 // --- SIGTERM -------------------------------------------------------------------------------------
 
 std::atomic<bool> sigterm_came{false};  // written by the handler, on any thread
 static_assert(std::atomic<bool>::is_always_lock_free);
+pthread_t script_thread;
+
+// Runs at each line and call once SIGTERM has come: where the loop that would have seen it was left
+// by a break or an error, the signal does what it does without us.
+void EndOutsideOfTheLoop(lua_State* state, lua_Debug* /*event*/) {
+  if (loop_thread != state || IsInLoop(state)) return;
+  signal(SIGTERM, SIG_DFL);
+  raise(SIGTERM);
+}
+
+// lua_sethook is what may be called in a handler, on the thread that runs Lua.
+void NoteSigterm(int signal) {
+  sigterm_came = true;
+  if (pthread_equal(pthread_self(), script_thread) == 0) {
+    pthread_kill(script_thread, signal);
+  } else if (loop_thread != nullptr) {
+    lua_sethook(loop_thread, EndOutsideOfTheLoop, LUA_MASKCALL | LUA_MASKLINE, 0);
+  }
+}
 
 // catch_sigterm(on): from now on a SIGTERM is only noted, or ends the process again: one that was
 // noted, too.
 int CatchSigterm(lua_State* state) {
   const bool on = ReadBoolean(state, 1, "catch_sigterm: on");
+  static bool ends_with_script = false;
+  if (!ends_with_script) {
+    driver::GetContext(state).at_end.emplace_back([] {
+      loop_thread = nullptr;
+      signal(SIGTERM, SIG_DFL);
+    });
+    ends_with_script = true;
+  }
+  script_thread = pthread_self();
   struct sigaction action {};
-  action.sa_handler = SIG_DFL;
+  action.sa_handler = on ? NoteSigterm : SIG_DFL;
   action.sa_flags = SA_RESTART;
-  if (on) action.sa_handler = [](int) { sigterm_came = true; };
   sigaction(SIGTERM, &action, nullptr);
   if (!on && sigterm_came) raise(SIGTERM);
   return 0;
@@ -137,6 +224,9 @@ int OpenState(lua_State* state) {
                        {"tensor_to_bytes", TensorToBytes},
                        {"math_random_state", GetMathRandomState},
                        {"set_math_random_state", SetMathRandomState},
+                       {"begin_loop", BeginLoop},
+                       {"end_loop", EndLoop},
+                       {"in_loop", InLoop},
                        {"catch_sigterm", CatchSigterm},
                        {"sigterm_came", SigtermCame},
                        {"announce_saving", AnnounceSaving},

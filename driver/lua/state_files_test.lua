@@ -1,5 +1,6 @@
 -- Files of states that are torn or lie: one clear error each, and the state before it.
 
+local core = require "lockstep.core"
 local core_safetensors = require "lockstep.core.safetensors"
 local core_state = require "lockstep.core.state"
 local files = require "lockstep.core.files"
@@ -7,9 +8,75 @@ local fixture = require "state_fixture"
 local folder = require "lockstep.state.folder"
 local run = require "lockstep.run"
 local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
 
 local listening, new_folder = fixture.listening, fixture.new_folder
 local read_file, save_at, write_file = fixture.read_file, fixture.save_at, fixture.write_file
+
+-- What PyTorch reads ------------------------------------------------------------------------------------
+
+--- The header of a safetensors file, as the format says it, by none of our reader's code.
+local function header_of(path)
+  local text = read_file(path)
+  local length = 0
+  for i = 8, 1, -1 do length = length * 256 + text:byte(i) end
+  return core.json_decode(text:sub(9, 8 + length)), #text - 8 - length
+end
+
+--- Bytes of an element, of the dtypes that safetensors.torch knows.
+local BYTES = { F64 = 8, F32 = 4, F16 = 2, BF16 = 2, I64 = 8, I32 = 4, I16 = 2, I8 = 1, U8 = 1, BOOL = 1 }
+
+-- The rules are those of read_metadata in torch/distributed/checkpoint/hf_storage.py, PyTorch 2.11, which opens every
+-- file that ends in .safetensors, and of the format itself, by which safetensors' own reader refuses a file.
+t.test("EveryFileFollowsTheRulesOfPyTorchsReader", function()
+  local root = new_folder()
+  local objects = fixture.new_objects()
+  fixture.train(objects, 2)
+  objects.values = { scalar = torch.ones({}), empty = torch.ones({ 0, 3 }), text = "x" }
+  run:state(objects)
+  run:save { step = 1 }
+  local path, num_files, seen = root .. "/step-00000001", 0, {}
+  for _, name in ipairs(files.list(path)) do
+    if name:match("%.safetensors$") then
+      num_files = num_files + 1
+      local header, data_bytes = header_of(path .. "/" .. name)
+      local metadata = header.__metadata__
+      header.__metadata__ = nil
+      for key, value in pairs(metadata) do t.equal({ type(key), type(value) }, { "string", "string" }, name) end
+      local sharding_info = core.json_decode(metadata.DCP_SHARDING_INFO)
+      t.equal({ metadata.format, tonumber(metadata.DCP_VERSION) }, { "pt", 1 })
+      local ranges = {}
+      for key, entry in pairs(header) do
+        -- A name that two files have would be two chunks of one tensor, at the same offsets.
+        t.truthy(not seen[key], key .. " is there twice")
+        seen[key] = true
+        local elements, offsets = 1, sharding_info[key].saved_offsets
+        for i, size in ipairs(entry.shape) do
+          elements = elements * size
+          t.equal(offsets[i], 0, key)
+        end
+        t.equal(#offsets, #entry.shape, key)
+        t.truthy(BYTES[entry.dtype], key .. " is " .. tostring(entry.dtype))
+        t.equal(entry.data_offsets[2] - entry.data_offsets[1], elements * BYTES[entry.dtype], key)
+        ranges[#ranges + 1] = entry.data_offsets
+      end
+      for key in pairs(sharding_info) do t.truthy(header[key], key .. " is in the metadata alone") end
+      table.sort(ranges, function(a, b)
+        if a[1] ~= b[1] then return a[1] < b[1] end
+        return a[2] < b[2]
+      end)
+      local at = 0
+      for _, range in ipairs(ranges) do
+        t.equal(range[1], at, "a hole in " .. name)
+        at = range[2]
+      end
+      t.equal(at, data_bytes, name)
+    end
+  end
+  t.equal(num_files, 2)
+  for name in objects.model:named_parameters() do t.truthy(seen[name], name) end
+  t.truthy(seen["optimizer.state.fc.bias.exp_avg"])
+end)
 
 -- Torn and hostile files ------------------------------------------------------------------------------
 

@@ -181,6 +181,23 @@ t.test("RanksThatHoldOtherTensorsAreNamed", function()
     .. "bias torch.float32 {3}", run.save, run, { step = 1 })
 end)
 
+t.test("WhatRanksRegisterOtherwiseIsSaidAtOnce", function()
+  new_folder()
+  t.raises("run:state: ranks do not agree: every is 2 on rank 0, and 3 on rank 1", run.state, run, { best = {} },
+    { every = rank == 1 and 3 or 2 })
+  t.raises("run:state: ranks do not agree: every is none on rank 0, and 3 on rank 1", run.state, run, { best = {} },
+    { every = rank == 1 and 3 or nil })
+  t.raises("keep is 3 on rank 0, and 4 on rank 1", run.state, run, { best = {} }, { keep = rank == 1 and 4 or 3 })
+  t.raises("objects is a, b on rank 0, and b on rank 1", run.state, run, { a = rank ~= 1 and {} or nil, b = {} })
+end)
+
+t.test("RanksThatSaveOtherStepsAreNamed", function()
+  local root = new_folder()
+  run:state { best = {} }
+  t.raises("run:save: rank 1 saves after 5 steps, and rank 0 after 4", run.save, run, { step = rank == 1 and 5 or 4 })
+  t.equal(files.list(root), {})
+end)
+
 t.test("ReplicasThatAreUnlikeAreAnErrorOnAll", function()
   new_folder()
   local model = nn.Linear(2, 2)

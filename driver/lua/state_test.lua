@@ -148,6 +148,49 @@ t.test("WithinALoopTheStepUnderWayCountsAsDone", function()
   end
 end)
 
+t.test("WhatIsSavedBeforeAStepsEndIsReplacedWhereAStateOfThatStepIsDue", function()
+  new_folder()
+  local seen = {}
+  run.progress.resumed = nil
+  run:state({ seen = seen }, { every = 2 })
+  for step in run:steps(function() return true end, 3) do
+    if step == 1 then run:save() end -- at the top: the step has done nothing yet
+    seen[#seen + 1] = step
+  end
+  files.remove(run.dir .. "/state/step-00000003")
+
+  t.equal(run:resume(), 2)
+
+  t.equal(seen, { 0, 1 })
+end)
+
+t.test("ALoopWithinALoopIsRefusedAndOneAfterABreakIsNot", function()
+  new_folder()
+  run.progress.resumed = nil
+  run:state({ best = {} }, { every = 1 })
+  local function forever() return true end
+  local message
+  for step in run:steps(forever, 3) do
+    if step == 1 then message = t.raises("another loop of run:steps is under way", run.steps, run, forever) end
+  end
+  t.truthy(message:find("for batch in loader do", 1, true), message)
+  t.equal(#folder.list(run.dir .. "/state"), 3)
+
+  new_folder()
+  run:state { best = {} }
+  for step in run:steps(forever) do
+    if step == 1 then break end
+  end
+  pcall(function()
+    for _ in run:steps(forever) do error("lost") end
+  end)
+  local steps = 0
+  local next_step = run:steps(forever, 2) -- called by hand it is no loop that can be seen
+  while next_step() do steps = steps + 1 end
+  for _ in run:steps(forever, 2) do steps = steps + 1 end
+  t.equal(steps, 4)
+end)
+
 -- Files -----------------------------------------------------------------------------------------------
 
 t.test("TheFolderReadsAsOneOfHuggingFace", function()
@@ -300,6 +343,80 @@ t.test("WhatIsMissingOrLeftOutIsNamed", function()
   t.raises("the state is of a dataset of 50 samples, this one has 51", run.resume, run, { without = { "optimizer" } })
 end)
 
+t.test("WhatADatasetIsGivenOtherwiseIsSaid", function()
+  new_folder()
+  run:state { data = sharding.dataset { size = 50, seed = 3, drop_last = true } }
+  run:save { step = 1 }
+  local data_now = sharding.dataset { size = 50, seed = 4 }
+  run:state { data = data_now }
+
+  local _, heard = listening(run.resume, run)
+
+  t.equal(heard, "lockstep: run:resume: data.drop_last is true, as saved, not false\n"
+    .. "lockstep: run:resume: data.seed is 3, as saved, not 4\n")
+  t.equal(data_now:state().seed, 3)
+end)
+
+t.test("AConfigurationThatIsAnotherIsSaid", function()
+  new_folder()
+  local printed, stdout = {}, io.stdout
+  run.progress.config = run.merge({ batch = 4, lr = 0.5, betas = { 0.5, 0.9 }, text = { hidden = 8 } }, {})
+  run:state { best = {} }
+  run:save { step = 1 }
+  run.progress.config = run.merge({ batch = 8, lr = 0.5, betas = { 0.5, 0.7 }, text = { hidden = 8, deep = true } }, {})
+
+  io.stdout = { write = function(_, ...) printed[#printed + 1] = table.concat { ... } end, -- luacheck: ignore 122
+    flush = function() end }
+  local ok, message = pcall(run.resume, run)
+  io.stdout = stdout -- luacheck: ignore 122
+  run.progress.config = nil
+
+  t.truthy(ok, message)
+  t.equal(printed, { "resumed from " .. run.dir .. "/state/step-00000001, after 1 steps; the configuration is another: "
+    .. "batch 8 (was 4), betas [0.5,0.7] (was [0.5,0.9]), text.deep true (was not set)\n" })
+end)
+
+t.test("WhatIsRefusedLateLeavesAllAsItWas", function()
+  new_folder()
+  local refuses = false
+  local average = { value = torch.ones({ 2 }) }
+  setmetatable(average, { __index = {
+    state_dict = function(self) return { value = self.value } end,
+    load_state_dict = function(self, state)
+      if refuses and state.value[0]:item() == 1 then error("no such average") end
+      self.value = state.value
+    end,
+  } })
+  local function register()
+    local objects = new_objects()
+    objects.zz_average = average -- after the others
+    run:state(objects)
+    return objects
+  end
+  register()
+  run:save { step = 1 }
+  local objects = register()
+  train(objects, 2)
+  average.value, refuses = torch.full({ 2 }, 2), true
+  torch.manual_seed(7)
+  local function all() return { state_of(objects), average.value, torch.get_rng_state() } end
+  local before = core_state.decode(core_state.encode({ objects.data:state(), objects.best }, "x"), {}, "x")
+  local tensors = {}
+  for name, tensor in pairs(objects.model:state_dict()) do tensors[name] = tensor:clone() end
+  local random = all()[3]
+
+  t.raises("no such average", run.resume, run)
+
+  t.equal({ objects.data:state(), objects.best }, before)
+  t.equal(objects.model:state_dict(), tensors)
+  t.equal({ average.value, all()[3] }, { torch.full({ 2 }, 2), random })
+  -- A dataset of another size, too.
+  refuses, objects.data = false, sharding.dataset { size = 51 }
+  run:state(objects)
+  t.raises("the state is of a dataset of 50 samples, this one has 51", run.resume, run)
+  t.equal(objects.model:state_dict(), tensors)
+end)
+
 t.test("MistakesOfAScriptAreNamed", function()
   new_folder()
   t.raises("run:state: the objects come in a table by name", run.state, run)
@@ -308,6 +425,13 @@ t.test("MistakesOfAScriptAreNamed", function()
   t.raises('run:state: "a.b" is no name', run.state, run, { ["a.b"] = {} })
   t.raises('unknown option "keeps"; did you mean "keep"?', run.state, run, { a = {} }, { keeps = 3 })
   t.raises("keep must be a whole number of at least 1, not 0", run.state, run, { a = {} }, { keep = 0 })
+  run:state { a = {} }
+  for _, step in ipairs { 1e300, 0 / 0, -1, 1.5, math.huge } do
+    t.raises("run:save: step must be a whole number of steps that are done, from 0 to 2^53, not " .. tostring(step),
+      run.save, run, { step = step })
+  end
+  t.raises("from 0 to 2^53, not a string", run.save, run, { step = "3" })
+  t.equal(files.list(run.dir .. "/state"), {})
   run:state { a = { f = print } }
   t.raises('run:save: "a": value.f is a function; only nil, booleans', run.save, run, { step = 1 })
   run:state { a = Net(2), b = { Net = 1 } }

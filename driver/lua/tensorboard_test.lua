@@ -34,6 +34,7 @@ local function scalar(event, tag) return tonumber(event.scalars[tag]) end
 
 t.test("TensorBoardReadsWhatMetricsJsonlHolds", function()
   local start = os.time()
+  run.config { model = { hidden = 64 }, name = "<größe>" }
   quietly(function()
     for step = 0, 3 do log.step { step = step, loss = 1 / (step + 1), tokens = 4096 } end
     log.record("validation", { loss = 0.5, accuracy = 0.75, step = 3 })
@@ -41,9 +42,12 @@ t.test("TensorBoardReadsWhatMetricsJsonlHolds", function()
 
   local paths = files_in(run.dir)
   t.equal(#paths, 1)
-  local events, index = read_back(paths[1]), 2
+  local events, index = read_back(paths[1]), 3
   t.equal({ events[1].kind, events[1].version }, { "file_version", "brain.Event:2" })
   t.equal({ events[2].kind, events[2].status, events[2].step }, { "session_log", 1, 0 })
+  local config = assert(io.open(run.dir .. "/config.json")):read("*a")
+  t.equal({ events[3].step, events[3].texts }, { 0, { config = "```json\n" .. config .. "```\n" } })
+  t.equal(core.json_decode(config).model.hidden, 64)
   for object in data.jsonl(run.dir .. "/metrics.jsonl") do
     index = index + 1
     local event, prefix = events[index], object.event and object.event .. "/" or ""

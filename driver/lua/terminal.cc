@@ -1,8 +1,10 @@
 #include "driver/lua/terminal.h"
 
+#include <pthread.h>
+#include <signal.h>
+
 #include <fstream>
 #include <iterator>
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,18 +35,74 @@ std::vector<std::string> Complete(lua_State* state, int index, const std::string
   return candidates;
 }
 
-// read_line(prompt, complete) -> the line, or nil at the end of input.
+// read_line(prompt, complete) -> the line, or nil at the end of input; whether Ctrl-C has voided
+// it.
 int ReadLine(lua_State* state) {
   const std::string prompt = ReadString(state, 1, "read_line: prompt");
   ReadFunction(state, 2, "read_line: complete");
-  const std::optional<std::string> line = driver::ReadLine(
+  const driver::TypedLine line = driver::ReadLine(
       prompt, [state](const std::string& word) { return Complete(state, 2, word); });
-  if (line.has_value()) {
-    PushString(state, *line);
-  } else {
+  if (line.is_end) {
     lua_pushnil(state);
+  } else {
+    PushString(state, line.text);
   }
-  return 1;
+  lua_pushboolean(state, line.is_interrupted);
+  return 2;
+}
+
+// --- Ctrl-C
+// --------------------------------------------------------------------------------------
+
+lua_State* interruptible = nullptr;
+pthread_t script_thread;
+
+// Runs before the next instruction of whatever Lua runs.
+void Interrupt(lua_State* state, lua_Debug* /*event*/) {
+  lua_sethook(state, nullptr, 0, 0);
+  {
+    // Gone before the error, which may pass over what owns something.
+    const std::string message = absl::StrCat(ScriptLine(state), "interrupted");
+    lua_pushlstring(state, message.data(), message.size());
+  }
+  lua_error(state);
+}
+
+// Once: where no Lua runs for long, in an operator perhaps, a second Ctrl-C ends the program.
+// lua_sethook is what may be called in a handler, on the thread that runs Lua.
+void HandleSigint(int signal) {
+  if (pthread_equal(pthread_self(), script_thread) == 0) {
+    pthread_kill(script_thread, signal);
+    return;
+  }
+  struct sigaction action {};
+  action.sa_handler = SIG_DFL;
+  sigaction(SIGINT, &action, nullptr);
+  lua_sethook(interruptible, Interrupt, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+}
+
+// interruptibly(fn, handler) -> as xpcall(fn, handler); at a terminal Ctrl-C raises an error in fn.
+// Code that the JIT has compiled does not see it.
+int Interruptibly(lua_State* state) {
+  ReadFunction(state, 1, "interruptibly: fn");
+  ReadFunction(state, 2, "interruptibly: handler");
+  const bool catches = driver::HasTerminal();
+  interruptible = state;
+  script_thread = pthread_self();
+  struct sigaction before {};
+  struct sigaction action {};
+  action.sa_handler = HandleSigint;  // without SA_RESTART: it ends a wait for input, too
+  if (catches) sigaction(SIGINT, &action, &before);
+  lua_pushvalue(state, 1);
+  const bool ok = lua_pcall(state, 0, 0, 2) == 0;
+  if (catches) {
+    sigaction(SIGINT, &before, nullptr);
+    lua_sethook(state, nullptr, 0, 0);
+  }
+  lua_pushboolean(state, ok);
+  if (ok) return 1;
+  lua_insert(state, -2);
+  return 2;
 }
 
 // read_library(file) -> the text of a file of the Lua library, as "lockstep/nn.lua".
@@ -62,7 +120,9 @@ int ReadLibrary(lua_State* state) {
 
 int OpenTerminal(lua_State* state) {
   lua_newtable(state);
-  SetFunctions(state, {{"read_line", ReadLine}, {"read_library", ReadLibrary}});
+  SetFunctions(
+      state,
+      {{"read_line", ReadLine}, {"interruptibly", Interruptibly}, {"read_library", ReadLibrary}});
   return 1;
 }
 

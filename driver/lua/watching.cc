@@ -56,6 +56,14 @@ int WriteEvent(lua_State* state) {
   return 0;
 }
 
+// write_text(file, step, tag, text)
+int WriteText(lua_State* state) {
+  auto& file = ReadObject<driver::EventFile>(state, 1, "event file");
+  file.WriteText(ReadInteger(state, 2, "event file: step"), ReadString(state, 3, "event file: tag"),
+                 ReadString(state, 4, "event file: text"));
+  return 0;
+}
+
 // --- FLOPs
 // --------------------------------------------------------------------------------------------
 
@@ -208,7 +216,7 @@ int StopTrace(lua_State* state) {
 }  // namespace
 
 int OpenWatching(lua_State* state) {
-  RegisterObject<driver::EventFile>(state, {{"write", WriteEvent}});
+  RegisterObject<driver::EventFile>(state, {{"write", WriteEvent}, {"write_text", WriteText}});
   RegisterObject<Counter>(state, {{"total", CounterTotal}, {"by_operator", CounterByOperator}});
   RegisterObject<Tracker>(state, {{"report", TrackerReport}});
   RegisterObject<TracePointer>(state, {{"begin_step", BeginStep}, {"stop", StopTrace}});

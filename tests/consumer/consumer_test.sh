@@ -1,34 +1,57 @@
 #!/usr/bin/env bash
-# consumer_test.sh LIBRARY: builds the program of LIBRARY/ in a workspace of its own, which names this one as a
-# repository, and compares what it prints.
+# consumer_test.sh LIBRARY [modules]: builds the program of LIBRARY/ in a workspace of its own, which names this one as a
+# repository, and compares what it prints and what it takes. With `modules` it is named in a MODULE.bazel, which takes a
+# Bazel of at least 7, and the registry of its modules.
 set -euo pipefail
 library=$1
+named_by=${2:-workspace}
 here=$(dirname "$(readlink -f "$TEST_SRCDIR/lockstep/tests/consumer/WORKSPACE.consumer")")
 lockstep=$(cd "$here/../.." && pwd)
+program=$(basename "$here/$library"/*.cc .cc)
 
 # Bazel writes files that only it may change, and links that a walk over the folder would follow.
 trap 'chmod -R u+w "$TEST_TMPDIR" && rm -rf "$TEST_TMPDIR/root" "$TEST_TMPDIR/consumer"' EXIT
 
-mkdir "$TEST_TMPDIR/consumer"
-cd "$TEST_TMPDIR/consumer"
-cp "$here/$library"/*.cc .
-cp "$here/$library/BUILD.consumer" BUILD
-sed "s,%LOCKSTEP%,$lockstep," "$here/WORKSPACE.consumer" >WORKSPACE
-
 # What Debian's Bazel needs, and where libtorch is for a library that takes it. No other option of this workspace.
 wanted='--override_repository'
 [[ $library == batching ]] || wanted='--override_repository\|--repo_env'
-mapfile -t options < <(grep -o -e "\($wanted\).*" "$lockstep/.bazelrc.setup" || true)
+options=()
+if [[ $named_by == workspace ]]; then
+  mapfile -t options < <(grep -o -e "\($wanted\).*" "$lockstep/.bazelrc.setup" || true)
+fi
 unset LIBTORCH
+run_bazel() { HOME=$TEST_TMPDIR command bazel --output_user_root="$TEST_TMPDIR/root" --batch "$@"; }
 bazel() {
   local command=$1
   shift
-  HOME=$TEST_TMPDIR command bazel --output_user_root="$TEST_TMPDIR/root" --batch "$command" "${options[@]}" "$@"
+  run_bazel "$command" "${options[@]}" "$@"
 }
-bazel build --cxxopt=-std=c++20 --dynamic_mode=off --spawn_strategy=local //:program
-diff - <(bazel-bin/program) <"$here/$library/expected.txt"
 
-others=$(bazel query --noimplicit_deps 'deps(//:program)' |
-  grep -E '^@(lockstep|libtorch|luajit)//' | grep -vE "^@lockstep//($library|third_party)[/:]" || true)
-[[ $library == batching ]] || others=$(grep -v '^@libtorch//' <<<"$others" || true)
+mkdir "$TEST_TMPDIR/consumer"
+cd "$TEST_TMPDIR/consumer"
+cp "$here/$library/$program.cc" .
+cp "$here/$library/BUILD.consumer" BUILD
+if [[ $named_by == modules ]]; then
+  touch WORKSPACE
+  known=$(run_bazel help build)
+  if ! grep -q enable_bzlmod <<<"$known"; then
+    echo "NOT TRIED: MODULE.bazel, since this Bazel knows no modules ($(command bazel --version)); 7 and newer do" |
+      tee "${TEST_WARNINGS_OUTPUT_FILE:-/dev/null}"
+    exit 0
+  fi
+  rm WORKSPACE
+  sed "s,/path/to/lockstep,$lockstep," "$here/MODULE.consumer" >MODULE.bazel
+  options+=(--enable_bzlmod)
+else
+  sed "s,/path/to/lockstep,$lockstep," "$here/WORKSPACE.consumer" >WORKSPACE
+fi
+bazel build --cxxopt=-std=c++20 --dynamic_mode=off --spawn_strategy=local "//:$program"
+diff - <("bazel-bin/$program") <"$here/$library/expected.txt"
+[[ $named_by == workspace ]] || exit 0
+
+# A query that fails ends the test here, and one that lists nothing is not "nothing else".
+taken=$(bazel query --noimplicit_deps "deps(//:$program)")
+grep -q "^@lockstep//$library" <<<"$taken" || { echo "the build of $program does not take @lockstep//$library:" "$taken"; exit 1; }
+others=$(sed -nE '/^@(lockstep|libtorch|luajit)\/\//p' <<<"$taken" | sed -E "/^@lockstep\/\/($library|third_party)[\/:]/d")
+[[ $library == batching ]] || others=$(sed '/^@libtorch\/\//d' <<<"$others")
 [[ -z $others ]] || { echo "the build of $library also takes:" "$others"; exit 1; }

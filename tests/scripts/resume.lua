@@ -63,4 +63,4 @@ for _, p in ipairs(model:parameters()) do all[#all + 1] = p:detach() end
 for _, state in ipairs(optimizer:state_dict().states) do
   for _, name in ipairs { "step", "exp_avg", "exp_avg_sq" } do all[#all + 1] = state[name] end
 end
-print("final bits " .. table.concat({ files.checksum_of(all) }, " "))
+print("final bits of rank " .. dist.rank() .. ": " .. table.concat({ files.checksum_of(all) }, " "))

@@ -1,10 +1,12 @@
 --- What --dry-run prints: one step of rank 0 among N ranks that are its mirror images, and what it took. Loaded by
---- such a run alone, before the script; it looks over the shoulder of run:steps, modules, optimizers and
---- batching.prepare.
+--- such a run alone, before the script; it looks over the shoulder of run:steps, modules, optimizers, log.step and
+--- batching.prepare. A loop of run:steps ends before its second step. One that the script wrote by hand is known by
+--- what comes again: an optimizer's step, or log.step where no optimizer was made.
 
 local batching = require "lockstep.batching"
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
+local log = require "lockstep.log"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
 local run = require "lockstep.run"
@@ -20,7 +22,11 @@ local modules = setmetatable({}, { __mode = "k" }) ---@type table<nn.Module, tru
 local optimizers = {} ---@type optim.AdamW[]
 local plans, num_plans = nil, 0
 local tracker ---@type lockstep.core.watching.Tracker
-local counter ---@type lockstep.core.watching.Counter?
+local counter ---@type lockstep.core.watching.Counter? of the step that is reported
+local from_start ---@type lockstep.core.watching.Counter of a script that takes one step and ends
+local taken = "no step"
+local is_in_loop = false -- of run:steps
+local has_stepped = {} ---@type table<any, true> an optimizer, or log.step, outside of such a loop
 local batch ---@type string?
 local is_finished = false
 
@@ -119,10 +125,11 @@ function M.finish()
   collectgarbage()
   collectgarbage()
   print(string.format("\ndry run of %s: %s of rank 0 of %d, on %s; what other ranks send is taken to be its own",
-    core.script(), counter and "the first step" or "no step", dist.world_size(), dist.device()))
+    core.script(), taken, dist.world_size(), dist.device()))
   print_sizes()
   print_plans()
   if batch then print("batch       " .. batch) end
+  if taken == "the one step" then counter = from_start end
   local counts = counter and watching.named_flops(counter:by_operator())
   if counts then print("\nFLOPs of the step, on this rank\n" .. tostring(counts)) end
   print("\nmemory of the " .. dist.device() .. ", from the script's start\n" .. watching.peak_lines(report))
@@ -151,13 +158,41 @@ local function note_modules()
   end
 end
 
+local function finish_and_exit()
+  M.finish()
+  os.exit(0)
+end
+
+--- `step` with a look at who takes it: the second time outside of run:steps ends the script.
+local function noted_step(who, step)
+  return function(...)
+    if is_in_loop then return step(...) end
+    if has_stepped[who] then
+      taken = "a step"
+      finish_and_exit()
+    end
+    step(...)
+    -- What is counted from here to the second time is a whole step, in whatever order its parts come.
+    has_stepped[who] = true
+    counter = counter or native.flop_counter()
+    if taken == "no step" then taken = "the one step" end
+  end
+end
+
 local function note_optimizers()
   local make = optim.AdamW
   function optim.AdamW(params, opts)
     local optimizer = make(params, opts)
+    optimizer.step = noted_step(optimizer, optimizer.step)
     optimizers[#optimizers + 1] = optimizer
     return optimizer
   end
+end
+
+local function note_logged_steps()
+  local plain = log.step
+  local noted = noted_step(log, plain)
+  function log.step(fields) return (#optimizers > 0 and plain or noted)(fields) end
 end
 
 local function note_plans()
@@ -169,10 +204,11 @@ local function note_plans()
   end
 end
 
---- The first loop of run:steps ends the script after a step.
+--- The first loop of run:steps ends the script after a step; one without a step is an error.
 local function stop_after_a_step()
-  local steps = run.steps
+  local steps, loop_total = run.steps, nil ---@type function, integer?
   function run:steps(loader, total)
+    loop_total = total
     local function note(first, ...)
       if first ~= nil and not batch then batch = describe(first, DEPTH) end
       return first, ...
@@ -181,11 +217,14 @@ local function stop_after_a_step()
     return steps(self, is_callable and function() return note(loader()) end or loader, total)
   end
   run.progress.on_step[function(step)
-    if step and not counter then
-      counter = native.flop_counter()
+    if step and not is_in_loop then
+      is_in_loop, taken, counter = true, "the first step", native.flop_counter()
+    elseif not batch then
+      core.raise("run:steps: the dry run has no step to tell of: " .. (is_in_loop
+        and "the loader had no batch on rank 0 of " .. dist.world_size()
+        or "total is " .. tostring(loop_total)))
     else
-      M.finish()
-      os.exit(0)
+      finish_and_exit()
     end
   end] = true
 end
@@ -193,8 +232,11 @@ end
 --- Begins to watch.
 function M.start()
   tracker = native.memory_tracker(dist.device())
+  from_start = native.flop_counter()
+  watching.traces_nothing = true
   note_modules()
   note_optimizers()
+  note_logged_steps()
   note_plans()
   stop_after_a_step()
 end

@@ -27,8 +27,8 @@ local last_flops = 0
 local peak_flops ---@type number?
 
 --- What the JSON object of a step has beside the script's fields.
-local OWN_FIELDS = { step = true, memory_bytes = true, elapsed_s = true, step_s = true, data_share = true,
-  tokens_per_s = true }
+local OWN_FIELDS = { step = true, memory_bytes = true, alloc_retries = true, ooms = true, elapsed_s = true,
+  step_s = true, data_share = true, tokens_per_s = true, tflops = true, mfu = true }
 
 --- Columns of the step line, in order; others follow by name.
 local FIRST = { "loss", "grad_norm", "lr" }
@@ -131,17 +131,29 @@ end
 
 -- The files -----------------------------------------------------------------------------------------
 
+--- What run.config resolved, as TensorBoard's text "config".
+local function write_config(step)
+  local file = io.open(run.dir .. "/config.json")
+  if not file then return end
+  event_file:write_text(step, "config", "```json\n" .. file:read("*a") .. "```\n")
+  file:close()
+end
+
 --- The object's numbers, under their names; those of an event under "event/name". TensorBoard's steps are
 --- whole numbers.
 local function write_event(object)
-  event_file = event_file or watching.event_file(run.dir)
+  local step = math.floor(object.step)
+  if not event_file then
+    event_file = watching.event_file(run.dir)
+    write_config(step)
+  end
   local scalars = {}
   for name, value in pairs(object) do
     if type(value) == "number" and name ~= "step" then
       scalars[object.event and object.event .. "/" .. name or name] = value
     end
   end
-  event_file:write(math.floor(object.step), scalars)
+  event_file:write(step, scalars)
 end
 
 local function write_metrics(object)
@@ -161,10 +173,13 @@ end
 
 -- Reporting -----------------------------------------------------------------------------------------
 
---- Bytes in use: on the device where there is one, else the process's share of the machine's memory.
-local function memory_bytes()
-  if dist.device() ~= "cpu" then return torch.cuda.max_memory_allocated() end
-  return core.resident_bytes()
+--- What a step tells of memory: on a GPU the most that tensors held since the step before, and how often the allocator
+--- had to free its cache to go on, or could not; on a CPU what the process has of the machine's memory.
+local function read_memory()
+  if dist.device() == "cpu" then return { memory_bytes = core.resident_bytes() } end
+  local stats = torch.cuda.memory_stats()
+  torch.cuda.reset_peak_memory_stats()
+  return { memory_bytes = stats.peak_allocated_bytes, alloc_retries = stats.alloc_retries, ooms = stats.ooms }
 end
 
 --- What the line says after the fields: speed, memory, waiting for data, time left.
@@ -174,6 +189,7 @@ local function status_of(object, step, total, now)
   if object.tflops then parts[#parts + 1] = rounded(object.tflops * 1e12) .. " FLOP/s" end
   if object.mfu then parts[#parts + 1] = string.format("mfu %.0f%%", 100 * object.mfu) end
   parts[#parts + 1] = string.format("%.0f MiB", object.memory_bytes / 2 ^ 20)
+  if (object.alloc_retries or 0) > 0 then parts[#parts + 1] = object.alloc_retries .. " alloc retries" end
   if object.data_share then parts[#parts + 1] = string.format("data %.0f%%", 100 * object.data_share) end
   if total and steps_logged > 1 then
     local step_s = (now - started) / (steps_logged - 1)
@@ -221,6 +237,8 @@ end
 --- tensors of one element, under any name. `tokens`, the tokens of the step over all ranks, also gives
 --- tokens/s. `step` overrides the number that run:steps counts. The JSON object adds elapsed_s,
 --- memory_bytes and, from the second step on, step_s, data_share and tokens_per_s, and what log.count_flops adds.
+--- On a GPU memory_bytes is the most that the step held (torch.cuda's peaks count anew from here on), and
+--- alloc_retries and ooms are the allocator's counts so far.
 ---@param fields table<string, number|torch.Tensor>
 function M.step(fields)
   local now = core.now()
@@ -235,7 +253,8 @@ function M.step(fields)
   if not is_rank_0() then return end
 
   local shown, step = read_fields("log.step", fields, default_step)
-  local object = { step = step, memory_bytes = memory_bytes(), elapsed_s = now - started }
+  local object = read_memory()
+  object.step, object.elapsed_s = step, now - started
   -- The first step has no beginning that we know of.
   if seconds then
     object.step_s, object.data_share = seconds, math.min(1, data_seconds / seconds)
@@ -322,6 +341,9 @@ end
 ---@return string?
 function M.curve(file, series, opts)
   if not is_rank_0() then return nil end
+  if type(file) ~= "string" or file == "" then
+    core.raise('log.curve: the file must be a name, as "loss.svg", not ' .. (file == "" and '""' or "a " .. type(file)))
+  end
   if type(series) ~= "table" then
     core.raise("log.curve: the series must be an array of names, not a " .. type(series))
   end

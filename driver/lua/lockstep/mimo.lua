@@ -4,6 +4,7 @@ local core = require "lockstep.core"
 local core_mimo = require "lockstep.core.mimo"
 local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
+local shared_weights = require "lockstep.mimo.shared_weights"
 local torch = require "lockstep.torch"
 
 local M = {
@@ -23,6 +24,8 @@ local M = {
 ---@field first_rank integer? its ranks are this one and those after it; default 0
 ---@field ranks integer[]? its ranks one by one, instead
 ---@field order string? which axis varies fastest from rank to rank, the first; default "tp-cp-dp-pp"
+---@field shared {first: string, last: string}[]? parameters that its first and last stage have in common, such as an
+--- embedding that is the head, too: their names there. Their gradients are added up, and count once in the norm
 
 ---@class mimo.Topology
 local Topology = {}
@@ -65,25 +68,37 @@ function Topology:coordinates(rank, name) return self.core:coordinates(rank, nam
 ---@field eval_micro_batch_size integer?
 ---@field eval_global_batch_size integer?
 ---@field uneven boolean? replicas may differ by a sample
+---@field order "sequential"|"all_forwards_first"|"1f1b"|"all"? in which the script runs the micro-batches of a step;
+--- default "all"
 
---- Raises an error that names every broken rule of the sizes at once, with the nearest that work.
+--- Raises an error that names every broken rule of the sizes at once, with the nearest that work:
 ---
 ---     topo:validate { micro_batch_size = 6, global_batch_size = 24 }
 ---
---- Then runs such a step on paper: see Topology:check_schedule.
+--- Then runs such a step on paper, see Topology:check_schedule: in the order given, or in all that the topology allows.
 ---@param sizes mimo.BatchSizes
 function Topology:validate(sizes)
-  self.core:validate(sizes)
-  local step = sizes.global_batch_size and sizes.global_batch_size / sizes.micro_batch_size or 1
-  self.core:check_schedule { micro_batches = math.min(step, 8), micro_batch_size = sizes.micro_batch_size }
+  local core_sizes = {}
+  for key, value in pairs(type(sizes) == "table" and sizes or {}) do core_sizes[key] = value end
+  core_sizes.order = nil
+  self.core:validate(type(sizes) == "table" and core_sizes or sizes)
+  local stages = 0 -- interleaved steps are steady after as many micro-batches
+  for _, module in ipairs(self:modules()) do stages = stages + module.pp end
+  local step = sizes.global_batch_size and sizes.global_batch_size / sizes.micro_batch_size or math.huge
+  self.core:check_schedule { micro_batches = math.min(step, math.max(8, stages + 2)), order = sizes.order or "all",
+    micro_batch_size = sizes.micro_batch_size }
 end
 
 --- Runs a step on paper, all ranks' sends, receives and collectives against each other, and raises an error that
 --- names the ranks where they would not match or not end.
 ---
----     topo:check_schedule { micro_batches = 4, micro_batch_size = 6 }
----@param opts {micro_batches: integer?, micro_batch_size: integer, order: "sequential"|"1f1b"?}
----@return integer operations of all ranks
+---     topo:check_schedule { micro_batches = 4, micro_batch_size = 6, order = "all_forwards_first" }
+---
+--- order: "sequential", forward and backward of each micro-batch in turn, the default. "all_forwards_first", forward of
+--- all micro-batches, then backward of all, as scripts/mimo_digits.lua does. "1f1b", interleaved, for modules on ranks
+--- of their own. "all", each of these that the topology allows.
+---@param opts {micro_batches: integer?, micro_batch_size: integer, order: string?}
+---@return integer operations of all ranks, in the last of the orders
 ---@return integer transfers
 ---@return integer collectives
 function Topology:check_schedule(opts) return self.core:check_schedule(opts) end
@@ -131,11 +146,12 @@ end
 ---     local topo = mimo.topology { world_size = 4, modules = {
 ---       { name = "vision", first_rank = 0, dp = 3 }, { name = "language", first_rank = 3 } } }
 ---
---- world_size: the run's unless given. edges: every other module to "language" unless given.
+--- world_size: the run's unless given. edges: every other module to "language" unless given; {} for none.
 ---@param opts {world_size: integer?, modules: mimo.Module[], edges: {from: string, to: string}[]?}
 ---@return mimo.Topology
 function M.topology(opts)
-  return setmetatable({ core = core_mimo.topology(opts or {}), groups = {} }, Topology)
+  local core_opts, shared = shared_weights.take(opts or {})
+  return setmetatable({ core = core_mimo.topology(core_opts), groups = {}, shared = shared }, Topology)
 end
 
 local function check_topology(name, topology)
@@ -316,18 +332,46 @@ local function own_modules(name, topology, modules)
   return own
 end
 
---- Tokens with a loss over all replicas of "language", known on every rank.
+--- Tokens with a loss over all replicas of "language", known on every rank. Its last stage has the loss, and says how
+--- many; what other ranks give does not count.
 local function count_tokens(topology, tokens)
   local count = torch.zeros({}, { dtype = torch.float64, device = dist.device() })
-  if topology:peers("language", "dp") then
-    if type(tokens) ~= "number" then
-      core.raise('mimo.reduce_gradients: with loss = "sum" ranks of "language" must give `tokens`, how many of theirs '
-        .. "have a loss")
+  local place = topology:peers("language", "dp") and topology:coordinates(nil, "language")
+  if place and place.pp == #topology:peers("language", "pp") - 1 then
+    if type(tokens) ~= "number" or not (tokens >= 0 and tokens < math.huge) then
+      core.raise(('mimo.reduce_gradients: with loss = "sum" ranks of the last stage of "language" must give `tokens`, '
+        .. "how many of theirs have a loss, but rank %d gave %s"):format(dist.rank(), tostring(tokens)))
     end
-    local place = topology:coordinates(nil, "language")
-    if place.tp == 0 and place.pp == 0 then count:fill_(tokens) end
+    if place.tp == 0 then count:fill_(tokens) end
   end
-  return dist.all_reduce(count):item()
+  local total = dist.all_reduce(count):item()
+  if total == 0 then -- on every rank alike
+    core.raise('mimo.reduce_gradients: no token of this step has a loss: the ranks of the last stage of "language" all '
+      .. "gave tokens = 0; look at the loss mask, or skip such a step on every rank")
+  end
+  return total
+end
+
+local function sorted(ranks)
+  local copy = { unpack(ranks) }
+  table.sort(copy)
+  return copy
+end
+
+--- Whether sharding.data_parallel has averaged the module's gradients; an error if it did over other ranks.
+local function is_averaged(topology, part)
+  if type(part.module) ~= "table" or rawget(part.module, "replicas") == nil then return false end
+  local over = {}
+  for rank = 0, dist.world_size() - 1 do over[rank + 1] = rank end
+  if part.module.group then over = sorted(part.module.group:ranks()) end
+  local own = sorted(topology:peers(part.name, "dp-cp"))
+  local over_text, own_text = table.concat(over, ", "), table.concat(own, ", ")
+  if over_text ~= own_text then
+    core.raise(('mimo.reduce_gradients: on rank %d sharding.data_parallel averages "%s" over ranks %s, but its '
+      .. "replicas (dp and cp) are ranks %s; %s"):format(dist.rank(), part.name, over_text, own_text, #own == 1
+      and "give the module itself" or ('make it with { group = topology:group("%s", "dp-cp") }'):format(part.name)))
+  end
+  return true
 end
 
 ---@class mimo.ReduceOptions
@@ -336,41 +380,65 @@ end
 ---@field loss "sum"|"mean"
 ---@field tokens integer?
 ---@field micro_batches integer?
+---@field mean_over "replica"|"rank"?
+
+--- How many means "language" has in a micro-batch, where loss = "mean".
+local function count_means(topology, mean_over)
+  local language
+  for _, module in ipairs(topology:modules()) do
+    if module.name == "language" then language = module end
+  end
+  if mean_over == nil and language.cp > 1 then
+    core.raise(('mimo.reduce_gradients: with loss = "mean" and cp %d of "language", say over whose tokens the loss of '
+      .. 'a rank is the mean: mean_over = "replica" where it divides by the tokens of all its cp ranks, "rank" where '
+      .. "by its own"):format(language.cp))
+  elseif mean_over ~= nil and mean_over ~= "replica" and mean_over ~= "rank" then
+    core.raise('mimo.reduce_gradients: mean_over must be "replica" or "rank", not ' .. tostring(mean_over))
+  end
+  return language.dp * (mean_over == "rank" and language.cp or 1)
+end
 
 --- Adds the gradients of each module up over its replicas, and scales them to what one rank with all the data would
 --- have, whatever the modules' data-parallel sizes.
 ---
 ---     local tokens = mimo.reduce_gradients { topology = topo, modules = { vision = tower }, loss = "sum" }
 ---
---- loss: "sum", each rank's loss is the sum over its tokens, of which it says how many (`tokens`, of the whole step):
---- the gradient becomes that of the mean over all tokens. "mean", each replica's loss is the mean over its own tokens:
---- the gradient becomes that of the mean over replicas and micro_batches. modules: those of this rank, by name, either
---- plain modules or replicas that sharding.data_parallel has averaged already.
+--- loss: "sum", each rank's loss is the sum over its tokens, of which the last stage of "language" says how many
+--- (`tokens`, of the whole step, each cp rank its own): the gradient becomes that of the mean over all tokens. A step
+--- of no token is an error, on every rank, before anything is reduced. "mean", each replica's loss is the mean over its
+--- own tokens: the gradient becomes that of the mean over replicas and micro_batches.
+---
+--- mean_over: to be given with "mean" where "language" has cp > 1. "replica", a cp rank's loss is the sum over its
+--- tokens divided by those of its replica, all cp ranks together: the gradient is that of one rank. "rank", it is the
+--- mean over its own tokens: the gradient becomes that of the mean over all of these, so that a token of a rank that
+--- has few weighs more.
+---
+--- modules: those of this rank, by name, either plain modules or replicas that sharding.data_parallel has averaged over
+--- dp and cp already. What the first and last stage share (see mimo.Module) is added up over both.
 ---
 --- Collective: every rank of the topology, after the backward passes of a step.
 ---@param opts mimo.ReduceOptions
 ---@return integer? tokens of all ranks, with "sum"
 function M.reduce_gradients(opts)
   local o = options.read("mimo.reduce_gradients", opts, { topology = options.required, modules = options.required,
-    loss = options.required, tokens = options.optional, micro_batches = 1 })
+    loss = options.required, tokens = options.optional, micro_batches = 1, mean_over = options.optional })
   if o.loss ~= "sum" and o.loss ~= "mean" then
     core.raise('mimo.reduce_gradients: loss must be "sum" or "mean", not ' .. tostring(o.loss))
   end
   local own = own_modules("mimo.reduce_gradients", o.topology, o.modules)
-  local tokens = o.loss == "sum" and count_tokens(o.topology, o.tokens) or 0
-  local language_dp
-  for _, module in ipairs(o.topology:modules()) do
-    if module.name == "language" then language_dp = module.dp end
-  end
+  local means = o.loss == "mean" and count_means(o.topology, o.mean_over) or 1
+  for _, part in ipairs(own) do part.is_averaged = is_averaged(o.topology, part) end
+  local tokens = o.loss == "sum" and count_tokens(o.topology, o.tokens) or nil
   for _, part in ipairs(own) do
-    local averaged = type(part.module) == "table" and rawget(part.module, "replicas") ~= nil
-    local factor = core_mimo.gradient_scale { loss = o.loss, reduction = averaged and "mean" or "sum",
-      reduction_size = part.sizes.dp * part.sizes.cp, language_dp = language_dp, micro_batches = o.micro_batches,
+    local factor = core_mimo.gradient_scale { loss = o.loss, reduction = part.is_averaged and "mean" or "sum",
+      reduction_size = part.sizes.dp * part.sizes.cp, language_dp = means, micro_batches = o.micro_batches,
       tokens = tokens }
-    local group = not averaged and o.topology:group(part.name, "dp-cp") or nil
+    local group = not part.is_averaged and o.topology:group(part.name, "dp-cp") or nil
     core_mimo.reduce_gradients(part.parameters, group, factor)
+    local shared, stages = shared_weights.find(o.topology, part)
+    if stages then core_mimo.reduce_gradients(shared, stages, 1) end
   end
-  return o.loss == "sum" and tokens or nil
+  return tokens
 end
 
 ---@class mimo.ClipOptions
@@ -378,19 +446,26 @@ end
 ---@field modules table<string, nn.Module>
 ---@field max_norm number
 ---@field tp_sharded (fun(module: string, parameter: string): boolean)?
+---@field error_if_nonfinite boolean?
 
 --- Scales the gradients of all modules so that their joint 2-norm is at most `max_norm`; returns the norm before, a
---- float64 scalar that is the same on every rank. Replicas count once; with tp > 1, `tp_sharded(module_name,
---- parameter_name)` says which parameters are divided over tp, and the others count once.
+--- float64 scalar that is the same on every rank. Replicas count once, and so does what the first and last stage share;
+--- with tp > 1, `tp_sharded(module_name, parameter_name)` says which parameters are divided over tp, and the others
+--- count once.
 ---
 ---     local norm = mimo.clip_grad_norm { topology = topo, modules = { vision = tower }, max_norm = 1 }
+---     if norm:isfinite():item() then optimizer:step() end -- all ranks skip the step, or none
+---     optimizer:zero_grad()
+---
+--- One infinite or NaN gradient, on any rank, makes the norm that on every rank, and leaves all gradients as they are.
+--- error_if_nonfinite: it is an error then, on every rank; reads the norm, for which a GPU is waited for.
 ---
 --- Collective: every rank of the topology, after mimo.reduce_gradients.
 ---@param opts mimo.ClipOptions
 ---@return torch.Tensor
 function M.clip_grad_norm(opts)
   local o = options.read("mimo.clip_grad_norm", opts, { topology = options.required, modules = options.required,
-    max_norm = options.required, tp_sharded = options.optional })
+    max_norm = options.required, tp_sharded = options.optional, error_if_nonfinite = false })
   if type(o.max_norm) ~= "number" or not (o.max_norm > 0) then
     core.raise("mimo.clip_grad_norm: max_norm must be a number above 0, not " .. tostring(o.max_norm))
   end
@@ -400,13 +475,21 @@ function M.clip_grad_norm(opts)
       core.raise(string.format('mimo.clip_grad_norm: "%s" has tp %d; say which of its parameters are divided over tp '
         .. "(tp_sharded)", part.name, part.sizes.tp))
     end
-    local divided = {}
+    local _, stages, is_last = shared_weights.find(o.topology, part)
+    local counted, divided = {}, {}
     for j, name in ipairs(part.names) do
-      divided[j] = part.sizes.tp > 1 and o.tp_sharded(part.name, name) and true or false
+      if not (stages and is_last and part.shared[name]) then
+        counted[#counted + 1] = part.parameters[j]
+        divided[#divided + 1] = part.sizes.tp > 1 and o.tp_sharded(part.name, name) and true or false
+      end
     end
-    parts[i] = { part.name, part.parameters, divided }
+    parts[i] = { part.name, counted, divided }
   end
   local norm = o.topology.core:gradient_norm(parts)
+  if o.error_if_nonfinite and not norm:isfinite():item() then
+    core.raise(("mimo.clip_grad_norm: the norm of all gradients is %g; no rank has clipped, skip this step"):format(
+      norm:item()))
+  end
   for _, part in ipairs(own) do core_mimo.clip_gradients(part.parameters, norm, o.max_norm) end
   return norm
 end

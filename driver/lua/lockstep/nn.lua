@@ -309,13 +309,32 @@ function Module:zero_grad()
   for _, p in ipairs(self:parameters()) do p.grad = nil end
 end
 
+--- What a module has beside modules, "weight {3, 2}, bias {3}": its own tensors, and p of a Dropout.
+local function own_repr(module)
+  local parts = {}
+  each(module, function(name, value)
+    if torch.is_tensor(value) then
+      local frozen = rawget(module, PARAMETERS)[name] and not value.requires_grad and ", frozen" or ""
+      parts[#parts + 1] = string.format("%s %s%s", name, tostring(value.shape), frozen)
+    end
+  end)
+  if type(module.p) == "number" then parts[#parts + 1] = "p = " .. module.p end
+  return #parts > 0 and "(" .. table.concat(parts, ", ") .. ")" or ""
+end
+
+--- The tree of modules with the shapes of their tensors, and how many parameters there are.
 function Module:__tostring()
   local lines = {}
   walk(self, "", function(prefix, module)
     local depth = select(2, prefix:gsub("%.", ""))
     local name = prefix:match("([^.]+)%.$")
     lines[#lines + 1] = string.rep("  ", depth) .. (name and "(" .. name .. ") " or "") .. module.class_name
+      .. own_repr(module)
   end)
+  local frozen = 0
+  for _, p in self:named_parameters() do frozen = frozen + (p.requires_grad and 0 or p:numel()) end
+  lines[#lines + 1] = string.format("%d parameters%s", self:num_parameters(),
+    frozen > 0 and string.format(", of which %d are frozen", frozen) or "")
   return table.concat(lines, "\n")
 end
 

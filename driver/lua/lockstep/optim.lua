@@ -181,6 +181,10 @@ function AdamW:load_state_dict(saved)
       type(saved) == "table" and type(saved.states) == "table" and #saved.states or "none"))
   end
   for i, state in ipairs(own) do
+    if type(saved.states[i]) ~= "table" then
+      core.raise(string.format("optimizer:load_state_dict: the state of parameter %d must be a table of tensors, "
+        .. "not a %s", i, type(saved.states[i])))
+    end
     for name, tensor in pairs(state) do
       local given = saved.states[i][name]
       -- copy_ would spread a smaller tensor over a larger one.

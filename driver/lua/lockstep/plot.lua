@@ -1,5 +1,6 @@
 --- Line plots as SVG text.
 
+local core = require "lockstep.core"
 local options = require "lockstep.options"
 
 local M = {}
@@ -41,11 +42,28 @@ local function bounds(series, of)
   return low, high
 end
 
+local function check_series(series)
+  local function check(holds, what)
+    local example = '{{name = "loss", points = {{step = 0, value = 2.3}}}}'
+    if not holds then core.raise("plot.svg: " .. what .. ", as in " .. example) end
+  end
+  check(type(series) == "table", "the series must be an array")
+  for i, s in ipairs(series) do
+    check(type(s) == "table" and type(s.name) == "string" and type(s.points) == "table",
+      string.format("series %d must have a name and points", i))
+    for j, p in ipairs(s.points) do
+      check(type(p) == "table" and type(p.step) == "number" and type(p.value) == "number",
+        string.format("point %d of series %d must have a step and a value, both numbers", j, i))
+    end
+  end
+end
+
 --- A plot of `series` over steps. Points that are not finite break their line.
 ---@param series {name: string, points: {step: integer, value: number}[]}[]
 ---@param given {title: string?, log_scale: boolean?}?
 ---@return string
 function M.svg(series, given)
+  check_series(series)
   local o = options.read("log.curve", given, { title = "", log_scale = false })
   local function y_of(p) return o.log_scale and math.log10(p.value) or p.value end
   local x_low, x_high = bounds(series, function(p) return p.step end)

@@ -79,7 +79,7 @@ local function describe_error(value)
   local explained = suggestion.explain(value, 4)
   local lines = { tostring(explained) }
   for frame in debug.traceback("", 3):gmatch("\n(\t[^\n]+)") do
-    if frame:find("in function 'xpcall'", 1, true) then break end
+    if frame:find("^\tlockstep/repl%.lua:") then break end
     if not frame:find("^\t%[C%]") and not frame:find("^\tlockstep[/.]") then lines[#lines + 1] = frame end
   end
   if #lines == 2 then lines[2] = nil end -- the message has that line
@@ -90,11 +90,12 @@ end
 --- Calls what was compiled from `code`: true and its results, or false and an error as the session shows it.
 ---@param chunk function
 ---@param code string
+---@param protected_call (fun(fn: function, handler: function): boolean, any ...)? default xpcall
 ---@return boolean ok, any ...
-function M.evaluate(chunk, code)
+function M.evaluate(chunk, code, protected_call)
   suggestion.typed["=typed"] = code
-  -- No tail calls: suggestions count levels, and the traceback ends at this xpcall.
-  return pass(xpcall(chunk, function(e) return pass(describe_error(e)) end))
+  -- No tail calls: suggestions count levels, and the traceback ends at this function.
+  return pass((protected_call or xpcall)(chunk, function(e) return pass(describe_error(e)) end))
 end
 
 --- Reads from stdin and runs until its end.
@@ -105,21 +106,24 @@ function M.run()
     end
   end
   _G.help = help.help
-  print("Lockstep: torch, nn, optim and the other modules are loaded; help() lists them, Tab completes, Ctrl-D ends "
-    .. "the session")
+  -- Ctrl-C would not reach a loop that is compiled.
+  jit.off()
+  jit.flush()
+  print("Lockstep: torch, nn, optim and the other modules are loaded; help() lists them, Tab completes, Ctrl-C "
+    .. "interrupts, Ctrl-D ends the session")
   local code = ""
   while true do
-    local line = terminal.read_line(code == "" and "> " or ">> ", function(word)
+    local line, is_interrupted = terminal.read_line(code == "" and "> " or ">> ", function(word)
       return completion.complete(word, _G)
     end)
     if not line then break end
+    if is_interrupted then code = "" end
     code = code == "" and as_help(line) or code .. "\n" .. line
     local chunk, unfinished, message = M.compile(code)
     if chunk then
-      local function finish(ok, ...)
-        if ok then print_results(select("#", ...), ...) else print((...)) end
-      end
-      finish(M.evaluate(chunk, code))
+      local function show_results(...) print_results(select("#", ...), ...) end
+      local ok, described = M.evaluate(function() show_results(chunk()) end, code, terminal.interruptibly)
+      if not ok then print(described) end
       code = ""
     elseif not unfinished then
       print(message)

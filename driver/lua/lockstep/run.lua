@@ -4,11 +4,13 @@
 ---     for step, batch in run:steps(loader, config.steps) do ... end
 
 local core = require "lockstep.core"
+local core_state = require "lockstep.core.state"
 local dist = require "lockstep.distributed"
+local files = require "lockstep.core.files"
 local options = require "lockstep.options"
 
 ---@class lockstep.run
----@field dir string the run's folder, the same on every rank; made when first asked for
+---@field dir string the run's folder, the same on every rank; made, and kept for this run alone, when first asked for
 ---@field args string[] what stood after the script on the command line
 local M = {}
 
@@ -18,23 +20,36 @@ local M = {}
 ---@field total integer? steps that the loop will take, where known
 ---@field data_seconds number spent waiting for the loader since it was last asked
 ---@field resumed integer? steps that run:resume found done, until a loop has taken them up
+---@field config table? what run.config returned last
 ---@field on_step table<fun(step: integer?), true> called before a step's data is loaded, and with nil after the last
 M.progress = { step = nil, total = nil, data_seconds = 0, resumed = nil, on_step = {} }
 
 -- Configuration -----------------------------------------------------------------------------------
 
+--- Text from the command line as a message shows it: in one line.
+local function shown(text)
+  return (text:gsub("%c", function(c) return c == "\n" and "\\n" or ("\\x%02x"):format(c:byte()) end))
+end
+
+local function refuse(path, text, format, ...)
+  core.raise(string.format("--set %s=%s: " .. format, shown(path), shown(text), ...))
+end
+
 local function parse_scalar(path, text, default)
   local kind = type(default)
-  if kind == "string" then return text end
-  if kind == "number" then
+  if kind == "string" then
+    if not pcall(core.json_encode, text) then refuse(path, text, "the value must be text in UTF-8") end
+    return text
+  elseif kind == "number" then
     local value = tonumber(text)
-    if value then return value end
-    kind = "a number"
+    -- NaN and the infinities have no form in JSON, where config.json and what reads it want a number.
+    if value and value - value == 0 then return value end
+    refuse(path, text, value and "the value must be a finite number" or "the value must be a number")
   elseif kind == "boolean" then
     if text == "true" then return true elseif text == "false" then return false end
-    kind = "true or false"
+    refuse(path, text, "the value must be true or false")
   end
-  core.raise(string.format('--set %s=%s: the value must be %s', path, text, kind))
+  refuse(path, text, "the script's value is a %s, which the command line cannot give", kind)
 end
 
 --- An array of the kind of its first element: "0.9,0.95".
@@ -59,9 +74,6 @@ local function paths_of(config, prefix, paths)
 end
 
 local function apply_setting(config, path, text)
-  if type(path) ~= "string" or type(text) ~= "string" then
-    core.raise("run.merge: a setting must be a pair of strings, as in {\"a.b\", \"2\"}")
-  end
   local node, last = config, nil
   for key in (path .. "."):gmatch("(.-)%.") do
     if last ~= nil then node = node[last] end
@@ -69,14 +81,14 @@ local function apply_setting(config, path, text)
       local paths = paths_of(config, "", {})
       table.sort(paths)
       local nearest = core.nearest(path, paths)
-      core.raise(string.format('--set %s=%s: the script has no such key%s (known: %s)', path, text,
-        nearest and string.format('; did you mean "%s"?', nearest) or "", table.concat(paths, ", ")))
+      refuse(path, text, "the script has no such key%s (known: %s)",
+        nearest and string.format('; did you mean "%s"?', nearest) or "", table.concat(paths, ", "))
     end
     last = key
   end
   local default = node[last]
   if type(default) == "table" and default[1] == nil then
-    core.raise(string.format("--set %s=%s: %s is a group of keys; set one of them", path, text, path))
+    refuse(path, text, "%s is a group of keys; set one of them", shown(path))
   end
   node[last] = type(default) == "table" and parse_array(path, text, default) or parse_scalar(path, text, default)
 end
@@ -114,8 +126,16 @@ end
 ---@return T
 function M.merge(defaults, settings)
   if type(defaults) ~= "table" then core.raise("run.config: defaults must be a table, not a " .. type(defaults)) end
+  if type(settings) ~= "table" then
+    core.raise('run.merge: the settings must be an array of pairs, as in {{"a.b", "2"}}, not a ' .. type(settings))
+  end
   local config = copy(defaults)
-  for _, setting in ipairs(settings) do apply_setting(config, setting[1], setting[2]) end
+  for i, setting in ipairs(settings) do
+    if type(setting) ~= "table" or type(setting[1]) ~= "string" or type(setting[2]) ~= "string" then
+      core.raise(string.format('run.merge: setting %d must be a pair of strings, as in {"a.b", "2"}', i))
+    end
+    apply_setting(config, setting[1], setting[2])
+  end
   return guard(config, "config")
 end
 
@@ -126,6 +146,7 @@ end
 ---@return T
 function M.config(defaults)
   local config = M.merge(defaults, core.settings())
+  M.progress.config = config
   if dist.rank() == 0 then core.write_file(M.dir .. "/config.json", { core.json_encode(config, 2), "\n" }) end
   return config
 end
@@ -137,7 +158,8 @@ end
 ---     for step, batch in run:steps(loader, total) do ... end
 ---
 --- After run:state it is collective: between two steps the ranks save where it is time, or where one was asked to end
---- by SIGTERM, and an error names ranks whose loops end at different steps.
+--- by SIGTERM, and an error names ranks whose loops end at different steps. It is the loop of the training: within it
+--- another is an error.
 ---@param loader function an iterator: called until it returns nil
 ---@param total integer? steps of the run, those before run:resume included; also what the time left is reckoned from
 ---@return fun(): integer?, ...
@@ -146,14 +168,21 @@ function M:steps(loader, total)
   if type(loader) ~= "function" and not (getmetatable(loader) or {}).__call then
     core.raise("run:steps: the loader must be a function that returns the next batch, not a " .. type(loader))
   end
-  if total ~= nil and type(total) ~= "number" then
-    core.raise("run:steps: total must be a number of steps, not a " .. type(total))
+  if total ~= nil and not (type(total) == "number" and total >= 0 and total % 1 == 0) then
+    core.raise("run:steps: total must be a whole number of steps, not "
+      .. (type(total) == "number" and total or "a " .. type(total)))
+  end
+  if core_state.in_loop() then
+    core.raise("run:steps: another loop of run:steps is under way, whose steps these would count as; loop over the "
+      .. "loader itself, as in: for batch in loader do")
   end
   local state = require "lockstep.state"
   state.check_loader(loader)
   local step = (M.progress.resumed or 0) - 1
   M.progress.total, M.progress.resumed = total, nil
+  local has_begun = false
   local function tell(next_step)
+    if next_step == nil then core_state.end_loop() end
     for on_step in pairs(M.progress.on_step) do on_step(next_step) end
   end
   local function count(started, first, ...)
@@ -165,13 +194,16 @@ function M:steps(loader, total)
     core.set_step(step)
     return step, first, ...
   end
-  return function()
+  local function next_step()
+    if not has_begun then core_state.begin_loop(next_step) end
+    has_begun = true
     local is_end = total ~= nil and step + 1 >= total
     state.between_steps(step + 1, is_end)
     if is_end then return tell(nil) end
     tell(step + 1)
     return count(core.now(), loader())
   end
+  return next_step
 end
 
 -- State -------------------------------------------------------------------------------------------
@@ -207,8 +239,12 @@ function M:save(opts)
   check_colon(self, "save")
   local step = options.read("run:save", opts, { step = options.optional }).step
   if step == nil and M.progress.step then step = M.progress.step + 1 end
-  if type(step) ~= "number" or step < 0 or step % 1 ~= 0 then
+  if step == nil then
     core.raise("run:save: outside of a loop of run:steps say how many steps are done: run:save { step = 100 }")
+  end
+  if type(step) ~= "number" or not (step >= 0 and step <= 2 ^ 53 and step % 1 == 0) then
+    core.raise(("run:save: step must be a whole number of steps that are done, from 0 to 2^53, not %s"):format(
+      type(step) == "number" and tostring(step) or "a " .. type(step)))
   end
   return require("lockstep.state").save(step)
 end
@@ -229,10 +265,26 @@ function M:resume(opts)
   return M.progress.resumed
 end
 
+-- The folder ----------------------------------------------------------------------------------------
+
+--- Takes the folder for this run, where rank 0 does: two runs in one would mix their metrics and replace each other's
+--- states.
+local function claim(folder)
+  local claimed, what = files.lock(folder)
+  if claimed == false then
+    core.raise(("another run is writing to the run's folder %s%s; wait for its end, or give this one another --run-dir")
+      :format(folder, what == "" and "" or (" (%s)"):format(what)))
+  elseif claimed == nil then
+    io.stderr:write(("lockstep: warning: the run's folder %s cannot be locked (%s): nothing keeps another run from "
+      .. "writing there\n"):format(folder, what))
+  end
+end
+
 setmetatable(M, {
   __index = function(_, key)
     if key == "dir" then
       core.make_folder(core.run_dir())
+      if dist.rank() == 0 then claim(core.run_dir()) end
       M.dir = core.run_dir()
       return M.dir
     elseif key == "args" then

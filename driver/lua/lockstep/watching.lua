@@ -8,11 +8,15 @@
 
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
+local files = require "lockstep.core.files"
 local options = require "lockstep.options"
 local run = require "lockstep.run"
 local watching = require "lockstep.core.watching"
 
 local M = {}
+
+--- Set by --dry-run, which watches memory by line: libtorch cannot trace beside it.
+M.traces_nothing = false
 
 local SHOWN = 10 -- lines of a table
 
@@ -131,7 +135,8 @@ end
 
 --- Calls `fn(...)` and notes which line allocates what on this rank's device, also what autograd keeps for
 --- backward: who held how much at the peak and in the end, then fn's results. The report prints as a table of ten
---- lines. What was allocated before is not in it, so wrap what builds the model too where it matters.
+--- lines. What was allocated before is not in it, so wrap what builds the model too where it matters. Not together
+--- with lockstep.profile: neither inside the other.
 ---
 ---     local report, loss = lockstep.memory_by_line(train_step, batch)
 ---     print(report, report.peak[1].place)
@@ -197,9 +202,14 @@ local function follow_steps(from, to, path, opts)
   run.progress.on_step[on_step] = true
 end
 
+local function say_that_nothing_is_traced(path)
+  print(string.format("lockstep.profile: a dry run traces nothing; %s is not written", path:match("[^/]*$")))
+end
+
 --- Writes a trace of what runs when, for chrome://tracing and ui.perfetto.dev: operators, their backward, spans, a
 --- GPU's kernels. One file per rank in the run's folder: `path` with "-rank<rank>" before its extension. Of the steps
---- `steps` of the next run:steps, both included; or of fn(...), whose results follow. Returns the file's path.
+--- `steps` of the next run:steps, both included; or of fn(...), whose results follow. Returns the file's path. Not
+--- together with lockstep.memory_by_line: neither inside the other.
 ---
 ---     lockstep.profile { steps = { 10, 12 } }       -- before the loop: runs/.../trace-rank0.json
 ---     local path, loss = lockstep.profile({ path = "one.json", record_shapes = true }, train_step, batch)
@@ -216,13 +226,23 @@ function M.profile(opts, fn, ...)
     core.raise("lockstep.profile: give either steps = {from, to} or, after the options, a function to trace")
   end
   local path = trace_path(o.path)
+  local problem = files.why_unwritable(path)
+  if problem then core.raise(("lockstep.profile: cannot write the trace %s: %s"):format(path, problem)) end
   local recorded = { record_shapes = o.record_shapes, profile_memory = o.profile_memory }
   if not has_steps then
     check_function("lockstep.profile", fn)
+    if M.traces_nothing then
+      say_that_nothing_is_traced(path)
+      return path, fn(...)
+    end
     return path, watching.traced(path, recorded, fn, ...)
   end
   local from, to = read_steps(o.steps)
-  follow_steps(from, to, path, recorded)
+  if M.traces_nothing then
+    say_that_nothing_is_traced(path)
+  else
+    follow_steps(from, to, path, recorded)
+  end
   return path
 end
 

@@ -33,4 +33,16 @@ function files.checksum(path) end
 ---@return string crc32
 function files.checksum_of(pieces) end
 
+--- Why a file cannot be written, new or in place of another: nil where nothing is seen to be in the way.
+---@param path string
+---@return string?
+function files.why_unwritable(path) end
+
+--- Takes a folder for this process alone, as long as it lives: true; false, and who has it; or nil, and why it cannot
+--- be locked. What it leaves in the folder is run.lock.
+---@param folder string
+---@return boolean? locked
+---@return string? what
+function files.lock(folder) end
+
 return files

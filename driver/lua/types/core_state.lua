@@ -32,6 +32,18 @@ function state.math_random_state() end
 ---@param bytes string
 function state.set_math_random_state(bytes) end
 
+--- Called by the iterator of run:steps as its loop begins.
+---@param iterator function
+function state.begin_loop(iterator) end
+
+--- Called by it as the loop ends. One that is left by a break or an error does not come here.
+function state.end_loop() end
+
+--- Whether the caller is within the body of the loop that began last: false where it was left, and where it is not
+--- written as `for ... in iterator`.
+---@return boolean
+function state.in_loop() end
+
 --- From now on a SIGTERM is only noted, or ends the process again.
 ---@param on boolean
 function state.catch_sigterm(on) end

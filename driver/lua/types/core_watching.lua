@@ -12,6 +12,12 @@ local EventFile = {}
 ---@param scalars table<string, number> by tag
 function EventFile:write(step, scalars) end
 
+--- Adds a text, which TensorBoard shows as Markdown.
+---@param step integer
+---@param tag string
+---@param text string
+function EventFile:write_text(step, tag, text) end
+
 ---@class lockstep.core.watching.Counter
 local Counter = {}
 

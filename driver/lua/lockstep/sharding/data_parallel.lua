@@ -26,6 +26,7 @@ local saved_buckets = setmetatable({}, { __mode = "k" })
 
 ---@class sharding.DataParallel
 ---@field module nn.Module
+---@field group dist.Group? over which gradients are averaged; nil: all ranks
 ---@operator call: any
 local DataParallel = {}
 DataParallel.__index = DataParallel
@@ -158,6 +159,7 @@ function M.data_parallel(module, opts)
     module = module,
     replicas = core_sharding.data_parallel(parameters, buffers, o),
     needs_outputs = o.find_unused or o.static_graph,
+    group = o.group,
   }, DataParallel)
   local buckets = saved_buckets[module]
   saved_buckets[module] = nil

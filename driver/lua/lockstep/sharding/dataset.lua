@@ -58,16 +58,27 @@ local function check_state(state)
   return state
 end
 
---- Goes on from what ds:state() returned, as sharding.dataset{state = ...} does: with rank and world of now.
+--- Goes on from what ds:state() returned, as sharding.dataset{state = ...} does: with rank and world of now. Returns
+--- what this dataset had been given otherwise, in words.
 ---@param state table
+---@return string[] changes
 function Dataset:load_state(state)
   check_state(state)
   if state.size ~= self.options.size then
     core.raise(("dataset:load_state: the state is of a dataset of %d samples, this one has %d"):format(state.size,
       self.options.size))
   end
-  for _, key in ipairs(STATE) do self.options[key] = state[key] end
-  self.shard = core_sharding.dataset(self.options)
+  local loaded, changes = { rank = self.options.rank, world = self.options.world }, {}
+  for _, key in ipairs(STATE) do loaded[key] = state[key] end
+  self.shard = core_sharding.dataset(loaded)
+  for _, key in ipairs { "seed", "shuffle", "drop_last", "pad" } do
+    if loaded[key] ~= self.options[key] then
+      changes[#changes + 1] = ("%s is %s, as saved, not %s"):format(key, tostring(loaded[key]),
+        tostring(self.options[key]))
+    end
+  end
+  self.options = loaded
+  return changes
 end
 
 --- Iterates the indices, 1 to size, of this rank's samples in one epoch:

@@ -211,6 +211,61 @@ function M.restore_random(name, state, step)
   end
 end
 
+--- Returns a function that sets one of this rank's generators back to where it is now.
+---@param name string
+---@return fun()
+function M.keep_random(name)
+  local value = M.random_values()[name]
+  if not value then return function() end end
+  local state = core_state.decode(value.bytes, value.tensors, name)
+  return function()
+    if state ~= nil then set_random[name](state) end
+  end
+end
+
+-- The configuration -----------------------------------------------------------------------------------
+
+local CONFIG = "run.config"
+
+--- What run.config returned, as a value; none where the script has no configuration.
+---@param config table?
+---@return table<string, {bytes: string, tensors: torch.Tensor[]}>
+function M.config_values(config)
+  if not config then return {} end
+  local bytes, inside = core_state.encode(config, "run:save: the configuration")
+  return { [CONFIG] = { bytes = bytes, tensors = inside } }
+end
+
+--- The settings of a configuration as text, by their paths: {["optimizer.betas"] = "[0.9,0.95]"}.
+local function settings_of(config, prefix, settings)
+  for key, value in pairs(config) do
+    local path = prefix .. tostring(key)
+    if type(value) == "table" and rawget(value, 1) == nil then
+      settings_of(value, path .. ".", settings)
+    else
+      settings[path] = type(value) == "table" and core.json_encode(value) or tostring(value)
+    end
+  end
+  return settings
+end
+
+--- What is set otherwise now than it was when the values were saved: {"batch_size 8 (was 4)"}.
+---@param values table<string, {value: any}>
+---@param config table?
+---@return string[]
+function M.config_changes(values, config)
+  local saved = values[CONFIG] and values[CONFIG].value
+  if type(saved) ~= "table" or not config then return {} end
+  local before, now, changes = settings_of(saved, "", {}), settings_of(config, "", {}), {}
+  for path, text in pairs(now) do
+    if text ~= before[path] then
+      changes[#changes + 1] = ("%s %s (was %s)"):format(path, text, before[path] or "not set")
+    end
+  end
+  table.sort(changes)
+  return changes
+end
+
 -- In files --------------------------------------------------------------------------------------------
 
 --- What tells the values of two ranks apart.
@@ -267,6 +322,26 @@ end
 local function restore_table(object, value)
   for key in pairs(object) do object[key] = nil end
   for key, element in pairs(value) do object[key] = element end
+end
+
+--- Whether an object may still refuse a value that M.value_mismatch finds nothing wrong with.
+---@param name string
+---@param object any
+---@return boolean
+function M.may_refuse(name, object)
+  local kind = M.kind_of(name, object)
+  return kind == "stateful" or kind == "position"
+end
+
+--- Returns a function that gives such an object back what it has now, which M.collect found.
+---@param name string
+---@param object any
+---@param value {bytes: string, tensors: torch.Tensor[]}
+---@return fun()
+function M.keep_value(name, object, value)
+  local tensors = {}
+  for i, tensor in ipairs(value.tensors) do tensors[i] = tensor:clone() end
+  return function() M.restore_value(name, object, core_state.decode(value.bytes, tensors, name)) end
 end
 
 --- Restores what an optimizer's groups say; returns what changed, for a line of the log.
@@ -343,7 +418,13 @@ function M.restore_value(name, object, value)
   local kind = M.kind_of(name, object)
   if kind == "optimizer" then return restore_groups(name, object, value) end
   if kind == "stateful" then object:load_state_dict(value) end
-  if kind == "position" then object:load_state(value) end
+  if kind == "position" then
+    local lines, changes = {}, object:load_state(value)
+    for i, change in ipairs(type(changes) == "table" and changes or {}) do
+      lines[i] = name .. "." .. tostring(change)
+    end
+    return lines
+  end
   if kind == "table" then restore_table(object, value) end
   return {}
 end

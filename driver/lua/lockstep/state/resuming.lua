@@ -1,0 +1,213 @@
+--- Reads a state, and lets the objects go on from it: all of it is checked before anything of theirs is changed.
+
+local agreement = require "lockstep.state.agreement"
+local contents = require "lockstep.state.contents"
+local core = require "lockstep.core"
+local core_safetensors = require "lockstep.core.safetensors"
+local dist = require "lockstep.distributed"
+local folder = require "lockstep.state.folder"
+local files = require "lockstep.core.files"
+
+local M = {}
+
+local function say(text)
+  if dist.rank() == 0 then io.stderr:write("lockstep: ", text, "\n") end
+end
+
+--- The folders to try, the latest first: this run's own, and where it has none those of `from`.
+local function candidates(root, from)
+  local found, torn = folder.usable(root)
+  if #found == 0 and from then
+    for _, place in ipairs { from .. "/state", from } do
+      if #found == 0 then found = folder.usable(place) end
+    end
+    if #found == 0 and #files.list(from) > 0 then found = { { path = from, step = 0, suffix = "from" } } end
+    if #found == 0 then error("there is no state in " .. from, 0) end
+    for _, one in ipairs(found) do one.is_foreign = true end
+  end
+  if #found == 0 and torn > 0 then
+    error(("%s holds no state but %d that were set aside as torn; restore one from a copy, or begin anew with another "
+      .. "--run-dir"):format(root, torn), 0)
+  end
+  return found
+end
+
+--- The saved tensors by name, if this rank finds all as it should be.
+local function read(one)
+  local marker = folder.check(one.path, dist.rank(), dist.world_size())
+  local saved, owners = {}, {}
+  for name in pairs(marker.files) do
+    if name:match("%.safetensors$") then
+      for tensor_name, tensor in pairs((core_safetensors.read(one.path .. "/" .. name, "safetensors"))) do
+        saved[tensor_name] = tensor
+        owners[tensor_name] = name:match("^model%-") and "model" or tensor_name:match("^([%w_]+)%.")
+      end
+    end
+  end
+  return { marker = marker, tensors = saved, owners = owners }
+end
+
+--- Reads the latest state that is whole on every rank. Those that are not are told, set aside and counted.
+local function read_latest(found)
+  local torn, first_problem = {}, nil
+  for _, one in ipairs(found) do
+    local ok, result = pcall(read, one)
+    local problem
+    for rank, text in ipairs(agreement.texts(ok and "" or agreement.plain(result))) do
+      if text ~= "" and not problem then
+        problem = dist.world_size() == 1 and text or ("rank %d: %s"):format(rank - 1, text)
+      end
+    end
+    if not problem then
+      -- Only now: where none is left all stay as they are.
+      for _, other in ipairs(dist.rank() == 0 and torn or {}) do
+        say(("run:resume: %s cannot be used: %s; it is kept as %s, and the state before it is taken"):format(other.path,
+          other.problem, folder.set_aside(other):match("[^/]+$")))
+      end
+      if dist.rank() == 0 then folder.adopt(one) end
+      return result, one, #torn
+    end
+    one.problem, first_problem = problem, first_problem or problem
+    torn[#torn + 1] = one
+  end
+  core.raise(("run:resume: none of the %d states in %s can be used; of the latest: %s. Restore one from a copy, or "
+    .. "begin anew with another --run-dir"):format(#torn,
+    found[1].suffix == "from" and found[1].path or found[1].path:match("^(.*)/"), first_problem))
+end
+
+--- The values by name, decoded: all of them before anything is changed.
+local function take_values(state, own)
+  local marker, values = state.marker, {}
+  for name, kind in pairs(marker.values) do
+    if kind == "shared" then
+      values[name] = { value = contents.take_value(state.tensors, name) }
+    elseif marker.world_size == dist.world_size() then
+      values[name] = { value = contents.take_value(state.tensors, name, dist.rank()) }
+    elseif contents.is_random(name) then
+      values[name] = { begins_anew = true }
+    elseif own[name] ~= nil then
+      error(('"%s" was another on each of the %d ranks that saved it, and %d ranks cannot share that out; resume on '
+        .. '%d, or leave it out: run:resume { without = { "%s" } }'):format(name, marker.world_size, dist.world_size(),
+        marker.world_size, name), 0)
+    end
+  end
+  return values
+end
+
+--- Raises where the state is not of these objects.
+local function check_fit(collected, state, values, own)
+  local problem = contents.mismatch(collected, state.tensors)
+  local present = {}
+  for _, one in ipairs(collected.tensors) do present[one.name] = true end
+  for _, name in ipairs(problem == "" and contents.sorted_names(state.owners) or {}) do
+    local owner = own[state.owners[name]]
+    local is_value = name:find("^lockstep%.values%.") or name:find("^lockstep%.rank%-")
+    if owner and not is_value and not present[name] and contents.kind_of(name, owner) == "module" then
+      problem = ('it has a tensor "%s", which the script does not have now'):format(name)
+      break
+    end
+  end
+  for _, name in ipairs(contents.sorted_names(own)) do
+    if problem == "" and contents.kind_of(name, own[name]) ~= "module" then
+      if not values[name] then
+        problem = ('it has no "%s", which the script has now'):format(name)
+      else
+        problem = contents.value_mismatch(name, own[name], values[name].value)
+      end
+    end
+  end
+  if problem ~= "" then
+    error(problem .. "; resume with the script and the settings that saved it (config.json in the run's folder), "
+      .. 'leave an object out with run:resume { without = { "optimizer" } }, or begin anew with another --run-dir', 0)
+  end
+end
+
+local function read_without(objects, without)
+  local own = {}
+  for name, object in pairs(objects) do own[name] = object end
+  for _, name in ipairs(without) do
+    if own[name] == nil then
+      core.raise(('run:resume: without names "%s", which is not registered'):format(tostring(name)))
+    end
+    own[name] = nil
+  end
+  return own
+end
+
+--- Restores what objects of the script's own, and generators, may still refuse. Notes in `undo` how to take that back.
+local function restore_what_may_refuse(plan, own, step, undo)
+  for _, name in ipairs(contents.sorted_names(own)) do
+    if contents.may_refuse(name, own[name]) then
+      undo[#undo + 1] = contents.keep_value(name, own[name], plan.collected.values[name])
+      for _, line in ipairs(contents.restore_value(name, own[name], plan.values[name].value)) do
+        plan.lines[#plan.lines + 1] = line
+      end
+    end
+  end
+  for _, name in ipairs(contents.sorted_names(plan.values)) do
+    if contents.is_random(name) then
+      undo[#undo + 1] = contents.keep_random(name)
+      contents.restore_random(name, plan.values[name].value, step)
+      plan.begins_anew = plan.begins_anew or plan.values[name].begins_anew
+    end
+  end
+end
+
+--- Restores all else: nothing of it can fail on one rank and be done on another.
+local function restore_the_rest(plan, own, saved)
+  contents.restore_tensors(plan.collected, saved)
+  for _, name in ipairs(contents.sorted_names(own)) do
+    if plan.values[name] and not contents.may_refuse(name, own[name]) then
+      for _, line in ipairs(contents.restore_value(name, own[name], plan.values[name].value)) do
+        plan.lines[#plan.lines + 1] = line
+      end
+    end
+  end
+end
+
+--- Lets the objects go on from the latest state in `root`; returns how many steps are done, nil where there is none.
+--- Collective.
+---@param objects table<string, any>
+---@param opts {root: string, from: string?, without: string[], config: table?} config: the run's
+---@return integer?
+function M.resume(objects, opts)
+  local own = read_without(objects, opts.without)
+  -- Rank 0 lists: what another sees of a folder may be late.
+  local found = agreement.together("run:resume", function()
+    return dist.rank() == 0 and candidates(opts.root, opts.from) or {}
+  end)
+  found = agreement.values(found)[1]
+  if #found == 0 then
+    require("lockstep.log").go_on_from(0)
+    return nil
+  end
+  local state, one, torn = read_latest(found)
+  local step, where = state.marker.step, one.path
+  local plan = agreement.together("run:resume: the state in " .. where .. " does not fit", function()
+    local collected = contents.collect(own)
+    local values = take_values(state, own)
+    check_fit(collected, state, values, own)
+    return { collected = collected, values = values, lines = {}, begins_anew = false }
+  end)
+  local undo = {}
+  local ok, message = pcall(agreement.together, "run:resume: " .. where, restore_what_may_refuse, plan, own, step, undo)
+  if not ok then
+    for i = #undo, 1, -1 do undo[i]() end
+    error(message, 0)
+  end
+  agreement.together("run:resume: " .. where, restore_the_rest, plan, own, state.tensors)
+  contents.restore_buckets(own, plan.values)
+  table.sort(plan.lines)
+  for _, line in ipairs(plan.lines) do say("run:resume: " .. line) end
+  if plan.begins_anew then
+    say(("run:resume: the %d ranks that saved had random numbers of their own; %d ranks begin new ones"):format(
+      state.marker.world_size, dist.world_size()))
+  end
+  local changes = contents.config_changes(plan.values, opts.config)
+  require("lockstep.log").go_on_from(step, ("resumed from %s, after %d steps%s%s"):format(where, step,
+    torn > 0 and (" (%d later states could not be used)"):format(torn) or "",
+    #changes > 0 and "; the configuration is another: " .. table.concat(changes, ", ") or ""))
+  return step
+end
+
+return M

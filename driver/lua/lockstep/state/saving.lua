@@ -1,0 +1,188 @@
+--- Writes a state: which rank writes what, what is the same on all ranks and what each has of its own.
+
+local agreement = require "lockstep.state.agreement"
+local contents = require "lockstep.state.contents"
+local core = require "lockstep.core"
+local core_safetensors = require "lockstep.core.safetensors"
+local dist = require "lockstep.distributed"
+local files = require "lockstep.core.files"
+local folder = require "lockstep.state.folder"
+
+local M = {}
+
+local function bytes_of(tensor) return tensor:numel() * tensor:element_size() end
+
+--- Which rank writes which tensor: the largest first, each to the rank with the least so far.
+local function share_out(tensors, world)
+  local by_size, load, writer = {}, {}, {}
+  for i, one in ipairs(tensors) do by_size[i] = { name = one.name, bytes = bytes_of(one.tensor) } end
+  table.sort(by_size, function(a, b)
+    if a.bytes ~= b.bytes then return a.bytes > b.bytes end
+    return a.name < b.name
+  end)
+  for rank = 1, world do load[rank] = 0 end
+  for _, one in ipairs(by_size) do
+    local least = 1
+    for rank = 2, world do
+      if load[rank] < load[least] then least = rank end
+    end
+    load[least], writer[one.name] = load[least] + one.bytes, least - 1
+  end
+  return writer
+end
+
+local function file_name(kind, rank, world) return ("%s-%05d-of-%05d.safetensors"):format(kind, rank + 1, world) end
+
+--- What PyTorch's distributed checkpoint reads beside the tensors: each begins at its own beginning.
+local function metadata_of(tensors)
+  local parts = {}
+  for name, tensor in pairs(tensors) do
+    local zeros = {}
+    for dim = 1, tensor:dim() do zeros[dim] = "0" end
+    parts[#parts + 1] = ('%s:{"saved_offsets":[%s]}'):format(core.json_encode(name), table.concat(zeros, ","))
+  end
+  table.sort(parts)
+  return { format = "pt", DCP_VERSION = "1.0", DCP_SHARDING_INFO = "{" .. table.concat(parts, ",") .. "}" }
+end
+
+--- Raises, on every rank, unless all have the same tensors.
+local function check_same_tensors(tensors)
+  local lines = {}
+  for i, one in ipairs(tensors) do
+    lines[i] = ("%s %s %s"):format(one.name, tostring(one.tensor.dtype), tostring(one.tensor.shape))
+  end
+  local text = table.concat(lines, "\n")
+  local prints = agreement.texts(select(2, files.checksum_of { text }) .. #text)
+  for rank = 2, #prints do
+    if prints[rank] ~= prints[1] then
+      local theirs = agreement.values(lines)
+      local i = 1
+      while theirs[1][i] == theirs[rank][i] do i = i + 1 end
+      core.raise(("run:save: ranks 0 and %d do not hold the same tensors: rank 0 has %s where rank %d has %s; register "
+        .. "the same objects on every rank"):format(rank - 1, theirs[1][i] or "none", rank - 1,
+        theirs[rank][i] or "none"))
+    end
+  end
+end
+
+--- Raises, on every rank, where a tensor that is written once is not the same on all: the first save of a run looks.
+local function check_equal_tensors(tensors)
+  local own = {}
+  for i, one in ipairs(tensors) do own[i] = select(2, files.checksum_of { one.tensor }) end
+  local prints = agreement.values(own)
+  for rank = 2, #prints do
+    for i, one in ipairs(tensors) do
+      if prints[rank][i] ~= prints[1][i] then
+        core.raise(('run:save: "%s" holds other values on rank %d than on rank 0, and is written once; '
+          .. "sharding.data_parallel keeps replicas alike"):format(one.name, rank - 1))
+      end
+    end
+  end
+end
+
+--- "shared" or "per_rank" by name, alike on every rank.
+local function compare_values(values)
+  local own, kinds = {}, {}
+  for name, value in pairs(values) do own[name] = contents.fingerprint(value) end
+  for _, theirs in ipairs(agreement.values(own)) do
+    for name, fingerprint in pairs(theirs) do
+      local same = own[name] == fingerprint
+      kinds[name] = kinds[name] ~= "per_rank" and same and "shared" or "per_rank"
+    end
+  end
+  return kinds
+end
+
+--- Writes this rank's part; returns its files by name, with bytes and checksum, and where all of the model's tensors
+--- are.
+local function write_part(path, tensors, values, kinds)
+  local rank, world = dist.rank(), dist.world_size()
+  local writer = share_out(tensors, world)
+  local parts, weights = { model = {}, state = {} }, {}
+  for _, one in ipairs(tensors) do
+    local kind = one.is_model and "model" or "state"
+    if one.is_model then
+      weights[one.name] = { file = file_name(kind, writer[one.name], world), bytes = bytes_of(one.tensor) }
+    end
+    if writer[one.name] == rank then parts[kind][one.name] = one.tensor end
+  end
+  for name, value in pairs(values) do
+    if kinds[name] == "per_rank" then contents.put_value(parts.state, name, value, rank) end
+    if kinds[name] == "shared" and rank == 0 then contents.put_value(parts.state, name, value) end
+  end
+  local written = {}
+  for kind, part in pairs(parts) do
+    local name = file_name(kind, rank, world)
+    local bytes, crc32 = core_safetensors.write(path .. "/" .. name, part, metadata_of(part), "safetensors")
+    written[name] = { bytes = bytes, crc32 = crc32 }
+  end
+  return { files = written, weights = weights }
+end
+
+--- What Hugging Face's loaders read first.
+local function write_index(path, weights)
+  local map, total = {}, 0
+  for name, weight in pairs(weights) do map[name], total = weight.file, total + weight.bytes end
+  local name = "model.safetensors.index.json"
+  core.write_file(path .. "/" .. name, { core.json_encode({ metadata = { total_size = total }, weight_map = map }, 2) })
+  local bytes, crc32 = files.checksum(path .. "/" .. name)
+  return name, { bytes = bytes, crc32 = crc32 }
+end
+
+--- Raises, on every rank, unless all save after as many steps.
+local function check_same_step(step)
+  local steps = agreement.values(step)
+  for rank = 2, #steps do
+    if steps[rank] ~= steps[1] then
+      core.raise(("run:save: rank %d saves after %d steps, and rank 0 after %d; every rank saves the same step"):format(
+        rank - 1, steps[rank], steps[1]))
+    end
+  end
+end
+
+--- Saves the objects in `root`; returns where. Collective.
+---@param objects table<string, any>
+---@param step integer steps that are done
+---@param opts {root: string, keep: integer, compare: boolean, config: table?} compare: are replicas alike?
+---@return string path
+function M.save(objects, step, opts)
+  local root, is_first = opts.root, dist.rank() == 0
+  check_same_step(step)
+  local collected = agreement.together("run:save", contents.collect, objects)
+  check_same_tensors(collected.tensors)
+  if opts.compare then check_equal_tensors(collected.tensors) end
+  for _, values in ipairs { contents.bucket_values(objects), contents.random_values(),
+    contents.config_values(opts.config) } do
+    for name, value in pairs(values) do collected.values[name] = value end
+  end
+  local kinds = compare_values(collected.values)
+  local temporary = root .. "/" .. folder.name(step) .. ".part"
+  agreement.together("run:save", function()
+    if not is_first then return end
+    local latest = folder.usable(root)[1]
+    if latest and latest.step > step then
+      error(("%s is of a later step than %d: it would be kept and resumed from, and this state lost; call "
+        .. "run:resume() before the loop, give all epochs one loop of run:steps, or take another --run-dir"):format(
+        latest.path, step), 0)
+    end
+    folder.begin(root, step)
+  end)
+  local part = agreement.together("run:save", write_part, temporary, collected.tensors, collected.values, kinds)
+  local parts = agreement.values(part.files)
+  local path = root .. "/" .. folder.name(step)
+  agreement.together("run:save", function()
+    if not is_first then return end
+    local marker = { step = step, world_size = dist.world_size(), values = kinds, files = {} }
+    for _, theirs in ipairs(parts) do
+      for name, file in pairs(theirs) do marker.files[name] = file end
+    end
+    local index, file = write_index(temporary, part.weights)
+    marker.files[index] = file
+    folder.complete(temporary, marker)
+    folder.publish(root, step)
+    folder.prune(root, opts.keep)
+  end)
+  return path
+end
+
+return M

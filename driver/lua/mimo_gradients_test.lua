@@ -1,0 +1,221 @@
+--- Gradients and their norm where modules have pipeline stages and context-parallel ranks, and what goes wrong there.
+--- On four ranks.
+
+local dist = require "lockstep.distributed"
+local mimo = require "lockstep.mimo"
+local nn = require "lockstep.nn"
+local sharding = require "lockstep.sharding"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local RANK = dist.rank()
+
+--- Vision on rank 0; language on the others, with the sizes given.
+local function with_language(language)
+  language.name, language.first_rank = "language", language.first_rank or 1
+  return mimo.topology { modules = { { name = "vision", dp = language.first_rank }, language } }
+end
+
+--- A module of one weight on this rank, and its gradient.
+local function weight_of(topology, gradient)
+  local module = nn.Linear(2, 1, { bias = false })
+  module.weight.grad = torch.full({ 1, 2 }, gradient)
+  return { [topology:module()] = module }, module.weight
+end
+
+-- Tokens --------------------------------------------------------------------------------------------
+
+t.test("TokensAreThoseOfTheLastStage", function()
+  local topology = with_language { pp = 3 }
+  local modules, weight = weight_of(topology, 12)
+
+  -- The loss is on rank 3; the other stages leave `tokens` out, or give what is none of theirs.
+  local tokens = mimo.reduce_gradients { topology = topology, modules = modules, loss = "sum",
+    tokens = ({ [0] = nil, 0, nil, 12 })[RANK] }
+
+  t.equal(tokens, 12)
+  t.equal(weight.grad, torch.ones { 1, 2 })
+end)
+
+t.test("EachContextParallelAndDataParallelRankCountsItsOwn", function()
+  local topology = mimo.topology { modules = { { name = "vision", dp = 4 }, { name = "language", cp = 2, dp = 2 } } }
+  local vision, weight = nn.Linear(2, 1, { bias = false }), nn.Linear(2, 1, { bias = false })
+  vision.weight.grad, weight.weight.grad = torch.full({ 1, 2 }, 1), torch.full({ 1, 2 }, 1)
+
+  local tokens = mimo.reduce_gradients { topology = topology, modules = { vision = vision, language = weight },
+    loss = "sum", tokens = 1 + RANK }
+
+  t.equal(tokens, 10)
+  t.near(weight.weight.grad, torch.full({ 1, 2 }, 0.4), 1e-7)
+end)
+
+t.test("TheLastStageMustSayItsTokens", function()
+  local topology = with_language { pp = 3 }
+  local modules = weight_of(topology, 1)
+  if RANK < 3 then return end -- the others would wait for the count
+
+  for _, wrong in ipairs { false, "twelve", -1, 0 / 0, math.huge } do
+    t.raises("ranks of the last stage of \"language\" must give `tokens`", mimo.reduce_gradients,
+      { topology = topology, modules = modules, loss = "sum", tokens = wrong or nil })
+  end
+end)
+
+t.test("AStepOfNoTokenIsAnErrorOnEveryRank", function()
+  local topology = with_language { pp = 3 }
+  local modules, weight = weight_of(topology, 5)
+
+  t.raises("no token of this step has a loss", mimo.reduce_gradients,
+    { topology = topology, modules = modules, loss = "sum", tokens = 0 })
+
+  t.equal(weight.grad, torch.full({ 1, 2 }, 5)) -- nothing was reduced
+end)
+
+-- Means over context-parallel ranks -------------------------------------------------------------------
+
+t.test("OverWhoseTokensAMeanIsMustBeSaidWithContextParallelRanks", function()
+  local topology = with_language { cp = 3 }
+  local modules = weight_of(topology, 1)
+  local opts = { topology = topology, modules = modules, loss = "mean" }
+
+  t.raises('with loss = "mean" and cp 3 of "language", say over whose tokens', mimo.reduce_gradients, opts)
+  opts.mean_over = "tokens"
+  t.raises('mean_over must be "replica" or "rank", not tokens', mimo.reduce_gradients, opts)
+end)
+
+t.test("MeansOverTheRanksOwnTokensAreAveraged", function()
+  -- Each cp rank of language has the mean over its own tokens: a gradient of 6 each, where one rank has 6.
+  for _, case in ipairs { { "rank", 1 }, { "replica", 3 } } do
+    local topology = with_language { cp = 3 }
+    local modules, weight = weight_of(topology, 6)
+
+    mimo.reduce_gradients { topology = topology, modules = modules, loss = "mean", mean_over = case[1] }
+
+    t.near(weight.grad, torch.full({ 1, 2 }, RANK == 0 and 6 / (3 / case[2]) or 6 * case[2]), 1e-6)
+  end
+end)
+
+-- Replicas of data_parallel ---------------------------------------------------------------------------
+
+t.test("AveragesOverOtherRanksThanTheModulesReplicasAreRefused", function()
+  local topology = with_language { first_rank = 2, dp = 2 }
+  local replicas = sharding.data_parallel(nn.Linear(2, 1)) -- over all four ranks
+  replicas(torch.ones { 1, 2 }):sum():backward()
+
+  local message = t.raises("averages", mimo.reduce_gradients,
+    { topology = topology, modules = { [topology:module()] = replicas }, loss = "mean" })
+
+  t.truthy(message:find(("on rank %d sharding.data_parallel averages \"%s\" over ranks 0, 1, 2, 3, but its replicas "
+    .. "(dp and cp) are ranks %s"):format(RANK, topology:module(), RANK < 2 and "0, 1" or "2, 3"), 1, true), message)
+end)
+
+t.test("AveragesOverTheModulesReplicasAreScaled", function()
+  local topology = with_language { first_rank = 2, dp = 2 }
+  torch.manual_seed(1)
+  local replicas = sharding.data_parallel(nn.Linear(2, 1), { group = topology:group(topology:module(), "dp-cp") })
+  replicas(torch.full({ 1, 2 }, 1 + RANK)):sum():backward()
+  local mean = RANK < 2 and 1.5 or 3.5
+  t.equal(replicas.module.weight.grad, torch.full({ 1, 2 }, mean))
+
+  mimo.reduce_gradients { topology = topology, modules = { [topology:module()] = replicas }, loss = "sum", tokens = 5 }
+
+  t.near(replicas.module.weight.grad, torch.full({ 1, 2 }, 2 * mean / 10), 1e-6)
+end)
+
+-- Weights that stages share ---------------------------------------------------------------------------
+
+local Stage = nn.Module:subclass("Stage")
+function Stage:init(name, value)
+  self[name] = nn.Linear(2, 1, { bias = false })
+  torch.no_grad(function() self[name].weight:fill_(value or 0.5) end)
+  self[name].weight.grad = torch.full({ 1, 2 }, RANK)
+end
+
+local function tied(value)
+  local topology = with_language { pp = 3, shared = { { first = "embed.weight", last = "head.weight" } } }
+  local name = ({ [0] = "fc", "embed", "fc", "head" })[RANK]
+  local module = Stage(name, value)
+  return topology, { [topology:module()] = module }, module[name].weight
+end
+
+t.test("WithoutSharedTiedWeightsDriftApartAndCountTwice", function()
+  local topology = with_language { pp = 3 }
+  local module = Stage("fc")
+  local modules = { [topology:module()] = module }
+
+  mimo.reduce_gradients { topology = topology, modules = modules, loss = "sum", tokens = RANK == 3 and 1 or nil }
+  local norm = mimo.clip_grad_norm { topology = topology, modules = modules, max_norm = 1e9 }
+
+  t.equal(module.fc.weight.grad, torch.full({ 1, 2 }, RANK)) -- the first stage has 1, the last 3: together 4
+  t.near(norm:item(), math.sqrt(2 * (1 + 4 + 9)), 1e-12)
+end)
+
+t.test("TiedWeightsGetTheGradientOfBothStagesAndCountOnce", function()
+  local topology, modules, weight = tied()
+
+  for _ = 1, 2 do
+    weight.grad = torch.full({ 1, 2 }, RANK)
+    mimo.reduce_gradients { topology = topology, modules = modules, loss = "sum", tokens = RANK == 3 and 1 or nil }
+    local norm = mimo.clip_grad_norm { topology = topology, modules = modules, max_norm = 1e9 }
+
+    t.equal(weight.grad, torch.full({ 1, 2 }, ({ [0] = 0, 4, 2, 4 })[RANK]))
+    t.near(norm:item(), math.sqrt(2 * (16 + 4)), 1e-12)
+  end
+end)
+
+t.test("TiedWeightsMustStartAlike", function()
+  local topology, modules = tied(RANK)
+  if RANK ~= 1 and RANK ~= 3 then return end
+
+  t.raises('"language" shares', mimo.clip_grad_norm, { topology = topology, modules = modules, max_norm = 1 })
+end)
+
+t.test("WhatIsSharedIsNamed", function()
+  local message = t.raises("with pp > 1", with_language, { cp = 3, shared = { { first = "a", last = "b" } } })
+  t.truthy(message:find('shared of "language"', 1, true), message)
+  t.raises('{first = "embed.weight", last = "head.weight"}', with_language, { pp = 3, shared = { "embed.weight" } })
+  local topology = with_language { pp = 3, shared = { { first = "embed.weigth", last = "head.weigth" } } }
+  if RANK ~= 1 then return end
+  t.raises('which its first stage on rank 1 does not have; did you mean "embed.weight"?', mimo.clip_grad_norm,
+    { topology = topology, modules = { language = Stage("embed") }, max_norm = 1 })
+end)
+
+-- Norms that are not finite ---------------------------------------------------------------------------
+
+t.test("OneRanksInfinityIsEveryRanksNormAndLeavesGradientsAsTheyAre", function()
+  for _, bad in ipairs { math.huge, 0 / 0 } do
+    for _, where in ipairs { 0, 3 } do
+      local topology = with_language { pp = 3 }
+      local modules, weight = weight_of(topology, RANK == where and bad or 2)
+      local before = weight:detach():clone()
+      local opts = { topology = topology, modules = modules, max_norm = 1 }
+
+      local norm = mimo.clip_grad_norm(opts)
+      if norm:isfinite():item() then weight:detach():sub_(weight.grad) end -- the step
+
+      t.equal(norm:isfinite():item(), false)
+      t.equal(weight:detach(), before)
+      if RANK ~= where then t.equal(weight.grad, torch.full({ 1, 2 }, 2)) end
+      opts.error_if_nonfinite = true
+      t.raises("the norm of all gradients is", mimo.clip_grad_norm, opts)
+    end
+  end
+end)
+
+t.test("WithoutTheGlobalNormOneRankSkipsAlone", function()
+  local topology = with_language { pp = 3 }
+  local _, weight = weight_of(topology, RANK == 3 and math.huge or 2)
+
+  local own = weight.grad:norm() -- what clipping by the rank's own gradients looks at
+
+  t.equal(dist.all_reduce(own:isfinite():to(torch.int64)):item(), 3) -- three step, one does not
+end)
+
+t.test("AFiniteNormIsNoError", function()
+  local topology = with_language { pp = 3 }
+  local modules, weight = weight_of(topology, 2)
+
+  local norm = mimo.clip_grad_norm { topology = topology, modules = modules, max_norm = 1, error_if_nonfinite = true }
+
+  t.near(norm:item(), math.sqrt(32), 1e-12)
+  t.near(weight.grad, torch.full({ 1, 2 }, 2 / math.sqrt(32)), 1e-6)
+end)

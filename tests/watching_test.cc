@@ -1,0 +1,128 @@
+// What watches a run, together: whole programs with a short watchdog, since what goes wrong here
+// hangs.
+
+#include <string>
+
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/program.h"
+#include "tests/ranks.h"
+
+namespace lockstep::tests {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::Contains;
+using ::testing::HasSubstr;
+using ::testing::Not;
+
+Ended RunShortly(const Folder& folder, const std::string& code) {
+  folder.Write("train.lua", code);
+  Command command = Lockstep(folder, {"--nproc", "1", "--run-dir", "run", "train.lua"});
+  command.timeout = absl::Seconds(30);
+  return RunOne(command);
+}
+
+// Operators with a gradient, called through and through: what hung was the second of them.
+constexpr char kStep[] = R"(
+local run, torch = require "lockstep.run", require "lockstep.torch"
+local w = torch.ones({ 8, 8 }, { requires_grad = true })
+local function step()
+  for _ = 1, 20 do torch.relu(torch.ones { 4, 8 }:mm(w)):sum():backward() end
+end
+local function loader() return 1 end
+)";
+
+TEST(Watching, MemoryByLineInsideATraceIsRefused) {
+  const Folder folder;
+
+  const Ended ended = RunShortly(folder, std::string(kStep) +
+                                             "lockstep.profile({}, function()\n"
+                                             "  step()\n"
+                                             "  lockstep.memory_by_line(step)\n"
+                                             "end)\n");
+
+  EXPECT_EQ(ended.exit_code, 1);
+  ExpectOneComplaint(ended, "train.lua:10: lockstep.memory_by_line: a trace is under way");
+}
+
+TEST(Watching, MemoryByLineInsideATracedStepIsRefused) {
+  const Folder folder;
+
+  const Ended ended = RunShortly(
+      folder, std::string(kStep) +
+                  "lockstep.profile { steps = { 0, 1 } }\n"
+                  "for _ in run:steps(loader, 3) do lockstep.memory_by_line(step) end\n");
+
+  EXPECT_EQ(ended.exit_code, 1);
+  ExpectOneComplaint(ended, "lockstep.memory_by_line: a trace is under way");
+}
+
+TEST(Watching, ATraceInsideMemoryByLineIsRefused) {
+  const Folder folder;
+
+  const Ended ended = RunShortly(folder, std::string(kStep) +
+                                             "lockstep.memory_by_line(function()\n"
+                                             "  step()\n"
+                                             "  lockstep.profile({}, step)\n"
+                                             "end)\n");
+
+  EXPECT_EQ(ended.exit_code, 1);
+  ExpectOneComplaint(ended, "train.lua:10: lockstep.profile: memory is being watched by line");
+}
+
+TEST(Watching, TracedStepsInsideMemoryByLineAreRefused) {
+  const Folder folder;
+
+  const Ended ended = RunShortly(folder, std::string(kStep) +
+                                             "lockstep.profile { steps = { 0, 1 } }\n"
+                                             "lockstep.memory_by_line(function()\n"
+                                             "  for _ in run:steps(loader, 3) do step() end\n"
+                                             "end)\n");
+
+  EXPECT_EQ(ended.exit_code, 1);
+  ExpectOneComplaint(ended, "lockstep.profile: memory is being watched by line");
+}
+
+TEST(Watching, AfterARefusalBothWorkAndSoDoesEachAfterTheOther) {
+  const Folder folder;
+
+  const Ended ended = RunShortly(folder, std::string(kStep) + R"(
+for round = 1, 3 do
+  local path = lockstep.profile({ path = round .. ".json" }, function()
+    assert(not pcall(lockstep.memory_by_line, step))
+    step()
+  end)
+  local report = lockstep.memory_by_line(function()
+    assert(not pcall(lockstep.profile, { path = "refused.json" }, step))
+    lockstep.memory_by_line(step)
+    step()
+  end)
+  print(round, io.open(path):read("*a"):find("aten::mm", 1, true) ~= nil, report.peak_bytes > 0)
+end
+)");
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(ended.out, "1\ttrue\ttrue\n2\ttrue\ttrue\n3\ttrue\ttrue\n");
+  EXPECT_THAT(folder.List("run"),
+              AllOf(Contains("3-rank0.json"), Not(Contains("refused-rank0.json"))));
+}
+
+// FLOPs are counted by another way: beside either.
+TEST(Watching, FlopsAreCountedInsideATraceAndInsideMemoryByLine) {
+  const Folder folder;
+
+  const Ended ended = RunShortly(folder, std::string(kStep) + R"(
+local function flops() return lockstep.flops(step).total end
+local _, traced = lockstep.profile({}, flops)
+local _, watched = lockstep.memory_by_line(flops)
+print(traced == watched, traced == flops())
+)");
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("true\ttrue\n"));
+}
+
+}  // namespace
+}  // namespace lockstep::tests
