@@ -11,7 +11,7 @@ local M = {}
 ---@type table<string, string>
 M.typed = {}
 
---- How far above the line of a call its function's name may stand.
+--- How far above the line where a call ends its function's name may stand.
 local LINES_OF_A_CALL = 20
 
 local function lines_of(source)
@@ -27,14 +27,25 @@ local function lines_of(source)
   return lines
 end
 
---- The chain of names before ".name" or ":name" at this line or shortly above it, and which of the two it was.
-local function receiver_of(name, info)
-  local lines = lines_of(info.source)
-  for number = info.currentline, math.max(1, info.currentline - LINES_OF_A_CALL), -1 do
-    local chain, separator = (" " .. (lines[number] or "")):match(
-      "[^%w_.:)%]]([%a_][%w_.]*)([.:])" .. name .. "%f[^%w_]")
-    if chain then return chain, separator end
+--- The code of a line: without comments, and with nothing in its strings.
+local function code_of(line)
+  return (line:gsub("\\.", ""):gsub("(['\"])(.-)%1", "''"):gsub("%-%-.*$", ""))
+end
+
+--- The chains of names before ".name" or ":name" in the last line that has one, and which of the two it was:
+--- {{"nn", "."}, ...}. None where one of them is no chain of names alone, as in f().name or t[1].name: it might be that.
+local function receivers_of(name, info)
+  local lines, number = lines_of(info.source), info.currentline
+  local found, written = {}, "([.:])" .. name .. "%f[^%w_]"
+  local function code() return code_of(lines[number] or "") end
+  while not code():find(written) and number > info.currentline - LINES_OF_A_CALL do number = number - 1 end
+  local line = code()
+  for at, separator in line:gmatch("()" .. written) do
+    local before, chain = line:sub(1, at - 1):match("^(.-)([%a_][%w_.]*)$")
+    if not chain or before:find("[.:)%]]$") then return {} end
+    found[#found + 1] = { chain, separator }
   end
+  return found
 end
 
 --- What the names of a function mean where it stopped: its variables, those around it, the globals.
@@ -67,13 +78,19 @@ end
 local function meant(kind, name, level)
   local info = debug.getinfo(level + 1, "Slfu")
   if kind == "global" then return nearest(name, completion.names_of(getfenv(info.func), ".")) end
-  local chain, separator = receiver_of(name, info)
-  if not chain then return end
-  local first, rest = chain:match("^([^.]+)%.?(.*)$")
-  local value = environment_of(level + 1, info)[first]
-  if rest ~= "" then value = completion.value_of(rest, value) end
-  local near = nearest(name, completion.names_of(value, separator))
-  return near and chain .. separator .. near
+  local environment = environment_of(level + 1, info)
+  for _, receiver in ipairs(receivers_of(name, info)) do
+    local chain, separator = unpack(receiver)
+    local first, rest = chain:match("^([^.]+)%.?(.*)$")
+    local value = environment[first]
+    if rest ~= "" then value = completion.value_of(rest, value) end
+    local names = completion.names_of(value, separator)
+    -- Another object's, on the same line, that has it.
+    if not names[name] then
+      local near = nearest(name, names)
+      if near then return chain .. separator .. near end
+    end
+  end
 end
 
 --- `message` and, where it is about a name that is nil and near to one that is not, what was probably meant. `level` is
