@@ -240,7 +240,7 @@ int EventElapsedTime(lua_State* state) {
 // ---------------------------------------------------------------------------------------
 
 // Operators that wait for the device, since the shape or the type of what they return lies there.
-constexpr std::array<std::string_view, 11> kWaitingOperators = {"aten::nonzero",
+constexpr std::array<std::string_view, 12> kWaitingOperators = {"aten::nonzero",
                                                                 "aten::masked_select",
                                                                 "aten::equal",
                                                                 "aten::allclose",
@@ -250,7 +250,8 @@ constexpr std::array<std::string_view, 11> kWaitingOperators = {"aten::nonzero",
                                                                 "aten::_unique2",
                                                                 "aten::unique_consecutive",
                                                                 "aten::unique_dim",
-                                                                "aten::unique_dim_consecutive"};
+                                                                "aten::unique_dim_consecutive",
+                                                                "aten::_linalg_check_errors"};
 
 bool IsWaiting(std::string_view name) {
   return std::find(kWaitingOperators.begin(), kWaitingOperators.end(), name) !=

@@ -164,4 +164,9 @@ t.test("TablesShowWhatTheyHold", function()
   local many = {}
   for i = 1, 30 do many[i] = i end
   contains(repl.show(many), "20, ... 10 more}")
+  t.equal(repl.show { nil, nil, 3, [1.5] = 1 }, "{[1.5] = 1, [3] = 3}")
+  local cyclic = {}
+  cyclic[cyclic] = cyclic
+  t.equal(repl.show(cyclic), "{[{[{...}] = {...}}] = {[{...}] = {...}}}")
+  t.equal(repl.show(setmetatable({ 1 }, { __metatable = 5, __index = function() error("called") end })), "{1}")
 end)

@@ -28,6 +28,11 @@ size_t EditDistance(const std::string& a, const std::string& b) {
   return cost[a.size()][b.size()];
 }
 
+size_t CommonPrefix(const std::string& a, const std::string& b) {
+  return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first -
+                             a.begin());
+}
+
 }  // namespace
 
 std::string TypeName(lua_State* state, int index) {
@@ -200,10 +205,15 @@ std::string OptionTable::String(const char* key, const std::string& otherwise) c
 std::string Nearest(const std::string& word, const std::vector<std::string>& known) {
   std::string nearest;
   size_t least = std::max<size_t>(1, word.size() / 3) + 1;
+  size_t longest = 0;  // of what equally near words have in common with it at their start
   for (const std::string& candidate : known) {
+    // Nobody means an internal name who does not write one.
+    if (candidate[0] == '_' && word[0] != '_') continue;
     const size_t distance = EditDistance(word, candidate);
-    if (distance < least) {
+    const size_t common = CommonPrefix(word, candidate);
+    if (distance < least || (distance == least && !nearest.empty() && common > longest)) {
       least = distance;
+      longest = common;
       nearest = candidate;
     }
   }

@@ -89,6 +89,13 @@ strict.absent()]]
   t.truthy(message_of(chunk):find("attempt to call field 'absent' (a nil value)", 1, true))
 end)
 
+t.test("OfEquallyNearNamesTheOneThatBeginsAlikeAndNoInternalOne", function()
+  local x = torch.ones { 2 }
+  t.raises('did you mean "sum"?', function() return x.summ end)
+  local _, message = pcall(function() return torch.unique(x) end)
+  t.equal(message:find('"_unique', 1, true), nil, message)
+end)
+
 t.test("OtherErrorsStayAsTheyAre", function()
   local value = {}
   t.truthy(suggestion.explain(value, 2) == value)

@@ -70,7 +70,8 @@ function M.complete(word, environment)
   local before, separator, begun = word:match("^(.*)([.:])([%w_]*)$")
   local names
   if before then
-    names = M.names_of(M.value_of(before, environment), separator)
+    -- Nothing before the dot is the end of what is no chain of names: f(x).
+    names = before ~= "" and M.names_of(M.value_of(before, environment), separator) or {}
   else
     before, separator, begun = "", "", word
     names = M.names_of(environment, ".")

@@ -127,8 +127,8 @@ end
 ---
 --- What cannot be recorded is an error that says so, with the script's line: reading a value (`item`, `totable`,
 --- `print`), an operator that waits for the device (`nonzero`, an index of booleans), `torch.tensor`, a number as the
---- optimizer's factor, inputs of another shape, more ranks than one. Branches of Lua are taken once, when it records.
---- On the CPU `fn` is called each time, under the same rules.
+--- optimizer's factor, inputs of another shape; on a GPU more ranks than one. Branches of Lua are taken once, when it
+--- records. On the CPU `fn` is called each time, under the same rules, as far as they can be seen there.
 ---@param fn function of tensors on this rank's device, and of plain values that never change
 ---@param opts {warmup: integer?}? default 3; at least 1, so that gradients, optimizer states and workspaces exist
 ---@return lockstep.Graph

@@ -16,27 +16,27 @@ local M = {}
 function M.show(value, depth)
   if type(value) == "string" and depth then return ("%q"):format(value) end
   if type(value) == "function" and help.name_of(value) then return (help.text(value):match("^[^\n]+")) end
-  local metatable = type(value) == "table" and getmetatable(value)
+  local metatable = type(value) == "table" and debug.getmetatable(value)
   if type(value) ~= "table" or (metatable and metatable.__tostring) then return tostring(value) end
   if type(rawget(value, "class_name")) == "string" then return "class " .. value.class_name end
   depth = depth or 0
   if depth == 2 then return "{...}" end
-  local parts, MOST = {}, 20
-  for _, element in ipairs(value) do
-    if #parts == MOST then break end
-    parts[#parts + 1] = M.show(element, depth + 1)
+  local parts, MOST, count = {}, 20, 0 -- count: of elements before the first nil
+  while rawget(value, count + 1) ~= nil do
+    count = count + 1
+    if #parts < MOST then parts[count] = M.show(rawget(value, count), depth + 1) end
   end
   local names = {}
   for key in pairs(value) do
-    if not (type(key) == "number" and key >= 1 and key <= #value) then names[#names + 1] = key end
+    if not (type(key) == "number" and key >= 1 and key <= count and key % 1 == 0) then names[#names + 1] = key end
   end
   table.sort(names, function(a, b) return tostring(a) < tostring(b) end)
   for _, key in ipairs(names) do
     if #parts == MOST then break end
-    local name = type(key) == "string" and key:find("^[%a_][%w_]*$") and key or "[" .. M.show(key, 1) .. "]"
-    parts[#parts + 1] = name .. " = " .. M.show(value[key], depth + 1)
+    local name = type(key) == "string" and key:find("^[%a_][%w_]*$") and key or "[" .. M.show(key, depth + 1) .. "]"
+    parts[#parts + 1] = name .. " = " .. M.show(rawget(value, key), depth + 1)
   end
-  local left = #value + #names - #parts
+  local left = count + #names - #parts
   if left > 0 then parts[#parts + 1] = ("... %d more"):format(left) end
   return "{" .. table.concat(parts, ", ") .. "}"
 end

@@ -33,7 +33,7 @@ local function code_of(line)
 end
 
 --- The chains of names before ".name" or ":name" in the last line that has one, and which of the two it was:
---- {{"nn", "."}, ...}. None where one of them is no chain of names alone, as in f().name or t[1].name: it might be that.
+--- {{"nn", "."}, ...}. None where one of them is no chain of names alone, as f().name or t[1].name: it might be that.
 local function receivers_of(name, info)
   local lines, number = lines_of(info.source), info.currentline
   local found, written = {}, "([.:])" .. name .. "%f[^%w_]"
