@@ -1,9 +1,13 @@
 #include "mimo/bridge.h"
 
 #include <algorithm>
+#include <cstdint>
+#include <set>
+#include <string>
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
+#include "absl/strings/str_cat.h"
 #include "c10/util/Exception.h"
 #include "mimo/bridge_call.h"
 #include "mimo/bridge_state.h"
@@ -54,6 +58,28 @@ void Bridge::Refuse(const std::string& text) {
   const auto exchange =
       std::make_shared<Exchange>(state.link(), Direction::kForward, state.num_calls++);
   state.Fail(exchange, text);
+}
+
+void Bridge::CheckBackward() const {
+  const State& state = *state_;
+  state.CheckUsable();
+  const std::set<int64_t>& calls = state.without_backward;
+  if (calls.empty()) return;
+  const std::string which =
+      calls.size() == 1
+          ? absl::StrCat("call ", *calls.begin())
+          : absl::StrCat(calls.size(), " calls, the first of them call ", *calls.begin());
+  const std::string& name = state.link().name;
+  const std::string rank = state.link().Describe(state.link().rank);
+  TORCH_CHECK_VALUE(!state.on_to, "mimo: bridge ", name, ": on ", rank,
+                    " backward has not come through y of ", which, ": ",
+                    state.module(/*of_from=*/true).name,
+                    " waits for its gradient; did y take part in the loss, and did backward run? "
+                    "Calls that nobody trains by run under torch.no_grad on every rank");
+  TORCH_CHECK_VALUE(
+      false, "mimo: bridge ", name, ": on ", rank, " backward has not come through y of ", which,
+      ", so that x has no gradient: call torch.sum(y):backward() there, too. Calls that "
+      "nobody trains by run under torch.no_grad on every rank");
 }
 
 Bridge::Pending Bridge::Start(const std::vector<at::Tensor>& tensors,

@@ -126,6 +126,11 @@ class Bridge {
     return Start(tensors, ownership, samples).Wait();
   }
 
+  // Throws c10::ValueError where backward has not come through a call whose gradient this rank is
+  // to take or to send: before an optimizer steps without it. A call whose gradient nobody is to
+  // have runs under no_grad on every rank.
+  void CheckBackward() const;
+
   // Waits until peers have taken what this process's bridges have sent, those that are gone
   // included: before a process ends well. Throws c10::Error where one does not come.
   static void FinishAll();

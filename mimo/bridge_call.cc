@@ -274,6 +274,7 @@ void Bridge::Pending::Call::Settle() {
 
 std::vector<at::Tensor> Bridge::Pending::Call::Finish() {
   const int64_t dim = state->options().dim;
+  const bool is_recorded = at::GradMode::is_enabled();
   std::vector<at::Tensor> results;
   if (state->on_to) {
     CheckWords();
@@ -288,6 +289,13 @@ std::vector<at::Tensor> Bridge::Pending::Call::Finish() {
     owes_gradient = std::any_of(source_wants.begin(), source_wants.end(),
                                 [](const auto& each) { return AnyOf(each.second); });
     outputs.clear();
+    if (owes_gradient && !is_recorded) {
+      const std::string text = absl::StrCat(
+          "x requires grad, but ", state->link().Describe(state->link().rank), " takes y of call ",
+          number, " under no_grad; run the call under grad mode, or under no_grad, on every rank");
+      ForgetGradient(text);
+      TORCH_CHECK_VALUE(false, "mimo: bridge ", state->link().name, ": ", text);
+    }
   } else {
     for (size_t i = 0; i < tensors.size(); ++i)
       results.push_back(RowsOn(dim, NewRows(0, i, tensors[i].device())));
@@ -302,7 +310,8 @@ std::vector<at::Tensor> Bridge::Pending::Call::Finish() {
     if (torch::autograd::isDifferentiableType(results[i].scalar_type()))
       differentiable.push_back(i);
   }
-  if (differentiable.empty() || !at::GradMode::is_enabled()) return results;
+  if (differentiable.empty() || !is_recorded) return results;
+  if (owes_gradient || !inputs.empty()) state->without_backward.insert(number);
   // The node keeps this call, and is kept by y.
   const auto node = std::shared_ptr<BridgeBackward<Call>>(
       new BridgeBackward<Call>(shared_from_this()), torch::autograd::deleteNode);
@@ -411,6 +420,7 @@ void Bridge::Pending::Call::SendGradient(const variable_list& grads, bool receiv
 
 std::vector<at::Tensor> Bridge::Pending::Call::RunBackward(const variable_list& grads) {
   const bool receives = AnyOf(wants);
+  state->without_backward.erase(number);
   owes_gradient = false;
   has_gradient = receives || state->on_to;
   if (receives) PostGradient();

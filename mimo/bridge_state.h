@@ -10,6 +10,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -166,6 +167,7 @@ class Bridge::State : public std::enable_shared_from_this<Bridge::State> {
   std::optional<int64_t> num_rows;               // of calls without ownership: those of the first
   std::deque<std::shared_ptr<Pending::Call>> unsettled;       // whose sends may still be under way
   std::deque<std::weak_ptr<Pending::Call>> without_gradient;  // on `from`: backward is to come
+  std::set<int64_t> without_backward;  // calls by number whose gradient this rank takes or owes
   // The other lanes of this rank's replica of `from`: what they gather in backward all must want.
   std::vector<int32_t> siblings;
   // Lanes of this rank's replica on each side, and the cp ranks among those of `to`; null: alone.

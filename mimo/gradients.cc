@@ -96,21 +96,22 @@ void ReduceGradients(const std::vector<at::Tensor>& parameters, c10d::ProcessGro
 at::Tensor GradientNorm(const std::vector<NormPart>& parts, c10d::ProcessGroup* world,
                         c10::Device device) {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> gradients;
+  std::vector<at::Tensor> counted, replicas;
   for (const NormPart& part : parts) {
     for (size_t i = 0; i < part.parameters.size(); ++i) {
       const at::Tensor gradient = part.parameters[i].grad();
-      if (gradient.defined() && CountsInNorm(part.coordinates, part.divided_over_tp[i]))
-        gradients.push_back(gradient);
+      if (!gradient.defined()) continue;
+      const bool counts = CountsInNorm(part.coordinates, part.divided_over_tp[i]);
+      (counts ? counted : replicas).push_back(gradient);
     }
   }
   at::Tensor sum = at::zeros({}, at::TensorOptions(at::kDouble).device(device));
-  if (!gradients.empty()) {
-    std::vector<at::Tensor> squares;
-    for (const at::Tensor& norm : at::_foreach_norm(gradients, 2, at::kDouble))
-      squares.push_back(norm.square());
-    sum = at::stack(squares).sum();
-  }
+  const auto norms = [](const std::vector<at::Tensor>& gradients) {
+    return at::stack(at::_foreach_norm(gradients, 2, at::kDouble));
+  };
+  if (!counted.empty()) sum = norms(counted).square().sum();
+  // A replica adds nothing, but for a value that is not finite: 0 times that is NaN.
+  if (!replicas.empty()) sum = sum + norms(replicas).mul(0).sum();
   if (world != nullptr) {
     std::vector<at::Tensor> sums = {sum};
     world->allreduce(sums)->wait();

@@ -145,6 +145,12 @@ int RefuseCall(lua_State* state) {
   return 0;
 }
 
+// check_backward(bridge)
+int CheckBackward(lua_State* state) {
+  ReadObject<BridgePointer>(state, 1, "mimo: bridge")->CheckBackward();
+  return 0;
+}
+
 int WaitForCall(lua_State* state) {
   PushTensors(state, ReadObject<mimo::Bridge::Pending>(state, 1, "mimo: call of a bridge").Wait());
   return 1;
@@ -168,7 +174,8 @@ void PushBridge(lua_State* state, const mimo::Topology& topology, int edge, int6
 }
 
 void RegisterBridges(lua_State* state) {
-  RegisterObject<BridgePointer>(state, {{"start", StartCall}, {"refuse", RefuseCall}});
+  RegisterObject<BridgePointer>(
+      state, {{"start", StartCall}, {"refuse", RefuseCall}, {"check_backward", CheckBackward}});
   RegisterObject<mimo::Bridge::Pending>(state, {{"wait", WaitForCall}});
 }
 

@@ -151,7 +151,7 @@ end
 ---@return mimo.Topology
 function M.topology(opts)
   local core_opts, shared = shared_weights.take(opts or {})
-  return setmetatable({ core = core_mimo.topology(core_opts), groups = {}, shared = shared }, Topology)
+  return setmetatable({ core = core_mimo.topology(core_opts), groups = {}, shared = shared, bridges = {} }, Topology)
 end
 
 local function check_topology(name, topology)
@@ -287,8 +287,7 @@ end
 ---
 --- ownership: whose the rows are (mimo.ownership), or rows_per_sample: how many each sample has. Of the whole
 --- micro-batch, the same on every rank. Without it every rank of `from` must give equally many rows in every call, and
---- each counts as a sample. samples: what else must be the same on every rank,
---- the ids of the micro-batch's samples.
+--- each counts as a sample. samples: what else must be the same on every rank, the ids of the micro-batch's samples.
 ---@param x torch.Tensor|torch.Tensor[]|nil
 ---@param opts mimo.CallOptions?
 ---@return torch.Tensor|torch.Tensor[]
@@ -301,7 +300,9 @@ function Bridge:__call(x, opts) return self:start(x, opts):wait() end
 function M.bridge(opts)
   local o = options.read("mimo.bridge", opts,
     { topology = options.required, from = options.required, to = options.required, dim = 0 })
-  return setmetatable({ core = check_topology("mimo.bridge", o.topology).core:bridge(o.from, o.to, o.dim) }, Bridge)
+  local bridge = { core = check_topology("mimo.bridge", o.topology).core:bridge(o.from, o.to, o.dim) }
+  table.insert(o.topology.bridges, bridge)
+  return setmetatable(bridge, Bridge)
 end
 
 -- Gradients -----------------------------------------------------------------------------------------
@@ -416,7 +417,8 @@ end
 --- modules: those of this rank, by name, either plain modules or replicas that sharding.data_parallel has averaged over
 --- dp and cp already. What the first and last stage share (see mimo.Module) is added up over both.
 ---
---- Collective: every rank of the topology, after the backward passes of a step.
+--- Collective: every rank of the topology, after the backward passes of a step. An error where a bridge's call has had
+--- no backward on this rank, so that a gradient is missing.
 ---@param opts mimo.ReduceOptions
 ---@return integer? tokens of all ranks, with "sum"
 function M.reduce_gradients(opts)
@@ -426,6 +428,7 @@ function M.reduce_gradients(opts)
     core.raise('mimo.reduce_gradients: loss must be "sum" or "mean", not ' .. tostring(o.loss))
   end
   local own = own_modules("mimo.reduce_gradients", o.topology, o.modules)
+  for _, bridge in ipairs(o.topology.bridges) do bridge.core:check_backward() end
   local means = o.loss == "mean" and count_means(o.topology, o.mean_over) or 1
   for _, part in ipairs(own) do part.is_averaged = is_averaged(o.topology, part) end
   local tokens = o.loss == "sum" and count_tokens(o.topology, o.tokens) or nil

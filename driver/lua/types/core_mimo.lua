@@ -90,6 +90,9 @@ function Bridge:start(tensors, rows_per_sample, ownership, samples) end
 ---@param text string
 function Bridge:refuse(text) end
 
+--- Raises an error where a call has had no backward here.
+function Bridge:check_backward() end
+
 ---@class lockstep.core.mimo.Pending
 local Pending = {}
 

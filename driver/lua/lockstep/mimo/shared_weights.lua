@@ -22,10 +22,19 @@ function M.take(opts)
         core.raise(('mimo.topology: shared of "%s" is a list of {first = ..., last = ...}, for a module with pp > 1; '
           .. "with one stage, let both places use one tensor"):format(name))
       end
+      local seen = {}
       for _, pair in ipairs(module.shared) do
         if type(pair) ~= "table" or type(pair.first) ~= "string" or type(pair.last) ~= "string" then
           core.raise(('mimo.topology: shared of "%s" names a parameter of the first and one of the last stage: '
             .. '{first = "embed.weight", last = "head.weight"}'):format(name))
+        end
+        for _, place in ipairs { "first", "last" } do
+          local parameter = place .. " " .. pair[place]
+          if seen[parameter] then
+            core.raise(('mimo.topology: shared of "%s" names "%s" of the %s stage twice; a parameter is shared with one '
+              .. "of the other stage"):format(name, pair[place], place))
+          end
+          seen[parameter] = true
         end
       end
       shared[name], modules[key] = module.shared, {}
