@@ -65,7 +65,8 @@ function M.register(given, opts)
     if type(name) ~= "string" or not name:match("^[%w_]+$") then
       core.raise(('run:state: "%s" is no name: letters, digits and _ make one'):format(tostring(name)))
     end
-    contents.kind_of(name, object)
+    local problem = contents.kind_of(name, object) == "table" and contents.plain_mismatch(name, object) or ""
+    if problem ~= "" then core.raise("run:state: " .. problem) end
   end
   agreement.open()
   agreement.together("run:state", function() return run.dir end) -- which another run may have

@@ -42,6 +42,40 @@ function M.kind_of(name, object)
     torch.is_tensor(object) and "a tensor" or "a " .. type(object), name))
 end
 
+--- The first table within `value` that has a metatable: its path, and the table; nothing where there is none.
+local function find_metatable(value, seen)
+  if type(value) ~= "table" or seen[value] then return end
+  seen[value] = true
+  if getmetatable(value) ~= nil then return "", value end
+  local first, first_found
+  for key, element in next, value do
+    local path, found = find_metatable(element, seen)
+    if path then
+      path = (type(key) == "string" and "." .. key or ("[%s]"):format(tostring(key))) .. path
+      if not first or path < first then first, first_found = path, found end
+    end
+  end
+  return first, first_found
+end
+
+--- Why a value would not come back as it is: a module or another table with a metatable in it. "" where it would.
+---@param name string of the object that it is of
+---@param value any
+---@return string
+function M.plain_mismatch(name, value)
+  local path, found = find_metatable(value, {})
+  if not path then return "" end
+  local has_kind, kind = pcall(M.kind_of, name, found)
+  if has_kind then
+    local is = { module = "a module", optimizer = "an optimizer" }
+    return ('"%s": value%s is %s, which would come back as a bare table, and not go on from the state; register it by '
+      .. "its own name, as in run:state { %s = ... }"):format(name, path, is[kind] or "an object with a state",
+      path:match("([%a_][%w_]*)$") or "model")
+  end
+  return ('"%s": value%s is a table with a metatable, which would come back as a bare one; give it state_dict() and '
+    .. "load_state_dict(state) and register it by its own name, or keep its plain values"):format(name, path)
+end
+
 ---@class state.Tensor
 ---@field name string in the files
 ---@field tensor torch.Tensor
@@ -124,7 +158,10 @@ function M.collect(objects)
     local kind = M.kind_of(name, objects[name])
     if kind == "optimizer" then add(tensors_of_optimizer(name, objects[name], names)) end
     if kind ~= "module" then
-      local bytes, inside = core_state.encode(value_of(kind, objects[name]), '"' .. name .. '"')
+      local value = value_of(kind, objects[name])
+      local problem = kind == "optimizer" and "" or M.plain_mismatch(name, value)
+      if problem ~= "" then error(problem, 0) end
+      local bytes, inside = core_state.encode(value, '"' .. name .. '"')
       values[name] = { bytes = bytes, tensors = inside }
     end
   end
