@@ -44,3 +44,83 @@ t.test("AModuleWithinAPlainTableIsRefusedByItsPath", function()
   t.raises("nested more than 64 deep, or contain themselves", run.save, run, { step = 1 })
   t.equal(files.list(run.dir .. "/state"), {})
 end)
+
+-- Loops -----------------------------------------------------------------------------------------------
+
+t.test("ASecondLoopWhoseStepsAreSavedAlreadyIsRefused", function()
+  for _, steps in ipairs { 4, 8 } do
+    new_folder()
+    run.progress.resumed = nil
+    local info = { phase = 1 }
+    run:state({ info = info }, { every = 4 })
+    for _ in run:steps(forever, 4) do info.phase = 1 end
+    t.raises("run:steps: this loop counts its steps from 0, and a loop before it has saved the state after 4", function()
+      for _ in run:steps(forever, steps) do info.phase = 2 end
+    end)
+    t.equal(#folder.list(run.dir .. "/state"), 1)
+
+    t.equal(run:resume(), 4)
+    t.equal(info.phase, 1)
+    local seen = {}
+    for step in run:steps(forever, 6) do seen[#seen + 1] = step end
+    t.equal(seen, { 4, 5 })
+  end
+end)
+
+t.test("ALoopAfterTheTrainingsIsNoMistakeWhereNothingIsSavedByItself", function()
+  new_folder()
+  run.progress.resumed = nil
+  run:state { best = {} }
+  for phase = 1, 2 do
+    for _ in run:steps(forever, 3) do phase = phase + 0 end
+    run:save { step = 3 * phase }
+  end
+  t.equal(run:resume(), 6)
+  run.progress.resumed = nil
+  local steps = 0
+  for _ in run:steps(forever, 3) do steps = steps + 1 end
+  t.equal(steps, 3)
+end)
+
+t.test("ResumeWithinALoopIsRefusedAndAfterABreakItIsNot", function()
+  new_folder()
+  run.progress.resumed = nil
+  local info = { trained = 0 }
+  run:state({ info = info }, { every = 2 })
+  for step in run:steps(forever, 8) do
+    info.trained = info.trained + 1
+    if step == 4 then
+      t.raises("run:resume: within a loop of run:steps, which would go on at its own step", run.resume, run)
+      break
+    end
+  end
+  t.equal(info.trained, 5)
+
+  t.equal(run:resume(), 4)
+  for _ in run:steps(forever, 8) do info.trained = info.trained + 1 end
+
+  t.equal(info.trained, 8)
+end)
+
+t.test("AfterALoopSaveWantsToBeToldTheStepHoweverItWasLeft", function()
+  new_folder()
+  run.progress.resumed = nil
+  run:state { best = {} }
+  local outside = "run:save: outside of a loop of run:steps say how many steps are done"
+  for step in run:steps(forever, 10) do
+    if step == 3 then break end
+  end
+  t.raises(outside, run.save, run)
+  pcall(function()
+    for _ in run:steps(forever, 10) do error("lost") end
+  end)
+  t.raises(outside, run.save, run)
+  for _ in run:steps(forever, 2) do torch.no_grad(function() run:save() end) end
+  t.raises(outside, run.save, run)
+  local function saving_loader()
+    t.raises(outside, run.save, run)
+    return nil
+  end
+  for _ in run:steps(saving_loader) do error("there is no step") end
+  t.equal(#folder.list(run.dir .. "/state"), 2)
+end)

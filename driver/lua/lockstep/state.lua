@@ -114,6 +114,18 @@ function M.check_loader(loader)
   end
 end
 
+--- Raises where a loop would save its steps beside those of another before it, which a resume could not tell apart.
+---@param first integer the step that it begins with
+function M.begin_loop(first)
+  if not objects or kept_step == nil or kept_step <= first then return end
+  if every then
+    core.raise(("run:steps: this loop counts its steps from %d, and a loop before it has saved the state after %d, which a "
+      .. "resume could not tell from its own; give all epochs and phases one loop of run:steps, loop over the loader "
+      .. "itself to validate, or call run:resume() before the loop"):format(first, kept_step))
+  end
+  kept_step = nil
+end
+
 --- Whether any rank was asked to end; raises on all where the loop ends on one and goes on on another. Collective.
 local function agree(done, is_end)
   local asked, ends, goes_on = false, nil, nil
