@@ -54,7 +54,7 @@ t.test("ASecondLoopWhoseStepsAreSavedAlreadyIsRefused", function()
     local info = { phase = 1 }
     run:state({ info = info }, { every = 4 })
     for _ in run:steps(forever, 4) do info.phase = 1 end
-    t.raises("run:steps: this loop counts its steps from 0, and a loop before it has saved the state after 4", function()
+    t.raises("this loop counts its steps from 0, and a loop before it has saved the state after 4", function()
       for _ in run:steps(forever, steps) do info.phase = 2 end
     end)
     t.equal(#folder.list(run.dir .. "/state"), 1)
@@ -123,4 +123,84 @@ t.test("AfterALoopSaveWantsToBeToldTheStepHoweverItWasLeft", function()
   end
   for _ in run:steps(saving_loader) do error("there is no step") end
   t.equal(#folder.list(run.dir .. "/state"), 2)
+end)
+
+-- What is resumed -------------------------------------------------------------------------------------
+
+t.test("WhatTheStateHasAndTheScriptDoesNotRegisterIsNamedUnlessLeftOut", function()
+  new_folder()
+  local model = nn.Linear(2, 2)
+  run:state { model = model, critic = nn.Linear(2, 2), optimizer = optim.AdamW(model:parameters()), best = { 1 },
+    data = sharding.dataset { size = 4 } }
+  run:save { step = 3 }
+  run:state { model = model, best = { 2 } }
+
+  local message = t.raises('does not fit: it has "critic", "data", "optimizer", which the script does not register now',
+    run.resume, run)
+  t.truthy(message:find('run:resume { without = { "critic", "data", "optimizer" } }', 1, true), message)
+  t.raises('it has "data", which', run.resume, run, { without = { "optimizer", "critic" } })
+  t.raises('without names "date", which is not registered, and not in it', run.resume, run, { without = { "date" } })
+  -- The same command goes on from the states that have none of it, too.
+  for step = 4, 6 do
+    t.equal(run:resume { without = { "critic", "optimizer", "data" } }, step - 1)
+    run:save { step = step }
+    run:state { model = model, best = { 2 } }
+  end
+  t.equal(run:resume(), 6)
+
+  new_folder()
+  run:state { model = model }
+  t.raises('without names "critic", which is not registered, and there is no state', run.resume, run,
+    { without = { "critic" } })
+end)
+
+t.test("WhatAFailedResumeChangedIsTakenBackEvenWhereAnObjectRefusesThat", function()
+  new_folder()
+  local function stateful(name, value)
+    local object = { value = value }
+    function object.state_dict() return { value = object.value } end
+    function object.load_state_dict(_, state)
+      if object.refuses then error(name .. " refuses") end
+      object.value = state.value
+    end
+    return object
+  end
+  local a, b, best = stateful("a", 42), stateful("b", 1), { loss = 1 }
+  run:state { a = a, b = b, best = best }
+  run:save { step = 3 }
+  a.value, b.refuses, best.loss = 7, true, 2
+
+  local message = t.raises("run:resume: " .. run.dir .. "/state/step-00000003: b refuses", run.resume, run)
+
+  t.truthy(message:find('; "b" on rank 0 does not take back what it had: b refuses', 1, true), message)
+  t.equal({ a.value, b.value, best.loss }, { 7, 1, 2 })
+end)
+
+t.test("AnExpandedTensorIsRefusedBeforeAnythingIsSavedOrRestored", function()
+  new_folder()
+  local function new_model(buffer)
+    local model = nn.Linear(2, 2)
+    model.buffer = buffer
+    return model
+  end
+  local expanded = torch.zeros({ 1 }):expand({ 3 })
+  run:state { model = new_model(expanded) }
+  t.raises('run:save: "buffer" is expanded: several of its elements are one number', run.save, run, { step = 1 })
+  t.equal(files.list(run.dir .. "/state"), {})
+
+  run:state { model = new_model(expanded:clone()) }
+  run:save { step = 1 }
+  t.equal(run:resume(), 1)
+  local model, best = new_model(expanded), { 2 }
+  local before = model.weight:detach():clone()
+  run:state { model = model, best = best }
+  t.raises('does not fit: "buffer" is expanded', run.resume, run)
+  t.equal(model.weight:detach(), before)
+  -- In a plain table it is kept: its tensors are not copied into.
+  local plain = { mean = torch.ones({ 1 }):expand({ 2 }), single = torch.ones({ 1 }):expand({ 1 }) }
+  run:state { plain = plain }
+  run:save { step = 2 }
+  plain.mean = nil
+  run:resume()
+  t.equal(plain.mean, torch.ones({ 2 }))
 end)

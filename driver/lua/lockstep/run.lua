@@ -266,7 +266,7 @@ end
 ---     run:resume()
 ---
 --- from: the folder of another run, or of one state, to begin with where this run has none. without: names of objects
---- to leave as they are. Collective.
+--- to leave as they are, or of the state's to leave out: one that is not registered is an error otherwise. Collective.
 ---@param opts {from: string?, without: string[]?}?
 ---@return integer?
 function M:resume(opts)

@@ -135,6 +135,13 @@ function M.sorted_names(objects)
   return names
 end
 
+local function is_expanded(tensor)
+  for dim = 0, tensor:dim() - 1 do
+    if tensor:size(dim) > 1 and tensor:stride(dim) == 0 then return true end
+  end
+  return false
+end
+
 ---@class state.Contents
 ---@field tensors state.Tensor[] alike on every rank, by name
 ---@field values table<string, {bytes: string, tensors: torch.Tensor[]}>
@@ -171,6 +178,13 @@ function M.collect(objects)
       error(('two objects have a tensor "%s"; register one of them under another name'):format(tensors[i].name), 0)
     end
   end
+  for _, one in ipairs(tensors) do
+    if is_expanded(one.tensor) then
+      error(('"%s" is expanded: several of its elements are one number in memory, which a saved tensor cannot be '
+        .. "copied into; give it memory of its own with clone(), as in torch.zeros({ 1 }):expand({ 3 }):clone()")
+        :format(one.name), 0)
+    end
+  end
   return { tensors = tensors, values = values }
 end
 
@@ -202,6 +216,18 @@ function M.restore_buckets(objects, values)
       data_parallel.set_buckets_below(objects[name], saved.value)
     end
   end
+end
+
+--- The names of the objects that a state is of, each as a key: every value is one, or the buckets of a module.
+---@param values table<string, any> the state's, by name
+---@return table<string, true>
+function M.object_names(values)
+  local names = {}
+  for name in pairs(values) do
+    local object = name:match("^[%w_]+")
+    if name == object or name == BUCKETS:format(object) then names[object] = true end
+  end
+  return names
 end
 
 -- Random numbers --------------------------------------------------------------------------------------
@@ -258,49 +284,6 @@ function M.keep_random(name)
   return function()
     if state ~= nil then set_random[name](state) end
   end
-end
-
--- The configuration -----------------------------------------------------------------------------------
-
-local CONFIG = "run.config"
-
---- What run.config returned, as a value; none where the script has no configuration.
----@param config table?
----@return table<string, {bytes: string, tensors: torch.Tensor[]}>
-function M.config_values(config)
-  if not config then return {} end
-  local bytes, inside = core_state.encode(config, "run:save: the configuration")
-  return { [CONFIG] = { bytes = bytes, tensors = inside } }
-end
-
---- The settings of a configuration as text, by their paths: {["optimizer.betas"] = "[0.9,0.95]"}.
-local function settings_of(config, prefix, settings)
-  for key, value in pairs(config) do
-    local path = prefix .. tostring(key)
-    if type(value) == "table" and rawget(value, 1) == nil then
-      settings_of(value, path .. ".", settings)
-    else
-      settings[path] = type(value) == "table" and core.json_encode(value) or tostring(value)
-    end
-  end
-  return settings
-end
-
---- What is set otherwise now than it was when the values were saved: {"batch_size 8 (was 4)"}.
----@param values table<string, {value: any}>
----@param config table?
----@return string[]
-function M.config_changes(values, config)
-  local saved = values[CONFIG] and values[CONFIG].value
-  if type(saved) ~= "table" or not config then return {} end
-  local before, now, changes = settings_of(saved, "", {}), settings_of(config, "", {}), {}
-  for path, text in pairs(now) do
-    if text ~= before[path] then
-      changes[#changes + 1] = ("%s %s (was %s)"):format(path, text, before[path] or "not set")
-    end
-  end
-  table.sort(changes)
-  return changes
 end
 
 -- In files --------------------------------------------------------------------------------------------
