@@ -115,7 +115,10 @@ t.test("AfterALoopSaveWantsToBeToldTheStepHoweverItWasLeft", function()
     for _ in run:steps(forever, 10) do error("lost") end
   end)
   t.raises(outside, run.save, run)
-  for _ in run:steps(forever, 2) do torch.no_grad(function() run:save() end) end
+  for _ in run:steps(forever, 2) do
+    torch.no_grad(function() run:save() end)
+    coroutine.wrap(function() t.raises(outside, run.save, run) end)()
+  end
   t.raises(outside, run.save, run)
   local function saving_loader()
     t.raises(outside, run.save, run)
