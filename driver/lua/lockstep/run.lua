@@ -16,7 +16,8 @@ local M = {}
 
 --- What log.step reports about the loop: filled by run:steps.
 ---@class lockstep.run.Progress
----@field step integer? the step that is under way, from 0
+---@field step integer? the step that is under way, or was last, from 0
+---@field is_under_way (fun(): boolean)? from a loop's first step to its end: whether no break or error has left it
 ---@field total integer? steps that the loop will take, where known
 ---@field data_seconds number spent waiting for the loader since it was last asked
 ---@field resumed integer? steps that run:resume found done, until a loop has taken them up
@@ -159,7 +160,7 @@ end
 ---
 --- After run:state it is collective: between two steps the ranks save where it is time, or where one was asked to end
 --- by SIGTERM, and an error names ranks whose loops end at different steps. It is the loop of the training: within it
---- another is an error.
+--- another is an error, and so is one after it that would save earlier steps than are saved.
 ---@param loader function an iterator: called until it returns nil
 ---@param total integer? steps of the run, those before run:resume included; also what the time left is reckoned from
 ---@return fun(): integer?, ...
@@ -180,9 +181,14 @@ function M:steps(loader, total)
   state.check_loader(loader)
   local step = (M.progress.resumed or 0) - 1
   M.progress.total, M.progress.resumed = total, nil
-  local has_begun = false
+  local has_begun, is_for = false, false
+  -- Of a loop that is no `for`, nobody can say whether it was left.
+  local function is_under_way() return not is_for or core_state.in_loop() end
   local function tell(next_step)
-    if next_step == nil then core_state.end_loop() end
+    if next_step == nil then
+      core_state.end_loop()
+      M.progress.is_under_way = nil
+    end
     for on_step in pairs(M.progress.on_step) do on_step(next_step) end
   end
   local function count(started, first, ...)
@@ -190,12 +196,16 @@ function M:steps(loader, total)
     state.after_loading(step + 1, first == nil)
     if first == nil then return tell(nil) end
     step = step + 1
-    M.progress.step = step
+    M.progress.step, M.progress.is_under_way = step, is_under_way
     core.set_step(step)
     return step, first, ...
   end
   local function next_step()
-    if not has_begun then core_state.begin_loop(next_step) end
+    if not has_begun then
+      state.begin_loop(step + 1)
+      core_state.begin_loop(next_step)
+      M.progress.is_under_way, is_for = nil, core_state.in_loop()
+    end
     has_begun = true
     local is_end = total ~= nil and step + 1 >= total
     state.between_steps(step + 1, is_end)
@@ -238,7 +248,7 @@ end
 function M:save(opts)
   check_colon(self, "save")
   local step = options.read("run:save", opts, { step = options.optional }).step
-  if step == nil and M.progress.step then step = M.progress.step + 1 end
+  if step == nil and M.progress.is_under_way and M.progress.is_under_way() then step = M.progress.step + 1 end
   if step == nil then
     core.raise("run:save: outside of a loop of run:steps say how many steps are done: run:save { step = 100 }")
   end
@@ -256,11 +266,15 @@ end
 ---     run:resume()
 ---
 --- from: the folder of another run, or of one state, to begin with where this run has none. without: names of objects
---- to leave as they are. Collective.
+--- to leave as they are, or of the state's to leave out: one that is not registered is an error otherwise. Collective.
 ---@param opts {from: string?, without: string[]?}?
 ---@return integer?
 function M:resume(opts)
   check_colon(self, "resume")
+  if core_state.in_loop() then
+    core.raise("run:resume: within a loop of run:steps, which would go on at its own step with what the state holds of "
+      .. "another; call it before the loop, or leave that by break, resume, and begin another")
+  end
   M.progress.resumed = require("lockstep.state").resume(opts)
   return M.progress.resumed
 end

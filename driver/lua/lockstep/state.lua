@@ -20,6 +20,7 @@ local SIGTERM_EXIT_CODE = 143
 local objects ---@type table<string, any>?
 local keep, every = 3, nil ---@type integer, integer?
 local compared = false -- the ranks' tensors, once for what run:state registered
+local left_out = {} ---@type string[] what run:resume was told to leave out, of names that are not registered
 local kept_step ---@type integer? of the state that was saved between steps, or resumed, last
 
 local function root() return run.dir .. "/state" end
@@ -65,12 +66,13 @@ function M.register(given, opts)
     if type(name) ~= "string" or not name:match("^[%w_]+$") then
       core.raise(('run:state: "%s" is no name: letters, digits and _ make one'):format(tostring(name)))
     end
-    contents.kind_of(name, object)
+    local problem = contents.kind_of(name, object) == "table" and contents.plain_mismatch(name, object) or ""
+    if problem ~= "" then core.raise("run:state: " .. problem) end
   end
   agreement.open()
   agreement.together("run:state", function() return run.dir end) -- which another run may have
   check_same_schedule(given, o)
-  objects, keep, every, kept_step, compared = given, o.keep, o.every, nil, false
+  objects, keep, every, kept_step, compared, left_out = given, o.keep, o.every, nil, false, {}
   core_state.announce_saving()
 end
 
@@ -82,7 +84,7 @@ end
 function M.save(step)
   check_registered("run:save")
   local path = saving.save(objects, step,
-    { root = root(), keep = keep, compare = not compared, config = run.progress.config })
+    { root = root(), keep = keep, compare = not compared, config = run.progress.config, left_out = left_out })
   compared = true
   return path
 end
@@ -96,9 +98,9 @@ function M.resume(opts)
     core.raise("run:resume: from must be a folder's path, not a " .. type(o.from))
   end
   check_registered("run:resume")
-  local step = resuming.resume(objects,
+  local step, unknown = resuming.resume(objects,
     { root = root(), from = o.from, without = o.without, config = run.progress.config })
-  kept_step = step
+  kept_step, left_out = step, unknown
   return step
 end
 
@@ -111,6 +113,18 @@ function M.check_loader(loader)
     core.raise("run:steps: sharding.lockstep reads one batch ahead, which a saved state would leave out; give "
       .. "run:steps the loader itself: after run:state it holds that all ranks' loops end together")
   end
+end
+
+--- Raises where a loop would save its steps beside those of another before it, which a resume could not tell apart.
+---@param first integer the step that it begins with
+function M.begin_loop(first)
+  if not objects or kept_step == nil or kept_step <= first then return end
+  if every then
+    core.raise(("run:steps: this loop counts its steps from %d, and a loop before it has saved the state after %d, "
+      .. "which a resume could not tell from its own; give all epochs and phases one loop of run:steps, loop over the "
+      .. "loader itself to validate, or call run:resume() before the loop"):format(first, kept_step))
+  end
+  kept_step = nil
 end
 
 --- Whether any rank was asked to end; raises on all where the loop ends on one and goes on on another. Collective.

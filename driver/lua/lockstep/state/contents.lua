@@ -42,6 +42,40 @@ function M.kind_of(name, object)
     torch.is_tensor(object) and "a tensor" or "a " .. type(object), name))
 end
 
+--- The first table within `value` that has a metatable: its path, and the table; nothing where there is none.
+local function find_metatable(value, seen)
+  if type(value) ~= "table" or seen[value] then return end
+  seen[value] = true
+  if getmetatable(value) ~= nil then return "", value end
+  local first, first_found
+  for key, element in next, value do
+    local path, found = find_metatable(element, seen)
+    if path then
+      path = (type(key) == "string" and "." .. key or ("[%s]"):format(tostring(key))) .. path
+      if not first or path < first then first, first_found = path, found end
+    end
+  end
+  return first, first_found
+end
+
+--- Why a value would not come back as it is: a module or another table with a metatable in it. "" where it would.
+---@param name string of the object that it is of
+---@param value any
+---@return string
+function M.plain_mismatch(name, value)
+  local path, found = find_metatable(value, {})
+  if not path then return "" end
+  local has_kind, kind = pcall(M.kind_of, name, found)
+  if has_kind then
+    local is = { module = "a module", optimizer = "an optimizer" }
+    return ('"%s": value%s is %s, which would come back as a bare table, and not go on from the state; register it by '
+      .. "its own name, as in run:state { %s = ... }"):format(name, path, is[kind] or "an object with a state",
+      path:match("([%a_][%w_]*)$") or "model")
+  end
+  return ('"%s": value%s is a table with a metatable, which would come back as a bare one; give it state_dict() and '
+    .. "load_state_dict(state) and register it by its own name, or keep its plain values"):format(name, path)
+end
+
 ---@class state.Tensor
 ---@field name string in the files
 ---@field tensor torch.Tensor
@@ -101,6 +135,13 @@ function M.sorted_names(objects)
   return names
 end
 
+local function is_expanded(tensor)
+  for dim = 0, tensor:dim() - 1 do
+    if tensor:size(dim) > 1 and tensor:stride(dim) == 0 then return true end
+  end
+  return false
+end
+
 ---@class state.Contents
 ---@field tensors state.Tensor[] alike on every rank, by name
 ---@field values table<string, {bytes: string, tensors: torch.Tensor[]}>
@@ -124,7 +165,10 @@ function M.collect(objects)
     local kind = M.kind_of(name, objects[name])
     if kind == "optimizer" then add(tensors_of_optimizer(name, objects[name], names)) end
     if kind ~= "module" then
-      local bytes, inside = core_state.encode(value_of(kind, objects[name]), '"' .. name .. '"')
+      local value = value_of(kind, objects[name])
+      local problem = kind == "optimizer" and "" or M.plain_mismatch(name, value)
+      if problem ~= "" then error(problem, 0) end
+      local bytes, inside = core_state.encode(value, '"' .. name .. '"')
       values[name] = { bytes = bytes, tensors = inside }
     end
   end
@@ -132,6 +176,13 @@ function M.collect(objects)
   for i = 2, #tensors do
     if tensors[i].name == tensors[i - 1].name then
       error(('two objects have a tensor "%s"; register one of them under another name'):format(tensors[i].name), 0)
+    end
+  end
+  for _, one in ipairs(tensors) do
+    if is_expanded(one.tensor) then
+      error(('"%s" is expanded: several of its elements are one number in memory, which a saved tensor cannot be '
+        .. "copied into; give it memory of its own with clone(), as in torch.zeros({ 1 }):expand({ 3 }):clone()")
+        :format(one.name), 0)
     end
   end
   return { tensors = tensors, values = values }
@@ -165,6 +216,18 @@ function M.restore_buckets(objects, values)
       data_parallel.set_buckets_below(objects[name], saved.value)
     end
   end
+end
+
+--- The names of the objects that a state is of, each as a key: every value is one, or the buckets of a module.
+---@param values table<string, any> the state's, by name
+---@return table<string, true>
+function M.object_names(values)
+  local names = {}
+  for name in pairs(values) do
+    local object = name:match("^[%w_]+")
+    if name == object or name == BUCKETS:format(object) then names[object] = true end
+  end
+  return names
 end
 
 -- Random numbers --------------------------------------------------------------------------------------
@@ -221,49 +284,6 @@ function M.keep_random(name)
   return function()
     if state ~= nil then set_random[name](state) end
   end
-end
-
--- The configuration -----------------------------------------------------------------------------------
-
-local CONFIG = "run.config"
-
---- What run.config returned, as a value; none where the script has no configuration.
----@param config table?
----@return table<string, {bytes: string, tensors: torch.Tensor[]}>
-function M.config_values(config)
-  if not config then return {} end
-  local bytes, inside = core_state.encode(config, "run:save: the configuration")
-  return { [CONFIG] = { bytes = bytes, tensors = inside } }
-end
-
---- The settings of a configuration as text, by their paths: {["optimizer.betas"] = "[0.9,0.95]"}.
-local function settings_of(config, prefix, settings)
-  for key, value in pairs(config) do
-    local path = prefix .. tostring(key)
-    if type(value) == "table" and rawget(value, 1) == nil then
-      settings_of(value, path .. ".", settings)
-    else
-      settings[path] = type(value) == "table" and core.json_encode(value) or tostring(value)
-    end
-  end
-  return settings
-end
-
---- What is set otherwise now than it was when the values were saved: {"batch_size 8 (was 4)"}.
----@param values table<string, {value: any}>
----@param config table?
----@return string[]
-function M.config_changes(values, config)
-  local saved = values[CONFIG] and values[CONFIG].value
-  if type(saved) ~= "table" or not config then return {} end
-  local before, now, changes = settings_of(saved, "", {}), settings_of(config, "", {}), {}
-  for path, text in pairs(now) do
-    if text ~= before[path] then
-      changes[#changes + 1] = ("%s %s (was %s)"):format(path, text, before[path] or "not set")
-    end
-  end
-  table.sort(changes)
-  return changes
 end
 
 -- In files --------------------------------------------------------------------------------------------

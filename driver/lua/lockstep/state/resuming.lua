@@ -7,6 +7,7 @@ local core_safetensors = require "lockstep.core.safetensors"
 local dist = require "lockstep.distributed"
 local folder = require "lockstep.state.folder"
 local files = require "lockstep.core.files"
+local settings = require "lockstep.state.settings"
 
 local M = {}
 
@@ -122,23 +123,42 @@ local function check_fit(collected, state, values, own)
   end
 end
 
+--- The objects but for those of `without`; and which of those the script does not register.
 local function read_without(objects, without)
-  local own = {}
+  local own, unknown = {}, {}
   for name, object in pairs(objects) do own[name] = object end
   for _, name in ipairs(without) do
-    if own[name] == nil then
-      core.raise(('run:resume: without names "%s", which is not registered'):format(tostring(name)))
-    end
+    if objects[name] == nil then unknown[#unknown + 1] = tostring(name) end
     own[name] = nil
   end
-  return own
+  return own, unknown
+end
+
+--- Raises where the state has objects that nobody asks for, or where `without` names what nobody knows.
+local function check_names(values, saved, objects, without)
+  local is_left_out, left_out_before = {}, settings.left_out_names(values)
+  for _, name in ipairs(without) do
+    is_left_out[name] = true
+    if objects[name] == nil and not saved[name] and not left_out_before[name] then
+      error(('without names "%s", which is not registered, and not in it'):format(tostring(name)), 0)
+    end
+  end
+  local lost = {}
+  for _, name in ipairs(contents.sorted_names(saved)) do
+    if objects[name] == nil and not is_left_out[name] then lost[#lost + 1] = ('"%s"'):format(name) end
+  end
+  if #lost > 0 then
+    local names = table.concat(lost, ", ")
+    error(("it has %s, which the script does not register now and the next state would lack; register what was saved, "
+      .. "or leave it out: run:resume { without = { %s } }"):format(names, names), 0)
+  end
 end
 
 --- Restores what objects of the script's own, and generators, may still refuse. Notes in `undo` how to take that back.
 local function restore_what_may_refuse(plan, own, step, undo)
   for _, name in ipairs(contents.sorted_names(own)) do
     if contents.may_refuse(name, own[name]) then
-      undo[#undo + 1] = contents.keep_value(name, own[name], plan.collected.values[name])
+      undo[#undo + 1] = { name = name, fn = contents.keep_value(name, own[name], plan.collected.values[name]) }
       for _, line in ipairs(contents.restore_value(name, own[name], plan.values[name].value)) do
         plan.lines[#plan.lines + 1] = line
       end
@@ -146,11 +166,24 @@ local function restore_what_may_refuse(plan, own, step, undo)
   end
   for _, name in ipairs(contents.sorted_names(plan.values)) do
     if contents.is_random(name) then
-      undo[#undo + 1] = contents.keep_random(name)
+      undo[#undo + 1] = { name = name, fn = contents.keep_random(name) }
       contents.restore_random(name, plan.values[name].value, step)
       plan.begins_anew = plan.begins_anew or plan.values[name].begins_anew
     end
   end
+end
+
+--- Takes all of it back; returns what kept which rank from that: "" where nothing did. Collective.
+local function take_back(undo)
+  local problems = ""
+  for i = #undo, 1, -1 do
+    local ok, message = pcall(undo[i].fn)
+    if not ok then
+      problems = problems .. ('; "%s" on rank %d does not take back what it had: %s'):format(undo[i].name, dist.rank(),
+        agreement.plain(message))
+    end
+  end
+  return table.concat(agreement.texts(problems))
 end
 
 --- Restores all else: nothing of it can fail on one rank and be done on another.
@@ -165,36 +198,38 @@ local function restore_the_rest(plan, own, saved)
   end
 end
 
---- Lets the objects go on from the latest state in `root`; returns how many steps are done, nil where there is none.
---- Collective.
+--- Lets the objects go on from the latest state in `root`; returns how many steps are done, nil where there is none,
+--- and which names of `without` the script does not register. Collective.
 ---@param objects table<string, any>
 ---@param opts {root: string, from: string?, without: string[], config: table?} config: the run's
 ---@return integer?
+---@return string[]
 function M.resume(objects, opts)
-  local own = read_without(objects, opts.without)
+  local own, unknown = read_without(objects, opts.without)
   -- Rank 0 lists: what another sees of a folder may be late.
   local found = agreement.together("run:resume", function()
     return dist.rank() == 0 and candidates(opts.root, opts.from) or {}
   end)
   found = agreement.values(found)[1]
   if #found == 0 then
+    if #unknown > 0 then
+      core.raise(('run:resume: without names "%s", which is not registered, and there is no state'):format(unknown[1]))
+    end
     require("lockstep.log").go_on_from(0)
-    return nil
+    return nil, {}
   end
   local state, one, torn = read_latest(found)
   local step, where = state.marker.step, one.path
   local plan = agreement.together("run:resume: the state in " .. where .. " does not fit", function()
     local collected = contents.collect(own)
     local values = take_values(state, own)
+    check_names(values, contents.object_names(state.marker.values), objects, opts.without)
     check_fit(collected, state, values, own)
     return { collected = collected, values = values, lines = {}, begins_anew = false }
   end)
   local undo = {}
   local ok, message = pcall(agreement.together, "run:resume: " .. where, restore_what_may_refuse, plan, own, step, undo)
-  if not ok then
-    for i = #undo, 1, -1 do undo[i]() end
-    error(message, 0)
-  end
+  if not ok then error(message .. take_back(undo), 0) end
   agreement.together("run:resume: " .. where, restore_the_rest, plan, own, state.tensors)
   contents.restore_buckets(own, plan.values)
   table.sort(plan.lines)
@@ -203,11 +238,11 @@ function M.resume(objects, opts)
     say(("run:resume: the %d ranks that saved had random numbers of their own; %d ranks begin new ones"):format(
       state.marker.world_size, dist.world_size()))
   end
-  local changes = contents.config_changes(plan.values, opts.config)
+  local changes = settings.config_changes(plan.values, opts.config)
   require("lockstep.log").go_on_from(step, ("resumed from %s, after %d steps%s%s"):format(where, step,
     torn > 0 and (" (%d later states could not be used)"):format(torn) or "",
     #changes > 0 and "; the configuration is another: " .. table.concat(changes, ", ") or ""))
-  return step
+  return step, unknown
 end
 
 return M

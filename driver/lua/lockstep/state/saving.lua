@@ -7,6 +7,7 @@ local core_safetensors = require "lockstep.core.safetensors"
 local dist = require "lockstep.distributed"
 local files = require "lockstep.core.files"
 local folder = require "lockstep.state.folder"
+local settings = require "lockstep.state.settings"
 
 local M = {}
 
@@ -80,13 +81,20 @@ local function check_equal_tensors(tensors)
   end
 end
 
---- "shared" or "per_rank" by name, alike on every rank.
+--- "shared" or "per_rank" by name, alike on every rank. Raises, on every rank, where one lacks a value.
 local function compare_values(values)
   local own, kinds = {}, {}
   for name, value in pairs(values) do own[name] = contents.fingerprint(value) end
-  for _, theirs in ipairs(agreement.values(own)) do
-    for name, fingerprint in pairs(theirs) do
-      local same = own[name] == fingerprint
+  local prints = agreement.values(own)
+  for has, theirs in ipairs(prints) do
+    for _, name in ipairs(contents.sorted_names(theirs)) do
+      for lacks, others in ipairs(prints) do
+        if others[name] == nil then
+          core.raise(('run:save: rank %d has no "%s", which rank %d has; %s'):format(lacks - 1, name, has - 1,
+            name == "run.config" and "call run.config on every rank" or "give every rank the same"))
+        end
+      end
+      local same = theirs[name] == prints[1][name]
       kinds[name] = kinds[name] ~= "per_rank" and same and "shared" or "per_rank"
     end
   end
@@ -143,7 +151,8 @@ end
 --- Saves the objects in `root`; returns where. Collective.
 ---@param objects table<string, any>
 ---@param step integer steps that are done
----@param opts {root: string, keep: integer, compare: boolean, config: table?} compare: are replicas alike?
+---@param opts {root: string, keep: integer, compare: boolean, config: table?, left_out: string[]} compare: are
+--- replicas alike? left_out: see settings.left_out_values
 ---@return string path
 function M.save(objects, step, opts)
   local root, is_first = opts.root, dist.rank() == 0
@@ -152,7 +161,7 @@ function M.save(objects, step, opts)
   check_same_tensors(collected.tensors)
   if opts.compare then check_equal_tensors(collected.tensors) end
   for _, values in ipairs { contents.bucket_values(objects), contents.random_values(),
-    contents.config_values(opts.config) } do
+    settings.config_values(opts.config), settings.left_out_values(opts.left_out) } do
     for name, value in pairs(values) do collected.values[name] = value end
   end
   local kinds = compare_values(collected.values)

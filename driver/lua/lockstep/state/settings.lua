@@ -1,0 +1,69 @@
+--- What a run was told, kept beside its objects: its configuration, and what run:resume left out.
+
+local core = require "lockstep.core"
+local core_state = require "lockstep.core.state"
+
+local M = {}
+
+local CONFIG = "run.config"
+
+--- What run.config returned, as a value; none where the script has no configuration.
+---@param config table?
+---@return table<string, {bytes: string, tensors: torch.Tensor[]}>
+function M.config_values(config)
+  if not config then return {} end
+  local bytes, inside = core_state.encode(config, "run:save: the configuration")
+  return { [CONFIG] = { bytes = bytes, tensors = inside } }
+end
+
+--- The settings of a configuration as text, by their paths: {["optimizer.betas"] = "[0.9,0.95]"}.
+local function settings_of(config, prefix, settings)
+  for key, value in pairs(config) do
+    local path = prefix .. tostring(key)
+    if type(value) == "table" and rawget(value, 1) == nil then
+      settings_of(value, path .. ".", settings)
+    else
+      settings[path] = type(value) == "table" and core.json_encode(value) or tostring(value)
+    end
+  end
+  return settings
+end
+
+--- What is set otherwise now than it was when the values were saved: {"batch_size 8 (was 4)"}.
+---@param values table<string, {value: any}>
+---@param config table?
+---@return string[]
+function M.config_changes(values, config)
+  local saved = values[CONFIG] and values[CONFIG].value
+  if type(saved) ~= "table" or not config then return {} end
+  local before, now, changes = settings_of(saved, "", {}), settings_of(config, "", {}), {}
+  for path, text in pairs(now) do
+    if text ~= before[path] then
+      changes[#changes + 1] = ("%s %s (was %s)"):format(path, text, before[path] or "not set")
+    end
+  end
+  table.sort(changes)
+  return changes
+end
+
+local LEFT_OUT = "run.without"
+
+--- What run:resume left out that the script does not register, as a value: the same command is to go on from this
+--- state, which has none of it.
+---@param names string[]
+---@return table<string, {bytes: string, tensors: torch.Tensor[]}>
+function M.left_out_values(names)
+  if #names == 0 then return {} end
+  return { [LEFT_OUT] = { bytes = core_state.encode(names, "run:save"), tensors = {} } }
+end
+
+--- The same of a state that was read: each name as a key.
+---@param values table<string, {value: any}>
+---@return table<string, true>
+function M.left_out_names(values)
+  local names, saved = {}, values[LEFT_OUT] and values[LEFT_OUT].value
+  for _, name in ipairs(type(saved) == "table" and saved or {}) do names[name] = true end
+  return names
+end
+
+return M
