@@ -62,9 +62,8 @@ void Bridge::Refuse(const std::string& text) {
 
 void Bridge::CheckBackward() const {
   const State& state = *state_;
-  state.CheckUsable();
   const std::set<int64_t>& calls = state.without_backward;
-  if (calls.empty()) return;
+  if (calls.empty() || state.has_failed()) return;  // what failed has been told
   const std::string which =
       calls.size() == 1
           ? absl::StrCat("call ", *calls.begin())

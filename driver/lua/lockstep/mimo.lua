@@ -7,11 +7,8 @@ local options = require "lockstep.options"
 local shared_weights = require "lockstep.mimo.shared_weights"
 local torch = require "lockstep.torch"
 
-local M = {
-  loader = require "lockstep.mimo.loader",
-  ownership = require "lockstep.mimo.ownership",
-  reorder = require "lockstep.mimo.reorder",
-}
+local M = { loader = require "lockstep.mimo.loader", ownership = require "lockstep.mimo.ownership",
+  reorder = require "lockstep.mimo.reorder" }
 
 -- topology ------------------------------------------------------------------------------------------
 
@@ -151,7 +148,8 @@ end
 ---@return mimo.Topology
 function M.topology(opts)
   local core_opts, shared = shared_weights.take(opts or {})
-  return setmetatable({ core = core_mimo.topology(core_opts), groups = {}, shared = shared, bridges = {} }, Topology)
+  return setmetatable({ core = core_mimo.topology(core_opts), groups = {}, shared = shared,
+    bridges = setmetatable({}, { __mode = "v" }) }, Topology)
 end
 
 local function check_topology(name, topology)
@@ -300,9 +298,9 @@ function Bridge:__call(x, opts) return self:start(x, opts):wait() end
 function M.bridge(opts)
   local o = options.read("mimo.bridge", opts,
     { topology = options.required, from = options.required, to = options.required, dim = 0 })
-  local bridge = { core = check_topology("mimo.bridge", o.topology).core:bridge(o.from, o.to, o.dim) }
-  table.insert(o.topology.bridges, bridge)
-  return setmetatable(bridge, Bridge)
+  local core_bridge = check_topology("mimo.bridge", o.topology).core:bridge(o.from, o.to, o.dim)
+  o.topology.bridges[{}] = core_bridge
+  return setmetatable({ core = core_bridge }, Bridge)
 end
 
 -- Gradients -----------------------------------------------------------------------------------------
@@ -428,7 +426,7 @@ function M.reduce_gradients(opts)
     core.raise('mimo.reduce_gradients: loss must be "sum" or "mean", not ' .. tostring(o.loss))
   end
   local own = own_modules("mimo.reduce_gradients", o.topology, o.modules)
-  for _, bridge in ipairs(o.topology.bridges) do bridge.core:check_backward() end
+  for _, bridge in pairs(o.topology.bridges) do bridge:check_backward() end
   local means = o.loss == "mean" and count_means(o.topology, o.mean_over) or 1
   for _, part in ipairs(own) do part.is_averaged = is_averaged(o.topology, part) end
   local tokens = o.loss == "sum" and count_tokens(o.topology, o.tokens) or nil

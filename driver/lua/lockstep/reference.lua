@@ -44,16 +44,21 @@ local MODULES = {
 
 --- Sorts the lines of a comment into an entry.
 local function read_comment(comment, entry)
+  local last -- the list that ends with what a tag has begun: lines below it go on with that
   for _, line in ipairs(comment) do
     local tag, rest = line:match("^%-%-%-@(%a+) ?(.*)")
     if tag == "param" or tag == "field" then
       table.insert(entry.parameters, rest)
+      last = entry.parameters
     elseif tag == "return" then
       table.insert(entry.returns, rest)
+      last = entry.returns
     elseif tag == "type" then
       local list, result = rest:match("^fun%((.*)%):? ?(.*)$")
       entry.signature = entry.name .. "(" .. (list or "") .. ")"
       if result and result ~= "" then table.insert(entry.returns, result) end
+    elseif not tag and last then
+      last[#last] = last[#last] .. " " .. line:gsub("^%-%-%- *", "")
     elseif not tag then
       table.insert(entry.text, (line:gsub("^%-%-%- ?", "")))
     end

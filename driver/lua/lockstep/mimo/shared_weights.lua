@@ -31,8 +31,8 @@ function M.take(opts)
         for _, place in ipairs { "first", "last" } do
           local parameter = place .. " " .. pair[place]
           if seen[parameter] then
-            core.raise(('mimo.topology: shared of "%s" names "%s" of the %s stage twice; a parameter is shared with one '
-              .. "of the other stage"):format(name, pair[place], place))
+            core.raise(('mimo.topology: shared of "%s" names "%s" of the %s stage twice; a parameter is shared with '
+              .. "one of the other stage"):format(name, pair[place], place))
           end
           seen[parameter] = true
         end
