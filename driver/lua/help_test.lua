@@ -101,6 +101,10 @@ t.test("TheSessionShowsAFunctionByHowItIsCalled", function()
   contains(repl.show(print), "function: ")
 end)
 
+t.test("NilIsNoQuestionForTheListOfModules", function()
+  t.raises('help: what was given is nil; a name in quotes is looked for, too', help.help, nn.GRU)
+end)
+
 t.test("WhatIsNotOursIsSaidToBeSo", function()
   t.equal(help.text(12), "a number that is not Lockstep's")
   t.equal(help.text(function() end), "a function that is not Lockstep's")

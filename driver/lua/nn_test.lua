@@ -295,7 +295,7 @@ t.test("ToKnowsItsOptions", function()
 
   t.equal(net:to { device = "cpu" }.scale.device, "cpu")
   t.raises('Net:to: unknown option "dtpye"; did you mean "dtype"?', function() net:to { dtpye = torch.float64 } end)
-  t.raises("Net:to: options must be a table", function() net:to "cpu" end)
+  t.raises("Net:to: options must be a table", function() net:to(torch.ones { 1 }) end)
 end)
 
 t.test("ZeroGradForgetsEveryGradient", function()
@@ -322,4 +322,13 @@ t.test("TiedParametersAreCountedOnceAndStoredUnderBothNames", function()
   local state = tied:state_dict()
   t.equal(state["lm_head.weight"], state["embed_tokens.weight"])
   t.truthy(tied:to { dtype = torch.float64 }.lm_head.weight == tied.embed_tokens.weight)
+end)
+
+t.test("ADeviceOrADtypeAloneIsEnoughToMove", function()
+  local net = nn.Linear(2, 3)
+
+  t.equal(net:to(torch.float64).weight.dtype, torch.float64)
+  t.equal(net:to("cpu").weight.device, "cpu")
+  t.equal(net:to({ dtype = torch.float32 }).weight.dtype, torch.float32)
+  t.raises("options must be a table", net.to, net, 3)
 end)

@@ -190,7 +190,12 @@ function M.text(what)
 end
 
 --- Prints M.text(what).
----@param what any
-function M.help(what) print(M.text(what)) end
+---@param ... any what; nothing for the list of modules
+function M.help(...)
+  if select("#", ...) > 0 and ... == nil then
+    core.raise('help: what was given is nil; a name in quotes is looked for, too: help("nn.Linear")')
+  end
+  print(M.text((...)))
+end
 
 return M

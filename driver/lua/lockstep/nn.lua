@@ -264,9 +264,11 @@ end
 --- Moves parameters and buffers, in place, and gradients with them; the dtype only of floating-point ones.
 ---@generic T: nn.Module
 ---@param self T
----@param where {device: string?, dtype: torch.dtype?}
+---@param where {device: string?, dtype: torch.dtype?}|string|torch.dtype a device alone, or a dtype alone, is enough
 ---@return T
 function Module:to(where)
+  if type(where) == "string" then where = { device = where } end
+  if type(where) == "userdata" and not torch.is_tensor(where) then where = { dtype = where } end
   local o = options.read(self.class_name .. ":to", where, { device = options.optional, dtype = options.optional })
   for _, want_parameters in ipairs { true, false } do
     for _, entry in ipairs(collect(self, want_parameters)) do
