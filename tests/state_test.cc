@@ -24,6 +24,7 @@ namespace lockstep::tests {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -242,6 +243,44 @@ TEST(AskedToEnd, WhereTheLoopWasLeftARunEndsAtTheNextLine) {
   }
 }
 
+// --- A rank that does not come -------------------------------------------------------------------
+
+// Only ranks that have met wait for each other as long as a disk may take, half an hour.
+TEST(CalledOnOneRankAlone, WhatAllRanksCallEndsByTheTimeout) {
+  const std::string state = "run:state { best = {} }\n";
+  const std::string loop = "for _ in run:steps(function() return true end, 3) do end\n";
+  const std::string done = "its script had ended";
+  const std::string stays = "in no collective; the last was at ";
+  const struct {
+    const char* what;
+    int alone;
+    std::string before;
+    std::string call;
+    std::string other;  // what the other rank does
+    std::string told;
+  } kCases[] = {
+      {"the first run:state on rank 0", 0, "", state + loop, loop, done},
+      {"the first run:state on rank 1", 1, "", state + loop, loop, done},
+      {"another run:state", 0, state + loop, state, "forever()", stays},
+      {"run:save", 1, state, "run:save { step = 1 }\n", "forever()", stays},
+      {"run:resume", 1, state, "run:resume()\n", "forever()", stays},
+  };
+  for (const auto& c : kCases) {
+    SCOPED_TRACE(c.what);
+
+    const Ended ended = RunOne(
+        RankScript(Folder(),
+                   absl::StrCat("local run = require 'lockstep.run'\n", c.before, "if rank == ",
+                                c.alone, " then\n", c.call, "else\n", c.other, "end\n"),
+                   {"--nproc", "2", "--timeout", "2"}));
+
+    EXPECT_EQ(ended.exit_code, 3);
+    ExpectOneComplaint(ended, "has waited 2 s for other ranks");
+    EXPECT_THAT(ended.err,
+                ContainsRegex(absl::StrCat("  rank ", 1 - c.alone, ": [^\n]*", c.told)));
+  }
+}
+
 // --- Two runs in one folder ----------------------------------------------------------------------
 
 // A run that has written, and waits within a step.
@@ -327,8 +366,7 @@ TEST(TwoRunsInAFolder, ADryRunAsksForNoLockAndOneLeftByAKilledRunIsNone) {
   EXPECT_EQ(second.exit_code, 0) << second.err;
 }
 
-// --- Other numbers of ranks ---// --- Other numbers of ranks
-// ----------------------------------------------------------------------
+// --- Other numbers of ranks ----------------------------------------------------------------------
 
 TEST(Resumed, OnOneTwoAndFourRanksDrawsTheSameCurve) {
   const Folder undisturbed;

@@ -81,6 +81,7 @@ end
 ---@return string path
 function M.save(step)
   check_registered("run:save")
+  agreement.meet()
   local path = saving.save(objects, step,
     { root = root(), keep = keep, compare = not compared, config = run.progress.config })
   compared = true
@@ -96,6 +97,7 @@ function M.resume(opts)
     core.raise("run:resume: from must be a folder's path, not a " .. type(o.from))
   end
   check_registered("run:resume")
+  agreement.meet()
   local step = resuming.resume(objects,
     { root = root(), from = o.from, without = o.without, config = run.progress.config })
   kept_step = step
