@@ -153,13 +153,20 @@ end
 
 -- Steps -------------------------------------------------------------------------------------------
 
+local function check_no_loop()
+  if core_state.in_loop() then
+    core.raise("run:steps: another loop of run:steps is under way, whose steps these would count as; loop over the "
+      .. "loader itself, as in: for batch in loader do")
+  end
+end
+
 --- Numbers what `loader` yields, from 0 or from where run:resume goes on, and notes how long it makes the loop wait.
 ---
 ---     for step, batch in run:steps(loader, total) do ... end
 ---
 --- After run:state it is collective: between two steps the ranks save where it is time, or where one was asked to end
 --- by SIGTERM, and an error names ranks whose loops end at different steps. It is the loop of the training: within it
---- another is an error.
+--- another is an error, in a coroutine too.
 ---@param loader function an iterator: called until it returns nil
 ---@param total integer? steps of the run, those before run:resume included; also what the time left is reckoned from
 ---@return fun(): integer?, ...
@@ -172,10 +179,7 @@ function M:steps(loader, total)
     core.raise("run:steps: total must be a whole number of steps, not "
       .. (type(total) == "number" and total or "a " .. type(total)))
   end
-  if core_state.in_loop() then
-    core.raise("run:steps: another loop of run:steps is under way, whose steps these would count as; loop over the "
-      .. "loader itself, as in: for batch in loader do")
-  end
+  check_no_loop()
   local state = require "lockstep.state"
   state.check_loader(loader)
   local step = (M.progress.resumed or 0) - 1
@@ -195,7 +199,10 @@ function M:steps(loader, total)
     return step, first, ...
   end
   local function next_step()
-    if not has_begun then core_state.begin_loop(next_step) end
+    if not has_begun then
+      check_no_loop() -- that has begun since
+      core_state.begin_loop(next_step)
+    end
     has_begun = true
     local is_end = total ~= nil and step + 1 >= total
     state.between_steps(step + 1, is_end)
