@@ -74,6 +74,21 @@ INSTANTIATE_TEST_SUITE_P(
         BadScript{"ErrorWithATableThatHasAText",
                   "error(setmetatable({}, {__tostring = function() return 'a text' end}))",
                   "train.lua:1:", "lockstep: "},
+        BadScript{"ErrorWithATableWhoseTextFails",
+                  "error(setmetatable({}, {__tostring = function() error('inner') end}))",
+                  "train.lua:1:",
+                  "error value of type table, not a message, and its __tostring fails: "
+                  "train.lua:1: inner"},
+        BadScript{"ErrorWithATableWhoseTextIsNone",
+                  "error(setmetatable({}, {__tostring = function() return {} end}))",
+                  "train.lua:1:", "error value of type table, not a message"},
+        BadScript{"ErrorWithAZeroByte", "error('before\\0after')",
+                  "train.lua:1:", "before\\0after"},
+        BadScript{"ErrorOfTheLibrarysWithAZeroByte",
+                  "local run = require 'lockstep.run'\n"
+                  "run:state { best = {} }\n"
+                  "run:resume { without = { 'a\\0b' } }",
+                  "train.lua:3:", "\"a\\0b\", which is not registered"},
         BadScript{"ErrorWithNothing", "\nerror()", "train.lua:2:", "error value of type nil"},
         BadScript{"ErrorWithAnEmptyText", "\nerror('')", "train.lua:2:", "lockstep: "},
         BadScript{"MissingModule", "\nrequire 'no_such_module'",

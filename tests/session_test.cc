@@ -10,6 +10,8 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/program.h"
@@ -73,6 +75,17 @@ class Session {
     }
     EXPECT_NE(shown.find(text), std::string::npos) << "\"" << text << "\" is not in: " << shown;
     return shown;
+  }
+
+  // Types until the session ends, ten seconds at most: one signal that comes before the last was
+  // handled is none.
+  void TypeUntilEnd(const std::string& text) {
+    siginfo_t info{};
+    for (int i = 0; i < 100 && started() && info.si_pid == 0; ++i) {
+      Type(text);
+      absl::SleepFor(absl::Milliseconds(100));
+      waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
+    }
   }
 
   // As a shell tells it: 128 + n where signal n ended the session.
@@ -185,17 +198,34 @@ TEST(SessionTest, CtrlCAtThePromptClearsTheLineAndWhatIsUnfinished) {
   session.ReadUntil("nil42\r\n");
 }
 
-TEST(SessionTest, ASecondCtrlCEndsWhatCatchesTheFirst) {
+TEST(SessionTest, ASecondCtrlCInterruptsWhatCaughtTheFirst) {
   const Folder folder;
   Session session(folder);
   session.ReadUntil("> ");
   session.Type(
-      "while true do pcall(function() print('run' .. 'ning'); while true do end end) end\n");
+      "pcall(function() print('run' .. 'ning'); while true do end end) print('cau' .. 'ght') "
+      "while true do end\n");
   session.ReadUntil("running\r\n");
 
   session.Type(kCtrlC);
-  session.ReadUntil("running\r\n");
+  session.ReadUntil("caught\r\n");
   session.Type(kCtrlC);
+
+  EXPECT_THAT(session.ReadUntil("> "), HasSubstr("typed:1: interrupted"));
+  session.Type("20 + 22\n");
+  session.ReadUntil("42\r\n> ");
+}
+
+TEST(SessionTest, ASecondCtrlCEndsWhatDoesNotHearTheFirst) {
+  const Folder folder;
+  Session session(folder);
+  session.ReadUntil("> ");
+  // In C, for years: each "a?" is tried with and without its "a".
+  session.Type("print('run' .. 'ning'); ('a'):rep(60):find(('a?'):rep(60) .. ('a'):rep(60))\n");
+  session.ReadUntil("running\r\n");
+
+  session.Type(kCtrlC);
+  session.TypeUntilEnd(kCtrlC);
 
   EXPECT_EQ(session.WaitForEnd(), 128 + SIGINT);
 }

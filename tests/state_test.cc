@@ -24,6 +24,7 @@ namespace lockstep::tests {
 namespace {
 
 using ::testing::Contains;
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -207,29 +208,38 @@ TEST(AskedToEnd, OutsideOfALoopARunEndsAtOnce) {
 }
 
 // Otherwise the signal would be noted, and nobody look: the loop that would is left.
+std::string Loop(const std::string& body) {
+  return absl::StrCat("for _ in run:steps(function() return true end, 3) do\nif true then ", body,
+                      " end end\n");
+}
+
 TEST(AskedToEnd, WhereTheLoopWasLeftARunEndsAtTheNextLine) {
   const std::string say = kSayPid;
   const std::string wait = "repeat torch.ones(1) until false\n";
   const std::string hear = "repeat until require('lockstep.core.state').sigterm_came()\n";
+  const std::string fails = absl::StrCat("(function()\n", Loop("error('x')"), "end)\n");
   const struct {
     const char* how;
-    std::string body;
-    std::string after;
+    std::string script;
   } kCases[] = {
-      {"a signal after a break", "break\n", say + wait},
-      {"a signal before a break", say + hear + "break\n", wait},
-      {"a signal after an error", "error('x')\n", say + wait},
-      {"a signal after rank 0's script", "break\n", say + "if rank == 0 then return end\n" + wait},
+      {"a signal after a break", Loop("break") + say + wait},
+      {"a signal before a break", Loop(say + hear + "break") + wait},
+      {"a signal after an error", "pcall" + fails + say + wait},
+      {"a signal after rank 0's script",
+       Loop("break") + say + "if rank == 0 then return end\n" + wait},
+      {"a break in a coroutine that has ended",
+       "coroutine.wrap(function()\n" + Loop("break") + "end)()\n" + say + wait},
+      {"an error in a coroutine", "coroutine.resume(coroutine.create" + fails + ")\n" + say + wait},
+      {"a break, and a coroutine after it",
+       Loop("break") + "coroutine.wrap(function()\n" + say + wait + "end)()\n"},
   };
   for (const auto& c : kCases) {
     SCOPED_TRACE(c.how);
     const Folder folder;
     Child run(RankScript(folder,
                          absl::StrCat("local run = require 'lockstep.run'\n"
-                                      "run:state { best = {} }\n"
-                                      "pcall(function()\n"
-                                      "for _ in run:steps(function() return true end, 3) do\n",
-                                      "if true then\n", c.body, "end end end)\n", c.after),
+                                      "run:state { best = {} }\n",
+                                      c.script),
                          {"--nproc", "2"}));
     const std::vector<pid_t> pids = PidsOf(run, 2);
 
@@ -239,6 +249,72 @@ TEST(AskedToEnd, WhereTheLoopWasLeftARunEndsAtTheNextLine) {
     EXPECT_EQ(ended.exit_code, 128 + SIGTERM);
     ExpectOneComplaint(ended, "lockstep: SIGTERM; every rank has ended");
     ExpectGone(pids);
+  }
+}
+
+// One rank, without a launcher: what it does by itself.
+TEST(AskedToEnd, ACoroutineSuspendedInTheLoopMaySaveAndASecondSignalEndsOneThatIsNeverResumed) {
+  for (const bool is_resumed : {true, false}) {
+    const Folder folder;
+    Child run(RankScript(
+        folder,
+        absl::StrCat("local run = require 'lockstep.run'\n"
+                     "run:state { best = {} }\n"
+                     "local step = coroutine.wrap(function()\n",
+                     Loop("coroutine.yield()"), "end)\nstep()\n", kSayPid,
+                     "repeat until require('lockstep.core.state').sigterm_came()\n"
+                     "local now = require('lockstep.core').now\n"
+                     "local heard = now()\n"
+                     "repeat until now() - heard > 1.1\n"  // sooner it would be the same one
+                     "print('heard on 0')\n",
+                     is_resumed ? "step()\n" : "", "repeat torch.ones(1) until false\n"),
+        {"--nproc", "1", "--run-dir", "out"}));
+    PidsOf(run, 1);
+
+    run.Send(SIGTERM);
+    run.WaitForLine("heard on");
+    if (!is_resumed) run.Send(SIGTERM);
+
+    EXPECT_EQ(run.Wait().exit_code, 128 + SIGTERM);
+    const std::vector<std::string> made = folder.List("out");
+    EXPECT_EQ(std::count(made.begin(), made.end(), "state"), is_resumed ? 1 : 0);
+  }
+}
+
+// --- A rank that does not come -------------------------------------------------------------------
+
+// Only ranks that have met wait for each other as long as a disk may take, half an hour.
+TEST(CalledOnOneRankAlone, WhatAllRanksCallEndsByTheTimeout) {
+  const std::string state = "run:state { best = {} }\n";
+  const std::string loop = "for _ in run:steps(function() return true end, 3) do end\n";
+  const std::string done = "its script had ended";
+  const std::string stays = "in no collective; the last was at ";
+  const struct {
+    const char* what;
+    int alone;
+    std::string before;
+    std::string call;
+    std::string other;  // what the other rank does
+    std::string told;
+  } kCases[] = {
+      {"the first run:state on rank 0", 0, "", state + loop, loop, done},
+      {"the first run:state on rank 1", 1, "", state + loop, loop, done},
+      {"another run:state", 0, state + loop, state, "forever()", stays},
+      {"run:save", 1, state, "run:save { step = 1 }\n", "forever()", stays},
+      {"run:resume", 1, state, "run:resume()\n", "forever()", stays},
+  };
+  for (const auto& c : kCases) {
+    SCOPED_TRACE(c.what);
+
+    const Ended ended = RunOne(RankScript(
+        Folder(),
+        absl::StrCat("local run = require 'lockstep.run'\n", c.before, "if rank == ", c.alone,
+                     " then\n", c.call, "else\n", c.other, "end\n"),
+        {"--nproc", "2", "--timeout", "2"}));
+
+    EXPECT_EQ(ended.exit_code, 3);
+    ExpectOneComplaint(ended, "has waited 2 s for other ranks");
+    EXPECT_THAT(ended.err, ContainsRegex(absl::StrCat("  rank ", 1 - c.alone, ": [^\n]*", c.told)));
   }
 }
 
@@ -327,8 +403,7 @@ TEST(TwoRunsInAFolder, ADryRunAsksForNoLockAndOneLeftByAKilledRunIsNone) {
   EXPECT_EQ(second.exit_code, 0) << second.err;
 }
 
-// --- Other numbers of ranks ---// --- Other numbers of ranks
-// ----------------------------------------------------------------------
+// --- Other numbers of ranks ----------------------------------------------------------------------
 
 TEST(Resumed, OnOneTwoAndFourRanksDrawsTheSameCurve) {
   const Folder undisturbed;

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 #include <signal.h>
+#include <time.h>
 
 #include <atomic>
 #include <cstring>
@@ -100,23 +101,26 @@ constexpr char kLoopThread[] = "lockstep.loop_thread";  // the coroutine that ru
 // Of the loop: nothing where there is none, or where it is not written as `for ... in iterator`.
 lua_State* loop_thread = nullptr;
 
-// Whether `state` is within the body of the loop. A break leaves no trace but this: the loop's
-// hidden variable is gone.
+// Whether the loop's body has not been left. A break leaves no trace but this: the loop's hidden
+// variable is gone. Any coroutine may ask: the body may have resumed it. A coroutine that is
+// suspended within the body may go on there; one that has ended, by an error too, may not.
 bool IsInLoop(lua_State* state) {
-  if (loop_thread != state) return false;
+  if (loop_thread == nullptr || lua_status(loop_thread) > LUA_YIELD) return false;
   lua_getfield(state, LUA_REGISTRYINDEX, kLoop);
   lua_rawgeti(state, -1, 1);
-  const int iterator = lua_gettop(state);
+  const void* const iterator = lua_topointer(state, -1);
+  lua_pop(state, 2);
+  if (iterator == nullptr) return false;
   bool is_found = false;
   lua_Debug frame;
-  for (int level = 0; !is_found && lua_getstack(state, level, &frame) != 0; ++level) {
+  for (int level = 0; !is_found && lua_getstack(loop_thread, level, &frame) != 0; ++level) {
     const char* name = nullptr;
-    for (int i = 1; !is_found && (name = lua_getlocal(state, &frame, i)) != nullptr; ++i) {
-      is_found = std::strcmp(name, "(for generator)") == 0 && lua_rawequal(state, -1, iterator);
-      lua_pop(state, 1);
+    for (int i = 1; !is_found && (name = lua_getlocal(loop_thread, &frame, i)) != nullptr; ++i) {
+      is_found =
+          std::strcmp(name, "(for generator)") == 0 && lua_topointer(loop_thread, -1) == iterator;
+      lua_pop(loop_thread, 1);
     }
   }
-  lua_pop(state, 2);
   return is_found;
 }
 
@@ -144,7 +148,7 @@ int EndLoop(lua_State* /*state*/) {
   return 0;
 }
 
-// in_loop() -> whether the caller is within the loop that began last.
+// in_loop() -> whether the loop that began last was not left.
 int InLoop(lua_State* state) {
   lua_pushboolean(state, IsInLoop(state));
   return 1;
@@ -159,18 +163,35 @@ pthread_t script_thread;
 // Runs at each line and call once SIGTERM has come: where the loop that would have seen it was left
 // by a break or an error, the signal does what it does without us.
 void EndOutsideOfTheLoop(lua_State* state, lua_Debug* /*event*/) {
-  if (loop_thread != state || IsInLoop(state)) return;
+  if (loop_thread == nullptr || IsInLoop(state)) return;
   signal(SIGTERM, SIG_DFL);
   raise(SIGTERM);
 }
 
+// Whether a SIGTERM came a second ago or earlier: a cluster may send one to each process of the
+// run, and our launcher pass on its own. On one thread; allowed in a handler.
+bool IsAskedAgain() {
+  static timespec first{};
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if (first.tv_sec == 0) first = now;
+  return now.tv_sec - first.tv_sec > (now.tv_nsec < first.tv_nsec ? 1 : 0);
+}
+
 // lua_sethook is what may be called in a handler, on the thread that runs Lua.
-void NoteSigterm(int signal) {
+void NoteSigterm(int number) {
   sigterm_came = true;
   if (pthread_equal(pthread_self(), script_thread) == 0) {
-    pthread_kill(script_thread, signal);
-  } else if (loop_thread != nullptr) {
-    lua_sethook(loop_thread, EndOutsideOfTheLoop, LUA_MASKCALL | LUA_MASKLINE, 0);
+    pthread_kill(script_thread, number);
+    return;
+  }
+  const bool is_again = IsAskedAgain();
+  if (loop_thread == nullptr) return;
+  lua_sethook(loop_thread, EndOutsideOfTheLoop, LUA_MASKCALL | LUA_MASKLINE, 0);
+  // Nobody may ever resume the coroutine that is within the loop.
+  if (is_again && lua_status(loop_thread) == LUA_YIELD) {
+    signal(SIGTERM, SIG_DFL);
+    raise(SIGTERM);
   }
 }
 

@@ -191,6 +191,40 @@ t.test("ALoopWithinALoopIsRefusedAndOneAfterABreakIsNot", function()
   t.equal(steps, 4)
 end)
 
+t.test("ALoopInACoroutineWithinALoopIsRefusedAndTheOuterOneGoesOn", function()
+  new_folder()
+  run.progress.resumed = nil
+  run:state({ best = {} }, { every = 1 })
+  local function forever() return true end
+  local function loop()
+    for _ in run:steps(forever, 2) do coroutine.yield() end
+  end
+  local made_before = run:steps(forever, 2)
+  local seen = {}
+  for step in run:steps(forever, 3) do
+    t.raises("another loop of run:steps is under way", coroutine.wrap(loop))
+    t.raises("another loop of run:steps is under way", coroutine.wrap(made_before))
+    seen[#seen + 1] = run.progress.step
+    t.equal(run.progress.step, step)
+  end
+  t.equal(seen, { 0, 1, 2 })
+
+  new_folder()
+  run:state { best = {} }
+  local suspended = coroutine.wrap(loop)
+  suspended()
+  t.raises("another loop of run:steps is under way", run.steps, run, forever) -- it may go on
+  suspended()
+  suspended()
+  local broken = coroutine.wrap(function()
+    for _ in run:steps(forever) do error("lost") end
+  end)
+  t.raises("lost", broken)
+  local steps = 0
+  for _ in run:steps(forever, 2) do steps = steps + 1 end
+  t.equal(steps, 2)
+end)
+
 -- Files -----------------------------------------------------------------------------------------------
 
 t.test("TheFolderReadsAsOneOfHuggingFace", function()

@@ -51,15 +51,24 @@ int ReadLine(lua_State* state) {
   return 2;
 }
 
-// --- Ctrl-C
-// --------------------------------------------------------------------------------------
+// --- Ctrl-C --------------------------------------------------------------------------------------
 
 lua_State* interruptible = nullptr;
 pthread_t script_thread;
 
-// Runs before the next instruction of whatever Lua runs.
+void SetSigintHandler(void (*handler)(int), struct sigaction* before = nullptr) {
+  struct sigaction action {};
+  action.sa_handler = handler;  // without SA_RESTART: it ends a wait for input, too
+  sigaction(SIGINT, &action, before);
+}
+
+void HandleSigint(int signal);
+
+// Runs before the next instruction of whatever Lua runs. The script may catch the error, and be
+// interrupted again.
 void Interrupt(lua_State* state, lua_Debug* /*event*/) {
   lua_sethook(state, nullptr, 0, 0);
+  SetSigintHandler(HandleSigint);
   {
     // Gone before the error, which may pass over what owns something.
     const std::string message = absl::StrCat(ScriptLine(state), "interrupted");
@@ -68,16 +77,14 @@ void Interrupt(lua_State* state, lua_Debug* /*event*/) {
   lua_error(state);
 }
 
-// Once: where no Lua runs for long, in an operator perhaps, a second Ctrl-C ends the program.
+// Where no Lua runs for long, in an operator perhaps, a second Ctrl-C ends the program.
 // lua_sethook is what may be called in a handler, on the thread that runs Lua.
 void HandleSigint(int signal) {
   if (pthread_equal(pthread_self(), script_thread) == 0) {
     pthread_kill(script_thread, signal);
     return;
   }
-  struct sigaction action {};
-  action.sa_handler = SIG_DFL;
-  sigaction(SIGINT, &action, nullptr);
+  SetSigintHandler(SIG_DFL);
   lua_sethook(interruptible, Interrupt, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
 }
 
@@ -90,9 +97,7 @@ int Interruptibly(lua_State* state) {
   interruptible = state;
   script_thread = pthread_self();
   struct sigaction before {};
-  struct sigaction action {};
-  action.sa_handler = HandleSigint;  // without SA_RESTART: it ends a wait for input, too
-  if (catches) sigaction(SIGINT, &action, &before);
+  if (catches) SetSigintHandler(HandleSigint, &before);
   lua_pushvalue(state, 1);
   const bool ok = lua_pcall(state, 0, 0, 2) == 0;
   if (catches) {

@@ -32,6 +32,18 @@ constexpr char kVm[] = "lockstep.vm";
 // to each C function, and when a call from C++ returns to one.
 thread_local lua_State* running = nullptr;
 
+// Who shows a message takes it for C's: a zero byte in it is written as in Lua, "\0".
+std::string WithoutZeros(const std::string& message) {
+  return absl::StrReplaceAll(message, {{absl::string_view("\0", 1), "\\0"}});
+}
+
+// The string on top of the stack.
+std::string ToString(lua_State* state) {
+  size_t size = 0;
+  const char* text = lua_tolstring(state, -1, &size);
+  return {text, size};
+}
+
 void PushMessage(lua_State* state, const char* message) {
   const std::string line = ScriptLine(state);
   lua_pushlstring(state, line.data(), line.size());
@@ -109,16 +121,23 @@ int HandleMessage(lua_State* state) {
   return 1;
 }
 
-// The error value on top of the stack, as text; a table or userdata through its __tostring.
+// The error value on top of the stack, as text; a table or userdata through its __tostring, which
+// may fail: nobody above may be there to catch that.
 std::string ErrorText(lua_State* state) {
-  if (lua_isstring(state, -1)) return lua_tostring(state, -1);
-  if (luaL_callmeta(state, -1, "__tostring") != 0) {
-    const char* text = lua_tostring(state, -1);
-    std::string result = text == nullptr ? "" : text;
-    lua_pop(state, 1);
-    return result;
+  if (lua_isstring(state, -1)) return WithoutZeros(ToString(state));
+  std::string text =
+      absl::StrCat("error value of type ", luaL_typename(state, -1), ", not a message");
+  if (luaL_getmetafield(state, -1, "__tostring") == 0) return text;
+  lua_pushvalue(state, -2);
+  lua_State* const caller = running;
+  const bool ok = lua_pcall(state, 1, 1, 0) == 0;
+  running = caller;
+  if (lua_isstring(state, -1)) {
+    text = ok ? WithoutZeros(ToString(state))
+              : absl::StrCat(text, ", and its __tostring fails: ", WithoutZeros(ToString(state)));
   }
-  return absl::StrCat("error value of type ", luaL_typename(state, -1), ", not a message");
+  lua_pop(state, 1);
+  return text;
 }
 
 int ProtectedCall(lua_State* state, int num_arguments, int num_results) {
@@ -184,6 +203,8 @@ bool IsLibraryChunk(const char* source) {
 }
 
 }  // namespace
+
+Error::Error(const std::string& message) : std::runtime_error(WithoutZeros(message)) {}
 
 void Call(lua_State* state, int num_arguments, int num_results) {
   if (ProtectedCall(state, num_arguments, num_results) == 0) return;

@@ -26,7 +26,7 @@ namespace lockstep::lua {
 // What a binding throws for a caller's mistake. The wrapper puts the script's line before it.
 class Error : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit Error(const std::string& message);
 };
 
 // A Lua error on its way through C++ frames; its value waits in the state.

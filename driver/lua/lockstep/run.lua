@@ -154,13 +154,20 @@ end
 
 -- Steps -------------------------------------------------------------------------------------------
 
+local function check_no_loop()
+  if core_state.in_loop() then
+    core.raise("run:steps: another loop of run:steps is under way, whose steps these would count as; loop over the "
+      .. "loader itself, as in: for batch in loader do")
+  end
+end
+
 --- Numbers what `loader` yields, from 0 or from where run:resume goes on, and notes how long it makes the loop wait.
 ---
 ---     for step, batch in run:steps(loader, total) do ... end
 ---
 --- After run:state it is collective: between two steps the ranks save where it is time, or where one was asked to end
 --- by SIGTERM, and an error names ranks whose loops end at different steps. It is the loop of the training: within it
---- another is an error, and so is one after it that would save earlier steps than are saved.
+--- another is an error, in a coroutine too, and so is one after it that would save earlier steps than are saved.
 ---@param loader function an iterator: called until it returns nil
 ---@param total integer? steps of the run, those before run:resume included; also what the time left is reckoned from
 ---@return fun(): integer?, ...
@@ -173,10 +180,7 @@ function M:steps(loader, total)
     core.raise("run:steps: total must be a whole number of steps, not "
       .. (type(total) == "number" and total or "a " .. type(total)))
   end
-  if core_state.in_loop() then
-    core.raise("run:steps: another loop of run:steps is under way, whose steps these would count as; loop over the "
-      .. "loader itself, as in: for batch in loader do")
-  end
+  check_no_loop()
   local state = require "lockstep.state"
   state.check_loader(loader)
   local step = (M.progress.resumed or 0) - 1
@@ -202,6 +206,7 @@ function M:steps(loader, total)
   end
   local function next_step()
     if not has_begun then
+      check_no_loop() -- that has begun since
       state.begin_loop(step + 1)
       core_state.begin_loop(next_step)
       M.progress.is_under_way, is_for = nil, core_state.in_loop()

@@ -83,6 +83,7 @@ end
 ---@return string path
 function M.save(step)
   check_registered("run:save")
+  agreement.meet()
   local path = saving.save(objects, step,
     { root = root(), keep = keep, compare = not compared, config = run.progress.config, left_out = left_out })
   compared = true
@@ -98,6 +99,7 @@ function M.resume(opts)
     core.raise("run:resume: from must be a folder's path, not a " .. type(o.from))
   end
   check_registered("run:resume")
+  agreement.meet()
   local step, unknown = resuming.resume(objects,
     { root = root(), from = o.from, without = o.without, config = run.progress.config })
   kept_step, left_out = step, unknown

@@ -39,8 +39,8 @@ function state.begin_loop(iterator) end
 --- Called by it as the loop ends. One that is left by a break or an error does not come here.
 function state.end_loop() end
 
---- Whether the caller is within the body of the loop that began last: false where it was left, and where it is not
---- written as `for ... in iterator`.
+--- Whether the loop that began last goes on, in this coroutine or another, one that is suspended too: false where it
+--- was left, and where it is not written as `for ... in iterator`.
 ---@return boolean
 function state.in_loop() end
 

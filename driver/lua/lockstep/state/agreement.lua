@@ -12,10 +12,17 @@ local M = {}
 --- Saving takes as long as the slowest disk: ranks wait this long for each other, or --timeout where that is more.
 local TIMEOUT_S = 1800
 
+local meeting ---@type lockstep.core.sharding.Gathering
 local saving, stepping ---@type lockstep.core.sharding.Gathering, lockstep.core.sharding.Gathering
 
---- Before the others, once or again.
+--- Waits for the other ranks as any collective does, --timeout seconds, before they wait for each other as long as a
+--- disk may take: a rank that does not come at all is told of soon.
+function M.meet() meeting:gather_flags("here") end
+
+--- Before the others, once or again. Meets.
 function M.open()
+  meeting = meeting or core_sharding.gathering("run:state")
+  M.meet()
   saving = saving or core_sharding.gathering("run:save", TIMEOUT_S)
   stepping = stepping or core_sharding.gathering("run:steps")
 end
