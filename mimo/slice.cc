@@ -118,6 +118,16 @@ class Slicer {
 
   Value Cut(const std::string& path, const std::string& key, const Value& value,
             const Declared* packed_rows = nullptr) const {
+    Value part = CutUntagged(path, key, value, packed_rows);
+    part.tag = value.tag;
+    return part;
+  }
+
+ private:
+  bool is_whole() const { return order_ == nullptr && options_.dp_size == 1; }
+
+  Value CutUntagged(const std::string& path, const std::string& key, const Value& value,
+                    const Declared* packed_rows) const {
     const auto* declared_dim = Find(options_.batch_dims, path, key);
     if (declared_dim != nullptr && !declared_dim->has_value()) return value;
     const Declared* rows = Find(declared_, path, key);
@@ -134,9 +144,6 @@ class Slicer {
     if (const auto* dict = std::get_if<Dict>(&value.of)) return CutDict(path, *dict);
     return value;
   }
-
- private:
-  bool is_whole() const { return order_ == nullptr && options_.dp_size == 1; }
 
   // --- What is declared
 

@@ -77,6 +77,7 @@ struct Opaque {
 
 struct Value {
   std::variant<Opaque, at::Tensor, List, Dict, Table> of;
+  int64_t tag = 0;  // the caller's: what is cut of a list or dict has it, too
 
   Value(Opaque opaque) : of(opaque) {}                 // NOLINT: a value is any of these
   Value(at::Tensor tensor) : of(std::move(tensor)) {}  // NOLINT
