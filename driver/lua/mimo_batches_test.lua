@@ -94,7 +94,8 @@ end)
 local function table_of_four() return mimo.ownership { items = { 1, 1, 1, 1 }, tokens = { 1, 2, 3, 4 } } end
 
 t.test("TablesInListsAreCutAndReordered", function()
-  local batch = { input_ids = torch.zeros { 4, 2 }, list = { table_of_four() }, named = { { images = table_of_four() } } }
+  local batch = { input_ids = torch.zeros { 4, 2 }, list = { table_of_four() },
+    named = { { images = table_of_four() } } }
 
   local mine = mimo.slice(batch, 1, 2)
   t.equal(mine.list[1]:rows_per_sample(), { 3, 4 })
@@ -143,7 +144,9 @@ end)
 
 t.test("MisspeltNamesDoNotCancelEachOther", function()
   local images = mimo.ownership { items = { 0, 2 } }
-  local function batch() return { input_ids = torch.zeros { 2, 4 }, images = images, pixel_values = torch.zeros { 2 } } end
+  local function batch()
+    return { input_ids = torch.zeros { 2, 4 }, images = images, pixel_values = torch.zeros { 2 } }
+  end
 
   t.raises('ownership declares "pixel_value", which the batch does not have; did you mean "pixel_values"?', mimo.slice,
     batch(), 0, 2, { ownership = { pixel_value = "image" } })

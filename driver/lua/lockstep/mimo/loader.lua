@@ -220,8 +220,8 @@ local function gather(self, own)
     first = first or whole
   end
   if not self.audit or self.is_mirrored then return mine end
-  local twice = read_twice(self, said)
-  if twice == nil and ids_agree and rows_agree then return mine end
+  local twice = ids_agree and read_twice(self, said)
+  if not twice and ids_agree and rows_agree then return mine end
   local lines = {}
   for i, rank in ipairs(self.ranks) do lines[i] = line_of(self, rank, said[rank], ids_agree) end
   return mine, table.concat(lines, "\n"), twice and "replicas read the same samples (%s): " .. twice
