@@ -59,6 +59,11 @@ std::set<std::string> NamesIn(const Value& batch) {
   return names;
 }
 
+bool IsNear(const std::string& name, const std::set<std::string>& names) {
+  return std::any_of(names.begin(), names.end(),
+                     [&](const std::string& each) { return Distance(name, each) <= 2; });
+}
+
 std::string Hint(const std::string& name, const std::set<std::string>& names) {
   const auto nearest = std::min_element(
       names.begin(), names.end(),

@@ -21,6 +21,9 @@ std::string Join(const std::string& path, const std::string& key);
 // Keys and paths of all that a batch holds.
 std::set<std::string> NamesIn(const Value& batch);
 
+// Whether one of them is two edits away, or fewer.
+bool IsNear(const std::string& name, const std::set<std::string>& names);
+
 // `; did you mean "pixel_values"?`, or what the batch has where no name is near.
 std::string Hint(const std::string& name, const std::set<std::string>& names);
 

@@ -1,8 +1,11 @@
 #include "mimo/slice.h"
 
 #include <algorithm>
-#include <iterator>
-#include <set>
+#include <map>
+#include <memory>
+#include <string>
+#include <variant>
+#include <vector>
 
 #include "ATen/ops/index_select.h"
 #include "ATen/ops/narrow.h"
@@ -11,6 +14,8 @@
 #include "absl/strings/str_cat.h"
 #include "c10/util/Exception.h"
 #include "mimo/batch_names.h"
+#include "mimo/batch_rules.h"
+#include "mimo/batch_size.h"
 #include "mimo/ownership.h"
 #include "mimo/reorder.h"
 
@@ -22,102 +27,43 @@
 namespace lockstep::mimo {
 namespace {
 
-// A tensor beside a grid [images, 3] that has t * h * w rows for each image.
-struct Packed {
-  const char* grid;
-  const char* rows;
-};
-constexpr Packed kPacked[] = {{"grid_thw", "pixel_values"},
-                              {"grid_thw", "hidden_states"},
-                              {"image_grid_thw", "pixel_values"},
-                              {"video_grid_thw", "pixel_values_videos"}};
-
-bool IsGrid(const std::string& key) {
-  return std::any_of(std::begin(kPacked), std::end(kPacked),
-                     [&](const Packed& packed) { return key == packed.grid; });
-}
-
-// What a map says of a key: by its path, or else by its name.
-template <typename T>
-const T* Find(const std::map<std::string, T>& map, const std::string& path,
-              const std::string& key) {
-  if (map.empty()) return nullptr;
-  auto it = map.find(path);
-  if (it == map.end()) it = map.find(key);
-  return it == map.end() ? nullptr : &it->second;
-}
-
-const at::Tensor* FindTensor(const Dict& dict, const std::string& key) {
-  for (const Field& field : dict) {
-    if (field.key == key) return std::get_if<at::Tensor>(&field.value.of);
-  }
-  return nullptr;
-}
-
-bool HoldsTensors(const Value& value) {
-  if (std::holds_alternative<at::Tensor>(value.of)) return true;
-  if (const auto* list = std::get_if<List>(&value.of))
-    return std::any_of(list->begin(), list->end(), HoldsTensors);
-  if (const auto* dict = std::get_if<Dict>(&value.of)) {
-    return std::any_of(dict->begin(), dict->end(),
-                       [](const Field& field) { return HoldsTensors(field.value); });
-  }
-  return false;
-}
-
-// Positions of several axes: [axes, batch, ...], as a rule.
-bool HasAxes(const std::string& key, const at::Tensor& tensor) {
-  return absl::EndsWith(key, "position_ids") && tensor.dim() >= 3;
-}
-
-// The value in `dict` at a path of keys, or nullptr.
-const Value* AtPath(const Dict& dict, const std::string& path) {
-  for (const Field& field : dict) {
-    if (field.key == path) return &field.value;
-    const auto* inner = std::get_if<Dict>(&field.value.of);
-    if (inner == nullptr || !absl::StartsWith(path, field.key + ".")) continue;
-    const Value* found = AtPath(*inner, path.substr(field.key.size() + 1));
-    if (found != nullptr) return found;
-  }
-  return nullptr;
-}
-
-// The value, or c10::ValueError that says where.
-template <typename T>
-T ValueOf(absl::StatusOr<T> result, const std::string& where) {
-  TORCH_CHECK_VALUE(result.ok(), std::string(result.status().message()), " (", where, ")");
-  return *std::move(result);
-}
-
-// What is declared of a key's rows, as a table.
-struct Declared {
-  Table table;
-  RowsOf rows_of = RowsOf::kTokens;
-  bool as_counts = true;  // by rows_per_sample
-};
-
 class Slicer {
  public:
   // `order`: of the samples, nullptr for the part of a replica.
   Slicer(const Value& batch, const SliceOptions& options, const std::vector<int64_t>* order)
-      : options_(options), order_(order) {
-    CollectDeclared(batch);
+      : batch_(batch),
+        options_(options),
+        order_(order),
+        declared_(CollectDeclared(batch, options)) {
     if (options.batch_size.has_value()) {
       batch_size_ = *options.batch_size;
       TORCH_CHECK_VALUE(batch_size_ >= 0, "mimo: batch_size must not be negative, but is ",
                         batch_size_);
       named_ = order == nullptr ? "of the option batch_size" : "in the order";
-    } else if (const auto* dict = std::get_if<Dict>(&batch.of)) {
-      if (const at::Tensor* ids = FindTensor(*dict, "input_ids")) FindSize("input_ids", *ids);
+    } else {
+      BatchSize size = FindBatchSize(batch, options, declared_);
+      if (size.named.empty() && !is_whole()) size = FindListSize(batch, options);
+      batch_size_ = size.samples;
+      named_ = size.named;
+      is_guess_ = size.is_guess;
     }
-    if (named_.empty()) FindSize("", "", batch);
-    if (named_.empty()) return;  // no tensor is cut by sample: there is nothing to check
+    if (named_.empty()) return;  // nothing is cut by sample: there is nothing to check
     if (order_ == nullptr) CheckDivides();
     samples_ = Part({0, batch_size_}, options.dp_rank, options.dp_size);
   }
 
   Value Cut(const std::string& path, const std::string& key, const Value& value,
             const Declared* packed_rows = nullptr) const {
+    Value part = CutUntagged(path, key, value, packed_rows);
+    part.tag = value.tag;
+    return part;
+  }
+
+ private:
+  bool is_whole() const { return order_ == nullptr && options_.dp_size == 1; }
+
+  Value CutUntagged(const std::string& path, const std::string& key, const Value& value,
+                    const Declared* packed_rows) const {
     const auto* declared_dim = Find(options_.batch_dims, path, key);
     if (declared_dim != nullptr && !declared_dim->has_value()) return value;
     const Declared* rows = Find(declared_, path, key);
@@ -135,111 +81,17 @@ class Slicer {
     return value;
   }
 
- private:
-  bool is_whole() const { return order_ == nullptr && options_.dp_size == 1; }
-
-  // --- What is declared
-
-  // A declaration that nothing follows is one of another key.
-  void CollectDeclared(const Value& batch) {
-    if (options_.batch_dims.empty() && options_.ownership.empty() &&
-        options_.rows_per_sample.empty())
-      return;
-    const std::set<std::string> names = NamesIn(batch);
-    const auto has = [&](const char* option, const std::string& name, bool may_lack) {
-      const bool found = names.count(name) > 0;
-      TORCH_CHECK_VALUE(found || may_lack, "mimo: ", option, " declares ", Name(name),
-                        ", which the batch does not have", Hint(name, names));
-      return found;
-    };
-    for (const auto& [name, dim] : options_.batch_dims) has("batch_dims", name, false);
-    for (const auto& [name, rows] : options_.rows_per_sample) {
-      const bool is_none = std::all_of(rows.begin(), rows.end(), [](int64_t n) { return n == 0; });
-      has("rows_per_sample", name, is_none);
-      for (size_t i = 0; i < rows.size(); ++i) {
-        TORCH_CHECK_VALUE(rows[i] >= 0, "mimo: rows_per_sample of ", Name(name), " holds ", rows[i],
-                          " for sample ", i, "; a sample has 0 rows or more");
-      }
-      declared_[name].table =
-          std::make_shared<Ownership>(ValueOf(OwnershipOfRows(rows), Name(name)));
-    }
-    for (const auto& [name, owned] : options_.ownership) {
-      TORCH_CHECK_VALUE(options_.rows_per_sample.count(name) == 0,
-                        "mimo: both ownership and rows_per_sample declare ", Name(name),
-                        "; one of them is enough");
-      const Table table = TableOf(batch, owned);
-      const bool is_none = table == nullptr || NumRows(*table, owned.rows_of) == 0;
-      if (!has("ownership", name, is_none)) continue;
-      TORCH_CHECK_VALUE(table != nullptr, "mimo: ownership of ", Name(name), " is to be ",
-                        Name(owned.path), " of the batch, which has no ownership table there");
-      declared_[name] = {table, owned.rows_of, /*as_counts=*/false};
-    }
-  }
-
-  static Table TableOf(const Value& batch, const OwnedRows& owned) {
-    if (owned.table != nullptr) return owned.table;
-    const auto* dict = std::get_if<Dict>(&batch.of);
-    const Value* value = dict == nullptr ? nullptr : AtPath(*dict, owned.path);
-    const Table* table = value == nullptr ? nullptr : std::get_if<Table>(&value->of);
-    return table == nullptr ? nullptr : *table;
-  }
-
   // --- The batch size
-
-  void FindSize(const std::string& path, const at::Tensor& tensor) {
-    const auto* declared = Find(options_.batch_dims, path, path);
-    if (tensor.dim() == 0 || (declared != nullptr && !declared->has_value())) return;
-    const int64_t dim = declared == nullptr ? 0 : **declared;
-    if (dim < -tensor.dim() || dim >= tensor.dim()) return;  // CutTensor says what is wrong
-    batch_size_ = tensor.size(dim);
-    named_ = absl::StrCat("of ", Name(path, tensor));
-  }
-
-  // The first tensor, by path, of one row for each sample.
-  void FindSize(const std::string& path, const std::string& key, const Value& value) {
-    if (const auto* dict = std::get_if<Dict>(&value.of)) {
-      std::vector<const Field*> fields;
-      for (const Field& field : *dict) fields.push_back(&field);
-      std::sort(fields.begin(), fields.end(),
-                [](const Field* a, const Field* b) { return a->key < b->key; });
-      for (const Field* field : fields) {
-        if (named_.empty() && !IsPacked(*dict, field->key))
-          FindSize(Join(path, field->key), field->key, field->value);
-      }
-      return;
-    }
-    const auto* tensor = std::get_if<at::Tensor>(&value.of);
-    if (const Declared* rows = Find(declared_, path, key)) {
-      batch_size_ = rows->table->num_samples();
-      named_ = absl::StrCat("of ", OptionOf(*rows), " of ", Name(path));
-      return;
-    }
-    if (const auto* table = std::get_if<Table>(&value.of)) {
-      batch_size_ = (*table)->num_samples();
-      named_ = absl::StrCat("of the table ", Name(path));
-      return;
-    }
-    if (tensor == nullptr || tensor->dim() == 0 || IsGrid(key)) return;
-    const auto* declared = Find(options_.batch_dims, path, key);
-    if (declared != nullptr && !declared->has_value()) return;
-    // How many axes positions have tells nothing, but where there are three.
-    const bool has_axes = declared == nullptr && HasAxes(key, *tensor);
-    if (has_axes && tensor->size(0) != 3) return;
-    const int64_t dim = declared != nullptr ? **declared : has_axes ? 1 : 0;
-    if (dim < -tensor->dim() || dim >= tensor->dim()) return;
-    batch_size_ = tensor->size(dim);
-    named_ = absl::StrCat("of ", Name(path, *tensor));
-  }
-
-  static bool IsPacked(const Dict& dict, const std::string& key) {
-    return std::any_of(std::begin(kPacked), std::end(kPacked), [&](const Packed& packed) {
-      return key == packed.rows && FindTensor(dict, packed.grid) != nullptr;
-    });
-  }
 
   void CheckDivides() const {
     const int64_t n = options_.dp_size;
     if (options_.uneven || batch_size_ % n == 0) return;
+    const std::string other =
+        is_guess_ ? OtherBatchSize(batch_, options_, declared_, batch_size_) : "";
+    TORCH_CHECK_VALUE(other.empty(), "mimo: batch size ", batch_size_, " ", named_,
+                      " is not divisible by dp_size ", n, ", and ", other,
+                      "; give batch_size, and ownership (or rows_per_sample) for the one of them "
+                      "that has not one row for each sample");
     const int64_t below = batch_size_ / n * n;
     TORCH_CHECK_VALUE(false, "mimo: batch size ", batch_size_, " ", named_,
                       " is not divisible by dp_size ", n, "; use ",
@@ -253,8 +105,15 @@ class Slicer {
     return rows.as_counts ? "rows_per_sample" : "ownership";
   }
 
+  void CheckSizeIsKnown(const std::string& name) const {
+    TORCH_CHECK_VALUE(!named_.empty(), "mimo: ", name,
+                      " is to be cut by sample, but nothing tells ",
+                      "how many samples the batch has; give batch_size");
+  }
+
   // That the table is of the batch's samples, and of the `count` rows of a tensor or list.
   void CheckTable(const std::string& name, const Declared& rows, int64_t count) const {
+    CheckSizeIsKnown(name);
     const int64_t num_samples = rows.table->num_samples();
     TORCH_CHECK_VALUE(num_samples == batch_size_, "mimo: ", OptionOf(rows), " of ", name,
                       rows.as_counts ? " holds " : " is of ", num_samples,
@@ -337,11 +196,15 @@ class Slicer {
     TORCH_CHECK_VALUE(!absl::StartsWith(key, "cu_seqlens"), "mimo: ", Name(path, tensor),
                       " holds offsets into a packed sequence, which a cut would leave pointing "
                       "elsewhere; slice before packing, or hand it on whole (batch_dims)");
+    CheckSizeIsKnown(Name(path, tensor));
     TORCH_CHECK_VALUE(count == batch_size_, "mimo: ", Name(path, tensor), " has ", count,
                       " rows on dim ", dim, ", but the batch has ", batch_size_, " samples (",
                       named_,
                       "); say how many rows each sample has (rows_per_sample), which dim "
-                      "is the batch's, or that it is handed on whole (batch_dims)");
+                      "is the batch's, or that it is handed on whole (batch_dims)",
+                      is_guess_ ? "; or, if that is not the batch's size, give batch_size, and "
+                                  "ownership for what has other rows"
+                                : "");
     return Take(tensor, dim, nullptr);
   }
 
@@ -360,18 +223,51 @@ class Slicer {
       CheckTable(Name(path), *rows, count);
       return Take(list, rows);
     }
-    if (declared || (count == batch_size_ && !named_.empty())) {
+    if (declared || (count == batch_size_ && !named_.empty() && !DeclaresElements(path, count))) {
+      CheckSizeIsKnown(Name(path));
       TORCH_CHECK_VALUE(count == batch_size_, "mimo: ", Name(path), " is a list of ", count,
                         " values, but the batch has ", batch_size_, " samples (", named_, ")");
+      TORCH_CHECK_VALUE(declared || is_whole() || count == 1 || !HaveAllRowsOfBatch(list),
+                        "mimo: ", Name(path), " is a list of ", count, " values, and each has the ",
+                        "rows of all ", batch_size_, " samples of the batch (", named_,
+                        "), too; say whether it has one value for each sample (batch_dims of ",
+                        Name(path), " is 0) or each value is cut (batch_dims of ",
+                        Name(absl::StrCat(path, "[0]")), " is 0, and so on)");
       return Take(list, nullptr);
     }
-    if (!HoldsTensors(list)) return list;
+    if (!HoldsRows(list)) return list;
     List values;
     for (size_t i = 0; i < list.size(); ++i) {
       const std::string index = absl::StrCat(path, "[", i, "]");
       values.push_back(Cut(index, index, list[i]));
     }
     return values;
+  }
+
+  bool DeclaresElements(const std::string& path, int64_t count) const {
+    if (options_.batch_dims.empty() && declared_.empty()) return false;
+    for (int64_t i = 0; i < count; ++i) {
+      const std::string index = absl::StrCat(path, "[", i, "]");
+      if (options_.batch_dims.count(index) + declared_.count(index) > 0) return true;
+    }
+    return false;
+  }
+
+  // Whether all tensors and tables in it have, and each value of a list has any.
+  bool HaveAllRowsOfBatch(const Value& value) const {
+    if (const auto* tensor = std::get_if<at::Tensor>(&value.of))
+      return tensor->dim() > 0 && tensor->size(0) == batch_size_;
+    if (const auto* table = std::get_if<Table>(&value.of))
+      return (*table)->num_samples() == batch_size_;
+    if (const auto* list = std::get_if<List>(&value.of)) {
+      return std::all_of(list->begin(), list->end(),
+                         [&](const Value& each) { return HaveAllRowsOfBatch(each); });
+    }
+    const auto* dict = std::get_if<Dict>(&value.of);
+    return dict != nullptr && HoldsRows(value) &&
+           std::all_of(dict->begin(), dict->end(), [&](const Field& field) {
+             return !HoldsRows(field.value) || HaveAllRowsOfBatch(field.value);
+           });
   }
 
   Dict CutDict(const std::string& path, const Dict& dict) const {
@@ -411,12 +307,15 @@ class Slicer {
                    Name(path, grid));
   }
 
+  const Value& batch_;
   const SliceOptions& options_;
   const std::vector<int64_t>* const order_;
-  std::map<std::string, Declared> declared_;  // by key or path, of what the batch has
+  const Declarations declared_;
   int64_t batch_size_ = 0;
-  std::string named_;  // whose batch size that is; empty: no tensor is cut by sample
-  Range samples_;      // of this rank
+  std::string named_;  // whose batch size that is; empty: no   std::string named_;  // whose batch
+                       // size that is; empty: nothing is cut by sample
+  bool is_guess_ = false;
+  Range samples_;  // of this rank
 };
 
 void CheckIsPermutation(absl::Span<const int64_t> order) {

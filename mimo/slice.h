@@ -35,11 +35,13 @@
 //                than B, has 1 (of [B, B, ...] it must be declared). It must have B rows there.
 //   table        The part of these samples, counted from 0.
 //   dict         Each of its values.
-//   list         B long: cut, as a list of one value for each sample. Else each of its values,
-//                where it holds tensors.
+//   list         B long: cut, as a list of one value for each sample; where each value has the rows
+//                of all B samples, too, it must be declared. Else each of its values, where it
+//                holds tensors or tables.
 //   other        Handed on whole: 0-dim tensors, numbers, text.
 //
-// What is declared of a key that the batch does not have is an error, but rows that are all 0.
+// What is declared of a key that the batch does not have is an error, but rows that are all 0, and
+// whose name is not nearly that of a key of which nothing is declared.
 //
 // Nothing is copied: tensors are views that share memory with the batch. Errors name the path of
 // the key, its shape and the sizes. All rows are found in ownership tables; rows_per_sample and
@@ -77,6 +79,7 @@ struct Opaque {
 
 struct Value {
   std::variant<Opaque, at::Tensor, List, Dict, Table> of;
+  int64_t tag = 0;  // the caller's: what is cut of a list or dict has it, too
 
   Value(Opaque opaque) : of(opaque) {}                 // NOLINT: a value is any of these
   Value(at::Tensor tensor) : of(std::move(tensor)) {}  // NOLINT
@@ -101,7 +104,7 @@ struct SliceOptions {
   int64_t dp_rank = 0;
   int64_t dp_size = 1;
   // Samples of the whole batch. Without it: the rows of "input_ids", or of the first tensor, by
-  // path, that the rule for tensors cuts.
+  // path, that the rule for tensors cuts; without any, the length of all lists, which must agree.
   std::optional<int64_t> batch_size = {};
   // By key or path: the batch dim of a tensor, 0 for a list of one value for each sample, nullopt
   // for what is handed on whole.

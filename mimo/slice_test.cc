@@ -210,7 +210,7 @@ TEST(Slice, TablesThatDoNotFitAreNamed) {
   EXPECT_EQ(
       error({.ownership = {{"patches", {.path = "image"}}}}),
       "mimo: ownership of \"patches\" is to be \"image\" of the batch, which has no ownership "
-      "table there");
+      "table there; did you mean \"images\"?");
   EXPECT_THAT(error({.ownership = {{"patch", {.table = images}}}}),
               HasSubstr("ownership declares \"patch\", which the batch does not have"));
   EXPECT_EQ(error({.ownership = {{"patches", {.table = images}}},

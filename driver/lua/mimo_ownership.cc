@@ -1,5 +1,6 @@
 #include "driver/lua/mimo_ownership.h"
 
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -60,7 +61,72 @@ std::vector<int64_t> TokensPerItem(const mimo::Ownership& ownership) {
   return tokens;
 }
 
+// An array has the keys 1 to its length, and no others.
+void CheckIsArray(lua_State* state, int index, const std::string& name) {
+  const auto size = static_cast<double>(lua_objlen(state, index));
+  for (lua_pushnil(state); lua_next(state, index) != 0; lua_pop(state, 1)) {
+    const double key = lua_type(state, -2) == LUA_TNUMBER ? lua_tonumber(state, -2) : 0;
+    if (key >= 1 && key <= size && key == std::floor(key)) continue;
+    lua_pushvalue(state, -2);  // lua_tostring changes what it reads
+    const char* text = lua_tostring(state, -1);
+    throw Error(absl::StrCat(name, " must be an array without holes, but beside 1 to ", size,
+                             " it has the key ", text == nullptr ? TypeName(state, -2) : text));
+  }
+}
+
 // --- Making a table
+
+// Options that say nothing beside others would be dropped without a word.
+void CheckOptionsAgree(const OptionTable& table, const std::string& way, lua_State* state) {
+  const auto has = [&](const char* option) {
+    const bool is_given = table.Push(option);
+    if (is_given) lua_pop(state, 1);
+    return is_given;
+  };
+  if (way == "rows_per_sample") {
+    for (const char* option : {"tokens", "grid_thw", "merge"}) {
+      if (has(option)) {
+        throw Error(
+            absl::StrCat("mimo.ownership: rows_per_sample says all rows, and leaves "
+                         "nothing to ",
+                         option, "; leave it out, or give items instead of rows_per_sample"));
+      }
+    }
+  }
+  if (has("merge") && !has("grid_thw"))
+    throw Error("mimo.ownership: merge is of grid_thw, which is not given");
+  if (has("num_samples") && way != "sample_of_item") {
+    throw Error(absl::StrCat("mimo.ownership: num_samples goes with sample_of_item; ", way,
+                             " tells it by itself; leave it out"));
+  }
+}
+
+// t, h and w of each item, from a tensor or an array of rows.
+std::vector<int64_t> ReadGrid(lua_State* state, int index) {
+  const std::string name = "mimo.ownership: grid_thw";
+  if (const at::Tensor* tensor = TensorAt(state, index)) {
+    if (tensor->dim() != 2 || tensor->size(1) != 3) {
+      throw Error(absl::StrCat(name, " must be [items, 3], the t, h and w of each item, not ",
+                               Describe(*tensor)));
+    }
+    return ReadCounts(state, index, name, /*dims=*/2);
+  }
+  ReadTable(state, index, name.c_str());
+  CheckIsArray(state, index, name);
+  std::vector<int64_t> grid;
+  for (int i = 1; i <= static_cast<int>(lua_objlen(state, index)); ++i) {
+    lua_rawgeti(state, index, i);
+    const std::string row_name = absl::StrCat(name, "[", i, "]");
+    const std::vector<int64_t> row = ReadCounts(state, lua_gettop(state), row_name);
+    if (row.size() != 3) {
+      throw Error(absl::StrCat(row_name, " must be the t, h and w of an item, not ", row.size(),
+                               " numbers"));
+    }
+    grid.insert(grid.end(), row.begin(), row.end());
+    lua_pop(state, 1);
+  }
+  return grid;
+}
 
 // Tokens of each item: `tokens`, or by `grid_thw` and `merge`, or one each of `num_items`.
 std::vector<int64_t> ReadTokens(lua_State* state, const OptionTable& table, int64_t num_items) {
@@ -72,9 +138,8 @@ std::vector<int64_t> ReadTokens(lua_State* state, const OptionTable& table, int6
   }
   if (table.Push("grid_thw")) {
     if (has_tokens) throw Error("mimo.ownership: give tokens or grid_thw, not both");
-    const std::vector<int64_t> grid =
-        ReadCounts(state, lua_gettop(state), "mimo.ownership: grid_thw", /*dims=*/2);
-    tokens = ValueOr(mimo::TokensOfGrid(grid, table.Integer("merge", 1)));
+    tokens =
+        ValueOr(mimo::TokensOfGrid(ReadGrid(state, lua_gettop(state)), table.Integer("merge", 1)));
     lua_pop(state, 1);
   }
   return tokens;
@@ -99,6 +164,7 @@ int NewOwnership(lua_State* state) {
         "mimo.ownership: say whose the rows are: items (of each sample), sample_of_item (of each "
         "item, with num_samples), or rows_per_sample");
   }
+  CheckOptionsAgree(table, way, state);
   table.Push(way);
   std::vector<int64_t> counts =
       ReadCounts(state, lua_gettop(state), absl::StrCat("mimo.ownership: ", way));
@@ -256,7 +322,11 @@ mimo::OwnedRows ReadOwnedRows(lua_State* state, int index, const std::string& na
 
 std::vector<int64_t> ReadCounts(lua_State* state, int index, const std::string& name, int dims) {
   const at::Tensor* tensor = TensorAt(state, index);
-  if (tensor == nullptr && dims == 1) return ReadIntegers(state, index, name.c_str());
+  if (tensor == nullptr && dims == 1) {
+    std::vector<int64_t> values = ReadIntegers(state, index, name.c_str());
+    CheckIsArray(state, index, name);
+    return values;
+  }
   if (tensor == nullptr || tensor->dim() != dims ||
       !at::isIntegralType(tensor->scalar_type(), /*includeBool=*/false)) {
     throw Error(absl::StrCat(name, " must be ", dims == 1 ? "an array of whole numbers or " : "",

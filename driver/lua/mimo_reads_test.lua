@@ -160,6 +160,24 @@ t.test("WithoutTheGatheredTableTheBridgeRefuses", function()
   t.raises("mimo: bridge vision -> language", function() torch.sum(bridge(x, { ownership = own })):backward() end)
 end)
 
+-- All replicas of a module read part 0: modules agree, and each sample would count as often as there are replicas.
+t.test("ReplicasThatReadTheSamePartAreNamed", function()
+  local apart = fixture.apart(WORLD - 1, 1)
+  local _, replicas = apart:sampling_info(nil, true)
+  local ids = {}
+  for i = 1, (WORLD - 1) / replicas do ids[i] = "sample " .. i end
+  if replicas == 1 then
+    for i = 1, WORLD - 1 do ids[i] = "sample 1" end
+  end
+  local source = function() return { samples = ids } end
+
+  local message = t.raises("mimo: replicas read the same samples (", mimo.loader { topology = apart, source = source,
+    scalable_reads = true })
+
+  local twice = 'rank 0 (vision, part 0 of %d) and rank 1 (part 1) both have the sample "sample 1"'
+  t.truthy(message:find(twice:format(WORLD - 1), 1, true), message)
+end)
+
 t.test("ModulesThatDisagreeAboutRowsAreNamed", function()
   local apart = fixture.apart(WORLD - 1, 1)
   local replica, replicas = apart:sampling_info(nil, true)

@@ -1,7 +1,9 @@
 #include "driver/lua/mimo_slice.h"
 
 #include <cmath>
+#include <map>
 #include <optional>
+#include <string>
 #include <utility>
 
 #include "ATen/core/TensorBody.h"
@@ -17,28 +19,87 @@ namespace {
 
 constexpr int kMaxDepth = 64;
 
-// Lua values as a tree and back; what slicing does not look into waits in a Lua table.
+// Lua values as a tree and back; what slicing does not look into waits in a Lua table, and so do
+// metatables. A table with a metatable is an object with fields, which are read as those of any
+// table, past __index; of a module, or what has keys of other types, nothing is read.
 class Values {
  public:
-  Values(lua_State* state, const char* function) : state_(state), function_(function) {
+  using BatchDims = std::map<std::string, std::optional<int64_t>>;
+  // An object that `batch_dims` hands on whole is not looked into.
+  Values(lua_State* state, const char* function, const BatchDims& batch_dims)
+      : state_(state), function_(function), batch_dims_(batch_dims) {
     lua_newtable(state);
     kept_ = lua_gettop(state);
   }
 
-  mimo::Value Read(int index, const std::string& path, int depth = 0) {
+  mimo::Value Read(int index, const std::string& path, const std::string& key = "", int depth = 0) {
     if (const at::Tensor* tensor = TensorAt(state_, index)) return *tensor;
     if (mimo::Table table = TableAt(state_, index)) return table;
-    if (lua_type(state_, index) != LUA_TTABLE || lua_getmetatable(state_, index) != 0) {
-      if (lua_type(state_, index) == LUA_TTABLE) lua_pop(state_, 1);
-      return Keep(index);
+    if (lua_type(state_, index) != LUA_TTABLE) return Keep(index);
+    if (lua_getmetatable(state_, index) == 0) return ReadTable(index, path, depth);
+    const int metatable = lua_gettop(state_);
+    mimo::Value value = IsHandedOn(index, path, key) ? Keep(index) : ReadTable(index, path, depth);
+    if (std::holds_alternative<mimo::Opaque>(value.of)) {
+      RefuseProxy(metatable, path, key);
+    } else {
+      value.tag = Keep(metatable).id;
     }
+    lua_settop(state_, metatable - 1);
+    return value;
+  }
+
+  void Push(const mimo::Value& value) {
+    PushUntagged(value);
+    if (value.tag == 0) return;
+    lua_rawgeti(state_, kept_, static_cast<int>(value.tag));
+    lua_setmetatable(state_, -2);
+  }
+
+ private:
+  static bool IsElement(double key, int size) {
+    return key >= 1 && key <= size && key == std::floor(key);
+  }
+
+  bool IsWhole(const std::string& path, const std::string& key) const {
+    auto it = batch_dims_.find(path);
+    if (it == batch_dims_.end()) it = batch_dims_.find(key);
+    return it != batch_dims_.end() && !it->second.has_value();
+  }
+
+  // Of a table with a metatable.
+  bool IsHandedOn(int index, const std::string& path, const std::string& key) const {
+    if (IsWhole(path, key)) return true;
+    lua_pushliteral(state_, "_fields");  // of nn.Module
+    lua_rawget(state_, index);
+    const bool is_module = !lua_isnil(state_, -1);
+    lua_pop(state_, 1);
+    if (is_module) return true;
+    for (lua_pushnil(state_); lua_next(state_, index) != 0; lua_pop(state_, 1)) {
+      if (lua_type(state_, -2) == LUA_TNUMBER || lua_type(state_, -2) == LUA_TSTRING) continue;
+      lua_pop(state_, 2);
+      return true;
+    }
+    return false;
+  }
+
+  // Fields that a function makes up cannot be cut.
+  void RefuseProxy(int metatable, const std::string& path, const std::string& key) const {
+    lua_getfield(state_, metatable, "__pairs");
+    if (lua_isnil(state_, -1) || IsWhole(path, key)) return;
+    throw Error(absl::StrCat(function_, ": ", path.empty() ? "the batch" : "\"" + path + "\"",
+                             " has no fields but those that __pairs of its metatable gives; hand "
+                             "over a plain table of them"));
+  }
+
+  mimo::Value ReadTable(int index, const std::string& path, int depth) {
     if (depth > kMaxDepth || lua_checkstack(state_, 8) == 0)
       throw Error(absl::StrCat(function_, ": \"", path, "\" is nested too deeply, or in itself"));
     mimo::List list;
     const int size = static_cast<int>(lua_objlen(state_, index));
     for (int i = 1; i <= size; ++i) {
       lua_rawgeti(state_, index, i);
-      list.push_back(Read(lua_gettop(state_), absl::StrCat(path, "[", i - 1, "]"), depth + 1));
+      const std::string element = absl::StrCat(path, "[", i - 1, "]");
+      list.push_back(Read(lua_gettop(state_), element, element, depth + 1));
       lua_pop(state_, 1);
     }
     mimo::Dict dict;
@@ -50,15 +111,16 @@ class Values {
                                  "named values: it has the key ", TypeName(state_, -2)));
       }
       const std::string key = lua_tostring(state_, -2);
-      dict.push_back({key, Read(lua_gettop(state_),
-                                path.empty() ? key : absl::StrCat(path, ".", key), depth + 1)});
+      dict.push_back(
+          {key, Read(lua_gettop(state_), path.empty() ? key : absl::StrCat(path, ".", key), key,
+                     depth + 1)});
     }
     if (size > 0) return list;
     if (dict.empty()) return Keep(index);
     return dict;
   }
 
-  void Push(const mimo::Value& value) {
+  void PushUntagged(const mimo::Value& value) {
     if (lua_checkstack(state_, 8) == 0) throw Error(absl::StrCat(function_, ": the stack is full"));
     if (const auto* tensor = std::get_if<at::Tensor>(&value.of)) {
       PushTensor(state_, *tensor);
@@ -83,11 +145,6 @@ class Values {
     }
   }
 
- private:
-  static bool IsElement(double key, int size) {
-    return key >= 1 && key <= size && key == std::floor(key);
-  }
-
   mimo::Opaque Keep(int index) {
     lua_pushvalue(state_, index);
     lua_rawseti(state_, kept_, static_cast<int>(++count_));
@@ -96,6 +153,7 @@ class Values {
 
   lua_State* const state_;
   const char* const function_;
+  const BatchDims& batch_dims_;
   int kept_ = 0;
   int64_t count_ = 0;
 };
@@ -153,7 +211,7 @@ int SliceBatch(lua_State* state) {
   options.dp_rank = ReadInteger(state, 2, "mimo.slice: dp_rank");
   options.dp_size = ReadInteger(state, 3, "mimo.slice: dp_size");
   options.uneven = table.Boolean("uneven", false);
-  Values values(state, "mimo.slice");
+  Values values(state, "mimo.slice", options.batch_dims);
   values.Push(mimo::Slice(values.Read(1, ""), options));
   return 1;
 }
@@ -167,7 +225,7 @@ int ReorderBatch(lua_State* state) {
   ReadTable(state, 2, "mimo.reorder: order");
   const std::vector<int64_t> order =
       ReadOrder(state, 2, "mimo.reorder: order", static_cast<int64_t>(lua_objlen(state, 2)));
-  Values values(state, "mimo.reorder");
+  Values values(state, "mimo.reorder", options.batch_dims);
   values.Push(mimo::Reorder(values.Read(1, ""), order, options));
   return 1;
 }

@@ -1,6 +1,7 @@
 --- mimo.topology and mimo.slice, on one rank: what every rank computes without the others.
 
 local mimo = require "lockstep.mimo"
+local nn = require "lockstep.nn"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
@@ -209,8 +210,8 @@ t.test("FalseHandsOnWhole", function()
   t.equal(whole.size, { 224, 224 })
 end)
 
-t.test("WhatIsNoPlainTableIsHandedOn", function()
-  local object, empty = setmetatable({ 1, 2 }, {}), {}
+t.test("WhatIsNoTableOfValuesIsHandedOn", function()
+  local object, empty = nn.Linear(2, 2), {}
   local batch = { input_ids = torch.zeros { 2, 3 }, object = object, fn = t.test, empty = empty, nothing = false }
 
   local mine = mimo.slice(batch, 0, 2)

@@ -159,8 +159,28 @@ local function line_of(self, rank, said, with_rows)
     table.concat(texts, "; "))
 end
 
+--- An error's text where two replicas of a module have read the same sample of a micro-batch, or nil.
+local function read_twice(self, said)
+  for _, module in ipairs(self.topology:modules()) do
+    for i = 1, self.micro_batches do
+      local readers = {} -- by id
+      for _, rank in ipairs(module.ranks) do
+        local replica, replicas = self.topology:sampling_info(rank, true)
+        for _, id in ipairs(said[rank] and said[rank][i] and said[rank][i].ids or {}) do
+          local other = readers[id]
+          if other and other.replica ~= replica then
+            return string.format("rank %d (%s, part %d of %d) and rank %d (part %d) both have the sample %s",
+              other.rank, module.name, other.replica, replicas, rank, replica, text_of { id })
+          end
+          readers[id] = other or { rank = rank, replica = replica }
+        end
+      end
+    end
+  end
+end
+
 --- Where each rank reads only its replica's part: every rank says what it has read. Returns by micro-batch what all
---- parts of this rank's module make up; and, with the audit, an error's text where modules differ.
+--- parts of this rank's module make up; and, with the audit, an error's text where modules differ, or replicas do not.
 local function gather(self, own)
   local said = {} -- by rank
   local answers = #self.ranks > 1 and dist.all_gather_object({ rank = dist.rank(), said = own }, { group = self.group })
@@ -199,10 +219,13 @@ local function gather(self, own)
     end
     first = first or whole
   end
-  if not self.audit or self.is_mirrored or (ids_agree and rows_agree) then return mine end
+  if not self.audit or self.is_mirrored then return mine end
+  local twice = ids_agree and read_twice(self, said)
+  if not twice and ids_agree and rows_agree then return mine end
   local lines = {}
   for i, rank in ipairs(self.ranks) do lines[i] = line_of(self, rank, said[rank], ids_agree) end
-  return mine, table.concat(lines, "\n"), ids_agree
+  return mine, table.concat(lines, "\n"), twice and "replicas read the same samples (%s): " .. twice
+    or "modules do not see the same " .. (ids_agree and "rows of the same samples" or "samples") .. " (%s)"
 end
 
 --- What the bridge wants to know of a whole micro-batch.
@@ -238,12 +261,11 @@ local function read_ahead(self)
     or string.format("micro-batches %d to %d", first, first + self.micro_batches - 1)
   self.count = self.count + #self.ahead
   if self.scalable_reads and (self.audit or self.ownership) then
-    local whole, lines, ids_agree = gather(self, own)
+    local whole, lines, what = gather(self, own)
     if lines then
-      error(string.format("mimo: modules do not see the same %s (%s). Every rank that loads must read its replica's "
-        .. "part of the same micro-batch, as topology:sampling_info(rank, true) and topology:reads say.\n"
-        .. 'read at "%s":\n%s',
-        ids_agree and "rows of the same samples" or "samples", self.places, label, lines), 0)
+      error(string.format("mimo: %s. Every rank that loads must read its replica's part of the same micro-batch, as "
+        .. 'topology:sampling_info(rank, true) and topology:reads say.\nread at "%s":\n%s',
+        what:gsub("%%s", function() return self.places end, 1), label, lines), 0)
     end
     own = whole
   elseif self.guard then

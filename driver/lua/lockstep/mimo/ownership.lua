@@ -6,7 +6,7 @@ local core_mimo = require "lockstep.core.mimo"
 ---@class mimo.OwnershipOptions
 ---@field items integer[]|torch.Tensor|nil of each sample: images, sounds
 ---@field tokens integer[]|torch.Tensor|nil of each item; default 1
----@field grid_thw torch.Tensor? the items' t, h and w in patches, [items, 3], instead of tokens
+---@field grid_thw torch.Tensor|integer[][]|nil the items' t, h and w in patches, [items, 3], instead of tokens
 ---@field merge integer? merge x merge patches of grid_thw become a token; default 1
 ---@field sample_of_item integer[]|torch.Tensor|nil instead of items: the sample of each, from 1
 ---@field num_samples integer? with sample_of_item
