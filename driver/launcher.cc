@@ -32,6 +32,8 @@ using Clock = std::chrono::steady_clock;
 
 // A failing run ends like this: told at once, asked by SIGTERM, then made to by SIGKILL.
 constexpr std::chrono::milliseconds kTimeToEndAlone(2000);
+// `timeout` signals its child and then its child's whole group: these are one request.
+constexpr std::chrono::milliseconds kOneRequest(1000);
 constexpr std::chrono::milliseconds kTimeToEndWhenAsked(2000);
 
 // One stream of one rank, forwarded line by line.
@@ -274,9 +276,11 @@ class Launcher {
       const int signal = static_cast<int>(info.ssi_signo);
       if (signal == SIGCHLD) continue;
       // The ranks save their state and end; whoever has no time for that asks again.
+      if (signal == SIGTERM && let_save_ && Clock::now() - let_save_since_ < kOneRequest) continue;
       if (signal == SIGTERM && !let_save_ && !deadline_.has_value() &&
           IsSavingAnnounced(*store_.store)) {
         let_save_ = true;
+        let_save_since_ = Clock::now();
         for (const RankProcess& process : processes_) {
           if (!process.wait_status.has_value()) kill(process.pid, SIGTERM);
         }
@@ -399,7 +403,8 @@ class Launcher {
   const RankProcess* first_failed_ = nullptr;
   const RankProcess* mute_ = nullptr;  // the first that died without a word
   int interrupted_by_ = 0;
-  bool let_save_ = false;                      // a first SIGTERM was passed on
+  bool let_save_ = false;  // a first SIGTERM was passed on
+  Clock::time_point let_save_since_;
   bool asked_ = false;                         // SIGTERM was sent
   std::optional<Clock::time_point> deadline_;  // of the present stage of ending
   std::vector<int> ended_by_us_;
