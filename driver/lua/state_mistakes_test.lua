@@ -117,7 +117,7 @@ t.test("AfterALoopSaveWantsToBeToldTheStepHoweverItWasLeft", function()
   t.raises(outside, run.save, run)
   for _ in run:steps(forever, 2) do
     torch.no_grad(function() run:save() end)
-    coroutine.wrap(function() t.raises(outside, run.save, run) end)()
+    coroutine.wrap(function() run:save() end)() -- the same step: the loop is seen from there, too
   end
   t.raises(outside, run.save, run)
   local function saving_loader()
