@@ -1,5 +1,5 @@
---- What tests of reads and of order share: a data set whose samples are read one by one, with none to 3 images of
---- different sizes, a small vision-language model, and a training step over any grid.
+--- What tests of parity, of reads and of order share: a small vision-language model; the last two also a data set whose
+--- samples are read one by one, with none to 3 images of different sizes, and a training step over any grid.
 
 local dist = require "lockstep.distributed"
 local mimo = require "lockstep.mimo"
@@ -85,10 +85,17 @@ end
 function Language:forward(batch, features)
   local x = self.embed(batch.input_ids)
   x = x:masked_scatter(batch.input_ids:eq(IMAGE):unsqueeze(2), features)
-  x = x + torch.cumsum(x, 1) / torch.arange(1, M.LENGTH + 1):unsqueeze(1)
+  local length = batch.labels:size(1)
+  x = x + torch.cumsum(x, 1) / torch.arange(1, length + 1):unsqueeze(1)
   local logits = self.head(torch.tanh(self.mix(x)))
   return nn.cross_entropy(logits:view(-1, VOCABULARY), batch.labels:view(-1), { reduction = "none" })
-    :view(-1, M.LENGTH):sum(1)
+    :view(-1, length):sum(1)
+end
+
+--- Both modules, of the same weights on every rank.
+function M.modules()
+  torch.manual_seed(1)
+  return { vision = Tower(), language = Language() }
 end
 
 -- Training ----------------------------------------------------------------------------------------
@@ -108,8 +115,7 @@ end
 function M.train(topology, reader, opts)
   local change = opts and opts.change or function(batch, whole) return batch, whole end
   local micro_batches = opts and opts.micro_batches or 1
-  torch.manual_seed(1)
-  local modules = { vision = Tower(), language = Language() }
+  local modules = M.modules()
   for name in pairs(modules) do
     if not topology:peers(name, "dp") then modules[name] = nil end
   end

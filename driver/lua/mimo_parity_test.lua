@@ -3,50 +3,20 @@
 --- ranks of the tower all compute all of their replica's images; those of the language model divide the loss.
 
 local dist = require "lockstep.distributed"
+local fixture = require "mimo_fixture"
 local mimo = require "lockstep.mimo"
-local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
 local WORLD = dist.world_size()
 local STEPS, MICRO_BATCHES, SAMPLES, LENGTH = 50, 2, 12, 16
-local VOCABULARY, IMAGE, HIDDEN, PIXELS = 11, 10, 8, 5
+local IMAGE, PIXELS = 10, 5 -- as mimo_fixture.lua's model has them
 local MAX_NORM = 0.02 -- below the norms that occur: clipping takes part
 
--- The model ---------------------------------------------------------------------------------------
-
-local Tower = nn.Module:subclass("Tower")
-function Tower:init() self.fc1, self.fc2 = nn.Linear(PIXELS, HIDDEN), nn.Linear(HIDDEN, HIDDEN) end
-
---- Patches [P, PIXELS] of images [n, 3] to tokens [P, HIDDEN]; the tokens of an image know its mean.
-function Tower:forward(patches, grids)
-  local sizes = grids:prod({ dim = 1 })
-  local image_of = torch.repeat_interleave(torch.arange(grids:size(0)), sizes)
-  local h = torch.gelu(self.fc1(patches))
-  local sums = torch.zeros({ grids:size(0), HIDDEN }):index_add(0, image_of, h)
-  return self.fc2(h + (sums / sizes:unsqueeze(1)):index_select(0, image_of))
-end
-
-local Language = nn.Module:subclass("Language")
-function Language:init()
-  self.embed, self.mix, self.head = nn.Embedding(VOCABULARY, HIDDEN), nn.Linear(HIDDEN, HIDDEN),
-    nn.Linear(HIDDEN, VOCABULARY)
-end
-
 --- The sum of the losses where labels are not -100, and how many those are.
-function Language:forward(batch, features)
-  local x = self.embed(batch.input_ids)
-  x = x:masked_scatter(batch.input_ids:eq(IMAGE):unsqueeze(2), features)
-  x = x + torch.cumsum(x, 1) / torch.arange(1, LENGTH + 1):unsqueeze(1)
-  local logits = self.head(torch.tanh(self.mix(x)))
-  local loss = nn.cross_entropy(logits:view(-1, VOCABULARY), batch.labels:view(-1), { reduction = "sum" })
-  return loss, batch.labels:ne(-100):sum():item()
-end
-
-local function new_modules()
-  torch.manual_seed(1)
-  return { vision = Tower(), language = Language() }
+local function loss_of(language, batch, features)
+  return language(batch, features):sum(), batch.labels:ne(-100):sum():item()
 end
 
 -- The data ----------------------------------------------------------------------------------------
@@ -91,7 +61,7 @@ end
 --- By step: loss, norm and the gradients by "module.name". `parts`: into how many replicas' means the loss is divided,
 --- or nil for the mean over tokens.
 local function train_alone(steps, parts)
-  local modules, curve = new_modules(), {}
+  local modules, curve = fixture.modules(), {}
   local all = {}
   for _, name in ipairs { "vision", "language" } do
     for _, p in ipairs(modules[name]:parameters()) do all[#all + 1] = p end
@@ -104,7 +74,8 @@ local function train_alone(steps, parts)
       local batch, images = draw_batch(1000 * step + m)
       for part = 0, (parts or 1) - 1 do
         local mine = mimo.slice(batch, part, parts or 1, { rows_per_sample = { image_grid_thw = images } })
-        local loss, tokens = modules.language(mine, modules.vision(mine.pixel_values, mine.image_grid_thw))
+        local loss, tokens = loss_of(modules.language, mine,
+          modules.vision(mine.pixel_values, mine.image_grid_thw))
         losses[#losses + 1] = { loss, tokens }
         loss_sum, count = loss_sum + loss:item(), count + tokens
       end
@@ -152,7 +123,7 @@ local function compare(topology, curve, loss_kind, tolerance)
   topology:validate { micro_batch_size = SAMPLES, global_batch_size = SAMPLES * MICRO_BATCHES, uneven = true,
     order = "all_forwards_first" }
   local is_vision, is_language = topology:peers("vision", "dp") ~= nil, topology:peers("language", "dp") ~= nil
-  local modules, all = new_modules(), {}
+  local modules, all = fixture.modules(), {}
   modules = { vision = is_vision and modules.vision or nil, language = is_language and modules.language or nil }
   for _, module in pairs(modules) do
     for _, p in ipairs(module:parameters()) do all[#all + 1] = p end
@@ -184,7 +155,7 @@ local function compare(topology, curve, loss_kind, tolerance)
         local dp_rank, dp_size = topology:dp_info(nil, "language")
         local mine = mimo.slice(batch, dp_rank, dp_size, opts)
         mine.labels = labels_of_rank(topology, mine.labels)
-        local loss, tokens = modules.language(mine, features)
+        local loss, tokens = loss_of(modules.language, mine, features)
         loss_sum, count = loss_sum + loss:item(), count + tokens
         roots[m] = loss_kind == "mean" and loss / tokens_of_replica(topology, tokens) or loss
       end

@@ -1,5 +1,6 @@
 --- What a module call and a training step cost from Lua, in microseconds: see step_benchmark.py, which runs this.
 
+local benchmark_model = require "benchmark_model"
 local core = require "lockstep.core"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
@@ -22,55 +23,9 @@ end
 local Relu = nn.Module:subclass("Relu")
 function Relu.forward(_, x) return torch.relu(x) end
 
-local Block = nn.Module:subclass("Block")
-
-function Block:init(hidden)
-  -- One by one: Lua assigns a, b = ... from the right, and parameters come in the order of assignment.
-  self.norm1 = nn.RMSNorm(hidden)
-  self.norm2 = nn.RMSNorm(hidden)
-  self.qkv = nn.Linear(hidden, 3 * hidden, { bias = false })
-  self.proj = nn.Linear(hidden, hidden, { bias = false })
-  self.up = nn.Linear(hidden, 4 * hidden, { bias = false })
-  self.down = nn.Linear(4 * hidden, hidden, { bias = false })
-end
-
-function Block:forward(x)
-  local batch, tokens, hidden = x:size(0), x:size(1), x:size(2)
-  local qkv = self.qkv(self.norm1(x)):view(batch, tokens, 3, HEADS, hidden / HEADS):permute(2, 0, 3, 1, 4)
-  local q, k, v = unpack(qkv:unbind(0))
-  local attended = torch.scaled_dot_product_attention(q, k, v, { is_causal = true })
-  x = x + self.proj(attended:transpose(1, 2):reshape(batch, tokens, hidden))
-  return x + self.down(torch.silu(self.up(self.norm2(x))))
-end
-
-local Model = nn.Module:subclass("Model")
-
-function Model:init(hidden)
-  self.embed = nn.Embedding(VOCAB, hidden)
-  self.blocks = nn.ModuleList()
-  for _ = 1, LAYERS do self.blocks:append(Block(hidden)) end
-  self.norm = nn.RMSNorm(hidden)
-  self.head = nn.Linear(hidden, VOCAB, { bias = false })
-end
-
-function Model:forward(ids)
-  local x = self.embed(ids)
-  for _, block in ipairs(self.blocks) do x = block(x) end
-  return self.head(self.norm(x))
-end
-
---- The same numbers in both programs: no generator is shared.
-local function fill(model)
-  torch.no_grad(function()
-    for i, p in ipairs(model:parameters()) do
-      p:copy_((torch.arange(p:numel(), { dtype = torch.float64 }) * 0.7 + i):sin():mul(0.08):view(p.shape))
-    end
-  end)
-end
-
 local function training_step(name, hidden, batch, tokens, calls, rounds)
-  local model = Model(hidden)
-  fill(model)
+  local model = benchmark_model.Model { vocab = VOCAB, hidden = hidden, layers = LAYERS, heads = HEADS }
+  benchmark_model.fill(model)
   local optimizer = optim.AdamW(model:parameters(), { lr = 1e-3 })
   local ids = torch.arange(batch * tokens):remainder(VOCAB):view(batch, tokens)
   local labels = ids:roll({ 1 }, { 1 })

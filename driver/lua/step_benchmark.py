@@ -9,7 +9,9 @@ is the least time of each in microseconds, and Lua / Python. Both start from the
 """
 
 import time
+from types import SimpleNamespace
 
+import benchmark_model
 import peer
 import torch
 from torch import nn
@@ -33,47 +35,9 @@ class Relu(nn.Module):
         return torch.relu(x)
 
 
-class Block(nn.Module):
-    def __init__(self, hidden):
-        super().__init__()
-        self.norm1, self.norm2 = nn.RMSNorm(hidden, eps=1e-6), nn.RMSNorm(hidden, eps=1e-6)
-        self.qkv, self.proj = nn.Linear(hidden, 3 * hidden, bias=False), nn.Linear(hidden, hidden, bias=False)
-        self.up, self.down = nn.Linear(hidden, 4 * hidden, bias=False), nn.Linear(4 * hidden, hidden, bias=False)
-
-    def forward(self, x):
-        batch, tokens, hidden = x.shape
-        qkv = self.qkv(self.norm1(x)).view(batch, tokens, 3, HEADS, hidden // HEADS).permute(2, 0, 3, 1, 4)
-        q, k, v = qkv.unbind(0)
-        attended = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.proj(attended.transpose(1, 2).reshape(batch, tokens, hidden))
-        return x + self.down(F.silu(self.up(self.norm2(x))))
-
-
-class Model(nn.Module):
-    def __init__(self, hidden):
-        super().__init__()
-        self.embed = nn.Embedding(VOCAB, hidden)
-        self.blocks = nn.ModuleList(Block(hidden) for _ in range(LAYERS))
-        self.norm = nn.RMSNorm(hidden, eps=1e-6)
-        self.head = nn.Linear(hidden, VOCAB, bias=False)
-
-    def forward(self, ids):
-        x = self.embed(ids)
-        for block in self.blocks:
-            x = block(x)
-        return self.head(self.norm(x))
-
-
-def fill(model):
-    with torch.no_grad():
-        for i, p in enumerate(model.parameters(), 1):
-            values = torch.arange(p.numel(), dtype=torch.float64) * 0.7 + i
-            p.copy_(values.sin().mul(0.08).view(p.shape))
-
-
 def training_step(times, name, hidden, batch, tokens, calls, rounds):
-    model = Model(hidden)
-    fill(model)
+    model = benchmark_model.Model(SimpleNamespace(vocab=VOCAB, hidden=hidden, layers=LAYERS, heads=HEADS))
+    benchmark_model.fill(model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
     ids = torch.arange(batch * tokens).remainder(VOCAB).view(batch, tokens)
     labels = ids.roll((1,), (1,))
