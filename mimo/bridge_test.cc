@@ -50,7 +50,7 @@ class Groups {
     const int position =
         static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
     const int size = static_cast<int>(ranks.size());
-    auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(20));
+    auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(45));
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
     auto group = c10::make_intrusive<c10d::ProcessGroup>(store, position, size);
     group->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::GLOO,

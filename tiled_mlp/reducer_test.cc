@@ -41,8 +41,9 @@ c10::intrusive_ptr<c10d::ProcessGroup> MakeGroup(const Rank& rank) {
   store_options.port = static_cast<uint16_t>(std::atoi(std::getenv("MASTER_PORT")));
   store_options.isServer = rank.rank == 0;
   auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", store_options);
-  // Short: where a rank waits for a gradient that never comes, the test is to fail, not to stand.
-  auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(20));
+  // Shorter than the watchdog: where a rank waits for a gradient that never comes, the test is to
+  // fail, not to stand. Longer than a rank takes to start while libtorch is read from the disk.
+  auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(45));
   options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
   auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank.rank, rank.world_size);
   group->setBackend(
