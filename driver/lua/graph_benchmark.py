@@ -120,10 +120,10 @@ def main():
             raise SystemExit(f"after {size.steps} steps the loss of {name} is {loss}, but {losses[EAGER]} in {EAGER}")
     where = torch.cuda.get_device_name() if DEVICE == "cuda" else "the CPU, one thread, where nothing is a graph"
     print(f"{size.layers} layers of {size.hidden}, batch {size.batch} x {size.tokens}, {size.dtype}, on {where}")
-    print(f"{'a step':16}{'ms':>11}{'/ ' + EAGER:>12}")
     for name in (LOCKSTEP, GRAPH, EAGER, COMPILED):
         if name in best:
-            print(f"{name:16}{best[name]:11.3f}{best[name] / best[EAGER]:12.2f}")
+            print(f"{name}, ms {best[name]:.3f}")
+            print(f"{name} / {EAGER} {best[name] / best[EAGER]:.3f}")
 
 
 if __name__ == "__main__":

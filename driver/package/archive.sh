@@ -1,0 +1,24 @@
+#!/usr/bin/env bash
+# archive.sh OUT.tar FILE...: packs the files of //driver/package:archive, which Bazel names.
+#
+#   lockstep/bin/lockstep    a shell script that finds libtorch and starts the program
+#   lockstep/lib/            the program, and the files that it reads, at their places in the workspace
+#   lockstep/scripts/        the training scripts
+set -euo pipefail
+out=$1
+shift
+staging=$(mktemp -d)
+trap 'rm -rf "$staging"' EXIT
+to=$staging/lockstep
+mkdir -p "$to/lib"
+for file in "$@"; do
+  name=${file#bazel-out/*/bin/}
+  case $name in
+    driver/lockstep) strip -o "$to/lib/lockstep" "$file" ;;
+    */lockstep.sh) install -D -m 755 "$file" "$to/bin/lockstep" ;;
+    LICENSE | scripts/*) install -D -m 644 "$file" "$to/$name" ;;
+    *) install -D -m 644 "$file" "$to/lib/$name" ;;
+  esac
+done
+# The same files give the same archive.
+tar --create --file="$out" --directory="$staging" --sort=name --mtime=@0 --owner=0 --group=0 --numeric-owner lockstep

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Unpacks the archive elsewhere and starts it, with an environment that holds nothing of the build.
+set -uo pipefail
+tar --extract --file=driver/package/lockstep.tar --directory="$TEST_TMPDIR"
+libtorch=$(ldd driver/lockstep | awk '/libtorch_cpu/ {print $3}')
+libtorch=${libtorch%/lib/libtorch_cpu.so}
+cd "$TEST_TMPDIR"
+printf '%s\n' 'local torch = require "lockstep.torch"' \
+  'print("sum", torch.ones({ 3 }):sum():item(), require("lockstep.distributed").world_size())' >script.lua
+failed=0
+
+# lockstep VARIABLE=VALUE... -- ARGUMENT...: the packed program's output, errors too.
+lockstep() {
+  local variables=()
+  while [[ $1 != -- ]]; do variables+=("$1"); shift; done
+  shift
+  env -i PATH=/usr/bin:/bin HOME="$TEST_TMPDIR" "${variables[@]}" lockstep/bin/lockstep "$@" 2>&1
+}
+
+# expect NAME TEXT OUTPUT: the output must hold the text.
+expect() {
+  [[ $3 == *"$2"* ]] && return
+  printf '%s: expected "%s" in:\n%s\n' "$1" "$2" "$3"
+  failed=1
+}
+
+expect "the folder of torch" "sum	3	1" "$(lockstep LIBTORCH="$libtorch" -- --nproc 1 script.lua)"
+expect "a site-packages" "sum	3	1" "$(lockstep LIBTORCH="${libtorch%/torch}" -- --nproc 1 script.lua)"
+expect "two ranks" "sum	3	2" "$(lockstep LIBTORCH="$libtorch" -- --nproc 2 script.lua)"
+expect "a script of the archive is there" "digits" "$(lockstep LIBTORCH="$libtorch" -- --list lockstep/scripts)"
+
+# A Python that would import this torch, and one that would import another version.
+mkdir -p old/torch/lib
+touch old/torch/lib/libtorch_cpu.so
+echo "__version__ = '2.10.0'" >old/torch/version.py
+for torch in "$libtorch" "$TEST_TMPDIR/old/torch" ""; do
+  printf '#!/bin/sh\necho "%s"\n' "$torch" >"python-${#torch}"
+  chmod +x "python-${#torch}"
+done
+old=$TEST_TMPDIR/old/torch
+expect "a Python's torch" "sum	3	1" "$(lockstep PYTHON="./python-${#libtorch}" -- --nproc 1 script.lua)"
+expect "another version" "is torch 2.10.0, and this program was built for 2.11" \
+  "$(lockstep PYTHON="./python-${#old}" -- --nproc 1 script.lua)"
+expect "a Python without torch" "has no torch: install torch==2.11.0" "$(lockstep PYTHON=./python-0 -- script.lua)"
+expect "no Python" "nowhere/python was not found" "$(lockstep PYTHON=nowhere/python -- script.lua)"
+expect "a wrong LIBTORCH" "LIBTORCH=/tmp holds neither" "$(lockstep LIBTORCH=/tmp -- script.lua)"
+exit "$failed"
