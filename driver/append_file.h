@@ -5,9 +5,8 @@
 //     Warn(status.message());  // nothing of the record is in the file; later records may fit again
 //   }
 //
-// The failures that this prevents: a disk that fills up in the middle of a record, so that readers
-// find a torn line; and a folder that was deleted, so that a run writes for days to a file without
-// a name.
+// Without it, a disk that fills up in the middle of a record leaves a torn line. And a run whose
+// folder was deleted writes for days to a file without a name.
 //
 // Not thread-safe.
 

@@ -1,4 +1,4 @@
---- What log prints on the terminal: lines, a progress bar, numbers as a person reads them.
+--- The terminal side of the log: lines, a progress bar, numbers as a person reads them.
 
 local core = require "lockstep.core"
 

@@ -39,7 +39,7 @@ function M.configure(config)
   M.policy = policy
 end
 
---- Begins a loop, which counts its steps anew.
+--- Begins a loop, whose steps are numbered from the start.
 function M.begin_loop() last_step, in_a_row = nil, 0 end
 
 local function is_finite(number) return number - number == 0 end
