@@ -1,16 +1,15 @@
 #include "driver/event_file.h"
 
-#include <fcntl.h>
 #include <unistd.h>
 
 #include <array>
 #include <atomic>
-#include <cerrno>
 #include <chrono>
 #include <cstring>
 #include <stdexcept>
 
-#include "absl/strings/str_cat.h"
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_format.h"
 
 namespace lockstep::driver {
@@ -96,6 +95,12 @@ std::string NewPath(const std::string& folder) {
                          static_cast<int64_t>(Now()), host, getpid(), count++);
 }
 
+AppendFile OpenNew(const std::string& path) {
+  absl::StatusOr<AppendFile> file = AppendFile::Open(path, AppendFile::Existing::kRefuse);
+  if (!file.ok()) throw std::runtime_error(std::string(file.status().message()));
+  return *std::move(file);
+}
+
 std::array<uint32_t, 256> MakeCrcTable() {
   constexpr uint32_t kReversedPolynomial = 0x82f63b78;
   std::array<uint32_t, 256> table{};
@@ -115,27 +120,10 @@ uint32_t MaskedCrc(absl::string_view bytes) {
 
 }  // namespace
 
-EventFile::EventFile(const std::string& folder) : path_(NewPath(folder)) {
-  file_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_APPEND | O_CLOEXEC, 0666);
-  if (file_ < 0)
-    throw std::runtime_error(absl::StrCat("cannot make ", path_, ": ", std::strerror(errno)));
+EventFile::EventFile(const std::string& folder) : file_(OpenNew(NewPath(folder))) {
   std::string event = EncodeTime(Now());
   AppendBytes(event, kEventFileVersion, "brain.Event:2");
-  try {
-    WriteRecord(event);
-  } catch (...) {
-    close(file_);
-    throw;
-  }
-}
-
-EventFile::EventFile(EventFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      file_(std::exchange(other.file_, -1)),
-      has_begun_(other.has_begun_) {}
-
-EventFile::~EventFile() {
-  if (file_ >= 0) close(file_);
+  WriteRecord(event);
 }
 
 void EventFile::Write(int64_t step, const Scalars& scalars) {
@@ -159,14 +147,8 @@ void EventFile::Begin(int64_t step) {
 }
 
 void EventFile::WriteRecord(const std::string& event) {
-  const std::string record = FrameRecord(event);
-  ssize_t written = 0;
-  do {
-    written = write(file_, record.data(), record.size());
-  } while (written < 0 && errno == EINTR);
-  if (written == static_cast<ssize_t>(record.size())) return;
-  throw std::runtime_error(absl::StrCat("cannot write ", path_, ": ",
-                                        written < 0 ? std::strerror(errno) : "the disk is full"));
+  const absl::Status status = file_.Append(FrameRecord(event));
+  if (!status.ok()) throw std::runtime_error(std::string(status.message()));
 }
 
 std::string EncodeScalars(double time_s, int64_t step, const Scalars& scalars) {

@@ -3,9 +3,10 @@
 //   EventFile events("runs/digits_vlm-20261121-1200");
 //   events.Write(/*step=*/0, {{"loss", 2.31}, {"validation/accuracy", 0.97}});
 //
-// A record goes to the file in one write as it is made: a process that is killed loses none of
-// those before. A run that goes on after a restart opens a file of its own beside the old one; its
-// first record tells TensorBoard to forget what the old one says of that step and later ones.
+// Each record is in the file when Write returns, whole or not at all: a process that is killed
+// loses none of those before. A run that goes on after a restart opens a file of its own beside the
+// old one; its first record tells TensorBoard to forget what the old one says of that step and
+// later ones.
 //
 // Format: TFRecord frames (length, checksum, bytes, checksum; checksums are CRC-32C, masked) of
 // `Event` messages, from the definitions of event.proto, summary.proto and tensor.proto. No thread
@@ -20,6 +21,7 @@
 #include <vector>
 
 #include "absl/strings/string_view.h"
+#include "driver/append_file.h"
 
 namespace lockstep::driver {
 
@@ -31,25 +33,21 @@ class EventFile {
   // Makes `folder`/events.out.tfevents.<seconds>.<host>.<pid>.<count>. Throws std::runtime_error,
   // with the path and the reason, where it cannot.
   explicit EventFile(const std::string& folder);
-  EventFile(EventFile&& other) noexcept;
-  EventFile& operator=(EventFile&&) = delete;
-  ~EventFile();
 
-  // All scalars in one record, with the time of day. Throws std::runtime_error where the record
-  // does not fit on the disk.
+  // Writes all scalars as one record, with the time of day. Throws std::runtime_error, with the
+  // reason, if the record cannot be written.
   void Write(int64_t step, const Scalars& scalars);
 
   // A text, which TensorBoard shows as Markdown, in one record. Throws as Write does.
   void WriteText(int64_t step, const std::string& tag, const std::string& text);
 
-  const std::string& path() const { return path_; }
+  const std::string& path() const { return file_.path(); }
 
  private:
   void Begin(int64_t step);
   void WriteRecord(const std::string& event);
 
-  std::string path_;
-  int file_ = -1;
+  AppendFile file_;
   bool has_begun_ = false;  // the first step is known
 };
 

@@ -75,7 +75,7 @@ TEST(EventFile, AFolderThatIsNotThereIsNamed) {
     EventFile("/nowhere/at/all");
     FAIL() << "made a file in a folder that is not there";
   } catch (const std::runtime_error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("cannot make /nowhere/at/all/events.out.tfevents."));
+    EXPECT_THAT(error.what(), HasSubstr("cannot open /nowhere/at/all/events.out.tfevents."));
     EXPECT_THAT(error.what(), EndsWith("No such file or directory"));
   }
 }

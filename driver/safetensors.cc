@@ -180,7 +180,10 @@ absl::StatusOr<std::shared_ptr<Mapping>> Map(const std::string& path) {
   auto mapping = std::make_shared<Mapping>();
   mapping->size = static_cast<size_t>(status.st_size);
   if (mapping->size == 0) return mapping;
-  void* address = mmap(nullptr, mapping->size, PROT_READ | PROT_WRITE, MAP_PRIVATE, file.fd, 0);
+  // Without NORESERVE the kernel would set aside memory for a copy of the whole file, in case that
+  // every page of the private mapping is written to.
+  void* address =
+      mmap(nullptr, mapping->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.fd, 0);
   if (address == MAP_FAILED)
     return Wrong(absl::StrCat(path, " cannot be mapped: ", std::strerror(errno)));
   mapping->address = address;

@@ -1,30 +1,32 @@
 #include "driver/lua/files.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <cstring>
 #include <filesystem>
-#include <set>
 #include <string>
 #include <system_error>
-#include <tuple>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "driver/append_file.h"
+#include "driver/lua/object.h"
 #include "driver/lua/stack.h"
 #include "driver/lua/tensor.h"
 #include "driver/lua/vm.h"
 #include "driver/new_file.h"
+#include "driver/run_lock.h"
 
 namespace lockstep::lua {
+
+template <>
+inline constexpr const char* kObjectName<driver::AppendFile> = "append file";
+
 namespace {
 
 namespace fs = std::filesystem;
@@ -128,60 +130,51 @@ int WhyUnwritable(lua_State* state) {
   return 1;
 }
 
-// --- Locks
-// ---------------------------------------------------------------------------------------
-
-// "process 4711 on node3"
-std::string DescribeProcess() {
-  char host[HOST_NAME_MAX + 1] = {};
-  gethostname(host, HOST_NAME_MAX);
-  return absl::StrCat("process ", getpid(), " on ", host);
-}
-
-// What the holder of a lock wrote of itself; "" where it has not come to that.
-std::string ReadHolder(int file) {
-  char text[HOST_NAME_MAX + 64];
-  const ssize_t size = pread(file, text, sizeof(text), 0);
-  const std::string holder(text, static_cast<size_t>(std::max<ssize_t>(size, 0)));
-  return holder.substr(0, holder.find('\n'));
-}
-
-// lock(folder) -> true where this process has the folder for itself, as long as it lives; false and
-// who has it; or nil and why it cannot be locked. The lock is flock's, on `folder`/run.lock: it
-// goes with the process that holds it, however that ends, and the file stays.
+// lock(folder) -> true if this process has the folder for itself from now on; false and the
+// holder's name; or nil and the reason why the folder cannot be locked. See driver/run_lock.h.
 int Lock(lua_State* state) {
-  static auto* const locked = new std::set<std::string>();  // a second flock would wait for our own
-  const std::string folder = ReadString(state, 1, "lock: folder");
-  const std::string path = fs::weakly_canonical(folder).string() + "/run.lock";
-  if (locked->count(path) > 0) {
-    lua_pushboolean(state, 1);
-    return 1;
-  }
-  const int file = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  const int error = file < 0 || flock(file, LOCK_EX | LOCK_NB) != 0 ? errno : 0;
-  if (error == 0) {
-    const std::string own = DescribeProcess() + "\n";
-    // Where the disk is full the lock holds all the same, without a name.
-    if (ftruncate(file, 0) == 0) std::ignore = pwrite(file, own.data(), own.size(), 0);
-    locked->insert(path);  // the file stays open
-    lua_pushboolean(state, 1);
-    return 1;
-  }
-  const bool is_held = error == EWOULDBLOCK;
-  const std::string text = is_held ? ReadHolder(file) : std::strerror(error);
-  if (file >= 0) close(file);
-  if (is_held) {
-    lua_pushboolean(state, 0);
-  } else {
+  const absl::StatusOr<driver::RunLock> lock =
+      driver::LockRun(ReadString(state, 1, "lock: folder"));
+  if (!lock.ok()) {
     lua_pushnil(state);
+    PushString(state, std::string(lock.status().message()));
+    return 2;
   }
-  PushString(state, text);
+  lua_pushboolean(state, !lock->is_held_by_another);
+  PushString(state, lock->holder);
+  return 2;
+}
+
+// append_file(path) -> a file that grows by whole records, or nil and the reason.
+int OpenAppendFile(lua_State* state) {
+  absl::StatusOr<driver::AppendFile> file =
+      driver::AppendFile::Open(ReadString(state, 1, "append_file: path"));
+  if (!file.ok()) {
+    lua_pushnil(state);
+    PushString(state, std::string(file.status().message()));
+    return 2;
+  }
+  PushObject(state, *std::move(file));
+  return 1;
+}
+
+// file:append(record) -> true, or nil and the reason why nothing of the record was written.
+int Append(lua_State* state) {
+  auto& file = ReadObject<driver::AppendFile>(state, 1, "append: file");
+  const absl::Status status = file.Append(ReadString(state, 2, "append: record"));
+  if (status.ok()) {
+    lua_pushboolean(state, 1);
+    return 1;
+  }
+  lua_pushnil(state);
+  PushString(state, std::string(status.message()));
   return 2;
 }
 
 }  // namespace
 
 int OpenFiles(lua_State* state) {
+  RegisterObject<driver::AppendFile>(state, {{"append", Append}});
   lua_newtable(state);
   SetFunctions(state, {{"list", List},
                        {"rename", Rename},
@@ -190,7 +183,8 @@ int OpenFiles(lua_State* state) {
                        {"checksum", ChecksumOfFile},
                        {"checksum_of", ChecksumOfPieces},
                        {"why_unwritable", WhyUnwritable},
-                       {"lock", Lock}});
+                       {"lock", Lock},
+                       {"append_file", OpenAppendFile}});
   return 1;
 }
 

@@ -163,6 +163,27 @@ t.test("ConfigWritesWhatItReturnsIntoTheRunsFolder", function()
   t.raises("run.config: defaults must be a table, not a nil", run.config)
 end)
 
+t.test("AConfigurationThatContainsItselfIsAnErrorThatSaysWhere", function()
+  local optimizer = { lr = 1 }
+  optimizer.groups = { optimizer }
+  t.raises("run.config: config.optimizer.groups.1 is a table that contains itself", run.config,
+    { optimizer = optimizer })
+  local shared = { 1, 2 }
+  t.equal(run.merge({ a = shared, b = shared }, {}).b[2], 2)
+end)
+
+t.test("NumbersOfAConfigurationAreFinite", function()
+  t.raises("run.config: config.optimizer.lr is nan; expected a finite number", run.config,
+    { optimizer = { lr = 0 / 0 } })
+  t.raises("run.config: config.betas.2 is inf; expected a finite number", run.config, { betas = { 0.9, math.huge } })
+end)
+
+t.test("ThePolicyForValuesThatAreNotFiniteIsOneOfThree", function()
+  t.raises('run.config: nonfinite must be "stop", "skip" or "go_on", not "ignore"', run.config,
+    { nonfinite = "ignore" })
+  t.raises('nonfinite must be "stop", "skip" or "go_on", not true', run.config, { nonfinite = true })
+end)
+
 -- Steps -------------------------------------------------------------------------------------------------
 
 local function count_to(last)

@@ -4,7 +4,10 @@
 local core = require "lockstep.core"
 local data = require "lockstep.data"
 local dist = require "lockstep.distributed"
+local history = require "lockstep.log.history"
 local log = require "lockstep.log"
+local metrics = require "lockstep.log.metrics"
+local nonfinite = require "lockstep.run.nonfinite"
 local plot = require "lockstep.plot"
 local run = require "lockstep.run"
 local t = require "lockstep.testing"
@@ -144,10 +147,111 @@ t.test("StepsOfARunAreNumberedAndTimed", function()
   t.truthy(lines[19]:find("  data %d+%%  eta 0:00\n$"), lines[19])
 end)
 
-t.test("ALossThatIsNotANumberIsLoggedAsOne", function()
-  local objects = recorded(log.step, { loss = 0 / 0, grad_norm = math.huge })
+-- Values that are not finite ----------------------------------------------------------------------------
+
+--- Runs `fn` with a policy for values that are not finite, and with a fresh count.
+local function with_policy(policy, fn)
+  local count = nonfinite.count
+  nonfinite.policy, nonfinite.count = policy, 0
+  local ok, message = pcall(fn)
+  nonfinite.policy, nonfinite.count = "stop", count
+  if not ok then error(message, 0) end
+end
+
+t.test("ALossThatIsNotANumberIsLoggedAsOneAndEndsTheRun", function()
+  local message
+  local objects = recorded(function()
+    for _, values in ipairs { { loss = 0 / 0, grad_norm = math.huge }, { val_loss = -math.huge } } do
+      message = t.raises(" is ", log.step, values)
+    end
+  end)
 
   t.equal({ objects[1].loss, objects[1].grad_norm }, { "NaN", "Infinity" })
+  t.equal(objects[2].val_loss, "-Infinity")
+  has(message, "val_loss is -inf; to go on, set nonfinite in run.config")
+end)
+
+t.test("AStepThatIsNotFiniteIsCountedWhereTheRunGoesOn", function()
+  with_policy("go_on", function()
+    local text
+    local objects = recorded(function()
+      text = printed(function()
+        for step, loss in ipairs { 0 / 0, 1, 0 / 0 } do log.step { step = step, loss = loss, accuracy = 0 / 0 } end
+      end)
+    end)
+
+    has(text, "step 1: loss is nan; goes on (nonfinite 1)\n")
+    has(text, "step 3: loss is nan; goes on (nonfinite 2)\n")
+    t.equal({ objects[2].nonfinite_steps, objects[3].nonfinite_steps }, { 1, 1 })
+    t.equal(nonfinite.count, 2)
+    has(printed(log.step, { loss = 1 }), "nonfinite 2")
+  end)
+end)
+
+t.test("AStepThatIsNotFiniteNamesItsBatch", function()
+  local message
+  for _ in run:steps(function() return { samples = { 3, 17 }, x = torch.zeros { 2 } } end, 1) do
+    printed(function() message = t.raises("loss is nan", log.step, { loss = 0 / 0 }) end)
+  end
+
+  has(message, "loss is nan (batch: samples 3, 17)")
+end)
+
+t.test("OtherFieldsMayBeAnything", function()
+  t.equal(recorded(log.step, { loss = 1, accuracy = 0 / 0 })[1].accuracy, "NaN")
+end)
+
+-- Files that cannot be written ------------------------------------------------------------------------------
+
+--- What `fn` writes to stderr.
+local function complained(fn)
+  local parts, stderr = {}, io.stderr
+  io.stderr = { write = function(_, ...) parts[#parts + 1] = table.concat({ ... }) end } -- luacheck: ignore 122
+  local ok, message = pcall(fn)
+  io.stderr = stderr -- luacheck: ignore 122
+  if not ok then error(message, 0) end
+  return table.concat(parts)
+end
+
+t.test("MetricsThatCannotBeWrittenAreReportedOnceAndCounted", function()
+  local path, kept = run.dir .. "/metrics.jsonl", run.dir .. "/kept.jsonl"
+  printed(log.step, { loss = 1 })
+  local lost = metrics.lost
+  assert(os.rename(path, kept))
+  assert(os.execute(("ln -s /dev/full %s"):format(path)) == 0)
+  metrics.reopen()
+  local text
+  local complaints = complained(function()
+    text = printed(function()
+      for _ = 1, 3 do log.step { loss = 2 } end
+    end)
+  end)
+  assert(os.remove(path))
+  assert(os.rename(kept, path))
+  metrics.reopen()
+
+  has(complaints, "metrics.jsonl: No space left on device; training goes on")
+  t.equal(select(2, complaints:gsub("warning", "")), 1)
+  t.equal(metrics.lost - lost, 3)
+  has(text, "metrics lost " .. lost + 2)
+  t.equal(recorded(log.step, { loss = 3 })[1].metrics_lost, lost + 3)
+  metrics.lost = lost
+end)
+
+t.test("ADeletedFolderIsNoticed", function()
+  local path, lost = run.dir .. "/metrics.jsonl", metrics.lost
+  printed(log.step, { loss = 1 })
+  local file = assert(io.open(path))
+  local kept = file:read("*a")
+  file:close()
+  assert(os.remove(path))
+  local complaints = complained(function() printed(log.step, { loss = 2 }) end)
+  printed(log.step, { loss = 3 })
+  core.write_file(path, { kept })
+  metrics.reopen()
+  metrics.lost = lost
+
+  has(complaints, "metrics.jsonl was deleted while it was being written")
 end)
 
 t.test("WhatIsNoNumberIsRefusedByName", function()
@@ -239,6 +343,43 @@ t.test("CurvesOfOneValueOrNoneStillHaveAxes", function()
   has(curve("flat.svg", { "flat" }), "<polyline")
   t.equal(curve("never.svg", { "never" }):find("<polyline"), nil)
   t.equal(curve("none.svg", {}):find("<polyline"), nil)
+end)
+
+t.test("ALongSeriesKeepsItsExtremesAndGapsInBoundedMemory", function()
+  local series, steps = history.series(), 200000
+  collectgarbage()
+  collectgarbage()
+  local before = collectgarbage("count")
+  for step = 0, steps - 1 do
+    local value = 2 + math.sin(step)
+    series:add(step, ({ [77777] = 1000, [55555] = -1000, [33333] = 0 / 0 })[step] or value)
+  end
+  collectgarbage()
+  collectgarbage()
+  local kib = collectgarbage("count") - before
+
+  local points = series:points()
+  t.truthy(kib < 1024, kib .. " KiB")
+  t.truthy(#points > 1000 and #points < 3100, #points)
+  local found, last = {}, -1
+  for _, point in ipairs(points) do
+    t.truthy(point.step > last)
+    last = point.step
+    found[point.step] = point.value
+  end
+  t.equal({ found[77777], found[55555] }, { 1000, -1000 })
+  t.truthy(found[33333] ~= found[33333])
+  t.truthy(last > steps - 300)
+end)
+
+t.test("AShortSeriesIsKeptWhole", function()
+  local series = history.series()
+  for step = 1, 1024 do series:add(step, step % 7) end
+
+  local points = series:points()
+
+  t.equal(#points, 1024)
+  for i, point in ipairs(points) do t.equal({ point.step, point.value }, { i, i % 7 }) end
 end)
 
 t.test("AnUnknownSeriesIsAnErrorThatListsTheKnown", function()

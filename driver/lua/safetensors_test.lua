@@ -99,6 +99,28 @@ t.test("WhatWasReadOwnsItsMemory", function()
   t.equal(data.safetensors(path).x, torch.zeros({ 1 }))
 end)
 
+--- Bytes of this process that no file backs.
+local function anonymous_bytes()
+  for line in io.lines("/proc/self/status") do
+    local kib = line:match("^RssAnon:%s+(%d+) kB")
+    if kib then return kib * 1024 end
+  end
+end
+
+t.test("WeightsAreReadWithoutASecondCopyOnTheHost", function()
+  local path, elements = path_of("large"), 2 ^ 24
+  data.save_safetensors(path, { x = torch.ones({ elements }) })
+  collectgarbage()
+  collectgarbage()
+  local parameter = torch.zeros({ elements })
+  local before = anonymous_bytes()
+
+  parameter:copy_(data.safetensors(path).x)
+
+  t.equal(parameter[elements - 1]:item(), 1)
+  t.truthy(anonymous_bytes() - before < 8 * 2 ^ 20, anonymous_bytes() - before)
+end)
+
 t.test("ANewFileReplacesTheOldOnlyOnceItIsComplete", function()
   local path = path_of("whole")
   data.save_safetensors(path, { x = torch.ones({ 2 }) })

@@ -75,7 +75,7 @@ t.test("EachRecordIsInTheFileWhenItHasBeenLogged", function()
 end)
 
 t.test("NumbersThatAreNotFiniteReachTensorBoard", function()
-  quietly(log.step, { step = 20, loss = 0 / 0, grad_norm = math.huge })
+  t.raises("grad_norm is inf, loss is nan", quietly, log.step, { step = 20, loss = 0 / 0, grad_norm = math.huge })
 
   local events = read_back(files_in(run.dir)[1])
   local scalars = events[#events].scalars

@@ -12,8 +12,11 @@ local M = {}
 --- What null in JSON becomes.
 M.null = core.null
 
---- The tensors of a safetensors file by name, and its metadata, a table of strings. The tensors own their memory.
---- A file comes from elsewhere: nothing in it is believed before it is checked.
+--- Returns the tensors of a safetensors file by name, and its metadata, a table of strings.
+---
+--- On the CPU a tensor's memory is the mapped file, which the system reads as it is used: weights that are copied into
+--- a model take no second copy on the host. Changing such a tensor does not change the file. The file may be replaced
+--- or deleted meanwhile, but not shortened in place. The whole header is checked before anything is returned.
 ---
 ---     model:load_state_dict(data.safetensors("model.safetensors"))
 ---@param path string
@@ -24,7 +27,7 @@ function M.safetensors(path, opts)
   local o = options.read("data.safetensors", opts, { device = "cpu" })
   local mapped, metadata = core_safetensors.read(path, "data.safetensors")
   local tensors = {}
-  for name, tensor in pairs(mapped) do tensors[name] = tensor:clone():to { device = o.device } end
+  for name, tensor in pairs(mapped) do tensors[name] = tensor:to { device = o.device } end
   return tensors, metadata
 end
 

@@ -7,18 +7,20 @@
 
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
+local history = require "lockstep.log.history"
+local metrics = require "lockstep.log.metrics"
+local nonfinite = require "lockstep.run.nonfinite"
 local options = require "lockstep.options"
 local peaks = require "lockstep.peaks"
 local plot = require "lockstep.plot"
 local run = require "lockstep.run"
+local terminal = require "lockstep.log.terminal"
 local torch = require "lockstep.torch"
 local watching = require "lockstep.core.watching"
 
 local M = {}
 
-local history = {} ---@type table<string, {step: integer, value: number}[]>
-local metrics_file ---@type file*?
-local event_file ---@type lockstep.core.watching.EventFile?
+local series_by_name = {} ---@type table<string, log.Series>
 local steps_logged = 0
 local started ---@type number?
 local last_time ---@type number?
@@ -28,10 +30,8 @@ local peak_flops ---@type number?
 
 --- What the JSON object of a step has beside the script's fields.
 local OWN_FIELDS = { step = true, memory_bytes = true, alloc_retries = true, ooms = true, elapsed_s = true,
-  step_s = true, data_share = true, tokens_per_s = true, tflops = true, mfu = true }
-
---- Columns of the step line, in order; others follow by name.
-local FIRST = { "loss", "grad_norm", "lr" }
+  step_s = true, data_share = true, tokens_per_s = true, tflops = true, mfu = true, metrics_lost = true,
+  nonfinite_steps = true }
 
 local function is_rank_0() return dist.rank() == 0 end
 
@@ -60,114 +60,12 @@ local function read_fields(caller, fields, step)
   return numbers, step
 end
 
--- The terminal --------------------------------------------------------------------------------------
-
-local bar_is_shown = false
-
-local function erase_bar()
-  if bar_is_shown then io.stdout:write("\r\27[K") end
-  bar_is_shown = false
-end
-
-local function draw_bar(step, total, text)
-  local width = core.terminal_width()
-  if not width or not total then return end
-  local room = math.max(10, math.min(40, width - #text - 10))
-  local filled = math.floor(room * (step + 1) / total)
-  local bar = string.rep("█", filled) .. string.rep("░", room - filled)
-  io.stdout:write(string.format("%s %3d%% %s", bar, math.floor(100 * (step + 1) / total), text))
-  io.stdout:flush()
-  bar_is_shown = true
-end
-
-local function print_line(line)
-  erase_bar()
-  io.stdout:write(line, "\n")
-  io.stdout:flush()
-end
-
-local function duration(seconds)
-  seconds = math.max(0, math.floor(seconds + 0.5))
-  local hours, minutes = math.floor(seconds / 3600), math.floor(seconds / 60) % 60
-  if hours > 0 then return string.format("%d:%02d:%02d", hours, minutes, seconds % 60) end
-  return string.format("%d:%02d", minutes, seconds % 60)
-end
-
-local UNITS = { { 1e12, "T" }, { 1e9, "G" }, { 1e6, "M" }, { 1e3, "k" } }
-
---- 9.2k, 153, 1.4M: for rates and counts, of which three digits say enough.
-local function rounded(value)
-  for _, unit in ipairs(UNITS) do
-    -- What rounds up to the next unit belongs to it: never "1000.0k".
-    if math.abs(value) >= 0.99995 * unit[1] then return string.format("%.1f%s", value / unit[1], unit[2]) end
-  end
-  return string.format("%.0f", value)
-end
-
---- A number as a column shows it.
-local function short(value)
-  local size = math.abs(value)
-  if value ~= value or size == math.huge then return tostring(value) end
-  if value % 1 == 0 and size < 1e4 then return string.format("%d", value) end
-  if size >= 1e15 or size < 1e-2 then return string.format("%.2e", value) end
-  if size >= 1e4 then return rounded(value) end
-  if size >= 1e2 then return string.format("%.1f", value) end
-  return string.format("%.4f", value)
-end
-
-local function columns(fields)
-  local parts, used, rest = {}, {}, {}
-  for _, name in ipairs(FIRST) do
-    if fields[name] then parts[#parts + 1] = name .. " " .. short(fields[name]) end
-    used[name] = true
-  end
-  for name in pairs(fields) do
-    if not used[name] then rest[#rest + 1] = name end
-  end
-  table.sort(rest)
-  for _, name in ipairs(rest) do parts[#parts + 1] = name .. " " .. short(fields[name]) end
-  return table.concat(parts, "  ")
-end
-
--- The files -----------------------------------------------------------------------------------------
-
---- What run.config resolved, as TensorBoard's text "config".
-local function write_config(step)
-  local file = io.open(run.dir .. "/config.json")
-  if not file then return end
-  event_file:write_text(step, "config", "```json\n" .. file:read("*a") .. "```\n")
-  file:close()
-end
-
---- The object's numbers, under their names; those of an event under "event/name". TensorBoard's steps are
---- whole numbers.
-local function write_event(object)
-  local step = math.floor(object.step)
-  if not event_file then
-    event_file = watching.event_file(run.dir)
-    write_config(step)
-  end
-  local scalars = {}
-  for name, value in pairs(object) do
-    if type(value) == "number" and name ~= "step" then
-      scalars[object.event and object.event .. "/" .. name or name] = value
-    end
-  end
-  event_file:write(step, scalars)
-end
-
-local function write_metrics(object)
-  if not metrics_file then metrics_file = assert(io.open(run.dir .. "/metrics.jsonl", "a")) end
-  metrics_file:write(core.json_encode(object), "\n")
-  metrics_file:flush()
-  write_event(object)
-end
-
+--- Keeps fields for curves.
 local function remember(prefix, step, fields)
   for name, value in pairs(fields) do
-    local series = prefix .. name
-    history[series] = history[series] or {}
-    table.insert(history[series], { step = step, value = value })
+    local key = prefix .. name
+    series_by_name[key] = series_by_name[key] or history.series()
+    series_by_name[key]:add(step, value)
   end
 end
 
@@ -185,15 +83,17 @@ end
 --- What the line says after the fields: speed, memory, waiting for data, time left.
 local function status_of(object, step, total, now)
   local parts = {}
-  if object.tokens_per_s then parts[1] = rounded(object.tokens_per_s) .. " tok/s" end
-  if object.tflops then parts[#parts + 1] = rounded(object.tflops * 1e12) .. " FLOP/s" end
+  if object.tokens_per_s then parts[1] = terminal.rounded(object.tokens_per_s) .. " tok/s" end
+  if object.tflops then parts[#parts + 1] = terminal.rounded(object.tflops * 1e12) .. " FLOP/s" end
   if object.mfu then parts[#parts + 1] = string.format("mfu %.0f%%", 100 * object.mfu) end
   parts[#parts + 1] = string.format("%.0f MiB", object.memory_bytes / 2 ^ 20)
   if (object.alloc_retries or 0) > 0 then parts[#parts + 1] = object.alloc_retries .. " alloc retries" end
+  if nonfinite.count > 0 then parts[#parts + 1] = "nonfinite " .. nonfinite.count end
+  if metrics.lost > 0 then parts[#parts + 1] = "metrics lost " .. metrics.lost end
   if object.data_share then parts[#parts + 1] = string.format("data %.0f%%", 100 * object.data_share) end
   if total and steps_logged > 1 then
     local step_s = (now - started) / (steps_logged - 1)
-    parts[#parts + 1] = "eta " .. duration(step_s * (total - step - 1))
+    parts[#parts + 1] = "eta " .. terminal.duration(step_s * (total - step - 1))
   end
   return parts
 end
@@ -255,6 +155,7 @@ function M.step(fields)
   local shown, step = read_fields("log.step", fields, default_step)
   local object = read_memory()
   object.step, object.elapsed_s = step, now - started
+  object.nonfinite_steps = nonfinite.count > 0 and nonfinite.count or nil
   -- The first step has no beginning that we know of.
   if seconds then
     object.step_s, object.data_share = seconds, math.min(1, data_seconds / seconds)
@@ -270,10 +171,11 @@ function M.step(fields)
   local total = run.progress.total
   local status = status_of(object, step, total, now)
   remember("", step, shown)
-  write_metrics(object)
+  metrics.write(object)
   local position = total and string.format("%d/%d", step, total) or tostring(step)
-  print_line(string.format("step %s  %s  %s", position, columns(shown), table.concat(status, "  ")))
-  draw_bar(step, total, status[#status])
+  terminal.print_line(string.format("step %s  %s  %s", position, terminal.columns(shown), table.concat(status, "  ")))
+  terminal.draw_bar(step, total, status[#status])
+  nonfinite.check_reported(step, shown, run.progress.batch[1])
 end
 
 --- Takes up what another run left in the folder of this one, up to `step` steps: what it reported later, and was lost
@@ -298,13 +200,8 @@ function M.go_on_from(step, text)
     end
   end
   if file then file:close() end
-  if lost > 0 then
-    -- A new file takes the name: what is open still is the old one.
-    if metrics_file then metrics_file:close() end
-    metrics_file = nil
-    core.write_file(path, kept)
-  end
-  if text then print_line(text) end
+  if lost > 0 then metrics.replace(kept) end
+  if text then terminal.print_line(text) end
 end
 
 --- Reports something beside the steps, such as a validation: one line and one JSON object with
@@ -320,8 +217,8 @@ function M.record(name, fields)
   local object = { event = name, step = step }
   for key, value in pairs(shown) do object[key] = value end
   remember(name .. ".", step, shown)
-  write_metrics(object)
-  print_line(string.format("%s at step %d  %s", name, step, columns(shown)))
+  metrics.write(object)
+  terminal.print_line(string.format("%s at step %d  %s", name, step, terminal.columns(shown)))
 end
 
 --- Prints on rank 0 alone, clear of the progress bar.
@@ -330,7 +227,7 @@ function M.print(...)
   if not is_rank_0() then return end
   local parts = {}
   for i = 1, select("#", ...) do parts[i] = tostring((select(i, ...))) end
-  print_line(table.concat(parts, "\t"))
+  terminal.print_line(table.concat(parts, "\t"))
 end
 
 --- Draws series of what was logged over the steps, as an SVG file in the run's folder; returns its path
@@ -349,14 +246,15 @@ function M.curve(file, series, opts)
   end
   local drawn = {}
   for _, name in ipairs(series) do
-    if not history[name] then
+    local series_of_name = series_by_name[name]
+    if not series_of_name then
       local known = {}
-      for key in pairs(history) do known[#known + 1] = key end
+      for key in pairs(series_by_name) do known[#known + 1] = key end
       table.sort(known)
       core.raise(string.format('log.curve: nothing was logged as "%s" (known: %s)', tostring(name),
         table.concat(known, ", ")))
     end
-    drawn[#drawn + 1] = { name = name, points = history[name] }
+    drawn[#drawn + 1] = { name = name, points = series_of_name:points() }
   end
   local path = run.dir .. "/" .. file
   core.write_file(path, { plot.svg(drawn, opts) })

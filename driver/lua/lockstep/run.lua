@@ -7,7 +7,9 @@ local core = require "lockstep.core"
 local core_state = require "lockstep.core.state"
 local dist = require "lockstep.distributed"
 local files = require "lockstep.core.files"
+local nonfinite = require "lockstep.run.nonfinite"
 local options = require "lockstep.options"
+local torch = require "lockstep.torch"
 
 ---@class lockstep.run
 ---@field dir string the run's folder, the same on every rank; made, and kept for this run alone, when first asked for
@@ -20,10 +22,12 @@ local M = {}
 ---@field is_under_way (fun(): boolean)? from a loop's first step to its end: whether no break or error has left it
 ---@field total integer? steps that the loop will take, where known
 ---@field data_seconds number spent waiting for the loader since it was last asked
+---@field batch table the loader's first value of the step under way, at 1, for messages; held weakly
 ---@field resumed integer? steps that run:resume found done, until a loop has taken them up
 ---@field config table? what run.config returned last
 ---@field on_step table<fun(step: integer?), true> called before a step's data is loaded, and with nil after the last
-M.progress = { step = nil, total = nil, data_seconds = 0, resumed = nil, on_step = {} }
+M.progress = { step = nil, total = nil, data_seconds = 0, batch = setmetatable({}, { __mode = "v" }), resumed = nil,
+  on_step = {} }
 
 -- Configuration -----------------------------------------------------------------------------------
 
@@ -94,10 +98,17 @@ local function apply_setting(config, path, text)
   node[last] = type(default) == "table" and parse_array(path, text, default) or parse_scalar(path, text, default)
 end
 
-local function copy(value)
+--- Copies a configuration's default, which is at `path`. `inside` holds the tables that it is nested in.
+local function copy(value, path, inside)
+  if type(value) == "number" and value - value ~= 0 then
+    core.raise(("run.config: %s is %s; expected a finite number"):format(path, tostring(value)))
+  end
   if type(value) ~= "table" then return value end
+  if inside[value] then core.raise(("run.config: %s is a table that contains itself"):format(path)) end
+  inside[value] = true
   local result = {}
-  for k, v in pairs(value) do result[k] = copy(v) end
+  for k, v in pairs(value) do result[k] = copy(v, ("%s.%s"):format(path, tostring(k)), inside) end
+  inside[value] = nil
   return result
 end
 
@@ -130,7 +141,7 @@ function M.merge(defaults, settings)
   if type(settings) ~= "table" then
     core.raise('run.merge: the settings must be an array of pairs, as in {{"a.b", "2"}}, not a ' .. type(settings))
   end
-  local config = copy(defaults)
+  local config = copy(defaults, "config", {})
   for i, setting in ipairs(settings) do
     if type(setting) ~= "table" or type(setting[1]) ~= "string" or type(setting[2]) ~= "string" then
       core.raise(string.format('run.merge: setting %d must be a pair of strings, as in {"a.b", "2"}', i))
@@ -142,14 +153,22 @@ end
 
 --- The script's configuration: `defaults`, overridden by --set on the command line (see run.merge).
 --- Rank 0 writes the result to config.json in the run's folder.
+---
+--- One key has a meaning of its own: `nonfinite`, for steps whose loss or gradient norm is NaN or infinite. "stop", the
+--- default, is an error; "skip" and "go_on" only report and count such steps (see run:finite).
 ---@generic T: table
 ---@param defaults T
 ---@return T
 function M.config(defaults)
   local config = M.merge(defaults, core.settings())
+  nonfinite.configure(config)
   M.progress.config = config
   if dist.rank() == 0 then core.write_file(M.dir .. "/config.json", { core.json_encode(config, 2), "\n" }) end
   return config
+end
+
+local function check_colon(self, name)
+  if self ~= M then core.raise(("run:%s is called with a colon: run:%s()"):format(name, name)) end
 end
 
 -- Steps -------------------------------------------------------------------------------------------
@@ -191,7 +210,7 @@ function M:steps(loader, total)
   local function tell(next_step)
     if next_step == nil then
       core_state.end_loop()
-      M.progress.is_under_way = nil
+      M.progress.is_under_way, M.progress.batch[1] = nil, nil
     end
     for on_step in pairs(M.progress.on_step) do on_step(next_step) end
   end
@@ -201,6 +220,7 @@ function M:steps(loader, total)
     if first == nil then return tell(nil) end
     step = step + 1
     M.progress.step, M.progress.is_under_way = step, is_under_way
+    M.progress.batch[1] = first
     core.set_step(step)
     return step, first, ...
   end
@@ -208,6 +228,7 @@ function M:steps(loader, total)
     if not has_begun then
       check_no_loop() -- that has begun since
       state.begin_loop(step + 1)
+      nonfinite.begin_loop()
       core_state.begin_loop(next_step)
       M.progress.is_under_way, is_for = nil, core_state.in_loop()
     end
@@ -221,11 +242,37 @@ function M:steps(loader, total)
   return next_step
 end
 
--- State -------------------------------------------------------------------------------------------
-
-local function check_colon(self, name)
-  if self ~= M then core.raise(("run:%s is called with a colon: run:%s()"):format(name, name)) end
+--- Returns whether a step's numbers are finite on every rank, so that all ranks step or none does.
+---
+---     local norm = optim.clip_grad_norm(model:parameters(), 1)
+---     if run:finite { loss = loss, grad_norm = norm } then optimizer:step() end
+---
+--- A value that is NaN or infinite on any rank is reported with step, rank and batch, and handled as `nonfinite` in
+--- run.config says: "stop" (the default) raises an error on every rank; "skip" returns false; "go_on" returns true. The
+--- step line and metrics.jsonl count such steps. log.step checks what it reports (fields whose names end in loss or
+--- norm), on rank 0 alone and after the step.
+---
+--- Collective: every rank calls it once per step. Reads tensors from their device.
+---@param values table<string, number|torch.Tensor> tensors of one element
+---@return boolean
+function M:finite(values)
+  check_colon(self, "finite")
+  if type(values) ~= "table" then
+    core.raise("run:finite: the values must be a table, as in {loss = loss}, not a " .. type(values))
+  end
+  local numbers = {}
+  for name, value in pairs(values) do
+    local number = torch.is_tensor(value) and value:numel() == 1 and value:item() or value
+    if type(number) ~= "number" then
+      core.raise(("run:finite: %s must be a number or a tensor of one element, not %s"):format(tostring(name),
+        torch.is_tensor(value) and tostring(value.shape) or "a " .. type(value)))
+    end
+    numbers[tostring(name)] = number
+  end
+  return nonfinite.check_together(M.progress.step or 0, numbers, M.progress.batch[1])
 end
+
+-- State -------------------------------------------------------------------------------------------
 
 --- Registers what run:save saves and run:resume restores: modules, optimizers, datasets, objects with state_dict() and
 --- load_state_dict(state), and plain tables of values. The step and the generators of random numbers come with them.

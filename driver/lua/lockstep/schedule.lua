@@ -11,8 +11,8 @@ local M = {}
 local function read(name, given, defaults)
   local o = options.read("schedule." .. name, given, defaults)
   for option in pairs(defaults) do
-    if type(o[option]) ~= "number" or o[option] < 0 then
-      core.raise(string.format("schedule.%s: %s must be a number of at least 0, not %s", name, option,
+    if type(o[option]) ~= "number" or not (o[option] >= 0 and o[option] < math.huge) then
+      core.raise(string.format("schedule.%s: %s must be a finite number of at least 0, not %s", name, option,
         tostring(o[option])))
     end
   end
@@ -21,6 +21,17 @@ local function read(name, given, defaults)
       o.total_steps))
   end
   return o
+end
+
+--- Returns the schedule `factor_at`, which then refuses what is no step.
+local function of_steps(name, factor_at)
+  return function(step)
+    if type(step) ~= "number" or not (step >= 0 and step < math.huge) then
+      core.raise(string.format("schedule.%s: the step must be a finite number of at least 0, not %s", name,
+        tostring(step)))
+    end
+    return factor_at(step)
+  end
 end
 
 --- Part of the way from the end of the warm-up to the last step, 0 to 1.
@@ -34,15 +45,15 @@ end
 ---@return fun(step: integer): number
 function M.warmup_constant(given)
   local o = read("warmup_constant", given, { warmup_steps = 0 })
-  return function(step) return math.min(1, (step + 1) / math.max(1, o.warmup_steps)) end
+  return of_steps("warmup_constant", function(step) return math.min(1, (step + 1) / math.max(1, o.warmup_steps)) end)
 end
 
 local function warmup_then(name, given, shape)
   local o = read(name, given, { warmup_steps = 0, total_steps = options.required, final_factor = 0 })
-  return function(step)
+  return of_steps(name, function(step)
     if step < o.warmup_steps then return (step + 1) / o.warmup_steps end
     return o.final_factor + (1 - o.final_factor) * shape(progress(o, step, o.warmup_steps))
-  end
+  end)
 end
 
 --- Warm-up, then half a cosine down to `final_factor` at `total_steps` (arXiv 1608.03983).
@@ -70,10 +81,10 @@ function M.warmup_stable_decay(given)
   if start < o.warmup_steps then
     core.raise("schedule.warmup_stable_decay: warmup_steps and decay_steps together exceed total_steps")
   end
-  return function(step)
+  return of_steps("warmup_stable_decay", function(step)
     if step < o.warmup_steps then return (step + 1) / o.warmup_steps end
     return 1 - (1 - o.final_factor) * progress(o, step, start)
-  end
+  end)
 end
 
 return M

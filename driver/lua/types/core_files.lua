@@ -38,11 +38,26 @@ function files.checksum_of(pieces) end
 ---@return string?
 function files.why_unwritable(path) end
 
---- Takes a folder for this process alone, as long as it lives: true; false, and who has it; or nil, and why it cannot
---- be locked. What it leaves in the folder is run.lock.
+--- Locks a folder for this process until it ends. Returns true; false and the holder's name if another process has it;
+--- or nil and the reason if it cannot be locked. Leaves a file run.lock in the folder.
 ---@param folder string
 ---@return boolean? locked
 ---@return string? what
 function files.lock(folder) end
+
+---@class lockstep.core.files.AppendFile
+local AppendFile = {}
+
+--- Writes all of the record at the end of the file, or nothing. Returns true, or nil and the reason.
+---@param record string
+---@return boolean? written
+---@return string? reason
+function AppendFile:append(record) end
+
+--- Opens a file that grows by whole records. Returns nil and the reason if it cannot be opened.
+---@param path string
+---@return lockstep.core.files.AppendFile?
+---@return string? reason
+function files.append_file(path) end
 
 return files
