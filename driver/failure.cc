@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "driver/printable.h"
 
 namespace lockstep::driver {
 namespace {
@@ -93,8 +94,8 @@ std::string DescribeActivities(c10d::Store& store, int world_size) {
     std::string activity = reported ? store.get_to_str(ActivityKey(rank))
                                     : "no answer: it is dead, stopped, or its machine is lost";
     if (HasReportedEnd(store, rank)) activity = "its script had ended; " + activity;
-    lines.push_back(
-        absl::StrCat("  rank ", rank, ": ", absl::StrReplaceAll(activity, {{"\n", "\n  "}})));
+    lines.push_back(absl::StrCat("  rank ", rank, ": ",
+                                 absl::StrReplaceAll(Printable(activity), {{"\n", "\n  "}})));
   }
   return absl::StrJoin(lines, "\n");
 }

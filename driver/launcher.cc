@@ -21,6 +21,7 @@
 #include "absl/strings/str_join.h"
 #include "c10/util/Exception.h"
 #include "driver/failure.h"
+#include "driver/printable.h"
 #include "driver/world.h"
 
 extern char** environ;
@@ -376,13 +377,13 @@ class Launcher {
     if (first_failed_ == nullptr) {
       const std::optional<Failure> end = KnownAgreedEnd(*store_.store);
       if (!end.has_value()) return 0;
-      std::fprintf(stderr, "lockstep: %s\n", end->text.c_str());
+      std::fprintf(stderr, "lockstep: %s\n", Printable(end->text).c_str());
       return end->exit_code;
     }
     const RankProcess& dead = mute_ != nullptr ? *mute_ : *first_failed_;
     Failure failure = {DescribeDeath(dead), ExitCode(*dead.wait_status)};
     if (mute_ == nullptr) failure = KnownFailure(*store_.store).value_or(failure);
-    std::fprintf(stderr, "lockstep: %s\n", failure.text.c_str());
+    std::fprintf(stderr, "lockstep: %s\n", Printable(failure.text).c_str());
     if (failure.is_hang)
       std::fprintf(stderr, "%s\n", DescribeActivities(*store_.store, nproc_).c_str());
     if (!ended_by_us_.empty()) {

@@ -30,6 +30,7 @@
 #include "driver/lua/modules.h"
 #include "driver/lua/stack.h"
 #include "driver/lua/vm.h"
+#include "driver/printable.h"
 
 namespace lockstep::driver {
 namespace {
@@ -93,13 +94,14 @@ Member MemberOf(const World& world) {
 
 // Tells the terminal, where no launcher does, that this rank ends for another's failure...
 void TellConsequence(int rank, const std::string& first) {
-  std::fprintf(stderr, "lockstep: rank %d ends, because %s\n", rank, FirstLine(first).c_str());
+  std::fprintf(stderr, "lockstep: rank %d ends, because %s\n", rank,
+               Printable(FirstLine(first)).c_str());
 }
 
 // ... or for its own, unless another was first.
 void TellCause(int rank, const std::string& own, const std::string& first) {
   if (first != own) return TellConsequence(rank, first);
-  std::fprintf(stderr, "lockstep: %s\n", own.c_str());
+  std::fprintf(stderr, "lockstep: %s\n", Printable(own).c_str());
 }
 
 // Tells the run, and the terminal where no launcher does, that this rank has failed.

@@ -6,6 +6,7 @@
 #include <memory>
 #include <numeric>
 
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
@@ -14,6 +15,7 @@
 #include "driver/cuda_library.h"
 #include "driver/mirror.h"
 #include "driver/nccl_backend.h"
+#include "driver/network.h"
 #include "driver/watched_backend.h"
 #include "sharding/c10d_collective.h"
 #include "sharding/guard.h"
@@ -29,6 +31,15 @@ using c10d::ProcessGroup;
 
 double Seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1000; }
 
+// Makes the store listen at `address` alone. By itself it would listen on every interface, where
+// strangers could read the keys and end the run.
+void ListenOnlyAt(const std::string& address, c10d::TCPStoreOptions& options) {
+  const absl::StatusOr<int> fd = ListenOn(address, options.port);
+  TORCH_CHECK(fd.ok(), std::string(fd.status().message()));
+  options.masterListenFd = *fd;  // the store closes it
+  options.port = PortOf(*fd);
+}
+
 c10::intrusive_ptr<c10d::Store> NewStore(const RankEnvironment& environment,
                                          std::chrono::milliseconds timeout) {
   if (environment.mirrored || (environment.world_size == 1 && environment.master_port == 0)) {
@@ -41,6 +52,10 @@ c10::intrusive_ptr<c10d::Store> NewStore(const RankEnvironment& environment,
   options.timeout = timeout;
   c10::intrusive_ptr<c10d::Store> store;
   try {
+    if (options.isServer && IsLoopback(environment.master_addr)) {
+      const bool is_name = environment.master_addr == "localhost";
+      ListenOnlyAt(is_name ? "127.0.0.1" : environment.master_addr, options);
+    }
     store = c10::make_intrusive<c10d::TCPStore>(environment.master_addr, options);
   } catch (const c10::Error& error) {
     const std::string where = absl::StrCat(environment.master_addr, ":", environment.master_port,
@@ -80,10 +95,6 @@ void WaitForRanks(const World& world, std::chrono::milliseconds timeout) {
                 "; were they started, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE? "
                 "--timeout sets how long to wait");
   }
-}
-
-bool IsLoopback(const std::string& host) {
-  return host == "localhost" || host.rfind("127.", 0) == 0;
 }
 
 c10::intrusive_ptr<c10d::Backend> NewGloo(const RankEnvironment& environment,
@@ -216,6 +227,7 @@ HostedStore HostStore() {
   options.port = 0;
   options.isServer = true;
   options.waitWorkers = false;
+  ListenOnlyAt("127.0.0.1", options);
   auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
   const uint16_t port = store->getPort();
   return {c10::make_intrusive<c10d::PrefixStore>("attempt/0", store), port};

@@ -25,7 +25,7 @@ namespace lockstep::driver {
 // files, so that asking loads no driver.
 int LocalGpuCount();
 
-// A TCP store that this process hosts, on a port that the kernel chose.
+// A TCP store that this process hosts on 127.0.0.1, at a port that the kernel chose.
 struct HostedStore {
   c10::intrusive_ptr<c10d::Store> store;
   uint16_t port = 0;
