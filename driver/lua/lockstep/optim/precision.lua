@@ -158,6 +158,10 @@ end
 function M.bucket_key(p, policy) return p.device .. tostring(arithmetic_dtype(p, policy)) end
 
 --- Returns the tensor as the kernel takes it: itself, or memory that is filled before the kernel runs.
+---@param tensor torch.Tensor
+---@param like torch.Tensor whose layout the kernel expects
+---@param dtype torch.dtype
+---@return torch.Tensor
 function Bucket:input(tensor, like, dtype)
   if tensor.dtype == dtype and M.same_layout(like, tensor) then return tensor end
   local copy = torch.empty_like(like, { dtype = dtype })
@@ -168,6 +172,9 @@ function Bucket:input(tensor, like, dtype)
 end
 
 --- Notes that the kernel's result goes into `target`, to be rounded at random or to nearest.
+---@param result torch.Tensor
+---@param target torch.Tensor
+---@param rounding {step: torch.Tensor, salt: integer}? at random; false or nil: to nearest
 function Bucket:output(result, target, rounding)
   if result == target then return end
   if rounding and target.dtype == torch.bfloat16 then
