@@ -64,6 +64,15 @@ local function read_group(given, defaults)
   return group, policy
 end
 
+--- Raises unless `params` is an array, of parameters perhaps.
+local function check_array(name, params)
+  if type(params) ~= "table" then core.raise(name .. ": params must be an array, not a " .. type(params)) end
+  local ok, method = pcall(function() return params.parameters end)
+  if ok and type(method) == "function" then
+    core.raise(name .. ": params is a module; pass model:parameters()")
+  end
+end
+
 --- Constructor: optim.AdamW(params, {lr =, betas =, eps =, weight_decay =, master =, states =}). `params` is an array
 --- of tensors, or of groups, `{{params = {...}, weight_decay = 0.1}, {params = {...}, lr = 1e-4}}`, whose options
 --- override those of the second argument.
@@ -79,7 +88,7 @@ end
 ---@param opts optim.AdamWOptions?
 ---@return optim.AdamW
 function M.AdamW(params, opts)
-  if type(params) ~= "table" then core.raise("optim.AdamW: params must be an array, not a " .. type(params)) end
+  check_array("optim.AdamW", params)
   local defaults = check_options(options.read("optim.AdamW", opts, DEFAULTS))
   if params.params then core.raise("optim.AdamW: groups come in an array: {{params = ...}, ...}") end
   local given = params
@@ -217,9 +226,7 @@ end
 ---@param max_norm number
 ---@return torch.Tensor
 function M.clip_grad_norm(params, max_norm)
-  if type(params) ~= "table" then
-    core.raise("optim.clip_grad_norm: params must be an array, not a " .. type(params))
-  end
+  check_array("optim.clip_grad_norm", params)
   if type(max_norm) ~= "number" or max_norm <= 0 or max_norm ~= max_norm then
     core.raise("optim.clip_grad_norm: max_norm must be a number above 0, not " .. tostring(max_norm))
   end
