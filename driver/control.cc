@@ -113,6 +113,7 @@ class WatchedCollective : public sharding::Collective {
 
   int rank() const override { return collective_->rank(); }
   int size() const override { return collective_->size(); }
+  int WorldRank(int position) const override { return collective_->WorldRank(position); }
 
   std::unique_ptr<Pending> StartAllGather(const std::string& bytes) override {
     return std::make_unique<Watched>(*activity_,
@@ -164,7 +165,7 @@ std::unique_ptr<sharding::Collective> NewControlCollective(const World& world,
   // Watched from the wait on, by WatchedCollective below, and not from the start as a group's are.
   if (ranks.size() > kMaxRanksOnSockets) {
     auto over_gloo = std::make_unique<sharding::C10dCollective>(
-        NewGroup(world, ranks, longest, {purpose.name, /*watched=*/false}));
+        NewGroup(world, ranks, longest, {purpose.name, /*watched=*/false}), ranks);
     return std::make_unique<WatchedCollective>(std::move(over_gloo), title, world.activity, limit);
   }
   const UnderWay meeting(*world.activity, {title, 0, "meeting of the group's ranks",

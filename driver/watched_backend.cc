@@ -33,20 +33,26 @@ std::string NameOf(const c10d::ReduceOp& op) {
   return index < std::size(kNames) ? kNames[index] : "reduction";
 }
 
-std::string FromRank(int64_t position) { return absl::StrCat("from position ", position); }
-std::string ToRank(int64_t position) { return absl::StrCat("to position ", position); }
-
 }  // namespace
 
 WatchedBackend::WatchedBackend(c10::intrusive_ptr<c10d::Backend> backend, std::string group,
-                               std::shared_ptr<Activity> activity, std::chrono::milliseconds limit,
-                               Compare compare)
+                               std::vector<int> ranks, std::shared_ptr<Activity> activity,
+                               std::chrono::milliseconds limit, Compare compare)
     : Backend(backend->getRank(), backend->getSize()),
       backend_(std::move(backend)),
       group_(std::move(group)),
+      ranks_(std::move(ranks)),
       activity_(std::move(activity)),
       limit_(limit),
       compare_(std::move(compare)) {}
+
+std::string WatchedBackend::FromRank(int64_t position) const {
+  return absl::StrCat("from rank ", ranks_.at(static_cast<size_t>(position)));
+}
+
+std::string WatchedBackend::ToRank(int64_t position) const {
+  return absl::StrCat("to rank ", ranks_.at(static_cast<size_t>(position)));
+}
 
 WatchedBackend::WorkPointer WatchedBackend::Run(const char* name, const std::string& arguments,
                                                 at::TensorList tensors,

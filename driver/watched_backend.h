@@ -26,11 +26,12 @@ class WatchedBackend : public c10d::Backend {
   using Compare = std::function<void(const std::string& label, const std::string& fingerprint,
                                      const std::string& place)>;
 
-  // `group`: as reports name it. `limit`: for a collective to wait; 0: it is not watched.
-  // `compare`: empty, or called before each collective; sends and receives pair two ranks alone.
+  // `group` and its `ranks` of the world: as reports name them. `limit`: for a collective to wait;
+  // 0: it is not watched. `compare`: empty, or called before each collective; sends and receives
+  // pair two ranks alone.
   WatchedBackend(c10::intrusive_ptr<c10d::Backend> backend, std::string group,
-                 std::shared_ptr<Activity> activity, std::chrono::milliseconds limit,
-                 Compare compare);
+                 std::vector<int> ranks, std::shared_ptr<Activity> activity,
+                 std::chrono::milliseconds limit, Compare compare);
 
   const std::string getBackendName() const override { return backend_->getBackendName(); }
   bool supportsCoalescing() const override { return backend_->supportsCoalescing(); }
@@ -84,12 +85,16 @@ class WatchedBackend : public c10d::Backend {
   // `arguments`: what else must be alike, "sum" or "from 0"; `tensors`: whose shapes must be.
   WorkPointer Run(const char* name, const std::string& arguments, at::TensorList tensors,
                   const std::function<WorkPointer()>& call);
+  // "from rank 5", "to rank 5": the rank of the world at a position of the group.
+  std::string FromRank(int64_t position) const;
+  std::string ToRank(int64_t position) const;
   // Without a comparison.
   WorkPointer RunUnchecked(const std::string& what, const std::string& place,
                            const std::function<WorkPointer()>& call);
 
   const c10::intrusive_ptr<c10d::Backend> backend_;
   const std::string group_;
+  const std::vector<int> ranks_;
   const std::shared_ptr<Activity> activity_;
   const std::chrono::milliseconds limit_;
   const Compare compare_;

@@ -163,7 +163,7 @@ c10::intrusive_ptr<ProcessGroup> MakeGroup(const World& world, const std::string
   if (world.debug_collectives && purpose.name.empty() && size > 1)
     compare = NewCompare(world, part("compare"), ranks, rank, timeout);
   const auto watched = [&](const c10::intrusive_ptr<c10d::Backend>& backend) {
-    return c10::make_intrusive<WatchedBackend>(backend, title, world.activity, limit, compare);
+    return c10::make_intrusive<WatchedBackend>(backend, title, ranks, world.activity, limit, compare);
   };
   auto group = c10::make_intrusive<ProcessGroup>(store, rank, size);
   group->setBackend(c10::kCPU, ProcessGroup::BackendType::GLOO,

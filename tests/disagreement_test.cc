@@ -111,7 +111,7 @@ INSTANTIATE_TEST_SUITE_P(
              "else dist.broadcast(x, 0) end",
              {"the ranks disagree at \"collective 3 of world\":",
               "\n  rank 0: all_reduce float32 {4} sum (train.lua:9)",
-              "\n  rank 1: broadcast float32 {4} from position 0 (train.lua:10)"}},
+              "\n  rank 1: broadcast float32 {4} from rank 0 (train.lua:10)"}},
         Case{"Order",
              "local a, b = torch.ones(2), torch.ones(3)\n"
              "if rank == 0 then a, b = b, a end\n"
@@ -131,7 +131,7 @@ INSTANTIATE_TEST_SUITE_P(
              {"rank 0: all_reduce float32 {2} sum", "rank 1: all_reduce float32 {2} max"}},
         Case{"Source",
              "dist.broadcast(torch.ones(2), rank)",
-             {"from position 0 (train.lua:8)", "from position 1 (train.lua:8)"}},
+             {"from rank 0 (train.lua:8)", "from rank 1 (train.lua:8)"}},
         Case{
             "SkippedCollective",
             "local x = torch.ones(4)\n"
