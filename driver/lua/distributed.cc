@@ -14,10 +14,12 @@
 #include "absl/strings/str_join.h"
 #include "driver/activity.h"
 #include "driver/context.h"
+#include "driver/lua/distributed_functional.h"
 #include "driver/lua/serialize.h"
 #include "driver/lua/tensor.h"
 #include "driver/lua/vm.h"
 #include "driver/world.h"
+#include "torch/csrc/autograd/variable.h"
 
 namespace lockstep::lua {
 namespace {
@@ -100,16 +102,6 @@ int GroupRanks(lua_State* state) {
   return 1;
 }
 
-// The position in the group of a rank of the world.
-int Position(const Group& group, int64_t rank, const char* name) {
-  const auto it = std::find(group.ranks.begin(), group.ranks.end(), rank);
-  if (it == group.ranks.end()) {
-    throw Error(absl::StrCat(name, " must be one of the group's ranks {",
-                             absl::StrJoin(group.ranks, ", "), "}, not ", rank));
-  }
-  return static_cast<int>(it - group.ranks.begin());
-}
-
 // --- Collectives
 // ------------------------------------------------------------------------------------
 
@@ -130,29 +122,30 @@ at::Tensor Dense(const at::Tensor& tensor) {
   return tensor.detach().resolve_conj().resolve_neg().contiguous();
 }
 
+// Throws where a change in place would leave the tensor's gradient as if nothing had happened.
+// `instead`: what to call in its place.
+void CheckNoGradient(const at::Tensor& tensor, const char* name, const char* instead) {
+  if (!at::GradMode::is_enabled() || !tensor.requires_grad()) return;
+  throw Error(absl::StrCat(name, ": x requires a gradient, and a change in place would make it ",
+                           "wrong; use ", instead, ", or x:detach() where no gradient shall pass"));
+}
+
 // Runs `collective` on dense memory with the tensor's values, and gives the tensor what it left
-// there.
+// there. Autograd then knows that the values are others than those that it has saved.
 void InPlace(const at::Tensor& tensor,
              const std::function<void(const at::Tensor& dense)>& collective) {
   const at::NoGradGuard no_grad;
   const at::Tensor dense = Dense(tensor);
   collective(dense);
-  if (dense.data_ptr() != tensor.data_ptr()) tensor.copy_(dense);
+  if (dense.data_ptr() != tensor.data_ptr()) {
+    tensor.copy_(dense);
+  } else {
+    torch::autograd::impl::bump_version(tensor);
+  }
 }
 
 // What moves values and does not reckon with them moves bytes: so it takes every dtype.
 at::Tensor Bytes(const at::Tensor& dense) { return dense.view({dense.numel()}).view(at::kByte); }
-
-// What Gloo and NCCL both add up. Others would fail within the collective, in words of its own.
-void CheckReducible(const at::Tensor& tensor, const char* name) {
-  constexpr at::ScalarType kReducible[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16,
-                                           at::kByte,  at::kChar,   at::kInt,  at::kLong};
-  for (const at::ScalarType dtype : kReducible) {
-    if (tensor.scalar_type() == dtype) return;
-  }
-  throw Error(absl::StrCat(name, ": ", Describe(tensor),
-                           " cannot be reduced over ranks; convert it to float32 or int32"));
-}
 
 // Gloo has no mean: a sum, divided afterwards. Whole numbers have no exact mean.
 c10d::ReduceOp::RedOpType SumForAverage(c10d::ReduceOp::RedOpType op, const at::Tensor& tensor,
@@ -170,6 +163,8 @@ int AllReduce(lua_State* state) {
   const auto op = ReadOp(state, 2, "dist.all_reduce: op");
   const Group group = ReadGroup(state, OptionTable(state, 3, "dist.all_reduce", {"group"}));
   CheckReducible(tensor, "dist.all_reduce");
+  CheckNoGradient(tensor, "dist.all_reduce",
+                  "dist.functional.all_reduce, which returns a new tensor");
   c10d::AllreduceOptions options;
   options.reduceOp = SumForAverage(op, tensor, "dist.all_reduce");
   InPlace(tensor, [&](const at::Tensor& dense) {
@@ -186,7 +181,9 @@ int Broadcast(lua_State* state) {
   const int64_t source = ReadInteger(state, 2, "dist.broadcast: src");
   const Group group = ReadGroup(state, OptionTable(state, 3, "dist.broadcast", {"group"}));
   c10d::BroadcastOptions options;
-  options.rootRank = Position(group, source, "dist.broadcast: src");
+  options.rootRank = PositionOf(group, source, "dist.broadcast: src");
+  CheckNoGradient(tensor, "dist.broadcast",
+                  "dist.functional.broadcast, which returns a new tensor");
   InPlace(tensor, [&](const at::Tensor& dense) {
     const driver::CollectiveSubject subject(Describe(tensor));
     std::vector<at::Tensor> tensors = {Bytes(dense)};
@@ -248,7 +245,7 @@ int ReduceScatter(lua_State* state) {
 
 // The position of the rank at the other end.
 int Peer(const Group& group, int64_t rank, const char* name) {
-  const int position = Position(group, rank, name);
+  const int position = PositionOf(group, rank, name);
   if (position != group.process_group->getRank()) return position;
   throw Error(absl::StrCat(name, " is rank ", rank, " itself, and a rank cannot wait for itself"));
 }
@@ -272,6 +269,7 @@ int Receive(lua_State* state) {
   const OptionTable options(state, 3, "dist.recv", {"group", "tag"});
   const Group group = ReadGroup(state, options);
   const int tag = static_cast<int>(options.Integer("tag", 0));
+  CheckNoGradient(tensor, "dist.recv", "mimo.bridge, whose gradient travels back");
   InPlace(tensor, [&](const at::Tensor& dense) {
     const driver::CollectiveSubject subject(Describe(tensor));
     std::vector<at::Tensor> tensors = {Bytes(dense)};
@@ -330,6 +328,26 @@ Group ReadGroup(lua_State* state, const OptionTable& options) {
   return group;
 }
 
+int PositionOf(const Group& group, int64_t rank, const char* name) {
+  const auto it = std::find(group.ranks.begin(), group.ranks.end(), rank);
+  if (it == group.ranks.end()) {
+    throw Error(absl::StrCat(name, " must be one of the group's ranks {",
+                             absl::StrJoin(group.ranks, ", "), "}, not ", rank));
+  }
+  return static_cast<int>(it - group.ranks.begin());
+}
+
+void CheckReducible(const at::Tensor& tensor, const char* name) {
+  // What both add up. Others would fail within the collective, in words of its own.
+  constexpr at::ScalarType kReducible[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16,
+                                           at::kByte,  at::kChar,   at::kInt,  at::kLong};
+  for (const at::ScalarType dtype : kReducible) {
+    if (tensor.scalar_type() == dtype) return;
+  }
+  throw Error(absl::StrCat(name, ": ", Describe(tensor),
+                           " cannot be reduced over ranks; convert it to float32 or int32"));
+}
+
 int OpenDistributed(lua_State* state) {
   RegisterObject<Group>(state, {{"rank", GroupRank}, {"size", GroupSize}, {"ranks", GroupRanks}});
   lua_newtable(state);
@@ -347,6 +365,7 @@ int OpenDistributed(lua_State* state) {
                        {"recv", Receive},
                        {"barrier", Barrier},
                        {"all_gather_object", AllGatherObject}});
+  SetFunctional(state);
   return 1;
 }
 

@@ -61,13 +61,34 @@ t.test("AllReduceTakesAnyShapeAndLayout", function()
   t.equal(dist.all_reduce(torch.zeros({ 0, 2 })).shape, { 0, 2 })
 end)
 
-t.test("AllReduceChangesAParameterWithoutAGraph", function()
-  local p = values(rank + 1):requires_grad_(true)
+t.test("InPlaceCollectivesRefuseWhatRequiresAGradient", function()
+  local w = values(0.5):requires_grad_(true)
+  local y = (w * (rank + 1)):exp()
+  local peer = (rank + 1) % world
 
-  dist.all_reduce(p, "max")
+  for _, x in ipairs { w, y } do
+    t.raises("dist.all_reduce: x requires a gradient, and a change in place would make it wrong; use "
+      .. "dist.functional.all_reduce, which returns a new tensor, or x:detach()", dist.all_reduce, x)
+    t.raises("use dist.functional.broadcast", dist.broadcast, x, 0)
+    t.raises("dist.recv: x requires a gradient", dist.recv, x, peer)
+  end
 
-  t.equal(p:detach(), values(world))
-  t.truthy(p.is_leaf and p.requires_grad)
+  dist.all_reduce(w:detach(), "max")
+  torch.no_grad(dist.broadcast, w, 0)
+  t.equal(w:detach(), values(0.5))
+  t.truthy(w.is_leaf and w.requires_grad)
+end)
+
+t.test("BackwardFindsOutThatACollectiveHasChangedWhatItSaved", function()
+  local layouts = { values(2), torch.full({ 3, 2 }, 2)[{ {}, 1 }] }
+  for _, x in ipairs(layouts) do
+    for _, change in ipairs { dist.all_reduce, function(y) dist.broadcast(y, 0) end } do
+      local w = values(1):requires_grad_(true)
+      local loss = (w * x):sum()
+      change(x)
+      t.raises("modified by an inplace operation", loss.backward, loss)
+    end
+  end
 end)
 
 t.test("ReduceScatterGivesEachRankItsPart", function()
