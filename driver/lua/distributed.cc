@@ -10,8 +10,10 @@
 #include "ATen/ops/empty.h"
 #include "ATen/ops/empty_like.h"
 #include "ATen/ops/zeros.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "driver/activity.h"
 #include "driver/context.h"
 #include "driver/lua/distributed_functional.h"
@@ -243,6 +245,48 @@ int ReduceScatter(lua_State* state) {
   return 1;
 }
 
+// --- Send and receive ---------------------------------------------------------------------------
+
+// What travels before a tensor's bytes: a receive of another size than what is sent would end the
+// process (Gloo) or leave a part of the tensor as it was. A note has one size, and is text: what
+// the tensor is, then where it is sent, then zeros.
+constexpr int64_t kNoteBytes = 512;
+
+struct Note {
+  int64_t bytes = 0;
+  std::string device;  // "cpu", "cuda"
+  std::string tensor;  // "float32 {3}"
+  std::string place;   // "train.lua:9"
+};
+
+Note NoteOn(const at::Tensor& tensor) {
+  return {
+      static_cast<int64_t>(tensor.nbytes()), c10::DeviceTypeName(tensor.device().type(), true),
+      absl::StrCat(DtypeName(tensor.scalar_type()), " {", absl::StrJoin(tensor.sizes(), ", "), "}"),
+      RunningScriptLine()};
+}
+
+at::Tensor WriteNote(const Note& note) {
+  const at::Tensor bytes = at::zeros({kNoteBytes}, at::kByte);
+  const std::string text =
+      absl::StrCat(note.bytes, "\n", note.device, "\n", note.tensor, "\n", note.place)
+          .substr(0, kNoteBytes - 1);
+  std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
+  return bytes;
+}
+
+Note ReadNote(const at::Tensor& bytes) {
+  const std::string text(static_cast<const char*>(bytes.const_data_ptr()));
+  const std::vector<std::string> parts = absl::StrSplit(text, '\n');
+  Note note;
+  if (parts.size() != 4 || !absl::SimpleAtoi(parts[0], &note.bytes))
+    throw Error("dist.recv: what arrived was not sent by dist.send");
+  note.device = parts[1];
+  note.tensor = parts[2];
+  note.place = parts[3];
+  return note;
+}
+
 // The position of the rank at the other end.
 int Peer(const Group& group, int64_t rank, const char* name) {
   const int position = PositionOf(group, rank, name);
@@ -256,10 +300,14 @@ int Send(lua_State* state) {
   const OptionTable options(state, 3, "dist.send", {"group", "tag"});
   const Group group = ReadGroup(state, options);
   const int tag = static_cast<int>(options.Integer("tag", 0));
+  const int peer = Peer(group, to, "dist.send: dst");
   const at::NoGradGuard no_grad;
   const driver::CollectiveSubject subject(Describe(tensor));
   std::vector<at::Tensor> tensors = {Bytes(Dense(tensor))};
-  group.process_group->send(tensors, Peer(group, to, "dist.send: dst"), tag)->wait();
+  std::vector<at::Tensor> notes = {WriteNote(NoteOn(tensor))};
+  const auto note_sent = group.process_group->send(notes, peer, tag);
+  group.process_group->send(tensors, peer, tag)->wait();
+  note_sent->wait();
   return 0;
 }
 
@@ -269,11 +317,24 @@ int Receive(lua_State* state) {
   const OptionTable options(state, 3, "dist.recv", {"group", "tag"});
   const Group group = ReadGroup(state, options);
   const int tag = static_cast<int>(options.Integer("tag", 0));
+  const int peer = Peer(group, from, "dist.recv: src");
   CheckNoGradient(tensor, "dist.recv", "mimo.bridge, whose gradient travels back");
   InPlace(tensor, [&](const at::Tensor& dense) {
     const driver::CollectiveSubject subject(Describe(tensor));
+    std::vector<at::Tensor> notes = {at::zeros({kNoteBytes}, at::kByte)};
+    group.process_group->recv(notes, peer, tag)->wait();
+    const Note sent = ReadNote(notes[0]), own = NoteOn(tensor);
+    const bool fits = sent.tensor == own.tensor && sent.bytes == own.bytes;
     std::vector<at::Tensor> tensors = {Bytes(dense)};
-    group.process_group->recv(tensors, Peer(group, from, "dist.recv: src"), tag)->wait();
+    // What does not fit is taken all the same: the sender waits for that, and what it sends next
+    // would be taken for it.
+    if (!fits) tensors[0] = at::empty({sent.bytes}, tensors[0].options());
+    if (sent.device == own.device) group.process_group->recv(tensors, peer, tag)->wait();
+    if (fits && sent.device == own.device) return;
+    throw Error(
+        absl::StrCat("dist.recv: rank ", from, " sends ", sent.tensor, " on ", sent.device, " (",
+                     sent.place, "), but x is ", own.tensor, " on ", own.device,
+                     "; receive into a tensor of the same dtype, shape and kind of device"));
   });
   lua_pushvalue(state, 1);
   return 1;

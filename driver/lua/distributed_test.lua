@@ -153,6 +153,32 @@ t.test("TagsTellMessagesApart", function()
   dist.barrier()
 end)
 
+t.test("RecvIntoATensorOfAnotherDtypeOrShapeIsAnErrorAndTheConnectionLives", function()
+  local cases = {
+    { values(1), values(1, "float16"), "float32 {3} on cpu", "float16 {3}" }, -- ended the process
+    { values(1, "float16"), values(1), "float16 {3} on cpu", "float32 {3}" }, -- left a part as it was
+    { values(1), values(1, "int32"), "float32 {3} on cpu", "int32 {3}" },
+    { torch.zeros { 2, 3 }, torch.zeros { 3, 2 }, "float32 {2, 3} on cpu", "float32 {3, 2}" },
+    { torch.zeros { 70000 }, torch.zeros { 0 }, "float32 {70000} on cpu", "float32 {0}" },
+  }
+  for i, case in ipairs(cases) do
+    if rank == 0 then
+      dist.send(case[1], 1)
+      dist.send(values(i), 1)
+    elseif rank == 1 then
+      t.raises("dist.recv: rank 0 sends " .. case[3] .. " (", dist.recv, case[2], 0)
+      t.equal(dist.recv(values(0), 0), values(i))
+    end
+  end
+  if rank == 1 then
+    dist.send(values(2), 0)
+  elseif rank == 0 then
+    t.raises("), but x is float64 {3} on cpu; receive into a tensor of the same dtype", dist.recv,
+      values(0, "float64"), 1)
+  end
+  dist.barrier()
+end)
+
 t.test("RecvFillsAViewOfALargerTensor", function()
   if rank == 0 then
     dist.send(values(7), 1)

@@ -86,7 +86,7 @@ function dist.reduce_scatter(parts, op, options) end
 ---@param options? {group: dist.Group?, tag: integer?}
 function dist.send(x, dst, options) end
 
---- Receives into x, which has the shape and dtype of what rank `src` sends.
+--- Receives into x, which has the shape and dtype of what rank `src` sends. Anything else is an error.
 ---@param x torch.Tensor
 ---@param src integer a rank of the world
 ---@param options? {group: dist.Group?, tag: integer?}
