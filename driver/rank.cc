@@ -30,6 +30,7 @@
 #include "driver/lua/modules.h"
 #include "driver/lua/stack.h"
 #include "driver/lua/vm.h"
+#include "driver/script_calls.h"
 
 namespace lockstep::driver {
 namespace {
@@ -219,6 +220,7 @@ std::string AgreeOnRunDir(const CommandLine& command_line, const World& world) {
 [[noreturn]] void EndWell(const World& world, const std::string& how, int code = 0) {
   const Member member = MemberOf(world);
   if (member.world_size > 1) {
+    TellEndOfScript();
     ReportEnd(member, how);
     if (!member.hosts_store) BeginEnd();
     LeaveStore(member, std::chrono::hours(24 * 365));

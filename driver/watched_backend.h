@@ -1,9 +1,10 @@
 // A c10d backend that tells this rank's Activity of each collective, and where it is asked to, lets
 // the ranks compare what they are about to do.
 //
-// It stands in front of Gloo or NCCL and hands every call on. The comparison is that of c10d's
-// ProcessGroupWrapper, with the script's lines: operator, dtypes, shapes and the arguments that
-// must be alike. It costs each collective a gathering over the CPU, and a wait.
+// It stands in front of Gloo or NCCL and hands every call on. What is compared is what c10d's
+// ProcessGroupWrapper compares, with the script's lines: operator, dtypes, shapes and the arguments
+// that must be alike. By default the script's own collectives are compared before they begin and
+// the others later (script_calls.h); with --debug-collectives each waits for its comparison.
 
 #ifndef LOCKSTEP_DRIVER_WATCHED_BACKEND_H_
 #define LOCKSTEP_DRIVER_WATCHED_BACKEND_H_
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "driver/activity.h"
+#include "driver/script_calls.h"
 #include "torch/csrc/distributed/c10d/Backend.hpp"
 
 namespace lockstep::driver {
@@ -28,10 +30,11 @@ class WatchedBackend : public c10d::Backend {
 
   // `group` and its `ranks` of the world: as reports name them. `limit`: for a collective to wait;
   // 0: it is not watched. `compare`: empty, or called before each collective; sends and receives
-  // pair two ranks alone.
+  // pair two ranks alone. `calls`: null, or what compares calls where `compare` is empty.
   WatchedBackend(c10::intrusive_ptr<c10d::Backend> backend, std::string group,
                  std::vector<int> ranks, std::shared_ptr<Activity> activity,
-                 std::chrono::milliseconds limit, Compare compare);
+                 std::chrono::milliseconds limit, Compare compare,
+                 std::shared_ptr<CallComparison> calls);
 
   const std::string getBackendName() const override { return backend_->getBackendName(); }
   bool supportsCoalescing() const override { return backend_->supportsCoalescing(); }
@@ -98,6 +101,7 @@ class WatchedBackend : public c10d::Backend {
   const std::shared_ptr<Activity> activity_;
   const std::chrono::milliseconds limit_;
   const Compare compare_;
+  const std::shared_ptr<CallComparison> calls_compared_;
   int64_t calls_ = 0;
 };
 

@@ -20,6 +20,7 @@
 #include "driver/lua/serialize.h"
 #include "driver/lua/tensor.h"
 #include "driver/lua/vm.h"
+#include "driver/script_calls.h"
 #include "driver/world.h"
 #include "torch/csrc/autograd/variable.h"
 
@@ -169,6 +170,7 @@ int AllReduce(lua_State* state) {
                   "dist.functional.all_reduce, which returns a new tensor");
   c10d::AllreduceOptions options;
   options.reduceOp = SumForAverage(op, tensor, "dist.all_reduce");
+  const driver::ScriptCall script_call;
   InPlace(tensor, [&](const at::Tensor& dense) {
     std::vector<at::Tensor> tensors = {dense};
     group.process_group->allreduce(tensors, options)->wait();
@@ -186,6 +188,7 @@ int Broadcast(lua_State* state) {
   options.rootRank = PositionOf(group, source, "dist.broadcast: src");
   CheckNoGradient(tensor, "dist.broadcast",
                   "dist.functional.broadcast, which returns a new tensor");
+  const driver::ScriptCall script_call;
   InPlace(tensor, [&](const at::Tensor& dense) {
     const driver::CollectiveSubject subject(Describe(tensor));
     std::vector<at::Tensor> tensors = {Bytes(dense)};
@@ -205,6 +208,7 @@ std::vector<at::Tensor> Gather(const Group& group, const at::Tensor& tensor) {
     gathered.push_back(at::empty_like(dense));
     outputs[0].push_back(Bytes(gathered.back()));
   }
+  const driver::ScriptCall script_call;
   const driver::CollectiveSubject subject(Describe(tensor));
   group.process_group->allgather(outputs, inputs)->wait();
   return gathered;
@@ -239,6 +243,7 @@ int ReduceScatter(lua_State* state) {
   options.reduceOp = SumForAverage(op, parts[0], "dist.reduce_scatter");
   std::vector<at::Tensor> outputs = {at::empty_like(parts[0])};
   std::vector<std::vector<at::Tensor>> inputs = {parts};
+  const driver::ScriptCall script_call;
   group.process_group->reduce_scatter(outputs, inputs, options)->wait();
   if (op == c10d::ReduceOp::AVG) outputs[0].div_(static_cast<int64_t>(size));
   PushTensor(state, outputs[0]);
@@ -345,6 +350,7 @@ int Barrier(lua_State* state) {
   // Through Gloo: a barrier is between hosts, and NCCL's would occupy the device.
   c10d::BarrierOptions options;
   options.device = at::kCPU;
+  const driver::ScriptCall script_call;
   group.process_group->barrier(options)->wait();
   return 0;
 }
