@@ -1,9 +1,9 @@
 // A c10d backend that tells this rank's Activity of each collective, and where it is asked to, lets
 // the ranks compare what they are about to do.
 //
-// It stands in front of Gloo or NCCL and hands every call on. What is compared is what c10d's
-// ProcessGroupWrapper compares, with the script's lines: operator, dtypes, shapes and the arguments
-// that must be alike. By default the script's own collectives are compared before they begin and
+// It stands in front of Gloo or NCCL and hands every call on. The comparison is that of c10d's
+// ProcessGroupWrapper, with the script's lines: operator, dtypes, shapes and the arguments that
+// must be alike. By default the script's own collectives are compared before they begin and
 // the others later (script_calls.h); with --debug-collectives each waits for its comparison.
 
 #ifndef LOCKSTEP_DRIVER_WATCHED_BACKEND_H_

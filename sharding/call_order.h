@@ -1,7 +1,7 @@
 // Finds out that ranks enter different collectives, before their values mix.
 //
 // The failure this prevents: rank 0 computes one mean more than the others. Every later mean is
-// then that of different things, with no error: rank 0's third call meets the others' second. Or
+// then a mean of different things, with no error: rank 0's third call meets the others' second. Or
 // the shapes differ, and the backend ends the process with no line of the program's.
 //
 //   CallOrder order(&collective, "world");

@@ -132,7 +132,7 @@ class CollectiveBackward final : public Node {
   Map gradient_;
 };
 
-// Returns run(x), whose gradient is gradient(that of the result).
+// Returns run(x). `gradient` maps the gradient of the result to the gradient of x.
 at::Tensor Apply(const char* name, const at::Tensor& x, const Map& run, Map gradient) {
   at::Tensor y;
   {

@@ -252,9 +252,9 @@ int ReduceScatter(lua_State* state) {
 
 // --- Send and receive ---------------------------------------------------------------------------
 
-// What travels before a tensor's bytes: a receive of another size than what is sent would end the
-// process (Gloo) or leave a part of the tensor as it was. A note has one size, and is text: what
-// the tensor is, then where it is sent, then zeros.
+// A note travels before a tensor's bytes. Without it a receive that is smaller than the message
+// would end the process (Gloo), and one that is larger would leave a part of the tensor as it was.
+// A note is text of one size, filled up with zeros.
 constexpr int64_t kNoteBytes = 512;
 
 struct Note {
@@ -331,8 +331,8 @@ int Receive(lua_State* state) {
     const Note sent = ReadNote(notes[0]), own = NoteOn(tensor);
     const bool fits = sent.tensor == own.tensor && sent.bytes == own.bytes;
     std::vector<at::Tensor> tensors = {Bytes(dense)};
-    // What does not fit is taken all the same: the sender waits for that, and what it sends next
-    // would be taken for it.
+    // Takes bytes that do not fit, too: the sender waits for that, and its next message would be
+    // taken for this one.
     if (!fits) tensors[0] = at::empty({sent.bytes}, tensors[0].options());
     if (sent.device == own.device) group.process_group->recv(tensors, peer, tag)->wait();
     if (fits && sent.device == own.device) return;
@@ -405,7 +405,7 @@ int PositionOf(const Group& group, int64_t rank, const char* name) {
 }
 
 void CheckReducible(const at::Tensor& tensor, const char* name) {
-  // What both add up. Others would fail within the collective, in words of its own.
+  // Both backends add up these. Others would fail within the collective, in words of its own.
   constexpr at::ScalarType kReducible[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16,
                                            at::kByte,  at::kChar,   at::kInt,  at::kLong};
   for (const at::ScalarType dtype : kReducible) {
