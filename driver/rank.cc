@@ -34,6 +34,7 @@
 #include "driver/lua/stack.h"
 #include "driver/lua/vm.h"
 #include "driver/printable.h"
+#include "driver/script_calls.h"
 
 namespace lockstep::driver {
 namespace {
@@ -245,6 +246,7 @@ std::string AgreeOnRunDir(const CommandLine& command_line, const World& world) {
 [[noreturn]] void EndWell(const World& world, const std::string& how, int code = 0) {
   const Member member = MemberOf(world);
   if (member.world_size > 1) {
+    TellEndOfScript();
     ReportEnd(member, how);
     if (!member.hosts_store) BeginEnd();
     LeaveStore(member, std::chrono::hours(24 * 365));

@@ -15,14 +15,6 @@ bool Contains(const std::string& states, Has has) {
   return states.find(static_cast<char>(has)) != std::string::npos;
 }
 
-std::vector<int> RanksThatHave(const std::string& states, Has has) {
-  std::vector<int> ranks;
-  for (size_t rank = 0; rank < states.size(); ++rank) {
-    if (states[rank] == static_cast<char>(has)) ranks.push_back(static_cast<int>(rank));
-  }
-  return ranks;
-}
-
 }  // namespace
 
 Agreement::Agreement(Collective* collective, Policy policy)
@@ -58,6 +50,16 @@ absl::StatusOr<Decision> Agreement::Decide() {
       "} have one; give a filler that makes one from nothing, or stop with until_first"));
 }
 
+std::vector<int> Agreement::RanksThatHave(const std::string& states, Has has) const {
+  std::vector<int> ranks;
+  for (size_t i = 0; i < states.size(); ++i) {
+    if (states[i] != static_cast<char>(has)) continue;
+    const int position = static_cast<int>(i);
+    ranks.push_back(collective_ == nullptr ? position : collective_->WorldRank(position));
+  }
+  return ranks;
+}
+
 absl::Status Agreement::GatherErrors(const std::string& states) {
   std::vector<std::string> errors = {offer_.error};
   if (collective_ != nullptr) {
@@ -65,9 +67,9 @@ absl::Status Agreement::GatherErrors(const std::string& states) {
     if (!gathered.ok()) return gathered.status();
     errors = *std::move(gathered);
   }
-  const int first = RanksThatHave(states, Has::kError).front();
-  return absl::AbortedError(absl::StrCat("sharding: rank ", first, " failed at step ", step_ - 1,
-                                         ": ", errors[static_cast<size_t>(first)]));
+  return absl::AbortedError(absl::StrCat(
+      "sharding: rank ", RanksThatHave(states, Has::kError).front(), " failed at step ", step_ - 1,
+      ": ", errors[states.find(static_cast<char>(Has::kError))]));
 }
 
 }  // namespace lockstep::sharding

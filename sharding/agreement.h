@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "sharding/collective.h"
@@ -64,6 +65,8 @@ class Agreement {
 
  private:
   absl::Status GatherErrors(const std::string& states);
+  // The ranks of the world that have this, of the group's states.
+  std::vector<int> RanksThatHave(const std::string& states, Has has) const;
 
   Collective* collective_;
   Policy policy_;
