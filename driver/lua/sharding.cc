@@ -82,10 +82,16 @@ sharding::Policy ReadPolicy(const OptionTable& options) {
 }
 
 int NewLoop(lua_State* state) {
-  const OptionTable options(state, 2, "sharding.lockstep", {"policy", "group", "filler"});
+  const OptionTable options(state, 2, "sharding.lockstep",
+                            {"policy", "group", "filler", "read_ahead"});
   auto iterator = std::make_shared<LuaReference>(state, 1);
   sharding::Lockstep<Batch>::Options loop_options;
   loop_options.policy = ReadPolicy(options);
+  const int64_t read_ahead = options.Integer("read_ahead", 1);
+  if (read_ahead != 0 && read_ahead != 1)
+    throw Error(absl::StrCat("sharding.lockstep: read_ahead must be 0 or 1, not ", read_ahead));
+  loop_options.read_ahead = read_ahead == 1;
+  const Group& group = ReadGroup(state, options);
   if (options.Push("filler")) {
     ReadFunction(state, lua_gettop(state), "sharding.lockstep: filler");
     auto filler = std::make_shared<LuaReference>(state, lua_gettop(state));
@@ -98,7 +104,7 @@ int NewLoop(lua_State* state) {
     };
   }
   PushObject<Loop>(state, std::make_unique<sharding::Lockstep<Batch>>(
-                              ControlCollective(state, ReadGroup(state, options)),
+                              ControlCollective(state, group),
                               [iterator] { return CallForBatch(*iterator, std::nullopt); },
                               std::move(loop_options)));
   return 1;
@@ -133,8 +139,11 @@ int Filled(lua_State* state) {
   return 1;
 }
 
+// dropped() -> count; nothing where more than 10,000 batches are left. An endless source ends here.
 int Dropped(lua_State* state) {
-  PushInteger(state, ReadLoop(state).CountDropped());
+  const std::optional<int64_t> dropped = ReadLoop(state).CountDropped(10'000);
+  if (!dropped.has_value()) return 0;
+  PushInteger(state, *dropped);
   return 1;
 }
 
@@ -167,15 +176,20 @@ sharding::Compression ReadCompression(const OptionTable& options) {
 
 int NewReplicas(lua_State* state) {
   const OptionTable table(state, 3, "sharding.data_parallel",
-                          {"bucket_mb", "find_unused", "static_graph", "compression", "group"});
+                          {"bucket_mb", "find_unused", "static_graph", "compression", "group",
+                           "broadcast_buffers", "gradient_as_bucket_view"});
   sharding::DataParallelOptions options;
   options.bucket_bytes = static_cast<int64_t>(table.Number("bucket_mb", 25) * (1 << 20));
   options.find_unused = table.Boolean("find_unused", false);
   options.static_graph = table.Boolean("static_graph", false);
   options.compression = ReadCompression(table);
+  options.broadcast_buffers = table.Boolean("broadcast_buffers", true);
+  options.gradient_as_bucket_view = table.Boolean("gradient_as_bucket_view", true);
+  const Group& group = ReadGroup(state, table);
+  options.ranks = group.ranks;
   PushObject<Replicas>(state, std::make_unique<sharding::DataParallel>(
                                   ReadNamedTensors(state, 1), ReadNamedTensors(state, 2),
-                                  ReadGroup(state, table).process_group, options));
+                                  group.process_group, options));
   return 1;
 }
 
@@ -183,8 +197,9 @@ sharding::DataParallel& ReadReplicas(lua_State* state) {
   return *ReadObject<Replicas>(state, 1, "data_parallel: replicas");
 }
 
+// before_forward(buffers): {{name, tensor}, ...}
 int BeforeForward(lua_State* state) {
-  ReadReplicas(state).BeforeForward();
+  ReadReplicas(state).BeforeForward(ReadNamedTensors(state, 2));
   return 0;
 }
 
