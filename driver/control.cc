@@ -1,13 +1,5 @@
 #include "driver/control.h"
 
-#include <arpa/inet.h>
-#include <ifaddrs.h>
-#include <netdb.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
-#include <unistd.h>
-
-#include <cstdlib>
 #include <map>
 #include <utility>
 
@@ -18,6 +10,7 @@
 #include "absl/time/time.h"
 #include "c10/util/Exception.h"
 #include "driver/activity.h"
+#include "driver/addresses.h"
 #include "driver/mirror.h"
 #include "sharding/c10d_collective.h"
 #include "sharding/socket_collective.h"
@@ -26,51 +19,6 @@ namespace lockstep::driver {
 namespace {
 
 constexpr size_t kMaxRanksOnSockets = 64;
-
-std::string InNumbers(const sockaddr* address) {
-  char text[INET_ADDRSTRLEN] = "";
-  inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(address)->sin_addr, text, sizeof(text));
-  return text;
-}
-
-std::string AddressOfInterface(const std::string& name) {
-  ifaddrs* interfaces = nullptr;
-  TORCH_CHECK(getifaddrs(&interfaces) == 0, "cannot list this machine's network interfaces");
-  std::string found;
-  for (const ifaddrs* i = interfaces; i != nullptr && found.empty(); i = i->ifa_next) {
-    if (i->ifa_addr != nullptr && i->ifa_addr->sa_family == AF_INET && name == i->ifa_name)
-      found = InNumbers(i->ifa_addr);
-  }
-  freeifaddrs(interfaces);
-  TORCH_CHECK(!found.empty(), "GLOO_SOCKET_IFNAME names \"", name,
-              "\", an interface that this machine lacks or that has no IPv4 address");
-  return found;
-}
-
-// This machine's address on the way to `host`. Asking sends nothing.
-std::string AddressTowards(const std::string& host) {
-  addrinfo hints{};
-  hints.ai_family = AF_INET;
-  hints.ai_socktype = SOCK_DGRAM;
-  addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.c_str(), "9", &hints, &found);
-  TORCH_CHECK(error == 0, "cannot look up ", host, " (MASTER_ADDR): ", gai_strerror(error));
-  sockaddr_in own{};
-  socklen_t length = sizeof(own);
-  const int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  const bool fine = fd >= 0 && connect(fd, found->ai_addr, found->ai_addrlen) == 0 &&
-                    getsockname(fd, reinterpret_cast<sockaddr*>(&own), &length) == 0;
-  if (fd >= 0) close(fd);
-  freeaddrinfo(found);
-  TORCH_CHECK(fine, "there is no way from this machine to ", host, " (MASTER_ADDR)");
-  return InNumbers(reinterpret_cast<const sockaddr*>(&own));
-}
-
-std::string OwnAddress(const World& world) {
-  const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
-  if (interface != nullptr) return AddressOfInterface(interface);
-  return AddressTowards(world.environment.master_addr);
-}
 
 // Through the run's store.
 sharding::SocketCollective::Exchange ExchangeThrough(const World& world, const std::string& prefix,
@@ -162,7 +110,7 @@ std::unique_ptr<sharding::Collective> NewUnwatchedCollective(const World& world,
         NewGroup(world, ranks, timeout, {purpose.name, /*watched=*/false}), ranks);
   }
   auto collective = sharding::SocketCollective::Connect(
-      position, static_cast<int>(ranks.size()), OwnAddress(world),
+      position, static_cast<int>(ranks.size()), SocketAddresses(world).front(),
       ExchangeThrough(world, prefix, static_cast<size_t>(position), ranks,
                       TitleOf(world, ranks, purpose), timeout),
       absl::FromChrono(timeout), ranks);

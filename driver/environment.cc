@@ -21,6 +21,11 @@ class Reader {
   }
 
   int Int(const std::string& name, std::optional<int> otherwise, int min, int max) {
+    return static_cast<int>(Int64(name, otherwise, min, max));
+  }
+
+  int64_t Int64(const std::string& name, std::optional<int64_t> otherwise, int64_t min,
+                int64_t max) {
     const std::optional<std::string> text = environment_(name);
     if (!text.has_value()) {
       if (!otherwise.has_value()) {
@@ -28,7 +33,7 @@ class Reader {
       }
       return otherwise.value_or(0);
     }
-    int value = 0;
+    int64_t value = 0;
     if (!absl::SimpleAtoi(*text, &value) || value < min || value > max) {
       Complain(
           absl::StrCat(name, "=\"", *text, "\" is not a whole number from ", min, " to ", max));
@@ -72,22 +77,43 @@ int FirstTasksPerNode(const std::string& tasks_per_node) {
   return ok && tasks > 0 ? tasks : 1;
 }
 
+// Slurm's numbers have 32 bits. The highest are steps that srun has not started as ranks: a batch
+// script, the shell of an interactive step (4294967290).
+constexpr int64_t kMaxSlurmId = std::numeric_limits<uint32_t>::max();
+constexpr int64_t kFirstSpecialStep = 0xfffffff0;
+
+const char* NameOfTasks(const Environment& environment) {
+  return environment("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
+}
+
+// Returns whether srun has started this process as a task. A batch script has a SLURM_PROCID, too,
+// but no step.
+bool IsSlurmTask(const Environment& environment) {
+  const std::optional<std::string> step = environment("SLURM_STEP_ID");
+  const std::optional<std::string> tasks = environment(NameOfTasks(environment));
+  if (!environment("SLURM_PROCID") || !step.has_value() || !tasks.has_value()) return false;
+  int64_t number = 0;
+  if (absl::SimpleAtoi(*step, &number) && number >= kFirstSpecialStep) return false;
+  const bool is_shell = *tasks == "1" && environment("SLURM_PTY_PORT").has_value();
+  return !is_shell;
+}
+
 RankEnvironment ReadSlurm(Reader& reader, const Environment& environment) {
   RankEnvironment env;
-  const char* tasks = environment("SLURM_STEP_NUM_TASKS") ? "SLURM_STEP_NUM_TASKS" : "SLURM_NTASKS";
-  env.world_size = reader.Int(tasks, std::nullopt, 1, kMaxRanks);
+  env.world_size = reader.Int(NameOfTasks(environment), std::nullopt, 1, kMaxRanks);
   env.rank = reader.Int("SLURM_PROCID", std::nullopt, 0, env.world_size - 1);
   env.local_rank = reader.Int("SLURM_LOCALID", 0, 0, kMaxRanks);
   env.local_world_size = FirstTasksPerNode(
       reader.Text("SLURM_STEP_TASKS_PER_NODE", reader.Text("SLURM_TASKS_PER_NODE", "1")));
   const std::string nodes =
       reader.Text("SLURM_STEP_NODELIST", reader.Text("SLURM_JOB_NODELIST", "127.0.0.1"));
-  env.master_addr = reader.Text("MASTER_ADDR", FirstSlurmHost(nodes));
+  const bool is_one_host = env.local_world_size == env.world_size;
+  env.master_addr = reader.Text("MASTER_ADDR", is_one_host ? "127.0.0.1" : FirstSlurmHost(nodes));
   // Every rank must name the same port without asking the others.
-  const int job = reader.Int("SLURM_JOB_ID", 0, 0, kMaxRanks);
-  const int step = reader.Int("SLURM_STEP_ID", 0, 0, kMaxRanks);
-  env.master_port = static_cast<uint16_t>(
-      reader.Int("MASTER_PORT", 20000 + (job % 20000 + step) % 20000, 1, 65535));
+  const int64_t job = reader.Int64("SLURM_JOB_ID", 0, 0, kMaxSlurmId);
+  const int64_t step = reader.Int64("SLURM_STEP_ID", 0, 0, kMaxSlurmId);
+  const int port = static_cast<int>(20000 + (job + step) % 20000);
+  env.master_port = static_cast<uint16_t>(reader.Int("MASTER_PORT", port, 1, 65535));
   return env;
 }
 
@@ -106,8 +132,7 @@ absl::StatusOr<std::optional<RankEnvironment>> RankFromEnvironment(const Environ
   std::optional<RankEnvironment> env;
   if (environment("RANK").has_value()) {
     env = ReadTorchrun(reader);
-  } else if (environment("SLURM_PROCID").has_value() &&
-             (environment("SLURM_STEP_NUM_TASKS") || environment("SLURM_NTASKS"))) {
+  } else if (IsSlurmTask(environment)) {
     env = ReadSlurm(reader, environment);
   }
   if (!reader.status().ok()) return reader.status();
@@ -115,14 +140,19 @@ absl::StatusOr<std::optional<RankEnvironment>> RankFromEnvironment(const Environ
 }
 
 std::string FirstSlurmHost(const std::string& node_list) {
-  const size_t end = node_list.find_first_of("[,");
-  if (end == std::string::npos || node_list[end] == ',') return node_list.substr(0, end);
-  const size_t close = node_list.find(']', end);
-  if (close == std::string::npos) return node_list;
-  const std::string numbers = node_list.substr(end + 1, close - end - 1);
-  const std::string suffix = node_list.substr(close + 1, node_list.find(',', close) - close - 1);
-  return absl::StrCat(node_list.substr(0, end), numbers.substr(0, numbers.find_first_of("-,")),
-                      suffix);
+  std::string host;
+  for (size_t i = 0; i < node_list.size() && node_list[i] != ',';) {
+    if (node_list[i] != '[') {
+      host.push_back(node_list[i++]);
+      continue;
+    }
+    const size_t close = node_list.find(']', i);
+    if (close == std::string::npos) return node_list;
+    const std::string numbers = node_list.substr(i + 1, close - i - 1);
+    host += numbers.substr(0, numbers.find_first_of("-,"));
+    i = close + 1;
+  }
+  return host;
 }
 
 }  // namespace lockstep::driver

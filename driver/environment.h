@@ -7,9 +7,10 @@
 //   RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT [, LOCAL_RANK, LOCAL_WORLD_SIZE]
 //     torchrun (--no-python), Kubernetes' PyTorchJob, and our own --nproc. With torchrun's
 //     TORCHELASTIC_USE_AGENT_STORE=True the store is the agent's, and rank 0 does not host one.
-//   SLURM_PROCID, SLURM_NTASKS or SLURM_STEP_NUM_TASKS [, SLURM_LOCALID]
-//     srun. MASTER_ADDR defaults to the first host of the node list; MASTER_PORT to a port drawn
-//     from the job's number, the same on every rank.
+//   SLURM_STEP_ID, SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS [, SLURM_LOCALID]
+//     srun. MASTER_ADDR defaults to 127.0.0.1 where the step has one host, otherwise to the first
+//     host of the node list; MASTER_PORT to a port drawn from the numbers of job and step.
+//     A batch script and an interactive shell are no ranks: ./run starts ranks there.
 
 #ifndef LOCKSTEP_DRIVER_ENVIRONMENT_H_
 #define LOCKSTEP_DRIVER_ENVIRONMENT_H_
@@ -43,7 +44,8 @@ Environment ProcessEnvironment();
 // error that names the variable and its value.
 absl::StatusOr<std::optional<RankEnvironment>> RankFromEnvironment(const Environment& environment);
 
-// The first host of a Slurm node list: "gpu[003-005,9],login" gives "gpu003".
+// The first host of a Slurm node list: "gpu[003-005,9],login" gives "gpu003", and
+// "rack[1-2]gpu[3-4]" gives "rack1gpu3".
 std::string FirstSlurmHost(const std::string& node_list);
 
 }  // namespace lockstep::driver

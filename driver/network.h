@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -25,6 +26,15 @@ absl::StatusOr<int> ListenOn(const std::string& address, uint16_t port);
 
 // Returns the port that a socket is bound to, 0 where it is not bound.
 uint16_t PortOf(int fd);
+
+// Returns this machine's address on the way to `host`, a name or numbers. Sends nothing. Prefers an
+// address that other machines can reach, then IPv4. Errors: NotFound where nobody knows the name,
+// Unavailable where there is no way.
+absl::StatusOr<std::string> AddressTowards(const std::string& host);
+
+// Returns the address of each interface in `names`, a list like "eth0,eth1": its first IPv4
+// address, or its first IPv6 address that is not link-local. Error: NotFound, naming the interface.
+absl::StatusOr<std::vector<std::string>> AddressesOfInterfaces(const std::string& names);
 
 }  // namespace lockstep::driver
 

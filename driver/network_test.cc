@@ -11,6 +11,7 @@
 namespace lockstep::driver {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 TEST(IsLoopback, KnowsTheNamesOfThisMachine) {
@@ -40,6 +41,34 @@ TEST(ListenOn, ErrorsNameTheAddressAndTheReason) {
   EXPECT_EQ(taken.message(), "cannot listen on 127.0.0.1: Address already in use");
   EXPECT_EQ(no_number.message(), "expected an IPv4 or IPv6 address in numbers, got \"localhost\"");
   EXPECT_THAT(std::string(foreign.message()), HasSubstr("cannot listen on 192.0.2.1: "));
+}
+
+TEST(AddressTowards, LoopbackIsReachedFromLoopback) {
+  for (const char* host : {"localhost", "127.0.0.1", "127.0.1.1"}) {
+    const absl::StatusOr<std::string> address = AddressTowards(host);
+
+    ASSERT_TRUE(address.ok()) << address.status();
+    EXPECT_TRUE(IsLoopback(*address)) << *address;
+  }
+}
+
+TEST(AddressTowards, AnUnknownNameIsAnError) {
+  EXPECT_THAT(std::string(AddressTowards("no such host").status().message()),
+              HasSubstr("cannot look up no such host: "));
+}
+
+TEST(AddressesOfInterfaces, TakesAList) {
+  const auto addresses = AddressesOfInterfaces("lo,lo");
+
+  ASSERT_TRUE(addresses.ok()) << addresses.status();
+  EXPECT_THAT(*addresses, ElementsAre("127.0.0.1", "127.0.0.1"));
+}
+
+TEST(AddressesOfInterfaces, ErrorsNameTheInterface) {
+  for (const char* names : {"nosuch0", "lo,nosuch0", "nosuch0,lo"}) {
+    EXPECT_EQ(AddressesOfInterfaces(names).status().message(),
+              "\"nosuch0\" is an interface that this machine lacks or that has no address");
+  }
 }
 
 }  // namespace

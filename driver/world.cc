@@ -13,7 +13,9 @@
 #include "absl/strings/str_split.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "c10/util/Exception.h"
+#include "driver/addresses.h"
 #include "driver/bounded_store.h"
+#include "driver/choose_gpu.h"
 #include "driver/cuda_library.h"
 #include "driver/mirror.h"
 #include "driver/nccl_backend.h"
@@ -83,12 +85,14 @@ c10::intrusive_ptr<c10d::Store> NewStore(const RankEnvironment& environment,
 
 // Blocks until every rank has come here. Without this the first complaint about a rank that stays
 // away would be a backend's, and name a key instead of a rank.
-void WaitForRanks(const World& world, std::chrono::milliseconds timeout) {
+void WaitForRanks(const World& world, const std::string& address,
+                  std::chrono::milliseconds timeout) {
   const int size = world.environment.world_size;
   std::vector<std::string> keys;
-  for (int rank = 0; rank < size; ++rank) keys.push_back(absl::StrCat("lockstep/here/", rank));
+  for (int rank = 0; rank < size; ++rank) keys.push_back(HereKey(rank));
   const auto start = std::chrono::steady_clock::now();
-  world.store->set(keys[static_cast<size_t>(world.environment.rank)], std::vector<uint8_t>{1});
+  world.store->set(HereKey(world.environment.rank),
+                   std::vector<uint8_t>(address.begin(), address.end()));
   try {
     world.store->wait(keys, timeout);
   } catch (const StoreIsSilent&) {
@@ -107,18 +111,12 @@ void WaitForRanks(const World& world, std::chrono::milliseconds timeout) {
   }
 }
 
-c10::intrusive_ptr<c10d::Backend> NewGloo(const RankEnvironment& environment,
+c10::intrusive_ptr<c10d::Backend> NewGloo(const World& world,
                                           const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                           int size, std::chrono::milliseconds timeout) {
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-  const char* interface = std::getenv("GLOO_SOCKET_IFNAME");
-  if (interface != nullptr) {
-    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForInterface(interface));
-  } else if (environment.world_size == 1 || IsLoopback(environment.master_addr)) {
-    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-  } else {
-    options->devices.push_back(c10d::ProcessGroupGloo::createDefaultDevice());
-  }
+  for (const std::string& address : SocketAddresses(world))
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
   return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
 }
 
@@ -138,9 +136,8 @@ WatchedBackend::Compare NewCompare(const World& world, const c10::intrusive_ptr<
     sharding::Guard guard;
   };
   auto group = c10::make_intrusive<ProcessGroup>(store, rank, static_cast<int>(ranks.size()));
-  group->setBackend(
-      c10::kCPU, ProcessGroup::BackendType::GLOO,
-      NewGloo(world.environment, store, rank, static_cast<int>(ranks.size()), timeout));
+  group->setBackend(c10::kCPU, ProcessGroup::BackendType::GLOO,
+                    NewGloo(world, store, rank, static_cast<int>(ranks.size()), timeout));
   const auto comparison = std::make_shared<Comparison>(group, store, timeout, ranks);
   return [comparison](const std::string& label, const std::string& fingerprint,
                       const std::string& place) {
@@ -192,7 +189,7 @@ c10::intrusive_ptr<ProcessGroup> MakeGroup(const World& world, const std::string
   };
   auto group = c10::make_intrusive<ProcessGroup>(store, rank, size);
   group->setBackend(c10::kCPU, ProcessGroup::BackendType::GLOO,
-                    watched(NewGloo(world.environment, part("gloo"), rank, size, backend_timeout)));
+                    watched(NewGloo(world, part("gloo"), rank, size, backend_timeout)));
   group->setDefaultBackend(ProcessGroup::BackendType::GLOO);
   if (world.device.is_cuda()) {
     const auto new_nccl = *static_cast<NewNcclBackend*>(CudaSymbol(kNewNcclBackendSymbol));
@@ -207,12 +204,10 @@ c10::intrusive_ptr<ProcessGroup> MakeGroup(const World& world, const std::string
 c10::Device ChooseDevice(const RankEnvironment& environment) {
   const int gpus = LocalGpuCount();
   if (gpus == 0) return c10::kCPU;
-  TORCH_CHECK_VALUE(environment.local_rank < gpus, "rank ", environment.rank, " is number ",
-                    environment.local_rank, " on this machine, which has ", gpus,
-                    " GPUs, and NCCL wants one for each rank; start at most ", gpus,
-                    " ranks here, or set CUDA_VISIBLE_DEVICES= to train on the CPU");
+  const absl::StatusOr<int> gpu = ChooseGpu(environment, ProcessEnvironment(), gpus);
+  TORCH_CHECK_VALUE(gpu.ok(), std::string(gpu.status().message()));
   CudaSymbol(kNewNcclBackendSymbol);
-  const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(environment.local_rank));
+  const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(*gpu));
   c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);
   return device;
 }
@@ -258,7 +253,11 @@ void MeetRanks(World& world, std::chrono::milliseconds timeout) {
   const RankEnvironment& environment = world.environment;
   world.device = ChooseDevice(environment);
   world.backend = world.device.is_cuda() ? "nccl" : "gloo";
-  if (environment.world_size > 1 && !environment.mirrored) WaitForRanks(world, timeout);
+  if (environment.world_size > 1 && !environment.mirrored) {
+    const std::vector<std::string> addresses = OwnAddresses(environment);
+    WaitForRanks(world, addresses.front(), timeout);
+    AgreeOnAddresses(world, addresses);
+  }
   std::vector<int> ranks(static_cast<size_t>(environment.world_size));
   std::iota(ranks.begin(), ranks.end(), 0);
   world.group = MakeGroup(world, "world", ranks, environment.rank, timeout, {});

@@ -61,15 +61,41 @@ void Prepare(int fd) {
   fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 }
 
-bool ParseAddress(const std::string& address, sockaddr_in& parsed) {
+// An IPv4 or IPv6 address, with a port.
+struct Address {
+  sockaddr_storage storage{};
+  socklen_t size = sizeof(storage);
+
+  int family() const { return storage.ss_family; }
+  sockaddr* name() { return reinterpret_cast<sockaddr*>(&storage); }
+  const sockaddr* name() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  uint16_t port() const {
+    return ntohs(family() == AF_INET6 ? reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port
+                                      : reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
+  }
+};
+
+// Reads numbers: "10.0.0.7", "fd00::7".
+bool ParseAddress(const std::string& text, uint16_t port, Address& parsed) {
   parsed = {};
-  parsed.sin_family = AF_INET;
-  return inet_pton(AF_INET, address.c_str(), &parsed.sin_addr) == 1;
+  sockaddr_in v4{};
+  v4.sin_family = AF_INET;
+  v4.sin_port = htons(port);
+  sockaddr_in6 v6{};
+  v6.sin6_family = AF_INET6;
+  v6.sin6_port = htons(port);
+  if (inet_pton(AF_INET, text.c_str(), &v4.sin_addr) == 1) {
+    std::memcpy(&parsed.storage, &v4, parsed.size = sizeof(v4));
+    return true;
+  }
+  if (inet_pton(AF_INET6, text.c_str(), &v6.sin6_addr) != 1) return false;
+  std::memcpy(&parsed.storage, &v6, parsed.size = sizeof(v6));
+  return true;
 }
 
 // What a rank tells the others: "address port token".
 struct Endpoint {
-  sockaddr_in address;
+  Address address;
   uint64_t token = 0;  // that whoever connects must show
 };
 
@@ -77,11 +103,11 @@ absl::StatusOr<Endpoint> ParseEndpoint(const std::string& text) {
   const std::vector<std::string> parts = absl::StrSplit(text, ' ');
   Endpoint endpoint;
   int port = 0;
-  if (parts.size() != 3 || !ParseAddress(parts[0], endpoint.address) ||
-      !absl::SimpleAtoi(parts[1], &port) || !absl::SimpleAtoi(parts[2], &endpoint.token)) {
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[1], &port) ||
+      !ParseAddress(parts[0], static_cast<uint16_t>(port), endpoint.address) ||
+      !absl::SimpleAtoi(parts[2], &endpoint.token)) {
     return absl::InternalError(absl::StrCat("\"", text, "\" is no rank's address"));
   }
-  endpoint.address.sin_port = htons(static_cast<uint16_t>(port));
   return endpoint;
 }
 
@@ -125,22 +151,21 @@ absl::StatusOr<std::unique_ptr<SocketCollective>> SocketCollective::Connect(
 
 absl::StatusOr<SocketCollective::Socket> SocketCollective::Listen(const std::string& address,
                                                                   std::string& endpoint) {
-  sockaddr_in own;
-  if (!ParseAddress(address, own)) {
+  Address own;
+  if (!ParseAddress(address, 0, own)) {
     return absl::InvalidArgumentError(
-        absl::StrCat("sharding: \"", address, "\" is no IPv4 address in numbers"));
+        absl::StrCat("sharding: \"", address, "\" is no IPv4 or IPv6 address in numbers"));
   }
-  Socket listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-  socklen_t length = sizeof(own);
-  auto* const name = reinterpret_cast<sockaddr*>(&own);
-  if (listener.fd() < 0 || bind(listener.fd(), name, length) != 0 ||
-      listen(listener.fd(), SOMAXCONN) != 0 || getsockname(listener.fd(), name, &length) != 0) {
+  Socket listener(socket(own.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (listener.fd() < 0 || bind(listener.fd(), own.name(), own.size) != 0 ||
+      listen(listener.fd(), SOMAXCONN) != 0 ||
+      getsockname(listener.fd(), own.name(), &own.size) != 0) {
     return absl::UnavailableError(
         absl::StrCat("sharding: cannot listen on ", address, ": ", Reason()));
   }
   std::random_device random;
   const uint64_t token = (uint64_t{random()} << 32) | random();
-  endpoint = absl::StrCat(address, " ", ntohs(own.sin_port), " ", token);
+  endpoint = absl::StrCat(address, " ", own.port(), " ", token);
   return listener;
 }
 
@@ -148,11 +173,11 @@ absl::StatusOr<SocketCollective::Socket> SocketCollective::Dial(const std::strin
                                                                 absl::Time deadline) {
   const absl::StatusOr<Endpoint> parsed = ParseEndpoint(endpoint);
   if (!parsed.ok()) return parsed.status();
-  Socket socket(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const Address& address = parsed->address;
+  Socket socket(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   if (socket.fd() < 0) return absl::UnavailableError(Reason());
   Prepare(socket.fd());
-  const auto* name = reinterpret_cast<const sockaddr*>(&parsed->address);
-  if (connect(socket.fd(), name, sizeof(parsed->address)) != 0 && errno != EINPROGRESS)
+  if (connect(socket.fd(), address.name(), address.size) != 0 && errno != EINPROGRESS)
     return absl::UnavailableError(Reason());
   int error = 0;
   socklen_t length = sizeof(error);

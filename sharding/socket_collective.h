@@ -34,10 +34,10 @@ class SocketCollective : public Collective {
   // Gives every rank the text of every rank, in the order of ranks: how they find each other.
   using Exchange = std::function<absl::StatusOr<std::vector<std::string>>(const std::string& own)>;
 
-  // Listens on a port of `address` (this machine's, as numbers) that the kernel chooses, and
-  // connects to all ranks. Collective. `timeout` bounds the meeting and every later Wait. Errors:
-  // Unavailable, naming the rank that cannot be reached or did not come. `ranks` are the group's
-  // ranks as messages name them; empty: 0 to size - 1.
+  // Listens on a port of `address` (this machine's, IPv4 or IPv6, as numbers) that the kernel
+  // chooses, and connects to all ranks. Collective. `timeout` bounds the meeting and every later
+  // Wait. Errors: Unavailable, naming the rank that cannot be reached or did not come. `ranks` are
+  // the group's ranks as messages name them; empty: 0 to size - 1.
   static absl::StatusOr<std::unique_ptr<SocketCollective>> Connect(int rank, int size,
                                                                    const std::string& address,
                                                                    const Exchange& exchange,

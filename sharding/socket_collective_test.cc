@@ -1,5 +1,9 @@
 #include "sharding/socket_collective.h"
 
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <functional>
 #include <future>
 #include <latch>
@@ -48,18 +52,44 @@ class Board {
 // Runs `body` at each position of a group, on threads, over real sockets. `ranks` are the group's
 // ranks of the world; empty: 0 to size - 1.
 void RunRanks(int size, const std::function<void(int position, CollectivePointer collective)>& body,
-              absl::Duration timeout = absl::Seconds(20), const std::vector<int>& ranks = {}) {
+              absl::Duration timeout = absl::Seconds(20), const std::vector<int>& ranks = {},
+              const std::string& address = "127.0.0.1") {
   Board board(static_cast<size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       absl::StatusOr<CollectivePointer> collective = SocketCollective::Connect(
-          rank, size, "127.0.0.1", board.ForRank(static_cast<size_t>(rank)), timeout, ranks);
+          rank, size, address, board.ForRank(static_cast<size_t>(rank)), timeout, ranks);
       ASSERT_TRUE(collective.ok()) << collective.status();
       body(rank, *std::move(collective));
     });
   }
   for (std::thread& thread : threads) thread.join();
+}
+
+// IPv4's loopback address, and IPv6's where this machine has it.
+std::vector<std::string> LoopbackAddresses() {
+  sockaddr_in6 v6{};
+  v6.sin6_family = AF_INET6;
+  v6.sin6_addr = in6addr_loopback;
+  const int fd = socket(AF_INET6, SOCK_STREAM, 0);
+  const bool has_v6 = fd >= 0 && bind(fd, reinterpret_cast<sockaddr*>(&v6), sizeof(v6)) == 0;
+  if (fd >= 0) close(fd);
+  return has_v6 ? std::vector<std::string>{"127.0.0.1", "::1"}
+                : std::vector<std::string>{"127.0.0.1"};
+}
+
+TEST(SocketCollective, MeetsOverBothFamiliesOfAddresses) {
+  for (const std::string& address : LoopbackAddresses()) {
+    RunRanks(
+        3,
+        [](int rank, CollectivePointer collective) {
+          const auto all = collective->StartAllGather(absl::StrCat(rank))->Wait();
+          ASSERT_TRUE(all.ok()) << all.status();
+          EXPECT_EQ(*all, (std::vector<std::string>{"0", "1", "2"}));
+        },
+        absl::Seconds(20), {}, address);
+  }
 }
 
 TEST(SocketCollective, GathersInTheOrderOfRanks) {

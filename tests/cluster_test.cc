@@ -36,9 +36,13 @@ std::vector<Ended> RunAsRanks(int num_ranks, const std::string& code,
 // srun's, on one machine. Its MASTER_PORT would come from the job's number: another job here may
 // have the same.
 Variables SlurmEnvironment(int rank, int num_ranks, uint16_t port) {
-  return {{"SLURM_PROCID", absl::StrCat(rank)},  {"SLURM_NTASKS", absl::StrCat(num_ranks)},
-          {"SLURM_LOCALID", absl::StrCat(rank)}, {"SLURM_TASKS_PER_NODE", absl::StrCat(num_ranks)},
-          {"SLURM_JOB_NODELIST", "127.0.0.1"},   {"SLURM_JOB_ID", "4711"},
+  return {{"SLURM_PROCID", absl::StrCat(rank)},
+          {"SLURM_NTASKS", absl::StrCat(num_ranks)},
+          {"SLURM_LOCALID", absl::StrCat(rank)},
+          {"SLURM_TASKS_PER_NODE", absl::StrCat(num_ranks)},
+          {"SLURM_JOB_NODELIST", "127.0.0.1"},
+          {"SLURM_JOB_ID", "4711"},
+          {"SLURM_STEP_ID", "0"},
           {"MASTER_PORT", absl::StrCat(port)}};
 }
 

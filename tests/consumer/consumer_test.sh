@@ -45,6 +45,14 @@ if [[ $named_by == modules ]]; then
 else
   sed "s,/path/to/lockstep,$lockstep," "$here/WORKSPACE.consumer" >WORKSPACE
 fi
+# Built as C++17 it is refused in one line, before any compilation.
+if [[ $library == batching && $named_by == workspace ]]; then
+  if bazel build --cxxopt=-std=c++17 "//:$program" 2>"$TEST_TMPDIR/refusal"; then
+    echo "a build as C++17 must be refused" && exit 1
+  fi
+  grep -c "^Error in fail: Lockstep is C++20, and this build is -std=c++17: add --cxxopt=-std=c++20" "$TEST_TMPDIR/refusal" |
+    grep -qx 1 || { echo "the refusal must be one line, not:" && cat "$TEST_TMPDIR/refusal" && exit 1; }
+fi
 bazel build --cxxopt=-std=c++20 --dynamic_mode=off --spawn_strategy=local "//:$program"
 diff - <("bazel-bin/$program") <"$here/$library/expected.txt"
 [[ $named_by == workspace ]] || exit 0
