@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
+#include "driver/lua/hooks.h"
 #include "driver/lua/stack.h"
 #include "driver/lua/vm.h"
 
@@ -30,6 +31,7 @@ struct TensorBox {
   const c10::StorageImpl* storage;
   int64_t bytes;
   at::Tensor tensor;
+  bool has_unrooted_hooks = false;  // see hooks.h
 };
 
 struct DtypeBox {
@@ -181,7 +183,19 @@ void PushTensor(lua_State* state, at::Tensor tensor) {
 
 at::Tensor* TensorAt(lua_State* state, int index) {
   TensorBox* box = BoxAt<TensorBox>(state, index, kTensorTag);
+  if (box == nullptr) return nullptr;
+  if (box->has_unrooted_hooks) RootHooks(state, index);
+  return &box->tensor;
+}
+
+const at::Tensor* PeekTensor(lua_State* state, int index) {
+  const TensorBox* box = BoxAt<TensorBox>(state, index, kTensorTag);
   return box == nullptr ? nullptr : &box->tensor;
+}
+
+bool SetUnrootedHooks(lua_State* state, int index, bool unrooted) {
+  TensorBox* box = BoxAt<TensorBox>(state, index, kTensorTag);
+  return std::exchange(box->has_unrooted_hooks, unrooted);
 }
 
 const at::Tensor& ReadTensor(lua_State* state, int index, const char* name) {
