@@ -16,6 +16,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "c10/util/Exception.h"
+#include "driver/lua/running.h"
 #include "driver/lua/stack.h"
 
 namespace lockstep::lua {
@@ -213,6 +214,8 @@ void Call(lua_State* state, int num_arguments, int num_results) {
   throw error;
 }
 
+lua_State* RunningState() { return running; }
+
 LuaReference::LuaReference(lua_State* state, int index) {
   lua_getfield(state, LUA_REGISTRYINDEX, kVm);
   state_ = static_cast<LuaVm*>(lua_touserdata(state, -1))->state_;
@@ -258,7 +261,10 @@ std::string RunningScriptLine() {
 LuaVm::LuaVm(const Options& options) {
   lua_State* state = luaL_newstate();
   if (state == nullptr) throw Error("lua: no memory for a state");
-  state_.reset(state, lua_close);
+  state_.reset(state, [](lua_State* closing) {
+    lua_close(closing);
+    running = nullptr;
+  });
   luaL_openlibs(state);
 
   lua_pushlightuserdata(state, reinterpret_cast<void*>(&Wrap));
