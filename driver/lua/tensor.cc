@@ -13,6 +13,7 @@
 #include "driver/lua/pressure.h"
 #include "driver/lua/stack.h"
 #include "driver/lua/vm.h"
+#include "driver/lua/wording.h"
 
 namespace lockstep::lua {
 namespace {
@@ -232,7 +233,8 @@ std::string KernelMessage(const c10::Error& error) {
   const std::string message = error.what_without_backtrace();
   // "Could not run 'aten::x' with arguments from the 'Y' backend. This could be because ...", and
   // then some 60 lines that list every dispatch key.
-  return message.substr(0, message.find(" This could be because the operator doesn't exist"));
+  return InOurWords(
+      message.substr(0, message.find(" This could be because the operator doesn't exist")));
 }
 
 std::string Describe(const at::Tensor& tensor) {
