@@ -33,6 +33,7 @@
 #include "driver/lua/modules.h"
 #include "driver/lua/stack.h"
 #include "driver/lua/vm.h"
+#include "driver/lua/wording.h"
 #include "driver/printable.h"
 #include "driver/script_calls.h"
 
@@ -96,7 +97,7 @@ std::string& ScratchFolder() {
 class PlainWarnings : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override {
-    std::fprintf(stderr, "lockstep: warning: %s\n", warning.msg().c_str());
+    std::fprintf(stderr, "lockstep: warning: %s\n", lua::InOurWords(warning.msg()).c_str());
   }
 };
 
