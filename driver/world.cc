@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <numeric>
+#include <utility>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
@@ -30,6 +31,14 @@
 #include "torch/csrc/distributed/c10d/TCPStore.hpp"
 
 namespace lockstep::driver {
+
+// Returns what stands in front of Gloo in a group. Defined in the program of //tests/strict alone,
+// where it is the backend that fails where NCCL would; the product has no such function.
+c10::intrusive_ptr<c10d::Backend> WrapCpuBackend(c10::intrusive_ptr<c10d::Backend> gloo,
+                                                 const std::string& group,
+                                                 const std::vector<int>& ranks)
+    __attribute__((weak));
+
 namespace {
 
 using c10d::ProcessGroup;
@@ -188,8 +197,9 @@ c10::intrusive_ptr<ProcessGroup> MakeGroup(const World& world, const std::string
                                                compare, calls);
   };
   auto group = c10::make_intrusive<ProcessGroup>(store, rank, size);
-  group->setBackend(c10::kCPU, ProcessGroup::BackendType::GLOO,
-                    watched(NewGloo(world, part("gloo"), rank, size, backend_timeout)));
+  auto cpu = NewGloo(world, part("gloo"), rank, size, backend_timeout);
+  if (WrapCpuBackend != nullptr) cpu = WrapCpuBackend(std::move(cpu), title, ranks);
+  group->setBackend(c10::kCPU, ProcessGroup::BackendType::GLOO, watched(cpu));
   group->setDefaultBackend(ProcessGroup::BackendType::GLOO);
   if (world.device.is_cuda()) {
     const auto new_nccl = *static_cast<NewNcclBackend*>(CudaSymbol(kNewNcclBackendSymbol));

@@ -45,7 +45,9 @@ std::string DataFile(const std::string& path) {
 }
 
 Command Lockstep(const Folder& folder, const std::vector<std::string>& arguments) {
-  Command command = {.argv = {DataFile("driver/lockstep")}, .folder = folder.path()};
+  const char* program = getenv("LOCKSTEP_PROGRAM");  // set by strict_twin
+  Command command = {.argv = {DataFile(program == nullptr ? "driver/lockstep" : program)},
+                     .folder = folder.path()};
   command.argv.insert(command.argv.end(), arguments.begin(), arguments.end());
   return command;
 }

@@ -1,7 +1,10 @@
 """`lua_test`: a file of Lua tests, run by the real program on one or several ranks."""
 
-def lua_test(name, src = None, nproc = 1, data = [], size = "small", **kwargs):
+def lua_test(name, src = None, nproc = 1, data = [], size = "small", strict = True, **kwargs):
     """A test target for `src`, which adds tests with lockstep.testing.
+
+    Where several ranks run it there is a second target, `<name>_strict`: the same tests by the
+    program of //tests/strict, which fails where NCCL would hang or mix up data.
 
     Args:
       name: the target's name; `src` is `<name>.lua` unless given.
@@ -9,18 +12,23 @@ def lua_test(name, src = None, nproc = 1, data = [], size = "small", **kwargs):
       nproc: ranks that run them, as processes of this machine.
       data: files that the tests read.
       size: as for every test.
+      strict: False leaves the second target out.
       **kwargs: passed on to sh_test.
     """
     src = src or name + ".lua"
-    native.sh_test(
-        name = name,
-        size = size,
-        srcs = ["//driver/lua:run_lua_test.sh"],
-        args = [str(nproc), "$(location %s)" % src],
-        data = data + [
-            src,
-            "//driver:lockstep",
-            "//driver/lua:run_test.lua",
-        ],
-        **kwargs
-    )
+    programs = {name: "driver/lockstep"}
+    if nproc > 1 and strict:
+        programs[name + "_strict"] = "tests/strict/lockstep"
+    for target, program in programs.items():
+        native.sh_test(
+            name = target,
+            size = size,
+            srcs = ["//driver/lua:run_lua_test.sh"],
+            args = [program, str(nproc), "$(location %s)" % src],
+            data = data + [
+                src,
+                "//%s:%s" % tuple(program.rsplit("/", 1)),
+                "//driver/lua:run_test.lua",
+            ],
+            **kwargs
+        )

@@ -1,0 +1,148 @@
+// A c10d backend over Gloo that fails where NCCL would hang, mix up data or fail.
+//
+// Gloo forgives what NCCL does not: it tells messages apart by tags, lets two ranks send to each
+// other at once, and needs no rank that has nothing to say. A test on Gloo passes, and the same
+// code hangs on GPUs. On this backend it fails with an error that names the ranks and the reason.
+//
+//   auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
+//   group->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::GLOO,
+//                     c10::make_intrusive<StrictBackend>(gloo, "world", std::vector<int>{0, 1}));
+//
+// The rules, each of which strict_backend_test.cc shows broken and kept:
+//   - A group has one communicator for its collectives and batches, and one more for each pair of
+//     ranks that sends or receives outside a batch. The first operation on a communicator makes it:
+//     it blocks the calling thread until each of the communicator's ranks has come.
+//   - A communicator runs its operations one by one, in the order in which one thread issued them.
+//     The k-th collective must be the same on every rank, and so must the sizes and dtypes.
+//   - Tags mean nothing. The messages from one rank to another are paired in order of issue; two
+//     that are paired must name the same size, dtype and tag.
+//   - Outside a batch, the k-th operation of a pair is a send on one rank, a receive on the other.
+//   - Two ranks whose backward nodes issue operations do so in the same order of their forwards.
+//     Nodes that accumulate gradients tell no order: what the Reducer does in them has its own.
+//   - A tensor is contiguous, one for each call, and of a dtype that NCCL has. There is no bitwise
+//     reduction and no receive from any rank.
+//
+// How: each rank tells the others what it issues, at once and over Gloo; a thread for each
+// communicator waits for what they issued, compares (ticket.h), and then lets Gloo carry the data.
+// A rank that never comes is told by the group's timeout, or as soon as it leaves the group. Where
+// two disagree about an operation that nobody waits for, the next operation of that thread fails.
+//
+// It does not check what NCCL leaves undefined across communicators, nor streams of a device.
+//
+// Thread: operations of a group are issued by one thread, which is one of the rules.
+
+#ifndef LOCKSTEP_TESTS_STRICT_STRICT_BACKEND_H_
+#define LOCKSTEP_TESTS_STRICT_STRICT_BACKEND_H_
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "tests/strict/ticket.h"
+#include "torch/csrc/distributed/c10d/Backend.hpp"
+
+namespace lockstep::tests {
+
+class StrictBackend : public c10d::Backend {
+ public:
+  using Tensors = std::vector<at::Tensor>;
+  using TensorLists = std::vector<std::vector<at::Tensor>>;
+  using WorkPointer = c10::intrusive_ptr<c10d::Work>;
+
+  // `gloo` is of this group, and for this backend alone. `group` and `ranks`, those of the world in
+  // the order of the group, are for messages.
+  StrictBackend(c10::intrusive_ptr<c10d::Backend> gloo, std::string group, std::vector<int> ranks);
+  ~StrictBackend() override;  // what is under way fails
+
+  const std::string getBackendName() const override { return "strict"; }
+  void setTimeout(std::chrono::milliseconds timeout) override { gloo_->setTimeout(timeout); }
+  void setSequenceNumberForGroup() override { gloo_->setSequenceNumberForGroup(); }
+  uint64_t getSequenceNumberForGroup() override { return gloo_->getSequenceNumberForGroup(); }
+
+  bool supportsCoalescing() const override { return true; }
+  void startCoalescing() override;
+  WorkPointer endCoalescing() override;  // null where the batch is empty
+
+  WorkPointer broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPointer allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPointer allreduce_coalesced(Tensors& tensors,
+                                  const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPointer reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPointer allgather(TensorLists& outputs, Tensors& inputs,
+                        const c10d::AllgatherOptions& options) override;
+  WorkPointer _allgather_base(at::Tensor& output, at::Tensor& input,
+                              const c10d::AllgatherOptions& options) override;
+  WorkPointer gather(TensorLists& outputs, Tensors& inputs,
+                     const c10d::GatherOptions& options) override;
+  WorkPointer scatter(Tensors& outputs, TensorLists& inputs,
+                      const c10d::ScatterOptions& options) override;
+  WorkPointer reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                             const c10d::ReduceScatterOptions& options) override;
+  WorkPointer _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                   const c10d::ReduceScatterOptions& options) override;
+  WorkPointer alltoall_base(at::Tensor& output, at::Tensor& input,
+                            std::vector<int64_t>& output_sizes, std::vector<int64_t>& input_sizes,
+                            const c10d::AllToAllOptions& options) override;
+  WorkPointer barrier(const c10d::BarrierOptions& options) override;
+
+  // A work that belongs to a batch fails when it is waited for: wait for the batch.
+  WorkPointer send(Tensors& tensors, int destination, int tag) override;
+  WorkPointer recv(Tensors& tensors, int source, int tag) override;
+
+ private:
+  struct Communicator;
+  struct Appointment;  // this rank and a peer tell each other of one operation
+  struct Message;      // a send or a receive
+
+  static std::string SizesOf(const Tensors& tensors);  // "4 of Float", "4, 8 of Float"
+  static void CheckOne(const char* name, size_t count);
+
+  // An operation of all ranks. `gives` and `takes`: elements for and from each peer, or empty.
+  WorkPointer Collective(c10d::OpType type, const std::string& what, Tensors checked,
+                         Tensors outputs, std::function<WorkPointer()> run,
+                         const std::vector<int64_t>& gives = {},
+                         const std::vector<int64_t>& takes = {});
+  WorkPointer PointToPoint(Role role, Tensors& tensors, int peer, int tag);
+  Message MakeMessage(Role role, const Tensors& tensors, int peer, int tag) const;
+
+  Communicator& OfGroup();
+  Communicator& OfPair(int peer);
+  // Blocks until all ranks of the communicator have come. `what`: this rank comes for.
+  void Meet(Communicator& communicator, const std::string& what);
+  WorkPointer Enqueue(Communicator& communicator, c10d::OpType type, Tensors outputs,
+                      std::function<void()> run);
+
+  Appointment Tell(const Ticket& ticket, int peer, int out_tag, int in_tag);
+  // Waits for what all peers have told; throws c10::Error where one tells of another operation.
+  void Agree(const std::vector<Appointment>& appointments);
+  void Carry(const std::vector<Message>& messages);
+
+  WorkPointer SendNow(const at::Tensor& tensor, int peer, int tag);
+  WorkPointer ReceiveNow(const at::Tensor& tensor, int peer, int tag);
+  void WaitFor(const WorkPointer& work, int peer, const std::string& purpose);
+
+  std::string Complain(const std::string& text) const;
+  int Name(int position) const { return ranks_[static_cast<size_t>(position)]; }
+
+  const c10::intrusive_ptr<c10d::Backend> gloo_;
+  const std::string group_;
+  const std::vector<int> ranks_;
+  std::optional<std::vector<Message>> batch_;  // since startCoalescing
+
+  std::mutex mutex_;  // guards what follows, and calls of gloo_
+  std::vector<WorkPointer> under_way_;
+  bool is_closing_ = false;
+
+  // Last: their threads end before the rest does.
+  std::map<int, std::unique_ptr<Communicator>> communicators_;  // by peer; -1: the group's
+};
+
+}  // namespace lockstep::tests
+
+#endif  // LOCKSTEP_TESTS_STRICT_STRICT_BACKEND_H_
