@@ -81,7 +81,7 @@ struct BridgeOptions {
   // the gradient over the lanes of a replica.
   bool audit = false;
   // Says why a rank is gone, "" where that is not known: for the error of a rank that waits for it.
-  std::function<std::string(int64_t rank)> why_gone;
+  std::function<std::string(int64_t rank)> why_gone = nullptr;
 };
 
 class Bridge {

@@ -229,12 +229,13 @@ TEST(Bridge, AGradientIsFreedAsSoonAsItWasTaken) {
   std::vector<at::Tensor> ys = {forward(), forward(), forward()};
 
   // Language sends three gradients; vision takes one of them before the next call.
-  for (size_t i = 0; i < (rank->rank < 2 ? 1 : 3); ++i) ys[i].sum().backward();
+  const size_t num_early = rank->rank < 2 ? 1 : 3;
+  for (size_t i = 0; i < num_early; ++i) ys[i].sum().backward();
   if (rank->rank == 2) EXPECT_EQ(bridge.num_gradients_kept(), 3);
   ys.push_back(forward());
 
   if (rank->rank == 2) EXPECT_EQ(bridge.num_gradients_kept(), 2);
-  for (size_t i = rank->rank < 2 ? 1 : 3; i < 4; ++i) ys[i].sum().backward();
+  for (size_t i = num_early; i < 4; ++i) ys[i].sum().backward();
   End(*world);
 }
 

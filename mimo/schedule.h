@@ -33,7 +33,7 @@
 // backward as above for all, the first one first. Bridges do here what they really do (bridge.h):
 // what `from` sends is detached, and waited for before the second call after it, or in its own
 // backward; the gradients that `to` sends are waited for at the end. (Pairs of ranks that have no
-// rows for each other in a micro-batch are left out; their words, see exchange.h, are not listed.)
+// rows for each other in a micro-batch are left out; their words, see words.h, are not listed.)
 //
 // k1F1B: each rank runs one forward and one backward in turn, after as many forwards as there are
 // stages below it on the longest path; its edges of one direction go in one batch with the opposite
