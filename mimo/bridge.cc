@@ -1,7 +1,8 @@
 #include "mimo/bridge.h"
 
-#include <algorithm>
 #include <cstdint>
+#include <exception>
+#include <memory>
 #include <set>
 #include <string>
 #include <utility>
@@ -23,41 +24,49 @@ Bridge::Bridge(const Topology& topology, int edge, int64_t rank, const NewGroup&
 }
 
 Bridge::~Bridge() {
-  if (state_->is_under_way()) {
-    state_->KeepItself();
-  } else {
-    state_->unsettled.clear();  // which keep the state
-  }
+  if (std::uncaught_exceptions() > 0) state_->Fail("an exception in its program ended its part");
 }
 
-std::vector<std::weak_ptr<Bridge::State>>& Bridge::AllStates() {
-  static auto* const states = new std::vector<std::weak_ptr<State>>();
+std::vector<std::shared_ptr<Bridge::State>>& Bridge::AllStates() {
+  static auto* const states = new std::vector<std::shared_ptr<State>>();
   return *states;
 }
 
-void Bridge::FinishAll() {
-  for (const std::weak_ptr<State>& each : std::exchange(AllStates(), {})) {
-    const std::shared_ptr<State> state = each.lock();
-    if (state == nullptr || !state->is_under_way()) continue;
-    for (const auto& call : state->unsettled) call->Settle();
-    state->WaitForGradients();
-    state->unsettled.clear();
-    state->LetGo();
-  }
-}
+const std::string& Bridge::failure() const { return state_->failure(); }
 
-bool Bridge::State::is_under_way() const {
-  const bool is_taken = std::all_of(unsettled.begin(), unsettled.end(),
-                                    [](const auto& call) { return call->settled; });
-  return failure_.empty() && (!is_taken || !gradients_sent_.empty());
+int64_t Bridge::num_gradients_kept() const { return state_->num_gradients_kept(); }
+
+void Bridge::FinishAll() {
+  const std::vector<std::shared_ptr<State>> states = std::exchange(AllStates(), {});
+  std::exception_ptr first;
+  const auto attempt = [&](State& state, const auto& fn) {
+    try {
+      fn();
+    } catch (const std::exception& error) {
+      state.Fail(TextOf(error));
+      if (first == nullptr) first = std::current_exception();
+    }
+  };
+  for (const auto& state : states) {
+    attempt(*state, [&] {
+      for (const auto& call : state->unsettled) {
+        if (!state->has_failed()) call->Settle();
+      }
+    });
+  }
+  for (const auto& state : states) state->SayLeft();
+  for (const auto& state : states) {
+    attempt(*state, [&] { state->WaitForOthers(); });
+    state->unsettled.clear();  // which keep the state
+  }
+  if (first != nullptr) std::rethrow_exception(first);
 }
 
 void Bridge::Refuse(const std::string& text) {
   State& state = *state_;
   if (state.nothing_travels || state.has_failed()) return;
-  const auto exchange =
-      std::make_shared<Exchange>(state.link(), Direction::kForward, state.num_calls++);
-  state.Fail(exchange, text);
+  ++state.num_calls;
+  state.Fail(text);
 }
 
 void Bridge::CheckBackward() const {
@@ -123,15 +132,10 @@ Bridge::Pending Bridge::Start(const std::vector<at::Tensor>& tensors,
       call->SetUpTo(ownership);
     }
     call->fingerprint = call->plan->fingerprint ^ Fingerprint(samples);
-    call->row_tag =
-        call->fingerprint ^ state.layout ^ Fingerprint(Describe(*state.specs, state.options().dim));
     const at::NoGradGuard no_grad;
     call->StartForward();
-  } catch (const c10::Error& error) {
-    const std::string text = error.what_without_backtrace();
-    if (!call->forward->has_sent_word()) state.Fail(call->forward, text);
-    state.set_failure(text);
-    call->waited = true;
+  } catch (const std::exception& error) {
+    state.Fail(TextOf(error));
     throw;
   }
   if (state.on_from) state.unsettled.push_back(call);
@@ -144,9 +148,8 @@ std::vector<at::Tensor> Bridge::Pending::Wait() {
   if (call_->state->nothing_travels) return call_->tensors;
   try {
     return call_->Finish();
-  } catch (const c10::Error& error) {
-    call_->state->set_failure(error.what_without_backtrace());
-    call_->ForgetGradient(error.what_without_backtrace());
+  } catch (const std::exception& error) {
+    call_->state->Fail(TextOf(error));
     throw;
   }
 }

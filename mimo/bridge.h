@@ -17,18 +17,21 @@
 //   loss(tokens).backward();                        // sends it
 //
 // Asynchronous. On ranks of `from` a call does not wait: what it sends is taken while it goes on,
-// and only the call after the next waits for it. Ranks of `to` start the next micro-batch's receive
-// before they compute on this one's: Start, and Wait later. A gradient is sent without waiting, and
-// taken while the backward before it goes on. Do not change x in place before it is taken, in
-// backward or two calls later.
+// and only the call after the next waits for it. Ranks of `to` may start the next call before they
+// compute on this one's rows: Start, and Wait later. A gradient is sent without waiting. Do not
+// change x in place before it is taken, in backward or two calls later. All ranks run backward
+// through their calls in one order, which may be any: NCCL matches rows by order alone. Another
+// order on one side is an error that names both calls.
 //
 // Frozen. No gradient is sent to a rank whose x does not require grad; backward there does nothing.
 //
-// What is checked. Every rank tells its peers what it planned (exchange.h): a disagreement about
-// rows, dtypes, shapes or the number of tensors, a call that failed on the other side, and a graph
-// on `to` that was thrown away although `from` waits for its gradient, are errors that name both
-// ranks, on both sides. Dtype and sizes are those of the first call; without an ownership table the
-// rows are, too: each row counts as one sample, and each rank of `from` must have equally many.
+// What is checked. Every rank tells its peers what it planned (words.h), before any rows are
+// received: a disagreement about rows, dtypes, shapes or the number of tensors, and a graph on `to`
+// that was thrown away although `from` waits for its gradient, are errors that name both ranks, on
+// both sides. A call that fails on one rank fails on every rank that waits for it, for its siblings
+// over tp and cp, or for one of these, with the first cause and the rank that had it. Dtype and
+// sizes are those of the first call; without an ownership table the rows are, too: each row counts
+// as one sample, and each rank of `from` must have equally many.
 //
 // Ranks of both modules (colocated): x comes back as it is where both have the same grid; is
 // narrowed, y a view of x's memory, where each rank has all that it needs; else as above, with x in
@@ -77,6 +80,8 @@ struct BridgeOptions {
   // Compares the gradient of y over the tp ranks of `to` in every backward. Costs an all-gather of
   // the gradient over the lanes of a replica.
   bool audit = false;
+  // Says why a rank is gone, "" where that is not known: for the error of a rank that waits for it.
+  std::function<std::string(int64_t rank)> why_gone = nullptr;
 };
 
 class Bridge {
@@ -105,7 +110,8 @@ class Bridge {
          const BridgeOptions& options);
   Bridge(const Bridge&) = delete;
   Bridge& operator=(const Bridge&) = delete;
-  // Waits for nothing. What peers have not taken yet is kept.
+  // Waits for nothing: what peers have not taken yet is kept, until FinishAll. Where an exception
+  // ends this rank's part, tells the other ranks so.
   ~Bridge();
 
   // `tensors`: on ranks of `from` one to eight of at most 8 dims, with the rows of this rank's
@@ -135,12 +141,22 @@ class Bridge {
   // have runs under no_grad on every rank.
   void CheckBackward() const;
 
-  // Waits until peers have taken what this process's bridges have sent, those that are gone
-  // included: before a process ends well. Throws c10::Error where one does not come.
+  // Why the bridge is of no more use on this rank; "" where it is sound. A rank that shares no rows
+  // with those that failed does not hear of it through the bridge: ask before a step is taken.
+  const std::string& failure() const;
+
+  // How many gradients this rank has sent and keeps: it has not heard yet that they were taken.
+  int64_t num_gradients_kept() const;
+
+  // Waits until peers have taken what this process's bridges have sent, destroyed bridges included,
+  // and frees them: before a process ends well. Collective: returns when all ranks of these bridges
+  // have called it, have failed or are gone. A rank that still waits for rows of this one gets an
+  // error that says that this one has left. Throws c10::Error where a rank left without taking
+  // what this one sent.
   static void FinishAll();
 
  private:
-  static std::vector<std::weak_ptr<State>>& AllStates();
+  static std::vector<std::shared_ptr<State>>& AllStates();
 
   std::shared_ptr<State> state_;
 };

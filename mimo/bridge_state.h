@@ -12,8 +12,10 @@
 #include <optional>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "c10/util/Exception.h"
@@ -21,6 +23,7 @@
 #include "mimo/edge_plan.h"
 #include "mimo/exchange.h"
 #include "mimo/groups.h"
+#include "mimo/words.h"
 
 namespace lockstep::mimo {
 
@@ -31,7 +34,12 @@ inline std::string LayoutOf(const Module& module) {
                       "; ");
 }
 
-class Bridge::State : public std::enable_shared_from_this<Bridge::State> {
+inline std::string TextOf(const std::exception& error) {
+  const auto* of_c10 = dynamic_cast<const c10::Error*>(&error);
+  return of_c10 == nullptr ? error.what() : of_c10->what_without_backtrace();
+}
+
+class Bridge::State {
  public:
   State(const Topology& topology, int edge, int64_t rank, const NewGroup& new_group,
         const BridgeOptions& options)
@@ -73,79 +81,66 @@ class Bridge::State : public std::enable_shared_from_this<Bridge::State> {
   // --- Errors
 
   bool has_failed() const { return !failure_.empty(); }
+  const std::string& failure() const { return failure_; }
   void CheckUsable() const {
     TORCH_CHECK(failure_.empty(), "mimo: bridge ", link_.name, " failed before: ", failure_);
   }
 
-  // Tells all peers of this call, and calls to come. `exchange` has sent no word yet. Who can be
-  // told nothing is gone, and says so itself.
-  void Fail(const std::shared_ptr<Exchange>& exchange, const std::string& text) {
-    failure_ = text;
-    std::vector<int32_t> peers;
-    for (const Transfer& t : usual_route_.transfers) {
-      const int32_t a = usual_route_.from.ranks[static_cast<size_t>(t.from_place)];
-      const int32_t b = usual_route_.to.ranks[static_cast<size_t>(t.to_place)];
-      if (a == link_.rank) AddPeer(peers, b, link_.rank);
-      if (b == link_.rank) AddPeer(peers, a, link_.rank);
-    }
-    for (const int32_t sibling : siblings) AddPeer(peers, sibling, link_.rank);
-    SendError(exchange, text, peers);
+  // Tells all ranks of the edge. The first failure stands.
+  void Fail(const std::string& text) {
+    if (has_failed()) return;
+    failure_ = text.empty() ? "no reason was given" : text;
+    words.SendFailure(failure_);
   }
 
-  void SendError(const std::shared_ptr<Exchange>& exchange, const std::string& text,
-                 const std::vector<int32_t>& peers) {
-    Word word;
-    word.is_error = 1;
-    word.set_text(text);
-    Keep(exchange);
-    try {
-      for (const int32_t peer : peers) exchange->SendWord(word, peer);
-    } catch (const std::exception&) {
-      failure_ = text;  // the error that brought us here stands
-    }
+  // Keeps, until the end, what a backend may still read or write.
+  void Keep(const std::vector<std::shared_ptr<Exchange>>& exchanges) {
+    kept_.insert(kept_.end(), exchanges.begin(), exchanges.end());
   }
 
-  // Until the end of the bridge.
-  void Keep(const std::shared_ptr<Exchange>& exchange) { kept_.push_back(exchange); }
+  // --- The end
+
+  void SayLeft() {
+    if (!nothing_travels) words.SendLeft("its program has come to the end");
+  }
+
+  // Until all others have said the same, so that they hear this rank's last word. Throws
+  // c10::Error where one of them has left gradients of this rank untaken.
+  void WaitForOthers() {
+    if (nothing_travels) return;
+    words.WaitUntilAllLeft();
+    ForgetTaken();
+    for (const auto& [peer, number] : num_sent_to_) {
+      TORCH_CHECK(has_failed() || !words.has_left(peer) || words.taken_by(peer) == number,
+                  "mimo: bridge ", link_.name, ": ", link_.Describe(link_.rank), " sent ", number,
+                  " gradients to ", link_.Describe(peer), ", which took ", words.taken_by(peer),
+                  " of them and left: did backward run there?");
+    }
+  }
 
   // --- Gradients under way
-
-  // On `from`: how many it has taken from a rank of `to`.
-  int64_t CountTaken(int32_t destination) const {
-    const auto it = num_taken_from_.find(destination);
-    return it == num_taken_from_.end() ? 0 : it->second;
-  }
-  void AddTaken(const std::vector<int32_t>& destinations) {
-    for (const int32_t destination : destinations) ++num_taken_from_[destination];
-  }
-
-  void WaitForGradients() {
-    for (const auto& exchange : gradients_sent_) exchange->WaitForSends();
-    gradients_sent_.clear();
-  }
 
   // On `to`: what it sent to these sources, until they have taken it.
   void KeepUntilTaken(const std::shared_ptr<Exchange>& exchange,
                       const std::vector<int32_t>& sources) {
-    gradients_sent_.push_back(exchange);
-    for (const int32_t source : sources) ++num_sent_to_[source];
+    gradients_sent_.push_back({exchange, {}});
+    for (const int32_t source : sources)
+      gradients_sent_.back().peers.emplace_back(source, ++num_sent_to_[source]);
   }
 
-  // `words` of `peers` say how many gradients each has taken: where it is all, forgets them.
-  void ForgetTaken(const std::vector<int32_t>& peers, const std::vector<Word>& words) {
-    for (size_t i = 0; i < peers.size(); ++i) {
-      const auto sent = num_sent_to_.find(peers[i]);
-      if (sent != num_sent_to_.end()) taken_by_[peers[i]] = words[i].gradients_taken;
+  // Frees each gradient that all its sources are known to have taken.
+  void ForgetTaken() {
+    const auto is_taken = [this](const Sent& sent) {
+      return std::all_of(sent.peers.begin(), sent.peers.end(), [this](const auto& peer) {
+        return words.taken_by(peer.first) >= peer.second;
+      });
+    };
+    for (auto& sent : gradients_sent_) {
+      if (is_taken(sent)) sent.exchange->WaitForSends();  // They have arrived: returns at once.
     }
-    if (gradients_sent_.empty() || num_sent_to_ != taken_by_) return;
-    WaitForGradients();
+    std::erase_if(gradients_sent_, is_taken);
   }
-
-  bool is_under_way() const;  // whether a peer may still have to take something
-  void KeepItself() { self_ = shared_from_this(); }
-  void LetGo() { self_ = nullptr; }
-
-  void set_failure(const std::string& text) { failure_ = text; }
+  int64_t num_gradients_kept() const { return static_cast<int64_t>(gradients_sent_.size()); }
 
   // --- What calls share
 
@@ -165,15 +160,31 @@ class Bridge::State : public std::enable_shared_from_this<Bridge::State> {
   int64_t num_calls = 0;
   std::optional<std::vector<TensorSpec>> specs;  // those of the first call
   std::optional<int64_t> num_rows;               // of calls without ownership: those of the first
-  std::deque<std::shared_ptr<Pending::Call>> unsettled;       // whose sends may still be under way
-  std::deque<std::weak_ptr<Pending::Call>> without_gradient;  // on `from`: backward is to come
+  std::deque<std::shared_ptr<Pending::Call>> unsettled;  // whose sends may still be under way
   std::set<int64_t> without_backward;  // calls by number whose gradient this rank takes or owes
-  // The other lanes of this rank's replica of `from`: what they gather in backward all must want.
-  std::vector<int32_t> siblings;
+  Words words{link_};
+  std::map<int64_t, Pending::Call*> unreceived;  // on `to`: started, and its rows not yet asked for
+  // The other lanes of this rank's replica on each side.
+  std::vector<int32_t> from_siblings, to_siblings;
   // Lanes of this rank's replica on each side, and the cp ranks among those of `to`; null: alone.
   c10::intrusive_ptr<c10d::ProcessGroup> from_lanes, to_lanes, to_context;
 
  private:
+  struct Sent {
+    std::shared_ptr<Exchange> exchange;
+    std::vector<std::pair<int32_t, int64_t>> peers;  // and the number of the gradient for each
+  };
+
+  // All ranks meet in a group before its first rows: NCCL's first batch of a group needs them all,
+  // and a rank may have no rows in it.
+  c10::intrusive_ptr<c10d::ProcessGroup> NewRowsGroup(const NewGroup& new_group,
+                                                      const std::string& purpose) const {
+    auto group = new_group(link_.ranks, purpose);
+    std::vector<at::Tensor> tensors = {at::zeros({1}, options_.device)};
+    group->allreduce(tensors)->wait();
+    return group;
+  }
+
   void MakeGroups(const NewGroup& new_group, const Module& from, const Module& to) {
     const GroupSet ranks = EdgeGroup(topology_, edge_);
     link_.ranks.assign(ranks.ranks.begin(), ranks.ranks.end());
@@ -184,24 +195,22 @@ class Bridge::State : public std::enable_shared_from_this<Bridge::State> {
                               : sends        ? from.name
                                              : to.name);
     }
-    link_.forward = new_group(link_.ranks, absl::StrCat("bridge ", link_.name));
-    link_.backward = new_group(link_.ranks, absl::StrCat("bridge ", link_.name, ", gradient"));
-    const auto lanes = [&](const Side& side,
-                           const Module& module) -> c10::intrusive_ptr<c10d::ProcessGroup> {
+    link_.forward = NewRowsGroup(new_group, absl::StrCat("bridge ", link_.name));
+    link_.backward = NewRowsGroup(new_group, absl::StrCat("bridge ", link_.name, ", gradient"));
+    link_.words = new_group(link_.ranks, absl::StrCat("bridge ", link_.name, ", words"));
+    link_.why_gone = options_.why_gone;
+    const auto lanes =
+        [&](const Side& side, const Module& module,
+            std::vector<int32_t>& siblings) -> c10::intrusive_ptr<c10d::ProcessGroup> {
       const int64_t place = side.place_of(link_.rank);
       if (place < 0 || side.lanes == 1) return nullptr;
       const auto first = side.ranks.begin() + place / side.lanes * side.lanes;
-      return new_group(std::vector<int>(first, first + side.lanes),
-                       absl::StrCat("bridge ", link_.name, ", replica of ", module.name));
+      const std::vector<int> ranks(first, first + side.lanes);
+      for (const int rank : ranks) AddPeer(siblings, rank, link_.rank);
+      return new_group(ranks, absl::StrCat("bridge ", link_.name, ", replica of ", module.name));
     };
-    from_lanes = lanes(usual_route_.from, from);
-    if (from_lanes != nullptr) {
-      const Side& side = usual_route_.from;
-      const int64_t first = side.place_of(link_.rank) / side.lanes * side.lanes;
-      for (int64_t lane = 0; lane < side.lanes; ++lane)
-        AddPeer(siblings, side.ranks[static_cast<size_t>(first + lane)], link_.rank);
-    }
-    to_lanes = lanes(usual_route_.to, to);
+    from_lanes = lanes(usual_route_.from, from, from_siblings);
+    to_lanes = lanes(usual_route_.to, to, to_siblings);
     if (!on_to || to.cp == 1) return;
     const int64_t place = usual_route_.to.place_of(link_.rank);
     std::vector<int> context;  // lane = cp * (size of tp) + tp
@@ -219,11 +228,10 @@ class Bridge::State : public std::enable_shared_from_this<Bridge::State> {
   const Route usual_route_;
   Link link_;
   std::string failure_;
-  std::shared_ptr<State> self_;
   std::shared_ptr<const EdgePlan> last_plan_;
   std::vector<std::shared_ptr<Exchange>> kept_;
-  std::vector<std::shared_ptr<Exchange>> gradients_sent_;
-  std::map<int32_t, int64_t> num_taken_from_, num_sent_to_, taken_by_;  // by peer
+  std::deque<Sent> gradients_sent_;
+  std::map<int32_t, int64_t> num_sent_to_;  // gradients, by peer
 };
 
 }  // namespace lockstep::mimo

@@ -7,8 +7,10 @@
 #include <chrono>
 #include <cmath>
 #include <cstdlib>
+#include <map>
 #include <memory>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -34,6 +36,30 @@ using ::testing::HasSubstr;
 using tests::OnRanks;
 using tests::Rank;
 
+// Gloo that notes what NCCL would not forgive.
+class NotingGloo : public c10d::ProcessGroupGloo {
+ public:
+  using ProcessGroupGloo::ProcessGroupGloo;
+
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& options) override {
+    has_met = true;
+    return ProcessGroupGloo::allreduce(tensors, options);
+  }
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to, int tag) override {
+    ++num_sends;
+    return ProcessGroupGloo::send(tensors, to, tag);
+  }
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int from,
+                                      int tag) override {
+    ++num_receives;
+    return ProcessGroupGloo::recv(tensors, from, tag);
+  }
+
+  bool has_met = false;  // all ranks, in a collective
+  int num_sends = 0, num_receives = 0;
+};
+
 // Groups of ranks that meet in one store.
 class Groups {
  public:
@@ -54,8 +80,8 @@ class Groups {
     auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(45));
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
     auto group = c10::make_intrusive<c10d::ProcessGroup>(store, position, size);
-    group->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::GLOO,
-                      c10::make_intrusive<c10d::ProcessGroupGloo>(store, position, size, options));
+    backends[purpose] = c10::make_intrusive<NotingGloo>(store, position, size, options);
+    group->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::GLOO, backends[purpose]);
     group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
     return group;
   }
@@ -65,6 +91,8 @@ class Groups {
       return Make(ranks, purpose);
     };
   }
+
+  std::map<std::string, c10::intrusive_ptr<NotingGloo>> backends;  // by purpose
 
  private:
   int rank_;
@@ -132,6 +160,124 @@ TEST(Bridge, ADisagreementIsAnErrorOnBothSides) {
   EXPECT_THAT(message, HasSubstr("the ranks disagree about the micro-batch"));
   EXPECT_THAT(message, HasSubstr("rank 2 (language) has rows per sample {1, 2}"));
   world->barrier()->wait();
+}
+
+// The text of the c10::Error that `fn` throws; "" where it throws none.
+template <typename Fn>
+std::string ErrorOf(const Fn& fn) {
+  try {
+    fn();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+TEST(Bridge, AllRanksMeetInAGroupBeforeItsFirstRows) {
+  const std::optional<Rank> rank = OnRanks(3);
+  if (!rank.has_value()) return;
+  Groups groups(*rank);
+  const auto world = groups.Make({0, 1, 2}, "world");
+  Bridge bridge(VisionOfTwoLanguageOfOne(), /*edge=*/0, rank->rank, groups.Maker(), {});
+  for (const char* purpose : {"bridge vision -> language", "bridge vision -> language, gradient"})
+    EXPECT_TRUE(groups.backends[purpose]->has_met) << purpose;
+
+  // Rank 1 has no rows.
+  const Ownership images = *OwnershipOfRows({2, 0});
+  const at::Tensor x = at::ones({rank->rank == 0 ? 2 : 0, 2});
+  const at::Tensor y = bridge.Run(
+      rank->rank < 2 ? std::vector<at::Tensor>{x} : std::vector<at::Tensor>(), images)[0];
+  EXPECT_EQ(y.size(0), rank->rank == 2 ? 2 : 0);
+  EXPECT_EQ(groups.backends["bridge vision -> language"]->num_sends, rank->rank == 0 ? 1 : 0);
+  End(*world);
+}
+
+TEST(Bridge, RanksThatDisagreeReceiveNoRows) {
+  const std::optional<Rank> rank = OnRanks(3);
+  if (!rank.has_value()) return;
+  Groups groups(*rank);
+  const auto world = groups.Make({0, 1, 2}, "world");
+  Bridge bridge(VisionOfTwoLanguageOfOne(), /*edge=*/0, rank->rank, groups.Maker(), {});
+  const bool sends = rank->rank < 2;
+  const Ownership agreed = *OwnershipOfRows({1, 1});
+  const Ownership rows =
+      *OwnershipOfRows(sends ? std::vector<int64_t>{1, 1} : std::vector<int64_t>{1, 2});
+  const std::vector<at::Tensor> x =
+      sends ? std::vector<at::Tensor>{at::ones({1, 2})} : std::vector<at::Tensor>();
+  bridge.Run(x, agreed);
+  const int received = groups.backends["bridge vision -> language"]->num_receives;
+
+  const std::string message = ErrorOf([&] {
+    for (int call = 0; call < 3; ++call) bridge.Run(x, rows);
+  });
+
+  EXPECT_THAT(message, HasSubstr("the ranks disagree about the micro-batch"));
+  EXPECT_EQ(groups.backends["bridge vision -> language"]->num_receives, received);
+  End(*world);
+}
+
+TEST(Bridge, AGradientIsFreedAsSoonAsItWasTaken) {
+  const std::optional<Rank> rank = OnRanks(3);
+  if (!rank.has_value()) return;
+  Groups groups(*rank);
+  const auto world = groups.Make({0, 1, 2}, "world");
+  Bridge bridge(VisionOfTwoLanguageOfOne(), /*edge=*/0, rank->rank, groups.Maker(), {});
+  const auto forward = [&] {
+    const at::Tensor x = at::ones({1, 2}).requires_grad_();
+    return bridge.Run(rank->rank < 2 ? std::vector<at::Tensor>{x} : std::vector<at::Tensor>())[0];
+  };
+  std::vector<at::Tensor> ys = {forward(), forward(), forward()};
+
+  // Language sends three gradients; vision takes one of them before the next call.
+  const size_t num_early = rank->rank < 2 ? 1 : 3;
+  for (size_t i = 0; i < num_early; ++i) ys[i].sum().backward();
+  if (rank->rank == 2) EXPECT_EQ(bridge.num_gradients_kept(), 3);
+  ys.push_back(forward());
+
+  if (rank->rank == 2) EXPECT_EQ(bridge.num_gradients_kept(), 2);
+  for (size_t i = num_early; i < 4; ++i) ys[i].sum().backward();
+  End(*world);
+}
+
+TEST(Bridge, ARankThatHasLeftIsNamed) {
+  const std::optional<Rank> rank = OnRanks(3);
+  if (!rank.has_value()) return;
+  Groups groups(*rank);
+  const auto world = groups.Make({0, 1, 2}, "world");
+  Bridge bridge(VisionOfTwoLanguageOfOne(), /*edge=*/0, rank->rank, groups.Maker(), {});
+  const std::vector<at::Tensor> x =
+      rank->rank < 2 ? std::vector<at::Tensor>{at::ones({1, 2})} : std::vector<at::Tensor>();
+  bridge.Run(x);
+
+  if (rank->rank != 0) {  // which makes one call less
+    const std::string message = ErrorOf([&] {
+      for (int call = 0; call < 3; ++call) bridge.Run(x);
+    });
+    EXPECT_THAT(message, HasSubstr("rank 2 (language) waited for rank 0 (vision), which has left"));
+  }
+  End(*world);
+}
+
+TEST(Bridge, AnExceptionElsewhereInTheProgramOfOneRankIsTold) {
+  const std::optional<Rank> rank = OnRanks(3);
+  if (!rank.has_value()) return;
+  Groups groups(*rank);
+  const auto world = groups.Make({0, 1, 2}, "world");
+  const std::vector<at::Tensor> x =
+      rank->rank < 2 ? std::vector<at::Tensor>{at::ones({1, 2})} : std::vector<at::Tensor>();
+
+  try {
+    Bridge bridge(VisionOfTwoLanguageOfOne(), /*edge=*/0, rank->rank, groups.Maker(), {});
+    bridge.Run(x);
+    if (rank->rank == 0) throw std::runtime_error("no image");
+    const std::string message = ErrorOf([&] {
+      for (int call = 0; call < 3; ++call) bridge.Run(x);
+    });
+    EXPECT_THAT(message, HasSubstr("rank 0 (vision) failed: an exception in its program"));
+  } catch (const std::runtime_error& error) {
+    EXPECT_EQ(rank->rank, 0) << error.what();
+  }
+  End(*world);
 }
 
 TEST(Gradients, AreSummedScaledNormedAndClipped) {

@@ -95,7 +95,10 @@ absl::StatusOr<Ownership> MakeOwnership(absl::Span<const int64_t> items_per_samp
 absl::StatusOr<Ownership> OwnershipOfItems(int64_t num_samples,
                                            absl::Span<const int64_t> sample_of_item,
                                            absl::Span<const int64_t> tokens_per_item) {
-  if (num_samples < 0) return Invalid(absl::StrCat("ownership of ", num_samples, " samples"));
+  if (num_samples < 0 || num_samples > kMaxMicroBatchSize) {
+    return Invalid(absl::StrCat("ownership: num_samples is ", num_samples,
+                                "; a micro-batch has 0 to ", kMaxMicroBatchSize, " samples"));
+  }
   std::vector<int64_t> items_per_sample(static_cast<size_t>(num_samples), 0);
   for (size_t i = 0; i < sample_of_item.size(); ++i) {
     const int64_t sample = sample_of_item[i];

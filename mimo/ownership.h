@@ -57,6 +57,10 @@ enum class RowsOf { kSamples, kItems, kTokens };
 // "samples", "items", "tokens".
 absl::string_view NameOf(RowsOf rows_of);
 
+// Items of a micro-batch where nothing but their count is given: a larger count is a mistake, and
+// no request for memory.
+constexpr int64_t kMaxItems = int64_t{1} << 24;
+
 // From counts. InvalidArgument if a count is negative, if the items of all samples are not as many
 // as tokens_per_item, or if a sum exceeds an int64.
 absl::StatusOr<Ownership> MakeOwnership(absl::Span<const int64_t> items_per_sample,
@@ -64,7 +68,7 @@ absl::StatusOr<Ownership> MakeOwnership(absl::Span<const int64_t> items_per_samp
 
 // From the sample of each item, ascending: what a collate function knows that stacks the items of
 // the samples that have any. InvalidArgument names the first index that is out of range or
-// descends.
+// descends, or says that num_samples is above kMaxMicroBatchSize.
 absl::StatusOr<Ownership> OwnershipOfItems(int64_t num_samples,
                                            absl::Span<const int64_t> sample_of_item,
                                            absl::Span<const int64_t> tokens_per_item);

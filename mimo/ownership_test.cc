@@ -102,7 +102,7 @@ TEST(OwnershipTest, ErrorsNameThePlace) {
             "mimo: ownership: item 0 is of sample -1, but there are 2, counted from 0");
   EXPECT_THAT(message(OwnershipOfItems(2, {1, 0}, {1, 1})),
               HasSubstr("item 1 is of sample 0, the item before it of sample 1; items follow"));
-  EXPECT_THAT(message(OwnershipOfItems(-1, {}, {})), HasSubstr("-1 samples"));
+  EXPECT_THAT(message(OwnershipOfItems(-1, {}, {})), HasSubstr("num_samples is -1;"));
   EXPECT_EQ(ValidateOwnership({{0, 2, 1}, {0}}).message(),
             "mimo: ownership: item_offsets[2] is 1, less than the 2 before it");
   EXPECT_EQ(ValidateOwnership({{0, 1}, {1, 2}}).message(),
@@ -164,7 +164,7 @@ TEST(ShardBoundsTest, ErrorsGiveTheNearestSizes) {
   EXPECT_EQ(ShardBounds(2, 3).status().message(),
             "mimo: batch size 2 is not divisible by dp_size 3; use 3");
   EXPECT_EQ(ShardBounds(4, 0).status().message(), "mimo: dp_size is 0; it must be positive");
-  EXPECT_THAT(std::string(ShardBounds(-1, 1).status().message()), HasSubstr("-1 samples"));
+  EXPECT_THAT(std::string(ShardBounds(-1, 1).status().message()), HasSubstr("num_samples is -1;"));
 }
 
 TEST(SamplesOfShardTest, IsTheReplicasPart) {

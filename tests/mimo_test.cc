@@ -136,6 +136,37 @@ TEST(Bridge, ARankThatDoesNotComeIsNamed) {
                                    "waited for the word of rank 0 (vision)"));
 }
 
+TEST(Bridge, ARankThatLeavesBeforeItsRowsAreDueIsNamed) {
+  for (const char* leave : {"return", "os.exit(0)"}) {
+    const Ended ended =
+        RunBridge(absl::StrCat("torch.sum(bridge(x())):backward()\n", "if rank == 0 then ", leave,
+                               " end\nfor _ = 1, 3 do bridge(x()) end\n"),
+                  "30");
+
+    EXPECT_NE(ended.exit_code, 0);
+    EXPECT_THAT(
+        ended.err,
+        AllOf(HasSubstr("rank 1: train.lua:11: mimo: bridge vision -> language, call 1: rank 1 "
+                        "(language) waited for rank 0 (vision), which has left: its program "
+                        "has come to the end"),
+              Not(HasSubstr("onnection"))));
+  }
+}
+
+// A failure that the script catches: the other rank hears of it from the bridge.
+TEST(Bridge, AFailureThatAScriptCatchesReachesTheOtherRank) {
+  const Ended ended = RunBridge(R"(
+local function train() torch.sum(bridge(x(), { rows_per_sample = rank == 0 and "two" or { 2 } })):backward() end
+local ok, message = pcall(train)
+if rank == 1 then print(message) end
+assert(not ok)
+)",
+                                "30");
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("rank 0 (vision) failed: mimo: bridge: rows_per_sample"));
+}
+
 TEST(Bridge, WhatARankHasSentIsTakenAfterItsScriptHasEnded) {
   const Ended ended = RunBridge(R"(
 for _ = 1, 2 do

@@ -37,24 +37,33 @@ local function common_sampler()
   return sampler(rank, world)
 end
 
-t.test("WithoutTheAuditModulesSilentlySeeOtherSamples", function()
+--- Trains with the samplers of the bug. Returns how many samples met another's image, on the rank of language, and the
+--- error that ended the loop.
+local function train(audit)
   local bridge = mimo.bridge { topology = topo, from = "vision", to = "language" }
-  local mismatches = 0
-  for batch in mimo.loader { topology = topo, source = own_sampler(), audit = false } do
-    local is_vision = topo:module() == "vision"
-
-    -- Shapes fit, values arrive, gradients flow: nothing complains.
-    local weight = torch.ones { 1 }:requires_grad_(true)
-    local y = bridge(is_vision and batch.values * weight or nil)
-    torch.sum(y):backward()
-
-    if not is_vision then
-      for i, sample in ipairs(batch.samples) do
+  local is_vision, mismatches = topo:module() == "vision", 0
+  local _, message = pcall(function()
+    for batch in mimo.loader { topology = topo, source = own_sampler(), audit = audit } do
+      -- Shapes fit, values arrive, gradients flow: nothing here complains.
+      local weight = torch.ones { 1 }:requires_grad_(true)
+      local y = bridge(is_vision and batch.values * weight or nil)
+      torch.sum(y):backward()
+      for i, sample in ipairs(is_vision and {} or batch.samples) do
         if y[i - 1]:item() ~= sample then mismatches = mismatches + 1 end
       end
     end
-  end
+  end)
+  return mismatches, message
+end
+
+t.test("TheAuditAloneKeepsModulesFromSeeingOtherSamples", function()
+  local mismatches, message = train(false)
+  t.equal(message, nil)
   if RANK == 3 then t.truthy(mismatches > SIZE / 2, mismatches .. " samples met another's image") end
+
+  mismatches, message = train(true)
+  t.equal(mismatches, 0)
+  t.truthy(tostring(message):find("modules do not see the same samples", 1, true), tostring(message))
 end)
 
 t.test("TheAuditStopsItAtTheFirstStepAndNamesModulesRanksAndIds", function()
@@ -203,3 +212,23 @@ t.test("APartThatEndsEarlyIsNamed", function()
   next_batch()
   t.raises("rank 2 (vision, part 2 of 3): {no more data}", next_batch)
 end)
+
+-- Sources that fail ---------------------------------------------------------------------------------
+
+for _, scalable in ipairs { false, true } do
+  t.test(("ASourceThatFailsOnOneRankIsAnErrorOnAll(%s)"):format(scalable and "parts" or "whole"), function()
+    local source, count = scalable and scalable_source(topo, 0) or common_sampler(), 0
+    local next_batch = mimo.loader { topology = topo, scalable_reads = scalable, source = function()
+      count = count + 1
+      if RANK == 2 and count == 2 then error("images/7.png: no such file", 0) end
+      return source()
+    end }
+    next_batch()
+
+    local message = t.raises("images/7.png: no such file", next_batch)
+
+    if RANK == 2 then return t.equal(message, "images/7.png: no such file") end
+    t.truthy(message:find("the source of another rank failed", 1, true), message)
+    t.truthy(message:find("rank 2: ", 1, true), message)
+  end)
+end

@@ -1,6 +1,7 @@
 #include "driver/lua/mimo_bridge.h"
 
 #include <chrono>
+#include <exception>
 #include <map>
 #include <memory>
 #include <optional>
@@ -14,6 +15,7 @@
 #include "absl/strings/str_join.h"
 #include "c10/util/Exception.h"
 #include "driver/context.h"
+#include "driver/failure.h"
 #include "driver/lua/mimo_ownership.h"
 #include "driver/lua/object.h"
 #include "driver/lua/stack.h"
@@ -78,6 +80,20 @@ void MeetFor(const driver::Context& context, const mimo::Topology& topology,
         "mimo.bridge, in the same order as its other bridges (--timeout sets how long to wait)"));
   }
   ++times_met[meeting];
+}
+
+// Why a rank that others wait for is gone, as the run knows it; "" where it does not.
+std::string WhyGone(const driver::World& world, int64_t rank) {
+  try {
+    if (const auto failure = driver::KnownFailure(*world.store)) {
+      return absl::StrCat("the run has failed: ", failure->text);
+    }
+    if (driver::HasReportedEnd(*world.store, static_cast<int>(rank)))
+      return "by then its script had ended";
+  } catch (const std::exception&) {
+    return "";  // The store is gone, too.
+  }
+  return "";
 }
 
 struct CallArguments {
@@ -151,6 +167,14 @@ int CheckBackward(lua_State* state) {
   return 0;
 }
 
+// failure(bridge) -> text, or nothing
+int FailureOf(lua_State* state) {
+  const std::string& failure = ReadObject<BridgePointer>(state, 1, "mimo: bridge")->failure();
+  if (failure.empty()) return 0;
+  PushString(state, failure);
+  return 1;
+}
+
 int WaitForCall(lua_State* state) {
   PushTensors(state, ReadObject<mimo::Bridge::Pending>(state, 1, "mimo: call of a bridge").Wait());
   return 1;
@@ -159,8 +183,9 @@ int WaitForCall(lua_State* state) {
 }  // namespace
 
 void PushBridge(lua_State* state, const mimo::Topology& topology, int edge,
-                const mimo::BridgeOptions& options) {
+                mimo::BridgeOptions options) {
   driver::Context& context = GetContext(state);
+  options.why_gone = [&context](int64_t rank) { return WhyGone(context.world, rank); };
   const auto new_group = [&](const std::vector<int>& ranks, const std::string& purpose) {
     MeetFor(context, topology, ranks, purpose);
     return driver::NewGroup(context.world, ranks, context.timeout,
@@ -174,8 +199,10 @@ void PushBridge(lua_State* state, const mimo::Topology& topology, int edge,
 }
 
 void RegisterBridges(lua_State* state) {
-  RegisterObject<BridgePointer>(
-      state, {{"start", StartCall}, {"refuse", RefuseCall}, {"check_backward", CheckBackward}});
+  RegisterObject<BridgePointer>(state, {{"start", StartCall},
+                                        {"refuse", RefuseCall},
+                                        {"check_backward", CheckBackward},
+                                        {"failure", FailureOf}});
   RegisterObject<mimo::Bridge::Pending>(state, {{"wait", WaitForCall}});
 }
 

@@ -13,7 +13,7 @@ namespace lockstep::lua {
 // every rank of both modules makes one, in the same order. Throws Error that names the ranks that
 // did not within the run's timeout.
 void PushBridge(lua_State* state, const mimo::Topology& topology, int edge,
-                const mimo::BridgeOptions& options);
+                mimo::BridgeOptions options);
 
 // Makes the types of bridges and of their calls known. Once in each state, before PushBridge.
 void RegisterBridges(lua_State* state);

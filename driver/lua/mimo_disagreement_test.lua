@@ -1,5 +1,5 @@
---- Plans of rows that differ, of which eight bits of the fingerprints are alike: once a tag held no more, rows of
---- other sizes met under it, and Gloo ended the process. Vision on ranks 0 and 1, language on rank 2.
+--- Ranks that plan other rows, or take the calls in another order, are told so before any rows meet: Gloo ends the
+--- process there, and NCCL mixes them up. Vision on ranks 0 and 1, language on rank 2.
 
 local dist = require "lockstep.distributed"
 local mimo = require "lockstep.mimo"
@@ -33,18 +33,31 @@ for _, case in ipairs { { { 10, 15 }, { 1, 3 } }, { { 1, 3 }, { 10, 15 } } } do
   end)
 end
 
-t.test("CallsThatAreFarApartNeverMeet", function()
-  -- More calls under way than a tag has bits for their numbers, taken in another order than they were sent.
-  local bridge = mimo.bridge { topology = topo, from = "vision", to = "language" }
-  local calls, xs, ys = 300, {}, {}
+--- A bridge after `calls` calls, with x and y of each.
+local function go_forward(calls)
+  local bridge, xs, ys = mimo.bridge { topology = topo, from = "vision", to = "language" }, {}, {}
   for i = 1, calls do
     xs[i] = IS_VISION and torch.ones({ 1, 2 }):requires_grad_(true) or nil
     ys[i] = bridge(xs[i])
   end
-  for i = calls, 1, -1 do
-    -- Vision goes back from the last to the first; language the other way round.
-    local call = IS_VISION and i or calls + 1 - i
-    torch.sum(ys[call] * call):backward()
-    if IS_VISION then t.equal(xs[call].grad, torch.full({ 1, 2 }, call)) end
+  return bridge, xs, ys
+end
+
+t.test("ManyCallsMayGoBackFromTheLastToTheFirst", function()
+  local _, xs, ys = go_forward(300)
+  for i = 300, 1, -1 do
+    torch.sum(ys[i] * i):backward()
+    if IS_VISION then t.equal(xs[i].grad, torch.full({ 1, 2 }, i)) end
   end
+end)
+
+t.test("BackwardInAnotherOrderIsAnErrorThatNamesBothCalls", function()
+  local bridge, _, ys = go_forward(3)
+  local message = t.raises("the ranks take the calls in different orders", function()
+    -- Vision goes back from the last to the first; language the other way round.
+    for i = 1, 3 do torch.sum(ys[IS_VISION and 4 - i or i]):backward() end
+    bridge(nil) -- language has sent all: it hears of the error in its next call
+  end)
+  t.truthy(message:find("(vision) comes to call 2, rank 2 (language) sends the gradient of call 0 first", 1, true),
+    message)
 end)

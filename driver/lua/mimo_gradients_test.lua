@@ -242,13 +242,15 @@ t.test("OneRanksInfinityIsEveryRanksNormAndLeavesGradientsAsTheyAre", function()
   end
 end)
 
-t.test("WithoutTheGlobalNormOneRankSkipsAlone", function()
+t.test("WhereRanksOwnNormsDifferAllSkipOrNone", function()
   local topology = with_language { pp = 3 }
-  local _, weight = weight_of(topology, RANK == 3 and math.huge or 2)
+  local function num_finite(norm) return dist.all_reduce(norm:isfinite():to(torch.int64)):item() end
+  for _, case in ipairs { { math.huge, 3, 0 }, { 2, 4, 4 } } do
+    local modules, weight = weight_of(topology, RANK == 3 and case[1] or 2)
+    t.equal(num_finite(weight.grad:norm()), case[2])
 
-  local own = weight.grad:norm() -- what clipping by the rank's own gradients looks at
-
-  t.equal(dist.all_reduce(own:isfinite():to(torch.int64)):item(), 3) -- three step, one does not
+    t.equal(num_finite(mimo.clip_grad_norm { topology = topology, modules = modules, max_norm = 1 }), case[3])
+  end
 end)
 
 t.test("AFiniteNormIsNoError", function()

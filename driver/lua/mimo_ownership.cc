@@ -1,5 +1,6 @@
 #include "driver/lua/mimo_ownership.h"
 
+#include <algorithm>
 #include <cmath>
 #include <memory>
 #include <utility>
@@ -130,8 +131,8 @@ std::vector<int64_t> ReadGrid(lua_State* state, int index) {
 
 // Tokens of each item: `tokens`, or by `grid_thw` and `merge`, or one each of `num_items`.
 std::vector<int64_t> ReadTokens(lua_State* state, const OptionTable& table, int64_t num_items) {
-  std::vector<int64_t> tokens(static_cast<size_t>(num_items), 1);
   const bool has_tokens = table.Push("tokens");
+  std::vector<int64_t> tokens;
   if (has_tokens) {
     tokens = ReadCounts(state, lua_gettop(state), "mimo.ownership: tokens");
     lua_pop(state, 1);
@@ -141,7 +142,15 @@ std::vector<int64_t> ReadTokens(lua_State* state, const OptionTable& table, int6
     tokens =
         ValueOr(mimo::TokensOfGrid(ReadGrid(state, lua_gettop(state)), table.Integer("merge", 1)));
     lua_pop(state, 1);
+    return tokens;
   }
+  if (has_tokens) return tokens;
+  if (num_items > mimo::kMaxItems) {
+    throw Error(absl::StrCat("mimo.ownership: items add up to ", num_items,
+                             "; a micro-batch has at most ", mimo::kMaxItems,
+                             ": items are counts of images or sounds, one for each sample"));
+  }
+  tokens.assign(static_cast<size_t>(num_items), 1);
   return tokens;
 }
 
@@ -175,7 +184,8 @@ int NewOwnership(lua_State* state) {
   }
   if (way == ways[0]) {
     int64_t num_items = 0;
-    for (const int64_t count : counts) num_items += count > 0 && count < kMaxInteger ? count : 0;
+    for (const int64_t count : counts)
+      num_items = std::min(kMaxInteger, num_items + std::clamp<int64_t>(count, 0, kMaxInteger));
     const std::vector<int64_t> tokens = ReadTokens(state, table, num_items);
     PushOwnership(state, ValueOr(mimo::MakeOwnership(counts, tokens)));
     return 1;

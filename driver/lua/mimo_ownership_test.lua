@@ -172,3 +172,11 @@ t.test("MistakesInACallReachItsPeers", function()
     end)
   end
 end)
+
+t.test("CountsOfMoreItemsOrSamplesThanMemoryHoldsAreErrors", function()
+  t.raises("items add up to 2147483648; a micro-batch has at most 16777216", mimo.ownership, { items = { 2 ^ 31 } })
+  t.raises("items add up to 9007199254740992", mimo.ownership, { items = { 2 ^ 52, 2 ^ 52, 2 ^ 52 } })
+  t.raises("num_samples is 1099511627776; a micro-batch has 0 to 1048576 samples", mimo.ownership,
+    { sample_of_item = { 1 }, num_samples = 2 ^ 40 })
+  t.raises("items", mimo.ownership, { items = { 2 ^ 31 }, tokens = { 1 } })
+end)

@@ -296,7 +296,7 @@ function Bridge:__call(x, opts) return self:start(x, opts):wait() end
 --- order as its other bridges.
 ---
 --- dim: that of the rows, default 0. audit = true: in every backward, the tp ranks of `to` compare their gradients of
---- y, and a difference is an error on every rank that names two of them. It costs an all-gather of the gradient; default
+--- y, and a difference is an error on every rank that names two of them. It costs an all-gather. Default
 --- false.
 ---@param opts {topology: mimo.Topology, from: string, to: string, dim: integer?, audit: boolean?}
 ---@return mimo.Bridge
@@ -311,23 +311,35 @@ end
 -- Gradients -----------------------------------------------------------------------------------------
 
 --- Tokens with a loss over all replicas of "language", known on every rank. Its last stage has the loss, and says how
---- many; what other ranks give does not count.
-local function count_tokens(topology, tokens)
-  local count = torch.zeros({}, { dtype = torch.float64, device = dist.device() })
+--- many; what other ranks give does not count. Where a bridge has failed on any rank, raises an error on all: a rank
+--- that shares no rows with that one has not heard of it.
+local function count_tokens(topology, tokens, wants_tokens)
+  local failure
+  for _, bridge in pairs(topology.bridges) do failure = failure or bridge:failure() end
+  local counts = torch.zeros({ 2 }, { dtype = torch.float64, device = dist.device() })
+  counts[1]:fill_(failure and 1 or 0)
   local place = topology:peers("language", "dp") and topology:coordinates(nil, "language")
-  if place and place.pp == #topology:peers("language", "pp") - 1 then
+  if wants_tokens and place and place.pp == #topology:peers("language", "pp") - 1 then
     if type(tokens) ~= "number" or not (tokens >= 0 and tokens < math.huge) then
       core.raise(('mimo.reduce_gradients: with loss = "sum" ranks of the last stage of "language" must give `tokens`, '
         .. "how many of theirs have a loss, but rank %d gave %s"):format(dist.rank(), tostring(tokens)))
     end
-    if place.tp == 0 then count:fill_(tokens) end
+    if place.tp == 0 then counts[0]:fill_(tokens) end
   end
-  local total = dist.all_reduce(count):item()
-  if total == 0 then -- on every rank alike
+  local total, num_failed = unpack(dist.all_reduce(counts):totable())
+  if num_failed > 0 then
+    for rank, text in ipairs(dist.all_gather_object(failure or false)) do
+      if text then
+        core.raise(("mimo.reduce_gradients: no rank reduces, since a bridge has failed on rank %d: %s"):format(rank - 1,
+          text))
+      end
+    end
+  end
+  if wants_tokens and total == 0 then -- on every rank alike
     core.raise('mimo.reduce_gradients: no token of this step has a loss: the ranks of the last stage of "language" all '
       .. "gave tokens = 0; look at the loss mask, or skip such a step on every rank")
   end
-  return total
+  return wants_tokens and total or nil
 end
 
 ---@class mimo.ReduceOptions
@@ -375,7 +387,7 @@ end
 --- Gradients in bfloat16 and float16 are summed and scaled in float32.
 ---
 --- Collective: every rank of the topology, after the backward passes of a step. An error where a bridge's call has had
---- no backward on this rank, so that a gradient is missing.
+--- no backward on this rank, so that a gradient is missing; and on every rank where a bridge has failed on one of them.
 ---@param opts mimo.ReduceOptions
 ---@return integer? tokens of all ranks, with "sum"
 function M.reduce_gradients(opts)
@@ -388,7 +400,7 @@ function M.reduce_gradients(opts)
   local own = own_modules("mimo.reduce_gradients", o.topology, o.modules)
   for _, bridge in pairs(o.topology.bridges) do bridge:check_backward() end
   local means = o.loss == "mean" and count_means(o.topology, o.mean_over) or 1
-  local tokens = o.loss == "sum" and count_tokens(o.topology, o.tokens) or nil
+  local tokens = count_tokens(o.topology, o.tokens, o.loss == "sum")
   for _, part in ipairs(own) do
     local factor = core_mimo.gradient_scale { loss = o.loss, reduction = part.is_averaged and "mean" or "sum",
       reduction_size = part.sizes.dp * part.sizes.cp, language_dp = means, micro_batches = o.micro_batches,

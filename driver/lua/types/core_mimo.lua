@@ -90,6 +90,10 @@ function Bridge:start(tensors, rows_per_sample, ownership, samples) end
 ---@param text string
 function Bridge:refuse(text) end
 
+--- Why the bridge is of no more use on this rank; nil where it is sound.
+---@return string?
+function Bridge:failure() end
+
 --- Raises an error where a call has had no backward here.
 function Bridge:check_backward() end
 

@@ -179,13 +179,18 @@ local function read_twice(self, said)
   end
 end
 
+local SOURCE_FAILED = "mimo: no rank has this micro-batch, since the source of another rank failed"
+
 --- Where each rank reads only its replica's part: every rank says what it has read. Returns by micro-batch what all
 --- parts of this rank's module make up; and, with the audit, an error's text where modules differ, or replicas do not.
-local function gather(self, own)
+local function gather(self, own, failed)
   local said = {} -- by rank
-  local answers = #self.ranks > 1 and dist.all_gather_object({ rank = dist.rank(), said = own }, { group = self.group })
-    or { { rank = dist.rank(), said = own } }
+  local answers = #self.ranks > 1 and dist.all_gather_object({ rank = dist.rank(), said = own, failed = failed },
+    { group = self.group }) or { { rank = dist.rank(), said = own } }
   for i, answer in ipairs(answers) do
+    if answer.failed and not failed then
+      error(("%s: rank %d: %s"):format(SOURCE_FAILED, self.ranks[i], answer.failed), 0)
+    end
     -- Under --dry-run all answers are this rank's own: of the size that they would have.
     said[self.ranks[i]] = answer.said
     self.is_mirrored = self.is_mirrored or answer.rank ~= self.ranks[i]
@@ -246,20 +251,37 @@ local function for_guard(self, own)
   return { samples = is_one and ids[1] or ids, rows = self.ownership and (is_one and rows[1] or rows) or nil }
 end
 
+--- Takes this rank's part in what the others wait for.
+local function tell_failure(self, label, own, text)
+  if self.scalable_reads and (self.audit or self.ownership) then
+    gather(self, own, text)
+  elseif self.guard then
+    pcall(self.guard.check, self.guard, label, { source_failed = text })
+  end
+end
+
 --- Reads the micro-batches of a step, and compares them with the other ranks'.
 local function read_ahead(self)
   self.ahead, self.whole, self.next = {}, {}, 1
   local own = {} -- false: no more data
-  for i = 1, self.micro_batches do
-    local batch = self.source()
-    if batch == nil then break end
-    self.ahead[i], own[i] = batch, describe(self, batch)
-  end
+  -- Other ranks wait for this one: an error is theirs, too.
+  local ok, failed = pcall(function()
+    for i = 1, self.micro_batches do
+      local batch = self.source()
+      if batch == nil then break end
+      self.ahead[i], own[i] = batch, describe(self, batch)
+    end
+  end)
   for i = 1, self.micro_batches do own[i] = own[i] or false end
   local first = self.count + 1
   local label = self.micro_batches == 1 and "micro-batch " .. first
     or string.format("micro-batches %d to %d", first, first + self.micro_batches - 1)
   self.count = self.count + #self.ahead
+  if not ok then
+    self.ahead, self.ended = {}, true
+    tell_failure(self, label, own, tostring(failed))
+    error(failed, 0)
+  end
   if self.scalable_reads and (self.audit or self.ownership) then
     local whole, lines, what = gather(self, own)
     if lines then
@@ -269,8 +291,9 @@ local function read_ahead(self)
     end
     own = whole
   elseif self.guard then
-    local ok, message = pcall(self.guard.check, self.guard, label, for_guard(self, own))
-    if not ok then
+    local same, message = pcall(self.guard.check, self.guard, label, for_guard(self, own))
+    if not same and message:find("{source_failed = ", 1, true) then error(SOURCE_FAILED .. ".\n" .. message, 0) end
+    if not same then
       error(string.format("mimo: modules do not see the same samples (%s). Every rank that loads must read the same "
         .. "micro-batch, as topology:sampling_info says, and keep its part with mimo.slice.\n%s", self.places, message),
         0)
