@@ -72,13 +72,16 @@ void Activity::SetWork(int64_t id, c10::intrusive_ptr<c10d::Work> work) {
   }
 }
 
-std::optional<CollectiveCall> Activity::FindOverdue() {
+std::optional<OverdueCall> Activity::FindOverdue() {
   const std::lock_guard<std::mutex> lock(mutex_);
   Refresh();
   const Clock::time_point now = Clock::now();
   for (const Record& record : records_) {
     const bool watched = !record.done && record.call.limit.count() > 0;
-    if (watched && now - record.started > record.call.limit) return record.call;
+    const auto waited = now - record.started;
+    if (watched && waited > record.call.limit)
+      return OverdueCall{record.call,
+                         std::chrono::duration_cast<std::chrono::milliseconds>(waited)};
   }
   return std::nullopt;
 }

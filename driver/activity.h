@@ -35,6 +35,12 @@ struct CollectiveCall {
   std::chrono::milliseconds limit{0};  // to wait for the other ranks; 0: somebody else watches it
 };
 
+// A collective that has outlasted its limit.
+struct OverdueCall {
+  CollectiveCall call;
+  std::chrono::milliseconds waited{0};  // since it began
+};
+
 class Activity {
  public:
   // Where the script stands now. Called by Start and SetLabel, on their thread.
@@ -53,7 +59,7 @@ class Activity {
   void SetWork(int64_t id, c10::intrusive_ptr<c10d::Work> work);
 
   // The oldest collective that has outlasted its limit.
-  std::optional<CollectiveCall> FindOverdue();
+  std::optional<OverdueCall> FindOverdue();
 
   // Some lines for a report: what is under way, then what came before it, newest first.
   //   step 7, label "batch 7", in a collective at train.lua:12

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
+#include "driver/bounded_store.h"
 #include "driver/printable.h"
 
 namespace lockstep::driver {
@@ -23,7 +24,6 @@ constexpr char kSavesKey[] = "lockstep/saves_on_sigterm";
 // For the host of the store to wait until the others have read there why they end.
 constexpr std::chrono::milliseconds kTimeToHear(1000);
 
-constexpr std::chrono::milliseconds kTimeToDescribe(2000);
 constexpr std::chrono::milliseconds kBetweenLooks(20);
 
 std::string EndedKey(int rank) { return absl::StrCat("lockstep/ended/", rank); }
@@ -70,6 +70,8 @@ void WatchForFailure(
       watcher.store->wait({kFailureKey}, std::chrono::hours(24 * 365));
       failure = Parse(watcher.store->get(kFailureKey));
       if (failure.is_hang) ReportActivity(watcher, describe_activity());
+    } catch (const StoreIsSilent& error) {
+      failure.text = error.what_without_backtrace();
     } catch (const std::exception&) {
       failure.text = "the store was lost: its host (the launcher, or rank 0) is gone";
       failure.store_is_lost = true;
@@ -82,8 +84,8 @@ void ReportActivity(const Member& member, const std::string& activity) {
   member.store->set(ActivityKey(member.rank), Bytes(activity));
 }
 
-std::string DescribeActivities(c10d::Store& store, int world_size) {
-  const auto deadline = std::chrono::steady_clock::now() + kTimeToDescribe;
+std::string DescribeActivities(c10d::Store& store, int world_size, std::chrono::milliseconds time) {
+  const auto deadline = std::chrono::steady_clock::now() + time;
   std::vector<std::string> lines;
   for (int rank = 0; rank < world_size; ++rank) {
     bool reported = store.check({ActivityKey(rank)});

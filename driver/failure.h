@@ -20,6 +20,10 @@
 
 namespace lockstep::driver {
 
+// Exit code of a run whose ranks waited for each other for ever, and of a rank that can no longer
+// reach the others.
+inline constexpr int kHangExitCode = 3;
+
 struct Failure {
   std::string text;
   int exit_code = 1;           // of the whole run
@@ -50,9 +54,12 @@ void WatchForFailure(const Member& member, std::function<std::string()> describe
 // After a hang: leaves for the others what this rank was doing, in the words of Activity::Describe.
 void ReportActivity(const Member& member, const std::string& activity);
 
-// What all ranks were doing, a line or some for each. Waits for ranks that have not reported, two
-// seconds at most.
-std::string DescribeActivities(c10d::Store& store, int world_size);
+// How long DescribeActivities waits where ranks may still be about to report.
+inline constexpr std::chrono::milliseconds kTimeToDescribe(2000);
+
+// Returns what all ranks were doing, one or more lines for each. Waits for ranks that have not
+// reported, `time` at most.
+std::string DescribeActivities(c10d::Store& store, int world_size, std::chrono::milliseconds time);
 
 // Notes that the script has ended on this rank, and how: "", or "by os.exit(0) at train.lua:3".
 void ReportEnd(const Member& member, const std::string& how);

@@ -36,6 +36,8 @@ constexpr std::chrono::milliseconds kTimeToEndAlone(2000);
 // `timeout` signals its child and then its child's whole group: these are one request.
 constexpr std::chrono::milliseconds kOneRequest(1000);
 constexpr std::chrono::milliseconds kTimeToEndWhenAsked(2000);
+// For the store's thread to read what ranks sent before they ended.
+constexpr std::chrono::milliseconds kTimeToReadReports(100);
 
 // One stream of one rank, forwarded line by line.
 struct Stream {
@@ -48,6 +50,7 @@ struct Stream {
 struct RankProcess {
   int rank = 0;
   pid_t pid = -1;
+  bool killed_by_us = false;
   std::optional<int> wait_status;  // set when it has ended
 };
 
@@ -300,7 +303,8 @@ class Launcher {
       int status = 0;
       waitpid(process.pid, &status, 0);
       process.wait_status = status;
-      const bool by_us = interrupted_by_ != 0 || (asked_ && WIFSIGNALED(status));
+      const bool by_us =
+          interrupted_by_ != 0 || ((asked_ || process.killed_by_us) && WIFSIGNALED(status));
       if (status == 0 || by_us || IsAgreed(status)) continue;
       // It was not in its loop, and the signal that was passed on did what signals do.
       if (let_save_ && WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) {
@@ -311,7 +315,8 @@ class Launcher {
       // A death without a word is a cause. What other ranks say then is a consequence: that a
       // connection was lost.
       const bool mute =
-          WIFSIGNALED(status) || (WEXITSTATUS(status) != 1 && !Explained(process.rank));
+          WIFSIGNALED(status) || (WEXITSTATUS(status) != 1 &&
+                                  WEXITSTATUS(status) != kHangExitCode && !Explained(process.rank));
       if (mute && mute_ == nullptr) mute_ = &process;
       if (first_failed_ == nullptr) first_failed_ = &process;
       BeginEnd({DescribeDeath(process), ExitCode(status)});
@@ -326,7 +331,8 @@ class Launcher {
   }
 
   // Whether the rank has told the others how it ends. One that ends with 1 may not have to: because
-  // of another's failure.
+  // of another's failure. Nor does one that ends with 3: this launcher was stopped, and the rank
+  // could not reach the store.
   bool Explained(int rank) const { return HasReportedEnd(*store_.store, rank); }
 
   bool IsAgreed(int status) const {
@@ -347,11 +353,28 @@ class Launcher {
     Send(SIGTERM);
   }
 
+  // A rank that is stopped, by SIGSTOP say, hears of nothing: SIGKILL alone ends it.
+  void KillStopped() {
+    for (RankProcess& process : processes_) {
+      siginfo_t info{};
+      if (process.wait_status.has_value() || process.killed_by_us ||
+          waitid(P_PID, static_cast<id_t>(process.pid), &info, WSTOPPED | WNOHANG | WNOWAIT) != 0 ||
+          info.si_pid != process.pid)
+        continue;
+      process.killed_by_us = true;
+      if (!asked_) ended_by_us_.push_back(process.rank);
+      kill(-process.pid, SIGKILL);
+    }
+  }
+
   void Press() {
-    if (!deadline_.has_value() || Clock::now() < *deadline_) return;
+    if (!deadline_.has_value()) return;
+    KillStopped();
+    if (Clock::now() < *deadline_) return;
     if (!asked_) {
       for (const RankProcess& process : processes_) {
-        if (!process.wait_status.has_value()) ended_by_us_.push_back(process.rank);
+        if (!process.wait_status.has_value() && !process.killed_by_us)
+          ended_by_us_.push_back(process.rank);
       }
       Ask();
     } else {
@@ -385,7 +408,8 @@ class Launcher {
     if (mute_ == nullptr) failure = KnownFailure(*store_.store).value_or(failure);
     std::fprintf(stderr, "lockstep: %s\n", Printable(failure.text).c_str());
     if (failure.is_hang)
-      std::fprintf(stderr, "%s\n", DescribeActivities(*store_.store, nproc_).c_str());
+      std::fprintf(stderr, "%s\n",
+                   DescribeActivities(*store_.store, nproc_, kTimeToReadReports).c_str());
     if (!ended_by_us_.empty()) {
       std::fprintf(stderr, "lockstep: ended the ranks that were still running: %s\n",
                    absl::StrJoin(ended_by_us_, ", ").c_str());

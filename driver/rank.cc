@@ -17,12 +17,15 @@
 #include <thread>
 
 #include "ATen/Parallel.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "c10/core/AutogradState.h"
 #include "c10/util/Exception.h"
 #include "c10/util/Logging.h"
+#include "driver/bounded_store.h"
 #include "driver/context.h"
 #include "driver/failure.h"
 #include "driver/files.h"
@@ -49,6 +52,23 @@ void BeginEnd() {
 
 bool HasLauncher() { return std::getenv(kLauncherVariable) != nullptr; }
 
+double Seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1000; }
+
+// Runs `write` on a thread of its own and waits a moment for it: whoever should read the output may
+// be stopped, and another thread may hold the lock of a stream for ever, as one that reads from a
+// pipe does.
+void WriteForAMoment(std::function<void()> write) {
+  std::packaged_task<void()> task(std::move(write));
+  const std::future<void> written = task.get_future();
+  std::thread(std::move(task)).detach();
+  written.wait_for(std::chrono::milliseconds(500));
+}
+
+// Prints to stderr, on the way to the end.
+void Say(const std::string& text) {
+  WriteForAMoment([line = text + "\n"] { std::fputs(line.c_str(), stderr); });
+}
+
 std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 // A folder that goes with this process; "" where there is none.
@@ -58,16 +78,10 @@ std::string& ScratchFolder() {
 }
 
 [[noreturn]] void EndProcess(int code, bool store_is_lost = false) {
-  // For a moment only, on a thread of its own: another thread may hold the lock of a stream for
-  // ever, as one does that reads from a pipe.
-  auto flushed = std::make_shared<std::promise<void>>();
-  std::future<void> is_flushed = flushed->get_future();
-  std::thread([flushed] {
+  WriteForAMoment([] {
     std::fflush(stdout);
     std::fflush(nullptr);
-    flushed->set_value();
-  }).detach();
-  is_flushed.wait_for(std::chrono::milliseconds(500));
+  });
   std::error_code error;
   if (!ScratchFolder().empty()) std::filesystem::remove_all(ScratchFolder(), error);
   // The store was our launcher's, who else would end what this rank has started.
@@ -94,14 +108,13 @@ Member MemberOf(const World& world) {
 
 // Tells the terminal, where no launcher does, that this rank ends for another's failure...
 void TellConsequence(int rank, const std::string& first) {
-  std::fprintf(stderr, "lockstep: rank %d ends, because %s\n", rank,
-               Printable(FirstLine(first)).c_str());
+  Say(absl::StrCat("lockstep: rank ", rank, " ends, because ", Printable(FirstLine(first))));
 }
 
 // ... or for its own, unless another was first.
 void TellCause(int rank, const std::string& own, const std::string& first) {
   if (first != own) return TellConsequence(rank, first);
-  std::fprintf(stderr, "lockstep: %s\n", Printable(own).c_str());
+  Say(absl::StrCat("lockstep: ", Printable(own)));
 }
 
 // Tells the run, and the terminal where no launcher does, that this rank has failed.
@@ -112,19 +125,25 @@ void TellCause(int rank, const std::string& own, const std::string& first) {
   const bool alone = MemberOf(world).world_size == 1;
   std::string text = alone ? message : absl::StrCat("rank ", rank, ": ", message);
   std::optional<Failure> first;
+  bool is_silent = false;
   try {
     // A collective that waits for a rank that is done complains about a connection.
     const std::string ends = alone || world.store == nullptr ? "" : DescribeEnds(MemberOf(world));
     if (!ends.empty()) absl::StrAppend(&text, "\nnote: by then the script had ended on ", ends);
     if (!traceback.empty()) absl::StrAppend(&text, "\n", traceback);
     if (world.store != nullptr) first = ReportFailure(*world.store, {text});
+  } catch (const StoreIsSilent& error) {
+    is_silent = true;
+    const std::string reason = error.what_without_backtrace();
+    if (!absl::StrContains(text, reason)) absl::StrAppend(&text, "\nnote: ", reason);
   } catch (const std::exception&) {
     // The store is gone; what this rank has to say is said below.
   }
   if (!HasLauncher() || !first.has_value())
     TellCause(rank, text, first.value_or(Failure{text}).text);
   if (first.has_value()) LeaveFailedRun(MemberOf(world), *first);
-  EndProcess(1, world.store != nullptr && !first.has_value());
+  const bool is_lost = world.store != nullptr && !first.has_value() && !is_silent;
+  EndProcess(is_silent ? kHangExitCode : 1, is_lost);
 }
 
 void EndWhenAnotherFails(const World& world) {
@@ -139,31 +158,36 @@ void EndWhenAnotherFails(const World& world) {
       });
 }
 
-// Exit code of a run whose ranks waited for each other for ever.
-constexpr int kHangExitCode = 3;
-
 // Ends the run for a collective that outlasted its limit. `member.store` is this thread's own.
-[[noreturn]] void EndHungRun(const Member& member, Activity& activity, const CollectiveCall& call) {
+[[noreturn]] void EndHungRun(const Member& member, Activity& activity, const OverdueCall& overdue) {
   BeginEnd();
+  const CollectiveCall& call = overdue.call;
   Failure failure;
   failure.text = absl::StrCat(
       "rank ", member.rank, ": ", call.place, call.place.empty() ? "" : ": ", call.what, " of ",
-      call.group, " has waited ", absl::ToInt64Seconds(absl::FromChrono(call.limit)),
-      " s for other ranks, the limit that --timeout sets. What each rank was doing:");
+      call.group, " has waited ", absl::StrFormat("%.1f", Seconds(overdue.waited)),
+      " s for other ranks; the limit that --timeout sets is ", Seconds(call.limit), " s");
+  const std::string text = failure.text;
+  absl::StrAppend(&failure.text, ". What each rank was doing:");
   failure.exit_code = kHangExitCode;
   failure.is_hang = true;
   try {
-    const Failure first = ReportFailure(*member.store, failure);
+    // First the own activity, which waits for no answer: a launcher that is stopped reads it later.
     ReportActivity(member, activity.Describe());
-    const bool tells = !HasLauncher() && first.text == failure.text;
-    const std::string table =
-        tells ? absl::StrCat(DescribeActivities(*member.store, member.world_size), "\n") : "";
-    if (!HasLauncher()) TellCause(member.rank, failure.text, first.text);
-    std::fputs(table.c_str(), stderr);
-  } catch (const std::exception&) {
-    std::fprintf(stderr, "lockstep: %s\n  rank %d: %s\n  of the others nothing is known: %s\n",
-                 failure.text.c_str(), member.rank, activity.Describe().c_str(),
-                 "the store was lost, its host (the launcher, or rank 0) is gone");
+    const Failure first = ReportFailure(*member.store, failure);
+    if (!HasLauncher()) {
+      TellCause(member.rank, failure.text, first.text);
+      if (first.text == failure.text)
+        Say(DescribeActivities(*member.store, member.world_size, kTimeToDescribe));
+    }
+  } catch (const std::exception& error) {
+    const auto* silent = dynamic_cast<const StoreIsSilent*>(&error);
+    Say(absl::StrCat("lockstep: ", text, "\n  rank ", member.rank, ": ", activity.Describe(),
+                     "\n  of the other ranks nothing is known: ",
+                     silent != nullptr
+                         ? silent->what_without_backtrace()
+                         : "the store was lost, its host (the launcher, or rank 0) is gone"));
+    EndProcess(kHangExitCode);
   }
   LeaveFailedRun(member, failure);
   EndProcess(HasLauncher() ? 1 : kHangExitCode);
@@ -183,7 +207,7 @@ void WatchCollectives(const World& world) {
       // on.
       if (std::chrono::steady_clock::now() - before > kTimeToCatchUp)
         std::this_thread::sleep_for(kTimeToCatchUp);
-      const std::optional<CollectiveCall> overdue = activity->FindOverdue();
+      const std::optional<OverdueCall> overdue = activity->FindOverdue();
       if (overdue.has_value()) EndHungRun(member, *activity, *overdue);
     }
   }).detach();

@@ -8,11 +8,13 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "c10/util/Exception.h"
 #include "driver/addresses.h"
+#include "driver/bounded_store.h"
 #include "driver/choose_gpu.h"
 #include "driver/cuda_library.h"
 #include "driver/mirror.h"
@@ -52,21 +54,24 @@ c10::intrusive_ptr<c10d::Store> NewStore(const RankEnvironment& environment,
   options.isServer = environment.rank == 0 && !environment.store_is_hosted;
   options.waitWorkers = false;
   options.timeout = timeout;
+  const std::string where = absl::StrCat(environment.master_addr, ":", environment.master_port);
   c10::intrusive_ptr<c10d::Store> store;
   try {
     if (options.isServer && IsLoopback(environment.master_addr)) {
       const bool is_name = environment.master_addr == "localhost";
       ListenOnlyAt(is_name ? "127.0.0.1" : environment.master_addr, options);
     }
-    store = c10::make_intrusive<c10d::TCPStore>(environment.master_addr, options);
+    store = NewBoundedStore(where, timeout, [host = environment.master_addr, options] {
+      return c10::make_intrusive<c10d::TCPStore>(host, options);
+    });
   } catch (const c10::Error& error) {
-    const std::string where = absl::StrCat(environment.master_addr, ":", environment.master_port,
-                                           " (MASTER_ADDR:MASTER_PORT)");
     if (options.isServer) {
-      TORCH_CHECK(false, "cannot host the run's store at ", where, "; is the port taken? ",
+      TORCH_CHECK(false, "cannot host the run's store at ", where,
+                  " (MASTER_ADDR:MASTER_PORT); is the port taken? ",
                   error.what_without_backtrace());
     }
-    TORCH_CHECK(false, "cannot reach the run's store at ", where, " within ", Seconds(timeout),
+    TORCH_CHECK(false, "cannot reach the run's store at ", where,
+                " (MASTER_ADDR:MASTER_PORT) within ", Seconds(timeout),
                 " s; rank 0 must be running there, and --timeout sets how long to wait: ",
                 error.what_without_backtrace());
   }
@@ -84,16 +89,20 @@ void WaitForRanks(const World& world, const std::string& address,
   const int size = world.environment.world_size;
   std::vector<std::string> keys;
   for (int rank = 0; rank < size; ++rank) keys.push_back(HereKey(rank));
+  const auto start = std::chrono::steady_clock::now();
   world.store->set(HereKey(world.environment.rank),
                    std::vector<uint8_t>(address.begin(), address.end()));
   try {
     world.store->wait(keys, timeout);
+  } catch (const StoreIsSilent&) {
+    throw;
   } catch (const c10::Error&) {
+    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
     std::vector<int> missing;
     for (int rank = 0; rank < size; ++rank) {
       if (!world.store->check({keys[static_cast<size_t>(rank)]})) missing.push_back(rank);
     }
-    TORCH_CHECK(missing.empty(), "waited ", Seconds(timeout),
+    TORCH_CHECK(missing.empty(), "waited ", absl::StrFormat("%.0f", waited.count()),
                 " s for ranks that have not come: ", absl::StrJoin(missing, ", "), " of 0 to ",
                 size - 1,
                 "; were they started, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE? "

@@ -36,7 +36,8 @@
 // can.
 //
 // tp > 1: every tp rank of `from` sends its share and those of `to` all-gather. The gradient of y
-// is taken to be equal over tp, as layers that are divided over tp leave it; over cp it is summed.
+// is taken to be equal over tp, as layers that are divided over tp leave it (BridgeOptions::audit
+// checks that); over cp it is summed, in float32 where it is bfloat16 or float16.
 // cp > 1: the cp ranks of `from` all hold x, and each gets the gradient of the rows that it sent,
 // with zeros for the others: over cp they add up to the gradient of one x, and what parameters get
 // adds up in the reduction over dp and cp (gradients.h).
@@ -73,6 +74,9 @@ using NewGroup = std::function<c10::intrusive_ptr<c10d::ProcessGroup>(const std:
 struct BridgeOptions {
   int64_t dim = 0;                 // of the rows, in every tensor
   c10::Device device = c10::kCPU;  // of tensors, on this rank
+  // Compares the gradient of y over the tp ranks of `to` in every backward. Costs an all-gather of
+  // the gradient over the lanes of a replica.
+  bool audit = false;
 };
 
 class Bridge {

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "c10/util/Exception.h"
+#include "mimo/gradients.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"
 #include "torch/csrc/autograd/variable.h"
@@ -79,6 +80,7 @@ class BridgeBackward final : public Node {
       return call_->RunBackward(gradients);
     } catch (const c10::Error& error) {
       call_->state->set_failure(error.what_without_backtrace());
+      call_->ForgetGradient(error.what_without_backtrace());
       throw;
     }
   }
@@ -360,11 +362,28 @@ at::Tensor Bridge::Pending::Call::OutputGradient(const at::Tensor& gradient, siz
           ? RowsFirst(gradient, state->options().dim)
           : NewRows(plan->backward.send_shard.size(), tensor, state->options().device).zero_();
   if (is_shared && rows.is_alias_of(gradient)) rows = rows.clone();
+  CheckAlikeOverTp(rows, tensor);
   if (state->to_context == nullptr || rows.numel() == 0) return rows;
   if (gradient.defined() && rows.is_alias_of(gradient)) rows = rows.clone();
-  std::vector<at::Tensor> sums = {rows};
+  std::vector<at::Tensor> sums = {rows.to(SumType(rows.scalar_type()))};
   state->to_context->allreduce(sums)->wait();
-  return rows;
+  return sums[0].to(rows.scalar_type());
+}
+
+// Throws on every tp rank of a cp coordinate where the gradient of y differs between them.
+void Bridge::Pending::Call::CheckAlikeOverTp(const at::Tensor& rows, size_t tensor) const {
+  if (!audits()) return;
+  const int64_t tp = state->module(/*of_from=*/false).tp;
+  const std::optional<int64_t> lane = LaneThatDiffers(*state->to_lanes, tp, rows);
+  if (!lane.has_value()) return;
+  const auto rank_of = [&](int64_t each) {
+    return state->link().Describe(plan->forward.gather_ranks[static_cast<size_t>(each)]);
+  };
+  TORCH_CHECK(false, "mimo: bridge ", state->link().name, ", call ", number,
+              ": the gradient of tensor ", tensor, " of y differs over tp, between ",
+              rank_of(*lane / tp * tp), " and ", rank_of(*lane),
+              "; each tp rank must have the whole gradient: where layers are divided over tp, add "
+              "the gradient of their input up over tp before it reaches the bridge");
 }
 
 // On `from`: zeros in the rows that other cp ranks have sent. All of them hold x, but each sent its
@@ -392,7 +411,7 @@ void Bridge::Pending::Call::SendGradient(const variable_list& grads, bool receiv
     const bool is_wanted = std::any_of(source_wants.begin(), source_wants.end(),
                                        [i](const auto& each) { return each.second[i]; });
     // Another cp rank may have to send what this one adds to the sum.
-    if (!is_wanted && state->to_context == nullptr) continue;
+    if (!is_wanted && state->to_context == nullptr && !audits()) continue;
     const at::Tensor rows = OutputGradient(grads[j], i);
     for (const RankTransfer& send : plan->backward.sends) {
       const auto flags = source_wants.find(send.peer);

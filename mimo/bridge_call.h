@@ -69,10 +69,16 @@ struct Bridge::Pending::Call : std::enable_shared_from_this<Bridge::Pending::Cal
   std::vector<Exchange::Piece> GradientReceives();
   at::Tensor OutputGradient(const at::Tensor& gradient, size_t tensor);
   void SendGradient(const std::vector<at::Tensor>& grads, bool receives);
+  void CheckAlikeOverTp(const at::Tensor& rows, size_t tensor) const;
   void KeepOwnContext(at::Tensor& gradient) const;
   std::vector<at::Tensor> RunBackward(const std::vector<at::Tensor>& grads);
   void PostNextGradient();
 
+  // Whether tp ranks of `to` compare their gradients.
+  bool audits() const {
+    return state->options().audit && state->to_lanes != nullptr &&
+           state->module(/*of_from=*/false).tp > 1;
+  }
   at::Tensor NewRows(int64_t rows, size_t tensor, c10::Device device) const;
   void PostGradient();
   Word NewWord(int32_t peer) const;

@@ -16,6 +16,7 @@
 #include "ATen/ops/equal.h"
 #include "ATen/ops/full.h"
 #include "ATen/ops/ones.h"
+#include "ATen/ops/zeros_like.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
@@ -162,6 +163,43 @@ TEST(Gradients, AreSummedScaledNormedAndClipped) {
 
   ClipGradients(parameters, norm, 1.0);
   EXPECT_NEAR(both.grad()[0].item<double>(), 1.5 / std::sqrt(square), 1e-6);
+}
+
+// A tensor with this gradient.
+at::Tensor WithGradient(const at::Tensor& gradient) {
+  const at::Tensor parameter = at::zeros_like(gradient).requires_grad_();
+  parameter.mutable_grad() = gradient;
+  return parameter;
+}
+
+TEST(Gradients, LowPrecisionIsSummedInFloat32AndRoundedOnce) {
+  const std::optional<Rank> rank = OnRanks(2);
+  if (!rank.has_value()) return;
+  Groups groups(*rank);
+  const auto world = groups.Make({0, 1}, "world");
+  // In bfloat16, 256 + 1 is 256; in float16, 60,000 + 60,000 is infinite.
+  const at::Tensor small = WithGradient(at::full({2}, rank->rank == 0 ? 256 : 1, at::kBFloat16)),
+                   large = WithGradient(at::full({2}, 60000, at::kHalf));
+
+  ReduceGradients({small}, world.get(), 1.0 / 257);
+  ReduceGradients({large}, world.get(), 0.5);
+
+  EXPECT_TRUE(at::equal(small.grad(), at::full({2}, 1, at::kBFloat16))) << small.grad()[0];
+  EXPECT_TRUE(at::equal(large.grad(), at::full({2}, 60000, at::kHalf))) << large.grad()[0];
+}
+
+TEST(Gradients, AParameterThatIsListedTwiceCountsOnce) {
+  const at::Tensor both = WithGradient(at::full({1}, 3.0));
+  const std::vector<at::Tensor> twice = {both, both};
+
+  ReduceGradients(twice, nullptr, 0.5);
+  const std::vector<bool> divided = {false};
+  const at::Tensor norm =
+      GradientNorm({{{both}, divided, {}}, {{both}, divided, {}}}, nullptr, at::kCPU);
+  ClipGradients(twice, norm, 0.5);
+
+  EXPECT_DOUBLE_EQ(norm.item<double>(), 1.5);
+  EXPECT_NEAR(both.grad().item<double>(), 0.5, 1e-6);
 }
 
 }  // namespace

@@ -113,4 +113,26 @@ void GatherLanes(c10d::ProcessGroup& group, const std::vector<Range>& parts, at:
   }
 }
 
+std::optional<int64_t> LaneThatDiffers(c10d::ProcessGroup& group, int64_t tp,
+                                       const at::Tensor& rows) {
+  if (rows.numel() == 0) return std::nullopt;
+  at::Tensor all = at::empty({group.getSize() * rows.numel()}, rows.options());
+  at::Tensor own = rows.reshape({-1});
+  group._allgather_base(all, own)->wait();
+  const int64_t first = group.getRank() / tp * tp;
+  const at::Tensor lanes =
+      all.view({group.getSize(), -1}).narrow(0, first, tp).to(at::kDouble).nan_to_num();
+  // Kernels that add in another order each time differ in the last bits. A share of a sum that was
+  // not added up differs by about as much as the gradient itself.
+  const double tolerance = rows.scalar_type() == at::kDouble     ? 1e-7
+                           : rows.scalar_type() == at::kFloat    ? 1e-4
+                           : rows.scalar_type() == at::kBFloat16 ? 1e-1
+                                                                 : 3e-2;
+  const double allowed = tolerance * lanes.abs().max().item<double>();
+  for (int64_t lane = 1; lane < tp; ++lane) {
+    if ((lanes[lane] - lanes[0]).abs().max().item<double>() > allowed) return first + lane;
+  }
+  return std::nullopt;
+}
+
 }  // namespace lockstep::mimo

@@ -68,6 +68,12 @@ void AddPeer(std::vector<int32_t>& peers, int32_t peer, int64_t rank);
 // `rows`, and gets the others'. Collective.
 void GatherLanes(c10d::ProcessGroup& group, const std::vector<Range>& parts, at::Tensor& rows);
 
+// The first lane of `group` whose `rows` differ by more than rounding from those of the first lane
+// with the same cp coordinate, among the `tp` lanes that have it; none where they are alike. The
+// same on all of these. Collective, over all lanes; `rows` have the same sizes on each.
+std::optional<int64_t> LaneThatDiffers(c10d::ProcessGroup& group, int64_t tp,
+                                       const at::Tensor& rows);
+
 }  // namespace lockstep::mimo
 
 #endif  // LOCKSTEP_MIMO_EDGE_PLAN_H_

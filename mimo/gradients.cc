@@ -1,6 +1,7 @@
 #include "mimo/gradients.h"
 
 #include <map>
+#include <unordered_set>
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
@@ -14,6 +15,7 @@
 #include "ATen/ops/where.h"
 #include "ATen/ops/zeros.h"
 #include "ATen/ops/zeros_like.h"
+#include "c10/core/ScalarType.h"
 #include "c10/util/Exception.h"
 #include "mimo/gradient_scale.h"
 
@@ -29,7 +31,8 @@ struct Bucket {
 void Reduce(const Bucket& bucket, c10d::ProcessGroup& group, double factor) {
   std::vector<at::Tensor> flat;
   for (const at::Tensor& gradient : bucket.gradients) flat.push_back(gradient.reshape({-1}));
-  std::vector<at::Tensor> sums = {at::cat(flat)};
+  const at::ScalarType type = SumType(bucket.gradients[0].scalar_type());
+  std::vector<at::Tensor> sums = {at::cat(flat).to(type)};
   group.allreduce(sums)->wait();
   if (factor != 1) sums[0].mul_(factor);
   int64_t begin = 0;
@@ -37,6 +40,27 @@ void Reduce(const Bucket& bucket, c10d::ProcessGroup& group, double factor) {
     gradient.copy_(sums[0].narrow(0, begin, gradient.numel()).view(gradient.sizes()));
     begin += gradient.numel();
   }
+}
+
+// The parameters in order, each once: two modules may share one.
+class Seen {
+ public:
+  // Whether this is the first time.
+  bool Add(const at::Tensor& parameter) {
+    return seen_.insert(parameter.unsafeGetTensorImpl()).second;
+  }
+
+ private:
+  std::unordered_set<const c10::TensorImpl*> seen_;
+};
+
+std::vector<at::Tensor> Distinct(const std::vector<at::Tensor>& parameters) {
+  Seen seen;
+  std::vector<at::Tensor> distinct;
+  for (const at::Tensor& parameter : parameters) {
+    if (seen.Add(parameter)) distinct.push_back(parameter);
+  }
+  return distinct;
 }
 
 // Whether any rank has a gradient, for each parameter: over the CPU.
@@ -65,9 +89,14 @@ std::vector<at::Tensor> GradientsOf(const std::vector<at::Tensor>& parameters) {
 
 }  // namespace
 
-void ReduceGradients(const std::vector<at::Tensor>& parameters, c10d::ProcessGroup* group,
-                     double factor, int64_t bucket_bytes) {
+at::ScalarType SumType(at::ScalarType dtype) {
+  return c10::isReducedFloatingType(dtype) ? at::kFloat : dtype;
+}
+
+void ReduceGradients(const std::vector<at::Tensor>& given, c10d::ProcessGroup* group, double factor,
+                     int64_t bucket_bytes) {
   const at::NoGradGuard no_grad;
+  const std::vector<at::Tensor> parameters = Distinct(given);
   if (group == nullptr) {
     for (const at::Tensor& gradient : GradientsOf(parameters)) {
       if (factor != 1) gradient.mul_(factor);
@@ -85,7 +114,8 @@ void ReduceGradients(const std::vector<at::Tensor>& parameters, c10d::ProcessGro
     const auto key = std::make_pair(gradient.scalar_type(), gradient.device().str());
     Bucket& bucket = open[key];
     bucket.gradients.push_back(gradient);
-    bucket.bytes += static_cast<int64_t>(gradient.nbytes());
+    bucket.bytes +=
+        gradient.numel() * static_cast<int64_t>(c10::elementSize(SumType(gradient.scalar_type())));
     if (bucket.bytes < bucket_bytes) continue;
     Reduce(bucket, *group, factor);
     open.erase(key);
@@ -97,10 +127,11 @@ at::Tensor GradientNorm(const std::vector<NormPart>& parts, c10d::ProcessGroup* 
                         c10::Device device) {
   const at::NoGradGuard no_grad;
   std::vector<at::Tensor> counted, replicas;
+  Seen seen;
   for (const NormPart& part : parts) {
     for (size_t i = 0; i < part.parameters.size(); ++i) {
       const at::Tensor gradient = part.parameters[i].grad();
-      if (!gradient.defined()) continue;
+      if (!gradient.defined() || !seen.Add(part.parameters[i])) continue;
       const bool counts = CountsInNorm(part.coordinates, part.divided_over_tp[i]);
       (counts ? counted : replicas).push_back(gradient);
     }
@@ -122,7 +153,7 @@ at::Tensor GradientNorm(const std::vector<NormPart>& parts, c10d::ProcessGroup* 
 void ClipGradients(const std::vector<at::Tensor>& parameters, const at::Tensor& norm,
                    double max_norm) {
   const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor> gradients = GradientsOf(parameters);
+  const std::vector<at::Tensor> gradients = GradientsOf(Distinct(parameters));
   if (gradients.empty()) return;
   const at::Tensor clipping = at::clamp((norm + 1e-6).reciprocal().mul(max_norm), {}, 1);
   const at::Tensor factor = at::where(at::isfinite(norm), clipping, 1);

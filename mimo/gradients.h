@@ -24,11 +24,16 @@
 
 namespace lockstep::mimo {
 
+// The dtype in which gradients of `dtype` are summed over ranks: float32 for bfloat16 and float16,
+// else `dtype`. A sum in bfloat16 loses what small parts add, and one in float16 overflows.
+at::ScalarType SumType(at::ScalarType dtype);
+
 // Each gradient becomes the sum over the ranks of `group` times `factor`, in buckets of about
-// `bucket_bytes`. A parameter without a gradient counts as zeros where another rank has one, and
-// stays without where none has. group: nullptr for a rank alone. Collective: every rank of `group`
-// calls this with the same parameters in the same order. Throws c10::ValueError for a sparse
-// gradient.
+// `bucket_bytes`. Gradients are summed and scaled in SumType, and rounded once. A parameter that is
+// listed twice is reduced once. A parameter without a gradient counts as zeros where another rank
+// has one, and stays without where none has. group: nullptr for a rank alone. Collective: every
+// rank of `group` calls this with the same parameters in the same order. Throws c10::ValueError for
+// a sparse gradient.
 void ReduceGradients(const std::vector<at::Tensor>& parameters, c10d::ProcessGroup* group,
                      double factor, int64_t bucket_bytes = int64_t{25} << 20);
 
@@ -40,13 +45,14 @@ struct NormPart {
 };
 
 // The 2-norm over the gradients of all modules: replicas and copies count once, shards each. A
-// float64 scalar on `device`, the same on every rank. Collective: every rank of `world`, which
-// holds all ranks of the topology; nullptr for a rank alone.
+// parameter of several parts counts once, as it does in the first of them. Returns a float64 scalar
+// on `device`, the same on every rank. Collective: every rank of `world`, which holds all ranks of
+// the topology; nullptr for a rank alone.
 at::Tensor GradientNorm(const std::vector<NormPart>& parts, c10d::ProcessGroup* world,
                         c10::Device device);
 
-// Scales the gradients so that `norm` becomes at most max_norm; leaves them as they are where it is
-// infinite or NaN, which every rank sees alike. Waits for no device.
+// Scales each gradient once so that `norm` becomes at most max_norm; leaves them as they are where
+// it is infinite or NaN, which every rank sees alike. Waits for no device.
 void ClipGradients(const std::vector<at::Tensor>& parameters, const at::Tensor& norm,
                    double max_norm);
 

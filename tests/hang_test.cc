@@ -42,7 +42,7 @@ void ExpectHang(const Ended& ended, absl::Duration took, const std::string& scri
   EXPECT_LT(took, absl::Seconds(10 * kWatchdogSeconds));
   EXPECT_THAT(ended.out, Not(HasSubstr("is done")));
   EXPECT_THAT(ended.err, ContainsRegex("^lockstep: rank [01]: [^ ]*" + script +
-                                       ":[0-9]+: [^\n]* has waited 5 s for other ranks"));
+                                       ":[0-9]+: [^\n]* has waited 5\\.[0-9] s for other ranks"));
   EXPECT_EQ(Count("\n" + ended.err, "\nlockstep: "), 1) << ended.err;
 }
 

@@ -316,7 +316,7 @@ TEST(CalledOnOneRankAlone, WhatAllRanksCallEndsByTheTimeout) {
         {"--nproc", "2", "--timeout", "2"}));
 
     EXPECT_EQ(ended.exit_code, 3);
-    ExpectOneComplaint(ended, "has waited 2 s for other ranks");
+    ExpectOneComplaint(ended, "s for other ranks; the limit that --timeout sets is 2 s");
     EXPECT_THAT(ended.err, ContainsRegex(absl::StrCat("  rank ", 1 - c.alone, ": [^\n]*", c.told)));
   }
 }

@@ -1,5 +1,7 @@
---- Calls of the library with arguments that are wrong in some place: each returns, or raises one error that is for
---- people. Nothing crashes and nothing waits. Others than those of every run:
+--- Calls of the library with arguments that are wrong in some place. A value that no function takes, an option that is
+--- unknown and an argument that is missing are refused in every place, but for those that are listed. At random places,
+--- with random values, a call returns or raises one error that is for people. Nothing crashes and nothing waits. Others
+--- than those of every run:
 ---
 ---     bazel test --test_env=LOCKSTEP_FUZZ_SEED=7 //driver/lua:arguments_fuzz_test
 
@@ -20,6 +22,8 @@ local torch = require "lockstep.torch"
 torch.set_num_threads(1)
 
 local function parameter() return torch.ones({ 2 }, { requires_grad = true }) end
+
+local function integers(values) return torch.tensor(values, { dtype = torch.int64 }) end
 
 local function optimizer() return optim.AdamW({ parameter() }, { lr = 1e-3 }) end
 
@@ -46,7 +50,7 @@ local function graph(...)
   for _ = 1, 3 do g(torch.ones { 2 }) end
 end
 
---- Calls that are right, as functions that make their arguments anew: some are changed by the call.
+--- Calls that are right, with functions that make their arguments: a call may change its arguments.
 local CALLS = {
   { "torch.matmul", torch.matmul, function() return { torch.ones { 2, 3 }, torch.ones { 3, 2 } } end },
   { "torch.sum", torch.sum, function() return { torch.ones { 2, 3 }, { dim = { 1 }, keepdim = true } } end },
@@ -54,12 +58,12 @@ local CALLS = {
   { "torch.zeros", torch.zeros, function() return { { 2, 3 }, { dtype = torch.int64, device = "cpu" } } end },
   { "torch.tensor", torch.tensor, function() return { { { 1, 2 }, { 3, 4 } }, { dtype = torch.float64 } } end },
   { "torch.where", torch.where, function() return { torch.ones { 2 }:gt(0), torch.ones { 2 }, 0 } end },
-  { "torch.embedding", torch.embedding, function() return { torch.ones { 4, 2 }, torch.tensor({ 1, 3 }) } end },
+  { "torch.embedding", torch.embedding, function() return { torch.ones { 4, 2 }, integers { 1, 3 } } end },
   { "torch.view", torch.view, function() return { torch.ones { 6 }, { 2, -1 } } end },
   { "torch.scaled_dot_product_attention", torch.scaled_dot_product_attention,
     function() return { torch.ones { 1, 1, 2, 4 }, torch.ones { 1, 1, 2, 4 }, torch.ones { 1, 1, 2, 4 } } end },
   { "torch.conv2d", torch.conv2d, function() return { torch.ones { 1, 1, 4, 4 }, torch.ones { 1, 1, 3, 3 } } end },
-  { "torch.index_select", torch.index_select, function() return { torch.ones { 4 }, 0, torch.tensor({ 1 }) } end },
+  { "torch.index_select", torch.index_select, function() return { torch.ones { 4 }, 0, integers { 1 } } end },
   { "torch.manual_seed", torch.manual_seed, function() return { 1 } end },
   { "torch.no_grad", torch.no_grad, function() return { function(x) return x end, 1 } end },
   { "torch.grad", torch.grad, function()
@@ -73,7 +77,7 @@ local CALLS = {
   { "nn.Dropout", nn.Dropout, function() return { 0.5 } end },
   { "nn.ModuleList", nn.ModuleList, function() return { { nn.Linear(1, 1) } } end },
   { "nn.cross_entropy", nn.cross_entropy,
-    function() return { torch.ones { 2, 3 }, torch.tensor({ 0, 2 }), { reduction = "sum" } } end },
+    function() return { torch.ones { 2, 3 }, integers { 0, 2 }, { reduction = "sum" } } end },
   { "load_state_dict", function(...) return nn.Linear(2, 2):load_state_dict(...) end,
     function() return { nn.Linear(2, 2):state_dict() } end },
   { "optim.AdamW", optim.AdamW,
@@ -101,7 +105,7 @@ local CALLS = {
   { "tiled_mlp", function(...) return tiled_mlp.new { tiles = 2 }(...) end,
     function() return { nn.Linear(2, 2), torch.ones { 4, 2 } } end },
   { "tiled_mlp.cross_entropy", tiled_mlp.cross_entropy, function()
-    return { { hidden = torch.ones { 4, 2 }, weight = torch.ones { 3, 2 }, labels = torch.tensor({ 0, 1, 2, 0 }) } }
+    return { { hidden = torch.ones { 4, 2 }, weight = torch.ones { 3, 2 }, labels = integers { 0, 1, 2, 0 } } }
   end },
   { "data.jsonl", data.jsonl, function() return { "no such file" } end },
   { "data.safetensors", data.safetensors, function() return { "no such file" } end },
@@ -143,7 +147,101 @@ local CALLS = {
   { "lockstep.scope", lockstep.scope, function() return { torch.relu, parameter() } end },
 }
 
---- What takes the place of an argument. Sizes are impossible or small: none fills the machine's memory.
+-- In every place --------------------------------------------------------------------------------------
+
+--- Calls every place of `arguments` by its path, as {1, "samples", 2}: visit(path).
+local function each_place(arguments, visit, path)
+  path = path or {}
+  local keys = {}
+  for key in pairs(arguments) do keys[#keys + 1] = key end
+  table.sort(keys, function(a, b) return tostring(a) < tostring(b) end)
+  for _, key in ipairs(keys) do
+    local place = { unpack(path) }
+    place[#place + 1] = key
+    visit(place)
+    local below = arguments[key]
+    if type(below) == "table" and not getmetatable(below) and #place < 4 then each_place(below, visit, place) end
+  end
+end
+
+--- The table that holds the place, and its key there.
+local function holder_of(arguments, path)
+  for i = 1, #path - 1 do arguments = arguments[path[i]] end
+  return arguments, path[#path]
+end
+
+local function call_with(call, path, change)
+  local arguments = call[3]()
+  local count = #arguments
+  local holder, key = holder_of(arguments, path)
+  change(holder, key)
+  return pcall(call[2], unpack(arguments, 1, count))
+end
+
+t.test("TheCallsThatAreChangedAreRight", function()
+  local refused = {}
+  for _, call in ipairs(CALLS) do
+    local ok, message = pcall(call[2], unpack(call[3]()))
+    if not ok then refused[#refused + 1] = call[1] .. ": " .. message:match("[^:]+$") end
+  end
+  t.equal(refused, { "data.jsonl:  No such file or directory", "data.safetensors:  No such file or directory" })
+end)
+
+t.test("AValueThatNoFunctionTakesIsRefusedInEveryPlace", function()
+  local accepted = {}
+  for _, call in ipairs(CALLS) do
+    each_place(call[3](), function(path)
+      local ok = call_with(call, path, function(holder, key) holder[key] = coroutine.create(print) end)
+      if ok then accepted[#accepted + 1] = call[1] .. " " .. table.concat(path, ".") end
+    end)
+  end
+  t.equal(accepted, {
+    "torch.no_grad 2", -- the function's own argument
+    -- Defaults that no setting overrides; run.config refuses them.
+    "run.merge 1.model.betas", "run.merge 1.model.betas.1", "run.merge 1.model.betas.2", "run.merge 1.name",
+    "run:state 2.best.loss", -- the table may change until it is saved: run:save refuses it
+  })
+end)
+
+t.test("AnUnknownOptionIsRefusedInEveryTable", function()
+  local accepted = {}
+  for _, call in ipairs(CALLS) do
+    each_place(call[3](), function(path)
+      local holder, key = holder_of(call[3](), path)
+      local value = holder[key]
+      if type(value) ~= "table" or getmetatable(value) or type(next(value)) ~= "string" then return end
+      local ok = call_with(call, path, function(at, name) at[name].unknown_option = 1 end)
+      if ok then accepted[#accepted + 1] = call[1] .. " " .. table.concat(path, ".") end
+    end)
+  end
+  t.equal(accepted, {
+    "log.record 2", "log.step 1", -- values to log, by names of the script's
+    "plot.svg 1.1", "plot.svg 1.1.points.1", "plot.svg 1.1.points.2", -- series that carry more than is drawn
+    "run.merge 1", "run.merge 1.model", "run.config 1", "run.config 1.model", -- the script's own settings
+    "run:state 2.best", -- the script's own values
+    "optimizer:load_state_dict 1", "optimizer:load_state_dict 1.states.1", -- a state that has more than is needed
+  })
+end)
+
+t.test("AnArgumentThatIsMissingIsRefusedUnlessItHasADefault", function()
+  local accepted = {}
+  for _, call in ipairs(CALLS) do
+    for i = 1, #call[3]() do
+      local ok = call_with(call, { i }, function(holder) holder[i] = nil end)
+      if ok then accepted[#accepted + 1] = call[1] .. " " .. i end
+    end
+  end
+  t.equal(accepted, {
+    "torch.sum 2", "torch.cat 2", "torch.zeros 2", "torch.tensor 2", "torch.no_grad 2", "torch.grad 3", "nn.Linear 3",
+    "nn.LayerNorm 2", "nn.ModuleList 1", "nn.cross_entropy 3", "optim.AdamW 2", "checkpoint.new 1", "tiled_mlp.new 1",
+    "log.curve 3", "log.count_flops 1", "plot.svg 2", "run:steps 3", "run:state 3", "run:resume 2",
+    "optimizer:step 1", "lockstep.graph 2", "lockstep.profile 1",
+  })
+end)
+
+-- At random places ------------------------------------------------------------------------------------
+
+--- Returns a value to take the place of an argument. Sizes are impossible or small: none fills the machine's memory.
 local function strange()
   local values = {
     false, true, -1, 0, 1, 0.5, 1e15, -1e15, 1e300, 0 / 0, 1 / 0, "", "x", "cpu", "mean", ("a"):rep(1000), {}, { 1 },

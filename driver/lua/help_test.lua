@@ -95,6 +95,11 @@ t.test("AWrongNameIsAnErrorThatNamesTheNearest", function()
   contains(message, 'there is nothing called "optim.AdmW"; did you mean "optim.AdamW"?')
 end)
 
+t.test("APartOfANameFindsItInWhateverCase", function()
+  contains(help.text("adam"), "optim.AdamW(params, opts)")
+  contains(help.text("adam"), "see also: optim.AdamWOptions")
+end)
+
 t.test("TheSessionShowsAFunctionByHowItIsCalled", function()
   contains(repl.show(torch.cuda.synchronize), "torch.cuda.synchronize(")
   contains(repl.show(torch.matmul), "torch.matmul(Tensor self, Tensor other) -> Tensor")

@@ -24,7 +24,8 @@ end
 rawset(_G, "next", following)
 rawset(_G, "pairs", table_pairs)
 
-local watching = require "lockstep.watching" -- after pairs is mended
+local conditions = require "lockstep.conditions" -- after pairs is mended
+local watching = require "lockstep.watching"
 
 M.flops = watching.flops
 M.memory_by_line = watching.memory_by_line
@@ -61,6 +62,8 @@ setmetatable(M, { __index = function(t, name)
   rawset(t, "graph", graph)
   return graph
 end })
+
+conditions.warn()
 
 --- Bytes in use: `tensors`, those that Lua values hold; `lua`, the Lua heap; `resident`, the whole
 --- process's share of the machine's memory.

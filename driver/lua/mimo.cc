@@ -336,7 +336,7 @@ int BalancedOrder(lua_State* state) {
 // --- Bridge
 // --------------------------------------------------------------------------------------
 
-// bridge(topology, from, to, dim)
+// bridge(topology, from, to, dim, audit)
 int NewBridge(lua_State* state) {
   const mimo::Topology& topology = ReadTopology(state);
   const int from = ReadModuleIndex(state, 2), to = ReadModuleIndex(state, 3);
@@ -350,7 +350,10 @@ int NewBridge(lua_State* state) {
                              "\"; give it in edges = {{from = ..., to = ...}}"));
   }
   CheckWorldOf(state, topology, "mimo.bridge");
-  PushBridge(state, topology, edge, ReadInteger(state, 4, "mimo.bridge: dim"));
+  PushBridge(state, topology, edge,
+             {.dim = ReadInteger(state, 4, "mimo.bridge: dim"),
+              .device = GetContext(state).world.device,
+              .audit = ReadBoolean(state, 5, "mimo.bridge: audit")});
   return 1;
 }
 

@@ -158,7 +158,8 @@ int WaitForCall(lua_State* state) {
 
 }  // namespace
 
-void PushBridge(lua_State* state, const mimo::Topology& topology, int edge, int64_t dim) {
+void PushBridge(lua_State* state, const mimo::Topology& topology, int edge,
+                const mimo::BridgeOptions& options) {
   driver::Context& context = GetContext(state);
   const auto new_group = [&](const std::vector<int>& ranks, const std::string& purpose) {
     MeetFor(context, topology, ranks, purpose);
@@ -167,10 +168,9 @@ void PushBridge(lua_State* state, const mimo::Topology& topology, int edge, int6
   };
   static bool is_finished_at_end = false;
   if (!std::exchange(is_finished_at_end, true)) context.at_end.push_back(mimo::Bridge::FinishAll);
-  PushObject<BridgePointer>(state,
-                            std::make_unique<mimo::Bridge>(
-                                topology, edge, context.world.environment.rank, new_group,
-                                mimo::BridgeOptions{.dim = dim, .device = context.world.device}));
+  PushObject<BridgePointer>(
+      state, std::make_unique<mimo::Bridge>(topology, edge, context.world.environment.rank,
+                                            new_group, options));
 }
 
 void RegisterBridges(lua_State* state) {

@@ -3,17 +3,17 @@
 #ifndef LOCKSTEP_DRIVER_LUA_MIMO_BRIDGE_H_
 #define LOCKSTEP_DRIVER_LUA_MIMO_BRIDGE_H_
 
-#include <cstdint>
-
 #include "lua.hpp"
+#include "mimo/bridge.h"
 #include "mimo/topology.h"
 
 namespace lockstep::lua {
 
-// Pushes a bridge over topology.edges()[edge], a userdata with `start` and `refuse`; `dim` is that
-// of the rows. Collective: every rank of both modules makes one, in the same order. Throws Error
-// that names the ranks that did not within the run's timeout.
-void PushBridge(lua_State* state, const mimo::Topology& topology, int edge, int64_t dim);
+// Pushes a bridge over topology.edges()[edge], a userdata with `start` and `refuse`. Collective:
+// every rank of both modules makes one, in the same order. Throws Error that names the ranks that
+// did not within the run's timeout.
+void PushBridge(lua_State* state, const mimo::Topology& topology, int edge,
+                const mimo::BridgeOptions& options);
 
 // Makes the types of bridges and of their calls known. Once in each state, before PushBridge.
 void RegisterBridges(lua_State* state);

@@ -198,6 +198,33 @@ t.test("SendersGiveOneToEightTensorsWithTheSameRows", function()
   end
 end)
 
+-- Tensor-parallel ranks whose gradients differ --------------------------------------------------------
+
+--- Vision on rank 0, a replica of language on ranks 1 and 2, which has a gradient of its own on each.
+local function go_back_through_tp(audit, gradient_of)
+  local divided = mimo.topology { modules = { { name = "vision" }, { name = "language", first_rank = 1, tp = 2 } } }
+  local bridge = mimo.bridge { topology = divided, from = "vision", to = "language", audit = audit }
+  local x = RANK == 0 and ones(2) or nil
+  local y = bridge(x)
+  torch.sum(RANK == 0 and y or y * gradient_of(RANK)):backward()
+  return x
+end
+
+t.test("WithoutTheAuditEachTpRankSendsItsOwnGradient", function()
+  local x = go_back_through_tp(false, function(rank) return rank end)
+  if x then t.equal(x.grad, torch.tensor { { 1, 1 }, { 2, 2 } }) end -- halves of two different gradients
+end)
+
+t.test("WithTheAuditAGradientThatDiffersOverTpIsAnErrorOnAll", function()
+  t.raises("the gradient of tensor 0 of y differs over tp, between rank 1 (language) and rank 2 (language)",
+    go_back_through_tp, true, function(rank) return rank end)
+end)
+
+t.test("WithTheAuditGradientsThatDifferByRoundingAreAlike", function()
+  local x = go_back_through_tp(true, function(rank) return 1 + rank * 1e-7 end)
+  if x then t.near(x.grad, torch.ones { 2, 2 }, 1e-6) end
+end)
+
 -- What is wrong before anything has travelled: the other side would wait.
 for _, case in ipairs {
   { { row_per_sample = { 1, 1 } }, 'did you mean "rows_per_sample"' },

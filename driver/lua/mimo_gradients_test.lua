@@ -179,6 +179,47 @@ t.test("WhatIsSharedIsNamed", function()
     { topology = topology, modules = { language = Stage("embed") }, max_norm = 1 })
 end)
 
+-- Parameters of two modules ---------------------------------------------------------------------------
+
+local function on_the_same_ranks(vision, language)
+  vision.name, language.name = "vision", "language"
+  return mimo.topology { modules = { vision, language } }
+end
+
+t.test("AParameterOfTwoModulesIsReducedCountedAndClippedOnce", function()
+  local topology = on_the_same_ranks({ dp = 4 }, { dp = 4 })
+  local both = nn.Linear(2, 1, { bias = false })
+  both.weight.grad = torch.full({ 1, 2 }, 1 + RANK)
+  local modules = { vision = both, language = both }
+
+  mimo.reduce_gradients { topology = topology, modules = modules, loss = "sum", tokens = 2 }
+  t.near(both.weight.grad, torch.full({ 1, 2 }, 10 / 8), 1e-6)
+
+  local norm = mimo.clip_grad_norm { topology = topology, modules = modules, max_norm = 1 }
+  t.near(norm:item(), math.sqrt(2) * 10 / 8, 1e-6)
+  t.near(both.weight.grad, torch.full({ 1, 2 }, 1 / math.sqrt(2)), 1e-5)
+end)
+
+t.test("ModulesThatShareAParameterMustBeDividedAlike", function()
+  local topology = on_the_same_ranks({ dp = 4 }, { dp = 2, tp = 2 })
+  local both = nn.Linear(2, 1, { bias = false })
+  local modules = { vision = both, language = both }
+
+  local message = t.raises('"vision" and "language" share the parameter "weight"', mimo.reduce_gradients,
+    { topology = topology, modules = modules, loss = "sum", tokens = 2 })
+
+  t.truthy(message:find(("over dp-cp this is one of ranks 0, 1, 2, 3 and of ranks %s"):format(
+    RANK % 2 == 0 and "0, 2" or "1, 3"), 1, true), message)
+end)
+
+t.test("OfTwoModulesThatShareAParameterBothOrNeitherAreAveraged", function()
+  local topology = on_the_same_ranks({ dp = 4 }, { dp = 4 })
+  local both = nn.Linear(2, 1, { bias = false })
+
+  t.raises("sharding.data_parallel averages one of them alone", mimo.reduce_gradients, { topology = topology,
+    modules = { vision = sharding.data_parallel(both), language = both }, loss = "sum", tokens = 2 })
+end)
+
 -- Norms that are not finite ---------------------------------------------------------------------------
 
 t.test("OneRanksInfinityIsEveryRanksNormAndLeavesGradientsAsTheyAre", function()

@@ -123,6 +123,31 @@ local function dtype_lines(name)
     ("    local y = x:to(%s)"):format(name) }
 end
 
+--- Returns the lines of the entry with the shortest name that contains `name`, in whatever case, with a list of the
+--- other such entries. Returns nil where no entry has such a name.
+local function lines_of_part(name)
+  local part, found, seen = name:lower(), {}, {}
+  for _, module in ipairs(reference.modules()) do
+    for _, entry in ipairs(module.entries) do
+      if not seen[entry.name] and entry.name:match("[%w_]+$"):lower():find(part, 1, true) then
+        seen[entry.name] = true
+        found[#found + 1] = entry.name
+      end
+    end
+  end
+  if #found == 0 then return end
+  table.sort(found, function(a, b)
+    if #a ~= #b then return #a < #b end
+    return a < b
+  end)
+  local lines = entry_lines(reference.find(found[1]))
+  if #found > 1 then
+    lines[#lines + 1] = ""
+    lines[#lines + 1] = "see also: " .. table.concat(found, ", ", 2, math.min(#found, 8))
+  end
+  return lines
+end
+
 local function lines_of_name(name)
   local module = reference.find_module(name)
   if module then return module_lines(module) end
@@ -130,7 +155,8 @@ local function lines_of_name(name)
   if entry then return entry_lines(entry) end
   local operator = name:match("^torch%.Tensor[.:]([%w_]+)$") or name:match("^torch%.([%w_]+)$") or name
   if operator:find("^[%w_]+$") and #core.schemas(operator) > 0 then return operator_lines(operator) end
-  return group_lines(name) or dtype_lines(name) or unknown(name)
+  return group_lines(name) or dtype_lines(name) or name:find("^[%w_]+$") and #name > 2 and lines_of_part(name)
+    or unknown(name)
 end
 
 --- The name of a value that a table of the library or a table in it holds, "torch.cuda.synchronize"; nil where none

@@ -4,6 +4,7 @@ local core = require "lockstep.core"
 local core_mimo = require "lockstep.core.mimo"
 local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
+local own_modules = require "lockstep.mimo.own_modules"
 local shared_weights = require "lockstep.mimo.shared_weights"
 local torch = require "lockstep.torch"
 
@@ -293,43 +294,21 @@ function Bridge:__call(x, opts) return self:start(x, opts):wait() end
 
 --- A bridge between two modules' grids, of any sizes. Collective: every rank of both modules makes it, in the same
 --- order as its other bridges.
----@param opts {topology: mimo.Topology, from: string, to: string, dim: integer?} dim: that of the rows, default 0
+---
+--- dim: that of the rows, default 0. audit = true: in every backward, the tp ranks of `to` compare their gradients of
+--- y, and a difference is an error on every rank that names two of them. It costs an all-gather of the gradient; default
+--- false.
+---@param opts {topology: mimo.Topology, from: string, to: string, dim: integer?, audit: boolean?}
 ---@return mimo.Bridge
 function M.bridge(opts)
   local o = options.read("mimo.bridge", opts,
-    { topology = options.required, from = options.required, to = options.required, dim = 0 })
-  local core_bridge = check_topology("mimo.bridge", o.topology).core:bridge(o.from, o.to, o.dim)
+    { topology = options.required, from = options.required, to = options.required, dim = 0, audit = false })
+  local core_bridge = check_topology("mimo.bridge", o.topology).core:bridge(o.from, o.to, o.dim, o.audit)
   o.topology.bridges[{}] = core_bridge
   return setmetatable({ core = core_bridge }, Bridge)
 end
 
 -- Gradients -----------------------------------------------------------------------------------------
-
---- The modules of this rank in the order of the topology: {name, parameters' names, parameters}.
-local function own_modules(name, topology, modules)
-  local known, own = {}, {}
-  check_topology(name, topology).core:check_world(name)
-  for _, module in ipairs(topology:modules()) do
-    known[module.name] = true
-    local given = modules[module.name]
-    local here = topology:peers(module.name, "dp") ~= nil
-    if here and not given then
-      core.raise(string.format('%s: rank %d has the module "%s"; give it in modules', name, dist.rank(), module.name))
-    elseif given and not here then
-      core.raise(string.format('%s: rank %d does not have the module "%s"', name, dist.rank(), module.name))
-    elseif given then
-      local part = { name = module.name, module = given, sizes = module, names = {}, parameters = {} }
-      for parameter_name, p in given:named_parameters() do
-        part.names[#part.names + 1], part.parameters[#part.parameters + 1] = parameter_name, p
-      end
-      own[#own + 1] = part
-    end
-  end
-  for given in pairs(modules) do
-    if not known[given] then core.raise(string.format('%s: no module is called "%s"', name, tostring(given))) end
-  end
-  return own
-end
 
 --- Tokens with a loss over all replicas of "language", known on every rank. Its last stage has the loss, and says how
 --- many; what other ranks give does not count.
@@ -349,28 +328,6 @@ local function count_tokens(topology, tokens)
       .. "gave tokens = 0; look at the loss mask, or skip such a step on every rank")
   end
   return total
-end
-
-local function sorted(ranks)
-  local copy = { unpack(ranks) }
-  table.sort(copy)
-  return copy
-end
-
---- Whether sharding.data_parallel has averaged the module's gradients; an error if it did over other ranks.
-local function is_averaged(topology, part)
-  if type(part.module) ~= "table" or rawget(part.module, "replicas") == nil then return false end
-  local over = {}
-  for rank = 0, dist.world_size() - 1 do over[rank + 1] = rank end
-  if part.module.group then over = sorted(part.module.group:ranks()) end
-  local own = sorted(topology:peers(part.name, "dp-cp"))
-  local over_text, own_text = table.concat(over, ", "), table.concat(own, ", ")
-  if over_text ~= own_text then
-    core.raise(('mimo.reduce_gradients: on rank %d sharding.data_parallel averages "%s" over ranks %s, but its '
-      .. "replicas (dp and cp) are ranks %s; %s"):format(dist.rank(), part.name, over_text, own_text, #own == 1
-      and "give the module itself" or ('make it with { group = topology:group("%s", "dp-cp") }'):format(part.name)))
-  end
-  return true
 end
 
 ---@class mimo.ReduceOptions
@@ -413,7 +370,9 @@ end
 --- has few weighs more.
 ---
 --- modules: those of this rank, by name, either plain modules or replicas that sharding.data_parallel has averaged over
---- dp and cp already. What the first and last stage share (see mimo.Module) is added up over both.
+--- dp and cp already. What the first and last stage share (see mimo.Module) is added up over both. A parameter of
+--- two modules is reduced once, and counts once in the norm; both modules must be divided over the ranks alike.
+--- Gradients in bfloat16 and float16 are summed and scaled in float32.
 ---
 --- Collective: every rank of the topology, after the backward passes of a step. An error where a bridge's call has had
 --- no backward on this rank, so that a gradient is missing.
@@ -425,10 +384,10 @@ function M.reduce_gradients(opts)
   if o.loss ~= "sum" and o.loss ~= "mean" then
     core.raise('mimo.reduce_gradients: loss must be "sum" or "mean", not ' .. tostring(o.loss))
   end
+  check_topology("mimo.reduce_gradients", o.topology)
   local own = own_modules("mimo.reduce_gradients", o.topology, o.modules)
   for _, bridge in pairs(o.topology.bridges) do bridge:check_backward() end
   local means = o.loss == "mean" and count_means(o.topology, o.mean_over) or 1
-  for _, part in ipairs(own) do part.is_averaged = is_averaged(o.topology, part) end
   local tokens = o.loss == "sum" and count_tokens(o.topology, o.tokens) or nil
   for _, part in ipairs(own) do
     local factor = core_mimo.gradient_scale { loss = o.loss, reduction = part.is_averaged and "mean" or "sum",
@@ -470,6 +429,7 @@ function M.clip_grad_norm(opts)
   if type(o.max_norm) ~= "number" or not (o.max_norm > 0) then
     core.raise("mimo.clip_grad_norm: max_norm must be a number above 0, not " .. tostring(o.max_norm))
   end
+  check_topology("mimo.clip_grad_norm", o.topology)
   local own, parts = own_modules("mimo.clip_grad_norm", o.topology, o.modules), {}
   for i, part in ipairs(own) do
     if part.sizes.tp > 1 and not o.tp_sharded then

@@ -7,11 +7,20 @@
 
 local core = require "lockstep.core"
 local options = require "lockstep.options"
+local precision = require "lockstep.optim.precision"
 local torch = require "lockstep.torch"
 
 local M = {}
 
 M.schedule = require "lockstep.schedule"
+
+---@class optim.AdamWOptions
+---@field lr number? default 1e-3
+---@field betas number[]? default {0.9, 0.999}
+---@field eps number? default 1e-8
+---@field weight_decay number? default 0.01
+---@field master ("float32"|"stochastic"|"none")? for bfloat16 and float16 parameters; default "float32"
+---@field states torch.dtype? of the moments: torch.bfloat16, or torch.float32 (default; for float64 parameters float64)
 
 --- AdamW (arXiv 1711.05101) on ATen's fused kernels: one call updates all parameters of a group.
 ---@class optim.AdamW
@@ -19,7 +28,9 @@ M.schedule = require "lockstep.schedule"
 local AdamW = {}
 AdamW.__index = AdamW
 
-local DEFAULTS = { lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 1e-2 }
+local DEFAULTS = {
+  lr = 1e-3, betas = { 0.9, 0.999 }, eps = 1e-8, weight_decay = 1e-2, master = "float32", states = torch.float32,
+}
 
 local function check(holds, what, value)
   if not holds then core.raise(string.format("optim.AdamW: %s, not %s", what, tostring(value))) end
@@ -39,7 +50,7 @@ end
 local function read_group(given, defaults)
   local group = check_options(options.read("optim.AdamW", given, {
     params = options.required, lr = defaults.lr, betas = defaults.betas, eps = defaults.eps,
-    weight_decay = defaults.weight_decay,
+    weight_decay = defaults.weight_decay, master = defaults.master, states = defaults.states,
   }))
   check(type(group.params) == "table", "a group's params must be an array", type(group.params))
   check(#group.params > 0, "a group must have parameters", "an empty array")
@@ -47,52 +58,59 @@ local function read_group(given, defaults)
     check(torch.is_tensor(p), string.format("parameter %d must be a tensor", i), "a " .. type(p))
     check(p.is_leaf, string.format("parameter %d must be a tensor of its own", i), "the result of a computation")
   end
-  return group
+  -- Scripts may change what stays in the group between steps. The policy holds for the optimizer's life.
+  local policy = precision.policy("optim.AdamW", group.master, group.states, group.params)
+  group.master, group.states = nil, nil
+  return group, policy
 end
 
---- Constructor: optim.AdamW(params, {lr =, betas =, eps =, weight_decay =}). `params` is an array of
---- tensors, or of groups, `{{params = {...}, weight_decay = 0.1}, {params = {...}, lr = 1e-4}}`,
---- whose options override those of the second argument.
+--- Raises unless `params` is an array, of parameters perhaps.
+local function check_array(name, params)
+  if type(params) ~= "table" then core.raise(name .. ": params must be an array, not a " .. type(params)) end
+  local ok, method = pcall(function() return params.parameters end)
+  if ok and type(method) == "function" then
+    core.raise(name .. ": params is a module; pass model:parameters()")
+  end
+end
+
+--- Constructor: optim.AdamW(params, {lr =, betas =, eps =, weight_decay =, master =, states =}). `params` is an array
+--- of tensors, or of groups, `{{params = {...}, weight_decay = 0.1}, {params = {...}, lr = 1e-4}}`, whose options
+--- override those of the second argument.
+---
+--- Parameters in bfloat16 and float16 train as well as float32 ones. By default, the optimizer keeps a float32 copy of
+--- each, its master: 4 bytes per element. A step updates the master and rounds it into the parameter. Values that a
+--- script writes into a parameter between two steps go into the master, too.
+---
+--- `master = "stochastic"` needs no such copy, for bfloat16. It rounds each update up or down at random, so that the
+--- mean is exact. `master = "none"` rounds to nearest, which loses every step smaller than 0.2 % of the weight.
+--- `states = torch.bfloat16` halves the memory of the moments. They are rounded at random (with "none" to nearest).
 ---@param params torch.Tensor[]|table[]
----@param opts {lr: number?, betas: number[]?, eps: number?, weight_decay: number?}?
+---@param opts optim.AdamWOptions?
 ---@return optim.AdamW
 function M.AdamW(params, opts)
-  if type(params) ~= "table" then core.raise("optim.AdamW: params must be an array, not a " .. type(params)) end
+  check_array("optim.AdamW", params)
   local defaults = check_options(options.read("optim.AdamW", opts, DEFAULTS))
   if params.params then core.raise("optim.AdamW: groups come in an array: {{params = ...}, ...}") end
   local given = params
   if #params == 0 or torch.is_tensor(params[1]) then given = { { params = params } } end
-  local self = setmetatable({ groups = {}, state = {} }, AdamW)
+  local self = setmetatable({ groups = {}, state = {}, policies = {} }, AdamW)
   local seen = {}
-  for _, group in ipairs(given) do
-    group = read_group(group, defaults)
+  for i, one in ipairs(given) do
+    local group, policy = read_group(one, defaults)
     for _, p in ipairs(group.params) do
       if seen[p] then core.raise("optim.AdamW: a parameter appears twice; tied weights count once") end
       seen[p] = true
     end
-    table.insert(self.groups, group)
+    self.groups[i], self.policies[i] = group, policy
   end
   return self
 end
 
-local function same_layout(a, b)
-  local strides_a, strides_b = a:stride(), b:stride()
-  for i, stride in ipairs(strides_a) do
-    if stride ~= strides_b[i] then return false end
-  end
-  return true
-end
-
-local function state_of(self, p)
+local function state_of(self, p, policy)
   local state = self.state[p]
   if not state then
-    state = {
-      -- float32 whatever the default: as such the kernel reads it on a GPU.
-      step = torch.zeros({}, { device = p.device, dtype = torch.float32 }),
-      exp_avg = torch.zeros_like(p:detach()),
-      exp_avg_sq = torch.zeros_like(p:detach()),
-    }
-    if not same_layout(p, state.exp_avg) then
+    state = precision.new_state(p, policy)
+    if not precision.same_layout(p, state.exp_avg) then
       core.raise(string.format("optim.AdamW: a parameter of shape %s is a slice of a larger tensor, which the fused "
         .. "kernel cannot update; make the parameter of x:clone()", tostring(p.shape)))
     end
@@ -101,32 +119,36 @@ local function state_of(self, p)
   return state
 end
 
---- The gradient in the parameter's own layout: the kernel walks both memories side by side, whatever
---- their strides say.
-local function grad_like(p, grad)
-  return same_layout(p, grad) and grad or torch.empty_like(p):copy_(grad)
-end
-
---- The fused kernel wants one device and dtype: sorts what has a gradient into such lists.
-local function buckets_of(self, group)
+--- Updates the parameters of a group that have a gradient. `first` is the position of its first parameter.
+local function update_group(self, group, policy, first, lr)
   local buckets, order = {}, {}
-  for _, p in ipairs(group.params) do
-    local grad = p.grad
-    if grad then
-      local key = p.device .. tostring(p.dtype)
-      local b = buckets[key]
-      if not b then
-        b = { params = {}, grads = {}, exp_avgs = {}, exp_avg_sqs = {}, steps = {} }
-        buckets[key] = b
-        order[#order + 1] = b
+  local function run(bucket)
+    bucket:run(function(b)
+      torch._fused_adamw_(b.params, b.grads, b.exp_avgs, b.exp_avg_sqs, {}, b.steps, {
+        lr = lr, beta1 = group.betas[1], beta2 = group.betas[2],
+        weight_decay = group.weight_decay, eps = group.eps, amsgrad = false, maximize = false,
+      })
+    end)
+  end
+  for i, p in ipairs(group.params) do
+    if p.grad then
+      local key = precision.bucket_key(p, policy)
+      local bucket = buckets[key]
+      if not bucket then
+        bucket = precision.bucket()
+        buckets[key] = bucket
+        order[#order + 1] = key
       end
-      local state = state_of(self, p)
-      local n = #b.params + 1
-      b.params[n], b.grads[n], b.steps[n] = p, grad_like(p, grad), state.step
-      b.exp_avgs[n], b.exp_avg_sqs[n] = state.exp_avg, state.exp_avg_sq
+      bucket:add(p, state_of(self, p, policy), policy, first + i - 1)
+      if bucket.copied > precision.MAX_COPIED then
+        run(bucket)
+        buckets[key] = precision.bucket()
+      end
     end
   end
-  return order
+  for _, key in ipairs(order) do
+    if #buckets[key].params > 0 then run(buckets[key]) end
+  end
 end
 
 --- Updates every parameter that has a gradient.
@@ -143,14 +165,10 @@ function AdamW:step(factor)
       .. (torch.is_tensor(factor) and "one of shape " .. tostring(factor.shape) or "a " .. type(factor)))
   end
   torch.no_grad(function()
-    for _, group in ipairs(self.groups) do
-      for _, b in ipairs(buckets_of(self, group)) do
-        torch._foreach_add_(b.steps, 1)
-        torch._fused_adamw_(b.params, b.grads, b.exp_avgs, b.exp_avg_sqs, {}, b.steps, {
-          lr = factor * group.lr, beta1 = group.betas[1], beta2 = group.betas[2],
-          weight_decay = group.weight_decay, eps = group.eps, amsgrad = false, maximize = false,
-        })
-      end
+    local first = 1
+    for i, group in ipairs(self.groups) do
+      update_group(self, group, self.policies[i], first, factor * group.lr)
+      first = first + #group.params
     end
   end)
 end
@@ -166,8 +184,8 @@ end
 ---@return {states: table[]}
 function AdamW:state_dict()
   local states = {}
-  for _, group in ipairs(self.groups) do
-    for _, p in ipairs(group.params) do states[#states + 1] = state_of(self, p) end
+  for i, group in ipairs(self.groups) do
+    for _, p in ipairs(group.params) do states[#states + 1] = state_of(self, p, self.policies[i]) end
   end
   return { states = states }
 end
@@ -202,29 +220,33 @@ function AdamW:load_state_dict(saved)
 end
 
 --- Scales the gradients so that their joint 2-norm is at most `max_norm`; returns the norm before,
---- a scalar tensor (no transfer from the device). Where gradients are averaged over ranks each rank
---- holds the same ones, and so gets the same norm.
+--- a scalar tensor (no transfer from the device), in float32 for gradients of lower precision. Where gradients are
+--- averaged over ranks each rank holds the same ones, and so gets the same norm.
 ---@param params torch.Tensor[]
 ---@param max_norm number
 ---@return torch.Tensor
 function M.clip_grad_norm(params, max_norm)
-  if type(params) ~= "table" then
-    core.raise("optim.clip_grad_norm: params must be an array, not a " .. type(params))
-  end
+  check_array("optim.clip_grad_norm", params)
   if type(max_norm) ~= "number" or max_norm <= 0 or max_norm ~= max_norm then
     core.raise("optim.clip_grad_norm: max_norm must be a number above 0, not " .. tostring(max_norm))
   end
   return torch.no_grad(function()
-    local grads = {}
+    local grads, has_low, has_double = {}, false, false
     for i, p in ipairs(params) do
       if not torch.is_tensor(p) then
         core.raise(string.format("optim.clip_grad_norm: parameter %d is a %s, not a tensor", i, type(p)))
       end
       local grad = p.grad
-      if grad then grads[#grads + 1] = grad end
+      if grad then
+        grads[#grads + 1] = grad
+        has_low = has_low or precision.is_low(grad)
+        has_double = has_double or grad.dtype == torch.float64
+      end
     end
     if #grads == 0 then return torch.zeros({}) end
-    local norm = torch.linalg_vector_norm(torch.stack(torch._foreach_norm(grads, 2)))
+    -- The norm of float16 gradients may be above float16's largest number, and would scale them to 0.
+    local dtype = has_low and (has_double and torch.float64 or torch.float32) or nil
+    local norm = torch.linalg_vector_norm(torch.stack(torch._foreach_norm(grads, 2, dtype)))
     torch._foreach_mul_(grads, torch.clamp(max_norm / (norm + 1e-6), { max = 1 }))
     return norm
   end)

@@ -4,6 +4,7 @@
 
 local completion = require "lockstep.completion"
 local core = require "lockstep.core"
+local torch = require "lockstep.torch"
 
 local M = {}
 
@@ -93,18 +94,69 @@ local function meant(kind, name, level)
   end
 end
 
---- `message` and, where it is about a name that is nil and near to one that is not, what was probably meant. `level` is
---- that of the function which the error stopped, as debug.getinfo would count it here: 3 for a caller
---- that is the error's handler.
+--- Returns all names of the module of the library that has no field `name`, as nn has no MultiheadAttention; or nil.
+local function listed(name, level)
+  local info = debug.getinfo(level + 1, "Slfu")
+  local environment = environment_of(level + 1, info)
+  for _, receiver in ipairs(receivers_of(name, info)) do
+    local value = environment[receiver[1]]
+    if type(value) == "table" and rawget(package.loaded, "lockstep." .. receiver[1]) == value then
+      local known = {}
+      for candidate in pairs(completion.names_of(value, ".")) do
+        if candidate:sub(1, 1) ~= "_" then known[#known + 1] = candidate end
+      end
+      table.sort(known)
+      return receiver[1] .. " has " .. table.concat(known, ", ")
+    end
+  end
+end
+
+--- The number of frames that are searched for a call with a dot, those of the error's handler included.
+local FRAMES_OF_A_DOT = 16
+
+--- Returns a remark where a method was called with a dot, or nil: m.forward(x) takes x for the module.
+local function called_with_dot()
+  for frame = 2, FRAMES_OF_A_DOT do
+    local info = debug.getinfo(frame, "Sn")
+    if not info then return end
+    local name, value = debug.getlocal(frame, 1)
+    if info.what ~= "C" and name == "self" and type(value) ~= "table" then
+      -- The frame of a tail call has another function's name.
+      local called = info.namewhat == "field" and info.name
+      local is = torch.is_tensor(value) and "a tensor" or type(value) == "nil" and "nil" or "a " .. type(value)
+      return ("%s was called with a dot, so that its self is %s: use a colon, as in object:%s(...)"):format(
+        called and ('"%s"'):format(called) or "a method", is, called or "method")
+    end
+  end
+end
+
+--- Returns a remark on an error that is not about a misspelled name, or nil.
+local function remark(message)
+  if message:find("attempt to compare .*userdata") then
+    return "tensors are compared element by element: x:gt(1), x:ge(1), x:lt(1), x:le(1), torch.eq(x, 1)"
+  end
+  if message:find("'self'", 1, true) or message:find("a tensor has no field", 1, true) then
+    return called_with_dot()
+  end
+end
+
+--- Returns `message` with a remark on the mistake behind it. Where a name is nil, the remark is the name that was
+--- probably meant, or all names of the library's module. Where self is no object, or a tensor is compared with a
+--- number, it says what to write. `level` counts as for debug.getinfo, to the function that the error stopped: 3 where
+--- the caller is the error's handler.
 ---@param message any an error's value
 ---@param level integer
 ---@return any message
 function M.explain(message, level)
   if type(message) ~= "string" then return message end
+  local remarked = remark(message)
+  if remarked then return message .. "; " .. remarked end
   local kind, name = message:match("attempt to %a+ (%a+) '([%a_][%w_]*)' %(a nil value%)$")
   if kind ~= "field" and kind ~= "method" and kind ~= "global" then return message end
   local name_meant = meant(kind, name, level)
-  return name_meant and ('%s; did you mean "%s"?'):format(message, name_meant) or message
+  if name_meant then return ('%s; did you mean "%s"?'):format(message, name_meant) end
+  local all = kind == "field" and listed(name, level)
+  return all and ("%s; %s"):format(message, all) or message
 end
 
 return M

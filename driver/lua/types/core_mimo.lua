@@ -69,7 +69,7 @@ function Topology:reads(sizes, micro_batch, dp_rank, dp_size) end
 ---@param to string
 ---@param dim integer
 ---@return lockstep.core.mimo.Bridge
-function Topology:bridge(from, to, dim) end
+function Topology:bridge(from, to, dim, audit) end
 
 --- Of all modules' gradients: {{name, parameters, divided over tp}, ...}. Collective over the world.
 ---@param parts table[]

@@ -1,0 +1,224 @@
+--- Keeps the precision of optimizers whose parameters or moments are stored in a low-precision dtype.
+---
+--- A bfloat16 number differs from its neighbor by 0.4 to 0.8 %, and most steps of training are smaller than half of
+--- that: rounded to nearest, they leave the weight where it was. There are three ways:
+---   "float32"     The optimizer keeps each weight in float32, too (a master), and rounds it into the parameter.
+---   "stochastic"  The weight has no master. It is rounded up or down at random, so that it is right on average.
+---   "none"        The weight is rounded to nearest, as PyTorch's AdamW does.
+---
+--- The random bits are a function of the step, the parameter's position and the element: replicas on several ranks
+--- stay equal, a resumed run goes on with the same bits, and a CUDA graph draws new ones in each replay.
+
+local core = require "lockstep.core"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+local MASTERS = { float32 = true, stochastic = true, none = true }
+local IS_LOW = { [torch.bfloat16] = true, [torch.float16] = true }
+
+--- Returns whether a tensor is bfloat16 or float16.
+---@param x torch.Tensor
+---@return boolean
+function M.is_low(x) return IS_LOW[x.dtype] == true end
+
+---@class optim.Policy how one group keeps its precision
+---@field master "float32"|"stochastic"|"none"
+---@field states torch.dtype of the moments
+
+--- Returns the options `master` and `states` as a policy. Throws where they are not valid, or not valid for `params`.
+---@param name string the optimizer, for messages
+---@param master any
+---@param states any
+---@param params torch.Tensor[]
+---@return optim.Policy
+function M.policy(name, master, states, params)
+  if not MASTERS[master] then
+    core.raise(string.format('%s: master must be "float32", "stochastic" or "none", not "%s"', name, tostring(master)))
+  end
+  if states ~= torch.float32 and states ~= torch.bfloat16 then
+    core.raise(string.format("%s: states must be torch.float32 or torch.bfloat16, not %s", name,
+      torch.is_tensor(states) and "a tensor" or tostring(states)))
+  end
+  for i, p in ipairs(params) do
+    if master == "stochastic" and p.dtype == torch.float16 then
+      core.raise(string.format('%s: master = "stochastic" rounds to bfloat16, but parameter %d is float16; '
+        .. 'use master = "float32" for it', name, i))
+    end
+  end
+  return { master = master, states = states }
+end
+
+local function moments_dtype(p, policy)
+  return p.dtype == torch.float64 and policy.states == torch.float32 and torch.float64 or policy.states
+end
+
+--- Returns the dtype in which a step of the parameter is computed.
+local function arithmetic_dtype(p, policy)
+  if not M.is_low(p) then return p.dtype end
+  return policy.master == "none" and policy.states == p.dtype and p.dtype or torch.float32
+end
+
+--- Returns new state tensors of a parameter: zero moments and, where the policy asks for one, a master.
+---@param p torch.Tensor
+---@param policy optim.Policy
+---@return table<string, torch.Tensor>
+function M.new_state(p, policy)
+  local dtype = moments_dtype(p, policy)
+  local state = {
+    -- float32 whatever the default dtype: the kernel reads it as float32 on a GPU.
+    step = torch.zeros({}, { device = p.device, dtype = torch.float32 }),
+    exp_avg = torch.zeros_like(p:detach(), { dtype = dtype }),
+    exp_avg_sq = torch.zeros_like(p:detach(), { dtype = dtype }),
+  }
+  if M.is_low(p) and policy.master == "float32" then state.master = p:detach():float() end
+  return state
+end
+
+-- Masters ---------------------------------------------------------------------------------------------
+
+-- The versions of each parameter and its master after the optimizer's last write: {parameter's, master's}.
+local versions = setmetatable({}, { __mode = "k" })
+
+local function note_versions(p, master) versions[p] = { p:_version(), master:_version() } end
+
+--- Lets the master follow what something else wrote into the parameter, loaded weights for example. Elements that
+--- still are the rounded master keep the master's bits.
+local function refresh_master(p, master)
+  local known = versions[p]
+  if known and known[1] == p:_version() and known[2] == master:_version() then return end
+  master:copy_(torch.where(torch.eq(p, master:to(p.dtype)), master, p:float()))
+end
+
+-- Rounding --------------------------------------------------------------------------------------------
+
+--- Returns int32 numbers from 0 to 65535, one per element, that depend on the step and the salt.
+local function random_bits(like, step, salt)
+  local key = step:to(torch.int32):mul(-1640531535):add(bit.tobit(salt * 668265263))
+  local x = torch.arange(like:numel(), { dtype = torch.int32, device = like.device })
+  x:mul_(-2048144789):add_(key)
+  x:bitwise_xor_(x:bitwise_right_shift(15):bitwise_and_(0x1ffff))
+  x:mul_(-1028477387)
+  x:bitwise_xor_(x:bitwise_right_shift(13):bitwise_and_(0x7ffff))
+  x:mul_(-1640531535)
+  return x:bitwise_right_shift_(16):bitwise_and_(0xffff):view(like.shape)
+end
+
+--- Writes float32 numbers into a bfloat16 tensor, each rounded to one of its two neighbors: the nearer one is the
+--- likelier, so that the mean is exact. A number that bfloat16 can hold stays as it is.
+---@param into torch.Tensor
+---@param from torch.Tensor
+---@param step torch.Tensor a scalar
+---@param salt integer
+local function round_stochastically(into, from, step, salt)
+  from = from:float()
+  -- bfloat16 is the upper half of float32: adding to the lower half carries as often as it is large.
+  local bits = from:view(torch.int32) + random_bits(from, step, salt)
+  -- The carry would turn a NaN into a number.
+  into:copy_(torch.where(from:isfinite(), bits:bitwise_and_(-65536):view(torch.float32), from))
+end
+
+-- Steps -----------------------------------------------------------------------------------------------
+
+--- Returns whether two tensors of one shape have their elements in the same places of memory.
+---@param a torch.Tensor
+---@param b torch.Tensor
+---@return boolean
+function M.same_layout(a, b)
+  local strides_a, strides_b = a:stride(), b:stride()
+  for i, stride in ipairs(strides_a) do
+    if stride ~= strides_b[i] then return false end
+  end
+  return true
+end
+
+--- The parameters that one call of a fused kernel updates. The kernel wants one device, one dtype, and for each
+--- parameter one layout. The bucket copies what differs, and copies the results back.
+---@class optim.Bucket
+---@field params torch.Tensor[] these, grads, exp_avgs, exp_avg_sqs and steps are what the kernel takes
+---@field copied integer elements in copies
+local Bucket = {}
+Bucket.__index = Bucket
+
+--- A bucket is run once its copies have this many elements: 256 MiB in float32.
+M.MAX_COPIED = 2 ^ 26
+
+---@return optim.Bucket
+function M.bucket()
+  return setmetatable({
+    params = {}, grads = {}, exp_avgs = {}, exp_avg_sqs = {}, steps = {}, copied = 0,
+    sources = {}, copies = {}, results = {}, targets = {}, roundings = {}, masters = {},
+  }, Bucket)
+end
+
+--- Returns the key of the bucket that a parameter belongs to.
+---@param p torch.Tensor
+---@param policy optim.Policy
+---@return string
+function M.bucket_key(p, policy) return p.device .. tostring(arithmetic_dtype(p, policy)) end
+
+--- Returns the tensor as the kernel takes it: itself, or memory that is filled before the kernel runs.
+---@param tensor torch.Tensor
+---@param like torch.Tensor whose layout the kernel expects
+---@param dtype torch.dtype
+---@return torch.Tensor
+function Bucket:input(tensor, like, dtype)
+  if tensor.dtype == dtype and M.same_layout(like, tensor) then return tensor end
+  local copy = torch.empty_like(like, { dtype = dtype })
+  self.copied = self.copied + like:numel()
+  table.insert(self.sources, tensor)
+  table.insert(self.copies, copy)
+  return copy
+end
+
+--- Notes that the kernel's result goes into `target`, to be rounded at random or to nearest.
+---@param result torch.Tensor
+---@param target torch.Tensor
+---@param rounding {step: torch.Tensor, salt: integer}? at random; false or nil: to nearest
+function Bucket:output(result, target, rounding)
+  if result == target then return end
+  if rounding and target.dtype == torch.bfloat16 then
+    rounding.result, rounding.target = result, target
+    table.insert(self.roundings, rounding)
+  else
+    table.insert(self.results, result)
+    table.insert(self.targets, target)
+  end
+end
+
+--- Adds a parameter that has a gradient.
+---@param p torch.Tensor
+---@param state table<string, torch.Tensor>
+---@param policy optim.Policy
+---@param position integer of the parameter in the optimizer
+function Bucket:add(p, state, policy, position)
+  local dtype, master = arithmetic_dtype(p, policy), state.master
+  local function rounding(salt)
+    return policy.master ~= "none" and { step = state.step, salt = 3 * position + salt } or nil
+  end
+  local n = #self.params + 1
+  if master then
+    refresh_master(p, master)
+    table.insert(self.masters, { p, master })
+  end
+  self.params[n] = master or self:input(p, p, dtype)
+  self.grads[n], self.steps[n] = self:input(p.grad, p, dtype), state.step
+  self.exp_avgs[n] = self:input(state.exp_avg, p, dtype)
+  self.exp_avg_sqs[n] = self:input(state.exp_avg_sq, p, dtype)
+  self:output(self.params[n], p, not master and rounding(0))
+  self:output(self.exp_avgs[n], state.exp_avg, rounding(1))
+  self:output(self.exp_avg_sqs[n], state.exp_avg_sq, rounding(2))
+end
+
+--- Counts the steps, calls the kernel and stores what it computed.
+---@param kernel fun(bucket: optim.Bucket)
+function Bucket:run(kernel)
+  if #self.copies > 0 then torch._foreach_copy_(self.copies, self.sources) end
+  torch._foreach_add_(self.steps, 1)
+  kernel(self)
+  if #self.targets > 0 then torch._foreach_copy_(self.targets, self.results) end
+  for _, r in ipairs(self.roundings) do round_stochastically(r.target, r.result, r.step, r.salt) end
+  for _, pair in ipairs(self.masters) do note_versions(pair[1], pair[2]) end
+end
+
+return M
