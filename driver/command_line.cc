@@ -22,7 +22,7 @@ const char kUsage[] =
   --timeout S      seconds that ranks wait for each other; then the run ends with exit code 3 and
                    a table of what each rank was doing; default: 120
   --debug-collectives
-                   ranks compare each collective before they enter it (operator, dtypes, shapes), and
+                   ranks compare the collectives of backward passes, too, before they enter them, and
                    name the script line of each that differs; slower
   --dry-run        takes one step as rank 0 of N in one process, and prints what it needs: shapes,
                    parameters, memory by line, FLOPs; trains nothing and leaves no files

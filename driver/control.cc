@@ -61,6 +61,7 @@ class WatchedCollective : public sharding::Collective {
 
   int rank() const override { return collective_->rank(); }
   int size() const override { return collective_->size(); }
+  int WorldRank(int position) const override { return collective_->WorldRank(position); }
 
   std::unique_ptr<Pending> StartAllGather(const std::string& bytes) override {
     return std::make_unique<Watched>(*activity_,
@@ -95,34 +96,42 @@ class WatchedCollective : public sharding::Collective {
 
 }  // namespace
 
-std::unique_ptr<sharding::Collective> NewControlCollective(const World& world,
-                                                           const std::vector<int>& ranks,
-                                                           std::chrono::milliseconds timeout,
-                                                           const GroupPurpose& purpose) {
+std::unique_ptr<sharding::Collective> NewUnwatchedCollective(const World& world,
+                                                             const std::vector<int>& ranks,
+                                                             std::chrono::milliseconds timeout,
+                                                             const GroupPurpose& purpose) {
   const int position = PositionIn(world, ranks);
-  if (world.environment.mirrored)
-    return NewMirrorCollective(position, static_cast<int>(ranks.size()));
-  const std::string title = TitleOf(world, ranks, purpose);
   // Members alone count how often this list was asked for, so that others need not take part.
   static std::map<std::vector<int>, int> times_made;
   const std::string prefix =
       absl::StrCat("control/", absl::StrJoin(ranks, ","), "/", times_made[ranks]++);
-  const std::chrono::milliseconds limit = purpose.watched ? timeout : std::chrono::milliseconds(0);
-  const std::chrono::milliseconds longest = purpose.watched ? timeout + kTimeToReport : timeout;
-  // Watched from the wait on, by WatchedCollective below, and not from the start as a group's are.
   if (ranks.size() > kMaxRanksOnSockets) {
-    auto over_gloo = std::make_unique<sharding::C10dCollective>(
-        NewGroup(world, ranks, longest, {purpose.name, /*watched=*/false}));
-    return std::make_unique<WatchedCollective>(std::move(over_gloo), title, world.activity, limit);
+    return std::make_unique<sharding::C10dCollective>(
+        NewGroup(world, ranks, timeout, {purpose.name, /*watched=*/false}), ranks);
   }
-  const UnderWay meeting(*world.activity, {title, 0, "meeting of the group's ranks",
-                                           world.activity->FindPlace(), limit});
   auto collective = sharding::SocketCollective::Connect(
       position, static_cast<int>(ranks.size()), SocketAddresses(world).front(),
-      ExchangeThrough(world, prefix, static_cast<size_t>(position), ranks, title, longest),
-      absl::FromChrono(longest), ranks);
+      ExchangeThrough(world, prefix, static_cast<size_t>(position), ranks,
+                      TitleOf(world, ranks, purpose), timeout),
+      absl::FromChrono(timeout), ranks);
   TORCH_CHECK(collective.ok(), std::string(collective.status().message()));
-  return std::make_unique<WatchedCollective>(*std::move(collective), title, world.activity, limit);
+  return *std::move(collective);
+}
+
+std::unique_ptr<sharding::Collective> NewControlCollective(const World& world,
+                                                           const std::vector<int>& ranks,
+                                                           std::chrono::milliseconds timeout,
+                                                           const GroupPurpose& purpose) {
+  if (world.environment.mirrored)
+    return NewMirrorCollective(PositionIn(world, ranks), static_cast<int>(ranks.size()));
+  const std::string title = TitleOf(world, ranks, purpose);
+  const std::chrono::milliseconds limit = purpose.watched ? timeout : std::chrono::milliseconds(0);
+  const std::chrono::milliseconds longest = purpose.watched ? timeout + kTimeToReport : timeout;
+  const UnderWay meeting(*world.activity, {title, 0, "meeting of the group's ranks",
+                                           world.activity->FindPlace(), limit});
+  // Watched from the wait on, by WatchedCollective, and not from the start as a group's are.
+  return std::make_unique<WatchedCollective>(NewUnwatchedCollective(world, ranks, longest, purpose),
+                                             title, world.activity, limit);
 }
 
 }  // namespace lockstep::driver

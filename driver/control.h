@@ -23,6 +23,13 @@ std::unique_ptr<sharding::Collective> NewControlCollective(const World& world,
                                                            std::chrono::milliseconds timeout,
                                                            const GroupPurpose& purpose);
 
+// As NewControlCollective, but its gatherings are told to nobody: for what is part of a collective
+// that the activity knows of.
+std::unique_ptr<sharding::Collective> NewUnwatchedCollective(const World& world,
+                                                             const std::vector<int>& ranks,
+                                                             std::chrono::milliseconds timeout,
+                                                             const GroupPurpose& purpose);
+
 }  // namespace lockstep::driver
 
 #endif  // LOCKSTEP_DRIVER_CONTROL_H_

@@ -10,11 +10,11 @@
 #include <unistd.h>
 
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -22,6 +22,7 @@
 #include "c10/util/Exception.h"
 #include "driver/failure.h"
 #include "driver/printable.h"
+#include "driver/rank_output.h"
 #include "driver/world.h"
 
 extern char** environ;
@@ -38,14 +39,10 @@ constexpr std::chrono::milliseconds kOneRequest(1000);
 constexpr std::chrono::milliseconds kTimeToEndWhenAsked(2000);
 // For the store's thread to read what ranks sent before they ended.
 constexpr std::chrono::milliseconds kTimeToReadReports(100);
-
-// One stream of one rank, forwarded line by line.
-struct Stream {
-  int fd = -1;
-  std::FILE* to = nullptr;
-  std::string prefix;
-  std::string partial;  // the line so far
-};
+// Once all ranks have ended, for an output that nobody reads: where the run failed, where it was
+// interrupted. There is no limit where all went well.
+constexpr std::chrono::milliseconds kTimeToReadFailure(5000);
+constexpr std::chrono::milliseconds kTimeToReadInterrupt(1000);
 
 struct RankProcess {
   int rank = 0;
@@ -86,19 +83,20 @@ class Launcher {
     sigprocmask(SIG_BLOCK, &signals_, nullptr);
     signal_fd_ = signalfd(-1, &signals_, SFD_NONBLOCK | SFD_CLOEXEC);
     TORCH_CHECK(signal_fd_ >= 0, "signalfd: ", std::strerror(errno));
+    output_.emplace();  // its threads block the signals, too
     store_ = HostStore();
   }
 
   int Run() {
     for (int rank = 0; rank < nproc_; ++rank) Start(rank);
     while (AnyRunning()) {
-      Wait();
+      Wait(deadline_);
       ReadSignals();
       Reap();
       Press();
     }
-    ForwardTheRest();
-    return Conclude();
+    output_->ForwardTheRest();
+    return WaitForReaders(Conclude());
   }
 
  private:
@@ -145,17 +143,6 @@ class Launcher {
     return variables;
   }
 
-  // A pipe whose read end stays here, or -1 where the rank keeps our stream: rank 0 a terminal, on
-  // which it draws. Anywhere else all ranks' lines pass through here, so that none breaks another.
-  int AddStream(int rank, std::FILE* to) {
-    if (rank == 0 && isatty(fileno(to)) != 0) return -1;
-    int ends[2];
-    TORCH_CHECK(pipe2(ends, O_CLOEXEC) == 0, "pipe: ", std::strerror(errno));
-    fcntl(ends[0], F_SETFL, O_NONBLOCK);
-    streams_.push_back({ends[0], to, rank == 0 ? "" : absl::StrCat("[rank ", rank, "] "), ""});
-    return ends[1];
-  }
-
   // By exec: threads of libtorch do not survive a fork.
   void Start(int rank) {
     std::vector<std::string> arguments = Arguments();
@@ -170,8 +157,8 @@ class Launcher {
     posix_spawn_file_actions_t files;
     posix_spawn_file_actions_init(&files);
     posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
-    const int out = AddStream(rank, stdout);
-    const int err = AddStream(rank, stderr);
+    const int out = output_->AddStream(rank, STDOUT_FILENO);
+    const int err = output_->AddStream(rank, STDERR_FILENO);
     if (out >= 0) posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
     if (err >= 0) posix_spawn_file_actions_adddup2(&files, err, STDERR_FILENO);
     posix_spawnattr_t attributes;
@@ -210,68 +197,18 @@ class Launcher {
     return false;
   }
 
-  // Until a signal, output or a deadline; output is forwarded.
-  void Wait() {
-    std::vector<pollfd> fds = {{signal_fd_, POLLIN, 0}};
-    for (const Stream& stream : streams_) {
-      if (stream.fd >= 0) fds.push_back({stream.fd, POLLIN, 0});
-    }
+  // Until a signal, output or `deadline`; output is forwarded.
+  void Wait(const std::optional<Clock::time_point>& deadline) {
+    std::vector<pollfd> fds = output_->PollFds();
+    fds.push_back({signal_fd_, POLLIN, 0});
     int timeout_ms = -1;
-    if (deadline_.has_value()) {
+    if (deadline.has_value()) {
       const auto left =
-          std::chrono::duration_cast<std::chrono::milliseconds>(*deadline_ - Clock::now());
+          std::chrono::duration_cast<std::chrono::milliseconds>(*deadline - Clock::now());
       timeout_ms = static_cast<int>(std::max<int64_t>(0, left.count() + 1));
     }
     poll(fds.data(), fds.size(), timeout_ms);
-    for (Stream& stream : streams_) Forward(stream);
-  }
-
-  // Reads once, so that signals are heard while a rank never stops printing. False: nothing came.
-  static bool Forward(Stream& stream) {
-    if (stream.fd < 0) return false;
-    char buffer[65536];
-    const ssize_t size = read(stream.fd, buffer, sizeof(buffer));
-    if (size < 0) return false;
-    if (size == 0) {
-      EndLastLine(stream);
-      close(stream.fd);
-      stream.fd = -1;
-      return false;
-    }
-    const size_t seen = stream.partial.size();
-    stream.partial.append(buffer, static_cast<size_t>(size));
-    PrintLines(stream, seen);
-    return true;
-  }
-
-  // What the pipes still hold when every rank has ended: as much as they can hold, since a process
-  // that left its rank's group may print for ever.
-  void ForwardTheRest() {
-    constexpr int kReads = 16;
-    for (Stream& stream : streams_) {
-      for (int i = 0; i < kReads && Forward(stream); ++i) {
-      }
-      EndLastLine(stream);
-    }
-  }
-
-  static void EndLastLine(Stream& stream) {
-    if (stream.partial.empty()) return;
-    stream.partial += '\n';
-    PrintLines(stream, 0);
-  }
-
-  // Prints the whole lines of what has come. Of `stream.partial`, what lies before `seen` has none.
-  static void PrintLines(Stream& stream, size_t seen) {
-    size_t begin = 0;
-    for (size_t end; (end = stream.partial.find('\n', std::max(begin, seen))) != std::string::npos;
-         begin = end + 1) {
-      const std::string line =
-          absl::StrCat(stream.prefix, stream.partial.substr(begin, end - begin + 1));
-      std::fwrite(line.data(), 1, line.size(), stream.to);
-    }
-    stream.partial.erase(0, begin);
-    std::fflush(stream.to);
+    output_->Forward();
   }
 
   void ReadSignals() {
@@ -391,39 +328,55 @@ class Launcher {
 
   // --- Ending ------------------------------------------------------------------------------------
 
-  int Conclude() const {
+  int Conclude() {
     if (interrupted_by_ != 0 && first_failed_ == nullptr) {
-      std::fprintf(stderr, "lockstep: %s; every rank has ended\n",
-                   SignalName(interrupted_by_).c_str());
+      output_->Say(
+          absl::StrCat("lockstep: ", SignalName(interrupted_by_), "; every rank has ended"));
       return 128 + interrupted_by_;
     }
     if (first_failed_ == nullptr) {
       const std::optional<Failure> end = KnownAgreedEnd(*store_.store);
       if (!end.has_value()) return 0;
-      std::fprintf(stderr, "lockstep: %s\n", Printable(end->text).c_str());
+      output_->Say(absl::StrCat("lockstep: ", Printable(end->text)));
       return end->exit_code;
     }
     const RankProcess& dead = mute_ != nullptr ? *mute_ : *first_failed_;
     Failure failure = {DescribeDeath(dead), ExitCode(*dead.wait_status)};
     if (mute_ == nullptr) failure = KnownFailure(*store_.store).value_or(failure);
-    std::fprintf(stderr, "lockstep: %s\n", Printable(failure.text).c_str());
+    output_->Say(absl::StrCat("lockstep: ", Printable(failure.text)));
     if (failure.is_hang)
-      std::fprintf(stderr, "%s\n",
-                   DescribeActivities(*store_.store, nproc_, kTimeToReadReports).c_str());
+      output_->Say(DescribeActivities(*store_.store, nproc_, kTimeToReadReports));
     if (!ended_by_us_.empty()) {
-      std::fprintf(stderr, "lockstep: ended the ranks that were still running: %s\n",
-                   absl::StrJoin(ended_by_us_, ", ").c_str());
+      output_->Say(absl::StrCat("lockstep: ended the ranks that were still running: ",
+                                absl::StrJoin(ended_by_us_, ", ")));
     }
     return failure.exit_code;
+  }
+
+  // Until all is written, or nobody reads it for some time, or a signal says that nobody will.
+  // Returns the exit code.
+  int WaitForReaders(int code) {
+    const auto patience = interrupted_by_ != 0 ? kTimeToReadInterrupt : kTimeToReadFailure;
+    for (size_t before; (before = output_->unwritten()) > 0;) {
+      const auto limit = code == 0 ? std::nullopt : std::make_optional(Clock::now() + patience);
+      Wait(limit);
+      signalfd_siginfo info;
+      while (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
+        const int signal = static_cast<int>(info.ssi_signo);
+        if (signal != SIGCHLD) return code == 0 ? 128 + signal : code;
+      }
+      if (limit.has_value() && Clock::now() >= *limit && output_->unwritten() == before) break;
+    }
+    return code;
   }
 
   const CommandLine& command_line_;
   const int nproc_;
   sigset_t signals_;
   int signal_fd_ = -1;
+  std::optional<RankOutput> output_;
   HostedStore store_;
   std::vector<RankProcess> processes_;
-  std::vector<Stream> streams_;
 
   const RankProcess* first_failed_ = nullptr;
   const RankProcess* mute_ = nullptr;  // the first that died without a word

@@ -7,7 +7,8 @@
 // parent's death.
 //
 // Rank 0 writes to this terminal; each line of another rank is printed behind "[rank 1] ". Where
-// the output is no terminal, no line of one rank breaks another's.
+// the output is no terminal, no line of one rank breaks another's. An output that nobody reads, a
+// paused `less` say, holds back ranks that print; the launcher goes on hearing signals and deaths.
 
 #ifndef LOCKSTEP_DRIVER_LAUNCHER_H_
 #define LOCKSTEP_DRIVER_LAUNCHER_H_

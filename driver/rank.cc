@@ -33,7 +33,9 @@
 #include "driver/lua/modules.h"
 #include "driver/lua/stack.h"
 #include "driver/lua/vm.h"
+#include "driver/lua/wording.h"
 #include "driver/printable.h"
+#include "driver/script_calls.h"
 
 namespace lockstep::driver {
 namespace {
@@ -95,7 +97,7 @@ std::string& ScratchFolder() {
 class PlainWarnings : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override {
-    std::fprintf(stderr, "lockstep: warning: %s\n", warning.msg().c_str());
+    std::fprintf(stderr, "lockstep: warning: %s\n", lua::InOurWords(warning.msg()).c_str());
   }
 };
 
@@ -245,6 +247,7 @@ std::string AgreeOnRunDir(const CommandLine& command_line, const World& world) {
 [[noreturn]] void EndWell(const World& world, const std::string& how, int code = 0) {
   const Member member = MemberOf(world);
   if (member.world_size > 1) {
+    TellEndOfScript();
     ReportEnd(member, how);
     if (!member.hosts_store) BeginEnd();
     LeaveStore(member, std::chrono::hours(24 * 365));

@@ -1,5 +1,6 @@
 #include "driver/watched_backend.h"
 
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -33,20 +34,28 @@ std::string NameOf(const c10d::ReduceOp& op) {
   return index < std::size(kNames) ? kNames[index] : "reduction";
 }
 
-std::string FromRank(int64_t position) { return absl::StrCat("from position ", position); }
-std::string ToRank(int64_t position) { return absl::StrCat("to position ", position); }
-
 }  // namespace
 
 WatchedBackend::WatchedBackend(c10::intrusive_ptr<c10d::Backend> backend, std::string group,
-                               std::shared_ptr<Activity> activity, std::chrono::milliseconds limit,
-                               Compare compare)
+                               std::vector<int> ranks, std::shared_ptr<Activity> activity,
+                               std::chrono::milliseconds limit, Compare compare,
+                               std::shared_ptr<CallComparison> calls)
     : Backend(backend->getRank(), backend->getSize()),
       backend_(std::move(backend)),
       group_(std::move(group)),
+      ranks_(std::move(ranks)),
       activity_(std::move(activity)),
       limit_(limit),
-      compare_(std::move(compare)) {}
+      compare_(std::move(compare)),
+      calls_compared_(std::move(calls)) {}
+
+std::string WatchedBackend::FromRank(int64_t position) const {
+  return absl::StrCat("from rank ", ranks_.at(static_cast<size_t>(position)));
+}
+
+std::string WatchedBackend::ToRank(int64_t position) const {
+  return absl::StrCat("to rank ", ranks_.at(static_cast<size_t>(position)));
+}
 
 WatchedBackend::WorkPointer WatchedBackend::Run(const char* name, const std::string& arguments,
                                                 at::TensorList tensors,
@@ -55,7 +64,15 @@ WatchedBackend::WorkPointer WatchedBackend::Run(const char* name, const std::str
   const std::string place = activity_->FindPlace();
   if (compare_ != nullptr)
     compare_(absl::StrCat("collective ", calls_ + 1, " of ", group_), what, place);
-  return RunUnchecked(what, place, call);
+  // Ranks have different parts in a broadcast, and a barrier moves nothing: each rank may call them
+  // on a line of its own.
+  const bool is_one_place =
+      std::strcmp(name, "broadcast") != 0 && std::strcmp(name, "barrier") != 0;
+  return RunUnchecked(what, place, [&] {
+    if (compare_ == nullptr && calls_compared_ != nullptr)
+      calls_compared_->Compare(what, place, is_one_place);
+    return call();
+  });
 }
 
 WatchedBackend::WorkPointer WatchedBackend::RunUnchecked(const std::string& what,

@@ -3,7 +3,8 @@
 //
 // It stands in front of Gloo or NCCL and hands every call on. The comparison is that of c10d's
 // ProcessGroupWrapper, with the script's lines: operator, dtypes, shapes and the arguments that
-// must be alike. It costs each collective a gathering over the CPU, and a wait.
+// must be alike. By default the script's own collectives are compared before they begin and
+// the others later (script_calls.h); with --debug-collectives each waits for its comparison.
 
 #ifndef LOCKSTEP_DRIVER_WATCHED_BACKEND_H_
 #define LOCKSTEP_DRIVER_WATCHED_BACKEND_H_
@@ -15,6 +16,7 @@
 #include <vector>
 
 #include "driver/activity.h"
+#include "driver/script_calls.h"
 #include "torch/csrc/distributed/c10d/Backend.hpp"
 
 namespace lockstep::driver {
@@ -26,11 +28,13 @@ class WatchedBackend : public c10d::Backend {
   using Compare = std::function<void(const std::string& label, const std::string& fingerprint,
                                      const std::string& place)>;
 
-  // `group`: as reports name it. `limit`: for a collective to wait; 0: it is not watched.
-  // `compare`: empty, or called before each collective; sends and receives pair two ranks alone.
+  // `group` and its `ranks` of the world: as reports name them. `limit`: for a collective to wait;
+  // 0: it is not watched. `compare`: empty, or called before each collective; sends and receives
+  // pair two ranks alone. `calls`: null, or what compares calls where `compare` is empty.
   WatchedBackend(c10::intrusive_ptr<c10d::Backend> backend, std::string group,
-                 std::shared_ptr<Activity> activity, std::chrono::milliseconds limit,
-                 Compare compare);
+                 std::vector<int> ranks, std::shared_ptr<Activity> activity,
+                 std::chrono::milliseconds limit, Compare compare,
+                 std::shared_ptr<CallComparison> calls);
 
   const std::string getBackendName() const override { return backend_->getBackendName(); }
   bool supportsCoalescing() const override { return backend_->supportsCoalescing(); }
@@ -84,15 +88,20 @@ class WatchedBackend : public c10d::Backend {
   // `arguments`: what else must be alike, "sum" or "from 0"; `tensors`: whose shapes must be.
   WorkPointer Run(const char* name, const std::string& arguments, at::TensorList tensors,
                   const std::function<WorkPointer()>& call);
+  // "from rank 5", "to rank 5": the rank of the world at a position of the group.
+  std::string FromRank(int64_t position) const;
+  std::string ToRank(int64_t position) const;
   // Without a comparison.
   WorkPointer RunUnchecked(const std::string& what, const std::string& place,
                            const std::function<WorkPointer()>& call);
 
   const c10::intrusive_ptr<c10d::Backend> backend_;
   const std::string group_;
+  const std::vector<int> ranks_;
   const std::shared_ptr<Activity> activity_;
   const std::chrono::milliseconds limit_;
   const Compare compare_;
+  const std::shared_ptr<CallComparison> calls_compared_;
   int64_t calls_ = 0;
 };
 

@@ -20,6 +20,7 @@
 #include "driver/mirror.h"
 #include "driver/nccl_backend.h"
 #include "driver/network.h"
+#include "driver/script_calls.h"
 #include "driver/watched_backend.h"
 #include "sharding/c10d_collective.h"
 #include "sharding/guard.h"
@@ -179,8 +180,12 @@ c10::intrusive_ptr<ProcessGroup> MakeGroup(const World& world, const std::string
   WatchedBackend::Compare compare;
   if (world.debug_collectives && purpose.name.empty() && size > 1)
     compare = NewCompare(world, part("compare"), ranks, rank, timeout);
+  std::shared_ptr<CallComparison> calls;
+  if (compare == nullptr && purpose.name.empty() && size > 1)
+    calls = std::make_shared<CallComparison>(world, ranks, backend_timeout);
   const auto watched = [&](const c10::intrusive_ptr<c10d::Backend>& backend) {
-    return c10::make_intrusive<WatchedBackend>(backend, title, world.activity, limit, compare);
+    return c10::make_intrusive<WatchedBackend>(backend, title, ranks, world.activity, limit,
+                                               compare, calls);
   };
   auto group = c10::make_intrusive<ProcessGroup>(store, rank, size);
   group->setBackend(c10::kCPU, ProcessGroup::BackendType::GLOO,

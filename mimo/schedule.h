@@ -1,43 +1,45 @@
-// Every send, receive and collective of all ranks for one step, proven to match and end on paper.
+// Lists every send, receive and collective of all ranks for one step, and proves that they match
+// and that the step ends.
 //
 // The failure this prevents: rank 3 sends while rank 5 reduces, and thirty minutes later an error
-// names neither. A schedule is plain data, a list of operations for each rank; Simulate runs all
-// lists against each other without a single message and says which ranks wait for which, and for
-// what.
+// names neither. A schedule is plain data, a list of operations for each rank. Simulate runs all
+// lists against each other without sending a message. If they do not end, it names the ranks that
+// wait for each other and their operations.
 //
 //   absl::StatusOr<Schedule> schedule = MakeSchedule(*topology, {.num_micro_batches = 4,
 //                                                                .micro_batch_size = 6});
-//   absl::StatusOr<Simulation> simulation = Simulate(*schedule);  // or who waits for whom
+//   absl::StatusOr<Simulation> simulation = Simulate(*schedule);
 //
-// The model. A rank runs its operations in order. Those of one batch start together and the rank
-// goes on when all have completed; a send completes when its receive has started, and the other way
-// round (nothing is buffered); a collective when all members have started it. A rank goes on
-// without those that are detached, up to the kWait that asks for them. The k-th send from a to b
-// meets the k-th receive at b from a; so do the k-th collectives of a group. What ends under these
-// rules ends under any backend that starts earlier, buffers, or waits later, as long as each pair
-// and each group keeps its order: each operation's partner is fixed, so no choice can go wrong. So
-// a bridge that starts the receive of micro-batch i + 1 during i is covered.
+// The model. A rank runs its operations in order. The operations of one batch start together, and
+// the rank continues when all of them have completed. A send completes when its receive has
+// started, and a receive when its send has started: nothing is buffered. A collective completes
+// when all members have started it. A rank does not wait for a detached operation before the kWait
+// that names it. The k-th send from a to b meets the k-th receive at b from a, and the k-th
+// collectives of a group meet. Each operation's partner is fixed. So a schedule that ends under
+// these rules also ends on a backend that starts earlier, buffers, or waits later, if each pair and
+// each group keeps its order.
 //
-// The orders. All of them start alike and end alike: after the last micro-batch the world counts
-// its tokens; then, for each module, gradients are reduced over dp-cp and over the two stages that
-// may share weights; then comes the global norm.
+// The orders. All of them end in the same way. After the last micro-batch the world counts its
+// tokens. Then each module reduces its gradients over dp-cp, and over the two stages that may share
+// weights. The global norm comes last.
 //
-// kSequential: for each micro-batch, for each module in topology.forward_order(): its incoming
-// edges in the order of edges() (on ranks of either end: ONE batch of all sends and receives of the
-// route, then the all-gather of the lanes), then its pipeline (receive from the stage before,
-// compute, send to the next). Then backward, all in reverse: modules from last to first: pipeline,
-// then incoming edges from last to first (reduction over cp on the receiving side, ONE batch of the
-// transposed route, all-gather of the lanes).
+// kSequential runs one micro-batch after the other. Forward goes through the modules in
+// topology.forward_order(). A module first takes its incoming edges in the order of edges(): ONE
+// batch of all sends and receives of the route, then the all-gather of the lanes. Its pipeline
+// follows: receive from the stage before, compute, send to the next. Backward does the same in
+// reverse: modules from last to first, pipeline first, then the incoming edges from last to first.
+// An edge in backward is a reduction over cp on the receiving side, ONE batch of the transposed
+// route, and the all-gather of the lanes.
 //
-// kAllForwardsFirst, that of scripts/mimo_digits.lua: forward as above for all micro-batches, then
-// backward as above for all, the first one first. Bridges do here what they really do (bridge.h):
-// what `from` sends is detached, and waited for before the second call after it, or in its own
-// backward; the gradients that `to` sends are waited for at the end. (Pairs of ranks that have no
-// rows for each other in a micro-batch are left out; their words, see exchange.h, are not listed.)
+// kAllForwardsFirst is the order of scripts/mimo_digits.lua: forward for all micro-batches, then
+// backward for all, in the order of micro-batches. Bridges behave as in bridge.h. The sends of
+// `from` are detached; the rank waits for them before its second call after them, or in their own
+// backward. The rank waits for the gradients that `to` sends at the end. Pairs of ranks without
+// rows for each other in a micro-batch are left out, and so are the words of exchange.h.
 //
-// k1F1B: each rank runs one forward and one backward in turn, after as many forwards as there are
-// stages below it on the longest path; its edges of one direction go in one batch with the opposite
-// direction of the neighbouring micro-batch. It wants ranks of one module each.
+// k1F1B alternates one forward and one backward. A rank first runs as many forwards as there are
+// stages after it on the longest path. Its edges of one direction share a batch with the opposite
+// direction of the neighbouring micro-batch. Each rank must have one module.
 
 #ifndef LOCKSTEP_MIMO_SCHEDULE_H_
 #define LOCKSTEP_MIMO_SCHEDULE_H_

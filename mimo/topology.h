@@ -1,33 +1,33 @@
-// Which rank runs which module, and where in it.
+// Maps each rank to its module and to its position in the module's grid.
 //
-// The failure this prevents. A vision encoder with data-parallel size 3 and a language model with 1
-// run on ranks of their own. Two samplers that each divide the data by their own module's size hand
-// the two modules different samples, and training goes on, wrongly and silently. So ranks that load
-// data all load the same global micro-batch (SamplingInfo), and each module cuts it by its own
-// replicas (DpInfo), in the order of the replicas.
+// The failure this prevents. A vision encoder with data-parallel size 3 and a language model with
+// data-parallel size 1 run on separate ranks. If each module's sampler divides the data by its own
+// size, the two modules get different samples, and training continues with wrong data and no error.
+// Here all ranks that load data load the same global micro-batch (SamplingInfo), and each module
+// keeps the part of its own replica (DpInfo).
 //
 //   absl::StatusOr<Topology> topology = Topology::Make(
 //       4, {{.name = "vision", .dp = 3, .first_rank = 0}, {.name = "language", .first_rank = 3}});
 //   topology->module(1)->name;           // "vision"
-//   topology->dp_info(1);                // replica 1 of 3: which part of the micro-batch to keep
-//   topology->sampling_info(1);          // rank 0 of 1, needs data: what a sampler must use
+//   topology->dp_info(1);                // replica 1 of 3: the part of the micro-batch to keep
+//   topology->sampling_info(1);          // rank 0 of 1, needs data: the values for a sampler
 //   topology->Validate({.micro_batch_size = 6, .global_batch_size = 24});
 //
 // Words. A module has a grid of ranks with four axes: tp (tensor parallel), cp (context parallel),
 // dp (data parallel: replicas), pp (pipeline stages). The first axis of `order` varies fastest from
-// rank to rank. Modules either have ranks of their own, or share all of them (colocated). One
-// module is "language"; the others are encoders, or whatever the edges make of them. Micro-batch
-// sizes are those of the global micro-batch: a replica holds micro_batch_size / dp samples of it.
+// rank to rank. Two modules share all of their ranks (they are colocated) or none. One module has
+// the name "language"; the edges say how the others feed it. A micro-batch size counts the
+// samples of the global micro-batch: a replica holds micro_batch_size / dp of them.
 //
-// Use it where modules differ in their parallelism. Where all ranks run the same model on different
-// data, see sharding and batching.
+// Use it when modules differ in their parallelism. When all ranks run the same model on different
+// data, use sharding and batching instead.
 //
 // Source: Megatron-Bridge's pull requests 2956 (read the same, slice by module) and 4066, and
-// Megatron-LM's HyperCommGrid for the order of groups. Sizes need not be powers of two nor divide
-// each other: routes (routes.h) do not need it.
+// Megatron-LM's HyperCommGrid for the order of groups. Sizes need not be powers of two, and need
+// not divide each other (see routes.h).
 //
-// Plain functions of the arguments: ranks that make the same topology agree without communication.
-// Thread-safe: immutable once made.
+// A topology depends on its arguments only: ranks that make the same one agree without
+// communication. Thread-safe: it never changes.
 
 #ifndef LOCKSTEP_MIMO_TOPOLOGY_H_
 #define LOCKSTEP_MIMO_TOPOLOGY_H_
@@ -45,7 +45,7 @@
 namespace lockstep::mimo {
 
 constexpr int64_t kMaxWorldSize = 1 << 20;
-constexpr int64_t kMaxMicroBatchSize = 1 << 20;  // samples: beyond, something else was meant
+constexpr int64_t kMaxMicroBatchSize = 1 << 20;  // samples; a larger value is a mistake
 constexpr char kLanguage[] = "language";
 
 struct Module {
@@ -54,20 +54,20 @@ struct Module {
   int64_t tp = 1;
   int64_t cp = 1;
   int64_t pp = 1;
-  // Its ranks are [first_rank, first_rank + tp * cp * dp * pp), or, where not empty, `ranks`:
-  // ranks[i] has place i of the grid.
+  // The module's ranks are [first_rank, first_rank + tp * cp * dp * pp) if `ranks` is empty.
+  // Otherwise ranks[i] has place i of the grid.
   int64_t first_rank = 0;
   std::vector<int32_t> ranks = {};
   std::string order = "tp-cp-dp-pp";  // the first axis varies fastest; each of the four once
 };
 
-// `to` takes the activations of `from`.
+// Activations flow from module `from` to module `to`.
 struct Edge {
   std::string from;
   std::string to;
 };
 
-// Where a rank stands in a module's grid.
+// A rank's position in a module's grid.
 struct Coordinates {
   int32_t dp = 0;
   int32_t tp = 0;
@@ -87,18 +87,18 @@ struct DpInfo {
 struct SamplingInfo {
   int64_t dp_rank = 0;
   int64_t dp_size = 1;
-  bool needs_data = false;  // false: this rank builds no loader
+  bool needs_data = false;  // false: this rank needs no loader
 
   friend bool operator==(const SamplingInfo&, const SamplingInfo&) = default;
 };
 
-// How a module, or a micro-batch, is divided where the replicas do not divide it.
+// How to divide samples over replicas when their number is not a multiple of dp.
 enum class Division {
-  kEven,    // an error
-  kUneven,  // the first (size % parts) parts hold one more
+  kEven,    // Returns an error.
+  kUneven,  // The first (size % parts) parts hold one more.
 };
 
-// Where nothing is given, nothing is checked, but micro_batch_size, which must be.
+// The sizes that Validate checks. micro_batch_size is required; the others are checked if given.
 struct BatchSizes {
   std::optional<int64_t> micro_batch_size = {};   // samples of the global micro-batch
   std::optional<int64_t> global_batch_size = {};  // samples of a step
@@ -111,8 +111,9 @@ struct TopologyParts;
 
 class Topology {
  public:
-  // Without `edges`, every other module feeds "language"; {} is none at all. InvalidArgument names
-  // every broken rule at once, with the values and the nearest that work:
+  // Makes a topology. Without `edges`, every other module feeds "language"; with {} no module feeds
+  // another. Returns InvalidArgument if a rule is broken. The message names all broken rules, their
+  // values and the nearest values that work:
   //   - world_size is from 1 to kMaxWorldSize; there are modules, one of them named "language"
   //   - names are not empty and appear once; sizes are positive; `order` holds each axis once
   //   - a module's ranks lie in the world, appear once, and are tp * cp * dp * pp
@@ -125,51 +126,56 @@ class Topology {
                                        std::vector<Edge> edges);
 
   int64_t world_size() const { return world_size_; }
-  // As given, with `ranks` filled in; an index into it names a module below.
+  // Returns the modules as given, with `ranks` filled in. Functions below take an index into it.
   const std::vector<Module>& modules() const { return modules_; }
-  // As given, or those to "language" in the order of modules.
+  // Returns the edges as given, or the default edges to "language" in the order of modules.
   const std::vector<Edge>& edges() const { return edges_; }
-  // The indices of both ends of edges()[edge].
+  // Return the indices of the modules at both ends of edges()[edge].
   int from(int edge) const { return edge_ends_[static_cast<size_t>(edge)].from; }
   int to(int edge) const { return edge_ends_[static_cast<size_t>(edge)].to; }
-  // Indices of modules, each after all that feed it; among equals in the order of modules.
+  // Returns indices of modules, sorted so that each comes after all modules that feed it. Ties keep
+  // the order of modules.
   const std::vector<int>& forward_order() const { return forward_order_; }
 
-  // The index of the module called `name`; -1 if there is none.
+  // Returns the index of the module with this name, or -1.
   int index(absl::string_view name) const;
-  // Indices of the modules of `rank`, in the order of modules; none outside the world.
+  // Returns the indices of the rank's modules, in the order of modules. Empty outside the world.
   absl::Span<const int32_t> modules_of(int64_t rank) const;
-  // The first of them; nullptr outside the world.
+  // Returns the rank's first module, or nullptr outside the world.
   const Module* module(int64_t rank) const;
-  // Whether `rank` has more modules than one.
+  // Returns whether the rank runs more than one module.
   bool colocated(int64_t rank) const { return modules_of(rank).size() > 1; }
 
-  // NotFound if `rank` is not of the module.
+  // Returns the rank's position in the module's grid. Returns NotFound if the module does not run
+  // on it.
   absl::StatusOr<Coordinates> coordinates(int64_t rank, int module) const;
-  // Of the rank's first module.
+  // Returns the position in the grid of the rank's first module.
   absl::StatusOr<Coordinates> coordinates(int64_t rank) const;
-  // The inverse. The coordinates must lie in the grid.
+  // Returns the rank at a position of the module's grid. The coordinates must lie in the grid.
   int32_t rank(int module, const Coordinates& coordinates) const;
 
-  // Which part of the micro-batch this rank's module keeps. For slicing only, never for a sampler:
-  // that is sampling_info. Without a name, {0, 1} where modules are colocated, since each cuts by
-  // its own size, and {0, 1} outside the world. By name, that module's also where it is colocated;
-  // NotFound if `rank` is not of it.
+  // Returns which part of the micro-batch the rank's module keeps. Use it to slice a batch, never
+  // for a sampler (see sampling_info). Without a name the result is {0, 1} where modules are
+  // colocated, because each slices by its own size, and {0, 1} outside the world. With a name it is
+  // that module's part; returns NotFound if the module does not run on the rank.
   DpInfo dp_info(int64_t rank) const;
   absl::StatusOr<DpInfo> dp_info(int64_t rank, absl::string_view name) const;
 
-  // Whether the module at this stage reads the batch: "language" at every stage (middle ones need
-  // the metadata), any other at its first.
+  // Returns whether the module reads the batch at this stage. "language" reads it at every stage,
+  // because middle stages need the metadata. Any other module reads it at its first stage.
   bool NeedsData(int module, int64_t pp_rank) const;
 
-  // What a sampler must use: {0, 1}, the same for every rank that loads. With `scalable_reads` (see
-  // reads.h) the replica of the module; {0, 1} still where colocated modules have different ones.
+  // Returns the values that a sampler must use: {0, 1} on every rank that loads. With
+  // `scalable_reads` (see reads.h) they are the module's replica, unless colocated modules differ
+  // in their replicas.
   SamplingInfo sampling_info(int64_t rank, bool scalable_reads = false) const;
 
-  // InvalidArgument names every broken rule at once, with the nearest sizes that work: sizes are
-  // positive, and micro_batch_size at most kMaxMicroBatchSize; micro_batch_size is divisible by dp
-  // of every module (with kUneven: no less than dp, so that each replica has a sample);
-  // global_batch_size is divisible by micro_batch_size; the same for evaluation.
+  // Checks batch sizes. Returns InvalidArgument if a rule is broken. The message names all broken
+  // rules and the nearest sizes that work:
+  //   - sizes are positive, and micro_batch_size is at most kMaxMicroBatchSize
+  //   - micro_batch_size is divisible by dp of every module (with kUneven: at least dp)
+  //   - global_batch_size is divisible by micro_batch_size
+  //   - the same for evaluation
   absl::Status Validate(const BatchSizes& sizes) const;
 
  private:
@@ -177,7 +183,7 @@ class Topology {
     int from;
     int to;
   };
-  // Of a module: place = sum of coordinate * stride.
+  // A module's strides: place = sum of coordinate * stride.
   struct Strides {
     int64_t dp;
     int64_t tp;
@@ -186,10 +192,10 @@ class Topology {
   };
 
   static absl::StatusOr<Topology> MakeOf(TopologyParts parts);
-  // Fills in what follows from the modules.
+  // Fills in the members that follow from the modules.
   void PlaceRanks();
   Coordinates CoordinatesOf(int module, int64_t place) const;
-  // The place of the rank in the module's grid; -1 if it has none.
+  // Returns the rank's place in the module's grid, or -1.
   int64_t FindPlace(int64_t rank, int module) const;
 
   int64_t world_size_ = 0;

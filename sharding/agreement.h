@@ -21,15 +21,16 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "sharding/collective.h"
 
 namespace lockstep::sharding {
 
-enum class Policy {
-  kUntilFirst,  // stop when any rank has run out
-  kUntilLast,   // go on until all have; the others repeat something with no weight
+enum class Policy : char {
+  kUntilFirst = 'F',  // stop when any rank has run out
+  kUntilLast = 'L',   // go on until all have; the others repeat something with no weight
 };
 
 // What a rank has for the coming step.
@@ -58,12 +59,17 @@ class Agreement {
 
   // Collective: every rank calls this once after each MakeOffer. Blocks until all offers are in;
   // returns the same on every rank. Aborted, on every rank, where one offered kError: the message
-  // names that rank and carries its error. FailedPrecondition, on every rank, where the step needs
-  // a filler that some rank cannot make. Unavailable where a rank was lost.
+  // names that rank and carries its error. FailedPrecondition, on every rank, where the policies
+  // of the ranks differ, or where the step needs a filler that some rank cannot make. Unavailable
+  // where a rank was lost.
   absl::StatusOr<Decision> Decide();
 
  private:
   absl::Status GatherErrors(const std::string& states);
+  absl::Status DifferentPolicies(const std::string& policies) const;
+  // Returns the ranks of the world whose byte in `bytes` is `byte`, as "{0, 2}".
+  std::string RanksWith(const std::string& bytes, char byte) const;
+  int WorldRank(size_t position) const;
 
   Collective* collective_;
   Policy policy_;

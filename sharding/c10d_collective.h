@@ -7,6 +7,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "c10/util/intrusive_ptr.h"
 #include "sharding/collective.h"
@@ -20,15 +21,20 @@ namespace lockstep::sharding {
 // it a group of its own: its collectives may then fall between any others.
 class C10dCollective : public Collective {
  public:
-  explicit C10dCollective(c10::intrusive_ptr<c10d::ProcessGroup> group)
-      : group_(std::move(group)) {}
+  // `ranks`: the group's ranks of the world, as messages name them; empty: 0 to size - 1.
+  explicit C10dCollective(c10::intrusive_ptr<c10d::ProcessGroup> group, std::vector<int> ranks = {})
+      : group_(std::move(group)), ranks_(std::move(ranks)) {}
 
   int rank() const override { return group_->getRank(); }
   int size() const override { return group_->getSize(); }
+  int WorldRank(int position) const override {
+    return ranks_.empty() ? position : ranks_[static_cast<size_t>(position)];
+  }
   std::unique_ptr<Pending> StartAllGather(const std::string& bytes) override;
 
  private:
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  std::vector<int> ranks_;
 };
 
 // Notes under "<prefix>/<rank>" in the store that the ranks met through. Thread-safe as the store

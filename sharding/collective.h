@@ -30,6 +30,10 @@ class Collective {
   virtual int rank() const = 0;
   virtual int size() const = 0;
 
+  // Returns the rank of the world at a position of the group, as messages name it. A group of all
+  // ranks in their order needs no other than this one.
+  virtual int WorldRank(int position) const { return position; }
+
   // Collective: every rank calls this equally often, in the same order, with equally many bytes.
   // Starts and returns at once; several may be under way.
   virtual std::unique_ptr<Pending> StartAllGather(const std::string& bytes) = 0;

@@ -1,10 +1,13 @@
 #include "sharding/data_parallel.h"
 
 #include <algorithm>
+#include <memory>
+#include <numeric>
 #include <unordered_map>
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
+#include "ATen/core/ivalue.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -20,26 +23,44 @@
 #include "torch/csrc/distributed/c10d/reducer.hpp"
 
 namespace lockstep::sharding {
+
+// Keeps the Reducer as long as the DataParallel or a graph needs it. The Reducer uses its logger
+// without checking that there is one.
+struct ReducerOwner : public torch::CustomClassHolder {
+  explicit ReducerOwner(std::shared_ptr<c10d::Reducer> made)
+      : reducer(std::move(made)), logger(std::make_shared<c10d::Logger>(reducer)) {
+    reducer->set_logger(logger);
+  }
+
+  std::shared_ptr<c10d::Reducer> reducer;
+  std::shared_ptr<c10d::Logger> logger;
+};
+
 namespace {
 
-// --- Do all ranks hold the same module?
-// -------------------------------------------------------------
+// --- Checks that all ranks hold the same module --------------------------------------------------
 
-// A line for each tensor: "weight: Float [64, 32], trained".
-std::string Describe(const std::vector<NamedTensor>& parameters,
-                     const std::vector<NamedTensor>& buffers) {
+// Returns a line for a tensor: "weight: Float [64, 32], trained".
+std::string Describe(const NamedTensor& named, const char* role) {
+  return absl::StrCat(named.name, ": ", c10::toString(named.tensor.scalar_type()), " [",
+                      absl::StrJoin(named.tensor.sizes(), ", "), "], ", role, "\n");
+}
+
+std::string DescribeBuffers(const std::vector<NamedTensor>& buffers) {
   std::string text;
-  const auto append = [&](const NamedTensor& named, const char* role) {
-    absl::StrAppend(&text, named.name, ": ", c10::toString(named.tensor.scalar_type()), " [",
-                    absl::StrJoin(named.tensor.sizes().vec(), ", "), "], ", role, "\n");
-  };
-  for (const NamedTensor& p : parameters)
-    append(p, p.tensor.requires_grad() ? "trained" : "frozen");
-  for (const NamedTensor& b : buffers) append(b, "buffer");
+  for (const NamedTensor& b : buffers) text += Describe(b, "buffer");
   return text;
 }
 
-void CheckSameModule(Collective& collective, const std::string& own) {
+std::string DescribeParameters(const std::vector<NamedTensor>& parameters) {
+  std::string text;
+  for (const NamedTensor& p : parameters)
+    text += Describe(p, p.tensor.requires_grad() ? "trained" : "frozen");
+  return text;
+}
+
+void CheckSameModule(Collective& collective, const std::string& own,
+                     const std::vector<int>& ranks) {
   const absl::StatusOr<std::vector<std::string>> gathered = GatherTexts(collective, own);
   TORCH_CHECK(gathered.ok(), std::string(gathered.status().message()));
   const std::vector<std::string>& texts = *gathered;
@@ -58,10 +79,10 @@ void CheckSameModule(Collective& collective, const std::string& own) {
   for (size_t i = 0; i < most; ++i) {
     std::string versions;
     bool differs = false;
-    for (size_t rank = 0; rank < lines.size(); ++rank) {
-      const std::string line = i < lines[rank].size() ? lines[rank][i] : "(nothing)";
+    for (size_t position = 0; position < lines.size(); ++position) {
+      const std::string line = i < lines[position].size() ? lines[position][i] : "(nothing)";
       differs |= line != (i < lines[0].size() ? lines[0][i] : "(nothing)");
-      absl::StrAppend(&versions, "\n    rank ", rank, ": ", line);
+      absl::StrAppend(&versions, "\n    rank ", ranks[position], ": ", line);
     }
     if (differs && ++count <= kShown) absl::StrAppend(&differences, "\n  tensor ", i, versions);
   }
@@ -69,34 +90,35 @@ void CheckSameModule(Collective& collective, const std::string& own) {
                     " tensors differ", differences);
 }
 
-// Ranks that rounded to different dtypes would add up bytes of one as bytes of the other.
+// Checks that all ranks give the same options. Ranks that rounded to different dtypes would add up
+// bytes of one as bytes of the other.
 void CheckSameOptions(Collective& collective, const DataParallelOptions& options) {
   static constexpr const char* kCompressions[] = {"none", "bf16", "fp16"};
   const std::string own =
       absl::StrCat("bucket_bytes = ", options.bucket_bytes, ", find_unused = ", options.find_unused,
                    ", static_graph = ", options.static_graph,
-                   ", compression = ", kCompressions[static_cast<size_t>(options.compression)]);
+                   ", compression = ", kCompressions[static_cast<size_t>(options.compression)],
+                   ", broadcast_buffers = ", options.broadcast_buffers,
+                   ", gradient_as_bucket_view = ", options.gradient_as_bucket_view);
   const absl::StatusOr<std::vector<std::string>> texts = GatherTexts(collective, own);
   TORCH_CHECK(texts.ok(), std::string(texts.status().message()));
   std::string versions;
-  for (size_t rank = 0; rank < texts->size(); ++rank)
-    absl::StrAppend(&versions, "\n  rank ", rank, ": ", (*texts)[rank]);
+  for (size_t i = 0; i < texts->size(); ++i)
+    absl::StrAppend(&versions, "\n  rank ", options.ranks[i], ": ", (*texts)[i]);
   TORCH_CHECK_VALUE(
       std::count(texts->begin(), texts->end(), own) == static_cast<int64_t>(texts->size()),
       "data_parallel: the ranks give different options:", versions);
 }
 
-// --- The Reducer
-// ------------------------------------------------------------------------------------
+// --- The Reducer ---------------------------------------------------------------------------------
 
-// Identity whose backward waits for all gradients before any are averaged: how a static graph's
-// first iteration learns which parameters it uses, and how often.
+// Returns its inputs. Its backward waits for all gradients before any are averaged: that is how the
+// first iteration of a static graph learns which parameters it uses, and how often.
 struct DelayAveraging : public torch::autograd::Function<DelayAveraging> {
   static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
                                                 at::TensorList outputs,
-                                                std::shared_ptr<c10d::Reducer> reducer) {
-    context->saved_data["reducer"] =
-        static_cast<int64_t>(reinterpret_cast<intptr_t>(reducer.get()));
+                                                c10::intrusive_ptr<ReducerOwner> owner) {
+    context->saved_data["owner"] = at::IValue::make_capsule(std::move(owner));
     context->set_materialize_grads(false);
     torch::autograd::variable_list copies;
     for (const at::Tensor& output : outputs) copies.push_back(output.view_as(output));
@@ -105,17 +127,16 @@ struct DelayAveraging : public torch::autograd::Function<DelayAveraging> {
 
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  torch::autograd::variable_list gradients) {
-    auto* reducer = reinterpret_cast<c10d::Reducer*>(
-        static_cast<intptr_t>(context->saved_data["reducer"].toInt()));
     torch::autograd::Engine::get_default_engine().queue_callback(
-        [reducer] { reducer->delay_all_reduce(); });
-    gradients.emplace_back();  // for the reducer, which has none
+        [owner = c10::static_intrusive_pointer_cast<ReducerOwner>(
+             context->saved_data["owner"].toCapsule())] { owner->reducer->delay_all_reduce(); });
+    gradients.emplace_back();  // for the owner, which has none
     return gradients;
   }
 };
 
-// Averages a bucket in `dtype`, which takes half the bytes of float32. What PyTorch's
-// bf16_compress_hook and fp16_compress_hook do, which are Python.
+// Averages a bucket in `dtype`, which takes half the bytes of float32, as PyTorch's
+// bf16_compress_hook and fp16_compress_hook do in Python.
 class CompressHook : public c10d::CommHookInterface {
  public:
   CompressHook(c10::intrusive_ptr<c10d::ProcessGroup> group, at::ScalarType dtype)
@@ -141,7 +162,8 @@ class CompressHook : public c10d::CommHookInterface {
   at::ScalarType dtype_;
 };
 
-// `given`: which to begin with; none where it is empty.
+// Makes a Reducer that begins with the buckets `given`, or, where it is empty, with buckets by
+// size.
 std::shared_ptr<c10d::Reducer> NewReducer(const std::vector<NamedTensor>& trained,
                                           const std::vector<std::vector<size_t>>& given,
                                           const c10::intrusive_ptr<c10d::ProcessGroup>& group,
@@ -163,8 +185,8 @@ std::shared_ptr<c10d::Reducer> NewReducer(const std::vector<NamedTensor>& traine
   if (!given.empty()) buckets = given;
   auto reducer = std::make_shared<c10d::Reducer>(
       std::move(tensors), std::move(buckets), group, sparse, options.bucket_bytes,
-      options.find_unused,
-      /*gradient_as_bucket_view=*/false, std::move(names), static_cast<int64_t>(sizes[0]),
+      options.find_unused, options.gradient_as_bucket_view, std::move(names),
+      static_cast<int64_t>(sizes[0]),
       /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
       std::vector<int64_t>{});
   if (options.static_graph) reducer->set_static_graph();
@@ -175,7 +197,8 @@ std::shared_ptr<c10d::Reducer> NewReducer(const std::vector<NamedTensor>& traine
   return reducer;
 }
 
-// The Reducer numbers the parameters that got no gradient; a message names them.
+// Returns the names of the parameters that got no gradient; the Reducer's message has their
+// indices.
 std::string NameUnused(const std::string& message, const std::vector<NamedTensor>& trained) {
   constexpr char kMarker[] = "did not receive grad for rank ";
   const size_t marker = message.find(kMarker);
@@ -197,24 +220,27 @@ DataParallel::DataParallel(const std::vector<NamedTensor>& parameters,
                            const std::vector<NamedTensor>& buffers,
                            c10::intrusive_ptr<c10d::ProcessGroup> group,
                            const DataParallelOptions& options)
-    : group_(std::move(group)), options_(options) {
+    : group_(std::move(group)), options_(options), buffers_(options.broadcast_buffers ? DescribeBuffers(buffers) : "") {
   TORCH_CHECK_VALUE(options.bucket_bytes > 0, "data_parallel: bucket_bytes must be above 0, not ",
                     options.bucket_bytes);
   TORCH_CHECK_VALUE(
       !(options.find_unused && options.static_graph),
       "data_parallel: a static graph finds its unused parameters by itself; drop find_unused");
-  C10dCollective collective(group_);
+  if (options_.ranks.empty()) {
+    options_.ranks.resize(static_cast<size_t>(group_->getSize()));
+    std::iota(options_.ranks.begin(), options_.ranks.end(), 0);
+  }
+  C10dCollective collective(group_, options_.ranks);
   CheckSameOptions(collective, options_);
-  CheckSameModule(collective, Describe(parameters, buffers));
+  CheckSameModule(collective, DescribeParameters(parameters) + buffers_, options_.ranks);
 
   std::vector<at::Tensor> state;
   for (const NamedTensor& p : parameters) {
     state.push_back(p.tensor.detach());
     if (p.tensor.requires_grad()) trained_.push_back(p);
   }
-  for (const NamedTensor& b : buffers) {
-    buffers_.push_back(b.tensor.detach());
-    state.push_back(buffers_.back());
+  if (options_.broadcast_buffers) {
+    for (const NamedTensor& b : buffers) state.push_back(b.tensor.detach());
   }
   constexpr size_t kBroadcastBytes = size_t{250} << 20;
   if (!state.empty()) c10d::broadcast_coalesced(group_, state, kBroadcastBytes, 0);
@@ -224,34 +250,37 @@ DataParallel::DataParallel(const std::vector<NamedTensor>& parameters,
   if (!trained_.empty() && !options_.static_graph) MakeReducer();
 }
 
+DataParallel::~DataParallel() = default;
+
 void DataParallel::MakeReducer() {
-  reducer_ = NewReducer(trained_, buckets_, group_, options_);
-  // Where the set of unused parameters changes, the Reducer tells its logger without a look whether
-  // there is one.
-  logger_ = std::make_shared<c10d::Logger>(reducer_);
-  reducer_->set_logger(logger_);
+  reducer_ = c10::make_intrusive<ReducerOwner>(NewReducer(trained_, buckets_, group_, options_));
 }
 
-DataParallel::~DataParallel() {
-  if (reducer_ != nullptr) reducer_->remove_autograd_hooks();
-}
-
-void DataParallel::BeforeForward() {
+void DataParallel::BeforeForward(const std::vector<NamedTensor>& buffers) {
   if (trained_.empty() || !at::GradMode::is_enabled() || !sync_) return;
   if (reducer_ == nullptr) MakeReducer();
-  reducer_->prepare_for_forward();
+  reducer_->reducer->prepare_for_forward();
   RebuildBuckets();
+  if (!options_.broadcast_buffers) return;
+  const std::string now = DescribeBuffers(buffers);
+  TORCH_CHECK_VALUE(now == buffers_, "data_parallel: the module's buffers on rank ",
+                    options_.ranks[static_cast<size_t>(group_->getRank())],
+                    " are not those that it was replicated with.\nThen:\n", buffers_, "Now:\n", now,
+                    "Replicate the module again, or pass broadcast_buffers = false");
+  std::vector<at::Tensor> tensors;
+  for (const NamedTensor& b : buffers) tensors.push_back(b.tensor.detach());
   constexpr size_t kBroadcastBytes = size_t{1} << 20;
-  if (!buffers_.empty()) c10d::broadcast_coalesced(group_, buffers_, kBroadcastBytes, 0);
+  if (!tensors.empty()) c10d::broadcast_coalesced(group_, tensors, kBroadcastBytes, 0);
 }
 
 void DataParallel::RebuildBuckets() {
   try {
-    reducer_->rebuild_buckets();
+    reducer_->reducer->rebuild_buckets();
   } catch (const c10::Error& error) {
     const std::string names = NameUnused(error.what_without_backtrace(), trained_);
     if (names.empty()) throw;
-    TORCH_CHECK(false, "data_parallel: on rank ", group_->getRank(),
+    TORCH_CHECK(false, "data_parallel: on rank ",
+                options_.ranks[static_cast<size_t>(group_->getRank())],
                 " the last backward gave no gradient to ", names,
                 ". Let every parameter take part in forward and every output in the loss, call "
                 "no_sync where a pass is not to be "
@@ -263,10 +292,11 @@ void DataParallel::RebuildBuckets() {
 std::vector<at::Tensor> DataParallel::AfterForward(std::vector<at::Tensor> outputs) {
   if (reducer_ == nullptr || !at::GradMode::is_enabled() || !sync_) return outputs;
   if (!options_.static_graph) {
-    reducer_->prepare_for_backward(options_.find_unused ? outputs : std::vector<at::Tensor>());
+    reducer_->reducer->prepare_for_backward(options_.find_unused ? outputs
+                                                                 : std::vector<at::Tensor>());
     return outputs;
   }
-  reducer_->prepare_for_backward({});
+  reducer_->reducer->prepare_for_backward({});
   if (!delayed_) {
     delayed_ = true;
     return DelayAveraging::apply(at::TensorList(outputs), reducer_);
@@ -278,7 +308,7 @@ std::vector<std::vector<size_t>> DataParallel::Buckets() {
   if (reducer_ == nullptr) return {};
   // What the next forward would do first.
   RebuildBuckets();
-  return logger_->get_per_bucket_variable_indices();
+  return reducer_->logger->get_per_bucket_variable_indices();
 }
 
 void DataParallel::SetBuckets(const std::vector<std::vector<size_t>>& buckets) {
@@ -298,8 +328,7 @@ void DataParallel::SetBuckets(const std::vector<std::vector<size_t>>& buckets) {
   buckets_ = buckets;
   delayed_ = false;
   if (reducer_ == nullptr) return;
-  reducer_->remove_autograd_hooks();
-  logger_ = nullptr;
+  reducer_->reducer->remove_autograd_hooks();  // a graph may own the old Reducer for longer
   reducer_ = nullptr;
   if (!options_.static_graph) MakeReducer();
 }

@@ -1,17 +1,16 @@
-// Replicas of a module that train as one: gradients are averaged over ranks while backward still
-// runs.
-//
-// The work is done by c10d::Reducer, the engine of PyTorch's DistributedDataParallel, which is C++
-// but whose surrounding class is Python only. This is that surrounding, for C++ and for Lua:
+// Trains replicas of a module as one: averages gradients over ranks while backward still runs.
 //
 //   DataParallel replicas(parameters, buffers, group, {});
-//   replicas.BeforeForward();
+//   replicas.BeforeForward(buffers);
 //   std::vector<at::Tensor> outputs = replicas.AfterForward({module.forward(x)});
-//   loss(outputs[0]).backward();        // parameters' gradients are now the mean over ranks
+//   loss(outputs[0]).backward();  // parameters' gradients are now the mean over ranks
 //
-// Forward passes with gradients: every rank takes equally many, and one backward follows each. To
-// skip the averaging for some (gradient accumulation), switch set_sync(false) around forward and
-// backward: the gradients add up locally, and the next synchronised backward averages the sum.
+// c10d::Reducer does the work. It is the engine of PyTorch's DistributedDataParallel, whose own
+// class exists only in Python. This class takes its place for C++ and Lua.
+//
+// Every rank takes equally many forward passes with gradients, and one backward follows each. For
+// gradient accumulation, call set_sync(false) around forward and backward: the gradients then add
+// up locally, and the next synchronised backward averages the sum.
 //
 // Source: torch/nn/parallel/distributed.py and torch/csrc/distributed/c10d/reducer.hpp of
 // PyTorch 2.11. Thread: used by the thread that runs forward and backward.
@@ -28,21 +27,18 @@
 #include "c10/util/intrusive_ptr.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
-namespace c10d {
-class Logger;
-class Reducer;
-}  // namespace c10d
-
 namespace lockstep::sharding {
+
+struct ReducerOwner;  // private to data_parallel.cc
 
 struct NamedTensor {
   std::string name;
   at::Tensor tensor;
 };
 
-// What gradients are rounded to on their way between ranks. They are divided by the number of ranks
-// in that dtype, so that sums stay in its range; sums and means have its 8 (bfloat16) or 11
-// (float16) significant bits.
+// The dtype that gradients are rounded to on their way between ranks. They are divided by the
+// number of ranks in that dtype, so that sums stay in its range. Sums and means have its 8
+// (bfloat16) or 11 (float16) significant bits.
 enum class Compression { kNone, kBFloat16, kFloat16 };
 
 struct DataParallelOptions {
@@ -54,40 +50,52 @@ struct DataParallelOptions {
   // times.
   bool static_graph = false;
   Compression compression = Compression::kNone;
+  // The constructor and each forward pass give every rank the buffers of rank 0. If false, every
+  // rank keeps its own.
+  bool broadcast_buffers = true;
+  // Gradients are views of the buckets that travel, which saves a copy of all gradients. A gradient
+  // that is kept over the next backward then changes under its holder; clone what is kept.
+  bool gradient_as_bucket_view = true;
+  std::vector<int> ranks = {};  // the group's ranks as messages name them; empty: 0, 1, ...
 };
 
 class DataParallel {
  public:
-  // Gives every rank the parameters and buffers of rank 0. Those that do not require a gradient are
-  // left out of the averaging. Collective: every rank of `group` makes one, with the same names,
-  // dtypes and shapes in the same order, and the same options. Throws c10::ValueError, on every
-  // rank alike, naming what differs and each rank's version of it.
+  // Gives every rank the parameters and buffers of rank 0. Averages the gradients of parameters
+  // that require one. Collective: every rank of `group` makes one, with the same names, dtypes and
+  // shapes in the same order, and the same options. Throws c10::ValueError, on every rank alike,
+  // naming what differs and each rank's version of it.
   DataParallel(const std::vector<NamedTensor>& parameters, const std::vector<NamedTensor>& buffers,
                c10::intrusive_ptr<c10d::ProcessGroup> group, const DataParallelOptions& options);
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
   ~DataParallel();
 
-  // Collective (with sync, and gradients enabled): before each forward pass. Buffers follow rank 0.
-  void BeforeForward();
+  // Prepares a forward pass, and gives every rank rank 0's buffers. `buffers` are the module's at
+  // this moment: a module may replace a buffer by a new tensor. Throws c10::ValueError where their
+  // names, dtypes or shapes differ from those at construction. Collective where sync() is set and
+  // gradients are enabled; does nothing otherwise.
+  void BeforeForward(const std::vector<NamedTensor>& buffers);
 
-  // After each forward pass, with every output that may reach the loss; backward must go through
-  // what is returned in their place.
+  // Ends a forward pass. `outputs` are all outputs that may reach the loss. Use the returned
+  // tensors in their place, so that backward goes through them.
   std::vector<at::Tensor> AfterForward(std::vector<at::Tensor> outputs);
 
-  // Whether forward passes from now on are followed by averaging. All ranks alike.
+  // Sets whether the backward passes of later forward passes average gradients. Every rank sets the
+  // same.
   void set_sync(bool sync) { sync_ = sync; }
   bool sync() const { return sync_; }
 
-  // Which trained parameters, by index, are averaged together: what the Reducer arranges anew after
-  // the first backward, in the order in which gradients came. On three ranks or more the place in a
-  // bucket decides in which order a gradient's parts are added up, and so its last bit: a run that
-  // is resumed takes the buckets of the one before. Collective, between a backward and the next
-  // forward; the same on every rank. Empty where no Reducer is made yet.
+  // Returns which trained parameters, by index, are averaged together. The Reducer arranges them
+  // after the first backward, in the order in which gradients came. On three ranks or more the
+  // place in a bucket decides the order in which a gradient's parts are added up, and so its last
+  // bit. A resumed run therefore takes the buckets of the run before. Returns the same on every
+  // rank, and nothing where there is no Reducer yet. Collective, between a backward and the next
+  // forward.
   std::vector<std::vector<size_t>> Buckets();
 
-  // From now on averages in these buckets. Collective, between steps. ValueError where they do not
-  // hold each trained parameter once.
+  // Averages in these buckets from now on. Throws c10::ValueError where they do not hold each
+  // trained parameter once. Collective, between steps.
   void SetBuckets(const std::vector<std::vector<size_t>>& buckets);
 
  private:
@@ -96,12 +104,11 @@ class DataParallel {
 
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   DataParallelOptions options_;
-  std::vector<at::Tensor> buffers_;
+  std::string buffers_;  // names, dtypes and shapes of those that are sent
   std::vector<NamedTensor> trained_;          // the parameters whose gradients are averaged
   std::vector<std::vector<size_t>> buckets_;  // to begin with; empty: as the Reducer's sizes say
-  std::shared_ptr<c10d::Reducer>
-      reducer_;  // of a static graph: made before the first pass that averages
-  std::shared_ptr<c10d::Logger> logger_;  // the Reducer's, which takes it for granted
+  // Null before the first pass that averages a static graph. The graph of that pass owns it too.
+  c10::intrusive_ptr<ReducerOwner> reducer_;
   bool sync_ = true;
   bool delayed_ = false;  // the static graph's first, delayed, averaging has been arranged
 };

@@ -1,6 +1,7 @@
 #include "sharding/lockstep.h"
 
 #include <atomic>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <random>
@@ -53,7 +54,7 @@ Exit RunLoop(Lockstep<int>& loop, const std::function<void(int64_t step)>& body 
   }
   exit.steps = loop.steps();
   exit.filled = loop.filled();
-  if (exit.status.ok()) exit.dropped = loop.CountDropped();
+  if (exit.status.ok()) exit.dropped = loop.CountDropped(1000).value_or(-1);
   return exit;
 }
 
@@ -149,6 +150,109 @@ TEST(Lockstep, AnErrorOfOneRankEndsAllWithThatError) {
     EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
     EXPECT_EQ(status.message(), "sharding: rank 1 failed at step 2: shard-7.bin is torn");
   }
+}
+
+TEST(Lockstep, AnythingThatIsThrownEndsAllRanks) {
+  std::vector<absl::Status> statuses(2);
+  RunAsThreads(2, [&](Collective& collective) {
+    Lockstep<int> loop(&collective, [&]() -> std::optional<int> {
+      if (collective.rank() == 1) throw 7;
+      return 1;
+    });
+    statuses[static_cast<size_t>(collective.rank())] = RunLoop(loop).status;
+  });
+
+  for (const absl::Status& status : statuses) {
+    EXPECT_THAT(std::string(status.message()),
+                AllOf(HasSubstr("rank 1 failed at step 0"), HasSubstr("no std::exception")));
+  }
+}
+
+TEST(Lockstep, DifferentPoliciesAreNamedOnEveryRank) {
+  std::vector<absl::Status> statuses(3);
+  RunAsThreads(3, [&](Collective& collective) {
+    Lockstep<int>::Options options;
+    options.policy = collective.rank() == 1 ? Policy::kUntilLast : Policy::kUntilFirst;
+    Lockstep<int> loop(&collective, Count(2 + collective.rank()), options);
+    statuses[static_cast<size_t>(collective.rank())] = RunLoop(loop).status;
+  });
+
+  for (const absl::Status& status : statuses) {
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("until_first on ranks {0, 2}, until_last on ranks {1}"));
+  }
+}
+
+TEST(Lockstep, WithoutReadAheadABatchIsReadWhenItIsDue) {
+  std::vector<int> reads;
+  RunAsThreads(2, [&](Collective& collective) {
+    int read = 0;
+    Lockstep<int> loop(
+        &collective,
+        [&]() -> std::optional<int> { return read < 3 ? std::optional(read++) : std::nullopt; },
+        {.read_ahead = false});
+    const Exit exit = RunLoop(loop, [&](int64_t step) {
+      if (collective.rank() == 0) reads.push_back(read);
+      EXPECT_EQ(read, step + 1);
+    });
+    EXPECT_EQ(exit.steps, 3);
+  });
+
+  EXPECT_THAT(reads, ElementsAre(1, 2, 3));
+}
+
+TEST(Lockstep, RanksMayDifferInReadAhead) {
+  std::vector<Exit> exits(2);
+  RunAsThreads(2, [&](Collective& collective) {
+    const size_t rank = static_cast<size_t>(collective.rank());
+    Lockstep<int> loop(&collective, Count(rank == 0 ? 5 : 3), {.read_ahead = rank == 0});
+    exits[rank] = RunLoop(loop);
+  });
+
+  EXPECT_EQ(exits[0].steps, 3);
+  EXPECT_EQ(exits[1].steps, 3);
+}
+
+TEST(Lockstep, BatchesMayBeMoveOnly) {
+  using Batch = std::unique_ptr<int>;
+  std::vector<int> filled(2);
+  RunAsThreads(2, [&](Collective& collective) {
+    int read = 0;
+    Lockstep<Batch>::Options options;
+    options.policy = Policy::kUntilLast;
+    options.filler = [](const std::optional<Batch>& last) {
+      EXPECT_FALSE(last.has_value());
+      return std::make_unique<int>(-1);
+    };
+    Lockstep<Batch> loop(
+        &collective,
+        [&]() -> std::optional<Batch> {
+          if (read == 1 + collective.rank()) return std::nullopt;
+          return std::make_unique<int>(read++);
+        },
+        options);
+    while (true) {
+      auto step = loop.Next();
+      ASSERT_TRUE(step.ok()) << step.status();
+      if (!step->has_value()) break;
+      if (*(*step)->batch == -1) ++filled[static_cast<size_t>(collective.rank())];
+    }
+  });
+
+  EXPECT_THAT(filled, ElementsAre(1, 0));
+}
+
+TEST(Lockstep, AnEndlessSourceIsNotReadToItsEnd) {
+  int read = 0;
+  Lockstep<int> loop(nullptr, [&]() -> std::optional<int> { return read++; });
+  ASSERT_TRUE(loop.Next().ok());
+  loop.Stop();
+  while (loop.Next().value().has_value()) continue;
+
+  EXPECT_EQ(loop.CountDropped(20), std::nullopt);
+  EXPECT_EQ(loop.CountDropped(20), std::nullopt);
+  EXPECT_LE(read, 30);
 }
 
 TEST(Lockstep, StopEndsEveryRankAtTheSameStep) {

@@ -336,8 +336,9 @@ absl::Status SocketCollective::State::AwaitMessages(int64_t number) {
       if (peer.received <= number && !peer.closed) Receive(peer);
       const bool missing = peer.received <= number;
       if (missing && peer.closed) {
-        return absl::UnavailableError(absl::StrCat(
-            "sharding: rank ", other, " was lost: it closed its connection to rank ", rank));
+        return absl::UnavailableError(absl::StrCat("sharding: rank ", NameOf(other),
+                                                   " was lost: it closed its connection to rank ",
+                                                   OwnName()));
       }
       const int events = (missing ? POLLIN : 0) | (peer.outgoing.empty() ? 0 : POLLOUT);
       if (events == 0) continue;

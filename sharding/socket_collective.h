@@ -46,6 +46,9 @@ class SocketCollective : public Collective {
 
   int rank() const override { return state_->rank; }
   int size() const override { return static_cast<int>(state_->peers.size()); }
+  int WorldRank(int position) const override {
+    return state_->NameOf(static_cast<size_t>(position));
+  }
 
   // Wait's errors: Unavailable where a rank has closed its connection, DeadlineExceeded where ranks
   // have not come within the timeout, FailedPrecondition where a rank sent another amount of bytes.

@@ -6,6 +6,7 @@
 
 #include <functional>
 #include <future>
+#include <latch>
 #include <memory>
 #include <string>
 #include <thread>
@@ -14,10 +15,10 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sharding/agreement.h"
 
 namespace lockstep::sharding {
 namespace {
@@ -48,16 +49,17 @@ class Board {
   std::vector<std::shared_future<std::string>> texts_;
 };
 
-// Runs `body` as each rank, on threads, over real sockets.
-void RunRanks(int size, const std::function<void(int rank, CollectivePointer collective)>& body,
-              absl::Duration timeout = absl::Seconds(20),
+// Runs `body` at each position of a group, on threads, over real sockets. `ranks` are the group's
+// ranks of the world; empty: 0 to size - 1.
+void RunRanks(int size, const std::function<void(int position, CollectivePointer collective)>& body,
+              absl::Duration timeout = absl::Seconds(20), const std::vector<int>& ranks = {},
               const std::string& address = "127.0.0.1") {
   Board board(static_cast<size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
     threads.emplace_back([&, rank] {
       absl::StatusOr<CollectivePointer> collective = SocketCollective::Connect(
-          rank, size, address, board.ForRank(static_cast<size_t>(rank)), timeout);
+          rank, size, address, board.ForRank(static_cast<size_t>(rank)), timeout, ranks);
       ASSERT_TRUE(collective.ok()) << collective.status();
       body(rank, *std::move(collective));
     });
@@ -86,7 +88,7 @@ TEST(SocketCollective, MeetsOverBothFamiliesOfAddresses) {
           ASSERT_TRUE(all.ok()) << all.status();
           EXPECT_EQ(*all, (std::vector<std::string>{"0", "1", "2"}));
         },
-        absl::Seconds(20), address);
+        absl::Seconds(20), {}, address);
   }
 }
 
@@ -144,23 +146,74 @@ TEST(SocketCollective, StartingWaitsForNobody) {
 }
 
 TEST(SocketCollective, ARankThatIsGoneIsNamed) {
-  RunRanks(3, [](int rank, CollectivePointer collective) {
+  std::latch both_know(2);  // a survivor that ends first would be taken for the lost rank
+  RunRanks(3, [&](int rank, CollectivePointer collective) {
     if (rank == 1) return;
-    // Others may end first for the same reason.
     const absl::Status status = collective->StartAllGather("x")->Wait().status();
+    both_know.arrive_and_wait();
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-    EXPECT_THAT(std::string(status.message()), HasSubstr("was lost"));
-    EXPECT_THAT(std::string(status.message()), HasSubstr(rank == 0 ? "rank 1 was" : "was"));
+    EXPECT_EQ(status.message(),
+              absl::StrCat("sharding: rank 1 was lost: it closed its connection to rank ", rank));
   });
 }
 
 TEST(SocketCollective, WhatARankSaidBeforeItLeftIsHeard) {
-  RunRanks(2, [](int rank, CollectivePointer collective) {
+  std::latch rank_1_is_gone(1);
+  RunRanks(2, [&](int rank, CollectivePointer collective) {
     auto pending = collective->StartAllGather(absl::StrCat(rank));
-    if (rank == 1) return;
-    absl::SleepFor(absl::Milliseconds(100));
+    if (rank == 1) {
+      pending.reset();
+      collective.reset();  // closes its connection
+      rank_1_is_gone.count_down();
+      return;
+    }
+    rank_1_is_gone.wait();
     EXPECT_THAT(*pending->Wait(), ElementsAre("0", "1"));
   });
+}
+
+// A group goes by its ranks of the world, whatever their positions are.
+TEST(SocketCollective, MessagesNameRanksOfTheWorld) {
+  const std::vector<int> ranks = {4, 6, 9};
+  std::latch both_know(2);
+  RunRanks(
+      3,
+      [&](int position, CollectivePointer collective) {
+        const int rank = ranks[static_cast<size_t>(position)];
+        EXPECT_EQ(collective->WorldRank(position), rank);
+        const auto all =
+            collective->StartAllGather(std::string(static_cast<size_t>(rank), 'x'))->Wait();
+        EXPECT_THAT(std::string(all.status().message()),
+                    HasSubstr(rank == 4 ? "rank 6 sent 6 bytes where rank 4 sent 4"
+                                        : absl::StrCat("rank 4 sent 4 bytes where rank ", rank)));
+        if (rank == 6) return;
+        const absl::Status lost = collective->StartAllGather("x")->Wait().status();
+        both_know.arrive_and_wait();
+        EXPECT_EQ(
+            lost.message(),
+            absl::StrCat("sharding: rank 6 was lost: it closed its connection to rank ", rank));
+      },
+      absl::Seconds(20), ranks);
+}
+
+// An agreement over such a group, too.
+TEST(SocketCollective, AnAgreementNamesTheRankThatFailed) {
+  const std::vector<int> ranks = {4, 6};
+  RunRanks(
+      2,
+      [&](int position, CollectivePointer collective) {
+        Agreement failed(collective.get(), Policy::kUntilFirst);
+        failed.MakeOffer(position == 1 ? Offer{Has::kError, "no such file"}
+                                       : Offer{Has::kBatch, ""});
+        EXPECT_EQ(failed.Decide().status().message(),
+                  "sharding: rank 6 failed at step 0: no such file");
+
+        Agreement without_filler(collective.get(), Policy::kUntilLast);
+        without_filler.MakeOffer({position == 1 ? Has::kNothing : Has::kBatch, ""});
+        EXPECT_THAT(std::string(without_filler.Decide().status().message()),
+                    HasSubstr("ranks {6} have no batch at all to repeat, while ranks {4} have"));
+      },
+      absl::Seconds(20), ranks);
 }
 
 TEST(SocketCollective, RanksThatDoNotComeAreNamedInTime) {

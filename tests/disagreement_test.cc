@@ -1,5 +1,6 @@
-// Kinds of disagreement between ranks, and what names the culprit: the guard, --debug-collectives
-// or the watchdog. Each without it is a hang, or training on with wrong values.
+// Kinds of disagreement between ranks, and what names the culprit: the guard, the order of the
+// script's collectives, --debug-collectives or the watchdog. Each without it is a hang, or training
+// on with wrong values.
 
 #include <string>
 #include <vector>
@@ -92,12 +93,100 @@ INSTANTIATE_TEST_SUITE_P(
              {"not all ranks came to \"step 1\"", "rank 1 last passed \"step 0\" (train.lua:9)"}}),
     [](const auto& info) { return info.param.name; });
 
+// --- The order of the script's collectives -------------------------------------------------------
+
+class OrderOfCollectives : public testing::TestWithParam<Case> {};
+
+TEST_P(OrderOfCollectives, IsNamedWithRankValueAndLine) {
+  const Ended ended = RunScript(GetParam().code, {});
+
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_EQ(Count(ended.err, "lockstep: "), 1) << ended.err;
+  EXPECT_THAT(ended.err, ContainsRegex("^lockstep: rank [01]: train.lua:[0-9]+: "
+                                       "(backward: )?the ranks call different collectives, each "
+                                       "as its collective [0-9]+ of world:\n"));
+  for (const std::string& line : GetParam().lines) EXPECT_THAT(ended.err, HasSubstr(line));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, OrderOfCollectives,
+    testing::Values(
+        // Printed 51, 2.5 and 3.5 where 2, 3 and 4 are the means, and then failed at the end.
+        Case{"AMeanTooMany",
+             "local sharding = require 'lockstep.sharding'\n"
+             "if rank == 0 then sharding.weighted_mean(100, 2) end\n"
+             "for step = 1, 3 do sharding.weighted_mean(step + rank, 1) end",
+             {"\n  rank 0: all_reduce float64 {2} sum (train.lua:9)",
+              "\n  rank 1: all_reduce float64 {2} sum (train.lua:10)"}},
+        // Ended the process in Gloo.
+        Case{"Shape",
+             "dist.all_reduce(torch.ones(rank == 0 and 4 or 100000))",
+             {"rank 0: all_reduce float32 {4} sum (train.lua:8)",
+              "rank 1: all_reduce float32 {100000} sum (train.lua:8)"}},
+        Case{"Operator",
+             "local x = torch.ones(4)\n"
+             "if rank == 0 then dist.all_reduce(x)\n"
+             "else dist.broadcast(x, 0) end",
+             {"\n  rank 0: all_reduce float32 {4} sum (train.lua:9)",
+              "\n  rank 1: broadcast float32 {4} from rank 0 (train.lua:10)"}},
+        Case{"DtypeOfEqualSize",
+             "dist.all_gather(torch.ones(2):to(rank == 0 and torch.float32 or torch.int32))",
+             {"rank 0: all_gather float32 {2}", "rank 1: all_gather int32 {2}"}},
+        Case{"Reduction",
+             "dist.all_reduce(torch.ones(2), rank == 0 and 'sum' or 'max')",
+             {"rank 0: all_reduce float32 {2} sum", "rank 1: all_reduce float32 {2} max"}},
+        Case{"Source",
+             "dist.broadcast(torch.ones(2), rank)",
+             {"from rank 0 (train.lua:8)", "from rank 1 (train.lua:8)"}},
+        Case{
+            "Group",
+            "local group = dist.group { ranks = { 1, 0 } }\n"
+            "if rank == 0 then dist.barrier { group = group }\n"
+            "else dist.all_gather(torch.ones(2), { group = group }) end",
+            {"\n  rank 1: all_gather float32 {2} (train.lua:10)\n  rank 0: barrier (train.lua:9)"}},
+        Case{"CollectiveBehindTheEndOfAnotherRanksScript",
+             "if rank == 0 then dist.all_reduce(torch.ones(1)) end",
+             {"rank 0: all_reduce float32 {1} sum (train.lua:8)", "rank 1: the end of its script"}},
+        Case{"CollectiveOfTheScriptAgainstOneOfBackward",
+             "local nn, sharding = require 'lockstep.nn', require 'lockstep.sharding'\n"
+             "local model = sharding.data_parallel(nn.Linear(2, 2))\n"
+             "local loss = model(torch.ones(1, 2)):sum()\n"
+             "if rank == 0 then sharding.weighted_mean(1, 1) end\n"
+             "loss:backward()",
+             {"rank 0: all_reduce float64 {2} sum (train.lua:11)",
+              "rank 1: all_reduce float32 {6} sum (train.lua:12)"}},
+        Case{"AGradientOnOneRankAlone",
+             "local x = torch.ones(4):requires_grad_(rank == 0)\n"
+             "dist.functional.all_reduce(x)",
+             {"rank 0: all_reduce float32 {4} requires_grad sum (train.lua:9)",
+              "rank 1: all_reduce float32 {4} sum (train.lua:9)"}},
+        Case{"ABackwardOnOneRankAlone",
+             "local y = dist.functional.all_reduce(torch.ones(4):requires_grad_(true))\n"
+             "if rank == 0 then y:sum():backward() end\n"
+             "dist.barrier()",
+             {"rank 0: all_reduce float32 {4} sum (train.lua:9)",
+              "rank 1: barrier (train.lua:10)"}}),
+    [](const auto& info) { return info.param.name; });
+
+TEST(OrderOfCollectives, BroadcastsAndBarriersMayStandOnALineForEachRank) {
+  const Ended ended = RunScript(
+      "local x = torch.tensor { rank }\n"
+      "if rank == 1 then dist.broadcast(x, 1)\n"
+      "else dist.broadcast(x, 1) end\n"
+      "if rank == 1 then dist.barrier()\n"
+      "else dist.barrier() end\n"
+      "print('got', x:item())",
+      {});
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_EQ(Count(ended.out, "got\t1\n"), 2) << ended.out;
+}
+
 // --- --debug-collectives: what ranks do ----------------------------------------------------------
 
 class CollectiveDisagreement : public testing::TestWithParam<Case> {};
 
-// Without the switch: wrong values, an error of the backend's that names no other rank's line, or
-// the watchdog.
+// It also compares the collectives of a backward pass before they begin.
 TEST_P(CollectiveDisagreement, IsNamedWithRankValueAndLine) {
   ExpectNamed(RunScript(GetParam().code, {"--debug-collectives"}), GetParam().lines);
 }
@@ -111,7 +200,7 @@ INSTANTIATE_TEST_SUITE_P(
              "else dist.broadcast(x, 0) end",
              {"the ranks disagree at \"collective 3 of world\":",
               "\n  rank 0: all_reduce float32 {4} sum (train.lua:9)",
-              "\n  rank 1: broadcast float32 {4} from position 0 (train.lua:10)"}},
+              "\n  rank 1: broadcast float32 {4} from rank 0 (train.lua:10)"}},
         Case{"Order",
              "local a, b = torch.ones(2), torch.ones(3)\n"
              "if rank == 0 then a, b = b, a end\n"
@@ -131,7 +220,7 @@ INSTANTIATE_TEST_SUITE_P(
              {"rank 0: all_reduce float32 {2} sum", "rank 1: all_reduce float32 {2} max"}},
         Case{"Source",
              "dist.broadcast(torch.ones(2), rank)",
-             {"from position 0 (train.lua:8)", "from position 1 (train.lua:8)"}},
+             {"from rank 0 (train.lua:8)", "from rank 1 (train.lua:8)"}},
         Case{
             "SkippedCollective",
             "local x = torch.ones(4)\n"

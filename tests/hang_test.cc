@@ -1,4 +1,5 @@
-// The two hangs that the libraries began with: reproduced without them, and gone with them.
+// The two hangs that the libraries began with: stopped with an error without them, and gone with
+// them.
 
 #include <string>
 #include <utility>
@@ -8,8 +9,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/program.h"
@@ -33,16 +32,18 @@ Ended RunScript(const std::string& script, const std::string& mode, int nproc = 
                  DataFile("tests/scripts/" + script), mode}));
 }
 
-// Nobody gets to the end, and nothing fails by itself: only --timeout ends it, with what each rank
-// waited for.
-void ExpectHang(const Ended& ended, absl::Duration took, const std::string& script) {
-  constexpr int kHangExitCode = 3;
-  EXPECT_EQ(ended.exit_code, kHangExitCode);
-  EXPECT_GE(took, absl::Seconds(kWatchdogSeconds));
-  EXPECT_LT(took, absl::Seconds(10 * kWatchdogSeconds));
+// Nobody gets to the end. In PyTorch this is a hang; here ranks compare the collectives that a
+// script calls, and the error names each rank's.
+void ExpectStopped(const Ended& ended, const std::string& script) {
+  EXPECT_EQ(ended.exit_code, 1);
   EXPECT_THAT(ended.out, Not(HasSubstr("is done")));
   EXPECT_THAT(ended.err, ContainsRegex("^lockstep: rank [01]: [^ ]*" + script +
-                                       ":[0-9]+: [^\n]* has waited 5\\.[0-9] s for other ranks"));
+                                       ":[0-9]+: the ranks call different collectives, each as its "
+                                       "collective [0-9]+ of world:\n"
+                                       "  rank 0: all_[^\n]* \\([^\n]*" +
+                                       script +
+                                       ":[0-9]+\\)\n"
+                                       "  rank 1: all_"));
   EXPECT_EQ(Count("\n" + ended.err, "\nlockstep: "), 1) << ended.err;
 }
 
@@ -58,11 +59,10 @@ std::vector<double> LossesOf(const Ended& ended) {
   return losses;
 }
 
-TEST(MultimodalHang, RanksThatTakeTheirSamplesAsTheyComeGatherOtherLayersAndThenHang) {
-  const absl::Time start = absl::Now();
+TEST(MultimodalHang, RanksThatTakeTheirSamplesAsTheyComeGatherOtherLayersAndAreStopped) {
   const Ended ended = RunScript("multimodal.lua", "round_robin");
 
-  ExpectHang(ended, absl::Now() - start, "multimodal.lua");
+  ExpectStopped(ended, "multimodal.lua");
   EXPECT_THAT(ended.out, HasSubstr("rank 0 gathered vision.1 with language.1"));
   EXPECT_THAT(LossesOf(ended), IsEmpty());
 }
@@ -84,11 +84,10 @@ TEST(MultimodalHang, PreparedMicroBatchesTrainOnWithTheLossesOfOneRank) {
 }
 
 // 338 and 327 batches, as in prime-rl's issue 2515.
-TEST(ValidationHang, APlainLoopOverShardsOfUnequalLengthHangs) {
-  const absl::Time start = absl::Now();
+TEST(ValidationHang, APlainLoopOverShardsOfUnequalLengthIsStopped) {
   const Ended ended = RunScript("validation.lua", "plain");
 
-  ExpectHang(ended, absl::Now() - start, "validation.lua");
+  ExpectStopped(ended, "validation.lua");
 }
 
 // "rank 0 is done: <what>; loss 4.123456789012345" -> what, and the loss.

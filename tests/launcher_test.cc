@@ -1,7 +1,11 @@
 // The launcher: what ends it ends its ranks, and what ranks print passes through it whole.
 
+#include <fcntl.h>
 #include <signal.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/types.h>
+#include <unistd.h>
 
 #include <string>
 #include <vector>
@@ -140,6 +144,88 @@ TEST(Output, OfRanksIsToldApartAndNoLineBreaksAnother) {
     ++num_lines[rank];
   }
   for (const int lines : num_lines) EXPECT_EQ(lines, kLines + 1);
+}
+
+// A fifo for a process to write to, which the test reads when it likes.
+class Fifo {
+ public:
+  explicit Fifo(const Folder& folder) : path_(folder.Path("fifo")) {
+    EXPECT_EQ(mkfifo(path_.c_str(), 0600), 0);
+    fd_ = open(path_.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC);
+  }
+  ~Fifo() { close(fd_); }
+  Fifo(const Fifo&) = delete;
+  Fifo& operator=(const Fifo&) = delete;
+
+  // `command`, with the fifo for its stderr.
+  Command TakeErrors(Command command) const {
+    command.argv.insert(command.argv.begin(), {"/bin/sh", "-c", "exec \"$0\" \"$@\" 2>fifo"});
+    return command;
+  }
+
+  void WaitUntilFull() const {
+    constexpr int kSize = 65536;
+    int size = 0;
+    while (size < kSize && ioctl(fd_, FIONREAD, &size) == 0) {
+    }
+  }
+
+  // What there is now.
+  std::string Read() const {
+    std::string text;
+    char buffer[65536];
+    for (ssize_t size; (size = read(fd_, buffer, sizeof(buffer))) > 0;)
+      text.append(buffer, static_cast<size_t>(size));
+    return text;
+  }
+
+ private:
+  std::string path_;
+  int fd_ = -1;
+};
+
+constexpr char kFlood[] = "while true do io.stderr:write(('x'):rep(1000), '\\n') end";
+
+TEST(UnreadOutput, DoesNotKeepASignalFromTheLauncher) {
+  const Folder folder;
+  const Fifo fifo(folder);
+  Child run(fifo.TakeErrors(RankScript(folder, absl::StrCat(kSayPid, kFlood), {"--nproc", "2"})));
+  const std::vector<pid_t> pids = PidsOf(run, 2);
+  fifo.WaitUntilFull();
+
+  const absl::Time start = absl::Now();
+  run.Send(SIGTERM);
+
+  EXPECT_EQ(run.Wait().exit_code, 128 + SIGTERM);
+  EXPECT_LT(absl::Now() - start, kSoon);
+  ExpectGone(pids);
+}
+
+TEST(UnreadOutput, DoesNotKeepADeathFromTheLauncher) {
+  const Folder folder;
+  const Fifo fifo(folder);
+  Child run(fifo.TakeErrors(RankScript(folder, absl::StrCat(kSayPid, kFlood), {"--nproc", "2"})));
+  const std::vector<pid_t> pids = PidsOf(run, 2);
+  fifo.WaitUntilFull();
+
+  kill(pids[1], SIGKILL);
+
+  EXPECT_TRUE(WaitUntilGone(pids[0]));
+  EXPECT_EQ(run.Wait().exit_code, 128 + SIGKILL);
+}
+
+// Two megabytes: more than the pipes and the launcher hold.
+TEST(UnreadOutput, IsCompleteOnceItIsRead) {
+  const Folder folder;
+  const Fifo fifo(folder);
+  Child run(fifo.TakeErrors(RankScript(
+      folder, "for i = 1, 2000 do io.stderr:write(('x'):rep(999), '\\n') end", {"--nproc", "2"})));
+  fifo.WaitUntilFull();
+
+  std::string text;
+  while (Count(text, "\n") < 4000) text += fifo.Read();
+
+  EXPECT_EQ(run.Wait().exit_code, 0);
 }
 
 TEST(Output, KeepsItsStreamAndGetsItsLastLineEnded) {

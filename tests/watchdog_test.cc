@@ -155,8 +155,8 @@ TEST(Watchdog, TagsThatDoNotMatchAreShown) {
       2);
 
   EXPECT_EQ(ended.exit_code, kHang) << ended.err;
-  EXPECT_THAT(ended.err, HasSubstr("send float32 {1} to position 1, tag 4  (train.lua:8)"));
-  EXPECT_THAT(ended.err, HasSubstr("recv float32 {1} from position 0, tag 5  (train.lua:9)"));
+  EXPECT_THAT(ended.err, HasSubstr("send float32 {1} to rank 1, tag 4  (train.lua:8)"));
+  EXPECT_THAT(ended.err, HasSubstr("recv float32 {1} from rank 0, tag 5  (train.lua:9)"));
 }
 
 // As by a scheduler that suspends a run, and by Ctrl-Z.

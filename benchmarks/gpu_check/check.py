@@ -73,6 +73,7 @@ def items():
         Item("tiled_mlp on a GPU", gtest("tiled_mlp_gpu_test"), needs_gpu=True),
         Item("collectives through NCCL", lua("run_test.lua", str(HERE / "collectives_gpu_test.lua")), needs_gpu=True),
         Item("graphs, streams, events", lua("run_test.lua", str(HERE / "graph_gpu_test.lua")), needs_gpu=True),
+        Item("out of memory in backward", lua("run_test.lua", str(HERE / "memory_gpu_test.lua")), needs_gpu=True),
         Item("AdamW in bfloat16", lua("adamw.lua"), bounds=[
             Bound("moved, bfloat16 / float32", 0.95, 1.05, on_cpu=True)]),
         Item("host time of operators", lua("tiny_operators.lua"), peer=python("tiny_operators.py"), bounds=[

@@ -1,6 +1,5 @@
 #include "driver/lua/autograd.h"
 
-#include <memory>
 #include <optional>
 #include <vector>
 
@@ -87,26 +86,6 @@ int EnableGrad(lua_State* state) {
 int IsGradEnabled(lua_State* state) {
   lua_pushboolean(state, at::GradMode::is_enabled());
   return 1;
-}
-
-int RegisterHook(lua_State* state) {
-  const at::Tensor& tensor = ReadTensor(state, 1, "register_hook: x");
-  ReadFunction(state, 2, "register_hook: the hook");
-  auto hook = std::make_shared<LuaReference>(state, 2);
-  const auto call = [hook](const at::Tensor& gradient) -> at::Tensor {
-    lua_State* hook_state = hook->Push();
-    PushTensor(hook_state, gradient);
-    Call(hook_state, 1, 1);
-    at::Tensor result;
-    if (!lua_isnil(hook_state, -1)) {
-      result =
-          ReadTensor(hook_state, lua_gettop(hook_state), "register_hook: what the hook returns");
-    }
-    lua_pop(hook_state, 1);
-    return result;
-  };
-  Naming("register_hook", [&] { tensor.register_hook(call); });
-  return 0;
 }
 
 }  // namespace lockstep::lua

@@ -1,4 +1,4 @@
-// Gradients from Lua: backward, grad, grad mode, hooks.
+// Gradients from Lua: backward, grad, grad mode.
 //
 // The driver turns multithreaded backward off, so hooks that are Lua functions run on the thread
 // that owns the state.
@@ -16,8 +16,6 @@ int Grad(lua_State* state);    // torch.grad(outputs, inputs, {grad_outputs=, al
 int NoGrad(lua_State* state);  // torch.no_grad(fn, ...)
 int EnableGrad(lua_State* state);     // torch.enable_grad(fn, ...)
 int IsGradEnabled(lua_State* state);  // torch.is_grad_enabled()
-int RegisterHook(
-    lua_State* state);  // x:register_hook(fn): fn(grad) returns another gradient, or nil
 
 }  // namespace lockstep::lua
 

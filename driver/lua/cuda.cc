@@ -17,7 +17,10 @@
 #include "c10/core/StreamGuard.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "driver/cuda_graph.h"
+#include "driver/cuda_library.h"
+#include "driver/free_memory.h"
 #include "driver/lua/object.h"
+#include "driver/lua/pressure.h"
 #include "driver/lua/stack.h"
 #include "driver/lua/vm.h"
 
@@ -357,7 +360,13 @@ void CheckNotRecording(const char* what) {
       "waited for; do it outside of lockstep.graph's function, on what that returns"));
 }
 
+bool IsGraphRecording() { return recording; }
+
 void PushCuda(lua_State* state) {
+  if (at::hasCUDA()) {
+    static_cast<driver::FreeMemoryVariable*>(driver::CudaSymbol(driver::kFreeMemorySymbol))
+        ->store(CollectForDevice);
+  }
   RegisterObject<c10::Stream>(state, {{"synchronize", StreamSynchronize},
                                       {"query", StreamQuery},
                                       {"wait_event", StreamWaitEvent},

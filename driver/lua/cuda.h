@@ -18,6 +18,9 @@ int OpenGraph(lua_State* state);
 // has computed yet.
 void CheckNotRecording(const char* what);
 
+// Returns whether a graph is being recorded on this thread.
+bool IsGraphRecording();
+
 }  // namespace lockstep::lua
 
 #endif  // LOCKSTEP_DRIVER_LUA_CUDA_H_

@@ -94,6 +94,74 @@ t.test("BuffersFollowRank0BeforeEachForward", function()
   t.equal(module.offset, torch.full({ 2 }, 7))
 end)
 
+t.test("ABufferThatWasReplacedFollowsRank0", function()
+  local Counting = Net:subclass("Counting")
+  function Counting:init()
+    Net.init(self)
+    self.sum = torch.zeros({ 3 })
+  end
+  function Counting:forward(x)
+    local y = Net.forward(self, x, true)
+    self.sum = self.sum + y:detach():sum(0) -- a new tensor in each pass
+    return y
+  end
+  local replicas = sharding.data_parallel(net(1, Counting))
+
+  for step = 1, 2 do loss_of(replicas(rows(RANK, step))):backward() end
+
+  local of_rank_0 = net(1, Counting)
+  of_rank_0(rows(0, 1))
+  of_rank_0(rows(RANK, 2)) -- the second pass began with rank 0's sum
+  t.near(replicas.module.sum, of_rank_0.sum, 1e-12)
+end)
+
+t.test("WithoutBroadcastBuffersEachRankKeepsItsOwn", function()
+  local module = net()
+  module.offset = torch.full({ 2 }, 3 + RANK)
+  local replicas = sharding.data_parallel(module, { broadcast_buffers = false })
+
+  loss_of(replicas(rows(RANK), true)):backward()
+
+  t.equal(module.offset, torch.full({ 2 }, 3 + RANK))
+end)
+
+t.test("ABufferThatChangedItsShapeIsNamed", function()
+  local module = net()
+  module.offset = torch.zeros({ 2 })
+  local replicas = sharding.data_parallel(module)
+  module.offset = torch.zeros({ 3 })
+
+  local message = t.raises("not those that it was replicated with", replicas.forward, replicas, rows(RANK), true)
+
+  t.truthy(message:find("offset: Double [3], buffer", 1, true), message)
+end)
+
+t.test("GradientsAreViewsOfBucketsUnlessTurnedOff", function()
+  for _, view in ipairs { true, false } do
+    local replicas = sharding.data_parallel(net(), { gradient_as_bucket_view = view })
+    local expected = mean_gradients(net(), function(m, rank) return loss_of(m(rows(rank), true)) end)
+    for _ = 1, 3 do
+      replicas:zero_grad()
+      loss_of(replicas(rows(RANK), true)):backward()
+      expect_gradients(replicas.module, expected)
+    end
+    t.equal(replicas.module.first.weight.grad:_is_view(), view)
+  end
+end)
+
+-- The first pass of a static graph needs the Reducer in its backward, which may come after the replicas are gone.
+t.test("AStaticGraphOutlivesItsReplicas", function()
+  local module = net()
+  local expected = mean_gradients(net(), function(m, rank) return loss_of(m(rows(rank), true)) end)
+  local function forward() return sharding.data_parallel(module, { static_graph = true })(rows(RANK), true) end
+  local loss = loss_of(forward())
+  for _ = 1, 3 do collectgarbage() end
+
+  loss:backward()
+
+  expect_gradients(module, expected)
+end)
+
 t.test("TrainsAsOneRankOnAllTheData", function()
   local one, replicas = net(), sharding.data_parallel(net())
   local adam_one, adam = optim.AdamW(one:parameters(), { lr = 1e-2 }), optim.AdamW(replicas:parameters(), { lr = 1e-2 })

@@ -10,14 +10,19 @@
 #include "ATen/ops/empty.h"
 #include "ATen/ops/empty_like.h"
 #include "ATen/ops/zeros.h"
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "driver/activity.h"
 #include "driver/context.h"
+#include "driver/lua/distributed_functional.h"
 #include "driver/lua/serialize.h"
 #include "driver/lua/tensor.h"
 #include "driver/lua/vm.h"
+#include "driver/script_calls.h"
 #include "driver/world.h"
+#include "torch/csrc/autograd/variable.h"
 
 namespace lockstep::lua {
 namespace {
@@ -100,16 +105,6 @@ int GroupRanks(lua_State* state) {
   return 1;
 }
 
-// The position in the group of a rank of the world.
-int Position(const Group& group, int64_t rank, const char* name) {
-  const auto it = std::find(group.ranks.begin(), group.ranks.end(), rank);
-  if (it == group.ranks.end()) {
-    throw Error(absl::StrCat(name, " must be one of the group's ranks {",
-                             absl::StrJoin(group.ranks, ", "), "}, not ", rank));
-  }
-  return static_cast<int>(it - group.ranks.begin());
-}
-
 // --- Collectives
 // ------------------------------------------------------------------------------------
 
@@ -130,29 +125,30 @@ at::Tensor Dense(const at::Tensor& tensor) {
   return tensor.detach().resolve_conj().resolve_neg().contiguous();
 }
 
+// Throws where a change in place would leave the tensor's gradient as if nothing had happened.
+// `instead`: what to call in its place.
+void CheckNoGradient(const at::Tensor& tensor, const char* name, const char* instead) {
+  if (!at::GradMode::is_enabled() || !tensor.requires_grad()) return;
+  throw Error(absl::StrCat(name, ": x requires a gradient, and a change in place would make it ",
+                           "wrong; use ", instead, ", or x:detach() where no gradient shall pass"));
+}
+
 // Runs `collective` on dense memory with the tensor's values, and gives the tensor what it left
-// there.
+// there. Autograd then knows that the values are others than those that it has saved.
 void InPlace(const at::Tensor& tensor,
              const std::function<void(const at::Tensor& dense)>& collective) {
   const at::NoGradGuard no_grad;
   const at::Tensor dense = Dense(tensor);
   collective(dense);
-  if (dense.data_ptr() != tensor.data_ptr()) tensor.copy_(dense);
+  if (dense.data_ptr() != tensor.data_ptr()) {
+    tensor.copy_(dense);
+  } else {
+    torch::autograd::impl::bump_version(tensor);
+  }
 }
 
 // What moves values and does not reckon with them moves bytes: so it takes every dtype.
 at::Tensor Bytes(const at::Tensor& dense) { return dense.view({dense.numel()}).view(at::kByte); }
-
-// What Gloo and NCCL both add up. Others would fail within the collective, in words of its own.
-void CheckReducible(const at::Tensor& tensor, const char* name) {
-  constexpr at::ScalarType kReducible[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16,
-                                           at::kByte,  at::kChar,   at::kInt,  at::kLong};
-  for (const at::ScalarType dtype : kReducible) {
-    if (tensor.scalar_type() == dtype) return;
-  }
-  throw Error(absl::StrCat(name, ": ", Describe(tensor),
-                           " cannot be reduced over ranks; convert it to float32 or int32"));
-}
 
 // Gloo has no mean: a sum, divided afterwards. Whole numbers have no exact mean.
 c10d::ReduceOp::RedOpType SumForAverage(c10d::ReduceOp::RedOpType op, const at::Tensor& tensor,
@@ -170,8 +166,11 @@ int AllReduce(lua_State* state) {
   const auto op = ReadOp(state, 2, "dist.all_reduce: op");
   const Group group = ReadGroup(state, OptionTable(state, 3, "dist.all_reduce", {"group"}));
   CheckReducible(tensor, "dist.all_reduce");
+  CheckNoGradient(tensor, "dist.all_reduce",
+                  "dist.functional.all_reduce, which returns a new tensor");
   c10d::AllreduceOptions options;
   options.reduceOp = SumForAverage(op, tensor, "dist.all_reduce");
+  const driver::ScriptCall script_call;
   InPlace(tensor, [&](const at::Tensor& dense) {
     std::vector<at::Tensor> tensors = {dense};
     group.process_group->allreduce(tensors, options)->wait();
@@ -186,7 +185,10 @@ int Broadcast(lua_State* state) {
   const int64_t source = ReadInteger(state, 2, "dist.broadcast: src");
   const Group group = ReadGroup(state, OptionTable(state, 3, "dist.broadcast", {"group"}));
   c10d::BroadcastOptions options;
-  options.rootRank = Position(group, source, "dist.broadcast: src");
+  options.rootRank = PositionOf(group, source, "dist.broadcast: src");
+  CheckNoGradient(tensor, "dist.broadcast",
+                  "dist.functional.broadcast, which returns a new tensor");
+  const driver::ScriptCall script_call;
   InPlace(tensor, [&](const at::Tensor& dense) {
     const driver::CollectiveSubject subject(Describe(tensor));
     std::vector<at::Tensor> tensors = {Bytes(dense)};
@@ -206,6 +208,7 @@ std::vector<at::Tensor> Gather(const Group& group, const at::Tensor& tensor) {
     gathered.push_back(at::empty_like(dense));
     outputs[0].push_back(Bytes(gathered.back()));
   }
+  const driver::ScriptCall script_call;
   const driver::CollectiveSubject subject(Describe(tensor));
   group.process_group->allgather(outputs, inputs)->wait();
   return gathered;
@@ -240,15 +243,58 @@ int ReduceScatter(lua_State* state) {
   options.reduceOp = SumForAverage(op, parts[0], "dist.reduce_scatter");
   std::vector<at::Tensor> outputs = {at::empty_like(parts[0])};
   std::vector<std::vector<at::Tensor>> inputs = {parts};
+  const driver::ScriptCall script_call;
   group.process_group->reduce_scatter(outputs, inputs, options)->wait();
   if (op == c10d::ReduceOp::AVG) outputs[0].div_(static_cast<int64_t>(size));
   PushTensor(state, outputs[0]);
   return 1;
 }
 
+// --- Send and receive ---------------------------------------------------------------------------
+
+// A note travels before a tensor's bytes. Without it a receive that is smaller than the message
+// would end the process (Gloo), and one that is larger would leave a part of the tensor as it was.
+// A note is text of one size, filled up with zeros.
+constexpr int64_t kNoteBytes = 512;
+
+struct Note {
+  int64_t bytes = 0;
+  std::string device;  // "cpu", "cuda"
+  std::string tensor;  // "float32 {3}"
+  std::string place;   // "train.lua:9"
+};
+
+Note NoteOn(const at::Tensor& tensor) {
+  return {
+      static_cast<int64_t>(tensor.nbytes()), c10::DeviceTypeName(tensor.device().type(), true),
+      absl::StrCat(DtypeName(tensor.scalar_type()), " {", absl::StrJoin(tensor.sizes(), ", "), "}"),
+      RunningScriptLine()};
+}
+
+at::Tensor WriteNote(const Note& note) {
+  const at::Tensor bytes = at::zeros({kNoteBytes}, at::kByte);
+  const std::string text =
+      absl::StrCat(note.bytes, "\n", note.device, "\n", note.tensor, "\n", note.place)
+          .substr(0, kNoteBytes - 1);
+  std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
+  return bytes;
+}
+
+Note ReadNote(const at::Tensor& bytes) {
+  const std::string text(static_cast<const char*>(bytes.const_data_ptr()));
+  const std::vector<std::string> parts = absl::StrSplit(text, '\n');
+  Note note;
+  if (parts.size() != 4 || !absl::SimpleAtoi(parts[0], &note.bytes))
+    throw Error("dist.recv: what arrived was not sent by dist.send");
+  note.device = parts[1];
+  note.tensor = parts[2];
+  note.place = parts[3];
+  return note;
+}
+
 // The position of the rank at the other end.
 int Peer(const Group& group, int64_t rank, const char* name) {
-  const int position = Position(group, rank, name);
+  const int position = PositionOf(group, rank, name);
   if (position != group.process_group->getRank()) return position;
   throw Error(absl::StrCat(name, " is rank ", rank, " itself, and a rank cannot wait for itself"));
 }
@@ -259,10 +305,14 @@ int Send(lua_State* state) {
   const OptionTable options(state, 3, "dist.send", {"group", "tag"});
   const Group group = ReadGroup(state, options);
   const int tag = static_cast<int>(options.Integer("tag", 0));
+  const int peer = Peer(group, to, "dist.send: dst");
   const at::NoGradGuard no_grad;
   const driver::CollectiveSubject subject(Describe(tensor));
   std::vector<at::Tensor> tensors = {Bytes(Dense(tensor))};
-  group.process_group->send(tensors, Peer(group, to, "dist.send: dst"), tag)->wait();
+  std::vector<at::Tensor> notes = {WriteNote(NoteOn(tensor))};
+  const auto note_sent = group.process_group->send(notes, peer, tag);
+  group.process_group->send(tensors, peer, tag)->wait();
+  note_sent->wait();
   return 0;
 }
 
@@ -272,10 +322,24 @@ int Receive(lua_State* state) {
   const OptionTable options(state, 3, "dist.recv", {"group", "tag"});
   const Group group = ReadGroup(state, options);
   const int tag = static_cast<int>(options.Integer("tag", 0));
+  const int peer = Peer(group, from, "dist.recv: src");
+  CheckNoGradient(tensor, "dist.recv", "mimo.bridge, whose gradient travels back");
   InPlace(tensor, [&](const at::Tensor& dense) {
     const driver::CollectiveSubject subject(Describe(tensor));
+    std::vector<at::Tensor> notes = {at::zeros({kNoteBytes}, at::kByte)};
+    group.process_group->recv(notes, peer, tag)->wait();
+    const Note sent = ReadNote(notes[0]), own = NoteOn(tensor);
+    const bool fits = sent.tensor == own.tensor && sent.bytes == own.bytes;
     std::vector<at::Tensor> tensors = {Bytes(dense)};
-    group.process_group->recv(tensors, Peer(group, from, "dist.recv: src"), tag)->wait();
+    // Takes bytes that do not fit, too: the sender waits for that, and its next message would be
+    // taken for this one.
+    if (!fits) tensors[0] = at::empty({sent.bytes}, tensors[0].options());
+    if (sent.device == own.device) group.process_group->recv(tensors, peer, tag)->wait();
+    if (fits && sent.device == own.device) return;
+    throw Error(
+        absl::StrCat("dist.recv: rank ", from, " sends ", sent.tensor, " on ", sent.device, " (",
+                     sent.place, "), but x is ", own.tensor, " on ", own.device,
+                     "; receive into a tensor of the same dtype, shape and kind of device"));
   });
   lua_pushvalue(state, 1);
   return 1;
@@ -286,6 +350,7 @@ int Barrier(lua_State* state) {
   // Through Gloo: a barrier is between hosts, and NCCL's would occupy the device.
   c10d::BarrierOptions options;
   options.device = at::kCPU;
+  const driver::ScriptCall script_call;
   group.process_group->barrier(options)->wait();
   return 0;
 }
@@ -330,6 +395,26 @@ Group ReadGroup(lua_State* state, const OptionTable& options) {
   return group;
 }
 
+int PositionOf(const Group& group, int64_t rank, const char* name) {
+  const auto it = std::find(group.ranks.begin(), group.ranks.end(), rank);
+  if (it == group.ranks.end()) {
+    throw Error(absl::StrCat(name, " must be one of the group's ranks {",
+                             absl::StrJoin(group.ranks, ", "), "}, not ", rank));
+  }
+  return static_cast<int>(it - group.ranks.begin());
+}
+
+void CheckReducible(const at::Tensor& tensor, const char* name) {
+  // Both backends add up these. Others would fail within the collective, in words of its own.
+  constexpr at::ScalarType kReducible[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16,
+                                           at::kByte,  at::kChar,   at::kInt,  at::kLong};
+  for (const at::ScalarType dtype : kReducible) {
+    if (tensor.scalar_type() == dtype) return;
+  }
+  throw Error(absl::StrCat(name, ": ", Describe(tensor),
+                           " cannot be reduced over ranks; convert it to float32 or int32"));
+}
+
 int OpenDistributed(lua_State* state) {
   RegisterObject<Group>(state, {{"rank", GroupRank}, {"size", GroupSize}, {"ranks", GroupRanks}});
   lua_newtable(state);
@@ -347,6 +432,7 @@ int OpenDistributed(lua_State* state) {
                        {"recv", Receive},
                        {"barrier", Barrier},
                        {"all_gather_object", AllGatherObject}});
+  SetFunctional(state);
   return 1;
 }
 

@@ -3,8 +3,10 @@
 #ifndef LOCKSTEP_DRIVER_LUA_DISTRIBUTED_H_
 #define LOCKSTEP_DRIVER_LUA_DISTRIBUTED_H_
 
+#include <cstdint>
 #include <vector>
 
+#include "ATen/core/TensorBody.h"
 #include "c10/util/intrusive_ptr.h"
 #include "driver/lua/object.h"
 #include "driver/lua/stack.h"
@@ -22,6 +24,13 @@ inline constexpr const char* kObjectName<Group> = "group";
 
 // The group given as the option "group", or that of all ranks.
 Group ReadGroup(lua_State* state, const OptionTable& options);
+
+// Returns the position in the group of a rank of the world. Throws Error, with the argument's name,
+// where the rank is no member.
+int PositionOf(const Group& group, int64_t rank, const char* name);
+
+// Throws Error, with the function's name, where Gloo or NCCL cannot add up tensors of this dtype.
+void CheckReducible(const at::Tensor& tensor, const char* name);
 
 // Leaves the module on the stack: a package.preload function.
 int OpenDistributed(lua_State* state);

@@ -61,13 +61,34 @@ t.test("AllReduceTakesAnyShapeAndLayout", function()
   t.equal(dist.all_reduce(torch.zeros({ 0, 2 })).shape, { 0, 2 })
 end)
 
-t.test("AllReduceChangesAParameterWithoutAGraph", function()
-  local p = values(rank + 1):requires_grad_(true)
+t.test("InPlaceCollectivesRefuseWhatRequiresAGradient", function()
+  local w = values(0.5):requires_grad_(true)
+  local y = (w * (rank + 1)):exp()
+  local peer = (rank + 1) % world
 
-  dist.all_reduce(p, "max")
+  for _, x in ipairs { w, y } do
+    t.raises("dist.all_reduce: x requires a gradient, and a change in place would make it wrong; use "
+      .. "dist.functional.all_reduce, which returns a new tensor, or x:detach()", dist.all_reduce, x)
+    t.raises("use dist.functional.broadcast", dist.broadcast, x, 0)
+    t.raises("dist.recv: x requires a gradient", dist.recv, x, peer)
+  end
 
-  t.equal(p:detach(), values(world))
-  t.truthy(p.is_leaf and p.requires_grad)
+  dist.all_reduce(w:detach(), "max")
+  torch.no_grad(dist.broadcast, w, 0)
+  t.equal(w:detach(), values(0.5))
+  t.truthy(w.is_leaf and w.requires_grad)
+end)
+
+t.test("BackwardFindsOutThatACollectiveHasChangedWhatItSaved", function()
+  local layouts = { values(2), torch.full({ 3, 2 }, 2)[{ {}, 1 }] }
+  for _, x in ipairs(layouts) do
+    for _, change in ipairs { dist.all_reduce, function(y) dist.broadcast(y, 0) end } do
+      local w = values(1):requires_grad_(true)
+      local loss = (w * x):sum()
+      change(x)
+      t.raises("modified by an inplace operation", loss.backward, loss)
+    end
+  end
 end)
 
 t.test("ReduceScatterGivesEachRankItsPart", function()
@@ -128,6 +149,32 @@ t.test("TagsTellMessagesApart", function()
     dist.recv(five, 0, { tag = 5 })
     dist.recv(six, 0, { tag = 6 })
     t.equal({ five[0]:item(), six[0]:item() }, { 5, 6 })
+  end
+  dist.barrier()
+end)
+
+t.test("RecvIntoATensorOfAnotherDtypeOrShapeIsAnErrorAndTheConnectionLives", function()
+  local cases = {
+    { values(1), values(1, "float16"), "float32 {3} on cpu", "float16 {3}" }, -- ended the process
+    { values(1, "float16"), values(1), "float16 {3} on cpu", "float32 {3}" }, -- left a part as it was
+    { values(1), values(1, "int32"), "float32 {3} on cpu", "int32 {3}" },
+    { torch.zeros { 2, 3 }, torch.zeros { 3, 2 }, "float32 {2, 3} on cpu", "float32 {3, 2}" },
+    { torch.zeros { 70000 }, torch.zeros { 0 }, "float32 {70000} on cpu", "float32 {0}" },
+  }
+  for i, case in ipairs(cases) do
+    if rank == 0 then
+      dist.send(case[1], 1)
+      dist.send(values(i), 1)
+    elseif rank == 1 then
+      t.raises("dist.recv: rank 0 sends " .. case[3] .. " (", dist.recv, case[2], 0)
+      t.equal(dist.recv(values(0), 0), values(i))
+    end
+  end
+  if rank == 1 then
+    dist.send(values(2), 0)
+  elseif rank == 0 then
+    t.raises("), but x is float64 {3} on cpu; receive into a tensor of the same dtype", dist.recv,
+      values(0, "float64"), 1)
   end
   dist.barrier()
 end)

@@ -61,7 +61,9 @@ t.test("EmbeddingLooksUpRows", function()
 end)
 
 t.test("EmbeddingRefusesAnIndexBeyondItsTable", function()
-  t.raises("index out of range", function() nn.Embedding(4, 3)(torch.tensor({ 4 }, { dtype = torch.int64 })) end)
+  t.raises("index 4 at position 0 is out of range", function()
+    nn.Embedding(4, 3)(torch.tensor({ 4 }, { dtype = torch.int64 }))
+  end)
 end)
 
 -- Norms -------------------------------------------------------------------------------------------------

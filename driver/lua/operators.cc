@@ -16,6 +16,7 @@
 #include "c10/core/InferenceMode.h"
 #include "driver/lua/arguments.h"
 #include "driver/lua/conversion.h"
+#include "driver/lua/explain.h"
 #include "driver/lua/overloads.h"
 #include "driver/lua/stack.h"
 #include "driver/lua/tensor.h"
@@ -192,7 +193,8 @@ void Execute(lua_State* state, const Operator& op, const Binding& binding, Value
     return;
   } catch (const c10::Error& error) {
     if (!IsOutOfMemory(error)) {
-      throw Error(absl::StrCat("torch.", op.name, ": ", KernelMessage(error)));
+      FillValues(state, op, binding, values);  // the call has taken them
+      throw Error(absl::StrCat("torch.", op.name, ": ", Explain(KernelMessage(error), values)));
     }
   }
   // Dead tensors may still wait for the collector: free them and try once more.

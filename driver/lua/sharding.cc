@@ -1,10 +1,7 @@
 #include "driver/lua/sharding.h"
 
-#include <algorithm>
-#include <chrono>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -12,22 +9,18 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "driver/context.h"
 #include "driver/control.h"
 #include "driver/lua/distributed.h"
 #include "driver/lua/object.h"
+#include "driver/lua/sharding_data.h"
+#include "driver/lua/sharding_guard.h"
 #include "driver/lua/stack.h"
 #include "driver/lua/tensor.h"
 #include "driver/lua/vm.h"
 #include "driver/world.h"
-#include "sharding/c10d_collective.h"
 #include "sharding/data_parallel.h"
-#include "sharding/gather_texts.h"
-#include "sharding/guard.h"
 #include "sharding/lockstep.h"
-#include "sharding/pack.h"
-#include "sharding/shard.h"
 
 namespace lockstep::lua {
 namespace {
@@ -49,8 +42,7 @@ sharding::Collective* ControlCollective(lua_State* state, const Group& group) {
   return collective.get();
 }
 
-// --- lockstep
-// ---------------------------------------------------------------------------------------
+// --- lockstep ------------------------------------------------------------------------------------
 
 using Batch = std::shared_ptr<LuaReference>;
 using Loop = std::unique_ptr<sharding::Lockstep<Batch>>;
@@ -62,23 +54,6 @@ inline constexpr const char* kObjectName<Loop> = "lockstep loop";
 using Replicas = std::unique_ptr<sharding::DataParallel>;
 template <>
 inline constexpr const char* kObjectName<Replicas> = "data parallel";
-template <>
-inline constexpr const char* kObjectName<sharding::Shard> = "shard";
-template <>
-inline constexpr const char* kObjectName<sharding::Packer> = "packer";
-struct GuardObject {  // null pointers in a group of one rank
-  std::unique_ptr<sharding::Collective> collective;
-  std::unique_ptr<sharding::StoreNotes> notes;
-  std::unique_ptr<sharding::Guard> guard;
-};
-using GuardPointer = std::unique_ptr<GuardObject>;
-template <>
-inline constexpr const char* kObjectName<GuardPointer> = "guard";
-struct GatheringObject {
-  std::unique_ptr<sharding::Collective> collective;  // null in a run of one rank
-};
-template <>
-inline constexpr const char* kObjectName<GatheringObject> = "gathering";
 
 namespace {
 
@@ -107,10 +82,16 @@ sharding::Policy ReadPolicy(const OptionTable& options) {
 }
 
 int NewLoop(lua_State* state) {
-  const OptionTable options(state, 2, "sharding.lockstep", {"policy", "group", "filler"});
+  const OptionTable options(state, 2, "sharding.lockstep",
+                            {"policy", "group", "filler", "read_ahead"});
   auto iterator = std::make_shared<LuaReference>(state, 1);
   sharding::Lockstep<Batch>::Options loop_options;
   loop_options.policy = ReadPolicy(options);
+  const int64_t read_ahead = options.Integer("read_ahead", 1);
+  if (read_ahead != 0 && read_ahead != 1)
+    throw Error(absl::StrCat("sharding.lockstep: read_ahead must be 0 or 1, not ", read_ahead));
+  loop_options.read_ahead = read_ahead == 1;
+  const Group& group = ReadGroup(state, options);
   if (options.Push("filler")) {
     ReadFunction(state, lua_gettop(state), "sharding.lockstep: filler");
     auto filler = std::make_shared<LuaReference>(state, lua_gettop(state));
@@ -123,7 +104,7 @@ int NewLoop(lua_State* state) {
     };
   }
   PushObject<Loop>(state, std::make_unique<sharding::Lockstep<Batch>>(
-                              ControlCollective(state, ReadGroup(state, options)),
+                              ControlCollective(state, group),
                               [iterator] { return CallForBatch(*iterator, std::nullopt); },
                               std::move(loop_options)));
   return 1;
@@ -158,13 +139,15 @@ int Filled(lua_State* state) {
   return 1;
 }
 
+// dropped() -> count; nothing where more than 10,000 batches are left. An endless source ends here.
 int Dropped(lua_State* state) {
-  PushInteger(state, ReadLoop(state).CountDropped());
+  const std::optional<int64_t> dropped = ReadLoop(state).CountDropped(10'000);
+  if (!dropped.has_value()) return 0;
+  PushInteger(state, *dropped);
   return 1;
 }
 
-// --- data_parallel
-// ----------------------------------------------------------------------------------
+// --- data_parallel -------------------------------------------------------------------------------
 
 // {{name, tensor}, ...}
 std::vector<sharding::NamedTensor> ReadNamedTensors(lua_State* state, int index) {
@@ -193,15 +176,20 @@ sharding::Compression ReadCompression(const OptionTable& options) {
 
 int NewReplicas(lua_State* state) {
   const OptionTable table(state, 3, "sharding.data_parallel",
-                          {"bucket_mb", "find_unused", "static_graph", "compression", "group"});
+                          {"bucket_mb", "find_unused", "static_graph", "compression", "group",
+                           "broadcast_buffers", "gradient_as_bucket_view"});
   sharding::DataParallelOptions options;
   options.bucket_bytes = static_cast<int64_t>(table.Number("bucket_mb", 25) * (1 << 20));
   options.find_unused = table.Boolean("find_unused", false);
   options.static_graph = table.Boolean("static_graph", false);
   options.compression = ReadCompression(table);
+  options.broadcast_buffers = table.Boolean("broadcast_buffers", true);
+  options.gradient_as_bucket_view = table.Boolean("gradient_as_bucket_view", true);
+  const Group& group = ReadGroup(state, table);
+  options.ranks = group.ranks;
   PushObject<Replicas>(state, std::make_unique<sharding::DataParallel>(
                                   ReadNamedTensors(state, 1), ReadNamedTensors(state, 2),
-                                  ReadGroup(state, table).process_group, options));
+                                  group.process_group, options));
   return 1;
 }
 
@@ -209,8 +197,9 @@ sharding::DataParallel& ReadReplicas(lua_State* state) {
   return *ReadObject<Replicas>(state, 1, "data_parallel: replicas");
 }
 
+// before_forward(buffers): {{name, tensor}, ...}
 int BeforeForward(lua_State* state) {
-  ReadReplicas(state).BeforeForward();
+  ReadReplicas(state).BeforeForward(ReadNamedTensors(state, 2));
   return 0;
 }
 
@@ -260,206 +249,6 @@ int NoSync(lua_State* state) {
   return lua_gettop(state) - 1;
 }
 
-// --- dataset
-// ----------------------------------------------------------------------------------------
-
-sharding::Tail ReadTail(const OptionTable& table) {
-  const bool drop = table.Boolean("drop_last", false);
-  const bool pad = table.Boolean("pad", false);
-  if (drop && pad) throw Error("sharding.dataset: drop_last and pad exclude each other");
-  return drop ? sharding::Tail::kDrop : pad ? sharding::Tail::kPad : sharding::Tail::kUneven;
-}
-
-int NewShard(lua_State* state) {
-  const OptionTable table(
-      state, 1, "sharding.dataset",
-      {"size", "rank", "world", "seed", "epoch", "shuffle", "drop_last", "pad", "start"});
-  sharding::ShardOptions options;
-  options.size = table.Integer("size", -1);
-  options.rank = static_cast<int>(table.Integer("rank", 0));
-  options.world = static_cast<int>(table.Integer("world", 1));
-  options.seed = static_cast<uint64_t>(table.Integer("seed", 0));
-  options.epoch = table.Integer("epoch", 0);
-  options.shuffle = table.Boolean("shuffle", true);
-  options.tail = ReadTail(table);
-  options.start = table.Integer("start", 0);
-  absl::StatusOr<sharding::Shard> shard = sharding::Shard::Make(options);
-  if (!shard.ok()) throw Error(std::string(shard.status().message()));
-  PushObject<sharding::Shard>(state, *std::move(shard));
-  return 1;
-}
-
-sharding::Shard& ReadShard(lua_State* state) {
-  return ReadObject<sharding::Shard>(state, 1, "sharding.dataset");
-}
-
-// next() -> index from 1, as Lua counts; nothing at the end.
-int NextIndex(lua_State* state) {
-  const std::optional<int64_t> index = ReadShard(state).Next();
-  if (!index.has_value()) return 0;
-  PushInteger(state, *index + 1);
-  return 1;
-}
-
-// counts() -> length, taken, padded, dropped
-int ShardCounts(lua_State* state) {
-  const sharding::Shard& shard = ReadShard(state);
-  for (const int64_t count : {shard.length(), shard.taken(), shard.padded(), shard.dropped()})
-    PushInteger(state, count);
-  return 4;
-}
-
-int StartAfter(lua_State* state) {
-  PushInteger(state, ReadShard(state).StartAfter(ReadInteger(state, 2, "sharding.dataset: taken")));
-  return 1;
-}
-
-// --- pack
-// -------------------------------------------------------------------------------------------
-
-// packer(seq_len, split, drop_last)
-int NewPacker(lua_State* state) {
-  sharding::PackOptions options;
-  options.seq_len = ReadInteger(state, 1, "sharding.pack: seq_len");
-  if (options.seq_len < 1)
-    throw Error(absl::StrCat("sharding.pack: seq_len must be at least 1, not ", options.seq_len));
-  options.split = lua_toboolean(state, 2) != 0;
-  options.drop_last = lua_toboolean(state, 3) != 0;
-  PushObject<sharding::Packer>(state, sharding::Packer(options));
-  return 1;
-}
-
-sharding::Packer& ReadPacker(lua_State* state) {
-  return ReadObject<sharding::Packer>(state, 1, "sharding.pack");
-}
-
-// {sample, begin, end, sample, begin, end, ...}, samples from 1
-void PushChunk(lua_State* state, const sharding::Chunk& chunk) {
-  std::vector<int64_t> numbers;
-  for (const sharding::Piece& piece : chunk)
-    numbers.insert(numbers.end(), {piece.sample + 1, piece.begin, piece.end});
-  PushIntegers(state, numbers);
-}
-
-// add(tokens) -> array of chunks
-int AddSample(lua_State* state) {
-  const std::vector<sharding::Chunk> chunks =
-      ReadPacker(state).Add(ReadInteger(state, 2, "sharding.pack: tokens"));
-  lua_createtable(state, static_cast<int>(chunks.size()), 0);
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    PushChunk(state, chunks[i]);
-    lua_rawseti(state, -2, static_cast<int>(i + 1));
-  }
-  return 1;
-}
-
-// finish() -> chunk or nothing
-int FinishPacking(lua_State* state) {
-  const std::optional<sharding::Chunk> chunk = ReadPacker(state).Finish();
-  if (!chunk.has_value()) return 0;
-  PushChunk(state, *chunk);
-  return 1;
-}
-
-// waiting() -> the pieces of the chunk that is not full
-int WaitingPieces(lua_State* state) {
-  PushChunk(state, ReadPacker(state).waiting());
-  return 1;
-}
-
-int DroppedTokens(lua_State* state) {
-  PushInteger(state, ReadPacker(state).dropped_tokens());
-  return 1;
-}
-
-// --- guard
-// ------------------------------------------------------------------------------------------
-
-int NewGuard(lua_State* state) {
-  const OptionTable table(state, 1, "sharding.guard", {"group", "timeout_s"});
-  const driver::Context& context = GetContext(state);
-  const double timeout_s =
-      table.Number("timeout_s", std::chrono::duration<double>(context.timeout).count());
-  constexpr double kLongest = 604800;  // as of --timeout
-  if (!(timeout_s >= 0.001 && timeout_s <= kLongest)) {
-    throw Error(absl::StrCat("sharding.guard: timeout_s must be from 0.001 to ", kLongest, ", not ",
-                             timeout_s));
-  }
-  const Group& group = ReadGroup(state, table);
-  // Guards are made alike on every rank: their count names their notes.
-  static auto* const counts = new std::map<std::vector<int>, int>();
-  const std::string prefix =
-      absl::StrCat("guard/", absl::StrJoin(group.ranks, ","), "/", (*counts)[group.ranks]++);
-  auto guard = std::make_unique<GuardObject>();
-  if (group.ranks.size() > 1) {
-    const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(1000 * timeout_s));
-    guard->collective = driver::NewControlCollective(context.world, group.ranks, timeout,
-                                                     {"sharding.guard", /*watched=*/false});
-    guard->notes = std::make_unique<sharding::StoreNotes>(context.world.store, prefix,
-                                                          guard->collective->rank());
-    guard->guard = std::make_unique<sharding::Guard>(guard->collective.get(), guard->notes.get(),
-                                                     timeout_s, group.ranks);
-  }
-  PushObject<GuardPointer>(state, std::move(guard));
-  return 1;
-}
-
-// check(label, fingerprint): texts
-int CheckGuard(lua_State* state) {
-  GuardObject& object = *ReadObject<GuardPointer>(state, 1, "sharding.guard");
-  const std::string label = ReadString(state, 2, "guard:check: the label");
-  const std::string fingerprint = ReadString(state, 3, "guard:check: the fingerprint");
-  if (object.guard == nullptr) return 0;  // one rank agrees with itself
-  GetContext(state).world.activity->SetLabel(label);
-  const absl::Status status = object.guard->Check(label, fingerprint, RunningScriptLine());
-  if (!status.ok()) throw Error(std::string(status.message()));
-  return 0;
-}
-
-// --- gathering
-// ---------------------------------------------------------------------------------------
-
-// gathering(purpose [, timeout_s]): texts of all ranks of the run, apart from the training's
-// collectives. Collective.
-int NewGathering(lua_State* state) {
-  const std::string purpose = ReadString(state, 1, "gathering: purpose");
-  const driver::Context& context = GetContext(state);
-  auto timeout = context.timeout;
-  if (!lua_isnoneornil(state, 2)) {
-    timeout = std::max<std::chrono::milliseconds>(
-        timeout, std::chrono::seconds(ReadInteger(state, 2, "gathering: timeout_s")));
-  }
-  GatheringObject gathering;
-  const int world_size = context.world.environment.world_size;
-  if (world_size > 1) {
-    std::vector<int> ranks(static_cast<size_t>(world_size));
-    std::iota(ranks.begin(), ranks.end(), 0);
-    gathering.collective = driver::NewControlCollective(context.world, ranks, timeout, {purpose});
-  }
-  PushObject(state, std::move(gathering));
-  return 1;
-}
-
-// gather(text) -> array of texts, by rank. gather_flags: in half the time, where the texts are of
-// one length on every rank. Collective.
-template <bool kFlags>
-int Gather(lua_State* state) {
-  const auto& collective = ReadObject<GatheringObject>(state, 1, "gathering").collective;
-  const std::string text = ReadString(state, 2, "gathering: text");
-  absl::StatusOr<std::vector<std::string>> texts = std::vector<std::string>{text};
-  if (collective != nullptr) {
-    texts = kFlags ? collective->StartAllGather(text)->Wait()
-                   : sharding::GatherTexts(*collective, text);
-  }
-  if (!texts.ok()) throw Error(std::string(texts.status().message()));
-  lua_createtable(state, static_cast<int>(texts->size()), 0);
-  for (size_t i = 0; i < texts->size(); ++i) {
-    PushString(state, (*texts)[i]);
-    lua_rawseti(state, -2, static_cast<int>(i + 1));
-  }
-  return 1;
-}
-
 }  // namespace
 
 int OpenSharding(lua_State* state) {
@@ -473,22 +262,10 @@ int OpenSharding(lua_State* state) {
                                    {"no_sync", NoSync},
                                    {"buckets", GetBuckets},
                                    {"set_buckets", SetBuckets}});
-  RegisterObject<sharding::Shard>(
-      state, {{"next", NextIndex}, {"counts", ShardCounts}, {"start_after", StartAfter}});
-  RegisterObject<sharding::Packer>(state, {{"add", AddSample},
-                                           {"finish", FinishPacking},
-                                           {"waiting", WaitingPieces},
-                                           {"dropped_tokens", DroppedTokens}});
-  RegisterObject<GuardPointer>(state, {{"check", CheckGuard}});
-  RegisterObject<GatheringObject>(state,
-                                  {{"gather", Gather<false>}, {"gather_flags", Gather<true>}});
   lua_newtable(state);
-  SetFunctions(state, {{"lockstep", NewLoop},
-                       {"data_parallel", NewReplicas},
-                       {"dataset", NewShard},
-                       {"packer", NewPacker},
-                       {"guard", NewGuard},
-                       {"gathering", NewGathering}});
+  SetFunctions(state, {{"lockstep", NewLoop}, {"data_parallel", NewReplicas}});
+  SetDataFunctions(state);
+  SetGuardFunctions(state);
   return 1;
 }
 

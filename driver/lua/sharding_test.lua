@@ -106,6 +106,45 @@ t.test("StopEndsAllRanksAfterTheBatchThatIsAgreedOn", function()
   t.truthy(#seen >= 3 and #seen <= 4, "left after " .. #seen)
 end)
 
+t.test("DifferentPoliciesAreNamedOnEveryRank", function()
+  local it = sharding.lockstep(batches(2 + RANK), { policy = RANK == 1 and "until_last" or "until_first" })
+
+  local message = t.raises("different policies", function() run_loop(it) end)
+
+  t.truthy(message:find("until_last on ranks {1}", 1, true), message)
+end)
+
+t.test("ALoopOfAGroupNamesTheRanksOfTheWorld", function()
+  local group = dist.group { ranks = { 1, 2 } }
+  if RANK == 0 then return end
+  local it = sharding.lockstep(function()
+    if RANK == 2 then error("the file is torn") end
+    return 1
+  end, { group = group })
+
+  t.raises("rank 2 failed at step 0", function() for _ in it do end end)
+end)
+
+t.test("WithoutReadAheadABatchMayDependOnTheStepBefore", function()
+  local trained = 0
+  local it = sharding.lockstep(function() if trained < 3 + RANK then return trained end end, { read_ahead = 0 })
+
+  for batch in it do
+    t.equal(batch, trained)
+    trained = trained + 1
+  end
+
+  t.equal(it.steps, 3)
+end)
+
+t.test("AnEndlessSourceIsNotReadToItsEnd", function()
+  local it = sharding.lockstep(RANK == 0 and batches(2) or function() return 1 end)
+  run_loop(it)
+
+  t.equal(it.steps, 2)
+  t.equal(it.dropped, RANK == 0 and 0 or math.huge)
+end)
+
 t.test("LoopsNestAndRepeat", function()
   local outer = sharding.lockstep(batches(3 + RANK))
   local inner_steps = 0

@@ -3,15 +3,17 @@
 #include <algorithm>
 #include <new>
 #include <optional>
-#include <unordered_map>
 #include <utility>
 
 #include "ATen/Context.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
+#include "driver/lua/hooks.h"
+#include "driver/lua/pressure.h"
 #include "driver/lua/stack.h"
 #include "driver/lua/vm.h"
+#include "driver/lua/wording.h"
 
 namespace lockstep::lua {
 namespace {
@@ -26,10 +28,9 @@ constexpr uint64_t kDtypeTag = 0x65707974642e6b63;
 
 struct TensorBox {
   uint64_t tag;
-  // What the box was counted for: not read through the tensor, whose storage may change.
-  const c10::StorageImpl* storage;
-  int64_t bytes;
+  HeldBytes held;
   at::Tensor tensor;
+  bool has_unrooted_hooks = false;  // see hooks.h
 };
 
 struct DtypeBox {
@@ -46,89 +47,16 @@ Box* BoxAt(lua_State* state, int index, uint64_t tag) {
   return box->tag == tag ? box : nullptr;
 }
 
-// Memory. Lua's collector paces itself by the bytes that Lua allocates: a tensor of a gigabyte
-// counts 40. Left alone it lets dead activations pile up until the device is full. So we keep the
-// bytes that Lua's tensors hold, and let allocation drive the collector: one cycle for every
-// `budget` bytes pushed, in steps, where the budget is a quarter of what is live and at least 64
-// MB. Garbage thus stays within about that budget; tested by memory_test.lua.
-//
-// Bytes are those of storages, each counted once however many tensors share it: a view holds all of
-// its base, and p.grad pushed in every step is no new memory. Small storages are counted with each
-// box instead: looking them up costs more than they weigh.
-struct HeldStorage {
-  int64_t num_boxes;
-  int64_t bytes;
-  c10::weak_intrusive_ptr<c10::StorageImpl> keeps_address;  // no other storage takes it meanwhile
-};
-
-struct Pressure {
-  int64_t live = 0;   // bytes of tensors in userdata, reachable or not
-  int64_t fresh = 0;  // bytes pushed since the last step
-  std::unordered_map<const c10::StorageImpl*, HeldStorage> storages;
-};
-thread_local Pressure pressure;
+// Memory: see pressure.h.
 
 // Where the registry of this thread's state keeps the tensors' metatable: by number, which is much
 // faster to look up than a name.
 thread_local int tensor_metatable = LUA_NOREF;
 
-constexpr int64_t kMinBudget = int64_t{64} << 20;
-constexpr int64_t kStepsPerBudget = 16;
-// What a tensor of no elements costs outside Lua: TensorImpl, StorageImpl, autograd metadata.
-constexpr int64_t kOverheadBytes = 512;
-
-constexpr int64_t kSmallBytes = 16 << 10;
-
-void Count(int64_t bytes) {
-  pressure.live += bytes;
-  pressure.fresh += bytes;
-}
-
-void Hold(TensorBox& box) {
-  box.storage = nullptr;
-  box.bytes = kOverheadBytes;
-  if (box.tensor.has_storage() && !box.tensor.is_meta()) {
-    c10::StorageImpl* storage = box.tensor.storage().unsafeGetStorageImpl();
-    const auto bytes = static_cast<int64_t>(storage->nbytes());
-    if (bytes <= kSmallBytes) {
-      box.bytes += bytes;
-    } else {
-      box.storage = storage;
-      const auto held = pressure.storages.find(storage);
-      if (held != pressure.storages.end()) {
-        ++held->second.num_boxes;
-      } else {
-        pressure.storages.emplace(storage,
-                                  HeldStorage{1, bytes, box.tensor.storage().getWeakStorageImpl()});
-        Count(bytes);
-      }
-    }
-  }
-  Count(box.bytes);
-}
-
-void Release(const TensorBox& box) {
-  pressure.live -= box.bytes;
-  if (box.storage == nullptr) return;
-  const auto held = pressure.storages.find(box.storage);
-  if (--held->second.num_boxes > 0) return;
-  pressure.live -= held->second.bytes;
-  pressure.storages.erase(held);
-}
-
-void StepCollector(lua_State* state) {
-  const int64_t budget = std::max(kMinBudget, pressure.live / 4);
-  if (pressure.fresh < budget / kStepsPerBudget) return;
-  pressure.fresh = 0;
-  // A step of k KB traverses about 2k KB: kStepsPerBudget / 2 of them complete a cycle.
-  const int heap_kb = lua_gc(state, LUA_GCCOUNT, 0);
-  lua_gc(state, LUA_GCSTEP, heap_kb / static_cast<int>(kStepsPerBudget / 2) + 16);
-}
-
 int CollectTensor(lua_State* state) {
   TensorBox* box = BoxAt<TensorBox>(state, 1, kTensorTag);
   if (box == nullptr) return 0;
-  Release(*box);
+  Release(box->held);
   box->tag = 0;
   box->tensor.~Tensor();
   return 0;
@@ -170,18 +98,31 @@ void PushTensor(lua_State* state, at::Tensor tensor) {
     lua_pushnil(state);
     return;
   }
+  const c10::Device device = tensor.device();
   // Constructed before it has a finaliser: the collector never sees a half-made box.
   auto* box = new (lua_newuserdata(state, sizeof(TensorBox)))
-      TensorBox{kTensorTag, nullptr, 0, std::move(tensor)};
-  Hold(*box);
+      TensorBox{kTensorTag, HeldBytes(), std::move(tensor)};
+  box->held = Hold(box->tensor);
   lua_rawgeti(state, LUA_REGISTRYINDEX, tensor_metatable);
   lua_setmetatable(state, -2);
-  StepCollector(state);
+  StepCollector(state, device);
 }
 
 at::Tensor* TensorAt(lua_State* state, int index) {
   TensorBox* box = BoxAt<TensorBox>(state, index, kTensorTag);
+  if (box == nullptr) return nullptr;
+  if (box->has_unrooted_hooks) RootHooks(state, index);
+  return &box->tensor;
+}
+
+const at::Tensor* PeekTensor(lua_State* state, int index) {
+  const TensorBox* box = BoxAt<TensorBox>(state, index, kTensorTag);
   return box == nullptr ? nullptr : &box->tensor;
+}
+
+bool SetUnrootedHooks(lua_State* state, int index, bool unrooted) {
+  TensorBox* box = BoxAt<TensorBox>(state, index, kTensorTag);
+  return std::exchange(box->has_unrooted_hooks, unrooted);
 }
 
 const at::Tensor& ReadTensor(lua_State* state, int index, const char* name) {
@@ -292,7 +233,8 @@ std::string KernelMessage(const c10::Error& error) {
   const std::string message = error.what_without_backtrace();
   // "Could not run 'aten::x' with arguments from the 'Y' backend. This could be because ...", and
   // then some 60 lines that list every dispatch key.
-  return message.substr(0, message.find(" This could be because the operator doesn't exist"));
+  return InOurWords(
+      message.substr(0, message.find(" This could be because the operator doesn't exist")));
 }
 
 std::string Describe(const at::Tensor& tensor) {
@@ -302,7 +244,5 @@ std::string Describe(const at::Tensor& tensor) {
   if (!tensor.is_cpu()) absl::StrAppend(&text, " on ", tensor.device().str());
   return text;
 }
-
-int64_t LiveTensorBytes() { return pressure.live; }
 
 }  // namespace lockstep::lua

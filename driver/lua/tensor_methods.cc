@@ -8,6 +8,7 @@
 #include "driver/lua/autograd.h"
 #include "driver/lua/cuda.h"
 #include "driver/lua/format.h"
+#include "driver/lua/hooks.h"
 #include "driver/lua/indexing.h"
 #include "driver/lua/nested.h"
 #include "driver/lua/operators.h"

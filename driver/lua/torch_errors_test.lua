@@ -117,6 +117,38 @@ end)
 
 -- What ATen refuses -----------------------------------------------------------------------------------
 
+t.test("AWrongDtypeSaysHowToGetTheRightOne", function()
+  local to_int64 = "make the tensor with { dtype = torch.int64 }, or convert it with x:to(torch.int64)"
+  check {
+    { "labels", function() torch.cross_entropy_loss(x, torch.tensor { 1, 2 }) end,
+      "expected scalar type Long but found Float", to_int64 },
+    { "ids", function() torch.embedding(x, torch.tensor { 1, 0 }) end, to_int64 },
+    { "positions", function() x:gather(1, torch.tensor { { 1 }, { 0 } }) end, to_int64 },
+  }
+end)
+
+t.test("AnIndexOrATargetOutOfRangeIsNamedWithItsPosition", function()
+  local function int64(values) return torch.tensor(values, { dtype = torch.int64 }) end
+  local images = torch.randn { 2, 5, 3 }
+  check {
+    { "target", function() torch.cross_entropy_loss(x, int64 { 1, 3 }) end,
+      "torch.cross_entropy_loss: target 3 at position 1 is out of bounds: the input, float32 {2, 3}, has 3 classes, "
+        .. "0 to 2" },
+    { "negative target", function() torch.cross_entropy_loss(x, int64 { -2, 0 }) end, "target -2 at position 0",
+      "a target that does not count is ignore_index, -100 by default" },
+    { "target of an image", function() torch.cross_entropy_loss(images, int64 { { 1, 2, 1 }, { 0, 7, 1 } }) end,
+      "target 7 at position {1, 1}", "has 5 classes" },
+    { "embedding", function() torch.embedding(x, int64 { { 1, 2 } }) end,
+      "index 2 at position {0, 1} is out of range: dimension 0 of float32 {2, 3} has size 2, so indices are 0 to 1" },
+    { "negative index", function() torch.embedding(x, int64 { 1, -1 }) end, "index -1 at position 1" },
+    { "index_select", function() x:index_select(-1, int64 { 0, 3 }) end,
+      "index 3 at position 1 is out of range: dimension 1 of float32 {2, 3} has size 3" },
+    { "gather", function() x:gather(1, int64 { { 9 }, { 0 } }) end, "index 9 is out of bounds for dimension 1" },
+    { "one_hot", function() torch.one_hot(int64 { 0, 7 }, 3) end, "class 7 at position 1 is out of range",
+      "num_classes is 3" },
+  }
+end)
+
 t.test("AnErrorOfTheKernelNamesTheOperator", function()
   check {
     { "shapes", function() torch.mm(x, x) end, "torch.mm: mat1 and mat2 shapes cannot be multiplied (2x3 and 2x3)" },

@@ -16,7 +16,9 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "c10/util/Exception.h"
+#include "driver/lua/running.h"
 #include "driver/lua/stack.h"
+#include "driver/lua/wording.h"
 
 namespace lockstep::lua {
 namespace {
@@ -59,18 +61,22 @@ int Wrap(lua_State* state, lua_CFunction function) {
   } catch (const PendingError&) {
     lua_getfield(state, LUA_REGISTRYINDEX, kPendingError);
   } catch (const c10::Error& error) {
-    PushMessage(state, error.what_without_backtrace());
+    PushMessage(state, InOurWords(error.what_without_backtrace()).c_str());
   } catch (const std::exception& error) {
     PushMessage(state, error.what());
   }
   return lua_error(state);
 }
 
-// Adds to the message, the only value on the stack, what was probably meant where a name is nil:
-// lockstep/suggestion.lua. Called while the frames of the error still stand.
+// Adds to the message, the only value on the stack, what was probably meant where a name is nil,
+// and what to write for other common mistakes: lockstep/suggestion.lua. Called while the frames of
+// the error still stand.
 void AddSuggestion(lua_State* state) {
   const char* message = lua_type(state, 1) == LUA_TSTRING ? lua_tostring(state, 1) : "";
-  if (std::strstr(message, "(a nil value)") == nullptr) return;
+  const auto says = [&](const char* part) { return std::strstr(message, part) != nullptr; };
+  if (!says("(a nil value)") && !says("attempt to compare") && !says("a tensor has no field")) {
+    return;
+  }
   lua_getglobal(state, "require");
   lua_pushliteral(state, "lockstep.suggestion");
   if (lua_pcall(state, 1, 1, 0) == 0) {
@@ -213,6 +219,8 @@ void Call(lua_State* state, int num_arguments, int num_results) {
   throw error;
 }
 
+lua_State* RunningState() { return running; }
+
 LuaReference::LuaReference(lua_State* state, int index) {
   lua_getfield(state, LUA_REGISTRYINDEX, kVm);
   state_ = static_cast<LuaVm*>(lua_touserdata(state, -1))->state_;
@@ -258,7 +266,10 @@ std::string RunningScriptLine() {
 LuaVm::LuaVm(const Options& options) {
   lua_State* state = luaL_newstate();
   if (state == nullptr) throw Error("lua: no memory for a state");
-  state_.reset(state, lua_close);
+  state_.reset(state, [](lua_State* closing) {
+    lua_close(closing);
+    running = nullptr;
+  });
   luaL_openlibs(state);
 
   lua_pushlightuserdata(state, reinterpret_cast<void*>(&Wrap));

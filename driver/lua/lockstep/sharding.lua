@@ -21,20 +21,29 @@ end
 ---@class sharding.Lockstep
 ---@field steps integer steps taken so far
 ---@field filled integer of these, with a filler on this rank
----@field dropped integer batches of this rank that no step took; reading it reads what is left
+---@field dropped number batches of this rank that no step took. Reading it reads what is left of the iterator;
+---    math.huge where that is more than 10,000 batches.
+---@field reads_ahead boolean
 ---@operator call: any, boolean
-local Lockstep = { reads_ahead = true }
+local Lockstep = {}
 
 function Lockstep:__call() return self.loop:next() end
 
 function Lockstep:__index(key)
-  if key == "steps" or key == "filled" or key == "dropped" then return self.loop[key](self.loop) end
+  if key == "steps" or key == "filled" then return self.loop[key](self.loop) end
+  if key == "dropped" then return self.loop:dropped() or math.huge end
   return Lockstep[key]
 end
 
 --- Ends the loop on every rank, after the batch that is agreed on already. Use it in place of `break`,
 --- which would leave the other ranks waiting.
 function Lockstep:stop() self.loop:stop() end
+
+---@class sharding.LockstepOptions
+---@field policy "until_first"|"until_last"?
+---@field group dist.Group?
+---@field filler (fun(last: any?): any)?
+---@field read_ahead 0|1? 1 unless given
 
 --- Iterates so that every rank leaves the loop at the same step.
 ---
@@ -43,11 +52,12 @@ function Lockstep:stop() self.loop:stop() end
 ---
 --- "until_first" stops when any rank runs out; "until_last" when all have: a rank that ran out gets
 --- filler(last_batch), or its last batch again, with `real` false. An error in one rank's iterator ends the
---- loop on every rank with that error. The iterator is read one batch ahead.
+--- loop on every rank with that error. The iterator is read one batch ahead, so that ranks agree while they train;
+--- `read_ahead = 0` reads each batch when it is due, for an iterator that depends on the step before.
 ---
 --- Collective: every rank of `group` calls this, and runs the loop.
 ---@param iterator fun(): any returns the next batch, or nil when there is none
----@param opts {policy: "until_first"|"until_last"?, group: dist.Group?, filler: (fun(last: any?): any)?}?
+---@param opts sharding.LockstepOptions?
 ---@return sharding.Lockstep
 function M.lockstep(iterator, opts)
   if not is_callable(iterator) then
@@ -55,8 +65,8 @@ function M.lockstep(iterator, opts)
       .. type(iterator))
   end
   local o = options.read("sharding.lockstep", opts,
-    { policy = "until_first", group = options.optional, filler = options.optional })
-  return setmetatable({ loop = core_sharding.lockstep(iterator, o) }, Lockstep)
+    { policy = "until_first", group = options.optional, filler = options.optional, read_ahead = 1 })
+  return setmetatable({ loop = core_sharding.lockstep(iterator, o), reads_ahead = o.read_ahead ~= 0 }, Lockstep)
 end
 
 -- guard ---------------------------------------------------------------------------------------------

@@ -113,7 +113,8 @@ end
 function M.check_loader(loader)
   if objects and type(loader) == "table" and loader.reads_ahead then
     core.raise("run:steps: sharding.lockstep reads one batch ahead, which a saved state would leave out; give "
-      .. "run:steps the loader itself: after run:state it holds that all ranks' loops end together")
+      .. "run:steps the loader itself (after run:state it holds that all ranks' loops end together), or pass "
+      .. "read_ahead = 0")
   end
 end
 

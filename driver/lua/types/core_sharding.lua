@@ -21,20 +21,21 @@ function Loop:steps() end
 ---@return integer
 function Loop:filled() end
 
---- Batches of this rank that no step took; reads what is left.
----@return integer
+--- Batches of this rank that no step took; reads what is left, but at most 10,000: nil where more are left.
+---@return integer?
 function Loop:dropped() end
 
 ---@param iterator fun(): any
----@param options {policy: string?, group: dist.Group?, filler: (fun(last: any?): any)?}
+---@param options sharding.LockstepOptions
 ---@return lockstep.core.sharding.Loop
 function sharding.lockstep(iterator, options) end
 
 ---@class lockstep.core.sharding.Replicas
 local Replicas = {}
 
---- Makes ready for the backward of the forward pass that follows.
-function Replicas:before_forward() end
+--- Prepares a forward pass, and gives every rank rank 0's buffers.
+---@param buffers table[] {{name, tensor}, ...}
+function Replicas:before_forward(buffers) end
 
 --- The outputs, tied to the averaging. With neither find_unused nor static_graph the array may be empty.
 ---@param outputs torch.Tensor[]

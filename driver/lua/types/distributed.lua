@@ -49,9 +49,10 @@ function dist.device() end
 ---@return dist.Group
 function dist.group(options) end
 
---- Reduces x over the ranks, in place.
+--- Reduces x over the ranks, in place. An x that requires a gradient is an error: dist.functional.all_reduce
+--- passes gradients, x:detach() shares the values and has none. So it is for broadcast and recv.
 ---
----     dist.all_reduce(loss, "avg")
+---     dist.all_reduce(loss:detach(), "avg")
 ---@param x torch.Tensor
 ---@param op? dist.Reduction default "sum"
 ---@param options? {group: dist.Group?}
@@ -65,13 +66,14 @@ function dist.all_reduce(x, op, options) end
 ---@return torch.Tensor # x
 function dist.broadcast(x, src, options) end
 
---- Every rank's x, of one shape, in the group's order.
+--- Every rank's x, of one shape, in the group's order. No gradient passes; dist.functional.all_gather has one.
 ---@param x torch.Tensor
 ---@param options? {group: dist.Group?}
 ---@return torch.Tensor[]
 function dist.all_gather(x, options) end
 
---- Reduces parts[i] over the ranks and gives it to rank i - 1.
+--- Reduces parts[i] over the ranks and gives it to rank i - 1. No gradient passes; dist.functional.reduce_scatter
+--- has one.
 ---@param parts torch.Tensor[] one for each rank of the group
 ---@param op? dist.Reduction default "sum"
 ---@param options? {group: dist.Group?}
@@ -84,7 +86,7 @@ function dist.reduce_scatter(parts, op, options) end
 ---@param options? {group: dist.Group?, tag: integer?}
 function dist.send(x, dst, options) end
 
---- Receives into x, which has the shape and dtype of what rank `src` sends.
+--- Receives into x, which has the shape and dtype of what rank `src` sends. Anything else is an error.
 ---@param x torch.Tensor
 ---@param src integer a rank of the world
 ---@param options? {group: dist.Group?, tag: integer?}
@@ -101,5 +103,54 @@ function dist.barrier(options) end
 ---@param options? {group: dist.Group?}
 ---@return T[]
 function dist.all_gather_object(value, options) end
+
+--- Collectives that gradients pass through. Each returns a new tensor. Backward gives the gradient of the sum of
+--- all ranks' losses, and is a collective, too: x requires a gradient on every rank or on none, and every rank's
+--- loss uses the result, or none does.
+---@class lockstep.distributed.functional
+dist.functional = {}
+
+--- The sum of every rank's x, or the mean.
+---
+---     local total = dist.functional.all_reduce(x:sum())
+---@param x torch.Tensor
+---@param op? "sum"|"avg" default "sum"
+---@param options? {group: dist.Group?}
+---@return torch.Tensor
+function dist.functional.all_reduce(x, op, options) end
+
+--- Every rank's x, of one shape, behind one another on `dim` in the group's order.
+---
+---     local features = dist.functional.all_gather(own_features, { dim = 0 })
+---@param x torch.Tensor
+---@param options? {dim: integer?, group: dist.Group?} dim: default 0
+---@return torch.Tensor
+function dist.functional.all_gather(x, options) end
+
+--- The sum of every rank's x, cut into equal parts on `dim`: this rank's part.
+---
+---     local own = dist.functional.reduce_scatter(partial_sums, { dim = 0 })
+---@param x torch.Tensor
+---@param options? {dim: integer?, group: dist.Group?} dim: default 0
+---@return torch.Tensor
+function dist.functional.reduce_scatter(x, options) end
+
+--- Cuts x into equal parts on `split_dim`, sends one to each rank, and puts the parts that arrive behind one another
+--- on `concat_dim`.
+---
+---     local heads = dist.functional.all_to_all(tokens, { split_dim = 1, concat_dim = 0 })
+---@param x torch.Tensor
+---@param options {split_dim: integer, concat_dim: integer, group: dist.Group?}
+---@return torch.Tensor
+function dist.functional.all_to_all(x, options) end
+
+--- The x of rank `src`. Its gradient is the sum over all ranks; the other ranks' is 0.
+---
+---     local prompt = dist.functional.broadcast(x, 0)
+---@param x torch.Tensor of the same dtype and shape on every rank
+---@param src integer a rank of the world
+---@param options? {group: dist.Group?}
+---@return torch.Tensor
+function dist.functional.broadcast(x, src, options) end
 
 return dist

@@ -147,6 +147,19 @@ function Tensor:bool() end
 ---@param options? torch.BackwardOptions
 function Tensor:backward(gradient, options) end
 
+---@class torch.HookHandle
+local HookHandle = {}
+
+--- Takes the hook away. A second call does nothing.
+function HookHandle:remove() end
+
 --- Calls `hook` with the gradient whenever one is computed; a tensor that it returns takes its place.
+---
+---     local handle = x:register_hook(function(gradient) return gradient * 2 end)
+---     loss:backward()
+---     handle:remove()
+---
+--- The hook lives as long as the tensor or a graph that leads to it; it may use the tensor itself.
 ---@param hook fun(gradient: torch.Tensor): torch.Tensor?
+---@return torch.HookHandle
 function Tensor:register_hook(hook) end

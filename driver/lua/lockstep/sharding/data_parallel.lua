@@ -24,6 +24,14 @@ local replicas_of = setmetatable({}, { __mode = "kv" })
 --- The buckets of modules that are not replicated yet.
 local saved_buckets = setmetatable({}, { __mode = "k" })
 
+--- The named tensors that an iterator yields, as the program takes them.
+---@return table[] named {{name, tensor}, ...}
+local function list(iterator, ...)
+  local named = {}
+  for name, tensor in iterator, ... do named[#named + 1] = { name, tensor } end
+  return named
+end
+
 ---@class sharding.DataParallel
 ---@field module nn.Module
 ---@field group dist.Group? over which gradients are averaged; nil: all ranks
@@ -35,7 +43,8 @@ DataParallel.__index = DataParallel
 ---@param ... any
 ---@return any ...
 function DataParallel:forward(...)
-  self.replicas:before_forward()
+  -- Read in each pass: a module may have put another tensor in a buffer's place.
+  self.replicas:before_forward(self.broadcasts_buffers and list(self.module:named_buffers()) or {})
   local count = 0
   local function finish(...)
     count = select("#", ...)
@@ -133,6 +142,8 @@ function DataParallel:__tostring() return "data_parallel(" .. tostring(self.modu
 ---@field find_unused boolean? false
 ---@field static_graph boolean? false
 ---@field compression "none"|"bf16"|"fp16"?
+---@field broadcast_buffers boolean? true
+---@field gradient_as_bucket_view boolean? true
 ---@field group dist.Group?
 
 --- Replicates the module over the ranks of `group` through c10d's Reducer, the engine of PyTorch's
@@ -142,7 +153,9 @@ function DataParallel:__tostring() return "data_parallel(" .. tostring(self.modu
 --- bucket_mb: gradients are reduced in groups of this size. find_unused: parameters may take no part in a
 --- forward pass. static_graph: every iteration uses the same parameters equally often; allows parameters used
 --- several times in one. compression: gradients travel as "bf16" or "fp16", half the bytes of float32, and are
---- rounded to it; what accumulates locally is not.
+--- rounded to it; what accumulates locally is not. broadcast_buffers: every forward pass gives all ranks rank 0's
+--- buffers; if false, each rank keeps its own. gradient_as_bucket_view: gradients share memory with the buckets that
+--- travel, which saves a copy of all gradients; clone a gradient that is kept over the next backward.
 ---
 --- Collective: every rank of `group` calls this with the same module, and takes equally many forward passes.
 ---@param module nn.Module
@@ -151,13 +164,12 @@ function DataParallel:__tostring() return "data_parallel(" .. tostring(self.modu
 function M.data_parallel(module, opts)
   if not nn.is_module(module) then core.raise("sharding.data_parallel: expected a module, not a " .. type(module)) end
   local o = options.read("sharding.data_parallel", opts,
-    { bucket_mb = 25, find_unused = false, static_graph = false, compression = "none", group = options.optional })
-  local parameters, buffers = {}, {}
-  for name, p in module:named_parameters() do parameters[#parameters + 1] = { name, p } end
-  for name, b in module:named_buffers() do buffers[#buffers + 1] = { name, b } end
+    { bucket_mb = 25, find_unused = false, static_graph = false, compression = "none", broadcast_buffers = true,
+      gradient_as_bucket_view = true, group = options.optional })
   replicas_of[module] = setmetatable({
     module = module,
-    replicas = core_sharding.data_parallel(parameters, buffers, o),
+    replicas = core_sharding.data_parallel(list(module:named_parameters()), list(module:named_buffers()), o),
+    broadcasts_buffers = o.broadcast_buffers,
     needs_outputs = o.find_unused or o.static_graph,
     group = o.group,
   }, DataParallel)
