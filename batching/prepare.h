@@ -6,9 +6,16 @@
 //   Prepared prepared = Prepare(samples, options);
 //   const TensorMicroBatch& mine = prepared.batches[rank][micro_step];
 //
-// Samples are cut to seq_len (never inside an image), planned (plan.h), and packed: per-token
-// values one sample after the other, with position ids that start anew at each; other tensors
-// concatenated on dimension 0. Each output is allocated once.
+// Samples are cut to seq_len (never inside an image, video or audio clip), planned (plan.h), and
+// packed: per-token values one sample after the other, with position ids that start anew at each;
+// other tensors concatenated on dimension 0. Each output is allocated once.
+//
+// The cut knows these tensors. It is an error to cut a sample that has others.
+//
+//   image  pixel_values         rows of patches; image_grid_thw counts them for each image
+//   video  pixel_values_videos  rows of patches; video_grid_thw counts them for each video
+//   audio  input_features       one row for each clip, as in feature_attention_mask and
+//                               input_features_mask
 //
 // Ranks that prepare the same samples in the same order get the same plan, with no communication.
 // Not thread-safe against changes of the samples while it runs; otherwise thread-safe.
@@ -20,6 +27,7 @@
 #include <functional>
 #include <future>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -37,8 +45,10 @@ struct TensorSample {
   at::Tensor position_ids;                    // int64 [n]; undefined: 0 to n - 1
   std::map<std::string, at::Tensor> streams;  // [n] each: further per-token values
   std::map<std::string, at::Tensor>
-      tensors;       // concatenated on dimension 0: pixel_values, image_grid_thw, ...
-  std::string kind;  // empty: "image" where there are pixel_values, else "text"
+      tensors;  // concatenated on dimension 0: pixel_values, image_grid_thw, ...
+  // Empty: the set of tensors that have rows after the cut, as "text" (none), "image",
+  // "image+video" or "text+reward".
+  std::string kind;
   // Rather than in a micro-step that needs padding, this sample is left for a later call
   // (Prepared::held), where all others of that micro-step may wait too.
   bool may_wait = false;
@@ -66,8 +76,14 @@ struct PrepareOptions {
   std::map<std::string, c10::Scalar> streams;
   int64_t first_number =
       0;  // what messages call the first sample: 1 where the caller counts from 1
-  // The stream of modality ids, 1 for an image's placeholder. Empty, or absent from a sample: none.
+  // The stream of modality ids: 1, 2 and 3 for the placeholders of images, videos and audio. Empty,
+  // or absent from a sample: none.
   std::string token_types = "mm_token_type_ids";
+  // For samples without that stream: the placeholders' ids in input_ids. A sample needs neither
+  // unless it is cut.
+  std::optional<int64_t> image_token_id;
+  std::optional<int64_t> video_token_id;
+  std::optional<int64_t> audio_token_id;
 };
 
 struct TensorMicroBatch {
@@ -94,7 +110,7 @@ struct Report {
   int64_t truncated_samples = 0;
   int64_t truncated_tokens = 0;  // cut off these, and those of dropped samples
   int64_t dropped_samples =
-      0;  // that begin with an image longer than seq_len: nothing of them was left
+      0;  // that begin with an image longer than seq_len, so that no token was left
   double makespan = 0;
   double ideal = 0;
   double lower_bound = 0;  // 0: not known (see plan.h), or samples were held
