@@ -72,6 +72,13 @@ void CheckIntegers(const at::Tensor& tensor, const std::string& name, int64_t sa
                     tensor.scalar_type());
 }
 
+void CheckLossMask(const at::Tensor& mask, int64_t sample) {
+  if (mask.scalar_type() == at::kBool) return;
+  const at::Tensor wrong = mask.masked_select(mask.ne(0).logical_and(mask.ne(1)));
+  TORCH_CHECK_VALUE(wrong.numel() == 0, "batching: sample ", sample, ": loss_mask holds ",
+                    wrong[0].item<double>(), "; each element must be 0, 1, true or false");
+}
+
 void CheckSample(const TensorSample& sample, int64_t index, const PrepareOptions& options) {
   TORCH_CHECK_VALUE(sample.input_ids.defined() && sample.input_ids.dim() == 1, "batching: sample ",
                     index, ": input_ids must be a tensor of one dimension");
@@ -79,12 +86,9 @@ void CheckSample(const TensorSample& sample, int64_t index, const PrepareOptions
   TORCH_CHECK_VALUE(tokens > 0, "batching: sample ", index, " has no tokens");
   CheckIntegers(sample.input_ids, "input_ids", index);
   TORCH_CHECK_VALUE(sample.loss_mask.defined(), "batching: sample ", index, " has no loss_mask");
-  TORCH_CHECK_VALUE(at::isIntegralType(sample.loss_mask.scalar_type(), /*includeBool=*/true),
-                    "batching: sample ", index,
-                    ": loss_mask must be of dtype bool or an integer one, not ",
-                    sample.loss_mask.scalar_type());
   CheckPerToken(sample.input_ids, "input_ids", index, tokens);
   CheckPerToken(sample.loss_mask, "loss_mask", index, tokens);
+  CheckLossMask(sample.loss_mask, index);
   if (sample.position_ids.defined())
     CheckPerToken(sample.position_ids, "position_ids", index, tokens);
   CheckIntegers(sample.position_ids, "position_ids", index);

@@ -359,6 +359,9 @@ TEST(PrepareTest, ErrorsNameTheSampleAndTheField) {
   short_mask.loss_mask = at::ones({2}, at::kBool);
   TensorSample float_ids = Text(3);
   float_ids.input_ids = at::zeros({3});
+  TensorSample half_mask = Text(3), nan_mask = Text(3);
+  half_mask.loss_mask = at::tensor({1.0, 0.5, 0.0});
+  nan_mask.loss_mask = at::tensor({1.0, std::nan(""), 0.0});
   TensorSample undeclared = Text(3);
   undeclared.streams["advantages"] = at::zeros({3});
   TensorSample other_pixels = Images({4}, 100, 5);
@@ -392,6 +395,8 @@ TEST(PrepareTest, ErrorsNameTheSampleAndTheField) {
     std::string message;
   } kCases[] = {
       {short_mask, "sample 1: loss_mask has shape [2], but input_ids has 3 tokens"},
+      {half_mask, "sample 1: loss_mask holds 0.5; each element must be 0, 1, true or false"},
+      {nan_mask, "sample 1: loss_mask holds nan; each element"},
       {float_ids, "sample 1: input_ids must be of an integer dtype, not Float"},
       {undeclared, "sample 1: advantages is not declared in streams"},
       {other_pixels,

@@ -47,7 +47,8 @@ void ReadField(lua_State* state, int index, const std::string& key, const std::s
   if (key == "input_ids") {
     sample.input_ids = ReadPerToken(state, index, name, at::kLong);
   } else if (key == "loss_mask") {
-    sample.loss_mask = ReadPerToken(state, index, name, at::kBool);
+    // As booleans, 0.5 and NaN would be true.
+    sample.loss_mask = ReadPerToken(state, index, name, at::kDouble);
   } else if (key == "position_ids") {
     sample.position_ids = ReadPerToken(state, index, name, at::kLong);
   } else if (key == "kind") {
