@@ -1,4 +1,4 @@
-// A sample as a plan sees it: how much of it is packed, and how short a copy may be. Private to
+// A sample with the part that is packed, and the part that a padding copy needs. Private to
 // prepare.cc.
 
 #ifndef LOCKSTEP_BATCHING_ITEM_H_
@@ -13,7 +13,7 @@
 
 namespace lockstep::batching {
 
-// How much of a sample is packed: its first tokens, and the first rows of each of its tensors.
+// The part of a sample that is packed: its first tokens, and the first rows of its tensors.
 struct Extent {
   int64_t tokens = 0;
   std::map<std::string, int64_t> rows;  // tensors with at least one row

@@ -16,7 +16,7 @@ local M = { cost = {} }
 
 ---@class batching.Sample
 ---@field input_ids torch.Tensor|integer[]
----@field loss_mask torch.Tensor|boolean[]|integer[] which tokens are trained on
+---@field loss_mask torch.Tensor|boolean[]|integer[] 1 or true for tokens that are trained on, else 0 or false
 ---@field position_ids torch.Tensor|integer[]?
 ---@field kind string? default: the tensors that the cut leaves, as "text", "image" or "image+video"
 ---@field [string] torch.Tensor|number[]|number streams (per token; a number holds for all), tensors
