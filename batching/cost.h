@@ -1,14 +1,17 @@
-// What a sequence costs: the arithmetic of a forward pass, in floating-point operations.
+// The cost of a sequence: the floating-point operations of a forward pass.
 //
 //   TransformerShape shape = {.hidden_size = 4096, .num_hidden_layers = 36, ...};
 //   const SequenceCost cost = TransformerCost(shape);
 //   double flops = cost.linear * tokens + cost.quadratic * tokens * tokens;
 //
-// Only ratios matter to a plan: the backward pass doubles every term, and so changes nothing.
+// Only ratios matter to a plan. The backward pass doubles every term, so it changes nothing.
 //
-// Counted: the matrix products of attention (2 per multiply-add; causal, so that half of the scores
-// are computed), of the MLP or the experts that a token visits, of the language-model head, and of
-// a vision tower. Norms, rotations and softmax are left out: they are bound by memory and small.
+// The count includes the matrix products of attention, of the MLP or the experts that a token
+// visits, of the language-model head, and of a vision tower. A multiply-add counts as 2. Attention
+// is causal, so half of the scores count. The count leaves out norms, rotations and softmax, which
+// are small and bound by memory.
+//
+// Thread-safe: pure functions.
 
 #ifndef LOCKSTEP_BATCHING_COST_H_
 #define LOCKSTEP_BATCHING_COST_H_
@@ -19,7 +22,8 @@
 
 namespace lockstep::batching {
 
-// A decoder and its vision tower by the field names of Hugging Face configurations. 0: not there.
+// A decoder and its vision tower, with the field names of Hugging Face configurations. 0 stands for
+// a part that the model does not have.
 struct TransformerShape {
   int64_t hidden_size = 0;
   int64_t num_hidden_layers = 0;
@@ -57,12 +61,14 @@ struct SequenceCost {
   double quadratic = 0;
 };
 
-// InvalidArgument names a field that is missing or negative.
+// Returns the cost of the decoder, or InvalidArgument with the field that is missing or negative.
 absl::StatusOr<SequenceCost> TransformerCost(const TransformerShape& shape);
 
-// Cost of one image of P patches: linear * P + quadratic * P^2; zero without a vision tower.
+// Returns the cost of one image of P patches: linear * P + quadratic * P^2. Returns zeros without a
+// vision tower.
 SequenceCost VisionCost(const TransformerShape& shape);
 
+// Returns the cost of a sequence of `length` tokens, or of an image of `length` patches.
 inline double CostOf(const SequenceCost& cost, int64_t length) {
   const double n = static_cast<double>(length);
   return cost.linear * n + cost.quadratic * n * n;

@@ -1,12 +1,12 @@
-// First fit: each thing goes into the first of a growing row of bins that has room for it.
+// First fit: each item goes into the first bin that has room for it.
 //
 //   FirstFit first_fit(/*capacity=*/10);
 //   first_fit.Place(6);  // 0
 //   first_fit.Place(5);  // 1: bin 0 has room for 4
 //   first_fit.Place(4);  // 0
 //
-// Things placed in order of falling size need at most 11/9 of the fewest bins, and one more
-// (Johnson 1973). Of plan.cc alone. Thread: used by one thread.
+// Items placed in order of falling size need at most 11/9 of the fewest bins, and one more
+// (Johnson 1973). Private to plan.cc. Not thread-safe.
 
 #ifndef LOCKSTEP_BATCHING_FIRST_FIT_H_
 #define LOCKSTEP_BATCHING_FIRST_FIT_H_
@@ -21,8 +21,8 @@ class FirstFit {
  public:
   explicit FirstFit(int64_t capacity) : capacity_(capacity) {}
 
-  // The bin, from 0, that takes something of this size, from 1 to `capacity`: a new one, behind the
-  // others, where none has room. O(log bins).
+  // Returns the bin, counted from 0, that takes an item of `size` (from 1 to `capacity`). Opens a
+  // new bin if no bin has room. O(log bins).
   size_t Place(int64_t size);
 
  private:
@@ -32,8 +32,8 @@ class FirstFit {
   int64_t capacity_;
   size_t num_bins_ = 0;
   size_t num_leaves_ = 0;  // a power of two, or none
-  // A tree in heap order, of the most room below each node; leaves, which are the bins, from
-  // num_leaves_ on. -1 where there is no bin yet.
+  // A tree in heap order. Each node holds the most room of any bin below it. The bins are the
+  // leaves, from num_leaves_ on; -1 stands for a bin that is not open yet.
   std::vector<int64_t> room_;
 };
 

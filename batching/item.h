@@ -1,5 +1,5 @@
-// A sample as a plan sees it: how much of it is packed, and how short a copy may be. Of prepare.cc
-// alone.
+// A sample with the part that is packed, and the part that a padding copy needs. Private to
+// prepare.cc.
 
 #ifndef LOCKSTEP_BATCHING_ITEM_H_
 #define LOCKSTEP_BATCHING_ITEM_H_
@@ -13,27 +13,24 @@
 
 namespace lockstep::batching {
 
-// How much of a sample is packed: its first tokens, and the first rows of each of its tensors.
+// The part of a sample that is packed: its first tokens, and the first rows of its tensors.
 struct Extent {
   int64_t tokens = 0;
-  std::map<std::string, int64_t> rows;
+  std::map<std::string, int64_t> rows;  // tensors with at least one row
+  std::vector<int64_t> patches;         // of each image, then of each video
 };
 
 struct Item {
   const TensorSample* sample = nullptr;
   int64_t index = 0;  // among the samples
-  std::string kind;
-  Extent kept;                   // within seq_len
-  Extent least;                  // the shortest copy that still runs every module
-  std::vector<int64_t> patches;  // of each image kept
+  std::string kind;   // the sample's own, or the set of tensors in `kept`
+  Extent kept;        // within seq_len
+  Extent least;       // the shortest copy that still runs every module of the kind
 };
 
-// The sample's kind before the cut: its own, or what its tensors say.
-std::string KindOf(const TensorSample& sample);
-
-// Cuts one sample to seq_len; of one that begins with an image that does not fit, no token is kept.
-// The item refers to `sample`. Throws c10::ValueError, which calls the sample `number`, for what
-// prepare.h lists.
+// Cuts one sample to seq_len. Keeps no token of a sample that begins with an image, video or audio
+// clip that does not fit. The item refers to `sample`. Throws c10::ValueError, which calls the
+// sample `number`, for the errors listed in prepare.h.
 Item MakeItem(const TensorSample& sample, int64_t number, const PrepareOptions& options);
 
 }  // namespace lockstep::batching

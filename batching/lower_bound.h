@@ -1,4 +1,4 @@
-// What no plan can go below, for samples of one kind. Of plan.cc alone.
+// A lower bound on the makespan of samples of one kind. Private to plan.cc.
 
 #ifndef LOCKSTEP_BATCHING_LOWER_BOUND_H_
 #define LOCKSTEP_BATCHING_LOWER_BOUND_H_
@@ -11,8 +11,8 @@
 
 namespace lockstep::batching {
 
-// At most the makespan of every plan of the samples in `members`, of which there is one at least:
-// indices into `samples`, all of one kind, where a micro-batch costs the sum of its samples' costs.
+// Returns a makespan that no plan of the samples in `members` is below, if a micro-batch costs the
+// sum of its samples' costs. `members` are indices into `samples`: at least one, all of one kind.
 // O(n log n).
 double LowerBound(absl::Span<const Sample> samples, const std::vector<int64_t>& members,
                   int64_t seq_len, int ranks);

@@ -281,19 +281,6 @@ TEST(PlanTest, ErrorsNameWhatIsWrong) {
   }
 }
 
-// Tokens would allow half the micro-steps, or two thirds, but no two or three samples fit together:
-// planning must not try every number in between.
-TEST(PlanTest, IsFastWhereSamplesDoNotFitTogether) {
-  for (const int64_t length : {34, 51}) {
-    const std::vector<Sample> samples = OfLengths(std::vector<int64_t>(200000, length));
-    const int64_t together = 100 / length;
-
-    const Plan plan = Make(samples, {.seq_len = 100, .ranks = 1});
-
-    EXPECT_EQ(plan.micro_steps, 200000 / together);
-  }
-}
-
 // Without padding: tokens over what the micro-batches could hold.
 double Efficiency(const Plan& plan, int64_t seq_len) {
   return static_cast<double>(plan.tokens) /

@@ -200,22 +200,23 @@ void CheckSameTensors(const std::vector<Item>& items, int64_t first_number) {
   }
 }
 
-// Tensors of one kind end up behind one another: dtype and all dimensions but the first must agree.
-void CheckCompatible(const std::vector<TensorSample>& samples, int64_t first_number) {
-  std::map<std::string, std::map<std::string, size_t>> first;  // by kind, by field
-  for (size_t i = 0; i < samples.size(); ++i) {
-    auto& fields = first[KindOf(samples[i])];
-    for (const auto& [name, tensor] : samples[i].tensors) {
-      const size_t j = fields.emplace(name, i).first->second;
-      const at::Tensor& other = samples[j].tensors.at(name);
+// Micro-batches concatenate the tensors of one kind: dtype and all dimensions but the first must
+// agree.
+void CheckCompatible(const std::vector<Item>& items, int64_t first_number) {
+  std::map<std::string, std::map<std::string, const Item*>> first;  // by kind, by field
+  for (const Item& item : items) {
+    auto& fields = first[item.kind];
+    for (const auto& [name, rows] : item.kept.rows) {
+      const Item& with = *fields.emplace(name, &item).first->second;
+      const at::Tensor& tensor = item.sample->tensors.at(name);
+      const at::Tensor& other = with.sample->tensors.at(name);
       TORCH_CHECK_VALUE(
           tensor.scalar_type() == other.scalar_type() &&
               tensor.sizes().slice(1) == other.sizes().slice(1) &&
               tensor.device() == other.device(),
           "batching: ", name, " is ", tensor.scalar_type(), " ", tensor.sizes(), " on ",
-          tensor.device(), " in sample ", first_number + static_cast<int64_t>(i), " and ",
-          other.scalar_type(), " ", other.sizes(), " on ", other.device(), " in sample ",
-          first_number + static_cast<int64_t>(j),
+          tensor.device(), " in sample ", first_number + item.index, " and ", other.scalar_type(),
+          " ", other.sizes(), " on ", other.device(), " in sample ", first_number + with.index,
           ": tensors of one kind are concatenated on dimension 0, and must agree in all else");
     }
   }
@@ -223,11 +224,9 @@ void CheckCompatible(const std::vector<TensorSample>& samples, int64_t first_num
 
 // --- Planning ------------------------------------------------------------------------------------
 
-double CostOfExtent(const PrepareOptions& options, const Item& item, const Extent& extent,
-                    size_t num_images) {
+double CostOfExtent(const PrepareOptions& options, const Item& item, const Extent& extent) {
   double cost = options.sequence_cost(extent.tokens);
-  for (size_t i = 0; i < std::min(num_images, item.patches.size()); ++i)
-    cost += CostOf(options.image_cost, item.patches[i]);
+  for (const int64_t patches : extent.patches) cost += CostOf(options.image_cost, patches);
   TORCH_CHECK_VALUE(cost >= 0 && std::isfinite(cost), "batching: sample ",
                     options.first_number + item.index, ", of ", extent.tokens, " tokens, costs ",
                     cost, "; a cost is a finite number from 0 on");
@@ -243,11 +242,10 @@ Plan PlanItems(const std::vector<Item>& items, const PrepareOptions& options) {
   for (const Item& item : items) {
     Sample sample;
     sample.tokens = item.kept.tokens;
-    sample.cost = CostOfExtent(options, item, item.kept, item.patches.size());
+    sample.cost = CostOfExtent(options, item, item.kept);
     sample.kind = kinds.at(item.kind);
     sample.least_tokens = item.least.tokens;
-    sample.least_cost = CostOfExtent(options, item, item.least,
-                                     item.least.rows == item.kept.rows ? item.patches.size() : 1);
+    sample.least_cost = CostOfExtent(options, item, item.least);
     samples.push_back(sample);
   }
   PlanOptions plan_options;
@@ -371,7 +369,7 @@ Prepared Prepare(const std::vector<TensorSample>& samples, const PrepareOptions&
   Report& report = prepared.report;
   const std::vector<Item> items = MakeItems(samples, options, report);
   CheckSameTensors(items, options.first_number);
-  CheckCompatible(samples, options.first_number);
+  CheckCompatible(items, options.first_number);
   const Plan plan = PlanItems(items, options);
   const MicroBatchBuilder builder(options, FindStreams(samples, options));
   prepared.batches.resize(static_cast<size_t>(options.ranks));

@@ -1,4 +1,4 @@
-// From samples of tensors to packed micro-batches, one list for each rank.
+// Packs samples of tensors into micro-batches, one list for each rank.
 //
 //   PrepareOptions options;
 //   options.seq_len = 4096;
@@ -6,12 +6,21 @@
 //   Prepared prepared = Prepare(samples, options);
 //   const TensorMicroBatch& mine = prepared.batches[rank][micro_step];
 //
-// Samples are cut to seq_len (never inside an image), planned (plan.h), and packed: per-token
-// values one sample after the other, with position ids that start anew at each; other tensors
-// concatenated on dimension 0. Each output is allocated once.
+// Prepare cuts samples to seq_len (never inside an image, video or audio clip), plans them (plan.h)
+// and packs them. It concatenates the samples' per-token values; position ids start again at 0 in
+// each sample. It concatenates other tensors on dimension 0. Each output is allocated once.
 //
-// Ranks that prepare the same samples in the same order get the same plan, with no communication.
-// Not thread-safe against changes of the samples while it runs; otherwise thread-safe.
+// The cut knows these tensors. It is an error to cut a sample that has others.
+//
+//   image: pixel_values, with image_grid_thw, which counts each image's patches.
+//
+//   video: pixel_values_videos, with video_grid_thw, which counts each video's patches.
+//
+//   audio: input_features, feature_attention_mask and input_features_mask, with a row for each
+//   clip.
+//
+// Ranks that prepare the same samples in the same order get the same plan, without communication.
+// Thread-safe, but no other thread may change the samples while it runs.
 
 #ifndef LOCKSTEP_BATCHING_PREPARE_H_
 #define LOCKSTEP_BATCHING_PREPARE_H_
@@ -20,6 +29,7 @@
 #include <functional>
 #include <future>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,54 +43,60 @@ namespace lockstep::batching {
 // n is the number of tokens. All tensors on the CPU.
 struct TensorSample {
   at::Tensor input_ids;                       // int64 [n]
-  at::Tensor loss_mask;                       // bool [n]
+  at::Tensor loss_mask;                       // bool [n]; other dtypes hold only 0 and 1
   at::Tensor position_ids;                    // int64 [n]; undefined: 0 to n - 1
   std::map<std::string, at::Tensor> streams;  // [n] each: further per-token values
   std::map<std::string, at::Tensor>
-      tensors;       // concatenated on dimension 0: pixel_values, image_grid_thw, ...
-  std::string kind;  // empty: "image" where there are pixel_values, else "text"
-  // Rather than in a micro-step that needs padding, this sample is left for a later call
-  // (Prepared::held), where all others of that micro-step may wait too.
+      tensors;  // concatenated on dimension 0: pixel_values, image_grid_thw, ...
+  // Empty: the set of tensors that have rows after the cut, as "text" (none), "image",
+  // "image+video" or "text+reward".
+  std::string kind;
+  // Leaves this sample for a later call (Prepared::held) if its micro-step would need padding and
+  // all other samples of that micro-step may wait too.
   bool may_wait = false;
 };
 
 struct PrepareOptions {
   int64_t seq_len = 0;  // from 1 to kMaxSeqLen
   int ranks = 1;        // from 1 to kMaxRanks
-  int only_rank = -1;   // -1: make every rank's micro-batches; else this rank's alone (the others'
-                        // lists stay empty)
-  int64_t pad_to_multiple_of = 1;  // tokens, of each micro-batch; must divide seq_len
+  // Makes only this rank's micro-batches; the other ranks' lists stay empty. -1: makes all.
+  int only_rank = -1;
+  int64_t pad_to_multiple_of = 1;  // in tokens of each micro-batch; must divide seq_len
   int64_t pad_token_id = 0;
   Balance balance = Balance::kLockstep;
   double worth_a_step = 0.005;
 
-  // Cost of one sample: of a sequence, and of each of its images by patches.
+  // The cost of a sample: sequence_cost of its tokens, plus image_cost of each image and video.
   std::function<double(int64_t tokens)> sequence_cost = [](int64_t tokens) {
     return static_cast<double>(tokens);
   };
   SequenceCost image_cost;
-  // Where a micro-batch costs something else than the sum over its sequences.
+  // Overrides the sum over the samples of a micro-batch.
   std::function<double(const std::vector<int64_t>& seq_lens)> micro_batch_cost;
 
-  // Every stream, and what padding tokens and samples without it get.
+  // Every stream, with the value for padding tokens and for samples without the stream.
   std::map<std::string, c10::Scalar> streams;
-  int64_t first_number =
-      0;  // what messages call the first sample: 1 where the caller counts from 1
-  // The stream of modality ids, 1 for an image's placeholder. Empty, or absent from a sample: none.
+  int64_t first_number = 0;  // number of the first sample in messages
+  // The stream of modality ids: 1, 2 and 3 for the placeholders of images, videos and audio. Empty,
+  // or absent from a sample: none.
   std::string token_types = "mm_token_type_ids";
+  // For samples without that stream: the placeholders' ids in input_ids. A sample needs neither
+  // unless it is cut.
+  std::optional<int64_t> image_token_id;
+  std::optional<int64_t> video_token_id;
+  std::optional<int64_t> audio_token_id;
 };
 
 struct TensorMicroBatch {
   std::string kind;
-  bool padding = false;  // copies that only keep ranks aligned: no loss token
+  bool padding = false;  // copies without loss tokens, which only keep ranks aligned
   double cost = 0;
-  std::vector<int64_t> samples;  // indices into the samples; none for padding
-  std::vector<int64_t>
-      seq_lens;             // sum to the length; the last includes tokens that pad to a multiple
-  at::Tensor input_ids;     // int64 [length]
-  at::Tensor loss_mask;     // bool [length]
-  at::Tensor position_ids;  // int64 [length]
-  at::Tensor cu_seqlens;  // int32 [seq_lens + 1]: 0 and the running sums, as varlen attention takes
+  std::vector<int64_t> samples;   // indices into the samples; none for padding
+  std::vector<int64_t> seq_lens;  // sum to the length; the last includes padding to a multiple
+  at::Tensor input_ids;           // int64 [length]
+  at::Tensor loss_mask;           // bool [length]
+  at::Tensor position_ids;        // int64 [length]
+  at::Tensor cu_seqlens;  // int32 [seq_lens + 1]: 0 and the running sums, for varlen attention
   std::map<std::string, at::Tensor> streams;  // [length] each
   std::map<std::string, at::Tensor> tensors;
 };
@@ -88,18 +104,17 @@ struct TensorMicroBatch {
 struct Report {
   int64_t micro_steps = 0;
   int64_t tokens = 0;          // of samples, after the cut
-  int64_t loss_tokens = 0;     // of these, those with loss
-  int64_t padding_tokens = 0;  // of padding micro-batches, and those that pad to a multiple
+  int64_t loss_tokens = 0;     // part of `tokens`
+  int64_t padding_tokens = 0;  // in padding micro-batches, and from padding to a multiple
   int64_t padding_micro_batches = 0;
   int64_t truncated_samples = 0;
-  int64_t truncated_tokens = 0;  // cut off these, and those of dropped samples
-  int64_t dropped_samples =
-      0;  // that begin with an image longer than seq_len: nothing of them was left
+  int64_t truncated_tokens = 0;  // including all tokens of dropped samples
+  int64_t dropped_samples = 0;   // begin with an image longer than seq_len, so no token is left
   double makespan = 0;
   double ideal = 0;
   double lower_bound = 0;  // 0: not known (see plan.h), or samples were held
-  // Of who trains on what when: kinds, sample indices and lengths of all ranks' micro-batches.
-  // Ranks whose fingerprints are the same follow the same plan.
+  // A hash of the kinds, sample indices and lengths of all ranks' micro-batches. Ranks with the
+  // same fingerprint follow the same plan.
   uint64_t fingerprint = 0;
 };
 
@@ -109,15 +124,16 @@ struct Prepared {
   Report report;
 };
 
-// Throws c10::ValueError, naming the sample and the field: a per-token value of another length than
-// input_ids, a stream that is not declared, tensors of one kind that cannot be concatenated, or
-// that some of its samples lack, an image that contradicts its token types, a sample without
-// tokens; or the option that is out of range.
+// Throws c10::ValueError that names the option, or the sample and the field. Errors are an option
+// that is out of range, a sample without tokens, and a per-token value of another length than
+// input_ids. Others are a stream that is not declared, and tensors of one kind that some samples
+// lack or that cannot be concatenated. Images must match their placeholders, and a sample with
+// tensors that the cut does not know must fit.
 Prepared Prepare(const std::vector<TensorSample>& samples, const PrepareOptions& options);
 
-// The same on a thread of its own, while the caller trains on what it has: `get()` waits for the
-// result, or throws what Prepare does. The future's destructor waits too. Costs are functions that
-// the other thread may call; the samples' tensors stay as they are until it has ended.
+// Runs Prepare on a new thread, so that the caller can train meanwhile. `get()` waits for the
+// result and throws the errors of Prepare; the future's destructor waits too. The new thread calls
+// the cost functions. The caller must not change the samples' tensors until the thread has ended.
 std::future<Prepared> PrepareInBackground(std::vector<TensorSample> samples,
                                           PrepareOptions options);
 

@@ -262,49 +262,6 @@ TEST(PrepareTest, PadsToAMultiple) {
   EXPECT_EQ(prepared.report.padding_tokens, 3);
 }
 
-// --- The cut -------------------------------------------------------------------------------------
-
-TEST(PrepareTest, LongTextIsCutAndCounted) {
-  const Prepared prepared = Prepare({Text(13), Text(8)}, With(8, 1));
-  EXPECT_EQ(prepared.report.truncated_samples, 1);
-  EXPECT_EQ(prepared.report.truncated_tokens, 5);
-  EXPECT_EQ(prepared.report.tokens, 16);
-}
-
-TEST(PrepareTest, TheCutNeverSplitsAnImage) {
-  // Tokens: t IIII t II t. Seven would end inside the second image.
-  const Prepared prepared = Prepare({Images({16, 8})}, With(7, 1));
-
-  const TensorMicroBatch& batch = prepared.batches[0][0];
-  EXPECT_EQ(batch.input_ids.numel(), 6);
-  EXPECT_EQ(batch.tensors.at("pixel_values").size(0), 16);
-  EXPECT_EQ(batch.tensors.at("image_grid_thw").size(0), 1);
-  EXPECT_EQ(prepared.report.truncated_tokens, 3);
-}
-
-TEST(PrepareTest, ASampleThatLosesAllItsImagesIsText) {
-  const Prepared prepared = Prepare({Images({16})}, With(3, 1));
-
-  const TensorMicroBatch& batch = prepared.batches[0][0];
-  EXPECT_EQ(batch.kind, "text");
-  EXPECT_EQ(batch.input_ids.numel(), 1);
-  EXPECT_TRUE(batch.tensors.empty());
-}
-
-TEST(PrepareTest, ASampleThatBeginsWithTooLongAnImageIsDroppedAndCounted) {
-  TensorSample sample = Images({16});
-  for (at::Tensor* tensor :
-       {&sample.input_ids, &sample.loss_mask, &sample.streams["mm_token_type_ids"]}) {
-    *tensor = tensor->narrow(0, 1, 4);  // its first token is the image's
-  }
-
-  const Prepared prepared = Prepare({sample, Text(2)}, With(3, 1));
-
-  EXPECT_EQ(prepared.report.dropped_samples, 1);
-  EXPECT_EQ(prepared.report.truncated_tokens, 4);
-  EXPECT_THAT(prepared.batches[0][0].samples, ElementsAre(1));
-}
-
 // --- Samples that may wait -----------------------------------------------------------------------
 
 TEST(PrepareTest, SamplesThatMayWaitAreHeldRatherThanPadded) {
@@ -402,12 +359,15 @@ TEST(PrepareTest, ErrorsNameTheSampleAndTheField) {
   short_mask.loss_mask = at::ones({2}, at::kBool);
   TensorSample float_ids = Text(3);
   float_ids.input_ids = at::zeros({3});
+  TensorSample half_mask = Text(3), nan_mask = Text(3);
+  half_mask.loss_mask = at::tensor({1.0, 0.5, 0.0});
+  nan_mask.loss_mask = at::tensor({1.0, std::nan(""), 0.0});
   TensorSample undeclared = Text(3);
   undeclared.streams["advantages"] = at::zeros({3});
   TensorSample other_pixels = Images({4}, 100, 5);
   TensorSample too_few_pixels = Images({8});
   too_few_pixels.tensors["pixel_values"] = at::zeros({7, 3});
-  TensorSample no_types = Images({8});
+  TensorSample no_types = Images({32});
   no_types.streams.clear();
   TensorSample empty = Text(1);
   empty.input_ids = at::zeros({0}, at::kLong);
@@ -422,24 +382,41 @@ TEST(PrepareTest, ErrorsNameTheSampleAndTheField) {
   negative_grid.tensors["image_grid_thw"] = at::tensor({1, -2, -4}, at::kLong).view({1, 3});
   TensorSample unknown_cut = Text(9);
   unknown_cut.tensors["audio"] = at::zeros({4, 2});
+  TensorSample lost = Images({64});
+  lost.kind = "image";
+  TensorSample two_runs = Text(3);
+  two_runs.tensors["input_features"] = at::zeros({1, 2, 5});
+  two_runs.streams["mm_token_type_ids"] = at::tensor({3, 0, 3}, at::kLong);
+  TensorSample short_mel = Text(3);
+  short_mel.tensors["input_features"] = at::zeros({1, 2, 5});
+  short_mel.tensors["feature_attention_mask"] = at::zeros({2, 5});
   const struct {
     TensorSample sample;
     std::string message;
   } kCases[] = {
       {short_mask, "sample 1: loss_mask has shape [2], but input_ids has 3 tokens"},
+      {half_mask, "sample 1: loss_mask holds 0.5; each element must be 0, 1, true or false"},
+      {nan_mask, "sample 1: loss_mask holds nan; each element"},
       {float_ids, "sample 1: input_ids must be of an integer dtype, not Float"},
       {undeclared, "sample 1: advantages is not declared in streams"},
       {other_pixels,
        "pixel_values is Float [4, 5] on cpu in sample 1 and Float [4, 3] on cpu in sample 0"},
       {too_few_pixels, "sample 1: pixel_values has 7 rows, but image_grid_thw counts 8 patches"},
-      {no_types, "sample 1 has image_grid_thw but no mm_token_type_ids"},
+      {no_types,
+       "sample 1 has 10 tokens, more than seq_len = 8, and pixel_values, but nothing says which "
+       "tokens are its placeholders; give the sample mm_token_type_ids or set image_token_id"},
       {empty, "sample 1 has no tokens"},
       {no_pixels,
        "sample 0 has image_grid_thw and sample 1 has none, but both are of kind \"image\""},
       {float_positions, "sample 1: position_ids must be of an integer dtype, not Float"},
       {float_types, "sample 1: mm_token_type_ids must be of an integer dtype, not Float"},
       {negative_grid, "sample 1: image_grid_thw holds -4; times, heights and widths are above 0"},
-      {unknown_cut, "how audio is cut with them is not known"},
+      {unknown_cut,
+       "sample 1 has 9 tokens, more than seq_len = 8, but nothing says which rows of audio belong"},
+      {lost, "sample 1 of kind \"image\" loses all rows of image_grid_thw when it is cut"},
+      {two_runs,
+       "sample 1: input_features: the tokens have 2 runs of placeholders, but there are 1 items"},
+      {short_mel, "sample 1: feature_attention_mask has 2 rows and input_features 1"},
   };
   for (const auto& c : kCases) {
     EXPECT_THAT(PrepareMessage({Images({4}), c.sample}, With(8, 2)), HasSubstr(c.message));

@@ -1,7 +1,6 @@
 #include "batching/truncate.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -9,82 +8,96 @@
 namespace lockstep::batching {
 namespace {
 
-// An image's placeholders: the first one's position, and one past the last one's.
-struct Block {
-  int64_t begin = 0;
-  int64_t end = 0;
-  int64_t patches = 0;
-};
-
-// The block of each image. Placeholders need not be contiguous: image i has the next tokens_i of
-// them.
-absl::StatusOr<std::vector<Block>> FindBlocks(const MultimodalSample& sample) {
-  std::vector<int64_t> placeholders;
-  for (size_t t = 0; t < sample.token_types.size(); ++t) {
-    if (sample.token_types[t] == sample.image_type) placeholders.push_back(static_cast<int64_t>(t));
+// Counts the items that end at or before token `tokens`. Blocks of one modality do not overlap.
+Cut CutAt(absl::Span<const Blocks> modalities, int64_t tokens) {
+  Cut cut;
+  cut.tokens = tokens;
+  for (const Blocks& blocks : modalities) {
+    cut.items.push_back(std::count_if(blocks.begin(), blocks.end(),
+                                      [&](const Block& block) { return block.end <= tokens; }));
   }
-  int64_t all_patches = 0;
-  for (size_t i = 0; i < sample.patches.size(); ++i) {
-    if (sample.patches[i] < 1) {
-      return absl::InvalidArgumentError(absl::StrCat("image ", i, " has ", sample.patches[i],
-                                                     " patches; its grid must be positive"));
+  return cut;
+}
+
+// Returns the first block found that a cut at `tokens` would split, or null.
+const Block* FindSplit(absl::Span<const Blocks> modalities, int64_t tokens) {
+  for (const Blocks& blocks : modalities) {
+    for (const Block& block : blocks) {
+      if (block.begin < tokens && tokens < block.end) return &block;
     }
-    all_patches += sample.patches[i];
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+absl::StatusOr<Blocks> BlocksByRows(absl::Span<const int64_t> token_types, int64_t type,
+                                    absl::Span<const int64_t> rows) {
+  std::vector<int64_t> placeholders;
+  for (size_t t = 0; t < token_types.size(); ++t) {
+    if (token_types[t] == type) placeholders.push_back(static_cast<int64_t>(t));
+  }
+  int64_t all_rows = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] < 1) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("item ", i, " has ", rows[i], " rows; its grid must be positive"));
+    }
+    all_rows += rows[i];
   }
   const int64_t all_tokens = static_cast<int64_t>(placeholders.size());
-  if ((all_patches == 0) != (all_tokens == 0)) {
-    return absl::InvalidArgumentError(absl::StrCat("the tokens have ", all_tokens,
-                                                   " image placeholders, but the grid has ",
-                                                   all_patches, " patches"));
+  if ((all_rows == 0) != (all_tokens == 0)) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the tokens have ", all_tokens, " placeholders, but the grid counts ", all_rows, " rows"));
   }
-  std::vector<Block> blocks;
+  Blocks blocks;
   int64_t next = 0;
-  for (size_t i = 0; i < sample.patches.size(); ++i) {
-    const int64_t patches = sample.patches[i];
-    if (patches * all_tokens % all_patches != 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("image ", i, " has ", patches, " of ", all_patches,
-                       " patches, which is no whole number of the ", all_tokens,
-                       " placeholders; grid and token types contradict each other"));
+  for (size_t i = 0; i < rows.size(); ++i) {
+    if (rows[i] * all_tokens % all_rows != 0) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "item ", i, " has ", rows[i], " of ", all_rows, " rows, which is not a whole number of ",
+          all_tokens, " placeholders; grid and placeholders contradict each other"));
     }
-    const int64_t tokens = patches * all_tokens / all_patches;
+    const int64_t tokens = rows[i] * all_tokens / all_rows;
     blocks.push_back({placeholders[static_cast<size_t>(next)],
-                      placeholders[static_cast<size_t>(next + tokens - 1)] + 1, patches});
+                      placeholders[static_cast<size_t>(next + tokens - 1)] + 1, rows[i]});
     next += tokens;
   }
   return blocks;
 }
 
-}  // namespace
-
-absl::StatusOr<Cut> CutSample(const MultimodalSample& sample, int64_t max_tokens) {
-  const absl::StatusOr<std::vector<Block>> blocks = FindBlocks(sample);
-  if (!blocks.ok()) return blocks.status();
-  Cut cut;
-  cut.tokens = std::min(max_tokens, static_cast<int64_t>(sample.token_types.size()));
-  for (const Block& block : *blocks) {
-    if (block.end > cut.tokens) {
-      cut.tokens = std::min(cut.tokens, block.begin);
-      break;
-    }
-    ++cut.images;
-    cut.patches += block.patches;
+absl::StatusOr<Blocks> BlocksByRuns(absl::Span<const int64_t> token_types, int64_t type,
+                                    int64_t num_items) {
+  Blocks blocks;
+  for (size_t t = 0; t < token_types.size(); ++t) {
+    if (token_types[t] != type) continue;
+    const int64_t token = static_cast<int64_t>(t);
+    if (blocks.empty() || blocks.back().end != token) blocks.push_back({token, token, 1});
+    blocks.back().end = token + 1;
   }
-  return cut;
+  if (static_cast<int64_t>(blocks.size()) != num_items) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the tokens have ", blocks.size(), " runs of placeholders, but there are ", num_items,
+        " items; each item needs one run, with another token between two runs"));
+  }
+  return blocks;
 }
 
-absl::StatusOr<Cut> CutToImages(const MultimodalSample& sample, int64_t images) {
-  const absl::StatusOr<std::vector<Block>> blocks = FindBlocks(sample);
-  if (!blocks.ok()) return blocks.status();
-  Cut cut;
-  cut.tokens = std::min<int64_t>(1, static_cast<int64_t>(sample.token_types.size()));
-  for (; cut.images < std::min<int64_t>(images, static_cast<int64_t>(blocks->size()));
-       ++cut.images) {
-    const Block& block = (*blocks)[static_cast<size_t>(cut.images)];
-    cut.tokens = block.end;
-    cut.patches += block.patches;
+// Each block found moves the cut before itself: the position only falls, and a position that is
+// skipped would split that block.
+Cut CutSample(absl::Span<const Blocks> modalities, int64_t max_tokens) {
+  int64_t tokens = max_tokens;
+  while (const Block* split = FindSplit(modalities, tokens)) tokens = split->begin;
+  return CutAt(modalities, tokens);
+}
+
+Cut ShortestCut(absl::Span<const Blocks> modalities) {
+  int64_t tokens = 1;
+  for (const Blocks& blocks : modalities) {
+    if (!blocks.empty()) tokens = std::max(tokens, blocks.front().end);
   }
-  return cut;
+  while (const Block* split = FindSplit(modalities, tokens)) tokens = split->end;
+  return CutAt(modalities, tokens);
 }
 
 }  // namespace lockstep::batching

@@ -1,49 +1,67 @@
-// Where a sample that is too long is cut, so that no image is split.
+// Where to cut a sample that is too long, so that no image, video or audio clip is split.
 //
-// The failure this prevents. A multimodal sample holds, for each image, a block of placeholder
-// tokens and rows of pixels. Cut the tokens alone, and the model is handed more image features than
-// it has places for; cut inside a block, and features slip to the wrong image.
+// The failure this prevents. A multimodal sample holds placeholder tokens for each image, and rows
+// of pixels. If only the tokens are cut, the model gets more image features than placeholders. If
+// the cut is inside an image's placeholders, features move to the wrong image.
 //
-//   // Two images of 4 patches, 2 tokens each; the second block starts at token 4.
-//   absl::StatusOr<Cut> cut = CutSample({.token_types = {0, 1, 1, 0, 1, 1, 0}, .patches = {4, 4}},
-//   5);
-//   // cut->tokens == 4, cut->images == 1, cut->patches == 4: the second image is gone as a whole.
+//   // Two images of 4 patches, 2 tokens each. The second one's placeholders start at token 4.
 //
-// Source: prime-rl's preparation of multimodal samples.
+//   const std::vector<int64_t> types = {0, 1, 1, 0, 1, 1, 0};
+//   absl::StatusOr<Blocks> images = BlocksByRows(types, 1, {4, 4});
+//   Cut cut = CutSample({*images}, 5);
+//   // cut.tokens == 4, cut.items[0] == 1: the cut removes the second image as a whole.
+//
+// A sample with several modalities is cut at one position for all of them.
+//
+// Source: prime-rl's preparation of multimodal samples. Thread-safe: pure functions.
 
 #ifndef LOCKSTEP_BATCHING_TRUNCATE_H_
 #define LOCKSTEP_BATCHING_TRUNCATE_H_
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 
 namespace lockstep::batching {
 
-struct MultimodalSample {
-  absl::Span<const int64_t> token_types;  // one for each token; `image_type` marks a placeholder
-  absl::Span<const int64_t> patches;      // of each image in order: the product of its grid's row
-  int64_t image_type = 1;
+// One image, video or audio clip: its placeholders lie from token `begin` to token `end` - 1. Other
+// tokens may lie between them, such as the timestamps of a video's frames.
+struct Block {
+  int64_t begin = 0;
+  int64_t end = 0;
+  int64_t rows = 0;  // of the modality's tensor: an image's patches
 };
+
+// All blocks of one modality, in order.
+using Blocks = std::vector<Block>;
+
+// Returns the blocks of items that have placeholders in proportion to their rows, as images and
+// videos do. Item i has rows[i] / (all rows / all placeholders) of them; the divisor is the tower's
+// merging factor. `token_types` has one element per token; `type` marks a placeholder.
+//
+// Returns InvalidArgument for placeholders without rows, rows without placeholders, an item without
+// rows, and where an item would have a fraction of a token.
+absl::StatusOr<Blocks> BlocksByRows(absl::Span<const int64_t> token_types, int64_t type,
+                                    absl::Span<const int64_t> rows);
+
+// Returns the blocks of items that have one row each, as audio clips do. Each run of neighbouring
+// placeholders is one item. Returns InvalidArgument if there are not `num_items` runs.
+absl::StatusOr<Blocks> BlocksByRuns(absl::Span<const int64_t> token_types, int64_t type,
+                                    int64_t num_items);
 
 struct Cut {
-  int64_t tokens = 0;   // that stay, from the first
-  int64_t images = 0;   // that stay, from the first
-  int64_t patches = 0;  // of these images together
+  int64_t tokens = 0;          // The sample keeps its first `tokens` tokens.
+  std::vector<int64_t> items;  // Number of items to keep, for each modality.
 };
 
-// Images have tokens in proportion to their patches: patches / (all patches / all placeholders),
-// which is the tower's merging factor. The cut is at `max_tokens`, or at the first placeholder of
-// the first image that would not survive whole.
-//
-// InvalidArgument where placeholders and patches contradict each other: placeholders without
-// images, images without placeholders, or a ratio that gives some image a fraction of a token.
-absl::StatusOr<Cut> CutSample(const MultimodalSample& sample, int64_t max_tokens);
+// Returns the longest cut of at most `max_tokens` tokens that splits no block.
+Cut CutSample(absl::Span<const Blocks> modalities, int64_t max_tokens);
 
-// The shortest cut that keeps `images` images whole (at most those there are), and at least one
-// token.
-absl::StatusOr<Cut> CutToImages(const MultimodalSample& sample, int64_t images);
+// Returns the shortest cut that has at least one token and at least one item of each modality with
+// any items, and that splits no block.
+Cut ShortestCut(absl::Span<const Blocks> modalities);
 
 }  // namespace lockstep::batching
 

@@ -1,4 +1,4 @@
-// Cross entropy of hidden states and a head's weight that never holds the logits.
+// Computes the cross entropy of hidden states and a head's weight without holding the logits.
 //
 //   CrossEntropy result = TiledCrossEntropy(hidden, head, labels, {.ignore_index = -100});
 //   result.loss.backward();                 // gradients of hidden and head
@@ -8,16 +8,16 @@
 //                     + label_smoothing * (logsumexp(logits) - mean(logits))
 //                     + z_loss * logsumexp(logits)^2
 //
-// The failure it prevents: at a vocabulary of 128K the logits of 8K tokens, their log-softmax and
-// their gradient take 12 GiB in float32, more than most of the model. Here a tile of tokens at a
-// time is scored in one buffer, its gradient with respect to hidden and weight computed at once,
-// while the logits are there, and scaled by the incoming gradient in backward: the three matrix
-// multiplications of the plain loss, no fourth.
+// The failure it prevents. At a vocabulary of 128K the logits of 8K tokens, their log-softmax and
+// their gradient take 12 GiB in float32, more than most of the model. Here forward scores one tile
+// of tokens at a time in one buffer, and computes the gradients of hidden and weight from it at
+// once. Backward scales them by the incoming gradient. So the loss takes the same three matrix
+// multiplications as the plain one.
 //
-// hidden, weight and bias are the node's inputs, so the head's gradient arrives once, in backward,
-// tied to an embedding or not, under a loss scale or gradient accumulation.
+// hidden, weight and bias are the node's inputs, so the head's gradient arrives once, in backward.
+// The head may be tied to an embedding.
 //
-// With kNone each token's gradient may be scaled differently, so backward scores the tiles again.
+// With kNone each token's gradient may have another scale, so backward scores the tiles again.
 //
 // Source: Liger Kernel's fused linear cross entropy (arXiv 2410.10989); z-loss: PaLM (arXiv
 // 2204.02311). Thread-safe.
@@ -40,28 +40,28 @@ struct CrossEntropyOptions {
   double z_loss = 0;
   double softcap = 0;  // 0: none
   Reduction reduction = Reduction::kMean;
-  // What kMean divides the sum by, a tensor of no dimensions; undefined: `count`, at least 1. For a
-  // mean over ranks under data parallel, which averages gradients: the count of all ranks / ranks.
+  // The divisor of kMean, a tensor of no dimensions. Undefined: `count`, or 1 if that is 0. Data
+  // parallel averages gradients, so a mean over ranks needs the count of all ranks / ranks.
   at::Tensor divisor = {};
-  // Tokens whose logits are held at a time: 1,024 unless given, whatever the sizes, and so the same
-  // on every rank.
+  // The number of tokens in a tile. 0: 1,024, for all sizes, and so the same on every rank.
   int64_t tile_tokens = 0;
-  bool accumulate_fp32 = false;  // the gradient of a bfloat16 or float16 weight, in float32
+  bool accumulate_fp32 = false;  // adds up a bfloat16 or float16 weight's gradient in float32
 };
 
 struct CrossEntropy {
-  // float32, or float64 where hidden is: no dimensions, or labels' shape for kNone (0 where
-  // ignored).
+  // float32, or float64 if hidden is. It has no dimensions, or with kNone the labels' shape, with 0
+  // for ignored tokens.
   at::Tensor loss;
-  at::Tensor count;  // int64, no dimensions: labels that are not ignored
+  at::Tensor count;  // int64, no dimensions: number of labels that are not ignored
 };
 
-// hidden: [..., hidden]; weight: [vocabulary, hidden]; labels: int64 [...], hidden's leading shape.
-// With no label that counts the loss is 0, with gradients 0 (a micro-batch of padding), not NaN.
+// Takes hidden [..., hidden], weight [vocabulary, hidden] and int64 labels [...], with hidden's
+// leading shape. If all labels are ignored (a padding micro-batch), the loss and its gradients are
+// 0, not NaN.
 //
-// Throws c10::ValueError where shapes, dtypes or devices do not fit together, where an option is
-// out of range, and, on a CPU, where a label is neither in the vocabulary nor ignored or the
-// divisor not above 0.
+// Throws c10::ValueError if shapes, dtypes or devices do not fit together, or if an option is out
+// of range. On a CPU it also throws for a label that is neither in the vocabulary nor ignored, and
+// for a divisor that is not above 0.
 CrossEntropy TiledCrossEntropy(const at::Tensor& hidden, const at::Tensor& weight,
                                const at::Tensor& labels, const CrossEntropyOptions& options);
 

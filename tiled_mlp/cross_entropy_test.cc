@@ -1,5 +1,6 @@
 #include "tiled_mlp/cross_entropy.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -270,24 +271,74 @@ TEST(TiledCrossEntropy, OnlyWhatIsTrainedGetsAGradient) {
   EXPECT_FALSE(alone.requires_grad());
 }
 
+double WorstRelativeError(const at::Tensor& actual, const at::Tensor& truth) {
+  return ((actual.to(at::kDouble) - truth) / truth).abs().max().item<double>();
+}
+
+// Returns bfloat16 inputs in eighths: a logit is exact until it is rounded to bfloat16.
+Inputs InEighths() {
+  const Inputs drawn = MakeInputs({300});
+  const auto eighths = [](const at::Tensor& t) {
+    return t.detach().mul(4).floor().add(0.5).div(4).to(at::kBFloat16).requires_grad_();
+  };
+  return {eighths(drawn.hidden), eighths(drawn.weight), at::Tensor(), drawn.labels.clamp_min(0)};
+}
+
+// The truth starts from the same bfloat16 logits. `coarse`, scored in bfloat16, misses the bounds.
 TEST(TiledCrossEntropy, LowPrecisionIsScoredInFloat32) {
+  const Inputs in = InEighths();
+  const at::Tensor hidden = in.hidden.detach().to(at::kDouble);
+  const at::Tensor logits =
+      at::linear(hidden, in.weight.detach().to(at::kDouble)).to(at::kBFloat16);
+  const at::Tensor labels = in.labels.unsqueeze(1);
+  const at::Tensor exact = at::log_softmax(logits.to(at::kDouble), 1);
+  const at::Tensor coarse = at::log_softmax(logits, 1);
+  const auto losses_of = [&](const at::Tensor& log_p) {
+    return -log_p.to(at::kDouble).gather(1, labels).squeeze(1);
+  };
+  // The gradient of the weight by one token alone, and 1 in the label's row, where 1 is subtracted.
+  const auto gradient_of = [&](const at::Tensor& log_p, int64_t token) {
+    return at::outer(log_p[token].exp().to(at::kDouble), hidden[token])
+        .index_fill(0, in.labels.narrow(0, token, 1), 1);
+  };
+
+  const CrossEntropy result = TiledCrossEntropy(in.hidden, in.weight, in.labels,
+                                                {.reduction = Reduction::kNone, .tile_tokens = 4});
+
+  EXPECT_EQ(result.loss.scalar_type(), at::kFloat);
+  EXPECT_LT(RelativeError(result.loss, losses_of(exact)), 1e-6);
+  EXPECT_GT(RelativeError(losses_of(coarse), losses_of(exact)), 2e-4);
+  double worst = 0, worst_coarse = 0;
+  for (int64_t token = 0; token < 20; ++token) {
+    const at::Tensor label = in.labels.narrow(0, token, 1);
+    const at::Tensor loss =
+        TiledCrossEntropy(in.hidden.narrow(0, token, 1), in.weight, label, {}).loss;
+    const at::Tensor gradient = GradientsOf(loss, in, false)[1].index_fill(0, label, 1);
+    const at::Tensor truth = gradient_of(exact, token);
+    worst = std::max(worst, WorstRelativeError(gradient, truth));
+    worst_coarse = std::max(worst_coarse, WorstRelativeError(gradient_of(coarse, token), truth));
+  }
+  EXPECT_LT(worst, 1.0 / 128) << "rounded to bfloat16 twice, as slope and as gradient";
+  EXPECT_GT(worst_coarse, 2.0 / 128);
+}
+
+TEST(TiledCrossEntropy, AddingUpInFloat32IsNearerToTheTruth) {
   const Inputs in = MakeInputs({300}, at::kBFloat16);
   const Inputs exact{in.hidden.detach().to(at::kDouble).requires_grad_(),
                      in.weight.detach().to(at::kDouble).requires_grad_(), at::Tensor(), in.labels};
   const at::Tensor plain = PlainLosses(exact, {}).sum() / 200;
-  const std::vector<at::Tensor> truth = GradientsOf(plain, exact, false);
+  const at::Tensor truth = GradientsOf(plain, exact, false)[1];
+  const auto gradient_with = [&](bool accumulate_fp32) {
+    const CrossEntropyOptions options = {.tile_tokens = 4, .accumulate_fp32 = accumulate_fp32};
+    return GradientsOf(TiledCrossEntropy(in.hidden, in.weight, in.labels, options).loss, in,
+                       false)[1];
+  };
 
-  const CrossEntropy low = TiledCrossEntropy(in.hidden, in.weight, in.labels, {.tile_tokens = 4});
-  const CrossEntropy summed = TiledCrossEntropy(in.hidden, in.weight, in.labels,
-                                                {.tile_tokens = 4, .accumulate_fp32 = true});
-  const at::Tensor g_low = GradientsOf(low.loss, in, false)[1];
-  const at::Tensor g_summed = GradientsOf(summed.loss, in, false)[1];
+  const at::Tensor summed = gradient_with(true);
 
-  EXPECT_EQ(low.loss.scalar_type(), at::kFloat);
-  EXPECT_EQ(g_summed.scalar_type(), at::kBFloat16);
-  EXPECT_LT(RelativeError(low.loss, plain), 0.01);
-  EXPECT_LT(RelativeError(g_summed, truth[1]), 0.01);
-  EXPECT_LT(RelativeError(g_summed, truth[1]), 0.7 * RelativeError(g_low, truth[1]));
+  EXPECT_EQ(summed.scalar_type(), at::kBFloat16);
+  EXPECT_LT(RelativeError(summed, truth), 0.01);
+  EXPECT_LT(RelativeError(summed, truth), 0.7 * RelativeError(gradient_with(false), truth));
 }
 
 TEST(TiledCrossEntropy, UnderAutocastMultipliesInItsDtype) {

@@ -1,9 +1,9 @@
 // The ends of a tile's own graph: aliases of x's rows and of the weights, whose gradients go where
 // they belong the moment autograd has them.
 //
-// torch::autograd::grad returns a tile's gradients together, so that those of all weights are held
-// until its backward is over. A leaf adds its share at once, and the share is gone before the next
-// weight's is computed: beside the sums one share is held at a time.
+// torch::autograd::grad returns a tile's gradients together, so it holds those of all weights until
+// the end of its backward. A leaf adds its share at once, and frees it before the next weight's
+// share is computed. So there is one share at a time, in addition to the sums.
 //
 // A leaf has no AccumulateGrad, and so no hooks of the tensor that it is an alias of.
 
@@ -40,8 +40,8 @@ class WeightGradient {
 // Gets a gradient, defined, once for each backward that reaches the leaf.
 using TakeGradient = std::function<void(at::Tensor gradient)>;
 
-// Makes leaves that are alive as long as it is: a graph that the function has kept, and runs a
-// backward of its own through later, meets an error and not what `take` refers to.
+// Makes leaves that live as long as this object. If the function keeps a graph and runs a backward
+// pass through it later, that pass fails with an error and does not call `take`.
 class Leaves {
  public:
   Leaves() : alive_(std::make_shared<std::atomic<bool>>(true)) {}
@@ -57,8 +57,8 @@ class Leaves {
   std::shared_ptr<std::atomic<bool>> alive_;
 };
 
-// Throws c10::ValueError where backward from `roots` would reach a trained tensor that is none of
-// `leaves`: the function took it from elsewhere than its arguments, and it would lose its gradient.
+// Throws c10::ValueError if backward from `roots` would reach a trained tensor other than through
+// `leaves`. The function did not get that tensor as an argument, and it would lose its gradient.
 void CheckNothingElseIsTrained(const torch::autograd::edge_list& roots,
                                const std::vector<at::Tensor>& leaves);
 

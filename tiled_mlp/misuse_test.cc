@@ -79,6 +79,89 @@ TEST(Misuse, WhatBackwardReturnsOtherwiseThanForwardIsNamed) {
                  "row of output 1 of the function is Float [6] for tile 2 in backward, but Double");
 }
 
+TEST(Misuse, AnInputChangedInPlaceIsNamedWhereNothingIsTiledToo) {
+  const at::Tensor x = RandomWeight({9, 6}), w = RandomWeight({6, 6});
+  const TileBody changes_tile = [](const at::Tensor& tile, at::TensorList) {
+    const at::Tensor same = tile;
+    return std::vector{same.mul_(2)};
+  };
+  const TileBody changes_weight = [](const at::Tensor& tile, at::TensorList weights) {
+    const at::Tensor same = weights[0];
+    return std::vector{at::linear(tile, same.mul_(2))};
+  };
+
+  ExpectContains(ErrorOf([&] { RunTiled(changes_tile, x * 1, {w}, {}); }),
+                 "changes its tile of x in place");
+  ExpectContains(ErrorOf([&] { RunTiled(changes_weight, x, {w * 1}, {}); }),
+                 "changes weight 0 in place");
+}
+
+// Untiled too: else a script that was tried on short sequences fails on the first long one.
+TEST(Misuse, AWeightFromElsewhereIsAnErrorAtEveryLength) {
+  const at::Tensor x = RandomWeight({9, 6}), w = RandomWeight({6, 6}), other = RandomWeight({5, 6});
+  const at::Tensor made = other * 2, from_other = at::linear(x, other).repeat({1, 2});
+  const struct {
+    const char* name;
+    at::Tensor x;
+    std::vector<at::Tensor> weights;
+    TileBody body;
+    const char* shape;
+  } kCases[] = {
+      {"a weight",
+       x,
+       {w},
+       [&](const auto& t, auto w) { return std::vector{at::linear(t, w[0] + other[0])}; },
+       "[5, 6]"},
+      {"what was made of a weight",
+       x,
+       {w},
+       [&](const auto& t, auto w) { return std::vector{at::linear(t, w[0]) * made[0]}; },
+       "[5, 6]"},
+      {"a weight that is given as well",
+       x,
+       {w},
+       [&](const auto& t, auto given) { return std::vector{at::linear(t, given[0]) + w[0]}; },
+       "[6, 6]"},
+      {"where x comes from it",
+       from_other,
+       {},
+       [&](const auto& t, auto) { return std::vector{t.narrow(1, 0, 6) * other[0]}; },
+       "[5, 6]"},
+      {"where nothing else is trained",
+       x.detach(),
+       {},
+       [&](const auto& t, auto) { return std::vector{at::linear(t, other)}; },
+       "[5, 6]"},
+  };
+  for (const auto& c : kCases) {
+    for (const int64_t tiles : {0, 1, 3}) {  // 0: untiled
+      SCOPED_TRACE(testing::Message() << c.name << ", " << tiles << " tiles");
+      const std::string error = ErrorOf([&] {
+        const at::Tensor y = RunTiled(c.body, c.x, c.weights, {.size = {.num_tiles = tiles}})[0];
+        y.sum().backward({}, /*retain_graph=*/true);
+      });
+      ExpectContains(error, "uses a tensor of shape " + std::string(c.shape) +
+                                " that requires a gradient but is none of the weights given");
+    }
+  }
+  EXPECT_FALSE(other.grad().defined());
+}
+
+TEST(Misuse, AFrozenTensorFromElsewhereIsNone) {
+  const at::Tensor x = RandomWeight({9, 6}), w = RandomWeight({6, 6}),
+                   scale = at::randn({6}, at::kDouble);
+  const TileBody body = [&](const at::Tensor& tile, at::TensorList weights) {
+    return std::vector{at::linear(tile, weights[0]) * scale};
+  };
+  const at::Tensor truth =
+      torch::autograd::grad({(at::linear(x, w) * scale).square().sum()}, {w})[0];
+  for (const int64_t tiles : {0, 3}) {
+    const at::Tensor y = RunTiled(body, x, {w}, {.size = {.num_tiles = tiles}})[0];
+    const at::Tensor gradient = torch::autograd::grad({y.square().sum()}, {w})[0];
+    EXPECT_LT((gradient - truth).abs().max().item<double>(), 1e-12);
+  }
+}
+
 TEST(Misuse, AWeightFromElsewhereInALaterTileAloneIsAnError) {
   const at::Tensor x = RandomWeight({9, 6}), w = RandomWeight({6, 6}), other = RandomWeight({6});
   int calls = 0;

@@ -7,18 +7,17 @@
 //   gated:  y = (act(x gate^T + gate_bias) * (x up^T + up_bias)) down^T + down_bias
 //   plain:  y = act(x up^T + up_bias) down^T + down_bias
 //
-// What it saves. Buffers for a tile's activations are allocated once for a pass and used by each
-// tile. A tile's weight gradients are added by the matrix multiplication itself (beta = 1), so a
-// tile costs no temporary of weight size: one set of weight gradients is all. Outputs and the
-// input's gradient are written where they belong. Backward computes gate and up again but not the
-// product with `down`, which no gradient needs: 3.67 forward passes' work for a step where untiled
-// costs 3 and RunTiled 4.
+// The savings over RunTiled. All tiles of a pass use the same activation buffers. The matrix
+// multiplications add a tile's weight gradients to the sum (beta = 1), so a tile needs no temporary
+// of weight size. Outputs and the input's gradient are written in place. Backward computes gate and
+// up again, but not the product with `down`, because no gradient needs it. A step takes the work of
+// 3.67 forward passes; untiled takes 3, RunTiled 4.
 //
-// One autograd node with the weights as its inputs: gradients arrive once, as with RunTiled.
+// The weights are inputs of one autograd node: gradients arrive once, as with RunTiled.
 //
-// Under autocast it computes, and returns, in autocast's dtype, with the weights cast once a pass.
+// Under autocast it computes and returns autocast's dtype, and casts the weights once per pass.
 //
-// Source: Shazeer, arXiv 2002.05202 (gated MLPs). Thread-safe: as RunTiled.
+// Source: Shazeer, arXiv 2002.05202 (gated MLPs). Thread-safe.
 
 #ifndef LOCKSTEP_TILED_MLP_MLP_H_
 #define LOCKSTEP_TILED_MLP_MLP_H_
@@ -30,9 +29,9 @@ namespace lockstep::tiled_mlp {
 
 enum class Activation { kSilu, kGelu, kGeluTanh };
 
-// Shapes as nn.Linear has them. Undefined: absent.
+// The weights, in the shapes of nn.Linear. An undefined tensor stands for an absent weight.
 struct MlpWeights {
-  at::Tensor gate;            // [intermediate, hidden]; absent: a plain MLP
+  at::Tensor gate;            // [intermediate, hidden]; undefined for a plain MLP
   at::Tensor up;              // [intermediate, hidden]
   at::Tensor down;            // [out, intermediate]
   at::Tensor gate_bias = {};  // [intermediate]
@@ -40,12 +39,14 @@ struct MlpWeights {
   at::Tensor down_bias = {};  // [out]
 };
 
-// x: [..., hidden]; returns [..., out]. Each weight may be frozen. options.accumulate_fp32 adds up
-// in float32 by the matrix multiplications' own accumulators: on a GPU with bfloat16 operands, on a
-// CPU with a tile's operands cast to float32, for which activations are not rounded in between.
-// options.preserve_rng is of no effect: nothing is drawn.
+// Takes x [..., hidden] and returns [..., out]. Each weight may be frozen.
 //
-// Throws c10::ValueError, naming the weight, where shapes, dtypes or devices do not fit together.
+// options.accumulate_fp32 adds weight gradients up in float32 inside the matrix multiplications. On
+// a GPU their operands stay bfloat16. On a CPU a tile's operands are cast to float32, and
+// activations are not rounded in between. options.preserve_rng has no effect: the MLP draws no
+// random numbers.
+//
+// Throws c10::ValueError with the weight whose shape, dtype or device does not fit.
 at::Tensor RunTiledMlp(const at::Tensor& x, const MlpWeights& weights, Activation activation,
                        const TileOptions& options);
 

@@ -1,6 +1,5 @@
-// Matrix multiplications into tensors that are there already: what keeps a tile from costing
-// temporaries. No gradients flow; operands are of the computing dtype, and where the target is of
-// another the product takes a temporary.
+// Matrix multiplications into existing tensors, so that a tile needs no temporaries. They make no
+// graph. Operands have the computing dtype. A target of another dtype costs a temporary.
 
 #ifndef LOCKSTEP_TILED_MLP_PRODUCTS_H_
 #define LOCKSTEP_TILED_MLP_PRODUCTS_H_
@@ -9,11 +8,11 @@
 
 namespace lockstep::tiled_mlp {
 
-// out = x weight^T + bias; an undefined bias is none.
+// Computes out = x weight^T + bias, or without the bias if it is undefined.
 void LinearInto(at::Tensor out, const at::Tensor& x, const at::Tensor& weight,
                 const at::Tensor& bias);
 
-// out = a b, or with `add` out += a b. `a` is cast to b's dtype.
+// Computes out = a b, or out += a b with `add`. Casts `a` to b's dtype.
 void MatmulInto(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool add);
 
 // A weight's gradient, added up over tiles in `dtype` by the multiplication itself (beta = 1).

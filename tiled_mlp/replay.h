@@ -1,4 +1,4 @@
-// What a tile's second run must find as its first did: random numbers and autocast.
+// The state that a tile's second run must share with its first: random numbers and autocast.
 
 #ifndef LOCKSTEP_TILED_MLP_REPLAY_H_
 #define LOCKSTEP_TILED_MLP_REPLAY_H_
@@ -10,8 +10,7 @@
 
 namespace lockstep::tiled_mlp {
 
-// The states of the generators that work on `device` draws from: the CPU's, and the GPU's where it
-// is one.
+// The states of the generators for `device`: the CPU's, and a GPU's if `device` is one.
 class RandomState {
  public:
   static RandomState Of(at::Device device);
@@ -25,7 +24,7 @@ class RandomState {
   std::vector<at::Tensor> states_;
 };
 
-// Puts the generators of `device` back, at its end, to where they stood.
+// Restores the generators of `device` in its destructor.
 class KeepRandomState {
  public:
   explicit KeepRandomState(at::Device device) : before_(RandomState::Of(device)) {}
@@ -37,8 +36,8 @@ class KeepRandomState {
   RandomState before_;
 };
 
-// This thread's autocast settings, less the cache of cast weights: that holds what it once cast,
-// with a gradient or without, for the rest of the region, and a tile must get its own.
+// This thread's autocast settings without the cache of cast weights. The cache keeps its casts,
+// with or without gradients, for the rest of the region, but each tile needs its own.
 class Autocast {
  public:
   static Autocast Now(at::Device device);
@@ -56,7 +55,7 @@ class Autocast {
   std::vector<Setting> settings_;
 };
 
-// Sets them, with the cache off, until its end.
+// Applies the settings, with the cache off, until its destructor.
 class AutocastScope {
  public:
   AutocastScope(const Autocast& autocast, at::Device device);

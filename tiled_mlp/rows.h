@@ -1,4 +1,4 @@
-// A tensor of any leading shape as rows, a tile of them at a time: what all tiled nodes share.
+// Functions that all tiled nodes share: they treat a tensor of any leading shape as rows.
 
 #ifndef LOCKSTEP_TILED_MLP_ROWS_H_
 #define LOCKSTEP_TILED_MLP_ROWS_H_
@@ -12,32 +12,32 @@
 
 namespace lockstep::tiled_mlp {
 
-// Dimensions of x before its last, as int64_t.
+// Returns the number of dimensions of x before its last, as int64_t.
 inline int64_t Leading(const at::Tensor& x) { return x.dim() - 1; }
 
-// The product of the first `leading` sizes.
+// Returns the product of the first `leading` sizes.
 int64_t CountRows(const at::Tensor& tensor, int64_t leading);
 
-// Rows range.begin to range.end - 1 of `tensor`, its first `leading` dimensions taken as one: shape
-// [range.size(), the other sizes]. A view where strides allow; else a copy of these rows alone.
+// Returns the rows range.begin to range.end - 1 of `tensor`, with its first `leading` dimensions as
+// one: [range.size(), other sizes]. Returns a view if strides allow, else a copy of these rows.
 at::Tensor Rows(const at::Tensor& tensor, int64_t leading, const TileRange& range);
 
-// The leading sizes of x and the sizes of `output`, [rows, ...], after its first.
+// Returns the leading sizes of x, then the sizes of `output` [rows, ...] after its first.
 std::vector<int64_t> SizesWithLeading(const at::Tensor& x, const at::Tensor& output);
 
-// `output`, contiguous, with these sizes. No view: what a node returns may be modified in place, as
-// in y += x.
+// Returns `output`, which is contiguous, with these sizes. The result is not a view, so callers may
+// modify it in place, as in y += x.
 at::Tensor WithLeading(const at::Tensor& x, const at::Tensor& output);
 
-// Whether every element is 0. Waits for the device.
+// Returns whether every element is 0. Waits for the device.
 bool IsZero(const at::Tensor& rows);
 
-// The tiles of x, [..., hidden]; counts the call. Throws c10::ValueError for an x that is no such
-// tensor, and for what PlanTiles refuses.
+// Returns the tiles of x [..., hidden] and counts the call. Throws c10::ValueError if x is not a
+// floating-point tensor with a dimension, and for the errors of PlanTiles.
 TilePlan PlanCall(const at::Tensor& x, int64_t widest, double gradients_held,
                   const TileOptions& options);
 
-// Throws where backward is run with create_graph: a tile's graph is gone when it ends.
+// Throws if backward runs with create_graph: a tile's graph does not outlive its backward.
 void CheckNoGraphIsMade();
 
 }  // namespace lockstep::tiled_mlp

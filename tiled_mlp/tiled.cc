@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
+#include "ATen/ops/alias.h"
 #include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -144,7 +145,7 @@ std::vector<int64_t> VersionsOf(const at::Tensor& x, at::TensorList weights) {
   return versions;
 }
 
-// Throws where the body has changed what backward runs on.
+// Throws if the body changed its arguments: backward of a tile runs it again on them.
 void CheckUnchanged(const std::vector<int64_t>& before, const std::vector<int64_t>& after) {
   for (size_t i = 0; i < before.size(); ++i) {
     TORCH_CHECK_VALUE(before[i] == after[i], "tiled_mlp: the function changes ",
@@ -152,6 +153,15 @@ void CheckUnchanged(const std::vector<int64_t>& before, const std::vector<int64_
                       " in place, but backward runs it again on what it was given; use an operator "
                       "that is not in place");
   }
+}
+
+// Throws if `outputs` depend on a trained tensor other than through `arguments`.
+void CheckNothingElseIsUsed(at::TensorList outputs, const std::vector<at::Tensor>& arguments) {
+  torch::autograd::edge_list roots;
+  for (const at::Tensor& output : outputs) {
+    if (output.requires_grad()) roots.push_back(torch::autograd::impl::gradient_edge(output));
+  }
+  CheckNothingElseIsTrained(roots, arguments);
 }
 
 // --- Backward
@@ -288,11 +298,22 @@ int64_t Widest(at::TensorList weights) {
   return widest;
 }
 
+// Runs the body once, with the graph that autograd makes. The body gets aliases of x and of the
+// weights, so that a trained tensor which it takes from elsewhere is an error here as in a tile.
 std::vector<at::Tensor> RunUntiled(const TileBody& body, const at::Tensor& x,
                                    at::TensorList weights) {
   const int64_t num_rows = CountRows(x, Leading(x));
-  std::vector<at::Tensor> outputs = body(x.reshape({num_rows, x.size(-1)}), weights);
+  const bool with_gradients = torch::autograd::compute_requires_grad(x, weights);
+  std::vector<int64_t> versions;
+  if (with_gradients) versions = VersionsOf(x, weights);
+  std::vector<at::Tensor> aliases;
+  for (const at::Tensor& weight : weights) aliases.push_back(at::alias(weight));
+  const at::Tensor rows = x.reshape({num_rows, x.size(-1)});
+  std::vector<at::Tensor> outputs = body(rows, aliases);
   CheckRows(outputs, num_rows);
+  if (with_gradients) CheckUnchanged(versions, VersionsOf(x, weights));
+  aliases.push_back(rows);
+  CheckNothingElseIsUsed(outputs, aliases);
   for (at::Tensor& output : outputs) output = output.reshape(SizesWithLeading(x, output));
   return outputs;
 }
@@ -327,11 +348,12 @@ std::vector<at::Tensor> RunTiled(const TileBody& body, const at::Tensor& x, at::
     outputs = RunForward(job, x.detach(), aliases);
   }
   if (with_gradients) CheckUnchanged(versions, VersionsOf(x, weights));
+  CheckNothingElseIsUsed(outputs, {});
   for (const at::Tensor& output : outputs) {
     TORCH_CHECK_VALUE(
         !output.requires_grad(),
-        "tiled_mlp: the function uses a tensor that requires a gradient but is none "
-        "of the weights given, so it would get none; pass it as a weight, or detach it");
+        "tiled_mlp: the function makes a tensor that requires a gradient, which would get none; "
+        "pass it as a weight, or detach it");
     if (node != nullptr && torch::autograd::isDifferentiableType(output.scalar_type()))
       torch::autograd::set_history(output, node);
   }

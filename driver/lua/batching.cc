@@ -47,7 +47,8 @@ void ReadField(lua_State* state, int index, const std::string& key, const std::s
   if (key == "input_ids") {
     sample.input_ids = ReadPerToken(state, index, name, at::kLong);
   } else if (key == "loss_mask") {
-    sample.loss_mask = ReadPerToken(state, index, name, at::kBool);
+    // As booleans, 0.5 and NaN would be true.
+    sample.loss_mask = ReadPerToken(state, index, name, at::kDouble);
   } else if (key == "position_ids") {
     sample.position_ids = ReadPerToken(state, index, name, at::kLong);
   } else if (key == "kind") {
@@ -211,6 +212,13 @@ batching::PrepareOptions ReadOptions(lua_State* state, const OptionTable& table)
   options.pad_token_id = table.Integer("pad_token_id", 0);
   options.worth_a_step = table.Number("worth_a_step", options.worth_a_step);
   options.token_types = table.String("token_types", options.token_types);
+  for (const auto& [key, token_id] : {std::pair{"image_token_id", &options.image_token_id},
+                                      {"video_token_id", &options.video_token_id},
+                                      {"audio_token_id", &options.audio_token_id}}) {
+    if (!table.Push(key)) continue;
+    *token_id = ReadInteger(state, -1, absl::StrCat("batching.prepare: ", key).c_str());
+    lua_pop(state, 1);
+  }
   options.balance = ReadBalance(table);
   options.first_number = 1;
   ReadStreams(state, table, options);
@@ -296,7 +304,8 @@ int PushPrepared(lua_State* state, const batching::Prepared& prepared) {
 OptionTable PrepareTable(lua_State* state) {
   return OptionTable(state, 1, "batching.prepare",
                      {"samples", "seq_len", "ranks", "rank", "pad_to_multiple_of", "pad_token_id",
-                      "balance", "cost", "streams", "token_types", "worth_a_step", "may_wait"});
+                      "balance", "cost", "streams", "token_types", "image_token_id",
+                      "video_token_id", "audio_token_id", "worth_a_step", "may_wait"});
 }
 
 // prepare(options) -> batches, report, held

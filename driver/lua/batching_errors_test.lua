@@ -27,8 +27,7 @@ end
 
 t.test("TheSampleAndTheFieldAreNamed", function()
   local function grid(values) return torch.tensor({ values }, { dtype = torch.int64 }) end
-  local no_types = image()
-  no_types.mm_token_type_ids = nil
+  local no_types = with(text(9), { pixel_values = torch.ones { 8, 3 }, image_grid_thw = grid { 1, 2, 4 } })
   for message, sample in pairs {
     ["sample 2 must be a table, not the number 5"] = 5,
     ["sample 2 has no input_ids"] = {},
@@ -40,7 +39,11 @@ t.test("TheSampleAndTheFieldAreNamed", function()
     ["sample 2: input_ids must be a table, not the number 7"] = { input_ids = 7, loss_mask = { 1 } },
     ["sample 2: input_ids must be of an integer dtype, not Float"] = text(1, { input_ids = torch.ones { 1 } }),
     ["sample 2: loss_mask has shape [1], but input_ids has 2 tokens"] = { input_ids = { 1, 2 }, loss_mask = { true } },
-    ["sample 2: loss_mask must be of dtype bool or an"] = text(1, { loss_mask = torch.ones { 1 } }),
+    ["sample 2: loss_mask holds 0.5; each element must be 0, 1, true or false"] = text(2, { loss_mask = { 1, 0.5 } }),
+    ["sample 2: loss_mask holds nan;"] = text(2, { loss_mask = { 0 / 0, 1 } }),
+    ["sample 2: loss_mask holds 0.25;"] = text(1, { loss_mask = torch.tensor { 0.25 } }),
+    ["sample 2: loss_mask holds -100;"] = text(2, { loss_mask = { -100, 1 } }),
+    ["sample 2: loss_mask holds 2;"] = text(2, { loss_mask = torch.tensor({ 0, 2 }, { dtype = torch.int64 }) }),
     ["sample 2: position_ids has shape [1], but input_ids has 2 tokens"] = text(2, { position_ids = { 0 } }),
     ["sample 2: position_ids must be of an integer dtype, not Float"] = text(1, { position_ids = torch.ones { 1 } }),
     ["sample 2: kind must be a string, not the number 5"] = text(1, { kind = 5 }),
@@ -53,7 +56,7 @@ t.test("TheSampleAndTheFieldAreNamed", function()
     ["sample 2: image_grid_thw must hold integers"] = image { image_grid_thw = torch.ones { 1, 3 } },
     ["sample 2: image_grid_thw holds -4"] = image { image_grid_thw = grid { 1, -2, -4 } },
     ["sample 2: mm_token_type_ids has shape [2]"] = image { mm_token_type_ids = { 0, 1 } },
-    ["sample 2 has image_grid_thw but no mm_token_type_ids"] = no_types,
+    ["give the sample mm_token_type_ids or set image_token_id"] = no_types,
     ["sample 2: seq_lens is a field of every micro-batch"] = text(2, { seq_lens = torch.ones { 2 } }),
     ["sample 2: fields are named, but there is the key the number 1"] = text(2, { [1] = 5 }),
   } do
@@ -66,7 +69,8 @@ t.test("SamplesOfAKindHoldTheSameTensors", function()
     { text(2, { kind = "image" }), image() })
   t.raises('sample 1 has image_grid_thw and sample 2 has none, but both are of kind "text"', prepare,
     { image { kind = "text" }, text(2) })
-  t.raises("sample 2 has audio and sample 1 has none", prepare, { image(), image { audio = torch.ones { 1 } } })
+  t.raises("sample 2 has audio and sample 1 has none", prepare,
+    { image { kind = "a" }, image { kind = "a", audio = torch.ones { 1 } } })
 end)
 
 t.test("TheListOfSamplesIsAnArray", function()
@@ -91,6 +95,7 @@ t.test("TheOptionIsNamed", function()
   raises("streams.weights must be a number", { streams = { weights = "x" } })
   raises("streams.input_ids is a field of every micro-batch", { streams = { input_ids = 0 } })
   raises("check must be a boolean", { check = "no" })
+  raises("image_token_id must be a number", { image_token_id = "<image>" })
   t.raises('did you mean "seq_len"?', batching.prepare, { samples = {}, seqlen = 8 })
   t.raises('"samples" is missing', batching.prepare, { seq_len = 8 })
   t.raises("streams.turns = 0.5 fills what lacks it, but turns is Long", prepare,

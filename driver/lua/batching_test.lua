@@ -56,6 +56,28 @@ t.test("AMicroBatchHasTheFieldsOfTheContract", function()
   t.equal(batch.padding, false)
 end)
 
+t.test("KindsAreTheSetsOfTensors", function()
+  local rewarded = text(3, { reward = torch.ones({ 1 }) })
+  local batches = batching.prepare { samples = { rewarded, image(8), text(3) }, seq_len = 8, ranks = 1 }
+  local kinds = {}
+  for i, batch in ipairs(batches[1]) do kinds[i] = batch.kind end
+  t.equal(kinds, { "image", "text", "text+reward" })
+end)
+
+t.test("ATokenIdMarksPlaceholders", function()
+  local sample = image(8)
+  sample.mm_token_type_ids = nil
+  sample.input_ids = { 101, 7, 7, 102 }
+  local function prepare(seq_len, id)
+    return batching.prepare({ samples = { sample }, seq_len = seq_len, ranks = 1, image_token_id = id })[1][1]
+  end
+  t.equal(prepare(3, 7).pixel_values:size(0), 8)
+  t.equal(prepare(2, 7).kind, "text")
+  t.equal(prepare(2, 7).seq_lens, { 1 })
+  t.equal(prepare(4).kind, "image")
+  t.raises("give the sample mm_token_type_ids or set image_token_id", prepare, 3)
+end)
+
 t.test("SamplesMayBeTensorsOrArrays", function()
   local ids = torch.tensor({ 7, 8 }, { dtype = torch.int64 })
   local masks = {

@@ -189,6 +189,12 @@ t.test("WrongSamplesAreNamed", function()
   t.raises("sample 1 has no input_ids", pack_of({}))
   t.raises("sample 2: loss_mask has shape {1}, but input_ids has 2 tokens",
     function() take(pack_of({ input_ids = { 1 } }, { input_ids = { 1, 2 }, loss_mask = { true } })) end)
+  for message, value in pairs { ["loss_mask holds 0.5;"] = 0.5, ["loss_mask holds nan;"] = 0 / 0,
+    ["loss_mask holds -100;"] = -100 } do
+    for _, mask in ipairs { { 1, value }, torch.tensor { 1, value } } do
+      t.raises("sample 1: " .. message, pack_of({ input_ids = { 1, 2 }, loss_mask = mask }))
+    end
+  end
   t.raises("weights is in one of them alone",
     function() take(pack_of({ input_ids = { 1 } }, { input_ids = { 1 }, weights = { 1 } })) end)
   t.raises("every field is an array or a tensor", pack_of({ input_ids = { 1 }, name = "x" }))

@@ -237,6 +237,9 @@ t.test("AWeightFromElsewhereIsAnError", function()
   t.raises("none of the weights given", function()
     tiled_mlp.new { tiles = 2 }(function(tile) return module(tile) end, x:detach())
   end)
+  t.raises("none of the weights given", function()
+    tiled_mlp.new {}(function(tile) return module(tile) end, x) -- too short to be tiled
+  end)
 end)
 
 t.test("TheOutputMayBeAddedToInPlace", function()

@@ -16,9 +16,9 @@ local M = { cost = {} }
 
 ---@class batching.Sample
 ---@field input_ids torch.Tensor|integer[]
----@field loss_mask torch.Tensor|boolean[]|integer[] which tokens are trained on
+---@field loss_mask torch.Tensor|boolean[]|integer[] 1 or true for tokens that are trained on, else 0 or false
 ---@field position_ids torch.Tensor|integer[]?
----@field kind string? default "image" where there are pixel_values, else "text"
+---@field kind string? default: the tensors that the cut leaves, as "text", "image" or "image+video"
 ---@field [string] torch.Tensor|number[]|number streams (per token; a number holds for all), tensors
 
 ---@class batching.MicroBatch
@@ -51,6 +51,7 @@ local M = { cost = {} }
 local PREPARE = {
   seq_len = options.required, ranks = options.optional, rank = options.optional, pad_to_multiple_of = 1,
   pad_token_id = 0, balance = "lockstep", cost = options.optional, streams = {}, token_types = "mm_token_type_ids",
+  image_token_id = options.optional, video_token_id = options.optional, audio_token_id = options.optional,
   worth_a_step = 0.005, check = true,
 }
 
@@ -126,7 +127,7 @@ end
 
 -- Preparation ---------------------------------------------------------------------------------------
 
---- Cuts samples to seq_len (never inside an image), packs them, pads each kind by itself and deals the
+--- Cuts samples to seq_len (never inside an image, video or audio clip), packs them, pads each kind by itself and deals the
 --- micro-batches out: `batches[rank + 1][micro_step + 1]`. Ranks that prepare the same samples get the
 --- same plan, without asking each other.
 ---
@@ -138,7 +139,9 @@ end
 --- Options: samples; seq_len; ranks (default: the world's size); rank: make this rank's micro-batches
 --- alone, the other lists stay empty; pad_to_multiple_of = 1 (tokens); pad_token_id = 0;
 --- balance = "lockstep" or "round_robin"; cost = batching.cost.tokens(), batching.cost.transformer{...}
---- or function(seq_lens); streams = {name = fill}; token_types = "mm_token_type_ids";
+--- or function(seq_lens); streams = {name = fill}; token_types = "mm_token_type_ids", the stream that marks the
+--- placeholders of images (1), videos (2) and audio clips (3), or image_token_id, video_token_id and audio_token_id,
+--- the placeholders' ids in input_ids: only samples that are longer than seq_len need them;
 --- worth_a_step = 0.005: the share of the makespan for which one more micro-step is worth it; check = true.
 ---@param opts {samples: batching.Sample[], seq_len: integer, ranks: integer?, rank: integer?, [string]: any}
 ---@return batching.MicroBatch[][] batches

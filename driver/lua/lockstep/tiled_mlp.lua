@@ -80,8 +80,8 @@ end
 ---     local function f(tile, up, down) return torch.linear(torch.gelu(torch.linear(tile, up)), down) end
 ---     local y = mlp(f, x, { up, down })
 ---
---- A function's weights must all be given: one that it takes from elsewhere is an error in backward. A module's are
---- found, frozen and shared ones included.
+--- A function's weights must all be given: one that it takes from elsewhere is an error, for sequences that are too
+--- short to be tiled too. A module's are found, frozen and shared ones included.
 ---@param fn nn.Module|fun(tile: torch.Tensor, ...: torch.Tensor): torch.Tensor, ...
 ---@param x torch.Tensor [..., tokens, hidden]
 ---@param weights torch.Tensor[]? of a function
