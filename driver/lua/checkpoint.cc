@@ -142,6 +142,7 @@ int Stats(lua_State* state) {
   lua_newtable(state);
   SetCount(state, "regions", stats.regions);
   SetCount(state, "recomputes", stats.recomputes);
+  SetCount(state, "modified_results", stats.modified_results);
   SetOffloadStats(state, offload == nullptr ? checkpoint::OffloadStats() : offload->stats());
   return 1;
 }

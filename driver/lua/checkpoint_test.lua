@@ -239,6 +239,16 @@ t.test("SelectedResultsAreKept", function()
   t.raises('there is no operator "aten::madmul"', checkpoint.selective, { save = { "aten::madmul" } })
 end)
 
+t.test("AKeptProductThatIsModifiedInPlaceIsComputedAgain", function()
+  local layer, x = nn.Linear(4, 4), torch.randn({ 2, 3, 4 }):requires_grad_(true)
+  local function fn(v) return torch.tanh(layer(v:transpose(0, 1))) end -- adds the bias in place
+  local ckpt = checkpoint.new { policy = checkpoint.selective { save = { "aten::mm", "aten::bmm" } } }
+
+  expect_same(gradients_of(ckpt(fn, x), { x }), gradients_of(fn(x), { x }))
+
+  t.equal(ckpt:stats().modified_results, 1)
+end)
+
 t.test("SaveOnHostGivesTheSameBitsAndCounts", function()
   local list, x = blocks(3, 32), torch.randn({ 16, 32 }):requires_grad_(true)
   local expected = gradients_of(run(list, x, plainly), { x })

@@ -21,6 +21,7 @@ local M = {}
 ---@class checkpoint.Stats: checkpoint.HostStats
 ---@field regions integer forward passes of regions, with gradients on
 ---@field recomputes integer runs of a region's function within backward
+---@field modified_results integer results of `policy` that were computed again, since they were modified in place
 
 ---@class checkpoint.Options
 ---@field offload "host"? absent: inputs stay on the device
@@ -156,7 +157,8 @@ end
 ---@alias checkpoint.Policy lockstep.core.checkpoint.Selection
 
 --- Keeps the results of the operators named, and recomputes everything else. The names are those below autograd:
---- linear and matmul are aten::mm, aten::addmm and aten::bmm there.
+--- linear and matmul are aten::mm, aten::addmm and aten::bmm there. A result that is modified in place is computed
+--- again, and counted in the region's stats.
 ---
 ---     local ckpt = checkpoint.new { policy = checkpoint.selective { save = { "aten::mm", "aten::bmm" } } }
 ---@param opts {save: string[]}
