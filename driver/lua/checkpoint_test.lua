@@ -320,6 +320,30 @@ t.test("FrozenWeightsAmongTheArgumentsAreCopiedOnce", function()
   end
 end)
 
+t.test("FrozenWeightsThatAreNamedAreNeverCopied", function()
+  local frozen = torch.randn({ 64, 64 })
+  local ckpt = checkpoint.new { offload = "host", keep_last = 0, frozen = { frozen } }
+  local weight, x = torch.randn({ 64, 64 }):requires_grad_(true), torch.randn({ 32, 64 })
+
+  ckpt(function(h, w) return torch.tanh(h:matmul(w:t()):matmul(weight)) end, x, frozen:t()):sum():backward()
+
+  t.equal(ckpt:stats().offloaded_bytes, 32 * 64 * 8)
+  t.raises("checkpoint.new: frozen", checkpoint.new, { offload = "host", frozen = { 1 } })
+end)
+
+t.test("BeyondMaxHostBytesTensorsStayAndAreCounted", function()
+  local list, x = blocks(4, 64), torch.randn({ 32, 64 }):requires_grad_(true)
+  local bytes = 32 * 64 * 8
+  local expected = gradients_of(run(list, x, plainly), { x })
+  local ckpt = checkpoint.new { offload = "host", max_host_bytes = 2 * bytes }
+
+  expect_same(gradients_of(run(list, x, ckpt), { x }), expected)
+
+  t.equal(ckpt:stats().peak_host_bytes, 2 * bytes)
+  t.equal(ckpt:stats().refused_bytes, 2 * bytes)
+  t.raises("max_host_bytes must not be below 0", checkpoint.new, { offload = "host", max_host_bytes = -1 })
+end)
+
 t.test("AWeightThatChangesBeforeBackwardIsNamed", function()
   local weight = torch.randn({ 4, 4 }):requires_grad_(true)
   local y = checkpoint.new()(function(x) return torch.linear(torch.tanh(x), weight) end,
