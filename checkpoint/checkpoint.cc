@@ -37,10 +37,19 @@
 
 namespace lockstep::checkpoint {
 
-struct Checkpoint::State {
-  CheckpointOptions options;
+namespace {
+
+struct Counts {
   std::atomic<int64_t> regions{0};
   std::atomic<int64_t> recomputes{0};
+  std::atomic<int64_t> modified_results{0};
+};
+
+}  // namespace
+
+struct Checkpoint::State {
+  CheckpointOptions options;
+  Counts counts;
 };
 
 namespace {
@@ -83,10 +92,10 @@ class Placeholder;
 
 class Frame : public std::enable_shared_from_this<Frame> {
  public:
-  Frame(const CheckpointOptions& options, std::atomic<int64_t>& recomputes,
-        Checkpoint::Region region, const std::vector<at::Tensor>& inputs, std::string name)
+  Frame(const CheckpointOptions& options, Counts& counts, Checkpoint::Region region,
+        const std::vector<at::Tensor>& inputs, std::string name)
       : options_(options),
-        recomputes_(recomputes),
+        counts_(counts),
         region_(std::move(region)),
         name_(std::move(name)),
         state_(RegionState::Keep(inputs, options.preserve_rng)) {
@@ -116,7 +125,7 @@ class Frame : public std::enable_shared_from_this<Frame> {
   std::string Where() const;
 
   const CheckpointOptions options_;
-  std::atomic<int64_t>& recomputes_;  // of the Checkpoint, which a shared pointer in region_ keeps
+  Counts& counts_;  // of the Checkpoint, which a shared pointer in region_ keeps
   const Checkpoint::Region region_;
   const std::string name_;
   const RegionState state_;
@@ -329,7 +338,7 @@ at::Tensor Frame::Take(size_t index) {
 }
 
 Frame::Slots Frame::Recompute() {
-  ++recomputes_;
+  ++counts_.recomputes;
   Pass pass(*this);
   const std::vector<at::Tensor> inputs = RestoreInputs();
   {
@@ -346,6 +355,7 @@ Frame::Slots Frame::Recompute() {
       if (!pass.stopped()) throw;
     }
   }
+  counts_.modified_results += std::exchange(kept_results_.num_modified, 0);
   return pass.Finish();
 }
 
@@ -375,15 +385,17 @@ std::vector<at::Tensor> Checkpoint::operator()(const Function& function,
 void Checkpoint::Run(const Region& region, const std::vector<at::Tensor>& inputs,
                      const std::string& name) const {
   if (!at::GradMode::is_enabled()) return region(inputs);
-  ++state_->regions;
+  ++state_->counts.regions;
   const auto keeping = [state = state_, region](const std::vector<at::Tensor>& tensors) {
     region(tensors);
   };
-  std::make_shared<Frame>(state_->options, state_->recomputes, keeping, inputs, name)
-      ->Forward(inputs);
+  std::make_shared<Frame>(state_->options, state_->counts, keeping, inputs, name)->Forward(inputs);
 }
 
-CheckpointStats Checkpoint::stats() const { return {state_->regions, state_->recomputes}; }
+CheckpointStats Checkpoint::stats() const {
+  const Counts& counts = state_->counts;
+  return {counts.regions, counts.recomputes, counts.modified_results};
+}
 
 const CheckpointOptions& Checkpoint::options() const { return state_->options; }
 

@@ -69,6 +69,8 @@ class StopRecomputation : public std::exception {
 struct CheckpointStats {
   int64_t regions = 0;     // forward passes of regions, with gradients on
   int64_t recomputes = 0;  // runs of a region's function within backward
+  // Results that `save` names and that were computed again, since they were modified in place.
+  int64_t modified_results = 0;
 };
 
 class Checkpoint {

@@ -12,9 +12,14 @@
 //
 // Not copied are tensors below min_bytes, parameters (leaves that require a gradient) and their
 // views. A tensor without history that comes again after it was released, unchanged, is not
-// copied again: somebody keeps it on the device, as frozen weights, buffers and tables are kept. A
+// copied again: somebody keeps it on the device, as frozen weights, buffers and tables are kept.
+// Tensors that KeepOnDevice names are never copied: it saves that first copy. A
 // tensor that several regions share, a mask for instance, is copied once; and whoever still holds
-// the original on the device keeps it from being copied back. Views keep their strides.
+// the original on the device keeps it from being copied back. Views keep their strides, and those
+// that overlapped come back into one storage. A tensor that is modified in place after it was saved
+// is an error when backward needs it, as it is to autograd.
+//
+// A prefetch for which the device has no memory is counted, and the tensor comes when it is needed.
 //
 // On the CPU all of this is done with plain copies. Thread-safe.
 
@@ -28,8 +33,10 @@
 #include <memory>
 #include <mutex>
 #include <unordered_map>
+#include <vector>
 
 #include "ATen/core/TensorBody.h"
+#include "checkpoint/copy_engine.h"
 #include "checkpoint/engine.h"
 #include "checkpoint/host_pool.h"
 
@@ -39,6 +46,11 @@ struct OffloadOptions {
   int64_t keep_last = 1;     // regions
   int64_t prefetch = 1;      // regions
   int64_t min_bytes = 1024;  // of a tensor
+  // The limit on host memory, for tensors of the CPU and for those of accelerators. A tensor beyond
+  // it stays on its device and is counted.
+  int64_t max_host_bytes = INT64_MAX;
+  // Does the copies. Null: the engine of the tensor's device.
+  std::shared_ptr<CopyEngine> engine = nullptr;
 };
 
 struct OffloadStats {
@@ -47,6 +59,11 @@ struct OffloadStats {
   int64_t host_bytes = 0;        // of host memory held now
   int64_t peak_host_bytes = 0;   // the most so far
   int64_t pool_allocations = 0;  // of host memory; stands still once warm
+  int64_t refused_bytes = 0;     // stayed on their device, since max_host_bytes was reached
+  // Prefetches for which the device had no memory: their tensors came when they were needed.
+  int64_t failed_prefetches = 0;
+  // Tensors that were dropped when the device had failed, so that no stream could be made to wait.
+  int64_t failed_waits = 0;
 };
 
 class OffloadedTensor;
@@ -60,6 +77,10 @@ class HostOffload : public std::enable_shared_from_this<HostOffload> {
   MakeHooks HooksOfRegion();
   // The same, each tensor being a region by itself.
   MakeHooks HooksOfEach();
+
+  // Never copies the tensors, and what shares their memory: they stay on their device for other
+  // reasons, as frozen weights do.
+  void KeepOnDevice(const std::vector<at::Tensor>& tensors);
 
   OffloadStats stats() const;
 
@@ -75,15 +96,20 @@ class HostOffload : public std::enable_shared_from_this<HostOffload> {
   at::Tensor Restore(OffloadedTensor& offloaded);
   void PrefetchBefore(const OffloadedTensor& offloaded);
   void Forget(const OffloadedTensor& offloaded);
-  std::shared_ptr<HostPool> PoolFor(at::Device device);
+  // Where tensors of a device go. The pool is made for the first.
+  struct Place {
+    std::shared_ptr<CopyEngine> engine;
+    std::shared_ptr<HostPool> pool;
+  };
+  const Place& PlaceOf(at::Device device);
   int64_t NextRegion();
 
   const OffloadOptions options_;
   // Recursive: a pack or unpack may drop tensors, and with them graphs that hold others of these.
   mutable std::recursive_mutex mutex_;  // guards all below, and every OffloadedTensor
   int64_t next_region_ = 0;
-  std::shared_ptr<HostPool> pageable_;
-  std::shared_ptr<HostPool> pinned_;
+  Place cpu_;
+  Place accelerator_;
   std::multimap<int64_t, OffloadedTensor*> by_region_;
   std::unordered_multimap<const c10::StorageImpl*, OffloadedTensor*> by_storage_;
   // Memory of tensors without history that was copied once, and its version then.
@@ -93,9 +119,15 @@ class HostOffload : public std::enable_shared_from_this<HostOffload> {
   };
   std::unordered_map<const c10::StorageImpl*, Seen> seen_;
   size_t sweep_seen_at_ = 64;
+  // Memory of the tensors that KeepOnDevice names. A weak reference keeps the address from being
+  // another's.
+  std::unordered_map<const c10::StorageImpl*, c10::weak_intrusive_ptr<c10::StorageImpl>> kept_;
   std::deque<std::weak_ptr<OffloadedTensor>> on_device_;  // newest last
   int64_t offloaded_bytes_ = 0;
   int64_t restored_bytes_ = 0;
+  int64_t refused_bytes_ = 0;
+  int64_t failed_prefetches_ = 0;
+  int64_t failed_waits_ = 0;
 };
 
 // Runs `function`; every tensor that it saves for backward on this thread waits in host memory. For

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <exception>
 #include <iterator>
 
 #include "absl/status/status.h"
@@ -21,6 +22,15 @@ namespace {
 constexpr int64_t kAlignment = 64;
 
 int64_t RoundUp(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
+
+// Whether a device has finished with a block. One that has failed cannot say, and may still write.
+bool Ask(const std::function<bool()>& is_finished) {
+  try {
+    return is_finished();
+  } catch (const std::exception&) {
+    return false;
+  }
+}
 
 }  // namespace
 
@@ -58,7 +68,7 @@ HostPool::~HostPool() {
   // Blocks hold the pool: all have returned. What a device may still use is not released: there is
   // no way to wait here, and a process that ends so needs none.
   for (const Waiting& waiting : waiting_)
-    if (waiting.is_finished()) Return(waiting.segment, waiting.offset, waiting.bytes);
+    if (Ask(waiting.is_finished)) Return(waiting.segment, waiting.offset, waiting.bytes);
   JoinReturned();
   ReleaseFreeSegments(usage_.bytes);
 }
@@ -71,6 +81,10 @@ absl::StatusOr<HostPool::Block> HostPool::Take(int64_t bytes) {
   FreeFinished();
   const int64_t rounded = RoundUp(bytes);
   const auto [segment, offset] = Carve(rounded);
+  if (segment == nullptr && usage_.bytes + rounded > max_bytes_)
+    return absl::OutOfRangeError(
+        absl::StrCat("checkpoint: ", bytes, " bytes of host memory more would exceed the limit of ",
+                     max_bytes_, "; ", usage_.bytes, " are allocated"));
   if (segment == nullptr)
     return absl::ResourceExhaustedError(absl::StrCat(
         "checkpoint: this machine has no ", bytes, " bytes of host memory more; ", usage_.bytes,
@@ -123,7 +137,7 @@ void HostPool::FreeFinished() {
   if (waiting_.empty()) return;
   std::vector<Waiting> still;
   for (Waiting& waiting : waiting_) {
-    if (waiting.is_finished()) {
+    if (Ask(waiting.is_finished)) {
       Return(waiting.segment, waiting.offset, waiting.bytes);
     } else {
       still.push_back(std::move(waiting));
@@ -148,6 +162,24 @@ void HostPool::ReleaseFreeSegments(int64_t bytes) {
   }
 }
 
+// Allocates a slab for a small request where there is room for one, else the bytes alone.
+HostPool::Segment* HostPool::Allocate(int64_t bytes) {
+  ReleaseFreeSegments(bytes);
+  const auto allocate = [&](int64_t size) -> Segment* {
+    if (usage_.bytes > max_bytes_ - size) return nullptr;
+    auto* const data = static_cast<char*>(memory_.allocate(size));
+    if (data == nullptr) return nullptr;
+    usage_.bytes += size;
+    usage_.peak_bytes = std::max(usage_.peak_bytes, usage_.bytes);
+    ++usage_.allocations;
+    return &segments_.emplace_back(Segment{data, size, {{0, {size, true}}}});
+  };
+  if (bytes < memory_.slab_bytes)
+    if (Segment* const slab = allocate(memory_.slab_bytes)) return slab;
+  ReleaseFreeSegments(usage_.bytes - (max_bytes_ - bytes));
+  return allocate(bytes);
+}
+
 std::pair<HostPool::Segment*, int64_t> HostPool::Carve(int64_t bytes) {
   if (const auto same = returned_.find(bytes); same != returned_.end() && !same->second.empty()) {
     const std::pair<Segment*, int64_t> piece = same->second.back();
@@ -157,14 +189,9 @@ std::pair<HostPool::Segment*, int64_t> HostPool::Carve(int64_t bytes) {
   JoinReturned();
   auto found = free_.lower_bound({bytes, nullptr, 0});
   if (found == free_.end()) {
-    ReleaseFreeSegments(bytes);
-    auto* data = static_cast<char*>(memory_.allocate(bytes));
-    if (data == nullptr) return {nullptr, 0};
-    Segment& segment = segments_.emplace_back(Segment{data, bytes, {{0, {bytes, true}}}});
-    usage_.bytes += bytes;
-    usage_.peak_bytes = std::max(usage_.peak_bytes, usage_.bytes);
-    ++usage_.allocations;
-    found = free_.insert({bytes, &segment, 0}).first;
+    Segment* const segment = Allocate(bytes);
+    if (segment == nullptr) return {nullptr, 0};
+    found = free_.insert({segment->bytes, segment, 0}).first;
   }
   const FreePiece piece = *found;
   free_.erase(found);

@@ -10,7 +10,8 @@
 //   block->ReturnWhen([event] { return event->query(); });   // not before the device is done
 //
 // A Block returns to its pool when it is destroyed, whatever became of the code that held it.
-// Free memory beyond what the traffic needs is given back before more is allocated.
+// Free memory beyond what the traffic needs is given back before more is allocated. Where each
+// allocation is expensive, small requests share slabs; the last slab is then not full.
 //
 // Thread-safe.
 
@@ -36,6 +37,8 @@ namespace lockstep::checkpoint {
 struct HostMemory {
   std::function<void*(int64_t bytes)> allocate;
   std::function<void(void* data, int64_t bytes)> release;
+  // Smaller requests share allocations of this size: page-locking takes long for each. 0: none do.
+  int64_t slab_bytes = 0;
 };
 
 HostMemory PageableMemory();
@@ -55,8 +58,8 @@ class HostPool : public std::enable_shared_from_this<HostPool> {
     void* data() const { return data_; }
     int64_t bytes() const { return bytes_; }  // 0: holds nothing
 
-    // Whoever still reads or writes the memory has finished once this says so: the pool asks before
-    // it hands the memory on.
+    // Sets what the pool asks before it hands the memory on: whether those that still read or write
+    // it have finished. An exception counts as no.
     void ReturnWhen(std::function<bool()> is_finished) { is_finished_ = std::move(is_finished); }
 
    private:
@@ -69,12 +72,15 @@ class HostPool : public std::enable_shared_from_this<HostPool> {
     std::function<bool()> is_finished_;
   };
 
-  explicit HostPool(HostMemory memory) : memory_(std::move(memory)) {}
+  // Never allocates more than max_bytes.
+  explicit HostPool(HostMemory memory, int64_t max_bytes = INT64_MAX)
+      : memory_(std::move(memory)), max_bytes_(max_bytes) {}
   HostPool(const HostPool&) = delete;
   HostPool& operator=(const HostPool&) = delete;
   ~HostPool();
 
-  // At least 1 byte. ResourceExhausted where the machine has no more.
+  // At least 1 byte. ResourceExhausted where the machine has no more, OutOfRange where max_bytes
+  // would be exceeded.
   absl::StatusOr<Block> Take(int64_t bytes);
 
   struct Usage {
@@ -110,8 +116,10 @@ class HostPool : public std::enable_shared_from_this<HostPool> {
   void FreeFinished();
   void ReleaseFreeSegments(int64_t bytes);
   std::pair<Segment*, int64_t> Carve(int64_t bytes);
+  Segment* Allocate(int64_t bytes);
 
   const HostMemory memory_;
+  const int64_t max_bytes_;
   mutable std::mutex mutex_;  // guards all below
   std::list<Segment> segments_;
   std::set<FreePiece> free_;

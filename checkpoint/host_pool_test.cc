@@ -1,12 +1,15 @@
 #include "checkpoint/host_pool.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
 #include <random>
+#include <stdexcept>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -94,6 +97,21 @@ TEST(HostPool, ABlockThatADeviceUsesIsNotHandedOn) {
   EXPECT_EQ(again.data(), first);
 }
 
+// An event of a device that has failed throws.
+TEST(HostPool, ABlockWhoseDeviceHasFailedIsNeverHandedOnAndEndsNothing) {
+  CountedMemory counted;
+  auto pool = std::make_shared<HostPool>(counted.memory());
+  {
+    HostPool::Block block = *pool->Take(100);
+    block.ReturnWhen([]() -> bool { throw std::runtime_error("unspecified launch failure"); });
+  }
+
+  EXPECT_TRUE(pool->Take(100).ok());
+  pool.reset();
+
+  EXPECT_EQ(counted.held, 128);  // the device may still write there
+}
+
 TEST(HostPool, LargeFreeMemoryServesSmallRequestsAndJoinsAgain) {
   auto pool = std::make_shared<HostPool>(PageableMemory());
   { const HostPool::Block large = *pool->Take(4096); }
@@ -120,6 +138,80 @@ TEST(HostPool, FreeMemoryOfNoUseIsReleasedBeforeMoreIsAllocated) {
 
   EXPECT_EQ(counted.held, 1500 * 64);
   EXPECT_EQ(pool->usage().peak_bytes, 2000 * 64);
+}
+
+TEST(HostPool, SmallRequestsShareSlabs) {
+  constexpr int64_t kSlab = 1 << 20;
+  CountedMemory counted;
+  HostMemory memory = counted.memory();
+  memory.slab_bytes = kSlab;
+  auto pool = std::make_shared<HostPool>(memory);
+
+  std::vector<HostPool::Block> blocks;
+  for (int i = 0; i < 4000; ++i) blocks.push_back(*pool->Take(4096));
+  EXPECT_EQ(pool->usage().allocations, 16);
+  EXPECT_EQ(pool->usage().bytes, 16 * kSlab);
+
+  blocks.push_back(*pool->Take(3 * kSlab));
+  EXPECT_EQ(pool->usage().bytes, 19 * kSlab) << "a large one has its own";
+  blocks.clear();
+  pool.reset();
+  EXPECT_EQ(counted.held, 0);
+}
+
+TEST(HostPool, WhereASlabDoesNotFitARequestGetsJustItsBytes) {
+  CountedMemory counted{.limit = 4096};
+  HostMemory memory = counted.memory();
+  memory.slab_bytes = 1 << 20;
+  auto pool = std::make_shared<HostPool>(memory);
+
+  EXPECT_TRUE(pool->Take(4096).ok());
+  EXPECT_EQ(counted.held, 4096);
+}
+
+TEST(HostPool, TheLimitIsKeptAndFreeMemoryMakesRoom) {
+  CountedMemory counted;
+  auto pool = std::make_shared<HostPool>(counted.memory(), /*max_bytes=*/10 * 64);
+  {
+    const HostPool::Block a = *pool->Take(4 * 64), b = *pool->Take(4 * 64);
+
+    const absl::StatusOr<HostPool::Block> more = pool->Take(3 * 64);
+
+    EXPECT_EQ(more.status().code(), absl::StatusCode::kOutOfRange);
+    EXPECT_EQ(more.status().message(),
+              "checkpoint: 192 bytes of host memory more would exceed the limit of 640; 512 are "
+              "allocated");
+  }
+  EXPECT_TRUE(pool->Take(9 * 64).ok());
+  EXPECT_EQ(pool->usage().peak_bytes, 9 * 64);
+}
+
+// Threads take, write, check and return blocks. A device uses some of the blocks for a while.
+TEST(HostPool, ThreadsGetBlocksOfTheirOwn) {
+  auto pool = std::make_shared<HostPool>(PageableMemory());
+  std::atomic<int64_t> spoiled = 0;
+  const auto work = [&](unsigned char mark) {
+    std::mt19937 random(mark);
+    for (int i = 0; i < 2000; ++i) {
+      HostPool::Block block = *pool->Take(1 + random() % 3000);
+      auto* const bytes = static_cast<unsigned char*>(block.data());
+      std::memset(bytes, mark, block.bytes());
+      if (random() % 2 == 0) {
+        block.ReturnWhen([bytes, mark, size = block.bytes(), &spoiled, asked = 0]() mutable {
+          if (++asked < 3) return false;
+          spoiled += std::count(bytes, bytes + size, mark) != size;
+          return true;
+        });
+      }
+      spoiled += std::count(bytes, bytes + block.bytes(), mark) != block.bytes();
+    }
+  };
+  std::vector<std::thread> threads;
+  for (unsigned char mark = 1; mark <= 4; ++mark) threads.emplace_back(work, mark);
+  for (std::thread& thread : threads) thread.join();
+
+  EXPECT_EQ(spoiled, 0);
+  EXPECT_EQ(pool->usage().used_bytes, 0);
 }
 
 TEST(HostPool, AFullMachineIsAnErrorThatSaysWhatHoldsTheMemory) {

@@ -10,6 +10,7 @@ namespace lockstep::checkpoint {
 namespace {
 
 constexpr int64_t kPageBytes = 4096;
+constexpr int64_t kSlabBytes = 4 << 20;
 constexpr unsigned int kPortable = 1;  // cudaHostRegisterPortable: locked for every device
 
 void* Symbol(const char* name) {
@@ -38,7 +39,7 @@ HostMemory PinnedMemory() {
     unlock(data);
     std::free(data);
   };
-  return {.allocate = allocate, .release = release};
+  return {.allocate = allocate, .release = release, .slab_bytes = kSlabBytes};
 }
 
 }  // namespace lockstep::checkpoint

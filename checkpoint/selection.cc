@@ -38,12 +38,9 @@ c10::IValue WithoutHistory(const c10::IValue& value) {
   return list;
 }
 
-std::vector<uint32_t> VersionsOf(const std::vector<c10::IValue>& values) {
-  std::vector<uint32_t> versions;
-  for (const c10::IValue& value : values)
-    for (const at::Tensor& tensor : TensorsOf(value))
-      versions.push_back(tensor.defined() ? static_cast<uint32_t>(tensor._version()) : 0);
-  return versions;
+KeptResults::Watched Watch(const at::Tensor& tensor) {
+  return {tensor.storage().unsafeGetStorageImpl(), tensor.unsafeGetTensorImpl()->version_counter(),
+          static_cast<uint32_t>(tensor._version())};
 }
 
 std::vector<at::Tensor> ArgumentTensors(const torch::jit::Stack& stack, size_t count) {
@@ -65,41 +62,64 @@ void KeepResults(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     op.redispatchBoxed(keys, stack);
   }
   KeptResults::Call call;
-  for (const c10::IValue& result : torch::jit::last(*stack, op.schema().returns().size()))
+  for (const c10::IValue& result : torch::jit::last(*stack, op.schema().returns().size())) {
     call.results.push_back(WithoutHistory(result));
-  call.versions = VersionsOf(call.results);
+    for (const at::Tensor& tensor : TensorsOf(result))
+      if (tensor.defined() && tensor.has_storage()) call.watched.push_back(Watch(tensor));
+  }
   if (draws) call.random = KeepRandom(arguments);
   scope->results->calls[NameOf(op.operator_name())].push_back(std::move(call));
 }
 
-void TakeResults(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+void TakeResults(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                 torch::jit::Stack* stack) {
   const std::string name = NameOf(op.operator_name());
   std::vector<KeptResults::Call>& calls = active->results->calls[name];
   const size_t index = active->taken[name]++;
   TORCH_CHECK(index < calls.size(), "checkpoint: the recomputation calls ", name,
               " more often than forward did (", calls.size(),
               " times); a region's function must do the same each time");
-  const KeptResults::Call& call = calls[index];
-  TORCH_CHECK(VersionsOf(call.results) == call.versions, "checkpoint: result ", index, " of ", name,
-              ", which a selection keeps, was modified in place; use an operator that is not in "
-              "place on it, or leave ",
-              name, " to be recomputed");
+  KeptResults::Call& call = calls[index];
+  if (call.IsModified()) {
+    ++active->results->num_modified;
+    call.results.clear();
+    const SelectionScope none(nullptr, nullptr, SelectionScope::Pass::kForward);
+    return op.redispatchBoxed(keys, stack);
+  }
   torch::jit::drop(*stack, op.schema().arguments().size());
   for (const c10::IValue& result : call.results) stack->push_back(WithoutHistory(result));
   PutBack(call.random);
 }
 
 void Kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {
-  const c10::DispatchKeySet below =
-      keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, c10::DispatchKey::BackendSelect);
+  const c10::DispatchKeySet below = keys & c10::after_ADInplaceOrView_keyset;
   if (active == nullptr || !active->selection->Contains(op.operator_name()))
     return op.redispatchBoxed(below, stack);
   if (active->pass == SelectionScope::Pass::kForward) return KeepResults(op, below, stack);
-  TakeResults(op, stack);
+  TakeResults(op, below, stack);
+}
+
+// Runs an operator whose result is a view with its own count of writes. A write to that view does
+// not change the count of the tensor beneath it, so each count is watched.
+void HidingKernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
+                  torch::jit::Stack* stack) {
+  op.redispatchBoxed(keys & c10::after_ADInplaceOrView_keyset, stack);
+  if (active == nullptr) return;
+  for (const at::Tensor& view : TensorsOf(stack->back())) {
+    if (!view.has_storage()) continue;
+    for (auto& [name, calls] : active->results->calls)
+      for (KeptResults::Call& call : calls)
+        if (std::any_of(call.watched.begin(), call.watched.end(),
+                        [storage = view.storage().unsafeGetStorageImpl()](const auto& watched) {
+                          return watched.storage == storage;
+                        }))
+          call.watched.push_back(Watch(view));
+  }
 }
 
 // Once for each operator, and for good: a kernel that is taken away while another thread calls it
 // would be a race.
+template <auto* kKernel>
 void Intercept(const c10::OperatorHandle& op) {
   static std::mutex mutex;
   static auto* const registered = new std::map<std::string, c10::RegistrationHandleRAII>();
@@ -107,9 +127,17 @@ void Intercept(const c10::OperatorHandle& op) {
   const std::string name = NameOf(op.operator_name());
   if (registered->count(name) > 0) return;
   registered->emplace(name, c10::Dispatcher::singleton().registerImpl(
-                                op.operator_name(), c10::DispatchKey::BackendSelect,
-                                c10::KernelFunction::makeFromBoxedFunction<&Kernel>(), std::nullopt,
+                                op.operator_name(), c10::DispatchKey::ADInplaceOrView,
+                                c10::KernelFunction::makeFromBoxedFunction<kKernel>(), std::nullopt,
                                 nullptr, "lockstep selective checkpoint"));
+}
+
+void InterceptHidingOperators() {
+  for (const char* name :
+       {"aten::_unsafe_view", "aten::unsafe_split", "aten::unsafe_split_with_sizes"})
+    for (const char* overload : {"", "Tensor"})
+      if (const auto op = c10::Dispatcher::singleton().findSchema({name, overload}))
+        Intercept<&HidingKernel>(*op);
 }
 
 // Why results of the operator cannot be kept, "" where they can.
@@ -128,6 +156,18 @@ std::string Problem(const c10::OperatorHandle& op) {
 
 }  // namespace
 
+bool KeptResults::Call::IsModified() const {
+  return results.empty() || std::any_of(watched.begin(), watched.end(), [](const Watched& w) {
+           return w.counter.current_version() != w.version;
+         });
+}
+
+void KeptResults::DropModified() {
+  for (auto& [name, of_name] : calls)
+    for (Call& call : of_name)
+      if (call.IsModified()) call = Call();
+}
+
 std::shared_ptr<const Selection> Selection::Of(const std::vector<std::string>& operators) {
   TORCH_CHECK_VALUE(!operators.empty(),
                     "checkpoint: a selection names at least one operator, as \"aten::mm\"");
@@ -142,19 +182,12 @@ std::shared_ptr<const Selection> Selection::Of(const std::vector<std::string>& o
       const std::optional<c10::OperatorHandle> op = dispatcher.findSchema(name);
       if (!op.has_value()) continue;
       is_known = true;
-      {
-        // Selected before: then the kernel at BackendSelect is ours.
-        static std::mutex mutex;
-        static auto* const fit = new std::set<std::string>();
-        const std::lock_guard<std::mutex> lock(mutex);
-        const std::string reason = fit->count(NameOf(name)) > 0 ? "" : Problem(*op);
-        if (!reason.empty()) {
-          problem = reason;
-          continue;
-        }
-        fit->insert(NameOf(name));
+      const std::string reason = Problem(*op);
+      if (!reason.empty()) {
+        problem = reason;
+        continue;
       }
-      Intercept(*op);
+      Intercept<&Kernel>(*op);
       selection->names_.insert(name);
       is_selected = true;
     }
@@ -164,6 +197,7 @@ std::shared_ptr<const Selection> Selection::Of(const std::vector<std::string>& o
     TORCH_CHECK_VALUE(is_selected, "checkpoint: results of ", wanted, " cannot be kept: it ",
                       problem);
   }
+  InterceptHidingOperators();
   return selection;
 }
 
@@ -178,6 +212,10 @@ SelectionScope::SelectionScope(const Selection* selection, KeptResults* results,
   active = selection == nullptr ? nullptr : &active_;
 }
 
-SelectionScope::~SelectionScope() { active = outer_; }
+SelectionScope::~SelectionScope() {
+  active = outer_;
+  if (active_.selection != nullptr && active_.pass == Pass::kForward)
+    active_.results->DropModified();
+}
 
 }  // namespace lockstep::checkpoint

@@ -8,12 +8,17 @@
 // those of a plain graph and of a region that recomputes all.
 //
 // The names are those of what runs below autograd: aten::linear and aten::matmul are aten::mm,
-// aten::addmm and aten::bmm there. A kept result must not be modified in place.
+// aten::addmm and aten::bmm there. A kept result that is modified in place is of no use: it is
+// dropped, and the recomputation runs its operator again (KeptResults::num_modified counts). So the
+// bias that aten::linear adds in place to a product costs time and never correctness. Writes that
+// autograd cannot see, through `data` or a raw pointer, are not seen here either.
 //
-// Source: the selective checkpoint contexts of torch/utils/checkpoint.py of PyTorch 2.11. How it is
-// done: a kernel at the dispatch key BackendSelect, which every call passes below autograd.
-// Operators that were named once carry it for the rest of the process; others cost nothing.
-// Thread: a scope is its thread's.
+// Source: the selective checkpoint contexts of torch/utils/checkpoint.py of PyTorch 2.11.
+// Method: a kernel at the dispatch key ADInplaceOrView, the last that counts writes. Every call
+// passes it once, on its way from autograd to the device; calls that a device's kernel makes itself
+// pass below it, and belong to the result of that kernel. Operators that were named once carry it
+// for the rest of the process, as do aten::_unsafe_view and aten::unsafe_split; others cost
+// nothing. Thread: a scope is its thread's.
 
 #ifndef LOCKSTEP_CHECKPOINT_SELECTION_H_
 #define LOCKSTEP_CHECKPOINT_SELECTION_H_
@@ -29,6 +34,8 @@
 
 #include "ATen/core/ivalue.h"
 #include "ATen/core/operator_name.h"
+#include "c10/core/StorageImpl.h"
+#include "c10/core/TensorImpl.h"
 #include "checkpoint/replay.h"
 
 namespace lockstep::checkpoint {
@@ -56,13 +63,25 @@ class Selection {
 // Of one region's forward pass.
 class KeptResults {
  public:
-  struct Call {
-    std::vector<c10::IValue> results;  // tensors are aliases without history
-    std::vector<uint32_t> versions;    // of the tensors, in order
-    RandomState random;                // after an operator that draws
+  // A tensor in the memory of a result: its count of writes, and what that was when it was made.
+  struct Watched {
+    const c10::StorageImpl* storage;
+    c10::VariableVersion counter;
+    uint32_t version;
   };
+  struct Call {
+    std::vector<c10::IValue> results;  // tensors are aliases without history; empty: dropped
+    std::vector<Watched> watched;      // the results, and tensors that hide that they are views
+    RandomState random;                // after an operator that draws
+
+    bool IsModified() const;
+  };
+  // Drops results that have been modified, and their memory.
+  void DropModified();
+
   std::map<std::string, std::vector<Call>> calls;  // by operator and overload
   bool keep_random = true;                         // whether calls keep generators, too
+  int64_t num_modified = 0;  // results that recomputations ran again, since they were modified
 };
 
 // While it lives, calls of selected operators on this thread are kept in `results`, or taken from

@@ -90,7 +90,8 @@ checkpoint::OffloadOptions ReadOffloadOptions(const OptionTable& table) {
   const checkpoint::OffloadOptions defaults;
   return {.keep_last = table.Integer("keep_last", defaults.keep_last),
           .prefetch = table.Integer("prefetch", defaults.prefetch),
-          .min_bytes = table.Integer("min_bytes", defaults.min_bytes)};
+          .min_bytes = table.Integer("min_bytes", defaults.min_bytes),
+          .max_host_bytes = table.Integer("max_host_bytes", defaults.max_host_bytes)};
 }
 
 // new(options, offload or nil, selection or nil)
@@ -133,6 +134,8 @@ void SetOffloadStats(lua_State* state, const checkpoint::OffloadStats& stats) {
   SetCount(state, "host_bytes", stats.host_bytes);
   SetCount(state, "peak_host_bytes", stats.peak_host_bytes);
   SetCount(state, "pool_allocations", stats.pool_allocations);
+  SetCount(state, "refused_bytes", stats.refused_bytes);
+  SetCount(state, "failed_prefetches", stats.failed_prefetches);
 }
 
 int Stats(lua_State* state) {
@@ -142,12 +145,14 @@ int Stats(lua_State* state) {
   lua_newtable(state);
   SetCount(state, "regions", stats.regions);
   SetCount(state, "recomputes", stats.recomputes);
+  SetCount(state, "modified_results", stats.modified_results);
   SetOffloadStats(state, offload == nullptr ? checkpoint::OffloadStats() : offload->stats());
   return 1;
 }
 
 int NewOffload(lua_State* state) {
-  const OptionTable table(state, 1, "checkpoint.new", {"keep_last", "prefetch", "min_bytes"});
+  const OptionTable table(state, 1, "checkpoint.new",
+                          {"keep_last", "prefetch", "min_bytes", "max_host_bytes"});
   PushObject<Offload>(state, checkpoint::HostOffload::New(ReadOffloadOptions(table)));
   return 1;
 }
@@ -158,6 +163,13 @@ int SaveOnHost(lua_State* state) {
   ReadFunction(state, 2, "checkpoint.save_on_host: the first argument");
   checkpoint::SaveOnHost(*offload, [&] { Call(state, lua_gettop(state) - 2, LUA_MULTRET); });
   return lua_gettop(state) - 1;
+}
+
+// keep_on_device(offload, tensors)
+int KeepOnDevice(lua_State* state) {
+  const Offload& offload = ReadObject<Offload>(state, 1, "checkpoint: offload");
+  offload->KeepOnDevice(ReadTensors(state, 2, "checkpoint.new: frozen"));
+  return 0;
 }
 
 int OffloadStats(lua_State* state) {
@@ -196,7 +208,8 @@ int SelectedOperators(lua_State* state) {
 
 int OpenCheckpoint(lua_State* state) {
   RegisterObject<checkpoint::Checkpoint>(state, {{"run", RunRegion}, {"stats", Stats}});
-  RegisterObject<Offload>(state, {{"save", SaveOnHost}, {"stats", OffloadStats}});
+  RegisterObject<Offload>(
+      state, {{"save", SaveOnHost}, {"keep_on_device", KeepOnDevice}, {"stats", OffloadStats}});
   RegisterObject<SelectionPointer>(state, {{"operators", SelectedOperators}});
   lua_newtable(state);
   SetFunctions(state,

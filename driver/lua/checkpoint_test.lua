@@ -239,6 +239,16 @@ t.test("SelectedResultsAreKept", function()
   t.raises('there is no operator "aten::madmul"', checkpoint.selective, { save = { "aten::madmul" } })
 end)
 
+t.test("AKeptProductThatIsModifiedInPlaceIsComputedAgain", function()
+  local layer, x = nn.Linear(4, 4), torch.randn({ 2, 3, 4 }):requires_grad_(true)
+  local function fn(v) return torch.tanh(layer(v:transpose(0, 1))) end -- adds the bias in place
+  local ckpt = checkpoint.new { policy = checkpoint.selective { save = { "aten::mm", "aten::bmm" } } }
+
+  expect_same(gradients_of(ckpt(fn, x), { x }), gradients_of(fn(x), { x }))
+
+  t.equal(ckpt:stats().modified_results, 1)
+end)
+
 t.test("SaveOnHostGivesTheSameBitsAndCounts", function()
   local list, x = blocks(3, 32), torch.randn({ 16, 32 }):requires_grad_(true)
   local expected = gradients_of(run(list, x, plainly), { x })
@@ -308,6 +318,30 @@ t.test("FrozenWeightsAmongTheArgumentsAreCopiedOnce", function()
     t.equal(step() - before, activations)
     collectgarbage()
   end
+end)
+
+t.test("FrozenWeightsThatAreNamedAreNeverCopied", function()
+  local frozen = torch.randn({ 64, 64 })
+  local ckpt = checkpoint.new { offload = "host", keep_last = 0, frozen = { frozen } }
+  local weight, x = torch.randn({ 64, 64 }):requires_grad_(true), torch.randn({ 32, 64 })
+
+  ckpt(function(h, w) return torch.tanh(h:matmul(w:t()):matmul(weight)) end, x, frozen:t()):sum():backward()
+
+  t.equal(ckpt:stats().offloaded_bytes, 32 * 64 * 8)
+  t.raises("checkpoint.new: frozen", checkpoint.new, { offload = "host", frozen = { 1 } })
+end)
+
+t.test("BeyondMaxHostBytesTensorsStayAndAreCounted", function()
+  local list, x = blocks(4, 64), torch.randn({ 32, 64 }):requires_grad_(true)
+  local bytes = 32 * 64 * 8
+  local expected = gradients_of(run(list, x, plainly), { x })
+  local ckpt = checkpoint.new { offload = "host", max_host_bytes = 2 * bytes }
+
+  expect_same(gradients_of(run(list, x, ckpt), { x }), expected)
+
+  t.equal(ckpt:stats().peak_host_bytes, 2 * bytes)
+  t.equal(ckpt:stats().refused_bytes, 2 * bytes)
+  t.raises("max_host_bytes must not be below 0", checkpoint.new, { offload = "host", max_host_bytes = -1 })
 end)
 
 t.test("AWeightThatChangesBeforeBackwardIsNamed", function()

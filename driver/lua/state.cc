@@ -103,9 +103,12 @@ lua_State* loop_thread = nullptr;
 
 // Whether the loop's body has not been left. A break leaves no trace but this: the loop's hidden
 // variable is gone. Any coroutine may ask: the body may have resumed it. A coroutine that is
-// suspended within the body may go on there; one that has ended, by an error too, may not.
+// suspended within the body may go on there; one that has ended, by an error too, may not. A
+// coroutine that runs has not ended. Its status is an error's while a message handler runs, and a
+// pcall within the body may catch that error: the recomputation of a region does.
 bool IsInLoop(lua_State* state) {
-  if (loop_thread == nullptr || lua_status(loop_thread) > LUA_YIELD) return false;
+  if (loop_thread == nullptr) return false;
+  if (loop_thread != state && lua_status(loop_thread) > LUA_YIELD) return false;
   lua_getfield(state, LUA_REGISTRYINDEX, kLoop);
   lua_rawgeti(state, -1, 1);
   const void* const iterator = lua_topointer(state, -1);

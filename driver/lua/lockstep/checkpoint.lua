@@ -17,10 +17,13 @@ local M = {}
 ---@field host_bytes integer host memory held now
 ---@field peak_host_bytes integer the most so far
 ---@field pool_allocations integer of host memory; stands still once warm
+---@field refused_bytes integer stayed on their device, since max_host_bytes was reached
+---@field failed_prefetches integer prefetches for which the device had no memory
 
 ---@class checkpoint.Stats: checkpoint.HostStats
 ---@field regions integer forward passes of regions, with gradients on
 ---@field recomputes integer runs of a region's function within backward
+---@field modified_results integer results of `policy` that were computed again, since they were modified in place
 
 ---@class checkpoint.Options
 ---@field offload "host"? absent: inputs stay on the device
@@ -30,6 +33,8 @@ local M = {}
 ---@field keep_last integer? regions
 ---@field prefetch integer? regions
 ---@field min_bytes integer? of a tensor
+---@field max_host_bytes integer? of host memory; tensors beyond it stay on their device
+---@field frozen torch.Tensor[]? tensors that are never copied, and their views
 ---@field policy checkpoint.Policy?
 
 ---@class checkpoint.Checkpoint
@@ -122,7 +127,8 @@ local OFFLOAD = { keep_last = 1, prefetch = 1, min_bytes = 1024 }
 ---     local y = ckpt(layer, x)
 ---
 --- offload = "host": inputs of regions wait in host memory, but for the newest keep_last; prefetch regions are copied
---- back ahead; tensors below min_bytes stay. preserve_rng: dropout draws the same masks (true). early_stop: a
+--- back ahead; tensors below min_bytes stay, as do those that frozen lists and all beyond max_host_bytes.
+--- preserve_rng: dropout draws the same masks (true). early_stop: a
 --- recomputation ends with the last tensor that is needed (true). determinism: "metadata" compares shapes, dtypes and
 --- devices, "none" does not. policy: what is kept and not computed again, by checkpoint.selective.
 ---@param opts checkpoint.Options?
@@ -131,7 +137,7 @@ function M.new(opts)
   local o = options.read("checkpoint.new", opts, {
     offload = options.optional, preserve_rng = true, early_stop = true, determinism = "metadata",
     keep_last = OFFLOAD.keep_last, prefetch = OFFLOAD.prefetch, min_bytes = OFFLOAD.min_bytes,
-    policy = options.optional,
+    policy = options.optional, max_host_bytes = options.optional, frozen = options.optional,
   })
   if o.offload ~= nil and o.offload ~= "host" then
     core.raise('checkpoint.new: offload must be "host", or absent, not ' .. tostring(o.offload))
@@ -144,7 +150,9 @@ function M.new(opts)
   end
   local offload
   if o.offload then
-    offload = core_checkpoint.offload { keep_last = o.keep_last, prefetch = o.prefetch, min_bytes = o.min_bytes }
+    offload = core_checkpoint.offload { keep_last = o.keep_last, prefetch = o.prefetch, min_bytes = o.min_bytes,
+      max_host_bytes = o.max_host_bytes }
+    if o.frozen ~= nil then offload:keep_on_device(o.frozen) end
   end
   local region = core_checkpoint.new({
     preserve_rng = o.preserve_rng, early_stop = o.early_stop, check_metadata = o.determinism == "metadata",
@@ -156,7 +164,8 @@ end
 ---@alias checkpoint.Policy lockstep.core.checkpoint.Selection
 
 --- Keeps the results of the operators named, and recomputes everything else. The names are those below autograd:
---- linear and matmul are aten::mm, aten::addmm and aten::bmm there.
+--- linear and matmul are aten::mm, aten::addmm and aten::bmm there. A result that is modified in place is computed
+--- again, and counted in the region's stats.
 ---
 ---     local ckpt = checkpoint.new { policy = checkpoint.selective { save = { "aten::mm", "aten::bmm" } } }
 ---@param opts {save: string[]}

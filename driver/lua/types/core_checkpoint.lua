@@ -25,6 +25,10 @@ local Offload = {}
 ---@return any ...
 function Offload:save(fn, ...) end
 
+--- Never copies the tensors.
+---@param tensors torch.Tensor[]
+function Offload:keep_on_device(tensors) end
+
 ---@return checkpoint.HostStats
 function Offload:stats() end
 
@@ -41,7 +45,7 @@ function Selection:operators() end
 ---@return lockstep.core.checkpoint.Regions
 function checkpoint.new(options, offload, policy) end
 
----@param options {keep_last: integer?, prefetch: integer?, min_bytes: integer?}
+---@param options {keep_last: integer?, prefetch: integer?, min_bytes: integer?, max_host_bytes: integer?}
 ---@return lockstep.core.checkpoint.Offload
 function checkpoint.offload(options) end
 

@@ -1,0 +1,260 @@
+#include "checkpoint/offloaded_tensor.h"
+
+#include <algorithm>
+#include <exception>
+#include <mutex>
+#include <utility>
+
+#include "ATen/EmptyTensor.h"
+#include "ATen/ops/from_blob.h"
+#include "c10/core/TensorOptions.h"
+#include "c10/util/Exception.h"
+#include "checkpoint/engine.h"
+#include "checkpoint/host_offload.h"
+
+// The order of streams. F is the stream that forward saves on, S one for copies, C one that
+// computes in backward; threads have an S and a C of their own.
+//   store    S waits for F, copies to the host, records `copied`. The tensor is held. When it is
+//            given up, F waits for `copied`: the memory is F's, which may write to it at once.
+//   restore  C allocates, records `allocated`; S waits for that and for `copied`, copies back,
+//            records `ready`. Ahead of its use this runs beside the region that C works on.
+//   use      C waits for `ready`. Where the memory is another stream's, the allocator is told that
+//            C uses it, too: C frees it some time, and the owner may not write to it before.
+//   give up  of what was restored and not used: the owner waits for `ready`.
+// No event is waited for by the host; a block of the pool asks its events before it is reused.
+// copy_order_test.cc tries all orders in which the streams may run.
+
+namespace lockstep::checkpoint {
+namespace {
+
+constexpr int64_t kAlignment = 64;
+
+// Elements from the first that the tensor touches to the last.
+int64_t SpanOf(at::IntArrayRef sizes, at::IntArrayRef strides) {
+  int64_t span = 1;
+  for (size_t i = 0; i < sizes.size(); ++i) span += (sizes[i] - 1) * strides[i];
+  return span;
+}
+
+bool IsPacked(const at::Tensor& tensor) {
+  return SpanOf(tensor.sizes(), tensor.strides()) > tensor.numel();
+}
+
+int64_t HostElements(const at::Tensor& tensor) {
+  return std::min(SpanOf(tensor.sizes(), tensor.strides()), tensor.numel());
+}
+
+// Whether two of its elements may be one in memory.
+bool MayOverlap(const at::Tensor& tensor) {
+  std::vector<std::pair<int64_t, int64_t>> dims;  // stride, size
+  for (int64_t dim = 0; dim < tensor.dim(); ++dim)
+    if (tensor.size(dim) > 1) dims.emplace_back(tensor.stride(dim), tensor.size(dim));
+  std::sort(dims.begin(), dims.end());
+  int64_t span = 1;
+  for (const auto& [stride, size] : dims) {
+    if (stride < span) return true;
+    span += (size - 1) * stride;
+  }
+  return false;
+}
+
+}  // namespace
+
+int64_t HostBytes(const at::Tensor& tensor) {
+  return HostElements(tensor) * static_cast<int64_t>(tensor.itemsize());
+}
+
+bool CanComeBack(const at::Tensor& tensor) { return !IsPacked(tensor) || !MayOverlap(tensor); }
+
+OffloadedTensor::OffloadedTensor(std::shared_ptr<HostOffload> offload,
+                                 std::shared_ptr<CopyEngine> engine, const at::Tensor& tensor,
+                                 int64_t region)
+    : in_regions(offload->by_region_.end()),
+      offload_(std::move(offload)),
+      engine_(std::move(engine)),
+      region_(region),
+      device_(tensor.device()),
+      dtype_(tensor.dtype()),
+      sizes_(tensor.sizes()),
+      strides_(tensor.strides()),
+      offset_(tensor.storage_offset()),
+      begin_(offset_ * static_cast<int64_t>(dtype_.itemsize())),
+      end_(begin_ + SpanOf(sizes_, strides_) * static_cast<int64_t>(dtype_.itemsize())),
+      is_packed_(IsPacked(tensor)),
+      num_elements_(HostElements(tensor)),
+      storage_(tensor.storage().unsafeGetStorageImpl()),
+      original_(tensor.storage().getWeakStorageImpl()),
+      counter_(tensor.unsafeGetTensorImpl()->version_counter()),
+      version_(counter_.current_version()),
+      forward_(engine_->Current(device_)),
+      owner_(forward_) {}
+
+OffloadedTensor::~OffloadedTensor() {
+  const std::lock_guard<std::recursive_mutex> lock(offload_->mutex_);
+  offload_->Forget(*this);
+  // After an error of the device, which every other call reports, no stream can be made to wait.
+  try {
+    LeaveDevice();
+  } catch (const std::exception&) {
+    ++offload_->failed_waits_;
+  }
+}
+
+bool OffloadedTensor::StandsFor(const at::Tensor& tensor) const {
+  return tensor.storage().unsafeGetStorageImpl() == storage_ && tensor.dtype() == dtype_ &&
+         tensor.sizes() == at::IntArrayRef(sizes_) &&
+         tensor.strides() == at::IntArrayRef(strides_) && tensor.storage_offset() == offset_ &&
+         !IsModified() && static_cast<uint32_t>(tensor._version()) == version_;
+}
+
+// Between the tensor on its device and the host.
+void OffloadedTensor::Copy(const at::Tensor& tensor, bool to_host, c10::Stream copies) const {
+  const at::TensorOptions options = at::TensorOptions(at::kCPU).dtype(dtype_);
+  const at::IntArrayRef sizes = is_packed_ ? at::IntArrayRef(sizes_) : num_elements_;
+  const at::Tensor host = at::from_blob(block_.data(), sizes, options);
+  const at::Tensor flat =
+      is_packed_ ? tensor : tensor.as_strided({num_elements_}, {1}, tensor.storage_offset());
+  engine_->Copy(to_host ? host : flat, to_host ? flat : host, copies);
+}
+
+void OffloadedTensor::ReturnBlockWhenUnused() {
+  block_uses_.erase(
+      std::remove_if(block_uses_.begin(), block_uses_.end(),
+                     [](const EventPointer& e) { return e == nullptr || e->IsFinished(); }),
+      block_uses_.end());
+  if (block_uses_.empty()) return block_.ReturnWhen(nullptr);
+  block_.ReturnWhen([uses = block_uses_] {
+    return std::all_of(uses.begin(), uses.end(), [](const auto& e) { return e->IsFinished(); });
+  });
+}
+
+void OffloadedTensor::CopyToHost(const at::Tensor& tensor, HostPool::Block block) {
+  block_ = std::move(block);
+  const c10::Stream copies = engine_->Copies(device_);
+  engine_->Block(copies, engine_->Record(forward_));
+  Copy(tensor, /*to_host=*/true, copies);
+  copied_ = engine_->Record(copies);
+  block_uses_ = {copied_};
+  ReturnBlockWhenUnused();
+  Hold(Alias(tensor), forward_, copied_);
+}
+
+void OffloadedTensor::Hold(at::Tensor tensor, c10::Stream owner, EventPointer ready) {
+  on_device_ = std::move(tensor);
+  on_device_version_ = static_cast<uint32_t>(on_device_._version());
+  owner_ = owner;
+  ready_ = std::move(ready);
+}
+
+void OffloadedTensor::LeaveDevice() {
+  const at::Tensor tensor = std::exchange(on_device_, at::Tensor());
+  if (tensor.defined()) engine_->Block(owner_, ready_);
+}
+
+at::Tensor OffloadedTensor::At(c10::Storage storage, int64_t offset) const {
+  const c10::DispatchKey key = c10::computeDispatchKey(c10::typeMetaToScalarType(dtype_),
+                                                       /*layout=*/std::nullopt, device_);
+  at::Tensor tensor = at::detail::make_tensor<c10::TensorImpl>(std::move(storage),
+                                                               c10::DispatchKeySet(key), dtype_);
+  tensor.unsafeGetTensorImpl()->set_sizes_and_strides(sizes_, strides_, offset);
+  return tensor;
+}
+
+// Where somebody holds it still.
+at::Tensor OffloadedTensor::Original() const {
+  c10::intrusive_ptr<c10::StorageImpl> storage = original_.lock();
+  if (storage == nullptr) return {};
+  at::Tensor tensor = At(c10::Storage(std::move(storage)), offset_);
+  tensor.unsafeGetTensorImpl()->set_version_counter(counter_);
+  return tensor;
+}
+
+// The memory that an overlapping tensor has been restored to; none: nothing is left of it.
+c10::Storage OffloadedTensor::FindHome() {
+  if (home_ == nullptr) return {};
+  c10::intrusive_ptr<c10::StorageImpl> storage = home_->storage.lock();
+  return storage == nullptr ? c10::Storage() : c10::Storage(std::move(storage));
+}
+
+// Memory for all that overlaps with this tensor, or with what does, and so on: never more than they
+// would take one by one. Its bytes have the alignment that they had.
+c10::Storage OffloadedTensor::MakeHome() {
+  int64_t begin = begin_, end = end_;
+  std::vector<OffloadedTensor*> residents = {this};
+  const auto of_storage = offload_->by_storage_.equal_range(storage_);
+  for (bool has_grown = true; has_grown;) {
+    has_grown = false;
+    for (auto entry = of_storage.first; entry != of_storage.second; ++entry) {
+      OffloadedTensor* const other = entry->second;
+      if (other->begin_ >= end || other->end_ <= begin ||
+          std::find(residents.begin(), residents.end(), other) != residents.end())
+        continue;
+      residents.push_back(other);
+      begin = std::min(begin, other->begin_);
+      end = std::max(end, other->end_);
+      has_grown = true;
+    }
+  }
+  begin = begin / kAlignment * kAlignment;
+  c10::Storage storage = engine_->Allocate(device_, end - begin);
+  const c10::Stream owner = engine_->Current(device_);
+  const auto home = std::make_shared<Home>(
+      Home{storage.getWeakStorageImpl(), begin, owner, engine_->Record(owner)});
+  for (OffloadedTensor* resident : residents) resident->home_ = home;
+  return storage;
+}
+
+void OffloadedTensor::CopyToDevice(c10::Storage storage) {
+  const int64_t offset = offset_ - home_->begin / static_cast<int64_t>(dtype_.itemsize());
+  const at::Tensor tensor = At(std::move(storage), offset);
+  const c10::Stream copies = engine_->Copies(device_);
+  engine_->Block(copies, home_->allocated);
+  engine_->Block(copies, copied_);
+  Copy(tensor, /*to_host=*/false, copies);
+  const EventPointer restored = engine_->Record(copies);
+  block_uses_.push_back(restored);
+  ReturnBlockWhenUnused();
+  offload_->restored_bytes_ += bytes();
+  Hold(tensor, home_->owner, restored);
+}
+
+bool OffloadedTensor::Prefetch() {
+  if (on_device_.defined() || !original_.expired() || IsModified()) return true;
+  c10::Storage storage = FindHome();
+  if (!storage) {
+    try {
+      storage = MakeHome();
+    } catch (const c10::Error&) {
+      return false;  // the tensor's own turn comes, when other memory may have been freed
+    }
+  }
+  CopyToDevice(std::move(storage));
+  return true;
+}
+
+at::Tensor OffloadedTensor::OnDevice() {
+  TORCH_CHECK(!IsModified(),
+              "checkpoint: a tensor that is offloaded was modified in place after it was saved for "
+              "backward (it is at version ",
+              counter_.current_version(), ", expected ", version_,
+              "); use an operator that is not in place");
+  if (on_device_.defined() && static_cast<uint32_t>(on_device_._version()) != on_device_version_)
+    LeaveDevice();
+  if (!on_device_.defined()) {
+    if (at::Tensor original = Original(); original.defined()) {
+      Hold(std::move(original), forward_, copied_);
+    } else {
+      c10::Storage storage = FindHome();
+      CopyToDevice(storage ? std::move(storage) : MakeHome());
+    }
+  }
+  const c10::Stream stream = engine_->Current(device_);
+  engine_->Block(stream, ready_);
+  if (stream != owner_) engine_->AlsoUsedBy(on_device_.storage(), stream);
+  // What several regions share stays for the next. The original stays for another backward call.
+  if (is_shared_ || on_device_.storage().unsafeGetStorageImpl() == storage_)
+    return Alias(on_device_);
+  return std::exchange(on_device_, at::Tensor());
+}
+
+}  // namespace lockstep::checkpoint
