@@ -89,13 +89,14 @@ std::string DescribeActivities(c10d::Store& store, int world_size, std::chrono::
   std::vector<std::string> lines;
   for (int rank = 0; rank < world_size; ++rank) {
     bool reported = store.check({ActivityKey(rank)});
-    while (!reported && std::chrono::steady_clock::now() < deadline) {
+    const bool ended = HasReportedEnd(store, rank);
+    while (!reported && !ended && std::chrono::steady_clock::now() < deadline) {
       std::this_thread::sleep_for(kBetweenLooks);
       reported = store.check({ActivityKey(rank)});
     }
     std::string activity = reported ? store.get_to_str(ActivityKey(rank))
                                     : "no answer: it is dead, stopped, or its machine is lost";
-    if (HasReportedEnd(store, rank)) activity = "its script had ended; " + activity;
+    if (ended) activity = reported ? "its script had ended; " + activity : "its script had ended";
     lines.push_back(absl::StrCat("  rank ", rank, ": ",
                                  absl::StrReplaceAll(Printable(activity), {{"\n", "\n  "}})));
   }

@@ -1,6 +1,11 @@
 // Ranks that a cluster's launcher starts: torchrun, Kubernetes, srun. No launcher of ours watches
 // them.
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
 #include <string>
 #include <vector>
 
@@ -120,15 +125,38 @@ TEST(Cluster, OsExitEndsEveryRankWell) {
   }
 }
 
-TEST(Cluster, ARankThatStaysAwayIsNamed) {
-  const auto with_one_more = [](int rank, int num_ranks, uint16_t port) {
-    return TorchrunEnvironment(rank, num_ranks + 1, port);
-  };
-  const std::vector<Ended> ranks = RunAsRanks(2, "", with_one_more, {"--timeout", "1"});
+// Blocks until somebody listens there.
+void WaitForListener(uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  for (bool listens = false; !listens;) {
+    const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    listens = connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0;
+    close(fd);
+  }
+}
 
-  EXPECT_EQ(ranks[0].exit_code, 1);
-  EXPECT_THAT(ranks[0].err,
+// Rank 0 is there before rank 1 begins to count its second, however long both take to start.
+TEST(Cluster, ARankThatStaysAwayIsNamed) {
+  const Folder folder;
+  const ReservedPort port;
+  const auto start = [&](int rank, const char* timeout) {
+    Command command = RankScript(folder, "", {"--timeout", timeout});
+    command.environment = TorchrunEnvironment(rank, 3, port.number());
+    return Child(command);
+  };
+  Child zero = start(0, "60");
+  WaitForListener(port.number());
+  Child one = start(1, "1");
+
+  const Ended ended = one.Wait();
+
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_THAT(ended.err,
               AllOf(HasSubstr("that have not come: 2 of 0 to 2"), Not(HasSubstr("[c10d]"))));
+  EXPECT_EQ(zero.Wait().exit_code, 1);
 }
 
 TEST(Cluster, WhereNobodyHostsTheStoreTheRankSaysWhereItLooked) {

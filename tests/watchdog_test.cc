@@ -102,12 +102,15 @@ TEST(Watchdog, AStoppedProcessDoesNotAnswer) {
 }
 
 TEST(Watchdog, ARankWhoseScriptHasEndedIsSaidToHave) {
-  const Ended ended = RunScript("if rank == 0 then dist.recv(torch.ones(1), 1) end", 2);
+  const Ended ended = RunScript(
+      "if rank == 2 then return end\n"
+      "if rank == 1 then wait_for_end(2) forever() end\n"
+      "wait_for_end(2) dist.recv(torch.ones(1), 1)\n",
+      3);
 
-  EXPECT_NE(ended.exit_code, 0);
-  EXPECT_THAT(ended.err, HasSubstr("rank 0"));
-  EXPECT_THAT(ended.err,
-              ContainsRegex("rank 1: its script had ended|the script had ended on rank 1"));
+  EXPECT_EQ(ended.exit_code, kHang);
+  ExpectOneComplaint(ended, "lockstep: rank 0: train.lua:10: recv float32 {1} from ");
+  EXPECT_THAT(ended.err, HasSubstr("\n  rank 2: its script had ended\n"));
 }
 
 TEST(Watchdog, AGroupThatNotAllMembersMakeIsACollectiveToo) {
@@ -119,19 +122,42 @@ TEST(Watchdog, AGroupThatNotAllMembersMakeIsACollectiveToo) {
                                        "ranks 0, 1 #0  meeting of the group's ranks"));
 }
 
-// Two steps, each longer than the limit, but no rank waits for another that long.
-TEST(Watchdog, LongStepsAreNoHang) {
-  const Ended ended = RunScript(
-      "for step = 1, 2 do\n"
-      "  dist.all_reduce(torch.ones(1))\n"
-      "  ffi.cdef 'unsigned sleep(unsigned)'\n"
-      "  C.sleep(3)\n"
-      "end\n"
-      "print(rank .. ' is done')",
-      2);
+// Blocks for longer than the limit of RunScript: until another run has hung for that long.
+void WaitForTheLimit() {
+  EXPECT_EQ(RunScript("if rank == 1 then forever() end dist.barrier()", 2).exit_code, kHang);
+}
+
+// Waits in the script for a file, and says so.
+constexpr char kWaitForFile[] =
+    "local function wait_for(name)\n"
+    "  print('waits for ' .. name .. '.')\n"
+    "  repeat until io.open(name)\n"
+    "end\n";
+
+// No rank waits for another as long as the limit, but each step takes longer.
+void ExpectNoHang(const std::string& code, const std::vector<std::string>& files) {
+  const Folder folder;
+  Child run(RankScript(folder, absl::StrCat(kWaitForFile, code, "print(rank .. ' is done')"),
+                       {"--nproc", "2", "--timeout", "2"}));
+
+  for (const std::string& file : files) {
+    run.WaitForLine(absl::StrCat("waits for ", file, "."));
+    WaitForTheLimit();
+    folder.Write(file, "");
+  }
+  const Ended ended = run.Wait();
 
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_THAT(ended.out, HasSubstr("1 is done\n"));
+}
+
+TEST(Watchdog, LongStepsAreNoHang) {
+  ExpectNoHang(
+      "for step = 1, 2 do\n"
+      "  dist.all_reduce(torch.ones(1))\n"
+      "  wait_for('step ' .. step)\n"
+      "end\n",
+      {"step 1", "step 2"});
 }
 
 TEST(Watchdog, ALabelStaysInItsLine) {
@@ -170,7 +196,7 @@ TEST(Watchdog, ARunThatWasStoppedGoesOn) {
   const std::vector<pid_t> pids = PidsOf(run, 2);
 
   for (const pid_t pid : pids) kill(pid, SIGSTOP);
-  absl::SleepFor(absl::Seconds(3));
+  WaitForTheLimit();
   for (const pid_t pid : pids) kill(pid, SIGCONT);
   const Ended ended = run.Wait();
 
@@ -181,20 +207,15 @@ TEST(Watchdog, ARunThatWasStoppedGoesOn) {
 // The ranks agree one batch ahead: between offer and answer lies a step, or, where a loop is left
 // by break, all that follows.
 TEST(Watchdog, LongStepsInLockstepAreNoHang) {
-  const Ended ended = RunScript(
-      "ffi.cdef 'unsigned sleep(unsigned)'\n"
+  ExpectNoHang(
       "local lockstep = require('lockstep.sharding').lockstep\n"
-      "local function batches() local left = 2\n"
-      "  return function() left = left - 1; return left >= 0 and left or nil end end\n"
-      "for _ in lockstep(batches()) do C.sleep(3) end\n"
+      "local function batches() local left, n = 2, 0\n"
+      "  return function() n = n + 1; return n <= left and n or nil end end\n"
+      "for n in lockstep(batches()) do wait_for('batch ' .. n) end\n"
       "for _ in lockstep(batches()) do break end\n"
-      "C.sleep(3)\n"
-      "dist.barrier()\n"
-      "print(rank .. ' is done')",
-      2);
-
-  EXPECT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_THAT(ended.out, HasSubstr("1 is done\n"));
+      "wait_for('the end')\n"
+      "dist.barrier()\n",
+      {"batch 1", "batch 2", "the end"});
 }
 
 TEST(Watchdog, ARankThatLeavesALockstepLoopAloneIsNamed) {
