@@ -417,7 +417,7 @@ TEST(StrictBackend, WhatComesAfterAFailureFails) {
     right->wait();
   });
 
-  EXPECT_THAT(errors, Each(HasSubstr("an operation before this one failed: ")));
+  EXPECT_THAT(errors, Each(HasSubstr("an operation before this one failed")));
 }
 
 // Messages that were issued before their sizes were compared: NCCL would have begun to carry them.
