@@ -91,6 +91,11 @@ class HookList : public std::enable_shared_from_this<HookList> {
     lua_rawset(state, -3);
     lua_pop(state, 1);
     PushFunctions();
+    if (!lua_istable(state, -1)) {  // another value of the tensor had them, and was collected
+      lua_pop(state, 1);
+      lua_newtable(state);
+      functions_.emplace(state, -1);
+    }
     lua_pushvalue(state, function);
     lua_rawseti(state, -2, ++last_id_);
     lua_pop(state, 1);

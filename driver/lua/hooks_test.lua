@@ -5,9 +5,10 @@ local torch = require "lockstep.torch"
 
 local function leaf(values) return torch.tensor(values, { requires_grad = true }) end
 
---- Collects what a chain of cycles frees: one unroots a hook, the next frees its tensor.
+--- Runs the collector until nothing more is freed: one cycle unroots a hook, the next frees its tensor, and only then
+--- is a tensor unrooted whose graph that one kept.
 local function collect()
-  for _ = 1, 4 do collectgarbage() end
+  for _ = 1, 10 do collectgarbage() end
 end
 
 --- Returns a table that holds the tensor as long as anything else does.
@@ -70,7 +71,7 @@ t.test("AHandleOutlivesItsTensor", function()
   collect()
 
   handle:remove()
-  t.raises("remove: the handle must be a hook handle, not nil", handle.remove)
+  t.raises("remove: the handle must be a hook handle, not nothing", handle.remove)
 end)
 
 t.test("HooksBeforeAndAfterAnInPlaceOperatorSeeTheirOwnGradients", function()

@@ -1,9 +1,9 @@
 #include "driver/lua/pressure.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 
-#include "ATen/EmptyTensor.h"
 #include "ATen/core/TensorBody.h"
 #include "c10/core/Storage.h"
 #include "driver/lua/tensor.h"
