@@ -76,7 +76,8 @@ void CheckLossMask(const at::Tensor& mask, int64_t sample) {
   if (mask.scalar_type() == at::kBool) return;
   const at::Tensor wrong = mask.masked_select(mask.ne(0).logical_and(mask.ne(1)));
   TORCH_CHECK_VALUE(wrong.numel() == 0, "batching: sample ", sample, ": loss_mask holds ",
-                    wrong[0].item<double>(), "; each element must be 0, 1, true or false");
+                    absl::StrCat(wrong[0].item<double>()),
+                    "; each element must be 0, 1, true or false");
 }
 
 void CheckSample(const TensorSample& sample, int64_t index, const PrepareOptions& options) {
