@@ -212,6 +212,10 @@ class Cutter {
     const absl::StatusOr<Blocks> blocks = modality.grid != nullptr
                                               ? BlocksByRows(ids, placeholder, patches)
                                               : BlocksByRuns(ids, placeholder, items->size(0));
+    // Chunks of audio between a video's frames are not runs of clips: such a sample is packed
+    // whole.
+    located_.back() = blocks.ok();
+    if (!blocks.ok() && modality.grid == nullptr && whole_.tokens <= options_.seq_len) return;
     TORCH_CHECK_VALUE(blocks.ok(), "batching: sample ", index_, ": ", counted, ": ",
                       std::string(blocks.status().message()), " (placeholders are tokens with ",
                       types != nullptr ? options_.token_types : "the id", " ", placeholder, ")");
