@@ -76,7 +76,8 @@ void CheckLossMask(const at::Tensor& mask, int64_t sample) {
   if (mask.scalar_type() == at::kBool) return;
   const at::Tensor wrong = mask.masked_select(mask.ne(0).logical_and(mask.ne(1)));
   TORCH_CHECK_VALUE(wrong.numel() == 0, "batching: sample ", sample, ": loss_mask holds ",
-                    wrong[0].item<double>(), "; each element must be 0, 1, true or false");
+                    absl::StrCat(wrong[0].item<double>()),
+                    "; each element must be 0, 1, true or false");
 }
 
 void CheckSample(const TensorSample& sample, int64_t index, const PrepareOptions& options) {
@@ -211,6 +212,10 @@ class Cutter {
     const absl::StatusOr<Blocks> blocks = modality.grid != nullptr
                                               ? BlocksByRows(ids, placeholder, patches)
                                               : BlocksByRuns(ids, placeholder, items->size(0));
+    // Chunks of audio between a video's frames are not runs of clips: such a sample is packed
+    // whole.
+    located_.back() = blocks.ok();
+    if (!blocks.ok() && modality.grid == nullptr && whole_.tokens <= options_.seq_len) return;
     TORCH_CHECK_VALUE(blocks.ok(), "batching: sample ", index_, ": ", counted, ": ",
                       std::string(blocks.status().message()), " (placeholders are tokens with ",
                       types != nullptr ? options_.token_types : "the id", " ", placeholder, ")");

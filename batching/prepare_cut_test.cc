@@ -108,6 +108,19 @@ TEST(PrepareCutTest, TheKindIsTheSetOfTensorsThatAreLeft) {
   EXPECT_TRUE(Prepare({none}, With(3, 1)).batches[0].at(0).tensors.empty());
 }
 
+TEST(PrepareCutTest, AClipInChunksIsPackedWholeWhereItFits) {
+  TensorSample sample = Text(5);
+  sample.streams["mm_token_type_ids"] = at::tensor({3, 0, 3, 0, 3}, at::kLong);
+  sample.tensors["input_features"] = at::ones({1, 2});
+
+  const Prepared prepared = Prepare({sample}, With(5, 2));
+
+  for (const auto& batches : prepared.batches) {
+    EXPECT_EQ(batches.at(0).kind, "audio");
+    EXPECT_EQ(batches.at(0).input_ids.numel(), 5);
+  }
+}
+
 TEST(PrepareCutTest, ASampleThatBeginsWithTooLongAnImageIsDroppedAndCounted) {
   TensorSample sample = Images({16});
   for (at::Tensor* tensor :

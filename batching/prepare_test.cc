@@ -384,9 +384,9 @@ TEST(PrepareTest, ErrorsNameTheSampleAndTheField) {
   unknown_cut.tensors["audio"] = at::zeros({4, 2});
   TensorSample lost = Images({64});
   lost.kind = "image";
-  TensorSample two_runs = Text(3);
+  TensorSample two_runs = Text(9);
   two_runs.tensors["input_features"] = at::zeros({1, 2, 5});
-  two_runs.streams["mm_token_type_ids"] = at::tensor({3, 0, 3}, at::kLong);
+  two_runs.streams["mm_token_type_ids"] = at::tensor({3, 0, 3, 0, 0, 0, 0, 0, 0}, at::kLong);
   TensorSample short_mel = Text(3);
   short_mel.tensors["input_features"] = at::zeros({1, 2, 5});
   short_mel.tensors["feature_attention_mask"] = at::zeros({2, 5});

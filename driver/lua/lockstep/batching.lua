@@ -127,8 +127,8 @@ end
 
 -- Preparation ---------------------------------------------------------------------------------------
 
---- Cuts samples to seq_len (never inside an image, video or audio clip), packs them, pads each kind by itself and deals the
---- micro-batches out: `batches[rank + 1][micro_step + 1]`. Ranks that prepare the same samples get the
+--- Cuts samples to seq_len (never inside an image, video or audio clip), packs them, pads each kind by itself and
+--- deals the micro-batches out: `batches[rank + 1][micro_step + 1]`. Ranks that prepare the same samples get the
 --- same plan, without asking each other.
 ---
 --- Collective in a run of several ranks where these are micro-batches to train on, that is with `rank` the
