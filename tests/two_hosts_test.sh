@@ -3,6 +3,7 @@
 # writes it, each host's own name maps to 127.0.1.1 there.
 set -euo pipefail
 program=$TEST_SRCDIR/lockstep/driver/lockstep
+PATH=$PATH:/usr/sbin:/sbin  # ip; Bazel's PATH lacks them
 
 if [[ ${1-} != inside ]]; then
   probe='ip link add p0 type veth peer name p1 && mount --bind /etc/hostname /etc/hosts'
