@@ -57,12 +57,11 @@ TEST(Watchdog, ARankThatIsBusyElsewhereIsNamedWithItsLastCollective) {
 
 // Of two groups: those of one group would be compared, and fail at once.
 TEST(Watchdog, RanksInDifferentCollectivesAreBothShown) {
-  const Ended ended = RunScript(
-      absl::StrCat(kOneStep, "local ranks = { ranks = { 0, 1 } }\n",
-                   "local a, b = dist.group(ranks), dist.group(ranks)\n",
-                   "if rank == 0 then dist.barrier { group = a } end\n",
-                   "dist.all_gather(x, { group = b })\n"),
-      2);
+  const Ended ended = RunScript(absl::StrCat(kOneStep, "local ranks = { ranks = { 0, 1 } }\n",
+                                             "local a, b = dist.group(ranks), dist.group(ranks)\n",
+                                             "if rank == 0 then dist.barrier { group = a } end\n",
+                                             "dist.all_gather(x, { group = b })\n"),
+                                2);
 
   EXPECT_EQ(ended.exit_code, kHang) << ended.err;
   EXPECT_THAT(ended.err, ContainsRegex("rank 0: step 7, in a collective at train.lua:13\n"
