@@ -247,8 +247,9 @@ std::string AgreeOnRunDir(const CommandLine& command_line, const World& world) {
 [[noreturn]] void EndWell(const World& world, const std::string& how, int code = 0) {
   const Member member = MemberOf(world);
   if (member.world_size > 1) {
-    TellEndOfScript();
     ReportEnd(member, how);
+    // After the report: a rank whose collective now fails reads there how this one has ended.
+    TellEndOfScript();
     if (!member.hosts_store) BeginEnd();
     LeaveStore(member, std::chrono::hours(24 * 365));
     if (member.hosts_store) {

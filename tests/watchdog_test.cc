@@ -55,15 +55,17 @@ TEST(Watchdog, ARankThatIsBusyElsewhereIsNamedWithItsLastCollective) {
                             "    done +world #3  all_reduce float32 \\{4\\} sum "));
 }
 
+// Of two groups: those of one group would be compared, and fail at once.
 TEST(Watchdog, RanksInDifferentCollectivesAreBothShown) {
-  const Ended ended = RunScript(
-      absl::StrCat(kOneStep, "if rank == 0 then dist.barrier() else dist.all_gather(x) end\n",
-                   "forever()\n"),
-      2);
+  const Ended ended = RunScript(absl::StrCat(kOneStep, "local ranks = { ranks = { 0, 1 } }\n",
+                                             "local a, b = dist.group(ranks), dist.group(ranks)\n",
+                                             "if rank == 0 then dist.barrier { group = a } end\n",
+                                             "dist.all_gather(x, { group = b })\n"),
+                                2);
 
   EXPECT_EQ(ended.exit_code, kHang) << ended.err;
-  EXPECT_THAT(ended.err, ContainsRegex("rank 0: step 7, in a collective at train.lua:11\n"
-                                       "    waits [^\n]*barrier  \\(train.lua:11\\)"));
+  EXPECT_THAT(ended.err, ContainsRegex("rank 0: step 7, in a collective at train.lua:13\n"
+                                       "    waits [^\n]*barrier  \\(train.lua:13\\)"));
   EXPECT_THAT(ended.err,
               ContainsRegex("rank 1: [^\n]*\n    waits [^\n]*all_gather float32 \\{4\\}"));
 }
