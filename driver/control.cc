@@ -11,6 +11,7 @@
 #include "c10/util/Exception.h"
 #include "driver/activity.h"
 #include "driver/addresses.h"
+#include "driver/failure.h"
 #include "driver/mirror.h"
 #include "sharding/c10d_collective.h"
 #include "sharding/socket_collective.h"
@@ -126,7 +127,7 @@ std::unique_ptr<sharding::Collective> NewControlCollective(const World& world,
     return NewMirrorCollective(PositionIn(world, ranks), static_cast<int>(ranks.size()));
   const std::string title = TitleOf(world, ranks, purpose);
   const std::chrono::milliseconds limit = purpose.watched ? timeout : std::chrono::milliseconds(0);
-  const std::chrono::milliseconds longest = purpose.watched ? timeout + kTimeToReport : timeout;
+  const std::chrono::milliseconds longest = purpose.watched ? kNoTimeout : timeout;
   const UnderWay meeting(*world.activity, {title, 0, "meeting of the group's ranks",
                                            world.activity->FindPlace(), limit});
   // Watched from the wait on, by WatchedCollective, and not from the start as a group's are.

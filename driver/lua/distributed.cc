@@ -16,7 +16,7 @@
 #include "absl/strings/str_split.h"
 #include "driver/activity.h"
 #include "driver/context.h"
-#include "driver/lua/distributed_functional.h"
+#include "driver/lua/sharding_functional.h"
 #include "driver/lua/serialize.h"
 #include "driver/lua/tensor.h"
 #include "driver/lua/vm.h"

@@ -1,7 +1,7 @@
 // dist.functional: collectives that a gradient passes through, for `lockstep.distributed`.
 
-#ifndef LOCKSTEP_DRIVER_LUA_DISTRIBUTED_FUNCTIONAL_H_
-#define LOCKSTEP_DRIVER_LUA_DISTRIBUTED_FUNCTIONAL_H_
+#ifndef LOCKSTEP_DRIVER_LUA_SHARDING_FUNCTIONAL_H_
+#define LOCKSTEP_DRIVER_LUA_SHARDING_FUNCTIONAL_H_
 
 #include "lua.hpp"
 
@@ -12,4 +12,4 @@ void SetFunctional(lua_State* state);
 
 }  // namespace lockstep::lua
 
-#endif  // LOCKSTEP_DRIVER_LUA_DISTRIBUTED_FUNCTIONAL_H_
+#endif  // LOCKSTEP_DRIVER_LUA_SHARDING_FUNCTIONAL_H_

@@ -1,4 +1,4 @@
-#include "driver/lua/distributed_functional.h"
+#include "driver/lua/sharding_functional.h"
 
 #include <string>
 
