@@ -186,6 +186,21 @@ TEST_F(CopyOrder, ViewsOfOneStorageComeBackOnTwoStreams) {
   EXPECT_THAT(engine->Problems(), IsEmpty());
 }
 
+// Two copies to the same elements, on two streams, would have no order.
+TEST_F(CopyOrder, ViewsOfTheSameElementsComeBackOnTwoStreams) {
+  const auto offload = Offload(0, 0);
+  at::Tensor x = engine->Make({2, 3});
+  std::vector<SavedVariable> saved;
+  saved.push_back(Save(*offload, x));
+  saved.push_back(Save(*offload, x.select(1, 1)));
+  x.reset();
+
+  Use(saved[0], 0);
+  Use(saved[1], 1);
+
+  EXPECT_THAT(engine->Problems(), IsEmpty());
+}
+
 // What a device has no memory for comes later; what the device cannot do any more ends nothing but
 // the call that asks for it.
 TEST_F(CopyOrder, APrefetchWithoutMemoryIsCountedAndTheTensorComesWhenItIsNeeded) {

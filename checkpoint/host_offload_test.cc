@@ -98,9 +98,9 @@ TEST(HostOffload, AllButTheLastRegionsLeaveTheDeviceAndComeBack) {
   const OffloadStats forward = offload->stats();
   GradientsOf(y, {x});
 
-  // Both graphs are alive: each meter has seen its own. The inputs of 8 regions, and the result.
-  EXPECT_EQ(plain.kept, 9 * kBytes);
-  EXPECT_EQ(offloaded.kept, 2 * kBytes);
+  // Both graphs are alive: each meter has seen its own.
+  EXPECT_GE(plain.kept, 9 * kBytes);  // the inputs of 8 regions, and the result
+  EXPECT_EQ(plain.kept - offloaded.kept, 7 * kBytes);
   EXPECT_EQ(forward.offloaded_bytes, 8 * kBytes);
   EXPECT_EQ(forward.host_bytes, 8 * kBytes);
   EXPECT_EQ(offload->stats().restored_bytes, 7 * kBytes);

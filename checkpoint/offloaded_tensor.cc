@@ -16,8 +16,9 @@
 // computes in backward; threads have an S and a C of their own.
 //   store    S waits for F, copies to the host, records `copied`. The tensor is held. When it is
 //            given up, F waits for `copied`: the memory is F's, which may write to it at once.
-//   restore  C allocates, records `allocated`; S waits for that and for `copied`, copies back,
-//            records `ready`. Ahead of its use this runs beside the region that C works on.
+//   restore  C allocates; S waits for C and for `copied`, copies back, records `ready`. Ahead of
+//   its
+//            use this runs beside the region that C works on.
 //   use      C waits for `ready`. Where the memory is another stream's, the allocator is told that
 //            C uses it, too: C frees it some time, and the owner may not write to it before.
 //   give up  of what was restored and not used: the owner waits for `ready`.
@@ -169,66 +170,63 @@ at::Tensor OffloadedTensor::Original() const {
   return tensor;
 }
 
-// The memory that an overlapping tensor has been restored to; none: nothing is left of it.
-c10::Storage OffloadedTensor::FindHome() {
-  if (home_ == nullptr) return {};
-  c10::intrusive_ptr<c10::StorageImpl> storage = home_->storage.lock();
-  return storage == nullptr ? c10::Storage() : c10::Storage(std::move(storage));
-}
-
-// Memory for all that overlaps with this tensor, or with what does, and so on: never more than they
-// would take one by one. Its bytes have the alignment that they had.
-c10::Storage OffloadedTensor::MakeHome() {
-  int64_t begin = begin_, end = end_;
-  std::vector<OffloadedTensor*> residents = {this};
+// All that overlap with this tensor, or with one that does, and so on: their common memory is never
+// more than they would take one by one. They are copied one after the other, since two streams that
+// write to the same elements would have no order. It begins where the elements keep the alignment
+// that they had.
+OffloadedTensor::Group OffloadedTensor::WithOverlapping() {
+  Group group{{this}, begin_, end_};
   const auto of_storage = offload_->by_storage_.equal_range(storage_);
   for (bool has_grown = true; has_grown;) {
     has_grown = false;
     for (auto entry = of_storage.first; entry != of_storage.second; ++entry) {
       OffloadedTensor* const other = entry->second;
-      if (other->begin_ >= end || other->end_ <= begin ||
-          std::find(residents.begin(), residents.end(), other) != residents.end())
+      if (other->on_device_.defined() || other->IsModified() || other->begin_ >= group.end ||
+          other->end_ <= group.begin ||
+          std::find(group.members.begin(), group.members.end(), other) != group.members.end())
         continue;
-      residents.push_back(other);
-      begin = std::min(begin, other->begin_);
-      end = std::max(end, other->end_);
+      group.members.push_back(other);
+      group.begin = std::min(group.begin, other->begin_);
+      group.end = std::max(group.end, other->end_);
       has_grown = true;
     }
   }
-  begin = begin / kAlignment * kAlignment;
-  c10::Storage storage = engine_->Allocate(device_, end - begin);
-  const c10::Stream owner = engine_->Current(device_);
-  const auto home = std::make_shared<Home>(
-      Home{storage.getWeakStorageImpl(), begin, owner, engine_->Record(owner)});
-  for (OffloadedTensor* resident : residents) resident->home_ = home;
-  return storage;
+  group.begin = group.begin / kAlignment * kAlignment;
+  return group;
 }
 
-void OffloadedTensor::CopyToDevice(c10::Storage storage) {
-  const int64_t offset = offset_ - home_->begin / static_cast<int64_t>(dtype_.itemsize());
-  const at::Tensor tensor = At(std::move(storage), offset);
+// The members hold their tensors until each is asked for.
+void OffloadedTensor::CopyToDevice(const Group& group, const c10::Storage& storage) {
+  const c10::Stream owner = engine_->Current(device_);
   const c10::Stream copies = engine_->Copies(device_);
-  engine_->Block(copies, home_->allocated);
-  engine_->Block(copies, copied_);
-  Copy(tensor, /*to_host=*/false, copies);
+  engine_->Block(copies, engine_->Record(owner));
+  std::vector<at::Tensor> tensors;
+  for (const OffloadedTensor* member : group.members) {
+    const auto itemsize = static_cast<int64_t>(member->dtype_.itemsize());
+    tensors.push_back(member->At(storage, member->offset_ - group.begin / itemsize));
+    engine_->Block(copies, member->copied_);
+    member->Copy(tensors.back(), /*to_host=*/false, copies);
+  }
   const EventPointer restored = engine_->Record(copies);
-  block_uses_.push_back(restored);
-  ReturnBlockWhenUnused();
-  offload_->restored_bytes_ += bytes();
-  Hold(tensor, home_->owner, restored);
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    OffloadedTensor& member = *group.members[i];
+    member.block_uses_.push_back(restored);
+    member.ReturnBlockWhenUnused();
+    member.Hold(tensors[i], owner, restored);
+    offload_->restored_bytes_ += member.bytes();
+  }
 }
 
 bool OffloadedTensor::Prefetch() {
   if (on_device_.defined() || !original_.expired() || IsModified()) return true;
-  c10::Storage storage = FindHome();
-  if (!storage) {
-    try {
-      storage = MakeHome();
-    } catch (const c10::Error&) {
-      return false;  // the tensor's own turn comes, when other memory may have been freed
-    }
+  const Group group = WithOverlapping();
+  c10::Storage storage;
+  try {
+    storage = engine_->Allocate(device_, group.end - group.begin);
+  } catch (const c10::Error&) {
+    return false;  // the tensor's own turn comes, when other memory may have been freed
   }
-  CopyToDevice(std::move(storage));
+  CopyToDevice(group, storage);
   return true;
 }
 
@@ -244,8 +242,8 @@ at::Tensor OffloadedTensor::OnDevice() {
     if (at::Tensor original = Original(); original.defined()) {
       Hold(std::move(original), forward_, copied_);
     } else {
-      c10::Storage storage = FindHome();
-      CopyToDevice(storage ? std::move(storage) : MakeHome());
+      const Group group = WithOverlapping();
+      CopyToDevice(group, engine_->Allocate(device_, group.end - group.begin));
     }
   }
   const c10::Stream stream = engine_->Current(device_);

@@ -5,8 +5,8 @@
 // one piece, so that a view comes back with its strides and an expanded mask costs what it holds; a
 // view that spans much more than it holds is packed instead.
 //
-// Views of one storage whose stretches overlap come back into one storage, as they were: q, k and v
-// of a fused projection each span nearly all of it.
+// Views of one storage whose stretches overlap come back together, into one storage: q, k and v of
+// a fused projection each span nearly all of it.
 //
 // Thread: all calls hold the mutex of the HostOffload.
 
@@ -64,21 +64,19 @@ class OffloadedTensor : public std::enable_shared_from_this<OffloadedTensor> {
   const c10::StorageImpl* storage() const { return storage_; }
 
  private:
-  // Memory on the device for this tensor, and for others whose stretches overlap with it.
-  struct Home {
-    c10::weak_intrusive_ptr<c10::StorageImpl> storage;
-    int64_t begin;  // byte of the original storage where it begins
-    c10::Stream owner;
-    EventPointer allocated;
+  // Tensors that come back together, and the stretch of their storage, in bytes.
+  struct Group {
+    std::vector<OffloadedTensor*> members;
+    int64_t begin;
+    int64_t end;
   };
 
   void Copy(const at::Tensor& tensor, bool to_host, c10::Stream copies) const;
   bool IsModified() const { return counter_.current_version() != version_; }
   at::Tensor At(c10::Storage storage, int64_t offset) const;
   at::Tensor Original() const;
-  c10::Storage MakeHome();
-  c10::Storage FindHome();
-  void CopyToDevice(c10::Storage storage);
+  Group WithOverlapping();
+  void CopyToDevice(const Group& group, const c10::Storage& storage);
   void Hold(at::Tensor tensor, c10::Stream owner, EventPointer ready);
   void ReturnBlockWhenUnused();
 
@@ -104,7 +102,6 @@ class OffloadedTensor : public std::enable_shared_from_this<OffloadedTensor> {
   std::vector<EventPointer> block_uses_;  // copies that may still read or write the block
   c10::Stream forward_;                   // the stream that the tensor was saved on
   EventPointer copied_;
-  std::shared_ptr<Home> home_;
 
   // The tensor on the device: the original, or a copy that is prefetched or shared by regions.
   at::Tensor on_device_;

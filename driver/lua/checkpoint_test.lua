@@ -340,7 +340,7 @@ t.test("BeyondMaxHostBytesTensorsStayAndAreCounted", function()
   expect_same(gradients_of(run(list, x, ckpt), { x }), expected)
 
   t.equal(ckpt:stats().peak_host_bytes, 2 * bytes)
-  t.equal(ckpt:stats().refused_bytes, 2 * bytes)
+  t.equal(ckpt:stats().refused_bytes, bytes) -- x is a leaf, which stays anyway
   t.raises("max_host_bytes must not be below 0", checkpoint.new, { offload = "host", max_host_bytes = -1 })
 end)
 
