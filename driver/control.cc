@@ -18,6 +18,7 @@
 #include "absl/time/time.h"
 #include "c10/util/Exception.h"
 #include "driver/activity.h"
+#include "driver/failure.h"
 #include "driver/mirror.h"
 #include "sharding/c10d_collective.h"
 #include "sharding/socket_collective.h"
@@ -160,7 +161,7 @@ std::unique_ptr<sharding::Collective> NewControlCollective(const World& world,
   const std::string prefix =
       absl::StrCat("control/", absl::StrJoin(ranks, ","), "/", times_made[ranks]++);
   const std::chrono::milliseconds limit = purpose.watched ? timeout : std::chrono::milliseconds(0);
-  const std::chrono::milliseconds longest = purpose.watched ? timeout + kTimeToReport : timeout;
+  const std::chrono::milliseconds longest = purpose.watched ? kNoTimeout : timeout;
   // Watched from the wait on, by WatchedCollective below, and not from the start as a group's are.
   if (ranks.size() > kMaxRanksOnSockets) {
     auto over_gloo = std::make_unique<sharding::C10dCollective>(

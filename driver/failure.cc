@@ -20,6 +20,7 @@ constexpr char kFailureKey[] = "lockstep/failure";  // "<exit code> <hang or -> 
 
 constexpr char kAgreedEndKey[] = "lockstep/agreed_end";  // as kFailureKey
 constexpr char kSavesKey[] = "lockstep/saves_on_sigterm";
+constexpr char kTimeAloneKey[] = "lockstep/time_alone_ms";
 
 // For the host of the store to wait until the others have read there why they end.
 constexpr std::chrono::milliseconds kTimeToHear(1000);
@@ -117,6 +118,10 @@ std::string DescribeEnds(const Member& member) {
     ends.push_back(absl::StrCat("rank ", rank, how.empty() ? "" : absl::StrCat(" (", how, ")")));
   }
   return absl::StrJoin(ends, ", ");
+}
+
+std::chrono::milliseconds AddTimeAlone(c10d::Store& store, std::chrono::milliseconds time) {
+  return std::chrono::milliseconds(store.add(kTimeAloneKey, time.count()));
 }
 
 void ReportAgreedEnd(c10d::Store& store, const Failure& end) {

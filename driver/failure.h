@@ -10,6 +10,7 @@
 #ifndef LOCKSTEP_DRIVER_FAILURE_H_
 #define LOCKSTEP_DRIVER_FAILURE_H_
 
+#include <atomic>
 #include <chrono>
 #include <functional>
 #include <optional>
@@ -68,6 +69,27 @@ bool HasReportedEnd(c10d::Store& store, int rank);
 
 // "rank 1 (by os.exit(0) at train.lua:3), rank 2": where the script has ended; "" where nowhere.
 std::string DescribeEnds(const Member& member);
+
+// The timeout of what the watchdog ends: it alone knows which ranks work alone.
+inline constexpr std::chrono::hours kNoTimeout(24 * 365);
+
+// Adds to the time that ranks of the run have worked alone, while others waited for them: see
+// run.alone. Returns the sum. With 0 it only reads.
+std::chrono::milliseconds AddTimeAlone(c10d::Store& store, std::chrono::milliseconds time);
+
+// While one lives, this rank works alone. Any thread.
+class WorkAlone {
+ public:
+  WorkAlone() { ++count_; }
+  WorkAlone(const WorkAlone&) = delete;
+  WorkAlone& operator=(const WorkAlone&) = delete;
+  ~WorkAlone() { --count_; }
+
+  static bool IsUnderWay() { return count_ > 0; }
+
+ private:
+  static inline std::atomic<int> count_{0};
+};
 
 // All ranks agreed to end with this exit code, and each is about to: that is no failure.
 void ReportAgreedEnd(c10d::Store& store, const Failure& end);

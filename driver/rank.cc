@@ -8,6 +8,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <deque>
 #include <filesystem>
 #include <future>
 #include <memory>
@@ -193,22 +194,97 @@ void EndWhenAnotherFails(const World& world) {
   EndProcess(HasLauncher() ? 1 : kHangExitCode);
 }
 
+// The time that other ranks have worked alone (run.alone), which does not count as waiting, and
+// this rank's own, which it tells the others at each look.
+class TimeAlone {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  // Reads the others' time once in `between_reads` only: a wait begins at any time.
+  TimeAlone(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds between_reads)
+      : store_(std::move(store)), between_reads_(between_reads) {}
+
+  // Call this at each look. Throws where the store does not answer.
+  void Look(Clock::time_point now) {
+    if (is_alone_) {
+      const auto time = std::chrono::duration_cast<std::chrono::milliseconds>(now - last_look_);
+      AddTimeAlone(*store_, time);
+      own_ += time;
+    }
+    is_alone_ = WorkAlone::IsUnderWay();
+    last_look_ = now;
+    if (reads_.empty() || now - reads_.back().when >= between_reads_) {
+      // One that is older than any wait is enough; waits that go on keep all.
+      if (!is_asked_ && reads_.size() > kKept) reads_.pop_front();
+      reads_.push_back({now, Others()});
+    }
+    is_asked_ = false;
+  }
+
+  // Returns how long other ranks have worked alone since `start`, or a little more.
+  std::chrono::milliseconds Since(Clock::time_point start) {
+    is_asked_ = true;
+    std::chrono::milliseconds before = reads_.empty() ? Others() : reads_.front().time;
+    for (const Read& read : reads_) {
+      if (read.when <= start) before = read.time;
+    }
+    return Others() - before;
+  }
+
+ private:
+  struct Read {
+    Clock::time_point when;
+    std::chrono::milliseconds time;
+  };
+  static constexpr size_t kKept = 12;
+
+  std::chrono::milliseconds Others() {
+    return AddTimeAlone(*store_, std::chrono::milliseconds(0)) - own_;
+  }
+
+  const c10::intrusive_ptr<c10d::Store> store_;
+  const std::chrono::milliseconds between_reads_;
+  std::deque<Read> reads_;
+  std::chrono::milliseconds own_{0};
+  Clock::time_point last_look_;
+  bool is_alone_ = false;
+  bool is_asked_ = false;
+};
+
+// Whether the collective is overdue although the others' work alone does not count. A store that
+// is lost or silent excuses nobody.
+bool IsHung(TimeAlone& alone, const OverdueCall& overdue) {
+  try {
+    const auto start = TimeAlone::Clock::now() - overdue.waited;
+    return overdue.waited - alone.Since(start) > overdue.call.limit;
+  } catch (const std::exception&) {
+    return true;
+  }
+}
+
 // Looks from time to time, on a thread that lives until the process ends.
-void WatchCollectives(const World& world) {
+void WatchCollectives(const World& world, std::chrono::milliseconds timeout) {
   Member member = MemberOf(world);
   member.store = world.store->clone();  // the script's thread may wait in its own
-  std::thread([member, activity = world.activity] {
+  // A connection of its own: where the host is stopped, a read blocks what is sent after it.
+  std::thread([member, timeout, store = world.store->clone(), activity = world.activity] {
     constexpr std::chrono::milliseconds kBetweenLooks(100);
     constexpr std::chrono::seconds kTimeToCatchUp(2);
+    TimeAlone alone(store, timeout / 10);
     for (;;) {
-      const auto before = std::chrono::steady_clock::now();
+      const auto before = TimeAlone::Clock::now();
       std::this_thread::sleep_for(kBetweenLooks);
       // This process was stopped, with the whole run perhaps: that is no hang as long as it goes
       // on.
-      if (std::chrono::steady_clock::now() - before > kTimeToCatchUp)
+      if (TimeAlone::Clock::now() - before > kTimeToCatchUp)
         std::this_thread::sleep_for(kTimeToCatchUp);
+      try {
+        alone.Look(TimeAlone::Clock::now());
+      } catch (const std::exception&) {
+        // The store is lost or silent: that is said where a rank waits, or fails.
+      }
       const std::optional<OverdueCall> overdue = activity->FindOverdue();
-      if (overdue.has_value()) EndHungRun(member, *activity, *overdue);
+      if (overdue.has_value() && IsHung(alone, *overdue)) EndHungRun(member, *activity, *overdue);
     }
   }).detach();
 }
@@ -247,7 +323,7 @@ std::string AgreeOnRunDir(const CommandLine& command_line, const World& world) {
   if (member.world_size > 1) {
     ReportEnd(member, how);
     if (!member.hosts_store) BeginEnd();
-    LeaveStore(member, std::chrono::hours(24 * 365));
+    LeaveStore(member, kNoTimeout);
     if (member.hosts_store) {
       const std::optional<Failure> failure = KnownFailure(*member.store);
       BeginEnd();
@@ -358,7 +434,7 @@ void RunRank(const CommandLine& command_line, const RankEnvironment& environment
     if (MemberOf(context.world).world_size > 1) {
       context.world.activity->set_find_place(lua::RunningScriptLine);
       EndWhenAnotherFails(context.world);
-      WatchCollectives(context.world);
+      WatchCollectives(context.world, context.timeout);
     }
     MeetRanks(context.world, context.timeout);
     // NCCL's watchdog ends the process, and says why in the log.

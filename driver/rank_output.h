@@ -1,4 +1,4 @@
-// What ranks print, forwarded by the launcher line by line: "[rank 1] loss 0.5".
+// Forwards the output of ranks line by line: "[rank 1] loss 0.5".
 //
 //   RankOutput output;
 //   const int fd = output.AddStream(1, STDOUT_FILENO);  // the rank's new stdout

@@ -15,6 +15,7 @@
 #include "c10/util/Exception.h"
 #include "driver/bounded_store.h"
 #include "driver/cuda_library.h"
+#include "driver/failure.h"
 #include "driver/mirror.h"
 #include "driver/nccl_backend.h"
 #include "driver/network.h"
@@ -174,7 +175,7 @@ c10::intrusive_ptr<ProcessGroup> MakeGroup(const World& world, const std::string
   };
   const std::string title = TitleOf(world, ranks, purpose);
   if (world.environment.mirrored) return MakeMirroredGroup(world, name, store, rank, size);
-  const auto backend_timeout = purpose.watched ? timeout + kTimeToReport : timeout;
+  const auto backend_timeout = purpose.watched ? std::chrono::milliseconds(kNoTimeout) : timeout;
   const std::chrono::milliseconds limit = purpose.watched ? timeout : std::chrono::milliseconds(0);
   const UnderWay meeting(*world.activity, {title, 0, "meeting of the group's ranks",
                                            world.activity->FindPlace(), limit});

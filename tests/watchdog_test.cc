@@ -218,6 +218,57 @@ TEST(Watchdog, LongStepsInLockstepAreNoHang) {
       {"batch 1", "batch 2", "the end"});
 }
 
+TEST(Watchdog, ARankMayWorkAloneForLongerThanTheLimit) {
+  ExpectNoHang(
+      "local run = require 'lockstep.run'\n"
+      "if rank == 0 then\n"
+      "  local function evaluate(x) wait_for('the evaluation') return x, 2 end\n"
+      "  local a, b = run.alone(evaluate, 1)\n"
+      "  assert(a == 1 and b == 2)\n"
+      "end\n"
+      "dist.barrier()\n",
+      {"the evaluation"});
+}
+
+TEST(Watchdog, ARankThatIsStoppedInItsWorkAloneEndsTheRun) {
+  const Folder folder;
+  Child run(RankScript(folder,
+                       absl::StrCat(kSayPid,
+                                    "local run = require 'lockstep.run'\n"
+                                    "if rank == 0 then run.alone(forever) end\n"
+                                    "dist.barrier()"),
+                       {"--nproc", "2", "--timeout", "2"}));
+  const std::vector<pid_t> pids = PidsOf(run, 2);
+
+  kill(pids[0], SIGSTOP);
+  const Ended ended = run.Wait();
+
+  EXPECT_EQ(ended.exit_code, kHang);
+  EXPECT_THAT(ended.err, HasSubstr("\n  rank 0: no answer: "));
+}
+
+TEST(Watchdog, ACollectiveInWorkAloneIsAHang) {
+  const Ended ended = RunScript(
+      "local run = require 'lockstep.run'\n"
+      "if rank == 1 then forever() end\n"
+      "run.alone(dist.barrier)\n",
+      2);
+
+  EXPECT_EQ(ended.exit_code, kHang);
+  EXPECT_THAT(ended.err, ContainsRegex("^lockstep: rank 0: train.lua:10: barrier of world has "));
+}
+
+TEST(Watchdog, AnErrorInWorkAloneHasItsLine) {
+  const Ended ended = RunScript(
+      "local run = require 'lockstep.run'\n"
+      "if rank == 0 then run.alone(function() error('only here') end) end\n"
+      "dist.barrier()\n",
+      2);
+
+  EXPECT_EQ(ended.exit_code, 1);
+  ExpectOneComplaint(ended, "lockstep: rank 0: train.lua:9: only here");
+}
+
 TEST(Watchdog, ARankThatLeavesALockstepLoopAloneIsNamed) {
   const Ended ended = RunScript(
       "local it = require('lockstep.sharding').lockstep(function() return 1 end)\n"

@@ -20,6 +20,7 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "driver/context.h"
+#include "driver/failure.h"
 #include "driver/lua/json.h"
 #include "driver/lua/object.h"
 #include "driver/lua/operators.h"
@@ -250,6 +251,14 @@ int SetStep(lua_State* state) {
   return 0;
 }
 
+// alone(fn, ...) -> fn's results: ranks that wait for this one do not end the run meanwhile.
+int Alone(lua_State* state) {
+  ReadFunction(state, 1, "run.alone: fn");
+  const driver::WorkAlone alone;
+  Call(state, lua_gettop(state) - 1, LUA_MULTRET);
+  return lua_gettop(state);
+}
+
 int TensorMethods(lua_State* state) { return PushStrings(state, ExtraMethodNames()); }
 
 int TensorFields(lua_State* state) { return PushStrings(state, FieldNames()); }
@@ -275,6 +284,7 @@ int OpenCore(lua_State* state) {
                        {"settings", Settings},
                        {"run_dir", RunDir},
                        {"set_step", SetStep},
+                       {"alone", Alone},
                        {"operators", Operators},
                        {"schemas", Schemas},
                        {"is_tensor_method", IsTensorMethod},

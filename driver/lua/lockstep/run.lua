@@ -272,6 +272,24 @@ function M:finite(values)
   return nonfinite.check_together(M.progress.step or 0, numbers, M.progress.batch[1])
 end
 
+-- Work of one rank ---------------------------------------------------------------------------------
+
+--- Calls `fn(...)` and returns its results. Other ranks may wait for this one meanwhile, longer than --timeout: that
+--- time does not count.
+---
+---     if dist.rank() == 0 then run.alone(export, model) end
+---     dist.barrier()
+---
+--- For work that one rank does alone, to evaluate or to export; fn must call no collective. A rank that dies or is
+--- stopped in fn ends the run as anywhere else.
+---@generic T
+---@param fn fun(...: T): any ...
+---@param ... T
+---@return any ...
+function M.alone(fn, ...)
+  return core.alone(fn, ...)
+end
+
 -- State -------------------------------------------------------------------------------------------
 
 --- Registers what run:save saves and run:resume restores: modules, optimizers, datasets, objects with state_dict() and

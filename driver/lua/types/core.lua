@@ -84,6 +84,12 @@ function core.run_dir() end
 ---@param step integer
 function core.set_step(step) end
 
+--- What run.alone does.
+---@param fn function
+---@param ... any
+---@return any ...
+function core.alone(fn, ...) end
+
 --- The names of all of ATen's operators, sorted.
 ---@return string[]
 function core.operators() end
