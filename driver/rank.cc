@@ -21,6 +21,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "c10/core/AutogradState.h"
@@ -180,12 +181,15 @@ void EndWhenAnotherFails(const World& world) {
     const Failure first = ReportFailure(*member.store, failure);
     if (!HasLauncher()) {
       TellCause(member.rank, failure.text, first.text);
-      if (first.text == failure.text)
+      if (first.text == failure.text) {
         Say(DescribeActivities(*member.store, member.world_size, kTimeToDescribe));
+        failure.is_hang = false;  // those that can report have: nobody needs the store for long
+      }
     }
   } catch (const std::exception& error) {
     const auto* silent = dynamic_cast<const StoreIsSilent*>(&error);
-    Say(absl::StrCat("lockstep: ", text, "\n  rank ", member.rank, ": ", activity.Describe(),
+    Say(absl::StrCat("lockstep: ", text, "\n  rank ", member.rank, ": ",
+                     absl::StrReplaceAll(activity.Describe(), {{"\n", "\n  "}}),
                      "\n  of the other ranks nothing is known: ",
                      silent != nullptr
                          ? silent->what_without_backtrace()

@@ -274,8 +274,8 @@ end
 
 -- Work of one rank ---------------------------------------------------------------------------------
 
---- Calls `fn(...)` and returns its results. Other ranks may wait for this one meanwhile, longer than --timeout: such time
---- does not count.
+--- Calls `fn(...)` and returns its results. Other ranks may wait for this one meanwhile, longer than --timeout: that
+--- time does not count.
 ---
 ---     if dist.rank() == 0 then run.alone(export, model) end
 ---     dist.barrier()
