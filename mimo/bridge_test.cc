@@ -231,10 +231,14 @@ TEST(Bridge, AGradientIsFreedAsSoonAsItWasTaken) {
   // Language sends three gradients; vision takes one of them before the next call.
   const size_t num_early = rank->rank < 2 ? 1 : 3;
   for (size_t i = 0; i < num_early; ++i) ys[i].sum().backward();
-  if (rank->rank == 2) EXPECT_EQ(bridge.num_gradients_kept(), 3);
+  if (rank->rank == 2) {
+    EXPECT_EQ(bridge.num_gradients_kept(), 3);
+  }
   ys.push_back(forward());
 
-  if (rank->rank == 2) EXPECT_EQ(bridge.num_gradients_kept(), 2);
+  if (rank->rank == 2) {
+    EXPECT_EQ(bridge.num_gradients_kept(), 2);
+  }
   for (size_t i = num_early; i < 4; ++i) ys[i].sum().backward();
   End(*world);
 }
