@@ -1,8 +1,8 @@
 // The launcher: what ends it ends its ranks, and what ranks print passes through it whole.
 
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/types.h>
 #include <unistd.h>
@@ -163,10 +163,10 @@ class Fifo {
     return command;
   }
 
+  // A pipe that is full may hold less than its size: a small write leaves a part of its page.
   void WaitUntilFull() const {
-    constexpr int kSize = 65536;
-    int size = 0;
-    while (size < kSize && ioctl(fd_, FIONREAD, &size) == 0) {
+    pollfd room = {fd_, POLLOUT, 0};
+    while (poll(&room, 1, 0) > 0 && (room.revents & POLLOUT) != 0) {
     }
   }
 
