@@ -5,8 +5,8 @@
 //   writer.Write("a line\n");
 //   if (writer.is_full()) ...  // take no more until event_fd() is readable
 //
-// Not for descriptors that are closed while this lives. Text that is unwritten when the process ends
-// is lost: see unwritten(). Errors of the descriptor drop the text, as stdio does.
+// Not for descriptors that are closed while this lives. Text that is unwritten when the process
+// ends is lost: see unwritten(). Errors of the descriptor drop the text, as stdio does.
 //
 // Thread: one caller.
 

@@ -58,7 +58,7 @@ std::vector<int64_t> Rebased(const std::vector<int64_t>& offsets, Range range) {
 
 absl::Status CheckDivision(int64_t num_samples, int64_t dp_size, Division division) {
   if (num_samples < 0) {
-    return Invalid(absl::StrCat("there are ", num_samples, " samples; none is the least"));
+    return Invalid(absl::StrCat("num_samples is ", num_samples, "; it must be at least 0"));
   }
   if (dp_size < 1) return Invalid(absl::StrCat("dp_size is ", dp_size, "; it must be positive"));
   if (division == Division::kUneven || num_samples % dp_size == 0) return absl::OkStatus();

@@ -24,8 +24,8 @@ void Agreement::MakeOffer(const Offer& offer) {
   offer_ = offer;
   // The policy travels with each offer: it costs one byte, and no meeting when the loop is made.
   if (collective_ != nullptr) {
-    pending_ = collective_->StartAllGather(
-        {static_cast<char>(offer.has), static_cast<char>(policy_)});
+    pending_ =
+        collective_->StartAllGather({static_cast<char>(offer.has), static_cast<char>(policy_)});
   }
 }
 

@@ -220,7 +220,9 @@ DataParallel::DataParallel(const std::vector<NamedTensor>& parameters,
                            const std::vector<NamedTensor>& buffers,
                            c10::intrusive_ptr<c10d::ProcessGroup> group,
                            const DataParallelOptions& options)
-    : group_(std::move(group)), options_(options), buffers_(options.broadcast_buffers ? DescribeBuffers(buffers) : "") {
+    : group_(std::move(group)),
+      options_(options),
+      buffers_(options.broadcast_buffers ? DescribeBuffers(buffers) : "") {
   TORCH_CHECK_VALUE(options.bucket_bytes > 0, "data_parallel: bucket_bytes must be above 0, not ",
                     options.bucket_bytes);
   TORCH_CHECK_VALUE(

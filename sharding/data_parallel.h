@@ -104,7 +104,7 @@ class DataParallel {
 
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   DataParallelOptions options_;
-  std::string buffers_;  // names, dtypes and shapes of those that are sent
+  std::string buffers_;                       // names, dtypes and shapes of those that are sent
   std::vector<NamedTensor> trained_;          // the parameters whose gradients are averaged
   std::vector<std::vector<size_t>> buckets_;  // to begin with; empty: as the Reducer's sizes say
   // Null before the first pass that averages a static graph. The graph of that pass owns it too.

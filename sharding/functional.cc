@@ -72,15 +72,20 @@ at::Tensor RunAllGather(const at::Tensor& x, int64_t dim, const Group& group) {
   at::Tensor input = Dense(x);
   std::vector<int64_t> sizes = input.sizes().vec();
   sizes.insert(sizes.begin(), group->getSize());
-  at::Tensor parts = at::empty(sizes, input.options());
-  group->_allgather_base(parts, input)->wait();
+  const at::Tensor parts = at::empty(sizes, input.options());
+  // As one dimension: Gloo wants the input to have the shape of a slice of the output.
+  at::Tensor all = parts.view(-1);
+  at::Tensor own = input.view(-1);
+  group->_allgather_base(all, own)->wait();
   return PartsOn(parts, dim);
 }
 
 at::Tensor RunReduceScatter(const at::Tensor& x, int64_t dim, const Group& group) {
-  at::Tensor parts = PartsFirst(x, dim, group->getSize());
-  at::Tensor output = at::empty_like(parts[0], at::MemoryFormat::Contiguous);
-  group->_reduce_scatter_base(output, parts)->wait();
+  const at::Tensor parts = PartsFirst(x, dim, group->getSize());
+  const at::Tensor output = at::empty_like(parts[0], at::MemoryFormat::Contiguous);
+  at::Tensor all = parts.view(-1);
+  at::Tensor own = output.view(-1);
+  group->_reduce_scatter_base(own, all)->wait();
   return output;
 }
 

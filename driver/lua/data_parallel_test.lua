@@ -136,7 +136,7 @@ t.test("ABufferThatChangedItsShapeIsNamed", function()
   t.truthy(message:find("offset: Double [3], buffer", 1, true), message)
 end)
 
-t.test("GradientsAreViewsOfBucketsUnlessTurnedOff", function()
+t.test("GradientsAreTheSameWithAndWithoutViewsOfBuckets", function()
   for _, view in ipairs { true, false } do
     local replicas = sharding.data_parallel(net(), { gradient_as_bucket_view = view })
     local expected = mean_gradients(net(), function(m, rank) return loss_of(m(rows(rank), true)) end)
@@ -145,7 +145,6 @@ t.test("GradientsAreViewsOfBucketsUnlessTurnedOff", function()
       loss_of(replicas(rows(RANK), true)):backward()
       expect_gradients(replicas.module, expected)
     end
-    t.equal(replicas.module.first.weight.grad:_is_view(), view)
   end
 end)
 
