@@ -128,7 +128,7 @@ TEST(Script, ATracebackHasTheScriptsFramesAlone) {
 
   EXPECT_EQ(ended.err,
             "lockstep: train.lua:3: optim.AdamW: unknown option \"lrr\"; did you mean \"lr\"? "
-            "(known: betas, eps, lr, weight_decay)\n"
+            "(known: betas, eps, lr, master, states, weight_decay)\n"
             "stack traceback:\n"
             "\ttrain.lua:3: in function 'make'\n"
             "\ttrain.lua:6: in main chunk\n");

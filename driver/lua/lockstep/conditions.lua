@@ -75,8 +75,9 @@ function M.warn()
   local path = core.script()
   local file = io.open(path, "rb")
   if not file then return end
-  local text = file:read("*a")
+  local text = file:seek("end") and file:seek("set") and file:read("*a") -- a pipe is left to whoever runs it
   file:close()
+  if not text then return end
   for _, one in ipairs(M.find(text)) do
     io.stderr:write(("lockstep: warning: %s:%d: the condition \"%s\" is a tensor, which Lua takes for true whatever it "
       .. "holds; add :item()\n"):format(path, one.line, one.code))
