@@ -23,6 +23,6 @@ class CallDriver : public c10::FreeMemoryCallback {
 
 namespace c10 {
 
-REGISTER_FREE_MEMORY_CALLBACK("lockstep", lockstep::driver::CallDriver);
+REGISTER_FREE_MEMORY_CALLBACK(lockstep, lockstep::driver::CallDriver);
 
 }  // namespace c10
