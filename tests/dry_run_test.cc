@@ -278,9 +278,9 @@ local batching, dist = require "lockstep.batching", require "lockstep.distribute
 local run = require "lockstep.run"
 local samples = {}
 for i = 1, 20 do
-  local ids = {}
-  for j = 1, i do ids[j] = j end
-  samples[i] = { input_ids = ids, loss_mask = ids }
+  local ids, mask = {}, {}
+  for j = 1, i do ids[j], mask[j] = j, 1 end
+  samples[i] = { input_ids = ids, loss_mask = mask }
 end
 local batches, report = batching.prepare { samples = samples, seq_len = 32, ranks = dist.world_size() }
 print("planned", #batches, report.micro_steps)

@@ -43,7 +43,7 @@ void ExpectStopped(const Ended& ended, const std::string& script) {
                                        "  rank 0: all_[^\n]* \\([^\n]*" +
                                        script +
                                        ":[0-9]+\\)\n"
-                                       "  rank 1: [^\n]*all_"));
+                                       "  rank 1: [^\n]*(all_|barrier)"));
   EXPECT_EQ(Count("\n" + ended.err, "\nlockstep: "), 1) << ended.err;
 }
 

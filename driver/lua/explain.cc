@@ -107,7 +107,10 @@ std::string Explain(std::string message, const std::vector<c10::IValue>& argumen
   if (absl::StartsWith(message, "Target ") && absl::StrContains(message, " is out of bounds")) {
     return ExplainTarget(message, arguments);
   }
-  if (message == "index out of range in self") return ExplainIndex(message, arguments);
+  if (message == "index out of range in self" ||
+      absl::StartsWith(message, "INDICES element is out of DATA bounds")) {
+    return ExplainIndex(message, arguments);
+  }
   if (absl::StartsWith(message, "Class values must be smaller than num_classes")) {
     return ExplainClass(message, arguments);
   }
