@@ -343,7 +343,7 @@ TEST(Watchdog, UnderTorchrunRanksEndWhereTheHostOfTheStoreIsStopped) {
     EXPECT_EQ(Count(ended.err, "lockstep: "), 1) << ended.err;
     EXPECT_THAT(ended.err,
                 ContainsRegex(absl::StrCat("^lockstep: rank ", rank,
-                                           ": train.lua:9: barrier of world has waited 2")));
+                                           ": train.lua:9: barrier of world has waited [23]")));
     EXPECT_THAT(ended.err, ContainsRegex(absl::StrCat("\n  rank ", rank, ": in a collective at ",
                                                       "[^\n]*\n    waits ")));
     EXPECT_THAT(ended.err, HasSubstr(absl::StrCat("store at 127.0.0.1:", port.number(),
@@ -387,7 +387,8 @@ TEST(Watchdog, AStoppedLauncherKeepsNoRankAlive) {
   const Ended ended = run.Wait();
 
   EXPECT_EQ(ended.exit_code, kHang);
-  EXPECT_THAT(ended.err, HasSubstr("has waited 2."));
+  // Up to a second goes into asking the store, which is silent, who works alone.
+  EXPECT_THAT(ended.err, ContainsRegex("has waited [23]\\."));
   EXPECT_THAT(ended.err, HasSubstr("\n  rank 0: in a collective at train.lua:"));
   EXPECT_THAT(ended.err, HasSubstr("\n  rank 1: in no collective"));
   EXPECT_THAT(ended.err, Not(HasSubstr("was killed by")));

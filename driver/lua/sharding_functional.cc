@@ -86,10 +86,10 @@ int AllToAll(lua_State* state) {
   const OptionTable options(state, 2, "dist.functional.all_to_all",
                             {"split_dim", "concat_dim", "group"});
   const Group group = ReadGroup(state, options);
+  const int64_t split_dim = ReadDim(state, options, "split_dim");
+  const int64_t concat_dim = ReadDim(state, options, "concat_dim");
   const FunctionalCall call(x);
-  PushTensor(state,
-             functional::AllToAll(x, ReadDim(state, options, "split_dim"),
-                                  ReadDim(state, options, "concat_dim"), group.process_group));
+  PushTensor(state, functional::AllToAll(x, split_dim, concat_dim, group.process_group));
   return 1;
 }
 

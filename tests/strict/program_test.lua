@@ -18,14 +18,3 @@ t.test("TagsDoNotTellMessagesApart", function()
   -- A note of 512 bytes travels before the tensor, with the same tag.
   t.truthy(message:find('rank 0 issued "send 512 of Byte to rank 1"', 1, true), message)
 end)
-
-t.test("CollectivesAreInOneOrder", function()
-  local group = dist.group { ranks = { 0, 1 } }
-  t.raises("by their order alone", function()
-    if RANK == 0 then
-      dist.all_reduce(torch.ones(2), "sum", { group = group })
-    else
-      dist.broadcast(torch.ones(2), 0, { group = group })
-    end
-  end)
-end)

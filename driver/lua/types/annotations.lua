@@ -82,7 +82,7 @@ function M.read(text)
       file.fields[class] = file.fields[class] or {}
       file.fields[class][name] = true
     end
-    local variable = line:match("^local ([%w_]+) = ")
+    local variable = line:match("^local ([%w_]+) = ") or line:match("^([%w_.]+) = {}$")
     if variable then
       if line:find(":subclass(", 1, true) then file.subclasses[variable] = true end
       for _, comment in ipairs(M.comment_above(file.lines, number)) do

@@ -5,6 +5,7 @@
 --- same order. Without a group it is the whole world's.
 
 ---@class lockstep.distributed
+---@field functional lockstep.distributed.functional collectives that gradients pass through
 local dist = {}
 
 --- Some of the ranks: what dist.group makes.
