@@ -59,6 +59,23 @@ NodeOrder CompareNodes(std::optional<uint64_t>& last) {
   return number > *before ? NodeOrder::kOfLaterForward : NodeOrder::kOfEarlierForward;
 }
 
+// A send or a receive that Gloo refused at once, since the peer is gone. It fails when it is waited
+// for, as one does whose peer leaves a moment later.
+class RefusedWork : public c10d::Work {
+ public:
+  explicit RefusedWork(std::exception_ptr error) { finish(std::move(error)); }
+  void abort() override {}  // nothing is under way
+};
+
+template <typename Start>
+WorkPointer StartOrRefuse(const Start& start) {
+  try {
+    return start();
+  } catch (const std::exception&) {
+    return c10::make_intrusive<RefusedWork>(std::current_exception());
+  }
+}
+
 }  // namespace
 
 std::string StrictBackend::SizesOf(const Tensors& tensors) {
@@ -131,13 +148,13 @@ std::string StrictBackend::Complain(const std::string& text) const {
 WorkPointer StrictBackend::SendNow(const at::Tensor& tensor, int peer, int tag) {
   const std::lock_guard lock(mutex_);
   Tensors tensors = {tensor};
-  return gloo_->send(tensors, peer, tag);
+  return StartOrRefuse([&] { return gloo_->send(tensors, peer, tag); });
 }
 
 WorkPointer StrictBackend::ReceiveNow(const at::Tensor& tensor, int peer, int tag) {
   const std::lock_guard lock(mutex_);
   Tensors tensors = {tensor};
-  return gloo_->recv(tensors, peer, tag);
+  return StartOrRefuse([&] { return gloo_->recv(tensors, peer, tag); });
 }
 
 void StrictBackend::WaitFor(const WorkPointer& work, int peer, const std::string& purpose) {
