@@ -24,6 +24,7 @@
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/autograd/custom_function.h"
 #include "torch/csrc/autograd/engine.h"
+#include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroupGloo.hpp"
 #include "torch/csrc/distributed/c10d/TCPStore.hpp"
@@ -36,11 +37,22 @@ using tests::Rank;
 
 constexpr int kRanks = 2;
 
+// Returns the store of this process: one for all of its groups. A second server on the same port
+// would race with the first: a rank that is early meets the store that is about to close.
+c10::intrusive_ptr<c10d::Store> StoreOf(const Rank& rank) {
+  static const c10::intrusive_ptr<c10d::Store> store = [&] {
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<uint16_t>(std::atoi(std::getenv("MASTER_PORT")));
+    options.isServer = rank.rank == 0;
+    return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  }();
+  return store;
+}
+
 c10::intrusive_ptr<c10d::ProcessGroup> MakeGroup(const Rank& rank) {
-  c10d::TCPStoreOptions store_options;
-  store_options.port = static_cast<uint16_t>(std::atoi(std::getenv("MASTER_PORT")));
-  store_options.isServer = rank.rank == 0;
-  auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", store_options);
+  static int num_groups = 0;
+  const auto store =
+      c10::make_intrusive<c10d::PrefixStore>("group" + std::to_string(num_groups++), StoreOf(rank));
   // Shorter than the watchdog: where a rank waits for a gradient that never comes, the test is to
   // fail, not to stand. Longer than a rank takes to start while libtorch is read from the disk.
   auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(45));
