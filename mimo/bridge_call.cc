@@ -66,6 +66,13 @@ template <typename Call>
 class BridgeBackward final : public Node {
  public:
   explicit BridgeBackward(std::shared_ptr<Call> call) : call_(std::move(call)) {}
+  // The graph of y is gone. The call itself may live on, on `from` until its rows are taken, while
+  // a sibling already waits for this rank in backward.
+  ~BridgeBackward() override {
+    if (!ran_) call_->ForgetGraph();
+  }
+  BridgeBackward(const BridgeBackward&) = delete;
+  BridgeBackward& operator=(const BridgeBackward&) = delete;
   std::string name() const override { return "BridgeBackward"; }
 
   variable_list apply(variable_list&& gradients) override {
@@ -123,6 +130,12 @@ void Bridge::Pending::Call::ForgetGradient(const std::string& text) noexcept {
       continue;  // It is gone.
     }
   }
+}
+
+void Bridge::Pending::Call::ForgetGraph() noexcept {
+  ForgetGradient(absl::StrCat("the graph of its call ", number,
+                              " is gone, and backward never came through it: did y take part in "
+                              "the loss?"));
 }
 
 at::Tensor Bridge::Pending::Call::NewRows(int64_t rows, size_t tensor, c10::Device device) const {
@@ -231,7 +244,6 @@ std::vector<at::Tensor> Bridge::Pending::Call::Finish() {
       differentiable.push_back(i);
   }
   if (differentiable.empty() || !records) return results;
-  is_recorded = true;
   if (owes_gradient || !inputs.empty()) state->without_backward.insert(number);
   // The node keeps this call, and is kept by y.
   const auto node = std::shared_ptr<BridgeBackward<Call>>(
@@ -358,7 +370,6 @@ std::vector<at::Tensor> Bridge::Pending::Call::TakeGradient(std::vector<Exchange
 std::vector<at::Tensor> Bridge::Pending::Call::RunBackward(const variable_list& grads) {
   state->without_backward.erase(number);
   owes_gradient = false;
-  has_gradient = true;
   if (AnyOf(wants)) CheckPlans();
   for (size_t i = 0; i < wants.size(); ++i) {
     gradients.push_back(

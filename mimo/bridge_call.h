@@ -40,8 +40,6 @@ struct Bridge::Pending::Call : std::enable_shared_from_this<Bridge::Pending::Cal
   bool settled = false;   // what was sent is taken
   bool waited = false;
   bool owes_gradient = false;  // a source waits for it
-  bool is_recorded = false;    // y carries a graph
-  bool has_gradient = false;   // backward has come
 
   ~Call() {
     if (state == nullptr || state->nothing_travels || plan == nullptr) return;
@@ -49,15 +47,12 @@ struct Bridge::Pending::Call : std::enable_shared_from_this<Bridge::Pending::Cal
     if (state->on_to && !received) {  // nor would calls after it meet their rows
       state->unreceived.erase(number);
       state->Fail(absl::StrCat("its call ", number, " was started and never waited for"));
-    } else if (is_recorded && !has_gradient) {
-      ForgetGradient(absl::StrCat("the graph of its call ", number,
-                                  " is gone, and backward never came through it: did y take part "
-                                  "in the loss?"));
     }
   }
 
   // Tells those that wait for the gradient that none comes.
   void ForgetGradient(const std::string& text) noexcept;
+  void ForgetGraph() noexcept;  // the same, where the graph of y ends without backward
 
   void SetUpFrom(const std::vector<at::Tensor>& given, const std::optional<Ownership>& ownership);
   void SetUpTo(const std::optional<Ownership>& ownership);
