@@ -39,8 +39,14 @@ AppendFile::~AppendFile() {
 absl::Status AppendFile::Append(absl::string_view record) {
   struct stat before {};
   const bool is_known = fstat(file_, &before) == 0;
-  if (is_known && before.st_nlink == 0)
-    return absl::NotFoundError(absl::StrCat(path_, " was deleted while it was being written"));
+  // The open file may live on without its name: in a folder that was deleted or moved, or on a disk
+  // that was unmounted.
+  struct stat named {};
+  const bool has_name = stat(path_.c_str(), &named) == 0;
+  if (is_known && (!has_name || named.st_ino != before.st_ino || named.st_dev != before.st_dev)) {
+    return absl::NotFoundError(
+        absl::StrCat(path_, " was deleted, moved or unmounted while it was being written"));
+  }
   size_t written = 0;
   while (written < record.size()) {
     const ssize_t count = write(file_, record.data() + written, record.size() - written);

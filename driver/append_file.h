@@ -6,7 +6,7 @@
 //   }
 //
 // Without it, a disk that fills up in the middle of a record leaves a torn line. And a run whose
-// folder was deleted writes for days to a file without a name.
+// folder was deleted, moved or unmounted writes for days to a file that nobody finds.
 //
 // Not thread-safe.
 
@@ -34,7 +34,8 @@ class AppendFile {
   ~AppendFile();
 
   // Writes all of `record` at the end of the file, or nothing. Returns an error with the path and
-  // the reason: NotFound if the file was deleted, Unavailable if the system refused the write.
+  // the reason: NotFound if the path no longer names
+  // this file, Unavailable if the system refused the write.
   absl::Status Append(absl::string_view record);
 
   const std::string& path() const { return path_; }

@@ -100,6 +100,18 @@ TEST(AppendFile, ADeletedFileIsAnError) {
   EXPECT_THAT(std::string(status.message()), HasSubstr(path + " was deleted"));
 }
 
+TEST(AppendFile, AFileWhosePathNamesAnotherIsAnError) {
+  const std::string path = NewPath("moved");
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  absl::StatusOr<AppendFile> file = AppendFile::Open(path);
+  ASSERT_TRUE(file.ok()) << file.status();
+  std::filesystem::rename(folder, folder.string() + ".before");
+  std::filesystem::create_directories(folder);
+  ASSERT_TRUE(AppendFile::Open(path).ok());
+
+  EXPECT_EQ(file->Append("x").code(), absl::StatusCode::kNotFound);
+}
+
 TEST(AppendFile, AFileThatCannotBeOpenedIsNamed) {
   const std::string path = NewPath("taken");
   std::ofstream(path) << "x";

@@ -251,7 +251,7 @@ t.test("ADeletedFolderIsNoticed", function()
   metrics.reopen()
   metrics.lost = lost
 
-  has(complaints, "metrics.jsonl was deleted while it was being written")
+  has(complaints, "metrics.jsonl was deleted, moved or unmounted while it was being written")
 end)
 
 t.test("WhatIsNoNumberIsRefusedByName", function()
