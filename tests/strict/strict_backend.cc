@@ -146,13 +146,13 @@ std::string StrictBackend::Complain(const std::string& text) const {
 // --- Gloo
 
 WorkPointer StrictBackend::SendNow(const at::Tensor& tensor, int peer, int tag) {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_, gloo_mutex_);
   Tensors tensors = {tensor};
   return StartOrRefuse([&] { return gloo_->send(tensors, peer, tag); });
 }
 
 WorkPointer StrictBackend::ReceiveNow(const at::Tensor& tensor, int peer, int tag) {
-  const std::lock_guard lock(mutex_);
+  const std::scoped_lock lock(mutex_, gloo_mutex_);
   Tensors tensors = {tensor};
   return StartOrRefuse([&] { return gloo_->recv(tensors, peer, tag); });
 }
@@ -308,7 +308,7 @@ WorkPointer StrictBackend::Collective(OpType type, const std::string& what, Tens
                    Agree(appointments);
                    WorkPointer work;
                    {
-                     const std::lock_guard lock(mutex_);
+                     const std::scoped_lock lock(mutex_, gloo_mutex_);
                      work = run();
                    }
                    try {

@@ -135,6 +135,9 @@ class StrictBackend : public c10d::Backend {
   const std::vector<int> ranks_;
   std::optional<std::vector<Message>> batch_;  // since startCoalescing
 
+  // Guards calls of Gloo, of all groups: c10d's flight recorder adds each group to one std::map of
+  // the process as the group's first operation starts, before it takes its lock.
+  inline static std::mutex gloo_mutex_;
   std::mutex mutex_;  // guards what follows, and calls of gloo_
   std::vector<WorkPointer> under_way_;
   bool is_closing_ = false;
