@@ -11,8 +11,13 @@ local torch = require "lockstep.torch"
 local RANK = dist.rank()
 local IS_VISION = RANK < 2
 
-local topo = mimo.topology { modules = { { name = "vision", dp = 2 }, { name = "language", first_rank = 2 } } }
-local function new_bridge() return mimo.bridge { topology = topo, from = "vision", to = "language" } end
+local function new_topology()
+  return mimo.topology { modules = { { name = "vision", dp = 2 }, { name = "language", first_rank = 2 } } }
+end
+local topo = new_topology()
+
+--- A bridge with a topology of its own: once one has failed, the gradients of its topology are not reduced.
+local function new_bridge() return mimo.bridge { topology = new_topology(), from = "vision", to = "language" } end
 
 --- Forward and backward of a call with x on ranks of vision.
 local function call(bridge, x, opts)
@@ -318,19 +323,20 @@ t.test("AGradientThatOneReplicaLacksCountsAsZeros", function()
 end)
 
 t.test("WhatDataParallelHasAveragedIsOnlyScaled", function()
-  if not IS_VISION then
+  local layer, modules = module, mine
+  if IS_VISION then
+    torch.manual_seed(1)
+    local replicas = sharding.data_parallel(nn.Linear(2, 1), { group = topo:group("vision", "dp") })
+    replicas(torch.full({ 1, 2 }, 1 + RANK)):sum():backward()
+    layer, modules = replicas.module, { vision = replicas }
+    t.equal(layer.weight.grad, torch.full({ 1, 2 }, 1.5))
+  else
     set_gradient(1)
-    mimo.reduce_gradients { topology = topo, modules = mine, loss = "mean" }
-    return t.equal(module.weight.grad, torch.ones { 1, 2 })
   end
-  torch.manual_seed(1)
-  local replicas = sharding.data_parallel(nn.Linear(2, 1), { group = topo:group("vision", "dp") })
-  replicas(torch.full({ 1, 2 }, 1 + RANK)):sum():backward()
-  t.equal(replicas.module.weight.grad, torch.full({ 1, 2 }, 1.5))
 
-  mimo.reduce_gradients { topology = topo, modules = { vision = replicas }, loss = "mean" }
+  mimo.reduce_gradients { topology = topo, modules = modules, loss = "mean" }
 
-  t.equal(replicas.module.weight.grad, torch.full({ 1, 2 }, 3)) -- the sum over both images
+  t.equal(layer.weight.grad, torch.full({ 1, 2 }, IS_VISION and 3 or 1)) -- on vision the sum over both images
 end)
 
 t.test("TheNormCountsReplicasOnce", function()
