@@ -179,6 +179,16 @@ void Words::WaitUntilAllLeft() {
       continue;  // It is gone.
     }
   }
+  // A rank that has failed ends its part long before it reads this one's last words, which are lost
+  // if what holds them goes first. Nobody waits in a ring: each has read all others to their end.
+  for (auto& [rank, peer] : peers_) {
+    try {
+      for (; !peer.is_gone && !peer.unheard.empty(); peer.unheard.pop_front())
+        peer.unheard.front()->wait();
+    } catch (const std::exception&) {
+      continue;  // It is gone.
+    }
+  }
 }
 
 }  // namespace lockstep::mimo

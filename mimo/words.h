@@ -111,7 +111,7 @@ class Words {
   // Tells all ranks of the link that this rank's part has ended. Ends the stream.
   void SendLeft(const std::string& text);
 
-  // Blocks until all of them have ended theirs, or are gone.
+  // Blocks until all of them have ended theirs and have read this one to its end, or are gone.
   void WaitUntilAllLeft();
 
   // Gradients that each rank has taken from the other; `taken_by` as far as words have been read.
