@@ -1,4 +1,4 @@
-// How the work of planning grows with the number of samples, counted in bytes allocated: each try
+// Tests how the work of planning grows with the number of samples, counted in bytes allocated: each try
 // at a number of micro-steps allocates its bins anew.
 
 #include <cstdint>

@@ -430,6 +430,9 @@ void RunRank(const CommandLine& command_line, const RankEnvironment& environment
   context.timeout = std::chrono::seconds(command_line.timeout_s.value_or(kDefaultTimeoutSeconds));
   try {
     DieWithLauncher();
+    // Gloo writes to a peer that may just have left; that is an error of the collective, and no
+    // reason to die without a word. A single rank ends as other programs do: `lockstep ... | head`.
+    if (environment.world_size > 1) signal(SIGPIPE, SIG_IGN);
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
     ShareCores(environment);
     // libtorch's remarks, without its source files and functions.

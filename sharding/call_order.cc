@@ -7,6 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "sharding/text_hash.h"
 
 namespace lockstep::sharding {
 namespace {
@@ -19,13 +20,6 @@ constexpr size_t kTextBytes = kMessageBytes - sizeof(uint64_t);
 // As many announcements as may wait for a check. Those before have long arrived.
 constexpr size_t kMaxUnchecked = 64;
 
-// FNV-1a: the same in every process.
-uint64_t HashOf(const std::string& text) {
-  uint64_t hash = 14695981039346656037u;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return hash;
-}
-
 std::string MessageOf(const CallOrder::Call& call) {
   const std::string at = call.place.empty() ? "" : absl::StrCat(" (", call.place, ")");
   // The line is worth more than the end of a long list of shapes.
@@ -33,7 +27,7 @@ std::string MessageOf(const CallOrder::Call& call) {
   const std::string what =
       call.what.size() <= room ? call.what : absl::StrCat(call.what.substr(0, room - 3), "...");
   const uint64_t hash =
-      HashOf(absl::StrCat(call.what, "\n", call.is_one_place ? call.place : "any place"));
+      TextHash(absl::StrCat(call.what, "\n", call.is_one_place ? call.place : "any place"));
   std::string message(sizeof(hash), '\0');
   std::memcpy(message.data(), &hash, sizeof(hash));
   absl::StrAppend(&message, what, at);

@@ -10,16 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "sharding/gather_texts.h"
+#include "sharding/text_hash.h"
 
 namespace lockstep::sharding {
 namespace {
-
-// FNV-1a. Equal texts give equal hashes in every process, which absl::Hash does not promise.
-uint64_t HashOf(absl::string_view text) {
-  uint64_t hash = 14695981039346656037u;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211u;
-  return hash;
-}
 
 std::string Bytes(uint64_t first, uint64_t second) {
   std::string bytes(2 * sizeof(uint64_t), '\0');
@@ -89,7 +83,7 @@ absl::Status Guard::Check(absl::string_view label, absl::string_view fingerprint
   ++checks_;
   notes_->Write(Write({checks_, std::string(label), std::string(place)}));
   const absl::StatusOr<std::vector<std::string>> gathered =
-      collective_->StartAllGather(Bytes(HashOf(label), HashOf(fingerprint)))->Wait();
+      collective_->StartAllGather(Bytes(TextHash(label), TextHash(fingerprint)))->Wait();
   if (!gathered.ok()) return lost_ = Absence(label, gathered.status());
   const auto all_same = [&](size_t begin, size_t count) {
     return std::all_of(gathered->begin(), gathered->end(), [&](const std::string& bytes) {

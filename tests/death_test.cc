@@ -86,6 +86,17 @@ TEST(Death, ByACrashNamesTheRankAndTheSignal) {
   EXPECT_THAT(ended.err, StartsWith("lockstep: rank 2 (process "));
 }
 
+// Gloo writes to sockets without MSG_NOSIGNAL, and a peer may have left.
+TEST(Death, OfWhoeverReadsAPipeDoesNotTakeARankAlong) {
+  const Ended ended = RunScript(
+      "local pipe = io.popen('true', 'w')\n"
+      "print('goes on', pipe:write(('x'):rep(1000000)))",
+      {"--nproc", "2"});
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("[rank 1] goes on\tnil\tBroken pipe"));
+}
+
 // What the others say, that a connection was lost, is no cause.
 TEST(Death, WithoutAWordIsTheCauseAndGivesTheCode) {
   const Ended ended =
