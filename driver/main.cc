@@ -14,12 +14,12 @@
 #include "absl/status/statusor.h"
 #include "c10/util/Exception.h"
 #include "c10/util/Logging.h"
-#include "driver/command_line.h"
-#include "driver/environment.h"
-#include "driver/launcher.h"
-#include "driver/list_scripts.h"
-#include "driver/rank.h"
-#include "driver/world.h"
+#include "driver/launch/command_line.h"
+#include "driver/launch/environment.h"
+#include "driver/launch/launcher.h"
+#include "driver/launch/list_scripts.h"
+#include "driver/ranks/rank.h"
+#include "driver/ranks/world.h"
 
 namespace lockstep::driver {
 namespace {

@@ -14,9 +14,9 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/program.h"
-#include "tests/rank_script.h"
-#include "tests/ranks.h"
+#include "tests/support/program.h"
+#include "tests/support/rank_script.h"
+#include "tests/support/ranks.h"
 
 namespace lockstep::tests {
 namespace {

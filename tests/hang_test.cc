@@ -11,8 +11,8 @@
 #include "absl/strings/string_view.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/program.h"
-#include "tests/ranks.h"
+#include "tests/support/program.h"
+#include "tests/support/ranks.h"
 
 namespace lockstep::tests {
 namespace {

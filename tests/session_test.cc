@@ -14,8 +14,8 @@
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "tests/program.h"
-#include "tests/ranks.h"
+#include "tests/support/program.h"
+#include "tests/support/ranks.h"
 
 namespace lockstep::tests {
 namespace {

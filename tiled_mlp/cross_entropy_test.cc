@@ -11,7 +11,7 @@
 #include "ATen/ATen.h"
 #include "ATen/autocast_mode.h"
 #include "gtest/gtest.h"
-#include "tiled_mlp/strategies.h"
+#include "tiled_mlp/strategies/strategies.h"
 #include "torch/csrc/autograd/autograd.h"
 
 namespace lockstep::tiled_mlp {

@@ -48,7 +48,7 @@ cc_library(
                            '#include "torch/csrc/distributed/c10d/reducer.hpp"\n',
     "driver/BUILD": 'cc_binary(\n    name = "lockstep",\n    deps = ["//driver/lua:batching"],\n)\n',
     "driver/lua/BUILD": 'cc_library(\n    name = "batching",\n    deps = ["//batching"],\n)\n',
-    "driver/lua/batching.cc": '#include "batching/plan.h"\n#include "lua.hpp"\n',
+    "driver/lua/bind/batching/batching.cc": '#include "batching/plan.h"\n#include "lua.hpp"\n',
     "scripts/BUILD": 'lua_test(\n    name = "a_test",\n    data = ["//driver:lockstep"],\n)\n',
     "scripts/a.lua": "print(1)\n",
 }

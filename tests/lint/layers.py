@@ -4,8 +4,8 @@
 2. The core of a library, //x, knows nothing of libtorch; //x and //x:torch are its only public targets.
 3. What talks to c10d, to Gloo or to `_`-prefixed ATen operators is one file (.h and .cc) of each library.
    ProcessGroup.hpp, Store.hpp and Types.hpp do not count: they name what a caller hands over.
-4. Bindings include a library's headers in driver/lua/<library>.cc and .h alone, and in driver/lua/<library>_*
-   where that is too long; and a library no header of ours but its own.
+4. Only driver/lua/bind/<library>/ includes a library's headers, beside driver/ranks/, which builds on sharding.
+   A library includes no header of ours but its own.
 5. scripts/ and driver/lua/lockstep/ are Lua; scripts depend on the driver alone.
 
 Transitive dependencies are Bazel's to know: see transitive_test.py.
@@ -108,8 +108,7 @@ def _check_core_sources(top, rule, label):
 
 
 def _binds(path, library):
-    stem = f"driver/lua/{library}"
-    return _stem(path) == stem or _stem(path).startswith(stem + "_")
+    return path.startswith(f"driver/lua/bind/{library}/")
 
 
 def check_includes(top):
@@ -128,7 +127,7 @@ def check_includes(top):
             if library and (_LUA_HEADERS.search(header) or is_ours and owner != library):
                 yield f"{where}; {library} knows no other library, no driver and no Lua"
             if path.startswith("driver/lua/") and owner in LIBRARIES and not _binds(path, owner):
-                yield f"{where}; the only bindings that know {owner} are driver/lua/{owner}.cc and .h, and {owner}_*"
+                yield f"{where}; the only bindings that know {owner} are those in driver/lua/bind/{owner}/"
             if library and _UNSTABLE_HEADERS.match(header):
                 unstable.setdefault(library, {}).setdefault(_stem(path), f"{path}:{line}")
         for match in _UNSTABLE_NAMES.finditer(text) if library else ():

@@ -46,11 +46,11 @@ class LayersTest(unittest.TestCase):
         self.assert_finds(add_dep("batching/BUILD", "torch", "@luajit"), "@luajit")
 
     def test_a_library_that_includes_another_is_found(self):
-        self.assert_finds({"batching/plan.cc": '#include "batching/plan.h"\n#include "sharding/lockstep.h"\n'},
-                          "batching/plan.cc:2", "sharding/lockstep.h")
+        self.assert_finds({"batching/plan.cc": '#include "batching/plan.h"\n#include "sharding/agreement/lockstep.h"\n'},
+                          "batching/plan.cc:2", "sharding/agreement/lockstep.h")
 
     def test_a_library_that_includes_the_driver_is_found(self):
-        self.assert_finds({"batching/plan.cc": '#include "driver/world.h"\n'}, "driver/world.h")
+        self.assert_finds({"batching/plan.cc": '#include "driver/ranks/world.h"\n'}, "driver/ranks/world.h")
 
     def test_a_library_that_includes_lua_is_found(self):
         for header in ("lua.hpp", "lua.h", "lauxlib.h", "luajit-2.1/luajit.h"):
@@ -97,17 +97,17 @@ class LayersTest(unittest.TestCase):
         self.assertEqual([], fixture.problems(layers.check, changes))
 
     def test_all_of_torch_in_one_header_is_found_everywhere(self):
-        for path in ("driver/world.cc", "batching/prepare.cc", "tests/ranks.cc"):
+        for path in ("driver/ranks/world.cc", "batching/prepare.cc", "tests/support/ranks.cc"):
             with self.subTest(path):
                 self.assert_finds({path: '#include "torch/torch.h"\n'}, f"{path}:1", "torch/torch.h")
 
     def test_a_binding_outside_its_file_is_found(self):
-        for path in ("driver/lua/sharding.cc", "driver/lua/core.h"):
+        for path in ("driver/lua/bind/sharding/sharding.cc", "driver/lua/bind/program/core.h"):
             with self.subTest(path):
-                self.assert_finds({path: '#include "batching/plan.h"\n'}, f"{path}:1", "driver/lua/batching.cc")
+                self.assert_finds({path: '#include "batching/plan.h"\n'}, f"{path}:1", "driver/lua/bind/batching/")
 
     def test_a_binding_in_several_files_is_fine(self):
-        changes = {"driver/lua/batching_plan.cc": '#include "batching/plan.h"\n'}
+        changes = {"driver/lua/bind/batching/plan.cc": '#include "batching/plan.h"\n'}
 
         self.assertEqual([], fixture.problems(layers.check, changes))
 

@@ -2,9 +2,10 @@
 
 A header begins with a comment that says what it is for, and has an include guard that spells its path
 (headers under third_party may say #pragma once instead). No file is longer than 500 lines, save those
-that a program wrote.
+that a program wrote. No folder holds more than 30 files.
 """
 
+import collections
 import pathlib
 import re
 import sys
@@ -12,6 +13,7 @@ import sys
 import workspace
 
 MAX_LINES = 500
+MAX_FILES = 30
 # Written by driver/lua/types/generate.lua.
 GENERATED = ("driver/lua/types/torch.lua", "driver/lua/types/torch_internal.lua")
 
@@ -38,6 +40,10 @@ def check_header(path, text):
 
 def check(top):
     problems = []
+    folders = collections.Counter(str(pathlib.PurePath(path).parent) for path in workspace.files(top))
+    for folder, count in folders.items():
+        if count > MAX_FILES:
+            problems.append(f"{folder}: has {count} files; at most {MAX_FILES} are one concept")
     for path in workspace.files(top):
         if not path.endswith(_TEXT) or path in GENERATED:
             continue

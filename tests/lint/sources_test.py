@@ -54,6 +54,11 @@ class SourcesTest(unittest.TestCase):
         self.assert_finds(text, "the include guard of this path is LOCKSTEP_DRIVER_KITE_H_")
         self.assertEqual([], fixture.problems(sources.check, {"third_party/kites/kite.h": text}))
 
+    def test_a_folder_of_more_than_30_files_is_found(self):
+        texts = {f"docs/{i}.md": "A page.\n" for i in range(31)}
+
+        self.assertEqual(["docs: has 31 files; at most 30 are one concept"], fixture.problems(sources.check, texts))
+
     def test_a_file_of_more_than_500_lines_is_found(self):
         for path in ("driver/long.cc", "scripts/long.lua", "tests/long.py"):
             with self.subTest(path):

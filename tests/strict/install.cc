@@ -1,5 +1,5 @@
 // Puts the strict backend in front of Gloo in the program that it is linked into: see
-// driver/world.cc, which calls this where it is there.
+// driver/ranks/world.cc, which calls this where it is there.
 
 #include <string>
 #include <utility>

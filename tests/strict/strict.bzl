@@ -3,7 +3,7 @@
 def strict_twin(test, size = "medium", data = [], **kwargs):
     """A test `<test>_strict`, which runs the program of the cc_test `test` on the strict backend.
 
-    Nothing is compiled again. What the test starts with Lockstep() (tests/program.h) is
+    Nothing is compiled again. What the test starts with Lockstep() (tests/support/program.h) is
     //tests/strict:lockstep.
 
     Args:

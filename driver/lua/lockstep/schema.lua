@@ -1,5 +1,5 @@
 --- Reads the schemas that lockstep.core lists, "torch.add(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor",
---- and says what each type is in Lua: the rules of driver/lua/arguments.cc.
+--- and says what each type is in Lua: the rules of driver/lua/operators/arguments.cc.
 
 local M = {}
 

@@ -1,6 +1,6 @@
 ---@meta lockstep.core
 --- What the Lua library asks of the program and the machine; scripts use the modules over it. The program's side
---- is driver/lua/core.cc.
+--- is driver/lua/bind/program/core.cc.
 
 ---@class lockstep.core
 ---@field null lightuserdata what null in JSON is

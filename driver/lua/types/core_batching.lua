@@ -1,5 +1,5 @@
 ---@meta lockstep.core.batching
---- The library `batching`, as lockstep.batching calls it. The program's side is driver/lua/batching.cc.
+--- The library `batching`, as lockstep.batching calls it. The program's side is driver/lua/bind/batching/batching.cc.
 
 ---@class lockstep.core.batching
 local batching = {}

@@ -1,5 +1,5 @@
 ---@meta lockstep.core.files
---- Folders, and whether files are whole, as run:save() asks. The program's side is driver/lua/files.cc.
+--- Folders, and whether files are whole, as run:save() asks. The program's side is driver/lua/bind/program/files.cc.
 
 ---@class lockstep.core.files
 local files = {}

@@ -1,5 +1,5 @@
 ---@meta lockstep.core.graph
---- CUDA graphs for lockstep/graph.lua. The program's side is driver/lua/cuda.cc.
+--- CUDA graphs for lockstep/graph.lua. The program's side is driver/lua/torch/cuda.cc.
 
 ---@class lockstep.core.graph
 local graph = {}

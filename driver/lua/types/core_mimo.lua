@@ -1,5 +1,5 @@
 ---@meta lockstep.core.mimo
---- The library `mimo`, as lockstep.mimo calls it. The program's side is driver/lua/mimo.cc.
+--- The library `mimo`, as lockstep.mimo calls it. The program's side is driver/lua/bind/mimo/mimo.cc.
 
 ---@class lockstep.core.mimo
 local mimo = {}

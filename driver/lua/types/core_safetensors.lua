@@ -1,6 +1,6 @@
 ---@meta lockstep.core.safetensors
 --- Files of tensors, as lockstep.data and run:save() read and write them. The program's side is
---- driver/lua/safetensors.cc.
+--- driver/lua/bind/program/safetensors.cc.
 
 ---@class lockstep.core.safetensors
 local safetensors = {}

@@ -1,5 +1,5 @@
 ---@meta lockstep.core.sharding
---- The library `sharding`, as lockstep.sharding calls it. The program's side is driver/lua/sharding.cc.
+--- The library `sharding`, as lockstep.sharding calls it. The program's side is driver/lua/bind/sharding/sharding.cc.
 
 ---@class lockstep.core.sharding
 local sharding = {}

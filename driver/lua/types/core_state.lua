@@ -1,5 +1,5 @@
 ---@meta lockstep.core.state
---- What run:save() needs of the program beside files. The program's side is driver/lua/state.cc.
+--- What run:save() needs of the program beside files. The program's side is driver/lua/bind/program/state.cc.
 
 ---@class lockstep.core.state
 local state = {}

@@ -1,5 +1,5 @@
 ---@meta lockstep.distributed
---- Ranks, groups of them, and what they do together. The program's side is driver/lua/distributed.cc.
+--- Ranks, groups of them, and what they do together. The program's side is driver/lua/bind/sharding/distributed.cc.
 ---
 --- Every function that takes `group` is collective, save send and recv: all ranks of the group call it, in the
 --- same order. Without a group it is the whole world's.

@@ -1,5 +1,5 @@
 ---@meta _
---- The class of tables that mimo.ownership makes. The program's side is driver/lua/mimo_ownership.cc.
+--- The class of tables that mimo.ownership makes. The program's side is driver/lua/bind/mimo/mimo_ownership.cc.
 
 ---@alias mimo.RowsOf "samples"|"items"|"tokens"
 

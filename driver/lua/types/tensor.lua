@@ -1,5 +1,5 @@
 ---@meta _
---- Tensors: what they answer to beside ATen's operators. The program's side is driver/lua/tensor_methods.cc.
+--- Tensors: what they answer to beside ATen's operators. The program's side is driver/lua/torch/tensor_methods.cc.
 
 --- torch.float32, torch.int64 and kin.
 ---@class torch.dtype

@@ -1,5 +1,5 @@
 ---@meta _
---- What `require "lockstep.torch"` holds beside ATen's operators. The program's side is driver/lua/torch.cc.
+--- What `require "lockstep.torch"` holds beside ATen's operators. The program's side is driver/lua/torch/torch.cc.
 
 ---@class torch.GradOptions
 ---@field grad_outputs torch.Tensor|torch.Tensor[]? gradients of the outputs; default: ones

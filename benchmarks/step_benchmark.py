@@ -1,0 +1,91 @@
+"""What a module call and a training step cost from Lua and from Python, on one libtorch, one thread, in one run.
+
+Needs a Python with torch 2.11:
+    bazel build -c opt //driver:lockstep
+    python benchmarks/step_benchmark.py bazel-bin/driver/lockstep
+
+A step is forward, backward and fused AdamW of a transformer of 6 layers. Both programs take turns, five times; printed
+is the least time of each in microseconds, and Lua / Python. Both start from the same weights and must reach the same loss.
+"""
+
+import time
+from types import SimpleNamespace
+
+import benchmark_model
+import peer
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+LAYERS, VOCAB, HEADS, TURNS = 6, 64, 4, 5
+
+
+def measure(calls, rounds, call):
+    best = float("inf")
+    for _ in range(rounds):
+        start = time.perf_counter()
+        for _ in range(calls):
+            call()
+        best = min(best, time.perf_counter() - start)
+    return 1e6 * best / calls
+
+
+class Relu(nn.Module):
+    def forward(self, x):
+        return torch.relu(x)
+
+
+def training_step(times, name, hidden, batch, tokens, calls, rounds):
+    model = benchmark_model.Model(SimpleNamespace(vocab=VOCAB, hidden=hidden, layers=LAYERS, heads=HEADS))
+    benchmark_model.fill(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+    ids = torch.arange(batch * tokens).remainder(VOCAB).view(batch, tokens)
+    labels = ids.roll((1,), (1,))
+
+    def forward():
+        return F.cross_entropy(model(ids).view(-1, VOCAB), labels.view(-1))
+
+    def step():
+        loss = forward()
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        return loss
+
+    for _ in range(20):
+        loss = step()
+    times[f"loss after 20 steps, {name}"] = loss.item()
+    times[name] = measure(calls, rounds, step)
+    times[f"{name}, forward"] = measure(calls, rounds, forward)
+    forward().backward()
+    times[f"{name}, optimizer"] = measure(calls, rounds, optimizer.step)
+
+
+def python_times():
+    times = {}
+    relu, x = Relu(), torch.ones(4)
+    with torch.no_grad():
+        times["module around an operator"] = measure(200_000, 5, lambda: relu(x))
+        times["the operator alone"] = measure(200_000, 5, lambda: torch.relu(x))
+    training_step(times, "hidden 32, 1 x 16", 32, 1, 16, 50, 6)
+    training_step(times, "hidden 128, 4 x 64", 128, 4, 64, 8, 4)
+    return times
+
+
+def main():
+    best = peer.take_turns(__file__, TURNS, python_times)
+    for which in ("lua", "python"):
+        alone = best["the operator alone", which]
+        best["module call", which] = best["module around an operator", which] - alone
+    print(f"{'':34}{'Lua us':>11}{'Python us':>11}{'ratio':>8}")
+    for name in dict.fromkeys(name for name, _ in best):
+        lua, python = best[name, "lua"], best[name, "python"]
+        if name.startswith("loss"):
+            if abs(lua - python) > 1e-4 * abs(python):
+                raise SystemExit(f"{name}: {lua} from Lua, but {python} from Python")
+            continue
+        print(f"{name:34}{lua:11.3f}{python:11.3f}{lua / python:8.2f}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+#include "checkpoint/offload/pinned_memory.h"
+
+#include <dlfcn.h>
+
+#include <cstdlib>
+
+#include "c10/util/Exception.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+constexpr int64_t kPageBytes = 4096;
+constexpr int64_t kSlabBytes = 4 << 20;
+constexpr unsigned int kPortable = 1;  // cudaHostRegisterPortable: locked for every device
+
+void* Symbol(const char* name) {
+  for (const char* library : {"libcudart.so.13", "libcudart.so.12"}) {
+    void* const handle = dlopen(library, RTLD_LAZY | RTLD_NOLOAD);
+    if (handle == nullptr) continue;
+    if (void* const symbol = dlsym(handle, name)) return symbol;
+  }
+  TORCH_CHECK(false, "checkpoint: offloading from an accelerator needs ", name,
+              " of the CUDA runtime 12 or 13, which this process has not loaded; pass no offload");
+}
+
+}  // namespace
+
+HostMemory PinnedMemory() {
+  const auto lock = reinterpret_cast<HostRegister>(Symbol("cudaHostRegister"));
+  const auto unlock = reinterpret_cast<HostUnregister>(Symbol("cudaHostUnregister"));
+  const auto allocate = [lock](int64_t bytes) -> void* {
+    const int64_t rounded = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+    void* const data = std::aligned_alloc(kPageBytes, rounded);
+    if (data == nullptr || lock(data, rounded, kPortable) == 0) return data;
+    std::free(data);
+    return nullptr;
+  };
+  const auto release = [unlock](void* data, int64_t) {
+    unlock(data);
+    std::free(data);
+  };
+  return {.allocate = allocate, .release = release, .slab_bytes = kSlabBytes};
+}
+
+}  // namespace lockstep::checkpoint

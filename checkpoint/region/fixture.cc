@@ -1,0 +1,79 @@
+#include "checkpoint/region/fixture.h"
+
+#include <algorithm>
+#include <exception>
+#include <memory>
+
+#include "ATen/ops/equal.h"
+#include "ATen/ops/randn.h"
+#include "ATen/ops/sum.h"
+#include "ATen/ops/tanh.h"
+#include "c10/core/Allocator.h"
+#include "c10/util/Exception.h"
+#include "c10/util/ThreadLocalDebugInfo.h"
+#include "torch/csrc/autograd/autograd.h"
+
+namespace lockstep::checkpoint {
+namespace {
+
+class Meter : public c10::MemoryReportingInfoBase {
+ public:
+  void reportMemoryUsage(void*, int64_t alloc_size, size_t, size_t, c10::Device) override {
+    now.kept += alloc_size;
+    now.peak = std::max(now.peak, now.kept);
+  }
+  bool memoryProfilingEnabled() const override { return true; }
+  Memory now;
+};
+
+}  // namespace
+
+Layer::Layer(int64_t size) : first_(Random({size, size})), second_(Random({size, size})) {}
+
+at::Tensor Layer::operator()(const at::Tensor& x) const {
+  return at::tanh(x.matmul(first_)).matmul(second_);
+}
+
+at::Tensor Random(at::IntArrayRef sizes, bool requires_grad) {
+  return at::randn(sizes, at::kDouble).set_requires_grad(requires_grad);
+}
+
+at::Tensor Call(const Checkpoint& checkpoint, const std::function<at::Tensor(const at::Tensor&)>& f,
+                const at::Tensor& x, const std::string& name) {
+  return checkpoint([f](const Tensors& in) { return Tensors{f(in[0])}; }, {x}, name)[0];
+}
+
+Tensors GradientsOf(const at::Tensor& y, const Tensors& inputs, bool retain_graph) {
+  for (const at::Tensor& input : inputs) input.mutable_grad() = at::Tensor();
+  torch::autograd::backward({(y * y).sum()}, {}, retain_graph);
+  Tensors gradients;
+  for (const at::Tensor& input : inputs) gradients.push_back(input.grad());
+  return gradients;
+}
+
+bool SameBits(const Tensors& a, const Tensors& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](const at::Tensor& x, const at::Tensor& y) {
+                      return x.defined() == y.defined() && (!x.defined() || at::equal(x, y));
+                    });
+}
+
+Memory MemoryOf(const std::function<void()>& function) {
+  auto meter = std::make_shared<Meter>();
+  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
+  function();
+  return meter->now;
+}
+
+std::string MessageOf(const std::function<void()>& function) {
+  try {
+    function();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "";
+}
+
+}  // namespace lockstep::checkpoint

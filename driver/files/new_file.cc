@@ -1,0 +1,81 @@
+#include "driver/files/new_file.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+
+namespace lockstep::driver {
+namespace {
+
+absl::Status Failed(const char* what, const std::string& path, int error) {
+  return absl::UnknownError(absl::StrCat("cannot ", what, " ", path, ": ", std::strerror(error)));
+}
+
+}  // namespace
+
+void Checksum::Add(const void* data, size_t size) {
+  bytes += size;
+  crc32 = static_cast<uint32_t>(crc32_z(crc32, static_cast<const Bytef*>(data), size));
+}
+
+NewFile::NewFile(std::string path)
+    : path_(std::move(path)), part_(absl::StrCat(path_, ".part-", getpid())) {
+  file_ = std::fopen(part_.c_str(), "wb");
+  open_error_ = file_ == nullptr ? errno : 0;
+}
+
+NewFile::~NewFile() {
+  if (file_ != nullptr) std::fclose(file_);
+  if (!kept_) std::remove(part_.c_str());
+}
+
+absl::Status NewFile::Write(const void* data, size_t size) {
+  if (file_ == nullptr) return Failed("write", path_, open_error_);
+  if (size == 0) return absl::OkStatus();
+  checksum_.Add(data, size);
+  return Check(std::fwrite(data, 1, size, file_) == size);
+}
+
+absl::Status NewFile::Keep() {
+  if (file_ == nullptr) return Failed("write", path_, open_error_);
+  absl::Status status = Check(std::fflush(file_) == 0 && fsync(fileno(file_)) == 0);
+  if (status.ok()) status = Check(std::rename(part_.c_str(), path_.c_str()) == 0);
+  kept_ = status.ok();
+  return status;
+}
+
+absl::Status NewFile::Check(bool done) const {
+  return done ? absl::OkStatus() : Failed("write", path_, errno);
+}
+
+absl::StatusOr<Checksum> ChecksumOfFile(const std::string& path) {
+  std::FILE* file = std::fopen(path.c_str(), "rb");
+  if (file == nullptr) return Failed("open", path, errno);
+  Checksum checksum;
+  std::vector<char> block(size_t{1} << 20);
+  size_t size = 0;
+  while ((size = std::fread(block.data(), 1, block.size(), file)) > 0)
+    checksum.Add(block.data(), size);
+  const int error = std::ferror(file) != 0 ? errno : 0;
+  std::fclose(file);
+  if (error != 0) return Failed("read", path, error);
+  return checksum;
+}
+
+absl::Status SyncFolder(const std::string& path) {
+  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return Failed("open", path, errno);
+  // A filesystem that cannot sync folders keeps their order itself, or says EINVAL.
+  const int error = fsync(fd) == 0 || errno == EINVAL ? 0 : errno;
+  close(fd);
+  return error == 0 ? absl::OkStatus() : Failed("sync", path, error);
+}
+
+}  // namespace lockstep::driver

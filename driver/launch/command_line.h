@@ -1,0 +1,48 @@
+// The command line of `lockstep`.
+//
+//   lockstep [--nproc N] [--run-dir DIR] [--timeout SECONDS] [--debug-collectives] [--dry-run]
+//            [SCRIPT [--set key=value]... [ARGUMENT]...]
+//   lockstep --list [FOLDER]
+//
+// Options stand before SCRIPT or after it; `--` ends them. What is left after SCRIPT is the
+// script's own and reaches it as `run.args`.
+
+#ifndef LOCKSTEP_DRIVER_LAUNCH_COMMAND_LINE_H_
+#define LOCKSTEP_DRIVER_LAUNCH_COMMAND_LINE_H_
+
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+
+namespace lockstep::driver {
+
+struct CommandLine {
+  std::optional<int> nproc;  // ranks to start on this machine; not given: one for each GPU, or 2
+  std::string script;        // empty: an interactive session
+  std::string run_dir;       // empty: a new one, runs/<script>-<time>-<random>
+  std::optional<int> timeout_s;    // of the meeting of ranks and of each collective
+  bool debug_collectives = false;  // ranks compare each collective before they enter it
+  bool dry_run = false;            // one step of rank 0 alone, and what it takes
+  std::vector<std::pair<std::string, std::string>> settings;  // --set key=value, in order
+  std::vector<std::string> script_arguments;
+  bool help = false;
+  bool list = false;  // list the scripts of the folder `script`, or of "scripts"
+};
+
+// What `--help` prints.
+extern const char kUsage[];
+
+// `text` in one line of printable characters: "\n" for a line's end, "\x1b" for an escape. What
+// arguments bring into a message goes through here.
+std::string OneLine(const std::string& text);
+
+// Parses `arguments` (without the program's name). An InvalidArgument error is one sentence that
+// names the argument and what was expected.
+absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments);
+
+}  // namespace lockstep::driver
+
+#endif  // LOCKSTEP_DRIVER_LAUNCH_COMMAND_LINE_H_

@@ -1,0 +1,411 @@
+#include "driver/launch/launcher.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <spawn.h>
+#include <sys/prctl.h>
+#include <sys/signalfd.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "c10/util/Exception.h"
+#include "driver/ranks/failure.h"
+#include "driver/network/printable.h"
+#include "driver/launch/rank_output.h"
+#include "driver/ranks/world.h"
+
+extern char** environ;
+
+namespace lockstep::driver {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// A failing run ends like this: told at once, asked by SIGTERM, then made to by SIGKILL.
+constexpr std::chrono::milliseconds kTimeToEndAlone(2000);
+// `timeout` signals its child and then its child's whole group: these are one request.
+constexpr std::chrono::milliseconds kOneRequest(1000);
+constexpr std::chrono::milliseconds kTimeToEndWhenAsked(2000);
+// For the store's thread to read what ranks sent before they ended.
+constexpr std::chrono::milliseconds kTimeToReadReports(100);
+// Once all ranks have ended, for an output that nobody reads: where the run failed, where it was
+// interrupted. There is no limit where all went well.
+constexpr std::chrono::milliseconds kTimeToReadFailure(5000);
+constexpr std::chrono::milliseconds kTimeToReadInterrupt(1000);
+
+struct RankProcess {
+  int rank = 0;
+  pid_t pid = -1;
+  bool killed_by_us = false;
+  std::optional<int> wait_status;  // set when it has ended
+};
+
+std::string SignalName(int number) {
+  const char* name = sigabbrev_np(number);
+  return name == nullptr ? absl::StrCat("signal ", number) : absl::StrCat("SIG", name);
+}
+
+int ExitCode(int wait_status) {
+  return WIFSIGNALED(wait_status) ? 128 + WTERMSIG(wait_status) : WEXITSTATUS(wait_status);
+}
+
+std::string DescribeDeath(const RankProcess& process) {
+  const int status = *process.wait_status;
+  if (!WIFSIGNALED(status)) {
+    return absl::StrCat("rank ", process.rank, " ended with exit code ", WEXITSTATUS(status),
+                        " and gave no reason; what it printed last stands above");
+  }
+  std::string text = absl::StrCat("rank ", process.rank, " (process ", process.pid,
+                                  ") was killed by ", SignalName(WTERMSIG(status)));
+  if (WTERMSIG(status) == SIGKILL) {
+    absl::StrAppend(&text, ": by somebody, or by the kernel when the machine ran out of memory");
+  }
+  return text;
+}
+
+class Launcher {
+ public:
+  Launcher(const CommandLine& command_line, int nproc)
+      : command_line_(command_line), nproc_(nproc) {
+    sigemptyset(&signals_);
+    for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals_, signal);
+    sigprocmask(SIG_BLOCK, &signals_, nullptr);
+    signal_fd_ = signalfd(-1, &signals_, SFD_NONBLOCK | SFD_CLOEXEC);
+    TORCH_CHECK(signal_fd_ >= 0, "signalfd: ", std::strerror(errno));
+    output_.emplace();  // its threads block the signals, too
+    store_ = HostStore();
+  }
+
+  int Run() {
+    for (int rank = 0; rank < nproc_; ++rank) Start(rank);
+    while (AnyRunning()) {
+      Wait(deadline_);
+      ReadSignals();
+      Reap();
+      Press();
+    }
+    output_->ForwardTheRest();
+    return WaitForReaders(Conclude());
+  }
+
+ private:
+  // --- Starting ----------------------------------------------------------------------------------
+
+  std::vector<std::string> Arguments() const {
+    std::vector<std::string> arguments = {"lockstep"};
+    if (!command_line_.run_dir.empty()) {
+      arguments.insert(arguments.end(), {"--run-dir", command_line_.run_dir});
+    }
+    if (command_line_.timeout_s.has_value()) {
+      arguments.insert(arguments.end(), {"--timeout", absl::StrCat(*command_line_.timeout_s)});
+    }
+    if (command_line_.debug_collectives) arguments.push_back("--debug-collectives");
+    for (const auto& [key, value] : command_line_.settings) {
+      arguments.insert(arguments.end(), {"--set", absl::StrCat(key, "=", value)});
+    }
+    arguments.insert(arguments.end(), {"--", command_line_.script});
+    arguments.insert(arguments.end(), command_line_.script_arguments.begin(),
+                     command_line_.script_arguments.end());
+    return arguments;
+  }
+
+  std::vector<std::string> Environment(int rank) const {
+    std::vector<std::string> variables = {
+        absl::StrCat("RANK=", rank),
+        absl::StrCat("LOCAL_RANK=", rank),
+        absl::StrCat("WORLD_SIZE=", nproc_),
+        absl::StrCat("LOCAL_WORLD_SIZE=", nproc_),
+        "MASTER_ADDR=127.0.0.1",
+        absl::StrCat("MASTER_PORT=", store_.port),
+        "TORCHELASTIC_USE_AGENT_STORE=True",
+        "TORCHELASTIC_RESTART_COUNT=0",
+        absl::StrCat(kLauncherVariable, "=", getpid()),
+    };
+    const size_t num_own = variables.size();
+    for (char** variable = environ; *variable != nullptr; ++variable) {
+      const std::string inherited = *variable;
+      const std::string name = inherited.substr(0, inherited.find('=') + 1);
+      bool replaced = false;
+      for (size_t i = 0; i < num_own; ++i) replaced |= variables[i].rfind(name, 0) == 0;
+      if (!replaced) variables.push_back(inherited);
+    }
+    return variables;
+  }
+
+  // By exec: threads of libtorch do not survive a fork.
+  void Start(int rank) {
+    std::vector<std::string> arguments = Arguments();
+    std::vector<std::string> variables = Environment(rank);
+    std::vector<char*> argv;
+    for (std::string& argument : arguments) argv.push_back(argument.data());
+    argv.push_back(nullptr);
+    std::vector<char*> envp;
+    for (std::string& variable : variables) envp.push_back(variable.data());
+    envp.push_back(nullptr);
+
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_addopen(&files, STDIN_FILENO, "/dev/null", O_RDONLY, 0);
+    const int out = output_->AddStream(rank, STDOUT_FILENO);
+    const int err = output_->AddStream(rank, STDERR_FILENO);
+    if (out >= 0) posix_spawn_file_actions_adddup2(&files, out, STDOUT_FILENO);
+    if (err >= 0) posix_spawn_file_actions_adddup2(&files, err, STDERR_FILENO);
+    posix_spawnattr_t attributes;
+    posix_spawnattr_init(&attributes);
+    // A process group of its own: a Ctrl-C at the terminal reaches us alone, and what a rank starts
+    // ends with it.
+    posix_spawnattr_setflags(
+        &attributes, POSIX_SPAWN_SETPGROUP | POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSIGDEF);
+    posix_spawnattr_setpgroup(&attributes, 0);
+    sigset_t none;
+    sigemptyset(&none);
+    posix_spawnattr_setsigmask(&attributes, &none);
+    posix_spawnattr_setsigdefault(&attributes, &signals_);
+
+    RankProcess process;
+    process.rank = rank;
+    const int error =
+        posix_spawn(&process.pid, "/proc/self/exe", &files, &attributes, argv.data(), envp.data());
+    posix_spawnattr_destroy(&attributes);
+    posix_spawn_file_actions_destroy(&files);
+    if (out >= 0) close(out);
+    if (err >= 0) close(err);
+    if (error != 0) {
+      for (RankProcess& started : processes_) kill(-started.pid, SIGKILL);
+      TORCH_CHECK(false, "cannot start rank ", rank, ": ", std::strerror(error));
+    }
+    processes_.push_back(process);
+  }
+
+  // --- Watching ----------------------------------------------------------------------------------
+
+  bool AnyRunning() const {
+    for (const RankProcess& process : processes_) {
+      if (!process.wait_status.has_value()) return true;
+    }
+    return false;
+  }
+
+  // Until a signal, output or `deadline`; output is forwarded.
+  void Wait(const std::optional<Clock::time_point>& deadline) {
+    std::vector<pollfd> fds = output_->PollFds();
+    fds.push_back({signal_fd_, POLLIN, 0});
+    int timeout_ms = -1;
+    if (deadline.has_value()) {
+      const auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>(*deadline - Clock::now());
+      timeout_ms = static_cast<int>(std::max<int64_t>(0, left.count() + 1));
+    }
+    poll(fds.data(), fds.size(), timeout_ms);
+    output_->Forward();
+  }
+
+  void ReadSignals() {
+    signalfd_siginfo info;
+    while (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
+      const int signal = static_cast<int>(info.ssi_signo);
+      if (signal == SIGCHLD) continue;
+      // The ranks save their state and end; whoever has no time for that asks again.
+      if (signal == SIGTERM && let_save_ && Clock::now() - let_save_since_ < kOneRequest) continue;
+      if (signal == SIGTERM && !let_save_ && !deadline_.has_value() &&
+          IsSavingAnnounced(*store_.store)) {
+        let_save_ = true;
+        let_save_since_ = Clock::now();
+        for (const RankProcess& process : processes_) {
+          if (!process.wait_status.has_value()) kill(process.pid, SIGTERM);
+        }
+        continue;
+      }
+      if (interrupted_by_ == 0) interrupted_by_ = signal;
+      BeginEnd({absl::StrCat("the run was interrupted by ", SignalName(signal)), 128 + signal});
+      Ask();
+    }
+  }
+
+  void Reap() {
+    for (RankProcess& process : processes_) {
+      if (process.wait_status.has_value() || !HasEnded(process)) continue;
+      kill(-process.pid, SIGKILL);  // whatever it has left behind in its group
+      int status = 0;
+      waitpid(process.pid, &status, 0);
+      process.wait_status = status;
+      const bool by_us =
+          interrupted_by_ != 0 || ((asked_ || process.killed_by_us) && WIFSIGNALED(status));
+      if (status == 0 || by_us || IsAgreed(status)) continue;
+      // It was not in its loop, and the signal that was passed on did what signals do.
+      if (let_save_ && WIFSIGNALED(status) && WTERMSIG(status) == SIGTERM) {
+        interrupted_by_ = SIGTERM;
+        BeginEnd({"the run was interrupted by SIGTERM", 128 + SIGTERM});
+        continue;
+      }
+      // A death without a word is a cause. What other ranks say then is a consequence: that a
+      // connection was lost.
+      const bool mute =
+          WIFSIGNALED(status) || (WEXITSTATUS(status) != 1 &&
+                                  WEXITSTATUS(status) != kHangExitCode && !Explained(process.rank));
+      if (mute && mute_ == nullptr) mute_ = &process;
+      if (first_failed_ == nullptr) first_failed_ = &process;
+      BeginEnd({DescribeDeath(process), ExitCode(status)});
+    }
+  }
+
+  // It stays a zombie until it is reaped, and its process group's number its own.
+  static bool HasEnded(const RankProcess& process) {
+    siginfo_t info{};
+    return waitid(P_PID, static_cast<id_t>(process.pid), &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
+           info.si_pid == process.pid;
+  }
+
+  // Whether the rank has told the others how it ends. One that ends with 1 may not have to: because
+  // of another's failure. Nor does one that ends with 3: this launcher was stopped, and the rank
+  // could not reach the store.
+  bool Explained(int rank) const { return HasReportedEnd(*store_.store, rank); }
+
+  bool IsAgreed(int status) const {
+    const std::optional<Failure> end = KnownAgreedEnd(*store_.store);
+    return end.has_value() && WIFEXITED(status) && WEXITSTATUS(status) == end->exit_code;
+  }
+
+  void BeginEnd(const Failure& reason) {
+    if (deadline_.has_value()) return;
+    ReportFailure(*store_.store, reason);
+    deadline_ = Clock::now() + kTimeToEndAlone;
+  }
+
+  void Ask() {
+    if (asked_) return;
+    asked_ = true;
+    deadline_ = Clock::now() + kTimeToEndWhenAsked;
+    Send(SIGTERM);
+  }
+
+  // A rank that is stopped, by SIGSTOP say, hears of nothing: SIGKILL alone ends it.
+  void KillStopped() {
+    for (RankProcess& process : processes_) {
+      siginfo_t info{};
+      if (process.wait_status.has_value() || process.killed_by_us ||
+          waitid(P_PID, static_cast<id_t>(process.pid), &info, WSTOPPED | WNOHANG | WNOWAIT) != 0 ||
+          info.si_pid != process.pid)
+        continue;
+      process.killed_by_us = true;
+      if (!asked_) ended_by_us_.push_back(process.rank);
+      kill(-process.pid, SIGKILL);
+    }
+  }
+
+  void Press() {
+    if (!deadline_.has_value()) return;
+    KillStopped();
+    if (Clock::now() < *deadline_) return;
+    if (!asked_) {
+      for (const RankProcess& process : processes_) {
+        if (!process.wait_status.has_value() && !process.killed_by_us)
+          ended_by_us_.push_back(process.rank);
+      }
+      Ask();
+    } else {
+      Send(SIGKILL);
+      deadline_ = Clock::now() + kTimeToEndWhenAsked;
+    }
+  }
+
+  void Send(int signal) const {
+    for (const RankProcess& process : processes_) {
+      if (!process.wait_status.has_value()) kill(-process.pid, signal);
+    }
+  }
+
+  // --- Ending ------------------------------------------------------------------------------------
+
+  int Conclude() {
+    if (interrupted_by_ != 0 && first_failed_ == nullptr) {
+      output_->Say(
+          absl::StrCat("lockstep: ", SignalName(interrupted_by_), "; every rank has ended"));
+      return 128 + interrupted_by_;
+    }
+    if (first_failed_ == nullptr) {
+      const std::optional<Failure> end = KnownAgreedEnd(*store_.store);
+      if (!end.has_value()) return 0;
+      output_->Say(absl::StrCat("lockstep: ", Printable(end->text)));
+      return end->exit_code;
+    }
+    const RankProcess& dead = mute_ != nullptr ? *mute_ : *first_failed_;
+    Failure failure = {DescribeDeath(dead), ExitCode(*dead.wait_status)};
+    if (mute_ == nullptr) failure = KnownFailure(*store_.store).value_or(failure);
+    output_->Say(absl::StrCat("lockstep: ", Printable(failure.text)));
+    if (failure.is_hang)
+      output_->Say(DescribeActivities(*store_.store, nproc_, kTimeToReadReports));
+    if (!ended_by_us_.empty()) {
+      output_->Say(absl::StrCat("lockstep: ended the ranks that were still running: ",
+                                absl::StrJoin(ended_by_us_, ", ")));
+    }
+    return failure.exit_code;
+  }
+
+  // Until all is written, or nobody reads it for some time, or a signal says that nobody will.
+  // Returns the exit code.
+  int WaitForReaders(int code) {
+    const auto patience = interrupted_by_ != 0 ? kTimeToReadInterrupt : kTimeToReadFailure;
+    for (size_t before; (before = output_->unwritten()) > 0;) {
+      const auto limit = code == 0 ? std::nullopt : std::make_optional(Clock::now() + patience);
+      Wait(limit);
+      signalfd_siginfo info;
+      while (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
+        const int signal = static_cast<int>(info.ssi_signo);
+        if (signal != SIGCHLD) return code == 0 ? 128 + signal : code;
+      }
+      if (limit.has_value() && Clock::now() >= *limit && output_->unwritten() == before) break;
+    }
+    return code;
+  }
+
+  const CommandLine& command_line_;
+  const int nproc_;
+  sigset_t signals_;
+  int signal_fd_ = -1;
+  std::optional<RankOutput> output_;
+  HostedStore store_;
+  std::vector<RankProcess> processes_;
+
+  const RankProcess* first_failed_ = nullptr;
+  const RankProcess* mute_ = nullptr;  // the first that died without a word
+  int interrupted_by_ = 0;
+  bool let_save_ = false;  // a first SIGTERM was passed on
+  Clock::time_point let_save_since_;
+  bool asked_ = false;                         // SIGTERM was sent
+  std::optional<Clock::time_point> deadline_;  // of the present stage of ending
+  std::vector<int> ended_by_us_;
+};
+
+}  // namespace
+
+int Launch(const CommandLine& command_line, int nproc) {
+  return Launcher(command_line, nproc).Run();
+}
+
+void DieWithLauncher() {
+  const char* launcher = std::getenv(kLauncherVariable);
+  if (launcher == nullptr) return;
+  // The rank leads a process group: what it has started ends with it. A signal that nobody else
+  // uses, so that the handler stands in for SIGKILL alone.
+  const int launcher_died = SIGRTMAX;
+  struct sigaction action {};
+  action.sa_handler = [](int) { kill(0, SIGKILL); };
+  sigaction(launcher_died, &action, nullptr);
+  prctl(PR_SET_PDEATHSIG, launcher_died);
+  // The launcher may have died before the kernel knew of our wish.
+  TORCH_CHECK(getppid() == std::atoi(launcher), "the launcher that started this rank is gone");
+}
+
+}  // namespace lockstep::driver

@@ -1,0 +1,405 @@
+#include "driver/lua/bind/batching/batching.h"
+
+#include <future>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/ops/full.h"
+#include "absl/strings/str_cat.h"
+#include "batching/cost.h"
+#include "batching/prepare.h"
+#include "driver/lua/torch/nested.h"
+#include "driver/lua/vm/object.h"
+#include "driver/lua/vm/stack.h"
+#include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/vm.h"
+
+namespace lockstep::lua {
+namespace {
+
+// --- Samples -------------------------------------------------------------------------------------
+
+at::Tensor ReadPerToken(lua_State* state, int index, const std::string& name,
+                        at::ScalarType dtype) {
+  if (const at::Tensor* tensor = TensorAt(state, index)) return *tensor;
+  ReadTable(state, index, name.c_str());
+  try {
+    return ReadNested(state, index, dtype);
+  } catch (const Error& error) {
+    throw Error(absl::StrCat(name, ": ", error.what()));
+  }
+}
+
+// What a micro-batch holds beside streams and tensors: no other name for these.
+void CheckName(const std::string& name, const std::string& where) {
+  for (const char* own : {"input_ids", "loss_mask", "position_ids", "cu_seqlens", "seq_lens",
+                          "samples", "kind", "padding", "cost"}) {
+    if (name == own)
+      throw Error(absl::StrCat(where, " is a field of every micro-batch; give it another name"));
+  }
+}
+
+void ReadField(lua_State* state, int index, const std::string& key, const std::string& where,
+               const batching::PrepareOptions& options, batching::TensorSample& sample) {
+  const std::string name = absl::StrCat(where, ": ", key);
+  if (key == "input_ids") {
+    sample.input_ids = ReadPerToken(state, index, name, at::kLong);
+  } else if (key == "loss_mask") {
+    // As booleans, 0.5 and NaN would be true.
+    sample.loss_mask = ReadPerToken(state, index, name, at::kDouble);
+  } else if (key == "position_ids") {
+    sample.position_ids = ReadPerToken(state, index, name, at::kLong);
+  } else if (key == "kind") {
+    sample.kind = ReadString(state, index, name.c_str());
+    if (sample.kind.empty()) throw Error(absl::StrCat(name, " is empty; leave it out, or name it"));
+  } else if (key == options.token_types) {
+    sample.streams[key] = ReadPerToken(state, index, name, at::kLong);
+  } else if (options.streams.count(key) > 0) {
+    // A bare number holds for every token of the sample; its length is known once all is read.
+    sample.streams[key] = lua_type(state, index) == LUA_TNUMBER
+                              ? at::full({}, lua_tonumber(state, index), at::kFloat)
+                              : ReadPerToken(state, index, name, at::kFloat);
+  } else if (const at::Tensor* tensor = TensorAt(state, index)) {
+    CheckName(key, name);
+    sample.tensors[key] = *tensor;
+  } else {
+    throw Error(absl::StrCat(name, " is ", TypeName(state, index),
+                             "; beside input_ids, loss_mask, position_ids and kind a sample holds "
+                             "tensors, and what `streams` declares"));
+  }
+}
+
+batching::TensorSample ReadSample(lua_State* state, int index, int number,
+                                  const batching::PrepareOptions& options) {
+  const std::string where = absl::StrCat("batching: sample ", number);
+  ReadTable(state, index, where.c_str());
+  batching::TensorSample sample;
+  for (lua_pushnil(state); lua_next(state, index) != 0; lua_pop(state, 1)) {
+    if (lua_type(state, -2) != LUA_TSTRING)
+      throw Error(
+          absl::StrCat(where, ": fields are named, but there is the key ", TypeName(state, -2)));
+    ReadField(state, lua_gettop(state), lua_tostring(state, -2), where, options, sample);
+  }
+  if (!sample.input_ids.defined()) throw Error(absl::StrCat(where, " has no input_ids"));
+  for (auto& [name, stream] : sample.streams) {
+    if (stream.dim() == 0) stream = stream.expand({sample.input_ids.numel()});
+  }
+  return sample;
+}
+
+std::vector<batching::TensorSample> ReadSamples(lua_State* state, const OptionTable& table,
+                                                const batching::PrepareOptions& options) {
+  if (!table.Push("samples")) throw Error("batching.prepare: samples is missing");
+  const int index = lua_gettop(state);
+  ReadTable(state, index, "batching.prepare: samples");
+  std::vector<batching::TensorSample> samples;
+  const int size = static_cast<int>(lua_objlen(state, index));
+  for (lua_pushnil(state); lua_next(state, index) != 0; lua_pop(state, 1)) {
+    if (lua_type(state, -2) != LUA_TNUMBER || !(lua_tonumber(state, -2) <= size))
+      throw Error(absl::StrCat("batching.prepare: samples is an array, but there is the key ",
+                               TypeName(state, -2)));
+  }
+  for (int i = 1; i <= size; ++i) {
+    lua_rawgeti(state, index, i);
+    samples.push_back(ReadSample(state, lua_gettop(state), i, options));
+    lua_pop(state, 1);
+  }
+  lua_pop(state, 1);
+  if (table.Push("may_wait")) {
+    const int waits = lua_gettop(state);
+    ReadTable(state, waits, "batching.prepare: may_wait");
+    for (size_t i = 0; i < samples.size(); ++i) {
+      lua_rawgeti(state, waits, static_cast<int>(i + 1));
+      samples[i].may_wait = lua_toboolean(state, -1) != 0;
+      lua_pop(state, 1);
+    }
+    lua_pop(state, 1);
+  }
+  return samples;
+}
+
+// --- Options -------------------------------------------------------------------------------------
+
+void ReadStreams(lua_State* state, const OptionTable& table, batching::PrepareOptions& options) {
+  if (!table.Push("streams")) return;
+  const int index = lua_gettop(state);
+  ReadTable(state, index, "batching.prepare: streams");
+  for (lua_pushnil(state); lua_next(state, index) != 0; lua_pop(state, 1)) {
+    if (lua_type(state, -2) != LUA_TSTRING)
+      throw Error(
+          absl::StrCat("batching.prepare: streams is {name = what absent samples get}, not ",
+                       TypeName(state, -2), " as a name"));
+    const std::string name = lua_tostring(state, -2);
+    CheckName(name, absl::StrCat("batching.prepare: streams.", name));
+    if (lua_type(state, -1) == LUA_TBOOLEAN) {
+      options.streams[name] = c10::Scalar(lua_toboolean(state, -1) != 0);
+    } else {
+      options.streams[name] = c10::Scalar(
+          ReadNumber(state, -1, absl::StrCat("batching.prepare: streams.", name).c_str()));
+    }
+  }
+  lua_pop(state, 1);
+}
+
+batching::Balance ReadBalance(const OptionTable& table) {
+  const std::string balance = table.String("balance", "lockstep");
+  if (balance == "lockstep") return batching::Balance::kLockstep;
+  if (balance == "round_robin") return batching::Balance::kRoundRobin;
+  throw Error(absl::StrCat(
+      "batching.prepare: balance must be \"lockstep\" or \"round_robin\", not \"", balance, "\""));
+}
+
+double CallCost(const LuaReference& cost, const std::vector<int64_t>& seq_lens) {
+  lua_State* state = cost.Push();
+  PushIntegers(state, seq_lens);
+  Call(state, 1, 1);
+  const double value = ReadNumber(state, -1, "batching.prepare: what the cost function returns");
+  lua_pop(state, 1);
+  return value;
+}
+
+// A table {linear, quadratic, image_linear, image_quadratic}, or a function of seq_lens.
+void ReadCost(lua_State* state, const OptionTable& table, batching::PrepareOptions& options) {
+  if (!table.Push("cost")) return;
+  const int index = lua_gettop(state);
+  if (lua_type(state, index) == LUA_TFUNCTION) {
+    auto cost = std::make_shared<LuaReference>(state, index);
+    options.micro_batch_cost = [cost](const std::vector<int64_t>& seq_lens) {
+      return CallCost(*cost, seq_lens);
+    };
+    options.sequence_cost = [cost](int64_t tokens) { return CallCost(*cost, {tokens}); };
+  } else if (lua_type(state, index) != LUA_TTABLE) {
+    throw Error(
+        absl::StrCat("batching.prepare: cost must be batching.cost.tokens(), "
+                     "batching.cost.transformer{...} or function(seq_lens), not ",
+                     TypeName(state, index)));
+  } else {
+    const OptionTable terms(state, index, "batching.prepare: cost",
+                            {"linear", "quadratic", "image_linear", "image_quadratic"});
+    const batching::SequenceCost sequence{terms.Number("linear", 0), terms.Number("quadratic", 0)};
+    options.sequence_cost = [sequence](int64_t tokens) {
+      return batching::CostOf(sequence, tokens);
+    };
+    options.image_cost = {terms.Number("image_linear", 0), terms.Number("image_quadratic", 0)};
+  }
+  lua_pop(state, 1);
+}
+
+void ReadRanks(lua_State* state, const OptionTable& table, batching::PrepareOptions& options) {
+  const int64_t ranks = table.Integer("ranks", 1);
+  if (ranks < 1 || ranks > batching::kMaxRanks) {
+    throw Error(absl::StrCat("batching.prepare: ranks must be from 1 to ", batching::kMaxRanks,
+                             ", not ", ranks));
+  }
+  options.ranks = static_cast<int>(ranks);
+  if (!table.Push("rank")) return;
+  const int64_t rank = ReadInteger(state, -1, "batching.prepare: rank");
+  if (rank < 0 || rank >= ranks) {
+    throw Error(absl::StrCat("batching.prepare: rank must be from 0 to ranks - 1 = ", ranks - 1,
+                             ", not ", rank));
+  }
+  options.only_rank = static_cast<int>(rank);
+  lua_pop(state, 1);
+}
+
+batching::PrepareOptions ReadOptions(lua_State* state, const OptionTable& table) {
+  batching::PrepareOptions options;
+  options.seq_len = table.Integer("seq_len", 0);
+  ReadRanks(state, table, options);
+  options.pad_to_multiple_of = table.Integer("pad_to_multiple_of", 1);
+  options.pad_token_id = table.Integer("pad_token_id", 0);
+  options.worth_a_step = table.Number("worth_a_step", options.worth_a_step);
+  options.token_types = table.String("token_types", options.token_types);
+  for (const auto& [key, token_id] : {std::pair{"image_token_id", &options.image_token_id},
+                                      {"video_token_id", &options.video_token_id},
+                                      {"audio_token_id", &options.audio_token_id}}) {
+    if (!table.Push(key)) continue;
+    *token_id = ReadInteger(state, -1, absl::StrCat("batching.prepare: ", key).c_str());
+    lua_pop(state, 1);
+  }
+  options.balance = ReadBalance(table);
+  options.first_number = 1;
+  ReadStreams(state, table, options);
+  ReadCost(state, table, options);
+  return options;
+}
+
+// --- Results -------------------------------------------------------------------------------------
+
+void SetTensor(lua_State* state, const std::string& name, const at::Tensor& tensor) {
+  PushTensor(state, tensor);
+  lua_setfield(state, -2, name.c_str());
+}
+
+void SetInteger(lua_State* state, const char* name, int64_t value) {
+  PushInteger(state, value);
+  lua_setfield(state, -2, name);
+}
+
+void SetNumber(lua_State* state, const char* name, double value) {
+  lua_pushnumber(state, value);
+  lua_setfield(state, -2, name);
+}
+
+// Lua's arrays start at 1.
+void PushIndices(lua_State* state, std::vector<int64_t> indices) {
+  for (int64_t& index : indices) ++index;
+  PushIntegers(state, indices);
+}
+
+void PushMicroBatch(lua_State* state, const batching::TensorMicroBatch& batch) {
+  lua_newtable(state);
+  SetTensor(state, "input_ids", batch.input_ids);
+  SetTensor(state, "loss_mask", batch.loss_mask);
+  SetTensor(state, "position_ids", batch.position_ids);
+  SetTensor(state, "cu_seqlens", batch.cu_seqlens);
+  for (const auto& [name, tensor] : batch.streams) SetTensor(state, name, tensor);
+  for (const auto& [name, tensor] : batch.tensors) SetTensor(state, name, tensor);
+  PushIntegers(state, batch.seq_lens);
+  lua_setfield(state, -2, "seq_lens");
+  PushIndices(state, batch.samples);
+  lua_setfield(state, -2, "samples");
+  PushString(state, batch.kind);
+  lua_setfield(state, -2, "kind");
+  lua_pushboolean(state, batch.padding);
+  lua_setfield(state, -2, "padding");
+  SetNumber(state, "cost", batch.cost);
+}
+
+void PushReport(lua_State* state, const batching::Report& report) {
+  lua_newtable(state);
+  SetInteger(state, "micro_steps", report.micro_steps);
+  SetInteger(state, "tokens", report.tokens);
+  SetInteger(state, "loss_tokens", report.loss_tokens);
+  SetInteger(state, "padding_tokens", report.padding_tokens);
+  SetInteger(state, "padding_micro_batches", report.padding_micro_batches);
+  SetInteger(state, "truncated_samples", report.truncated_samples);
+  SetInteger(state, "truncated_tokens", report.truncated_tokens);
+  SetInteger(state, "dropped_samples", report.dropped_samples);
+  SetNumber(state, "makespan", report.makespan);
+  SetNumber(state, "ideal", report.ideal);
+  SetNumber(state, "lower_bound", report.lower_bound);
+  PushString(state, absl::StrCat(absl::Hex(report.fingerprint, absl::kZeroPad16)));
+  lua_setfield(state, -2, "fingerprint");
+}
+
+int PushPrepared(lua_State* state, const batching::Prepared& prepared) {
+  lua_createtable(state, static_cast<int>(prepared.batches.size()), 0);
+  for (size_t rank = 0; rank < prepared.batches.size(); ++rank) {
+    const auto& batches = prepared.batches[rank];
+    lua_createtable(state, static_cast<int>(batches.size()), 0);
+    for (size_t step = 0; step < batches.size(); ++step) {
+      PushMicroBatch(state, batches[step]);
+      lua_rawseti(state, -2, static_cast<int>(step + 1));
+    }
+    lua_rawseti(state, -2, static_cast<int>(rank + 1));
+  }
+  PushReport(state, prepared.report);
+  PushIndices(state, prepared.held);
+  return 3;
+}
+
+OptionTable PrepareTable(lua_State* state) {
+  return OptionTable(state, 1, "batching.prepare",
+                     {"samples", "seq_len", "ranks", "rank", "pad_to_multiple_of", "pad_token_id",
+                      "balance", "cost", "streams", "token_types", "image_token_id",
+                      "video_token_id", "audio_token_id", "worth_a_step", "may_wait"});
+}
+
+// prepare(options) -> batches, report, held
+int Prepare(lua_State* state) {
+  const OptionTable table = PrepareTable(state);
+  const batching::PrepareOptions options = ReadOptions(state, table);
+  return PushPrepared(state, batching::Prepare(ReadSamples(state, table, options), options));
+}
+
+// --- In the background ---------------------------------------------------------------------------
+
+using Preparation = std::unique_ptr<std::future<batching::Prepared>>;
+
+}  // namespace
+
+template <>
+inline constexpr const char* kObjectName<Preparation> = "batching preparation";
+
+namespace {
+
+// start(options) -> preparation: what touches Lua is read here, the rest is done by a thread of its
+// own.
+int Start(lua_State* state) {
+  const OptionTable table = PrepareTable(state);
+  const batching::PrepareOptions options = ReadOptions(state, table);
+  if (options.micro_batch_cost) {
+    throw Error(
+        "batching: a cost that is a Lua function is called by the script's own thread; prepare in "
+        "the background with "
+        "batching.cost.tokens or batching.cost.transformer");
+  }
+  std::vector<batching::TensorSample> samples = ReadSamples(state, table, options);
+  PushObject<Preparation>(state, std::make_unique<std::future<batching::Prepared>>(
+                                     batching::PrepareInBackground(std::move(samples), options)));
+  return 1;
+}
+
+// preparation:wait() -> batches, report, held; once.
+int Wait(lua_State* state) {
+  Preparation& preparation = ReadObject<Preparation>(state, 1, "batching: preparation");
+  if (!preparation->valid()) throw Error("batching: this preparation has been waited for already");
+  return PushPrepared(state, preparation->get());
+}
+
+// transformer_cost(fields) -> linear, quadratic, image_linear, image_quadratic.
+int TransformerCost(lua_State* state) {
+  const std::pair<const char*, int64_t batching::TransformerShape::*> kFields[] = {
+      {"hidden_size", &batching::TransformerShape::hidden_size},
+      {"num_hidden_layers", &batching::TransformerShape::num_hidden_layers},
+      {"vocab_size", &batching::TransformerShape::vocab_size},
+      {"num_attention_heads", &batching::TransformerShape::num_attention_heads},
+      {"num_key_value_heads", &batching::TransformerShape::num_key_value_heads},
+      {"head_dim", &batching::TransformerShape::head_dim},
+      {"q_lora_rank", &batching::TransformerShape::q_lora_rank},
+      {"kv_lora_rank", &batching::TransformerShape::kv_lora_rank},
+      {"qk_nope_head_dim", &batching::TransformerShape::qk_nope_head_dim},
+      {"qk_rope_head_dim", &batching::TransformerShape::qk_rope_head_dim},
+      {"v_head_dim", &batching::TransformerShape::v_head_dim},
+      {"intermediate_size", &batching::TransformerShape::intermediate_size},
+      {"num_experts", &batching::TransformerShape::num_experts},
+      {"num_experts_per_tok", &batching::TransformerShape::num_experts_per_tok},
+      {"moe_intermediate_size", &batching::TransformerShape::moe_intermediate_size},
+      {"shared_expert_intermediate_size",
+       &batching::TransformerShape::shared_expert_intermediate_size},
+      {"first_k_dense_replace", &batching::TransformerShape::first_k_dense_replace},
+      {"vision_hidden_size", &batching::TransformerShape::vision_hidden_size},
+      {"vision_depth", &batching::TransformerShape::vision_depth},
+      {"vision_intermediate_size", &batching::TransformerShape::vision_intermediate_size},
+  };
+  ReadTable(state, 1, "batching.cost.transformer: the argument");
+  batching::TransformerShape shape;
+  for (const auto& [name, field] : kFields) {
+    lua_getfield(state, 1, name);
+    if (!lua_isnil(state, -1))
+      shape.*field =
+          ReadInteger(state, -1, absl::StrCat("batching.cost.transformer: ", name).c_str());
+    lua_pop(state, 1);
+  }
+  const absl::StatusOr<batching::SequenceCost> cost = batching::TransformerCost(shape);
+  if (!cost.ok()) throw Error(std::string(cost.status().message()));
+  const batching::SequenceCost image = batching::VisionCost(shape);
+  for (const double term : {cost->linear, cost->quadratic, image.linear, image.quadratic})
+    lua_pushnumber(state, term);
+  return 4;
+}
+
+}  // namespace
+
+int OpenBatching(lua_State* state) {
+  RegisterObject<Preparation>(state, {{"wait", Wait}});
+  lua_newtable(state);
+  SetFunctions(state,
+               {{"prepare", Prepare}, {"start", Start}, {"transformer_cost", TransformerCost}});
+  return 1;
+}
+
+}  // namespace lockstep::lua

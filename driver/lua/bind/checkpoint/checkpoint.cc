@@ -1,0 +1,220 @@
+#include "driver/lua/bind/checkpoint/checkpoint.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/core/TensorBody.h"
+#include "checkpoint/region/checkpoint.h"
+#include "checkpoint/offload/host_offload.h"
+#include "checkpoint/region/selection.h"
+#include "driver/ranks/context.h"
+#include "driver/lua/vm/object.h"
+#include "driver/lua/vm/stack.h"
+#include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/vm.h"
+
+namespace lockstep::lua {
+
+template <>
+inline constexpr const char* kObjectName<checkpoint::Checkpoint> = "checkpoint";
+using Offload = std::shared_ptr<checkpoint::HostOffload>;
+template <>
+inline constexpr const char* kObjectName<Offload> = "host offload";
+using SelectionPointer = std::shared_ptr<const checkpoint::Selection>;
+template <>
+inline constexpr const char* kObjectName<SelectionPointer> = "selection of operators";
+
+namespace {
+
+// A function and its arguments, less the tensors: to be called in forward, and again with other
+// tensors.
+class RegionCall {
+ public:
+  // The function is at `function`, the arguments are above it. Hands over the tensors among them.
+  RegionCall(lua_State* state, int function, std::vector<at::Tensor>* tensors)
+      : state_(state), num_arguments_(lua_gettop(state) - function), function_(state, function) {
+    lua_newtable(state);
+    for (int i = 1; i <= num_arguments_; ++i) {
+      if (const at::Tensor* tensor = TensorAt(state, function + i)) {
+        is_tensor_.push_back(true);
+        tensors->push_back(*tensor);
+        continue;
+      }
+      is_tensor_.push_back(false);
+      lua_pushvalue(state, function + i);
+      lua_rawseti(state, -2, i);
+    }
+    values_.emplace(state, lua_gettop(state));
+    lua_pop(state, 1);
+  }
+
+  // Forward calls what is on the stack, and leaves the results there; a recomputation has none.
+  void operator()(const std::vector<at::Tensor>& tensors) {
+    if (std::exchange(is_first_, false)) return Call(state_, num_arguments_, LUA_MULTRET);
+    lua_State* const state = function_.Push();
+    if (lua_checkstack(state, num_arguments_ + 8) == 0) throw Error("lua: the stack is full");
+    values_->Push();
+    const int values = lua_gettop(state);
+    auto tensor = tensors.begin();
+    for (int i = 1; i <= num_arguments_; ++i) {
+      if (is_tensor_[i - 1]) {
+        PushTensor(state, *tensor++);
+      } else {
+        lua_rawgeti(state, values, i);
+      }
+    }
+    lua_remove(state, values);
+    Call(state, num_arguments_, 0);
+  }
+
+ private:
+  lua_State* const state_;
+  const int num_arguments_;
+  const LuaReference function_;
+  std::optional<LuaReference> values_;  // {[i] = argument}, where it is no tensor
+  std::vector<bool> is_tensor_;
+  bool is_first_ = true;
+};
+
+// "train.lua:12", the line that calls a region.
+std::string RegionName(lua_State* state) {
+  std::string line = ScriptLine(state);
+  while (!line.empty() && (line.back() == ' ' || line.back() == ':')) line.pop_back();
+  return line;
+}
+
+checkpoint::OffloadOptions ReadOffloadOptions(const OptionTable& table) {
+  const checkpoint::OffloadOptions defaults;
+  return {.keep_last = table.Integer("keep_last", defaults.keep_last),
+          .prefetch = table.Integer("prefetch", defaults.prefetch),
+          .min_bytes = table.Integer("min_bytes", defaults.min_bytes),
+          .max_host_bytes = table.Integer("max_host_bytes", defaults.max_host_bytes)};
+}
+
+// new(options, offload or nil, selection or nil)
+int NewCheckpoint(lua_State* state) {
+  const OptionTable table(state, 1, "checkpoint.new",
+                          {"preserve_rng", "early_stop", "check_metadata"});
+  checkpoint::CheckpointOptions options;
+  options.preserve_rng = table.Boolean("preserve_rng", true);
+  options.early_stop = table.Boolean("early_stop", true);
+  options.check_metadata = table.Boolean("check_metadata", true);
+  if (!lua_isnoneornil(state, 2))
+    options.offload = ReadObject<Offload>(state, 2, "checkpoint.new: offload");
+  if (!lua_isnoneornil(state, 3))
+    options.save = ReadObject<SelectionPointer>(state, 3, "checkpoint.new: policy");
+  const auto& environment = driver::GetContext(state).world.environment;
+  if (environment.world_size > 1) options.rank = environment.rank;
+  PushObject<checkpoint::Checkpoint>(state, checkpoint::Checkpoint(std::move(options)));
+  return 1;
+}
+
+// run(checkpoint, fn, ...) -> fn(...)
+int RunRegion(lua_State* state) {
+  const auto& region = ReadObject<checkpoint::Checkpoint>(state, 1, "checkpoint");
+  ReadFunction(state, 2, "checkpoint: the first argument");
+  std::vector<at::Tensor> tensors;
+  auto call = std::make_shared<RegionCall>(state, 2, &tensors);
+  region.Run([call](const std::vector<at::Tensor>& inputs) { (*call)(inputs); }, tensors,
+             RegionName(state));
+  return lua_gettop(state) - 1;
+}
+
+void SetCount(lua_State* state, const char* name, int64_t count) {
+  PushInteger(state, count);
+  lua_setfield(state, -2, name);
+}
+
+void SetOffloadStats(lua_State* state, const checkpoint::OffloadStats& stats) {
+  SetCount(state, "offloaded_bytes", stats.offloaded_bytes);
+  SetCount(state, "restored_bytes", stats.restored_bytes);
+  SetCount(state, "host_bytes", stats.host_bytes);
+  SetCount(state, "peak_host_bytes", stats.peak_host_bytes);
+  SetCount(state, "pool_allocations", stats.pool_allocations);
+  SetCount(state, "refused_bytes", stats.refused_bytes);
+  SetCount(state, "failed_prefetches", stats.failed_prefetches);
+}
+
+int Stats(lua_State* state) {
+  const auto& region = ReadObject<checkpoint::Checkpoint>(state, 1, "checkpoint");
+  const checkpoint::CheckpointStats stats = region.stats();
+  const Offload& offload = region.options().offload;
+  lua_newtable(state);
+  SetCount(state, "regions", stats.regions);
+  SetCount(state, "recomputes", stats.recomputes);
+  SetCount(state, "modified_results", stats.modified_results);
+  SetOffloadStats(state, offload == nullptr ? checkpoint::OffloadStats() : offload->stats());
+  return 1;
+}
+
+int NewOffload(lua_State* state) {
+  const OptionTable table(state, 1, "checkpoint.new",
+                          {"keep_last", "prefetch", "min_bytes", "max_host_bytes"});
+  PushObject<Offload>(state, checkpoint::HostOffload::New(ReadOffloadOptions(table)));
+  return 1;
+}
+
+// save(offload, fn, ...) -> fn(...)
+int SaveOnHost(lua_State* state) {
+  const Offload& offload = ReadObject<Offload>(state, 1, "checkpoint.save_on_host");
+  ReadFunction(state, 2, "checkpoint.save_on_host: the first argument");
+  checkpoint::SaveOnHost(*offload, [&] { Call(state, lua_gettop(state) - 2, LUA_MULTRET); });
+  return lua_gettop(state) - 1;
+}
+
+// keep_on_device(offload, tensors)
+int KeepOnDevice(lua_State* state) {
+  const Offload& offload = ReadObject<Offload>(state, 1, "checkpoint: offload");
+  offload->KeepOnDevice(ReadTensors(state, 2, "checkpoint.new: frozen"));
+  return 0;
+}
+
+int OffloadStats(lua_State* state) {
+  const Offload& offload = ReadObject<Offload>(state, 1, "checkpoint: offload");
+  lua_newtable(state);
+  SetOffloadStats(state, offload->stats());
+  return 1;
+}
+
+// select(operators) -> selection
+int NewSelection(lua_State* state) {
+  ReadTable(state, 1, "checkpoint.selective: save");
+  std::vector<std::string> operators;
+  for (int i = 1; i <= static_cast<int>(lua_objlen(state, 1)); ++i) {
+    lua_rawgeti(state, 1, i);
+    operators.push_back(ReadString(state, -1, "checkpoint.selective: an operator of save"));
+    lua_pop(state, 1);
+  }
+  PushObject<SelectionPointer>(state, checkpoint::Selection::Of(operators));
+  return 1;
+}
+
+// operators() -> array of names
+int SelectedOperators(lua_State* state) {
+  lua_newtable(state);
+  int count = 0;
+  for (const std::string& name :
+       ReadObject<SelectionPointer>(state, 1, "checkpoint.selective")->Names()) {
+    PushString(state, name);
+    lua_rawseti(state, -2, ++count);
+  }
+  return 1;
+}
+
+}  // namespace
+
+int OpenCheckpoint(lua_State* state) {
+  RegisterObject<checkpoint::Checkpoint>(state, {{"run", RunRegion}, {"stats", Stats}});
+  RegisterObject<Offload>(
+      state, {{"save", SaveOnHost}, {"keep_on_device", KeepOnDevice}, {"stats", OffloadStats}});
+  RegisterObject<SelectionPointer>(state, {{"operators", SelectedOperators}});
+  lua_newtable(state);
+  SetFunctions(state,
+               {{"new", NewCheckpoint}, {"offload", NewOffload}, {"selection", NewSelection}});
+  return 1;
+}
+
+}  // namespace lockstep::lua

@@ -1,0 +1,460 @@
+#include "driver/lua/bind/mimo/mimo.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/core/TensorBody.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "driver/ranks/context.h"
+#include "driver/lua/bind/sharding/distributed.h"
+#include "driver/lua/bind/mimo/mimo_bridge.h"
+#include "driver/lua/bind/mimo/mimo_ownership.h"
+#include "driver/lua/bind/mimo/mimo_schedule.h"
+#include "driver/lua/bind/mimo/mimo_slice.h"
+#include "driver/lua/vm/object.h"
+#include "driver/lua/vm/stack.h"
+#include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/vm.h"
+#include "driver/ranks/world.h"
+#include "mimo/draw/draw.h"
+#include "mimo/gradient/gradient_scale.h"
+#include "mimo/gradient/gradients.h"
+#include "mimo/topology/groups.h"
+#include "mimo/batch/reads.h"
+#include "mimo/batch/reorder.h"
+#include "mimo/topology/topology.h"
+
+namespace lockstep::lua {
+
+using TopologyPointer = std::shared_ptr<const mimo::Topology>;
+template <>
+inline constexpr const char* kObjectName<TopologyPointer> = "topology";
+
+namespace {
+
+using driver::GetContext;
+
+template <typename T>
+T ValueOr(absl::StatusOr<T> result) {
+  if (!result.ok()) throw Error(std::string(result.status().message()));
+  return *std::move(result);
+}
+
+void Check(const absl::Status& status) {
+  if (!status.ok()) throw Error(std::string(status.message()));
+}
+
+// --- Topology
+// ------------------------------------------------------------------------------------
+
+mimo::Module ReadModule(lua_State* state, int number) {
+  const std::string name = absl::StrCat("mimo.topology: modules[", number, "]");
+  const OptionTable table(state, lua_gettop(state), name.c_str(),
+                          {"name", "dp", "tp", "cp", "pp", "first_rank", "ranks", "order"});
+  mimo::Module module;
+  module.name = table.String("name", "");
+  module.dp = table.Integer("dp", 1);
+  module.tp = table.Integer("tp", 1);
+  module.cp = table.Integer("cp", 1);
+  module.pp = table.Integer("pp", 1);
+  module.first_rank = table.Integer("first_rank", 0);
+  module.order = table.String("order", module.order);
+  if (table.Push("ranks")) {
+    for (const int64_t rank :
+         ReadIntegers(state, lua_gettop(state), absl::StrCat(name, ".ranks").c_str())) {
+      // One beyond an int32 would be taken for another; the core names those outside the world.
+      if (rank < -mimo::kMaxWorldSize || rank > mimo::kMaxWorldSize) {
+        throw Error(absl::StrCat(name, ".ranks: a rank is from 0 to ", mimo::kMaxWorldSize - 1,
+                                 ", not ", rank));
+      }
+      module.ranks.push_back(static_cast<int32_t>(rank));
+    }
+    lua_pop(state, 1);
+  }
+  return module;
+}
+
+mimo::Edge ReadEdge(lua_State* state, int number) {
+  const std::string name = absl::StrCat("mimo.topology: edges[", number, "]");
+  const OptionTable table(state, lua_gettop(state), name.c_str(), {"from", "to"});
+  return {table.String("from", ""), table.String("to", "")};
+}
+
+// {vision = {dp = 3}} has no order, in which all ranks must read the modules.
+void CheckIsList(lua_State* state, int index, const char* key) {
+  for (lua_pushnil(state); lua_next(state, index) != 0; lua_pop(state, 1)) {
+    if (lua_type(state, -2) == LUA_TNUMBER) continue;
+    const std::string found = lua_type(state, -2) == LUA_TSTRING
+                                  ? absl::StrCat("\"", lua_tostring(state, -2), "\"")
+                                  : TypeName(state, -2);
+    throw Error(
+        absl::StrCat("mimo.topology: ", key, " must be a list, as in ", key, " = {",
+                     std::string(key) == "modules"
+                         ? "{name = \"vision\", dp = 3}, {name = \"language\", first_rank = 3}"
+                         : "{from = \"vision\", to = \"language\"}",
+                     "}, but has the key ", found));
+  }
+}
+
+// The array under `key`, each element read at the top of the stack.
+template <typename Read>
+auto ReadArray(lua_State* state, const OptionTable& table, const char* key, const Read& read) {
+  std::vector<decltype(read(state, 1))> values;
+  if (!table.Push(key)) return values;
+  const int index = lua_gettop(state);
+  ReadTable(state, index, absl::StrCat("mimo.topology: ", key).c_str());
+  CheckIsList(state, index, key);
+  for (int i = 1; i <= static_cast<int>(lua_objlen(state, index)); ++i) {
+    lua_rawgeti(state, index, i);
+    values.push_back(read(state, i));
+    lua_pop(state, 1);
+  }
+  lua_pop(state, 1);
+  return values;
+}
+
+int NewTopology(lua_State* state) {
+  const OptionTable table(state, 1, "mimo.topology", {"world_size", "modules", "edges"});
+  std::vector<mimo::Module> modules = ReadArray(state, table, "modules", ReadModule);
+  const int64_t world_size =
+      table.Integer("world_size", GetContext(state).world.environment.world_size);
+  const bool has_edges = table.Push("edges");  // {} is none, and no default
+  if (has_edges) lua_pop(state, 1);
+  absl::StatusOr<mimo::Topology> topology =
+      has_edges ? mimo::Topology::Make(world_size, std::move(modules),
+                                       ReadArray(state, table, "edges", ReadEdge))
+                : mimo::Topology::Make(world_size, std::move(modules));
+  PushObject<TopologyPointer>(state,
+                              std::make_shared<const mimo::Topology>(ValueOr(std::move(topology))));
+  return 1;
+}
+
+const mimo::Topology& ReadTopology(lua_State* state) {
+  return *ReadObject<TopologyPointer>(state, 1, "mimo: topology");
+}
+
+// The argument `index`, or this rank.
+int64_t ReadRank(lua_State* state, int index) {
+  if (lua_isnoneornil(state, index)) return GetContext(state).world.environment.rank;
+  return ReadInteger(state, index, "mimo: rank");
+}
+
+// The same, of the topology.
+int64_t ReadRankInWorld(lua_State* state, int index, const char* function) {
+  const int64_t rank = ReadRank(state, index), size = ReadTopology(state).world_size();
+  if (rank >= 0 && rank < size) return rank;
+  throw Error(absl::StrCat(function, ": rank ", rank,
+                           " is not of the topology, whose ranks are 0 to ", size - 1));
+}
+
+// That the topology is of this run: what communicates needs all of its ranks.
+void CheckWorldOf(lua_State* state, const mimo::Topology& topology, const std::string& function) {
+  const int64_t size = GetContext(state).world.environment.world_size;
+  if (topology.world_size() == size) return;
+  throw Error(absl::StrCat(function, ": the topology is of world_size ", topology.world_size(),
+                           ", but this run has ", size, size == 1 ? " rank" : " ranks",
+                           "; start it with --nproc ", topology.world_size(),
+                           ", or give the modules ", size, size == 1 ? " rank" : " ranks"));
+}
+
+// check_world(topology, function)
+int CheckWorld(lua_State* state) {
+  CheckWorldOf(state, ReadTopology(state), ReadString(state, 2, "check_world: function"));
+  return 0;
+}
+
+int ReadModuleIndex(lua_State* state, int index) {
+  const std::string name = ReadString(state, index, "mimo: module");
+  const mimo::Topology& topology = ReadTopology(state);
+  const int found = topology.index(name);
+  if (found >= 0) return found;
+  std::vector<std::string> names;
+  for (const mimo::Module& module : topology.modules()) names.push_back(module.name);
+  const std::string nearest = Nearest(name, names);
+  throw Error(
+      absl::StrCat("mimo: no module is called \"", name, "\"",
+                   nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
+}
+
+int ModuleOf(lua_State* state) {
+  const mimo::Module* module = ReadTopology(state).module(ReadRank(state, 2));
+  if (module == nullptr) return 0;
+  PushString(state, module->name);
+  return 1;
+}
+
+// modules() -> {{name, dp, tp, cp, pp, ranks}, ...}
+int Modules(lua_State* state) {
+  lua_newtable(state);
+  int count = 0;
+  for (const mimo::Module& module : ReadTopology(state).modules()) {
+    lua_newtable(state);
+    PushString(state, module.name);
+    lua_setfield(state, -2, "name");
+    const std::pair<const char*, int64_t> sizes[] = {
+        {"dp", module.dp}, {"tp", module.tp}, {"cp", module.cp}, {"pp", module.pp}};
+    for (const auto& [axis, size] : sizes) {
+      PushInteger(state, size);
+      lua_setfield(state, -2, axis);
+    }
+    PushIntegers(state, std::vector<int64_t>(module.ranks.begin(), module.ranks.end()));
+    lua_setfield(state, -2, "ranks");
+    lua_rawseti(state, -2, ++count);
+  }
+  return 1;
+}
+
+// dp_info([rank [, name]]) -> dp_rank, dp_size
+int DpInfo(lua_State* state) {
+  const mimo::Topology& topology = ReadTopology(state);
+  const int64_t rank = ReadRankInWorld(state, 2, "topology:dp_info");
+  const mimo::DpInfo info =
+      lua_isnoneornil(state, 3)
+          ? topology.dp_info(rank)
+          : ValueOr(topology.dp_info(rank, ReadString(state, 3, "mimo: module")));
+  PushInteger(state, info.dp_rank);
+  PushInteger(state, info.dp_size);
+  return 2;
+}
+
+// sampling_info([rank [, scalable_reads]]) -> dp_rank, dp_size, needs_data
+int SamplingInfo(lua_State* state) {
+  const mimo::SamplingInfo info = ReadTopology(state).sampling_info(
+      ReadRankInWorld(state, 2, "topology:sampling_info"),
+      !lua_isnoneornil(state, 3) && ReadBoolean(state, 3, "scalable_reads"));
+  PushInteger(state, info.dp_rank);
+  PushInteger(state, info.dp_size);
+  lua_pushboolean(state, info.needs_data);
+  return 3;
+}
+
+// coordinates([rank [, name]]) -> {dp, pp, cp, tp}
+int Coordinates(lua_State* state) {
+  const mimo::Topology& topology = ReadTopology(state);
+  const int64_t rank = ReadRankInWorld(state, 2, "topology:coordinates");
+  const mimo::Coordinates at =
+      ValueOr(lua_isnoneornil(state, 3) ? topology.coordinates(rank)
+                                        : topology.coordinates(rank, ReadModuleIndex(state, 3)));
+  lua_newtable(state);
+  const std::pair<const char*, int64_t> axes[] = {
+      {"dp", at.dp}, {"pp", at.pp}, {"cp", at.cp}, {"tp", at.tp}};
+  for (const auto& [axis, coordinate] : axes) {
+    PushInteger(state, coordinate);
+    lua_setfield(state, -2, axis);
+  }
+  return 1;
+}
+
+int Validate(lua_State* state) {
+  const OptionTable table(state, 2, "topology:validate",
+                          {"micro_batch_size", "global_batch_size", "eval_micro_batch_size",
+                           "eval_global_batch_size", "uneven"});
+  const auto size = [&](const char* key) -> std::optional<int64_t> {
+    if (!table.Push(key)) return std::nullopt;
+    lua_pop(state, 1);
+    return table.Integer(key, 0);
+  };
+  Check(ReadTopology(state).Validate({.micro_batch_size = size("micro_batch_size"),
+                                      .global_batch_size = size("global_batch_size"),
+                                      .eval_micro_batch_size = size("eval_micro_batch_size"),
+                                      .eval_global_batch_size = size("eval_global_batch_size"),
+                                      .division = table.Boolean("uneven", false)
+                                                      ? mimo::Division::kUneven
+                                                      : mimo::Division::kEven}));
+  return 0;
+}
+
+int CheckScheduleOf(lua_State* state) { return CheckSchedule(state, ReadTopology(state)); }
+
+// draw(topology, {micro_batch_size=, format=}) -> text
+int Draw(lua_State* state) {
+  const OptionTable table(state, 2, "mimo.draw",
+                          {"micro_batch_size", "max_replicas", "max_ranks", "format"});
+  mimo::DrawOptions options;
+  options.micro_batch_size = table.Integer("micro_batch_size", 0);
+  options.max_replicas = table.Integer("max_replicas", options.max_replicas);
+  options.max_ranks = table.Integer("max_ranks", options.max_ranks);
+  const std::string format = table.String("format", "text");
+  if (format != "text" && format != "svg")
+    throw Error(
+        absl::StrCat("mimo.draw: format must be \"text\" or \"svg\", not \"", format, "\""));
+  PushString(state, format == "svg" ? mimo::DrawSvg(ReadTopology(state), options)
+                                    : mimo::DrawText(ReadTopology(state), options));
+  return 1;
+}
+
+// peers(name, axes [, rank]) -> the ranks that differ from it in these axes alone, itself included
+int Peers(lua_State* state) {
+  const mimo::GroupSet groups = ValueOr(mimo::ModuleGroups(
+      ReadTopology(state), ReadModuleIndex(state, 2), ReadString(state, 3, "mimo: axes")));
+  const int64_t rank = ReadRank(state, 4);
+  for (int64_t i = 0; i < groups.num_groups(); ++i) {
+    const auto group = groups.group(i);
+    for (const int32_t member : group) {
+      if (member != rank) continue;
+      PushIntegers(state, std::vector<int64_t>(group.begin(), group.end()));
+      return 1;
+    }
+  }
+  return 0;
+}
+
+// --- Reads and order
+// -----------------------------------------------------------------------------
+
+// reads(topology, {micro_batch_size=, num_samples=}, micro_batch, dp_rank, dp_size)
+//   -> first, end (positions from 0), micro_batches
+int ReadPositions(lua_State* state) {
+  const OptionTable table(state, 2, "topology:reads", {"micro_batch_size", "num_samples"});
+  const mimo::Reads reads = ValueOr(mimo::PlanReads(
+      ReadTopology(state), {.micro_batch_size = table.Integer("micro_batch_size", 0),
+                            .num_samples = table.Integer("num_samples", 0)}));
+  const mimo::Range range =
+      ValueOr(mimo::PositionsOf(reads, ReadInteger(state, 3, "topology:reads: micro_batch"),
+                                {.dp_rank = ReadInteger(state, 4, "topology:reads: dp_rank"),
+                                 .dp_size = ReadInteger(state, 5, "topology:reads: dp_size")}));
+  PushInteger(state, range.begin);
+  PushInteger(state, range.end);
+  PushInteger(state, reads.num_micro_batches);
+  return 3;
+}
+
+// balanced_order(costs, num_groups) -> samples from 1, in their new order
+int BalancedOrder(lua_State* state) {
+  const std::vector<double> costs = ReadCosts(state, 1, "mimo.balanced_order: costs");
+  std::vector<int64_t> order =
+      ValueOr(mimo::BalancedOrder(costs, ReadInteger(state, 2, "mimo.balanced_order: num_groups")));
+  for (int64_t& sample : order) ++sample;
+  PushIntegers(state, order);
+  return 1;
+}
+
+// --- Bridge
+// --------------------------------------------------------------------------------------
+
+// bridge(topology, from, to, dim, audit)
+int NewBridge(lua_State* state) {
+  const mimo::Topology& topology = ReadTopology(state);
+  const int from = ReadModuleIndex(state, 2), to = ReadModuleIndex(state, 3);
+  int edge = -1;
+  for (int i = 0; i < static_cast<int>(topology.edges().size()); ++i) {
+    if (topology.from(i) == from && topology.to(i) == to) edge = i;
+  }
+  if (edge < 0) {
+    throw Error(absl::StrCat("mimo.bridge: the topology has no edge from \"",
+                             ReadString(state, 2, "from"), "\" to \"", ReadString(state, 3, "to"),
+                             "\"; give it in edges = {{from = ..., to = ...}}"));
+  }
+  CheckWorldOf(state, topology, "mimo.bridge");
+  PushBridge(state, topology, edge,
+             {.dim = ReadInteger(state, 4, "mimo.bridge: dim"),
+              .device = GetContext(state).world.device,
+              .audit = ReadBoolean(state, 5, "mimo.bridge: audit")});
+  return 1;
+}
+
+// --- Gradients
+// -----------------------------------------------------------------------------------
+
+// gradient_scale{loss=, reduction=, reduction_size=, language_dp=, micro_batches=, tokens=}
+int GradientScale(lua_State* state) {
+  const OptionTable table(
+      state, 1, "mimo.reduce_gradients",
+      {"loss", "reduction", "reduction_size", "language_dp", "micro_batches", "tokens"});
+  mimo::GradientScaleOptions options;
+  options.loss =
+      table.String("loss", "") == "sum" ? mimo::Loss::kPerToken : mimo::Loss::kMeanOfMeans;
+  options.reduction =
+      table.String("reduction", "") == "mean" ? mimo::Reduction::kMean : mimo::Reduction::kSum;
+  options.reduction_size = table.Integer("reduction_size", 1);
+  options.language_dp = table.Integer("language_dp", 1);
+  options.num_micro_batches = table.Integer("micro_batches", 1);
+  options.num_tokens = table.Integer("tokens", 0);
+  lua_pushnumber(state, ValueOr(mimo::GradientScale(options)));
+  return 1;
+}
+
+// The group at `index`, or nullptr for nil or a group of one.
+c10d::ProcessGroup* ReadGroupOrNone(lua_State* state, int index) {
+  if (lua_isnoneornil(state, index)) return nullptr;
+  const Group& group = ReadObject<Group>(state, index, "mimo: group");
+  return group.ranks.size() == 1 ? nullptr : group.process_group.get();
+}
+
+// reduce_gradients(parameters, group or nil, factor)
+int ReduceGradients(lua_State* state) {
+  mimo::ReduceGradients(ReadTensors(state, 1, "mimo.reduce_gradients: parameters"),
+                        ReadGroupOrNone(state, 2), ReadNumber(state, 3, "factor"));
+  return 0;
+}
+
+// gradient_norm(topology, {{name, parameters, divided}, ...}) -> tensor
+int GradientNorm(lua_State* state) {
+  const mimo::Topology& topology = ReadTopology(state);
+  const driver::World& world = GetContext(state).world;
+  ReadTable(state, 2, "mimo.clip_grad_norm: modules");
+  std::vector<mimo::NormPart> parts;
+  for (int i = 1; i <= static_cast<int>(lua_objlen(state, 2)); ++i) {
+    lua_rawgeti(state, 2, i);
+    const int part_at = lua_gettop(state);
+    for (int field = 1; field <= 3; ++field) lua_rawgeti(state, part_at, field);
+    mimo::NormPart part;
+    part.coordinates =
+        ValueOr(topology.coordinates(world.environment.rank, ReadModuleIndex(state, part_at + 1)));
+    part.parameters = ReadTensors(state, part_at + 2, "mimo.clip_grad_norm: parameters");
+    for (int p = 1; p <= static_cast<int>(part.parameters.size()); ++p) {
+      lua_rawgeti(state, part_at + 3, p);
+      part.divided_over_tp.push_back(lua_toboolean(state, -1) != 0);
+      lua_pop(state, 1);
+    }
+    parts.push_back(std::move(part));
+    lua_settop(state, part_at - 1);
+  }
+  PushTensor(state, mimo::GradientNorm(
+                        parts, world.environment.world_size == 1 ? nullptr : world.group.get(),
+                        world.device));
+  return 1;
+}
+
+// clip_gradients(parameters, norm, max_norm)
+int ClipGradients(lua_State* state) {
+  mimo::ClipGradients(ReadTensors(state, 1, "mimo.clip_grad_norm: parameters"),
+                      ReadTensor(state, 2, "mimo.clip_grad_norm: norm"),
+                      ReadNumber(state, 3, "mimo.clip_grad_norm: max_norm"));
+  return 0;
+}
+
+}  // namespace
+
+int OpenMimo(lua_State* state) {
+  RegisterObject<TopologyPointer>(state, {{"module", ModuleOf},
+                                          {"modules", Modules},
+                                          {"dp_info", DpInfo},
+                                          {"sampling_info", SamplingInfo},
+                                          {"coordinates", Coordinates},
+                                          {"validate", Validate},
+                                          {"check_schedule", CheckScheduleOf},
+                                          {"draw", Draw},
+                                          {"peers", Peers},
+                                          {"check_world", CheckWorld},
+                                          {"reads", ReadPositions},
+                                          {"bridge", NewBridge},
+                                          {"gradient_norm", GradientNorm}});
+  RegisterBridges(state);
+  lua_newtable(state);
+  SetFunctions(state, {{"topology", NewTopology},
+                       {"slice", SliceBatch},
+                       {"reorder", ReorderBatch},
+                       {"balanced_order", BalancedOrder},
+                       {"gradient_scale", GradientScale},
+                       {"reduce_gradients", ReduceGradients},
+                       {"clip_gradients", ClipGradients}});
+  OpenOwnership(state);
+  return 1;
+}
+
+}  // namespace lockstep::lua

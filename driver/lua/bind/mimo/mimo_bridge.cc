@@ -1,0 +1,209 @@
+#include "driver/lua/bind/mimo/mimo_bridge.h"
+
+#include <chrono>
+#include <exception>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/core/TensorBody.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "c10/util/Exception.h"
+#include "driver/ranks/context.h"
+#include "driver/ranks/failure.h"
+#include "driver/lua/bind/mimo/mimo_ownership.h"
+#include "driver/lua/vm/object.h"
+#include "driver/lua/vm/stack.h"
+#include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/vm.h"
+#include "driver/ranks/world.h"
+#include "mimo/bridge/bridge.h"
+#include "mimo/batch/ownership.h"
+
+namespace lockstep::lua {
+
+using BridgePointer = std::unique_ptr<mimo::Bridge>;
+template <>
+inline constexpr const char* kObjectName<BridgePointer> = "bridge";
+template <>
+inline constexpr const char* kObjectName<mimo::Bridge::Pending> = "call of a bridge";
+
+namespace {
+
+using driver::GetContext;
+
+// "rank 2 (language)", "ranks 2 (vision, audio), 3 (language)".
+std::string Describe(const mimo::Topology& topology, const std::vector<int>& ranks) {
+  std::vector<std::string> parts;
+  for (const int rank : ranks) {
+    std::vector<std::string> names;
+    for (const int32_t module : topology.modules_of(rank))
+      names.push_back(topology.modules()[static_cast<size_t>(module)].name);
+    parts.push_back(absl::StrCat(rank, " (", absl::StrJoin(names, ", "), ")"));
+  }
+  return absl::StrCat(ranks.size() == 1 ? "rank " : "ranks ", absl::StrJoin(parts, ", "));
+}
+
+// Blocks until all of `ranks` have come to make the same group of the same bridge. Without this a
+// bridge that one side alone makes is a timeout of the backend's, which names a key of its store.
+void MeetFor(const driver::Context& context, const mimo::Topology& topology,
+             const std::vector<int>& ranks, const std::string& purpose) {
+  const driver::World& world = context.world;
+  if (world.environment.mirrored || ranks.size() == 1) return;
+  static std::map<std::string, int> times_met;
+  const std::string meeting = absl::StrCat("mimo/", purpose, "/", absl::StrJoin(ranks, ","));
+  const auto key = [&](int rank) {
+    return absl::StrCat(meeting, "/", times_met[meeting], "/", rank);
+  };
+  std::vector<std::string> keys;
+  for (const int rank : ranks) keys.push_back(key(rank));
+  const int own = world.environment.rank;
+  world.store->set(key(own), std::vector<uint8_t>{1});
+  try {
+    world.store->wait(keys, context.timeout);
+  } catch (const c10::Error&) {
+    std::vector<int> absent;
+    for (const int rank : ranks) {
+      if (!world.store->check({key(rank)})) absent.push_back(rank);
+    }
+    if (absent.empty()) throw;
+    world.store->deleteKey(key(own));
+    throw Error(absl::StrCat(
+        "mimo.bridge: ", Describe(topology, {own}), " makes the ", purpose, " and has waited ",
+        std::chrono::duration<double>(context.timeout).count(), " s for ",
+        Describe(topology, absent), " to make it, too; every rank of both modules calls ",
+        "mimo.bridge, in the same order as its other bridges (--timeout sets how long to wait)"));
+  }
+  ++times_met[meeting];
+}
+
+// Why a rank that others wait for is gone, as the run knows it; "" where it does not.
+std::string WhyGone(const driver::World& world, int64_t rank) {
+  try {
+    if (const auto failure = driver::KnownFailure(*world.store)) {
+      return absl::StrCat("the run has failed: ", failure->text);
+    }
+    if (driver::HasReportedEnd(*world.store, static_cast<int>(rank)))
+      return "by then its script had ended";
+  } catch (const std::exception&) {
+    return "";  // The store is gone, too.
+  }
+  return "";
+}
+
+struct CallArguments {
+  std::vector<at::Tensor> tensors;
+  std::optional<mimo::Ownership> ownership;
+  std::string samples;
+};
+
+// The table whose tokens are the rows.
+mimo::Ownership OwnershipOf(const mimo::OwnedRows& rows) {
+  if (rows.table == nullptr) {
+    throw Error(
+        absl::StrCat("mimo: bridge: ownership must be a table itself, which mimo.ownership "
+                     "made, not the name \"",
+                     rows.path, "\""));
+  }
+  if (rows.rows_of == mimo::RowsOf::kTokens) return *rows.table;
+  absl::StatusOr<mimo::Ownership> ownership =
+      mimo::OwnershipOfRows(mimo::RowsPerSample(*rows.table, rows.rows_of));
+  if (!ownership.ok()) throw Error(std::string(ownership.status().message()));
+  return *std::move(ownership);
+}
+
+CallArguments ReadCall(lua_State* state) {
+  CallArguments arguments;
+  arguments.tensors = ReadTensors(state, 2, "mimo: bridge: x");
+  if (!lua_isnil(state, 3)) {
+    const std::vector<int64_t> rows = ReadCounts(state, 3, "mimo: bridge: rows_per_sample");
+    for (size_t i = 0; i < rows.size(); ++i) {
+      if (rows[i] >= 0) continue;
+      throw Error(absl::StrCat("mimo: bridge: rows_per_sample holds ", rows[i], " for sample ", i,
+                               "; a sample has 0 rows or more"));
+    }
+    absl::StatusOr<mimo::Ownership> ownership = mimo::OwnershipOfRows(rows);
+    if (!ownership.ok()) throw Error(std::string(ownership.status().message()));
+    arguments.ownership = *std::move(ownership);
+  }
+  if (!lua_isnil(state, 4)) {
+    if (arguments.ownership.has_value())
+      throw Error("mimo: bridge: give ownership or rows_per_sample, not both");
+    arguments.ownership = OwnershipOf(ReadOwnedRows(state, 4, "mimo: bridge: ownership"));
+  }
+  arguments.samples = ReadString(state, 5, "mimo: bridge: samples");
+  return arguments;
+}
+
+// start(bridge, tensors, rows_per_sample or nil, ownership or nil, samples) -> pending
+int StartCall(lua_State* state) {
+  mimo::Bridge& bridge = *ReadObject<BridgePointer>(state, 1, "mimo: bridge");
+  CallArguments arguments;
+  try {
+    arguments = ReadCall(state);
+  } catch (const Error& error) {
+    bridge.Refuse(error.what());
+    throw;
+  }
+  PushObject(state, bridge.Start(arguments.tensors, arguments.ownership, arguments.samples));
+  return 1;
+}
+
+// refuse(bridge, text)
+int RefuseCall(lua_State* state) {
+  ReadObject<BridgePointer>(state, 1, "mimo: bridge")
+      ->Refuse(ReadString(state, 2, "mimo: bridge: text"));
+  return 0;
+}
+
+// check_backward(bridge)
+int CheckBackward(lua_State* state) {
+  ReadObject<BridgePointer>(state, 1, "mimo: bridge")->CheckBackward();
+  return 0;
+}
+
+// failure(bridge) -> text, or nothing
+int FailureOf(lua_State* state) {
+  const std::string& failure = ReadObject<BridgePointer>(state, 1, "mimo: bridge")->failure();
+  if (failure.empty()) return 0;
+  PushString(state, failure);
+  return 1;
+}
+
+int WaitForCall(lua_State* state) {
+  PushTensors(state, ReadObject<mimo::Bridge::Pending>(state, 1, "mimo: call of a bridge").Wait());
+  return 1;
+}
+
+}  // namespace
+
+void PushBridge(lua_State* state, const mimo::Topology& topology, int edge,
+                mimo::BridgeOptions options) {
+  driver::Context& context = GetContext(state);
+  options.why_gone = [&context](int64_t rank) { return WhyGone(context.world, rank); };
+  const auto new_group = [&](const std::vector<int>& ranks, const std::string& purpose) {
+    MeetFor(context, topology, ranks, purpose);
+    return driver::NewGroup(context.world, ranks, context.timeout,
+                            {absl::StrCat("mimo ", purpose), /*watched=*/false});
+  };
+  static bool is_finished_at_end = false;
+  if (!std::exchange(is_finished_at_end, true)) context.at_end.push_back(mimo::Bridge::FinishAll);
+  PushObject<BridgePointer>(
+      state, std::make_unique<mimo::Bridge>(topology, edge, context.world.environment.rank,
+                                            new_group, options));
+}
+
+void RegisterBridges(lua_State* state) {
+  RegisterObject<BridgePointer>(state, {{"start", StartCall},
+                                        {"refuse", RefuseCall},
+                                        {"check_backward", CheckBackward},
+                                        {"failure", FailureOf}});
+  RegisterObject<mimo::Bridge::Pending>(state, {{"wait", WaitForCall}});
+}
+
+}  // namespace lockstep::lua

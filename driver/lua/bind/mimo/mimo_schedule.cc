@@ -1,0 +1,75 @@
+#include "driver/lua/bind/mimo/mimo_schedule.h"
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/vm.h"
+#include "mimo/schedule/schedule.h"
+
+namespace lockstep::lua {
+namespace {
+
+struct NamedOrder {
+  const char* name;
+  mimo::Order order;
+};
+constexpr NamedOrder kOrders[] = {{"sequential", mimo::Order::kSequential},
+                                  {"all_forwards_first", mimo::Order::kAllForwardsFirst},
+                                  {"1f1b", mimo::Order::k1F1B}};
+
+// The one that is named; with "all", those that the topology allows.
+std::vector<NamedOrder> ReadOrders(const mimo::Topology& topology, const OptionTable& table) {
+  const std::string name = table.String("order", "sequential");
+  bool is_colocated = false;
+  for (int64_t rank = 0; rank < topology.world_size(); ++rank)
+    is_colocated = is_colocated || topology.colocated(rank);
+  std::vector<NamedOrder> orders;
+  for (const NamedOrder& each : kOrders) {
+    const bool applies = each.order != mimo::Order::k1F1B || !is_colocated;
+    if (name == each.name || (name == "all" && applies)) orders.push_back(each);
+  }
+  if (!orders.empty()) return orders;
+  throw Error(
+      absl::StrCat("topology:check_schedule: order must be \"sequential\", \"all_forwards_first\", "
+                   "\"1f1b\", or \"all\" of them, not \"",
+                   name, "\""));
+}
+
+}  // namespace
+
+// check_schedule(options) -> operations, transfers, collectives
+int CheckSchedule(lua_State* state, const mimo::Topology& topology) {
+  const OptionTable table(state, 2, "topology:check_schedule",
+                          {"micro_batches", "micro_batch_size", "order"});
+  const std::vector<NamedOrder> orders = ReadOrders(topology, table);
+  mimo::StepOptions options;
+  options.num_micro_batches = table.Integer("micro_batches", 1);
+  options.micro_batch_size = table.Integer("micro_batch_size", 0);
+  mimo::Simulation simulation;
+  for (const auto& [name, order] : orders) {
+    options.order = order;
+    const absl::StatusOr<mimo::Schedule> schedule = mimo::MakeSchedule(topology, options);
+    if (!schedule.ok()) throw Error(std::string(schedule.status().message()));
+    const absl::StatusOr<mimo::Simulation> simulated = mimo::Simulate(*schedule);
+    if (!simulated.ok()) {
+      const bool is_one_of_all = orders.size() > 1;
+      throw Error(
+          absl::StrCat(simulated.status().message(), "\n  in the order \"", name, "\" of ",
+                       options.num_micro_batches, " micro-batches",
+                       is_one_of_all ? "; where the script runs another, say which: order = " : "",
+                       !is_one_of_all                ? ""
+                       : order == mimo::Order::k1F1B ? "\"all_forwards_first\" or \"sequential\""
+                                                     : "\"1f1b\""));
+    }
+    simulation = *simulated;
+  }
+  for (const int64_t count : {simulation.ops, simulation.transfers, simulation.collectives})
+    PushInteger(state, count);
+  return 3;
+}
+
+}  // namespace lockstep::lua

@@ -1,0 +1,37 @@
+#include "driver/lua/bind/modules.h"
+
+#include "driver/lua/bind/batching/batching.h"
+#include "driver/lua/bind/checkpoint/checkpoint.h"
+#include "driver/lua/bind/program/core.h"
+#include "driver/lua/torch/cuda.h"
+#include "driver/lua/bind/sharding/distributed.h"
+#include "driver/lua/bind/program/files.h"
+#include "driver/lua/bind/mimo/mimo.h"
+#include "driver/lua/bind/program/safetensors.h"
+#include "driver/lua/bind/sharding/sharding.h"
+#include "driver/lua/bind/program/state.h"
+#include "driver/lua/bind/program/terminal.h"
+#include "driver/lua/bind/tiled_mlp/tiled_mlp.h"
+#include "driver/lua/torch/torch.h"
+#include "driver/lua/bind/program/watching.h"
+
+namespace lockstep::lua {
+
+void PreloadModules(LuaVm& vm) {
+  vm.Preload("lockstep.core", OpenCore);
+  vm.Preload("lockstep.core.batching", OpenBatching);
+  vm.Preload("lockstep.core.checkpoint", OpenCheckpoint);
+  vm.Preload("lockstep.core.files", OpenFiles);
+  vm.Preload("lockstep.core.graph", OpenGraph);
+  vm.Preload("lockstep.core.mimo", OpenMimo);
+  vm.Preload("lockstep.core.safetensors", OpenSafetensors);
+  vm.Preload("lockstep.core.sharding", OpenSharding);
+  vm.Preload("lockstep.core.state", OpenState);
+  vm.Preload("lockstep.core.terminal", OpenTerminal);
+  vm.Preload("lockstep.core.tiled_mlp", OpenTiledMlp);
+  vm.Preload("lockstep.core.watching", OpenWatching);
+  vm.Preload("lockstep.torch", OpenTorch);
+  vm.Preload("lockstep.distributed", OpenDistributed);
+}
+
+}  // namespace lockstep::lua

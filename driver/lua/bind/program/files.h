@@ -1,0 +1,15 @@
+// require "lockstep.core.files": folders, and whether files are whole. Scripts do not use it.
+
+#ifndef LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_FILES_H_
+#define LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_FILES_H_
+
+#include "lua.hpp"
+
+namespace lockstep::lua {
+
+// Leaves the module on the stack: a package.preload function.
+int OpenFiles(lua_State* state);
+
+}  // namespace lockstep::lua
+
+#endif  // LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_FILES_H_

@@ -1,0 +1,261 @@
+#include "driver/lua/bind/program/state.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <time.h>
+
+#include <atomic>
+#include <cstring>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/ops/empty.h"
+#include "absl/strings/str_cat.h"
+#include "driver/ranks/context.h"
+#include "driver/ranks/failure.h"
+#include "driver/lua/bind/program/serialize.h"
+#include "driver/lua/vm/stack.h"
+#include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/vm.h"
+
+namespace lockstep::lua {
+namespace {
+
+// --- Values --------------------------------------------------------------------------------------
+
+// encode(value, caller) -> bytes, {tensor, ...}
+int Encode(lua_State* state) {
+  std::vector<at::Tensor> tensors;
+  PushString(state, Serialize(state, 1, ReadString(state, 2, "encode: caller"), &tensors));
+  PushTensors(state, tensors);
+  return 2;
+}
+
+// decode(bytes, {tensor, ...}, caller) -> value
+int Decode(lua_State* state) {
+  PushSerialized(state, ReadString(state, 1, "decode: bytes"),
+                 ReadString(state, 3, "decode: caller"), ReadTensors(state, 2, "decode: tensors"));
+  return 1;
+}
+
+// bytes_to_tensor(bytes) -> uint8 {n}
+int BytesToTensor(lua_State* state) {
+  const std::string bytes = ReadString(state, 1, "bytes_to_tensor: bytes");
+  at::Tensor tensor = at::empty({static_cast<int64_t>(bytes.size())}, at::kByte);
+  std::memcpy(tensor.mutable_data_ptr(), bytes.data(), bytes.size());
+  PushTensor(state, std::move(tensor));
+  return 1;
+}
+
+int TensorToBytes(lua_State* state) {
+  const at::Tensor dense = ReadTensor(state, 1, "tensor_to_bytes: tensor").cpu().contiguous();
+  lua_pushlstring(state, static_cast<const char*>(dense.const_data_ptr()), dense.nbytes());
+  return 1;
+}
+
+// --- math.random ---------------------------------------------------------------------------------
+
+// LuaJIT keeps the generator's state, four words, in a userdata that is the one upvalue of
+// math.random; a script that puts another function there has a generator that we do not know.
+constexpr size_t kMathRandomBytes = 32;
+
+void* MathRandomState(lua_State* state) {
+  lua_getglobal(state, "math");
+  lua_getfield(state, -1, "random");
+  void* found = nullptr;
+  if (lua_iscfunction(state, -1) && lua_getupvalue(state, -1, 1) != nullptr) {
+    if (lua_type(state, -1) == LUA_TUSERDATA && lua_objlen(state, -1) == kMathRandomBytes)
+      found = lua_touserdata(state, -1);
+    lua_pop(state, 1);
+  }
+  lua_pop(state, 2);
+  return found;
+}
+
+// math_random_state() -> bytes, or nothing where math.random is not LuaJIT's.
+int GetMathRandomState(lua_State* state) {
+  const void* random = MathRandomState(state);
+  if (random == nullptr) return 0;
+  lua_pushlstring(state, static_cast<const char*>(random), kMathRandomBytes);
+  return 1;
+}
+
+int SetMathRandomState(lua_State* state) {
+  const std::string bytes = ReadString(state, 1, "set_math_random_state: bytes");
+  void* random = MathRandomState(state);
+  if (random == nullptr || bytes.size() != kMathRandomBytes) {
+    throw Error(absl::StrCat("math.random cannot take up a state of ", bytes.size(),
+                             " bytes: it is not LuaJIT's own function, or the state is not"));
+  }
+  std::memcpy(random, bytes.data(), bytes.size());
+  return 0;
+}
+
+// --- The loop of run:steps -----------------------------------------------------------------------
+
+// Registry keys.
+constexpr char kLoop[] = "lockstep.loop";               // {iterator}, weak
+constexpr char kLoopThread[] = "lockstep.loop_thread";  // the coroutine that runs it
+
+// Of the loop: nothing where there is none, or where it is not written as `for ... in iterator`.
+lua_State* loop_thread = nullptr;
+
+// Whether the loop's body has not been left. A break leaves no trace but this: the loop's hidden
+// variable is gone. Any coroutine may ask: the body may have resumed it. A coroutine that is
+// suspended within the body may go on there; one that has ended, by an error too, may not. A
+// coroutine that runs has not ended. Its status is an error's while a message handler runs, and a
+// pcall within the body may catch that error: the recomputation of a region does.
+bool IsInLoop(lua_State* state) {
+  if (loop_thread == nullptr) return false;
+  if (loop_thread != state && lua_status(loop_thread) > LUA_YIELD) return false;
+  lua_getfield(state, LUA_REGISTRYINDEX, kLoop);
+  lua_rawgeti(state, -1, 1);
+  const void* const iterator = lua_topointer(state, -1);
+  lua_pop(state, 2);
+  if (iterator == nullptr) return false;
+  bool is_found = false;
+  lua_Debug frame;
+  for (int level = 0; !is_found && lua_getstack(loop_thread, level, &frame) != 0; ++level) {
+    const char* name = nullptr;
+    for (int i = 1; !is_found && (name = lua_getlocal(loop_thread, &frame, i)) != nullptr; ++i) {
+      is_found =
+          std::strcmp(name, "(for generator)") == 0 && lua_topointer(loop_thread, -1) == iterator;
+      lua_pop(loop_thread, 1);
+    }
+  }
+  return is_found;
+}
+
+// begin_loop(iterator): called by the iterator as its loop begins.
+int BeginLoop(lua_State* state) {
+  ReadFunction(state, 1, "begin_loop: iterator");
+  lua_createtable(state, 1, 0);
+  lua_pushvalue(state, 1);
+  lua_rawseti(state, -2, 1);
+  lua_createtable(state, 0, 1);
+  PushString(state, "v");
+  lua_setfield(state, -2, "__mode");
+  lua_setmetatable(state, -2);
+  lua_setfield(state, LUA_REGISTRYINDEX, kLoop);
+  lua_pushthread(state);
+  lua_setfield(state, LUA_REGISTRYINDEX, kLoopThread);
+  loop_thread = state;
+  if (!IsInLoop(state)) loop_thread = nullptr;
+  return 0;
+}
+
+// end_loop(): the iterator has no more.
+int EndLoop(lua_State* /*state*/) {
+  loop_thread = nullptr;
+  return 0;
+}
+
+// in_loop() -> whether the loop that began last was not left.
+int InLoop(lua_State* state) {
+  lua_pushboolean(state, IsInLoop(state));
+  return 1;
+}
+
+// --- SIGTERM -------------------------------------------------------------------------------------
+
+std::atomic<bool> sigterm_came{false};  // written by the handler, on any thread
+static_assert(std::atomic<bool>::is_always_lock_free);
+pthread_t script_thread;
+
+// Runs at each line and call once SIGTERM has come: where the loop that would have seen it was left
+// by a break or an error, the signal does what it does without us.
+void EndOutsideOfTheLoop(lua_State* state, lua_Debug* /*event*/) {
+  if (loop_thread == nullptr || IsInLoop(state)) return;
+  signal(SIGTERM, SIG_DFL);
+  raise(SIGTERM);
+}
+
+// Whether a SIGTERM came a second ago or earlier: a cluster may send one to each process of the
+// run, and our launcher pass on its own. On one thread; allowed in a handler.
+bool IsAskedAgain() {
+  static timespec first{};
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  if (first.tv_sec == 0) first = now;
+  return now.tv_sec - first.tv_sec > (now.tv_nsec < first.tv_nsec ? 1 : 0);
+}
+
+// lua_sethook is what may be called in a handler, on the thread that runs Lua.
+void NoteSigterm(int number) {
+  sigterm_came = true;
+  if (pthread_equal(pthread_self(), script_thread) == 0) {
+    pthread_kill(script_thread, number);
+    return;
+  }
+  const bool is_again = IsAskedAgain();
+  if (loop_thread == nullptr) return;
+  lua_sethook(loop_thread, EndOutsideOfTheLoop, LUA_MASKCALL | LUA_MASKLINE, 0);
+  // Nobody may ever resume the coroutine that is within the loop.
+  if (is_again && lua_status(loop_thread) == LUA_YIELD) {
+    signal(SIGTERM, SIG_DFL);
+    raise(SIGTERM);
+  }
+}
+
+// catch_sigterm(on): from now on a SIGTERM is only noted, or ends the process again: one that was
+// noted, too.
+int CatchSigterm(lua_State* state) {
+  const bool on = ReadBoolean(state, 1, "catch_sigterm: on");
+  static bool ends_with_script = false;
+  if (!ends_with_script) {
+    driver::GetContext(state).at_end.emplace_back([] {
+      loop_thread = nullptr;
+      signal(SIGTERM, SIG_DFL);
+    });
+    ends_with_script = true;
+  }
+  script_thread = pthread_self();
+  struct sigaction action {};
+  action.sa_handler = on ? NoteSigterm : SIG_DFL;
+  action.sa_flags = SA_RESTART;
+  sigaction(SIGTERM, &action, nullptr);
+  if (!on && sigterm_came) raise(SIGTERM);
+  return 0;
+}
+
+int SigtermCame(lua_State* state) {
+  lua_pushboolean(state, sigterm_came);
+  return 1;
+}
+
+// announce_saving(): the launcher, asked to end by SIGTERM, passes that on and waits.
+int AnnounceSaving(lua_State* state) {
+  const driver::World& world = driver::GetContext(state).world;
+  if (world.store != nullptr) driver::AnnounceSaving(*world.store);
+  return 0;
+}
+
+// end_together(exit_code, reason): ends the process. Collective.
+int EndTogether(lua_State* state) {
+  const auto code = static_cast<int>(ReadInteger(state, 1, "end_together: exit_code"));
+  driver::GetContext(state).end_together(code, ReadString(state, 2, "end_together: reason"));
+  return 0;
+}
+
+}  // namespace
+
+int OpenState(lua_State* state) {
+  lua_newtable(state);
+  SetFunctions(state, {{"encode", Encode},
+                       {"decode", Decode},
+                       {"bytes_to_tensor", BytesToTensor},
+                       {"tensor_to_bytes", TensorToBytes},
+                       {"math_random_state", GetMathRandomState},
+                       {"set_math_random_state", SetMathRandomState},
+                       {"begin_loop", BeginLoop},
+                       {"end_loop", EndLoop},
+                       {"in_loop", InLoop},
+                       {"catch_sigterm", CatchSigterm},
+                       {"sigterm_came", SigtermCame},
+                       {"announce_saving", AnnounceSaving},
+                       {"end_together", EndTogether}});
+  return 1;
+}
+
+}  // namespace lockstep::lua

@@ -1,0 +1,134 @@
+#include "driver/lua/bind/program/terminal.h"
+
+#include <pthread.h>
+#include <signal.h>
+
+#include <fstream>
+#include <iterator>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "driver/files/files.h"
+#include "driver/terminal/line_editor.h"
+#include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/vm.h"
+
+namespace lockstep::lua {
+namespace {
+
+// What the function at `index` returns for the word: an array of strings. An error in it is no more
+// than no completion: it must not pass through libedit.
+std::vector<std::string> Complete(lua_State* state, int index, const std::string& word) {
+  const int top = lua_gettop(state);
+  std::vector<std::string> candidates;
+  lua_pushvalue(state, index);
+  PushString(state, word);
+  if (lua_pcall(state, 1, 1, 0) == 0 && lua_istable(state, -1)) {
+    for (int i = 1; i <= static_cast<int>(lua_objlen(state, -1)); ++i) {
+      lua_rawgeti(state, -1, i);
+      if (const char* text = lua_tostring(state, -1)) candidates.emplace_back(text);
+      lua_pop(state, 1);
+    }
+  }
+  lua_settop(state, top);
+  return candidates;
+}
+
+// read_line(prompt, complete) -> the line, or nil at the end of input; whether Ctrl-C has voided
+// it.
+int ReadLine(lua_State* state) {
+  const std::string prompt = ReadString(state, 1, "read_line: prompt");
+  ReadFunction(state, 2, "read_line: complete");
+  const driver::TypedLine line = driver::ReadLine(
+      prompt, [state](const std::string& word) { return Complete(state, 2, word); });
+  if (line.is_end) {
+    lua_pushnil(state);
+  } else {
+    PushString(state, line.text);
+  }
+  lua_pushboolean(state, line.is_interrupted);
+  return 2;
+}
+
+// --- Ctrl-C --------------------------------------------------------------------------------------
+
+lua_State* interruptible = nullptr;
+pthread_t script_thread;
+
+void SetSigintHandler(void (*handler)(int), struct sigaction* before = nullptr) {
+  struct sigaction action {};
+  action.sa_handler = handler;  // without SA_RESTART: it ends a wait for input, too
+  sigaction(SIGINT, &action, before);
+}
+
+void HandleSigint(int signal);
+
+// Runs before the next instruction of whatever Lua runs. The script may catch the error, and be
+// interrupted again.
+void Interrupt(lua_State* state, lua_Debug* /*event*/) {
+  lua_sethook(state, nullptr, 0, 0);
+  SetSigintHandler(HandleSigint);
+  {
+    // Gone before the error, which may pass over what owns something.
+    const std::string message = absl::StrCat(ScriptLine(state), "interrupted");
+    lua_pushlstring(state, message.data(), message.size());
+  }
+  lua_error(state);
+}
+
+// Where no Lua runs for long, in an operator perhaps, a second Ctrl-C ends the program.
+// lua_sethook is what may be called in a handler, on the thread that runs Lua.
+void HandleSigint(int signal) {
+  if (pthread_equal(pthread_self(), script_thread) == 0) {
+    pthread_kill(script_thread, signal);
+    return;
+  }
+  SetSigintHandler(SIG_DFL);
+  lua_sethook(interruptible, Interrupt, LUA_MASKCALL | LUA_MASKRET | LUA_MASKCOUNT, 1);
+}
+
+// interruptibly(fn, handler) -> as xpcall(fn, handler); at a terminal Ctrl-C raises an error in fn.
+// Code that the JIT has compiled does not see it.
+int Interruptibly(lua_State* state) {
+  ReadFunction(state, 1, "interruptibly: fn");
+  ReadFunction(state, 2, "interruptibly: handler");
+  const bool catches = driver::HasTerminal();
+  interruptible = state;
+  script_thread = pthread_self();
+  struct sigaction before {};
+  if (catches) SetSigintHandler(HandleSigint, &before);
+  lua_pushvalue(state, 1);
+  const bool ok = lua_pcall(state, 0, 0, 2) == 0;
+  if (catches) {
+    sigaction(SIGINT, &before, nullptr);
+    lua_sethook(state, nullptr, 0, 0);
+  }
+  lua_pushboolean(state, ok);
+  if (ok) return 1;
+  lua_insert(state, -2);
+  return 2;
+}
+
+// read_library(file) -> the text of a file of the Lua library, as "lockstep/nn.lua".
+int ReadLibrary(lua_State* state) {
+  const std::string file = ReadString(state, 1, "read_library: file");
+  std::ifstream stream(absl::StrCat(driver::FindRunfile("driver/lua"), "/", file),
+                       std::ios::binary);
+  if (!stream) throw Error(absl::StrCat("read_library: there is no ", file, " in the library"));
+  PushString(state, std::string((std::istreambuf_iterator<char>(stream)),
+                                std::istreambuf_iterator<char>()));
+  return 1;
+}
+
+}  // namespace
+
+int OpenTerminal(lua_State* state) {
+  lua_newtable(state);
+  SetFunctions(
+      state,
+      {{"read_line", ReadLine}, {"interruptibly", Interruptibly}, {"read_library", ReadLibrary}});
+  return 1;
+}
+
+}  // namespace lockstep::lua

@@ -1,0 +1,235 @@
+#include "driver/lua/bind/program/watching.h"
+
+#include <algorithm>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/record_function.h"
+#include "driver/files/event_file.h"
+#include "driver/watching/flops.h"
+#include "driver/lua/vm/object.h"
+#include "driver/lua/vm/stack.h"
+#include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/vm.h"
+#include "driver/watching/memory_lines.h"
+#include "driver/watching/trace.h"
+
+namespace lockstep::lua {
+
+template <>
+inline constexpr const char* kObjectName<driver::EventFile> = "event file";
+using Counter = std::unique_ptr<driver::FlopCounter>;
+template <>
+inline constexpr const char* kObjectName<Counter> = "counter of FLOPs";
+using Tracker = std::unique_ptr<driver::MemoryTracker>;
+template <>
+inline constexpr const char* kObjectName<Tracker> = "memory tracker";
+using TracePointer = std::unique_ptr<driver::Trace>;
+template <>
+inline constexpr const char* kObjectName<TracePointer> = "trace";
+
+namespace {
+
+// --- TensorBoard
+// --------------------------------------------------------------------------------------
+
+// event_file(folder)
+int NewEventFile(lua_State* state) {
+  PushObject(state, driver::EventFile(ReadString(state, 1, "event_file: folder")));
+  return 1;
+}
+
+// write(file, step, {tag = number})
+int WriteEvent(lua_State* state) {
+  auto& file = ReadObject<driver::EventFile>(state, 1, "event file");
+  const int64_t step = ReadInteger(state, 2, "event file: step");
+  ReadTable(state, 3, "event file: scalars");
+  driver::Scalars scalars;
+  for (lua_pushnil(state); lua_next(state, 3) != 0; lua_pop(state, 1)) {
+    scalars.emplace_back(ReadString(state, -2, "event file: a tag"),
+                         ReadNumber(state, -1, "event file: a scalar"));
+  }
+  std::sort(scalars.begin(), scalars.end());
+  file.Write(step, scalars);
+  return 0;
+}
+
+// write_text(file, step, tag, text)
+int WriteText(lua_State* state) {
+  auto& file = ReadObject<driver::EventFile>(state, 1, "event file");
+  file.WriteText(ReadInteger(state, 2, "event file: step"), ReadString(state, 3, "event file: tag"),
+                 ReadString(state, 4, "event file: text"));
+  return 0;
+}
+
+// --- FLOPs
+// --------------------------------------------------------------------------------------------
+
+void SetInteger(lua_State* state, const char* name, int64_t value) {
+  PushInteger(state, value);
+  lua_setfield(state, -2, name);
+}
+
+// {total =, {name =, flops =, calls =}, ...}
+void PushFlops(lua_State* state, const driver::FlopCounter& counter) {
+  const std::vector<driver::OperatorFlops> operators = counter.ByOperator();
+  lua_newtable(state);
+  SetInteger(state, "total", counter.total());
+  for (size_t i = 0; i < operators.size(); ++i) {
+    lua_newtable(state);
+    PushString(state, operators[i].name);
+    lua_setfield(state, -2, "name");
+    SetInteger(state, "flops", operators[i].flops);
+    SetInteger(state, "calls", operators[i].calls);
+    lua_rawseti(state, -2, static_cast<int>(i + 1));
+  }
+}
+
+// flops(fn, ...) -> counts, fn's results
+int Flops(lua_State* state) {
+  ReadFunction(state, 1, "lockstep.flops: the argument");
+  const driver::FlopCounter counter;
+  Call(state, lua_gettop(state) - 1, LUA_MULTRET);
+  PushFlops(state, counter);
+  lua_insert(state, 1);
+  return lua_gettop(state);
+}
+
+// flop_counter() -> counter, which counts from here on
+int NewFlopCounter(lua_State* state) {
+  PushObject(state, std::make_unique<driver::FlopCounter>());
+  return 1;
+}
+
+// total(counter) -> FLOPs so far
+int CounterTotal(lua_State* state) {
+  PushInteger(state, ReadObject<Counter>(state, 1, "counter of FLOPs")->total());
+  return 1;
+}
+
+// by_operator(counter) -> counts so far
+int CounterByOperator(lua_State* state) {
+  PushFlops(state, *ReadObject<Counter>(state, 1, "counter of FLOPs"));
+  return 1;
+}
+
+// --- Memory by line
+// -----------------------------------------------------------------------------------
+
+// {{place =, bytes =, count =}, ...}
+void PushLines(lua_State* state, const std::vector<driver::LineMemory>& lines) {
+  lua_createtable(state, static_cast<int>(lines.size()), 0);
+  for (size_t i = 0; i < lines.size(); ++i) {
+    lua_newtable(state);
+    PushString(state, lines[i].place);
+    lua_setfield(state, -2, "place");
+    SetInteger(state, "bytes", lines[i].bytes);
+    SetInteger(state, "count", lines[i].count);
+    lua_rawseti(state, -2, static_cast<int>(i + 1));
+  }
+}
+
+// {peak_bytes =, peak =, held_bytes =, held =}
+void PushReport(lua_State* state, const driver::MemoryByLine& report) {
+  lua_newtable(state);
+  SetInteger(state, "peak_bytes", report.peak_bytes);
+  PushLines(state, report.peak);
+  lua_setfield(state, -2, "peak");
+  SetInteger(state, "held_bytes", report.held_bytes);
+  PushLines(state, report.held);
+  lua_setfield(state, -2, "held");
+}
+
+// memory_by_line(device, fn, ...) -> {peak_bytes =, peak =, held_bytes =, held =}, fn's results
+int MemoryByLine(lua_State* state) {
+  const at::Device device = ReadDevice(state, 1, "lockstep.memory_by_line: device");
+  ReadFunction(state, 2, "lockstep.memory_by_line: the argument");
+  const driver::MemoryTracker tracker(device.type(), RunningScriptLine);
+  Call(state, lua_gettop(state) - 2, LUA_MULTRET);
+  PushReport(state, tracker.Report());
+  lua_replace(state, 1);
+  return lua_gettop(state);
+}
+
+// memory_tracker(device) -> tracker, which watches from here on
+int NewMemoryTracker(lua_State* state) {
+  const at::Device device = ReadDevice(state, 1, "memory_tracker: device");
+  PushObject(state, std::make_unique<driver::MemoryTracker>(device.type(), RunningScriptLine));
+  return 1;
+}
+
+// report(tracker) -> report so far
+int TrackerReport(lua_State* state) {
+  PushReport(state, ReadObject<Tracker>(state, 1, "memory tracker")->Report());
+  return 1;
+}
+
+// --- Traces
+// -------------------------------------------------------------------------------------------
+
+// span(name, fn, ...) -> fn's results
+int Span(lua_State* state) {
+  const std::string name = ReadString(state, 1, "lockstep.span: name");
+  ReadFunction(state, 2, "lockstep.span: the second argument");
+  at::RecordFunction span(at::RecordScope::USER_SCOPE);
+  if (span.isActive()) span.before(name);
+  Call(state, lua_gettop(state) - 2, LUA_MULTRET);
+  return lua_gettop(state) - 1;
+}
+
+driver::TraceOptions ReadTraceOptions(lua_State* state, int index) {
+  const OptionTable options(state, index, "lockstep.profile", {"record_shapes", "profile_memory"});
+  return {options.Boolean("record_shapes", false), options.Boolean("profile_memory", false)};
+}
+
+// traced(path, options, fn, ...) -> fn's results
+int Traced(lua_State* state) {
+  const std::string path = ReadString(state, 1, "lockstep.profile: path");
+  ReadFunction(state, 3, "lockstep.profile: the second argument");
+  driver::Trace trace(path, ReadTraceOptions(state, 2));
+  Call(state, lua_gettop(state) - 3, LUA_MULTRET);
+  trace.Stop();
+  return lua_gettop(state) - 2;
+}
+
+// trace(path, options) -> trace, which has begun
+int NewTrace(lua_State* state) {
+  const std::string path = ReadString(state, 1, "lockstep.profile: path");
+  PushObject(state, std::make_unique<driver::Trace>(path, ReadTraceOptions(state, 2)));
+  return 1;
+}
+
+// begin_step(trace, step)
+int BeginStep(lua_State* state) {
+  ReadObject<TracePointer>(state, 1, "trace")->BeginStep(ReadInteger(state, 2, "trace: step"));
+  return 0;
+}
+
+// stop(trace)
+int StopTrace(lua_State* state) {
+  ReadObject<TracePointer>(state, 1, "trace")->Stop();
+  return 0;
+}
+
+}  // namespace
+
+int OpenWatching(lua_State* state) {
+  RegisterObject<driver::EventFile>(state, {{"write", WriteEvent}, {"write_text", WriteText}});
+  RegisterObject<Counter>(state, {{"total", CounterTotal}, {"by_operator", CounterByOperator}});
+  RegisterObject<Tracker>(state, {{"report", TrackerReport}});
+  RegisterObject<TracePointer>(state, {{"begin_step", BeginStep}, {"stop", StopTrace}});
+  lua_newtable(state);
+  SetFunctions(state, {{"event_file", NewEventFile},
+                       {"flops", Flops},
+                       {"flop_counter", NewFlopCounter},
+                       {"memory_by_line", MemoryByLine},
+                       {"memory_tracker", NewMemoryTracker},
+                       {"span", Span},
+                       {"traced", Traced},
+                       {"trace", NewTrace}});
+  return 1;
+}
+
+}  // namespace lockstep::lua

@@ -1,0 +1,439 @@
+#include "driver/lua/bind/sharding/distributed.h"
+
+#include <algorithm>
+#include <cstring>
+#include <functional>
+#include <numeric>
+#include <string>
+
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/empty_like.h"
+#include "ATen/ops/zeros.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "driver/ranks/activity.h"
+#include "driver/ranks/context.h"
+#include "driver/lua/bind/program/serialize.h"
+#include "driver/lua/bind/sharding/sharding_functional.h"
+#include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/vm.h"
+#include "driver/ranks/script_calls.h"
+#include "driver/ranks/world.h"
+#include "torch/csrc/autograd/variable.h"
+
+namespace lockstep::lua {
+namespace {
+
+using driver::GetContext;
+using driver::RankEnvironment;
+using driver::World;
+
+// --- Who
+// --------------------------------------------------------------------------------------------
+
+int Rank(lua_State* state) {
+  PushInteger(state, GetContext(state).world.environment.rank);
+  return 1;
+}
+
+int WorldSize(lua_State* state) {
+  PushInteger(state, GetContext(state).world.environment.world_size);
+  return 1;
+}
+
+int LocalRank(lua_State* state) {
+  PushInteger(state, GetContext(state).world.environment.local_rank);
+  return 1;
+}
+
+int Backend(lua_State* state) {
+  PushString(state, GetContext(state).world.backend);
+  return 1;
+}
+
+int Device(lua_State* state) {
+  PushString(state, GetContext(state).world.device.str());
+  return 1;
+}
+
+// --- Groups
+// -----------------------------------------------------------------------------------------
+
+int NewGroup(lua_State* state) {
+  const OptionTable options(state, 1, "dist.group", {"ranks"});
+  if (!options.Push("ranks"))
+    throw Error("dist.group: ranks is missing: dist.group{ranks = {0, 1}}");
+  std::vector<int> ranks;
+  const driver::Context& context = GetContext(state);
+  const RankEnvironment& environment = context.world.environment;
+  for (const int64_t rank : ReadIntegers(state, lua_gettop(state), "dist.group: ranks")) {
+    if (rank < 0 || rank >= environment.world_size) {
+      throw Error(absl::StrCat("dist.group: rank ", rank, " is not one of the ranks 0 to ",
+                               environment.world_size - 1));
+    }
+    if (std::find(ranks.begin(), ranks.end(), rank) != ranks.end()) {
+      throw Error(absl::StrCat("dist.group: rank ", rank, " is named twice"));
+    }
+    ranks.push_back(static_cast<int>(rank));
+  }
+  if (ranks.empty()) throw Error("dist.group: ranks is empty");
+  if (std::find(ranks.begin(), ranks.end(), environment.rank) == ranks.end()) {
+    throw Error(absl::StrCat(
+        "dist.group: rank ", environment.rank, " is not one of {", absl::StrJoin(ranks, ", "),
+        "}; only the members of a group make it, the other ranks leave the call out"));
+  }
+  PushObject(state, Group{driver::NewGroup(context.world, ranks, context.timeout), ranks});
+  return 1;
+}
+
+int GroupRank(lua_State* state) {
+  PushInteger(state, ReadObject<Group>(state, 1, "group:rank: group").process_group->getRank());
+  return 1;
+}
+
+int GroupSize(lua_State* state) {
+  PushInteger(state, ReadObject<Group>(state, 1, "group:size: group").process_group->getSize());
+  return 1;
+}
+
+int GroupRanks(lua_State* state) {
+  const Group& group = ReadObject<Group>(state, 1, "group:ranks: group");
+  PushIntegers(state, std::vector<int64_t>(group.ranks.begin(), group.ranks.end()));
+  return 1;
+}
+
+// --- Collectives
+// ------------------------------------------------------------------------------------
+
+c10d::ReduceOp::RedOpType ReadOp(lua_State* state, int index, const char* name) {
+  if (lua_isnoneornil(state, index)) return c10d::ReduceOp::SUM;
+  const std::string op = ReadString(state, index, name);
+  if (op == "sum") return c10d::ReduceOp::SUM;
+  if (op == "avg") return c10d::ReduceOp::AVG;
+  if (op == "min") return c10d::ReduceOp::MIN;
+  if (op == "max") return c10d::ReduceOp::MAX;
+  throw Error(
+      absl::StrCat(name, " must be \"sum\", \"avg\", \"min\" or \"max\", not \"", op, "\""));
+}
+
+// The values in memory of their own order, without autograd: the tensor's own memory where it is
+// so.
+at::Tensor Dense(const at::Tensor& tensor) {
+  return tensor.detach().resolve_conj().resolve_neg().contiguous();
+}
+
+// Throws where a change in place would leave the tensor's gradient as if nothing had happened.
+// `instead`: what to call in its place.
+void CheckNoGradient(const at::Tensor& tensor, const char* name, const char* instead) {
+  if (!at::GradMode::is_enabled() || !tensor.requires_grad()) return;
+  throw Error(absl::StrCat(name, ": x requires a gradient, and a change in place would make it ",
+                           "wrong; use ", instead, ", or x:detach() where no gradient shall pass"));
+}
+
+// Runs `collective` on dense memory with the tensor's values, and gives the tensor what it left
+// there. Autograd then knows that the values are others than those that it has saved.
+void InPlace(const at::Tensor& tensor,
+             const std::function<void(const at::Tensor& dense)>& collective) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor dense = Dense(tensor);
+  collective(dense);
+  if (dense.data_ptr() != tensor.data_ptr()) {
+    tensor.copy_(dense);
+  } else {
+    torch::autograd::impl::bump_version(tensor);
+  }
+}
+
+// What moves values and does not reckon with them moves bytes: so it takes every dtype.
+at::Tensor Bytes(const at::Tensor& dense) { return dense.view({dense.numel()}).view(at::kByte); }
+
+// Gloo has no mean: a sum, divided afterwards. Whole numbers have no exact mean.
+c10d::ReduceOp::RedOpType SumForAverage(c10d::ReduceOp::RedOpType op, const at::Tensor& tensor,
+                                        const char* name) {
+  if (op != c10d::ReduceOp::AVG) return op;
+  if (!at::isFloatingType(tensor.scalar_type())) {
+    throw Error(absl::StrCat(name, ": \"avg\" of ", Describe(tensor),
+                             " would be rounded; convert the tensor to a floating-point dtype"));
+  }
+  return c10d::ReduceOp::SUM;
+}
+
+int AllReduce(lua_State* state) {
+  const at::Tensor& tensor = ReadTensor(state, 1, "dist.all_reduce: x");
+  const auto op = ReadOp(state, 2, "dist.all_reduce: op");
+  const Group group = ReadGroup(state, OptionTable(state, 3, "dist.all_reduce", {"group"}));
+  CheckReducible(tensor, "dist.all_reduce");
+  CheckNoGradient(tensor, "dist.all_reduce",
+                  "dist.functional.all_reduce, which returns a new tensor");
+  c10d::AllreduceOptions options;
+  options.reduceOp = SumForAverage(op, tensor, "dist.all_reduce");
+  const driver::ScriptCall script_call;
+  InPlace(tensor, [&](const at::Tensor& dense) {
+    std::vector<at::Tensor> tensors = {dense};
+    group.process_group->allreduce(tensors, options)->wait();
+    if (op == c10d::ReduceOp::AVG) dense.div_(group.process_group->getSize());
+  });
+  lua_pushvalue(state, 1);
+  return 1;
+}
+
+int Broadcast(lua_State* state) {
+  const at::Tensor& tensor = ReadTensor(state, 1, "dist.broadcast: x");
+  const int64_t source = ReadInteger(state, 2, "dist.broadcast: src");
+  const Group group = ReadGroup(state, OptionTable(state, 3, "dist.broadcast", {"group"}));
+  c10d::BroadcastOptions options;
+  options.rootRank = PositionOf(group, source, "dist.broadcast: src");
+  CheckNoGradient(tensor, "dist.broadcast",
+                  "dist.functional.broadcast, which returns a new tensor");
+  const driver::ScriptCall script_call;
+  InPlace(tensor, [&](const at::Tensor& dense) {
+    const driver::CollectiveSubject subject(Describe(tensor));
+    std::vector<at::Tensor> tensors = {Bytes(dense)};
+    group.process_group->broadcast(tensors, options)->wait();
+  });
+  lua_pushvalue(state, 1);
+  return 1;
+}
+
+std::vector<at::Tensor> Gather(const Group& group, const at::Tensor& tensor) {
+  const at::NoGradGuard no_grad;
+  const at::Tensor dense = Dense(tensor);
+  std::vector<at::Tensor> gathered;
+  std::vector<at::Tensor> inputs = {Bytes(dense)};
+  std::vector<std::vector<at::Tensor>> outputs(1);
+  for (int i = 0; i < group.process_group->getSize(); ++i) {
+    gathered.push_back(at::empty_like(dense));
+    outputs[0].push_back(Bytes(gathered.back()));
+  }
+  const driver::ScriptCall script_call;
+  const driver::CollectiveSubject subject(Describe(tensor));
+  group.process_group->allgather(outputs, inputs)->wait();
+  return gathered;
+}
+
+int AllGather(lua_State* state) {
+  const at::Tensor& tensor = ReadTensor(state, 1, "dist.all_gather: x");
+  const Group group = ReadGroup(state, OptionTable(state, 2, "dist.all_gather", {"group"}));
+  PushTensors(state, Gather(group, tensor));
+  return 1;
+}
+
+int ReduceScatter(lua_State* state) {
+  std::vector<at::Tensor> parts = ReadTensors(state, 1, "dist.reduce_scatter: parts");
+  const auto op = ReadOp(state, 2, "dist.reduce_scatter: op");
+  const Group group = ReadGroup(state, OptionTable(state, 3, "dist.reduce_scatter", {"group"}));
+  const size_t size = static_cast<size_t>(group.process_group->getSize());
+  if (parts.size() != size) {
+    throw Error(absl::StrCat("dist.reduce_scatter: parts must hold one tensor for each of the ",
+                             size, " ranks of the group, not ", parts.size()));
+  }
+  const at::NoGradGuard no_grad;
+  for (at::Tensor& part : parts) {
+    if (part.scalar_type() != parts[0].scalar_type() || part.sizes() != parts[0].sizes()) {
+      throw Error(absl::StrCat("dist.reduce_scatter: parts must be alike, but hold ",
+                               Describe(parts[0]), " and ", Describe(part)));
+    }
+    part = Dense(part);
+  }
+  CheckReducible(parts[0], "dist.reduce_scatter");
+  c10d::ReduceScatterOptions options;
+  options.reduceOp = SumForAverage(op, parts[0], "dist.reduce_scatter");
+  std::vector<at::Tensor> outputs = {at::empty_like(parts[0])};
+  std::vector<std::vector<at::Tensor>> inputs = {parts};
+  const driver::ScriptCall script_call;
+  group.process_group->reduce_scatter(outputs, inputs, options)->wait();
+  if (op == c10d::ReduceOp::AVG) outputs[0].div_(static_cast<int64_t>(size));
+  PushTensor(state, outputs[0]);
+  return 1;
+}
+
+// --- Send and receive ---------------------------------------------------------------------------
+
+// A note travels before a tensor's bytes. Without it a receive that is smaller than the message
+// would end the process (Gloo), and one that is larger would leave a part of the tensor as it was.
+// A note is text of one size, filled up with zeros.
+constexpr int64_t kNoteBytes = 512;
+
+struct Note {
+  int64_t bytes = 0;
+  std::string device;  // "cpu", "cuda"
+  std::string tensor;  // "float32 {3}"
+  std::string place;   // "train.lua:9"
+};
+
+Note NoteOn(const at::Tensor& tensor) {
+  return {
+      static_cast<int64_t>(tensor.nbytes()), c10::DeviceTypeName(tensor.device().type(), true),
+      absl::StrCat(DtypeName(tensor.scalar_type()), " {", absl::StrJoin(tensor.sizes(), ", "), "}"),
+      RunningScriptLine()};
+}
+
+at::Tensor WriteNote(const Note& note) {
+  const at::Tensor bytes = at::zeros({kNoteBytes}, at::kByte);
+  const std::string text =
+      absl::StrCat(note.bytes, "\n", note.device, "\n", note.tensor, "\n", note.place)
+          .substr(0, kNoteBytes - 1);
+  std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
+  return bytes;
+}
+
+Note ReadNote(const at::Tensor& bytes) {
+  const std::string text(static_cast<const char*>(bytes.const_data_ptr()));
+  const std::vector<std::string> parts = absl::StrSplit(text, '\n');
+  Note note;
+  if (parts.size() != 4 || !absl::SimpleAtoi(parts[0], &note.bytes))
+    throw Error("dist.recv: what arrived was not sent by dist.send");
+  note.device = parts[1];
+  note.tensor = parts[2];
+  note.place = parts[3];
+  return note;
+}
+
+// The position of the rank at the other end.
+int Peer(const Group& group, int64_t rank, const char* name) {
+  const int position = PositionOf(group, rank, name);
+  if (position != group.process_group->getRank()) return position;
+  throw Error(absl::StrCat(name, " is rank ", rank, " itself, and a rank cannot wait for itself"));
+}
+
+int Send(lua_State* state) {
+  const at::Tensor& tensor = ReadTensor(state, 1, "dist.send: x");
+  const int64_t to = ReadInteger(state, 2, "dist.send: dst");
+  const OptionTable options(state, 3, "dist.send", {"group", "tag"});
+  const Group group = ReadGroup(state, options);
+  const int tag = static_cast<int>(options.Integer("tag", 0));
+  const int peer = Peer(group, to, "dist.send: dst");
+  const at::NoGradGuard no_grad;
+  const driver::CollectiveSubject subject(Describe(tensor));
+  std::vector<at::Tensor> tensors = {Bytes(Dense(tensor))};
+  std::vector<at::Tensor> notes = {WriteNote(NoteOn(tensor))};
+  const auto note_sent = group.process_group->send(notes, peer, tag);
+  group.process_group->send(tensors, peer, tag)->wait();
+  note_sent->wait();
+  return 0;
+}
+
+int Receive(lua_State* state) {
+  const at::Tensor& tensor = ReadTensor(state, 1, "dist.recv: x");
+  const int64_t from = ReadInteger(state, 2, "dist.recv: src");
+  const OptionTable options(state, 3, "dist.recv", {"group", "tag"});
+  const Group group = ReadGroup(state, options);
+  const int tag = static_cast<int>(options.Integer("tag", 0));
+  const int peer = Peer(group, from, "dist.recv: src");
+  CheckNoGradient(tensor, "dist.recv", "mimo.bridge, whose gradient travels back");
+  InPlace(tensor, [&](const at::Tensor& dense) {
+    const driver::CollectiveSubject subject(Describe(tensor));
+    std::vector<at::Tensor> notes = {at::zeros({kNoteBytes}, at::kByte)};
+    group.process_group->recv(notes, peer, tag)->wait();
+    const Note sent = ReadNote(notes[0]), own = NoteOn(tensor);
+    const bool fits = sent.tensor == own.tensor && sent.bytes == own.bytes;
+    std::vector<at::Tensor> tensors = {Bytes(dense)};
+    // Takes bytes that do not fit, too: the sender waits for that, and its next message would be
+    // taken for this one.
+    if (!fits) tensors[0] = at::empty({sent.bytes}, tensors[0].options());
+    if (sent.device == own.device) group.process_group->recv(tensors, peer, tag)->wait();
+    if (fits && sent.device == own.device) return;
+    throw Error(
+        absl::StrCat("dist.recv: rank ", from, " sends ", sent.tensor, " on ", sent.device, " (",
+                     sent.place, "), but x is ", own.tensor, " on ", own.device,
+                     "; receive into a tensor of the same dtype, shape and kind of device"));
+  });
+  lua_pushvalue(state, 1);
+  return 1;
+}
+
+int Barrier(lua_State* state) {
+  const Group group = ReadGroup(state, OptionTable(state, 1, "dist.barrier", {"group"}));
+  // Through Gloo: a barrier is between hosts, and NCCL's would occupy the device.
+  c10d::BarrierOptions options;
+  options.device = at::kCPU;
+  const driver::ScriptCall script_call;
+  group.process_group->barrier(options)->wait();
+  return 0;
+}
+
+int AllGatherObject(lua_State* state) {
+  if (lua_gettop(state) == 0) lua_pushnil(state);
+  const std::string bytes = Serialize(state, 1, "all_gather_object");
+  const Group group = ReadGroup(state, OptionTable(state, 2, "dist.all_gather_object", {"group"}));
+  at::Tensor size = at::empty({1}, at::kLong);
+  *size.mutable_data_ptr<int64_t>() = static_cast<int64_t>(bytes.size());
+  int64_t largest = 0;
+  std::vector<int64_t> sizes;
+  for (const at::Tensor& other : Gather(group, size)) {
+    sizes.push_back(*other.const_data_ptr<int64_t>());
+    largest = std::max(largest, sizes.back());
+  }
+  const at::Tensor padded = at::zeros({largest}, at::kByte);
+  std::memcpy(padded.mutable_data_ptr(), bytes.data(), bytes.size());
+  const std::vector<at::Tensor> values = Gather(group, padded);
+  lua_createtable(state, static_cast<int>(values.size()), 0);
+  for (size_t i = 0; i < values.size(); ++i) {
+    PushSerialized(state,
+                   std::string(static_cast<const char*>(values[i].const_data_ptr()),
+                               static_cast<size_t>(sizes[i])),
+                   "all_gather_object");
+    lua_rawseti(state, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+
+}  // namespace
+
+Group ReadGroup(lua_State* state, const OptionTable& options) {
+  if (!options.Push("group")) {
+    const World& world = GetContext(state).world;
+    std::vector<int> ranks(static_cast<size_t>(world.environment.world_size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+    return {world.group, ranks};
+  }
+  Group group = ReadObject<Group>(state, lua_gettop(state), "group");
+  lua_pop(state, 1);
+  return group;
+}
+
+int PositionOf(const Group& group, int64_t rank, const char* name) {
+  const auto it = std::find(group.ranks.begin(), group.ranks.end(), rank);
+  if (it == group.ranks.end()) {
+    throw Error(absl::StrCat(name, " must be one of the group's ranks {",
+                             absl::StrJoin(group.ranks, ", "), "}, not ", rank));
+  }
+  return static_cast<int>(it - group.ranks.begin());
+}
+
+void CheckReducible(const at::Tensor& tensor, const char* name) {
+  // Both backends add up these. Others would fail within the collective, in words of its own.
+  constexpr at::ScalarType kReducible[] = {at::kFloat, at::kDouble, at::kHalf, at::kBFloat16,
+                                           at::kByte,  at::kChar,   at::kInt,  at::kLong};
+  for (const at::ScalarType dtype : kReducible) {
+    if (tensor.scalar_type() == dtype) return;
+  }
+  throw Error(absl::StrCat(name, ": ", Describe(tensor),
+                           " cannot be reduced over ranks; convert it to float32 or int32"));
+}
+
+int OpenDistributed(lua_State* state) {
+  RegisterObject<Group>(state, {{"rank", GroupRank}, {"size", GroupSize}, {"ranks", GroupRanks}});
+  lua_newtable(state);
+  SetFunctions(state, {{"rank", Rank},
+                       {"world_size", WorldSize},
+                       {"local_rank", LocalRank},
+                       {"backend", Backend},
+                       {"device", Device},
+                       {"group", NewGroup},
+                       {"all_reduce", AllReduce},
+                       {"broadcast", Broadcast},
+                       {"all_gather", AllGather},
+                       {"reduce_scatter", ReduceScatter},
+                       {"send", Send},
+                       {"recv", Receive},
+                       {"barrier", Barrier},
+                       {"all_gather_object", AllGatherObject}});
+  SetFunctional(state);
+  return 1;
+}
+
+}  // namespace lockstep::lua

@@ -1,0 +1,40 @@
+// require "lockstep.distributed": ranks and collectives over c10d's process groups.
+
+#ifndef LOCKSTEP_DRIVER_LUA_BIND_SHARDING_DISTRIBUTED_H_
+#define LOCKSTEP_DRIVER_LUA_BIND_SHARDING_DISTRIBUTED_H_
+
+#include <cstdint>
+#include <vector>
+
+#include "ATen/core/TensorBody.h"
+#include "c10/util/intrusive_ptr.h"
+#include "driver/lua/vm/object.h"
+#include "driver/lua/vm/stack.h"
+#include "lua.hpp"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+
+namespace lockstep::lua {
+
+struct Group {
+  c10::intrusive_ptr<c10d::ProcessGroup> process_group;
+  std::vector<int> ranks;  // of the world, in the group's order
+};
+template <>
+inline constexpr const char* kObjectName<Group> = "group";
+
+// The group given as the option "group", or that of all ranks.
+Group ReadGroup(lua_State* state, const OptionTable& options);
+
+// Returns the position in the group of a rank of the world. Throws Error, with the argument's name,
+// where the rank is no member.
+int PositionOf(const Group& group, int64_t rank, const char* name);
+
+// Throws Error, with the function's name, where Gloo or NCCL cannot add up tensors of this dtype.
+void CheckReducible(const at::Tensor& tensor, const char* name);
+
+// Leaves the module on the stack: a package.preload function.
+int OpenDistributed(lua_State* state);
+
+}  // namespace lockstep::lua
+
+#endif  // LOCKSTEP_DRIVER_LUA_BIND_SHARDING_DISTRIBUTED_H_

@@ -1,0 +1,272 @@
+#include "driver/lua/bind/sharding/sharding.h"
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "driver/ranks/context.h"
+#include "driver/ranks/control.h"
+#include "driver/lua/bind/sharding/distributed.h"
+#include "driver/lua/vm/object.h"
+#include "driver/lua/bind/sharding/sharding_data.h"
+#include "driver/lua/bind/sharding/sharding_guard.h"
+#include "driver/lua/vm/stack.h"
+#include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/vm.h"
+#include "driver/ranks/world.h"
+#include "sharding/data_parallel/data_parallel.h"
+#include "sharding/agreement/lockstep.h"
+
+namespace lockstep::lua {
+namespace {
+
+using driver::GetContext;
+
+// The group that agreements between these ranks travel on, apart from the training's collectives.
+// Made when it is first asked for, by all its ranks.
+sharding::Collective* ControlCollective(lua_State* state, const Group& group) {
+  if (group.ranks.size() == 1) return nullptr;
+  static auto* const collectives =
+      new std::map<std::vector<int>, std::unique_ptr<sharding::Collective>>();
+  auto& collective = (*collectives)[group.ranks];
+  if (collective == nullptr) {
+    const driver::Context& context = GetContext(state);
+    collective = driver::NewControlCollective(context.world, group.ranks, context.timeout,
+                                              {"sharding.lockstep"});
+  }
+  return collective.get();
+}
+
+// --- lockstep ------------------------------------------------------------------------------------
+
+using Batch = std::shared_ptr<LuaReference>;
+using Loop = std::unique_ptr<sharding::Lockstep<Batch>>;
+
+}  // namespace
+
+template <>
+inline constexpr const char* kObjectName<Loop> = "lockstep loop";
+using Replicas = std::unique_ptr<sharding::DataParallel>;
+template <>
+inline constexpr const char* kObjectName<Replicas> = "data parallel";
+
+namespace {
+
+// Calls the function; its first result, or nothing where that is nil.
+std::optional<Batch> CallForBatch(const LuaReference& function,
+                                  const std::optional<Batch>& argument) {
+  lua_State* state = function.Push();
+  int num_arguments = 0;
+  if (argument.has_value()) {
+    (*argument)->Push();
+    num_arguments = 1;
+  }
+  Call(state, num_arguments, 1);
+  std::optional<Batch> batch;
+  if (!lua_isnil(state, -1)) batch = std::make_shared<LuaReference>(state, lua_gettop(state));
+  lua_pop(state, 1);
+  return batch;
+}
+
+sharding::Policy ReadPolicy(const OptionTable& options) {
+  const std::string policy = options.String("policy", "until_first");
+  if (policy == "until_first") return sharding::Policy::kUntilFirst;
+  if (policy == "until_last") return sharding::Policy::kUntilLast;
+  throw Error(absl::StrCat(
+      "sharding.lockstep: policy must be \"until_first\" or \"until_last\", not \"", policy, "\""));
+}
+
+int NewLoop(lua_State* state) {
+  const OptionTable options(state, 2, "sharding.lockstep",
+                            {"policy", "group", "filler", "read_ahead"});
+  auto iterator = std::make_shared<LuaReference>(state, 1);
+  sharding::Lockstep<Batch>::Options loop_options;
+  loop_options.policy = ReadPolicy(options);
+  const int64_t read_ahead = options.Integer("read_ahead", 1);
+  if (read_ahead != 0 && read_ahead != 1)
+    throw Error(absl::StrCat("sharding.lockstep: read_ahead must be 0 or 1, not ", read_ahead));
+  loop_options.read_ahead = read_ahead == 1;
+  const Group& group = ReadGroup(state, options);
+  if (options.Push("filler")) {
+    ReadFunction(state, lua_gettop(state), "sharding.lockstep: filler");
+    auto filler = std::make_shared<LuaReference>(state, lua_gettop(state));
+    lua_pop(state, 1);
+    loop_options.filler = [filler](const std::optional<Batch>& last) {
+      std::optional<Batch> batch = CallForBatch(*filler, last);
+      if (!batch.has_value())
+        throw Error("sharding.lockstep: the filler returned nil; it must return a batch");
+      return *batch;
+    };
+  }
+  PushObject<Loop>(state, std::make_unique<sharding::Lockstep<Batch>>(
+                              ControlCollective(state, group),
+                              [iterator] { return CallForBatch(*iterator, std::nullopt); },
+                              std::move(loop_options)));
+  return 1;
+}
+
+sharding::Lockstep<Batch>& ReadLoop(lua_State* state) {
+  return *ReadObject<Loop>(state, 1, "sharding.lockstep: loop");
+}
+
+// next() -> batch, real; nothing when the loop is over.
+int NextBatch(lua_State* state) {
+  absl::StatusOr<std::optional<sharding::Lockstep<Batch>::Step>> step = ReadLoop(state).Next();
+  if (!step.ok()) throw Error(std::string(step.status().message()));
+  if (!step->has_value()) return 0;
+  (*step)->batch->Push();
+  lua_pushboolean(state, (*step)->real);
+  return 2;
+}
+
+int StopLoop(lua_State* state) {
+  ReadLoop(state).Stop();
+  return 0;
+}
+
+int Steps(lua_State* state) {
+  PushInteger(state, ReadLoop(state).steps());
+  return 1;
+}
+
+int Filled(lua_State* state) {
+  PushInteger(state, ReadLoop(state).filled());
+  return 1;
+}
+
+// dropped() -> count; nothing where more than 10,000 batches are left. An endless source ends here.
+int Dropped(lua_State* state) {
+  const std::optional<int64_t> dropped = ReadLoop(state).CountDropped(10'000);
+  if (!dropped.has_value()) return 0;
+  PushInteger(state, *dropped);
+  return 1;
+}
+
+// --- data_parallel -------------------------------------------------------------------------------
+
+// {{name, tensor}, ...}
+std::vector<sharding::NamedTensor> ReadNamedTensors(lua_State* state, int index) {
+  ReadTable(state, index, "data_parallel: tensors");
+  std::vector<sharding::NamedTensor> tensors;
+  for (int i = 1; i <= static_cast<int>(lua_objlen(state, index)); ++i) {
+    lua_rawgeti(state, index, i);
+    lua_rawgeti(state, -1, 1);
+    lua_rawgeti(state, -2, 2);
+    tensors.push_back({ReadString(state, -2, "data_parallel: name"),
+                       ReadTensor(state, lua_gettop(state), "data_parallel: tensor")});
+    lua_pop(state, 3);
+  }
+  return tensors;
+}
+
+sharding::Compression ReadCompression(const OptionTable& options) {
+  const std::string compression = options.String("compression", "none");
+  if (compression == "none") return sharding::Compression::kNone;
+  if (compression == "bf16") return sharding::Compression::kBFloat16;
+  if (compression == "fp16") return sharding::Compression::kFloat16;
+  throw Error(absl::StrCat(
+      "sharding.data_parallel: compression must be \"none\", \"bf16\" or \"fp16\", not \"",
+      compression, "\""));
+}
+
+int NewReplicas(lua_State* state) {
+  const OptionTable table(state, 3, "sharding.data_parallel",
+                          {"bucket_mb", "find_unused", "static_graph", "compression", "group",
+                           "broadcast_buffers", "gradient_as_bucket_view"});
+  sharding::DataParallelOptions options;
+  options.bucket_bytes = static_cast<int64_t>(table.Number("bucket_mb", 25) * (1 << 20));
+  options.find_unused = table.Boolean("find_unused", false);
+  options.static_graph = table.Boolean("static_graph", false);
+  options.compression = ReadCompression(table);
+  options.broadcast_buffers = table.Boolean("broadcast_buffers", true);
+  options.gradient_as_bucket_view = table.Boolean("gradient_as_bucket_view", true);
+  const Group& group = ReadGroup(state, table);
+  options.ranks = group.ranks;
+  PushObject<Replicas>(state, std::make_unique<sharding::DataParallel>(
+                                  ReadNamedTensors(state, 1), ReadNamedTensors(state, 2),
+                                  group.process_group, options));
+  return 1;
+}
+
+sharding::DataParallel& ReadReplicas(lua_State* state) {
+  return *ReadObject<Replicas>(state, 1, "data_parallel: replicas");
+}
+
+// before_forward(buffers): {{name, tensor}, ...}
+int BeforeForward(lua_State* state) {
+  ReadReplicas(state).BeforeForward(ReadNamedTensors(state, 2));
+  return 0;
+}
+
+int AfterForward(lua_State* state) {
+  PushTensors(state,
+              ReadReplicas(state).AfterForward(ReadTensors(state, 2, "data_parallel: outputs")));
+  return 1;
+}
+
+// buckets() -> {{index, ...}, ...}, from 0
+int GetBuckets(lua_State* state) {
+  const std::vector<std::vector<size_t>> buckets = ReadReplicas(state).Buckets();
+  lua_createtable(state, static_cast<int>(buckets.size()), 0);
+  for (size_t i = 0; i < buckets.size(); ++i) {
+    PushIntegers(state, std::vector<int64_t>(buckets[i].begin(), buckets[i].end()));
+    lua_rawseti(state, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+
+int SetBuckets(lua_State* state) {
+  sharding::DataParallel& replicas = ReadReplicas(state);
+  ReadTable(state, 2, "data_parallel: buckets");
+  std::vector<std::vector<size_t>> buckets;
+  for (int i = 1; i <= static_cast<int>(lua_objlen(state, 2)); ++i) {
+    lua_rawgeti(state, 2, i);
+    const std::vector<int64_t> indices =
+        ReadIntegers(state, lua_gettop(state), "data_parallel: a bucket");
+    buckets.emplace_back(indices.begin(), indices.end());
+    lua_pop(state, 1);
+  }
+  replicas.SetBuckets(buckets);
+  return 0;
+}
+
+// no_sync(replicas, fn, ...) -> fn(...), without averaging.
+int NoSync(lua_State* state) {
+  sharding::DataParallel& replicas = ReadReplicas(state);
+  ReadFunction(state, 2, "no_sync: the argument");
+  struct Guard {
+    sharding::DataParallel& replicas;
+    bool before;
+    ~Guard() { replicas.set_sync(before); }
+  } guard{replicas, replicas.sync()};
+  replicas.set_sync(false);
+  Call(state, lua_gettop(state) - 2, LUA_MULTRET);
+  return lua_gettop(state) - 1;
+}
+
+}  // namespace
+
+int OpenSharding(lua_State* state) {
+  RegisterObject<Loop>(state, {{"next", NextBatch},
+                               {"stop", StopLoop},
+                               {"steps", Steps},
+                               {"filled", Filled},
+                               {"dropped", Dropped}});
+  RegisterObject<Replicas>(state, {{"before_forward", BeforeForward},
+                                   {"after_forward", AfterForward},
+                                   {"no_sync", NoSync},
+                                   {"buckets", GetBuckets},
+                                   {"set_buckets", SetBuckets}});
+  lua_newtable(state);
+  SetFunctions(state, {{"lockstep", NewLoop}, {"data_parallel", NewReplicas}});
+  SetDataFunctions(state);
+  SetGuardFunctions(state);
+  return 1;
+}
+
+}  // namespace lockstep::lua

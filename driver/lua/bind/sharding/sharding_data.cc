@@ -1,0 +1,148 @@
+#include "driver/lua/bind/sharding/sharding_data.h"
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "driver/lua/vm/object.h"
+#include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/vm.h"
+#include "sharding/dataset/pack.h"
+#include "sharding/dataset/shard.h"
+
+namespace lockstep::lua {
+
+template <>
+inline constexpr const char* kObjectName<sharding::Shard> = "shard";
+template <>
+inline constexpr const char* kObjectName<sharding::Packer> = "packer";
+
+namespace {
+
+// --- dataset -------------------------------------------------------------------------------------
+
+sharding::Tail ReadTail(const OptionTable& table) {
+  const bool drop = table.Boolean("drop_last", false);
+  const bool pad = table.Boolean("pad", false);
+  if (drop && pad) throw Error("sharding.dataset: drop_last and pad exclude each other");
+  return drop ? sharding::Tail::kDrop : pad ? sharding::Tail::kPad : sharding::Tail::kUneven;
+}
+
+int NewShard(lua_State* state) {
+  const OptionTable table(
+      state, 1, "sharding.dataset",
+      {"size", "rank", "world", "seed", "epoch", "shuffle", "drop_last", "pad", "start"});
+  sharding::ShardOptions options;
+  options.size = table.Integer("size", -1);
+  options.rank = static_cast<int>(table.Integer("rank", 0));
+  options.world = static_cast<int>(table.Integer("world", 1));
+  options.seed = static_cast<uint64_t>(table.Integer("seed", 0));
+  options.epoch = table.Integer("epoch", 0);
+  options.shuffle = table.Boolean("shuffle", true);
+  options.tail = ReadTail(table);
+  options.start = table.Integer("start", 0);
+  absl::StatusOr<sharding::Shard> shard = sharding::Shard::Make(options);
+  if (!shard.ok()) throw Error(std::string(shard.status().message()));
+  PushObject<sharding::Shard>(state, *std::move(shard));
+  return 1;
+}
+
+sharding::Shard& ReadShard(lua_State* state) {
+  return ReadObject<sharding::Shard>(state, 1, "sharding.dataset");
+}
+
+// next() -> index from 1, as Lua counts; nothing at the end.
+int NextIndex(lua_State* state) {
+  const std::optional<int64_t> index = ReadShard(state).Next();
+  if (!index.has_value()) return 0;
+  PushInteger(state, *index + 1);
+  return 1;
+}
+
+// counts() -> length, taken, padded, dropped
+int ShardCounts(lua_State* state) {
+  const sharding::Shard& shard = ReadShard(state);
+  for (const int64_t count : {shard.length(), shard.taken(), shard.padded(), shard.dropped()})
+    PushInteger(state, count);
+  return 4;
+}
+
+int StartAfter(lua_State* state) {
+  PushInteger(state, ReadShard(state).StartAfter(ReadInteger(state, 2, "sharding.dataset: taken")));
+  return 1;
+}
+
+// --- pack ----------------------------------------------------------------------------------------
+
+// packer(seq_len, split, drop_last)
+int NewPacker(lua_State* state) {
+  sharding::PackOptions options;
+  options.seq_len = ReadInteger(state, 1, "sharding.pack: seq_len");
+  if (options.seq_len < 1)
+    throw Error(absl::StrCat("sharding.pack: seq_len must be at least 1, not ", options.seq_len));
+  options.split = lua_toboolean(state, 2) != 0;
+  options.drop_last = lua_toboolean(state, 3) != 0;
+  PushObject<sharding::Packer>(state, sharding::Packer(options));
+  return 1;
+}
+
+sharding::Packer& ReadPacker(lua_State* state) {
+  return ReadObject<sharding::Packer>(state, 1, "sharding.pack");
+}
+
+// {sample, begin, end, sample, begin, end, ...}, samples from 1
+void PushChunk(lua_State* state, const sharding::Chunk& chunk) {
+  std::vector<int64_t> numbers;
+  for (const sharding::Piece& piece : chunk)
+    numbers.insert(numbers.end(), {piece.sample + 1, piece.begin, piece.end});
+  PushIntegers(state, numbers);
+}
+
+// add(tokens) -> array of chunks
+int AddSample(lua_State* state) {
+  const std::vector<sharding::Chunk> chunks =
+      ReadPacker(state).Add(ReadInteger(state, 2, "sharding.pack: tokens"));
+  lua_createtable(state, static_cast<int>(chunks.size()), 0);
+  for (size_t i = 0; i < chunks.size(); ++i) {
+    PushChunk(state, chunks[i]);
+    lua_rawseti(state, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+
+// finish() -> chunk or nothing
+int FinishPacking(lua_State* state) {
+  const std::optional<sharding::Chunk> chunk = ReadPacker(state).Finish();
+  if (!chunk.has_value()) return 0;
+  PushChunk(state, *chunk);
+  return 1;
+}
+
+// waiting() -> the pieces of the chunk that is not full
+int WaitingPieces(lua_State* state) {
+  PushChunk(state, ReadPacker(state).waiting());
+  return 1;
+}
+
+int DroppedTokens(lua_State* state) {
+  PushInteger(state, ReadPacker(state).dropped_tokens());
+  return 1;
+}
+
+}  // namespace
+
+void SetDataFunctions(lua_State* state) {
+  RegisterObject<sharding::Shard>(
+      state, {{"next", NextIndex}, {"counts", ShardCounts}, {"start_after", StartAfter}});
+  RegisterObject<sharding::Packer>(state, {{"add", AddSample},
+                                           {"finish", FinishPacking},
+                                           {"waiting", WaitingPieces},
+                                           {"dropped_tokens", DroppedTokens}});
+  SetFunctions(state, {{"dataset", NewShard}, {"packer", NewPacker}});
+}
+
+}  // namespace lockstep::lua

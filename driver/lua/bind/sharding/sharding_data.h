@@ -1,0 +1,16 @@
+// Dataset shards and packing for `lockstep.core.sharding`.
+
+#ifndef LOCKSTEP_DRIVER_LUA_BIND_SHARDING_SHARDING_DATA_H_
+#define LOCKSTEP_DRIVER_LUA_BIND_SHARDING_SHARDING_DATA_H_
+
+#include "lua.hpp"
+
+namespace lockstep::lua {
+
+// Adds "dataset" and "packer" to the module on top of the stack, and makes their types known. Once
+// in each state.
+void SetDataFunctions(lua_State* state);
+
+}  // namespace lockstep::lua
+
+#endif  // LOCKSTEP_DRIVER_LUA_BIND_SHARDING_SHARDING_DATA_H_

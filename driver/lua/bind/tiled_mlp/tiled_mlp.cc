@@ -1,0 +1,263 @@
+#include "driver/lua/bind/tiled_mlp/tiled_mlp.h"
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "driver/lua/vm/object.h"
+#include "driver/lua/vm/stack.h"
+#include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/vm.h"
+#include "tiled_mlp/cross_entropy.h"
+#include "tiled_mlp/mlp.h"
+#include "tiled_mlp/tiled.h"
+
+namespace lockstep::lua {
+namespace {
+
+using Tiles = std::unique_ptr<tiled_mlp::TileOptions>;
+
+}  // namespace
+
+template <>
+inline constexpr const char* kObjectName<Tiles> = "tiled mlp";
+
+namespace {
+
+// --- Functions and modules as bodies
+// ----------------------------------------------------------------
+
+// Puts aliases where a module keeps its parameters, until its end. `places` is an array of {fields,
+// name, index of the weight from 1}.
+class InPlaces {
+ public:
+  InPlaces(const LuaReference& places, at::TensorList weights) {
+    lua_State* state = places.Push();
+    if (lua_checkstack(state, 16) == 0) throw Error("tiled_mlp: the stack is full");
+    lua_newtable(state);
+    const int before = lua_gettop(state);
+    places_ = std::make_unique<LuaReference>(state, before - 1);
+    before_ = std::make_unique<LuaReference>(state, before);
+    count_ = static_cast<int>(lua_objlen(state, before - 1));
+    for (int i = 1; i <= count_; ++i) {
+      lua_rawgeti(state, before - 1, i);  // place
+      lua_rawgeti(state, -1, 1);          // place, fields
+      lua_rawgeti(state, -2, 2);          // place, fields, name
+      lua_pushvalue(state, -1);
+      lua_rawget(state, -3);  // place, fields, name, value
+      lua_rawseti(state, before, i);
+      lua_rawgeti(state, -3, 3);
+      const auto index = static_cast<size_t>(lua_tointeger(state, -1));
+      lua_pop(state, 1);
+      PushTensor(state, weights[index - 1]);
+      lua_rawset(state, -3);
+      lua_pop(state, 2);
+    }
+    lua_settop(state, before - 2);
+  }
+  InPlaces(const InPlaces&) = delete;
+  InPlaces& operator=(const InPlaces&) = delete;
+
+  ~InPlaces() {
+    lua_State* state = places_->Push();
+    const int places = lua_gettop(state);
+    before_->Push();
+    for (int i = 1; i <= count_; ++i) {
+      lua_rawgeti(state, places, i);
+      lua_rawgeti(state, -1, 1);
+      lua_rawgeti(state, -2, 2);
+      lua_rawgeti(state, places + 1, i);
+      lua_rawset(state, -3);
+      lua_pop(state, 2);
+    }
+    lua_settop(state, places - 1);
+  }
+
+ private:
+  std::unique_ptr<LuaReference> places_, before_;
+  int count_ = 0;
+};
+
+// Calls the Lua function with the tile and the weights; with places, which a module has, with the
+// tile alone.
+tiled_mlp::TileBody MakeBody(lua_State* state, int function, int places) {
+  auto callee = std::make_shared<LuaReference>(state, function);
+  std::shared_ptr<LuaReference> kept;
+  if (!lua_isnil(state, places)) kept = std::make_shared<LuaReference>(state, places);
+  return [callee, kept](const at::Tensor& tile, at::TensorList weights) {
+    std::optional<InPlaces> in_places;
+    if (kept != nullptr) in_places.emplace(*kept, weights);
+    lua_State* running = callee->Push();
+    const int base = lua_gettop(running) - 1;
+    if (lua_checkstack(running, static_cast<int>(weights.size()) + 16) == 0)
+      throw Error("tiled_mlp: the stack is full");
+    PushTensor(running, tile);
+    if (kept == nullptr) {
+      for (const at::Tensor& weight : weights) PushTensor(running, weight);
+    }
+    Call(running, lua_gettop(running) - base - 1, LUA_MULTRET);
+    std::vector<at::Tensor> outputs;
+    for (int i = base + 1; i <= lua_gettop(running); ++i) {
+      const std::string name = absl::StrCat("tiled_mlp: result ", i - base, " of the function");
+      outputs.push_back(ReadTensor(running, i, name.c_str()));
+    }
+    lua_settop(running, base);
+    return outputs;
+  };
+}
+
+// --- The object
+// -------------------------------------------------------------------------------------
+
+// new(options)
+int NewTiles(lua_State* state) {
+  const OptionTable table(
+      state, 1, "tiled_mlp.new",
+      {"tiles", "tile_tokens", "preserve_rng", "accumulate_fp32", "skip_zero_gradients"});
+  auto options = std::make_unique<tiled_mlp::TileOptions>();
+  for (const auto& [key, field] : {std::pair{"tiles", &options->size.num_tiles},
+                                   {"tile_tokens", &options->size.tile_tokens}}) {
+    *field = table.Integer(key, 0);
+    if (table.Push(key)) {
+      lua_pop(state, 1);
+      if (*field < 1)
+        throw Error(absl::StrCat("tiled_mlp.new: ", key, " must be at least 1, not ", *field));
+    }
+  }
+  if (options->size.num_tiles > 0 && options->size.tile_tokens > 0)
+    throw Error("tiled_mlp.new: give tiles or tile_tokens, not both");
+  options->preserve_rng = table.Boolean("preserve_rng", true);
+  options->accumulate_fp32 = table.Boolean("accumulate_fp32", false);
+  if (table.Push("skip_zero_gradients")) {
+    options->skip_zero_gradients = ReadBoolean(state, -1, "tiled_mlp.new: skip_zero_gradients");
+    lua_pop(state, 1);
+  }
+  options->stats = std::make_shared<tiled_mlp::TileStats>();
+  PushObject<Tiles>(state, std::move(options));
+  return 1;
+}
+
+tiled_mlp::TileOptions& ReadTiles(lua_State* state) {
+  return *ReadObject<Tiles>(state, 1, "tiled_mlp");
+}
+
+// run(fn, x, weights, places or nil) -> fn's results
+int RunTiles(lua_State* state) {
+  const tiled_mlp::TileOptions& options = ReadTiles(state);
+  ReadFunction(state, 2, "tiled_mlp: fn");
+  const at::Tensor x = ReadTensor(state, 3, "tiled_mlp: x");
+  const std::vector<at::Tensor> weights = ReadTensors(state, 4, "tiled_mlp: weights");
+  lua_settop(state, 5);
+  std::vector<at::Tensor> outputs = tiled_mlp::RunTiled(MakeBody(state, 2, 5), x, weights, options);
+  for (at::Tensor& output : outputs) PushTensor(state, std::move(output));
+  return static_cast<int>(outputs.size());
+}
+
+at::Tensor OptionalTensor(lua_State* state, const OptionTable& table, const char* key,
+                          const char* function) {
+  if (!table.Push(key)) return {};
+  const at::Tensor tensor =
+      ReadTensor(state, lua_gettop(state), absl::StrCat(function, ": ", key).c_str());
+  lua_pop(state, 1);
+  return tensor;
+}
+
+template <typename Choice>
+Choice ReadChoice(const OptionTable& table, const char* key, const char* otherwise,
+                  const char* function, const std::map<std::string, Choice>& choices) {
+  const std::string value = table.String(key, otherwise);
+  const auto choice = choices.find(value);
+  if (choice != choices.end()) return choice->second;
+  std::string names;
+  for (const auto& [name, unused] : choices) absl::StrAppend(&names, " \"", name, "\"");
+  throw Error(absl::StrCat(function, ": ", key, " must be one of", names, ", not \"", value, "\""));
+}
+
+// dense{x, gate, up, down, ...} -> y
+int RunDense(lua_State* state) {
+  constexpr const char* kName = "tiled_mlp: dense";
+  const tiled_mlp::TileOptions& options = ReadTiles(state);
+  const OptionTable table(
+      state, 2, kName,
+      {"x", "gate", "up", "down", "gate_bias", "up_bias", "down_bias", "activation"});
+  const auto tensor = [&](const char* key) { return OptionalTensor(state, table, key, kName); };
+  const at::Tensor x = tensor("x");
+  if (!x.defined()) throw Error("tiled_mlp: dense: x is missing");
+  using tiled_mlp::Activation;
+  const Activation activation = ReadChoice<Activation>(table, "activation", "silu", kName,
+                                                       {{"silu", Activation::kSilu},
+                                                        {"gelu", Activation::kGelu},
+                                                        {"gelu_tanh", Activation::kGeluTanh}});
+  PushTensor(state, tiled_mlp::RunTiledMlp(x,
+                                           {.gate = tensor("gate"),
+                                            .up = tensor("up"),
+                                            .down = tensor("down"),
+                                            .gate_bias = tensor("gate_bias"),
+                                            .up_bias = tensor("up_bias"),
+                                            .down_bias = tensor("down_bias")},
+                                           activation, options));
+  return 1;
+}
+
+int Stats(lua_State* state) {
+  const tiled_mlp::TileStats& stats = *ReadTiles(state).stats;
+  lua_newtable(state);
+  for (const auto& [name, count] : {std::pair{"calls", &stats.calls},
+                                    {"untiled", &stats.untiled},
+                                    {"tiles", &stats.tiles},
+                                    {"backward_tiles", &stats.backward_tiles},
+                                    {"skipped_tiles", &stats.skipped_tiles},
+                                    {"tile_tokens", &stats.tile_tokens}}) {
+    PushInteger(state, count->load());
+    lua_setfield(state, -2, name);
+  }
+  return 1;
+}
+
+// --- Cross entropy
+// ----------------------------------------------------------------------------------
+
+// cross_entropy{hidden, weight, labels, ...} -> loss, count
+int CrossEntropy(lua_State* state) {
+  constexpr const char* kName = "tiled_mlp.cross_entropy";
+  const OptionTable table(
+      state, 1, kName,
+      {"hidden", "weight", "labels", "bias", "divisor", "ignore_index", "label_smoothing", "z_loss",
+       "softcap", "reduction", "tile_tokens", "accumulate_fp32"});
+  using tiled_mlp::Reduction;
+  tiled_mlp::CrossEntropyOptions options;
+  options.bias = OptionalTensor(state, table, "bias", kName);
+  options.divisor = OptionalTensor(state, table, "divisor", kName);
+  options.ignore_index = table.Integer("ignore_index", -100);
+  options.label_smoothing = table.Number("label_smoothing", 0);
+  options.z_loss = table.Number("z_loss", 0);
+  options.softcap = table.Number("softcap", 0);
+  options.tile_tokens = table.Integer("tile_tokens", 0);
+  options.accumulate_fp32 = table.Boolean("accumulate_fp32", false);
+  options.reduction = ReadChoice<Reduction>(
+      table, "reduction", "mean", kName,
+      {{"mean", Reduction::kMean}, {"sum", Reduction::kSum}, {"none", Reduction::kNone}});
+  const at::Tensor hidden = OptionalTensor(state, table, "hidden", kName);
+  const at::Tensor weight = OptionalTensor(state, table, "weight", kName);
+  const at::Tensor labels = OptionalTensor(state, table, "labels", kName);
+  tiled_mlp::CrossEntropy result = tiled_mlp::TiledCrossEntropy(hidden, weight, labels, options);
+  PushTensor(state, std::move(result.loss));
+  PushTensor(state, std::move(result.count));
+  return 2;
+}
+
+}  // namespace
+
+int OpenTiledMlp(lua_State* state) {
+  RegisterObject<Tiles>(state, {{"run", RunTiles}, {"dense", RunDense}, {"stats", Stats}});
+  lua_newtable(state);
+  SetFunctions(state, {{"new", NewTiles}, {"cross_entropy", CrossEntropy}});
+  return 1;
+}
+
+}  // namespace lockstep::lua

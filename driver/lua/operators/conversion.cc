@@ -1,0 +1,170 @@
+#include "driver/lua/operators/conversion.h"
+
+#include <string>
+
+#include "ATen/ScalarOps.h"
+#include "ATen/core/jit_type.h"
+#include "absl/strings/str_cat.h"
+#include "c10/core/Layout.h"
+#include "c10/core/MemoryFormat.h"
+#include "driver/lua/vm/stack.h"
+#include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/vm.h"
+
+namespace lockstep::lua {
+namespace {
+
+std::string ElementName(const Parameter& parameter, int i) {
+  return absl::StrCat("\"", parameter.name, "\"[", i, "]");
+}
+
+// Converts each element of the array at `index`.
+template <typename List, typename ReadElement>
+List ConvertList(lua_State* state, int index, const Parameter& parameter, List list,
+                 ReadElement read) {
+  const int size = static_cast<int>(lua_objlen(state, index));
+  list.reserve(size);
+  for (int i = 1; i <= size; ++i) {
+    lua_rawgeti(state, index, i);
+    list.push_back(read(ElementName(parameter, i)));
+    lua_pop(state, 1);
+  }
+  return list;
+}
+
+c10::Scalar ReadScalar(lua_State* state, int index) {
+  if (lua_type(state, index) == LUA_TBOOLEAN) return c10::Scalar(lua_toboolean(state, index) != 0);
+  const double value = lua_tonumber(state, index);
+  if (Classify(state, index) == ValueClass::kWhole) return c10::Scalar(static_cast<int64_t>(value));
+  return c10::Scalar(value);
+}
+
+c10::IValue ConvertTensor(lua_State* state, int index) {
+  if (const at::Tensor* tensor = TensorAt(state, index)) return *tensor;
+  // A number among tensors takes part in type promotion as a number, not as a tensor.
+  return at::native::wrapped_scalar_tensor(ReadScalar(state, index));
+}
+
+c10::IValue ConvertIntegers(lua_State* state, int index, const Parameter& parameter) {
+  if (lua_type(state, index) == LUA_TNUMBER) {
+    c10::List<int64_t> list;
+    list.resize(parameter.list_size, static_cast<int64_t>(lua_tonumber(state, index)));
+    return list;
+  }
+  return ConvertList(state, index, parameter, c10::List<int64_t>(),
+                     [&](const std::string& name) { return ReadInteger(state, -1, name.c_str()); });
+}
+
+c10::IValue ConvertString(const std::string& text, const Parameter& parameter) {
+  switch (parameter.kind) {
+    case ParameterKind::kDevice:
+      return ParseDevice(text, absl::StrCat("\"", parameter.name, "\""));
+    case ParameterKind::kLayout:
+      if (text == "strided") return c10::kStrided;
+      if (text == "sparse_coo") return c10::kSparse;
+      if (text == "sparse_csr") return c10::kSparseCsr;
+      throw Error(absl::StrCat("\"", parameter.name,
+                               "\" must be \"strided\", \"sparse_coo\" or \"sparse_csr\", not \"",
+                               text, "\""));
+    case ParameterKind::kMemoryFormat:
+      if (text == "contiguous_format") return c10::MemoryFormat::Contiguous;
+      if (text == "preserve_format") return c10::MemoryFormat::Preserve;
+      if (text == "channels_last") return c10::MemoryFormat::ChannelsLast;
+      if (text == "channels_last_3d") return c10::MemoryFormat::ChannelsLast3d;
+      throw Error(absl::StrCat(
+          "\"", parameter.name,
+          "\" must be \"contiguous_format\", \"preserve_format\", \"channels_last\" or "
+          "\"channels_last_3d\", not \"",
+          text, "\""));
+    default:
+      return text;
+  }
+}
+
+}  // namespace
+
+c10::IValue Convert(lua_State* state, int index, const Parameter& parameter) {
+  if (lua_isnoneornil(state, index)) return parameter.default_value.value_or(c10::IValue());
+  switch (parameter.kind) {
+    case ParameterKind::kTensor:
+      return ConvertTensor(state, index);
+    case ParameterKind::kTensors:
+      return ConvertList(
+          state, index, parameter, c10::List<at::Tensor>(),
+          [&](const std::string& name) { return ReadTensor(state, -1, name.c_str()); });
+    case ParameterKind::kOptionalTensors:
+      return ConvertList(state, index, parameter, c10::List<std::optional<at::Tensor>>(),
+                         [&](const std::string& name) -> std::optional<at::Tensor> {
+                           if (!lua_toboolean(state, -1)) return std::nullopt;
+                           return ReadTensor(state, -1, name.c_str());
+                         });
+    case ParameterKind::kScalar:
+      return ReadScalar(state, index);
+    case ParameterKind::kScalars: {
+      c10::impl::GenericList list(c10::NumberType::get());
+      return ConvertList(state, index, parameter, list,
+                         [&](const std::string&) { return c10::IValue(ReadScalar(state, -1)); });
+    }
+    case ParameterKind::kInteger:
+      return static_cast<int64_t>(lua_tonumber(state, index));
+    case ParameterKind::kIntegers:
+      return ConvertIntegers(state, index, parameter);
+    case ParameterKind::kFloat:
+      return lua_tonumber(state, index);
+    case ParameterKind::kFloats:
+      return ConvertList(
+          state, index, parameter, c10::List<double>(),
+          [&](const std::string& name) { return ReadNumber(state, -1, name.c_str()); });
+    case ParameterKind::kBoolean:
+      return lua_toboolean(state, index) != 0;
+    case ParameterKind::kBooleans:
+      return ConvertList(state, index, parameter, c10::List<bool>(), [&](const std::string& name) {
+        return ReadBoolean(state, -1, name.c_str());
+      });
+    case ParameterKind::kString:
+    case ParameterKind::kDevice:
+    case ParameterKind::kLayout:
+    case ParameterKind::kMemoryFormat:
+      return ConvertString(lua_tostring(state, index), parameter);
+    case ParameterKind::kDtype: {
+      at::ScalarType dtype = at::kFloat;
+      DtypeAt(state, index, &dtype);
+      return dtype;
+    }
+    case ParameterKind::kGenerator:
+    case ParameterKind::kOther:
+      break;
+  }
+  throw Error(absl::StrCat("\"", parameter.name, "\" cannot be given from Lua"));
+}
+
+void PushValue(lua_State* state, const c10::IValue& value) {
+  if (value.isTensor()) {
+    PushTensor(state, value.toTensor());
+  } else if (value.isNone()) {
+    lua_pushnil(state);
+  } else if (value.isInt()) {
+    PushInteger(state, value.toInt());
+  } else if (value.isSymInt()) {
+    PushInteger(state, value.toSymInt().expect_int());
+  } else if (value.isDouble()) {
+    lua_pushnumber(state, value.toDouble());
+  } else if (value.isBool()) {
+    lua_pushboolean(state, value.toBool());
+  } else if (value.isString()) {
+    PushString(state, value.toStringRef());
+  } else if (value.isDevice()) {
+    PushString(state, value.toDevice().str());
+  } else if (value.isList()) {
+    const c10::ArrayRef<c10::IValue> elements = value.toListRef();
+    lua_createtable(state, static_cast<int>(elements.size()), 0);
+    for (size_t i = 0; i < elements.size(); ++i) {
+      PushValue(state, elements[i]);
+      lua_rawseti(state, -2, static_cast<int>(i + 1));
+    }
+  } else {
+    throw Error(absl::StrCat("a result of type ", value.tagKind(), " has no form in Lua"));
+  }
+}
+
+}  // namespace lockstep::lua

@@ -1,0 +1,185 @@
+#include "driver/lua/torch/torch.h"
+
+#include <optional>
+
+#include "ATen/Context.h"
+#include "ATen/Parallel.h"
+#include "ATen/core/Generator.h"
+#include "absl/strings/str_cat.h"
+#include "c10/core/DefaultDtype.h"
+#include "driver/lua/torch/autograd.h"
+#include "driver/lua/torch/cuda.h"
+#include "driver/lua/operators/operators.h"
+#include "driver/lua/vm/stack.h"
+#include "driver/lua/torch/tensor.h"
+#include "driver/lua/torch/tensor_methods.h"
+#include "driver/lua/vm/vm.h"
+
+namespace lockstep::lua {
+namespace {
+
+int IsTensor(lua_State* state) {
+  lua_pushboolean(state, TensorAt(state, 1) != nullptr);
+  return 1;
+}
+
+// torch.full(size, value, {dtype=}): as ATen's, but the dtype never depends on the value. A Lua
+// number does not say whether 1 is an integer, so without dtype it is the default dtype.
+int Full(lua_State* state) {
+  const bool has_options = lua_type(state, 3) == LUA_TTABLE;
+  const auto holds = [&](const char* key) {
+    lua_getfield(state, 3, key);
+    const bool held = !lua_isnil(state, -1);
+    lua_pop(state, 1);
+    return held;
+  };
+  const bool tells_dtype = has_options && (holds("dtype") || holds("out"));
+  if (lua_type(state, 2) == LUA_TNUMBER && !tells_dtype &&
+      (has_options || lua_isnoneornil(state, 3))) {
+    lua_settop(state, 3);
+    // A copy: the caller's table stays as it is.
+    lua_newtable(state);
+    if (has_options) {
+      for (lua_pushnil(state); lua_next(state, 3) != 0; lua_pop(state, 1)) {
+        lua_pushvalue(state, -2);
+        lua_pushvalue(state, -2);
+        lua_rawset(state, 4);
+      }
+    }
+    PushDtype(state, c10::get_default_dtype_as_scalartype());
+    lua_setfield(state, 4, "dtype");
+    lua_replace(state, 3);
+  }
+  return CallOperator(state, *FindOperator("full"));
+}
+
+int ManualSeed(lua_State* state) {
+  at::manual_seed(static_cast<uint64_t>(ReadInteger(state, 1, "torch.manual_seed: seed")));
+  return 0;
+}
+
+at::Generator GeneratorOf(lua_State* state, int index) {
+  const at::Device device =
+      lua_isnoneornil(state, index) ? at::kCPU : ReadDevice(state, index, "device");
+  return at::globalContext().defaultGenerator(device);
+}
+
+int GetRngState(lua_State* state) {
+  const at::Generator generator = GeneratorOf(state, 1);
+  PushTensor(state, generator.get_state());
+  return 1;
+}
+
+int SetRngState(lua_State* state) {
+  at::Generator generator = GeneratorOf(state, 2);
+  generator.set_state(ReadTensor(state, 1, "torch.set_rng_state: state"));
+  return 0;
+}
+
+int GetNumThreads(lua_State* state) {
+  PushInteger(state, at::get_num_threads());
+  return 1;
+}
+
+int SetNumThreads(lua_State* state) {
+  const int64_t threads = ReadInteger(state, 1, "torch.set_num_threads: n");
+  if (threads < 1)
+    throw Error(absl::StrCat("torch.set_num_threads: n must be at least 1, not ", threads));
+  at::set_num_threads(static_cast<int>(threads));
+  return 0;
+}
+
+int GetDefaultDtype(lua_State* state) {
+  PushDtype(state, c10::get_default_dtype_as_scalartype());
+  return 1;
+}
+
+int SetDefaultDtype(lua_State* state) {
+  at::ScalarType dtype = at::kFloat;
+  if (!DtypeAt(state, 1, &dtype))
+    ThrowTypeError(state, 1, "torch.set_default_dtype: dtype", "a dtype");
+  if (!at::isFloatingType(dtype))
+    throw Error("torch.set_default_dtype: the dtype must be a floating-point one");
+  c10::set_default_dtype(c10::scalarTypeToTypeMeta(dtype));
+  return 0;
+}
+
+constexpr Function kFunctions[] = {
+    {"tensor", NewTensor},
+    {"is_tensor", IsTensor},
+    {"full", Full},
+    {"grad", Grad},
+    {"no_grad", NoGrad},
+    {"enable_grad", EnableGrad},
+    {"is_grad_enabled", IsGradEnabled},
+    {"manual_seed", ManualSeed},
+    {"get_rng_state", GetRngState},
+    {"set_rng_state", SetRngState},
+    {"get_num_threads", GetNumThreads},
+    {"set_num_threads", SetNumThreads},
+    {"get_default_dtype", GetDefaultDtype},
+    {"set_default_dtype", SetDefaultDtype},
+};
+
+// What PyTorch also calls some dtypes.
+constexpr NamedDtype kDtypeAliases[] = {
+    {"float", at::kFloat}, {"double", at::kDouble}, {"half", at::kHalf},
+    {"short", at::kShort}, {"int", at::kInt},       {"long", at::kLong},
+};
+
+std::string UnknownName(const std::string& name) {
+  std::vector<std::string> known = OperatorNames();
+  for (const Function& function : kFunctions) known.emplace_back(function.name);
+  for (const NamedDtype& named : NamedDtypes()) known.emplace_back(named.name);
+  const std::string nearest = Nearest(name, known);
+  return absl::StrCat("torch has no operator \"", name, "\"",
+                      nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?"));
+}
+
+// torch[name], where the module does not hold it yet.
+int FindByName(lua_State* state) {
+  const std::string name = ReadString(state, 2, "torch: the name");
+  Operator* op = FindOperator(name);
+  if (op == nullptr) throw Error(UnknownName(name));
+  PushOperator(state, *op);
+  lua_pushvalue(state, 2);
+  lua_pushvalue(state, -2);
+  lua_rawset(state, 1);
+  return 1;
+}
+
+}  // namespace
+
+int OpenTorch(lua_State* state) {
+  RegisterTensor(state);
+  RegisterTensorMethods(state);
+
+  lua_newtable(state);
+  for (const Function& function : kFunctions) {
+    lua_pushcfunction(state, function.function);
+    lua_setfield(state, -2, function.name);
+  }
+  for (const NamedDtype& named : NamedDtypes()) {
+    PushDtype(state, named.dtype);
+    lua_setfield(state, -2, named.name);
+  }
+  for (const NamedDtype& alias : kDtypeAliases) {
+    PushDtype(state, alias.dtype);
+    lua_setfield(state, -2, alias.name);
+  }
+  PushCuda(state);
+  lua_setfield(state, -2, "cuda");
+
+  lua_newtable(state);
+  SetFunctions(state, {{"__index", FindByName}});
+  lua_setmetatable(state, -2);
+  return 1;
+}
+
+std::vector<std::string> ExtraFunctionNames() {
+  std::vector<std::string> names;
+  for (const Function& function : kFunctions) names.emplace_back(function.name);
+  return names;
+}
+
+}  // namespace lockstep::lua

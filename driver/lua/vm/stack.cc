@@ -1,0 +1,223 @@
+#include "driver/lua/vm/stack.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "driver/lua/vm/vm.h"
+
+namespace lockstep::lua {
+namespace {
+
+// Edits (insertions, deletions, substitutions, swaps of neighbours) between two words.
+// Optimal string alignment distance, https://en.wikipedia.org/wiki/Damerau-Levenshtein_distance.
+size_t EditDistance(const std::string& a, const std::string& b) {
+  std::vector<std::vector<size_t>> cost(a.size() + 1, std::vector<size_t>(b.size() + 1));
+  for (size_t i = 0; i <= a.size(); ++i) cost[i][0] = i;
+  for (size_t j = 0; j <= b.size(); ++j) cost[0][j] = j;
+  for (size_t i = 1; i <= a.size(); ++i) {
+    for (size_t j = 1; j <= b.size(); ++j) {
+      const size_t substitution = cost[i - 1][j - 1] + (a[i - 1] == b[j - 1] ? 0 : 1);
+      cost[i][j] = std::min({cost[i - 1][j] + 1, cost[i][j - 1] + 1, substitution});
+      if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) {
+        cost[i][j] = std::min(cost[i][j], cost[i - 2][j - 2] + 1);
+      }
+    }
+  }
+  return cost[a.size()][b.size()];
+}
+
+size_t CommonPrefix(const std::string& a, const std::string& b) {
+  return static_cast<size_t>(std::mismatch(a.begin(), a.end(), b.begin(), b.end()).first -
+                             a.begin());
+}
+
+}  // namespace
+
+std::string TypeName(lua_State* state, int index) {
+  switch (lua_type(state, index)) {
+    case LUA_TNONE:
+      return "nothing";
+    case LUA_TNIL:
+      return "nil";
+    case LUA_TBOOLEAN:
+      return lua_toboolean(state, index) ? "true" : "false";
+    case LUA_TNUMBER:
+      return absl::StrCat("the number ", lua_tonumber(state, index));
+    case LUA_TSTRING: {
+      const std::string text = lua_tostring(state, index);
+      return absl::StrCat("the string \"", text.substr(0, 40), text.size() > 40 ? "..." : "", "\"");
+    }
+    case LUA_TUSERDATA: {
+      std::string name = "a userdata";
+      if (luaL_getmetafield(state, index, "__name") != 0) {
+        name = absl::StrCat("a ", lua_tostring(state, -1));
+        lua_pop(state, 1);
+      }
+      return name;
+    }
+    default:
+      return absl::StrCat("a ", luaL_typename(state, index));
+  }
+}
+
+void ThrowTypeError(lua_State* state, int index, const char* name, const char* expected) {
+  throw Error(absl::StrCat(name, " must be ", expected, ", not ", TypeName(state, index)));
+}
+
+double ReadNumber(lua_State* state, int index, const char* name) {
+  if (lua_type(state, index) != LUA_TNUMBER) ThrowTypeError(state, index, name, "a number");
+  return lua_tonumber(state, index);
+}
+
+int64_t ReadInteger(lua_State* state, int index, const char* name) {
+  const double value = ReadNumber(state, index, name);
+  if (value != std::floor(value) || std::abs(value) > static_cast<double>(kMaxInteger)) {
+    ThrowTypeError(state, index, name, "a whole number");
+  }
+  return static_cast<int64_t>(value);
+}
+
+bool ReadBoolean(lua_State* state, int index, const char* name) {
+  if (lua_type(state, index) != LUA_TBOOLEAN) ThrowTypeError(state, index, name, "true or false");
+  return lua_toboolean(state, index) != 0;
+}
+
+std::string ReadString(lua_State* state, int index, const char* name) {
+  if (lua_type(state, index) != LUA_TSTRING) ThrowTypeError(state, index, name, "a string");
+  size_t size = 0;
+  const char* data = lua_tolstring(state, index, &size);
+  return std::string(data, size);
+}
+
+void ReadFunction(lua_State* state, int index, const char* name) {
+  if (lua_type(state, index) == LUA_TFUNCTION) return;
+  if (luaL_getmetafield(state, index, "__call") == 0)
+    ThrowTypeError(state, index, name, "a function");
+  lua_pop(state, 1);
+}
+
+void ReadTable(lua_State* state, int index, const char* name) {
+  if (lua_type(state, index) != LUA_TTABLE) ThrowTypeError(state, index, name, "a table");
+}
+
+std::vector<int64_t> ReadIntegers(lua_State* state, int index, const char* name) {
+  ReadTable(state, index, name);
+  const size_t size = lua_objlen(state, index);
+  std::vector<int64_t> values(size);
+  for (size_t i = 0; i < size; ++i) {
+    lua_rawgeti(state, index, static_cast<int>(i + 1));
+    values[i] = ReadInteger(state, -1, absl::StrCat(name, "[", i + 1, "]").c_str());
+    lua_pop(state, 1);
+  }
+  return values;
+}
+
+void PushIntegers(lua_State* state, const std::vector<int64_t>& values) {
+  lua_createtable(state, static_cast<int>(values.size()), 0);
+  for (size_t i = 0; i < values.size(); ++i) {
+    PushInteger(state, values[i]);
+    lua_rawseti(state, -2, static_cast<int>(i + 1));
+  }
+}
+
+void PushString(lua_State* state, const std::string& value) {
+  lua_pushlstring(state, value.data(), value.size());
+}
+
+void PushInteger(lua_State* state, int64_t value) {
+  if (value > kMaxInteger || value < -kMaxInteger) {
+    throw Error(absl::StrCat("the integer ", value,
+                             " is beyond 2^53: a Lua number cannot hold it exactly; "
+                             "keep it in a tensor"));
+  }
+  lua_pushnumber(state, static_cast<double>(value));
+}
+
+void SetFunctions(lua_State* state, std::initializer_list<Function> functions) {
+  for (const Function& f : functions) {
+    lua_pushcfunction(state, f.function);
+    lua_setfield(state, -2, f.name);
+  }
+}
+
+OptionTable::OptionTable(lua_State* state, int index, const char* function,
+                         std::initializer_list<const char*> known)
+    : state_(state), index_(0), function_(function) {
+  if (lua_isnoneornil(state, index)) return;
+  ReadTable(state, index, absl::StrCat(function, ": options").c_str());
+  index_ = index > 0 ? index : lua_gettop(state) + index + 1;
+  const std::vector<std::string> names(known.begin(), known.end());
+  for (lua_pushnil(state); lua_next(state, index_) != 0; lua_pop(state, 1)) {
+    if (lua_type(state, -2) != LUA_TSTRING) {
+      throw Error(absl::StrCat(function, ": options are named, but the table holds the key ",
+                               TypeName(state, -2)));
+    }
+    const std::string key = lua_tostring(state, -2);
+    if (std::find(names.begin(), names.end(), key) != names.end()) continue;
+    const std::string nearest = Nearest(key, names);
+    throw Error(
+        absl::StrCat(function, ": unknown option \"", key, "\"",
+                     nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?"),
+                     " (known: ", absl::StrJoin(names, ", "), ")"));
+  }
+}
+
+bool OptionTable::Push(const char* key) const {
+  if (index_ == 0) return false;
+  // Raw: a group of run.config raises an error for a key that it lacks.
+  lua_pushstring(state_, key);
+  lua_rawget(state_, index_);
+  if (!lua_isnil(state_, -1)) return true;
+  lua_pop(state_, 1);
+  return false;
+}
+
+int64_t OptionTable::Integer(const char* key, int64_t otherwise) const {
+  if (!Push(key)) return otherwise;
+  const int64_t value = ReadInteger(state_, -1, absl::StrCat(function_, ": ", key).c_str());
+  lua_pop(state_, 1);
+  return value;
+}
+
+double OptionTable::Number(const char* key, double otherwise) const {
+  if (!Push(key)) return otherwise;
+  const double value = ReadNumber(state_, -1, absl::StrCat(function_, ": ", key).c_str());
+  lua_pop(state_, 1);
+  return value;
+}
+
+bool OptionTable::Boolean(const char* key, bool otherwise) const {
+  if (!Push(key)) return otherwise;
+  const bool value = ReadBoolean(state_, -1, absl::StrCat(function_, ": ", key).c_str());
+  lua_pop(state_, 1);
+  return value;
+}
+
+std::string OptionTable::String(const char* key, const std::string& otherwise) const {
+  if (!Push(key)) return otherwise;
+  std::string value = ReadString(state_, -1, absl::StrCat(function_, ": ", key).c_str());
+  lua_pop(state_, 1);
+  return value;
+}
+
+std::string Nearest(const std::string& word, const std::vector<std::string>& known) {
+  std::string nearest;
+  size_t least = std::max<size_t>(1, word.size() / 3) + 1;
+  size_t longest = 0;  // of what equally near words have in common with it at their start
+  for (const std::string& candidate : known) {
+    // Nobody means an internal name who does not write one.
+    if (candidate[0] == '_' && word[0] != '_') continue;
+    const size_t distance = EditDistance(word, candidate);
+    const size_t common = CommonPrefix(word, candidate);
+    if (distance < least || (distance == least && !nearest.empty() && common > longest)) {
+      least = distance;
+      longest = common;
+      nearest = candidate;
+    }
+  }
+  return nearest;
+}
+
+}  // namespace lockstep::lua

@@ -1,0 +1,83 @@
+// Reading arguments off the Lua stack and registering functions.
+//
+// Each Read function throws Error, with the argument's name and what was given, where the value is
+// of another type. `index` is absolute or relative, as in Lua's API.
+
+#ifndef LOCKSTEP_DRIVER_LUA_VM_STACK_H_
+#define LOCKSTEP_DRIVER_LUA_VM_STACK_H_
+
+#include <cstdint>
+#include <initializer_list>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lua.hpp"
+
+namespace lockstep::lua {
+
+// Largest n for which every integer from -n to n is a double.
+constexpr int64_t kMaxInteger = int64_t{1} << 53;
+
+// "a number", "a table", "a tensor": what the value is, for messages.
+std::string TypeName(lua_State* state, int index);
+
+[[noreturn]] void ThrowTypeError(lua_State* state, int index, const char* name,
+                                 const char* expected);
+
+double ReadNumber(lua_State* state, int index, const char* name);
+int64_t ReadInteger(lua_State* state, int index, const char* name);
+bool ReadBoolean(lua_State* state, int index, const char* name);
+std::string ReadString(lua_State* state, int index, const char* name);
+void ReadFunction(lua_State* state, int index,
+                  const char* name);  // or what is callable as one; only checks
+void ReadTable(lua_State* state, int index,
+               const char* name);  // or what is callable as one; only checks
+
+// An array {1, 2, 3} of whole numbers.
+std::vector<int64_t> ReadIntegers(lua_State* state, int index, const char* name);
+void PushIntegers(lua_State* state, const std::vector<int64_t>& values);
+
+void PushString(lua_State* state, const std::string& value);
+
+// Throws where `value` is beyond kMaxInteger: a double would round it.
+void PushInteger(lua_State* state, int64_t value);
+
+// Sets fields of the table on top of the stack.
+struct Function {
+  const char* name;
+  lua_CFunction function;
+};
+void SetFunctions(lua_State* state, std::initializer_list<Function> functions);
+
+// A table of options, as functions take it last: `{lr = 0.1}`. Absent (nil or none) reads as empty.
+//
+//   const OptionTable options(state, 2, "dist.all_reduce", {"group", "async"});
+//   if (options.Push("group")) { ... lua_pop(state, 1); }
+class OptionTable {
+ public:
+  // Throws where the value is no table, or holds a key that is not in `known`; names the nearest.
+  OptionTable(lua_State* state, int index, const char* function,
+              std::initializer_list<const char*> known);
+
+  // Pushes the option's value and returns true, or pushes nothing and returns false where it is
+  // nil.
+  bool Push(const char* key) const;
+
+  int64_t Integer(const char* key, int64_t otherwise) const;
+  double Number(const char* key, double otherwise) const;
+  bool Boolean(const char* key, bool otherwise) const;
+  std::string String(const char* key, const std::string& otherwise) const;
+
+ private:
+  lua_State* state_;
+  int index_;  // absolute; 0: no table
+  std::string function_;
+};
+
+// The word of `known` nearest to `word` as a typist errs, or "" where none is near.
+std::string Nearest(const std::string& word, const std::vector<std::string>& known);
+
+}  // namespace lockstep::lua
+
+#endif  // LOCKSTEP_DRIVER_LUA_VM_STACK_H_

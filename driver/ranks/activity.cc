@@ -1,0 +1,135 @@
+#include "driver/ranks/activity.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/escaping.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+namespace lockstep::driver {
+namespace {
+
+constexpr size_t kKept = 8;        // of the collectives that are done
+constexpr size_t kDescribed = 12;  // of those under way and done
+
+thread_local std::string subject;
+
+// In one line of a report.
+std::string InOneLine(const std::string& label) {
+  constexpr size_t kShown = 200;
+  std::string text = label.substr(0, kShown);
+  if (text.size() < label.size()) {
+    const auto is_inside_letter = [](char c) { return (static_cast<unsigned char>(c) >> 6) == 2; };
+    while (!text.empty() && is_inside_letter(label[text.size()])) text.pop_back();
+    text += "...";
+  }
+  return absl::Utf8SafeCEscape(text);
+}
+
+}  // namespace
+
+void Activity::set_find_place(std::function<std::string()> find_place) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  find_place_ = std::move(find_place);
+}
+
+std::string Activity::FindPlace() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return find_place_ == nullptr ? "" : find_place_();
+}
+
+void Activity::SetStep(int64_t step) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  step_ = step;
+}
+
+void Activity::SetLabel(const std::string& label) {
+  const std::string place = FindPlace();
+  const std::lock_guard<std::mutex> lock(mutex_);
+  label_ = InOneLine(label);
+  if (!place.empty()) place_ = place;
+}
+
+int64_t Activity::Start(CollectiveCall call) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (!call.place.empty()) place_ = call.place;
+  Record record;
+  record.id = next_id_++;
+  record.call = std::move(call);
+  record.started = Clock::now();
+  records_.push_back(std::move(record));
+  if (records_.size() > kKept) Refresh();
+  return records_.back().id;
+}
+
+void Activity::SetWork(int64_t id, c10::intrusive_ptr<c10d::Work> work) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  for (auto record = records_.rbegin(); record != records_.rend() && record->id >= id; ++record) {
+    if (record->id != id) continue;
+    record->done = work == nullptr;
+    record->work = std::move(work);
+  }
+}
+
+std::optional<OverdueCall> Activity::FindOverdue() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Refresh();
+  const Clock::time_point now = Clock::now();
+  for (const Record& record : records_) {
+    const bool watched = !record.done && record.call.limit.count() > 0;
+    const auto waited = now - record.started;
+    if (watched && waited > record.call.limit)
+      return OverdueCall{record.call,
+                         std::chrono::duration_cast<std::chrono::milliseconds>(waited)};
+  }
+  return std::nullopt;
+}
+
+std::string Activity::Describe() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Refresh();
+  std::string text = step_.has_value() ? absl::StrCat("step ", *step_, ", ") : "";
+  if (!label_.empty()) absl::StrAppend(&text, "label \"", label_, "\", ");
+  const bool waits = std::any_of(records_.begin(), records_.end(),
+                                 [](const Record& record) { return !record.done; });
+  absl::StrAppend(&text, waits ? "in a collective" : "in no collective");
+  if (!place_.empty()) absl::StrAppend(&text, waits ? " at " : "; the last was at ", place_);
+  // What is under way explains the hang: it comes first.
+  size_t described = 0;
+  for (const bool done : {false, true}) {
+    for (auto record = records_.rbegin(); record != records_.rend(); ++record) {
+      if (record->done != done || described++ >= kDescribed) continue;
+      const std::chrono::duration<double> age = Clock::now() - record->started;
+      const std::string state = done ? "done" : absl::StrFormat("waits %.1f s", age.count());
+      const CollectiveCall& call = record->call;
+      absl::StrAppend(&text, absl::StrFormat("\n  %-13s  %s #%d  %s", state, call.group,
+                                             call.number, call.what));
+      if (!call.place.empty()) absl::StrAppend(&text, "  (", call.place, ")");
+    }
+  }
+  return text;
+}
+
+void Activity::Refresh() {
+  size_t num_done = 0;
+  for (Record& record : records_) {
+    if (!record.done && record.work != nullptr && record.work->isCompleted()) {
+      record.done = true;
+      record.work.reset();  // and with it the tensors that it holds
+    }
+    num_done += record.done ? 1 : 0;
+  }
+  for (auto record = records_.begin(); record != records_.end() && num_done > kKept;) {
+    if (record->done) --num_done;
+    record = record->done ? records_.erase(record) : record + 1;
+  }
+}
+
+CollectiveSubject::CollectiveSubject(std::string text) { subject = std::move(text); }
+
+CollectiveSubject::~CollectiveSubject() { subject.clear(); }
+
+const std::string& CollectiveSubject::Current() { return subject; }
+
+}  // namespace lockstep::driver

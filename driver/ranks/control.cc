@@ -1,0 +1,138 @@
+#include "driver/ranks/control.h"
+
+#include <map>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/time.h"
+#include "c10/util/Exception.h"
+#include "driver/ranks/activity.h"
+#include "driver/ranks/addresses.h"
+#include "driver/ranks/failure.h"
+#include "driver/ranks/mirror.h"
+#include "sharding/agreement/c10d_collective.h"
+#include "sharding/agreement/socket_collective.h"
+
+namespace lockstep::driver {
+namespace {
+
+constexpr size_t kMaxRanksOnSockets = 64;
+
+// Through the run's store.
+sharding::SocketCollective::Exchange ExchangeThrough(const World& world, const std::string& prefix,
+                                                     size_t position, const std::vector<int>& ranks,
+                                                     const std::string& title,
+                                                     std::chrono::milliseconds timeout) {
+  return [store = world.store, prefix, position, ranks, title,
+          timeout](const std::string& own) -> absl::StatusOr<std::vector<std::string>> {
+    std::vector<std::string> keys;
+    for (size_t i = 0; i < ranks.size(); ++i) keys.push_back(absl::StrCat(prefix, "/", i));
+    store->set(keys[position], std::vector<uint8_t>(own.begin(), own.end()));
+    try {
+      store->wait(keys, timeout);
+    } catch (const c10::Error&) {
+      std::vector<int> absent;
+      for (size_t i = 0; i < ranks.size(); ++i) {
+        if (!store->check({keys[i]})) absent.push_back(ranks[i]);
+      }
+      if (absent.empty()) throw;
+      return absl::DeadlineExceededError(absl::StrCat(
+          "meeting of ", title, ": waited ", absl::FormatDuration(absl::FromChrono(timeout)),
+          " for ranks that have not come: ", absl::StrJoin(absent, ", ")));
+    }
+    std::vector<std::string> all;
+    for (const std::string& key : keys) all.push_back(store->get_to_str(key));
+    return all;
+  };
+}
+
+// Tells the rank's activity of each gathering, from when this rank waits in it: between its start
+// and the wait lies a step of any length, and a loop that is left early never waits.
+class WatchedCollective : public sharding::Collective {
+ public:
+  WatchedCollective(std::unique_ptr<sharding::Collective> collective, std::string title,
+                    std::shared_ptr<Activity> activity, std::chrono::milliseconds limit)
+      : collective_(std::move(collective)),
+        title_(std::move(title)),
+        activity_(std::move(activity)),
+        limit_(limit) {}
+
+  int rank() const override { return collective_->rank(); }
+  int size() const override { return collective_->size(); }
+  int WorldRank(int position) const override { return collective_->WorldRank(position); }
+
+  std::unique_ptr<Pending> StartAllGather(const std::string& bytes) override {
+    return std::make_unique<Watched>(*activity_,
+                                     CollectiveCall{title_, ++calls_, "agreement", "", limit_},
+                                     collective_->StartAllGather(bytes));
+  }
+
+ private:
+  class Watched : public Pending {
+   public:
+    Watched(Activity& activity, CollectiveCall call, std::unique_ptr<Pending> pending)
+        : activity_(activity), call_(std::move(call)), pending_(std::move(pending)) {}
+
+    absl::StatusOr<std::vector<std::string>> Wait() override {
+      call_.place = activity_.FindPlace();
+      const UnderWay waiting(activity_, call_);
+      return pending_->Wait();
+    }
+
+   private:
+    Activity& activity_;
+    CollectiveCall call_;
+    std::unique_ptr<Pending> pending_;
+  };
+
+  std::unique_ptr<sharding::Collective> collective_;
+  std::string title_;
+  std::shared_ptr<Activity> activity_;
+  std::chrono::milliseconds limit_;
+  int64_t calls_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<sharding::Collective> NewUnwatchedCollective(const World& world,
+                                                             const std::vector<int>& ranks,
+                                                             std::chrono::milliseconds timeout,
+                                                             const GroupPurpose& purpose) {
+  const int position = PositionIn(world, ranks);
+  // Members alone count how often this list was asked for, so that others need not take part.
+  static std::map<std::vector<int>, int> times_made;
+  const std::string prefix =
+      absl::StrCat("control/", absl::StrJoin(ranks, ","), "/", times_made[ranks]++);
+  if (ranks.size() > kMaxRanksOnSockets) {
+    return std::make_unique<sharding::C10dCollective>(
+        NewGroup(world, ranks, timeout, {purpose.name, /*watched=*/false}), ranks);
+  }
+  auto collective = sharding::SocketCollective::Connect(
+      position, static_cast<int>(ranks.size()), SocketAddresses(world).front(),
+      ExchangeThrough(world, prefix, static_cast<size_t>(position), ranks,
+                      TitleOf(world, ranks, purpose), timeout),
+      absl::FromChrono(timeout), ranks);
+  TORCH_CHECK(collective.ok(), std::string(collective.status().message()));
+  return *std::move(collective);
+}
+
+std::unique_ptr<sharding::Collective> NewControlCollective(const World& world,
+                                                           const std::vector<int>& ranks,
+                                                           std::chrono::milliseconds timeout,
+                                                           const GroupPurpose& purpose) {
+  if (world.environment.mirrored)
+    return NewMirrorCollective(PositionIn(world, ranks), static_cast<int>(ranks.size()));
+  const std::string title = TitleOf(world, ranks, purpose);
+  const std::chrono::milliseconds limit = purpose.watched ? timeout : std::chrono::milliseconds(0);
+  const std::chrono::milliseconds longest = purpose.watched ? kNoTimeout : timeout;
+  const UnderWay meeting(*world.activity, {title, 0, "meeting of the group's ranks",
+                                           world.activity->FindPlace(), limit});
+  // Watched from the wait on, by WatchedCollective, and not from the start as a group's are.
+  return std::make_unique<WatchedCollective>(NewUnwatchedCollective(world, ranks, longest, purpose),
+                                             title, world.activity, limit);
+}
+
+}  // namespace lockstep::driver

@@ -1,0 +1,221 @@
+#include "driver/ranks/watched_backend.h"
+
+#include <cstring>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "c10/core/ScalarType.h"
+
+namespace lockstep::driver {
+namespace {
+
+// "float32 {4, 8}, int64 {2}", or what the caller says that the tensors are.
+std::string DescribeTensors(at::TensorList tensors) {
+  if (!CollectiveSubject::Current().empty()) return CollectiveSubject::Current();
+  constexpr size_t kShown = 8;
+  std::vector<std::string> parts;
+  for (const at::Tensor& tensor : tensors.slice(0, std::min(tensors.size(), kShown))) {
+    parts.push_back(absl::StrCat(c10::getDtypeNames(tensor.scalar_type()).first, " {",
+                                 absl::StrJoin(tensor.sizes(), ", "), "}"));
+  }
+  if (tensors.size() > kShown) parts.push_back(absl::StrCat("... ", tensors.size(), " in all"));
+  return absl::StrJoin(parts, ", ");
+}
+
+std::string Join(const std::string& a, const std::string& b) {
+  return absl::StrCat(a, a.empty() || b.empty() ? "" : " ", b);
+}
+
+std::string NameOf(const c10d::ReduceOp& op) {
+  static constexpr const char* kNames[] = {"sum",  "avg", "product", "min",       "max",
+                                           "band", "bor", "bxor",    "premul_sum"};
+  const auto index = static_cast<size_t>(static_cast<c10d::ReduceOp::RedOpType>(op));
+  return index < std::size(kNames) ? kNames[index] : "reduction";
+}
+
+}  // namespace
+
+WatchedBackend::WatchedBackend(c10::intrusive_ptr<c10d::Backend> backend, std::string group,
+                               std::vector<int> ranks, std::shared_ptr<Activity> activity,
+                               std::chrono::milliseconds limit, Compare compare,
+                               std::shared_ptr<CallComparison> calls)
+    : Backend(backend->getRank(), backend->getSize()),
+      backend_(std::move(backend)),
+      group_(std::move(group)),
+      ranks_(std::move(ranks)),
+      activity_(std::move(activity)),
+      limit_(limit),
+      compare_(std::move(compare)),
+      calls_compared_(std::move(calls)) {}
+
+std::string WatchedBackend::FromRank(int64_t position) const {
+  return absl::StrCat("from rank ", ranks_.at(static_cast<size_t>(position)));
+}
+
+std::string WatchedBackend::ToRank(int64_t position) const {
+  return absl::StrCat("to rank ", ranks_.at(static_cast<size_t>(position)));
+}
+
+WatchedBackend::WorkPointer WatchedBackend::Run(const char* name, const std::string& arguments,
+                                                at::TensorList tensors,
+                                                const std::function<WorkPointer()>& call) {
+  const std::string what = Join(Join(name, DescribeTensors(tensors)), arguments);
+  const std::string place = activity_->FindPlace();
+  if (compare_ != nullptr)
+    compare_(absl::StrCat("collective ", calls_ + 1, " of ", group_), what, place);
+  // Ranks have different parts in a broadcast, and a barrier moves nothing: each rank may call them
+  // on a line of its own.
+  const bool is_one_place =
+      std::strcmp(name, "broadcast") != 0 && std::strcmp(name, "barrier") != 0;
+  return RunUnchecked(what, place, [&] {
+    if (compare_ == nullptr && calls_compared_ != nullptr)
+      calls_compared_->Compare(what, place, is_one_place);
+    return call();
+  });
+}
+
+WatchedBackend::WorkPointer WatchedBackend::RunUnchecked(const std::string& what,
+                                                         const std::string& place,
+                                                         const std::function<WorkPointer()>& call) {
+  const int64_t id = activity_->Start({group_, ++calls_, what, place, limit_});
+  WorkPointer work;
+  try {
+    work = call();
+  } catch (...) {
+    activity_->SetWork(id, nullptr);
+    throw;
+  }
+  activity_->SetWork(id, work);
+  return work;
+}
+
+WatchedBackend::WorkPointer WatchedBackend::endCoalescing() {
+  return RunUnchecked("coalesced collectives", activity_->FindPlace(),
+                      [&] { return backend_->endCoalescing(); });
+}
+
+WatchedBackend::WorkPointer WatchedBackend::broadcast(Tensors& tensors,
+                                                      const c10d::BroadcastOptions& options) {
+  return Run("broadcast", FromRank(options.rootRank), tensors,
+             [&] { return backend_->broadcast(tensors, options); });
+}
+
+WatchedBackend::WorkPointer WatchedBackend::allreduce(Tensors& tensors,
+                                                      const c10d::AllreduceOptions& options) {
+  return Run("all_reduce", NameOf(options.reduceOp), tensors,
+             [&] { return backend_->allreduce(tensors, options); });
+}
+
+WatchedBackend::WorkPointer WatchedBackend::allreduce_sparse(
+    Tensors& tensors, const c10d::AllreduceOptions& options) {
+  return Run("all_reduce_sparse", NameOf(options.reduceOp), tensors,
+             [&] { return backend_->allreduce_sparse(tensors, options); });
+}
+
+WatchedBackend::WorkPointer WatchedBackend::allreduce_coalesced(
+    Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
+  return Run("all_reduce_coalesced", NameOf(options.reduceOp), tensors,
+             [&] { return backend_->allreduce_coalesced(tensors, options); });
+}
+
+WatchedBackend::WorkPointer WatchedBackend::reduce(Tensors& tensors,
+                                                   const c10d::ReduceOptions& options) {
+  return Run("reduce", Join(NameOf(options.reduceOp), ToRank(options.rootRank)), tensors,
+             [&] { return backend_->reduce(tensors, options); });
+}
+
+WatchedBackend::WorkPointer WatchedBackend::allgather(TensorLists& outputs, Tensors& inputs,
+                                                      const c10d::AllgatherOptions& options) {
+  return Run("all_gather", "", inputs,
+             [&] { return backend_->allgather(outputs, inputs, options); });
+}
+
+WatchedBackend::WorkPointer WatchedBackend::_allgather_base(at::Tensor& output, at::Tensor& input,
+                                                            const c10d::AllgatherOptions& options) {
+  return Run("all_gather_into_tensor", "", input,
+             [&] { return backend_->_allgather_base(output, input, options); });
+}
+
+WatchedBackend::WorkPointer WatchedBackend::allgather_coalesced(
+    TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  return Run("all_gather_coalesced", "", inputs,
+             [&] { return backend_->allgather_coalesced(outputs, inputs, options); });
+}
+
+WatchedBackend::WorkPointer WatchedBackend::allgather_into_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
+  return Run("all_gather_into_tensor_coalesced", "", inputs,
+             [&] { return backend_->allgather_into_tensor_coalesced(outputs, inputs, options); });
+}
+
+WatchedBackend::WorkPointer WatchedBackend::gather(TensorLists& outputs, Tensors& inputs,
+                                                   const c10d::GatherOptions& options) {
+  return Run("gather", ToRank(options.rootRank), inputs,
+             [&] { return backend_->gather(outputs, inputs, options); });
+}
+
+WatchedBackend::WorkPointer WatchedBackend::scatter(Tensors& outputs, TensorLists& inputs,
+                                                    const c10d::ScatterOptions& options) {
+  return Run("scatter", FromRank(options.rootRank), outputs,
+             [&] { return backend_->scatter(outputs, inputs, options); });
+}
+
+WatchedBackend::WorkPointer WatchedBackend::reduce_scatter(
+    Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
+  return Run("reduce_scatter", NameOf(options.reduceOp), outputs,
+             [&] { return backend_->reduce_scatter(outputs, inputs, options); });
+}
+
+WatchedBackend::WorkPointer WatchedBackend::_reduce_scatter_base(
+    at::Tensor& output, at::Tensor& input, const c10d::ReduceScatterOptions& options) {
+  return Run("reduce_scatter_tensor", NameOf(options.reduceOp), input,
+             [&] { return backend_->_reduce_scatter_base(output, input, options); });
+}
+
+WatchedBackend::WorkPointer WatchedBackend::reduce_scatter_tensor_coalesced(
+    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
+  return Run("reduce_scatter_tensor_coalesced", NameOf(options.reduceOp), inputs,
+             [&] { return backend_->reduce_scatter_tensor_coalesced(outputs, inputs, options); });
+}
+
+// Ranks may give and take different amounts: the dtype alone is alike.
+WatchedBackend::WorkPointer WatchedBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
+                                                          std::vector<int64_t>& output_sizes,
+                                                          std::vector<int64_t>& input_sizes,
+                                                          const c10d::AllToAllOptions& options) {
+  return Run("all_to_all", c10::getDtypeNames(input.scalar_type()).first, {}, [&] {
+    return backend_->alltoall_base(output, input, output_sizes, input_sizes, options);
+  });
+}
+
+WatchedBackend::WorkPointer WatchedBackend::alltoall(Tensors& outputs, Tensors& inputs,
+                                                     const c10d::AllToAllOptions& options) {
+  const std::string dtype =
+      inputs.empty() ? "" : c10::getDtypeNames(inputs.front().scalar_type()).first;
+  return Run("all_to_all", dtype, {}, [&] { return backend_->alltoall(outputs, inputs, options); });
+}
+
+WatchedBackend::WorkPointer WatchedBackend::send(Tensors& tensors, int destination, int tag) {
+  return RunUnchecked(
+      absl::StrCat("send ", DescribeTensors(tensors), " ", ToRank(destination), ", tag ", tag),
+      activity_->FindPlace(), [&] { return backend_->send(tensors, destination, tag); });
+}
+
+WatchedBackend::WorkPointer WatchedBackend::recv(Tensors& tensors, int source, int tag) {
+  return RunUnchecked(
+      absl::StrCat("recv ", DescribeTensors(tensors), " ", FromRank(source), ", tag ", tag),
+      activity_->FindPlace(), [&] { return backend_->recv(tensors, source, tag); });
+}
+
+WatchedBackend::WorkPointer WatchedBackend::recvAnysource(Tensors& tensors, int tag) {
+  return RunUnchecked(absl::StrCat("recv ", DescribeTensors(tensors), " from any, tag ", tag),
+                      activity_->FindPlace(),
+                      [&] { return backend_->recvAnysource(tensors, tag); });
+}
+
+WatchedBackend::WorkPointer WatchedBackend::barrier(const c10d::BarrierOptions& options) {
+  return Run("barrier", "", {}, [&] { return backend_->barrier(options); });
+}
+
+}  // namespace lockstep::driver

@@ -1,0 +1,110 @@
+// A c10d backend that tells this rank's Activity of each collective, and where it is asked to, lets
+// the ranks compare what they are about to do.
+//
+// It stands in front of Gloo or NCCL and hands every call on. The comparison is that of c10d's
+// ProcessGroupWrapper, with the script's lines: operator, dtypes, shapes and the arguments that
+// must be alike. By default the script's own collectives are compared before they begin and
+// the others later (script_calls.h); with --debug-collectives each waits for its comparison.
+
+#ifndef LOCKSTEP_DRIVER_RANKS_WATCHED_BACKEND_H_
+#define LOCKSTEP_DRIVER_RANKS_WATCHED_BACKEND_H_
+
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "driver/ranks/activity.h"
+#include "driver/ranks/script_calls.h"
+#include "torch/csrc/distributed/c10d/Backend.hpp"
+
+namespace lockstep::driver {
+
+class WatchedBackend : public c10d::Backend {
+ public:
+  // Compares a collective's label, fingerprint and place over the group's ranks; throws c10::Error
+  // where they differ, or where a rank does not come.
+  using Compare = std::function<void(const std::string& label, const std::string& fingerprint,
+                                     const std::string& place)>;
+
+  // `group` and its `ranks` of the world: as reports name them. `limit`: for a collective to wait;
+  // 0: it is not watched. `compare`: empty, or called before each collective; sends and receives
+  // pair two ranks alone. `calls`: null, or what compares calls where `compare` is empty.
+  WatchedBackend(c10::intrusive_ptr<c10d::Backend> backend, std::string group,
+                 std::vector<int> ranks, std::shared_ptr<Activity> activity,
+                 std::chrono::milliseconds limit, Compare compare,
+                 std::shared_ptr<CallComparison> calls);
+
+  const std::string getBackendName() const override { return backend_->getBackendName(); }
+  bool supportsCoalescing() const override { return backend_->supportsCoalescing(); }
+  void startCoalescing() override { backend_->startCoalescing(); }
+  c10::intrusive_ptr<c10d::Work> endCoalescing() override;
+  void setTimeout(std::chrono::milliseconds timeout) override { backend_->setTimeout(timeout); }
+  void setSequenceNumberForGroup() override { backend_->setSequenceNumberForGroup(); }
+  uint64_t getSequenceNumberForGroup() override { return backend_->getSequenceNumberForGroup(); }
+  void abort() override { backend_->abort(); }
+  void shutdown() override { backend_->shutdown(); }
+
+  using Tensors = std::vector<at::Tensor>;
+  using TensorLists = std::vector<std::vector<at::Tensor>>;
+  using WorkPointer = c10::intrusive_ptr<c10d::Work>;
+
+  WorkPointer broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
+  WorkPointer allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPointer allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
+  WorkPointer allreduce_coalesced(Tensors& tensors,
+                                  const c10d::AllreduceCoalescedOptions& options) override;
+  WorkPointer reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
+  WorkPointer allgather(TensorLists& outputs, Tensors& inputs,
+                        const c10d::AllgatherOptions& options) override;
+  WorkPointer _allgather_base(at::Tensor& output, at::Tensor& input,
+                              const c10d::AllgatherOptions& options) override;
+  WorkPointer allgather_coalesced(TensorLists& outputs, Tensors& inputs,
+                                  const c10d::AllgatherOptions& options) override;
+  WorkPointer allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                              const c10d::AllgatherOptions& options) override;
+  WorkPointer gather(TensorLists& outputs, Tensors& inputs,
+                     const c10d::GatherOptions& options) override;
+  WorkPointer scatter(Tensors& outputs, TensorLists& inputs,
+                      const c10d::ScatterOptions& options) override;
+  WorkPointer reduce_scatter(Tensors& outputs, TensorLists& inputs,
+                             const c10d::ReduceScatterOptions& options) override;
+  WorkPointer _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
+                                   const c10d::ReduceScatterOptions& options) override;
+  WorkPointer reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
+                                              const c10d::ReduceScatterOptions& options) override;
+  WorkPointer alltoall_base(at::Tensor& output, at::Tensor& input,
+                            std::vector<int64_t>& output_sizes, std::vector<int64_t>& input_sizes,
+                            const c10d::AllToAllOptions& options) override;
+  WorkPointer alltoall(Tensors& outputs, Tensors& inputs,
+                       const c10d::AllToAllOptions& options) override;
+  WorkPointer send(Tensors& tensors, int destination, int tag) override;
+  WorkPointer recv(Tensors& tensors, int source, int tag) override;
+  WorkPointer recvAnysource(Tensors& tensors, int tag) override;
+  WorkPointer barrier(const c10d::BarrierOptions& options) override;
+
+ private:
+  // `arguments`: what else must be alike, "sum" or "from 0"; `tensors`: whose shapes must be.
+  WorkPointer Run(const char* name, const std::string& arguments, at::TensorList tensors,
+                  const std::function<WorkPointer()>& call);
+  // "from rank 5", "to rank 5": the rank of the world at a position of the group.
+  std::string FromRank(int64_t position) const;
+  std::string ToRank(int64_t position) const;
+  // Without a comparison.
+  WorkPointer RunUnchecked(const std::string& what, const std::string& place,
+                           const std::function<WorkPointer()>& call);
+
+  const c10::intrusive_ptr<c10d::Backend> backend_;
+  const std::string group_;
+  const std::vector<int> ranks_;
+  const std::shared_ptr<Activity> activity_;
+  const std::chrono::milliseconds limit_;
+  const Compare compare_;
+  const std::shared_ptr<CallComparison> calls_compared_;
+  int64_t calls_ = 0;
+};
+
+}  // namespace lockstep::driver
+
+#endif  // LOCKSTEP_DRIVER_RANKS_WATCHED_BACKEND_H_

@@ -1,0 +1,312 @@
+#include "driver/ranks/world.h"
+
+#include <cstdlib>
+#include <filesystem>
+#include <map>
+#include <memory>
+#include <numeric>
+#include <utility>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "c10/core/impl/VirtualGuardImpl.h"
+#include "c10/util/Exception.h"
+#include "driver/ranks/addresses.h"
+#include "driver/network/bounded_store.h"
+#include "driver/cuda/choose_gpu.h"
+#include "driver/cuda/cuda_library.h"
+#include "driver/ranks/failure.h"
+#include "driver/ranks/mirror.h"
+#include "driver/cuda/nccl_backend.h"
+#include "driver/network/network.h"
+#include "driver/ranks/script_calls.h"
+#include "driver/ranks/watched_backend.h"
+#include "sharding/agreement/c10d_collective.h"
+#include "sharding/agreement/guard.h"
+#include "torch/csrc/distributed/c10d/HashStore.hpp"
+#include "torch/csrc/distributed/c10d/PrefixStore.hpp"
+#include "torch/csrc/distributed/c10d/ProcessGroupGloo.hpp"
+#include "torch/csrc/distributed/c10d/TCPStore.hpp"
+
+namespace lockstep::driver {
+
+// Returns what stands in front of Gloo in a group. Defined in the program of //tests/strict alone,
+// where it is the backend that fails where NCCL would; the product has no such function.
+c10::intrusive_ptr<c10d::Backend> WrapCpuBackend(c10::intrusive_ptr<c10d::Backend> gloo,
+                                                 const std::string& group,
+                                                 const std::vector<int>& ranks)
+    __attribute__((weak));
+
+namespace {
+
+using c10d::ProcessGroup;
+
+double Seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1000; }
+
+// Makes the store listen at `address` alone. By itself it would listen on every interface, where
+// strangers could read the keys and end the run.
+void ListenOnlyAt(const std::string& address, c10d::TCPStoreOptions& options) {
+  const absl::StatusOr<int> fd = ListenOn(address, options.port);
+  TORCH_CHECK(fd.ok(), std::string(fd.status().message()));
+  options.masterListenFd = *fd;  // the store closes it
+  options.port = PortOf(*fd);
+}
+
+c10::intrusive_ptr<c10d::Store> NewStore(const RankEnvironment& environment,
+                                         std::chrono::milliseconds timeout) {
+  if (environment.mirrored || (environment.world_size == 1 && environment.master_port == 0)) {
+    return c10::make_intrusive<c10d::HashStore>();
+  }
+  c10d::TCPStoreOptions options;
+  options.port = environment.master_port;
+  options.isServer = environment.rank == 0 && !environment.store_is_hosted;
+  options.waitWorkers = false;
+  options.timeout = timeout;
+  const std::string where = absl::StrCat(environment.master_addr, ":", environment.master_port);
+  c10::intrusive_ptr<c10d::Store> store;
+  try {
+    if (options.isServer && IsLoopback(environment.master_addr)) {
+      const bool is_name = environment.master_addr == "localhost";
+      ListenOnlyAt(is_name ? "127.0.0.1" : environment.master_addr, options);
+    }
+    store = NewBoundedStore(where, timeout, [host = environment.master_addr, options] {
+      return c10::make_intrusive<c10d::TCPStore>(host, options);
+    });
+  } catch (const c10::Error& error) {
+    if (options.isServer) {
+      TORCH_CHECK(false, "cannot host the run's store at ", where,
+                  " (MASTER_ADDR:MASTER_PORT); is the port taken? ",
+                  error.what_without_backtrace());
+    }
+    TORCH_CHECK(false, "cannot reach the run's store at ", where,
+                " (MASTER_ADDR:MASTER_PORT) within ", Seconds(timeout),
+                " s; rank 0 must be running there, and --timeout sets how long to wait: ",
+                error.what_without_backtrace());
+  }
+  // From here on somebody waits in it for other ranks: the watchdog comes first.
+  store->setTimeout(timeout + kTimeToReport);
+  // Keys of an attempt that torchrun restarted must not be seen by the next.
+  return c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("attempt/", environment.attempt),
+                                                store);
+}
+
+// Blocks until every rank has come here. Without this the first complaint about a rank that stays
+// away would be a backend's, and name a key instead of a rank.
+void WaitForRanks(const World& world, const std::string& address,
+                  std::chrono::milliseconds timeout) {
+  const int size = world.environment.world_size;
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < size; ++rank) keys.push_back(HereKey(rank));
+  const auto start = std::chrono::steady_clock::now();
+  world.store->set(HereKey(world.environment.rank),
+                   std::vector<uint8_t>(address.begin(), address.end()));
+  try {
+    world.store->wait(keys, timeout);
+  } catch (const StoreIsSilent&) {
+    throw;
+  } catch (const c10::Error&) {
+    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
+    std::vector<int> missing;
+    for (int rank = 0; rank < size; ++rank) {
+      if (!world.store->check({keys[static_cast<size_t>(rank)]})) missing.push_back(rank);
+    }
+    TORCH_CHECK(missing.empty(), "waited ", absl::StrFormat("%.0f", waited.count()),
+                " s for ranks that have not come: ", absl::StrJoin(missing, ", "), " of 0 to ",
+                size - 1,
+                "; were they started, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE? "
+                "--timeout sets how long to wait");
+  }
+}
+
+c10::intrusive_ptr<c10d::Backend> NewGloo(const World& world,
+                                          const c10::intrusive_ptr<c10d::Store>& store, int rank,
+                                          int size, std::chrono::milliseconds timeout) {
+  auto options = c10d::ProcessGroupGloo::Options::create(timeout);
+  for (const std::string& address : SocketAddresses(world))
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
+  return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+}
+
+// Compares collectives over a Gloo group of their own.
+WatchedBackend::Compare NewCompare(const World& world, const c10::intrusive_ptr<c10d::Store>& store,
+                                   const std::vector<int>& ranks, int rank,
+                                   std::chrono::milliseconds timeout) {
+  struct Comparison {
+    Comparison(const c10::intrusive_ptr<ProcessGroup>& group,
+               const c10::intrusive_ptr<c10d::Store>& store, std::chrono::milliseconds timeout,
+               const std::vector<int>& ranks)
+        : collective(group),
+          notes(store, "notes", group->getRank()),
+          guard(&collective, &notes, Seconds(timeout), ranks) {}
+    sharding::C10dCollective collective;
+    sharding::StoreNotes notes;
+    sharding::Guard guard;
+  };
+  auto group = c10::make_intrusive<ProcessGroup>(store, rank, static_cast<int>(ranks.size()));
+  group->setBackend(c10::kCPU, ProcessGroup::BackendType::GLOO,
+                    NewGloo(world, store, rank, static_cast<int>(ranks.size()), timeout));
+  const auto comparison = std::make_shared<Comparison>(group, store, timeout, ranks);
+  return [comparison](const std::string& label, const std::string& fingerprint,
+                      const std::string& place) {
+    const absl::Status status = comparison->guard.Check(label, fingerprint, place);
+    TORCH_CHECK(status.ok(), std::string(status.message()));
+  };
+}
+
+c10::intrusive_ptr<ProcessGroup> MakeMirroredGroup(const World& world, const std::string& name,
+                                                   const c10::intrusive_ptr<c10d::Store>& store,
+                                                   int rank, int size) {
+  auto group = c10::make_intrusive<ProcessGroup>(store, rank, size);
+  const auto backend = NewMirrorBackend(rank, size);
+  group->setBackend(c10::kCPU, ProcessGroup::BackendType::GLOO, backend);
+  group->setDefaultBackend(ProcessGroup::BackendType::GLOO);
+  if (world.device.is_cuda()) {
+    group->setBackend(c10::kCUDA, ProcessGroup::BackendType::NCCL, backend);
+    group->setDefaultBackend(ProcessGroup::BackendType::NCCL);
+  }
+  group->setGroupName(name);
+  return group;
+}
+
+c10::intrusive_ptr<ProcessGroup> MakeGroup(const World& world, const std::string& name,
+                                           const std::vector<int>& ranks, int rank,
+                                           std::chrono::milliseconds timeout,
+                                           const GroupPurpose& purpose) {
+  const int size = static_cast<int>(ranks.size());
+  const auto store = c10::make_intrusive<c10d::PrefixStore>(name, world.store);
+  const auto part = [&store](const char* prefix) {
+    return c10::make_intrusive<c10d::PrefixStore>(prefix, store);
+  };
+  const std::string title = TitleOf(world, ranks, purpose);
+  if (world.environment.mirrored) return MakeMirroredGroup(world, name, store, rank, size);
+  const auto backend_timeout = purpose.watched ? std::chrono::milliseconds(kNoTimeout) : timeout;
+  const std::chrono::milliseconds limit = purpose.watched ? timeout : std::chrono::milliseconds(0);
+  const UnderWay meeting(*world.activity, {title, 0, "meeting of the group's ranks",
+                                           world.activity->FindPlace(), limit});
+  // One comparison for both backends: their collectives have one order.
+  WatchedBackend::Compare compare;
+  if (world.debug_collectives && purpose.name.empty() && size > 1)
+    compare = NewCompare(world, part("compare"), ranks, rank, timeout);
+  std::shared_ptr<CallComparison> calls;
+  if (compare == nullptr && purpose.name.empty() && size > 1)
+    calls = std::make_shared<CallComparison>(world, ranks, backend_timeout);
+  const auto watched = [&](const c10::intrusive_ptr<c10d::Backend>& backend) {
+    return c10::make_intrusive<WatchedBackend>(backend, title, ranks, world.activity, limit,
+                                               compare, calls);
+  };
+  auto group = c10::make_intrusive<ProcessGroup>(store, rank, size);
+  auto cpu = NewGloo(world, part("gloo"), rank, size, backend_timeout);
+  if (WrapCpuBackend != nullptr) cpu = WrapCpuBackend(std::move(cpu), title, ranks);
+  group->setBackend(c10::kCPU, ProcessGroup::BackendType::GLOO, watched(cpu));
+  group->setDefaultBackend(ProcessGroup::BackendType::GLOO);
+  if (world.device.is_cuda()) {
+    const auto new_nccl = *static_cast<NewNcclBackend*>(CudaSymbol(kNewNcclBackendSymbol));
+    group->setBackend(c10::kCUDA, ProcessGroup::BackendType::NCCL,
+                      watched(new_nccl(part("nccl"), rank, size, backend_timeout)));
+    group->setDefaultBackend(ProcessGroup::BackendType::NCCL);
+  }
+  group->setGroupName(name);
+  return group;
+}
+
+c10::Device ChooseDevice(const RankEnvironment& environment) {
+  const int gpus = LocalGpuCount();
+  if (gpus == 0) return c10::kCPU;
+  const absl::StatusOr<int> gpu = ChooseGpu(environment, ProcessEnvironment(), gpus);
+  TORCH_CHECK_VALUE(gpu.ok(), std::string(gpu.status().message()));
+  CudaSymbol(kNewNcclBackendSymbol);
+  const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(*gpu));
+  c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);
+  return device;
+}
+
+}  // namespace
+
+int LocalGpuCount() {
+  int devices = 0;
+  std::error_code error;
+  constexpr int kMaxDevices = 64;  // a container may see /dev/nvidia5 alone
+  for (int i = 0; i < kMaxDevices; ++i) {
+    if (std::filesystem::exists(absl::StrCat("/dev/nvidia", i), error)) ++devices;
+  }
+  const char* visible = std::getenv("CUDA_VISIBLE_DEVICES");
+  if (visible == nullptr || devices == 0) return devices;
+  int count = 0;
+  for (const auto& name : absl::StrSplit(visible, ',', absl::SkipWhitespace())) {
+    if (name == "-1") break;  // as CUDA reads it: what follows an invalid name is not seen
+    ++count;
+  }
+  return count;
+}
+
+HostedStore HostStore() {
+  c10d::TCPStoreOptions options;
+  options.port = 0;
+  options.isServer = true;
+  options.waitWorkers = false;
+  ListenOnlyAt("127.0.0.1", options);
+  auto store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  const uint16_t port = store->getPort();
+  return {c10::make_intrusive<c10d::PrefixStore>("attempt/0", store), port};
+}
+
+World JoinStore(const RankEnvironment& environment, std::chrono::milliseconds timeout) {
+  World world;
+  world.environment = environment;
+  world.store = NewStore(environment, timeout);
+  return world;
+}
+
+void MeetRanks(World& world, std::chrono::milliseconds timeout) {
+  const RankEnvironment& environment = world.environment;
+  world.device = ChooseDevice(environment);
+  world.backend = world.device.is_cuda() ? "nccl" : "gloo";
+  if (environment.world_size > 1 && !environment.mirrored) {
+    const std::vector<std::string> addresses = OwnAddresses(environment);
+    WaitForRanks(world, addresses.front(), timeout);
+    AgreeOnAddresses(world, addresses);
+  }
+  std::vector<int> ranks(static_cast<size_t>(environment.world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  world.group = MakeGroup(world, "world", ranks, environment.rank, timeout, {});
+}
+
+std::string TitleOf(const World& world, const std::vector<int>& ranks,
+                    const GroupPurpose& purpose) {
+  std::string title = static_cast<int>(ranks.size()) == world.environment.world_size
+                          ? "world"
+                          : absl::StrCat("ranks ", absl::StrJoin(ranks, ", "));
+  if (!purpose.name.empty()) absl::StrAppend(&title, " (", purpose.name, ")");
+  return title;
+}
+
+int PositionIn(const World& world, const std::vector<int>& ranks) {
+  int position = -1;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    TORCH_CHECK_VALUE(ranks[i] >= 0 && ranks[i] < world.environment.world_size, "group: rank ",
+                      ranks[i], " is not one of the ranks 0 to ", world.environment.world_size - 1);
+    for (size_t j = 0; j < i; ++j) {
+      TORCH_CHECK_VALUE(ranks[j] != ranks[i], "group: rank ", ranks[i], " is named twice");
+    }
+    if (ranks[i] == world.environment.rank) position = static_cast<int>(i);
+  }
+  TORCH_CHECK_VALUE(position >= 0, "group: rank ", world.environment.rank, " is not a member of {",
+                    absl::StrJoin(ranks, ", "), "}");
+  return position;
+}
+
+c10::intrusive_ptr<ProcessGroup> NewGroup(const World& world, const std::vector<int>& ranks,
+                                          std::chrono::milliseconds timeout,
+                                          const GroupPurpose& purpose) {
+  const int position = PositionIn(world, ranks);
+  // Members alone count how often this list was asked for, so that others need not take part.
+  static std::map<std::vector<int>, int> times_made;
+  const std::string name =
+      absl::StrCat("group/", absl::StrJoin(ranks, ","), "/", times_made[ranks]++);
+  return MakeGroup(world, name, ranks, position, timeout, purpose);
+}
+
+}  // namespace lockstep::driver

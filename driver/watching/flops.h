@@ -1,0 +1,55 @@
+// Floating-point operations, counted where every operator passes: at the dispatcher.
+//
+//   FlopCounter counter;                    // counts what this thread calls from here on
+//   loss.backward();
+//   for (const OperatorFlops& op : counter.ByOperator()) ...
+//
+// Formulas and operators are those of torch.utils.flop_counter: 2 m n k for a product of matrices;
+// convolutions; attention without regard to a causal mask; each in forward and backward, with two
+// differences: a grouped convolution's backward counts twice its forward (there it counts more),
+// and the CPU's flash attention counts too. Sums and element-wise operators count nothing. What is
+// recomputed in backward is counted again: these are the operations executed.
+//
+// Costs nothing while no counter lives, otherwise a callback for each operator. Counters may
+// nest. Lengths of variable-length attention are read from its cum_seq tensors, which waits for
+// their device. Thread: counts, and is read and destroyed on, the thread that made it.
+
+#ifndef LOCKSTEP_DRIVER_WATCHING_FLOPS_H_
+#define LOCKSTEP_DRIVER_WATCHING_FLOPS_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace lockstep::driver {
+
+struct OperatorFlops {
+  std::string name;  // "aten::addmm"
+  int64_t flops = 0;
+  int64_t calls = 0;
+};
+
+class FlopCounter {
+ public:
+  FlopCounter();
+  FlopCounter(const FlopCounter&) = delete;
+  FlopCounter& operator=(const FlopCounter&) = delete;
+  ~FlopCounter();
+
+  int64_t total() const { return total_; }
+
+  // What was counted, the most first.
+  std::vector<OperatorFlops> ByOperator() const;
+
+  // For the callback.
+  void Add(const char* name, int64_t flops);
+
+ private:
+  int64_t total_ = 0;
+  std::map<std::string, OperatorFlops> by_operator_;
+};
+
+}  // namespace lockstep::driver
+
+#endif  // LOCKSTEP_DRIVER_WATCHING_FLOPS_H_

@@ -1,0 +1,394 @@
+#include "mimo/bridge/bridge_call.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include "ATen/core/LegacyTypeDispatch.h"
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/empty.h"
+#include "absl/strings/str_cat.h"
+#include "c10/util/Exception.h"
+#include "mimo/gradient/gradients.h"
+#include "torch/csrc/autograd/function.h"
+#include "torch/csrc/autograd/functions/utils.h"
+#include "torch/csrc/autograd/variable.h"
+
+// A call is an exchange forward, and where a gradient is wanted one backward. What travels when:
+//
+//   from, Start     plan to its destinations and to the other lanes of its replica; then the rows
+//   to, Start       plan to its sources
+//   to, Wait        plans compared; lanes meet; rows received and gathered; sources told so
+//   to, backward    lanes meet where they sum; word to the sources that want the gradient; its rows
+//   from, backward  words of all destinations heard; lanes meet; rows received and gathered
+//
+// The words of `from` say which ranks want a gradient: a frozen one is sent none and waits for
+// none. y carries a graph all the same, on every rank: which ranks run backward, and the
+// collectives in it, must not depend on whose x was frozen.
+//
+// No rank of `to` waits for one of `from` but in Wait. No rank of `from` waits for one of `to` but
+// in backward, and for what it sent two calls before to be taken. So any order of micro-batches
+// that the step itself allows ends (see schedule.h), as long as it is the same on both sides. What
+// `to` sends back is kept until the words of `from` say that it has come: waiting for it could hold
+// up a step that has all forwards first.
+//
+// Where a rank waits, it waits for a word, and only then for rows or in a collective: a rank that
+// fails sends its word to all that may wait for one of it (State::Fail), and each of them does the
+// same. Ranks on both sides send and receive in one batch, in Wait or in backward. Tests:
+// driver/lua/lockstep/mimo/mimo_bridge_test.lua, mimo_errors_test.lua, mimo_lanes_test.lua.
+
+namespace lockstep::mimo {
+
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+namespace {
+
+// Rows first, and contiguous.
+at::Tensor RowsFirst(const at::Tensor& tensor, int64_t dim) {
+  return tensor.detach().movedim(dim, 0).contiguous();
+}
+
+// `tensor`, rows first, with its rows on `dim`, as another tensor of the same memory: what received
+// into `tensor` may live on, and must not keep y's graph. No view to autograd: y may be changed in
+// place.
+at::Tensor RowsOn(int64_t dim, const at::Tensor& tensor) {
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return tensor.movedim(0, dim);
+}
+
+bool AnyOf(const std::vector<bool>& flags) {
+  return std::find(flags.begin(), flags.end(), true) != flags.end();
+}
+
+// Outputs: y, those that can carry a gradient. Inputs: x, those whose gradient is wanted.
+template <typename Call>
+class BridgeBackward final : public Node {
+ public:
+  explicit BridgeBackward(std::shared_ptr<Call> call) : call_(std::move(call)) {}
+  // The graph of y is gone. The call itself may live on, on `from` until its rows are taken, while
+  // a sibling already waits for this rank in backward.
+  ~BridgeBackward() override {
+    if (!ran_) call_->ForgetGraph();
+  }
+  BridgeBackward(const BridgeBackward&) = delete;
+  BridgeBackward& operator=(const BridgeBackward&) = delete;
+  std::string name() const override { return "BridgeBackward"; }
+
+  variable_list apply(variable_list&& gradients) override {
+    TORCH_CHECK(!ran_, "mimo: backward ran a second time through call ", call_->number,
+                " of a bridge; each call carries its gradient back once");
+    ran_ = true;
+    try {
+      TORCH_CHECK(!at::GradMode::is_enabled(),
+                  "mimo: a bridge's gradient has no gradient of its own; call backward without "
+                  "create_graph");
+      const at::NoGradGuard no_grad;
+      return call_->RunBackward(gradients);
+    } catch (const std::exception& error) {
+      call_->state->Fail(TextOf(error));
+      throw;
+    }
+  }
+
+ private:
+  std::shared_ptr<Call> call_;
+  bool ran_ = false;
+};
+
+}  // namespace
+
+// --- Forward
+// -------------------------------------------------------------------------------------
+
+void Bridge::Pending::Call::Say(Word::Kind kind, const std::vector<int32_t>& to) const {
+  for (const int32_t peer : to) state->words.Send({.kind = kind, .call = number}, peer);
+}
+
+// Before a collective of lanes: one that has failed does not come, and says so.
+void Bridge::Pending::Call::MeetSiblings(Word::Kind kind,
+                                         const std::vector<int32_t>& siblings) const {
+  Say(kind, siblings);
+  for (const int32_t sibling : siblings) state->words.WaitFor(sibling, kind, number);
+}
+
+void Bridge::Pending::Call::ForgetGradient(const std::string& text) noexcept {
+  std::vector<int32_t> waiting;
+  const auto add = [&](const std::vector<int32_t>& ranks) {
+    for (const int32_t rank : ranks) AddPeer(waiting, rank, state->link().rank);
+  };
+  if (owes_gradient) add(plan->sources);
+  if (state->on_to && sums()) add(state->to_siblings);
+  if (AnyOf(wants)) add(state->from_siblings);
+  owes_gradient = false;
+  Word word{.kind = Word::kForgotten, .call = number};
+  word.set_text(text);
+  for (const int32_t rank : waiting) {
+    try {
+      state->words.Send(word, rank);
+    } catch (const std::exception&) {
+      continue;  // It is gone.
+    }
+  }
+}
+
+void Bridge::Pending::Call::ForgetGraph() noexcept {
+  ForgetGradient(absl::StrCat("the graph of its call ", number,
+                              " is gone, and backward never came through it: did y take part in "
+                              "the loss?"));
+}
+
+at::Tensor Bridge::Pending::Call::NewRows(int64_t rows, size_t tensor, c10::Device device) const {
+  const TensorSpec& spec = (*state->specs)[tensor];
+  std::vector<int64_t> sizes = spec.sizes;
+  sizes.erase(sizes.begin() + state->options().dim);
+  sizes.insert(sizes.begin(), rows);
+  return at::empty(sizes, at::TensorOptions(spec.dtype).device(device));
+}
+
+void Bridge::Pending::Call::StartForward() {
+  const int64_t rank = state->link().rank;
+  std::vector<at::Tensor> given;
+  for (const at::Tensor& tensor : tensors) given.push_back(RowsFirst(tensor, state->options().dim));
+  for (size_t i = 0; i < state->specs->size(); ++i) {
+    if (plan->local.has_value()) {
+      outputs.push_back(given[i].narrow(0, plan->local->begin, plan->local->size()));
+      continue;
+    }
+    at::Tensor own;  // what this rank sends to itself
+    for (const RankTransfer& send : plan->forward.sends) {
+      const at::Tensor rows = given[i].narrow(0, send.rows.begin, send.rows.size());
+      if (send.peer == rank) own = rows;
+      if (send.peer != rank)
+        sends.push_back({rows, send.peer, static_cast<int>(i), Exchange::VersionOf(rows)});
+    }
+    if (!state->on_to) continue;
+    outputs.push_back(NewRows(plan->forward.receive_shard.size(), i, state->options().device));
+    for (const RankTransfer& receive : plan->forward.receives) {
+      const at::Tensor rows = outputs[i].narrow(0, receive.rows.begin, receive.rows.size());
+      if (receive.peer == rank) rows.copy_(own);
+      if (receive.peer != rank) receives.push_back({rows, receive.peer, static_cast<int>(i)});
+    }
+  }
+  if (state->on_to) state->unreceived[number] = this;
+  peers = plan->sources;
+  for (const int32_t peer : plan->destinations) AddPeer(peers, peer, rank);
+  for (const int32_t peer : state->from_siblings) AddPeer(peers, peer, rank);
+  for (const int32_t peer : peers) state->words.Send(Plan(), peer);
+  // Ranks that receive have compared the plans by then.
+  if (!state->on_to) forward->StartRows(std::move(sends), {});
+}
+
+// On `to`: the rows of this rank's samples.
+void Bridge::Pending::Call::Receive() {
+  if (received) return;
+  // Rows come in the order of the calls.
+  while (state->unreceived.begin()->first < number) state->unreceived.begin()->second->Receive();
+  state->unreceived.erase(number);
+  received = true;
+  CheckPlans();
+  const bool gathers = state->to_lanes != nullptr && !plan->local.has_value();
+  if (gathers) MeetSiblings(Word::kRowsReady, state->to_siblings);
+  const at::NoGradGuard no_grad;
+  forward->StartRows(std::move(sends), std::move(receives));
+  forward->WaitForReceives();
+  for (at::Tensor& output : outputs) {
+    if (gathers) GatherLanes(*state->to_lanes, plan->forward.gather_parts, output);
+  }
+  Say(Word::kTaken, plan->sources);
+}
+
+// On `from`: what was sent is taken, by ranks that planned the same.
+void Bridge::Pending::Call::Settle() {
+  if (std::exchange(settled, true)) return;
+  if (state->on_to) Receive();
+  CheckPlans();
+  for (const int32_t destination : plan->destinations)
+    state->words.WaitFor(destination, Word::kTaken, number);
+  forward->WaitForSends();
+}
+
+std::vector<at::Tensor> Bridge::Pending::Call::Finish() {
+  const int64_t dim = state->options().dim;
+  const bool records = at::GradMode::is_enabled();
+  std::vector<at::Tensor> results;
+  if (state->on_to) {
+    Receive();
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& output : outputs) {
+      // A part of x stays a view of it, which torch refuses to change in place.
+      results.push_back(plan->local.has_value() ? output.movedim(0, dim) : RowsOn(dim, output));
+    }
+    owes_gradient = std::any_of(source_wants.begin(), source_wants.end(),
+                                [](const auto& each) { return AnyOf(each.second); });
+    outputs.clear();
+    if (owes_gradient && !records) {
+      const std::string text = absl::StrCat(
+          "x requires grad, but ", state->link().Describe(state->link().rank), " takes y of call ",
+          number, " under no_grad; run the call under grad mode, or under no_grad, on every rank");
+      ForgetGradient(text);
+      TORCH_CHECK_VALUE(false, "mimo: bridge ", state->link().name, ": ", text);
+    }
+  } else {
+    for (size_t i = 0; i < tensors.size(); ++i)
+      results.push_back(RowsOn(dim, NewRows(0, i, tensors[i].device())));
+  }
+
+  std::vector<at::Tensor> inputs;
+  for (size_t i = 0; i < wants.size(); ++i) {
+    if (wants[i]) inputs.push_back(tensors[i]);
+  }
+  tensors.clear();
+  for (size_t i = 0; i < results.size(); ++i) {
+    if (torch::autograd::isDifferentiableType(results[i].scalar_type()))
+      differentiable.push_back(i);
+  }
+  if (differentiable.empty() || !records) return results;
+  if (owes_gradient || !inputs.empty()) state->without_backward.insert(number);
+  // The node keeps this call, and is kept by y.
+  const auto node = std::shared_ptr<BridgeBackward<Call>>(
+      new BridgeBackward<Call>(shared_from_this()), torch::autograd::deleteNode);
+  node->set_next_edges(torch::autograd::collect_next_edges(inputs));
+  for (const size_t i : differentiable) torch::autograd::set_history(results[i], node);
+  return results;
+}
+
+// --- Backward
+// ------------------------------------------------------------------------------------
+
+std::vector<Exchange::Piece> Bridge::Pending::Call::GradientReceives() {
+  std::vector<Exchange::Piece> pieces;
+  for (size_t i = 0; i < gradients.size(); ++i) {
+    for (const RankTransfer& receive : plan->backward.receives) {
+      if (!wants[i] || receive.peer == state->link().rank) continue;
+      pieces.push_back({gradients[i].narrow(0, receive.rows.begin, receive.rows.size()),
+                        receive.peer, static_cast<int>(i)});
+    }
+  }
+  return pieces;
+}
+
+// The gradient of y on this rank of `to`, summed over cp; rows first.
+at::Tensor Bridge::Pending::Call::OutputGradient(const at::Tensor& gradient, size_t tensor) {
+  // Autograd may hand the same memory to a parameter's gradient, and add the next micro-batch's to
+  // it, or the script scale it, while it is still being sent.
+  const bool is_shared =
+      gradient.defined() && (gradient.use_count() > 1 || gradient.storage().use_count() > 1);
+  at::Tensor rows =
+      gradient.defined()
+          ? RowsFirst(gradient, state->options().dim)
+          : NewRows(plan->backward.send_shard.size(), tensor, state->options().device).zero_();
+  if (is_shared && rows.is_alias_of(gradient)) rows = rows.clone();
+  CheckAlikeOverTp(rows, tensor);
+  if (state->to_context == nullptr || rows.numel() == 0) return rows;
+  if (gradient.defined() && rows.is_alias_of(gradient)) rows = rows.clone();
+  std::vector<at::Tensor> sums = {rows.to(SumType(rows.scalar_type()))};
+  state->to_context->allreduce(sums)->wait();
+  return sums[0].to(rows.scalar_type());
+}
+
+// Throws on every tp rank of a cp coordinate where the gradient of y differs between them.
+void Bridge::Pending::Call::CheckAlikeOverTp(const at::Tensor& rows, size_t tensor) const {
+  if (!audits()) return;
+  const int64_t tp = state->module(/*of_from=*/false).tp;
+  const std::optional<int64_t> lane = LaneThatDiffers(*state->to_lanes, tp, rows);
+  if (!lane.has_value()) return;
+  const auto rank_of = [&](int64_t each) {
+    return state->link().Describe(plan->forward.gather_ranks[static_cast<size_t>(each)]);
+  };
+  TORCH_CHECK(false, "mimo: bridge ", state->link().name, ", call ", number,
+              ": the gradient of tensor ", tensor, " of y differs over tp, between ",
+              rank_of(*lane / tp * tp), " and ", rank_of(*lane),
+              "; each tp rank must have the whole gradient: where layers are divided over tp, add "
+              "the gradient of their input up over tp before it reaches the bridge");
+}
+
+// On `from`: zeros in the rows that other cp ranks have sent. All of them hold x, but each sent its
+// part: their gradients add up to that of one x, as reductions over dp-cp (gradients.h) take it.
+void Bridge::Pending::Call::KeepOwnContext(at::Tensor& gradient) const {
+  const Module& from = state->module(/*of_from=*/true);
+  if (from.cp == 1) return;
+  const std::vector<Range>& parts = plan->backward.gather_parts;  // lane = cp * (size of tp) + tp
+  const int64_t first = state->from_lanes->getRank() / from.tp * from.tp;
+  const int64_t begin = parts[static_cast<size_t>(first)].begin;
+  const int64_t end = parts[static_cast<size_t>(first + from.tp - 1)].end;
+  gradient.narrow(0, 0, begin).zero_();
+  gradient.narrow(0, end, gradient.size(0) - end).zero_();
+}
+
+// On `to`: the rows of the gradient of y for the sources that want it. Copies those that this rank
+// itself wants.
+std::vector<Exchange::Piece> Bridge::Pending::Call::GradientSends(const variable_list& grads) {
+  const int64_t rank = state->link().rank;
+  if (sums()) MeetSiblings(Word::kSumReady, state->to_siblings);
+  std::vector<Exchange::Piece> sends;
+  for (size_t j = 0; j < differentiable.size(); ++j) {
+    const size_t i = differentiable[j];
+    const bool is_wanted = std::any_of(source_wants.begin(), source_wants.end(),
+                                       [i](const auto& each) { return each.second[i]; });
+    // Another lane may have to send what this one adds to the sum.
+    if (!is_wanted && !sums()) continue;
+    const at::Tensor rows = OutputGradient(grads[j], i);
+    for (const RankTransfer& send : plan->backward.sends) {
+      const auto flags = source_wants.find(send.peer);
+      if (flags == source_wants.end() || !flags->second[i]) continue;
+      const at::Tensor part = rows.narrow(0, send.rows.begin, send.rows.size());
+      if (send.peer != rank) {
+        sends.push_back({part, send.peer, static_cast<int>(i)});
+        continue;
+      }
+      for (const RankTransfer& receive : plan->backward.receives) {
+        if (receive.peer == rank)
+          gradients[i].narrow(0, receive.rows.begin, receive.rows.size()).copy_(part);
+      }
+    }
+  }
+  return sends;
+}
+
+// On `from`: the gradient of x, from all its destinations; `sends` go in the same batch.
+std::vector<at::Tensor> Bridge::Pending::Call::TakeGradient(std::vector<Exchange::Piece> sends) {
+  for (const int32_t destination : plan->destinations)
+    state->words.WaitFor(destination, Word::kGradient, number);
+  if (state->from_lanes != nullptr) MeetSiblings(Word::kGradientReady, state->from_siblings);
+  backward->StartRows(std::move(sends), GradientReceives());
+  Settle();
+  backward->WaitForReceives();
+  for (const int32_t destination : plan->destinations) state->words.AddTaken(destination);
+  std::vector<at::Tensor> results;
+  for (size_t i = 0; i < wants.size(); ++i) {
+    if (!wants[i]) continue;
+    if (state->from_lanes != nullptr)
+      GatherLanes(*state->from_lanes, plan->backward.gather_parts, gradients[i]);
+    KeepOwnContext(gradients[i]);
+    results.push_back(gradients[i].movedim(0, state->options().dim));
+  }
+  gradients.clear();
+  return results;
+}
+
+std::vector<at::Tensor> Bridge::Pending::Call::RunBackward(const variable_list& grads) {
+  state->without_backward.erase(number);
+  owes_gradient = false;
+  if (AnyOf(wants)) CheckPlans();
+  for (size_t i = 0; i < wants.size(); ++i) {
+    gradients.push_back(
+        wants[i] ? NewRows(plan->backward.receive_shard.size(), i, state->options().device)
+                 : at::Tensor());
+  }
+  backward = std::make_shared<Exchange>(state->link(), Direction::kBackward, number);
+  std::vector<Exchange::Piece> sends;
+  if (state->on_to) sends = GradientSends(grads);
+  std::vector<int32_t> waiting;
+  for (const auto& [source, flags] : source_wants) {
+    if (source != state->link().rank && AnyOf(flags))
+      waiting.push_back(static_cast<int32_t>(source));
+  }
+  Say(Word::kGradient, waiting);
+  if (!waiting.empty()) state->KeepUntilTaken(backward, waiting);
+  if (AnyOf(wants)) return TakeGradient(std::move(sends));
+  backward->StartRows(std::move(sends), {});
+  return {};
+}
+
+}  // namespace lockstep::mimo

@@ -1,0 +1,149 @@
+// The plan of a call: made from what the caller gives, told to the peers, compared with theirs.
+
+#include <algorithm>
+#include <utility>
+
+#include "ATen/core/grad_mode.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "c10/util/Exception.h"
+#include "mimo/bridge/bridge_call.h"
+
+namespace lockstep::mimo {
+namespace {
+
+bool Contains(const std::vector<int32_t>& ranks, int32_t rank) {
+  return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
+}
+
+}  // namespace
+
+void Bridge::Pending::Call::SetUpFrom(const std::vector<at::Tensor>& given,
+                                      const std::optional<Ownership>& ownership) {
+  const std::string& name = state->link().name;
+  const int64_t dim = state->options().dim;
+  TORCH_CHECK_VALUE(!given.empty() && given.size() <= kMaxTensors, "mimo: bridge ", name, ": ",
+                    state->link().Describe(state->link().rank), " must give 1 to ", kMaxTensors,
+                    " tensors, but gave ", given.size());
+  std::vector<TensorSpec> specs;
+  for (const at::Tensor& tensor : given) {
+    TORCH_CHECK_VALUE(tensor.defined() && tensor.dim() > dim && tensor.dim() <= kMaxDims,
+                      "mimo: bridge ", name, ": x must have more dims than ", dim,
+                      ", that of its rows, and at most ", kMaxDims, ", but is ",
+                      tensor.defined() ? absl::StrCat("[", absl::StrJoin(tensor.sizes(), ", "), "]")
+                                       : "undefined");
+    TORCH_CHECK_VALUE(tensor.device() == state->options().device, "mimo: bridge ", name,
+                      ": x is on ", tensor.device().str(), ", but the bridge on ",
+                      state->options().device.str());
+    TORCH_CHECK_VALUE(tensor.size(dim) == given[0].size(dim), "mimo: bridge ", name,
+                      ": all tensors of a call have the same rows, but dim ", dim, " is ",
+                      given[0].size(dim), " and ", tensor.size(dim));
+    specs.push_back({tensor.scalar_type(), tensor.sizes().vec()});
+    specs.back().sizes[static_cast<size_t>(dim)] = 0;
+    wants.push_back(at::GradMode::is_enabled() && tensor.requires_grad());
+  }
+  TORCH_CHECK_VALUE(!state->specs.has_value() || *state->specs == specs, "mimo: bridge ", name,
+                    ": x is ", Describe(specs, dim), ", but was ",
+                    Describe(state->specs.value_or(specs), dim),
+                    " in the first call, by which both ends plan; make another bridge for it");
+  state->specs = specs;
+  const int64_t rows = given[0].size(dim);
+  if (ownership.has_value()) {
+    plan = state->PlanFor(*ownership);
+    TORCH_CHECK_VALUE(rows == plan->forward.send_shard.size(), "mimo: bridge ", name, ": x has ",
+                      rows, " rows on dim ", dim, ", but the samples of ",
+                      state->link().Describe(state->link().rank), " have ",
+                      plan->forward.send_shard.size(), " of ", plan->rows);
+  } else {
+    const int64_t all = rows * state->module(/*of_from=*/true).dp;
+    TORCH_CHECK_VALUE(state->num_rows.value_or(all) == all, "mimo: bridge ", name, ": x has ", rows,
+                      " rows on dim ", dim, ", but in the first call it was ",
+                      *state->num_rows / state->module(true).dp,
+                      "; where it varies, say which rows are whose (rows_per_sample)");
+    state->num_rows = all;
+    plan = state->PlanFor(UniformOwnership(all));
+  }
+  tensors = given;
+}
+
+void Bridge::Pending::Call::SetUpTo(const std::optional<Ownership>& ownership) {
+  if (ownership.has_value()) plan = state->PlanFor(*ownership);
+  if (!state->specs.has_value() || (plan == nullptr && !state->num_rows.has_value())) {
+    // The first call: nothing can be planned before a source has said what comes.
+    const auto usual = plan != nullptr ? plan : state->PlanFor(UniformOwnership(0));
+    const int32_t source = usual->sources.front();
+    const Word& word = plans[source] = state->words.WaitFor(source, Word::kPlan, number);
+    std::vector<TensorSpec> specs;
+    for (int64_t i = 0; i < word.num_tensors; ++i) {
+      const auto& tensor = word.tensors[i];
+      specs.push_back({static_cast<at::ScalarType>(tensor.dtype),
+                       {tensor.sizes, tensor.sizes + tensor.num_dims}});
+    }
+    state->specs = specs;
+    if (plan == nullptr) state->num_rows = word.num_rows;
+  }
+  if (plan == nullptr) plan = state->PlanFor(UniformOwnership(*state->num_rows));
+}
+
+Word Bridge::Pending::Call::Plan() const {
+  Word word{.kind = Word::kPlan, .call = number};
+  word.layout = state->layout;
+  word.fingerprint = fingerprint;
+  word.num_rows = plan->ownership.num_tokens();
+  word.set_text(InWords());
+  for (size_t i = 0; i < tensors.size(); ++i) {
+    auto& tensor = word.tensors[word.num_tensors++];
+    const TensorSpec& spec = (*state->specs)[i];
+    tensor.dtype = static_cast<int64_t>(spec.dtype);
+    tensor.wants_gradient = wants[i] ? 1 : 0;
+    tensor.num_dims = static_cast<int64_t>(spec.sizes.size());
+    std::copy(spec.sizes.begin(), spec.sizes.end(), tensor.sizes);
+  }
+  return word;
+}
+
+// Compares what the peers planned with the plan of this rank.
+void Bridge::Pending::Call::CheckPlans() {
+  if (std::exchange(checked, true)) return;
+  for (const int32_t peer : peers) {
+    if (plans.count(peer) == 0) plans[peer] = state->words.WaitFor(peer, Word::kPlan, number);
+  }
+  const Link& link = state->link();
+  const int64_t dim = state->options().dim;
+  if (state->on_to) state->ForgetTaken();
+  for (const int32_t peer : peers) {
+    const Word& word = plans[peer];
+    const std::string who = link.Describe(peer);
+    TORCH_CHECK(word.layout == state->layout, "mimo: bridge ", link.name, ", call ", number, ": ",
+                link.Describe(link.rank), " and ", who,
+                " made this bridge with different topologies, or another dim; give every rank the "
+                "same sizes, ranks and order of modules, and the same dim");
+    TORCH_CHECK(word.fingerprint == fingerprint, "mimo: bridge ", link.name, ", call ", number,
+                ": the ranks disagree about the micro-batch: ", link.Describe(link.rank), " has ",
+                InWords(), "; ", who, " has ", word.text);
+    if (word.num_tensors == 0) continue;
+    std::vector<TensorSpec> specs;
+    for (int64_t t = 0; t < word.num_tensors; ++t) {
+      const auto& tensor = word.tensors[t];
+      specs.push_back({static_cast<at::ScalarType>(tensor.dtype),
+                       {tensor.sizes, tensor.sizes + tensor.num_dims}});
+    }
+    TORCH_CHECK(specs == *state->specs, "mimo: bridge ", link.name, ", call ", number, ": ",
+                link.Describe(link.rank), " expects ", Describe(*state->specs, dim), ", but ", who,
+                " sends ", Describe(specs, dim));
+    std::vector<bool> flags;
+    for (int64_t t = 0; t < word.num_tensors; ++t)
+      flags.push_back(word.tensors[t].wants_gradient != 0);
+    // They gather the gradient together: one that does not come would be waited for.
+    TORCH_CHECK(
+        !Contains(state->from_siblings, peer) || flags == wants, "mimo: bridge ", link.name,
+        ", call ", number, ": ", link.Describe(link.rank), " and ", who,
+        " hold the same replica, but x requires grad on one of them alone; freeze the tower "
+        "on all ranks of a replica, or on none");
+    if (Contains(plan->sources, peer)) source_wants[peer] = std::move(flags);
+  }
+  if (state->on_to && state->on_from) source_wants[link.rank] = wants;
+  plans.clear();
+}
+
+}  // namespace lockstep::mimo

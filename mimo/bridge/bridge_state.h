@@ -1,0 +1,239 @@
+// What the calls of a bridge share. See bridge.h.
+
+#ifndef LOCKSTEP_MIMO_BRIDGE_BRIDGE_STATE_H_
+#define LOCKSTEP_MIMO_BRIDGE_BRIDGE_STATE_H_
+
+#include <algorithm>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/ops/zeros.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "c10/util/Exception.h"
+#include "mimo/bridge/bridge.h"
+#include "mimo/bridge/edge_plan.h"
+#include "mimo/bridge/exchange.h"
+#include "mimo/topology/groups.h"
+#include "mimo/words.h"
+
+namespace lockstep::mimo {
+
+// All that decides which rank of the module holds which rows.
+inline std::string LayoutOf(const Module& module) {
+  return absl::StrCat(module.name, " dp ", module.dp, " tp ", module.tp, " cp ", module.cp, " pp ",
+                      module.pp, " ", module.order, " ranks ", absl::StrJoin(module.ranks, " "),
+                      "; ");
+}
+
+inline std::string TextOf(const std::exception& error) {
+  const auto* of_c10 = dynamic_cast<const c10::Error*>(&error);
+  return of_c10 == nullptr ? error.what() : of_c10->what_without_backtrace();
+}
+
+class Bridge::State {
+ public:
+  State(const Topology& topology, int edge, int64_t rank, const NewGroup& new_group,
+        const BridgeOptions& options)
+      : topology_(topology),
+        edge_(edge),
+        options_(options),
+        usual_route_(UsualRoute(topology, edge)) {
+    const Edge& ends = topology.edges()[static_cast<size_t>(edge)];
+    TORCH_CHECK_VALUE(options.dim >= 0 && options.dim < kMaxDims, "mimo: bridge ", ends.from,
+                      " -> ", ends.to, ": dim must be from 0 to ", kMaxDims - 1, ", but is ",
+                      options.dim);
+    link_.name = absl::StrCat(ends.from, " -> ", ends.to);
+    link_.rank = rank;
+    const Module& from = topology.modules()[static_cast<size_t>(topology.from(edge))];
+    const Module& to = topology.modules()[static_cast<size_t>(topology.to(edge))];
+    on_from = usual_route_.from.place_of(rank) >= 0;
+    on_to = usual_route_.to.place_of(rank) >= 0;
+    const auto has = [&](int module) { return topology.coordinates(rank, module).ok(); };
+    TORCH_CHECK_VALUE(has(topology.from(edge)) || has(topology.to(edge)), "mimo: bridge ",
+                      link_.name, ": rank ", rank, " has neither module; ", ends.from,
+                      " is on ranks ", absl::StrJoin(from.ranks, ", "), ", ", ends.to, " on ranks ",
+                      absl::StrJoin(to.ranks, ", "));
+    const bool same_grid = usual_route_.from.ranks == usual_route_.to.ranks &&
+                           usual_route_.from.dp_size == usual_route_.to.dp_size &&
+                           from.cp == to.cp;  // else gradients are to be summed
+    nothing_travels = same_grid || (!on_from && !on_to);
+    layout = Fingerprint(absl::StrCat(LayoutOf(from), LayoutOf(to), "dim ", options.dim));
+    if (!nothing_travels) MakeGroups(new_group, from, to);
+  }
+
+  std::shared_ptr<const EdgePlan> PlanFor(const Ownership& ownership) {
+    if (last_plan_ == nullptr || !(last_plan_->ownership == ownership)) {
+      last_plan_ = std::make_shared<EdgePlan>(
+          PlanEdge(topology_, edge_, link_.rank, usual_route_, ownership));
+    }
+    return last_plan_;
+  }
+
+  // --- Errors
+
+  bool has_failed() const { return !failure_.empty(); }
+  const std::string& failure() const { return failure_; }
+  void CheckUsable() const {
+    TORCH_CHECK(failure_.empty(), "mimo: bridge ", link_.name, " failed before: ", failure_);
+  }
+
+  // Tells all ranks of the edge. The first failure stands.
+  void Fail(const std::string& text) {
+    if (has_failed()) return;
+    failure_ = text.empty() ? "no reason was given" : text;
+    words.SendFailure(failure_);
+  }
+
+  // Keeps, until the end, what a backend may still read or write.
+  void Keep(const std::vector<std::shared_ptr<Exchange>>& exchanges) {
+    kept_.insert(kept_.end(), exchanges.begin(), exchanges.end());
+  }
+
+  // --- The end
+
+  void SayLeft() {
+    if (!nothing_travels) words.SendLeft("its program has come to the end");
+  }
+
+  // Until all others have said the same, so that they hear this rank's last word. Throws
+  // c10::Error where one of them has left gradients of this rank untaken.
+  void WaitForOthers() {
+    if (nothing_travels) return;
+    words.WaitUntilAllLeft();
+    ForgetTaken();
+    for (const auto& [peer, number] : num_sent_to_) {
+      TORCH_CHECK(has_failed() || !words.has_left(peer) || words.taken_by(peer) == number,
+                  "mimo: bridge ", link_.name, ": ", link_.Describe(link_.rank), " sent ", number,
+                  " gradients to ", link_.Describe(peer), ", which took ", words.taken_by(peer),
+                  " of them and left: did backward run there?");
+    }
+  }
+
+  // --- Gradients under way
+
+  // On `to`: what it sent to these sources, until they have taken it.
+  void KeepUntilTaken(const std::shared_ptr<Exchange>& exchange,
+                      const std::vector<int32_t>& sources) {
+    gradients_sent_.push_back({exchange, {}});
+    for (const int32_t source : sources)
+      gradients_sent_.back().peers.emplace_back(source, ++num_sent_to_[source]);
+  }
+
+  // Frees each gradient that all its sources are known to have taken.
+  void ForgetTaken() {
+    const auto is_taken = [this](const Sent& sent) {
+      return std::all_of(sent.peers.begin(), sent.peers.end(), [this](const auto& peer) {
+        return words.taken_by(peer.first) >= peer.second;
+      });
+    };
+    for (auto& sent : gradients_sent_) {
+      if (is_taken(sent)) sent.exchange->WaitForSends();  // They have arrived: returns at once.
+    }
+    std::erase_if(gradients_sent_, is_taken);
+  }
+  int64_t num_gradients_kept() const { return static_cast<int64_t>(gradients_sent_.size()); }
+
+  // --- What calls share
+
+  uint64_t layout = 0;  // of both grids and of dim: must be the same on every rank
+
+  const Link& link() const { return link_; }
+  const BridgeOptions& options() const { return options_; }
+  const Module& module(bool of_from) const {
+    const int index = of_from ? topology_.from(edge_) : topology_.to(edge_);
+    return topology_.modules()[static_cast<size_t>(index)];
+  }
+
+  bool on_from = false;
+  bool on_to = false;
+  // Both modules have the same grid, or this rank is of another stage: y is x.
+  bool nothing_travels = false;
+  int64_t num_calls = 0;
+  std::optional<std::vector<TensorSpec>> specs;  // those of the first call
+  std::optional<int64_t> num_rows;               // of calls without ownership: those of the first
+  std::deque<std::shared_ptr<Pending::Call>> unsettled;  // whose sends may still be under way
+  std::set<int64_t> without_backward;  // calls by number whose gradient this rank takes or owes
+  Words words{link_};
+  std::map<int64_t, Pending::Call*> unreceived;  // on `to`: started, and its rows not yet asked for
+  // The other lanes of this rank's replica on each side.
+  std::vector<int32_t> from_siblings, to_siblings;
+  // Lanes of this rank's replica on each side, and the cp ranks among those of `to`; null: alone.
+  c10::intrusive_ptr<c10d::ProcessGroup> from_lanes, to_lanes, to_context;
+
+ private:
+  struct Sent {
+    std::shared_ptr<Exchange> exchange;
+    std::vector<std::pair<int32_t, int64_t>> peers;  // and the number of the gradient for each
+  };
+
+  // All ranks meet in a group before its first rows: NCCL's first batch of a group needs them all,
+  // and a rank may have no rows in it.
+  c10::intrusive_ptr<c10d::ProcessGroup> NewRowsGroup(const NewGroup& new_group,
+                                                      const std::string& purpose) const {
+    auto group = new_group(link_.ranks, purpose);
+    std::vector<at::Tensor> tensors = {at::zeros({1}, options_.device)};
+    group->allreduce(tensors)->wait();
+    return group;
+  }
+
+  void MakeGroups(const NewGroup& new_group, const Module& from, const Module& to) {
+    const GroupSet ranks = EdgeGroup(topology_, edge_);
+    link_.ranks.assign(ranks.ranks.begin(), ranks.ranks.end());
+    for (const int rank : link_.ranks) {
+      const bool sends = usual_route_.from.place_of(rank) >= 0;
+      const bool takes = usual_route_.to.place_of(rank) >= 0;
+      link_.modules.push_back(sends && takes ? absl::StrCat(from.name, ", ", to.name)
+                              : sends        ? from.name
+                                             : to.name);
+    }
+    link_.forward = NewRowsGroup(new_group, absl::StrCat("bridge ", link_.name));
+    link_.backward = NewRowsGroup(new_group, absl::StrCat("bridge ", link_.name, ", gradient"));
+    link_.words = new_group(link_.ranks, absl::StrCat("bridge ", link_.name, ", words"));
+    link_.why_gone = options_.why_gone;
+    const auto lanes =
+        [&](const Side& side, const Module& module,
+            std::vector<int32_t>& siblings) -> c10::intrusive_ptr<c10d::ProcessGroup> {
+      const int64_t place = side.place_of(link_.rank);
+      if (place < 0 || side.lanes == 1) return nullptr;
+      const auto first = side.ranks.begin() + place / side.lanes * side.lanes;
+      const std::vector<int> ranks(first, first + side.lanes);
+      for (const int rank : ranks) AddPeer(siblings, rank, link_.rank);
+      return new_group(ranks, absl::StrCat("bridge ", link_.name, ", replica of ", module.name));
+    };
+    from_lanes = lanes(usual_route_.from, from, from_siblings);
+    to_lanes = lanes(usual_route_.to, to, to_siblings);
+    if (!on_to || to.cp == 1) return;
+    const int64_t place = usual_route_.to.place_of(link_.rank);
+    std::vector<int> context;  // lane = cp * (size of tp) + tp
+    for (int64_t cp = 0; cp < to.cp; ++cp) {
+      const int64_t lane = cp * to.tp + place % usual_route_.to.lanes % to.tp;
+      const int64_t other = place / usual_route_.to.lanes * usual_route_.to.lanes + lane;
+      context.push_back(usual_route_.to.ranks[static_cast<size_t>(other)]);
+    }
+    to_context = new_group(context, absl::StrCat("bridge ", link_.name, ", cp of ", to.name));
+  }
+
+  const Topology topology_;
+  const int edge_;
+  const BridgeOptions options_;
+  const Route usual_route_;
+  Link link_;
+  std::string failure_;
+  std::shared_ptr<const EdgePlan> last_plan_;
+  std::vector<std::shared_ptr<Exchange>> kept_;
+  std::deque<Sent> gradients_sent_;
+  std::map<int32_t, int64_t> num_sent_to_;  // gradients, by peer
+};
+
+}  // namespace lockstep::mimo
+
+#endif  // LOCKSTEP_MIMO_BRIDGE_BRIDGE_STATE_H_

@@ -1,0 +1,356 @@
+// The bridge and the gradients as a C++ caller uses them, on real processes over Gloo. Grids of
+// every kind, and errors, are tested from Lua: driver/lua/mimo_*_test.lua.
+
+#include "mimo/bridge/bridge.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <cstdlib>
+#include <map>
+#include <memory>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "ATen/ops/arange.h"
+#include "ATen/ops/equal.h"
+#include "ATen/ops/full.h"
+#include "ATen/ops/ones.h"
+#include "ATen/ops/zeros_like.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "mimo/gradient/gradients.h"
+#include "tests/support/ranks.h"
+#include "torch/csrc/distributed/c10d/PrefixStore.hpp"
+#include "torch/csrc/distributed/c10d/ProcessGroupGloo.hpp"
+#include "torch/csrc/distributed/c10d/TCPStore.hpp"
+
+namespace lockstep::mimo {
+namespace {
+
+using ::testing::HasSubstr;
+using tests::OnRanks;
+using tests::Rank;
+
+// Gloo that notes what NCCL would not forgive.
+class NotingGloo : public c10d::ProcessGroupGloo {
+ public:
+  using ProcessGroupGloo::ProcessGroupGloo;
+
+  c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
+                                           const c10d::AllreduceOptions& options) override {
+    has_met = true;
+    return ProcessGroupGloo::allreduce(tensors, options);
+  }
+  c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to, int tag) override {
+    ++num_sends;
+    return ProcessGroupGloo::send(tensors, to, tag);
+  }
+  c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int from,
+                                      int tag) override {
+    ++num_receives;
+    return ProcessGroupGloo::recv(tensors, from, tag);
+  }
+
+  bool has_met = false;  // all ranks, in a collective
+  int num_sends = 0, num_receives = 0;
+};
+
+// Groups of ranks that meet in one store.
+class Groups {
+ public:
+  explicit Groups(const Rank& rank) : rank_(rank.rank) {
+    c10d::TCPStoreOptions options;
+    options.port = static_cast<uint16_t>(std::atoi(std::getenv("MASTER_PORT")));
+    options.isServer = rank.rank == 0;
+    store_ = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
+  }
+
+  c10::intrusive_ptr<c10d::ProcessGroup> Make(const std::vector<int>& ranks,
+                                              const std::string& purpose) {
+    const auto store = c10::make_intrusive<c10d::PrefixStore>(
+        absl::StrCat(purpose, "/", absl::StrJoin(ranks, ",")), store_);
+    const int position =
+        static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
+    const int size = static_cast<int>(ranks.size());
+    auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(45));
+    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+    auto group = c10::make_intrusive<c10d::ProcessGroup>(store, position, size);
+    backends[purpose] = c10::make_intrusive<NotingGloo>(store, position, size, options);
+    group->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::GLOO, backends[purpose]);
+    group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+    return group;
+  }
+
+  NewGroup Maker() {
+    return [this](const std::vector<int>& ranks, const std::string& purpose) {
+      return Make(ranks, purpose);
+    };
+  }
+
+  std::map<std::string, c10::intrusive_ptr<NotingGloo>> backends;  // by purpose
+
+ private:
+  int rank_;
+  c10::intrusive_ptr<c10d::TCPStore> store_;
+};
+
+// A process ends once all have what it sent.
+void End(c10d::ProcessGroup& world) {
+  Bridge::FinishAll();
+  world.barrier()->wait();
+}
+
+Topology VisionOfTwoLanguageOfOne() {
+  return *Topology::Make(3, {{.name = "vision", .dp = 2}, {.name = "language", .first_rank = 2}});
+}
+
+TEST(Bridge, HeaderExample) {
+  const std::optional<Rank> rank = OnRanks(3);
+  if (!rank.has_value()) return;
+  Groups groups(*rank);
+  const auto world = groups.Make({0, 1, 2}, "world");
+  const Topology topology = VisionOfTwoLanguageOfOne();
+  Bridge bridge(topology, /*edge=*/0, rank->rank, groups.Maker(), {});
+  const Ownership images = *MakeOwnership({1, 0, 2, 1}, {4, 4, 4, 4});
+  const at::Tensor whole = at::arange(32, at::kFloat).view({16, 2});
+
+  if (rank->rank < 2) {
+    const Range own = *RowsOfShard(images, RowsOf::kTokens, rank->rank, 2);
+    const at::Tensor x = whole.narrow(0, own.begin, own.size()).clone().requires_grad_();
+
+    const at::Tensor y = bridge.Run({x}, images)[0];
+    y.sum().backward();
+
+    EXPECT_EQ(y.sizes(), (std::vector<int64_t>{0, 2}));
+    EXPECT_TRUE(at::equal(x.grad(), 2 * whole.narrow(0, own.begin, own.size())));
+  } else {
+    const at::Tensor tokens = bridge.Run({}, images)[0];
+
+    EXPECT_TRUE(at::equal(tokens, whole));
+    tokens.square().sum().backward();
+  }
+  End(*world);
+}
+
+TEST(Bridge, ADisagreementIsAnErrorOnBothSides) {
+  const std::optional<Rank> rank = OnRanks(3);
+  if (!rank.has_value()) return;
+  Groups groups(*rank);
+  const auto world = groups.Make({0, 1, 2}, "world");
+  Bridge bridge(VisionOfTwoLanguageOfOne(), /*edge=*/0, rank->rank, groups.Maker(), {});
+  const bool sends = rank->rank < 2;
+  const Ownership rows =
+      *MakeOwnership({1, 1}, sends ? std::vector<int64_t>{1, 1} : std::vector<int64_t>{1, 2});
+  std::string message;
+
+  try {
+    const at::Tensor x = at::ones({1, 2}).requires_grad_();
+    const at::Tensor y =
+        bridge.Run(sends ? std::vector<at::Tensor>{x} : std::vector<at::Tensor>(), rows)[0];
+    y.sum().backward();
+  } catch (const c10::Error& error) {
+    message = error.what_without_backtrace();
+  }
+
+  EXPECT_THAT(message, HasSubstr("the ranks disagree about the micro-batch"));
+  EXPECT_THAT(message, HasSubstr("rank 2 (language) has rows per sample {1, 2}"));
+  world->barrier()->wait();
+}
+
+// The text of the c10::Error that `fn` throws; "" where it throws none.
+template <typename Fn>
+std::string ErrorOf(const Fn& fn) {
+  try {
+    fn();
+  } catch (const c10::Error& error) {
+    return error.what_without_backtrace();
+  }
+  return "";
+}
+
+TEST(Bridge, AllRanksMeetInAGroupBeforeItsFirstRows) {
+  const std::optional<Rank> rank = OnRanks(3);
+  if (!rank.has_value()) return;
+  Groups groups(*rank);
+  const auto world = groups.Make({0, 1, 2}, "world");
+  Bridge bridge(VisionOfTwoLanguageOfOne(), /*edge=*/0, rank->rank, groups.Maker(), {});
+  for (const char* purpose : {"bridge vision -> language", "bridge vision -> language, gradient"})
+    EXPECT_TRUE(groups.backends[purpose]->has_met) << purpose;
+
+  // Rank 1 has no rows.
+  const Ownership images = *OwnershipOfRows({2, 0});
+  const at::Tensor x = at::ones({rank->rank == 0 ? 2 : 0, 2});
+  const at::Tensor y = bridge.Run(
+      rank->rank < 2 ? std::vector<at::Tensor>{x} : std::vector<at::Tensor>(), images)[0];
+  EXPECT_EQ(y.size(0), rank->rank == 2 ? 2 : 0);
+  EXPECT_EQ(groups.backends["bridge vision -> language"]->num_sends, rank->rank == 0 ? 1 : 0);
+  End(*world);
+}
+
+TEST(Bridge, RanksThatDisagreeReceiveNoRows) {
+  const std::optional<Rank> rank = OnRanks(3);
+  if (!rank.has_value()) return;
+  Groups groups(*rank);
+  const auto world = groups.Make({0, 1, 2}, "world");
+  Bridge bridge(VisionOfTwoLanguageOfOne(), /*edge=*/0, rank->rank, groups.Maker(), {});
+  const bool sends = rank->rank < 2;
+  const Ownership agreed = *OwnershipOfRows({1, 1});
+  const Ownership rows =
+      *OwnershipOfRows(sends ? std::vector<int64_t>{1, 1} : std::vector<int64_t>{1, 2});
+  const std::vector<at::Tensor> x =
+      sends ? std::vector<at::Tensor>{at::ones({1, 2})} : std::vector<at::Tensor>();
+  bridge.Run(x, agreed);
+  const int received = groups.backends["bridge vision -> language"]->num_receives;
+
+  const std::string message = ErrorOf([&] {
+    for (int call = 0; call < 3; ++call) bridge.Run(x, rows);
+  });
+
+  EXPECT_THAT(message, HasSubstr("the ranks disagree about the micro-batch"));
+  EXPECT_EQ(groups.backends["bridge vision -> language"]->num_receives, received);
+  End(*world);
+}
+
+TEST(Bridge, AGradientIsFreedAsSoonAsItWasTaken) {
+  const std::optional<Rank> rank = OnRanks(3);
+  if (!rank.has_value()) return;
+  Groups groups(*rank);
+  const auto world = groups.Make({0, 1, 2}, "world");
+  Bridge bridge(VisionOfTwoLanguageOfOne(), /*edge=*/0, rank->rank, groups.Maker(), {});
+  const auto forward = [&] {
+    const at::Tensor x = at::ones({1, 2}).requires_grad_();
+    return bridge.Run(rank->rank < 2 ? std::vector<at::Tensor>{x} : std::vector<at::Tensor>())[0];
+  };
+  std::vector<at::Tensor> ys = {forward(), forward(), forward()};
+
+  // Language sends three gradients; vision takes one of them before the next call.
+  const size_t num_early = rank->rank < 2 ? 1 : 3;
+  for (size_t i = 0; i < num_early; ++i) ys[i].sum().backward();
+  if (rank->rank == 2) {
+    EXPECT_EQ(bridge.num_gradients_kept(), 3);
+  }
+  ys.push_back(forward());
+
+  if (rank->rank == 2) {
+    EXPECT_EQ(bridge.num_gradients_kept(), 2);
+  }
+  for (size_t i = num_early; i < 4; ++i) ys[i].sum().backward();
+  End(*world);
+}
+
+TEST(Bridge, ARankThatHasLeftIsNamed) {
+  const std::optional<Rank> rank = OnRanks(3);
+  if (!rank.has_value()) return;
+  Groups groups(*rank);
+  const auto world = groups.Make({0, 1, 2}, "world");
+  Bridge bridge(VisionOfTwoLanguageOfOne(), /*edge=*/0, rank->rank, groups.Maker(), {});
+  const std::vector<at::Tensor> x =
+      rank->rank < 2 ? std::vector<at::Tensor>{at::ones({1, 2})} : std::vector<at::Tensor>();
+  bridge.Run(x);
+
+  if (rank->rank != 0) {  // which makes one call less
+    const std::string message = ErrorOf([&] {
+      for (int call = 0; call < 3; ++call) bridge.Run(x);
+    });
+    EXPECT_THAT(message, HasSubstr("rank 2 (language) waited for rank 0 (vision), which has left"));
+  }
+  End(*world);
+}
+
+TEST(Bridge, AnExceptionElsewhereInTheProgramOfOneRankIsTold) {
+  const std::optional<Rank> rank = OnRanks(3);
+  if (!rank.has_value()) return;
+  Groups groups(*rank);
+  const auto world = groups.Make({0, 1, 2}, "world");
+  const std::vector<at::Tensor> x =
+      rank->rank < 2 ? std::vector<at::Tensor>{at::ones({1, 2})} : std::vector<at::Tensor>();
+
+  try {
+    Bridge bridge(VisionOfTwoLanguageOfOne(), /*edge=*/0, rank->rank, groups.Maker(), {});
+    bridge.Run(x);
+    if (rank->rank == 0) throw std::runtime_error("no image");
+    const std::string message = ErrorOf([&] {
+      for (int call = 0; call < 3; ++call) bridge.Run(x);
+    });
+    EXPECT_THAT(message, HasSubstr("rank 0 (vision) failed: an exception in its program"));
+  } catch (const std::runtime_error& error) {
+    EXPECT_EQ(rank->rank, 0) << error.what();
+  }
+  End(*world);
+}
+
+TEST(Gradients, AreSummedScaledNormedAndClipped) {
+  const std::optional<Rank> rank = OnRanks(2);
+  if (!rank.has_value()) return;
+  Groups groups(*rank);
+  const auto world = groups.Make({0, 1}, "world");
+  const at::Tensor both = at::ones({3}).requires_grad_(), one = at::ones({2}).requires_grad_(),
+                   none = at::ones({2}).requires_grad_();
+  both.mutable_grad() = at::full({3}, 1.0 + rank->rank);
+  if (rank->rank == 1) one.mutable_grad() = at::full({2}, 4.0);
+  const std::vector<at::Tensor> parameters = {both, one, none};
+
+  ReduceGradients(parameters, world.get(), 0.5, /*bucket_bytes=*/8);
+
+  EXPECT_TRUE(at::equal(both.grad(), at::full({3}, 1.5)));
+  EXPECT_TRUE(at::equal(one.grad(), at::full({2}, 2.0)));
+  EXPECT_FALSE(none.grad().defined());
+
+  // Two replicas: counted once. As shards of two tp ranks they count each.
+  const Coordinates replica{.dp = rank->rank}, shard{.tp = rank->rank};
+  const double square = 3 * 1.5 * 1.5 + 2 * 4;
+  const std::vector<bool> divided = {false, true, false};
+  const at::Tensor norm = GradientNorm({{parameters, divided, replica}}, world.get(), at::kCPU);
+  EXPECT_DOUBLE_EQ(norm.item<double>(), std::sqrt(square));
+  EXPECT_DOUBLE_EQ(
+      GradientNorm({{parameters, divided, shard}}, world.get(), at::kCPU).item<double>(),
+      std::sqrt(square + 2 * 4));
+
+  ClipGradients(parameters, norm, 1.0);
+  EXPECT_NEAR(both.grad()[0].item<double>(), 1.5 / std::sqrt(square), 1e-6);
+}
+
+// A tensor with this gradient.
+at::Tensor WithGradient(const at::Tensor& gradient) {
+  const at::Tensor parameter = at::zeros_like(gradient).requires_grad_();
+  parameter.mutable_grad() = gradient;
+  return parameter;
+}
+
+TEST(Gradients, LowPrecisionIsSummedInFloat32AndRoundedOnce) {
+  const std::optional<Rank> rank = OnRanks(2);
+  if (!rank.has_value()) return;
+  Groups groups(*rank);
+  const auto world = groups.Make({0, 1}, "world");
+  // In bfloat16, 256 + 1 is 256; in float16, 60,000 + 60,000 is infinite.
+  const at::Tensor small = WithGradient(at::full({2}, rank->rank == 0 ? 256 : 1, at::kBFloat16)),
+                   large = WithGradient(at::full({2}, 60000, at::kHalf));
+
+  ReduceGradients({small}, world.get(), 1.0 / 257);
+  ReduceGradients({large}, world.get(), 0.5);
+
+  EXPECT_TRUE(at::equal(small.grad(), at::full({2}, 1, at::kBFloat16))) << small.grad()[0];
+  EXPECT_TRUE(at::equal(large.grad(), at::full({2}, 60000, at::kHalf))) << large.grad()[0];
+}
+
+TEST(Gradients, AParameterThatIsListedTwiceCountsOnce) {
+  const at::Tensor both = WithGradient(at::full({1}, 3.0));
+  const std::vector<at::Tensor> twice = {both, both};
+
+  ReduceGradients(twice, nullptr, 0.5);
+  const std::vector<bool> divided = {false};
+  const at::Tensor norm =
+      GradientNorm({{{both}, divided, {}}, {{both}, divided, {}}}, nullptr, at::kCPU);
+  ClipGradients(twice, norm, 0.5);
+
+  EXPECT_DOUBLE_EQ(norm.item<double>(), 1.5);
+  EXPECT_NEAR(both.grad().item<double>(), 0.5, 1e-6);
+}
+
+}  // namespace
+}  // namespace lockstep::mimo

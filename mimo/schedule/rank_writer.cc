@@ -1,0 +1,343 @@
+#include "mimo/schedule/rank_writer.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include "mimo/bridge/routes.h"
+#include "mimo/schedule/schedule.h"
+#include "mimo/topology/topology.h"
+
+namespace lockstep::mimo {
+namespace {
+
+// Writes the operations of one rank, in order.
+class RankWriter {
+ public:
+  RankWriter(const Step& step, int64_t rank, std::vector<Op>* ops)
+      : step_(step), rank_(rank), ops_(ops) {
+    for (int32_t module : step.topology->modules_of(rank)) {
+      seats_.push_back({module, *step.topology->coordinates(rank, module)});
+    }
+  }
+
+  void WriteSequential() {
+    for (int64_t m = 0; m < step_.num_micro_batches; ++m) {
+      WriteForward(m);
+      WriteBackward(m);
+    }
+    WriteEndOfStep();
+  }
+
+  void WriteAllForwardsFirst() {
+    is_detached_ = true;
+    for (int64_t m = 0; m < step_.num_micro_batches; ++m) WriteForward(m);
+    for (int64_t m = 0; m < step_.num_micro_batches; ++m) WriteBackward(m);
+    WriteEndOfStep();
+    for (int64_t m = 0; m < step_.num_micro_batches; ++m) {
+      for (int e = 0; e < static_cast<int>(step_.num_edges()); ++e) {
+        if (ToPlace(e) >= 0) AddWait(Payload::kBridgeGradient, e, m);
+      }
+    }
+  }
+
+  // The rank has one module.
+  void Write1F1B() {
+    const Seat& seat = seats_[0];
+    const int64_t count = step_.num_micro_batches;
+    const int64_t below = step_.stages_below[static_cast<size_t>(seat.module)] +
+                          ModuleAt(seat.module).pp - 1 - seat.at.pp;
+    const int64_t warm_up = std::min(below, count);
+    for (int64_t m = 0; m < warm_up; ++m) {
+      ReceiveForward(seat, m);
+      Compute(seat, m, Payload::kTensorForward);
+      SendForward(seat, m);
+    }
+    if (warm_up < count) ReceiveForward(seat, warm_up);
+    for (int64_t m = warm_up; m < count; ++m) {
+      Compute(seat, m, Payload::kTensorForward);
+      StartBatch();
+      AddSendForward(seat, m);
+      AddReceiveBackward(seat, m - warm_up);
+      GatherGradients(seat, m - warm_up);
+      Compute(seat, m - warm_up, Payload::kTensorBackward);
+      SumOverContext(seat, m - warm_up);
+      StartBatch();
+      AddSendBackward(seat, m - warm_up);
+      if (m + 1 < count) {
+        AddReceiveForward(seat, m + 1);
+        GatherActivations(seat, m + 1);
+      }
+    }
+    for (int64_t m = count - warm_up; m < count; ++m) {
+      StartBatch();
+      AddReceiveBackward(seat, m);
+      GatherGradients(seat, m);
+      Compute(seat, m, Payload::kTensorBackward);
+      SumOverContext(seat, m);
+      StartBatch();
+      AddSendBackward(seat, m);
+    }
+    WriteEndOfStep();
+  }
+
+ private:
+  // The rank's place in one of its modules.
+  struct Seat {
+    int module;
+    Coordinates at;
+  };
+
+  const Module& ModuleAt(int module) const {
+    return step_.topology->modules()[static_cast<size_t>(module)];
+  }
+  const Seat* SeatIn(int module) const {
+    for (const Seat& seat : seats_) {
+      if (seat.module == module) return &seat;
+    }
+    return nullptr;
+  }
+  bool IsFirst(const Seat& seat) const { return seat.at.pp == 0; }
+  bool IsLast(const Seat& seat) const { return seat.at.pp == ModuleAt(seat.module).pp - 1; }
+  int64_t PlaceOf(const Seat& seat) const {
+    const Module& grid = ModuleAt(seat.module);
+    return (seat.at.dp * grid.cp + seat.at.cp) * grid.tp + seat.at.tp;
+  }
+  // Its place at the last stage of `from`, or the first of `to`; -1 if it has none there.
+  int64_t FromPlace(int edge) const {
+    const Seat* seat = SeatIn(step_.topology->from(edge));
+    return seat != nullptr && IsLast(*seat) ? PlaceOf(*seat) : -1;
+  }
+  int64_t ToPlace(int edge) const {
+    const Seat* seat = SeatIn(step_.topology->to(edge));
+    return seat != nullptr && IsFirst(*seat) ? PlaceOf(*seat) : -1;
+  }
+  const Route& Forward(int edge, int64_t m) const {
+    return step_.forward[step_.RouteIndex(edge, m)];
+  }
+  const Route& Backward(int edge, int64_t m) const {
+    return step_.backward[step_.RouteIndex(edge, m)];
+  }
+
+  // The next operation begins a batch; those added after it belong to it.
+  void StartBatch() { joins_ = false; }
+  void Add(OpKind kind, Payload payload, int64_t partner, int64_t subject, int64_t rows) {
+    ops_->push_back({.kind = kind,
+                     .payload = payload,
+                     .with_previous = joins_,
+                     .partner = static_cast<int32_t>(partner),
+                     .subject = static_cast<int32_t>(subject),
+                     .micro_batch = micro_batch_,
+                     .rows = rows});
+    joins_ = true;
+  }
+  void AddCollective(Payload payload, int32_t group, int64_t subject, int64_t rows) {
+    StartBatch();
+    Add(OpKind::kCollective, payload, group, subject, rows);
+    StartBatch();
+  }
+  void AddSends(const Route& route, int64_t place, Payload payload, int edge) {
+    for (const Transfer& transfer : TransfersFrom(route, place)) {
+      const int32_t peer = route.to.ranks[static_cast<size_t>(transfer.to_place)];
+      if (peer == rank_) continue;
+      Add(OpKind::kSend, payload, peer, edge, transfer.rows.size());
+      ops_->back().detached = is_detached_;
+    }
+  }
+  void AddReceives(const Route& route, int64_t place, Payload payload, int edge) {
+    for (const Transfer& transfer : TransfersTo(route, place)) {
+      const int32_t peer = route.from.ranks[static_cast<size_t>(transfer.from_place)];
+      if (peer != rank_) Add(OpKind::kReceive, payload, peer, edge, transfer.rows.size());
+    }
+  }
+  // The lanes of the receiving side of a route.
+  void AddGather(const Route& route, int64_t place, Payload payload, int edge, int module) {
+    if (place < 0 || route.to.lanes == 1) return;
+    const int64_t rows = route.to.shard(place / route.to.lanes).size();
+    if (rows > 0) AddCollective(payload, GroupsAt(module).tp_cp[Rank()], edge, rows);
+  }
+  void AddContextSum(int edge, int64_t m) {
+    const int64_t place = ToPlace(edge);
+    const int module = step_.topology->to(edge);
+    if (place < 0 || ModuleAt(module).cp == 1) return;
+    const Side& side = Forward(edge, m).to;
+    const int64_t rows = side.shard(place / side.lanes).size();
+    if (rows > 0) AddCollective(Payload::kContextSum, GroupsAt(module).cp[Rank()], edge, rows);
+  }
+  void AddToStage(OpKind kind, const Seat& seat, int32_t stage, Payload payload) {
+    Coordinates at = seat.at;
+    at.pp = stage;
+    Add(kind, payload, step_.topology->rank(seat.module, at), seat.module, 0);
+  }
+  const GroupsOfModule& GroupsAt(int module) const {
+    return step_.groups[static_cast<size_t>(module)];
+  }
+  size_t Rank() const { return static_cast<size_t>(rank_); }
+
+  void Compute(const Seat& seat, int64_t m, Payload payload) {
+    micro_batch_ = static_cast<int32_t>(m);
+    const Module& grid = ModuleAt(seat.module);
+    if (grid.tp * grid.cp == 1) return;
+    AddCollective(payload, GroupsAt(seat.module).tp_cp[Rank()], seat.module, 0);
+  }
+
+  // kSequential and kAllForwardsFirst.
+  void WriteForward(int64_t m) {
+    micro_batch_ = static_cast<int32_t>(m);
+    for (int module : step_.topology->forward_order()) {
+      for (int e = 0; e < static_cast<int>(step_.num_edges()); ++e) {
+        if (step_.topology->to(e) == module) BridgeForward(e);
+      }
+      if (const Seat* seat = SeatIn(module)) StageForward(*seat);
+    }
+  }
+  void WriteBackward(int64_t m) {
+    micro_batch_ = static_cast<int32_t>(m);
+    const std::vector<int>& order = step_.topology->forward_order();
+    for (auto module = order.rbegin(); module != order.rend(); ++module) {
+      if (const Seat* seat = SeatIn(*module)) StageBackward(*seat);
+      for (int e = static_cast<int>(step_.num_edges()) - 1; e >= 0; --e) {
+        if (step_.topology->to(e) == *module) BridgeBackward(e);
+      }
+    }
+  }
+  // What a bridge has detached.
+  void AddWait(Payload payload, int edge, int64_t m) {
+    const int32_t now = micro_batch_;
+    micro_batch_ = static_cast<int32_t>(m);
+    Add(OpKind::kWait, payload, 0, edge, 0);
+    micro_batch_ = now;
+  }
+  void BridgeForward(int edge) {
+    const Route& route = Forward(edge, micro_batch_);
+    StartBatch();
+    if (is_detached_ && FromPlace(edge) >= 0 && micro_batch_ >= kCallsAhead)
+      AddWait(Payload::kBridge, edge, micro_batch_ - kCallsAhead);
+    StartBatch();
+    AddSends(route, FromPlace(edge), Payload::kBridge, edge);
+    AddReceives(route, ToPlace(edge), Payload::kBridge, edge);
+    AddGather(route, ToPlace(edge), Payload::kBridgeGather, edge, step_.topology->to(edge));
+  }
+  void BridgeBackward(int edge) {
+    const Route& route = Backward(edge, micro_batch_);
+    AddContextSum(edge, micro_batch_);
+    StartBatch();
+    AddSends(route, ToPlace(edge), Payload::kBridgeGradient, edge);
+    AddReceives(route, FromPlace(edge), Payload::kBridgeGradient, edge);
+    if (is_detached_ && FromPlace(edge) >= 0) AddWait(Payload::kBridge, edge, micro_batch_);
+    AddGather(route, FromPlace(edge), Payload::kGradientGather, edge, step_.topology->from(edge));
+  }
+  void StageForward(const Seat& seat) {
+    StartBatch();
+    if (!IsFirst(seat)) AddToStage(OpKind::kReceive, seat, seat.at.pp - 1, Payload::kStage);
+    Compute(seat, micro_batch_, Payload::kTensorForward);
+    StartBatch();
+    if (!IsLast(seat)) AddToStage(OpKind::kSend, seat, seat.at.pp + 1, Payload::kStage);
+  }
+  void StageBackward(const Seat& seat) {
+    StartBatch();
+    if (!IsLast(seat)) AddToStage(OpKind::kReceive, seat, seat.at.pp + 1, Payload::kStageGradient);
+    Compute(seat, micro_batch_, Payload::kTensorBackward);
+    StartBatch();
+    if (!IsFirst(seat)) AddToStage(OpKind::kSend, seat, seat.at.pp - 1, Payload::kStageGradient);
+  }
+
+  // k1F1B: all edges of the rank's module that go one way, or the neighbouring stage.
+  template <typename Function>
+  void ForIncoming(const Seat& seat, Function function) {
+    for (int e = 0; e < static_cast<int>(step_.num_edges()); ++e) {
+      if (step_.topology->to(e) == seat.module) function(e);
+    }
+  }
+  template <typename Function>
+  void ForOutgoing(const Seat& seat, Function function) {
+    for (int e = 0; e < static_cast<int>(step_.num_edges()); ++e) {
+      if (step_.topology->from(e) == seat.module) function(e);
+    }
+  }
+  void AddReceiveForward(const Seat& seat, int64_t m) {
+    micro_batch_ = static_cast<int32_t>(m);
+    if (!IsFirst(seat)) AddToStage(OpKind::kReceive, seat, seat.at.pp - 1, Payload::kStage);
+    ForIncoming(seat, [&](int e) { AddReceives(Forward(e, m), ToPlace(e), Payload::kBridge, e); });
+  }
+  void AddSendForward(const Seat& seat, int64_t m) {
+    micro_batch_ = static_cast<int32_t>(m);
+    if (!IsLast(seat)) AddToStage(OpKind::kSend, seat, seat.at.pp + 1, Payload::kStage);
+    ForOutgoing(seat, [&](int e) { AddSends(Forward(e, m), FromPlace(e), Payload::kBridge, e); });
+  }
+  void AddReceiveBackward(const Seat& seat, int64_t m) {
+    micro_batch_ = static_cast<int32_t>(m);
+    if (!IsLast(seat)) AddToStage(OpKind::kReceive, seat, seat.at.pp + 1, Payload::kStageGradient);
+    ForOutgoing(seat, [&](int e) {
+      AddReceives(Backward(e, m), FromPlace(e), Payload::kBridgeGradient, e);
+    });
+  }
+  void AddSendBackward(const Seat& seat, int64_t m) {
+    micro_batch_ = static_cast<int32_t>(m);
+    if (!IsFirst(seat)) AddToStage(OpKind::kSend, seat, seat.at.pp - 1, Payload::kStageGradient);
+    ForIncoming(seat,
+                [&](int e) { AddSends(Backward(e, m), ToPlace(e), Payload::kBridgeGradient, e); });
+  }
+  void GatherActivations(const Seat& seat, int64_t m) {
+    ForIncoming(seat, [&](int e) {
+      AddGather(Forward(e, m), ToPlace(e), Payload::kBridgeGather, e, seat.module);
+    });
+  }
+  void GatherGradients(const Seat& seat, int64_t m) {
+    ForOutgoing(seat, [&](int e) {
+      AddGather(Backward(e, m), FromPlace(e), Payload::kGradientGather, e, seat.module);
+    });
+  }
+  void SumOverContext(const Seat& seat, int64_t m) {
+    ForIncoming(seat, [&](int e) { AddContextSum(e, m); });
+  }
+  void ReceiveForward(const Seat& seat, int64_t m) {
+    StartBatch();
+    AddReceiveForward(seat, m);
+    GatherActivations(seat, m);
+  }
+  void SendForward(const Seat& seat, int64_t m) {
+    StartBatch();
+    AddSendForward(seat, m);
+  }
+
+  void WriteEndOfStep() {
+    micro_batch_ = static_cast<int32_t>(step_.num_micro_batches - 1);
+    const bool has_peers = step_.topology->world_size() > 1;
+    if (has_peers) AddCollective(Payload::kCountTokens, step_.world_group, 0, 0);
+    for (const Seat& seat : seats_) {
+      const Module& grid = ModuleAt(seat.module);
+      const auto reduce = [&](Payload payload, const std::vector<int32_t>& group_of) {
+        AddCollective(payload, group_of[Rank()], seat.module, 0);
+      };
+      if (grid.dp * grid.cp > 1) reduce(Payload::kReduceGradients, GroupsAt(seat.module).dp_cp);
+      if (grid.pp > 1 && (IsFirst(seat) || IsLast(seat)))
+        reduce(Payload::kReduceShared, GroupsAt(seat.module).embedding);
+    }
+    if (has_peers) AddCollective(Payload::kGlobalNorm, step_.world_group, 0, 0);
+  }
+
+  const Step& step_;
+  const int64_t rank_;
+  std::vector<Op>* const ops_;
+  std::vector<Seat> seats_;
+  int32_t micro_batch_ = 0;
+  bool joins_ = false;
+  bool is_detached_ = false;  // whether bridges go on without waiting for what they send
+};
+
+}  // namespace
+
+void WriteRank(const Step& step, Order order, int64_t rank, std::vector<Op>* ops) {
+  RankWriter writer(step, rank, ops);
+  if (order == Order::kSequential) {
+    writer.WriteSequential();
+  } else if (order == Order::kAllForwardsFirst) {
+    writer.WriteAllForwardsFirst();
+  } else {
+    writer.Write1F1B();
+  }
+}
+
+}  // namespace lockstep::mimo

@@ -1,0 +1,60 @@
+// The library's agreements over a c10d process group, and its notes in a c10d store. This and
+// data_parallel.cc are the library's two files over c10d.
+
+#ifndef LOCKSTEP_SHARDING_AGREEMENT_C10D_COLLECTIVE_H_
+#define LOCKSTEP_SHARDING_AGREEMENT_C10D_COLLECTIVE_H_
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "c10/util/intrusive_ptr.h"
+#include "sharding/agreement/collective.h"
+#include "sharding/agreement/guard.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+#include "torch/csrc/distributed/c10d/Store.hpp"
+
+namespace lockstep::sharding {
+
+// Gathers through the group's backend for CPU tensors (Gloo), so that the device never waits. Give
+// it a group of its own: its collectives may then fall between any others.
+class C10dCollective : public Collective {
+ public:
+  // `ranks`: the group's ranks of the world, as messages name them; empty: 0 to size - 1.
+  explicit C10dCollective(c10::intrusive_ptr<c10d::ProcessGroup> group, std::vector<int> ranks = {})
+      : group_(std::move(group)), ranks_(std::move(ranks)) {}
+
+  int rank() const override { return group_->getRank(); }
+  int size() const override { return group_->getSize(); }
+  int WorldRank(int position) const override {
+    return ranks_.empty() ? position : ranks_[static_cast<size_t>(position)];
+  }
+  std::unique_ptr<Pending> StartAllGather(const std::string& bytes) override;
+
+ private:
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  std::vector<int> ranks_;
+};
+
+// Notes under "<prefix>/<rank>" in the store that the ranks met through. Thread-safe as the store
+// is.
+class StoreNotes : public Notes {
+ public:
+  StoreNotes(c10::intrusive_ptr<c10d::Store> store, std::string prefix, int rank)
+      : store_(std::move(store)), prefix_(std::move(prefix)), rank_(rank) {}
+
+  void Write(const std::string& note) override;
+  std::string Read(int rank) override;
+
+ private:
+  std::string Key(int rank) const;
+
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::string prefix_;
+  int rank_;
+};
+
+}  // namespace lockstep::sharding
+
+#endif  // LOCKSTEP_SHARDING_AGREEMENT_C10D_COLLECTIVE_H_

@@ -1,0 +1,100 @@
+#include "sharding/agreement/call_order.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "sharding/agreement/text_hash.h"
+
+namespace lockstep::sharding {
+namespace {
+
+// A message is a hash of what must be alike, then text for people, filled up with zeros. One size
+// for all: so a message needs no second round, and one packet carries it.
+constexpr size_t kMessageBytes = 256;
+constexpr size_t kTextBytes = kMessageBytes - sizeof(uint64_t);
+
+// As many announcements as may wait for a check. Those before have long arrived.
+constexpr size_t kMaxUnchecked = 64;
+
+std::string MessageOf(const CallOrder::Call& call) {
+  const std::string at = call.place.empty() ? "" : absl::StrCat(" (", call.place, ")");
+  // The line is worth more than the end of a long list of shapes.
+  const size_t room = kTextBytes - std::min(at.size(), kTextBytes / 2);
+  const std::string what =
+      call.what.size() <= room ? call.what : absl::StrCat(call.what.substr(0, room - 3), "...");
+  const uint64_t hash =
+      TextHash(absl::StrCat(call.what, "\n", call.is_one_place ? call.place : "any place"));
+  std::string message(sizeof(hash), '\0');
+  std::memcpy(message.data(), &hash, sizeof(hash));
+  absl::StrAppend(&message, what, at);
+  message.resize(kMessageBytes, '\0');
+  return message;
+}
+
+std::string TextOf(const std::string& message) {
+  const std::string text = message.substr(sizeof(uint64_t));
+  return text.substr(0, text.find('\0'));
+}
+
+bool IsSameCall(const std::string& a, const std::string& b) {
+  return a.compare(0, sizeof(uint64_t), b, 0, sizeof(uint64_t)) == 0;
+}
+
+}  // namespace
+
+CallOrder::CallOrder(Collective* collective, std::string group)
+    : collective_(collective), group_(std::move(group)) {}
+
+void CallOrder::Tell(const Call& call) {
+  std::string message = MessageOf(call);
+  std::unique_ptr<Collective::Pending> pending = collective_->StartAllGather(message);
+  told_.push_back({std::move(message), ++calls_, std::move(pending)});
+}
+
+absl::Status CallOrder::Check(const Call& call) {
+  Tell(call);
+  while (!told_.empty()) {
+    const absl::Status status = CompareOldest();
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CallOrder::Announce(const Call& call) {
+  Tell(call);
+  while (told_.size() > kMaxUnchecked) {
+    const absl::Status status = CompareOldest();
+    if (!status.ok()) return status;
+  }
+  return absl::OkStatus();
+}
+
+absl::Status CallOrder::CompareOldest() {
+  const Told told = std::move(told_.front());
+  told_.pop_front();
+  const absl::StatusOr<std::vector<std::string>> messages = told.pending->Wait();
+  if (!messages.ok()) {
+    return absl::Status(messages.status().code(),
+                        absl::StrCat("collective ", told.number, " of ", group_, ", ",
+                                     TextOf(told.message), ": ", messages.status().message()));
+  }
+  const auto is_same = [&](const std::string& other) { return IsSameCall(other, told.message); };
+  if (std::all_of(messages->begin(), messages->end(), is_same)) return absl::OkStatus();
+  std::string text = absl::StrCat("the ranks call different collectives, each as its collective ",
+                                  told.number, " of ", group_, ":");
+  for (size_t i = 0; i < messages->size(); ++i) {
+    absl::StrAppend(&text, "\n  rank ", collective_->WorldRank(static_cast<int>(i)), ": ",
+                    TextOf((*messages)[i]));
+  }
+  absl::StrAppend(
+      &text,
+      "\nEvery rank of a group calls the same collectives in the same order. Calls that "
+      "belong together stand on one line, in a function that all ranks call.");
+  return absl::FailedPreconditionError(text);
+}
+
+}  // namespace lockstep::sharding

@@ -1,0 +1,106 @@
+#include "sharding/agreement/call_order.h"
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sharding/agreement/thread_collective.h"
+
+namespace lockstep::sharding {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+
+TEST(CallOrder, HeaderExample) {
+  RunAsThreads(2, [](Collective& collective) {
+    CallOrder order(&collective, "world");
+    EXPECT_TRUE(order.Check({"barrier", "train.cc:39"}).ok());
+    EXPECT_TRUE(order.Check({"all_reduce float32 {4} sum", "train.cc:40"}).ok());
+
+    const absl::Status status =
+        collective.rank() == 0 ? order.Check({"all_reduce float32 {4} sum", "train.cc:41"})
+                               : order.Check({"broadcast float32 {4} from rank 0", "train.cc:52"});
+
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(std::string(status.message()),
+                StartsWith("the ranks call different collectives, each as its collective 3 of "
+                           "world:\n"
+                           "  rank 0: all_reduce float32 {4} sum (train.cc:41)\n"
+                           "  rank 1: broadcast float32 {4} from rank 0 (train.cc:52)\n"));
+  });
+}
+
+// One mean too many on rank 0, of the same shape as the means of the loop behind it.
+TEST(CallOrder, TheSameCallAtAnotherPlaceIsAnother) {
+  RunAsThreads(3, [](Collective& collective) {
+    CallOrder order(&collective, "world");
+    const std::string place = collective.rank() == 0 ? "train.lua:8" : "train.lua:9";
+
+    const absl::Status status = order.Check({"all_reduce float64 {2} sum", place});
+
+    EXPECT_THAT(std::string(status.message()),
+                HasSubstr("\n  rank 0: all_reduce float64 {2} sum (train.lua:8)"
+                          "\n  rank 1: all_reduce float64 {2} sum (train.lua:9)"
+                          "\n  rank 2: all_reduce float64 {2} sum (train.lua:9)"));
+  });
+}
+
+TEST(CallOrder, ACallWithDifferentPartsMayStandAtSeveralPlaces) {
+  RunAsThreads(2, [](Collective& collective) {
+    CallOrder order(&collective, "world");
+    const std::string place = absl::StrCat("train.lua:", collective.rank());
+
+    EXPECT_TRUE(order.Check({"broadcast float32 {4} from rank 0", place, false}).ok());
+    EXPECT_FALSE(
+        order.Check({absl::StrCat("broadcast from rank ", collective.rank()), place, false}).ok());
+  });
+}
+
+TEST(CallOrder, AnnouncedCallsAreComparedByTheNextCheck) {
+  RunAsThreads(2, [](Collective& collective) {
+    CallOrder order(&collective, "ranks 0, 1");
+    for (int i = 0; i < 1000; ++i) ASSERT_TRUE(order.Announce({"bucket", "train.lua:9"}).ok());
+    ASSERT_TRUE(order.Check({"barrier", ""}).ok());
+
+    // Rank 1 goes into a backward pass, rank 0 into a collective of the script.
+    if (collective.rank() == 1) {
+      EXPECT_TRUE(order.Announce({"bucket", "train.lua:9"}).ok());
+      return;
+    }
+    EXPECT_THAT(std::string(order.Check({"all_reduce", "train.lua:8"}).message()),
+                HasSubstr("each as its collective 1002 of ranks 0, 1:\n"
+                          "  rank 0: all_reduce (train.lua:8)\n"
+                          "  rank 1: bucket (train.lua:9)\n"));
+  });
+}
+
+TEST(CallOrder, LongTextsAreComparedWhollyAndShownWithTheirLine) {
+  RunAsThreads(2, [](Collective& collective) {
+    CallOrder order(&collective, "world");
+    std::string what(1000, 'x');
+    EXPECT_TRUE(order.Check({what, "train.lua:9"}).ok());
+    what.back() = static_cast<char>('a' + collective.rank());
+
+    const absl::Status status = order.Check({what, "train.lua:10"});
+
+    EXPECT_THAT(std::string(status.message()), HasSubstr("xxx... (train.lua:10)\n  rank 1: xxx"));
+  });
+}
+
+TEST(CallOrder, ARankThatDoesNotComeIsTheCollectivesError) {
+  RunAsThreads(
+      2,
+      [](Collective& collective) {
+        if (collective.rank() == 1) return;
+        CallOrder order(&collective, "world");
+        EXPECT_EQ(order.Check({"barrier", "train.lua:3"}).message(),
+                  "collective 1 of world, barrier (train.lua:3): only 1 of 2 ranks came");
+      },
+      0.1);
+}
+
+}  // namespace
+}  // namespace lockstep::sharding

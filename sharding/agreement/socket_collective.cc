@@ -1,0 +1,359 @@
+#include "sharding/agreement/socket_collective.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <numeric>
+#include <random>
+#include <utility>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "absl/time/clock.h"
+
+namespace lockstep::sharding {
+namespace {
+
+std::string Reason() { return std::strerror(errno); }
+
+// A number in the four or eight bytes of this machine's order: all machines of a run are alike.
+template <typename T>
+std::string BytesOf(T value) {
+  return std::string(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+template <typename T>
+T ReadNumber(const char* bytes) {
+  T value;
+  std::memcpy(&value, bytes, sizeof(value));
+  return value;
+}
+
+int MillisecondsUntil(absl::Time deadline) {
+  const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now());
+  return static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
+}
+
+// Until the descriptor is ready; false at the deadline.
+bool WaitFor(int fd, short events, absl::Time deadline) {
+  pollfd wanted = {fd, events, 0};
+  for (;;) {
+    const int ready = poll(&wanted, 1, MillisecondsUntil(deadline));
+    if (ready > 0) return true;
+    if (ready == 0 || errno != EINTR) return false;
+  }
+}
+
+// Small messages leave at once, and no call on it waits.
+void Prepare(int fd) {
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on));
+  fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
+}
+
+// An IPv4 or IPv6 address, with a port.
+struct Address {
+  sockaddr_storage storage{};
+  socklen_t size = sizeof(storage);
+
+  int family() const { return storage.ss_family; }
+  sockaddr* name() { return reinterpret_cast<sockaddr*>(&storage); }
+  const sockaddr* name() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  uint16_t port() const {
+    return ntohs(family() == AF_INET6 ? reinterpret_cast<const sockaddr_in6*>(&storage)->sin6_port
+                                      : reinterpret_cast<const sockaddr_in*>(&storage)->sin_port);
+  }
+};
+
+// Reads numbers: "10.0.0.7", "fd00::7".
+bool ParseAddress(const std::string& text, uint16_t port, Address& parsed) {
+  parsed = {};
+  sockaddr_in v4{};
+  v4.sin_family = AF_INET;
+  v4.sin_port = htons(port);
+  sockaddr_in6 v6{};
+  v6.sin6_family = AF_INET6;
+  v6.sin6_port = htons(port);
+  if (inet_pton(AF_INET, text.c_str(), &v4.sin_addr) == 1) {
+    std::memcpy(&parsed.storage, &v4, parsed.size = sizeof(v4));
+    return true;
+  }
+  if (inet_pton(AF_INET6, text.c_str(), &v6.sin6_addr) != 1) return false;
+  std::memcpy(&parsed.storage, &v6, parsed.size = sizeof(v6));
+  return true;
+}
+
+// What a rank tells the others: "address port token".
+struct Endpoint {
+  Address address;
+  uint64_t token = 0;  // that whoever connects must show
+};
+
+absl::StatusOr<Endpoint> ParseEndpoint(const std::string& text) {
+  const std::vector<std::string> parts = absl::StrSplit(text, ' ');
+  Endpoint endpoint;
+  int port = 0;
+  if (parts.size() != 3 || !absl::SimpleAtoi(parts[1], &port) ||
+      !ParseAddress(parts[0], static_cast<uint16_t>(port), endpoint.address) ||
+      !absl::SimpleAtoi(parts[2], &endpoint.token)) {
+    return absl::InternalError(absl::StrCat("\"", text, "\" is no rank's address"));
+  }
+  return endpoint;
+}
+
+constexpr size_t kHelloSize = sizeof(uint64_t) + sizeof(int32_t);  // token, rank
+
+}  // namespace
+
+// --- Meeting -------------------------------------------------------------------------------------
+
+SocketCollective::Socket& SocketCollective::Socket::operator=(Socket&& other) noexcept {
+  std::swap(fd_, other.fd_);
+  return *this;
+}
+
+SocketCollective::Socket::~Socket() {
+  if (fd_ >= 0) close(fd_);
+}
+
+absl::StatusOr<std::unique_ptr<SocketCollective>> SocketCollective::Connect(
+    int rank, int size, const std::string& address, const Exchange& exchange,
+    absl::Duration timeout, std::vector<int> ranks) {
+  const absl::Time deadline = absl::Now() + timeout;
+  auto collective = std::make_unique<SocketCollective>();
+  collective->state_->rank = rank;
+  collective->state_->timeout = timeout;
+  if (ranks.empty()) {
+    ranks.resize(static_cast<size_t>(size));
+    std::iota(ranks.begin(), ranks.end(), 0);
+  }
+  collective->state_->names = std::move(ranks);
+  collective->state_->peers.resize(static_cast<size_t>(size));
+  std::string endpoint;
+  absl::StatusOr<Socket> listener = Listen(address, endpoint);
+  if (!listener.ok()) return listener.status();
+  const absl::StatusOr<std::vector<std::string>> endpoints = exchange(endpoint);
+  if (!endpoints.ok()) return endpoints.status();
+  const absl::Status met = collective->Meet(*listener, *endpoints, deadline);
+  if (!met.ok()) return met;
+  return collective;
+}
+
+absl::StatusOr<SocketCollective::Socket> SocketCollective::Listen(const std::string& address,
+                                                                  std::string& endpoint) {
+  Address own;
+  if (!ParseAddress(address, 0, own)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("sharding: \"", address, "\" is no IPv4 or IPv6 address in numbers"));
+  }
+  Socket listener(socket(own.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (listener.fd() < 0 || bind(listener.fd(), own.name(), own.size) != 0 ||
+      listen(listener.fd(), SOMAXCONN) != 0 ||
+      getsockname(listener.fd(), own.name(), &own.size) != 0) {
+    return absl::UnavailableError(
+        absl::StrCat("sharding: cannot listen on ", address, ": ", Reason()));
+  }
+  std::random_device random;
+  const uint64_t token = (uint64_t{random()} << 32) | random();
+  endpoint = absl::StrCat(address, " ", own.port(), " ", token);
+  return listener;
+}
+
+absl::StatusOr<SocketCollective::Socket> SocketCollective::Dial(const std::string& endpoint,
+                                                                absl::Time deadline) {
+  const absl::StatusOr<Endpoint> parsed = ParseEndpoint(endpoint);
+  if (!parsed.ok()) return parsed.status();
+  const Address& address = parsed->address;
+  Socket socket(::socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  if (socket.fd() < 0) return absl::UnavailableError(Reason());
+  Prepare(socket.fd());
+  if (connect(socket.fd(), address.name(), address.size) != 0 && errno != EINPROGRESS)
+    return absl::UnavailableError(Reason());
+  int error = 0;
+  socklen_t length = sizeof(error);
+  if (!WaitFor(socket.fd(), POLLOUT, deadline)) return absl::UnavailableError("no answer");
+  getsockopt(socket.fd(), SOL_SOCKET, SO_ERROR, &error, &length);
+  if (error != 0) return absl::UnavailableError(std::strerror(error));
+  return socket;
+}
+
+// Each rank calls those before it and answers those after it.
+absl::Status SocketCollective::Meet(const Socket& listener,
+                                    const std::vector<std::string>& endpoints,
+                                    absl::Time deadline) {
+  std::vector<Peer>& peers = state_->peers;
+  for (int other = 0; other < state_->rank; ++other) {
+    const std::string& endpoint = endpoints[static_cast<size_t>(other)];
+    absl::StatusOr<Socket> socket = Dial(endpoint, deadline);
+    const absl::StatusOr<Endpoint> parsed = ParseEndpoint(endpoint);
+    std::string hello;
+    if (parsed.ok()) hello = BytesOf(parsed->token) + BytesOf(static_cast<int32_t>(state_->rank));
+    if (!socket.ok() || send(socket->fd(), hello.data(), hello.size(), MSG_NOSIGNAL) !=
+                            static_cast<ssize_t>(hello.size())) {
+      return absl::UnavailableError(
+          absl::StrCat("sharding: cannot reach rank ", state_->NameOf(static_cast<size_t>(other)),
+                       " at ", endpoint.substr(0, endpoint.rfind(' ')), ": ",
+                       socket.ok() ? Reason() : std::string(socket.status().message())));
+    }
+    peers[static_cast<size_t>(other)].socket = *std::move(socket);
+  }
+  const auto own = ParseEndpoint(endpoints[static_cast<size_t>(state_->rank)]);
+  if (!own.ok()) return own.status();
+  size_t missing = peers.size() - static_cast<size_t>(state_->rank) - 1;
+  while (missing > 0) {
+    Socket socket(WaitFor(listener.fd(), POLLIN, deadline)
+                      ? accept4(listener.fd(), nullptr, nullptr, SOCK_CLOEXEC)
+                      : -1);
+    if (socket.fd() < 0) {
+      std::vector<int> absent;
+      for (size_t other = static_cast<size_t>(state_->rank) + 1; other < peers.size(); ++other) {
+        if (peers[other].socket.fd() < 0) absent.push_back(state_->NameOf(other));
+      }
+      return absl::UnavailableError(
+          absl::StrCat("sharding: these ranks have not come: ", absl::StrJoin(absent, ", ")));
+    }
+    Prepare(socket.fd());
+    // Whoever does not know the token is a stranger: a port scan, say. A silent one is not waited
+    // for while ranks queue behind it.
+    const absl::Time patience = std::min(deadline, absl::Now() + absl::Seconds(5));
+    std::string hello(kHelloSize, '\0');
+    size_t size = 0;
+    while (size < kHelloSize && WaitFor(socket.fd(), POLLIN, patience)) {
+      const ssize_t count = recv(socket.fd(), hello.data() + size, kHelloSize - size, 0);
+      if (count <= 0) break;
+      size += static_cast<size_t>(count);
+    }
+    const auto other = static_cast<size_t>(ReadNumber<int32_t>(hello.data() + sizeof(uint64_t)));
+    if (size != kHelloSize || ReadNumber<uint64_t>(hello.data()) != own->token ||
+        other <= static_cast<size_t>(state_->rank) || other >= peers.size())
+      continue;
+    peers[other].socket = std::move(socket);
+    --missing;
+  }
+  return absl::OkStatus();
+}
+
+// --- Gathering -----------------------------------------------------------------------------------
+
+class SocketCollective::Gathering : public Collective::Pending {
+ public:
+  Gathering(std::shared_ptr<State> state, int64_t number, std::string own)
+      : state_(std::move(state)), number_(number), own_(std::move(own)) {}
+
+  absl::StatusOr<std::vector<std::string>> Wait() override {
+    const absl::Status status = state_->AwaitMessages(number_);
+    if (!status.ok()) return status;
+    std::vector<std::string> all;
+    for (size_t rank = 0; rank < state_->peers.size(); ++rank) {
+      if (static_cast<int>(rank) == state_->rank) {
+        all.push_back(own_);
+        continue;
+      }
+      all.push_back(std::move(state_->peers[rank].messages.extract(number_).mapped()));
+      if (all.back().size() == own_.size()) continue;
+      return absl::FailedPreconditionError(
+          absl::StrCat("sharding: rank ", state_->NameOf(rank), " sent ", all.back().size(),
+                       " bytes where rank ", state_->OwnName(), " sent ", own_.size(),
+                       "; the ranks are at different points of the program"));
+    }
+    return all;
+  }
+
+ private:
+  std::shared_ptr<State> state_;
+  int64_t number_;
+  std::string own_;
+};
+
+std::unique_ptr<Collective::Pending> SocketCollective::StartAllGather(const std::string& bytes) {
+  const std::string message = BytesOf(static_cast<uint32_t>(bytes.size())) + bytes;
+  for (Peer& peer : state_->peers) {
+    if (peer.socket.fd() < 0) continue;
+    peer.outgoing += message;
+    state_->Send(peer);
+  }
+  return std::make_unique<Gathering>(state_, state_->started++, bytes);
+}
+
+// As much as the kernel takes now. That a peer is gone is found out where its answer is missed.
+void SocketCollective::State::Send(Peer& peer) {
+  size_t sent = 0;
+  while (sent < peer.outgoing.size()) {
+    const ssize_t count = send(peer.socket.fd(), peer.outgoing.data() + sent,
+                               peer.outgoing.size() - sent, MSG_NOSIGNAL);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (count < 0) sent = peer.outgoing.size();  // nobody will read it
+    if (count > 0) sent += static_cast<size_t>(count);
+  }
+  peer.outgoing.erase(0, sent);
+}
+
+// As much as has come.
+void SocketCollective::State::Receive(Peer& peer) {
+  char buffer[1 << 16];
+  for (;;) {
+    const ssize_t count = recv(peer.socket.fd(), buffer, sizeof(buffer), 0);
+    if (count < 0 && errno == EINTR) continue;
+    if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
+    if (count <= 0) {
+      peer.closed = true;
+      break;
+    }
+    peer.incoming.append(buffer, static_cast<size_t>(count));
+    if (static_cast<size_t>(count) < sizeof(buffer)) break;
+  }
+  size_t begin = 0;
+  while (peer.incoming.size() - begin >= sizeof(uint32_t)) {
+    const size_t length = ReadNumber<uint32_t>(peer.incoming.data() + begin);
+    if (peer.incoming.size() - begin - sizeof(uint32_t) < length) break;
+    peer.messages[peer.received++] = peer.incoming.substr(begin + sizeof(uint32_t), length);
+    begin += sizeof(uint32_t) + length;
+  }
+  peer.incoming.erase(0, begin);
+}
+
+// Until this rank's own bytes have left, too: it may end next, and its socket with it.
+absl::Status SocketCollective::State::AwaitMessages(int64_t number) {
+  const absl::Time deadline = absl::Now() + timeout;
+  for (;;) {
+    std::vector<pollfd> wanted;
+    std::vector<int> awaited;
+    for (size_t other = 0; other < peers.size(); ++other) {
+      Peer& peer = peers[other];
+      if (peer.socket.fd() < 0) continue;
+      Send(peer);
+      if (peer.received <= number && !peer.closed) Receive(peer);
+      const bool missing = peer.received <= number;
+      if (missing && peer.closed) {
+        return absl::UnavailableError(absl::StrCat("sharding: rank ", NameOf(other),
+                                                   " was lost: it closed its connection to rank ",
+                                                   OwnName()));
+      }
+      const int events = (missing ? POLLIN : 0) | (peer.outgoing.empty() ? 0 : POLLOUT);
+      if (events == 0) continue;
+      wanted.push_back({peer.socket.fd(), static_cast<short>(events), 0});
+      awaited.push_back(NameOf(other));
+    }
+    if (awaited.empty()) return absl::OkStatus();
+    const int ready = poll(wanted.data(), wanted.size(), MillisecondsUntil(deadline));
+    if (ready < 0 && errno != EINTR) return absl::InternalError(absl::StrCat("poll: ", Reason()));
+    if (ready == 0) {
+      return absl::DeadlineExceededError(
+          absl::StrCat("sharding: rank ", OwnName(), " has waited ", absl::FormatDuration(timeout),
+                       " for ranks that have not come: ", absl::StrJoin(awaited, ", ")));
+    }
+  }
+}
+
+}  // namespace lockstep::sharding

@@ -1,0 +1,338 @@
+#include "sharding/data_parallel/data_parallel.h"
+
+#include <algorithm>
+#include <memory>
+#include <numeric>
+#include <unordered_map>
+#include <utility>
+
+#include "ATen/core/grad_mode.h"
+#include "ATen/core/ivalue.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "c10/util/Exception.h"
+#include "sharding/agreement/c10d_collective.h"
+#include "sharding/agreement/gather_texts.h"
+#include "torch/csrc/autograd/custom_function.h"
+#include "torch/csrc/autograd/engine.h"
+#include "torch/csrc/distributed/c10d/comm.hpp"
+#include "torch/csrc/distributed/c10d/logger.hpp"
+#include "torch/csrc/distributed/c10d/reducer.hpp"
+
+namespace lockstep::sharding {
+
+// Keeps the Reducer as long as the DataParallel or a graph needs it. The Reducer uses its logger
+// without checking that there is one.
+struct ReducerOwner : public torch::CustomClassHolder {
+  explicit ReducerOwner(std::shared_ptr<c10d::Reducer> made)
+      : reducer(std::move(made)), logger(std::make_shared<c10d::Logger>(reducer)) {
+    reducer->set_logger(logger);
+  }
+
+  std::shared_ptr<c10d::Reducer> reducer;
+  std::shared_ptr<c10d::Logger> logger;
+};
+
+namespace {
+
+// --- Checks that all ranks hold the same module --------------------------------------------------
+
+// Returns a line for a tensor: "weight: Float [64, 32], trained".
+std::string Describe(const NamedTensor& named, const char* role) {
+  return absl::StrCat(named.name, ": ", c10::toString(named.tensor.scalar_type()), " [",
+                      absl::StrJoin(named.tensor.sizes(), ", "), "], ", role, "\n");
+}
+
+std::string DescribeBuffers(const std::vector<NamedTensor>& buffers) {
+  std::string text;
+  for (const NamedTensor& b : buffers) text += Describe(b, "buffer");
+  return text;
+}
+
+std::string DescribeParameters(const std::vector<NamedTensor>& parameters) {
+  std::string text;
+  for (const NamedTensor& p : parameters)
+    text += Describe(p, p.tensor.requires_grad() ? "trained" : "frozen");
+  return text;
+}
+
+void CheckSameModule(Collective& collective, const std::string& own,
+                     const std::vector<int>& ranks) {
+  const absl::StatusOr<std::vector<std::string>> gathered = GatherTexts(collective, own);
+  TORCH_CHECK(gathered.ok(), std::string(gathered.status().message()));
+  const std::vector<std::string>& texts = *gathered;
+  if (std::all_of(texts.begin(), texts.end(),
+                  [&](const std::string& text) { return text == texts[0]; }))
+    return;
+  constexpr size_t kShown = 5;
+  std::vector<std::vector<std::string>> lines;
+  size_t most = 0;
+  for (const std::string& text : texts) {
+    lines.push_back(absl::StrSplit(text, '\n', absl::SkipEmpty()));
+    most = std::max(most, lines.back().size());
+  }
+  std::string differences;
+  size_t count = 0;
+  for (size_t i = 0; i < most; ++i) {
+    std::string versions;
+    bool differs = false;
+    for (size_t position = 0; position < lines.size(); ++position) {
+      const std::string line = i < lines[position].size() ? lines[position][i] : "(nothing)";
+      differs |= line != (i < lines[0].size() ? lines[0][i] : "(nothing)");
+      absl::StrAppend(&versions, "\n    rank ", ranks[position], ": ", line);
+    }
+    if (differs && ++count <= kShown) absl::StrAppend(&differences, "\n  tensor ", i, versions);
+  }
+  TORCH_CHECK_VALUE(false, "data_parallel: the ranks hold different modules; ", count,
+                    " tensors differ", differences);
+}
+
+// Checks that all ranks give the same options. Ranks that rounded to different dtypes would add up
+// bytes of one as bytes of the other.
+void CheckSameOptions(Collective& collective, const DataParallelOptions& options) {
+  static constexpr const char* kCompressions[] = {"none", "bf16", "fp16"};
+  const std::string own =
+      absl::StrCat("bucket_bytes = ", options.bucket_bytes, ", find_unused = ", options.find_unused,
+                   ", static_graph = ", options.static_graph,
+                   ", compression = ", kCompressions[static_cast<size_t>(options.compression)],
+                   ", broadcast_buffers = ", options.broadcast_buffers,
+                   ", gradient_as_bucket_view = ", options.gradient_as_bucket_view);
+  const absl::StatusOr<std::vector<std::string>> texts = GatherTexts(collective, own);
+  TORCH_CHECK(texts.ok(), std::string(texts.status().message()));
+  std::string versions;
+  for (size_t i = 0; i < texts->size(); ++i)
+    absl::StrAppend(&versions, "\n  rank ", options.ranks[i], ": ", (*texts)[i]);
+  TORCH_CHECK_VALUE(
+      std::count(texts->begin(), texts->end(), own) == static_cast<int64_t>(texts->size()),
+      "data_parallel: the ranks give different options:", versions);
+}
+
+// --- The Reducer ---------------------------------------------------------------------------------
+
+// Returns its inputs. Its backward waits for all gradients before any are averaged: that is how the
+// first iteration of a static graph learns which parameters it uses, and how often.
+struct DelayAveraging : public torch::autograd::Function<DelayAveraging> {
+  static torch::autograd::variable_list forward(torch::autograd::AutogradContext* context,
+                                                at::TensorList outputs,
+                                                c10::intrusive_ptr<ReducerOwner> owner) {
+    context->saved_data["owner"] = at::IValue::make_capsule(std::move(owner));
+    context->set_materialize_grads(false);
+    torch::autograd::variable_list copies;
+    for (const at::Tensor& output : outputs) copies.push_back(output.view_as(output));
+    return copies;
+  }
+
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 torch::autograd::variable_list gradients) {
+    torch::autograd::Engine::get_default_engine().queue_callback(
+        [owner = c10::static_intrusive_pointer_cast<ReducerOwner>(
+             context->saved_data["owner"].toCapsule())] { owner->reducer->delay_all_reduce(); });
+    gradients.emplace_back();  // for the owner, which has none
+    return gradients;
+  }
+};
+
+// Averages a bucket in `dtype`, which takes half the bytes of float32, as PyTorch's
+// bf16_compress_hook and fp16_compress_hook do in Python.
+class CompressHook : public c10d::CommHookInterface {
+ public:
+  CompressHook(c10::intrusive_ptr<c10d::ProcessGroup> group, at::ScalarType dtype)
+      : group_(std::move(group)), dtype_(dtype) {}
+
+  c10::intrusive_ptr<c10::ivalue::Future> runHook(c10d::GradBucket& bucket) override {
+    at::Tensor full = bucket.getBufferRef();
+    std::vector<at::Tensor> compressed = {full.to(dtype_).div_(group_->getSize())};
+    const auto work = group_->allreduce(compressed);
+    return work->getFuture()->then(
+        [full, compressed](c10::ivalue::Future& future) -> at::IValue {
+          if (future.hasError()) std::rethrow_exception(future.exception_ptr());
+          full.copy_(compressed[0]);
+          return full;
+        },
+        c10::TensorType::get());
+  }
+
+  at::Tensor parseHookResult(const c10::IValue& result) override { return result.toTensor(); }
+
+ private:
+  c10::intrusive_ptr<c10d::ProcessGroup> group_;
+  at::ScalarType dtype_;
+};
+
+// Makes a Reducer that begins with the buckets `given`, or, where it is empty, with buckets by
+// size.
+std::shared_ptr<c10d::Reducer> NewReducer(const std::vector<NamedTensor>& trained,
+                                          const std::vector<std::vector<size_t>>& given,
+                                          const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                          const DataParallelOptions& options) {
+  std::vector<at::Tensor> tensors;
+  std::unordered_map<size_t, std::string> names;
+  for (const NamedTensor& p : trained) {
+    names[tensors.size()] = p.name;
+    tensors.push_back(p.tensor);
+  }
+  const std::vector<bool> sparse(tensors.size(), false);
+  // The first bucket is small, so that averaging starts early in backward.
+  const std::vector<size_t> sizes = {
+      static_cast<size_t>(std::min<int64_t>(c10d::kDefaultFirstBucketBytes, options.bucket_bytes)),
+      static_cast<size_t>(options.bucket_bytes)};
+  auto [buckets, limits] = c10d::compute_bucket_assignment_by_size(tensors, sizes, sparse);
+  // Gradients come in about the reverse order of the parameters.
+  std::reverse(buckets.begin(), buckets.end());
+  if (!given.empty()) buckets = given;
+  auto reducer = std::make_shared<c10d::Reducer>(
+      std::move(tensors), std::move(buckets), group, sparse, options.bucket_bytes,
+      options.find_unused, options.gradient_as_bucket_view, std::move(names),
+      static_cast<int64_t>(sizes[0]),
+      /*skip_all_reduce_unused_params=*/false, /*use_python_reducer=*/false,
+      std::vector<int64_t>{});
+  if (options.static_graph) reducer->set_static_graph();
+  if (options.compression != Compression::kNone) {
+    reducer->register_comm_hook(std::make_unique<CompressHook>(
+        group, options.compression == Compression::kBFloat16 ? at::kBFloat16 : at::kHalf));
+  }
+  return reducer;
+}
+
+// Returns the names of the parameters that got no gradient; the Reducer's message has their
+// indices.
+std::string NameUnused(const std::string& message, const std::vector<NamedTensor>& trained) {
+  constexpr char kMarker[] = "did not receive grad for rank ";
+  const size_t marker = message.find(kMarker);
+  if (marker == std::string::npos) return "";
+  const std::string rest = message.substr(message.find(':', marker) + 1);
+  std::vector<std::string> names;
+  for (const absl::string_view word : absl::StrSplit(
+           rest.substr(0, rest.find_first_not_of(" 0123456789")), ' ', absl::SkipEmpty())) {
+    size_t index = 0;
+    if (absl::SimpleAtoi(word, &index) && index < trained.size())
+      names.push_back(trained[index].name);
+  }
+  return absl::StrJoin(names, ", ");
+}
+
+}  // namespace
+
+DataParallel::DataParallel(const std::vector<NamedTensor>& parameters,
+                           const std::vector<NamedTensor>& buffers,
+                           c10::intrusive_ptr<c10d::ProcessGroup> group,
+                           const DataParallelOptions& options)
+    : group_(std::move(group)),
+      options_(options),
+      buffers_(options.broadcast_buffers ? DescribeBuffers(buffers) : "") {
+  TORCH_CHECK_VALUE(options.bucket_bytes > 0, "data_parallel: bucket_bytes must be above 0, not ",
+                    options.bucket_bytes);
+  TORCH_CHECK_VALUE(
+      !(options.find_unused && options.static_graph),
+      "data_parallel: a static graph finds its unused parameters by itself; drop find_unused");
+  if (options_.ranks.empty()) {
+    options_.ranks.resize(static_cast<size_t>(group_->getSize()));
+    std::iota(options_.ranks.begin(), options_.ranks.end(), 0);
+  }
+  C10dCollective collective(group_, options_.ranks);
+  CheckSameOptions(collective, options_);
+  CheckSameModule(collective, DescribeParameters(parameters) + buffers_, options_.ranks);
+
+  std::vector<at::Tensor> state;
+  for (const NamedTensor& p : parameters) {
+    state.push_back(p.tensor.detach());
+    if (p.tensor.requires_grad()) trained_.push_back(p);
+  }
+  if (options_.broadcast_buffers) {
+    for (const NamedTensor& b : buffers) state.push_back(b.tensor.detach());
+  }
+  constexpr size_t kBroadcastBytes = size_t{250} << 20;
+  if (!state.empty()) c10d::broadcast_coalesced(group_, state, kBroadcastBytes, 0);
+  // With unused parameters the Reducer must be there from the first pass on: it notes what is used
+  // while averaging is off. With a static graph it must not: it counts each parameter's gradients,
+  // those of passes without averaging too, and would then wait for more than come.
+  if (!trained_.empty() && !options_.static_graph) MakeReducer();
+}
+
+DataParallel::~DataParallel() = default;
+
+void DataParallel::MakeReducer() {
+  reducer_ = c10::make_intrusive<ReducerOwner>(NewReducer(trained_, buckets_, group_, options_));
+}
+
+void DataParallel::BeforeForward(const std::vector<NamedTensor>& buffers) {
+  if (trained_.empty() || !at::GradMode::is_enabled() || !sync_) return;
+  if (reducer_ == nullptr) MakeReducer();
+  reducer_->reducer->prepare_for_forward();
+  RebuildBuckets();
+  if (!options_.broadcast_buffers) return;
+  const std::string now = DescribeBuffers(buffers);
+  TORCH_CHECK_VALUE(now == buffers_, "data_parallel: the module's buffers on rank ",
+                    options_.ranks[static_cast<size_t>(group_->getRank())],
+                    " are not those that it was replicated with.\nThen:\n", buffers_, "Now:\n", now,
+                    "Replicate the module again, or pass broadcast_buffers = false");
+  std::vector<at::Tensor> tensors;
+  for (const NamedTensor& b : buffers) tensors.push_back(b.tensor.detach());
+  constexpr size_t kBroadcastBytes = size_t{1} << 20;
+  if (!tensors.empty()) c10d::broadcast_coalesced(group_, tensors, kBroadcastBytes, 0);
+}
+
+void DataParallel::RebuildBuckets() {
+  try {
+    reducer_->reducer->rebuild_buckets();
+  } catch (const c10::Error& error) {
+    const std::string names = NameUnused(error.what_without_backtrace(), trained_);
+    if (names.empty()) throw;
+    TORCH_CHECK(false, "data_parallel: on rank ",
+                options_.ranks[static_cast<size_t>(group_->getRank())],
+                " the last backward gave no gradient to ", names,
+                ". Let every parameter take part in forward and every output in the loss, call "
+                "no_sync where a pass is not to be "
+                "averaged, freeze what is not trained with requires_grad_(false), or pass "
+                "find_unused = true");
+  }
+}
+
+std::vector<at::Tensor> DataParallel::AfterForward(std::vector<at::Tensor> outputs) {
+  if (reducer_ == nullptr || !at::GradMode::is_enabled() || !sync_) return outputs;
+  if (!options_.static_graph) {
+    reducer_->reducer->prepare_for_backward(options_.find_unused ? outputs
+                                                                 : std::vector<at::Tensor>());
+    return outputs;
+  }
+  reducer_->reducer->prepare_for_backward({});
+  if (!delayed_) {
+    delayed_ = true;
+    return DelayAveraging::apply(at::TensorList(outputs), reducer_);
+  }
+  return outputs;
+}
+
+std::vector<std::vector<size_t>> DataParallel::Buckets() {
+  if (reducer_ == nullptr) return {};
+  // What the next forward would do first.
+  RebuildBuckets();
+  return reducer_->logger->get_per_bucket_variable_indices();
+}
+
+void DataParallel::SetBuckets(const std::vector<std::vector<size_t>>& buckets) {
+  std::vector<bool> seen(trained_.size(), false);
+  size_t num_seen = 0;
+  for (const std::vector<size_t>& bucket : buckets) {
+    for (const size_t index : bucket) {
+      TORCH_CHECK_VALUE(index < seen.size() && !seen[index], "data_parallel: the buckets hold ",
+                        index, ", which is none of the ", seen.size(),
+                        " trained parameters, or is there twice");
+      seen[index] = true;
+      ++num_seen;
+    }
+  }
+  TORCH_CHECK_VALUE(num_seen == seen.size(), "data_parallel: the buckets hold ", num_seen, " of ",
+                    seen.size(), " trained parameters");
+  buckets_ = buckets;
+  delayed_ = false;
+  if (reducer_ == nullptr) return;
+  reducer_->reducer->remove_autograd_hooks();  // a graph may own the old Reducer for longer
+  reducer_ = nullptr;
+  if (!options_.static_graph) MakeReducer();
+}
+
+}  // namespace lockstep::sharding

@@ -1,0 +1,32 @@
+// The process group of a test's ranks, over Gloo on 127.0.0.1.
+//
+//   TEST(AllReduce, SumsOverRanks) {
+//     const std::optional<Rank> rank = OnRanks(2);
+//     if (!rank.has_value()) return;
+//     const GlooWorld world = MeetOverGloo(*rank);
+//
+//     ...  // world.group->allreduce(...)
+//   }
+
+#ifndef LOCKSTEP_TESTS_SUPPORT_GLOO_WORLD_H_
+#define LOCKSTEP_TESTS_SUPPORT_GLOO_WORLD_H_
+
+#include "c10/util/intrusive_ptr.h"
+#include "tests/support/ranks.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+#include "torch/csrc/distributed/c10d/Store.hpp"
+
+namespace lockstep::tests {
+
+struct GlooWorld {
+  c10::intrusive_ptr<c10d::Store> store;
+  c10::intrusive_ptr<c10d::ProcessGroup> group;
+};
+
+// Collective: every rank that OnRanks started calls this once. Its collectives fail after 45 s:
+// before the test's own time is up, and later than a rank takes to start from a cold disk.
+GlooWorld MeetOverGloo(const Rank& rank);
+
+}  // namespace lockstep::tests
+
+#endif  // LOCKSTEP_TESTS_SUPPORT_GLOO_WORLD_H_

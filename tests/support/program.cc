@@ -1,0 +1,90 @@
+#include "tests/support/program.h"
+
+#include <stdlib.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <sstream>
+
+#include "absl/strings/str_cat.h"
+#include "gtest/gtest.h"
+#include "rapidjson/document.h"
+
+namespace lockstep::tests {
+
+Folder::Folder() {
+  std::string name = absl::StrCat(::testing::TempDir(), "/folder.XXXXXX");
+  if (mkdtemp(name.data()) == nullptr) ADD_FAILURE() << "cannot make a folder like " << name;
+  path_ = std::filesystem::canonical(name).string();
+}
+
+void Folder::Write(const std::string& name, const std::string& content) const {
+  std::filesystem::create_directories(std::filesystem::path(Path(name)).parent_path());
+  std::ofstream(Path(name), std::ios::binary) << content;
+}
+
+std::string Folder::Read(const std::string& name) const {
+  std::ifstream file(Path(name), std::ios::binary);
+  if (!file) ADD_FAILURE() << "there is no file " << Path(name);
+  return {std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+}
+
+std::vector<std::string> Folder::List(const std::string& name) const {
+  std::vector<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator(Path(name))) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+std::string DataFile(const std::string& path) {
+  return absl::StrCat(getenv("TEST_SRCDIR"), "/lockstep/", path);
+}
+
+Command Lockstep(const Folder& folder, const std::vector<std::string>& arguments) {
+  const char* program = getenv("LOCKSTEP_PROGRAM");  // set by strict_twin
+  Command command = {.argv = {DataFile(program == nullptr ? "driver/lockstep" : program)},
+                     .folder = folder.path()};
+  command.argv.insert(command.argv.end(), arguments.begin(), arguments.end());
+  return command;
+}
+
+Metrics ReadMetrics(const Folder& folder, const std::string& file) {
+  Metrics metrics;
+  std::istringstream lines(folder.Read(file));
+  for (std::string line; std::getline(lines, line);) {
+    rapidjson::Document document;
+    document.Parse<rapidjson::kParseNumbersAsStringsFlag>(line.c_str());
+    if (!document.IsObject()) {
+      ADD_FAILURE() << file << " holds a line that is no JSON object: " << line;
+      continue;
+    }
+    metrics.emplace_back();
+    for (const auto& member : document.GetObject()) {
+      const bool is_text = member.value.IsString();
+      metrics.back()[member.name.GetString()] = is_text ? member.value.GetString() : "not a text";
+    }
+  }
+  return metrics;
+}
+
+void ExpectOneComplaint(const Ended& ended, const std::string& message) {
+  EXPECT_EQ(Count("\n" + ended.err, "\nlockstep: "), 1) << ended.err;
+  EXPECT_EQ(Count(ended.err, message), 1) << "expected once: " << message << "\nin: " << ended.err;
+  EXPECT_EQ(Count(ended.out, message), 0) << ended.out;
+  for (const char* noise :
+       {"frame #", "Exception raised from", "terminate called", "[c10d]", ".cpp:"}) {
+    EXPECT_EQ(Count(ended.err, noise), 0) << ended.err;
+  }
+}
+
+int Count(const std::string& text, const std::string& part) {
+  int count = 0;
+  for (size_t at = text.find(part); at != std::string::npos; at = text.find(part, at + 1)) ++count;
+  return count;
+}
+
+}  // namespace lockstep::tests

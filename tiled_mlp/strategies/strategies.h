@@ -1,0 +1,56 @@
+// The ways in which tiled MLPs run backward elsewhere, each as small as it can be: what goes wrong
+// with them under data parallel is reproduced beside what does not with ours. For tests alone.
+
+#ifndef LOCKSTEP_TILED_MLP_STRATEGIES_STRATEGIES_H_
+#define LOCKSTEP_TILED_MLP_STRATEGIES_STRATEGIES_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <ostream>
+#include <vector>
+
+#include "ATen/core/TensorBody.h"
+#include "tiled_mlp/tiled.h"
+
+namespace lockstep::tiled_mlp {
+
+enum class Strategy {
+  kBackwardPerTile,  // A: weights hidden from autograd, .backward() on each tile
+  kReadyFlag,  // B: as A; a flag on the weight tells hooks that know it which tile is the last
+  kGradThenBackward,  // C: grad() adds to weight.grad for all tiles but the last, .backward() there
+  kOwnSums,   // D: as A, but each tile's weight.grad moves to a sum that is written at the end
+  kExplicit,  // E: ours
+};
+
+void PrintTo(Strategy strategy, std::ostream* out);  // for GoogleTest's messages
+
+// The body over `num_tiles` tiles as torch.chunk cuts them (E: balanced). x: [rows, hidden].
+at::Tensor RunStrategy(Strategy strategy, const TileBody& body, const at::Tensor& x,
+                       const std::vector<at::Tensor>& weights, int64_t num_tiles);
+
+// B's flag: whether the weight's gradient is complete, as the tile that runs backward says.
+bool IsReady(const at::Tensor& weight);
+
+// Counts how often autograd has accumulated into each weight.
+class AccumulateCounter {
+ public:
+  // `is_ready`: counts only calls for which it holds.
+  explicit AccumulateCounter(const std::vector<at::Tensor>& weights,
+                             std::function<bool(const at::Tensor&)> is_ready = nullptr);
+  ~AccumulateCounter();
+  AccumulateCounter(const AccumulateCounter&) = delete;
+  AccumulateCounter& operator=(const AccumulateCounter&) = delete;
+
+  std::vector<int> Take();  // by weight, since the last call
+
+ private:
+  struct Watched;
+  std::vector<std::unique_ptr<Watched>> watched_;
+  std::shared_ptr<std::vector<int>> counts_;
+};
+
+}  // namespace lockstep::tiled_mlp
+
+#endif  // LOCKSTEP_TILED_MLP_STRATEGIES_STRATEGIES_H_
