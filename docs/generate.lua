@@ -5,7 +5,7 @@
 ---
 --- reference_test fails when the page in this folder is not what this program writes.
 
-local reference = require "lockstep.reference"
+local reference = require "lockstep.help.reference"
 local run = require "lockstep.run"
 
 local folder = run.args[1]

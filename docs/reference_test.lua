@@ -1,6 +1,6 @@
 --- docs/reference.md is what docs/generate.lua writes.
 
-local reference = require "lockstep.reference"
+local reference = require "lockstep.help.reference"
 local t = require "lockstep.testing"
 
 t.test("ThePageIsFresh", function()

@@ -1,4 +1,11 @@
-"""`lua_test`: a file of Lua tests, run by the real program on one or several ranks."""
+"""`lua_library`: a folder of the Lua library. `lua_test`: a file of Lua tests, run by the real program."""
+
+def lua_library(name):
+    """All Lua files of this folder but its tests and their fixtures; //driver/lua:library lists it."""
+    native.filegroup(
+        name = name,
+        srcs = native.glob(["*.lua"], exclude = ["*_test.lua", "*_fixture.lua"]),
+    )
 
 def lua_test(name, src = None, nproc = 1, data = [], size = "small", strict = True, **kwargs):
     """A test target for `src`, which adds tests with lockstep.testing.

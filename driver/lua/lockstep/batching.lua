@@ -378,7 +378,7 @@ function M.draw(batches, opts)
   if not (o.width >= 1 and o.width <= 10000) then
     core.raise("batching.draw: width must be from 1 to 10000 characters, not " .. o.width)
   end
-  return require("lockstep.plan_drawing").draw(batches, o.width, o.svg)
+  return require("lockstep.batching.plan_drawing").draw(batches, o.width, o.svg)
 end
 
 -- Costs ---------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 --- help(torch.matmul), help("optim.AdamW"), help("nn"): what something is, how it is called, with an example.
 
 local core = require "lockstep.core"
-local reference = require "lockstep.reference"
-local schema = require "lockstep.schema"
+local reference = require "lockstep.help.reference"
+local schema = require "lockstep.help.schema"
 local torch = require "lockstep.torch"
 
 local M = {}

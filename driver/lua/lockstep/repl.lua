@@ -1,9 +1,9 @@
 --- The interactive session: `./run` without a script.
 
-local completion = require "lockstep.completion"
+local completion = require "lockstep.help.completion"
 local help = require "lockstep.help"
-local reference = require "lockstep.reference"
-local suggestion = require "lockstep.suggestion"
+local reference = require "lockstep.help.reference"
+local suggestion = require "lockstep.help.suggestion"
 local terminal = require "lockstep.core.terminal"
 
 local M = {}

@@ -5,7 +5,7 @@
 
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
-local suggestion = require "lockstep.suggestion"
+local suggestion = require "lockstep.help.suggestion"
 local torch = require "lockstep.torch"
 
 local M = {}

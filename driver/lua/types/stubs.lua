@@ -11,7 +11,7 @@
 --- A schema with `out` is one more key, `out`, of the schema without.
 
 local core = require "lockstep.core"
-local schema = require "lockstep.schema"
+local schema = require "lockstep.help.schema"
 
 local M = {}
 

@@ -3,7 +3,7 @@
 package.path = "driver/lua/types/?.lua;" .. package.path
 
 local core = require "lockstep.core"
-local schema = require "lockstep.schema"
+local schema = require "lockstep.help.schema"
 local stubs = require "stubs"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"

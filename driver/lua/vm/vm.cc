@@ -69,7 +69,7 @@ int Wrap(lua_State* state, lua_CFunction function) {
 }
 
 // Adds to the message, the only value on the stack, what was probably meant where a name is nil,
-// and what to write for other common mistakes: lockstep/suggestion.lua. Called while the frames of
+// and what to write for other common mistakes: lockstep/help/suggestion.lua. Called while the frames of
 // the error still stand.
 void AddSuggestion(lua_State* state) {
   const char* message = lua_type(state, 1) == LUA_TSTRING ? lua_tostring(state, 1) : "";
@@ -78,7 +78,7 @@ void AddSuggestion(lua_State* state) {
     return;
   }
   lua_getglobal(state, "require");
-  lua_pushliteral(state, "lockstep.suggestion");
+  lua_pushliteral(state, "lockstep.help.suggestion");
   if (lua_pcall(state, 1, 1, 0) == 0) {
     lua_getfield(state, -1, "explain");
     lua_pushvalue(state, 1);

@@ -1,9 +1,9 @@
 --- help and completion: what somebody at a terminal sees.
 
-local completion = require "lockstep.completion"
+local completion = require "lockstep.help.completion"
 local help = require "lockstep.help"
 local nn = require "lockstep.nn"
-local reference = require "lockstep.reference"
+local reference = require "lockstep.help.reference"
 local repl = require "lockstep.repl"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"

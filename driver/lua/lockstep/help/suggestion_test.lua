@@ -1,7 +1,7 @@
 -- What an error about a nil says was probably meant.
 
 local nn = require "lockstep.nn"
-local suggestion = require "lockstep.suggestion"
+local suggestion = require "lockstep.help.suggestion"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 

@@ -2,7 +2,7 @@
 ---
 ---     train.lua:7: attempt to call field 'Liner' (a nil value); did you mean "nn.Linear"?
 
-local completion = require "lockstep.completion"
+local completion = require "lockstep.help.completion"
 local core = require "lockstep.core"
 local torch = require "lockstep.torch"
 
