@@ -88,7 +88,7 @@ TEST(CommandLine, ErrorsNameTheArgumentAndWhatWasExpected) {
 
 // Each of a thousand command lines, made of pieces of right ones, is taken or refused in one line.
 TEST(CommandLine, MutatedArgumentsAreTakenOrRefusedInOneLine) {
-  // bazel test --test_env=LOCKSTEP_FUZZ_SEED=7 //driver:command_line_test
+  // bazel test --test_env=LOCKSTEP_FUZZ_SEED=7 //driver/launch:command_line_test
   const char* const given_seed = std::getenv("LOCKSTEP_FUZZ_SEED");
   const int seed = given_seed != nullptr ? std::atoi(given_seed) : 20261121;
   std::mt19937 random(seed);

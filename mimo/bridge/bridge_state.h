@@ -23,7 +23,7 @@
 #include "mimo/bridge/edge_plan.h"
 #include "mimo/bridge/exchange.h"
 #include "mimo/topology/groups.h"
-#include "mimo/words.h"
+#include "mimo/bridge/words.h"
 
 namespace lockstep::mimo {
 

@@ -15,7 +15,7 @@
 
 #include "ATen/core/TensorBody.h"
 #include "c10/util/intrusive_ptr.h"
-#include "mimo/words.h"
+#include "mimo/bridge/words.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace lockstep::mimo {

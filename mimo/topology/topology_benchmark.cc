@@ -1,4 +1,4 @@
-// bazel run -c opt //mimo:topology_benchmark
+// bazel run -c opt //mimo/topology:topology_benchmark
 //
 // How long it takes to plan a topology (ranks, coordinates and all process groups), a route, the
 // schedule of a step of 8 micro-batches, and to check that schedule. A quarter of the ranks are

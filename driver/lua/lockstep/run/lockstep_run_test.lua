@@ -95,7 +95,7 @@ t.test("WhatIsNoArrayOfPairsIsRefused", function()
   end
 end)
 
--- bazel test --test_env=LOCKSTEP_FUZZ_SEED=7 //driver/lua:lockstep_run_test
+-- bazel test --test_env=LOCKSTEP_FUZZ_SEED=7 //driver/lua/lockstep/run:lockstep_run_test
 t.test("AnySettingIsTakenAsItsTypeOrRefusedInOneLine", function()
   local seed = tonumber(os.getenv("LOCKSTEP_FUZZ_SEED")) or 20261121
   math.randomseed(seed)

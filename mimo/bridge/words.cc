@@ -1,4 +1,4 @@
-#include "mimo/words.h"
+#include "mimo/bridge/words.h"
 
 #include <algorithm>
 #include <cstring>

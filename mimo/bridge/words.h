@@ -16,8 +16,8 @@
 //
 // Thread: that of the bridge.
 
-#ifndef LOCKSTEP_MIMO_WORDS_H_
-#define LOCKSTEP_MIMO_WORDS_H_
+#ifndef LOCKSTEP_MIMO_BRIDGE_WORDS_H_
+#define LOCKSTEP_MIMO_BRIDGE_WORDS_H_
 
 #include <cstdint>
 #include <deque>
@@ -148,4 +148,4 @@ class Words {
 
 }  // namespace lockstep::mimo
 
-#endif  // LOCKSTEP_MIMO_WORDS_H_
+#endif  // LOCKSTEP_MIMO_BRIDGE_WORDS_H_
