@@ -23,6 +23,7 @@
 #include "c10/util/ThreadLocalDebugInfo.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/message_of.h"
 
 namespace lockstep::batching {
 namespace {
@@ -32,15 +33,7 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::UnorderedElementsAre;
-
-std::string MessageOf(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
-}
+using tests::MessageOf;
 
 std::string PrepareMessage(const std::vector<TensorSample>& samples,
                            const PrepareOptions& options) {

@@ -73,7 +73,7 @@ class Session {
       if (count <= 0) break;
       shown.append(block, static_cast<size_t>(count));
     }
-    EXPECT_NE(shown.find(text), std::string::npos) << "\"" << text << "\" is not in: " << shown;
+    EXPECT_THAT(shown, HasSubstr(text)) << "\"" << text << "\" is not in: " << shown;
     return shown;
   }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "ATen/TensorOperators.h"
+#include "ATen/autocast_mode.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/log_softmax.h"
@@ -17,7 +18,6 @@
 #include "c10/core/impl/LocalDispatchKeySet.h"
 #include "c10/util/Exception.h"
 #include "tiled_mlp/products.h"
-#include "tiled_mlp/replay.h"
 #include "tiled_mlp/rows.h"
 #include "tiled_mlp/tiles.h"
 #include "torch/csrc/autograd/function.h"
@@ -327,8 +327,8 @@ CrossEntropy TiledCrossEntropy(const at::Tensor& hidden, const at::Tensor& weigh
                                const at::Tensor& labels, const CrossEntropyOptions& options) {
   TORCH_CHECK_VALUE(hidden.defined() && weight.defined() && labels.defined(),
                     "tiled_mlp: cross entropy: hidden, weight and labels must be given");
-  const Autocast autocast = Autocast::Now(hidden.device());
-  const bool casts = autocast.IsEnabled(hidden.device().type());
+  const at::DeviceType device = hidden.device().type();
+  const bool casts = at::autocast::is_autocast_enabled(device);
   CheckInputs(hidden, weight, labels, options, casts);
 
   const int64_t num_rows = labels.numel();
@@ -338,7 +338,7 @@ CrossEntropy TiledCrossEntropy(const at::Tensor& hidden, const at::Tensor& weigh
   task.options = options;
   task.tiles =
       BalancedTiles(num_rows, std::max<int64_t>(1, (num_rows + tile_tokens - 1) / tile_tokens));
-  task.dtype = casts ? autocast.Dtype(hidden.device().type()) : hidden.scalar_type();
+  task.dtype = casts ? at::autocast::get_autocast_dtype(device) : hidden.scalar_type();
   task.wide = task.dtype == at::kDouble ? at::kDouble : at::kFloat;
   // A sum over tokens, not yet a mean, may leave float16's range.
   task.sum_dtype =

@@ -10,12 +10,19 @@
 
 #include "ATen/ATen.h"
 #include "ATen/autocast_mode.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/message_of.h"
+#include "tests/support/relative_error.h"
 #include "tiled_mlp/strategies/strategies.h"
 #include "torch/csrc/autograd/autograd.h"
 
 namespace lockstep::tiled_mlp {
 namespace {
+
+using ::testing::HasSubstr;
+using tests::MessageOf;
+using tests::RelativeError;
 
 constexpr int64_t kHidden = 6, kVocabulary = 37;
 
@@ -57,12 +64,6 @@ std::vector<at::Tensor> GradientsOf(const at::Tensor& loss, const Inputs& in, bo
   std::vector<at::Tensor> inputs = {in.hidden, in.weight};
   if (bias) inputs.push_back(in.bias);
   return torch::autograd::grad({loss}, inputs);
-}
-
-double RelativeError(const at::Tensor& actual, const at::Tensor& truth) {
-  const at::Tensor wide = truth.to(at::kDouble);
-  const double norm = wide.norm().item<double>();
-  return (actual.to(at::kDouble) - wide).norm().item<double>() / (norm == 0 ? 1 : norm);
 }
 
 void ExpectSame(const at::Tensor& loss, const at::Tensor& plain, const Inputs& in, bool bias) {
@@ -254,9 +255,7 @@ TEST(TiledCrossEntropy, LabelsThatChangeBeforeTheyAreLookedAtAgainAreRefused) {
     error = caught.what_without_backtrace();
   }
 
-  EXPECT_NE(error.find("labels were modified in place between forward and backward"),
-            std::string::npos)
-      << error;
+  EXPECT_THAT(error, HasSubstr("labels were modified in place between forward and backward"));
 }
 
 TEST(TiledCrossEntropy, OnlyWhatIsTrainedGetsAGradient) {
@@ -359,12 +358,7 @@ TEST(TiledCrossEntropy, UnderAutocastMultipliesInItsDtype) {
 }
 
 std::string ErrorOf(const Inputs& in, const CrossEntropyOptions& options) {
-  try {
-    TiledCrossEntropy(in.hidden, in.weight, in.labels, options);
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "none";
+  return MessageOf([&] { TiledCrossEntropy(in.hidden, in.weight, in.labels, options); });
 }
 
 TEST(TiledCrossEntropy, ErrorsSayWhatWasGiven) {
@@ -375,25 +369,20 @@ TEST(TiledCrossEntropy, ErrorsSayWhatWasGiven) {
   mixed.weight = good.weight.to(at::kFloat);
   floating.labels = good.labels.to(at::kFloat);
 
-  EXPECT_NE(ErrorOf(outside, {}).find("label 37 of token 3 is not in the vocabulary of 37"),
-            std::string::npos);
-  EXPECT_NE(ErrorOf(narrow, {}).find("weight is [37, 5]; [vocabulary, 6]"), std::string::npos);
+  EXPECT_THAT(ErrorOf(outside, {}),
+              HasSubstr("label 37 of token 3 is not in the vocabulary of 37"));
+  EXPECT_THAT(ErrorOf(narrow, {}), HasSubstr("weight is [37, 5]; [vocabulary, 6]"));
   const double infinity = std::numeric_limits<double>::infinity();
-  EXPECT_NE(ErrorOf(good, {.softcap = infinity}).find("softcap must be a finite number"),
-            std::string::npos);
-  EXPECT_NE(ErrorOf(good, {.z_loss = -1})
-                .find("z_loss must be a finite number of at least 0, not "
-                      "-1"),
-            std::string::npos);
-  EXPECT_NE(ErrorOf(good, {.divisor = at::zeros({})}).find("divisor must be above 0, not 0"),
-            std::string::npos);
-  EXPECT_NE(ErrorOf(mixed, {}).find("hidden is Double and weight or bias Float"),
-            std::string::npos);
-  EXPECT_NE(ErrorOf(floating, {}).find("labels are CPUFloatType [7]"), std::string::npos);
-  EXPECT_NE(ErrorOf(good, {.bias = good.bias.narrow(0, 0, 3)}).find("bias is [3]; [37]"),
-            std::string::npos);
-  EXPECT_NE(ErrorOf(good, {.label_smoothing = 1.5}).find("from 0 to 1, not 1.5"),
-            std::string::npos);
+  EXPECT_THAT(ErrorOf(good, {.softcap = infinity}), HasSubstr("softcap must be a finite number"));
+  EXPECT_THAT(ErrorOf(good, {.z_loss = -1}),
+              HasSubstr("z_loss must be a finite number of at least 0, not "
+                        "-1"));
+  EXPECT_THAT(ErrorOf(good, {.divisor = at::zeros({})}),
+              HasSubstr("divisor must be above 0, not 0"));
+  EXPECT_THAT(ErrorOf(mixed, {}), HasSubstr("hidden is Double and weight or bias Float"));
+  EXPECT_THAT(ErrorOf(floating, {}), HasSubstr("labels are CPUFloatType [7]"));
+  EXPECT_THAT(ErrorOf(good, {.bias = good.bias.narrow(0, 0, 3)}), HasSubstr("bias is [3]; [37]"));
+  EXPECT_THAT(ErrorOf(good, {.label_smoothing = 1.5}), HasSubstr("from 0 to 1, not 1.5"));
 }
 
 }  // namespace

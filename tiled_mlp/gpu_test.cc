@@ -9,6 +9,7 @@
 #include "c10/cuda/CUDAStream.h"
 #include "cuda_runtime_api.h"
 #include "gtest/gtest.h"
+#include "tests/support/relative_error.h"
 #include "tiled_mlp/cross_entropy.h"
 #include "tiled_mlp/mlp.h"
 #include "tiled_mlp/tiled.h"
@@ -16,6 +17,8 @@
 
 namespace lockstep::tiled_mlp {
 namespace {
+
+using tests::RelativeError;
 
 constexpr int64_t kTokens = 4096, kHidden = 256, kIntermediate = 704, kVocabulary = 5000;
 
@@ -54,10 +57,6 @@ struct Model {
   at::Tensor x;
   std::vector<at::Tensor> w;
 };
-
-double RelativeError(const at::Tensor& actual, const at::Tensor& truth) {
-  return ((actual.to(at::kDouble) - truth).norm() / truth.norm()).item<double>();
-}
 
 TEST(Gpu, GradientsAreThoseOfTheUntiled) {
   const Model s(at::kDouble);

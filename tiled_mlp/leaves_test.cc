@@ -10,12 +10,15 @@
 
 #include "ATen/ATen.h"
 #include "c10/core/CPUAllocator.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tiled_mlp/tiled.h"
 #include "torch/csrc/autograd/autograd.h"
 
 namespace lockstep::tiled_mlp {
 namespace {
+
+using ::testing::HasSubstr;
 
 // Counts what ATen allocates on the CPU.
 class CountingAllocator final : public at::Allocator {
@@ -131,7 +134,7 @@ TEST(Leaves, AreDeadAfterTheirBackward) {
     error = caught.what_without_backtrace();
   }
 
-  EXPECT_NE(error.find("a tensor that the function kept of a tile"), std::string::npos) << error;
+  EXPECT_THAT(error, HasSubstr("a tensor that the function kept of a tile"));
   EXPECT_TRUE(at::equal(w.grad(), gradient));
 }
 

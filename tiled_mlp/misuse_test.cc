@@ -6,7 +6,9 @@
 #include <vector>
 
 #include "ATen/ATen.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/message_of.h"
 #include "tiled_mlp/mlp.h"
 #include "tiled_mlp/test_bodies.h"
 #include "tiled_mlp/tiled.h"
@@ -15,20 +17,13 @@
 namespace lockstep::tiled_mlp {
 namespace {
 
+using ::testing::HasSubstr;
+using tests::MessageOf;
+
 const TileOptions kThree = {.size = {.num_tiles = 3}};
 
-template <typename Call>
-std::string ErrorOf(const Call& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "none";
-}
-
 void ExpectContains(const std::string& error, const std::string& part) {
-  EXPECT_NE(error.find(part), std::string::npos) << error;
+  EXPECT_THAT(error, HasSubstr(part));
 }
 
 // Calls `change` in the tile numbered `at`, counted over forward and backward.
@@ -51,16 +46,16 @@ TEST(Misuse, AnInputChangedInPlaceIsNamedInForward) {
     return std::vector{at::linear(tile, same.mul_(2))};
   };
 
-  ExpectContains(ErrorOf([&] { RunTiled(changes_tile, x * 1, {w}, kThree); }),
+  ExpectContains(MessageOf([&] { RunTiled(changes_tile, x * 1, {w}, kThree); }),
                  "changes its tile of x in place");
-  ExpectContains(ErrorOf([&] { RunTiled(changes_weight, x, {w * 1}, kThree); }),
+  ExpectContains(MessageOf([&] { RunTiled(changes_weight, x, {w * 1}, kThree); }),
                  "changes weight 0 in place");
 }
 
 TEST(Misuse, WhatBackwardReturnsOtherwiseThanForwardIsNamed) {
   const at::Tensor x = RandomWeight({9, 6}), w = RandomWeight({6, 6});
   const auto error_of = [&](std::vector<at::Tensor> (*change)(const at::Tensor&)) {
-    return ErrorOf([&] {
+    return MessageOf([&] {
       const std::vector<at::Tensor> y = RunTiled(ChangedAt(5, change), x, {w}, kThree);
       (y[0].sum() + y[1].sum()).backward();
     });
@@ -90,9 +85,9 @@ TEST(Misuse, AnInputChangedInPlaceIsNamedWhereNothingIsTiledToo) {
     return std::vector{at::linear(tile, same.mul_(2))};
   };
 
-  ExpectContains(ErrorOf([&] { RunTiled(changes_tile, x * 1, {w}, {}); }),
+  ExpectContains(MessageOf([&] { RunTiled(changes_tile, x * 1, {w}, {}); }),
                  "changes its tile of x in place");
-  ExpectContains(ErrorOf([&] { RunTiled(changes_weight, x, {w * 1}, {}); }),
+  ExpectContains(MessageOf([&] { RunTiled(changes_weight, x, {w * 1}, {}); }),
                  "changes weight 0 in place");
 }
 
@@ -136,7 +131,7 @@ TEST(Misuse, AWeightFromElsewhereIsAnErrorAtEveryLength) {
   for (const auto& c : kCases) {
     for (const int64_t tiles : {0, 1, 3}) {  // 0: untiled
       SCOPED_TRACE(testing::Message() << c.name << ", " << tiles << " tiles");
-      const std::string error = ErrorOf([&] {
+      const std::string error = MessageOf([&] {
         const at::Tensor y = RunTiled(c.body, c.x, c.weights, {.size = {.num_tiles = tiles}})[0];
         y.sum().backward({}, /*retain_graph=*/true);
       });
@@ -172,7 +167,7 @@ TEST(Misuse, AWeightFromElsewhereInALaterTileAloneIsAnError) {
 
   const at::Tensor y = RunTiled(body, x, {w}, kThree)[0];
 
-  ExpectContains(ErrorOf([&] { y.sum().backward(); }), "none of the weights given");
+  ExpectContains(MessageOf([&] { y.sum().backward(); }), "none of the weights given");
   EXPECT_FALSE(other.grad().defined());
 }
 
@@ -187,7 +182,7 @@ TEST(Misuse, AWeightOfTheTilesAroundIsAnErrorToo) {
   };
   const at::Tensor y = RunTiled(outer, x, {w}, kThree)[0];
 
-  ExpectContains(ErrorOf([&] { y.sum().backward(); }), "none of the weights given");
+  ExpectContains(MessageOf([&] { y.sum().backward(); }), "none of the weights given");
 }
 
 TEST(Misuse, AnErrorInBackwardLeavesTheNextPassWhole) {
@@ -199,7 +194,7 @@ TEST(Misuse, AnErrorInBackwardLeavesTheNextPassWhole) {
   };
   const at::Tensor y = RunTiled(body, x, {w}, kThree)[0].sum();
 
-  ExpectContains(ErrorOf([&] { y.backward({}, /*retain_graph=*/true); }), "in tile 2 of 3");
+  ExpectContains(MessageOf([&] { y.backward({}, /*retain_graph=*/true); }), "in tile 2 of 3");
   EXPECT_FALSE(w.grad().defined());
   y.backward();
 

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/autocast_mode.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/gelu.h"
@@ -18,7 +19,6 @@
 #include "c10/core/impl/LocalDispatchKeySet.h"
 #include "c10/util/Exception.h"
 #include "tiled_mlp/products.h"
-#include "tiled_mlp/replay.h"
 #include "tiled_mlp/rows.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"
@@ -283,13 +283,13 @@ at::Tensor RunTiledMlp(const at::Tensor& x, const MlpWeights& weights, Activatio
                          weights.gate_bias, weights.up_bias, weights.down_bias};
   const int64_t widest = w[kUp].defined() ? w[kUp].size(0) : 0;
   const TilePlan plan = PlanCall(x, widest, /*gradients_held=*/1, options);
-  const Autocast autocast = Autocast::Now(x.device());
-  const bool casts = autocast.IsEnabled(x.device().type());
+  const at::DeviceType device = x.device().type();
+  const bool casts = at::autocast::is_autocast_enabled(device);
   CheckWeights(x, w, casts);
   if (plan.tiles.empty()) return RunUntiled(x, w, activation);
 
   const Job job{activation, options, plan.tiles,
-                casts ? autocast.Dtype(x.device().type()) : x.scalar_type()};
+                casts ? at::autocast::get_autocast_dtype(device) : x.scalar_type()};
   std::vector<at::Tensor> inputs = {x};
   inputs.insert(inputs.end(), w.begin(), w.end());
   std::shared_ptr<TiledMlpBackward> node;

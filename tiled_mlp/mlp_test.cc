@@ -9,12 +9,19 @@
 
 #include "ATen/ATen.h"
 #include "ATen/autocast_mode.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/message_of.h"
+#include "tests/support/relative_error.h"
 #include "tiled_mlp/strategies/strategies.h"
 #include "torch/csrc/autograd/autograd.h"
 
 namespace lockstep::tiled_mlp {
 namespace {
+
+using ::testing::HasSubstr;
+using tests::MessageOf;
+using tests::RelativeError;
 
 constexpr int64_t kHidden = 6, kIntermediate = 10, kOut = 5;
 
@@ -77,12 +84,6 @@ std::vector<at::Tensor> GradientsOf(const at::Tensor& y, const at::Tensor& x, co
   std::vector<at::Tensor> inputs = {x};
   for (const at::Tensor& w : mlp.All()) inputs.push_back(w);
   return torch::autograd::grad({y}, inputs, {dy});
-}
-
-double RelativeError(const at::Tensor& actual, const at::Tensor& truth) {
-  if (truth.numel() == 0) return 0;
-  return ((actual.to(at::kDouble) - truth.to(at::kDouble)).norm() / truth.to(at::kDouble).norm())
-      .item<double>();
 }
 
 TEST(RunTiledMlp, HeaderExample) {
@@ -226,12 +227,7 @@ TEST(RunTiledMlp, ComputesInTheDtypeOfAutocast) {
 }
 
 std::string ErrorOf(const MlpWeights& weights, const at::Tensor& x) {
-  try {
-    RunTiledMlp(x, weights, Activation::kSilu, {});
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "none";
+  return MessageOf([&] { RunTiledMlp(x, weights, Activation::kSilu, {}); });
 }
 
 TEST(RunTiledMlp, NamesTheWeightThatDoesNotFit) {
@@ -243,10 +239,10 @@ TEST(RunTiledMlp, NamesTheWeightThatDoesNotFit) {
   lone.gate = at::Tensor();
   none.down = at::Tensor();
 
-  EXPECT_NE(ErrorOf(narrow, x).find("gate is [3, 6]"), std::string::npos);
-  EXPECT_NE(ErrorOf(mixed, x).find("down_bias is Float and x Double"), std::string::npos);
-  EXPECT_NE(ErrorOf(lone, x).find("gate_bias is given, but no gate"), std::string::npos);
-  EXPECT_NE(ErrorOf(none, x).find("up and down must be matrices"), std::string::npos);
+  EXPECT_THAT(ErrorOf(narrow, x), HasSubstr("gate is [3, 6]"));
+  EXPECT_THAT(ErrorOf(mixed, x), HasSubstr("down_bias is Float and x Double"));
+  EXPECT_THAT(ErrorOf(lone, x), HasSubstr("gate_bias is given, but no gate"));
+  EXPECT_THAT(ErrorOf(none, x), HasSubstr("up and down must be matrices"));
 }
 
 }  // namespace

@@ -9,9 +9,9 @@
 #include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/torch/replay.h"
 #include "c10/util/Exception.h"
 #include "tiled_mlp/leaves.h"
-#include "tiled_mlp/replay.h"
 #include "tiled_mlp/rows.h"
 #include "torch/csrc/autograd/engine.h"
 #include "torch/csrc/autograd/function.h"
@@ -53,8 +53,8 @@ struct Job {
   TileBody body;
   TileOptions options;
   std::vector<TileRange> tiles;
-  std::vector<RandomState> random_states;  // before each tile; none: nothing was drawn
-  std::optional<Autocast> autocast;
+  std::vector<base::RandomState> random_states;  // before each tile; none: nothing was drawn
+  std::optional<base::Autocast> autocast;
   std::vector<OutputKind> outputs;  // of the body, by its first tile
 };
 
@@ -64,7 +64,7 @@ struct Job {
 std::vector<at::Tensor> RunBody(const Job& job, size_t tile, const at::Tensor& rows,
                                 at::TensorList weights) {
   // Not around the gradients: those are computed in the dtypes that the body left behind.
-  const AutocastScope autocast(*job.autocast, rows.device());
+  const base::AutocastScope autocast(*job.autocast);
   try {
     return job.body(rows, weights);
   } catch (c10::Error& error) {
@@ -117,7 +117,7 @@ std::vector<at::Tensor> RunForward(Job& job, const at::Tensor& x, at::TensorList
   std::vector<at::Tensor> outputs;
   for (size_t t = 0; t < job.tiles.size(); ++t) {
     const TileRange& range = job.tiles[t];
-    if (job.options.preserve_rng) job.random_states.push_back(RandomState::Of(x.device()));
+    if (job.options.preserve_rng) job.random_states.push_back(base::RandomState::Of(x));
     std::vector<at::Tensor> parts = RunBody(job, t, Rows(x, Leading(x), range), weights);
     CheckOutputs(job, t, parts, "");
     for (size_t i = 0; t == 0 && i < parts.size(); ++i) job.outputs.emplace_back(parts[i]);
@@ -133,7 +133,7 @@ std::vector<at::Tensor> RunForward(Job& job, const at::Tensor& x, at::TensorList
     for (size_t i = 0; i < parts.size(); ++i)
       outputs[i].narrow(0, range.begin, range.size()).copy_(parts[i]);
   }
-  if (job.options.preserve_rng && job.random_states.front() == RandomState::Of(x.device()))
+  if (job.options.preserve_rng && job.random_states.front() == base::RandomState::Of(x))
     job.random_states.clear();
   for (at::Tensor& output : outputs) output = WithLeading(x, output);
   return outputs;
@@ -213,8 +213,8 @@ class TiledBackward final : public Node {
 
     const bool skip_zeros = job.options.skip_zero_gradients.value_or(x.device().is_cpu());
     bool skipped = false;
-    std::optional<KeepRandomState> keep;
-    if (!job.random_states.empty()) keep.emplace(x.device());
+    std::optional<base::RandomScope> random;
+    if (!job.random_states.empty()) random.emplace(job.random_states.front());
     for (size_t t = 0; t < job.tiles.size(); ++t) {
       const TileRange& range = job.tiles[t];
       std::vector<at::Tensor> parts;  // of the outputs' gradients
@@ -329,7 +329,7 @@ std::vector<at::Tensor> RunTiled(const TileBody& body, const at::Tensor& x, at::
           .options = options,
           .tiles = plan.tiles,
           .random_states = {},
-          .autocast = Autocast::Now(x.device()),
+          .autocast = base::Autocast::Now().WithoutCache(),
           .outputs = {}};
   const bool with_gradients = torch::autograd::compute_requires_grad(x, weights);
   std::shared_ptr<TiledBackward> node;

@@ -9,11 +9,18 @@
 
 #include "ATen/ATen.h"
 #include "ATen/autocast_mode.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/message_of.h"
+#include "tests/support/relative_error.h"
 #include "torch/csrc/autograd/autograd.h"
 
 namespace lockstep::tiled_mlp {
 namespace {
+
+using ::testing::HasSubstr;
+using tests::MessageOf;
+using tests::RelativeError;
 
 constexpr int64_t kHidden = 6, kIntermediate = 10;
 
@@ -81,10 +88,6 @@ TEST(RunTiled, HeaderExample) {
 
 at::Tensor InDouble(const at::Tensor& tensor) {
   return tensor.detach().to(at::kDouble).requires_grad_();
-}
-
-double RelativeError(const at::Tensor& actual, const at::Tensor& truth) {
-  return ((actual.to(at::kDouble) - truth).norm() / truth.norm()).item<double>();
 }
 
 TEST(Gradients, AgreeWithTheUntiledForEveryShape) {
@@ -385,16 +388,6 @@ TEST(Untiled, WithoutGradModeThereIsNoGraph) {
 // --- Errors
 // -----------------------------------------------------------------------------------------
 
-template <typename Call>
-std::string ErrorOf(const Call& call) {
-  try {
-    call();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "none";
-}
-
 TEST(Errors, ACapturedWeightIsAnErrorInBackward) {
   const std::vector<at::Tensor> w = Weights(at::kDouble);
   const at::Tensor hidden_weight = at::randn({kHidden}, at::kDouble).requires_grad_();
@@ -404,11 +397,11 @@ TEST(Errors, ACapturedWeightIsAnErrorInBackward) {
   const at::Tensor x = Input({9, kHidden}, at::kDouble);
   const at::Tensor y = RunTiled(body, x, w, {.size = {.num_tiles = 3}})[0];
 
-  const std::string error = ErrorOf([&] { y.sum().backward(); });
+  const std::string error = MessageOf([&] { y.sum().backward(); });
 
-  EXPECT_NE(error.find("a tensor of shape [6] that requires a gradient but is none of the weights"),
-            std::string::npos)
-      << error;
+  EXPECT_THAT(
+      error,
+      HasSubstr("a tensor of shape [6] that requires a gradient but is none of the weights"));
 }
 
 TEST(Errors, ACapturedWeightIsAnErrorInForwardWhereNothingElseIsTrained) {
@@ -417,11 +410,11 @@ TEST(Errors, ACapturedWeightIsAnErrorInForwardWhereNothingElseIsTrained) {
     return std::vector{tile * weight};
   };
 
-  const std::string error = ErrorOf([&] {
+  const std::string error = MessageOf([&] {
     RunTiled(body, at::randn({9, kHidden}, at::kDouble), {}, {.size = {.num_tiles = 3}});
   });
 
-  EXPECT_NE(error.find("none of the weights given"), std::string::npos) << error;
+  EXPECT_THAT(error, HasSubstr("none of the weights given"));
 }
 
 TEST(Errors, AWeightChangedBeforeBackwardIsSeen) {
@@ -433,9 +426,9 @@ TEST(Errors, AWeightChangedBeforeBackwardIsSeen) {
     w[1].mul_(2);
   }
 
-  const std::string error = ErrorOf([&] { y.sum().backward(); });
+  const std::string error = MessageOf([&] { y.sum().backward(); });
 
-  EXPECT_NE(error.find("modified by an inplace operation"), std::string::npos) << error;
+  EXPECT_THAT(error, HasSubstr("modified by an inplace operation"));
 }
 
 TEST(Errors, NameTheTile) {
@@ -443,11 +436,11 @@ TEST(Errors, NameTheTile) {
     return std::vector{at::linear(tile, at::ones({3, tile.size(0) == 3 ? kHidden : 5}))};
   };
 
-  const std::string error = ErrorOf([&] {
+  const std::string error = MessageOf([&] {
     RunTiled(body, at::ones({5, kHidden}), {}, {.size = {.num_tiles = 2}});
   });
 
-  EXPECT_NE(error.find("tiled_mlp: in tile 2 of 2"), std::string::npos) << error;
+  EXPECT_THAT(error, HasSubstr("tiled_mlp: in tile 2 of 2"));
 }
 
 TEST(Errors, SayWhatWasGiven) {
@@ -462,24 +455,17 @@ TEST(Errors, SayWhatWasGiven) {
     return std::vector<at::Tensor>(static_cast<size_t>(tile.size(0)), tile);
   };
 
-  EXPECT_NE(ErrorOf([&] { RunTiled(sum, x, {}, two); }).find("is [] for a tile of 3 rows"),
-            std::string::npos);
-  EXPECT_NE(ErrorOf([&] { RunTiled(none, x, {}, two); }).find("returned no tensor"),
-            std::string::npos);
-  EXPECT_NE(ErrorOf([&] {
-              RunTiled(uneven, x, {}, two);
-            }).find("[2] for tile 2, but Float [3] for the first"),
-            std::string::npos);
-  EXPECT_NE(ErrorOf([&] { RunTiled(fewer, x, {}, two); }).find("and 2 for tile 2"),
-            std::string::npos);
-  EXPECT_NE(ErrorOf([&] {
-              RunTiled(sum, at::ones({5}, at::kLong), {}, two);
-            }).find("must be a floating-point tensor [..., hidden], not CPULongType"),
-            std::string::npos);
-  EXPECT_NE(ErrorOf([&] {
-              RunTiled(sum, x, {}, {.size = {.num_tiles = 2, .tile_tokens = 3}});
-            }).find("not both"),
-            std::string::npos);
+  EXPECT_THAT(MessageOf([&] { RunTiled(sum, x, {}, two); }),
+              HasSubstr("is [] for a tile of 3 rows"));
+  EXPECT_THAT(MessageOf([&] { RunTiled(none, x, {}, two); }), HasSubstr("returned no tensor"));
+  EXPECT_THAT(MessageOf([&] { RunTiled(uneven, x, {}, two); }),
+              HasSubstr("[2] for tile 2, but Float [3] for the first"));
+  EXPECT_THAT(MessageOf([&] { RunTiled(fewer, x, {}, two); }), HasSubstr("and 2 for tile 2"));
+  EXPECT_THAT(MessageOf([&] { RunTiled(sum, at::ones({5}, at::kLong), {}, two); }),
+              HasSubstr("must be a floating-point tensor [..., hidden], not CPULongType"));
+  EXPECT_THAT(
+      MessageOf([&] { RunTiled(sum, x, {}, {.size = {.num_tiles = 2, .tile_tokens = 3}}); }),
+      HasSubstr("not both"));
 }
 
 TEST(Errors, CreateGraphIsRefused) {
@@ -487,11 +473,11 @@ TEST(Errors, CreateGraphIsRefused) {
   const at::Tensor y =
       RunTiled(SwiGlu, Input({9, kHidden}, at::kDouble), w, {.size = {.num_tiles = 3}})[0];
 
-  const std::string error = ErrorOf([&] {
+  const std::string error = MessageOf([&] {
     torch::autograd::grad({y.sum()}, {w[0]}, {}, /*retain_graph=*/true, /*create_graph=*/true);
   });
 
-  EXPECT_NE(error.find("create_graph is not supported"), std::string::npos) << error;
+  EXPECT_THAT(error, HasSubstr("create_graph is not supported"));
 }
 
 }  // namespace

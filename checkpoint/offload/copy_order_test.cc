@@ -12,9 +12,9 @@
 
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/equal.h"
-#include "checkpoint/region/fixture.h"
 #include "checkpoint/offload/host_offload.h"
 #include "checkpoint/offload/recording_engine.h"
+#include "checkpoint/region/fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "torch/csrc/autograd/saved_variable.h"
@@ -23,6 +23,7 @@ namespace lockstep::checkpoint {
 namespace {
 
 using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using torch::autograd::SavedVariable;
 
@@ -227,7 +228,7 @@ TEST_F(CopyOrder, AFailedDeviceIsAnErrorOfUnpackingAndOfNoDestructor) {
 
   engine->has_failed = true;
 
-  EXPECT_NE(MessageOf([&] { saved[0].unpack(); }).find("the device has failed"), std::string::npos);
+  EXPECT_THAT(MessageOf([&] { saved[0].unpack(); }), HasSubstr("the device has failed"));
   saved.clear();
   EXPECT_EQ(offload->stats().failed_waits, 1);  // the newest was on the device still
   offload.reset();

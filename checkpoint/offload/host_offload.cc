@@ -8,18 +8,13 @@
 #include "ATen/core/grad_mode.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/torch/is_parameter.h"
 #include "c10/core/InferenceMode.h"
 #include "c10/util/Exception.h"
 #include "checkpoint/offload/offloaded_tensor.h"
 
 namespace lockstep::checkpoint {
-namespace {
-
-bool IsParameter(const at::TensorBase& tensor) {
-  return tensor.is_leaf() && tensor.requires_grad();
-}
-
-}  // namespace
+namespace {}  // namespace
 
 class OffloadHooks : public torch::autograd::SavedVariableHooks {
  public:
@@ -113,7 +108,7 @@ bool HostOffload::Takes(const at::Tensor& tensor) const {
       tensor.is_quantized() || tensor.is_conj() || tensor.is_neg() || tensor.is_inference() ||
       tensor.numel() == 0)
     return false;
-  if (IsParameter(tensor) || (tensor.is_view() && IsParameter(tensor._base()))) return false;
+  if (base::IsOfParameter(tensor)) return false;
   return CanComeBack(tensor) && HostBytes(tensor) >= std::max<int64_t>(options_.min_bytes, 1);
 }
 

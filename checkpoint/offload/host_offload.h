@@ -37,8 +37,8 @@
 
 #include "ATen/core/TensorBody.h"
 #include "checkpoint/offload/copy_engine.h"
-#include "checkpoint/region/engine.h"
 #include "checkpoint/offload/host_pool.h"
+#include "checkpoint/region/engine.h"
 
 namespace lockstep::checkpoint {
 

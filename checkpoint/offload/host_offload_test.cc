@@ -16,6 +16,7 @@
 #include "c10/core/InferenceMode.h"
 #include "checkpoint/region/checkpoint.h"
 #include "checkpoint/region/fixture.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/autograd/saved_variable.h"
@@ -23,6 +24,7 @@
 namespace lockstep::checkpoint {
 namespace {
 
+using ::testing::HasSubstr;
 using torch::autograd::SavedVariable;
 
 std::shared_ptr<HostOffload> Offload(const OffloadOptions& options = {.min_bytes = 1}) {
@@ -175,8 +177,7 @@ TEST(HostOffload, BeyondTheLimitTensorsStayOnTheirDevice) {
 
   EXPECT_EQ(offload->stats().peak_host_bytes, 3 * kBytes);
   EXPECT_EQ(offload->stats().refused_bytes, 2 * 5 * kBytes);
-  EXPECT_NE(MessageOf([] { Offload({.max_host_bytes = -1}); }).find("max_host_bytes"),
-            std::string::npos);
+  EXPECT_THAT(MessageOf([] { Offload({.max_host_bytes = -1}); }), HasSubstr("max_host_bytes"));
 }
 
 // Threads with graphs of their own and masks that all share, one offload between them.
@@ -325,9 +326,8 @@ TEST(HostOffload, ATensorThatWasModifiedInPlaceIsRefused) {
       const std::vector<SavedVariable> again = Save(*offload, {x});
       if (is_gone) x.reset();
 
-      EXPECT_NE(
-          MessageOf([&] { saved[0].unpack(); }).find("was modified in place after it was saved"),
-          std::string::npos);
+      EXPECT_THAT(MessageOf([&] { saved[0].unpack(); }),
+                  HasSubstr("was modified in place after it was saved"));
       EXPECT_EQ(again[0].unpack()[0].item<float>(), 2);
     }
   }
@@ -341,8 +341,7 @@ TEST(HostOffload, AnInputOfARegionThatIsModifiedIsRefusedAsWithoutOffload) {
         checkpoint, [](const at::Tensor& in) { return at::tanh(in); }, input);
     input.detach().add_(1);
 
-    EXPECT_NE(MessageOf([&] { GradientsOf(y, {x}); }).find("modified"), std::string::npos)
-        << offloads;
+    EXPECT_THAT(MessageOf([&] { GradientsOf(y, {x}); }), HasSubstr("modified")) << offloads;
   }
 }
 
@@ -393,7 +392,7 @@ TEST(HostOffload, ATensorThatStaysIsRefusedWhereItWasModified) {
   const std::vector<SavedVariable> saved = Save(*offload, {x});
   x.add_(1);
 
-  EXPECT_NE(MessageOf([&] { saved[0].unpack(); }).find("modified in place"), std::string::npos);
+  EXPECT_THAT(MessageOf([&] { saved[0].unpack(); }), HasSubstr("modified in place"));
 }
 
 TEST(HostOffload, SaveOnHostGivesTheSameBitsForAnyGraph) {
@@ -490,8 +489,7 @@ TEST(HostOffload, InterleavedForwardAndBackwardPasses) {
 }
 
 TEST(HostOffload, NegativeOptionsAreRefused) {
-  EXPECT_NE(MessageOf([] { HostOffload::New({.keep_last = -1}); }).find("-1, 1 and 1024"),
-            std::string::npos);
+  EXPECT_THAT(MessageOf([] { HostOffload::New({.keep_last = -1}); }), HasSubstr("-1, 1 and 1024"));
 }
 
 }  // namespace

@@ -15,10 +15,13 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 
 namespace lockstep::checkpoint {
 namespace {
+
+using ::testing::HasSubstr;
 
 // Counts what is allocated, up to a limit.
 struct CountedMemory {
@@ -222,7 +225,7 @@ TEST(HostPool, AFullMachineIsAnErrorThatSaysWhatHoldsTheMemory) {
   const absl::StatusOr<HostPool::Block> more = pool->Take(1);
 
   EXPECT_EQ(more.status().code(), absl::StatusCode::kResourceExhausted);
-  EXPECT_NE(more.status().message().find("2048 bytes hold copies"), std::string::npos);
+  EXPECT_THAT(more.status().message(), HasSubstr("2048 bytes hold copies"));
   EXPECT_EQ(pool->Take(0).status().code(), absl::StatusCode::kInvalidArgument);
 }
 

@@ -9,8 +9,8 @@
 #include "ATen/ops/from_blob.h"
 #include "c10/core/TensorOptions.h"
 #include "c10/util/Exception.h"
-#include "checkpoint/region/engine.h"
 #include "checkpoint/offload/host_offload.h"
+#include "checkpoint/region/engine.h"
 
 // The order of streams. F is the stream that forward saves on, S one for copies, C one that
 // computes in backward; threads have an S and a C of their own.

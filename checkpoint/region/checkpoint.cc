@@ -10,11 +10,12 @@
 #include "ATen/core/grad_mode.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/torch/is_parameter.h"
+#include "base/torch/replay.h"
 #include "c10/core/InferenceMode.h"
 #include "c10/util/Exception.h"
-#include "checkpoint/region/engine.h"
 #include "checkpoint/offload/host_offload.h"
-#include "checkpoint/region/replay.h"
+#include "checkpoint/region/engine.h"
 #include "checkpoint/region/selection.h"
 #include "torch/csrc/autograd/engine.h"
 #include "torch/csrc/autograd/graph_task.h"
@@ -54,15 +55,10 @@ struct Checkpoint::State {
 
 namespace {
 
-bool IsParameter(const at::TensorBase& tensor) {
-  return tensor.is_leaf() && tensor.requires_grad();
-}
-
 struct Metadata {
   explicit Metadata(const at::Tensor& tensor)
       : dtype(tensor.scalar_type()), device(tensor.device()), sizes(tensor.sizes()) {
-    if (IsParameter(tensor) || (tensor.is_view() && IsParameter(tensor._base())))
-      version = tensor._version();
+    if (base::IsOfParameter(tensor)) version = tensor._version();
   }
   // A region's input is no parameter in forward, and like one when it is recomputed.
   bool operator==(const Metadata& other) const {
@@ -98,7 +94,7 @@ class Frame : public std::enable_shared_from_this<Frame> {
         counts_(counts),
         region_(std::move(region)),
         name_(std::move(name)),
-        state_(RegionState::Keep(inputs, options.preserve_rng)) {
+        random_(options.preserve_rng ? base::RandomState::Of(inputs) : base::RandomState()) {
     kept_results_.keep_random = options.preserve_rng;
     SaveInputs(inputs);
   }
@@ -128,7 +124,8 @@ class Frame : public std::enable_shared_from_this<Frame> {
   Counts& counts_;  // of the Checkpoint, which a shared pointer in region_ keeps
   const Checkpoint::Region region_;
   const std::string name_;
-  const RegionState state_;
+  const base::RandomState random_;
+  const base::Autocast autocast_ = base::Autocast::Now();
   std::vector<Input> inputs_;
   KeptResults kept_results_;
 
@@ -283,14 +280,15 @@ std::vector<at::Tensor> Frame::RestoreInputs() const {
 }
 
 void Frame::Forward(const std::vector<at::Tensor>& inputs) {
-  const bool accelerator_was_in_use = AcceleratorIsInUse();
+  const bool accelerator_was_in_use = base::AcceleratorIsInUse();
   {
     const ScopedHooks hooks([this] { return std::make_unique<Placeholder>(shared_from_this()); });
     const SelectionScope selection(options_.save.get(), &kept_results_,
                                    SelectionScope::Pass::kForward);
     region_(inputs);
   }
-  TORCH_CHECK(!options_.preserve_rng || accelerator_was_in_use == AcceleratorIsInUse(), Where(),
+  TORCH_CHECK(!options_.preserve_rng || accelerator_was_in_use == base::AcceleratorIsInUse(),
+              Where(),
               "the first use of the accelerator is within the region, so that its random state "
               "before is unknown; make a tensor on the device first, or turn preserve_rng off");
   const std::lock_guard<std::recursive_mutex> lock(mutex_);
@@ -344,7 +342,8 @@ Frame::Slots Frame::Recompute() {
   {
     const c10::InferenceMode no_inference(false);
     const at::AutoGradMode gradients(true);
-    const Replay replay(state_);
+    const base::RandomScope random(random_);
+    const base::AutocastScope autocast(autocast_);
     const ScopedHooks hooks([&pass] { return std::make_unique<RecomputedTensor>(&pass); });
     const SelectionScope selection(options_.save.get(), &kept_results_,
                                    SelectionScope::Pass::kRecompute);

@@ -10,12 +10,16 @@
 #include "c10/core/InferenceMode.h"
 #include "checkpoint/region/checkpoint.h"
 #include "checkpoint/region/fixture.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/autograd/custom_function.h"
 
 namespace lockstep::checkpoint {
 namespace {
+
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 // The message of backward where the function behaves as `f(x, pass)`, pass 0 being forward.
 std::string MessageWhere(const std::function<at::Tensor(const at::Tensor&, int)>& f,
@@ -33,8 +37,8 @@ TEST(CheckpointErrors, FewerTensorsThanInForward) {
     return pass == 0 ? at::tanh(at::tanh(x)) : at::tanh(x);
   });
 
-  EXPECT_NE(message.find("region blocks.7 on rank 3"), std::string::npos) << message;
-  EXPECT_NE(message.find("saved 1 tensors for backward, forward saved 2"), std::string::npos);
+  EXPECT_THAT(message, HasSubstr("region blocks.7 on rank 3"));
+  EXPECT_THAT(message, HasSubstr("saved 1 tensors for backward, forward saved 2"));
 }
 
 TEST(CheckpointErrors, MoreTensorsThanInForwardWhereTheFunctionRunsToItsEnd) {
@@ -43,9 +47,8 @@ TEST(CheckpointErrors, MoreTensorsThanInForwardWhereTheFunctionRunsToItsEnd) {
   };
 
   EXPECT_EQ(MessageWhere(f), "");
-  EXPECT_NE(
-      MessageWhere(f, {.early_stop = false}).find("saved 2 tensors for backward, forward saved 1"),
-      std::string::npos);
+  EXPECT_THAT(MessageWhere(f, {.early_stop = false}),
+              HasSubstr("saved 2 tensors for backward, forward saved 1"));
 }
 
 TEST(CheckpointErrors, AnotherShapeDtypeOrDevice) {
@@ -59,14 +62,13 @@ TEST(CheckpointErrors, AnotherShapeDtypeOrDevice) {
     return at::tanh(pass == 0 ? x : x.to(at::kMeta));
   };
 
-  EXPECT_NE(
-      MessageWhere(shape).find("saved tensor 0 is Double {2, 4} on cpu, and was Double {4, 4} "
-                               "on cpu in forward"),
-      std::string::npos)
+  EXPECT_THAT(MessageWhere(shape),
+              HasSubstr("saved tensor 0 is Double {2, 4} on cpu, and was Double {4, 4} "
+                        "on cpu in forward"))
       << MessageWhere(shape);
-  EXPECT_NE(MessageWhere(dtype).find("is Float {4, 4} on cpu"), std::string::npos);
-  EXPECT_NE(MessageWhere(device).find("on meta"), std::string::npos);
-  EXPECT_EQ(MessageWhere(dtype, {.check_metadata = false}).find("checkpoint"), std::string::npos);
+  EXPECT_THAT(MessageWhere(dtype), HasSubstr("is Float {4, 4} on cpu"));
+  EXPECT_THAT(MessageWhere(device), HasSubstr("on meta"));
+  EXPECT_THAT(MessageWhere(dtype, {.check_metadata = false}), Not(HasSubstr("checkpoint")));
 }
 
 TEST(CheckpointErrors, ASavedTensorThatTheFunctionModifiesInPlace) {
@@ -77,7 +79,7 @@ TEST(CheckpointErrors, ASavedTensorThatTheFunctionModifiesInPlace) {
     return at::tanh(z);
   });
 
-  EXPECT_NE(message.find("modified in place after it was saved"), std::string::npos) << message;
+  EXPECT_THAT(message, HasSubstr("modified in place after it was saved"));
 }
 
 TEST(CheckpointErrors, AnInputModifiedBetweenForwardAndBackward) {
@@ -86,8 +88,8 @@ TEST(CheckpointErrors, AnInputModifiedBetweenForwardAndBackward) {
       Checkpoint(), [](const at::Tensor& in) { return at::tanh(in); }, x);
   x.add_(1);
 
-  EXPECT_NE(MessageOf([&] { torch::autograd::backward({y.sum()}); }).find("inplace operation"),
-            std::string::npos);
+  EXPECT_THAT(MessageOf([&] { torch::autograd::backward({y.sum()}); }),
+              HasSubstr("inplace operation"));
 }
 
 TEST(CheckpointErrors, AWeightModifiedBetweenForwardAndBackward) {
@@ -108,7 +110,7 @@ TEST(CheckpointErrors, AWeightModifiedBetweenForwardAndBackward) {
 
     const std::string message = MessageOf([&] { torch::autograd::backward({y.sum()}); });
 
-    EXPECT_NE(message.find("a parameter at version"), std::string::npos) << message;
+    EXPECT_THAT(message, HasSubstr("a parameter at version"));
   }
 }
 
@@ -119,11 +121,11 @@ TEST(CheckpointErrors, AnInputOfInferenceMode) {
     x = at::ones({4});
   }
 
-  EXPECT_NE(MessageOf([&] {
-              Call(
-                  Checkpoint(), [](const at::Tensor& in) { return at::tanh(in.clone()); }, *x);
-            }).find("input 0 was made in inference mode"),
-            std::string::npos);
+  EXPECT_THAT(MessageOf([&] {
+                Call(
+                    Checkpoint(), [](const at::Tensor& in) { return at::tanh(in.clone()); }, *x);
+              }),
+              HasSubstr("input 0 was made in inference mode"));
 }
 
 TEST(CheckpointErrors, TwoUnpacksInOneBackwardCall) {
@@ -138,10 +140,8 @@ TEST(CheckpointErrors, TwoUnpacksInOneBackwardCall) {
     }
   };
 
-  EXPECT_NE(MessageWhere([](const at::Tensor& x, int) {
-              return Greedy::apply(x);
-            }).find("unpacked twice"),
-            std::string::npos);
+  EXPECT_THAT(MessageWhere([](const at::Tensor& x, int) { return Greedy::apply(x); }),
+              HasSubstr("unpacked twice"));
 }
 
 }  // namespace

@@ -65,15 +65,4 @@ Memory MemoryOf(const std::function<void()>& function) {
   return meter->now;
 }
 
-std::string MessageOf(const std::function<void()>& function) {
-  try {
-    function();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "";
-}
-
 }  // namespace lockstep::checkpoint

@@ -11,6 +11,7 @@
 #include "ATen/TensorOperators.h"
 #include "ATen/core/TensorBody.h"
 #include "checkpoint/region/checkpoint.h"
+#include "tests/support/message_of.h"
 
 namespace lockstep::checkpoint {
 
@@ -48,8 +49,7 @@ struct Memory {
 };
 Memory MemoryOf(const std::function<void()>& function);
 
-// The message of what `function` throws; "" where it throws nothing.
-std::string MessageOf(const std::function<void()>& function);
+using tests::MessageOf;
 
 }  // namespace lockstep::checkpoint
 

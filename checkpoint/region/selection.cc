@@ -67,7 +67,7 @@ void KeepResults(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
     for (const at::Tensor& tensor : TensorsOf(result))
       if (tensor.defined() && tensor.has_storage()) call.watched.push_back(Watch(tensor));
   }
-  if (draws) call.random = KeepRandom(arguments);
+  if (draws) call.random = base::RandomState::Of(arguments);
   scope->results->calls[NameOf(op.operator_name())].push_back(std::move(call));
 }
 
@@ -88,7 +88,7 @@ void TakeResults(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   }
   torch::jit::drop(*stack, op.schema().arguments().size());
   for (const c10::IValue& result : call.results) stack->push_back(WithoutHistory(result));
-  PutBack(call.random);
+  call.random.Restore();
 }
 
 void Kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit::Stack* stack) {

@@ -34,9 +34,9 @@
 
 #include "ATen/core/ivalue.h"
 #include "ATen/core/operator_name.h"
+#include "base/torch/replay.h"
 #include "c10/core/StorageImpl.h"
 #include "c10/core/TensorImpl.h"
-#include "checkpoint/region/replay.h"
 
 namespace lockstep::checkpoint {
 
@@ -72,7 +72,7 @@ class KeptResults {
   struct Call {
     std::vector<c10::IValue> results;  // tensors are aliases without history; empty: dropped
     std::vector<Watched> watched;      // the results, and tensors that hide that they are views
-    RandomState random;                // after an operator that draws
+    base::RandomState random;          // after an operator that draws
 
     bool IsModified() const;
   };

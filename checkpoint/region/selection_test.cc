@@ -23,11 +23,14 @@
 #include "ATen/ops/tanh.h"
 #include "checkpoint/region/checkpoint.h"
 #include "checkpoint/region/fixture.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "torch/csrc/autograd/autograd.h"
 
 namespace lockstep::checkpoint {
 namespace {
+
+using ::testing::HasSubstr;
 
 Checkpoint Keeping(const std::vector<std::string>& operators) {
   return Checkpoint({.save = Selection::Of(operators)});
@@ -230,8 +233,7 @@ TEST(Selection, MoreCallsThanInForwardAreAnError) {
       [&](const at::Tensor& in) { return at::tanh(pass++ == 0 ? in.mm(in) : in.mm(in).mm(in)); },
       x);
 
-  EXPECT_NE(MessageOf([&] { GradientsOf(y, {x}); }).find("calls aten::mm more often"),
-            std::string::npos);
+  EXPECT_THAT(MessageOf([&] { GradientsOf(y, {x}); }), HasSubstr("calls aten::mm more often"));
 }
 
 TEST(Selection, OutsideOfARegionOperatorsAreAsEver) {
@@ -246,12 +248,11 @@ TEST(Selection, NamesOfNoUseAreRefused) {
     return MessageOf([&] { Selection::Of({name}); });
   };
 
-  EXPECT_NE(message("aten::matmull").find("there is no operator \"aten::matmull\""),
-            std::string::npos);
-  EXPECT_NE(message("aten::matmul").find("name those (aten::mm"), std::string::npos);
-  EXPECT_NE(message("aten::add_").find("writes into its arguments"), std::string::npos);
-  EXPECT_NE(message("aten::transpose.int").find("returns a view"), std::string::npos);
-  EXPECT_NE(MessageOf([] { Selection::Of({}); }).find("at least one"), std::string::npos);
+  EXPECT_THAT(message("aten::matmull"), HasSubstr("there is no operator \"aten::matmull\""));
+  EXPECT_THAT(message("aten::matmul"), HasSubstr("name those (aten::mm"));
+  EXPECT_THAT(message("aten::add_"), HasSubstr("writes into its arguments"));
+  EXPECT_THAT(message("aten::transpose.int"), HasSubstr("returns a view"));
+  EXPECT_THAT(MessageOf([] { Selection::Of({}); }), HasSubstr("at least one"));
 }
 
 }  // namespace

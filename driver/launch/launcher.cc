@@ -20,9 +20,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "c10/util/Exception.h"
-#include "driver/ranks/failure.h"
-#include "driver/network/printable.h"
 #include "driver/launch/rank_output.h"
+#include "driver/network/printable.h"
+#include "driver/ranks/failure.h"
 #include "driver/ranks/world.h"
 
 extern char** environ;

@@ -1,8 +1,8 @@
 // Collectives that a script calls, and the end of the script: what ranks compare by default.
 //
-// A collective of the script is compared before it is entered: see sharding/agreement/call_order.h. Others,
-// such as the Reducer's in a backward pass, are announced and compared later, so that they wait for
-// nothing more.
+// A collective of the script is compared before it is entered: see sharding/agreement/call_order.h.
+// Others, such as the Reducer's in a backward pass, are announced and compared later, so that they
+// wait for nothing more.
 
 #ifndef LOCKSTEP_DRIVER_RANKS_SCRIPT_CALLS_H_
 #define LOCKSTEP_DRIVER_RANKS_SCRIPT_CALLS_H_

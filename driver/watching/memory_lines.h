@@ -11,9 +11,9 @@
 // backward, gradients (the line of x:backward()) and workspaces, of which Lua knows nothing. Sees
 // what libtorch's allocators report to profilers: memory that this thread takes, and frees,
 // while the tracker lives. Costs nothing while there is none, then a walk over Lua's stack for each
-// allocation. Trackers may nest; a trace (driver/watching/trace.h) and a tracker may not, since libtorch has
-// one place per thread for what watches it. Thread: made and destroyed, the inner one first, on the
-// one that it watches.
+// allocation. Trackers may nest; a trace (driver/watching/trace.h) and a tracker may not, since
+// libtorch has one place per thread for what watches it. Thread: made and destroyed, the inner one
+// first, on the one that it watches.
 
 #ifndef LOCKSTEP_DRIVER_WATCHING_MEMORY_LINES_H_
 #define LOCKSTEP_DRIVER_WATCHING_MEMORY_LINES_H_

@@ -6,8 +6,8 @@
 //
 // In it: operators, their backward, spans (at::RecordScope::USER_SCOPE), memory where that was
 // asked for, and a GPU's kernels and copies where there is one. One at a time in a process, and
-// none inside a MemoryTracker (driver/watching/memory_lines.h) or around one. Thread: made, told and stopped
-// on the one that it watches.
+// none inside a MemoryTracker (driver/watching/memory_lines.h) or around one. Thread: made, told
+// and stopped on the one that it watches.
 
 #ifndef LOCKSTEP_DRIVER_WATCHING_TRACE_H_
 #define LOCKSTEP_DRIVER_WATCHING_TRACE_H_

@@ -20,9 +20,9 @@
 #include "c10/util/Exception.h"
 #include "gtest/gtest.h"
 #include "mimo/batch/ownership.h"
-#include "mimo/topology/random_topology.h"
 #include "mimo/batch/reorder.h"
 #include "mimo/batch/slice.h"
+#include "mimo/topology/random_topology.h"
 
 namespace lockstep::mimo {
 namespace {

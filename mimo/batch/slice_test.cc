@@ -13,12 +13,14 @@
 #include "c10/util/Exception.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/message_of.h"
 
 namespace lockstep::mimo {
 namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using tests::MessageOf;
 
 at::Tensor Rows(int64_t rows, int64_t columns = 2) {
   return at::arange(rows * columns).view({rows, columns});
@@ -44,12 +46,7 @@ const List& ListOf(const Value& value, const std::string& key) {
 }
 
 std::string ErrorOf(const Value& batch, const SliceOptions& options) {
-  try {
-    Slice(batch, options);
-  } catch (const c10::ValueError& error) {
-    return error.what_without_backtrace();
-  }
-  return "no error";
+  return MessageOf([&] { Slice(batch, options); });
 }
 
 TEST(Slice, HeaderExample) {

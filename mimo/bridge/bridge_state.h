@@ -22,8 +22,8 @@
 #include "mimo/bridge/bridge.h"
 #include "mimo/bridge/edge_plan.h"
 #include "mimo/bridge/exchange.h"
-#include "mimo/topology/groups.h"
 #include "mimo/bridge/words.h"
+#include "mimo/topology/groups.h"
 
 namespace lockstep::mimo {
 

@@ -24,6 +24,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "mimo/gradient/gradients.h"
+#include "tests/support/message_of.h"
 #include "tests/support/ranks.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroupGloo.hpp"
@@ -33,6 +34,7 @@ namespace lockstep::mimo {
 namespace {
 
 using ::testing::HasSubstr;
+using tests::MessageOf;
 using tests::OnRanks;
 using tests::Rank;
 
@@ -162,17 +164,6 @@ TEST(Bridge, ADisagreementIsAnErrorOnBothSides) {
   world->barrier()->wait();
 }
 
-// The text of the c10::Error that `fn` throws; "" where it throws none.
-template <typename Fn>
-std::string ErrorOf(const Fn& fn) {
-  try {
-    fn();
-  } catch (const c10::Error& error) {
-    return error.what_without_backtrace();
-  }
-  return "";
-}
-
 TEST(Bridge, AllRanksMeetInAGroupBeforeItsFirstRows) {
   const std::optional<Rank> rank = OnRanks(3);
   if (!rank.has_value()) return;
@@ -207,7 +198,7 @@ TEST(Bridge, RanksThatDisagreeReceiveNoRows) {
   bridge.Run(x, agreed);
   const int received = groups.backends["bridge vision -> language"]->num_receives;
 
-  const std::string message = ErrorOf([&] {
+  const std::string message = MessageOf([&] {
     for (int call = 0; call < 3; ++call) bridge.Run(x, rows);
   });
 
@@ -254,7 +245,7 @@ TEST(Bridge, ARankThatHasLeftIsNamed) {
   bridge.Run(x);
 
   if (rank->rank != 0) {  // which makes one call less
-    const std::string message = ErrorOf([&] {
+    const std::string message = MessageOf([&] {
       for (int call = 0; call < 3; ++call) bridge.Run(x);
     });
     EXPECT_THAT(message, HasSubstr("rank 2 (language) waited for rank 0 (vision), which has left"));
@@ -274,7 +265,7 @@ TEST(Bridge, AnExceptionElsewhereInTheProgramOfOneRankIsTold) {
     Bridge bridge(VisionOfTwoLanguageOfOne(), /*edge=*/0, rank->rank, groups.Maker(), {});
     bridge.Run(x);
     if (rank->rank == 0) throw std::runtime_error("no image");
-    const std::string message = ErrorOf([&] {
+    const std::string message = MessageOf([&] {
       for (int call = 0; call < 3; ++call) bridge.Run(x);
     });
     EXPECT_THAT(message, HasSubstr("rank 0 (vision) failed: an exception in its program"));

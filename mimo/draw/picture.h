@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "mimo/draw/draw.h"
 #include "mimo/batch/ownership.h"
+#include "mimo/draw/draw.h"
 #include "mimo/topology/topology.h"
 
 namespace lockstep::mimo {

@@ -11,12 +11,12 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "mimo/draw/draw.h"
-#include "mimo/topology/groups.h"
 #include "mimo/batch/ownership.h"
-#include "mimo/topology/random_topology.h"
 #include "mimo/bridge/routes.h"
+#include "mimo/draw/draw.h"
 #include "mimo/schedule/schedule.h"
+#include "mimo/topology/groups.h"
+#include "mimo/topology/random_topology.h"
 #include "mimo/topology/topology.h"
 
 namespace lockstep::mimo {

@@ -11,8 +11,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
-#include "mimo/topology/problems.h"
 #include "mimo/schedule/rank_writer.h"
+#include "mimo/topology/problems.h"
 
 namespace lockstep::mimo {
 namespace {

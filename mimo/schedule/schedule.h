@@ -50,8 +50,8 @@
 
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
-#include "mimo/topology/groups.h"
 #include "mimo/bridge/routes.h"
+#include "mimo/topology/groups.h"
 #include "mimo/topology/topology.h"
 
 namespace lockstep::mimo {

@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
-#include "mimo/topology/random_topology.h"
 #include "mimo/schedule/schedule.h"
+#include "mimo/topology/random_topology.h"
 
 namespace lockstep::mimo {
 namespace {

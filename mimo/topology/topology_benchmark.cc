@@ -18,10 +18,10 @@
 #include "absl/status/statusor.h"
 #include "absl/types/span.h"
 #include "benchmark/benchmark.h"
-#include "mimo/topology/groups.h"
 #include "mimo/batch/ownership.h"
 #include "mimo/bridge/routes.h"
 #include "mimo/schedule/schedule.h"
+#include "mimo/topology/groups.h"
 #include "mimo/topology/topology.h"
 
 namespace lockstep::mimo {

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "sharding/agreement/text_hash.h"
+#include "base/text_hash.h"
 
 namespace lockstep::sharding {
 namespace {
@@ -27,7 +27,7 @@ std::string MessageOf(const CallOrder::Call& call) {
   const std::string what =
       call.what.size() <= room ? call.what : absl::StrCat(call.what.substr(0, room - 3), "...");
   const uint64_t hash =
-      TextHash(absl::StrCat(call.what, "\n", call.is_one_place ? call.place : "any place"));
+      base::TextHash(absl::StrCat(call.what, "\n", call.is_one_place ? call.place : "any place"));
   std::string message(sizeof(hash), '\0');
   std::memcpy(message.data(), &hash, sizeof(hash));
   absl::StrAppend(&message, what, at);

@@ -9,8 +9,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/text_hash.h"
 #include "sharding/agreement/gather_texts.h"
-#include "sharding/agreement/text_hash.h"
 
 namespace lockstep::sharding {
 namespace {
@@ -83,7 +83,8 @@ absl::Status Guard::Check(absl::string_view label, absl::string_view fingerprint
   ++checks_;
   notes_->Write(Write({checks_, std::string(label), std::string(place)}));
   const absl::StatusOr<std::vector<std::string>> gathered =
-      collective_->StartAllGather(Bytes(TextHash(label), TextHash(fingerprint)))->Wait();
+      collective_->StartAllGather(Bytes(base::TextHash(label), base::TextHash(fingerprint)))
+          ->Wait();
   if (!gathered.ok()) return lost_ = Absence(label, gathered.status());
   const auto all_same = [&](size_t begin, size_t count) {
     return std::all_of(gathered->begin(), gathered->end(), [&](const std::string& bytes) {

@@ -11,6 +11,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/gloo_world.h"
+#include "tests/support/message_of.h"
 #include "tests/support/ranks.h"
 #include "torch/csrc/autograd/autograd.h"
 
@@ -20,6 +21,7 @@ namespace {
 using ::testing::HasSubstr;
 using tests::GlooWorld;
 using tests::MeetOverGloo;
+using tests::MessageOf;
 using tests::OnRanks;
 using tests::Rank;
 
@@ -157,30 +159,22 @@ TEST(Mistakes, AreRefusedBeforeAnyRankWaits) {
   const std::optional<Rank> rank = OnRanks(2);
   if (!rank.has_value()) return;
   const auto group = MeetOverGloo(*rank).group;
-  const auto message_of = [](const std::function<void()>& call) -> std::string {
-    try {
-      call();
-    } catch (const c10::ValueError& error) {
-      return error.what_without_backtrace();
-    }
-    return "no error";
-  };
 
-  EXPECT_THAT(message_of([&] {
+  EXPECT_THAT(MessageOf([&] {
                 ReduceScatter(at::ones({3, 2}), 0, group);
               }),
               HasSubstr("dimension 0 has size 3, which is not divisible by the 2 ranks"));
-  EXPECT_THAT(message_of([&] {
+  EXPECT_THAT(MessageOf([&] {
                 AllToAll(at::ones({2, 5}), -1, 0, group);
               }),
               HasSubstr("all_to_all: dimension 1 has size 5"));
-  EXPECT_THAT(message_of([&] { AllGather(at::ones({2}), 1, group); }),
+  EXPECT_THAT(MessageOf([&] { AllGather(at::ones({2}), 1, group); }),
               HasSubstr("all_gather: dimension 1 is out of range for a tensor of 1 dimensions"));
-  EXPECT_THAT(message_of([&] { AllGather(at::ones({}), 0, group); }),
+  EXPECT_THAT(MessageOf([&] { AllGather(at::ones({}), 0, group); }),
               HasSubstr("a tensor without dimensions has no parts"));
-  EXPECT_THAT(message_of([&] { Broadcast(at::ones({2}), 2, group); }),
+  EXPECT_THAT(MessageOf([&] { Broadcast(at::ones({2}), 2, group); }),
               HasSubstr("position 2 is not one of the group's 2"));
-  EXPECT_THAT(message_of([&] { AllReduce(at::ones({2}, at::kLong), group, Reduction::kMean); }),
+  EXPECT_THAT(MessageOf([&] { AllReduce(at::ones({2}, at::kLong), group, Reduction::kMean); }),
               HasSubstr("the mean of whole numbers would be rounded"));
 }
 

@@ -1,6 +1,6 @@
 """Holds the layer rules of the design: layers.py [WORKSPACE] prints every breach and exits with 1 if there is one.
 
-1. A library never depends on another library, on the driver or on Lua.
+1. A library depends on base/ and on nothing else of ours: no other library, no driver, no Lua. base/ depends on nothing of ours.
 2. The core of a library, //x, knows nothing of libtorch; //x and //x:torch are its only public targets.
 3. What talks to c10d, to Gloo or to `_`-prefixed ATen operators is one file (.h and .cc) of each library.
    ProcessGroup.hpp, Store.hpp and Types.hpp do not count: they name what a caller hands over.
@@ -18,6 +18,7 @@ import sys
 import workspace
 
 LIBRARIES = ("batching", "sharding", "checkpoint", "tiled_mlp", "mimo")
+_LOW = LIBRARIES + ("base",)  # what knows no driver and no Lua
 
 _TORCH_HEADERS = re.compile(r"(ATen|c10|caffe2|torch)/")
 _LUA_HEADERS = re.compile(r"(lua|lualib|lauxlib|luajit)\.h(pp)?$")
@@ -52,14 +53,14 @@ def _stem(path):
 def check_dependencies(top):
     """Rules 1, 2 and 5, as far as BUILD files say them."""
     for path, rule in workspace.build_rules(top):
-        library = _top(path) if _top(path) in LIBRARIES else None
+        library = _top(path) if _top(path) in _LOW else None
         labels = [workspace.absolute(s, rule.package) for s in rule.strings() if re.match(r"(:|//|@)\S*$", s)]
         where = f"{path}:{rule.line}"
         for label in labels:
             package = _top(label[2:].split(":")[0]) if label.startswith("//") else None
             forbidden = [x for x in LIBRARIES if x != library] + ["driver", "scripts"]
             if library and (package in forbidden or label.startswith("@luajit")):
-                yield f"{where}: {library} depends on {label}; a library depends on no other, no driver and no Lua"
+                yield f"{where}: {library} depends on {label}; a library depends on base/ and on nothing else of ours, and not on Lua"
             if _top(path) == "scripts" and label.startswith("@") or \
                     _top(path) == "scripts" and package not in (None, "scripts", "driver", "visibility"):
                 yield f"{where}: scripts depend on {label}; they depend on //driver alone"
@@ -117,7 +118,7 @@ def check_includes(top):
     for path in filter(_is_source, workspace.files(top)):
         text = (pathlib.Path(top) / path).read_text()
         folder = _top(path)
-        library = folder if folder in LIBRARIES else None
+        library = folder if folder in _LOW else None
         for line, header in includes(text):
             where = f"{path}:{line}: includes {header}"
             owner = _top(header) if "/" in header else None

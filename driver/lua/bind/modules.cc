@@ -2,18 +2,18 @@
 
 #include "driver/lua/bind/batching/batching.h"
 #include "driver/lua/bind/checkpoint/checkpoint.h"
-#include "driver/lua/bind/program/core.h"
-#include "driver/lua/torch/cuda.h"
-#include "driver/lua/bind/sharding/distributed.h"
-#include "driver/lua/bind/program/files.h"
 #include "driver/lua/bind/mimo/mimo.h"
+#include "driver/lua/bind/program/core.h"
+#include "driver/lua/bind/program/files.h"
 #include "driver/lua/bind/program/safetensors.h"
-#include "driver/lua/bind/sharding/sharding.h"
 #include "driver/lua/bind/program/state.h"
 #include "driver/lua/bind/program/terminal.h"
-#include "driver/lua/bind/tiled_mlp/tiled_mlp.h"
-#include "driver/lua/torch/torch.h"
 #include "driver/lua/bind/program/watching.h"
+#include "driver/lua/bind/sharding/distributed.h"
+#include "driver/lua/bind/sharding/sharding.h"
+#include "driver/lua/bind/tiled_mlp/tiled_mlp.h"
+#include "driver/lua/torch/cuda.h"
+#include "driver/lua/torch/torch.h"
 
 namespace lockstep::lua {
 

@@ -7,8 +7,8 @@
 #include "ATen/core/jit_type.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "driver/lua/vm/stack.h"
 #include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/stack.h"
 
 namespace lockstep::lua {
 namespace {

@@ -18,8 +18,8 @@
 #include "driver/lua/operators/conversion.h"
 #include "driver/lua/operators/explain.h"
 #include "driver/lua/operators/overloads.h"
-#include "driver/lua/vm/stack.h"
 #include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
 
 namespace lockstep::lua {

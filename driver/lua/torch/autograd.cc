@@ -5,8 +5,8 @@
 
 #include "ATen/core/TensorBody.h"
 #include "ATen/core/grad_mode.h"
-#include "driver/lua/vm/stack.h"
 #include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
 #include "torch/csrc/autograd/autograd.h"
 

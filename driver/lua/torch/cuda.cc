@@ -19,8 +19,8 @@
 #include "driver/cuda/cuda_graph.h"
 #include "driver/cuda/cuda_library.h"
 #include "driver/cuda/free_memory.h"
-#include "driver/lua/vm/object.h"
 #include "driver/lua/torch/pressure.h"
+#include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
 

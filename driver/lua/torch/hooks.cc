@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "c10/util/intrusive_ptr.h"
+#include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
-#include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/vm.h"
 #include "torch/csrc/autograd/function.h"
 

@@ -5,8 +5,8 @@
 
 #include "ATen/TensorIndexing.h"
 #include "absl/strings/str_cat.h"
-#include "driver/lua/vm/stack.h"
 #include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
 
 namespace lockstep::lua {

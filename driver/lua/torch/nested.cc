@@ -12,8 +12,8 @@
 #include "absl/strings/str_cat.h"
 #include "c10/core/DefaultDtype.h"
 #include "driver/lua/operators/arguments.h"
-#include "driver/lua/vm/stack.h"
 #include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
 
 namespace lockstep::lua {

@@ -9,11 +9,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
+#include "driver/lua/operators/wording.h"
 #include "driver/lua/torch/hooks.h"
 #include "driver/lua/torch/pressure.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
-#include "driver/lua/operators/wording.h"
 
 namespace lockstep::lua {
 namespace {

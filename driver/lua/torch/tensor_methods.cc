@@ -5,15 +5,15 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "driver/lua/operators/operators.h"
 #include "driver/lua/torch/autograd.h"
 #include "driver/lua/torch/cuda.h"
 #include "driver/lua/torch/format.h"
 #include "driver/lua/torch/hooks.h"
 #include "driver/lua/torch/indexing.h"
 #include "driver/lua/torch/nested.h"
-#include "driver/lua/operators/operators.h"
-#include "driver/lua/vm/stack.h"
 #include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
 
 namespace lockstep::lua {

@@ -7,12 +7,12 @@
 #include "ATen/core/Generator.h"
 #include "absl/strings/str_cat.h"
 #include "c10/core/DefaultDtype.h"
+#include "driver/lua/operators/operators.h"
 #include "driver/lua/torch/autograd.h"
 #include "driver/lua/torch/cuda.h"
-#include "driver/lua/operators/operators.h"
-#include "driver/lua/vm/stack.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/torch/tensor_methods.h"
+#include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
 
 namespace lockstep::lua {

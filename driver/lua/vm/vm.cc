@@ -17,8 +17,8 @@
 #include "absl/strings/strip.h"
 #include "c10/util/Exception.h"
 #include "driver/lua/bind/program/running.h"
-#include "driver/lua/vm/stack.h"
 #include "driver/lua/operators/wording.h"
+#include "driver/lua/vm/stack.h"
 
 namespace lockstep::lua {
 namespace {
@@ -69,8 +69,8 @@ int Wrap(lua_State* state, lua_CFunction function) {
 }
 
 // Adds to the message, the only value on the stack, what was probably meant where a name is nil,
-// and what to write for other common mistakes: lockstep/help/suggestion.lua. Called while the frames of
-// the error still stand.
+// and what to write for other common mistakes: lockstep/help/suggestion.lua. Called while the
+// frames of the error still stand.
 void AddSuggestion(lua_State* state) {
   const char* message = lua_type(state, 1) == LUA_TSTRING ? lua_tostring(state, 1) : "";
   const auto says = [&](const char* part) { return std::strstr(message, part) != nullptr; };

@@ -11,9 +11,9 @@
 #include "batching/cost.h"
 #include "batching/prepare.h"
 #include "driver/lua/torch/nested.h"
+#include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
-#include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/vm.h"
 
 namespace lockstep::lua {

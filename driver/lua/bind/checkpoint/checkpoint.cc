@@ -7,14 +7,14 @@
 #include <vector>
 
 #include "ATen/core/TensorBody.h"
-#include "checkpoint/region/checkpoint.h"
 #include "checkpoint/offload/host_offload.h"
+#include "checkpoint/region/checkpoint.h"
 #include "checkpoint/region/selection.h"
-#include "driver/ranks/context.h"
+#include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
-#include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/vm.h"
+#include "driver/ranks/context.h"
 
 namespace lockstep::lua {
 

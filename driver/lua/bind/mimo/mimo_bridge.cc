@@ -14,16 +14,16 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "c10/util/Exception.h"
-#include "driver/ranks/context.h"
-#include "driver/ranks/failure.h"
 #include "driver/lua/bind/mimo/mimo_ownership.h"
+#include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
-#include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/vm.h"
+#include "driver/ranks/context.h"
+#include "driver/ranks/failure.h"
 #include "driver/ranks/world.h"
-#include "mimo/bridge/bridge.h"
 #include "mimo/batch/ownership.h"
+#include "mimo/bridge/bridge.h"
 
 namespace lockstep::lua {
 

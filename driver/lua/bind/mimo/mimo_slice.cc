@@ -9,8 +9,8 @@
 #include "ATen/core/TensorBody.h"
 #include "absl/strings/str_cat.h"
 #include "driver/lua/bind/mimo/mimo_ownership.h"
-#include "driver/lua/vm/stack.h"
 #include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
 #include "mimo/batch/slice.h"
 

@@ -19,17 +19,17 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
-#include "driver/ranks/context.h"
-#include "driver/ranks/failure.h"
+#include "driver/files/new_file.h"
 #include "driver/lua/bind/program/json.h"
-#include "driver/lua/vm/object.h"
 #include "driver/lua/operators/operators.h"
-#include "driver/lua/vm/stack.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/torch/tensor_methods.h"
 #include "driver/lua/torch/torch.h"
+#include "driver/lua/vm/object.h"
+#include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
-#include "driver/files/new_file.h"
+#include "driver/ranks/context.h"
+#include "driver/ranks/failure.h"
 
 namespace lockstep::lua {
 

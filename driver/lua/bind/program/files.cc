@@ -15,12 +15,12 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "driver/files/append_file.h"
-#include "driver/lua/vm/object.h"
-#include "driver/lua/vm/stack.h"
-#include "driver/lua/torch/tensor.h"
-#include "driver/lua/vm/vm.h"
 #include "driver/files/new_file.h"
 #include "driver/files/run_lock.h"
+#include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/object.h"
+#include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/vm.h"
 
 namespace lockstep::lua {
 
@@ -131,7 +131,8 @@ int WhyUnwritable(lua_State* state) {
 }
 
 // lock(folder) -> true if this process has the folder for itself from now on; false and the
-// holder's name; or nil and the reason why the folder cannot be locked. See driver/files/run_lock.h.
+// holder's name; or nil and the reason why the folder cannot be locked. See
+// driver/files/run_lock.h.
 int Lock(lua_State* state) {
   const absl::StatusOr<driver::RunLock> lock =
       driver::LockRun(ReadString(state, 1, "lock: folder"));

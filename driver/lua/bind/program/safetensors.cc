@@ -15,11 +15,11 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
-#include "driver/lua/vm/stack.h"
-#include "driver/lua/torch/tensor.h"
-#include "driver/lua/vm/vm.h"
 #include "driver/files/new_file.h"
 #include "driver/files/safetensors.h"
+#include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/vm.h"
 
 namespace lockstep::lua {
 namespace {

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "driver/lua/vm/stack.h"
 #include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
 
 namespace lockstep::lua {

@@ -12,12 +12,12 @@
 
 #include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
+#include "driver/lua/bind/program/serialize.h"
+#include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/vm.h"
 #include "driver/ranks/context.h"
 #include "driver/ranks/failure.h"
-#include "driver/lua/bind/program/serialize.h"
-#include "driver/lua/vm/stack.h"
-#include "driver/lua/torch/tensor.h"
-#include "driver/lua/vm/vm.h"
 
 namespace lockstep::lua {
 namespace {

@@ -10,9 +10,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "driver/files/files.h"
-#include "driver/terminal/line_editor.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
+#include "driver/terminal/line_editor.h"
 
 namespace lockstep::lua {
 namespace {

@@ -8,11 +8,11 @@
 
 #include "ATen/record_function.h"
 #include "driver/files/event_file.h"
-#include "driver/watching/flops.h"
+#include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
-#include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/vm.h"
+#include "driver/watching/flops.h"
 #include "driver/watching/memory_lines.h"
 #include "driver/watching/trace.h"
 

@@ -1,5 +1,5 @@
-// require "lockstep.core.watching": //driver/files:event_file and //driver/watching, for lockstep/log.lua
-// and lockstep/watching.lua.
+// require "lockstep.core.watching": //driver/files:event_file and //driver/watching, for
+// lockstep/log.lua and lockstep/watching.lua.
 
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_WATCHING_H_
 #define LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_WATCHING_H_

@@ -9,18 +9,18 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "driver/ranks/context.h"
-#include "driver/ranks/control.h"
 #include "driver/lua/bind/sharding/distributed.h"
-#include "driver/lua/vm/object.h"
 #include "driver/lua/bind/sharding/sharding_data.h"
 #include "driver/lua/bind/sharding/sharding_guard.h"
-#include "driver/lua/vm/stack.h"
 #include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/object.h"
+#include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
+#include "driver/ranks/context.h"
+#include "driver/ranks/control.h"
 #include "driver/ranks/world.h"
-#include "sharding/data_parallel/data_parallel.h"
 #include "sharding/agreement/lockstep.h"
+#include "sharding/data_parallel/data_parallel.h"
 
 namespace lockstep::lua {
 namespace {

@@ -4,12 +4,12 @@
 
 #include "ATen/core/grad_mode.h"
 #include "absl/strings/str_cat.h"
-#include "driver/ranks/activity.h"
 #include "driver/lua/bind/sharding/distributed.h"
+#include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
-#include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/vm.h"
+#include "driver/ranks/activity.h"
 #include "driver/ranks/script_calls.h"
 #include "sharding/functional/functional.h"
 

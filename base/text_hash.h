@@ -4,14 +4,14 @@
 //
 // Source: FNV-1a, 64 bits (Fowler, Noll and Vo). Thread-safe: no state.
 
-#ifndef LOCKSTEP_SHARDING_AGREEMENT_TEXT_HASH_H_
-#define LOCKSTEP_SHARDING_AGREEMENT_TEXT_HASH_H_
+#ifndef LOCKSTEP_BASE_TEXT_HASH_H_
+#define LOCKSTEP_BASE_TEXT_HASH_H_
 
 #include <cstdint>
 
 #include "absl/strings/string_view.h"
 
-namespace lockstep::sharding {
+namespace lockstep::base {
 
 // Returns the same hash for the same text in every process.
 inline uint64_t TextHash(absl::string_view text) {
@@ -20,6 +20,6 @@ inline uint64_t TextHash(absl::string_view text) {
   return hash;
 }
 
-}  // namespace lockstep::sharding
+}  // namespace lockstep::base
 
-#endif  // LOCKSTEP_SHARDING_AGREEMENT_TEXT_HASH_H_
+#endif  // LOCKSTEP_BASE_TEXT_HASH_H_
