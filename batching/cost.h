@@ -1,8 +1,13 @@
-// The cost of a sequence: the floating-point operations of a forward pass.
+// Estimates the cost of a sequence: the floating-point operations of a forward pass.
 //
-//   TransformerShape shape = {.hidden_size = 4096, .num_hidden_layers = 36, ...};
-//   const SequenceCost cost = TransformerCost(shape);
-//   double flops = cost.linear * tokens + cost.quadratic * tokens * tokens;
+//    TransformerShape shape = {.hidden_size = 4096, .num_hidden_layers = 36, .vocab_size = 151'936,
+//                              .num_attention_heads = 32, .intermediate_size = 12'288};
+//    absl::StatusOr<SequenceCost> cost = TransformerCost(shape);
+//    double flops = CostOf(*cost, /*length=*/4096);
+//
+// Why not the number of tokens: attention grows with the square of a sequence's length, so a plan
+// that balances tokens leaves ranks with long sequences behind. Use the cost where sequences are
+// long compared with hidden_size; for short ones tokens are enough.
 //
 // Only ratios matter to a plan. The backward pass doubles every term, so it changes nothing.
 //

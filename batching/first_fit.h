@@ -1,9 +1,9 @@
 // First fit: each item goes into the first bin that has room for it.
 //
-//   FirstFit first_fit(/*capacity=*/10);
-//   first_fit.Place(6);  // 0
-//   first_fit.Place(5);  // 1: bin 0 has room for 4
-//   first_fit.Place(4);  // 0
+//    FirstFit first_fit(/*capacity=*/10);
+//    first_fit.Place(6);  // 0
+//    first_fit.Place(5);  // 1: bin 0 has room for 4
+//    first_fit.Place(4);  // 0
 //
 // Items placed in order of falling size need at most 11/9 of the fewest bins, and one more
 // (Johnson 1973). Private to plan.cc. Not thread-safe.

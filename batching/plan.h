@@ -9,10 +9,10 @@
 // of one step similar costs. It minimises the makespan: the sum over micro-steps of the most
 // expensive rank's cost.
 //
-//   std::vector<Sample> samples = {{.tokens = 100, .cost = 100}, {.tokens = 90, .cost = 90},
-//                                  {.tokens = 80, .cost = 80},   {.tokens = 70, .cost = 70}};
-//   absl::StatusOr<Plan> plan = MakePlan(samples, {.seq_len = 100, .ranks = 2});
-//   // step 0: rank 0 holds sample 0, rank 1 sample 1; step 1: rank 0 sample 3, rank 1 sample 2.
+//    std::vector<Sample> samples = {{.tokens = 100, .cost = 100}, {.tokens = 90, .cost = 90},
+//                                   {.tokens = 80, .cost = 80},   {.tokens = 70, .cost = 70}};
+//    absl::StatusOr<Plan> plan = MakePlan(samples, {.seq_len = 100, .ranks = 2});
+//    // step 0: rank 0 holds sample 0, rank 1 sample 1; step 1: rank 0 sample 3, rank 1 sample 2.
 //
 // Use it for ranks that run the same model on different data. For ranks with different modules, see
 // mimo. Source: prime-rl pull requests 1918 and 1959 (kinds); the balance is our own (plan.cc).

@@ -1,10 +1,15 @@
 // Packs samples of tensors into micro-batches, one list for each rank.
 //
-//   PrepareOptions options;
-//   options.seq_len = 4096;
-//   options.ranks = 8;
-//   Prepared prepared = Prepare(samples, options);
-//   const TensorMicroBatch& mine = prepared.batches[rank][micro_step];
+//    PrepareOptions options;
+//    options.seq_len = 4096;
+//    options.ranks = 8;
+//    Prepared prepared = Prepare(samples, options);
+//    const TensorMicroBatch& mine = prepared.batches[rank][micro_step];
+//
+// The failures this prevents. Padding each sample to seq_len spends most of a step on padding.
+// Ranks that pack on their own get different numbers and kinds of micro-batches, and hang in a
+// collective. Each step lasts as long as its most expensive rank, so unbalanced packing wastes the
+// others' time.
 //
 // Prepare cuts samples to seq_len (never inside an image, video or audio clip), plans them (plan.h)
 // and packs them. It concatenates the samples' per-token values; position ids start again at 0 in
@@ -12,15 +17,16 @@
 //
 // The cut knows these tensors. It is an error to cut a sample that has others.
 //
-//   image: pixel_values, with image_grid_thw, which counts each image's patches.
+//    - image: pixel_values, with image_grid_thw, which counts each image's patches.
+//    - video: pixel_values_videos, with video_grid_thw, which counts each video's patches.
+//    - audio: input_features, feature_attention_mask and input_features_mask, with a row for each
+//      clip.
 //
-//   video: pixel_values_videos, with video_grid_thw, which counts each video's patches.
-//
-//   audio: input_features, feature_attention_mask and input_features_mask, with a row for each
-//   clip.
+// Use it for samples on the CPU. To plan without tensors, use plan.h.
 //
 // Ranks that prepare the same samples in the same order get the same plan, without communication.
-// Thread-safe, but no other thread may change the samples while it runs.
+// Thread-safe, but no other thread may change the samples while it runs. Source: prime-rl's
+// packing, pull requests 1918 and 1959.
 
 #ifndef LOCKSTEP_BATCHING_PREPARE_H_
 #define LOCKSTEP_BATCHING_PREPARE_H_
@@ -40,7 +46,7 @@
 
 namespace lockstep::batching {
 
-// n is the number of tokens. All tensors on the CPU.
+// One sample. n is its number of tokens. All tensors are on the CPU.
 struct TensorSample {
   at::Tensor input_ids;                       // int64 [n]
   at::Tensor loss_mask;                       // bool [n]; other dtypes hold only 0 and 1
@@ -56,6 +62,7 @@ struct TensorSample {
   bool may_wait = false;
 };
 
+// The layout of micro-batches, and the costs that balance them.
 struct PrepareOptions {
   int64_t seq_len = 0;  // from 1 to kMaxSeqLen
   int ranks = 1;        // from 1 to kMaxRanks
@@ -87,6 +94,7 @@ struct PrepareOptions {
   std::optional<int64_t> audio_token_id;
 };
 
+// The packed samples of one rank in one micro-step. length is the sum of seq_lens.
 struct TensorMicroBatch {
   std::string kind;
   bool padding = false;  // copies without loss tokens, which only keep ranks aligned
@@ -101,6 +109,7 @@ struct TensorMicroBatch {
   std::map<std::string, at::Tensor> tensors;
 };
 
+// Counts over all ranks, for a log. All ranks get the same.
 struct Report {
   int64_t micro_steps = 0;
   int64_t tokens = 0;          // of samples, after the cut
@@ -118,6 +127,7 @@ struct Report {
   uint64_t fingerprint = 0;
 };
 
+// The result of Prepare.
 struct Prepared {
   std::vector<std::vector<TensorMicroBatch>> batches;  // [rank][micro_step]
   std::vector<int64_t> held;  // indices of samples that wait, ascending; `report` leaves them out

@@ -4,12 +4,12 @@
 // of pixels. If only the tokens are cut, the model gets more image features than placeholders. If
 // the cut is inside an image's placeholders, features move to the wrong image.
 //
-//   // Two images of 4 patches, 2 tokens each. The second one's placeholders start at token 4.
+//    // Two images of 4 patches, 2 tokens each. The second one's placeholders start at token 4.
 //
-//   const std::vector<int64_t> types = {0, 1, 1, 0, 1, 1, 0};
-//   absl::StatusOr<Blocks> images = BlocksByRows(types, 1, {4, 4});
-//   Cut cut = CutSample({*images}, 5);
-//   // cut.tokens == 4, cut.items[0] == 1: the cut removes the second image as a whole.
+//    const std::vector<int64_t> types = {0, 1, 1, 0, 1, 1, 0};
+//    absl::StatusOr<Blocks> images = BlocksByRows(types, 1, {4, 4});
+//    Cut cut = CutSample({*images}, 5);
+//    // cut.tokens == 4, cut.items[0] == 1: the cut removes the second image as a whole.
 //
 // A sample with several modalities is cut at one position for all of them.
 //

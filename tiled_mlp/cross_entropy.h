@@ -1,12 +1,12 @@
 // Computes the cross entropy of hidden states and a head's weight without holding the logits.
 //
-//   CrossEntropy result = TiledCrossEntropy(hidden, head, labels, {.ignore_index = -100});
-//   result.loss.backward();                 // gradients of hidden and head
+//    CrossEntropy result = TiledCrossEntropy(hidden, head, labels, {.ignore_index = -100});
+//    result.loss.backward();                 // gradients of hidden and head
 //
-//   logits = hidden weight^T + bias;  logits = softcap * tanh(logits / softcap) where it is given
-//   loss of a token = (1 - label_smoothing) * (logsumexp(logits) - logits[label])
-//                     + label_smoothing * (logsumexp(logits) - mean(logits))
-//                     + z_loss * logsumexp(logits)^2
+//    logits = hidden weight^T + bias;  logits = softcap * tanh(logits / softcap) where it is given
+//    loss of a token = (1 - label_smoothing) * (logsumexp(logits) - logits[label])
+//                      + label_smoothing * (logsumexp(logits) - mean(logits))
+//                      + z_loss * logsumexp(logits)^2
 //
 // The failure it prevents. At a vocabulary of 128K the logits of 8K tokens, their log-softmax and
 // their gradient take 12 GiB in float32, more than most of the model. Here forward scores one tile

@@ -1,11 +1,12 @@
-// The ends of a tile's own graph: aliases of x's rows and of the weights, whose gradients go where
-// they belong the moment autograd has them.
+// The ends of a tile's own graph: aliases of x's rows and of the weights. A leaf passes its
+// gradient on as soon as autograd has it.
 //
-// torch::autograd::grad returns a tile's gradients together, so it holds those of all weights until
-// the end of its backward. A leaf adds its share at once, and frees it before the next weight's
-// share is computed. So there is one share at a time, in addition to the sums.
+// torch::autograd::grad returns all gradients of a tile together, so it holds those of all weights
+// until the tile's backward ends. A leaf adds its gradient to the sum at once and frees it before
+// autograd computes the next one. So one temporary gradient exists at a time, in addition to the
+// sums.
 //
-// A leaf has no AccumulateGrad, and so no hooks of the tensor that it is an alias of.
+// A leaf has no AccumulateGrad, so hooks of the original tensor do not run.
 
 #ifndef LOCKSTEP_TILED_MLP_LEAVES_H_
 #define LOCKSTEP_TILED_MLP_LEAVES_H_
@@ -23,12 +24,13 @@ namespace lockstep::tiled_mlp {
 // The sum of a weight's gradients over tiles.
 class WeightGradient {
  public:
-  // In float32, where asked for, if the weight is bfloat16 or float16.
+  // With `accumulate_fp32`, sums a bfloat16 or float16 weight's gradients in float32.
   WeightGradient(const at::Tensor& weight, bool accumulate_fp32);
 
   void Add(at::Tensor gradient);
 
-  // In the weight's dtype. Undefined where nothing was added, unless `zeros`.
+  // Returns the sum in the weight's dtype. If nothing was added, returns zeros with `zeros`, else
+  // an undefined tensor.
   at::Tensor Take(bool zeros);
 
  private:
@@ -37,7 +39,7 @@ class WeightGradient {
   at::Tensor sum_;
 };
 
-// Gets a gradient, defined, once for each backward that reaches the leaf.
+// Called with a defined gradient, once for each backward that reaches the leaf.
 using TakeGradient = std::function<void(at::Tensor gradient)>;
 
 // Makes leaves that live as long as this object. If the function keeps a graph and runs a backward
@@ -49,8 +51,8 @@ class Leaves {
   Leaves& operator=(const Leaves&) = delete;
   ~Leaves() { *alive_ = false; }
 
-  // On the memory of `tensor` and with its version, but without its history and hooks. `take` runs
-  // on the thread of the backward that computes the gradient, with gradients off.
+  // Returns a leaf on the memory of `tensor`, with its version but without its history and hooks.
+  // `take` runs on the thread of the backward that computes the gradient, with gradients off.
   at::Tensor On(const at::Tensor& tensor, TakeGradient take) const;
 
  private:
@@ -58,7 +60,7 @@ class Leaves {
 };
 
 // Throws c10::ValueError if backward from `roots` would reach a trained tensor other than through
-// `leaves`. The function did not get that tensor as an argument, and it would lose its gradient.
+// `leaves`. The function did not get that tensor as an argument, so its gradient would be lost.
 void CheckNothingElseIsTrained(const torch::autograd::edge_list& roots,
                                const std::vector<at::Tensor>& leaves);
 

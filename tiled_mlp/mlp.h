@@ -1,11 +1,11 @@
 // A gated or plain MLP in tiles, with its arithmetic written out: faster and smaller than the same
 // body through RunTiled (tiled.h).
 //
-//   at::Tensor y = RunTiledMlp(x, {.gate = w_gate, .up = w_up, .down = w_down},
-//                              Activation::kSilu, {.size = {.tile_tokens = 8192}});
+//    at::Tensor y = RunTiledMlp(x, {.gate = w_gate, .up = w_up, .down = w_down},
+//                               Activation::kSilu, {.size = {.tile_tokens = 8192}});
 //
-//   gated:  y = (act(x gate^T + gate_bias) * (x up^T + up_bias)) down^T + down_bias
-//   plain:  y = act(x up^T + up_bias) down^T + down_bias
+//    gated:  y = (act(x gate^T + gate_bias) * (x up^T + up_bias)) down^T + down_bias
+//    plain:  y = act(x up^T + up_bias) down^T + down_bias
 //
 // The savings over RunTiled. All tiles of a pass use the same activation buffers. The matrix
 // multiplications add a tile's weight gradients to the sum (beta = 1), so a tile needs no temporary

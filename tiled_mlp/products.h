@@ -18,13 +18,13 @@ void MatmulInto(at::Tensor out, const at::Tensor& a, const at::Tensor& b, bool a
 // A weight's gradient, added up over tiles in `dtype` by the multiplication itself (beta = 1).
 class GradientSum {
  public:
-  GradientSum() = default;  // asks for nothing: adding costs nothing
+  GradientSum() = default;  // needs no gradient: adding does nothing
   GradientSum(const at::Tensor& weight, at::ScalarType dtype) : weight_(weight), dtype_(dtype) {}
 
   void AddProduct(const at::Tensor& a, const at::Tensor& b);  // a^T b: [rows, out], [rows, in]
-  void AddRows(const at::Tensor& a);                          // a bias's: the sum of a's rows
+  void AddRows(const at::Tensor& a);                          // for a bias: the sum of a's rows
 
-  // In the dtype of the sum; zeros where nothing was added; undefined where nothing is asked for.
+  // Returns the sum in its dtype: zeros if nothing was added, undefined if no gradient is needed.
   at::Tensor Take();
 
  private:

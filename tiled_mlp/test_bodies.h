@@ -1,4 +1,4 @@
-// Token-wise functions for tests, each a case that tiled MLPs are known to get wrong.
+// Token-wise functions for tests. Each is a case that tiled MLPs are known to get wrong.
 
 #ifndef LOCKSTEP_TILED_MLP_TEST_BODIES_H_
 #define LOCKSTEP_TILED_MLP_TEST_BODIES_H_
@@ -16,15 +16,15 @@ struct TestCase {
   std::string name;
   TileBody body;
   at::Tensor x;                     // [100, 6], double
-  std::vector<at::Tensor> weights;  // what the body takes
-  std::vector<at::Tensor> trained;  // of these, each once
+  std::vector<at::Tensor> weights;  // arguments of the body
+  std::vector<at::Tensor> trained;  // the trained ones of these, each once
 };
 
 inline at::Tensor RandomWeight(std::vector<int64_t> sizes) {
   return at::randn(sizes, at::kDouble).mul_(0.3).requires_grad_();
 }
 
-// x, and the gradient of its output, follow `seed`; the weights are always the same.
+// A gated MLP. `seed` changes x and the gradient of its output; the weights are always the same.
 inline TestCase Dense(int seed = 0) {
   at::manual_seed(1);
   const std::vector<at::Tensor> w = {RandomWeight({10, 6}), RandomWeight({10, 6}),
@@ -38,8 +38,8 @@ inline TestCase Dense(int seed = 0) {
           at::randn({100, 6}, at::kDouble).requires_grad_(), w, w};
 }
 
-// Tokens whose first feature is positive go to the second expert too: here the first five alone,
-// which are all in the first tile.
+// Sends tokens with a positive first feature to the second expert too. These are the first five
+// tokens, all in the first tile.
 inline TestCase ExpertOfTheFirstTile(int seed = 0) {
   at::manual_seed(1);
   const std::vector<at::Tensor> w = {RandomWeight({6, 6}), RandomWeight({6, 6})};

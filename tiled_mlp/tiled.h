@@ -1,10 +1,11 @@
 // Runs a token-wise function over tiles of a sequence, forward and backward, so that its
 // activations take the memory of one tile; each weight's gradient arrives once.
 //
-//   const TileBody body = [](const at::Tensor& tile, at::TensorList w) -> std::vector<at::Tensor> {
-//     return {at::linear(at::silu(at::linear(tile, w[0])) * at::linear(tile, w[1]), w[2])};
-//   };
-//   at::Tensor y = RunTiled(body, x, {gate, up, down}, {.size = {.num_tiles = 4}})[0];
+//    const TileBody body = [](const at::Tensor& tile, at::TensorList w) {
+//      const at::Tensor inner = at::silu(at::linear(tile, w[0])) * at::linear(tile, w[1]);
+//      return std::vector<at::Tensor>{at::linear(inner, w[2])};
+//    };
+//    at::Tensor y = RunTiled(body, x, {gate, up, down}, {.size = {.num_tiles = 4}})[0];
 //
 // The failure it prevents. Usual tiled MLPs run a whole backward pass in each tile. Autograd does
 // not know their weights, so each weight's accumulation hook fires once for each tile, and c10d's

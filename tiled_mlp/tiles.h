@@ -1,7 +1,7 @@
 // Chooses how many tiles a sequence is cut into, and where, from sizes alone.
 //
-//   TilePlan plan = *PlanTiles({.tokens = 100'000, .hidden = 4096, .widest = 14336}, {});
-//   for (const TileRange& tile : plan.tiles) ...   // empty: run it untiled
+//    TilePlan plan = *PlanTiles({.tokens = 100'000, .hidden = 4096, .widest = 14336}, {});
+//    for (const TileRange& tile : plan.tiles) ...   // empty: run it untiled
 //
 // The result does not depend on free memory or on other ranks. So ranks with equal shapes use equal
 // tiles without communication. Ranks with different shapes need no equal tiles.

@@ -1,4 +1,4 @@
-// Which tensors live as long as the model does.
+// Recognises tensors that live as long as the model does.
 
 #ifndef LOCKSTEP_BASE_TORCH_IS_PARAMETER_H_
 #define LOCKSTEP_BASE_TORCH_IS_PARAMETER_H_
@@ -7,12 +7,13 @@
 
 namespace lockstep::base {
 
-// Whether `tensor` is a parameter: a leaf of the graph that wants a gradient.
+// Returns whether `tensor` is a parameter: a leaf of the graph that requires a gradient.
 inline bool IsParameter(const at::TensorBase& tensor) {
   return tensor.is_leaf() && tensor.requires_grad();
 }
 
-// Whether `tensor` is a parameter, or a view of one: a transposed weight, a row of an embedding.
+// Returns whether `tensor` is a parameter, or a view of one: a transposed weight, a row of an
+// embedding.
 inline bool IsOfParameter(const at::TensorBase& tensor) {
   return IsParameter(tensor) || (tensor.is_view() && IsParameter(tensor._base()));
 }

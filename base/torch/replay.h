@@ -1,18 +1,19 @@
 // The state that operators read without taking it as an argument: random generators, and autocast.
 //
 // A function that runs a second time, in backward, computes something else unless both are as they
-// were: dropout draws other masks, and products round to another dtype. So the first run keeps
+// were: dropout draws other masks, and products round to another dtype. So the first run saves
 // them, and the second runs inside the two scopes:
 //
-//   const RandomState random = RandomState::Of(inputs);   // in forward
-//   const Autocast autocast = Autocast::Now();
-//   ...
-//   const RandomScope random_scope(random);               // in backward: as it was,
-//   const AutocastScope autocast_scope(autocast);         // and on leaving, as it is now
+//    const RandomState random = RandomState::Of(inputs);   // in forward
+//    const Autocast autocast = Autocast::Now();
+//    ...
+//    const RandomScope random_scope(random);               // in backward: restored,
+//    const AutocastScope autocast_scope(autocast);         // until the scopes end
 //
-// What the surrounding program draws next is what it would have drawn without the second run.
-// Source: torch/utils/checkpoint.py of PyTorch 2.11. Thread: that of the caller; generators are
-// locked while they are read and written.
+// The second run does not change which random numbers the surrounding program draws next.
+//
+// Source: torch/utils/checkpoint.py of PyTorch 2.11. Thread: each call acts on the calling thread.
+// Generators are locked while they are read and written.
 
 #ifndef LOCKSTEP_BASE_TORCH_REPLAY_H_
 #define LOCKSTEP_BASE_TORCH_REPLAY_H_
@@ -27,17 +28,17 @@
 
 namespace lockstep::base {
 
-// Whether an accelerator has been used in this process: its generators exist from then on.
+// Returns whether an accelerator has been used in this process. Its generators exist from then on.
 bool AcceleratorIsInUse();
 
-// States of default generators. The empty one, of no generator, restores nothing.
+// States of default random generators. An empty state restores nothing.
 class RandomState {
  public:
-  // The CPU's, those of the devices of `tensors`, and that of the current accelerator where it is
-  // in use: weights may lie where no input does.
+  // Returns the states of the generators of the CPU, of the tensors' devices, and of the current
+  // accelerator if it is in use. Weights may lie on a device that no input is on.
   static RandomState Of(at::TensorList tensors);
 
-  // The same generators, as they are now.
+  // Returns the current state of the same generators.
   RandomState Now() const;
   void Restore() const;
   bool operator==(const RandomState& other) const;
@@ -46,7 +47,7 @@ class RandomState {
   std::vector<std::pair<at::Device, at::Tensor>> states_;
 };
 
-// Restores `kept`; its destructor restores what was there before.
+// Restores `kept`. Its destructor restores the state from before.
 class RandomScope {
  public:
   explicit RandomScope(const RandomState& kept) : before_(kept.Now()) { kept.Restore(); }
@@ -58,13 +59,13 @@ class RandomScope {
   RandomState before_;
 };
 
-// This thread's autocast settings, of the CPU and of CUDA.
+// The calling thread's autocast settings for the CPU and for CUDA.
 class Autocast {
  public:
   static Autocast Now();
 
-  // The cache keeps the casts of weights until the outermost autocast ends. Off where each run
-  // needs casts of its own.
+  // Returns the same settings with the cache off. The cache keeps casts of weights until the
+  // outermost autocast ends. Use this if each run needs its own casts.
   Autocast WithoutCache() const;
 
  private:
@@ -79,7 +80,7 @@ class Autocast {
   bool cache_;
 };
 
-// Applies `kept`; its destructor applies what was there before.
+// Applies `kept`. Its destructor applies the settings from before.
 class AutocastScope {
  public:
   explicit AutocastScope(const Autocast& kept);

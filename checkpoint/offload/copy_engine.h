@@ -1,20 +1,21 @@
-// The device as copies to and from host memory see it: streams, events, memory.
+// The streams, events and memory of a device, as the copies to and from host memory use them.
 //
-//   CopyEngine& engine = ...;                     // of the tensor's device
-//   const c10::Stream copies = engine.Copies(device);
-//   engine.Block(copies, engine.Record(engine.Current(device)));   // after what computes x
-//   engine.Copy(host, x, copies);
-//   EventPointer copied = engine.Record(copies);
+//    CopyEngine& engine = ...;                     // of the tensor's device
+//    const c10::Stream copies = engine.Copies(device);
+//    engine.Block(copies, engine.Record(engine.Current(device)));   // after x is computed
+//    engine.Copy(host, x, copies);
+//    EventPointer copied = engine.Record(copies);
 //
-// Why an interface: the order of work on streams decides whether a tensor is right, and no CPU
-// test shows that order. A test's engine writes down what is asked of it and tries all orders in
-// which streams may run (recording_engine.h).
+// Why an interface: the order of work on streams decides whether a tensor is right, and a test on a
+// CPU cannot show that order. A test's engine records each call and tries all orders in which
+// streams may run (recording_engine.h).
 //
 // The rules that every user keeps:
-// - Memory belongs to the stream on which it was allocated. Once it is freed, that stream may
-//   write to it at once, and no other stream is waited for.
-// - Another stream that uses the memory says so (AlsoUsedBy), or has the owner wait for it.
-// - Work of two streams has an order only where one of them waits for an event of the other.
+//
+//    - Memory belongs to the stream on which it was allocated. Once the memory is freed, that
+//      stream may write to it at once. It does not wait for other streams.
+//    - Another stream that uses the memory calls AlsoUsedBy, or makes the owner wait for it.
+//    - Work of two streams has an order only if one of them waits for an event of the other.
 //
 // Thread-safe.
 
@@ -36,7 +37,7 @@ namespace lockstep::checkpoint {
 class CopyEvent {
  public:
   virtual ~CopyEvent() = default;
-  // Returns whether the stream has come to this point. Does not wait.
+  // Returns whether the stream has reached this point. Does not wait.
   virtual bool IsFinished() const = 0;
 };
 using EventPointer = std::shared_ptr<const CopyEvent>;  // null: nothing to wait for
@@ -45,31 +46,33 @@ class CopyEngine {
  public:
   virtual ~CopyEngine() = default;
 
-  // The stream on which the calling thread computes, and the one for its copies.
+  // Return the stream on which the calling thread computes, and the stream for its copies.
   virtual c10::Stream Current(at::Device device) = 0;
   virtual c10::Stream Copies(at::Device device) = 0;
 
-  // Returns the point that `stream` has been given work up to.
+  // Returns an event after all work that `stream` has been given so far.
   virtual EventPointer Record(c10::Stream stream) = 0;
   // Makes later work of `stream` wait for the event. The caller does not wait.
   virtual void Block(c10::Stream stream, const EventPointer& event) = 0;
 
-  // Allocates memory that belongs to the current stream. Throws c10::Error where there is none.
-  // The storage frees it.
+  // Allocates memory that belongs to the current stream. Throws c10::Error if the device has too
+  // little memory. The storage frees it.
   virtual c10::Storage Allocate(at::Device device, int64_t bytes) = 0;
-  // Keeps the memory, once it is freed, until the work that `stream` has then is done.
+  // Delays the reuse of the memory, once it is freed, until `stream` has done the work that it has
+  // by then.
   virtual void AlsoUsedBy(const c10::Storage& storage, c10::Stream stream) = 0;
 
-  // Gives `stream` the copy between a tensor on the device and one in host memory.
+  // Gives `stream` a copy between a tensor on the device and a tensor in host memory.
   virtual void Copy(const at::Tensor& to, const at::Tensor& from, c10::Stream stream) = 0;
 
-  // Returns where host memory for these copies comes from.
+  // Returns the source of host memory for these copies.
   virtual HostMemory host_memory() = 0;
 };
 
-// On the CPU: everything is done when it is asked for.
+// Returns the engine for the CPU: each call is done when it returns.
 std::shared_ptr<CopyEngine> PlainCopies();
-// On an accelerator, on its own streams, with page-locked memory.
+// Returns the engine for an accelerator: copies on streams of their own, to and from page-locked
+// memory.
 std::shared_ptr<CopyEngine> AcceleratorCopies();
 
 }  // namespace lockstep::checkpoint

@@ -1,17 +1,18 @@
-// Host memory for copies of tensors: exactly as much as they need, and no allocation once warm.
+// A pool of host memory for copies of tensors. It holds as much as the copies need, and makes no
+// system allocation after the first steps.
 //
-// PyTorch's allocator of pinned memory rounds each request up to a power of two: 1.78 times what
-// was asked for in a measured case. This one allocates what is asked for, keeps what comes back,
-// and splits it for smaller requests:
+// The failure this prevents: PyTorch's allocator of pinned memory rounds each request up to a power
+// of two, 1.78 times the requested bytes in a measured case. This pool allocates the requested
+// size, keeps memory that is returned, and splits it for smaller requests:
 //
-//   auto pool = std::make_shared<HostPool>(PageableMemory());
-//   absl::StatusOr<HostPool::Block> block = pool->Take(bytes);
-//   ... copy to block->data() ...
-//   block->ReturnWhen([event] { return event->query(); });   // not before the device is done
+//    auto pool = std::make_shared<HostPool>(PageableMemory());
+//    absl::StatusOr<HostPool::Block> block = pool->Take(bytes);
+//    ... copy to block->data() ...
+//    block->ReturnWhen([event] { return event->query(); });   // not before the device is done
 //
-// A Block returns to its pool when it is destroyed, whatever became of the code that held it.
-// Free memory beyond what the traffic needs is given back before more is allocated. Where each
-// allocation is expensive, small requests share slabs; the last slab is then not full.
+// A Block returns to its pool when it is destroyed, also after an exception. The pool releases free
+// memory that no request could use before it allocates more. If each allocation is expensive, small
+// requests share slabs, and the last slab may be partly empty.
 //
 // Thread-safe.
 
@@ -33,21 +34,23 @@
 
 namespace lockstep::checkpoint {
 
-// Where a pool's memory comes from. `allocate` returns nullptr where there is none.
+// The source of a pool's memory. `allocate` returns nullptr if the machine has no more memory.
 struct HostMemory {
   std::function<void*(int64_t bytes)> allocate;
   std::function<void(void* data, int64_t bytes)> release;
-  // Smaller requests share allocations of this size: page-locking takes long for each. 0: none do.
+  // Requests below this size, in bytes, share allocations of this size, because page-locking is
+  // slow. 0: each request gets its own allocation.
   int64_t slab_bytes = 0;
 };
 
+// Returns a source of ordinary memory, for copies that need no page-locking.
 HostMemory PageableMemory();
 
 class HostPool : public std::enable_shared_from_this<HostPool> {
   struct Segment;
 
  public:
-  // Some bytes of the pool, 64-byte aligned.
+  // A piece of the pool's memory, aligned to 64 bytes. Movable; an empty block has 0 bytes.
   class Block {
    public:
     Block() = default;
@@ -58,8 +61,9 @@ class HostPool : public std::enable_shared_from_this<HostPool> {
     void* data() const { return data_; }
     int64_t bytes() const { return bytes_; }  // 0: holds nothing
 
-    // Sets what the pool asks before it hands the memory on: whether those that still read or write
-    // it have finished. An exception counts as no.
+    // Sets a condition for reuse: the pool hands the memory to another caller only after
+    // is_finished() has returned true, because a copy may still use it. The pool calls it on the
+    // threads that call Take. An exception counts as false.
     void ReturnWhen(std::function<bool()> is_finished) { is_finished_ = std::move(is_finished); }
 
    private:
@@ -72,23 +76,24 @@ class HostPool : public std::enable_shared_from_this<HostPool> {
     std::function<bool()> is_finished_;
   };
 
-  // Never allocates more than max_bytes.
+  // Creates an empty pool, which never allocates more than max_bytes at a time.
   explicit HostPool(HostMemory memory, int64_t max_bytes = INT64_MAX)
       : memory_(std::move(memory)), max_bytes_(max_bytes) {}
   HostPool(const HostPool&) = delete;
   HostPool& operator=(const HostPool&) = delete;
   ~HostPool();
 
-  // At least 1 byte. ResourceExhausted where the machine has no more, OutOfRange where max_bytes
-  // would be exceeded.
+  // Returns a block of `bytes` bytes, at least 1. Returns ResourceExhausted if the machine has no
+  // more memory, and OutOfRange if the pool would exceed max_bytes.
   absl::StatusOr<Block> Take(int64_t bytes);
 
   struct Usage {
-    int64_t bytes = 0;        // allocated, in use or free
-    int64_t peak_bytes = 0;   // the most that `bytes` has been
-    int64_t used_bytes = 0;   // in blocks that are out
+    int64_t bytes = 0;        // allocated: in use or free
+    int64_t peak_bytes = 0;   // maximum of `bytes` so far
+    int64_t used_bytes = 0;   // in blocks that callers hold
     int64_t allocations = 0;  // calls of HostMemory::allocate
   };
+  // Returns the current counts.
   Usage usage() const;
 
  private:
@@ -123,7 +128,7 @@ class HostPool : public std::enable_shared_from_this<HostPool> {
   mutable std::mutex mutex_;  // guards all below
   std::list<Segment> segments_;
   std::set<FreePiece> free_;
-  // Pieces that came back and are as they were, by size. Those in use as far as `pieces` goes.
+  // Returned pieces, by size, before JoinReturned merges them. `pieces` counts them as in use.
   std::unordered_map<int64_t, std::vector<std::pair<Segment*, int64_t>>> returned_;
   std::vector<Waiting> waiting_;
   Usage usage_;

@@ -1,12 +1,12 @@
-// One tensor of a graph, somewhere between its device and host memory. Private to host_offload.cc.
+// One tensor of a graph, on its device or in host memory. Private to host_offload.cc.
 //
-// A tensor is known by its storage, which a weak reference keeps from being another's under the
-// same address, and by its version. The host holds the stretch of memory that the tensor spans, as
-// one piece, so that a view comes back with its strides and an expanded mask costs what it holds; a
+// A tensor is identified by its storage and its version. A weak reference to the storage keeps its
+// address from being reused. The host holds the range of memory that the tensor spans, as one
+// piece. So a view keeps its strides, and an expanded mask costs only the bytes that it holds. A
 // view that spans much more than it holds is packed instead.
 //
-// Views of one storage whose stretches overlap come back together, into one storage: q, k and v of
-// a fused projection each span nearly all of it.
+// Views of one storage with overlapping ranges are restored together, into one storage: q, k and v
+// of a fused projection each span nearly all of it.
 //
 // Thread: all calls hold the mutex of the HostOffload.
 
@@ -31,9 +31,9 @@ namespace lockstep::checkpoint {
 
 class HostOffload;
 
-// Bytes on the host.
+// Returns the tensor's bytes on the host.
 int64_t HostBytes(const at::Tensor& tensor);
-// Whether a copy can be written back: packed elements that lie upon each other cannot.
+// Returns whether a copy can be written back. Packed elements that overlap cannot.
 bool CanComeBack(const at::Tensor& tensor);
 
 class OffloadedTensor : public std::enable_shared_from_this<OffloadedTensor> {
@@ -44,16 +44,16 @@ class OffloadedTensor : public std::enable_shared_from_this<OffloadedTensor> {
   OffloadedTensor(const OffloadedTensor&) = delete;
   OffloadedTensor& operator=(const OffloadedTensor&) = delete;
 
-  // Returns whether it stands for just this tensor, as it is now.
+  // Returns whether this object holds exactly this tensor in its present version.
   bool StandsFor(const at::Tensor& tensor) const;
 
   void CopyToHost(const at::Tensor& tensor, HostPool::Block block);
-  // Returns the tensor on its device, from where it is cheapest, ready for the current stream.
-  // Throws c10::Error where it was modified in place since it was saved.
+  // Returns the tensor on its device, by the cheapest way, ready for the current stream. Throws
+  // c10::Error if it was modified in place since it was saved.
   at::Tensor OnDevice();
-  // Starts the copy to the device. Returns false where the device has no memory for it.
+  // Starts the copy to the device. Returns false if the device has no memory for it.
   bool Prefetch();
-  // Gives up the tensor on the device.
+  // Releases the tensor on the device.
   void LeaveDevice();
   void Share() { is_shared_ = true; }
 
@@ -64,7 +64,7 @@ class OffloadedTensor : public std::enable_shared_from_this<OffloadedTensor> {
   const c10::StorageImpl* storage() const { return storage_; }
 
  private:
-  // Tensors that come back together, and the stretch of their storage, in bytes.
+  // Tensors that are restored together, and the range of their storage in bytes.
   struct Group {
     std::vector<OffloadedTensor*> members;
     int64_t begin;
@@ -88,9 +88,9 @@ class OffloadedTensor : public std::enable_shared_from_this<OffloadedTensor> {
   const at::DimVector sizes_;
   const at::DimVector strides_;
   const int64_t offset_;
-  const int64_t begin_;  // the stretch, in bytes of the original storage
+  const int64_t begin_;  // the range, in bytes of the original storage
   const int64_t end_;
-  const bool is_packed_;        // the host holds the elements in order, not the stretch
+  const bool is_packed_;        // the host holds the elements in order, not the range
   const int64_t num_elements_;  // on the host
 
   const c10::StorageImpl* const storage_;
@@ -105,9 +105,9 @@ class OffloadedTensor : public std::enable_shared_from_this<OffloadedTensor> {
 
   // The tensor on the device: the original, or a copy that is prefetched or shared by regions.
   at::Tensor on_device_;
-  uint32_t on_device_version_ = 0;  // another one means that it was modified
+  uint32_t on_device_version_ = 0;  // if it differs, the tensor was modified
   c10::Stream owner_;               // of its memory
-  EventPointer ready_;              // after it the elements are there, and no copy reads them
+  EventPointer ready_;              // afterwards the elements are there, and no copy reads them
   bool is_shared_ = false;
 };
 

@@ -1,19 +1,18 @@
-// A copy engine for tests: four streams that exist on paper only.
+// A copy engine for tests: it records the operations of four imaginary streams.
 //
-//   RecordingEngine engine;
-//   engine.Compute({}, {x});                       // a kernel of the current stream that writes x
-//   auto offload = HostOffload::New({.engine = engine.Pointer()});
-//   ...
-//   EXPECT_EQ(engine.Problems(), std::vector<std::string>());
+//    RecordingEngine engine;
+//    engine.Compute({}, {x});     // a kernel of the current stream writes x
+//    auto offload = HostOffload::New({.engine = engine.Pointer()});
+//    ...
+//    EXPECT_EQ(engine.Problems(), std::vector<std::string>());
 //
-// Memory is the CPU's and work is done at once, so that values are right whatever the order. The
-// engine writes down each operation, on two streams that compute and two that copy, and what it
-// waits for. Problems() then runs these lists in every order that streams may take, and names each
-// pair of operations that touch the same elements and whose order is open: use before ready, and
+// Memory is on the CPU and each operation runs at once, so values are right in any order. The
+// engine records each operation, on two streams that compute and two that copy, and the events that
+// it waits for. Problems() then runs these lists in every order that streams may take. It names
+// each pair of operations that touch the same elements in no fixed order: use before ready, and
 // freed or overwritten while in use.
 //
-// What is freed counts as written to by the stream that owns it: that is what an allocator does
-// with it next, at the earliest.
+// Freed memory counts as written to by the stream that owns it: an allocator may reuse it at once.
 //
 // Not thread-safe.
 
@@ -38,18 +37,18 @@ class RecordingEngine : public CopyEngine, public std::enable_shared_from_this<R
  public:
   static constexpr int kStreams = 4;  // 0 and 1 compute, 2 and 3 copy for them
 
-  // Whether an event that the host asks about is finished. Yes, and the host knows: what it gives
-  // to streams from then on comes after.
+  // Returns whether an event that the host asks about is finished. If so, the host knows it, and
+  // all work that it gives to streams later comes after the event.
   std::function<bool()> is_finished = [] { return false; };
-  // Whether the device has memory.
+  // Returns whether the device has memory.
   std::function<bool()> has_memory = [] { return true; };
-  // Whether the device has failed: every call throws.
+  // True if the device has failed: every call throws.
   bool has_failed = false;
 
-  // The stream that computes from now on, 0 or 1, as on another thread.
+  // Sets the stream that computes from now on, 0 or 1, as on another thread.
   void SetCurrent(int stream) { current_ = stream; }
 
-  // A new tensor of float64 that is the current stream's, and written by it.
+  // Returns a new float64 tensor that the current stream owns and has written.
   at::Tensor Make(at::IntArrayRef sizes);
   // Gives the current stream a kernel.
   void Compute(const std::vector<at::Tensor>& reads, const std::vector<at::Tensor>& writes);
@@ -63,13 +62,14 @@ class RecordingEngine : public CopyEngine, public std::enable_shared_from_this<R
   void Copy(const at::Tensor& to, const at::Tensor& from, c10::Stream stream) override;
   HostMemory host_memory() override;
 
-  // Sentences, each once: "2: copy #1 to the host may run before 0: compute #1".
+  // Returns the problems as sentences, each once: "2: copy #1 to the host may run before 0: compute
+  // #1".
   std::vector<std::string> Problems() const;
   int64_t num_operations() const { return static_cast<int64_t>(operations_.size()); }
 
  private:
   class Event;
-  using Positions = std::array<size_t, kStreams>;  // of each stream, how many operations are done
+  using Positions = std::array<size_t, kStreams>;  // for each stream, the number of operations done
 
   struct Access {
     const void* memory;  // of the host; null: of the device
@@ -84,7 +84,7 @@ class RecordingEngine : public CopyEngine, public std::enable_shared_from_this<R
     size_t position;  // on its stream
     std::string text;
     std::vector<Access> accesses;
-    Positions after;  // comes after so many of each stream
+    Positions after;  // runs after this many operations of each stream
   };
   struct Buffer {
     int64_t id;
@@ -100,10 +100,10 @@ class RecordingEngine : public CopyEngine, public std::enable_shared_from_this<R
 
   int current_ = 0;
   int64_t num_buffers_ = 0;
-  std::map<const void*, Buffer> buffers_;  // that are allocated, by address
+  std::map<const void*, Buffer> buffers_;  // the allocated ones, by address
   std::vector<Operation> operations_;      // in the order in which the host gave them
-  Positions queued_{};                     // to each stream
-  Positions known_{};                      // to be done, by the host
+  Positions queued_{};                     // given to each stream
+  Positions known_{};                      // known to be done by the host
 };
 
 }  // namespace lockstep::checkpoint

@@ -1,16 +1,16 @@
 // Hooks that see every tensor that operators save for backward, in C++.
 //
-// libtorch hands each saved tensor to the hooks that its autograd engine names; its own engine
-// names none, and the switch at::SavedTensorDefaultHooks carries Python objects only. So this
-// library is an engine: libtorch's, with hooks of the calling thread's choice.
+// libtorch passes each saved tensor to the hooks that its autograd engine returns. Its own engine
+// returns none, and the switch at::SavedTensorDefaultHooks holds Python objects only. So this
+// library is an engine: libtorch's, with hooks that the calling thread chooses.
 //
-//   const ScopedHooks scope([] { return std::make_unique<MyHooks>(); });
-//   y = torch::tanh(x);   // y, which tanh saves, goes through call_pack_hook of one MyHooks
+//    const ScopedHooks scope([] { return std::make_unique<MyHooks>(); });
+//    y = torch::tanh(x);   // tanh saves y: it goes through call_pack_hook of one MyHooks
 //
-// A program that links this library has the engine from its start on. Nothing is hooked, and
-// nothing slower than one thread-local read, where no ScopedHooks lives.
+// A program that links this library has the engine from its start on. Without a ScopedHooks nothing
+// is hooked, and the cost is one thread-local read.
 //
-// Thread: hooks are those of the thread that runs forward; unpacking may happen on any.
+// Thread: hooks come from the thread that runs forward. Unpacking may run on any thread.
 
 #ifndef LOCKSTEP_CHECKPOINT_REGION_ENGINE_H_
 #define LOCKSTEP_CHECKPOINT_REGION_ENGINE_H_
@@ -23,12 +23,13 @@
 
 namespace lockstep::checkpoint {
 
-// Makes the hooks of one saved tensor. Libtorch then calls call_pack_hook once, with gradients off,
-// and call_unpack_hook whenever backward needs the tensor. What pack throws leaves the operator.
+// Makes the hooks of one saved tensor. libtorch then calls call_pack_hook once, with gradients off,
+// and call_unpack_hook whenever backward needs the tensor. An exception of call_pack_hook leaves
+// the operator.
 using MakeHooks = std::function<std::unique_ptr<torch::autograd::SavedVariableHooks>()>;
 
-// While it lives, tensors that this thread saves for backward go through hooks from `make`: those
-// of the innermost scope alone. Throws c10::Error where another engine has taken this one's place.
+// While it lives, tensors that this thread saves for backward go through hooks from `make`. Only
+// the innermost scope applies. Throws c10::Error if another engine has replaced this one.
 class ScopedHooks {
  public:
   explicit ScopedHooks(MakeHooks make);
@@ -41,11 +42,11 @@ class ScopedHooks {
   const MakeHooks* outer_;
 };
 
-// Whether a ScopedHooks lives on this thread.
+// Returns whether a ScopedHooks lives on this thread.
 bool HooksAreActive();
 
-// The same elements and version counter without history: what a hook may keep. A hook that kept the
-// tensor itself would make a cycle of it, its history and the hook.
+// Returns a tensor with the same elements and version counter but without history, which a hook may
+// keep. Keeping the tensor itself would make a cycle of the tensor, its history and the hook.
 at::Tensor Alias(const at::Tensor& tensor);
 
 }  // namespace lockstep::checkpoint

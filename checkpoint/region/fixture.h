@@ -1,4 +1,4 @@
-// What the tests of this library share: small networks, and a meter of memory.
+// Small networks and a memory meter that the tests of this library share.
 
 #ifndef LOCKSTEP_CHECKPOINT_REGION_FIXTURE_H_
 #define LOCKSTEP_CHECKPOINT_REGION_FIXTURE_H_
@@ -17,7 +17,7 @@ namespace lockstep::checkpoint {
 
 using Tensors = std::vector<at::Tensor>;
 
-// Two matrix products with a tanh between, of float64: 5 tensors saved.
+// Two float64 matrix products with a tanh between them. They save 5 tensors.
 class Layer {
  public:
   explicit Layer(int64_t size);
@@ -31,18 +31,19 @@ class Layer {
 
 at::Tensor Random(at::IntArrayRef sizes, bool requires_grad = true);
 
-// The region of a function of one tensor.
+// Runs a region that is a function of one tensor.
 at::Tensor Call(const Checkpoint& checkpoint, const std::function<at::Tensor(const at::Tensor&)>& f,
                 const at::Tensor& x, const std::string& name = "");
 
-// Gradients of the sum of squares of `y` with respect to `inputs`. Clears those that are there.
+// Returns the gradients of the sum of squares of `y` with respect to `inputs`. Clears existing
+// gradients first.
 Tensors GradientsOf(const at::Tensor& y, const Tensors& inputs, bool retain_graph = false);
 
-// Whether each pair is equal to the last bit.
+// Returns whether each pair of tensors has equal bits.
 bool SameBits(const Tensors& a, const Tensors& b);
 
-// Bytes that the CPU's allocator hands out while `function` runs, at the most and in the end, less
-// what was there before.
+// Bytes that the CPU's allocator hands out while `function` runs, less the bytes before: the
+// maximum, and the rest after it has returned.
 struct Memory {
   int64_t peak = 0;
   int64_t kept = 0;

@@ -1,24 +1,28 @@
-// What a region does not recompute: the results of operators that are named.
+// Selects operators whose results a region keeps, so that backward does not compute them again.
 //
-//   CheckpointOptions options;
-//   options.save = Selection::Of({"aten::mm", "aten::_scaled_dot_product_flash_attention"});
+//    CheckpointOptions options;
+//    options.save = Selection::Of({"aten::mm", "aten::_scaled_dot_product_flash_attention"});
 //
-// In forward the results of these operators are kept, in order, operator by operator; the
-// recomputation hands them out in that order and runs everything else. Memory and time lie between
-// those of a plain graph and of a region that recomputes all.
+// Use it when full recomputation is too slow and memory allows to keep some results. Memory and
+// time lie between those of a plain graph and those of a region that recomputes everything. Forward
+// keeps the results of these operators, in order for each operator. The recomputation returns them
+// in that order and runs everything else.
 //
-// The names are those of what runs below autograd: aten::linear and aten::matmul are aten::mm,
-// aten::addmm and aten::bmm there. A kept result that is modified in place is of no use: it is
-// dropped, and the recomputation runs its operator again (KeptResults::num_modified counts). So the
-// bias that aten::linear adds in place to a product costs time and never correctness. Writes that
-// autograd cannot see, through `data` or a raw pointer, are not seen here either.
+// Give the names of the operators that run below autograd: aten::linear and aten::matmul run as
+// aten::mm, aten::addmm and aten::bmm. A kept result that is modified in place is dropped, and the
+// recomputation runs its operator again (KeptResults::num_modified counts them). So the bias that
+// aten::linear adds in place to a product costs time but never correctness. Writes that autograd
+// cannot see, through `data` or a raw pointer, are not detected here either.
 //
 // Source: the selective checkpoint contexts of torch/utils/checkpoint.py of PyTorch 2.11.
-// Method: a kernel at the dispatch key ADInplaceOrView, the last that counts writes. Every call
-// passes it once, on its way from autograd to the device; calls that a device's kernel makes itself
-// pass below it, and belong to the result of that kernel. Operators that were named once carry it
-// for the rest of the process, as do aten::_unsafe_view and aten::unsafe_split; others cost
-// nothing. Thread: a scope is its thread's.
+//
+// Method: a kernel at the dispatch key ADInplaceOrView, the last key that counts writes. Every call
+// passes it once, on its way from autograd to the device. Calls that a device's kernel makes itself
+// pass below it; they belong to the result of that kernel. An operator that was named once keeps
+// this kernel for the rest of the process, as do aten::_unsafe_view and aten::unsafe_split. Other
+// operators cost nothing.
+//
+// Thread: a scope acts on the thread that made it.
 
 #ifndef LOCKSTEP_CHECKPOINT_REGION_SELECTION_H_
 #define LOCKSTEP_CHECKPOINT_REGION_SELECTION_H_
@@ -40,15 +44,16 @@
 
 namespace lockstep::checkpoint {
 
-// Names of operators, "aten::mm" for all its overloads or "aten::sum.dim_IntList" for one.
+// A set of operators: "aten::mm" stands for all its overloads, "aten::sum.dim_IntList" for one.
 class Selection {
  public:
-  // Throws c10::ValueError where a name is no operator, or one whose results cannot be kept.
+  // Throws c10::ValueError if a name is not an operator, or if its results cannot be kept.
   static std::shared_ptr<const Selection> Of(const std::vector<std::string>& operators);
 
+  // Returns whether the results of this operator are kept.
   bool Contains(const c10::OperatorName& name) const { return names_.count(name) > 0; }
 
-  // Each overload that is kept, "aten::mm" or "aten::sum.dim_IntList".
+  // Returns each overload that is kept, as "aten::mm" or "aten::sum.dim_IntList".
   std::vector<std::string> Names() const;
 
  private:
@@ -60,32 +65,33 @@ class Selection {
   std::set<c10::OperatorName, ByName> names_;
 };
 
-// Of one region's forward pass.
+// The kept results of one region's forward pass.
 class KeptResults {
  public:
-  // A tensor in the memory of a result: its count of writes, and what that was when it was made.
+  // A tensor in the memory of a result, and its count of writes when the result was made.
   struct Watched {
     const c10::StorageImpl* storage;
     c10::VariableVersion counter;
     uint32_t version;
   };
   struct Call {
-    std::vector<c10::IValue> results;  // tensors are aliases without history; empty: dropped
-    std::vector<Watched> watched;      // the results, and tensors that hide that they are views
-    base::RandomState random;          // after an operator that draws
+    std::vector<c10::IValue> results;  // tensors as aliases without history; empty: dropped
+    std::vector<Watched> watched;      // the results, and tensors that are hidden views
+    base::RandomState random;          // after an operator that draws random numbers
 
+    // Returns whether a result was written to since it was made.
     bool IsModified() const;
   };
-  // Drops results that have been modified, and their memory.
+  // Drops results that have been modified, and frees their memory.
   void DropModified();
 
   std::map<std::string, std::vector<Call>> calls;  // by operator and overload
-  bool keep_random = true;                         // whether calls keep generators, too
-  int64_t num_modified = 0;  // results that recomputations ran again, since they were modified
+  bool keep_random = true;                         // whether calls keep random states too
+  int64_t num_modified = 0;  // results computed again because they were modified
 };
 
 // While it lives, calls of selected operators on this thread are kept in `results`, or taken from
-// there. Without a selection nothing is, whatever holds outside.
+// there. Without a selection it turns an outer scope off.
 class SelectionScope {
  public:
   enum class Pass { kForward, kRecompute };
@@ -98,7 +104,7 @@ class SelectionScope {
     const Selection* selection;
     KeptResults* results;
     Pass pass;
-    std::map<std::string, size_t> taken;  // in a recomputation: calls handed out, by operator
+    std::map<std::string, size_t> taken;  // in a recomputation: calls returned so far, by operator
   };
 
  private:

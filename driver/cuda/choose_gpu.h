@@ -1,8 +1,8 @@
-// Which of the GPUs that a process sees is its rank's.
+// Chooses a rank's GPU among the GPUs that its process sees.
 //
-// Most launchers show every rank all GPUs of its machine: rank number 3 there takes GPU 3. With
-// --gpus-per-task Slurm shows each task its own GPUs alone, numbered from 0, and numbers the tasks
-// of the machine all the same.
+// Most launchers show every rank all GPUs of its machine: the rank with local number 3 takes GPU 3.
+// With --gpus-per-task Slurm shows each task only its own GPUs, numbered from 0, but still numbers
+// the tasks of the machine.
 
 #ifndef LOCKSTEP_DRIVER_CUDA_CHOOSE_GPU_H_
 #define LOCKSTEP_DRIVER_CUDA_CHOOSE_GPU_H_
@@ -12,9 +12,9 @@
 
 namespace lockstep::driver {
 
-// Returns the rank's GPU, from 0, among the `num_gpus` (at least 1) that this process sees.
-// `variables` are read for Slurm's SLURM_LOCALID, SLURM_GPUS_PER_TASK, SLURM_TRES_PER_TASK and
-// SLURM_GPUS_ON_NODE. Error: InvalidArgument where the machine has fewer GPUs than ranks.
+// Returns the rank's GPU, from 0, among the `num_gpus` (at least 1) that this process sees. Reads
+// Slurm's SLURM_LOCALID, SLURM_GPUS_PER_TASK, SLURM_TRES_PER_TASK and SLURM_GPUS_ON_NODE from
+// `variables`. Returns InvalidArgument if the machine has fewer GPUs than ranks.
 absl::StatusOr<int> ChooseGpu(const RankEnvironment& environment, const Environment& variables,
                               int num_gpus);
 

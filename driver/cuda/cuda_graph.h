@@ -1,13 +1,13 @@
-// A CUDA graph: kernels recorded once, launched all at once as often as one likes.
+// A CUDA graph: kernels are recorded once and then launched together, any number of times.
 //
-//   std::unique_ptr<CudaGraph> graph = NewCudaGraph();
-//   graph->Begin();   // on a stream that is not the device's default one
-//   Step();           // nothing runs: what would is recorded; its memory belongs to the graph
-//   graph->End();
-//   graph->Replay();  // the step runs, on the same addresses
+//    std::unique_ptr<CudaGraph> graph = NewCudaGraph();
+//    graph->Begin();   // on a stream that is not the device's default one
+//    Step();           // records the kernels without running them; the graph owns their memory
+//    graph->End();
+//    graph->Replay();  // the step runs, on the same addresses
 //
-// Source: at::cuda::CUDAGraph of libtorch 2.11, which also has the default generator draw anew in
-// each replay. Thread: one thread.
+// Source: at::cuda::CUDAGraph of libtorch 2.11. The default generator draws new numbers in each
+// replay. Thread: one thread.
 
 #ifndef LOCKSTEP_DRIVER_CUDA_CUDA_GRAPH_H_
 #define LOCKSTEP_DRIVER_CUDA_CUDA_GRAPH_H_
@@ -16,22 +16,22 @@
 
 namespace lockstep::driver {
 
-// An interface, since what implements it lies in a library that is loaded only where there is a
-// GPU.
+// An interface, because the implementation lies in a library that is loaded only if there is a GPU.
 class CudaGraph {
  public:
   virtual ~CudaGraph() = default;
 
-  // Records from here on what the current stream is given. Throws c10::Error where that is the
-  // default stream, or is recording already.
+  // Starts to record the work of the current stream. Throws c10::Error if that is the default
+  // stream or is already recording.
   virtual void Begin() = 0;
-  // Throws c10::Error where something between could not be recorded; the graph is then of no use.
+  // Ends the recording. Throws c10::Error if an operation since Begin could not be recorded; the
+  // graph cannot be used then.
   virtual void End() = 0;
-  // On the current stream; does not wait.
+  // Runs the recorded work on the current stream. Does not wait.
   virtual void Replay() = 0;
 };
 
-// Throws c10::Error where there is no GPU, or CUDA's libraries cannot be loaded.
+// Throws c10::Error if there is no GPU, or if CUDA's libraries cannot be loaded.
 std::unique_ptr<CudaGraph> NewCudaGraph();
 
 // The exported symbol of liblockstep_cuda.so: a variable of this type.

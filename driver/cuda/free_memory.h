@@ -1,7 +1,7 @@
-// A function that frees memory, for CUDA's allocator to call before it asks the device for more.
+// A function that frees memory. CUDA's allocator calls it before it asks the device for more.
 //
-// The driver's lets Lua collect dead tensors. So a backward pass, which cannot be tried again, does
-// not run out of memory that only garbage holds.
+// The driver's function lets Lua collect dead tensors. So a backward pass, which cannot be
+// repeated, does not fail because garbage fills the memory.
 //
 // Source: c10::FreeMemoryCallback of libtorch 2.11.
 
@@ -12,8 +12,8 @@
 
 namespace lockstep::driver {
 
-// Returns whether it freed any. Called on each thread that allocates, with the allocator's lock
-// held, where no free block fits: before each request to the device, and before an error.
+// Returns whether it freed any memory. The allocator calls it on each thread that allocates, with
+// its lock held, if no free block fits: before each request to the device, and before an error.
 using FreeMemory = bool (*)();
 
 // The exported symbol of liblockstep_cuda.so: a variable of the type below. The allocator calls the

@@ -1,4 +1,4 @@
-// NCCL's backend, out of liblockstep_cuda.so: see cuda_library.h.
+// NCCL's backend, which liblockstep_cuda.so exports: see cuda_library.h.
 
 #ifndef LOCKSTEP_DRIVER_CUDA_NCCL_BACKEND_H_
 #define LOCKSTEP_DRIVER_CUDA_NCCL_BACKEND_H_

@@ -1,9 +1,9 @@
 // A file that grows by whole records: the lines of metrics.jsonl, the frames of an event file.
 //
-//   absl::StatusOr<AppendFile> file = AppendFile::Open("runs/x/metrics.jsonl");
-//   if (absl::Status status = file->Append("{\"step\": 0}\n"); !status.ok()) {
-//     Warn(status.message());  // nothing of the record is in the file; later records may fit again
-//   }
+//    absl::StatusOr<AppendFile> file = AppendFile::Open("runs/x/metrics.jsonl");
+//    if (absl::Status status = file->Append("{\"step\": 0}\n"); !status.ok()) {
+//      Warn(status.message());  // nothing was written; later records may fit again
+//    }
 //
 // Without it, a disk that fills up in the middle of a record leaves a torn line. And a run whose
 // folder was deleted, moved or unmounted writes for days to a file that nobody finds.

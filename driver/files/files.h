@@ -1,4 +1,4 @@
-// Files that come with the program.
+// Finds files that come with the program.
 
 #ifndef LOCKSTEP_DRIVER_FILES_FILES_H_
 #define LOCKSTEP_DRIVER_FILES_FILES_H_
@@ -7,10 +7,10 @@
 
 namespace lockstep::driver {
 
-// The path of a file or folder that the build put beside the program, named from the workspace's
-// root: "driver/lua". Looks in a test's runfiles, in the program's, and, for a program that was
-// copied elsewhere together with them, in `<folder of the program>/<path>`. Throws c10::Error,
-// naming the places, where there is none.
+// Returns the path of a file or folder that the build put next to the program, named from the
+// workspace's root: "driver/lua". Looks in a test's runfiles and in the program's. For a program
+// that was copied elsewhere together with its files, looks in `<folder of the program>/<path>`. If
+// it finds nothing, throws c10::Error with these places.
 std::string FindRunfile(const std::string& path);
 
 }  // namespace lockstep::driver

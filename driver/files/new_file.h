@@ -1,11 +1,12 @@
-// A file that takes its name once it is complete: nobody reads half of it, and none is left behind.
+// A file that gets its name once it is complete. Other processes never read half of it, and a
+// failed write leaves nothing behind.
 //
-//   NewFile file("runs/a/model.safetensors");
-//   absl::Status status = file.Write(data, size);
-//   if (status.ok()) status = file.Keep();
+//    NewFile file("runs/a/model.safetensors");
+//    absl::Status status = file.Write(data, size);
+//    if (status.ok()) status = file.Keep();
 //
-// What was written before Keep is on the disk when Keep returns; that the name is there too after a
-// power failure, SyncFolder says. Thread: used by one thread.
+// When Keep returns, the content is on the disk. SyncFolder makes sure that the name survives a
+// power failure too. Thread: used by one thread.
 
 #ifndef LOCKSTEP_DRIVER_FILES_NEW_FILE_H_
 #define LOCKSTEP_DRIVER_FILES_NEW_FILE_H_
@@ -20,7 +21,7 @@
 
 namespace lockstep::driver {
 
-// Of what a file holds: how much, and the CRC-32 of zlib and gzip.
+// The size of a file's content, and its CRC-32 as in zlib and gzip.
 struct Checksum {
   uint64_t bytes = 0;
   uint32_t crc32 = 0;
@@ -33,13 +34,14 @@ class NewFile {
   explicit NewFile(std::string path);
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
-  ~NewFile();  // removes what was not kept
+  ~NewFile();  // removes the file unless Keep has succeeded
 
-  // Unknown, with the path and the system's reason, where the disk is full or the folder not there.
+  // Return Unknown, with the path and the system's reason, if the disk is full or the folder does
+  // not exist.
   absl::Status Write(const void* data, size_t size);
   absl::Status Keep();
 
-  const Checksum& checksum() const { return checksum_; }  // of what was written so far
+  const Checksum& checksum() const { return checksum_; }  // of the bytes written so far
 
  private:
   absl::Status Check(bool done) const;
@@ -52,10 +54,10 @@ class NewFile {
   Checksum checksum_;
 };
 
-// Of a file as it is on the disk.
+// Returns the checksum of a file on the disk.
 absl::StatusOr<Checksum> ChecksumOfFile(const std::string& path);
 
-// Brings the names in a folder to the disk: files made, renamed and removed.
+// Writes the names in a folder to the disk: files created, renamed and removed.
 absl::Status SyncFolder(const std::string& path);
 
 }  // namespace lockstep::driver

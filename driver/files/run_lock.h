@@ -1,8 +1,8 @@
 // Locks a run's folder, so that a second run cannot mix its metrics and states with the first's.
 //
-//   absl::StatusOr<RunLock> lock = LockRun("runs/digits");
-//   if (!lock.ok()) Warn(lock.status());                      // the folder cannot be locked
-//   else if (lock->is_held_by_another) Fail(lock->holder);    // "process 4711 on node3"
+//    absl::StatusOr<RunLock> lock = LockRun("runs/digits");
+//    if (!lock.ok()) Warn(lock.status());                      // the folder cannot be locked
+//    else if (lock->is_held_by_another) Fail(lock->holder);    // "process 4711 on node3"
 //
 // The lock is flock(2)'s, on the folder itself and on the file run.lock in it. It ends with the
 // process that took it, however that ends; run.lock stays and does no harm. The folder's lock holds

@@ -1,12 +1,12 @@
-// Writes to a descriptor from a thread of its own: a reader that stops, `less` on its first page
-// say, blocks that thread and not the caller.
+// Writes to a descriptor from its own thread. If the reader stops, such as `less` on its first
+// page, only that thread blocks and the caller goes on.
 //
-//   BackgroundWriter writer(STDOUT_FILENO);
-//   writer.Write("a line\n");
-//   if (writer.is_full()) ...  // take no more until event_fd() is readable
+//    BackgroundWriter writer(STDOUT_FILENO);
+//    writer.Write("a line\n");
+//    if (writer.is_full()) ...  // wait until event_fd() is readable
 //
-// Not for descriptors that are closed while this lives. Text that is unwritten when the process
-// ends is lost: see unwritten(). Errors of the descriptor drop the text, as stdio does.
+// Not for descriptors that are closed while this object lives. Text that is unwritten when the
+// process ends is lost: see unwritten(). Errors of the descriptor drop the text, as in stdio.
 //
 // Thread: one caller.
 
@@ -24,19 +24,19 @@ class BackgroundWriter {
   explicit BackgroundWriter(int fd);
   BackgroundWriter(const BackgroundWriter&) = delete;
   BackgroundWriter& operator=(const BackgroundWriter&) = delete;
-  // Does not wait: the thread ends when all is written.
+  // Does not wait: the thread ends when it has written everything.
   ~BackgroundWriter();
 
-  // Appends to what is to be written. Never blocks.
+  // Appends to the text to write. Never blocks.
   void Write(const std::string& text);
 
   // Returns whether 1 MiB or more is unwritten: a caller that can wait with more text should.
   bool is_full() const;
 
-  // Bytes that are not written yet.
+  // Returns the number of bytes that are not written yet.
   size_t unwritten() const;
 
-  // Readable when something was written since ClearEvent.
+  // Returns a descriptor that is readable if something was written since ClearEvent.
   int event_fd() const;
   void ClearEvent();
 

@@ -1,11 +1,11 @@
 // The command line of `lockstep`.
 //
-//   lockstep [--nproc N] [--run-dir DIR] [--timeout SECONDS] [--debug-collectives] [--dry-run]
-//            [SCRIPT [--set key=value]... [ARGUMENT]...]
-//   lockstep --list [FOLDER]
+//    lockstep [--nproc N] [--run-dir DIR] [--timeout SECONDS] [--debug-collectives] [--dry-run]
+//             [SCRIPT [--set key=value]... [ARGUMENT]...]
+//    lockstep --list [FOLDER]
 //
-// Options stand before SCRIPT or after it; `--` ends them. What is left after SCRIPT is the
-// script's own and reaches it as `run.args`.
+// Options stand before SCRIPT or after it; `--` ends them. The remaining arguments after SCRIPT
+// belong to the script, as `run.args`.
 
 #ifndef LOCKSTEP_DRIVER_LAUNCH_COMMAND_LINE_H_
 #define LOCKSTEP_DRIVER_LAUNCH_COMMAND_LINE_H_
@@ -32,15 +32,15 @@ struct CommandLine {
   bool list = false;  // list the scripts of the folder `script`, or of "scripts"
 };
 
-// What `--help` prints.
+// The text of `--help`.
 extern const char kUsage[];
 
-// `text` in one line of printable characters: "\n" for a line's end, "\x1b" for an escape. What
-// arguments bring into a message goes through here.
+// Returns `text` as one line of printable characters: "\n" for a line end, "\x1b" for an escape.
+// Every argument in a message must pass through it.
 std::string OneLine(const std::string& text);
 
-// Parses `arguments` (without the program's name). An InvalidArgument error is one sentence that
-// names the argument and what was expected.
+// Parses `arguments` (without the program's name). Returns InvalidArgument with one sentence that
+// names the argument and the expected value.
 absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arguments);
 
 }  // namespace lockstep::driver

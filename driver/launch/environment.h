@@ -1,16 +1,17 @@
-// Which rank of which run this process is, read from the environment that a launcher sets.
+// Finds this process's rank and run in the environment variables that a launcher sets.
 //
-//   absl::StatusOr<std::optional<RankEnvironment>> env = RankFromEnvironment(ProcessEnvironment());
-//   if (env.ok() && !env->has_value()) { /* nobody's rank: start some */ }
+//    absl::StatusOr<std::optional<RankEnvironment>> env = RankFromEnvironment(variables);
+//    if (env.ok() && !env->has_value()) StartRanks();  // no launcher has started this process
 //
-// Understood, in this order:
-//   RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT [, LOCAL_RANK, LOCAL_WORLD_SIZE]
-//     torchrun (--no-python), Kubernetes' PyTorchJob, and our own --nproc. With torchrun's
-//     TORCHELASTIC_USE_AGENT_STORE=True the store is the agent's, and rank 0 does not host one.
-//   SLURM_STEP_ID, SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS [, SLURM_LOCALID]
-//     srun. MASTER_ADDR defaults to 127.0.0.1 where the step has one host, otherwise to the first
-//     host of the node list; MASTER_PORT to a port drawn from the numbers of job and step.
-//     A batch script and an interactive shell are no ranks: ./run starts ranks there.
+// Supported variables, in this order:
+//
+//    RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT [, LOCAL_RANK, LOCAL_WORLD_SIZE]
+//      torchrun (--no-python), Kubernetes' PyTorchJob, and our own --nproc. With torchrun's
+//      TORCHELASTIC_USE_AGENT_STORE=True the agent hosts the store, and rank 0 does not.
+//    SLURM_STEP_ID, SLURM_PROCID, SLURM_STEP_NUM_TASKS or SLURM_NTASKS [, SLURM_LOCALID]
+//      srun. MASTER_ADDR defaults to 127.0.0.1 if the step has one host, otherwise to the first
+//      host of the node list. MASTER_PORT defaults to a port computed from the numbers of job and
+//      step. A batch script and an interactive shell are not ranks: ./run starts ranks there.
 
 #ifndef LOCKSTEP_DRIVER_LAUNCH_ENVIRONMENT_H_
 #define LOCKSTEP_DRIVER_LAUNCH_ENVIRONMENT_H_
@@ -36,16 +37,16 @@ struct RankEnvironment {
   bool mirrored = false;         // --dry-run: no other rank is there (see mirror.h)
 };
 
-// A variable's value, or nullopt where it is not set.
+// Returns a variable's value, or nullopt if it is not set.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 Environment ProcessEnvironment();
 
-// The rank that the environment describes, nullopt where it describes none, or an InvalidArgument
-// error that names the variable and its value.
+// Returns the rank that the environment describes, or nullopt if it describes none. Returns
+// InvalidArgument with the wrong variable and its value.
 absl::StatusOr<std::optional<RankEnvironment>> RankFromEnvironment(const Environment& environment);
 
-// The first host of a Slurm node list: "gpu[003-005,9],login" gives "gpu003", and
-// "rack[1-2]gpu[3-4]" gives "rack1gpu3".
+// Returns the first host of a Slurm node list: "gpu003" for "gpu[003-005,9],login", and "rack1gpu3"
+// for "rack[1-2]gpu[3-4]".
 std::string FirstSlurmHost(const std::string& node_list);
 
 }  // namespace lockstep::driver

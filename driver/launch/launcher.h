@@ -1,14 +1,14 @@
 // Starts the ranks of a run on this machine and stays until they have ended.
 //
-// The launcher hosts the run's store, so that what a dying rank had to say outlives it. When a rank
-// fails, the others are told through the store, and asked, then made, to end within seconds; the
-// first cause is printed once. Ctrl-C and SIGTERM end every rank. A launcher that is itself killed
-// takes its ranks along, and what they have started: each asks the kernel for a signal at its
-// parent's death.
+// The launcher hosts the run's store, so that it outlives a dying rank and keeps its last message.
+// When a rank fails, the launcher tells the others through the store, asks them to end, and kills
+// them within seconds if they do not. It prints the first cause once. Ctrl-C and SIGTERM end every
+// rank. If the launcher itself is killed, its ranks and their children die too: each rank asks the
+// kernel for a signal at its parent's death.
 //
-// Rank 0 writes to this terminal; each line of another rank is printed behind "[rank 1] ". Where
-// the output is no terminal, no line of one rank breaks another's. An output that nobody reads, a
-// paused `less` say, holds back ranks that print; the launcher goes on hearing signals and deaths.
+// Rank 0 writes to this terminal. Each line of another rank is printed behind "[rank 1] ". If the
+// output is not a terminal, lines of ranks are never mixed. If the reader of the output stops, such
+// as a paused `less`, ranks that print wait; the launcher still handles signals and deaths.
 
 #ifndef LOCKSTEP_DRIVER_LAUNCH_LAUNCHER_H_
 #define LOCKSTEP_DRIVER_LAUNCH_LAUNCHER_H_
@@ -17,16 +17,16 @@
 
 namespace lockstep::driver {
 
-// Set in each rank's environment to the launcher's process id: such a rank leaves its last words to
-// the launcher.
+// The environment variable with the launcher's process id. A rank that has it lets the launcher
+// print its last message.
 inline constexpr char kLauncherVariable[] = "LOCKSTEP_LAUNCHER";
 
-// Exit code of the run: 0; that of the rank that failed first, 128 + n where signal n killed it; or
-// 128 + n where signal n interrupted the run.
+// Runs the ranks and returns the run's exit code: 0 for success, otherwise the code of the rank
+// that failed first, with 128 + n for signal n. If signal n interrupted the run, returns 128 + n.
 int Launch(const CommandLine& command_line, int nproc);
 
-// For a rank that a launcher started: dies with it, its process group too. Throws c10::Error where
-// it is dead already.
+// Call it in a rank that a launcher started: the rank and its process group die with the launcher.
+// Throws c10::Error if the launcher is dead already.
 void DieWithLauncher();
 
 }  // namespace lockstep::driver

@@ -1,4 +1,4 @@
-// What scripts there are: `lockstep --list`.
+// Lists scripts for `lockstep --list`.
 
 #ifndef LOCKSTEP_DRIVER_LAUNCH_LIST_SCRIPTS_H_
 #define LOCKSTEP_DRIVER_LAUNCH_LIST_SCRIPTS_H_
@@ -9,9 +9,9 @@
 
 namespace lockstep::driver {
 
-// A line for each script of the folder, in order of name: its path, and the first sentence of the
-// comment that it begins with. A file that begins with "---" is a module, which scripts load.
-// NotFound names a folder that is none, or that holds no script.
+// Returns a line for each script of the folder, sorted by name: its path, and the first sentence of
+// its first comment. Leaves out files that begin with "---": they are modules, which scripts load.
+// Returns NotFound if the folder does not exist or holds no script.
 absl::StatusOr<std::string> ListScripts(const std::string& folder);
 
 }  // namespace lockstep::driver

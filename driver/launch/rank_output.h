@@ -1,13 +1,13 @@
 // Forwards the output of ranks line by line: "[rank 1] loss 0.5".
 //
-//   RankOutput output;
-//   const int fd = output.AddStream(1, STDOUT_FILENO);  // the rank's new stdout
-//   poll(...) of output.PollFds(); output.Forward();
+//    RankOutput output;
+//    const int fd = output.AddStream(1, STDOUT_FILENO);  // the rank's new stdout
+//    poll(...) of output.PollFds(); output.Forward();
 //
-// Nothing here blocks where nobody reads our own output. A rank whose lines nobody reads waits when
-// it prints, since its pipe is full. Where stdout and stderr are one file, no line breaks another.
+// Nothing here blocks if the reader of our own output stops. The pipes of ranks that print fill up
+// then, and they wait. If stdout and stderr are one file, lines are never mixed.
 //
-// Thread: one caller, which blocks the signals that it does not want its threads to take.
+// Thread: one caller. It blocks the signals that the threads of this class must not take.
 
 #ifndef LOCKSTEP_DRIVER_LAUNCH_RANK_OUTPUT_H_
 #define LOCKSTEP_DRIVER_LAUNCH_RANK_OUTPUT_H_
@@ -28,23 +28,23 @@ class RankOutput {
   // Writes to stdout and stderr.
   RankOutput();
 
-  // Returns the write end of a pipe for the rank's stdout or stderr (`to`), or -1 where the rank
-  // keeps ours: rank 0 a terminal, on which it draws. Throws c10::Error.
+  // Returns the write end of a pipe for the rank's stdout or stderr (`to`). Returns -1 if the rank
+  // shares ours: rank 0 draws on the terminal itself. Throws c10::Error.
   int AddStream(int rank, int to);
 
-  // Returns what to poll: streams whose reader is not behind, and whether something was written.
+  // Returns the descriptors to poll: streams whose reader keeps up, and the writers' events.
   std::vector<pollfd> PollFds() const;
 
-  // Reads each stream once, so that signals are heard while a rank never stops printing.
+  // Reads each stream once, so that signals are handled although a rank never stops printing.
   void Forward();
 
-  // Reads what the pipes still hold when every rank has ended, and closes them.
+  // Reads the rest from the pipes when every rank has ended, and closes them.
   void ForwardTheRest();
 
-  // Prints a line of our own to stderr.
+  // Prints a line of the launcher to stderr.
   void Say(const std::string& line);
 
-  // Bytes that are not written yet.
+  // Returns the number of bytes that are not written yet.
   size_t unwritten() const;
 
  private:
@@ -61,7 +61,7 @@ class RankOutput {
 
   BackgroundWriter out_;
   std::unique_ptr<BackgroundWriter> own_err_;
-  BackgroundWriter& err_;  // out_ where both are one file
+  BackgroundWriter& err_;  // out_ if both are one file
   std::vector<Stream> streams_;
 };
 

@@ -1,6 +1,6 @@
 // Addresses of this machine and of others, for the sockets of a run.
 //
-//   absl::StatusOr<int> fd = ListenOn("127.0.0.1", /*port=*/0);  // the kernel chooses the port
+//    absl::StatusOr<int> fd = ListenOn("127.0.0.1", /*port=*/0);  // the kernel chooses the port
 //
 // Thread-safe.
 
@@ -20,7 +20,7 @@ namespace lockstep::driver {
 bool IsLoopback(const std::string& host);
 
 // Returns a socket that listens on `address` (numbers, IPv4 or IPv6) and closes on exec. The caller
-// owns it. Port 0: the kernel chooses one; PortOf tells which. Errors: InvalidArgument where
+// owns it. Port 0: the kernel chooses one; PortOf returns it. Errors: InvalidArgument where
 // `address` is not numeric, Unavailable where this machine lacks it or the port is taken.
 absl::StatusOr<int> ListenOn(const std::string& address, uint16_t port);
 

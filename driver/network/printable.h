@@ -1,9 +1,9 @@
-// Text from other processes, made safe for a terminal.
+// Makes text from other processes safe for a terminal.
 //
-//   std::fprintf(stderr, "lockstep: %s\n", Printable(failure.text).c_str());
+//    std::fprintf(stderr, "lockstep: %s\n", Printable(failure.text).c_str());
 //
-// Reasons and reports come through the run's store, where any process that reaches its port can
-// write. A terminal would execute the escape sequences in them.
+// Reasons and reports come through the run's store, and any process that reaches its port can write
+// there. A terminal would execute the escape sequences in them.
 
 #ifndef LOCKSTEP_DRIVER_NETWORK_PRINTABLE_H_
 #define LOCKSTEP_DRIVER_NETWORK_PRINTABLE_H_

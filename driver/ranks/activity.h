@@ -1,14 +1,15 @@
-// What this rank is doing, told when a run hangs: step, label, script line, last collectives.
+// Records what this rank is doing, for the report of a hang: step, label, script line, last
+// collectives.
 //
-//   Activity activity;
-//   const int64_t id = activity.Start({"world", 41, "all_reduce float32 {4}", "train.lua:12",
-//                                      /*limit=*/std::chrono::seconds(120)});
-//   activity.SetWork(id, group->allreduce(...));
-//   ...
-//   if (auto overdue = activity.FindOverdue()) std::puts(activity.Describe().c_str());
+//    Activity activity;
+//    const int64_t id = activity.Start({"world", 41, "all_reduce float32 {4}", "train.lua:12",
+//                                       /*limit=*/std::chrono::seconds(120)});
+//    activity.SetWork(id, group->allreduce(...));
+//    ...
+//    if (auto overdue = activity.FindOverdue()) std::puts(activity.Describe().c_str());
 //
-// It is c10d's flight recorder for every backend alike, with the script's lines in it. Thread-safe:
-// the script's thread writes, the one that watches for hangs reads.
+// It is like c10d's flight recorder, but works for every backend and has the script's lines.
+// Thread-safe: the script's thread writes, and the thread that watches for hangs reads.
 
 #ifndef LOCKSTEP_DRIVER_RANKS_ACTIVITY_H_
 #define LOCKSTEP_DRIVER_RANKS_ACTIVITY_H_
@@ -31,11 +32,11 @@ struct CollectiveCall {
   std::string group;                   // "world", "ranks 0, 1", "ranks 0, 1 (sharding.lockstep)"
   int64_t number = 0;                  // from 1, counted in its group
   std::string what;                    // "all_reduce float32 {4, 8}"
-  std::string place;                   // "train.lua:12"; "" where the script did not ask for it
-  std::chrono::milliseconds limit{0};  // to wait for the other ranks; 0: somebody else watches it
+  std::string place;                   // "train.lua:12"; "" if the script did not call it
+  std::chrono::milliseconds limit{0};  // to wait for the other ranks; 0: not watched here
 };
 
-// A collective that has outlasted its limit.
+// A collective that has exceeded its limit.
 struct OverdueCall {
   CollectiveCall call;
   std::chrono::milliseconds waited{0};  // since it began
@@ -43,28 +44,31 @@ struct OverdueCall {
 
 class Activity {
  public:
-  // Where the script stands now. Called by Start and SetLabel, on their thread.
+  // Sets the function that returns the script's present line. Start and SetLabel call it on their
+  // thread.
   void set_find_place(std::function<std::string()> find_place);
 
-  // The script's line where the calling thread runs the script, otherwise "".
+  // Returns the script's line if the calling thread runs the script, otherwise "".
   std::string FindPlace() const;
 
   void SetStep(int64_t step);
-  // Kept up to 200 bytes, escaped.
+  // Keeps up to 200 bytes, escaped.
   void SetLabel(const std::string& label);
 
-  // A collective begins; returns its id. SetWork: it is under way, or, where `work` is null, over.
-  // Keeps `work` until it is done, or for a few polls of FindOverdue longer.
+  // Start records that a collective begins, and returns its id. SetWork records that it is in
+  // progress, or that it has ended if `work` is null. Keeps `work` until it is done, or for a few
+  // calls of FindOverdue longer.
   int64_t Start(CollectiveCall call);
   void SetWork(int64_t id, c10::intrusive_ptr<c10d::Work> work);
 
-  // The oldest collective that has outlasted its limit.
+  // Returns the oldest collective that has exceeded its limit.
   std::optional<OverdueCall> FindOverdue();
 
-  // Some lines for a report: what is under way, then what came before it, newest first.
-  //   step 7, label "batch 7", in a collective at train.lua:12
-  //     waits 120.0 s  world #41  all_reduce float32 {4}  (train.lua:12)
-  //     done           world #40  broadcast float32 {8}  (train.lua:9)
+  // Returns some lines for a report: collectives in progress, then earlier ones, newest first.
+  //
+  //    step 7, label "batch 7", in a collective at train.lua:12
+  //      waits 120.0 s  world #41  all_reduce float32 {4}  (train.lua:12)
+  //      done           world #40  broadcast float32 {8}  (train.lua:9)
   std::string Describe();
 
  private:
@@ -77,18 +81,18 @@ class Activity {
     bool done = false;
   };
 
-  void Refresh();  // finds out what is done, forgets what is old; under the mutex
+  void Refresh();  // updates `done` and drops old records; under the mutex
 
   mutable std::mutex mutex_;
   std::function<std::string()> find_place_;
   std::optional<int64_t> step_;
   std::string label_;
-  std::string place_;  // the last one that was passed
+  std::string place_;  // the last line of the script that is known
   int64_t next_id_ = 0;
   std::deque<Record> records_;  // by id
 };
 
-// A collective that is under way while this lives, and has no Work.
+// Records a collective without a Work as in progress while this object lives.
 class UnderWay {
  public:
   UnderWay(Activity& activity, CollectiveCall call)
@@ -102,8 +106,8 @@ class UnderWay {
   int64_t id_;
 };
 
-// What the next collectives of this thread are about, while this lives: for one whose tensors do
-// not tell, since it moves their bytes.
+// Describes the next collectives of this thread while it lives, for a collective that moves a
+// tensor's bytes and so does not show its dtype and shape.
 class CollectiveSubject {
  public:
   explicit CollectiveSubject(std::string text);
@@ -111,7 +115,7 @@ class CollectiveSubject {
   CollectiveSubject& operator=(const CollectiveSubject&) = delete;
   ~CollectiveSubject();
 
-  // "" outside of any.
+  // Returns the present text, or "".
   static const std::string& Current();
 };
 

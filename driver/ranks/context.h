@@ -1,4 +1,4 @@
-// What a rank's bindings know of the run they are part of.
+// The facts about the run that a rank's bindings use.
 
 #ifndef LOCKSTEP_DRIVER_RANKS_CONTEXT_H_
 #define LOCKSTEP_DRIVER_RANKS_CONTEXT_H_
@@ -18,15 +18,15 @@ struct Context {
   CommandLine command_line;
   World world;
   std::chrono::milliseconds timeout{0};
-  std::string run_dir;         // the same on every rank; nobody has made it yet
+  std::string run_dir;         // the same on every rank; not created yet
   bool settings_used = false;  // run.config has taken the --set values
-  // Ends this rank's process, as every rank does on which the same was agreed. Does not return.
+  // Ends this rank's process after all ranks have agreed to end. Does not return.
   std::function<void(int exit_code, const std::string& reason)> end_together;
-  // Called once the script has ended well, before its Lua state is closed.
+  // Called after the script has ended normally, before its Lua state is closed.
   std::vector<std::function<void()>> at_end;
 };
 
-// The context that SetContext put into this state; it must outlive the state.
+// Stores the context in this state; the context must outlive the state.
 void SetContext(lua_State* state, Context& context);
 Context& GetContext(lua_State* state);
 

@@ -1,4 +1,4 @@
-// Collectives of a few bytes that the program's own libraries agree by, apart from the training's.
+// Small collectives that the program's own libraries use to agree, separate from the training's.
 
 #ifndef LOCKSTEP_DRIVER_RANKS_CONTROL_H_
 #define LOCKSTEP_DRIVER_RANKS_CONTROL_H_
@@ -13,18 +13,18 @@
 
 namespace lockstep::driver {
 
-// Over sockets between up to 64 ranks, over Gloo between more. Over the CPU in any case: no device
-// waits. Collective: every rank of `ranks`, which this rank is one of, calls this equally often.
-// `timeout` bounds the meeting and every later gathering. `purpose`: as reports name it; watched,
-// its gatherings have `timeout` for the watchdog's limit. Throws c10::Error that names the ranks
-// that did not come.
+// Makes a collective over sockets for up to 64 ranks, and over Gloo for more. It uses the CPU only,
+// so no device waits. `timeout` limits the connecting and every later gathering. `purpose` names it
+// in reports; if watched, its gatherings have `timeout` as the watchdog's limit. Throws c10::Error
+// with the ranks that did not come. Collective: every rank of `ranks`, with this one, calls this
+// equally often.
 std::unique_ptr<sharding::Collective> NewControlCollective(const World& world,
                                                            const std::vector<int>& ranks,
                                                            std::chrono::milliseconds timeout,
                                                            const GroupPurpose& purpose);
 
-// As NewControlCollective, but its gatherings are told to nobody: for what is part of a collective
-// that the activity knows of.
+// Does the same, but does not report gatherings to the activity. Use it for a part of a collective
+// that the activity already knows.
 std::unique_ptr<sharding::Collective> NewUnwatchedCollective(const World& world,
                                                              const std::vector<int>& ranks,
                                                              std::chrono::milliseconds timeout,

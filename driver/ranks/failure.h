@@ -1,11 +1,13 @@
-// How a run ends: its first failure, told to every rank within moments, and which ranks are done.
+// Ends a run: reports its first failure to every rank within moments, and records which ranks are
+// done.
 //
-//   ReportFailure(*store, {"rank 1: train.lua:3: ..."});          // the rank that fails
-//   WatchForFailure(member, describe, [](const Member& watcher, const Failure& failure) { ... });
+//    ReportFailure(*store, {"rank 1: train.lua:3: ..."});          // the rank that fails
+//    WatchForFailure(member, describe, [](const Member& watcher, const Failure& failure) { ... });
 //
-// A rank that dies alone leaves the others waiting in a collective until a timeout that names
-// nothing. So the failing rank writes one key, the first writer wins, and a thread in every rank
-// waits for that key. A rank whose script has ended says so: the others may still wait for it.
+// A rank that dies silently leaves the others waiting in a collective, until a timeout that names
+// no cause. So the failing rank writes one key of the store; the first writer wins. A thread in
+// every rank waits for that key. A rank whose script has ended records it, because others may still
+// wait for it.
 
 #ifndef LOCKSTEP_DRIVER_RANKS_FAILURE_H_
 #define LOCKSTEP_DRIVER_RANKS_FAILURE_H_
@@ -21,18 +23,18 @@
 
 namespace lockstep::driver {
 
-// Exit code of a run whose ranks waited for each other for ever, and of a rank that can no longer
-// reach the others.
+// The exit code of a run whose ranks waited for each other forever, and of a rank that can no
+// longer reach the others.
 inline constexpr int kHangExitCode = 3;
 
 struct Failure {
   std::string text;
-  int exit_code = 1;           // of the whole run
-  bool is_hang = false;        // each rank says what it was doing: see ReportActivity
-  bool store_is_lost = false;  // and with it the process that hosts it
+  int exit_code = 1;           // exit code of the whole run
+  bool is_hang = false;        // each rank reports its activity: see ReportActivity
+  bool store_is_lost = false;  // the process that hosts the store is lost
 };
 
-// A rank of the run, as the others see it.
+// A rank of the run, and its connection to the store.
 struct Member {
   c10::intrusive_ptr<c10d::Store> store;
   int rank = 0;
@@ -40,44 +42,46 @@ struct Member {
   bool hosts_store = false;
 };
 
-// Makes `failure` the run's unless one is known; returns the run's. Any thread.
+// Records `failure` unless the run has failed before. Returns the run's first failure. Any thread.
 Failure ReportFailure(c10d::Store& store, const Failure& failure);
 
-// The run's failure so far.
+// Returns the run's first failure, if it has failed.
 std::optional<Failure> KnownFailure(c10d::Store& store);
 
-// Calls `on_failure` once, on a thread of its own, when the run has failed or the store is lost.
-// Where ranks wait for each other for ever, reports `describe_activity()` first. `watcher` is
-// `member` with a store of that thread's own. The thread lives until the process ends.
+// Calls `on_failure` once, on its own thread, when the run has failed or the store is lost. If
+// ranks wait for each other forever, it first reports `describe_activity()`. `watcher` is `member`
+// with that thread's own store. The thread lives until the process ends.
 void WatchForFailure(const Member& member, std::function<std::string()> describe_activity,
                      std::function<void(const Member& watcher, const Failure& failure)> on_failure);
 
-// After a hang: leaves for the others what this rank was doing, in the words of Activity::Describe.
+// Writes this rank's activity to the store after a hang, as Activity::Describe returns it.
 void ReportActivity(const Member& member, const std::string& activity);
 
-// How long DescribeActivities waits where ranks may still be about to report.
+// The time that DescribeActivities waits for ranks that may still report.
 inline constexpr std::chrono::milliseconds kTimeToDescribe(2000);
 
-// Returns what all ranks were doing, one or more lines for each. Waits for ranks that have not
-// reported, `time` at most.
+// Returns the activity of all ranks, one or more lines for each. Waits at most `time` for ranks
+// that have not reported.
 std::string DescribeActivities(c10d::Store& store, int world_size, std::chrono::milliseconds time);
 
-// Notes that the script has ended on this rank, and how: "", or "by os.exit(0) at train.lua:3".
+// Records that the script has ended on this rank, and how: "", or "by os.exit(0) at train.lua:3".
 void ReportEnd(const Member& member, const std::string& how);
 
 bool HasReportedEnd(c10d::Store& store, int rank);
 
-// "rank 1 (by os.exit(0) at train.lua:3), rank 2": where the script has ended; "" where nowhere.
+// Returns the ranks on which the script has ended, as "rank 1 (by os.exit(0) at train.lua:3), rank
+// 2", or "".
 std::string DescribeEnds(const Member& member);
 
-// The timeout of what the watchdog ends: it alone knows which ranks work alone.
+// The timeout of collectives that the watchdog ends. Only the watchdog knows which ranks work
+// alone.
 inline constexpr std::chrono::hours kNoTimeout(24 * 365);
 
-// Adds to the time that ranks of the run have worked alone, while others waited for them: see
-// run.alone. Returns the sum. With 0 it only reads.
+// Adds to the time that ranks of the run have worked alone while others waited for them
+// (run.alone). Returns the sum. With 0 it only reads.
 std::chrono::milliseconds AddTimeAlone(c10d::Store& store, std::chrono::milliseconds time);
 
-// While one lives, this rank works alone. Any thread.
+// This rank works alone while an object of this class lives. Any thread.
 class WorkAlone {
  public:
   WorkAlone() { ++count_; }
@@ -91,21 +95,21 @@ class WorkAlone {
   static inline std::atomic<int> count_{0};
 };
 
-// All ranks agreed to end with this exit code, and each is about to: that is no failure.
+// Records that all ranks have agreed to end with this exit code, which is not a failure.
 void ReportAgreedEnd(c10d::Store& store, const Failure& end);
 std::optional<Failure> KnownAgreedEnd(c10d::Store& store);
 
-// The run keeps its state when it is asked to end by SIGTERM: whoever launched it passes the signal
-// on, and waits.
+// Records that the run saves its state on SIGTERM. The launcher then passes the signal on and
+// waits.
 void AnnounceSaving(c10d::Store& store);
 bool IsSavingAnnounced(c10d::Store& store);
 
-// A rank's last use of the store. The rank that hosts it goes last: it alone waits here, for the
-// other ranks' last use or until `timeout`.
+// Ends this rank's use of the store. Only the rank that hosts the store waits here, for the other
+// ranks' last use or until `timeout`.
 void LeaveStore(const Member& member, std::chrono::milliseconds timeout);
 
-// The same after a failure: waits a second at most, for the others to read there why they end, and
-// after a hang as long as one of them may take to gather what each was doing.
+// Does the same after a failure. Waits at most a second, while the others read the cause from the
+// store. After a hang it waits until a rank could gather all activities.
 void LeaveFailedRun(const Member& member, const Failure& failure) noexcept;
 
 }  // namespace lockstep::driver

@@ -1,11 +1,11 @@
-// A world of many ranks in one process, for --dry-run: this rank is there, and every other is taken
-// to be its mirror image, which does the same with the same values.
+// A world of many ranks in one process, for --dry-run. Every other rank is taken to do the same as
+// this rank, with the same values.
 //
-//   group->setBackend(c10::kCPU, BackendType::GLOO, NewMirrorBackend(/*rank=*/0, /*size=*/8));
+//    group->setBackend(c10::kCPU, BackendType::GLOO, NewMirrorBackend(/*rank=*/0, /*size=*/8));
 //
-// So a sum over ranks is `size` times the own value, a gathering holds `size` copies, and nobody
-// waits. Shapes, memory and FLOPs of this rank come out as they would; values do not. What cannot
-// be known without the other rank is an error: a tensor received from it.
+// So a sum over ranks is `size` times the own value, a gathering holds `size` copies, and no call
+// waits. Shapes, memory and FLOPs of this rank are right; values are not. Receiving a tensor from
+// another rank is an error, because its content is unknown.
 
 #ifndef LOCKSTEP_DRIVER_RANKS_MIRROR_H_
 #define LOCKSTEP_DRIVER_RANKS_MIRROR_H_
@@ -18,8 +18,8 @@
 
 namespace lockstep::driver {
 
-// Broadcast, all-reduce, all-gather, reduce-scatter, send and barrier, all done when they return.
-// Reduces by sum, mean, minimum and maximum; others throw c10::Error.
+// Supports broadcast, all-reduce, all-gather, reduce-scatter, send and barrier; all are done when
+// they return. Reduces by sum, mean, minimum and maximum; throws c10::Error for others.
 c10::intrusive_ptr<c10d::Backend> NewMirrorBackend(int rank, int size);
 
 std::unique_ptr<sharding::Collective> NewMirrorCollective(int rank, int size);

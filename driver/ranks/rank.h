@@ -1,4 +1,4 @@
-// One rank of a run: meets the others, runs the script, tells the run how it ended.
+// Runs one rank: connects to the other ranks, runs the script, and reports how it ended.
 
 #ifndef LOCKSTEP_DRIVER_RANKS_RANK_H_
 #define LOCKSTEP_DRIVER_RANKS_RANK_H_
@@ -8,8 +8,8 @@
 
 namespace lockstep::driver {
 
-// Runs command_line.script, or an interactive session where there is none, and ends the process:
-// with 0, with 1 where this rank or another failed, or with what the script gave os.exit.
+// Runs command_line.script, or an interactive session without a script, and ends the process. The
+// exit code is 0, 1 if this rank or another failed, or the script's argument of os.exit.
 [[noreturn]] void RunRank(const CommandLine& command_line, const RankEnvironment& environment);
 
 }  // namespace lockstep::driver

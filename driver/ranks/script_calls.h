@@ -1,8 +1,9 @@
-// Collectives that a script calls, and the end of the script: what ranks compare by default.
+// Marks the collectives that a script calls itself, and the end of the script, so that ranks can
+// compare them.
 //
-// A collective of the script is compared before it is entered: see sharding/agreement/call_order.h.
+// A collective of the script is compared before it begins: see sharding/agreement/call_order.h.
 // Others, such as the Reducer's in a backward pass, are announced and compared later, so that they
-// wait for nothing more.
+// never wait.
 
 #ifndef LOCKSTEP_DRIVER_RANKS_SCRIPT_CALLS_H_
 #define LOCKSTEP_DRIVER_RANKS_SCRIPT_CALLS_H_
@@ -16,7 +17,7 @@
 
 namespace lockstep::driver {
 
-// While this lives, collectives of this thread are the script's.
+// While this object lives, collectives of this thread count as the script's.
 class ScriptCall {
  public:
   ScriptCall();
@@ -25,19 +26,19 @@ class ScriptCall {
   ~ScriptCall();
 };
 
-// The calls of a group's ranks. Thread: the one that calls collectives.
+// Compares the calls of a group's ranks. Thread: the thread that calls collectives.
 class CallComparison {
  public:
-  // Collective: every rank of `ranks` makes one, in the same order. `timeout` bounds each wait.
+  // `timeout` limits each wait. Collective: every rank of `ranks` makes one, in the same order.
   CallComparison(const World& world, const std::vector<int>& ranks,
                  std::chrono::milliseconds timeout);
   ~CallComparison();
 
-  // Before this rank enters a collective. `is_one_place`: see CallOrder::Call. Throws c10::Error
-  // where the ranks' calls differ.
+  // Call it before this rank enters a collective. `is_one_place`: see CallOrder::Call. Throws
+  // c10::Error if the ranks' calls differ.
   void Compare(const std::string& what, const std::string& place, bool is_one_place);
 
-  // Tells the other ranks that this rank will call no more.
+  // Tells the other ranks that this rank makes no more calls.
   void TellEnd();
 
  private:

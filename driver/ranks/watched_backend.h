@@ -1,10 +1,10 @@
-// A c10d backend that tells this rank's Activity of each collective, and where it is asked to, lets
-// the ranks compare what they are about to do.
+// A c10d backend that reports each collective to this rank's Activity. On request it also lets the
+// ranks compare their collectives before they run.
 //
-// It stands in front of Gloo or NCCL and hands every call on. The comparison is that of c10d's
-// ProcessGroupWrapper, with the script's lines: operator, dtypes, shapes and the arguments that
-// must be alike. By default the script's own collectives are compared before they begin and
-// the others later (script_calls.h); with --debug-collectives each waits for its comparison.
+// It stands in front of Gloo or NCCL and passes every call on. Like c10d's ProcessGroupWrapper it
+// compares the operator, dtypes, shapes and the arguments that must be equal; its messages have the
+// script's lines. By default the script's own collectives are compared before they begin, and the
+// others later (script_calls.h). With --debug-collectives each waits for its comparison.
 
 #ifndef LOCKSTEP_DRIVER_RANKS_WATCHED_BACKEND_H_
 #define LOCKSTEP_DRIVER_RANKS_WATCHED_BACKEND_H_

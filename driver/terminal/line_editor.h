@@ -1,16 +1,15 @@
-// Lines that somebody types at a terminal, with editing, history and completion by libedit.
+// Reads lines from a terminal, with editing, history and completion by libedit.
 //
-//   const auto complete = [](const std::string& word) { return NamesThatBeginWith(word); };
-//   for (TypedLine line; !(line = ReadLine("> ", complete)).is_end;) {
-//     if (!line.is_interrupted) Run(line.text);
-//   }
+//    const auto complete = [](const std::string& word) { return NamesThatBeginWith(word); };
+//    for (TypedLine line; !(line = ReadLine("> ", complete)).is_end;) {
+//      if (!line.is_interrupted) Run(line.text);
+//    }
 //
-// Ctrl-C clears the line. From the first call on a SIGINT does nothing where no line is read: who
-// runs one catches it there. Where there is no terminal SIGINT stays as it is.
+// Ctrl-C clears the line. After the first call, a SIGINT does nothing unless a line is being read;
+// a caller that runs a line handles SIGINT meanwhile. Without a terminal SIGINT keeps its effect.
 //
-// Lines are kept over sessions, the last 1,000, in ~/.local/state/lockstep/history
-// (XDG_STATE_HOME names another place for it). Thread: one thread; libedit's state is the
-// process's.
+// The last 1,000 lines are kept across sessions in ~/.local/state/lockstep/history (XDG_STATE_HOME
+// changes the place). Thread: one thread, because libedit's state is global.
 
 #ifndef LOCKSTEP_DRIVER_TERMINAL_LINE_EDITOR_H_
 #define LOCKSTEP_DRIVER_TERMINAL_LINE_EDITOR_H_
@@ -21,20 +20,20 @@
 
 namespace lockstep::driver {
 
-// From what stands before the cursor, back to a space or an operator ("torch.mat"), to what may
-// stand in its place. Must not throw.
+// Maps the word before the cursor, back to a space or an operator ("torch.mat"), to words that may
+// replace it. Must not throw.
 using Completer = std::function<std::vector<std::string>(const std::string& word)>;
 
 struct TypedLine {
   std::string text;             // without its end
-  bool is_end = false;          // of the input: there is no line
-  bool is_interrupted = false;  // by Ctrl-C: the line is void
+  bool is_end = false;          // the input has ended: there is no line
+  bool is_interrupted = false;  // by Ctrl-C: ignore the line
 };
 
-// Whether somebody types: stdin and stdout are terminals.
+// Returns whether a user types: stdin and stdout are terminals.
 bool HasTerminal();
 
-// The next line. Without a terminal it only writes the prompt and reads.
+// Returns the next line. Without a terminal it only writes the prompt and reads.
 TypedLine ReadLine(const std::string& prompt, const Completer& complete);
 
 }  // namespace lockstep::driver

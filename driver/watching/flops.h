@@ -1,18 +1,18 @@
-// Floating-point operations, counted where every operator passes: at the dispatcher.
+// Counts floating-point operations at the dispatcher, which every operator passes.
 //
-//   FlopCounter counter;                    // counts what this thread calls from here on
-//   loss.backward();
-//   for (const OperatorFlops& op : counter.ByOperator()) ...
+//    FlopCounter counter;                    // counts what this thread calls from here on
+//    loss.backward();
+//    for (const OperatorFlops& op : counter.ByOperator()) ...
 //
-// Formulas and operators are those of torch.utils.flop_counter: 2 m n k for a product of matrices;
-// convolutions; attention without regard to a causal mask; each in forward and backward, with two
-// differences: a grouped convolution's backward counts twice its forward (there it counts more),
-// and the CPU's flash attention counts too. Sums and element-wise operators count nothing. What is
-// recomputed in backward is counted again: these are the operations executed.
+// Formulas and operators are those of torch.utils.flop_counter, forward and backward: 2 m n k for a
+// product of matrices; convolutions; attention without regard to a causal mask. There are two
+// differences. The backward of a grouped convolution counts twice its forward (torch counts more),
+// and the CPU's flash attention counts too. Sums and element-wise operators count nothing.
+// Operators that are recomputed in backward count again: the counter counts executed operations.
 //
-// Costs nothing while no counter lives, otherwise a callback for each operator. Counters may
-// nest. Lengths of variable-length attention are read from its cum_seq tensors, which waits for
-// their device. Thread: counts, and is read and destroyed on, the thread that made it.
+// Costs nothing while no counter lives, otherwise a callback for each operator. Counters may nest.
+// Lengths of variable-length attention are read from its cum_seq tensors, which waits for their
+// device. Thread: counts on the thread that made it; read and destroy it there.
 
 #ifndef LOCKSTEP_DRIVER_WATCHING_FLOPS_H_
 #define LOCKSTEP_DRIVER_WATCHING_FLOPS_H_
@@ -39,10 +39,10 @@ class FlopCounter {
 
   int64_t total() const { return total_; }
 
-  // What was counted, the most first.
+  // Returns the counts by operator, largest first.
   std::vector<OperatorFlops> ByOperator() const;
 
-  // For the callback.
+  // Called by the dispatcher's callback.
   void Add(const char* name, int64_t flops);
 
  private:

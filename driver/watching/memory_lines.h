@@ -1,19 +1,21 @@
-// Which lines of a script hold a device's memory.
+// Attributes a device's memory to lines of a script.
 //
-//   MemoryByLine report;
-//   {
-//     MemoryTracker tracker(at::kCPU, lua::RunningScriptLine);
-//     train_one_step();
-//     report = tracker.Report();
-//   }
+//    MemoryByLine report;
+//    {
+//      MemoryTracker tracker(at::kCPU, lua::RunningScriptLine);
+//      train_one_step();
+//      report = tracker.Report();
+//    }
 //
-// An allocation belongs to the line that runs when it is made: also what autograd saves for
-// backward, gradients (the line of x:backward()) and workspaces, of which Lua knows nothing. Sees
-// what libtorch's allocators report to profilers: memory that this thread takes, and frees,
-// while the tracker lives. Costs nothing while there is none, then a walk over Lua's stack for each
-// allocation. Trackers may nest; a trace (driver/watching/trace.h) and a tracker may not, since
-// libtorch has one place per thread for what watches it. Thread: made and destroyed, the inner one
-// first, on the one that it watches.
+// An allocation belongs to the line that runs when it is made. This includes memory that Lua does
+// not know: tensors that autograd saves for backward, gradients (the line of x:backward()), and
+// workspaces. The tracker sees memory that libtorch's allocators report to profilers: allocated and
+// freed by this thread while the tracker lives. It costs nothing when no tracker lives, otherwise a
+// walk over Lua's stack for each allocation.
+//
+// Trackers may nest. A trace (driver/watching/trace.h) and a tracker cannot run together, because
+// libtorch has one place per thread for an observer. Thread: construct and destroy trackers, the
+// inner one first, on the thread that they watch.
 
 #ifndef LOCKSTEP_DRIVER_WATCHING_MEMORY_LINES_H_
 #define LOCKSTEP_DRIVER_WATCHING_MEMORY_LINES_H_
@@ -33,21 +35,21 @@ class DebugInfoGuard;
 namespace lockstep::driver {
 
 struct LineMemory {
-  std::string place;  // "train.lua:12"; "" where no script ran
+  std::string place;  // "train.lua:12"; "" if no script ran
   int64_t bytes = 0;
-  int64_t count = 0;  // of allocations
+  int64_t count = 0;  // number of allocations
 };
 
 struct MemoryByLine {
-  int64_t peak_bytes = 0;        // most that was held at once of what was allocated meanwhile
-  std::vector<LineMemory> peak;  // who held it then, the most first
+  int64_t peak_bytes = 0;        // maximum held at once of the tracked allocations
+  std::vector<LineMemory> peak;  // its lines, largest first
   int64_t held_bytes = 0;
-  std::vector<LineMemory> held;  // who holds what is left, the most first
+  std::vector<LineMemory> held;  // lines of the memory that is still held, largest first
 };
 
 class MemoryTracker {
  public:
-  // Throws c10::Error where a trace of this thread is under way.
+  // Throws c10::Error if this thread is being traced.
   MemoryTracker(c10::DeviceType device, std::function<std::string()> find_place);
   MemoryTracker(const MemoryTracker&) = delete;
   MemoryTracker& operator=(const MemoryTracker&) = delete;

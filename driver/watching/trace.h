@@ -1,13 +1,14 @@
-// Traces of what runs when, for chrome://tracing and ui.perfetto.dev, by the Kineto in libtorch.
+// Writes traces of operators and kernels over time for chrome://tracing and ui.perfetto.dev, by the
+// Kineto in libtorch.
 //
-//   Trace trace("trace-rank0.json", {.record_shapes = true});
-//   train_one_step();
-//   trace.Stop();  // writes the file
+//    Trace trace("trace-rank0.json", {.record_shapes = true});
+//    train_one_step();
+//    trace.Stop();  // writes the file
 //
-// In it: operators, their backward, spans (at::RecordScope::USER_SCOPE), memory where that was
-// asked for, and a GPU's kernels and copies where there is one. One at a time in a process, and
-// none inside a MemoryTracker (driver/watching/memory_lines.h) or around one. Thread: made, told
-// and stopped on the one that it watches.
+// A trace holds operators, their backward, spans (at::RecordScope::USER_SCOPE), memory on request,
+// and a GPU's kernels and copies. One trace at a time in a process, and not together with a
+// MemoryTracker (driver/watching/memory_lines.h). Thread: construct, use and stop it on the thread
+// that it watches.
 
 #ifndef LOCKSTEP_DRIVER_WATCHING_TRACE_H_
 #define LOCKSTEP_DRIVER_WATCHING_TRACE_H_
@@ -29,18 +30,19 @@ struct TraceOptions {
 
 class Trace {
  public:
-  // Begins. Throws c10::Error where another trace or a MemoryTracker of this thread is under way.
+  // Begins the trace. Throws c10::Error if another trace runs, or a MemoryTracker of this thread.
   Trace(std::string path, const TraceOptions& options);
   Trace(const Trace&) = delete;
   Trace& operator=(const Trace&) = delete;
-  // Stops where nobody did, and complains on stderr where the file cannot be written.
+  // Stops unless Stop was called, and complains on stderr if the file cannot be written.
   ~Trace();
 
-  // A span "ProfilerStep#<step>" from here to the next step or the end, as torch.profiler's.
+  // Begins a span "ProfilerStep#<step>", as torch.profiler does. It lasts until the next step or
+  // the end.
   void BeginStep(int64_t step);
 
-  // Ends, and writes the file. The first call alone does. Throws std::runtime_error, with the path,
-  // where it cannot.
+  // Ends the trace and writes the file; only the first call does. Throws std::runtime_error, with
+  // the path, if it cannot.
   void Stop();
 
  private:

@@ -1,4 +1,4 @@
-// What the keys of a batch are called in messages. See slice.h.
+// Names of a batch's keys for messages. Private to slice.h's sources.
 
 #ifndef LOCKSTEP_MIMO_BATCH_BATCH_NAMES_H_
 #define LOCKSTEP_MIMO_BATCH_BATCH_NAMES_H_
@@ -11,20 +11,20 @@
 
 namespace lockstep::mimo {
 
-// `"clip.pixel_values" [10, 3]`
+// Return the name for messages, as `"clip.pixel_values" [10, 3]`.
 std::string Name(const std::string& path);
 std::string Name(const std::string& path, const at::Tensor& tensor);
 
-// "clip" and "pixel_values": "clip.pixel_values".
+// Joins "clip" and "pixel_values" to "clip.pixel_values".
 std::string Join(const std::string& path, const std::string& key);
 
-// Keys and paths of all that a batch holds.
+// Returns the keys and paths of everything in a batch.
 std::set<std::string> NamesIn(const Value& batch);
 
-// Whether one of them is two edits away, or fewer.
+// Returns whether a name in `names` is at most two edits from `name`.
 bool IsNear(const std::string& name, const std::set<std::string>& names);
 
-// `; did you mean "pixel_values"?`, or what the batch has where no name is near.
+// Returns `; did you mean "pixel_values"?`, or the names in the batch if no name is near.
 std::string Hint(const std::string& name, const std::set<std::string>& names);
 
 }  // namespace lockstep::mimo

@@ -1,4 +1,4 @@
-// What the rules of slice.h read off a key: its name, and what is declared of it.
+// Applies the rules of slice.h to a key: by its name, and by the caller's declarations.
 
 #ifndef LOCKSTEP_MIMO_BATCH_BATCH_RULES_H_
 #define LOCKSTEP_MIMO_BATCH_BATCH_RULES_H_
@@ -14,7 +14,7 @@
 
 namespace lockstep::mimo {
 
-// A tensor beside a grid [images, 3] that has t * h * w rows for each image.
+// A packed tensor and its grid [images, 3]: the tensor has t * h * w rows for each image.
 struct Packed {
   const char* grid;
   const char* rows;
@@ -26,19 +26,19 @@ inline constexpr Packed kPacked[] = {{"grid_thw", "pixel_values"},
 
 bool IsGrid(const std::string& key);
 
-// Whether `dict` has the grid of this key's rows.
+// Returns whether `dict` has the grid of this key's rows.
 bool IsPacked(const Dict& dict, const std::string& key);
 
-// Positions of several axes: [axes, batch, ...], as a rule.
+// Returns whether the tensor holds positions of several axes: normally [axes, batch, ...].
 bool HasAxes(const std::string& key, const at::Tensor& tensor);
 
-// The tensor of that key, or nullptr.
+// Returns the tensor of that key, or nullptr.
 const at::Tensor* FindTensor(const Dict& dict, const std::string& key);
 
-// Whether there are tensors, or ownership tables, in it.
+// Returns whether the value contains tensors or ownership tables.
 bool HoldsRows(const Value& value);
 
-// What a map says of a key: by its path, or else by its name.
+// Returns the map's element for a key, found by its path, or else by its name; or nullptr.
 template <typename T>
 const T* Find(const std::map<std::string, T>& map, const std::string& path,
               const std::string& key) {
@@ -48,23 +48,24 @@ const T* Find(const std::map<std::string, T>& map, const std::string& path,
   return it == map.end() ? nullptr : &it->second;
 }
 
-// The value, or c10::ValueError that says where.
+// Returns the value, or throws c10::ValueError with `where`.
 template <typename T>
 T ValueOf(absl::StatusOr<T> result, const std::string& where) {
   TORCH_CHECK_VALUE(result.ok(), std::string(result.status().message()), " (", where, ")");
   return *std::move(result);
 }
 
-// What is declared of a key's rows, as a table.
+// The caller's declaration for a key's rows, as a table.
 struct Declared {
   Table table;
   RowsOf rows_of = RowsOf::kTokens;
-  bool as_counts = true;  // by rows_per_sample
+  bool as_counts = true;  // declared by rows_per_sample
 };
-using Declarations = std::map<std::string, Declared>;  // by key or path, of what the batch has
+using Declarations = std::map<std::string, Declared>;  // by key or path, of keys that the batch has
 
-// From `ownership` and `rows_per_sample`. Throws c10::ValueError where something is declared of a
-// key that the batch lacks, but rows that are all 0 and whose name is near no other key.
+// Collects the declarations from `ownership` and `rows_per_sample`. Throws c10::ValueError for a
+// declaration of a key that the batch lacks. It is allowed if all its rows are 0 and the name
+// resembles no key without a declaration.
 Declarations CollectDeclared(const Value& batch, const SliceOptions& options);
 
 }  // namespace lockstep::mimo

@@ -1,4 +1,4 @@
-// How many samples a batch has, where nobody says it. See slice.h.
+// Finds the number of samples of a batch if the caller does not give it. See slice.h.
 
 #ifndef LOCKSTEP_MIMO_BATCH_BATCH_SIZE_H_
 #define LOCKSTEP_MIMO_BATCH_BATCH_SIZE_H_
@@ -13,20 +13,20 @@ namespace lockstep::mimo {
 
 struct BatchSize {
   int64_t samples = 0;
-  std::string named;      // whose it is, `of "input_ids" [4, 2]`; empty: nothing tells it
-  bool is_guess = false;  // of a tensor of which neither its name nor an option tells anything
+  std::string named;      // its source, `of "input_ids" [4, 2]`; empty: unknown
+  bool is_guess = false;  // from a tensor that no rule and no option covers
 };
 
-// Of "input_ids", or of the first by path that has one row for each sample. Nothing tells it where
-// there are neither tensors nor tables; then FindListSize does.
+// Returns the batch size of "input_ids", or of the first tensor by path with one row for each
+// sample. Unknown without tensors and tables; use FindListSize then.
 BatchSize FindBatchSize(const Value& batch, const SliceOptions& options,
                         const Declarations& declared);
 
-// The length of all lists, of which none holds tensors. Throws c10::ValueError, which asks for
-// batch_size, where they differ or hold tensors. Nothing tells it where there are none.
+// Returns the common length of all lists. Throws c10::ValueError, which asks for batch_size, if
+// lists differ in length or contain tensors. Unknown without lists.
 BatchSize FindListSize(const Value& batch, const SliceOptions& options);
 
-// `"x" [4, 2] has 4`: what would have told another size, or "".
+// Returns `"x" [4, 2] has 4` for a tensor that suggests another batch size, or "".
 std::string OtherBatchSize(const Value& batch, const SliceOptions& options,
                            const Declarations& declared, int64_t samples);
 

@@ -1,7 +1,7 @@
 // Plans reads so that each loading rank reads only its own part of the global micro-batch.
 //
 // By default every rank that loads reads the whole global micro-batch, and its module keeps a part
-// (see topology.h). That is simple, and reads dp times more than a rank trains on. With a plan of
+// (see topology.h). This is simple but reads dp times more than a rank trains on. With a plan of
 // this header each rank reads only what it keeps.
 //
 // Why not shard by each module's own dp size: the modules would read different samples. Instead the
@@ -9,10 +9,10 @@
 // multiple of all dp sizes. A replica reads the groups that it covers. All ranks use one order of
 // the dataset.
 //
-//   // dp 3 and dp 2: a grid of 6 groups
-//   absl::StatusOr<Reads> reads = PlanReads({3, 2}, {.micro_batch_size = 12, .num_samples = 54});
-//   reads->num_micro_batches;                             // 4: the last 6 samples are dropped
-//   PositionsOf(*reads, /*micro_batch=*/1, {.dp_rank = 2, .dp_size = 3});  // [20, 24)
+//    // dp 3 and dp 2: a grid of 6 groups
+//    absl::StatusOr<Reads> reads = PlanReads({3, 2}, {.micro_batch_size = 12, .num_samples = 54});
+//    reads->num_micro_batches;                             // 4: the last 6 samples are dropped
+//    PositionsOf(*reads, /*micro_batch=*/1, {.dp_rank = 2, .dp_size = 3});  // [20, 24)
 //
 // A position indexes the common order of the dataset, a permutation by seed and epoch. A batch that
 // was read by a plan is not sliced again. Source: Megatron-Bridge's pull request 5525.

@@ -5,8 +5,8 @@
 // that sums over tokens stays the same. A mean of each replica's mean changes, because it weighs a
 // token by the other tokens of its replica.
 //
-//   absl::StatusOr<std::vector<int64_t>> order = BalancedOrder({4, 16, 9, 25}, 2);
-//   // {3, 0, 1, 2}: the first replica has samples 3 and 0 (cost 29), the second 1 and 2 (25)
+//    absl::StatusOr<std::vector<int64_t>> order = BalancedOrder({4, 16, 9, 25}, 2);
+//    // {3, 0, 1, 2}: the first replica has samples 3 and 0 (cost 29), the second 1 and 2 (25)
 //
 // Method. There are as many groups as the largest dp size. The most expensive sample goes first, to
 // the group with the lowest cost so far, and each group gets equally many samples. A dp size that

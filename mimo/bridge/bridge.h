@@ -1,55 +1,60 @@
-// Activations from the ranks of one module to those of the next, and their gradients back.
+// Carries activations from the ranks of one module to the ranks of the next, and gradients back.
 //
-// The failure this prevents. Modules whose data-parallel sizes differ, and samples that differ in
-// tokens: a bridge that cuts tensors in equal parts hands the language model the image of another
-// sample, or gets forward right and cuts the gradient elsewhere. Here both ways follow one table,
-// the rows of each sample of the micro-batch, which every rank knows from the batch: any two
-// data-parallel sizes, any number of rows for a sample, and no sizes to exchange.
+// The failure this prevents. Two modules have different data-parallel sizes, and samples have
+// different numbers of tokens. A bridge that cuts tensors in equal parts then hands the language
+// model the image of another sample. Or forward is right, and the gradient is cut at other rows.
+// Here both directions follow one table, the rows of each sample of the micro-batch, which every
+// rank knows from the batch. Any two data-parallel sizes and any number of rows for a sample work,
+// and no sizes are exchanged.
 //
-//   // On every rank of both modules. 4 samples; vision dp 2, language dp 1.
-//   Bridge bridge(topology, /*edge=*/0, rank, new_group, {});
-//   Ownership images = *MakeOwnership({1, 0, 2, 1}, {4, 4, 4, 4});
-//   // on a rank of vision: x, the tokens of its samples [4 or 12, H]
-//   at::Tensor y = bridge.Run({x}, images)[0];    // [0, H]: carries the graph alone
-//   y.sum().backward();                           // waits for the gradient, and goes on into x
-//   // on a rank of language
-//   at::Tensor tokens = bridge.Run({}, images)[0];  // [16, H]
-//   loss(tokens).backward();                        // sends it
+//    // On every rank of both modules. 4 samples; vision dp 2, language dp 1.
+//    Bridge bridge(topology, /*edge=*/0, rank, new_group, {});
+//    Ownership images = *MakeOwnership({1, 0, 2, 1}, {4, 4, 4, 4});
+//    // on a rank of vision: x, the tokens of its samples [4 or 12, H]
+//    at::Tensor y = bridge.Run({x}, images)[0];    // [0, H]: carries the graph only
+//    y.sum().backward();                           // waits for the gradient, and goes on into x
+//    // on a rank of language
+//    at::Tensor tokens = bridge.Run({}, images)[0];  // [16, H]
+//    loss(tokens).backward();                        // sends it
 //
-// Asynchronous. On ranks of `from` a call does not wait: what it sends is taken while it goes on,
-// and only the call after the next waits for it. Ranks of `to` may start the next call before they
-// compute on this one's rows: Start, and Wait later. A gradient is sent without waiting. Do not
-// change x in place before it is taken, in backward or two calls later. All ranks run backward
-// through their calls in one order, which may be any: NCCL matches rows by order alone. Another
-// order on one side is an error that names both calls.
+// When not to use it: for modules on the same ranks with the same grid there is nothing to carry.
 //
-// Frozen. No gradient is sent to a rank whose x does not require grad; backward there does nothing.
+// Asynchronous. On ranks of `from` a call does not wait: its rows are sent while the rank goes on,
+// and only the call after the next waits for them. Ranks of `to` may start the next call before
+// they compute on the rows of this one: call Start now and Wait later. A gradient is sent without
+// waiting. Do not change x in place until backward or until two calls later. All ranks run backward
+// through their calls in one order, which may be any: NCCL matches rows by order only. If one side
+// uses another order, an error names both calls.
 //
-// What is checked. Every rank tells its peers what it planned (words.h), before any rows are
-// received: a disagreement about rows, dtypes, shapes or the number of tensors, and a graph on `to`
-// that was thrown away although `from` waits for its gradient, are errors that name both ranks, on
-// both sides. A call that fails on one rank fails on every rank that waits for it, for its siblings
-// over tp and cp, or for one of these, with the first cause and the rank that had it. Dtype and
-// sizes are those of the first call; without an ownership table the rows are, too: each row counts
-// as one sample, and each rank of `from` must have equally many.
+// Frozen. No gradient is sent to a rank whose x does not require grad. Backward does nothing there.
 //
-// Ranks of both modules (colocated): x comes back as it is where both have the same grid; is
-// narrowed, y a view of x's memory, where each rank has all that it needs; else as above, with x in
-// and y out on each rank. A y that is a view cannot be changed in place under grad mode, any other
-// can.
+// Checks. Before any rows are received, every rank tells its peers its plan (words.h). A
+// disagreement about rows, dtypes, shapes or the number of tensors is an error on both sides that
+// names both ranks. So is a graph on `to` that was thrown away although `from` waits for its
+// gradient. A call that fails on one rank fails on every rank that waits for it, on its siblings
+// over tp and cp, and on the ranks that wait for these. The error has the first cause and its rank.
+// Dtypes and sizes are fixed by the first call. Without an ownership table the number of rows is
+// fixed too: each row counts as one sample, and all ranks of `from` must have equally many.
 //
-// tp > 1: every tp rank of `from` sends its share and those of `to` all-gather. The gradient of y
-// is taken to be equal over tp, as layers that are divided over tp leave it (BridgeOptions::audit
-// checks that); over cp it is summed, in float32 where it is bfloat16 or float16.
-// cp > 1: the cp ranks of `from` all hold x, and each gets the gradient of the rows that it sent,
-// with zeros for the others: over cp they add up to the gradient of one x, and what parameters get
-// adds up in the reduction over dp and cp (gradients.h).
+// Ranks of both modules (colocated). If both modules have the same grid, x is returned as it is. If
+// each rank has all rows that it needs, y is a view of x's memory. Otherwise rows travel as above,
+// with x in and y out on each rank. A y that is a view cannot be changed in place under grad mode;
+// any other y can.
 //
-// Backward must run through `backward()`: torch.grad of y alone skips the bridge. Not for modules
-// on the same ranks with the same grid: there is nothing to carry. Source: BridgeCommunicator of
-// Megatron-LM, whose limits (one size must divide the other, equal tokens for fan-in) this lifts.
+// tp > 1. Every tp rank of `from` sends its share, and the tp ranks of `to` all-gather. The
+// gradient of y must be equal over tp, as layers that are divided over tp leave it.
+// BridgeOptions::audit checks this. Over cp the gradient is summed, in float32 if it is bfloat16 or
+// float16.
 //
-// Thread: one at a time, the one that runs forward and backward.
+// cp > 1. All cp ranks of `from` hold x. Each gets the gradient of the rows that it sent, and zeros
+// for the other rows. Over cp these add up to the gradient of one x. The gradients of parameters
+// add up in the reduction over dp and cp (gradients.h).
+//
+// Backward must run through `backward()`: torch.grad of y alone skips the bridge.
+//
+// Source: BridgeCommunicator of Megatron-LM. Its limits (one size must divide the other, equal
+// tokens for fan-in) do not apply here. Thread: one thread at a time, the thread that runs forward
+// and backward.
 
 #ifndef LOCKSTEP_MIMO_BRIDGE_BRIDGE_H_
 #define LOCKSTEP_MIMO_BRIDGE_BRIDGE_H_
@@ -69,18 +74,18 @@
 
 namespace lockstep::mimo {
 
-// Makes the group of `ranks`, of which this rank is one. All of them call it, in the same order.
-// `purpose`, as "vision -> language gradient", is for reports.
+// Makes the process group of `ranks`. This rank is one of them. All of them call it, in the same
+// order. `purpose`, such as "vision -> language gradient", is for reports.
 using NewGroup = std::function<c10::intrusive_ptr<c10d::ProcessGroup>(const std::vector<int>& ranks,
                                                                       const std::string& purpose)>;
 
 struct BridgeOptions {
-  int64_t dim = 0;                 // of the rows, in every tensor
-  c10::Device device = c10::kCPU;  // of tensors, on this rank
+  int64_t dim = 0;                 // the dim of rows in every tensor
+  c10::Device device = c10::kCPU;  // of the tensors on this rank
   // Compares the gradient of y over the tp ranks of `to` in every backward. Costs an all-gather of
   // the gradient over the lanes of a replica.
   bool audit = false;
-  // Says why a rank is gone, "" where that is not known: for the error of a rank that waits for it.
+  // Returns why a rank is gone, or "" if unknown, for the error of a rank that waits for it.
   std::function<std::string(int64_t rank)> why_gone = nullptr;
 };
 
@@ -88,12 +93,13 @@ class Bridge {
  public:
   class State;
 
-  // A call that has been started.
+  // A call that has started.
   class Pending {
    public:
-    // On ranks of `to` blocks until the rows are there; on ranks of `from` alone returns at once:
-    // tensors without rows that carry the graph. Under grad mode those of a floating dtype require
-    // grad on every rank, frozen or not, so that backward runs alike on all. To be called once.
+    // Returns the rows, and blocks for them on ranks of `to`. On a rank of `from` only, returns at
+    // once, with tensors of no rows that carry the graph. Under grad mode tensors of a floating
+    // dtype require grad on every rank, frozen or not, so that backward runs alike on all. Call it
+    // once.
     std::vector<at::Tensor> Wait();
 
    private:
@@ -103,56 +109,59 @@ class Bridge {
     std::shared_ptr<Call> call_;
   };
 
-  // For topology.edges()[edge]. Collective: every rank of both modules makes one, in the same
-  // order; on stages that do not bridge (see EdgeGroup in groups.h) a call returns what it is
-  // given. Throws c10::ValueError where this rank has neither module.
+  // Makes the bridge over topology.edges()[edge]. On stages that do not bridge (see EdgeGroup in
+  // groups.h) a call returns its arguments. Throws c10::ValueError if this rank has neither module.
+  // Collective: every rank of both modules makes one, in the same order.
   Bridge(const Topology& topology, int edge, int64_t rank, const NewGroup& new_group,
          const BridgeOptions& options);
   Bridge(const Bridge&) = delete;
   Bridge& operator=(const Bridge&) = delete;
-  // Waits for nothing: what peers have not taken yet is kept, until FinishAll. Where an exception
-  // ends this rank's part, tells the other ranks so.
+  // Does not wait: rows that peers have not taken yet are kept until FinishAll. If an exception
+  // ends this rank's part, it tells the other ranks.
   ~Bridge();
 
-  // `tensors`: on ranks of `from` one to eight of at most 8 dims, with the rows of this rank's
-  // samples on `dim`; on other ranks none. `ownership`: of the rows, for the whole micro-batch, the
-  // same on every rank; its samples may be divided unevenly. Collective: every rank of the edge
-  // calls this equally often. Throws c10::ValueError for a mistake of this rank's caller, which its
-  // peers learn, and c10::Error for one of theirs. After an error the bridge is of no more use.
-  // `samples`: what else must be the same on every rank, the ids of the micro-batch's samples; an
-  // error shows it.
+  // Starts a call. `tensors`: on ranks of `from`, one to eight tensors of at most 8 dims, with the
+  // rows of this rank's samples on `dim`; on other ranks none. `ownership`: the owners of the rows
+  // of the whole micro-batch, the same on every rank; its samples may be divided unevenly.
+  // `samples`: a text that must also be the same on every rank, such as the ids of the
+  // micro-batch's samples; errors show it.
+  //
+  // Collective: every rank of the edge calls this equally often. Throws c10::ValueError for a
+  // mistake of this rank's caller, which its peers learn, and c10::Error for a mistake of theirs.
+  // After an error the bridge cannot be used again.
   Pending Start(const std::vector<at::Tensor>& tensors,
                 const std::optional<Ownership>& ownership = std::nullopt,
                 const std::string& samples = "");
 
-  // A call whose arguments the caller could not even read: peers learn `text` as from a Start that
-  // fails, and the bridge is of no more use. Does nothing where it is that already.
+  // Reports a call whose arguments the caller could not read. Peers receive `text` as if a Start
+  // had failed, and the bridge cannot be used again. Does nothing if the bridge has failed before.
   void Refuse(const std::string& text);
 
-  // Start and Wait.
+  // Calls Start and Wait.
   std::vector<at::Tensor> Run(const std::vector<at::Tensor>& tensors,
                               const std::optional<Ownership>& ownership = std::nullopt,
                               const std::string& samples = "") {
     return Start(tensors, ownership, samples).Wait();
   }
 
-  // Throws c10::ValueError where backward has not come through a call whose gradient this rank is
-  // to take or to send: before an optimizer steps without it. A call whose gradient nobody is to
-  // have runs under no_grad on every rank.
+  // Throws c10::ValueError if backward has not run through a call whose gradient this rank must
+  // take or send. Call it before the optimizer steps. Run a call whose gradient no rank needs under
+  // no_grad on every rank.
   void CheckBackward() const;
 
-  // Why the bridge is of no more use on this rank; "" where it is sound. A rank that shares no rows
-  // with those that failed does not hear of it through the bridge: ask before a step is taken.
+  // Returns why the bridge cannot be used on this rank, or "". A rank that shares no rows with the
+  // failed ranks does not learn of the failure through the bridge, so check this before a step.
   const std::string& failure() const;
 
-  // How many gradients this rank has sent and keeps: it has not heard yet that they were taken.
+  // Returns the number of gradients that this rank has sent and still keeps, because the receivers
+  // have not confirmed them.
   int64_t num_gradients_kept() const;
 
-  // Waits until peers have taken what this process's bridges have sent, destroyed bridges included,
-  // and frees them: before a process ends well. Collective: returns when all ranks of these bridges
-  // have called it, have failed or are gone. A rank that still waits for rows of this one gets an
-  // error that says that this one has left. Throws c10::Error where a rank left without taking
-  // what this one sent.
+  // Waits until peers have taken all that this process's bridges have sent, destroyed bridges
+  // included, and frees it. Call it before a process ends normally. Collective: returns when all
+  // ranks of these bridges have called it, have failed or are gone. A rank that still waits for
+  // rows of this one gets an error that says that this rank has left. Throws c10::Error if a rank
+  // left without taking a gradient that this rank sent.
   static void FinishAll();
 
  private:

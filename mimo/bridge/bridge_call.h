@@ -1,4 +1,4 @@
-// One call of a bridge. See bridge.h.
+// One call of a bridge. Private to the bridge's sources; see bridge.h.
 
 #ifndef LOCKSTEP_MIMO_BRIDGE_BRIDGE_CALL_H_
 #define LOCKSTEP_MIMO_BRIDGE_BRIDGE_CALL_H_
@@ -26,33 +26,33 @@ struct Bridge::Pending::Call : std::enable_shared_from_this<Bridge::Pending::Cal
   std::shared_ptr<const EdgePlan> plan;
   uint64_t fingerprint = 0;  // of the plan and the samples
   std::shared_ptr<Exchange> forward, backward;
-  std::vector<int32_t> peers;                         // that have words about the call
-  std::map<int32_t, Word> plans;                      // theirs, as far as heard
-  std::vector<Exchange::Piece> sends, receives;       // rows, until they start
-  std::vector<at::Tensor> tensors;                    // on `from`
-  std::vector<bool> wants;                            // on `from`: whose gradient this rank wants
-  std::vector<at::Tensor> outputs;                    // on `to`: rows first
-  std::vector<at::Tensor> gradients;                  // on `from`: rows first
-  std::map<int64_t, std::vector<bool>> source_wants;  // on `to`, of sources, this rank included
+  std::vector<int32_t> peers;                    // peers that exchange messages about the call
+  std::map<int32_t, Word> plans;                 // the peers' plans received so far
+  std::vector<Exchange::Piece> sends, receives;  // rows that have not been started
+  std::vector<at::Tensor> tensors;               // on `from`
+  std::vector<bool> wants;                       // on `from`: whether this rank wants its gradient
+  std::vector<at::Tensor> outputs;               // on `to`: rows first
+  std::vector<at::Tensor> gradients;             // on `from`: rows first
+  std::map<int64_t, std::vector<bool>> source_wants;  // on `to`: of all sources, with this rank
   std::vector<size_t> differentiable;                 // outputs of the node
-  bool checked = false;   // the plans of all peers are those of this rank
-  bool received = false;  // on `to`: the rows are there
-  bool settled = false;   // what was sent is taken
+  bool checked = false;                               // the plans of all peers equal this rank's
+  bool received = false;                              // on `to`: the rows have arrived
+  bool settled = false;                               // peers have taken the rows sent
   bool waited = false;
   bool owes_gradient = false;  // a source waits for it
 
   ~Call() {
     if (state == nullptr || state->nothing_travels || plan == nullptr) return;
     if (state->has_failed()) state->Keep({forward, backward});
-    if (state->on_to && !received) {  // nor would calls after it meet their rows
+    if (state->on_to && !received) {  // later calls could not match their rows
       state->unreceived.erase(number);
       state->Fail(absl::StrCat("its call ", number, " was started and never waited for"));
     }
   }
 
-  // Tells those that wait for the gradient that none comes.
+  // Tells the ranks that wait for the gradient that it will not come.
   void ForgetGradient(const std::string& text) noexcept;
-  void ForgetGraph() noexcept;  // the same, where the graph of y ends without backward
+  void ForgetGraph() noexcept;  // the same, if the graph of y ends without backward
 
   void SetUpFrom(const std::vector<at::Tensor>& given, const std::optional<Ownership>& ownership);
   void SetUpTo(const std::optional<Ownership>& ownership);
@@ -69,12 +69,12 @@ struct Bridge::Pending::Call : std::enable_shared_from_this<Bridge::Pending::Cal
   void KeepOwnContext(at::Tensor& gradient) const;
   std::vector<at::Tensor> RunBackward(const std::vector<at::Tensor>& grads);
 
-  // Whether tp ranks of `to` compare their gradients.
+  // Returns whether the tp ranks of `to` compare their gradients.
   bool audits() const {
     return state->options().audit && state->to_lanes != nullptr &&
            state->module(/*of_from=*/false).tp > 1;
   }
-  // Whether lanes of `to` wait for each other in backward.
+  // Returns whether the lanes of `to` wait for each other in backward.
   bool sums() const { return state->to_context != nullptr || audits(); }
   at::Tensor NewRows(int64_t rows, size_t tensor, c10::Device device) const;
   Word Plan() const;

@@ -1,4 +1,4 @@
-// What the calls of a bridge share. See bridge.h.
+// The state that all calls of a bridge share. Private to the bridge's sources; see bridge.h.
 
 #ifndef LOCKSTEP_MIMO_BRIDGE_BRIDGE_STATE_H_
 #define LOCKSTEP_MIMO_BRIDGE_BRIDGE_STATE_H_
@@ -27,7 +27,7 @@
 
 namespace lockstep::mimo {
 
-// All that decides which rank of the module holds which rows.
+// Returns a text of everything that decides which rank of the module holds which rows.
 inline std::string LayoutOf(const Module& module) {
   return absl::StrCat(module.name, " dp ", module.dp, " tp ", module.tp, " cp ", module.cp, " pp ",
                       module.pp, " ", module.order, " ranks ", absl::StrJoin(module.ranks, " "),
@@ -64,7 +64,7 @@ class Bridge::State {
                       absl::StrJoin(to.ranks, ", "));
     const bool same_grid = usual_route_.from.ranks == usual_route_.to.ranks &&
                            usual_route_.from.dp_size == usual_route_.to.dp_size &&
-                           from.cp == to.cp;  // else gradients are to be summed
+                           from.cp == to.cp;  // otherwise gradients are summed
     nothing_travels = same_grid || (!on_from && !on_to);
     layout = Fingerprint(absl::StrCat(LayoutOf(from), LayoutOf(to), "dim ", options.dim));
     if (!nothing_travels) MakeGroups(new_group, from, to);
@@ -86,14 +86,14 @@ class Bridge::State {
     TORCH_CHECK(failure_.empty(), "mimo: bridge ", link_.name, " failed before: ", failure_);
   }
 
-  // Tells all ranks of the edge. The first failure stands.
+  // Tells all ranks of the edge. Only the first failure counts.
   void Fail(const std::string& text) {
     if (has_failed()) return;
     failure_ = text.empty() ? "no reason was given" : text;
     words.SendFailure(failure_);
   }
 
-  // Keeps, until the end, what a backend may still read or write.
+  // Keeps tensors that a backend may still read or write until the bridge ends.
   void Keep(const std::vector<std::shared_ptr<Exchange>>& exchanges) {
     kept_.insert(kept_.end(), exchanges.begin(), exchanges.end());
   }
@@ -104,8 +104,8 @@ class Bridge::State {
     if (!nothing_travels) words.SendLeft("its program has come to the end");
   }
 
-  // Until all others have said the same, so that they hear this rank's last word. Throws
-  // c10::Error where one of them has left gradients of this rank untaken.
+  // Waits until all others have ended too, so that they receive this rank's last message. Throws
+  // c10::Error if one of them has left without taking gradients of this rank.
   void WaitForOthers() {
     if (nothing_travels) return;
     words.WaitUntilAllLeft();
@@ -120,7 +120,7 @@ class Bridge::State {
 
   // --- Gradients under way
 
-  // On `to`: what it sent to these sources, until they have taken it.
+  // On `to`: keeps a gradient until these sources have taken it.
   void KeepUntilTaken(const std::shared_ptr<Exchange>& exchange,
                       const std::vector<int32_t>& sources) {
     gradients_sent_.push_back({exchange, {}});
@@ -128,7 +128,7 @@ class Bridge::State {
       gradients_sent_.back().peers.emplace_back(source, ++num_sent_to_[source]);
   }
 
-  // Frees each gradient that all its sources are known to have taken.
+  // Frees each gradient if all its sources are known to have taken it.
   void ForgetTaken() {
     const auto is_taken = [this](const Sent& sent) {
       return std::all_of(sent.peers.begin(), sent.peers.end(), [this](const auto& peer) {
@@ -144,7 +144,7 @@ class Bridge::State {
 
   // --- What calls share
 
-  uint64_t layout = 0;  // of both grids and of dim: must be the same on every rank
+  uint64_t layout = 0;  // hash of both grids and of dim; must be equal on every rank
 
   const Link& link() const { return link_; }
   const BridgeOptions& options() const { return options_; }
@@ -155,15 +155,15 @@ class Bridge::State {
 
   bool on_from = false;
   bool on_to = false;
-  // Both modules have the same grid, or this rank is of another stage: y is x.
+  // True if both modules have the same grid, or if this rank is on another stage: y is x.
   bool nothing_travels = false;
   int64_t num_calls = 0;
-  std::optional<std::vector<TensorSpec>> specs;  // those of the first call
-  std::optional<int64_t> num_rows;               // of calls without ownership: those of the first
-  std::deque<std::shared_ptr<Pending::Call>> unsettled;  // whose sends may still be under way
-  std::set<int64_t> without_backward;  // calls by number whose gradient this rank takes or owes
+  std::optional<std::vector<TensorSpec>> specs;          // of the first call
+  std::optional<int64_t> num_rows;                       // of the first call without ownership
+  std::deque<std::shared_ptr<Pending::Call>> unsettled;  // with sends that may be in progress
+  std::set<int64_t> without_backward;  // calls by number: this rank takes or owes a gradient
   Words words{link_};
-  std::map<int64_t, Pending::Call*> unreceived;  // on `to`: started, and its rows not yet asked for
+  std::map<int64_t, Pending::Call*> unreceived;  // on `to`: started, rows not yet received
   // The other lanes of this rank's replica on each side.
   std::vector<int32_t> from_siblings, to_siblings;
   // Lanes of this rank's replica on each side, and the cp ranks among those of `to`; null: alone.
@@ -172,10 +172,10 @@ class Bridge::State {
  private:
   struct Sent {
     std::shared_ptr<Exchange> exchange;
-    std::vector<std::pair<int32_t, int64_t>> peers;  // and the number of the gradient for each
+    std::vector<std::pair<int32_t, int64_t>> peers;  // with the number of the gradient for each
   };
 
-  // All ranks meet in a group before its first rows: NCCL's first batch of a group needs them all,
+  // Makes a group and runs a first collective in it. NCCL's first batch of a group needs all ranks,
   // and a rank may have no rows in it.
   c10::intrusive_ptr<c10d::ProcessGroup> NewRowsGroup(const NewGroup& new_group,
                                                       const std::string& purpose) const {

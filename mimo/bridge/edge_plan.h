@@ -1,5 +1,5 @@
-// How the rows of one ownership table cross an edge, as one rank sees it: what the calls of a
-// bridge share. See bridge.h.
+// The rows of one ownership table that cross an edge, as one rank sees them. The calls of a bridge
+// share it. Private to the bridge's sources; see bridge.h.
 
 #ifndef LOCKSTEP_MIMO_BRIDGE_EDGE_PLAN_H_
 #define LOCKSTEP_MIMO_BRIDGE_EDGE_PLAN_H_
@@ -19,14 +19,14 @@
 
 namespace lockstep::mimo {
 
-// The value, or c10::ValueError with the status's message.
+// Returns the value, or throws c10::ValueError with the status's message.
 template <typename T>
 T ValueOrThrow(absl::StatusOr<T> result) {
   TORCH_CHECK_VALUE(result.ok(), std::string(result.status().message()));
   return *std::move(result);
 }
 
-// What the tensors of all calls have in common: the size of the dim of rows is 0 here.
+// The dtype and sizes that a tensor has in all calls. The size of the dim of rows is 0 here.
 struct TensorSpec {
   at::ScalarType dtype = at::kFloat;
   std::vector<int64_t> sizes;
@@ -34,43 +34,43 @@ struct TensorSpec {
   friend bool operator==(const TensorSpec&, const TensorSpec&) = default;
 };
 
-// "Float [rows, 64] and Float [rows, 8]", with the rows on `dim`.
+// Returns "Float [rows, 64] and Float [rows, 8]", with the rows on `dim`.
 std::string Describe(const std::vector<TensorSpec>& specs, int64_t dim);
 
 struct EdgePlan {
   Ownership ownership;
-  uint64_t fingerprint = 0;  // of the rows of each sample
-  std::string rows;          // in words
+  uint64_t fingerprint = 0;  // hash of the rows of each sample
+  std::string rows;          // as text, for messages
   RankRoute forward, backward;
-  std::vector<int32_t> sources, destinations;  // peers, this rank not among them
-  // Set where each rank of `to` has on `from` all rows that it needs: those of its own it narrows
-  // to.
+  std::vector<int32_t> sources, destinations;  // peers without this rank
+  // Set if each rank of `to` has all rows that it needs on `from`. It is this rank's part of its
+  // own rows.
   std::optional<Range> local;
 };
 
-// The route of `ownership` over the edge, as `rank` sees it. Peers are those of this route and of
-// `usual`, the same for all calls. Throws c10::ValueError where the samples cannot be divided.
-//
-// Cost: O(samples + places of both sides).
+// Returns the route of `ownership` over the edge, as `rank` sees it. Its peers are the peers on
+// this route and on `usual`, the same for all calls. Throws c10::ValueError if the samples cannot
+// be divided.
 EdgePlan PlanEdge(const Topology& topology, int edge, int64_t rank, const Route& usual,
                   const Ownership& ownership);
 
-// A route on which all ranks meet that meet anywhere where samples are divided evenly.
+// Returns a route on which every two ranks meet that meet on any route with evenly divided samples.
 Route UsualRoute(const Topology& topology, int edge);
 
-// 64 bits of a text, the same on every rank; 0 for none.
+// Returns a hash of a text, the same on every rank; 0 for the empty text.
 uint64_t Fingerprint(const std::string& text);
 
-// Adds `peer` unless it is `rank` itself or there already.
+// Adds `peer` unless it is `rank` or is in the list already.
 void AddPeer(std::vector<int32_t>& peers, int32_t peer, int64_t rank);
 
-// The lanes of a replica, the ranks of `group` in order: each has received part parts[lane] of
-// `rows`, and gets the others'. Collective.
+// Completes `rows` over the lanes of a replica, the ranks of `group` in order. Each lane has
+// received part parts[lane] of `rows` and gets the other parts. Collective.
 void GatherLanes(c10d::ProcessGroup& group, const std::vector<Range>& parts, at::Tensor& rows);
 
-// The first lane of `group` whose `rows` differ by more than rounding from those of the first lane
-// with the same cp coordinate, among the `tp` lanes that have it; none where they are alike. The
-// same on all of these. Collective, over all lanes; `rows` have the same sizes on each.
+// Returns the first lane whose `rows` differ by more than rounding from those of the first lane
+// with the same cp coordinate, or nothing. `tp` is the number of lanes of one cp coordinate. `rows`
+// have the same sizes on each lane. Collective over all lanes of `group`, and the same on all lanes
+// of one cp coordinate.
 std::optional<int64_t> LaneThatDiffers(c10d::ProcessGroup& group, int64_t tp,
                                        const at::Tensor& rows);
 

@@ -1,11 +1,12 @@
-// The rows of one call in one direction, between the ranks of an edge.
+// The rows of one call in one direction, between the ranks of an edge. Private to the bridge's
+// sources.
 //
-// A rank receives rows only after it has compared words (words.h) with the rank that sends them:
-// NCCL takes up operations of two ranks in the order of issue, whatever their sizes, and rows of
-// plans that differ would be mixed up. What is sent and never received, since the ranks disagree,
-// holds up nothing but this edge's group, of which nothing more is asked.
+// A rank receives rows only after it has compared messages (words.h) with the sender. NCCL pairs
+// the operations of two ranks in order of issue, whatever their sizes, and would mix up the rows of
+// different plans. After a disagreement, rows that were sent are never received. They block only
+// this edge's group, which is not used again.
 //
-// Not collective: a rank talks to its peers alone. Thread: that of the bridge.
+// Not collective: a rank communicates with its peers only. Thread: the bridge's thread.
 
 #ifndef LOCKSTEP_MIMO_BRIDGE_EXCHANGE_H_
 #define LOCKSTEP_MIMO_BRIDGE_EXCHANGE_H_
@@ -29,26 +30,26 @@ class Exchange {
   struct Piece {
     at::Tensor rows;  // contiguous
     int64_t peer = 0;
-    int tensor = 0;       // which of the call
-    int64_t version = 0;  // of rows that are sent: see VersionOf
+    int tensor = 0;       // index among the call's tensors
+    int64_t version = 0;  // of rows to send: see VersionOf
   };
   static int64_t VersionOf(const at::Tensor& rows) {
     return rows.is_inference() ? 0 : rows._version();
   }
 
-  // Starts all of them; where the backend can, as one batch, in which no rank's send waits for its
-  // own receive.
+  // Starts all sends and receives. If the backend can, they are one batch, in which no rank's send
+  // waits for its own receive.
   void StartRows(std::vector<Piece> sends, std::vector<Piece> receives);
 
-  // Blocks until what was sent or received is there; on CUDA, until it is for the current stream.
-  // Throws c10::Error where a peer is gone, or does not come within the group's timeout.
+  // Block until the rows are received, or sent; on CUDA, until the current stream may use them.
+  // Throw c10::Error if a peer is gone, or does not come within the group's timeout.
   void WaitForReceives();
   void WaitForSends();
 
  private:
   struct Started {
     Piece piece;
-    c10::intrusive_ptr<c10d::Work> work;  // in a batch not to be waited for
+    c10::intrusive_ptr<c10d::Work> work;  // not to be waited for in a batch
   };
 
   c10d::ProcessGroup& Group() const;

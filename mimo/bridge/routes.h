@@ -7,9 +7,9 @@
 // covers any pair of data-parallel sizes and any number of tokens for a sample, and every rank
 // carries its share.
 //
-//   // vision dp 2 on ranks 0 and 1, language dp 3 on ranks 2 to 4; 6 samples of one row
-//   Route route = *PlanRoute(*topology, /*edge=*/0, UniformOwnership(6), RowsOf::kTokens);
-//   // 0 -> 2 rows [0, 2)   0 -> 3 rows [2, 3)   1 -> 3 rows [3, 4)   1 -> 4 rows [4, 6)
+//    // vision dp 2 on ranks 0 and 1, language dp 3 on ranks 2 to 4; 6 samples of one row
+//    Route route = *PlanRoute(*topology, /*edge=*/0, UniformOwnership(6), RowsOf::kTokens);
+//    // 0 -> 2 rows [0, 2)   0 -> 3 rows [2, 3)   1 -> 3 rows [3, 4)   1 -> 4 rows [4, 6)
 //
 // Forward. The lanes of a replica are its tp * cp ranks (tp varies fastest) at the stage that
 // bridges: the last stage of `from`, the first stage of `to`. Every lane of a replica of `from`

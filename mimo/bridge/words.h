@@ -1,20 +1,21 @@
-// Short messages between the ranks of a bridge, which say what travels, or why nothing will.
+// Short messages between the ranks of a bridge: what each rank sends next, or why it failed.
+// Private to the bridge's sources.
 //
-// Rows alone travel fast and say nothing: where two ranks plan different sizes, Gloo ends the
-// process, NCCL hangs or mixes rows up, and neither says why. So before rows are received, ranks
-// compare Words, 1,200 bytes each over the CPU. A rank that fails tells every rank that it has
-// words for; each of these fails too, and passes the first cause on. So no rank waits for rows or
-// for a collective of a rank that has failed.
+// Rows alone carry no description. If two ranks plan different sizes, Gloo ends the process, and
+// NCCL hangs or mixes rows up; neither says why. So ranks compare messages (Word, 1,200 bytes each,
+// over the CPU) before they receive rows. A rank that fails tells every rank that it exchanges
+// messages with. Each of these fails too and passes the first cause on. So no rank waits for rows
+// or for a collective of a failed rank.
 //
-//   words.Send(plan, /*to=*/2);
-//   const Word theirs = words.WaitFor(/*from=*/2, Word::kPlan, /*call=*/7);
+//    words.Send(plan, /*to=*/2);
+//    const Word theirs = words.WaitFor(/*from=*/2, Word::kPlan, /*call=*/7);
 //
-// The words from one rank to another are one stream, in the order in which they are sent; both
-// sides count them. A word that comes before it is asked for is kept. Rows of gradients follow the
-// order of their words, on every backend: backward in another order than the other side's is an
-// error that names both calls.
+// The messages from one rank to another are one stream in the order of sending, and both sides
+// count them. A message that arrives early is kept. Rows of gradients follow the order of their
+// messages, on every backend. If one side runs backward in another order, an error names both
+// calls.
 //
-// Thread: that of the bridge.
+// Thread: the bridge's thread.
 
 #ifndef LOCKSTEP_MIMO_BRIDGE_WORDS_H_
 #define LOCKSTEP_MIMO_BRIDGE_WORDS_H_
@@ -36,88 +37,91 @@ namespace lockstep::mimo {
 constexpr int kMaxTensors = 8;  // of one call
 constexpr int kMaxDims = 8;     // of a tensor
 
-// Plain bytes: all ranks run the same program on like machines.
+// A message as plain bytes: all ranks run the same program on similar machines.
 struct Word {
   enum Kind : int64_t {
-    kPlan,           // what the rank has planned for the call; its rows follow
-    kRowsReady,      // all that a lane of `to` waits for has been agreed: it comes to gather rows
+    kPlan,           // the rank's plan for the call; its rows follow
+    kRowsReady,      // a lane of `to` has agreed with all peers and will gather rows
     kTaken,          // the rows of the call have arrived
-    kSumReady,       // a lane of `to` comes to compare or to sum the gradient of the call
+    kSumReady,       // a lane of `to` will compare or sum the gradient of the call
     kGradient,       // the gradient of the call; its rows follow
-    kGradientReady,  // a lane of `from` comes to gather the gradient of the call
-    kForgotten,      // the rank's graph of the call is gone: no gradient comes, `text` says why
-    kFailed,         // the bridge is of no more use on `origin`: `text` says why
+    kGradientReady,  // a lane of `from` will gather the gradient of the call
+    kForgotten,      // the rank lost its graph of the call: no gradient comes; `text` says why
+    kFailed,         // the bridge has failed on `origin`; `text` says why
     kLeft,           // the rank has ended its part; `text` says how
   };
   int64_t kind = kPlan;
-  int64_t sequence = 0;   // of the words from this rank to that one
-  int64_t num_heard = 0;  // words of that rank that this one has read
+  int64_t sequence = 0;   // of the messages from this rank to that one
+  int64_t num_heard = 0;  // messages of that rank that this one has read
   int64_t call = 0;
   int64_t origin = 0;           // kFailed: the rank that failed first
   uint64_t layout = 0;          // fingerprint of both modules' grids and of dim
   uint64_t fingerprint = 0;     // of the rows of all samples
   int64_t num_rows = 0;         // of all samples
-  int64_t gradients_taken = 0;  // by this rank, from the one that the word goes to, so far
-  int64_t num_tensors = 0;      // 0: this rank has none of its own to describe
+  int64_t gradients_taken = 0;  // by this rank so far, from the receiver of the message
+  int64_t num_tensors = 0;      // 0: this rank describes no tensors
   struct {
     int64_t dtype = 0;
     int64_t wants_gradient = 0;
     int64_t num_dims = 0;
-    int64_t sizes[kMaxDims] = {};  // that of the dim of rows is 0
+    int64_t sizes[kMaxDims] = {};  // 0 on the dim of rows
   } tensors[kMaxTensors] = {};
-  char text[448] = {};  // ends with a 0: the error, or the rows in words for messages
+  char text[448] = {};  // ends with a 0: the error, or a description of the rows
 
   void set_text(const std::string& text);
 };
 
-// The ranks of an edge. Positions in its groups are those of `ranks`.
+// The ranks of an edge. Positions in its groups are positions in `ranks`.
 struct Link {
   std::string name;  // "vision -> language"
   int64_t rank = 0;  // this rank
   std::vector<int> ranks;
   std::vector<std::string> modules;  // of each of them, for messages
-  // Groups of all ranks. Words have one of their own: NCCL takes up the operations of a group in
-  // order. So do the rows of each direction: a gradient that waits must not hold up the next
-  // micro-batch.
+  // Groups of all ranks. Messages have their own group, because NCCL processes the operations of a
+  // group in order. Each direction has its own group too: a gradient that waits must not block the
+  // next micro-batch.
   c10::intrusive_ptr<c10d::ProcessGroup> words, forward, backward;
-  // Says why a rank is gone; "" where it is not known. May be empty.
+  // Returns why a rank is gone, or "" if unknown. May be empty.
   std::function<std::string(int64_t rank)> why_gone;
 
   int position(int64_t rank) const;
   std::string Describe(int64_t rank) const;  // "rank 3 (language)"
-  // "mimo: bridge vision -> language, call 3: rank 0 (vision) waited for the rows of rank 2
-  // (language): ...", where `cause` is what the backend has to say.
+  // Returns "mimo: bridge vision -> language, call 3: rank 0 (vision) waited for the rows of rank 2
+  // (language): ...", ending with `cause`, the backend's message.
   std::string DescribeLoss(int64_t call, const std::string& what, int64_t peer,
                            const std::string& cause) const;
 };
 
 class Words {
  public:
-  // `link` outlives this.
+  // `link` must outlive this object.
   explicit Words(const Link& link) : link_(link) {}
 
-  // Never blocks. Does nothing after SendFailure or SendLeft.
+  // Sends a message without blocking. Does nothing after SendFailure or SendLeft.
   void Send(Word word, int32_t to);
 
-  // Blocks until `from` has said this of `call`. Throws c10::Error where `from` has failed, has
-  // left or is gone; where it has forgotten the call; and where it comes to another call first with
-  // a kind of word that rows or a collective follow (all but kPlan and kTaken).
+  // Returns the message of this kind about `call` from rank `from`, and blocks until it arrives.
+  // Throws c10::Error if `from` has failed, has left, is gone or has forgotten the call. It also
+  // throws if `from` first sends a message about another call that rows or a collective follow (any
+  // kind but kPlan and kTaken).
   Word WaitFor(int32_t from, Word::Kind kind, int64_t call);
 
-  // Tells all ranks of the link that the bridge has failed: with `text`, or with the failure that
-  // this rank has heard of. Ends the stream.
+  // Tells all ranks of the link that the bridge has failed, with `text` or with the failure that
+  // this rank has received. Ends the stream.
   void SendFailure(const std::string& text);
 
   // Tells all ranks of the link that this rank's part has ended. Ends the stream.
   void SendLeft(const std::string& text);
 
-  // Blocks until all of them have ended theirs and have read this one to its end, or are gone.
+  // Blocks until all of them have ended their part and have read this rank's stream to its end, or
+  // are gone.
   void WaitUntilAllLeft();
 
-  // Gradients that each rank has taken from the other; `taken_by` as far as words have been read.
+  // Count the gradients that each rank has taken from the other. `taken_by` is as recent as the
+  // messages read.
   void AddTaken(int32_t from) { ++peers_[from].taken; }
   int64_t taken_by(int32_t peer) { return peers_[peer].taken_by; }
-  // Whether `peer` has ended its part, and neither failed nor is gone.
+  // Returns whether `peer` has ended its part, and has neither failed nor gone.
   bool has_left(int32_t peer) {
     const Peer& other = peers_[peer];
     return other.end.has_value() && other.end->kind == Word::kLeft && !other.is_gone;
@@ -126,13 +130,13 @@ class Words {
  private:
   struct Peer {
     at::Tensor buffer;
-    c10::intrusive_ptr<c10d::Work> receive;              // of the next word
-    std::deque<c10::intrusive_ptr<c10d::Work>> unheard;  // sent, and not known to be read
+    c10::intrusive_ptr<c10d::Work> receive;              // of the next message
+    std::deque<c10::intrusive_ptr<c10d::Work>> unheard;  // sent, not known to be read
     int64_t num_sent = 0, num_heard = 0;
-    std::deque<Word> early;                    // read, and not asked for yet
-    std::map<int64_t, std::string> forgotten;  // by call: why
+    std::deque<Word> early;                    // read before WaitFor asked for them
+    std::map<int64_t, std::string> forgotten;  // reasons, by call
     std::optional<Word> end;                   // kFailed or kLeft
-    bool is_gone = false;                      // its connection
+    bool is_gone = false;                      // the connection is lost
     int64_t taken = 0, taken_by = 0;
   };
 

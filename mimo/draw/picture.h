@@ -1,4 +1,4 @@
-// What a drawing of a topology shows, before it is text or SVG.
+// The content of a drawing of a topology, before it becomes text or SVG.
 
 #ifndef LOCKSTEP_MIMO_DRAW_PICTURE_H_
 #define LOCKSTEP_MIMO_DRAW_PICTURE_H_
@@ -25,7 +25,7 @@ struct ModulePicture {
 struct EdgePicture {
   int from = 0;  // modules
   int to = 0;
-  // Of each replica of `to` that is shown: the replicas of `from` whose samples it takes.
+  // For each replica of `to` that is shown: the replicas of `from` that its samples come from.
   std::vector<Range> sources;
 };
 
@@ -36,7 +36,7 @@ struct Picture {
 
 Picture MakePicture(const Topology& topology, const DrawOptions& options);
 
-// "0-3, 8, 10-11", of numbers in any order; after `max_shown` runs of them, "and 5 more".
+// Returns "0-3, 8, 10-11" for numbers in any order. After `max_shown` runs it adds "and 5 more".
 std::string NumberList(std::vector<int32_t> numbers, int64_t max_shown);
 
 }  // namespace lockstep::mimo

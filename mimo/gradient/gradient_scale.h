@@ -1,27 +1,30 @@
-// Computes the factor that makes a module's reduced gradient equal to that of a single-rank run.
+// Computes the factor for a module's reduced gradient, so that it equals the gradient of a run on
+// one rank.
 //
 // The problem: modules reduce gradients over their own replicas, but the loss is averaged over the
 // replicas or the tokens of "language". So each module's reduced gradient needs its own factor.
 // Without it encoders learn too slowly or too fast, and no error says so.
 //
-//   // vision: mean over dp 4; language: dp 2; each replica's loss is the mean over its tokens
-//   GradientScale({.loss = Loss::kMeanOfMeans, .reduction = Reduction::kMean, .reduction_size = 4,
-//                  .language_dp = 2});  // 2.0
+//    // vision: mean over dp 4; language: dp 2; each replica's loss is the mean over its tokens
+//    GradientScale({.loss = Loss::kMeanOfMeans, .reduction = Reduction::kMean, .reduction_size = 4,
+//                   .language_dp = 2});  // 2.0
 //
 // The rule. Let g be the sum of the local gradients over all ranks of the module's group. A
-// reduction by kSum gives g, a reduction by kMean gives g / reduction_size. The right gradient is
-// g / N for a loss that sums over tokens, where N counts the tokens with a loss in the step. It is
-// g / (language_dp * num_micro_batches) for a loss that each replica of "language" averages over
-// its tokens of a micro-batch. The factor is the right gradient divided by the reduced one.
+// reduction by kSum gives g, a reduction by kMean gives g / reduction_size. The right gradient is g
+// / N for a loss that sums over tokens, where N counts the tokens with a loss in the step. It is g
+// / (language_dp * num_micro_batches) for a loss that each replica of "language" averages over its
+// tokens of a micro-batch. The factor is the right gradient divided by the reduced one.
 //
-// History. Megatron-Bridge first expected gradient norms to differ (2956). Pull request 4066 found
-// encoder gradients too small by encoder_dp / llm_dp and scaled by module_dp / llm_dp. 5555 found
-// that per-token losses need the factor module_dp only if the module's reduction is a mean (1.0
-// instead of the right 4.0, 800 instead of 200). Sum N once, after "language" has all its tokens,
-// over the dp and cp ranks of its last stage. A sum that is taken earlier is multiplied by dp.
+// Sum N once, after "language" has all its tokens, over the dp and cp ranks of its last stage. A
+// sum that is taken earlier is multiplied by dp.
 //
 // With cp > 1 of "language", a rank's loss is a part of its replica's loss. The parts add up, so cp
 // does not appear. If each rank divides by its own tokens instead, there are dp * cp means.
+//
+// Source: Megatron-Bridge. Pull request 2956 expected gradient norms to differ. Pull request 4066
+// found encoder gradients too small by encoder_dp / llm_dp and scaled by module_dp / llm_dp. Pull
+// request 5555 found that losses per token need the factor module_dp only if the module's reduction
+// is a mean. Before it, the factor was 1.0 instead of 4.0, or 800 instead of 200.
 
 #ifndef LOCKSTEP_MIMO_GRADIENT_GRADIENT_SCALE_H_
 #define LOCKSTEP_MIMO_GRADIENT_GRADIENT_SCALE_H_

@@ -1,16 +1,16 @@
-// Gradients of a module over its own replicas, and one norm over all modules.
+// Reduces a module's gradients over its own replicas, and computes one norm over all modules.
 //
-// The failures this prevents. Each module reduces over its own dp, the loss is averaged over the
-// language model's: an encoder with dp 3 beside a language model with dp 1 learns three times too
-// fast or too slowly, silently (see gradient_scale.h for the factor). And clipping each module by
-// the norm of its own gradients is another algorithm than clipping the model.
+// The failures this prevents. Each module reduces over its own dp, but the loss is averaged over
+// the language model's. An encoder with dp 3 next to a language model with dp 1 then learns three
+// times too fast or too slowly, with no error (see gradient_scale.h for the factor). And clipping
+// each module by its own norm is a different algorithm from clipping the model.
 //
-//   ReduceGradients(vision_parameters, group_of_dp_and_cp, factor);
-//   at::Tensor norm = GradientNorm({{vision_parameters, divided, coordinates}}, world);
-//   ClipGradients(vision_parameters, norm, 1.0);
+//    ReduceGradients(vision_parameters, group_of_dp_and_cp, factor);
+//    at::Tensor norm = GradientNorm({{vision_parameters, divided, coordinates}}, world, device);
+//    ClipGradients(vision_parameters, norm, 1.0);
 //
-// Source: Megatron-Bridge's pull requests 4066 and 5555, Megatron-LM's 4019. This is the library's
-// one file over `_foreach` operators. Thread: one at a time for each group.
+// Source: Megatron-Bridge's pull requests 4066 and 5555, Megatron-LM's 4019. Only this file of the
+// library uses `_foreach` operators. Thread: one at a time for each group.
 
 #ifndef LOCKSTEP_MIMO_GRADIENT_GRADIENTS_H_
 #define LOCKSTEP_MIMO_GRADIENT_GRADIENTS_H_
@@ -24,35 +24,36 @@
 
 namespace lockstep::mimo {
 
-// The dtype in which gradients of `dtype` are summed over ranks: float32 for bfloat16 and float16,
-// else `dtype`. A sum in bfloat16 loses what small parts add, and one in float16 overflows.
+// Returns the dtype in which gradients of `dtype` are summed over ranks: float32 for bfloat16 and
+// float16, else `dtype`. A sum in bfloat16 loses small terms, and a sum in float16 overflows.
 at::ScalarType SumType(at::ScalarType dtype);
 
-// Each gradient becomes the sum over the ranks of `group` times `factor`, in buckets of about
-// `bucket_bytes`. Gradients are summed and scaled in SumType, and rounded once. A parameter that is
-// listed twice is reduced once. A parameter without a gradient counts as zeros where another rank
-// has one, and stays without where none has. group: nullptr for a rank alone. Collective: every
-// rank of `group` calls this with the same parameters in the same order. Throws c10::ValueError for
-// a sparse gradient.
+// Replaces each gradient by its sum over the ranks of `group` times `factor`, in buckets of about
+// `bucket_bytes`. Sums and scales in SumType, and rounds once. Reduces a parameter that is listed
+// twice once. A parameter without a gradient counts as zeros if another rank has one, and stays
+// without if no rank has. group: nullptr for one rank alone.
+//
+// Collective: every rank of `group` calls this with the same parameters in the same order. Throws
+// c10::ValueError for a sparse gradient.
 void ReduceGradients(const std::vector<at::Tensor>& parameters, c10d::ProcessGroup* group,
                      double factor, int64_t bucket_bytes = int64_t{25} << 20);
 
-// A module's parameters on this rank, and where the rank stands in it.
+// A module's parameters on this rank, and the rank's position in the module.
 struct NormPart {
   std::vector<at::Tensor> parameters;
-  std::vector<bool> divided_over_tp;  // of each; the others are the same on all tp ranks
+  std::vector<bool> divided_over_tp;  // for each; the others are equal on all tp ranks
   Coordinates coordinates;
 };
 
-// The 2-norm over the gradients of all modules: replicas and copies count once, shards each. A
-// parameter of several parts counts once, as it does in the first of them. Returns a float64 scalar
-// on `device`, the same on every rank. Collective: every rank of `world`, which holds all ranks of
-// the topology; nullptr for a rank alone.
+// Returns the 2-norm over the gradients of all modules, a float64 scalar on `device`, the same on
+// every rank. Replicas and copies count once, and each shard counts. A parameter in several parts
+// counts once, by its first part. Collective over `world`, which holds all ranks of the topology;
+// nullptr for one rank alone.
 at::Tensor GradientNorm(const std::vector<NormPart>& parts, c10d::ProcessGroup* world,
                         c10::Device device);
 
-// Scales each gradient once so that `norm` becomes at most max_norm; leaves them as they are where
-// it is infinite or NaN, which every rank sees alike. Waits for no device.
+// Scales each gradient once so that `norm` becomes at most max_norm. Leaves gradients unchanged if
+// the norm is infinite or NaN, which is the same on every rank. Does not wait for a device.
 void ClipGradients(const std::vector<at::Tensor>& parameters, const at::Tensor& norm,
                    double max_norm);
 

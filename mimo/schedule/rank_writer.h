@@ -1,4 +1,4 @@
-// The operations of one rank in a step, written in order: schedule.h says which order.
+// Writes the operations of one rank in a step, in the orders that schedule.h describes.
 
 #ifndef LOCKSTEP_MIMO_SCHEDULE_RANK_WRITER_H_
 #define LOCKSTEP_MIMO_SCHEDULE_RANK_WRITER_H_
@@ -13,7 +13,7 @@
 
 namespace lockstep::mimo {
 
-// Of one module: the group of each rank, by rank.
+// The groups of one module, by rank.
 struct GroupsOfModule {
   std::vector<int32_t> cp;
   std::vector<int32_t> tp_cp;
@@ -21,13 +21,13 @@ struct GroupsOfModule {
   std::vector<int32_t> embedding;
 };
 
-// What the lists of all ranks are written from.
+// The input of all ranks' lists.
 struct Step {
   const Topology* topology = nullptr;
   int64_t num_micro_batches = 0;
   bool one_route_for_all = true;
-  std::vector<Route> forward;          // of micro-batch m and edge e at m * edges + e, or at e
-  std::vector<Route> backward;         // their transposes
+  std::vector<Route> forward;          // micro-batch m, edge e: at m * edges + e, or at e
+  std::vector<Route> backward;         // the transposed routes
   std::vector<int64_t> stages_below;   // of each module's last stage, on the longest path
   std::vector<GroupsOfModule> groups;  // of each module
   int32_t world_group = 0;

@@ -6,9 +6,9 @@
 // lists against each other without sending a message. If they do not end, it names the ranks that
 // wait for each other and their operations.
 //
-//   absl::StatusOr<Schedule> schedule = MakeSchedule(*topology, {.num_micro_batches = 4,
-//                                                                .micro_batch_size = 6});
-//   absl::StatusOr<Simulation> simulation = Simulate(*schedule);
+//    absl::StatusOr<Schedule> schedule = MakeSchedule(*topology, {.num_micro_batches = 4,
+//                                                                 .micro_batch_size = 6});
+//    absl::StatusOr<Simulation> simulation = Simulate(*schedule);
 //
 // The model. A rank runs its operations in order. The operations of one batch start together, and
 // the rank continues when all of them have completed. A send completes when its receive has
@@ -58,7 +58,7 @@ namespace lockstep::mimo {
 
 enum class OpKind : uint8_t { kSend, kReceive, kCollective, kWait };
 
-// What an operation carries; both ends must agree on it.
+// The payload of an operation; both ends must agree on it.
 enum class Payload : uint8_t {
   kBridge,           // activations over an edge
   kBridgeGradient,   // their gradients
@@ -75,8 +75,8 @@ enum class Payload : uint8_t {
   kGlobalNorm,       // over the world
 };
 
-// kWait: of this rank's detached operations before it, those of the same payload, subject and
-// micro-batch.
+// One operation of a rank. kWait waits for this rank's earlier detached operations of the same
+// payload, subject and micro-batch.
 struct Op {
   OpKind kind = OpKind::kSend;
   Payload payload = Payload::kBridge;
@@ -103,48 +103,50 @@ struct Schedule {
   }
 };
 
-// How many calls of a bridge a rank may send before what the first of them sent is taken.
+// The maximum number of calls of a bridge that a rank may send before peers have taken the first.
 constexpr int32_t kCallsAhead = 2;
 
 enum class Order { kSequential, kAllForwardsFirst, k1F1B };
 
 struct StepOptions {
   int64_t num_micro_batches = 1;
-  // A route for each edge, the same in every micro-batch; or those of micro-batch m at [m * edges,
-  // (m + 1) * edges). Empty: planned for micro_batch_size samples of one row each, as uneven as
-  // they come.
+  // A route for each edge, for all micro-batches; or the routes of micro-batch m at [m * edges, (m
+  // + 1) * edges). Empty: planned for micro_batch_size samples of one row each, which may divide
+  // unevenly.
   absl::Span<const Route> routes = {};
   int64_t micro_batch_size = 0;
   Order order = Order::kSequential;
 };
 
-// InvalidArgument if a size is not positive, routes are not as many as they should be or not of
-// their edge, or k1F1B meets a rank of several modules. The schedule is not simulated yet.
+// Returns the schedule, not simulated yet. Returns InvalidArgument if a size is not positive, if
+// there is a wrong number of routes or a route of another edge, or if with k1F1B a rank has several
+// modules.
 absl::StatusOr<Schedule> MakeSchedule(const Topology& topology, const StepOptions& options);
 
 struct Simulation {
   int64_t ops = 0;
-  int64_t transfers = 0;    // pairs of send and receive
-  int64_t collectives = 0;  // each once, however many ranks
+  int64_t transfers = 0;    // number of pairs of send and receive
+  int64_t collectives = 0;  // each counts once
 };
 
-// FailedPrecondition says what is wrong, of all ranks: first what cannot match (an operation
-// without a partner, partners that differ in what they carry, a collective of a group that the rank
-// is not in), at most 8 of them; then, if all match, the cycle of ranks that wait for each other,
-// each with its operation. InvalidArgument if the data is not a schedule (a partner out of range, a
-// group twice the same rank).
+// Runs all lists against each other and counts operations. Returns FailedPrecondition with at most
+// 8 operations that cannot match: without a partner, different from their partner, or of a group
+// without the rank. If all match but the step does not end, it names the cycle of ranks that wait
+// for each other, with their operations. Returns InvalidArgument if the data is not a schedule (a
+// partner out of range, a group with a rank twice).
 //
 // Cost: O(operations + members of collectives).
 absl::StatusOr<Simulation> Simulate(const Schedule& schedule);
 
-// How many pipeline stages a micro-batch passes one after the other, on the longest path of edges;
-// and how many of them up to those of `rank`, its own included (of its first module; 0 outside the
-// world). enc and audio of one stage each, a language model of 2 and a generator: 4 in all, 2 for
-// the language model's first. Source: Megatron-LM's multi-module pipelines.
+// TotalStages returns the number of pipeline stages that a micro-batch passes one after the other,
+// on the longest path of edges. StagesUpTo returns the number of these up to the stage of `rank`'s
+// first module, with that stage; 0 outside the world. Example: two encoders of one stage each, a
+// language model of 2 stages and a generator have 4 stages in all, and the language model's first
+// stage is stage 2. Source: Megatron-LM's multi-module pipelines.
 int64_t TotalStages(const Topology& topology);
 int64_t StagesUpTo(const Topology& topology, int64_t rank);
 
-// "rank 3: receive of activations vision>language, micro-batch 2, 4 rows, from rank 0".
+// Returns "rank 3: receive of activations vision>language, micro-batch 2, 4 rows, from rank 0".
 std::string Describe(const Schedule& schedule, int64_t rank, const Op& op);
 
 }  // namespace lockstep::mimo

@@ -1,4 +1,4 @@
-// The rules of a topology, all of them checked before any is reported.
+// Checks all rules of a topology before it reports any. Private to topology.cc.
 
 #ifndef LOCKSTEP_MIMO_TOPOLOGY_CHECK_TOPOLOGY_H_
 #define LOCKSTEP_MIMO_TOPOLOGY_CHECK_TOPOLOGY_H_
@@ -13,26 +13,26 @@
 
 namespace lockstep::mimo {
 
-// What Topology::Make was given, and what the checks find on the way.
+// The arguments of Topology::Make, and values that the checks derive.
 struct TopologyParts {
   int64_t world_size = 0;
   std::vector<Module> modules = {};
-  bool has_edges = false;  // else they are the default's
+  bool has_edges = false;  // false: the default edges
   std::vector<Edge> edges = {};
   std::vector<std::pair<int, int>> edge_ends = {};  // indices of modules
   std::vector<int> forward_order = {};
 };
 
-// Every broken rule, in the order of Topology::Make's list. Without any, `parts` is complete:
-// modules have their ranks, edges their default.
+// Returns every broken rule, in the order of Topology::Make's list. Without broken rules, completes
+// `parts`: the ranks of modules and the default edges.
 std::vector<std::string> CheckTopology(TopologyParts* parts);
 
-// -1 if there is none.
+// Returns the index of the module with this name, or -1.
 int IndexOfModule(const std::vector<Module>& modules, absl::string_view name);
 
 std::string Quoted(absl::string_view name);
 
-// "vision", "language": quoted, joined by commas.
+// Returns the names, quoted and joined by commas.
 std::string NamesOf(const std::vector<Module>& modules);
 
 }  // namespace lockstep::mimo

@@ -1,4 +1,4 @@
-// One error for all rules that are broken, so that a configuration is mended in one go.
+// One error for all broken rules, so that a user can fix a configuration in one pass.
 
 #ifndef LOCKSTEP_MIMO_TOPOLOGY_PROBLEMS_H_
 #define LOCKSTEP_MIMO_TOPOLOGY_PROBLEMS_H_
@@ -12,15 +12,16 @@
 
 namespace lockstep::mimo {
 
-// OK without problems; else InvalidArgument "mimo: <subject>: <problem>", or with several "mimo:
-// <subject>: 2 rules are broken:" and a numbered line for each.
+// Returns OK if there are no problems. For one problem returns InvalidArgument "mimo: <subject>:
+// <problem>". For several returns "mimo: <subject>: 2 rules are broken:" and a numbered line for
+// each.
 absl::Status StatusOf(absl::string_view subject, const std::vector<std::string>& problems);
 
-// "use 9 or 12": the multiples of `unit` around `value`, from 1 * unit on. `unit` is
+// Returns "use 9 or 12": the multiples of `unit` next to `value`, at least 1 * unit. `unit` is
 // positive.
 std::string NearestMultiples(int64_t value, int64_t unit);
 
-// "rank 3", "ranks 3 to 7".
+// Returns "rank 3" or "ranks 3 to 7".
 std::string RankSpan(int64_t begin, int64_t end);
 
 }  // namespace lockstep::mimo

@@ -11,15 +11,15 @@
 
 namespace lockstep::mimo {
 
-// A uniform number of [low, high].
+// Returns a uniform random number from [low, high].
 int64_t Draw(std::mt19937& random, int64_t low, int64_t high);
 
-// One to four modules with dp to 4, tp and pp to 3, cp to 2, in any order of axes: on ranges, on
-// shuffled lists of ranks, or in pairs on the same ranks. Edges: the default, or any without a
-// cycle.
+// Returns a random topology of one to four modules, with dp up to 4, tp and pp up to 3, cp up to 2,
+// and axes in any order. Modules are on ranges of ranks, on shuffled lists, or in pairs on the same
+// ranks. The edges are the default, or any edges without a cycle.
 Topology RandomTopology(std::mt19937& random);
 
-// Of `num_samples` samples: none to 3 items each, of none to 5 tokens.
+// Returns a random table of `num_samples` samples with 0 to 3 items each, of 0 to 5 tokens.
 Ownership RandomOwnership(std::mt19937& random, int64_t num_samples);
 
 }  // namespace lockstep::mimo

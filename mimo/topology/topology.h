@@ -6,12 +6,12 @@
 // Here all ranks that load data load the same global micro-batch (SamplingInfo), and each module
 // keeps the part of its own replica (DpInfo).
 //
-//   absl::StatusOr<Topology> topology = Topology::Make(
-//       4, {{.name = "vision", .dp = 3, .first_rank = 0}, {.name = "language", .first_rank = 3}});
-//   topology->module(1)->name;           // "vision"
-//   topology->dp_info(1);                // replica 1 of 3: the part of the micro-batch to keep
-//   topology->sampling_info(1);          // rank 0 of 1, needs data: the values for a sampler
-//   topology->Validate({.micro_batch_size = 6, .global_batch_size = 24});
+//    absl::StatusOr<Topology> topology = Topology::Make(
+//        4, {{.name = "vision", .dp = 3, .first_rank = 0}, {.name = "language", .first_rank = 3}});
+//    topology->module(1)->name;           // "vision"
+//    topology->dp_info(1);                // replica 1 of 3: the part of the micro-batch to keep
+//    topology->sampling_info(1);          // rank 0 of 1, needs data: the values for a sampler
+//    topology->Validate({.micro_batch_size = 6, .global_batch_size = 24});
 //
 // Words. A module has a grid of ranks with four axes: tp (tensor parallel), cp (context parallel),
 // dp (data parallel: replicas), pp (pipeline stages). The first axis of `order` varies fastest from
@@ -58,7 +58,7 @@ struct Module {
   // Otherwise ranks[i] has place i of the grid.
   int64_t first_rank = 0;
   std::vector<int32_t> ranks = {};
-  std::string order = "tp-cp-dp-pp";  // the first axis varies fastest; each of the four once
+  std::string order = "tp-cp-dp-pp";  // the first axis varies fastest; all four axes, each once
 };
 
 // Activations flow from module `from` to module `to`.
@@ -77,6 +77,7 @@ struct Coordinates {
   friend bool operator==(const Coordinates&, const Coordinates&) = default;
 };
 
+// A replica: its index and the number of replicas.
 struct DpInfo {
   int64_t dp_rank = 0;
   int64_t dp_size = 1;
@@ -84,6 +85,7 @@ struct DpInfo {
   friend bool operator==(const DpInfo&, const DpInfo&) = default;
 };
 
+// The values for a rank's sampler.
 struct SamplingInfo {
   int64_t dp_rank = 0;
   int64_t dp_size = 1;
@@ -92,7 +94,7 @@ struct SamplingInfo {
   friend bool operator==(const SamplingInfo&, const SamplingInfo&) = default;
 };
 
-// How to divide samples over replicas when their number is not a multiple of dp.
+// The division of samples over replicas if their number is not a multiple of dp.
 enum class Division {
   kEven,    // Returns an error.
   kUneven,  // The first (size % parts) parts hold one more.
@@ -107,18 +109,20 @@ struct BatchSizes {
   Division division = Division::kEven;
 };
 
+// Private to topology.cc; see check_topology.h.
 struct TopologyParts;
 
+// Modules on ranks, and the edges between them. It never changes after Make.
 class Topology {
  public:
   // Makes a topology. Without `edges`, every other module feeds "language"; with {} no module feeds
   // another. Returns InvalidArgument if a rule is broken. The message names all broken rules, their
   // values and the nearest values that work:
-  //   - world_size is from 1 to kMaxWorldSize; there are modules, one of them named "language"
-  //   - names are not empty and appear once; sizes are positive; `order` holds each axis once
-  //   - a module's ranks lie in the world, appear once, and are tp * cp * dp * pp
-  //   - two modules share all of their ranks or none; every rank has a module
-  //   - edges name modules, appear once and make no cycle
+  //    - world_size is from 1 to kMaxWorldSize; there are modules, one of them named "language"
+  //    - names are not empty and appear once; sizes are positive; `order` holds each axis once
+  //    - a module's ranks lie in the world, appear once, and are tp * cp * dp * pp
+  //    - two modules share all of their ranks or none; every rank has a module
+  //    - edges name modules, appear once and make no cycle
   //
   // Cost: O(world_size * modules of a rank).
   static absl::StatusOr<Topology> Make(int64_t world_size, std::vector<Module> modules);
@@ -172,10 +176,10 @@ class Topology {
 
   // Checks batch sizes. Returns InvalidArgument if a rule is broken. The message names all broken
   // rules and the nearest sizes that work:
-  //   - sizes are positive, and micro_batch_size is at most kMaxMicroBatchSize
-  //   - micro_batch_size is divisible by dp of every module (with kUneven: at least dp)
-  //   - global_batch_size is divisible by micro_batch_size
-  //   - the same for evaluation
+  //    - sizes are positive, and micro_batch_size is at most kMaxMicroBatchSize
+  //    - micro_batch_size is divisible by dp of every module (with kUneven: at least dp)
+  //    - global_batch_size is divisible by micro_batch_size
+  //    - the same for evaluation
   absl::Status Validate(const BatchSizes& sizes) const;
 
  private:

@@ -1,19 +1,22 @@
-// One question at each step, answered alike on every rank: do we go on?
+// Decides on every rank alike, at each step, whether the loop goes on.
 //
-// The failure this prevents. Under sharded training every forward pass is a collective. Ranks
-// iterate their own data; one runs out eleven batches before its neighbour, which then waits in a
-// collective that nobody joins, until a watchdog fires half an hour later.
+// The failure this prevents. Under sharded training every forward pass is a collective. Each rank
+// iterates over its own data. One rank runs out of batches before its neighbour, which then waits
+// in a collective that no other rank joins, until a timeout ends the run half an hour later.
 //
-// This is the protocol under lockstep.h. An offer says what a rank has for the coming step; the
-// decision is the same on every rank. The offer travels while the present step computes: make it as
-// soon as the next batch is known, ask for the decision when the step is done.
+// This is the protocol under lockstep.h, which most callers want instead. An offer says what a rank
+// has for the coming step. The decision is the same on every rank. The offer travels while the
+// present step computes: make it as soon as the next batch is known, and ask for the decision when
+// the step is done.
 //
-//   Agreement agreement(&collective, Policy::kUntilFirst);
-//   agreement.MakeOffer({Has::kBatch});
-//   absl::StatusOr<Decision> decision = agreement.Decide();
+//    Agreement agreement(&collective, Policy::kUntilFirst);
+//    agreement.MakeOffer({Has::kBatch});
+//    Train();
+//    absl::StatusOr<Decision> decision = agreement.Decide();
 //
-// Source: prime-rl pull request 2636, which reduces a flag on the device and reads it back; here it
-// goes over the CPU, one step ahead, and knows failure from exhaustion.
+// Source: prime-rl pull request 2636, which reduces a flag on the device and reads it back. This
+// version uses the CPU, runs one step ahead, and tells a failed rank from a rank without data.
+// Thread: used by one thread.
 
 #ifndef LOCKSTEP_SHARDING_AGREEMENT_AGREEMENT_H_
 #define LOCKSTEP_SHARDING_AGREEMENT_AGREEMENT_H_
@@ -28,40 +31,43 @@
 
 namespace lockstep::sharding {
 
+// When the loop ends. Every rank must have the same policy.
 enum class Policy : char {
-  kUntilFirst = 'F',  // stop when any rank has run out
-  kUntilLast = 'L',   // go on until all have; the others repeat something with no weight
+  kUntilFirst = 'F',  // stops when any rank has run out
+  kUntilLast = 'L',   // stops when all have; until then the others train on fillers of no weight
 };
 
-// What a rank has for the coming step.
+// The state of a rank before the coming step.
 enum class Has : char {
   kBatch = 'b',
-  kFiller = 'f',   // no batch, but something to put in its place
+  kFiller = 'f',   // no batch, but a filler to train on in its place
   kNothing = 'n',  // neither
-  kStop = 's',     // it wants all to stop, whatever they have
-  kError = 'e',    // it failed
+  kStop = 's',     // this rank asks all ranks to stop
+  kError = 'e',    // this rank failed
 };
 
+// A rank's message for one step.
 struct Offer {
   Has has = Has::kNothing;
-  std::string error;  // for kError
+  std::string error;  // the message of kError
 };
 
 enum class Decision { kGo, kStop };
 
 class Agreement {
  public:
-  // `collective` outlives this; a null one is a group of one rank.
+  // `collective` must outlive this object; null stands for a group of one rank.
   Agreement(Collective* collective, Policy policy);
 
-  // Collective: every rank calls this once for each step. Returns at once.
+  // Sends this rank's offer. Collective: every rank calls this once for each step. Does not block.
   void MakeOffer(const Offer& offer);
 
-  // Collective: every rank calls this once after each MakeOffer. Blocks until all offers are in;
-  // returns the same on every rank. Aborted, on every rank, where one offered kError: the message
-  // names that rank and carries its error. FailedPrecondition, on every rank, where the policies
-  // of the ranks differ, or where the step needs a filler that some rank cannot make. Unavailable
-  // where a rank was lost.
+  // Returns the decision, the same on every rank. Collective: every rank calls this once after each
+  // MakeOffer. Blocks until all offers are in.
+  //
+  // Returns on every rank: Aborted if a rank offered kError, with that rank and its error;
+  // FailedPrecondition if the policies differ, or if a rank cannot make a filler that the step
+  // needs. Returns Unavailable if a rank was lost.
   absl::StatusOr<Decision> Decide();
 
  private:

@@ -1,5 +1,13 @@
-// The library's agreements over a c10d process group, and its notes in a c10d store. This and
-// data_parallel.cc are the library's two files over c10d.
+// Runs the library's agreements over a c10d process group, and keeps its notes in a c10d store.
+//
+//    C10dCollective collective(control_group);          // a Gloo group of its own
+//    StoreNotes notes(store, "guard", rank);
+//    Guard guard(&collective, &notes, /*timeout_s=*/30);
+//
+// The process group of the training cannot serve: its collectives must keep their order, and an
+// agreement would fall between them. So create another group of the same ranks for it.
+//
+// Only this file and data_parallel.cc of the library use c10d. Source: c10d of PyTorch 2.11.
 
 #ifndef LOCKSTEP_SHARDING_AGREEMENT_C10D_COLLECTIVE_H_
 #define LOCKSTEP_SHARDING_AGREEMENT_C10D_COLLECTIVE_H_
@@ -17,11 +25,13 @@
 
 namespace lockstep::sharding {
 
-// Gathers through the group's backend for CPU tensors (Gloo), so that the device never waits. Give
-// it a group of its own: its collectives may then fall between any others.
+// Gathers through the group's backend for CPU tensors (Gloo), so a device never waits. Use a group
+// that nothing else uses. Errors: Unavailable if a rank is lost or the group's timeout passes.
+// Thread: used by one thread.
 class C10dCollective : public Collective {
  public:
-  // `ranks`: the group's ranks of the world, as messages name them; empty: 0 to size - 1.
+  // `ranks` are the world ranks of the group's members, as messages name them. Empty: 0 to size -
+  // 1.
   explicit C10dCollective(c10::intrusive_ptr<c10d::ProcessGroup> group, std::vector<int> ranks = {})
       : group_(std::move(group)), ranks_(std::move(ranks)) {}
 
@@ -37,8 +47,8 @@ class C10dCollective : public Collective {
   std::vector<int> ranks_;
 };
 
-// Notes under "<prefix>/<rank>" in the store that the ranks met through. Thread-safe as the store
-// is.
+// Keeps notes under "<prefix>/<rank>" in the store that the ranks met through. As thread-safe as
+// the store.
 class StoreNotes : public Notes {
  public:
   StoreNotes(c10::intrusive_ptr<c10d::Store> store, std::string prefix, int rank)

@@ -1,20 +1,20 @@
-// Finds out that ranks enter different collectives, before their values mix.
+// Detects that ranks call different collectives, before their values mix.
 //
-// The failure this prevents: rank 0 computes one mean more than the others. Every later mean is
-// then a mean of different things, with no error: rank 0's third call meets the others' second. Or
-// the shapes differ, and the backend ends the process with no line of the program's.
+// The failure this prevents. Rank 0 computes one mean more than the others. Its third call meets
+// the others' second call, and every later mean averages unrelated values, with no error. Or the
+// shapes differ, and the backend ends the process without naming a line of the program.
 //
-//   CallOrder order(&collective, "world");
-//   absl::Status status = order.Check({"all_reduce float32 {4} sum", "train.cc:41"});
-//   // On every rank alike, where they differ:
-//   //   the ranks call different collectives, each as its collective 3 of world:
-//   //     rank 0: all_reduce float32 {4} sum (train.cc:41)
-//   //     rank 1: broadcast float32 {4} from rank 0 (train.cc:52)
+//    CallOrder order(&collective, "world");
+//    absl::Status status = order.Check({"all_reduce float32 {4} sum", "train.cc:41"});
+//    // If they differ, on every rank:
+//    //   the ranks call different collectives, each as its collective 3 of world:
+//    //     rank 0: all_reduce float32 {4} sum (train.cc:41)
+//    //     rank 1: broadcast float32 {4} from rank 0 (train.cc:52)
 //
-// Each rank tells the others what it calls and where, in one small message of a fixed size. A check
-// costs a gathering of the collective: some 11 to 40 us over sockets on one host. A collective that
-// must not wait, such as those that overlap with a backward pass, is announced instead. The next
-// check compares it: the rank that waits in that check fails, and with it the run.
+// Each rank sends its call and its place to the others, in one small message of a fixed size. A
+// check costs one gathering: about 11 to 40 us over sockets on one host. A collective that must not
+// wait, for example one that overlaps with a backward pass, is announced instead. The next check
+// compares it too: the rank that waits in that check fails, and the run with it.
 //
 // Thread: used by one thread.
 
@@ -33,23 +33,26 @@ namespace lockstep::sharding {
 
 class CallOrder {
  public:
+  // One collective as this rank calls it.
   struct Call {
-    std::string what;   // the function, and what must be alike: dtype, shape, arguments
-    std::string place;  // the program's line; "" where it is not known
-    // Calls at different places are different calls. Otherwise `what` alone is compared: ranks have
-    // different parts in a broadcast, and it may stand on a line for each.
+    std::string what;   // the function, dtype, shape and arguments that must be equal
+    std::string place;  // the program's line; "" if unknown
+    // If true, calls at different places count as different. If false, only `what` is compared. A
+    // broadcast needs that: its source and its receivers may call it on different lines.
     bool is_one_place = true;
   };
 
-  // `collective` outlives this, and is for this alone. `group`: as messages name it.
+  // `collective` must outlive this object, and nothing else may use it. `group` is the group's name
+  // in messages.
   CallOrder(Collective* collective, std::string group);
 
-  // Blocks until every rank has told its call of this number; FailedPrecondition, with each rank's
-  // call, where they differ. The collective's own error where a rank does not come. Collective:
-  // every rank of the group tells each of its calls, by this function or by Announce.
+  // Compares this rank's call with the other ranks' calls of the same number, and blocks until all
+  // have come. Returns FailedPrecondition with each rank's call if they differ, or the collective's
+  // error if a rank does not come. Collective: every rank of the group reports each of its calls by
+  // Check or Announce.
   absl::Status Check(const Call& call);
 
-  // Tells the call and returns at once. Returns an error where calls of long ago differed.
+  // Reports the call without blocking. Returns an error if calls long ago differed.
   absl::Status Announce(const Call& call);
 
  private:
@@ -65,7 +68,7 @@ class CallOrder {
   Collective* collective_;
   std::string group_;
   int64_t calls_ = 0;
-  std::deque<Told> told_;  // not compared yet
+  std::deque<Told> told_;  // those that are not compared yet
 };
 
 }  // namespace lockstep::sharding

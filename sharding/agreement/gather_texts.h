@@ -1,4 +1,10 @@
-// Texts of any length from all ranks, over a collective of equal sizes.
+// Gathers texts of any length from all ranks. A Collective itself gathers an equal number of bytes.
+//
+//    absl::StatusOr<std::vector<std::string>> texts = GatherTexts(collective, "rank 0: ok");
+//    // texts: one for each rank, in order
+//
+// It costs two gatherings: first the lengths, then the texts, padded to the longest. Use it for
+// reports, not in every step. Thread: as for the collective.
 
 #ifndef LOCKSTEP_SHARDING_AGREEMENT_GATHER_TEXTS_H_
 #define LOCKSTEP_SHARDING_AGREEMENT_GATHER_TEXTS_H_
@@ -11,8 +17,9 @@
 
 namespace lockstep::sharding {
 
-// Collective: every rank calls this; blocks until all have. In the order of ranks, the same on
-// every rank. Unavailable, or what the collective says, where a rank is lost.
+// Returns the text of each rank, in the order of ranks, the same on every rank. Collective: every
+// rank calls this; it blocks until all have. Returns Unavailable, or the collective's error, if a
+// rank is lost.
 absl::StatusOr<std::vector<std::string>> GatherTexts(Collective& collective,
                                                      const std::string& text);
 

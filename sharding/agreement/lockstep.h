@@ -1,25 +1,27 @@
 // Runs a loop that every rank leaves at the same step.
 //
-//   Lockstep<Batch> loop(&collective, [&] { return loader.Next(); });  // std::optional<Batch>
-//   while (true) {
-//     absl::StatusOr<std::optional<Lockstep<Batch>::Step>> step = loop.Next();
-//     if (!step.ok()) return step.status();  // a rank failed: the same error on every rank
-//     if (!step->has_value()) break;         // every rank leaves the loop here
-//     Train((*step)->batch);
-//   }
+//    Lockstep<Batch> loop(&collective, [&] { return loader.Next(); });  // std::optional<Batch>
+//    while (true) {
+//      absl::StatusOr<std::optional<Lockstep<Batch>::Step>> step = loop.Next();
+//      if (!step.ok()) return step.status();  // a rank failed: the same error on every rank
+//      if (!step->has_value()) break;         // every rank leaves the loop here
+//      Train((*step)->batch);
+//    }
 //
-// Why not a plain loop: where one rank runs out of batches first, the others wait for it in their
-// next collective until a watchdog ends the run.
+// The failure this prevents: if one rank runs out of batches first, the others wait for it in their
+// next collective until a timeout ends the run.
 //
 // With Policy::kUntilLast a rank that has run out gets `filler(last batch)`, or its last batch
-// again, with `real` false. Give such a batch no weight, and means over all ranks are exact.
+// again, with `real` false. If such a batch has no weight, means over all ranks stay exact.
 //
 // The loop reads one batch ahead, and the ranks agree on that batch while the present one trains.
 // So the agreement costs time only at the start of the loop. A source whose next batch depends on
-// the step before needs `read_ahead = false`: each Next then reads, and waits for the agreement.
+// the present step needs `read_ahead = false`: each Next then reads and waits for the agreement.
 //
-// To leave early on one rank, call Stop and go on calling Next until it returns nothing.
-// `Batch` may be move-only; see Options::filler. Thread: used by one thread.
+// To leave early on one rank, call Stop and go on calling Next until it returns nothing. `Batch`
+// may be move-only; see Options::filler.
+//
+// Source: the protocol of agreement.h. Thread: used by one thread.
 
 #ifndef LOCKSTEP_SHARDING_AGREEMENT_LOCKSTEP_H_
 #define LOCKSTEP_SHARDING_AGREEMENT_LOCKSTEP_H_
@@ -37,33 +39,37 @@
 
 namespace lockstep::sharding {
 
+// A loop over the batches of `next`. A batch may be any type that can be moved.
 template <typename Batch>
 class Lockstep {
  public:
+  // One batch, and whether it is a real one.
   struct Step {
     Batch batch;
-    bool real = true;  // false: a filler
+    bool real = true;  // false: the batch is a filler
   };
   struct Options {
-    // Every rank gives the same policy; Next returns an error that names the ranks if they differ.
+    // Must be the same on every rank. If it differs, Next returns an error that names the ranks.
     Policy policy = Policy::kUntilFirst;
-    // Makes the batch of a rank that has run out under kUntilLast. `last` is its last batch; it is
-    // empty where there was none, and always where Batch cannot be copied.
+    // Makes the batch of a rank that has run out under kUntilLast. `last` is its last batch. It is
+    // empty if there was none, and always if Batch cannot be copied.
     std::function<Batch(const std::optional<Batch>& last)> filler = nullptr;
+    // Whether to read the next batch before the present step has ended.
     bool read_ahead = true;
   };
 
-  // `next` returns the next batch, or nothing when it has run out; it is not called again then.
-  // An exception in `next` or in the filler ends the loop on every rank. `collective` outlives
-  // this; null: one rank.
+  // `next` returns the next batch, or nothing when it has run out; it is not called again then. An
+  // exception in `next` or in the filler ends the loop on every rank. `collective` must outlive
+  // this object; null stands for one rank.
   Lockstep(Collective* collective, std::function<std::optional<Batch>()> next, Options options = {})
       : agreement_(collective, options.policy),
         next_(std::move(next)),
         options_(std::move(options)) {}
 
-  // Collective: every rank calls this equally often. Returns nothing, on every rank, when the loop
-  // is over, and the same error on every rank when one has failed. After either it returns the
-  // same again, and communicates no more.
+  // Returns the next step. Returns nothing, on every rank, when the loop is over, and the same
+  // error on every rank if one has failed. After either it returns the same again and does not
+  // communicate. Collective: every rank calls this equally often. Blocks until all ranks have made
+  // their offers.
   absl::StatusOr<std::optional<Step>> Next() {
     if (!result_.ok()) return result_;
     if (over_) return std::optional<Step>();
@@ -90,15 +96,15 @@ class Lockstep {
     return std::optional<Step>(std::move(step));
   }
 
-  // Makes every rank stop at the next agreement. A batch that this rank has read ahead is dropped.
+  // Makes every rank stop at the next agreement. Drops the batch that this rank has read ahead.
   void Stop() { stop_ = true; }
 
-  int64_t steps() const { return steps_; }    // taken so far
-  int64_t filled() const { return filled_; }  // of these, with a filler on this rank
+  int64_t steps() const { return steps_; }    // number of steps so far
+  int64_t filled() const { return filled_; }  // number of steps with a filler on this rank
 
-  // Returns how many batches of this rank no step has taken: 0 until the loop is over. Counting
-  // reads what is left of `next`, but at most `limit` batches, since a source may have no end.
-  // Returns nothing where more are left.
+  // Returns the number of this rank's batches that no step has used: 0 until the loop is over. It
+  // reads the rest of `next`, but at most `limit` batches, because a source may have no end.
+  // Returns nothing if more are left.
   std::optional<int64_t> CountDropped(int64_t limit) {
     if (!over_) return 0;
     if (ahead_.has_value() && ahead_real_) ++dropped_;
@@ -115,8 +121,8 @@ class Lockstep {
   }
 
  private:
-  // Reads what this rank has for the coming step, and offers it. An offer is made whatever `next`
-  // throws, because the other ranks wait for it.
+  // Reads this rank's next batch and offers it. An offer is made even if `next` throws, because the
+  // other ranks wait for it.
   void ReadAndOffer() {
     Offer offer;
     try {
@@ -150,9 +156,9 @@ class Lockstep {
   Agreement agreement_;
   std::function<std::optional<Batch>()> next_;
   Options options_;
-  std::optional<Batch> ahead_;  // for the coming step
+  std::optional<Batch> ahead_;  // the batch of the coming step
   bool ahead_real_ = true;
-  std::optional<Batch> last_;  // the last real one that a step took
+  std::optional<Batch> last_;  // the last real batch of a step
   bool offered_ = false;       // this rank has made its offer for the coming step
   bool exhausted_ = false;
   bool stop_ = false;

@@ -1,16 +1,20 @@
-// A Collective over sockets of its own: for what ranks say to each other at every step.
+// A Collective over its own TCP sockets, for messages that ranks exchange at every step.
 //
-//   auto collective = SocketCollective::Connect(rank, size, "10.0.0.7", exchange,
-//   absl::Seconds(60)); auto pending = (*collective)->StartAllGather(bytes);   // a send to each
-//   rank, no thread
-//   ... the step ...
-//   auto all = pending->Wait();                            // by then it is here: a read from each
+//    // exchange: gives every rank the address of every rank, for example through a key-value store
+//    auto collective =
+//        SocketCollective::Connect(rank, size, "10.0.0.7", exchange, absl::Seconds(60));
+//    auto pending = (*collective)->StartAllGather(bytes);  // sends
+//    Train();
+//    auto all = pending->Wait();                         // reads
 //
-// Gloo hands each collective to a worker thread and that to a transport thread: four switches of
-// threads in every step. Here the caller's thread sends and reads; the kernel
-// does the rest while the step runs. Every rank sends to every other: meant for up to 64 ranks.
+// Why not Gloo: it passes each collective to a worker thread, which passes it to a transport
+// thread. These are four thread switches in every step. Here the calling thread sends and reads,
+// and the kernel does the rest while the step runs.
 //
-// A rank that is gone is named, since each has a connection of its own.
+// Every rank sends to every other rank. Use it for up to 64 ranks, and C10dCollective beyond. An
+// error names the rank that is gone, because each rank has its own connection.
+//
+// Thread: used by one thread.
 
 #ifndef LOCKSTEP_SHARDING_AGREEMENT_SOCKET_COLLECTIVE_H_
 #define LOCKSTEP_SHARDING_AGREEMENT_SOCKET_COLLECTIVE_H_
@@ -31,13 +35,17 @@ namespace lockstep::sharding {
 
 class SocketCollective : public Collective {
  public:
-  // Gives every rank the text of every rank, in the order of ranks: how they find each other.
+  // Gives every rank the text of every rank, in the order of ranks. Ranks find each other's ports
+  // by it.
   using Exchange = std::function<absl::StatusOr<std::vector<std::string>>(const std::string& own)>;
 
-  // Listens on a port of `address` (this machine's, IPv4 or IPv6, as numbers) that the kernel
-  // chooses, and connects to all ranks. Collective. `timeout` bounds the meeting and every later
-  // Wait. Errors: Unavailable, naming the rank that cannot be reached or did not come. `ranks` are
-  // the group's ranks as messages name them; empty: 0 to size - 1.
+  // Listens on a port that the kernel chooses and connects to all ranks. `address` is an address of
+  // this machine, a numeric IPv4 or IPv6 address. `timeout` limits the connecting and every later
+  // Wait. `ranks` are the world ranks of the group's members, as messages name them. Empty: 0 to
+  // size - 1.
+  //
+  // Collective: every rank of the group calls this; blocks until all have. Returns Unavailable,
+  // with the rank that cannot be reached or did not come.
   static absl::StatusOr<std::unique_ptr<SocketCollective>> Connect(int rank, int size,
                                                                    const std::string& address,
                                                                    const Exchange& exchange,
@@ -50,13 +58,13 @@ class SocketCollective : public Collective {
     return state_->NameOf(static_cast<size_t>(position));
   }
 
-  // Wait's errors: Unavailable where a rank has closed its connection, DeadlineExceeded where ranks
-  // have not come within the timeout, FailedPrecondition where a rank sent another amount of bytes.
-  // Each names the ranks.
+  // Sends this rank's bytes. Wait returns Unavailable if a rank has closed its connection,
+  // DeadlineExceeded if ranks have not come within the timeout, and FailedPrecondition if a rank
+  // sent another number of bytes. Each error names the ranks.
   std::unique_ptr<Pending> StartAllGather(const std::string& bytes) override;
 
  private:
-  // Closes the descriptor that it holds.
+  // Owns a file descriptor and closes it.
   class Socket {
    public:
     explicit Socket(int fd = -1) : fd_(fd) {}
@@ -69,13 +77,13 @@ class SocketCollective : public Collective {
     int fd_;
   };
 
-  // The connection to another rank. Messages are four bytes of length, then the bytes.
+  // The connection to another rank. A message is four bytes of length, then the bytes.
   struct Peer {
     Socket socket;
-    std::string outgoing;  // what the kernel would not take yet
+    std::string outgoing;  // bytes that the kernel has not accepted yet
     std::string incoming;  // the beginning of a message
     int64_t received = 0;
-    std::map<int64_t, std::string> messages;  // by their count, what Wait has not taken
+    std::map<int64_t, std::string> messages;  // by number: messages that Wait has not returned
     bool closed = false;
   };
 
@@ -83,14 +91,14 @@ class SocketCollective : public Collective {
     int rank = 0;
     std::vector<int> names;  // of the ranks, in messages
     absl::Duration timeout;
-    std::vector<Peer> peers;  // by rank; this rank's own stays unused
+    std::vector<Peer> peers;  // by rank; the element of this rank is unused
     int64_t started = 0;
 
     int NameOf(size_t other) const { return names[other]; }
     int OwnName() const { return names[static_cast<size_t>(rank)]; }
     void Send(Peer& peer);
     void Receive(Peer& peer);
-    // Sends and receives until every rank's message `number` is here.
+    // Sends and receives until message `number` of every rank has arrived.
     absl::Status AwaitMessages(int64_t number);
   };
 

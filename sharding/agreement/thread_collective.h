@@ -9,9 +9,9 @@
 
 namespace lockstep::sharding {
 
-// Runs body(collective) in `size` threads and returns when all have ended. A gathering that some
-// rank does not join within `timeout_s` seconds ends with DeadlineExceeded on the others, and so
-// does all that follows.
+// Runs body(collective) in `size` threads and returns when all have ended. If a rank does not join
+// a gathering within `timeout_s` seconds, that gathering and all later ones return DeadlineExceeded
+// on the others.
 void RunAsThreads(int size, const std::function<void(Collective&)>& body, double timeout_s = 5);
 
 }  // namespace lockstep::sharding

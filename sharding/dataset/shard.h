@@ -1,18 +1,23 @@
 // Splits a dataset over ranks. Each rank iterates over the indices of its own samples.
 //
-//   absl::StatusOr<Shard> shard =
-//       Shard::Make({.size = 1'000'000'000, .rank = 3, .world = 8, .seed = 1});
-//   while (std::optional<int64_t> index = shard->Next()) {
-//     Train(Load(*index));
-//   }
+//    absl::StatusOr<Shard> shard =
+//        Shard::Make({.size = 1'000'000'000, .rank = 3, .world = 8, .seed = 1});
+//    while (std::optional<int64_t> index = shard->Next()) {
+//      Train(Load(*index));
+//    }
 //
 // Why not a shuffled list of indices: it needs memory for every sample, and a run that resumes on a
 // different number of ranks loses or repeats samples. Shard computes each index from the seed and
-// the position. Rank r takes the positions start + r, start + r + world, and so on. The positions
-// that all ranks have finished are a prefix of the epoch, so any number of ranks can continue from
-// it (see StartAfter).
+// the position.
 //
-// Method: a Feistel network over the indices, keyed by seed and epoch, with cycle walking where the
+// Rank r takes the positions start + r, start + r + world, and so on. So the positions that all
+// ranks have finished are a prefix of the epoch, and any number of ranks can continue from there:
+//
+//    ShardOptions rest = shard->options();
+//    rest.start = shard->StartAfter(shard->taken());   // when every rank has taken equally many
+//    rest.world = 5;
+//
+// Method: a Feistel network over the indices, keyed by seed and epoch; cycle walking if the
 // size is not a power of four (Black and Rogaway, "Ciphers with Arbitrary Finite Domains", 2002).
 // It needs O(1) memory. Not thread-safe.
 
@@ -30,6 +35,7 @@ namespace lockstep::sharding {
 // every machine.
 class Permutation {
  public:
+  // `size` is at least 0. A new epoch gives a new permutation.
   Permutation(int64_t size, uint64_t seed, int64_t epoch);
 
   // Returns the index at position i, which is from 0 to size - 1. Cost: six rounds of a mixing
@@ -43,15 +49,17 @@ class Permutation {
   uint64_t keys_[kRounds];
 };
 
-// How to handle a dataset size that is not a multiple of the number of ranks.
+// The treatment of samples that remain if the dataset size is not a multiple of the number of
+// ranks.
 enum class Tail {
   kUneven,  // Some ranks get one more sample. Every sample is used exactly once.
   kDrop,    // Skips the remaining samples; `dropped()` counts them.
   kPad,     // Repeats samples from the start of the epoch; `padded()` counts them.
 };
 
+// The dataset, this rank, and the order of samples.
 struct ShardOptions {
-  int64_t size = 0;  // samples of the dataset
+  int64_t size = 0;  // number of samples of the dataset
   int rank = 0;
   int world = 1;
   uint64_t seed = 0;
@@ -61,9 +69,10 @@ struct ShardOptions {
   int64_t start = 0;  // number of positions of the epoch that all ranks together have finished
 };
 
+// The indices of one rank in one epoch.
 class Shard {
  public:
-  // Returns InvalidArgument, which names the option, where one is out of range.
+  // Returns InvalidArgument, with the option that is out of range.
   static absl::StatusOr<Shard> Make(const ShardOptions& options);
 
   // Returns the index of the next sample, from 0 to size - 1, or nothing at the end of the epoch.
@@ -76,7 +85,8 @@ class Shard {
   int64_t padded() const { return padded_; }    // Number of repeated samples in length().
   int64_t dropped() const { return dropped_; }  // Number of samples that no rank gets.
 
-  // Returns the `start` of a shard that continues after every rank has taken `taken` samples.
+  // Returns the `start` of a shard that continues after every rank has taken `taken` samples, for
+  // any number of ranks.
   int64_t StartAfter(int64_t taken) const;
 
  private:

@@ -1,33 +1,34 @@
 // Collectives that a gradient passes through.
 //
-// The failure this prevents: an in-place collective changes values that autograd knows nothing of.
-// `y = exp(w * (rank + 1)); all_reduce(y); loss = sum(y)` then gives each rank the gradient of its
-// own term alone, with no error. These functions return new tensors and know their own gradient:
+// The failure this prevents: an in-place collective changes values without autograd. `y = exp(w *
+// (rank + 1)); all_reduce(y); loss = sum(y)` then gives each rank the gradient of its own term
+// only, with no error. These functions return new tensors and know their own gradient:
 //
-//   at::Tensor y = AllReduce(x, group);
-//   at::Tensor whole = AllGather(x, /*dim=*/0, group);
-//   loss(y, whole).backward();
+//    at::Tensor y = AllReduce(x, group);
+//    at::Tensor whole = AllGather(x, /*dim=*/0, group);
+//    loss(y, whole).backward();
 //
-// The function that is differentiated is the sum of the losses of all ranks. So a value that
-// reaches the losses of several ranks gets the sum of their gradients:
+// The differentiated function is the sum of the losses of all ranks. So a value that reaches the
+// losses of several ranks gets the sum of their gradients:
 //
-//   function        gradient of x on a rank
-//   AllReduce       the sum of all ranks' gradients; of a mean, their mean
-//   AllGather       the sum of all ranks' gradients of this rank's part
-//   ReduceScatter   all ranks' gradients, one behind the other
-//   AllToAll        each part's gradient, from the rank that the part went to
-//   Broadcast       on the source the sum of all ranks' gradients, elsewhere 0
+//    function        gradient of x on a rank
+//    AllReduce       the sum of all ranks' gradients; with kMean, their mean
+//    AllGather       the sum of all ranks' gradients of this rank's part
+//    ReduceScatter   all ranks' gradients, concatenated
+//    AllToAll        each part's gradient, from the rank that received the part
+//    Broadcast       on the source the sum of all ranks' gradients, elsewhere 0
 //
-// Where each rank's loss is the same loss computed again, as with tensor parallel layers, divide it
-// by the number of ranks.
+// If every rank computes the same loss again, as with tensor parallel layers, divide it by the
+// number of ranks.
 //
 // Collective: every rank of the group calls each function with a tensor of the same dtype and
-// shape, in the same order. The gradient is a collective, too: x requires a gradient on every rank
-// or on none, and every rank's loss uses the result, or none does. Gradients have gradients of
-// their own (create_graph). Throws c10::ValueError where a dimension is out of range or does not
-// divide by the number of ranks.
+// shape, in the same order. The gradient is a collective too: x requires a gradient on every rank
+// or on none, and the losses of all ranks use the result, or no loss does. Gradients have gradients
+// of their own (create_graph).
 //
-// Thread: the one that runs forward and backward, as for any collective of the group.
+// Throws c10::ValueError if a dimension is out of range or is not divisible by the number of ranks.
+//
+// Thread: the thread that runs forward and backward, as for any collective of the group.
 
 #ifndef LOCKSTEP_SHARDING_FUNCTIONAL_FUNCTIONAL_H_
 #define LOCKSTEP_SHARDING_FUNCTIONAL_FUNCTIONAL_H_
@@ -44,20 +45,21 @@ using Group = c10::intrusive_ptr<c10d::ProcessGroup>;
 
 enum class Reduction { kSum, kMean };  // kMean is for floating-point tensors
 
+// Returns the sum or the mean of x over ranks.
 at::Tensor AllReduce(const at::Tensor& x, const Group& group,
                      Reduction reduction = Reduction::kSum);
 
-// The tensors of all ranks behind one another on `dim`, in the group's order.
+// Returns the tensors of all ranks, concatenated on `dim` in the group's order.
 at::Tensor AllGather(const at::Tensor& x, int64_t dim, const Group& group);
 
-// The sum over ranks, cut into equal parts on `dim`: the part of this rank.
+// Returns this rank's part of the sum over ranks, which is cut into equal parts on `dim`.
 at::Tensor ReduceScatter(const at::Tensor& x, int64_t dim, const Group& group);
 
-// Cuts x into equal parts on `split_dim`, sends part i to position i, and puts the parts that
-// arrive behind one another on `concat_dim`.
+// Cuts x into equal parts on `split_dim`, sends part i to position i of the group, and returns the
+// received parts, concatenated on `concat_dim`.
 at::Tensor AllToAll(const at::Tensor& x, int64_t split_dim, int64_t concat_dim, const Group& group);
 
-// The x of the rank at the position `source`.
+// Returns x of the rank at position `source` of the group.
 at::Tensor Broadcast(const at::Tensor& x, int source, const Group& group);
 
 }  // namespace lockstep::sharding::functional

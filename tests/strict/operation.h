@@ -1,5 +1,5 @@
-// A thread that runs the operations of a communicator one by one, and what a caller waits for.
-// See strict_backend.h.
+// A thread that runs the operations of a communicator one by one, and the Work objects that callers
+// wait for. See strict_backend.h.
 
 #ifndef LOCKSTEP_TESTS_STRICT_OPERATION_H_
 #define LOCKSTEP_TESTS_STRICT_OPERATION_H_
@@ -24,10 +24,10 @@
 
 namespace lockstep::tests {
 
-// Says what an exception says, without c10's frames.
+// Returns an exception's message without c10's stack frames.
 std::string TextOf(const std::exception_ptr& error);
 
-// Two ranks disagree about an operation.
+// Thrown if two ranks disagree about an operation.
 class Disagreement : public c10::Error {
   using Error::Error;
 };
@@ -40,33 +40,35 @@ class Operation : public c10d::Work {
   std::vector<at::Tensor> result() override { return outputs_; }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override;
 
-  // Throws where an operation that this thread issued has failed by a disagreement, and nobody has
-  // waited for it: with NCCL it would still hang, or have written where it should not.
+  // Throws if an operation of this thread has failed by a disagreement and no caller has waited for
+  // it. With NCCL that operation would still hang, or would have written to wrong memory.
   static void CheckUnheard();
 
-  // Ends it, with `error` where that is not null. Called once.
+  // Ends the operation, with `error` unless that is null. Call it once.
   void Finish(const std::exception_ptr& error);
 
  private:
-  // What failed on behalf of one thread.
+  // The failed operations of one thread.
   struct Failures {
     std::mutex mutex;
-    std::vector<std::pair<c10::intrusive_ptr<Operation>, std::string>> operations;  // and why
+    std::vector<std::pair<c10::intrusive_ptr<Operation>, std::string>>
+        operations;  // with the reason
   };
   static const std::shared_ptr<Failures>& OfThisThread();
 
   const std::vector<at::Tensor> outputs_;
   const c10::intrusive_ptr<c10::ivalue::Future> future_;
-  const std::shared_ptr<Failures> failures_ = OfThisThread();  // of the thread that issues it
-  std::atomic<bool> is_heard_ = false;                         // somebody waits for it
+  const std::shared_ptr<Failures> failures_ = OfThisThread();  // of the issuing thread
+  std::atomic<bool> is_heard_ = false;                         // a caller waits for it
 };
 
-// After one operation has failed all later ones fail: what the ranks would pair is not known any
-// more. Thread-safe.
+// Runs operations in order. After one has failed all later ones fail, because it is unknown which
+// operations the ranks would pair. Thread-safe.
 class Stream {
  public:
   Stream() = default;
-  ~Stream();  // the operation that runs must be about to end; those that wait fail
+  ~Stream();  // waits for the running operation; queued operations fail. The running one must end
+              // soon.
 
   void Enqueue(c10::intrusive_ptr<Operation> operation, std::function<void()> run);
 
@@ -74,7 +76,7 @@ class Stream {
   struct Task {
     c10::intrusive_ptr<Operation> operation;
     std::function<void()> run;
-    at::ThreadLocalState issuer;  // a profiler of the issuing thread sees what runs
+    at::ThreadLocalState issuer;  // so that a profiler of the issuing thread sees the operation
   };
   struct State {
     std::mutex mutex;

@@ -1,35 +1,38 @@
 // A c10d backend over Gloo that fails where NCCL would hang, mix up data or fail.
 //
-// Gloo forgives what NCCL does not: it tells messages apart by tags, lets two ranks send to each
-// other at once, and needs no rank that has nothing to say. A test on Gloo passes, and the same
+// Gloo permits more than NCCL. It distinguishes messages by tags, lets two ranks send to each other
+// at once, and does not need ranks that exchange nothing. So a test passes on Gloo, and the same
 // code hangs on GPUs. On this backend it fails with an error that names the ranks and the reason.
 //
-//   auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
-//   group->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::GLOO,
-//                     c10::make_intrusive<StrictBackend>(gloo, "world", std::vector<int>{0, 1}));
+//    auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank, size);
+//    group->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::GLOO,
+//                      c10::make_intrusive<StrictBackend>(gloo, "world", ranks));
 //
-// The rules, each of which strict_backend_test.cc shows broken and kept:
-//   - A group has one communicator for its collectives and batches, and one more for each pair of
-//     ranks that sends or receives outside a batch. The first operation on a communicator makes it:
-//     it blocks the calling thread until each of the communicator's ranks has come.
-//   - A communicator runs its operations one by one, in the order in which one thread issued them.
-//     The k-th collective must be the same on every rank, and so must the sizes and dtypes.
-//   - Tags mean nothing. The messages from one rank to another are paired in order of issue; two
-//     that are paired must name the same size, dtype and tag.
-//   - Outside a batch, the k-th operation of a pair is a send on one rank, a receive on the other.
-//   - Two ranks whose backward nodes issue operations do so in the same order of their forwards.
-//     Nodes that accumulate gradients tell no order: what the Reducer does in them has its own.
-//   - A tensor is contiguous, one for each call, and of a dtype that NCCL has. There is no bitwise
-//     reduction and no receive from any rank.
+// The rules. strict_backend_test.cc breaks and keeps each of them:
 //
-// How: each rank tells the others what it issues, at once and over Gloo; a thread for each
-// communicator waits for what they issued, compares (ticket.h), and then lets Gloo carry the data.
-// A rank that never comes is told by the group's timeout, or as soon as it leaves the group. Where
-// two disagree about an operation that nobody waits for, the next operation of that thread fails.
+//    - A group has one communicator for its collectives and batches, and one more for each pair of
+//      ranks that sends or receives outside a batch. The first operation on a communicator creates
+//      it: it blocks the calling thread until all of the communicator's ranks have come.
+//    - A communicator runs its operations one by one, in the order in which one thread issued them.
+//      The k-th collective must be the same on every rank, with the same sizes and dtypes.
+//    - Tags mean nothing. The messages from one rank to another are paired in order of issue. Both
+//      messages of a pair must have the same size, dtype and tag.
+//    - Outside a batch, the k-th operation of a pair is a send on one rank, a receive on the other.
+//    - If backward nodes of two ranks issue operations, they do so in the same order of their
+//      forwards. Nodes that accumulate gradients have no such order: the Reducer orders its
+//      operations itself.
+//    - A tensor is contiguous, one for each call, and of a dtype that NCCL has. There is no bitwise
+//      reduction and no receive from any rank.
 //
-// It does not check what NCCL leaves undefined across communicators, nor streams of a device.
+// Method. Each rank sends a description of each operation to the others at once, over Gloo. A
+// thread for each communicator waits for the others' descriptions, compares them (ticket.h), and
+// then lets Gloo carry the data. A rank that never comes is detected by the group's timeout, or
+// when it leaves the group. If two ranks disagree about an operation that no caller waits for, the
+// next operation of that thread fails.
 //
-// Thread: operations of a group are issued by one thread, which is one of the rules.
+// Not checked: rules that NCCL leaves undefined across communicators, and streams of a device.
+//
+// Thread: one thread issues all operations of a group, which is one of the rules.
 
 #ifndef LOCKSTEP_TESTS_STRICT_STRICT_BACKEND_H_
 #define LOCKSTEP_TESTS_STRICT_STRICT_BACKEND_H_
@@ -55,10 +58,10 @@ class StrictBackend : public c10d::Backend {
   using TensorLists = std::vector<std::vector<at::Tensor>>;
   using WorkPointer = c10::intrusive_ptr<c10d::Work>;
 
-  // `gloo` is of this group, and for this backend alone. `group` and `ranks`, those of the world in
-  // the order of the group, are for messages.
+  // `gloo` is this group's Gloo backend; only this object may use it. `group` and `ranks` (world
+  // ranks in the order of the group) are for messages.
   StrictBackend(c10::intrusive_ptr<c10d::Backend> gloo, std::string group, std::vector<int> ranks);
-  ~StrictBackend() override;  // what is under way fails
+  ~StrictBackend() override;  // operations in progress fail
 
   const std::string getBackendName() const override { return "strict"; }
   void setTimeout(std::chrono::milliseconds timeout) override { gloo_->setTimeout(timeout); }
@@ -67,7 +70,7 @@ class StrictBackend : public c10d::Backend {
 
   bool supportsCoalescing() const override { return true; }
   void startCoalescing() override;
-  WorkPointer endCoalescing() override;  // null where the batch is empty
+  WorkPointer endCoalescing() override;  // null if the batch is empty
 
   WorkPointer broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPointer allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
@@ -91,19 +94,19 @@ class StrictBackend : public c10d::Backend {
                             const c10d::AllToAllOptions& options) override;
   WorkPointer barrier(const c10d::BarrierOptions& options) override;
 
-  // A work that belongs to a batch fails when it is waited for: wait for the batch.
+  // Wait for the batch, not for a work of it: that fails.
   WorkPointer send(Tensors& tensors, int destination, int tag) override;
   WorkPointer recv(Tensors& tensors, int source, int tag) override;
 
  private:
   struct Communicator;
-  struct Appointment;  // this rank and a peer tell each other of one operation
+  struct Appointment;  // this rank and a peer exchange tickets of one operation
   struct Message;      // a send or a receive
 
   static std::string SizesOf(const Tensors& tensors);  // "4 of Float", "4, 8 of Float"
   static void CheckOne(const char* name, size_t count);
 
-  // An operation of all ranks. `gives` and `takes`: elements for and from each peer, or empty.
+  // Runs an operation of all ranks. `gives` and `takes`: elements for and from each peer, or empty.
   WorkPointer Collective(c10d::OpType type, const std::string& what, Tensors checked,
                          Tensors outputs, std::function<WorkPointer()> run,
                          const std::vector<int64_t>& gives = {},
@@ -113,13 +116,13 @@ class StrictBackend : public c10d::Backend {
 
   Communicator& OfGroup();
   Communicator& OfPair(int peer);
-  // Blocks until all ranks of the communicator have come. `what`: this rank comes for.
+  // Blocks until all ranks of the communicator have come. `what` is this rank's operation.
   void Meet(Communicator& communicator, const std::string& what);
   WorkPointer Enqueue(Communicator& communicator, c10d::OpType type, Tensors outputs,
                       std::function<void()> run);
 
   Appointment Tell(const Ticket& ticket, int peer, int out_tag, int in_tag);
-  // Waits for what all peers have told; throws c10::Error where one tells of another operation.
+  // Waits for all peers' tickets. Throws c10::Error if one has a different operation.
   void Agree(const std::vector<Appointment>& appointments);
   void Carry(const std::vector<Message>& messages);
 
@@ -138,11 +141,11 @@ class StrictBackend : public c10d::Backend {
   // Guards calls of Gloo, of all groups: c10d's flight recorder adds each group to one std::map of
   // the process as the group's first operation starts, before it takes its lock.
   inline static std::mutex gloo_mutex_;
-  std::mutex mutex_;  // guards what follows, and calls of gloo_
+  std::mutex mutex_;  // guards the members below, and calls of gloo_
   std::vector<WorkPointer> under_way_;
   bool is_closing_ = false;
 
-  // Last: their threads end before the rest does.
+  // Last, so that their threads end before the other members are destroyed.
   std::map<int, std::unique_ptr<Communicator>> communicators_;  // by peer; -1: the group's
 };
 

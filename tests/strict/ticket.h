@@ -1,5 +1,5 @@
-// What two ranks tell each other about an operation before they carry it out, and what they
-// compare. See strict_backend.h.
+// The tickets by which two ranks describe an operation to each other and compare it before they run
+// it. See strict_backend.h.
 
 #ifndef LOCKSTEP_TESTS_STRICT_TICKET_H_
 #define LOCKSTEP_TESTS_STRICT_TICKET_H_
@@ -11,26 +11,27 @@ namespace lockstep::tests {
 
 enum class Role : int64_t { kCollective, kSend, kReceive };
 
-// How the backward node that issues an operation stands to the node that issued the one before.
+// The order of two backward nodes: the one that issues an operation, and the one that issued the
+// operation before.
 enum class NodeOrder : int64_t { kUnknown, kSame, kOfLaterForward, kOfEarlierForward };
 
-// Plain bytes, from one rank to another.
+// A description of an operation as plain bytes, sent from one rank to another.
 struct Ticket {
   Role role = Role::kCollective;
-  int64_t after = 0;  // collectives of the communicator before it
+  int64_t after = 0;  // number of earlier collectives of the communicator
   int64_t tag = 0;
-  int64_t gives = 0;  // elements for the rank that gets the ticket
-  int64_t takes = 0;  // elements from it
+  int64_t gives = 0;  // elements for the receiver of the ticket
+  int64_t takes = 0;  // elements from the receiver
   NodeOrder order = NodeOrder::kUnknown;
   char dtype[16] = {};
-  char what[184] = {};  // the operation in words; those of a collective must be equal
+  char what[184] = {};  // the operation as text; must be equal for a collective
 
   void set_dtype(const std::string& value);
   void set_what(const std::string& value);
 };
 
-// Says why NCCL would not carry out an operation that two ranks describe so; "" where it would.
-// The messages of ranks `a` and `b` are the same whoever asks.
+// Returns why NCCL could not run an operation that two ranks describe in this way, or "". The
+// message is the same on both ranks.
 std::string FindDisagreement(int rank_a, const Ticket& a, int rank_b, const Ticket& b);
 
 }  // namespace lockstep::tests

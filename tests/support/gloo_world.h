@@ -1,12 +1,12 @@
 // The process group of a test's ranks, over Gloo on 127.0.0.1.
 //
-//   TEST(AllReduce, SumsOverRanks) {
-//     const std::optional<Rank> rank = OnRanks(2);
-//     if (!rank.has_value()) return;
-//     const GlooWorld world = MeetOverGloo(*rank);
+//    TEST(AllReduce, SumsOverRanks) {
+//      const std::optional<Rank> rank = OnRanks(2);
+//      if (!rank.has_value()) return;
+//      const GlooWorld world = MeetOverGloo(*rank);
 //
-//     ...  // world.group->allreduce(...)
-//   }
+//      ...  // world.group->allreduce(...)
+//    }
 
 #ifndef LOCKSTEP_TESTS_SUPPORT_GLOO_WORLD_H_
 #define LOCKSTEP_TESTS_SUPPORT_GLOO_WORLD_H_

@@ -1,4 +1,4 @@
-// The text of what a call throws, for EXPECT_THAT(MessageOf([&] { ... }), HasSubstr("...")).
+// Returns the text of a thrown error, for EXPECT_THAT(MessageOf([&] { ... }), HasSubstr("...")).
 
 #ifndef LOCKSTEP_TESTS_SUPPORT_MESSAGE_OF_H_
 #define LOCKSTEP_TESTS_SUPPORT_MESSAGE_OF_H_
@@ -10,7 +10,8 @@
 
 namespace lockstep::tests {
 
-// Returns "no error" where `call` throws none. A c10::Error comes without its C++ stack.
+// Returns the message of the exception that `call` throws, or "no error". A c10::Error comes
+// without its C++ stack.
 template <typename Call>
 std::string MessageOf(const Call& call) {
   try {

@@ -1,4 +1,4 @@
-// How far a tensor is from the truth.
+// The relative error of a tensor, for tests.
 
 #ifndef LOCKSTEP_TESTS_SUPPORT_RELATIVE_ERROR_H_
 #define LOCKSTEP_TESTS_SUPPORT_RELATIVE_ERROR_H_
@@ -7,7 +7,8 @@
 
 namespace lockstep::tests {
 
-// ||actual - truth|| / ||truth|| in float64; the numerator alone where the truth is zero or empty.
+// Returns ||actual - truth|| / ||truth|| in float64, or only the numerator if the truth is zero or
+// empty.
 inline double RelativeError(const at::Tensor& actual, const at::Tensor& truth) {
   const at::Tensor wide = truth.to(at::kDouble);
   const double norm = wide.norm().item<double>();

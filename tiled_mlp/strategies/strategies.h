@@ -1,5 +1,5 @@
-// The ways in which tiled MLPs run backward elsewhere, each as small as it can be: what goes wrong
-// with them under data parallel is reproduced beside what does not with ours. For tests alone.
+// Small versions of the ways in which other libraries run tiled MLPs backward. Tests use them to
+// reproduce their failures under data parallel, next to our version, which has none.
 
 #ifndef LOCKSTEP_TILED_MLP_STRATEGIES_STRATEGIES_H_
 #define LOCKSTEP_TILED_MLP_STRATEGIES_STRATEGIES_H_
@@ -26,14 +26,15 @@ enum class Strategy {
 
 void PrintTo(Strategy strategy, std::ostream* out);  // for GoogleTest's messages
 
-// The body over `num_tiles` tiles as torch.chunk cuts them (E: balanced). x: [rows, hidden].
+// Runs the body over `num_tiles` tiles, cut as torch.chunk does (E: balanced). x: [rows, hidden].
 at::Tensor RunStrategy(Strategy strategy, const TileBody& body, const at::Tensor& x,
                        const std::vector<at::Tensor>& weights, int64_t num_tiles);
 
-// B's flag: whether the weight's gradient is complete, as the tile that runs backward says.
+// Returns B's flag: whether the weight's gradient is complete, as set by the tile that runs
+// backward.
 bool IsReady(const at::Tensor& weight);
 
-// Counts how often autograd has accumulated into each weight.
+// Counts the calls in which autograd accumulates into each weight.
 class AccumulateCounter {
  public:
   // `is_ready`: counts only calls for which it holds.
@@ -43,7 +44,7 @@ class AccumulateCounter {
   AccumulateCounter(const AccumulateCounter&) = delete;
   AccumulateCounter& operator=(const AccumulateCounter&) = delete;
 
-  std::vector<int> Take();  // by weight, since the last call
+  std::vector<int> Take();  // counts by weight, since the last Take
 
  private:
   struct Watched;

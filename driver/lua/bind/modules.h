@@ -1,4 +1,4 @@
-// The modules that are C++, by the names that `require` knows them.
+// The modules in C++, by the names that `require` uses.
 
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_MODULES_H_
 #define LOCKSTEP_DRIVER_LUA_BIND_MODULES_H_
@@ -7,7 +7,7 @@
 
 namespace lockstep::lua {
 
-// Makes them known to the state; each is opened when it is first required.
+// Registers the modules in the state. Each is opened when it is first required.
 void PreloadModules(LuaVm& vm);
 
 }  // namespace lockstep::lua

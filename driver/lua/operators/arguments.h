@@ -1,4 +1,4 @@
-// One Lua value as one argument of an ATen operator: which parameters it fits, at what cost.
+// One Lua value as one argument of an ATen operator: the parameters that it fits, and at what cost.
 
 #ifndef LOCKSTEP_DRIVER_LUA_OPERATORS_ARGUMENTS_H_
 #define LOCKSTEP_DRIVER_LUA_OPERATORS_ARGUMENTS_H_
@@ -14,7 +14,7 @@
 
 namespace lockstep::lua {
 
-// What an operator's parameter takes.
+// The type of an operator's parameter.
 enum class ParameterKind : uint8_t {
   kTensor,
   kTensors,          // Tensor[]
@@ -48,7 +48,7 @@ struct Parameter {
 
 Parameter DescribeParameter(const c10::Argument& argument);
 
-// What a Lua value is, as far as overload resolution looks. Fits in four bits.
+// The class of a Lua value for overload resolution. Fits in four bits.
 enum class ValueClass : uint8_t {
   kNil,
   kBoolean,
@@ -66,23 +66,25 @@ enum class ValueClass : uint8_t {
   kOther,
 };
 
-// A table is a list only where it holds nothing else: {2, 3, dtype = d} is kOther.
+// Returns the value's class. A table is a list only if it holds nothing else: {2, 3, dtype = d} is
+// kOther.
 ValueClass Classify(lua_State* state, int index);
 
-// Whether an integer can be read from it.
+// Returns whether an integer can be read from the value.
 bool IsWhole(ValueClass value);
 
-// What it costs to pass a value of this class to the parameter: 0 exact, more for conversions;
-// nullopt where it does not fit.
+// Returns the cost of passing a value of this class to the parameter: 0 exact, more for
+// conversions; nullopt if it does not fit.
 std::optional<int> ConversionCost(ValueClass value, const Parameter& parameter);
 
-// "a tensor", "a whole number": what the parameter takes, for messages.
+// Returns the type that the parameter takes, for messages: "a tensor", "a whole number".
 std::string Expected(const Parameter& parameter);
 
-// A number as Lua writes it, but with every digit of a whole one: for messages.
+// Returns a number as Lua writes it, but with every digit of a whole number, for messages.
 std::string NumberText(double value);
 
-// "tensor float32 {2, 3}", "the number 2", "{1, 2}": a value that was given, for messages.
+// Returns a description of the value, for messages: "tensor float32 {2, 3}", "the number 2", "{1,
+// 2}".
 std::string DescribeValue(lua_State* state, int index);
 
 }  // namespace lockstep::lua

@@ -1,4 +1,4 @@
-// Lua values as ATen's boxed ones, and back.
+// Converts Lua values to ATen's boxed values, and back.
 
 #ifndef LOCKSTEP_DRIVER_LUA_OPERATORS_CONVERSION_H_
 #define LOCKSTEP_DRIVER_LUA_OPERATORS_CONVERSION_H_
@@ -9,8 +9,8 @@
 
 namespace lockstep::lua {
 
-// The value as the parameter's type, for a value that ConversionCost accepts; nil as the default.
-// Throws Error where a name (of a device, a layout) is unknown.
+// Returns the value as the parameter's type, if ConversionCost accepts it, and the default for nil.
+// Throws Error if a name (of a device, a layout) is unknown.
 c10::IValue Convert(lua_State* state, int index, const Parameter& parameter);
 
 // Pushes one result: a tensor, number, boolean, string, nil, or an array of these.

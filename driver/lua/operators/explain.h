@@ -1,4 +1,4 @@
-// What an operator's error leaves out: which element of its arguments is the wrong one.
+// Adds to an operator's error which element of its arguments is wrong.
 
 #ifndef LOCKSTEP_DRIVER_LUA_OPERATORS_EXPLAIN_H_
 #define LOCKSTEP_DRIVER_LUA_OPERATORS_EXPLAIN_H_
@@ -10,8 +10,8 @@
 
 namespace lockstep::lua {
 
-// Returns `message`, that of an error which the operator raised for `arguments`. Where it says that
-// a target or an index is out of range, names the value, its position and the range.
+// Returns `message`, the error that the operator raised for `arguments`. If it says that a target
+// or an index is out of range, adds the value, its position and the range.
 std::string Explain(std::string message, const std::vector<c10::IValue>& arguments);
 
 }  // namespace lockstep::lua

@@ -1,12 +1,12 @@
-// The overloads of one ATen operator, and which of them a call from Lua means.
+// Chooses the overload of an ATen operator that a call from Lua means.
 //
-// Each argument is classed (tensor, whole number, list of numbers, ...). An overload accepts the
-// call if every argument fits its parameter and every parameter without a default has an argument;
-// the cheapest by (conversions, defaults used, name) wins. `out` overloads are looked at where
-// `out=` is given, and only there.
+// Each argument has a class (tensor, whole number, list of numbers, ...). An overload accepts the
+// call if every argument fits its parameter and every parameter without a default has an argument.
+// The cheapest by (conversions, defaults used, name) wins. `out` overloads are considered only if
+// `out=` is given.
 //
 // nil stands for an argument that is not given. Beyond the last parameter, nils and one empty table
-// count as no keyword arguments: torch.zeros({2}, options) works whatever a caller gave as options.
+// count as no keyword arguments: torch.zeros({2}, options) works with any options.
 
 #ifndef LOCKSTEP_DRIVER_LUA_OPERATORS_OVERLOADS_H_
 #define LOCKSTEP_DRIVER_LUA_OPERATORS_OVERLOADS_H_
@@ -40,14 +40,14 @@ struct KeywordArgument {
   int index;         // on the stack
 };
 
-// Positional arguments are the first of the stack.
+// The arguments of a call; positional arguments come first on the stack.
 struct Arguments {
   int num_positional = 0;
   std::vector<KeywordArgument> keywords;
 };
 
-// Where each parameter's value lies on the Lua stack; 0: the default. With `spread_from` above 0
-// the last positional parameter gathers the numbers from there to `spread_to`.
+// The place of each parameter's value on the Lua stack; 0: the default. With `spread_from` above 0
+// the last positional parameter takes the numbers from there to `spread_to`.
 struct Binding {
   const Overload* overload = nullptr;
   std::vector<int> sources;
@@ -55,8 +55,9 @@ struct Binding {
   int spread_to = 0;
 };
 
-// The binding of the cheapest overload. Throws Error, naming the operator, what was given and why
-// each schema does not fit, where none does. Depends on the values' classes, never on the values.
+// Returns the binding of the cheapest overload. If none fits, throws Error with the operator, the
+// given arguments and the reason for each schema. The result depends on the values' classes, never
+// on the values.
 Binding Resolve(lua_State* state, const std::string& name, const std::vector<Overload>& overloads,
                 const Arguments& arguments);
 

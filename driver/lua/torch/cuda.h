@@ -14,8 +14,8 @@ void PushCuda(lua_State* state);
 // Leaves lockstep.core.graph on the stack: a package.preload function.
 int OpenGraph(lua_State* state);
 
-// Throws Error where a graph is being recorded on this thread: `what` needs a value that no kernel
-// has computed yet.
+// Throws Error if a graph is being recorded on this thread. `what` needs a value that no kernel has
+// computed yet.
 void CheckNotRecording(const char* what);
 
 // Returns whether a graph is being recorded on this thread.

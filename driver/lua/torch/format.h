@@ -9,12 +9,12 @@
 
 namespace lockstep::lua {
 
-// "tensor([[1.0000, 2.5000],\n        [3.0000, 4.0000]])", character for character what Python's
-// str(tensor) gives at its default print options: four decimals, scientific notation where the
-// range needs it, lines of 80 columns, three items at each end of a dimension of a tensor of more
-// than 1,000 elements; then device, size (where there are no elements), dtype and grad_fn or
-// requires_grad where they are not the default. One difference: a sparse tensor's indices and
-// values are not listed.
+// Returns "tensor([[1.0000, 2.5000],\n        [3.0000, 4.0000]])", character for character the text
+// of Python's str(tensor) at its default print options. It prints four decimals, scientific
+// notation if the range needs it, and lines of 80 columns. A tensor of more than 1,000 elements
+// shows three items at each end of a dimension. After these come device, size (without elements),
+// dtype, and grad_fn or requires_grad, unless they have the default. One difference: the indices
+// and values of a sparse tensor are not listed.
 std::string FormatTensor(const at::Tensor& tensor);
 
 }  // namespace lockstep::lua

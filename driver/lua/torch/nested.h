@@ -1,4 +1,4 @@
-// Tensors to and from nested Lua arrays.
+// Converts nested Lua arrays to tensors, and back.
 
 #ifndef LOCKSTEP_DRIVER_LUA_TORCH_NESTED_H_
 #define LOCKSTEP_DRIVER_LUA_TORCH_NESTED_H_
@@ -10,17 +10,17 @@
 
 namespace lockstep::lua {
 
-// The tensor that nested arrays of numbers or booleans at `index` spell; a bare number gives a
-// tensor of no dimensions. Without `dtype`: numbers become the default dtype, float32, whether or
-// not they are whole (Lua has one number type), booleans become bool. On the CPU.
+// Returns the CPU tensor of the nested arrays of numbers or booleans at `index`. A bare number
+// gives a tensor of no dimensions. Without `dtype`, numbers become the default dtype, float32,
+// whether or not they are whole (Lua has one number type), and booleans become bool.
 //
-// Throws Error where rows differ in length (naming both), where an element is neither number nor
-// boolean, where a table holds more than an array, and where an integer dtype cannot hold an
-// element exactly.
+// Throws Error if rows differ in length (with both), if an element is not a number or boolean, or
+// if a table holds more than an array. It also throws if an integer dtype cannot hold an element
+// exactly.
 at::Tensor ReadNested(lua_State* state, int index, std::optional<at::ScalarType> dtype);
 
-// The inverse: nested arrays, or a bare value for a tensor of no dimensions. Throws Error where an
-// integer is beyond 2^53.
+// Pushes a tensor as nested arrays, or a tensor of no dimensions as a bare value. Throws Error if
+// an integer is beyond 2^53.
 void PushNested(lua_State* state, const at::Tensor& tensor);
 
 }  // namespace lockstep::lua

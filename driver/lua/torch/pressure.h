@@ -1,16 +1,16 @@
-// Counts the bytes of tensors that Lua values hold, which Lua's collector cannot see.
+// Counts the bytes of tensors that Lua values hold, because Lua's collector cannot see them.
 //
-// Lua's collector paces itself by the bytes that Lua allocates: a tensor of a gigabyte counts 40.
-// Left alone it lets dead activations pile up until the device is full. So we keep the bytes that
-// Lua's tensors hold on each device, and let allocation drive the collector, in steps: one cycle
-// for every `budget` bytes pushed. The budget is a quarter of what is live on that device, and at
-// least 64 MB. Garbage thus stays within about that budget; tested by memory_test.lua.
+// Lua's collector paces itself by the bytes that Lua allocates: a tensor of a gigabyte counts as
+// 40. So dead activations would accumulate until the device is full. Here allocation drives the
+// collector, in steps: one cycle for every `budget` bytes pushed on a device. The budget is a
+// quarter of the bytes that are live on that device, and at least 64 MB. So garbage stays within
+// about that budget; memory_test.lua tests it.
 //
-// Bytes are those of storages, each counted once however many tensors share it: a view holds all of
-// its base, and p.grad pushed in every step is no new memory. Small storages are counted with each
-// value instead: looking them up costs more than they weigh.
+// Bytes are bytes of storages. Each counts once, however many tensors share it: a view holds all of
+// its base, and p.grad pushed in every step is no new memory. Small storages count with each value
+// instead, because a look-up would cost more than they weigh.
 //
-// Thread: each has counts of its own, for the state that it owns.
+// Thread: each thread has its own counts, for the state that it owns.
 
 #ifndef LOCKSTEP_DRIVER_LUA_TORCH_PRESSURE_H_
 #define LOCKSTEP_DRIVER_LUA_TORCH_PRESSURE_H_
@@ -23,8 +23,8 @@
 
 namespace lockstep::lua {
 
-// The bytes that one Lua value was counted for. They are not read through the tensor, whose storage
-// may change.
+// The bytes that were counted for one Lua value. They are stored because the tensor's storage may
+// change.
 struct HeldBytes {
   const c10::StorageImpl* storage = nullptr;
   int64_t bytes = 0;
@@ -35,15 +35,15 @@ struct HeldBytes {
 HeldBytes Hold(const at::Tensor& tensor);
 void Release(const HeldBytes& held);
 
-// Lets the collector take a step where enough was counted on the device since the last.
+// Lets the collector take a step if enough bytes were counted on the device since the last step.
 void StepCollector(lua_State* state, c10::Device device);
 
-// Collects garbage where a CUDA device's allocator is about to ask for more memory and garbage may
-// hold much of what it has. Returns whether that freed any. Does nothing on a thread that runs no
-// Lua, within itself, and while a graph is recorded.
+// Collects garbage if a CUDA device's allocator is about to request memory and garbage may hold
+// much of what it has. Returns whether that freed memory. Does nothing on a thread that runs no
+// Lua, inside itself, and while a graph is recorded.
 bool CollectForDevice();
 
-// The bytes that this thread's values hold on a device, the garbage among them included.
+// Returns the bytes that this thread's values hold on a device, with garbage.
 int64_t LiveTensorBytes(c10::Device device);
 
 }  // namespace lockstep::lua

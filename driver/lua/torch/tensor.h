@@ -1,9 +1,9 @@
 // Tensors and dtypes as Lua values.
 //
-// A tensor is a userdata that shares its storage with the C++ tensor; pushing costs one small
-// allocation. Lua's collector sees only that: so a push counts the bytes of the storage, where no
-// other Lua value holds it, and enough new bytes make the collector take a step (see "Memory" in
-// tensor.cc).
+// A tensor is a userdata that shares its storage with the C++ tensor; pushing it costs one small
+// allocation. Lua's collector sees only that allocation. So a push also counts the bytes of the
+// storage, unless another Lua value holds it, and enough new bytes make the collector take a step
+// (pressure.h).
 
 #ifndef LOCKSTEP_DRIVER_LUA_TORCH_TENSOR_H_
 #define LOCKSTEP_DRIVER_LUA_TORCH_TENSOR_H_
@@ -21,38 +21,39 @@
 
 namespace lockstep::lua {
 
-// Creates the metatables. Once per state, before any tensor is pushed; leaves the stack as it was.
+// Creates the metatables. Call it once per state, before any tensor is pushed. Leaves the stack
+// unchanged.
 void RegisterTensor(lua_State* state);
 
-// Pushes the tensor, or nil where it is undefined.
+// Pushes the tensor, or nil if it is undefined.
 void PushTensor(lua_State* state, at::Tensor tensor);
 
-// The tensor at `index`, or nullptr where the value is something else.
+// Returns the tensor at `index`, or nullptr if the value is not a tensor.
 at::Tensor* TensorAt(lua_State* state, int index);
 
-// As above; throws Error with the argument's name where there is none.
+// Returns the tensor at `index`, or throws Error with the argument's name.
 const at::Tensor& ReadTensor(lua_State* state, int index, const char* name);
 std::vector<at::Tensor> ReadTensors(lua_State* state, int index, const char* name);  // an array
 void PushTensors(lua_State* state, const std::vector<at::Tensor>& tensors);
 
-// One value per dtype: `x.dtype == torch.float32` compares by identity.
+// Pushes the dtype's only value: `x.dtype == torch.float32` compares by identity.
 void PushDtype(lua_State* state, at::ScalarType dtype);
 bool DtypeAt(lua_State* state, int index, at::ScalarType* dtype);
 std::string DtypeName(at::ScalarType dtype);  // "float32"
 
-// Every dtype with its name, in the order of documentation.
+// All dtypes with their names, in the order of documentation.
 struct NamedDtype {
   const char* name;
   at::ScalarType dtype;
 };
 const std::vector<NamedDtype>& NamedDtypes();
 
-// "cuda:0", "cpu", "meta". Throws Error, with the argument's name, where the text names no device
-// or one that this machine lacks.
+// Parses "cuda:0", "cpu" or "meta". Throws Error, with the argument's name, if the text is not a
+// device or if this machine lacks it.
 at::Device ParseDevice(const std::string& text, const std::string& name);
 at::Device ReadDevice(lua_State* state, int index, const char* name);
 
-// What the error says, without ATen's listing of the backends that an operator has.
+// Returns the error's message without ATen's list of the backends that an operator has.
 std::string KernelMessage(const c10::Error& error);
 
 // Runs `call`, and puts `name` before the message of an error that ATen raises in it.
@@ -65,11 +66,11 @@ auto Naming(const std::string& name, const Call& call) {
   }
 }
 
-// "float32 {2, 3} on cuda:0": for messages.
+// Returns "float32 {2, 3} on cuda:0", for messages.
 std::string Describe(const at::Tensor& tensor);
 
-// Bytes of the storages that Lua values of this thread hold, the garbage among them included, and a
-// little for each value.
+// Returns the bytes of the storages that Lua values of this thread hold, with garbage, plus a few
+// bytes for each value.
 int64_t LiveTensorBytes();
 
 }  // namespace lockstep::lua

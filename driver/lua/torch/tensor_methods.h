@@ -1,5 +1,5 @@
-// What a tensor answers to in Lua: x.shape, x:size(0), x + 2, x[i], tostring(x), and x:<op>(...)
-// for every operator of ATen.
+// The methods and operators of a tensor in Lua: x.shape, x:size(0), x + 2, x[i], tostring(x), and
+// x:<op>(...) for every operator of ATen.
 
 #ifndef LOCKSTEP_DRIVER_LUA_TORCH_TENSOR_METHODS_H_
 #define LOCKSTEP_DRIVER_LUA_TORCH_TENSOR_METHODS_H_
@@ -12,13 +12,13 @@
 
 namespace lockstep::lua {
 
-// Fills the tensor metatable that RegisterTensor made. Once per state.
+// Fills the tensor metatable that RegisterTensor made. Call it once per state.
 void RegisterTensorMethods(lua_State* state);
 
 // torch.tensor(nested arrays, {dtype=, device=, requires_grad=}).
 int NewTensor(lua_State* state);
 
-// Methods and fields that are no operators of ATen, for the stubs.
+// Return the names of methods and fields that are not operators of ATen, for the stubs.
 std::vector<std::string> ExtraMethodNames();
 std::vector<std::string> FieldNames();
 

@@ -13,7 +13,7 @@ namespace lockstep::lua {
 // Leaves the module on the stack: a package.preload function.
 int OpenTorch(lua_State* state);
 
-// The module's functions that are no operators of ATen, for the stubs.
+// Returns the names of functions that are not operators of ATen, for the stubs.
 std::vector<std::string> ExtraFunctionNames();
 
 }  // namespace lockstep::lua

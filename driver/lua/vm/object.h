@@ -1,12 +1,12 @@
 // C++ objects as Lua values.
 //
-//   template <> inline constexpr const char* kObjectName<Group> = "group";
-//   RegisterObject<Group>(state, {{"size", GroupSize}});   // once per state
-//   PushObject(state, Group{...});
-//   Group& group = ReadObject<Group>(state, 1, "group");
+//    template <> inline constexpr const char* kObjectName<Group> = "group";
+//    RegisterObject<Group>(state, {{"size", GroupSize}});   // once per state
+//    PushObject(state, Group{...});
+//    Group& group = ReadObject<Group>(state, 1, "group");
 //
-// The object is moved into a userdata and destroyed by the collector. The name is what messages
-// call it, and names the metatable.
+// The object is moved into a userdata, and the collector destroys it. Messages use the name, and it
+// names the metatable.
 
 #ifndef LOCKSTEP_DRIVER_LUA_VM_OBJECT_H_
 #define LOCKSTEP_DRIVER_LUA_VM_OBJECT_H_
@@ -46,7 +46,7 @@ template <typename T>
 int CollectObject(lua_State* state) {
   T* object = ObjectAt<T>(state, 1);
   if (object == nullptr) return 0;
-  // Without its metatable the value is no T any more: a second collection finds nothing.
+  // Without its metatable the value is not a T any more: a second collection finds nothing.
   lua_pushnil(state);
   lua_setmetatable(state, 1);
   object->~T();

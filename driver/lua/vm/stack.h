@@ -1,7 +1,7 @@
-// Reading arguments off the Lua stack and registering functions.
+// Reads arguments from the Lua stack and registers functions.
 //
-// Each Read function throws Error, with the argument's name and what was given, where the value is
-// of another type. `index` is absolute or relative, as in Lua's API.
+// Each Read function throws Error, with the argument's name and the given value, if the value has
+// another type. `index` is absolute or relative, as in Lua's API.
 
 #ifndef LOCKSTEP_DRIVER_LUA_VM_STACK_H_
 #define LOCKSTEP_DRIVER_LUA_VM_STACK_H_
@@ -19,7 +19,7 @@ namespace lockstep::lua {
 // Largest n for which every integer from -n to n is a double.
 constexpr int64_t kMaxInteger = int64_t{1} << 53;
 
-// "a number", "a table", "a tensor": what the value is, for messages.
+// Returns the value's type, for messages: "a number", "a table", "a tensor".
 std::string TypeName(lua_State* state, int index);
 
 [[noreturn]] void ThrowTypeError(lua_State* state, int index, const char* name,
@@ -34,13 +34,13 @@ void ReadFunction(lua_State* state, int index,
 void ReadTable(lua_State* state, int index,
                const char* name);  // or what is callable as one; only checks
 
-// An array {1, 2, 3} of whole numbers.
+// Reads an array {1, 2, 3} of whole numbers.
 std::vector<int64_t> ReadIntegers(lua_State* state, int index, const char* name);
 void PushIntegers(lua_State* state, const std::vector<int64_t>& values);
 
 void PushString(lua_State* state, const std::string& value);
 
-// Throws where `value` is beyond kMaxInteger: a double would round it.
+// Throws if `value` is beyond kMaxInteger, because a double would round it.
 void PushInteger(lua_State* state, int64_t value);
 
 // Sets fields of the table on top of the stack.
@@ -52,16 +52,16 @@ void SetFunctions(lua_State* state, std::initializer_list<Function> functions);
 
 // A table of options, as functions take it last: `{lr = 0.1}`. Absent (nil or none) reads as empty.
 //
-//   const OptionTable options(state, 2, "dist.all_reduce", {"group", "async"});
-//   if (options.Push("group")) { ... lua_pop(state, 1); }
+//    const OptionTable options(state, 2, "dist.all_reduce", {"group", "async"});
+//    if (options.Push("group")) { ... lua_pop(state, 1); }
 class OptionTable {
  public:
-  // Throws where the value is no table, or holds a key that is not in `known`; names the nearest.
+  // Throws if the value is not a table, or has a key that is not in `known`; the message has the
+  // nearest known key.
   OptionTable(lua_State* state, int index, const char* function,
               std::initializer_list<const char*> known);
 
-  // Pushes the option's value and returns true, or pushes nothing and returns false where it is
-  // nil.
+  // Pushes the option's value and returns true. For nil pushes nothing and returns false.
   bool Push(const char* key) const;
 
   int64_t Integer(const char* key, int64_t otherwise) const;
@@ -75,7 +75,7 @@ class OptionTable {
   std::string function_;
 };
 
-// The word of `known` nearest to `word` as a typist errs, or "" where none is near.
+// Returns the word of `known` that `word` is probably a misspelling of, or "".
 std::string Nearest(const std::string& word, const std::vector<std::string>& known);
 
 }  // namespace lockstep::lua

@@ -1,11 +1,11 @@
 // The Lua runtime: one LuaJIT state, and the rules by which errors cross it.
 //
-//   LuaVm vm({.library_root = "driver/lua", .script_folder = "scripts"});
-//   std::optional<ScriptError> error = vm.RunFile("scripts/train.lua");
+//    LuaVm vm({.library_root = "driver/lua", .script_folder = "scripts"});
+//    std::optional<ScriptError> error = vm.RunFile("scripts/train.lua");
 //
 // The rules. A C++ exception never crosses a Lua frame: every C function runs inside one wrapper
 // (LuaJIT's WRAPCFUNC mode) that turns exceptions into Lua errors with the script's line. A Lua
-// error never crosses a C++ frame that owns something: C++ calls Lua through Call, which throws
+// error never crosses a C++ frame that owns a resource: C++ calls Lua through Call, which throws
 // PendingError. So bindings throw, and never call lua_error or luaL_check*.
 //
 // Thread: a state belongs to the thread that made it.
@@ -23,13 +23,14 @@
 
 namespace lockstep::lua {
 
-// What a binding throws for a caller's mistake. The wrapper puts the script's line before it.
+// The error that a binding throws for a caller's mistake. The wrapper puts the script's line before
+// it.
 class Error : public std::runtime_error {
  public:
   explicit Error(const std::string& message);
 };
 
-// A Lua error on its way through C++ frames; its value waits in the state.
+// A Lua error that passes through C++ frames; its value waits in the state.
 class PendingError : public std::exception {
  public:
   explicit PendingError(std::string message) : message_(std::move(message)) {}
@@ -39,17 +40,17 @@ class PendingError : public std::exception {
   std::string message_;
 };
 
-// How a chunk failed: the message starts with the script's line.
+// The error of a chunk. The message starts with the script's line.
 struct ScriptError {
   std::string message;
   std::string traceback;
 };
 
-// Calls the function below `num_arguments` arguments on the stack, as lua_call does. Throws
-// PendingError, with the arguments popped, where the function raises an error.
+// Calls the function below `num_arguments` arguments on the stack, as lua_call does. If the
+// function raises an error, pops the arguments and throws PendingError.
 void Call(lua_State* state, int num_arguments, int num_results);
 
-// A Lua value that C++ keeps, a function to be called later perhaps. Thread: the one that owns the
+// A Lua value that C++ keeps, such as a function to call later. Thread: the thread that owns the
 // state.
 class LuaReference {
  public:
@@ -58,8 +59,8 @@ class LuaReference {
   LuaReference& operator=(const LuaReference&) = delete;
   ~LuaReference();
 
-  // Pushes the value on the stack of the state that runs now, a coroutine perhaps, and returns that
-  // state: calls must go through it. Throws Error where the state is closed.
+  // Pushes the value on the stack of the state that runs now, which may be a coroutine, and returns
+  // that state: calls must go through it. Throws Error if the state is closed.
   lua_State* Push() const;
 
  private:
@@ -67,10 +68,10 @@ class LuaReference {
   int reference_;
 };
 
-// "scripts/train.lua:12: ", the innermost line outside the library, or "" where there is none.
+// Returns the innermost line outside the library, as "scripts/train.lua:12: ", or "".
 std::string ScriptLine(lua_State* state);
 
-// "scripts/train.lua:12", the line that this thread runs, or "" where it runs no Lua.
+// Returns the line that this thread runs, as "scripts/train.lua:12", or "" if it runs no Lua.
 std::string RunningScriptLine();
 
 class LuaVm {
@@ -90,8 +91,8 @@ class LuaVm {
   // `require name` calls `open`, which leaves the module on the stack.
   void Preload(const char* name, lua_CFunction open);
 
-  // Compiles and runs the file at `path`, or `code` under the name `chunk`. On failure a
-  // ScriptError.
+  // Compiles and runs the file at `path`, or `code` under the name `chunk`. Returns the error, if
+  // any.
   std::optional<ScriptError> RunFile(const std::string& path);
   std::optional<ScriptError> RunString(const std::string& code, const std::string& chunk);
 

@@ -1,4 +1,4 @@
-// require "lockstep.core.batching": //batching:torch for lockstep/batching.lua.
+// require "lockstep.core.batching": binds //batching:torch for lockstep/batching.lua.
 
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_BATCHING_BATCHING_H_
 #define LOCKSTEP_DRIVER_LUA_BIND_BATCHING_BATCHING_H_

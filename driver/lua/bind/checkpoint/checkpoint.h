@@ -1,4 +1,4 @@
-// require "lockstep.core.checkpoint": //checkpoint:torch for lockstep/checkpoint.lua.
+// require "lockstep.core.checkpoint": binds //checkpoint:torch for lockstep/checkpoint.lua.
 
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_CHECKPOINT_CHECKPOINT_H_
 #define LOCKSTEP_DRIVER_LUA_BIND_CHECKPOINT_CHECKPOINT_H_

@@ -1,4 +1,4 @@
-// require "lockstep.core.mimo": the library `mimo` for lockstep.mimo.
+// require "lockstep.core.mimo": binds the library `mimo` for lockstep.mimo.
 
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_MIMO_MIMO_H_
 #define LOCKSTEP_DRIVER_LUA_BIND_MIMO_MIMO_H_

@@ -9,13 +9,13 @@
 
 namespace lockstep::lua {
 
-// Pushes a bridge over topology.edges()[edge], a userdata with `start` and `refuse`. Collective:
-// every rank of both modules makes one, in the same order. Throws Error that names the ranks that
-// did not within the run's timeout.
+// Pushes a bridge over topology.edges()[edge], a userdata with `start` and `refuse`. Throws Error
+// with the ranks that did not come within the run's timeout. Collective: every rank of both modules
+// makes one, in the same order.
 void PushBridge(lua_State* state, const mimo::Topology& topology, int edge,
                 mimo::BridgeOptions options);
 
-// Makes the types of bridges and of their calls known. Once in each state, before PushBridge.
+// Registers the types of bridges and of their calls. Call it once in each state, before PushBridge.
 void RegisterBridges(lua_State* state);
 
 }  // namespace lockstep::lua

@@ -1,4 +1,4 @@
-// topology:check_schedule of require "lockstep.mimo": steps on paper.
+// topology:check_schedule of require "lockstep.mimo": simulates a step.
 
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_MIMO_MIMO_SCHEDULE_H_
 #define LOCKSTEP_DRIVER_LUA_BIND_MIMO_MIMO_SCHEDULE_H_

@@ -1,4 +1,4 @@
-// mimo.slice and mimo.reorder for Lua, whose tables are trees of values.
+// mimo.slice and mimo.reorder for Lua, where a batch is a tree of tables.
 
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_MIMO_MIMO_SLICE_H_
 #define LOCKSTEP_DRIVER_LUA_BIND_MIMO_MIMO_SLICE_H_

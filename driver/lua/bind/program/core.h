@@ -1,4 +1,4 @@
-// require "lockstep.core": what the Lua library asks of the program and the machine. Scripts use
+// require "lockstep.core": facts about the program and the machine for the Lua library. Scripts use
 // the modules over it.
 
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_CORE_H_

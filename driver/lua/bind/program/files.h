@@ -1,4 +1,5 @@
-// require "lockstep.core.files": folders, and whether files are whole. Scripts do not use it.
+// require "lockstep.core.files": folders, and checks that files are complete. Scripts do not use
+// it.
 
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_FILES_H_
 #define LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_FILES_H_

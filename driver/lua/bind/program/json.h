@@ -8,14 +8,15 @@
 namespace lockstep::lua {
 
 // encode(value [, indent]) -> text on one line, or indented by `indent` spaces. Tables with a value
-// at 1 are arrays, others objects with sorted keys; an empty table is an object. NaN and the
-// infinities, which JSON lacks, become the strings "NaN", "Infinity" and "-Infinity". Throws Error,
-// naming the path, for what JSON cannot say or would not give back: functions, tensors, text that
-// is not UTF-8, a table that is array and object at once or has holes.
+// at 1 are arrays, others objects with sorted keys; an empty table is an object. JSON lacks NaN and
+// the infinities; they become the strings "NaN", "Infinity" and "-Infinity".
+//
+// Throws Error, with the path, for values that JSON cannot hold or would not give back: functions,
+// tensors, text that is not UTF-8, mixed tables and arrays with holes.
 int JsonEncode(lua_State* state);
 
-// decode(text [, name]) -> value. null becomes the light userdata `null`; whole numbers beyond 2^53
-// are an error, since a Lua number would round them. Throws Error, which begins with `name`
+// decode(text [, name]) -> value. null becomes the light userdata `null`. Whole numbers beyond 2^53
+// are an error, because a Lua number would round them. Throws Error, which begins with `name`
 // ("json"), with the offset of the first mistake.
 int JsonDecode(lua_State* state);
 

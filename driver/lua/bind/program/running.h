@@ -8,7 +8,7 @@
 namespace lockstep::lua {
 
 // Returns the state or coroutine that this thread runs, through which C++ may call Lua, or nullptr
-// where it runs none.
+// if it runs no Lua.
 lua_State* RunningState();
 
 }  // namespace lockstep::lua

@@ -1,5 +1,4 @@
-// require "lockstep.core.safetensors": driver/files/safetensors.h for Lua. Scripts use
-// lockstep.data.
+// require "lockstep.core.safetensors": binds driver/files/safetensors.h. Scripts use lockstep.data.
 
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_SAFETENSORS_H_
 #define LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_SAFETENSORS_H_

@@ -1,4 +1,4 @@
-// Plain Lua values as bytes, to travel between ranks and into files.
+// Plain Lua values as bytes, for other ranks and for files.
 
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_SERIALIZE_H_
 #define LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_SERIALIZE_H_
@@ -11,16 +11,17 @@
 
 namespace lockstep::lua {
 
-// nil, booleans, numbers, strings and tables of them: the same bytes for the same content, whatever
-// order `pairs` has. Tensors are appended to `tensors`, in the order in which the bytes speak of
-// them, where it is given. Throws Error, which begins with `caller` and names the path, for
-// anything else (functions; tensors without a place), for a table inside itself and for nesting
-// deeper than 64.
+// Returns the bytes of nil, a boolean, a number, a string or a table of these. Equal content gives
+// equal bytes, whatever order `pairs` has. Appends tensors to `tensors`, if given, in the order in
+// which the bytes refer to them.
+//
+// Throws Error, which begins with `caller` and has the path, for other values (functions; tensors
+// without `tensors`), for a table inside itself and for nesting deeper than 64.
 std::string Serialize(lua_State* state, int index, const std::string& caller,
                       std::vector<at::Tensor>* tensors = nullptr);
 
-// Pushes the value. `bytes` is what Serialize returned; throws Error, which begins with `caller`,
-// where it is anything else.
+// Pushes the value. `bytes` must come from Serialize; otherwise throws Error, which begins with
+// `caller`.
 void PushSerialized(lua_State* state, const std::string& bytes, const std::string& caller,
                     const std::vector<at::Tensor>& tensors = {});
 

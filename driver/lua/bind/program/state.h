@@ -1,4 +1,5 @@
-// require "lockstep.core.state": what run:save() needs beside files. Scripts use lockstep.run.
+// require "lockstep.core.state": functions for run:save() that do not concern files. Scripts use
+// lockstep.run.
 
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_STATE_H_
 #define LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_STATE_H_

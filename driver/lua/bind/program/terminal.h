@@ -1,4 +1,4 @@
-// require "lockstep.core.terminal": what the interactive session and help ask of the program.
+// require "lockstep.core.terminal": functions for the interactive session and for help.
 
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_TERMINAL_H_
 #define LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_TERMINAL_H_

@@ -1,4 +1,4 @@
-// require "lockstep.core.watching": //driver/files:event_file and //driver/watching, for
+// require "lockstep.core.watching": binds //driver/files:event_file and //driver/watching for
 // lockstep/log.lua and lockstep/watching.lua.
 
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_WATCHING_H_

@@ -22,14 +22,14 @@ struct Group {
 template <>
 inline constexpr const char* kObjectName<Group> = "group";
 
-// The group given as the option "group", or that of all ranks.
+// Returns the group in the option "group", or the group of all ranks.
 Group ReadGroup(lua_State* state, const OptionTable& options);
 
 // Returns the position in the group of a rank of the world. Throws Error, with the argument's name,
-// where the rank is no member.
+// if the rank is not a member.
 int PositionOf(const Group& group, int64_t rank, const char* name);
 
-// Throws Error, with the function's name, where Gloo or NCCL cannot add up tensors of this dtype.
+// Throws Error, with the function's name, if Gloo or NCCL cannot add tensors of this dtype.
 void CheckReducible(const at::Tensor& tensor, const char* name);
 
 // Leaves the module on the stack: a package.preload function.

@@ -1,4 +1,4 @@
-// require "lockstep.core.sharding": //sharding:torch for lockstep/sharding.lua.
+// require "lockstep.core.sharding": binds //sharding:torch for lockstep/sharding.lua.
 
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_SHARDING_SHARDING_H_
 #define LOCKSTEP_DRIVER_LUA_BIND_SHARDING_SHARDING_H_

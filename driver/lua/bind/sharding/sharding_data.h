@@ -7,8 +7,8 @@
 
 namespace lockstep::lua {
 
-// Adds "dataset" and "packer" to the module on top of the stack, and makes their types known. Once
-// in each state.
+// Adds "dataset" and "packer" to the module on top of the stack, and registers their types. Call it
+// once in each state.
 void SetDataFunctions(lua_State* state);
 
 }  // namespace lockstep::lua

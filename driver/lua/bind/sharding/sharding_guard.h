@@ -7,8 +7,8 @@
 
 namespace lockstep::lua {
 
-// Adds "guard" and "gathering" to the module on top of the stack, and makes their types known. Once
-// in each state.
+// Adds "guard" and "gathering" to the module on top of the stack, and registers their types. Call
+// it once in each state.
 void SetGuardFunctions(lua_State* state);
 
 }  // namespace lockstep::lua

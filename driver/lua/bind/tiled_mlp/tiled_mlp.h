@@ -1,4 +1,4 @@
-// require "lockstep.core.tiled_mlp": //tiled_mlp:torch for lockstep/tiled_mlp.lua.
+// require "lockstep.core.tiled_mlp": binds //tiled_mlp:torch for lockstep/tiled_mlp.lua.
 
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_TILED_MLP_TILED_MLP_H_
 #define LOCKSTEP_DRIVER_LUA_BIND_TILED_MLP_TILED_MLP_H_

@@ -1,5 +1,6 @@
-// What torch/csrc/distributed/c10d/ProcessGroupGloo.hpp names of Gloo's Context. The code is in
-// libtorch_cpu.so; these declarations only let the header compile. Nothing of ours constructs one.
+// Declares the part of Gloo's Context that torch/csrc/distributed/c10d/ProcessGroupGloo.hpp uses.
+// The code is in libtorch_cpu.so. These declarations only let the header compile; nothing of ours
+// constructs one.
 #pragma once
 
 #include <chrono>
