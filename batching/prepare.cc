@@ -32,9 +32,9 @@ void CheckOptions(const PrepareOptions& options) {
 // --- Packing -------------------------------------------------------------------------------------
 
 // Row after row of one output tensor.
-class Packer {
+class PackedRows {
  public:
-  Packer(int64_t length, at::ScalarType dtype) : packed_(at::empty({length}, dtype)) {}
+  PackedRows(int64_t length, at::ScalarType dtype) : packed_(at::empty({length}, dtype)) {}
 
   void Append(const at::Tensor& tensor, int64_t rows) {
     packed_.narrow(0, next_, rows).copy_(tensor.narrow(0, 0, rows));
@@ -126,11 +126,12 @@ class MicroBatchBuilder {
  private:
   void PackTokens(const std::vector<const Item*>& items, const std::vector<const Extent*>& extents,
                   int64_t num_padding, int64_t length, TensorMicroBatch& batch) const {
-    Packer input_ids(length, at::kLong);
-    Packer loss_mask(length, at::kBool);
-    Packer position_ids(length, at::kLong);
-    std::map<std::string, Packer> streams;
-    for (const auto& [name, stream] : streams_) streams.emplace(name, Packer(length, stream.dtype));
+    PackedRows input_ids(length, at::kLong);
+    PackedRows loss_mask(length, at::kBool);
+    PackedRows position_ids(length, at::kLong);
+    std::map<std::string, PackedRows> streams;
+    for (const auto& [name, stream] : streams_)
+      streams.emplace(name, PackedRows(length, stream.dtype));
     for (size_t i = 0; i < items.size(); ++i) {
       const TensorSample& sample = *items[i]->sample;
       const int64_t tokens = extents[i]->tokens;

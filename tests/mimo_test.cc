@@ -133,7 +133,7 @@ TEST(Bridge, ARankThatDoesNotComeIsNamed) {
 
   EXPECT_NE(ended.exit_code, 0);
   EXPECT_THAT(ended.err, HasSubstr("mimo: bridge vision -> language, call 0: rank 1 (language) "
-                                   "waited for the word of rank 0 (vision)"));
+                                   "waited for the message of rank 0 (vision)"));
 }
 
 TEST(Bridge, ARankThatLeavesBeforeItsRowsAreDueIsNamed) {

@@ -86,7 +86,7 @@ class Scores {
     }
     const at::Tensor ignored = counts.logical_not();
     const at::Tensor index = labels.masked_fill(ignored, 0).unsqueeze(1);
-    at::Tensor rows = Rows(hidden_, Leading(hidden_), range).to(task_.dtype);
+    at::Tensor rows = Rows(hidden_, NumLeadingDims(hidden_), range).to(task_.dtype);
     // Zero times what an ignored token holds may be NaN.
     if (!labels.is_cpu() || ignored.any().item<bool>())
       rows = rows.masked_fill(ignored.unsqueeze(1), 0);
@@ -145,7 +145,7 @@ Gradients MakeGradients(const Task& task, const at::Tensor& hidden, const at::Te
   Gradients gradients;
   if (for_hidden)
     gradients.hidden =
-        at::empty({CountRows(hidden, Leading(hidden)), hidden.size(-1)}, hidden.options());
+        at::empty({CountRows(hidden, NumLeadingDims(hidden)), hidden.size(-1)}, hidden.options());
   if (for_weight) gradients.weight = GradientSum(weight, task.sum_dtype);
   if (for_bias) gradients.bias = GradientSum(task.options.bias, task.sum_dtype);
   return gradients;

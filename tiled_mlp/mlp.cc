@@ -123,7 +123,7 @@ at::Tensor RunForward(const Job& job, const at::Tensor& x, const WeightArray& we
   const at::Tensor y =
       at::empty({job.tiles.back().end, w[kDown].size(0)}, x.options().dtype(job.dtype));
   for (const TileRange& range : job.tiles) {
-    const at::Tensor rows = Rows(x, Leading(x), range).to(job.dtype);
+    const at::Tensor rows = Rows(x, NumLeadingDims(x), range).to(job.dtype);
     const at::Tensor a = buffers.Get(0, range.size());
     LinearInto(a, rows, w[gated ? kGate : kUp], w[gated ? kGateBias : kUpBias]);
     ActivationInto(a, a, job.activation);
@@ -197,7 +197,7 @@ class TiledMlpBackward final : public Node {
     const Buffers buffers(4, job_, w[kUp], wide ? at::kFloat : job_.dtype);
     const bool skip_zeros = job_.options.skip_zero_gradients.value_or(x.device().is_cpu());
     for (const TileRange& range : job_.tiles) {
-      const at::Tensor part = Rows(dy, Leading(x), range);
+      const at::Tensor part = Rows(dy, NumLeadingDims(x), range);
       at::Tensor x_part =
           x_gradient.defined() ? x_gradient.narrow(0, range.begin, range.size()) : at::Tensor();
       if (skip_zeros && range.size() > 0 && IsZero(part)) {
@@ -206,8 +206,8 @@ class TiledMlpBackward final : public Node {
         continue;
       }
       if (job_.options.stats) ++job_.options.stats->backward_tiles;
-      RunTile(Rows(x, Leading(x), range).to(job_.dtype), w, part.to(job_.dtype), x_part, buffers,
-              sums);
+      RunTile(Rows(x, NumLeadingDims(x), range).to(job_.dtype), w, part.to(job_.dtype), x_part,
+              buffers, sums);
     }
   }
 

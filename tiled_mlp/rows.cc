@@ -72,7 +72,7 @@ TilePlan PlanCall(const at::Tensor& x, int64_t widest, double gradients_held,
                     "tiled_mlp: x must be a floating-point tensor [..., hidden], not ",
                     x.defined() ? x.toString() : "undefined",
                     x.defined() && x.dim() == 0 ? " of no dimensions" : "");
-  const int64_t num_rows = CountRows(x, Leading(x));
+  const int64_t num_rows = CountRows(x, NumLeadingDims(x));
   absl::StatusOr<TilePlan> plan = PlanTiles({.tokens = num_rows,
                                              .hidden = x.size(-1),
                                              .widest = widest,

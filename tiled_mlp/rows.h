@@ -13,7 +13,7 @@
 namespace lockstep::tiled_mlp {
 
 // Returns the number of dimensions of x before its last, as int64_t.
-inline int64_t Leading(const at::Tensor& x) { return x.dim() - 1; }
+inline int64_t NumLeadingDims(const at::Tensor& x) { return x.dim() - 1; }
 
 // Returns the product of the first `leading` sizes.
 int64_t CountRows(const at::Tensor& tensor, int64_t leading);

@@ -118,7 +118,7 @@ std::vector<at::Tensor> RunForward(Job& job, const at::Tensor& x, at::TensorList
   for (size_t t = 0; t < job.tiles.size(); ++t) {
     const TileRange& range = job.tiles[t];
     if (job.options.preserve_rng) job.random_states.push_back(base::RandomState::Of(x));
-    std::vector<at::Tensor> parts = RunBody(job, t, Rows(x, Leading(x), range), weights);
+    std::vector<at::Tensor> parts = RunBody(job, t, Rows(x, NumLeadingDims(x), range), weights);
     CheckOutputs(job, t, parts, "");
     for (size_t i = 0; t == 0 && i < parts.size(); ++i) job.outputs.emplace_back(parts[i]);
     if (job.tiles.size() == 1 && !SharesMemory(parts[0], x, weights) && parts.size() == 1) {
@@ -219,7 +219,7 @@ class TiledBackward final : public Node {
       const TileRange& range = job.tiles[t];
       std::vector<at::Tensor> parts;  // of the outputs' gradients
       for (const at::Tensor& gradient : gradients)
-        parts.push_back(gradient.defined() ? Rows(gradient, Leading(x), range) : gradient);
+        parts.push_back(gradient.defined() ? Rows(gradient, NumLeadingDims(x), range) : gradient);
       at::Tensor x_part =
           x_gradient.defined() ? x_gradient.narrow(0, range.begin, range.size()) : at::Tensor();
       if (skip_zeros && range.size() > 0 &&
@@ -245,7 +245,7 @@ class TiledBackward final : public Node {
                        const std::vector<at::Tensor>& gradients, at::Tensor& x_part) {
     if (job.options.stats) ++job.options.stats->backward_tiles;
     if (!job.random_states.empty()) job.random_states[tile].Restore();
-    at::Tensor rows = Rows(x, Leading(x), job.tiles[tile]);
+    at::Tensor rows = Rows(x, NumLeadingDims(x), job.tiles[tile]);
     const Leaves leaves;
     bool x_is_reached = false;
     if (x_part.defined()) {
@@ -302,7 +302,7 @@ int64_t Widest(at::TensorList weights) {
 // weights, so that a trained tensor which it takes from elsewhere is an error here as in a tile.
 std::vector<at::Tensor> RunUntiled(const TileBody& body, const at::Tensor& x,
                                    at::TensorList weights) {
-  const int64_t num_rows = CountRows(x, Leading(x));
+  const int64_t num_rows = CountRows(x, NumLeadingDims(x));
   const bool with_gradients = torch::autograd::compute_requires_grad(x, weights);
   std::vector<int64_t> versions;
   if (with_gradients) versions = VersionsOf(x, weights);

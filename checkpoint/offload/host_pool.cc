@@ -24,7 +24,7 @@ constexpr int64_t kAlignment = 64;
 int64_t RoundUp(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
 // Whether a device has finished with a block. One that has failed cannot say, and may still write.
-bool Ask(const std::function<bool()>& is_finished) {
+bool HasFinished(const std::function<bool()>& is_finished) {
   try {
     return is_finished();
   } catch (const std::exception&) {
@@ -68,7 +68,7 @@ HostPool::~HostPool() {
   // Blocks hold the pool: all have returned. What a device may still use is not released: there is
   // no way to wait here, and a process that ends so needs none.
   for (const Waiting& waiting : waiting_)
-    if (Ask(waiting.is_finished)) Return(waiting.segment, waiting.offset, waiting.bytes);
+    if (HasFinished(waiting.is_finished)) Return(waiting.segment, waiting.offset, waiting.bytes);
   JoinReturned();
   ReleaseFreeSegments(usage_.bytes);
 }
@@ -137,7 +137,7 @@ void HostPool::FreeFinished() {
   if (waiting_.empty()) return;
   std::vector<Waiting> still;
   for (Waiting& waiting : waiting_) {
-    if (Ask(waiting.is_finished)) {
+    if (HasFinished(waiting.is_finished)) {
       Return(waiting.segment, waiting.offset, waiting.bytes);
     } else {
       still.push_back(std::move(waiting));

@@ -284,7 +284,7 @@ void Frame::Forward(const std::vector<at::Tensor>& inputs) {
   {
     const ScopedHooks hooks([this] { return std::make_unique<Placeholder>(shared_from_this()); });
     const SelectionScope selection(options_.save.get(), &kept_results_,
-                                   SelectionScope::Pass::kForward);
+                                   SelectionScope::Mode::kForward);
     region_(inputs);
   }
   TORCH_CHECK(!options_.preserve_rng || accelerator_was_in_use == base::AcceleratorIsInUse(),
@@ -346,7 +346,7 @@ Frame::Slots Frame::Recompute() {
     const base::AutocastScope autocast(autocast_);
     const ScopedHooks hooks([&pass] { return std::make_unique<RecomputedTensor>(&pass); });
     const SelectionScope selection(options_.save.get(), &kept_results_,
-                                   SelectionScope::Pass::kRecompute);
+                                   SelectionScope::Mode::kRecompute);
     try {
       region_(inputs);
     } catch (const std::exception&) {

@@ -58,7 +58,7 @@ void KeepResults(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
       draws ? ArgumentTensors(*stack, op.schema().arguments().size()) : std::vector<at::Tensor>();
   {
     // What the operator calls itself is part of its result.
-    const SelectionScope none(nullptr, nullptr, SelectionScope::Pass::kForward);
+    const SelectionScope none(nullptr, nullptr, SelectionScope::Mode::kForward);
     op.redispatchBoxed(keys, stack);
   }
   KeptResults::Call call;
@@ -83,7 +83,7 @@ void TakeResults(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   if (call.IsModified()) {
     ++active->results->num_modified;
     call.results.clear();
-    const SelectionScope none(nullptr, nullptr, SelectionScope::Pass::kForward);
+    const SelectionScope none(nullptr, nullptr, SelectionScope::Mode::kForward);
     return op.redispatchBoxed(keys, stack);
   }
   torch::jit::drop(*stack, op.schema().arguments().size());
@@ -95,7 +95,7 @@ void Kernel(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::jit:
   const c10::DispatchKeySet below = keys & c10::after_ADInplaceOrView_keyset;
   if (active == nullptr || !active->selection->Contains(op.operator_name()))
     return op.redispatchBoxed(below, stack);
-  if (active->pass == SelectionScope::Pass::kForward) return KeepResults(op, below, stack);
+  if (active->mode == SelectionScope::Mode::kForward) return KeepResults(op, below, stack);
   TakeResults(op, below, stack);
 }
 
@@ -207,14 +207,14 @@ std::vector<std::string> Selection::Names() const {
   return names;
 }
 
-SelectionScope::SelectionScope(const Selection* selection, KeptResults* results, Pass pass)
-    : active_{selection, results, pass, {}}, outer_(active) {
+SelectionScope::SelectionScope(const Selection* selection, KeptResults* results, Mode mode)
+    : active_{selection, results, mode, {}}, outer_(active) {
   active = selection == nullptr ? nullptr : &active_;
 }
 
 SelectionScope::~SelectionScope() {
   active = outer_;
-  if (active_.selection != nullptr && active_.pass == Pass::kForward)
+  if (active_.selection != nullptr && active_.mode == Mode::kForward)
     active_.results->DropModified();
 }
 

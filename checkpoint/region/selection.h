@@ -94,8 +94,8 @@ class KeptResults {
 // there. Without a selection it turns an outer scope off.
 class SelectionScope {
  public:
-  enum class Pass { kForward, kRecompute };
-  SelectionScope(const Selection* selection, KeptResults* results, Pass pass);
+  enum class Mode { kForward, kRecompute };
+  SelectionScope(const Selection* selection, KeptResults* results, Mode mode);
   SelectionScope(const SelectionScope&) = delete;
   SelectionScope& operator=(const SelectionScope&) = delete;
   ~SelectionScope();
@@ -103,7 +103,7 @@ class SelectionScope {
   struct Active {
     const Selection* selection;
     KeptResults* results;
-    Pass pass;
+    Mode mode;
     std::map<std::string, size_t> taken;  // in a recomputation: calls returned so far, by operator
   };
 

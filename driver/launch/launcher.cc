@@ -93,7 +93,7 @@ class Launcher {
       Wait(deadline_);
       ReadSignals();
       Reap();
-      Press();
+      EscalateStop();
     }
     output_->ForwardTheRest();
     return WaitForReaders(Conclude());
@@ -229,7 +229,7 @@ class Launcher {
       }
       if (interrupted_by_ == 0) interrupted_by_ = signal;
       BeginEnd({absl::StrCat("the run was interrupted by ", SignalName(signal)), 128 + signal});
-      Ask();
+      SendTerminate();
     }
   }
 
@@ -283,7 +283,7 @@ class Launcher {
     deadline_ = Clock::now() + kTimeToEndAlone;
   }
 
-  void Ask() {
+  void SendTerminate() {
     if (asked_) return;
     asked_ = true;
     deadline_ = Clock::now() + kTimeToEndWhenAsked;
@@ -304,7 +304,7 @@ class Launcher {
     }
   }
 
-  void Press() {
+  void EscalateStop() {
     if (!deadline_.has_value()) return;
     KillStopped();
     if (Clock::now() < *deadline_) return;
@@ -313,7 +313,7 @@ class Launcher {
         if (!process.wait_status.has_value() && !process.killed_by_us)
           ended_by_us_.push_back(process.rank);
       }
-      Ask();
+      SendTerminate();
     } else {
       Send(SIGKILL);
       deadline_ = Clock::now() + kTimeToEndWhenAsked;

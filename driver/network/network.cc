@@ -23,7 +23,7 @@ socklen_t SizeOf(const sockaddr* address) {
 }
 
 // Returns "" where the address is of neither family.
-std::string InNumbers(const sockaddr* address) {
+std::string NumericAddress(const sockaddr* address) {
   char text[NI_MAXHOST] = "";
   if (address->sa_family != AF_INET && address->sa_family != AF_INET6) return "";
   getnameinfo(address, SizeOf(address), text, sizeof(text), nullptr, 0, NI_NUMERICHOST);
@@ -45,7 +45,7 @@ std::string SourceFor(const addrinfo& to) {
   const bool fine =
       connect(fd, to.ai_addr, to.ai_addrlen) == 0 && getsockname(fd, name, &size) == 0;
   close(fd);
-  return fine ? InNumbers(name) : "";
+  return fine ? NumericAddress(name) : "";
 }
 
 }  // namespace
@@ -118,7 +118,7 @@ absl::StatusOr<std::vector<std::string>> AddressesOfInterfaces(const std::string
       for (const ifaddrs* i = found; i != nullptr && address.empty(); i = i->ifa_next) {
         if (name == i->ifa_name && i->ifa_addr != nullptr && i->ifa_addr->sa_family == family &&
             !IsLinkLocal(i->ifa_addr))
-          address = InNumbers(i->ifa_addr);
+          address = NumericAddress(i->ifa_addr);
       }
     }
     if (address.empty()) {

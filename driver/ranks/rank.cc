@@ -111,13 +111,13 @@ Member MemberOf(const World& world) {
 }
 
 // Tells the terminal, where no launcher does, that this rank ends for another's failure...
-void TellConsequence(int rank, const std::string& first) {
+void ReportConsequence(int rank, const std::string& first) {
   Say(absl::StrCat("lockstep: rank ", rank, " ends, because ", Printable(FirstLine(first))));
 }
 
 // ... or for its own, unless another was first.
 void TellCause(int rank, const std::string& own, const std::string& first) {
-  if (first != own) return TellConsequence(rank, first);
+  if (first != own) return ReportConsequence(rank, first);
   Say(absl::StrCat("lockstep: ", Printable(own)));
 }
 
@@ -155,7 +155,7 @@ void EndWhenAnotherFails(const World& world) {
       MemberOf(world), [activity = world.activity] { return activity->Describe(); },
       [](const Member& watcher, const Failure& failure) {
         BeginEnd();
-        if (!HasLauncher()) TellConsequence(watcher.rank, failure.text);
+        if (!HasLauncher()) ReportConsequence(watcher.rank, failure.text);
         if (!failure.store_is_lost) LeaveFailedRun(watcher, failure);
         EndProcess(failure.is_hang && !HasLauncher() ? failure.exit_code : 1,
                    failure.store_is_lost);
@@ -324,7 +324,7 @@ std::string AgreeOnRunDir(const CommandLine& command_line, const World& world) {
 
 // The script has ended well on this rank, or as all ranks agreed. The rank that hosts the store
 // still ends with whoever fails before all are done.
-[[noreturn]] void EndWell(const World& world, const std::string& how, int code = 0) {
+[[noreturn]] void EndNormally(const World& world, const std::string& how, int code = 0) {
   const Member member = MemberOf(world);
   if (member.world_size > 1) {
     ReportEnd(member, how);
@@ -335,7 +335,7 @@ std::string AgreeOnRunDir(const CommandLine& command_line, const World& world) {
     if (member.hosts_store) {
       const std::optional<Failure> failure = KnownFailure(*member.store);
       BeginEnd();
-      if (failure.has_value()) TellConsequence(member.rank, failure->text);
+      if (failure.has_value()) ReportConsequence(member.rank, failure->text);
       EndProcess(failure.has_value() ? 1 : code);
     }
   }
@@ -348,7 +348,7 @@ std::string AgreeOnRunDir(const CommandLine& command_line, const World& world) {
   if (world.environment.world_size > 1) ReportAgreedEnd(*world.store, {reason, code});
   if (world.environment.rank == 0 && !HasLauncher())
     std::fprintf(stderr, "lockstep: %s\n", reason.c_str());
-  EndWell(world, "as all ranks agreed", code);
+  EndNormally(world, "as all ranks agreed", code);
 }
 
 // os.exit. A rank that leaves says so: the others may come to wait for it, and the launcher would
@@ -366,7 +366,7 @@ int Exit(lua_State* state) {
   const std::string call = absl::StrCat("os.exit(", code, ") at ", line);
   if (code == 0) {
     for (const auto& finish : GetContext(state).at_end) finish();
-    EndWell(world, "by " + call);
+    EndNormally(world, "by " + call);
   }
   if (MemberOf(world).world_size > 1) {
     BeginEnd();
@@ -457,7 +457,7 @@ void RunRank(const CommandLine& command_line, const RankEnvironment& environment
     if (const std::optional<lua::ScriptError> error = RunScript(context)) {
       EndWithFailure(context.world, error->message, error->traceback);
     }
-    EndWell(context.world, "");
+    EndNormally(context.world, "");
   } catch (const c10::Error& error) {
     EndWithFailure(context.world, error.what_without_backtrace(), "");
   } catch (const std::exception& error) {

@@ -28,7 +28,7 @@
 //
 // Frozen. No gradient is sent to a rank whose x does not require grad. Backward does nothing there.
 //
-// Checks. Before any rows are received, every rank tells its peers its plan (words.h). A
+// Checks. Before any rows are received, every rank tells its peers its plan (messages.h). A
 // disagreement about rows, dtypes, shapes or the number of tensors is an error on both sides that
 // names both ranks. So is a graph on `to` that was thrown away although `from` waits for its
 // gradient. A call that fails on one rank fails on every rank that waits for it, on its siblings

@@ -19,22 +19,22 @@
 //   from, Start     plan to its destinations and to the other lanes of its replica; then the rows
 //   to, Start       plan to its sources
 //   to, Wait        plans compared; lanes meet; rows received and gathered; sources told so
-//   to, backward    lanes meet where they sum; word to the sources that want the gradient; its rows
-//   from, backward  words of all destinations heard; lanes meet; rows received and gathered
+//   to, backward    lanes meet where they sum; message to the sources that want the gradient; its
+//   rows from, backward  messages of all destinations heard; lanes meet; rows received and gathered
 //
-// The words of `from` say which ranks want a gradient: a frozen one is sent none and waits for
+// The messages of `from` say which ranks want a gradient: a frozen one is sent none and waits for
 // none. y carries a graph all the same, on every rank: which ranks run backward, and the
 // collectives in it, must not depend on whose x was frozen.
 //
 // No rank of `to` waits for one of `from` but in Wait. No rank of `from` waits for one of `to` but
 // in backward, and for what it sent two calls before to be taken. So any order of micro-batches
 // that the step itself allows ends (see schedule.h), as long as it is the same on both sides. What
-// `to` sends back is kept until the words of `from` say that it has come: waiting for it could hold
-// up a step that has all forwards first.
+// `to` sends back is kept until the messages of `from` say that it has come: waiting for it could
+// hold up a step that has all forwards first.
 //
-// Where a rank waits, it waits for a word, and only then for rows or in a collective: a rank that
-// fails sends its word to all that may wait for one of it (State::Fail), and each of them does the
-// same. Ranks on both sides send and receive in one batch, in Wait or in backward. Tests:
+// Where a rank waits, it waits for a message, and only then for rows or in a collective: a rank
+// that fails sends its message to all that may wait for one of it (State::Fail), and each of them
+// does the same. Ranks on both sides send and receive in one batch, in Wait or in backward. Tests:
 // driver/lua/lockstep/mimo/mimo_bridge_test.lua, mimo_errors_test.lua, mimo_lanes_test.lua.
 
 namespace lockstep::mimo {
@@ -101,15 +101,15 @@ class BridgeBackward final : public Node {
 // --- Forward
 // -------------------------------------------------------------------------------------
 
-void Bridge::Pending::Call::Say(Word::Kind kind, const std::vector<int32_t>& to) const {
-  for (const int32_t peer : to) state->words.Send({.kind = kind, .call = number}, peer);
+void Bridge::Pending::Call::Say(Message::Kind kind, const std::vector<int32_t>& to) const {
+  for (const int32_t peer : to) state->messages.Send({.kind = kind, .call = number}, peer);
 }
 
 // Before a collective of lanes: one that has failed does not come, and says so.
-void Bridge::Pending::Call::MeetSiblings(Word::Kind kind,
+void Bridge::Pending::Call::MeetSiblings(Message::Kind kind,
                                          const std::vector<int32_t>& siblings) const {
   Say(kind, siblings);
-  for (const int32_t sibling : siblings) state->words.WaitFor(sibling, kind, number);
+  for (const int32_t sibling : siblings) state->messages.WaitFor(sibling, kind, number);
 }
 
 void Bridge::Pending::Call::ForgetGradient(const std::string& text) noexcept {
@@ -121,11 +121,11 @@ void Bridge::Pending::Call::ForgetGradient(const std::string& text) noexcept {
   if (state->on_to && sums()) add(state->to_siblings);
   if (AnyOf(wants)) add(state->from_siblings);
   owes_gradient = false;
-  Word word{.kind = Word::kForgotten, .call = number};
-  word.set_text(text);
+  Message message{.kind = Message::kForgotten, .call = number};
+  message.set_text(text);
   for (const int32_t rank : waiting) {
     try {
-      state->words.Send(word, rank);
+      state->messages.Send(message, rank);
     } catch (const std::exception&) {
       continue;  // It is gone.
     }
@@ -174,7 +174,7 @@ void Bridge::Pending::Call::StartForward() {
   peers = plan->sources;
   for (const int32_t peer : plan->destinations) AddPeer(peers, peer, rank);
   for (const int32_t peer : state->from_siblings) AddPeer(peers, peer, rank);
-  for (const int32_t peer : peers) state->words.Send(Plan(), peer);
+  for (const int32_t peer : peers) state->messages.Send(Plan(), peer);
   // Ranks that receive have compared the plans by then.
   if (!state->on_to) forward->StartRows(std::move(sends), {});
 }
@@ -188,14 +188,14 @@ void Bridge::Pending::Call::Receive() {
   received = true;
   CheckPlans();
   const bool gathers = state->to_lanes != nullptr && !plan->local.has_value();
-  if (gathers) MeetSiblings(Word::kRowsReady, state->to_siblings);
+  if (gathers) MeetSiblings(Message::kRowsReady, state->to_siblings);
   const at::NoGradGuard no_grad;
   forward->StartRows(std::move(sends), std::move(receives));
   forward->WaitForReceives();
   for (at::Tensor& output : outputs) {
     if (gathers) GatherLanes(*state->to_lanes, plan->forward.gather_parts, output);
   }
-  Say(Word::kTaken, plan->sources);
+  Say(Message::kTaken, plan->sources);
 }
 
 // On `from`: what was sent is taken, by ranks that planned the same.
@@ -204,7 +204,7 @@ void Bridge::Pending::Call::Settle() {
   if (state->on_to) Receive();
   CheckPlans();
   for (const int32_t destination : plan->destinations)
-    state->words.WaitFor(destination, Word::kTaken, number);
+    state->messages.WaitFor(destination, Message::kTaken, number);
   forward->WaitForSends();
 }
 
@@ -320,7 +320,7 @@ void Bridge::Pending::Call::KeepOwnContext(at::Tensor& gradient) const {
 // itself wants.
 std::vector<Exchange::Piece> Bridge::Pending::Call::GradientSends(const variable_list& grads) {
   const int64_t rank = state->link().rank;
-  if (sums()) MeetSiblings(Word::kSumReady, state->to_siblings);
+  if (sums()) MeetSiblings(Message::kSumReady, state->to_siblings);
   std::vector<Exchange::Piece> sends;
   for (size_t j = 0; j < differentiable.size(); ++j) {
     const size_t i = differentiable[j];
@@ -349,12 +349,12 @@ std::vector<Exchange::Piece> Bridge::Pending::Call::GradientSends(const variable
 // On `from`: the gradient of x, from all its destinations; `sends` go in the same batch.
 std::vector<at::Tensor> Bridge::Pending::Call::TakeGradient(std::vector<Exchange::Piece> sends) {
   for (const int32_t destination : plan->destinations)
-    state->words.WaitFor(destination, Word::kGradient, number);
-  if (state->from_lanes != nullptr) MeetSiblings(Word::kGradientReady, state->from_siblings);
+    state->messages.WaitFor(destination, Message::kGradient, number);
+  if (state->from_lanes != nullptr) MeetSiblings(Message::kGradientReady, state->from_siblings);
   backward->StartRows(std::move(sends), GradientReceives());
   Settle();
   backward->WaitForReceives();
-  for (const int32_t destination : plan->destinations) state->words.AddTaken(destination);
+  for (const int32_t destination : plan->destinations) state->messages.AddTaken(destination);
   std::vector<at::Tensor> results;
   for (size_t i = 0; i < wants.size(); ++i) {
     if (!wants[i]) continue;
@@ -384,7 +384,7 @@ std::vector<at::Tensor> Bridge::Pending::Call::RunBackward(const variable_list& 
     if (source != state->link().rank && AnyOf(flags))
       waiting.push_back(static_cast<int32_t>(source));
   }
-  Say(Word::kGradient, waiting);
+  Say(Message::kGradient, waiting);
   if (!waiting.empty()) state->KeepUntilTaken(backward, waiting);
   if (AnyOf(wants)) return TakeGradient(std::move(sends));
   backward->StartRows(std::move(sends), {});

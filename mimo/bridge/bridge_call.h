@@ -27,7 +27,7 @@ struct Bridge::Pending::Call : std::enable_shared_from_this<Bridge::Pending::Cal
   uint64_t fingerprint = 0;  // of the plan and the samples
   std::shared_ptr<Exchange> forward, backward;
   std::vector<int32_t> peers;                    // peers that exchange messages about the call
-  std::map<int32_t, Word> plans;                 // the peers' plans received so far
+  std::map<int32_t, Message> plans;              // the peers' plans received so far
   std::vector<Exchange::Piece> sends, receives;  // rows that have not been started
   std::vector<at::Tensor> tensors;               // on `from`
   std::vector<bool> wants;                       // on `from`: whether this rank wants its gradient
@@ -77,9 +77,9 @@ struct Bridge::Pending::Call : std::enable_shared_from_this<Bridge::Pending::Cal
   // Returns whether the lanes of `to` wait for each other in backward.
   bool sums() const { return state->to_context != nullptr || audits(); }
   at::Tensor NewRows(int64_t rows, size_t tensor, c10::Device device) const;
-  Word Plan() const;
-  void Say(Word::Kind kind, const std::vector<int32_t>& to) const;
-  void MeetSiblings(Word::Kind kind, const std::vector<int32_t>& siblings) const;
+  Message Plan() const;
+  void Say(Message::Kind kind, const std::vector<int32_t>& to) const;
+  void MeetSiblings(Message::Kind kind, const std::vector<int32_t>& siblings) const;
   std::string InWords() const {
     return samples.empty() ? plan->rows : absl::StrCat(plan->rows, ", samples ", samples);
   }

@@ -72,59 +72,60 @@ void Bridge::Pending::Call::SetUpTo(const std::optional<Ownership>& ownership) {
     // The first call: nothing can be planned before a source has said what comes.
     const auto usual = plan != nullptr ? plan : state->PlanFor(UniformOwnership(0));
     const int32_t source = usual->sources.front();
-    const Word& word = plans[source] = state->words.WaitFor(source, Word::kPlan, number);
+    const Message& message = plans[source] =
+        state->messages.WaitFor(source, Message::kPlan, number);
     std::vector<TensorSpec> specs;
-    for (int64_t i = 0; i < word.num_tensors; ++i) {
-      const auto& tensor = word.tensors[i];
+    for (int64_t i = 0; i < message.num_tensors; ++i) {
+      const auto& tensor = message.tensors[i];
       specs.push_back({static_cast<at::ScalarType>(tensor.dtype),
                        {tensor.sizes, tensor.sizes + tensor.num_dims}});
     }
     state->specs = specs;
-    if (plan == nullptr) state->num_rows = word.num_rows;
+    if (plan == nullptr) state->num_rows = message.num_rows;
   }
   if (plan == nullptr) plan = state->PlanFor(UniformOwnership(*state->num_rows));
 }
 
-Word Bridge::Pending::Call::Plan() const {
-  Word word{.kind = Word::kPlan, .call = number};
-  word.layout = state->layout;
-  word.fingerprint = fingerprint;
-  word.num_rows = plan->ownership.num_tokens();
-  word.set_text(InWords());
+Message Bridge::Pending::Call::Plan() const {
+  Message message{.kind = Message::kPlan, .call = number};
+  message.layout = state->layout;
+  message.fingerprint = fingerprint;
+  message.num_rows = plan->ownership.num_tokens();
+  message.set_text(InWords());
   for (size_t i = 0; i < tensors.size(); ++i) {
-    auto& tensor = word.tensors[word.num_tensors++];
+    auto& tensor = message.tensors[message.num_tensors++];
     const TensorSpec& spec = (*state->specs)[i];
     tensor.dtype = static_cast<int64_t>(spec.dtype);
     tensor.wants_gradient = wants[i] ? 1 : 0;
     tensor.num_dims = static_cast<int64_t>(spec.sizes.size());
     std::copy(spec.sizes.begin(), spec.sizes.end(), tensor.sizes);
   }
-  return word;
+  return message;
 }
 
 // Compares what the peers planned with the plan of this rank.
 void Bridge::Pending::Call::CheckPlans() {
   if (std::exchange(checked, true)) return;
   for (const int32_t peer : peers) {
-    if (plans.count(peer) == 0) plans[peer] = state->words.WaitFor(peer, Word::kPlan, number);
+    if (plans.count(peer) == 0) plans[peer] = state->messages.WaitFor(peer, Message::kPlan, number);
   }
   const Link& link = state->link();
   const int64_t dim = state->options().dim;
   if (state->on_to) state->ForgetTaken();
   for (const int32_t peer : peers) {
-    const Word& word = plans[peer];
+    const Message& message = plans[peer];
     const std::string who = link.Describe(peer);
-    TORCH_CHECK(word.layout == state->layout, "mimo: bridge ", link.name, ", call ", number, ": ",
-                link.Describe(link.rank), " and ", who,
+    TORCH_CHECK(message.layout == state->layout, "mimo: bridge ", link.name, ", call ", number,
+                ": ", link.Describe(link.rank), " and ", who,
                 " made this bridge with different topologies, or another dim; give every rank the "
                 "same sizes, ranks and order of modules, and the same dim");
-    TORCH_CHECK(word.fingerprint == fingerprint, "mimo: bridge ", link.name, ", call ", number,
+    TORCH_CHECK(message.fingerprint == fingerprint, "mimo: bridge ", link.name, ", call ", number,
                 ": the ranks disagree about the micro-batch: ", link.Describe(link.rank), " has ",
-                InWords(), "; ", who, " has ", word.text);
-    if (word.num_tensors == 0) continue;
+                InWords(), "; ", who, " has ", message.text);
+    if (message.num_tensors == 0) continue;
     std::vector<TensorSpec> specs;
-    for (int64_t t = 0; t < word.num_tensors; ++t) {
-      const auto& tensor = word.tensors[t];
+    for (int64_t t = 0; t < message.num_tensors; ++t) {
+      const auto& tensor = message.tensors[t];
       specs.push_back({static_cast<at::ScalarType>(tensor.dtype),
                        {tensor.sizes, tensor.sizes + tensor.num_dims}});
     }
@@ -132,8 +133,8 @@ void Bridge::Pending::Call::CheckPlans() {
                 link.Describe(link.rank), " expects ", Describe(*state->specs, dim), ", but ", who,
                 " sends ", Describe(specs, dim));
     std::vector<bool> flags;
-    for (int64_t t = 0; t < word.num_tensors; ++t)
-      flags.push_back(word.tensors[t].wants_gradient != 0);
+    for (int64_t t = 0; t < message.num_tensors; ++t)
+      flags.push_back(message.tensors[t].wants_gradient != 0);
     // They gather the gradient together: one that does not come would be waited for.
     TORCH_CHECK(
         !Contains(state->from_siblings, peer) || flags == wants, "mimo: bridge ", link.name,

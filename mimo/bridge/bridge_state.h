@@ -22,7 +22,7 @@
 #include "mimo/bridge/bridge.h"
 #include "mimo/bridge/edge_plan.h"
 #include "mimo/bridge/exchange.h"
-#include "mimo/bridge/words.h"
+#include "mimo/bridge/messages.h"
 #include "mimo/topology/groups.h"
 
 namespace lockstep::mimo {
@@ -90,7 +90,7 @@ class Bridge::State {
   void Fail(const std::string& text) {
     if (has_failed()) return;
     failure_ = text.empty() ? "no reason was given" : text;
-    words.SendFailure(failure_);
+    messages.SendFailure(failure_);
   }
 
   // Keeps tensors that a backend may still read or write until the bridge ends.
@@ -101,19 +101,19 @@ class Bridge::State {
   // --- The end
 
   void SayLeft() {
-    if (!nothing_travels) words.SendLeft("its program has come to the end");
+    if (!nothing_travels) messages.SendLeft("its program has come to the end");
   }
 
   // Waits until all others have ended too, so that they receive this rank's last message. Throws
   // c10::Error if one of them has left without taking gradients of this rank.
   void WaitForOthers() {
     if (nothing_travels) return;
-    words.WaitUntilAllLeft();
+    messages.WaitUntilAllLeft();
     ForgetTaken();
     for (const auto& [peer, number] : num_sent_to_) {
-      TORCH_CHECK(has_failed() || !words.has_left(peer) || words.taken_by(peer) == number,
+      TORCH_CHECK(has_failed() || !messages.has_left(peer) || messages.taken_by(peer) == number,
                   "mimo: bridge ", link_.name, ": ", link_.Describe(link_.rank), " sent ", number,
-                  " gradients to ", link_.Describe(peer), ", which took ", words.taken_by(peer),
+                  " gradients to ", link_.Describe(peer), ", which took ", messages.taken_by(peer),
                   " of them and left: did backward run there?");
     }
   }
@@ -132,7 +132,7 @@ class Bridge::State {
   void ForgetTaken() {
     const auto is_taken = [this](const Sent& sent) {
       return std::all_of(sent.peers.begin(), sent.peers.end(), [this](const auto& peer) {
-        return words.taken_by(peer.first) >= peer.second;
+        return messages.taken_by(peer.first) >= peer.second;
       });
     };
     for (auto& sent : gradients_sent_) {
@@ -162,7 +162,7 @@ class Bridge::State {
   std::optional<int64_t> num_rows;                       // of the first call without ownership
   std::deque<std::shared_ptr<Pending::Call>> unsettled;  // with sends that may be in progress
   std::set<int64_t> without_backward;  // calls by number: this rank takes or owes a gradient
-  Words words{link_};
+  Messages messages{link_};
   std::map<int64_t, Pending::Call*> unreceived;  // on `to`: started, rows not yet received
   // The other lanes of this rank's replica on each side.
   std::vector<int32_t> from_siblings, to_siblings;
@@ -197,7 +197,7 @@ class Bridge::State {
     }
     link_.forward = NewRowsGroup(new_group, absl::StrCat("bridge ", link_.name));
     link_.backward = NewRowsGroup(new_group, absl::StrCat("bridge ", link_.name, ", gradient"));
-    link_.words = new_group(link_.ranks, absl::StrCat("bridge ", link_.name, ", words"));
+    link_.messages = new_group(link_.ranks, absl::StrCat("bridge ", link_.name, ", messages"));
     link_.why_gone = options_.why_gone;
     const auto lanes =
         [&](const Side& side, const Module& module,

@@ -1,7 +1,7 @@
 // The rows of one call in one direction, between the ranks of an edge. Private to the bridge's
 // sources.
 //
-// A rank receives rows only after it has compared messages (words.h) with the sender. NCCL pairs
+// A rank receives rows only after it has compared messages (messages.h) with the sender. NCCL pairs
 // the operations of two ranks in order of issue, whatever their sizes, and would mix up the rows of
 // different plans. After a disagreement, rows that were sent are never received. They block only
 // this edge's group, which is not used again.
@@ -16,7 +16,7 @@
 
 #include "ATen/core/TensorBody.h"
 #include "c10/util/intrusive_ptr.h"
-#include "mimo/bridge/words.h"
+#include "mimo/bridge/messages.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace lockstep::mimo {

@@ -18,7 +18,7 @@ class RankWriter {
   RankWriter(const Step& step, int64_t rank, std::vector<Op>* ops)
       : step_(step), rank_(rank), ops_(ops) {
     for (int32_t module : step.topology->modules_of(rank)) {
-      seats_.push_back({module, *step.topology->coordinates(rank, module)});
+      positions_.push_back({module, *step.topology->coordinates(rank, module)});
     }
   }
 
@@ -44,47 +44,47 @@ class RankWriter {
 
   // The rank has one module.
   void Write1F1B() {
-    const Seat& seat = seats_[0];
+    const Position& position = positions_[0];
     const int64_t count = step_.num_micro_batches;
-    const int64_t below = step_.stages_below[static_cast<size_t>(seat.module)] +
-                          ModuleAt(seat.module).pp - 1 - seat.at.pp;
+    const int64_t below = step_.stages_below[static_cast<size_t>(position.module)] +
+                          ModuleAt(position.module).pp - 1 - position.at.pp;
     const int64_t warm_up = std::min(below, count);
     for (int64_t m = 0; m < warm_up; ++m) {
-      ReceiveForward(seat, m);
-      Compute(seat, m, Payload::kTensorForward);
-      SendForward(seat, m);
+      ReceiveForward(position, m);
+      Compute(position, m, Payload::kTensorForward);
+      SendForward(position, m);
     }
-    if (warm_up < count) ReceiveForward(seat, warm_up);
+    if (warm_up < count) ReceiveForward(position, warm_up);
     for (int64_t m = warm_up; m < count; ++m) {
-      Compute(seat, m, Payload::kTensorForward);
+      Compute(position, m, Payload::kTensorForward);
       StartBatch();
-      AddSendForward(seat, m);
-      AddReceiveBackward(seat, m - warm_up);
-      GatherGradients(seat, m - warm_up);
-      Compute(seat, m - warm_up, Payload::kTensorBackward);
-      SumOverContext(seat, m - warm_up);
+      AddSendForward(position, m);
+      AddReceiveBackward(position, m - warm_up);
+      GatherGradients(position, m - warm_up);
+      Compute(position, m - warm_up, Payload::kTensorBackward);
+      SumOverContext(position, m - warm_up);
       StartBatch();
-      AddSendBackward(seat, m - warm_up);
+      AddSendBackward(position, m - warm_up);
       if (m + 1 < count) {
-        AddReceiveForward(seat, m + 1);
-        GatherActivations(seat, m + 1);
+        AddReceiveForward(position, m + 1);
+        GatherActivations(position, m + 1);
       }
     }
     for (int64_t m = count - warm_up; m < count; ++m) {
       StartBatch();
-      AddReceiveBackward(seat, m);
-      GatherGradients(seat, m);
-      Compute(seat, m, Payload::kTensorBackward);
-      SumOverContext(seat, m);
+      AddReceiveBackward(position, m);
+      GatherGradients(position, m);
+      Compute(position, m, Payload::kTensorBackward);
+      SumOverContext(position, m);
       StartBatch();
-      AddSendBackward(seat, m);
+      AddSendBackward(position, m);
     }
     WriteEndOfStep();
   }
 
  private:
   // The rank's place in one of its modules.
-  struct Seat {
+  struct Position {
     int module;
     Coordinates at;
   };
@@ -92,26 +92,28 @@ class RankWriter {
   const Module& ModuleAt(int module) const {
     return step_.topology->modules()[static_cast<size_t>(module)];
   }
-  const Seat* SeatIn(int module) const {
-    for (const Seat& seat : seats_) {
-      if (seat.module == module) return &seat;
+  const Position* PositionIn(int module) const {
+    for (const Position& position : positions_) {
+      if (position.module == module) return &position;
     }
     return nullptr;
   }
-  bool IsFirst(const Seat& seat) const { return seat.at.pp == 0; }
-  bool IsLast(const Seat& seat) const { return seat.at.pp == ModuleAt(seat.module).pp - 1; }
-  int64_t PlaceOf(const Seat& seat) const {
-    const Module& grid = ModuleAt(seat.module);
-    return (seat.at.dp * grid.cp + seat.at.cp) * grid.tp + seat.at.tp;
+  bool IsFirst(const Position& position) const { return position.at.pp == 0; }
+  bool IsLast(const Position& position) const {
+    return position.at.pp == ModuleAt(position.module).pp - 1;
+  }
+  int64_t PlaceOf(const Position& position) const {
+    const Module& grid = ModuleAt(position.module);
+    return (position.at.dp * grid.cp + position.at.cp) * grid.tp + position.at.tp;
   }
   // Its place at the last stage of `from`, or the first of `to`; -1 if it has none there.
   int64_t FromPlace(int edge) const {
-    const Seat* seat = SeatIn(step_.topology->from(edge));
-    return seat != nullptr && IsLast(*seat) ? PlaceOf(*seat) : -1;
+    const Position* position = PositionIn(step_.topology->from(edge));
+    return position != nullptr && IsLast(*position) ? PlaceOf(*position) : -1;
   }
   int64_t ToPlace(int edge) const {
-    const Seat* seat = SeatIn(step_.topology->to(edge));
-    return seat != nullptr && IsFirst(*seat) ? PlaceOf(*seat) : -1;
+    const Position* position = PositionIn(step_.topology->to(edge));
+    return position != nullptr && IsFirst(*position) ? PlaceOf(*position) : -1;
   }
   const Route& Forward(int edge, int64_t m) const {
     return step_.forward[step_.RouteIndex(edge, m)];
@@ -165,21 +167,21 @@ class RankWriter {
     const int64_t rows = side.shard(place / side.lanes).size();
     if (rows > 0) AddCollective(Payload::kContextSum, GroupsAt(module).cp[Rank()], edge, rows);
   }
-  void AddToStage(OpKind kind, const Seat& seat, int32_t stage, Payload payload) {
-    Coordinates at = seat.at;
+  void AddToStage(OpKind kind, const Position& position, int32_t stage, Payload payload) {
+    Coordinates at = position.at;
     at.pp = stage;
-    Add(kind, payload, step_.topology->rank(seat.module, at), seat.module, 0);
+    Add(kind, payload, step_.topology->rank(position.module, at), position.module, 0);
   }
   const GroupsOfModule& GroupsAt(int module) const {
     return step_.groups[static_cast<size_t>(module)];
   }
   size_t Rank() const { return static_cast<size_t>(rank_); }
 
-  void Compute(const Seat& seat, int64_t m, Payload payload) {
+  void Compute(const Position& position, int64_t m, Payload payload) {
     micro_batch_ = static_cast<int32_t>(m);
-    const Module& grid = ModuleAt(seat.module);
+    const Module& grid = ModuleAt(position.module);
     if (grid.tp * grid.cp == 1) return;
-    AddCollective(payload, GroupsAt(seat.module).tp_cp[Rank()], seat.module, 0);
+    AddCollective(payload, GroupsAt(position.module).tp_cp[Rank()], position.module, 0);
   }
 
   // kSequential and kAllForwardsFirst.
@@ -189,14 +191,14 @@ class RankWriter {
       for (int e = 0; e < static_cast<int>(step_.num_edges()); ++e) {
         if (step_.topology->to(e) == module) BridgeForward(e);
       }
-      if (const Seat* seat = SeatIn(module)) StageForward(*seat);
+      if (const Position* position = PositionIn(module)) StageForward(*position);
     }
   }
   void WriteBackward(int64_t m) {
     micro_batch_ = static_cast<int32_t>(m);
     const std::vector<int>& order = step_.topology->forward_order();
     for (auto module = order.rbegin(); module != order.rend(); ++module) {
-      if (const Seat* seat = SeatIn(*module)) StageBackward(*seat);
+      if (const Position* position = PositionIn(*module)) StageBackward(*position);
       for (int e = static_cast<int>(step_.num_edges()) - 1; e >= 0; --e) {
         if (step_.topology->to(e) == *module) BridgeBackward(e);
       }
@@ -228,92 +230,100 @@ class RankWriter {
     if (is_detached_ && FromPlace(edge) >= 0) AddWait(Payload::kBridge, edge, micro_batch_);
     AddGather(route, FromPlace(edge), Payload::kGradientGather, edge, step_.topology->from(edge));
   }
-  void StageForward(const Seat& seat) {
+  void StageForward(const Position& position) {
     StartBatch();
-    if (!IsFirst(seat)) AddToStage(OpKind::kReceive, seat, seat.at.pp - 1, Payload::kStage);
-    Compute(seat, micro_batch_, Payload::kTensorForward);
+    if (!IsFirst(position))
+      AddToStage(OpKind::kReceive, position, position.at.pp - 1, Payload::kStage);
+    Compute(position, micro_batch_, Payload::kTensorForward);
     StartBatch();
-    if (!IsLast(seat)) AddToStage(OpKind::kSend, seat, seat.at.pp + 1, Payload::kStage);
+    if (!IsLast(position)) AddToStage(OpKind::kSend, position, position.at.pp + 1, Payload::kStage);
   }
-  void StageBackward(const Seat& seat) {
+  void StageBackward(const Position& position) {
     StartBatch();
-    if (!IsLast(seat)) AddToStage(OpKind::kReceive, seat, seat.at.pp + 1, Payload::kStageGradient);
-    Compute(seat, micro_batch_, Payload::kTensorBackward);
+    if (!IsLast(position))
+      AddToStage(OpKind::kReceive, position, position.at.pp + 1, Payload::kStageGradient);
+    Compute(position, micro_batch_, Payload::kTensorBackward);
     StartBatch();
-    if (!IsFirst(seat)) AddToStage(OpKind::kSend, seat, seat.at.pp - 1, Payload::kStageGradient);
+    if (!IsFirst(position))
+      AddToStage(OpKind::kSend, position, position.at.pp - 1, Payload::kStageGradient);
   }
 
   // k1F1B: all edges of the rank's module that go one way, or the neighbouring stage.
   template <typename Function>
-  void ForIncoming(const Seat& seat, Function function) {
+  void ForIncoming(const Position& position, Function function) {
     for (int e = 0; e < static_cast<int>(step_.num_edges()); ++e) {
-      if (step_.topology->to(e) == seat.module) function(e);
+      if (step_.topology->to(e) == position.module) function(e);
     }
   }
   template <typename Function>
-  void ForOutgoing(const Seat& seat, Function function) {
+  void ForOutgoing(const Position& position, Function function) {
     for (int e = 0; e < static_cast<int>(step_.num_edges()); ++e) {
-      if (step_.topology->from(e) == seat.module) function(e);
+      if (step_.topology->from(e) == position.module) function(e);
     }
   }
-  void AddReceiveForward(const Seat& seat, int64_t m) {
+  void AddReceiveForward(const Position& position, int64_t m) {
     micro_batch_ = static_cast<int32_t>(m);
-    if (!IsFirst(seat)) AddToStage(OpKind::kReceive, seat, seat.at.pp - 1, Payload::kStage);
-    ForIncoming(seat, [&](int e) { AddReceives(Forward(e, m), ToPlace(e), Payload::kBridge, e); });
+    if (!IsFirst(position))
+      AddToStage(OpKind::kReceive, position, position.at.pp - 1, Payload::kStage);
+    ForIncoming(position,
+                [&](int e) { AddReceives(Forward(e, m), ToPlace(e), Payload::kBridge, e); });
   }
-  void AddSendForward(const Seat& seat, int64_t m) {
+  void AddSendForward(const Position& position, int64_t m) {
     micro_batch_ = static_cast<int32_t>(m);
-    if (!IsLast(seat)) AddToStage(OpKind::kSend, seat, seat.at.pp + 1, Payload::kStage);
-    ForOutgoing(seat, [&](int e) { AddSends(Forward(e, m), FromPlace(e), Payload::kBridge, e); });
+    if (!IsLast(position)) AddToStage(OpKind::kSend, position, position.at.pp + 1, Payload::kStage);
+    ForOutgoing(position,
+                [&](int e) { AddSends(Forward(e, m), FromPlace(e), Payload::kBridge, e); });
   }
-  void AddReceiveBackward(const Seat& seat, int64_t m) {
+  void AddReceiveBackward(const Position& position, int64_t m) {
     micro_batch_ = static_cast<int32_t>(m);
-    if (!IsLast(seat)) AddToStage(OpKind::kReceive, seat, seat.at.pp + 1, Payload::kStageGradient);
-    ForOutgoing(seat, [&](int e) {
+    if (!IsLast(position))
+      AddToStage(OpKind::kReceive, position, position.at.pp + 1, Payload::kStageGradient);
+    ForOutgoing(position, [&](int e) {
       AddReceives(Backward(e, m), FromPlace(e), Payload::kBridgeGradient, e);
     });
   }
-  void AddSendBackward(const Seat& seat, int64_t m) {
+  void AddSendBackward(const Position& position, int64_t m) {
     micro_batch_ = static_cast<int32_t>(m);
-    if (!IsFirst(seat)) AddToStage(OpKind::kSend, seat, seat.at.pp - 1, Payload::kStageGradient);
-    ForIncoming(seat,
+    if (!IsFirst(position))
+      AddToStage(OpKind::kSend, position, position.at.pp - 1, Payload::kStageGradient);
+    ForIncoming(position,
                 [&](int e) { AddSends(Backward(e, m), ToPlace(e), Payload::kBridgeGradient, e); });
   }
-  void GatherActivations(const Seat& seat, int64_t m) {
-    ForIncoming(seat, [&](int e) {
-      AddGather(Forward(e, m), ToPlace(e), Payload::kBridgeGather, e, seat.module);
+  void GatherActivations(const Position& position, int64_t m) {
+    ForIncoming(position, [&](int e) {
+      AddGather(Forward(e, m), ToPlace(e), Payload::kBridgeGather, e, position.module);
     });
   }
-  void GatherGradients(const Seat& seat, int64_t m) {
-    ForOutgoing(seat, [&](int e) {
-      AddGather(Backward(e, m), FromPlace(e), Payload::kGradientGather, e, seat.module);
+  void GatherGradients(const Position& position, int64_t m) {
+    ForOutgoing(position, [&](int e) {
+      AddGather(Backward(e, m), FromPlace(e), Payload::kGradientGather, e, position.module);
     });
   }
-  void SumOverContext(const Seat& seat, int64_t m) {
-    ForIncoming(seat, [&](int e) { AddContextSum(e, m); });
+  void SumOverContext(const Position& position, int64_t m) {
+    ForIncoming(position, [&](int e) { AddContextSum(e, m); });
   }
-  void ReceiveForward(const Seat& seat, int64_t m) {
+  void ReceiveForward(const Position& position, int64_t m) {
     StartBatch();
-    AddReceiveForward(seat, m);
-    GatherActivations(seat, m);
+    AddReceiveForward(position, m);
+    GatherActivations(position, m);
   }
-  void SendForward(const Seat& seat, int64_t m) {
+  void SendForward(const Position& position, int64_t m) {
     StartBatch();
-    AddSendForward(seat, m);
+    AddSendForward(position, m);
   }
 
   void WriteEndOfStep() {
     micro_batch_ = static_cast<int32_t>(step_.num_micro_batches - 1);
     const bool has_peers = step_.topology->world_size() > 1;
     if (has_peers) AddCollective(Payload::kCountTokens, step_.world_group, 0, 0);
-    for (const Seat& seat : seats_) {
-      const Module& grid = ModuleAt(seat.module);
+    for (const Position& position : positions_) {
+      const Module& grid = ModuleAt(position.module);
       const auto reduce = [&](Payload payload, const std::vector<int32_t>& group_of) {
-        AddCollective(payload, group_of[Rank()], seat.module, 0);
+        AddCollective(payload, group_of[Rank()], position.module, 0);
       };
-      if (grid.dp * grid.cp > 1) reduce(Payload::kReduceGradients, GroupsAt(seat.module).dp_cp);
-      if (grid.pp > 1 && (IsFirst(seat) || IsLast(seat)))
-        reduce(Payload::kReduceShared, GroupsAt(seat.module).embedding);
+      if (grid.dp * grid.cp > 1) reduce(Payload::kReduceGradients, GroupsAt(position.module).dp_cp);
+      if (grid.pp > 1 && (IsFirst(position) || IsLast(position)))
+        reduce(Payload::kReduceShared, GroupsAt(position.module).embedding);
     }
     if (has_peers) AddCollective(Payload::kGlobalNorm, step_.world_group, 0, 0);
   }
@@ -321,7 +331,7 @@ class RankWriter {
   const Step& step_;
   const int64_t rank_;
   std::vector<Op>* const ops_;
-  std::vector<Seat> seats_;
+  std::vector<Position> positions_;
   int32_t micro_batch_ = 0;
   bool joins_ = false;
   bool is_detached_ = false;  // whether bridges go on without waiting for what they send

@@ -35,7 +35,7 @@
 // backward for all, in the order of micro-batches. Bridges behave as in bridge.h. The sends of
 // `from` are detached; the rank waits for them before its second call after them, or in their own
 // backward. The rank waits for the gradients that `to` sends at the end. Pairs of ranks without
-// rows for each other in a micro-batch are left out, and so are the words of words.h.
+// rows for each other in a micro-batch are left out, and so are the messages of messages.h.
 //
 // k1F1B alternates one forward and one backward. A rank first runs as many forwards as there are
 // stages after it on the longest path. Its edges of one direction share a batch with the opposite

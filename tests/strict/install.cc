@@ -13,9 +13,9 @@ namespace lockstep::driver {
 c10::intrusive_ptr<c10d::Backend> WrapCpuBackend(c10::intrusive_ptr<c10d::Backend> gloo,
                                                  const std::string& group,
                                                  const std::vector<int>& ranks) {
-  // The words of mimo's bridges are on the CPU and travel by Gloo where there are GPUs, too. They
+  // The messages of mimo's bridges are on the CPU and use Gloo even where there are GPUs. They
   // have a group of their own.
-  if (absl::EndsWith(group, ", words)")) return gloo;
+  if (absl::EndsWith(group, ", messages)")) return gloo;
   return c10::make_intrusive<tests::StrictBackend>(std::move(gloo), group, ranks);
 }
 

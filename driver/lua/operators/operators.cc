@@ -295,7 +295,7 @@ int CallWithKeywords(lua_State* state, Operator& op, int num_arguments) {
   SpareValues spare;
   Execute(state, op, binding, spare.values);
   if (requires_grad) {
-    Naming(absl::StrCat("torch.", op.name), [&] {
+    PrefixErrors(absl::StrCat("torch.", op.name), [&] {
       for (c10::IValue& value : spare.values) value.toTensor().set_requires_grad(true);
     });
   }

@@ -55,7 +55,7 @@ int Backward(lua_State* state) {
   const std::optional<bool> retain_graph = OptionalBoolean(options, state, "retain_graph");
   const bool create_graph = options.Boolean("create_graph", false);
   const std::vector<at::Tensor> inputs = OptionalTensors(options, state, "inputs");
-  Naming("backward", [&] {
+  PrefixErrors("backward", [&] {
     torch::autograd::backward({tensor}, gradients, retain_graph, create_graph, inputs);
   });
   return 0;
@@ -70,7 +70,7 @@ int Grad(lua_State* state) {
   const std::optional<bool> retain_graph = OptionalBoolean(options, state, "retain_graph");
   const bool create_graph = options.Boolean("create_graph", false);
   const bool allow_unused = options.Boolean("allow_unused", false);
-  PushTensors(state, Naming("torch.grad", [&] {
+  PushTensors(state, PrefixErrors("torch.grad", [&] {
                 return torch::autograd::grad(outputs, inputs, grad_outputs, retain_graph,
                                              create_graph, allow_unused);
               }));

@@ -268,7 +268,7 @@ int RegisterHook(lua_State* state) {
   const at::Tensor& tensor = ReadTensor(state, 1, "register_hook: x");
   ReadFunction(state, 2, "register_hook: the hook");
   const std::shared_ptr<HookList> list =
-      Naming("register_hook", [&] { return ListOf(state, tensor); });
+      PrefixErrors("register_hook", [&] { return ListOf(state, tensor); });
   const int id = list->Add(state, 1, 2);
   PushObject(state, Handle{list, id});
   return 1;

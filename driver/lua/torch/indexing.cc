@@ -70,7 +70,7 @@ std::vector<TensorIndex> ReadKey(lua_State* state, int key_index) {
 }  // namespace
 
 void PushIndexed(lua_State* state, const at::Tensor& tensor, int key_index) {
-  PushTensor(state, Naming("tensor index", [&] {
+  PushTensor(state, PrefixErrors("tensor index", [&] {
                if (lua_type(state, key_index) == LUA_TNUMBER) {
                  return tensor.select(0, ReadInteger(state, key_index, "tensor index"));
                }
@@ -80,7 +80,7 @@ void PushIndexed(lua_State* state, const at::Tensor& tensor, int key_index) {
 
 void AssignIndexed(lua_State* state, at::Tensor& tensor, int key_index, int value_index) {
   const std::vector<TensorIndex> indices = ReadKey(state, key_index);
-  Naming("tensor assignment", [&] {
+  PrefixErrors("tensor assignment", [&] {
     if (const at::Tensor* value = TensorAt(state, value_index)) {
       tensor.index_put_(indices, *value);
       return;

@@ -58,7 +58,7 @@ std::string KernelMessage(const c10::Error& error);
 
 // Runs `call`, and puts `name` before the message of an error that ATen raises in it.
 template <typename Call>
-auto Naming(const std::string& name, const Call& call) {
+auto PrefixErrors(const std::string& name, const Call& call) {
   try {
     return call();
   } catch (const c10::Error& error) {

@@ -70,7 +70,7 @@ int Size(lua_State* state) {
     PushShape(state, tensor);
   } else {
     const int64_t dim = ReadInteger(state, 2, "size: dim");
-    PushInteger(state, Naming("size", [&] { return tensor.size(dim); }));
+    PushInteger(state, PrefixErrors("size", [&] { return tensor.size(dim); }));
   }
   return 1;
 }
@@ -96,7 +96,7 @@ int Stride(lua_State* state) {
     PushIntegers(state, tensor.strides().vec());
   } else {
     const int64_t dim = ReadInteger(state, 2, "stride: dim");
-    PushInteger(state, Naming("stride", [&] { return tensor.stride(dim); }));
+    PushInteger(state, PrefixErrors("stride", [&] { return tensor.stride(dim); }));
   }
   return 1;
 }
@@ -266,7 +266,7 @@ int SetIndex(lua_State* state) {
     SetGrad(state, tensor);
   } else if (name == "requires_grad") {
     const bool value = ReadBoolean(state, 3, "x.requires_grad");
-    Naming("x.requires_grad", [&] { tensor.set_requires_grad(value); });
+    PrefixErrors("x.requires_grad", [&] { tensor.set_requires_grad(value); });
   } else if (!name.empty() && name != "...") {
     throw Error(absl::StrCat("the field \"", name,
                              "\" of a tensor cannot be set; only grad and requires_grad can"));
@@ -356,7 +356,7 @@ int NewTensor(lua_State* state) {
     lua_pop(state, 1);
   }
   const bool requires_grad = options.Boolean("requires_grad", false);
-  Naming("torch.tensor", [&] { tensor.set_requires_grad(requires_grad); });
+  PrefixErrors("torch.tensor", [&] { tensor.set_requires_grad(requires_grad); });
   PushTensor(state, tensor);
   return 1;
 }

@@ -2,13 +2,13 @@
 // Private to the bridge's sources.
 //
 // Rows alone carry no description. If two ranks plan different sizes, Gloo ends the process, and
-// NCCL hangs or mixes rows up; neither says why. So ranks compare messages (Word, 1,200 bytes each,
-// over the CPU) before they receive rows. A rank that fails tells every rank that it exchanges
-// messages with. Each of these fails too and passes the first cause on. So no rank waits for rows
-// or for a collective of a failed rank.
+// NCCL hangs or mixes rows up; neither says why. So ranks compare messages (Message, 1,200 bytes
+// each, over the CPU) before they receive rows. A rank that fails tells every rank that it
+// exchanges messages with. Each of these fails too and passes the first cause on. So no rank waits
+// for rows or for a collective of a failed rank.
 //
-//    words.Send(plan, /*to=*/2);
-//    const Word theirs = words.WaitFor(/*from=*/2, Word::kPlan, /*call=*/7);
+//    messages.Send(plan, /*to=*/2);
+//    const Message theirs = messages.WaitFor(/*from=*/2, Message::kPlan, /*call=*/7);
 //
 // The messages from one rank to another are one stream in the order of sending, and both sides
 // count them. A message that arrives early is kept. Rows of gradients follow the order of their
@@ -17,8 +17,8 @@
 //
 // Thread: the bridge's thread.
 
-#ifndef LOCKSTEP_MIMO_BRIDGE_WORDS_H_
-#define LOCKSTEP_MIMO_BRIDGE_WORDS_H_
+#ifndef LOCKSTEP_MIMO_BRIDGE_MESSAGES_H_
+#define LOCKSTEP_MIMO_BRIDGE_MESSAGES_H_
 
 #include <cstdint>
 #include <deque>
@@ -38,7 +38,7 @@ constexpr int kMaxTensors = 8;  // of one call
 constexpr int kMaxDims = 8;     // of a tensor
 
 // A message as plain bytes: all ranks run the same program on similar machines.
-struct Word {
+struct Message {
   enum Kind : int64_t {
     kPlan,           // the rank's plan for the call; its rows follow
     kRowsReady,      // a lane of `to` has agreed with all peers and will gather rows
@@ -80,7 +80,7 @@ struct Link {
   // Groups of all ranks. Messages have their own group, because NCCL processes the operations of a
   // group in order. Each direction has its own group too: a gradient that waits must not block the
   // next micro-batch.
-  c10::intrusive_ptr<c10d::ProcessGroup> words, forward, backward;
+  c10::intrusive_ptr<c10d::ProcessGroup> messages, forward, backward;
   // Returns why a rank is gone, or "" if unknown. May be empty.
   std::function<std::string(int64_t rank)> why_gone;
 
@@ -92,19 +92,19 @@ struct Link {
                            const std::string& cause) const;
 };
 
-class Words {
+class Messages {
  public:
   // `link` must outlive this object.
-  explicit Words(const Link& link) : link_(link) {}
+  explicit Messages(const Link& link) : link_(link) {}
 
   // Sends a message without blocking. Does nothing after SendFailure or SendLeft.
-  void Send(Word word, int32_t to);
+  void Send(Message message, int32_t to);
 
   // Returns the message of this kind about `call` from rank `from`, and blocks until it arrives.
   // Throws c10::Error if `from` has failed, has left, is gone or has forgotten the call. It also
   // throws if `from` first sends a message about another call that rows or a collective follow (any
   // kind but kPlan and kTaken).
-  Word WaitFor(int32_t from, Word::Kind kind, int64_t call);
+  Message WaitFor(int32_t from, Message::Kind kind, int64_t call);
 
   // Tells all ranks of the link that the bridge has failed, with `text` or with the failure that
   // this rank has received. Ends the stream.
@@ -124,7 +124,7 @@ class Words {
   // Returns whether `peer` has ended its part, and has neither failed nor gone.
   bool has_left(int32_t peer) {
     const Peer& other = peers_[peer];
-    return other.end.has_value() && other.end->kind == Word::kLeft && !other.is_gone;
+    return other.end.has_value() && other.end->kind == Message::kLeft && !other.is_gone;
   }
 
  private:
@@ -133,23 +133,23 @@ class Words {
     c10::intrusive_ptr<c10d::Work> receive;              // of the next message
     std::deque<c10::intrusive_ptr<c10d::Work>> unheard;  // sent, not known to be read
     int64_t num_sent = 0, num_heard = 0;
-    std::deque<Word> early;                    // read before WaitFor asked for them
+    std::deque<Message> early;                 // read before WaitFor asked for them
     std::map<int64_t, std::string> forgotten;  // reasons, by call
-    std::optional<Word> end;                   // kFailed or kLeft
+    std::optional<Message> end;                // kFailed or kLeft
     bool is_gone = false;                      // the connection is lost
     int64_t taken = 0, taken_by = 0;
   };
 
   Peer& Listen(int32_t from);
   void Read(Peer& peer, int32_t from, int64_t call);
-  void SendEnd(const Word& end);
+  void SendEnd(const Message& end);
 
   const Link& link_;
   std::map<int32_t, Peer> peers_;
-  std::optional<Word> failure_heard_;
+  std::optional<Message> failure_heard_;
   bool has_ended_ = false;
 };
 
 }  // namespace lockstep::mimo
 
-#endif  // LOCKSTEP_MIMO_BRIDGE_WORDS_H_
+#endif  // LOCKSTEP_MIMO_BRIDGE_MESSAGES_H_

@@ -1,4 +1,4 @@
-#include "mimo/bridge/words.h"
+#include "mimo/bridge/messages.h"
 
 #include <algorithm>
 #include <cstring>
@@ -15,24 +15,24 @@ namespace {
 constexpr size_t kMaxForgotten = 10'000;  // calls of a peer; more would be a leak
 
 // Rows or a collective follow in the order of these.
-bool IsOrdered(int64_t kind) { return kind != Word::kPlan && kind != Word::kTaken; }
+bool IsOrdered(int64_t kind) { return kind != Message::kPlan && kind != Message::kTaken; }
 
 // What a rank comes to do with a call, after "rank 1 (language) ".
 std::string InWords(int64_t kind) {
-  if (kind == Word::kRowsReady) return "waits for the rows of call ";
-  if (kind == Word::kGradient) return "sends the gradient of call ";
+  if (kind == Message::kRowsReady) return "waits for the rows of call ";
+  if (kind == Message::kGradient) return "sends the gradient of call ";
   return "goes back through call ";
 }
 
-Word WordOf(at::Tensor& bytes) {
-  Word word;
-  std::memcpy(&word, bytes.const_data_ptr(), sizeof(Word));
-  return word;
+Message MessageFrom(at::Tensor& bytes) {
+  Message message;
+  std::memcpy(&message, bytes.const_data_ptr(), sizeof(Message));
+  return message;
 }
 
 }  // namespace
 
-void Word::set_text(const std::string& value) {
+void Message::set_text(const std::string& value) {
   const size_t size = std::min(value.size(), sizeof(text) - 1);
   std::memcpy(text, value.data(), size);
   std::memset(text + size, 0, sizeof(text) - size);
@@ -56,88 +56,90 @@ std::string Link::DescribeLoss(int64_t call, const std::string& what, int64_t pe
 }
 
 // Listens to a rank from the first use on, so that what it says last is heard without waiting.
-Words::Peer& Words::Listen(int32_t from) {
+Messages::Peer& Messages::Listen(int32_t from) {
   Peer& peer = peers_[from];
   if (peer.receive != nullptr || peer.end.has_value()) return peer;
-  peer.buffer = at::empty({static_cast<int64_t>(sizeof(Word))}, at::kByte);
+  peer.buffer = at::empty({static_cast<int64_t>(sizeof(Message))}, at::kByte);
   std::vector<at::Tensor> tensors = {peer.buffer};
-  peer.receive = link_.words->recv(tensors, link_.position(from), /*tag=*/0);
+  peer.receive = link_.messages->recv(tensors, link_.position(from), /*tag=*/0);
   return peer;
 }
 
-void Words::Send(Word word, int32_t to) {
+void Messages::Send(Message message, int32_t to) {
   if (has_ended_) return;
   Peer& peer = Listen(to);
-  word.sequence = peer.num_sent++;
-  word.num_heard = peer.num_heard;
-  word.gradients_taken = peer.taken;
-  std::vector<at::Tensor> tensors = {at::empty({static_cast<int64_t>(sizeof(Word))}, at::kByte)};
-  std::memcpy(tensors[0].mutable_data_ptr(), &word, sizeof(Word));
-  peer.unheard.push_back(link_.words->send(tensors, link_.position(to), /*tag=*/0));
+  message.sequence = peer.num_sent++;
+  message.num_heard = peer.num_heard;
+  message.gradients_taken = peer.taken;
+  std::vector<at::Tensor> tensors = {at::empty({static_cast<int64_t>(sizeof(Message))}, at::kByte)};
+  std::memcpy(tensors[0].mutable_data_ptr(), &message, sizeof(Message));
+  peer.unheard.push_back(link_.messages->send(tensors, link_.position(to), /*tag=*/0));
 }
 
-// Takes the next word of the stream, and files it.
-void Words::Read(Peer& peer, int32_t from, int64_t call) {
-  Word word;
+// Takes the next message of the stream, and files it.
+void Messages::Read(Peer& peer, int32_t from, int64_t call) {
+  Message message;
   try {
     Listen(from).receive->wait();
-    word = WordOf(peer.buffer);
+    message = MessageFrom(peer.buffer);
     peer.receive = nullptr;
   } catch (const std::exception& error) {
     const auto* c10_error = dynamic_cast<const c10::Error*>(&error);
     peer.receive = nullptr;
-    peer.end = Word{.kind = Word::kLeft};
+    peer.end = Message{.kind = Message::kLeft};
     peer.end->set_text("it is gone");
     peer.is_gone = true;
     TORCH_CHECK(false,
                 link_.DescribeLoss(
-                    call, "the word of", from,
+                    call, "the message of", from,
                     c10_error == nullptr ? error.what() : c10_error->what_without_backtrace()));
   }
-  TORCH_INTERNAL_ASSERT(word.sequence == peer.num_heard, "mimo: bridge ", link_.name, ": word ",
-                        word.sequence, " of ", link_.Describe(from), " came as word ",
-                        peer.num_heard);
+  TORCH_INTERNAL_ASSERT(message.sequence == peer.num_heard, "mimo: bridge ", link_.name,
+                        ": message ", message.sequence, " of ", link_.Describe(from),
+                        " came as message ", peer.num_heard);
   ++peer.num_heard;
-  peer.taken_by = word.gradients_taken;
-  while (peer.num_sent - static_cast<int64_t>(peer.unheard.size()) < word.num_heard) {
+  peer.taken_by = message.gradients_taken;
+  while (peer.num_sent - static_cast<int64_t>(peer.unheard.size()) < message.num_heard) {
     peer.unheard.front()->wait();  // It has arrived: returns at once.
     peer.unheard.pop_front();
   }
-  if (word.kind == Word::kForgotten) {
-    peer.forgotten[word.call] = word.text;
+  if (message.kind == Message::kForgotten) {
+    peer.forgotten[message.call] = message.text;
     if (peer.forgotten.size() > kMaxForgotten) peer.forgotten.erase(peer.forgotten.begin());
-  } else if (word.kind == Word::kFailed || word.kind == Word::kLeft) {
-    peer.end = word;
-    if (word.kind == Word::kFailed && !failure_heard_.has_value()) failure_heard_ = word;
+  } else if (message.kind == Message::kFailed || message.kind == Message::kLeft) {
+    peer.end = message;
+    if (message.kind == Message::kFailed && !failure_heard_.has_value()) failure_heard_ = message;
     return;
   } else {
-    peer.early.push_back(word);
+    peer.early.push_back(message);
   }
   Listen(from);
 }
 
-Word Words::WaitFor(int32_t from, Word::Kind kind, int64_t call) {
+Message Messages::WaitFor(int32_t from, Message::Kind kind, int64_t call) {
   Peer& peer = Listen(from);
   for (;;) {
-    const auto found = std::find_if(peer.early.begin(), peer.early.end(), [&](const Word& word) {
-      return word.kind == kind && (IsOrdered(kind) || word.call == call);
-    });
+    const auto found =
+        std::find_if(peer.early.begin(), peer.early.end(), [&](const Message& message) {
+          return message.kind == kind && (IsOrdered(kind) || message.call == call);
+        });
     if (found != peer.early.end()) {
-      const Word word = *found;
-      TORCH_CHECK(word.call == call, "mimo: bridge ", link_.name, ": the ranks take the calls in ",
+      const Message message = *found;
+      TORCH_CHECK(message.call == call, "mimo: bridge ", link_.name,
+                  ": the ranks take the calls in ",
                   "different orders: ", link_.Describe(link_.rank), " comes to call ", call, ", ",
-                  link_.Describe(from), " ", InWords(kind), word.call,
+                  link_.Describe(from), " ", InWords(kind), message.call,
                   " first; wait for calls, and run backward through them, in the same order on "
                   "every rank");
       peer.early.erase(found);
-      return word;
+      return message;
     }
     const auto forgotten = peer.forgotten.find(call);
     TORCH_CHECK(forgotten == peer.forgotten.end(), "mimo: bridge ", link_.name, ", call ", call,
                 ": ", link_.Describe(from), " failed: ", forgotten->second);
     if (peer.end.has_value()) {
-      const Word& end = *peer.end;
-      TORCH_CHECK(end.kind != Word::kFailed, "mimo: bridge ", link_.name, ", call ", call, ": ",
+      const Message& end = *peer.end;
+      TORCH_CHECK(end.kind != Message::kFailed, "mimo: bridge ", link_.name, ", call ", call, ": ",
                   link_.Describe(end.origin), " failed: ", end.text);
       TORCH_CHECK(false, "mimo: bridge ", link_.name, ", call ", call, ": ",
                   link_.Describe(link_.rank), " waited for ", link_.Describe(from),
@@ -147,19 +149,20 @@ Word Words::WaitFor(int32_t from, Word::Kind kind, int64_t call) {
   }
 }
 
-void Words::SendFailure(const std::string& text) {
-  Word word = failure_heard_.value_or(Word{.kind = Word::kFailed, .origin = link_.rank});
-  if (!failure_heard_.has_value()) word.set_text(text);
-  SendEnd(word);
+void Messages::SendFailure(const std::string& text) {
+  Message message =
+      failure_heard_.value_or(Message{.kind = Message::kFailed, .origin = link_.rank});
+  if (!failure_heard_.has_value()) message.set_text(text);
+  SendEnd(message);
 }
 
-void Words::SendLeft(const std::string& text) {
-  Word word{.kind = Word::kLeft};
-  word.set_text(text);
-  SendEnd(word);
+void Messages::SendLeft(const std::string& text) {
+  Message message{.kind = Message::kLeft};
+  message.set_text(text);
+  SendEnd(message);
 }
 
-void Words::SendEnd(const Word& end) {
+void Messages::SendEnd(const Message& end) {
   for (const int rank : link_.ranks) {
     if (rank == link_.rank) continue;
     try {
@@ -171,7 +174,7 @@ void Words::SendEnd(const Word& end) {
   has_ended_ = true;
 }
 
-void Words::WaitUntilAllLeft() {
+void Messages::WaitUntilAllLeft() {
   for (auto& [rank, peer] : peers_) {
     try {
       while (!peer.end.has_value()) Read(peer, rank, /*call=*/0);
@@ -179,8 +182,9 @@ void Words::WaitUntilAllLeft() {
       continue;  // It is gone.
     }
   }
-  // A rank that has failed ends its part long before it reads this one's last words, which are lost
-  // if what holds them goes first. Nobody waits in a ring: each has read all others to their end.
+  // A rank that has failed ends its part long before it reads this one's last messages, which are
+  // lost if what holds them goes first. Nobody waits in a ring: each has read all others to their
+  // end.
   for (auto& [rank, peer] : peers_) {
     try {
       for (; !peer.is_gone && !peer.unheard.empty(); peer.unheard.pop_front())
