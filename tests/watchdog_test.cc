@@ -55,6 +55,19 @@ TEST(Watchdog, ARankThatIsBusyElsewhereIsNamedWithItsLastCollective) {
                             "    done +world #3  all_reduce float32 \\{4\\} sum "));
 }
 
+TEST(Watchdog, ARankThatComputesIsShownWithTheLineWhereItIs) {
+  for (const char* forever : {"repeat x = x + 1 until false",    // operators, from compiled Lua
+                              "jit.off() while true do end"}) {  // Lua alone, interpreted
+    const Ended ended = RunScript(
+        absl::StrCat(kOneStep, "if rank == 1 then ", forever, " end\ndist.barrier()\n"), 2);
+
+    EXPECT_EQ(ended.exit_code, kHang);
+    EXPECT_THAT(ended.err,
+                HasSubstr("\n  rank 1: step 7, in no collective, now at train.lua:11; the "
+                          "last was at train.lua:9\n"));
+  }
+}
+
 // Of two groups: those of one group would be compared, and fail at once.
 TEST(Watchdog, RanksInDifferentCollectivesAreBothShown) {
   const Ended ended = RunScript(absl::StrCat(kOneStep, "local ranks = { ranks = { 0, 1 } }\n",

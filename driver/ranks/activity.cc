@@ -34,6 +34,11 @@ void Activity::set_find_place(std::function<std::string()> find_place) {
   find_place_ = std::move(find_place);
 }
 
+void Activity::set_ask_place(std::function<std::string()> ask_place) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ask_place_ = std::move(ask_place);
+}
+
 std::string Activity::FindPlace() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return find_place_ == nullptr ? "" : find_place_();
@@ -87,6 +92,13 @@ std::optional<OverdueCall> Activity::FindOverdue() {
 }
 
 std::string Activity::Describe() {
+  std::function<std::string()> ask_place;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    ask_place = ask_place_;
+  }
+  // Not under the mutex, which the script's thread takes.
+  const std::string now = ask_place == nullptr ? "" : ask_place();
   const std::lock_guard<std::mutex> lock(mutex_);
   Refresh();
   std::string text = step_.has_value() ? absl::StrCat("step ", *step_, ", ") : "";
@@ -94,6 +106,7 @@ std::string Activity::Describe() {
   const bool waits = std::any_of(records_.begin(), records_.end(),
                                  [](const Record& record) { return !record.done; });
   absl::StrAppend(&text, waits ? "in a collective" : "in no collective");
+  if (!waits && !now.empty()) absl::StrAppend(&text, ", now at ", now);
   if (!place_.empty()) absl::StrAppend(&text, waits ? " at " : "; the last was at ", place_);
   // What is under way explains the hang: it comes first.
   size_t described = 0;

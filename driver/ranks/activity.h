@@ -47,6 +47,9 @@ class Activity {
   // Sets the function that returns the script's present line. Start and SetLabel call it on their
   // thread.
   void set_find_place(std::function<std::string()> find_place);
+  // Sets the function that asks the script's thread for its present line, from another thread.
+  // Describe calls it; "" stands for no answer.
+  void set_ask_place(std::function<std::string()> ask_place);
 
   // Returns the script's line if the calling thread runs the script, otherwise "".
   std::string FindPlace() const;
@@ -69,6 +72,8 @@ class Activity {
   //    step 7, label "batch 7", in a collective at train.lua:12
   //      waits 120.0 s  world #41  all_reduce float32 {4}  (train.lua:12)
   //      done           world #40  broadcast float32 {8}  (train.lua:9)
+  //
+  // Outside of a collective: "in no collective, now at train.lua:14; the last was at train.lua:12".
   std::string Describe();
 
  private:
@@ -85,6 +90,7 @@ class Activity {
 
   mutable std::mutex mutex_;
   std::function<std::string()> find_place_;
+  std::function<std::string()> ask_place_;
   std::optional<int64_t> step_;
   std::string label_;
   std::string place_;  // the last line of the script that is known

@@ -33,6 +33,7 @@
 #include "driver/lua/operators/wording.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
+#include "driver/lua/vm/whereabouts.h"
 #include "driver/network/bounded_store.h"
 #include "driver/network/printable.h"
 #include "driver/ranks/context.h"
@@ -384,6 +385,7 @@ std::optional<lua::ScriptError> RunIn(lua::LuaVm& vm, Context& context) {
   const std::string& script = context.command_line.script;
   SetContext(vm.state(), context);
   lua::PreloadModules(vm);
+  lua::AnswerForThisThread(vm.state());
   lua_getglobal(vm.state(), "os");
   lua_pushcfunction(vm.state(), Exit);
   lua_setfield(vm.state(), -2, "exit");
@@ -444,6 +446,8 @@ void RunRank(const CommandLine& command_line, const RankEnvironment& environment
     context.world.debug_collectives = command_line.debug_collectives;
     if (MemberOf(context.world).world_size > 1) {
       context.world.activity->set_find_place(lua::RunningScriptLine);
+      context.world.activity->set_ask_place(
+          [] { return lua::FindScriptLine(std::chrono::milliseconds(300)); });
       EndWhenAnotherFails(context.world);
       WatchCollectives(context.world, context.timeout);
     }

@@ -16,9 +16,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "c10/util/Exception.h"
-#include "driver/lua/bind/program/running.h"
 #include "driver/lua/operators/wording.h"
+#include "driver/lua/vm/running.h"
 #include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/whereabouts.h"
 
 namespace lockstep::lua {
 namespace {
@@ -57,6 +58,7 @@ void PushMessage(lua_State* state, const char* message) {
 int Wrap(lua_State* state, lua_CFunction function) {
   running = state;
   try {
+    const InsideC inside(state);
     return function(state);
   } catch (const PendingError&) {
     lua_getfield(state, LUA_REGISTRYINDEX, kPendingError);
@@ -150,6 +152,7 @@ int ProtectedCall(lua_State* state, int num_arguments, int num_results) {
   const int handler = lua_gettop(state) - num_arguments;
   lua_pushcfunction(state, HandleMessage);
   lua_insert(state, handler);
+  const InsideC back_in_lua(nullptr);
   const int status = lua_pcall(state, num_arguments, num_results, handler);
   running = state;
   lua_remove(state, handler);
@@ -201,11 +204,6 @@ int SearchLibrary(lua_State* state) {
     throw Error(lua_tostring(state, -1));
   }
   return 1;
-}
-
-// Whether a chunk of this name is the library's: its lines are not the script's.
-bool IsLibraryChunk(const char* source) {
-  return std::strncmp(source, "@lockstep/", 10) == 0 || std::strcmp(source, "@lockstep.lua") == 0;
 }
 
 }  // namespace
@@ -267,6 +265,7 @@ LuaVm::LuaVm(const Options& options) {
   lua_State* state = luaL_newstate();
   if (state == nullptr) throw Error("lua: no memory for a state");
   state_.reset(state, [](lua_State* closing) {
+    StopAnswering(closing);
     lua_close(closing);
     running = nullptr;
   });

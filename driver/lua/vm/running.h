@@ -1,7 +1,7 @@
 // The Lua state that runs on this thread.
 
-#ifndef LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_RUNNING_H_
-#define LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_RUNNING_H_
+#ifndef LOCKSTEP_DRIVER_LUA_VM_RUNNING_H_
+#define LOCKSTEP_DRIVER_LUA_VM_RUNNING_H_
 
 #include "lua.hpp"
 
@@ -13,4 +13,4 @@ lua_State* RunningState();
 
 }  // namespace lockstep::lua
 
-#endif  // LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_RUNNING_H_
+#endif  // LOCKSTEP_DRIVER_LUA_VM_RUNNING_H_

@@ -1,4 +1,4 @@
-#include "tiled_mlp/strategies/strategies.h"
+#include "tiled_mlp/strategies.h"
 
 #include <set>
 #include <utility>

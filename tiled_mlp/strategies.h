@@ -1,8 +1,8 @@
 // Small versions of the ways in which other libraries run tiled MLPs backward. Tests use them to
 // reproduce their failures under data parallel, next to our version, which has none.
 
-#ifndef LOCKSTEP_TILED_MLP_STRATEGIES_STRATEGIES_H_
-#define LOCKSTEP_TILED_MLP_STRATEGIES_STRATEGIES_H_
+#ifndef LOCKSTEP_TILED_MLP_STRATEGIES_H_
+#define LOCKSTEP_TILED_MLP_STRATEGIES_H_
 
 #include <cstdint>
 #include <functional>
@@ -54,4 +54,4 @@ class AccumulateCounter {
 
 }  // namespace lockstep::tiled_mlp
 
-#endif  // LOCKSTEP_TILED_MLP_STRATEGIES_STRATEGIES_H_
+#endif  // LOCKSTEP_TILED_MLP_STRATEGIES_H_

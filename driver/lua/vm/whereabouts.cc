@@ -1,0 +1,118 @@
+#include "driver/lua/vm/whereabouts.h"
+
+#include <pthread.h>
+#include <semaphore.h>
+#include <signal.h>
+#include <time.h>
+
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <mutex>
+
+namespace lockstep::lua {
+namespace {
+
+// Of the script's thread. The handler runs on it, so plain variables would do; other threads read
+// main_state and asked.
+thread_local lua_State* inside = nullptr;
+std::atomic<lua_State*> main_state{nullptr};
+pthread_t script_thread;
+
+// One question at a time. The handler allocates nothing and takes no lock.
+std::mutex one_question;
+std::atomic<bool> asked{false};
+sem_t answered;
+char answer[LUA_IDSIZE + 16];
+
+// Writes "train.lua:11" into `answer`; "" where no frame is the script's.
+void Answer(lua_State* state) {
+  lua_Debug frame;
+  answer[0] = '\0';
+  for (int level = 0; lua_getstack(state, level, &frame) != 0; ++level) {
+    lua_getinfo(state, "Sl", &frame);
+    if (frame.currentline <= 0 || IsLibraryChunk(frame.source)) continue;
+    char digits[16];
+    char* first = digits + sizeof(digits) - 1;
+    *first = '\0';
+    for (int line = frame.currentline; line > 0; line /= 10)
+      *--first = static_cast<char>('0' + line % 10);
+    std::strcpy(answer, frame.short_src);
+    std::strcat(answer, ":");
+    std::strcat(answer, first);
+    break;
+  }
+  sem_post(&answered);
+}
+
+void OnHook(lua_State* state, lua_Debug*) {
+  lua_sethook(state, nullptr, 0, 0);
+  if (asked.exchange(false)) Answer(state);
+}
+
+void OnSignal(int) {
+  const int error = errno;
+  lua_State* const state = main_state;
+  if (state != nullptr && asked) {
+    if (inside == nullptr) {
+      lua_sethook(state, OnHook, LUA_MASKLINE | LUA_MASKCOUNT, 1);
+    } else if (asked.exchange(false)) {
+      Answer(inside);
+    }
+  }
+  errno = error;
+}
+
+}  // namespace
+
+void AnswerForThisThread(lua_State* state) {
+  static const bool once = [] {
+    sem_init(&answered, 0, 0);
+    struct sigaction action {};
+    action.sa_handler = OnSignal;
+    action.sa_flags = SA_RESTART;
+    return sigaction(SIGURG, &action, nullptr) == 0;
+  }();
+  static_cast<void>(once);
+  script_thread = pthread_self();
+  main_state = state;
+}
+
+void StopAnswering(lua_State* state) { main_state.compare_exchange_strong(state, nullptr); }
+
+std::string FindScriptLine(std::chrono::milliseconds patience) {
+  const std::lock_guard<std::mutex> lock(one_question);
+  if (main_state == nullptr) return "";
+  timespec until;
+  clock_gettime(CLOCK_REALTIME, &until);
+  const int64_t nanoseconds = until.tv_nsec + int64_t{1'000'000} * patience.count();
+  until.tv_sec += nanoseconds / 1'000'000'000;
+  until.tv_nsec = nanoseconds % 1'000'000'000;
+  asked = true;
+  if (pthread_kill(script_thread, SIGURG) != 0) return "";
+  while (sem_timedwait(&answered, &until) != 0) {
+    if (errno == EINTR) continue;
+    if (asked.exchange(false)) return "";  // else the answer is being written
+    while (sem_wait(&answered) != 0) continue;
+    break;
+  }
+  return answer;
+}
+
+InsideC::InsideC(lua_State* state) : before_(inside) {
+  inside = state;
+  // Code that LuaJIT has compiled looks at no hook, but it calls C++ through here.
+  if (asked.load(std::memory_order_relaxed) && state != nullptr && main_state != nullptr &&
+      pthread_equal(script_thread, pthread_self()) && asked.exchange(false)) {
+    lua_sethook(state, nullptr, 0, 0);
+    Answer(state);
+  }
+}
+
+InsideC::~InsideC() { inside = before_; }
+
+bool IsLibraryChunk(const char* source) {
+  return std::strncmp(source, "@lockstep/", 10) == 0 || std::strcmp(source, "@lockstep.lua") == 0;
+}
+
+}  // namespace lockstep::lua
