@@ -31,7 +31,7 @@ SequenceCost AttentionCost(const TransformerShape& s) {
   return {queries_and_output + keys_and_values, 2 * Product(heads, head_dim)};
 }
 
-// All layers' MLPs, per token: three products each, of which the gate is one.
+// Returns the cost of all layers' MLPs per token. Each has three products; one of them is the gate.
 double MlpCost(const TransformerShape& s) {
   const int64_t dense_layers = s.num_experts > 0 ? s.first_k_dense_replace : s.num_hidden_layers;
   const double dense =

@@ -3,11 +3,11 @@
 #include <algorithm>
 #include <functional>
 
-// Sort steps by the cost of their dearest micro-batch, their level. Samples longer than seq_len / 2
-// never share a micro-batch, so the level of step k is at least the cost of the (k x ranks + 1)-th
-// of them. And k steps hold at most A(k), the cost of the densest k x ranks x seq_len tokens, so
-// the others have levels that sum to (total - A(k)) / ranks at least. The bound is the largest sum
-// of both over k.
+// Sort steps by their level, the cost of their most expensive micro-batch. Samples longer than
+// seq_len / 2 never share a micro-batch, so the level of step k is at least the cost of the (k x
+// ranks + 1)-th of them. And k steps hold at most A(k), the cost of the densest k x ranks x seq_len
+// tokens. So the levels of the other steps sum to at least (total - A(k)) / ranks. The bound is the
+// largest sum of both over k.
 //
 // Tested against the best of all plans of small cases by PlanTest.IsNearTheBestOfAllPlans.
 
@@ -31,7 +31,7 @@ double LowerBound(absl::Span<const Sample> samples, const std::vector<int64_t>& 
   std::sort(by_density.begin(), by_density.end(),
             [&](int64_t a, int64_t b) { return density(a) > density(b); });
 
-  // The dearest sample bounds the first level even where it could share.
+  // The most expensive sample bounds the first level even where it could share.
   double levels = 0;
   for (const int64_t i : members) levels = std::max(levels, samples[static_cast<size_t>(i)].cost);
   double bound = std::max(total / ranks, levels);

@@ -16,25 +16,27 @@
 #include "batching/first_fit.h"
 #include "batching/lower_bound.h"
 
-// How kLockstep balances. Let a step's level be the cost of its dearest micro-batch; the makespan
-// is the sum of levels. Were there no long samples, filling S x ranks bins evenly would give every
-// step the level total / (S x ranks) and the ideal makespan. A sample dearer than that average
-// breaks it: its step is as long as it, whatever else is done. Spreading the rest evenly then
-// leaves the other ranks of that step idle. So:
+// The balance of kLockstep. Let a step's level be the cost of its most expensive micro-batch; the
+// makespan is the sum of levels. Without long samples, filling S x ranks bins evenly would give
+// every step the level total / (S x ranks) and the ideal makespan. If a sample costs more than that
+// average, its step lasts as long as the sample in any plan. Spreading the rest evenly then leaves
+// the other ranks of that step idle. So:
 //
-//   1. While the dearest sample left costs more than the average of what is left, fill one step up
-//      to that sample's cost: bin after bin takes the dearest sample that still fits, by cost and
-//      by tokens. What this step holds, the later ones need not.
-//   2. Spread what is left over all remaining bins, dearest sample first, each into the cheapest
-//      bin (longest processing time first, Graham 1969).
-//   3. Sort bins by cost; each run of `ranks` neighbours is a step. For given bins no other
-//      grouping has a smaller sum of maxima.
-//   4. Where the last step has fewer bins than ranks, its dearest bins are split: better than
-//      padding.
+//    1. While the most expensive sample left costs more than the average of the rest, fill one step
+//       up to that sample's cost: each bin takes the most expensive sample that still fits, by cost
+//       and by tokens. So the later steps hold less.
+//    2. Spread the rest over all remaining bins, most expensive sample first, each into the
+//    cheapest
+//       bin (longest processing time first, Graham 1969).
+//    3. Sort bins by cost; each run of `ranks` neighbours is a step. For given bins no other
+//       grouping has a smaller sum of maxima.
+//    4. If the last step has fewer bins than ranks, split its most expensive bins: better than
+//       padding.
 //
-// The number of steps S starts at what the tokens need. Where step 2 finds no bin with room for the
-// tokens, first-fit decreasing (Johnson 1973) packs instead; where that needs more bins, S grows.
-// Of long rows of S only the last kMaxTries are tried, so that the whole stays O(n log n).
+// The number of steps S starts at the number that the tokens need. If step 2 finds no bin with room
+// for the tokens, first-fit decreasing (Johnson 1973) packs instead; if that needs more bins, S
+// grows. If S grows often, only the last kMaxTries values are tried, so the whole stays
+// O(n log n).
 //
 // Tested against all plans of small cases by PlanTest.IsNearTheBestOfAllPlans.
 
@@ -74,7 +76,7 @@ std::vector<Bin> PackFirstFitDecreasing(absl::Span<const Sample> samples,
 // --- Lockstep ------------------------------------------------------------------------------------
 
 // Samples in order of falling cost, taken out one by one. A tree holds the fewest tokens of any
-// sample below each node, so that the dearest sample that fits a room is found in O(log n).
+// sample below each node, so finding the most expensive sample that fits takes O(log n).
 class Queue {
  public:
   Queue(absl::Span<const Sample> samples, const std::vector<int64_t>& order)
@@ -93,7 +95,8 @@ class Queue {
   double cost_left() const { return cost_left_; }
   const Sample& dearest() const { return at(order_[First(0, kTaken - 1)]); }
 
-  // Takes the dearest sample of at most this cost and so many tokens; -1 where there is none.
+  // Takes the most expensive sample of at most this cost and so many tokens; returns -1 if there is
+  // no such sample.
   int64_t Take(double most_cost, int64_t most_tokens) {
     const auto begin = std::partition_point(order_.begin(), order_.end(),
                                             [&](int64_t i) { return at(i).cost > most_cost; });
@@ -107,7 +110,7 @@ class Queue {
     return order_[position];
   }
 
-  // What is left, dearest first.
+  // Returns the remaining samples, most expensive first.
   std::vector<int64_t> Rest() const {
     std::vector<int64_t> rest;
     for (size_t position = 0; position < order_.size(); ++position) {
@@ -143,7 +146,7 @@ class Queue {
   double cost_left_ = 0;
 };
 
-// 1. A step whose bins are filled up to the cost of the dearest sample left.
+// Step 1: fills the bins of a step up to the cost of the most expensive sample left.
 void FillLongStep(absl::Span<const Sample> samples, int64_t seq_len, int ranks, Queue& queue,
                   std::vector<Bin>& bins) {
   // Costs are sums in some order: leave the last bits room.
@@ -156,7 +159,8 @@ void FillLongStep(absl::Span<const Sample> samples, int64_t seq_len, int ranks, 
   }
 }
 
-// 2. `order`, dearest first, over `count` bins; nullopt where the tokens of one fit nowhere.
+// Step 2: spreads `order`, most expensive first, over `count` bins. Returns nullopt if the tokens
+// of a sample fit nowhere.
 std::optional<std::vector<Bin>> SpreadEvenly(absl::Span<const Sample> samples,
                                              const std::vector<int64_t>& order, int64_t seq_len,
                                              int64_t count) {
@@ -339,8 +343,9 @@ class PlanBuilder {
     return bin;
   }
 
-  // Which rank takes which bin of a step leaves the makespan alone: the dearest goes to the rank
-  // with the least so far, so that totals even out too. Round robin keeps the order.
+  // The assignment of a step's bins to ranks does not change the makespan. The most expensive bin
+  // goes to the rank with the least cost so far, so that totals even out too. Round robin keeps the
+  // order.
   void AppendStep(int kind, const std::vector<const Bin*>& step, const Bin& padding) {
     std::vector<size_t> rank_of(step.size());
     std::iota(rank_of.begin(), rank_of.end(), size_t{0});
@@ -415,7 +420,7 @@ absl::Status Check(absl::Span<const Sample> samples, const PlanOptions& options)
 absl::StatusOr<Plan> MakePlan(absl::Span<const Sample> samples, const PlanOptions& options) {
   absl::Status status = Check(samples, options);
   if (!status.ok()) return status;
-  // What is no cost would spoil every comparison: it counts as 0, and is the error in the end.
+  // Treats an invalid cost (NaN, infinite or negative) as 0, and reports it at the end.
   std::optional<double> no_cost;
   PlanOptions checked = options;
   if (options.micro_batch_cost) {

@@ -1,12 +1,12 @@
 // bazel run -c opt //batching:plan_benchmark
 //
-// How long a plan takes, and how near its makespan comes to the ideal (total cost / ranks: every
-// rank busy all the time). Samples: lognormal(6.5, 1.0) tokens, at most 8,192; cost: the forward
-// pass of an 8B decoder. RoundRobin is what kinds alone give: first-fit-decreasing packing, dealt
-// out in order.
+// Measures the time of a plan, and its makespan relative to the ideal (total cost / ranks: every
+// rank always busy). Samples have lognormal(6.5, 1.0) tokens, at most 8,192. Their cost is the
+// forward pass of an 8B decoder. RoundRobin only separates kinds: first-fit-decreasing packing,
+// dealt out in order.
 //
-//   plan_benchmark --lengths=FILE --ranks=N    plans the lengths in FILE once:
-//   plan_benchmark_peer.py's other half
+//    plan_benchmark --lengths=FILE --ranks=N    plans the lengths in FILE once:
+//    plan_benchmark_peer.py's other half
 
 #include <algorithm>
 #include <chrono>

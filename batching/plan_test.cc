@@ -445,7 +445,7 @@ TEST(PlanTest, KeepsManyRanksBusy) {
 }
 
 TEST(PlanTest, SaysSoWhereLongSamplesForbidTheIdeal) {
-  // One sample per rank and step is all that fits, and one of them is ten times as dear.
+  // One sample per rank and step is all that fits, and one of them costs ten times as much.
   std::vector<Sample> samples = OfLengths(std::vector<int64_t>(16, 60));
   samples[5].cost = 600;
 

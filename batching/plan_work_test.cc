@@ -1,5 +1,5 @@
-// Tests how the work of planning grows with the number of samples, counted in bytes allocated: each
-// try at a number of micro-steps allocates its bins anew.
+// Tests how the work of planning grows with the number of samples, in bytes allocated: each try of
+// a number of micro-steps allocates its bins again.
 
 #include <cstdint>
 #include <cstdlib>

@@ -65,7 +65,7 @@ struct Stream {
   at::ScalarType dtype = at::kFloat;
 };
 
-// The dtype of a stream is that of the samples which have it.
+// The dtype of a stream comes from the samples that have the stream.
 std::map<std::string, Stream> FindStreams(const std::vector<TensorSample>& samples,
                                           const PrepareOptions& options) {
   std::map<std::string, Stream> streams;
@@ -269,7 +269,7 @@ Plan PlanItems(const std::vector<Item>& items, const PrepareOptions& options) {
 
 // --- The result ----------------------------------------------------------------------------------
 
-// Items of the samples of which something is left after the cut.
+// Returns the items of the samples that keep at least one token after the cut.
 std::vector<Item> MakeItems(const std::vector<TensorSample>& samples, const PrepareOptions& options,
                             Report& report) {
   std::vector<Item> items;

@@ -1,5 +1,5 @@
-// How samples are cut to seq_len: by example, and on random samples with images, videos and audio
-// against a naive cut that looks at each token.
+// Tests the cut of samples to seq_len: by example, and on random samples with images, videos and
+// audio against a naive cut that looks at each token.
 
 #include <algorithm>
 #include <cstdint>
@@ -146,7 +146,7 @@ constexpr const char* kItems[kModalities] = {"image_grid_thw", "video_grid_thw",
                                              "feature_attention_mask"};
 constexpr int64_t kTokenIds[kModalities] = {-1, -2, -3};
 
-// What a token stands for: item `item` of a modality from 0, or text.
+// The meaning of a token: item `item` of a modality from 0, or text.
 struct Meaning {
   int modality = -1;
   int item = 0;

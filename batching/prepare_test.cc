@@ -283,7 +283,7 @@ TEST(PrepareTest, OneSampleThatMayNotWaitTakesItsStepAlong) {
 
 // --- How it is done ------------------------------------------------------------------------------
 
-// Bytes of each allocation of this thread, as the profiler is told of them.
+// Bytes of each allocation of this thread, as reported to the profiler.
 class Allocations : public c10::MemoryReportingInfoBase {
  public:
   void reportMemoryUsage(void*, int64_t bytes, size_t, size_t, c10::Device) override {

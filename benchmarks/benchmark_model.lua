@@ -27,7 +27,8 @@ function Block:forward(x)
   return x + self.down(torch.silu(self.up(self.norm2(x))))
 end
 
---- Of size {vocab, hidden, layers, heads}: ids [batch, tokens] to logits [batch, tokens, vocab].
+-- A model of size {vocab, hidden, layers, heads}: ids [batch, tokens] to logits [batch, tokens,
+-- vocab].
 local Model = nn.Module:subclass("Model")
 M.Model = Model
 

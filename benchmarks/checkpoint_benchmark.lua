@@ -1,4 +1,4 @@
---- What regions and offload cost from Lua, in microseconds: see checkpoint_benchmark.py, which runs this.
+--- Measures the cost of regions and offload from Lua, in microseconds: see checkpoint_benchmark.py, which runs this.
 
 local checkpoint = require "lockstep.checkpoint"
 local core = require "lockstep.core"

@@ -1,6 +1,4 @@
---- What a collective of a script costs, in microseconds, and how much of it compares the ranks' calls first:
----
----     bazel-bin/driver/lockstep --nproc 2 --run-dir /tmp/collectives benchmarks/collectives_benchmark.lua
+--- Measures the cost of a script's collective, in microseconds, and the share of comparing the ranks' calls first:
 
 local dist = require "lockstep.distributed"
 local sharding = require "lockstep.sharding"

@@ -1,4 +1,4 @@
---- What a training step takes, launched operator by operator and as one CUDA graph, in milliseconds: see
+--- Measures a training step, launched operator by operator and as one CUDA graph, in milliseconds: see
 --- graph_benchmark.py, which runs this with the sizes as arguments.
 
 local benchmark_model = require "benchmark_model"

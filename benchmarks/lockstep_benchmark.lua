@@ -1,5 +1,5 @@
--- What sharding.lockstep adds to a loop whose steps take 2 ms, beside what a blocking all-reduce per batch
--- adds (the flag that prime-rl's pull request 2636 reduces and reads back). Ratios of one run:
+-- Measures the time that sharding.lockstep adds to a loop whose steps take 2 ms, and the time that a blocking
+-- all-reduce per batch adds (the flag that prime-rl's pull request 2636 reduces and reads back). Ratios of one run:
 --
 --     bazel-bin/driver/lockstep --nproc 2 benchmarks/lockstep_benchmark.lua [ROUNDS]
 --
@@ -69,7 +69,7 @@ for round = 0, ROUNDS do
   end
 end
 
--- What one agreement takes where there is no step to hide it in.
+-- The time of one agreement without a step to hide it in.
 local BARE = 2000
 local function bare(name, body)
   local best = math.huge

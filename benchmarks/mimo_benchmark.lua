@@ -1,5 +1,5 @@
--- What mimo.slice costs for each key of a batch, how even mimo.reorder makes the load, and how fast the bridge is
--- beside a bare send and receive of the same backend. Ratios of one run:
+-- Measures the cost of mimo.slice for each key of a batch, the balance of mimo.reorder, and the speed of the bridge
+-- relative to a bare send and receive of the same backend. Ratios of one run:
 --
 --     bazel-bin/driver/lockstep --nproc 2 benchmarks/mimo_benchmark.lua [ROUNDS]
 --
@@ -48,8 +48,8 @@ for round = 1, ROUNDS do
   slices[round] = (os.clock() - started) / 500 / 64
 end
 
--- Reordering: samples of none to 3 images, of log-normally many patches (median 665, sigma 0.7 and 1.2); how much the
--- heaviest replica has to do, beside the mean of all, before and after.
+-- Reordering: samples of 0 to 3 images with log-normally many patches (median 665, sigma 0.7 and 1.2). Returns the load
+-- of the heaviest replica relative to the mean of all, before and after.
 local function spreads(sigma, micro_batch, replicas, rounds)
   local before, after, seconds = {}, {}, 0
   for round = 1, rounds do

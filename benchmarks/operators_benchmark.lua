@@ -1,4 +1,4 @@
---- What one operator call costs from Lua, in microseconds: see operators_benchmark.py, which runs this.
+--- Measures the cost of one operator call from Lua, in microseconds: see operators_benchmark.py, which runs this.
 
 local core = require "lockstep.core"
 local torch = require "lockstep.torch"

@@ -1,4 +1,5 @@
---- What a module call and a training step cost from Lua, in microseconds: see step_benchmark.py, which runs this.
+--- Measures the cost of a module call and a training step from Lua, in microseconds: see step_benchmark.py, which runs
+--- this.
 
 local benchmark_model = require "benchmark_model"
 local core = require "lockstep.core"
@@ -45,8 +46,8 @@ local function training_step(name, hidden, batch, tokens, calls, rounds)
   measure(name .. ", optimizer", calls, rounds, function() optimizer:step() end)
 end
 
--- What a call adds: a module around an operator, less the operator. Interpreted, since a loop around one call is
--- compiled to nothing; each keeps its last result, so that neither is skipped.
+-- The cost of a call: a module around an operator, less the operator. Interpreted, because a loop around one call is
+-- compiled to nothing. Each keeps its last result, so that neither is skipped.
 local relu, x, kept = Relu(), torch.ones({ 4 }), nil
 jit.off()
 torch.no_grad(function()

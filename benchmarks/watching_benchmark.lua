@@ -1,6 +1,4 @@
---- What watching costs, in microseconds of CPU time and against a product of small matrices:
----
----     bazel-bin/driver/lockstep --nproc 1 --run-dir /tmp/watching benchmarks/watching_benchmark.lua
+--- Measures the cost of watching, in microseconds of CPU time and relative to a product of small matrices:
 
 local core = require "lockstep.core"
 local run = require "lockstep.run"

@@ -103,8 +103,8 @@ function DecoderLayer:forward(x, context)
   return x + self.mlp(self.post_attention_layernorm(x))
 end
 
---- Which token may attend to which [T, T], and the rotary angles [T, H / heads / 2]. A sequence of the packed
---- row sees itself alone.
+--- The attention mask [T, T], and the rotary angles [T, H / heads / 2]. A sequence of the packed row attends only to
+--- itself.
 local function context_of(batch, head_dim)
   local lengths = torch.tensor(batch.seq_lens, { dtype = torch.int64 })
   local sequence = torch.repeat_interleave(torch.arange(#batch.seq_lens), lengths)

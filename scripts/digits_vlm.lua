@@ -144,7 +144,7 @@ for i, word in ipairs(torch.no_grad(describe, shown)) do
 end
 log.record("held-out digits", { accuracy = sharding.weighted_mean(right, seen) })
 
--- What it sees, on rank 0.
+-- Prints some digits and the model's answers, on rank 0.
 if dist.rank() == 0 then
   local few = {}
   for i = 1, 5 do few[i] = held_out[i * 61] end

@@ -31,7 +31,7 @@ local config = run.config {
 torch.set_default_dtype(torch.float64) -- so that the order in which ranks add up leaves no trace
 torch.manual_seed(config.seed)
 
--- Which rank runs what.
+-- The module of each rank.
 local language_ranks = dist.world_size() - config.vision_ranks
 local topology = mimo.topology { modules = {
   { name = "vision", dp = config.vision_ranks },

@@ -27,8 +27,8 @@
 // With z the logits of a token (after the softcap), p their softmax, l = logsumexp(z), y the label,
 // e the label smoothing, V the vocabulary and Z the z-loss:
 //
-//   loss     = l - (1 - e) z[y] - e mean(z) + Z l^2
-//   dloss/dz = p (1 + 2 Z l) - (1 - e) [y] - e / V
+//    loss     = l - (1 - e) z[y] - e mean(z) + Z l^2
+//    dloss/dz = p (1 + 2 Z l) - (1 - e) [y] - e / V
 //
 // One buffer of [tile, vocabulary] becomes, in place, z, z - l, p, and that gradient; a softcap
 // needs a second, for its derivative 1 - tanh^2. Low-precision logits come from the multiplication
@@ -52,7 +52,7 @@ struct Task {
   at::ScalarType sum_dtype;  // of the weight's gradient
 };
 
-// Which gradients are asked for, and what they come to.
+// The requested gradients, and their values.
 struct Gradients {
   at::Tensor hidden;  // [rows, hidden]; undefined: not asked for
   GradientSum weight, bias;

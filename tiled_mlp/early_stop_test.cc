@@ -1,7 +1,7 @@
-// What a checkpointed region saves of a tiled MLP, and when: x and the weights, before any tile
-// runs. A region that recomputes until it has the last of its saved tensors therefore stops before
-// the tiles, where nothing after them saves anything: the MLP's forward runs twice in a step
-// (forward, and with gradients), not three times.
+// Tests what a checkpointed region saves of a tiled MLP, and when: x and the weights, before any
+// tile runs. A region recomputes until it has the last of its saved tensors. So it stops before the
+// tiles if nothing after them saves anything. The MLP's forward then runs twice in a step (forward,
+// and with gradients), not three times.
 
 #include <cstdint>
 #include <memory>

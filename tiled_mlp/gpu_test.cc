@@ -1,4 +1,4 @@
-// What needs a GPU: its kernels and generators, low-precision products that are added up in
+// Tests that need a GPU: its kernels and generators, low-precision products that are summed in
 // float32, and streams other than the default.
 
 #include <cstdint>
@@ -36,7 +36,7 @@ struct Model {
         w({Random({kIntermediate, kHidden}, dtype), Random({kIntermediate, kHidden}, dtype),
            Random({kHidden, kIntermediate}, dtype)}) {}
 
-  // Of x and the weights.
+  // Returns the gradients of x and the weights.
   std::vector<at::Tensor> Gradients(const at::Tensor& y) const {
     return torch::autograd::grad({y.to(at::kDouble).square().sum()}, {x, w[0], w[1], w[2]});
   }

@@ -1,5 +1,5 @@
-// How often autograd accumulates into each weight in one backward: the hook that c10d's Reducer,
-// and every optimizer in backward, waits for.
+// Tests how often autograd accumulates into each weight in one backward. c10d's Reducer, and every
+// optimizer in backward, waits for this hook.
 
 #include <cmath>
 #include <cstdint>

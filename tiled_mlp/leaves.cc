@@ -20,8 +20,8 @@ using torch::autograd::variable_list;
 
 class LeafBackward final : public Node {
  public:
-  // Of the nodes that are ready autograd runs the one with the highest number first: this one, as
-  // soon as its gradient is there.
+  // Autograd runs the ready node with the highest number first: this one, as soon as its gradient
+  // exists.
   LeafBackward(std::shared_ptr<const std::atomic<bool>> alive, TakeGradient take,
                at::IntArrayRef sizes)
       : Node(/*sequence_nr=*/std::numeric_limits<uint64_t>::max()),

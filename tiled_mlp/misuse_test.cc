@@ -1,5 +1,5 @@
-// What a body does that it must not, and what is done with outputs: one clear error, or what the
-// untiled function gives.
+// Tests bodies that break the rules, and operations on outputs. Each gives one clear error, or the
+// result of the untiled function.
 
 #include <memory>
 #include <string>

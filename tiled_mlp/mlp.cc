@@ -26,11 +26,11 @@
 
 // A tile's backward in four buffers of [tile, intermediate], a to d:
 //
-//   a = x gate^T         b = x up^T                       computed again
-//   c = act(a)           d = c * b        down's gradient += dy^T d
-//   d = dy down          c = c * d        up's gradient   += c^T x
-//   b = b * d            a = act'(a) * b  gate's gradient += a^T x
-//   x's gradient = a gate + c up
+//    a = x gate^T         b = x up^T                       computed again
+//    c = act(a)           d = c * b        down's gradient += dy^T d
+//    d = dy down          c = c * d        up's gradient   += c^T x
+//    b = b * d            a = act'(a) * b  gate's gradient += a^T x
+//    x's gradient = a gate + c up
 //
 // Each += is one matrix multiplication with beta = 1. mlp_test.cc holds it against autograd's
 // gradients of the same formula.
@@ -94,7 +94,7 @@ struct Job {
   at::ScalarType dtype;  // of operands and of the output
 };
 
-// The buffers of a pass: [largest tile, intermediate] each, of which a tile takes its rows.
+// The buffers of a pass: [largest tile, intermediate] each. A tile uses its rows of them.
 class Buffers {
  public:
   Buffers(size_t count, const Job& job, const at::Tensor& up, at::ScalarType dtype) {

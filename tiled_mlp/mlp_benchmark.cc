@@ -2,11 +2,11 @@
 // bazel-bin/tiled_mlp/mlp_benchmark [tokens hidden intermediate tiles rounds]
 // bazel-bin/tiled_mlp/mlp_benchmark --loss [tokens hidden vocabulary rounds]
 //
-// A SwiGLU MLP's forward and backward: tiled as a function (RunTiled) and built in (RunTiledMlp)
-// against untiled; or the tiled cross entropy against the plain one. The contenders take turns, so
-// that a noisy machine is noisy to all; time is that of the one thread's CPU. Printed are medians
-// over the rounds of the ratio to the first. Memory: the most that was allocated at a time during a
-// pass beyond what was there before it, weight gradients included.
+// Measures a SwiGLU MLP's forward and backward: tiled as a function (RunTiled) and built in
+// (RunTiledMlp) against untiled; or the tiled cross entropy against the plain one. The contenders
+// take turns, so that noise of the machine affects all. Time is CPU time of the one thread. The
+// output is the median over rounds of the ratio to the first. Memory is the peak of allocated bytes
+// during a pass beyond those before it, weight gradients included.
 //
 // mlp_benchmark_peer.py runs DeepSpeed's and Liger's TiledMLP in Python beside this.
 

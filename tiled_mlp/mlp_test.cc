@@ -77,7 +77,7 @@ at::Tensor Input(std::vector<int64_t> sizes, at::ScalarType dtype = at::kDouble)
   return at::randn(sizes, at::kDouble).to(dtype).requires_grad_();
 }
 
-// Of x and all weights, for an output gradient that differs at every element.
+// Returns the gradients of x and all weights, for an output gradient that differs at every element.
 std::vector<at::Tensor> GradientsOf(const at::Tensor& y, const at::Tensor& x, const Mlp& mlp) {
   at::manual_seed(3);
   const at::Tensor dy = at::randn(y.sizes(), at::kDouble).to(y.scalar_type());

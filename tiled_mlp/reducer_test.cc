@@ -1,6 +1,6 @@
-// Tiled MLPs under the real c10d::Reducer, the engine of PyTorch's DistributedDataParallel: two
-// processes over Gloo. What stops with the strategies used elsewhere is reproduced, case by case,
-// beside ours, which passes all of them.
+// Runs tiled MLPs under the real c10d::Reducer, the engine of PyTorch's DistributedDataParallel, in
+// two processes over Gloo. Each failure of the strategies used elsewhere is reproduced, next to our
+// version, which passes all cases.
 
 #include "torch/csrc/distributed/c10d/reducer.hpp"
 
@@ -85,7 +85,8 @@ std::shared_ptr<c10d::Reducer> MakeReducer(const c10::intrusive_ptr<c10d::Proces
   return reducer;
 }
 
-// What DistributedDataParallel puts around the outputs of a static graph's first iteration.
+// The node that DistributedDataParallel puts around the outputs of a static graph's first
+// iteration.
 struct DelayAllReduce : torch::autograd::Function<DelayAllReduce> {
   static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& y,
                             int64_t reducer) {

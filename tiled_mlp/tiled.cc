@@ -18,16 +18,15 @@
 #include "torch/csrc/autograd/functions/utils.h"
 #include "torch/csrc/autograd/saved_variable.h"
 
-// One autograd node for all tiles. Its inputs are x and the weights, so that autograd reaches each
-// weight by one edge, and walks it once. Forward runs the body on each tile without a graph and
-// keeps x alone. Backward runs it again, tile by tile, on leaves of its own (leaves.h): detached
-// aliases that share the weights' memory but not their hooks, and add a tile's share up as soon as
-// it is there. What the engine sees of all this is one node that returns one gradient for each
-// input.
+// One autograd node serves all tiles. Its inputs are x and the weights, so autograd reaches each
+// weight by one edge and walks it once. Forward runs the body on each tile without a graph and
+// keeps only x. Backward runs it again, tile by tile, on its own leaves (leaves.h). A leaf is a
+// detached alias that shares a weight's memory but not its hooks, and adds a tile's share as soon
+// as it exists. The engine sees one node that returns one gradient for each input.
 //
 // x and the weights are saved before anything is computed (a torch::autograd::Function saves
-// afterwards): a checkpointed region that recomputes until the last saved tensor is there stops
-// before the tiles, where what follows them in the region saves nothing. The test is
+// afterwards). A checkpointed region recomputes until it has its last saved tensor. So it stops
+// before the tiles if nothing after them in the region saves tensors. The test is
 // early_stop_test.cc.
 
 namespace lockstep::tiled_mlp {
@@ -37,7 +36,7 @@ using torch::autograd::Node;
 using torch::autograd::SavedVariable;
 using torch::autograd::variable_list;
 
-// What an output of the body is, but for its number of rows.
+// The properties of an output of the body, except its number of rows.
 struct OutputKind {
   explicit OutputKind(const at::Tensor& output)
       : sizes(output.sizes().slice(1).vec()), dtype(output.scalar_type()) {}
@@ -48,7 +47,7 @@ struct OutputKind {
   at::ScalarType dtype;
 };
 
-// What forward leaves for backward, besides tensors.
+// The data that forward leaves for backward, besides tensors.
 struct Job {
   TileBody body;
   TileOptions options;

@@ -1,4 +1,4 @@
---- What the programs of gpu_check share: timing on a device, and lines that check.py reads.
+--- Functions that the programs of gpu_check share: timing on a device, and lines that check.py reads.
 
 local core = require "lockstep.core"
 local run = require "lockstep.run"

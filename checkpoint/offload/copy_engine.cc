@@ -55,7 +55,7 @@ class AcceleratorEngine : public CopyEngine {
     return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
   }
 
-  // Of this thread and device. Copies in both directions take turns on it.
+  // Returns the stream of this thread and device. Copies in both directions take turns on it.
   c10::Stream Copies(at::Device device) override {
     thread_local std::map<at::Device, c10::Stream, ByIndex> streams;
     const auto found = streams.find(device);

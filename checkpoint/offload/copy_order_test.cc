@@ -202,8 +202,8 @@ TEST_F(CopyOrder, ViewsOfTheSameElementsComeBackOnTwoStreams) {
   EXPECT_THAT(engine->Problems(), IsEmpty());
 }
 
-// What a device has no memory for comes later; what the device cannot do any more ends nothing but
-// the call that asks for it.
+// If the device has no memory, a prefetch is delayed. If the device has failed, only the call that
+// needs it fails.
 TEST_F(CopyOrder, APrefetchWithoutMemoryIsCountedAndTheTensorComesWhenItIsNeeded) {
   const auto offload = Offload(0, 2);
   std::vector<SavedVariable> saved;

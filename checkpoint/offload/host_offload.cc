@@ -22,7 +22,7 @@ class OffloadHooks : public torch::autograd::SavedVariableHooks {
       : offload_(std::move(offload)), region_(region) {}
 
   void call_pack_hook(const at::Tensor& tensor) override {
-    // What is made here must serve autograd, wherever the saved tensor is packed.
+    // Tensors made here must work with autograd, in whatever mode the saved tensor is packed.
     const c10::InferenceMode no_inference(false);
     const at::NoGradGuard no_grad;
     if (offload_->Takes(tensor)) offloaded_ = offload_->Store(tensor, region_);
@@ -138,7 +138,7 @@ std::shared_ptr<OffloadedTensor> HostOffload::Store(const at::Tensor& tensor, in
   offloaded_bytes_ += offloaded->bytes();
   offloaded->in_regions = by_region_.emplace_hint(by_region_.end(), region, offloaded.get());
   by_storage_.emplace(offloaded->storage(), offloaded.get());
-  // Of the newest keep_last regions the tensors stay.
+  // The tensors of the newest keep_last regions stay.
   on_device_.push_back(offloaded);
   while (!on_device_.empty()) {
     const std::shared_ptr<OffloadedTensor> oldest = on_device_.front().lock();

@@ -8,13 +8,14 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
-// A segment is one allocation, made for one request and so of its size. It is a row of pieces, free
-// or in use. A returned piece waits as it is for a request of its size: traffic that repeats finds
-// the pieces of the last time, in constant time and with no allocation. Traffic that varies
-// (sequences of other lengths) splits and joins: a request of a new size has all returned pieces
-// join their free neighbours, takes the smallest free piece that holds it and leaves the rest free;
-// where all free pieces are too small, whole segments that are free are released before a new one
-// is made, so that the pool never holds free memory that nobody can use.
+// A segment is one allocation, made for one request and of its size. It is a row of pieces, free or
+// in use. A returned piece stays whole for a request of its size. So repeated traffic finds the
+// pieces of the last time, in constant time and without allocation.
+//
+// Varied traffic (sequences of other lengths) splits and joins. For a request of a new size all
+// returned pieces join their free neighbours. The request takes the smallest free piece that holds
+// it and leaves the rest free. If all free pieces are too small, free segments are released before
+// a new one is allocated. So the pool never holds free memory that no request can use.
 
 namespace lockstep::checkpoint {
 namespace {
@@ -65,8 +66,8 @@ void HostPool::Block::Return() {
 }
 
 HostPool::~HostPool() {
-  // Blocks hold the pool: all have returned. What a device may still use is not released: there is
-  // no way to wait here, and a process that ends so needs none.
+  // Blocks hold the pool, so all have returned. Memory that a device may still use is not released:
+  // the destructor cannot wait, and a process that ends in this state needs no release.
   for (const Waiting& waiting : waiting_)
     if (HasFinished(waiting.is_finished)) Return(waiting.segment, waiting.offset, waiting.bytes);
   JoinReturned();

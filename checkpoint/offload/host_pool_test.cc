@@ -23,7 +23,7 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// Counts what is allocated, up to a limit.
+// Counts allocated bytes, up to a limit.
 struct CountedMemory {
   int64_t limit = INT64_MAX;
   int64_t held = 0;

@@ -12,17 +12,19 @@
 #include "checkpoint/offload/host_offload.h"
 #include "checkpoint/region/engine.h"
 
-// The order of streams. F is the stream that forward saves on, S one for copies, C one that
-// computes in backward; threads have an S and a C of their own.
-//   store    S waits for F, copies to the host, records `copied`. The tensor is held. When it is
-//            given up, F waits for `copied`: the memory is F's, which may write to it at once.
-//   restore  C allocates; S waits for C and for `copied`, copies back, records `ready`. Ahead of
-//   its
-//            use this runs beside the region that C works on.
-//   use      C waits for `ready`. Where the memory is another stream's, the allocator is told that
-//            C uses it, too: C frees it some time, and the owner may not write to it before.
-//   give up  of what was restored and not used: the owner waits for `ready`.
-// No event is waited for by the host; a block of the pool asks its events before it is reused.
+// The order of streams. F is the stream that forward saves on, S a stream for copies, C a stream
+// that computes in backward. Each thread has its own S and C.
+//
+//    store     S waits for F, copies to the host and records `copied`. The tensor is held. When it
+//              is given up, F waits for `copied`, because F owns the memory and may write to it at
+//              once.
+//    restore   C allocates. S waits for C and for `copied`, copies back and records `ready`. A
+//              prefetch does this while C works on another region.
+//    use       C waits for `ready`. If another stream owns the memory, the allocator learns that C
+//              uses it too. The owner may not write to it before C has finished.
+//    give up   If a restored tensor was not used, its owner waits for `ready`.
+//
+// The host waits for no event. The pool asks a block's events before it reuses the block.
 // copy_order_test.cc tries all orders in which the streams may run.
 
 namespace lockstep::checkpoint {
@@ -249,7 +251,8 @@ at::Tensor OffloadedTensor::OnDevice() {
   const c10::Stream stream = engine_->Current(device_);
   engine_->Block(stream, ready_);
   if (stream != owner_) engine_->AlsoUsedBy(on_device_.storage(), stream);
-  // What several regions share stays for the next. The original stays for another backward call.
+  // A tensor that several regions share stays for the next one. The original stays for another
+  // backward call.
   if (is_shared_ || on_device_.storage().unsafeGetStorageImpl() == storage_)
     return Alias(on_device_);
   return std::exchange(on_device_, at::Tensor());

@@ -186,7 +186,7 @@ HostMemory RecordingEngine::host_memory() { return PageableMemory(); }
 std::vector<std::string> RecordingEngine::Problems() const {
   std::array<std::vector<const Operation*>, kStreams> streams;
   for (const Operation& operation : operations_) streams[operation.stream].push_back(&operation);
-  // Of each operation: those of other streams that were given before it and conflict with it.
+  // For each operation: earlier operations of other streams that conflict with it.
   std::map<const Operation*, std::vector<const Operation*>> before;
   for (size_t later = 0; later < operations_.size(); ++later)
     for (size_t earlier = 0; earlier < later; ++earlier) {

@@ -22,10 +22,10 @@
 #include "torch/csrc/autograd/saved_variable.h"
 
 // A frame is one forward pass of a region. In forward each tensor that an operator saves becomes a
-// Placeholder: an index into the frame, and no tensor. The first placeholder that a backward call
-// unpacks runs the function again, under hooks that put the i-th saved tensor into slot i; every
-// placeholder of that backward call then takes its tensor out of its slot, and nothing is kept that
-// was taken. Another backward call has slots of its own: the function runs again.
+// Placeholder: an index into the frame, without a tensor. The first placeholder that a backward
+// call unpacks runs the function again, under hooks that put the i-th saved tensor into slot i.
+// Every placeholder of that backward call then takes its tensor out of its slot, and nothing stays
+// behind. Another backward call has its own slots: the function runs again.
 //
 // The frame keeps its inputs as autograd keeps saved tensors, under the hooks that are in force
 // where the region is called. Within another region these are the outer frame's: so unpacking an
@@ -33,8 +33,8 @@
 // installs hooks of its own, and regions met on the way make new frames, as in forward.
 //
 // Ownership points one way: graph node, saved variable, placeholder, frame, inputs, earlier nodes.
-// A frame knows its placeholders by plain pointers, which they clear; aliases without history fill
-// the slots. Hence no cycle, and a graph that is dropped frees all of it.
+// A frame knows its placeholders by plain pointers, which they clear. Aliases without history fill
+// the slots. So there is no cycle, and a dropped graph frees everything.
 
 namespace lockstep::checkpoint {
 
@@ -164,7 +164,7 @@ class Pass {
   // StopRecomputation after the last that is needed.
   at::Tensor Add(const at::Tensor& tensor);
 
-  // What was kept. Throws where the function did not do as it did in forward.
+  // Returns the kept tensors. Throws if the function did not do the same as in forward.
   std::vector<Slot> Finish();
 
   bool stopped() const { return stopped_; }
@@ -180,7 +180,7 @@ class Pass {
   std::vector<std::string> differences_;
 };
 
-// Of the graph that a recomputation builds, and which ends with it.
+// A saved tensor of the graph that a recomputation builds. It ends with that graph.
 class RecomputedTensor : public torch::autograd::SavedVariableHooks {
  public:
   explicit RecomputedTensor(Pass* pass) : pass_(pass) {}
@@ -315,7 +315,7 @@ at::Tensor Frame::Take(size_t index) {
   // Forward may have gone on since, within a backward call around it.
   if (found == slots_.end() || index >= found->second.size()) {
     found = slots_.insert_or_assign(task, Recompute()).first;
-    // What this backward call does not ask for must not outlast it.
+    // Tensors that this backward call does not need must not outlive it.
     if (in_backward)
       torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this(), task] {
         if (const std::shared_ptr<Frame> frame = weak.lock()) {

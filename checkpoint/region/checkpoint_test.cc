@@ -125,8 +125,8 @@ TEST_P(BothWaysOfStopping, RegionsNestToAnyDepth) {
   }
 }
 
-// What an inner region saved as its input, the outer one makes again: it runs first. Where it stops
-// early, it stops at that input, and the inner one runs once.
+// The outer region recomputes the input that an inner region saved, so the outer function runs
+// first. If it stops early, it stops at that input, and the inner one runs once.
 TEST_P(BothWaysOfStopping, TheOuterFunctionRunsFirstAndEachOnlyOnce) {
   const at::Tensor x = Random({4});
   std::string runs;

@@ -1,4 +1,4 @@
-// What needs a GPU: copies beside computation, in the right order.
+// Tests that need a GPU: copies run parallel to computation, in the right order.
 
 #include <memory>
 #include <type_traits>
@@ -21,7 +21,7 @@
 namespace lockstep::checkpoint {
 namespace {
 
-// What pinned_memory.cc looks up by name is what CUDA declares.
+// The types that pinned_memory.cc looks up by name match CUDA's declarations.
 static_assert(
     std::is_same_v<decltype(&cudaHostRegister), cudaError_t (*)(void*, size_t, unsigned int)>);
 static_assert(std::is_same_v<decltype(&cudaHostUnregister), cudaError_t (*)(void*)>);

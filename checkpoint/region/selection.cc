@@ -57,7 +57,7 @@ void KeepResults(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   const std::vector<at::Tensor> arguments =
       draws ? ArgumentTensors(*stack, op.schema().arguments().size()) : std::vector<at::Tensor>();
   {
-    // What the operator calls itself is part of its result.
+    // Calls that the operator makes itself belong to its result.
     const SelectionScope none(nullptr, nullptr, SelectionScope::Mode::kForward);
     op.redispatchBoxed(keys, stack);
   }

@@ -63,7 +63,7 @@ TEST(Selection, GradientsAreTheSameBitsInEveryBackward) {
   }
 }
 
-// What the product reads has changed since: the result is of forward all the same.
+// The product's input has changed since: the result is from forward all the same.
 TEST(Selection, KeptResultsAreNotComputedAgain) {
   const at::Tensor x = Random({4, 4});
   at::Tensor factor = Random({4, 4}, false);

@@ -59,7 +59,7 @@ class Finder {
   BatchSize OfTensor(const std::string& path, const std::string& key, const at::Tensor& tensor,
                      const int64_t* declared_dim) const {
     if (tensor.dim() == 0 || IsGrid(key)) return {};
-    // How many axes positions have tells nothing, but where there are three.
+    // The number of axes of positions says nothing about the batch size, unless there are three.
     const bool has_axes = declared_dim == nullptr && HasAxes(key, tensor);
     if (has_axes && tensor.size(0) != 3) return {};
     const int64_t dim = declared_dim != nullptr ? *declared_dim : has_axes ? 1 : 0;

@@ -55,7 +55,8 @@ TEST(ReadsTest, ReplicasOfEveryModuleReadTheMicroBatchInItsOrder) {
   }
 }
 
-// What is read is what the module would have kept of the whole micro-batch, so it is not cut again.
+// A rank reads the samples that its module would have kept of the whole micro-batch, so they are
+// not cut again.
 TEST(ReadsTest, IsWhatSlicingWouldKeep) {
   const Reads reads = Plan({3, 2}, {.micro_batch_size = 6, .num_samples = 6});
 

@@ -44,8 +44,8 @@ TEST(BalancedOrderTest, OneGroupAndNoSamples) {
   EXPECT_THAT(GroupCosts({}, {}, 2), ElementsAre(0, 0));
 }
 
-// The rule in its own words: dearest first, ties to the lower sample, each to the group with room
-// that has cost least, ties to the lower group.
+// The rule, written naively: the most expensive sample first, ties to the lower sample; each goes
+// to the cheapest group with room, ties to the lower group.
 std::vector<int64_t> ByTheRule(const std::vector<double>& costs, int64_t num_groups) {
   std::vector<std::vector<int64_t>> groups(static_cast<size_t>(num_groups));
   std::vector<double> sums(groups.size(), 0);
@@ -80,7 +80,8 @@ TEST(BalancedOrderTest, FollowsTheRuleOnRandomCosts) {
   }
 }
 
-// Costs as of documents with images: the spread (dearest group / mean) falls to 1.1 or less.
+// Costs like those of documents with images: the spread (most expensive group / mean) falls to 1.1
+// or less.
 TEST(BalancedOrderTest, EvensOutSkewedCosts) {
   std::mt19937 random(4608);
   std::lognormal_distribution<double> cost(6.5, 0.7);

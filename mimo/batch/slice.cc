@@ -19,10 +19,11 @@
 #include "mimo/batch/ownership.h"
 #include "mimo/batch/reorder.h"
 
-// Two walks. The first looks for the batch size where nobody gave it; the second takes from each
-// key the rows of this rank's samples, or of all samples in another order. What a key's rows belong
-// to is a table whatever says it: a declared one, the rows of each sample, the grid beside it; or
-// there is none, and each sample has one row. Test: slice_property_test.cc.
+// There are two walks. The first finds the batch size if the caller did not give it. The second
+// takes from each key the rows of this rank's samples, or of all samples in another order. The
+// owners of a key's rows are always a table: a declared table, one made from the rows of each
+// sample, or one made from the grid next to it. Without a table each sample has one row. Test:
+// slice_property_test.cc.
 
 namespace lockstep::mimo {
 namespace {
@@ -111,7 +112,7 @@ class Slicer {
                       "how many samples the batch has; give batch_size");
   }
 
-  // That the table is of the batch's samples, and of the `count` rows of a tensor or list.
+  // Checks that the table is of the batch's samples, and of the `count` rows of a tensor or list.
   void CheckTable(const std::string& name, const Declared& rows, int64_t count) const {
     CheckSizeIsKnown(name);
     const int64_t num_samples = rows.table->num_samples();
@@ -126,7 +127,7 @@ class Slicer {
                       NameOf(rows.rows_of), ", but there are ", count, " rows");
   }
 
-  // Of a dim with these rows, nullptr for one for each sample.
+  // Takes this part of a dim with these rows; nullptr: one row for each sample.
   at::Tensor Take(const at::Tensor& tensor, int64_t dim, const Declared* rows) const {
     if (order_ == nullptr) {
       const Range range =
@@ -159,7 +160,7 @@ class Slicer {
     return std::make_shared<Ownership>(is_whole() ? table : SliceOwnership(table, samples_));
   }
 
-  // Of a tensor that nothing is declared of.
+  // Returns the batch dim of a tensor without a declaration.
   int64_t UsualBatchDim(const std::string& path, const std::string& key,
                         const at::Tensor& tensor) const {
     if (!HasAxes(key, tensor)) return 0;

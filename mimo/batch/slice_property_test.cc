@@ -1,5 +1,5 @@
-// What holds for slices and orders of every batch, on 10,000 random nested ones: samples with none
-// to 3 items, items with different tokens, tensors of samples, items and tokens, in dicts of dicts.
+// Tests properties of slices and orders on 10,000 random nested batches: samples with 0 to 3 items,
+// items with different tokens, tensors of samples, items and tokens, in dicts of dicts.
 
 #include <algorithm>
 #include <cstdint>
@@ -36,7 +36,7 @@ at::Tensor Numbered(const std::vector<int64_t>& sizes) {
   return at::arange(count).view(sizes);
 }
 
-// A batch, what is declared of it, and by path which dim is the batch's and whose each row is.
+// A batch, its declarations, and by path the batch dim and the owner of each row.
 struct Case {
   Value batch = Dict{};
   SliceOptions options;
@@ -180,7 +180,7 @@ std::vector<int64_t> RowsOfThese(const std::vector<int64_t>& samples,
   return rows;
 }
 
-// That a part has the rows of these samples, key by key, and their tables.
+// Expects that a part has the rows of these samples, key by key, and their tables.
 void ExpectSamples(const Case& c, const std::map<std::string, Value>& part,
                    const std::vector<int64_t>& samples) {
   const std::map<std::string, Value> whole = Leaves(c.batch);
@@ -257,8 +257,8 @@ TEST(SlicePropertyTest, ShardsHoldTheRowsOfTheirSamplesAndConcatenateToTheBatch)
   EXPECT_GT(with_views, kCases);
 }
 
-// Tensors, lists and tables move alike: what was declared of the batch by path holds of the
-// reordered one, and sample p of it is sample order[p].
+// Tensors, lists and tables move alike: declarations of the batch by path also hold for the
+// reordered one, and its sample p is sample order[p].
 TEST(SlicePropertyTest, AnotherOrderMovesAllOfASampleTogether) {
   std::mt19937 random(4608);
   for (int number = 0; number < kCases / 4; ++number) {

@@ -360,7 +360,7 @@ TEST(Slice, WhatIsDeclaredOfNoKeyIsAnErrorForEveryReplica) {
     EXPECT_EQ(error({.rows_per_sample = {{"clip.pixel_values", {1, 2, 1, 2}},
                                          {"video_grid_thw", {0, 0, 0, 0}}}}),
               "no error");
-    // What is declared of a key that is there must fit.
+    // A declaration for an existing key must fit.
     EXPECT_THAT(error({.rows_per_sample = {{"pixel_values", {1, 2, 1}}}}),
                 HasSubstr("holds 3 numbers, but the batch has 4 samples"));
     EXPECT_THAT(error({.rows_per_sample = {{"pixel_values", {1, 2, 1, 1}}}}),

@@ -14,27 +14,27 @@
 #include "torch/csrc/autograd/functions/utils.h"
 #include "torch/csrc/autograd/variable.h"
 
-// A call is an exchange forward, and where a gradient is wanted one backward. What travels when:
+// A call is an exchange forward and, if a gradient is wanted, one backward. The messages and rows:
 //
-//   from, Start     plan to its destinations and to the other lanes of its replica; then the rows
-//   to, Start       plan to its sources
-//   to, Wait        plans compared; lanes meet; rows received and gathered; sources told so
-//   to, backward    lanes meet where they sum; message to the sources that want the gradient; its
-//   rows from, backward  messages of all destinations heard; lanes meet; rows received and gathered
+//    from, Start      plan to its destinations and to the other lanes of its replica; then rows
+//    to, Start        plan to its sources
+//    to, Wait         plans compared; lanes meet; rows received and gathered; sources told so
+//    to, backward     lanes meet if they sum; message to the sources that want the gradient; rows
+//    from, backward   messages of all destinations; lanes meet; rows received and gathered
 //
-// The messages of `from` say which ranks want a gradient: a frozen one is sent none and waits for
-// none. y carries a graph all the same, on every rank: which ranks run backward, and the
-// collectives in it, must not depend on whose x was frozen.
+// The messages of `from` say which ranks want a gradient: a frozen rank gets none and waits for
+// none. y carries a graph on every rank anyway. Otherwise a frozen x would decide which ranks run
+// backward and its collectives.
 //
-// No rank of `to` waits for one of `from` but in Wait. No rank of `from` waits for one of `to` but
-// in backward, and for what it sent two calls before to be taken. So any order of micro-batches
-// that the step itself allows ends (see schedule.h), as long as it is the same on both sides. What
-// `to` sends back is kept until the messages of `from` say that it has come: waiting for it could
-// hold up a step that has all forwards first.
+// Ranks of `to` wait for ranks of `from` only in Wait. Ranks of `from` wait for ranks of `to` in
+// backward, and until the rows sent two calls before are taken. So any order of micro-batches that
+// the step itself allows ends (see schedule.h), if it is the same on both sides. Gradients that
+// `to` sends are kept until the messages of `from` confirm them: waiting could block a step that
+// runs all forwards first.
 //
-// Where a rank waits, it waits for a message, and only then for rows or in a collective: a rank
-// that fails sends its message to all that may wait for one of it (State::Fail), and each of them
-// does the same. Ranks on both sides send and receive in one batch, in Wait or in backward. Tests:
+// A rank always waits for a message first, and only then for rows or in a collective. A rank that
+// fails sends a message to all ranks that may wait for one (State::Fail), and each of them does the
+// same. Ranks on both sides send and receive in one batch, in Wait or in backward. Tests:
 // driver/lua/lockstep/mimo/mimo_bridge_test.lua, mimo_errors_test.lua, mimo_lanes_test.lua.
 
 namespace lockstep::mimo {
@@ -303,8 +303,9 @@ void Bridge::Pending::Call::CheckAlikeOverTp(const at::Tensor& rows, size_t tens
               "the gradient of their input up over tp before it reaches the bridge");
 }
 
-// On `from`: zeros in the rows that other cp ranks have sent. All of them hold x, but each sent its
-// part: their gradients add up to that of one x, as reductions over dp-cp (gradients.h) take it.
+// On `from`: sets the rows that other cp ranks have sent to zero. All cp ranks hold x, but each
+// sent its part. So their gradients add up to the gradient of one x, as reductions over dp-cp
+// (gradients.h) need it.
 void Bridge::Pending::Call::KeepOwnContext(at::Tensor& gradient) const {
   const Module& from = state->module(/*of_from=*/true);
   if (from.cp == 1) return;

@@ -17,7 +17,7 @@ constexpr size_t kMaxForgotten = 10'000;  // calls of a peer; more would be a le
 // Rows or a collective follow in the order of these.
 bool IsOrdered(int64_t kind) { return kind != Message::kPlan && kind != Message::kTaken; }
 
-// What a rank comes to do with a call, after "rank 1 (language) ".
+// Describes a rank's action on a call, after "rank 1 (language) ".
 std::string InWords(int64_t kind) {
   if (kind == Message::kRowsReady) return "waits for the rows of call ";
   if (kind == Message::kGradient) return "sends the gradient of call ";
@@ -182,9 +182,9 @@ void Messages::WaitUntilAllLeft() {
       continue;  // It is gone.
     }
   }
-  // A rank that has failed ends its part long before it reads this one's last messages, which are
-  // lost if what holds them goes first. Nobody waits in a ring: each has read all others to their
-  // end.
+  // A failed rank ends its part long before it reads this rank's last messages. They are lost if
+  // their buffers are freed first. There is no cycle of waiting ranks: each has read all others to
+  // their end.
   for (auto& [rank, peer] : peers_) {
     try {
       for (; !peer.is_gone && !peer.unheard.empty(); peer.unheard.pop_front())

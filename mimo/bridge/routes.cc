@@ -12,11 +12,11 @@
 #include "mimo/batch/ownership.h"
 #include "mimo/topology/topology.h"
 
-// The rows of a micro-batch are one line, and both sides cut it: replica by replica at the bounds
+// The rows of a micro-batch form one line, and both sides cut it: replica by replica at the bounds
 // of samples, then each shard in near equal parts for the lanes. A transfer is a piece between two
 // neighbouring cuts of either side. Walking both lists of cuts at once gives at most as many
 // transfers as there are places on both sides. The transpose is the same walk with the sides
-// swapped, hence the same pieces. routes_test checks both against all pairs of intervals.
+// swapped, so it has the same pieces. routes_test checks both against all pairs of intervals.
 
 namespace lockstep::mimo {
 namespace {

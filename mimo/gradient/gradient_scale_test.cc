@@ -51,8 +51,8 @@ TEST(GradientScaleTest, TheRulesOfTheReport) {
   EXPECT_DOUBLE_EQ(means(Reduction::kSum, 3, 4), 0.25);
 }
 
-// Each sample has a gradient, of both modules, for each of its tokens. What a module of any dp has
-// reduced, times its factor, is what one rank computes.
+// Each sample has a gradient for each of its tokens, in both modules. For any dp, a module's
+// reduced gradient times its factor equals the gradient of one rank.
 TEST(GradientScaleTest, MakesEveryModulesGradientThatOfOneRank) {
   std::mt19937 random(4066);
   for (int c = 0; c < 2'000; ++c) {
@@ -69,7 +69,7 @@ TEST(GradientScaleTest, MakesEveryModulesGradientThatOfOneRank) {
     const Loss loss = Draw(random, 0, 1) == 0 ? Loss::kPerToken : Loss::kMeanOfMeans;
     const Reduction reduction = Draw(random, 0, 1) == 0 ? Reduction::kSum : Reduction::kMean;
 
-    // What flows back for each sample: by kMeanOfMeans its replica of "language" divided by its
+    // The gradient of each sample's loss: by kMeanOfMeans its replica of "language" divides by its
     // tokens.
     int64_t num_tokens = 0;
     double wanted = 0;

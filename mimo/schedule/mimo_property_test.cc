@@ -1,4 +1,4 @@
-// What holds for every topology and every ownership table, on 10,000 random ones of each.
+// Tests properties of topologies and ownership tables, on 10,000 random ones of each.
 
 #include <algorithm>
 #include <cstdint>
@@ -43,7 +43,7 @@ std::vector<int64_t> OwnersOf(const Ownership& ownership, RowsOf rows_of) {
   return owners;
 }
 
-// What each rank of a side holds of `rows`: its replica's shard.
+// The rows that each rank of a side holds: its replica's shard.
 using Held = std::map<int32_t, std::vector<int64_t>>;
 
 Held Shards(const Side& side, const std::vector<int64_t>& rows) {
@@ -105,7 +105,7 @@ class MimoPropertyTest : public ::testing::Test {
     return multiple * Draw(random_, 0, 2);
   }
 
-  // That the edge's routes, forward and back, hold what the tests below say.
+  // Checks that the edge's routes, forward and back, have the properties tested below.
   void CheckEdge(const Topology& topology, int edge, const Ownership& ownership, Division division);
 
   std::mt19937 random_{20261121};

@@ -204,7 +204,7 @@ class RankWriter {
       }
     }
   }
-  // What a bridge has detached.
+  // Waits for the operations that a bridge has detached.
   void AddWait(Payload payload, int edge, int64_t m) {
     const int32_t now = micro_batch_;
     micro_batch_ = static_cast<int32_t>(m);

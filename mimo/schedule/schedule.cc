@@ -32,7 +32,7 @@ std::vector<std::string> CheckOptions(const Topology& topology, const StepOption
     problems.push_back(
         absl::StrCat("num_micro_batches is ", options.num_micro_batches, "; it must be positive"));
   }
-  // What is simulated repeats from micro-batch to micro-batch; memory grows with each.
+  // The simulated operations repeat from micro-batch to micro-batch, and memory grows with each.
   const int64_t most = std::max<int64_t>(kMaxSteps / topology.world_size(), 1);
   if (options.num_micro_batches > most) {
     problems.push_back(absl::StrCat("num_micro_batches is ", options.num_micro_batches, "; ",
@@ -118,7 +118,7 @@ void FillStagesBelow(const Topology& topology, Step* step) {
   }
 }
 
-// Of each module, the stages before its first on the longest path.
+// Returns for each module the number of stages before its first, on the longest path.
 std::vector<int64_t> StagesAbove(const Topology& topology) {
   std::vector<int64_t> above(topology.modules().size(), 0);
   for (const int module : topology.forward_order()) {

@@ -1,14 +1,16 @@
 // Simulate: whether the lists of all ranks match and end. Declared in schedule.h.
 //
-// Which operations meet is fixed before anything runs: the k-th send from a to b and the k-th
-// receive at b from a, the k-th collective of a group on each of its members. So the first half
-// pairs them up, in linear time, and reports all that has no partner or an unlike one. The second
-// half lets every rank go as far as it can: a rank starts a batch, each pair or collective whose
-// last member has started completes, and a rank whose batch is complete starts its next. Every
-// operation starts once, so this is linear too, and in whatever order ranks are taken they get
-// equally far. If ranks are left over, each waits for one that has not started its part; following
-// them must come round, since an operation without a partner was ruled out: that circle is the
-// deadlock.
+// It is fixed before anything runs which operations meet: the k-th send from a to b and the k-th
+// receive at b from a, and the k-th collective of a group on each of its members.
+//
+// The first half pairs them up in linear time, and reports operations without a partner or with a
+// different one. The second half lets every rank go as far as it can. A rank starts a batch; each
+// pair or collective completes when its last member has started; a rank whose batch is complete
+// starts its next. Every operation starts once, so this is linear too, and the result does not
+// depend on the order of ranks.
+//
+// If ranks are left over, each waits for one that has not started its part. Following them must
+// lead to a cycle, because every operation has a partner: that cycle is the deadlock.
 //
 // schedule_test checks it against schedules that are broken on purpose, simulate_test against a
 // simulation that tries all orders.
@@ -95,10 +97,10 @@ bool CarrySame(const Op& a, const Op& b) {
          a.rows == b.rows;
 }
 
-// Which operations meet.
+// The operations that meet.
 struct Matches {
   std::vector<int32_t> rank_of;  // of each operation
-  // Of a send or receive the index of the other; of a collective its number among all.
+  // For a send or receive the index of the other; for a collective its number among all.
   std::vector<int64_t> partner_of;
   std::vector<int64_t> wait_of;         // of each detached operation, or -1; empty if there is none
   std::vector<int64_t> members;         // operations, collective after collective, by rank
@@ -272,7 +274,7 @@ class Matcher {
     }
   }
 
-  // Which kWait asks for each detached operation.
+  // Finds the kWait of each detached operation.
   void FindWaits() {
     const std::vector<Op>& ops = schedule_.ops;
     if (std::ranges::none_of(ops, [](const Op& op) { return op.detached; })) return;

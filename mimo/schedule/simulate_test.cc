@@ -89,7 +89,8 @@ bool NaiveEnds(const Schedule& schedule) {
     }
     return all;
   };
-  // Of a wait, what the detached operations need that it is the first to ask for, and itself.
+  // Returns the needs of an operation. A wait needs itself and the needs of the detached operations
+  // that it is the first to wait for.
   const auto needs = [&](int64_t rank, size_t index) {
     const std::vector<Op>& list = lists[static_cast<size_t>(rank)];
     if (list[index].kind != OpKind::kWait) return needs_of_one(rank, index);

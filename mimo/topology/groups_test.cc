@@ -145,8 +145,8 @@ TEST(ModuleGroupsTest, AnUnknownAxisIsAnError) {
   }
 }
 
-// Section 6: the ranks that bridge are those of the last stage of the source and of the first of
-// the destination; upstream's leaders, the last and the first of each replica, are among them.
+// Section 6: the last stage of the source and the first stage of the destination bridge an edge.
+// Upstream's leaders, the last and the first rank of each replica, are among these ranks.
 TEST(EdgeGroupTest, IsTheLastStageOfFromAndTheFirstOfTo) {
   const Topology topology = Make(12, {{.name = "vision", .dp = 2, .tp = 2, .pp = 2},
                                       {.name = "language", .tp = 2, .pp = 2, .first_rank = 8}});

@@ -23,7 +23,7 @@ std::string RandomOrder(std::mt19937& random) {
   return absl::StrJoin(axes, "-");
 }
 
-// As many ranks as `other`, with the sizes of its axes dealt out anew.
+// Returns a module on as many ranks as `other`, with random sizes of its axes.
 Module OnTheRanksOf(std::mt19937& random, const Module& other) {
   std::vector<int64_t> sizes = {other.dp, other.tp, other.cp, other.pp};
   std::shuffle(sizes.begin(), sizes.end(), random);

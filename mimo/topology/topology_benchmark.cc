@@ -1,9 +1,9 @@
 // bazel run -c opt //mimo/topology:topology_benchmark
 //
-// How long it takes to plan a topology (ranks, coordinates and all process groups), a route, the
-// schedule of a step of 8 micro-batches, and to check that schedule. A quarter of the ranks are
-// vision encoders, tp 1, pp 1; the others a language model of tp 8, cp 2, pp 6. The argument is the
-// language model's dp: 128 for 16,384 ranks. Every result is checked.
+// Measures the time to plan a topology (ranks, coordinates and all process groups), a route, and
+// the schedule of a step of 8 micro-batches, and to check that schedule. A quarter of the ranks are
+// vision encoders with tp 1, pp 1. The others are a language model with tp 8, cp 2, pp 6. The
+// argument is the language model's dp: 128 for 16,384 ranks. Every result is checked.
 //
 // The naive check looks at all ranks again and again until none moves on, as a first draft would;
 // it is timed where it ends in reasonable time.

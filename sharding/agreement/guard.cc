@@ -22,7 +22,7 @@ std::string Bytes(uint64_t first, uint64_t second) {
   return bytes;
 }
 
-// What a rank was about to check: the how-manieth, its label, its place.
+// A rank's next check: its number, its label, its place.
 struct Note {
   int64_t check = 0;  // from 1; 0: none yet
   std::string label;

@@ -42,7 +42,7 @@ class SharedNotes {
   std::vector<std::string> notes_;
 };
 
-// What each rank's body returns.
+// Returns the result of each rank's body.
 std::vector<absl::Status> RunGuards(int size,
                                     const std::function<absl::Status(int rank, Guard& guard)>& body,
                                     double timeout_s = 5) {

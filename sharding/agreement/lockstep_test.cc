@@ -29,7 +29,7 @@ std::function<std::optional<int>()> Count(int count, int first = 0) {
   };
 }
 
-// How one rank left the loop.
+// The way in which one rank left the loop.
 struct Exit {
   std::vector<int> batches;
   std::vector<bool> real;
@@ -289,7 +289,7 @@ TEST(Lockstep, WithoutItTheLongerRankWaitsForever) {
   EXPECT_TRUE(statuses[1].ok());
 }
 
-// What every rank should see, from the lengths alone.
+// Returns the number of steps that every rank should see, from the lengths only.
 int64_t ExpectedSteps(const std::vector<int>& lengths, Policy policy) {
   const auto [least, most] = std::minmax_element(lengths.begin(), lengths.end());
   return policy == Policy::kUntilFirst ? *least : *most;

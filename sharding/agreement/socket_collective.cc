@@ -93,7 +93,7 @@ bool ParseAddress(const std::string& text, uint16_t port, Address& parsed) {
   return true;
 }
 
-// What a rank tells the others: "address port token".
+// A rank's endpoint as the others get it: "address port token".
 struct Endpoint {
   Address address;
   uint64_t token = 0;  // that whoever connects must show
@@ -285,7 +285,7 @@ std::unique_ptr<Collective::Pending> SocketCollective::StartAllGather(const std:
   return std::make_unique<Gathering>(state_, state_->started++, bytes);
 }
 
-// As much as the kernel takes now. That a peer is gone is found out where its answer is missed.
+// Sends as much as the kernel takes now. A lost peer is detected when its answer does not arrive.
 void SocketCollective::State::Send(Peer& peer) {
   size_t sent = 0;
   while (sent < peer.outgoing.size()) {

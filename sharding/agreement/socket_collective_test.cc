@@ -28,7 +28,7 @@ using ::testing::HasSubstr;
 
 using CollectivePointer = std::unique_ptr<SocketCollective>;
 
-// How the ranks of one process tell each other their addresses.
+// Lets the ranks of one process exchange their addresses.
 class Board {
  public:
   explicit Board(size_t size) : promises_(size) {

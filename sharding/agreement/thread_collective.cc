@@ -21,7 +21,7 @@ struct Round {
   int arrived = 0;
 };
 
-// What the threads share. Guarded by `mutex`.
+// The state that the threads share. Guarded by `mutex`.
 struct Meeting {
   int size = 0;
   std::chrono::duration<double> timeout{0};

@@ -246,9 +246,10 @@ DataParallel::DataParallel(const std::vector<NamedTensor>& parameters,
   }
   constexpr size_t kBroadcastBytes = size_t{250} << 20;
   if (!state.empty()) c10d::broadcast_coalesced(group_, state, kBroadcastBytes, 0);
-  // With unused parameters the Reducer must be there from the first pass on: it notes what is used
-  // while averaging is off. With a static graph it must not: it counts each parameter's gradients,
-  // those of passes without averaging too, and would then wait for more than come.
+  // With unused parameters the Reducer must exist from the first pass on: it records used
+  // parameters while averaging is off. With a static graph it must not exist: it counts each
+  // parameter's gradients, also in passes without averaging, and would then wait for more than
+  // come.
   if (!trained_.empty() && !options_.static_graph) MakeReducer();
 }
 
@@ -308,7 +309,7 @@ std::vector<at::Tensor> DataParallel::AfterForward(std::vector<at::Tensor> outpu
 
 std::vector<std::vector<size_t>> DataParallel::Buckets() {
   if (reducer_ == nullptr) return {};
-  // What the next forward would do first.
+  // The next forward would do this first.
   RebuildBuckets();
   return reducer_->logger->get_per_bucket_variable_indices();
 }

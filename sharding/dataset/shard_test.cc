@@ -79,7 +79,7 @@ TEST(PermutationTest, NeighboursAreScattered) {
   int close = 0;
   for (int64_t i = 0; i + 1 < 10'000; ++i)
     close += std::abs(permutation(i) - permutation(i + 1)) < 100 ? 1 : 0;
-  // Of two random indices 2 % are that close.
+  // 2 % of pairs of random indices are that close.
   EXPECT_NEAR(close, 200, 75);
 }
 

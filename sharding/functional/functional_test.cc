@@ -108,7 +108,8 @@ TEST_P(Gradients, AgreeWithFiniteDifferences) {
 
 INSTANTIATE_TEST_SUITE_P(Ranks, Gradients, testing::Values(1, 2, 3));
 
-// What an in-place collective gets wrong: the gradient of its own rank's term alone.
+// The case that an in-place collective gets wrong: it gives the gradient of its own rank's term
+// only.
 TEST(AllReduce, GivesTheGradientOfTheSumOfAllLosses) {
   const std::optional<Rank> rank = OnRanks(2);
   if (!rank.has_value()) return;

@@ -1,4 +1,4 @@
-// What cuda_library makes links with libtorch's CUDA runtime and runs.
+// Tests that a cuda_library links with libtorch's CUDA runtime and runs.
 
 #include <cstdint>
 

@@ -307,7 +307,7 @@ int Peers(lua_State* state) {
 // -----------------------------------------------------------------------------
 
 // reads(topology, {micro_batch_size=, num_samples=}, micro_batch, dp_rank, dp_size)
-//   -> first, end (positions from 0), micro_batches
+//    -> first, end (positions from 0), micro_batches
 int ReadPositions(lua_State* state) {
   const OptionTable table(state, 2, "topology:reads", {"micro_batch_size", "num_samples"});
   const mimo::Reads reads = ValueOr(mimo::PlanReads(
