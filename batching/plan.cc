@@ -26,8 +26,7 @@
 //       up to that sample's cost: each bin takes the most expensive sample that still fits, by cost
 //       and by tokens. So the later steps hold less.
 //    2. Spread the rest over all remaining bins, most expensive sample first, each into the
-//    cheapest
-//       bin (longest processing time first, Graham 1969).
+//       cheapest bin (longest processing time first, Graham 1969).
 //    3. Sort bins by cost; each run of `ranks` neighbours is a step. For given bins no other
 //       grouping has a smaller sum of maxima.
 //    4. If the last step has fewer bins than ranks, split its most expensive bins: better than

@@ -31,8 +31,8 @@ int Complain(const std::string& message) {
   return kUsageError;
 }
 
-// Descriptors 0 to 2 must be open: the next file or socket would take the place of a closed one,
-// and what is printed would go there.
+// Descriptors 0 to 2 must be open. Otherwise the next file or socket would get one of these
+// numbers, and the program's output would go there.
 void OpenStandardStreams() {
   int fd = 0;
   while (fd >= 0 && fd <= STDERR_FILENO) fd = open("/dev/null", O_RDWR);

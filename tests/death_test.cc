@@ -97,7 +97,7 @@ TEST(Death, OfWhoeverReadsAPipeDoesNotTakeARankAlong) {
   EXPECT_THAT(ended.out, HasSubstr("[rank 1] goes on\tnil\tBroken pipe"));
 }
 
-// What the others say, that a connection was lost, is no cause.
+// The others report lost connections, which are not causes.
 TEST(Death, WithoutAWordIsTheCauseAndGivesTheCode) {
   const Ended ended =
       RunScript("if rank == 1 then C._exit(5) end dist.barrier()", {"--nproc", "2"});

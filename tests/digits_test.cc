@@ -28,7 +28,7 @@ using ::testing::StartsWith;
 constexpr int kSteps = 4;
 constexpr double kTolerance = 1e-9;  // relative
 
-// What a run leaves behind. Runs are few: tests share them by what they differ in.
+// The results of a run. Runs are expensive, so tests with the same options share one.
 struct Run {
   int nproc = 1;
   int seed = 1;
@@ -53,7 +53,7 @@ const Folder& Train(const Run& run) {
   return folder;
 }
 
-// What was learnt, less what was timed: the text of each number.
+// The learnt numbers without the timed ones, as text.
 std::vector<std::string> Curve(const Folder& folder) {
   std::vector<std::string> curve;
   for (const auto& object : ReadMetrics(folder, "out/metrics.jsonl")) {
@@ -65,7 +65,7 @@ std::vector<std::string> Curve(const Folder& folder) {
   return curve;
 }
 
-// Of the steps first, then of the validation.
+// Returns the losses of the steps, then of the validation.
 std::vector<double> Losses(const Folder& folder) {
   std::vector<double> losses;
   for (const auto& object : ReadMetrics(folder, "out/metrics.jsonl")) {

@@ -245,7 +245,7 @@ TEST(CommandLine, WhatIsLeftIsTheScripts) {
 
 // --- Streams -------------------------------------------------------------------------------------
 
-// The next descriptor to be opened would be a closed one's, and what is printed go there.
+// Otherwise the next descriptor would get a closed one's number, and the output would go there.
 TEST(Streams, ClosedOnesDoNoHarm) {
   const Folder folder;
   folder.Write("train.lua",

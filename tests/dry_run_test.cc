@@ -137,7 +137,7 @@ TEST(DryRun, WhatOnlyAnotherRankKnowsIsAnError) {
   EXPECT_THAT(folder.List(), ElementsAre("train.lua"));
 }
 
-// What libtorch cannot do beside memory by line, which a dry run is about.
+// libtorch cannot trace while memory is tracked by line, as in a dry run.
 TEST(DryRun, TracesNothingAndSaysSo) {
   const Folder folder;
 

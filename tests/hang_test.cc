@@ -32,8 +32,8 @@ Ended RunScript(const std::string& script, const std::string& mode, int nproc = 
                  DataFile("tests/scripts/" + script), mode}));
 }
 
-// Nobody gets to the end. In PyTorch this is a hang; here ranks compare the collectives that a
-// script calls, and the error names each rank's.
+// No rank reaches the end. In PyTorch this is a hang. Here ranks compare the collectives that a
+// script calls, and the error names each rank's collective.
 void ExpectStopped(const Ended& ended, const std::string& script) {
   EXPECT_EQ(ended.exit_code, 1);
   EXPECT_THAT(ended.out, Not(HasSubstr("is done")));
@@ -47,7 +47,7 @@ void ExpectStopped(const Ended& ended, const std::string& script) {
   EXPECT_EQ(Count("\n" + ended.err, "\nlockstep: "), 1) << ended.err;
 }
 
-// What rank 0 says of each step: "step 1: loss 2.155845 over 49 tokens".
+// Reads rank 0's line of each step: "step 1: loss 2.155845 over 49 tokens".
 std::vector<double> LossesOf(const Ended& ended) {
   std::vector<double> losses;
   for (absl::string_view line : absl::StrSplit(ended.out, '\n')) {

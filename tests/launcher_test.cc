@@ -170,7 +170,7 @@ class Fifo {
     }
   }
 
-  // What there is now.
+  // Returns the bytes that can be read now.
   std::string Read() const {
     std::string text;
     char buffer[65536];

@@ -1,4 +1,4 @@
-// What a run opens to the network, and what it prints of what comes from there.
+// Tests the ports that a run opens, and how it prints text from the network.
 
 #include <dirent.h>
 #include <unistd.h>

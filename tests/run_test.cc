@@ -1,4 +1,5 @@
-// What a script gets: its configuration, its modules, its folder; and the session without a script.
+// Tests a script's surroundings: its configuration, its modules, its folder; and the session
+// without a script.
 
 #include <string>
 #include <vector>
@@ -85,7 +86,7 @@ TEST(Set, MistakesAreToldOnceWithTheKeyAndWhatIsKnown) {
   }
 }
 
-// What config.json could not hold as a number, and what would break a message into lines.
+// Numbers that config.json cannot hold, and text that would break a message into lines.
 TEST(Set, WhateverItHoldsItIsTakenOrRefusedInOneLine) {
   const struct {
     const char* setting;

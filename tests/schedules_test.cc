@@ -44,7 +44,7 @@ struct Means {
   double of_means = 0;
 };
 
-// Of the line "rank 0: mean 1.5, mean of means 1.6", the same on every rank.
+// Reads the line "rank 0: mean 1.5, mean of means 1.6", which is the same on every rank.
 Means MeansOf(const Ended& ended) {
   Means means;
   for (absl::string_view line : absl::StrSplit(ended.out, '\n')) {

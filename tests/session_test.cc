@@ -77,8 +77,8 @@ class Session {
     return shown;
   }
 
-  // Types until the session ends, ten seconds at most: one signal that comes before the last was
-  // handled is none.
+  // Types until the session ends, ten seconds at most: a signal that comes before the last one was
+  // handled is lost.
   void TypeUntilEnd(const std::string& text) {
     siginfo_t info{};
     for (int i = 0; i < 100 && started() && info.si_pid == 0; ++i) {
@@ -166,7 +166,7 @@ TEST(SessionTest, CtrlCInterruptsWhatRunsAndTheSessionGoesOn) {
   session.ReadUntil("> ");
   for (const char* loop : kLoops) {
     SCOPED_TRACE(loop);
-    // The line break and what is printed then come from the program: it runs.
+    // The line break and the output then come from the program, so it runs.
     session.Type(absl::StrCat("print('run' .. 'ning'); ", loop, "\n"));
     session.ReadUntil("running\r\n");
 

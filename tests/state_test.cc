@@ -38,7 +38,7 @@ Command Train(const Folder& folder, int nproc, const std::vector<std::string>& s
   return Lockstep(folder, arguments);
 }
 
-// What the ranks print at last, by rank.
+// Returns the ranks' last output, by rank.
 std::vector<std::string> FinalBits(const Ended& ended) {
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
   std::vector<std::string> lines;

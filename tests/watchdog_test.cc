@@ -68,7 +68,7 @@ TEST(Watchdog, ARankThatComputesIsShownWithTheLineWhereItIs) {
   }
 }
 
-// Of two groups: those of one group would be compared, and fail at once.
+// The collectives are in two groups: those of one group would be compared, and fail at once.
 TEST(Watchdog, RanksInDifferentCollectivesAreBothShown) {
   const Ended ended = RunScript(absl::StrCat(kOneStep, "local ranks = { ranks = { 0, 1 } }\n",
                                              "local a, b = dist.group(ranks), dist.group(ranks)\n",
@@ -386,7 +386,7 @@ TEST(Watchdog, UnderTorchrunAnErrorIsPrintedWhereTheHostOfTheStoreIsStopped) {
   EXPECT_THAT(ended.err, HasSubstr("\nnote: the run's store at 127.0.0.1:"));
 }
 
-// The store is the launcher's. What ranks had to say is told when the launcher goes on.
+// The launcher hosts the store. The ranks' reports appear when the launcher goes on.
 TEST(Watchdog, AStoppedLauncherKeepsNoRankAlive) {
   const Folder folder;
   Child run(RankScript(folder,

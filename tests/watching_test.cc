@@ -1,5 +1,5 @@
-// What watches a run, together: whole programs with a short watchdog, since what goes wrong here
-// hangs.
+// Tests all that watches a run together, in whole programs with a short watchdog, because failures
+// here are hangs.
 
 #include <string>
 

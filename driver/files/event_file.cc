@@ -48,7 +48,7 @@ void AppendFixed(std::string& message, T value) {
   message.append(bytes, sizeof(T));
 }
 
-// Of event.proto, summary.proto and tensor.proto.
+// Field numbers of event.proto, summary.proto and tensor.proto.
 constexpr uint32_t kEventWallTime = 1;
 constexpr uint32_t kEventStep = 2;
 constexpr uint32_t kEventFileVersion = 3;

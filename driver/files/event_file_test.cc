@@ -26,7 +26,7 @@ TEST(EventFile, ChecksumsAreThoseOfRfc3720) {
   EXPECT_EQ(Crc32c(ascending), 0x46dd794eu);
 }
 
-// What TensorBoard 2.21's own RecordWriter and Event message write.
+// TensorBoard 2.21's own RecordWriter and Event message write these bytes.
 TEST(EventFile, ARecordOfScalarsIsByteForByteTensorBoards) {
   const std::string event =
       EncodeScalars(1234.5, 300, {{"loss", 0.25}, {"validation/accuracy", -1.5}});
@@ -36,7 +36,7 @@ TEST(EventFile, ARecordOfScalarsIsByteForByteTensorBoards) {
             "76616c69646174696f6e2f6163637572616379150000c0bfb9d8a5aa");
 }
 
-// What the tensorboard wheel's Event message writes.
+// The tensorboard wheel's Event message writes these bytes.
 TEST(EventFile, ATextIsByteForByteTensorBoards) {
   EXPECT_EQ(Hex(EncodeText(1234.5, 300, "config", "{}")),
             "0900000000004a934010ac022a200a1e0a06636f6e66696742080807120042027b7d4a0a0a060a04746578"

@@ -142,7 +142,8 @@ class MemoryFile {
   std::string path_;
 };
 
-// Reads every byte of what was accepted: AddressSanitizer sees one that is not there.
+// Reads every byte of an accepted file, so that AddressSanitizer detects a byte that does not
+// exist.
 absl::Status ReadAll(const std::string& path) {
   const absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(path);
   if (!file.ok()) return file.status();

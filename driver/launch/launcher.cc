@@ -249,8 +249,8 @@ class Launcher {
         BeginEnd({"the run was interrupted by SIGTERM", 128 + SIGTERM});
         continue;
       }
-      // A death without a word is a cause. What other ranks say then is a consequence: that a
-      // connection was lost.
+      // A rank that died without reporting an error is itself the first cause. Errors of other
+      // ranks are then consequences: they lost a connection.
       const bool mute =
           WIFSIGNALED(status) || (WEXITSTATUS(status) != 1 &&
                                   WEXITSTATUS(status) != kHangExitCode && !Explained(process.rank));

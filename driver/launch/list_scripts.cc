@@ -16,7 +16,7 @@
 namespace lockstep::driver {
 namespace {
 
-// The first sentence of the comment at the top; "" where there is none. False for a module.
+// Reads the first sentence of the comment at the top, or "". Returns false for a module.
 bool ReadSummary(const std::filesystem::path& path, std::string& summary) {
   std::ifstream file(path);
   std::string line;

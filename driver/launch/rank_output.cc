@@ -99,7 +99,8 @@ void RankOutput::EndLastLine(Stream& stream) {
   PrintLines(stream, 0);
 }
 
-// Prints the whole lines of what has come. Of `stream.partial`, what lies before `seen` has none.
+// Prints the complete lines of the new text. The first `seen` bytes of `stream.partial` contain no
+// line end.
 void RankOutput::PrintLines(Stream& stream, size_t seen) {
   std::string lines;
   size_t begin = 0;

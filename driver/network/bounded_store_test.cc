@@ -14,7 +14,7 @@ namespace {
 using std::chrono::milliseconds;
 using ::testing::HasSubstr;
 
-// Answers `check` when it is told to.
+// Answers `check` only after a signal from the test.
 class StoppedStore : public c10d::HashStore {
  public:
   explicit StoppedStore(std::shared_future<void> goes_on) : goes_on_(std::move(goes_on)) {}

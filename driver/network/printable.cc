@@ -8,8 +8,8 @@
 namespace lockstep::driver {
 namespace {
 
-// Returns the length of the printable character at `begin`, 0 where there is none: a control
-// character (C0, DEL, C1), or bytes that are not UTF-8.
+// Returns the length of the printable character at `begin`. Returns 0 for a control character (C0,
+// DEL, C1), or for bytes that are not UTF-8.
 size_t PrintableLength(const std::string& text, size_t begin) {
   const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[begin + i]); };
   if (byte(0) < 0x80)

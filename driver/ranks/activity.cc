@@ -108,7 +108,7 @@ std::string Activity::Describe() {
   absl::StrAppend(&text, waits ? "in a collective" : "in no collective");
   if (!waits && !now.empty()) absl::StrAppend(&text, ", now at ", now);
   if (!place_.empty()) absl::StrAppend(&text, waits ? " at " : "; the last was at ", place_);
-  // What is under way explains the hang: it comes first.
+  // Collectives in progress explain the hang, so they come first.
   size_t described = 0;
   for (const bool done : {false, true}) {
     for (auto record = records_.rbegin(); record != records_.rend(); ++record) {

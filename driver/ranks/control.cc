@@ -49,8 +49,8 @@ sharding::SocketCollective::Exchange ExchangeThrough(const World& world, const s
   };
 }
 
-// Tells the rank's activity of each gathering, from when this rank waits in it: between its start
-// and the wait lies a step of any length, and a loop that is left early never waits.
+// Reports each gathering to the rank's activity, starting when this rank waits in it. Between its
+// start and the wait there is a step of any length, and a loop that is left early never waits.
 class WatchedCollective : public sharding::Collective {
  public:
   WatchedCollective(std::unique_ptr<sharding::Collective> collective, std::string title,

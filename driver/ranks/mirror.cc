@@ -72,7 +72,7 @@ class MirrorBackend : public c10d::Backend {
     return Return(c10d::OpType::_ALLGATHER_BASE, {output});
   }
 
-  // What the others would have for this rank is what this rank has for itself.
+  // The other ranks' parts for this rank equal this rank's own part for itself.
   WorkPointer reduce_scatter(Tensors& outputs, TensorLists& inputs,
                              const c10d::ReduceScatterOptions& options) override {
     const at::NoGradGuard no_grad;
@@ -109,7 +109,7 @@ class MirrorBackend : public c10d::Backend {
     return c10::make_intrusive<Done>(rank_, type, std::move(outputs));
   }
 
-  // Of `size` equal values.
+  // Reduces `size` equal values.
   void Reduce(Tensors& tensors, const c10d::ReduceOp& op) const {
     const at::NoGradGuard no_grad;
     switch (op.op_) {

@@ -59,9 +59,9 @@ bool HasLauncher() { return std::getenv(kLauncherVariable) != nullptr; }
 
 double Seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1000; }
 
-// Runs `write` on a thread of its own and waits a moment for it: whoever should read the output may
-// be stopped, and another thread may hold the lock of a stream for ever, as one that reads from a
-// pipe does.
+// Runs `write` on its own thread and waits a moment for it. The reader of the output may be
+// stopped, and another thread, such as one that reads from a pipe, may hold the lock of a stream
+// forever.
 void WriteForAMoment(std::function<void()> write) {
   std::packaged_task<void()> task(std::move(write));
   const std::future<void> written = task.get_future();
@@ -76,7 +76,7 @@ void Say(const std::string& text) {
 
 std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
 
-// A folder that goes with this process; "" where there is none.
+// A folder that is removed with this process, or "".
 std::string& ScratchFolder() {
   static auto* const folder = new std::string();
   return *folder;
@@ -432,8 +432,8 @@ void RunRank(const CommandLine& command_line, const RankEnvironment& environment
   context.timeout = std::chrono::seconds(command_line.timeout_s.value_or(kDefaultTimeoutSeconds));
   try {
     DieWithLauncher();
-    // Gloo writes to a peer that may just have left; that is an error of the collective, and no
-    // reason to die without a word. A single rank ends as other programs do: `lockstep ... | head`.
+    // Gloo may write to a peer that has just left. This is an error of the collective, and must not
+    // end the process silently. A single rank ends as other programs do: `lockstep ... | head`.
     if (environment.world_size > 1) signal(SIGPIPE, SIG_IGN);
     std::setvbuf(stdout, nullptr, _IOLBF, 0);
     ShareCores(environment);

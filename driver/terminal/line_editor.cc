@@ -88,8 +88,8 @@ std::optional<int> ReadByte() {
   return size == 1 ? byte : -1;
 }
 
-// The next character, as the locale has it; bytes that are none are passed over. libedit's own
-// reading knows no way out but a line's end, so that ends a line that Ctrl-C voids.
+// Returns the next character in the locale, and skips invalid bytes. libedit's own reading can stop
+// only at a line end, so this function ends a line that Ctrl-C cancels.
 int ReadCharacter(FILE* /*input*/) {
   std::mbstate_t partial{};
   for (;;) {
@@ -136,7 +136,7 @@ class SignalsWhileReading {
 // Sets libedit up; returns where lines are kept, "" for nowhere.
 const std::string& History() {
   static const std::string* const history = [] {
-    // Of the user, or what reads every text.
+    // Uses the user's locale, or one that reads every text.
     if (std::setlocale(LC_CTYPE, "") == nullptr || MB_CUR_MAX == 1)
       std::setlocale(LC_CTYPE, "C.UTF-8");
     static char name[] = "lockstep";

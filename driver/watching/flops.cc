@@ -74,8 +74,8 @@ int64_t ConvolutionBackward(Inputs inputs) {
 
 // --- Attention
 
-// What forward multiplies for each pair of a query and a key: q k and p v. Backward: q k again, and
-// the gradients of p, v, q and k.
+// The multiplications of forward for each pair of a query and a key: q k and p v. Backward computes
+// q k again, and the gradients of p, v, q and k.
 int64_t ForwardOfPair(int64_t query_dim, int64_t value_dim) { return 2 * (query_dim + value_dim); }
 int64_t BackwardOfPair(int64_t query_dim, int64_t value_dim) {
   return 2 * (3 * query_dim + 2 * value_dim);

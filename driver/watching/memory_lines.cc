@@ -31,8 +31,8 @@ std::vector<LineMemory> MostFirst(const HeldByPlace& places) {
 
 }  // namespace
 
-// What allocators tell. The peak is copied when memory is freed after it, not at each allocation
-// that is the highest so far.
+// The events of allocators. The peak is copied when memory is freed after it, not at each
+// allocation that is the highest so far.
 class MemoryTracker::Allocations : public c10::MemoryReportingInfoBase {
  public:
   Allocations(c10::DeviceType device, std::function<std::string()> find_place)

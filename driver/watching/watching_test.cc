@@ -73,7 +73,7 @@ TEST(Trace, HeaderExample) {
   EXPECT_THAT(text, HasSubstr("[[2, 3], [3, 5]]"));
 }
 
-// What the examples do not show.
+// Cases that the examples do not show.
 
 TEST(FlopCounter, CountersNestAndEachCountsWhileItLives) {
   const at::Tensor x = at::ones({2, 2});
@@ -189,7 +189,7 @@ TEST(Trace, ThereIsOneAtATime) {
   second.Stop();
 }
 
-// Kineto would take the tracker for a state of its own, and wait for ever for a lock that is none.
+// Kineto would treat the tracker as its own state, and wait forever for a lock that does not exist.
 TEST(Trace, ATraceAndATrackerRefuseEachOther) {
   const std::string path = ::testing::TempDir() + "/both.json";
   {

@@ -23,7 +23,7 @@ local function schedule_of(seed)
   return schedule
 end
 
--- What this rank saw: steps taken, their sum, and how the loop ended.
+-- This rank's result: steps taken, their sum, and how the loop ended.
 local function follow(schedule)
   local own, read, steps = schedule.ranks[rank + 1], 0, 0
   local function iterator()

@@ -1,5 +1,5 @@
--- Validation on two shards of unequal length: sharding.pack makes 338 and 327 batches of 100 tokens of
--- them, the model gathers its weights from all ranks for each batch, and then training goes on.
+-- Validation on two shards of unequal length. sharding.pack makes 338 and 327 batches of 100 tokens of them. The model
+-- gathers its weights from all ranks for each batch. Then training goes on.
 --
 -- lockstep --nproc 2 validation.lua MODE: "plain", a loop over the rank's own batches, or a policy of
 -- sharding.lockstep. On one rank: the batches of both shards that those steps take. See hang_test.cc.
@@ -70,7 +70,7 @@ else
   steps, dropped, filled = it.steps, it.dropped, it.filled
 end
 
--- What comes next: a checkpoint, say.
+-- A later collective, such as a checkpoint's.
 dist.barrier()
 local loss = sharding.weighted_mean(sum, count)
 local text = "rank %d is done: %d steps of %d batches, %d dropped, %d filled; loss %.15f"

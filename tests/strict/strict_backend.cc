@@ -23,7 +23,7 @@ using c10d::OpType;
 
 constexpr int kGroup = -1;  // among peers: the communicator of all
 
-// What a message of Gloo's is. The rest of its tag counts the messages of its kind.
+// The kind of a Gloo message. The rest of its tag counts the messages of its kind.
 enum class Kind { kHello, kCollective, kSend, kReceive, kData, kPairHello, kPair, kPairData };
 
 int TagOf(Kind kind, int64_t number) {
@@ -47,7 +47,7 @@ void CheckTensors(const std::string& what, const Tensors& tensors) {
   }
 }
 
-// How the node of backward that runs now stands to the last one that came here.
+// Compares the running backward node with the last one that came here.
 NodeOrder CompareNodes(std::optional<uint64_t>& last) {
   const auto node = torch::autograd::get_current_node();
   if (node == nullptr) return NodeOrder::kUnknown;
@@ -171,7 +171,7 @@ void StrictBackend::WaitFor(const WorkPointer& work, int peer, const std::string
   }
   {
     const std::lock_guard lock(mutex_);
-    // What failed is kept: Gloo may still have its memory on a list.
+    // Failed operations are kept: Gloo may still have their memory on a list.
     if (cause.empty()) under_way_.erase(std::find(under_way_.begin(), under_way_.end(), work));
   }
   TORCH_CHECK(cause.empty(), Complain(absl::StrCat("rank ", Name(rank_), " waited for rank ",

@@ -30,7 +30,7 @@ using ::testing::IsEmpty;
 using Tensors = StrictBackend::Tensors;
 using WorkPointer = StrictBackend::WorkPointer;
 
-// What a rank does with its group.
+// A rank's operations on its group.
 using Body = std::function<void(StrictBackend& group, int rank)>;
 
 // Runs the body as every rank of a group; returns each rank's error, "" where it has none. A rank

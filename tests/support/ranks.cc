@@ -174,7 +174,7 @@ void Child::Read(int& fd, std::string& text) {
   }
 }
 
-// Ends the whole group and reaps its leader. What it printed until then is kept.
+// Kills the whole group and reaps its leader. Keeps the output so far.
 void Child::KillGroup() {
   kill(-pid_, SIGKILL);
   int status = 0;

@@ -94,7 +94,7 @@ TEST(Child, AWriterToClosedOutputGetsSigpipe) {
   EXPECT_EQ(child.Wait().exit_code, 128 + SIGPIPE);
 }
 
-// A process, and one that it leaves behind, both of which say who they are and sleep for ever.
+// A process and a child that outlives it. Both print their process ids and sleep forever.
 Command TwoThatStay() { return Shell("sleep 1000 & echo $$ $!; exec sleep 1000"); }
 
 std::vector<pid_t> ReadPids(const std::string& line) {

@@ -83,8 +83,8 @@ ValueClass ClassifyElement(lua_State* state, int index) {
   }
 }
 
-// What a list is that holds elements of both classes: {1, 0.5} is one of numbers. A list of tensors
-// may hold false for "none": torch.index(y, {false, rows}).
+// Returns the class of a list with elements of both classes: {1, 0.5} is a list of numbers. A list
+// of tensors may hold false for "none": torch.index(y, {false, rows}).
 ValueClass Join(ValueClass a, ValueClass b) {
   if (a == b) return a;
   const auto are = [&](ValueClass x, ValueClass y) {

@@ -48,7 +48,7 @@ struct Operator {
   bool is_factory = false;  // makes tensors from no tensor: takes dtype, device, pin_memory
   // A deque: a nested call may add to it while an outer one still reads its own.
   std::deque<Remembered> remembered;
-  // What a call of one or two tensors resolves to, where it is of these forms. Set by that call.
+  // The overload of a call of one or two tensors, if it has one of these forms. Set by that call.
   std::optional<Unary> unary;
   std::optional<Binary> binary;
   std::optional<BinaryAlpha> binary_alpha;  // with alpha = 1: add, sub
@@ -302,9 +302,10 @@ int CallWithKeywords(lua_State* state, Operator& op, int num_arguments) {
   return PushResults(state, binding, spare.values);
 }
 
-// Numbers as tensors of no dimension, which ATen would make anew for each x + 1, and twice more in
-// its backward. They are never written to, nor seen from Lua. Float32 and float64 alone: there the
-// kernels round a number to the tensor's dtype before they compute, and so do we.
+// Caches numbers as tensors of no dimension. Otherwise ATen would make one for each x + 1, and two
+// more in its backward. They are never written to, and Lua never sees them. Only for float32 and
+// float64: kernels of these dtypes round a number to the tensor's dtype before they compute, and so
+// does this cache.
 class WrappedNumbers {
  public:
   // nullptr where `beside`, the other operand, is of another dtype.

@@ -12,9 +12,9 @@
 namespace lockstep::lua {
 namespace {
 
-// Of a last argument {} read as a table of no keywords: any reading as a list is nearer.
+// The cost of reading a last argument {} as a table of no keywords: reading it as a list is better.
 constexpr int kCostOfNoKeywords = 8;
-// Of numbers in a row read as a list: a list of its own is nearer.
+// The cost of reading several numbers as a list: a real list is better.
 constexpr int kCostOfSpread = 2;
 
 // A candidate's price, or why it does not fit.

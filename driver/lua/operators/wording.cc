@@ -9,7 +9,7 @@
 namespace lockstep::lua {
 namespace {
 
-// What stands before the dtype that was expected.
+// The text before the expected dtype.
 constexpr const char* kExpected[] = {"xpected scalar type ",
                                      "following scalar types: ", "xpected dtype "};
 

@@ -38,7 +38,7 @@ thread_local Pressure pressure;
 
 constexpr int64_t kMinBudget = int64_t{64} << 20;
 constexpr int64_t kStepsPerBudget = 16;
-// What a tensor of no elements costs outside Lua: TensorImpl, StorageImpl, autograd metadata.
+// The bytes of a tensor without elements outside Lua: TensorImpl, StorageImpl, autograd metadata.
 constexpr int64_t kOverheadBytes = 512;
 
 constexpr int64_t kSmallBytes = 16 << 10;

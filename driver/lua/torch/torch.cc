@@ -121,7 +121,7 @@ constexpr Function kFunctions[] = {
     {"set_default_dtype", SetDefaultDtype},
 };
 
-// What PyTorch also calls some dtypes.
+// Other names of some dtypes in PyTorch.
 constexpr NamedDtype kDtypeAliases[] = {
     {"float", at::kFloat}, {"double", at::kDouble}, {"half", at::kHalf},
     {"short", at::kShort}, {"int", at::kInt},       {"long", at::kLong},

@@ -207,7 +207,7 @@ std::string Nearest(const std::string& word, const std::vector<std::string>& kno
   size_t least = std::max<size_t>(1, word.size() / 3) + 1;
   size_t longest = 0;  // of what equally near words have in common with it at their start
   for (const std::string& candidate : known) {
-    // Nobody means an internal name who does not write one.
+    // A word without an underscore is never a misspelt internal name.
     if (candidate[0] == '_' && word[0] != '_') continue;
     const size_t distance = EditDistance(word, candidate);
     const size_t common = CommonPrefix(word, candidate);

@@ -35,7 +35,7 @@ constexpr char kVm[] = "lockstep.vm";
 // to each C function, and when a call from C++ returns to one.
 thread_local lua_State* running = nullptr;
 
-// Who shows a message takes it for C's: a zero byte in it is written as in Lua, "\0".
+// Writes zero bytes of a message as in Lua, "\0": programs that show it treat it as a C string.
 std::string WithoutZeros(const std::string& message) {
   return absl::StrReplaceAll(message, {{absl::string_view("\0", 1), "\\0"}});
 }
@@ -103,7 +103,7 @@ std::string ScriptTraceback(const std::string& traceback, absl::string_view mess
     return absl::ConsumePrefix(&line, "\t") && (is_librarys(line) || absl::StartsWith(line, "[C]"));
   };
   lines.erase(std::remove_if(lines.begin(), lines.end(), is_foreign), lines.end());
-  // What is left after "stack traceback:" may be one frame, whose line the message has.
+  // The text after "stack traceback:" may be one frame, and the message already has its line.
   const std::string first = lines.size() < 2 ? "" : lines[1].substr(1, lines[1].find(": in "));
   if (lines.size() <= 2 && absl::StartsWith(message, first)) return "";
   return absl::StrJoin(lines, "\n");

@@ -32,7 +32,7 @@ at::Tensor ReadPerToken(lua_State* state, int index, const std::string& name,
   }
 }
 
-// What a micro-batch holds beside streams and tensors: no other name for these.
+// Raises an error for a stream or tensor with the name of another field of a micro-batch.
 void CheckName(const std::string& name, const std::string& where) {
   for (const char* own : {"input_ids", "loss_mask", "position_ids", "cu_seqlens", "seq_lens",
                           "samples", "kind", "padding", "cost"}) {

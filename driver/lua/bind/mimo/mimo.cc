@@ -151,7 +151,7 @@ int64_t ReadRankInWorld(lua_State* state, int index, const char* function) {
                            " is not of the topology, whose ranks are 0 to ", size - 1));
 }
 
-// That the topology is of this run: what communicates needs all of its ranks.
+// Checks that the topology is of this run: functions that communicate need all of its ranks.
 void CheckWorldOf(lua_State* state, const mimo::Topology& topology, const std::string& function) {
   const int64_t size = GetContext(state).world.environment.world_size;
   if (topology.world_size() == size) return;

@@ -77,7 +77,7 @@ void CheckIsArray(lua_State* state, int index, const std::string& name) {
 
 // --- Making a table
 
-// Options that say nothing beside others would be dropped without a word.
+// Raises an error for options that have no effect next to others; they would be dropped silently.
 void CheckOptionsAgree(const OptionTable& table, const std::string& way, lua_State* state) {
   const auto has = [&](const char* option) {
     const bool is_given = table.Push(option);

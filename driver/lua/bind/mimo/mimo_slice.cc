@@ -19,9 +19,10 @@ namespace {
 
 constexpr int kMaxDepth = 64;
 
-// Lua values as a tree and back; what slicing does not look into waits in a Lua table, and so do
-// metatables. A table with a metatable is an object with fields, which are read as those of any
-// table, past __index; of a module, or what has keys of other types, nothing is read.
+// Converts Lua values to a tree and back. Values that slicing does not change wait in a Lua table,
+// and so do metatables. A table with a metatable is an object with fields, which are read as those
+// of any table, without __index. Nothing is read of a module, or of a table with keys of other
+// types.
 class Values {
  public:
   using BatchDims = std::map<std::string, std::optional<int64_t>>;
@@ -66,7 +67,7 @@ class Values {
     return it != batch_dims_.end() && !it->second.has_value();
   }
 
-  // Of a table with a metatable.
+  // Returns whether a table with a metatable is passed on whole.
   bool IsHandedOn(int index, const std::string& path, const std::string& key) const {
     if (IsWhole(path, key)) return true;
     lua_pushliteral(state_, "_fields");  // of nn.Module
@@ -175,7 +176,7 @@ void ReadNamed(lua_State* state, const OptionTable& table, const std::string& fu
   lua_pop(state, 1);
 }
 
-// What is declared of a batch.
+// Reads the declarations for a batch.
 mimo::SliceOptions ReadDeclared(lua_State* state, const OptionTable& table,
                                 const std::string& function) {
   mimo::SliceOptions options;

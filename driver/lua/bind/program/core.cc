@@ -93,7 +93,7 @@ int TensorBytes(lua_State* state) {
   return 1;
 }
 
-// Columns of the terminal that stdout is, or nil where it is none.
+// Returns the columns of the terminal on stdout, or nil without a terminal.
 int TerminalWidth(lua_State* state) {
   winsize size{};
   if (isatty(STDOUT_FILENO) == 0) return 0;

@@ -98,7 +98,7 @@ int SetMathRandomState(lua_State* state) {
 constexpr char kLoop[] = "lockstep.loop";               // {iterator}, weak
 constexpr char kLoopThread[] = "lockstep.loop_thread";  // the coroutine that runs it
 
-// Of the loop: nothing where there is none, or where it is not written as `for ... in iterator`.
+// The loop's frame; nullptr without a loop, or if it is not written as `for ... in iterator`.
 lua_State* loop_thread = nullptr;
 
 // Whether the loop's body has not been left. A break leaves no trace but this: the loop's hidden
@@ -163,8 +163,8 @@ std::atomic<bool> sigterm_came{false};  // written by the handler, on any thread
 static_assert(std::atomic<bool>::is_always_lock_free);
 pthread_t script_thread;
 
-// Runs at each line and call once SIGTERM has come: where the loop that would have seen it was left
-// by a break or an error, the signal does what it does without us.
+// Runs at each line and call after SIGTERM has come. If the loop that would handle the signal was
+// left by a break or an error, the signal takes its default effect.
 void EndOutsideOfTheLoop(lua_State* state, lua_Debug* /*event*/) {
   if (loop_thread == nullptr || IsInLoop(state)) return;
   signal(SIGTERM, SIG_DFL);
@@ -191,7 +191,7 @@ void NoteSigterm(int number) {
   const bool is_again = IsAskedAgain();
   if (loop_thread == nullptr) return;
   lua_sethook(loop_thread, EndOutsideOfTheLoop, LUA_MASKCALL | LUA_MASKLINE, 0);
-  // Nobody may ever resume the coroutine that is within the loop.
+  // The coroutine that is inside the loop may never be resumed.
   if (is_again && lua_status(loop_thread) == LUA_YIELD) {
     signal(SIGTERM, SIG_DFL);
     raise(SIGTERM);

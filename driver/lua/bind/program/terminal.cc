@@ -17,8 +17,8 @@
 namespace lockstep::lua {
 namespace {
 
-// What the function at `index` returns for the word: an array of strings. An error in it is no more
-// than no completion: it must not pass through libedit.
+// Calls the function at `index` for the word, and returns its array of strings. An error in it
+// gives no completion: it must not pass through libedit.
 std::vector<std::string> Complete(lua_State* state, int index, const std::string& word) {
   const int top = lua_gettop(state);
   std::vector<std::string> candidates;

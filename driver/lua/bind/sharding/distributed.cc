@@ -147,7 +147,7 @@ void InPlace(const at::Tensor& tensor,
   }
 }
 
-// What moves values and does not reckon with them moves bytes: so it takes every dtype.
+// Collectives that move values without arithmetic move bytes, so they take every dtype.
 at::Tensor Bytes(const at::Tensor& dense) { return dense.view({dense.numel()}).view(at::kByte); }
 
 // Gloo has no mean: a sum, divided afterwards. Whole numbers have no exact mean.
