@@ -1,3 +1,6 @@
 --- Runs one file of tests: lockstep run_test.lua FILE. See lua_test.bzl.
 
-require("lockstep.testing").main(require("lockstep.run").args[1])
+local file = require("lockstep.run").args[1]
+local folder = file and file:match "^(.*)/" or "."
+package.path = folder .. "/?.lua;" .. package.path -- its fixtures lie beside it
+require("lockstep.testing").main(file)
