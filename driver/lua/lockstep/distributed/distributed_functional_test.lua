@@ -1,5 +1,5 @@
--- dist.functional on two ranks and three: values, gradients and mistakes. sharding/functional/functional_test.cc compares the
--- gradients with finite differences.
+-- dist.functional on two ranks and three: values, gradients and mistakes.
+-- sharding/functional/functional_test.cc compares the gradients with finite differences.
 
 local dist = require "lockstep.distributed"
 local t = require "lockstep.testing"

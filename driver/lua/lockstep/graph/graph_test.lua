@@ -80,7 +80,8 @@ t.test("WhatWaitsForTheDeviceIsNamedWithItsLine", function()
     end, { warmup = 1 })
     graph(torch.ones { 2 })
 
-    fails((name == "_unique2" and "unique_dim" or name) .. " at driver/lua/lockstep/graph/graph_test.lua:", graph, torch.ones { 2 })
+    local operator = name == "_unique2" and "unique_dim" or name
+    fails(operator .. " at driver/lua/lockstep/graph/graph_test.lua:", graph, torch.ones { 2 })
   end
 end)
 
