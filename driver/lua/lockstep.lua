@@ -1,4 +1,5 @@
---- What belongs to no single module: memory, what a script costs, and the version. Also the global `lockstep`.
+--- Functions that belong to no single module: memory, the cost of a script, and the version. Also the global
+--- `lockstep`.
 
 local core = require "lockstep.core"
 
@@ -35,9 +36,9 @@ M.span = watching.span
 --- The version of Lockstep, "major.minor.patch".
 M.version = "0.1.0"
 
---- Calls `fn(...)`, then frees at once every tensor that nothing refers to any more, and returns
---- fn's results. Use it around a step whose temporaries are large: the collector would free them
---- too, but later. What is still reachable, from fn's results or from outside, is never freed.
+--- Calls `fn(...)`, then frees at once every tensor that nothing refers to any more, and returns fn's results. Use it
+--- around a step with large temporaries: the collector would free them too, but later. Tensors that are still
+--- reachable, from fn's results or from outside, are never freed.
 ---
 ---     local loss = lockstep.scope(function() return evaluate(model, batch):item() end)
 ---@generic T

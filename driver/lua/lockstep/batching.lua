@@ -47,7 +47,7 @@ local M = { cost = {} }
 ---@field fingerprint string of the plan of all ranks: who trains on what when
 ---@field lower_bound number no plan has a smaller makespan; 0 where the cost is a function, or samples were held
 
---- What prepare and stream take alike; see prepare.
+--- Options of both prepare and stream; see prepare.
 local PREPARE = {
   seq_len = options.required, ranks = options.optional, rank = options.optional, pad_to_multiple_of = 1,
   pad_token_id = 0, balance = "lockstep", cost = options.optional, streams = {}, token_types = "mm_token_type_ids",
@@ -87,7 +87,8 @@ local function kinds_of(micro_batches)
   return table.concat(runs, ", ")
 end
 
---- What all ranks must have alike. `report` is of all ranks: the same where they prepared the same samples.
+--- Returns the values that all ranks must have alike. `report` covers all ranks: it is the same if they prepared the
+--- same samples.
 local function fingerprint_of(micro_batches, report)
   local fingerprint = ("%d micro-step%s"):format(#micro_batches, #micro_batches == 1 and "" or "s")
   if #micro_batches > 0 then fingerprint = fingerprint .. ": " .. kinds_of(micro_batches) end
@@ -104,9 +105,9 @@ local function check_agreement(label, fingerprint)
   guard:check(label, fingerprint)
 end
 
---- Raises an error on every rank, before anything can hang, unless this rank's micro-batches are of the same
---- kinds in the same order as those of all others; it shows each rank's kinds. prepare and stream do this by
---- themselves; use it for micro-batches that come from elsewhere. Over the CPU: no device waits.
+--- Raises an error on every rank, before anything can hang, unless this rank's micro-batches have the same kinds in the
+--- same order as those of all others. The error shows each rank's kinds. prepare and stream check this themselves; use
+--- it for micro-batches from other sources. It uses the CPU: no device waits.
 ---
 ---     batching.agree(micro_batches)
 ---
@@ -131,18 +132,20 @@ end
 --- deals the micro-batches out: `batches[rank + 1][micro_step + 1]`. Ranks that prepare the same samples get the
 --- same plan, without asking each other.
 ---
---- Collective in a run of several ranks where these are micro-batches to train on, that is with `rank` the
---- caller's own, or with neither `rank` nor `ranks`: then the ranks compare kinds, number of micro-steps and
---- plan, and where they differ every rank gets an error that shows each rank's. `check = false` leaves that
---- out. A call with `ranks` alone only plans, and may be made by one rank for all.
+--- Collective if it makes the micro-batches that the calling rank trains on: with the caller's own `rank`, or with
+--- neither `rank` nor `ranks`. Then the ranks compare kinds, number of micro-steps and plan. If they differ, every rank
+--- gets an error that shows each rank's. `check = false` skips the comparison. A call with only `ranks` plans, and one
+--- rank may make it for all.
 ---
---- Options: samples; seq_len; ranks (default: the world's size); rank: make this rank's micro-batches
---- alone, the other lists stay empty; pad_to_multiple_of = 1 (tokens); pad_token_id = 0;
---- balance = "lockstep" or "round_robin"; cost = batching.cost.tokens(), batching.cost.transformer{...}
---- or function(seq_lens); streams = {name = fill}; token_types = "mm_token_type_ids", the stream that marks the
---- placeholders of images (1), videos (2) and audio clips (3), or image_token_id, video_token_id and audio_token_id,
---- the placeholders' ids in input_ids: only samples that are longer than seq_len need them;
---- worth_a_step = 0.005: the share of the makespan for which one more micro-step is worth it; check = true.
+--- Options: samples; seq_len; ranks (default: the world's size); rank: make only this rank's micro-batches, the other
+--- lists stay empty; pad_to_multiple_of = 1 (tokens); pad_token_id = 0; balance = "lockstep" or "round_robin"; cost =
+--- batching.cost.tokens(), batching.cost.transformer{...} or function(seq_lens); streams = {name = fill}; check = true.
+---
+--- token_types = "mm_token_type_ids" is the stream that marks the placeholders of images (1), videos (2) and audio
+--- clips (3). Without it give image_token_id, video_token_id and audio_token_id, the placeholders' ids in input_ids.
+--- Only samples that are longer than seq_len need either.
+---
+--- worth_a_step = 0.005 is the share of the makespan that one more micro-step must save.
 ---@param opts {samples: batching.Sample[], seq_len: integer, ranks: integer?, rank: integer?, [string]: any}
 ---@return batching.MicroBatch[][] batches
 ---@return batching.Report report
@@ -168,7 +171,7 @@ end
 local Stream = {}
 Stream.__index = Stream
 
--- What a state holds.
+-- The fields of a state.
 local STATE = { "drawn", "windows", "tokens", "padding_tokens", "held", "samples", "ages", "ended", "stuck" }
 
 local function copy(value)
@@ -190,10 +193,12 @@ end
 --- at most; so padding is bounded, and `stream.padding_tokens` counts it. While one window trains, a thread
 --- prepares the next, unless the cost is a Lua function.
 ---
---- Every rank reads the same samples from a source of its own; where rank is the caller's own, the ranks compare each
---- window as prepare does, and so call their streams equally often. Options: source, a function that returns the
---- next sample or nil; buffer, samples of a window; max_wait; state, what `stream:state()` returned, with
---- a source that goes on after `state.drawn` samples; rank (default: this one); and those of prepare.
+--- Every rank reads the same samples from its own source. If rank is the caller's own, the ranks compare each window as
+--- prepare does, and must call their streams equally often.
+---
+--- Options: source, a function that returns the next sample or nil; buffer, samples of a window; max_wait; rank
+--- (default: this one); the options of prepare; and state, the result of `stream:state()`. With a state the source must
+--- continue after `state.drawn` samples.
 ---@param opts {source: (fun(): batching.Sample?), buffer: integer, seq_len: integer, [string]: any}
 ---@return batching.Stream
 function M.stream(opts)
@@ -329,9 +334,9 @@ local function check_batches(name, batches)
   end
 end
 
---- Raises an error where a plan would hang the ranks or train on padding, naming rank and micro-step: unequal
---- counts, two kinds at one micro-step, tensors that one rank has and another lacks, padding with a loss.
---- `batches` as prepare returns them, with the lists of all ranks.
+--- Raises an error if a plan would hang the ranks or train on padding, with rank and micro-step. It detects unequal
+--- counts, two kinds at one micro-step, tensors that only some ranks have, and padding with a loss. `batches` is the
+--- result of prepare, with the lists of all ranks.
 ---@param batches batching.MicroBatch[][]
 function M.verify(batches)
   check_batches("batching.verify", batches)
@@ -366,9 +371,9 @@ function M.verify(batches)
   end
 end
 
---- A picture of a plan: a row for each rank, a column for each micro-step, as wide as its dearest rank. A
---- micro-batch is drawn in its kind's first letter, padding in small ones, waiting as dots. `batches` as prepare
---- returns them, with the lists of all ranks. With `svg` it is also drawn into that file.
+--- Draws a plan as text: a row for each rank, a column for each micro-step, as wide as its most expensive rank. A
+--- micro-batch is drawn with its kind's first letter, padding in small letters, waiting as dots. `batches` is the
+--- result of prepare, with the lists of all ranks. With `svg` it is also drawn into that file.
 ---@param batches batching.MicroBatch[][]
 ---@param opts {width: integer?, svg: string?}? width: characters of a line, 100 unless given
 ---@return string
@@ -389,12 +394,13 @@ function M.cost.tokens()
   return { linear = 1, quadratic = 0 }
 end
 
---- A micro-batch costs the floating-point operations of a decoder, by the fields of its Hugging Face
---- configuration: hidden_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim,
---- intermediate_size, vocab_size; for latent attention q_lora_rank, kv_lora_rank, qk_nope_head_dim,
---- qk_rope_head_dim, v_head_dim; for experts num_experts (or n_routed_experts, num_local_experts),
---- num_experts_per_tok, moe_intermediate_size, n_shared_experts or shared_expert_intermediate_size,
---- first_k_dense_replace; and vision_config = {hidden_size, depth, intermediate_size}.
+--- A micro-batch costs the floating-point operations of a decoder, by the fields of its Hugging Face configuration:
+--- hidden_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim, intermediate_size, vocab_size.
+---
+--- For latent attention it reads q_lora_rank, kv_lora_rank, qk_nope_head_dim, qk_rope_head_dim, v_head_dim. For experts
+--- it reads num_experts (or n_routed_experts, num_local_experts), num_experts_per_tok, moe_intermediate_size,
+--- n_shared_experts or shared_expert_intermediate_size, first_k_dense_replace. For a vision tower it reads
+--- vision_config = {hidden_size, depth, intermediate_size}.
 ---@param config table<string, integer|table>
 ---@return {linear: number, quadratic: number, image_linear: number, image_quadratic: number}
 function M.cost.transformer(config)

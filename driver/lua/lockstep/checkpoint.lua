@@ -94,9 +94,9 @@ end
 
 -- Regions -------------------------------------------------------------------------------------------
 
---- fn(...), of which only the arguments are kept for backward; backward calls fn again. Gradients are the same.
---- fn must do the same each time; tables among its arguments may hold tensors. Where gradients are off it is just
---- called. Its recomputation ends with an error that it must let pass: no pcall around all of it.
+--- Returns fn(...) and keeps only the arguments for backward, which calls fn again. Gradients are the same. fn must do
+--- the same each time; tables among its arguments may hold tensors. With gradients off it is just called. Its
+--- recomputation ends with an error that it must let pass: no pcall around all of it.
 ---
 ---     local y, aux = ckpt(function(x, mask) return layer(x, mask) end, x, mask)
 ---@param fn fun(...): ... or a module
@@ -115,7 +115,7 @@ function Checkpoint:__tostring()
     s.offloaded_bytes)
 end
 
---- What regions have done so far: proof that recomputation and offload take place.
+--- Returns counts of regions so far: proof that recomputation and offload take place.
 ---@return checkpoint.Stats
 function Checkpoint:stats() return self.region:stats() end
 
@@ -126,11 +126,13 @@ local OFFLOAD = { keep_last = 1, prefetch = 1, min_bytes = 1024 }
 ---     local ckpt = checkpoint.new { offload = "host", keep_last = 1 }
 ---     local y = ckpt(layer, x)
 ---
---- offload = "host": inputs of regions wait in host memory, but for the newest keep_last; prefetch regions are copied
---- back ahead; tensors below min_bytes stay, as do those that frozen lists and all beyond max_host_bytes.
---- preserve_rng: dropout draws the same masks (true). early_stop: a
---- recomputation ends with the last tensor that is needed (true). determinism: "metadata" compares shapes, dtypes and
---- devices, "none" does not. policy: what is kept and not computed again, by checkpoint.selective.
+--- offload = "host": inputs of regions wait in host memory, except those of the newest keep_last regions. prefetch:
+--- regions that are copied back ahead. Tensors below min_bytes stay on the device, and so do those in `frozen` and all
+--- beyond max_host_bytes.
+---
+--- preserve_rng = true: dropout draws the same masks. early_stop = true: a recomputation ends with the last tensor that
+--- is needed. determinism: "metadata" compares shapes, dtypes and devices, "none" does not. policy, from
+--- checkpoint.selective: operators whose results are kept and not computed again.
 ---@param opts checkpoint.Options?
 ---@return checkpoint.Checkpoint
 function M.new(opts)
@@ -160,7 +162,7 @@ function M.new(opts)
   return setmetatable({ region = region }, Checkpoint)
 end
 
---- What checkpoint.selective makes: `policy:operators()` lists the overloads that it keeps.
+--- The result of checkpoint.selective: `policy:operators()` lists the overloads that it keeps.
 ---@alias checkpoint.Policy lockstep.core.checkpoint.Selection
 
 --- Keeps the results of the operators named, and recomputes everything else. The names are those below autograd:
@@ -185,7 +187,7 @@ local all_saved = core_checkpoint.offload(OFFLOAD)
 ---@return any ...
 function M.save_on_host(fn, ...) return all_saved:save(fn, ...) end
 
---- What save_on_host has done so far.
+--- Returns the counts of save_on_host so far.
 ---@return checkpoint.HostStats
 function M.stats() return all_saved:stats() end
 

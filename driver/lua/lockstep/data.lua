@@ -9,7 +9,7 @@ local options = require "lockstep.options"
 
 local M = {}
 
---- What null in JSON becomes.
+--- The value of null in JSON.
 M.null = core.null
 
 --- Returns the tensors of a safetensors file by name, and its metadata, a table of strings.

@@ -1,7 +1,7 @@
---- What --dry-run prints: one step of rank 0 among N ranks that are its mirror images, and what it took. Loaded by
---- such a run alone, before the script; it looks over the shoulder of run:steps, modules, optimizers, log.step and
---- batching.prepare. A loop of run:steps ends before its second step. One that the script wrote by hand is known by
---- what comes again: an optimizer's step, or log.step where no optimizer was made.
+--- Runs one step of rank 0 among N ranks for --dry-run, with mirror images of the other ranks, and prints its cost.
+--- Only such a run loads this module, before the script. It watches run:steps, modules, optimizers, log.step and
+--- batching.prepare. A loop of run:steps ends before its second step. In a loop that the script wrote by hand, a
+--- repeated call marks a step: an optimizer's step, or log.step without an optimizer.
 
 local batching = require "lockstep.batching"
 local core = require "lockstep.core"
@@ -62,7 +62,7 @@ local function describe(value, depth)
   return "{" .. table.concat(parts, ", ") .. "}"
 end
 
--- What is counted -----------------------------------------------------------------------------------
+-- Counts --------------------------------------------------------------------------------------------
 
 local function bytes_of(x) return x:numel() * x:element_size() end
 
@@ -172,7 +172,7 @@ local function noted_step(who, step)
       finish_and_exit()
     end
     step(...)
-    -- What is counted from here to the second time is a whole step, in whatever order its parts come.
+    -- The operations from here to the second call are a whole step, in whatever order its parts come.
     has_stepped[who] = true
     counter = counter or native.flop_counter()
     if taken == "no step" then taken = "the one step" end

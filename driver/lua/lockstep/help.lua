@@ -103,7 +103,7 @@ local function unknown(name)
     nearest and string.format('; did you mean "%s"?', nearest) or ""))
 end
 
---- The functions of a group within a module: "torch.cuda", "batching.cost"; nil where there are none.
+--- Returns the functions of a group within a module ("torch.cuda", "batching.cost"), or nil.
 local function group_lines(name)
   local entries = {}
   for _, module in ipairs(reference.modules()) do
@@ -114,7 +114,7 @@ local function group_lines(name)
   return entries[1] and module_lines { name = name, text = {}, entries = entries }
 end
 
---- What a data type is, by its name, "torch.float32"; nil where it is none.
+--- Describes a data type by its name, "torch.float32", or returns nil.
 local function dtype_lines(name)
   local dtype = name:match("^torch%.[%w_]+$") and rawget(torch, name:match("[%w_]+$"))
   if type(dtype) ~= "userdata" then return end
@@ -197,7 +197,7 @@ local function describe(value)
   return { "a " .. type(value) .. " that is not Lockstep's" }
 end
 
---- What something is: a function, class or module of the library, or a name in quotes.
+--- Describes a function, class or module of the library, or a name in quotes.
 ---
 ---     help(torch.matmul)   help("nn.Linear")   help("sharding")
 ---@param what any

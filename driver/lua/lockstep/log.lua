@@ -1,5 +1,5 @@
---- What a run reports: a line per step on rank 0's terminal, a JSON object per step in metrics.jsonl
---- of the run's folder, the same numbers for TensorBoard beside it, a progress bar, and plots.
+--- Reports a run: a line per step on rank 0's terminal, a JSON object per step in metrics.jsonl of the run's folder,
+--- the same numbers for TensorBoard in that folder, a progress bar, and plots.
 ---
 ---     log.step { loss = loss, grad_norm = norm, tokens = 4096 }
 ---     log.record("validation", { loss = 0.31, accuracy = 0.97 })
@@ -28,7 +28,7 @@ local flop_counter ---@type lockstep.core.watching.Counter?
 local last_flops = 0
 local peak_flops ---@type number?
 
---- What the JSON object of a step has beside the script's fields.
+--- The fields of a step's JSON object in addition to the script's.
 local OWN_FIELDS = { step = true, memory_bytes = true, alloc_retries = true, ooms = true, elapsed_s = true,
   step_s = true, data_share = true, tokens_per_s = true, tflops = true, mfu = true, metrics_lost = true,
   nonfinite_steps = true }
@@ -71,8 +71,8 @@ end
 
 -- Reporting -----------------------------------------------------------------------------------------
 
---- What a step tells of memory: on a GPU the most that tensors held since the step before, and how often the allocator
---- had to free its cache to go on, or could not; on a CPU what the process has of the machine's memory.
+--- Returns a step's memory fields. On a GPU: the most that tensors held since the step before, and the allocator's
+--- counts of freeing its cache and of failures. On a CPU: the process's share of the machine's memory.
 local function read_memory()
   if dist.device() == "cpu" then return { memory_bytes = core.resident_bytes() } end
   local stats = torch.cuda.memory_stats()
@@ -80,7 +80,7 @@ local function read_memory()
   return { memory_bytes = stats.peak_allocated_bytes, alloc_retries = stats.alloc_retries, ooms = stats.ooms }
 end
 
---- What the line says after the fields: speed, memory, waiting for data, time left.
+--- Returns the rest of the line after the fields: speed, memory, waiting for data, time left.
 local function status_of(object, step, total, now)
   local parts = {}
   if object.tokens_per_s then parts[1] = terminal.rounded(object.tokens_per_s) .. " tok/s" end
@@ -107,8 +107,8 @@ local function flops_since_last()
   return flops
 end
 
---- From here on each step tells `tflops`, the 10^12 floating-point operations per second of rank 0, and `mfu`, their
---- share of `peak`: FLOP/s, or a GPU by name ("A100", "H100 SXM", ...). Without it the peak is that of the GPU, and a
+--- From here on each step reports `tflops`, the 10^12 floating-point operations per second of rank 0, and `mfu`, their
+--- share of `peak`: FLOP/s, or a GPU by name ("A100", "H100 SXM", ...). The peak defaults to the machine's GPU, and a
 --- CPU has no mfu. Operations are counted as lockstep.flops does, as executed: with checkpointing this is the
 --- hardware's utilization, recomputation included.
 ---
@@ -133,12 +133,13 @@ function M.count_flops(opts)
   flops_since_last()
 end
 
---- Reports a step. Called by every rank, once for each step; only rank 0 prints and writes. Numbers, and
---- tensors of one element, under any name. `tokens`, the tokens of the step over all ranks, also gives
---- tokens/s. `step` overrides the number that run:steps counts. The JSON object adds elapsed_s,
---- memory_bytes and, from the second step on, step_s, data_share and tokens_per_s, and what log.count_flops adds.
---- On a GPU memory_bytes is the most that the step held (torch.cuda's peaks count anew from here on), and
---- alloc_retries and ooms are the allocator's counts so far.
+--- Reports a step. Every rank calls it once for each step; only rank 0 prints and writes. Fields are numbers, and
+--- tensors of one element, under any name. `tokens`, the tokens of the step over all ranks, also gives tokens/s. `step`
+--- overrides the number that run:steps counts.
+---
+--- The JSON object adds elapsed_s, memory_bytes and, from the second step on, step_s, data_share and tokens_per_s, and
+--- the fields of log.count_flops. On a GPU memory_bytes is the most that the step held (this call resets torch.cuda's
+--- peaks), and alloc_retries and ooms are the allocator's counts so far.
 ---@param fields table<string, number|torch.Tensor>
 function M.step(fields)
   local now = core.now()
@@ -178,8 +179,8 @@ function M.step(fields)
   nonfinite.check_reported(step, shown, run.progress.batch[1])
 end
 
---- Takes up what another run left in the folder of this one, up to `step` steps: what it reported later, and was lost
---- with it, is left out of metrics.jsonl and of the curves. Prints `text`.
+--- Continues the log of an earlier run in this folder, up to `step` steps. Later reports of that run were lost with it,
+--- so they are left out of metrics.jsonl and of the curves. Prints `text`.
 ---@param step integer steps that are done
 ---@param text string?
 function M.go_on_from(step, text)
@@ -204,8 +205,8 @@ function M.go_on_from(step, text)
   if text then terminal.print_line(text) end
 end
 
---- Reports something beside the steps, such as a validation: one line and one JSON object with
---- `event = name`. Time spent until here since the last step is not counted as the next step's.
+--- Reports an event other than a step, such as a validation: one line and one JSON object with `event = name`. The time
+--- since the last step is not counted as the next step's.
 ---@param name string
 ---@param fields table<string, number|torch.Tensor>
 function M.record(name, fields)
@@ -230,8 +231,8 @@ function M.print(...)
   terminal.print_line(table.concat(parts, "\t"))
 end
 
---- Draws series of what was logged over the steps, as an SVG file in the run's folder; returns its path
---- (nil on other ranks). A step's fields go by their name, an event's as "event.name".
+--- Draws series of logged values over the steps, as an SVG file in the run's folder; returns its path (nil on other
+--- ranks). A step's fields go by their name, an event's as "event.name".
 ---@param file string
 ---@param series string[]
 ---@param opts {title: string?, log_scale: boolean?}?

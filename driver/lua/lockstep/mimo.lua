@@ -38,15 +38,16 @@ function Topology:module(rank) return self.core:module(rank) end
 ---@return {name: string, dp: integer, tp: integer, cp: integer, pp: integer, ranks: integer[]}[]
 function Topology:modules() return self.core:modules() end
 
---- Which part of a micro-batch the rank's module keeps: what mimo.slice wants, and no sampler. 0 and 1 where
---- modules are colocated, unless one is named.
+--- Returns the part of a micro-batch that the rank's module keeps, for mimo.slice, never for a sampler. Returns 0 and 1
+--- for colocated modules, unless one is named.
 ---@param rank integer? default: this rank
 ---@param name string? of a module of the rank
 ---@return integer dp_rank
 ---@return integer dp_size
 function Topology:dp_info(rank, name) return self.core:dp_info(rank, name) end
 
---- What a sampler must use: 0 and 1 for every rank that loads, so that all read the same; and whether this one loads.
+--- Returns the values that a sampler must use: 0 and 1 for every rank that loads, so that all read the same; and
+--- whether this rank loads.
 ---@param rank integer? default: this rank
 ---@param scalable_reads boolean? each rank reads only what it keeps: see Topology:reads
 ---@return integer dp_rank
@@ -108,7 +109,7 @@ function Topology:check_schedule(opts) return self.core:check_schedule(opts) end
 ---@return integer[]? # nil where the rank is not of the module
 function Topology:peers(name, axes, rank) return self.core:peers(name, axes, rank) end
 
---- Which samples a replica reads of a micro-batch where each rank reads only what it keeps. What is read is not
+--- Returns the samples of a micro-batch that a replica reads, if each rank reads only what it keeps. They are not
 --- sliced again. Positions are in an order of the data set that is the same on every rank.
 ---
 ---     local first, last = topo:reads({ micro_batch_size = 12, num_samples = #set }, micro_batch, dp_rank, dp_size)
@@ -138,13 +139,13 @@ function Topology:group(name, axes)
   return self.groups[key] or nil
 end
 
---- Which rank runs which module. Modules have ranks of their own, or share all of them (colocated). Plain
---- arithmetic, without communication: ranks that give the same get the same.
+--- Assigns modules to ranks. Modules have separate ranks, or share all of them (colocated). Computes without
+--- communication: ranks that pass the same get the same.
 ---
 ---     local topo = mimo.topology { world_size = 4, modules = {
 ---       { name = "vision", first_rank = 0, dp = 3 }, { name = "language", first_rank = 3 } } }
 ---
---- world_size: the run's unless given. edges: every other module to "language" unless given; {} for none.
+--- world_size defaults to the run's. edges: by default every other module feeds "language"; {} for none.
 ---@param opts {world_size: integer?, modules: mimo.Module[], edges: {from: string, to: string}[]?}
 ---@return mimo.Topology
 function M.topology(opts)
@@ -182,11 +183,11 @@ function M.draw(topology, opts) return check_topology("mimo.draw", topology).cor
 --- or by path ("modality_inputs.clip.pixel_values"). A key that the batch does not have is an error, unless the samples
 --- have 0 rows of it:
 ---
---- ownership: whose rows they are, by a table of mimo.ownership: `pixel_values = images` where each is a token (or
---- patch), `crops = { images, "items" }` where each is an item; "images" names one that is in the batch, and is cut
---- with it. rows_per_sample: how many rows each sample has. Beside image_grid_thw (grid_thw, video_grid_thw), for which
---- either of them says how many images each sample has, pixel_values follow their t * h * w. batch_dims: the batch
---- dim, or false for what is handed on whole. Arrays of batch length are cut too; numbers and text are handed on.
+--- ownership: the owners of rows, by a table of mimo.ownership. `pixel_values = images` if each row is a token (or
+--- patch), `crops = { images, "items" }` if each row is an item. "images" names a table in the batch, which is cut with
+--- it. rows_per_sample: how many rows each sample has. Next to image_grid_thw (grid_thw, video_grid_thw) pixel_values
+--- have t * h * w rows for each image; declare the grid by one of these two. batch_dims: the batch dim, or false to
+--- pass a value on whole. Arrays of batch length are cut too; numbers and text are passed on.
 ---
 ---     local mine = mimo.slice(batch, dp_rank, dp_size, { rows_per_sample = { image_grid_thw = { 1, 0, 2, 1 } } })
 ---@param batch table
@@ -206,7 +207,7 @@ end
 ---@return integer[]
 function M.balanced_order(costs, num_groups) return core_mimo.balanced_order(costs, num_groups) end
 
---- What each of num_groups replicas costs under an order: the sums of its samples' costs.
+--- Returns the cost of each of num_groups replicas under an order: the sums of its samples' costs.
 ---@param costs number[] of each sample
 ---@param order integer[] samples, from 1
 ---@param num_groups integer
@@ -219,7 +220,7 @@ function M.group_costs(costs, order, num_groups) return core_mimo.group_costs(co
 local Pending = {}
 Pending.__index = Pending
 
---- What the bridge's call returns. On ranks of `to`, blocks until the rows are there.
+--- Returns the result of the bridge's call. On ranks of `to`, blocks until the rows have arrived.
 ---@return torch.Tensor|torch.Tensor[]
 function Pending:wait()
   local results = self.core:wait()
@@ -284,9 +285,10 @@ end
 --- backward there returns at once. An array of tensors that have the same rows travels as well. Between modules on the
 --- same ranks y may be x itself, or a view of its memory.
 ---
---- ownership: whose the rows are (mimo.ownership), or rows_per_sample: how many each sample has. Of the whole
---- micro-batch, the same on every rank. Without it every rank of `from` must give equally many rows in every call, and
---- each counts as a sample. samples: what else must be the same on every rank, the ids of the micro-batch's samples.
+--- ownership: the owners of the rows (mimo.ownership); or rows_per_sample: how many rows each sample has. Both are for
+--- the whole micro-batch, the same on every rank. Without them every rank of `from` must give the same number of rows
+--- in every call, and each row counts as a sample. samples: the ids of the micro-batch's samples, which must be the
+--- same on every rank.
 ---@param x torch.Tensor|torch.Tensor[]|nil
 ---@param opts mimo.CallOptions?
 ---@return torch.Tensor|torch.Tensor[]
@@ -295,9 +297,8 @@ function Bridge:__call(x, opts) return self:start(x, opts):wait() end
 --- A bridge between two modules' grids, of any sizes. Collective: every rank of both modules makes it, in the same
 --- order as its other bridges.
 ---
---- dim: that of the rows, default 0. audit = true: in every backward, the tp ranks of `to` compare their gradients of
---- y, and a difference is an error on every rank that names two of them. It costs an all-gather. Default
---- false.
+--- dim: the dim of the rows, default 0. audit = true (default false): in every backward, the tp ranks of `to` compare
+--- their gradients of y. If they differ, every rank gets an error that names two of them. It costs an all-gather.
 ---@param opts {topology: mimo.Topology, from: string, to: string, dim: integer?, audit: boolean?}
 ---@return mimo.Bridge
 function M.bridge(opts)
@@ -350,7 +351,7 @@ end
 ---@field micro_batches integer?
 ---@field mean_over "replica"|"rank"?
 
---- How many means "language" has in a micro-batch, where loss = "mean".
+--- Returns the number of means that "language" has in a micro-batch with loss = "mean".
 local function count_means(topology, mean_over)
   local language
   for _, module in ipairs(topology:modules()) do
@@ -371,23 +372,24 @@ end
 ---
 ---     local tokens = mimo.reduce_gradients { topology = topo, modules = { vision = tower }, loss = "sum" }
 ---
---- loss: "sum", each rank's loss is the sum over its tokens, of which the last stage of "language" says how many
---- (`tokens`, of the whole step, each cp rank its own): the gradient becomes that of the mean over all tokens. A step
---- of no token is an error, on every rank, before anything is reduced. "mean", each replica's loss is the mean over its
---- own tokens: the gradient becomes that of the mean over replicas and micro_batches.
+--- loss = "sum": each rank's loss is the sum over its tokens. The last stage of "language" gives their number in the
+--- whole step as `tokens`, each cp rank its own. The gradient becomes the gradient of the mean over all tokens. A step
+--- without tokens is an error, on every rank, before anything is reduced. loss = "mean": each replica's loss is the
+--- mean over its own tokens. The gradient becomes the gradient of the mean over replicas and micro_batches.
 ---
---- mean_over: to be given with "mean" where "language" has cp > 1. "replica", a cp rank's loss is the sum over its
---- tokens divided by those of its replica, all cp ranks together: the gradient is that of one rank. "rank", it is the
---- mean over its own tokens: the gradient becomes that of the mean over all of these, so that a token of a rank that
---- has few weighs more.
+--- mean_over: required with "mean" if "language" has cp > 1. "replica": a cp rank's loss is the sum over its tokens
+--- divided by the tokens of all cp ranks of its replica; the gradient equals one rank's. "rank": it is the mean over
+--- its own tokens; the gradient becomes the gradient of the mean over all of these, so a token weighs more on a rank
+--- with few tokens.
 ---
---- modules: those of this rank, by name, either plain modules or replicas that sharding.data_parallel has averaged over
---- dp and cp already. What the first and last stage share (see mimo.Module) is added up over both. A parameter of
---- two modules is reduced once, and counts once in the norm; both modules must be divided over the ranks alike.
---- Gradients in bfloat16 and float16 are summed and scaled in float32.
+--- modules: this rank's modules, by name, either plain modules or replicas that sharding.data_parallel has averaged
+--- over dp and cp already. Parameters that the first and last stage share (see mimo.Module) are added up over both. A
+--- parameter of two modules is reduced once, and counts once in the norm; both modules must be divided over the ranks
+--- alike. Gradients in bfloat16 and float16 are summed and scaled in float32.
 ---
---- Collective: every rank of the topology, after the backward passes of a step. An error where a bridge's call has had
---- no backward on this rank, so that a gradient is missing; and on every rank where a bridge has failed on one of them.
+--- Collective: every rank of the topology, after the backward passes of a step. Raises an error if a bridge's call has
+--- had no backward on this rank, so that a gradient is missing. Raises an error on every rank if a bridge has failed on
+--- one of them.
 ---@param opts mimo.ReduceOptions
 ---@return integer? tokens of all ranks, with "sum"
 function M.reduce_gradients(opts)
@@ -429,8 +431,8 @@ end
 ---     if norm:isfinite():item() then optimizer:step() end -- all ranks skip the step, or none
 ---     optimizer:zero_grad()
 ---
---- One infinite or NaN gradient, on any rank, makes the norm that on every rank, and leaves all gradients as they are.
---- error_if_nonfinite: it is an error then, on every rank; reads the norm, for which a GPU is waited for.
+--- One infinite or NaN gradient on any rank makes the norm infinite or NaN on every rank, and no gradient is changed.
+--- error_if_nonfinite makes that an error on every rank; it reads the norm, so it waits for a GPU.
 ---
 --- Collective: every rank of the topology, after mimo.reduce_gradients.
 ---@param opts mimo.ClipOptions

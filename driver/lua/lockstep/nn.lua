@@ -37,7 +37,7 @@ end
 ---@type fun(value: any): boolean
 M.is_module = is_module
 
---- What was assigned to a module, by name; not its class's.
+--- Returns the values assigned to a module, by name, without its class's.
 ---@param module nn.Module
 ---@return table<string, any>
 function M.fields(module) return rawget(module, FIELDS) end
@@ -115,10 +115,10 @@ function Module:subclass(name)
   return setmetatable(class, { __index = self, __call = construct })
 end
 
---- What a subclass overrides: makes parameters and submodules.
+--- A subclass overrides it to make parameters and submodules.
 function Module.init() end
 
---- What a subclass must have: from inputs to outputs.
+--- A subclass must define it: from inputs to outputs.
 function Module:forward()
   local name = self.class_name
   core.raise(string.format("%s has no forward: define function %s:forward(...)", name, name))
@@ -191,8 +191,8 @@ function Module:named_modules()
   return iterate(found)
 end
 
---- Where this module and all below keep the tensors that require a gradient, one that is shared in each of its
---- places: what a library that computes on other tensors in their stead puts those into.
+--- Returns the places where this module and all below keep tensors that require a gradient. A shared tensor appears at
+--- each of its places. A library that computes on other tensors instead puts them there.
 ---@param module nn.Module
 ---@return {fields: table<string, torch.Tensor>, name: string, tensor: torch.Tensor}[]
 function M.parameter_places(module)
@@ -311,7 +311,7 @@ function Module:zero_grad()
   for _, p in ipairs(self:parameters()) do p.grad = nil end
 end
 
---- What a module has beside modules, "weight {3, 2}, bias {3}": its own tensors, and p of a Dropout.
+--- Describes a module's own values except modules: its tensors, "weight {3, 2}, bias {3}", and p of a Dropout.
 local function own_repr(module)
   local parts = {}
   each(module, function(name, value)

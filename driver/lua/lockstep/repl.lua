@@ -47,8 +47,8 @@ end
 
 local function pass(...) return ... end
 
---- Compiles what was typed: as an expression whose value is shown, or as statements. Otherwise returns
---- nil, whether it is only unfinished, and what is wrong with it.
+--- Compiles typed code: as an expression whose value is shown, or as statements. Otherwise returns nil, whether the
+--- code is only unfinished, and its error.
 ---@param code string
 ---@return function?, boolean?, string?
 function M.compile(code)
@@ -73,8 +73,8 @@ local function as_help(line)
   return name and ("help(%s)"):format(name == "" and "" or ("%q"):format(name)) or line
 end
 
---- An error's message, and where it came about: the frames of what was typed and of scripts that it calls, without
---- the library's and the session's own.
+--- Returns an error's message and its frames: those of typed code and of scripts that it calls, without the library's
+--- and the session's own.
 local function describe_error(value)
   local explained = suggestion.explain(value, 4)
   local lines = { tostring(explained) }
@@ -87,7 +87,8 @@ local function describe_error(value)
   return table.concat(lines, "\n")
 end
 
---- Calls what was compiled from `code`: true and its results, or false and an error as the session shows it.
+--- Calls the function compiled from `code`: returns true and its results, or false and an error as the session shows
+--- it.
 ---@param chunk function
 ---@param code string
 ---@param protected_call (fun(fn: function, handler: function): boolean, any ...)? default xpcall

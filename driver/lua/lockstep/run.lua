@@ -16,7 +16,7 @@ local torch = require "lockstep.torch"
 ---@field args string[] what stood after the script on the command line
 local M = {}
 
---- What log.step reports about the loop: filled by run:steps.
+--- The loop's state, for log.step; run:steps fills it.
 ---@class lockstep.run.Progress
 ---@field step integer? the step that is under way, or was last, from 0
 ---@field is_under_way (fun(): boolean)? from a loop's first step to its end: whether no break or error has left it
@@ -184,9 +184,9 @@ end
 ---
 ---     for step, batch in run:steps(loader, total) do ... end
 ---
---- After run:state it is collective: between two steps the ranks save where it is time, or where one was asked to end
---- by SIGTERM, and an error names ranks whose loops end at different steps. It is the loop of the training: within it
---- another is an error, in a coroutine too, and so is one after it that would save earlier steps than are saved.
+--- After run:state it is collective: between two steps the ranks save if it is time, or if SIGTERM asked one of them to
+--- end. An error names ranks whose loops end at different steps. It is the loop of the training: another loop inside it
+--- is an error, in a coroutine too. So is a later loop that would save earlier steps than are saved.
 ---@param loader function an iterator: called until it returns nil
 ---@param total integer? steps of the run, those before run:resume included; also what the time left is reckoned from
 ---@return fun(): integer?, ...
@@ -205,7 +205,7 @@ function M:steps(loader, total)
   local step = (M.progress.resumed or 0) - 1
   M.progress.total, M.progress.resumed = total, nil
   local has_begun, is_for = false, false
-  -- Of a loop that is no `for`, nobody can say whether it was left.
+  -- Only a `for` loop shows whether it was left.
   local function is_under_way() return not is_for or core_state.in_loop() end
   local function tell(next_step)
     if next_step == nil then
@@ -329,14 +329,15 @@ function M:save(opts)
   return require("lockstep.state").save(step)
 end
 
---- Restores the latest state in the run's folder into what run:state registered, on any number of ranks; returns how
---- many steps are done, or nil where there is no state. run:steps goes on from there. A state that is torn is set aside
---- and the one before it taken; one that is of another model is an error.
+--- Restores the latest state in the run's folder into the objects that run:state registered, on any number of ranks.
+--- Returns the number of steps done, or nil without a state. run:steps continues from there. A damaged state is set
+--- aside and the one before it is loaded; a state of another model is an error.
 ---
 ---     run:resume()
 ---
---- from: the folder of another run, or of one state, to begin with where this run has none. without: names of objects
---- to leave as they are, or of the state's to leave out: one that is not registered is an error otherwise. Collective.
+--- from: the folder of another run, or of one state, to start from if this run has none. without: names of registered
+--- objects to leave as they are, or of saved objects to leave out. A saved object that is not registered is an error
+--- otherwise. Collective.
 ---@param opts {from: string?, without: string[]?}?
 ---@return integer?
 function M:resume(opts)

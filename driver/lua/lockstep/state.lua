@@ -14,7 +14,7 @@ local saving = require "lockstep.state.saving"
 
 local M = {}
 
---- What a shell says of a process that SIGTERM ended.
+--- A shell's exit code for a process that SIGTERM ended.
 local SIGTERM_EXIT_CODE = 143
 
 local objects ---@type table<string, any>?
@@ -145,8 +145,8 @@ local function agree(done, is_end)
   return asked
 end
 
---- What run:steps does where one step is done and the next batch not drawn: saves where it is time, or where a rank was
---- asked to end. Collective where anything is registered, as after_loading is.
+--- run:steps calls it between two steps, before the next batch is drawn. It saves if it is time, or if a rank was asked
+--- to end. Collective if anything is registered, as after_loading is.
 ---@param done integer steps
 ---@param is_end boolean the loop ends here
 function M.between_steps(done, is_end)
@@ -154,7 +154,7 @@ function M.between_steps(done, is_end)
   core_state.catch_sigterm(true)
   local asked = agree(done, is_end)
   local is_time = every and done > 0 and (is_end or done % every == 0)
-  -- What the script saved within the step may be older than what the step has made since.
+  -- The state that the script saved within the step may be older than the step's results.
   if kept_step ~= done and (asked or is_time) then
     M.save(done)
     kept_step = done
@@ -166,7 +166,7 @@ function M.between_steps(done, is_end)
   core_state.catch_sigterm(not is_end)
 end
 
---- What run:steps does once the loader was asked for a batch, before the step begins on any rank.
+--- run:steps calls it once the loader has returned, before the step begins on any rank.
 ---@param done integer steps
 ---@param is_end boolean the loader has none
 function M.after_loading(done, is_end)

@@ -110,7 +110,7 @@ TiledMlp.__call = TiledMlp.forward
 ---@return torch.Tensor
 function TiledMlp:dense(opts) return self.tiles:dense(opts) end
 
---- What has happened since this was made.
+--- Returns counts since this was made.
 ---@return tiled_mlp.Stats
 function TiledMlp:stats() return self.tiles:stats() end
 
@@ -119,10 +119,11 @@ function TiledMlp:__tostring()
   return string.format("tiled_mlp(%d calls, %d untiled, %d tiles)", s.calls, s.untiled, s.tiles)
 end
 
---- tile_tokens: tokens of a tile at most; by default twice the hidden size in multiples of 128, at least 1,024. A
---- sequence too short to gain from it runs untiled (stats().untiled). tiles: so many, even then. preserve_rng:
---- backward drops out what forward did. accumulate_fp32: gradients of bfloat16 weights are added up in float32.
---- skip_zero_gradients: leave out tiles to which no gradient comes; default: on a CPU, where looking is cheap.
+--- tile_tokens: maximum tokens of a tile; the default is twice the hidden size in multiples of 128, at least 1,024. A
+--- sequence too short to gain from tiling runs untiled (stats().untiled). tiles: the number of tiles, even then.
+--- preserve_rng: backward draws the same dropout as forward. accumulate_fp32: gradients of bfloat16 weights are added
+--- up in float32. skip_zero_gradients: skips tiles that get no gradient; defaults to true on a CPU, where the check is
+--- cheap.
 ---@param opts tiled_mlp.Options?
 ---@return tiled_mlp.TiledMlp
 function M.new(opts)
@@ -136,10 +137,10 @@ end
 ---
 ---     local loss, n = tiled_mlp.cross_entropy { hidden = h, weight = head, labels = labels, over_ranks = true }
 ---
---- reduction: "mean" over the labels that count (0 where there are none), "sum", or "none": a loss for each token.
---- over_ranks: the mean over the labels of all ranks of `group`. Each rank's loss is its share times the number of
---- ranks, so their mean is that mean, and under data parallel its gradient is what results. Collective then.
---- divisor: what to divide by in place of the count, for a mean over several micro-steps.
+--- reduction: "mean" over the labels that count (0 without any), "sum", or "none": a loss for each token. over_ranks:
+--- the mean over the labels of all ranks of `group`. Each rank's loss is its share times the number of ranks. So the
+--- mean of these losses is that mean, and data parallel averages to its gradient. Collective then. divisor: the divisor
+--- instead of the count, for a mean over several micro-steps.
 ---@param opts tiled_mlp.CrossEntropy
 ---@return torch.Tensor loss
 ---@return integer count

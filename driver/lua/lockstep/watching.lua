@@ -1,5 +1,5 @@
---- What a script costs: FLOPs by operator, memory by line, a trace of what runs when. Scripts find all of it in
---- the global `lockstep`.
+--- Measures a script: FLOPs by operator, memory by line, a trace over time. Scripts find all of it in the global
+--- `lockstep`.
 ---
 ---     print(lockstep.flops(train_step, batch))
 ---     print(lockstep.memory_by_line(train_step, batch))
@@ -15,7 +15,7 @@ local watching = require "lockstep.core.watching"
 
 local M = {}
 
---- Set by --dry-run, which watches memory by line: libtorch cannot trace beside it.
+--- Set by --dry-run, which tracks memory by line: libtorch cannot trace at the same time.
 M.traces_nothing = false
 
 local SHOWN = 10 -- lines of a table
@@ -133,10 +133,10 @@ function MemoryByLine:__tostring()
   return M.peak_lines(self) .. "\n\n" .. lines_table("in the end", self.held_bytes, self.held)
 end
 
---- Calls `fn(...)` and notes which line allocates what on this rank's device, also what autograd keeps for
---- backward: who held how much at the peak and in the end, then fn's results. The report prints as a table of ten
---- lines. What was allocated before is not in it, so wrap what builds the model too where it matters. Not together
---- with lockstep.profile: neither inside the other.
+--- Calls `fn(...)` and records which line allocates memory on this rank's device, including memory that autograd keeps
+--- for backward. Returns who held how much at the peak and at the end, then fn's results. The report prints as a table
+--- of ten lines. Memory allocated before is not in it, so wrap the construction of the model too to see it. Not
+--- together with lockstep.profile: neither inside the other.
 ---
 ---     local report, loss = lockstep.memory_by_line(train_step, batch)
 ---     print(report, report.peak[1].place)
@@ -206,10 +206,10 @@ local function say_that_nothing_is_traced(path)
   print(string.format("lockstep.profile: a dry run traces nothing; %s is not written", path:match("[^/]*$")))
 end
 
---- Writes a trace of what runs when, for chrome://tracing and ui.perfetto.dev: operators, their backward, spans, a
---- GPU's kernels. One file per rank in the run's folder: `path` with "-rank<rank>" before its extension. Of the steps
---- `steps` of the next run:steps, both included; or of fn(...), whose results follow. Returns the file's path. Not
---- together with lockstep.memory_by_line: neither inside the other.
+--- Writes a trace for chrome://tracing and ui.perfetto.dev: operators, their backward, spans, a GPU's kernels. It makes
+--- one file per rank in the run's folder: `path` with "-rank<rank>" before its extension. It traces the steps `steps`
+--- of the next run:steps, both included; or fn(...), whose results follow. Returns the file's path. Not together with
+--- lockstep.memory_by_line: neither inside the other.
 ---
 ---     lockstep.profile { steps = { 10, 12 } }       -- before the loop: runs/.../trace-rank0.json
 ---     local path, loss = lockstep.profile({ path = "one.json", record_shapes = true }, train_step, batch)

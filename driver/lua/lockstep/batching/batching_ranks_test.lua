@@ -13,7 +13,7 @@ end
 
 local function mixed() return { text(8), text(5), text(7, "image"), text(4), text(6, "image"), text(3) } end
 
---- That fn raises on every rank, with the same message, which shows each rank's value.
+--- Expects that fn raises on every rank, with the same message, which shows each rank's value.
 local function expect_disagreement(values, fn, ...)
   local message = t.raises("the ranks disagree", fn, ...)
   for _, other in ipairs(dist.all_gather_object(message)) do t.equal(other, message) end

@@ -1,5 +1,4 @@
---- batching from Lua: the translation of samples and results. What a plan guarantees is tested beside the
---- library, in C++.
+--- Tests the translation of samples and results. C++ tests next to the library cover the guarantees of a plan.
 
 local batching = require "lockstep.batching"
 local run = require "lockstep.run"
@@ -134,7 +133,7 @@ t.test("TheCostOfATransformerTakesHuggingFaceFields", function()
     hidden_size = 8, num_hidden_layers = 2, num_attention_heads = 2, num_key_value_heads = 1, intermediate_size = 16,
     vocab_size = 10,
   }
-  -- Per layer and token: q, k, v and o of 8 x (8 + 4 + 4 + 8), the MLP's three of 8 x 16; then the head of 8 x 10.
+  -- For each layer and token: q, k, v, o of 8 x (8 + 4 + 4 + 8), and three of 8 x 16; then the head of 8 x 10.
   t.equal(cost.linear, 2 * 2 * (8 * 24 + 3 * 8 * 16) + 2 * 8 * 10)
   t.truthy(cost.quadratic > 0)
   local with_vision = batching.cost.transformer {

@@ -1,10 +1,10 @@
---- How batching.draw draws a plan: text, and SVG.
+--- Draws a plan for batching.draw: as text, and as SVG.
 
 local core = require "lockstep.core"
 
 local M = {}
 
---- The sum over micro-steps of the dearest rank's cost, and the cost of each.
+--- Returns the sum over micro-steps of the most expensive rank's cost, and the cost of each micro-step.
 local function levels_of(batches)
   local levels, makespan = {}, 0
   for _, list in ipairs(batches) do

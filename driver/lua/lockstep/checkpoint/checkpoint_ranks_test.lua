@@ -10,7 +10,7 @@ local torch = require "lockstep.torch"
 torch.set_default_dtype(torch.float64)
 torch.set_num_threads(1) -- small tensors
 
---- A frozen layer with a trained low-rank one beside it.
+--- A frozen layer with a trained low-rank layer next to it.
 local Adapted = nn.Module:subclass("Adapted")
 
 function Adapted:init(size)
@@ -101,8 +101,8 @@ t.test("AnErrorNamesTheRank", function()
   t.raises("on rank " .. dist.rank() .. ": 1 recomputed tensors differ", function() y:sum():backward() end)
 end)
 
---- What a region must not do: run its weights through a graph of its own. The textbook form of it, reentrant, is
---- such a graph: data_parallel does not see the weights in it.
+--- A region must not run its weights through its own graph. The textbook reentrant region does: data_parallel does not
+--- see the weights in it.
 t.test("WithoutThisLibraryAReentrantRegionIsMarkedReadyTwice", function()
   local module = net(plainly)
   local replicas = sharding.data_parallel(module, { find_unused = true })

@@ -16,7 +16,7 @@ local function values(of, dtype)
   return torch.full({ 3 }, of, { dtype = torch.float32 }):to(torch[dtype or "float32"])
 end
 
--- Who ---------------------------------------------------------------------------------------------------
+-- Rank ---------------------------------------------------------------------------------------------------
 
 t.test("EveryRankKnowsItselfAndTheOthers", function()
   local everyone = dist.all_gather_object { rank = dist.rank(), local_rank = dist.local_rank() }

@@ -1,4 +1,4 @@
---- What may stand in place of a name that somebody has begun to type.
+--- Completes a name that a user has begun to type.
 ---
 ---     completion.complete("torch.matm", _G)   --> { "torch.matmul" }
 
@@ -61,8 +61,8 @@ function M.value_of(chain, environment)
   return value
 end
 
---- What may stand in place of `word`, a chain of names joined by dots and a colon, sorted. Names that begin with an
---- underscore come only where one was typed.
+--- Returns the sorted completions of `word`, a chain of names joined by dots and a colon. Names that begin with an
+--- underscore come only if an underscore was typed.
 ---@param word string
 ---@param environment table where the first name is looked up
 ---@return string[]

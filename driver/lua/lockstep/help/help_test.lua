@@ -163,7 +163,7 @@ t.test("NothingOfTheUsersIsCalled", function()
   t.equal(complete("..", {}), {})
 end)
 
--- What the session shows ----------------------------------------------------------------------------------
+-- Output of the session -----------------------------------------------------------------------------------
 
 t.test("TablesShowWhatTheyHold", function()
   t.equal(repl.show { 1, "two", a = { b = { c = 1 } }, [5] = true }, '{1, "two", [5] = true, a = {b = {...}}}')

@@ -1,4 +1,4 @@
---- What the library's functions are, read from the comments above them: for help, and for docs/reference.md.
+--- Reads descriptions of the library's functions from the comments above them: for help, and for docs/reference.md.
 ---
 ---     local entry = reference.find("optim.AdamW")
 ---     print(entry.signature, table.concat(entry.text, "\n"))
@@ -74,7 +74,7 @@ end
 --- Class names as users write them: "lockstep.torch.cuda" is torch.cuda.
 local function short(class) return (class:gsub("^lockstep%.", "")) end
 
---- What a name at the left of a dot stands for, in a file of `module`.
+--- Returns the object that a name at the left of a dot stands for, in a file of `module`.
 local function owner_of(object, module, classes)
   local head, rest = object:match("^([%w_]+)(.*)$")
   return (head == "M" and module or classes[head] and short(classes[head]) or nil), rest
@@ -177,8 +177,8 @@ function M.modules()
   return modules
 end
 
---- The entry of this name, "lockstep." before it or not; nil where there is none. A schedule may be named as scripts
---- do that have `local schedule = optim.schedule`.
+--- Returns the entry of this name, with or without "lockstep." before it, or nil. A schedule may have the name that
+--- scripts with `local schedule = optim.schedule` use.
 ---@param name string
 ---@return reference.Entry?
 function M.find(name)

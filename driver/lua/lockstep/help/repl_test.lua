@@ -1,4 +1,4 @@
--- What the interactive session makes of what is typed.
+-- Tests how the interactive session treats typed lines.
 
 local repl = require "lockstep.repl"
 local t = require "lockstep.testing"

@@ -121,7 +121,7 @@ function M.parse(text)
       table.insert(schema.parameters, parse_parameter(part, keyword_only))
     end
   end
-  -- "()" is none, "(Tensor, Tensor)" are two; "Tensor(a!)" and "Tensor(a)[]" are one.
+  -- "()" has no results, "(Tensor, Tensor)" has two; "Tensor(a!)" and "Tensor(a)[]" have one.
   local list = results:match("^%((.*)%)$")
   for _, part in ipairs(list and split(list) or { results }) do table.insert(schema.results, parse_result(part)) end
   return schema

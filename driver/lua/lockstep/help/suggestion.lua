@@ -1,4 +1,4 @@
---- What was probably meant, where an error names something that is nil:
+--- Suggests a name for an error about something that is nil:
 ---
 ---     train.lua:7: attempt to call field 'Liner' (a nil value); did you mean "nn.Linear"?
 
@@ -8,11 +8,11 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
---- The text of chunks that are no files, by their names: what is typed in a session.
+--- The text of chunks that are not files, by their names: lines typed in a session.
 ---@type table<string, string>
 M.typed = {}
 
---- How far above the line where a call ends its function's name may stand.
+--- The maximum number of lines from a function's name to the end of its call.
 local LINES_OF_A_CALL = 20
 
 local function lines_of(source)
@@ -49,7 +49,7 @@ local function receivers_of(name, info)
   return found
 end
 
---- What the names of a function mean where it stopped: its variables, those around it, the globals.
+--- Returns the meaning of names in a function where it stopped: its variables, those around it, the globals.
 local function environment_of(level, info)
   local names = setmetatable({}, { __index = getfenv(info.func) })
   for i = 1, info.nups do

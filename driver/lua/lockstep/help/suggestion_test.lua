@@ -1,4 +1,4 @@
--- What an error about a nil says was probably meant.
+-- Tests the suggestions of errors about a nil.
 
 local nn = require "lockstep.nn"
 local suggestion = require "lockstep.help.suggestion"

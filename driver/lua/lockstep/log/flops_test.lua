@@ -1,5 +1,5 @@
---- FLOPs by operator. The numbers of the tables are those of torch.utils.flop_counter in PyTorch 2.11, whose
---- FlopCounterMode counted the same calls in Python, but where a comment says otherwise.
+--- Tests FLOPs by operator. FlopCounterMode of torch.utils.flop_counter in PyTorch 2.11 counted the numbers of the
+--- tables for the same calls in Python. Comments mark the exceptions.
 
 local core = require "lockstep.core"
 local data = require "lockstep.data"

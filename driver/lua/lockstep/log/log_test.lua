@@ -1,5 +1,5 @@
--- What a run reports: on the terminal, in metrics.jsonl, as curves. Printing is caught by standing in
--- for io.stdout.
+-- Tests the reports of a run: on the terminal, in metrics.jsonl, as curves. A stand-in for io.stdout catches the
+-- output.
 
 local core = require "lockstep.core"
 local data = require "lockstep.data"
@@ -13,7 +13,7 @@ local run = require "lockstep.run"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
---- What `fn` prints.
+--- Returns the output of `fn`.
 local function printed(fn, ...)
   local parts, stdout = {}, io.stdout
   io.stdout = { -- luacheck: ignore 122
@@ -203,7 +203,7 @@ end)
 
 -- Files that cannot be written ------------------------------------------------------------------------------
 
---- What `fn` writes to stderr.
+--- Returns the text that `fn` writes to stderr.
 local function complained(fn)
   local parts, stderr = {}, io.stderr
   io.stderr = { write = function(_, ...) parts[#parts + 1] = table.concat({ ... }) end } -- luacheck: ignore 122

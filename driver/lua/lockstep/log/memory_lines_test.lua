@@ -1,4 +1,4 @@
---- Memory by line: which line of a script holds how much, at the peak and in the end.
+--- Tests memory by line: how much each line of a script holds, at the peak and at the end.
 
 local nn = require "lockstep.nn"
 local t = require "lockstep.testing"
@@ -8,7 +8,7 @@ local MB = 2 ^ 20
 
 local function here() return "driver/lua/lockstep/log/memory_lines_test.lua:" .. debug.getinfo(2, "l").currentline end
 
---- What the lines of a list hold, by place.
+--- Returns the bytes of the lines of a list, by place.
 local function by_place(lines)
   local held = {}
   for _, line in ipairs(lines) do held[line.place] = line end

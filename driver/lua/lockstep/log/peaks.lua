@@ -1,4 +1,4 @@
---- What GPUs can do at most, to say how much of it a run reaches.
+--- The peak FLOP/s of GPUs, for the share that a run reaches.
 
 local core = require "lockstep.core"
 
@@ -59,7 +59,7 @@ function M.of_model(model)
   end
 end
 
---- What the driver calls this machine's GPUs, where they are all alike; nil where there are none or several.
+--- Returns the driver's name of this machine's GPUs if all are alike, otherwise nil.
 ---@return string?
 function M.model_here()
   local model

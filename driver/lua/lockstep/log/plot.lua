@@ -13,7 +13,7 @@ local function escape(text) return (text:gsub("[<>&]", { ["<"] = "&lt;", [">"] =
 
 local function finite(value) return value == value and math.abs(value) ~= math.huge end
 
---- Round steps, 1, 2 or 5 times a power of ten, of which about `count` cover the span.
+--- Returns round steps, 1, 2 or 5 times a power of ten; about `count` of them cover the span.
 local function ticks(low, high, count)
   local raw = (high - low) / count
   local magnitude = 10 ^ math.floor(math.log10(raw))

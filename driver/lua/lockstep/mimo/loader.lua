@@ -63,7 +63,7 @@ local function text_of(ids)
   return table.concat(texts, ", ")
 end
 
---- Whose rows are whose in a micro-batch, by name: tables, or counts of each sample's rows.
+--- Returns the owners of a micro-batch's rows, by name: tables, or counts of each sample's rows.
 local function tables_of(self, batch)
   if self.ownership == nil then return {} end
   local given = get(self.ownership, batch)
@@ -104,8 +104,8 @@ local function append(to, values)
   for _, value in ipairs(values) do to[#to + 1] = value end
 end
 
---- What the parts of a module's replicas make up, in their order; nil where all have ended. A kind of item that a part
---- does not name is one that its samples have none of.
+--- Joins the parts of a module's replicas in order; returns nil if all have ended. If a part does not name a kind of
+--- item, its samples have none.
 local function join(parts)
   local whole, is_any = { tables = {} }, false
   for _, part in ipairs(parts) do
@@ -128,7 +128,7 @@ local function join(parts)
   return is_any and whole or nil
 end
 
---- Whose the rows are as a text, the same where tables are.
+--- Returns the owners of rows as a text, equal for equal tables.
 local function rows_text(whole)
   local texts, names = {}, {}
   for name in pairs(whole.tables) do names[#names + 1] = name end
@@ -147,7 +147,7 @@ local function all_of(whole)
   return (whole.ids and text_of(whole.ids) or "") .. "; " .. rows_text(whole)
 end
 
---- What a rank says of its parts, a line.
+--- Describes a rank's parts in a line.
 local function line_of(self, rank, said, with_rows)
   local texts = {}
   for i = 1, self.micro_batches do
@@ -233,7 +233,7 @@ local function gather(self, own, failed)
     or "modules do not see the same " .. (ids_agree and "rows of the same samples" or "samples") .. " (%s)"
 end
 
---- What the bridge wants to know of a whole micro-batch.
+--- Returns the ids and tables of a whole micro-batch, for the bridge.
 local function whole_of(said)
   if not said then return nil end
   local whole, tables = { samples = said.ids }, {}
@@ -242,7 +242,7 @@ local function whole_of(said)
   return whole
 end
 
---- What ranks that read the same must agree about.
+--- Returns the values that ranks with the same part must agree about.
 local function for_guard(self, own)
   if #self.ahead == 0 then return "no more data" end
   local ids, rows = {}, {}
@@ -316,8 +316,8 @@ function Loader:__call()
   return self.ahead[i], self.whole[i]
 end
 
---- Which part of what the loader hands out this rank's module keeps: for mimo.slice. With scalable_reads all of it,
---- 0 and 1, where the rank has read its replica's part alone; else what topology:dp_info says.
+--- Returns the part of a loaded micro-batch that this rank's module keeps, for mimo.slice. With scalable_reads this is
+--- all of it, 0 and 1, if the rank has read only its replica's part; otherwise the result of topology:dp_info.
 ---
 ---     local mine = mimo.slice(batch, reader:dp_info "vision")
 ---@param name string? of a module of this rank
@@ -367,20 +367,20 @@ end
 ---     for batch in mimo.loader { topology = topo, source = reader } do
 ---       local mine = mimo.slice(batch, topo:dp_info())
 ---
---- source: an iterator. samples: where a micro-batch has its samples' ids, strings or numbers in order: a field's name,
---- or a function of it. micro_batches: of a step, which are read ahead and compared at once, so that a module may run
---- ahead of another within a step. audit = false compares nothing.
+--- source: an iterator. samples: the name of the field with the samples' ids, strings or numbers in order, or a
+--- function that returns them. micro_batches: the number in a step. They are read ahead and compared at once, so that a
+--- module may run ahead of another within a step. audit = false compares nothing.
 ---
---- scalable_reads: each rank's source gives its replica's part, of which the loader gathers ids and tables: what is
---- compared is what the parts of each module's replicas make up. ownership: a field's name, or a function of a
---- micro-batch: what mimo.ownership made, how many rows each sample has, or several of these by name. Beside each
---- micro-batch (or part) comes what the bridge wants to know of the whole, {samples = ..., ownership = ...}:
+--- scalable_reads: each rank's source gives its replica's part. The loader gathers ids and tables of all parts, and
+--- compares the joined parts of each module. ownership: a field's name, or a function of a micro-batch. Its value is a
+--- table of mimo.ownership, the number of rows of each sample, or several of these by name. With each micro-batch (or
+--- part) comes a description of the whole for the bridge, {samples = ..., ownership = ...}:
 ---
 ---     local opts = { topology = topo, source = part_reader, scalable_reads = true, ownership = "rows" }
 ---     for part, whole in mimo.loader(opts) do
 ---       local y = bridge(is_vision and tower(part.patches) or nil, whole)
 ---
---- Collective: every rank that loads makes one, and takes equally many.
+--- Collective: every rank that loads makes one, and takes the same number of micro-batches.
 ---@param opts mimo.LoaderOptions
 ---@return mimo.Loader
 local function loader(opts)

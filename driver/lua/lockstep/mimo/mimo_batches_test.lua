@@ -1,4 +1,4 @@
---- Batches of which a slice would once have been wrong without an error: objects, lists, names that are misspelt.
+--- Batches that were once cut wrongly without an error: objects, lists, misspelt names.
 
 local mimo = require "lockstep.mimo"
 local t = require "lockstep.testing"

@@ -1,5 +1,5 @@
---- mimo.bridge between every two grids that the world of this run has room for. What must arrive is cut on every rank
---- from the whole, which all of them draw alike.
+--- Tests mimo.bridge between every two grids that the world of this run has room for. Every rank draws the same whole
+--- and cuts the expected rows from it.
 
 local dist = require "lockstep.distributed"
 local mimo = require "lockstep.mimo"

@@ -1,5 +1,5 @@
---- Ranks that plan other rows, or take the calls in another order, are told so before any rows meet: Gloo ends the
---- process there, and NCCL mixes them up. Vision on ranks 0 and 1, language on rank 2.
+--- Ranks that plan different rows, or make the calls in different orders, get an error before rows meet. Otherwise Gloo
+--- would end the process, and NCCL would mix rows up. Vision on ranks 0 and 1, language on rank 2.
 
 local dist = require "lockstep.distributed"
 local mimo = require "lockstep.mimo"

@@ -1,4 +1,4 @@
---- What goes wrong on one side of a bridge is an error on both, which names the ranks. Vision on ranks 0 and 1,
+--- A failure on one side of a bridge is an error on both sides, which names the ranks. Vision on ranks 0 and 1,
 --- language on rank 2.
 
 local dist = require "lockstep.distributed"
@@ -211,7 +211,7 @@ t.test("WithTheAuditGradientsThatDifferByRoundingAreAlike", function()
   if x then t.near(x.grad, torch.ones { 2, 2 }, 1e-6) end
 end)
 
--- What is wrong before anything has travelled: the other side would wait.
+-- Mistakes that are detected before anything is sent: the other side would wait.
 for _, case in ipairs {
   { { row_per_sample = { 1, 1 } }, 'did you mean "rows_per_sample"' },
   { { rows_per_sample = { 1, -1 } }, "rows_per_sample holds -1 for sample 1" },

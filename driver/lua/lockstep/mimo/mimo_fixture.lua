@@ -1,5 +1,5 @@
---- What tests of parity, of reads and of order share: a small vision-language model; the last two also a data set whose
---- samples are read one by one, with none to 3 images of different sizes, and a training step over any grid.
+--- Code that tests of parity, reads and order share: a small vision-language model. For the last two also a data set
+--- whose samples are read one by one, with 0 to 3 images of different sizes, and a training step over any grid.
 
 local dist = require "lockstep.distributed"
 local mimo = require "lockstep.mimo"
@@ -110,8 +110,8 @@ function M.together(vision, language)
 end
 
 --- Trains on the topology with micro-batches of `reader` (a mimo.loader) until it ends. Returns by step the loss of
---- each sample by its id (on ranks of the language model), the joint loss and gradients by name.
---- opts: micro_batches of a step; change(batch, whole) before they are used.
+--- each sample by its id (on ranks of the language model), the joint loss, and gradients by name. opts: micro_batches
+--- of a step; change(batch, whole), called before they are used.
 function M.train(topology, reader, opts)
   local change = opts and opts.change or function(batch, whole) return batch, whole end
   local micro_batches = opts and opts.micro_batches or 1

@@ -21,7 +21,7 @@ local GRIDS = {
   { name = "dp 4 to dp 4 on the same ranks", { dp = 4 }, { dp = 4 } },
 }
 
---- Which replicas of vision are frozen.
+--- The frozen replicas of vision.
 local FROZEN = {
   none = function() return false end,
   all = function() return true end,

@@ -29,7 +29,7 @@ t.test("TokensAreThoseOfTheLastStage", function()
   local topology = with_language { pp = 3 }
   local modules, weight = weight_of(topology, 12)
 
-  -- The loss is on rank 3; the other stages leave `tokens` out, or give what is none of theirs.
+  -- The loss is on rank 3. The other stages leave `tokens` out, or give an irrelevant number.
   local tokens = mimo.reduce_gradients { topology = topology, modules = modules, loss = "sum",
     tokens = ({ [0] = nil, 0, nil, 12 })[RANK] }
 

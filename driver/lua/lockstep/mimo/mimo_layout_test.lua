@@ -1,5 +1,5 @@
---- Ranks whose topologies differ, or the dim of a bridge, are told so: rows would go astray. So is who gives a table
---- that does not fit on a grid where nothing travels.
+--- Ranks with different topologies, or a different dim of a bridge, get an error, because rows would reach wrong ranks.
+--- So does a caller whose table does not fit on a grid where nothing is sent.
 
 local dist = require "lockstep.distributed"
 local mimo = require "lockstep.mimo"

@@ -1,4 +1,4 @@
---- What a bridge sends is what it was given, whatever happens to the memory meanwhile.
+--- A bridge sends the rows that it was given, even if their memory is reused meanwhile.
 
 local dist = require "lockstep.distributed"
 local mimo = require "lockstep.mimo"

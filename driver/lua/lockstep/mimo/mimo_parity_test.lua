@@ -119,7 +119,7 @@ end
 
 --- Trains on the topology and compares with `curve` at every step. loss: "sum" or "mean".
 local function compare(topology, curve, loss_kind, tolerance)
-  -- The order below, which is that of scripts/mimo_digits.lua, on paper.
+  -- Simulates the order below, the order of scripts/mimo_digits.lua.
   topology:validate { micro_batch_size = SAMPLES, global_batch_size = SAMPLES * MICRO_BATCHES, uneven = true,
     order = "all_forwards_first" }
   local is_vision, is_language = topology:peers("vision", "dp") ~= nil, topology:peers("language", "dp") ~= nil
@@ -225,7 +225,7 @@ for _, precision in ipairs { { torch.float64, 1e-10, "float64" }, { torch.float3
     end)
   end
   for _, name in ipairs(names) do
-    -- What cp adds is the same in both: the time is for the others.
+    -- cp adds the same in both dtypes, so other tests get the time.
     if dtype_name == "float64" or not name:find("cp") then add_tests(name) end
   end
 end

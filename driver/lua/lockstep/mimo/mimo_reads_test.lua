@@ -151,7 +151,7 @@ t.test("FullReadsHaveTheWholeThemselves", function()
   t.equal(reader(), nil)
 end)
 
--- What would go wrong without: ranks know the rows of their part alone.
+-- The failure without it: ranks know only the rows of their own part.
 t.test("WithoutTheGatheredTableTheBridgeRefuses", function()
   local bridge = mimo.bridge { topology = fixture.apart(WORLD - 1, 1), from = "vision", to = "language" }
   local own = mimo.ownership { rows_per_sample = dist.rank() == WORLD - 1 and { 2, 1, 3 } or { 2 } }

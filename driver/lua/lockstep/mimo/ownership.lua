@@ -12,16 +12,16 @@ local core_mimo = require "lockstep.core.mimo"
 ---@field num_samples integer? with sample_of_item
 ---@field rows_per_sample integer[]|torch.Tensor|nil instead of all others: each sample has one item, of so many tokens
 
---- Which sample the rows of tensors belong to: samples have items, and items have tokens (or patches). Slices, the
---- bridge, the way of its gradients and mimo.reorder follow the same table, so that samples without items, with
---- several, or with items of different sizes are right by construction.
+--- Makes a table of the sample that owns each row of a tensor: samples have items, and items have tokens (or patches).
+--- Slices, the bridge, the way of its gradients and mimo.reorder follow the same table. So samples without items, with
+--- several, or with items of different sizes are handled alike.
 ---
 ---     local images = mimo.ownership { items = { 2, 0, 1 }, tokens = { 4, 6, 9 } }
 ---     mimo.slice(batch, dp_rank, dp_size, { ownership = { crops = { images, "items" }, patches = images } })
 ---     local y = bridge(tower(patches), { ownership = images })
 ---
---- A table that is itself in the batch is cut and reordered with it, and options may name it: ownership = { crops =
---- { "images", "items" }, patches = "images" }. Two tables are equal where their numbers are.
+--- A table that is itself in the batch is cut and reordered with it. Options may use its name: ownership = { crops = {
+--- "images", "items" }, patches = "images" }. Two tables are equal if their numbers are.
 ---@param opts mimo.OwnershipOptions
 ---@return mimo.Ownership
 local function ownership(opts) return core_mimo.ownership(opts) end

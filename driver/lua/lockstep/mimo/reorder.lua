@@ -4,7 +4,7 @@ local core = require "lockstep.core"
 local core_mimo = require "lockstep.core.mimo"
 local options = require "lockstep.options"
 
---- The least common multiple of all modules' dp: groups of which every replica has whole ones.
+--- Returns the least common multiple of all modules' dp: the number of groups of which every replica has whole ones.
 local function groups_of(topology)
   local groups = 1
   for _, module in ipairs(topology:modules()) do
@@ -32,9 +32,9 @@ end
 ---     batch = mimo.reorder(batch, { costs = images, topology = topo, rows_per_sample = {
 ---       image_grid_thw = batch.num_images } })
 ---
---- Every rank computes the same order, without communication: call it on each before mimo.slice. What is learned does
---- not change with a loss per token (a mean of each replica's mean weighs a token by its neighbours). A table that is
---- not in the batch follows by table:reordered(order).
+--- Every rank computes the same order, without communication: call it on each rank before mimo.slice. With a loss per
+--- token the gradients stay the same (a mean of each replica's mean weighs a token by its neighbours). For a table
+--- outside the batch call table:reordered(order).
 ---@param batch table
 ---@param opts mimo.ReorderOptions
 ---@return table

@@ -7,7 +7,7 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
---- Parts the options of mimo.topology: what the core reads, and what is shared by the module's name.
+--- Separates the options of mimo.topology: those for the core, and shared weights by the module's name.
 ---@param opts table
 ---@return table core_opts
 ---@return table<string, {first: string, last: string}[]> shared
@@ -67,9 +67,9 @@ local function check_values(group, part, names, parameters)
   end
 end
 
---- What a part of own_modules shares with another stage: the parameters, the group of both stages, and whether this is
---- the last; nothing on other ranks. Sets part.shared, the set of their names. Collective over both stages the first
---- time.
+--- Returns the weights that a part of own_modules shares with another stage: the parameters, the group of both stages,
+--- and whether this is the last stage; nothing on other ranks. Sets part.shared, the set of their names. Collective
+--- over both stages the first time.
 ---@param topology mimo.Topology
 ---@param part table
 ---@return torch.Tensor[]?

@@ -6,8 +6,8 @@
 ---   "stochastic"  The weight has no master. It is rounded up or down at random, so that it is right on average.
 ---   "none"        The weight is rounded to nearest, as PyTorch's AdamW does.
 ---
---- The random bits are a function of the step, the parameter's position and the element: replicas on several ranks
---- stay equal, a resumed run goes on with the same bits, and a CUDA graph draws new ones in each replay.
+--- The random bits are a function of the step, the parameter's position and the element. So replicas on several ranks
+--- stay equal, a resumed run continues with the same bits, and a CUDA graph draws new ones in each replay.
 
 local core = require "lockstep.core"
 local torch = require "lockstep.torch"

@@ -267,6 +267,6 @@ t.test("AGroupOfAConfigurationServesAsOptions", function()
   local config = run.merge({ norm = { eps = 1e-6 } }, {})
 
   t.equal(options.read("f", config.norm, { eps = 1e-5, bias = true }), { eps = 1e-6, bias = true })
-  -- Of a function in C++ too.
+  -- A function in C++ accepts it too.
   t.equal(dist.all_reduce(torch.ones(2), "sum", run.merge({ reduce = {} }, {}).reduce):totable(), { 1, 1 })
 end)

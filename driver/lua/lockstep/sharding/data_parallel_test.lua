@@ -1,5 +1,5 @@
---- sharding.data_parallel on several ranks, each with data of its own. What is expected is computed on every
---- rank from all ranks' data.
+--- sharding.data_parallel on several ranks, each with its own data. Every rank computes the expected values from all
+--- ranks' data.
 
 local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"

@@ -33,9 +33,9 @@ function Dataset:set_epoch(epoch)
   self.shard = core_sharding.dataset(self.options)
 end
 
---- What sharding.dataset{state = ...} resumes from, on any number of ranks: every rank has taken `taken` samples.
---- Where something reads ahead of the training (sharding.lockstep does, by one batch) give the count that was
---- trained on; otherwise it is what was handed out.
+--- Returns the state for sharding.dataset{state = ...}, on any number of ranks: every rank has taken `taken` samples.
+--- If something reads ahead of the training (sharding.lockstep does, by one batch) give the number trained on; the
+--- default is the number returned.
 ---@param taken integer? samples of this rank, alike on every rank
 ---@return table
 function Dataset:state(taken)
@@ -48,7 +48,7 @@ end
 
 local STATE = { "size", "seed", "epoch", "shuffle", "drop_last", "pad", "start" }
 
---- The options of a state, or an error where it is none.
+--- Returns the options of a state, or raises an error if it is invalid.
 local function check_state(state)
   for _, key in ipairs(STATE) do
     if type(state) ~= "table" or state[key] == nil then
@@ -91,8 +91,8 @@ end
 --- drop_last leaves these out (ds.dropped counts them), pad gives the others one from the epoch's beginning
 --- (ds.padded counts them). The order is computed, not stored: 10^9 samples cost no memory.
 ---
---- Options: size; rank, world (default: this run's); seed = 0; epoch = 0; shuffle = true; drop_last = false;
---- pad = false; or state, what ds:state() returned, with rank and world of now.
+--- Options: size; rank, world (default: this run's); seed = 0; epoch = 0; shuffle = true; drop_last = false; pad =
+--- false; or state, the result of ds:state(), with the present rank and world.
 ---@param opts {size: integer?, rank: integer?, world: integer?, seed: integer?, state: table?, [string]: any}
 ---@return sharding.Dataset
 local function dataset(opts)

@@ -128,7 +128,7 @@ function Packed:__call()
   return chunk
 end
 
---- What sharding.pack{state = ...} resumes from, in the middle of a sample too: with a source that goes on after
+--- Returns the state for sharding.pack{state = ...}, in the middle of a sample too: the source must continue after
 --- `state.drawn` samples. It holds the tokens that wait for their chunk.
 ---@return table
 function Packed:state()
@@ -138,8 +138,8 @@ function Packed:state()
   }
 end
 
---- Goes on from what pack:state() returned, as sharding.pack{state = ...} does. The source must go on after
---- `state.drawn` samples: a dataset that it draws from is restored beside it.
+--- Continues from a result of pack:state(), as sharding.pack{state = ...} does. The source must continue after
+--- `state.drawn` samples: also restore the dataset that it reads.
 ---@param state table
 function Packed:load_state(state)
   for _, key in ipairs { "drawn", "chunks", "dropped_tokens", "ended", "ready", "waiting" } do
@@ -151,7 +151,7 @@ function Packed:load_state(state)
   self.drawn, self.chunks, self.ended = state.drawn, state.chunks, state.ended
   self.dropped_tokens, self.dropped_before = state.dropped_tokens, state.dropped_tokens
   self.ready = copy(state.ready)
-  -- What waits is numbered before what is drawn from now on.
+  -- Waiting samples get their numbers before later ones.
   for i, fields in ipairs(state.waiting) do
     self.samples[i], self.first = fields, fields
     self.packer:add(fields.input_ids:size(0))
@@ -180,14 +180,14 @@ end
 ---       model(chunk.input_ids, chunk.position_ids, chunk.seq_lens)
 ---     end
 ---
---- A sample holds input_ids, and optionally loss_mask (default: all), position_ids (default: from 0) and other
---- values per token, as arrays or tensors of one dimension; a chunk holds the same concatenated, and seq_lens, the
---- lengths of its pieces. A sample that reaches over a chunk's end goes on in the next.
+--- A sample holds input_ids, and optionally loss_mask (default: all), position_ids (default: from 0) and other values
+--- per token, as arrays or tensors of one dimension. A chunk holds the same, concatenated, and seq_lens, the lengths of
+--- its pieces. A sample that exceeds a chunk continues in the next.
 ---
---- Options: source, a function that returns the next sample or nil; seq_len; drop_last = true: what is left at the
---- end and fills no chunk is dropped, and counted in `dropped_tokens`; split = true: false carries samples over
---- whole, and drops what of one is longer than seq_len; pad_token_id: where given, chunks that are short are filled
---- up to seq_len, without loss; state.
+--- Options: source, a function that returns the next sample or nil; seq_len; state. drop_last = true: drops the rest at
+--- the end that fills no chunk, and counts it in `dropped_tokens`. split = true: false moves samples to the next chunk
+--- whole, and drops the tokens of a sample beyond seq_len. pad_token_id: if given, short chunks are filled up to
+--- seq_len, without loss.
 ---@param opts {source: (fun(): table?), seq_len: integer, drop_last: boolean?, split: boolean?, [string]: any}
 ---@return sharding.Packed
 local function pack(opts)

@@ -1,6 +1,7 @@
---- What the ranks of a run tell each other as they save, resume and step, apart from the training's collectives.
+--- The messages that the ranks of a run exchange as they save, resume and step, separate from the training's
+--- collectives.
 ---
---- Collective, all of it: every rank calls alike, and an error is the same on each.
+--- All functions are collective: every rank calls alike, and an error is the same on each.
 
 local core = require "lockstep.core"
 local core_sharding = require "lockstep.core.sharding"
@@ -15,8 +16,8 @@ local TIMEOUT_S = 1800
 local meeting ---@type lockstep.core.sharding.Gathering
 local saving, stepping ---@type lockstep.core.sharding.Gathering, lockstep.core.sharding.Gathering
 
---- Waits for the other ranks as any collective does, --timeout seconds, before they wait for each other as long as a
---- disk may take: a rank that does not come at all is told of soon.
+--- Waits for the other ranks as any collective does, --timeout seconds. Later waits last as long as a disk may take, so
+--- a rank that does not come at all is reported here, early.
 function M.meet() meeting:gather_flags("here") end
 
 --- Before the others, once or again. Meets.
@@ -46,7 +47,7 @@ function M.values(value)
   return values
 end
 
---- What an error says, without the script's line, which the error over it has.
+--- Returns an error's message without the script's line, which the outer error has.
 ---@param message any
 ---@return string
 function M.plain(message) return (tostring(message):gsub("^[^\n]-%.lua:%d+: ", "")) end

@@ -1,4 +1,4 @@
---- What a run's objects hold, as tensors by name and plain values, and back into the objects.
+--- Converts a run's objects to tensors by name and plain values, and back.
 ---
 --- A module's tensors go by their own names where it is registered as "model", so that the folder reads as one of
 --- Hugging Face's; behind the registered name otherwise. An optimizer's go by the parameters that they belong to:
@@ -42,7 +42,7 @@ function M.kind_of(name, object)
     torch.is_tensor(object) and "a tensor" or "a " .. type(object), name))
 end
 
---- The first table within `value` that has a metatable: its path, and the table; nothing where there is none.
+--- Returns the path of the first table within `value` that has a metatable, and the table; or nothing.
 local function find_metatable(value, seen)
   if type(value) ~= "table" or seen[value] then return end
   seen[value] = true
@@ -93,7 +93,7 @@ local function tensors_of_module(name, module)
   return found
 end
 
---- Of each parameter: in the order of the groups, under the parameter's name where a module has it.
+--- The tensors of each parameter: in the order of the groups, under the parameter's name if a module has it.
 local function tensors_of_optimizer(name, optimizer, names)
   local found, states, index = {}, optimizer:state_dict().states, 0
   for _, group in ipairs(optimizer.groups) do
@@ -146,7 +146,7 @@ end
 ---@field tensors state.Tensor[] alike on every rank, by name
 ---@field values table<string, {bytes: string, tensors: torch.Tensor[]}>
 
---- What the objects hold now. Tensors share memory with them.
+--- Returns the present content of the objects. Tensors share memory with them.
 ---@param objects table<string, any>
 ---@return state.Contents
 function M.collect(objects)
@@ -192,7 +192,7 @@ end
 
 local BUCKETS = "%s.buckets"
 
---- How the replicas among the objects group gradients, as values. Collective.
+--- Returns the groups in which replicas among the objects average gradients, as values. Collective.
 ---@param objects table<string, any>
 ---@return table<string, {bytes: string, tensors: torch.Tensor[]}>
 function M.bucket_values(objects)
@@ -288,7 +288,7 @@ end
 
 -- In files --------------------------------------------------------------------------------------------
 
---- What tells the values of two ranks apart.
+--- Returns a fingerprint that differs for different values of two ranks.
 ---@param value {bytes: string, tensors: torch.Tensor[]}
 ---@return string
 function M.fingerprint(value)
@@ -324,7 +324,7 @@ end
 
 local function describe(tensor) return tostring(tensor.dtype) .. " " .. tostring(tensor.shape) end
 
---- What keeps the saved tensors from being those of the objects: "" where nothing does.
+--- Returns the reason why the saved tensors do not fit the objects, or "".
 ---@param contents state.Contents
 ---@param saved table<string, torch.Tensor>
 ---@return string
@@ -406,7 +406,7 @@ local function groups_mismatch(name, optimizer, groups)
   return ""
 end
 
---- What keeps a saved value from being that of an object: "" where nothing does.
+--- Returns the reason why a saved value does not fit an object, or "".
 ---@param name string
 ---@param object any
 ---@param value any

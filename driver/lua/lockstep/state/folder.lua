@@ -1,13 +1,5 @@
---- Folders that hold a run's state after some number of steps: which there are, whether they are whole, which go.
----
----     runs/x/state/step-00000120/
----       model-00001-of-00002.safetensors    rank 0's part of the model's tensors
----       state-00001-of-00002.safetensors    ... and of all else
----       model.safetensors.index.json        which file holds which of the model's tensors
----       complete.json                       written last: what belongs here, with checksums
----
---- A folder is written as step-00000120.part and renamed once it is complete and on the disk. Whatever its name, one
---- whose complete.json and files agree is a state; any other is none.
+--- A folder is written as step-00000120.part and renamed once it is complete and on the disk. A folder is a state if
+--- its complete.json and its files agree, whatever its name.
 
 local core = require "lockstep.core"
 local files = require "lockstep.core.files"
@@ -17,7 +9,7 @@ local M = {}
 local MARKER = "complete.json"
 local FORMAT = 1
 
---- Of a state after `step` steps.
+--- Returns the name of a state after `step` steps.
 ---@param step integer
 ---@return string
 function M.name(step) return string.format("step-%08d", step) end
@@ -52,8 +44,8 @@ local function read(path)
   return text
 end
 
---- Those that may be states, and how many were set aside. What was being written when its run ended is no state, and
---- no fault.
+--- Returns the folders that may be states, and how many were set aside. A folder that was being written when its run
+--- ended is not a state, and not an error.
 ---@param root string
 ---@return state.Folder[] usable
 ---@return integer torn
@@ -151,7 +143,7 @@ end
 
 -- Making and removing ---------------------------------------------------------------------------------
 
---- A new, empty folder to fill. What a killed run left under that name goes.
+--- Makes a new, empty folder to fill. Removes the folder that a killed run left under that name.
 ---@param root string
 ---@param step integer
 ---@return string path

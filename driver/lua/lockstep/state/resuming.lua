@@ -48,7 +48,7 @@ local function read(one)
   return { marker = marker, tensors = saved, owners = owners }
 end
 
---- Reads the latest state that is whole on every rank. Those that are not are told, set aside and counted.
+--- Reads the latest state that is complete on every rank. Reports incomplete ones, sets them aside and counts them.
 local function read_latest(found)
   local torn, first_problem = {}, nil
   for _, one in ipairs(found) do
@@ -198,8 +198,8 @@ local function restore_the_rest(plan, own, saved)
   end
 end
 
---- Lets the objects go on from the latest state in `root`; returns how many steps are done, nil where there is none,
---- and which names of `without` the script does not register. Collective.
+--- Loads the latest state in `root` into the objects. Returns the number of steps done, or nil without a state, and the
+--- names of `without` that the script does not register. Collective.
 ---@param objects table<string, any>
 ---@param opts {root: string, from: string?, without: string[], config: table?} config: the run's
 ---@return integer?

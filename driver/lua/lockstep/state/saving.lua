@@ -13,7 +13,7 @@ local M = {}
 
 local function bytes_of(tensor) return tensor:numel() * tensor:element_size() end
 
---- Which rank writes which tensor: the largest first, each to the rank with the least so far.
+--- Assigns tensors to ranks: the largest first, each to the rank with the least so far.
 local function share_out(tensors, world)
   local by_size, load, writer = {}, {}, {}
   for i, one in ipairs(tensors) do by_size[i] = { name = one.name, bytes = bytes_of(one.tensor) } end
@@ -34,7 +34,7 @@ end
 
 local function file_name(kind, rank, world) return ("%s-%05d-of-%05d.safetensors"):format(kind, rank + 1, world) end
 
---- What PyTorch's distributed checkpoint reads beside the tensors: each begins at its own beginning.
+--- Metadata for PyTorch's distributed checkpoint: each tensor begins at its own beginning.
 local function metadata_of(tensors)
   local parts = {}
   for name, tensor in pairs(tensors) do
@@ -127,7 +127,7 @@ local function write_part(path, tensors, values, kinds)
   return { files = written, weights = weights }
 end
 
---- What Hugging Face's loaders read first.
+--- Writes the index that Hugging Face's loaders read first.
 local function write_index(path, weights)
   local map, total = {}, 0
   for name, weight in pairs(weights) do map[name], total = weight.file, total + weight.bytes end

@@ -1,4 +1,4 @@
---- What a run was told, kept beside its objects: its configuration, and what run:resume left out.
+--- A run's settings, saved with its objects: its configuration, and the names that run:resume left out.
 
 local core = require "lockstep.core"
 local core_state = require "lockstep.core.state"
@@ -7,7 +7,7 @@ local M = {}
 
 local CONFIG = "run.config"
 
---- What run.config returned, as a value; none where the script has no configuration.
+--- Returns the result of run.config as a value; nothing if the script has no configuration.
 ---@param config table?
 ---@return table<string, {bytes: string, tensors: torch.Tensor[]}>
 function M.config_values(config)
@@ -29,7 +29,7 @@ local function settings_of(config, prefix, settings)
   return settings
 end
 
---- What is set otherwise now than it was when the values were saved: {"batch_size 8 (was 4)"}.
+--- Returns the settings that differ from the saved values: {"batch_size 8 (was 4)"}.
 ---@param values table<string, {value: any}>
 ---@param config table?
 ---@return string[]
@@ -48,8 +48,8 @@ end
 
 local LEFT_OUT = "run.without"
 
---- What run:resume left out that the script does not register, as a value: the same command is to go on from this
---- state, which has none of it.
+--- Returns the names that run:resume left out and the script does not register, as a value. The same command must be
+--- able to continue from this state, which does not hold them.
 ---@param names string[]
 ---@return table<string, {bytes: string, tensors: torch.Tensor[]}>
 function M.left_out_values(names)

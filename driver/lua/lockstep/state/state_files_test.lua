@@ -13,7 +13,7 @@ local torch = require "lockstep.torch"
 local listening, new_folder = fixture.listening, fixture.new_folder
 local read_file, save_at, write_file = fixture.read_file, fixture.save_at, fixture.write_file
 
--- What PyTorch reads ------------------------------------------------------------------------------------
+-- Read by PyTorch ---------------------------------------------------------------------------------------
 
 --- The header of a safetensors file, as the format says it, by none of our reader's code.
 local function header_of(path)
@@ -180,7 +180,7 @@ t.test("FilesWhoseChecksumsFitAreNotBelievedEither", function()
   for i = 1, 300 do
     local name = ("%s-00001-of-00001.safetensors"):format(i % 2 == 0 and "model" or "state")
     local text = read_file(path .. "/" .. name)
-    -- The header and the first values: what lies behind are numbers of the model, any of which may be.
+    -- Only the header and the first values: the rest are numbers of the model, and any number is valid.
     local cut = math.min(#text, 3000)
     write_file(path .. "/" .. name, mutate(text:sub(1, cut), random) .. text:sub(cut + 1))
     local bytes, crc32 = files.checksum(path .. "/" .. name)

@@ -1,4 +1,4 @@
---- What the tests of run:save and run:resume share: a run's folder for each test, and small objects that train.
+--- Code that tests of run:save and run:resume share: a run's folder for each test, and small objects that train.
 
 local core = require "lockstep.core"
 local nn = require "lockstep.nn"
@@ -19,7 +19,7 @@ function M.new_folder()
   return run.dir .. "/state"
 end
 
---- What fn(...) returns, and what it wrote to stderr.
+--- Returns the results of fn(...), and the text that it wrote to stderr.
 function M.listening(fn, ...)
   local heard, stderr = {}, io.stderr
   io.stderr = { write = function(_, ...) heard[#heard + 1] = table.concat { ... } end } -- luacheck: ignore 122

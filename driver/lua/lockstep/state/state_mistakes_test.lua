@@ -14,7 +14,7 @@ local new_folder = fixture.new_folder
 
 local function forever() return true end
 
--- What is registered ----------------------------------------------------------------------------------
+-- Registered objects ----------------------------------------------------------------------------------
 
 t.test("AModuleWithinAPlainTableIsRefusedByItsPath", function()
   new_folder()
@@ -128,7 +128,7 @@ t.test("AfterALoopSaveWantsToBeToldTheStepHoweverItWasLeft", function()
   t.equal(#folder.list(run.dir .. "/state"), 2)
 end)
 
--- What is resumed -------------------------------------------------------------------------------------
+-- Resumed objects -------------------------------------------------------------------------------------
 
 t.test("WhatTheStateHasAndTheScriptDoesNotRegisterIsNamedUnlessLeftOut", function()
   new_folder()

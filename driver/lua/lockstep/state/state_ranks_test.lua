@@ -1,4 +1,4 @@
--- run:save and run:resume on several ranks: who writes what, and what ranks are told that do not agree.
+-- run:save and run:resume on several ranks: the files that each rank writes, and the errors of ranks that do not agree.
 
 local core = require "lockstep.core"
 local data = require "lockstep.data"
@@ -36,7 +36,7 @@ local function train(model, optimizer, steps)
   end
 end
 
--- Who writes ------------------------------------------------------------------------------------------
+-- Files ---------------------------------------------------------------------------------------------
 
 t.test("RanksShareTheWritingAndEachTensorIsWrittenOnce", function()
   local root = new_folder()

@@ -1,4 +1,4 @@
--- run:save and run:resume on one rank: what is saved comes back bit for bit, and what does not fit is said once.
+-- run:save and run:resume on one rank: objects are restored bit for bit, and a mismatch is reported once.
 
 local core = require "lockstep.core"
 local core_state = require "lockstep.core.state"
@@ -327,7 +327,7 @@ t.test("MetricsOfStepsThatWereLostAreLeftOut", function()
   t.equal(read_file(run.dir .. "/metrics.jsonl"), '{"loss":3,"step":0}\n{"loss":2,"step":1}\n')
 end)
 
--- What does not fit -----------------------------------------------------------------------------------
+-- Mismatches ------------------------------------------------------------------------------------------
 
 t.test("AStateOfAnotherModelIsAnErrorThatNamesTheTensorAndChangesNothing", function()
   new_folder()

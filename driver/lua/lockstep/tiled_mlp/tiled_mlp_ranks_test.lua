@@ -1,5 +1,5 @@
---- lockstep.tiled_mlp under sharding.data_parallel, in all its modes. What is expected is computed on every rank
---- from all ranks' data, untiled.
+--- lockstep.tiled_mlp under sharding.data_parallel, in all its modes. Every rank computes the expected values from all
+--- ranks' data, untiled.
 
 local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"

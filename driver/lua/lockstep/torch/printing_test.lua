@@ -172,7 +172,7 @@ t.test("NoElementsPrintTheirSize", function()
   }
 end)
 
--- What follows ----------------------------------------------------------------------------------------
+-- Suffixes -------------------------------------------------------------------------------------------
 
 t.test("DtypesThatTheElementsDoNotTellAreNamed", function()
   for _, name in ipairs { "float64", "float16", "bfloat16" } do

@@ -115,7 +115,7 @@ t.test("FieldsOfATensorCannotBeMadeUp", function()
   }
 end)
 
--- What ATen refuses -----------------------------------------------------------------------------------
+-- Errors of ATen --------------------------------------------------------------------------------------
 
 t.test("AWrongDtypeSaysHowToGetTheRightOne", function()
   local to_int64 = "make the tensor with { dtype = torch.int64 }, or convert it with x:to(torch.int64)"

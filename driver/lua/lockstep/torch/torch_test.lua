@@ -1,12 +1,12 @@
---- lockstep.torch: ATen's operators by name, called by schema. What calls print here is what the same calls
---- print in PyTorch. Wrong calls: torch_errors_test.lua.
+--- lockstep.torch: ATen's operators by name, called by schema. The same calls in PyTorch print the same text. Wrong
+--- calls: torch_errors_test.lua.
 
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
 local function integers(values) return torch.tensor(values, { dtype = torch.int64 }) end
 
---- What the expressions in tables of cases may name.
+--- Names that expressions in tables of cases may use.
 local scope = {
   torch = torch,
   x = torch.tensor { { 1, 2, 3 }, { 4, 5, 6 } },
