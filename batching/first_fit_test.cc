@@ -24,7 +24,7 @@ TEST(FirstFitTest, HeaderExample) {
   EXPECT_EQ(first_fit.Place(4), 0u);
 }
 
-TEST(FirstFitTest, WhatFillsABinLeavesNoRoom) {
+TEST(FirstFitTest, AnItemThatFillsABinLeavesNoRoom) {
   FirstFit first_fit(3);
   for (size_t bin = 0; bin < 9; ++bin) EXPECT_EQ(first_fit.Place(3), bin);
 }

@@ -92,7 +92,7 @@ class Queue {
 
   bool empty() const { return fewest_[1] == kTaken; }
   double cost_left() const { return cost_left_; }
-  const Sample& dearest() const { return at(order_[First(0, kTaken - 1)]); }
+  const Sample& most_expensive() const { return at(order_[First(0, kTaken - 1)]); }
 
   // Takes the most expensive sample of at most this cost and so many tokens; returns -1 if there is
   // no such sample.
@@ -149,7 +149,7 @@ class Queue {
 void FillLongStep(absl::Span<const Sample> samples, int64_t seq_len, int ranks, Queue& queue,
                   std::vector<Bin>& bins) {
   // Costs are sums in some order: leave the last bits room.
-  const double level = queue.dearest().cost * (1 + 1e-12);
+  const double level = queue.most_expensive().cost * (1 + 1e-12);
   for (int r = 0; r < ranks && !queue.empty(); ++r) {
     Bin bin;
     for (int64_t i; (i = queue.Take(level - bin.cost, seq_len - bin.tokens)) >= 0;)
@@ -194,7 +194,7 @@ std::optional<std::vector<Bin>> FillSteps(absl::Span<const Sample> samples,
   std::vector<Bin> bins;
   int64_t steps_left = steps;
   while (!queue.empty() && steps_left > 0 &&
-         queue.dearest().cost >
+         queue.most_expensive().cost >
              queue.cost_left() / static_cast<double>(steps_left * ranks) * (1 + 1e-9)) {
     FillLongStep(samples, seq_len, ranks, queue, bins);
     --steps_left;
@@ -219,17 +219,17 @@ void SortByCost(std::vector<Bin>& bins) {
 
 // 4. Splits bins of the last step, sorted, until it is full or each holds one sample.
 void FillLastStep(absl::Span<const Sample> samples, int ranks, std::vector<Bin>& bins) {
-  using Entry = std::pair<double, size_t>;  // cost, bin: the dearest on top
-  std::priority_queue<Entry> dearest;
+  using Entry = std::pair<double, size_t>;  // cost, bin: the most expensive on top
+  std::priority_queue<Entry> most_expensive;
   const auto push = [&](size_t b) {
-    if (bins[b].samples.size() > 1) dearest.push({bins[b].cost, b});
+    if (bins[b].samples.size() > 1) most_expensive.push({bins[b].cost, b});
   };
   for (size_t b = bins.size() / static_cast<size_t>(ranks) * static_cast<size_t>(ranks);
        b < bins.size(); ++b)
     push(b);
-  while (bins.size() % static_cast<size_t>(ranks) != 0 && !dearest.empty()) {
-    const size_t b = dearest.top().second;
-    dearest.pop();
+  while (bins.size() % static_cast<size_t>(ranks) != 0 && !most_expensive.empty()) {
+    const size_t b = most_expensive.top().second;
+    most_expensive.pop();
     const std::vector<int64_t> members = std::move(bins[b].samples);
     bins[b] = Bin();
     Bin other;
@@ -354,7 +354,7 @@ class PlanBuilder {
     }
     const size_t first = plan_.micro_batches.size();
     plan_.micro_batches.resize(first + step.size());
-    double dearest = 0;
+    double most_expensive = 0;
     for (size_t i = 0; i < step.size(); ++i) {
       const Bin& bin = *step[i];
       MicroBatch& micro_batch = plan_.micro_batches[first + rank_of[i]];
@@ -366,9 +366,9 @@ class PlanBuilder {
       micro_batch.end = static_cast<int64_t>(plan_.samples.size());
       plan_.padding_micro_batches += micro_batch.padding ? 1 : 0;
       load_[rank_of[i]] += bin.cost;
-      dearest = std::max(dearest, bin.cost);
+      most_expensive = std::max(most_expensive, bin.cost);
     }
-    plan_.makespan += dearest;
+    plan_.makespan += most_expensive;
     ++plan_.micro_steps;
   }
 

@@ -58,7 +58,7 @@ void ExpectSound(const Plan& plan, const std::vector<Sample>& samples, const Pla
   int64_t padding = 0;
   int last_kind = -1;
   for (int64_t step = 0; step < plan.micro_steps; ++step) {
-    double dearest = 0;
+    double most_expensive = 0;
     bool any_real = false;
     bool any_padding = false;
     int64_t most_samples = 0;
@@ -76,7 +76,7 @@ void ExpectSound(const Plan& plan, const std::vector<Sample>& samples, const Pla
         if (!micro_batch.padding) ++times[static_cast<size_t>(i)];
       }
       EXPECT_LE(tokens, options.seq_len);
-      dearest = std::max(dearest, micro_batch.cost);
+      most_expensive = std::max(most_expensive, micro_batch.cost);
       any_real |= !micro_batch.padding;
       padding += micro_batch.padding ? 1 : 0;
       any_padding |= micro_batch.padding;
@@ -87,7 +87,7 @@ void ExpectSound(const Plan& plan, const std::vector<Sample>& samples, const Pla
     if (options.balance == Balance::kLockstep && any_padding) {
       EXPECT_EQ(most_samples, 1) << "no rank pads while another could share";
     }
-    makespan += dearest;
+    makespan += most_expensive;
   }
   EXPECT_THAT(times, ::testing::Each(1)) << "every sample is in one micro-batch";
   EXPECT_EQ(plan.padding_micro_batches, padding);
@@ -444,7 +444,7 @@ TEST(PlanTest, KeepsManyRanksBusy) {
   EXPECT_LE(on_8.makespan / on_8.ideal, 1.01);
 }
 
-TEST(PlanTest, SaysSoWhereLongSamplesForbidTheIdeal) {
+TEST(PlanTest, TheBoundShowsThatLongSamplesRuleOutTheIdeal) {
   // One sample per rank and step is all that fits, and one of them costs ten times as much.
   std::vector<Sample> samples = OfLengths(std::vector<int64_t>(16, 60));
   samples[5].cost = 600;

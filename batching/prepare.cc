@@ -377,7 +377,7 @@ Prepared Prepare(const std::vector<TensorSample>& samples, const PrepareOptions&
   Fingerprint fingerprint;
   for (int64_t step = 0; step < plan.micro_steps; ++step) {
     const bool is_held = IsHeld(plan, step, items);
-    double dearest = 0;
+    double most_expensive = 0;
     for (int rank = 0; rank < options.ranks; ++rank) {
       const MicroBatch& planned = plan.at(rank, step);
       if (is_held) {
@@ -388,12 +388,12 @@ Prepared Prepare(const std::vector<TensorSample>& samples, const PrepareOptions&
       }
       AppendMicroBatch(plan, planned, rank, items, options, builder, prepared);
       AddMicroBatch(plan, planned, items, fingerprint);
-      dearest = std::max(dearest, planned.cost);
+      most_expensive = std::max(most_expensive, planned.cost);
       if (!planned.padding) report.ideal += planned.cost / options.ranks;
     }
     if (is_held) continue;
     ++report.micro_steps;
-    report.makespan += dearest;
+    report.makespan += most_expensive;
   }
   std::sort(prepared.held.begin(), prepared.held.end());
   report.fingerprint = fingerprint.value();

@@ -78,7 +78,7 @@ TEST(Cluster, EveryRankSaysWhoFailed) {
   }
 }
 
-TEST(Cluster, EveryRankHearsOfTheFailureOfTheOneThatHostsTheStore) {
+TEST(Cluster, EveryRankReportsTheFailureOfTheStoresHost) {
   const std::vector<Ended> ranks =
       RunAsRanks(3, "if rank == 0 then error('only here') end dist.barrier()", TorchrunEnvironment);
 
@@ -159,7 +159,7 @@ TEST(Cluster, ARankThatStaysAwayIsNamed) {
   EXPECT_EQ(zero.Wait().exit_code, 1);
 }
 
-TEST(Cluster, WhereNobodyHostsTheStoreTheRankSaysWhereItLooked) {
+TEST(Cluster, WithoutAStoreTheRankNamesTheAddressItTried) {
   const ReservedPort port;
   Command command = RankScript(Folder(), "", {"--timeout", "1"});
   command.environment = TorchrunEnvironment(1, 2, port.number());

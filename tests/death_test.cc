@@ -29,7 +29,7 @@ Ended RunScript(const std::string& code, const std::vector<std::string>& options
 
 // --- A rank dies ---------------------------------------------------------------------------------
 
-TEST(Death, OfARankThatIsKilledEndsTheRunAndNamesTheRank) {
+TEST(Death, OfAKilledRankEndsTheRunAndNamesTheRank) {
   const Folder folder;
   Child run(RankScript(folder,
                        absl::StrCat(kSayPid, "if rank == 1 then forever() end dist.barrier()"),
@@ -87,7 +87,7 @@ TEST(Death, ByACrashNamesTheRankAndTheSignal) {
 }
 
 // Gloo writes to sockets without MSG_NOSIGNAL, and a peer may have left.
-TEST(Death, OfWhoeverReadsAPipeDoesNotTakeARankAlong) {
+TEST(Death, OfAPipesReaderDoesNotKillARank) {
   const Ended ended = RunScript(
       "local pipe = io.popen('true', 'w')\n"
       "print('goes on', pipe:write(('x'):rep(1000000)))",
@@ -152,7 +152,7 @@ TEST(Death, ByAnErrorEndsARankThatIsStoppedAndNamesIt) {
 
 // --- A rank leaves -------------------------------------------------------------------------------
 
-TEST(EarlyEnd, OfTheScriptOnOneRankIsNamedWhereAnotherWaitsForIt) {
+TEST(EarlyEnd, OfOneRanksScriptIsNamedIfAnotherRankWaitsForIt) {
   const absl::Time start = absl::Now();
   const Ended ended = RunScript("if rank == 1 then return end\ndist.barrier()", {"--nproc", "2"});
 
@@ -209,7 +209,7 @@ TEST(Ranks, EightEndWithTheOneThatFails) {
   EXPECT_THAT(ended.err, StartsWith("lockstep: rank 5: "));
 }
 
-TEST(Ranks, ThatCannotMeetSayWhyOnce) {
+TEST(Ranks, ThatCannotConnectReportTheReasonOnce) {
   Command command = RankScript(Folder(), "", {"--nproc", "2"});
   command.environment["GLOO_SOCKET_IFNAME"] = "nosuch0";
 

@@ -35,7 +35,7 @@ struct BadScript {
 
 class MistakeInAScript : public ::testing::TestWithParam<BadScript> {};
 
-TEST_P(MistakeInAScript, IsToldOnceWithItsLine) {
+TEST_P(MistakeInAScript, IsReportedOnceWithItsLine) {
   for (const char* nproc : {"1", "2"}) {
     SCOPED_TRACE(absl::StrCat("--nproc ", nproc));
 
@@ -177,7 +177,7 @@ TEST(Script, OsExitWithoutACodeIsAGoodEnd) {
   }
 }
 
-TEST(Script, WhatLibtorchWarnsOfIsALineWithoutItsSources) {
+TEST(Script, AWarningOfLibtorchIsALineWithoutItsSources) {
   const Ended ended = RunScript(
       "local torch = require 'lockstep.torch'\n"
       "torch.cross(torch.ones({2, 3}), torch.ones({2, 3}))",
@@ -236,7 +236,7 @@ TEST(CommandLine, AScriptOnAPipeRunsOnOneRank) {
   EXPECT_EQ(RunOne(command).out, "from a pipe\n");
 }
 
-TEST(CommandLine, WhatIsLeftIsTheScripts) {
+TEST(CommandLine, TheRemainingArgumentsAreTheScripts) {
   const Ended ended = RunScript("print(table.concat(require('lockstep.run').args, '|'))",
                                 {"--nproc", "1", "first", "", "--", "--nproc", "a b"});
 

@@ -123,7 +123,7 @@ sharding.guard {}:check("label", "fingerprint")
   EXPECT_THAT(ended.out, HasSubstr("dry run of train.lua: no step of rank 0 of 3, on cpu"));
 }
 
-TEST(DryRun, WhatOnlyAnotherRankKnowsIsAnError) {
+TEST(DryRun, ValuesThatOnlyAnotherRankKnowsAreAnError) {
   const Folder folder;
 
   const Ended ended = DryRun(folder,
@@ -138,7 +138,7 @@ TEST(DryRun, WhatOnlyAnotherRankKnowsIsAnError) {
 }
 
 // libtorch cannot trace while memory is tracked by line, as in a dry run.
-TEST(DryRun, TracesNothingAndSaysSo) {
+TEST(DryRun, WritesNoTraceAndReportsIt) {
   const Folder folder;
 
   const Ended steps =

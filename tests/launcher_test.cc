@@ -35,7 +35,7 @@ Ended RunScript(const std::string& code, const std::vector<std::string>& options
 
 class Interrupt : public ::testing::TestWithParam<int> {};
 
-TEST_P(Interrupt, EndsEveryRankAndSaysSo) {
+TEST_P(Interrupt, EndsEveryRankAndReportsIt) {
   const Folder folder;
   Child run(RankScript(folder,
                        absl::StrCat(kSayPid, "if rank == 1 then forever() end dist.barrier()"),
@@ -69,7 +69,7 @@ TEST(Interrupt, EndsARankThatIsStopped) {
   ExpectGone(pids);
 }
 
-TEST(Interrupt, IsHeardWhileRanksNeverStopPrinting) {
+TEST(Interrupt, IsHandledWhileRanksNeverStopPrinting) {
   const Folder folder;
   Child run(RankScript(folder, absl::StrCat(kSayPid, "while true do print(('x'):rep(1000)) end"),
                        {"--nproc", "2"}));
@@ -87,7 +87,7 @@ TEST(Interrupt, IsHeardWhileRanksNeverStopPrinting) {
 // A rank, and a process that it has started.
 constexpr char kStartAnother[] = "os.execute('sleep 1000 & echo I am 1' .. rank .. ' pid $!')\n";
 
-TEST(Launcher, ThatIsKilledLeavesNoOrphan) {
+TEST(Launcher, LeavesNoOrphanWhenKilled) {
   const Folder folder;
   Child run(RankScript(
       folder,
@@ -111,7 +111,7 @@ TEST(Launcher, DoesNotWaitForWhatARankLeavesBehindButEndsIt) {
   ExpectGone(pids);
 }
 
-TEST(Launcher, EndsWithItsRanksWhenNobodyReadsTheOutput) {
+TEST(Launcher, EndsWithItsRanksWithoutAReaderOfTheOutput) {
   const Folder folder;
   Child run(RankScript(folder, absl::StrCat(kSayPid, "while true do print('more') end"),
                        {"--nproc", "2"}));
@@ -125,7 +125,7 @@ TEST(Launcher, EndsWithItsRanksWhenNobodyReadsTheOutput) {
 
 // --- Output --------------------------------------------------------------------------------------
 
-TEST(Output, OfRanksIsToldApartAndNoLineBreaksAnother) {
+TEST(Output, HasTheRankBeforeEachLineAndWholeLines) {
   constexpr int kLines = 2000;
   const Ended ended = RunScript(
       "local letter = string.char(97 + rank)\n"
@@ -239,7 +239,7 @@ TEST(Output, KeepsItsStreamAndGetsItsLastLineEnded) {
 }
 
 // A process in a session of its own outlives the run, and holds the stream open.
-TEST(Output, IsCompleteWhereSomebodyKeepsTheStream) {
+TEST(Output, IsCompleteIfAnotherProcessKeepsTheStream) {
   const Folder folder;
   Child run(RankScript(folder,
                        "os.execute('setsid sleep 1000 & echo I am ' .. rank .. ' pid $!')\n"

@@ -107,7 +107,7 @@ torch.sum(y):backward()
                                Not(HasSubstr("did y take part"))));
 }
 
-TEST(Bridge, WhoMakesItAloneIsToldWhoDidNot) {
+TEST(Bridge, ARankThatMakesItAloneLearnsTheMissingRanks) {
   for (const int maker : {0, 1}) {
     const Ended ended = RunTopology(
         absl::StrCat("if rank == ", maker, " then mimo.bridge { topology = topology, from = ",
@@ -167,7 +167,7 @@ assert(not ok)
   EXPECT_THAT(ended.out, HasSubstr("rank 0 (vision) failed: mimo: bridge: rows_per_sample"));
 }
 
-TEST(Bridge, WhatARankHasSentIsTakenAfterItsScriptHasEnded) {
+TEST(Bridge, SentRowsArriveAfterTheSendersScriptHasEnded) {
   const Ended ended = RunBridge(R"(
 for _ = 1, 2 do
   local xs, ys = {}, {}

@@ -64,7 +64,7 @@ TEST(Set, ReachesTheConfigurationAndKeepsTheTypeOfTheDefault) {
   }
 }
 
-TEST(Set, MistakesAreToldOnceWithTheKeyAndWhatIsKnown) {
+TEST(Set, MistakesAreReportedOnceWithTheKeyAndTheKnownKeys) {
   const struct {
     const char* setting;
     const char* message;
@@ -87,7 +87,7 @@ TEST(Set, MistakesAreToldOnceWithTheKeyAndWhatIsKnown) {
 }
 
 // Numbers that config.json cannot hold, and text that would break a message into lines.
-TEST(Set, WhateverItHoldsItIsTakenOrRefusedInOneLine) {
+TEST(Set, AnyTextIsTakenOrRefusedInOneLine) {
   const struct {
     const char* setting;
     int exit_code;
@@ -274,7 +274,7 @@ TEST(RunFolder, IsSharedByNoTwoRunsThatStartTogether) {
   EXPECT_EQ(folder.List("runs").size(), 4U);
 }
 
-TEST(RunFolder, ThatCannotBeMadeIsAnErrorWithItsName) {
+TEST(RunFolder, CreationErrorsNameTheFolder) {
   const Folder folder;
   folder.Write("train.lua", kLoggingScript);
   folder.Write("taken", "a file");

@@ -139,7 +139,7 @@ TEST(SessionTest, AnErrorDoesNotEndIt) {
   session.ReadUntil("torch.matmul(Tensor self, Tensor other) -> Tensor");
 }
 
-TEST(SessionTest, WhatIsTypedMayBeAnyText) {
+TEST(SessionTest, AnyTextMayBeTyped) {
   const Folder folder;
   Session session(folder);
   session.ReadUntil("> ");
@@ -216,7 +216,7 @@ TEST(SessionTest, ASecondCtrlCInterruptsWhatCaughtTheFirst) {
   session.ReadUntil("42\r\n> ");
 }
 
-TEST(SessionTest, ASecondCtrlCEndsWhatDoesNotHearTheFirst) {
+TEST(SessionTest, ASecondCtrlCEndsWorkThatIgnoresTheFirst) {
   const Folder folder;
   Session session(folder);
   session.ReadUntil("> ");

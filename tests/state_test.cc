@@ -216,7 +216,7 @@ std::string Loop(const std::string& body) {
                       " end end\n");
 }
 
-TEST(AskedToEnd, WhereTheLoopWasLeftARunEndsAtTheNextLine) {
+TEST(AskedToEnd, AfterTheLoopWasLeftARunEndsAtTheNextLine) {
   const std::string say = kSayPid;
   const std::string wait = "repeat torch.ones(1) until false\n";
   const std::string hear = "repeat until require('lockstep.core.state').sigterm_came()\n";
@@ -287,7 +287,7 @@ TEST(AskedToEnd, ACoroutineSuspendedInTheLoopMaySaveAndASecondSignalEndsOneThatI
 // --- A rank that does not come -------------------------------------------------------------------
 
 // Only ranks that have met wait for each other as long as a disk may take, half an hour.
-TEST(CalledOnOneRankAlone, WhatAllRanksCallEndsByTheTimeout) {
+TEST(CalledOnOneRankAlone, ACollectiveEndsByTheTimeout) {
   const std::string state = "run:state { best = {} }\n";
   const std::string loop = "for _ in run:steps(function() return true end, 3) do end\n";
   const std::string done = "its script had ended";
@@ -335,7 +335,7 @@ Child StartRunThatWaits(const Folder& folder) {
                           {"--nproc", "2", "--run-dir", "out"}));
 }
 
-TEST(TwoRunsInAFolder, TheSecondIsToldWhoHasItBeforeItWritesAnything) {
+TEST(TwoRunsInAFolder, TheSecondFailsWithTheHolderBeforeItWritesAnything) {
   const Folder folder;
   Child first = StartRunThatWaits(folder);
   const std::vector<pid_t> pids = PidsOf(first, 2);
@@ -388,7 +388,7 @@ TEST(TwoRunsInAFolder, WithoutTheLockTheirMetricsWouldMix) {
   EXPECT_EQ(metrics[0].at("step"), metrics[1].at("step"));
 }
 
-TEST(TwoRunsInAFolder, ADryRunAsksForNoLockAndOneLeftByAKilledRunIsNone) {
+TEST(TwoRunsInAFolder, ADryRunTakesNoLockAndAKilledRunsLockIsReleased) {
   const Folder folder;
   Child first = StartRunThatWaits(folder);
   const std::vector<pid_t> pids = PidsOf(first, 2);
@@ -473,7 +473,7 @@ TEST(Resumed, OnAnotherNumberOfRanksValuesOfEachRankAreRefusedByName) {
                      "share that out; resume on 2, or leave it out");
 }
 
-TEST(Resumed, ATornStateIsToldOnceAndTheOneBeforeItGivesTheSameBits) {
+TEST(Resumed, ATornStateIsReportedOnceAndTheOneBeforeItGivesTheSameBits) {
   const Folder folder;
   const std::vector<std::string> expected = FinalBits(RunOne(Train(folder, 2)));
   const std::string name = "out/state/step-00000012/state-00002-of-00002.safetensors";

@@ -42,7 +42,7 @@ TEST(AccumulateHooks, FireOncePerWeightAndStepWithTheRightGradient) {
   }
 }
 
-TEST(AccumulateHooks, OfAWeightThatIsUsedOutsideTooFireOnce) {
+TEST(AccumulateHooks, FireOnceForAWeightThatIsAlsoUsedOutside) {
   const TestCase test = Dense();
   AccumulateCounter counter(test.trained);
 
@@ -54,7 +54,7 @@ TEST(AccumulateHooks, OfAWeightThatIsUsedOutsideTooFireOnce) {
   EXPECT_EQ(counter.Take(), (std::vector<int>{1, 1, 1}));
 }
 
-TEST(TensorHooks, OfAWeightSeeTheSumOnce) {
+TEST(TensorHooks, SeeTheSumOfAWeightOnce) {
   const TestCase test = Dense();
   std::vector<at::Tensor> seen;
   test.weights[0].register_hook([&](const at::Tensor& gradient) { seen.push_back(gradient); });

@@ -151,7 +151,7 @@ TEST(WeightGradient, TakesTheFirstShareAsItIs) {
   EXPECT_TRUE(at::equal(total, at::full({2}, 2.0)));
 }
 
-TEST(WeightGradient, LeavesAShareThatSomebodyElseHoldsAlone) {
+TEST(WeightGradient, DoesNotChangeAShareThatIsHeldElsewhere) {
   WeightGradient sum(at::zeros({2}), /*accumulate_fp32=*/false);
   const at::Tensor share = at::ones({2});
 

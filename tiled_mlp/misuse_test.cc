@@ -52,7 +52,7 @@ TEST(Misuse, AnInputChangedInPlaceIsNamedInForward) {
                  "changes weight 0 in place");
 }
 
-TEST(Misuse, WhatBackwardReturnsOtherwiseThanForwardIsNamed) {
+TEST(Misuse, ADifferentResultInBackwardIsNamed) {
   const at::Tensor x = RandomWeight({9, 6}), w = RandomWeight({6, 6});
   const auto error_of = [&](std::vector<at::Tensor> (*change)(const at::Tensor&)) {
     return MessageOf([&] {
@@ -142,7 +142,7 @@ TEST(Misuse, AWeightFromElsewhereIsAnErrorAtEveryLength) {
   EXPECT_FALSE(other.grad().defined());
 }
 
-TEST(Misuse, AFrozenTensorFromElsewhereIsNone) {
+TEST(Misuse, ACapturedFrozenTensorIsNoMistake) {
   const at::Tensor x = RandomWeight({9, 6}), w = RandomWeight({6, 6}),
                    scale = at::randn({6}, at::kDouble);
   const TileBody body = [&](const at::Tensor& tile, at::TensorList weights) {

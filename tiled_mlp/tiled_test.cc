@@ -333,7 +333,7 @@ TEST(ZeroGradients, TheirTilesAreLeftOut) {
   for (size_t i = 0; i < 2; ++i) EXPECT_LT(LargestDifference(tiled[i], truth[i]), 1e-12);
 }
 
-TEST(ZeroGradients, WhereAllAreLeftOutWeightsGetZeros) {
+TEST(ZeroGradients, IfAllTilesAreSkippedWeightsGetZeros) {
   const std::vector<at::Tensor> w = Weights(at::kDouble);
   const at::Tensor x = Input({100, kHidden}, at::kDouble);
 

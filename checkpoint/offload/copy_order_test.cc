@@ -103,7 +103,7 @@ TEST_F(CopyOrder, PartsOfOneMemoryAreApart) {
               ElementsAre("0: compute from #1 may run before 1: compute to #1"));
 }
 
-TEST_F(CopyOrder, WhatTheHostHasSeenToBeFinishedNeedsNoWait) {
+TEST_F(CopyOrder, WorkThatTheHostKnowsToBeFinishedNeedsNoWait) {
   const at::Tensor x = engine->Make({2});
   engine->is_finished = [] { return true; };
   EXPECT_TRUE(engine->Record(engine->Current(kDevice))->IsFinished());
@@ -155,7 +155,7 @@ TEST_F(CopyOrder, APrefetchThatIsDroppedOnAnotherStreamIsNotWrittenAfterItIsFree
   EXPECT_THAT(engine->Problems(), IsEmpty());
 }
 
-TEST_F(CopyOrder, WhatSeveralRegionsShareIsReadyForEach) {
+TEST_F(CopyOrder, ASharedTensorIsReadyForEachRegion) {
   const auto offload = Offload(0, 0);
   at::Tensor mask = engine->Make({8});
   std::vector<SavedVariable> saved;

@@ -224,7 +224,7 @@ TEST(HostOffload, ASharedTensorIsCopiedOnceEachWay) {
 }
 
 // Frozen weights, buffers and tables, and their views: what outlives a step without changing.
-TEST(HostOffload, WhatStaysFromStepToStepIsCopiedOnce) {
+TEST(HostOffload, ATensorThatStaysOverStepsIsCopiedOnce) {
   const auto offload = Offload({.keep_last = 0, .prefetch = 0, .min_bytes = 1});
   const at::Tensor frozen = Random({10, 10}, false), other = Random({10, 10}, false);
 
@@ -244,7 +244,7 @@ TEST(HostOffload, WhatStaysFromStepToStepIsCopiedOnce) {
   EXPECT_EQ(offload->stats().restored_bytes, 0);
 }
 
-TEST(HostOffload, WhatChangesBetweenStepsIsCopiedAgain) {
+TEST(HostOffload, ATensorThatChangesBetweenStepsIsCopiedAgain) {
   const auto offload = Offload({.keep_last = 0, .prefetch = 0, .min_bytes = 1});
   const at::Tensor buffer = Random({100}, false);
 
@@ -259,7 +259,7 @@ TEST(HostOffload, WhatChangesBetweenStepsIsCopiedAgain) {
   EXPECT_EQ(offload->stats().offloaded_bytes, 3 * 800);
 }
 
-TEST(HostOffload, WhatSomebodyHoldsIsNotCopiedBack) {
+TEST(HostOffload, ATensorStillOnTheDeviceIsNotCopiedBack) {
   const auto offload = Offload({.keep_last = 0, .min_bytes = 1});
   const at::Tensor mask = Random({100}, false);
   const std::vector<SavedVariable> saved = Save(*offload, {mask});

@@ -70,7 +70,7 @@ TEST(HostPool, TrafficThatRepeatsAllocatesNothingMore) {
   EXPECT_LE(warm.bytes, 1.02 * (300000 + 64 + 300000 + 5000 + 70000));
 }
 
-TEST(HostPool, BlocksReturnWhoeverThrows) {
+TEST(HostPool, BlocksReturnAfterAnException) {
   auto pool = std::make_shared<HostPool>(PageableMemory());
 
   try {
@@ -162,7 +162,7 @@ TEST(HostPool, SmallRequestsShareSlabs) {
   EXPECT_EQ(counted.held, 0);
 }
 
-TEST(HostPool, WhereASlabDoesNotFitARequestGetsJustItsBytes) {
+TEST(HostPool, IfASlabDoesNotFitARequestGetsJustItsBytes) {
   CountedMemory counted{.limit = 4096};
   HostMemory memory = counted.memory();
   memory.slab_bytes = 1 << 20;

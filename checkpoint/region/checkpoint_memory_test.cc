@@ -92,7 +92,7 @@ TEST(CheckpointMemory, MemoryIsFlatOverFiftyStepsWithAnUnusedBranch) {
   EXPECT_LE(fifty.peak, one.peak);
 }
 
-TEST(CheckpointMemory, WhatABackwardCallDoesNotAskForIsFreedAtItsEnd) {
+TEST(CheckpointMemory, TensorsThatBackwardDoesNotNeedAreFreedAtItsEnd) {
   const at::Tensor x = Random({1000}), z = Random({1000});
   const Tensors y = Checkpoint()(
       [](const Tensors& in) {

@@ -290,7 +290,7 @@ TEST(Checkpoint, TheTailThatSavesNothingIsNotRecomputed) {
   EXPECT_EQ(tails, 1);
 }
 
-TEST(Checkpoint, WhatAnUnusedOutputSavedIsNotRecomputed) {
+TEST(Checkpoint, TensorsSavedForAnUnusedOutputAreNotRecomputed) {
   const at::Tensor x = Random({4});
   int tails = 0;
   Tensors y = Checkpoint()(

@@ -73,7 +73,7 @@ TEST(ScopedHooks, OtherThreadsAreNotHooked) {
   EXPECT_EQ(count, 0);
 }
 
-TEST(ScopedHooks, WhatPackThrowsLeavesTheOperatorAndHarmsNothing) {
+TEST(ScopedHooks, AnExceptionOfPackLeavesTheOperatorAndHarmsNothing) {
   struct Throwing : public torch::autograd::SavedVariableHooks {
     void call_pack_hook(const at::Tensor&) override { throw std::runtime_error("stop here"); }
     at::Tensor call_unpack_hook() override { return {}; }

@@ -236,7 +236,7 @@ TEST(Selection, MoreCallsThanInForwardAreAnError) {
   EXPECT_THAT(MessageOf([&] { GradientsOf(y, {x}); }), HasSubstr("calls aten::mm more often"));
 }
 
-TEST(Selection, OutsideOfARegionOperatorsAreAsEver) {
+TEST(Selection, OutsideOfARegionOperatorsDoNotChange) {
   Keeping({"aten::mm"});
   const at::Tensor x = Random({3, 3});
 

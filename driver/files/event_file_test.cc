@@ -53,7 +53,7 @@ TEST(EventFile, StepsAndTagsOfAnyLengthAreVarints) {
   EXPECT_THAT(Hex(event), EndsWith("78150000803f"));
 }
 
-TEST(EventFile, WhatIsNoNumberIsWrittenAsSuch) {
+TEST(EventFile, NanAndInfinityAreWritten) {
   const double infinity = std::numeric_limits<double>::infinity();
 
   EXPECT_THAT(Hex(EncodeScalars(0, 0, {{"x", infinity}})), EndsWith("150000807f"));

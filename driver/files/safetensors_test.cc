@@ -89,7 +89,7 @@ TEST(Safetensors, DataBeginsAtAMultipleOfEight) {
   }
 }
 
-TEST(Safetensors, WhatIsWrittenToTheMappingStaysOutOfTheFile) {
+TEST(Safetensors, WritesToTheMappingDoNotReachTheFile) {
   const std::string path = TestPath("private.safetensors");
   WriteFile(path, FileOf(Example()));
   absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(path);
@@ -101,7 +101,7 @@ TEST(Safetensors, WhatIsWrittenToTheMappingStaysOutOfTheFile) {
   EXPECT_EQ(again->bytes(again->header().entries[0])[0], 0);
 }
 
-TEST(Safetensors, WhatCannotBeWrittenIsNamed) {
+TEST(Safetensors, EntriesThatCannotBeWrittenAreNamed) {
   const struct {
     std::vector<TensorEntry> entries;
     const char* message;

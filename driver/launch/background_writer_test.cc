@@ -45,7 +45,7 @@ TEST(BackgroundWriter, WritesInOrder) {
   EXPECT_EQ(Read(pipe.ends[0], 8), "one\ntwo\n");
 }
 
-TEST(BackgroundWriter, DoesNotBlockWhereNobodyReadsAndLosesNothing) {
+TEST(BackgroundWriter, DoesNotBlockWithoutAReaderAndLosesNothing) {
   const Pipe pipe;
   BackgroundWriter writer(pipe.ends[1]);
   const std::string text(1 << 19, 'x');

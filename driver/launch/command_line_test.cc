@@ -46,7 +46,7 @@ TEST(CommandLine, OptionsStandBeforeAndAfterTheScript) {
   EXPECT_THAT(line.script_arguments, ElementsAre("input"));
 }
 
-TEST(CommandLine, WhatFollowsTwoDashesIsTheScripts) {
+TEST(CommandLine, ArgumentsAfterTwoDashesAreTheScripts) {
   EXPECT_THAT(Parse({"train.lua", "--", "--nproc", "2"}).script_arguments,
               ElementsAre("--nproc", "2"));
 }

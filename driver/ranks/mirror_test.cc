@@ -87,7 +87,7 @@ TEST(MirrorBackend, ScattersThisRanksPart) {
   EXPECT_EQ(flat_output[1].item<float>(), 3 * 3);
 }
 
-TEST(MirrorBackend, WhatAnotherRankWouldSendIsNotKnown) {
+TEST(MirrorBackend, ReceivingFromAnotherRankIsAnError) {
   const auto backend = NewMirrorBackend(kRank, kSize);
   std::vector<at::Tensor> tensors = {Two()};
 

@@ -88,7 +88,7 @@ TEST(FlopCounter, CountersNestAndEachCountsWhileItLives) {
   EXPECT_EQ(outer.total(), 48);
 }
 
-TEST(FlopCounter, WhatACountedOperatorCallsIsNotCountedAgain) {
+TEST(FlopCounter, CallsInsideACountedOperatorAreNotCountedAgain) {
   const FlopCounter counter;
 
   // Calls _convolution, which calls a kernel's operator.
@@ -152,7 +152,7 @@ TEST(MemoryTracker, TrackersNestAndTheOuterSeesAll) {
   EXPECT_EQ(outer.Report().held_bytes, 4 << 8);
 }
 
-TEST(MemoryTracker, MemoryThatIsOlderIsNoneOfItsFrees) {
+TEST(MemoryTracker, FreesOfOlderMemoryDoNotCount) {
   at::Tensor old = at::empty({1 << 12});
   const MemoryTracker tracker(at::kCPU, [] { return "here"; });
 
@@ -221,7 +221,7 @@ TEST(Trace, AFileThatCannotBeWrittenIsNamed) {
   }
 }
 
-TEST(Trace, TheDestructorWritesWhatNobodyStopped) {
+TEST(Trace, TheDestructorWritesARunningTrace) {
   const std::string path = ::testing::TempDir() + "/unstopped.json";
 
   {

@@ -78,7 +78,7 @@ TEST(ReadsTest, AModuleReadsEachSampleOnceInsteadOfOnceForEachReplica) {
   EXPECT_EQ(read, 16);  // by default each of the 8 replicas reads all 16
 }
 
-TEST(ReadsTest, OfATopologyTakeTheSizesOfAllModules) {
+TEST(ReadsTest, ATopologyGivesTheSizesOfAllModules) {
   const absl::StatusOr<Topology> topology = Topology::Make(
       5, {{.name = "vision", .dp = 3}, {.name = "language", .dp = 2, .first_rank = 3}});
 

@@ -43,11 +43,12 @@ absl::StatusOr<std::vector<int64_t>> BalancedOrder(absl::Span<const double> cost
                                                    int64_t num_groups) {
   const absl::Status status = Check(costs, num_groups);
   if (!status.ok()) return status;
-  std::vector<int64_t> dearest_first(costs.size());
-  std::iota(dearest_first.begin(), dearest_first.end(), 0);
-  std::stable_sort(dearest_first.begin(), dearest_first.end(), [&](int64_t a, int64_t b) {
-    return costs[static_cast<size_t>(a)] > costs[static_cast<size_t>(b)];
-  });
+  std::vector<int64_t> most_expensive_first(costs.size());
+  std::iota(most_expensive_first.begin(), most_expensive_first.end(), 0);
+  std::stable_sort(most_expensive_first.begin(), most_expensive_first.end(),
+                   [&](int64_t a, int64_t b) {
+                     return costs[static_cast<size_t>(a)] > costs[static_cast<size_t>(b)];
+                   });
 
   const int64_t room = static_cast<int64_t>(costs.size()) / num_groups;
   std::vector<int64_t> order(costs.size());
@@ -55,7 +56,7 @@ absl::StatusOr<std::vector<int64_t>> BalancedOrder(absl::Span<const double> cost
   using Load = std::pair<double, int64_t>;  // cost so far, group: cheapest, then lowest, on top
   std::priority_queue<Load, std::vector<Load>, std::greater<Load>> with_room;
   for (int64_t g = 0; g < num_groups; ++g) with_room.push({0, g});
-  for (int64_t sample : dearest_first) {
+  for (int64_t sample : most_expensive_first) {
     auto [cost, group] = with_room.top();
     with_room.pop();
     int64_t& count = filled[static_cast<size_t>(group)];

@@ -341,7 +341,7 @@ TEST(Slice, PositionsOfSeveralAxesAreCutWhereTheBatchIsOrRefused) {
               HasSubstr("does not tell which dim is the batch's"));
 }
 
-TEST(Slice, WhatIsDeclaredOfNoKeyIsAnErrorForEveryReplica) {
+TEST(Slice, ADeclarationWithoutAKeyIsAnErrorForEveryReplica) {
   const Value batch = Dict{{"input_ids", Rows(4)}, {"clip", Dict{{"pixel_values", Rows(6)}}}};
   for (const int64_t dp_size : {1, 2}) {
     const auto error = [&](SliceOptions options) {

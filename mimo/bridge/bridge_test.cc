@@ -253,7 +253,7 @@ TEST(Bridge, ARankThatHasLeftIsNamed) {
   End(*world);
 }
 
-TEST(Bridge, AnExceptionElsewhereInTheProgramOfOneRankIsTold) {
+TEST(Bridge, AnExceptionElsewhereInOneRanksProgramIsReported) {
   const std::optional<Rank> rank = OnRanks(3);
   if (!rank.has_value()) return;
   Groups groups(*rank);

@@ -203,7 +203,7 @@ TEST(ScheduleTest, AllForwardsFirstWaitsForTheCallBeforeTheLast) {
   EXPECT_TRUE(Simulate(schedule).ok());
 }
 
-TEST(ScheduleTest, WhatStagesShareIsReducedByTheFirstAndTheLast) {
+TEST(ScheduleTest, SharedWeightsAreReducedByTheFirstAndTheLastStage) {
   const Topology topology = Make(3, {{.name = "language", .pp = 3}});
 
   const Schedule schedule = Plan(topology, {.num_micro_batches = 1});

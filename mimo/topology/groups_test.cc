@@ -74,7 +74,7 @@ TEST(EnumerateGroupsTest, NoAxisListedGivesGroupsOfOne) {
 }
 
 // Section 6 again: tp 2, dp 2, pp 2 from rank 0 on.
-TEST(ModuleGroupsTest, OfTheBridgeLayout) {
+TEST(ModuleGroupsTest, GroupsOfTheBridgeLayout) {
   const Topology topology = Make(8, {{.name = "language", .dp = 2, .tp = 2, .pp = 2}});
 
   EXPECT_EQ(ListsOf(*ModuleGroups(topology, 0, "dp")), (Lists{{0, 2}, {1, 3}, {4, 6}, {5, 7}}));

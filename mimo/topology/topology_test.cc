@@ -62,7 +62,7 @@ TEST(TopologyTest, AWorldOfOneHasAllSizesOne) {
   EXPECT_THAT(topology.forward_order(), ElementsAre(0));
 }
 
-TEST(TopologyTest, AnEmptyListOfEdgesIsNoneAndNoListTheDefault) {
+TEST(TopologyTest, AnEmptyListGivesNoEdgesAndNoListTheDefault) {
   const std::vector<Module> modules = {{.name = "vision"}, {.name = "language", .first_rank = 1}};
 
   EXPECT_EQ(Topology::Make(2, modules)->edges().size(), 1u);

@@ -50,7 +50,7 @@ TEST(GatherTexts, GivesEveryRankEveryTextInTheOrderOfRanks) {
   }
 }
 
-TEST(GatherTexts, SendsNoSecondMessageWhereNobodyHasAText) {
+TEST(GatherTexts, SendsNoSecondMessageIfAllTextsAreEmpty) {
   RunAsThreads(3, [](Collective& collective) {
     Counting counting(collective);
 

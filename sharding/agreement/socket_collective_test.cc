@@ -134,7 +134,7 @@ TEST(SocketCollective, LargeTextsDoNotBlockEachOther) {
 }
 
 // A rank does not wait when it starts: only the answer is waited for.
-TEST(SocketCollective, StartingWaitsForNobody) {
+TEST(SocketCollective, StartingDoesNotWait) {
   std::promise<void> rank_0_has_started;
   std::future<void> started = rank_0_has_started.get_future();
   RunRanks(2, [&](int rank, CollectivePointer collective) {
@@ -157,7 +157,7 @@ TEST(SocketCollective, ARankThatIsGoneIsNamed) {
   });
 }
 
-TEST(SocketCollective, WhatARankSaidBeforeItLeftIsHeard) {
+TEST(SocketCollective, MessagesOfARankThatHasLeftArrive) {
   std::latch rank_1_is_gone(1);
   RunRanks(2, [&](int rank, CollectivePointer collective) {
     auto pending = collective->StartAllGather(absl::StrCat(rank));

@@ -57,7 +57,7 @@ TEST(PackTest, SamplesMayBeCarriedOverWhole) {
                                          ElementsAre(Piece{2, 0, 4}), ElementsAre(Piece{3, 0, 1})));
 }
 
-TEST(PackTest, WhatIsTooLongToBeWholeIsDroppedAndCounted) {
+TEST(PackTest, TokensBeyondSeqLenAreDroppedAndCounted) {
   const Packed packed = Pack({1, 6}, {.seq_len = 4, .split = false, .drop_last = false});
   EXPECT_THAT(packed.chunks, ElementsAre(ElementsAre(Piece{0, 0, 1}), ElementsAre(Piece{1, 0, 4})));
   EXPECT_EQ(packed.dropped, 2);

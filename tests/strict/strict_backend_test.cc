@@ -413,7 +413,7 @@ TEST(StrictBackend, TakesWhatNcclTakes) {
   for (const Case& each : cases) EXPECT_THAT(RunOnRanks(1, each.body), Each(HasSubstr(each.error)));
 }
 
-TEST(StrictBackend, WhatComesAfterAFailureFails) {
+TEST(StrictBackend, OperationsAfterAFailureFail) {
   const auto errors = RunOnRanks(2, [](StrictBackend& group, int rank) {
     const WorkPointer wrong = AllReduce(group, Ones(rank + 1));
     const WorkPointer right = AllReduce(group, Ones(1));
@@ -425,7 +425,7 @@ TEST(StrictBackend, WhatComesAfterAFailureFails) {
 }
 
 // Messages that were issued before their sizes were compared: NCCL would have begun to carry them.
-TEST(StrictBackend, AFailureThatNobodyWaitsForFailsWhatComesNext) {
+TEST(StrictBackend, AnUnnoticedFailureFailsTheNextOperation) {
   const auto errors = RunOnRanks(2, [](StrictBackend& group, int rank) {
     AllReduce(group, Ones(1))->wait();
     group.startCoalescing();

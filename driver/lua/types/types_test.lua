@@ -28,7 +28,7 @@ t.test("EveryTypeThatLuaCanGiveHasItsName", function()
   end
 end)
 
-t.test("WhatLuaCannotGiveHasNoType", function()
+t.test("TypesThatLuaCannotGiveAreNil", function()
   for _, parameter in ipairs { "Generator x", "Storage x", "Stream x", "str[] x",
     "__torch__.torch.classes.rnn.CellParamsBase[] x" } do
     t.equal(type_of(parameter), nil, parameter)

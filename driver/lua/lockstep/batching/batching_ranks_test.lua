@@ -58,7 +58,7 @@ t.test("OtherSamplesOfTheSameKindsAreNamed", function()
   end)
 end)
 
-t.test("WhatOneRankPlansForAllNeedsNobody", function()
+t.test("OneRankMayPlanForAll", function()
   if RANK ~= 1 then return end
   t.equal(#batching.prepare { samples = mixed(), seq_len = 8, ranks = WORLD }, WORLD)
   t.equal(#batching.prepare { samples = mixed(), seq_len = 8, ranks = 1 }, 1)

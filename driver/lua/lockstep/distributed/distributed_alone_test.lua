@@ -24,7 +24,7 @@ t.test("EveryMoveReturnsWhatWasGiven", function()
   dist.barrier()
 end)
 
-t.test("WhatIsGatheredIsACopy", function()
+t.test("AGatheredTensorIsACopy", function()
   local gathered = dist.all_gather(x)[1]
 
   gathered:zero_()
@@ -39,7 +39,7 @@ t.test("AGroupOfOneWorksToo", function()
   t.equal(dist.all_reduce(x:clone(), "sum", { group = group }), x)
 end)
 
-t.test("NobodyIsThereToSendTo", function()
+t.test("SendingWithoutAnotherRankIsAnError", function()
   t.raises("dist.send: dst is rank 0 itself, and a rank cannot wait for itself", dist.send, x, 0)
   t.raises("dist.recv: src must be one of the group's ranks {0}, not 1", dist.recv, x, 1)
 end)

@@ -80,7 +80,7 @@ t.test("AGroupHasRanksOfTheWorld", function()
     { group = group })
 end)
 
-t.test("WithoutAGradientThereIsNone", function()
+t.test("AResultWithoutGradientsRequiresNone", function()
   local w = leaf { 1 }
 
   t.equal(f.all_reduce(w:detach()).requires_grad, false)

@@ -213,7 +213,7 @@ t.test("AllGatherObjectCarriesScalarsAndNil", function()
   t.equal(dist.all_gather_object(rank == 1 and "only" or nil)[2], "only")
 end)
 
-t.test("WhatCannotTravelIsNamedByItsPath", function()
+t.test("AValueThatCannotBeSentIsNamedByItsPath", function()
   local loop = {}
   loop.loop = loop
   t.raises("all_gather_object: value is a function; only nil, booleans, numbers, strings and tables of them travel",

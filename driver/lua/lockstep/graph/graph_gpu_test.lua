@@ -51,7 +51,7 @@ t.test("EachReplayDrawsAnew", function()
   t.equal(torch.equal(first, graph(x)), false)
 end)
 
-t.test("WhatCannotBeRecordedIsNamedAndLeavesTheDeviceUsable", function()
+t.test("AnOperationThatCannotBeRecordedIsNamedAndLeavesTheDeviceUsable", function()
   local graph = lockstep.graph(function(x) return x:nonzero() end, { warmup = 1 })
   local x = torch.ones({ 4 }, { device = DEVICE })
   graph(x)

@@ -49,7 +49,7 @@ t.test("EveryCallIsOneStepOfTheSameBits", function()
   t.equal(graph.captured, false)
 end)
 
-t.test("WhatReadsAValueCannotBeRecorded", function()
+t.test("AnOperationThatReadsAValueCannotBeRecorded", function()
   for name, read in pairs {
     item = function(x) return x:sum():item() end, totable = function(x) return x:totable() end, tostring = tostring,
   } do
@@ -65,7 +65,7 @@ t.test("WhatReadsAValueCannotBeRecorded", function()
   t.equal(torch.ones({}):item(), 1) -- the rule ends with the recording, an error or not
 end)
 
-t.test("WhatWaitsForTheDeviceIsNamedWithItsLine", function()
+t.test("AnOperatorThatWaitsForTheDeviceIsNamedWithItsLine", function()
   for name, wait in pairs {
     nonzero = function(x) return x:nonzero() end,
     masked_select = function(x) return x:masked_select(x:gt(0)) end,
@@ -181,7 +181,7 @@ t.test("AFactorMayBeATensor", function()
     torch.ones { 2, 4 }, torch.zeros({ 2 }, { dtype = torch.int64 }), torch.ones { 2 })
 end)
 
-t.test("WithoutAGpuTorchCudaSaysSo", function()
+t.test("WithoutAGpuTorchCudaReportsIt", function()
   if torch.cuda.is_available() then return end
   for _, name in ipairs { "Stream", "Event", "current_stream", "default_stream", "memory_stats", "memory_reserved",
     "max_memory_reserved", "reset_peak_memory_stats", "empty_cache", "synchronize" } do

@@ -60,7 +60,7 @@ local function each_member(prefix, members, visit)
   end
 end
 
-t.test("WhateverTheLibraryExportsHasHelpByNameAndByValue", function()
+t.test("EveryExportHasHelpByNameAndByValue", function()
   local count = 0
   for _, module in ipairs(reference.modules()) do
     if not module.name:find(".", 1, true) then
@@ -110,7 +110,7 @@ t.test("NilIsNoQuestionForTheListOfModules", function()
   t.raises('help: what was given is nil; a name in quotes is looked for, too', help.help, nn.GRU)
 end)
 
-t.test("WhatIsNotOursIsSaidToBeSo", function()
+t.test("AForeignValueIsReportedAsForeign", function()
   t.equal(help.text(12), "a number that is not Lockstep's")
   t.equal(help.text(function() end), "a function that is not Lockstep's")
 end)
@@ -142,7 +142,7 @@ t.test("MethodsStandBehindAColonAndFieldsBehindADot", function()
   t.equal(complete("x.totab", environment), {})
 end)
 
-t.test("WhatAModuleHoldsIsCompletedWithItsMethods", function()
+t.test("AModulesFieldsAndMethodsAreCompleted", function()
   local Net = nn.Module:subclass("Net")
   function Net:init() self.layer_up, self.blocks = nn.Linear(2, 2), nn.ModuleList { nn.Linear(2, 2) } end
   function Net:forward(x) return self.layer_up(x) end

@@ -13,7 +13,7 @@ t.test("StatementsRunAndShowNothing", function()
   t.equal({ repl.compile("")() }, {})
 end)
 
-t.test("WhatIsUnfinishedWaitsForAnotherLine", function()
+t.test("UnfinishedCodeWaitsForAnotherLine", function()
   for _, code in ipairs {
     "for i = 1, 2 do", "x = {", "x = ", "print(1,", "1 +", "function f()", "if x then y = 1", "x = [[text",
     "return 1 +", "--[[ a comment",
@@ -24,7 +24,7 @@ t.test("WhatIsUnfinishedWaitsForAnotherLine", function()
   end
 end)
 
-t.test("WhatCannotBecomeRightIsAMistakeWithAMessage", function()
+t.test("CodeThatNoLineCanCompleteIsAnError", function()
   for _, code in ipairs { ")", "x = = 1", "for for", "1 + )", "end", '"open' } do
     local chunk, unfinished, message = repl.compile(code)
     t.equal(chunk, nil, code)
@@ -63,7 +63,7 @@ t.test("AnErrorThatTheLibraryRaisesHasTheLineThatWasTyped", function()
   t.equal(message, 'typed:1: help: there is nothing called "nn.Liner"; did you mean "nn.Linear"?')
 end)
 
-t.test("WhatIsTypedGivesItsResults", function()
+t.test("TypedCodeReturnsItsResults", function()
   local code = "1, nil, 'x' -- and a comment"
   t.equal(select("#", repl.evaluate(repl.compile(code), code)), 4)
 end)

@@ -89,7 +89,7 @@ strict.absent()]]
   t.truthy(message_of(chunk):find("attempt to call field 'absent' (a nil value)", 1, true))
 end)
 
-t.test("OfEquallyNearNamesTheOneThatBeginsAlikeAndNoInternalOne", function()
+t.test("TiesGoToTheNameThatBeginsAlikeAndNeverToAnInternalOne", function()
   local x = torch.ones { 2 }
   t.raises('did you mean "sum"?', function() return x.summ end)
   local _, message = pcall(function() return torch.unique(x) end)

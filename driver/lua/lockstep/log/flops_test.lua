@@ -179,7 +179,7 @@ t.test("AStepTellsItsFlopsPerSecondAndTheirShareOfThePeak", function()
   t.near(select(2, logged_step()).mfu, 1e6 / 989e12, 1e-12)
 end)
 
-t.test("WhatAValidationCostsIsNoStepsFlops", function()
+t.test("AValidationDoesNotCountAsAStepsFlops", function()
   log.count_flops { peak = 4e6 }
   local x = torch.ones { 100, 100 }
   quietly(function()
@@ -207,7 +207,7 @@ t.test("AGpuIsFoundByItsNameAndByItsDriversName", function()
   end
 end)
 
-t.test("WhatIsNoPeakIsRefused", function()
+t.test("AnInvalidPeakIsAnError", function()
   t.raises('no peak is known of "H100 SMX"; did you mean "H100 SXM"? (known: A100, ', log.count_flops,
     { peak = "H100 SMX" })
   t.raises('no peak is known of "H100"; did you mean "H100 PCIe" or "H100 NVL" or "H100 SXM"?', log.count_flops,

@@ -254,7 +254,7 @@ t.test("ADeletedFolderIsNoticed", function()
   has(complaints, "metrics.jsonl was deleted, moved or unmounted while it was being written")
 end)
 
-t.test("WhatIsNoNumberIsRefusedByName", function()
+t.test("AFieldThatIsNotANumberIsNamed", function()
   t.raises("log.step: the fields must be a table, not a number", log.step, 0.5)
   t.raises("log.step: loss must be a number or a tensor of one element, not a string", log.step, { loss = "low" })
   t.raises("log.step: loss must be a number or a tensor of one element, not torch.float32 {2}", log.step,

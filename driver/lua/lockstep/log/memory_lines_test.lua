@@ -32,7 +32,7 @@ t.test("EachLineHasWhatItsTensorsHold", function()
   t.equal({ report.held_bytes, report.held[1].place }, { 3 * MB, big })
 end)
 
-t.test("WhatALineMakesInALoopIsCountedTogether", function()
+t.test("AllocationsOfALineInALoopAreCountedTogether", function()
   local kept = {}
   local report = lockstep.memory_by_line(function()
     for i = 1, 5 do kept[i] = torch.zeros { MB / 4 } end
@@ -42,7 +42,7 @@ t.test("WhatALineMakesInALoopIsCountedTogether", function()
   t.equal({ report.held[1].bytes, report.held[1].count }, { 5 * MB, 5 })
 end)
 
-t.test("WhatIsFreedCountsAtThePeakAlone", function()
+t.test("FreedMemoryCountsOnlyAtThePeak", function()
   local report = lockstep.memory_by_line(function()
     lockstep.scope(function() return torch.zeros({ 4, MB / 4 }):sum():item() end)
     torch.zeros { MB / 4 }
@@ -55,7 +55,7 @@ t.test("WhatIsFreedCountsAtThePeakAlone", function()
   t.equal(#report.held, 0)
 end)
 
-t.test("WhatAutogradKeepsBelongsToTheLineThatMadeIt", function()
+t.test("ActivationsBelongToTheLineThatMadeThem", function()
   local w = torch.ones({ MB / 4 }, { requires_grad = true })
   local line
   local loss

@@ -117,7 +117,7 @@ t.test("ALoopThatEndsEarlyEndsTheTrace", function()
   end
 end)
 
-t.test("ALoopThatNeverReachesTheStepsSaysSo", function()
+t.test("ALoopThatNeverReachesTheStepsReportsIt", function()
   local said, stderr = {}, io.stderr
   io.stderr = { write = function(_, text) said[#said + 1] = text end } -- luacheck: ignore 122
   local path = lockstep.profile { steps = { 7, 9 }, path = "never.json" }
@@ -169,7 +169,7 @@ t.test("ATraceThatCannotBeWrittenIsRefusedBeforeAnythingRuns", function()
   t.raises("y-rank0.json: it is a folder", lockstep.profile, { path = "y.json", steps = { 1, 2 } })
 end)
 
-t.test("WhatCannotBeTracedIsRefused", function()
+t.test("AnInvalidTraceIsAnError", function()
   local message = "lockstep.profile: give either steps = {from, to} or, after the options, a function to trace"
   t.raises(message, lockstep.profile, {})
   t.raises(message, lockstep.profile, { steps = { 1, 2 } }, print)

@@ -35,7 +35,7 @@ local function start_in_turn(bridge, call, starts_first)
 end
 
 for _, starts_first in ipairs { "language", "vision" } do
-  t.test(("StartWaitsForNobody(%s starts first)"):format(starts_first), function()
+  t.test(("StartDoesNotWait(%s starts first)"):format(starts_first), function()
     local bridge = mimo.bridge { topology = topo, from = "vision", to = "language" }
     -- Only what it receives in its first call tells a rank of language what kind of tensors come.
     local x = x_of(1)

@@ -23,7 +23,7 @@ local function reduce(model)
   return mimo.reduce_gradients { topology = topology, modules = { [name] = model }, loss = "sum", tokens = 2 }
 end
 
-t.test("WithoutTheCheckATowerIsNotTrainedAndNothingSaysSo", function()
+t.test("WithoutTheCheckATowerIsNotTrainedWithNoError", function()
   local model, _, _, loss = forward()
 
   if RANK == 1 then loss:backward() end -- vision's is forgotten: nobody waits, and the step would go on
@@ -33,7 +33,7 @@ t.test("WithoutTheCheckATowerIsNotTrainedAndNothingSaysSo", function()
   if RANK == 0 then loss:backward() end -- takes what was sent
 end)
 
-t.test("ARankThatForgetsBackwardThroughYIsToldBeforeTheStep", function()
+t.test("ARankThatForgetsBackwardThroughYGetsAnErrorBeforeTheStep", function()
   local model, _, _, loss = forward()
   if RANK == 1 then
     loss:backward()
@@ -45,7 +45,7 @@ t.test("ARankThatForgetsBackwardThroughYIsToldBeforeTheStep", function()
   t.equal(reduce(model), 2)
 end)
 
-t.test("ALossWithoutYIsToldOnItsOwnRank", function()
+t.test("ALossWithoutYIsAnErrorOnItsOwnRank", function()
   local model, _, _, loss = forward()
   if RANK == 1 then
     local other = torch.sum(model(torch.ones { 2, 3 }))

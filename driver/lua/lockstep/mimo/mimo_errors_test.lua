@@ -123,7 +123,7 @@ t.test("RowsThatVaryWantATable", function()
   end
 end)
 
-t.test("AGraphThatIsThrownAwayIsTold", function()
+t.test("AGraphThatIsThrownAwayIsAnError", function()
   local bridge = new_bridge()
   local x = IS_VISION and ones(1) or nil
 
@@ -140,7 +140,7 @@ t.test("AGraphThatIsThrownAwayIsTold", function()
   end
 end)
 
-t.test("ACallThatIsNeverWaitedForIsTold", function()
+t.test("ACallThatIsNeverWaitedForIsAnError", function()
   local bridge = new_bridge()
   local x = IS_VISION and ones(1) or nil
 
@@ -322,7 +322,7 @@ t.test("AGradientThatOneReplicaLacksCountsAsZeros", function()
   t.equal(module.bias.grad, nil)
 end)
 
-t.test("WhatDataParallelHasAveragedIsOnlyScaled", function()
+t.test("GradientsThatDataParallelHasAveragedAreOnlyScaled", function()
   local layer, modules = module, mine
   if IS_VISION then
     torch.manual_seed(1)

@@ -72,7 +72,7 @@ end
 
 for _, grids in ipairs(GRIDS) do
   for _, which in ipairs { "none", "all", "the first replica", "the last replica" } do
-    t.test(("WhatIsFrozenTakesNoGradientAndHoldsUpNobody(%s, frozen: %s)"):format(grids.name, which), function()
+    t.test(("AFrozenTowerTakesNoGradientAndDelaysNoRank(%s, frozen: %s)"):format(grids.name, which), function()
       local from, to = grids[1], grids[2]
       from.name, to.name = "vision", "language"
       train(mimo.topology { modules = { from, to } }, FROZEN[which])

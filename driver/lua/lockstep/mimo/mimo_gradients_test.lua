@@ -169,7 +169,7 @@ t.test("TiedWeightsMustStartAlike", function()
   t.raises('"language" shares', mimo.clip_grad_norm, { topology = topology, modules = modules, max_norm = 1 })
 end)
 
-t.test("WhatIsSharedIsNamed", function()
+t.test("SharedWeightsAreNamed", function()
   local message = t.raises("with pp > 1", with_language, { cp = 3, shared = { { first = "a", last = "b" } } })
   t.truthy(message:find('shared of "language"', 1, true), message)
   t.raises('{first = "embed.weight", last = "head.weight"}', with_language, { pp = 3, shared = { "embed.weight" } })
@@ -212,7 +212,7 @@ t.test("ModulesThatShareAParameterMustBeDividedAlike", function()
     RANK % 2 == 0 and "0, 2" or "1, 3"), 1, true), message)
 end)
 
-t.test("OfTwoModulesThatShareAParameterBothOrNeitherAreAveraged", function()
+t.test("TwoModulesThatShareAParameterMustBothBeAveragedOrNeither", function()
   local topology = on_the_same_ranks({ dp = 4 }, { dp = 4 })
   local both = nn.Linear(2, 1, { bias = false })
 

@@ -53,7 +53,7 @@ t.test("TensorsListsAndTablesMoveAlike", function()
   end
 end)
 
-t.test("WhatIsDeclaredInNumbersMovesTheSame", function()
+t.test("DeclarationsInNumbersMoveRowsTheSame", function()
   local batch = read(fixture.dataset(MICRO_BATCH), 1, MICRO_BATCH)
   local images = batch.images
   local with_table, order = mimo.reorder(batch, { costs = images:costs(), num_groups = 2,

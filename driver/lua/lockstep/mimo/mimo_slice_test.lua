@@ -185,7 +185,7 @@ t.test("IsAView", function()
   t.equal(batch.input_ids[1], torch.tensor({ 2, 3 }, { dtype = torch.int64 }))
 end)
 
-t.test("OfOneReplicaIsTheBatchItself", function()
+t.test("ASliceOfOneReplicaIsTheBatchItself", function()
   local batch = batch_of_four()
 
   t.truthy(rawequal(mimo.slice(batch, 0, 1), batch))
@@ -210,7 +210,7 @@ t.test("FalseHandsOnWhole", function()
   t.equal(whole.size, { 224, 224 })
 end)
 
-t.test("WhatIsNoTableOfValuesIsHandedOn", function()
+t.test("ATableThatIsNotOfValuesIsPassedOn", function()
   local object, empty = nn.Linear(2, 2), {}
   local batch = { input_ids = torch.zeros { 2, 3 }, object = object, fn = t.test, empty = empty, nothing = false }
 

@@ -203,7 +203,7 @@ t.test("IgnoredLabelsCountNeitherInTheSumNorInTheMean", function()
   t.near(nn.cross_entropy(logits, padded, { ignore_index = 6 }), sum / 2, 1e-12)
 end)
 
-t.test("WithEveryLabelIgnoredTheSumIsZeroAndTheMeanIsNone", function()
+t.test("WithEveryLabelIgnoredTheSumIsZeroAndTheMeanIsNan", function()
   local logits, labels = torch.randn({ 2, 3 }), torch.full({ 2 }, -100, { dtype = torch.int64 })
 
   t.equal(nn.cross_entropy(logits, labels, { reduction = "sum" }):item(), 0)

@@ -227,7 +227,7 @@ t.test("ModulesInAPlainTableAreRefusedAlsoWhenPutThereLater", function()
   t.raises("use nn.ModuleList", function() net:parameters() end)
 end)
 
-t.test("WhatCannotBeRegisteredIsRefusedByName", function()
+t.test("AValueThatCannotBeRegisteredIsNamed", function()
   local net = Net(2, 0)
   local cases = {
     { 1, nn.Linear(1, 1), "Net.1: modules and tensors are registered under a name" },

@@ -106,7 +106,7 @@ end)
 
 -- Masters ---------------------------------------------------------------------------------------------
 
-t.test("WhatAScriptWritesIntoAParameterGoesIntoItsMaster", function()
+t.test("WritesToAParameterReachItsMaster", function()
   local p = full({ 3 }, 1)
   local optimizer = adam(p)
   advance(p, optimizer, 10)
@@ -219,7 +219,7 @@ t.test("RoundingAtRandomTakesTheNearerNeighborMoreOften", function()
   end
 end)
 
-t.test("WhatBfloat16CanHoldIsNotRounded", function()
+t.test("ValuesThatBfloat16CanHoldAreNotRounded", function()
   local p = torch.randn({ 1000 }):to(BF16):requires_grad_(true)
   local before = p:detach():clone()
 

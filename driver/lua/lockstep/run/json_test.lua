@@ -15,7 +15,7 @@ end
 
 -- Both ways ---------------------------------------------------------------------------------------------
 
-t.test("WhatIsEncodedDecodesToTheSameValue", function()
+t.test("AnEncodedValueDecodesToTheSameValue", function()
   local values = {
     true, false, 0, -1, 0.1, 1 / 3, -2.5e-300, 1e300, 2 ^ 53, -2 ^ 53, "", "plain", "quote \" back \\ slash /",
     "line\nfeed\ttab\0nul\127", "grüße, 数, 🎉", { 1, 2, 3 }, { { 1 }, { { 2 } } }, {},
@@ -61,7 +61,7 @@ t.test("NumbersThatJsonLacksBecomeStrings", function()
   t.equal(encode { math.huge, -math.huge, 0 / 0 }, '["Infinity","-Infinity","NaN"]')
 end)
 
-t.test("WhatHasNoFormInJsonIsNamedByItsPath", function()
+t.test("AValueWithoutAFormInJsonIsNamedByItsPath", function()
   local cases = {
     { print, "json: the value is a function, which has no form in JSON" },
     { { a = { { f = print } } }, "json: a[1].f is a function" },

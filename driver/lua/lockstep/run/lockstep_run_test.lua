@@ -76,7 +76,7 @@ t.test("NumbersAreFiniteAndTextIsUtf8SinceConfigJsonHoldsThem", function()
   t.raises("the value must be text in UTF-8", run.merge, { name = "" }, { { "name", "\255" } })
 end)
 
-t.test("WhatTheCommandLineCannotGiveIsNamed", function()
+t.test("ASettingThatTheCommandLineCannotGiveIsNamed", function()
   t.raises("--set layers=1: the script's value is a table, which the command line cannot give", run.merge,
     { layers = { { 1 }, { 2 } } }, { { "layers", "1" } })
 end)
@@ -87,7 +87,7 @@ t.test("AMessageIsOneLineWhateverTheSettingHolds", function()
   t.raises([[--set steps=a\nb: the value must be a number]], run.merge, { steps = 1 }, { { "steps", "a\nb" } })
 end)
 
-t.test("WhatIsNoArrayOfPairsIsRefused", function()
+t.test("AnythingButAnArrayOfPairsIsRefused", function()
   t.raises("run.merge: the settings must be an array of pairs", run.merge, { a = 1 }, print)
   t.raises("run.merge: the settings must be an array of pairs", run.merge, { a = 1 })
   for _, setting in ipairs { 1, "a=1", { "a" }, { 1, 2 }, { "a", 2 } } do
@@ -228,7 +228,7 @@ t.test("ALoaderMayBeAnythingThatCanBeCalled", function()
   t.equal(steps_of(setmetatable({}, { __call = count_to(1) })), { { 0, 1, "value 1" } })
 end)
 
-t.test("WhatIsNoLoaderIsRefused", function()
+t.test("AnythingButALoaderIsRefused", function()
   t.raises("run:steps is called with a colon", run.steps, count_to(1))
   t.raises("the loader must be a function that returns the next batch, not a table", run.steps, run, { 1, 2 })
   t.raises("the loader must be a function that returns the next batch, not a nil", run.steps, run)

@@ -71,7 +71,7 @@ t.test("ARunThatSkipsEveryStepStops", function()
   end)
 end)
 
-t.test("WhatIsNoNumberIsRefused", function()
+t.test("AnythingButANumberIsRefused", function()
   t.raises("run:finite: loss must be a number or a tensor of one element, not {2}", run.finite, run,
     { loss = torch.zeros { 2 } })
   t.raises("run:finite: the values must be a table", run.finite, run, 1)

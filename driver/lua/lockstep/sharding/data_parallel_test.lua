@@ -343,7 +343,7 @@ end)
 
 -- Outside training ----------------------------------------------------------------------------------
 
-t.test("ForwardWithoutGradientsAsksNobody", function()
+t.test("ForwardWithoutGradientsDoesNotCommunicate", function()
   local replicas = sharding.data_parallel(net())
   -- Rank r looks r times: were this a collective, the ranks would wait for each other.
   for _ = 1, RANK do torch.no_grad(replicas, rows(RANK), true) end

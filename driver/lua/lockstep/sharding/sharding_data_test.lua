@@ -131,7 +131,7 @@ t.test("ChunksHoldTheSamplesOneBehindTheOther", function()
   t.equal(chunks[2].position_ids:totable(), { 1, 2, 3, 0 })
 end)
 
-t.test("WhatIsDroppedIsCounted", function()
+t.test("DroppedTokensAreCounted", function()
   local packed = sharding.pack { source = source { 3, 4, 2 }, seq_len = 4 }
   take(packed)
   t.equal(packed.dropped_tokens, 1)

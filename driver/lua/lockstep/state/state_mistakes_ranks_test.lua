@@ -6,7 +6,7 @@ local files = require "lockstep.core.files"
 local run = require "lockstep.run"
 local t = require "lockstep.testing"
 
-t.test("AConfigurationOfOneRankAloneIsAnErrorAndNoStateThatNobodyCanResume", function()
+t.test("AConfigurationOfOneRankOnlyIsAnErrorAndNoState", function()
   local root = run.dir .. "/state"
   for lacks = 0, 1 do
     run.progress.config = nil
@@ -22,7 +22,7 @@ t.test("AConfigurationOfOneRankAloneIsAnErrorAndNoStateThatNobodyCanResume", fun
   t.equal(run:resume(), 1)
 end)
 
-t.test("WhatOneRankCannotTakeBackIsSaidAndTheOthersTakeItBack", function()
+t.test("AnObjectThatCannotBeRestoredIsNamedAndTheOthersAreRestored", function()
   run.dir = run.dir .. "/taken_back"
   core.make_folder(run.dir)
   dist.barrier()

@@ -130,7 +130,7 @@ end)
 
 -- Resumed objects -------------------------------------------------------------------------------------
 
-t.test("WhatTheStateHasAndTheScriptDoesNotRegisterIsNamedUnlessLeftOut", function()
+t.test("AnUnregisteredObjectOfTheStateIsNamedUnlessLeftOut", function()
   new_folder()
   local model = nn.Linear(2, 2)
   run:state { model = model, critic = nn.Linear(2, 2), optimizer = optim.AdamW(model:parameters()), best = { 1 },
@@ -157,7 +157,7 @@ t.test("WhatTheStateHasAndTheScriptDoesNotRegisterIsNamedUnlessLeftOut", functio
     { without = { "critic" } })
 end)
 
-t.test("WhatAFailedResumeChangedIsTakenBackEvenWhereAnObjectRefusesThat", function()
+t.test("AFailedResumeIsUndoneEvenIfAnObjectRefusesThat", function()
   new_folder()
   local function stateful(name, value)
     local object = { value = value }

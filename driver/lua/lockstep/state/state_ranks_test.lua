@@ -67,7 +67,7 @@ t.test("RanksShareTheWritingAndEachTensorIsWrittenOnce", function()
   for i = 1, world do t.near(sizes[i], total / world, 0.2 * total, "bytes of rank " .. i - 1) end
 end)
 
-t.test("WhatDiffersFromRankToRankComesBackToEach", function()
+t.test("ValuesThatDifferOverRanksAreRestoredOnEach", function()
   new_folder()
   torch.manual_seed(100 + rank)
   math.randomseed(200 + rank)
@@ -181,7 +181,7 @@ t.test("RanksThatHoldOtherTensorsAreNamed", function()
     .. "bias torch.float32 {3}", run.save, run, { step = 1 })
 end)
 
-t.test("WhatRanksRegisterOtherwiseIsSaidAtOnce", function()
+t.test("DifferentRegistrationsAreAnErrorAtOnce", function()
   new_folder()
   t.raises("run:state: ranks do not agree: every is 2 on rank 0, and 3 on rank 1", run.state, run, { best = {} },
     { every = rank == 1 and 3 or 2 })
@@ -208,7 +208,7 @@ t.test("ReplicasThatAreUnlikeAreAnErrorOnAll", function()
   t.raises('run:save: "bias" holds other values on rank 1 than on rank 0', run.save, run, { step = 1 })
 end)
 
-t.test("WhatOneRankCannotDoIsAnErrorOnAll", function()
+t.test("AFailureOfOneRankIsAnErrorOnAll", function()
   local root = new_folder()
   run:state { own = { value = rank == 1 and print or 1 } }
   t.raises('run:save: rank 1: "own": value.value is a function', run.save, run, { step = 1 })
@@ -221,7 +221,7 @@ t.test("WhatOneRankCannotDoIsAnErrorOnAll", function()
   t.raises("run:save: rank 0: cannot list " .. root, run.save, run, { step = 1 })
 end)
 
-t.test("ATornStateIsTornOnEveryRankWhoeverFindsIt", function()
+t.test("ATornStateIsTornOnEveryRankWhicheverRankFindsIt", function()
   local root = new_folder()
   local best = { step = 1 }
   run:state { best = best }

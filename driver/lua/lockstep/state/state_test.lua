@@ -19,7 +19,7 @@ local write_file = fixture.write_file
 
 -- There and back --------------------------------------------------------------------------------------
 
-t.test("WhatGoesOnFromAStateGoesOnAsIfItHadNeverStopped", function()
+t.test("AResumedRunContinuesAsIfItHadNeverStopped", function()
   new_folder()
   torch.manual_seed(1)
   math.randomseed(1)
@@ -148,7 +148,7 @@ t.test("WithinALoopTheStepUnderWayCountsAsDone", function()
   end
 end)
 
-t.test("WhatIsSavedBeforeAStepsEndIsReplacedWhereAStateOfThatStepIsDue", function()
+t.test("AStateSavedBeforeAStepsEndIsReplacedIfThatStepsStateIsDue", function()
   new_folder()
   local seen = {}
   run.progress.resumed = nil
@@ -277,7 +277,7 @@ t.test("AStateReplacesAnotherOfTheSameStep", function()
   t.equal(files.list(run.dir .. "/state"), { "step-00000001" })
 end)
 
-t.test("WhateverTheMomentOfDeathAWholeStateIsFound", function()
+t.test("AtAnyMomentOfDeathAWholeStateIsFound", function()
   local root = new_folder()
   local best = { loss = 1 }
   run:state { best = best }
@@ -361,7 +361,7 @@ t.test("AnEarlierStepIsNotSavedBesideALaterState", function()
   t.raises("step-00000010 is of a later step than 2: it would be kept and resumed from", run.save, run, { step = 2 })
 end)
 
-t.test("WhatIsMissingOrLeftOutIsNamed", function()
+t.test("MissingAndLeftOutObjectsAreNamed", function()
   new_folder()
   local objects = save_at { 1 }
   objects.more = { 1 }
@@ -377,7 +377,7 @@ t.test("WhatIsMissingOrLeftOutIsNamed", function()
   t.raises("the state is of a dataset of 50 samples, this one has 51", run.resume, run, { without = { "optimizer" } })
 end)
 
-t.test("WhatADatasetIsGivenOtherwiseIsSaid", function()
+t.test("DifferentOptionsOfADatasetAreReported", function()
   new_folder()
   run:state { data = sharding.dataset { size = 50, seed = 3, drop_last = true } }
   run:save { step = 1 }
@@ -410,7 +410,7 @@ t.test("AConfigurationThatIsAnotherIsSaid", function()
     .. "batch 8 (was 4), betas [0.5,0.7] (was [0.5,0.9]), text.deep true (was not set)\n" })
 end)
 
-t.test("WhatIsRefusedLateLeavesAllAsItWas", function()
+t.test("ALateErrorLeavesAllObjectsUnchanged", function()
   new_folder()
   local refuses = false
   local average = { value = torch.ones({ 2 }) }

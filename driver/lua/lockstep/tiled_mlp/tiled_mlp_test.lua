@@ -180,7 +180,7 @@ t.test("DropoutDropsTheSameInBackward", function()
   t.equal(x.grad, y)
 end)
 
-t.test("BelowBreakEvenItRunsUntiledAndSaysSo", function()
+t.test("BelowBreakEvenItRunsUntiledAndReportsIt", function()
   local mlp = tiled_mlp.new {}
 
   mlp(mlp_module(), input(1000, 6))

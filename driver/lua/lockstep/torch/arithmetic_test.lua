@@ -55,7 +55,7 @@ t.test("GradientsPassThroughNumbers", function()
   end
 end)
 
-t.test("WhatIsKeptOfANumberCannotBeChanged", function()
+t.test("ACachedNumberCannotBeChanged", function()
   local first = torch.ones({ 2 }) * 7
   first:add_(1):mul_(3)
   local out = torch.zeros({})

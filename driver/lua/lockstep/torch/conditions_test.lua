@@ -21,7 +21,7 @@ t.test("AConditionThatEndsInATensorIsFound", function()
   end
 end)
 
-t.test("WhatIsNoTensorIsNotFound", function()
+t.test("ConditionsWithoutTensorsGetNoWarning", function()
   for _, condition in ipairs {
     "x:gt(1):all():item()", "x:equal(y)", "x:isnan():any():item() ~= 0", "x:size(0) > 3", "x", "all(x)", "x.all",
     "n == x:any()", "x:gt(1):sum():item() > 2",

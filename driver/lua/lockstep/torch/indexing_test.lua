@@ -212,7 +212,7 @@ t.test("PositionsOutOfRangeAreErrors", function()
   t.raises("tensor index: select() cannot be applied to a 0-dim tensor", function() return torch.tensor(1)[0] end)
 end)
 
-t.test("WhatIsNoIndexIsAnErrorThatSaysWhatIs", function()
+t.test("AnInvalidIndexIsAnErrorWithTheValidForms", function()
   local x = grid()
   for _, case in ipairs {
     { 1.5, "tensor index must be a whole number, not the number 1.5" },
@@ -230,7 +230,7 @@ t.test("WhatIsNoIndexIsAnErrorThatSaysWhatIs", function()
   t.raises("not nil", function() return x[nil] end)
 end)
 
-t.test("WhatCannotBeWrittenIsAnError", function()
+t.test("AnImpossibleAssignmentIsAnError", function()
   local x = grid()
 
   t.raises("tensor assignment: the value must be a tensor, a number or a boolean, not the string", function()

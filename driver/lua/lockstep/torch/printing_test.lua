@@ -204,7 +204,7 @@ t.test("GradientsAndDevicesAreNamed", function()
   }
 end)
 
-t.test("WhatFollowsTakesItsOwnLineWhereItDoesNotFit", function()
+t.test("ASuffixThatDoesNotFitTakesItsOwnLine", function()
   local w = (torch.arange(9):to(torch.float64) / 8):requires_grad_(true)
 
   t.equal(tostring(w), [=[
