@@ -97,7 +97,7 @@ void CheckSample(const TensorSample& sample, int64_t index, const PrepareOptions
     if (name == options.token_types) CheckIntegers(stream, name, index);
     TORCH_CHECK_VALUE(options.streams.count(name) > 0 || name == options.token_types,
                       "batching: sample ", index, ": ", name,
-                      " is not declared in streams, so that nothing says what padding gets");
+                      " is not declared in streams, so the value for padding is unknown");
     CheckPerToken(stream, name, index, tokens);
   }
   for (const auto& [name, tensor] : sample.tensors) {
@@ -246,13 +246,13 @@ class Cutter {
     const Modality* unlocated = Unlocated();
     TORCH_CHECK_VALUE(unlocated == nullptr, "batching: sample ", index_, " has ", whole_.tokens,
                       " tokens, more than seq_len = ", options_.seq_len, ", and ", unlocated->rows,
-                      ", but nothing says which tokens are its placeholders; give the sample ",
+                      ", but its placeholder tokens are unknown; give the sample ",
                       options_.token_types.empty() ? "token types" : options_.token_types,
                       " or set ", unlocated->token_id_name);
     const std::string unknown = Unknown();
     TORCH_CHECK_VALUE(unknown.empty(), "batching: sample ", index_, " has ", whole_.tokens,
                       " tokens, more than seq_len = ", options_.seq_len,
-                      ", but nothing says which rows of ", unknown,
+                      ", but it is unknown which rows of ", unknown,
                       " belong to which tokens; shorten the sample first");
   }
 

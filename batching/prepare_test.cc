@@ -396,8 +396,8 @@ TEST(PrepareTest, ErrorsNameTheSampleAndTheField) {
        "pixel_values is Float [4, 5] on cpu in sample 1 and Float [4, 3] on cpu in sample 0"},
       {too_few_pixels, "sample 1: pixel_values has 7 rows, but image_grid_thw counts 8 patches"},
       {no_types,
-       "sample 1 has 10 tokens, more than seq_len = 8, and pixel_values, but nothing says which "
-       "tokens are its placeholders; give the sample mm_token_type_ids or set image_token_id"},
+       "sample 1 has 10 tokens, more than seq_len = 8, and pixel_values, but its placeholder "
+       "tokens are unknown; give the sample mm_token_type_ids or set image_token_id"},
       {empty, "sample 1 has no tokens"},
       {no_pixels,
        "sample 0 has image_grid_thw and sample 1 has none, but both are of kind \"image\""},
@@ -405,7 +405,8 @@ TEST(PrepareTest, ErrorsNameTheSampleAndTheField) {
       {float_types, "sample 1: mm_token_type_ids must be of an integer dtype, not Float"},
       {negative_grid, "sample 1: image_grid_thw holds -4; times, heights and widths are above 0"},
       {unknown_cut,
-       "sample 1 has 9 tokens, more than seq_len = 8, but nothing says which rows of audio belong"},
+       "sample 1 has 9 tokens, more than seq_len = 8, but it is unknown which rows of audio belong "
+       "to which tokens"},
       {lost, "sample 1 of kind \"image\" loses all rows of image_grid_thw when it is cut"},
       {two_runs,
        "sample 1: input_features: the tokens have 2 runs of placeholders, but there are 1 items"},

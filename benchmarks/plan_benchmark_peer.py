@@ -4,7 +4,7 @@ Needs prime-rl's sources, and numpy and msgspec:
     bazel build -c opt //batching:plan_benchmark
     python benchmarks/plan_benchmark_peer.py bazel-bin/batching/plan_benchmark prime-rl/src SAMPLES RANKS
 
-Prints for each the seconds, the makespan over the ideal (sum over micro-steps of the dearest rank's cost /
+Prints for each the seconds, the makespan over the ideal (sum over micro-steps of the most expensive rank's cost /
 (total cost / ranks)), and the micro-steps. prime-rl's time holds packing and balancing of tokens that are lists.
 """
 

@@ -115,7 +115,7 @@ int Main(const std::vector<std::string>& arguments) {
   }
   if (nproc == 1) RunRank(*command_line, RankEnvironment{});
   if (!std::filesystem::is_regular_file(command_line->script)) {
-    return Complain(cannot + "it is no regular file, and " + std::to_string(nproc) +
+    return Complain(cannot + "it is not a regular file, and " + std::to_string(nproc) +
                     " ranks would each read a part of it; save it as a file, or add --nproc 1");
   }
   return Launch(*command_line, nproc);

@@ -205,7 +205,7 @@ TEST(CommandLine, MistakesEndWithCode2AndSayWhatWasExpected) {
       {{"a_folder"}, "cannot run \"a_folder\": it is a folder"},
       {{"train.lua", "--set", "lr"}, "--set takes key=value, not \"lr\""},
       {{"--nproc", "2"}, "an interactive session has one rank"},
-      {{"--nproc", "2", "/dev/stdin"}, "cannot run \"/dev/stdin\": it is no regular file"},
+      {{"--nproc", "2", "/dev/stdin"}, "cannot run \"/dev/stdin\": it is not a regular file"},
   };
   const Folder folder;
   folder.Write("train.lua", "print('it ran')");

@@ -300,9 +300,9 @@ TEST(DryRun, ALoopWithoutAStepIsSaidAndNotPlanned) {
     const char* message;
   } kCases[] = {
       {"run:steps(function() end)",
-       "run:steps: the dry run has no step to tell of: the loader had no batch on rank 0 of 2"},
+       "run:steps: the dry run has no step to report: the loader had no batch on rank 0 of 2"},
       {"run:steps(function() return 1 end, 0)",
-       "run:steps: the dry run has no step to tell of: total is 0"},
+       "run:steps: the dry run has no step to report: total is 0"},
   };
   for (const auto& [loop, message] : kCases) {
     const Folder folder;

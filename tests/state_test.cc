@@ -456,8 +456,8 @@ TEST(Resumed, OnAnotherNumberOfRanksRandomNumbersThatDifferedBeginAnewAndThatIsS
 
   EXPECT_EQ(ended.exit_code, 0);
   EXPECT_EQ(ended.err,
-            "lockstep: run:resume: the 2 ranks that saved had random numbers of their own; 1 ranks "
-            "begin new ones\n");
+            "lockstep: run:resume: the 2 ranks that saved had different random numbers; 1 ranks "
+            "start new sequences\n");
   EXPECT_THAT(Losses(folder), SizeIs(kSteps));
 }
 

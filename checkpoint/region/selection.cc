@@ -149,8 +149,7 @@ std::string Problem(const c10::OperatorHandle& op) {
     if (argument.alias_info() != nullptr)
       return argument.alias_info()->isWrite() ? "writes into its arguments"
                                               : "returns a view, which holds no memory of its own";
-  if (op.hasKernelForDispatchKey(c10::DispatchKey::BackendSelect))
-    return "makes tensors out of none";
+  if (op.hasKernelForDispatchKey(c10::DispatchKey::BackendSelect)) return "has no tensor inputs";
   return "";
 }
 

@@ -26,7 +26,7 @@ std::string FindRunfile(const std::string& path) {
   for (const std::string& place : places) {
     if (std::filesystem::exists(place, error)) return place;
   }
-  C10_THROW_ERROR(Error, absl::StrCat(path, " is not beside the program; looked for ",
+  C10_THROW_ERROR(Error, absl::StrCat(path, " is not next to the program; looked for ",
                                       absl::StrJoin(places, ", "),
                                       "; build it with `bazel build //driver:lockstep`"));
 }

@@ -36,10 +36,11 @@ TEST(FindRunfile, PrefersThoseOfTheRunningTestToTheProgramsOwn) {
 }
 
 TEST(FindRunfile, NamesThePlacesWhereItLooked) {
-  EXPECT_THAT([] { FindRunfile("driver/nowhere"); },
-              ThrowsMessage<c10::Error>(AllOf(HasSubstr("driver/nowhere is not beside the program"),
-                                              HasSubstr("files_test.runfiles/lockstep"),
-                                              HasSubstr("bazel build //driver:lockstep"))));
+  EXPECT_THAT(
+      [] { FindRunfile("driver/nowhere"); },
+      ThrowsMessage<c10::Error>(AllOf(HasSubstr("driver/nowhere is not next to the program"),
+                                      HasSubstr("files_test.runfiles/lockstep"),
+                                      HasSubstr("bazel build //driver:lockstep"))));
 }
 
 }  // namespace

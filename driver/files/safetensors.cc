@@ -70,7 +70,8 @@ absl::Status ReadShape(const Json* value, const std::string& name, TensorEntry& 
   }
   for (const Json& size : value->GetArray()) {
     if (!size.IsInt64() || size.GetInt64() < 0)
-      return Wrong("has a shape for " + name + " that is none");
+      return Wrong("has an invalid shape for " + name +
+                   ": dimensions must be whole numbers from 0 on");
     entry.shape.push_back(size.GetInt64());
   }
   return absl::OkStatus();
@@ -79,7 +80,7 @@ absl::Status ReadShape(const Json* value, const std::string& name, TensorEntry& 
 absl::Status ReadOffsets(const Json* value, const std::string& name, TensorEntry& entry) {
   const bool two = value != nullptr && value->IsArray() && value->Size() == 2 &&
                    (*value)[0].IsUint64() && (*value)[1].IsUint64();
-  if (!two) return Wrong("has no two data_offsets for " + name);
+  if (!two) return Wrong("has invalid data_offsets for " + name + ": expected two whole numbers");
   entry.begin = (*value)[0].GetUint64();
   entry.end = (*value)[1].GetUint64();
   return absl::OkStatus();
@@ -174,7 +175,7 @@ absl::StatusOr<std::shared_ptr<Mapping>> Map(const std::string& path) {
   struct stat status {};
   const bool known = fstat(file.fd, &status) == 0;
   if (!known || !S_ISREG(status.st_mode)) {
-    const char* why = S_ISDIR(status.st_mode) ? "Is a directory" : "it is no regular file";
+    const char* why = S_ISDIR(status.st_mode) ? "Is a directory" : "it is not a regular file";
     return Wrong(absl::StrCat(path, " cannot be read: ", known ? why : std::strerror(errno)));
   }
   auto mapping = std::make_shared<Mapping>();
@@ -208,10 +209,10 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
   document.Parse<kFlags>(json.data(), json.size());
   if (document.HasParseError()) {
     return Wrong(absl::StrCat(
-        "has a header that is no JSON: ", rapidjson::GetParseError_En(document.GetParseError()),
+        "has a header that is not JSON: ", rapidjson::GetParseError_En(document.GetParseError()),
         " (at byte ", document.GetErrorOffset(), " of ", json.size(), ")"));
   }
-  if (!document.IsObject()) return Wrong("has a header that is no JSON object");
+  if (!document.IsObject()) return Wrong("has a header that is not a JSON object");
 
   SafetensorsHeader header;
   std::set<std::string> seen;
@@ -259,7 +260,7 @@ absl::StatusOr<std::string> WriteSafetensorsHeader(SafetensorsHeader& header) {
   for (TensorEntry& entry : header.entries) {
     if (entry.name.empty() || entry.name == kMetadata || !seen.insert(entry.name).second) {
       return Wrong(
-          absl::StrCat("\"", entry.name, "\" is no name for a tensor, or that of another"));
+          absl::StrCat("\"", entry.name, "\" is not a valid tensor name, or is used twice"));
     }
     uint64_t bytes = 0;
     const uint64_t element_bytes = DtypeBytes(entry.dtype);
@@ -312,7 +313,7 @@ absl::StatusOr<SafetensorsFile> SafetensorsFile::Open(const std::string& path) {
     length = length << 8 | static_cast<unsigned char>(address[i]);
   if (length > kMaxHeaderBytes) {
     return Wrong(absl::StrCat(path, " claims a header of ", length,
-                              " bytes; it is no safetensors file, or a broken one"));
+                              " bytes; it is not a safetensors file, or it is damaged"));
   }
   if (kLengthBytes + length > size) {
     return Wrong(absl::StrCat(path, " is cut short: it has ", size,

@@ -107,9 +107,9 @@ TEST(Safetensors, EntriesThatCannotBeWrittenAreNamed) {
     const char* message;
   } kCases[] = {
       {{Scalar("a", "F31")}, "\"a\" is F31, which the format lacks"},
-      {{Scalar("", "F32")}, "is no name"},
-      {{Scalar("__metadata__", "F32")}, "is no name"},
-      {{Scalar("a", "F32"), Scalar("a", "F32")}, "or that of another"},
+      {{Scalar("", "F32")}, "is not a valid tensor name"},
+      {{Scalar("__metadata__", "F32")}, "is not a valid tensor name"},
+      {{Scalar("a", "F32"), Scalar("a", "F32")}, "or is used twice"},
       {{Scalar("\xff", "F32")}, "is text that is not UTF-8"},
   };
   for (const auto& c : kCases) {

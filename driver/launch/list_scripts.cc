@@ -47,8 +47,8 @@ absl::StatusOr<std::string> ListScripts(const std::string& folder) {
   }
   if (error || scripts.empty()) {
     return absl::NotFoundError(
-        absl::StrCat("--list: ", error ? "there is no folder" : "no script lies in", " \"", folder,
-                     "\"; name the folder, as in --list scripts"));
+        absl::StrCat("--list: ", error ? "there is no folder" : "there is no script in", " \"",
+                     folder, "\"; name the folder, as in --list scripts"));
   }
   std::sort(scripts.begin(), scripts.end());
   std::string text;

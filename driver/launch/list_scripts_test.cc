@@ -45,8 +45,9 @@ TEST(ListScriptsTest, ModulesAndOtherFilesAreLeftOut) {
 TEST(ListScriptsTest, AFolderWithoutScriptsIsAnErrorThatNamesIt) {
   const std::string folder = EmptyFolder("none");
 
-  EXPECT_EQ(ListScripts(folder).status().message(),
-            "--list: no script lies in \"" + folder + "\"; name the folder, as in --list scripts");
+  EXPECT_EQ(
+      ListScripts(folder).status().message(),
+      "--list: there is no script in \"" + folder + "\"; name the folder, as in --list scripts");
   EXPECT_EQ(ListScripts(folder + "/missing").status().message(),
             "--list: there is no folder \"" + folder +
                 "/missing\"; name the folder, as in --list scripts");

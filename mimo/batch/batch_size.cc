@@ -124,7 +124,7 @@ BatchSize FindListSize(const Value& batch, const SliceOptions& options) {
     return each.list->size() == size && !HoldsRows(*each.list);
   });
   TORCH_CHECK_VALUE(
-      agree, "mimo: nothing tells the batch size: no tensor has one row for each sample, and the ",
+      agree, "mimo: the batch size is unknown: no tensor has one row for each sample, and the ",
       "lists differ, or hold tensors (",
       absl::StrJoin(lists, ", ",
                     [](std::string* out, const NamedList& each) {

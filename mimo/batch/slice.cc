@@ -91,8 +91,8 @@ class Slicer {
         is_guess_ ? OtherBatchSize(batch_, options_, declared_, batch_size_) : "";
     TORCH_CHECK_VALUE(other.empty(), "mimo: batch size ", batch_size_, " ", named_,
                       " is not divisible by dp_size ", n, ", and ", other,
-                      "; give batch_size, and ownership (or rows_per_sample) for the one of them "
-                      "that has not one row for each sample");
+                      "; give batch_size, and ownership (or rows_per_sample) for the one that does "
+                      "not have one row for each sample");
     const int64_t below = batch_size_ / n * n;
     TORCH_CHECK_VALUE(false, "mimo: batch size ", batch_size_, " ", named_,
                       " is not divisible by dp_size ", n, "; use ",
@@ -108,8 +108,7 @@ class Slicer {
 
   void CheckSizeIsKnown(const std::string& name) const {
     TORCH_CHECK_VALUE(!named_.empty(), "mimo: ", name,
-                      " is to be cut by sample, but nothing tells ",
-                      "how many samples the batch has; give batch_size");
+                      " is to be cut by sample, but the batch size is unknown; give batch_size");
   }
 
   // Checks that the table is of the batch's samples, and of the `count` rows of a tensor or list.
@@ -171,7 +170,7 @@ class Slicer {
     TORCH_CHECK_VALUE(tensor.size(0) != batch_size_ || tensor.size(1) != batch_size_,
                       "mimo: ", Name(path, tensor), " has the ", batch_size_,
                       " samples of the batch (", named_,
-                      ") on dim 0 or on dim 1; say on which: batch_dims of ", Name(key));
+                      ") on dim 0 or on dim 1; declare which: batch_dims of ", Name(key));
     return tensor.size(1) == batch_size_ ? 1 : 0;
   }
 
@@ -196,13 +195,13 @@ class Slicer {
     if (declared_dim == nullptr && IsGrid(key)) RefuseGrid(path, key, tensor);
     TORCH_CHECK_VALUE(!absl::StartsWith(key, "cu_seqlens"), "mimo: ", Name(path, tensor),
                       " holds offsets into a packed sequence, which a cut would leave pointing "
-                      "elsewhere; slice before packing, or hand it on whole (batch_dims)");
+                      "elsewhere; slice before packing, or pass it on whole (batch_dims)");
     CheckSizeIsKnown(Name(path, tensor));
     TORCH_CHECK_VALUE(count == batch_size_, "mimo: ", Name(path, tensor), " has ", count,
                       " rows on dim ", dim, ", but the batch has ", batch_size_, " samples (",
                       named_,
                       "); say how many rows each sample has (rows_per_sample), which dim "
-                      "is the batch's, or that it is handed on whole (batch_dims)",
+                      "is the batch's, or that it is passed on whole (batch_dims)",
                       is_guess_ ? "; or, if that is not the batch's size, give batch_size, and "
                                   "ownership for what has other rows"
                                 : "");
@@ -212,8 +211,8 @@ class Slicer {
   [[noreturn]] static void RefuseGrid(const std::string& path, const std::string& key,
                                       const at::Tensor& grid) {
     TORCH_CHECK_VALUE(false, "mimo: ", Name(path, grid),
-                      " has one row for each image, which no count of images tells whose they are; "
-                      "say how many images each sample has: rows_per_sample of ",
+                      " has one row for each image, but the number of images of each sample is "
+                      "unknown; give rows_per_sample of ",
                       Name(key));
   }
 

@@ -331,7 +331,7 @@ TEST(Slice, PositionsOfSeveralAxesAreCutWhereTheBatchIsOrRefused) {
   const Dict ambiguous = {{"input_ids", at::zeros({4, 5})}, {"position_ids", at::zeros({4, 4, 5})}};
   EXPECT_EQ(ErrorOf(ambiguous, {.dp_rank = 0, .dp_size = 2}),
             "mimo: \"position_ids\" [4, 4, 5] has the 4 samples of the batch (of \"input_ids\" "
-            "[4, 5]) on dim 0 or on dim 1; say on which: batch_dims of \"position_ids\"");
+            "[4, 5]) on dim 0 or on dim 1; declare which: batch_dims of \"position_ids\"");
   EXPECT_EQ(
       TensorOf(Slice(ambiguous, {.dp_rank = 1, .dp_size = 2, .batch_dims = {{"position_ids", 1}}}),
                "position_ids")

@@ -80,14 +80,14 @@ void Bridge::CheckBackward() const {
   const std::string& name = state.link().name;
   const std::string rank = state.link().Describe(state.link().rank);
   TORCH_CHECK_VALUE(!state.on_to, "mimo: bridge ", name, ": on ", rank,
-                    " backward has not come through y of ", which, ": ",
+                    " backward has not run through y of ", which, ": ",
                     state.module(/*of_from=*/true).name,
-                    " waits for its gradient; did y take part in the loss, and did backward run? "
-                    "Calls that nobody trains by run under torch.no_grad on every rank");
-  TORCH_CHECK_VALUE(
-      false, "mimo: bridge ", name, ": on ", rank, " backward has not come through y of ", which,
-      ", so that x has no gradient: call torch.sum(y):backward() there, too. Calls that "
-      "nobody trains by run under torch.no_grad on every rank");
+                    " waits for its gradient; did the loss use y, and did backward run? "
+                    "Run calls that need no gradient under torch.no_grad on every rank");
+  TORCH_CHECK_VALUE(false, "mimo: bridge ", name, ": on ", rank,
+                    " backward has not run through y of ", which,
+                    ", so that x has no gradient: call torch.sum(y):backward() there, too. Run "
+                    "calls that need no gradient under torch.no_grad on every rank");
 }
 
 Bridge::Pending Bridge::Start(const std::vector<at::Tensor>& tensors,

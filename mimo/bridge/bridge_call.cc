@@ -134,8 +134,7 @@ void Bridge::Pending::Call::ForgetGradient(const std::string& text) noexcept {
 
 void Bridge::Pending::Call::ForgetGraph() noexcept {
   ForgetGradient(absl::StrCat("the graph of its call ", number,
-                              " is gone, and backward never came through it: did y take part in "
-                              "the loss?"));
+                              " is gone, and backward never ran through it: did the loss use y?"));
 }
 
 at::Tensor Bridge::Pending::Call::NewRows(int64_t rows, size_t tensor, c10::Device device) const {

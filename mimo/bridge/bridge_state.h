@@ -101,7 +101,7 @@ class Bridge::State {
   // --- The end
 
   void SayLeft() {
-    if (!nothing_travels) messages.SendLeft("its program has come to the end");
+    if (!nothing_travels) messages.SendLeft("its program has ended");
   }
 
   // Waits until all others have ended too, so that they receive this rank's last message. Throws

@@ -42,7 +42,7 @@ local M = { cost = {} }
 ---@field truncated_samples integer
 ---@field truncated_tokens integer
 ---@field dropped_samples integer samples of which the cut left nothing
----@field makespan number the sum over micro-steps of the dearest rank's cost
+---@field makespan number the sum over micro-steps of the most expensive rank's cost
 ---@field ideal number total cost / ranks
 ---@field fingerprint string of the plan of all ranks: who trains on what when
 ---@field lower_bound number no plan has a smaller makespan; 0 where the cost is a function, or samples were held
@@ -225,7 +225,7 @@ function M.stream(opts)
   stream.options = o
   if state then
     for _, key in ipairs(STATE) do
-      if state[key] == nil then core.raise("batching.stream: this is no state of a stream: it lacks " .. key) end
+      if state[key] == nil then core.raise("batching.stream: this is not a state of a stream: it lacks " .. key) end
       stream[key] = copy(state[key])
     end
     stream.resumes = stream.drawn > 0

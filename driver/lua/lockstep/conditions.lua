@@ -79,8 +79,8 @@ function M.warn()
   file:close()
   if not text then return end
   for _, one in ipairs(M.find(text)) do
-    io.stderr:write(("lockstep: warning: %s:%d: the condition \"%s\" is a tensor, which Lua takes for true whatever it "
-      .. "holds; add :item()\n"):format(path, one.line, one.code))
+    io.stderr:write(("lockstep: warning: %s:%d: the condition \"%s\" is a tensor, which is always true in Lua; add "
+      .. ":item()\n"):format(path, one.line, one.code))
   end
 end
 

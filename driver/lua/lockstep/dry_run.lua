@@ -124,7 +124,7 @@ function M.finish()
   local report = tracker:report()
   collectgarbage()
   collectgarbage()
-  print(string.format("\ndry run of %s: %s of rank 0 of %d, on %s; what other ranks send is taken to be its own",
+  print(string.format("\ndry run of %s: %s of rank 0 of %d, on %s; other ranks are assumed to send the same",
     core.script(), taken, dist.world_size(), dist.device()))
   print_sizes()
   print_plans()
@@ -220,7 +220,7 @@ local function stop_after_a_step()
     if step and not is_in_loop then
       is_in_loop, taken, counter = true, "the first step", native.flop_counter()
     elseif not batch then
-      core.raise("run:steps: the dry run has no step to tell of: " .. (is_in_loop
+      core.raise("run:steps: the dry run has no step to report: " .. (is_in_loop
         and "the loader had no batch on rank 0 of " .. dist.world_size()
         or "total is " .. tostring(loop_total)))
     else

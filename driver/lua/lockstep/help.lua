@@ -219,7 +219,7 @@ end
 ---@param ... any what; nothing for the list of modules
 function M.help(...)
   if select("#", ...) > 0 and ... == nil then
-    core.raise('help: what was given is nil; a name in quotes is looked for, too: help("nn.Linear")')
+    core.raise('help: the argument is nil; a name in quotes works too: help("nn.Linear")')
   end
   print(M.text((...)))
 end

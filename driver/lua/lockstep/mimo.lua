@@ -156,7 +156,7 @@ end
 
 local function check_topology(name, topology)
   if getmetatable(topology) ~= Topology then
-    core.raise(name .. ": topology must be what mimo.topology made, not a " .. type(topology))
+    core.raise(name .. ": topology must come from mimo.topology, not a " .. type(topology))
   end
   return topology
 end

@@ -156,7 +156,7 @@ end
 ---element on the parameters' device in a graph (lockstep.graph), which would keep a number for ever
 function AdamW:step(factor)
   if type(factor) == "number" and torch.cuda.is_current_stream_capturing() then
-    core.raise("optimizer:step: the factor is a number, and a graph is being recorded, which would keep it for ever; "
+    core.raise("optimizer:step: the factor is a number, and a graph is being recorded, which would keep it forever; "
       .. "give a tensor on the device, as an argument of the graph's function")
   end
   factor = factor or 1

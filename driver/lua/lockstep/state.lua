@@ -64,7 +64,7 @@ function M.register(given, opts)
   end
   for name, object in pairs(given) do
     if type(name) ~= "string" or not name:match("^[%w_]+$") then
-      core.raise(('run:state: "%s" is no name: letters, digits and _ make one'):format(tostring(name)))
+      core.raise(('run:state: "%s" is not a valid name: use letters, digits and _'):format(tostring(name)))
     end
     local problem = contents.kind_of(name, object) == "table" and contents.plain_mismatch(name, object) or ""
     if problem ~= "" then core.raise("run:state: " .. problem) end
@@ -139,8 +139,8 @@ local function agree(done, is_end)
     if text:sub(1, 1) == "x" then ends = ends or rank - 1 else goes_on = goes_on or rank - 1 end
   end
   if ends and goes_on then
-    core.raise(("run:steps: the loop ends on rank %d after %d steps, and goes on on rank %d; give every rank as many "
-      .. "batches, as sharding.dataset { drop_last = true } does"):format(ends, done, goes_on))
+    core.raise(("run:steps: the loop ends on rank %d after %d steps, but continues on rank %d; give every "
+      .. "rank the same number of batches, as sharding.dataset { drop_last = true } does"):format(ends, done, goes_on))
   end
   return asked
 end

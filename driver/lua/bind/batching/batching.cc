@@ -128,9 +128,9 @@ void ReadStreams(lua_State* state, const OptionTable& table, batching::PrepareOp
   ReadTable(state, index, "batching.prepare: streams");
   for (lua_pushnil(state); lua_next(state, index) != 0; lua_pop(state, 1)) {
     if (lua_type(state, -2) != LUA_TSTRING)
-      throw Error(
-          absl::StrCat("batching.prepare: streams is {name = what absent samples get}, not ",
-                       TypeName(state, -2), " as a name"));
+      throw Error(absl::StrCat(
+          "batching.prepare: streams must be {name = value for samples without it}, not ",
+          TypeName(state, -2), " as a name"));
     const std::string name = lua_tostring(state, -2);
     CheckName(name, absl::StrCat("batching.prepare: streams.", name));
     if (lua_type(state, -1) == LUA_TBOOLEAN) {

@@ -106,8 +106,7 @@ struct CallArguments {
 mimo::Ownership OwnershipOf(const mimo::OwnedRows& rows) {
   if (rows.table == nullptr) {
     throw Error(
-        absl::StrCat("mimo: bridge: ownership must be a table itself, which mimo.ownership "
-                     "made, not the name \"",
+        absl::StrCat("mimo: bridge: ownership must be a table of mimo.ownership, not the name \"",
                      rows.path, "\""));
   }
   if (rows.rows_of == mimo::RowsOf::kTokens) return *rows.table;

@@ -88,17 +88,16 @@ void CheckOptionsAgree(const OptionTable& table, const std::string& way, lua_Sta
     for (const char* option : {"tokens", "grid_thw", "merge"}) {
       if (has(option)) {
         throw Error(
-            absl::StrCat("mimo.ownership: rows_per_sample says all rows, and leaves "
-                         "nothing to ",
+            absl::StrCat("mimo.ownership: rows_per_sample gives all rows, so there is no use for ",
                          option, "; leave it out, or give items instead of rows_per_sample"));
       }
     }
   }
   if (has("merge") && !has("grid_thw"))
-    throw Error("mimo.ownership: merge is of grid_thw, which is not given");
+    throw Error("mimo.ownership: merge needs grid_thw, which is not given");
   if (has("num_samples") && way != "sample_of_item") {
     throw Error(absl::StrCat("mimo.ownership: num_samples goes with sample_of_item; ", way,
-                             " tells it by itself; leave it out"));
+                             " gives the number of samples already; leave it out"));
   }
 }
 
@@ -170,8 +169,8 @@ int NewOwnership(lua_State* state) {
   }
   if (way == nullptr) {
     throw Error(
-        "mimo.ownership: say whose the rows are: items (of each sample), sample_of_item (of each "
-        "item, with num_samples), or rows_per_sample");
+        "mimo.ownership: give the owners of the rows: items (of each sample), sample_of_item (of "
+        "each item, with num_samples), or rows_per_sample");
   }
   CheckOptionsAgree(table, way, state);
   table.Push(way);
@@ -192,7 +191,7 @@ int NewOwnership(lua_State* state) {
   }
   const std::vector<int64_t> tokens = ReadTokens(state, table, static_cast<int64_t>(counts.size()));
   if (!table.Push("num_samples"))
-    throw Error("mimo.ownership: sample_of_item wants num_samples, too");
+    throw Error("mimo.ownership: sample_of_item needs num_samples too");
   lua_pop(state, 1);
   const int64_t num_samples = table.Integer("num_samples", 0);
   for (size_t i = 0; i < counts.size(); ++i) {  // Lua counts from 1
@@ -318,7 +317,7 @@ mimo::OwnedRows ReadOwnedRows(lua_State* state, int index, const std::string& na
     rows.path = lua_tostring(state, -1);
   if (rows.table == nullptr && rows.path.empty()) {
     throw Error(absl::StrCat(name,
-                             " must be what mimo.ownership made, its path in the batch, or "
+                             " must be a table of mimo.ownership, its path in the batch, or "
                              "{either, \"samples\"|\"items\"|\"tokens\"}, not ",
                              TypeName(state, at + 1)));
   }

@@ -96,9 +96,9 @@ class Encoder {
       ++num_keys;
       if (lua_type(state_, -2) == LUA_TNUMBER) continue;
       Fail(absl::StrCat("is an array that also has the key ", TypeName(state_, -2),
-                        "; JSON has arrays and objects, and nothing between"));
+                        "; a JSON value is either an array or an object"));
     }
-    if (num_keys != size) Fail("is an array with holes; put json's null where nothing is");
+    if (num_keys != size) Fail("is an array with holes; use json's null for missing elements");
     const size_t path_size = path_.size();
     writer_.StartArray();
     for (size_t i = 1; i <= size; ++i) {

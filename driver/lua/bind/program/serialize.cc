@@ -180,7 +180,7 @@ class Reader {
       }
       case Tag::kTensor: {
         const auto index = TakeRaw<uint64_t>();
-        if (index >= tensors_.size()) Fail("speak of a tensor that is not there");
+        if (index >= tensors_.size()) Fail("refer to a tensor that is missing");
         PushTensor(state_, tensors_[index]);
         return true;
       }
@@ -199,7 +199,7 @@ class Reader {
     while (Read(depth + 1)) {
       const bool is_key = !lua_isnil(state_, -1) && !(lua_type(state_, -1) == LUA_TNUMBER &&
                                                       std::isnan(lua_tonumber(state_, -1)));
-      if (!is_key || !Read(depth + 1)) Fail("hold a table that is none");
+      if (!is_key || !Read(depth + 1)) Fail("contain an invalid table");
       lua_rawset(state_, -3);
     }
   }

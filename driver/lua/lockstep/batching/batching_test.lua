@@ -318,7 +318,7 @@ end)
 t.test("WrongStreamsAreRefused", function()
   t.raises("the source must be a function", batching.stream, { source = 5, buffer = 2, seq_len = 4 })
   t.raises("buffer must be a whole number", batching.stream, { source = print, buffer = 0, seq_len = 4 })
-  t.raises("this is no state of a stream", batching.stream, { source = print, buffer = 1, seq_len = 4, state = {} })
+  t.raises("this is not a state of a stream", batching.stream, { source = print, buffer = 1, seq_len = 4, state = {} })
   t.raises("state must be what stream:state() returned, not a number", batching.stream,
     { source = print, buffer = 1, seq_len = 4, state = 5 })
   t.raises("max_wait must be a number of windows from 0 on, not nan", batching.stream,

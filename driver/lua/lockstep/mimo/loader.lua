@@ -331,7 +331,7 @@ end
 
 local function check(o)
   if type(o.topology) ~= "table" or type(rawget(o.topology, "core")) ~= "userdata" then
-    core.raise("mimo.loader: topology must be what mimo.topology made, not a " .. type(o.topology))
+    core.raise("mimo.loader: topology must come from mimo.topology, not a " .. type(o.topology))
   end
   o.topology.core:check_world("mimo.loader")
   if type(o.source) ~= "function" and not (getmetatable(o.source) or {}).__call then

@@ -145,7 +145,7 @@ end)
 t.test("MistakesInTheLoaderAreNamed", function()
   local source = function() return { samples = {} } end
   for _, case in ipairs {
-    { { topology = {}, source = source }, "topology must be what mimo.topology made, not a table" },
+    { { topology = {}, source = source }, "topology must come from mimo.topology, not a table" },
     { { topology = topo, source = {} }, "source must be an iterator" },
     { { topology = topo, source = source, micro_batches = 0 }, "must be a whole number from 1 on, not 0" },
     { { topology = topo, source = source, micro_batches = 1.5 }, "must be a whole number from 1 on, not 1.5" },

@@ -38,7 +38,7 @@ t.test("ARankThatForgetsBackwardThroughYGetsAnErrorBeforeTheStep", function()
   if RANK == 1 then
     loss:backward()
   else
-    t.raises("on rank 0 (vision) backward has not come through y of call 0, so that x has no gradient: call "
+    t.raises("on rank 0 (vision) backward has not run through y of call 0, so that x has no gradient: call "
       .. "torch.sum(y):backward() there, too", reduce, model)
     loss:backward()
   end
@@ -50,8 +50,8 @@ t.test("ALossWithoutYIsAnErrorOnItsOwnRank", function()
   if RANK == 1 then
     local other = torch.sum(model(torch.ones { 2, 3 }))
     other:backward()
-    t.raises("on rank 1 (language) backward has not come through y of call 0: vision waits for its gradient; did y "
-      .. "take part in the loss", reduce, model)
+    t.raises("on rank 1 (language) backward has not run through y of call 0: vision waits for its gradient; did "
+      .. "the loss use y", reduce, model)
   end
   loss:backward()
   t.equal(reduce(model), 2)

@@ -72,13 +72,13 @@ end)
 t.test("OptionsThatWouldBeIgnoredAreRefused", function()
   local rows = { rows_per_sample = { 1, 1 } }
   for option, value in pairs { tokens = { 4, 5 }, merge = 2, grid_thw = whole { { 1, 2, 2 } } } do
-    t.raises("rows_per_sample says all rows, and leaves nothing to " .. option, mimo.ownership,
+    t.raises("rows_per_sample gives all rows, so there is no use for " .. option, mimo.ownership,
       { rows_per_sample = rows.rows_per_sample, [option] = value })
   end
-  t.raises("num_samples goes with sample_of_item; rows_per_sample tells it by itself", mimo.ownership,
+  t.raises("num_samples goes with sample_of_item; rows_per_sample gives the number of samples already", mimo.ownership,
     { rows_per_sample = { 1, 1 }, num_samples = 7 })
-  t.raises("num_samples goes with sample_of_item; items tells it", mimo.ownership, { items = { 1 }, num_samples = 1 })
-  t.raises("merge is of grid_thw, which is not given", mimo.ownership, { items = { 1 }, tokens = { 4 }, merge = 2 })
+  t.raises("num_samples goes with sample_of_item; items gives", mimo.ownership, { items = { 1 }, num_samples = 1 })
+  t.raises("merge needs grid_thw, which is not given", mimo.ownership, { items = { 1 }, tokens = { 4 }, merge = 2 })
 end)
 
 t.test("ArraysHaveNoHolesAndNoNames", function()
@@ -114,7 +114,7 @@ t.test("ABatchOfListsIsCutWhereTheyAgree", function()
   t.equal(mimo.slice(lists(), 0, 1), lists())
   local other = lists()
   other.size = { 224, 224 }
-  t.raises('nothing tells the batch size: no tensor has one row for each sample, and the lists differ, or hold '
+  t.raises('the batch size is unknown: no tensor has one row for each sample, and the lists differ, or hold '
     .. 'tensors ("ids" of 4, "more.names" of 4, "size" of 2); give batch_size', mimo.slice, other, 0, 2)
   t.equal(mimo.slice(other, 0, 2, { batch_size = 4 }).size, { 224, 224 })
   t.raises('"layers" of 2', mimo.slice, { layers = { torch.zeros { 4, 2 }, torch.zeros { 4, 2 } } }, 0, 2)

@@ -130,7 +130,7 @@ t.test("AGraphThatIsThrownAwayIsAnError", function()
   local y = bridge(x)
 
   if IS_VISION then
-    t.raises("rank 2 (language) failed: the graph of its call 0 is gone, and backward never came through it", function()
+    t.raises("rank 2 (language) failed: the graph of its call 0 is gone, and backward never ran through it", function()
       torch.sum(y):backward()
     end)
   else

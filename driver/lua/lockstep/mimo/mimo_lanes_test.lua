@@ -102,7 +102,7 @@ end
 
 for _, case in ipairs { { GRIDS[2], 3 }, { GRIDS[3], 1 }, { GRIDS[6], 2 } } do
   t.test(("AGraphThatOneSiblingThrowsAwayIsAnError(%s, rank %d)"):format(case[1].name, case[2]), function()
-    t.raises(RANK == case[2] and "call 0" or "the graph of its call 0 is gone, and backward never came through it",
+    t.raises(RANK == case[2] and "call 0" or "the graph of its call 0 is gone, and backward never ran through it",
       throw_away, case[1], case[2])
   end)
 end

@@ -44,7 +44,7 @@ end)
 t.test("MistakesAreNamed", function()
   local images = new_table()
   for _, case in ipairs {
-    { {}, "say whose the rows are: items (of each sample)" },
+    { {}, "give the owners of the rows: items (of each sample)" },
     { { items = { 1 }, rows_per_sample = { 1 } }, "give items or rows_per_sample, not both" },
     { { items = { 1, -1 }, tokens = { 3 } }, "items of sample 1 are -1" },
     { { items = { 1, 1 }, tokens = { 3 } }, "the samples have 2 items in all, but tokens are given for 1" },
@@ -108,7 +108,7 @@ t.test("TablesThatDoNotFitAreNamed", function()
   error_of('ownership of "vision.patches" [24, 2] has 3 items, but there are 24 rows', { "images", "items" })
   error_of('"image" of the batch, which has no ownership table there', "image")
   error_of("is of 1 samples, but the batch has 4 samples", mimo.ownership { rows_per_sample = { 24 } })
-  error_of("mimo.slice: ownership.patches must be what mimo.ownership made", 24)
+  error_of("mimo.slice: ownership.patches must be a table of mimo.ownership", 24)
   t.raises("mimo.slice: batch_size must be a number", mimo.slice, batch, 0, 2, { batch_size = "4" })
 end)
 
@@ -163,7 +163,7 @@ t.test("MistakesInACallReachItsPeers", function()
   for _, case in ipairs {
     { { ownership = "images" }, "must be a table itself" },
     { { ownership = new_table(), rows_per_sample = { 4, 0, 20, 0 } }, "give ownership or rows_per_sample, not both" },
-    { { ownership = { 4, 0, 20, 0 } }, "must be what mimo.ownership made" },
+    { { ownership = { 4, 0, 20, 0 } }, "must be a table of mimo.ownership" },
   } do
     local bridge = mimo.bridge { topology = topo, from = "vision", to = "language" }
     local x = is_vision and torch.zeros({ RANK == 0 and 4 or 20, 2 }):requires_grad_(true) or nil

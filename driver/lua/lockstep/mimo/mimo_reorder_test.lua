@@ -86,7 +86,7 @@ t.test("MistakesAreNamed", function()
     { { costs = { 1, 2, 3, 4 } }, "give the costs of the samples with either topology or num_groups" },
     { { costs = { 1, 2, 3, 4 }, num_groups = 2, topology = topology }, "either topology or num_groups" },
     { { num_groups = 2 }, "give the costs of the samples" },
-    { { order = { 1, 2, 3, 4 }, num_groups = 2 }, "leave them out" },
+    { { order = { 1, 2, 3, 4 }, num_groups = 2 }, "give either an order, or costs" },
     { { order = { 1, 2, 2, 4 } }, "must hold each of the samples 1 to 4 once" },
     { { order = { 0, 1, 2, 3 } }, "must hold each of the samples 1 to 4 once" },
     { { order = { 2, 1, 3 } }, "rows on dim 0, but the batch has 3 samples (in the order)" },

@@ -60,7 +60,7 @@ t.test("MistakesAreNamed", function()
   t.truthy(message:find("vision", 1, true) and message:find("language", 1, true), message)
   local topo = vision_3_language_1()
   t.raises('did you mean "vision"', topo.peers, topo, "vison", "dp")
-  t.raises("topology must be what mimo.topology made", mimo.bridge, { topology = {}, from = "a", to = "b" })
+  t.raises("topology must come from mimo.topology", mimo.bridge, { topology = {}, from = "a", to = "b" })
   t.raises('no edge from "language" to "vision"', mimo.bridge, { topology = topo, from = "language", to = "vision" })
 end)
 

@@ -51,7 +51,7 @@ local function reorder(batch, opts)
     local costs = type(o.costs) == "userdata" and o.costs:costs() or o.costs
     order = core_mimo.balanced_order(costs, o.num_groups or groups_of(o.topology))
   elseif o.costs or o.topology or o.num_groups then
-    core.raise("mimo.reorder: an order leaves nothing to costs, topology or num_groups; leave them out")
+    core.raise("mimo.reorder: give either an order, or costs with topology or num_groups, not both")
   end
   return core_mimo.reorder(batch, order, { ownership = o.ownership, rows_per_sample = o.rows_per_sample,
     batch_dims = o.batch_dims, batch_size = o.batch_size }), order

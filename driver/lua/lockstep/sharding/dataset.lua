@@ -52,7 +52,7 @@ local STATE = { "size", "seed", "epoch", "shuffle", "drop_last", "pad", "start" 
 local function check_state(state)
   for _, key in ipairs(STATE) do
     if type(state) ~= "table" or state[key] == nil then
-      core.raise("sharding.dataset: this is no state of a dataset: it lacks " .. key)
+      core.raise("sharding.dataset: this is not a state of a dataset: it lacks " .. key)
     end
   end
   return state

@@ -144,7 +144,7 @@ end
 function Packed:load_state(state)
   for _, key in ipairs { "drawn", "chunks", "dropped_tokens", "ended", "ready", "waiting" } do
     if type(state) ~= "table" or state[key] == nil then
-      core.raise("sharding.pack: this is no state of pack: it lacks " .. key)
+      core.raise("sharding.pack: this is not a state of pack: it lacks " .. key)
     end
   end
   self.packer, self.samples, self.first = self.new_packer(), {}, nil

@@ -68,11 +68,11 @@ function M.plain_mismatch(name, value)
   local has_kind, kind = pcall(M.kind_of, name, found)
   if has_kind then
     local is = { module = "a module", optimizer = "an optimizer" }
-    return ('"%s": value%s is %s, which would come back as a bare table, and not go on from the state; register it by '
+    return ('"%s": value%s is %s, which would be restored as a plain table without its state; register it by '
       .. "its own name, as in run:state { %s = ... }"):format(name, path, is[kind] or "an object with a state",
       path:match("([%a_][%w_]*)$") or "model")
   end
-  return ('"%s": value%s is a table with a metatable, which would come back as a bare one; give it state_dict() and '
+  return ('"%s": value%s is a table with a metatable, which would be restored without it; give it state_dict() and '
     .. "load_state_dict(state) and register it by its own name, or keep its plain values"):format(name, path)
 end
 

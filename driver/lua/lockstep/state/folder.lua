@@ -112,7 +112,7 @@ local function read_marker(path)
   end
   local known, whole = pcall(is_marker, content)
   if not known or not whole then
-    error(("%s does not carry the checksum of what it says: it was changed, or is torn"):format(name), 0)
+    error(("%s does not match its own checksum: it was changed, or is torn"):format(name), 0)
   end
   return content
 end
@@ -133,8 +133,8 @@ function M.check(path, rank, world)
     if (i - 1) % world == rank then
       local bytes, crc32 = files.checksum(path .. "/" .. name)
       if bytes ~= expected.bytes or crc32 ~= expected.crc32 then
-        error(("%s/%s has %d bytes of checksum %s, but complete.json says %d of %s: the file is torn, or of another "
-          .. "state"):format(path, name, bytes, crc32, expected.bytes, expected.crc32), 0)
+        error(("%s/%s has %d bytes of checksum %s, but complete.json says %d of %s: the file is torn, or belongs "
+          .. "to another state"):format(path, name, bytes, crc32, expected.bytes, expected.crc32), 0)
       end
     end
   end

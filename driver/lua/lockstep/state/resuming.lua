@@ -27,8 +27,8 @@ local function candidates(root, from)
     for _, one in ipairs(found) do one.is_foreign = true end
   end
   if #found == 0 and torn > 0 then
-    error(("%s holds no state but %d that were set aside as torn; restore one from a copy, or begin anew with another "
-      .. "--run-dir"):format(root, torn), 0)
+    error(("%s holds no state but %d that were set aside as torn; restore one from a copy, or start again with "
+      .. "another --run-dir"):format(root, torn), 0)
   end
   return found
 end
@@ -62,7 +62,7 @@ local function read_latest(found)
     if not problem then
       -- Only now: where none is left all stay as they are.
       for _, other in ipairs(dist.rank() == 0 and torn or {}) do
-        say(("run:resume: %s cannot be used: %s; it is kept as %s, and the state before it is taken"):format(other.path,
+        say(("run:resume: %s cannot be used: %s; it is kept as %s, and the state before it is used"):format(other.path,
           other.problem, folder.set_aside(other):match("[^/]+$")))
       end
       if dist.rank() == 0 then folder.adopt(one) end
@@ -72,7 +72,7 @@ local function read_latest(found)
     torn[#torn + 1] = one
   end
   core.raise(("run:resume: none of the %d states in %s can be used; of the latest: %s. Restore one from a copy, or "
-    .. "begin anew with another --run-dir"):format(#torn,
+    .. "start again with another --run-dir"):format(#torn,
     found[1].suffix == "from" and found[1].path or found[1].path:match("^(.*)/"), first_problem))
 end
 
@@ -119,7 +119,7 @@ local function check_fit(collected, state, values, own)
   end
   if problem ~= "" then
     error(problem .. "; resume with the script and the settings that saved it (config.json in the run's folder), "
-      .. 'leave an object out with run:resume { without = { "optimizer" } }, or begin anew with another --run-dir', 0)
+      .. 'leave an object out with run:resume { without = { "optimizer" } }, or start again with another --run-dir', 0)
   end
 end
 
@@ -179,7 +179,7 @@ local function take_back(undo)
   for i = #undo, 1, -1 do
     local ok, message = pcall(undo[i].fn)
     if not ok then
-      problems = problems .. ('; "%s" on rank %d does not take back what it had: %s'):format(undo[i].name, dist.rank(),
+      problems = problems .. ('; "%s" on rank %d could not be restored: %s'):format(undo[i].name, dist.rank(),
         agreement.plain(message))
     end
   end
@@ -235,13 +235,13 @@ function M.resume(objects, opts)
   table.sort(plan.lines)
   for _, line in ipairs(plan.lines) do say("run:resume: " .. line) end
   if plan.begins_anew then
-    say(("run:resume: the %d ranks that saved had random numbers of their own; %d ranks begin new ones"):format(
+    say(("run:resume: the %d ranks that saved had different random numbers; %d ranks start new sequences"):format(
       state.marker.world_size, dist.world_size()))
   end
   local changes = settings.config_changes(plan.values, opts.config)
   require("lockstep.log").go_on_from(step, ("resumed from %s, after %d steps%s%s"):format(where, step,
     torn > 0 and (" (%d later states could not be used)"):format(torn) or "",
-    #changes > 0 and "; the configuration is another: " .. table.concat(changes, ", ") or ""))
+    #changes > 0 and "; the configuration differs: " .. table.concat(changes, ", ") or ""))
   return step, unknown
 end
 

@@ -105,7 +105,7 @@ t.test("WhereNoStateIsWholeTheRunDoesNotBeginAnewByItself", function()
   local message = t.raises("none of the 2 states in", listening, run.resume, run)
 
   t.truthy(message:find("there is no complete.json", 1, true), message)
-  t.truthy(message:find("begin anew with another --run-dir", 1, true), message)
+  t.truthy(message:find("start again with another --run-dir", 1, true), message)
   t.equal(files.list(run.dir .. "/state"), { "step-00000001", "step-00000002" })
   for _, step in ipairs { 1, 2 } do
     local path = run.dir .. ("/state/step-%08d"):format(step)

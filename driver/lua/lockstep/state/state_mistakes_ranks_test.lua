@@ -39,6 +39,6 @@ t.test("AnObjectThatCannotBeRestoredIsNamedAndTheOthersAreRestored", function()
   local message = t.raises("step-00000001: rank 1: it refuses", run.resume, run)
 
   t.equal(object.value, 2)
-  t.truthy(message:find('; "object" on rank 1 does not take back what it had: it refuses', 1, true), message)
-  t.truthy(not message:find("on rank 0 does not take back", 1, true), message)
+  t.truthy(message:find('; "object" on rank 1 could not be restored: it refuses', 1, true), message)
+  t.truthy(not message:find("on rank 0 could not be restored", 1, true), message)
 end)

@@ -175,7 +175,7 @@ t.test("AFailedResumeIsUndoneEvenIfAnObjectRefusesThat", function()
 
   local message = t.raises("run:resume: " .. run.dir .. "/state/step-00000003: b refuses", run.resume, run)
 
-  t.truthy(message:find('; "b" on rank 0 does not take back what it had: b refuses', 1, true), message)
+  t.truthy(message:find('; "b" on rank 0 could not be restored: b refuses', 1, true), message)
   t.equal({ a.value, b.value, best.loss }, { 7, 1, 2 })
 end)
 

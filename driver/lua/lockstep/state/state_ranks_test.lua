@@ -254,7 +254,7 @@ t.test("LoopsThatEndAtDifferentStepsAreNamedInsteadOfWaitedFor", function()
     return left >= 0 or nil
   end
 
-  t.raises("run:steps: the loop ends on rank 0 after 2 steps, and goes on on rank 1", function()
+  t.raises("run:steps: the loop ends on rank 0 after 2 steps, but continues on rank 1", function()
     for _ in run:steps(loader) do dist.barrier() end
   end)
 end)

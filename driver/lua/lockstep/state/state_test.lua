@@ -406,7 +406,7 @@ t.test("AConfigurationThatIsAnotherIsSaid", function()
   run.progress.config = nil
 
   t.truthy(ok, message)
-  t.equal(printed, { "resumed from " .. run.dir .. "/state/step-00000001, after 1 steps; the configuration is another: "
+  t.equal(printed, { "resumed from " .. run.dir .. "/state/step-00000001, after 1 steps; the configuration differs: "
     .. "batch 8 (was 4), betas [0.5,0.7] (was [0.5,0.9]), text.deep true (was not set)\n" })
 end)
 
@@ -456,7 +456,7 @@ t.test("MistakesOfAScriptAreNamed", function()
   t.raises("run:state: the objects come in a table by name", run.state, run)
   t.raises('run:state: "step" is a number; it can be a module', run.state, run, { step = 3 })
   t.raises('run:state: "w" is a tensor; it can be', run.state, run, { w = torch.ones({ 1 }) })
-  t.raises('run:state: "a.b" is no name', run.state, run, { ["a.b"] = {} })
+  t.raises('run:state: "a.b" is not a valid name', run.state, run, { ["a.b"] = {} })
   t.raises('unknown option "keeps"; did you mean "keep"?', run.state, run, { a = {} }, { keeps = 3 })
   t.raises("keep must be a whole number of at least 1, not 0", run.state, run, { a = {} }, { keep = 0 })
   run:state { a = {} }
