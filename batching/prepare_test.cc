@@ -326,7 +326,7 @@ TEST(PrepareTest, InTheBackgroundIsOnAnotherThreadWhileThisOneGoesOn) {
   std::thread::id thread;
   PrepareOptions options = With(8, 2);
   options.sequence_cost = [&](int64_t tokens) {
-    after_training.wait();  // were this the caller's thread, it would wait for ever
+    after_training.wait();  // on the caller's thread this would wait forever
     thread = std::this_thread::get_id();
     return static_cast<double>(tokens);
   };

@@ -1,4 +1,4 @@
---- The transformer that benchmarks train beside PyTorch's, which is benchmark_model.py.
+--- The transformer that benchmarks compare with PyTorch's in benchmark_model.py.
 
 local nn = require "lockstep.nn"
 local torch = require "lockstep.torch"

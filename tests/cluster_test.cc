@@ -125,7 +125,7 @@ TEST(Cluster, OsExitEndsEveryRankWell) {
   }
 }
 
-// Blocks until somebody listens there.
+// Blocks until a process listens there.
 void WaitForListener(uint16_t port) {
   sockaddr_in address{};
   address.sin_family = AF_INET;

@@ -86,7 +86,7 @@ TEST(DryRun, ChangesNothingOfARunWhoseFolderIsGiven) {
   EXPECT_EQ(folder.Read("run/metrics.jsonl"), "of the run\n");
 }
 
-// Each would wait for ever for ranks that are not there.
+// Each would wait forever for ranks that do not exist.
 TEST(DryRun, OtherRanksAreTakenToDoTheSame) {
   const Folder folder;
 

@@ -56,7 +56,7 @@ TEST_P(Interrupt, EndsEveryRankAndReportsIt) {
 INSTANTIATE_TEST_SUITE_P(All, Interrupt, ::testing::Values(SIGINT, SIGTERM, SIGHUP),
                          [](const auto& info) { return sigabbrev_np(info.param); });
 
-// A rank that is stopped hears of nothing, and takes SIGKILL alone.
+// A stopped rank reacts only to SIGKILL.
 TEST(Interrupt, EndsARankThatIsStopped) {
   const Folder folder;
   Child run(RankScript(folder, absl::StrCat(kSayPid, "forever()"), {"--nproc", "2"}));

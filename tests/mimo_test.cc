@@ -153,7 +153,7 @@ TEST(Bridge, ARankThatLeavesBeforeItsRowsAreDueIsNamed) {
   }
 }
 
-// A failure that the script catches: the other rank hears of it from the bridge.
+// A failure that the script catches: the other rank learns of it from the bridge.
 TEST(Bridge, AFailureThatAScriptCatchesReachesTheOtherRank) {
   const Ended ended = RunBridge(R"(
 local function train() torch.sum(bridge(x(), { rows_per_sample = rank == 0 and "two" or { 2 } })):backward() end

@@ -126,7 +126,7 @@ TEST(Set, AnyTextIsTakenOrRefusedInOneLine) {
   }
 }
 
-// A script that is not there, a folder and a setting that nobody reads go into messages, too.
+// A missing script, a folder and an unused setting also appear in messages.
 TEST(CommandLine, NamesOfWhatIsNotThereAreShownInOneLine) {
   const Folder folder;
   folder.Write("train.lua", "");

@@ -144,7 +144,7 @@ TEST(SessionTest, AnyTextMayBeTyped) {
   Session session(folder);
   session.ReadUntil("> ");
 
-  session.Type("#'\xc3\xa4\xe2\x82\xac\xff' + 37\n");  // 2 bytes, 3 bytes, and one that is none
+  session.Type("#'\xc3\xa4\xe2\x82\xac\xff' + 37\n");  // 2 bytes, 3 bytes, and an invalid one
 
   session.ReadUntil("42\r\n");
 }

@@ -1,4 +1,4 @@
-// A run that hears SIGTERM within a step saves after it, whatever the rest of the step does.
+// A run that gets SIGTERM within a step saves after it, whatever the rest of the step does.
 
 #include <signal.h>
 

@@ -210,7 +210,7 @@ TEST(AskedToEnd, OutsideOfALoopARunEndsAtOnce) {
   ExpectGone(pids);
 }
 
-// Otherwise the signal would be noted, and nobody look: the loop that would is left.
+// Without the loop the signal would be recorded, and nothing would check it.
 std::string Loop(const std::string& body) {
   return absl::StrCat("for _ in run:steps(function() return true end, 3) do\nif true then ", body,
                       " end end\n");
@@ -255,7 +255,7 @@ TEST(AskedToEnd, AfterTheLoopWasLeftARunEndsAtTheNextLine) {
   }
 }
 
-// One rank, without a launcher: what it does by itself.
+// One rank, without a launcher.
 TEST(AskedToEnd, ACoroutineSuspendedInTheLoopMaySaveAndASecondSignalEndsOneThatIsNeverResumed) {
   for (const bool is_resumed : {true, false}) {
     const Folder folder;

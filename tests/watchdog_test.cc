@@ -1,4 +1,4 @@
-// Ranks that wait for each other for ever: the run ends within --timeout, with exit code 3 and what
+// Ranks that wait for each other forever: the run ends within --timeout, with exit code 3 and what
 // each rank was doing.
 
 #include <signal.h>
@@ -337,7 +337,7 @@ TEST(Watchdog, UnderTorchrunTheHostOfTheStoreWaitsForTheTable) {
   EXPECT_THAT(one.err, HasSubstr("\n  rank 2: no answer: it is dead, stopped"));
 }
 
-// The host of the store answers nobody: the other ranks end all the same, and each says why.
+// The host of the store does not answer: the other ranks end anyway, and each reports why.
 TEST(Watchdog, UnderTorchrunRanksEndWhereTheHostOfTheStoreIsStopped) {
   const Folder folder;
   const ReservedPort port;

@@ -109,7 +109,7 @@ end
               AllOf(Contains("3-rank0.json"), Not(Contains("refused-rank0.json"))));
 }
 
-// FLOPs are counted by another way: beside either.
+// FLOPs are counted in another way, during either.
 TEST(Watching, FlopsAreCountedInsideATraceAndInsideMemoryByLine) {
   const Folder folder;
 

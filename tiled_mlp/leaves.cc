@@ -63,7 +63,7 @@ void WeightGradient::Add(at::Tensor gradient) {
     sum_ = gradient.to(at::kFloat);
   } else if (gradient.is_non_overlapping_and_dense() && gradient.use_count() == 1 &&
              gradient.storage().use_count() == 1) {
-    sum_ = std::move(gradient);  // nobody else has it
+    sum_ = std::move(gradient);  // nothing else holds it
   } else {
     sum_ = gradient.clone();
   }

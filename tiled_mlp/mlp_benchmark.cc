@@ -8,7 +8,7 @@
 // output is the median over rounds of the ratio to the first. Memory is the peak of allocated bytes
 // during a pass beyond those before it, weight gradients included.
 //
-// mlp_benchmark_peer.py runs DeepSpeed's and Liger's TiledMLP in Python beside this.
+// mlp_benchmark_peer.py compares it with DeepSpeed's and Liger's TiledMLP in Python.
 
 #include <algorithm>
 #include <cmath>

@@ -43,7 +43,7 @@ constexpr int64_t kRows = 64;
 constexpr int64_t kSize = 32;
 constexpr int64_t kBytes = kRows * kSize * 8;  // of a layer's input
 
-// Layers as regions, whose inputs nobody else holds.
+// Layers as regions. Nothing else holds their inputs.
 at::Tensor Forward(const Checkpoint& checkpoint, const std::vector<Layer>& layers,
                    const at::Tensor& x) {
   at::Tensor h = x + 0;

@@ -163,7 +163,7 @@ at::Tensor OffloadedTensor::At(c10::Storage storage, int64_t offset) const {
   return tensor;
 }
 
-// Where somebody holds it still.
+// For a tensor that is still alive.
 at::Tensor OffloadedTensor::Original() const {
   c10::intrusive_ptr<c10::StorageImpl> storage = original_.lock();
   if (storage == nullptr) return {};

@@ -23,7 +23,7 @@ size_t WriteSome(int fd, const char* data, size_t size) {
   for (;;) {
     const ssize_t written = write(fd, data, size);
     if (written >= 0) return static_cast<size_t>(written);
-    if (errno == EAGAIN) {  // somebody else has made the descriptor non-blocking
+    if (errno == EAGAIN) {  // another process has made the descriptor non-blocking
       pollfd room = {fd, POLLOUT, 0};
       poll(&room, 1, -1);
     } else if (errno != EINTR) {

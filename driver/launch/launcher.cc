@@ -39,8 +39,8 @@ constexpr std::chrono::milliseconds kOneRequest(1000);
 constexpr std::chrono::milliseconds kTimeToEndWhenAsked(2000);
 // For the store's thread to read what ranks sent before they ended.
 constexpr std::chrono::milliseconds kTimeToReadReports(100);
-// Once all ranks have ended, for an output that nobody reads: where the run failed, where it was
-// interrupted. There is no limit where all went well.
+// The limit to write the output, once all ranks have ended, if its reader has stopped: after a
+// failure, and after an interrupt. There is no limit after success.
 constexpr std::chrono::milliseconds kTimeToReadFailure(5000);
 constexpr std::chrono::milliseconds kTimeToReadInterrupt(1000);
 
@@ -216,7 +216,7 @@ class Launcher {
     while (read(signal_fd_, &info, sizeof(info)) == sizeof(info)) {
       const int signal = static_cast<int>(info.ssi_signo);
       if (signal == SIGCHLD) continue;
-      // The ranks save their state and end; whoever has no time for that asks again.
+      // The ranks save their state and end; a second signal ends them at once.
       if (signal == SIGTERM && let_save_ && Clock::now() - let_save_since_ < kOneRequest) continue;
       if (signal == SIGTERM && !let_save_ && !deadline_.has_value() &&
           IsSavingAnnounced(*store_.store)) {
@@ -290,7 +290,7 @@ class Launcher {
     Send(SIGTERM);
   }
 
-  // A rank that is stopped, by SIGSTOP say, hears of nothing: SIGKILL alone ends it.
+  // A rank that is stopped, for example by SIGSTOP, reacts only to SIGKILL.
   void KillStopped() {
     for (RankProcess& process : processes_) {
       siginfo_t info{};
@@ -353,8 +353,8 @@ class Launcher {
     return failure.exit_code;
   }
 
-  // Until all is written, or nobody reads it for some time, or a signal says that nobody will.
-  // Returns the exit code.
+  // Waits until all output is written, until its reader has stopped for some time, or until a
+  // signal ends the wait. Returns the exit code.
   int WaitForReaders(int code) {
     const auto patience = interrupted_by_ != 0 ? kTimeToReadInterrupt : kTimeToReadFailure;
     for (size_t before; (before = output_->unwritten()) > 0;) {
@@ -397,8 +397,8 @@ int Launch(const CommandLine& command_line, int nproc) {
 void DieWithLauncher() {
   const char* launcher = std::getenv(kLauncherVariable);
   if (launcher == nullptr) return;
-  // The rank leads a process group: what it has started ends with it. A signal that nobody else
-  // uses, so that the handler stands in for SIGKILL alone.
+  // The rank leads a process group, so its children end with it. The signal has no other use: its
+  // handler only stands in for SIGKILL.
   const int launcher_died = SIGRTMAX;
   struct sigaction action {};
   action.sa_handler = [](int) { kill(0, SIGKILL); };

@@ -57,7 +57,7 @@ void RankOutput::Forward() {
   }
 }
 
-// As much as a pipe can hold, since a process that left its rank's group may print for ever.
+// As much as a pipe can hold: a process that left its rank's group may print forever.
 void RankOutput::ForwardTheRest() {
   constexpr int kReads = 16;
   for (Stream& stream : streams_) {

@@ -2,5 +2,5 @@
 
 local file = require("lockstep.run").args[1]
 local folder = file and file:match "^(.*)/" or "."
-package.path = folder .. "/?.lua;" .. package.path -- its fixtures lie beside it
+package.path = folder .. "/?.lua;" .. package.path -- its fixtures lie in its folder
 require("lockstep.testing").main(file)

@@ -149,7 +149,7 @@ void LeaveFailedRun(const Member& member, const Failure& failure) noexcept {
   try {
     LeaveStore(member, failure.is_hang ? kTimeToDescribe + kTimeToHear : kTimeToHear);
   } catch (const std::exception&) {
-    // A rank that is dead, or the store: nobody is left to wait for.
+    // The rank or the store is dead: there is nothing to wait for.
   }
 }
 

@@ -184,7 +184,7 @@ void EndWhenAnotherFails(const World& world) {
       TellCause(member.rank, failure.text, first.text);
       if (first.text == failure.text) {
         Say(DescribeActivities(*member.store, member.world_size, kTimeToDescribe));
-        failure.is_hang = false;  // those that can report have: nobody needs the store for long
+        failure.is_hang = false;  // those that can report have: the store is not needed for long
       }
     }
   } catch (const std::exception& error) {
@@ -258,8 +258,8 @@ class TimeAlone {
   bool is_asked_ = false;
 };
 
-// Whether the collective is overdue although the others' work alone does not count. A store that
-// is lost or silent excuses nobody.
+// Returns whether the collective is overdue, without the time that others worked alone. A store
+// that is lost or silent reports no such time.
 bool IsHung(TimeAlone& alone, const OverdueCall& overdue) {
   try {
     const auto start = TimeAlone::Clock::now() - overdue.waited;
@@ -309,7 +309,7 @@ std::string AgreeOnRunDir(const CommandLine& command_line, const World& world) {
   constexpr char kKey[] = "lockstep/run_dir";
   if (world.environment.rank != 0) return world.store->get_to_str(kKey);
   std::string run_dir = command_line.run_dir;
-  if (command_line.dry_run) {  // also beside --run-dir: nothing of that run may change
+  if (command_line.dry_run) {  // also with --run-dir: nothing of that run may change
     run_dir = std::filesystem::temp_directory_path() / absl::StrCat("lockstep-dry-run-", getpid());
     ScratchFolder() = run_dir;
   } else if (run_dir.empty()) {
@@ -323,8 +323,8 @@ std::string AgreeOnRunDir(const CommandLine& command_line, const World& world) {
   return run_dir;
 }
 
-// The script has ended well on this rank, or as all ranks agreed. The rank that hosts the store
-// still ends with whoever fails before all are done.
+// The script has ended normally on this rank, or as all ranks agreed. The rank that hosts the store
+// still ends with an error if another fails before all are done.
 [[noreturn]] void EndNormally(const World& world, const std::string& how, int code = 0) {
   const Member member = MemberOf(world);
   if (member.world_size > 1) {

@@ -52,7 +52,7 @@ void CallComparison::Compare(const std::string& what, const std::string& place, 
 }
 
 void CallComparison::TellEnd() {
-  // A rank that differs finds out by itself; this one has nothing to lose any more.
+  // A rank that differs detects that itself; this rank has ended and ignores it.
   static_cast<void>(state_->order.Announce({"the end of its script", "", false}));
 }
 

@@ -86,7 +86,7 @@ c10::intrusive_ptr<c10d::Store> NewStore(const RankEnvironment& environment,
                 " s; rank 0 must be running there, and --timeout sets how long to wait: ",
                 error.what_without_backtrace());
   }
-  // From here on somebody waits in it for other ranks: the watchdog comes first.
+  // From here on ranks wait in the store for others: the watchdog must come first.
   store->setTimeout(timeout + kTimeToReport);
   // Keys of an attempt that torchrun restarted must not be seen by the next.
   return c10::make_intrusive<c10d::PrefixStore>(absl::StrCat("attempt/", environment.attempt),

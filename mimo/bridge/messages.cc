@@ -168,7 +168,7 @@ void Messages::SendEnd(const Message& end) {
     try {
       Send(end, rank);
     } catch (const std::exception&) {
-      continue;  // It is gone, and hears nothing.
+      continue;  // It is gone and gets no message.
     }
   }
   has_ended_ = true;

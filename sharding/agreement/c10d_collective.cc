@@ -64,7 +64,7 @@ std::string StoreNotes::Read(int rank) {
     const std::vector<uint8_t> note = store_->get(Key(rank));
     return std::string(note.begin(), note.end());
   } catch (const c10::Error&) {
-    return "";  // whoever hosts the store is gone: the error that brought us here stands
+    return "";  // the store's host is gone: the first error remains
   }
 }
 

@@ -96,7 +96,7 @@ bool ParseAddress(const std::string& text, uint16_t port, Address& parsed) {
 // A rank's endpoint as the others get it: "address port token".
 struct Endpoint {
   Address address;
-  uint64_t token = 0;  // that whoever connects must show
+  uint64_t token = 0;  // a connecting rank must send it
 };
 
 absl::StatusOr<Endpoint> ParseEndpoint(const std::string& text) {
@@ -223,8 +223,8 @@ absl::Status SocketCollective::Meet(const Socket& listener,
           absl::StrCat("sharding: these ranks have not come: ", absl::StrJoin(absent, ", ")));
     }
     Prepare(socket.fd());
-    // Whoever does not know the token is a stranger: a port scan, say. A silent one is not waited
-    // for while ranks queue behind it.
+    // A peer without the token is not a rank: a port scan, for example. Do not wait long for a
+    // silent peer while ranks queue behind it.
     const absl::Time patience = std::min(deadline, absl::Now() + absl::Seconds(5));
     std::string hello(kHelloSize, '\0');
     size_t size = 0;
@@ -293,7 +293,7 @@ void SocketCollective::State::Send(Peer& peer) {
                                peer.outgoing.size() - sent, MSG_NOSIGNAL);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) break;
-    if (count < 0) sent = peer.outgoing.size();  // nobody will read it
+    if (count < 0) sent = peer.outgoing.size();  // no rank will read it
     if (count > 0) sent += static_cast<size_t>(count);
   }
   peer.outgoing.erase(0, sent);

@@ -79,7 +79,7 @@ local function image(first, tokens)
   return sample
 end
 
--- As they come, two images fall to rank 0 and one to rank 1. Each fills a micro-batch by itself, so that it
+-- As they come, two images fall to rank 0 and one to rank 1. Each fills a micro-batch alone, so that it
 -- has its images to itself on any number of ranks.
 local samples = {
   image(1, 6), text(2, 6), text(3, 5), image(4, 5), image(5, 7), text(6, 7), text(7, 8), text(8, 5),

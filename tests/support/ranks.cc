@@ -293,7 +293,7 @@ bool WaitUntilGone(pid_t pid, absl::Duration timeout) {
 ReservedPort::ReservedPort() {
   fd_ = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   // Bound, but not listening: another socket with SO_REUSEADDR may listen there, and the kernel
-  // chooses the port for nobody.
+  // chooses the port for no other process.
   const int on = 1;
   setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   sockaddr_in address{};

@@ -55,7 +55,7 @@ local PREPARE = {
   worth_a_step = 0.005, check = true,
 }
 
---- The options, and whether these are the micro-batches that this rank trains on, beside all others of the run:
+--- The options, and whether these are the micro-batches that this rank trains on, as all others of the run do:
 --- then ranks check that they agree.
 local function read(name, opts, more, default_rank)
   local defaults = {}
@@ -128,7 +128,7 @@ end
 
 -- Preparation ---------------------------------------------------------------------------------------
 
---- Cuts samples to seq_len (never inside an image, video or audio clip), packs them, pads each kind by itself and
+--- Cuts samples to seq_len (never inside an image, video or audio clip), packs them, pads each kind separately and
 --- deals the micro-batches out: `batches[rank + 1][micro_step + 1]`. Ranks that prepare the same samples get the
 --- same plan, without asking each other.
 ---
@@ -249,7 +249,7 @@ function Stream:fill()
       self.samples[#self.samples + 1], self.ages[#self.ages + 1] = sample, 0
     end
   end
-  -- Nothing came: who waits now would wait for ever.
+  -- Nothing came: waiting now would last forever.
   self.stuck = #self.samples == before
 end
 

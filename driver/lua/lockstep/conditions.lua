@@ -75,7 +75,7 @@ function M.warn()
   local path = core.script()
   local file = io.open(path, "rb")
   if not file then return end
-  local text = file:seek("end") and file:seek("set") and file:read("*a") -- a pipe is left to whoever runs it
+  local text = file:seek("end") and file:seek("set") and file:read("*a") -- a pipe is not read here
   file:close()
   if not text then return end
   for _, one in ipairs(M.find(text)) do

@@ -118,7 +118,7 @@ function M.check_loader(loader)
   end
 end
 
---- Raises where a loop would save its steps beside those of another before it, which a resume could not tell apart.
+--- Raises if a loop would save its steps next to an earlier loop's: a resume could not distinguish them.
 ---@param first integer the step that it begins with
 function M.begin_loop(first)
   if not objects or kept_step == nil or kept_step <= first then return end

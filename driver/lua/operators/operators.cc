@@ -258,8 +258,8 @@ bool HoldsKeywords(lua_State* state, int index) {
   return named;
 }
 
-// Pushes the values of the keyword table at `index` and lists them. `requires_grad` is no parameter
-// of any schema: factories in PyTorch take it beside dtype and device, and so do ours.
+// Pushes the values of the keyword table at `index` and lists them. `requires_grad` is not a
+// parameter of any schema: factories take it together with dtype and device, as in PyTorch.
 std::vector<KeywordArgument> SpreadKeywords(lua_State* state, int index, const Operator& op,
                                             bool& requires_grad) {
   std::vector<KeywordArgument> keywords;
@@ -308,7 +308,7 @@ int CallWithKeywords(lua_State* state, Operator& op, int num_arguments) {
 // does this cache.
 class WrappedNumbers {
  public:
-  // nullptr where `beside`, the other operand, is of another dtype.
+  // Returns nullptr if `beside`, the other operand, has another dtype.
   const at::Tensor* Get(double number, const at::Tensor& beside) {
     const at::ScalarType dtype = beside.scalar_type();
     if (dtype != at::kFloat && dtype != at::kDouble) return nullptr;

@@ -161,7 +161,8 @@ Verdict Bind(lua_State* state, const Overload& overload, const Arguments& argume
       number_as_tensor = &parameter;
     }
   }
-  // A number stands for a tensor beside tensors, as in 2 - x; torch.exp(2) is a mistake.
+  // A number stands for a tensor if there are other tensors, as in 2 - x; torch.exp(2) is a
+  // mistake.
   if (number_as_tensor != nullptr && !any_tensor) {
     return Reject(absl::StrCat("\"", number_as_tensor->name, "\" must be a tensor, not a number"));
   }

@@ -110,8 +110,8 @@ local function needs_none(file, fn)
     or file.subclasses[fn.object] and (fn.name == "init" or fn.name == "forward")
 end
 
---- What the public functions of a file lack, one sentence for each; or what the function that starts on
---- `only_line` lacks, be it public or local.
+--- Missing annotations of a file's public functions, one sentence for each; or those of the function that starts on
+--- `only_line`, public or local.
 ---
 ---     annotations.problems("driver/lua/lockstep/nn.lua", text)
 ---@param path string for the messages

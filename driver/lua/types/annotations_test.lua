@@ -31,7 +31,7 @@ for _, path in ipairs(files_under("driver/lua/lockstep")) do
   library[path:match("^driver/lua/(.*)%.lua$"):gsub("/", ".")] = path
 end
 
--- What is C++ has a stub for each module: class name and names by module.
+-- C++ has a stub for each module: class name and names by module.
 local native, stubs, stub_classes = {}, {}, {}
 for name in pairs(package.preload) do
   if name:match("^lockstep") then native[#native + 1] = name end
@@ -144,7 +144,7 @@ local function is_documented(file, key)
   return false
 end
 
---- What a function lacks in the file that defines it; nil for one of C++.
+--- Missing annotations of a function in the file that defines it; nil for a function in C++.
 local function problems_of_function(fn)
   local info = debug.getinfo(fn, "S")
   if info.what ~= "Lua" then return nil end
@@ -183,7 +183,7 @@ t.test("EveryFieldOfALibraryModuleIsAnnotated", function()
   expect_none(problems)
 end)
 
--- What is C++ -----------------------------------------------------------------------------------------
+-- Functions in C++ ------------------------------------------------------------------------------------
 
 t.test("EveryNativeModuleHasAStub", function()
   t.truthy(#native >= 5)

@@ -1,6 +1,6 @@
 ---@meta lockstep.core
---- What the Lua library asks of the program and the machine; scripts use the modules over it. The program's side
---- is driver/lua/bind/program/core.cc.
+--- Facts about the program and the machine for the Lua library; scripts use the modules over it. The program's side is
+--- driver/lua/bind/program/core.cc.
 
 ---@class lockstep.core
 ---@field null lightuserdata what null in JSON is
@@ -28,7 +28,7 @@ function core.resident_bytes() end
 ---@return integer
 function core.tensor_bytes() end
 
---- Columns of the terminal that stdout is, or nil where it is none.
+--- Columns of the terminal on stdout, or nil without a terminal.
 ---@return integer?
 function core.terminal_width() end
 
@@ -68,11 +68,11 @@ function core.json_decode(text, name) end
 ---@return string
 function core.script() end
 
---- What stood after the script on the command line.
+--- The arguments after the script on the command line.
 ---@return string[]
 function core.arguments() end
 
---- The pairs of --set, in order. Whoever asks has taken them.
+--- The pairs of --set, in order. The caller has used them.
 ---@return string[][] # {{key, value}, ...}
 function core.settings() end
 
@@ -84,7 +84,7 @@ function core.run_dir() end
 ---@param step integer
 function core.set_step(step) end
 
---- What run.alone does.
+--- Implements run.alone.
 ---@param fn function
 ---@param ... any
 ---@return any ...

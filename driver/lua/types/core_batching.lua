@@ -14,7 +14,7 @@ function batching.prepare(options) end
 ---@class lockstep.core.batching.Preparation
 local Preparation = {}
 
---- What batching.prepare would have returned. Once for each preparation.
+--- The result of batching.prepare. Call it once for each preparation.
 ---@return batching.MicroBatch[][] batches
 ---@return batching.Report report
 ---@return integer[] held samples that wait, by their index

@@ -4,7 +4,7 @@
 ---@class lockstep.core.files
 local files = {}
 
---- Names of what a folder holds, sorted; none where it is not there.
+--- Sorted names in a folder; none if it does not exist.
 ---@param folder string
 ---@return string[]
 function files.list(folder) end
@@ -13,7 +13,7 @@ function files.list(folder) end
 ---@param to string
 function files.rename(from, to) end
 
---- Removes a file, or a folder with all in it; nothing where it is not there.
+--- Removes a file, or a folder with its content; does nothing if it does not exist.
 ---@param path string
 function files.remove(path) end
 
@@ -21,7 +21,7 @@ function files.remove(path) end
 ---@param folder string
 function files.sync(folder) end
 
---- Of a file: its length, and the CRC-32 of zlib and gzip in eight hexadecimal digits.
+--- A file's length, and its CRC-32 as in zlib and gzip, in eight hexadecimal digits.
 ---@param path string
 ---@return integer bytes
 ---@return string crc32

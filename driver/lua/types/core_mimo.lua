@@ -71,7 +71,7 @@ function Topology:reads(sizes, micro_batch, dp_rank, dp_size) end
 ---@return lockstep.core.mimo.Bridge
 function Topology:bridge(from, to, dim, audit) end
 
---- Of all modules' gradients: {{name, parameters, divided over tp}, ...}. Collective over the world.
+--- The norm of all modules' gradients: {{name, parameters, divided over tp}, ...}. Collective over the world.
 ---@param parts table[]
 ---@return torch.Tensor
 function Topology:gradient_norm(parts) end

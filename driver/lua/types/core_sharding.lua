@@ -48,7 +48,7 @@ function Replicas:after_forward(outputs) end
 ---@return any ...
 function Replicas:no_sync(fn, ...) end
 
---- Which trained parameters, by index from 0, are averaged together. Collective, between steps.
+--- The trained parameters, by index from 0, that are averaged together. Collective, between steps.
 ---@return integer[][]
 function Replicas:buckets() end
 
@@ -96,7 +96,7 @@ local Packer = {}
 ---@return lockstep.core.sharding.Chunk[]
 function Packer:add(tokens) end
 
---- What is left at the end; nothing where there is nothing, or it is dropped.
+--- The rest at the end; nothing if it is empty or dropped.
 ---@return lockstep.core.sharding.Chunk?
 function Packer:finish() end
 
@@ -130,7 +130,7 @@ function sharding.guard(options) end
 ---@class lockstep.core.sharding.Gathering
 local Gathering = {}
 
---- Of every rank, by rank. Collective.
+--- The text of every rank, by rank. Collective.
 ---@param text string
 ---@return string[]
 function Gathering:gather(text) end

@@ -1,5 +1,5 @@
 ---@meta lockstep.core.state
---- What run:save() needs of the program beside files. The program's side is driver/lua/bind/program/state.cc.
+--- Functions for run:save() that do not concern files. The program's side is driver/lua/bind/program/state.cc.
 
 ---@class lockstep.core.state
 local state = {}
@@ -25,7 +25,7 @@ function state.bytes_to_tensor(bytes) end
 ---@return string
 function state.tensor_to_bytes(tensor) end
 
---- The state of math.random's generator; nil where it is not LuaJIT's own.
+--- The state of math.random's generator; nil if it is not LuaJIT's own.
 ---@return string?
 function state.math_random_state() end
 

@@ -1,5 +1,5 @@
 ---@meta lockstep.core.terminal
---- What the interactive session and help ask of the program. The program's side is driver/lua/bind/program/terminal.cc.
+--- Functions for the interactive session and for help. The program's side is driver/lua/bind/program/terminal.cc.
 
 ---@class lockstep.core.terminal
 local terminal = {}

@@ -1,6 +1,5 @@
 ---@meta lockstep.core.tiled_mlp
---- The library `tiled_mlp`, as lockstep.tiled_mlp calls it.
---- The program's side is driver/lua/bind/tiled_mlp/tiled_mlp.cc.
+--- The library `tiled_mlp` for lockstep.tiled_mlp. The program's side is driver/lua/bind/tiled_mlp/tiled_mlp.cc.
 
 ---@class lockstep.core.tiled_mlp
 local tiled_mlp = {}

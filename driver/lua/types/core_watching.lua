@@ -1,5 +1,5 @@
 ---@meta lockstep.core.watching
---- What a run tells of itself, as lockstep and lockstep.log call it. The program's side is driver/lua/bind/program/watching.cc.
+--- Measurements for lockstep and lockstep.log. The program's side is driver/lua/bind/program/watching.cc.
 
 ---@class lockstep.core.watching
 local watching = {}

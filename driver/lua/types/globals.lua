@@ -1,4 +1,4 @@
 ---@meta _
---- What every script finds without `require`.
+--- Globals that every script has without `require`.
 
 lockstep = require "lockstep"

@@ -6,16 +6,16 @@
 ---@class mimo.Ownership
 local Ownership = {}
 
---- How many rows each sample has in a tensor of items, or of their tokens.
+--- The number of rows of each sample in a tensor of items, or of their tokens.
 ---@param rows_of? mimo.RowsOf default "tokens"
 ---@return integer[]
 function Ownership:rows_per_sample(rows_of) end
 
---- How many tokens each item has.
+--- The number of tokens of each item.
 ---@return integer[]
 function Ownership:tokens_per_item() end
 
---- How many rows a tensor of samples, of items or of tokens has.
+--- The number of rows of a tensor of samples, of items or of tokens.
 ---@param rows_of? mimo.RowsOf default "tokens"
 ---@return integer
 function Ownership:num_rows(rows_of) end
@@ -33,7 +33,7 @@ function Ownership:slice(dp_rank, dp_size, options) end
 ---@return mimo.Ownership
 function Ownership:reordered(order) end
 
---- What each sample costs: its tokens times per_item_token, and its text_tokens times per_text_token, which are 1.
+--- The cost of each sample: its tokens times per_item_token, and its text_tokens times per_text_token, which are 1.
 ---
 ---     mimo.balanced_order(images:costs(), 4)
 ---@param options? {text_tokens: integer[]|torch.Tensor|nil, per_item_token: number?, per_text_token: number?}

@@ -21,7 +21,7 @@ for word in ("and break do else elseif end false for function if in local nil no
   RESERVED[word] = true
 end
 
---- Keys that factories (torch.zeros and kin) take beside their parameters.
+--- Keys that factories (torch.zeros and others) take in addition to their parameters.
 local FACTORY_OPTIONS = "torch.FactoryOptions"
 local FACTORY_KEYS = "{dtype: torch.dtype?, layout: torch.layout?, device: string?, pin_memory: boolean?, "
   .. "requires_grad: boolean?}"
@@ -116,7 +116,7 @@ local function signatures(s)
   return result
 end
 
---- A number may stand for a tensor beside another: torch.maximum(x, 0). Said only where it makes sense.
+--- A number may stand for a tensor next to another tensor: torch.maximum(x, 0). Only for these parameters.
 local OPERANDS = { self = true, other = true, exponent = true }
 local function allow_numbers(s)
   for i, p in ipairs(s.parameters) do
@@ -126,7 +126,7 @@ end
 
 local function is_out(p) return p.keyword_only and p.written end
 
---- What tells whether a schema with `out` is another's twin: names of all but the results.
+--- Equal for a schema with `out` and its twin: names of all parameters but the results.
 local function call_key(s)
   local names = {}
   for _, p in ipairs(s.parameters) do
@@ -261,7 +261,7 @@ local torch = {}
 local Tensor = {}
 ]]
 
---- Names that the hand-written stubs beside this file define: "torch.full", "Tensor:size".
+--- Names that the hand-written stubs in this folder define: "torch.full", "Tensor:size".
 local function hand_written()
   local folder = debug.getinfo(1, "S").source:match("^@(.*/)") or ""
   local names = {}

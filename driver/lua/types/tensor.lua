@@ -1,5 +1,5 @@
 ---@meta _
---- Tensors: what they answer to beside ATen's operators. The program's side is driver/lua/torch/tensor_methods.cc.
+--- Tensors: their methods that are not ATen's operators. The program's side is driver/lua/torch/tensor_methods.cc.
 
 --- torch.float32, torch.int64 and kin.
 ---@class torch.dtype
@@ -18,7 +18,7 @@
 --- positions or a mask as a tensor, "..." for as many full dimensions as are left.
 ---@alias torch.DimensionIndex integer|integer[]|torch.Tensor|"..."
 
---- What torch.zeros, torch.full and kin take by name.
+--- The named options of torch.zeros, torch.full and similar functions.
 ---@class torch.FactoryOptions
 ---@field dtype torch.dtype?
 ---@field layout torch.layout?

@@ -129,8 +129,8 @@ int HandleMessage(lua_State* state) {
   return 1;
 }
 
-// The error value on top of the stack, as text; a table or userdata through its __tostring, which
-// may fail: nobody above may be there to catch that.
+// Returns the error value on top of the stack as text; a table or userdata through its __tostring,
+// which may fail: no caller may catch that.
 std::string ErrorText(lua_State* state) {
   if (lua_isstring(state, -1)) return WithoutZeros(ToString(state));
   std::string text =

@@ -122,7 +122,7 @@ int NewTopology(lua_State* state) {
   std::vector<mimo::Module> modules = ReadArray(state, table, "modules", ReadModule);
   const int64_t world_size =
       table.Integer("world_size", GetContext(state).world.environment.world_size);
-  const bool has_edges = table.Push("edges");  // {} is none, and no default
+  const bool has_edges = table.Push("edges");  // {} means no edges, not the default
   if (has_edges) lua_pop(state, 1);
   absl::StatusOr<mimo::Topology> topology =
       has_edges ? mimo::Topology::Make(world_size, std::move(modules),

@@ -199,7 +199,7 @@ int Arguments(lua_State* state) {
   return 1;
 }
 
-// {{key, value}, ...} of --set, in order. Whoever asks has taken them.
+// {{key, value}, ...} of --set, in order. The caller has used them.
 int Settings(lua_State* state) {
   driver::Context& context = GetContext(state);
   context.settings_used = true;

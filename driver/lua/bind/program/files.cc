@@ -45,7 +45,7 @@ int PushChecksum(lua_State* state, const driver::Checksum& checksum) {
   return 2;
 }
 
-// list(folder) -> names of what it holds, sorted; none where it is not there.
+// list(folder) -> sorted names in it; none if it does not exist.
 int List(lua_State* state) {
   const std::string path = ReadString(state, 1, "list: folder");
   std::error_code error;
@@ -73,7 +73,7 @@ int Rename(lua_State* state) {
   return 0;
 }
 
-// remove(path): a file, or a folder with all in it; nothing where it is not there.
+// remove(path): a file, or a folder with its content; does nothing if it does not exist.
 int Remove(lua_State* state) {
   const std::string path = ReadString(state, 1, "remove: path");
   std::error_code error;
@@ -130,9 +130,8 @@ int WhyUnwritable(lua_State* state) {
   return 1;
 }
 
-// lock(folder) -> true if this process has the folder for itself from now on; false and the
-// holder's name; or nil and the reason why the folder cannot be locked. See
-// driver/files/run_lock.h.
+// lock(folder) -> true if this process now holds the lock; false and the holder's name; or nil and
+// the reason why the folder cannot be locked. See driver/files/run_lock.h.
 int Lock(lua_State* state) {
   const absl::StatusOr<driver::RunLock> lock =
       driver::LockRun(ReadString(state, 1, "lock: folder"));

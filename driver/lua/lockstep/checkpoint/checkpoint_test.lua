@@ -283,7 +283,7 @@ t.test("MemoryIsFlatOverManySteps", function()
   local function steps(count)
     for _ = 1, count do
       local y = ckpt(function(input, options) return run(list, input, options.call) end, x, { call = ckpt })
-      ckpt(plainly, torch.tanh, y) -- a branch that backward never comes to
+      ckpt(plainly, torch.tanh, y) -- a branch that backward never reaches
       y:sum():backward()
     end
     collectgarbage()

@@ -1,4 +1,4 @@
---- help and completion: what somebody at a terminal sees.
+--- help and completion, as a user at a terminal sees them.
 
 local completion = require "lockstep.help.completion"
 local help = require "lockstep.help"

@@ -65,7 +65,7 @@ t.test("ActivationsBelongToTheLineThatMadeThem", function()
     collectgarbage()
   end)
 
-  -- sin(w) is needed by nobody; exp's result is, and no value of Lua holds it.
+  -- Nothing needs sin(w). Backward needs exp's result, and no value of Lua holds it.
   t.equal(loss:dim(), 0)
   local held = by_place(report.held)[line]
   t.truthy(held.bytes >= MB and held.bytes < 1.01 * MB, held.bytes)

@@ -1,4 +1,4 @@
---- A call of a bridge that has been started waits for nobody: sizes are planned, none is exchanged. Vision on rank 0,
+--- A started call of a bridge does not wait: sizes are planned, none is exchanged. Vision on rank 0,
 --- language on rank 1. Where Start waited for the other side, both tests would hang until the run's timeout: the other
 --- side starts only once it has been told that this one has.
 

@@ -26,7 +26,7 @@ end
 t.test("WithoutTheCheckATowerIsNotTrainedWithNoError", function()
   local model, _, _, loss = forward()
 
-  if RANK == 1 then loss:backward() end -- vision's is forgotten: nobody waits, and the step would go on
+  if RANK == 1 then loss:backward() end -- vision's is forgotten: no rank waits, and the step would go on
   dist.barrier()
 
   t.equal(RANK == 0 and model.weight.grad or nil, nil)

@@ -56,7 +56,7 @@ t.test("BackwardInAnotherOrderIsAnErrorThatNamesBothCalls", function()
   local message = t.raises("the ranks take the calls in different orders", function()
     -- Vision goes back from the last to the first; language the other way round.
     for i = 1, 3 do torch.sum(ys[IS_VISION and 4 - i or i]):backward() end
-    bridge(nil) -- language has sent all: it hears of the error in its next call
+    bridge(nil) -- language has sent all: it gets the error in its next call
   end)
   t.truthy(message:find("(vision) comes to call 2, rank 2 (language) sends the gradient of call 0 first", 1, true),
     message)

@@ -43,7 +43,7 @@ function M.dataset(num_samples)
   return set
 end
 
---- Samples as tensors, beside their table.
+--- Samples as tensors, with their table.
 function M.collate(samples)
   local ids, labels, grids, pixels, items, names = {}, {}, {}, {}, {}, {}
   for i, sample in ipairs(samples) do

@@ -1,5 +1,5 @@
---- Towers that are frozen, on all ranks or on some: whoever has no gradient to take still runs backward like the
---- others, and nobody waits for what never comes. On four ranks.
+--- Towers that are frozen on all ranks or on some. A rank without a gradient still runs backward like the others, and
+--- no rank waits for a message that never comes. On four ranks.
 
 local dist = require "lockstep.distributed"
 local mimo = require "lockstep.mimo"

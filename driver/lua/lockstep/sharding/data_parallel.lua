@@ -19,7 +19,7 @@ end
 
 local M = {}
 
---- The replicas of each module, as long as somebody holds them.
+--- The replicas of each module, as long as they are alive.
 local replicas_of = setmetatable({}, { __mode = "kv" })
 --- The buckets of modules that are not replicated yet.
 local saved_buckets = setmetatable({}, { __mode = "k" })

@@ -134,7 +134,7 @@ local function read_without(objects, without)
   return own, unknown
 end
 
---- Raises where the state has objects that nobody asks for, or where `without` names what nobody knows.
+--- Raises if the state has objects that are not registered, or if `without` names an unknown object.
 local function check_names(values, saved, objects, without)
   local is_left_out, left_out_before = {}, settings.left_out_names(values)
   for _, name in ipairs(without) do

@@ -1,4 +1,4 @@
---- A number beside a tensor in +, -, *, /: the same bits, dtype and gradients as where ATen makes a tensor of it.
+--- A number and a tensor in +, -, *, /: the same bits, dtype and gradients as with ATen's tensor of the number.
 
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
