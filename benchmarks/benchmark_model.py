@@ -1,4 +1,4 @@
-"""The transformer that benchmarks train beside Lockstep's, which is benchmark_model.lua."""
+"""The transformer that benchmarks compare with Lockstep's in benchmark_model.lua."""
 
 import torch
 from torch import nn
@@ -23,7 +23,7 @@ class Block(nn.Module):
 
 
 class Model(nn.Module):
-    """Of a size with vocab, hidden, layers and heads: ids [batch, tokens] to logits [batch, tokens, vocab]."""
+    """A model of a size with vocab, hidden, layers and heads: ids [batch, tokens] to logits [batch, tokens, vocab]."""
 
     def __init__(self, size):
         super().__init__()

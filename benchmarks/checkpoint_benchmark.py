@@ -1,4 +1,4 @@
-"""What regions and offload cost from Lua and from Python, on one libtorch, one thread, in one run.
+"""Measures regions and offload from Lua and from Python, on one libtorch, one thread, in one run.
 
 Needs a Python with torch 2.11:
     bazel build -c opt //driver:lockstep

@@ -1,4 +1,4 @@
-"""What a training step takes: lockstep, lockstep.graph, PyTorch and torch.compile, on one libtorch, in one run.
+"""Measures a training step: lockstep, lockstep.graph, PyTorch and torch.compile, on one libtorch, in one run.
 
 Needs a Python with torch 2.11, and for the sizes below a GPU:
     bazel build -c opt //driver:lockstep

@@ -1,4 +1,4 @@
-"""DeepSpeed's and Liger's TiledMLP beside mlp_benchmark, on the same libtorch:
+"""Compares DeepSpeed's and Liger's TiledMLP with mlp_benchmark, on the same libtorch:
 
     python benchmarks/mlp_benchmark_peer.py BINARY ULYSSES_SP LIGER [TOKENS HIDDEN INTERMEDIATE TILES ROUNDS]
 
@@ -65,7 +65,7 @@ def status_kib(field):
 
 
 def print_memory(run):
-    """Of the third pass; in a process of its own."""
+    """Measures the third pass, in a separate process."""
     for _ in range(2):
         run()
     with open("/proc/self/clear_refs", "w") as file:

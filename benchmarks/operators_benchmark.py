@@ -1,4 +1,4 @@
-"""What an operator call costs from Lua and from Python, on one libtorch, one thread, in one run.
+"""Measures an operator call from Lua and from Python, on one libtorch, one thread, in one run.
 
 Needs a Python with torch 2.11:
     bazel build -c opt //driver:lockstep

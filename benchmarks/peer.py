@@ -13,7 +13,7 @@ def lua_times(script, program):
 
 
 def take_turns(file, turns, python_times):
-    """Runs the .lua file beside `file` and `python_times()`, each a name -> microseconds, `turns` times.
+    """Runs the .lua file next to `file` and `python_times()`, each a name -> microseconds, `turns` times.
 
     The program is the command line's one argument. Returns the least times: {(name, "lua" or "python"): microseconds}.
     """

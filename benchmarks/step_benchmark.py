@@ -1,4 +1,4 @@
-"""What a module call and a training step cost from Lua and from Python, on one libtorch, one thread, in one run.
+"""Measures a module call and a training step from Lua and from Python, on one libtorch, one thread, in one run.
 
 Needs a Python with torch 2.11:
     bazel build -c opt //driver:lockstep

@@ -21,7 +21,7 @@ FAILED, NOT_RUN, PASSED = "FAIL", "not run", "pass"
 
 
 class Bound:
-    """What is expected of one figure: a range for the value, or for its ratio to the peer's value of the same name."""
+    """The expectation of one figure: a range for the value, or for its ratio to the peer's value of the same name."""
 
     def __init__(self, name, low=0.0, high=float("inf"), is_ratio=False, on_cpu=False):
         self.name, self.low, self.high, self.is_ratio = name, low, high, is_ratio
@@ -137,7 +137,7 @@ class Checker:
         self.add(title, bound.name, value, peer, ratio, str(bound), verdict)
 
     def output(self, command, seconds):
-        """What the command printed as figures, and the problem, "" if there was none."""
+        """Returns the figures that the command printed, and the problem or ""."""
         values = {"device": "cuda:0" if self.has_gpu else "cpu", "size": "full" if self.has_gpu else "small",
                   "scratch": self.scratch}
         command = [part.format(**values) if part.startswith("{") else part for part in command]

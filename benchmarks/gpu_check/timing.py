@@ -1,4 +1,4 @@
-"""What the Python programs of gpu_check share: the twin of timing.lua."""
+"""Functions that the Python programs of gpu_check share: the twin of timing.lua."""
 
 import sys
 import time

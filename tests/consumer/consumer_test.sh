@@ -12,7 +12,7 @@ program=$(basename "$here/$library"/*.cc .cc)
 # Bazel writes files that only it may change, and links that a walk over the folder would follow.
 trap 'chmod -R u+w "$TEST_TMPDIR" && rm -rf "$TEST_TMPDIR/root" "$TEST_TMPDIR/consumer"' EXIT
 
-# What Debian's Bazel needs, and where libtorch is for a library that takes it. No other option of this workspace.
+# The options that Debian's Bazel needs, and libtorch's folder for a library that uses it; no other option of this one.
 wanted='--override_repository'
 [[ $library == batching ]] || wanted='--override_repository\|--repo_env'
 options=()

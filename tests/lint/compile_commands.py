@@ -16,7 +16,7 @@ import workspace
 
 QUERY = ['mnemonic("CppCompile", //...)', "--output=jsonproto", "--include_artifacts=false", "--keep_going"]
 
-# What gcc alone knows, and what only a build needs.
+# Options that only gcc knows, and options that only a build needs.
 _DROPPED = ("-MD", "-fno-canonical-system-headers")
 _DROPPED_WITH_VALUE = ("-MF", "-o")
 _DROPPED_PREFIXES = ("-frandom-seed=",)
@@ -45,7 +45,7 @@ def _is_host(arguments):
 
 
 def _rank(arguments):
-    """Of several compilations of a file that for the program itself, and not position-independent, is telling."""
+    """Returns a sort key: compilations for the program itself, and not position-independent, come first."""
     return _is_host(arguments), "-fPIC" in arguments
 
 
@@ -73,7 +73,7 @@ def transform(actions, top, output_base, output_path):
 
 
 def _bazel(top, *arguments):
-    """What Bazel prints. Failures of single targets (--keep_going) leave the others'."""
+    """Returns Bazel's output. If single targets fail (--keep_going), it has the others'."""
     result = subprocess.run(["bazel", *arguments], cwd=top, stdout=subprocess.PIPE, text=True, check=False)
     if not result.stdout:
         sys.exit(f"compile_commands: `bazel {' '.join(arguments)}` printed nothing and ended with {result.returncode}")

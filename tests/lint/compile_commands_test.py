@@ -1,4 +1,4 @@
-"""What compile_commands.py makes of testdata/aquery.json, which Bazel 4.2.3 printed: a library compiled twice
+"""Runs compile_commands.py on testdata/aquery.json, which Bazel 4.2.3 printed: a library compiled twice
 (position-independent and not), its test, and a file of googletest."""
 
 import copy

@@ -55,7 +55,7 @@ cc_library(
 
 
 def problems(check, changes):
-    """What `check` says of the sound workspace with `changes`: content by path, None for a file that is not there."""
+    """Returns the findings of `check` on the sound workspace with `changes`: content by path, None for a missing file."""
     with tempfile.TemporaryDirectory() as top:
         for path, text in {**SOUND, **changes}.items():
             if text is not None:

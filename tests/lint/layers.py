@@ -4,7 +4,7 @@
 2. The core of a library, //x, knows nothing of libtorch; //x and //x:torch are its only public targets.
 3. What talks to c10d, to Gloo or to `_`-prefixed ATen operators is one file (.h and .cc) of each library.
    ProcessGroup.hpp, Store.hpp and Types.hpp do not count: they name what a caller hands over.
-4. Only driver/lua/bind/<library>/ includes a library's headers, beside driver/ranks/, which builds on sharding.
+4. Only driver/lua/bind/<library>/ includes a library's headers. driver/ranks/ builds on sharding too.
    A library includes no header of ours but its own.
 5. scripts/ and driver/lua/lockstep/ are Lua; scripts depend on the driver alone.
 

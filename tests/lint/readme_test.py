@@ -1,4 +1,4 @@
-"""What README.md says of taking one library is what the tests of //tests/consumer build."""
+"""Checks that README.md's section on taking one library matches the code that //tests/consumer builds."""
 
 import re
 import unittest
@@ -9,7 +9,7 @@ CONSUMER = workspace.root() / "tests/consumer"
 
 
 def snippets(readme, name):
-    """What stands under the comment `# name` in the blocks of code, with it."""
+    """Returns the code under the comment `# name` in the blocks of code, with the comment."""
     found = re.findall(rf"^# {re.escape(name)}\n.*?(?=^# [A-Z]+(?:\.bazel)?\n|^```)", readme, re.MULTILINE | re.DOTALL)
     return [text.rstrip("\n") + "\n" for text in found]
 

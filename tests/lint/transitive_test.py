@@ -1,4 +1,4 @@
-"""What the libraries depend on in all, as Bazel itself says (genquery): no other library, no driver, no Lua; and
+"""Checks the transitive dependencies of libraries (genquery): no other library, no driver, no Lua; and
 the core of a library nothing of libtorch. Run by Bazel, which writes the lists that this reads."""
 
 import pathlib
@@ -23,7 +23,7 @@ def external(label):
 
 
 def breaches(library, labels, repositories):
-    """Of the labels, those of another library, of the driver, of scripts, or of one of these repositories."""
+    """Returns the labels of another library, of the driver, of scripts, or of one of these repositories."""
     for label in labels:
         package = re.match(r"(?:@*//)?([\w-]*)", label).group(1)
         foreign = package in layers.LIBRARIES + ("driver", "scripts") and package != library

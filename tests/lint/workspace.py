@@ -5,7 +5,7 @@ import dataclasses
 import os
 import pathlib
 
-# What is generated, fetched or private to a machine.
+# Folders that are generated, fetched or private to a machine.
 _SKIPPED = ("bazel-", "runs", ".")
 
 

@@ -9,7 +9,7 @@ def strict_twin(test, size = "medium", data = [], **kwargs):
     Args:
       test: the name of the cc_test in this package.
       size: as for every test.
-      data: what the test has as data beside the program.
+      data: data of the test in addition to the program.
       **kwargs: passed on to sh_test.
     """
     native.sh_test(

@@ -13,8 +13,8 @@
 namespace lockstep::lua {
 namespace {
 
-// Of the script's thread. The handler runs on it, so plain variables would do; other threads read
-// main_state and asked.
+// State of the script's thread. The handler runs on that thread, so plain variables are enough;
+// other threads read main_state and asked.
 thread_local lua_State* inside = nullptr;
 std::atomic<lua_State*> main_state{nullptr};
 pthread_t script_thread;
