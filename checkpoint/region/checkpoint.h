@@ -61,8 +61,8 @@ struct CheckpointOptions {
 class StopRecomputation : public std::exception {
  public:
   const char* what() const noexcept override {
-    return "checkpoint: the recomputation has all it needs and stops here; this is not an error: "
-           "do not catch it in the region's function";
+    return "checkpoint: the recomputation has all it needs and stops here; this is no error, and "
+           "no handler of the region's function should keep it";
   }
 };
 

@@ -6,7 +6,7 @@
 //    }
 //
 // Without it, a disk that fills up in the middle of a record leaves a torn line. And a run whose
-// folder was deleted, moved or unmounted writes for days to a file without a name.
+// folder was deleted, moved or unmounted writes for days to a file that nobody finds.
 //
 // Not thread-safe.
 

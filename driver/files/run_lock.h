@@ -6,7 +6,7 @@
 //
 // The lock is flock(2)'s, on the folder itself and on the file run.lock in it. It ends with the
 // process that took it, however that ends; run.lock stays and does no harm. The folder's lock holds
-// even if run.lock is deleted. The file's lock is there for file systems that cannot lock
+// even if somebody deletes run.lock. The file's lock is there for file systems that cannot lock
 // folders (NFS), and it names the holder.
 //
 // Thread-safe.

@@ -24,11 +24,11 @@ bool IsLoopback(const std::string& host);
 // `address` is not numeric, Unavailable where this machine lacks it or the port is taken.
 absl::StatusOr<int> ListenOn(const std::string& address, uint16_t port);
 
-// Returns the port that a socket is bound to, or 0.
+// Returns the port that a socket is bound to, 0 where it is not bound.
 uint16_t PortOf(int fd);
 
 // Returns this machine's address on the way to `host`, a name or numbers. Sends nothing. Prefers an
-// address that other machines can reach, then IPv4. Errors: NotFound if the name is unknown,
+// address that other machines can reach, then IPv4. Errors: NotFound where nobody knows the name,
 // Unavailable where there is no way.
 absl::StatusOr<std::string> AddressTowards(const std::string& host);
 
