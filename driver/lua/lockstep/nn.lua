@@ -349,11 +349,7 @@ local function positive(class, name, value)
   return value
 end
 
-local function parameter(size, fill)
-  local tensor = torch.empty(size)
-  fill(tensor)
-  return tensor:requires_grad_(true)
-end
+local parameter = require("lockstep.nn.parameter").new
 
 --- y = x W^T + b. weight: [out, in]; bias: [out]. Both start uniform in +-1/sqrt(in), as in PyTorch.
 ---@class nn.Linear: nn.Module
@@ -399,7 +395,7 @@ end
 
 function LayerNorm:forward(x) return torch.layer_norm(x, self.size, self.weight, self.bias, self.eps) end
 
---- Divides the last dimension by its root mean square, then scales it (arXiv 1910.07467).
+--- Divides the last dimension by its root mean square, rounds to x's dtype, then scales it (arXiv 1910.07467).
 ---@class nn.RMSNorm: nn.Module
 local RMSNorm = Module:subclass("RMSNorm")
 ---@type fun(size: integer, opts: {eps: number?}?): nn.RMSNorm
@@ -411,7 +407,10 @@ function RMSNorm:init(size, opts)
   self.weight = parameter(self.size, function(t) t:fill_(1) end)
 end
 
-function RMSNorm:forward(x) return torch.rms_norm(x, self.size, self.weight, self.eps) end
+function RMSNorm:forward(x)
+  if x.dtype == torch.float32 then return torch.rms_norm(x, self.size, self.weight, self.eps) end
+  return self.weight * torch.rms_norm(x, self.size, nil, self.eps)
+end
 
 --- Zeroes elements with probability p while training, and scales the rest by 1 / (1 - p).
 ---@class nn.Dropout: nn.Module
@@ -463,6 +462,10 @@ function Sequential:forward(x)
 end
 
 -- Functions ---------------------------------------------------------------------------------------
+
+M.attention = require("lockstep.nn.attention").attention
+M.rotary = require("lockstep.nn.rotary").rotary
+M.rotate = require("lockstep.nn.rotary").rotate
 
 local REDUCTIONS = { none = 0, mean = 1, sum = 2 }
 

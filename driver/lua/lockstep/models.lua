@@ -1,0 +1,136 @@
+--- Language models: from a Hugging Face folder to a loss, to text, and back to a folder.
+---
+---     local model = models.load("Qwen/Qwen3-0.6B", { device = dist.device() })
+---     local sum, count = model:loss(batch)             -- batch: input_ids [T], seq_lens, loss_mask, ...
+---     models.save(model, run.dir .. "/model", { like = "Qwen/Qwen3-0.6B" })
+---
+--- docs/models.md lists the architectures, and shows how to add one.
+
+local config = require "lockstep.models.config"
+local core = require "lockstep.core"
+local decoder = require "lockstep.models.decoder"
+local folder = require "lockstep.models.folder"
+local generation = require "lockstep.models.generation"
+local init = require "lockstep.models.init"
+local llama = require "lockstep.models.llama"
+local loading = require "lockstep.models.loading"
+local options = require "lockstep.options"
+local parameter = require "lockstep.nn.parameter"
+local qwen3 = require "lockstep.models.qwen3"
+local qwen3_moe = require "lockstep.models.qwen3_moe"
+local saving = require "lockstep.models.saving"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+--- What an architecture is a subclass of; its page is docs/models.md.
+M.CausalLM = decoder.CausalLM
+
+local architectures = {} ---@type table<string, any>
+
+--- Adds an architecture. A config whose `architectures` names it is built as class(config, {ignore = {...}}).
+---
+---     models.register("OlmoForCausalLM", Olmo)
+---@param architecture string
+---@param class any a subclass of models.CausalLM, or a module with its methods
+function M.register(architecture, class)
+  if type(architecture) ~= "string" or type(class) ~= "table" then
+    core.raise("models.register: expected the name of an architecture and a class")
+  end
+  architectures[architecture] = class
+end
+
+M.register("LlamaForCausalLM", llama.Llama)
+M.register("Qwen2ForCausalLM", llama.Qwen2)
+M.register("Qwen3ForCausalLM", qwen3.Qwen3)
+M.register("Qwen3MoeForCausalLM", qwen3_moe.Qwen3Moe)
+
+--- The class of a config: by `architectures`, or by model_type where that is missing.
+local function find_class(caller, raw)
+  if type(raw) ~= "table" then core.raise(caller .. ": the config must be a table, got a " .. type(raw)) end
+  local names = type(raw.architectures) == "table" and raw.architectures or {}
+  if names[1] and architectures[names[1]] then return architectures[names[1]] end
+  local known = {}
+  for name, class in pairs(architectures) do
+    if not names[1] and class.model_type and class.model_type == raw.model_type then return class end
+    known[#known + 1] = name
+  end
+  table.sort(known)
+  core.raise(string.format('%s: unknown architecture "%s" (known: %s; models.register adds one)', caller,
+    tostring(names[1] or raw.model_type), table.concat(known, ", ")))
+end
+
+--- Returns a model of random weights, as transformers draws them: matrices normal with the config's initializer_range
+--- as their deviation, biases 0, norms 1.
+---
+---     local model = models.build { architectures = { "Qwen3ForCausalLM" }, vocab_size = 1000, hidden_size = 64, ... }
+---@param raw table<string, any> as config.json has it
+---@param opts {dtype: torch.dtype?, device: string?, ignore: string[]?}? default float32 on the CPU; ignore: keys of
+--- the config that the architecture does not know and that do not change results
+---@return models.CausalLM
+function M.build(raw, opts)
+  local o = options.read("models.build", opts, { dtype = torch.float32, device = "cpu", ignore = {} })
+  local class = find_class("models.build", raw)
+  local model = parameter.on_meta(class, raw, { ignore = o.ignore })
+  return init.fill(model, { dtype = o.dtype, device = o.device, deviation = raw.initializer_range or 0.02 })
+end
+
+--- Loads a model from a Hugging Face folder: config.json and *.safetensors, in one file or in several with an index.
+---
+--- Files are mapped into memory. On the CPU weights of the same dtype stay there until they are changed, so ranks of one
+--- machine share them; do not shorten the files in place meanwhile.
+---@param dir string a folder, or OWNER/MODEL in Hugging Face's local cache
+---@param opts {dtype: torch.dtype?, device: string?, ignore: string[]?}? dtype: default that of the config, else of the
+--- files; device: default "cpu"; ignore: as for models.build
+---@return models.CausalLM
+function M.load(dir, opts)
+  if type(opts) == "table" and opts.shard ~= nil then
+    core.raise("models.load: shard is not supported yet; load the model and pass it to sharding.fully_shard")
+  end
+  local o = options.read("models.load", opts, { dtype = options.optional, device = "cpu", ignore = {} })
+  local path = folder.find(dir)
+  local raw = config.read(path)
+  local model = parameter.on_meta(find_class("models.load", raw), raw, { ignore = o.ignore })
+  loading.fill(model, folder.tensors(path), { path = path, device = o.device, dtype = o.dtype or config.dtype(raw) })
+  return model
+end
+
+--- Writes a model as transformers does: weights in files of at most 5 GB with an index, and config.json. The folder
+--- appears once it is complete; it replaces a model that was there.
+---
+--- Collective: every rank calls this, rank 0 writes, and all return when the folder is complete.
+---@param model models.CausalLM
+---@param dir string
+---@param opts {like: string?, max_shard_bytes: integer?}? like: a folder whose config.json, tokenizer and other small
+--- files are copied, only the dtype in config.json follows the weights; default: config.json from model.config
+function M.save(model, dir, opts)
+  if type(dir) ~= "string" then core.raise("models.save: the folder must be a string, got a " .. type(dir)) end
+  saving.save(model, (dir:gsub("(.)/+$", "%1")),
+    options.read("models.save", opts, { like = options.optional, max_shard_bytes = 5e9 }))
+end
+
+--- Returns the ids that a model writes after each prompt. Prompts of different lengths run together.
+---
+---     local ids = models.generate(model, { tok:encode("Once upon a time") }, { max_new_tokens = 100 })[1]
+---     models.generate(model, prompts, { temperature = 0.7, top_p = 0.9, seed = 1, on_token = function(i, id) ... end })
+---
+--- temperature 0 takes the most probable token; else top_k and top_p apply to the logits / temperature. With a seed a
+--- prompt at the same place gets the same ids, whatever the other prompts are, within the rounding of logits. stop: ids
+--- that end a sequence, and are its last; default eos_token_id of the config. on_token(prompt, id) is called with each
+--- new id at once.
+---@param model models.CausalLM
+---@param prompts (integer[]|torch.Tensor|models.Batch)[]
+---@param opts {max_new_tokens: integer?, temperature: number?, top_k: integer?, top_p: number?, seed: integer?, stop: integer[]?, on_token: (fun(prompt: integer, id: integer))?}? default 64 tokens at temperature 0
+---@return integer[][] # the new ids of each prompt
+function M.generate(model, prompts, opts) return generation.generate(model, prompts, opts) end
+
+--- Returns the position ids of one sample, before it is packed: 0, 1, 2, ... for text; architectures with images have
+--- three rows.
+---@param raw table<string, any> as config.json has it
+---@param sample models.Batch
+---@return torch.Tensor # int64 [T], or [3, T]
+function M.position_ids(raw, sample)
+  return find_class("models.position_ids", raw).positions(raw, sample)
+end
+
+return M

@@ -1,0 +1,182 @@
+--- config.json: what an architecture reads from it, in the forms that transformers 4 and 5 write.
+---
+---     local raw = config.read("Qwen3-0.6B")
+---     local c = config.settings("Qwen3ForCausalLM", raw, keys)      -- c.hidden_size, c.rope.rope_theta, ...
+---
+--- A key that the architecture does not know is an error: it may change results. Keys that cannot are listed here.
+
+local core = require "lockstep.core"
+local options = require "lockstep.options"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+local function fail(message, ...) core.raise("models: " .. message:format(...)) end
+
+--- Keys that leave logits and gradients as they are: names, ids of special tokens, settings of generation and of
+--- transformers itself.
+local HARMLESS = {}
+for key in ([[
+  _attn_implementation_autoset _commit_hash _name_or_path add_cross_attention architectures attn_implementation
+  auto_map bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward decoder_start_token_id
+  diversity_penalty do_sample dtype early_stopping encoder_no_repeat_ngram_size eos_token_id
+  exponential_decay_length_penalty finetuning_task forced_bos_token_id forced_eos_token_id id2label initializer_range
+  is_decoder is_encoder_decoder keys_to_ignore_at_inference label2id length_penalty max_length
+  max_position_embeddings min_length model_max_length model_type name_or_path no_repeat_ngram_size num_beam_groups
+  num_beams num_return_sequences output_attentions output_hidden_states output_scores pad_token_id prefix
+  problem_type pruned_heads remove_invalid_values repetition_penalty return_dict return_dict_in_generate
+  sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss tie_encoder_decoder tokenizer_class
+  top_k top_p torch_dtype torchscript transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16
+  use_cache
+]]):gmatch("%S+") do HARMLESS[key] = true end
+
+--- Keys that would change results, with the values that leave them alone.
+local ONLY = {
+  attention_dropout = { 0 }, hidden_act = { "silu" }, partial_rotary_factor = { 1 }, pretraining_tp = { 1 },
+  use_mrope = { false },
+}
+
+--- Reads config.json of a folder.
+---@param folder string
+---@return table<string, any>
+function M.read(folder)
+  local path = folder .. "/config.json"
+  local file, reason = io.open(path, "rb")
+  if not file then fail("cannot read %s (%s): the folder of a model holds config.json and *.safetensors", path, reason) end
+  local text = file:read("*a") ---@diagnostic disable-line: need-check-nil
+  file:close() ---@diagnostic disable-line: need-check-nil
+  local config = core.json_decode(text, path)
+  if type(config) ~= "table" then fail("%s must hold a JSON object", path) end
+  return config
+end
+
+local function get(raw, key)
+  local value = raw[key]
+  if value ~= nil and value ~= core.null then return value end
+end
+
+--- Returns the dtype that the config names ("dtype" in version 5, "torch_dtype" in 4), if it names one.
+---@param raw table<string, any>
+---@return torch.dtype?
+function M.dtype(raw)
+  local name = get(raw, "dtype") or get(raw, "torch_dtype")
+  if name == nil then return nil end
+  for _, known in ipairs { "float32", "bfloat16", "float16", "float64" } do
+    if name == known then return torch[known] end
+  end
+  fail('config.json has the dtype "%s" (known: float32, bfloat16, float16, float64)', tostring(name))
+end
+
+--- Version 5 has rope_parameters; version 4 has rope_theta and rope_scaling.
+local function rope(raw)
+  local given = get(raw, "rope_scaling") or get(raw, "rope_parameters") or {}
+  if type(given) ~= "table" then fail("rope_parameters must be an object, got %s", tostring(given)) end
+  local result = {}
+  for key in pairs(given) do result[key] = get(given, key) end
+  result.rope_type, result.type = result.rope_type or result.type or "default", nil
+  result.rope_theta = result.rope_theta or get(raw, "rope_theta") or 10000
+  if (result.partial_rotary_factor or 1) ~= 1 then
+    fail("rope_parameters.partial_rotary_factor is %s; only 1 is supported", tostring(result.partial_rotary_factor))
+  end
+  result.partial_rotary_factor = nil
+  if result.rope_type == "llama3" or result.rope_type == "yarn" then
+    local longest = get(raw, "max_position_embeddings")
+    result.original_max_position_embeddings = get(raw, "original_max_position_embeddings")
+      or result.original_max_position_embeddings or longest
+    if not result.factor and longest and result.original_max_position_embeddings then
+      result.factor = longest / result.original_max_position_embeddings
+    end
+  end
+  return result
+end
+
+local ROPE_KEYS = { rope_parameters = true, rope_scaling = true, rope_theta = true,
+  original_max_position_embeddings = true }
+
+local function is_one_of(value, list)
+  for _, known in ipairs(list) do
+    if value == known then return true end
+  end
+  return false
+end
+
+local function check_type(architecture, key, value, default)
+  local kind = type(default)
+  if default == options.required then kind = "number" end
+  if default == options.optional then return end
+  if type(value) ~= kind then
+    fail('%s: "%s" must be a %s, got %s', architecture, key, kind, tostring(value))
+  elseif default == options.required and (value < 1 or value % 1 ~= 0) then
+    fail('%s: "%s" must be a whole number of at least 1, got %s', architecture, key, tostring(value))
+  end
+end
+
+--- Complains about keys of the config that the architecture does not know.
+local function check_known(architecture, raw, keys, ignore)
+  local unknown, known = {}, {}
+  for key, value in pairs(raw) do
+    local harmless = value == core.null or keys[key] ~= nil or HARMLESS[key] or ROPE_KEYS[key] or is_one_of(key, ignore)
+    if not harmless and ONLY[key] then
+      if not is_one_of(value, ONLY[key]) then
+        fail('%s: "%s" is %s; only %s is supported', architecture, key, tostring(value), tostring(ONLY[key][1]))
+      end
+    elseif not harmless then
+      unknown[#unknown + 1] = string.format('"%s"', tostring(key))
+    end
+  end
+  if #unknown == 0 then return end
+  for key in pairs(keys) do known[#known + 1] = key end
+  table.sort(unknown)
+  table.sort(known)
+  fail("%s does not know %s of the config, which may change results (known: %s). If results do not depend on them, "
+    .. "pass ignore = { %s }", architecture, table.concat(unknown, ", "), table.concat(known, ", "),
+    table.concat(unknown, ", "))
+end
+
+--- Returns the values of `keys` in the config, and `rope`: the options of nn.rotary but for dim.
+---
+--- keys: names with defaults; options.required stands for a whole number that must be there, options.optional for a
+--- value of any type. ignore: further keys of the config that may be passed over.
+---@param architecture string for messages
+---@param raw table<string, any>
+---@param keys table<string, any>
+---@param ignore string[]?
+---@return table<string, any>
+function M.settings(architecture, raw, keys, ignore)
+  check_known(architecture, raw, keys, ignore or {})
+  local result = { rope = rope(raw) }
+  for key, default in pairs(keys) do
+    local value = get(raw, key)
+    if value ~= nil then
+      check_type(architecture, key, value, default)
+      result[key] = value
+    elseif default == options.required then
+      fail('%s: the config lacks "%s"', architecture, key)
+    elseif default ~= options.optional then
+      result[key] = default
+    end
+  end
+  return result
+end
+
+--- Returns the window of each layer, or false where a layer sees everything: of Qwen's keys use_sliding_window,
+--- sliding_window, max_window_layers and layer_types.
+---@param c table<string, any>
+---@return (integer|false)[]
+function M.windows(c)
+  local windows = {}
+  for i = 1, c.num_hidden_layers do
+    local slides = c.use_sliding_window and c.sliding_window and i > c.max_window_layers
+    if c.layer_types then
+      local kind = c.layer_types[i]
+      if kind ~= "full_attention" and kind ~= "sliding_attention" then
+        fail('layer_types[%d] is %s (known: "full_attention", "sliding_attention")', i - 1, tostring(kind))
+      end
+      slides = kind == "sliding_attention" and c.use_sliding_window
+    end
+    windows[i] = slides and c.sliding_window or false
+  end
+  return windows
+end
+
+return M

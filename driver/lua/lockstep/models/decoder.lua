@@ -1,0 +1,321 @@
+--- The decoder that Llama, Qwen and their kin share: pre-norm layers of attention and a gated MLP.
+---
+---     local Model = decoder.CausalLM:subclass("LlamaForCausalLM")
+---     Model.keys = decoder.keys { attention_bias = false }
+---     function Model.read(c) c.qkv_bias = c.attention_bias end
+---
+--- Modules have the names that they have on disk. Tokens lie one after the other, [T, hidden], without a batch
+--- dimension. A layer takes cos and sin and a function `attend(q, k, v, attention)`; so training, a cache and
+--- several position ids per token use the same layers.
+
+local config = require "lockstep.models.config"
+local core = require "lockstep.core"
+local nn = require "lockstep.nn"
+local options = require "lockstep.options"
+local scoring = require "lockstep.models.scoring"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+local function fail(message, ...) core.raise("models: " .. message:format(...)) end
+
+-- Layers --------------------------------------------------------------------------------------------------
+
+--- Settings that it reads: hidden_size, num_attention_heads, num_key_value_heads, head_dim, rms_norm_eps, and
+--- qkv_bias, output_bias, qk_norm.
+---@class models.Attention: nn.Module
+---@field index integer the layer, from 1
+---@field window integer|false
+local Attention = nn.Module:subclass("Attention")
+---@type fun(c: table, index: integer): models.Attention
+M.Attention = Attention
+
+function Attention:init(c, index)
+  local hidden, dim, bias = c.hidden_size, c.head_dim, { bias = c.qkv_bias or false }
+  self.index, self.head_dim, self.window = index, dim, c.windows and c.windows[index] or false
+  self.q_proj = nn.Linear(hidden, c.num_attention_heads * dim, bias)
+  self.k_proj = nn.Linear(hidden, c.num_key_value_heads * dim, bias)
+  self.v_proj = nn.Linear(hidden, c.num_key_value_heads * dim, bias)
+  self.o_proj = nn.Linear(c.num_attention_heads * dim, hidden, { bias = c.output_bias or false })
+  if c.qk_norm then
+    self.q_norm = nn.RMSNorm(dim, { eps = c.rms_norm_eps })
+    self.k_norm = nn.RMSNorm(dim, { eps = c.rms_norm_eps })
+  end
+end
+
+function Attention:forward(x, pass)
+  local tokens, dim = x:size(0), self.head_dim
+  local q = self.q_proj(x):view(tokens, -1, dim)
+  local k = self.k_proj(x):view(tokens, -1, dim)
+  local v = self.v_proj(x):view(tokens, -1, dim)
+  if self.q_norm then q, k = self.q_norm(q), self.k_norm(k) end
+  q, k = nn.rotate(q, pass.cos, pass.sin), nn.rotate(k, pass.cos, pass.sin)
+  return self.o_proj(pass.attend(q, k, v, self):reshape(tokens, -1))
+end
+
+--- down(silu(gate(x)) * up(x)).
+---@class models.Mlp: nn.Module
+local Mlp = nn.Module:subclass("Mlp")
+---@type fun(hidden: integer, intermediate: integer, opts: {bias: boolean?}?): models.Mlp
+M.Mlp = Mlp
+
+function Mlp:init(hidden, intermediate, opts)
+  local bias = { bias = opts and opts.bias or false }
+  self.gate_proj = nn.Linear(hidden, intermediate, bias)
+  self.up_proj = nn.Linear(hidden, intermediate, bias)
+  self.down_proj = nn.Linear(intermediate, hidden, bias)
+end
+
+function Mlp:forward(x) return self.down_proj(torch.silu(self.gate_proj(x)) * self.up_proj(x)) end
+
+--- Returns the new hidden states, and the second result of its MLP if there is one.
+---@class models.Layer: nn.Module
+local Layer = nn.Module:subclass("DecoderLayer")
+---@type fun(c: table, index: integer, mlp: nn.Module): models.Layer
+M.Layer = Layer
+
+function Layer:init(c, index, mlp)
+  self.self_attn = Attention(c, index)
+  self.mlp = mlp
+  self.input_layernorm = nn.RMSNorm(c.hidden_size, { eps = c.rms_norm_eps })
+  self.post_attention_layernorm = nn.RMSNorm(c.hidden_size, { eps = c.rms_norm_eps })
+end
+
+function Layer:forward(x, pass)
+  x = x + self.self_attn(self.input_layernorm(x), pass)
+  local y, aux = self.mlp(self.post_attention_layernorm(x))
+  if aux then return x + y, aux end
+  return x + y
+end
+
+--- One pass through the layers.
+---@class models.Pass
+---@field cos torch.Tensor [T, 1, head_dim]
+---@field sin torch.Tensor [T, 1, head_dim]
+---@field attend fun(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attention: models.Attention): torch.Tensor
+---@field after (fun(index: integer, x: torch.Tensor): torch.Tensor)? is called after each layer and may change x
+---@field checkpoint checkpoint.Checkpoint? runs each layer
+
+--- The layers between the embedding and the head.
+---@class models.Decoder: nn.Module
+local Decoder = nn.Module:subclass("Decoder")
+---@type fun(c: table, mlp: fun(c: table, index: integer): nn.Module): models.Decoder
+M.Decoder = Decoder
+
+function Decoder:init(c, make_mlp)
+  self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
+  self.layers = nn.ModuleList()
+  for i = 1, c.num_hidden_layers do self.layers:append(Layer(c, i, make_mlp(c, i))) end
+  self.norm = nn.RMSNorm(c.hidden_size, { eps = c.rms_norm_eps })
+end
+
+--- From embeddings [T, hidden] to what the head takes; also the second results of the layers, in their order.
+function Decoder:forward(x, pass)
+  local seconds = {}
+  for i, layer in ipairs(self.layers) do
+    local aux
+    if pass.checkpoint then
+      x, aux = pass.checkpoint(function(input) return layer(input, pass) end, x)
+    else
+      x, aux = layer(x, pass)
+    end
+    seconds[#seconds + 1] = aux
+    if pass.after then x = pass.after(i, x) end
+  end
+  return self.norm(x), seconds
+end
+
+-- The model -----------------------------------------------------------------------------------------------
+
+--- What `batch` may hold. Further fields (kind, samples, ...) are not read.
+---@class models.Batch
+---@field input_ids torch.Tensor [T] int64
+---@field seq_lens integer[]? default: one sequence
+---@field position_ids torch.Tensor? [T]; default: from 0 in each sequence
+---@field loss_mask torch.Tensor? [T]; default: all tokens
+---@field pixel_values torch.Tensor?
+---@field image_grid_thw torch.Tensor?
+
+--- A language model. A subclass sets `keys`, and may override `read`, `mlp`, `inputs` and `layouts`.
+---@class models.CausalLM: nn.Module
+---@field config table<string, any> as config.json has it
+---@field settings table<string, any> the values of `keys`, and what `read` adds
+---@field checkpoint checkpoint.Checkpoint? recomputes each layer in backward: model.checkpoint = checkpoint.new {...}
+local CausalLM = nn.Module:subclass("CausalLM")
+M.CausalLM = CausalLM
+
+local COMMON = { vocab_size = options.required, hidden_size = options.required, intermediate_size = options.required,
+  num_hidden_layers = options.required, num_attention_heads = options.required,
+  num_key_value_heads = options.optional, head_dim = options.optional, rms_norm_eps = 1e-6,
+  tie_word_embeddings = false }
+
+--- Returns the keys that every decoder reads, and `more`.
+---@param more table<string, any> names with defaults; see config.settings
+---@return table<string, any>
+function M.keys(more)
+  local keys = {}
+  for key, default in pairs(COMMON) do keys[key] = default end
+  for key, default in pairs(more) do keys[key] = default end
+  return keys
+end
+
+--- Overridden by architectures: completes the settings. Adds qkv_bias, output_bias, qk_norm, windows.
+---@param c table<string, any>
+function CausalLM.read(c) end -- luacheck: ignore 212
+
+--- Overridden by architectures: makes the MLP of a layer.
+---@param c table<string, any>
+---@param index integer from 1
+---@return nn.Module
+function CausalLM.mlp(c, index) -- luacheck: ignore 212
+  return Mlp(c.hidden_size, c.intermediate_size, { bias = c.mlp_bias })
+end
+
+local function complete(architecture, c)
+  c.num_key_value_heads = c.num_key_value_heads or c.num_attention_heads
+  if c.num_attention_heads % c.num_key_value_heads ~= 0 then
+    fail("%s: num_attention_heads %d is not a multiple of num_key_value_heads %d", architecture,
+      c.num_attention_heads, c.num_key_value_heads)
+  end
+  if not c.head_dim and c.hidden_size % c.num_attention_heads ~= 0 then
+    fail("%s: hidden_size %d is not a multiple of num_attention_heads %d, and head_dim is not given", architecture,
+      c.hidden_size, c.num_attention_heads)
+  end
+  c.head_dim = c.head_dim or c.hidden_size / c.num_attention_heads
+end
+
+function CausalLM:init(raw, opts)
+  local o = options.read("models." .. self.class_name, opts, { ignore = {} })
+  local c = config.settings(self.class_name, raw, self.keys, o.ignore)
+  complete(self.class_name, c)
+  self.read(c)
+  self.config, self.settings = raw, c
+  self.model = Decoder(c, self.mlp)
+  if not c.tie_word_embeddings then self.lm_head = nn.Linear(c.hidden_size, c.vocab_size, { bias = false }) end
+  local rope = { dim = c.head_dim }
+  for key, value in pairs(c.rope) do rope[key] = value end
+  self.rotary = nn.rotary(rope)
+end
+
+--- Returns the weight of the head, [vocab_size, hidden]: the embedding's where they are tied.
+---@return torch.Tensor
+function CausalLM:head_weight() return (self.lm_head or self.model.embed_tokens).weight end
+
+--- Position ids that start at 0 in each sequence.
+local function counting(seq_lens)
+  local parts = {}
+  for i, length in ipairs(seq_lens) do parts[i] = torch.arange(length) end
+  return #parts == 1 and parts[1] or torch.cat(parts)
+end
+
+local function check_ids(self, ids)
+  if not torch.is_tensor(ids) or ids:dim() ~= 1 or ids:is_floating_point() then
+    fail("input_ids must be a tensor of whole numbers of shape [T], got %s",
+      torch.is_tensor(ids) and tostring(ids.dtype) .. " " .. tostring(ids.shape) or "a " .. type(ids))
+  end
+  if ids:numel() == 0 then fail("input_ids holds no token") end
+  if ids.device ~= "cpu" then return end -- on a GPU the embedding checks; to look here would wait for the device
+  local least, largest = ids:aminmax()
+  local size = self.settings.vocab_size
+  if least:item() < 0 or largest:item() >= size then
+    fail("input_ids holds the id %d, but vocab_size is %d", least:item() < 0 and least:item() or largest:item(), size)
+  end
+end
+
+--- Checks a batch, and returns its ids and position ids on the model's device, and its seq_lens.
+---@param batch models.Batch
+---@return torch.Tensor input_ids
+---@return torch.Tensor position_ids
+---@return integer[] seq_lens
+function CausalLM:read_batch(batch)
+  if type(batch) ~= "table" then fail("a batch must be a table with input_ids, got a %s", type(batch)) end
+  check_ids(self, batch.input_ids)
+  local tokens, device = batch.input_ids:size(0), self.model.embed_tokens.weight.device
+  local seq_lens, sum = batch.seq_lens or { tokens }, 0
+  for _, length in ipairs(seq_lens) do sum = sum + length end
+  if sum ~= tokens then fail("seq_lens add up to %s tokens, but input_ids holds %d", tostring(sum), tokens) end
+  local positions = batch.position_ids or counting(seq_lens)
+  if positions:size(-1) ~= tokens then
+    fail("position_ids have shape %s, but input_ids holds %d tokens", tostring(positions.shape), tokens)
+  end
+  return batch.input_ids:to(device), positions:to(device), seq_lens
+end
+
+--- Overridden by models whose tokens have three positions. Returns the position ids of one sample.
+---@param raw table<string, any>
+---@param sample models.Batch
+---@return torch.Tensor # [T] int64
+function CausalLM.positions(raw, sample) -- luacheck: ignore 212
+  local ids = sample.input_ids
+  return torch.arange(torch.is_tensor(ids) and ids:size(0) or #ids)
+end
+
+--- Returns the position ids of one sample: see models.position_ids.
+---@param sample models.Batch
+---@return torch.Tensor
+function CausalLM:position_ids(sample) return self.positions(self.config, sample) end
+
+--- Overridden by models that take more than text. Returns embeddings and angles, and optionally what to do after
+--- each layer.
+---@param batch models.Batch
+---@return torch.Tensor x [T, hidden]
+---@return torch.Tensor angles [T, head_dim / 2] float32
+---@return integer[] seq_lens
+---@return (fun(index: integer, x: torch.Tensor): torch.Tensor)? after
+function CausalLM:inputs(batch)
+  if type(batch) == "table" and batch.pixel_values then
+    fail("%s takes text alone, but the batch has pixel_values", self.class_name)
+  end
+  local ids, positions, seq_lens = self:read_batch(batch)
+  if positions:dim() ~= 1 then fail("position_ids must have shape [T], got %s", tostring(positions.shape)) end
+  return self.model.embed_tokens(ids), self.rotary:angles(positions), seq_lens
+end
+
+--- Returns the last hidden states, after the final norm: what the head takes.
+---@param batch models.Batch
+---@param attend (fun(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attention: models.Attention): torch.Tensor)?
+--- default: nn.attention within each sequence
+---@return torch.Tensor # [T, hidden]
+---@return table # what the layers' MLPs returned besides: of a mixture of experts the router's logits [T, experts]
+function CausalLM:hidden(batch, attend)
+  local x, angles, seq_lens, after = self:inputs(batch)
+  local cos, sin = self.rotary:cos_sin(angles, { dtype = x.dtype })
+  attend = attend or function(q, k, v, attention)
+    return nn.attention(q, k, v, { seq_lens = seq_lens, window = attention.window or nil })
+  end
+  return self.model(x, { cos = cos, sin = sin, attend = attend, after = after, checkpoint = self.checkpoint })
+end
+
+--- Returns the logits. With what = "loss" the results of model:loss(batch), with "hidden" those of model:hidden(batch),
+--- with "log_probs" those of model:log_probs(batch): for wrappers that watch forward, such as data_parallel.
+---
+---     local sum, count = replicas(batch, "loss")
+---@param batch models.Batch
+---@param what ("logits"|"loss"|"hidden"|"log_probs")? default "logits"
+---@return any ... # logits: [T, vocab_size], in the model's dtype
+function CausalLM:forward(batch, what)
+  if what == nil or what == "logits" then
+    local x = self:hidden(batch)
+    if self.lm_head then return self.lm_head(x) end
+    return torch.linear(x, self:head_weight())
+  end
+  if what ~= "loss" and what ~= "hidden" and what ~= "log_probs" then
+    fail('forward returns "logits", "loss", "hidden" or "log_probs", not "%s"', tostring(what))
+  end
+  return self[what](self, batch)
+end
+
+--- Overridden by a mixture of experts: what is added to the mean loss, or nil.
+---@param seconds table the second result of model:hidden
+---@return torch.Tensor?
+function CausalLM:balance_loss(seconds) end -- luacheck: ignore 212
+
+CausalLM.loss = scoring.loss
+CausalLM.log_probs = scoring.log_probs
+
+--- Overridden where files and memory differ: tables of tensors by their names on disk, the one to save first. Those
+--- of the model are views of its parameters.
+---@return table<string, torch.Tensor>[]
+function CausalLM:layouts() return { self:state_dict() } end
+
+return M

@@ -1,0 +1,158 @@
+--- A mixture of experts: a router sends each token to a few gated MLPs, and adds up what they return.
+---
+---     self.mlp = experts.Mixture { hidden = 64, intermediate = 24, experts = 8, per_token = 2 }
+---     local y, router_logits = self.mlp(x)
+
+local core = require "lockstep.core"
+local nn = require "lockstep.nn"
+local options = require "lockstep.options"
+local parameter = require "lockstep.nn.parameter"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+--- The weights of all experts in two tensors: gate_up_proj [experts, 2 * intermediate, hidden], gate first, and
+--- down_proj [experts, hidden, intermediate].
+---@class models.Experts: nn.Module
+local Experts = nn.Module:subclass("Experts")
+
+function Experts:init(o)
+  local function uniform(t) t:uniform_(-1 / math.sqrt(t:size(-1)), 1 / math.sqrt(t:size(-1))) end
+  self.gate_up_proj = parameter.new({ o.experts, 2 * o.intermediate, o.hidden }, uniform)
+  self.down_proj = parameter.new({ o.experts, o.hidden, o.intermediate }, uniform)
+end
+
+local GROUPED = { cpu = { torch.float32, torch.bfloat16, torch.float16 }, cuda = { torch.bfloat16 } }
+
+--- Whether _grouped_mm takes these: it wants rows of a multiple of 16 bytes.
+local function can_group(x, weight)
+  local bytes = x:element_size()
+  if x:size(-1) * bytes % 16 ~= 0 or weight:size(-2) * bytes % 16 ~= 0 then return false end
+  for _, dtype in ipairs(GROUPED[x.device:match("^%a+")] or {}) do
+    if x.dtype == dtype and weight.dtype == dtype then return true end
+  end
+  return false
+end
+
+--- x [rows, in], sorted by expert, times each expert's weight [experts, out, in]. counts: rows of each expert.
+local function multiply(x, weight, counts)
+  if can_group(x, weight) and can_group(weight, weight) then
+    return torch._grouped_mm(x, weight:transpose(-2, -1), counts:cumsum(0, { dtype = torch.int32 }))
+  end
+  local results, from = {}, 0
+  for expert, count in ipairs(counts:totable()) do
+    if count > 0 then
+      results[#results + 1] = torch.linear(x[{ { from, from + count } }], weight[expert - 1])
+      from = from + count
+    end
+  end
+  return torch.cat(results)
+end
+
+--- x: [rows, hidden], the rows of expert 0 first; counts: [experts] int64, the rows of each.
+function Experts:forward(x, counts)
+  local gate, up = unpack(multiply(x, self.gate_up_proj, counts):chunk(2, -1))
+  return multiply(torch.silu(gate) * up, self.down_proj, counts)
+end
+
+--- Returns y [tokens, hidden] and the router's logits [tokens, experts]. The router's probabilities are float32.
+---@class models.Mixture: nn.Module
+local Mixture = nn.Module:subclass("Mixture")
+---@type fun(opts: {hidden: integer, intermediate: integer, experts: integer, per_token: integer, normalize: boolean?}): models.Mixture
+M.Mixture = Mixture
+
+function Mixture:init(opts)
+  local o = options.read("models.experts", opts, { hidden = options.required, intermediate = options.required,
+    experts = options.required, per_token = options.required, normalize = false })
+  if o.per_token > o.experts then
+    core.raise(string.format("models: num_experts_per_tok is %d, but there are %d experts", o.per_token, o.experts))
+  end
+  self.num_experts, self.per_token, self.normalize = o.experts, o.per_token, o.normalize
+  self.gate = nn.Linear(o.hidden, o.experts, { bias = false })
+  self.experts = Experts(o)
+end
+
+function Mixture:forward(x)
+  local logits = self.gate(x)
+  local shares, chosen = logits:softmax(-1, { dtype = torch.float32 }):topk(self.per_token, -1)
+  if self.normalize then shares = shares / shares:sum({ -1 }, true) end
+  local flat = chosen:view(-1)
+  local order = flat:argsort({ stable = true })
+  local token = order:div(self.per_token, { rounding_mode = "floor" })
+  local counts = torch.bincount(flat, nil, self.num_experts)
+  local y = self.experts(x:index_select(0, token), counts)
+  y = y * shares:to(x.dtype):view(-1):index_select(0, order):unsqueeze(-1)
+  return torch.zeros_like(x):index_add(0, token, y), logits
+end
+
+--- Returns the balance loss of Switch Transformers (arXiv 2101.03961), as transformers computes it: over the tokens of
+--- all layers, the number of experts times the sum over experts of the share of tokens times the mean probability. It
+--- is per_token where the experts are used alike.
+---@param router_logits torch.Tensor[] [tokens, experts] of each layer
+---@param per_token integer
+---@return torch.Tensor
+function M.balance_loss(router_logits, per_token)
+  local tokens, probabilities, rows = 0, 0, 0
+  local num_experts = router_logits[1]:size(-1)
+  for _, logits in ipairs(router_logits) do
+    local shares = logits:softmax(-1, { dtype = torch.float32 })
+    local _, chosen = shares:topk(per_token, -1)
+    tokens = tokens + torch.bincount(chosen:view(-1), nil, num_experts):to(torch.float32)
+    probabilities = probabilities + shares:sum({ 0 })
+    rows = rows + logits:size(0)
+  end
+  return (tokens / rows * (probabilities / rows)):sum() * num_experts
+end
+
+-- On disk -------------------------------------------------------------------------------------------------
+
+local NAME = "^(.*%.experts)%.([%a_]+_proj)$"
+
+--- Views of gate_up_proj, half by half.
+local function halves(gate_up, dim)
+  local size = gate_up:size(dim) / 2
+  return gate_up:narrow(dim, 0, size), gate_up:narrow(dim, size, size)
+end
+
+--- Replaces the two tensors of each mixture by what `views` puts in their place.
+local function replace(state, views)
+  local result = {}
+  for name, tensor in pairs(state) do
+    local prefix, which = name:match(NAME)
+    if which == "gate_up_proj" or which == "down_proj" then
+      views(result, prefix, which, tensor)
+    else
+      result[name] = tensor
+    end
+  end
+  return result
+end
+
+--- Returns the state with a tensor for each expert: experts.7.gate_proj.weight, up_proj, down_proj.
+---@param state table<string, torch.Tensor> as state_dict() returns it
+---@return table<string, torch.Tensor> # views
+function M.one_by_one(state)
+  return replace(state, function(result, prefix, which, tensor)
+    for i = 0, tensor:size(0) - 1 do
+      local function put(name, view) result[string.format("%s.%d.%s.weight", prefix, i, name)] = view end
+      if which == "down_proj" then
+        put("down_proj", tensor[i])
+      else
+        local gate, up = halves(tensor[i], 0)
+        put("gate_proj", gate)
+        put("up_proj", up)
+      end
+    end
+  end)
+end
+
+--- Returns the state with the experts' tensors transposed: gate_up_proj [experts, hidden, 2 * intermediate].
+---@param state table<string, torch.Tensor>
+---@return table<string, torch.Tensor> # views
+function M.transposed(state)
+  return replace(state, function(result, prefix, which, tensor)
+    result[prefix .. "." .. which] = tensor:transpose(1, 2)
+  end)
+end
+
+return M

@@ -1,0 +1,135 @@
+--- Text from a model: prompts in, new ids out, with a cache of keys and values.
+
+local Cache = require "lockstep.models.cache"
+local core = require "lockstep.core"
+local options = require "lockstep.options"
+local sampling = require "lockstep.models.sampling"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+local function fail(message, ...) core.raise("models.generate: " .. message:format(...)) end
+
+--- A prompt as {input_ids = tensor, position_ids = tensor, ...}.
+local function read_prompt(model, prompt, index)
+  local sample = {}
+  if torch.is_tensor(prompt) or type(prompt) == "table" and prompt.input_ids == nil then
+    sample.input_ids = prompt
+  elseif type(prompt) == "table" then
+    for key, value in pairs(prompt) do sample[key] = value end
+  else
+    fail("prompt %d must be an array of ids or a table with input_ids, got a %s", index, type(prompt))
+  end
+  if not torch.is_tensor(sample.input_ids) then
+    if #sample.input_ids == 0 then fail("prompt %d holds no token", index) end
+    sample.input_ids = torch.tensor(sample.input_ids, { dtype = torch.int64 })
+  end
+  sample.position_ids = sample.position_ids or model:position_ids(sample)
+  return sample
+end
+
+--- All prompts as one batch, one after the other.
+local function pack(samples)
+  local parts, lengths = {}, {}
+  for i, sample in ipairs(samples) do
+    lengths[i] = sample.input_ids:size(0)
+    for key, value in pairs(sample) do
+      if torch.is_tensor(value) then
+        parts[key] = parts[key] or {}
+        table.insert(parts[key], value)
+      end
+    end
+  end
+  local batch = { seq_lens = lengths }
+  for key, list in pairs(parts) do batch[key] = torch.cat(list, key == "position_ids" and -1 or 0) end
+  return batch
+end
+
+--- The position after the last of each sequence: [sequences], or [3, sequences].
+local function next_positions(samples)
+  local positions = {}
+  for i, sample in ipairs(samples) do
+    positions[i] = (sample.position_ids:max() + 1):reshape(1)
+    if sample.position_ids:dim() == 2 then positions[i] = positions[i]:expand(sample.position_ids:size(0), 1) end
+  end
+  return torch.cat(positions, -1)
+end
+
+local function stop_ids(model, stop)
+  stop = stop or model.config.eos_token_id
+  if type(stop) == "number" then stop = { stop } end
+  local set = {}
+  for _, id in ipairs(type(stop) == "table" and stop or {}) do set[id] = true end
+  return set
+end
+
+--- Runs the model on `batch` and returns the logits after the rows `last`.
+local function logits_after(model, batch, attend, last)
+  local hidden = model:hidden(batch, attend)
+  if last then hidden = hidden:index_select(0, torch.tensor(last, { dtype = torch.int64 }):to(hidden.device)) end
+  return torch.linear(hidden, model:head_weight())
+end
+
+local function last_rows(lengths)
+  local rows, sum = {}, 0
+  for i, length in ipairs(lengths) do
+    sum = sum + length
+    rows[i] = sum - 1
+  end
+  return rows
+end
+
+local function generate(model, samples, o)
+  local stops, draw = stop_ids(model, o.stop), sampling.sampler(o, #samples)
+  local batch, positions = pack(samples), next_positions(samples)
+  local cache = Cache.new(batch.seq_lens, o.max_new_tokens)
+  local results, active = {}, {}
+  for i = 1, #samples do results[i], active[i] = {}, i end
+
+  local function prompts(...) return cache:prompts(...) end
+  local function next_tokens(...) return cache:next_tokens(...) end
+  local logits = logits_after(model, batch, prompts, last_rows(batch.seq_lens))
+  for step = 1, o.max_new_tokens do
+    local ids, kept, going, next_ids = draw(logits, active), {}, {}, {}
+    for row, id in ipairs(ids) do
+      local sequence = active[row]
+      table.insert(results[sequence], id)
+      if o.on_token then o.on_token(sequence, id) end
+      if not stops[id] then
+        kept[#kept + 1], going[#going + 1], next_ids[#next_ids + 1] = row - 1, sequence, id
+      end
+    end
+    if #going == 0 or step == o.max_new_tokens then break end
+    if #going < #active then
+      local rows = torch.tensor(kept, { dtype = torch.int64 })
+      positions = positions:index_select(-1, rows)
+      cache:keep(rows:to(logits.device))
+      active = going
+    end
+    logits = logits_after(model, { input_ids = torch.tensor(next_ids, { dtype = torch.int64 }),
+      position_ids = positions }, next_tokens)
+    cache.used, positions = cache.used + 1, positions + 1
+  end
+  return results
+end
+
+--- See models.generate.
+---@param model models.CausalLM
+---@param prompts any[]
+---@param opts table?
+---@return integer[][]
+function M.generate(model, prompts, opts)
+  local o = options.read("models.generate", opts, { max_new_tokens = 64, temperature = 0, top_k = options.optional,
+    top_p = options.optional, seed = options.optional, stop = options.optional, on_token = options.optional })
+  if o.max_new_tokens < 1 or o.max_new_tokens % 1 ~= 0 then
+    fail("max_new_tokens must be a whole number of at least 1, got %s", tostring(o.max_new_tokens))
+  end
+  if type(prompts) ~= "table" or #prompts == 0 then fail("prompts must be an array of at least one prompt") end
+  if type(prompts[1]) == "number" then fail("prompts must be an array of arrays of ids, got one array of ids") end
+  o.seed = o.seed or torch.randint(0, 2 ^ 31, { 1 }):item()
+  local samples = {}
+  for i, prompt in ipairs(prompts) do samples[i] = read_prompt(model, prompt, i) end
+  return torch.no_grad(generate, model, samples, o)
+end
+
+return M

@@ -1,0 +1,118 @@
+--- Puts the tensors of files into a model that was built without memory.
+---
+--- On the CPU a parameter takes the mapped file as its memory where dtype and layout agree: nothing is copied until
+--- the parameter is changed, and then page by page. Everything else is copied once.
+
+local core = require "lockstep.core"
+local nn = require "lockstep.nn"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+local function fail(message, ...) core.raise("models.load: " .. message:format(...)) end
+
+local function count_differences(layout, tensors)
+  local count = 0
+  for name in pairs(layout) do count = count + (tensors[name] and 0 or 1) end
+  for name in pairs(tensors) do count = count + (layout[name] and 0 or 1) end
+  return count
+end
+
+local function shape(tensor) return tostring(tensor.shape) end
+
+local function all_shapes_agree(layout, tensors)
+  for name, own in pairs(layout) do
+    if tensors[name] and shape(tensors[name]) ~= shape(own) then return false end
+  end
+  return true
+end
+
+--- The index of the layout that the files have. Names decide, then shapes.
+local function choose(layouts, tensors)
+  local best, fewest = 1, math.huge
+  for i, layout in ipairs(layouts) do
+    local differences = count_differences(layout, tensors)
+    if differences < fewest or (differences == fewest and not all_shapes_agree(layouts[best], tensors)
+        and all_shapes_agree(layout, tensors)) then
+      best, fewest = i, differences
+    end
+  end
+  return best
+end
+
+--- Files of old versions hold what is computed today; those of tied models sometimes hold the head.
+local function drop_copies(model, tensors)
+  for name, tensor in pairs(tensors) do
+    if name:match("%.rotary_emb%.inv_freq$") then
+      tensors[name] = nil
+    elseif name == "lm_head.weight" and model.settings.tie_word_embeddings then
+      local embedding = tensors["model.embed_tokens.weight"] or tensors["model.language_model.embed_tokens.weight"]
+      if embedding and not (shape(embedding) == shape(tensor) and torch.equal(embedding, tensor)) then
+        fail("the config ties the head to the embedding (tie_word_embeddings), but lm_head.weight differs from it")
+      end
+      tensors[name] = nil
+    end
+  end
+end
+
+local function list(names)
+  table.sort(names)
+  local shown = {}
+  for i = 1, math.min(#names, 5) do shown[i] = names[i] end
+  return table.concat(shown, ", ") .. (#names > 5 and string.format(" and %d more", #names - 5) or "")
+end
+
+local function check(path, layout, tensors)
+  local missing, unknown, wrong = {}, {}, {}
+  for name, own in pairs(layout) do
+    local tensor = tensors[name]
+    if not tensor then
+      missing[#missing + 1] = name
+    elseif shape(tensor) ~= shape(own) then
+      wrong[#wrong + 1] = string.format("%s has shape %s, the config makes it %s", name, shape(tensor), shape(own))
+    elseif not tensor:is_floating_point() or tensor:element_size() < 2 then
+      wrong[#wrong + 1] = string.format("%s is %s; quantized weights are not supported", name, tostring(tensor.dtype))
+    end
+  end
+  for name in pairs(tensors) do
+    if not layout[name] then unknown[#unknown + 1] = name end
+  end
+  local problems = {}
+  if #wrong > 0 then problems[#problems + 1] = list(wrong) end
+  if #missing > 0 then problems[#problems + 1] = string.format("%d are missing: %s", #missing, list(missing)) end
+  if #unknown > 0 then
+    problems[#problems + 1] = string.format("%d are not in the model: %s", #unknown, list(unknown))
+  end
+  if #problems > 0 then fail("the tensors in %s contradict config.json: %s", path, table.concat(problems, "; ")) end
+end
+
+--- Gives each parameter of a model that was built on "meta" its values from the files.
+---@param model models.CausalLM
+---@param tensors table<string, torch.Tensor> by name on disk; is changed
+---@param opts {path: string, device: string, dtype: torch.dtype}
+function M.fill(model, tensors, opts)
+  drop_copies(model, tensors)
+  local index = choose(model:layouts(), tensors)
+  local layout = model:layouts()[index]
+  check(opts.path, layout, tensors)
+  local names, own, values, copied = {}, model:state_dict(), {}, {}
+  for name, p in model:named_parameters() do names[p] = name end
+  for _, place in ipairs(nn.parameter_places(model)) do
+    local name = names[place.tensor]
+    local is_as_on_disk = layout[name] and layout[name]:is_contiguous() and shape(layout[name]) == shape(own[name])
+    if not values[name] and is_as_on_disk then
+      values[name] = tensors[name]:to { device = opts.device, dtype = opts.dtype }
+    elseif not values[name] then
+      values[name] = torch.empty(place.tensor.shape, { device = opts.device, dtype = opts.dtype })
+      copied[name] = true
+    end
+    place.fields[place.name] = values[name]:requires_grad_(true)
+  end
+  torch.no_grad(function()
+    for name, view in pairs(next(copied) and model:layouts()[index] or {}) do
+      if not values[name] or copied[name] then view:copy_(tensors[name]) end
+    end
+  end)
+end
+
+return M

@@ -1,0 +1,57 @@
+--- Draws the next token of each sequence from logits.
+
+local bit = require "bit"
+local core = require "lockstep.core"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+--- A number from 0 up to 1 from a state of 64 bits (splitmix64). Each sequence has a state of its own, so what it draws
+--- does not depend on the others.
+local function uniform(states, sequence)
+  local state = states[sequence] + 0x9e3779b97f4a7c15ULL
+  states[sequence] = state
+  local z = bit.bxor(state, bit.rshift(state, 30)) * 0xbf58476d1ce4e5b9ULL
+  z = bit.bxor(z, bit.rshift(z, 27)) * 0x94d049bb133111ebULL
+  return tonumber(bit.rshift(bit.bxor(z, bit.rshift(z, 31)), 11)) / 2 ^ 53
+end
+
+local function check(o)
+  local function fail(what, value) core.raise(string.format("models.generate: %s, got %s", what, tostring(value))) end
+  if o.temperature < 0 then fail("temperature must be at least 0", o.temperature) end
+  if o.top_k and (type(o.top_k) ~= "number" or o.top_k < 1 or o.top_k % 1 ~= 0) then
+    fail("top_k must be a whole number of at least 1", o.top_k)
+  end
+  if o.top_p and (type(o.top_p) ~= "number" or o.top_p <= 0 or o.top_p > 1) then
+    fail("top_p must be above 0 and at most 1", o.top_p)
+  end
+end
+
+--- Returns a function that draws. Temperature, top_k and top_p apply in this order, as in transformers; temperature 0
+--- takes the most probable token.
+---@param o {temperature: number, top_k: integer?, top_p: number?, seed: integer}
+---@param num_sequences integer
+---@return fun(logits: torch.Tensor, sequences: integer[]): integer[] # logits [rows, vocabulary]; the sequence of each
+function M.sampler(o, num_sequences)
+  check(o)
+  if o.temperature == 0 then return function(logits) return logits:argmax(-1):totable() end end
+  local states = {}
+  for i = 1, num_sequences do states[i] = o.seed * 0x2545f4914f6cdd1dULL + i * 0x9e6c63d0676a9a99ULL end
+  return function(logits, sequences)
+    logits = logits:to(torch.float32) / o.temperature
+    local values, ids = logits:topk(math.min(o.top_k or logits:size(-1), logits:size(-1)), -1)
+    local probabilities = values:softmax(-1, { dtype = torch.float64 })
+    if o.top_p then
+      local before = probabilities:cumsum(-1) - probabilities
+      probabilities = probabilities:masked_fill(before:ge(o.top_p), 0)
+    end
+    local sums = probabilities:cumsum(-1)
+    local thresholds = {}
+    for i, sequence in ipairs(sequences) do thresholds[i] = { uniform(states, sequence) } end
+    local at = torch.tensor(thresholds, { dtype = torch.float64 }):to(sums.device) * sums:narrow(-1, -1, 1)
+    local drawn = torch.searchsorted(sums, at, { right = true })
+    return ids:gather(-1, drawn):squeeze(-1):totable()
+  end
+end
+
+return M

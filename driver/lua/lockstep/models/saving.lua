@@ -1,0 +1,153 @@
+--- Writes a model as a folder that transformers, PEFT and vLLM load.
+---
+---     runs/x/model/
+---       config.json, tokenizer.json, ...              copied from `like`
+---       model-00001-of-00002.safetensors, ...         or model.safetensors, where one file is enough
+---       model.safetensors.index.json                  which file holds which tensor
+---
+--- Everything is written into DIR.part, which takes its name once it is complete and on the disk.
+
+local core = require "lockstep.core"
+local core_safetensors = require "lockstep.core.safetensors"
+local dist = require "lockstep.distributed"
+local files = require "lockstep.core.files"
+local folder = require "lockstep.models.folder"
+
+local M = {}
+
+local function fail(message, ...) core.raise("models.save: " .. message:format(...)) end
+
+--- What is copied from `like`: everything but weights.
+local function is_companion(name)
+  if name:match("%.index%.json$") then return false end
+  return name:match("%.json$") or name:match("%.jinja$") or name:match("%.txt$") or name:match("%.model$")
+    or name:match("%.py$") or name == "LICENSE" or name == "NOTICE"
+end
+
+local function is_weights(name)
+  return name:match("^model.*%.safetensors$") or name == "model.safetensors.index.json"
+end
+
+local function dtype_name(state)
+  local name
+  for _, tensor in pairs(state) do
+    local own = tostring(tensor.dtype):match("%w+$")
+    if name and name ~= own then return nil end
+    name = own
+  end
+  return name
+end
+
+--- config.json names the dtype that transformers loads weights in: it must be that of the weights, or they would be
+--- rounded.
+local function with_dtype(text, state)
+  local name = dtype_name(state)
+  if not name then return text end
+  return (text:gsub('("torch_dtype"%s*:%s*)"%w+"', '%1"' .. name .. '"')
+    :gsub('("dtype"%s*:%s*)"%w+"', '%1"' .. name .. '"'))
+end
+
+--- Splits the tensors into files of at most `max_bytes`, in the order of their names. A larger tensor has a file of
+--- its own.
+---@param state table<string, torch.Tensor>
+---@param max_bytes integer
+---@return string[][] files names of the tensors of each
+---@return integer total bytes
+local function split(state, max_bytes)
+  local names = {}
+  for name in pairs(state) do names[#names + 1] = name end
+  table.sort(names)
+  local parts, held, total = { {} }, 0, 0
+  for _, name in ipairs(names) do
+    local bytes = state[name]:numel() * state[name]:element_size()
+    if held > 0 and held + bytes > max_bytes then
+      parts[#parts + 1] = {}
+      held = 0
+    end
+    table.insert(parts[#parts], name)
+    held, total = held + bytes, total + bytes
+  end
+  return parts, total
+end
+
+local function write_weights(path, state, max_bytes)
+  local parts, total = split(state, max_bytes)
+  local map, elements = {}, 0
+  for i, names in ipairs(parts) do
+    local file = #parts == 1 and "model.safetensors" or ("model-%05d-of-%05d.safetensors"):format(i, #parts)
+    local tensors = {}
+    for _, name in ipairs(names) do
+      tensors[name], map[name] = state[name]:contiguous(), file
+      elements = elements + state[name]:numel()
+    end
+    core_safetensors.write(path .. "/" .. file, tensors, { format = "pt" }, "models.save")
+  end
+  if #parts > 1 then
+    local index = { metadata = { total_size = total, total_parameters = elements }, weight_map = map }
+    core.write_file(path .. "/model.safetensors.index.json", { core.json_encode(index, 2), "\n" })
+  end
+end
+
+local function write_companions(path, model, like, state)
+  for _, name in ipairs(like and files.list(like) or {}) do
+    if is_companion(name) then
+      local text, reason = folder.read(like .. "/" .. name)
+      if not text then fail("cannot copy %s/%s (%s)", like, name, reason) end
+      core.write_file(path .. "/" .. name, { name == "config.json" and with_dtype(text, state) or text })
+    end
+  end
+  if like then return end
+  local config = {}
+  for key, value in pairs(model.config) do config[key] = value end
+  config.architectures, config.model_type = { model.class_name }, model.model_type
+  config.torch_dtype, config.dtype = nil, dtype_name(state)
+  core.write_file(path .. "/config.json", { core.json_encode(config, 2), "\n" })
+end
+
+--- A folder that is there already is replaced if it is a model's: a user's other files are never removed.
+local function check_target(path, like)
+  local names = files.list(path)
+  for _, name in ipairs(names) do
+    if not is_companion(name) and not is_weights(name) then
+      fail("%s holds %s, which is no file of a model; save into a folder of its own", path, name)
+    end
+  end
+  if like and not folder.read(like .. "/config.json") then fail("like = %s holds no config.json", like) end
+  return #names > 0
+end
+
+local function write(model, path, o)
+  local like = o.like and folder.find(o.like)
+  local replaces = check_target(path, like)
+  local part, old = path .. ".part", path .. ".old"
+  files.remove(part)
+  core.make_folder(part)
+  local state = model:layouts()[1]
+  write_weights(part, state, o.max_shard_bytes)
+  write_companions(part, model, like, state)
+  files.sync(part)
+  if replaces then
+    files.remove(old)
+    files.rename(path, old)
+  else
+    files.remove(path)
+  end
+  files.rename(part, path)
+  files.remove(old)
+end
+
+--- Writes the folder on rank 0. Collective: every rank calls this; all return when the folder is complete, or all get
+--- the error.
+---@param model models.CausalLM
+---@param path string
+---@param o {like: string?, max_shard_bytes: integer}
+function M.save(model, path, o)
+  local ok, message = true, nil
+  if dist.rank() == 0 then ok, message = pcall(write, model, path, o) end
+  if dist.world_size() > 1 then
+    message = dist.all_gather_object { message = not ok and tostring(message) or nil }[1].message
+  end
+  if message then error(message, 0) end
+end
+
+return M

@@ -1,0 +1,103 @@
+--- How a model scores the tokens of a batch, without holding logits of all tokens: [T, vocabulary] at 8,192 tokens
+--- and a vocabulary of 152,000 is 4.6 GiB in float32.
+---
+---     local sum, count = model:loss(batch)
+---     local log_probs, entropy = model:log_probs(batch)
+
+local checkpoint = require "lockstep.checkpoint"
+local core = require "lockstep.core"
+local options = require "lockstep.options"
+local tiled_mlp = require "lockstep.tiled_mlp"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+local IGNORED = -100
+
+--- The label of each token: the next token of its sequence, where that one counts. [T]
+local function next_tokens(batch)
+  local ids = batch.input_ids
+  local tokens = ids:size(0)
+  local counted = ids:to(torch.int64)
+  if batch.loss_mask then
+    if batch.loss_mask:size(-1) ~= tokens or batch.loss_mask:dim() ~= 1 then
+      core.raise(string.format("models: loss_mask has shape %s, but input_ids holds %d tokens",
+        tostring(batch.loss_mask.shape), tokens))
+    end
+    counted = counted:masked_fill(batch.loss_mask:to(ids.device):eq(0), IGNORED)
+  end
+  local labels = torch.full_like(counted, IGNORED)
+  labels[{ { 0, tokens - 1 } }] = counted[{ { 1, tokens } }]
+  local last = -1
+  for _, length in ipairs(batch.seq_lens or { tokens }) do
+    last = last + length
+    labels[last] = IGNORED
+  end
+  return labels
+end
+
+--- Returns the sum of the next-token losses of the tokens in loss_mask, and how many they are. The first token of a
+--- sequence has no loss. Divide the sum by the count of all ranks and micro-steps: a mean of means is not the mean.
+---
+--- A mixture of experts whose config says output_router_logits adds its balance loss, times router_aux_loss_coef and
+--- the count, so that the mean has it once.
+---@param self models.CausalLM
+---@param batch models.Batch
+---@return torch.Tensor sum float32
+---@return integer count
+function M.loss(self, batch)
+  local hidden, seconds = self:hidden(batch)
+  local sum, count = tiled_mlp.cross_entropy { hidden = hidden, weight = self:head_weight(),
+    labels = next_tokens(batch):to(hidden.device), ignore_index = IGNORED, reduction = "sum" }
+  local balance = self:balance_loss(seconds)
+  return balance and sum + balance * count or sum, count
+end
+
+--- Of a tile: the log-probability of each label and the entropy of its distribution.
+local function score(hidden, weight, labels, temperature)
+  local logits = torch.linear(hidden, weight):to(torch.float32)
+  if temperature ~= 1 then logits = logits / temperature end
+  local total = logits:logsumexp({ -1 })
+  local log_probs = logits:gather(-1, labels:unsqueeze(-1)):squeeze(-1) - total
+  local entropy = total - (logits:softmax(-1) * logits):sum({ -1 })
+  return log_probs, entropy
+end
+
+--- Returns, for each token, its log-probability given the tokens before it in its sequence, and the entropy of the
+--- distribution that it was drawn from. Both are 0 for the first token of a sequence. Differentiable; the logits of
+--- tile_tokens tokens are held at a time, and computed again in backward.
+---
+---     local log_probs = model:log_probs(batch, { temperature = 0.7 })
+---     local ratio = torch.exp(log_probs - batch.old_log_probs)
+---@param self models.CausalLM
+---@param batch models.Batch
+---@param opts {temperature: number?, tile_tokens: integer?}? logits are divided by temperature; default 1 and 1,024
+---@return torch.Tensor log_probs [T] float32
+---@return torch.Tensor entropy [T] float32
+function M.log_probs(self, batch, opts)
+  local o = options.read("models.log_probs", opts, { temperature = 1, tile_tokens = 1024 })
+  if o.temperature <= 0 or o.tile_tokens < 1 then
+    core.raise("models.log_probs: temperature must be above 0, and tile_tokens at least 1")
+  end
+  local hidden = self:hidden(batch)
+  local weight, tokens = self:head_weight(), hidden:size(0)
+  local ids = batch.input_ids:to(hidden.device)
+  local region = checkpoint.new { preserve_rng = false }
+  local zero = torch.zeros({ 1 }, { dtype = torch.float32, device = hidden.device })
+  local log_probs, entropy = { zero }, { zero }
+  for from = 0, tokens - 2, o.tile_tokens do
+    local to = math.min(from + o.tile_tokens, tokens - 1)
+    local labels = ids[{ { from + 1, to + 1 } }]:to(torch.int64)
+    local p, e = region(function(h, w) return score(h, w, labels, o.temperature) end, hidden[{ { from, to } }], weight)
+    log_probs[#log_probs + 1], entropy[#entropy + 1] = p, e
+  end
+  local is_first, start = torch.zeros({ tokens }, { dtype = torch.bool }), 0
+  for _, length in ipairs(batch.seq_lens or { tokens }) do
+    is_first[start] = true
+    start = start + length
+  end
+  is_first = is_first:to(hidden.device)
+  return torch.cat(log_probs):masked_fill(is_first, 0), torch.cat(entropy):masked_fill(is_first, 0)
+end
+
+return M

@@ -1,0 +1,132 @@
+--- Attention over sequences that lie one after the other, without padding.
+---
+---     local y = nn.attention(q, k, v, { seq_lens = { 5, 3 } })    -- q [8, heads, D], k and v [8, kv_heads, D]
+---
+--- On a GPU, bfloat16 and float16 go to FlashAttention with cumulative lengths (arXiv 2307.08691). Everything else is
+--- a loop of scaled_dot_product_attention over the sequences, six times as fast on a CPU as one call with a mask.
+
+local core = require "lockstep.core"
+local options = require "lockstep.options"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+local function fail(message, ...) core.raise("nn.attention: " .. message:format(...)) end
+
+local function check_tensors(q, k, v)
+  for name, x in pairs { q = q or false, k = k or false, v = v or false } do
+    if not torch.is_tensor(x) then fail("%s must be a tensor, got a %s", name, type(x or nil)) end
+    if x:dim() ~= 3 then fail("%s must be [tokens, heads, head_dim], got shape %s", name, tostring(x.shape)) end
+  end
+  if tostring(k.shape) ~= tostring(v.shape) then
+    fail("k and v must have one shape, got %s and %s", tostring(k.shape), tostring(v.shape))
+  elseif q:size(0) ~= k:size(0) or q:size(2) ~= k:size(2) then
+    fail("q and k must have the same tokens and head_dim, got %s and %s", tostring(q.shape), tostring(k.shape))
+  elseif q:size(1) % k:size(1) ~= 0 then
+    fail("%d query heads are not a multiple of %d key heads", q:size(1), k:size(1))
+  end
+end
+
+local function check_lengths(seq_lens, tokens)
+  if type(seq_lens) ~= "table" then fail("seq_lens must be an array of lengths, got a %s", type(seq_lens)) end
+  local total = 0
+  for i, length in ipairs(seq_lens) do
+    if type(length) ~= "number" or length < 1 or length % 1 ~= 0 then
+      fail("seq_lens[%d] must be a whole number of at least 1, got %s", i, tostring(length))
+    end
+    total = total + length
+  end
+  if total ~= tokens then fail("seq_lens add up to %d tokens, but q has %d", total, tokens) end
+end
+
+-- FlashAttention ------------------------------------------------------------------------------------------
+
+--- Cumulative lengths by array and device, so that the layers of a pass copy them to the device once. Holds what the
+--- array held then: a caller may change it.
+local cumulative = setmetatable({}, { __mode = "k" })
+
+local function cumulative_lengths(seq_lens, device)
+  local known = cumulative[seq_lens]
+  local text = device .. ": " .. table.concat(seq_lens, " ")
+  if not known or known.text ~= text then
+    local sums, longest = { 0 }, 0
+    for i, length in ipairs(seq_lens) do
+      sums[i + 1], longest = sums[i] + length, math.max(longest, length)
+    end
+    known = { text = text, sums = torch.tensor(sums, { dtype = torch.int32 }):to(device), longest = longest }
+    cumulative[seq_lens] = known
+  end
+  return known.sums, known.longest
+end
+
+local function can_flash(q)
+  return q.device:sub(1, 4) == "cuda" and (q.dtype == torch.bfloat16 or q.dtype == torch.float16)
+    and q:size(2) % 8 == 0 and q:size(2) <= 256
+end
+
+local function flash(q, k, v, o)
+  local sums, longest = cumulative_lengths(o.seq_lens, q.device)
+  local left = o.window and o.window - 1 or -1
+  return (torch._flash_attention_forward(q, k, v, sums, sums, longest, longest, 0, o.causal, false,
+    { scale = o.scale, window_size_left = left, window_size_right = o.causal and o.window and 0 or left }))
+end
+
+-- One sequence after the other ----------------------------------------------------------------------------
+
+--- True where a query sees a key: [length, length].
+local function window_mask(length, window, causal, device)
+  local mask = torch.ones({ length, length }, { dtype = torch.bool, device = device })
+  mask = mask:triu(1 - window)
+  return mask:tril(causal and 0 or window - 1)
+end
+
+--- [L, heads, D] of one sequence. Key heads are a batch, and the query heads that share one are its heads: keys and
+--- values are views, not copies.
+local function one_sequence(q, k, v, o)
+  local length, heads, dim = q:size(0), q:size(1), q:size(2)
+  local kv_heads = k:size(1)
+  local group = heads / kv_heads
+  local mask = o.window and o.window < length and window_mask(length, o.window, o.causal, q.device) or nil
+  local y = torch.scaled_dot_product_attention(
+    q:view(length, kv_heads, group, dim):permute(1, 2, 0, 3),
+    k:permute(1, 0, 2):unsqueeze(1):expand(kv_heads, group, length, dim),
+    v:permute(1, 0, 2):unsqueeze(1):expand(kv_heads, group, length, dim),
+    mask, 0, o.causal and not mask, { scale = o.scale })
+  return y:permute(2, 0, 1, 3):reshape(length, heads, dim)
+end
+
+local function sequence_by_sequence(q, k, v, o)
+  if #o.seq_lens == 1 then return one_sequence(q, k, v, o) end
+  local qs, ks, vs = q:split(o.seq_lens), k:split(o.seq_lens), v:split(o.seq_lens)
+  local results = {}
+  for i = 1, #o.seq_lens do results[i] = one_sequence(qs[i], ks[i], vs[i], o) end
+  return torch.cat(results)
+end
+
+local OPTIONS = { seq_lens = options.optional, causal = true, scale = options.optional, window = options.optional }
+
+--- Attention in which a sequence sees itself alone. Several query heads may share a key head.
+---
+---     local y = nn.attention(q, k, v, { seq_lens = batch.seq_lens, window = 4096 })
+---
+--- seq_lens: tokens of each sequence, which add up to T; default: one sequence. causal: a token sees itself and those
+--- before it. scale: default D^-0.5. window: a token sees so many tokens, itself included (and as many behind it where
+--- causal is false).
+---@param q torch.Tensor [T, heads, D]
+---@param k torch.Tensor [T, kv_heads, D]
+---@param v torch.Tensor [T, kv_heads, D]
+---@param opts {seq_lens: integer[]?, causal: boolean?, scale: number?, window: integer?}?
+---@return torch.Tensor # [T, heads, D]
+function M.attention(q, k, v, opts)
+  check_tensors(q, k, v)
+  local o = options.read("nn.attention", opts, OPTIONS)
+  o.seq_lens = o.seq_lens or { q:size(0) }
+  check_lengths(o.seq_lens, q:size(0))
+  if o.window ~= nil and (type(o.window) ~= "number" or o.window < 1 or o.window % 1 ~= 0) then
+    fail("window must be a whole number of at least 1, got %s", tostring(o.window))
+  end
+  if can_flash(q) then return flash(q, k, v, o) end
+  return sequence_by_sequence(q, k, v, o)
+end
+
+return M

@@ -1,0 +1,39 @@
+--- How layers make their parameters, and how a model is built before its weights exist.
+---
+---     local net = parameter.on_meta(Net, 64)       -- shapes and names, no memory
+---     for _, place in ipairs(nn.parameter_places(net)) do
+---       place.fields[place.name] = weights[place.name]:requires_grad_(true)
+---     end
+
+local torch = require "lockstep.torch"
+
+local M = {}
+
+local device = "cpu"
+
+--- Returns a parameter of this size. Calls fill(tensor) to set its first values, unless it has no memory.
+---@param size integer[]
+---@param fill fun(tensor: torch.Tensor)
+---@return torch.Tensor # float32, requires grad
+function M.new(size, fill)
+  local tensor = torch.empty(size, { device = device })
+  if device ~= "meta" then fill(tensor) end
+  return tensor:requires_grad_(true)
+end
+
+--- Calls fn(...). Layers that are built inside have parameters on the device "meta": a shape without memory.
+---@param fn function
+---@param ... any
+---@return any ...
+function M.on_meta(fn, ...)
+  local outer = device
+  device = "meta"
+  local function finish(ok, ...)
+    device = outer
+    if not ok then error((...), 0) end
+    return ...
+  end
+  return finish(pcall(fn, ...))
+end
+
+return M

@@ -1,0 +1,138 @@
+--- Rotary position embeddings (arXiv 2104.09864): attention sees the distance between two tokens.
+---
+---     local rotary = nn.rotary { dim = 128, rope_theta = 1e6 }
+---     local cos, sin = rotary(position_ids, { dtype = torch.bfloat16 })        -- once for all layers
+---     q, k = nn.rotate(q, cos, sin), nn.rotate(k, cos, sin)
+---
+--- Frequencies and angles are float32, in the order of operations of transformers: with doubles the cosines differ
+--- by 0.002 near position 32,000. The tests compare them with transformers' own.
+
+local core = require "lockstep.core"
+local options = require "lockstep.options"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+local F32 = { dtype = torch.float32 }
+
+--- base^(-2i/dim) for each pair of dimensions.
+local function plain_frequencies(o)
+  return 1 / (o.rope_theta ^ (torch.arange(0, o.dim, 2, F32) / o.dim))
+end
+
+local function need(o, ...)
+  for _, key in ipairs { ... } do
+    if type(o[key]) ~= "number" then
+      core.raise(string.format('nn.rotary: rope_type "%s" needs the number "%s", got %s', o.rope_type, key,
+        tostring(o[key])))
+    end
+  end
+end
+
+--- Each kind returns the frequencies [dim / 2] and a factor for cosines and sines.
+local KINDS = {}
+
+function KINDS.default(o) return plain_frequencies(o), 1 end
+
+function KINDS.linear(o)
+  need(o, "factor")
+  return plain_frequencies(o) / o.factor, 1
+end
+
+--- Llama 3.1: long wavelengths are stretched, short ones stay, those between are mixed.
+function KINDS.llama3(o)
+  need(o, "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+  local length = o.original_max_position_embeddings
+  local plain = plain_frequencies(o)
+  local wavelength = 2 * math.pi / plain
+  local is_long, is_short = wavelength:gt(length / o.low_freq_factor), wavelength:lt(length / o.high_freq_factor)
+  local stretched = torch.where(is_long, plain / o.factor, plain)
+  local share = (length / wavelength - o.low_freq_factor) / (o.high_freq_factor - o.low_freq_factor)
+  local mixed = (1 - share) * stretched / o.factor + share * stretched
+  return torch.where(is_long:logical_or(is_short), stretched, mixed), 1
+end
+
+--- YaRN (arXiv 2309.00071): dimensions that turn often stay, those that turn rarely are stretched.
+function KINDS.yarn(o)
+  need(o, "factor", "original_max_position_embeddings")
+  local function dim_of(turns)
+    return o.dim * math.log(o.original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(o.rope_theta))
+  end
+  local low, high = dim_of(o.beta_fast or 32), dim_of(o.beta_slow or 1)
+  if o.truncate ~= false then low, high = math.floor(low), math.ceil(high) end
+  low, high = math.max(low, 0), math.min(high, o.dim - 1)
+  if low == high then high = high + 0.001 end
+  local powers = o.rope_theta ^ (torch.arange(0, o.dim, 2, F32) / o.dim)
+  local kept = 1 - ((torch.arange(o.dim / 2, F32) - low) / (high - low)):clamp(0, 1)
+  local frequencies = 1 / (o.factor * powers) * (1 - kept) + 1 / powers * kept
+
+  local function magnitude(scale) return o.factor <= 1 and 1 or 0.1 * scale * math.log(o.factor) + 1 end
+  local has_both = (o.mscale or 0) ~= 0 and (o.mscale_all_dim or 0) ~= 0
+  local ratio = has_both and magnitude(o.mscale) / magnitude(o.mscale_all_dim) or magnitude(1)
+  return frequencies, o.attention_factor or ratio
+end
+
+local OPTIONS = { dim = options.required, rope_theta = 10000, rope_type = "default", factor = options.optional,
+  low_freq_factor = options.optional, high_freq_factor = options.optional, beta_fast = options.optional,
+  beta_slow = options.optional, truncate = true, attention_factor = options.optional, mscale = options.optional,
+  mscale_all_dim = options.optional, original_max_position_embeddings = options.optional }
+
+---@class nn.Rotary
+---@field frequencies torch.Tensor [dim / 2] float32
+---@field factor number of cosines and sines; 1 unless rope_type is "yarn"
+---@operator call: any
+local Rotary = {}
+Rotary.__index = Rotary
+
+--- Returns the angle of each position and frequency.
+---@param position_ids torch.Tensor [...] integer
+---@return torch.Tensor # [..., dim / 2] float32, on the device of position_ids
+function Rotary:angles(position_ids)
+  local device = position_ids.device
+  self.on_device[device] = self.on_device[device] or self.frequencies:to(device)
+  return position_ids:unsqueeze(-1):to(torch.float32) * self.on_device[device]
+end
+
+--- Returns what nn.rotate takes. The sine of the first half is negated.
+---@param angles torch.Tensor [T, dim / 2] float32, as angles() returns them
+---@param opts {dtype: torch.dtype?}? default float32
+---@return torch.Tensor cos [T, 1, dim]
+---@return torch.Tensor sin [T, 1, dim]
+function Rotary:cos_sin(angles, opts)
+  local o = options.read("nn.rotary", opts, { dtype = torch.float32 })
+  local cos, sin = angles:cos(), angles:sin()
+  if self.factor ~= 1 then cos, sin = cos * self.factor, sin * self.factor end
+  return torch.cat({ cos, cos }, -1):unsqueeze(-2):to(o.dtype), torch.cat({ -sin, sin }, -1):unsqueeze(-2):to(o.dtype)
+end
+
+function Rotary:__call(position_ids, opts) return self:cos_sin(self:angles(position_ids), opts) end
+
+--- Makes the rotary embedding of a model. The options have the names of `rope_parameters` in config.json; rope_type is
+--- "default", "linear", "llama3" or "yarn". The result is called with position ids [T], and returns cos and sin.
+---
+---     local cos, sin = nn.rotary { dim = 64, rope_type = "linear", factor = 2 }(torch.arange(10))
+---@param opts {dim: integer, rope_theta: number?, rope_type: string?, factor: number?, [string]: any}
+---@return nn.Rotary
+function M.rotary(opts)
+  local o = options.read("nn.rotary", opts, OPTIONS)
+  if type(o.dim) ~= "number" or o.dim < 2 or o.dim % 2 ~= 0 then
+    core.raise("nn.rotary: dim must be an even number of at least 2, got " .. tostring(o.dim))
+  end
+  local kind = KINDS[o.rope_type]
+  if not kind then
+    core.raise(string.format('nn.rotary: unknown rope_type "%s" (known: default, linear, llama3, yarn)', o.rope_type))
+  end
+  local frequencies, factor = torch.no_grad(kind, o)
+  return setmetatable({ frequencies = frequencies, factor = factor, on_device = {} }, Rotary)
+end
+
+--- Rotates the pairs (i, i + D / 2) of the last dimension by the angles of cos and sin.
+---@param x torch.Tensor [T, heads, D]
+---@param cos torch.Tensor [T, 1, D]
+---@param sin torch.Tensor [T, 1, D] the first half negated, as nn.rotary returns it
+---@return torch.Tensor # [T, heads, D]
+function M.rotate(x, cos, sin)
+  return torch.addcmul(x * cos, torch.roll(x, x:size(-1) / 2, -1), sin)
+end
+
+return M

@@ -1,0 +1,201 @@
+"""Makes the folders here: tiny models with random weights, and what transformers computes with them.
+
+    pip install torch==2.11.0 transformers==5.23.0 safetensors==0.8.0
+    python tests/models/make.py [NAME ...]
+
+Each folder holds config.json, the weights as transformers or an older version of it wrote them, and
+answers.safetensors: packed input_ids, seq_lens, position_ids and loss_mask; logits, the summed loss and its
+gradient for each parameter; log-probabilities and entropies; and 64 greedy ids after each prompt.
+
+Every parameter is random, norms and biases too, because defaults hide mistakes. No two sizes of a weight are equal.
+"""
+
+import json
+import pathlib
+import sys
+
+import safetensors.torch
+import torch
+import transformers
+
+HERE = pathlib.Path(__file__).parent
+VERSIONS = {"torch": "2.11.0", "transformers": "5.23.0", "safetensors": "0.8.0"}
+LENGTHS = (9, 13, 6)
+STARTS = (0, 40, 31000)  # of the position ids: the last one is a long context
+
+COMMON = {
+    "vocab_size": 61, "hidden_size": 20, "intermediate_size": 36, "num_hidden_layers": 2, "num_attention_heads": 6,
+    "num_key_value_heads": 2, "head_dim": 8, "rms_norm_eps": 1e-5, "max_position_embeddings": 40960,
+    "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
+}
+
+# Per folder: the class, what its config adds, and how it is written: "v4" is the form of transformers 4, "shards" are
+# two files with an index, "packed" and "transposed" are other forms of experts.
+FOLDERS = {
+    "llama": ("Llama", {
+        "hidden_size": 18,
+        "attention_bias": True, "mlp_bias": True,
+        "rope_parameters": {"rope_type": "llama3", "rope_theta": 5000.0, "factor": 8.0, "low_freq_factor": 1.0,
+                            "high_freq_factor": 4.0, "original_max_position_embeddings": 64}}, ("v4",)),
+    "llama_tied": ("Llama", {
+        "hidden_size": 24, "head_dim": 10, "tie_word_embeddings": True,
+        "rope_parameters": {"rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}}, ()),
+    "qwen2": ("Qwen2", {
+        "hidden_size": 24, "head_dim": None, "tie_word_embeddings": True, "use_sliding_window": True,
+        "sliding_window": 5, "max_window_layers": 1}, ("v4",)),
+    "qwen3": ("Qwen3", {"tie_word_embeddings": True, "rope_parameters": {"rope_theta": 1e6}}, ()),
+    "qwen3_yarn": ("Qwen3", {
+        "attention_bias": True,
+        "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
+                            "original_max_position_embeddings": 128}}, ("v4", "shards")),
+    "qwen3_moe": ("Qwen3Moe", {
+        "num_hidden_layers": 3, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
+        "norm_topk_prob": True, "mlp_only_layers": [1], "output_router_logits": True,
+        "router_aux_loss_coef": 0.1}, ()),
+    "qwen3_moe_packed": ("Qwen3Moe", {
+        "num_experts": 4, "num_experts_per_tok": 3, "moe_intermediate_size": 10, "hidden_size": 18,
+        "decoder_sparse_step": 2}, ("v4", "transposed")),
+}
+
+
+def check_versions():
+    for name, version in VERSIONS.items():
+        found = __import__(name).__version__.split("+")[0]
+        if found != version:
+            sys.exit(f"{name} is {found}; the fixtures are made with {version}")
+
+
+def build(kind, options):
+    """Returns a model whose parameters are all random."""
+    config_options = {**COMMON, **options}
+    if config_options["head_dim"] is None:
+        del config_options["head_dim"]
+    config = getattr(transformers, kind + "Config")(**config_options)
+    config.architectures = [kind + "ForCausalLM"]
+    config.dtype = "float32"
+    config._experts_implementation = "eager"  # the other one wants weights in multiples of 16 bytes
+    model = getattr(transformers, kind + "ForCausalLM")._from_config(config, dtype=torch.float32)
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if "norm" in name:
+                parameter.copy_(1 + 0.3 * noise)
+            elif name.endswith("bias"):
+                parameter.copy_(0.3 * noise)
+            else:
+                parameter.copy_(noise * 1.2 / parameter.shape[-1] ** 0.5)
+    return model.eval()
+
+
+def as_version_4(config):
+    """Returns a config.json in the form that transformers 4 wrote."""
+    rope = config.pop("rope_parameters", None) or {}
+    config["rope_theta"] = rope.pop("rope_theta", 10000.0)
+    config["rope_scaling"] = rope if rope.get("rope_type", "default") != "default" else None
+    config["torch_dtype"] = config.pop("dtype")
+    if "num_local_experts" in config:
+        config["num_experts"] = config.pop("num_local_experts")
+    config["transformers_version"] = "4.51.0"
+    return config
+
+
+def pack_experts(state, transposed):
+    """Joins the experts of each layer in two tensors."""
+    layers = {}
+    for name in [n for n in state if ".experts." in n]:
+        prefix, rest = name.split(".experts.")
+        index, which = rest.split(".")[:2]
+        layers.setdefault(prefix, {}).setdefault(which, {})[int(index)] = state.pop(name)
+    for prefix, parts in layers.items():
+        stacked = {w: torch.stack([t for _, t in sorted(ts.items())]) for w, ts in parts.items()}
+        packed = {"gate_up_proj": torch.cat([stacked["gate_proj"], stacked["up_proj"]], 1),
+                  "down_proj": stacked["down_proj"]}
+        for which, tensor in packed.items():
+            tensor = tensor.transpose(1, 2) if transposed else tensor
+            state[f"{prefix}.experts.{which}"] = tensor.contiguous()
+    return state
+
+
+def write(folder, model, forms):
+    model.save_pretrained(folder)
+    for name in ("generation_config.json",):
+        (folder / name).unlink(missing_ok=True)
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    if "v4" in forms:
+        config = as_version_4(config)
+    path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+    weights = folder / "model.safetensors"
+    state = safetensors.torch.load_file(weights)
+    if "packed" in forms or "transposed" in forms:
+        state = pack_experts(state, "transposed" in forms)
+        safetensors.torch.save_file(state, weights, {"format": "pt"})
+    if "shards" in forms:
+        weights.unlink()
+        names = sorted(state)
+        parts = (names[: len(names) // 2], names[len(names) // 2 :])
+        index = {"metadata": {"total_size": sum(t.nbytes for t in state.values())}, "weight_map": {}}
+        for i, part in enumerate(parts, 1):
+            file = f"model-{i:05d}-of-00002.safetensors"
+            safetensors.torch.save_file({n: state[n] for n in part}, folder / file)
+            index["weight_map"].update({n: file for n in part})
+        (folder / "model.safetensors.index.json").write_text(json.dumps(index, indent=2) + "\n")
+
+
+def answers(model):
+    """What transformers computes, one sequence at a time."""
+    generator = torch.Generator().manual_seed(11)
+    total = sum(LENGTHS)
+    ids = torch.randint(0, COMMON["vocab_size"], (total,), generator=generator)
+    mask = torch.rand(total, generator=generator) < 0.7
+    positions = torch.cat([start + torch.arange(n) for start, n in zip(STARTS, LENGTHS)])
+    logits, routers = [], []
+    for part, position in zip(ids.split(LENGTHS), positions.split(LENGTHS)):
+        # A mask of ones: without one transformers would look for packed rows in the position ids.
+        output = model(input_ids=part[None], position_ids=position[None], attention_mask=torch.ones_like(part)[None])
+        logits.append(output.logits[0])
+        routers.append(getattr(output, "router_logits", None))
+    loss, log_probs, entropies, count = 0, [], [], 0
+    for part, counted, row in zip(ids.split(LENGTHS), mask.split(LENGTHS), logits):
+        distribution = torch.log_softmax(row.float(), -1)
+        own = distribution[:-1].gather(-1, part[1:, None])[:, 0]
+        entropy = -(distribution.exp() * distribution).sum(-1)[:-1]
+        log_probs += [torch.zeros(1), own]
+        entropies += [torch.zeros(1), entropy]
+        loss = loss - own[counted[1:]].sum()
+        count += int(counted[1:].sum())
+    result = {"input_ids": ids, "position_ids": positions, "loss_mask": mask, "seq_lens": torch.tensor(LENGTHS),
+              "logits": torch.cat(logits), "count": torch.tensor(count), "log_probs": torch.cat(log_probs),
+              "entropy": torch.cat(entropies)}
+    if getattr(model.config, "output_router_logits", False):
+        module = sys.modules[type(model).__module__]
+        layers = tuple(torch.cat(layer) for layer in zip(*routers))
+        balance = module.load_balancing_loss_func(layers, model.num_experts, model.num_experts_per_tok)
+        loss = loss + model.router_aux_loss_coef * balance * count
+    loss.backward()
+    result["loss"] = loss
+    for name, parameter in model.named_parameters():
+        result["gradient." + name] = parameter.grad
+    prompts = (ids[: LENGTHS[0]], ids[LENGTHS[0] : LENGTHS[0] + LENGTHS[1]], ids[-3:])
+    with torch.no_grad():
+        result["generated"] = torch.stack([
+            model.generate(p[None], max_new_tokens=64, do_sample=False)[0, len(p) :] for p in prompts])
+    return {name: tensor.detach().contiguous() for name, tensor in result.items()}
+
+
+def main(names):
+    check_versions()
+    for name, (kind, options, forms) in FOLDERS.items():
+        if names and name not in names:
+            continue
+        folder = HERE / name
+        folder.mkdir(exist_ok=True)
+        model = build(kind, options)
+        write(folder, model, forms)
+        safetensors.torch.save_file(answers(model), folder / "answers.safetensors")
+        print(name, sum(f.stat().st_size for f in folder.iterdir()), "bytes")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,144 @@
+-- Each folder here against the answers of transformers in it (see make.py): logits, loss, gradients, log-probabilities,
+-- entropies and generated ids.
+
+local data = require "lockstep.data"
+local models = require "lockstep.models"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local FOLDERS = { "llama", "llama_tied", "qwen2", "qwen3", "qwen3_yarn", "qwen3_moe", "qwen3_moe_packed" }
+
+local function answers_of(folder)
+  local answers = data.safetensors("tests/models/" .. folder .. "/answers.safetensors")
+  local batch = { input_ids = answers.input_ids, position_ids = answers.position_ids, loss_mask = answers.loss_mask,
+    seq_lens = answers.seq_lens:totable() }
+  return answers, batch
+end
+
+local function load(folder) return models.load("tests/models/" .. folder) end
+
+local function difference(a, b) return (a - b):abs():max():item() end
+
+for _, folder in ipairs(FOLDERS) do
+  t.test("LogitsOf_" .. folder, function()
+    local answers, batch = answers_of(folder)
+
+    local logits = torch.no_grad(load(folder), batch)
+
+    t.equal(logits.shape, answers.logits.shape)
+    t.near(logits, answers.logits, 5e-5)
+  end)
+
+  t.test("LossAndGradientsOf_" .. folder, function()
+    local answers, batch = answers_of(folder)
+    local model = load(folder)
+
+    local loss, count = model:loss(batch)
+    loss:backward()
+
+    t.equal(count, answers.count:item())
+    t.near(loss:item() / answers.loss:item(), 1, 1e-5)
+    local seen = 0
+    for name, p in model:named_parameters() do
+      local expected = answers["gradient." .. name]
+      t.truthy(expected, "transformers has no gradient for " .. name)
+      local relative = difference(p.grad, expected) / expected:abs():max():item()
+      t.truthy(relative <= 1e-4, string.format("%s: gradient off by %.2g of its largest element", name, relative))
+      seen = seen + 1
+    end
+    for name in pairs(answers) do seen = seen - (name:find("^gradient%.") and 1 or 0) end
+    t.equal(seen, 0, "parameters without a peer in transformers")
+  end)
+
+  t.test("EveryParameterMattersIn_" .. folder, function()
+    local _, batch = answers_of(folder)
+    local model = load(folder)
+    local before = torch.no_grad(model, batch)
+    torch.manual_seed(5)
+
+    torch.no_grad(function()
+      for name, p in model:named_parameters() do
+        local kept = p:clone()
+        p:add_(torch.randn(p.shape) * 0.5)
+        t.truthy(difference(model(batch), before) > 1e-3, name .. " does not change the logits")
+        p:copy_(kept)
+      end
+      t.equal(difference(model(batch), before), 0)
+    end)
+  end)
+
+  t.test("LogProbsAndEntropyOf_" .. folder, function()
+    local answers, batch = answers_of(folder)
+    local model = load(folder)
+
+    local log_probs, entropy = model:log_probs(batch, { tile_tokens = 5 })
+
+    t.near(log_probs, answers.log_probs, 1e-4)
+    t.near(entropy, answers.entropy, 1e-4)
+  end)
+
+  t.test("GreedyIdsOf_" .. folder, function()
+    local answers, batch = answers_of(folder)
+    local ids, lengths = batch.input_ids:totable(), batch.seq_lens
+    local prompts = { {}, {}, {} }
+    for i = 1, lengths[1] do prompts[1][i] = ids[i] end
+    for i = 1, lengths[2] do prompts[2][i] = ids[lengths[1] + i] end
+    for i = 1, 3 do prompts[3][i] = ids[#ids - 3 + i] end
+    local model = load(folder)
+
+    t.equal(models.generate(model, prompts), answers.generated:totable(), "together")
+    for i, prompt in ipairs(prompts) do
+      t.equal(models.generate(model, { prompt }), { answers.generated[i - 1]:totable() }, "alone")
+    end
+  end)
+end
+
+t.test("LogProbsHaveTheGradientOfTheFormula", function()
+  local _, batch = answers_of "qwen3"
+  local model = load "qwen3"
+  local weights = torch.linspace(-1, 1, batch.input_ids:size(0))
+
+  local log_probs, entropy = model:log_probs(batch, { tile_tokens = 5, temperature = 0.7 })
+  local gradients = torch.grad({ ((log_probs + entropy * 0.3) * weights):sum() }, model:parameters())
+
+  local distribution = (model(batch) / 0.7):log_softmax(-1)
+  local labels = torch.roll(batch.input_ids, -1):unsqueeze(-1)
+  local own = torch.roll(distribution:gather(-1, labels):squeeze(-1), 1)
+  local spread = torch.roll(-(distribution:exp() * distribution):sum({ -1 }), 1)
+  local start = 0
+  local counts = torch.ones(batch.input_ids:size(0))
+  for _, length in ipairs(batch.seq_lens) do
+    counts[start] = 0
+    start = start + length
+  end
+  local expected = torch.grad({ ((own + spread * 0.3) * weights * counts):sum() }, model:parameters())
+  for i, gradient in ipairs(gradients) do
+    t.truthy(difference(gradient, expected[i]) <= 1e-4 * expected[i]:abs():max():item(), "gradient " .. i)
+  end
+end)
+
+t.test("PackedRowsAreTheSequencesAlone", function()
+  local _, batch = answers_of "qwen3"
+  local model = load "qwen3"
+
+  local together = torch.no_grad(model, { input_ids = batch.input_ids, seq_lens = batch.seq_lens })
+
+  local from = 0
+  for _, length in ipairs(batch.seq_lens) do
+    local alone = torch.no_grad(model, { input_ids = batch.input_ids:narrow(0, from, length) })
+    t.near(together:narrow(0, from, length), alone, 1e-5)
+    from = from + length
+  end
+end)
+
+t.test("CheckpointedLayersGiveTheSameGradients", function()
+  local _, batch = answers_of "qwen3_moe"
+  local model = load "qwen3_moe"
+  local expected = torch.grad({ (model:loss(batch)) }, model:parameters())
+
+  model.checkpoint = require("lockstep.checkpoint").new {}
+  local gradients = torch.grad({ (model:loss(batch)) }, model:parameters())
+
+  t.truthy(model.checkpoint:stats().recomputes > 0)
+  for i, gradient in ipairs(gradients) do t.equal(difference(gradient, expected[i]), 0, "gradient " .. i) end
+end)
