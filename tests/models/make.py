@@ -184,8 +184,41 @@ def answers(model):
     return {name: tensor.detach().contiguous() for name, tensor in result.items()}
 
 
+ROTARY = {
+    "default": {"dim": 128, "rope_theta": 1e6},
+    "linear": {"dim": 64, "rope_theta": 1e4, "rope_type": "linear", "factor": 4.0},
+    "llama3": {"dim": 128, "rope_theta": 5e5, "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0,
+               "high_freq_factor": 4.0, "original_max_position_embeddings": 8192},
+    "yarn": {"dim": 128, "rope_theta": 1e6, "rope_type": "yarn", "factor": 4.0,
+             "original_max_position_embeddings": 32768},
+    "yarn_scales": {"dim": 64, "rope_theta": 1e4, "rope_type": "yarn", "factor": 40.0, "mscale": 1.0,
+                    "mscale_all_dim": 0.8, "beta_fast": 16, "beta_slow": 2, "truncate": False,
+                    "original_max_position_embeddings": 4096},
+}
+
+
+def rotary():
+    """Frequencies, cosines and sines, far into long contexts too."""
+    positions = torch.tensor([0, 1, 77, 4095, 32767, 131071])
+    result = {"position_ids": positions}
+    for name, options in ROTARY.items():
+        options = dict(options)
+        dim = options.pop("dim")
+        config = transformers.LlamaConfig(hidden_size=dim, num_attention_heads=1, head_dim=dim,
+                                          max_position_embeddings=131072, rope_parameters=options)
+        module = transformers.models.llama.modeling_llama.LlamaRotaryEmbedding(config)
+        cos, sin = module(torch.zeros(1), positions[None])
+        result[name + ".frequencies"] = module.inv_freq
+        result[name + ".cos"], result[name + ".sin"] = cos[0].clone(), sin[0].clone()
+    folder = HERE / "rotary"
+    folder.mkdir(exist_ok=True)
+    safetensors.torch.save_file(result, folder / "answers.safetensors", {"cases": json.dumps(ROTARY)})
+
+
 def main(names):
     check_versions()
+    if not names or "rotary" in names:
+        rotary()
     for name, (kind, options, forms) in FOLDERS.items():
         if names and name not in names:
             continue

@@ -63,10 +63,10 @@ end
 --- Returns a model of random weights, as transformers draws them: matrices normal with the config's initializer_range
 --- as their deviation, biases 0, norms 1.
 ---
----     local model = models.build { architectures = { "Qwen3ForCausalLM" }, vocab_size = 1000, hidden_size = 64, ... }
+---     local model = models.build { model_type = "qwen3", vocab_size = 1000, hidden_size = 64, ... }
 ---@param raw table<string, any> as config.json has it
 ---@param opts {dtype: torch.dtype?, device: string?, ignore: string[]?}? default float32 on the CPU; ignore: keys of
---- the config that the architecture does not know and that do not change results
+--- the config that the architecture does not know, and that do not change results
 ---@return models.CausalLM
 function M.build(raw, opts)
   local o = options.read("models.build", opts, { dtype = torch.float32, device = "cpu", ignore = {} })
@@ -77,8 +77,8 @@ end
 
 --- Loads a model from a Hugging Face folder: config.json and *.safetensors, in one file or in several with an index.
 ---
---- Files are mapped into memory. On the CPU weights of the same dtype stay there until they are changed, so ranks of one
---- machine share them; do not shorten the files in place meanwhile.
+--- Files are mapped into memory. On the CPU weights of the same dtype stay there until they are changed, so ranks of
+--- one machine share them; do not shorten the files in place meanwhile.
 ---@param dir string a folder, or OWNER/MODEL in Hugging Face's local cache
 ---@param opts {dtype: torch.dtype?, device: string?, ignore: string[]?}? dtype: default that of the config, else of the
 --- files; device: default "cpu"; ignore: as for models.build
@@ -89,9 +89,11 @@ function M.load(dir, opts)
   end
   local o = options.read("models.load", opts, { dtype = options.optional, device = "cpu", ignore = {} })
   local path = folder.find(dir)
-  local raw = config.read(path)
+  local raw, text = config.read(path)
   local model = parameter.on_meta(find_class("models.load", raw), raw, { ignore = o.ignore })
-  loading.fill(model, folder.tensors(path), { path = path, device = o.device, dtype = o.dtype or config.dtype(raw) })
+  model.config_text = text
+  local dtype = o.dtype or config.dtype(raw)
+  loading.fill(model, folder.tensors(path), { path = path, device = o.device, dtype = dtype })
   return model
 end
 
@@ -102,25 +104,33 @@ end
 ---@param model models.CausalLM
 ---@param dir string
 ---@param opts {like: string?, max_shard_bytes: integer?}? like: a folder whose config.json, tokenizer and other small
---- files are copied, only the dtype in config.json follows the weights; default: config.json from model.config
+--- files are copied (the dtype in config.json becomes that of the weights); default: config.json alone
 function M.save(model, dir, opts)
   if type(dir) ~= "string" then core.raise("models.save: the folder must be a string, got a " .. type(dir)) end
   saving.save(model, (dir:gsub("(.)/+$", "%1")),
     options.read("models.save", opts, { like = options.optional, max_shard_bytes = 5e9 }))
 end
 
+---@class models.GenerateOptions
+---@field max_new_tokens integer? default 64
+---@field temperature number? default 0
+---@field top_k integer? draws from so many of the most probable tokens
+---@field top_p number? draws from the most probable tokens that have this probability together
+---@field seed integer? default: from torch's generator
+---@field stop integer[]? ids that end a sequence; default eos_token_id of the config
+---@field on_token (fun(prompt: integer, id: integer))? is called with each new id at once; prompts count from 1
+
 --- Returns the ids that a model writes after each prompt. Prompts of different lengths run together.
 ---
 ---     local ids = models.generate(model, { tok:encode("Once upon a time") }, { max_new_tokens = 100 })[1]
----     models.generate(model, prompts, { temperature = 0.7, top_p = 0.9, seed = 1, on_token = function(i, id) ... end })
+---     models.generate(model, prompts, { temperature = 0.7, top_p = 0.9, seed = 1 })
 ---
 --- temperature 0 takes the most probable token; else top_k and top_p apply to the logits / temperature. With a seed a
---- prompt at the same place gets the same ids, whatever the other prompts are, within the rounding of logits. stop: ids
---- that end a sequence, and are its last; default eos_token_id of the config. on_token(prompt, id) is called with each
---- new id at once.
+--- prompt at the same place gets the same ids, whatever the other prompts are, within the rounding of logits. A stop id
+--- is the last id of its sequence.
 ---@param model models.CausalLM
 ---@param prompts (integer[]|torch.Tensor|models.Batch)[]
----@param opts {max_new_tokens: integer?, temperature: number?, top_k: integer?, top_p: number?, seed: integer?, stop: integer[]?, on_token: (fun(prompt: integer, id: integer))?}? default 64 tokens at temperature 0
+---@param opts models.GenerateOptions?
 ---@return integer[][] # the new ids of each prompt
 function M.generate(model, prompts, opts) return generation.generate(model, prompts, opts) end
 

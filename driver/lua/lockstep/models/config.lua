@@ -39,15 +39,16 @@ local ONLY = {
 --- Reads config.json of a folder.
 ---@param folder string
 ---@return table<string, any>
+---@return string # the file's text
 function M.read(folder)
   local path = folder .. "/config.json"
   local file, reason = io.open(path, "rb")
-  if not file then fail("cannot read %s (%s): the folder of a model holds config.json and *.safetensors", path, reason) end
+  if not file then fail("cannot read %s (%s): a model's folder holds config.json and *.safetensors", path, reason) end
   local text = file:read("*a") ---@diagnostic disable-line: need-check-nil
   file:close() ---@diagnostic disable-line: need-check-nil
   local config = core.json_decode(text, path)
   if type(config) ~= "table" then fail("%s must hold a JSON object", path) end
-  return config
+  return config, text
 end
 
 local function get(raw, key)

@@ -99,13 +99,13 @@ end
 --- The layers between the embedding and the head.
 ---@class models.Decoder: nn.Module
 local Decoder = nn.Module:subclass("Decoder")
----@type fun(c: table, mlp: fun(c: table, index: integer): nn.Module): models.Decoder
+---@type fun(c: table, make_layer: fun(index: integer): nn.Module): models.Decoder
 M.Decoder = Decoder
 
-function Decoder:init(c, make_mlp)
+function Decoder:init(c, make_layer)
   self.embed_tokens = nn.Embedding(c.vocab_size, c.hidden_size)
   self.layers = nn.ModuleList()
-  for i = 1, c.num_hidden_layers do self.layers:append(Layer(c, i, make_mlp(c, i))) end
+  for i = 1, c.num_hidden_layers do self.layers:append(make_layer(i)) end
   self.norm = nn.RMSNorm(c.hidden_size, { eps = c.rms_norm_eps })
 end
 
@@ -136,7 +136,8 @@ end
 ---@field pixel_values torch.Tensor?
 ---@field image_grid_thw torch.Tensor?
 
---- A language model. A subclass sets `keys`, and may override `read`, `mlp`, `inputs` and `layouts`.
+--- A language model. A subclass sets `keys`, and may override `read`, `mlp`, `layer`, `inputs` and
+--- `layouts`.
 ---@class models.CausalLM: nn.Module
 ---@field config table<string, any> as config.json has it
 ---@field settings table<string, any> the values of `keys`, and what `read` adds
@@ -171,6 +172,13 @@ function CausalLM.mlp(c, index) -- luacheck: ignore 212
   return Mlp(c.hidden_size, c.intermediate_size, { bias = c.mlp_bias })
 end
 
+--- Overridden by architectures whose layers are others: makes a layer, which is called as Layer is.
+---@param c table<string, any>
+---@param index integer from 1
+---@param mlp nn.Module what CausalLM.mlp returned
+---@return nn.Module
+function CausalLM.layer(c, index, mlp) return Layer(c, index, mlp) end
+
 local function complete(architecture, c)
   c.num_key_value_heads = c.num_key_value_heads or c.num_attention_heads
   if c.num_attention_heads % c.num_key_value_heads ~= 0 then
@@ -190,7 +198,7 @@ function CausalLM:init(raw, opts)
   complete(self.class_name, c)
   self.read(c)
   self.config, self.settings = raw, c
-  self.model = Decoder(c, self.mlp)
+  self.model = Decoder(c, function(i) return self.layer(c, i, self.mlp(c, i)) end)
   if not c.tie_word_embeddings then self.lm_head = nn.Linear(c.hidden_size, c.vocab_size, { bias = false }) end
   local rope = { dim = c.head_dim }
   for key, value in pairs(c.rope) do rope[key] = value end

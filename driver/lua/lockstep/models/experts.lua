@@ -55,10 +55,11 @@ function Experts:forward(x, counts)
   return multiply(torch.silu(gate) * up, self.down_proj, counts)
 end
 
---- Returns y [tokens, hidden] and the router's logits [tokens, experts]. The router's probabilities are float32.
+--- Returns y [tokens, hidden] and the router's logits [tokens, experts]. The router's probabilities are float32. With
+--- `normalize` those of a token's experts add up to 1.
 ---@class models.Mixture: nn.Module
 local Mixture = nn.Module:subclass("Mixture")
----@type fun(opts: {hidden: integer, intermediate: integer, experts: integer, per_token: integer, normalize: boolean?}): models.Mixture
+---@type fun(opts: {hidden: integer, intermediate: integer, experts: integer, per_token: integer}): models.Mixture
 M.Mixture = Mixture
 
 function Mixture:init(opts)

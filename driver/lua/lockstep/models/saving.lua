@@ -97,8 +97,14 @@ local function write_companions(path, model, like, state)
     end
   end
   if like then return end
+  if model.config_text then
+    return core.write_file(path .. "/config.json", { with_dtype(model.config_text, state) })
+  end
   local config = {}
-  for key, value in pairs(model.config) do config[key] = value end
+  for key, value in pairs(model.config) do
+    -- An empty table could be an array or an object; transformers takes an absent key as its default, which is empty.
+    if type(value) ~= "table" or next(value) ~= nil then config[key] = value end
+  end
   config.architectures, config.model_type = { model.class_name }, model.model_type
   config.torch_dtype, config.dtype = nil, dtype_name(state)
   core.write_file(path .. "/config.json", { core.json_encode(config, 2), "\n" })

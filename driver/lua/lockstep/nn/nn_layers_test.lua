@@ -97,6 +97,17 @@ t.test("RMSNormDividesByTheRootMeanSquare", function()
   t.near(norm(x), expected, 1e-5)
 end)
 
+t.test("RMSNormRoundsToBfloat16BeforeItScales", function()
+  local norm, x = nn.RMSNorm(64):to(torch.bfloat16), (torch.randn({ 50, 64 }) * 3):bfloat16()
+  torch.no_grad(function() norm.weight:normal_() end)
+
+  local wide = x:float()
+  local normalised = wide * torch.rsqrt(torch.mean(wide:pow(2), { -1 }, true) + 1e-6)
+
+  t.equal(norm(x), norm.weight * normalised:bfloat16())
+  t.truthy((norm(x) - torch.rms_norm(x, { 64 }, norm.weight, 1e-6)):abs():max():item() > 0, "the order matters")
+end)
+
 t.test("NormsStartAsTheIdentityOfNormalisedInput", function()
   local x = torch.tensor { { 1, -1, 1, -1 } }
 

@@ -1,0 +1,83 @@
+-- nn.attention against its formula written out with a mask, for values and gradients.
+
+local nn = require "lockstep.nn"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local function sequence_of(seq_lens)
+  local owners = {}
+  for i, length in ipairs(seq_lens) do
+    for _ = 1, length do owners[#owners + 1] = i end
+  end
+  return owners
+end
+
+--- Whether token i sees token j.
+local function sees(owners, i, j, o)
+  if owners[i] ~= owners[j] then return false end
+  if o.causal ~= false and j > i then return false end
+  return not o.window or math.abs(i - j) < o.window
+end
+
+local function oracle(q, k, v, o)
+  local tokens, group = q:size(0), q:size(1) / k:size(1)
+  local owners, mask = sequence_of(o.seq_lens or { tokens }), {}
+  for i = 1, tokens do
+    mask[i] = {}
+    for j = 1, tokens do mask[i][j] = sees(owners, i, j, o) and 0 or -math.huge end
+  end
+  k, v = k:repeat_interleave(group, 1):transpose(0, 1), v:repeat_interleave(group, 1):transpose(0, 1)
+  local scores = torch.matmul(q:transpose(0, 1), k:transpose(1, 2)) * (o.scale or q:size(2) ^ -0.5)
+  local shares = (scores + torch.tensor(mask, { dtype = q.dtype })):softmax(-1)
+  return torch.matmul(shares, v):transpose(0, 1)
+end
+
+local function inputs(tokens, heads, kv_heads, dim)
+  torch.manual_seed(tokens)
+  local function random(n) return torch.randn({ tokens, n, dim }):requires_grad_(true) end
+  return random(heads), random(kv_heads), random(kv_heads)
+end
+
+local CASES = {
+  OneSequence = { 7, 4, 4, 6, {} },
+  SequencesSeeThemselvesAlone = { 12, 4, 4, 6, { seq_lens = { 5, 1, 6 } } },
+  QueryHeadsShareKeyHeads = { 12, 6, 2, 4, { seq_lens = { 5, 7 } } },
+  AllQueryHeadsShareOneKeyHead = { 9, 5, 1, 8, { seq_lens = { 4, 5 } } },
+  WithoutCausalMask = { 12, 6, 3, 4, { seq_lens = { 5, 7 }, causal = false } },
+  AWindowEndsAtTheToken = { 14, 6, 3, 4, { seq_lens = { 3, 11 }, window = 4 } },
+  AWindowOfOneIsTheTokenAlone = { 6, 2, 1, 4, { window = 1 } },
+  AWindowWithoutCausalMask = { 14, 6, 3, 4, { seq_lens = { 3, 11 }, window = 3, causal = false } },
+  AScale = { 9, 4, 2, 6, { seq_lens = { 4, 5 }, scale = 0.3 } },
+  OneToken = { 1, 4, 2, 6, {} },
+}
+
+for name, case in pairs(CASES) do
+  t.test(name, function()
+    local q, k, v = inputs(case[1], case[2], case[3], case[4])
+    local weights = torch.randn({ case[1], case[2], case[4] })
+
+    local y, expected = nn.attention(q, k, v, case[5]), oracle(q, k, v, case[5])
+
+    t.near(y, expected, 1e-5)
+    local gradients = torch.grad({ (y * weights):sum() }, { q, k, v })
+    for i, gradient in ipairs(torch.grad({ (expected * weights):sum() }, { q, k, v })) do
+      t.near(gradients[i], gradient, 1e-5, "gradient " .. i)
+    end
+  end)
+end
+
+t.test("BadInputIsNamed", function()
+  local q, k, v = inputs(6, 4, 2, 8)
+  local function fails(message, ...) t.raises("nn.attention: " .. message, nn.attention, ...) end
+
+  fails("k must be a tensor, got a nil", q, nil, v)
+  fails("q must be [tokens, heads, head_dim], got shape {6, 8}", q:select(1, 0), k, v)
+  fails("k and v must have one shape, got {6, 2, 8} and {5, 2, 8}", q, k, v:narrow(0, 0, 5))
+  fails("q and k must have the same tokens and head_dim, got {5, 4, 8} and {6, 2, 8}", q:narrow(0, 0, 5), k, v)
+  fails("3 query heads are not a multiple of 2 key heads", q:narrow(1, 0, 3), k, v)
+  fails("seq_lens add up to 5 tokens, but q has 6", q, k, v, { seq_lens = { 2, 3 } })
+  fails("seq_lens[2] must be a whole number of at least 1, got 0", q, k, v, { seq_lens = { 6, 0 } })
+  fails("seq_lens must be an array of lengths, got a number", q, k, v, { seq_lens = 6 })
+  fails("window must be a whole number of at least 1, got 0", q, k, v, { window = 0 })
+  fails("unknown option \"windows\"; did you mean \"window\"?", q, k, v, { windows = 2 })
+end)

@@ -1,0 +1,129 @@
+-- models.generate: stopping, sampling, and what a batch of prompts does to each. Greedy ids are compared with
+-- transformers in parity_test.lua.
+
+local models = require "lockstep.models"
+local sampling = require "lockstep.models.sampling"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local model = models.load "tests/models/qwen2" -- with a window of 5 in its second layer
+local PROMPTS = { { 3, 1, 4, 1, 5, 9, 2, 6 }, { 2, 7 }, { 1, 8, 2, 8, 1 } }
+
+t.test("GreedyIdsAreThoseOfTheWholeSequenceAgain", function()
+  local results = models.generate(model, PROMPTS, { max_new_tokens = 12 })
+
+  for i, prompt in ipairs(PROMPTS) do
+    local ids = { unpack(prompt) }
+    for step = 1, 12 do
+      local logits = torch.no_grad(model, { input_ids = torch.tensor(ids, { dtype = torch.int64 }) })
+      ids[#ids + 1] = logits[-1]:argmax():item()
+      t.equal(results[i][step], ids[#ids], "prompt " .. i)
+    end
+  end
+end)
+
+t.test("ASequenceEndsWithItsStopIdAndTheOthersGoOn", function()
+  local all = models.generate(model, PROMPTS, { max_new_tokens = 20 })
+  local stop = all[2][5]
+
+  local results = models.generate(model, PROMPTS, { max_new_tokens = 20, stop = { stop } })
+
+  for i, ids in ipairs(results) do
+    local expected = {}
+    for _, id in ipairs(all[i]) do
+      expected[#expected + 1] = id
+      if id == stop then break end
+    end
+    t.equal(ids, expected, "prompt " .. i)
+  end
+  t.truthy(#results[2] <= 5)
+end)
+
+t.test("TheConfigsEndOfSequenceStops", function()
+  local ids = models.generate(model, { PROMPTS[1] }, { max_new_tokens = 9 })[1]
+  model.config.eos_token_id = ids[4]
+  local stopped = models.generate(model, { PROMPTS[1] }, { max_new_tokens = 9 })[1]
+  local free = models.generate(model, { PROMPTS[1] }, { max_new_tokens = 9, stop = {} })[1]
+  model.config.eos_token_id = nil
+
+  t.truthy(#stopped <= 4 and stopped[#stopped] == ids[4])
+  t.equal(free, ids)
+end)
+
+t.test("OnTokenHearsEachIdInOrder", function()
+  local heard = { {}, {}, {} }
+
+  local results = models.generate(model, PROMPTS, { max_new_tokens = 6,
+    on_token = function(prompt, id) table.insert(heard[prompt], id) end })
+
+  t.equal(heard, results)
+end)
+
+t.test("ASeedRepeatsAndDoesNotDependOnTheOtherPrompts", function()
+  local o = { max_new_tokens = 15, temperature = 1.3, top_k = 20, seed = 4 }
+  local results = models.generate(model, PROMPTS, o)
+
+  t.equal(models.generate(model, PROMPTS, o), results)
+  t.equal(models.generate(model, { PROMPTS[1] }, o)[1], results[1])
+  o.seed = 5
+  t.truthy(table.concat(models.generate(model, PROMPTS, o)[1], " ") ~= table.concat(results[1], " "))
+end)
+
+t.test("WithoutASeedTorchsGeneratorDecides", function()
+  local function draw()
+    torch.manual_seed(9)
+    return models.generate(model, PROMPTS, { max_new_tokens = 15, temperature = 1 })
+  end
+
+  t.equal(draw(), draw())
+end)
+
+--- Shares of the ids that a sampler draws from one row of logits.
+local function shares(logits, o)
+  local rows, sequences = 4000, {}
+  for i = 1, rows do sequences[i] = i end
+  o.seed = 1
+  local ids = sampling.sampler(o, rows)(logits:unsqueeze(0):expand(rows, -1), sequences)
+  return torch.bincount(torch.tensor(ids, { dtype = torch.int64 }), nil, logits:size(0)):float() / rows
+end
+
+t.test("SamplesFollowTheDistribution", function()
+  local logits = torch.tensor { 0.1, 2, -1, 1.5, 0.7 }
+
+  t.near(shares(logits, { temperature = 1 }), logits:softmax(-1), 0.03)
+  t.near(shares(logits, { temperature = 0.5 }), (logits / 0.5):softmax(-1), 0.03)
+  -- The two best: 2 and 1.5.
+  local two = torch.tensor({ 2, 1.5 }):softmax(-1)
+  local expected = torch.stack { two[0] * 0, two[0], two[0] * 0, two[1], two[0] * 0 }
+  t.near(shares(logits, { temperature = 1, top_k = 2 }), expected, 0.03)
+end)
+
+t.test("TopPKeepsTheFewestThatReachIt", function()
+  local logits = torch.tensor({ 0.5, 0.3, 0.15, 0.05 }):log()
+
+  t.near(shares(logits, { temperature = 1, top_p = 0.79 }), torch.tensor { 0.625, 0.375, 0, 0 }, 0.03)
+  t.near(shares(logits, { temperature = 1, top_p = 0.9 }), torch.tensor({ 0.5, 0.3, 0.15, 0 }) / 0.95, 0.03)
+  t.near(shares(logits, { temperature = 1, top_p = 0.01 }), torch.tensor { 1, 0, 0, 0 }, 0)
+end)
+
+t.test("GradientsAreNotRecorded", function()
+  models.generate(model, PROMPTS, { max_new_tokens = 2 })
+
+  for _, p in model:named_parameters() do t.equal(p.grad, nil) end
+end)
+
+t.test("BadOptionsAreNamed", function()
+  local function fails(message, prompts, o)
+    t.raises("models.generate: " .. message, models.generate, model, prompts, o)
+  end
+
+  fails("prompts must be an array of at least one prompt", {})
+  fails("prompts must be an array of arrays of ids", { 1, 2 })
+  fails("prompt 2 holds no token", { { 1 }, {} })
+  fails("max_new_tokens must be a whole number of at least 1, got 0", PROMPTS, { max_new_tokens = 0 })
+  fails("temperature must be at least 0, got -1", PROMPTS, { temperature = -1 })
+  fails("top_p must be above 0 and at most 1, got 1.5", PROMPTS, { temperature = 1, top_p = 1.5 })
+  fails("top_k must be a whole number of at least 1, got 0", PROMPTS, { temperature = 1, top_k = 0 })
+  fails('unknown option "max_tokens"', PROMPTS, { max_tokens = 3 })
+  t.raises("input_ids holds the id 61", models.generate, model, { { 61 } })
+end)

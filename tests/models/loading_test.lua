@@ -1,0 +1,252 @@
+-- models.load and models.build: what they read, and what they say of folders that are broken.
+
+local core = require "lockstep.core"
+local data = require "lockstep.data"
+local files = require "lockstep.core.files"
+local models = require "lockstep.models"
+local run = require "lockstep.run"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local SOURCE = "tests/models/"
+
+local function read(path)
+  local file = assert(io.open(path, "rb"))
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+local num_folders = 0
+
+--- A copy of a folder, whose config and tensors a test may change.
+local function copy(name, change_config, change_tensors)
+  num_folders = num_folders + 1
+  local path = run.dir .. "/loading-" .. num_folders
+  core.make_folder(path)
+  for _, file in ipairs(files.list(SOURCE .. name)) do
+    if file ~= "answers.safetensors" then
+      core.write_file(path .. "/" .. file, { read(SOURCE .. name .. "/" .. file) })
+    end
+  end
+  if change_config then
+    local config = core.json_decode(read(path .. "/config.json"))
+    change_config(config)
+    core.write_file(path .. "/config.json", { core.json_encode(config) })
+  end
+  if change_tensors then
+    local tensors = data.safetensors(path .. "/model.safetensors")
+    change_tensors(tensors)
+    data.save_safetensors(path .. "/model.safetensors", tensors)
+  end
+  return path
+end
+
+local function batch() return { input_ids = torch.tensor({ 3, 1, 4, 1, 5 }, { dtype = torch.int64 }) } end
+
+-- What is read --------------------------------------------------------------------------------------------
+
+t.test("NamesOfParametersAreThoseOfTheFile", function()
+  local model = models.load(SOURCE .. "llama")
+
+  local on_disk = data.safetensors(SOURCE .. "llama/model.safetensors")
+
+  t.equal(model:state_dict(), on_disk)
+  for _, p in model:named_parameters() do t.truthy(p.requires_grad and p.is_leaf) end
+end)
+
+t.test("ATiedHeadIsTheEmbedding", function()
+  local model = models.load(SOURCE .. "qwen3")
+
+  t.equal(model.lm_head, nil)
+  t.truthy(rawequal(model:head_weight(), model.model.embed_tokens.weight))
+end)
+
+t.test("ACopyOfATiedHeadIsPassedOver", function()
+  local path = copy("qwen3", nil, function(tensors)
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"]:clone()
+  end)
+
+  t.near(models.load(path)(batch()):detach(), models.load(SOURCE .. "qwen3")(batch()):detach(), 0)
+end)
+
+t.test("TheDtypeIsTheOptionsThenTheConfigs", function()
+  local path = copy("qwen3", function(config) config.dtype = "bfloat16" end)
+  local old = copy("qwen2", function(config) config.torch_dtype = "float16" end)
+
+  t.equal(models.load(path)(batch()).dtype, torch.bfloat16)
+  t.equal(models.load(old):head_weight().dtype, torch.float16)
+  t.equal(models.load(path, { dtype = torch.float64 }):head_weight().dtype, torch.float64)
+end)
+
+t.test("TrainingDoesNotChangeTheFile", function()
+  local path = copy "qwen3_moe"
+  local before = read(path .. "/model.safetensors")
+
+  local model = models.load(path)
+  torch.no_grad(function()
+    for _, p in model:named_parameters() do p:add_(1) end
+  end)
+
+  t.truthy(read(path .. "/model.safetensors") == before)
+end)
+
+t.test("ExpertsAreReadOneByOnePackedAndTransposed", function()
+  local expected = models.load(SOURCE .. "qwen3_moe_packed")
+  local one_by_one, packed = run.dir .. "/one_by_one", run.dir .. "/packed"
+  models.save(expected, one_by_one)
+  models.save(expected, packed)
+  data.save_safetensors(packed .. "/model.safetensors", expected:state_dict())
+
+  t.truthy(data.safetensors(one_by_one .. "/model.safetensors")["model.layers.1.mlp.experts.3.up_proj.weight"])
+  t.equal(models.load(one_by_one):state_dict(), expected:state_dict())
+  t.equal(models.load(packed):state_dict(), expected:state_dict())
+end)
+
+t.test("ANameIsLookedUpInTheCacheOfHuggingFace", function()
+  local hub = run.dir .. "/hub/models--Some--Model_1.5"
+  core.make_folder(hub .. "/refs")
+  core.write_file(hub .. "/refs/main", { "abc123\n" })
+  core.make_folder(hub .. "/snapshots/abc123")
+  core.make_folder(hub .. "/snapshots/aaa")
+  for _, file in ipairs { "config.json", "model.safetensors" } do
+    core.write_file(hub .. "/snapshots/abc123/" .. file, { read(SOURCE .. "qwen3/" .. file) })
+  end
+  local getenv = os.getenv
+  os.getenv = function(name) return name == "HF_HUB_CACHE" and run.dir .. "/hub" or getenv(name) end -- luacheck: ignore
+
+  local ok, model = pcall(models.load, "Some/Model_1.5")
+  local _, message = pcall(models.load, "Some/Other")
+  os.getenv = getenv -- luacheck: ignore
+
+  t.truthy(ok, model)
+  t.equal(model:state_dict(), models.load(SOURCE .. "qwen3"):state_dict())
+  t.truthy(tostring(message):find("to download it: hf download Some/Other", 1, true), message)
+end)
+
+t.test("BuiltModelsStartAsTransformersDoes", function()
+  torch.manual_seed(1)
+  local model = models.build({ architectures = { "Qwen2ForCausalLM" }, vocab_size = 300, hidden_size = 64,
+    intermediate_size = 128, num_hidden_layers = 2, num_attention_heads = 4, num_key_value_heads = 2,
+    initializer_range = 0.05 }, { dtype = torch.bfloat16 })
+
+  for name, p in model:named_parameters() do
+    t.equal(p.dtype, torch.bfloat16)
+    if name:find("bias$") then
+      t.equal(p:abs():max():item(), 0, name)
+    elseif name:find("norm") then
+      t.equal({ p:min():item(), p:max():item() }, { 1, 1 }, name)
+    else
+      t.near(p:float():std():item(), 0.05, 0.003, name)
+    end
+  end
+  t.equal(tostring(model(batch()).shape), "{5, 300}")
+end)
+
+t.test("ArchitecturesCanBeRegistered", function()
+  local Mine = models.CausalLM:subclass("MineForCausalLM")
+  Mine.keys = require("lockstep.models.decoder").keys {}
+  models.register("MineForCausalLM", Mine)
+  local path = copy("qwen3", function(config)
+    config.architectures, config.attention_bias, config.use_sliding_window = { "MineForCausalLM" }, nil, nil
+    config.sliding_window, config.max_window_layers, config.layer_types = nil, nil, nil
+  end, function(tensors)
+    for name in pairs(tensors) do
+      if name:find("[qk]_norm") then tensors[name] = nil end
+    end
+  end)
+
+  t.equal(models.load(path).class_name, "MineForCausalLM")
+end)
+
+-- What is refused -----------------------------------------------------------------------------------------
+
+local function refuses(message, path, opts) t.raises(message, models.load, path, opts) end
+
+t.test("AMissingFolderOrFileIsNamed", function()
+  refuses("there is no folder nowhere with a config.json", "nowhere")
+  local path = copy "qwen3"
+  files.remove(path .. "/model.safetensors")
+  refuses("holds neither model.safetensors nor model.safetensors.index.json", path)
+  files.remove(path .. "/config.json")
+  core.write_file(path .. "/other.txt", { "x" })
+  refuses("holds no config.json", path)
+end)
+
+t.test("AMissingShardIsNamed", function()
+  local path = copy "qwen3_yarn"
+  files.remove(path .. "/model-00002-of-00002.safetensors")
+  refuses("lacks 1 of 2 files that model.safetensors.index.json names: model-00002-of-00002.safetensors", path)
+end)
+
+t.test("AnIndexThatContradictsItsFilesIsNamed", function()
+  local path = copy "qwen3_yarn"
+  local index = core.json_decode(read(path .. "/model.safetensors.index.json"))
+  index.weight_map["model.norm.weight"] = "model-00001-of-00002.safetensors"
+  core.write_file(path .. "/model.safetensors.index.json", { core.json_encode(index) })
+  refuses('says that model-00001-of-00002.safetensors holds "model.norm.weight", but it is in model-00002', path)
+end)
+
+t.test("ATruncatedFileIsNamed", function()
+  local path = copy "qwen3"
+  core.write_file(path .. "/model.safetensors", { read(path .. "/model.safetensors"):sub(1, 30000) })
+  refuses("is cut short", path)
+end)
+
+t.test("AConfigThatContradictsTheWeightsIsNamed", function()
+  refuses("model.layers.0.mlp.down_proj.weight has shape {20, 36}, the config makes it {20, 40}",
+    copy("qwen3", function(config) config.intermediate_size = 40 end))
+  refuses("11 are missing: model.layers.2.input_layernorm.weight",
+    copy("qwen3", function(config) config.num_hidden_layers, config.layer_types = 3, nil end))
+  refuses("1 are missing: lm_head.weight", copy("qwen3", function(config) config.tie_word_embeddings = false end))
+  refuses("11 are not in the model: model.layers.1.input_layernorm.weight",
+    copy("qwen3", function(config) config.num_hidden_layers = 1 end))
+  refuses("but lm_head.weight differs from it", copy("qwen3", nil, function(tensors)
+    tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"] + 1
+  end))
+  refuses("quantized weights are not supported", copy("qwen3", nil, function(tensors)
+    tensors["model.norm.weight"] = tensors["model.norm.weight"]:to(torch.uint8)
+  end))
+end)
+
+t.test("KeysThatMayChangeResultsAreRefused", function()
+  local path = copy("qwen3", function(config) config.logit_scale = 2 end)
+  refuses('Qwen3ForCausalLM does not know "logit_scale" of the config, which may change results', path)
+  t.equal(models.load(path, { ignore = { "logit_scale" } }).class_name, "Qwen3ForCausalLM")
+  refuses('"hidden_act" is gelu; only silu is supported', copy("qwen3", function(c) c.hidden_act = "gelu" end))
+  refuses('"attention_dropout" is 0.1; only 0', copy("qwen3", function(c) c.attention_dropout = 0.1 end))
+  refuses('unknown rope_type "longrope"', copy("qwen3", function(c) c.rope_parameters.rope_type = "longrope" end))
+  refuses("does not know \"quantization_config\"", copy("qwen3", function(c) c.quantization_config = { bits = 4 } end))
+end)
+
+t.test("BadValuesOfTheConfigAreNamed", function()
+  refuses('the config lacks "hidden_size"', copy("qwen3", function(c) c.hidden_size = nil end))
+  refuses('"hidden_size" must be a whole number of at least 1, got 2.5', copy("qwen3",
+    function(c) c.hidden_size = 2.5 end))
+  refuses('"tie_word_embeddings" must be a boolean, got yes', copy("qwen3",
+    function(c) c.tie_word_embeddings = "yes" end))
+  refuses("num_attention_heads 6 is not a multiple of num_key_value_heads 4",
+    copy("qwen3", function(c) c.num_key_value_heads = 4 end))
+  refuses('has the dtype "int4"', copy("qwen3", function(c) c.dtype = "int4" end))
+end)
+
+t.test("AnUnknownArchitectureIsRefusedWithWhatIsKnown", function()
+  local message = t.raises('unknown architecture "OddForCausalLM"', models.load,
+    copy("qwen3", function(c) c.architectures = { "OddForCausalLM" } end))
+  t.truthy(message:find("Qwen3ForCausalLM", 1, true) and message:find("models.register", 1, true), message)
+end)
+
+t.test("BadBatchesAreNamed", function()
+  local model = models.load(SOURCE .. "qwen3")
+  local ids = batch().input_ids
+  local function fails(message, b) t.raises(message, model, b) end
+
+  fails("input_ids holds the id 61, but vocab_size is 61", { input_ids = ids + 56 })
+  fails("input_ids holds the id -1", { input_ids = ids - 2 })
+  fails("input_ids must be a tensor of whole numbers of shape [T], got torch.int64 {1, 5}",
+    { input_ids = ids:unsqueeze(0) })
+  fails("seq_lens add up to 4 tokens, but input_ids holds 5", { input_ids = ids, seq_lens = { 1, 3 } })
+  fails("position_ids have shape {4}, but input_ids holds 5", { input_ids = ids, position_ids = torch.arange(4) })
+  fails("takes text alone, but the batch has pixel_values", { input_ids = ids, pixel_values = torch.zeros { 1 } })
+  t.raises("loss_mask has shape {4}", model.loss, model, { input_ids = ids, loss_mask = torch.ones { 4 } })
+end)
