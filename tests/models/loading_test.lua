@@ -44,7 +44,7 @@ end
 
 local function batch() return { input_ids = torch.tensor({ 3, 1, 4, 1, 5 }, { dtype = torch.int64 }) } end
 
--- What is read --------------------------------------------------------------------------------------------
+-- Folders that load --------------------------------------------------------------------------------------------
 
 t.test("NamesOfParametersAreThoseOfTheFile", function()
   local model = models.load(SOURCE .. "llama")
@@ -159,7 +159,7 @@ t.test("ArchitecturesCanBeRegistered", function()
   t.equal(models.load(path).class_name, "MineForCausalLM")
 end)
 
--- What is refused -----------------------------------------------------------------------------------------
+-- Refused folders -----------------------------------------------------------------------------------------
 
 local function refuses(message, path, opts) t.raises(message, models.load, path, opts) end
 

@@ -48,6 +48,8 @@ FOLDERS = {
         "attention_bias": True,
         "rope_parameters": {"rope_type": "yarn", "rope_theta": 1e4, "factor": 4.0,
                             "original_max_position_embeddings": 128}}, ("v4", "shards")),
+    # The architecture that docs/models.md adds.
+    "olmo2": ("Olmo2", {"hidden_size": 24, "head_dim": None}, ()),
     "qwen3_moe": ("Qwen3Moe", {
         "num_hidden_layers": 3, "num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 12,
         "norm_topk_prob": True, "mlp_only_layers": [1], "output_router_logits": True,

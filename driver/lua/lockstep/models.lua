@@ -23,7 +23,7 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
---- What an architecture is a subclass of; its page is docs/models.md.
+--- The base class of architectures; see docs/models.md.
 M.CausalLM = decoder.CausalLM
 
 local architectures = {} ---@type table<string, any>
@@ -104,7 +104,7 @@ end
 ---@param model models.CausalLM
 ---@param dir string
 ---@param opts {like: string?, max_shard_bytes: integer?}? like: a folder whose config.json, tokenizer and other small
---- files are copied (the dtype in config.json becomes that of the weights); default: config.json alone
+--- files are copied (config.json gets the dtype of the weights); default: config.json alone
 function M.save(model, dir, opts)
   if type(dir) ~= "string" then core.raise("models.save: the folder must be a string, got a " .. type(dir)) end
   saving.save(model, (dir:gsub("(.)/+$", "%1")),

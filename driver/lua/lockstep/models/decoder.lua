@@ -127,7 +127,7 @@ end
 
 -- The model -----------------------------------------------------------------------------------------------
 
---- What `batch` may hold. Further fields (kind, samples, ...) are not read.
+--- A micro-batch. Further fields (kind, samples, ...) are not read.
 ---@class models.Batch
 ---@field input_ids torch.Tensor [T] int64
 ---@field seq_lens integer[]? default: one sequence
@@ -313,7 +313,7 @@ function CausalLM:forward(batch, what)
   return self[what](self, batch)
 end
 
---- Overridden by a mixture of experts: what is added to the mean loss, or nil.
+--- Overridden by a mixture of experts. Returns a term that the mean loss gets in addition, or nil.
 ---@param seconds table the second result of model:hidden
 ---@return torch.Tensor?
 function CausalLM:balance_loss(seconds) end -- luacheck: ignore 212

@@ -86,9 +86,9 @@ function Mixture:forward(x)
   return torch.zeros_like(x):index_add(0, token, y), logits
 end
 
---- Returns the balance loss of Switch Transformers (arXiv 2101.03961), as transformers computes it: over the tokens of
---- all layers, the number of experts times the sum over experts of the share of tokens times the mean probability. It
---- is per_token where the experts are used alike.
+--- Returns the balance loss of Switch Transformers (arXiv 2101.03961), as transformers computes it: the sum over
+--- experts of the share of tokens times the mean probability, times the number of experts. Shares and means are over the tokens
+--- of all layers. The result is per_token where all experts get as many tokens.
 ---@param router_logits torch.Tensor[] [tokens, experts] of each layer
 ---@param per_token integer
 ---@return torch.Tensor

@@ -76,8 +76,8 @@ local function weight_files(path)
   return names, map
 end
 
---- Returns the tensors of a folder's safetensors files by name, memory-mapped, and the file of each. What the index
---- says must hold: every file is there, and each tensor in its file.
+--- Returns the tensors of a folder's safetensors files by name, memory-mapped, and the file of each. Throws an error
+--- if a file of the index is missing, or a tensor is not in the file that the index names.
 ---@param path string
 ---@return table<string, torch.Tensor>
 ---@return table<string, string>

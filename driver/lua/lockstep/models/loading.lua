@@ -40,7 +40,8 @@ local function choose(layouts, tensors)
   return best
 end
 
---- Files of old versions hold what is computed today; those of tied models sometimes hold the head.
+--- Drops tensors that the model does not need: old versions saved the rotary frequencies, and some folders hold a
+--- head although it is tied.
 local function drop_copies(model, tensors)
   for name, tensor in pairs(tensors) do
     if name:match("%.rotary_emb%.inv_freq$") then

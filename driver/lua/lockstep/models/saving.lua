@@ -17,7 +17,7 @@ local M = {}
 
 local function fail(message, ...) core.raise("models.save: " .. message:format(...)) end
 
---- What is copied from `like`: everything but weights.
+--- Returns whether a file is copied from `like`: configs, tokenizers, templates and licences, but no weights.
 local function is_companion(name)
   if name:match("%.index%.json$") then return false end
   return name:match("%.json$") or name:match("%.jinja$") or name:match("%.txt$") or name:match("%.model$")
@@ -38,8 +38,8 @@ local function dtype_name(state)
   return name
 end
 
---- config.json names the dtype that transformers loads weights in: it must be that of the weights, or they would be
---- rounded.
+--- Puts the dtype of the weights into config.json. transformers loads weights in the dtype that it names, and would
+--- round them to another one.
 local function with_dtype(text, state)
   local name = dtype_name(state)
   if not name then return text end

@@ -1,5 +1,5 @@
---- How a model scores the tokens of a batch, without holding logits of all tokens: [T, vocabulary] at 8,192 tokens
---- and a vocabulary of 152,000 is 4.6 GiB in float32.
+--- Losses, log-probabilities and entropies of a batch, without the logits of all tokens: at 8,192 tokens and
+--- a vocabulary of 152,000 they take 4.6 GiB in float32.
 ---
 ---     local sum, count = model:loss(batch)
 ---     local log_probs, entropy = model:log_probs(batch)
@@ -53,7 +53,7 @@ function M.loss(self, batch)
   return balance and sum + balance * count or sum, count
 end
 
---- Of a tile: the log-probability of each label and the entropy of its distribution.
+--- Returns the log-probability of each label of a tile, and the entropy of its distribution.
 local function score(hidden, weight, labels, temperature)
   local logits = torch.linear(hidden, weight):to(torch.float32)
   if temperature ~= 1 then logits = logits / temperature end

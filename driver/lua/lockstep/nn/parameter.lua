@@ -1,4 +1,4 @@
---- How layers make their parameters, and how a model is built before its weights exist.
+--- Parameters of layers, and models that are built before their weights exist.
 ---
 ---     local net = parameter.on_meta(Net, 64)       -- shapes and names, no memory
 ---     for _, place in ipairs(nn.parameter_places(net)) do
