@@ -55,6 +55,21 @@ t.test("NamesOfParametersAreThoseOfTheFile", function()
   for _, p in model:named_parameters() do t.truthy(p.requires_grad and p.is_leaf) end
 end)
 
+t.test("LoadingCopiesNothingWhereTheDtypeIsThatOfTheFile", function()
+  local path = run.dir .. "/large"
+  models.save(models.build { model_type = "qwen3", vocab_size = 40000, hidden_size = 256, intermediate_size = 8,
+    num_hidden_layers = 1, num_attention_heads = 2, num_key_value_heads = 1, tie_word_embeddings = true }, path)
+  collectgarbage()
+  collectgarbage()
+  local before = core.resident_bytes()
+
+  local model = models.load(path)
+
+  t.truthy(model:head_weight():numel() * 4 > 40e6)
+  local grown = core.resident_bytes() - before
+  t.truthy(grown < 5e6, "the process grew by " .. grown .. " bytes")
+end)
+
 t.test("ATiedHeadIsTheEmbedding", function()
   local model = models.load(SOURCE .. "qwen3")
 
@@ -145,7 +160,7 @@ end)
 
 t.test("ArchitecturesCanBeRegistered", function()
   local Mine = models.CausalLM:subclass("MineForCausalLM")
-  Mine.keys = require("lockstep.models.decoder").keys {}
+  Mine.keys = models.keys {}
   models.register("MineForCausalLM", Mine)
   local path = copy("qwen3", function(config)
     config.architectures, config.attention_bias, config.use_sliding_window = { "MineForCausalLM" }, nil, nil

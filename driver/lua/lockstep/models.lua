@@ -23,8 +23,9 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
---- The base class of architectures; see docs/models.md.
-M.CausalLM = decoder.CausalLM
+--- What architectures are made of: see docs/models.md.
+M.CausalLM, M.Attention, M.Layer, M.Mlp = decoder.CausalLM, decoder.Attention, decoder.Layer, decoder.Mlp
+M.keys = decoder.keys
 
 local architectures = {} ---@type table<string, any>
 

@@ -11,7 +11,7 @@ local M = {}
 --- say what is in it. Functions of the program have their comments in stubs, under types/.
 local MODULES = {
   { "torch", "types/torch_functions.lua", "types/tensor.lua" },
-  { "nn", "lockstep/nn.lua" },
+  { "nn", "lockstep/nn.lua", "lockstep/nn/attention.lua", "lockstep/nn/rotary.lua" },
   { "optim", "lockstep/optim.lua" },
   { "optim.schedule", "lockstep/schedule.lua" },
   { "distributed", "types/distributed.lua" },
@@ -20,6 +20,7 @@ local MODULES = {
     "lockstep/sharding/pack.lua" },
   { "checkpoint", "lockstep/checkpoint.lua" },
   { "tiled_mlp", "lockstep/tiled_mlp.lua" },
+  { "models", "lockstep/models.lua", "lockstep/models/decoder.lua" },
   { "mimo", "lockstep/mimo.lua", "lockstep/mimo/ownership.lua", "types/mimo_ownership.lua",
     "lockstep/mimo/loader.lua", "lockstep/mimo/reorder.lua" },
   { "data", "lockstep/data.lua" },

@@ -1,7 +1,7 @@
 --- The decoder that Llama, Qwen and their kin share: pre-norm layers of attention and a gated MLP.
 ---
----     local Model = decoder.CausalLM:subclass("LlamaForCausalLM")
----     Model.keys = decoder.keys { attention_bias = false }
+---     local Model = models.CausalLM:subclass("LlamaForCausalLM")
+---     Model.keys = models.keys { attention_bias = false }
 ---     function Model.read(c) c.qkv_bias = c.attention_bias end
 ---
 --- Modules have the names that they have on disk. Tokens lie one after the other, [T, hidden], without a batch
@@ -318,8 +318,27 @@ end
 ---@return torch.Tensor?
 function CausalLM:balance_loss(seconds) end -- luacheck: ignore 212
 
-CausalLM.loss = scoring.loss
-CausalLM.log_probs = scoring.log_probs
+--- Returns the sum of the next-token losses of the tokens in loss_mask, and how many they are. The first token of a
+--- sequence has no loss. Divide the sum by the count of all ranks and micro-steps: a mean of means is not the mean.
+---
+--- A mixture of experts whose config says output_router_logits adds its balance loss, times router_aux_loss_coef and
+--- the count, so that the mean has it once.
+---@param batch models.Batch
+---@return torch.Tensor sum float32
+---@return integer count
+function CausalLM:loss(batch) return scoring.loss(self, batch) end
+
+--- Returns, for each token, its log-probability given the tokens before it in its sequence, and the entropy of the
+--- distribution that it was drawn from. Both are 0 for the first token of a sequence. Differentiable; the logits of
+--- tile_tokens tokens are held at a time, and computed again in backward.
+---
+---     local log_probs = model:log_probs(batch, { temperature = 0.7 })
+---     local ratio = torch.exp(log_probs - batch.old_log_probs)
+---@param batch models.Batch
+---@param opts {temperature: number?, tile_tokens: integer?}? logits are divided by temperature; default 1 and 1,024
+---@return torch.Tensor log_probs [T] float32
+---@return torch.Tensor entropy [T] float32
+function CausalLM:log_probs(batch, opts) return scoring.log_probs(self, batch, opts) end
 
 --- Overridden where files and memory differ: tables of tensors by their names on disk, the one to save first. Those
 --- of the model are views of its parameters.

@@ -87,8 +87,8 @@ function Mixture:forward(x)
 end
 
 --- Returns the balance loss of Switch Transformers (arXiv 2101.03961), as transformers computes it: the sum over
---- experts of the share of tokens times the mean probability, times the number of experts. Shares and means are over the tokens
---- of all layers. The result is per_token where all experts get as many tokens.
+--- experts of the share of tokens times the mean probability, times the number of experts. Shares and means are over
+--- the tokens of all layers. The result is per_token where all experts get as many tokens.
 ---@param router_logits torch.Tensor[] [tokens, experts] of each layer
 ---@param per_token integer
 ---@return torch.Tensor

@@ -36,11 +36,7 @@ local function next_tokens(batch)
   return labels
 end
 
---- Returns the sum of the next-token losses of the tokens in loss_mask, and how many they are. The first token of a
---- sequence has no loss. Divide the sum by the count of all ranks and micro-steps: a mean of means is not the mean.
----
---- A mixture of experts whose config says output_router_logits adds its balance loss, times router_aux_loss_coef and
---- the count, so that the mean has it once.
+--- See CausalLM:loss.
 ---@param self models.CausalLM
 ---@param batch models.Batch
 ---@return torch.Tensor sum float32
@@ -63,15 +59,10 @@ local function score(hidden, weight, labels, temperature)
   return log_probs, entropy
 end
 
---- Returns, for each token, its log-probability given the tokens before it in its sequence, and the entropy of the
---- distribution that it was drawn from. Both are 0 for the first token of a sequence. Differentiable; the logits of
---- tile_tokens tokens are held at a time, and computed again in backward.
----
----     local log_probs = model:log_probs(batch, { temperature = 0.7 })
----     local ratio = torch.exp(log_probs - batch.old_log_probs)
+--- See CausalLM:log_probs.
 ---@param self models.CausalLM
 ---@param batch models.Batch
----@param opts {temperature: number?, tile_tokens: integer?}? logits are divided by temperature; default 1 and 1,024
+---@param opts {temperature: number?, tile_tokens: integer?}?
 ---@return torch.Tensor log_probs [T] float32
 ---@return torch.Tensor entropy [T] float32
 function M.log_probs(self, batch, opts)
