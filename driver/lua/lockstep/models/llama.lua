@@ -10,6 +10,8 @@ local Llama = decoder.CausalLM:subclass("LlamaForCausalLM")
 Llama.model_type = "llama"
 Llama.keys = decoder.keys { attention_bias = false, mlp_bias = false }
 
+--- See CausalLM.read.
+---@param c table<string, any>
 function Llama.read(c) c.qkv_bias, c.output_bias = c.attention_bias, c.attention_bias end
 
 ---@class models.Qwen2: models.CausalLM
@@ -18,6 +20,8 @@ Qwen2.model_type = "qwen2"
 Qwen2.keys = decoder.keys { use_sliding_window = false, sliding_window = 4096, max_window_layers = 28,
   layer_types = options.optional }
 
+--- See CausalLM.read.
+---@param c table<string, any>
 function Qwen2.read(c)
   c.qkv_bias = true
   c.windows = config.windows(c)

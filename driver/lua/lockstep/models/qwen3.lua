@@ -11,6 +11,8 @@ Qwen3.model_type = "qwen3"
 Qwen3.keys = decoder.keys { head_dim = 128, attention_bias = false, use_sliding_window = false,
   sliding_window = 4096, max_window_layers = 28, layer_types = options.optional }
 
+--- See CausalLM.read.
+---@param c table<string, any>
 function Qwen3.read(c)
   c.qk_norm, c.qkv_bias, c.output_bias = true, c.attention_bias, c.attention_bias
   c.windows = config.windows(c)

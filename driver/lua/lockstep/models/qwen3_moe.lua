@@ -15,6 +15,8 @@ Qwen3Moe.keys = decoder.keys { attention_bias = false, use_sliding_window = fals
   num_experts = options.optional, num_local_experts = options.optional, num_experts_per_tok = options.required,
   norm_topk_prob = false, output_router_logits = false, router_aux_loss_coef = 0.001 }
 
+--- See CausalLM.read.
+---@param c table<string, any>
 function Qwen3Moe.read(c)
   c.qk_norm, c.qkv_bias, c.output_bias = true, c.attention_bias, c.attention_bias
   c.num_experts = c.num_experts or c.num_local_experts or 128
@@ -32,18 +34,27 @@ local function is_sparse(c, index)
   return c.num_experts > 0 and (index + 1) % c.decoder_sparse_step == 0
 end
 
+--- See CausalLM.mlp.
+---@param c table<string, any>
+---@param index integer from 1
+---@return nn.Module
 function Qwen3Moe.mlp(c, index)
   if not is_sparse(c, index - 1) then return decoder.Mlp(c.hidden_size, c.intermediate_size) end
   return experts.Mixture { hidden = c.hidden_size, intermediate = c.moe_intermediate_size,
     experts = c.num_experts, per_token = c.num_experts_per_tok, normalize = c.norm_topk_prob }
 end
 
+--- See CausalLM:balance_loss.
+---@param router_logits torch.Tensor[] [tokens, experts] of each layer with experts
+---@return torch.Tensor?
 function Qwen3Moe:balance_loss(router_logits)
   local c = self.settings
   if not c.output_router_logits or #router_logits == 0 then return nil end
   return experts.balance_loss(router_logits, c.num_experts_per_tok) * c.router_aux_loss_coef
 end
 
+--- See CausalLM:layouts.
+---@return table<string, torch.Tensor>[]
 function Qwen3Moe:layouts()
   local state = self:state_dict()
   return { experts.one_by_one(state), state, experts.transposed(state) }

@@ -29,18 +29,17 @@ local function need(o, ...)
   end
 end
 
---- Each kind returns the frequencies [dim / 2] and a factor for cosines and sines.
-local KINDS = {}
+-- Each kind returns the frequencies [dim / 2] and a factor for cosines and sines.
 
-function KINDS.default(o) return plain_frequencies(o), 1 end
+local function default(o) return plain_frequencies(o), 1 end
 
-function KINDS.linear(o)
+local function linear(o)
   need(o, "factor")
   return plain_frequencies(o) / o.factor, 1
 end
 
 --- Llama 3.1: long wavelengths are stretched, short ones stay, those between are mixed.
-function KINDS.llama3(o)
+local function llama3(o)
   need(o, "factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
   local length = o.original_max_position_embeddings
   local plain = plain_frequencies(o)
@@ -53,7 +52,7 @@ function KINDS.llama3(o)
 end
 
 --- YaRN (arXiv 2309.00071): dimensions that turn often stay, those that turn rarely are stretched.
-function KINDS.yarn(o)
+local function yarn(o)
   need(o, "factor", "original_max_position_embeddings")
   local function dim_of(turns)
     return o.dim * math.log(o.original_max_position_embeddings / (turns * 2 * math.pi)) / (2 * math.log(o.rope_theta))
@@ -71,6 +70,8 @@ function KINDS.yarn(o)
   local ratio = has_both and magnitude(o.mscale) / magnitude(o.mscale_all_dim) or magnitude(1)
   return frequencies, o.attention_factor or ratio
 end
+
+local KINDS = { default = default, linear = linear, llama3 = llama3, yarn = yarn }
 
 local OPTIONS = { dim = options.required, rope_theta = 10000, rope_type = "default", factor = options.optional,
   low_freq_factor = options.optional, high_freq_factor = options.optional, beta_fast = options.optional,
