@@ -10,7 +10,6 @@ local config = require "lockstep.models.config"
 local core = require "lockstep.core"
 local decoder = require "lockstep.models.decoder"
 local folder = require "lockstep.models.folder"
-local generation = require "lockstep.models.generation"
 local init = require "lockstep.models.init"
 local llama = require "lockstep.models.llama"
 local loading = require "lockstep.models.loading"
@@ -133,7 +132,7 @@ end
 ---@param prompts (integer[]|torch.Tensor|models.Batch)[]
 ---@param opts models.GenerateOptions?
 ---@return integer[][] # the new ids of each prompt
-function M.generate(model, prompts, opts) return generation.generate(model, prompts, opts) end
+function M.generate(model, prompts, opts) return model:generate(prompts, opts) end
 
 --- Returns the position ids of one sample, before it is packed: 0, 1, 2, ... for text; architectures with images have
 --- three rows.

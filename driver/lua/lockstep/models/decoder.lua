@@ -10,6 +10,7 @@
 
 local config = require "lockstep.models.config"
 local core = require "lockstep.core"
+local generation = require "lockstep.models.generation"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local scoring = require "lockstep.models.scoring"
@@ -209,6 +210,14 @@ end
 ---@return torch.Tensor
 function CausalLM:head_weight() return (self.lm_head or self.model.embed_tokens).weight end
 
+--- Returns the logits of hidden states.
+---@param x torch.Tensor [..., hidden]
+---@return torch.Tensor # [..., vocab_size]
+function CausalLM:head(x)
+  if self.lm_head then return self.lm_head(x) end
+  return torch.linear(x, self:head_weight())
+end
+
 --- Position ids that start at 0 in each sequence.
 local function counting(seq_lens)
   local parts = {}
@@ -302,11 +311,7 @@ end
 ---@param what ("logits"|"loss"|"hidden"|"log_probs")? default "logits"
 ---@return any ... # logits: [T, vocab_size], in the model's dtype
 function CausalLM:forward(batch, what)
-  if what == nil or what == "logits" then
-    local x = self:hidden(batch)
-    if self.lm_head then return self.lm_head(x) end
-    return torch.linear(x, self:head_weight())
-  end
+  if what == nil or what == "logits" then return self:head((self:hidden(batch))) end
   if what ~= "loss" and what ~= "hidden" and what ~= "log_probs" then
     fail('forward returns "logits", "loss", "hidden" or "log_probs", not "%s"', tostring(what))
   end
@@ -339,6 +344,12 @@ function CausalLM:loss(batch) return scoring.loss(self, batch) end
 ---@return torch.Tensor log_probs [T] float32
 ---@return torch.Tensor entropy [T] float32
 function CausalLM:log_probs(batch, opts) return scoring.log_probs(self, batch, opts) end
+
+--- See models.generate.
+---@param prompts (integer[]|torch.Tensor|models.Batch)[]
+---@param opts models.GenerateOptions?
+---@return integer[][]
+function CausalLM:generate(prompts, opts) return generation.generate(self, prompts, opts) end
 
 --- Overridden where files and memory differ: tables of tensors by their names on disk, the one to save first. Those
 --- of the model are views of its parameters.

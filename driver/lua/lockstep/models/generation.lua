@@ -67,7 +67,7 @@ end
 local function logits_after(model, batch, attend, last)
   local hidden = model:hidden(batch, attend)
   if last then hidden = hidden:index_select(0, torch.tensor(last, { dtype = torch.int64 }):to(hidden.device)) end
-  return torch.linear(hidden, model:head_weight())
+  return model:head(hidden)
 end
 
 local function last_rows(lengths)
