@@ -22,8 +22,15 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
---- What architectures are made of: see docs/models.md.
-M.CausalLM, M.Attention, M.Layer, M.Mlp = decoder.CausalLM, decoder.Attention, decoder.Layer, decoder.Mlp
+--- The base class of architectures; docs/models.md shows how to add one.
+M.CausalLM = decoder.CausalLM
+--- Attention of a decoder layer: a class to subclass.
+M.Attention = decoder.Attention
+--- A decoder layer: a class to subclass.
+M.Layer = decoder.Layer
+--- The gated MLP of a layer.
+M.Mlp = decoder.Mlp
+--- Returns the keys of config.json that an architecture reads: those of every decoder, and more.
 M.keys = decoder.keys
 
 local architectures = {} ---@type table<string, any>
