@@ -1,5 +1,6 @@
 ---@meta lockstep.core.checkpoint
---- The library `checkpoint` for lockstep.checkpoint. The program's side is driver/lua/bind/checkpoint/checkpoint.cc.
+--- The library `checkpoint` for lockstep.checkpoint.
+--- The program's side is driver/lua/bind/checkpoint/checkpoint.cc.
 
 ---@class lockstep.core.checkpoint
 local checkpoint = {}
