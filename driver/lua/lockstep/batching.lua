@@ -137,9 +137,11 @@ end
 --- gets an error that shows each rank's. `check = false` skips the comparison. A call with only `ranks` plans, and one
 --- rank may make it for all.
 ---
---- Options: samples; seq_len; ranks (default: the world's size); rank: make only this rank's micro-batches, the other
---- lists stay empty; pad_to_multiple_of = 1 (tokens); pad_token_id = 0; balance = "lockstep" or "round_robin"; cost =
---- batching.cost.tokens(), batching.cost.transformer{...} or function(seq_lens); streams = {name = fill}; check = true.
+--- Required options: samples; seq_len.
+---
+--- Optional: ranks (default: the world's size); rank: makes only this rank's micro-batches, the other lists stay empty.
+--- pad_to_multiple_of = 1 (tokens); pad_token_id = 0; streams = {name = fill}; check = true. balance = "lockstep" or
+--- "round_robin". cost = batching.cost.tokens(), batching.cost.transformer{...} or function(seq_lens).
 ---
 --- token_types = "mm_token_type_ids" is the stream that marks the placeholders of images (1), videos (2) and audio
 --- clips (3). Without it give image_token_id, video_token_id and audio_token_id, the placeholders' ids in input_ids.

@@ -125,10 +125,11 @@ end
 ---       local loss = train(batch.x, batch.y, torch.tensor(schedule(step), { device = dist.device() }))
 ---     end
 ---
---- An operation that cannot be recorded is an error with the script's line: reading a value (`item`, `totable`,
---- `print`), an operator that waits for the device (`nonzero`, an index of booleans), `torch.tensor`, a number as the
---- optimizer's factor, inputs of another shape. On a GPU more than one rank is an error. Branches of Lua are taken
---- once, when it records. On the CPU `fn` is called each time, under the same rules, as far as the CPU can check them.
+--- An operation that cannot be recorded is an error with the script's line. Examples are reading a value (`item`,
+--- `totable`, `print`), an operator that waits for the device (`nonzero`, an index of booleans), and `torch.tensor`. A
+--- number as the optimizer's factor and inputs of another shape are errors too; on a GPU so is more than one rank.
+--- Branches of Lua are taken once, when it records. On the CPU `fn` is called each time, under the same rules, as far
+--- as the CPU can check them.
 ---@param fn function of tensors on this rank's device, and of plain values that never change
 ---@param opts {warmup: integer?}? default 3; at least 1, so that gradients, optimizer states and workspaces exist
 ---@return lockstep.Graph

@@ -1,5 +1,5 @@
---- Reports a run: a line per step on rank 0's terminal, a JSON object per step in metrics.jsonl of the run's folder,
---- the same numbers for TensorBoard in that folder, a progress bar, and plots.
+--- Reports a run. Each step is a line on rank 0's terminal and a JSON object in metrics.jsonl of the run's folder.
+--- TensorBoard gets the same numbers. There are also a progress bar and plots.
 ---
 ---     log.step { loss = loss, grad_norm = norm, tokens = 4096 }
 ---     log.record("validation", { loss = 0.31, accuracy = 0.97 })

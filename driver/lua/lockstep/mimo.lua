@@ -183,11 +183,15 @@ function M.draw(topology, opts) return check_topology("mimo.draw", topology).cor
 --- or by path ("modality_inputs.clip.pixel_values"). A key that the batch does not have is an error, unless the samples
 --- have 0 rows of it:
 ---
---- ownership: the owners of rows, by a table of mimo.ownership. `pixel_values = images` if each row is a token (or
+--- `ownership`: the owners of rows, by a table of mimo.ownership. `pixel_values = images` if each row is a token (or
 --- patch), `crops = { images, "items" }` if each row is an item. "images" names a table in the batch, which is cut with
---- it. rows_per_sample: how many rows each sample has. Next to image_grid_thw (grid_thw, video_grid_thw) pixel_values
---- have t * h * w rows for each image; declare the grid by one of these two. batch_dims: the batch dim, or false to
---- pass a value on whole. Arrays of batch length are cut too; numbers and text are passed on.
+--- it.
+---
+--- `rows_per_sample`: how many rows each sample has. Next to image_grid_thw (grid_thw, video_grid_thw) pixel_values
+--- have t * h * w rows for each image; declare the grid by one of these two.
+---
+--- `batch_dims`: the batch dim, or false to pass a value on whole. Arrays of batch length are cut too; numbers and text
+--- are passed on.
 ---
 ---     local mine = mimo.slice(batch, dp_rank, dp_size, { rows_per_sample = { image_grid_thw = { 1, 0, 2, 1 } } })
 ---@param batch table
@@ -285,10 +289,10 @@ end
 --- backward there returns at once. An array of tensors that have the same rows travels as well. Between modules on the
 --- same ranks y may be x itself, or a view of its memory.
 ---
---- ownership: the owners of the rows (mimo.ownership); or rows_per_sample: how many rows each sample has. Both are for
---- the whole micro-batch, the same on every rank. Without them every rank of `from` must give the same number of rows
---- in every call, and each row counts as a sample. samples: the ids of the micro-batch's samples, which must be the
---- same on every rank.
+--- `ownership`: the owners of the rows (mimo.ownership); or `rows_per_sample`: how many rows each sample has. Both are
+--- for the whole micro-batch, the same on every rank. Without them every rank of `from` must give the same number of
+--- rows in every call, and each row counts as a sample. `samples`: the ids of the micro-batch's samples, which must be
+--- the same on every rank.
 ---@param x torch.Tensor|torch.Tensor[]|nil
 ---@param opts mimo.CallOptions?
 ---@return torch.Tensor|torch.Tensor[]
@@ -432,7 +436,7 @@ end
 ---     optimizer:zero_grad()
 ---
 --- One infinite or NaN gradient on any rank makes the norm infinite or NaN on every rank, and no gradient is changed.
---- error_if_nonfinite makes that an error on every rank; it reads the norm, so it waits for a GPU.
+--- `error_if_nonfinite` makes that an error on every rank; it reads the norm, so it waits for a GPU.
 ---
 --- Collective: every rank of the topology, after mimo.reduce_gradients.
 ---@param opts mimo.ClipOptions

@@ -335,9 +335,9 @@ end
 ---
 ---     run:resume()
 ---
---- from: the folder of another run, or of one state, to start from if this run has none. without: names of registered
---- objects to leave as they are, or of saved objects to leave out. A saved object that is not registered is an error
---- otherwise. Collective.
+--- `from`: the folder of another run, or of one state, to start from if this run has none. `without`: names of
+--- registered objects to leave as they are, or of saved objects to leave out. A saved object that is not registered is
+--- an error otherwise. Collective.
 ---@param opts {from: string?, without: string[]?}?
 ---@return integer?
 function M:resume(opts)

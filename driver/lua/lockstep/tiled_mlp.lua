@@ -119,11 +119,11 @@ function TiledMlp:__tostring()
   return string.format("tiled_mlp(%d calls, %d untiled, %d tiles)", s.calls, s.untiled, s.tiles)
 end
 
---- tile_tokens: maximum tokens of a tile; the default is twice the hidden size in multiples of 128, at least 1,024. A
---- sequence too short to gain from tiling runs untiled (stats().untiled). tiles: the number of tiles, even then.
---- preserve_rng: backward draws the same dropout as forward. accumulate_fp32: gradients of bfloat16 weights are added
---- up in float32. skip_zero_gradients: skips tiles that get no gradient; defaults to true on a CPU, where the check is
---- cheap.
+--- `tile_tokens`: maximum tokens of a tile; the default is twice the hidden size in multiples of 128, at least 1,024. A
+--- sequence too short to gain from tiling runs untiled (stats().untiled). `tiles`: the number of tiles, even then.
+--- `preserve_rng`: backward draws the same dropout as forward. `accumulate_fp32`: gradients of bfloat16 weights are
+--- added up in float32. `skip_zero_gradients`: skips tiles that get no gradient; defaults to true on a CPU, where the
+--- check is cheap.
 ---@param opts tiled_mlp.Options?
 ---@return tiled_mlp.TiledMlp
 function M.new(opts)

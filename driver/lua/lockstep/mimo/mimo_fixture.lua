@@ -110,8 +110,8 @@ function M.together(vision, language)
 end
 
 --- Trains on the topology with micro-batches of `reader` (a mimo.loader) until it ends. Returns by step the loss of
---- each sample by its id (on ranks of the language model), the joint loss, and gradients by name. opts: micro_batches
---- of a step; change(batch, whole), called before they are used.
+--- each sample by its id (on ranks of the language model), the joint loss, and gradients by name. Options:
+--- `micro_batches` of a step; `change(batch, whole)`, called before they are used.
 function M.train(topology, reader, opts)
   local change = opts and opts.change or function(batch, whole) return batch, whole end
   local micro_batches = opts and opts.micro_batches or 1

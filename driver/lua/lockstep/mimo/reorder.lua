@@ -4,7 +4,7 @@ local core = require "lockstep.core"
 local core_mimo = require "lockstep.core.mimo"
 local options = require "lockstep.options"
 
---- Returns the least common multiple of all modules' dp: the number of groups of which every replica has whole ones.
+--- Returns the least common multiple of all modules' dp: every replica has whole groups of this number.
 local function groups_of(topology)
   local groups = 1
   for _, module in ipairs(topology:modules()) do

@@ -1,6 +1,6 @@
 --- Keeps the precision of optimizers whose parameters or moments are stored in a low-precision dtype.
 ---
---- A bfloat16 number differs from its neighbor by 0.4 to 0.8 %, and most steps of training are smaller than half of
+--- A bfloat16 number differs from its neighbor by 0.4 to 0.8 %. Most steps of training are smaller than half of
 --- that: rounded to nearest, they leave the weight where it was. There are three ways:
 ---   "float32"     The optimizer keeps each weight in float32, too (a master), and rounds it into the parameter.
 ---   "stochastic"  The weight has no master. It is rounded up or down at random, so that it is right on average.

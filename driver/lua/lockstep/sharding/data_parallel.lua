@@ -150,12 +150,14 @@ function DataParallel:__tostring() return "data_parallel(" .. tostring(self.modu
 --- DistributedDataParallel: parameters and buffers become rank 0's, gradients are averaged while backward
 --- runs. Freeze parameters and move the module to its device before.
 ---
---- bucket_mb: gradients are reduced in groups of this size. find_unused: allows a forward pass that does not use all
---- parameters. static_graph: every iteration uses the same parameters equally often; allows parameters used several
---- times in one. compression: gradients are sent as "bf16" or "fp16", half the bytes of float32, and rounded to it;
---- local sums are not rounded. broadcast_buffers: every forward pass gives all ranks rank 0's buffers; if false, each
---- rank keeps its own. gradient_as_bucket_view: gradients share memory with the buckets that are sent, which saves a
---- copy of all gradients; clone a gradient that is kept during the next backward.
+--- `bucket_mb`: gradients are reduced in groups of this size. `find_unused`: allows a forward pass that does not use
+--- all parameters. `static_graph`: every iteration uses the same parameters equally often; allows parameters used
+--- several times in one. `compression`: gradients are sent as "bf16" or "fp16", half the bytes of float32, and rounded
+--- to it; local sums are not rounded.
+---
+--- `broadcast_buffers`: every forward pass gives all ranks rank 0's buffers; if false, each rank keeps its own.
+--- `gradient_as_bucket_view`: gradients share memory with the buckets that are sent, which saves a copy of all
+--- gradients; clone a gradient that is kept during the next backward.
 ---
 --- Collective: every rank of `group` calls this with the same module, and runs the same number of forward passes.
 ---@param module nn.Module

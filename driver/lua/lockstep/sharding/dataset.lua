@@ -92,7 +92,7 @@ end
 --- (ds.padded counts them). The order is computed, not stored: 10^9 samples cost no memory.
 ---
 --- Options: size; rank, world (default: this run's); seed = 0; epoch = 0; shuffle = true; drop_last = false; pad =
---- false; or state, the result of ds:state(), with the present rank and world.
+--- false. `state`, the result of ds:state(), replaces all of these but rank and world.
 ---@param opts {size: integer?, rank: integer?, world: integer?, seed: integer?, state: table?, [string]: any}
 ---@return sharding.Dataset
 local function dataset(opts)
@@ -104,7 +104,7 @@ local function dataset(opts)
   if state then
     for key in pairs(opts) do
       if key ~= "state" and key ~= "rank" and key ~= "world" then
-        core.raise(('sharding.dataset: "%s" is in the state already; beside it only rank and world are given')
+        core.raise(('sharding.dataset: "%s" is in the state already; give only rank and world with a state')
           :format(key))
       end
     end

@@ -184,10 +184,10 @@ end
 --- per token, as arrays or tensors of one dimension. A chunk holds the same, concatenated, and seq_lens, the lengths of
 --- its pieces. A sample that exceeds a chunk continues in the next.
 ---
---- Options: source, a function that returns the next sample or nil; seq_len; state. drop_last = true: drops the rest at
---- the end that fills no chunk, and counts it in `dropped_tokens`. split = true: false moves samples to the next chunk
---- whole, and drops the tokens of a sample beyond seq_len. pad_token_id: if given, short chunks are filled up to
---- seq_len, without loss.
+--- Options: source, a function that returns the next sample or nil; seq_len; state. `drop_last = true`: drops the rest
+--- at the end that fills no chunk, and counts it in `dropped_tokens`. `split = true`: false moves samples to the next
+--- chunk whole, and drops the tokens of a sample beyond seq_len. `pad_token_id`: if given, short chunks are filled up
+--- to seq_len, without loss.
 ---@param opts {source: (fun(): table?), seq_len: integer, drop_last: boolean?, split: boolean?, [string]: any}
 ---@return sharding.Packed
 local function pack(opts)
