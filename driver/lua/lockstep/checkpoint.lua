@@ -44,12 +44,12 @@ Checkpoint.__index = Checkpoint
 
 -- Tensors in tables ---------------------------------------------------------------------------------
 
---- Stands in a copy of nested tables for a tensor.
+--- Marks the place of a tensor in a copy of nested tables.
 local Slot = {}
 
 local function is_plain_table(value) return type(value) == "table" and getmetatable(value) == nil end
 
---- A copy of nested tables, with slots for their tensors, which go into `tensors`.
+--- Copies nested tables, with slots for their tensors, which go into `tensors`.
 local function take_out(value, tensors, inside)
   if torch.is_tensor(value) then
     tensors[#tensors + 1] = value
@@ -64,7 +64,7 @@ local function take_out(value, tensors, inside)
   return copy
 end
 
---- The same tables with tensors in their slots.
+--- Returns the same tables with tensors in their slots.
 local function put_in(value, tensors)
   if getmetatable(value) == Slot then return tensors[value.index] end
   if not is_plain_table(value) then return value end
@@ -73,7 +73,7 @@ local function put_in(value, tensors)
   return copy
 end
 
---- A region whose arguments are tables that may hold tensors.
+--- Runs a region whose arguments are tables that may hold tensors.
 local function run_nested(region, fn, ...)
   if type(fn) ~= "function" and not (type(fn) == "table" and (getmetatable(fn) or {}).__call) then
     core.raise("checkpoint: fn must be a function or a module, not a " .. type(fn))
@@ -165,9 +165,9 @@ end
 --- The result of checkpoint.selective: `policy:operators()` lists the overloads that it keeps.
 ---@alias checkpoint.Policy lockstep.core.checkpoint.Selection
 
---- Keeps the results of the operators named, and recomputes everything else. The names are those below autograd:
---- linear and matmul are aten::mm, aten::addmm and aten::bmm there. A result that is modified in place is computed
---- again, and counted in the region's stats.
+--- Keeps the results of the named operators, and recomputes everything else. Use the names below autograd: linear and
+--- matmul are aten::mm, aten::addmm and aten::bmm there. A result that is modified in place is computed again, and
+--- counted in the region's stats.
 ---
 ---     local ckpt = checkpoint.new { policy = checkpoint.selective { save = { "aten::mm", "aten::bmm" } } }
 ---@param opts {save: string[]}
@@ -178,8 +178,8 @@ end
 
 local all_saved = core_checkpoint.offload(OFFLOAD)
 
---- fn(...); every tensor that it saves for backward waits in host memory. For models without regions: slower than
---- offloading the inputs of regions, which are far fewer. checkpoint.stats() counts.
+--- Returns fn(...), and keeps every tensor that it saves for backward in host memory. For models without regions. It is
+--- slower than offloading the inputs of regions, which are far fewer. checkpoint.stats() counts.
 ---
 ---     local loss = checkpoint.save_on_host(model, batch)
 ---@param fn fun(...): ... or a module

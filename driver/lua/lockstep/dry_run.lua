@@ -66,7 +66,7 @@ end
 
 local function bytes_of(x) return x:numel() * x:element_size() end
 
---- Each parameter of the modules that live and of the optimizers, once.
+--- Returns each parameter of the live modules and of the optimizers, once.
 local function parameters()
   local seen, found = {}, {}
   local function add(p)
@@ -117,7 +117,7 @@ local function print_plans()
     grouped(plans.padding_tokens), plans.padding_micro_batches, plans.truncated_samples, makespan))
 end
 
---- Prints what the step took. The first call alone does: at the end of the first step, or of the script.
+--- Prints the cost of the step. Only the first call does: at the end of the first step, or of the script.
 function M.finish()
   if is_finished then return end
   is_finished = true
@@ -163,7 +163,7 @@ local function finish_and_exit()
   os.exit(0)
 end
 
---- `step` with a look at who takes it: the second time outside of run:steps ends the script.
+--- Wraps `step`: a second call outside of run:steps ends the script.
 local function noted_step(who, step)
   return function(...)
     if is_in_loop then return step(...) end
@@ -229,7 +229,7 @@ local function stop_after_a_step()
   end] = true
 end
 
---- Begins to watch.
+--- Starts watching.
 function M.start()
   tracker = native.memory_tracker(dist.device())
   from_start = native.flop_counter()

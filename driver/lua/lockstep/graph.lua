@@ -1,8 +1,8 @@
 --- CUDA graphs: a whole training step as one launch. `lockstep.graph` is this module's one function.
 ---
---- A step of many small kernels is bound by the time that it takes to launch them. A graph records the step once
---- and launches all of it at once. It keeps addresses, not values: inputs are copied to where the recording found
---- them, outputs lie where it put them. Source: PyTorch's torch.cuda.graphs (whole-network capture).
+--- A step of many small kernels takes as long as launching them. A graph records the step once and launches all of it
+--- at once. It keeps addresses, not values: inputs are copied to the recorded addresses, and outputs are at theirs.
+--- Source: PyTorch's torch.cuda.graphs (whole-network capture).
 
 local core_graph = require "lockstep.core.graph"
 local core = require "lockstep.core"
@@ -26,7 +26,7 @@ local function describe(value)
   return type(value) == "string" and string.format("%q", value) or tostring(value)
 end
 
---- The inputs as the graph finds them: tensors of its own. Everything else is kept by the graph as it is.
+--- Copies the inputs to tensors of the graph. Other values are stored as they are.
 local function own(count, inputs)
   local kept = {}
   for i = 1, count do
@@ -53,7 +53,7 @@ local function fill(self, count, inputs)
   end
 end
 
---- Results without their history, which belongs to the recording.
+--- Returns results without their history, which belongs to the recording.
 local function pack_results(...)
   local results = { n = select("#", ...), ... }
   for i = 1, results.n do
@@ -110,9 +110,9 @@ function Graph:__call(...)
   return unpack(results, 1, results.n)
 end
 
---- Makes a function that does what `fn` does, as one launch of a CUDA graph: forward, backward and the optimizer,
---- say. Every call is one step. The first `warmup` run as they are, the next is recorded, and launched like all
---- after it. Results are overwritten by the next call: read or copy what you keep.
+--- Makes a function that does the same as `fn` with one launch of a CUDA graph: for example forward, backward and the
+--- optimizer. Every call is one step. The first `warmup` calls run normally; the next is recorded, and launched like
+--- all after it. Each call overwrites the results: read or copy them before.
 ---
 ---     local train = lockstep.graph(function(x, y, factor)
 ---       local loss = nn.cross_entropy(model(x), y)

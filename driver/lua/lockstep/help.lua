@@ -1,4 +1,4 @@
---- help(torch.matmul), help("optim.AdamW"), help("nn"): what something is, how it is called, with an example.
+--- help(torch.matmul), help("optim.AdamW"), help("nn"): describes a value and its call, with an example.
 
 local core = require "lockstep.core"
 local reference = require "lockstep.help.reference"
@@ -7,7 +7,7 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
---- Names that take the place of arguments in examples.
+--- Names that replace arguments in examples.
 local EXAMPLES = {
   ["torch.Tensor"] = "other", integer = "0", ["integer[]"] = "{ 0 }", ["integer|integer[]"] = "{ 0 }", number = "0.5",
   ["torch.Scalar"] = "2", boolean = "true", ["torch.Tensor[]"] = "{ x, other }", ["torch.dtype"] = "torch.float32",
@@ -24,7 +24,7 @@ local function argument(parameter, position)
   return EXAMPLES[parameter.type] or parameter.name
 end
 
---- The call of a schema with what it must be given, and one keyword that it may.
+--- Returns an example call of a schema, with its required arguments and one optional keyword.
 local function example(name, parsed)
   local given, keyword = {}, nil
   for i, p in ipairs(parsed.parameters) do
@@ -45,7 +45,7 @@ local function example(name, parsed)
   return lines
 end
 
---- Schemas that write into `out` say nothing that the others do not; the first of the rest is the plainest.
+--- Leaves out schemas that write into `out`, which add nothing; the first of the rest is the plainest.
 local function operator_lines(name)
   local schemas, lines = core.schemas(name), {}
   local first
@@ -159,8 +159,7 @@ local function lines_of_name(name)
     or unknown(name)
 end
 
---- The name of a value that a table of the library or a table in it holds, "torch.cuda.synchronize"; nil where none
---- does.
+--- Returns the name of a value in a table of the library, such as "torch.cuda.synchronize", or nil.
 local function name_in(loaded, value, name, depth)
   if rawequal(loaded, value) then return name end
   if type(loaded) ~= "table" or rawget(loaded, "class_name") or depth == 3 then return end
@@ -170,7 +169,7 @@ local function name_in(loaded, value, name, depth)
   end
 end
 
---- The name under which a function, class or module stands in a loaded module of the library, or nil.
+--- Returns the name of a function, class or module in a loaded module of the library, or nil.
 ---@param value any
 ---@return string?
 function M.name_of(value)

@@ -43,7 +43,7 @@ local function number_of(caller, name, value)
     torch.is_tensor(given) and tostring(given.dtype) .. " " .. tostring(given.shape) or "a " .. type(given)))
 end
 
---- The numbers of `fields`, tensors read off, and the step, which may be among them.
+--- Returns the numbers of `fields`, with tensors read, and the step, which may be a field.
 local function read_fields(caller, fields, step)
   if type(fields) ~= "table" then
     core.raise(string.format("%s: the fields must be a table, not a %s", caller, type(fields)))
@@ -98,7 +98,7 @@ local function status_of(object, step, total, now)
   return parts
 end
 
---- FLOPs counted since this was called last, or nil where none are.
+--- Returns the FLOPs counted since the last call, or nil if they are not counted.
 local function flops_since_last()
   if not flop_counter then return nil end
   local total = flop_counter:total()
@@ -157,7 +157,7 @@ function M.step(fields)
   local object = read_memory()
   object.step, object.elapsed_s = step, now - started
   object.nonfinite_steps = nonfinite.count > 0 and nonfinite.count or nil
-  -- The first step has no beginning that we know of.
+  -- The beginning of the first step is unknown.
   if seconds then
     object.step_s, object.data_share = seconds, math.min(1, data_seconds / seconds)
     if shown.tokens then object.tokens_per_s = shown.tokens / seconds end
@@ -222,7 +222,7 @@ function M.record(name, fields)
   terminal.print_line(string.format("%s at step %d  %s", name, step, terminal.columns(shown)))
 end
 
---- Prints on rank 0 alone, clear of the progress bar.
+--- Prints on rank 0 only, without breaking the progress bar.
 ---@param ... any
 function M.print(...)
   if not is_rank_0() then return end

@@ -1,4 +1,4 @@
---- Modules of one model on ranks of their own: the library `mimo` for scripts.
+--- Modules of one model on separate ranks: the library `mimo` for scripts.
 
 local core = require "lockstep.core"
 local core_mimo = require "lockstep.core.mimo"
@@ -29,12 +29,12 @@ local M = { loader = require "lockstep.mimo.loader", ownership = require "lockst
 local Topology = {}
 Topology.__index = Topology
 
---- The name of the (first) module of a rank; nil outside the world of the topology.
+--- Returns the name of a rank's first module; nil outside the world of the topology.
 ---@param rank integer? default: this rank
 ---@return string?
 function Topology:module(rank) return self.core:module(rank) end
 
---- All modules with their sizes and ranks.
+--- Returns all modules with their sizes and ranks.
 ---@return {name: string, dp: integer, tp: integer, cp: integer, pp: integer, ranks: integer[]}[]
 function Topology:modules() return self.core:modules() end
 
@@ -55,7 +55,7 @@ function Topology:dp_info(rank, name) return self.core:dp_info(rank, name) end
 ---@return boolean needs_data
 function Topology:sampling_info(rank, scalable_reads) return self.core:sampling_info(rank, scalable_reads) end
 
---- Where the rank stands in a module's grid.
+--- Returns the rank's position in a module's grid.
 ---@param rank integer? default: this rank
 ---@param name string? default: its first module
 ---@return {dp: integer, pp: integer, cp: integer, tp: integer}
@@ -70,11 +70,11 @@ function Topology:coordinates(rank, name) return self.core:coordinates(rank, nam
 ---@field order "sequential"|"all_forwards_first"|"1f1b"|"all"? in which the script runs the micro-batches of a step;
 --- default "all"
 
---- Raises an error that names every broken rule of the sizes at once, with the nearest that work:
+--- Raises an error that names every broken rule of the sizes, with the nearest sizes that work:
 ---
 ---     topo:validate { micro_batch_size = 6, global_batch_size = 24 }
 ---
---- Then runs such a step on paper, see Topology:check_schedule: in the order given, or in all that the topology allows.
+--- Then simulates such a step (Topology:check_schedule), in the given order, or in all orders that the topology allows.
 ---@param sizes mimo.BatchSizes
 function Topology:validate(sizes)
   local core_sizes = {}
@@ -88,21 +88,21 @@ function Topology:validate(sizes)
     micro_batch_size = sizes.micro_batch_size }
 end
 
---- Runs a step on paper, all ranks' sends, receives and collectives against each other, and raises an error that
---- names the ranks where they would not match or not end.
+--- Simulates a step: runs all ranks' sends, receives and collectives against each other. Raises an error that names the
+--- ranks if they would not match or not end.
 ---
 ---     topo:check_schedule { micro_batches = 4, micro_batch_size = 6, order = "all_forwards_first" }
 ---
---- order: "sequential", forward and backward of each micro-batch in turn, the default. "all_forwards_first", forward of
---- all micro-batches, then backward of all, as scripts/mimo_digits.lua does. "1f1b", interleaved, for modules on ranks
---- of their own. "all", each of these that the topology allows.
+--- `order`: "sequential", the default, runs forward and backward of each micro-batch in turn. "all_forwards_first" runs
+--- forward of all micro-batches, then backward of all, as scripts/mimo_digits.lua does. "1f1b" interleaves them, for
+--- modules on separate ranks. "all" checks each of these that the topology allows.
 ---@param opts {micro_batches: integer?, micro_batch_size: integer, order: string?}
 ---@return integer operations of all ranks, in the last of the orders
 ---@return integer transfers
 ---@return integer collectives
 function Topology:check_schedule(opts) return self.core:check_schedule(opts) end
 
---- The ranks of a module that differ from `rank` in these axes alone, itself included: "dp", "dp-cp", "tp".
+--- Returns the ranks of a module that differ from `rank` only in these axes, with `rank` itself: "dp", "dp-cp", "tp".
 ---@param name string
 ---@param axes string
 ---@param rank integer? default: this rank
@@ -125,7 +125,7 @@ function Topology:reads(sizes, micro_batch, dp_rank, dp_size)
   return first + 1, stop, micro_batches
 end
 
---- The group over `axes` of this rank's module. Made when it is first asked for, by all its ranks.
+--- Returns the group over `axes` of this rank's module. All its ranks make it at the first call.
 ---@param name string
 ---@param axes string
 ---@return dist.Group? # nil where the rank is alone in it
@@ -161,7 +161,7 @@ local function check_topology(name, topology)
   return topology
 end
 
---- The topology as a picture: grids with their ranks, the samples of each replica, the edges.
+--- Draws the topology: grids with their ranks, the samples of each replica, the edges.
 ---@param topology mimo.Topology
 ---@param opts {format: "text"|"svg"?, micro_batch_size: integer?, max_replicas: integer?, max_ranks: integer?}?
 ---@return string
@@ -178,10 +178,10 @@ function M.draw(topology, opts) return check_topology("mimo.draw", topology).cor
 ---@field batch_size integer? samples of the batch; else the rows of "input_ids", or of the first tensor
 ---@field uneven boolean? replicas may differ by a sample
 
---- This rank's part of a micro-batch that every rank has read whole. Tensors are views. Every tensor has one row for
---- each sample on dim 0 ("position_ids" of shape [3, batch, ...]: dim 1), but what these options declare, by key
---- or by path ("modality_inputs.clip.pixel_values"). A key that the batch does not have is an error, unless the samples
---- have 0 rows of it:
+--- Returns this rank's part of a micro-batch that every rank has read whole. Tensors are views. Every tensor has one
+--- row for each sample on dim 0 ("position_ids" of shape [3, batch, ...]: dim 1), unless one of these options declares
+--- it, by key or by path ("modality_inputs.clip.pixel_values"). A key that the batch does not have is an error, unless
+--- the samples have 0 rows of it:
 ---
 --- `ownership`: the owners of rows, by a table of mimo.ownership. `pixel_values = images` if each row is a token (or
 --- patch), `crops = { images, "items" }` if each row is an item. "images" names a table in the batch, which is cut with
@@ -204,8 +204,8 @@ function M.slice(batch, dp_rank, dp_size, opts)
   return dp_size == 1 and batch or part
 end
 
---- An order of a micro-batch's samples that gives every replica a like load, the same on every rank: sample i of it is
---- result[i]. Every module must use it: see mimo.reorder. With a per-token loss nothing else changes.
+--- Returns an order of a micro-batch's samples that gives every replica a similar load, the same on every rank: sample
+--- i of it is result[i]. Every module must use it: see mimo.reorder. With a per-token loss nothing else changes.
 ---@param costs number[] of each sample
 ---@param num_groups integer the largest dp of all modules
 ---@return integer[]
@@ -232,7 +232,7 @@ function Pending:wait()
   return results[1]
 end
 
---- x as a list, rows_per_sample, ownership, and the ids of the samples as a text.
+--- Returns x as a list, rows_per_sample, ownership, and the ids of the samples as a text.
 local function read_call(x, opts)
   local o = options.read("bridge", opts, { rows_per_sample = options.optional, ownership = options.optional,
     samples = options.optional })
@@ -261,7 +261,7 @@ end
 local Bridge = {}
 Bridge.__index = Bridge
 
---- Starts a call: on ranks of `to` the receive of the next micro-batch, before this one is computed on.
+--- Starts a call. On ranks of `to` it starts to receive the next micro-batch, before this one is used.
 ---
 ---     local next_call = bridge:start(nil, { rows_per_sample = rows })
 ---     ...
@@ -283,11 +283,11 @@ end
 ---
 ---     local y = bridge(x, { rows_per_sample = tokens_of_each_sample })
 ---
---- Called by every rank of both modules, equally often; x is nil on ranks of `to`. There y holds the rows of this
+--- Every rank of both modules calls it, equally often; x is nil on ranks of `to`. There y holds the rows of this
 --- replica's samples. On ranks of `from` y has no rows but carries the graph: torch.sum(y):backward() waits for the
---- gradient that comes back, and carries on into x. Where x requires no grad (a frozen tower) no gradient comes, and
---- backward there returns at once. An array of tensors that have the same rows travels as well. Between modules on the
---- same ranks y may be x itself, or a view of its memory.
+--- gradient, and continues into x. If x requires no grad (a frozen tower), no gradient is sent, and backward there
+--- returns at once. x may also be an array of tensors with the same rows. Between modules on the same ranks y may be x
+--- itself, or a view of its memory.
 ---
 --- `ownership`: the owners of the rows (mimo.ownership); or `rows_per_sample`: how many rows each sample has. Both are
 --- for the whole micro-batch, the same on every rank. Without them every rank of `from` must give the same number of
@@ -298,8 +298,8 @@ end
 ---@return torch.Tensor|torch.Tensor[]
 function Bridge:__call(x, opts) return self:start(x, opts):wait() end
 
---- A bridge between two modules' grids, of any sizes. Collective: every rank of both modules makes it, in the same
---- order as its other bridges.
+--- Makes a bridge between two modules' grids, of any sizes. Collective: every rank of both modules makes it, in the
+--- same order as its other bridges.
 ---
 --- dim: the dim of the rows, default 0. audit = true (default false): in every backward, the tp ranks of `to` compare
 --- their gradients of y. If they differ, every rank gets an error that names two of them. It costs an all-gather.
@@ -315,9 +315,9 @@ end
 
 -- Gradients -----------------------------------------------------------------------------------------
 
---- Tokens with a loss over all replicas of "language", known on every rank. Its last stage has the loss, and says how
---- many; what other ranks give does not count. Where a bridge has failed on any rank, raises an error on all: a rank
---- that shares no rows with that one has not heard of it.
+--- Returns the number of tokens with a loss over all replicas of "language", on every rank. Its last stage has the loss
+--- and gives the number; other ranks' values do not count. If a bridge has failed on any rank, raises an error on all,
+--- because a rank that shares no rows with the failed one does not know of it.
 local function count_tokens(topology, tokens, wants_tokens)
   local failure
   for _, bridge in pairs(topology.bridges) do failure = failure or bridge:failure() end
@@ -371,8 +371,8 @@ local function count_means(topology, mean_over)
   return language.dp * (mean_over == "rank" and language.cp or 1)
 end
 
---- Adds the gradients of each module up over its replicas, and scales them to what one rank with all the data would
---- have, whatever the modules' data-parallel sizes.
+--- Sums the gradients of each module over its replicas, and scales them to those of one rank with all the data,
+--- whatever the modules' data-parallel sizes.
 ---
 ---     local tokens = mimo.reduce_gradients { topology = topo, modules = { vision = tower }, loss = "sum" }
 ---
@@ -426,10 +426,10 @@ end
 ---@field tp_sharded (fun(module: string, parameter: string): boolean)?
 ---@field error_if_nonfinite boolean?
 
---- Scales the gradients of all modules so that their joint 2-norm is at most `max_norm`; returns the norm before, a
---- float64 scalar that is the same on every rank. Replicas count once, and so does what the first and last stage share;
---- with tp > 1, `tp_sharded(module_name, parameter_name)` says which parameters are divided over tp, and the others
---- count once.
+--- Scales the gradients of all modules so that their joint 2-norm is at most `max_norm`. Returns the norm before, a
+--- float64 scalar that is the same on every rank. Replicas count once, and so do weights that the first and last stage
+--- share. With tp > 1, `tp_sharded(module_name, parameter_name)` returns whether a parameter is divided over tp; the
+--- others count once.
 ---
 ---     local norm = mimo.clip_grad_norm { topology = topo, modules = { vision = tower }, max_norm = 1 }
 ---     if norm:isfinite():item() then optimizer:step() end -- all ranks skip the step, or none

@@ -31,7 +31,7 @@ M.progress = { step = nil, total = nil, data_seconds = 0, batch = setmetatable({
 
 -- Configuration -----------------------------------------------------------------------------------
 
---- Text from the command line as a message shows it: in one line.
+--- Returns text from the command line as one line, for a message.
 local function shown(text)
   return (text:gsub("%c", function(c) return c == "\n" and "\\n" or ("\\x%02x"):format(c:byte()) end))
 end
@@ -47,7 +47,7 @@ local function parse_scalar(path, text, default)
     return text
   elseif kind == "number" then
     local value = tonumber(text)
-    -- NaN and the infinities have no form in JSON, where config.json and what reads it want a number.
+    -- NaN and the infinities have no form in JSON, so config.json could not hold them.
     if value and value - value == 0 then return value end
     refuse(path, text, value and "the value must be a finite number" or "the value must be a number")
   elseif kind == "boolean" then
@@ -57,7 +57,7 @@ local function parse_scalar(path, text, default)
   refuse(path, text, "the script's value is a %s, which the command line cannot give", kind)
 end
 
---- An array of the kind of its first element: "0.9,0.95".
+--- Parses an array of the type of its first element: "0.9,0.95".
 local function parse_array(path, text, default)
   local values = {}
   for part in (text .. ","):gmatch("(.-),") do
@@ -98,7 +98,7 @@ local function apply_setting(config, path, text)
   node[last] = type(default) == "table" and parse_array(path, text, default) or parse_scalar(path, text, default)
 end
 
---- Copies a configuration's default, which is at `path`. `inside` holds the tables that it is nested in.
+--- Copies a configuration's default at `path`. `inside` holds the tables around it.
 local function copy(value, path, inside)
   if type(value) == "number" and value - value ~= 0 then
     core.raise(("run.config: %s is %s; expected a finite number"):format(path, tostring(value)))
@@ -112,7 +112,7 @@ local function copy(value, path, inside)
   return result
 end
 
---- A misspelt key is an error where it is read, not a nil that travels.
+--- Makes reading a misspelt key an error, instead of a nil that fails elsewhere.
 local function guard(config, name)
   for key, value in pairs(config) do
     if type(value) == "table" and value[1] == nil then guard(value, name .. "." .. tostring(key)) end
@@ -127,9 +127,9 @@ local function guard(config, name)
   })
 end
 
---- `defaults` overridden by `settings`, {{path, text}, ...}, in their order. A value keeps the type of its
---- default: text becomes a number, a boolean, or, split at commas, an array. `defaults` stays as it is.
---- Reading a key that is not there is an error.
+--- Returns `defaults` overridden by `settings`, {{path, text}, ...}, in their order. A value keeps the type of its
+--- default: text becomes a number, a boolean, or, split at commas, an array. `defaults` does not change. Reading a
+--- missing key is an error.
 ---
 ---     run.merge({ text = { hidden = 64 } }, { { "text.hidden", "128" } }).text.hidden   -- 128
 ---@generic T: table
@@ -151,11 +151,11 @@ function M.merge(defaults, settings)
   return guard(config, "config")
 end
 
---- The script's configuration: `defaults`, overridden by --set on the command line (see run.merge).
---- Rank 0 writes the result to config.json in the run's folder.
+--- Returns the script's configuration: `defaults`, overridden by --set on the command line (see run.merge). Rank 0
+--- writes the result to config.json in the run's folder.
 ---
---- One key has a meaning of its own: `nonfinite`, for steps whose loss or gradient norm is NaN or infinite. "stop", the
---- default, is an error; "skip" and "go_on" only report and count such steps (see run:finite).
+--- The key `nonfinite` is special: it is for steps whose loss or gradient norm is NaN or infinite. "stop", the default,
+--- is an error; "skip" and "go_on" only report and count such steps (see run:finite).
 ---@generic T: table
 ---@param defaults T
 ---@return T
@@ -180,7 +180,8 @@ local function check_no_loop()
   end
 end
 
---- Numbers what `loader` yields, from 0 or from where run:resume goes on, and notes how long it makes the loop wait.
+--- Iterates over the batches of `loader` and numbers the steps, from 0 or from where run:resume continues. Measures how
+--- long the loop waits for data.
 ---
 ---     for step, batch in run:steps(loader, total) do ... end
 ---
@@ -280,8 +281,8 @@ end
 ---     if dist.rank() == 0 then run.alone(export, model) end
 ---     dist.barrier()
 ---
---- For work that one rank does alone, to evaluate or to export; fn must call no collective. A rank that dies or is
---- stopped in fn ends the run as anywhere else.
+--- Use it for work of one rank, such as evaluation or export; fn must call no collective. A rank that dies or is
+--- stopped in fn ends the run as usual.
 ---@generic T
 ---@param fn fun(...: T): any ...
 ---@param ... T
@@ -292,14 +293,14 @@ end
 
 -- State -------------------------------------------------------------------------------------------
 
---- Registers what run:save saves and run:resume restores: modules, optimizers, datasets, objects with state_dict() and
---- load_state_dict(state), and plain tables of values. The step and the generators of random numbers come with them.
+--- Registers objects for run:save and run:resume: modules, optimizers, datasets, objects with state_dict() and
+--- load_state_dict(state), and plain tables of values. The step and the random number generators are saved too.
 ---
 ---     run:state({ model = model, optimizer = optimizer, data = dataset, best = best }, { keep = 3, every = 100 })
 ---
---- keep: states that stay, the latest; older ones are removed. every: run:steps saves each time that so many steps are
---- done, and at the end. A run that is asked to end by SIGTERM saves after the step that is under way, and ends with
---- exit code 143. Collective.
+--- `keep`: the number of latest states to keep; older ones are removed. `every`: run:steps saves after every so many
+--- steps, and at the end. A run that SIGTERM asks to end saves after the present step, and ends with exit code 143.
+--- Collective.
 ---@param objects table<string, any>
 ---@param opts {keep: integer?, every: integer?}?
 function M:state(objects, opts)
@@ -307,8 +308,8 @@ function M:state(objects, opts)
   require("lockstep.state").register(objects, opts)
 end
 
---- Saves what run:state registered, in the run's folder; returns where. Within a loop of run:steps the step that is
---- under way counts as done: call it at the end of the loop's body. Elsewhere `step` says how many are done.
+--- Saves the objects of run:state in the run's folder; returns the path. Within a loop of run:steps the present step
+--- counts as done: call it at the end of the loop's body. Elsewhere `step` is the number of steps done.
 ---
 ---     if validation_loss < best.loss then run:save() end
 ---
@@ -352,7 +353,7 @@ end
 
 -- The folder ----------------------------------------------------------------------------------------
 
---- Takes the folder for this run, where rank 0 does: two runs in one would mix their metrics and replace each other's
+--- Locks the folder for this run, on rank 0. Two runs in one folder would mix their metrics and replace each other's
 --- states.
 local function claim(folder)
   local claimed, what = files.lock(folder)

@@ -35,8 +35,8 @@ function Lockstep:__index(key)
   return Lockstep[key]
 end
 
---- Ends the loop on every rank, after the batch that is agreed on already. Use it in place of `break`,
---- which would leave the other ranks waiting.
+--- Ends the loop on every rank, after the batch that is agreed on already. Use it instead of `break`, which would leave
+--- the other ranks waiting.
 function Lockstep:stop() self.loop:stop() end
 
 ---@class sharding.LockstepOptions
@@ -50,10 +50,10 @@ function Lockstep:stop() self.loop:stop() end
 ---     local it = sharding.lockstep(loader, { policy = "until_last" })
 ---     for batch, real in it do ... end       -- give fillers (not real) no weight
 ---
---- "until_first" stops when any rank runs out; "until_last" when all have: a rank that ran out gets
---- filler(last_batch), or its last batch again, with `real` false. An error in one rank's iterator ends the
---- loop on every rank with that error. The iterator is read one batch ahead, so that ranks agree while they train;
---- `read_ahead = 0` reads each batch when it is due, for an iterator that depends on the step before.
+--- "until_first" stops when any rank runs out of batches, "until_last" when all have. A rank that ran out gets
+--- filler(last_batch), or its last batch again, with `real` false. An error in one rank's iterator ends the loop on
+--- every rank with that error. The iterator is read one batch ahead, so that ranks agree while they train. Use
+--- `read_ahead = 0` for an iterator that depends on the present step: each batch is then read when it is needed.
 ---
 --- Collective: every rank of `group` calls this, and runs the loop.
 ---@param iterator fun(): any returns the next batch, or nil when there is none
@@ -71,7 +71,7 @@ end
 
 -- guard ---------------------------------------------------------------------------------------------
 
---- A value as text, the same for the same content: tables by sorted keys, tensors by dtype and shape.
+--- Returns a value as text, equal for equal content: tables by sorted keys, tensors by dtype and shape.
 local function fingerprint_of(value, inside)
   local kind = type(value)
   if kind == "string" then return string.format("%q", value) end
@@ -98,9 +98,9 @@ end
 local Guard = {}
 Guard.__index = Guard
 
---- Raises an error, the same on every rank, unless all ranks give the same label and fingerprint: it shows each
---- rank's value and script line. Where ranks do not come within timeout_s, those that did get an error that
---- names the others and what they last passed.
+--- Raises an error, the same on every rank, unless all ranks give the same label and fingerprint. The error shows each
+--- rank's value and script line. If ranks do not come within timeout_s, the others get an error with these ranks and
+--- the last check that each passed.
 ---
 ---     guard:check("step " .. step, { kind = batch.kind, samples = batch.samples, input_ids = batch.input_ids })
 ---
@@ -111,7 +111,7 @@ function Guard:check(label, fingerprint)
   self.guard:check(label, type(fingerprint) == "string" and fingerprint or fingerprint_of(fingerprint, {}))
 end
 
---- Names the rank that disagrees, or that stays away. It has a CPU group of its own: its checks may stand
+--- Makes a guard, which names the rank that disagrees or stays away. It uses its own CPU group, so its checks may come
 --- anywhere between other collectives, and no device waits for them.
 ---
 --- Collective: every rank of `group` makes its guards in the same order.
@@ -124,7 +124,7 @@ end
 
 -- Means ---------------------------------------------------------------------------------------------
 
---- The sum over all ranks divided by the count over all ranks: never a mean of means. Summed in float64.
+--- Returns the sum over all ranks divided by the count over all ranks, never a mean of means. Sums in float64.
 --- Collective.
 ---@generic T: number|torch.Tensor
 ---@param sum T

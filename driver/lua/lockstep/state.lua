@@ -1,6 +1,6 @@
---- The state of a run: saved, and gone on from. Scripts reach it as run:state, run:save and run:resume.
+--- Saves and resumes the state of a run. Scripts reach it as run:state, run:save and run:resume.
 ---
---- Every rank calls each of these functions alike; what one rank cannot do is an error on all, the same on each.
+--- Every rank calls each of these functions alike. A failure of one rank is an error on all, the same on each.
 
 local agreement = require "lockstep.state.agreement"
 local contents = require "lockstep.state.contents"
@@ -33,7 +33,7 @@ end
 
 -- Registering -----------------------------------------------------------------------------------------
 
---- Raises, on every rank, unless all were given the same. Collective.
+--- Raises an error on every rank unless all ranks pass the same. Collective.
 local function check_same_schedule(given, o)
   local own = { every = tostring(o.every or "none"), keep = tostring(o.keep),
     objects = table.concat(contents.sorted_names(given), ", ") }
@@ -108,7 +108,7 @@ end
 
 -- Between steps ---------------------------------------------------------------------------------------
 
---- Raises where a loader has drawn what is not trained on yet: saved as it is then, that would be lost.
+--- Raises an error if a loader reads ahead: a saved state would lose the batches that are not trained on yet.
 ---@param loader any
 function M.check_loader(loader)
   if objects and type(loader) == "table" and loader.reads_ahead then
@@ -130,7 +130,7 @@ function M.begin_loop(first)
   kept_step = nil
 end
 
---- Whether any rank was asked to end; raises on all where the loop ends on one and goes on on another. Collective.
+--- Returns whether any rank was asked to end. Raises an error on all if the loop ends on some ranks only. Collective.
 local function agree(done, is_end)
   local asked, ends, goes_on = false, nil, nil
   local own = (is_end and "x" or "g") .. (core_state.sigterm_came() and "t" or "-")

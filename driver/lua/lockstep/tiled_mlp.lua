@@ -59,7 +59,7 @@ local M = {}
 local TiledMlp = {}
 TiledMlp.__index = TiledMlp
 
---- The module's places, and its weights, each once.
+--- Returns the module's places, and its weights, each once.
 local function weights_of(module)
   local weights, places, index_of = {}, {}, {}
   for i, place in ipairs(nn.parameter_places(module)) do
@@ -72,16 +72,16 @@ local function weights_of(module)
   return weights, places
 end
 
---- Runs a module, or fn(tile, w1, w2, ...), over tiles of x's tokens. It gets tiles of shape [rows, hidden], must
---- treat each row by itself, and returns one or several tensors with one row for each; the results have x's leading
---- shape. Forward keeps x alone, and backward runs it again.
+--- Runs a module, or fn(tile, w1, w2, ...), over tiles of x's tokens. It gets tiles of shape [rows, hidden], must treat
+--- each row independently, and returns one or several tensors with one row for each. The results have x's leading
+--- shape. Forward keeps only x, and backward runs it again.
 ---
 ---     local y = mlp(self.mlp, x)
 ---     local function f(tile, up, down) return torch.linear(torch.gelu(torch.linear(tile, up)), down) end
 ---     local y = mlp(f, x, { up, down })
 ---
---- A function's weights must all be given: one that it takes from elsewhere is an error, for sequences that are too
---- short to be tiled too. A module's are found, frozen and shared ones included.
+--- Pass all weights of a function: capturing one is an error, even for sequences that are too short to be tiled. A
+--- module's weights are found in it, with frozen and shared ones.
 ---@param fn nn.Module|fun(tile: torch.Tensor, ...: torch.Tensor): torch.Tensor, ...
 ---@param x torch.Tensor [..., tokens, hidden]
 ---@param weights torch.Tensor[]? of a function
@@ -102,7 +102,7 @@ end
 
 TiledMlp.__call = TiledMlp.forward
 
---- The built-in MLP: faster than the same as a module, and a tile costs no temporary of weight size.
+--- Runs the built-in MLP: faster than the same MLP as a module, and a tile needs no temporary of weight size.
 ---
 ---     mlp:dense { x = x, gate = w1, up = w3, down = w2 }     -- (silu(x w1^T) * (x w3^T)) w2^T
 ---     mlp:dense { x = x, up = w1, up_bias = b1, down = w2, down_bias = b2, activation = "gelu" }
@@ -132,8 +132,9 @@ function M.new(opts)
   return setmetatable({ tiles = core_tiled_mlp.new(o) }, TiledMlp)
 end
 
---- Cross entropy of hidden [..., hidden] through a head's weight [vocabulary, hidden] and labels [...], without the
---- logits: gradients of both are computed in forward, a tile of tokens at a time. Also returns how many labels count.
+--- Returns the cross entropy of hidden [..., hidden] through a head's weight [vocabulary, hidden] and labels [...],
+--- without the logits. Forward computes gradients of both, a tile of tokens at a time. Also returns the number of
+--- labels that count.
 ---
 ---     local loss, n = tiled_mlp.cross_entropy { hidden = h, weight = head, labels = labels, over_ranks = true }
 ---

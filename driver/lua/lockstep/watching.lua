@@ -26,7 +26,7 @@ local function check_function(name, fn)
   end
 end
 
---- Rows as text, the first column to the left and the others to the right.
+--- Returns rows as text, the first column aligned left and the others right.
 local function columns(rows)
   local widths, lines = {}, {}
   for _, row in ipairs(rows) do
@@ -69,9 +69,9 @@ function Flops:__tostring()
   return columns(rows)
 end
 
---- Calls `fn(...)` and counts the floating-point operations of its products of matrices, convolutions and
---- attention, forward and backward: a table by operator, which prints as one, then fn's results. They are
---- counted as executed on this rank, so what checkpointing computes again counts again.
+--- Calls `fn(...)` and counts the floating-point operations of its matrix products, convolutions and attention, forward
+--- and backward. Returns a table by operator, which prints as one, then fn's results. Operations are counted as
+--- executed on this rank, so recomputation under checkpointing counts again.
 ---
 ---     local counts, loss = lockstep.flops(train_step, batch)
 ---     print(counts, counts.total)
@@ -124,7 +124,7 @@ local function lines_table(title, total, lines)
   return columns(rows)
 end
 
---- The lines that hold the most at the peak, as a table.
+--- Returns the lines that hold the most at the peak, as a table.
 ---@param report lockstep.MemoryByLine
 ---@return string
 function M.peak_lines(report) return lines_table("at the peak", report.peak_bytes, report.peak) end
@@ -152,7 +152,7 @@ end
 
 -- Traces --------------------------------------------------------------------------------------------
 
---- fn(...), as a span of this name in the trace that is under way, if any.
+--- Returns fn(...), and draws it as a span of this name in the running trace, if any.
 ---
 ---     local y = lockstep.span("attention", attention, x)
 ---@param name string
@@ -161,7 +161,7 @@ end
 ---@return any ...
 function M.span(name, fn, ...) return watching.span(name, fn, ...) end
 
---- "trace.json" is "trace-rank0.json" in the run's folder.
+--- Returns the path of a rank's trace: "trace.json" becomes "trace-rank0.json" in the run's folder.
 local function trace_path(path)
   local stem, extension = path:match("^(.*)(%.[^./]*)$")
   path = string.format("%s-rank%d%s", stem or path, dist.rank(), extension or "")
