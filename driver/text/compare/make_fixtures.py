@@ -3,7 +3,8 @@
 
 Needs tokenizers 0.23.3 from PyPI. Each family has the parts of the real one (normalizer, pre-tokenizer, model,
 post-processor, decoder, added tokens) and a vocabulary of about two thousand tokens, learnt from this repository's
-documents and from the texts below. expected.json holds, for each family, ids and decoded texts of TEXTS.
+documents and from the texts below. expected.json holds, for each family, ids and decoded texts of TEXTS; components.json
+holds tokenizers with one part each, and the same of them.
 """
 
 import json
@@ -47,6 +48,7 @@ TEXTS = [
     "for (int i = 0; i < n; ++i) {\n\t  x[i] += 1.5e-3;  // a comment\r\n}\r\n\r\n",
     "camelCaseXMLHttpRequest SNAKE_CASE_name //path/to\n///\n",
     "\u2581already \u2581\u2581marked\u2581",
+    "antidisestablishmentarianism" * 5 + "=" * 100 + "\u4f60" * 60,
     "\x00\x01\x7f\u0085\u2028 \ufeff\ufffd\U0010ffff",
 ]
 
@@ -135,6 +137,77 @@ def families():
     }
 
 
+# Parts one by one. A word of characters that the model lacks is one unknown token: so the ids show where words end.
+COMPONENT_TEXTS = [
+    "", " ", "ab", "  ab  cd ", "a 1 22 b3", "A b\tc\n d", "x<m>y", "x <m> y <m>", "<m><m>", "a<m>b <m>c", "_<m>_ \u00e9<m>",
+    "\u2581ab\u2581 cd", "a-b--c", "-", "\u0130\u03a3\u1e9e\u01c5", "\ufb01\u2126\u1e9b\u0323", "  \u3000a\u00a0 ", "a<n>b <N>", "a--b", "12\u00bd\u2167",
+]  # fmt: skip
+
+
+def component(normalizer=None, pre_tokenizer=None, added=(), decoder=None):
+    vocabulary = ["<unk>", "a", "b", "\u2581", " ", "1", "-", "\u0120", "\u2581a", "<0xE4>", "<0xBD>", "<0xA0>", "<0xFF>", "\u00e4", "\u00bd"]
+    tokenizer = Tokenizer(models.BPE(
+        vocab={token: i for i, token in enumerate(vocabulary)}, merges=[("\u2581", "a")], unk_token="<unk>", fuse_unk=True))  # fmt: skip
+    if normalizer:
+        tokenizer.normalizer = normalizer
+    if pre_tokenizer:
+        tokenizer.pre_tokenizer = pre_tokenizer
+    if decoder:
+        tokenizer.decoder = decoder
+    tokenizer.add_tokens(list(added))
+    return tokenizer
+
+
+def component_list():
+    for behavior in ("removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"):
+        for invert in (False, True):
+            yield component(pre_tokenizer=pre_tokenizers.Split("-", behavior, invert))
+    for scheme in ("always", "first", "never"):
+        for split in (False, True):
+            yield component(
+                pre_tokenizer=pre_tokenizers.Metaspace(prepend_scheme=scheme, split=split),
+                decoder=decoders.Metaspace(prepend_scheme=scheme), added=[AddedToken("<m>")])  # fmt: skip
+    for individual in (False, True):
+        yield component(pre_tokenizer=pre_tokenizers.Digits(individual))
+    yield component(pre_tokenizer=pre_tokenizers.Whitespace())
+    yield component(pre_tokenizer=pre_tokenizers.WhitespaceSplit())
+    yield component(pre_tokenizer=pre_tokenizers.ByteLevel(add_prefix_space=True), decoder=decoders.ByteLevel())
+    yield component(pre_tokenizer=pre_tokenizers.Sequence([
+        pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Digits(True), pre_tokenizers.Metaspace(prepend_scheme="first")]))  # fmt: skip
+    for form in (normalizers.NFC(), normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD(), normalizers.Lowercase(),
+                 normalizers.Prepend("a"), normalizers.Replace("a", "bb"), normalizers.Replace(Regex(" {2,}"), "-"),
+                 normalizers.Strip(True, False), normalizers.Strip(False, True), normalizers.Strip()):  # fmt: skip
+        yield component(normalizer=normalizers.Sequence([form]), pre_tokenizer=pre_tokenizers.WhitespaceSplit())
+    for lstrip in (False, True):
+        for rstrip in (False, True):
+            for single_word in (False, True):
+                for normalized in (False, True):
+                    token = AddedToken("<m>", lstrip=lstrip, rstrip=rstrip, single_word=single_word, normalized=normalized)
+                    yield component(added=[token, AddedToken("<N>", normalized=normalized), AddedToken("<m><m>")],
+                                    normalizer=normalizers.Lowercase())  # fmt: skip
+    for parts in (
+        [decoders.ByteFallback()], [decoders.ByteFallback(), decoders.Fuse()], [decoders.Strip("a", 1, 0)],
+        [decoders.Strip("a", 0, 1)], [decoders.Fuse(), decoders.Strip("a", 0, 1)], [decoders.Fuse(), decoders.Replace("ab", "<>")],
+        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)],
+        [decoders.ByteLevel()], [decoders.ByteLevel(), decoders.Strip("a", 2, 0)],
+    ):  # fmt: skip
+        yield component(decoder=decoders.Sequence(parts))
+
+
+DECODED_IDS = [[1], [1, 1, 2, 1, 1], [9, 10, 11, 1, 9, 10, 2], [9, 10, 11, 12, 9], [13, 14, 1, 13], [3, 8, 4, 3, 1], [1, 2, 1, 2, 1, 1]]
+
+
+def components():
+    cases = []
+    for tokenizer in component_list():
+        cases.append({
+            "tokenizer": json.loads(tokenizer.to_str()),
+            "ids": [tokenizer.encode(text).ids for text in COMPONENT_TEXTS],
+            "decoded": [tokenizer.decode(ids, skip_special_tokens=False) for ids in DECODED_IDS],
+        })  # fmt: skip
+    return {"texts": COMPONENT_TEXTS, "decoded_ids": DECODED_IDS, "cases": cases}
+
+
 def main():
     DATA.mkdir(exist_ok=True)
     expected = {"texts": TEXTS}
@@ -153,7 +226,8 @@ def main():
             "decoded": [tokenizer.decode(ids, skip_special_tokens=False) for ids in encoded],
             "decoded_plain": [tokenizer.decode(ids, skip_special_tokens=True) for ids in encoded],
         }
-    (DATA / "expected.json").write_text(json.dumps(expected, ensure_ascii=True, separators=(",", ":")) + "\n")
+    for name, content in ("expected", expected), ("components", components()):
+        (DATA / f"{name}.json").write_text(json.dumps(content, separators=(",", ":")) + "\n")
 
 
 if __name__ == "__main__":

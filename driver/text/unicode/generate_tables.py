@@ -2,9 +2,9 @@
 """Writes tables.inc: generate_tables.py >tables.inc
 
 Needs unicodedata2 16.0.0 and unicode-age 18.0.0.0 from PyPI. Two versions of Unicode are wanted, because PyPI's
-tokenizers 0.23.3 has two: classes of characters are those of Unicode 16.0, normal forms those of Unicode 12.0.
-Unicode never changes the normal form of a character that exists, so the forms of 12.0 are those of 16.0 without
-the characters that are younger than 12.0.
+tokenizers 0.23.3 has two: classes of characters are those of Unicode 16.0, normal forms those of Unicode 9.0.
+Unicode never changes the normal form of a character that exists, so the forms of 9.0 are those of 16.0 without
+the characters that are younger than 9.0.
 
 Lower case comes from Python's own str.lower() for characters that it knows. For younger ones the name decides:
 "... CAPITAL LETTER X" becomes "... SMALL LETTER X".
@@ -17,7 +17,7 @@ import unicode_age
 import unicodedata2 as ucd
 
 assert ucd.unidata_version == "16.0.0", ucd.unidata_version
-NORMAL_FORMS = (12, 0)
+NORMAL_FORMS = (9, 0)
 
 # The order is that of `enum class CharClass` in unicode.h.
 OTHER, UPPER, LOWER, LETTER, MARK, DIGIT, LETTER_NUMBER, NUMBER, SPACE, WORD = range(10)
@@ -120,7 +120,7 @@ def main():
     known = [code for code in range(0x110000) if has_normal_form(code)]
     ages = set(known)
     canonical, compatible = decompositions(known)
-    print("// Written by generate_tables.py: classes of Unicode 16.0, normal forms of Unicode 12.0. Do not edit.")
+    print("// Written by generate_tables.py: classes of Unicode 16.0, normal forms of Unicode 9.0. Do not edit.")
     write("kClassRuns", "code << 4 | CharClass, where the class changes", runs(char_class, 4))
     combining = runs(lambda code: ucd.combining(chr(code)) if code in ages else 0, 8)
     write("kCombiningRuns", "code << 8 | canonical combining class, where it changes", combining)

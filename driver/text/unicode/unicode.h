@@ -7,7 +7,7 @@
 //
 // A tokenizer must see the same letters as the one that its model was trained with. The versions
 // are therefore those of PyPI's tokenizers 0.23: classes of Unicode 16.0, normal forms of
-// Unicode 12.0. generate_tables.py writes the tables. Thread-safe.
+// Unicode 9.0. generate_tables.py writes the tables. Thread-safe.
 
 #ifndef LOCKSTEP_DRIVER_TEXT_UNICODE_UNICODE_H_
 #define LOCKSTEP_DRIVER_TEXT_UNICODE_UNICODE_H_
