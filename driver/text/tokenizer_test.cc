@@ -216,9 +216,8 @@ TEST(TokenizerTest, BytesOfACharacterWaitForTheLastOne) {
 }
 
 TEST(TokenizerTest, UnigramWithoutUnknownTokenRefusesWhatItLacks) {
-  const Shared tokenizer =
-      Parsed({{"model",
-               {{"type", "Unigram"}, {"unk_id", nullptr}, {"vocab", {{"a", -1.0}, {"b", -2.0}}}}}});
+  const Shared tokenizer = Parsed(Json::parse(
+      R"({"model": {"type": "Unigram", "unk_id": null, "vocab": [["a", -1], ["b", -2]]}})"));
   Encoder encoder(tokenizer);
   std::vector<int32_t> ids;
 

@@ -43,40 +43,8 @@ struct Forms {
   std::unordered_map<uint64_t, char32_t> composed;           // of first << 32 | second
   std::vector<uint8_t> may_change;                           // bit 1 << form: not surely normal
 
-  Forms() : may_change(kEndOfUnicode, 0) {
-    const auto mark = [this](char32_t code, std::initializer_list<NormalForm> forms) {
-      for (const NormalForm form : forms) may_change[code] |= 1 << static_cast<int>(form);
-    };
-    using enum NormalForm;
-    for (char32_t code = 0; code < kEndOfUnicode; ++code) {
-      if (combining[code] != 0) mark(code, {kC, kD, kKC, kKD});
-    }
-    for (const uint32_t* row = std::begin(kCanonical); row != std::end(kCanonical); row += 3) {
-      const char32_t code = row[0] & ~kNeverComposed;
-      canonical[code] = row;
-      mark(code, {kD, kKD});
-      if ((row[0] & kNeverComposed) != 0) {
-        mark(code, {kC, kKC});
-      } else {
-        composed[uint64_t{row[1]} << 32 | row[2]] = code;
-        mark(row[2], {kC, kKC});
-      }
-    }
-    for (const uint32_t* row = std::begin(kCompatible); row != std::end(kCompatible);
-         row += 2 + row[1]) {
-      compatible[row[0]] = row + 1;
-      mark(row[0], {kKC, kKD});
-    }
-    for (char32_t i = 0; i < kNumSyllables; ++i) mark(kSyllables + i, {kD, kKD});
-    for (char32_t i = 0; i < kNumVowels; ++i) mark(kVowels + i, {kC, kKC});
-    for (char32_t i = 1; i < kNumTails; ++i) mark(kTails + i, {kC, kKC});
-  }
+  Forms();
 };
-
-const Forms& TheForms() {
-  static const auto* forms = new Forms();
-  return *forms;
-}
 
 void Decompose(const Forms& forms, char32_t code, bool compatibly, std::u32string& out) {
   if (code >= kSyllables && code < kSyllables + kNumSyllables) {
@@ -100,6 +68,47 @@ void Decompose(const Forms& forms, char32_t code, bool compatibly, std::u32strin
   }
   Decompose(forms, found->second[1], compatibly, out);
   if (found->second[2] != 0) Decompose(forms, found->second[2], compatibly, out);
+}
+
+Forms::Forms() : may_change(kEndOfUnicode, 0) {
+  const auto mark = [this](char32_t code, std::initializer_list<NormalForm> forms) {
+    for (const NormalForm form : forms) may_change[code] |= 1 << static_cast<int>(form);
+  };
+  using enum NormalForm;
+  for (char32_t code = 0; code < kEndOfUnicode; ++code) {
+    if (combining[code] != 0) mark(code, {kC, kD, kKC, kKD});
+  }
+  for (const uint32_t* row = std::begin(kCanonical); row != std::end(kCanonical); row += 3) {
+    const char32_t code = row[0] & ~kNeverComposed;
+    canonical[code] = row;
+    mark(code, {kD, kKD});
+    if ((row[0] & kNeverComposed) != 0) {
+      mark(code, {kC, kKC});
+    } else {
+      composed[uint64_t{row[1]} << 32 | row[2]] = code;
+      mark(row[2], {kC, kKC});
+    }
+  }
+  for (const uint32_t* row = std::begin(kCompatible); row != std::end(kCompatible);
+       row += 2 + row[1]) {
+    compatible[row[0]] = row + 1;
+    mark(row[0], {kKC, kKD});
+  }
+  for (char32_t i = 0; i < kNumSyllables; ++i) mark(kSyllables + i, {kD, kKD});
+  for (char32_t i = 0; i < kNumVowels; ++i) mark(kVowels + i, {kC, kKC});
+  for (char32_t i = 1; i < kNumTails; ++i) mark(kTails + i, {kC, kKC});
+  // A character may be made of others that are only compatible with something.
+  for (const auto& [code, row] : canonical) {
+    std::u32string parts, compatible_parts;
+    Decompose(*this, code, false, parts);
+    Decompose(*this, code, true, compatible_parts);
+    if (parts != compatible_parts) mark(code, {kKC});
+  }
+}
+
+const Forms& TheForms() {
+  static const auto* forms = new Forms();
+  return *forms;
 }
 
 // Sorts each run of characters with a combining class by that class.

@@ -119,11 +119,9 @@ int Finish(lua_State* state) {
 }  // namespace
 
 int OpenText(lua_State* state) {
-  RegisterObject<TokenizerObject>(state, {{"encode", Encode},
-                                          {"decode", Decode},
-                                          {"id", Id},
-                                          {"size", Size},
-                                          {"stream", Stream}});
+  RegisterObject<TokenizerObject>(
+      state,
+      {{"encode", Encode}, {"decode", Decode}, {"id", Id}, {"size", Size}, {"stream", Stream}});
   RegisterObject<text::DecodeStream>(state, {{"push", Push}, {"finish", Finish}});
   lua_newtable(state);
   SetFunctions(state, {{"open", Open}});
