@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "driver/text/model/vocabulary.h"
 #include "driver/text/normalizer.h"
 #include "driver/text/unicode/unicode.h"
-#include "driver/text/vocabulary.h"
 
 namespace lockstep::text {
 namespace {

@@ -3,10 +3,10 @@
 #include <variant>
 
 #include "absl/strings/str_cat.h"
+#include "driver/text/model/word_cache.h"
 #include "driver/text/tokenizer.h"
 #include "driver/text/tokenizer_parts.h"
 #include "driver/text/unicode/unicode.h"
-#include "driver/text/word_cache.h"
 
 namespace lockstep::text {
 

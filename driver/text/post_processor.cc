@@ -3,7 +3,7 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "driver/text/vocabulary.h"
+#include "driver/text/model/vocabulary.h"
 
 namespace lockstep::text {
 namespace {

@@ -9,14 +9,14 @@
 #include <variant>
 
 #include "driver/text/added_tokens.h"
-#include "driver/text/bpe.h"
 #include "driver/text/decoder.h"
 #include "driver/text/json_node.h"
+#include "driver/text/model/bpe.h"
+#include "driver/text/model/unigram.h"
+#include "driver/text/model/vocabulary.h"
 #include "driver/text/normalizer.h"
 #include "driver/text/post_processor.h"
 #include "driver/text/pre_tokenizer.h"
-#include "driver/text/unigram.h"
-#include "driver/text/vocabulary.h"
 
 namespace lockstep::text {
 

@@ -1,4 +1,4 @@
-#include "driver/text/vocabulary.h"
+#include "driver/text/model/vocabulary.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "driver/text/word_cache.h"
+#include "driver/text/model/word_cache.h"
 
 #include <algorithm>
 

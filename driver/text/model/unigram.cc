@@ -1,4 +1,4 @@
-#include "driver/text/unigram.h"
+#include "driver/text/model/unigram.h"
 
 #include <algorithm>
 

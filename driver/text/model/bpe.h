@@ -12,8 +12,8 @@
 // Sennrich, Haddow, Birch: Neural Machine Translation of Rare Words with Subword Units (2016).
 // Thread-safe; a Scratch belongs to one thread.
 
-#ifndef LOCKSTEP_DRIVER_TEXT_BPE_H_
-#define LOCKSTEP_DRIVER_TEXT_BPE_H_
+#ifndef LOCKSTEP_DRIVER_TEXT_MODEL_BPE_H_
+#define LOCKSTEP_DRIVER_TEXT_MODEL_BPE_H_
 
 #include <array>
 #include <cstdint>
@@ -23,7 +23,7 @@
 #include <vector>
 
 #include "driver/text/json_node.h"
-#include "driver/text/vocabulary.h"
+#include "driver/text/model/vocabulary.h"
 
 namespace lockstep::text {
 
@@ -102,4 +102,4 @@ class Bpe {
 
 }  // namespace lockstep::text
 
-#endif  // LOCKSTEP_DRIVER_TEXT_BPE_H_
+#endif  // LOCKSTEP_DRIVER_TEXT_MODEL_BPE_H_

@@ -9,8 +9,8 @@
 //
 // Kudo: Subword Regularization (2018). Thread-safe; a Scratch belongs to one thread.
 
-#ifndef LOCKSTEP_DRIVER_TEXT_UNIGRAM_H_
-#define LOCKSTEP_DRIVER_TEXT_UNIGRAM_H_
+#ifndef LOCKSTEP_DRIVER_TEXT_MODEL_UNIGRAM_H_
+#define LOCKSTEP_DRIVER_TEXT_MODEL_UNIGRAM_H_
 
 #include <cstdint>
 #include <string>
@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "driver/text/json_node.h"
-#include "driver/text/vocabulary.h"
+#include "driver/text/model/vocabulary.h"
 
 namespace lockstep::text {
 
@@ -70,4 +70,4 @@ class Unigram {
 
 }  // namespace lockstep::text
 
-#endif  // LOCKSTEP_DRIVER_TEXT_UNIGRAM_H_
+#endif  // LOCKSTEP_DRIVER_TEXT_MODEL_UNIGRAM_H_

@@ -8,8 +8,8 @@
 // slot itself, longer ones in an arena. Nothing is allocated for a word, beside the growth of both.
 // Once full, the cache is emptied. Belongs to one thread.
 
-#ifndef LOCKSTEP_DRIVER_TEXT_WORD_CACHE_H_
-#define LOCKSTEP_DRIVER_TEXT_WORD_CACHE_H_
+#ifndef LOCKSTEP_DRIVER_TEXT_MODEL_WORD_CACHE_H_
+#define LOCKSTEP_DRIVER_TEXT_MODEL_WORD_CACHE_H_
 
 #include <cstdint>
 #include <cstring>
@@ -114,4 +114,4 @@ class WordCache {
 
 }  // namespace lockstep::text
 
-#endif  // LOCKSTEP_DRIVER_TEXT_WORD_CACHE_H_
+#endif  // LOCKSTEP_DRIVER_TEXT_MODEL_WORD_CACHE_H_

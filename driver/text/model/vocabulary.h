@@ -6,8 +6,8 @@
 //
 // Thread-safe once filled.
 
-#ifndef LOCKSTEP_DRIVER_TEXT_VOCABULARY_H_
-#define LOCKSTEP_DRIVER_TEXT_VOCABULARY_H_
+#ifndef LOCKSTEP_DRIVER_TEXT_MODEL_VOCABULARY_H_
+#define LOCKSTEP_DRIVER_TEXT_MODEL_VOCABULARY_H_
 
 #include <cstdint>
 #include <optional>
@@ -58,4 +58,4 @@ std::optional<std::string> BytesOf(std::string_view token);
 
 }  // namespace lockstep::text
 
-#endif  // LOCKSTEP_DRIVER_TEXT_VOCABULARY_H_
+#endif  // LOCKSTEP_DRIVER_TEXT_MODEL_VOCABULARY_H_

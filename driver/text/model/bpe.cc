@@ -1,4 +1,4 @@
-#include "driver/text/bpe.h"
+#include "driver/text/model/bpe.h"
 
 #include <algorithm>
 #include <functional>
