@@ -33,6 +33,11 @@ _SYSTEM = {
         "luajit/luajit.BUILD",
         {"include": "/usr/include/luajit-2.1"},
     ),
+    "nlohmann_json": (
+        "nlohmann-json3-dev",
+        "nlohmann_json/nlohmann_json.BUILD",
+        {"include/nlohmann": "/usr/include/nlohmann"},
+    ),
     "rapidjson": (
         "rapidjson-dev",
         "rapidjson/rapidjson.BUILD",

@@ -11,6 +11,7 @@
 #include "driver/lua/bind/program/watching.h"
 #include "driver/lua/bind/sharding/distributed.h"
 #include "driver/lua/bind/sharding/sharding.h"
+#include "driver/lua/bind/text/text.h"
 #include "driver/lua/bind/tiled_mlp/tiled_mlp.h"
 #include "driver/lua/torch/cuda.h"
 #include "driver/lua/torch/torch.h"
@@ -28,6 +29,7 @@ void PreloadModules(LuaVm& vm) {
   vm.Preload("lockstep.core.sharding", OpenSharding);
   vm.Preload("lockstep.core.state", OpenState);
   vm.Preload("lockstep.core.terminal", OpenTerminal);
+  vm.Preload("lockstep.core.text", OpenText);
   vm.Preload("lockstep.core.tiled_mlp", OpenTiledMlp);
   vm.Preload("lockstep.core.watching", OpenWatching);
   vm.Preload("lockstep.torch", OpenTorch);

@@ -1,0 +1,105 @@
+// Encodes and decodes texts for compare.py and for the benchmark, which ask PyPI's tokenizers the
+// same:
+//
+//   tokenize TOKENIZER <texts >results     each text: its length (uint32), its bytes
+//                                          each result: the number of ids (uint32), ids (int32),
+//                                          the decoded text as a text
+//   tokenize --time PASSES TOKENIZER <texts   prints the seconds of each pass over all texts, and
+//                                             the number of ids; each pass has a new Encoder
+
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstring>
+#include <iostream>
+#include <iterator>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "driver/text/tokenizer.h"
+
+namespace lockstep::text {
+namespace {
+
+using Shared = std::shared_ptr<const Tokenizer>;
+
+[[noreturn]] void Fail(const absl::Status& status) {
+  std::fprintf(stderr, "%s\n", std::string(status.message()).c_str());
+  std::exit(1);
+}
+
+std::vector<std::string_view> SplitTexts(std::string_view input) {
+  std::vector<std::string_view> texts;
+  while (input.size() >= 4) {
+    uint32_t size;
+    std::memcpy(&size, input.data(), 4);
+    if (size > input.size() - 4) Fail(absl::InvalidArgumentError("tokenize: a text is cut short"));
+    texts.push_back(input.substr(4, size));
+    input.remove_prefix(4 + size);
+  }
+  return texts;
+}
+
+void Write(const void* data, size_t size) { std::fwrite(data, 1, size, stdout); }
+void WriteSize(size_t size) {
+  const auto number = static_cast<uint32_t>(size);
+  Write(&number, 4);
+}
+
+void Compare(const Shared& tokenizer, const std::vector<std::string_view>& texts) {
+  Encoder encoder(tokenizer);
+  for (const std::string_view text : texts) {
+    std::vector<int32_t> ids;
+    const absl::Status status = encoder.Encode(text, {}, ids);
+    if (!status.ok()) Fail(status);
+    WriteSize(ids.size());
+    Write(ids.data(), 4 * ids.size());
+    const std::vector<int64_t> wide(ids.begin(), ids.end());
+    const absl::StatusOr<std::string> decoded = Decode(tokenizer, wide, {});
+    if (!decoded.ok()) Fail(decoded.status());
+    WriteSize(decoded->size());
+    Write(decoded->data(), decoded->size());
+  }
+}
+
+void Time(const Shared& tokenizer, const std::vector<std::string_view>& texts, int passes) {
+  for (int pass = 0; pass < passes; ++pass) {
+    const auto begin = std::chrono::steady_clock::now();
+    Encoder encoder(tokenizer);
+    size_t count = 0;
+    std::vector<int32_t> ids;
+    for (const std::string_view text : texts) {
+      ids.clear();
+      const absl::Status status = encoder.Encode(text, {}, ids);
+      if (!status.ok()) Fail(status);
+      count += ids.size();
+    }
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+    std::printf("%.6f %zu\n", seconds.count(), count);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::text
+
+int main(int argc, char** argv) {
+  using namespace lockstep::text;  // NOLINT: main is part of this file alone
+  const bool times = argc == 4 && std::string_view(argv[1]) == "--time";
+  if (argc != 2 && !times) {
+    std::fprintf(stderr, "usage: tokenize [--time PASSES] TOKENIZER <texts\n");
+    return 2;
+  }
+  const absl::StatusOr<std::shared_ptr<const Tokenizer>> tokenizer =
+      Tokenizer::Load(argv[argc - 1]);
+  if (!tokenizer.ok()) Fail(tokenizer.status());
+  const std::string input((std::istreambuf_iterator<char>(std::cin)), {});
+  const std::vector<std::string_view> texts = SplitTexts(input);
+  if (times) {
+    Time(*tokenizer, texts, std::atoi(argv[2]));
+  } else {
+    Compare(*tokenizer, texts);
+  }
+}

@@ -1,0 +1,240 @@
+#include "driver/text/tokenizer.h"
+
+#include <cstdint>
+#include <fstream>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "driver/text/unicode/unicode.h"
+#include "gtest/gtest.h"
+#include "nlohmann/json.hpp"
+
+namespace lockstep::text {
+namespace {
+
+using Json = nlohmann::json;
+using Shared = std::shared_ptr<const Tokenizer>;
+
+constexpr char kData[] = "driver/text/testdata/";
+constexpr const char* kFamilies[] = {"gpt2",  "llama3", "qwen2",  "qwen35",
+                                     "o200k", "llama2", "unigram"};
+
+Json ReadJson(const std::string& name) {
+  std::ifstream file(absl::StrCat(kData, name, ".json"));
+  return Json::parse(file);
+}
+
+Shared Open(const std::string& family) {
+  absl::StatusOr<Shared> tokenizer = Tokenizer::Load(absl::StrCat(kData, family, ".json"));
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+  return *tokenizer;
+}
+
+Shared Parsed(const Json& json) {
+  absl::StatusOr<Shared> tokenizer = Tokenizer::Parse(json.dump(), "test");
+  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status();
+  return *tokenizer;
+}
+
+std::vector<int32_t> Encoded(Encoder& encoder, const std::string& text, bool special = true) {
+  std::vector<int32_t> ids;
+  const absl::Status status = encoder.Encode(text, {.special = special}, ids);
+  EXPECT_TRUE(status.ok()) << status;
+  return ids;
+}
+
+std::string Decoded(const Shared& tokenizer, const std::vector<int64_t>& ids, bool skip = false) {
+  const absl::StatusOr<std::string> text = Decode(tokenizer, ids, {.skip_special = skip});
+  EXPECT_TRUE(text.ok()) << text.status();
+  return text.ok() ? *text : "";
+}
+
+// --- Against PyPI's tokenizers 0.23.3
+// -------------------------------------------------------------
+
+class Families : public testing::TestWithParam<const char*> {};
+INSTANTIATE_TEST_SUITE_P(All, Families, testing::ValuesIn(kFamilies));
+
+TEST_P(Families, IdsAreThoseOfTokenizers) {
+  const Json expected = ReadJson("expected");
+  const Json& family = expected[GetParam()];
+  const Shared tokenizer = Open(GetParam());
+  Encoder encoder(tokenizer);
+
+  EXPECT_EQ(tokenizer->size(), family["size"].get<int64_t>());
+  for (size_t i = 0; i < expected["texts"].size(); ++i) {
+    const auto text = expected["texts"][i].get<std::string>();
+    EXPECT_EQ(Encoded(encoder, text), family["ids"][i].get<std::vector<int32_t>>()) << text;
+    EXPECT_EQ(Encoded(encoder, text, false), family["plain_ids"][i].get<std::vector<int32_t>>())
+        << text;
+  }
+}
+
+TEST_P(Families, DecodedTextsAreThoseOfTokenizers) {
+  const Json family = ReadJson("expected")[GetParam()];
+  const Shared tokenizer = Open(GetParam());
+
+  for (size_t i = 0; i < family["ids"].size(); ++i) {
+    const auto ids = family["ids"][i].get<std::vector<int64_t>>();
+    EXPECT_EQ(Decoded(tokenizer, ids), family["decoded"][i].get<std::string>());
+    EXPECT_EQ(Decoded(tokenizer, ids, true), family["decoded_plain"][i].get<std::string>());
+  }
+}
+
+TEST_P(Families, AStreamGivesTheSameTextInPiecesOfWholeCharacters) {
+  const Json family = ReadJson("expected")[GetParam()];
+  const Shared tokenizer = Open(GetParam());
+  DecodeStream stream(tokenizer, {});
+
+  for (size_t i = 0; i < family["ids"].size(); ++i) {
+    std::string text;
+    for (const Json& id : family["ids"][i]) {
+      const absl::StatusOr<std::string> piece = stream.Push(id.get<int64_t>());
+      ASSERT_TRUE(piece.ok()) << piece.status();
+      EXPECT_EQ(FirstInvalidUtf8(*piece), std::nullopt);
+      text += *piece;
+    }
+    EXPECT_EQ(text + stream.Finish(), family["decoded"][i].get<std::string>());
+  }
+}
+
+TEST(Components, EachPartDoesWhatItDoesInTokenizers) {
+  const Json components = ReadJson("components");
+  for (const Json& one : components["cases"]) {
+    const Shared tokenizer = Parsed(one["tokenizer"]);
+    Encoder encoder(tokenizer);
+    Json parts = one["tokenizer"];
+    parts.erase("model");
+    for (size_t i = 0; i < components["texts"].size(); ++i) {
+      const auto text = components["texts"][i].get<std::string>();
+      EXPECT_EQ(Encoded(encoder, text), one["ids"][i].get<std::vector<int32_t>>())
+          << "\"" << text << "\" by " << parts;
+    }
+    for (size_t i = 0; i < components["decoded_ids"].size(); ++i) {
+      const auto ids = components["decoded_ids"][i].get<std::vector<int64_t>>();
+      EXPECT_EQ(Decoded(tokenizer, ids), one["decoded"][i].get<std::string>())
+          << components["decoded_ids"][i] << " by " << parts;
+    }
+  }
+}
+
+// --- The rest ------------------------------------------------------------------------------------
+
+TEST(TokenizerTest, HeaderExample) {
+  absl::StatusOr<Shared> tokenizer = Tokenizer::Load(absl::StrCat(kData, "qwen2.json"));
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  Encoder encoder(*tokenizer);
+  std::vector<int32_t> ids;
+  ASSERT_TRUE(encoder.Encode("Hello", {.special = true}, ids).ok());
+
+  EXPECT_EQ(Decoded(*tokenizer, {ids.begin(), ids.end()}), "Hello");
+}
+
+TEST(TokenizerTest, AFolderIsItsTokenizerJson) {
+  const std::string folder = testing::TempDir();
+  std::ofstream(folder + "/tokenizer.json") << ReadJson("gpt2").dump();
+
+  const absl::StatusOr<Shared> tokenizer = Tokenizer::Load(folder);
+
+  ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
+  EXPECT_EQ((*tokenizer)->size(), Open("gpt2")->size());
+}
+
+TEST(TokenizerTest, TokensAreFoundByTextAndById) {
+  const Shared tokenizer = Open("qwen2");
+  const std::optional<int32_t> end = tokenizer->Id("<|im_end|>");
+  ASSERT_TRUE(end.has_value());
+
+  EXPECT_EQ(tokenizer->Token(*end), "<|im_end|>");
+  EXPECT_TRUE(tokenizer->IsSpecial(*end));
+  EXPECT_FALSE(tokenizer->IsSpecial(*tokenizer->Id("<think>")));
+  EXPECT_FALSE(tokenizer->Id("no such token").has_value());
+  EXPECT_FALSE(tokenizer->Token(1'000'000).has_value());
+}
+
+TEST(TokenizerTest, ManyWordsOverflowTheCacheAndKeepTheirIds) {
+  const Shared tokenizer = Open("gpt2");
+  Encoder encoder(tokenizer);
+  const auto word = [](int i) { return absl::StrCat("w", i * 2654435761u, "x"); };
+  for (int i = 0; i < 300'000; ++i) Encoded(encoder, word(i));
+
+  for (int i = 0; i < 1000; ++i) {
+    Encoder fresh(tokenizer);
+    EXPECT_EQ(Encoded(encoder, word(i)), Encoded(fresh, word(i)));
+  }
+}
+
+TEST(TokenizerTest, BytesThatAreNotUtf8AreRefusedWithTheirPlace) {
+  Encoder encoder(Open("gpt2"));
+  const std::string bad[] = {"ab\xFF",   "\xC3", "\xED\xA0\x80",    "\xF4\x90\x80\x80",
+                             "\xC0\xAF", "\x80", "12345678\xE4\xBD"};
+  for (const std::string& text : bad) {
+    std::vector<int32_t> ids = {7};
+    const absl::Status status = encoder.Encode(text, {}, ids);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_TRUE(absl::StrContains(std::string(status.message()), "expected UTF-8")) << status;
+    EXPECT_EQ(ids, std::vector<int32_t>{7});
+  }
+}
+
+TEST(TokenizerTest, AnIdWithoutATokenIsRefused) {
+  const Shared tokenizer = Open("gpt2");
+  for (const int64_t id : {int64_t{-1}, int64_t{1} << 40, int64_t{1'000'000}}) {
+    const absl::StatusOr<std::string> text = Decode(tokenizer, {id}, {});
+    ASSERT_FALSE(text.ok());
+    EXPECT_TRUE(absl::StrContains(std::string(text.status().message()),
+                                  absl::StrCat("no token has the id ", id)))
+        << text.status();
+  }
+}
+
+TEST(TokenizerTest, BytesOfACharacterWaitForTheLastOne) {
+  const Shared tokenizer = Open("gpt2");
+  DecodeStream stream(tokenizer, {});
+  const auto byte = [&](const char* character) {
+    const absl::StatusOr<std::string> piece = stream.Push(*tokenizer->Id(character));
+    EXPECT_TRUE(piece.ok());
+    return *piece;
+  };
+  EXPECT_EQ(byte("a"), "a");
+  EXPECT_EQ(byte("\xC3\xA4"), "");  // E4, BD, A0 in the byte-level alphabet
+  EXPECT_EQ(byte("\xC2\xBD"), "");
+  EXPECT_EQ(byte("\xC5\x82"), "\xE4\xBD\xA0");
+  EXPECT_EQ(byte("\xC3\xA4"), "");
+  EXPECT_EQ(byte("b"),
+            "\xEF\xBF\xBD"
+            "b");
+  EXPECT_EQ(byte("\xC3\xA4"), "");
+  EXPECT_EQ(stream.Finish(), "\xEF\xBF\xBD");
+  EXPECT_EQ(stream.Finish(), "");
+}
+
+TEST(TokenizerTest, UnigramWithoutUnknownTokenRefusesWhatItLacks) {
+  const Shared tokenizer = Parsed(Json::parse(
+      R"({"model": {"type": "Unigram", "unk_id": null, "vocab": [["a", -1], ["b", -2]]}})"));
+  Encoder encoder(tokenizer);
+  std::vector<int32_t> ids;
+
+  EXPECT_EQ(Encoded(encoder, "abba"), (std::vector<int32_t>{0, 1, 1, 0}));
+  const absl::Status status = encoder.Encode("axb", {}, ids);
+  EXPECT_TRUE(absl::StrContains(std::string(status.message()), "has no token")) << status;
+  EXPECT_TRUE(ids.empty());
+}
+
+TEST(TokenizerTest, TruncationAndPaddingAreNotApplied) {
+  Json json = ReadJson("gpt2");
+  json["truncation"] = {{"max_length", 2}};
+  json["padding"] = {{"pad_id", 0}};
+  Encoder encoder(Parsed(json)), plain(Open("gpt2"));
+
+  EXPECT_EQ(Encoded(encoder, "one two three four"), Encoded(plain, "one two three four"));
+}
+
+}  // namespace
+}  // namespace lockstep::text
