@@ -69,16 +69,53 @@ function M.json(path)
 end
 
 --- Writes a value as JSON. The file appears under its name once it is complete. Throws, naming the path within the
---- value, where JSON cannot hold it: functions, tensors, arrays with holes, text that is not UTF-8.
+--- value, where JSON cannot hold it: functions, tensors, NaN, infinity, arrays with holes, text that is not UTF-8.
 ---
 ---     data.save_json(dir .. "/config.json", config, { indent = 2 })
+---
+--- Objects that were read from JSON keep the order of their keys, whole numbers that were written as 1.0 stay so, and
+--- empty arrays stay arrays. In other tables keys are sorted, and an empty table is an object: see data.ordered and
+--- data.array.
 ---@param path string
 ---@param value any nil, data.null, booleans, numbers, strings and tables of them
 ---@param opts {indent: integer?}? spaces for each level; default 0: all on one line
 function M.save_json(path, value, opts)
   if type(path) ~= "string" then core.raise("data.save_json: the path must be a string, not a " .. type(path)) end
   local o = options.read("data.save_json", opts, { indent = 0 })
-  core.write_file(path, { core.json_encode(value, o.indent), "\n" })
+  core.write_file(path, { core.json_encode(value, o.indent, true), "\n" })
+end
+
+--- Marks a table as an array for JSON and for chat templates, where an empty table is an object otherwise.
+---
+---     data.save_json("tool.json", { name = "now", required = data.array {} })
+---@generic T: table
+---@param value T changed in nothing that Lua sees
+---@return T value the same table
+function M.array(value)
+  if type(value) ~= "table" then core.raise("data.array: expected a table, got a " .. type(value)) end
+  core.json_shapes()[value] = { array = true }
+  return value
+end
+
+--- Sets the order of a table's keys for JSON and for chat templates. Keys that `keys` leaves out follow, sorted.
+---
+---     local tool = data.ordered({ name = "now", description = "The time." }, { "name", "description" })
+---@generic T: table
+---@param value T changed in nothing that Lua sees
+---@param keys string[]
+---@return T value the same table
+function M.ordered(value, keys)
+  if type(value) ~= "table" then core.raise("data.ordered: expected a table, got a " .. type(value)) end
+  if type(keys) ~= "table" then core.raise("data.ordered: the keys must be an array of strings, got a " .. type(keys)) end
+  local copy = {}
+  for i, key in ipairs(keys) do
+    if type(key) ~= "string" then
+      core.raise(("data.ordered: key %d must be a string, got a %s"):format(i, type(key)))
+    end
+    copy[i] = key
+  end
+  core.json_shapes()[value] = { keys = copy }
+  return value
 end
 
 --- Opens a flat file of token ids, as nanoGPT and Megatron write them: numbers of one width, little-endian, no header.
