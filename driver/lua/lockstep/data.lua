@@ -106,7 +106,9 @@ end
 ---@return T value the same table
 function M.ordered(value, keys)
   if type(value) ~= "table" then core.raise("data.ordered: expected a table, got a " .. type(value)) end
-  if type(keys) ~= "table" then core.raise("data.ordered: the keys must be an array of strings, got a " .. type(keys)) end
+  if type(keys) ~= "table" then
+    core.raise("data.ordered: the keys must be an array of strings, got a " .. type(keys))
+  end
   local copy = {}
   for i, key in ipairs(keys) do
     if type(key) ~= "string" then
