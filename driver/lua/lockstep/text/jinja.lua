@@ -24,7 +24,8 @@ local function guarded(name, fn, ...)
   local ok, result, spans, misplaced = pcall(fn, ...)
   if ok then return result, spans, misplaced end
   if type(result) == "table" and result.template_error then
-    core.raise(("%s, line %d: %s"):format(name, result.line, result.template_error))
+    local place = result.line > 0 and (", line %d"):format(result.line) or ""
+    core.raise(("%s%s: %s"):format(name, place, result.template_error))
   elseif type(result) == "table" and result.refusal then
     core.raise(("%s, line %d: the template refuses the conversation: %s"):format(name, result.line, result.refusal))
   end
@@ -40,7 +41,11 @@ end
 ---@return integer? misplaced the line of a {% generation %} whose place in the text is unknown: it is within a macro
 ---or a set block
 function Template:render(variables)
-  return guarded(self.name, function() return self.run(convert.variables(variables)) end)
+  return guarded(self.name, function()
+    local text, spans, misplaced = self.run(convert.variables(variables))
+    convert.check_text(text, variables)
+    return text, spans, misplaced
+  end)
 end
 
 --- Compiles a template.

@@ -2,6 +2,8 @@
 
 local values = require "lockstep.text.jinja.values"
 
+jit.off(true, true) -- compiling traces through a template's closures takes longer than it saves
+
 local M = {}
 
 local fail = values.fail

@@ -12,9 +12,12 @@ local operators = require "lockstep.text.jinja.operators"
 local tests = require "lockstep.text.jinja.tests"
 local values = require "lockstep.text.jinja.values"
 
+jit.off(true, true) -- compiling traces through a template's closures takes longer than it saves
+
 local M = {}
 
-local attribute, item, truth, str = access.attribute, access.item, values.truth, values.str
+local attribute, item = access.attribute, access.item
+local position, str, truth = values.position, values.str, values.truth
 
 local COMPILE = {}
 
@@ -54,20 +57,20 @@ local function variable(name)
   end
 end
 
-function COMPILE.name(node, scope)
-  local places = scope:places(node.name)
-  local look_up = variable(node.name)
+--- Returns a closure that looks a name up in its places from the first one on, and then in the variables.
+local function look_up(name, places, first)
+  local find = variable(name)
   -- From the outermost place inwards, each closure asks the next one where its own slot is empty.
-  for i = #places, 1, -1 do
-    local slot, up, otherwise = places[i].slot, places[i].up, look_up
+  for i = #places, first, -1 do
+    local slot, up, otherwise = places[i].slot, places[i].up, find
     if up == 0 then
-      look_up = function(registers)
+      find = function(registers)
         local value = registers[slot]
         if value == nil then return otherwise(registers) end
         return value
       end
     else
-      look_up = function(registers)
+      find = function(registers)
         local outer = registers
         for _ = 1, up do outer = outer.up end
         local value = outer[slot]
@@ -76,8 +79,10 @@ function COMPILE.name(node, scope)
       end
     end
   end
-  return look_up
+  return find
 end
+
+function COMPILE.name(node, scope) return look_up(node.name, scope:places(node.name), 1) end
 
 local function compile_sequence(make)
   return function(node, scope)
@@ -105,34 +110,54 @@ end
 
 -- Attributes, items, slices -----------------------------------------------------------------------------
 
-function COMPILE.attribute(node, scope)
-  local object, name = compile(node.object, scope), node.name
-  if methods.dict[name] ~= nil then
-    return function(registers) return attribute(object(registers), name) end
+--- Returns the slot that a node reads if it is a name of this activation, and a closure for where that is empty.
+local function slot_of(node, scope)
+  if node.type ~= "name" then return nil end
+  local places = scope:places(node.name)
+  if not places[1] or places[1].up ~= 0 then return nil end
+  return places[1].slot, look_up(node.name, places, 2)
+end
+
+--- Compiles `object.name` and `object["name"]`; `get` is for what is neither a dict's item nor a namespace's.
+local function compile_member(node, scope, name, get)
+  local slot, otherwise = slot_of(node.object, scope)
+  if slot then
+    return function(registers)
+      local value = registers[slot]
+      if value == nil then value = otherwise(registers) end
+      if type(value) == "table" then
+        local kind = value.kind
+        if kind == "dict" or kind == "namespace" then
+          local found = value.map[name]
+          if found ~= nil then return found end
+        end
+      end
+      return get(value, name)
+    end
   end
+  local object = compile(node.object, scope)
   return function(registers)
     local value = object(registers)
     if type(value) == "table" and value.kind == "dict" then
       local found = value.map[name]
       if found ~= nil then return found end
     end
-    return attribute(value, name)
+    return get(value, name)
   end
 end
 
-function COMPILE.item(node, scope)
+function COMPILE.attribute(node, scope)
+  local name = node.name
+  if methods.dict[name] == nil then return compile_member(node, scope, name, attribute) end
   local object = compile(node.object, scope)
+  return function(registers) return attribute(object(registers), name) end
+end
+
+function COMPILE.item(node, scope)
   if node.index.type == "const" and type(node.index.value) == "string" then
-    local key = node.index.value
-    return function(registers)
-      local value = object(registers)
-      if type(value) == "table" and value.kind == "dict" then
-        local found = value.map[key]
-        if found ~= nil then return found end
-      end
-      return item(value, key)
-    end
+    return compile_member(node, scope, node.index.value, item)
   end
+  local object = compile(node.object, scope)
   local index = compile(node.index, scope)
   return function(registers)
     local value = object(registers)
@@ -258,9 +283,81 @@ tests.test = { fn = function(name) return tests[name] ~= nil end, params = {} }
 
 -- Operators ---------------------------------------------------------------------------------------------
 
+--- Returns the operands of a + b + c, in order.
+local function summands_of(node)
+  local reversed = {}
+  while node.type == "binary" and node.op == "+" do
+    reversed[#reversed + 1] = node.right
+    node = node.left
+  end
+  local summands = { node }
+  for i = #reversed, 1, -1 do summands[#summands + 1] = reversed[i] end
+  return summands
+end
+
+--- Compiles a sum: function(registers) -> operands as an array, whether all are str.
+---@return function
+---@return integer n
+local function compile_summands(node, scope)
+  local items = compile_all(summands_of(node), scope)
+  local n = #items
+  return function(registers)
+    local parts, are_text = {}, true
+    for i = 1, n do
+      local value = items[i](registers)
+      are_text = are_text and type(value) == "string"
+      parts[i] = value
+    end
+    return parts, are_text
+  end, n
+end
+
+local function add_up(parts, n)
+  local add, total = operators.binary["+"], parts[1]
+  for i = 2, n do total = add(total, parts[i]) end
+  return total
+end
+
+--- Compiles an expression whose text is put out: function(registers, out), which appends to out[1..out.n].
+function M.compile_output(node, scope)
+  local line = node.line
+  if node.type == "binary" and node.op == "+" then
+    local evaluate, n = compile_summands(node, scope)
+    return function(registers, out)
+      position.line = line
+      local parts, are_text = evaluate(registers)
+      local count = out.n
+      if are_text then
+        for i = 1, n do out[count + i] = parts[i] end
+        out.n = count + n
+      else
+        out[count + 1], out.n = str(add_up(parts, n)), count + 1
+      end
+    end
+  end
+  local evaluate = compile(node, scope)
+  return function(registers, out)
+    position.line = line
+    local value = evaluate(registers)
+    if type(value) ~= "string" then value = str(value) end
+    local count = out.n + 1
+    out.n = count
+    out[count] = value
+  end
+end
+
 function COMPILE.binary(node, scope)
-  local left, right, apply = compile(node.left, scope), compile(node.right, scope), operators.binary[node.op]
+  local apply = operators.binary[node.op]
   if node.op == "+" then
+    if node.left.type == "binary" and node.left.op == "+" then
+      local evaluate, n = compile_summands(node, scope)
+      return function(registers)
+        local parts, are_text = evaluate(registers)
+        if are_text then return table.concat(parts) end
+        return add_up(parts, n)
+      end
+    end
+    local left, right = compile(node.left, scope), compile(node.right, scope)
     return function(registers)
       local a = left(registers)
       local b = right(registers)
@@ -268,6 +365,7 @@ function COMPILE.binary(node, scope)
       return apply(a, b)
     end
   end
+  local left, right = compile(node.left, scope), compile(node.right, scope)
   return function(registers)
     local a = left(registers)
     return apply(a, right(registers))
@@ -343,18 +441,40 @@ COMPILE["or"] = function(node, scope)
 end
 
 COMPILE["not"] = function(node, scope)
-  local operand = compile(node.operand, scope)
-  return function(registers) return not truth(operand(registers)) end
+  local operand = M.compile_condition(node.operand, scope)
+  return function(registers) return not operand(registers) end
 end
 
 function COMPILE.choice(node, scope)
-  local test, yes = compile(node.test, scope), compile(node.yes, scope)
+  local test, yes = M.compile_condition(node.test, scope), compile(node.yes, scope)
   local no = node.no and compile(node.no, scope)
   local absent = values.undefined(("the condition on line %d is false and has no else"):format(node.line))
   return function(registers)
-    if truth(test(registers)) then return yes(registers) end
+    if test(registers) then return yes(registers) end
     if no then return no(registers) end
     return absent
+  end
+end
+
+-- Conditions --------------------------------------------------------------------------------------------
+
+local GIVES_BOOLEAN = { compare = true, test = true, ["not"] = true }
+
+--- Compiles an expression whose truth alone counts: function(registers) -> boolean.
+function M.compile_condition(node, scope)
+  if GIVES_BOOLEAN[node.type] then return compile(node, scope) end
+  if node.type == "and" or node.type == "or" then
+    local left, right = M.compile_condition(node.left, scope), M.compile_condition(node.right, scope)
+    if node.type == "and" then
+      return function(registers) return left(registers) and right(registers) end
+    end
+    return function(registers) return left(registers) or right(registers) end
+  end
+  local evaluate = compile(node, scope)
+  return function(registers)
+    local value = evaluate(registers)
+    if type(value) == "boolean" then return value end
+    return truth(value)
   end
 end
 

@@ -6,6 +6,8 @@ local expressions = require "lockstep.text.jinja.compile_expressions"
 local scopes = require "lockstep.text.jinja.scope"
 local values = require "lockstep.text.jinja.values"
 
+jit.off(true, true) -- compiling traces through a template's closures takes longer than it saves
+
 local M = {}
 
 local BREAK, CONTINUE = "break", "continue"
@@ -13,7 +15,7 @@ local BREAK, CONTINUE = "break", "continue"
 -- The key, which no template can name, of the spans of {% generation %} among the variables.
 local SPANS = "{% generation %}"
 
-local compile, position, str, truth = expressions.compile, values.position, values.str, values.truth
+local compile, position, str = expressions.compile, values.position, values.str
 local fail = values.fail
 
 local COMPILE = {}
@@ -50,35 +52,26 @@ end
 -- Output ------------------------------------------------------------------------------------------------
 
 function COMPILE.output(node, scope)
-  local items, n, line = {}, #node.items, node.line
+  local steps, n = {}, #node.items
   for i, item in ipairs(node.items) do
-    if type(item) == "string" then
-      items[i] = item
-    elseif item.type == "const" then
-      items[i] = str(item.value)
+    local text = type(item) == "string" and item or item.type == "const" and str(item.value)
+    if text then
+      steps[i] = function(_, out)
+        local count = out.n + 1
+        out.n = count
+        out[count] = text
+      end
     else
-      items[i] = compile(item, scope)
+      steps[i] = expressions.compile_output(item, scope)
     end
   end
-  if n == 1 and type(items[1]) == "string" then
-    local text = items[1]
-    return function(registers)
-      local out = registers.out
-      out.n = out.n + 1
-      out[out.n] = text
-    end
+  if n == 1 then
+    local step = steps[1]
+    return function(registers) step(registers, registers.out) end
   end
   return function(registers)
-    position.line = line
     local out = registers.out
-    for i = 1, n do
-      local item = items[i]
-      if type(item) == "function" then item = item(registers) end
-      if type(item) ~= "string" then item = str(item) end
-      local count = out.n + 1
-      out.n = count
-      out[count] = item
-    end
+    for i = 1, n do steps[i](registers, out) end
   end
 end
 
@@ -196,13 +189,21 @@ end
 COMPILE["if"] = function(node, scope)
   local conditions, bodies, n, line = {}, {}, #node.tests, node.line
   for i, test in ipairs(node.tests) do
-    conditions[i], bodies[i] = compile(test, scope), compile_body(node.bodies[i], scope)
+    conditions[i], bodies[i] = expressions.compile_condition(test, scope), compile_body(node.bodies[i], scope)
   end
   local otherwise = node.otherwise and compile_body(node.otherwise, scope)
+  if n == 1 then
+    local condition, body = conditions[1], bodies[1]
+    return function(registers)
+      position.line = line
+      if condition(registers) then return body(registers) end
+      if otherwise then return otherwise(registers) end
+    end
+  end
   return function(registers)
     position.line = line
     for i = 1, n do
-      if truth(conditions[i](registers)) then return bodies[i](registers) end
+      if conditions[i](registers) then return bodies[i](registers) end
     end
     if otherwise then return otherwise(registers) end
   end
@@ -216,7 +217,7 @@ local function selected(registers, items, first, last, store, test)
   local kept, n = {}, 0
   for i = first, last do
     store(registers, items[i])
-    if truth(test(registers)) then
+    if test(registers) then
       n = n + 1
       kept[n] = items[i]
     end
@@ -230,7 +231,8 @@ COMPILE["for"] = function(node, scope)
   if node.uses_loop then names[#names + 1] = "loop" end
   local inner = scopes.new(scope, node.body, names)
   local iterable, store = compile(node.iterable, scope), compile_target(node.target, inner)
-  local test, run = node.test and compile(node.test, inner), compile_body(node.body, inner)
+  local test = node.test and expressions.compile_condition(node.test, inner)
+  local run = compile_body(node.body, inner)
   local otherwise = node.otherwise and compile_inner(node.otherwise, scope)
   local loop_slot, line = inner.names.loop, node.line
   return function(registers)
@@ -259,18 +261,22 @@ end
 -- Names that a macro's body may use for arguments beyond its parameters.
 local EXTRA = { "varargs", "kwargs", "caller" }
 
---- Moves the arguments that are given by name into their places. Returns the others, and the caller.
-local function sort_arguments(name, places, args, kwargs)
+--- Moves the arguments that are given by name into their places. Returns the others, and the caller. `uses` are the
+--- names that the body mentions.
+local function sort_arguments(name, places, uses, args, kwargs)
   local others, caller = values.dict(), nil
   for _, pair in ipairs(kwargs) do
-    local place = places[pair[1]]
-    if place and args[place] ~= nil then fail(("the macro %s got two values for %s"):format(name, pair[1])) end
+    local key = pair[1]
+    local place = places[key]
+    if place and args[place] ~= nil then fail(("the macro %s got two values for %s"):format(name, key)) end
     if place then
       args[place] = pair[2]
-    elseif pair[1] == "caller" then
+    elseif key == "caller" and uses.caller then
       caller = pair[2]
+    elseif uses.kwargs then
+      values.set_item(others, key, pair[2])
     else
-      values.set_item(others, pair[1], pair[2])
+      fail(("the macro %s has no parameter %s"):format(name, key))
     end
   end
   return others, caller
@@ -288,21 +294,24 @@ local function compile_macro(node, scope, name)
     defaults[i] = node.defaults[i] and compile(node.defaults[i], inner)
     missing[i] = values.undefined(("the parameter %s of the macro %s was not given"):format(param, name))
   end
-  local n_params, names = #node.params, inner.names
+  local n_params, names, uses = #node.params, inner.names, node.names
   return function(outer)
     local function call(args, n, kwargs)
       local line = position.line
-      local others, caller = sort_arguments(name, places, args, kwargs)
+      local others, caller = sort_arguments(name, places, uses, args, kwargs)
       local registers = { up = outer, variables = outer.variables, out = { n = 0 } }
       for i = 1, n_params do
         local value = args[i]
         if value == nil then value = defaults[i] and defaults[i](registers) or missing[i] end
         registers[slots[i]] = value
       end
-      if n > n_params then
+      if n > n_params and not uses.varargs then
+        fail(("the macro %s takes %d arguments, got %d"):format(name, n_params, n))
+      end
+      if uses.varargs then
         local rest = {}
         for i = n_params + 1, n do rest[i - n_params] = args[i] end
-        registers[names.varargs] = values.tuple(rest, n - n_params)
+        registers[names.varargs] = values.tuple(rest, math.max(0, n - n_params))
       end
       registers[names.kwargs], registers[names.caller] = others, caller
       run(registers)

@@ -9,6 +9,8 @@ local tests = require "lockstep.text.jinja.tests"
 local unicode = require "lockstep.text.jinja.unicode"
 local values = require "lockstep.text.jinja.values"
 
+jit.off(true, true) -- compiling traces through a template's closures takes longer than it saves
+
 local M = {}
 
 local fail, truth, str = values.fail, values.truth, values.str
@@ -148,7 +150,7 @@ add("round", { "precision", "method" }, function(value, precision, method)
   if precision < 0 then fail("round with a negative precision is not supported") end
   if not is_float then return number end
   if number ~= number or math.abs(number) == math.huge then return number end
-  return values.float(tonumber(("%%.%df"):format(precision):format(number)))
+  return values.float(tonumber(("%%.%df"):format(precision):format(operators.settle_tie(number, precision))))
 end)
 
 -- Sequences ---------------------------------------------------------------------------------------------
@@ -203,8 +205,8 @@ add("items", {}, function(value)
   return values.generator(methods.pairs_of(value))
 end)
 
---- Returns a function that takes the attribute "a.b.0" from a value.
-local function getter(attribute)
+--- Returns a function that takes the attribute "a.b.0" from a value; `default` stands for what is undefined on the way.
+local function getter(attribute, default)
   if attribute == nil or attribute == values.none then return function(value) return value end end
   local parts = {}
   if type(attribute) == "string" then
@@ -215,7 +217,10 @@ local function getter(attribute)
     parts[1] = attribute
   end
   return function(value)
-    for _, part in ipairs(parts) do value = access.item(value, part) end
+    for _, part in ipairs(parts) do
+      value = access.item(value, part)
+      if default ~= nil and type(value) == "table" and value.kind == "undefined" then value = default end
+    end
     return value
   end
 end
@@ -322,12 +327,7 @@ M.map = { params = {}, variadic = true, takes_names = true, fn = function(value,
       else fail("map has no parameter " .. pair[1]) end
     end
     if attribute == nil then fail("map needs a filter or an attribute") end
-    local get = getter(attribute)
-    apply = function(item)
-      local result = get(item)
-      if default ~= nil and type(result) == "table" and result.kind == "undefined" then return default end
-      return result
-    end
+    apply = getter(attribute, default)
   else
     local filter = find("filter", M, args[1])
     local rest = { unpack(args, 2, n) }

@@ -6,6 +6,8 @@
 local unicode = require "lockstep.text.jinja.unicode"
 local values = require "lockstep.text.jinja.values"
 
+jit.off(true, true) -- compiling traces through a template's closures takes longer than it saves
+
 local M = {}
 
 local none = values.none
@@ -66,7 +68,7 @@ local function split_at_spaces(s, limit)
   local parts, at = {}, unicode.skip_space(s, 1)
   while at <= #s do
     if #parts == limit then
-      parts[#parts + 1] = unicode.rstrip(s:sub(at))
+      parts[#parts + 1] = s:sub(at)
       break
     end
     local stop = at

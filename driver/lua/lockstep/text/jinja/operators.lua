@@ -3,6 +3,8 @@
 local unicode = require "lockstep.text.jinja.unicode"
 local values = require "lockstep.text.jinja.values"
 
+jit.off(true, true) -- compiling traces through a template's closures takes longer than it saves
+
 local M = {}
 
 local fail, number_of, text_of, type_name = values.fail, values.number_of, values.text_of, values.type_name
@@ -106,6 +108,19 @@ local function power(a, b)
   return result_of(x ^ y, x_float or y_float or y < 0)
 end
 
+--- Returns the number, or its neighbour on the side of the even digit where it lies halfway between two numbers of
+--- `precision` digits: Lua would round away from zero there.
+---@param number number
+---@param precision integer
+---@return number
+function M.settle_tie(number, precision)
+  local halves = number * 2 ^ (precision + 1)
+  local digits = ("%%.%df"):format(precision + 1):format(number)
+  if halves % 1 ~= 0 or digits:sub(-1) ~= "5" or tonumber(digits) ~= number then return number end
+  local is_even = digits:match("(%d)%.?%d$") % 2 == 0
+  return number * (is_even and 1 - 2 ^ -52 or 1 + 2 ^ -52)
+end
+
 -- The % of strings: what a conversion makes of an argument.
 local CONVERSIONS = {
   s = function(flags, value) return (flags .. "s"):format(values.str(value)) end,
@@ -117,13 +132,12 @@ local CONVERSIONS = {
   end,
 }
 CONVERSIONS.i = CONVERSIONS.d
-for _, letter in ipairs { "f", "e", "g", "F", "E", "G" } do
-  CONVERSIONS[letter] = function(flags, value)
-    local number = number_of(value)
-    if not number then fail(("%%%s needs a number, got a %s"):format(letter, type_name(value))) end
-    return (flags .. letter):format(number)
-  end
+function CONVERSIONS.f(flags, value)
+  local number = number_of(value)
+  if not number then fail(("%%f needs a number, got a %s"):format(type_name(value))) end
+  return (flags .. "f"):format(M.settle_tie(number, tonumber(flags:match("%.(%d*)$") or 6) or 0))
 end
+CONVERSIONS.F = CONVERSIONS.f
 
 --- Returns a format with the arguments put in: "%s has %d".
 ---@param format string

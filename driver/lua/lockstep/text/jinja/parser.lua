@@ -4,7 +4,7 @@
 ---
 ---   output items: text, or nodes of expressions | set target value | set_block target filters body
 ---   if tests bodies otherwise | for target iterable test body otherwise uses_loop
----   macro name params defaults body | call params defaults call body | filter_block filters body
+---   macro name params defaults body names | call params defaults call body names | filter_block filters body
 ---   with targets values body | generation body | break | continue
 
 local lexer = require "lockstep.text.jinja.lexer"
@@ -174,13 +174,14 @@ STATEMENTS["for"] = function(self, token)
   return node
 end
 
---- Parses a body that no break or continue can leave.
+--- Parses a body that no break or continue can leave. Returns it and the names that it mentions.
 function Parser:closed_block(...)
-  local loops = self.loops
-  self.loops = 0
-  local body = self:block(...)
-  self.loops = loops
-  return body
+  local loops, names = self.loops, self.names
+  self.loops, self.names = 0, {}
+  local body, inner = self:block(...), self.names
+  self.loops, self.names = loops, names
+  for name in pairs(inner) do names[name] = true end
+  return body, inner
 end
 
 function Parser:signature()
@@ -203,8 +204,9 @@ end
 function STATEMENTS.macro(self, token)
   local name = self:expect("name").value
   local params, defaults = self:signature()
-  return { type = "macro", line = token.line, name = name, params = params, defaults = defaults,
-    body = self:closed_block(token, "endmacro") }
+  local node = { type = "macro", line = token.line, name = name, params = params, defaults = defaults }
+  node.body, node.names = self:closed_block(token, "endmacro")
+  return node
 end
 
 function STATEMENTS.call(self, token)
@@ -212,8 +214,9 @@ function STATEMENTS.call(self, token)
   if self.token.type == "(" then params, defaults = self:signature() end
   local call = self:condition()
   if call.type ~= "call" then self:fail("expected a call after {% call %}", token.line) end
-  return { type = "call", line = token.line, params = params, defaults = defaults, call = call,
-    body = self:closed_block(token, "endcall") }
+  local node = { type = "call", line = token.line, params = params, defaults = defaults, call = call }
+  node.body, node.names = self:closed_block(token, "endcall")
+  return node
 end
 
 function STATEMENTS.filter(self, token)

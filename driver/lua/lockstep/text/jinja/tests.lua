@@ -4,6 +4,8 @@ local methods = require "lockstep.text.jinja.methods"
 local operators = require "lockstep.text.jinja.operators"
 local values = require "lockstep.text.jinja.values"
 
+jit.off(true, true) -- compiling traces through a template's closures takes longer than it saves
+
 local M = {}
 
 local function kind_of(value) return type(value) == "table" and value.kind or nil end

@@ -4,6 +4,8 @@
 
 local bit = require "bit"
 
+jit.off(true, true) -- compiling traces through a template's closures takes longer than it saves
+
 local M = {}
 
 local byte, char, find, sub = string.byte, string.char, string.find, string.sub

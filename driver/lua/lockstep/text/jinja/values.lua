@@ -9,6 +9,8 @@
 
 local unicode = require "lockstep.text.jinja.unicode"
 
+jit.off(true, true) -- compiling traces through a template's closures takes longer than it saves
+
 local M = {}
 
 M.none = require("lockstep.core").null
@@ -264,12 +266,18 @@ function M.float_text(number)
   if number ~= number then return "nan" end
   if number == math.huge then return "inf" end
   if number == -math.huge then return "-inf" end
-  local text
-  for precision = 0, 16 do
-    text = ("%%.%de"):format(precision):format(number)
-    if tonumber(text) == number then break end
+  -- A number that 15 digits tell apart has no other form as short; beyond that, zeros at the end cannot be.
+  local text = ("%.14e"):format(number)
+  if tonumber(text) ~= number then text = ("%.15e"):format(number) end
+  if tonumber(text) ~= number then text = ("%.16e"):format(number) end
+  if number > -2.3e-308 and number < 2.3e-308 and number ~= 0 then -- few digits are significant
+    for precision = 14, 0, -1 do
+      local shorter = ("%%.%de"):format(precision):format(number)
+      if tonumber(shorter) ~= number then break end
+      text = shorter
+    end
   end
-  local sign, first, rest, exponent = text:match("^(-?)(%d)%.?(%d*)e([-+]%d+)$")
+  local sign, first, rest, exponent = text:match("^(-?)(%d)%.?(%d-)0*e([-+]%d+)$")
   local digits, power = first .. rest, tonumber(exponent)
   if power < -4 or power >= 16 then
     return ("%s%s%se%s%02d"):format(sign, first, rest ~= "" and "." .. rest or "", power < 0 and "-" or "+",
