@@ -2,7 +2,6 @@
 -- With a third argument each case is rendered that many times, and the seconds of each case are written.
 
 local chats = require "lockstep.text.chat"
-local core = require "lockstep.core"
 local data = require "lockstep.data"
 local run = require "lockstep.run"
 
