@@ -160,7 +160,7 @@ t.test("MistakesAreErrorsWithTheirPlace", function()
     { '{"a" 1}', "at byte 5 of 7" }, { "[1 2]", "at byte 3 of 5" }, { "nul", "Invalid value" },
     { "NaN", "Invalid value" }, { "1 2", "root" }, { "01", "at byte 1 of 2" }, { "-", "at byte 1 of 1" },
     { '"\255"', "encoding" }, { '"\\ud800"', "surrogate" }, { '"open', "at byte" }, { "{1:2}", "at byte 1 of 5" },
-    { '{"a": 1,\n "b": 2,\n "c" 3}\n', " (line 3, at byte 24 of 27)" }, { "[1 2]\n", " (at byte 3 of 6)" },
+    { '{"a": 1,\n "b": 2,\n "c" 3}\n', " (line 3, at byte 23 of 26)" }, { "[1 2]\n", " (at byte 3 of 6)" },
     { "[\n9007199254740993]", " (line 2, at byte 18 of 19)" },
   }
   for _, case in ipairs(cases) do t.raises(case[2], decode, case[1]) end
