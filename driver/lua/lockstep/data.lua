@@ -1,11 +1,14 @@
---- Files of samples and of tensors.
+--- Files of samples, tensors, token ids and settings.
 ---
 ---     for sample in data.jsonl("train.jsonl.gz") do ... end
 ---     model:load_state_dict(data.safetensors("model.safetensors"))
+---     local config = data.json("config.json")
 
 local core = require "lockstep.core"
 local core_safetensors = require "lockstep.core.safetensors"
 local options = require "lockstep.options"
+local shards = require "lockstep.data.shards"
+local tokens = require "lockstep.data.tokens"
 
 local M = {}
 
@@ -14,18 +17,22 @@ M.null = core.null
 
 --- Returns the tensors of a safetensors file by name, and its metadata, a table of strings.
 ---
+--- The path may also be an index (model.safetensors.index.json), or a folder: all files that the index names are then
+--- read as one. Throws where a file or a tensor of the index is missing. In a folder, model.safetensors comes before an
+--- index.
+---
 --- On the CPU a tensor's memory is the mapped file, which the system reads as it is used: weights that are copied into
 --- a model take no second copy on the host. Changing such a tensor does not change the file. The file may be replaced
 --- or deleted meanwhile, but not shortened in place. The whole header is checked before anything is returned.
 ---
 ---     model:load_state_dict(data.safetensors("model.safetensors"))
----@param path string
+---@param path string a file, an index or a folder
 ---@param opts {device: string?}? where the tensors go; default "cpu"
 ---@return table<string, torch.Tensor> tensors, table<string, string> metadata
 function M.safetensors(path, opts)
   if type(path) ~= "string" then core.raise("data.safetensors: the path must be a string, not a " .. type(path)) end
   local o = options.read("data.safetensors", opts, { device = "cpu" })
-  local mapped, metadata = core_safetensors.read(path, "data.safetensors")
+  local mapped, metadata = shards.read(path)
   local tensors = {}
   for name, tensor in pairs(mapped) do tensors[name] = tensor:to { device = o.device } end
   return tensors, metadata
@@ -45,6 +52,84 @@ function M.save_safetensors(path, tensors, opts)
   end
   core_safetensors.write(path, tensors, o.metadata, "data.save_safetensors")
 end
+
+--- Returns the value in a JSON file. Throws with the file and the place of the first mistake.
+---
+---     local config = data.json(dir .. "/config.json")
+---@param path string
+---@return any # null as data.null
+function M.json(path)
+  if type(path) ~= "string" then core.raise("data.json: the path must be a string, not a " .. type(path)) end
+  local file, reason = io.open(path, "rb")
+  if not file then core.raise("data.json: cannot open " .. tostring(reason)) end
+  local text, trouble = file:read("*a")
+  file:close()
+  if not text then core.raise(("data.json: cannot read %s: %s"):format(path, tostring(trouble))) end
+  return core.json_decode(text, path)
+end
+
+--- Writes a value as JSON. The file appears under its name once it is complete. Throws, naming the path within the
+--- value, where JSON cannot hold it: functions, tensors, NaN, infinity, arrays with holes, text that is not UTF-8.
+---
+---     data.save_json(dir .. "/config.json", config, { indent = 2 })
+---
+--- Objects that were read from JSON keep the order of their keys, whole numbers that were written as 1.0 stay so, and
+--- empty arrays stay arrays. In other tables keys are sorted, and an empty table is an object: see data.ordered and
+--- data.array.
+---@param path string
+---@param value any nil, data.null, booleans, numbers, strings and tables of them
+---@param opts {indent: integer?}? spaces for each level; default 0: all on one line
+function M.save_json(path, value, opts)
+  if type(path) ~= "string" then core.raise("data.save_json: the path must be a string, not a " .. type(path)) end
+  local o = options.read("data.save_json", opts, { indent = 0 })
+  core.write_file(path, { core.json_encode(value, o.indent, true), "\n" })
+end
+
+--- Marks a table as an array for JSON and for chat templates, where an empty table is an object otherwise.
+---
+---     data.save_json("tool.json", { name = "now", required = data.array {} })
+---@generic T: table
+---@param value T changed in nothing that Lua sees
+---@return T value the same table
+function M.array(value)
+  if type(value) ~= "table" then core.raise("data.array: expected a table, got a " .. type(value)) end
+  core.json_shapes()[value] = { array = true }
+  return value
+end
+
+--- Sets the order of a table's keys for JSON and for chat templates. Keys that `keys` leaves out follow, sorted.
+---
+---     local tool = data.ordered({ name = "now", description = "The time." }, { "name", "description" })
+---@generic T: table
+---@param value T changed in nothing that Lua sees
+---@param keys string[]
+---@return T value the same table
+function M.ordered(value, keys)
+  if type(value) ~= "table" then core.raise("data.ordered: expected a table, got a " .. type(value)) end
+  if type(keys) ~= "table" then
+    core.raise("data.ordered: the keys must be an array of strings, got a " .. type(keys))
+  end
+  local copy = {}
+  for i, key in ipairs(keys) do
+    if type(key) ~= "string" then
+      core.raise(("data.ordered: key %d must be a string, got a %s"):format(i, type(key)))
+    end
+    copy[i] = key
+  end
+  core.json_shapes()[value] = { keys = copy }
+  return value
+end
+
+--- Opens a flat file of token ids, as nanoGPT and Megatron write them: numbers of one width, little-endian, no header.
+--- The file is mapped: a slice reads its own bytes only.
+---
+---     local tokens = data.tokens("train.bin", { dtype = "uint16", vocab_size = 50257 })
+---     local ids = tokens:slice(0, 1024) -- int64 [1024], of tokens.size
+---@param path string
+---@param opts {dtype: string?, vocab_size: integer?}? dtype: "uint16" (default), "int32", "uint32" or "int64"; with
+---vocab_size each slice is checked
+---@return lockstep.data.Tokens
+function M.tokens(path, opts) return tokens.open(path, opts) end
 
 --- The path of a file that set-up fetched, "digits.csv.gz": in $LOCKSTEP_CACHE/data.
 ---@param name string

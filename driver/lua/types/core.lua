@@ -56,13 +56,24 @@ function core.write_file(path, pieces) end
 
 ---@param value any nil, core.null, booleans, numbers, strings and tables of them
 ---@param indent? integer spaces for each level; without it all is on one line
+---@param strict? boolean NaN and the infinities are errors; default: they become strings
 ---@return string
-function core.json_encode(value, indent) end
+function core.json_encode(value, indent, strict) end
 
 ---@param text string
 ---@param name? string what messages call it; default "json"
 ---@return any # null as core.null
 function core.json_decode(text, name) end
+
+--- What a Lua table cannot hold of the JSON that it was decoded from. Shared, never changed.
+---@class lockstep.core.JsonShape
+---@field keys string[]? of an object, in the file's order
+---@field array true? of an array
+---@field floats true|table<any, boolean>? which whole numbers are written as 1.0 or 1e3; true: all numbers
+
+--- The shapes of decoded tables: a table that is weak in its keys.
+---@return table<table, lockstep.core.JsonShape>
+function core.json_shapes() end
 
 --- The path of the script, as it was given.
 ---@return string

@@ -279,6 +279,7 @@ int OpenCore(lua_State* state) {
                        {"write_file", WriteFile},
                        {"json_encode", JsonEncode},
                        {"json_decode", JsonDecode},
+                       {"json_shapes", JsonShapes},
                        {"script", Script},
                        {"arguments", Arguments},
                        {"settings", Settings},

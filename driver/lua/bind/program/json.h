@@ -7,9 +7,10 @@
 
 namespace lockstep::lua {
 
-// encode(value [, indent]) -> text on one line, or indented by `indent` spaces. Tables with a value
-// at 1 are arrays, others objects with sorted keys; an empty table is an object. JSON lacks NaN and
-// the infinities; they become the strings "NaN", "Infinity" and "-Infinity".
+// encode(value [, indent [, strict]]) -> text on one line, or indented by `indent` spaces. Tables
+// with a value at 1 are arrays, others objects; an empty table is an object unless its shape says
+// otherwise. Keys come in the order of the table's shape, then sorted. JSON lacks NaN and the
+// infinities: they become the strings "NaN", "Infinity" and "-Infinity", or an error if `strict`.
 //
 // Throws Error, with the path, for values that JSON cannot hold or would not give back: functions,
 // tensors, text that is not UTF-8, mixed tables and arrays with holes.
@@ -17,8 +18,17 @@ int JsonEncode(lua_State* state);
 
 // decode(text [, name]) -> value. null becomes the light userdata `null`. Whole numbers beyond 2^53
 // are an error, because a Lua number would round them. Throws Error, which begins with `name`
-// ("json"), with the offset of the first mistake.
+// ("json"), with the line and the offset of the first mistake.
 int JsonDecode(lua_State* state);
+
+// shapes() -> what Lua tables cannot hold of the JSON that they came from: a table, weak in its
+// keys, from a decoded table to its shape. Shapes may be shared; they are never changed.
+//
+//   {keys = {"b", "a"}, floats = {a = true}}   an object: its keys in the file's order, and the
+//                                              whole numbers that the file writes as 1.0 or 1e3
+//   {array = true, floats = {[2] = true}}      an array, if it is empty or holds such numbers;
+//                                              floats = true: all of its numbers are written so
+int JsonShapes(lua_State* state);
 
 }  // namespace lockstep::lua
 

@@ -44,6 +44,50 @@ t.test("DeepNestingSurvivesAndTooDeepIsAnError", function()
   t.raises("contains itself", encode, loop)
 end)
 
+-- What Lua tables cannot hold ----------------------------------------------------------------------------
+
+t.test("KeysKeepTheirOrderAndNewOnesFollowSorted", function()
+  local text = '{"role":"user","content":{"z":1,"a":2,"m":[{"y":1,"x":2}]},"a":3}'
+  t.equal(encode(decode(text)), text)
+
+  local value = decode '{"b":1,"c":2,"a":3}'
+  value.c, value.e, value.d = nil, 5, 4
+  t.equal(encode(value), '{"b":1,"a":3,"d":4,"e":5}')
+  t.equal(encode(decode '{"b":1,"a":2,"b":3}'), '{"b":3,"a":2}')
+end)
+
+t.test("WholeFloatsAndEmptyArraysStayWhatTheyAre", function()
+  for _, text in ipairs {
+    '{"a":1.0,"b":1,"c":[1.0,2.5,3.0],"d":[1,2.0,0.5],"e":[]}', "[]", "{}", "[[],{},[1.0]]", "[1.0,1]", "[1,1.0]",
+    '{"a":1,"b":1.0}', '{"a":1.0,"b":1}',
+  } do
+    t.equal(encode(decode(text)), text)
+  end
+  local value = decode "[]"
+  value[1] = 1
+  t.equal(encode(value), "[1]")
+  value[1], value.a = nil, 1
+  t.equal(encode(value), '{"a":1}')
+end)
+
+t.test("ShapesAreTrueOfTheirTablesAndDieWithThem", function()
+  local shapes = core.json_shapes()
+  local one, two = decode '{"b":1.0,"a":2}', decode '{"b":7.0,"a":8}'
+  t.equal(shapes[one], { keys = { "b", "a" }, floats = { b = true, a = false } })
+  t.equal(rawequal(shapes[one], shapes[two]), true)
+  t.equal(shapes[decode "[1.0, 2]"], { array = true, floats = { true } })
+  t.equal(shapes[decode "[1.0, 2.0]"], { array = true, floats = true })
+  t.equal(shapes[decode "[1.5, 2]"], nil)
+  t.equal(shapes[decode "[]"], { array = true })
+
+  one, two = nil, nil -- luacheck: ignore
+  collectgarbage()
+  collectgarbage()
+  local left = 0
+  for _ in pairs(shapes) do left = left + 1 end
+  t.equal(left, 0)
+end)
+
 -- Encoding ----------------------------------------------------------------------------------------------
 
 t.test("ObjectsHaveSortedKeysAndWholeNumbersNoPoint", function()
@@ -59,6 +103,13 @@ end)
 
 t.test("NumbersThatJsonLacksBecomeStrings", function()
   t.equal(encode { math.huge, -math.huge, 0 / 0 }, '["Infinity","-Infinity","NaN"]')
+end)
+
+t.test("WhereJsonIsStrictTheyAreErrors", function()
+  for _, number in ipairs { math.huge, -math.huge, 0 / 0 } do
+    t.raises("json: a[1] is nan or infinite, which has no form in JSON", encode, { a = { number } }, 0, true)
+  end
+  t.equal(encode({ 1 }, 0, true), "[1]")
 end)
 
 t.test("AValueWithoutAFormInJsonIsNamedByItsPath", function()
@@ -109,6 +160,8 @@ t.test("MistakesAreErrorsWithTheirPlace", function()
     { '{"a" 1}', "at byte 5 of 7" }, { "[1 2]", "at byte 3 of 5" }, { "nul", "Invalid value" },
     { "NaN", "Invalid value" }, { "1 2", "root" }, { "01", "at byte 1 of 2" }, { "-", "at byte 1 of 1" },
     { '"\255"', "encoding" }, { '"\\ud800"', "surrogate" }, { '"open', "at byte" }, { "{1:2}", "at byte 1 of 5" },
+    { '{"a": 1,\n "b": 2,\n "c" 3}\n', " (line 3, at byte 23 of 26)" }, { "[1 2]\n", " (at byte 3 of 6)" },
+    { "[\n9007199254740993]", " (line 2, at byte 18 of 19)" },
   }
   for _, case in ipairs(cases) do t.raises(case[2], decode, case[1]) end
 end)

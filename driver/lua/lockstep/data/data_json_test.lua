@@ -1,0 +1,80 @@
+-- JSON files, read and written.
+
+local data = require "lockstep.data"
+local run = require "lockstep.run"
+local t = require "lockstep.testing"
+
+local function write(name, content)
+  local path = run.dir .. "/" .. name
+  local file = assert(io.open(path, "wb"))
+  file:write(content)
+  file:close()
+  return path
+end
+
+local function read(path)
+  local file = assert(io.open(path, "rb"))
+  local text = file:read("*a")
+  file:close()
+  return text
+end
+
+t.test("AFileIsOneValueOfLua", function()
+  local path = write("config.json",
+    '{"hidden_size": 64,\n "tie": true, "rope": null, "layers": ["a", "b"], "eps": 1e-6}\n')
+
+  t.equal(data.json(path), { hidden_size = 64, tie = true, rope = data.null, layers = { "a", "b" }, eps = 1e-6 })
+end)
+
+t.test("MistakesNameTheFileAndThePlace", function()
+  t.raises("data.json: cannot open " .. run.dir .. "/none.json: No such file or directory", data.json,
+    run.dir .. "/none.json")
+  t.raises("data.json: cannot read " .. run.dir .. ": Is a directory", data.json, run.dir)
+  t.raises("data.json: the path must be a string, not a table", data.json, {})
+  local path = write("bad.json", '{"a": 1,\n "b" 2}')
+  t.raises(path .. ": Missing a colon after a name of object member. (line 2, at byte 14 of 16)", data.json, path)
+  local empty = write("empty.json", "")
+  t.raises(empty .. ": The document is empty", data.json, empty)
+end)
+
+t.test("WhatIsSavedReadsBackTheSame", function()
+  local value = { a = { 1, 2.5, "x" }, b = { c = data.null, d = false }, text = "grüße\n" }
+  local path = run.dir .. "/saved.json"
+
+  data.save_json(path, value)
+  t.equal(data.json(path), value)
+  t.equal(read(path):sub(-1), "\n")
+  t.equal(#read(path):gsub("[^\n]", ""), 1)
+
+  data.save_json(path, { a = { b = 1 } }, { indent = 2 })
+  t.equal(read(path), '{\n  "a": {\n    "b": 1\n  }\n}\n')
+end)
+
+t.test("AValueThatJsonCannotHoldLeavesTheOldFileAlone", function()
+  local path = run.dir .. "/kept.json"
+  data.save_json(path, { old = true })
+
+  t.raises("f is a function, which has no form in JSON", data.save_json, path, { f = print })
+  t.raises('data.save_json: unknown option "indnet"; did you mean "indent"?', data.save_json, path, {}, { indnet = 2 })
+
+  t.equal(data.json(path), { old = true })
+end)
+
+t.test("OrderAndEmptyArraysSurviveAndCanBeSet", function()
+  local path = write("ordered.json", '{"z": 1.0, "a": [], "m": {"y": 1, "x": 2}}')
+  data.save_json(path, data.json(path))
+  t.equal(read(path), '{"z":1.0,"a":[],"m":{"y":1,"x":2}}\n')
+
+  local tool = data.ordered({ name = "now", required = data.array {}, description = "x" }, { "name", "description" })
+  data.save_json(path, { tool })
+  t.equal(read(path), '[{"name":"now","description":"x","required":[]}]\n')
+
+  t.raises("data.array: expected a table, got a nil", data.array)
+  t.raises("data.ordered: expected a table, got a number", data.ordered, 1, {})
+  t.raises("the keys must be an array of strings, got a nil", data.ordered, {})
+  t.raises("data.ordered: key 1 must be a string, got a number", data.ordered, {}, { 1 })
+end)
+
+t.test("NumbersThatJsonLacksAreRefused", function()
+  t.raises("json: loss is nan or infinite", data.save_json, run.dir .. "/nan.json", { loss = 0 / 0 })
+end)

@@ -1,0 +1,181 @@
+--- Conversations as a model's chat template writes them. Scripts use text.chat.
+---
+---     local chat = text.chat("Qwen3-0.6B")
+---     local sample = chat:encode { { role = "user", content = "2 + 2?" }, { role = "assistant", content = "4" } }
+
+local core = require "lockstep.core"
+local folder = require "lockstep.text.chat.folder"
+local jinja = require "lockstep.text.jinja"
+local messages_of = require "lockstep.text.chat.messages"
+local options = require "lockstep.options"
+local spans_of = require "lockstep.text.chat.spans"
+
+local M = {}
+
+---@class lockstep.text.Chat
+---@field dir string
+---@field tokens table<string, string> the special tokens that templates know: bos_token, eos_token, ...
+---@field private sources table<string, {source: string, name: string}>
+---@field private compiled table<string, lockstep.jinja.Template>
+---@field private tokenizer_ lockstep.text.Tokenizer?
+local Chat = {}
+Chat.__index = Chat
+
+local RENDER = { generation_prompt = false, tools = options.optional, documents = options.optional,
+  template = options.optional }
+local ENCODE = { loss = "all" }
+
+-- Variables that have options of their own.
+local TAKEN = { messages = true, add_generation_prompt = "generation_prompt" }
+
+--- Returns the template that the options choose, and its variables.
+---@private
+function Chat:variables(caller, messages, opts)
+  if opts ~= nil and type(opts) ~= "table" then
+    core.raise(("%s: options must be a table, not a %s"):format(caller, type(opts)))
+  end
+  local known, others = {}, {}
+  for key, value in pairs(opts or {}) do
+    if RENDER[key] ~= nil then
+      known[key] = value
+    elseif ENCODE[key] == nil then
+      others[key] = value
+    end
+  end
+  local o = options.read(caller, known, RENDER)
+  local template = self:template(caller, o.template or (o.tools and self.sources.tool_use and "tool_use") or "default")
+  local variables = {}
+  for name, token in pairs(self.tokens) do variables[name] = token end
+  for name, value in pairs(others) do
+    if TAKEN[name] or not template.names[name] then
+      local names = { "generation_prompt", "tools", "documents", "template", "loss" }
+      for mentioned in pairs(template.names) do names[#names + 1] = mentioned end
+      local nearest = core.nearest(tostring(name), names)
+      core.raise(('%s: unknown option "%s"%s: %s mentions no such variable'):format(caller, tostring(name),
+        nearest and ('; did you mean "%s"?'):format(nearest) or "", template.name))
+    end
+    variables[name] = value
+  end
+  variables.messages = messages_of.prepare(caller, messages)
+  variables.tools, variables.documents = messages_of.list(o.tools), messages_of.list(o.documents)
+  variables.tools = variables.tools == nil and core.null or variables.tools
+  variables.documents = variables.documents == nil and core.null or variables.documents
+  variables.add_generation_prompt = o.generation_prompt
+  return template, variables
+end
+
+---@private
+function Chat:template(caller, name)
+  if self.compiled[name] then return self.compiled[name] end
+  local source = self.sources[name]
+  if not source then
+    local names = {}
+    for known in pairs(self.sources) do names[#names + 1] = known end
+    table.sort(names)
+    core.raise(('%s: %s has no template "%s" (it has: %s); choose one with template = "..."'):format(caller, self.dir,
+      tostring(name), table.concat(names, ", ")))
+  end
+  self.compiled[name] = jinja.compile(source.source, source.name)
+  return self.compiled[name]
+end
+
+--- Returns the conversation as the model's template writes it.
+---
+---     chat:render(messages, { generation_prompt = true, enable_thinking = false })
+---
+--- Messages are tables with `role` and `content`, and whatever else the template reads: tool_calls, reasoning_content.
+--- Tables that data.json or data.jsonl read keep the order of their keys; others are written with sorted keys.
+---@param messages table[]
+---@param opts table? generation_prompt: boolean, ends with the header of an answer; tools: table[]; documents: table[];
+---template: string, one of several templates; any other key is a variable that the template mentions
+---@return string text
+---@return integer[][] spans bytes {{first, last}, ...} that the template marks with {% generation %}
+function Chat:render(messages, opts)
+  local template, variables = self:variables("chat:render", messages, opts)
+  local text, spans = template:render(variables)
+  return text, spans
+end
+
+--- Returns the tokenizer of the folder, which is opened when it is first needed.
+---@private
+function Chat:tokenizer()
+  if not self.tokenizer_ then self.tokenizer_ = require("lockstep.text").tokenizer(self.dir) end
+  return self.tokenizer_
+end
+
+--- Returns where the assistant speaks.
+---@private
+function Chat:spans(template, variables, only_last)
+  local text, spans, misplaced = template:render(variables)
+  if template.has_generation then
+    if misplaced then
+      core.raise(("chat:encode: %s, line %d: {%% generation %%} is within a macro, a set block or a filter, where its "
+        .. "place in the text is unknown; move it out"):format(template.name, misplaced))
+    end
+    return text, only_last and { spans[#spans] } or spans
+  end
+  spans = spans_of.by_markers(text, variables.messages)
+  if spans then return text, only_last and { spans[#spans] } or spans end
+  local function render(messages, generation_prompt)
+    local changed = {}
+    for name, value in pairs(variables) do changed[name] = value end
+    changed.messages, changed.add_generation_prompt = messages, generation_prompt
+    return (template:render(changed))
+  end
+  local tokenizer = self:tokenizer()
+  local function is_token(token) return tokenizer:id(token) ~= nil end
+  local found, reason = spans_of.by_prefixes(text, variables.messages, only_last, render, is_token)
+  if found then return text, found end
+  core.raise(("chat:encode: no rule gives the loss mask of this conversation. %s has no {%% generation %%} marks, "
+    .. "and %s. Put {%% generation %%} and {%% endgeneration %%} around what the assistant says in a copy of the "
+    .. "template%s"):format(template.name, reason,
+    only_last and "" or ', or learn the last answer alone with loss = "last"'))
+end
+
+--- Returns the conversation as ids, with a loss mask: 1 on what the assistant says, up to and with the token that ends
+--- its turn. The ids are those of the whole text of chat:render.
+---
+---     local sample = chat:encode(messages, { tools = tools })
+---
+--- The mask comes of the first of these rules that applies:
+---
+--- 1. The template marks what the assistant says with {% generation %}. A token counts if one of its bytes is marked.
+--- 2. The text has the markers of ChatML (Qwen) or Llama 3, no message contains them, and there are as many turns of
+---    the assistant as messages of it. A turn counts from behind its header to its closing token.
+--- 3. Every chat up to and with a message of the assistant begins the whole chat, and begins with the prompt before the
+---    message. What comes behind that prompt counts.
+---
+--- Where none applies, the conversation is refused with an error that says why.
+---@param messages table[]
+---@param opts table? as chat:render; with generation_prompt the mask is 0 everywhere. loss: "all" answers (default),
+---the "last" one, or "none"
+---@return {input_ids: integer[], loss_mask: integer[]} sample for batching.prepare
+function Chat:encode(messages, opts)
+  local template, variables = self:variables("chat:encode", messages, opts)
+  local loss = opts and opts.loss or ENCODE.loss
+  if loss ~= "all" and loss ~= "last" and loss ~= "none" then
+    core.raise(('chat:encode: loss must be "all", "last" or "none", got %s'):format(tostring(loss)))
+  end
+  local text, spans
+  if loss == "none" or variables.add_generation_prompt then
+    text, spans = template:render(variables), {}
+  else
+    text, spans = self:spans(template, variables, loss == "last")
+  end
+  local tokenizer = self:tokenizer()
+  local ids = tokenizer:encode(text, { special = false })
+  return { input_ids = ids, loss_mask = spans_of.mask(tokenizer, ids, text, spans) }
+end
+
+--- Opens the chat template of a Hugging Face folder. See text.chat.
+---@param dir string
+---@param tokenizer lockstep.text.Tokenizer? default: that of the folder
+---@return lockstep.text.Chat
+function M.open(dir, tokenizer)
+  if type(dir) ~= "string" then core.raise("text.chat: the folder must be a string, not a " .. type(dir)) end
+  dir = dir:gsub("(.)/+$", "%1")
+  return setmetatable({ dir = dir, tokens = folder.tokens(dir), sources = folder.templates(dir), compiled = {},
+    tokenizer_ = tokenizer }, Chat)
+end
+
+return M

@@ -1,0 +1,81 @@
+--- What a Hugging Face folder says about chats: its templates and its special tokens.
+
+local core = require "lockstep.core"
+local core_files = require "lockstep.core.files"
+local data = require "lockstep.data"
+
+local M = {}
+
+-- The tokens that transformers hands to every template.
+local SPECIAL = { "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token" }
+
+local function read(path)
+  local file = io.open(path, "rb")
+  if not file then return nil end
+  local text, trouble = file:read("*a")
+  file:close()
+  return text or core.raise(("text.chat: cannot read %s: %s"):format(path, tostring(trouble)))
+end
+
+local function read_json(path)
+  local file = io.open(path, "rb")
+  if not file then return {} end
+  file:close()
+  local value = data.json(path)
+  if type(value) ~= "table" then core.raise(("text.chat: %s must hold an object"):format(path)) end
+  return value
+end
+
+--- Adds what a configuration has under chat_template: one template, or several with names.
+local function add_templates(templates, config, path)
+  local held = config.chat_template
+  if type(held) == "string" then
+    templates.default = { source = held, name = path .. ": chat_template" }
+  elseif type(held) == "table" then
+    for i, entry in ipairs(held) do
+      if type(entry) ~= "table" or type(entry.name) ~= "string" or type(entry.template) ~= "string" then
+        core.raise(('text.chat: %s: chat_template[%d]: expected {"name": ..., "template": ...}'):format(path, i))
+      end
+      templates[entry.name] = { source = entry.template, name = ("%s: chat_template %s"):format(path, entry.name) }
+    end
+  end
+end
+
+--- Returns the templates of a folder by name, {source, name for messages}. One that has no name is "default".
+---@param dir string
+---@return table<string, {source: string, name: string}>
+function M.templates(dir)
+  local templates = {}
+  for _, name in ipairs { "tokenizer_config.json", "chat_template.json" } do
+    add_templates(templates, read_json(dir .. "/" .. name), dir .. "/" .. name)
+  end
+  local path = dir .. "/chat_template.jinja"
+  local source = read(path)
+  if source then templates = { default = { source = source, name = path } } end
+  for _, name in ipairs(core_files.list(dir .. "/additional_chat_templates")) do
+    local stem = name:match("^(.*)%.jinja$")
+    path = ("%s/additional_chat_templates/%s"):format(dir, name)
+    if stem then templates[stem] = { source = read(path), name = path } end
+  end
+  if next(templates) then return templates end
+  core.raise(("text.chat: %s has no chat template: no chat_template.jinja, and no chat_template in "
+    .. "tokenizer_config.json. A base model has none; put a chat_template.jinja there"):format(dir))
+end
+
+--- Returns the special tokens of a folder by the names that templates have for them.
+---@param dir string
+---@return table<string, string>
+function M.tokens(dir)
+  local tokens = {}
+  for _, name in ipairs { "special_tokens_map.json", "tokenizer_config.json" } do
+    local config = read_json(dir .. "/" .. name)
+    for _, token in ipairs(SPECIAL) do
+      local value = config[token]
+      if type(value) == "table" then value = value.content end
+      if type(value) == "string" then tokens[token] = value end
+    end
+  end
+  return tokens
+end
+
+return M

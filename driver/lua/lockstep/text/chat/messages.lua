@@ -1,0 +1,90 @@
+--- Messages as templates see them: what transformers does to them before it renders.
+
+local core = require "lockstep.core"
+local data = require "lockstep.data"
+
+local M = {}
+
+-- Names of a message's reasoning. Templates read the first; gpt-oss reads "thinking".
+local REASONING = { "reasoning_content", "thinking", "reasoning" }
+
+local function given(value)
+  if value ~= data.null then return value end
+end
+
+--- Returns the keys of a message in order.
+local function keys_of(message)
+  local shape = core.json_shapes()[message]
+  local keys, seen, rest = {}, {}, {}
+  for _, key in ipairs(shape and shape.keys or {}) do
+    if message[key] ~= nil then keys[#keys + 1], seen[key] = key, true end
+  end
+  for key in pairs(message) do
+    if not seen[key] then rest[#rest + 1] = key end
+  end
+  table.sort(rest)
+  for _, key in ipairs(rest) do keys[#keys + 1] = key end
+  return keys, shape
+end
+
+--- Returns a copy of a message without nulls, with its reasoning under both names; or the message where that is it.
+local function prepare(message)
+  local reasoning, has_null
+  for _, name in ipairs(REASONING) do
+    if reasoning == nil then reasoning = given(message[name]) end
+  end
+  for _, value in pairs(message) do has_null = has_null or value == data.null end
+  if reasoning == nil and not has_null then return message end
+  local keys, shape = keys_of(message)
+  local copy, order = {}, {}
+  if reasoning ~= nil then
+    order[1], copy.thinking = "thinking", reasoning
+  end
+  for _, key in ipairs(keys) do
+    local value = given(message[key])
+    if value ~= nil then
+      if key ~= "thinking" then order[#order + 1] = key end
+      copy[key] = value
+    end
+  end
+  if reasoning ~= nil then
+    if copy.reasoning_content == nil then order[#order + 1] = "reasoning_content" end
+    copy.reasoning_content = reasoning
+  end
+  core.json_shapes()[copy] = { keys = order, floats = shape and shape.floats }
+  return copy
+end
+
+--- Returns the messages as a template gets them. Throws where they are not a list of tables with a role.
+---@param caller string
+---@param messages table[]
+---@return table[]
+function M.prepare(caller, messages)
+  if type(messages) ~= "table" then
+    core.raise(("%s: the messages must be an array of tables, got a %s"):format(caller, type(messages)))
+  end
+  if #messages == 0 then
+    core.raise(("%s: there are no messages; expected an array of tables like {role = \"user\", content = \"Hello\"}")
+      :format(caller))
+  end
+  local prepared = {}
+  for i, message in ipairs(messages) do
+    if type(message) ~= "table" then
+      core.raise(("%s: message %d must be a table, got a %s"):format(caller, i, type(message)))
+    end
+    if type(message.role) ~= "string" then
+      core.raise(("%s: message %d has no role; expected a string like \"user\""):format(caller, i))
+    end
+    prepared[i] = prepare(message)
+  end
+  return prepared
+end
+
+--- Returns a list that a template sees as one where it is empty, too.
+---@param list table[]?
+function M.list(list)
+  if type(list) == "table" and next(list) == nil then return data.array {} end
+  return list
+end
+
+return M

@@ -1,0 +1,481 @@
+--- Compiles expressions to closures: function(registers) -> value. Statements are in lockstep.text.jinja.compiler.
+---
+--- Registers are the slots of an activation (lockstep.text.jinja.scope), with `up`, those of the activation around it,
+--- `variables`, what the caller gave, and `out`, where text goes.
+
+local access = require "lockstep.text.jinja.access"
+local builtins = require "lockstep.text.jinja.builtins"
+local core = require "lockstep.core"
+local filters = require "lockstep.text.jinja.filters"
+local methods = require "lockstep.text.jinja.methods"
+local operators = require "lockstep.text.jinja.operators"
+local tests = require "lockstep.text.jinja.tests"
+local values = require "lockstep.text.jinja.values"
+
+jit.off(true, true) -- compiling traces through a template's closures takes longer than it saves
+
+local M = {}
+
+local attribute, item = access.attribute, access.item
+local position, str, truth = values.position, values.str, values.truth
+
+local COMPILE = {}
+
+local NO_NAMES = {} -- the arguments by name of most calls
+
+---@param node table
+---@param scope lockstep.jinja.Scope
+---@return fun(registers: table): any
+function M.compile(node, scope) return COMPILE[node.type](node, scope) end
+
+local compile = M.compile
+
+local function compile_all(nodes, scope)
+  local compiled = {}
+  for i, node in ipairs(nodes) do compiled[i] = compile(node, scope) end
+  return compiled
+end
+
+-- Names and literals ------------------------------------------------------------------------------------
+
+function COMPILE.const(node)
+  local value = node.value
+  return function() return value end
+end
+
+-- Made by the compiler itself.
+function COMPILE.compiled(node) return node.run end
+
+--- Returns a closure that looks a name up in the variables of the call.
+local function variable(name)
+  local builtin = builtins[name]
+  local missing = builtin or values.undefined(("%s is undefined"):format(name))
+  return function(registers)
+    local value = registers.variables[name]
+    if value == nil then return missing end
+    return value
+  end
+end
+
+--- Returns a closure that looks a name up in its places from the first one on, and then in the variables.
+local function look_up(name, places, first)
+  local find = variable(name)
+  -- From the outermost place inwards, each closure asks the next one where its own slot is empty.
+  for i = #places, first, -1 do
+    local slot, up, otherwise = places[i].slot, places[i].up, find
+    if up == 0 then
+      find = function(registers)
+        local value = registers[slot]
+        if value == nil then return otherwise(registers) end
+        return value
+      end
+    else
+      find = function(registers)
+        local outer = registers
+        for _ = 1, up do outer = outer.up end
+        local value = outer[slot]
+        if value == nil then return otherwise(registers) end
+        return value
+      end
+    end
+  end
+  return find
+end
+
+function COMPILE.name(node, scope) return look_up(node.name, scope:places(node.name), 1) end
+
+local function compile_sequence(make)
+  return function(node, scope)
+    local items = compile_all(node.items, scope)
+    local n = #items
+    return function(registers)
+      local result = {}
+      for i = 1, n do result[i] = items[i](registers) end
+      return make(result, n)
+    end
+  end
+end
+
+COMPILE.list = compile_sequence(values.list)
+COMPILE.tuple = compile_sequence(values.tuple)
+
+function COMPILE.dict(node, scope)
+  local keys, entries = compile_all(node.keys, scope), compile_all(node.values, scope)
+  return function(registers)
+    local dict = values.dict()
+    for i = 1, #keys do values.set_item(dict, keys[i](registers), entries[i](registers)) end
+    return dict
+  end
+end
+
+-- Attributes, items, slices -----------------------------------------------------------------------------
+
+--- Returns the slot that a node reads if it is a name of this activation, and a closure for where that is empty.
+local function slot_of(node, scope)
+  if node.type ~= "name" then return nil end
+  local places = scope:places(node.name)
+  if not places[1] or places[1].up ~= 0 then return nil end
+  return places[1].slot, look_up(node.name, places, 2)
+end
+
+--- Compiles `object.name` and `object["name"]`; `get` is for what is neither a dict's item nor a namespace's.
+local function compile_member(node, scope, name, get)
+  local slot, otherwise = slot_of(node.object, scope)
+  if slot then
+    return function(registers)
+      local value = registers[slot]
+      if value == nil then value = otherwise(registers) end
+      if type(value) == "table" then
+        local kind = value.kind
+        if kind == "dict" or kind == "namespace" then
+          local found = value.map[name]
+          if found ~= nil then return found end
+        end
+      end
+      return get(value, name)
+    end
+  end
+  local object = compile(node.object, scope)
+  return function(registers)
+    local value = object(registers)
+    if type(value) == "table" and value.kind == "dict" then
+      local found = value.map[name]
+      if found ~= nil then return found end
+    end
+    return get(value, name)
+  end
+end
+
+function COMPILE.attribute(node, scope)
+  local name = node.name
+  if methods.dict[name] == nil then return compile_member(node, scope, name, attribute) end
+  local object = compile(node.object, scope)
+  return function(registers) return attribute(object(registers), name) end
+end
+
+function COMPILE.item(node, scope)
+  if node.index.type == "const" and type(node.index.value) == "string" then
+    return compile_member(node, scope, node.index.value, item)
+  end
+  local object = compile(node.object, scope)
+  local index = compile(node.index, scope)
+  return function(registers)
+    local value = object(registers)
+    return item(value, index(registers))
+  end
+end
+
+function COMPILE.slice(node, scope)
+  local function bound(part) return part and compile(part, scope) or function() end end
+  local object, start, stop, step = compile(node.object, scope), bound(node.start), bound(node.stop), bound(node.step)
+  return function(registers)
+    local value = object(registers)
+    return access.slice(value, start(registers), stop(registers), step(registers))
+  end
+end
+
+-- Calls -------------------------------------------------------------------------------------------------
+
+--- Returns closures that give the arguments by place, and those by name as {{name, value}, ...}.
+local function compile_arguments(node, scope)
+  local args, names, by_name = compile_all(node.args, scope), {}, {}
+  for i, pair in ipairs(node.kwargs) do names[i], by_name[i] = pair[1], compile(pair[2], scope) end
+  local n = #args
+  local function place(registers)
+    local result = {}
+    for i = 1, n do result[i] = args[i](registers) end
+    return result
+  end
+  if #names == 0 then return place, n, function() return NO_NAMES end end
+  return place, n, function(registers)
+    local pairs_ = {}
+    for i = 1, #names do pairs_[i] = { names[i], by_name[i](registers) } end
+    return pairs_
+  end
+end
+
+--- Calls of str methods that most templates make run without a table of arguments.
+local function compile_method_call(node, scope)
+  local object, name = compile(node.callee.object, scope), node.callee.name
+  local args, n, kwargs = compile_arguments(node, scope)
+  local method = methods.str[name]
+  if method and #node.kwargs == 0 and n <= 1 and n <= #method.params then
+    local fn, argument = method.fn, node.args[1] and compile(node.args[1], scope) or function() end
+    return function(registers)
+      local value = object(registers)
+      if type(value) == "string" then return fn(value, argument(registers)) end
+      return access.call_method(value, name, args(registers), n, NO_NAMES)
+    end
+  end
+  return function(registers)
+    local value = object(registers)
+    return access.call_method(value, name, args(registers), n, kwargs(registers))
+  end
+end
+
+function COMPILE.call(node, scope)
+  if node.callee.type == "attribute" then return compile_method_call(node, scope) end
+  local callee, name = compile(node.callee, scope), node.callee.name
+  local args, n, kwargs = compile_arguments(node, scope)
+  return function(registers)
+    local value = callee(registers)
+    return access.call(value, args(registers), n, kwargs(registers), name)
+  end
+end
+
+local function known_names(known)
+  local names = {}
+  for name in pairs(known) do
+    if name:find("^%a") then names[#names + 1] = name end
+  end
+  table.sort(names)
+  return names
+end
+
+local function find_function(kind, known, node)
+  local found = known[node.name]
+  if found then return found end
+  local names = known_names(known)
+  local nearest = core.nearest(node.name, names)
+  values.fail_at(node.line, ("there is no %s named %s in this interpreter%s (known: %s)"):format(kind, node.name,
+    nearest and ("; did you mean %s?"):format(nearest) or "", table.concat(names, ", ")))
+end
+
+--- Compiles the call of a filter or a test: function(registers, value) -> value.
+local function compile_application(kind, known, node, scope)
+  local found = find_function(kind, known, node)
+  local fn, params = found.fn, found.params
+  local what = kind .. " " .. node.name
+  if #node.args > #params and not found.variadic then
+    values.fail_at(node.line, ("the %s takes %d arguments, got %d"):format(what, #params, #node.args))
+  end
+  local args, n, kwargs = compile_arguments(node, scope)
+  if found.takes_names then
+    return function(registers, value) return fn(value, args(registers), n, kwargs(registers)) end
+  end
+  if n == 0 and #node.kwargs == 0 then return function(_, value) return fn(value) end end
+  if n == 1 and #node.kwargs == 0 then
+    local argument = compile(node.args[1], scope)
+    return function(registers, value) return fn(value, argument(registers)) end
+  end
+  return function(registers, value)
+    local given = args(registers)
+    local count = access.place_arguments("the " .. what, params, given, n, kwargs(registers))
+    return fn(value, unpack(given, 1, count))
+  end
+end
+
+--- Compiles a filter without its value: function(registers, value) -> value.
+function M.compile_filter(node, scope) return compile_application("filter", filters, node, scope) end
+
+function COMPILE.filter(node, scope)
+  local object, apply = compile(node.object, scope), M.compile_filter(node, scope)
+  return function(registers) return apply(registers, object(registers)) end
+end
+
+function COMPILE.test(node, scope)
+  local object, apply = compile(node.object, scope), compile_application("test", tests, node, scope)
+  return function(registers) return apply(registers, object(registers)) end
+end
+
+tests.filter = { fn = function(name) return filters[name] ~= nil end, params = {} }
+tests.test = { fn = function(name) return tests[name] ~= nil end, params = {} }
+
+-- Operators ---------------------------------------------------------------------------------------------
+
+--- Returns the operands of a + b + c, in order.
+local function summands_of(node)
+  local reversed = {}
+  while node.type == "binary" and node.op == "+" do
+    reversed[#reversed + 1] = node.right
+    node = node.left
+  end
+  local summands = { node }
+  for i = #reversed, 1, -1 do summands[#summands + 1] = reversed[i] end
+  return summands
+end
+
+--- Compiles a sum: function(registers) -> operands as an array, whether all are str.
+---@return function
+---@return integer n
+local function compile_summands(node, scope)
+  local items = compile_all(summands_of(node), scope)
+  local n = #items
+  return function(registers)
+    local parts, are_text = {}, true
+    for i = 1, n do
+      local value = items[i](registers)
+      are_text = are_text and type(value) == "string"
+      parts[i] = value
+    end
+    return parts, are_text
+  end, n
+end
+
+local function add_up(parts, n)
+  local add, total = operators.binary["+"], parts[1]
+  for i = 2, n do total = add(total, parts[i]) end
+  return total
+end
+
+--- Compiles an expression whose text is put out: function(registers, out), which appends to out[1..out.n].
+function M.compile_output(node, scope)
+  local line = node.line
+  if node.type == "binary" and node.op == "+" then
+    local evaluate, n = compile_summands(node, scope)
+    return function(registers, out)
+      position.line = line
+      local parts, are_text = evaluate(registers)
+      local count = out.n
+      if are_text then
+        for i = 1, n do out[count + i] = parts[i] end
+        out.n = count + n
+      else
+        out[count + 1], out.n = str(add_up(parts, n)), count + 1
+      end
+    end
+  end
+  local evaluate = compile(node, scope)
+  return function(registers, out)
+    position.line = line
+    local value = evaluate(registers)
+    if type(value) ~= "string" then value = str(value) end
+    local count = out.n + 1
+    out.n = count
+    out[count] = value
+  end
+end
+
+function COMPILE.binary(node, scope)
+  local apply = operators.binary[node.op]
+  if node.op == "+" then
+    if node.left.type == "binary" and node.left.op == "+" then
+      local evaluate, n = compile_summands(node, scope)
+      return function(registers)
+        local parts, are_text = evaluate(registers)
+        if are_text then return table.concat(parts) end
+        return add_up(parts, n)
+      end
+    end
+    local left, right = compile(node.left, scope), compile(node.right, scope)
+    return function(registers)
+      local a = left(registers)
+      local b = right(registers)
+      if type(a) == "string" and type(b) == "string" then return a .. b end
+      return apply(a, b)
+    end
+  end
+  local left, right = compile(node.left, scope), compile(node.right, scope)
+  return function(registers)
+    local a = left(registers)
+    return apply(a, right(registers))
+  end
+end
+
+function COMPILE.unary(node, scope)
+  local operand, apply = compile(node.operand, scope), operators.unary[node.op]
+  return function(registers) return apply(operand(registers)) end
+end
+
+function COMPILE.concat(node, scope)
+  local items = compile_all(node.items, scope)
+  return function(registers)
+    local parts = {}
+    for i = 1, #items do parts[i] = str(items[i](registers)) end
+    return table.concat(parts)
+  end
+end
+
+--- Comparisons with a constant str are the commonest part of templates.
+local function compile_equality(node, scope)
+  local left, right = node.first, node.operands[1]
+  if right.type ~= "const" or type(right.value) ~= "string" then return nil end
+  local operand, constant, wanted = compile(left, scope), right.value, node.ops[1] == "=="
+  return function(registers)
+    local value = operand(registers)
+    if type(value) == "string" then return (value == constant) == wanted end
+    return values.equal(value, constant) == wanted
+  end
+end
+
+function COMPILE.compare(node, scope)
+  local op = node.ops[1]
+  if #node.ops == 1 then
+    local equality = (op == "==" or op == "!=") and compile_equality(node, scope)
+    if equality then return equality end
+    local left, right, apply = compile(node.first, scope), compile(node.operands[1], scope), operators.compare[op]
+    return function(registers)
+      local a = left(registers)
+      return apply(a, right(registers))
+    end
+  end
+  local first, operands, apply = compile(node.first, scope), compile_all(node.operands, scope), {}
+  for i, name in ipairs(node.ops) do apply[i] = operators.compare[name] end
+  return function(registers)
+    local a = first(registers)
+    for i = 1, #operands do
+      local b = operands[i](registers)
+      if not apply[i](a, b) then return false end
+      a = b
+    end
+    return true
+  end
+end
+
+COMPILE["and"] = function(node, scope)
+  local left, right = compile(node.left, scope), compile(node.right, scope)
+  return function(registers)
+    local value = left(registers)
+    if not truth(value) then return value end
+    return right(registers)
+  end
+end
+
+COMPILE["or"] = function(node, scope)
+  local left, right = compile(node.left, scope), compile(node.right, scope)
+  return function(registers)
+    local value = left(registers)
+    if truth(value) then return value end
+    return right(registers)
+  end
+end
+
+COMPILE["not"] = function(node, scope)
+  local operand = M.compile_condition(node.operand, scope)
+  return function(registers) return not operand(registers) end
+end
+
+function COMPILE.choice(node, scope)
+  local test, yes = M.compile_condition(node.test, scope), compile(node.yes, scope)
+  local no = node.no and compile(node.no, scope)
+  local absent = values.undefined(("the condition on line %d is false and has no else"):format(node.line))
+  return function(registers)
+    if test(registers) then return yes(registers) end
+    if no then return no(registers) end
+    return absent
+  end
+end
+
+-- Conditions --------------------------------------------------------------------------------------------
+
+local GIVES_BOOLEAN = { compare = true, test = true, ["not"] = true }
+
+--- Compiles an expression whose truth alone counts: function(registers) -> boolean.
+function M.compile_condition(node, scope)
+  if GIVES_BOOLEAN[node.type] then return compile(node, scope) end
+  if node.type == "and" or node.type == "or" then
+    local left, right = M.compile_condition(node.left, scope), M.compile_condition(node.right, scope)
+    if node.type == "and" then
+      return function(registers) return left(registers) and right(registers) end
+    end
+    return function(registers) return left(registers) or right(registers) end
+  end
+  local evaluate = compile(node, scope)
+  return function(registers)
+    local value = evaluate(registers)
+    if type(value) == "boolean" then return value end
+    return truth(value)
+  end
+end
+
+return M

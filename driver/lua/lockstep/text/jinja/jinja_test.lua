@@ -1,0 +1,120 @@
+-- Templates render as jinja2 renders them. tests/chat_templates/make_cases.py asked jinja2.
+
+local core = require "lockstep.core"
+local data = require "lockstep.data"
+local jinja = require "lockstep.text.jinja"
+local t = require "lockstep.testing"
+
+local CASES = "driver/lua/lockstep/text/jinja/jinja_cases.json"
+
+local function render(source, variables)
+  return (jinja.compile(source, "case"):render(variables or {}))
+end
+
+t.test("TextsAreThoseOfJinja2AndItsErrorsAreErrors", function()
+  local cases = data.json(CASES)
+  local variables = cases[1].variables
+  local wrong, num_failures = {}, 0
+  for i = 2, #cases do
+    local case = cases[i]
+    local ok, text = pcall(render, case.template, variables)
+    text = tostring(text)
+    local expected = case.text or case.failure
+    if case.failure then
+      num_failures = num_failures + 1
+      if ok or not text:find("case, line %d") then wrong[#wrong + 1] = { case.template, expected, text } end
+    elseif not ok or text ~= expected then
+      wrong[#wrong + 1] = { case.template, expected, text }
+    end
+  end
+  for i, what in ipairs(wrong) do wrong[i] = ("%q: expected\n%s\ngot\n%s"):format(unpack(what)) end
+  if #wrong > 0 then error(table.concat(wrong, "\n")) end
+  t.equal({ #cases > 140, num_failures > 50 }, { true, true })
+end)
+
+t.test("ErrorsNameTheTemplateAndTheLine", function()
+  local cases = {
+    { "a\n{{ x.y }}", "case, line 2: x is undefined" },
+    { "a\n{% if 1 %}\n{{ {}.z.y }}{% endif %}", "case, line 3: a dict has no attribute or item 'z'" },
+    { "{{ 'a' |\n trimm }}", "case, line 2: there is no filter named trimm in this interpreter; did you mean trim? "
+      .. "(known: abs, attr, " },
+    { "{{ 'a' is strin }}", "case, line 1: there is no test named strin in this interpreter; did you mean string?" },
+    { "\n{% include 'x' %}", "case, line 2: {% include %} is not a statement that this interpreter knows (known: "
+      .. "break, call, continue, filter, for, generation, if, macro, set, with, raw)" },
+    { "{{ 'a'.format(1) }}", "case, line 1: the method format of a str is not supported by this interpreter" },
+    { "{{ [].append(1) }}", "case, line 1: list.append() changes its object, which templates may not do" },
+    { "{{ 'a'.strip(1, 2) }}", "case, line 1: str.strip() takes 1 arguments, got 2" },
+    { "{{ 'a' | trim(1, 2) }}", "case, line 1: the filter trim takes 1 arguments, got 2" },
+    { "{{ 'a' | trim(x=2) }}", "case, line 1: the filter trim has no parameter x" },
+    { "{% for x in [] %}\n{% if x %}\n", "case, line 2: {% if %} of line 2 is not closed; expected {% elif %} or "
+      .. "{% else %} or {% endif %}" },
+    { "{{ (1, 2 }}", "case, line 1: unexpected }" },
+    { "{{ 1 2 }}", "case, line 1: expected }}, got a number" },
+    { "{{ f(*x) }}", "case, line 1: * before an argument is not supported" },
+    { "{% macro f(a) %}{{ 1 + a }}{% endmacro %}\n{{ f() }}",
+      "case, line 1: the parameter a of the macro f was not given" },
+    { "\n{{ raise_exception('No tools!') }}", "case, line 2: the template refuses the conversation: No tools!" },
+    { "{% set s = 1 %}{% set s.x = 1 %}", "case, line 1: s.x cannot be set: s is a int, not a namespace" },
+    { "{{ 2 ** 60 }}", "case, line 1: an integer is beyond 2^53" },
+    { "{{ none | tojson }}{{ x | tojson }}", "tojson: a Undefined has no form in JSON: x is undefined" },
+  }
+  for _, case in ipairs(cases) do t.raises(case[2], render, case[1]) end
+end)
+
+-- Values of Lua -----------------------------------------------------------------------------------------
+
+t.test("LuaValuesAreWhatJsonWouldMakeOfThem", function()
+  local function json(value) return render("{{ v | tojson }}", { v = value }) end
+  t.equal(json { b = 1, a = { 2, 0.5, true, data.null } }, '{"a": [2, 0.5, true, null], "b": 1}')
+  t.equal(json(data.ordered({ b = 1, a = 2, c = 3 }, { "c", "b" })), '{"c": 3, "b": 1, "a": 2}')
+  t.equal(json {}, "{}")
+  t.equal(json(data.array {}), "[]")
+  t.equal(json { image = io.stdout }, '{"image": "<userdata>"}')
+  t.equal(json { f = print }, '{"f": "<function>"}')
+  t.equal(json(2 ^ 60), "1.152921504606847e+18")
+  t.equal(render("{{ v }} {{ v.f }} {{ w }}", { v = core.json_decode '{"f": 1.0, "i": 1}', w = 3 }),
+    "{'f': 1.0, 'i': 1} 1.0 3")
+end)
+
+t.test("AValueThatTheTemplateReadIsWrittenAsOneThatItDidNotRead", function()
+  local value = core.json_decode '{"z": [1, 1.0, {"b": "é", "a": null}], "a": {}, "l": []}'
+  t.equal(render("{{ v.z[2].b }}{{ v | tojson }}", { v = value }), "é" .. render("{{ v | tojson }}", { v = value }))
+  t.equal(render("{{ v | tojson }}", { v = value }), '{"z": [1, 1.0, {"b": "é", "a": null}], "a": {}, "l": []}')
+end)
+
+t.test("WhatCannotBeConvertedIsNamedByItsPath", function()
+  local cases = {
+    { { v = { { content = "a\255b" } } }, "{{ v[0].content }}", "case: v[1].content is not UTF-8 at byte 2" },
+    { { v = { { content = "a\255b" } } }, "{{ v | tojson }}", "case: v[1].content is not UTF-8 at byte 2" },
+    { { v = { ["k\255"] = 1 } }, "{{ v | tojson }}", "is not UTF-8 at byte 2" },
+    { { v = { { [3] = 1 } } }, "{{ v[0].x }}", "v[1] has the key 3; expected strings, or 1 to n without holes" },
+    { { v = { { [3] = 1 } } }, "{{ v | tojson }}", "v has the key 3; expected strings, or 1 to n without holes" },
+    { { v = { a = { 1, nil, 3 } } }, "{{ v.a[0] }}",
+      "v.a is an array with holes or with keys; put data.null where nothing is" },
+    { { v = { a = { 1, x = 3 } } }, "{{ v.a | length }}", "v.a is an array with holes or with keys" },
+    { { v = { a = { 1, x = 3 } } }, "{{ v | tojson }}", "v is an array with holes or with keys" },
+  }
+  for _, case in ipairs(cases) do t.raises(case[3], render, case[2], case[1]) end
+  local loop = {}
+  loop.loop = loop
+  t.raises("nested more than 128 deep, or contains itself", render, "{{ v | tojson }}", { v = loop })
+end)
+
+t.test("FunctionsAreCalledWithTheArgumentsByPlace", function()
+  t.equal(render("{{ now('%Y') }}{{ f() is none }}", { now = function(format) return "<" .. format .. ">" end,
+    f = function() end }), "<%Y>True")
+  t.equal(render("{{ strftime_now('%Y-%m') }}"), os.date "%Y-%m")
+end)
+
+t.test("SpansAreTheBytesOfGenerationBlocks", function()
+  local template = jinja.compile("é{% for m in l %}{% generation %}{{ m }}{% endgeneration %};{% endfor %}", "case")
+
+  local text, spans = template:render { l = { "ab", "", "ü" } }
+
+  t.equal(text, "éab;;ü;")
+  t.equal(spans, { { 3, 4 }, { 7, 8 } })
+  t.equal(template.has_generation, true)
+  t.equal(jinja.compile("{# {% generation %} #}x", "case").has_generation, false)
+  local _, none, line = jinja.compile("\n{% set x %}{% generation %}a{% endgeneration %}{% endset %}", "case"):render {}
+  t.equal({ none, line }, { {}, 2 })
+end)

@@ -1,0 +1,226 @@
+--- Arithmetic and comparisons of templates, as Python has them.
+
+local unicode = require "lockstep.text.jinja.unicode"
+local values = require "lockstep.text.jinja.values"
+
+jit.off(true, true) -- compiling traces through a template's closures takes longer than it saves
+
+local M = {}
+
+local fail, number_of, text_of, type_name = values.fail, values.number_of, values.text_of, values.type_name
+
+local function kind_of(value) return type(value) == "table" and value.kind or nil end
+
+local function check_defined(...)
+  for i = 1, select("#", ...) do
+    local value = select(i, ...)
+    if kind_of(value) == "undefined" then values.fail_undefined(value) end
+  end
+end
+
+local function fail_types(op, a, b)
+  check_defined(a, b)
+  fail(("%s cannot be applied to a %s and a %s"):format(op, type_name(a), type_name(b)))
+end
+
+local function result_of(number, is_float)
+  if is_float then return values.float(number) end
+  return values.integer(number)
+end
+
+local HTML = { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ["'"] = "&#39;", ['"'] = "&#34;" }
+
+--- Returns text with the characters of HTML escaped; markup as it is.
+function M.escape(value)
+  if kind_of(value) == "markup" then return value.text end
+  return (values.str(value):gsub("[&<>'\"]", HTML))
+end
+
+local function joined(a, b)
+  local make = a.kind == "list" and values.list or values.tuple
+  local items = {}
+  for i = 1, a.n do items[i] = a[i] end
+  for i = 1, b.n do items[a.n + i] = b[i] end
+  return make(items, a.n + b.n)
+end
+
+local function is_sequence(value)
+  local kind = kind_of(value)
+  return kind == "list" or kind == "tuple"
+end
+
+local function add(a, b)
+  if type(a) == "string" and type(b) == "string" then return a .. b end
+  local x, x_float = number_of(a)
+  local y, y_float = number_of(b)
+  if x and y then return result_of(x + y, x_float or y_float) end
+  if text_of(a) and text_of(b) then return values.markup(M.escape(a) .. M.escape(b)) end
+  if is_sequence(a) and kind_of(a) == kind_of(b) then return joined(a, b) end
+  fail_types("+", a, b)
+end
+
+local function subtract(a, b)
+  local x, x_float = number_of(a)
+  local y, y_float = number_of(b)
+  if x and y then return result_of(x - y, x_float or y_float) end
+  fail_types("-", a, b)
+end
+
+local function repeated(sequence, times)
+  if text_of(sequence) then
+    local text = text_of(sequence):rep(times)
+    return type(sequence) == "string" and text or values.markup(text)
+  end
+  local items, n = {}, sequence.n
+  for i = 1, n * times do items[i] = sequence[(i - 1) % n + 1] end
+  return (sequence.kind == "list" and values.list or values.tuple)(items, math.max(0, n * times))
+end
+
+local function multiply(a, b)
+  local x, x_float = number_of(a)
+  local y, y_float = number_of(b)
+  if x and y then return result_of(x * y, x_float or y_float) end
+  if y and not y_float and (text_of(a) or is_sequence(a)) then return repeated(a, y) end
+  if x and not x_float and (text_of(b) or is_sequence(b)) then return repeated(b, x) end
+  fail_types("*", a, b)
+end
+
+--- Makes a division of numbers; the divisor is not 0.
+local function division(op, divide)
+  return function(a, b)
+    local x, x_float = number_of(a)
+    local y, y_float = number_of(b)
+    if not x or not y then fail_types(op, a, b) end
+    if y == 0 then fail("division by zero") end
+    return divide(x, y, x_float or y_float)
+  end
+end
+
+local divide = division("/", function(x, y) return values.float(x / y) end)
+local floor_divide = division("//", function(x, y, is_float) return result_of(math.floor(x / y), is_float) end)
+local modulo = division("%", function(x, y, is_float) return result_of(x % y, is_float) end)
+
+local function power(a, b)
+  local x, x_float = number_of(a)
+  local y, y_float = number_of(b)
+  if not x or not y then fail_types("**", a, b) end
+  if x == 0 and y < 0 then fail("0 cannot be raised to a negative power") end
+  return result_of(x ^ y, x_float or y_float or y < 0)
+end
+
+--- Returns the number, or its neighbour on the side of the even digit where it lies halfway between two numbers of
+--- `precision` digits: Lua would round away from zero there.
+---@param number number
+---@param precision integer
+---@return number
+function M.settle_tie(number, precision)
+  local halves = number * 2 ^ (precision + 1)
+  local digits = ("%%.%df"):format(precision + 1):format(number)
+  if halves % 1 ~= 0 or digits:sub(-1) ~= "5" or tonumber(digits) ~= number then return number end
+  local is_even = digits:match("(%d)%.?%d$") % 2 == 0
+  return number * (is_even and 1 - 2 ^ -52 or 1 + 2 ^ -52)
+end
+
+-- The % of strings: what a conversion makes of an argument.
+local CONVERSIONS = {
+  s = function(flags, value) return (flags .. "s"):format(values.str(value)) end,
+  r = function(flags, value) return (flags .. "s"):format(values.repr(value)) end,
+  d = function(flags, value)
+    local number = number_of(value)
+    if not number then fail(("%%d needs a number, got a %s"):format(type_name(value))) end
+    return (flags .. "d"):format(number < 0 and math.ceil(number) or math.floor(number))
+  end,
+}
+CONVERSIONS.i = CONVERSIONS.d
+function CONVERSIONS.f(flags, value)
+  local number = number_of(value)
+  if not number then fail(("%%f needs a number, got a %s"):format(type_name(value))) end
+  return (flags .. "f"):format(M.settle_tie(number, tonumber(flags:match("%.(%d*)$") or 6) or 0))
+end
+CONVERSIONS.F = CONVERSIONS.f
+
+--- Returns a format with the arguments put in: "%s has %d".
+---@param format string
+---@param args table
+---@param n integer
+---@return string
+function M.format(format, args, n)
+  local used = 0
+  local text = format:gsub("%%([-+ #0]*%d*%.?%d*)(.?)", function(flags, letter)
+    if letter == "%" then return "%" end
+    local convert = CONVERSIONS[letter]
+    if not convert then fail(("the conversion %%%s%s is not supported"):format(flags, letter)) end
+    used = used + 1
+    if used > n then fail(("the format %s needs more than %d arguments"):format(values.repr(format), n)) end
+    if flags ~= "" and (letter == "s" or letter == "r") and not unicode.is_ascii(values.str(args[used])) then
+      fail("the width of text beyond ASCII is not supported in a format")
+    end
+    return convert("%" .. flags, args[used])
+  end)
+  if used < n then fail(("the format %s uses %d of %d arguments"):format(values.repr(format), used, n)) end
+  return text
+end
+
+M.binary = {
+  ["+"] = add, ["-"] = subtract, ["*"] = multiply, ["/"] = divide, ["//"] = floor_divide, ["**"] = power,
+  ["%"] = function(a, b)
+    if type(a) == "string" then
+      if kind_of(b) == "tuple" then return M.format(a, b, b.n) end
+      return M.format(a, { b }, 1)
+    end
+    return modulo(a, b)
+  end,
+}
+
+M.unary = {
+  ["-"] = function(a)
+    local x, is_float = number_of(a)
+    if not x then
+      check_defined(a)
+      fail(("- cannot be applied to a %s"):format(type_name(a)))
+    end
+    return result_of(-x, is_float)
+  end,
+  ["+"] = function(a)
+    local x, is_float = number_of(a)
+    if not x then
+      check_defined(a)
+      fail(("+ cannot be applied to a %s"):format(type_name(a)))
+    end
+    return result_of(x, is_float)
+  end,
+}
+
+--- Returns what `a in b` gives.
+---@return boolean
+function M.contains(a, b)
+  local text = text_of(b)
+  if text then
+    local wanted = text_of(a)
+    if not wanted then fail(("in a str only a str can be looked for, got a %s"):format(type_name(a))) end
+    return text:find(wanted, 1, true) ~= nil
+  end
+  if kind_of(b) == "dict" then
+    if kind_of(a) == "undefined" then return false end
+    return b.map[type(a) == "string" and a or values.key_of(a)] ~= nil
+  end
+  local items, first, last = values.elements(b)
+  if not items then fail(("nothing can be looked for in a %s"):format(type_name(b))) end
+  for i = first, last do
+    if values.equal(items[i], a) then return true end
+  end
+  return false
+end
+
+M.compare = {
+  ["=="] = values.equal,
+  ["!="] = function(a, b) return not values.equal(a, b) end,
+  ["<"] = values.less,
+  [">"] = function(a, b) return values.less(b, a) end,
+  ["<="] = function(a, b) return not values.less(b, a) end,
+  [">="] = function(a, b) return not values.less(a, b) end,
+  ["in"] = M.contains,
+  ["not in"] = function(a, b) return not M.contains(a, b) end,
+}
+
+return M

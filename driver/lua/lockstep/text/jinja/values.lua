@@ -1,0 +1,354 @@
+--- The values of templates, and what Python does with all of them: truth, equality, order, str() and repr().
+---
+--- Strings, booleans and integers are Lua's own; None is M.none. A float is Lua's own where it is not a whole number,
+--- and {kind = "float", value = 2} where it is. Everything else is a table with a `kind`:
+---
+---   list, tuple, range, view, generator   n, [1], ..., [n]; a view has a name, a generator `taken`, which only grows
+---   dict                                  n, [1], ..., [n] are the keys in order; map: from key to value
+---   namespace, loop, macro, function, method, undefined, markup
+
+local unicode = require "lockstep.text.jinja.unicode"
+
+jit.off(true, true) -- compiling traces through a template's closures takes longer than it saves
+
+local M = {}
+
+M.none = require("lockstep.core").null
+
+local LARGEST = 2 ^ 53
+
+--- Where the statement that runs stands: errors name it.
+M.position = { line = 0 }
+
+--- Raises an error of the template. render and compile add the template's name and line.
+---@param message string
+function M.fail(message) error({ template_error = message, line = M.position.line }, 0) end
+
+---@param line integer
+---@param message string
+function M.fail_at(line, message) error({ template_error = message, line = line }, 0) end
+
+-- Making values -----------------------------------------------------------------------------------------
+
+--- Returns a number as an integer of Python. Throws where a Lua number would not hold it exactly.
+---@param number number
+function M.integer(number)
+  if number > LARGEST or number < -LARGEST then
+    M.fail("an integer is beyond 2^53, which this interpreter cannot hold exactly")
+  end
+  return number
+end
+
+--- Returns a number as a float of Python.
+---@param number number
+function M.float(number)
+  if number % 1 ~= 0 then return number end -- NaN and the infinities, too
+  return { kind = "float", value = number }
+end
+
+---@param items table its elements are 1 to n; the table becomes the list
+---@param n integer?
+function M.list(items, n)
+  items.kind, items.n = "list", n or #items
+  return items
+end
+
+function M.tuple(items, n)
+  items.kind, items.n = "tuple", n or #items
+  return items
+end
+
+function M.generator(items, n)
+  items.kind, items.n, items.taken = "generator", n or #items, 0
+  return items
+end
+
+function M.view(name, items, n)
+  items.kind, items.name, items.n = "view", name, n
+  return items
+end
+
+function M.markup(text) return { kind = "markup", text = text } end
+
+--- Returns a value that is not defined. It prints as nothing; what needs it raises `message`.
+---@param message string
+function M.undefined(message) return { kind = "undefined", message = message } end
+
+function M.dict() return { kind = "dict", n = 0, map = {} } end
+
+--- Returns what a key is looked up by: 1, 1.0 and True are the same key.
+function M.key_of(key)
+  local t = type(key)
+  if t == "string" or t == "number" or key == M.none then return key end
+  if t == "boolean" then return key and 1 or 0 end
+  if key.kind == "float" then return key.value end
+  if key.kind == "markup" then return key.text end
+  M.fail(("a %s cannot be the key of a dict"):format(M.type_name(key)))
+end
+
+function M.set_item(dict, key, value)
+  local k = M.key_of(key)
+  if dict.map[k] == nil then
+    dict.n = dict.n + 1
+    dict[dict.n] = key
+  end
+  dict.map[k] = value
+end
+
+-- What a value is ---------------------------------------------------------------------------------------
+
+local TYPE_NAMES = { macro = "Macro", loop = "LoopContext", markup = "Markup", namespace = "Namespace",
+  undefined = "Undefined", method = "builtin_function_or_method" }
+
+--- Returns the name of a value's type, for messages: "str", "NoneType".
+---@return string
+function M.type_name(value)
+  local t = type(value)
+  if t == "string" then return "str" end
+  if t == "boolean" then return "bool" end
+  if t == "number" then return value % 1 == 0 and "int" or "float" end
+  if value == M.none then return "NoneType" end
+  return value.kind == "view" and value.name or TYPE_NAMES[value.kind] or value.kind
+end
+
+--- Returns whether it is a str: text, or markup.
+function M.is_string(value) return type(value) == "string" or type(value) == "table" and value.kind == "markup" end
+
+--- Returns the number in an int, a float or a bool, and whether it is a float; nil where it is none of these.
+---@return number? number
+---@return boolean? is_float
+function M.number_of(value)
+  local t = type(value)
+  if t == "number" then return value, value % 1 ~= 0 end
+  if t == "boolean" then return value and 1 or 0, false end
+  if t == "table" and value.kind == "float" then return value.value, true end
+end
+
+--- Returns the text of a str or of markup; nil for anything else.
+---@return string?
+function M.text_of(value)
+  if type(value) == "string" then return value end
+  return type(value) == "table" and value.kind == "markup" and value.text or nil
+end
+
+--- Raises what an undefined value has to say.
+function M.fail_undefined(value) M.fail(value.message) end
+
+local SIZED = { list = true, tuple = true, range = true, view = true, dict = true }
+
+--- Returns what bool() gives.
+---@return boolean
+function M.truth(value)
+  local t = type(value)
+  if t == "boolean" then return value end
+  if t == "string" then return value ~= "" end
+  if t == "number" then return value ~= 0 end
+  if t ~= "table" then return false end -- None
+  local kind = value.kind
+  if SIZED[kind] then return value.n > 0 end
+  if kind == "undefined" then return false end
+  if kind == "float" then return value.value ~= 0 end
+  if kind == "markup" then return value.text ~= "" end
+  return true
+end
+
+--- Returns what len() gives; nil for values without a length.
+---@return integer?
+function M.length(value)
+  local text = M.text_of(value)
+  if text then return unicode.length(text) end
+  if type(value) ~= "table" then return nil end
+  if SIZED[value.kind] or value.kind == "loop" then return value.n end
+  return value.kind == "undefined" and 0 or nil
+end
+
+--- Returns the elements that a loop would see: an array, the index of the first one and that of the last one; nil for
+--- values that cannot be iterated. A generator is used up.
+---@return table? items
+---@return integer first
+---@return integer last
+function M.elements(value)
+  local text = M.text_of(value)
+  if text then
+    local characters = unicode.characters(text)
+    return characters, 1, #characters
+  end
+  if type(value) ~= "table" then return nil, 1, 0 end
+  local kind = value.kind
+  if SIZED[kind] then return value, 1, value.n end
+  if kind == "generator" then
+    local first = value.taken + 1
+    value.taken = value.n
+    return value, first, value.n
+  end
+  if kind == "undefined" then return {}, 1, 0 end
+  return nil, 1, 0
+end
+
+--- Like elements, but raises where there are none.
+function M.iterate(value)
+  local items, first, last = M.elements(value)
+  if not items then M.fail(("a %s cannot be iterated"):format(M.type_name(value))) end
+  return items, first, last
+end
+
+--- Returns a new array of the elements, and how many there are.
+function M.to_array(value)
+  local items, first, last = M.iterate(value)
+  local array = {}
+  for i = first, last do array[i - first + 1] = items[i] end
+  return array, last - first + 1
+end
+
+-- Equality and order ------------------------------------------------------------------------------------
+
+local function equal_sequences(a, b)
+  if a.n ~= b.n then return false end
+  for i = 1, a.n do
+    if not M.equal(a[i], b[i]) then return false end
+  end
+  return true
+end
+
+--- Returns what == gives.
+---@return boolean
+function M.equal(a, b)
+  if type(a) == "string" and type(b) == "string" then return a == b end
+  local x, y = M.number_of(a), M.number_of(b)
+  if x and y then return x == y end
+  if type(a) ~= "table" or type(b) ~= "table" then
+    x, y = M.text_of(a), M.text_of(b)
+    if x and y then return x == y end
+    return a == b
+  end
+  if a.kind ~= b.kind then return false end
+  if a.kind == "list" or a.kind == "tuple" or a.kind == "range" then return equal_sequences(a, b) end
+  if a.kind == "markup" then return a.text == b.text end
+  if a.kind == "undefined" then return true end
+  if a.kind == "dict" then
+    if a.n ~= b.n then return false end
+    for key, value in pairs(a.map) do
+      if b.map[key] == nil or not M.equal(value, b.map[key]) then return false end
+    end
+    return true
+  end
+  return a == b
+end
+
+--- Returns whether a comes before b.
+---@return boolean
+function M.less(a, b)
+  local x, y = M.number_of(a), M.number_of(b)
+  if x and y then return x < y end
+  x, y = M.text_of(a), M.text_of(b)
+  if x and y then return x < y end -- the order of UTF-8 is that of its characters
+  if type(a) == "table" and type(b) == "table" then
+    if a.kind == "undefined" then M.fail_undefined(a) end
+    if a.kind == b.kind and (a.kind == "list" or a.kind == "tuple") then
+      for i = 1, math.min(a.n, b.n) do
+        if not M.equal(a[i], b[i]) then return M.less(a[i], b[i]) end
+      end
+      return a.n < b.n
+    end
+  end
+  for _, value in ipairs { a, b } do
+    if type(value) == "table" and value.kind == "undefined" then M.fail_undefined(value) end
+  end
+  M.fail(("a %s cannot be compared with a %s"):format(M.type_name(a), M.type_name(b)))
+end
+
+-- str() and repr() --------------------------------------------------------------------------------------
+
+--- Returns a float as repr() writes it: the fewest digits that read back the same.
+---@param number number
+---@return string
+function M.float_text(number)
+  if number ~= number then return "nan" end
+  if number == math.huge then return "inf" end
+  if number == -math.huge then return "-inf" end
+  -- A number that 15 digits tell apart has no other form as short; beyond that, zeros at the end cannot be.
+  local text = ("%.14e"):format(number)
+  if tonumber(text) ~= number then text = ("%.15e"):format(number) end
+  if tonumber(text) ~= number then text = ("%.16e"):format(number) end
+  if number > -2.3e-308 and number < 2.3e-308 and number ~= 0 then -- few digits are significant
+    for precision = 14, 0, -1 do
+      local shorter = ("%%.%de"):format(precision):format(number)
+      if tonumber(shorter) ~= number then break end
+      text = shorter
+    end
+  end
+  local sign, first, rest, exponent = text:match("^(-?)(%d)%.?(%d-)0*e([-+]%d+)$")
+  local digits, power = first .. rest, tonumber(exponent)
+  if power < -4 or power >= 16 then
+    return ("%s%s%se%s%02d"):format(sign, first, rest ~= "" and "." .. rest or "", power < 0 and "-" or "+",
+      math.abs(power))
+  end
+  if power < 0 then return sign .. "0." .. ("0"):rep(-power - 1) .. digits end
+  if #digits <= power + 1 then return sign .. digits .. ("0"):rep(power + 1 - #digits) .. ".0" end
+  return sign .. digits:sub(1, power + 1) .. "." .. digits:sub(power + 2)
+end
+
+local ESCAPES = { ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ["\\"] = "\\\\" }
+
+local function escape(character)
+  if ESCAPES[character] then return ESCAPES[character] end
+  if unicode.is_printable(character) then return character end
+  local point = unicode.code_point(character)
+  return (point < 256 and "\\x%02x" or point < 65536 and "\\u%04x" or "\\U%08x"):format(point)
+end
+
+local function repr_string(s)
+  local quote = s:find("'", 1, true) and not s:find('"', 1, true) and '"' or "'"
+  if s:find("[%z\1-\31\\\127-\255]") then s = s:gsub("[%z\1-\127\194-\244][\128-\191]*", escape) end
+  if quote == "'" then s = s:gsub("'", "\\'") end
+  return quote .. s .. quote
+end
+
+local function join_repr(items, n, open, close)
+  local parts = {}
+  for i = 1, n do parts[i] = M.repr(items[i]) end
+  return open .. table.concat(parts, ", ") .. close
+end
+
+local function repr_dict(dict, name)
+  local parts = {}
+  for i = 1, dict.n do parts[i] = M.repr(dict[i]) .. ": " .. M.repr(dict.map[M.key_of(dict[i])]) end
+  return (name or "") .. "{" .. table.concat(parts, ", ") .. "}"
+end
+
+local REPR = {
+  float = function(value) return M.float_text(value.value) end,
+  list = function(value) return join_repr(value, value.n, "[", "]") end,
+  tuple = function(value) return join_repr(value, value.n, "(", value.n == 1 and ",)" or ")") end,
+  dict = repr_dict,
+  view = function(value) return value.name .. "(" .. join_repr(value, value.n, "[", "])") end,
+  range = function(value) return value.text end,
+  undefined = function() return "Undefined" end,
+  markup = function(value) return "Markup(" .. repr_string(value.text) .. ")" end,
+}
+
+--- Returns what repr() gives.
+---@return string
+function M.repr(value)
+  local t = type(value)
+  if t == "string" then return repr_string(value) end
+  if t == "table" and REPR[value.kind] then return REPR[value.kind](value) end
+  return M.str(value)
+end
+
+--- Returns what str() gives.
+---@return string
+function M.str(value)
+  local t = type(value)
+  if t == "string" then return value end
+  if t == "number" then return value % 1 == 0 and ("%d"):format(value) or M.float_text(value) end
+  if t == "boolean" then return value and "True" or "False" end
+  if value == M.none then return "None" end
+  local kind = value.kind
+  if kind == "undefined" then return "" end
+  if kind == "markup" then return value.text end
+  if REPR[kind] then return REPR[kind](value) end
+  M.fail(("a %s has no text that a conversation could need"):format(M.type_name(value)))
+end
+
+return M
