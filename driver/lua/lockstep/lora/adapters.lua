@@ -353,7 +353,7 @@ function M.without(model, fn, ...)
   local undo = use_originals(model)
   for i, one in ipairs(settings) do before[i], one.is_disabled = one.is_disabled, true end
   local function restore(ok, ...)
-    for _, put_back in ipairs(undo) do put_back() end
+    for i = #undo, 1, -1 do undo[i]() end -- a tied head is there twice
     for i, one in ipairs(settings) do one.is_disabled = before[i] end
     if not ok then error((...), 0) end
     return ...

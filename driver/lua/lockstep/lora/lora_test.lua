@@ -321,6 +321,7 @@ t.test("ATiedHeadWithoutAModuleIsSavedForPeftAndLoaded", function()
   t.equal(lora.load(loaded, folder), 4)
   t.equal(loaded(ids):detach(), model(ids):detach())
   t.equal(lora.disabled(loaded, loaded, ids), before)
+  t.equal(loaded(ids):detach(), model(ids):detach())
 
   weights["base_model.model.lm_head.weight"] = torch.zeros({ 11, 6 })
   data.save_safetensors(folder .. "/adapter_model.safetensors", weights)
