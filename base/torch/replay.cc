@@ -82,6 +82,14 @@ Autocast Autocast::WithoutCache() const {
   return autocast;
 }
 
+Autocast Autocast::With(at::DeviceType device, bool enabled, at::ScalarType dtype) const {
+  Autocast autocast = *this;
+  for (Setting& setting : autocast.settings_) {
+    if (setting.device == device) setting = {device, enabled, dtype};
+  }
+  return autocast;
+}
+
 void Autocast::Set() const {
   for (const Setting& setting : settings_) {
     at::autocast::set_autocast_enabled(setting.device, setting.enabled);

@@ -68,6 +68,9 @@ class Autocast {
   // outermost autocast ends. Use this if each run needs its own casts.
   Autocast WithoutCache() const;
 
+  // The same settings, but these of one device: the CPU or CUDA.
+  Autocast With(at::DeviceType device, bool enabled, at::ScalarType dtype) const;
+
  private:
   friend class AutocastScope;
   struct Setting {

@@ -19,7 +19,7 @@ local M = {}
 local DEPTH, SHOWN = 3, 8 -- of the batch's tables
 
 local modules = setmetatable({}, { __mode = "k" }) ---@type table<nn.Module, true>
-local optimizers = {} ---@type optim.AdamW[]
+local optimizers = {} ---@type optim.Optimizer[]
 local plans, num_plans = nil, 0
 local tracker ---@type lockstep.core.watching.Tracker
 local counter ---@type lockstep.core.watching.Counter? of the step that is reported
@@ -180,12 +180,14 @@ local function noted_step(who, step)
 end
 
 local function note_optimizers()
-  local make = optim.AdamW
-  function optim.AdamW(params, opts)
-    local optimizer = make(params, opts)
-    optimizer.step = noted_step(optimizer, optimizer.step)
-    optimizers[#optimizers + 1] = optimizer
-    return optimizer
+  for _, name in ipairs { "AdamW", "Muon", "SGD" } do
+    local make = optim[name]
+    optim[name] = function(params, opts)
+      local optimizer = make(params, opts)
+      optimizer.step = noted_step(optimizer, optimizer.step)
+      optimizers[#optimizers + 1] = optimizer
+      return optimizer
+    end
   end
 end
 

@@ -10,9 +10,14 @@
 ---     for name, p in net:named_parameters() do print(name, p.shape) end   -- up.weight {256, 64} ...
 
 local core = require "lockstep.core"
+local hooks = require "lockstep.nn.hooks"
+local make = require "lockstep.nn.parameter"
 local options = require "lockstep.options"
 local torch = require "lockstep.torch"
 
+local parameter, positive = make.new, make.positive
+
+---@class lockstep.nn: nn.activation, nn.convolution
 local M = {}
 
 --- An instance keeps its fields apart from itself, so that every assignment is seen: one that replaces a
@@ -102,7 +107,7 @@ local function complete(class)
 end
 
 Module.__newindex = assign
-Module.__call = function(self, ...) return self:forward(...) end
+Module.__call = hooks.call
 complete(Module)
 
 --- Makes a class of modules. Calling the class makes a module and calls its `init` with the arguments.
@@ -123,6 +128,17 @@ function Module:forward()
   local name = self.class_name
   core.raise(string.format("%s has no forward: define function %s:forward(...)", name, name))
 end
+
+--- Calls a function after each forward pass of this module, with the module, the array of its inputs and its results.
+--- Values that the hook returns take the place of the results; nil leaves them. Hooks run in the order of registration.
+--- A call of module:forward(...), in place of module(...), runs none.
+---
+---     local handle = model.layers[1]:register_forward_hook(function(_, inputs, output) kept = output end)
+---     model(x)
+---     handle:remove()
+---@param hook fun(module: nn.Module, inputs: any[], ...): ...
+---@return nn.HookHandle
+function Module:register_forward_hook(hook) return hooks.register(self, hook) end
 
 --- Calls visit(name, value) for the modules and tensors of this module itself.
 local function each(self, visit)
@@ -342,15 +358,6 @@ end
 
 -- Layers ------------------------------------------------------------------------------------------
 
-local function positive(class, name, value)
-  if type(value) ~= "number" or value < 1 or value % 1 ~= 0 then
-    core.raise(string.format("nn.%s: %s must be a whole number of at least 1, not %s", class, name, tostring(value)))
-  end
-  return value
-end
-
-local parameter = require("lockstep.nn.parameter").new
-
 --- y = x W^T + b. weight: [out, in]; bias: [out]. Both start uniform in +-1/sqrt(in), as in PyTorch.
 ---@class nn.Linear: nn.Module
 local Linear = Module:subclass("Linear")
@@ -461,33 +468,16 @@ function Sequential:forward(x)
   return x
 end
 
--- Functions ---------------------------------------------------------------------------------------
+-- Parts -------------------------------------------------------------------------------------------
 
 M.attention = require("lockstep.nn.attention").attention
 M.rotary = require("lockstep.nn.rotary").rotary
 M.rotate = require("lockstep.nn.rotary").rotate
-
-local REDUCTIONS = { none = 0, mean = 1, sum = 2 }
-
---- Cross entropy of logits [..., classes] and labels [...]; labels equal to `ignore_index` do not count.
----@param logits torch.Tensor
----@param labels torch.Tensor int64
----@param opts {reduction: ("mean"|"sum"|"none")?, ignore_index: integer?, label_smoothing: number?}?
----@return torch.Tensor # a scalar, or [...] for reduction = "none"
-function M.cross_entropy(logits, labels, opts)
-  local o = options.read("nn.cross_entropy", opts, { reduction = "mean", ignore_index = -100, label_smoothing = 0 })
-  local reduction = REDUCTIONS[o.reduction]
-  if not reduction then
-    core.raise('nn.cross_entropy: reduction must be "mean", "sum" or "none", not "' .. o.reduction .. '"')
-  end
-  for name, value in pairs { logits = logits or false, labels = labels or false } do
-    if not torch.is_tensor(value) then
-      core.raise(string.format("nn.cross_entropy: %s must be a tensor, not %s", name, tostring(value or nil)))
-    end
-  end
-  local loss = torch.cross_entropy_loss(logits:reshape(-1, logits:size(-1)), labels:reshape(-1), nil, reduction,
-    o.ignore_index, o.label_smoothing)
-  return reduction == 0 and loss:reshape(labels.shape) or loss
+M.cross_entropy = require("lockstep.nn.cross_entropy").cross_entropy
+package.loaded["lockstep.nn"] = M -- the parts that follow are modules, and require it
+M.init = require "lockstep.nn.init"
+for _, part in ipairs { "activation", "convolution" } do
+  for name, class in pairs(require("lockstep.nn." .. part)) do M[name] = class end
 end
 
 return M

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "c10/core/DefaultDtype.h"
 #include "driver/lua/operators/operators.h"
+#include "driver/lua/torch/autocast.h"
 #include "driver/lua/torch/autograd.h"
 #include "driver/lua/torch/cuda.h"
 #include "driver/lua/torch/tensor.h"
@@ -108,6 +109,7 @@ constexpr Function kFunctions[] = {
     {"tensor", NewTensor},
     {"is_tensor", IsTensor},
     {"full", Full},
+    {"autocast", Autocast},
     {"grad", Grad},
     {"no_grad", NoGrad},
     {"enable_grad", EnableGrad},

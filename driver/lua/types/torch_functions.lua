@@ -79,6 +79,28 @@ function torch.enable_grad(fn, ...) end
 ---@return boolean
 function torch.is_grad_enabled() end
 
+---@class torch.AutocastOptions
+---@field dtype torch.dtype? torch.bfloat16 or torch.float16; default: that of the surrounding autocast, else float16 on
+---CUDA and bfloat16 on the CPU
+---@field device string? "cuda" or "cpu"; default: "cuda" where there is a GPU
+---@field enabled boolean? default true; false switches a surrounding autocast off
+---@field cache_enabled boolean? default true: a weight is cast once, until the outermost autocast ends
+
+--- Calls fn(...), whose matrix products, convolutions and attention compute in a lower precision, and whose sums, norms
+--- and losses in float32, and returns its results. Parameters stay float32. The settings before hold again afterwards,
+--- also after an error; regions of lockstep.checkpoint are recomputed under those of their forward pass. backward()
+--- belongs outside. With float16, optim.GradScaler keeps small gradients.
+---
+---     local loss = torch.autocast({ dtype = torch.bfloat16, device = "cuda" }, function() return model(x):sum() end)
+---     loss:backward()
+---
+--- Source: torch.autocast of PyTorch 2.11; which operators compute in which precision is libtorch's own table.
+---@param options torch.AutocastOptions
+---@param fn fun(...): ...
+---@param ... any
+---@return any ...
+function torch.autocast(options, fn, ...) end
+
 --- Seeds the generators of every device.
 ---@param seed integer
 function torch.manual_seed(seed) end

@@ -11,8 +11,11 @@ local M = {}
 --- say what is in it. Functions of the program have their comments in stubs, under types/.
 local MODULES = {
   { "torch", "types/torch_functions.lua", "types/tensor.lua" },
-  { "nn", "lockstep/nn.lua", "lockstep/nn/attention.lua", "lockstep/nn/rotary.lua" },
-  { "optim", "lockstep/optim.lua" },
+  { "nn", "lockstep/nn.lua", "lockstep/nn/cross_entropy.lua", "lockstep/nn/activation.lua",
+    "lockstep/nn/convolution.lua", "lockstep/nn/attention.lua", "lockstep/nn/rotary.lua" },
+  { "nn.init", "lockstep/nn/init.lua" },
+  { "optim", "lockstep/optim.lua", "lockstep/optim/groups.lua", "lockstep/optim/optimizer.lua",
+    "lockstep/optim/grad_scaler.lua" },
   { "optim.schedule", "lockstep/schedule.lua" },
   { "distributed", "types/distributed.lua" },
   { "batching", "lockstep/batching.lua" },
@@ -23,6 +26,7 @@ local MODULES = {
   { "models", "lockstep/models.lua", "lockstep/models/decoder.lua" },
   { "mimo", "lockstep/mimo.lua", "lockstep/mimo/ownership.lua", "types/mimo_ownership.lua",
     "lockstep/mimo/loader.lua", "lockstep/mimo/reorder.lua" },
+  { "lora", "lockstep/lora.lua" },
   { "data", "lockstep/data.lua" },
   { "log", "lockstep/log.lua" },
   { "run", "lockstep/run.lua" },

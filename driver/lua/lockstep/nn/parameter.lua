@@ -5,6 +5,7 @@
 ---       place.fields[place.name] = weights[place.name]:requires_grad_(true)
 ---     end
 
+local core = require "lockstep.core"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -19,6 +20,18 @@ function M.new(size, fill)
   local tensor = torch.empty(size, { device = device })
   if device ~= "meta" then fill(tensor) end
   return tensor:requires_grad_(true)
+end
+
+--- Returns the value. Throws unless it is a whole number of at least 1.
+---@param class string of the layer, "Linear"
+---@param name string of the argument
+---@param value any
+---@return integer
+function M.positive(class, name, value)
+  if type(value) ~= "number" or value < 1 or value % 1 ~= 0 then
+    core.raise(string.format("nn.%s: %s must be a whole number of at least 1, not %s", class, name, tostring(value)))
+  end
+  return value
 end
 
 --- Calls fn(...). Layers that are built inside have parameters on the device "meta": a shape without memory.

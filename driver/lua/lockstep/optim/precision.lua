@@ -59,21 +59,22 @@ local function arithmetic_dtype(p, policy)
   return policy.master == "none" and policy.states == p.dtype and p.dtype or torch.float32
 end
 
---- Returns new state tensors of a parameter: zero moments and, where the policy asks for one, a master.
+--- Returns new state tensors of a parameter: its count of steps and, where the policy asks for one, a master.
 ---@param p torch.Tensor
 ---@param policy optim.Policy
 ---@return table<string, torch.Tensor>
 function M.new_state(p, policy)
-  local dtype = moments_dtype(p, policy)
-  local state = {
-    -- float32 whatever the default dtype: the kernel reads it as float32 on a GPU.
-    step = torch.zeros({}, { device = p.device, dtype = torch.float32 }),
-    exp_avg = torch.zeros_like(p:detach(), { dtype = dtype }),
-    exp_avg_sq = torch.zeros_like(p:detach(), { dtype = dtype }),
-  }
+  -- float32 whatever the default dtype: the kernel reads it as float32 on a GPU.
+  local state = { step = torch.zeros({}, { device = p.device, dtype = torch.float32 }) }
   if M.is_low(p) and policy.master == "float32" then state.master = p:detach():float() end
   return state
 end
+
+--- Returns a new moment of a parameter, of zeros.
+---@param p torch.Tensor
+---@param policy optim.Policy
+---@return torch.Tensor
+function M.new_moment(p, policy) return torch.zeros_like(p:detach(), { dtype = moments_dtype(p, policy) }) end
 
 -- Masters ---------------------------------------------------------------------------------------------
 
@@ -135,7 +136,10 @@ end
 --- The parameters that one call of a fused kernel updates. The kernel wants one device, one dtype, and for each
 --- parameter one layout. The bucket copies what differs, and copies the results back.
 ---@class optim.Bucket
----@field params torch.Tensor[] these, grads, exp_avgs, exp_avg_sqs and steps are what the kernel takes
+---@field params torch.Tensor[] these, grads, steps and moments are what the kernel takes
+---@field grads torch.Tensor[]
+---@field steps torch.Tensor[]
+---@field moments table<string, torch.Tensor[]> by name
 ---@field copied integer elements in copies
 local Bucket = {}
 Bucket.__index = Bucket
@@ -143,10 +147,13 @@ Bucket.__index = Bucket
 --- A bucket is run once its copies have this many elements: 256 MiB in float32.
 M.MAX_COPIED = 2 ^ 26
 
+---@param moments string[] their names
 ---@return optim.Bucket
-function M.bucket()
+function M.bucket(moments)
+  local by_name = {}
+  for _, name in ipairs(moments) do by_name[name] = {} end
   return setmetatable({
-    params = {}, grads = {}, exp_avgs = {}, exp_avg_sqs = {}, steps = {}, copied = 0,
+    params = {}, grads = {}, steps = {}, moments = by_name, names = moments, copied = 0,
     sources = {}, copies = {}, results = {}, targets = {}, roundings = {}, masters = {},
   }, Bucket)
 end
@@ -203,11 +210,11 @@ function Bucket:add(p, state, policy, position)
   end
   self.params[n] = master or self:input(p, p, dtype)
   self.grads[n], self.steps[n] = self:input(p.grad, p, dtype), state.step
-  self.exp_avgs[n] = self:input(state.exp_avg, p, dtype)
-  self.exp_avg_sqs[n] = self:input(state.exp_avg_sq, p, dtype)
   self:output(self.params[n], p, not master and rounding(0))
-  self:output(self.exp_avgs[n], state.exp_avg, rounding(1))
-  self:output(self.exp_avg_sqs[n], state.exp_avg_sq, rounding(2))
+  for salt, name in ipairs(self.names) do
+    self.moments[name][n] = self:input(state[name], p, dtype)
+    self:output(self.moments[name][n], state[name], rounding(salt))
+  end
 end
 
 --- Counts the steps, calls the kernel and stores what it computed.

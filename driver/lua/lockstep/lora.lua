@@ -1,0 +1,235 @@
+--- LoRA: trains small adapters next to the frozen linear layers of a model, and exchanges them with PEFT.
+---
+---     local model = models.load("Qwen3-0.6B", { dtype = torch.bfloat16 })
+---     lora.apply(model, { r = 16, alpha = 32, targets = { "q_proj", "v_proj" } })
+---     local optimizer = optim.AdamW(model:parameters(), { lr = 2e-4, weight_decay = 0 })
+---     ...
+---     lora.save(model, run.dir .. "/adapter")       -- PEFT and vLLM load this folder
+---
+--- Apply or load adapters before sharding.data_parallel and optimizers. docs/lora.md has a whole script.
+
+local adapters = require "lockstep.lora.adapters"
+local core = require "lockstep.core"
+local core_sharding = require "lockstep.core.sharding"
+local dist = require "lockstep.distributed"
+local experts = require "lockstep.lora.experts"
+local files = require "lockstep.lora.files"
+local loading = require "lockstep.lora.loading"
+local nn = require "lockstep.nn"
+local options = require "lockstep.options"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+local function check_model(caller, model)
+  local ok, method = pcall(function() return model.named_modules end)
+  if type(model) ~= "table" or not ok or type(method) ~= "function" then
+    core.raise(caller .. ": expected a module, not a " .. type(model))
+  end
+end
+
+--- Raises for a wrapper, data_parallel for example, which knows the parameters that the module had before.
+local function check_plain(caller, model)
+  check_model(caller, model)
+  if nn.is_module(model) then return end
+  core.raise(caller .. ": expected the module itself; call this before sharding.data_parallel(model) and its like, or "
+    .. "give it the module inside, replicas.module")
+end
+
+--- The adapters that a model has now.
+---@return lora.Chosen
+local function chosen_of(model)
+  return { layers = adapters.adapted(model), holders = experts.adapted(model), saved = adapters.saved(model) }
+end
+
+--- How many adapters they are.
+local function count_of(chosen)
+  local count = #chosen.layers
+  for _, holder in ipairs(chosen.holders) do count = count + #holder.parameters end
+  return count
+end
+
+local function check_adapted(caller, model)
+  check_model(caller, model)
+  local chosen = chosen_of(model)
+  if count_of(chosen) == 0 then core.raise(caller .. ": the model has no adapters; call lora.apply before") end
+  return chosen
+end
+
+--- Raises where a parameter of a module that is saved as a whole has another name, under which it is not saved.
+local function check_ties(caller, model, saved)
+  local owners, is_saved = {}, {}
+  for _, one in ipairs(saved) do
+    for name, module in one.module:named_modules() do
+      is_saved[name == "" and one.name or one.name .. "." .. name] = true
+      for _, p in pairs(nn.fields(module)) do
+        if torch.is_tensor(p) then owners[p] = one.name end
+      end
+    end
+  end
+  local function check(name, field, tensor)
+    if not owners[tensor] or is_saved[name] then return end
+    core.raise(string.format('%s: modules_to_save: "%s" shares its %s with "%s", which others would load without what '
+      .. "was learned; list both", caller, owners[tensor], field, name))
+  end
+  adapters.each_tensor(model, check)
+  local tied = adapters.tied_head(model)
+  if tied then check(tied.name, "weight", nn.fields(tied.module).weight) end
+end
+
+--- Freezes the model and adds adapters to what was chosen.
+local function add_all(caller, model, chosen, options_of)
+  check_ties(caller, model, chosen.saved)
+  model:requires_grad_(false)
+  for _, one in ipairs(chosen.saved) do adapters.train_whole(one.module) end
+  for _, one in ipairs(chosen.layers) do adapters.add(one.module, options_of(one.name)) end
+  for _, holder in ipairs(chosen.holders) do
+    local _, path = next(experts.paths(holder.name, holder.parameters))
+    experts.add(holder, options_of(path))
+  end
+end
+
+---@class lora.Options
+---@field r integer? rank of the update; default 16
+---@field alpha number? the update is multiplied by alpha / r; default 32
+---@field targets (string[]|"all-linear")? linear layers by their last names; default {"q_proj", "v_proj"}.
+---"all-linear" takes all but the head, lm_head
+---@field dropout number? probability that an input of an adapter is 0 in training; default 0
+---@field rslora boolean? multiply by alpha / sqrt(r) (arXiv 2312.03732); default false
+---@field dora boolean? learn each row's length apart from its direction (arXiv 2402.09353); default false
+---@field parameters string[]? weights of experts, [experts, out, in], by last names: {"experts.gate_up_proj",
+---"experts.down_proj"}. Without dropout and dora
+---@field modules_to_save string[]? modules that are trained and saved as a whole, by last names: embeddings, heads
+
+--- Adds an adapter to each target, and freezes all other parameters but those of modules_to_save. For a layer
+--- y = W x + b with W [out, in], the adapter holds A [r, in], random, and B [out, r], zero at first. The layer then
+--- computes y = W x + b + alpha / r * B A x. Adapters of bfloat16 and float16 layers are float32.
+---
+--- A target that matches no linear layer is an error that lists those there are. So is the head, lm_head: the loss
+--- reads its weight without calling it. "all-linear" leaves out the head and the routers of mixtures of experts.
+---
+---     local count = lora.apply(model, { r = 8, targets = "all-linear", modules_to_save = { "lm_head" } })
+---
+--- Source: arXiv 2106.09685, as PEFT 0.21 computes it.
+---@param model nn.Module
+---@param opts lora.Options?
+---@return integer count linear layers and parameters that have an adapter now
+function M.apply(model, opts)
+  check_plain("lora.apply", model)
+  local o = options.read("lora.apply", opts, { r = 16, alpha = 32, targets = options.optional, dropout = 0,
+    rslora = false, dora = false, modules_to_save = {}, parameters = {} })
+  local function check(holds, what, value)
+    if not holds then core.raise(string.format("lora.apply: %s, not %s", what, tostring(value))) end
+  end
+  check(o.r >= 1 and o.r % 1 == 0 and o.r < math.huge, "r must be a whole number of at least 1", o.r)
+  check(o.alpha > 0 and o.alpha < math.huge, "alpha must be a number above 0", o.alpha)
+  check(o.dropout >= 0 and o.dropout < 1, "dropout must be a number from 0 to below 1", o.dropout)
+  check(#o.parameters == 0 or o.dropout == 0, "adapters of parameters have no dropout: it must be 0", o.dropout)
+  check(#o.parameters == 0 or not o.dora, "adapters of parameters know no DoRA: dora must be false", o.dora)
+  local targets = o.targets == nil and { "q_proj", "v_proj" } or o.targets
+  check(targets == "all-linear" or type(targets) == "table" and #targets + #o.parameters > 0,
+    'targets must be names of linear layers, as in {"q_proj", "v_proj"}, or "all-linear"',
+    type(targets) == "string" and '"' .. targets .. '"' or type(targets) == "table" and "an empty array" or targets)
+  for _, names in ipairs { type(targets) == "table" and targets or {}, o.modules_to_save, o.parameters } do
+    for _, name in ipairs(names) do check(type(name) == "string", "a name must be a string", name) end
+  end
+  if count_of(chosen_of(model)) > 0 then
+    core.raise("lora.apply: the model has adapters already; call lora.merge first")
+  end
+  local saved = adapters.find_modules_to_save("lora.apply", model, o.modules_to_save)
+  local chosen = { saved = saved, layers = adapters.find_targets("lora.apply", model, targets, saved),
+    holders = experts.find("lora.apply", model, o.parameters) }
+  add_all("lora.apply", model, chosen, function() return o end)
+  return count_of(chosen)
+end
+
+local gathering ---@type lockstep.core.sharding.Gathering?
+
+--- Writes the adapters into a folder as PEFT does: adapter_config.json and adapter_model.safetensors. Rank 0 writes; an
+--- error of its disk is one on all ranks. Collective: every rank calls this.
+---
+---     lora.save(model, run.dir .. "/adapter")
+---@param model any a module with adapters, or replicas of one
+---@param dir string
+function M.save(model, dir)
+  check_adapted("lora.save", model)
+  if type(dir) ~= "string" then core.raise("lora.save: the folder must be a string, not a " .. type(dir)) end
+  local tensors = files.tensors_of(model)
+  local ok, message = true, nil
+  if dist.rank() == 0 then ok, message = pcall(files.write, dir, files.config_of(model), tensors) end
+  gathering = gathering or core_sharding.gathering("lora.save", 1800)
+  local texts = gathering:gather(ok and "" or tostring(message):gsub("^[^\n]-%.lua:%d+: ", ""))
+  if texts[1] ~= "" then core.raise("lora.save: " .. texts[1]) end
+end
+
+--- Reads a folder that PEFT or lora.save wrote. A model without adapters gets them as its configuration says, like by
+--- lora.apply; those that a model has must be the folder's. A setting that this module does not support is an error.
+---
+---     local count = lora.load(model, "adapter")
+---@param model any a module; replicas of one that has adapters
+---@param dir string
+---@return integer count linear layers and parameters that have an adapter now
+function M.load(model, dir)
+  check_model("lora.load", model)
+  if type(dir) ~= "string" then core.raise("lora.load: the folder must be a string, not a " .. type(dir)) end
+  local folder, chosen = loading.read(dir), chosen_of(model)
+  if count_of(chosen) > 0 then
+    loading.check_same(folder, chosen)
+    loading.check_shapes(folder, chosen)
+  else
+    check_plain("lora.load", model)
+    chosen = loading.choose(model, folder)
+    loading.check_shapes(folder, chosen)
+    add_all("lora.load", model, chosen, function(path) return folder.wanted[path] end)
+  end
+  loading.copy_in(folder, chosen)
+  return count_of(chosen)
+end
+
+--- Adds each adapter to its layer's weight, and takes the adapters away: the model computes the same without them, and
+--- models.save writes it for others. The sum is computed in float32 and rounded once. Parameters stay frozen. Save an
+--- adapter that is needed later before this call.
+---
+---     lora.merge(model)
+---@param model nn.Module
+---@return integer count linear layers and parameters that had an adapter
+function M.merge(model)
+  local chosen = check_adapted("lora.merge", model)
+  check_plain("lora.merge", model)
+  local owners = {}
+  for _, one in ipairs(chosen.layers) do owners[one.module.weight] = one.name end
+  adapters.each_tensor(model, function(name, field, tensor)
+    local owner = owners[tensor]
+    if not owner or owner == name then return end
+    core.raise(string.format('lora.merge: "%s" shares its weight with "%s" (%s), which merging would change, too',
+      owner, name, field))
+  end)
+  torch.no_grad(function()
+    for _, one in ipairs(chosen.layers) do
+      one.module.weight:copy_(adapters.merged_weight(one.module))
+      adapters.remove(one.module)
+    end
+  end)
+  for _, holder in ipairs(chosen.holders) do experts.merge(holder) end
+  for _, one in ipairs(chosen.saved) do adapters.forget_original(one.module) end
+  return count_of(chosen)
+end
+
+--- Calls fn(...) as if the model had no adapters, modules_to_save as they were before training, and returns its
+--- results, for a reference in preference training. It records nothing for backward. Adapters are on again afterwards,
+--- also after an error.
+---
+---     local reference = lora.disabled(model, function() return model(batch) end)
+---@param model any a module with adapters, or replicas of one
+---@param fn fun(...): ...
+---@param ... any
+---@return any ...
+function M.disabled(model, fn, ...)
+  check_adapted("lora.disabled", model)
+  if type(fn) ~= "function" and not (type(fn) == "table" and (getmetatable(fn) or {}).__call) then
+    core.raise("lora.disabled: fn must be a function or a module, not a " .. type(fn))
+  end
+  return adapters.without(model, fn, ...)
+end
+
+return M

@@ -1,0 +1,364 @@
+--- Adapters in the modules of a model: which modules get one, and how it takes part in the forward pass.
+---
+--- A linear layer stays the object that it is, under its name. It gets the submodules lora_A and lora_B, in DoRA also
+--- the parameter lora_magnitude_vector, and a class whose forward pass adds them. So names of weights are those of the
+--- folder on disk, and names of adapters those of PEFT.
+
+local core = require "lockstep.core"
+local experts = require "lockstep.lora.experts"
+local nn = require "lockstep.nn"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+---@class lora.Adapter settings of one linear layer
+---@field r integer
+---@field alpha number
+---@field scale number of the update
+---@field dropout number
+---@field rslora boolean
+---@field dora boolean
+---@field class table the layer's class without adapter
+---@field is_disabled boolean
+
+--- The adapter of each linear layer that has one.
+---@type table<nn.Module, lora.Adapter>
+local adapters = setmetatable({}, { __mode = "k" })
+
+---@class lora.Original the value of a parameter before training
+---@field fields table<string, any> of the module that holds the parameter
+---@field name string
+---@field tensor torch.Tensor
+
+--- The values before training of each module that is trained and saved as a whole.
+---@type table<nn.Module, lora.Original[]>
+local originals = setmetatable({}, { __mode = "k" })
+
+local IS_LOW = { [torch.bfloat16] = true, [torch.float16] = true }
+
+---@class lora.Found
+---@field name string
+---@field module nn.Module
+
+--- The modules of a model that have an adapter, in order.
+---@param model any
+---@return lora.Found[]
+function M.adapted(model)
+  local found = {}
+  for name, module in model:named_modules() do
+    if adapters[module] then found[#found + 1] = { name = name, module = module } end
+  end
+  return found
+end
+
+--- The head of a model whose config ties it to the input embedding and that has no module for it: lm_head, which PEFT
+--- knows, with the embedding's module. nil for other models.
+---@param model any
+---@return lora.Found?
+function M.tied_head(model)
+  local embedding, root
+  for name, module in model:named_modules() do
+    root = root or module
+    if name:match("[^.]*$") == "embed_tokens" then embedding = embedding or module end
+  end
+  local config = nn.fields(root).config
+  local is_tied = type(config) == "table" and (rawget(config, "tie_word_embeddings") == true
+    or type(rawget(config, "text_config")) == "table" and rawget(config.text_config, "tie_word_embeddings") == true)
+  if is_tied and embedding and not nn.fields(root).lm_head then return { name = "lm_head", module = embedding } end
+end
+
+--- Iterates over the names and modules of a model, last a head without a module of its own.
+local function modules_and_head(model)
+  local next_module, tied = model:named_modules(), M.tied_head(model)
+  return function()
+    local name, module = next_module()
+    if name or not tied then return name, module end
+    name, module, tied = tied.name, tied.module, nil
+    return name, module
+  end
+end
+
+--- The modules of a model that are saved as a whole, in order. A tied embedding is there twice.
+---@param model any
+---@return lora.Found[]
+function M.saved(model)
+  local found = {}
+  for name, module in modules_and_head(model) do
+    if originals[module] then found[#found + 1] = { name = name, module = module } end
+  end
+  return found
+end
+
+---@param module nn.Module
+---@return lora.Adapter?
+function M.of(module) return adapters[module] end
+
+--- Calls visit(name, field, tensor) for the tensors of each module of a model, in each of their places.
+---@param model any
+---@param visit fun(name: string, field: string, tensor: torch.Tensor)
+function M.each_tensor(model, visit)
+  for name, module in model:named_modules() do
+    for field, value in pairs(nn.fields(module)) do
+      if torch.is_tensor(value) then visit(name, field, value) end
+    end
+  end
+end
+
+-- Choosing modules ------------------------------------------------------------------------------------
+
+local function is_a(module, class)
+  local own = getmetatable(module)
+  while own do
+    if own == class then return true end
+    own = (getmetatable(own) or {}).__index
+  end
+  return false
+end
+
+--- The last name of "layers.0.q_proj", q_proj.
+---@param name string
+---@return string
+function M.last_name(name) return name:match("[^.]*$") end
+
+--- Whether a target names a module, as in PEFT: by its last names, "q_proj" or "self_attn.q_proj".
+local function matches(name, target) return name == target or name:sub(-#target - 1) == "." .. target end
+
+--- Whether the module computes the logits, by its name.
+local function is_head(name) return M.last_name(name) == "lm_head" end
+
+--- The routers of mixtures of experts: linear layers "gate" next to "experts".
+local function find_routers(model)
+  local routers = {}
+  for name in model:named_modules() do
+    if M.last_name(name) == "experts" then routers[name:gsub("experts$", "gate")] = true end
+  end
+  return routers
+end
+
+local function sorted_keys(set)
+  local keys = {}
+  for key in pairs(set) do keys[#keys + 1] = key end
+  table.sort(keys)
+  return keys
+end
+
+--- Raises: a name that matches nothing, with those that there are.
+local function no_match(caller, option, name, known, what)
+  local nearest = core.nearest(M.last_name(name), known)
+  core.raise(string.format('%s: %s: "%s" is the name of no %s of the model%s; there are: %s', caller, option, name,
+    what, nearest and string.format(', did you mean "%s"?', nearest) or "",
+    #known > 0 and table.concat(known, ", ") or "none"))
+end
+
+local function is_below(name, above)
+  for _, one in ipairs(above) do
+    if name == one.name or name:sub(1, #one.name + 1) == one.name .. "." then return true end
+  end
+  return false
+end
+
+--- The modules that a list of names chooses, in the model's order, but none twice and none inside another.
+---@param caller string
+---@param model nn.Module
+---@param names string[]
+---@return lora.Found[]
+function M.find_modules_to_save(caller, model, names)
+  local found, known, used = {}, {}, {}
+  for name, module in modules_and_head(model) do
+    if name ~= "" and #module:parameters() > 0 then
+      known[M.last_name(name)] = true
+      for _, target in ipairs(names) do
+        if matches(name, target) then
+          used[target] = true
+          if not is_below(name, found) then found[#found + 1] = { name = name, module = module } end
+        end
+      end
+    end
+  end
+  for _, target in ipairs(names) do
+    if not used[target] then no_match(caller, "modules_to_save", target, sorted_keys(known), "module") end
+  end
+  return found
+end
+
+--- The linear layers that `targets` chooses, in the model's order.
+---@param caller string
+---@param model nn.Module
+---@param targets string[]|"all-linear"
+---@param saved lora.Found[] modules that get no adapter, since they are trained as a whole
+---@return lora.Found[]
+function M.find_targets(caller, model, targets, saved)
+  local found, linear, used, others = {}, {}, {}, {}
+  local routers = find_routers(model)
+  for name, module in model:named_modules() do
+    if is_a(module, nn.Linear) and not is_below(name, saved) then
+      linear[M.last_name(name)] = true
+      local chosen = targets == "all-linear" and not is_head(name) and not routers[name]
+      for _, target in ipairs(type(targets) == "table" and targets or {}) do
+        if matches(name, target) then chosen, used[target] = true, true end
+      end
+      if chosen then found[#found + 1] = { name = name, module = module } end
+    elseif name ~= "" then
+      others[#others + 1] = { name = name, module = module }
+    end
+  end
+  for _, target in ipairs(type(targets) == "table" and targets or {}) do
+    if not used[target] then
+      for _, other in ipairs(others) do
+        if matches(other.name, target) then
+          core.raise(string.format('%s: targets: "%s" is %s, and only linear layers get an adapter; list it in '
+            .. "modules_to_save to train it as a whole", caller, target, is_below(other.name, saved)
+            and "in modules_to_save" or "of the class " .. other.module.class_name))
+        end
+      end
+      no_match(caller, "targets", target, sorted_keys(linear), "linear layer")
+    end
+  end
+  if targets == "all-linear" and #found == 0 then
+    core.raise(caller .. ": the model has no linear layer below its head")
+  end
+  for _, one in ipairs(found) do
+    if is_head(one.name) then
+      core.raise(string.format('%s: targets: "%s" is the head, whose weight the loss reads without calling the layer, '
+        .. 'so that an adapter would take no part; list "lm_head" in modules_to_save', caller, one.name))
+    end
+  end
+  return found
+end
+
+-- The forward pass ------------------------------------------------------------------------------------
+
+--- The length of each row of W + scale * B A, in float32 or wider. [out]
+local function row_norms(weight, update)
+  return torch.linalg_vector_norm(weight:to(update.dtype) + update, 2, { 1 })
+end
+
+local function forward_of(class)
+  return function(self, x)
+    local adapter = adapters[self]
+    local result = class.forward(self, x)
+    if adapter.is_disabled then return result end
+    local a, b = self.lora_A.weight, self.lora_B.weight
+    local dtype = result.dtype
+    x = x:to(a.dtype)
+    local drops = adapter.dropout > 0 and self.training
+    if drops then x = torch.dropout(x, adapter.dropout, true) end
+    local update = torch.linear(torch.linear(x, a), b) * adapter.scale
+    if not adapter.dora then return (result + update):to(dtype) end
+    -- Section 4.3 of the paper: no gradient passes through the norm.
+    local norms = torch.no_grad(function() return row_norms(self.weight, torch.matmul(b, a) * adapter.scale) end)
+    local factor = self.lora_magnitude_vector / norms
+    local base = result
+    if drops then
+      base = torch.linear(x, self.weight:to(x.dtype))
+    elseif self.bias then
+      base = result - self.bias
+    end
+    return (result + (factor - 1) * base + factor * update):to(dtype)
+  end
+end
+
+--- Classes with an adapter, by the class without.
+local classes = setmetatable({}, { __mode = "k" })
+
+local function class_with_adapter(class)
+  if not classes[class] then
+    classes[class] = class:subclass("Lora" .. class.class_name)
+    classes[class].forward = forward_of(class)
+  end
+  return classes[class]
+end
+
+--- Gives a linear layer an adapter whose update is 0 at first.
+---@param module nn.Module
+---@param o lora.LayerOptions
+function M.add(module, o)
+  local weight = module.weight
+  local where = { device = weight.device, dtype = IS_LOW[weight.dtype] and torch.float32 or weight.dtype }
+  module.lora_A = nn.Linear(weight:size(1), o.r, { bias = false }):to(where)
+  module.lora_B = nn.Linear(o.r, weight:size(0), { bias = false }):to(where)
+  nn.init.zeros_(module.lora_B.weight)
+  if o.dora then
+    local norms = row_norms(weight:detach(), torch.zeros({}, where))
+    module.lora_magnitude_vector = norms:requires_grad_(true)
+  end
+  adapters[module] = {
+    r = o.r, alpha = o.alpha, scale = o.alpha / (o.rslora and math.sqrt(o.r) or o.r), dropout = o.dropout,
+    rslora = o.rslora, dora = o.dora, class = getmetatable(module), is_disabled = false,
+  }
+  setmetatable(module, class_with_adapter(getmetatable(module)))
+end
+
+--- Lets a module be trained and saved as a whole.
+---@param module nn.Module
+function M.train_whole(module)
+  module:requires_grad_(true)
+  local kept, copies = {}, {}
+  for i, place in ipairs(nn.parameter_places(module)) do
+    copies[place.tensor] = copies[place.tensor] or place.tensor:detach():clone()
+    kept[i] = { fields = place.fields, name = place.name, tensor = copies[place.tensor] }
+  end
+  originals[module] = kept
+end
+
+-- Merging and switching off ---------------------------------------------------------------------------
+
+--- The weight with its adapter, in float32 or wider.
+---@param module nn.Module
+---@return torch.Tensor
+function M.merged_weight(module)
+  local adapter = adapters[module]
+  return torch.no_grad(function()
+    local update = torch.matmul(module.lora_B.weight, module.lora_A.weight) * adapter.scale
+    local weight = module.weight:to(update.dtype) + update
+    if not adapter.dora then return weight end
+    return weight * (module.lora_magnitude_vector / row_norms(module.weight, update)):unsqueeze(1)
+  end)
+end
+
+--- Takes the adapter away; the weight stays as it is.
+---@param module nn.Module
+function M.remove(module)
+  setmetatable(module, adapters[module].class)
+  adapters[module] = nil
+  module.lora_A, module.lora_B, module.lora_magnitude_vector = nil, nil, nil
+end
+
+--- Forgets that a module is saved as a whole.
+---@param module nn.Module
+function M.forget_original(module) originals[module] = nil end
+
+--- Lets modules that are trained as a whole compute with their values before. Returns functions that undo it.
+local function use_originals(model)
+  local undo = {}
+  for _, one in ipairs(M.saved(model)) do
+    for _, original in ipairs(originals[one.module]) do
+      local now = original.fields[original.name]
+      original.fields[original.name] = original.tensor:to { device = now.device, dtype = now.dtype }
+      undo[#undo + 1] = function() original.fields[original.name] = now end
+    end
+  end
+  return undo
+end
+
+--- Calls fn(...) with all adapters of the model switched off, and without recording for backward.
+---@param model any
+---@param fn function
+---@param ... any
+---@return any ...
+function M.without(model, fn, ...)
+  local settings, before = {}, {}
+  for _, one in ipairs(M.adapted(model)) do settings[#settings + 1] = adapters[one.module] end
+  for _, one in ipairs(experts.adapted(model)) do settings[#settings + 1] = experts.of(one.module) end
+  local undo = use_originals(model)
+  for i, one in ipairs(settings) do before[i], one.is_disabled = one.is_disabled, true end
+  local function restore(ok, ...)
+    for i = #undo, 1, -1 do undo[i]() end -- a tied head is there twice
+    for i, one in ipairs(settings) do one.is_disabled = before[i] end
+    if not ok then error((...), 0) end
+    return ...
+  end
+  return restore(pcall(torch.no_grad, fn, ...))
+end
+
+return M

@@ -1,0 +1,274 @@
+--- Folders of adapters as PEFT writes them: adapter_config.json and adapter_model.safetensors.
+
+local adapters = require "lockstep.lora.adapters"
+local core = require "lockstep.core"
+local core_files = require "lockstep.core.files"
+local data = require "lockstep.data"
+local experts = require "lockstep.lora.experts"
+
+local M = {}
+
+local CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"
+local PREFIX = "base_model.model."
+
+-- The configuration -----------------------------------------------------------------------------------
+
+--- Keys that change nothing where the weights are loaded: which modules have an adapter is read from the weights.
+local NEUTRAL = {}
+for key in ([[auto_mapping base_model_name_or_path corda_config ensure_weight_tying eva_config exclude_modules
+  inference_mode layers_pattern layers_to_transform loftq_config lora_ga_config megatron_config megatron_core
+  peft_type peft_version qalora_group_size revision runtime_config target_modules task_type]]):gmatch("%S+") do
+  NEUTRAL[key] = true
+end
+
+local READ = {}
+for key in ([[r lora_alpha lora_dropout use_rslora use_dora modules_to_save target_parameters rank_pattern alpha_pattern
+  init_lora_weights bias]]):gmatch("%S+") do
+  READ[key] = true
+end
+
+--- Ways to begin that leave the base weights alone.
+local INITIAL = { [true] = true, [false] = true, gaussian = true, eva = true, orthogonal = true }
+
+local function is_nothing(value)
+  return value == nil or value == core.null or value == false or type(value) == "table" and next(value) == nil
+end
+
+local function check_config(path, config)
+  local function refuse(format, ...) core.raise(("lora.load: %s: " .. format):format(path, ...)) end
+  if type(config) ~= "table" then refuse("expected a JSON object") end
+  if config.peft_type ~= "LORA" then refuse('peft_type must be "LORA", not %s', core.json_encode(config.peft_type)) end
+  for key, value in pairs(config) do
+    if not NEUTRAL[key] and not READ[key] and not is_nothing(value) then
+      refuse("%s = %s is not supported, and would change what the model computes", tostring(key),
+        core.json_encode(value))
+    end
+  end
+  local initial = config.init_lora_weights
+  if not is_nothing(initial) and not INITIAL[initial] then
+    refuse('init_lora_weights = "%s" changes the base weights, too; convert the adapter with PEFT\'s '
+      .. "path_initial_model_for_weight_conversion first", tostring(initial))
+  end
+  if not is_nothing(config.bias) and config.bias ~= "none" then
+    refuse('bias = "%s" trains biases, which is not supported; expected "none"', tostring(config.bias))
+  end
+  for _, key in ipairs { "r", "lora_alpha" } do
+    if type(config[key]) ~= "number" then
+      refuse("%s must be a number, not %s", key, core.json_encode(config[key]))
+    end
+  end
+  for _, key in ipairs { "rank_pattern", "alpha_pattern" } do
+    for name, value in pairs(is_nothing(config[key]) and {} or config[key]) do
+      if type(value) ~= "number" then refuse("%s of %s must be a number", key, name) end
+      if name:find("[^%w_.]") then
+        refuse('the name "%s" in %s is a regular expression; write the names out', name, key)
+      end
+    end
+  end
+  return config
+end
+
+--- The number of a pattern {name = number} for a module; `default` where no name is one of its last names.
+local function by_pattern(pattern, name, default)
+  if is_nothing(pattern) then return default end
+  for key, value in pairs(pattern) do
+    if name == key or name:sub(-#key - 1) == "." .. key then return value end
+  end
+  return default
+end
+
+--- Reads a folder's configuration.
+---@param dir string
+---@return table
+function M.read_config(dir)
+  local path = dir .. "/" .. CONFIG
+  local file = io.open(path, "rb")
+  if not file then
+    core.raise(string.format("lora.load: %s is not there; expected a folder with %s and %s, as PEFT writes it", path,
+      CONFIG, WEIGHTS))
+  end
+  local text = file:read("*a")
+  file:close()
+  return check_config(path, core.json_decode(text, path))
+end
+
+-- The weights -----------------------------------------------------------------------------------------
+
+---@class lora.Files what a folder holds
+---@field modules table<string, {lora_A: torch.Tensor?, lora_B: torch.Tensor?, lora_magnitude_vector: torch.Tensor?}>
+---@field others table<string, torch.Tensor> of modules that were saved as a whole, by full name
+
+--- Reads a folder's weights, by the model's names.
+---@param dir string
+---@return lora.Files
+function M.read_weights(dir)
+  local path = dir .. "/" .. WEIGHTS
+  local file = io.open(path, "rb")
+  if not file then
+    core.raise(string.format("lora.load: %s is not there%s", path, io.open(dir .. "/adapter_model.bin", "rb")
+      and "; adapter_model.bin is a pickle, which runs code as it is read: convert it to safetensors" or ""))
+  end
+  file:close()
+  local found = { modules = {}, others = {} }
+  for key, tensor in pairs((data.safetensors(path))) do
+    local name = key:sub(1, #PREFIX) == PREFIX and key:sub(#PREFIX + 1)
+    if not name then
+      core.raise(string.format('lora.load: %s: the key "%s" does not begin with "%s"', path, key, PREFIX))
+    end
+    local module, part = name:match("^(.*)%.(lora_[AB])%.weight$")
+    if not module then module, part = name:match("^(.*)%.(lora_magnitude_vector)$") end
+    if module then
+      found.modules[module] = found.modules[module] or {}
+      found.modules[module][part] = tensor
+    elseif name:find("lora_", 1, true) then
+      core.raise(string.format('lora.load: %s: "%s" is not supported; adapters of linear layers have lora_A.weight, '
+        .. "lora_B.weight and lora_magnitude_vector", path, key))
+    else
+      found.others[name] = tensor
+    end
+  end
+  return found
+end
+
+---@class lora.LayerOptions
+---@field r integer
+---@field alpha number
+---@field dropout number
+---@field rslora boolean
+---@field dora boolean
+
+--- The options of each adapter, by its path.
+---@param dir string for messages
+---@param config table
+---@param files lora.Files
+---@return table<string, lora.LayerOptions>
+function M.options_of(dir, config, files)
+  local all = {}
+  for name, parts in pairs(files.modules) do
+    local dora = config.use_dora == true
+    for _, part in ipairs { "lora_A", "lora_B", dora and "lora_magnitude_vector" or nil } do
+      if not parts[part] then core.raise(string.format('lora.load: %s: "%s" has no %s', dir, name, part)) end
+    end
+    if parts.lora_magnitude_vector and not dora then
+      core.raise(string.format('lora.load: %s: "%s" has a lora_magnitude_vector, but use_dora is not true', dir, name))
+    end
+    all[name] = {
+      r = by_pattern(config.rank_pattern, name, config.r),
+      alpha = by_pattern(config.alpha_pattern, name, config.lora_alpha),
+      dropout = config.lora_dropout or 0, rslora = config.use_rslora == true, dora = dora,
+    }
+  end
+  if next(all) == nil then core.raise(string.format("lora.load: %s holds no adapter", dir)) end
+  return all
+end
+
+-- Writing ---------------------------------------------------------------------------------------------
+
+--- Shortens full names to their ends, where an end chooses none of the other names.
+---@param chosen string[]
+---@param others string[]
+---@param pattern string of the end
+local function short_names(chosen, others, pattern)
+  local is_chosen, is_ambiguous, names, seen = {}, {}, {}, {}
+  for _, name in ipairs(chosen) do is_chosen[name] = true end
+  for _, name in ipairs(others) do
+    if not is_chosen[name] then is_ambiguous[name:match(pattern) or name] = true end
+  end
+  for _, name in ipairs(chosen) do
+    local short = name:match(pattern) or name
+    if is_ambiguous[short] then short = name end
+    if not seen[short] then names[#names + 1] = short end
+    seen[short] = true
+  end
+  table.sort(names)
+  return #names > 0 and names or core.null
+end
+
+local function names_of(found)
+  local names = {}
+  for i, one in ipairs(found) do names[i] = one.name end
+  return names
+end
+
+--- The full names of the parameters of some modules.
+local function parameter_names(holders)
+  local names = {}
+  for _, holder in ipairs(holders) do
+    for _, name in ipairs(holder.parameters) do names[#names + 1] = holder.name .. "." .. name end
+  end
+  return names
+end
+
+--- Returns the content of a model's adapter_config.json.
+---@param model any
+---@return table
+function M.config_of(model)
+  local found, holders = adapters.adapted(model), experts.adapted(model)
+  local first = holders[1] and experts.of(holders[1].module) or adapters.of(found[1].module)
+  local layer = found[1] and adapters.of(found[1].module) or {}
+  local ranks, alphas = {}, {}
+  for _, one in ipairs(found) do
+    local adapter = adapters.of(one.module)
+    if adapter.r ~= first.r then ranks[one.name] = adapter.r end
+    if adapter.alpha ~= first.alpha then alphas[one.name] = adapter.alpha end
+  end
+  local modules, parameters = {}, {}
+  for name in model:named_modules() do modules[#modules + 1] = name end
+  for name in model:named_parameters() do parameters[#parameters + 1] = name end
+  local whole = names_of(adapters.saved(model))
+  return {
+    peft_type = "LORA", task_type = core.null, base_model_name_or_path = core.null, inference_mode = true,
+    r = first.r, lora_alpha = first.alpha, lora_dropout = layer.dropout or 0, use_rslora = first.rslora,
+    use_dora = layer.dora or false, bias = "none", fan_in_fan_out = false, init_lora_weights = true,
+    target_modules = short_names(names_of(found), modules, "[^.]*$"),
+    target_parameters = short_names(parameter_names(holders), parameters, "[^.]*%.[^.]*$"),
+    modules_to_save = #whole > 0 and whole or core.null,
+    rank_pattern = next(ranks) and ranks or nil, alpha_pattern = next(alphas) and alphas or nil,
+  }
+end
+
+--- The tensors of a model's adapters and of the modules that are saved as a whole, by PEFT's keys.
+---@param model any
+---@return table<string, torch.Tensor>
+function M.tensors_of(model)
+  local state, tensors = model:state_dict(), {}
+  for _, one in ipairs(adapters.adapted(model)) do
+    for _, part in ipairs { "lora_A.weight", "lora_B.weight", "lora_magnitude_vector" } do
+      tensors[PREFIX .. one.name .. "." .. part] = state[one.name .. "." .. part]
+    end
+  end
+  for _, holder in ipairs(experts.adapted(model)) do
+    for name, path in pairs(experts.paths(holder.name, holder.parameters)) do
+      for _, part in ipairs { "lora_A.weight", "lora_B.weight" } do
+        tensors[PREFIX .. path .. "." .. part] = state[("%s.lora_%s.%s"):format(holder.name, name, part)]
+      end
+    end
+  end
+  for _, one in ipairs(adapters.saved(model)) do
+    local below = one.name .. "."
+    for name, tensor in pairs(state) do
+      if name:sub(1, #below) == below then tensors[PREFIX .. name] = tensor end
+    end
+  end
+  local tied = adapters.tied_head(model)
+  for _, one in ipairs(tied and adapters.saved(model) or {}) do
+    if one.module == tied.module and one.name ~= tied.name then
+      tensors[PREFIX .. tied.name .. ".weight"] = tensors[PREFIX .. one.name .. ".weight"]
+    end
+  end
+  return tensors
+end
+
+--- Writes a folder on this rank.
+---@param dir string
+---@param config table
+---@param tensors table<string, torch.Tensor>
+function M.write(dir, config, tensors)
+  core.make_folder(dir)
+  -- A folder whose weights are those of another adapter must not look whole.
+  core_files.remove(dir .. "/" .. CONFIG)
+  data.save_safetensors(dir .. "/" .. WEIGHTS, tensors, { metadata = { format = "pt" } })
+  core.write_file(dir .. "/" .. CONFIG, { core.json_encode(config, 2) .. "\n" })
+end
+
+return M

@@ -1,0 +1,183 @@
+--- A folder's adapters for a model: which modules they belong to, whether they fit, and their values.
+
+local adapters = require "lockstep.lora.adapters"
+local core = require "lockstep.core"
+local experts = require "lockstep.lora.experts"
+local files = require "lockstep.lora.files"
+local nn = require "lockstep.nn"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+---@class lora.Chosen the modules of a model that lora.apply or a folder is about
+---@field layers lora.Found[] linear layers
+---@field holders lora.Holder[] modules whose parameters have adapters
+---@field saved lora.Found[] modules that are trained and saved as a whole
+
+---@class lora.Folder
+---@field dir string
+---@field config table
+---@field contents lora.Files
+---@field wanted table<string, lora.LayerOptions> by the path of each adapter
+
+--- Reads a folder and checks that it is whole.
+---@param dir string
+---@return lora.Folder
+function M.read(dir)
+  local config, contents = files.read_config(dir), files.read_weights(dir)
+  return { dir = dir, config = config, contents = contents, wanted = files.options_of(dir, config, contents) }
+end
+
+local function array(value) return type(value) == "table" and value or {} end
+
+--- Chooses the modules of a model without adapters that a folder has something for.
+---@param model nn.Module
+---@param folder lora.Folder
+---@return lora.Chosen
+function M.choose(model, folder)
+  local caller = "lora.load: " .. folder.dir
+  local saved = adapters.find_modules_to_save(caller, model, array(folder.config.modules_to_save))
+  local holders = experts.find(caller, model, array(folder.config.target_parameters))
+  local of_holder, names, layers = {}, {}, {}
+  for _, holder in ipairs(holders) do
+    for _, path in pairs(experts.paths(holder.name, holder.parameters)) do of_holder[path] = true end
+  end
+  for name in pairs(folder.wanted) do
+    if not of_holder[name] then names[#names + 1] = name end
+  end
+  table.sort(names)
+  -- A full name may also be the last names of a layer elsewhere.
+  for _, one in ipairs(adapters.find_targets(caller, model, names, saved)) do
+    if folder.wanted[one.name] then layers[#layers + 1] = one end
+  end
+  if #layers < #names then
+    core.raise(string.format("%s has adapters for %d linear layers, of which the model has %d", caller, #names,
+      #layers))
+  end
+  return { layers = layers, holders = holders, saved = saved }
+end
+
+---@class lora.Place an adapter by its path in a folder
+---@field path string
+---@field weight torch.Tensor that is adapted
+---@field adapter table holds lora_A and lora_B, and lora_magnitude_vector in DoRA
+---@field own {r: integer, alpha: number, rslora: boolean, dora: boolean?}
+
+--- The adapters that the model should have, or has.
+local function places_of(chosen)
+  local places = {}
+  for _, one in ipairs(chosen.layers) do
+    places[#places + 1] = { path = one.name, weight = one.module.weight, adapter = nn.fields(one.module),
+      own = adapters.of(one.module) }
+  end
+  for _, holder in ipairs(chosen.holders) do
+    for name, path in pairs(experts.paths(holder.name, holder.parameters)) do
+      local fields = nn.fields(holder.module)
+      places[#places + 1] = { path = path, weight = fields[name], adapter = fields["lora_" .. name],
+        own = experts.of(holder.module) }
+    end
+  end
+  return places
+end
+
+--- Raises unless the model's adapters are those of a folder.
+---@param folder lora.Folder
+---@param chosen lora.Chosen
+function M.check_same(folder, chosen)
+  local count, places = 0, places_of(chosen)
+  for _ in pairs(folder.wanted) do count = count + 1 end
+  for _, place in ipairs(places) do
+    local own, theirs = place.own, folder.wanted[place.path]
+    if not theirs then
+      core.raise(string.format('lora.load: %s has no adapter for "%s", which the model has', folder.dir, place.path))
+    end
+    for _, key in ipairs { "r", "alpha", "rslora", "dora" } do
+      if (own[key] or false) ~= theirs[key] then
+        core.raise(string.format('lora.load: "%s" has %s = %s in the model, and %s in %s', place.path, key,
+          tostring(own[key]), tostring(theirs[key]), folder.dir))
+      end
+    end
+  end
+  if count ~= #places then
+    core.raise(string.format("lora.load: %s has %d adapters, and the model has %d", folder.dir, count, #places))
+  end
+end
+
+--- Raises where a folder has two values for a weight that two modules of the model share.
+local function check_tied(folder, saved)
+  local first = {}
+  for _, one in ipairs(saved) do
+    for name in pairs(one.module:state_dict()) do
+      local own = one.module
+      for part in name:gmatch("[^.]+") do own = nn.fields(own)[part] or own[tonumber(part) + 1] end
+      local full = one.name .. "." .. name
+      local other = first[own]
+      if other and not torch.equal(folder.contents.others[full], folder.contents.others[other]) then
+        core.raise(string.format('lora.load: %s: "%s" and "%s" differ, and the model ties them: they are one weight',
+          folder.dir, other, full))
+      end
+      first[own] = full
+    end
+  end
+end
+
+--- Raises unless the folder's tensors have the shapes that the model needs.
+---@param folder lora.Folder
+---@param chosen lora.Chosen
+function M.check_shapes(folder, chosen)
+  local function check(name, tensor, ...)
+    local shape = "{" .. table.concat({ ... }, ", ") .. "}"
+    if tostring(tensor.shape) ~= shape then
+      core.raise(string.format('lora.load: %s: "%s" must have shape %s, as in the model, not %s', folder.dir, name,
+        shape, tostring(tensor.shape)))
+    end
+  end
+  for _, place in ipairs(places_of(chosen)) do
+    local parts, weight = folder.contents.modules[place.path], place.weight
+    if not parts then core.raise(string.format('lora.load: %s has no adapter "%s"', folder.dir, place.path)) end
+    local rows = folder.wanted[place.path].r * (weight:dim() == 3 and weight:size(0) or 1)
+    check(place.path .. ".lora_A.weight", parts.lora_A, rows, weight:size(-1))
+    check(place.path .. ".lora_B.weight", parts.lora_B, weight:size(-2), rows)
+    if parts.lora_magnitude_vector then
+      check(place.path .. ".lora_magnitude_vector", parts.lora_magnitude_vector, weight:size(0))
+    end
+  end
+  local known, others = {}, folder.contents.others
+  for _, one in ipairs(chosen.saved) do
+    for name, tensor in pairs(one.module:state_dict()) do
+      local full = one.name .. "." .. name
+      if not others[full] then
+        core.raise(string.format('lora.load: %s lacks "%s" of modules_to_save', folder.dir, full))
+      end
+      check(full, others[full], unpack(tensor.shape))
+      known[full] = true
+    end
+  end
+  check_tied(folder, chosen.saved)
+  for name in pairs(others) do
+    if not known[name] then
+      core.raise(string.format('lora.load: %s holds "%s", which is in no module of modules_to_save', folder.dir, name))
+    end
+  end
+end
+
+--- Copies the folder's tensors into the model's adapters and the modules that are saved as a whole.
+---@param folder lora.Folder
+---@param chosen lora.Chosen
+function M.copy_in(folder, chosen)
+  torch.no_grad(function()
+    for _, place in ipairs(places_of(chosen)) do
+      local parts = folder.contents.modules[place.path]
+      place.adapter.lora_A.weight:copy_(parts.lora_A)
+      place.adapter.lora_B.weight:copy_(parts.lora_B)
+      if parts.lora_magnitude_vector then place.adapter.lora_magnitude_vector:copy_(parts.lora_magnitude_vector) end
+    end
+    for _, one in ipairs(chosen.saved) do
+      for name, tensor in pairs(one.module:state_dict()) do
+        tensor:copy_(folder.contents.others[one.name .. "." .. name])
+      end
+    end
+  end)
+end
+
+return M

@@ -1,0 +1,61 @@
+-- LoRA on the models of lockstep.models: every adapter takes part in the loss, and merged models are saved and loaded.
+
+local lora = require "lockstep.lora"
+local models = require "lockstep.models"
+local run = require "lockstep.run"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local FOLDERS = "tests/models/"
+
+local CASES = {
+  qwen2 = { targets = "all-linear", rslora = true },
+  llama = { targets = { "v_proj" }, modules_to_save = { "lm_head" } },
+  qwen3 = { targets = "all-linear", dora = true },
+  llama_tied = { targets = { "q_proj", "down_proj" }, modules_to_save = { "embed_tokens", "lm_head" } },
+  qwen3_moe = { r = 2, targets = { "q_proj", "o_proj" }, parameters = { "experts.gate_up_proj", "experts.down_proj" } },
+}
+
+local ids = torch.arange(14)
+
+for name, options in pairs(CASES) do
+  t.test("EveryAdapterOf_" .. name .. "_TakesPartAndMerges", function()
+    torch.manual_seed(1)
+    local model = models.load(FOLDERS .. name)
+    local before = torch.no_grad(model, { input_ids = ids })
+    lora.apply(model, options)
+    torch.no_grad(function()
+      for _, p in ipairs(model:parameters()) do
+        if p.requires_grad then p:add_(torch.randn_like(p) * 0.1) end
+      end
+    end)
+
+    local sum, count = model:loss { input_ids = ids, seq_lens = { 9, 5 } }
+    local loss = sum / count
+    loss:backward()
+
+    for full, p in model:named_parameters() do
+      t.equal(p.grad ~= nil, p.requires_grad, full)
+      if p.grad then t.truthy(p.grad:abs():max():item() > 0, full) end
+    end
+    local logits = torch.no_grad(model, { input_ids = ids })
+    t.near(lora.disabled(model, model, { input_ids = ids }), before, 1e-5)
+    local generated = models.generate(model, { { 3, 1, 4 } }, { max_new_tokens = 4 })
+    lora.merge(model)
+    t.near(torch.no_grad(model, { input_ids = ids }), logits, 1e-4)
+    models.save(model, run.dir .. "/" .. name, { like = FOLDERS .. name })
+    local loaded = models.load(run.dir .. "/" .. name)
+    t.near(torch.no_grad(loaded, { input_ids = ids }), logits, 1e-4)
+    t.equal(models.generate(loaded, { { 3, 1, 4 } }, { max_new_tokens = 4 }), generated)
+    t.truthy((logits - before):abs():max():item() > 0.1)
+  end)
+end
+
+t.test("TheRoutersOfAMixtureAreNoTargets", function()
+  local model = models.load(FOLDERS .. "qwen3_moe")
+  lora.apply(model, { targets = "all-linear" })
+
+  for full, p in model:named_parameters() do
+    t.truthy(not full:find("mlp%.gate%.") or not p.requires_grad, full)
+  end
+end)

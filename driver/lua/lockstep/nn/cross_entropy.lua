@@ -1,0 +1,32 @@
+--- nn.cross_entropy: the loss of logits and labels.
+
+local core = require "lockstep.core"
+local options = require "lockstep.options"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+local REDUCTIONS = { none = 0, mean = 1, sum = 2 }
+
+--- Cross entropy of logits [..., classes] and labels [...]; labels equal to `ignore_index` do not count.
+---@param logits torch.Tensor
+---@param labels torch.Tensor int64
+---@param opts {reduction: ("mean"|"sum"|"none")?, ignore_index: integer?, label_smoothing: number?}?
+---@return torch.Tensor # a scalar, or [...] for reduction = "none"
+function M.cross_entropy(logits, labels, opts)
+  local o = options.read("nn.cross_entropy", opts, { reduction = "mean", ignore_index = -100, label_smoothing = 0 })
+  local reduction = REDUCTIONS[o.reduction]
+  if not reduction then
+    core.raise('nn.cross_entropy: reduction must be "mean", "sum" or "none", not "' .. o.reduction .. '"')
+  end
+  for name, value in pairs { logits = logits or false, labels = labels or false } do
+    if not torch.is_tensor(value) then
+      core.raise(string.format("nn.cross_entropy: %s must be a tensor, not %s", name, tostring(value or nil)))
+    end
+  end
+  local loss = torch.cross_entropy_loss(logits:reshape(-1, logits:size(-1)), labels:reshape(-1), nil, reduction,
+    o.ignore_index, o.label_smoothing)
+  return reduction == 0 and loss:reshape(labels.shape) or loss
+end
+
+return M

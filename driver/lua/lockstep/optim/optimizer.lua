@@ -1,0 +1,227 @@
+--- The parts that all optimizers share: groups of parameters, their state, and the way through a step.
+---
+--- A table of its own (OptimizerKind) describes an optimizer: its options, its moments, and a function that updates
+--- a bucket of parameters. See adamw.lua, sgd.lua and muon.lua.
+
+local core = require "lockstep.core"
+local options = require "lockstep.options"
+local precision = require "lockstep.optim.precision"
+local torch = require "lockstep.torch"
+
+---@class OptimizerKind
+---@field name string "optim.AdamW"
+---@field defaults table<string, any> of the options, without master and states
+---@field check fun(group: table, check: fun(holds: boolean, what: string, value: any)) of a group's options
+---@field check_parameter (fun(p: torch.Tensor, what: string))? raises where the optimizer cannot update it
+---@field moments fun(group: table): string[] names of the tensors that are kept for each parameter
+---@field update fun(bucket: optim.Bucket, group: table, lr: number|torch.Tensor)
+
+--- Updates parameters by their gradients. Made by optim.AdamW, optim.SGD and optim.Muon.
+---@class optim.Optimizer
+---@field groups table[] each with params, lr and the other options; scripts may change the options between steps
+---@field state table<torch.Tensor, table<string, torch.Tensor>> of each parameter
+local Optimizer = {}
+Optimizer.__index = Optimizer
+
+--- Raises unless `params` is an array, of parameters perhaps.
+---@param name string of the caller
+---@param params any
+local function check_array(name, params)
+  if type(params) ~= "table" then core.raise(name .. ": params must be an array, not a " .. type(params)) end
+  local ok, method = pcall(function() return params.parameters end)
+  if ok and type(method) == "function" then
+    core.raise(name .. ": params is a module; pass model:parameters()")
+  end
+end
+
+--- Returns a function that raises an error in the optimizer's name unless something holds.
+local function checker(kind)
+  return function(holds, what, value)
+    if not holds then core.raise(string.format("%s: %s, not %s", kind.name, what, tostring(value))) end
+  end
+end
+
+local function check_options(kind, o)
+  local check = checker(kind)
+  for _, name in ipairs { "lr", "weight_decay" } do
+    check(o[name] >= 0, name .. " must be a number of at least 0", o[name])
+  end
+  kind.check(o, check)
+  return o
+end
+
+local PRECISION = { master = "float32", states = torch.float32 }
+
+local function with_precision(defaults, more)
+  local all = {}
+  for _, from in ipairs { PRECISION, defaults, more } do
+    for name, value in pairs(from) do all[name] = value end
+  end
+  return all
+end
+
+local function read_group(kind, given, defaults)
+  local check = checker(kind)
+  local group = check_options(kind, options.read(kind.name, given,
+    with_precision(defaults, { params = options.required })))
+  check(type(group.params) == "table", "a group's params must be an array", type(group.params))
+  for i, p in ipairs(group.params) do
+    check(torch.is_tensor(p), string.format("parameter %d must be a tensor", i), "a " .. type(p))
+    check(p.is_leaf, string.format("parameter %d must be a tensor of its own", i), "the result of a computation")
+    if kind.check_parameter then kind.check_parameter(p, string.format("%s: parameter %d", kind.name, i)) end
+  end
+  -- Scripts may change what stays in the group between steps. The policy holds for the optimizer's life.
+  local policy = precision.policy(kind.name, group.master, group.states, group.params)
+  group.master, group.states = nil, nil
+  return group, policy
+end
+
+--- Makes an optimizer of a kind. `params` is an array of tensors, or of groups.
+---@param kind OptimizerKind
+---@param params torch.Tensor[]|table[]
+---@param opts table?
+---@return optim.Optimizer
+local function new(kind, params, opts)
+  check_array(kind.name, params)
+  local defaults = check_options(kind, options.read(kind.name, opts, with_precision(kind.defaults, {})))
+  if params.params then core.raise(kind.name .. ": groups come in an array: {{params = ...}, ...}") end
+  local given = params
+  if #params == 0 or torch.is_tensor(params[1]) then given = { { params = params } } end
+  local self = setmetatable({ kind = kind, groups = {}, state = {}, policies = {} }, Optimizer)
+  local seen, count = {}, 0
+  for i, one in ipairs(given) do
+    local group, policy = read_group(kind, one, defaults)
+    for _, p in ipairs(group.params) do
+      if seen[p] then core.raise(kind.name .. ": a parameter appears twice; tied weights count once") end
+      seen[p] = true
+      count = count + 1
+    end
+    self.groups[i], self.policies[i] = group, policy
+  end
+  -- One of the two that optim.groups returns may be empty.
+  checker(kind)(count > 0, "a group must have parameters", "an empty array")
+  return self
+end
+
+--- Raises where the elements of a parameter do not fill their memory, which the fused kernels expect.
+local function check_layout(self, p)
+  if precision.same_layout(p, torch.empty_like(p:detach(), { device = "meta" })) then return end
+  core.raise(string.format("%s: a parameter of shape %s is a slice of a larger tensor, which the fused "
+    .. "kernel cannot update; make the parameter of x:clone()", self.kind.name, tostring(p.shape)))
+end
+
+local function state_of(self, p, moments, policy)
+  local state = self.state[p]
+  if not state then
+    check_layout(self, p)
+    state = precision.new_state(p, policy)
+    self.state[p] = state
+  end
+  for _, moment in ipairs(moments) do
+    state[moment] = state[moment] or precision.new_moment(p, policy)
+  end
+  return state
+end
+
+--- Updates the parameters of a group that have a gradient. `first` is the position of its first parameter.
+local function update_group(self, group, policy, first, lr)
+  local buckets, order = {}, {}
+  local moments = self.kind.moments(group)
+  local function run(bucket)
+    bucket:run(function(b) self.kind.update(b, group, lr) end)
+  end
+  for i, p in ipairs(group.params) do
+    if p.grad then
+      local key = precision.bucket_key(p, policy)
+      local bucket = buckets[key]
+      if not bucket then
+        bucket = precision.bucket(moments)
+        buckets[key] = bucket
+        order[#order + 1] = key
+      end
+      bucket:add(p, state_of(self, p, moments, policy), policy, first + i - 1)
+      if bucket.copied > precision.MAX_COPIED then
+        run(bucket)
+        buckets[key] = precision.bucket(moments)
+      end
+    end
+  end
+  for _, key in ipairs(order) do
+    if #buckets[key].params > 0 then run(buckets[key]) end
+  end
+end
+
+--- Updates every parameter that has a gradient.
+---@param factor (number|torch.Tensor)? multiplies each group's lr: what a schedule returns; default 1. A tensor of one
+---element on the parameters' device in a graph (lockstep.graph), which would keep a number for ever
+function Optimizer:step(factor)
+  if type(factor) == "number" and torch.cuda.is_current_stream_capturing() then
+    core.raise("optimizer:step: the factor is a number, and a graph is being recorded, which would keep it forever; "
+      .. "give a tensor on the device, as an argument of the graph's function")
+  end
+  factor = factor or 1
+  if type(factor) ~= "number" and not (torch.is_tensor(factor) and factor:numel() == 1) then
+    core.raise("optimizer:step: the factor must be a number, as a schedule returns, or a tensor of one element, not "
+      .. (torch.is_tensor(factor) and "one of shape " .. tostring(factor.shape) or "a " .. type(factor)))
+  end
+  torch.no_grad(function()
+    local first = 1
+    for i, group in ipairs(self.groups) do
+      update_group(self, group, self.policies[i], first, factor * group.lr)
+      first = first + #group.params
+    end
+  end)
+end
+
+--- Forgets all gradients.
+function Optimizer:zero_grad()
+  for _, group in ipairs(self.groups) do
+    for _, p in ipairs(group.params) do p.grad = nil end
+  end
+end
+
+--- Everything that resuming needs, in the order of the parameters. Shares memory with the optimizer. A parameter that
+--- is frozen, and was never trained, has an empty state.
+---@return {states: table[]}
+function Optimizer:state_dict()
+  local states = {}
+  for i, group in ipairs(self.groups) do
+    local moments = self.kind.moments(group)
+    for _, p in ipairs(group.params) do
+      local is_idle = not p.requires_grad and not self.state[p]
+      states[#states + 1] = is_idle and {} or state_of(self, p, moments, self.policies[i])
+    end
+  end
+  return { states = states }
+end
+
+--- Copies in what state_dict returned for the same parameters in the same order.
+---@param saved {states: table[]}
+function Optimizer:load_state_dict(saved)
+  local own = self:state_dict().states
+  if type(saved) ~= "table" or type(saved.states) ~= "table" or #saved.states ~= #own then
+    core.raise(string.format("optimizer:load_state_dict: there are %d parameters, but the state holds %s", #own,
+      type(saved) == "table" and type(saved.states) == "table" and #saved.states or "none"))
+  end
+  for i, state in ipairs(own) do
+    if type(saved.states[i]) ~= "table" then
+      core.raise(string.format("optimizer:load_state_dict: the state of parameter %d must be a table of tensors, "
+        .. "not a %s", i, type(saved.states[i])))
+    end
+    for name, tensor in pairs(state) do
+      local given = saved.states[i][name]
+      -- copy_ would spread a smaller tensor over a larger one.
+      if not torch.is_tensor(given) or tostring(given.shape) ~= tostring(tensor.shape) then
+        core.raise(string.format("optimizer:load_state_dict: %s of parameter %d must have shape %s, not %s", name, i,
+          tostring(tensor.shape), torch.is_tensor(given) and tostring(given.shape) or tostring(given)))
+      end
+    end
+  end
+  torch.no_grad(function()
+    for i, state in ipairs(own) do
+      for name, tensor in pairs(state) do tensor:copy_(saved.states[i][name]) end
+    end
+  end)
+end
+
+return { check_array = check_array, new = new }

@@ -1,0 +1,113 @@
+"""Writes fixtures/: adapters as PEFT saves them, and what PEFT computes with them, for tests in Lua.
+
+    pip install torch==2.11.0 peft==0.21.2 transformers==5.23.0 safetensors==0.8.0
+    python tests/lora/make_fixtures.py tests/lora/fixtures
+
+Each case is a folder with adapter_config.json, adapter_model.safetensors and expected.safetensors: logits in
+evaluation, the gradients of every trained parameter in training (dropout under the seed 7) by PEFT's own keys, and the
+weights after merging. The test is driver/lua/lockstep/lora/lora_peft_test.lua.
+"""
+
+import pathlib
+import sys
+
+import peft
+import safetensors.torch
+import torch
+
+from tiny import Tiny, TinyMixture, VOCABULARY
+
+assert torch.__version__.startswith("2.11.0"), torch.__version__
+assert peft.__version__ == "0.21.2", peft.__version__
+torch.set_num_threads(1)
+
+ATTENTION = ["q_proj", "v_proj"]
+
+CASES = {
+    "plain": {"r": 3, "lora_alpha": 6, "target_modules": ATTENTION},
+    "rslora": {"r": 4, "lora_alpha": 5, "target_modules": ["o_proj"], "use_rslora": True},
+    "dropout": {"r": 2, "lora_alpha": 2, "target_modules": ATTENTION, "lora_dropout": 0.25},
+    "dora": {"r": 3, "lora_alpha": 6, "target_modules": ATTENTION + ["o_proj"], "use_dora": True},
+    "dora_dropout": {"r": 3, "lora_alpha": 6, "target_modules": ATTENTION, "use_dora": True, "lora_dropout": 0.25},
+    "whole": {"r": 2, "lora_alpha": 8, "target_modules": ATTENTION, "modules_to_save": ["lm_head", "embed_tokens"]},
+    "patterns": {"r": 2, "lora_alpha": 3, "target_modules": ATTENTION, "rank_pattern": {"q_proj": 4},
+                 "alpha_pattern": {"layers.1.v_proj": 7}},
+    "regex": {"r": 2, "lora_alpha": 4, "target_modules": r"layers\.1\.[qo]_proj"},
+    "experts": {"r": 2, "lora_alpha": 3, "target_modules": ["q_proj"],
+                "target_parameters": ["experts.gate_up_proj", "experts.down_proj"]},
+    "one_of_experts": {"r": 2, "lora_alpha": 3, "target_modules": ["q_proj"], "target_parameters": ["down_proj"]},
+    "bfloat16": {"r": 3, "lora_alpha": 6, "target_modules": ATTENTION},
+    "bfloat16_dora": {"r": 3, "lora_alpha": 6, "target_modules": ATTENTION, "use_dora": True},
+}
+
+
+def loss_of(logits):
+    weights = torch.arange(logits.numel(), dtype=torch.float32).reshape(logits.shape).cos()
+    return (logits.float() * weights).sum()
+
+
+def disk_key(name):
+    return name.replace(".default", "").replace(".modules_to_save", "").replace("lora_magnitude_vector.weight",
+                                                                              "lora_magnitude_vector")
+
+
+def model_of(case):
+    return TinyMixture() if "experts" in case else Tiny()
+
+
+def write_case(folder, case, options, ids, base):
+    model = model_of(case)
+    model.load_state_dict(base)
+    if case.startswith("bfloat16"):
+        model = model.bfloat16()
+    model = peft.get_peft_model(model, peft.LoraConfig(**options))
+    torch.manual_seed(11)
+    with torch.no_grad():
+        # lora_B is 0 at first, and would hide lora_A.
+        for p in model.parameters():
+            if p.requires_grad:
+                p.add_(torch.randn_like(p) * 0.3)
+    model.save_pretrained(folder)
+    (folder / "README.md").unlink()
+
+    expected = {"ids": ids}
+    model.eval()
+    with torch.no_grad():
+        expected["logits"] = model(ids)
+        with model.disable_adapter():
+            expected["disabled"] = model(ids)
+    model.train()
+    torch.manual_seed(7)
+    logits = model(ids)
+    expected["train"] = logits.detach()
+    loss_of(logits).backward()
+    for name, p in model.named_parameters():
+        if p.grad is not None:
+            expected["grad." + disk_key(name)] = p.grad
+    merged = model.merge_and_unload()
+    for name, tensor in merged.state_dict().items():
+        expected["merged." + name] = tensor
+    safetensors.torch.save_file({k: v.contiguous().clone() for k, v in expected.items()},
+                                folder / "expected.safetensors")
+
+
+def main(folder):
+    folder = pathlib.Path(folder)
+    folder.mkdir(exist_ok=True)
+    bases = {}
+    for case, name in {"plain": "base.safetensors", "experts": "base_experts.safetensors"}.items():
+        torch.manual_seed(5)
+        model = model_of(case)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.normal_(0, 0.5)
+        bases[type(model)] = model.state_dict()
+        safetensors.torch.save_file(model.state_dict(), folder / name)
+    torch.manual_seed(6)
+    ids = torch.randint(VOCABULARY, (7,))
+    for case, options in CASES.items():
+        write_case(folder / case, case, options, ids, bases[type(model_of(case))])
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
