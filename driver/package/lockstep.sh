@@ -41,7 +41,7 @@ case $version in
   *) fail "$torch is torch $version, and this program was built for 2.11; install torch==2.11.0, or set LIBTORCH" ;;
 esac
 
-LD_LIBRARY_PATH=$prefix/lib:$torch/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+LD_LIBRARY_PATH=$torch/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
 # The scripts' data comes with the archive.
 : "${LOCKSTEP_CACHE:=$prefix}"
