@@ -28,6 +28,29 @@ _SYSTEM = {
         "libedit/libedit.BUILD",
         {"include/editline": "/usr/include/editline"},
     ),
+    "libjpeg": (
+        "libjpeg62-turbo-dev",
+        "libjpeg/libjpeg.BUILD",
+        {
+            "include/jconfig.h": "/usr/include/x86_64-linux-gnu/jconfig.h",
+            "include/jerror.h": "/usr/include/jerror.h",
+            "include/jmorecfg.h": "/usr/include/jmorecfg.h",
+            "include/jpeglib.h": "/usr/include/jpeglib.h",
+        },
+    ),
+    "libspng": (
+        "libspng-dev",
+        "libspng/libspng.BUILD",
+        {
+            "include/spng.h": "/usr/include/spng.h",
+            "lib/libspng.so.0": "/usr/lib/x86_64-linux-gnu/libspng.so.0",
+        },
+    ),
+    "libwebp": (
+        "libwebp-dev",
+        "libwebp/libwebp.BUILD",
+        {"include/webp": "/usr/include/webp"},
+    ),
     "luajit": (
         "libluajit-5.1-dev",
         "luajit/luajit.BUILD",

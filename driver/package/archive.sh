@@ -2,7 +2,7 @@
 # archive.sh OUT.tar FILE...: packs the files of //driver/package:archive, which Bazel names.
 #
 #   lockstep/bin/lockstep    a shell script that finds libtorch and starts the program
-#   lockstep/lib/            the program, and the files that it reads, at their places in the workspace
+#   lockstep/lib/            the program, libspng, and the files that it reads, at their places in the workspace
 #   lockstep/scripts/        the training scripts
 set -euo pipefail
 out=$1
@@ -15,6 +15,7 @@ for file in "$@"; do
   name=${file#bazel-out/*/bin/}
   case $name in
     driver/lockstep) strip -o "$to/lib/lockstep" "$file" ;;
+    */libspng.so.0) install -D -m 644 "$file" "$to/lib/libspng.so.0" ;;
     */lockstep.sh) install -D -m 755 "$file" "$to/bin/lockstep" ;;
     LICENSE | scripts/*) install -D -m 644 "$file" "$to/$name" ;;
     *) install -D -m 644 "$file" "$to/lib/$name" ;;

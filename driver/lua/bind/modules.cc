@@ -2,6 +2,7 @@
 
 #include "driver/lua/bind/batching/batching.h"
 #include "driver/lua/bind/checkpoint/checkpoint.h"
+#include "driver/lua/bind/images/images.h"
 #include "driver/lua/bind/mimo/mimo.h"
 #include "driver/lua/bind/program/core.h"
 #include "driver/lua/bind/program/files.h"
@@ -24,6 +25,7 @@ void PreloadModules(LuaVm& vm) {
   vm.Preload("lockstep.core.checkpoint", OpenCheckpoint);
   vm.Preload("lockstep.core.files", OpenFiles);
   vm.Preload("lockstep.core.graph", OpenGraph);
+  vm.Preload("lockstep.core.images", OpenImages);
   vm.Preload("lockstep.core.mimo", OpenMimo);
   vm.Preload("lockstep.core.safetensors", OpenSafetensors);
   vm.Preload("lockstep.core.sharding", OpenSharding);

@@ -1,0 +1,105 @@
+#include "driver/lua/bind/images/images.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+
+#include "ATen/ops/empty.h"
+#include "ATen/ops/from_blob.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "driver/images/decode.h"
+#include "driver/images/patches.h"
+#include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/vm.h"
+
+namespace lockstep::lua {
+namespace {
+
+using images::Image;
+
+// Pushes uint8 [3, H, W]: a view of the rows of RGB, which are not copied.
+void PushImage(lua_State* state, Image image, const std::string& caller) {
+  const std::shared_ptr<uint8_t[]> pixels = std::move(image.pixels);
+  const at::Tensor rows = at::from_blob(
+      pixels.get(), {image.height, image.width, 3}, [pixels](void*) {}, at::kByte);
+  PushTensor(state, Naming(caller, [&] { return rows.permute({2, 0, 1}); }));
+}
+
+images::DecodeOptions ReadOptions(lua_State* state, int index) {
+  images::DecodeOptions options;
+  if (ReadBoolean(state, index, "images: white")) options.alpha = images::Alpha::kWhite;
+  options.max_pixels = ReadInteger(state, index + 1, "images: max_pixels");
+  return options;
+}
+
+int PushDecoded(lua_State* state, absl::StatusOr<Image> image, const std::string& caller) {
+  if (!image.ok()) throw Error(absl::StrCat(caller, ": ", std::string(image.status().message())));
+  PushImage(state, *std::move(image), caller);
+  return 1;
+}
+
+// is_image(bytes) -> boolean
+int IsImage(lua_State* state) {
+  lua_pushboolean(state, images::IsImage(ReadString(state, 1, "images: bytes")) ? 1 : 0);
+  return 1;
+}
+
+// decode(bytes, white, max_pixels, caller) -> tensor
+int Decode(lua_State* state) {
+  const std::string bytes = ReadString(state, 1, "images: bytes");
+  const std::string caller = ReadString(state, 4, "images: caller");
+  return PushDecoded(state, images::DecodeImage(bytes, ReadOptions(state, 2)), caller);
+}
+
+// read(path, white, max_pixels, caller) -> tensor
+int Read(lua_State* state) {
+  const std::string path = ReadString(state, 1, "images: path");
+  const std::string caller = ReadString(state, 4, "images: caller");
+  return PushDecoded(state, images::ReadImageFile(path, ReadOptions(state, 2)), caller);
+}
+
+// patches(frames, table, patch, temporal, merge) -> tensor. The Lua library has checked the sizes.
+int Patches(lua_State* state) {
+  const at::Tensor& frames = ReadTensor(state, 1, "images: frames");
+  const at::Tensor& table = ReadTensor(state, 2, "images: table");
+  images::Patching patching;
+  patching.patch = ReadInteger(state, 3, "images: patch");
+  patching.temporal = ReadInteger(state, 4, "images: temporal");
+  patching.merge = ReadInteger(state, 5, "images: merge");
+  if (frames.dim() != 4 || frames.size(1) != 3 || frames.scalar_type() != at::kByte ||
+      !frames.device().is_cpu() || frames.numel() == 0)
+    throw Error("images: frames must be uint8 [F, 3, H, W] on the CPU, got " + Describe(frames));
+  if (table.dim() != 2 || table.size(0) != 3 || table.size(1) != 256 ||
+      table.scalar_type() != at::kFloat || !table.device().is_cpu())
+    throw Error("images: the table must be float32 [3, 256] on the CPU, got " + Describe(table));
+  patching.frames = frames.size(0);
+  patching.height = frames.size(2);
+  patching.width = frames.size(3);
+  const int64_t block = patching.patch * patching.merge;
+  if (patching.patch < 1 || patching.merge < 1 || patching.temporal < 1 ||
+      patching.height % block != 0 || patching.width % block != 0) {
+    throw Error(absl::StrCat("images: ", patching.height, " x ", patching.width,
+                             " pixels are not whole blocks of ", block));
+  }
+  const at::Tensor rows = frames.permute({0, 2, 3, 1}).contiguous();
+  const at::Tensor values = table.contiguous();
+  at::Tensor out = at::empty({patching.num_patches(), patching.patch_values()}, at::kFloat);
+  images::CutPatches(patching, rows.const_data_ptr<uint8_t>(), values.const_data_ptr<float>(),
+                     out.data_ptr<float>());
+  PushTensor(state, std::move(out));
+  return 1;
+}
+
+}  // namespace
+
+int OpenImages(lua_State* state) {
+  lua_newtable(state);
+  SetFunctions(state,
+               {{"is_image", IsImage}, {"decode", Decode}, {"read", Read}, {"patches", Patches}});
+  return 1;
+}
+
+}  // namespace lockstep::lua

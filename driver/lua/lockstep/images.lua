@@ -1,0 +1,55 @@
+--- Pictures: files to RGB tensors, RGB to the pixel values that a vision model takes.
+---
+---     local process = images.processor("Qwen3-VL-2B-Instruct")    -- a Hugging Face folder
+---     local pixel_values, image_grid_thw = process(images.read("cat.jpg"))
+
+local core = require "lockstep.core"
+local core_images = require "lockstep.core.images"
+local options = require "lockstep.options"
+local processor = require "lockstep.images.processor"
+
+local M = {}
+
+--- Width times height; Pillow refuses larger pictures.
+local MAX_PIXELS = 178956970
+
+--- Reads a JPEG, PNG or WebP picture, upright: the pixels of Pillow's `convert("RGB")` after EXIF transposition, byte
+--- for byte. The format is told from the bytes. A string that begins as such a file does is taken as its bytes, any
+--- other as a path. Throws where the file is cut off, corrupt, an animated WebP or larger than max_pixels.
+---
+---     local image = images.read("photo.jpg")                       -- uint8 {3, 480, 640}
+---     local image = images.read(sample.png_bytes, { alpha = "white" })
+---@param path_or_bytes string
+---@param opts {alpha: ("drop"|"white")?, max_pixels: integer?}? alpha: "white" blends over white, as transformers'
+--- processors do; the default "drop" ignores it, as Pillow does
+---@return torch.Tensor # uint8 [3, H, W], RGB
+function M.read(path_or_bytes, opts)
+  local o = options.read("images.read", opts, { alpha = "drop", max_pixels = MAX_PIXELS })
+  if type(path_or_bytes) ~= "string" then
+    core.raise("images.read: expected a path or the bytes of a picture, got a " .. type(path_or_bytes))
+  elseif o.alpha ~= "drop" and o.alpha ~= "white" then
+    core.raise(string.format('images.read: alpha must be "drop" or "white", not "%s"', o.alpha))
+  end
+  -- A path holds no zero byte and is short: what does, or is long, is a picture that is damaged from its start.
+  local bytes = core_images.is_image(path_or_bytes) or #path_or_bytes > 4096 or path_or_bytes:find("%z") ~= nil
+  local read = bytes and core_images.decode or core_images.read
+  return read(path_or_bytes, o.alpha == "white", o.max_pixels, "images.read")
+end
+
+--- Returns the processor of a Hugging Face folder, built from its preprocessor_config.json, or from
+--- processor_config.json where that holds `image_processor`. Supported: Qwen2VLImageProcessor (Qwen2-VL, Qwen2.5-VL,
+--- Qwen3-VL) and its video counterparts. Other types, unknown keys and values that would change results are errors.
+---
+---     local process = images.processor(dir)
+---     local pixel_values, image_grid_thw = process(image)          -- float32 [P, D], int64 [1, 3]
+---     local pixels, grid, seconds = process:video(frames, { fps = 2 })
+---@param dir string
+---@return images.Processor
+function M.processor(dir)
+  if type(dir) ~= "string" then
+    core.raise("images.processor: expected a Hugging Face folder, got a " .. type(dir))
+  end
+  return processor.open(dir)
+end
+
+return M

@@ -1,0 +1,189 @@
+--- Reads the configuration files of Hugging Face image and video processors, and refuses what would change results.
+
+local core = require "lockstep.core"
+
+local M = {}
+
+--- The sizes and means that a processor works with.
+---@class images.Config
+---@field patch_size integer pixels of a patch's side
+---@field temporal_patch_size integer frames of a patch
+---@field merge_size integer patches of a side of the block that becomes one token
+---@field min_pixels integer
+---@field max_pixels integer
+---@field do_resize boolean
+---@field do_rescale boolean
+---@field do_normalize boolean
+---@field rescale_factor number
+---@field image_mean number[]
+---@field image_std number[]
+---@field cap_pixels_per_frame boolean videos only
+---@field max_video_tokens integer? videos only
+---@field whole_video boolean videos only: the pixels of all frames together are limited, not those of each
+
+local CLIP_MEAN, CLIP_STD = { 0.48145466, 0.4578275, 0.40821073 }, { 0.26862954, 0.26130258, 0.27577711 }
+
+local function qwen2(size, more)
+  local defaults = { do_resize = true, do_rescale = true, do_normalize = true, rescale_factor = 1 / 255,
+    image_mean = CLIP_MEAN, image_std = CLIP_STD, patch_size = 14, temporal_patch_size = 2, merge_size = 2,
+    cap_pixels_per_frame = false, whole_video = false, size = size }
+  for key, value in pairs(more or {}) do defaults[key] = value end
+  return defaults
+end
+
+local IMAGE = qwen2 { shortest_edge = 56 * 56, longest_edge = 28 * 28 * 1280 }
+local VIDEO = qwen2({ shortest_edge = 128 * 28 * 28, longest_edge = 28 * 28 * 768 }, { max_video_tokens = 128000 })
+local VIDEO_3 = qwen2({ shortest_edge = 128 * 32 * 32, longest_edge = 32 * 32 * 768 },
+  { max_video_tokens = 768, patch_size = 16, image_mean = { 0.5, 0.5, 0.5 }, image_std = { 0.5, 0.5, 0.5 },
+    whole_video = true })
+
+--- The defaults of transformers 5.23.0 for each type.
+local TYPES = {
+  image = { Qwen2VLImageProcessor = IMAGE, Qwen2VLImageProcessorFast = IMAGE, Qwen2_5_VLImageProcessor = IMAGE },
+  video = { Qwen2VLVideoProcessor = VIDEO, Qwen3VLVideoProcessor = VIDEO_3 },
+}
+
+--- Keys that change nothing here: how frames are chosen is the caller's part, and the rest is of Python alone.
+local IGNORED = {}
+for key in ([[_valid_processor_keys data_format default_to_square device disable_grouping feature_extractor_type
+  image_processor_type input_data_format processor_class return_tensors return_metadata video_metadata
+  video_processor_type do_sample_frames fps num_frames min_frames max_frames max_duration max_image_size
+  model_input_names]]):gmatch("%S+") do
+  IGNORED[key] = true
+end
+
+--- Keys with the only value that is supported; null counts as absent.
+local FIXED = { do_convert_rgb = true, resample = 3, do_center_crop = false, do_pad = false }
+local ABSENT = { crop_size = true, pad_size = true, image_seq_length = true }
+
+local function show(value) return type(value) == "table" and core.json_encode(value) or tostring(value) end
+
+local function natural(value) return type(value) == "number" and value >= 1 and value % 1 == 0 end
+
+--- What a value must be, by key.
+local CHECKS = {
+  do_resize = "boolean", do_rescale = "boolean", do_normalize = "boolean", cap_pixels_per_frame = "boolean",
+  patch_size = "natural", temporal_patch_size = "natural", merge_size = "natural", min_pixels = "natural",
+  max_pixels = "natural", max_video_tokens = "natural", rescale_factor = "positive", image_mean = "channels",
+  image_std = "channels",
+}
+
+local function channels(value)
+  if type(value) ~= "table" or #value ~= 3 then return false end
+  for _, v in ipairs(value) do
+    if type(v) ~= "number" then return false end
+  end
+  return true
+end
+
+local KINDS = {
+  boolean = { "true or false", function(v) return type(v) == "boolean" end },
+  natural = { "a whole number of at least 1", natural },
+  positive = { "a number above 0", function(v) return type(v) == "number" and v > 0 end },
+  channels = { "three numbers", channels },
+}
+
+local function check(path, key, value)
+  local expected, holds = unpack(KINDS[CHECKS[key]])
+  if not holds(value) then
+    core.raise(string.format('images.processor: %s: "%s" must be %s, got %s', path, key, expected, show(value)))
+  end
+  return value
+end
+
+local function read_size(path, size, config)
+  if type(size) ~= "table" or not natural(size.shortest_edge) or not natural(size.longest_edge) then
+    core.raise(string.format('images.processor: %s: "size" must hold shortest_edge and longest_edge, numbers of pixels '
+      .. 'of at least 1; got %s', path, show(size)))
+  end
+  for key in pairs(size) do
+    if key ~= "shortest_edge" and key ~= "longest_edge" then
+      core.raise(string.format('images.processor: %s: "size" has an unknown key "%s"', path, key))
+    end
+  end
+  config.min_pixels, config.max_pixels = size.shortest_edge, size.longest_edge
+end
+
+local function known_types(kind)
+  local names = {}
+  for name in pairs(TYPES[kind]) do names[#names + 1] = name end
+  table.sort(names)
+  return table.concat(names, ", ")
+end
+
+local function refuse(path, key, value, expected)
+  core.raise(string.format('images.processor: %s: "%s" is %s; only %s is supported', path, key, show(value), expected))
+end
+
+--- Returns the configuration that `given`, the contents of a file, describes. `fallback` is the type where it has none.
+---@param kind "image"|"video"
+---@param given table
+---@param path string for messages
+---@param fallback string?
+---@return images.Config
+function M.read(kind, given, path, fallback)
+  local type_key = kind .. "_processor_type"
+  local name = given[type_key] or fallback
+  local defaults = name and TYPES[kind][name]
+  if not defaults then
+    core.raise(string.format('images.processor: %s: "%s" is %s; known: %s', path, type_key, tostring(name),
+      known_types(kind)))
+  end
+  local config = { cap_pixels_per_frame = false }
+  for key, value in pairs(defaults) do config[key] = value end
+  read_size(path, given.size ~= nil and given.size ~= core.null and given.size or defaults.size, config)
+  config.size = nil
+  for key, value in pairs(given) do
+    local absent = value == core.null
+    if FIXED[key] ~= nil then
+      if not absent and value ~= FIXED[key] then refuse(path, key, value, show(FIXED[key])) end
+    elseif ABSENT[key] then
+      if not absent then refuse(path, key, value, "null") end
+    elseif CHECKS[key] then
+      if not absent then config[key] = check(path, key, value) end
+    elseif not IGNORED[key] and key ~= "size" then
+      core.raise(string.format('images.processor: %s: unknown key "%s" = %s, which could change results', path,
+        tostring(key), show(value)))
+    end
+  end
+  if config.whole_video and (given.min_pixels or given.max_pixels) then
+    core.raise(string.format('images.processor: %s: %s takes its limits from "size"; remove min_pixels and max_pixels',
+      path, name))
+  elseif config.min_pixels > config.max_pixels then
+    core.raise(string.format("images.processor: %s: at least %d pixels and at most %d contradict each other", path,
+      config.min_pixels, config.max_pixels))
+  end
+  return config
+end
+
+--- The contents of a JSON file, or nil where there is none.
+local function json(path)
+  local file = io.open(path, "rb")
+  if not file then return nil end
+  local text = file:read("*a")
+  file:close()
+  local value = core.json_decode(text, path)
+  if type(value) ~= "table" then core.raise("images.processor: " .. path .. " must hold an object") end
+  return value
+end
+
+--- The contents of the file that describes processors of this kind, and its path: processor_config.json (version 5 of
+--- transformers) before the files that are named for one kind.
+---@param dir string
+---@param kind "image"|"video"
+---@return table?, string?
+function M.find(dir, kind)
+  local path = dir .. "/processor_config.json"
+  local whole = json(path)
+  local own = whole and whole[kind .. "_processor"]
+  if type(own) == "table" then return own, path end
+  local names = kind == "image" and { "preprocessor_config.json" }
+    or { "video_preprocessor_config.json", "preprocessor_config.json" }
+  for _, name in ipairs(names) do
+    path = dir .. "/" .. name
+    local found = json(path)
+    if found then return found, path end
+  end
+end
+
+return M

@@ -1,0 +1,68 @@
+--- Files to tensors. What each format decodes to is tested in driver/images/decode_test.cc.
+
+local images = require "lockstep.images"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local folder = "driver/images/testdata/"
+
+local function bytes_of(name)
+  local file = assert(io.open(folder .. name, "rb"))
+  local bytes = file:read("*a")
+  file:close()
+  return bytes
+end
+
+t.test("AFileAndItsBytesGiveTheSamePicture", function()
+  for _, name in ipairs { "jpeg_420.jpg", "png_rgba.png", "webp_lossy.webp" } do
+    local image = images.read(folder .. name)
+
+    t.equal(image.dtype, torch.uint8)
+    t.equal(image:size(0), 3)
+    t.equal(images.read(bytes_of(name)), image, name)
+  end
+  t.equal(tostring(images.read(folder .. "jpeg_420.jpg").shape), "{3, 29, 37}")
+end)
+
+t.test("ChannelsAreRedGreenBlueAndRowsGoDown", function()
+  -- A PNG of 1 x 2 pixels, red above blue.
+  local png = ("89504e470d0a1a0a0000000d494844520000000100000002080200000016e321700000000d4944415478da63f8cf0002"
+    .. "ff01080001ff06cea9250000000049454e44ae426082"):gsub("..", function(h) return string.char(tonumber(h, 16)) end)
+  local image = images.read(png)
+
+  t.equal(image:totable(), { { { 255 }, { 0 } }, { { 0 }, { 0 } }, { { 0 }, { 255 } } })
+end)
+
+t.test("APictureIsTurnedUpright", function()
+  t.equal(tostring(images.read(folder .. "webp_turned6.webp").shape), "{3, 7, 5}")
+end)
+
+t.test("AlphaIsDroppedOrBlendedOverWhite", function()
+  local dropped = images.read(folder .. "png_rgba.png")
+  local white = images.read(folder .. "png_rgba.png", { alpha = "white" })
+
+  t.truthy((white >= dropped):all():item())
+  t.truthy((white > dropped):any():item())
+end)
+
+t.test("ThePixelsOutliveTheFileAndTheGarbage", function()
+  local image = images.read(bytes_of "jpeg_420.jpg")
+  local sum = image:sum():item()
+  for _ = 1, 50 do images.read(folder .. "jpeg_422.jpg") end
+  collectgarbage()
+
+  t.equal(image:sum():item(), sum)
+end)
+
+t.test("WhatCannotBeReadIsSaid", function()
+  t.raises("images.read: no/such.jpg: cannot be read: No such file or directory", images.read, "no/such.jpg")
+  t.raises("decoded.txt: not a JPEG, PNG or WebP image", images.read, folder .. "decoded.txt")
+  t.raises("images.read: JPEG: the data ends too early", images.read, bytes_of("jpeg_420.jpg"):sub(1, 900))
+  t.raises("begin with 00 d8 ff", images.read, "\0" .. bytes_of("jpeg_420.jpg"):sub(2))
+  t.raises("images.read: JPEG: ", images.read, "\255\216\255")
+  t.raises("cannot be read", images.read, "")
+  t.raises("got a number", images.read, 3)
+  t.raises('alpha must be "drop" or "white", not "black"', images.read, folder .. "png_rgba.png", { alpha = "black" })
+  t.raises("more than max_pixels = 10", images.read, folder .. "png_rgba.png", { max_pixels = 10 })
+  t.raises('did you mean "alpha"', images.read, folder .. "png_rgba.png", { alfa = "drop" })
+end)

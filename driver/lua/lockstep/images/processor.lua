@@ -1,0 +1,223 @@
+--- Pictures and videos to patches, as transformers' processors of the Qwen2-VL family make them.
+
+local config = require "lockstep.images.config"
+local core = require "lockstep.core"
+local core_images = require "lockstep.core.images"
+local options = require "lockstep.options"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+--- What images.processor returns. Calling it with a picture, uint8 [3, H, W], returns pixel_values, float32 [P, D], and
+--- image_grid_thw, int64 [1, 3].
+---@class images.Processor
+---@field config images.Config of pictures
+---@field video_config images.Config? of videos
+---@operator call: torch.Tensor
+local Processor = {}
+Processor.__index = Processor
+
+-- Sizes -------------------------------------------------------------------------------------------
+
+--- The nearest whole number; of two, the even one.
+local function round(x)
+  local below = math.floor(x)
+  local rest = x - below
+  return (rest > 0.5 or (rest == 0.5 and below % 2 == 1)) and below + 1 or below
+end
+
+local function check_ratio(height, width)
+  local ratio = math.max(height, width) / math.min(height, width)
+  if ratio > 200 then
+    core.raise(string.format("images.processor: a picture of %d x %d pixels (width x height): one side is %.0f times "
+      .. "the other; at most 200 is supported", width, height, ratio))
+  end
+end
+
+--- The size nearest to height x width that keeps its shape, is a multiple of `factor` on both sides, and lies within
+--- the limits, where `frames` frames of it count (1 for a picture).
+---@param c images.Config
+---@param height integer
+---@param width integer
+---@param frames number
+---@param rounded_frames number
+---@param max_pixels number
+---@return integer, integer
+local function smart_size(c, height, width, frames, rounded_frames, max_pixels)
+  local factor = c.patch_size * c.merge_size
+  check_ratio(height, width)
+  local h, w = round(height / factor) * factor, round(width / factor) * factor
+  if rounded_frames * h * w > max_pixels then
+    local scale = math.sqrt(frames * height * width / max_pixels)
+    h = math.max(factor, math.floor(height / scale / factor) * factor)
+    w = math.max(factor, math.floor(width / scale / factor) * factor)
+  elseif rounded_frames * h * w < c.min_pixels then
+    local scale = math.sqrt(c.min_pixels / (frames * height * width))
+    h = math.ceil(height * scale / factor) * factor
+    w = math.ceil(width * scale / factor) * factor
+  end
+  return h, w
+end
+
+--- Returns the size to which a picture is resized.
+---
+---     local height, width = process:size(480, 640)
+---@param height integer
+---@param width integer
+---@return integer height, integer width
+function Processor:size(height, width)
+  local c = self.config
+  if not c.do_resize then return height, width end
+  return smart_size(c, height, width, 1, 1, c.max_pixels)
+end
+
+--- As Processor:size, for a video of so many frames.
+local function video_size(c, frames, height, width)
+  if not c.do_resize then return height, width end
+  local factor, max_pixels = c.patch_size * c.merge_size, c.max_pixels
+  local floor = math.floor(c.min_pixels * 1.05)
+  if not c.whole_video then
+    if c.cap_pixels_per_frame then
+      local total = math.floor(c.max_video_tokens * factor * factor * 0.9)
+      max_pixels = math.max(math.min(max_pixels, math.floor(total * c.temporal_patch_size / frames)), floor)
+    end
+    return smart_size(c, height, width, 1, 1, max_pixels)
+  end
+  if c.cap_pixels_per_frame then
+    local share = math.min(c.max_video_tokens * factor * factor, math.floor(max_pixels / frames))
+    max_pixels = math.max(share, floor) * frames
+  end
+  if frames < c.temporal_patch_size then
+    core.raise(string.format("images.processor: a video of %d frames is too short; a patch spans %d frames", frames,
+      c.temporal_patch_size))
+  end
+  if height < factor or width < factor then
+    local scale = math.max(factor / height, factor / width)
+    height, width = math.floor(height * scale), math.floor(width * scale)
+  end
+  return smart_size(c, height, width, frames, round(frames / c.temporal_patch_size) * c.temporal_patch_size, max_pixels)
+end
+
+-- Pixels ------------------------------------------------------------------------------------------
+
+--- What a byte of each channel becomes, float32 [3, 256], rounded as transformers' fused form rounds.
+local function table_of(c)
+  local bytes = torch.arange(256, { dtype = torch.float32 }):expand(3, 256)
+  if not c.do_normalize then return c.do_rescale and bytes * c.rescale_factor or bytes:clone() end
+  local scale = c.do_rescale and 1 / c.rescale_factor or 1
+  local mean = torch.tensor(c.image_mean, { dtype = torch.float32 }) * scale
+  local std = torch.tensor(c.image_std, { dtype = torch.float32 }) * scale
+  return (bytes - mean:view(3, 1)) / std:view(3, 1)
+end
+
+--- frames: uint8 [F, 3, H, W]. Returns pixel values and the grid.
+local function cut(c, frames, height, width)
+  local block = c.patch_size * c.merge_size
+  if height % block ~= 0 or width % block ~= 0 then
+    core.raise(string.format("images.processor: the folder says do_resize = false, and %d x %d pixels (width x height) "
+      .. "are not multiples of %d", width, height, block))
+  end
+  if frames:size(2) ~= height or frames:size(3) ~= width then
+    -- On bytes: in floating point the result differs by up to a tenth of the range.
+    frames = torch._upsample_bicubic2d_aa(frames, { height, width }, false)
+  end
+  c.table = c.table or table_of(c)
+  local pixels = core_images.patches(frames, c.table, c.patch_size, c.temporal_patch_size, c.merge_size)
+  local t = math.ceil(frames:size(0) / c.temporal_patch_size)
+  return pixels, torch.tensor({ { t, height / c.patch_size, width / c.patch_size } }, { dtype = torch.int64 })
+end
+
+local function check_pixels(caller, x, dims)
+  local shape = dims == 3 and "[3, H, W]" or "[F, 3, H, W]"
+  if not torch.is_tensor(x) or x.dtype ~= torch.uint8 or x:dim() ~= dims or x:size(dims - 3) ~= 3 or x:numel() == 0 then
+    core.raise(string.format("%s: expected a uint8 tensor %s, as images.read gives it, got %s", caller, shape,
+      torch.is_tensor(x) and tostring(x.dtype) .. " " .. tostring(x.shape) or "a " .. type(x)))
+  end
+  if x.device ~= "cpu" then core.raise(caller .. ": the pixels must be on the CPU, not on " .. tostring(x.device)) end
+end
+
+function Processor:__call(image)
+  check_pixels("images.processor", image, 3)
+  local height, width = self:size(image:size(1), image:size(2))
+  return cut(self.config, image:unsqueeze(0), height, width)
+end
+
+--- The mean time in seconds of the first and last frame of each patch.
+local function seconds(numbers, fps, span)
+  local times = {}
+  for first = 1, #numbers, span do
+    local last = math.min(first + span - 1, #numbers)
+    times[#times + 1] = (numbers[first] / fps + numbers[last] / fps) / 2
+  end
+  return times
+end
+
+local function stack(frames)
+  if torch.is_tensor(frames) then return frames end
+  if type(frames) ~= "table" or #frames == 0 then
+    core.raise("process:video: expected frames, an array of uint8 tensors [3, H, W] or one tensor [F, 3, H, W], got "
+      .. (type(frames) == "table" and "none" or "a " .. type(frames)))
+  end
+  for i, frame in ipairs(frames) do
+    check_pixels("process:video", frame, 3)
+    if tostring(frame.shape) ~= tostring(frames[1].shape) then
+      core.raise(string.format("process:video: frame %d is %s and frame 0 is %s; all frames must have one size", i - 1,
+        tostring(frame.shape), tostring(frames[1].shape)))
+    end
+  end
+  return torch.stack(frames)
+end
+
+--- Returns the patches of a video, pixel_values_videos [P, D] and video_grid_thw [1, 3], and the times of its temporal
+--- patches in seconds. The frames are taken as they are: choosing them is the caller's part. A last patch that lacks
+--- frames repeats the last one. Qwen3-VL writes each time before its patch: string.format("<%.1f seconds>", time).
+---
+---     local pixels, grid, times = process:video(frames, { fps = 24, numbers = { 0, 12, 24, 36 } })
+---@param frames torch.Tensor[]|torch.Tensor uint8, [3, H, W] each, or [F, 3, H, W]
+---@param opts {fps: number, numbers: integer[]?} fps: of the video; numbers: which of its frames these are, from 0;
+--- default 0, 1, 2, ...
+---@return torch.Tensor pixel_values_videos
+---@return torch.Tensor video_grid_thw
+---@return number[] times
+function Processor:video(frames, opts)
+  local o = options.read("process:video", opts, { fps = options.required, numbers = options.optional })
+  local c = self.video_config
+  if not c then core.raise("process:video: the folder has no configuration of a video processor") end
+  if type(o.fps) ~= "number" or not (o.fps > 0 and o.fps < math.huge) then
+    core.raise("process:video: fps must be a number above 0, not " .. tostring(o.fps))
+  end
+  frames = stack(frames)
+  check_pixels("process:video", frames, 4)
+  local count, numbers = frames:size(0), o.numbers or {}
+  if not o.numbers then
+    for i = 1, count do numbers[i] = i - 1 end
+  elseif type(numbers) ~= "table" or #numbers ~= count then
+    core.raise(string.format("process:video: numbers must be an array with one entry for each of %d frames, got %s",
+      count, type(numbers) == "table" and tostring(#numbers) or "a " .. type(numbers)))
+  end
+  local height, width = video_size(c, count, frames:size(2), frames:size(3))
+  local pixels, grid = cut(c, frames, height, width)
+  return pixels, grid, seconds(numbers, o.fps, c.temporal_patch_size)
+end
+
+--- The type of video processor that goes with a folder without one of its own.
+local function video_fallback(found)
+  return tostring(found.processor_class):find("Qwen3", 1, true) and "Qwen3VLVideoProcessor" or "Qwen2VLVideoProcessor"
+end
+
+--- Returns the processor of a Hugging Face folder.
+---@param dir string
+---@return images.Processor
+function M.open(dir)
+  local found, path = config.find(dir, "image")
+  if not found then
+    core.raise(string.format("images.processor: %s has neither preprocessor_config.json nor a processor_config.json "
+      .. 'with "image_processor"', dir))
+  end
+  local self = { config = config.read("image", found, path) }
+  local video, video_path = config.find(dir, "video")
+  if video then self.video_config = config.read("video", video, video_path, video_fallback(video)) end
+  return setmetatable(self, Processor)
+end
+
+return M
