@@ -206,9 +206,13 @@ function CausalLM:init(raw, opts)
   self.rotary = nn.rotary(rope)
 end
 
+--- Overridden where the decoder is a part of `model`.
+---@return models.Decoder
+function CausalLM:decoder() return self.model end
+
 --- Returns the weight of the head, [vocab_size, hidden]: the embedding's where they are tied.
 ---@return torch.Tensor
-function CausalLM:head_weight() return (self.lm_head or self.model.embed_tokens).weight end
+function CausalLM:head_weight() return (self.lm_head or self:decoder().embed_tokens).weight end
 
 --- Returns the logits of hidden states.
 ---@param x torch.Tensor [..., hidden]
@@ -247,7 +251,7 @@ end
 function CausalLM:read_batch(batch)
   if type(batch) ~= "table" then fail("a batch must be a table with input_ids, got a %s", type(batch)) end
   check_ids(self, batch.input_ids)
-  local tokens, device = batch.input_ids:size(0), self.model.embed_tokens.weight.device
+  local tokens, device = batch.input_ids:size(0), self:decoder().embed_tokens.weight.device
   local seq_lens, sum = batch.seq_lens or { tokens }, 0
   for _, length in ipairs(seq_lens) do sum = sum + length end
   if sum ~= tokens then fail("seq_lens add up to %s tokens, but input_ids holds %d", tostring(sum), tokens) end
@@ -285,7 +289,7 @@ function CausalLM:inputs(batch)
   end
   local ids, positions, seq_lens = self:read_batch(batch)
   if positions:dim() ~= 1 then fail("position_ids must have shape [T], got %s", tostring(positions.shape)) end
-  return self.model.embed_tokens(ids), self.rotary:angles(positions), seq_lens
+  return self:decoder().embed_tokens(ids), self.rotary:angles(positions), seq_lens
 end
 
 --- Returns the last hidden states, after the final norm: what the head takes.

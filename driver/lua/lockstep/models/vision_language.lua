@@ -1,0 +1,249 @@
+--- Models of pictures and text: a vision tower turns patches into tokens, which take the places of placeholders among
+--- the embeddings of a language model.
+
+local config = require "lockstep.models.config"
+local core = require "lockstep.core"
+local decoder = require "lockstep.models.decoder"
+local nn = require "lockstep.nn"
+local options = require "lockstep.options"
+local placeholders = require "lockstep.models.placeholders"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+local function fail(message, ...) core.raise("models: " .. message:format(...)) end
+
+--- Keys of config.json beside those of the text model.
+local OWN = { image_token_id = options.required, video_token_id = options.required, text_config = options.optional,
+  vision_config = options.optional, vision_start_token_id = options.optional, vision_end_token_id = options.optional,
+  vision_token_id = options.optional, tie_word_embeddings = options.optional }
+
+--- The modules under "model.": `visual` is the tower.
+---@class models.VisionLanguageBody: nn.Module
+local Body = nn.Module:subclass("VisionLanguageBody")
+
+function Body:init(visual, language_model) self.visual, self.language_model = visual, language_model end
+
+function Body:forward(x, pass) return self.language_model(x, pass) end
+
+--- A subclass sets `tower`, a class that is called with vision_config and the hidden size of the text; `keys`, `theta`,
+--- `interleaved`; and may override `layout` and `layouts`.
+---@class models.VisionLanguage: models.CausalLM
+---@field tower any
+---@field theta number of the rotary embedding where the config has none
+---@field interleaved boolean whether the frequencies of time, row and column alternate
+local VisionLanguage = decoder.CausalLM:subclass("VisionLanguage")
+M.VisionLanguage = VisionLanguage
+
+local function copy(map)
+  local result = {}
+  for key, value in pairs(map) do result[key] = value end
+  return result
+end
+
+local function get(raw, key)
+  if raw[key] ~= core.null then return raw[key] end
+end
+
+--- The settings of the text model, which old configs hold beside the others, and OWN's values.
+local function split(class, raw)
+  local text, own = get(raw, "text_config"), {}
+  local rest = copy(raw)
+  for key in pairs(OWN) do
+    own[key], rest[key] = get(raw, key), nil
+  end
+  for _, key in ipairs { "image_token_id", "video_token_id", "vision_config" } do
+    if own[key] == nil then fail('%s: the config lacks "%s"', class.class_name, key) end
+  end
+  if text then
+    -- What stays beside text_config must be known, too.
+    config.settings(class.class_name, rest, {})
+    text = copy(text)
+  else
+    text = rest
+  end
+  if own.tie_word_embeddings ~= nil then text.tie_word_embeddings = own.tie_word_embeddings end
+  local rope = get(text, "rope_parameters") or get(text, "rope_scaling") or {}
+  if get(text, "rope_theta") == nil and rope.rope_theta == nil then text.rope_theta = class.theta end
+  return text, own
+end
+
+--- For each frequency, whether it turns with time (0), row (1) or column (2).
+local function axes_of(class, c, sections)
+  if type(sections) ~= "table" or #sections ~= 3 or sections[1] + sections[2] + sections[3] ~= c.head_dim / 2 then
+    fail("%s: mrope_section must be three numbers that add up to head_dim / 2 = %d, got %s", class.class_name,
+      c.head_dim / 2, type(sections) == "table" and "{" .. table.concat(sections, ", ") .. "}" or tostring(sections))
+  end
+  local axes = {}
+  for axis, count in ipairs(sections) do
+    for i = 0, count - 1 do
+      if not class.interleaved then axes[#axes + 1] = axis - 1 end
+      -- Frequency 3 i + 1 turns with the row, 3 i + 2 with the column, and all that is left with time.
+      if class.interleaved and axis > 1 then axes[3 * i + axis] = axis - 1 end
+    end
+  end
+  for i = 1, c.head_dim / 2 do axes[i] = axes[i] or 0 end
+  return torch.tensor(axes, { dtype = torch.int64 })
+end
+
+--- Takes from the options of the rotary embedding those that say which frequency turns with what.
+local function take_sections(class, c)
+  local sections, interleaved = c.rope.mrope_section, c.rope.mrope_interleaved
+  c.rope.mrope_section, c.rope.mrope_interleaved = nil, nil
+  if c.rope.rope_type == "mrope" then c.rope.rope_type = "default" end
+  if interleaved ~= nil and interleaved ~= class.interleaved then
+    fail("%s: mrope_interleaved is %s; only %s is supported", class.class_name, tostring(interleaved),
+      tostring(class.interleaved))
+  end
+  c.axes = axes_of(class, c, sections or class.sections)
+end
+
+function VisionLanguage:init(raw, opts)
+  local text, own = split(self, raw)
+  decoder.CausalLM.init(self, text, opts)
+  self.config = raw
+  self.model = Body(self.tower(own.vision_config, self.settings.hidden_size), self.model)
+  self.visual_layout = self.layout(raw, own)
+  for _, key in ipairs { "image_token_id", "video_token_id" } do
+    if own[key] >= self.settings.vocab_size then
+      fail("%s: %s is %d, but vocab_size is %d", self.class_name, key, own[key], self.settings.vocab_size)
+    end
+  end
+end
+
+function VisionLanguage:decoder() return self.model.language_model end
+
+--- Subclasses call this from their `read`.
+---@param class any
+---@param c table<string, any>
+function M.read(class, c) take_sections(class, c) end
+
+--- Overridden by architectures with other videos: where visual tokens stand and how time advances.
+---@param raw table<string, any>
+---@return models.VisualLayout
+function VisionLanguage.layout(raw)
+  return { image = raw.image_token_id, video = raw.video_token_id, split_frames = true,
+    merge = get(raw.vision_config, "spatial_merge_size") or 2, interval = function() return 1 end }
+end
+
+local function seconds_of(batch)
+  local seconds = batch.second_per_grid_ts
+  return torch.is_tensor(seconds) and seconds:totable() or seconds
+end
+
+--- Finds pictures and videos in a batch.
+local function find(layout, batch, ids, lengths)
+  local images = placeholders.read_grid("image_grid_thw", batch.image_grid_thw, layout.merge)
+  local videos = placeholders.read_grid("video_grid_thw", batch.video_grid_thw, layout.merge)
+  return placeholders.find(layout, ids, lengths, images, videos, seconds_of(batch)), images, videos
+end
+
+function VisionLanguage.positions(raw, sample, class)
+  local ids = sample.input_ids
+  if torch.is_tensor(ids) then ids = ids:totable() end
+  return find((class or VisionLanguage).layout(raw), sample, ids, sample.seq_lens or { #ids }).positions
+end
+
+function VisionLanguage:position_ids(sample) return self.positions(self.config, sample) end
+
+-- Batches -------------------------------------------------------------------------------------------------
+
+local function has_visuals(batch)
+  for _, key in ipairs { "pixel_values", "pixel_values_videos", "visual", "image_grid_thw", "video_grid_thw" } do
+    if batch[key] ~= nil and not (torch.is_tensor(batch[key]) and batch[key]:size(0) == 0) then return true end
+  end
+  return false
+end
+
+--- Returns the tokens of all pictures and videos of a batch, [N, hidden * (1 + layers that add more)]: what
+--- `batch.visual` takes in place of pixel values, where the tower runs on ranks of its own.
+---
+---     batch.visual = bridge(on_vision_rank and model:visual(batch) or nil)
+---@param batch models.Batch
+---@return torch.Tensor
+function VisionLanguage:visual(batch)
+  local merge = self.visual_layout.merge
+  local grid = placeholders.read_grid("image_grid_thw", batch.image_grid_thw, merge)
+  local videos = placeholders.read_grid("video_grid_thw", batch.video_grid_thw, merge)
+  for _, item in ipairs(videos) do grid[#grid + 1] = item end
+  local pixels = {}
+  if batch.pixel_values then pixels[1] = batch.pixel_values end
+  if batch.pixel_values_videos then pixels[#pixels + 1] = batch.pixel_values_videos end
+  if #pixels == 0 or #grid == 0 then
+    fail("pictures need pixel_values and image_grid_thw, videos pixel_values_videos and video_grid_thw")
+  end
+  return self.model.visual(#pixels == 1 and pixels[1] or torch.cat(pixels), grid)
+end
+
+--- Whether position ids [T] say no more than that the tokens count up from 0 in each sample.
+local function only_counts(positions)
+  local steps = positions[{ { 1, positions:size(0) } }] - positions[{ { 0, positions:size(0) - 1 } }]
+  return positions[0]:item() == 0
+    and steps:eq(1):logical_or(positions[{ { 1, positions:size(0) } }]:eq(0)):all():item()
+end
+
+local function check_positions(positions)
+  if positions:dim() == 2 and positions:size(0) == 3 then return end
+  if positions:dim() ~= 1 or not only_counts(positions:to "cpu") then
+    fail("position_ids of a batch with images must be [3, T], as models.position_ids gives them for each sample, or "
+      .. "count up from 0 in each; got shape %s", tostring(positions.shape))
+  end
+end
+
+--- Throws where text alone holds a placeholder. New tokens of generation may: then they are ids like others.
+local function check_text(self, batch)
+  if batch.continues or batch.input_ids.device ~= "cpu" then return end
+  for key, kind in pairs { image = "an image", video = "a video" } do
+    local id = self.visual_layout[key]
+    if batch.input_ids:eq(id):any():item() then
+      fail("input_ids has placeholders of %s (id %d), but the batch has no %s", kind, id,
+        key == "image" and "pixel_values and image_grid_thw" or "pixel_values_videos and video_grid_thw")
+    end
+  end
+end
+
+--- Puts the visual tokens in their places; returns what is added after the first layers.
+local function insert(self, x, visual, tokens)
+  local hidden = self.settings.hidden_size
+  if visual:size(0) ~= tokens:size(0) or visual:size(1) % hidden ~= 0 then
+    fail("the visual tokens have shape %s, but input_ids has %d placeholders and the hidden size is %d",
+      tostring(visual.shape), tokens:size(0), hidden)
+  end
+  tokens = tokens:to(x.device)
+  local parts = visual:to { device = x.device, dtype = x.dtype }:split(hidden, 1)
+  local function after(index, y) return parts[index + 1] and y:index_add(0, tokens, parts[index + 1]) or y end
+  return x:index_copy(0, tokens, parts[1]), #parts > 1 and after or nil
+end
+
+--- The angles of each token: each frequency turns with one of the three positions.
+local function angles_of(self, positions)
+  local all = self.rotary:angles(positions)
+  if positions:dim() == 1 then return all end
+  local axes = self.settings.axes:to(all.device):view(1, 1, -1):expand(1, all:size(1), -1)
+  return all:gather(0, axes):squeeze(0)
+end
+
+function VisionLanguage:inputs(batch)
+  if type(batch) == "table" and not has_visuals(batch) then
+    local ids, positions, seq_lens = self:read_batch(batch)
+    check_text(self, batch)
+    return self:decoder().embed_tokens(ids), angles_of(self, positions), seq_lens
+  end
+  local ids, positions, seq_lens = self:read_batch(batch)
+  local visuals = find(self.visual_layout, batch, ids:totable(), seq_lens)
+  if batch.position_ids then check_positions(batch.position_ids) end
+  if positions:dim() == 1 then positions = visuals.positions:to(positions.device) end
+  local x, after = insert(self, self:decoder().embed_tokens(ids), batch.visual or self:visual(batch), visuals.tokens)
+  return x, angles_of(self, positions), seq_lens, after
+end
+
+function VisionLanguage:hidden(batch, attend)
+  -- Generation asks for the token after one new id of each sequence: these are packed without seq_lens.
+  if attend and batch.seq_lens == nil then
+    batch = copy(batch)
+    batch.continues = true
+  end
+  return decoder.CausalLM.hidden(self, batch, attend)
+end
+
+return M

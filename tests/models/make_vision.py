@@ -1,0 +1,159 @@
+"""Makes the folders of models with pictures: tiny, random weights, and what transformers computes with them.
+
+    pip install torch==2.11.0 transformers==5.23.0 safetensors==0.8.0
+    python tests/models/make_vision.py [NAME ...]
+
+Each folder holds config.json, the weights and answers.safetensors: three packed sequences with two pictures of
+different grids, text alone, and a video and a picture; their position ids, logits, summed loss and its gradient for each
+parameter; greedy ids after the first sequence; and the patches' order of attention is part of it all. Parameters are
+random, norms and biases too, and no two sizes of a weight are equal.
+"""
+
+import json
+import sys
+
+import make
+import safetensors.torch
+import torch
+import transformers
+
+TEXT, START, END, IMAGE, VIDEO, VOCABULARY = 50, 55, 56, 57, 58, 61
+IDS = {"image_token_id": IMAGE, "video_token_id": VIDEO, "vision_start_token_id": START, "vision_end_token_id": END}
+TOKENS = {"vocab_size": VOCABULARY, "bos_token_id": None, "eos_token_id": None, "pad_token_id": None,
+          "max_position_embeddings": 40960}
+# {t, h, w} in patches; two by two patches are a token.
+IMAGES, VIDEOS = ([1, 4, 6], [1, 8, 4], [1, 6, 2]), ([3, 4, 4],)
+PATCH = 3 * 2 * 3 * 3
+
+FOLDERS = {
+    "qwen3_vl": ("Qwen3VL", {
+        "text_config": {**TOKENS, "hidden_size": 20, "intermediate_size": 36, "num_hidden_layers": 3,
+                        "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-5,
+                        "attention_bias": True,
+                        "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [4, 2, 2],
+                                            "mrope_interleaved": True}},
+        "vision_config": {"depth": 4, "hidden_size": 24, "intermediate_size": 28, "num_heads": 2, "patch_size": 3,
+                          "out_hidden_size": 20, "num_position_embeddings": 25, "deepstack_visual_indexes": [0, 2]},
+        "tie_word_embeddings": True}, ()),
+    "qwen2_5_vl": ("Qwen2_5_VL", {
+        "text_config": {**TOKENS, "hidden_size": 48, "intermediate_size": 36, "num_hidden_layers": 2,
+                        "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
+                        "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [1, 3, 2]}},
+        "vision_config": {"depth": 3, "hidden_size": 24, "intermediate_size": 28, "num_heads": 2, "patch_size": 3,
+                          "out_hidden_size": 48, "window_size": 12, "fullatt_block_indexes": [1],
+                          "tokens_per_second": 2}}, ("v4",)),
+}
+
+
+def build(kind, options):
+    config = getattr(transformers, kind + "Config")(**IDS, **options)
+    config.architectures = [kind + "ForConditionalGeneration"]
+    config.dtype = "float32"
+    model = getattr(transformers, kind + "ForConditionalGeneration")._from_config(config, dtype=torch.float32)
+    generator = torch.Generator().manual_seed(7)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if "norm" in name or "ln_q" in name:
+                parameter.copy_((0.3 * noise) if name.endswith("bias") else 1 + 0.3 * noise)
+            elif name.endswith("bias"):
+                parameter.copy_(0.3 * noise)
+            else:
+                parameter.copy_(noise * 1.2 / parameter[0].numel() ** 0.5)
+    return model.eval()
+
+
+def as_version_4(config):
+    """The text's settings beside the others, as Qwen2.5-VL was published."""
+    text = config.pop("text_config")
+    rope = text.pop("rope_parameters")
+    for key in ("dtype", "model_type", "layer_types"):
+        text.pop(key, None)
+    config.update(text)
+    config["rope_theta"] = rope["rope_theta"]
+    config["rope_scaling"] = {"type": "mrope", "mrope_section": rope["mrope_section"]}
+    config["torch_dtype"] = config.pop("dtype")
+    vision = config["vision_config"]
+    vision.pop("rope_parameters", None)
+    vision["in_chans"], vision["spatial_patch_size"] = vision.pop("in_channels"), vision["patch_size"]
+    config["transformers_version"] = "4.49.0"
+    return config
+
+
+def sequences(splits_frames):
+    """Ids of three sequences, and how many pictures and videos each has."""
+    generator = torch.Generator().manual_seed(11)
+    text = lambda n: torch.randint(0, TEXT, (n,), generator=generator).tolist()
+    tokens = lambda grid: grid[0] * grid[1] * grid[2] // 4
+    picture = lambda i: [START] + [IMAGE] * tokens(IMAGES[i]) + [END]
+    t, h, w = VIDEOS[0]
+    frames = [h * w // 4] * t if splits_frames else [t * h * w // 4]
+    video = sum((text(2) + [START] + [VIDEO] * n + [END] for n in frames), [])
+    return [(text(3) + picture(0) + text(2) + picture(1) + text(3), 2, 0), (text(9), 0, 0),
+            (text(2) + video + text(1) + picture(2) + text(4), 1, 1)]
+
+
+def answers(model, splits_frames):
+    generator = torch.Generator().manual_seed(13)
+    pixels = lambda grids: [torch.randn(t * h * w, PATCH, generator=generator) for t, h, w in grids]
+    image_pixels, video_pixels = pixels(IMAGES), pixels(VIDEOS)
+    result = {"pixel_values": torch.cat(image_pixels), "image_grid_thw": torch.tensor(IMAGES),
+              "pixel_values_videos": torch.cat(video_pixels), "video_grid_thw": torch.tensor(VIDEOS)}
+    ids, masks, logits, positions, loss, count = [], [], [], [], 0, 0
+    image = video = 0
+    for part, images, videos in sequences(splits_frames):
+        row = torch.tensor(part)
+        inputs = {"input_ids": row[None], "attention_mask": torch.ones_like(row)[None],
+                  "mm_token_type_ids": ((row == IMAGE) + 2 * (row == VIDEO)).int()[None]}
+        grids = {}
+        if images:
+            inputs["pixel_values"] = torch.cat(image_pixels[image : image + images])
+            grids["image_grid_thw"] = torch.tensor(IMAGES[image : image + images])
+        if videos:
+            inputs["pixel_values_videos"] = torch.cat(video_pixels[video : video + videos])
+            grids["video_grid_thw"] = torch.tensor(VIDEOS[video : video + videos])
+            if not splits_frames:
+                grids["second_per_grid_ts"] = torch.tensor([0.8])
+                result["second_per_grid_ts"] = grids["second_per_grid_ts"]
+        image, video = image + images, video + videos
+        if len(ids) == 0:
+            first = {**inputs, **grids}
+        output = model(**inputs, **grids).logits[0]
+        position, _ = model.model.get_rope_index(row[None], inputs["mm_token_type_ids"], **grids)
+        mask = torch.rand(len(row), generator=generator) < 0.7
+        own = torch.log_softmax(output.float(), -1)[:-1].gather(-1, row[1:, None])[:, 0]
+        loss, count = loss - own[mask[1:]].sum(), count + int(mask[1:].sum())
+        for whole, piece in ((ids, row), (masks, mask), (logits, output), (positions, position[:, 0])):
+            whole.append(piece)
+    loss.backward()
+    result.update({"input_ids": torch.cat(ids), "loss_mask": torch.cat(masks), "logits": torch.cat(logits),
+                   "position_ids": torch.cat(positions, 1), "seq_lens": torch.tensor([len(i) for i in ids]),
+                   "loss": loss, "count": torch.tensor(count)})
+    for name, parameter in model.named_parameters():
+        result["gradient." + name] = parameter.grad
+    with torch.no_grad():
+        generated = model.generate(**first, max_new_tokens=24, do_sample=False)
+    result["generated"] = generated[0, len(ids[0]) :]
+    return {name: tensor.detach().contiguous() for name, tensor in result.items()}
+
+
+def main(names):
+    make.check_versions()
+    for name, (kind, options, forms) in FOLDERS.items():
+        if names and name not in names:
+            continue
+        folder = make.HERE / name
+        folder.mkdir(exist_ok=True)
+        model = build(kind, options)
+        model.save_pretrained(folder)
+        (folder / "generation_config.json").unlink(missing_ok=True)
+        path = folder / "config.json"
+        config = json.loads(path.read_text())
+        config = as_version_4(config) if "v4" in forms else config
+        path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
+        safetensors.torch.save_file(answers(model, kind == "Qwen3VL"), folder / "answers.safetensors")
+        print(name, sum(f.stat().st_size for f in folder.iterdir()), "bytes")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
