@@ -35,6 +35,14 @@ FOLDERS = {
         "vision_config": {"depth": 4, "hidden_size": 24, "intermediate_size": 28, "num_heads": 2, "patch_size": 3,
                           "out_hidden_size": 20, "num_position_embeddings": 25, "deepstack_visual_indexes": [0, 2]},
         "tie_word_embeddings": True}, ()),
+    "qwen3_vl_moe": ("Qwen3VLMoe", {
+        "text_config": {**TOKENS, "hidden_size": 20, "intermediate_size": 36, "num_hidden_layers": 2,
+                        "num_attention_heads": 6, "num_key_value_heads": 2, "head_dim": 16, "rms_norm_eps": 1e-5,
+                        "moe_intermediate_size": 12, "num_experts": 5, "num_experts_per_tok": 2, "mlp_only_layers": [1],
+                        "rope_parameters": {"rope_type": "default", "rope_theta": 5000.0, "mrope_section": [4, 2, 2],
+                                            "mrope_interleaved": True}},
+        "vision_config": {"depth": 2, "hidden_size": 8, "intermediate_size": 28, "num_heads": 2, "patch_size": 3,
+                          "out_hidden_size": 20, "num_position_embeddings": 16, "deepstack_visual_indexes": [0]}}, ("transposed",)),
     "qwen2_5_vl": ("Qwen2_5_VL", {
         "text_config": {**TOKENS, "hidden_size": 48, "intermediate_size": 36, "num_hidden_layers": 2,
                         "num_attention_heads": 4, "num_key_value_heads": 2, "rms_norm_eps": 1e-5,
@@ -49,6 +57,7 @@ def build(kind, options):
     config = getattr(transformers, kind + "Config")(**IDS, **options)
     config.architectures = [kind + "ForConditionalGeneration"]
     config.dtype = "float32"
+    config.text_config._experts_implementation = "eager"  # the other one wants weights in multiples of 16 bytes
     model = getattr(transformers, kind + "ForConditionalGeneration")._from_config(config, dtype=torch.float32)
     generator = torch.Generator().manual_seed(7)
     with torch.no_grad():
@@ -137,6 +146,16 @@ def answers(model, splits_frames):
     return {name: tensor.detach().contiguous() for name, tensor in result.items()}
 
 
+def transpose_experts(folder, model):
+    """Writes the experts as Qwen published them, and holds that transformers reads them so."""
+    state = safetensors.torch.load_file(folder / "model.safetensors")
+    for name in [n for n in state if ".experts." in n]:
+        state[name] = state[name].transpose(1, 2).contiguous()
+    safetensors.torch.save_file(state, folder / "model.safetensors", {"format": "pt"})
+    again = type(model).from_pretrained(folder, dtype=torch.float32).state_dict()
+    assert all(torch.equal(tensor, again[name]) for name, tensor in model.state_dict().items())
+
+
 def main(names):
     make.check_versions()
     for name, (kind, options, forms) in FOLDERS.items():
@@ -147,11 +166,13 @@ def main(names):
         model = build(kind, options)
         model.save_pretrained(folder)
         (folder / "generation_config.json").unlink(missing_ok=True)
+        if "transposed" in forms:
+            transpose_experts(folder, model)
         path = folder / "config.json"
         config = json.loads(path.read_text())
         config = as_version_4(config) if "v4" in forms else config
         path.write_text(json.dumps(config, indent=2, sort_keys=True) + "\n")
-        safetensors.torch.save_file(answers(model, kind == "Qwen3VL"), folder / "answers.safetensors")
+        safetensors.torch.save_file(answers(model, kind != "Qwen2_5_VL"), folder / "answers.safetensors")
         print(name, sum(f.stat().st_size for f in folder.iterdir()), "bytes")
 
 

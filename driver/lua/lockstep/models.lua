@@ -19,6 +19,7 @@ local qwen2_5_vl = require "lockstep.models.qwen2_5_vl"
 local qwen3 = require "lockstep.models.qwen3"
 local qwen3_moe = require "lockstep.models.qwen3_moe"
 local qwen3_vl = require "lockstep.models.qwen3_vl"
+local qwen3_vl_moe = require "lockstep.models.qwen3_vl_moe"
 local saving = require "lockstep.models.saving"
 local torch = require "lockstep.torch"
 
@@ -55,6 +56,7 @@ M.register("Qwen3ForCausalLM", qwen3.Qwen3)
 M.register("Qwen3MoeForCausalLM", qwen3_moe.Qwen3Moe)
 M.register("Qwen2_5_VLForConditionalGeneration", qwen2_5_vl.Qwen2_5_VL)
 M.register("Qwen3VLForConditionalGeneration", qwen3_vl.Qwen3VL)
+M.register("Qwen3VLMoeForConditionalGeneration", qwen3_vl_moe.Qwen3VLMoe)
 
 --- The class of a config: by `architectures`, or by model_type where that is missing.
 local function find_class(caller, raw)

@@ -62,7 +62,7 @@ function Tower:init(raw, text_hidden)
   for _ in ipairs(c.deepstack_visual_indexes) do self.deepstack_merger_list:append(Merger(c, true)) end
 end
 
---- The two learned positions next to each coordinate of a picture stretched over the square, and their shares.
+--- The two learned positions next to each coordinate of a picture stretched to the square, and their shares.
 local function neighbours(index, size, side)
   local place = index:to(torch.float32) * (side - 1) / math.max(size - 1, 1)
   local below = place:floor()
