@@ -132,10 +132,14 @@ end
 ---@class models.Batch
 ---@field input_ids torch.Tensor [T] int64
 ---@field seq_lens integer[]? default: one sequence
----@field position_ids torch.Tensor? [T]; default: from 0 in each sequence
+---@field position_ids torch.Tensor? [T], or [3, T] of models with pictures; default: from 0 in each sequence
 ---@field loss_mask torch.Tensor? [T]; default: all tokens
----@field pixel_values torch.Tensor?
----@field image_grid_thw torch.Tensor?
+---@field pixel_values torch.Tensor? [P, D] float32, the patches of all pictures
+---@field image_grid_thw torch.Tensor? [images, 3] int64, t, h and w of each in patches
+---@field pixel_values_videos torch.Tensor? as pixel_values, of videos
+---@field video_grid_thw torch.Tensor? [videos, 3] int64
+---@field second_per_grid_ts torch.Tensor|number[]|nil of each video, the seconds that a temporal patch spans
+---@field visual torch.Tensor? in place of pixel values: what model:visual(batch) returned, perhaps on other ranks
 
 --- A language model. A subclass sets `keys`, and may override `read`, `mlp`, `layer`, `inputs` and
 --- `layouts`.
