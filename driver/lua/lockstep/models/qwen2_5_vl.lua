@@ -95,12 +95,17 @@ Qwen2_5_VL.theta, Qwen2_5_VL.interleaved, Qwen2_5_VL.sections = 1000000, false, 
 Qwen2_5_VL.keys = decoder.keys { rms_norm_eps = 1e-5, use_sliding_window = false, sliding_window = 4096,
   max_window_layers = 80, layer_types = options.optional }
 
+--- See CausalLM.read.
+---@param c table<string, any>
 function Qwen2_5_VL.read(c)
   c.qkv_bias = true
   c.windows = config.windows(c)
   vision_language.read(Qwen2_5_VL, c)
 end
 
+--- See VisionLanguage.layout.
+---@param raw table<string, any>
+---@return models.VisualLayout
 function Qwen2_5_VL.layout(raw)
   local layout = vision_language.VisionLanguage.layout(raw)
   local per_second = raw.vision_config.tokens_per_second or 4
@@ -109,8 +114,14 @@ function Qwen2_5_VL.layout(raw)
   return layout
 end
 
+--- See models.position_ids.
+---@param raw table<string, any>
+---@param sample models.Batch
+---@return torch.Tensor # [3, T] int64
 function Qwen2_5_VL.positions(raw, sample) return vision_language.VisionLanguage.positions(raw, sample, Qwen2_5_VL) end
 
+--- See CausalLM:layouts.
+---@return table<string, torch.Tensor>[]
 function Qwen2_5_VL:layouts()
   local state, on_disk = self:state_dict(), {}
   for name, tensor in pairs(state) do

@@ -112,6 +112,8 @@ Qwen3VL.tower = Tower
 Qwen3VL.theta, Qwen3VL.interleaved, Qwen3VL.sections = 500000, true, { 24, 20, 20 }
 Qwen3VL.keys = decoder.keys { head_dim = 128, attention_bias = false }
 
+--- See CausalLM.read.
+---@param c table<string, any>
 function Qwen3VL.read(c)
   c.qk_norm, c.qkv_bias, c.output_bias = true, c.attention_bias, c.attention_bias
   vision_language.read(Qwen3VL, c)

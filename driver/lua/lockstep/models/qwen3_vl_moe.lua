@@ -17,6 +17,8 @@ Qwen3VLMoe.keys = decoder.keys { attention_bias = false, decoder_sparse_step = 1
   router_aux_loss_coef = 0.001, sliding_window = options.optional }
 Qwen3VLMoe.mlp, Qwen3VLMoe.balance_loss = qwen3_moe.Qwen3Moe.mlp, qwen3_moe.Qwen3Moe.balance_loss
 
+--- See CausalLM.read.
+---@param c table<string, any>
 function Qwen3VLMoe.read(c)
   if not c.norm_topk_prob or c.sliding_window then
     core.raise("models: Qwen3VLMoe: norm_topk_prob must be true and sliding_window null, as transformers computes it")
@@ -26,6 +28,8 @@ function Qwen3VLMoe.read(c)
   vision_language.read(Qwen3VLMoe, c)
 end
 
+--- See CausalLM:layouts.
+---@return table<string, torch.Tensor>[]
 function Qwen3VLMoe:layouts()
   local state = self:state_dict()
   return { experts.transposed(state), state, experts.one_by_one(state) }

@@ -120,8 +120,11 @@ function Block:forward(x, seq_lens, cos, sin)
 end
 
 --- The exact GELU, as a module: it has a place among the names on disk.
-M.Gelu = nn.Module:subclass("GELU")
-function M.Gelu:forward(x) return torch.gelu(x) end -- luacheck: ignore 212
+---@class models.Gelu: nn.Module
+local Gelu = nn.Module:subclass("GELU")
+M.Gelu = Gelu
+
+function Gelu:forward(x) return torch.gelu(x) end -- luacheck: ignore 212
 
 --- Returns cosines and sines of the rows and columns: half of the frequencies turn with each.
 ---@param c table settings of the tower

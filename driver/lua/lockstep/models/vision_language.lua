@@ -111,6 +111,8 @@ function VisionLanguage:init(raw, opts)
   end
 end
 
+--- See CausalLM:decoder.
+---@return models.Decoder
 function VisionLanguage:decoder() return self.model.language_model end
 
 --- Subclasses call this from their `read`.
@@ -138,13 +140,16 @@ local function find(layout, batch, ids, lengths)
   return placeholders.find(layout, ids, lengths, images, videos, seconds_of(batch)), images, videos
 end
 
+--- See models.position_ids.
+---@param raw table<string, any>
+---@param sample models.Batch
+---@param class any the architecture; default: one with Qwen3-VL's layout
+---@return torch.Tensor # [3, T] int64
 function VisionLanguage.positions(raw, sample, class)
   local ids = sample.input_ids
   if torch.is_tensor(ids) then ids = ids:totable() end
   return find((class or VisionLanguage).layout(raw), sample, ids, sample.seq_lens or { #ids }).positions
 end
-
-function VisionLanguage:position_ids(sample) return self.positions(self.config, sample) end
 
 -- Batches -------------------------------------------------------------------------------------------------
 
@@ -223,6 +228,12 @@ local function angles_of(self, positions)
   return all:gather(0, axes):squeeze(0)
 end
 
+--- See CausalLM:inputs.
+---@param batch models.Batch
+---@return torch.Tensor x [T, hidden]
+---@return torch.Tensor angles [T, head_dim / 2] float32
+---@return integer[] seq_lens
+---@return (fun(index: integer, x: torch.Tensor): torch.Tensor)? after
 function VisionLanguage:inputs(batch)
   if type(batch) == "table" and not has_visuals(batch) then
     local ids, positions, seq_lens = self:read_batch(batch)
@@ -237,6 +248,11 @@ function VisionLanguage:inputs(batch)
   return x, angles_of(self, positions), seq_lens, after
 end
 
+--- See CausalLM:hidden.
+---@param batch models.Batch
+---@param attend fun(...)?
+---@return torch.Tensor # [T, hidden]
+---@return table
 function VisionLanguage:hidden(batch, attend)
   -- Generation asks for the token after one new id of each sequence: these are packed without seq_lens.
   if attend and batch.seq_lens == nil then
