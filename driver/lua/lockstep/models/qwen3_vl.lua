@@ -50,8 +50,8 @@ function Tower:init(raw, text_hidden)
   self.settings = c
   c.side = math.floor(math.sqrt(c.num_position_embeddings))
   if c.out_hidden_size ~= text_hidden or c.side ^ 2 ~= c.num_position_embeddings then
---- The two learned positions next to each coordinate of a picture stretched to the square, and the share of each.
-      .. "num_position_embeddings %d a square", c.out_hidden_size, text_hidden, c.num_position_embeddings))
+    core.raise(string.format("models: Qwen3VL: vision_config: out_hidden_size %d must be the text's hidden_size %d, "
+      .. "and num_position_embeddings %d a square", c.out_hidden_size, text_hidden, c.num_position_embeddings))
   end
   self.patch_embed = vision.PatchEmbed(c, true)
   self.pos_embed = nn.Embedding(c.num_position_embeddings, c.hidden_size)
