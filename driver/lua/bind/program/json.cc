@@ -249,6 +249,15 @@ int JsonDecode(lua_State* state) {
   const std::string text = ReadString(state, 1, "json.decode: text");
   const std::string name =
       lua_isnoneornil(state, 2) ? "json" : ReadString(state, 2, "json.decode: name");
+  try {
+    PushJson(state, text);
+  } catch (const Error& error) {
+    throw Error(absl::StrCat(name, ": ", error.what()));
+  }
+  return 1;
+}
+
+void PushJson(lua_State* state, absl::string_view text) {
   rapidjson::MemoryStream stream(text.data(), text.size());
   rapidjson::Reader reader;
   Builder builder(state);
@@ -259,11 +268,10 @@ int JsonDecode(lua_State* state) {
   };
   try {
     const rapidjson::ParseResult result = reader.Parse<kFlags>(stream, builder);
-    if (!result.IsError()) return 1;
-    throw Error(absl::StrCat(name, ": ", rapidjson::GetParseError_En(result.Code()),
-                             place(result.Offset())));
+    if (!result.IsError()) return;
+    throw Error(absl::StrCat(rapidjson::GetParseError_En(result.Code()), place(result.Offset())));
   } catch (const ValueError& error) {
-    throw Error(absl::StrCat(name, ": ", error.what(), place(stream.Tell())));
+    throw Error(absl::StrCat(error.what(), place(stream.Tell())));
   }
 }
 

@@ -3,6 +3,7 @@
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_JSON_H_
 #define LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_JSON_H_
 
+#include "absl/strings/string_view.h"
 #include "lua.hpp"
 
 namespace lockstep::lua {
@@ -19,6 +20,10 @@ int JsonEncode(lua_State* state);
 // are an error, because a Lua number would round them. Throws Error, which begins with `name`
 // ("json"), with the offset of the first mistake.
 int JsonDecode(lua_State* state);
+
+// Pushes the value of a JSON text, as decode returns it. Throws Error with the mistake and its
+// offset.
+void PushJson(lua_State* state, absl::string_view text);
 
 }  // namespace lockstep::lua
 
