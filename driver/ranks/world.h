@@ -51,7 +51,7 @@ World JoinStore(const RankEnvironment& environment, std::chrono::milliseconds ti
 // Collective: every rank of the run calls this once, first.
 void MeetRanks(World& world, std::chrono::milliseconds timeout);
 
-// What a World without a group says: that of a thread which prepares data.
+// The error for a World without a group, as a thread has that prepares data.
 inline constexpr char kNoGroup[] =
     "ranks talk to each other on the script's own thread alone; a worker of data.loader cannot "
     "call "
