@@ -71,7 +71,7 @@ t.test("ABadLineIsAnErrorWithFileAndLine", function()
 
   t.equal(source[1], { id = 1 })
   t.raises(path .. "2: ", function() return source[2] end)
-  t.raises(path .. "3: expected an object or an array, got a number", function() return source[3] end)
+  t.raises(path .. "3: expected an object or an array, got the number 7", function() return source[3] end)
   t.raises(path .. "4: the integer 12345678901234567890", function() return source[4] end)
   t.raises(path .. "5: ", function() return source[5] end)
 end)
