@@ -49,7 +49,7 @@ t.test("AFailingMapIsNamedByItsSampleAndItsLine", function()
     local loader = make { shuffle = false, map = MAP, options = { kind = "fail_at", ids = { 7 } }, workers = workers }
     for id = 1, 6 do t.equal(loader().id, id) end
     local message = t.raises(path .. ", line 7: ", loader)
-    t.truthy(message:find("maps_fixture.lua:28: attempt to index", 1, true), message)
+    t.truthy(message:find("maps_fixture.lua:26: attempt to index", 1, true), message)
     -- It stays at its error, and its state before it.
     t.raises(path .. ", line 7: ", loader)
     t.equal(loader:state_dict().position, 6)
