@@ -66,6 +66,7 @@ def python_times(path):
     for name, with_bytes in (("read", False), ("read, text as a tensor of bytes", True)):
         dataset = Lines(path, with_bytes)
         for workers in (0, 1, 2):
+            dataset.file = None  # processes that share a file share its position
             loader = DataLoader(dataset, batch_size=BATCH, shuffle=True, num_workers=workers, collate_fn=list)
             times[f"{name}, {workers} workers"] = measure(loader)
     return times

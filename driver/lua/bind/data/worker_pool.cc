@@ -16,6 +16,7 @@
 #include "driver/lua/bind/data/source.h"
 #include "driver/lua/bind/program/serialize.h"
 #include "driver/lua/operators/operators.h"
+#include "driver/lua/vm/stack.h"
 
 namespace lockstep::lua {
 namespace {
@@ -56,6 +57,10 @@ Travelling Pack(lua_State* state, int index) {
 WorkerState WorkerStateOf(lua_State* state) {
   WorkerState worker;
   worker.vm = OptionsOf(state);
+  lua_getglobal(state, "package");
+  lua_getfield(state, -1, "path");
+  worker.package_path = ReadString(state, -1, "package.path");
+  lua_pop(state, 2);
   lua_getfield(state, LUA_REGISTRYINDEX, "_PRELOAD");
   for (lua_pushnil(state); lua_next(state, -2) != 0; lua_pop(state, 1)) {
     if (lua_type(state, -2) == LUA_TSTRING && lua_iscfunction(state, -1))
@@ -121,10 +126,13 @@ void WorkerPool::Run(int worker) {
     LuaVm vm(state_.vm);
     driver::SetContext(vm.state(), context);
     for (const auto& [module, open] : state_.modules) vm.Preload(module.c_str(), open);
+    lua_getglobal(vm.state(), "package");
+    PushString(vm.state(), state_.package_path);
+    lua_setfield(vm.state(), -2, "path");
     lua_getglobal(vm.state(), "os");
     lua_pushcfunction(vm.state(), RefuseExit);
     lua_setfield(vm.state(), -2, "exit");
-    lua_pop(vm.state(), 1);
+    lua_pop(vm.state(), 2);
     if (const auto error = vm.RunString("lockstep = require 'lockstep'", "=lockstep"))
       throw Error(error->message);
     Work(worker, vm.state());

@@ -278,3 +278,13 @@ t.test("AStreamOfMicroBatchesTakesALoader", function()
 
   t.equal({ stream.drawn, stream.tokens }, { 12, 78 })
 end)
+
+t.test("WorkersFindModulesWhereTheScriptDoes", function()
+  local file = assert(io.open(run.dir .. "/map_of_the_run.lua", "wb"))
+  file:write "return function(sample) return { id = -sample.id } end"
+  file:close()
+  package.path = run.dir .. "/?.lua;" .. package.path
+  local loader = make { shuffle = false, map = "map_of_the_run", workers = 1 }
+
+  t.equal(loader().id, -1)
+end)
