@@ -284,6 +284,7 @@ std::string TitleOf(const World& world, const std::vector<int>& ranks,
 }
 
 int PositionIn(const World& world, const std::vector<int>& ranks) {
+  TORCH_CHECK_VALUE(world.store != nullptr, kNoRanks);
   int position = -1;
   for (size_t i = 0; i < ranks.size(); ++i) {
     TORCH_CHECK_VALUE(ranks[i] >= 0 && ranks[i] < world.environment.world_size, "group: rank ",

@@ -51,6 +51,12 @@ World JoinStore(const RankEnvironment& environment, std::chrono::milliseconds ti
 // Collective: every rank of the run calls this once, first.
 void MeetRanks(World& world, std::chrono::milliseconds timeout);
 
+// The error for a World without a store and a group, as a thread has that prepares data.
+inline constexpr char kNoRanks[] =
+    "ranks talk to each other on the script's own thread alone; a worker of data.loader cannot "
+    "call "
+    "a collective or make a group";
+
 // The purpose of a group.
 struct GroupPurpose {
   std::string name;     // "", or a name for reports: "sharding.lockstep"

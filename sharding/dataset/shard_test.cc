@@ -46,16 +46,35 @@ TEST(ShardTest, HeaderExample) {
   EXPECT_EQ(shard->length(), 125'000'000);
 }
 
-TEST(PermutationTest, IsOneToOneForEverySizeTo1000) {
-  for (int64_t size = 1; size <= 1000; ++size) {
-    const Permutation permutation(size, 7, size % 3);
-    std::vector<bool> hit(static_cast<size_t>(size));
-    for (int64_t i = 0; i < size; ++i) {
-      const int64_t to = permutation(i);
-      ASSERT_TRUE(to >= 0 && to < size && !hit[static_cast<size_t>(to)])
-          << size << ": " << i << " to " << to;
-      hit[static_cast<size_t>(to)] = true;
-    }
+void ExpectOneToOne(int64_t size, uint64_t seed, int64_t epoch) {
+  const Permutation permutation(size, seed, epoch);
+  std::vector<bool> hit(static_cast<size_t>(size));
+  for (int64_t i = 0; i < size; ++i) {
+    const int64_t to = permutation(i);
+    ASSERT_TRUE(to >= 0 && to < size && !hit[static_cast<size_t>(to)])
+        << size << ": " << i << " to " << to;
+    hit[static_cast<size_t>(to)] = true;
+  }
+}
+
+TEST(PermutationTest, IsOneToOneForEverySizeTo10000) {
+  for (int64_t size = 1; size <= 10'000; ++size) ExpectOneToOne(size, 7, size % 3);
+}
+
+TEST(PermutationTest, IsOneToOneForBigSizes) {
+  // At, below and above a power of four, where cycles are walked least and most.
+  for (const int64_t size : {1 << 20, (1 << 20) - 1, (1 << 20) + 1, 1'594'323, 3'000'017})
+    ExpectOneToOne(size, 11, 4);
+}
+
+TEST(PermutationTest, StaysWithinSizesBeyondThirtyTwoBits) {
+  for (const int64_t size : {(int64_t{1} << 40) + 1, int64_t{1} << 53}) {
+    const Permutation permutation(size, 5, 2);
+    std::set<int64_t> seen;
+    for (int64_t i = 0; i < 20'000; ++i) seen.insert(permutation(size - 1 - i * 1'000'003));
+    EXPECT_EQ(seen.size(), 20'000u);
+    EXPECT_GE(*seen.begin(), 0);
+    EXPECT_LT(*seen.rbegin(), size);
   }
 }
 

@@ -2,6 +2,7 @@
 
 #include "driver/lua/bind/batching/batching.h"
 #include "driver/lua/bind/checkpoint/checkpoint.h"
+#include "driver/lua/bind/data/data.h"
 #include "driver/lua/bind/images/images.h"
 #include "driver/lua/bind/mimo/mimo.h"
 #include "driver/lua/bind/program/core.h"
@@ -23,6 +24,7 @@ void PreloadModules(LuaVm& vm) {
   vm.Preload("lockstep.core", OpenCore);
   vm.Preload("lockstep.core.batching", OpenBatching);
   vm.Preload("lockstep.core.checkpoint", OpenCheckpoint);
+  vm.Preload("lockstep.core.data", OpenData);
   vm.Preload("lockstep.core.files", OpenFiles);
   vm.Preload("lockstep.core.graph", OpenGraph);
   vm.Preload("lockstep.core.images", OpenImages);

@@ -4,6 +4,7 @@
 ---     model:load_state_dict(data.safetensors("model.safetensors"))
 ---     local config = data.json("config.json")
 
+local cache = require "lockstep.data.cache"
 local core = require "lockstep.core"
 local core_safetensors = require "lockstep.core.safetensors"
 local options = require "lockstep.options"
@@ -135,12 +136,7 @@ function M.tokens(path, opts) return tokens.open(path, opts) end
 ---@param name string
 ---@return string
 function M.path(name)
-  local cache = os.getenv("LOCKSTEP_CACHE")
-  if not cache then
-    local home = os.getenv("XDG_CACHE_HOME") or (os.getenv("HOME") or "") .. "/.cache"
-    cache = home .. "/lockstep"
-  end
-  local path = cache .. "/data/" .. name
+  local path = cache.folder() .. "/data/" .. name
   local file = io.open(path, "rb")
   if not file then
     core.raise(string.format("data.path: %s is not there; ./run and ./test fetch it, or set LOCKSTEP_CACHE", path))
@@ -175,5 +171,54 @@ function M.jsonl(path)
     end
   end
 end
+
+-- Sources and loaders ---------------------------------------------------------------------------------
+
+--- Returns samples by number: `#source` of them, `source[i]` in any order, from files and folders.
+---
+---     local source = data.source("train.jsonl")
+---     print(#source, source[1].text, source:place(1))
+---
+--- .jsonl and .ndjson: a sample is what the JSON of a line says. .txt: a line, {text = ...}. .tar and .tgz
+--- (WebDataset): the members of one stem, {__key__ = stem, jpg = bytes, json = table, ...}. Each also as .gz. Blank
+--- lines are no samples. A folder gives its files by name. An index is built once and kept; a file that has changed is
+--- an error.
+---
+--- Options: format, "jsonl", "lines", "text" (a file is a sample, {text = ...}) or "tar", where names do not tell;
+--- cache, the folder of indexes and unpacked .gz files (default: "index" in $LOCKSTEP_CACHE).
+---@param paths string|string[]
+---@param opts {format: string?, cache: string?}?
+---@return data.Source
+function M.source(paths, opts) return require("lockstep.data.source").source(paths, opts) end
+
+--- Returns a source of which every epoch has the same count of each of several, exact to one sample.
+---
+---     local both = data.mix({ web, books }, { weights = { 3, 1 } })
+---
+--- Options: weights (default: as many as each has, so that an epoch has every sample once); size, samples of an epoch
+--- (default: of all sources together). A source that an epoch needs a part of goes on in the next one (by data.loader);
+--- one that is too small begins again.
+---@param sources (data.Source|table[])[]
+---@param opts {weights: number[]?, size: integer?}?
+---@return data.Source
+function M.mix(sources, opts) return require("lockstep.data.source").mix(sources, opts) end
+
+--- Iterates over a source's samples: shuffled, split over the ranks, mapped ahead by threads, and resumed exactly.
+---
+---     local loader = data.loader { source = source, map = "my_map", workers = 2, seed = 1 }
+---     run:state { model = model, loader = loader }
+---     for step, sample in run:steps(loader, 1000) do ... end
+---
+--- map: the name of a module beside the script that returns function(sample, options); each worker has it in a Lua
+--- state of its own. What it returns travels to the training: values, tables and tensors. math.random is seeded for
+--- each sample. Without workers the map runs in between, with the same results, and may be a function.
+---
+--- Options: source; map; options, for the map; workers = 0; prefetch = 4, samples ahead of each worker; shuffle = true;
+--- seed = 0; epochs (default: without end); on_error = "error", or "skip": reports and counts a sample that cannot be
+--- read or mapped (loader.skipped); drop_last = false or pad = false, where ranks do not divide the samples; rank and
+--- world (default: this run's; 0 and 1 let every rank read all).
+---@param opts data.LoaderOptions
+---@return data.Loader
+function M.loader(opts) return require("lockstep.data.loader")(opts) end
 
 return M

@@ -53,6 +53,7 @@ struct Operator {
   std::optional<Binary> binary;
   std::optional<BinaryAlpha> binary_alpha;  // with alpha = 1: add, sub
   bool is_arithmetic = false;               // add, sub, mul, div: numbers stand for tensors
+  bool is_random = false;                   // draws from a generator
 };
 
 namespace {
@@ -365,6 +366,9 @@ bool CallDirectly(lua_State* state, const Operator& op, int num_arguments) {
   return true;
 }
 
+// Where random numbers are refused on this thread, or nullptr.
+thread_local const char* random_refused_in = nullptr;
+
 int CallClosure(lua_State* state) {
   return CallOperator(state, *static_cast<Operator*>(lua_touserdata(state, lua_upvalueindex(1))));
 }
@@ -387,6 +391,7 @@ Operator* FindOperator(const std::string& name) {
       op->overloads.push_back(DescribeOverload(*c10::Dispatcher::singleton().findSchema(overload)));
       if (op->is_arithmetic && overload.overload_name == "Tensor")
         RememberDirect(*op, op->overloads.back(), 2);
+      op->is_random |= op->overloads.back().handle.hasTag(at::Tag::nondeterministic_seeded);
       for (const Parameter& parameter : op->overloads.back().parameters)
         op->is_factory |= parameter.name == "pin_memory";
     }
@@ -394,7 +399,22 @@ Operator* FindOperator(const std::string& name) {
   return op.get();
 }
 
+RandomRefused::RandomRefused(const char* where)
+    : before_(std::exchange(random_refused_in, where)) {}
+
+RandomRefused::~RandomRefused() { random_refused_in = before_; }
+
+void CheckRandomAllowed(const std::string& function) {
+  if (random_refused_in == nullptr) return;
+  throw Error(
+      absl::StrCat("torch.", function, ": ", random_refused_in,
+                   " cannot draw from torch's generator, whose numbers would then depend on "
+                   "the number of workers; use math.random, which is seeded for each "
+                   "sample"));
+}
+
 int CallOperator(lua_State* state, Operator& op) {
+  if (op.is_random) CheckRandomAllowed(op.name);
   const int num_arguments = lua_gettop(state);
   if (CallDirectly(state, op, num_arguments)) return 1;
   if (num_arguments > 0 && HoldsKeywords(state, num_arguments)) {

@@ -30,6 +30,23 @@ Operator* FindOperator(const std::string& name);
 // arguments. If the kernel fails, throws its message with the operator's name before it.
 int CallOperator(lua_State* state, Operator& op);
 
+// Makes operators that draw random numbers errors on this thread while it lives; they name `where`.
+// torch's generator belongs to the run: if several threads drew from it, its numbers would depend
+// on time.
+class RandomRefused {
+ public:
+  explicit RandomRefused(const char* where);
+  RandomRefused(const RandomRefused&) = delete;
+  RandomRefused& operator=(const RandomRefused&) = delete;
+  ~RandomRefused();
+
+ private:
+  const char* before_;
+};
+
+// Throws Error if random numbers are refused on this thread.
+void CheckRandomAllowed(const std::string& function);
+
 // Pushes the operator as a function value.
 void PushOperator(lua_State* state, Operator& op);
 

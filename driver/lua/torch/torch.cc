@@ -55,6 +55,7 @@ int Full(lua_State* state) {
 }
 
 int ManualSeed(lua_State* state) {
+  CheckRandomAllowed("manual_seed");
   at::manual_seed(static_cast<uint64_t>(ReadInteger(state, 1, "torch.manual_seed: seed")));
   return 0;
 }
@@ -72,6 +73,7 @@ int GetRngState(lua_State* state) {
 }
 
 int SetRngState(lua_State* state) {
+  CheckRandomAllowed("set_rng_state");
   at::Generator generator = GeneratorOf(state, 2);
   generator.set_state(ReadTensor(state, 1, "torch.set_rng_state: state"));
   return 0;

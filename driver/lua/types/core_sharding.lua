@@ -85,6 +85,14 @@ function Shard:start_after(taken) end
 ---@return lockstep.core.sharding.Shard
 function sharding.dataset(options) end
 
+--- The order of an epoch that shards share, computed and not stored.
+---@param size integer
+---@param seed integer
+---@param epoch integer
+---@param position integer from 0 to size - 1
+---@return integer index from 1 to size
+function sharding.permute(size, seed, epoch, position) end
+
 --- A chunk: sample (from 1), first token, end, and again for each piece.
 ---@alias lockstep.core.sharding.Chunk integer[]
 

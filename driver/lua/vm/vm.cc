@@ -261,7 +261,14 @@ std::string RunningScriptLine() {
   return line;
 }
 
-LuaVm::LuaVm(const Options& options) {
+const LuaVm::Options& OptionsOf(lua_State* state) {
+  lua_getfield(state, LUA_REGISTRYINDEX, kVm);
+  const auto* vm = static_cast<const LuaVm*>(lua_touserdata(state, -1));
+  lua_pop(state, 1);
+  return vm->options();
+}
+
+LuaVm::LuaVm(const Options& options) : options_(options) {
   lua_State* state = luaL_newstate();
   if (state == nullptr) throw Error("lua: no memory for a state");
   state_.reset(state, [](lua_State* closing) {

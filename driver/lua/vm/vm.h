@@ -88,6 +88,8 @@ class LuaVm {
 
   lua_State* state() { return state_.get(); }
 
+  const Options& options() const { return options_; }
+
   // `require name` calls `open`, which leaves the module on the stack.
   void Preload(const char* name, lua_CFunction open);
 
@@ -100,8 +102,12 @@ class LuaVm {
   friend class LuaReference;
   std::optional<ScriptError> RunLoaded(int load_status);
 
+  Options options_;
   std::shared_ptr<lua_State> state_;  // shared only so that references can tell when it closes
 };
+
+// Returns what the VM of this state was made with.
+const LuaVm::Options& OptionsOf(lua_State* state);
 
 }  // namespace lockstep::lua
 

@@ -450,6 +450,15 @@ int JsonDecode(lua_State* state) {
   const std::string text = ReadString(state, 1, "json.decode: text");
   const std::string name =
       lua_isnoneornil(state, 2) ? "json" : ReadString(state, 2, "json.decode: name");
+  try {
+    PushJson(state, text);
+  } catch (const Error& error) {
+    throw Error(absl::StrCat(name, ": ", error.what()));
+  }
+  return 1;
+}
+
+void PushJson(lua_State* state, absl::string_view text) {
   rapidjson::MemoryStream stream(text.data(), text.size());
   rapidjson::Reader reader;
   Builder builder(state);
@@ -457,11 +466,11 @@ int JsonDecode(lua_State* state) {
       rapidjson::kParseNumbersAsStringsFlag | rapidjson::kParseValidateEncodingFlag;
   try {
     const rapidjson::ParseResult result = reader.Parse<kFlags>(stream, builder);
-    if (!result.IsError()) return 1;
-    throw Error(absl::StrCat(name, ": ", rapidjson::GetParseError_En(result.Code()),
-                             Place(text, result.Offset())));
+    if (!result.IsError()) return;
+    throw Error(
+        absl::StrCat(rapidjson::GetParseError_En(result.Code()), Place(text, result.Offset())));
   } catch (const ValueError& error) {
-    throw Error(absl::StrCat(name, ": ", error.what(), Place(text, stream.Tell())));
+    throw Error(absl::StrCat(error.what(), Place(text, stream.Tell())));
   }
 }
 

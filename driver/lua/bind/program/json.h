@@ -3,6 +3,7 @@
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_JSON_H_
 #define LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_JSON_H_
 
+#include "absl/strings/string_view.h"
 #include "lua.hpp"
 
 namespace lockstep::lua {
@@ -29,6 +30,10 @@ int JsonDecode(lua_State* state);
 //   {array = true, floats = {[2] = true}}      an array, if it is empty or holds such numbers;
 //                                              floats = true: all of its numbers are written so
 int JsonShapes(lua_State* state);
+
+// Pushes the value of a JSON text, as decode returns it. Throws Error with the mistake and its
+// offset.
+void PushJson(lua_State* state, absl::string_view text);
 
 }  // namespace lockstep::lua
 

@@ -1,6 +1,7 @@
 #include "driver/lua/bind/program/serialize.h"
 
 #include <algorithm>
+#include <climits>
 #include <cmath>
 #include <cstdint>
 #include <cstring>
@@ -15,17 +16,20 @@
 namespace lockstep::lua {
 namespace {
 
-// One byte says what follows: a double, a length and bytes, a tensor's index, or the pairs of a
-// table up to kEnd.
+// One byte says what follows: a double, a length and bytes, a tensor's index, the pairs of a table
+// up to kEnd, or a count and the values of an array. An array of numbers has no tags between them.
 enum class Tag : char {
   kNil = 'n',
+  kNull = '0',  // of JSON
   kFalse = 'f',
   kTrue = 't',
   kNumber = 'd',
   kString = 's',
   kTensor = 'x',
   kTable = '{',
-  kEnd = '}'
+  kEnd = '}',
+  kArray = '[',
+  kNumbers = '#'
 };
 
 constexpr int kMaxDepth = 64;
@@ -52,6 +56,9 @@ class Writer {
         bytes.append(data, size);
         return;
       }
+      case LUA_TLIGHTUSERDATA:
+        if (lua_touserdata(state_, index) != nullptr) break;
+        return Put(Tag::kNull);
       case LUA_TTABLE:
         return WriteTable(index, depth);
       default:
@@ -104,13 +111,50 @@ class Writer {
     return absl::StrCat("[", TypeName(state_, index), "]");
   }
 
+  // The number of elements of a table that is an array and nothing else; 0 of any other.
+  size_t ArraySize(int index) {
+    const size_t size = lua_objlen(state_, index);
+    size_t num_keys = 0;
+    are_numbers_ = true;
+    if (size == 0) return 0;
+    for (lua_pushnil(state_); lua_next(state_, index) != 0; lua_pop(state_, 1)) {
+      const double key = lua_type(state_, -2) == LUA_TNUMBER ? lua_tonumber(state_, -2) : 0;
+      if (++num_keys > size || !(key >= 1 && key <= static_cast<double>(size)) ||
+          key != std::floor(key)) {
+        lua_pop(state_, 2);
+        return 0;
+      }
+      are_numbers_ = are_numbers_ && lua_type(state_, -1) == LUA_TNUMBER;
+    }
+    return num_keys == size ? size : 0;
+  }
+
+  void WriteArray(int index, size_t size, int depth) {
+    const bool are_numbers = are_numbers_;
+    Put(are_numbers ? Tag::kNumbers : Tag::kArray);
+    PutRaw(uint64_t{size});
+    const size_t path_size = path_.size();
+    for (size_t i = 1; i <= size; ++i) {
+      lua_rawgeti(state_, index, static_cast<int>(i));
+      if (are_numbers) {
+        PutRaw(lua_tonumber(state_, -1));
+      } else {
+        absl::StrAppend(&path_, "[", i, "]");
+        Write(lua_gettop(state_), depth + 1);
+        path_.resize(path_size);
+      }
+      lua_pop(state_, 1);
+    }
+  }
+
   void WriteTable(int index, int depth) {
     if (depth >= kMaxDepth) {
       throw Error(
           absl::StrCat(caller_, ": tables are nested more than 64 deep, or contain themselves"));
     }
-    Put(Tag::kTable);
     luaL_checkstack(state_, 4, "nested tables");
+    if (const size_t size = ArraySize(index); size > 0) return WriteArray(index, size, depth);
+    Put(Tag::kTable);
     std::vector<Key> keys;
     for (lua_pushnil(state_); lua_next(state_, index) != 0; lua_pop(state_, 1)) {
       const int at = lua_gettop(state_) - 1;
@@ -142,6 +186,7 @@ class Writer {
   const std::string& caller_;
   std::vector<at::Tensor>* tensors_;
   std::string path_;
+  bool are_numbers_ = false;  // the elements of the array that ArraySize found
 };
 
 class Reader {
@@ -184,8 +229,17 @@ class Reader {
         PushTensor(state_, tensors_[index]);
         return true;
       }
+      case Tag::kNull:
+        lua_pushlightuserdata(state_, nullptr);
+        return true;
       case Tag::kTable:
         ReadTable(depth);
+        return true;
+      case Tag::kArray:
+        ReadArray(depth);
+        return true;
+      case Tag::kNumbers:
+        ReadNumbers();
         return true;
       case Tag::kEnd:
         return false;
@@ -201,6 +255,32 @@ class Reader {
                                                       std::isnan(lua_tonumber(state_, -1)));
       if (!is_key || !Read(depth + 1)) Fail("contain an invalid table");
       lua_rawset(state_, -3);
+    }
+  }
+
+  // Every element takes a byte at least: a count beyond the bytes is a lie.
+  int TakeCount(uint64_t element_bytes) {
+    const auto count = TakeRaw<uint64_t>();
+    if (count > (bytes_.size() - next_) / element_bytes || count > INT_MAX) Fail("are cut short");
+    return static_cast<int>(count);
+  }
+
+  void ReadArray(int depth) {
+    if (depth >= kMaxDepth) Fail("nest tables more than 64 deep");
+    const int count = TakeCount(1);
+    lua_createtable(state_, count, 0);
+    for (int i = 1; i <= count; ++i) {
+      if (!Read(depth + 1) || lua_isnil(state_, -1)) Fail("hold an array that is none");
+      lua_rawseti(state_, -2, i);
+    }
+  }
+
+  void ReadNumbers() {
+    const int count = TakeCount(sizeof(double));
+    lua_createtable(state_, count, 0);
+    for (int i = 1; i <= count; ++i) {
+      lua_pushnumber(state_, TakeRaw<double>());
+      lua_rawseti(state_, -2, i);
     }
   }
 

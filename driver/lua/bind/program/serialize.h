@@ -11,9 +11,9 @@
 
 namespace lockstep::lua {
 
-// Returns the bytes of nil, a boolean, a number, a string or a table of these. Equal content gives
-// equal bytes, whatever order `pairs` has. Appends tensors to `tensors`, if given, in the order in
-// which the bytes refer to them.
+// Returns the bytes of nil, a boolean, a number, a string, JSON's null or a table of these. Equal
+// content gives equal bytes, whatever order `pairs` has. Appends tensors to `tensors`, if given, in
+// the order in which the bytes refer to them.
 //
 // Throws Error, which begins with `caller` and has the path, for other values (functions; tensors
 // without `tensors`), for a table inside itself and for nesting deeper than 64.

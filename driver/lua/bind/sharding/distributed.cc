@@ -386,6 +386,7 @@ int AllGatherObject(lua_State* state) {
 Group ReadGroup(lua_State* state, const OptionTable& options) {
   if (!options.Push("group")) {
     const World& world = GetContext(state).world;
+    if (world.group == nullptr) throw Error(driver::kNoRanks);
     std::vector<int> ranks(static_cast<size_t>(world.environment.world_size));
     std::iota(ranks.begin(), ranks.end(), 0);
     return {world.group, ranks};

@@ -76,6 +76,20 @@ int StartAfter(lua_State* state) {
   return 1;
 }
 
+// permute(size, seed, epoch, position from 0 to size - 1) -> index from 1
+int Permute(lua_State* state) {
+  const int64_t size = ReadInteger(state, 1, "permute: size");
+  const auto seed = static_cast<uint64_t>(ReadInteger(state, 2, "permute: seed"));
+  const int64_t epoch = ReadInteger(state, 3, "permute: epoch");
+  const int64_t position = ReadInteger(state, 4, "permute: position");
+  if (position < 0 || position >= size) {
+    throw Error(absl::StrCat("permute: position must be from 0 to size - 1 = ", size - 1, ", not ",
+                             position));
+  }
+  PushInteger(state, sharding::Permutation(size, seed, epoch)(position) + 1);
+  return 1;
+}
+
 // --- pack ----------------------------------------------------------------------------------------
 
 // packer(seq_len, split, drop_last)
@@ -142,7 +156,7 @@ void SetDataFunctions(lua_State* state) {
                                            {"finish", FinishPacking},
                                            {"waiting", WaitingPieces},
                                            {"dropped_tokens", DroppedTokens}});
-  SetFunctions(state, {{"dataset", NewShard}, {"packer", NewPacker}});
+  SetFunctions(state, {{"dataset", NewShard}, {"packer", NewPacker}, {"permute", Permute}});
 }
 
 }  // namespace lockstep::lua

@@ -1,0 +1,20 @@
+--- What a sample costs by data.loader, in microseconds: see loader_benchmark.py, which runs this.
+
+local core = require "lockstep.core"
+local data = require "lockstep.data"
+local torch = require "lockstep.torch"
+
+torch.set_num_threads(1)
+local path = assert(os.getenv "LOCKSTEP_BENCHMARK_FILE")
+local source = data.source(path, { cache = path .. "-cache" })
+
+local function measure(name, workers, map)
+  local loader = data.loader { source = source, epochs = 1, workers = workers, prefetch = 64, map = map }
+  local start, count = core.now(), 0
+  for _ in loader do count = count + 1 end
+  assert(count == #source)
+  print(("%s, %d workers %.4f"):format(name, workers, 1e6 * (core.now() - start) / count))
+end
+
+for workers = 0, 2 do measure("read", workers) end
+for workers = 0, 2 do measure("read, text as a tensor of bytes", workers, "loader_benchmark_map") end

@@ -1,0 +1,89 @@
+"""What a sample of a JSONL file costs by data.loader and by PyTorch's DataLoader, with as many workers, in one run.
+
+Needs a Python with torch 2.11:
+    bazel build -c opt //driver:lockstep
+    python benchmarks/loader_benchmark.py bazel-bin/driver/lockstep
+
+Both programs take turns, five times; printed is the least time of each in microseconds a sample, and Lua / Python.
+The Python peer seeks to offsets that it has found before, and hands batches of 64 between processes: one by one it is
+slower. The Lua side hands samples over one by one.
+"""
+
+import json
+import os
+import random
+import tempfile
+import time
+
+import peer
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+SAMPLES, WORDS, BATCH, TURNS = 40_000, 300, 64, 5
+
+
+class Lines(Dataset):
+    def __init__(self, path, with_bytes=False):
+        self.path, self.with_bytes, self.file = path, with_bytes, None
+        self.offsets = [0]
+        with open(path, "rb") as file:
+            for line in file:
+                self.offsets.append(self.offsets[-1] + len(line))
+
+    def __len__(self):
+        return len(self.offsets) - 1
+
+    def __getitem__(self, index):
+        if self.file is None:
+            self.file = open(self.path, "rb")  # noqa: SIM115: stays open
+        self.file.seek(self.offsets[index])
+        sample = json.loads(self.file.readline())
+        if self.with_bytes:
+            return torch.frombuffer(bytearray(sample["text"].encode()), dtype=torch.uint8)
+        return sample
+
+
+def write_samples(path):
+    generator = random.Random(1)
+    words = ["".join(generator.choices("abcdefghijklmnopqrstuvwxyz", k=generator.randint(1, 9))) for _ in range(5000)]
+    with open(path, "w", encoding="utf-8") as file:
+        for i in range(SAMPLES):
+            text = " ".join(generator.choices(words, k=generator.randint(1, 2 * WORDS)))
+            json.dump({"id": i, "text": text, "scores": [generator.random() for _ in range(8)]}, file)
+            file.write("\n")
+
+
+def measure(loader):
+    start, count = time.perf_counter(), 0
+    for batch in loader:
+        count += len(batch)
+    assert count == SAMPLES
+    return 1e6 * (time.perf_counter() - start) / SAMPLES
+
+
+def python_times(path):
+    times = {}
+    for name, with_bytes in (("read", False), ("read, text as a tensor of bytes", True)):
+        dataset = Lines(path, with_bytes)
+        for workers in (0, 1, 2):
+            dataset.file = None  # processes that share a file share its position
+            loader = DataLoader(dataset, batch_size=BATCH, shuffle=True, num_workers=workers, collate_fn=list)
+            times[f"{name}, {workers} workers"] = measure(loader)
+    return times
+
+
+def main():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "samples.jsonl")
+        write_samples(path)
+        os.environ["LOCKSTEP_BENCHMARK_FILE"] = path
+        print(f"{SAMPLES} samples, {os.path.getsize(path) / SAMPLES:.0f} bytes each")
+        best = peer.take_turns(__file__, TURNS, lambda: python_times(path))
+    print(f"{'':46}{'Lua us':>9}{'Python us':>11}{'ratio':>8}")
+    for name in dict.fromkeys(name for name, _ in best):
+        lua, python = best[name, "lua"], best[name, "python"]
+        print(f"{name:46}{lua:9.1f}{python:11.1f}{lua / python:8.2f}")
+
+
+if __name__ == "__main__":
+    main()

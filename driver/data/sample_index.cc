@@ -1,0 +1,311 @@
+#include "driver/data/sample_index.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <unordered_set>
+#include <utility>
+
+#include "absl/status/status.h"
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
+#include "driver/data/tar.h"
+#include "driver/files/new_file.h"
+
+namespace lockstep::data {
+namespace {
+
+namespace fs = std::filesystem;
+
+// --- Finding samples -----------------------------------------------------------------------------
+
+bool IsBlank(const char* begin, const char* end) {
+  return std::all_of(begin, end, [](char c) { return c == ' ' || c == '\t' || c == '\r'; });
+}
+
+SampleBegins FindLines(absl::string_view bytes) {
+  SampleBegins found;
+  const char* const start = bytes.data();
+  const char* const end = start + bytes.size();
+  const char* line = absl::StartsWith(bytes, "\xef\xbb\xbf") ? start + 3 : start;
+  while (line < end) {
+    const auto* stop =
+        static_cast<const char*>(std::memchr(line, '\n', static_cast<size_t>(end - line)));
+    if (stop == nullptr) stop = end;
+    if (IsBlank(line, stop)) {
+      ++found.blank_lines;
+    } else {
+      found.begins.push_back(static_cast<uint64_t>(line - start));
+    }
+    line = stop + 1;
+  }
+  return found;
+}
+
+// Members of one stem must be neighbours: a stem that comes again would be cut in two. Stems are
+// remembered by their hashes.
+absl::StatusOr<SampleBegins> FindTarSamples(absl::string_view bytes) {
+  SampleBegins found;
+  std::unordered_set<size_t> stems;
+  std::string stem;
+  std::vector<std::string> fields;
+  for (uint64_t at = 0;;) {
+    absl::StatusOr<std::optional<TarMember>> member = NextTarMember(bytes, at);
+    if (!member.ok()) return member.status();
+    if (!member->has_value()) return found;
+    at = (*member)->next;
+    const std::string& name = (*member)->name;
+    const TarField field = SplitTarName(name);
+    const auto invalid = [&](absl::string_view problem) {
+      return absl::InvalidArgumentError(absl::StrCat("the member ", name, " ", problem));
+    };
+    if (field.stem.empty()) continue;
+    if (field.field.empty()) {
+      return invalid("has no ending, which would name its field, as in 0001.jpg and 0001.json");
+    }
+    if (found.begins.empty() || field.stem != stem) {
+      stem = std::string(field.stem);
+      fields.clear();
+      found.begins.push_back((*member)->at);
+      if (!stems.insert(std::hash<std::string>()(stem)).second) {
+        return invalid(
+            absl::StrCat("does not follow the other members of ", stem,
+                         "; members of one sample must be neighbours (tar --sort=name)"));
+      }
+    }
+    if (std::find(fields.begin(), fields.end(), field.field) != fields.end())
+      return invalid("is there twice");
+    fields.push_back(field.field);
+  }
+}
+
+// --- The cache -----------------------------------------------------------------------------------
+
+// The start of an index file. The begins follow.
+struct Header {
+  char magic[8];
+  uint32_t layout;
+  uint32_t is_unpacked;
+  FileIdentity original;
+  uint64_t unpacked_bytes;
+  uint64_t blank_lines;
+  uint64_t count;
+};
+static_assert(sizeof(Header) == 64);
+constexpr char kMagic[8] = {'L', 'S', 'I', 'N', 'D', 'E', 'X', '1'};
+
+bool IsGzip(absl::string_view bytes) { return absl::StartsWith(bytes, "\x1f\x8b"); }
+
+// FNV-1a: the same on every machine.
+uint64_t Hash(absl::string_view text) {
+  uint64_t hash = 0xcbf29ce484222325u;
+  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
+  return hash;
+}
+
+// "train.jsonl-0123456789abcdef": files of one name in different folders have different stems.
+std::string CacheStem(const std::string& path, const std::string& cache_folder) {
+  std::error_code error;
+  fs::path absolute = fs::weakly_canonical(path, error);
+  if (error) absolute = path;
+  return absl::StrCat(cache_folder, "/", fs::path(path).filename().string(), "-",
+                      absl::Hex(Hash(absolute.string()), absl::kZeroPad16));
+}
+
+std::string UnpackedPath(const std::string& stem, const FileIdentity& identity) {
+  return absl::StrCat(
+      stem, "-",
+      absl::Hex(Hash(absl::StrCat(identity.bytes, " ", identity.mtime_ns, " ", identity.inode)),
+                absl::kZeroPad16),
+      ".unpacked");
+}
+
+absl::Status WithAdvice(const absl::Status& status) {
+  return absl::Status(status.code(), absl::StrCat(status.message(),
+                                                  "; the cache folder must be writable and have "
+                                                  "room: set LOCKSTEP_CACHE, or cache ="));
+}
+
+// One process at a time builds in a cache folder. A file system without locks lets several build
+// the same; each puts a complete file in place of the other's.
+class CacheLock {
+ public:
+  explicit CacheLock(const std::string& cache_folder)
+      : fd_(open((cache_folder + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
+    while (fd_ >= 0 && flock(fd_, LOCK_EX) != 0 && errno == EINTR) {
+    }
+  }
+  CacheLock(const CacheLock&) = delete;
+  CacheLock& operator=(const CacheLock&) = delete;
+  ~CacheLock() {
+    if (fd_ >= 0) close(fd_);
+  }
+
+ private:
+  int fd_;
+};
+
+absl::Status Unpack(const std::string& path, const std::string& to) {
+  gzFile file = gzopen(path.c_str(), "rb");
+  if (file == nullptr)
+    return absl::UnknownError(absl::StrCat("cannot open ", path, ": ", std::strerror(errno)));
+  driver::NewFile unpacked(to);
+  std::vector<char> block(size_t{1} << 20);
+  absl::Status status;
+  int size = 1;
+  while (size > 0 && status.ok()) {
+    size = gzread(file, block.data(), static_cast<unsigned>(block.size()));
+    if (size > 0) {
+      status = unpacked.Write(block.data(), static_cast<size_t>(size));
+      if (!status.ok()) status = WithAdvice(status);
+    }
+  }
+  int code = Z_OK;
+  absl::string_view problem = gzerror(file, &code);
+  absl::ConsumePrefix(&problem, absl::StrCat(path, ": "));
+  // A gzip file that ends too early reads as a shorter one: only zlib's own code tells.
+  if (status.ok() && (size < 0 || code == Z_BUF_ERROR)) {
+    status = absl::InvalidArgumentError(
+        absl::StrCat("cannot read ", path, ": ", code == Z_ERRNO ? std::strerror(errno) : problem));
+  }
+  gzclose(file);
+  if (!status.ok()) return status;
+  status = unpacked.Keep();
+  return status.ok() ? status : WithAdvice(status);
+}
+
+absl::Status WriteIndex(const std::string& path, const Header& header,
+                        const std::vector<uint64_t>& begins) {
+  driver::NewFile file(path);
+  absl::Status status = file.Write(&header, sizeof(header));
+  if (status.ok()) status = file.Write(begins.data(), begins.size() * sizeof(begins[0]));
+  if (status.ok()) status = file.Keep();
+  return status.ok() ? status : WithAdvice(status);
+}
+
+const Header& HeaderOf(const MappedFile& index) {
+  return *reinterpret_cast<const Header*>(index.bytes().data());
+}
+
+// The index at `path`, or nullptr where there is none or it is no index.
+std::shared_ptr<const MappedFile> ReadIndex(const std::string& path) {
+  absl::StatusOr<std::shared_ptr<const MappedFile>> index = MappedFile::Open(path);
+  if (!index.ok() || (*index)->bytes().size() < sizeof(Header)) return nullptr;
+  const Header& header = HeaderOf(**index);
+  const bool fits = std::memcmp(header.magic, kMagic, sizeof(kMagic)) == 0 &&
+                    header.count == ((*index)->bytes().size() - sizeof(Header)) / 8;
+  return fits ? *index : nullptr;
+}
+
+// Takes what the cache has of this file as it is now. Returns false where something is missing.
+bool TakeCached(const std::string& stem, Layout layout, IndexedFile& file) {
+  file.index = ReadIndex(stem + ".index");
+  if (file.index == nullptr) return false;
+  const Header& header = HeaderOf(*file.index);
+  if (header.layout != static_cast<uint32_t>(layout) ||
+      header.original != file.original->identity()) {
+    return false;
+  }
+  file.blank_lines = header.blank_lines;
+  if (header.is_unpacked == 0) return true;
+  auto unpacked = MappedFile::Open(UnpackedPath(stem, header.original));
+  if (!unpacked.ok() || (*unpacked)->bytes().size() != header.unpacked_bytes) return false;
+  file.unpacked = *std::move(unpacked);
+  return true;
+}
+
+absl::Status Build(const std::string& stem, Layout layout, IndexedFile& file) {
+  const FileIdentity& identity = file.original->identity();
+  const bool is_gzip = IsGzip(file.original->bytes());
+  const std::shared_ptr<const MappedFile> stale = ReadIndex(stem + ".index");
+  if (is_gzip) {
+    const std::string path = UnpackedPath(stem, identity);
+    absl::Status status = Unpack(file.original->path(), path);
+    if (!status.ok()) return status;
+    auto unpacked = MappedFile::Open(path);
+    if (!unpacked.ok()) return unpacked.status();
+    file.unpacked = *std::move(unpacked);
+  }
+  absl::StatusOr<SampleBegins> found = FindSamples(file.bytes(), layout);
+  if (!found.ok()) {
+    return absl::Status(found.status().code(),
+                        absl::StrCat(file.original->path(), ": ", found.status().message()));
+  }
+  absl::Status status = file.original->CheckUnchanged();
+  if (!status.ok()) return status;
+  Header header{};
+  std::memcpy(header.magic, kMagic, sizeof(kMagic));
+  header.layout = static_cast<uint32_t>(layout);
+  header.is_unpacked = is_gzip ? 1 : 0;
+  header.original = identity;
+  header.unpacked_bytes = is_gzip ? file.unpacked->bytes().size() : 0;
+  header.blank_lines = found->blank_lines;
+  header.count = found->begins.size();
+  status = WriteIndex(stem + ".index", header, found->begins);
+  if (!status.ok()) return status;
+  if (stale != nullptr && HeaderOf(*stale).original != identity)
+    std::remove(UnpackedPath(stem, HeaderOf(*stale).original).c_str());
+  if (!TakeCached(stem, layout, file)) {
+    return absl::UnknownError(
+        absl::StrCat("the index of ", file.original->path(), " is gone from ", stem, ".index"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::StatusOr<SampleBegins> FindSamples(absl::string_view bytes, Layout layout) {
+  if (layout == Layout::kTar) return FindTarSamples(bytes);
+  if (layout == Layout::kLines) return FindLines(bytes);
+  SampleBegins whole;
+  if (!bytes.empty()) whole.begins.push_back(0);
+  return whole;
+}
+
+absl::Span<const uint64_t> IndexedFile::begins() const {
+  if (index == nullptr) return begins_in_memory;
+  return {reinterpret_cast<const uint64_t*>(index->bytes().data() + sizeof(Header)),
+          static_cast<size_t>(HeaderOf(*index).count)};
+}
+
+absl::StatusOr<IndexedFile> OpenIndexed(const std::string& path, Layout layout,
+                                        const std::string& cache_folder) {
+  IndexedFile file;
+  auto original = MappedFile::Open(path);
+  if (!original.ok()) return original.status();
+  file.original = *std::move(original);
+  if (!IsGzip(file.original->bytes()) && file.original->bytes().size() < kMinBytesToKeep) {
+    absl::StatusOr<SampleBegins> found = FindSamples(file.bytes(), layout);
+    if (!found.ok()) {
+      return absl::Status(found.status().code(),
+                          absl::StrCat(path, ": ", found.status().message()));
+    }
+    file.begins_in_memory = std::move(found->begins);
+    file.blank_lines = found->blank_lines;
+    return file;
+  }
+  const std::string stem = CacheStem(path, cache_folder);
+  if (TakeCached(stem, layout, file)) return file;
+  std::error_code error;
+  fs::create_directories(cache_folder, error);
+  if (error) {
+    return WithAdvice(absl::UnknownError(
+        absl::StrCat("cannot make the folder ", cache_folder, ": ", error.message())));
+  }
+  const CacheLock lock(cache_folder);
+  if (TakeCached(stem, layout, file)) return file;
+  const absl::Status status = Build(stem, layout, file);
+  if (!status.ok()) return status;
+  return file;
+}
+
+}  // namespace lockstep::data

@@ -1,0 +1,346 @@
+#include "driver/data/source.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+
+namespace lockstep::data {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using ::testing::SizeIs;
+
+class SourceTest : public ::testing::Test {
+ protected:
+  SourceTest() {
+    std::string pattern = absl::StrCat(::testing::TempDir(), "/source_XXXXXX");
+    folder_ = mkdtemp(pattern.data());
+  }
+  ~SourceTest() override { fs::remove_all(folder_); }
+
+  std::string Path(const std::string& name) const { return absl::StrCat(folder_, "/", name); }
+  std::string Cache() const { return Path("cache"); }
+
+  std::string Write(const std::string& name, const std::string& content) const {
+    fs::create_directories(fs::path(Path(name)).parent_path());
+    std::ofstream(Path(name), std::ios::binary) << content;
+    return Path(name);
+  }
+
+  std::string WriteGzip(const std::string& name, const std::string& content) const {
+    gzFile file = gzopen(Path(name).c_str(), "wb");
+    gzwrite(file, content.data(), static_cast<unsigned>(content.size()));
+    gzclose(file);
+    return Path(name);
+  }
+
+  absl::StatusOr<Source> Open(const std::vector<std::string>& paths,
+                              const std::string& format = "") const {
+    return Source::Open(paths, {.format = format, .cache_folder = Cache()});
+  }
+
+  std::string ErrorOf(const std::vector<std::string>& paths, const std::string& format = "") const {
+    const auto source = Open(paths, format);
+    return source.ok() ? "" : std::string(source.status().message());
+  }
+
+  // Every sample's text, or the error in its place.
+  std::vector<std::string> Texts(const std::vector<std::string>& paths,
+                                 const std::string& format = "") const {
+    const auto source = Open(paths, format);
+    if (!source.ok()) return {std::string(source.status().message())};
+    std::vector<std::string> texts;
+    for (int64_t i = 0; i < source->size(); ++i) {
+      const auto sample = source->Read(i);
+      texts.emplace_back(sample.ok() ? sample->text : sample.status().message());
+    }
+    return texts;
+  }
+
+  // Names of the files in the cache, but for the lock.
+  std::vector<std::string> CacheFiles() const {
+    std::vector<std::string> names;
+    for (const auto& entry : fs::directory_iterator(Cache())) {
+      if (entry.path().filename() != "lock") names.push_back(entry.path().extension().string());
+    }
+    std::sort(names.begin(), names.end());
+    return names;
+  }
+
+  std::string folder_;
+};
+
+// A text of more than kMinBytesToKeep, whose lines tell their numbers.
+std::string BigText(int seed) {
+  std::string text;
+  for (int i = 0; text.size() < kMinBytesToKeep; ++i)
+    absl::StrAppend(&text, seed, " ", i, std::string(static_cast<size_t>(i % 97), 'x'), "\n");
+  return text;
+}
+
+TEST_F(SourceTest, ALineIsASampleWhateverItsEnd) {
+  EXPECT_THAT(Texts({Write("a.txt", "one\ntwo\n")}), ElementsAre("one", "two"));
+  EXPECT_THAT(Texts({Write("b.txt", "one\ntwo")}), ElementsAre("one", "two"));
+  EXPECT_THAT(Texts({Write("c.txt", "one\r\n\r\ntwo\r\n")}), ElementsAre("one", "two"));
+  EXPECT_THAT(Texts({Write("d.txt", "one")}), ElementsAre("one"));
+  EXPECT_THAT(Texts({Write("e.txt", "\n \t\n one \n\n")}), ElementsAre(" one "));
+  EXPECT_THAT(Texts({Write("f.txt", "\xef\xbb\xbfone\n")}), ElementsAre("one"));
+  EXPECT_THAT(Texts({Write("g.txt", "")}), IsEmpty());
+  EXPECT_THAT(Texts({Write("h.txt", "\n\n")}), IsEmpty());
+  EXPECT_THAT(Texts({Write("i.txt", std::string("a\0b\n", 4))}),
+              ElementsAre(std::string("a\0b", 3)));
+}
+
+TEST_F(SourceTest, AVeryLongLineIsOneSample) {
+  const std::string line(5 << 20, 'x');
+  const std::vector<std::string> texts = Texts({Write("a.txt", "short\n" + line + "\nend")});
+  ASSERT_THAT(texts, SizeIs(3));
+  EXPECT_TRUE(texts[1] == line);
+  EXPECT_EQ(texts[2], "end");
+}
+
+TEST_F(SourceTest, AWholeTextIsASampleWhereItIsAskedFor) {
+  EXPECT_THAT(Texts({Write("a.txt", "one\ntwo\n"), Write("b.md", "three"), Write("c", "")}, "text"),
+              ElementsAre("one\ntwo\n", "three"));
+}
+
+TEST_F(SourceTest, FilesFollowEachOtherAndEmptyOnesAreNoHole) {
+  Write("d/b.jsonl", "3\n4");
+  Write("d/a.jsonl", "1\n2\n");
+  Write("d/sub/c.ndjson", "5\n");
+  Write("d/aa.jsonl", "");
+  Write("d/.hidden.jsonl", "no");
+  Write("d/_SUCCESS", "");
+  Write("d/README.md", "not data");
+  EXPECT_THAT(Texts({Path("d")}), ElementsAre("1", "2", "3", "4", "5"));
+  EXPECT_THAT(Texts({Path("d/b.jsonl"), Path("d/aa.jsonl"), Path("d/a.jsonl")}),
+              ElementsAre("3", "4", "1", "2"));
+}
+
+TEST_F(SourceTest, PlaceNamesFileAndLine) {
+  Write("a.jsonl", "1\n2\n");
+  Write("b.jsonl", "\n3\n\n\n4\n");
+  const auto source = Open({Path("a.jsonl"), Path("b.jsonl")});
+  ASSERT_TRUE(source.ok());
+
+  EXPECT_EQ(source->Place(0), Path("a.jsonl") + ", line 1");
+  EXPECT_EQ(source->Place(1), Path("a.jsonl") + ", line 2");
+  EXPECT_EQ(source->Place(2), Path("b.jsonl") + ", line 2");
+  EXPECT_EQ(source->Place(3), Path("b.jsonl") + ", line 5");
+}
+
+TEST_F(SourceTest, BadPathsAreNamed) {
+  EXPECT_THAT(ErrorOf({Path("none.jsonl")}), HasSubstr("none.jsonl: there is no such file"));
+  EXPECT_THAT(ErrorOf({Write("a.csv", "1")}), HasSubstr("a.csv: the name does not tell"));
+  EXPECT_THAT(ErrorOf({Write("a.parquet", "1")}), HasSubstr("reads no Parquet"));
+  EXPECT_THAT(ErrorOf({}), HasSubstr("the list of files is empty"));
+  EXPECT_THAT(ErrorOf({Path("a.csv")}, "json"), HasSubstr("not \"json\""));
+  fs::create_directories(Path("empty"));
+  EXPECT_THAT(ErrorOf({Path("empty")}), HasSubstr("has no samples"));
+  Write("mixed/a.jsonl", "1");
+  Write("mixed/a.txt", "1");
+  EXPECT_THAT(ErrorOf({Path("mixed")}), HasSubstr("several formats"));
+  Write("columns/train.parquet", "1");
+  EXPECT_THAT(ErrorOf({Path("columns")}), HasSubstr("reads no Parquet"));
+}
+
+TEST_F(SourceTest, AChangedFileIsAnErrorWhenItIsRead) {
+  const std::string path = Write("a.jsonl", "1\n2\n");
+  const auto message = [&](const std::function<void()>& change) {
+    Write("a.jsonl", "1\n2\n");
+    const auto source = Open({path});
+    change();
+    return std::string(source->Read(1).status().message());
+  };
+
+  EXPECT_THAT(message([&] { Write("a.jsonl", "1\n2\n3\n"); }),
+              HasSubstr("it had 4 bytes, and has 6"));
+  EXPECT_THAT(message([&] { Write("a.jsonl", "1"); }), HasSubstr("it had 4 bytes, and has 1"));
+  EXPECT_THAT(message([&] { fs::remove(path); }), HasSubstr("cannot be found any more"));
+  EXPECT_THAT(message([&] { fs::rename(Write("b", "1\n9\n"), path); }),
+              HasSubstr("has changed since it was opened"));
+  EXPECT_THAT(message([&] {
+                const timespec times[2] = {{1, 0}, {1, 0}};
+                utimensat(AT_FDCWD, path.c_str(), times, 0);
+              }),
+              HasSubstr("its time of modification is another"));
+  EXPECT_THAT(message([] {}), IsEmpty());
+}
+
+TEST_F(SourceTest, ABigFilesIndexIsKeptAndAStaleOneIsBuiltAgain) {
+  const std::string path = Write("a.txt", BigText(1));
+  const std::vector<std::string> first = Texts({path});
+  EXPECT_THAT(CacheFiles(), ElementsAre(".index"));
+  EXPECT_EQ(absl::StrJoin(first, "\n") + "\n", BigText(1));
+  EXPECT_EQ(Texts({path}), first);
+
+  // The same size, other lines.
+  std::string other = BigText(1);
+  std::replace(other.begin(), other.end(), ' ', '\n');
+  Write("a.txt", other);
+  EXPECT_EQ(absl::StrJoin(Texts({path}), "\n") + "\n", other);
+  EXPECT_THAT(CacheFiles(), ElementsAre(".index"));
+}
+
+TEST_F(SourceTest, AKeptIndexIsUsed) {
+  const std::string path = Write("a.txt", BigText(1));
+  ASSERT_TRUE(Open({path}).ok());
+  fs::path index;
+  for (const auto& entry : fs::directory_iterator(Cache())) {
+    if (entry.path().extension() == ".index") index = entry.path();
+  }
+  // The first sample now begins at byte 2 of its line.
+  std::fstream file(index, std::ios::in | std::ios::out | std::ios::binary);
+  file.seekp(64);
+  file.put(2);
+  file.close();
+
+  const auto source = Open({path});
+  EXPECT_EQ(source->Read(0)->text, BigText(1).substr(2, BigText(1).find('\n') - 2));
+}
+
+TEST_F(SourceTest, ATornIndexIsBuiltAgain) {
+  const std::string path = Write("a.txt", BigText(1));
+  const std::vector<std::string> first = Texts({path});
+  for (const int size : {0, 10, 64, 1000}) {
+    for (const auto& entry : fs::directory_iterator(Cache())) {
+      if (entry.path().extension() == ".index") fs::resize_file(entry.path(), size);
+    }
+    EXPECT_EQ(Texts({path}), first) << size;
+  }
+}
+
+TEST_F(SourceTest, GzipReadsAsTheTextInIt) {
+  EXPECT_THAT(Texts({WriteGzip("a.jsonl.gz", "1\n\n2")}), ElementsAre("1", "2"));
+  EXPECT_THAT(CacheFiles(), ElementsAre(".index", ".unpacked"));
+  EXPECT_THAT(Texts({Path("a.jsonl.gz")}), ElementsAre("1", "2"));
+
+  // Another text under the name: the copy of the first is removed.
+  WriteGzip("a.jsonl.gz", "3\n4\n5");
+  EXPECT_THAT(Texts({Path("a.jsonl.gz")}), ElementsAre("3", "4", "5"));
+  EXPECT_THAT(CacheFiles(), ElementsAre(".index", ".unpacked"));
+
+  const auto source = Open({Path("a.jsonl.gz")});
+  EXPECT_EQ(source->Place(2), Path("a.jsonl.gz") + ", line 3");
+}
+
+TEST_F(SourceTest, AMissingUnpackedCopyIsMadeAgain) {
+  WriteGzip("a.jsonl.gz", "1\n2");
+  ASSERT_TRUE(Open({Path("a.jsonl.gz")}).ok());
+  for (const auto& entry : fs::directory_iterator(Cache())) {
+    if (entry.path().extension() == ".unpacked") fs::remove(entry.path());
+  }
+  EXPECT_THAT(Texts({Path("a.jsonl.gz")}), ElementsAre("1", "2"));
+}
+
+TEST_F(SourceTest, ACutGzipFileIsAnErrorAndLeavesNothing) {
+  const std::string path = WriteGzip("a.jsonl.gz", BigText(1));
+  fs::resize_file(path, fs::file_size(path) / 2);
+  EXPECT_THAT(ErrorOf({path}), HasSubstr("a.jsonl.gz: unexpected end of file"));
+  EXPECT_THAT(CacheFiles(), IsEmpty());
+}
+
+TEST_F(SourceTest, ACacheThatCannotBeWrittenIsAnErrorWithAdvice) {
+  const std::string path = Write("a.txt", BigText(1));
+  Write("cache", "a file where the folder should be");
+  EXPECT_THAT(ErrorOf({path}), HasSubstr("set LOCKSTEP_CACHE"));
+}
+
+TEST_F(SourceTest, TarMembersOfOneStemAreOneSample) {
+  const std::string folder = Path("members");
+  fs::create_directories(folder);
+  for (const char* name : {"0001.txt", "0001.json", "0002.json", ".hidden.txt"})
+    std::ofstream(absl::StrCat(folder, "/", name)) << "of " << name;
+  const std::string tar = Path("shard.tar");
+  ASSERT_EQ(std::system(absl::StrCat("tar -C ", folder, " -cf ", tar,
+                                     " .hidden.txt 0001.json 0001.txt 0002.json")
+                            .c_str()),
+            0);
+  ASSERT_EQ(std::system(absl::StrCat("gzip -k ", tar).c_str()), 0);
+  for (const std::string& path : {tar, tar + ".gz"}) {
+    const auto source = Open({path});
+    ASSERT_TRUE(source.ok()) << source.status().message();
+    ASSERT_EQ(source->size(), 2);
+    const auto first = source->Read(0);
+    EXPECT_EQ(first->stem, "0001");
+    ASSERT_THAT(first->members, SizeIs(2));
+    EXPECT_EQ(first->members[0].first, "json");
+    EXPECT_EQ(first->members[0].second, "of 0001.json");
+    EXPECT_EQ(first->members[1].second, "of 0001.txt");
+    EXPECT_THAT(source->Read(1)->members, SizeIs(1));
+    EXPECT_EQ(source->Place(1), path + ", member 0002");
+  }
+}
+
+TEST_F(SourceTest, TarMembersThatAreNoNeighboursOrHaveNoEndingAreErrors) {
+  const auto error_of = [&](const std::string& members) {
+    const std::string folder = Path("members");
+    fs::create_directories(folder);
+    for (const char* name : {"1.a", "1.b", "2.a", "README"})
+      std::ofstream(absl::StrCat(folder, "/", name)) << name;
+    EXPECT_EQ(
+        std::system(absl::StrCat("tar -C ", folder, " -cf ", Path("x.tar"), " ", members).c_str()),
+        0);
+    return ErrorOf({Path("x.tar")});
+  };
+  EXPECT_THAT(error_of("1.a 2.a 1.b"), HasSubstr("1.b does not follow the other members of 1"));
+  EXPECT_THAT(error_of("1.a README"), HasSubstr("README has no ending"));
+  EXPECT_THAT(error_of("--hard-dereference 1.a 1.a"), HasSubstr("1.a is there twice"));
+  EXPECT_THAT(error_of("1.a 1.a"), HasSubstr("1.a is a link"));
+  EXPECT_THAT(error_of("1.a 1.b 2.a"), IsEmpty());
+}
+
+TEST_F(SourceTest, ProcessesThatOpenAtOnceAllFindTheWholeIndex) {
+  const std::string text = BigText(3);
+  const std::string path = WriteGzip("a.jsonl.gz", text);
+  const int64_t expected = std::count(text.begin(), text.end(), '\n');
+  std::vector<pid_t> children;
+  for (int i = 0; i < 4; ++i) {
+    const pid_t pid = fork();
+    if (pid == 0) {
+      const auto source = Open({path});
+      _exit(source.ok() && source->size() == expected ? 0 : 1);
+    }
+    children.push_back(pid);
+  }
+  for (const pid_t pid : children) {
+    int status = 1;
+    waitpid(pid, &status, 0);
+    EXPECT_EQ(status, 0);
+  }
+  EXPECT_THAT(CacheFiles(), ElementsAre(".index", ".unpacked"));
+}
+
+TEST_F(SourceTest, ThreadsReadAtOnce) {
+  const auto source = Open({Write("a.txt", BigText(5))});
+  ASSERT_TRUE(source.ok());
+  std::vector<size_t> bytes(4);
+  std::vector<std::thread> threads;
+  for (size_t t = 0; t < bytes.size(); ++t) {
+    threads.emplace_back([&, t] {
+      for (int64_t i = 0; i < source->size(); ++i) bytes[t] += source->Read(i)->text.size() + 1;
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_THAT(bytes, ::testing::Each(BigText(5).size()));
+}
+
+}  // namespace
+}  // namespace lockstep::data

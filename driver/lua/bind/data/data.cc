@@ -1,0 +1,163 @@
+#include "driver/lua/bind/data/data.h"
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "driver/data/mix.h"
+#include "driver/lua/bind/data/source.h"
+#include "driver/lua/bind/data/worker_pool.h"
+#include "driver/lua/bind/program/serialize.h"
+#include "driver/lua/operators/operators.h"
+#include "driver/lua/vm/object.h"
+#include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/vm.h"
+
+namespace lockstep::lua {
+
+using Workers = std::unique_ptr<WorkerPool>;
+
+template <>
+inline constexpr const char* kObjectName<data::Mix> = "mix of sources";
+template <>
+inline constexpr const char* kObjectName<Workers> = "workers";
+
+namespace {
+
+// --- Mixes ---------------------------------------------------------------------------------------
+
+// mix({size, ...}, {weight, ...} or nil, size or nil) -> mix
+int NewMix(lua_State* state) {
+  data::MixOptions options;
+  options.sizes = ReadIntegers(state, 1, "data.mix: sizes");
+  if (!lua_isnoneornil(state, 2)) {
+    ReadTable(state, 2, "data.mix: weights");
+    for (int i = 1; i <= static_cast<int>(lua_objlen(state, 2)); ++i) {
+      lua_rawgeti(state, 2, i);
+      options.weights.push_back(ReadNumber(state, -1, "data.mix: a weight"));
+      lua_pop(state, 1);
+    }
+    if (options.weights.empty()) throw Error("data.mix: weights must be an array of numbers");
+  }
+  if (!lua_isnoneornil(state, 3)) {
+    options.size = ReadInteger(state, 3, "data.mix: size");
+    if (options.size < 1)
+      throw Error(absl::StrCat("data.mix: size must be at least 1, not ", options.size));
+  }
+  absl::StatusOr<data::Mix> mix = data::Mix::Make(options);
+  if (!mix.ok()) throw Error(absl::StrCat("data.mix: ", mix.status().message()));
+  PushObject(state, *std::move(mix));
+  return 1;
+}
+
+const data::Mix& ReadMix(lua_State* state) { return ReadObject<data::Mix>(state, 1, "mix"); }
+
+int MixSize(lua_State* state) {
+  PushInteger(state, ReadMix(state).size());
+  return 1;
+}
+
+int MixCounts(lua_State* state) {
+  PushIntegers(state, ReadMix(state).counts());
+  return 1;
+}
+
+// mix:locate(position from 0, epoch) -> source from 1, index from 1, pass
+int Locate(lua_State* state) {
+  const data::Mix::Place place = ReadMix(state).Locate(ReadInteger(state, 2, "locate: position"),
+                                                       ReadInteger(state, 3, "locate: epoch"));
+  PushInteger(state, place.source + 1);
+  PushInteger(state, place.index + 1);
+  PushInteger(state, place.pass);
+  return 3;
+}
+
+// --- Work ----------------------------------------------------------------------------------------
+
+// attempt(fn, ...) -> true and fn's results, or false and the error's message. As a worker calls
+// fn: random operators of torch are refused.
+int Attempt(lua_State* state) {
+  ReadFunction(state, 1, "attempt: fn");
+  lua_pushboolean(state, 1);
+  lua_insert(state, 1);
+  try {
+    const RandomRefused refused("a map of data.loader");
+    Call(state, lua_gettop(state) - 2, LUA_MULTRET);
+  } catch (const PendingError& error) {
+    lua_settop(state, 0);
+    lua_pushboolean(state, 0);
+    PushString(state, error.what());
+  }
+  return lua_gettop(state);
+}
+
+// workers(count, module, start) -> workers
+int NewWorkers(lua_State* state) {
+  WorkerPool::Options options;
+  options.num_workers = static_cast<int>(ReadInteger(state, 1, "workers: count"));
+  options.module = ReadString(state, 2, "workers: module");
+  options.start.bytes = Serialize(state, 3, "data.loader: options", &options.start.tensors);
+  PushObject(state, std::make_unique<WorkerPool>(std::move(options), WorkerStateOf(state)));
+  return 1;
+}
+
+WorkerPool& ReadWorkers(lua_State* state) {
+  Workers& workers = ReadObject<Workers>(state, 1, "workers");
+  if (workers == nullptr) throw Error("data.loader: its workers were stopped");
+  return *workers;
+}
+
+// workers:submit(value, source or nil)
+int Submit(lua_State* state) {
+  WorkerPool& workers = ReadWorkers(state);
+  WorkerPool::Job job;
+  job.value.bytes = Serialize(state, 2, "data.loader: a sample", &job.value.tensors);
+  job.source = SourceAt(state, 3);
+  workers.Submit(std::move(job));
+  return 0;
+}
+
+// workers:next() -> true and the value, or false and the message
+int Next(lua_State* state) {
+  const WorkerPool::Result result = ReadWorkers(state).Next();
+  lua_pushboolean(state, result.ok ? 1 : 0);
+  if (result.ok) {
+    PushSerialized(state, result.value.bytes, "data.loader", result.value.tensors);
+  } else {
+    PushString(state, result.message);
+  }
+  return 2;
+}
+
+// workers:stop(): waits for what is under way, and ends the threads.
+int Stop(lua_State* state) {
+  ReadObject<Workers>(state, 1, "workers").reset();
+  return 0;
+}
+
+// is_source(value): one that workers can read for themselves.
+int IsSource(lua_State* state) {
+  lua_pushboolean(state, SourceAt(state, 1) != nullptr);
+  return 1;
+}
+
+}  // namespace
+
+int OpenData(lua_State* state) {
+  RegisterSource(state);
+  RegisterObject<data::Mix>(state, {{"size", MixSize}, {"counts", MixCounts}, {"locate", Locate}});
+  RegisterObject<Workers>(state, {{"submit", Submit}, {"next", Next}, {"stop", Stop}});
+  lua_newtable(state);
+  SetFunctions(state, {{"source", NewSource},
+                       {"is_source", IsSource},
+                       {"mix", NewMix},
+                       {"attempt", Attempt},
+                       {"workers", NewWorkers}});
+  return 1;
+}
+
+}  // namespace lockstep::lua

@@ -1,0 +1,3 @@
+-- A map whose module cannot be loaded.
+
+error("this module is broken")

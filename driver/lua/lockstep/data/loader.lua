@@ -1,0 +1,296 @@
+--- data.loader: samples in an order that all ranks know, prepared ahead by threads.
+---
+--- The positions of a run count from 0 through all its epochs. Rank r takes the positions start + r, start + r + world
+--- and so on; which sample a position is, says a permutation of its epoch. So a seed and a position are all the state.
+
+local core = require "lockstep.core"
+local core_data = require "lockstep.core.data"
+local core_sharding = require "lockstep.core.sharding"
+local core_state = require "lockstep.core.state"
+local dist = require "lockstep.distributed"
+local mapping = require "lockstep.data.mapping"
+local options = require "lockstep.options"
+local sources = require "lockstep.data.source"
+
+---@class data.Loader
+---@field length number samples that this rank gets, from where the loader started or resumed; math.huge without epochs
+---@field taken integer of these, handed out or skipped so far
+---@field skipped integer of these, skipped
+---@field dropped integer samples at the end that no rank gets, by drop_last
+---@field padded integer samples at the end that this rank gets again, by pad
+---@field epoch integer of the next sample, from 0
+---@operator call: any
+local Loader = {}
+
+--- Messages of skipped samples that are printed one by one; later ones when their number has doubled.
+local PRINTED_SKIPS = 10
+
+-- The order -------------------------------------------------------------------------------------------
+
+--- Begins at a position, less those of `done` (sorted, not before `start`), which were taken already.
+local function begin(self, start, done)
+  self.start, self.done, self.taken, self.submitted = start, done, 0, 0
+  self.pending, self.ended, self.failed, self.skips_in_a_row = {}, false, nil, 0
+  self.remaining = math.max(0, self.total - start - #done)
+  local rest = self.remaining == math.huge and 0 or self.remaining % self.world
+  self.length = (self.remaining - rest) / self.world
+  self.dropped, self.padded = 0, 0
+  if rest > 0 and self.drop_last then
+    self.dropped = rest
+  elseif rest > 0 and (self.rank < rest or self.pad) then
+    self.length = self.length + 1
+    if self.rank >= rest then self.padded = 1 end
+  end
+end
+
+--- The k-th position, from 0, that was not taken before this loader began.
+local function position_of(self, k)
+  local position = self.start + k
+  for _, taken in ipairs(self.done) do
+    if taken > position then break end
+    position = position + 1
+  end
+  return position
+end
+
+--- Returns where this rank's sample number `t`, from 0, lies, and its position.
+local function locate(self, t)
+  local k = self.rank + self.world * t
+  -- Padding begins the last epoch again.
+  local position = k < self.remaining and position_of(self, k)
+    or self.total - self.size + (k - self.remaining) % self.size
+  local epoch, index = math.floor(position / self.size), position % self.size + 1
+  if self.shuffle then index = core_sharding.permute(self.size, self.seed, epoch, index - 1) end
+  local leaf, of_leaf = sources.resolve(self.source, index, epoch, self.shuffle and self.seed or nil)
+  return leaf, of_leaf, position
+end
+
+-- Work ------------------------------------------------------------------------------------------------
+
+--- Gives the next sample to the workers, or keeps it for this thread.
+local function submit(self)
+  local t = self.submitted
+  local leaf, index, position = locate(self, t)
+  local job = { index = index, seed = self.seed % 2 ^ 20 * 2 ^ 33 + position % 2 ^ 33 }
+  local pending = { leaf = leaf, index = index, job = job, source = leaf }
+  if not core_data.is_source(leaf) then
+    local ok, sample = pcall(function() return leaf[index] end)
+    if ok then
+      job.sample, pending.source = sample, nil
+    else
+      pending.failed = tostring(sample)
+    end
+  end
+  if self.workers > 0 and not pending.failed then self.pool:submit(job, pending.source) end
+  self.pending[t], self.submitted = pending, t + 1
+end
+
+--- The oldest sample that was submitted: true and the sample, or false and what is wrong with it.
+local function finish(self)
+  local pending = self.pending[self.taken]
+  self.pending[self.taken] = nil
+  if pending.failed then return false, pending.failed end
+  local ok, result
+  if self.workers > 0 then
+    ok, result = self.pool:next()
+  else
+    local random = self.map and core_state.math_random_state()
+    ok, result = core_data.attempt(mapping.apply, self.map, self.options, pending.job, pending.source)
+    if random then core_state.set_math_random_state(random) end
+  end
+  if ok and not result.failed then return true, result.sample end
+  return false, ok and result.failed or sources.place(pending.leaf, pending.index) .. ": " .. result
+end
+
+--- Counts and reports a sample that cannot be prepared.
+local function skip(self, message)
+  self.skipped, self.skips_in_a_row = self.skipped + 1, self.skips_in_a_row + 1
+  if self.skips_in_a_row > self.size then
+    core.raise(("data.loader: no sample of a whole epoch can be prepared; the last: %s"):format(message))
+  end
+  if self.skipped <= PRINTED_SKIPS or self.skipped == self.next_report then
+    self.next_report = math.max(self.skipped, PRINTED_SKIPS) * 2
+    local who = dist.world_size() > 1 and (" on rank %d"):format(dist.rank()) or ""
+    io.stderr:write(("lockstep: data.loader: skipped%s, %d so far: %s\n"):format(who, self.skipped, message))
+  end
+end
+
+--- The next sample of this rank; nil at the end.
+---@return any
+function Loader:__call()
+  if self.failed then core.raise(self.failed) end
+  if self.ended then return nil end
+  if self.workers > 0 and not self.pool then
+    self.pool = core_data.workers(self.workers, "lockstep.data.worker", { map = self.map, options = self.options })
+  end
+  local ahead = math.max(1, self.workers * self.prefetch)
+  while true do
+    while self.submitted < self.length and self.submitted < self.taken + ahead do submit(self) end
+    if self.taken >= self.length then
+      self.ended = true
+      self:close()
+      return nil
+    end
+    local ok, sample = finish(self)
+    if ok then
+      self.taken, self.skips_in_a_row = self.taken + 1, 0
+      return sample
+    end
+    if self.on_error == "error" then
+      self.failed = "data.loader: " .. sample
+      core.raise(self.failed)
+    end
+    self.taken = self.taken + 1
+    skip(self, sample)
+  end
+end
+
+--- Ends the workers, after the samples that they are at. The loader may be called on: it starts new ones. Without it
+--- the collector ends them.
+function Loader:close()
+  if self.pool then self.pool:stop() end
+  self.pool, self.pending, self.submitted = nil, {}, self.taken
+end
+
+function Loader:__index(key)
+  if key == "epoch" then return math.floor(position_of(self, self.rank + self.world * self.taken) / self.size) end
+  return Loader[key]
+end
+
+-- State -----------------------------------------------------------------------------------------------
+
+--- Returns the number of samples that each rank has taken. With on_error = "skip" they differ, and the ranks tell
+--- each other.
+local function taken_by_rank(self)
+  local taken = {}
+  for rank = 0, self.world - 1 do taken[rank + 1] = self.taken end
+  if self.on_error == "error" or self.world == 1 then return taken end
+  if self.world ~= dist.world_size() then
+    core.raise(('loader:state_dict: with on_error = "skip" the %d ranks of this loader must be all %d of the run, '
+      .. "which compare what they skipped"):format(self.world, dist.world_size()))
+  end
+  for _, theirs in ipairs(dist.all_gather_object { rank = self.rank, taken = self.taken }) do
+    taken[theirs.rank + 1] = theirs.taken
+  end
+  return taken
+end
+
+--- Returns a state for load_state_dict, on any number of ranks. It is the same on each rank once every rank was handed
+--- equally many samples. Samples that were prepared ahead are not in it: they are prepared again.
+---
+--- Collective with on_error = "skip" on several ranks.
+---@return {size: integer, seed: integer, shuffle: boolean, position: integer, done: integer[]}
+function Loader:state_dict()
+  local taken = taken_by_rank(self)
+  local fewest = math.min(unpack(taken))
+  local first = math.min(fewest * self.world, self.remaining)
+  local position, done = position_of(self, first), {}
+  -- At an uneven end one rank has taken more than another, and every rank all that it gets.
+  local ended = self.ended and self.on_error == "error"
+  if ended then position = self.total end
+  for rank, count in ipairs(ended and {} or taken) do
+    for t = fewest, count - 1 do
+      local k = rank - 1 + self.world * t
+      if k < self.remaining then done[#done + 1] = position_of(self, k) end
+    end
+  end
+  for _, before in ipairs(self.done) do
+    if before >= position then done[#done + 1] = before end
+  end
+  table.sort(done)
+  return { size = self.size, seed = self.seed, shuffle = self.shuffle, position = position, done = done }
+end
+
+--- Goes on from what state_dict returned: with rank and world of now, in the order that was saved.
+---@param state table
+function Loader:load_state_dict(state)
+  for _, key in ipairs { "size", "seed", "shuffle", "position", "done" } do
+    if type(state) ~= "table" or state[key] == nil then
+      core.raise("loader:load_state_dict: this is no state of a loader: it lacks " .. key)
+    end
+  end
+  if state.size ~= self.size then
+    core.raise(("loader:load_state_dict: the state is of a source of %d samples, this one has %d"):format(state.size,
+      self.size))
+  end
+  for _, key in ipairs { "seed", "shuffle" } do
+    if state[key] ~= self[key] and dist.rank() == 0 then
+      io.stderr:write(("lockstep: data.loader: %s is %s, as saved, not %s\n"):format(key, tostring(state[key]),
+        tostring(self[key])))
+    end
+  end
+  self:close()
+  self.seed, self.shuffle = state.seed, state.shuffle
+  local done = {}
+  for i, position in ipairs(state.done) do done[i] = position end
+  begin(self, state.position, done)
+end
+
+-- Making one ------------------------------------------------------------------------------------------
+
+local function check_whole(name, value, least)
+  if type(value) ~= "number" or value < least or value % 1 ~= 0 or value > 2 ^ 53 then
+    core.raise(("data.loader: %s must be a whole number of at least %d, not %s"):format(name, least,
+      type(value) == "number" and tostring(value) or "a " .. type(value)))
+  end
+end
+
+local function check(o)
+  sources.check(o.source, "data.loader: source")
+  check_whole("workers", o.workers, 0)
+  check_whole("prefetch", o.prefetch, 1)
+  check_whole("seed", o.seed, 0)
+  if o.epochs ~= nil then check_whole("epochs", o.epochs, 1) end
+  check_whole("world", o.world, 1)
+  check_whole("rank", o.rank, 0)
+  if o.rank >= o.world then
+    core.raise(("data.loader: rank must be from 0 to world - 1 = %d, not %d"):format(o.world - 1, o.rank))
+  end
+  if o.on_error ~= "error" and o.on_error ~= "skip" then
+    core.raise(('data.loader: on_error must be "error" or "skip", not "%s"'):format(o.on_error))
+  end
+  if o.drop_last and o.pad then core.raise("data.loader: drop_last and pad exclude each other") end
+  if #o.source == 0 then core.raise("data.loader: the source has no samples") end
+  local is_function = type(o.map) == "function"
+  if o.map ~= nil and type(o.map) ~= "string" and not is_function then
+    core.raise("data.loader: map must be the name of a module that returns function(sample), not a " .. type(o.map))
+  end
+  if is_function and o.workers > 0 then
+    core.raise("data.loader: map is a function, which cannot leave the script's Lua state; with workers give the name "
+      .. 'of a module beside the script that returns it, as in map = "my_map"')
+  end
+end
+
+---@class data.LoaderOptions
+---@field source data.Source|table[]
+---@field map string|(fun(sample: table, options: any): any)|nil
+---@field options any? the map's second argument
+---@field workers integer? default 0
+---@field prefetch integer? default 4
+---@field shuffle boolean? default true
+---@field seed integer? default 0
+---@field epochs integer? default: without end
+---@field on_error "error"|"skip"? default "error"
+---@field drop_last boolean? default false
+---@field pad boolean? default false
+---@field rank integer? default: this rank
+---@field world integer? default: the run's ranks
+
+--- See data.loader.
+---@param opts data.LoaderOptions
+---@return data.Loader
+return function(opts)
+  local o = options.read("data.loader", opts, {
+    source = options.required, map = options.optional, options = options.optional, workers = 0, prefetch = 4,
+    shuffle = true, seed = 0, epochs = options.optional, on_error = "error", drop_last = false, pad = false,
+    rank = options.optional, world = options.optional,
+  })
+  o.rank, o.world = o.rank or dist.rank(), o.world or dist.world_size()
+  check(o)
+  local self = setmetatable(o, Loader)
+  if o.workers == 0 and type(o.map) == "string" then self.map = mapping.load(o.map) end
+  self.size, self.skipped = #o.source, 0
+  self.total = o.epochs and o.epochs * self.size or math.huge
+  begin(self, 0, {})
+  return self
+end

@@ -1,0 +1,74 @@
+-- data.loader on several ranks: together they see what one rank would, with skipped samples too.
+
+local data = require "lockstep.data"
+local dist = require "lockstep.distributed"
+local sharding = require "lockstep.sharding"
+local t = require "lockstep.testing"
+
+local SIZE = 41
+local samples = {}
+for i = 1, SIZE do samples[i] = { id = i } end
+local rank, world = dist.rank(), dist.world_size()
+local MAP = "lockstep.data.maps_fixture"
+
+--- The ids of all ranks in the order of their turns.
+local function merge(own)
+  local all, merged = dist.all_gather_object(own), {}
+  for i = 1, #all[1] do
+    for _, theirs in ipairs(all) do merged[#merged + 1] = theirs[i] end
+  end
+  return merged
+end
+
+local function take(loader, count)
+  local ids = {}
+  for i = 1, count do ids[i] = loader().id end
+  return ids
+end
+
+t.test("RanksTogetherSeeWhatOneRankSees", function()
+  local alone = take(data.loader { source = samples, seed = 2, rank = 0, world = 1 }, 10 * world)
+  for _, workers in ipairs { 0, 1, 3 } do
+    t.equal(merge(take(data.loader { source = samples, seed = 2, workers = workers }, 10)), alone)
+  end
+end)
+
+t.test("ALockstepLoopEndsTogetherOverUnevenEnds", function()
+  local loader = data.loader { source = samples, seed = 2, epochs = 1, workers = 1 }
+  local it = sharding.lockstep(loader, { policy = "until_last" })
+  local own = 0
+  for _, real in it do own = own + (real and 1 or 0) end
+
+  t.equal(own, loader.length)
+  t.equal(it.steps, math.ceil(SIZE / world))
+end)
+
+t.test("TheStateIsAlikeOnEveryRank", function()
+  local loader = data.loader { source = samples, seed = 2 }
+  take(loader, 5)
+  local states = dist.all_gather_object(loader:state_dict())
+  for _, state in ipairs(states) do t.equal(state, states[1]) end
+  t.equal(states[1].position, 5 * world)
+end)
+
+t.test("RanksThatSkippedDifferentlyResumeWithNothingLostAndNothingTwice", function()
+  local bad = {}
+  for id = 1, SIZE, 5 do bad[#bad + 1] = id end
+  local opts = { source = samples, seed = 2, epochs = 2, on_error = "skip", map = MAP,
+    options = { kind = "fail_at", ids = bad } }
+  local loader, own = data.loader(opts), {}
+  for _ = 1, 4 do
+    for _ = 1, 2 + rank % 2 do own[#own + 1] = loader().id end -- ranks part further
+    local state = loader:state_dict()
+    t.equal(dist.all_gather_object(state)[1], state)
+    loader = data.loader(opts)
+    loader:load_state_dict(state)
+  end
+  for sample in loader do own[#own + 1] = sample.id end
+
+  local counts = {}
+  for _, theirs in ipairs(dist.all_gather_object(own)) do
+    for _, id in ipairs(theirs) do counts[id] = (counts[id] or 0) + 1 end
+  end
+  for id = 1, SIZE do t.equal(counts[id], id % 5 ~= 1 and 2 or nil, "sample " .. id) end
+end)

@@ -1,0 +1,139 @@
+-- data.source and data.mix: samples by number, whatever file they are in. Indexes are source_test.cc's.
+
+local data = require "lockstep.data"
+local core = require "lockstep.core"
+local run = require "lockstep.run"
+local t = require "lockstep.testing"
+
+local function write(name, content)
+  local path = run.dir .. "/" .. name
+  local file = assert(io.open(path, "wb"))
+  file:write(content)
+  file:close()
+  return path
+end
+
+local function open(path, opts)
+  opts = opts or {}
+  opts.cache = run.dir .. "/cache"
+  return data.source(path, opts)
+end
+
+local function all(source)
+  local samples = {}
+  for i = 1, #source do samples[i] = source[i] end
+  return samples
+end
+
+local function octal(number, digits) return ("%0" .. digits .. "o"):format(number) end
+
+--- A member of a tar archive.
+local function member(name, content)
+  local header = name .. ("\0"):rep(100 - #name) .. octal(420, 7) .. "\0" .. ("0000000\0"):rep(2) .. octal(#content, 11)
+    .. "\0" .. octal(0, 11) .. "\0" .. "        " .. "0" .. ("\0"):rep(100) .. "ustar\00000"
+  header = header .. ("\0"):rep(512 - #header)
+  local sum = 0
+  for i = 1, 512 do sum = sum + header:byte(i) end
+  header = header:sub(1, 148) .. octal(sum, 6) .. "\0 " .. header:sub(157)
+  return header .. content .. ("\0"):rep(-#content % 512)
+end
+
+-- Samples -------------------------------------------------------------------------------------------------
+
+t.test("ASampleOfJsonLinesIsTheTableOfItsLine", function()
+  local source = open(write("a.jsonl", '{"id": 1, "text": "caf\195\169"}\n\n{"id": 2, "none": null}\r\n[1, 2]'))
+
+  t.equal(#source, 3)
+  t.equal(source[3], { 1, 2 })
+  t.equal(source[1], { id = 1, text = "caf\195\169" })
+  t.equal(source[2], { id = 2, none = core.null })
+  t.equal(source:place(2), run.dir .. "/a.jsonl, line 3")
+end)
+
+t.test("ASampleOfTextIsItsLineOrTheFile", function()
+  local path = write("a.txt", "one\r\ntwo")
+
+  t.equal(all(open(path)), { { text = "one" }, { text = "two" } })
+  t.equal(all(open({ path, path }, { format = "text" })), { { text = "one\r\ntwo" }, { text = "one\r\ntwo" } })
+  t.equal(#open(write("empty.txt", "")), 0)
+end)
+
+t.test("ASampleOfATarShardHasItsMembersByField", function()
+  local path = write("a.tar", member("d/1.cls", "7") .. member("d/1.json", '{"a": [1]}') .. member("d/2.JPG", "\0\255"))
+
+  local first = { __key__ = "d/1", cls = "7", json = { a = { 1 } } }
+  t.equal(all(open(path)), { first, { __key__ = "d/2", jpg = "\0\255" } })
+end)
+
+t.test("ABadLineIsAnErrorWithFileAndLine", function()
+  local source = open(write("bad.jsonl", '{"id": 1}\n{"id": \n7\n{"id": 12345678901234567890}\n{"a": "\255"}\n'))
+  local path = run.dir .. "/bad.jsonl, line "
+
+  t.equal(source[1], { id = 1 })
+  t.raises(path .. "2: ", function() return source[2] end)
+  t.raises(path .. "3: expected an object or an array, got the number 7", function() return source[3] end)
+  t.raises(path .. "4: the integer 12345678901234567890", function() return source[4] end)
+  t.raises(path .. "5: ", function() return source[5] end)
+end)
+
+t.test("ABadMemberOfATarShardIsNamed", function()
+  local source = open(write("bad.tar", member("1.json", "{") .. member("2.txt", "x")))
+
+  t.raises("bad.tar, member 1.json: ", function() return source[1] end)
+  t.equal(source[2].txt, "x")
+end)
+
+t.test("OtherNumbersAndMistakesAreErrors", function()
+  local source = open(write("one.jsonl", "{}"))
+  t.raises("source[0]: the source has the samples 1 to 1", function() return source[0] end)
+  t.raises("source[2]", function() return source[2] end)
+  t.raises("whole", function() return source[1.5] end)
+  t.equal(source.nothing, nil)
+  t.raises("not a number", data.source, 5)
+  t.raises("the list of files is empty", data.source, {})
+  t.raises("there is no such file", data.source, run.dir .. "/none.jsonl")
+  t.raises('unknown option "fromat"; did you mean "format"', data.source, "x.jsonl", { fromat = "jsonl" })
+end)
+
+t.test("AFileThatChangesIsAnError", function()
+  local source = open(write("changing.jsonl", "{}\n{}\n"))
+  write("changing.jsonl", "{}\n{}\n{}\n")
+
+  t.raises("changing.jsonl has changed since it was opened: it had 6 bytes, and has 9", function() return source[1] end)
+  t.equal(#open(run.dir .. "/changing.jsonl"), 3)
+end)
+
+-- Mixes ---------------------------------------------------------------------------------------------------
+
+local function letters(name, count)
+  local samples = {}
+  for i = 1, count do samples[i] = name .. i end
+  return samples
+end
+
+t.test("AMixHasItsWeightsInEveryEpoch", function()
+  local mix = data.mix({ letters("a", 30), letters("b", 100) }, { weights = { 3, 1 }, size = 40 })
+  local counts = { a = 0, b = 0 }
+  for i = 1, #mix do counts[mix[i]:sub(1, 1)] = counts[mix[i]:sub(1, 1)] + 1 end
+
+  t.equal(#mix, 40)
+  t.equal(counts, { a = 30, b = 10 })
+end)
+
+t.test("AMixWithoutWeightsHasEverySampleOnce", function()
+  local a = open(write("mixed.jsonl", '{"id": 1}\n{"id": 2}\n'))
+  local mix = data.mix { letters("a", 5), data.mix { a, letters("b", 3) } }
+  local seen = {}
+  for i = 1, #mix do seen[type(mix[i]) == "table" and mix[i].id or mix[i]] = true end
+
+  t.equal(#mix, 10)
+  t.equal(seen, { [1] = true, [2] = true, a1 = true, a2 = true, a3 = true, a4 = true, a5 = true, b1 = true, b2 = true,
+    b3 = true })
+end)
+
+t.test("MistakesInAMixAreNamed", function()
+  t.raises("weights", data.mix, { {}, { 1 } }, { weights = { 1 } })
+  t.raises("source 1 has no samples", data.mix, { {}, { 1 } }, { weights = { 1, 1 } })
+  t.raises("source 2: expected a source", data.mix, { { 1 }, "x.jsonl" })
+  t.raises("mix[3]: the mix has the samples 1 to 2", function() return data.mix({ { 1, 2 } })[3] end)
+end)
