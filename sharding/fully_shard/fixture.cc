@@ -61,7 +61,7 @@ World::Groups World::Make(int replicas, bool strict) {
     if (group != nullptr) groups.shard.replicas = group;
   }
   if (auto control = MakeGroup(all, /*strict=*/false); control != nullptr)
-    groups.control = std::make_unique<C10dCollective>(control);
+    groups.control = std::make_shared<C10dCollective>(control);
   return groups;
 }
 

@@ -26,7 +26,7 @@ class World {
   // where `strict`: it fails where NCCL would hang or mix data up. Collective.
   struct Groups {
     ShardGroups shard;
-    std::unique_ptr<Collective> control;
+    std::shared_ptr<Collective> control;
   };
   Groups Make(int replicas = 1, bool strict = false);
 

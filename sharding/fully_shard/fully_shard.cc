@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "ATen/core/grad_mode.h"
 #include "c10/util/Exception.h"
 #include "sharding/agreement/gather_texts.h"
 #include "sharding/fully_shard/steps.h"
@@ -21,7 +22,8 @@ std::string NameOf(std::optional<at::ScalarType> dtype) {
 }
 
 // A line for everything that must be the same on all ranks.
-std::string Describe(const std::vector<UnitParameters>& units, const ShardGroups& groups,
+std::string Describe(const std::vector<UnitParameters>& units,
+                     const std::vector<at::Tensor>& buffers, const ShardGroups& groups,
                      const FullyShardOptions& options) {
   std::string text = absl::StrCat(
       "param_dtype: ", NameOf(options.unit.param_dtype),
@@ -38,6 +40,10 @@ std::string Describe(const std::vector<UnitParameters>& units, const ShardGroups
                       absl::StrJoin(p.tensor.sizes(), ", "), "], ",
                       p.tensor.requires_grad() ? "trained" : "frozen", "\n");
     }
+  }
+  for (const at::Tensor& buffer : buffers) {
+    absl::StrAppend(&text, "buffer: ", c10::toString(buffer.scalar_type()), " [",
+                    absl::StrJoin(buffer.sizes(), ", "), "]\n");
   }
   return text;
 }
@@ -87,11 +93,21 @@ void CheckUnits(const std::vector<UnitParameters>& units, const FullyShardOption
 
 }  // namespace
 
-FullyShard::FullyShard(const std::vector<UnitParameters>& units, const ShardGroups& groups,
-                       Collective* control, FullyShardOptions options) {
+FullyShard::FullyShard(const std::vector<UnitParameters>& units,
+                       const std::vector<at::Tensor>& buffers, const ShardGroups& groups,
+                       std::shared_ptr<Collective> control, FullyShardOptions options) {
   CheckUnits(units, options);
-  if (control != nullptr) CheckSame(*control, Describe(units, groups, options));
-  steps_ = std::make_shared<Steps>(units, groups, control, std::move(options));
+  if (control != nullptr) CheckSame(*control, Describe(units, buffers, groups, options));
+  if (groups.all != nullptr) {
+    for (const at::Tensor& buffer : buffers) {
+      const at::NoGradGuard no_grad;
+      const at::Tensor dense = buffer.detach().contiguous();
+      std::vector<at::Tensor> bytes = {dense.view({-1}).view(at::kByte)};
+      groups.all->broadcast(bytes)->wait();
+      if (!dense.is_same(buffer)) buffer.detach().copy_(dense);
+    }
+  }
+  steps_ = std::make_shared<Steps>(units, groups, std::move(control), std::move(options));
   steps_->WatchGradients();
 }
 

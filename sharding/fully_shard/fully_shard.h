@@ -5,7 +5,7 @@
 // unit. A unit is gathered before its forward, freed after it, gathered again for its backward, and
 // its gradients are averaged into the ranks' spans as soon as they are complete.
 //
-//   FullyShard model({{"", root_parameters}, {"layers.0", ...}}, groups, &collective, options);
+//   FullyShard model({{"", root_parameters}, {"layers.0", ...}}, {}, groups, control, options);
 //   AdamW optimizer(model.Shards());          // plain 1-D tensors
 //   model.BeginForward(0, {x});
 //   model.BeginForward(1, {x});
@@ -71,12 +71,13 @@ struct FullyShardStats {
 
 class FullyShard {
  public:
-  // Takes rank 0's values; from here on the tensors have values only inside their unit. Ranks whose
-  // units, shapes, dtypes or options differ get a c10::ValueError that shows the first differences.
-  // `control` compares turns and is for this alone; null for a model of one rank. It outlives this
-  // object and all graphs that the model has made. Collective.
-  FullyShard(const std::vector<UnitParameters>& units, const ShardGroups& groups,
-             Collective* control, FullyShardOptions options);
+  // Takes rank 0's values; from here on the parameters have values only inside their unit. `buffers`
+  // stay whole. Ranks whose units, shapes, dtypes or options differ get a c10::ValueError that shows
+  // the first differences. `control` compares turns and is for this alone; null for a model of one
+  // rank. Collective.
+  FullyShard(const std::vector<UnitParameters>& units, const std::vector<at::Tensor>& buffers,
+             const ShardGroups& groups, std::shared_ptr<Collective> control,
+             FullyShardOptions options);
   ~FullyShard();
   FullyShard(const FullyShard&) = delete;
   FullyShard& operator=(const FullyShard&) = delete;

@@ -63,7 +63,7 @@ void ExpectParity(World& world, const Case& one, bool strict) {
   SCOPED_TRACE(absl::StrCat(one.name, strict ? ", strict" : ""));
   const World::Groups groups = world.Make(one.replicas, strict);
   const Net net(4, 1), reference(4, 1);
-  FullyShard model(net.Units(one.root_only), groups.shard, groups.control.get(), one.options);
+  FullyShard model(net.Units(one.root_only), {}, groups.shard, groups.control, one.options);
   const std::vector<at::Tensor> shards = Tensors(model.Shards());
   for (int step = 0; step < one.steps; ++step) {
     for (int rank = 0; rank < world.size(); ++rank) {

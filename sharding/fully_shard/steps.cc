@@ -103,8 +103,9 @@ struct BackwardToken {
 }  // namespace
 
 Steps::Steps(const std::vector<UnitParameters>& units, const ShardGroups& groups,
-             Collective* control, FullyShardOptions options)
+             std::shared_ptr<Collective> control, FullyShardOptions options)
     : groups_(groups),
+      control_(std::move(control)),
       options_(std::move(options)),
       pool_(units[0].parameters.empty() ? c10::Device(c10::kCPU)
                                         : units[0].parameters[0].tensor.device()) {
@@ -126,7 +127,7 @@ Steps::Steps(const std::vector<UnitParameters>& units, const ShardGroups& groups
   stats_.root_bytes = units_[0].flat->gathered_bytes();
   pool_.set_sizes(largest_gradient > largest ? std::vector<int64_t>{largest, largest_gradient}
                                              : std::vector<int64_t>{largest});
-  if (control != nullptr) turns_.emplace(control, std::move(names), options_.joins);
+  if (control_ != nullptr) turns_.emplace(control_.get(), std::move(names), options_.joins);
 }
 
 Steps::~Steps() {

@@ -21,8 +21,8 @@ namespace lockstep::sharding {
 
 class Steps : public std::enable_shared_from_this<Steps> {
  public:
-  Steps(const std::vector<UnitParameters>& units, const ShardGroups& groups, Collective* control,
-        FullyShardOptions options);
+  Steps(const std::vector<UnitParameters>& units, const ShardGroups& groups,
+        std::shared_ptr<Collective> control, FullyShardOptions options);
   ~Steps();
 
   // Installs the hooks that move gradients; separate because they hold a weak pointer to this.
@@ -77,6 +77,7 @@ class Steps : public std::enable_shared_from_this<Steps> {
   void Recover();
 
   ShardGroups groups_;
+  std::shared_ptr<Collective> control_;  // null where there is one rank
   FullyShardOptions options_;
   SlotPool pool_;
   std::vector<Unit> units_;
