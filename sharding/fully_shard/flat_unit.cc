@@ -3,69 +3,21 @@
 #include <algorithm>
 #include <utility>
 
-#include "ATen/core/LegacyTypeDispatch.h"
+#include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty.h"
-#include "ATen/ops/sum.h"
 #include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "c10/core/StorageImpl.h"
 #include "c10/util/Exception.h"
+#include "sharding/fully_shard/flat_memory.h"
 #include "torch/csrc/autograd/variable.h"
 
 namespace lockstep::sharding {
 namespace {
 
-// What this file does to tensors is of no interest to autograd, and moves no version counter.
-using Quiet = at::AutoDispatchBelowADInplaceOrView;
-
 // Added to the version of a parameter while it is sharded.
 constexpr int64_t kShardedVersion = int64_t{1} << 40;
-
-at::Tensor Bytes(const at::Tensor& dense) { return dense.view(at::kByte); }
-
-int64_t BytesOf(int64_t elements, at::ScalarType dtype) {
-  return elements * static_cast<int64_t>(c10::elementSize(dtype));
-}
-
-// The first `elements` of a buffer, as a dtype.
-at::Tensor ViewOf(const at::Tensor& slot, int64_t elements, at::ScalarType dtype) {
-  return slot.narrow(0, 0, BytesOf(elements, dtype)).view(dtype);
-}
-
-int64_t VersionOf(const at::Tensor& tensor) {
-  return tensor.unsafeGetTensorImpl()->version_counter().current_version();
-}
-
-void SetVersion(const at::Tensor& tensor, int64_t version) {
-  c10::VariableVersion counter = tensor.unsafeGetTensorImpl()->version_counter();
-  counter.set_version(version);
-}
-
-c10::Storage EmptyStorage(int64_t bytes, c10::Device device) {
-  return c10::Storage(c10::make_intrusive<c10::StorageImpl>(
-      c10::StorageImpl::use_byte_size_t(), bytes, c10::DataPtr(nullptr, device),
-      /*allocator=*/nullptr, /*resizable=*/false));
-}
-
-// A leaf over `storage` that is a view of nothing.
-at::Tensor LeafOver(const c10::Storage& storage, at::ScalarType dtype, c10::Device device,
-                    int64_t offset, at::IntArrayRef sizes) {
-  std::vector<int64_t> strides(sizes.size());
-  int64_t stride = 1;
-  for (size_t d = sizes.size(); d-- > 0;) {
-    strides[d] = stride;
-    stride *= std::max<int64_t>(sizes[d], 1);
-  }
-  return at::empty({0}, at::TensorOptions().dtype(dtype).device(device))
-      .set_(storage, offset, sizes, strides);
-}
-
-void WaitFor(c10::intrusive_ptr<c10d::Work>& work) {
-  if (work == nullptr) return;
-  const c10::intrusive_ptr<c10d::Work> waiting = std::exchange(work, nullptr);
-  waiting->wait();
-}
 
 }  // namespace
 
@@ -99,8 +51,8 @@ FlatUnit::~FlatUnit() {
 void FlatUnit::AddToSegments(const std::vector<NamedTensor>& parameters) {
   for (const NamedTensor& named : parameters) {
     const at::Tensor& tensor = named.tensor;
-    TORCH_CHECK_VALUE(tensor.is_leaf() && tensor.layout() == at::kStrided,
-                      "fully_shard: \"", named.name, "\" must be a dense tensor of its own");
+    TORCH_CHECK_VALUE(tensor.is_leaf() && tensor.layout() == at::kStrided, "fully_shard: \"",
+                      named.name, "\" must be a dense tensor of its own");
     TORCH_CHECK_VALUE(tensor.device() == device_, "fully_shard: \"", named.name, "\" is on ",
                       tensor.device(), ", but \"", parameters[0].name, "\" on ", device_,
                       "; move the whole model to one device first");
@@ -143,17 +95,15 @@ void FlatUnit::ShardSegment(Segment& segment) {
   }
   const at::Tensor own = flat.narrow(0, rank_ * segment.layout.span, segment.layout.span);
   if (options_.offload && !device_.is_cpu()) {
-    segment.master = at::empty({segment.layout.span}, at::TensorOptions()
-                                                          .dtype(segment.master_dtype)
-                                                          .device(c10::kCPU)
-                                                          .pinned_memory(true));
+    segment.master = at::empty(
+        {segment.layout.span},
+        at::TensorOptions().dtype(segment.master_dtype).device(c10::kCPU).pinned_memory(true));
     segment.master.copy_(own);
   } else {
     segment.master = own.clone();
   }
   segment.written = c10::VariableVersion(0);
-  segment.storage =
-      EmptyStorage(BytesOf(segment.layout.total, segment.gathered_dtype), device_);
+  segment.storage = EmptyStorage(BytesOf(segment.layout.total, segment.gathered_dtype), device_);
   for (size_t k = 0; k < segment.members.size(); ++k) {
     Parameter& parameter = parameters_[segment.members[k]];
     parameter.offset = segment.layout.offsets[k];
@@ -164,9 +114,9 @@ void FlatUnit::ShardSegment(Segment& segment) {
 
 void FlatUnit::BecomeSharded(Parameter& parameter, const Segment& segment) {
   const bool trained = parameter.tensor.requires_grad();
-  parameter.shard = LeafOver(segment.master.storage(), segment.master_dtype,
-                             segment.master.device(), parameter.piece.in_span,
-                             {parameter.piece.size});
+  parameter.shard =
+      LeafOver(segment.master.storage(), segment.master_dtype, segment.master.device(),
+               parameter.piece.in_span, {parameter.piece.size});
   parameter.shard.unsafeGetTensorImpl()->set_version_counter(segment.written);
   parameter.shard.requires_grad_(trained);
 
@@ -177,7 +127,8 @@ void FlatUnit::BecomeSharded(Parameter& parameter, const Segment& segment) {
   impl->set_allow_tensor_metadata_change(true);
   parameter.stub = EmptyStorage(BytesOf(segment.layout.total, segment.gathered_dtype), device_);
   parameter.stub.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
-      absl::StrCat("fully_shard: \"", parameter.name, "\" is sharded now, and its values are not "
+      absl::StrCat("fully_shard: \"", parameter.name,
+                   "\" is sharded now, and its values are not "
                    "here: call the module that it belongs to, or read it in model:full(fn)"));
   parameter.version = VersionOf(parameter.tensor);
   Hide(parameter);
@@ -219,8 +170,8 @@ bool FlatUnit::is_stale() const {
 }
 
 at::Tensor FlatUnit::InputOf(Segment& segment) const {
-  return segment.master.to(
-      at::TensorOptions().dtype(segment.gathered_dtype).device(device_), /*non_blocking=*/true);
+  return segment.master.to(at::TensorOptions().dtype(segment.gathered_dtype).device(device_),
+                           /*non_blocking=*/true);
 }
 
 // Nothing travels where there is one rank: the masters are the parameters, unless they are cast.
@@ -309,151 +260,6 @@ void FlatUnit::WriteBack() {
   }
 }
 
-// --- Gradients -----------------------------------------------------------------------------------
-
-void FlatUnit::EnsureGradient(Segment& segment) {
-  if (segment.gradient.defined()) return;
-  const int64_t total = segment.layout.total;
-  if (ranks_ == 1) {  // becomes the shards' gradients as it is
-    segment.gradient =
-        at::empty({total}, at::TensorOptions().dtype(segment.reduce_dtype).device(device_));
-    return;
-  }
-  segment.gradient_slot = pool_->Acquire(BytesOf(total, segment.reduce_dtype));
-  segment.gradient = ViewOf(segment.gradient_slot, total, segment.reduce_dtype);
-}
-
-at::Tensor FlatUnit::GradientOf(const Parameter& parameter) const {
-  const at::Tensor& tensor = parameter.tensor;
-  return segments_[parameter.segment].gradient.narrow(0, parameter.offset, tensor.numel()).view(
-      tensor.sizes());
-}
-
-void FlatUnit::TakeGradient(size_t i) {
-  Parameter& parameter = parameters_[i];
-  const at::Tensor gradient = parameter.tensor.grad();
-  if (!gradient.defined()) return;
-  TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "fully_shard: the gradient of \"",
-                    parameter.name, "\" is sparse; only dense gradients can be sharded");
-  const at::NoGradGuard no_grad;
-  const Quiet quiet;
-  FinishReduce();  // which may be under way with the unit's earlier gradients
-  EnsureGradient(segments_[parameter.segment]);
-  const at::Tensor flat = GradientOf(parameter);
-  if (parameter.has_gradient) {
-    flat.add_(gradient);
-  } else {
-    flat.copy_(gradient);
-    parameter.has_gradient = true;
-    ++num_gradients_;
-  }
-  parameter.tensor.mutable_grad().reset();
-}
-
-bool FlatUnit::IsTrained(const Segment& segment) const {
-  return std::any_of(segment.members.begin(), segment.members.end(),
-                     [&](size_t i) { return parameters_[i].shard.requires_grad(); });
-}
-
-// On the CPU, and where sums must have one order: each rank gets its span from every other rank and
-// adds them up in the order of ranks. Gloo's own reduce-scatter is an all-reduce of everything.
-void FlatUnit::StartReduceOf(Segment& segment) {
-  EnsureGradient(segment);
-  for (const size_t i : segment.members) {
-    if (!parameters_[i].has_gradient) GradientOf(parameters_[i]).zero_();
-  }
-  const auto wide = segment.master_dtype == at::kDouble ? at::kDouble : at::kFloat;
-  if (ranks_ == 1) {
-    segment.reduced = segment.gradient.to(wide);
-  } else if (device_.is_cpu() || options_.deterministic) {
-    const int64_t bytes = BytesOf(segment.layout.total, segment.reduce_dtype);
-    segment.received_slot = pool_->Acquire(bytes);
-    segment.received = segment.received_slot.narrow(0, 0, bytes);
-    at::Tensor given = Bytes(segment.gradient);
-    std::vector<int64_t> equal;
-    segment.reduce_work = groups_.reduce->alltoall_base(segment.received, given, equal, equal);
-  } else {
-    // A sum of float16 would overflow before it is divided.
-    if (segment.reduce_dtype == at::kHalf) segment.gradient.div_(world_);
-    segment.reduced = at::empty({segment.layout.span}, segment.gradient.options());
-    segment.reduce_work = groups_.reduce->_reduce_scatter_base(segment.reduced, segment.gradient);
-  }
-}
-
-void FlatUnit::StartReduce() {
-  const at::NoGradGuard no_grad;
-  const Quiet quiet;
-  for (Segment& segment : segments_) {
-    if (IsTrained(segment)) StartReduceOf(segment);
-  }
-  for (Parameter& parameter : parameters_) parameter.has_gradient = false;
-  num_gradients_ = 0;
-  is_reducing_ = true;
-}
-
-void FlatUnit::FinishReduce() {
-  if (!std::exchange(is_reducing_, false)) return;
-  const at::NoGradGuard no_grad;
-  const Quiet quiet;
-  for (Segment& segment : segments_) {
-    if (!segment.gradient.defined()) continue;
-    WaitFor(segment.reduce_work);
-    const auto wide = segment.master_dtype == at::kDouble ? at::kDouble : at::kFloat;
-    bool is_divided = false;
-    if (segment.received.defined()) {
-      const at::Tensor parts = segment.received.view(segment.reduce_dtype);
-      segment.reduced = at::sum(parts.view({ranks_, segment.layout.span}), 0, false, wide);
-      segment.received.reset();
-      pool_->Release(std::exchange(segment.received_slot, at::Tensor()));
-    } else if (ranks_ > 1) {
-      is_divided = segment.reduce_dtype == at::kHalf;
-      segment.reduced = segment.reduced.to(wide);
-    }
-    segment.gradient.reset();
-    if (segment.gradient_slot.defined())
-      pool_->Release(std::exchange(segment.gradient_slot, at::Tensor()));
-    if (groups_.replicas != nullptr) {
-      std::vector<at::Tensor> tensors = {segment.reduced};
-      groups_.replicas->allreduce(tensors)->wait();
-    }
-    if (world_ > 1 && !is_divided) segment.reduced.div_(world_);
-    AddToShards(segment);
-    segment.reduced.reset();
-  }
-}
-
-void FlatUnit::AddToShards(Segment& segment) {
-  const at::Tensor reduced =
-      segment.reduced.to(segment.master.options().pinned_memory(false));
-  for (const size_t i : segment.members) {
-    const Parameter& parameter = parameters_[i];
-    if (!parameter.shard.requires_grad()) continue;
-    const at::Tensor piece =
-        LeafOver(reduced.storage(), reduced.scalar_type(), reduced.device(),
-                 reduced.storage_offset() + parameter.piece.in_span, {parameter.piece.size});
-    at::Tensor& gradient = parameter.shard.mutable_grad();
-    if (gradient.defined()) {
-      gradient.add_(piece);
-    } else {
-      gradient = piece;
-    }
-  }
-}
-
-void FlatUnit::DropGradients() {
-  for (Parameter& parameter : parameters_) {
-    parameter.has_gradient = false;
-    parameter.tensor.mutable_grad().reset();
-  }
-  num_gradients_ = 0;
-  FinishReduce();
-  for (Segment& segment : segments_) {
-    segment.gradient.reset();
-    if (segment.gradient_slot.defined())
-      pool_->Release(std::exchange(segment.gradient_slot, at::Tensor()));
-  }
-}
-
 // --- Whole values --------------------------------------------------------------------------------
 
 std::vector<at::Tensor> FlatUnit::GatherWhole(const std::vector<at::Tensor>& pieces) {
@@ -468,12 +274,12 @@ std::vector<at::Tensor> FlatUnit::GatherWhole(const std::vector<at::Tensor>& pie
       span = at::zeros({segment.layout.span}, at::TensorOptions().dtype(dtype).device(device_));
       for (const size_t i : segment.members) {
         const Piece& piece = parameters_[i].piece;
-        TORCH_CHECK_VALUE(
-            pieces[i].dim() == 1 && pieces[i].numel() == piece.size &&
-                pieces[i].scalar_type() == dtype,
-            "fully_shard: this rank keeps ", piece.size, " elements of \"", parameters_[i].name,
-            "\", but the piece is ", c10::toString(pieces[i].scalar_type()), " [",
-            absl::StrJoin(pieces[i].sizes(), ", "), "]");
+        TORCH_CHECK_VALUE(pieces[i].dim() == 1 && pieces[i].numel() == piece.size &&
+                              pieces[i].scalar_type() == dtype,
+                          "fully_shard: this rank keeps ", piece.size, " elements of \"",
+                          parameters_[i].name, "\", but the piece is ",
+                          c10::toString(pieces[i].scalar_type()), " [",
+                          absl::StrJoin(pieces[i].sizes(), ", "), "]");
         span.narrow(0, piece.in_span, piece.size).copy_(pieces[i]);
       }
     }
@@ -499,8 +305,7 @@ void FlatUnit::Load(size_t i, const at::Tensor& whole) {
                     "], but the value has [", absl::StrJoin(whole.sizes(), ", "), "]");
   const at::NoGradGuard no_grad;
   const Piece& piece = parameter.piece;
-  parameter.shard.copy_(
-      whole.detach().reshape({-1}).narrow(0, piece.in_parameter, piece.size));
+  parameter.shard.copy_(whole.detach().reshape({-1}).narrow(0, piece.in_parameter, piece.size));
 }
 
 }  // namespace lockstep::sharding

@@ -118,7 +118,7 @@ class FlatUnit {
     std::vector<size_t> members;
     FlatLayout layout;
     at::ScalarType master_dtype, gathered_dtype, reduce_dtype;
-    at::Tensor master;           // [span]
+    at::Tensor master;             // [span]
     c10::VariableVersion written;  // counts writes to the shards
     int64_t gathered_version = -1;
     c10::Storage storage;  // of the parameters while they are gathered

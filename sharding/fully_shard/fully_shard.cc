@@ -4,11 +4,11 @@
 #include <set>
 #include <utility>
 
+#include "ATen/core/grad_mode.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "ATen/core/grad_mode.h"
 #include "c10/util/Exception.h"
 #include "sharding/agreement/gather_texts.h"
 #include "sharding/fully_shard/steps.h"
@@ -28,11 +28,11 @@ std::string Describe(const std::vector<UnitParameters>& units,
   std::string text = absl::StrCat(
       "param_dtype: ", NameOf(options.unit.param_dtype),
       "\nreduce_dtype: ", NameOf(options.unit.reduce_dtype),
-      "\nreshard_after_forward: ", options.reshard_after_forward,
-      "\nprefetch: ", options.prefetch, "\nskipped: ", options.joins ? "join" : "error",
+      "\nreshard_after_forward: ", options.reshard_after_forward, "\nprefetch: ", options.prefetch,
+      "\nskipped: ", options.joins ? "join" : "error",
       "\ndeterministic: ", options.unit.deterministic, "\noffload: ", options.unit.offload,
-      "\nranks that share one copy: ",
-      groups.gather == nullptr ? 1 : groups.gather->getSize(), "\n");
+      "\nranks that share one copy: ", groups.gather == nullptr ? 1 : groups.gather->getSize(),
+      "\n");
   for (const UnitParameters& unit : units) {
     for (const NamedTensor& p : unit.parameters) {
       absl::StrAppend(&text, "unit \"", unit.name, "\", ", p.name, ": ",
@@ -84,7 +84,8 @@ void CheckUnits(const std::vector<UnitParameters>& units, const FullyShardOption
   for (const UnitParameters& unit : units) {
     for (const NamedTensor& p : unit.parameters) {
       TORCH_CHECK_VALUE(seen.insert(p.tensor.unsafeGetTensorImpl()).second, "fully_shard: \"",
-                        p.name, "\" is in two units; a shared weight belongs to the lowest unit "
+                        p.name,
+                        "\" is in two units; a shared weight belongs to the lowest unit "
                         "that contains all modules with it");
     }
   }

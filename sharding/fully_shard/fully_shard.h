@@ -63,7 +63,7 @@ struct FullyShardOptions {
 // Counts since the model was sharded.
 struct FullyShardStats {
   int64_t gathers = 0, reductions = 0, joined = 0, prefetched = 0;
-  int64_t shard_bytes = 0;        // this rank's masters
+  int64_t shard_bytes = 0;         // this rank's masters
   int64_t largest_unit_bytes = 0;  // of the units beside the root, gathered
   int64_t root_bytes = 0;          // gathered
   int64_t pool_bytes = 0, peak_pool_bytes = 0;
@@ -71,10 +71,10 @@ struct FullyShardStats {
 
 class FullyShard {
  public:
-  // Takes rank 0's values; from here on the parameters have values only inside their unit. `buffers`
-  // stay whole. Ranks whose units, shapes, dtypes or options differ get a c10::ValueError that shows
-  // the first differences. `control` compares turns and is for this alone; null for a model of one
-  // rank. Collective.
+  // Takes rank 0's values; from here on the parameters have values only inside their unit.
+  // `buffers` stay whole. Ranks whose units, shapes, dtypes or options differ get a c10::ValueError
+  // that shows the first differences. `control` compares turns and is for this alone; null for a
+  // model of one rank. Collective.
   FullyShard(const std::vector<UnitParameters>& units, const std::vector<at::Tensor>& buffers,
              const ShardGroups& groups, std::shared_ptr<Collective> control,
              FullyShardOptions options);

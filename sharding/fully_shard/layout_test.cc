@@ -75,7 +75,8 @@ TEST(Layout, PaddingIsLessThanOneAlignmentForEachParameterAndRank) {
   for (int ranks = 1; ranks <= 16; ++ranks) {
     int64_t elements = 0;
     for (const int64_t size : sizes) elements += size;
-    const int64_t most = static_cast<int64_t>(sizes.size() + static_cast<size_t>(ranks)) * kAlignment;
+    const int64_t most =
+        static_cast<int64_t>(sizes.size() + static_cast<size_t>(ranks)) * kAlignment;
     EXPECT_LT(LayOut(sizes, ranks).total - elements, most) << ranks;
   }
 }

@@ -21,8 +21,8 @@ class SlotPool {
  public:
   explicit SlotPool(c10::Device device) : device_(device) {}
 
-  // New buffers have the first of these sizes that is enough, so that each fits every unit; or their
-  // own where none is. In ascending order.
+  // New buffers have the first of these sizes that is enough, so that each fits every unit; or
+  // their own where none is. In ascending order.
   void set_sizes(std::vector<int64_t> sizes) { sizes_ = std::move(sizes); }
 
   // Returns a 1-D uint8 tensor of at least `bytes` elements: the smallest free one, or a new one.

@@ -1,15 +1,9 @@
 #include "sharding/fully_shard/steps.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
-#include "ATen/ops/_foreach_mul.h"
-#include "ATen/ops/_foreach_norm.h"
-#include "ATen/ops/stack.h"
-#include "ATen/ops/zeros.h"
 #include "absl/status/statusor.h"
 #include "c10/util/Exception.h"
 #include "torch/csrc/autograd/engine.h"
@@ -117,7 +111,8 @@ Steps::Steps(const std::vector<UnitParameters>& units, const ShardGroups& groups
   int64_t largest = 0, largest_gradient = 0;
   for (const UnitParameters& unit : units) {
     Unit& made = units_.emplace_back();
-    made.flat = std::make_unique<FlatUnit>(unit.name, unit.parameters, groups_, options_.unit, &pool_);
+    made.flat =
+        std::make_unique<FlatUnit>(unit.name, unit.parameters, groups_, options_.unit, &pool_);
     stats_.shard_bytes += made.flat->shard_bytes();
     if (units_.size() == 1) continue;
     largest = std::max(largest, made.flat->gathered_bytes());
@@ -156,9 +151,8 @@ FullyShardStats Steps::Stats() const {
 // --- Turns ---------------------------------------------------------------------------------------
 
 void Steps::Do(Action action, size_t unit, std::optional<Phase> phase) {
-  const Turn wanted = {
-      pass_, phase.value_or(InBackward() ? Phase::kBackward : Phase::kForward), action,
-      static_cast<int32_t>(unit)};
+  const Turn wanted = {pass_, phase.value_or(InBackward() ? Phase::kBackward : Phase::kForward),
+                       action, static_cast<int32_t>(unit)};
   while (turns_.has_value()) {
     const absl::StatusOr<Turn> turn = turns_->Agree(wanted, options_.place);
     TORCH_CHECK(turn.ok(), std::string(turn.status().message()));
@@ -292,11 +286,10 @@ void Steps::EndForward(size_t u, const std::vector<at::Tensor>& outputs) {
   Unit& unit = units_[u];
   if (--unit.depth > 0) return;
   const bool recomputes = InBackward();
-  const bool has_graph =
-      at::GradMode::is_enabled() &&
-      std::any_of(outputs.begin(), outputs.end(), [](const at::Tensor& output) {
-        return output.requires_grad() && output.grad_fn() != nullptr;
-      });
+  const bool has_graph = at::GradMode::is_enabled() &&
+                         std::any_of(outputs.begin(), outputs.end(), [](const at::Tensor& output) {
+                           return output.requires_grad() && output.grad_fn() != nullptr;
+                         });
   if (has_graph) Attach(u, outputs);
   unit.inputs.clear();
   if (full_depth_ > 0) return;
@@ -426,84 +419,6 @@ void Steps::Recover() {
   reducing_.reset();
   for (Unit& unit : units_) unit.flat->DropGradients();
   ReshardUnused();
-}
-
-// --- Updates -------------------------------------------------------------------------------------
-
-void Steps::BeginFull() {
-  if (full_depth_ > 0) {
-    ++full_depth_;
-    return;
-  }
-  for (const Unit& unit : units_) {
-    TORCH_CHECK(unit.depth == 0 && !InBackward(),
-                "fully_shard: all parameters cannot be gathered within forward or backward; call "
-                "model:full outside of them");
-  }
-  if (must_recover_) Recover();
-  for (Unit& unit : units_) {
-    unit.is_idle = false;
-    unit.flat->Reshard();
-  }
-  for (size_t u = 0; u < units_.size(); ++u) {
-    if (unit(u).num_parameters() == 0) continue;
-    Do(Action::kGather, u, Phase::kUpdate);
-    unit(u).FinishGather();
-  }
-  ++full_depth_;
-}
-
-void Steps::EndFull() {
-  if (--full_depth_ > 0) return;
-  for (Unit& unit : units_) {
-    if (!unit.flat->is_gathered()) continue;
-    unit.flat->WriteBack();
-    unit.flat->Reshard();
-  }
-  pool_.Trim();
-}
-
-at::Tensor Steps::ClipGradNorm(double max_norm, double p) {
-  TORCH_CHECK_VALUE(max_norm > 0 && p > 0, "fully_shard: max_norm and the norm's exponent must be "
-                    "above 0, not ", max_norm, " and ", p);
-  const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> gradients;
-  at::ScalarType dtype = at::kFloat;
-  for (const Unit& unit : units_) {
-    for (size_t i = 0; i < unit.flat->num_parameters(); ++i) {
-      const at::Tensor& gradient = unit.flat->shard(i).grad();
-      if (!gradient.defined() || gradient.numel() == 0) continue;
-      if (gradient.scalar_type() == at::kDouble) dtype = at::kDouble;
-      gradients.push_back(gradient);
-    }
-  }
-  const bool is_max = std::isinf(p);
-  const c10::Device device = unit(0).num_parameters() > 0 ? unit(0).parameter(0).device()
-                                                          : unit(units_.size() - 1).parameter(0).device();
-  at::Tensor total = at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(device));
-  if (!gradients.empty()) {
-    std::vector<at::Tensor> norms = at::_foreach_norm(gradients, p, dtype);
-    const at::Tensor all = at::stack(norms).to(at::kDouble).to(device);
-    total = is_max ? all.max() : all.pow(p).sum();
-  }
-  Do(Action::kNorm, 0, Phase::kUpdate);
-  if (groups_.gather != nullptr) {
-    c10d::AllreduceOptions reduction;
-    if (is_max) reduction.reduceOp = c10d::ReduceOp::MAX;
-    std::vector<at::Tensor> tensors = {total};
-    groups_.gather->allreduce(tensors, reduction)->wait();
-  }
-  if (!is_max) total = total.pow(1 / p);
-  const at::Tensor scale = (max_norm / (total + 1e-6)).clamp_max(1.0);
-  if (!gradients.empty())
-    at::_foreach_mul_(gradients, scale.to(dtype).to(gradients[0].device()));
-  return total.to(dtype);
-}
-
-std::vector<at::Tensor> Steps::GatherWhole(size_t u, const std::vector<at::Tensor>& pieces) {
-  if (unit(u).num_parameters() == 0) return {};
-  Do(Action::kExport, u, Phase::kUpdate);
-  return unit(u).GatherWhole(pieces);
 }
 
 }  // namespace lockstep::sharding

@@ -88,7 +88,7 @@ class Steps : public std::enable_shared_from_this<Steps> {
   size_t back_cursor_ = 0;                  // in order_, backward
   int full_depth_ = 0;
   bool backward_entered_ = false;
-  bool must_recover_ = false;  // the last backward was abandoned
+  bool must_recover_ = false;                 // the last backward was abandoned
   std::vector<std::shared_ptr<Call>> begun_;  // in this backward
   std::optional<size_t> reducing_;            // the unit whose reduction is under way
   FullyShardStats stats_;

@@ -38,8 +38,8 @@ absl::StatusOr<Turn> Turns::Agree(const Turn& next, const std::function<std::str
     failed_ = absl::Status(
         all.status().code(),
         absl::StrCat("fully_shard: rank ", collective_->WorldRank(collective_->rank()), " ",
-                     Describe(next), " in pass ", next.pass, ", and not all ranks came: ",
-                     std::string(all.status().message())));
+                     Describe(next), " in pass ", next.pass,
+                     ", and not all ranks came: ", std::string(all.status().message())));
     return failed_;
   }
   if (std::all_of(all->begin(), all->end(), [&](const std::string& one) { return one == own; }))
@@ -66,8 +66,9 @@ absl::Status Turns::Disagreement(int64_t pass, const Turn& next, const std::stri
     absl::StrAppend(&message, "\n  rank ", collective_->WorldRank(static_cast<int>(i)), ": ",
                     (*texts)[i]);
   }
-  absl::StrAppend(&message, "\nEvery rank runs the same units in the same order. Give each rank a "
-                            "micro-batch of the same kind");
+  absl::StrAppend(&message,
+                  "\nEvery rank runs the same units in the same order. Give each rank a "
+                  "micro-batch of the same kind");
   absl::StrAppend(&message, joins_ ? "" : ", or pass skipped = \"join\"");
   return absl::FailedPreconditionError(message);
 }

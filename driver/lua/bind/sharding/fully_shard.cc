@@ -58,8 +58,8 @@ std::vector<sharding::UnitParameters> ReadUnits(lua_State* state, int index) {
     lua_rawgeti(state, index, i);
     lua_getfield(state, -1, "name");
     lua_getfield(state, -2, "parameters");
-    units.push_back({ReadString(state, -2, "fully_shard: a unit's name"),
-                     ReadNamed(state, lua_gettop(state))});
+    units.push_back(
+        {ReadString(state, -2, "fully_shard: a unit's name"), ReadNamed(state, lua_gettop(state))});
     lua_pop(state, 3);
   }
   return units;
@@ -100,9 +100,9 @@ sharding::ShardGroups MakeGroups(const driver::Context& context, const std::vect
                              " ranks of the group, and ", replicas, " does not"));
   }
   const auto make = [&](const std::vector<int>& members, const char* purpose) {
-    return members.size() == 1 ? nullptr
-                               : driver::NewGroup(context.world, members, context.timeout,
-                                                  {purpose});
+    return members.size() == 1
+               ? nullptr
+               : driver::NewGroup(context.world, members, context.timeout, {purpose});
   };
   const int64_t copies = size / replicas;  // ranks that share one copy
   const int64_t position = driver::PositionIn(context.world, ranks);
@@ -136,8 +136,8 @@ int NewFullyShard(lua_State* state) {
   std::vector<at::Tensor> buffers;
   for (const sharding::NamedTensor& buffer : ReadNamed(state, 2)) buffers.push_back(buffer.tensor);
   made.model = std::make_shared<FullyShard>(
-      ReadUnits(state, 1), buffers,
-      MakeGroups(context, group.ranks, table.Integer("replicas", 1)), made.control, options);
+      ReadUnits(state, 1), buffers, MakeGroups(context, group.ranks, table.Integer("replicas", 1)),
+      made.control, options);
   PushObject(state, std::move(made));
   return 1;
 }
@@ -234,9 +234,8 @@ int WithAll(lua_State* state) {
 
 // clip_grad_norm(model, max_norm, p) -> the norm before
 int ClipGradNorm(lua_State* state) {
-  PushTensor(state, ReadModel(state).ClipGradNorm(
-                        ReadNumber(state, 2, "clip_grad_norm: max_norm"),
-                        ReadNumber(state, 3, "clip_grad_norm: p")));
+  PushTensor(state, ReadModel(state).ClipGradNorm(ReadNumber(state, 2, "clip_grad_norm: max_norm"),
+                                                  ReadNumber(state, 3, "clip_grad_norm: p")));
   return 1;
 }
 

@@ -77,12 +77,12 @@ t.test("TheModelHasTheNetsFieldsAndMethodsAndParametersAreParts", function()
 
   t.equal(#model.layers, 3)
   t.equal(model:num_parameters(), fixture.net():num_parameters())
-  local own, whole = 0, 0
+  local own = 0
   for name, shard in model:named_parameters() do
     t.equal(shard:dim(), 1, name)
     own = own + shard:numel()
   end
-  whole = dist.all_reduce(torch.tensor(own, { dtype = torch.int64 }), "sum"):item()
+  local whole = dist.all_reduce(torch.tensor(own, { dtype = torch.int64 }), "sum"):item()
   t.equal(whole, model:num_parameters())
   t.equal(model:hidden(fixture.tokens(1)).shape, torch.zeros({ 5, 6 }).shape)
   model.note = "kept in the net"
@@ -223,13 +223,13 @@ end)
 
 t.test("ClipGradNormIsThatOfTheWholeModelInEachNorm", function()
   for _, p in ipairs { 1, 2, math.huge } do
-    local model, expected = sharding.fully_shard(fixture.net()), nil
+    local model = sharding.fully_shard(fixture.net())
     local dp = replicas()
     model:loss(fixture.tokens(1)):backward()
     dp:loss(fixture.tokens(1)):backward()
     local flat = {}
     for _, parameter in ipairs(dp:parameters()) do flat[#flat + 1] = parameter.grad:reshape { -1 } end
-    expected = torch.linalg_vector_norm(torch.cat(flat), p):item()
+    local expected = torch.linalg_vector_norm(torch.cat(flat), p):item()
     t.truthy(math.abs(model:clip_grad_norm(1e-3, { p = p }):item() - expected) < 1e-12 * expected)
     t.truthy(math.abs(model:clip_grad_norm(1, { p = p }):item() - 1e-3) < 1e-6)
   end
