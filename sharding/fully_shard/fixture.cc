@@ -1,44 +1,19 @@
 #include "sharding/fully_shard/fixture.h"
 
-#include <algorithm>
-#include <chrono>
-#include <cstdlib>
 #include <numeric>
 #include <utility>
 
 #include "ATen/Functions.h"
 #include "absl/strings/str_cat.h"
 #include "sharding/agreement/c10d_collective.h"
-#include "tests/strict/strict_backend.h"
-#include "torch/csrc/distributed/c10d/PrefixStore.hpp"
-#include "torch/csrc/distributed/c10d/ProcessGroupGloo.hpp"
-#include "torch/csrc/distributed/c10d/TCPStore.hpp"
 
 namespace lockstep::sharding {
 
-World::World(const tests::Rank& rank) : rank_(rank) {
-  c10d::TCPStoreOptions options;
-  options.port = static_cast<uint16_t>(std::atoi(std::getenv("MASTER_PORT")));
-  options.isServer = rank.rank == 0;
-  store_ = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
-}
+World::World(const tests::Rank& rank) : rank_(rank), gloo_(tests::MeetOverGloo(rank)) {}
 
 c10::intrusive_ptr<c10d::ProcessGroup> World::MakeGroup(const std::vector<int>& ranks,
                                                         bool strict) {
-  const auto own = std::find(ranks.begin(), ranks.end(), rank_.rank);
-  const std::string prefix = absl::StrCat("group ", made_++, " of ", ranks[0]);
-  if (own == ranks.end() || ranks.size() == 1) return nullptr;
-  const int position = static_cast<int>(own - ranks.begin()), size = static_cast<int>(ranks.size());
-  const auto store = c10::make_intrusive<c10d::PrefixStore>(prefix, store_);
-  auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(45));
-  options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-  c10::intrusive_ptr<c10d::Backend> backend =
-      c10::make_intrusive<c10d::ProcessGroupGloo>(store, position, size, options);
-  if (strict) backend = c10::make_intrusive<tests::StrictBackend>(backend, prefix, ranks);
-  auto group = c10::make_intrusive<c10d::ProcessGroup>(store, position, size);
-  group->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::GLOO, backend);
-  group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
-  return group;
+  return NewGlooGroup(gloo_, absl::StrCat("group ", made_++, " of ", ranks[0]), ranks, strict);
 }
 
 World::Groups World::Make(int replicas, bool strict) {

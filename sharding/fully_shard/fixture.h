@@ -12,8 +12,8 @@
 #include "ATen/core/TensorBody.h"
 #include "sharding/agreement/collective.h"
 #include "sharding/fully_shard/fully_shard.h"
+#include "tests/support/gloo_world.h"
 #include "tests/support/ranks.h"
-#include "torch/csrc/distributed/c10d/Store.hpp"
 
 namespace lockstep::sharding {
 
@@ -37,7 +37,7 @@ class World {
   c10::intrusive_ptr<c10d::ProcessGroup> MakeGroup(const std::vector<int>& ranks, bool strict);
 
   tests::Rank rank_;
-  c10::intrusive_ptr<c10d::Store> store_;
+  tests::GlooWorld gloo_;
   int made_ = 0;
 };
 

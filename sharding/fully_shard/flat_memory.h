@@ -9,7 +9,7 @@
 #include "ATen/core/TensorBody.h"
 #include "c10/core/Storage.h"
 #include "c10/util/intrusive_ptr.h"
-#include "torch/csrc/distributed/c10d/Work.hpp"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace lockstep::sharding {
 

@@ -2,8 +2,7 @@
 #include <vector>
 
 #include "ATen/core/grad_mode.h"
-#include "ATen/ops/_foreach_mul.h"
-#include "ATen/ops/_foreach_norm.h"
+#include "ATen/ops/linalg_vector_norm.h"
 #include "ATen/ops/stack.h"
 #include "ATen/ops/zeros.h"
 #include "c10/util/Exception.h"
@@ -64,12 +63,12 @@ at::Tensor Steps::ClipGradNorm(double max_norm, double p) {
     }
   }
   const bool is_max = std::isinf(p);
-  const c10::Device device = unit(0).num_parameters() > 0
-                                 ? unit(0).parameter(0).device()
-                                 : unit(units_.size() - 1).parameter(0).device();
+  const c10::Device device = pool_.device();
   at::Tensor total = at::zeros({}, at::TensorOptions().dtype(at::kDouble).device(device));
   if (!gradients.empty()) {
-    std::vector<at::Tensor> norms = at::_foreach_norm(gradients, p, dtype);
+    std::vector<at::Tensor> norms;
+    for (const at::Tensor& gradient : gradients)
+      norms.push_back(at::linalg_vector_norm(gradient, p, std::nullopt, false, dtype));
     const at::Tensor all = at::stack(norms).to(at::kDouble).to(device);
     total = is_max ? all.max() : all.pow(p).sum();
   }
@@ -82,7 +81,7 @@ at::Tensor Steps::ClipGradNorm(double max_norm, double p) {
   }
   if (!is_max) total = total.pow(1 / p);
   const at::Tensor scale = (max_norm / (total + 1e-6)).clamp_max(1.0);
-  if (!gradients.empty()) at::_foreach_mul_(gradients, scale.to(dtype).to(gradients[0].device()));
+  for (at::Tensor& gradient : gradients) gradient.mul_(scale.to(gradient.options()));
   return total.to(dtype);
 }
 
