@@ -163,12 +163,6 @@ int64_t FlatUnit::shard_bytes() const {
 
 // --- Gathering -----------------------------------------------------------------------------------
 
-bool FlatUnit::is_stale() const {
-  return std::any_of(segments_.begin(), segments_.end(), [](const Segment& segment) {
-    return segment.written.current_version() != segment.gathered_version;
-  });
-}
-
 at::Tensor FlatUnit::InputOf(Segment& segment) const {
   return segment.master.to(at::TensorOptions().dtype(segment.gathered_dtype).device(device_),
                            /*non_blocking=*/true);
@@ -201,7 +195,7 @@ void FlatUnit::FinishGather() {
     if (ranks_ > 1) segment.input.reset();
     segment.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(data, device_));
     const int64_t version = segment.written.current_version();
-    // As after a change in place: graphs of before the optimizer's step must fail.
+    // As after a change in place: graphs of before it must fail.
     const bool changed = version != segment.gathered_version;
     segment.gathered_version = version;
     for (const size_t i : segment.members) {

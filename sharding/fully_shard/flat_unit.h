@@ -67,8 +67,6 @@ class FlatUnit {
   // --- Gathering ---
   bool is_gathered() const { return state_ == State::kGathered; }
   bool is_in_flight() const { return state_ == State::kInFlight; }
-  // Whether the masters have changed since they were gathered.
-  bool is_stale() const;
   void StartGather();   // Collective over the group. Returns before the values are there.
   void FinishGather();  // Waits for them; the parameters are usable from here on.
   void Reshard();       // Gives the buffer back. Waits first where the gathering is under way.

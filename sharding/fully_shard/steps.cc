@@ -257,14 +257,14 @@ void Steps::BeginForward(size_t u, const std::vector<at::Tensor>& inputs) {
   if (must_recover_ && !recomputes) Recover();
   Unit& unit = units_[u];
   if (unit.depth == 0 && full_depth_ == 0) {
+    // The masters may have changed since the last pass, and a fused optimizer leaves no trace.
+    if (!recomputes && units_[0].depth == 0) ReshardUnused();
     if (u == 0 && !recomputes) {
       ++pass_;
       last_order_ = std::exchange(order_, {});
       cursor_ = 0;
     }
     ReshardIdle(u);
-    if (unit.flat->is_gathered() && unit.flat->is_stale() && unit.calls_begun == 0)
-      unit.flat->Reshard();
     unit.is_idle = false;
     Obtain(u);
     if (!recomputes) {
