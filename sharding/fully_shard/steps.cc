@@ -267,7 +267,8 @@ void Steps::BeginForward(size_t u, const std::vector<at::Tensor>& inputs) {
     ReshardIdle(u);
     unit.is_idle = false;
     Obtain(u);
-    if (!recomputes) {
+    // A unit that is called outside of the root's forward tells no order.
+    if (!recomputes && (u == 0 || units_[0].depth > 0)) {
       if (u != 0 && (order_.empty() || order_.back() != u)) order_.push_back(u);
       PrefetchForForward(u);
     }
