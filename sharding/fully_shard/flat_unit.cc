@@ -292,14 +292,18 @@ std::vector<at::Tensor> FlatUnit::GatherWhole(const std::vector<at::Tensor>& pie
   return whole;
 }
 
-void FlatUnit::Load(size_t i, const at::Tensor& whole) {
+void FlatUnit::Load(size_t i, const at::Tensor& whole, const at::Tensor& into) {
   const Parameter& parameter = parameters_[i];
   TORCH_CHECK_VALUE(whole.sizes() == parameter.tensor.sizes(), "fully_shard: \"", parameter.name,
                     "\" has shape [", absl::StrJoin(parameter.tensor.sizes(), ", "),
                     "], but the value has [", absl::StrJoin(whole.sizes(), ", "), "]");
-  const at::NoGradGuard no_grad;
   const Piece& piece = parameter.piece;
-  parameter.shard.copy_(whole.detach().reshape({-1}).narrow(0, piece.in_parameter, piece.size));
+  const at::Tensor& target = into.defined() ? into : parameter.shard;
+  TORCH_CHECK_VALUE(target.dim() == 1 && target.numel() == piece.size,
+                    "fully_shard: this rank keeps ", piece.size, " elements of \"", parameter.name,
+                    "\", not ", target.numel());
+  const at::NoGradGuard no_grad;
+  target.copy_(whole.detach().reshape({-1}).narrow(0, piece.in_parameter, piece.size));
 }
 
 }  // namespace lockstep::sharding

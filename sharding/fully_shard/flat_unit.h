@@ -93,8 +93,8 @@ class FlatUnit {
   // Returns the whole tensors of which `pieces` are this rank's parts: the masters where it is
   // empty, otherwise one 1-D tensor for each parameter in the size of its shard. Collective.
   std::vector<at::Tensor> GatherWhole(const std::vector<at::Tensor>& pieces = {});
-  // Takes this rank's part of a whole value.
-  void Load(size_t i, const at::Tensor& whole);
+  // Takes this rank's part of a whole value, into the shard unless `into` is defined.
+  void Load(size_t i, const at::Tensor& whole, const at::Tensor& into);
 
  private:
   enum class State { kSharded, kInFlight, kGathered };

@@ -155,11 +155,11 @@ std::vector<NamedTensor> FullyShard::GatherWhole(size_t unit,
   return named;
 }
 
-void FullyShard::Load(const std::string& name, const at::Tensor& whole) {
+void FullyShard::Load(const std::string& name, const at::Tensor& whole, const at::Tensor& into) {
   for (size_t u = 0; u < steps_->size(); ++u) {
     FlatUnit& unit = steps_->unit(u);
     for (size_t i = 0; i < unit.num_parameters(); ++i) {
-      if (unit.parameter_name(i) == name) return unit.Load(i, whole);
+      if (unit.parameter_name(i) == name) return unit.Load(i, whole, into);
     }
   }
   TORCH_CHECK_VALUE(false, "fully_shard: the model has no parameter \"", name, "\"");

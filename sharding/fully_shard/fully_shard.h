@@ -111,8 +111,9 @@ class FullyShard {
 
   // Whole masters of one unit, or whole tensors of which `pieces` are the parts. Collective.
   std::vector<NamedTensor> GatherWhole(size_t unit, const std::vector<at::Tensor>& pieces = {});
-  // Takes this rank's part of a whole value; throws c10::ValueError where its shape differs.
-  void Load(const std::string& name, const at::Tensor& whole);
+  // Takes this rank's part of a whole value into the parameter's shard, or into another tensor of the
+  // shard's size where `into` is defined. Throws c10::ValueError where its shape differs.
+  void Load(const std::string& name, const at::Tensor& whole, const at::Tensor& into = {});
 
   FullyShardStats Stats() const;
 

@@ -103,7 +103,8 @@ function FullyShard:gather(unit, pieces) end
 --- Takes this rank's part of a whole value.
 ---@param name string
 ---@param whole torch.Tensor
-function FullyShard:load(name, whole) end
+---@param into torch.Tensor? the parameter's shard unless given
+function FullyShard:load(name, whole, into) end
 
 ---@return sharding.FullyShardStats
 function FullyShard:stats() end

@@ -248,10 +248,12 @@ int GatherWhole(lua_State* state) {
   return 1;
 }
 
-// load(model, name, whole)
+// load(model, name, whole [, into])
 int Load(lua_State* state) {
+  at::Tensor into;
+  if (!lua_isnoneornil(state, 4)) into = ReadTensor(state, 4, "fully_shard: into");
   ReadModel(state).Load(ReadString(state, 2, "fully_shard: name"),
-                        ReadTensor(state, 3, "fully_shard: value"));
+                        ReadTensor(state, 3, "fully_shard: value"), into);
   return 0;
 }
 

@@ -12,6 +12,7 @@ local M = {}
 --- The sharded model of each module that is a unit, and of each shard, as long as somebody holds them.
 local model_of_module = setmetatable({}, { __mode = "kv" })
 local model_of_shard = setmetatable({}, { __mode = "kv" })
+local place_of_shard = setmetatable({}, { __mode = "k" })
 
 --- The sharded model whose parameters these are; nil where none of them is of a sharded model. Raises where it is a
 --- part of them: a norm over a part of the ranks' shards would be another on each rank.
@@ -30,8 +31,21 @@ function M.model_of_all(params)
   return model
 end
 
+--- What makes a parameter's parts, and other tensors of such parts, whole.
+---@class sharding.Place
+---@field name string of the parameter
+---@field unit integer from 0
+---@field shape integer[] of the whole parameter
+---@field unit_parameters fun(): {name: string, shard: torch.Tensor}[] of the unit, in its order
+---@field gather fun(pieces: torch.Tensor[]): table<string, torch.Tensor> whole tensors from parts. Collective.
+---@field load fun(whole: torch.Tensor, into: torch.Tensor) copies this rank's part of a whole tensor
+
+--- Where a shard belongs; nil for other tensors.
+---@param tensor torch.Tensor
+---@return sharding.Place?
+function M.place_of(tensor) return place_of_shard[tensor] end
+
 ---@class sharding.FullyShard
----@field net nn.Module
 ---@operator call: any
 local FullyShard = {}
 
@@ -56,6 +70,22 @@ local function call_unit(parts, unit, fn, module, ...)
   local count, inputs = select("#", ...), { ... }
   for i = 1, count do inputs[i] = cast(inputs[i], dtype) end
   return parts.core:call(unit, fn, module, unpack(inputs, 1, count))
+end
+
+--- Notes where the shards of a unit belong.
+local function note_places(core_model, index, unit, shards)
+  local members = {}
+  for i, named in ipairs(unit.parameters) do members[i] = { name = named[1], shard = shards[named[1]] } end
+  for _, named in ipairs(unit.parameters) do
+    local name, shape = named[1], {}
+    for d = 0, named[2]:dim() - 1 do shape[d + 1] = named[2]:size(d) end
+    place_of_shard[shards[name]] = {
+      name = name, unit = index, shape = shape,
+      unit_parameters = function() return members end,
+      gather = function(pieces) return core_model:gather(index, pieces) end,
+      load = function(whole, into) core_model:load(name, whole, into) end,
+    }
+  end
 end
 
 --- Puts a forward into each unit's module that gathers the unit around the module's own.
@@ -308,6 +338,7 @@ function M.fully_shard(net, opts)
   parts.shards = parts.core:shards()
   local self = setmetatable({}, FullyShard)
   for _, shard in pairs(parts.shards) do model_of_shard[shard] = self end
+  for i, unit in ipairs(parts.units) do note_places(parts.core, i - 1, unit, parts.shards) end
   for _, name in ipairs(found.ignored) do parts.shards[name] = found.tensors[name] end
   parts_of[self] = parts
   wrap(self, parts)
