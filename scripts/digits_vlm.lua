@@ -27,6 +27,7 @@ local config = run.config {
   weight_decay = 0.05,
   warmup_steps = 40,
   max_norm = 1.0,
+  parallel = "data_parallel", -- or "fully_shard": weights, gradients and moments are shared out over the ranks
   vision = { hidden = 64, heads = 4, depth = 2, patch_dim = 4, patches = 16 },
   text = { hidden = 64, heads = 4, depth = 2, intermediate = 192 },
 }
@@ -65,35 +66,41 @@ local function held_out_batches()
 end
 
 -- Model and optimizer.
-local model = model_of.VisionLanguageModel {
+local net = model_of.VisionLanguageModel {
   vision = config.vision, text = config.text, vocab_size = digits.vocab_size, image_token = digits.IMAGE,
 }
 -- The last micro-batch of a step is text, which leaves the vision tower out: on every rank alike.
-local replicas = sharding.data_parallel(model, { find_unused = true })
+local model = config.parallel == "fully_shard" and sharding.fully_shard(net)
+  or sharding.data_parallel(net, { find_unused = true })
+-- Calls fn(...), in which each rank runs the net by itself.
+local function alone(fn, ...)
+  if config.parallel == "fully_shard" then return model:full(fn, ...) end
+  return fn(...)
+end
 local optimizer = optim.AdamW(model:parameters(), { lr = config.lr, weight_decay = config.weight_decay })
 local schedule = optim.schedule.warmup_cosine {
   warmup_steps = math.min(config.warmup_steps, config.steps), total_steps = config.steps,
 }
-log.print(("%d parameters; %d digits to learn from, %d held out; %d ranks"):format(model:num_parameters(), #train,
+log.print(("%d parameters; %d digits to learn from, %d held out; %d ranks"):format(net:num_parameters(), #train,
   #held_out, dist.world_size()))
 
 -- Saved now and then, and when the run is asked to end: the same command with its --run-dir goes on from there.
-run:state({ model = replicas, optimizer = optimizer }, { every = config.save_every, keep = 2 })
+run:state({ model = model, optimizer = optimizer }, { every = config.save_every, keep = 2 })
 run:resume()
 
 -- Loss per answer token over all held-out digits. The ranks leave the loop together.
 local function evaluate()
-  model:eval()
+  net:eval()
   local sum, count = 0, 0
-  torch.no_grad(function()
+  torch.no_grad(alone, function()
     for batch, real in sharding.lockstep(held_out_batches(), { policy = "until_last" }) do
       if real then
-        sum = sum + model_of.loss_sum(model, batch):item()
+        sum = sum + model_of.loss_sum(net, batch):item()
         count = count + batch.loss_mask:sum():item()
       end
     end
   end)
-  model:train()
+  net:train()
   return sharding.weighted_mean(sum, count)
 end
 
@@ -103,7 +110,7 @@ local function describe(shown)
   for first = 1, #shown, 32 do
     local prompts = {}
     for i = first, math.min(first + 31, #shown) do prompts[#prompts + 1] = digits.image_prompt_sample(shown[i]) end
-    for _, tokens in ipairs(model_of.generate(model, prompts, 6)) do words[#words + 1] = digits.decode(tokens) end
+    for _, tokens in ipairs(model_of.generate(net, prompts, 6)) do words[#words + 1] = digits.decode(tokens) end
   end
   return words
 end
@@ -114,12 +121,12 @@ for step, batch in run:steps(draw_step, config.steps) do
   local scale = dist.world_size() / batch.report.loss_tokens
   local loss_sum = torch.zeros({})
   local function learn(micro_batch)
-    local sum = model_of.loss_sum(replicas, micro_batch)
+    local sum = model_of.loss_sum(model, micro_batch)
     torch.mul(sum, scale):backward()
     loss_sum = loss_sum + sum:detach()
   end
   local last = #batch.micro_batches
-  for i = 1, last - 1 do replicas:no_sync(learn, batch.micro_batches[i]) end
+  for i = 1, last - 1 do model:no_sync(learn, batch.micro_batches[i]) end
   learn(batch.micro_batches[last])
   local grad_norm = optim.clip_grad_norm(model:parameters(), config.max_norm)
   optimizer:step(schedule(step))
@@ -139,16 +146,16 @@ local right, seen, shown = 0, 0, {}
 for i, digit in ipairs(held_out) do
   if (i - 1) % dist.world_size() == dist.rank() then shown[#shown + 1] = digit end
 end
-for i, word in ipairs(torch.no_grad(describe, shown)) do
+for i, word in ipairs(torch.no_grad(alone, describe, shown)) do
   right, seen = right + (word == digits.word(shown[i].label) and 1 or 0), seen + 1
 end
 log.record("held-out digits", { accuracy = sharding.weighted_mean(right, seen) })
 
 -- Prints some digits and the model's answers, on rank 0.
-if dist.rank() == 0 then
-  local few = {}
-  for i = 1, 5 do few[i] = held_out[i * 61] end
-  log.print("\n" .. digits.art(few, torch.no_grad(describe, few)) .. "\n")
-end
+local few = {}
+for i = 1, 5 do few[i] = held_out[i * 61] end
+torch.no_grad(alone, function()
+  if dist.rank() == 0 then log.print("\n" .. digits.art(few, describe(few)) .. "\n") end
+end)
 local curve = log.curve("loss.svg", { "loss", "validation.loss" }, { title = "digits_vlm", log_scale = true })
 log.print("metrics, configuration and " .. tostring(curve) .. " are in " .. run.dir)

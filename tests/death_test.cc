@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_replace.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
@@ -75,6 +76,47 @@ TEST(Death, InMidBackwardEndsTheRunAndNamesTheRank) {
   EXPECT_EQ(ended.exit_code, 128 + SIGKILL);
   EXPECT_THAT(ended.err, StartsWith("lockstep: rank 1 (process "));
   ExpectOneComplaint(ended, "was killed by SIGKILL");
+}
+
+// At moments of a forward and of a backward, in which the others wait for its part of a unit.
+TEST(Death, InAShardedStepEndsTheRunAndNamesTheRank) {
+  constexpr char kTrain[] = R"(
+    local nn, sharding = require "lockstep.nn", require "lockstep.sharding"
+    local moments = 0
+    local function moment()
+      moments = moments + 1
+      if rank == VICTIM and moments == MOMENT then C.kill(C.getpid(), 9) end
+    end
+    local Layer = nn.Module:subclass("Layer")
+    function Layer:init() self.inner = nn.Linear(8, 8) end
+    function Layer:forward(x)
+      moment()
+      local y = torch.tanh(self.inner(x))
+      y:register_hook(moment)
+      return y
+    end
+    local Net = nn.Module:subclass("Net")
+    function Net:init() self.layers = nn.ModuleList { Layer(), Layer(), Layer() } end
+    function Net:forward(x)
+      for _, layer in ipairs(self.layers) do x = layer(x) end
+      return x
+    end
+    local model = sharding.fully_shard(Net())
+    while true do model(torch.randn { 4, 8 }):sum():backward() end
+  )";
+  for (int trial = 0; trial < 6; ++trial) {
+    const int victim = trial % 3, moment = 1 + 5 * trial;
+    SCOPED_TRACE(absl::StrCat("rank ", victim, " at moment ", moment));
+    const absl::Time start = absl::Now();
+    const Ended ended = RunScript(absl::StrReplaceAll(kTrain, {{"VICTIM", absl::StrCat(victim)},
+                                                               {"MOMENT", absl::StrCat(moment)}}),
+                                  {"--nproc", "3"});
+
+    EXPECT_LT(absl::Now() - start, kSoon + absl::Seconds(10));  // with the programs' start
+    EXPECT_EQ(ended.exit_code, 128 + SIGKILL);
+    EXPECT_THAT(ended.err, StartsWith(absl::StrCat("lockstep: rank ", victim, " (process ")));
+    ExpectOneComplaint(ended, "was killed by SIGKILL");
+  }
 }
 
 TEST(Death, ByACrashNamesTheRankAndTheSignal) {

@@ -33,6 +33,7 @@ struct Run {
   int nproc = 1;
   int seed = 1;
   int repetition = 0;
+  std::string parallel = "data_parallel";
   auto operator<=>(const Run&) const = default;
 };
 
@@ -44,7 +45,8 @@ const Folder& Train(const Run& run) {
   const std::string script = DataFile("scripts/digits_vlm.lua");
   Command command =
       Lockstep(folder, {"--nproc", absl::StrCat(run.nproc), "--run-dir", "out", script, "--set",
-                        absl::StrCat("steps=", kSteps), "--set", absl::StrCat("seed=", run.seed)});
+                        absl::StrCat("steps=", kSteps), "--set", absl::StrCat("seed=", run.seed),
+                        "--set", absl::StrCat("parallel=", run.parallel)});
   // The digits are in ~/.cache, or in LOCKSTEP_CACHE; Bazel hides HOME from its tests.
   if (getenv("HOME") == nullptr) command.environment["HOME"] = getpwuid(getuid())->pw_dir;
   const Ended ended = RunOne(command);
@@ -88,6 +90,17 @@ TEST(DigitsVlm, OneTwoAndFourRanksDrawTheSameCurve) {
       EXPECT_NEAR(losses[i], alone[i], kTolerance * alone[i])
           << "loss " << i << " on " << nproc << " ranks";
     }
+  }
+}
+
+TEST(DigitsVlm, AShardedModelDrawsTheSameCurve) {
+  const std::vector<double> alone = Losses(Train({.nproc = 1}));
+  for (const int nproc : {1, 2}) {
+    const std::vector<double> losses = Losses(Train({.nproc = nproc, .parallel = "fully_shard"}));
+
+    ASSERT_THAT(losses, SizeIs(kSteps + 1));
+    for (size_t i = 0; i < losses.size(); ++i)
+      EXPECT_NEAR(losses[i], alone[i], kTolerance * alone[i]) << "loss " << i;
   }
 }
 

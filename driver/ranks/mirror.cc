@@ -91,6 +91,18 @@ class MirrorBackend : public c10d::Backend {
     return Return(c10d::OpType::_REDUCE_SCATTER_BASE, outputs);
   }
 
+  // Each of the others sends what this rank keeps for itself. Sizes that differ are not known.
+  WorkPointer alltoall_base(at::Tensor& output, at::Tensor& input,
+                            std::vector<int64_t>& output_sizes, std::vector<int64_t>& input_sizes,
+                            const c10d::AllToAllOptions& /*options*/) override {
+    TORCH_CHECK(output_sizes.empty() && input_sizes.empty(),
+                "a dry run has this rank alone: what others send in parts of different sizes is "
+                "not known; run it with its ranks");
+    const at::NoGradGuard no_grad;
+    output.view({size_, -1}).copy_(input.reshape({size_, -1})[rank_].unsqueeze(0));
+    return Return(c10d::OpType::ALLTOALL_BASE, {output});
+  }
+
   WorkPointer send(Tensors& tensors, int /*destination*/, int /*tag*/) override {
     return Return(c10d::OpType::SEND, tensors);
   }

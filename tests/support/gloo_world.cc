@@ -1,13 +1,36 @@
 #include "tests/support/gloo_world.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdlib>
+#include <numeric>
 
+#include "tests/strict/strict_backend.h"
+#include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroupGloo.hpp"
 #include "torch/csrc/distributed/c10d/TCPStore.hpp"
 
 namespace lockstep::tests {
+
+namespace {
+
+c10::intrusive_ptr<c10d::ProcessGroup> OverGloo(const c10::intrusive_ptr<c10d::Store>& store,
+                                                const std::string& name, int position,
+                                                const std::vector<int>& ranks, bool strict) {
+  const int size = static_cast<int>(ranks.size());
+  auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(45));
+  options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+  c10::intrusive_ptr<c10d::Backend> backend =
+      c10::make_intrusive<c10d::ProcessGroupGloo>(store, position, size, options);
+  if (strict) backend = c10::make_intrusive<StrictBackend>(backend, name, ranks);
+  auto group = c10::make_intrusive<c10d::ProcessGroup>(store, position, size);
+  group->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::GLOO, backend);
+  group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+  return group;
+}
+
+}  // namespace
 
 GlooWorld MeetOverGloo(const Rank& rank) {
   c10d::TCPStoreOptions store_options;
@@ -15,14 +38,18 @@ GlooWorld MeetOverGloo(const Rank& rank) {
   store_options.isServer = rank.rank == 0;
   GlooWorld world;
   world.store = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", store_options);
-  auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(45));
-  options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-  world.group = c10::make_intrusive<c10d::ProcessGroup>(world.store, rank.rank, rank.world_size);
-  world.group->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::GLOO,
-                          c10::make_intrusive<c10d::ProcessGroupGloo>(world.store, rank.rank,
-                                                                      rank.world_size, options));
-  world.group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+  std::vector<int> ranks(static_cast<size_t>(rank.world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  world.group = OverGloo(world.store, "world", rank.rank, ranks, /*strict=*/false);
   return world;
+}
+
+c10::intrusive_ptr<c10d::ProcessGroup> NewGlooGroup(const GlooWorld& world, const std::string& name,
+                                                    const std::vector<int>& ranks, bool strict) {
+  const auto own = std::find(ranks.begin(), ranks.end(), world.group->getRank());
+  if (own == ranks.end() || ranks.size() == 1) return nullptr;
+  return OverGloo(c10::make_intrusive<c10d::PrefixStore>(name, world.store), name,
+                  static_cast<int>(own - ranks.begin()), ranks, strict);
 }
 
 }  // namespace lockstep::tests

@@ -11,6 +11,9 @@
 #ifndef LOCKSTEP_TESTS_SUPPORT_GLOO_WORLD_H_
 #define LOCKSTEP_TESTS_SUPPORT_GLOO_WORLD_H_
 
+#include <string>
+#include <vector>
+
 #include "c10/util/intrusive_ptr.h"
 #include "tests/support/ranks.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
@@ -26,6 +29,11 @@ struct GlooWorld {
 // Collective: every rank that OnRanks started calls this once. Its collectives fail after 45 s:
 // before the test's own time is up, and later than a rank takes to start from a cold disk.
 GlooWorld MeetOverGloo(const Rank& rank);
+
+// Makes a group of some ranks of the world, on the strict backend where `strict`. Null where this
+// rank is not among them, or alone. Collective over `ranks`; a name is used once for them.
+c10::intrusive_ptr<c10d::ProcessGroup> NewGlooGroup(const GlooWorld& world, const std::string& name,
+                                                    const std::vector<int>& ranks, bool strict);
 
 }  // namespace lockstep::tests
 

@@ -94,7 +94,8 @@ function M.Muon(params, opts) return optimizer.new(muon, params, opts) end
 
 --- Scales the gradients so that their joint 2-norm is at most `max_norm`; returns the norm before,
 --- a scalar tensor (no transfer from the device), in float32 for gradients of lower precision. Where gradients are
---- averaged over ranks each rank holds the same ones, and so gets the same norm.
+--- averaged over ranks each rank holds the same ones, and so gets the same norm. Of a model that is sharded
+--- (sharding.fully_shard) all parameters must be given; the norm is then that over all ranks, and this is collective.
 ---@param params torch.Tensor[]
 ---@param max_norm number
 ---@return torch.Tensor
@@ -103,6 +104,8 @@ function M.clip_grad_norm(params, max_norm)
   if type(max_norm) ~= "number" or max_norm <= 0 or max_norm ~= max_norm then
     core.raise("optim.clip_grad_norm: max_norm must be a number above 0, not " .. tostring(max_norm))
   end
+  local sharded = require("lockstep.sharding.fully_shard").model_of_all(params)
+  if sharded then return sharded:clip_grad_norm(max_norm) end
   return torch.no_grad(function()
     local grads, has_low, has_double = {}, false, false
     for i, p in ipairs(params) do

@@ -62,6 +62,59 @@ function Replicas:set_buckets(buckets) end
 ---@return lockstep.core.sharding.Replicas
 function sharding.data_parallel(parameters, buffers, options) end
 
+---@class lockstep.core.sharding.FullyShard
+local FullyShard = {}
+
+--- fn(...), as a forward of the unit, counted from 0. Collective.
+---@param unit integer
+---@param fn fun(...): ...
+---@param ... any
+---@return any ...
+function FullyShard:call(unit, fn, ...) end
+
+--- This rank's parts by the parameters' names.
+---@return table<string, torch.Tensor>
+function FullyShard:shards() end
+
+--- Calls fn(...) without reduction, and returns its results.
+---@param fn fun(...): ...
+---@param ... any
+---@return any ...
+function FullyShard:no_sync(fn, ...) end
+
+--- Calls fn(...) with all parameters gathered, and returns its results. Collective.
+---@param fn fun(...): ...
+---@param ... any
+---@return any ...
+function FullyShard:full(fn, ...) end
+
+--- The norm before. Collective.
+---@param max_norm number
+---@param p number
+---@return torch.Tensor
+function FullyShard:clip_grad_norm(max_norm, p) end
+
+--- Whole masters of a unit by name, or whole tensors of which `pieces` are the parts. Collective.
+---@param unit integer
+---@param pieces torch.Tensor[]?
+---@return table<string, torch.Tensor>
+function FullyShard:gather(unit, pieces) end
+
+--- Takes this rank's part of a whole value.
+---@param name string
+---@param whole torch.Tensor
+---@param into torch.Tensor? the parameter's shard unless given
+function FullyShard:load(name, whole, into) end
+
+---@return sharding.FullyShardStats
+function FullyShard:stats() end
+
+---@param units sharding.Unit[]
+---@param buffers table[] {{name, tensor}, ...}
+---@param options sharding.FullyShardOptions
+---@return lockstep.core.sharding.FullyShard
+function sharding.fully_shard(units, buffers, options) end
+
 --- One rank's samples of an epoch.
 ---@class lockstep.core.sharding.Shard
 local Shard = {}

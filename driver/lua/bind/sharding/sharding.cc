@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "driver/lua/bind/sharding/distributed.h"
+#include "driver/lua/bind/sharding/fully_shard.h"
 #include "driver/lua/bind/sharding/sharding_data.h"
 #include "driver/lua/bind/sharding/sharding_guard.h"
 #include "driver/lua/torch/tensor.h"
@@ -266,6 +267,7 @@ int OpenSharding(lua_State* state) {
   SetFunctions(state, {{"lockstep", NewLoop}, {"data_parallel", NewReplicas}});
   SetDataFunctions(state);
   SetGuardFunctions(state);
+  SetFullyShardFunctions(state);
   return 1;
 }
 

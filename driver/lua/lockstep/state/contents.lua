@@ -9,6 +9,7 @@ local core_state = require "lockstep.core.state"
 local data_parallel = require "lockstep.sharding.data_parallel"
 local dist = require "lockstep.distributed"
 local files = require "lockstep.core.files"
+local sharded = require "lockstep.state.sharded"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -78,8 +79,18 @@ end
 
 ---@class state.Tensor
 ---@field name string in the files
----@field tensor torch.Tensor
+---@field tensor torch.Tensor of a part: the whole tensor's dtype and shape, on "meta"
 ---@field is_model boolean
+---@field part state.Part? this rank's part, where no rank holds the whole
+---@field object string the registered name
+---@field field string? of an optimizer's state
+
+--- An entry of a parameter's tensor, or of its part.
+local function entry_of(entry, of)
+  entry.part = sharded.part(of, entry.tensor)
+  if entry.part then entry.tensor = sharded.outline(entry.part) end
+  return entry
+end
 
 --- Parameters and buffers, a tensor that several names share under the first.
 local function tensors_of_module(name, module)
@@ -87,7 +98,8 @@ local function tensors_of_module(name, module)
   local found = {}
   for _, iterate in ipairs { module.named_parameters, module.named_buffers } do
     for own, tensor in iterate(module) do
-      found[#found + 1] = { name = prefix .. own, tensor = tensor:detach(), is_model = name == "model", of = tensor }
+      found[#found + 1] = entry_of({ name = prefix .. own, tensor = tensor:detach(), is_model = name == "model",
+        of = tensor, object = name }, tensor)
     end
   end
   return found
@@ -101,7 +113,8 @@ local function tensors_of_optimizer(name, optimizer, names)
       index = index + 1
       for field, tensor in pairs(states[index]) do
         local full = ("%s.state.%s.%s"):format(name, names[p] or index - 1, field)
-        found[#found + 1] = { name = full, tensor = tensor, is_model = false, index = index, field = field }
+        found[#found + 1] = entry_of({ name = full, tensor = tensor, is_model = false, index = index, field = field,
+          object = name }, p)
       end
     end
   end
@@ -425,7 +438,9 @@ end
 ---@param saved table<string, torch.Tensor>
 function M.restore_tensors(contents, saved)
   torch.no_grad(function()
-    for _, own in ipairs(contents.tensors) do own.tensor:copy_(saved[own.name]) end
+    for _, own in ipairs(contents.tensors) do
+      if own.part then sharded.restore(own.part, saved[own.name]) else own.tensor:copy_(saved[own.name]) end
+    end
   end)
 end
 

@@ -8,6 +8,7 @@ local dist = require "lockstep.distributed"
 local files = require "lockstep.core.files"
 local folder = require "lockstep.state.folder"
 local settings = require "lockstep.state.settings"
+local sharded = require "lockstep.state.sharded"
 
 local M = {}
 
@@ -69,7 +70,7 @@ end
 --- Raises, on every rank, where a tensor that is written once is not the same on all: the first save of a run looks.
 local function check_equal_tensors(tensors)
   local own = {}
-  for i, one in ipairs(tensors) do own[i] = select(2, files.checksum_of { one.tensor }) end
+  for i, one in ipairs(tensors) do own[i] = one.part and 0 or select(2, files.checksum_of { one.tensor }) end
   local prints = agreement.values(own)
   for rank = 2, #prints do
     for i, one in ipairs(tensors) do
@@ -112,8 +113,12 @@ local function write_part(path, tensors, values, kinds)
     if one.is_model then
       weights[one.name] = { file = file_name(kind, writer[one.name], world), bytes = bytes_of(one.tensor) }
     end
-    if writer[one.name] == rank then parts[kind][one.name] = one.tensor end
+    if writer[one.name] == rank and not one.part then parts[kind][one.name] = one.tensor end
   end
+  -- Each rank keeps of a unit's whole tensors those that it writes.
+  sharded.each_whole(tensors, function(one, whole)
+    if writer[one.name] == rank then parts[one.is_model and "model" or "state"][one.name] = whole:cpu():clone() end
+  end)
   for name, value in pairs(values) do
     if kinds[name] == "per_rank" then contents.put_value(parts.state, name, value, rank) end
     if kinds[name] == "shared" and rank == 0 then contents.put_value(parts.state, name, value) end

@@ -1,0 +1,123 @@
+"""What fully sharded training costs here and with PyTorch's FSDP2, on one libtorch, over Gloo, in one run.
+
+Needs a Python with torch 2.11:
+    bazel build -c opt //driver:lockstep
+    python benchmarks/fully_shard_benchmark.py bazel-bin/driver/lockstep [--ranks 2] [--hidden 32] [--layers 32] [--tokens 16]
+
+Both programs take turns, three times; printed is the least time of each. Both start from the same weights and must reach
+the same loss. "cpu" is the CPU time of one rank's process for one step: forward, backward, AdamW. "update" is AdamW's part.
+"""
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import time
+
+TURNS, STEPS, REPEATS = 3, 30, 3
+
+
+def train(rank, args):
+    import torch
+    import torch.distributed as dist
+    from torch import nn
+    from torch.distributed.fsdp import fully_shard
+
+    torch.set_num_threads(1)
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(args.port), RANK=str(rank), WORLD_SIZE=str(args.ranks))
+    dist.init_process_group("gloo")
+
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm = nn.LayerNorm(args.hidden)
+            self.up, self.down = nn.Linear(args.hidden, 4 * args.hidden), nn.Linear(4 * args.hidden, args.hidden)
+
+        def forward(self, x):
+            return x + self.down(torch.nn.functional.gelu(self.up(self.norm(x))))
+
+    def build():
+        net = nn.Sequential(*[Block() for _ in range(args.layers)])
+        with torch.no_grad():
+            for p in net.parameters():
+                p.copy_(((torch.arange(p.numel()) % 17).float() - 8).mul(0.1 / args.hidden**0.5).view(p.shape))
+        return net
+
+    def fsdp(net):
+        for block in net:
+            fully_shard(block)
+        return fully_shard(net)
+
+    kinds = {"plain": lambda net: net, "data_parallel": nn.parallel.DistributedDataParallel, "fully_shard": fsdp}
+    x = (torch.arange(args.tokens * args.hidden) % (13 + rank)).float().sub(6).view(args.tokens, args.hidden)
+    for kind, wrap in kinds.items():
+        model = wrap(build())
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+        best = {"wall": float("inf"), "cpu": float("inf"), "update": float("inf")}
+
+        def step():
+            loss = model(x).pow(2).mean()
+            loss.backward()
+            before = time.process_time()
+            optimizer.step()
+            optimizer.zero_grad()
+            return loss, time.process_time() - before
+
+        for _ in range(5):
+            step()
+        for _ in range(REPEATS):
+            dist.barrier()
+            wall, cpu, update = time.perf_counter(), time.process_time(), 0
+            for _ in range(STEPS):
+                loss, spent = step()
+                update += spent
+            best["wall"] = min(best["wall"], time.perf_counter() - wall)
+            best["cpu"] = min(best["cpu"], time.process_time() - cpu)
+            best["update"] = min(best["update"], update)
+        if rank == 0:
+            for name, value in best.items():
+                print(kind, name, value / STEPS)
+            print(kind, "loss", loss.item(), flush=True)
+    dist.barrier()
+    os._exit(0)
+
+
+def read(output):
+    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in output.splitlines() if line.count(" ") == 2)}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("program")
+    for name, default in (("ranks", 2), ("hidden", 32), ("layers", 32), ("tokens", 16)):
+        parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--port", type=int, default=29611, help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.rank is not None:
+        return train(args.rank, args)
+    script = pathlib.Path(__file__).with_suffix(".lua")
+    sizes = [f"--set={name}={getattr(args, name)}" for name in ("hidden", "layers", "tokens")]
+    best = {}
+    for turn in range(TURNS):
+        lua = subprocess.run([args.program, "--nproc", str(args.ranks), str(script), *sizes, f"--set=steps={STEPS}",
+                              f"--set=repeats={REPEATS}"], check=True, capture_output=True, text=True).stdout
+        command = [sys.executable, *sys.argv, "--port", str(args.port + turn)]
+        ranks = [subprocess.Popen([*command, "--rank", str(rank)], stdout=subprocess.PIPE, text=True,
+                                  stderr=subprocess.DEVNULL) for rank in range(args.ranks)]
+        python = [process.communicate()[0] for process in ranks][0]
+        for which, times in (("lua", read(lua)), ("python", read(python))):
+            for name, value in times.items():
+                best[name, which] = min(best.get((name, which), float("inf")), value)
+    print(f"{args.ranks} ranks, hidden {args.hidden}, {args.layers} layers, {args.tokens} tokens; ms a step")
+    for kind in ("plain", "data_parallel", "fully_shard"):
+        for name in ("wall", "cpu", "update"):
+            ours, theirs = 1e3 * best[f"{kind} {name}", "lua"], 1e3 * best[f"{kind} {name}", "python"]
+            print(f"{kind:14} {name:7} ours {ours:9.3f}  torch {theirs:9.3f}  ratio {ours / theirs:.3f}")
+        losses = best[f"{kind} loss", "lua"], best[f"{kind} loss", "python"]
+        assert abs(losses[0] - losses[1]) < 1e-4 * abs(losses[1]), losses
+
+
+if __name__ == "__main__":
+    main()

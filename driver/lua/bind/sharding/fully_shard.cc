@@ -1,0 +1,294 @@
+#include "driver/lua/bind/sharding/fully_shard.h"
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "driver/lua/bind/sharding/distributed.h"
+#include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/object.h"
+#include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/vm.h"
+#include "driver/ranks/context.h"
+#include "driver/ranks/control.h"
+#include "driver/ranks/world.h"
+#include "sharding/fully_shard/fully_shard.h"
+
+namespace lockstep::lua {
+
+struct ShardedModel {
+  // Before the model, whose last collectives may need it. Graphs may outlive this object: they
+  // share both.
+  std::shared_ptr<sharding::Collective> control;
+  std::shared_ptr<sharding::FullyShard> model;
+};
+template <>
+inline constexpr const char* kObjectName<ShardedModel> = "sharded model";
+
+namespace {
+
+using driver::GetContext;
+using sharding::FullyShard;
+
+// --- Construction --------------------------------------------------------------------------------
+
+// {{name, tensor}, ...}
+std::vector<sharding::NamedTensor> ReadNamed(lua_State* state, int index) {
+  ReadTable(state, index, "fully_shard: tensors");
+  std::vector<sharding::NamedTensor> tensors;
+  for (int i = 1; i <= static_cast<int>(lua_objlen(state, index)); ++i) {
+    lua_rawgeti(state, index, i);
+    lua_rawgeti(state, -1, 1);
+    lua_rawgeti(state, -2, 2);
+    tensors.push_back({ReadString(state, -2, "fully_shard: name"),
+                       ReadTensor(state, lua_gettop(state), "fully_shard: tensor")});
+    lua_pop(state, 3);
+  }
+  return tensors;
+}
+
+// {{name = "layers.0", parameters = {{name, tensor}, ...}}, ...}
+std::vector<sharding::UnitParameters> ReadUnits(lua_State* state, int index) {
+  ReadTable(state, index, "fully_shard: units");
+  std::vector<sharding::UnitParameters> units;
+  for (int i = 1; i <= static_cast<int>(lua_objlen(state, index)); ++i) {
+    lua_rawgeti(state, index, i);
+    lua_getfield(state, -1, "name");
+    lua_getfield(state, -2, "parameters");
+    units.push_back(
+        {ReadString(state, -2, "fully_shard: a unit's name"), ReadNamed(state, lua_gettop(state))});
+    lua_pop(state, 3);
+  }
+  return units;
+}
+
+std::optional<at::ScalarType> ReadDtype(lua_State* state, const OptionTable& options,
+                                        const char* key) {
+  if (!options.Push(key)) return std::nullopt;
+  at::ScalarType dtype;
+  if (!DtypeAt(state, lua_gettop(state), &dtype) || !at::isFloatingType(dtype)) {
+    throw Error(absl::StrCat("sharding.fully_shard: ", key,
+                             " must be a floating-point dtype, such as torch.bfloat16"));
+  }
+  lua_pop(state, 1);
+  return dtype;
+}
+
+sharding::FullyShardOptions ReadOptions(lua_State* state, const OptionTable& table) {
+  sharding::FullyShardOptions options;
+  options.unit.param_dtype = ReadDtype(state, table, "param_dtype");
+  options.unit.reduce_dtype = ReadDtype(state, table, "reduce_dtype");
+  options.unit.deterministic = table.Boolean("deterministic", false);
+  options.unit.offload = table.String("offload", "") == "host";
+  options.reshard_after_forward = table.Boolean("reshard_after_forward", true);
+  options.prefetch = table.Integer("prefetch", 1);
+  options.joins = table.String("skipped", "error") == "join";
+  options.place = RunningScriptLine;
+  return options;
+}
+
+// The groups of a model whose masters `replicas` groups of ranks keep. Collective.
+sharding::ShardGroups MakeGroups(const driver::Context& context, const std::vector<int>& ranks,
+                                 int64_t replicas) {
+  sharding::ShardGroups groups;
+  const auto size = static_cast<int64_t>(ranks.size());
+  if (replicas < 1 || size % replicas != 0) {
+    throw Error(absl::StrCat("sharding.fully_shard: replicas must divide the ", size,
+                             " ranks of the group, and ", replicas, " does not"));
+  }
+  const auto make = [&](const std::vector<int>& members, const char* purpose) {
+    return members.size() == 1
+               ? nullptr
+               : driver::NewGroup(context.world, members, context.timeout, {purpose});
+  };
+  const int64_t copies = size / replicas;  // ranks that share one copy
+  const int64_t position = driver::PositionIn(context.world, ranks);
+  const auto first = ranks.begin() + position / copies * copies;
+  const std::vector<int> own(first, first + copies);
+  groups.all = make(ranks, "fully_shard: first values");
+  groups.gather = make(own, "fully_shard: weights");
+  groups.reduce = make(own, "fully_shard: gradients");
+  if (replicas > 1) {
+    std::vector<int> same;
+    for (int64_t r = position % copies; r < size; r += copies)
+      same.push_back(ranks[static_cast<size_t>(r)]);
+    groups.replicas = make(same, "fully_shard: gradients of replicas");
+  }
+  return groups;
+}
+
+// fully_shard(units, buffers, options). Collective.
+int NewFullyShard(lua_State* state) {
+  const OptionTable table(state, 3, "sharding.fully_shard",
+                          {"param_dtype", "reduce_dtype", "reshard_after_forward", "prefetch",
+                           "group", "replicas", "skipped", "offload", "deterministic"});
+  const sharding::FullyShardOptions options = ReadOptions(state, table);
+  const Group group = ReadGroup(state, table);
+  const driver::Context& context = GetContext(state);
+  ShardedModel made;
+  if (group.ranks.size() > 1) {
+    made.control = driver::NewControlCollective(context.world, group.ranks, context.timeout,
+                                                {"sharding.fully_shard"});
+  }
+  std::vector<at::Tensor> buffers;
+  for (const sharding::NamedTensor& buffer : ReadNamed(state, 2)) buffers.push_back(buffer.tensor);
+  made.model = std::make_shared<FullyShard>(
+      ReadUnits(state, 1), buffers, MakeGroups(context, group.ranks, table.Integer("replicas", 1)),
+      made.control, options);
+  PushObject(state, std::move(made));
+  return 1;
+}
+
+FullyShard& ReadModel(lua_State* state) {
+  return *ReadObject<ShardedModel>(state, 1, "fully_shard: model").model;
+}
+
+// --- Forward -------------------------------------------------------------------------------------
+
+// Tensors of the value at `index`, in plain tables too.
+void CollectTensors(lua_State* state, int index, int depth, std::vector<at::Tensor>& tensors) {
+  if (const at::Tensor* tensor = TensorAt(state, index)) {
+    tensors.push_back(*tensor);
+    return;
+  }
+  constexpr int kDeepest = 16;
+  if (depth > kDeepest || lua_type(state, index) != LUA_TTABLE) return;
+  if (lua_getmetatable(state, index) != 0) {
+    lua_pop(state, 1);
+    return;
+  }
+  if (lua_checkstack(state, 4) == 0) throw Error("fully_shard: the stack is full");
+  for (lua_pushnil(state); lua_next(state, index) != 0; lua_pop(state, 1))
+    CollectTensors(state, lua_gettop(state), depth + 1, tensors);
+}
+
+std::vector<at::Tensor> TensorsFrom(lua_State* state, int first) {
+  std::vector<at::Tensor> tensors;
+  const int last = lua_gettop(state);
+  for (int index = first; index <= last; ++index) CollectTensors(state, index, 0, tensors);
+  return tensors;
+}
+
+// call(model, unit, fn, ...) -> fn(...), as a forward of the unit, counted from 0.
+int CallUnit(lua_State* state) {
+  FullyShard& model = ReadModel(state);
+  const auto unit = static_cast<size_t>(ReadInteger(state, 2, "fully_shard: unit"));
+  model.BeginForward(unit, TensorsFrom(state, 4));
+  try {
+    Call(state, lua_gettop(state) - 3, LUA_MULTRET);
+  } catch (...) {
+    model.AbandonForward(unit);
+    throw;
+  }
+  model.EndForward(unit, TensorsFrom(state, 3));
+  return lua_gettop(state) - 2;
+}
+
+// --- What the model does besides -----------------------------------------------------------------
+
+void PushNamed(lua_State* state, const std::vector<sharding::NamedTensor>& named) {
+  lua_createtable(state, 0, static_cast<int>(named.size()));
+  for (const sharding::NamedTensor& one : named) {
+    PushTensor(state, one.tensor);
+    lua_setfield(state, -2, one.name.c_str());
+  }
+}
+
+// shards(model) -> {name = tensor}
+int Shards(lua_State* state) {
+  PushNamed(state, ReadModel(state).Shards());
+  return 1;
+}
+
+// no_sync(model, fn, ...) -> fn(...)
+int WithoutSync(lua_State* state) {
+  FullyShard& model = ReadModel(state);
+  ReadFunction(state, 2, "no_sync: the argument");
+  struct Guard {
+    FullyShard& model;
+    bool before;
+    ~Guard() { model.set_sync(before); }
+  } guard{model, model.sync()};
+  model.set_sync(false);
+  Call(state, lua_gettop(state) - 2, LUA_MULTRET);
+  return lua_gettop(state) - 1;
+}
+
+// full(model, fn, ...) -> fn(...)
+int WithAll(lua_State* state) {
+  FullyShard& model = ReadModel(state);
+  ReadFunction(state, 2, "full: the argument");
+  model.BeginFull();
+  try {
+    Call(state, lua_gettop(state) - 2, LUA_MULTRET);
+  } catch (...) {
+    model.EndFull();
+    throw;
+  }
+  model.EndFull();
+  return lua_gettop(state) - 1;
+}
+
+// clip_grad_norm(model, max_norm, p) -> the norm before
+int ClipGradNorm(lua_State* state) {
+  PushTensor(state, ReadModel(state).ClipGradNorm(ReadNumber(state, 2, "clip_grad_norm: max_norm"),
+                                                  ReadNumber(state, 3, "clip_grad_norm: p")));
+  return 1;
+}
+
+// gather(model, unit [, pieces]) -> {name = whole tensor}. Collective.
+int GatherWhole(lua_State* state) {
+  std::vector<at::Tensor> pieces;
+  if (!lua_isnoneornil(state, 3)) pieces = ReadTensors(state, 3, "fully_shard: pieces");
+  PushNamed(state, ReadModel(state).GatherWhole(
+                       static_cast<size_t>(ReadInteger(state, 2, "fully_shard: unit")), pieces));
+  return 1;
+}
+
+// load(model, name, whole [, into])
+int Load(lua_State* state) {
+  at::Tensor into;
+  if (!lua_isnoneornil(state, 4)) into = ReadTensor(state, 4, "fully_shard: into");
+  ReadModel(state).Load(ReadString(state, 2, "fully_shard: name"),
+                        ReadTensor(state, 3, "fully_shard: value"), into);
+  return 0;
+}
+
+int Stats(lua_State* state) {
+  const sharding::FullyShardStats stats = ReadModel(state).Stats();
+  lua_newtable(state);
+  const std::pair<const char*, int64_t> fields[] = {
+      {"gathers", stats.gathers},
+      {"reductions", stats.reductions},
+      {"joined", stats.joined},
+      {"prefetched", stats.prefetched},
+      {"shard_bytes", stats.shard_bytes},
+      {"largest_unit_bytes", stats.largest_unit_bytes},
+      {"root_bytes", stats.root_bytes},
+      {"pool_bytes", stats.pool_bytes},
+      {"peak_pool_bytes", stats.peak_pool_bytes}};
+  for (const auto& [name, value] : fields) {
+    PushInteger(state, value);
+    lua_setfield(state, -2, name);
+  }
+  return 1;
+}
+
+}  // namespace
+
+void SetFullyShardFunctions(lua_State* state) {
+  RegisterObject<ShardedModel>(state, {{"call", CallUnit},
+                                       {"shards", Shards},
+                                       {"no_sync", WithoutSync},
+                                       {"full", WithAll},
+                                       {"clip_grad_norm", ClipGradNorm},
+                                       {"gather", GatherWhole},
+                                       {"load", Load},
+                                       {"stats", Stats}});
+  SetFunctions(state, {{"fully_shard", NewFullyShard}});
+}
+
+}  // namespace lockstep::lua

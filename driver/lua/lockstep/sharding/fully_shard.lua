@@ -1,0 +1,348 @@
+--- sharding.fully_shard: a model whose parameters, gradients and optimizer state are shared out over ranks.
+
+local core = require "lockstep.core"
+local core_sharding = require "lockstep.core.sharding"
+local nn = require "lockstep.nn"
+local options = require "lockstep.options"
+local torch = require "lockstep.torch"
+local units_of = require "lockstep.sharding.units"
+
+local M = {}
+
+--- The sharded model of each module that is a unit, and of each shard, as long as somebody holds them.
+local model_of_module = setmetatable({}, { __mode = "kv" })
+local model_of_shard = setmetatable({}, { __mode = "kv" })
+local place_of_shard = setmetatable({}, { __mode = "k" })
+
+--- The sharded model whose parameters these are; nil where none of them is of a sharded model. Raises where it is a
+--- part of them: a norm over a part of the ranks' shards would be another on each rank.
+---@param params torch.Tensor[]
+---@return sharding.FullyShard?
+function M.model_of_all(params)
+  local model, count = nil, 0
+  for _, p in ipairs(params) do
+    local other = model_of_shard[p]
+    if other then model, count = model or other, count + (model == nil and 1 or other == model and 1 or 0) end
+  end
+  if model and (count ~= #params or count ~= #model:parameters()) then
+    core.raise(("optim.clip_grad_norm: %d of the %d parameters are of a sharded model, which has %d; give all of them "
+      .. "and no other, or call model:clip_grad_norm(max_norm)"):format(count, #params, #model:parameters()))
+  end
+  return model
+end
+
+--- What makes a parameter's parts, and other tensors of such parts, whole.
+---@class sharding.Place
+---@field name string of the parameter
+---@field unit integer from 0
+---@field shape integer[] of the whole parameter
+---@field unit_parameters fun(): {name: string, shard: torch.Tensor}[] of the unit, in its order
+---@field gather fun(pieces: torch.Tensor[]): table<string, torch.Tensor> whole tensors from parts. Collective.
+---@field load fun(whole: torch.Tensor, into: torch.Tensor) copies this rank's part of a whole tensor
+
+--- Where a shard belongs; nil for other tensors.
+---@param tensor torch.Tensor
+---@return sharding.Place?
+function M.place_of(tensor) return place_of_shard[tensor] end
+
+---@class sharding.FullyShard
+---@operator call: any
+local FullyShard = {}
+
+--- What each model keeps, apart from the net's own fields and methods.
+local parts_of = setmetatable({}, { __mode = "k" })
+
+--- Nested plain tables with their floating-point tensors in another dtype.
+local function cast(value, dtype)
+  if torch.is_tensor(value) then
+    return value:is_floating_point() and value.dtype ~= dtype and value:to(dtype) or value
+  end
+  if type(value) ~= "table" or getmetatable(value) ~= nil then return value end
+  local copy = {}
+  for k, v in pairs(value) do copy[k] = cast(v, dtype) end
+  return copy
+end
+
+--- Calls fn(net, ...) as a forward of a unit. Inputs get the dtype of the gathered parameters.
+local function call_unit(parts, unit, fn, module, ...)
+  local dtype = parts.options.param_dtype
+  if not dtype then return parts.core:call(unit, fn, module, ...) end
+  local count, inputs = select("#", ...), { ... }
+  for i = 1, count do inputs[i] = cast(inputs[i], dtype) end
+  return parts.core:call(unit, fn, module, unpack(inputs, 1, count))
+end
+
+--- Notes where the shards of a unit belong.
+local function note_places(core_model, index, unit, shards)
+  local members = {}
+  for i, named in ipairs(unit.parameters) do members[i] = { name = named[1], shard = shards[named[1]] } end
+  for _, named in ipairs(unit.parameters) do
+    local name, shape = named[1], {}
+    for d = 0, named[2]:dim() - 1 do shape[d + 1] = named[2]:size(d) end
+    place_of_shard[shards[name]] = {
+      name = name, unit = index, shape = shape,
+      unit_parameters = function() return members end,
+      gather = function(pieces) return core_model:gather(index, pieces) end,
+      load = function(whole, into) core_model:load(name, whole, into) end,
+    }
+  end
+end
+
+--- Puts a forward into each unit's module that gathers the unit around the module's own.
+local function wrap(self, parts)
+  for i, unit in ipairs(parts.units) do
+    local forward = unit.module.forward
+    unit.module.forward = function(module, ...) return call_unit(parts, i - 1, forward, module, ...) end
+    model_of_module[unit.module] = self
+  end
+end
+
+function FullyShard:__index(key)
+  local own = FullyShard[key]
+  if own ~= nil then return own end
+  local parts = parts_of[self]
+  local value = parts.net[key]
+  if type(value) ~= "function" then return value end
+  local method = parts.methods[value]
+  if not method then
+    -- The net's own method, as a forward of the root: it reads the root's weights and calls units.
+    method = function(first, ...)
+      if first ~= self then return value(first, ...) end
+      return call_unit(parts, 0, value, parts.net, ...)
+    end
+    parts.methods[value] = method
+  end
+  return method
+end
+
+function FullyShard:__newindex(key, value) parts_of[self].net[key] = value end
+
+--- The net's forward pass. The backward that follows leaves each rank its part of the mean gradients.
+---@param ... any
+---@return any ...
+function FullyShard:__call(...) return parts_of[self].net(...) end
+
+function FullyShard:__tostring() return "fully_shard(" .. tostring(parts_of[self].net) .. ")" end
+
+--- This rank's part of every parameter, with the parameter's name: 1-D, perhaps empty. Ignored parameters are whole.
+---@return fun(): string?, torch.Tensor?
+function FullyShard:named_parameters()
+  local parts, i = parts_of[self], 0
+  return function()
+    i = i + 1
+    local name = parts.names[i]
+    if name then return name, parts.shards[name] end
+  end
+end
+
+---@return torch.Tensor[]
+function FullyShard:parameters()
+  local shards = {}
+  for _, shard in self:named_parameters() do shards[#shards + 1] = shard end
+  return shards
+end
+
+--- Forgets all gradients.
+function FullyShard:zero_grad()
+  for _, shard in self:named_parameters() do shard.grad = nil end
+end
+
+--- Freezes (false) or unfreezes all parameters.
+---@param requires_grad boolean
+---@return sharding.FullyShard
+function FullyShard:requires_grad_(requires_grad)
+  for _, shard in self:named_parameters() do shard:requires_grad_(requires_grad) end
+  return self
+end
+
+---@param training boolean? default true
+---@return sharding.FullyShard
+function FullyShard:train(training)
+  parts_of[self].net:train(training)
+  return self
+end
+
+--- Turns training mode off.
+---@return sharding.FullyShard
+function FullyShard:eval() return self:train(false) end
+
+function FullyShard.to()
+  core.raise("sharding.fully_shard: a sharded model stays on its device and in its dtype; move the module before you "
+    .. "shard it, and pass param_dtype to compute in another dtype")
+end
+
+for _, name in ipairs { "named_buffers", "named_modules", "num_parameters" } do
+  FullyShard[name] = function(self) return parts_of[self].net[name](parts_of[self].net) end
+end
+
+--- Calls fn(...) without reduction: gradients of backward passes inside stay whole on each rank and add up, and the
+--- next backward outside averages their sum. Costs the memory of the whole model's gradients. Every rank alike.
+---@param fn function
+---@param ... any
+---@return any ...
+function FullyShard:no_sync(fn, ...) return parts_of[self].core:no_sync(fn, ...) end
+
+--- Scales gradients so that the norm of all of them over all ranks is at most `max_norm`; returns the norm before,
+--- the same on every rank. Ignored parameters do not count. Collective.
+---@param max_norm number
+---@param opts {p: number?}? the norm's exponent: 2 unless given, 1 or math.huge
+---@return torch.Tensor
+function FullyShard:clip_grad_norm(max_norm, opts)
+  local o = options.read("clip_grad_norm", opts, { p = 2 })
+  return parts_of[self].core:clip_grad_norm(max_norm, o.p)
+end
+
+--- Calls fn(...) with the values of all parameters in the net. What fn writes to parameters in place is kept; every
+--- rank writes alike. Costs the memory of the whole model. Not within forward or backward. Collective.
+---@param fn function
+---@param ... any
+---@return any ...
+function FullyShard:full(fn, ...) return parts_of[self].core:full(fn, ...) end
+
+--- Whole parameters and buffers by name, on every rank, in the masters' dtype: copies. Costs the memory of the whole
+--- model. Collective.
+---@return table<string, torch.Tensor>
+function FullyShard:state_dict()
+  local parts, state = parts_of[self], {}
+  for i in ipairs(parts.units) do
+    for name, whole in pairs(parts.core:gather(i - 1)) do
+      for _, alias in ipairs(parts.aliases[name]) do state[alias] = whole end
+    end
+  end
+  for _, name in ipairs(parts.ignored) do
+    for _, alias in ipairs(parts.aliases[name]) do state[alias] = parts.shards[name]:detach() end
+  end
+  for name, buffer in parts.net:named_buffers() do state[name] = buffer end
+  return state
+end
+
+--- Takes whole values: each rank its part. Every name of the net must be there, in its shape, and no other.
+---@param state table<string, torch.Tensor>
+function FullyShard:load_state_dict(state)
+  local parts = parts_of[self]
+  if type(state) ~= "table" then
+    core.raise("load_state_dict: the state must be a table of tensors by name, not a " .. type(state))
+  end
+  local problems, own = {}, parts.net:state_dict()
+  for name, tensor in pairs(own) do
+    if not torch.is_tensor(state[name]) then
+      problems[#problems + 1] = name .. " is missing"
+    elseif tostring(state[name].shape) ~= tostring(tensor.shape) then
+      problems[#problems + 1] = ("%s has shape %s, not %s"):format(name, tostring(state[name].shape),
+        tostring(tensor.shape))
+    end
+  end
+  for name in pairs(state) do
+    if not own[name] then problems[#problems + 1] = tostring(name) .. " is not a name of this module" end
+  end
+  if #problems > 0 then
+    table.sort(problems)
+    core.raise("load_state_dict: " .. table.concat(problems, "; "))
+  end
+  torch.no_grad(function()
+    for _, unit in ipairs(parts.units) do
+      for _, named in ipairs(unit.parameters) do parts.core:load(named[1], state[named[1]]) end
+    end
+    for _, name in ipairs(parts.ignored) do parts.shards[name]:copy_(state[name]) end
+    for name, buffer in parts.net:named_buffers() do buffer:copy_(state[name]) end
+  end)
+end
+
+---@class sharding.FullyShardStats
+---@field gathers integer collectives that gathered a unit
+---@field reductions integer collectives that reduced a unit's gradients
+---@field joined integer collectives that this rank took part in without its own need (skipped = "join")
+---@field prefetched integer of the gathers, ahead of their use
+---@field shard_bytes integer this rank's masters
+---@field largest_unit_bytes integer the largest unit beside the root, gathered
+---@field root_bytes integer the root, gathered
+---@field pool_bytes integer buffers for gathered units and whole gradients, now
+---@field peak_pool_bytes integer their largest sum so far
+
+--- What the model has communicated, and the memory that it holds.
+---@return sharding.FullyShardStats
+function FullyShard:sharding_stats() return parts_of[self].core:stats() end
+
+---@class sharding.FullyShardOptions
+---@field units string[]?
+---@field param_dtype torch.dtype?
+---@field reduce_dtype torch.dtype?
+---@field reshard_after_forward boolean? true
+---@field prefetch integer? 1
+---@field group dist.Group?
+---@field replicas integer? 1
+---@field skipped "error"|"join"?
+---@field offload "host"?
+---@field deterministic boolean? false
+---@field ignore string[]?
+
+local function check_choice(name, value, choices)
+  for _, choice in ipairs(choices) do
+    if value == choice then return value end
+  end
+  core.raise(('sharding.fully_shard: %s must be "%s", not "%s"'):format(name, table.concat(choices, '" or "'),
+    tostring(value)))
+end
+
+local function read_options(opts)
+  local o = options.read("sharding.fully_shard", opts, { units = options.optional, param_dtype = options.optional,
+    reduce_dtype = options.optional, reshard_after_forward = true, prefetch = 1, group = options.optional,
+    replicas = 1, skipped = "error", offload = options.optional, deterministic = false, ignore = {} })
+  check_choice("skipped", o.skipped, { "error", "join" })
+  if o.offload ~= nil then check_choice("offload", o.offload, { "host" }) end
+  return o
+end
+
+--- Shards a module over ranks: each keeps an equal part of every parameter, of its gradient and of the optimizer's
+--- state. A unit's parameters are gathered before its forward and its backward, and freed after each.
+---
+---     local model = sharding.fully_shard(net, { param_dtype = torch.bfloat16 })
+---     local optimizer = optim.AdamW(model:parameters())
+---     model(x):sum():backward()
+---     model:clip_grad_norm(1.0)
+---     optimizer:step()
+---
+--- units: names of modules, "*" for any one name; unless given, the members of every ModuleList. What no unit contains
+--- is the root, which stays gathered from forward to the end of backward. A weight that units share belongs to the
+--- lowest unit that contains them. param_dtype: of gathered parameters and of floating-point inputs; masters keep their
+--- own. reduce_dtype: in which gradients travel. Both default to the parameters' own dtype. reshard_after_forward =
+--- false keeps units gathered until their backward. prefetch: units that are gathered ahead. replicas: groups of ranks
+--- that each keep a whole copy. offload = "host": shards, their gradients and so the optimizer are in host memory.
+--- ignore: names of parameters or modules that stay whole on every rank; their gradients are not averaged.
+---
+--- skipped: what happens where ranks use different units. "error": all ranks raise it and name the unit; "join": a rank
+--- that skips a unit takes part with a zero gradient. In a unit that ran, parameters without a gradient get zeros.
+---
+--- The net's methods may be called on the result, as forward passes of the root. Its modules are changed: use them
+--- through the result from here on. Values of rank 0 are taken, buffers too.
+---
+--- Collective: every rank of `group` calls this with the same module and options. Source: PyTorch's FSDP2.
+---@param net nn.Module
+---@param opts sharding.FullyShardOptions?
+---@return sharding.FullyShard
+function M.fully_shard(net, opts)
+  if not nn.is_module(net) then core.raise("sharding.fully_shard: expected a module, not a " .. type(net)) end
+  local o = read_options(opts)
+  local found = units_of.find(net, o.units, o.ignore)
+  for _, unit in ipairs(found.units) do
+    if model_of_module[unit.module] then
+      core.raise(('sharding.fully_shard: "%s" is sharded already; shard the whole module once'):format(unit.name))
+    end
+  end
+  local buffers = {}
+  for name, buffer in net:named_buffers() do buffers[#buffers + 1] = { name, buffer } end
+  local parts = { net = net, units = found.units, names = found.names, aliases = found.aliases,
+    ignored = found.ignored, options = o, methods = {} }
+  o.units, o.ignore = nil, nil
+  parts.core = core_sharding.fully_shard(found.units, buffers, o)
+  parts.shards = parts.core:shards()
+  local self = setmetatable({}, FullyShard)
+  for _, shard in pairs(parts.shards) do model_of_shard[shard] = self end
+  for i, unit in ipairs(parts.units) do note_places(parts.core, i - 1, unit, parts.shards) end
+  for _, name in ipairs(found.ignored) do parts.shards[name] = found.tensors[name] end
+  parts_of[self] = parts
+  wrap(self, parts)
+  return self
+end
+
+return M

@@ -1,0 +1,107 @@
+--- Ranks that use different units of a sharded model: each rank gets the same error, or joins.
+
+local core = require "lockstep.core"
+local dist = require "lockstep.distributed"
+local fixture = require "fully_shard_fixture"
+local sharding = require "lockstep.sharding"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local RANK, WORLD = dist.rank(), dist.world_size()
+torch.set_default_dtype(torch.float64)
+
+--- Which layers each rank calls in each of two passes; alike on all ranks, since all draw the same numbers.
+local function schedules(random)
+  local all, differs = {}, false
+  for pass = 1, 2 do
+    all[pass] = {}
+    for rank = 0, WORLD - 1 do
+      local calls = {}
+      for layer = 1, 3 do
+        if random(4) > 1 then calls[#calls + 1] = layer end
+      end
+      all[pass][rank] = calls
+      differs = differs or table.concat(calls) ~= table.concat(all[pass][0])
+    end
+  end
+  return all, differs
+end
+
+t.test("RandomSkipsEndInOneMessageOnAllRanks", function()
+  math.randomseed(20261122)
+  local num_differing = 0
+  for trial = 1, 50 do
+    local all, differs = schedules(math.random)
+    num_differing = num_differing + (differs and 1 or 0)
+    local model = sharding.fully_shard(fixture.net(), { prefetch = trial % 3 })
+    local start = core.now()
+    local ok, message = pcall(function()
+      for pass = 1, 2 do model:loss(fixture.tokens(pass), all[pass][RANK]):backward() end
+    end)
+    -- Lua puts the rank's own line before it.
+    local messages = dist.all_gather_object { ok = ok, message = tostring(message):match("fully_shard: .*") or "" }
+    t.equal(ok, not differs, "trial " .. trial)
+    for _, other in ipairs(messages) do t.equal(other, messages[1], "trial " .. trial) end
+    if differs then
+      t.truthy(core.now() - start < 5)
+      t.truthy(message:find("fully_shard: the ranks differ in pass", 1, true), message)
+      for rank = 0, WORLD - 1 do t.truthy(message:find(("\n  rank %d: "):format(rank), 1, true), message) end
+      t.truthy(message:find("_test.lua:", 1, true) or message:find("_fixture.lua:", 1, true), message)
+    end
+  end
+  t.truthy(num_differing > 20 and num_differing < 50)
+end)
+
+t.test("RanksThatSkipJoinWithAZeroGradient", function()
+  math.randomseed(7)
+  for trial = 1, 6 do
+    local drawn = {}
+    for step = 1, 4 do drawn[step] = schedules(math.random) end
+    local model = sharding.fully_shard(fixture.net(), { skipped = "join", prefetch = trial % 3,
+      reshard_after_forward = trial % 2 == 0 })
+    local found = fixture.train(model, 4, function(m, step)
+      for pass = 1, 2 do m:loss(fixture.tokens(step + 10 * pass), drawn[step][pass][RANK]):backward() end
+    end, { optimizer = function(parameters)
+      -- Plain descent: AdamW would decay a layer that no rank used, or not, by the way its gradient is absent.
+      local descent = { groups = {} }
+      function descent.step()
+        torch.no_grad(function()
+          for _, p in ipairs(parameters) do
+            if p.grad then p:sub_(p.grad * 0.1) end
+          end
+        end)
+      end
+      function descent.zero_grad()
+        for _, p in ipairs(parameters) do p.grad = nil end
+      end
+      return descent
+    end })
+
+    local whole = fixture.net()
+    for step = 1, 4 do
+      for rank = 0, WORLD - 1 do
+        for pass = 1, 2 do
+          (whole:loss(fixture.tokens(step + 10 * pass, rank), drawn[step][pass][rank]) / WORLD):backward()
+        end
+      end
+      torch.no_grad(function()
+        for _, p in ipairs(whole:parameters()) do
+          if p.grad then p:sub_(p.grad * 0.1) end
+        end
+      end)
+      whole:zero_grad()
+    end
+    t.truthy(fixture.distance(found, whole:state_dict()) < 1e-12, "trial " .. trial)
+  end
+end)
+
+t.test("AValidationPassThatOneRankLeavesEarlyIsNamed", function()
+  local model = sharding.fully_shard(fixture.net())
+  local ok, message = pcall(torch.no_grad, function()
+    for step = 1, 3 + (RANK == 0 and 1 or 0) do model:loss(fixture.tokens(step)) end
+    model:clip_grad_norm(1)
+  end)
+  t.equal(ok, false)
+  t.truthy(message:find("rank 0: gathers the root for forward", 1, true), message)
+  t.truthy(message:find("rank 1: clips gradients", 1, true), message)
+end)

@@ -1,0 +1,80 @@
+--- Tensors of a state that no rank holds whole: parameters of a sharded model, and what an optimizer keeps of them.
+---
+--- In a state they are whole tensors under the names that an unsharded model would have. So any number of ranks can
+--- resume from them, sharded or not.
+
+local core = require "lockstep.core"
+local fully_shard = require "lockstep.sharding.fully_shard"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+---@class state.Part
+---@field place sharding.Place
+---@field tensor torch.Tensor this rank's part
+
+--- Where a tensor of a parameter belongs; nil where it is whole. `of` is the parameter.
+---@param of torch.Tensor
+---@param tensor torch.Tensor
+---@return state.Part?
+function M.part(of, tensor)
+  local place = fully_shard.place_of(of)
+  if not place or tensor:dim() ~= 1 or tensor:numel() ~= of:numel() then return nil end
+  return { place = place, tensor = tensor }
+end
+
+--- Stands for the whole tensor: its dtype and shape, without memory.
+---@param part state.Part
+---@return torch.Tensor
+function M.outline(part)
+  return torch.empty(part.place.shape, { dtype = part.tensor.dtype, device = "meta" })
+end
+
+--- Groups entries of one object, one field and one unit: what one gathering makes whole.
+local function groups_of(entries)
+  local groups, by_key = {}, {}
+  for _, one in ipairs(entries) do
+    if one.part then
+      local place = one.part.place
+      local key = ("%s %s %05d"):format(one.object, one.field or "", place.unit)
+      if not by_key[key] then
+        by_key[key] = { key = key, place = place, entries = {} }
+        groups[#groups + 1] = by_key[key]
+      end
+      by_key[key].entries[place.name] = one
+    end
+  end
+  table.sort(groups, function(a, b) return a.key < b.key end)
+  return groups
+end
+
+--- Calls take(entry, whole) with the whole tensor of each entry that has a part, unit by unit. Collective.
+---@param entries state.Tensor[]
+---@param take fun(entry: state.Tensor, whole: torch.Tensor)
+function M.each_whole(entries, take)
+  for _, group in ipairs(groups_of(entries)) do
+    local dtype = select(2, next(group.entries)).part.tensor.dtype
+    local pieces = {}
+    for i, one in ipairs(group.place.unit_parameters()) do
+      local entry = group.entries[one.name]
+      if entry and entry.part.tensor.dtype ~= dtype then
+        core.raise(('run:save: the unit of "%s" has tensors of several dtypes, which one gathering cannot hold'):format(
+          one.name))
+      end
+      pieces[i] = entry and entry.part.tensor or torch.zeros({ one.shard:numel() }, { dtype = dtype,
+        device = one.shard.device })
+    end
+    local whole = group.place.gather(pieces)
+    local names = {}
+    for name in pairs(group.entries) do names[#names + 1] = name end
+    table.sort(names)
+    for _, name in ipairs(names) do take(group.entries[name], whole[name]) end
+  end
+end
+
+--- Takes this rank's part of a whole tensor.
+---@param part state.Part
+---@param whole torch.Tensor
+function M.restore(part, whole) part.place.load(whole, part.tensor) end
+
+return M

@@ -1,0 +1,309 @@
+#include "sharding/fully_shard/flat_unit.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/zeros.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "c10/core/StorageImpl.h"
+#include "c10/util/Exception.h"
+#include "sharding/fully_shard/flat_memory.h"
+#include "torch/csrc/autograd/variable.h"
+
+namespace lockstep::sharding {
+namespace {
+
+// Added to the version of a parameter while it is sharded.
+constexpr int64_t kShardedVersion = int64_t{1} << 40;
+
+}  // namespace
+
+FlatUnit::FlatUnit(std::string name, const std::vector<NamedTensor>& parameters,
+                   const ShardGroups& groups, const UnitOptions& options, SlotPool* pool)
+    : name_(std::move(name)), groups_(groups), options_(options), pool_(pool) {
+  if (groups.gather != nullptr) {
+    rank_ = groups.gather->getRank();
+    ranks_ = groups.gather->getSize();
+  }
+  if (groups.all != nullptr) world_ = groups.all->getSize();
+  if (!parameters.empty()) device_ = parameters[0].tensor.device();
+  const at::NoGradGuard no_grad;
+  AddToSegments(parameters);
+  for (Segment& segment : segments_) ShardSegment(segment);
+}
+
+FlatUnit::~FlatUnit() {
+  for (Segment& segment : segments_) {
+    // A collective may still write there.
+    try {
+      WaitFor(segment.work);
+      WaitFor(segment.reduce_work);
+    } catch (const std::exception&) {
+      // The collective has failed, and so does not write any more.
+      segment.work = nullptr;
+    }
+  }
+}
+
+void FlatUnit::AddToSegments(const std::vector<NamedTensor>& parameters) {
+  for (const NamedTensor& named : parameters) {
+    const at::Tensor& tensor = named.tensor;
+    TORCH_CHECK_VALUE(tensor.is_leaf() && tensor.layout() == at::kStrided, "fully_shard: \"",
+                      named.name, "\" must be a dense tensor of its own");
+    TORCH_CHECK_VALUE(tensor.device() == device_, "fully_shard: \"", named.name, "\" is on ",
+                      tensor.device(), ", but \"", parameters[0].name, "\" on ", device_,
+                      "; move the whole model to one device first");
+    const at::ScalarType own = tensor.scalar_type();
+    const bool casts = at::isFloatingType(own) && options_.param_dtype.has_value();
+    const at::ScalarType gathered = casts ? *options_.param_dtype : own;
+    auto segment = std::find_if(segments_.begin(), segments_.end(), [&](const Segment& one) {
+      return one.master_dtype == own && one.gathered_dtype == gathered &&
+             parameters_[one.members[0]].tensor.requires_grad() == tensor.requires_grad();
+    });
+    if (segment == segments_.end()) {
+      segment = segments_.emplace(segments_.end());
+      segment->master_dtype = own;
+      segment->gathered_dtype = gathered;
+      segment->reduce_dtype = options_.reduce_dtype.value_or(own);
+    }
+    Parameter& parameter = parameters_.emplace_back();
+    parameter.name = named.name;
+    parameter.tensor = tensor;
+    parameter.segment = static_cast<size_t>(segment - segments_.begin());
+    segment->members.push_back(parameters_.size() - 1);
+    num_trained_ += tensor.requires_grad() ? 1 : 0;
+  }
+}
+
+void FlatUnit::ShardSegment(Segment& segment) {
+  std::vector<int64_t> sizes;
+  for (const size_t i : segment.members) sizes.push_back(parameters_[i].tensor.numel());
+  segment.layout = LayOut(sizes, ranks_);
+  const Quiet quiet;
+  at::Tensor flat = at::zeros({segment.layout.total},
+                              at::TensorOptions().dtype(segment.master_dtype).device(device_));
+  for (size_t k = 0; k < segment.members.size(); ++k) {
+    const at::Tensor& tensor = parameters_[segment.members[k]].tensor;
+    flat.narrow(0, segment.layout.offsets[k], sizes[k]).view(tensor.sizes()).copy_(tensor);
+  }
+  if (groups_.all != nullptr) {
+    std::vector<at::Tensor> bytes = {Bytes(flat)};
+    groups_.all->broadcast(bytes)->wait();
+  }
+  const at::Tensor own = flat.narrow(0, rank_ * segment.layout.span, segment.layout.span);
+  if (options_.offload && !device_.is_cpu()) {
+    segment.master = at::empty(
+        {segment.layout.span},
+        at::TensorOptions().dtype(segment.master_dtype).device(c10::kCPU).pinned_memory(true));
+    segment.master.copy_(own);
+  } else {
+    segment.master = own.clone();
+  }
+  segment.written = c10::VariableVersion(0);
+  segment.storage = EmptyStorage(BytesOf(segment.layout.total, segment.gathered_dtype), device_);
+  for (size_t k = 0; k < segment.members.size(); ++k) {
+    Parameter& parameter = parameters_[segment.members[k]];
+    parameter.offset = segment.layout.offsets[k];
+    parameter.piece = segment.layout.PieceOf(k, rank_);
+    BecomeSharded(parameter, segment);
+  }
+}
+
+void FlatUnit::BecomeSharded(Parameter& parameter, const Segment& segment) {
+  const bool trained = parameter.tensor.requires_grad();
+  parameter.shard =
+      LeafOver(segment.master.storage(), segment.master_dtype, segment.master.device(),
+               parameter.piece.in_span, {parameter.piece.size});
+  parameter.shard.unsafeGetTensorImpl()->set_version_counter(segment.written);
+  parameter.shard.requires_grad_(trained);
+
+  parameter.tensor.mutable_grad().reset();
+  parameter.tensor.set_data(LeafOver(segment.storage, segment.gathered_dtype, device_,
+                                     parameter.offset, parameter.tensor.sizes()));
+  c10::TensorImpl* const impl = parameter.tensor.unsafeGetTensorImpl();
+  impl->set_allow_tensor_metadata_change(true);
+  parameter.stub = EmptyStorage(BytesOf(segment.layout.total, segment.gathered_dtype), device_);
+  parameter.stub.unsafeGetStorageImpl()->release_data_and_set_meta_custom_data_ptr_error_msg_(
+      absl::StrCat("fully_shard: \"", parameter.name,
+                   "\" is sharded now, and its values are not "
+                   "here: call the module that it belongs to, or read it in model:full(fn)"));
+  parameter.version = VersionOf(parameter.tensor);
+  Hide(parameter);
+}
+
+void FlatUnit::Hide(Parameter& parameter) {
+  parameter.tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(parameter.stub);
+  SetVersion(parameter.tensor, parameter.version + kShardedVersion);
+}
+
+int64_t FlatUnit::gathered_bytes() const {
+  int64_t bytes = 0;
+  for (const Segment& segment : segments_)
+    bytes = std::max(bytes, BytesOf(segment.layout.total, segment.gathered_dtype));
+  return bytes;
+}
+
+int64_t FlatUnit::gradient_bytes() const {
+  int64_t bytes = 0;
+  for (const Segment& segment : segments_) {
+    if (IsTrained(segment))
+      bytes = std::max(bytes, BytesOf(segment.layout.total, segment.reduce_dtype));
+  }
+  return bytes;
+}
+
+int64_t FlatUnit::shard_bytes() const {
+  int64_t bytes = 0;
+  for (const Segment& segment : segments_) bytes += static_cast<int64_t>(segment.master.nbytes());
+  return bytes;
+}
+
+// --- Gathering -----------------------------------------------------------------------------------
+
+at::Tensor FlatUnit::InputOf(Segment& segment) const {
+  return segment.master.to(at::TensorOptions().dtype(segment.gathered_dtype).device(device_),
+                           /*non_blocking=*/true);
+}
+
+// Nothing travels where there is one rank: the masters are the parameters, unless they are cast.
+void FlatUnit::StartGatherOf(Segment& segment, at::Tensor& slot) {
+  const Quiet quiet;
+  segment.input = InputOf(segment);
+  if (ranks_ == 1) return;
+  slot = pool_->Acquire(BytesOf(segment.layout.total, segment.gathered_dtype));
+  at::Tensor output = slot.narrow(0, 0, BytesOf(segment.layout.total, segment.gathered_dtype));
+  at::Tensor input = Bytes(segment.input);
+  segment.work = groups_.gather->_allgather_base(output, input);
+}
+
+void FlatUnit::StartGather() {
+  TORCH_INTERNAL_ASSERT(state_ == State::kSharded);
+  for (Segment& segment : segments_) StartGatherOf(segment, segment.slot);
+  state_ = State::kInFlight;
+}
+
+void FlatUnit::FinishGather() {
+  TORCH_INTERNAL_ASSERT(state_ == State::kInFlight);
+  const at::NoGradGuard no_grad;
+  for (Segment& segment : segments_) {
+    WaitFor(segment.work);
+    void* const data = ranks_ == 1 ? segment.input.data_ptr() : segment.slot.data_ptr();
+    // The masters are aliased, and a cast copy is kept as long as it is used.
+    if (ranks_ > 1) segment.input.reset();
+    segment.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(data, device_));
+    const int64_t version = segment.written.current_version();
+    // As after a change in place: graphs of before it must fail.
+    const bool changed = version != segment.gathered_version;
+    segment.gathered_version = version;
+    for (const size_t i : segment.members) {
+      Parameter& parameter = parameters_[i];
+      parameter.version += changed ? 1 : 0;
+      parameter.tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(segment.storage);
+      SetVersion(parameter.tensor, parameter.version);
+      const bool trained = parameter.shard.requires_grad();
+      if (trained == parameter.tensor.requires_grad()) continue;
+      parameter.tensor.requires_grad_(trained);
+      num_trained_ += trained ? 1 : -1;
+    }
+  }
+  state_ = State::kGathered;
+}
+
+void FlatUnit::Reshard() {
+  if (state_ == State::kSharded) return;
+  for (Segment& segment : segments_) {
+    WaitFor(segment.work);
+    segment.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(nullptr, device_));
+    segment.input.reset();
+    if (segment.slot.defined()) pool_->Release(std::exchange(segment.slot, at::Tensor()));
+    if (state_ != State::kGathered) continue;
+    for (const size_t i : segment.members) {
+      Parameter& parameter = parameters_[i];
+      parameter.version = VersionOf(parameter.tensor);
+      Hide(parameter);
+    }
+  }
+  state_ = State::kSharded;
+}
+
+void FlatUnit::JoinGather() {
+  for (Segment& segment : segments_) {
+    at::Tensor slot;
+    const c10::intrusive_ptr<c10d::Work> earlier = std::exchange(segment.work, nullptr);
+    const at::Tensor input = segment.input;
+    StartGatherOf(segment, slot);
+    WaitFor(segment.work);
+    segment.work = earlier;
+    segment.input = input;
+    if (slot.defined()) pool_->Release(std::move(slot));
+  }
+}
+
+void FlatUnit::WriteBack() {
+  TORCH_INTERNAL_ASSERT(state_ == State::kGathered);
+  for (Parameter& parameter : parameters_) {
+    const int64_t version = VersionOf(parameter.tensor);
+    if (version == parameter.version) continue;
+    const at::NoGradGuard no_grad;
+    const Piece& piece = parameter.piece;
+    parameter.shard.copy_(
+        parameter.tensor.detach().view({-1}).narrow(0, piece.in_parameter, piece.size));
+  }
+}
+
+// --- Whole values --------------------------------------------------------------------------------
+
+std::vector<at::Tensor> FlatUnit::GatherWhole(const std::vector<at::Tensor>& pieces) {
+  const at::NoGradGuard no_grad;
+  const Quiet quiet;
+  std::vector<at::Tensor> whole(parameters_.size());
+  for (Segment& segment : segments_) {
+    const at::ScalarType dtype =
+        pieces.empty() ? segment.master_dtype : pieces[segment.members[0]].scalar_type();
+    at::Tensor span = segment.master.to(device_);
+    if (!pieces.empty()) {
+      span = at::zeros({segment.layout.span}, at::TensorOptions().dtype(dtype).device(device_));
+      for (const size_t i : segment.members) {
+        const Piece& piece = parameters_[i].piece;
+        TORCH_CHECK_VALUE(pieces[i].dim() == 1 && pieces[i].numel() == piece.size &&
+                              pieces[i].scalar_type() == dtype,
+                          "fully_shard: this rank keeps ", piece.size, " elements of \"",
+                          parameters_[i].name, "\", but the piece is ",
+                          c10::toString(pieces[i].scalar_type()), " [",
+                          absl::StrJoin(pieces[i].sizes(), ", "), "]");
+        span.narrow(0, piece.in_span, piece.size).copy_(pieces[i]);
+      }
+    }
+    at::Tensor flat = at::empty({segment.layout.total}, span.options());
+    if (ranks_ > 1) {
+      at::Tensor output = Bytes(flat), input = Bytes(span);
+      groups_.gather->_allgather_base(output, input)->wait();
+    } else {
+      flat.copy_(span);
+    }
+    for (const size_t i : segment.members) {
+      whole[i] = LeafOver(flat.storage(), dtype, flat.device(), parameters_[i].offset,
+                          parameters_[i].tensor.sizes());
+    }
+  }
+  return whole;
+}
+
+void FlatUnit::Load(size_t i, const at::Tensor& whole, const at::Tensor& into) {
+  const Parameter& parameter = parameters_[i];
+  TORCH_CHECK_VALUE(whole.sizes() == parameter.tensor.sizes(), "fully_shard: \"", parameter.name,
+                    "\" has shape [", absl::StrJoin(parameter.tensor.sizes(), ", "),
+                    "], but the value has [", absl::StrJoin(whole.sizes(), ", "), "]");
+  const Piece& piece = parameter.piece;
+  const at::Tensor& target = into.defined() ? into : parameter.shard;
+  TORCH_CHECK_VALUE(target.dim() == 1 && target.numel() == piece.size,
+                    "fully_shard: this rank keeps ", piece.size, " elements of \"", parameter.name,
+                    "\", not ", target.numel());
+  const at::NoGradGuard no_grad;
+  target.copy_(whole.detach().reshape({-1}).narrow(0, piece.in_parameter, piece.size));
+}
+
+}  // namespace lockstep::sharding

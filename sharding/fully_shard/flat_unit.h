@@ -1,0 +1,163 @@
+// One unit of a sharded model: the parameters that are gathered and reduced together.
+//
+// Each rank keeps its span of the unit's flat arrays (layout.h), the masters. While the unit is
+// gathered its parameters lie in a buffer of the pool, one behind the other, as the collective
+// wrote them. The storage that they share lives as long as the unit and only its address changes:
+// tensors that autograd saved in forward find the weights again once backward has gathered them.
+//
+// While the unit is sharded, reading a parameter is an error that names it. A saved view of one is
+// caught by its version counter, which is another one then: backward reports it as modified.
+//
+// This file knows neither the order of units nor the other ranks' plans; fully_shard.h does.
+// Thread: used by one thread.
+
+#ifndef LOCKSTEP_SHARDING_FULLY_SHARD_FLAT_UNIT_H_
+#define LOCKSTEP_SHARDING_FULLY_SHARD_FLAT_UNIT_H_
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "ATen/core/TensorBody.h"
+#include "c10/core/Storage.h"
+#include "c10/util/intrusive_ptr.h"
+#include "sharding/data_parallel/data_parallel.h"
+#include "sharding/fully_shard/layout.h"
+#include "sharding/fully_shard/slot_pool.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
+
+namespace lockstep::sharding {
+
+struct UnitOptions {
+  std::optional<at::ScalarType> param_dtype;   // of gathered floating-point parameters
+  std::optional<at::ScalarType> reduce_dtype;  // in which gradients travel
+  bool deterministic = false;                  // sums in the order of ranks on a device, too
+  bool offload = false;                        // masters and their gradients in host memory
+};
+
+// The process groups of a sharded model. Null pointers where a group has one rank.
+struct ShardGroups {
+  c10::intrusive_ptr<c10d::ProcessGroup> all;       // every rank of the model
+  c10::intrusive_ptr<c10d::ProcessGroup> gather;    // the ranks that share one copy of the masters
+  c10::intrusive_ptr<c10d::ProcessGroup> reduce;    // the same ranks, for gradients
+  c10::intrusive_ptr<c10d::ProcessGroup> replicas;  // the ranks that keep the same span
+};
+
+class FlatUnit {
+ public:
+  // Takes rank 0's values. The tensors, which must be leaves on one device, become sharded.
+  // Collective over `groups.all`. `groups` and `pool` outlive this.
+  FlatUnit(std::string name, const std::vector<NamedTensor>& parameters, const ShardGroups& groups,
+           const UnitOptions& options, SlotPool* pool);
+  ~FlatUnit();
+  FlatUnit(const FlatUnit&) = delete;
+  FlatUnit& operator=(const FlatUnit&) = delete;
+
+  const std::string& name() const { return name_; }
+  size_t num_parameters() const { return parameters_.size(); }
+  const at::Tensor& parameter(size_t i) const { return parameters_[i].tensor; }
+  // This rank's piece of a parameter: 1-D, a leaf, perhaps empty. Shares memory with the masters.
+  const at::Tensor& shard(size_t i) const { return parameters_[i].shard; }
+  const std::string& parameter_name(size_t i) const { return parameters_[i].name; }
+  int64_t gathered_bytes() const;  // of its largest buffer
+  int64_t gradient_bytes() const;
+  int64_t shard_bytes() const;
+
+  // --- Gathering ---
+  bool is_gathered() const { return state_ == State::kGathered; }
+  bool is_in_flight() const { return state_ == State::kInFlight; }
+  void StartGather();   // Collective over the group. Returns before the values are there.
+  void FinishGather();  // Waits for them; the parameters are usable from here on.
+  void Reshard();       // Gives the buffer back. Waits first where the gathering is under way.
+  // Takes part in a gathering that this rank does not need.
+  void JoinGather();
+  // Puts parameters that were written while gathered into the masters. Every rank writes alike.
+  void WriteBack();
+
+  // --- Gradients ---
+  // Moves the parameter's gradient into the unit's flat gradient, which it is added to.
+  void TakeGradient(size_t i);
+  bool has_gradients() const { return num_gradients_ > 0; }
+  // Whether all parameters that require a gradient have one.
+  bool has_all_gradients() const { return num_gradients_ == num_trained_; }
+  bool all_are_trained() const { return num_trained_ == parameters_.size(); }
+  // Starts to average the flat gradient over all ranks; zero for what has none. Collective.
+  void StartReduce();
+  // Waits, and adds the result to the shards' gradients.
+  void FinishReduce();
+  bool is_reducing() const { return is_reducing_; }
+  void DropGradients();
+
+  // --- Whole values ---
+  // Returns the whole tensors of which `pieces` are this rank's parts: the masters where it is
+  // empty, otherwise one 1-D tensor for each parameter in the size of its shard. Collective.
+  std::vector<at::Tensor> GatherWhole(const std::vector<at::Tensor>& pieces = {});
+  // Takes this rank's part of a whole value, into the shard unless `into` is defined.
+  void Load(size_t i, const at::Tensor& whole, const at::Tensor& into);
+
+ private:
+  enum class State { kSharded, kInFlight, kGathered };
+
+  struct Parameter {
+    std::string name;
+    at::Tensor tensor;
+    at::Tensor shard;
+    c10::Storage stub;  // says that the parameter is sharded
+    size_t segment = 0;
+    int64_t offset = 0;  // in the segment
+    Piece piece;         // of this rank
+    bool has_gradient = false;
+    int64_t version = 0;  // while gathered
+  };
+
+  // Parameters of one dtype that are trained, or that are frozen.
+  struct Segment {
+    std::vector<size_t> members;
+    FlatLayout layout;
+    at::ScalarType master_dtype, gathered_dtype, reduce_dtype;
+    at::Tensor master;             // [span]
+    c10::VariableVersion written;  // counts writes to the shards
+    int64_t gathered_version = -1;
+    c10::Storage storage;  // of the parameters while they are gathered
+    at::Tensor slot;       // the buffer; undefined where the masters serve
+    at::Tensor input;      // keeps what travels
+    c10::intrusive_ptr<c10d::Work> work;
+    at::Tensor gradient;       // [total] in reduce_dtype
+    at::Tensor gradient_slot;  // its buffer; undefined where it is its own
+    at::Tensor reduced;
+    c10::intrusive_ptr<c10d::Work> reduce_work;
+    at::Tensor received, received_slot;  // of an exchange in the order of ranks
+  };
+
+  void AddToSegments(const std::vector<NamedTensor>& parameters);
+  void ShardSegment(Segment& segment);
+  void BecomeSharded(Parameter& parameter, const Segment& segment);
+  void StartGatherOf(Segment& segment, at::Tensor& slot);
+  at::Tensor InputOf(Segment& segment) const;
+  void Hide(Parameter& parameter);
+  void EnsureGradient(Segment& segment);
+  at::Tensor GradientOf(const Parameter& parameter) const;
+  bool IsTrained(const Segment& segment) const;
+  void StartReduceOf(Segment& segment);
+  void AddToShards(Segment& segment);
+
+  std::string name_;
+  const ShardGroups& groups_;
+  UnitOptions options_;
+  SlotPool* pool_;
+  int rank_ = 0;   // among those that share one copy
+  int ranks_ = 1;  // that share one copy
+  int world_ = 1;  // of the model
+  c10::Device device_ = c10::kCPU;
+  State state_ = State::kSharded;
+  std::vector<Parameter> parameters_;
+  std::vector<Segment> segments_;
+  size_t num_gradients_ = 0;
+  size_t num_trained_ = 0;  // as of the last gathering
+  bool is_reducing_ = false;
+};
+
+}  // namespace lockstep::sharding
+
+#endif  // LOCKSTEP_SHARDING_FULLY_SHARD_FLAT_UNIT_H_

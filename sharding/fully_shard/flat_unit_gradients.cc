@@ -1,0 +1,159 @@
+#include <algorithm>
+#include <utility>
+
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/sum.h"
+#include "c10/util/Exception.h"
+#include "sharding/fully_shard/flat_memory.h"
+#include "sharding/fully_shard/flat_unit.h"
+
+// The gradients of a unit: from the parameters into one flat array, over the ranks, into the
+// shards.
+
+namespace lockstep::sharding {
+
+void FlatUnit::EnsureGradient(Segment& segment) {
+  if (segment.gradient.defined()) return;
+  const int64_t total = segment.layout.total;
+  if (ranks_ == 1) {  // becomes the shards' gradients as it is
+    segment.gradient =
+        at::empty({total}, at::TensorOptions().dtype(segment.reduce_dtype).device(device_));
+    return;
+  }
+  segment.gradient_slot = pool_->Acquire(BytesOf(total, segment.reduce_dtype));
+  segment.gradient = ViewOf(segment.gradient_slot, total, segment.reduce_dtype);
+}
+
+at::Tensor FlatUnit::GradientOf(const Parameter& parameter) const {
+  const at::Tensor& tensor = parameter.tensor;
+  return segments_[parameter.segment]
+      .gradient.narrow(0, parameter.offset, tensor.numel())
+      .view(tensor.sizes());
+}
+
+void FlatUnit::TakeGradient(size_t i) {
+  Parameter& parameter = parameters_[i];
+  const at::Tensor gradient = parameter.tensor.grad();
+  if (!gradient.defined()) return;
+  TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "fully_shard: the gradient of \"",
+                    parameter.name, "\" is sparse; only dense gradients can be sharded");
+  const at::NoGradGuard no_grad;
+  const Quiet quiet;
+  FinishReduce();  // which may be under way with the unit's earlier gradients
+  EnsureGradient(segments_[parameter.segment]);
+  const at::Tensor flat = GradientOf(parameter);
+  if (parameter.has_gradient) {
+    flat.add_(gradient);
+  } else {
+    flat.copy_(gradient);
+    parameter.has_gradient = true;
+    ++num_gradients_;
+  }
+  parameter.tensor.mutable_grad().reset();
+}
+
+bool FlatUnit::IsTrained(const Segment& segment) const {
+  return std::any_of(segment.members.begin(), segment.members.end(),
+                     [&](size_t i) { return parameters_[i].shard.requires_grad(); });
+}
+
+// On the CPU, and where sums must have one order: each rank gets its span from every other rank and
+// adds them up in the order of ranks. Gloo's own reduce-scatter is an all-reduce of everything.
+void FlatUnit::StartReduceOf(Segment& segment) {
+  EnsureGradient(segment);
+  for (const size_t i : segment.members) {
+    if (!parameters_[i].has_gradient) GradientOf(parameters_[i]).zero_();
+  }
+  const auto wide = segment.master_dtype == at::kDouble ? at::kDouble : at::kFloat;
+  if (ranks_ == 1) {
+    segment.reduced = segment.gradient.to(wide);
+  } else if (device_.is_cpu() || options_.deterministic) {
+    const int64_t bytes = BytesOf(segment.layout.total, segment.reduce_dtype);
+    segment.received_slot = pool_->Acquire(bytes);
+    segment.received = segment.received_slot.narrow(0, 0, bytes);
+    at::Tensor given = Bytes(segment.gradient);
+    std::vector<int64_t> equal;
+    segment.reduce_work = groups_.reduce->alltoall_base(segment.received, given, equal, equal);
+  } else {
+    // A sum of float16 would overflow before it is divided.
+    if (segment.reduce_dtype == at::kHalf) segment.gradient.div_(world_);
+    segment.reduced = at::empty({segment.layout.span}, segment.gradient.options());
+    segment.reduce_work = groups_.reduce->_reduce_scatter_base(segment.reduced, segment.gradient);
+  }
+}
+
+void FlatUnit::StartReduce() {
+  const at::NoGradGuard no_grad;
+  const Quiet quiet;
+  for (Segment& segment : segments_) {
+    if (IsTrained(segment)) StartReduceOf(segment);
+  }
+  for (Parameter& parameter : parameters_) parameter.has_gradient = false;
+  num_gradients_ = 0;
+  is_reducing_ = true;
+}
+
+void FlatUnit::FinishReduce() {
+  if (!std::exchange(is_reducing_, false)) return;
+  const at::NoGradGuard no_grad;
+  const Quiet quiet;
+  for (Segment& segment : segments_) {
+    if (!segment.gradient.defined()) continue;
+    WaitFor(segment.reduce_work);
+    const auto wide = segment.master_dtype == at::kDouble ? at::kDouble : at::kFloat;
+    bool is_divided = false;
+    if (segment.received.defined()) {
+      const at::Tensor parts = segment.received.view(segment.reduce_dtype);
+      segment.reduced = at::sum(parts.view({ranks_, segment.layout.span}), 0, false, wide);
+      segment.received.reset();
+      pool_->Release(std::exchange(segment.received_slot, at::Tensor()));
+    } else if (ranks_ > 1) {
+      is_divided = segment.reduce_dtype == at::kHalf;
+      segment.reduced = segment.reduced.to(wide);
+    }
+    segment.gradient.reset();
+    if (segment.gradient_slot.defined())
+      pool_->Release(std::exchange(segment.gradient_slot, at::Tensor()));
+    if (groups_.replicas != nullptr) {
+      std::vector<at::Tensor> tensors = {segment.reduced};
+      groups_.replicas->allreduce(tensors)->wait();
+    }
+    if (world_ > 1 && !is_divided) segment.reduced.div_(world_);
+    AddToShards(segment);
+    segment.reduced.reset();
+  }
+}
+
+void FlatUnit::AddToShards(Segment& segment) {
+  const at::Tensor reduced = segment.reduced.to(segment.master.options().pinned_memory(false));
+  for (const size_t i : segment.members) {
+    const Parameter& parameter = parameters_[i];
+    if (!parameter.shard.requires_grad()) continue;
+    const at::Tensor piece =
+        LeafOver(reduced.storage(), reduced.scalar_type(), reduced.device(),
+                 reduced.storage_offset() + parameter.piece.in_span, {parameter.piece.size});
+    at::Tensor& gradient = parameter.shard.mutable_grad();
+    if (gradient.defined()) {
+      gradient.add_(piece);
+    } else {
+      gradient = piece;
+    }
+  }
+}
+
+void FlatUnit::DropGradients() {
+  for (Parameter& parameter : parameters_) {
+    parameter.has_gradient = false;
+    parameter.tensor.mutable_grad().reset();
+  }
+  num_gradients_ = 0;
+  FinishReduce();
+  for (Segment& segment : segments_) {
+    segment.gradient.reset();
+    if (segment.gradient_slot.defined())
+      pool_->Release(std::exchange(segment.gradient_slot, at::Tensor()));
+  }
+}
+
+}  // namespace lockstep::sharding

@@ -1,0 +1,170 @@
+#include "sharding/fully_shard/fully_shard.h"
+
+#include <algorithm>
+#include <set>
+#include <utility>
+
+#include "ATen/core/grad_mode.h"
+#include "absl/status/statusor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
+#include "c10/util/Exception.h"
+#include "sharding/agreement/gather_texts.h"
+#include "sharding/fully_shard/steps.h"
+
+namespace lockstep::sharding {
+
+namespace {
+
+std::string NameOf(std::optional<at::ScalarType> dtype) {
+  return dtype.has_value() ? c10::toString(*dtype) : "the parameters' own";
+}
+
+// A line for everything that must be the same on all ranks.
+std::string Describe(const std::vector<UnitParameters>& units,
+                     const std::vector<at::Tensor>& buffers, const ShardGroups& groups,
+                     const FullyShardOptions& options) {
+  std::string text = absl::StrCat(
+      "param_dtype: ", NameOf(options.unit.param_dtype),
+      "\nreduce_dtype: ", NameOf(options.unit.reduce_dtype),
+      "\nreshard_after_forward: ", options.reshard_after_forward, "\nprefetch: ", options.prefetch,
+      "\nskipped: ", options.joins ? "join" : "error",
+      "\ndeterministic: ", options.unit.deterministic, "\noffload: ", options.unit.offload,
+      "\nranks that share one copy: ", groups.gather == nullptr ? 1 : groups.gather->getSize(),
+      "\n");
+  for (const UnitParameters& unit : units) {
+    for (const NamedTensor& p : unit.parameters) {
+      absl::StrAppend(&text, "unit \"", unit.name, "\", ", p.name, ": ",
+                      c10::toString(p.tensor.scalar_type()), " [",
+                      absl::StrJoin(p.tensor.sizes(), ", "), "], ",
+                      p.tensor.requires_grad() ? "trained" : "frozen", "\n");
+    }
+  }
+  for (const at::Tensor& buffer : buffers) {
+    absl::StrAppend(&text, "buffer: ", c10::toString(buffer.scalar_type()), " [",
+                    absl::StrJoin(buffer.sizes(), ", "), "]\n");
+  }
+  return text;
+}
+
+void CheckSame(Collective& control, const std::string& own) {
+  const absl::StatusOr<std::vector<std::string>> texts = GatherTexts(control, own);
+  TORCH_CHECK(texts.ok(), std::string(texts.status().message()));
+  std::vector<std::vector<std::string>> lines;
+  size_t most = 0;
+  for (const std::string& text : *texts) {
+    lines.push_back(absl::StrSplit(text, '\n', absl::SkipEmpty()));
+    most = std::max(most, lines.back().size());
+  }
+  constexpr int kShown = 5;
+  int count = 0;
+  std::string differences;
+  for (size_t i = 0; i < most; ++i) {
+    std::set<std::string> values;
+    std::string versions;
+    for (size_t rank = 0; rank < lines.size(); ++rank) {
+      const std::string line = i < lines[rank].size() ? lines[rank][i] : "(nothing)";
+      values.insert(line);
+      absl::StrAppend(&versions, "\n  rank ", control.WorldRank(static_cast<int>(rank)), ": ",
+                      line);
+    }
+    if (values.size() > 1 && ++count <= kShown) absl::StrAppend(&differences, versions);
+  }
+  TORCH_CHECK_VALUE(count == 0, "fully_shard: the ranks give different models or options, in ",
+                    count, " places:", differences);
+}
+
+void CheckUnits(const std::vector<UnitParameters>& units, const FullyShardOptions& options) {
+  TORCH_CHECK_VALUE(!units.empty() && units[0].name.empty(),
+                    "fully_shard: the first unit must be the root, named \"\"");
+  TORCH_CHECK_VALUE(options.prefetch >= 0, "fully_shard: prefetch must be at least 0, not ",
+                    options.prefetch);
+  std::set<const void*> seen;
+  for (const UnitParameters& unit : units) {
+    for (const NamedTensor& p : unit.parameters) {
+      TORCH_CHECK_VALUE(seen.insert(p.tensor.unsafeGetTensorImpl()).second, "fully_shard: \"",
+                        p.name,
+                        "\" is in two units; a shared weight belongs to the lowest unit "
+                        "that contains all modules with it");
+    }
+  }
+  TORCH_CHECK_VALUE(!seen.empty(), "fully_shard: the model has no parameters");
+}
+
+}  // namespace
+
+FullyShard::FullyShard(const std::vector<UnitParameters>& units,
+                       const std::vector<at::Tensor>& buffers, const ShardGroups& groups,
+                       std::shared_ptr<Collective> control, FullyShardOptions options) {
+  CheckUnits(units, options);
+  if (control != nullptr) CheckSame(*control, Describe(units, buffers, groups, options));
+  if (groups.all != nullptr) {
+    for (const at::Tensor& buffer : buffers) {
+      const at::NoGradGuard no_grad;
+      const at::Tensor dense = buffer.detach().contiguous();
+      std::vector<at::Tensor> bytes = {dense.view({-1}).view(at::kByte)};
+      groups.all->broadcast(bytes)->wait();
+      if (!dense.is_same(buffer)) buffer.detach().copy_(dense);
+    }
+  }
+  steps_ = std::make_shared<Steps>(units, groups, std::move(control), std::move(options));
+  steps_->WatchGradients();
+}
+
+FullyShard::~FullyShard() = default;
+
+void FullyShard::BeginForward(size_t unit, const std::vector<at::Tensor>& inputs) {
+  steps_->BeginForward(unit, inputs);
+}
+
+void FullyShard::EndForward(size_t unit, const std::vector<at::Tensor>& outputs) {
+  steps_->EndForward(unit, outputs);
+}
+
+void FullyShard::AbandonForward(size_t unit) { steps_->AbandonForward(unit); }
+
+std::vector<NamedTensor> FullyShard::Shards() const {
+  std::vector<NamedTensor> shards;
+  for (size_t u = 0; u < steps_->size(); ++u) {
+    const FlatUnit& unit = steps_->unit(u);
+    for (size_t i = 0; i < unit.num_parameters(); ++i)
+      shards.push_back({unit.parameter_name(i), unit.shard(i)});
+  }
+  return shards;
+}
+
+void FullyShard::set_sync(bool sync) { steps_->sync = sync; }
+
+bool FullyShard::sync() const { return steps_->sync; }
+
+at::Tensor FullyShard::ClipGradNorm(double max_norm, double p) {
+  return steps_->ClipGradNorm(max_norm, p);
+}
+
+void FullyShard::BeginFull() { steps_->BeginFull(); }
+
+void FullyShard::EndFull() { steps_->EndFull(); }
+
+std::vector<NamedTensor> FullyShard::GatherWhole(size_t unit,
+                                                 const std::vector<at::Tensor>& pieces) {
+  const std::vector<at::Tensor> whole = steps_->GatherWhole(unit, pieces);
+  std::vector<NamedTensor> named;
+  for (size_t i = 0; i < whole.size(); ++i)
+    named.push_back({steps_->unit(unit).parameter_name(i), whole[i]});
+  return named;
+}
+
+void FullyShard::Load(const std::string& name, const at::Tensor& whole, const at::Tensor& into) {
+  for (size_t u = 0; u < steps_->size(); ++u) {
+    FlatUnit& unit = steps_->unit(u);
+    for (size_t i = 0; i < unit.num_parameters(); ++i) {
+      if (unit.parameter_name(i) == name) return unit.Load(i, whole, into);
+    }
+  }
+  TORCH_CHECK_VALUE(false, "fully_shard: the model has no parameter \"", name, "\"");
+}
+
+FullyShardStats FullyShard::Stats() const { return steps_->Stats(); }
+
+}  // namespace lockstep::sharding

@@ -1,0 +1,126 @@
+// Shards a model's parameters, gradients and optimizer state over ranks: a model that does not fit
+// one device trains on several.
+//
+// The model is cut into units, a transformer's layers say. Each rank keeps an equal span of every
+// unit. A unit is gathered before its forward, freed after it, gathered again for its backward, and
+// its gradients are averaged into the ranks' spans as soon as they are complete.
+//
+//   FullyShard model({{"", root_parameters}, {"layers.0", ...}}, {}, groups, control, options);
+//   AdamW optimizer(model.Shards());          // plain 1-D tensors
+//   model.BeginForward(0, {x});
+//   model.BeginForward(1, {x});
+//   y = layer(x);                             // the same tensors as before, now with values
+//   model.EndForward(1, {y});
+//   model.EndForward(0, {y});
+//   loss.backward();                          // gathers, reduces and frees by itself
+//   optimizer.step();
+//
+// The failure this prevents: one rank skips a unit, its next collective meets another one of its
+// neighbours, and the run hangs or mixes weights up. Here the ranks compare each collective first
+// (turns.h): all of them get an error that names the unit and the ranks, or, with `joins`, a rank
+// that skips a unit takes part with its span and a gradient of zero.
+//
+// Not for models that fit: data_parallel.h sends half the bytes. Parameters without a gradient in a
+// unit that ran get zeros, so that every rank sends the same sizes.
+//
+// Source: PyTorch's FSDP2 (torch.distributed.fsdp.fully_shard), which exists in Python alone. The
+// gathered buffer as the parameters' memory: veScale-FSDP (arXiv 2602.22437).
+//
+// Thread: used by one thread, and backward runs on that thread or one device's thread.
+
+#ifndef LOCKSTEP_SHARDING_FULLY_SHARD_FULLY_SHARD_H_
+#define LOCKSTEP_SHARDING_FULLY_SHARD_FULLY_SHARD_H_
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "ATen/core/TensorBody.h"
+#include "sharding/agreement/collective.h"
+#include "sharding/data_parallel/data_parallel.h"
+#include "sharding/fully_shard/flat_unit.h"
+
+namespace lockstep::sharding {
+
+class Steps;  // private: steps.h
+
+// Parameters that are gathered together.
+struct UnitParameters {
+  std::string name;  // "" for the root, the first of all
+  std::vector<NamedTensor> parameters;
+};
+
+struct FullyShardOptions {
+  UnitOptions unit;
+  bool reshard_after_forward = true;  // false: a unit stays gathered until its backward is done
+  int64_t prefetch = 1;               // units that are gathered ahead, in both directions
+  bool joins = false;                 // ranks that skip a unit take part in its collectives
+  std::function<std::string()> place = [] { return std::string(); };  // the program's line
+};
+
+// Counts since the model was sharded.
+struct FullyShardStats {
+  int64_t gathers = 0, reductions = 0, joined = 0, prefetched = 0;
+  int64_t shard_bytes = 0;         // this rank's masters
+  int64_t largest_unit_bytes = 0;  // of the units beside the root, gathered
+  int64_t root_bytes = 0;          // gathered
+  int64_t pool_bytes = 0, peak_pool_bytes = 0;
+};
+
+class FullyShard {
+ public:
+  // Takes rank 0's values; from here on the parameters have values only inside their unit.
+  // `buffers` stay whole. Ranks whose units, shapes, dtypes or options differ get a c10::ValueError
+  // that shows the first differences. `control` compares turns and is for this alone; null for a
+  // model of one rank. Collective.
+  FullyShard(const std::vector<UnitParameters>& units, const std::vector<at::Tensor>& buffers,
+             const ShardGroups& groups, std::shared_ptr<Collective> control,
+             FullyShardOptions options);
+  ~FullyShard();
+  FullyShard(const FullyShard&) = delete;
+  FullyShard& operator=(const FullyShard&) = delete;
+
+  // Before a unit's computation: gathers it. `inputs` are the tensors that it computes with.
+  // Calls of a unit may be nested in another one's, and in each other. Collective where the unit is
+  // not gathered already. Throws c10::Error where the ranks' turns differ.
+  void BeginForward(size_t unit, const std::vector<at::Tensor>& inputs);
+  // After it. `outputs` are its results: their backward begins the unit's.
+  void EndForward(size_t unit, const std::vector<at::Tensor>& outputs);
+  // In place of EndForward, where the computation has thrown.
+  void AbandonForward(size_t unit);
+
+  // This rank's part of every parameter, in the order of the units: 1-D leaves. Their gradients are
+  // the averages over all ranks.
+  std::vector<NamedTensor> Shards() const;
+
+  // While off, backward keeps whole gradients on each rank. The next backward with it on averages
+  // their sum. Every rank alike.
+  void set_sync(bool sync);
+  bool sync() const;
+
+  // Scales the shards' gradients so that the norm of all of them, over all ranks, is at most
+  // `max_norm`; returns the norm before. `p`: 1, 2 or infinity. Collective: one scalar travels.
+  at::Tensor ClipGradNorm(double max_norm, double p = 2);
+
+  // Between them every parameter has its values. EndFull keeps what was written to parameters in
+  // place, which every rank must have done alike. BeginFull is collective.
+  void BeginFull();
+  void EndFull();
+
+  // Whole masters of one unit, or whole tensors of which `pieces` are the parts. Collective.
+  std::vector<NamedTensor> GatherWhole(size_t unit, const std::vector<at::Tensor>& pieces = {});
+  // Takes this rank's part of a whole value into the parameter's shard, or into another tensor of the
+  // shard's size where `into` is defined. Throws c10::ValueError where its shape differs.
+  void Load(const std::string& name, const at::Tensor& whole, const at::Tensor& into = {});
+
+  FullyShardStats Stats() const;
+
+ private:
+  std::shared_ptr<Steps> steps_;  // graphs keep it as long as they live
+};
+
+}  // namespace lockstep::sharding
+
+#endif  // LOCKSTEP_SHARDING_FULLY_SHARD_FULLY_SHARD_H_

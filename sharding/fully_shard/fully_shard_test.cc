@@ -1,0 +1,197 @@
+#include "sharding/fully_shard/fully_shard.h"
+
+#include <algorithm>
+#include <functional>
+#include <optional>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ATen/Functions.h"
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sharding/fully_shard/fixture.h"
+#include "tests/support/ranks.h"
+
+namespace lockstep::sharding {
+namespace {
+
+using ::lockstep::tests::OnRanks;
+using ::lockstep::tests::Rank;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+// Which layers a rank calls in a step, in order; several lists are micro-batches.
+using Schedule = std::function<std::vector<std::vector<size_t>>(int rank, int step)>;
+
+Schedule Always(std::vector<size_t> calls, int micro_batches = 1) {
+  return [=](int, int) {
+    return std::vector<std::vector<size_t>>(static_cast<size_t>(micro_batches), calls);
+  };
+}
+
+void Descend(const std::vector<at::Tensor>& parameters) {
+  const at::NoGradGuard no_grad;
+  for (at::Tensor p : parameters) {
+    if (!p.grad().defined()) continue;
+    p.sub_(p.grad(), 0.3);
+    p.mutable_grad().reset();
+  }
+}
+
+std::vector<at::Tensor> Tensors(const std::vector<NamedTensor>& named) {
+  std::vector<at::Tensor> tensors;
+  for (const NamedTensor& one : named) tensors.push_back(one.tensor);
+  return tensors;
+}
+
+struct Case {
+  std::string name;
+  FullyShardOptions options;
+  Schedule schedule;
+  bool no_sync = false;  // all micro-batches of a step but the last
+  bool clips = false;
+  bool root_only = false;
+  int replicas = 1;
+  int steps = 10;
+};
+
+// Trains the sharded net and, on this rank alone, one whose loss is the mean over all ranks.
+void ExpectParity(World& world, const Case& one, bool strict) {
+  SCOPED_TRACE(absl::StrCat(one.name, strict ? ", strict" : ""));
+  const World::Groups groups = world.Make(one.replicas, strict);
+  const Net net(4, 1), reference(4, 1);
+  FullyShard model(net.Units(one.root_only), {}, groups.shard, groups.control, one.options);
+  const std::vector<at::Tensor> shards = Tensors(model.Shards());
+  for (int step = 0; step < one.steps; ++step) {
+    for (int rank = 0; rank < world.size(); ++rank) {
+      int micro = 0;
+      for (const auto& calls : one.schedule(rank, step)) {
+        const at::Tensor loss = reference.Loss(nullptr, Tokens(rank, step + 100 * micro++), calls);
+        (loss / world.size()).backward();
+      }
+    }
+    const auto lists = one.schedule(world.rank(), step);
+    for (size_t micro = 0; micro < lists.size(); ++micro) {
+      model.set_sync(!one.no_sync || micro + 1 == lists.size());
+      FullyShard* const calls_units = one.root_only ? nullptr : &model;
+      if (one.root_only) model.BeginForward(0, {});
+      const at::Tensor loss = net.Loss(
+          calls_units, Tokens(world.rank(), step + 100 * static_cast<int>(micro)), lists[micro]);
+      if (one.root_only) model.EndForward(0, {loss});
+      loss.backward();
+    }
+    if (one.clips) {
+      const at::Tensor norm = model.ClipGradNorm(0.05);
+      at::Tensor squares = at::zeros({}, at::kDouble);
+      for (const NamedTensor& p : reference.Parameters()) squares += p.tensor.grad().pow(2).sum();
+      ASSERT_NEAR(norm.item<double>(), squares.sqrt().item<double>(), 1e-12);
+      for (const NamedTensor& p : reference.Parameters())
+        p.tensor.mutable_grad().mul_(0.05 / (squares.sqrt() + 1e-6));
+    }
+    Descend(shards);
+    Descend(Tensors(reference.Parameters()));
+  }
+  std::vector<NamedTensor> whole;
+  for (size_t unit = 0; unit < net.Units(one.root_only).size(); ++unit) {
+    for (const NamedTensor& p : model.GatherWhole(unit)) whole.push_back(p);
+  }
+  const std::vector<NamedTensor> expected = reference.Parameters();
+  ASSERT_EQ(whole.size(), expected.size());
+  for (size_t i = 0; i < whole.size(); ++i) {
+    ASSERT_EQ(whole[i].name, expected[i].name);
+    ASSERT_LT((whole[i].tensor - expected[i].tensor).abs().max().item<double>(), 1e-12)
+        << whole[i].name;
+  }
+}
+
+std::vector<Case> Cases() {
+  std::vector<Case> cases;
+  for (const bool reshard : {true, false}) {
+    for (const int64_t prefetch : {0, 1, 2}) {
+      for (const bool root_only : {false, true}) {
+        Case one{absl::StrCat("reshard ", reshard, ", prefetch ", prefetch, ", root ", root_only),
+                 {},
+                 Always({0, 1, 2, 3})};
+        one.options.reshard_after_forward = reshard;
+        one.options.prefetch = prefetch;
+        one.root_only = root_only;
+        cases.push_back(one);
+      }
+    }
+    Case one{absl::StrCat("a layer called several times, reshard ", reshard),
+             {},
+             Always({0, 1, 1, 2, 0, 3, 3})};
+    one.options.reshard_after_forward = reshard;
+    cases.push_back(one);
+    one.schedule = Always({2, 0, 1, 3}, 3);
+    one.name = absl::StrCat("three micro-batches, reshard ", reshard);
+    cases.push_back(one);
+    one.no_sync = true;
+    one.name += ", no_sync";
+    cases.push_back(one);
+  }
+  Case another{"another order in each step", {}, [](int, int step) {
+                 std::vector<size_t> calls = {0, 1, 2, 3};
+                 std::shuffle(calls.begin(), calls.end(), std::mt19937(step));
+                 calls.resize(2 + static_cast<size_t>(step % 3));
+                 return std::vector<std::vector<size_t>>{calls};
+               }};
+  cases.push_back(another);
+  another.name += ", deterministic";
+  another.options.unit.deterministic = true;
+  cases.push_back(another);
+  Case clips{"clipped", {}, Always({0, 1, 2, 3})};
+  clips.clips = true;
+  cases.push_back(clips);
+  Case joins{"ranks skip layers and join", {}, [](int rank, int step) {
+               std::vector<std::vector<size_t>> lists(2);
+               std::mt19937 random(static_cast<unsigned>(rank + 10 * step));
+               for (auto& list : lists) {
+                 for (size_t layer = 0; layer < 4; ++layer) {
+                   if (random() % 2 == 0) list.push_back(layer);
+                 }
+               }
+               return lists;
+             }};
+  joins.options.joins = true;
+  cases.push_back(joins);
+  joins.name += ", no_sync";
+  joins.no_sync = true;
+  cases.push_back(joins);
+  return cases;
+}
+
+// How many ranks, and whether on the strict backend.
+class Parity : public testing::TestWithParam<std::pair<int, bool>> {};
+
+TEST_P(Parity, WithOneModelThatSeesAllBatches) {
+  const auto [size, strict] = GetParam();
+  const std::optional<Rank> rank = OnRanks(size);
+  if (!rank.has_value()) return;
+  World world(*rank);
+  for (const Case& one : Cases()) ExpectParity(world, one, strict);
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Parity,
+                         testing::Values(std::pair(1, false), std::pair(2, false),
+                                         std::pair(3, false), std::pair(2, true),
+                                         std::pair(3, true)));
+
+TEST(FullyShard, ReplicasOfShardsTrainAlike) {
+  const std::optional<Rank> rank = OnRanks(4);
+  if (!rank.has_value()) return;
+  World world(*rank);
+  for (const int replicas : {2, 4}) {
+    Case one{absl::StrCat("replicas ", replicas), {}, Always({0, 1, 2, 3}, 2)};
+    one.replicas = replicas;
+    one.clips = true;
+    ExpectParity(world, one, /*strict=*/false);
+    ExpectParity(world, one, /*strict=*/true);
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::sharding

@@ -1,0 +1,425 @@
+#include "sharding/fully_shard/steps.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "ATen/core/grad_mode.h"
+#include "absl/status/statusor.h"
+#include "c10/util/Exception.h"
+#include "torch/csrc/autograd/engine.h"
+#include "torch/csrc/autograd/function_hook.h"
+#include "torch/csrc/autograd/graph_task.h"
+#include "torch/csrc/autograd/variable.h"
+
+// How the order of collectives stays the same on every rank. Gathers are issued by calls of units
+// and by nodes of backward, which one thread runs in an order that the graph alone decides. A unit
+// is prefetched by the order of the pass before, which all ranks have in common: they have compared
+// each of its collectives. A reduction is issued when backward leaves the unit, seen at the nodes
+// that made the unit's inputs; where it has no such input, when its last gradient has come; and at
+// the end of backward for the rest. Every pass and every backward end with a turn of their own, so
+// that a rank which did less waits there for the others, or is told.
+//
+// A unit that has been used stays gathered until another one needs its place. A module that is
+// called several times in a row, for tiles or chunks say, is gathered once, and backward finds the
+// last unit of forward still there.
+
+namespace lockstep::sharding {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::variable_list;
+
+bool InBackward() { return torch::autograd::get_current_graph_task_id() != -1; }
+
+}  // namespace
+
+struct Steps::Call : std::enable_shared_from_this<Steps::Call> {
+  Call(std::shared_ptr<Steps> owner, size_t of) : steps(std::move(owner)), unit(of) {
+    ++steps->units_[unit].live_calls;
+  }
+  ~Call() { --steps->units_[unit].live_calls; }
+
+  std::shared_ptr<Steps> steps;
+  size_t unit;
+  bool has_boundary = false;  // backward sees where it leaves the unit
+  bool has_begun = false;
+};
+
+namespace {
+
+// Before a node that made an output of the unit: its backward begins. Before a node that made an
+// input: it is over.
+class CallHook : public torch::autograd::FunctionPreHook {
+ public:
+  CallHook(std::shared_ptr<Steps::Call> call, bool begins)
+      : call_(std::move(call)), begins_(begins) {}
+
+  variable_list operator()(const variable_list& gradients) override {
+    const std::shared_ptr<Steps> steps = call_->steps;
+    if (begins_) {
+      steps->BeginBackward(*call_);
+    } else {
+      steps->EndBackward(*call_);
+    }
+    return gradients;
+  }
+
+ private:
+  std::shared_ptr<Steps::Call> call_;
+  bool begins_;
+};
+
+class GradientHook : public torch::autograd::PostAccumulateGradHook {
+ public:
+  GradientHook(std::weak_ptr<Steps> steps, size_t unit, size_t parameter)
+      : steps_(std::move(steps)), unit_(unit), parameter_(parameter) {}
+
+  void operator()(const at::Tensor&) override {
+    if (const std::shared_ptr<Steps> steps = steps_.lock()) steps->TakeGradient(unit_, parameter_);
+  }
+
+ private:
+  std::weak_ptr<Steps> steps_;
+  size_t unit_, parameter_;
+};
+
+// Lives as long as one backward. Tells whether that ended without its final callback.
+struct BackwardToken {
+  explicit BackwardToken(std::weak_ptr<Steps> of) : steps(std::move(of)) {}
+  ~BackwardToken() {
+    if (is_done) return;
+    if (const std::shared_ptr<Steps> owner = steps.lock()) owner->AbandonBackward();
+  }
+  std::weak_ptr<Steps> steps;
+  bool is_done = false;
+};
+
+}  // namespace
+
+Steps::Steps(const std::vector<UnitParameters>& units, const ShardGroups& groups,
+             std::shared_ptr<Collective> control, FullyShardOptions options)
+    : groups_(groups),
+      control_(std::move(control)),
+      options_(std::move(options)),
+      pool_(units[0].parameters.empty() ? c10::Device(c10::kCPU)
+                                        : units[0].parameters[0].tensor.device()) {
+  std::vector<std::string> names;
+  for (const UnitParameters& unit : units) {
+    names.push_back(unit.name);
+    if (!unit.parameters.empty()) pool_ = SlotPool(unit.parameters[0].tensor.device());
+  }
+  int64_t largest = 0, largest_gradient = 0;
+  for (const UnitParameters& unit : units) {
+    Unit& made = units_.emplace_back();
+    made.flat =
+        std::make_unique<FlatUnit>(unit.name, unit.parameters, groups_, options_.unit, &pool_);
+    stats_.shard_bytes += made.flat->shard_bytes();
+    if (units_.size() == 1) continue;
+    largest = std::max(largest, made.flat->gathered_bytes());
+    largest_gradient = std::max(largest_gradient, made.flat->gradient_bytes());
+  }
+  stats_.largest_unit_bytes = largest;
+  stats_.root_bytes = units_[0].flat->gathered_bytes();
+  pool_.set_sizes(largest_gradient > largest ? std::vector<int64_t>{largest, largest_gradient}
+                                             : std::vector<int64_t>{largest});
+  if (control_ != nullptr) turns_.emplace(control_.get(), std::move(names), options_.joins);
+}
+
+Steps::~Steps() {
+  for (Unit& unit : units_) {
+    for (size_t i = 0; i < unit.flat->num_parameters(); ++i)
+      torch::autograd::impl::set_post_acc_grad_hooks(unit.flat->parameter(i), nullptr);
+  }
+}
+
+void Steps::WatchGradients() {
+  for (size_t u = 0; u < units_.size(); ++u) {
+    for (size_t i = 0; i < units_[u].flat->num_parameters(); ++i) {
+      torch::autograd::impl::set_post_acc_grad_hooks(
+          units_[u].flat->parameter(i), std::make_unique<GradientHook>(weak_from_this(), u, i));
+    }
+  }
+}
+
+FullyShardStats Steps::Stats() const {
+  FullyShardStats stats = stats_;
+  stats.pool_bytes = pool_.bytes();
+  stats.peak_pool_bytes = pool_.peak_bytes();
+  return stats;
+}
+
+// --- Turns ---------------------------------------------------------------------------------------
+
+void Steps::Do(Action action, size_t unit, std::optional<Phase> phase) {
+  const Turn wanted = {pass_, phase.value_or(InBackward() ? Phase::kBackward : Phase::kForward),
+                       action, static_cast<int32_t>(unit)};
+  while (turns_.has_value()) {
+    const absl::StatusOr<Turn> turn = turns_->Agree(wanted, options_.place);
+    TORCH_CHECK(turn.ok(), std::string(turn.status().message()));
+    if (*turn == wanted) break;
+    Join(*turn);
+    ++stats_.joined;
+  }
+  Perform(wanted);
+}
+
+void Steps::Perform(const Turn& turn) {
+  const auto u = static_cast<size_t>(turn.unit);
+  FlatUnit& flat = unit(u);
+  if (turn.action == Action::kGather) {
+    ++stats_.gathers;
+    flat.StartGather();
+  } else if (turn.action == Action::kReduce) {
+    ++stats_.reductions;
+    flat.StartReduce();
+    reducing_ = u;
+    // Gloo computes on the same cores, and a buffer is free earlier.
+    if (groups_.gather == nullptr || flat.parameter(0).is_cpu()) FinishReduction();
+  }
+}
+
+void Steps::Join(const Turn& turn) {
+  FlatUnit& flat = unit(static_cast<size_t>(turn.unit));
+  if (turn.action == Action::kGather) flat.JoinGather();
+  if (turn.action == Action::kReduce) {
+    FinishReduction();
+    flat.StartReduce();
+    flat.FinishReduce();
+  }
+}
+
+void Steps::Obtain(size_t u) {
+  FlatUnit& flat = unit(u);
+  if (flat.is_gathered() || flat.num_parameters() == 0) return;
+  if (!flat.is_in_flight()) Do(Action::kGather, u);
+  flat.FinishGather();
+}
+
+void Steps::Prefetch(const std::vector<size_t>& candidates) {
+  for (const size_t u : candidates) {
+    FlatUnit& flat = unit(u);
+    if (flat.is_gathered() || flat.is_in_flight() || flat.num_parameters() == 0) continue;
+    Do(Action::kGather, u);
+    ++stats_.prefetched;
+  }
+}
+
+void Steps::PrefetchForForward(size_t u) {
+  if (!turns_.has_value()) return;
+  if (u != 0) {
+    const auto here =
+        std::find(last_order_.begin() + static_cast<std::ptrdiff_t>(cursor_), last_order_.end(), u);
+    if (here == last_order_.end()) return;  // this pass is another one
+    cursor_ = static_cast<size_t>(here - last_order_.begin()) + 1;
+  }
+  const size_t end = std::min(last_order_.size(), cursor_ + static_cast<size_t>(options_.prefetch));
+  Prefetch({last_order_.begin() + static_cast<std::ptrdiff_t>(cursor_),
+            last_order_.begin() + static_cast<std::ptrdiff_t>(end)});
+}
+
+void Steps::PrefetchForBackward(size_t u) {
+  if (!turns_.has_value() || options_.prefetch == 0) return;
+  size_t here = back_cursor_;
+  if (u != 0) {
+    while (here > 0 && order_[here - 1] != u) --here;
+    if (here == 0) return;
+    back_cursor_ = --here;
+  }
+  std::vector<size_t> candidates;
+  while (here > 0 && candidates.size() < static_cast<size_t>(options_.prefetch)) {
+    // Backward does not come to a unit without a graph.
+    if (units_[order_[--here]].live_calls > 0) candidates.push_back(order_[here]);
+  }
+  Prefetch(candidates);
+}
+
+void Steps::ReshardIdle(size_t except) {
+  for (size_t u = 0; u < units_.size(); ++u) {
+    if (u == except || !units_[u].is_idle) continue;
+    units_[u].is_idle = false;
+    units_[u].flat->Reshard();
+  }
+}
+
+// Frees every unit that nobody computes with, what was prefetched in vain among them.
+void Steps::ReshardUnused() {
+  for (Unit& unit : units_) {
+    if (unit.depth > 0 || unit.calls_begun > 0 || full_depth_ > 0) continue;
+    unit.is_idle = false;
+    unit.flat->Reshard();
+  }
+}
+
+// --- Forward -------------------------------------------------------------------------------------
+
+void Steps::BeginForward(size_t u, const std::vector<at::Tensor>& inputs) {
+  const bool recomputes = InBackward();
+  if (must_recover_ && !recomputes) Recover();
+  Unit& unit = units_[u];
+  if (unit.depth == 0 && full_depth_ == 0) {
+    // The masters may have changed since the last pass, and a fused optimizer leaves no trace.
+    if (!recomputes && units_[0].depth == 0) ReshardUnused();
+    if (u == 0 && !recomputes) {
+      ++pass_;
+      last_order_ = std::exchange(order_, {});
+      cursor_ = 0;
+    }
+    ReshardIdle(u);
+    unit.is_idle = false;
+    Obtain(u);
+    // A unit that is called outside of the root's forward tells no order.
+    if (!recomputes && (u == 0 || units_[0].depth > 0)) {
+      if (u != 0 && (order_.empty() || order_.back() != u)) order_.push_back(u);
+      PrefetchForForward(u);
+    }
+  }
+  if (unit.depth == 0 && at::GradMode::is_enabled()) {
+    unit.inputs.clear();
+    for (const at::Tensor& input : inputs) {
+      if (input.requires_grad() && input.grad_fn() != nullptr)
+        unit.inputs.push_back(input.grad_fn());
+    }
+  }
+  ++unit.depth;
+}
+
+void Steps::EndForward(size_t u, const std::vector<at::Tensor>& outputs) {
+  Unit& unit = units_[u];
+  if (--unit.depth > 0) return;
+  const bool recomputes = InBackward();
+  const bool has_graph = at::GradMode::is_enabled() &&
+                         std::any_of(outputs.begin(), outputs.end(), [](const at::Tensor& output) {
+                           return output.requires_grad() && output.grad_fn() != nullptr;
+                         });
+  if (has_graph) Attach(u, outputs);
+  unit.inputs.clear();
+  if (full_depth_ > 0) return;
+  const bool stays = u == 0 || unit.calls_begun > 0 ||
+                     (has_graph && !recomputes && !options_.reshard_after_forward);
+  unit.is_idle = !stays;
+  if (u != 0 || recomputes) return;
+  if (!has_graph) ReshardUnused();
+  Do(Action::kFinish, 0, Phase::kForward);
+}
+
+void Steps::AbandonForward(size_t u) {
+  Unit& unit = units_[u];
+  if (--unit.depth > 0) return;
+  unit.inputs.clear();
+  if (unit.calls_begun == 0 && full_depth_ == 0) unit.is_idle = true;
+}
+
+// An output that is a view may be changed in place later: its own node is then another one, and
+// that of its base remains.
+void Steps::Attach(size_t u, const std::vector<at::Tensor>& outputs) {
+  const auto call = std::make_shared<Call>(shared_from_this(), u);
+  std::vector<std::shared_ptr<Node>> begins;
+  const auto add = [&](const std::shared_ptr<Node>& node) {
+    if (node != nullptr && std::find(begins.begin(), begins.end(), node) == begins.end())
+      begins.push_back(node);
+  };
+  for (const at::Tensor& output : outputs) {
+    if (!output.requires_grad()) continue;
+    add(output.grad_fn());
+    if (output.is_view()) add(output._base().grad_fn());
+  }
+  for (const std::shared_ptr<Node>& node : begins)
+    node->add_pre_hook(std::make_unique<CallHook>(call, /*begins=*/true));
+  for (const std::shared_ptr<Node>& node : units_[u].inputs) {
+    if (std::find(begins.begin(), begins.end(), node) != begins.end()) continue;
+    node->add_pre_hook(std::make_unique<CallHook>(call, /*begins=*/false));
+    call->has_boundary = true;
+  }
+}
+
+// --- Backward ------------------------------------------------------------------------------------
+
+void Steps::EnterBackward() {
+  if (backward_entered_) return;
+  if (must_recover_) Recover();
+  backward_entered_ = true;
+  back_cursor_ = order_.size();
+  const auto token = std::make_shared<BackwardToken>(weak_from_this());
+  torch::autograd::Engine::get_default_engine().queue_callback([token] {
+    token->is_done = true;
+    if (const std::shared_ptr<Steps> steps = token->steps.lock()) steps->FinishBackward();
+  });
+}
+
+void Steps::BeginBackward(Call& call) {
+  EnterBackward();
+  if (call.has_begun) return;
+  call.has_begun = true;
+  begun_.push_back(call.shared_from_this());
+  Unit& unit = units_[call.unit];
+  ++unit.calls_begun;
+  unit.boundaries += call.has_boundary ? 1 : 0;
+  if (full_depth_ > 0) return;
+  ReshardIdle(call.unit);
+  unit.is_idle = false;
+  Obtain(call.unit);
+  PrefetchForBackward(call.unit);
+}
+
+void Steps::EndBackward(Call& call) {
+  if (!call.has_begun) return;
+  call.has_begun = false;
+  Unit& unit = units_[call.unit];
+  --unit.calls_begun;
+  --unit.boundaries;
+  if (unit.calls_begun > 0 || call.unit == 0) return;
+  if (unit.depth == 0 && full_depth_ == 0) unit.flat->Reshard();
+  if (sync && unit.flat->has_gradients()) Reduce(call.unit);
+}
+
+void Steps::TakeGradient(size_t u, size_t parameter) {
+  EnterBackward();
+  Unit& unit = units_[u];
+  unit.flat->TakeGradient(parameter);
+  if (!sync || unit.boundaries > 0 || !unit.flat->has_all_gradients()) return;
+  // Nothing of the unit is left to compute where each of its weights has got its gradient.
+  if (u != 0 && unit.depth == 0 && full_depth_ == 0 && unit.flat->all_are_trained())
+    unit.flat->Reshard();
+  Reduce(u);
+}
+
+void Steps::Reduce(size_t u) {
+  FinishReduction();
+  Do(Action::kReduce, u, Phase::kBackward);
+}
+
+void Steps::FinishReduction() {
+  if (!reducing_.has_value()) return;
+  unit(*std::exchange(reducing_, std::nullopt)).FinishReduce();
+}
+
+void Steps::FinishBackward() {
+  for (size_t u = 0; u < units_.size(); ++u) {
+    if (sync && unit(u).has_gradients()) Reduce(u);
+  }
+  FinishReduction();
+  for (const std::shared_ptr<Call>& call : begun_) call->has_begun = false;
+  for (Unit& unit : units_) unit.calls_begun = unit.boundaries = 0;
+  begun_.clear();
+  ReshardUnused();
+  backward_entered_ = false;
+  Do(Action::kFinish, 0, Phase::kBackward);
+}
+
+void Steps::AbandonBackward() {
+  backward_entered_ = false;
+  must_recover_ = true;
+  for (const std::shared_ptr<Call>& call : begun_) call->has_begun = false;
+  for (Unit& unit : units_) unit.calls_begun = unit.boundaries = 0;
+  begun_.clear();
+}
+
+// After a backward that threw: its gradients are a part of what they should be.
+void Steps::Recover() {
+  must_recover_ = false;
+  reducing_.reset();
+  for (Unit& unit : units_) unit.flat->DropGradients();
+  ReshardUnused();
+}
+
+}  // namespace lockstep::sharding

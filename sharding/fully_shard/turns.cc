@@ -1,0 +1,96 @@
+#include "sharding/fully_shard/turns.h"
+
+#include <algorithm>
+#include <cstring>
+#include <tuple>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "sharding/agreement/gather_texts.h"
+
+namespace lockstep::sharding {
+namespace {
+
+std::string Encode(const Turn& turn) {
+  static_assert(sizeof(Turn) == 16, "no padding, whose bytes would be compared");
+  return std::string(reinterpret_cast<const char*>(&turn), sizeof(turn));
+}
+
+// Within a phase, the end comes after all gathers and reductions.
+auto Key(const Turn& turn) {
+  return std::make_tuple(turn.pass, turn.phase, turn.action >= Action::kFinish, turn.unit,
+                         turn.action);
+}
+
+// Whether a rank that named another turn can take part.
+bool IsJoinable(const Turn& turn) { return turn.action <= Action::kFinish; }
+
+}  // namespace
+
+Turns::Turns(Collective* collective, std::vector<std::string> units, bool joins)
+    : collective_(collective), units_(std::move(units)), joins_(joins) {}
+
+absl::StatusOr<Turn> Turns::Agree(const Turn& next, const std::function<std::string()>& place) {
+  if (!failed_.ok()) return failed_;
+  const std::string own = Encode(next);
+  const absl::StatusOr<std::vector<std::string>> all = collective_->StartAllGather(own)->Wait();
+  if (!all.ok()) {
+    failed_ = absl::Status(
+        all.status().code(),
+        absl::StrCat("fully_shard: rank ", collective_->WorldRank(collective_->rank()), " ",
+                     Describe(next), " in pass ", next.pass,
+                     ", and not all ranks came: ", std::string(all.status().message())));
+    return failed_;
+  }
+  if (std::all_of(all->begin(), all->end(), [&](const std::string& one) { return one == own; }))
+    return next;
+  Turn earliest = next;
+  for (const std::string& one : *all) {
+    Turn turn;
+    std::memcpy(&turn, one.data(), sizeof(turn));
+    if (Key(turn) < Key(earliest)) earliest = turn;
+  }
+  if (joins_ && IsJoinable(earliest)) return earliest;
+  failed_ = Disagreement(earliest.pass, next, place());
+  return failed_;
+}
+
+absl::Status Turns::Disagreement(int64_t pass, const Turn& next, const std::string& place) {
+  std::string own = Describe(next);
+  if (next.pass != pass) absl::StrAppend(&own, " in pass ", next.pass);
+  if (!place.empty()) absl::StrAppend(&own, " (", place, ")");
+  const absl::StatusOr<std::vector<std::string>> texts = GatherTexts(*collective_, own);
+  if (!texts.ok()) return texts.status();
+  std::string message = absl::StrCat("fully_shard: the ranks differ in pass ", pass, ":");
+  for (size_t i = 0; i < texts->size(); ++i) {
+    absl::StrAppend(&message, "\n  rank ", collective_->WorldRank(static_cast<int>(i)), ": ",
+                    (*texts)[i]);
+  }
+  absl::StrAppend(&message,
+                  "\nEvery rank runs the same units in the same order. Give each rank a "
+                  "micro-batch of the same kind");
+  absl::StrAppend(&message, joins_ ? "" : ", or pass skipped = \"join\"");
+  return absl::FailedPreconditionError(message);
+}
+
+std::string Turns::Describe(const Turn& turn) const {
+  static constexpr const char* kPhases[] = {"forward", "backward", "the update"};
+  const std::string& name = units_[static_cast<size_t>(turn.unit)];
+  const std::string unit = name.empty() ? "the root" : absl::StrCat("\"", name, "\"");
+  const char* phase = kPhases[static_cast<size_t>(turn.phase)];
+  switch (turn.action) {
+    case Action::kGather:
+      return absl::StrCat("gathers ", unit, " for ", phase);
+    case Action::kReduce:
+      return absl::StrCat("reduces the gradients of ", unit, " in ", phase);
+    case Action::kFinish:
+      return absl::StrCat("ends ", phase);
+    case Action::kNorm:
+      return "clips gradients";
+    case Action::kExport:
+      return absl::StrCat("gathers whole values of ", unit);
+  }
+  return "";
+}
+
+}  // namespace lockstep::sharding

@@ -1,0 +1,73 @@
+// Lets the ranks compare each collective of a sharded model before they enter it.
+//
+// The failure this prevents: rank 0 gathers the vision encoder's weights, and rank 1, whose
+// micro-batch has no image, gathers the first text layer's. Buffers of different units meet, or
+// both wait until a watchdog fires half an hour later and names nothing.
+//
+//   Turns turns(&collective, {"", "vision", "layers.0"}, /*joins=*/false);
+//   absl::StatusOr<Turn> turn = turns.Agree({.pass = 7, .unit = 1}, [] { return "train.cc:41"; });
+//   // On every rank alike:
+//   //   fully_shard: the ranks differ in pass 7:
+//   //     rank 0: gathers "vision" for forward (train.cc:41)
+//   //     rank 1: gathers "layers.0" for forward (train.cc:44)
+//
+// A comparison gathers 16 bytes from each rank over the CPU; texts travel only where they differ.
+// With `joins` the ranks do the earliest of the turns that they name, and those that named another
+// one take part in it without using it. Each comparison then does a turn that some rank waits for,
+// so every rank gets to its own.
+//
+// Thread: used by one thread.
+
+#ifndef LOCKSTEP_SHARDING_FULLY_SHARD_TURNS_H_
+#define LOCKSTEP_SHARDING_FULLY_SHARD_TURNS_H_
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "sharding/agreement/collective.h"
+
+namespace lockstep::sharding {
+
+// In the order in which ranks that join do them.
+enum class Phase : int16_t { kForward, kBackward, kUpdate };
+enum class Action : int16_t { kGather, kReduce, kFinish, kNorm, kExport };
+
+struct Turn {
+  int64_t pass = 0;  // forward passes of the whole model so far
+  Phase phase = Phase::kForward;
+  Action action = Action::kGather;
+  int32_t unit = 0;
+
+  friend bool operator==(const Turn&, const Turn&) = default;
+};
+
+class Turns {
+ public:
+  // `collective` outlives this, and is for this alone. `units`: names as messages have them; "" is
+  // the whole model.
+  Turns(Collective* collective, std::vector<std::string> units, bool joins);
+
+  // Blocks until every rank has named its next turn. Returns the turn that all ranks do now: `next`
+  // where they agree. With `joins` it may be another one; call Agree again after doing it.
+  // FailedPrecondition, the same on every rank, where they differ without `joins`, or where a rank
+  // cannot join. The collective's own error where a rank is lost. After an error it returns the
+  // same for ever. Collective: every rank calls this equally often.
+  absl::StatusOr<Turn> Agree(const Turn& next, const std::function<std::string()>& place);
+
+ private:
+  absl::Status Disagreement(int64_t pass, const Turn& next, const std::string& place);
+  std::string Describe(const Turn& turn) const;
+
+  Collective* collective_;
+  std::vector<std::string> units_;
+  bool joins_;
+  absl::Status failed_;
+};
+
+}  // namespace lockstep::sharding
+
+#endif  // LOCKSTEP_SHARDING_FULLY_SHARD_TURNS_H_

@@ -1,0 +1,135 @@
+#include "sharding/fully_shard/turns.h"
+
+#include <random>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "sharding/agreement/thread_collective.h"
+
+namespace lockstep::sharding {
+namespace {
+
+using ::testing::HasSubstr;
+
+const std::vector<std::string> kUnits = {"", "vision", "layers.0", "layers.1"};
+
+// What one rank did, or why it stopped.
+struct Outcome {
+  std::vector<Turn> done;
+  std::string error;
+};
+
+// Each rank does its own list of turns, on a thread.
+std::vector<Outcome> RunRanks(const std::vector<std::vector<Turn>>& lists, bool joins) {
+  std::vector<Outcome> outcomes(lists.size());
+  RunAsThreads(static_cast<int>(lists.size()), [&](Collective& collective) {
+    const auto rank = static_cast<size_t>(collective.rank());
+    Turns turns(&collective, kUnits, joins);
+    for (const Turn& next : lists[rank]) {
+      for (;;) {
+        const auto turn = turns.Agree(next, [&] { return absl::StrCat("train.lua:4", rank); });
+        if (!turn.ok()) {
+          outcomes[rank].error = std::string(turn.status().message());
+          return;
+        }
+        outcomes[rank].done.push_back(*turn);
+        if (*turn == next) break;
+      }
+    }
+  });
+  return outcomes;
+}
+
+Turn Gather(int unit, Phase phase = Phase::kForward) {
+  return {.pass = 7, .phase = phase, .action = Action::kGather, .unit = unit};
+}
+Turn Finish(Phase phase) { return {.pass = 7, .phase = phase, .action = Action::kFinish}; }
+
+TEST(Turns, HeaderExample) {
+  const std::vector<Outcome> ranks = RunRanks({{Gather(1)}, {Gather(2)}}, /*joins=*/false);
+
+  EXPECT_EQ(ranks[0].error, ranks[1].error);
+  EXPECT_THAT(ranks[0].error,
+              HasSubstr("fully_shard: the ranks differ in pass 7:\n"
+                        "  rank 0: gathers \"vision\" for forward (train.lua:40)\n"
+                        "  rank 1: gathers \"layers.0\" for forward (train.lua:41)\n"));
+}
+
+TEST(Turns, RanksThatAgreeGoOn) {
+  const std::vector<Turn> turns = {Gather(0), Gather(2), Finish(Phase::kForward)};
+
+  for (const Outcome& rank : RunRanks({turns, turns, turns}, /*joins=*/false)) {
+    EXPECT_EQ(rank.done, turns);
+    EXPECT_EQ(rank.error, "");
+  }
+}
+
+TEST(Turns, TheEndOfAPassIsComparedToo) {
+  const std::vector<Outcome> ranks =
+      RunRanks({{Gather(3)}, {Finish(Phase::kForward)}}, /*joins=*/false);
+
+  EXPECT_THAT(ranks[1].error, HasSubstr("rank 0: gathers \"layers.1\" for forward (train.lua:40)"));
+  EXPECT_THAT(ranks[1].error, HasSubstr("rank 1: ends forward (train.lua:41)"));
+}
+
+TEST(Turns, AfterAnErrorEveryTurnFailsAlike) {
+  RunAsThreads(2, [](Collective& collective) {
+    Turns turns(&collective, kUnits, /*joins=*/false);
+    const auto place = [] { return std::string(); };
+    const auto first = turns.Agree(Gather(1 + collective.rank()), place);
+    const auto second = turns.Agree(Gather(1), place);
+
+    EXPECT_FALSE(first.ok());
+    EXPECT_EQ(first.status(), second.status());
+  });
+}
+
+// Random subsets of the units on each rank: with joins every rank does its own turns, all ranks do
+// the same sequence, and no rank waits for ever.
+TEST(Turns, JoiningRanksDoTheSameSequenceForRandomSkips) {
+  const unsigned seed = 4711;
+  SCOPED_TRACE(seed);
+  std::mt19937 random(seed);
+  for (int trial = 0; trial < 200; ++trial) {
+    const int size = 2 + trial % 4;
+    std::vector<std::vector<Turn>> lists(static_cast<size_t>(size));
+    for (auto& list : lists) {
+      for (int64_t pass = 1; pass <= 2; ++pass) {
+        std::vector<int> used;
+        for (int unit = 0; unit < 4; ++unit) {
+          if (unit == 0 || random() % 2 == 0) used.push_back(unit);
+        }
+        for (const int unit : used) list.push_back({pass, Phase::kForward, Action::kGather, unit});
+        list.push_back({pass, Phase::kForward, Action::kFinish, 0});
+        for (auto unit = used.rbegin(); unit != used.rend(); ++unit) {
+          list.push_back({pass, Phase::kBackward, Action::kGather, *unit});
+          list.push_back({pass, Phase::kBackward, Action::kReduce, *unit});
+        }
+        list.push_back({pass, Phase::kBackward, Action::kFinish, 0});
+      }
+    }
+
+    const std::vector<Outcome> ranks = RunRanks(lists, /*joins=*/true);
+
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      ASSERT_EQ(ranks[rank].error, "") << "trial " << trial;
+      ASSERT_EQ(ranks[rank].done, ranks[0].done) << "trial " << trial;
+    }
+  }
+}
+
+TEST(Turns, NobodyJoinsAnUpdate) {
+  const Turn norm = {.pass = 7, .phase = Phase::kUpdate, .action = Action::kNorm};
+  const Turn later = {.pass = 8};
+
+  const std::vector<Outcome> ranks = RunRanks({{norm}, {later}}, /*joins=*/true);
+
+  EXPECT_THAT(ranks[0].error, HasSubstr("rank 0: clips gradients"));
+  EXPECT_EQ(ranks[0].error, ranks[1].error);
+}
+
+}  // namespace
+}  // namespace lockstep::sharding
