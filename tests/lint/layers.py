@@ -6,7 +6,7 @@
    ProcessGroup.hpp, Store.hpp and Types.hpp do not count: they name what a caller hands over.
 4. Only driver/lua/bind/<library>/ includes a library's headers. driver/ranks/ builds on sharding too.
    A library includes no header of ours but its own.
-5. scripts/ and driver/lua/lockstep/ are Lua; scripts depend on the driver alone.
+5. scripts/ and driver/lua/lockstep/ are Lua, and what the tests there read; scripts depend on the driver alone.
 
 Transitive dependencies are Bazel's to know: see transitive_test.py.
 """
@@ -145,7 +145,8 @@ def check_lua_folders(top):
     """Rule 5: a model, a recipe, a schedule is Lua."""
     for path in workspace.files(top):
         if path.startswith(("scripts/", "driver/lua/lockstep/")):
-            if not (path.endswith((".lua", ".md")) or workspace.is_build_file(path)):
+            is_test_data = path.startswith("driver/lua/lockstep/") and path.endswith((".jinja", ".json"))
+            if not (path.endswith((".lua", ".md")) or is_test_data or workspace.is_build_file(path)):
                 yield f"{path}: {'scripts' if path.startswith('scripts') else 'driver/lua/lockstep'} holds Lua"
 
 
