@@ -44,7 +44,7 @@ struct Travelling {
 // The parts that the states of workers are made of. Read from the script's state by its own thread.
 struct WorkerState {
   LuaVm::Options vm;
-  std::string package_path;  // where the script finds its modules
+  std::string package_path;                                    // where the script finds its modules
   std::vector<std::pair<std::string, lua_CFunction>> modules;  // package.preload
   driver::Context context;                                     // without groups: see ReadGroup
 };

@@ -25,7 +25,7 @@ void PushImage(lua_State* state, Image image, const std::string& caller) {
   const std::shared_ptr<uint8_t[]> pixels = std::move(image.pixels);
   const at::Tensor rows = at::from_blob(
       pixels.get(), {image.height, image.width, 3}, [pixels](void*) {}, at::kByte);
-  PushTensor(state, Naming(caller, [&] { return rows.permute({2, 0, 1}); }));
+  PushTensor(state, PrefixErrors(caller, [&] { return rows.permute({2, 0, 1}); }));
 }
 
 images::DecodeOptions ReadOptions(lua_State* state, int index) {
