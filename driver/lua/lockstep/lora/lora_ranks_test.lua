@@ -55,6 +55,25 @@ t.test("ReplicasLearnWhatOneModelLearnsFromAllBatches", function()
   t.truthy(not torch.equal(state["lm_head.weight"], tiny.base().lm_head.weight:detach()))
 end)
 
+t.test("AShardedModelLearnsAndSavesTheSame", function()
+  local alone, net = adapted(1), adapted(1)
+  local sharded = sharding.fully_shard(net, { units = { "layers.*" } })
+  local options = { lr = 1e-2, weight_decay = 0.1 }
+
+  train(alone, optim.AdamW(optim.groups(alone), options), 1, 5, true)
+  train(sharded, optim.AdamW(optim.groups(sharded), options), 1, 5)
+
+  local state, folder = sharded:state_dict(), run.dir .. "/sharded"
+  for name, tensor in pairs(alone:state_dict()) do t.near(state[name], tensor, 2e-5, name) end
+  lora.save(sharded, folder)
+  local fresh = tiny.base()
+  lora.load(fresh, folder)
+  for name, tensor in pairs(fresh:state_dict()) do t.equal(tensor, state[name], name) end
+  local ids = batch(1, 0)
+  t.near(lora.disabled(sharded, sharded, ids), tiny.base()(ids):detach(), 1e-5)
+  t.near(sharded(ids):detach(), fresh(ids):detach(), 1e-5)
+end)
+
 t.test("SavingIsDoneByAllRanksAndReadByEach", function()
   local model = sharding.data_parallel(adapted(1))
   train(model, optim.SGD(model:parameters(), { lr = 0.1 }), 1, 2)

@@ -1,6 +1,7 @@
 -- optim.GradScaler on one rank or more: scaled losses, skipped steps, growth, state.
 
 local dist = require "lockstep.distributed"
+local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
@@ -143,6 +144,23 @@ t.test("ALowPrecisionLossIsScaledInFloat32", function()
 
   t.equal(scaled.dtype, torch.float32)
   t.equal(scaled:item(), 3 * 65536)
+end)
+
+t.test("GradientsTooSmallForFloat16ComeThroughWithTheScale", function()
+  torch.manual_seed(1)
+  local net, x = nn.Linear(4, 3), torch.randn({ 5, 4 })
+  local function loss()
+    return torch.autocast({ dtype = torch.float16, device = "cpu" }, net, x):float():sum() * 1e-8
+  end
+  loss():backward()
+  t.equal(net.weight.grad, torch.zeros({ 3, 4 })) -- 1e-8 is 0 in float16
+
+  net:zero_grad()
+  local scaler, optimizer = optim.GradScaler(), optim.SGD(net:parameters(), { lr = 1 })
+  scaler:scale(loss()):backward()
+  scaler:unscale_(optimizer)
+
+  t.near(net.weight.grad * 1e8, x:sum({ 0 }):expand({ 3, 4 }), 0.02)
 end)
 
 t.test("ASwitchedOffScalerDoesNothing", function()
