@@ -3,7 +3,7 @@
 ---     bazel build -c opt //driver:lockstep
 ---     bazel-bin/driver/lockstep --nproc 2 benchmarks/waiting_benchmark.lua
 ---
---- Each line of a JSONL file is a digit; workers read it, move it about and make the sample; batching.stream plans micro-
+--- Each line of a JSONL file is a digit; workers read it, move it about and make the sample; batching.stream plans
 --- batches from windows of samples, which every rank reads alike. Prints the share of the steps' time, after the first
 --- ten, that run:steps waited; --set workers=0 shows what the workers save.
 
