@@ -2,6 +2,7 @@
 
 local dist = require "lockstep.distributed"
 local models = require "lockstep.models"
+local optim = require "lockstep.optim"
 local run = require "lockstep.run"
 local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
@@ -20,6 +21,36 @@ t.test("AllRanksGetTheErrorOfRankZero", function()
   local model = models.load "tests/models/qwen3"
 
   t.raises("there is no folder nowhere", models.save, model, run.dir .. "/other", { like = "nowhere" })
+end)
+
+for _, folder in ipairs { "qwen3", "qwen3_moe" } do
+  t.test("AShardedModelTrainsGeneratesAndIsSavedAsAPlainOne_" .. folder, function()
+    local batch = { input_ids = (torch.arange(14) * 7):remainder(61), seq_lens = { 5, 9 } }
+    local function train(model)
+      local optimizer = optim.AdamW(model:parameters(), { lr = 1e-2 })
+      local sum, count = model:loss(batch)
+      ;(sum / count):backward()
+      optimizer:step()
+      optimizer:zero_grad()
+      return model
+    end
+    local plain = train(models.load("tests/models/" .. folder))
+
+    local sharded = train(sharding.fully_shard(models.load("tests/models/" .. folder)))
+    local path = dist.all_gather_object(run.dir .. "/sharded_" .. folder)[1]
+    models.save(sharded, path, { like = "tests/models/" .. folder })
+
+    local saved = models.load(path):state_dict()
+    for name, tensor in pairs(plain:state_dict()) do t.near(saved[name], tensor, 1e-4, name) end
+    t.equal(models.generate(sharded, { { 3, 1, 4 }, { 1, 5 } }, { max_new_tokens = 5 }),
+      models.generate(models.load(path), { { 3, 1, 4 }, { 1, 5 } }, { max_new_tokens = 5 }))
+  end)
+end
+
+t.test("ReplicasAreNoModelToSave", function()
+  local replicas = sharding.data_parallel(models.load "tests/models/qwen3")
+
+  t.raises("of data_parallel pass .module", models.save, replicas, run.dir .. "/replicas")
 end)
 
 --- The tokens of a rank: another number on each.

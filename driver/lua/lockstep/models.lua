@@ -98,7 +98,7 @@ end
 ---@return models.CausalLM
 function M.load(dir, opts)
   if type(opts) == "table" and opts.shard ~= nil then
-    core.raise("models.load: shard is not supported yet; load the model and pass it to sharding.fully_shard")
+    core.raise("models.load: shard is not supported; use sharding.fully_shard(models.load(dir), {...})")
   end
   local o = options.read("models.load", opts, { dtype = options.optional, device = "cpu", ignore = {} })
   local path = folder.find(dir)
@@ -113,8 +113,9 @@ end
 --- Writes a model as transformers does: weights in files of at most 5 GB with an index, and config.json. The folder
 --- appears once it is complete; it replaces a model that was there.
 ---
---- Collective: every rank calls this, rank 0 writes, and all return when the folder is complete.
----@param model models.CausalLM
+--- Collective: every rank calls this, rank 0 writes, and all return when the folder is complete. The parameters of a
+--- model that sharding.fully_shard returned are gathered, which takes the memory of the whole model on each rank.
+---@param model models.CausalLM|sharding.FullyShard
 ---@param dir string
 ---@param opts {like: string?, max_shard_bytes: integer?}? like: a folder whose config.json, tokenizer and other small
 --- files are copied (config.json gets the dtype of the weights); default: config.json alone

@@ -12,6 +12,7 @@ local core_safetensors = require "lockstep.core.safetensors"
 local dist = require "lockstep.distributed"
 local files = require "lockstep.core.files"
 local folder = require "lockstep.models.folder"
+local nn = require "lockstep.nn"
 
 local M = {}
 
@@ -122,13 +123,22 @@ local function check_target(path, like)
   return #names > 0
 end
 
-local function write(model, path, o)
+--- Returns the tensors by their names on disk. A sharded model gathers its parameters: collective.
+local function disk_state(model)
+  if type(model.layouts) ~= "function" then
+    fail("expected a model, or what sharding.fully_shard returned; of data_parallel pass .module")
+  end
+  if nn.is_module(model) then return model:layouts()[1] end
+  local state = model:state_dict()
+  return model.layouts(setmetatable({ state_dict = function() return state end }, { __index = model }))[1]
+end
+
+local function write(model, state, path, o)
   local like = o.like and folder.find(o.like)
   local replaces = check_target(path, like)
   local part, old = path .. ".part", path .. ".old"
   files.remove(part)
   core.make_folder(part)
-  local state = model:layouts()[1]
   write_weights(part, state, o.max_shard_bytes)
   write_companions(part, model, like, state)
   files.sync(part)
@@ -148,8 +158,9 @@ end
 ---@param path string
 ---@param o {like: string?, max_shard_bytes: integer}
 function M.save(model, path, o)
+  local state = disk_state(model)
   local ok, message = true, nil
-  if dist.rank() == 0 then ok, message = pcall(write, model, path, o) end
+  if dist.rank() == 0 then ok, message = pcall(write, model, state, path, o) end
   if dist.world_size() > 1 then
     message = dist.all_gather_object { message = not ok and tostring(message) or nil }[1].message
   end
