@@ -24,6 +24,7 @@ Chat.__index = Chat
 local RENDER = { generation_prompt = false, tools = options.optional, documents = options.optional,
   template = options.optional }
 local ENCODE = { loss = "all" }
+local NO_OPTIONS = {}
 
 -- Variables that have options of their own.
 local TAKEN = { messages = true, add_generation_prompt = "generation_prompt" }
@@ -34,15 +35,19 @@ function Chat:variables(caller, messages, opts)
   if opts ~= nil and type(opts) ~= "table" then
     core.raise(("%s: options must be a table, not a %s"):format(caller, type(opts)))
   end
-  local known, others = {}, {}
-  for key, value in pairs(opts or {}) do
-    if RENDER[key] ~= nil then
-      known[key] = value
-    elseif ENCODE[key] == nil then
-      others[key] = value
+  local o, others = NO_OPTIONS, NO_OPTIONS
+  if opts and next(opts) ~= nil then
+    local known = {}
+    others = {}
+    for key, value in pairs(opts) do
+      if RENDER[key] ~= nil then
+        known[key] = value
+      elseif ENCODE[key] == nil then
+        others[key] = value
+      end
     end
+    o = options.read(caller, known, RENDER)
   end
-  local o = options.read(caller, known, RENDER)
   local template = self:template(caller, o.template or (o.tools and self.sources.tool_use and "tool_use") or "default")
   local variables = {}
   for name, token in pairs(self.tokens) do variables[name] = token end
@@ -60,7 +65,7 @@ function Chat:variables(caller, messages, opts)
   variables.tools, variables.documents = messages_of.list(o.tools), messages_of.list(o.documents)
   variables.tools = variables.tools == nil and core.null or variables.tools
   variables.documents = variables.documents == nil and core.null or variables.documents
-  variables.add_generation_prompt = o.generation_prompt
+  variables.add_generation_prompt = o.generation_prompt or false
   return template, variables
 end
 

@@ -241,7 +241,8 @@ local function find_function(kind, known, node)
     nearest and ("; did you mean %s?"):format(nearest) or "", table.concat(names, ", ")))
 end
 
---- Compiles the call of a filter or a test: function(registers, value) -> value.
+--- Compiles the call of a filter or a test: function(registers, value) -> value. Without arguments, returns the
+--- function of the filter or test, too.
 local function compile_application(kind, known, node, scope)
   local found = find_function(kind, known, node)
   local fn, params = found.fn, found.params
@@ -253,7 +254,7 @@ local function compile_application(kind, known, node, scope)
   if found.takes_names then
     return function(registers, value) return fn(value, args(registers), n, kwargs(registers)) end
   end
-  if n == 0 and #node.kwargs == 0 then return function(_, value) return fn(value) end end
+  if n == 0 and #node.kwargs == 0 then return function(_, value) return fn(value) end, fn end
   if n == 1 and #node.kwargs == 0 then
     local argument = compile(node.args[1], scope)
     return function(registers, value) return fn(value, argument(registers)) end
@@ -269,12 +270,14 @@ end
 function M.compile_filter(node, scope) return compile_application("filter", filters, node, scope) end
 
 function COMPILE.filter(node, scope)
-  local object, apply = compile(node.object, scope), M.compile_filter(node, scope)
+  local object, apply, fn = compile(node.object, scope), M.compile_filter(node, scope)
+  if fn then return function(registers) return fn(object(registers)) end end
   return function(registers) return apply(registers, object(registers)) end
 end
 
 function COMPILE.test(node, scope)
-  local object, apply = compile(node.object, scope), compile_application("test", tests, node, scope)
+  local object, apply, fn = compile(node.object, scope), compile_application("test", tests, node, scope)
+  if fn then return function(registers) return fn(object(registers)) end end
   return function(registers) return apply(registers, object(registers)) end
 end
 
@@ -322,15 +325,21 @@ end
 function M.compile_output(node, scope)
   local line = node.line
   if node.type == "binary" and node.op == "+" then
-    local evaluate, n = compile_summands(node, scope)
+    local items = compile_all(summands_of(node), scope)
+    local n = #items
     return function(registers, out)
       position.line = line
-      local parts, are_text = evaluate(registers)
-      local count = out.n
+      local count, are_text = out.n, true
+      for i = 1, n do
+        local value = items[i](registers)
+        are_text = are_text and type(value) == "string"
+        out[count + i] = value
+      end
       if are_text then
-        for i = 1, n do out[count + i] = parts[i] end
         out.n = count + n
       else
+        local parts = {}
+        for i = 1, n do parts[i] = out[count + i] end
         out[count + 1], out.n = str(add_up(parts, n)), count + 1
       end
     end

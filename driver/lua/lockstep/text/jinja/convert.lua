@@ -47,10 +47,12 @@ function M.shape_of(object) return shapes[object] end
 ---@param object table
 ---@param shape lockstep.core.JsonShape?
 ---@param value table the value that stands for it, for messages
+---@param keys table? gets the keys; default: a new table
 ---@return string[] keys
 ---@return integer n
-function M.ordered_keys(object, shape, value)
-  local keys, n, count = {}, 0, 0
+function M.ordered_keys(object, shape, value, keys)
+  local n, count = 0, 0
+  keys = keys or {}
   for key in pairs(object) do
     if type(key) ~= "string" then
       values.fail(("%s has the key %s; expected strings, or 1 to n without holes"):format(path_of(value),
@@ -91,20 +93,28 @@ end
 
 local Waiting = {}
 
-local function wait(object, parent, key, depth)
-  if depth > M.MAX_DEPTH then
-    values.fail(("%s is nested more than %d deep, or contains itself"):format(key, M.MAX_DEPTH))
+local function wait(object, parent, key)
+  local is_list = object[1] ~= nil or M.is_list(object, shapes[object])
+  return setmetatable({ kind = is_list and "list" or "dict", raw = object, parent = parent, key = key }, Waiting)
+end
+
+--- Returns how many tables a value is in. Throws where these are too many.
+---@param value table
+---@return integer
+function M.depth_of(value)
+  local depth, key = 0, value.key
+  while value do
+    depth, value = depth + 1, value.parent
   end
-  local shape = shapes[object]
-  return setmetatable({ kind = M.is_list(object, shape) and "list" or "dict", raw = object, shape = shape,
-    parent = parent, key = key, depth = depth }, Waiting)
+  if depth <= M.MAX_DEPTH then return depth end
+  values.fail(("%s is nested more than %d deep, or contains itself"):format(key, M.MAX_DEPTH))
 end
 
 --- Converts what is under `key` of the table that `parent` stands for.
 local function convert(value, parent, key, as_float)
   local t = type(value)
   if t == "string" then return value end
-  if t == "table" then return wait(value, parent, key, parent and parent.depth + 1 or 1) end
+  if t == "table" then return wait(value, parent, key) end
   if t == "boolean" or value == values.none then return value end
   if t ~= "number" then return "<" .. t .. ">" end
   if as_float or value % 1 == 0 and (value > 2 ^ 53 or value < -2 ^ 53) then return values.float(value) end
@@ -117,21 +127,20 @@ local function fill_list(value, list, floats)
   for i = 1, n do
     local element = list[i]
     if type(element) == "table" then
-      value[i] = wait(element, value, i, value.depth + 1)
+      value[i] = wait(element, value, i)
     else
       value[i] = convert(element, value, i, floats and (floats == true or floats[i]))
     end
   end
 end
 
-local function fill_dict(value, object, floats)
-  local keys, n = M.ordered_keys(object, value.shape, value)
-  local map = {}
+local function fill_dict(value, object, shape)
+  local keys, n = M.ordered_keys(object, shape, value, value)
+  local map, floats = {}, shape and shape.floats
   value.n, value.map = n, map
   for i = 1, n do
     local key = keys[i]
     local element = object[key]
-    value[i] = key
     if type(element) == "string" then
       map[key] = element
     else
@@ -143,12 +152,14 @@ end
 --- Fills a value from its Lua table when something of it is first asked for.
 function Waiting.__index(value, key)
   setmetatable(value, nil)
-  local object, floats = value.raw, value.shape and value.shape.floats
+  local object = value.raw
+  local shape = shapes[object]
+  M.depth_of(value)
   value.raw = nil
   if value.kind == "list" then
-    fill_list(value, object, floats)
+    fill_list(value, object, shape and shape.floats)
   else
-    fill_dict(value, object, floats)
+    fill_dict(value, object, shape)
   end
   return value[key]
 end

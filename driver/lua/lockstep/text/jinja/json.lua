@@ -169,7 +169,7 @@ write = function(out, value, o, indent)
   end
   local kind = value.kind
   local raw = rawget(value, "raw")
-  if raw then return write_raw(out, raw, value, o, indent, value.depth) end
+  if raw then return write_raw(out, raw, value, o, indent, convert.depth_of(value)) end
   if kind == "dict" then return write_dict(out, value, o, indent) end
   if kind == "list" or kind == "tuple" then return write_list(out, value, o, indent) end
   if kind == "markup" then
