@@ -194,16 +194,29 @@ local function compile_arguments(node, scope)
   end
 end
 
---- Calls of str methods that most templates make run without a table of arguments.
+local function nothing() end
+
+--- Calls of methods of str and dict that most templates make run without a table of arguments.
 local function compile_method_call(node, scope)
   local object, name = compile(node.callee.object, scope), node.callee.name
   local args, n, kwargs = compile_arguments(node, scope)
-  local method = methods.str[name]
-  if method and #node.kwargs == 0 and n <= 1 and n <= #method.params then
-    local fn, argument = method.fn, node.args[1] and compile(node.args[1], scope) or function() end
+  local of_str, of_dict = methods.str[name], methods.dict[name]
+  if (of_str or of_dict) and #node.kwargs == 0 and n <= 2 then
+    local first = node.args[1] and compile(node.args[1], scope) or nothing
+    local second = node.args[2] and compile(node.args[2], scope) or nothing
+    local str_fn = of_str and n <= #of_str.params and of_str.fn
+    local dict_fn = of_dict and n <= #of_dict.params and of_dict.fn
     return function(registers)
       local value = object(registers)
-      if type(value) == "string" then return fn(value, argument(registers)) end
+      if type(value) == "string" then
+        if str_fn then
+          local argument = first(registers)
+          return str_fn(value, argument, second(registers))
+        end
+      elseif dict_fn and type(value) == "table" and value.kind == "dict" then
+        local argument = first(registers)
+        return dict_fn(value, argument, second(registers))
+      end
       return access.call_method(value, name, args(registers), n, NO_NAMES)
     end
   end

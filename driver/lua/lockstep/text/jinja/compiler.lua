@@ -242,7 +242,7 @@ COMPILE["for"] = function(node, scope)
       clear(registers, inner)
       items, first, last = selected(registers, items, first, last, store, test)
     end
-    local loop = { kind = "loop", i = 0, n = last - first + 1, items = items, before = first - 1 }
+    local loop = loop_slot and { kind = "loop", i = 0, n = last - first + 1, items = items, before = first - 1 }
     for i = first, last do
       clear(registers, inner)
       store(registers, items[i])
@@ -298,7 +298,8 @@ local function compile_macro(node, scope, name)
   return function(outer)
     local function call(args, n, kwargs)
       local line = position.line
-      local others, caller = sort_arguments(name, places, uses, args, kwargs)
+      local others, caller
+      if #kwargs > 0 or uses.kwargs then others, caller = sort_arguments(name, places, uses, args, kwargs) end
       local registers = { up = outer, variables = outer.variables, out = { n = 0 } }
       for i = 1, n_params do
         local value = args[i]

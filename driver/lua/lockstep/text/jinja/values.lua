@@ -168,14 +168,13 @@ end
 ---@return integer first
 ---@return integer last
 function M.elements(value)
+  local kind = type(value) == "table" and value.kind
+  if SIZED[kind] then return value, 1, value.n end
   local text = M.text_of(value)
   if text then
     local characters = unicode.characters(text)
     return characters, 1, #characters
   end
-  if type(value) ~= "table" then return nil, 1, 0 end
-  local kind = value.kind
-  if SIZED[kind] then return value, 1, value.n end
   if kind == "generator" then
     local first = value.taken + 1
     value.taken = value.n
