@@ -1,4 +1,4 @@
-// What goes wrong around a sharded model, and what the ranks are told.
+// Mistakes around a sharded model, and the errors that the ranks get.
 
 #include <unistd.h>
 

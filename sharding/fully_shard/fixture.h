@@ -1,4 +1,4 @@
-// What tests of sharded models share: the groups of a test's ranks, and a small network with units.
+// The groups of a test's ranks, and a small network with units: shared by tests of sharded models.
 
 #ifndef LOCKSTEP_SHARDING_FULLY_SHARD_FIXTURE_H_
 #define LOCKSTEP_SHARDING_FULLY_SHARD_FIXTURE_H_
@@ -66,7 +66,7 @@ struct Net {
 // The tokens of a rank in a step.
 at::Tensor Tokens(int rank, int step);
 
-// What a call of `fn` throws: its message, or "".
+// Returns the message that `fn` throws, or "".
 std::string Message(const std::function<void()>& fn);
 
 }  // namespace lockstep::sharding

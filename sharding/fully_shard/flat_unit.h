@@ -90,8 +90,8 @@ class FlatUnit {
   void DropGradients();
 
   // --- Whole values ---
-  // Returns the whole tensors of which `pieces` are this rank's parts: the masters where it is
-  // empty, otherwise one 1-D tensor for each parameter in the size of its shard. Collective.
+  // Returns whole tensors: the masters where `pieces` is empty. Otherwise `pieces` holds this
+  // rank's part of each, 1-D and in the size of the parameter's shard. Collective.
   std::vector<at::Tensor> GatherWhole(const std::vector<at::Tensor>& pieces = {});
   // Takes this rank's part of a whole value, into the shard unless `into` is defined.
   void Load(size_t i, const at::Tensor& whole, const at::Tensor& into);

@@ -17,8 +17,8 @@
 //
 // The failure this prevents: one rank skips a unit, its next collective meets another one of its
 // neighbours, and the run hangs or mixes weights up. Here the ranks compare each collective first
-// (turns.h): all of them get an error that names the unit and the ranks, or, with `joins`, a rank
-// that skips a unit takes part with its span and a gradient of zero.
+// (turns.h). All of them get an error that names the unit and the ranks. With `joins`, a rank that
+// skips a unit takes part with its span and a gradient of zero.
 //
 // Not for models that fit: data_parallel.h sends half the bytes. Parameters without a gradient in a
 // unit that ran get zeros, so that every rank sends the same sizes.
@@ -109,10 +109,11 @@ class FullyShard {
   void BeginFull();
   void EndFull();
 
-  // Whole masters of one unit, or whole tensors of which `pieces` are the parts. Collective.
+  // Returns the whole masters of one unit, or the whole tensors that consist of `pieces`.
+  // Collective.
   std::vector<NamedTensor> GatherWhole(size_t unit, const std::vector<at::Tensor>& pieces = {});
-  // Takes this rank's part of a whole value into the parameter's shard, or into another tensor of the
-  // shard's size where `into` is defined. Throws c10::ValueError where its shape differs.
+  // Takes this rank's part of a whole value into the parameter's shard, or into another tensor of
+  // the shard's size where `into` is defined. Throws c10::ValueError where its shape differs.
   void Load(const std::string& name, const at::Tensor& whole, const at::Tensor& into = {});
 
   FullyShardStats Stats() const;

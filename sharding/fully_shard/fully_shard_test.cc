@@ -23,7 +23,7 @@ using ::lockstep::tests::Rank;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 
-// Which layers a rank calls in a step, in order; several lists are micro-batches.
+// The layers that a rank calls in a step, in order; several lists are micro-batches.
 using Schedule = std::function<std::vector<std::vector<size_t>>(int rank, int step)>;
 
 Schedule Always(std::vector<size_t> calls, int micro_batches = 1) {
@@ -164,7 +164,7 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-// How many ranks, and whether on the strict backend.
+// The number of ranks, and whether they use the strict backend.
 class Parity : public testing::TestWithParam<std::pair<int, bool>> {};
 
 TEST_P(Parity, WithOneModelThatSeesAllBatches) {

@@ -11,13 +11,13 @@
 #include "torch/csrc/autograd/graph_task.h"
 #include "torch/csrc/autograd/variable.h"
 
-// How the order of collectives stays the same on every rank. Gathers are issued by calls of units
+// The order of collectives is the same on every rank. Gathers are issued by calls of units
 // and by nodes of backward, which one thread runs in an order that the graph alone decides. A unit
 // is prefetched by the order of the pass before, which all ranks have in common: they have compared
-// each of its collectives. A reduction is issued when backward leaves the unit, seen at the nodes
-// that made the unit's inputs; where it has no such input, when its last gradient has come; and at
-// the end of backward for the rest. Every pass and every backward end with a turn of their own, so
-// that a rank which did less waits there for the others, or is told.
+// each of its collectives. A reduction is issued when backward leaves the unit, at the nodes that
+// made the unit's inputs. A unit without such inputs is reduced when its last gradient has come,
+// and all others at the end of backward. Every pass and every backward end with a turn of their
+// own: a rank that did less waits there for the others, or gets an error.
 //
 // A unit that has been used stays gathered until another one needs its place. A module that is
 // called several times in a row, for tiles or chunks say, is gathered once, and backward finds the
@@ -241,7 +241,7 @@ void Steps::ReshardIdle(size_t except) {
   }
 }
 
-// Frees every unit that nobody computes with, what was prefetched in vain among them.
+// Frees every unit that nobody computes with, also those that were prefetched in vain.
 void Steps::ReshardUnused() {
   for (Unit& unit : units_) {
     if (unit.depth > 0 || unit.calls_begun > 0 || full_depth_ > 0) continue;

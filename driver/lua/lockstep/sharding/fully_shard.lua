@@ -31,7 +31,7 @@ function M.model_of_all(params)
   return model
 end
 
---- What makes a parameter's parts, and other tensors of such parts, whole.
+--- Makes a parameter's parts whole, and other tensors that consist of such parts.
 ---@class sharding.Place
 ---@field name string of the parameter
 ---@field unit integer from 0
@@ -49,7 +49,7 @@ function M.place_of(tensor) return place_of_shard[tensor] end
 ---@operator call: any
 local FullyShard = {}
 
---- What each model keeps, apart from the net's own fields and methods.
+--- The fields of each model, apart from those of its net.
 local parts_of = setmetatable({}, { __mode = "k" })
 
 --- Nested plain tables with their floating-point tensors in another dtype.
@@ -192,8 +192,8 @@ function FullyShard:clip_grad_norm(max_norm, opts)
   return parts_of[self].core:clip_grad_norm(max_norm, o.p)
 end
 
---- Calls fn(...) with the values of all parameters in the net. What fn writes to parameters in place is kept; every
---- rank writes alike. Costs the memory of the whole model. Not within forward or backward. Collective.
+--- Calls fn(...) with the values of all parameters in the net. Changes in place that fn makes to parameters are kept; every
+--- rank makes the same. Costs the memory of the whole model. Not within forward or backward. Collective.
 ---@param fn function
 ---@param ... any
 ---@return any ...
@@ -259,7 +259,7 @@ end
 ---@field pool_bytes integer buffers for gathered units and whole gradients, now
 ---@field peak_pool_bytes integer their largest sum so far
 
---- What the model has communicated, and the memory that it holds.
+--- Returns counts of the model's collectives, and the memory that it holds.
 ---@return sharding.FullyShardStats
 function FullyShard:sharding_stats() return parts_of[self].core:stats() end
 
@@ -302,15 +302,15 @@ end
 ---     model:clip_grad_norm(1.0)
 ---     optimizer:step()
 ---
---- units: names of modules, "*" for any one name; unless given, the members of every ModuleList. What no unit contains
---- is the root, which stays gathered from forward to the end of backward. A weight that units share belongs to the
+--- units: names of modules, "*" for any one name; unless given, the members of every ModuleList. All other parameters
+--- are the root, which stays gathered from forward to the end of backward. A weight that units share belongs to the
 --- lowest unit that contains them. param_dtype: of gathered parameters and of floating-point inputs; masters keep their
 --- own. reduce_dtype: in which gradients travel. Both default to the parameters' own dtype. reshard_after_forward =
---- false keeps units gathered until their backward. prefetch: units that are gathered ahead. replicas: groups of ranks
---- that each keep a whole copy. offload = "host": shards, their gradients and so the optimizer are in host memory.
+--- false keeps units gathered until their backward. prefetch: the number of units that are gathered ahead. replicas: the
+--- number of groups of ranks that each keep a whole copy. offload = "host": shards, their gradients and so the optimizer are in host memory.
 --- ignore: names of parameters or modules that stay whole on every rank; their gradients are not averaged.
 ---
---- skipped: what happens where ranks use different units. "error": all ranks raise it and name the unit; "join": a rank
+--- skipped: the answer where ranks use different units. "error": all ranks raise it and name the unit; "join": a rank
 --- that skips a unit takes part with a zero gradient. In a unit that ran, parameters without a gradient get zeros.
 ---
 --- The net's methods may be called on the result, as forward passes of the root. Its modules are changed: use them

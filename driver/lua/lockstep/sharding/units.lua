@@ -1,4 +1,4 @@
---- Which parameters of a module are gathered together: units for sharding.fully_shard.
+--- Sorts the parameters of a module into units that are gathered together: for sharding.fully_shard.
 
 local core = require "lockstep.core"
 local nn = require "lockstep.nn"
@@ -68,7 +68,7 @@ local function chain_of(name, by_name, chosen)
   return chain
 end
 
---- What two chains have in common from the outside in.
+--- Returns the first units of two chains, as far as they are the same.
 local function common(a, b)
   local shared = {}
   for i = 1, math.min(#a, #b) do
