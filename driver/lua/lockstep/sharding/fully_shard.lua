@@ -166,6 +166,7 @@ end
 ---@return sharding.FullyShard
 function FullyShard:eval() return self:train(false) end
 
+--- Raises: a sharded model stays where it is.
 function FullyShard.to()
   core.raise("sharding.fully_shard: a sharded model stays on its device and in its dtype; move the module before you "
     .. "shard it, and pass param_dtype to compute in another dtype")
@@ -192,8 +193,8 @@ function FullyShard:clip_grad_norm(max_norm, opts)
   return parts_of[self].core:clip_grad_norm(max_norm, o.p)
 end
 
---- Calls fn(...) with the values of all parameters in the net. Changes in place that fn makes to parameters are kept; every
---- rank makes the same. Costs the memory of the whole model. Not within forward or backward. Collective.
+--- Calls fn(...) with the values of all parameters in the net. Changes in place that fn makes to parameters are kept;
+--- every rank makes the same. Costs the memory of the whole model. Not within forward or backward. Collective.
 ---@param fn function
 ---@param ... any
 ---@return any ...
@@ -306,9 +307,10 @@ end
 --- are the root, which stays gathered from forward to the end of backward. A weight that units share belongs to the
 --- lowest unit that contains them. param_dtype: of gathered parameters and of floating-point inputs; masters keep their
 --- own. reduce_dtype: in which gradients travel. Both default to the parameters' own dtype. reshard_after_forward =
---- false keeps units gathered until their backward. prefetch: the number of units that are gathered ahead. replicas: the
---- number of groups of ranks that each keep a whole copy. offload = "host": shards, their gradients and so the optimizer are in host memory.
---- ignore: names of parameters or modules that stay whole on every rank; their gradients are not averaged.
+--- false keeps units gathered until their backward. prefetch: the number of units that are gathered ahead. replicas:
+--- the number of groups of ranks that each keep a whole copy. offload = "host": shards, their gradients and so the
+--- optimizer are in host memory. ignore: names of parameters or modules that stay whole on every rank; their gradients
+--- are not averaged.
 ---
 --- skipped: the answer where ranks use different units. "error": all ranks raise it and name the unit; "join": a rank
 --- that skips a unit takes part with a zero gradient. In a unit that ran, parameters without a gradient get zeros.
