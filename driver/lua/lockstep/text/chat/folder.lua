@@ -1,4 +1,4 @@
---- What a Hugging Face folder says about chats: its templates and its special tokens.
+--- Reads the chat templates and the special tokens of a Hugging Face folder.
 
 local core = require "lockstep.core"
 local core_files = require "lockstep.core.files"

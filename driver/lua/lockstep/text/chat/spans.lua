@@ -86,8 +86,8 @@ local function without_tail(text, first, last, is_token)
   return token and is_token(token) and first + #stripped - 1 or last
 end
 
---- Returns the spans that come of rendering the chat up to and with each assistant's message: the prompt before it must
---- begin the chat with it, and that chat must begin the whole one.
+--- Renders the chat up to each message of the assistant, and returns the spans of these messages. The prompt before a
+--- message must be a prefix of the chat that ends with it, and that chat must be a prefix of the whole text.
 ---@param text string the whole chat
 ---@param messages table[]
 ---@param only_last boolean the last assistant's message alone counts

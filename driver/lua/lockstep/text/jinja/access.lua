@@ -1,4 +1,4 @@
---- What templates do with a value: attributes, items, slices and calls.
+--- Attributes, items, slices and calls of values.
 
 local methods = require "lockstep.text.jinja.methods"
 local unicode = require "lockstep.text.jinja.unicode"
@@ -94,7 +94,7 @@ function M.attribute(object, name)
   return bound_method(object, name) or undefined_item(object, name)
 end
 
---- Returns an index as an integer; nil for what is none.
+--- Returns an index as an integer; nil for any other value.
 local function index_of(value)
   if type(value) == "number" and value % 1 == 0 then return value end
   if type(value) == "boolean" then return value and 1 or 0 end

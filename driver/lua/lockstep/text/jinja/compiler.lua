@@ -347,7 +347,7 @@ function COMPILE.call(node, scope)
   end
 end
 
--- What the assistant says -------------------------------------------------------------------------------
+-- Marks of the assistant's text -------------------------------------------------------------------------
 
 --- The body's text goes where all text goes; where it begins and ends is noted in the render's own output.
 function COMPILE.generation(node, scope)

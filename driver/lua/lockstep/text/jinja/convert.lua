@@ -11,7 +11,7 @@ jit.off(true, true) -- compiling traces through a template's closures takes long
 
 local M = {}
 
---- How deep tables may be nested.
+--- The largest depth of nested tables.
 M.MAX_DEPTH = 128
 
 local shapes -- of tables that came from JSON
@@ -179,7 +179,7 @@ local function convert_function(name, fn)
   end }
 end
 
---- Returns the path of a text that is not UTF-8 in `value`, and the byte; nil where there is none.
+--- Returns the path of a text that is not UTF-8 in `value`, and the byte; nil where all of it is UTF-8.
 local function find_invalid(value, path, depth)
   if type(value) == "string" then
     local at = unicode.find_invalid(value)

@@ -15,7 +15,7 @@ local CONSTANTS = { ["true"] = true, True = true, ["false"] = false, False = fal
 
 local COMPARISONS = { ["=="] = true, ["!="] = true, ["<"] = true, ["<="] = true, [">"] = true, [">="] = true }
 
--- What may begin the argument of a test without parentheses: `is divisibleby 3`.
+-- Tokens that may begin the argument of a test without parentheses: `is divisibleby 3`.
 local BEGINS_ARGUMENT = { name = true, string = true, number = true, ["("] = true, ["["] = true, ["{"] = true }
 
 local function add_methods(Parser)

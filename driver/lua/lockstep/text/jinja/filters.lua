@@ -98,7 +98,7 @@ add("abs", {}, function(value)
   return is_float and values.float(math.abs(number)) or math.abs(number)
 end)
 
---- Returns the number that a text is for Python; nil where it is none.
+--- Returns the number that a text is for Python; nil for any other text.
 local function parse_float(text)
   text = unicode.lstrip(unicode.rstrip(text)):lower()
   local sign, word = text:match("^([-+]?)(%a+)$")
@@ -205,7 +205,7 @@ add("items", {}, function(value)
   return values.generator(methods.pairs_of(value))
 end)
 
---- Returns a function that takes the attribute "a.b.0" from a value; `default` stands for what is undefined on the way.
+--- Returns a function that takes the attribute "a.b.0" from a value; `default` replaces undefined values.
 local function getter(attribute, default)
   if attribute == nil or attribute == values.none then return function(value) return value end end
   local parts = {}

@@ -94,7 +94,7 @@ end
 
 -- White space -------------------------------------------------------------------------------------------
 
---- Returns the size of the white space character at a byte, or nil where there is none.
+--- Returns the size of the white space character at a byte, or nil where no such character is.
 local function space_at(s, at)
   local first = byte(s, at)
   if not first then return nil end

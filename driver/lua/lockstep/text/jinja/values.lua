@@ -95,7 +95,7 @@ function M.set_item(dict, key, value)
   dict.map[k] = value
 end
 
--- What a value is ---------------------------------------------------------------------------------------
+-- Kinds and sizes ---------------------------------------------------------------------------------------
 
 local TYPE_NAMES = { macro = "Macro", loop = "LoopContext", markup = "Markup", namespace = "Namespace",
   undefined = "Undefined", method = "builtin_function_or_method" }
@@ -114,7 +114,7 @@ end
 --- Returns whether it is a str: text, or markup.
 function M.is_string(value) return type(value) == "string" or type(value) == "table" and value.kind == "markup" end
 
---- Returns the number in an int, a float or a bool, and whether it is a float; nil where it is none of these.
+--- Returns the number in an int, a float or a bool, and whether it is a float; nil for any other value.
 ---@return number? number
 ---@return boolean? is_float
 function M.number_of(value)
@@ -162,8 +162,8 @@ function M.length(value)
   return value.kind == "undefined" and 0 or nil
 end
 
---- Returns the elements that a loop would see: an array, the index of the first one and that of the last one; nil for
---- values that cannot be iterated. A generator is used up.
+--- Returns the elements that a loop would see: an array, the first index and the last index. Returns nil for values
+--- that cannot be iterated. Uses a generator up.
 ---@return table? items
 ---@return integer first
 ---@return integer last
@@ -184,7 +184,7 @@ function M.elements(value)
   return nil, 1, 0
 end
 
---- Like elements, but raises where there are none.
+--- Like elements, but raises an error for values that cannot be iterated.
 function M.iterate(value)
   local items, first, last = M.elements(value)
   if not items then M.fail(("a %s cannot be iterated"):format(M.type_name(value))) end
