@@ -461,12 +461,17 @@ int JsonDecode(lua_State* state) {
 void PushJson(lua_State* state, absl::string_view text) {
   rapidjson::MemoryStream stream(text.data(), text.size());
   rapidjson::Reader reader;
+  const int top = lua_gettop(state);
   Builder builder(state);
   constexpr unsigned kFlags =
       rapidjson::kParseNumbersAsStringsFlag | rapidjson::kParseValidateEncodingFlag;
   try {
     const rapidjson::ParseResult result = reader.Parse<kFlags>(stream, builder);
-    if (!result.IsError()) return;
+    if (!result.IsError()) {
+      lua_replace(state, top + 1);
+      lua_settop(state, top + 1);
+      return;
+    }
     throw Error(
         absl::StrCat(rapidjson::GetParseError_En(result.Code()), Place(text, result.Offset())));
   } catch (const ValueError& error) {
