@@ -59,11 +59,11 @@ class Decoder {
   // Returns the text that `token` completes; `token` is valid UTF-8.
   std::string Push(std::string_view token);
 
-  // Returns the text that waited for more. Begins anew.
+  // Returns the text that waited for more. The decoder is then as new.
   std::string Finish();
 
  private:
-  // What a step has seen of its current token, and what it holds back.
+  // The state of a step: what it has seen of its current token, and the bytes that it holds back.
   struct State {
     std::string held;
     bool is_first = true;     // no token has ended yet

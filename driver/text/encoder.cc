@@ -10,8 +10,8 @@
 
 namespace lockstep::text {
 
-// The way of a text: added tokens are cut out of it; what lies between is normalized; normalized
-// added tokens are cut out; the rest is split into words; and the model gives each word its ids.
+// A text takes four steps. Added tokens are cut out of it. The text between them is normalized, and
+// normalized added tokens are cut out. The rest is split into words. The model encodes each word.
 struct Encoder::Work {
   std::shared_ptr<const Tokenizer> tokenizer;
   const TokenizerParts& parts;

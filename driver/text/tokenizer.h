@@ -4,12 +4,14 @@
 //   Encoder encoder(*tokenizer);
 //   std::vector<int32_t> ids;
 //   absl::Status status = encoder.Encode("Hello", {.special = true}, ids);
-//   absl::StatusOr<std::string> text = Decode(**tokenizer, ids, {});
+//   std::vector<int64_t> answer(ids.begin(), ids.end());
+//   absl::StatusOr<std::string> text = Decode(*tokenizer, answer, {});
 //
 // The failure this prevents: a model that trains on other ids than those it was made for. The ids
-// are those of PyPI's tokenizers 0.23, which transformers uses. What the file asks for and is not
-// known here is an error that names its path; nothing of the file is passed over. "truncation" and
-// "padding" are read and not applied, as in transformers, where the caller asks for them.
+// are those of PyPI's tokenizers 0.23, which transformers uses. Anything in the file that is not
+// known here is an error that names its path: nothing of the file is passed over. "truncation" and
+// "padding" are read and not applied. transformers does not apply them either, unless the caller
+// asks for them.
 //
 // Reads byte-level BPE (GPT-2, Llama 3, Qwen, o200k), the BPE of SentencePiece (Llama 2, Gemma) and
 // Unigram. A text that is not UTF-8 is an error.
@@ -95,7 +97,8 @@ class DecodeStream {
   // has the id.
   absl::StatusOr<std::string> Push(int64_t id);
 
-  // Returns what waited for more: U+FFFD for bytes that are no whole character. Begins anew.
+  // Returns what waited for more: U+FFFD for bytes that are no whole character. The stream is then
+  // as new.
   std::string Finish();
 
  private:

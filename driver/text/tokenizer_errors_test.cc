@@ -24,8 +24,8 @@ namespace {
 using Json = nlohmann::json;
 using Shared = std::shared_ptr<const Tokenizer>;
 
-constexpr const char* kFamilies[] = {"gpt2",  "llama3", "qwen2",  "qwen35",
-                                     "o200k", "llama2", "unigram"};
+constexpr const char* kFamilies[] = {"gpt2",  "llama3", "qwen2", "qwen35",
+                                     "o200k", "llama2", "gemma", "unigram"};
 constexpr int kMutants = 1000;
 
 std::string ReadText(const std::string& family) {

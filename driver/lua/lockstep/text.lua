@@ -24,8 +24,8 @@ local Stream = {}
 Stream.__index = Stream
 
 --- Reads a tokenizer.json, or the one in a folder: byte-level BPE (GPT-2, Llama 3, Qwen, o200k), the BPE of
---- SentencePiece (Llama 2, Gemma), and Unigram. What the file asks for and is not known here is an error that names
---- its path in the file. See docs/text.md.
+--- SentencePiece (Llama 2, Gemma), and Unigram. Anything else in the file is an error that
+--- names its place. See docs/text.md.
 ---
 ---     local tok = text.tokenizer(model_dir)
 ---@param path string a folder, or the file
@@ -109,7 +109,7 @@ end
 ---@return string
 function Stream:push(id) return self.native:push(id) end
 
---- Returns what waited for more: U+FFFD for bytes that are not a whole character. The stream begins anew.
+--- Returns what waited for more: U+FFFD for bytes that are not a whole character. The stream is then as new.
 ---@return string
 function Stream:finish() return self.native:finish() end
 

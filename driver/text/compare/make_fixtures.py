@@ -110,6 +110,20 @@ def sentencepiece(vocab_size):
     return tokenizer
 
 
+def gemma(llama2):
+    """Gemma's parts around the model of Llama 2: no space is put in front, and spaces are split before they are gone."""
+    content = json.loads(llama2.to_str())
+    content["normalizer"] = {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}
+    content["pre_tokenizer"] = {
+        "type": "Split", "pattern": {"String": " "}, "behavior": "MergedWithPrevious", "invert": False,
+    }  # fmt: skip
+    content["decoder"]["decoders"].pop()  # Strip
+    content["added_tokens"] += [
+        {"id": 2000 + i, "content": token, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False,
+         "special": False} for i, token in enumerate(("\n\n", "\u2581\u2581", "<start_of_turn>"))]  # fmt: skip
+    return Tokenizer.from_str(json.dumps(content))
+
+
 def unigram(vocab_size):
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
@@ -126,13 +140,15 @@ def unigram(vocab_size):
 
 def families():
     think = [AddedToken(token, normalized=False, special=False) for token in ("<think>", "</think>")]
+    llama2 = sentencepiece(2000)
     return {
         "gpt2": byte_level(None, 2000),
         "llama3": byte_level(PATTERNS["llama3"], 2000, prefix="<|endoftext|>", ignore_merges=True),
         "qwen2": byte_level(PATTERNS["qwen2"], 2000, normalizer=normalizers.NFC(), added=think),
         "qwen35": byte_level(PATTERNS["qwen35"], 1500, normalizer=normalizers.NFC(), added=think),
         "o200k": byte_level(PATTERNS["o200k"], 2000),
-        "llama2": sentencepiece(2000),
+        "llama2": llama2,
+        "gemma": gemma(llama2),
         "unigram": unigram(2000),
     }
 
@@ -208,24 +224,28 @@ def components():
     return {"texts": COMPONENT_TEXTS, "decoded_ids": DECODED_IDS, "cases": cases}
 
 
+def write_family(name, tokenizer, expected):
+    content = json.loads(tokenizer.to_str())
+    if name == "gpt2":  # the older spelling of merges
+        content["model"]["merges"] = [" ".join(pair) for pair in content["model"]["merges"]]
+    path = DATA / f"{name}.json"
+    path.write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n")
+    tokenizer = Tokenizer.from_file(str(path))
+    encoded = [tokenizer.encode(text).ids for text in TEXTS]
+    expected[name] = {
+        "size": tokenizer.get_vocab_size(),
+        "ids": encoded,
+        "plain_ids": [tokenizer.encode(text, add_special_tokens=False).ids for text in TEXTS],
+        "decoded": [tokenizer.decode(ids, skip_special_tokens=False) for ids in encoded],
+        "decoded_plain": [tokenizer.decode(ids, skip_special_tokens=True) for ids in encoded],
+    }
+
+
 def main():
     DATA.mkdir(exist_ok=True)
     expected = {"texts": TEXTS}
     for name, tokenizer in families().items():
-        content = json.loads(tokenizer.to_str())
-        if name == "gpt2":  # the older spelling of merges
-            content["model"]["merges"] = [" ".join(pair) for pair in content["model"]["merges"]]
-        path = DATA / f"{name}.json"
-        path.write_text(json.dumps(content, ensure_ascii=False, separators=(",", ":")) + "\n")
-        tokenizer = Tokenizer.from_file(str(path))
-        encoded = [tokenizer.encode(text).ids for text in TEXTS]
-        expected[name] = {
-            "size": tokenizer.get_vocab_size(),
-            "ids": encoded,
-            "plain_ids": [tokenizer.encode(text, add_special_tokens=False).ids for text in TEXTS],
-            "decoded": [tokenizer.decode(ids, skip_special_tokens=False) for ids in encoded],
-            "decoded_plain": [tokenizer.decode(ids, skip_special_tokens=True) for ids in encoded],
-        }
+        write_family(name, tokenizer, expected)
     for name, content in ("expected", expected), ("components", components()):
         (DATA / f"{name}.json").write_text(json.dumps(content, separators=(",", ":")) + "\n")
 

@@ -8,7 +8,7 @@
 namespace lockstep::text {
 namespace {
 
-// How much less likely an unknown character is than the least likely token.
+// An unknown character scores this much less than the least likely token.
 constexpr double kUnknownPenalty = 10;
 
 }  // namespace

@@ -24,7 +24,7 @@ namespace lockstep::text {
 
 class Unigram {
  public:
-  // How the best way to a place in the word ends.
+  // The last token on the best way to a place in the word.
   struct Step {
     double score = 0;
     int64_t begin = -1;  // where its last token begins; -1: no way yet

@@ -5,7 +5,7 @@ local t = require "lockstep.testing"
 local text = require "lockstep.text"
 
 local DATA = "driver/text/testdata/"
-local FAMILIES = { "gpt2", "llama3", "qwen2", "qwen35", "o200k", "llama2", "unigram" }
+local FAMILIES = { "gpt2", "llama3", "qwen2", "qwen35", "o200k", "llama2", "gemma", "unigram" }
 
 local function read_json(name)
   local file = assert(io.open(DATA .. name .. ".json", "rb"))
