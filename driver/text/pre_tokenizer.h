@@ -23,7 +23,7 @@
 
 namespace lockstep::text {
 
-// What becomes of the matches of a pattern, and of the text between them.
+// The treatment of the matches of a pattern, and of the text between them.
 enum class SplitBehavior { kRemoved, kIsolated, kMergedWithPrevious, kMergedWithNext, kContiguous };
 
 struct PrefixSpace {};  // puts a space before a word that has none

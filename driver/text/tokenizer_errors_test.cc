@@ -1,4 +1,4 @@
-// What a tokenizer.json must not hold. A broken file gives an error that names the place; it never
+// Files that must be refused. A broken file gives an error that names the place; it never
 // gives a crash, and never a tokenizer that leaves out what the file asks for.
 
 #include <cstdint>

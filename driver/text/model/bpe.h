@@ -5,9 +5,9 @@
 //   Bpe::Scratch scratch;
 //   bpe.Encode(word, scratch, ids);  // appends
 //
-// Reads both kinds: byte-level, where the first symbols are bytes, and that of SentencePiece, where
-// they are characters, with `byte_fallback` for those that the vocabulary lacks. A character that
-// has no token, no bytes and no `unk_token` gives no id, as in PyPI's tokenizers.
+// Reads both kinds. In byte-level BPE the first symbols are bytes. In SentencePiece's they are
+// characters, and `byte_fallback` gives the bytes of those that the vocabulary lacks. A character
+// without a token, without bytes and without `unk_token` gives no id, as in PyPI's tokenizers.
 //
 // Sennrich, Haddow, Birch: Neural Machine Translation of Rare Words with Subword Units (2016).
 // Thread-safe; a Scratch belongs to one thread.

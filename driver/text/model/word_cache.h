@@ -5,8 +5,8 @@
 //   cache.Insert(word, ids);
 //
 // One open hash table of 32 bytes a word: up to 16 bytes of the word and up to 3 ids lie in the
-// slot itself, longer ones in an arena. Nothing is allocated for a word, beside the growth of both.
-// Once full, the cache is emptied. Belongs to one thread.
+// slot itself, longer ones in an arena. A word costs no allocation,
+// except when one of the two grows. A full cache is emptied. Belongs to one thread.
 
 #ifndef LOCKSTEP_DRIVER_TEXT_MODEL_WORD_CACHE_H_
 #define LOCKSTEP_DRIVER_TEXT_MODEL_WORD_CACHE_H_

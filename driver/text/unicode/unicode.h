@@ -22,7 +22,7 @@ namespace lockstep::text {
 
 constexpr char32_t kEndOfUnicode = 0x110000;
 
-// The order is that of generate_tables.py.
+// In the order of generate_tables.py.
 enum class CharClass : uint8_t {
   kOther,
   kUpper,         // \p{Lu}, \p{Lt}
