@@ -1,18 +1,21 @@
 // Encodes and decodes texts for compare.py and for the benchmark, which ask PyPI's tokenizers the
 // same:
 //
-//   tokenize TOKENIZER <texts >results     each text: its length (uint32), its bytes
-//                                          each result: the number of ids (uint32), ids (int32),
-//                                          the decoded text as a text
-//   tokenize --time PASSES TOKENIZER <texts   prints the seconds of each pass over all texts, and
-//                                             the number of ids; each pass has a new Encoder
+//   tokenize TOKENIZER <texts >results
+//   tokenize --time PASSES TOKENIZER <texts
+//
+// A text is its length (uint32) and its bytes. A result is the number of ids (uint32), the ids
+// (int32), and the decoded text as a text. --time prints the processor seconds of each pass over
+// all texts, and the number of ids; each pass has a new Encoder.
 
-#include <chrono>
 #include <cstdint>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
+#include <ctime>
 #include <iostream>
 #include <iterator>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -67,7 +70,7 @@ void Compare(const Shared& tokenizer, const std::vector<std::string_view>& texts
 
 void Time(const Shared& tokenizer, const std::vector<std::string_view>& texts, int passes) {
   for (int pass = 0; pass < passes; ++pass) {
-    const auto begin = std::chrono::steady_clock::now();
+    const std::clock_t begin = std::clock();
     Encoder encoder(tokenizer);
     size_t count = 0;
     std::vector<int32_t> ids;
@@ -77,8 +80,8 @@ void Time(const Shared& tokenizer, const std::vector<std::string_view>& texts, i
       if (!status.ok()) Fail(status);
       count += ids.size();
     }
-    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
-    std::printf("%.6f %zu\n", seconds.count(), count);
+    const auto seconds = static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC;
+    std::printf("%.6f %zu\n", seconds, count);
   }
 }
 
