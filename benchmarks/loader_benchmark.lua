@@ -9,12 +9,15 @@ local path = assert(os.getenv "LOCKSTEP_BENCHMARK_FILE")
 local source = data.source(path, { cache = path .. "-cache" })
 
 local function measure(name, workers, map)
-  local loader = data.loader { source = source, epochs = 1, workers = workers, prefetch = 64, map = map }
+  local loader = data.loader {
+    source = source, epochs = 1, workers = workers, prefetch = 64, map = map,
+    options = "driver/text/testdata/qwen2.json",
+  }
   local start, count = core.now(), 0
   for _ in loader do count = count + 1 end
   assert(count == #source)
   print(("%s, %d workers %.4f"):format(name, workers, 1e6 * (core.now() - start) / count))
 end
 
-for workers = 0, 2 do measure("read", workers) end
-for workers = 0, 2 do measure("read, text as a tensor of bytes", workers, "loader_benchmark_map") end
+for workers = 0, 2, 2 do measure("read", workers) end
+for workers = 0, 2, 2 do measure("read and tokenise", workers, "loader_benchmark_map") end

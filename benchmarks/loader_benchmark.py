@@ -1,10 +1,10 @@
 """What a sample of a JSONL file costs by data.loader and by PyTorch's DataLoader, with as many workers, in one run.
 
-Needs a Python with torch 2.11:
+Needs a Python with torch 2.11 and tokenizers 0.23, in the workspace's folder:
     bazel build -c opt //driver:lockstep
     python benchmarks/loader_benchmark.py bazel-bin/driver/lockstep
 
-Both programs take turns, five times; printed is the least time of each in microseconds a sample, and Lua / Python.
+Both programs take turns, three times; printed is the least time of each in microseconds a sample, and Lua / Python.
 The Python peer seeks to offsets that it has found before, and hands batches of 64 between processes: one by one it is
 slower. The Lua side hands samples over one by one.
 """
@@ -16,15 +16,18 @@ import tempfile
 import time
 
 import peer
+import tokenizers
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-SAMPLES, WORDS, BATCH, TURNS = 40_000, 300, 64, 5
+SAMPLES, WORDS, BATCH, TURNS = 10_000, 300, 64, 3
+TOKENIZER = "driver/text/testdata/qwen2.json"
 
 
 class Lines(Dataset):
-    def __init__(self, path, with_bytes=False):
-        self.path, self.with_bytes, self.file = path, with_bytes, None
+    def __init__(self, path, tokenize=False):
+        self.path, self.file = path, None
+        self.tokenizer = tokenizers.Tokenizer.from_file(TOKENIZER) if tokenize else None
         self.offsets = [0]
         with open(path, "rb") as file:
             for line in file:
@@ -38,8 +41,8 @@ class Lines(Dataset):
             self.file = open(self.path, "rb")  # noqa: SIM115: stays open
         self.file.seek(self.offsets[index])
         sample = json.loads(self.file.readline())
-        if self.with_bytes:
-            return torch.frombuffer(bytearray(sample["text"].encode()), dtype=torch.uint8)
+        if self.tokenizer:
+            return torch.tensor(self.tokenizer.encode(sample["text"]).ids)
         return sample
 
 
@@ -63,9 +66,9 @@ def measure(loader):
 
 def python_times(path):
     times = {}
-    for name, with_bytes in (("read", False), ("read, text as a tensor of bytes", True)):
-        dataset = Lines(path, with_bytes)
-        for workers in (0, 1, 2):
+    for name, tokenize in (("read", False), ("read and tokenise", True)):
+        dataset = Lines(path, tokenize)
+        for workers in (0, 2):
             dataset.file = None  # processes that share a file share its position
             loader = DataLoader(dataset, batch_size=BATCH, shuffle=True, num_workers=workers, collate_fn=list)
             times[f"{name}, {workers} workers"] = measure(loader)
@@ -77,6 +80,7 @@ def main():
         path = os.path.join(folder, "samples.jsonl")
         write_samples(path)
         os.environ["LOCKSTEP_BENCHMARK_FILE"] = path
+        os.environ["TOKENIZERS_PARALLELISM"] = "false"  # each worker is one thread
         print(f"{SAMPLES} samples, {os.path.getsize(path) / SAMPLES:.0f} bytes each")
         best = peer.take_turns(__file__, TURNS, lambda: python_times(path))
     print(f"{'':46}{'Lua us':>9}{'Python us':>11}{'ratio':>8}")

@@ -1,5 +1,11 @@
---- The map of loader_benchmark.lua: the text as a tensor of its bytes.
+--- The map of loader_benchmark.lua: the text as a tensor of ids. `path` is of a tokenizer.json.
 
-local core_state = require "lockstep.core.state"
+local text = require "lockstep.text"
+local torch = require "lockstep.torch"
 
-return function(sample) return core_state.bytes_to_tensor(sample.text) end
+local tokenizer
+
+return function(sample, path)
+  tokenizer = tokenizer or text.tokenizer(path)
+  return torch.tensor(tokenizer:encode(sample.text), { dtype = torch.int64 })
+end

@@ -1,9 +1,6 @@
---- Writes the LuaLS stubs of ATen's operators into a folder:
+--- Writes the LuaLS stubs of ATen's operators into a folder. ./run does so after each build, for editors:
 ---
----     bazel build //driver:lockstep
 ---     bazel-bin/driver/lockstep --nproc 1 driver/lua/types/generate.lua driver/lua/types
----
---- types_test fails when the files in this folder are not what this program writes.
 
 local run = require "lockstep.run"
 local stubs = require "stubs"
