@@ -2,6 +2,7 @@
 // each rank was doing.
 
 #include <signal.h>
+#include <sys/wait.h>
 
 #include <string>
 #include <vector>
@@ -375,9 +376,11 @@ TEST(Watchdog, UnderTorchrunAnErrorIsPrintedWhereTheHostOfTheStoreIsStopped) {
                                                                 "error('only here')"),
                                                    {}),
                                         port, TorchrunEnvironment);
-  PidOf(ranks[0], 0);
+  const pid_t host = PidOf(ranks[0], 0);
 
   ranks[0].Send(SIGSTOP);
+  siginfo_t stopped;
+  ASSERT_EQ(waitid(P_PID, host, &stopped, WSTOPPED | WNOWAIT), 0);
   folder.Write("go", "");
   const Ended ended = ranks[1].Wait();
 

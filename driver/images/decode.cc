@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <string>
+#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -61,6 +63,9 @@ absl::StatusOr<Image> DecodeImage(absl::string_view bytes, const DecodeOptions& 
 }
 
 absl::StatusOr<Image> ReadImageFile(const std::string& path, const DecodeOptions& options) {
+  std::error_code none;
+  if (std::filesystem::is_directory(path, none))
+    return absl::NotFoundError(absl::StrCat(path, ": cannot be read: Is a directory"));
   errno = 0;
   std::ifstream in(path, std::ios::binary | std::ios::ate);
   std::string bytes;
