@@ -11,7 +11,7 @@ local repeats = tonumber(run.args[3] or "1")
 for i, case in ipairs(cases) do
   open[case.folder] = open[case.folder] or chats.open(case.folder)
   local chat = open[case.folder]
-  local ok, text, spans = pcall(chat.render, chat, case.messages, case.options)
+  local ok, text, spans = pcall(chat.render_marked, chat, case.messages, case.options)
   results[i] = ok and { text = text, spans = data.array(spans) } or { failure = tostring(text) }
   if ok and repeats > 1 then
     local start = os.clock()

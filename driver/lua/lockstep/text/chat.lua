@@ -94,9 +94,20 @@ end
 ---@param opts table? generation_prompt: boolean, ends with the header of an answer; tools: table[]; documents: table[];
 ---template: string, one of several templates; any other key is a variable that the template mentions
 ---@return string text
----@return integer[][] spans bytes {{first, last}, ...} that the template marks with {% generation %}
 function Chat:render(messages, opts)
   local template, variables = self:variables("chat:render", messages, opts)
+  return (template:render(variables))
+end
+
+--- Returns the text, as chat:render, and which bytes of it the template marks with {% generation %}.
+---
+---     local text, spans = chat:render_marked(messages)
+---@param messages table[]
+---@param opts table? as chat:render
+---@return string text
+---@return integer[][] spans {{first, last}, ...}, from 1 on
+function Chat:render_marked(messages, opts)
+  local template, variables = self:variables("chat:render_marked", messages, opts)
   local text, spans = template:render(variables)
   return text, spans
 end

@@ -47,7 +47,7 @@ t.test("ThirtyConversationsOfEachTemplateAreThoseOfJinja2", function()
     local case = cases[i]
     open[case.template] = open[case.template] or chats.open(fixture(case.template, cases[1].tokens))
     case.options.generation_prompt, case.options.add_generation_prompt = case.options.add_generation_prompt, nil
-    local ok, text, spans = pcall(open[case.template].render, open[case.template], case.messages, case.options)
+    local ok, text, spans = pcall(open[case.template].render_marked, open[case.template], case.messages, case.options)
     if case.failure then
       t.equal(ok, false, case.template)
     else
@@ -84,6 +84,12 @@ t.test("SpecialTokensAreVariables", function()
     ["special_tokens_map.json"] = { bos_token = "old", unk_token = { content = "<unk>" } },
   }
   t.equal(chats.open(folder_of(files)):render { { role = "user", content = "" } }, "<s></s>False<unk>")
+end)
+
+t.test("AModelWithoutALimitOfItsLengthHasATokenizerConfigToo", function()
+  local config = '{"model_max_length": 1000000000000000019884624838656, "eos_token": "</s>"}'
+  local dir = folder_of { ["chat_template.jinja"] = "{{ eos_token }}", ["tokenizer_config.json"] = config }
+  t.equal(chats.open(dir):render { { role = "user", content = "" } }, "</s>")
 end)
 
 t.test("MessagesLoseTheirNullsAndReasoningHasBothNames", function()

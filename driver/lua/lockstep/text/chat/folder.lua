@@ -2,7 +2,6 @@
 
 local core = require "lockstep.core"
 local core_files = require "lockstep.core.files"
-local data = require "lockstep.data"
 
 local M = {}
 
@@ -17,11 +16,13 @@ local function read(path)
   return text or core.raise(("text.chat: cannot read %s: %s"):format(path, tostring(trouble)))
 end
 
+--- Reads an object; an empty one where the file is not there.
 local function read_json(path)
-  local file = io.open(path, "rb")
-  if not file then return {} end
-  file:close()
-  local value = data.json(path)
+  local text = read(path)
+  if not text then return {} end
+  -- transformers writes 10^30 here where a model has no limit, which a Lua number only holds as a float.
+  text = text:gsub('("model_max_length"%s*:%s*%d+)', "%1.0")
+  local value = core.json_decode(text, path)
   if type(value) ~= "table" then core.raise(("text.chat: %s must hold an object"):format(path)) end
   return value
 end
