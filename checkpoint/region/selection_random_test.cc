@@ -182,7 +182,7 @@ TEST(SelectionRandom, AgreesWithPlainAutograd) {
       }
     });
     modified += checkpoint.stats().modified_results;
-    EXPECT_EQ(message, "") << "seed " << seed << ": " << f.ToString();
+    EXPECT_EQ(message, "no error") << "seed " << seed << ": " << f.ToString();
   }
   std::printf("%lld compositions; %lld kept results were modified and computed again\n",
               static_cast<long long>(compared), static_cast<long long>(modified));

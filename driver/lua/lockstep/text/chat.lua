@@ -17,7 +17,7 @@ local M = {}
 ---@field tokens table<string, string> the special tokens that templates know: bos_token, eos_token, ...
 ---@field private sources table<string, {source: string, name: string}>
 ---@field private compiled table<string, lockstep.jinja.Template>
----@field private tokenizer_ lockstep.text.Tokenizer?
+---@field private tokenizer_ text.Tokenizer?
 local Chat = {}
 Chat.__index = Chat
 
@@ -185,7 +185,7 @@ end
 
 --- Opens the chat template of a Hugging Face folder. See text.chat.
 ---@param dir string
----@param tokenizer lockstep.text.Tokenizer? default: that of the folder
+---@param tokenizer text.Tokenizer? default: that of the folder
 ---@return lockstep.text.Chat
 function M.open(dir, tokenizer)
   if type(dir) ~= "string" then core.raise("text.chat: the folder must be a string, not a " .. type(dir)) end

@@ -147,7 +147,7 @@ local function ids_before(tokenizer, ids, text, size)
 end
 
 --- Returns 1 for each token that has a byte within a span, else 0.
----@param tokenizer lockstep.text.Tokenizer
+---@param tokenizer text.Tokenizer
 ---@param ids integer[] of the whole text
 ---@param text string
 ---@param spans integer[][] bytes {{first, last}, ...}, in order
