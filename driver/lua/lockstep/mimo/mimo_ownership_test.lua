@@ -55,7 +55,7 @@ t.test("MistakesAreNamed", function()
     { { sample_of_item = { 0, 1 }, num_samples = 2 }, "sample_of_item[1] is 0, but samples are 1 to num_samples, 2" },
     { { sample_of_item = { 1, 3 }, num_samples = 2 }, "sample_of_item[2] is 3" },
     { { sample_of_item = { 1, 2 }, num_samples = 2, tokens = { 4 } }, "tokens are given for 1" },
-    { { sample_of_item = { 1 } }, "wants num_samples" },
+    { { sample_of_item = { 1 } }, "needs num_samples" },
     { { item = { 1 } }, 'did you mean "items"' },
     { { items = torch.zeros { 2 } }, "must be an array of whole numbers or a 1-D tensor" },
   } do
