@@ -161,7 +161,7 @@ end)
 
 t.test("MistakesInACallReachItsPeers", function()
   for _, case in ipairs {
-    { { ownership = "images" }, "must be a table itself" },
+    { { ownership = "images" }, "must be a table of mimo.ownership" },
     { { ownership = new_table(), rows_per_sample = { 4, 0, 20, 0 } }, "give ownership or rows_per_sample, not both" },
     { { ownership = { 4, 0, 20, 0 } }, "must be a table of mimo.ownership" },
   } do
