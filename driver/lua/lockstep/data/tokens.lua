@@ -42,6 +42,8 @@ function Tokens:slice(first, last)
 end
 
 ---@private
+---@param ids torch.Tensor
+---@param first integer
 function Tokens:check(ids, first)
   local low, high = ids:min():item(), ids:max():item()
   if low >= 0 and (not self.vocab_size or high < self.vocab_size) then return end

@@ -31,6 +31,10 @@ local TAKEN = { messages = true, add_generation_prompt = "generation_prompt" }
 
 --- Returns the template that the options choose, and its variables.
 ---@private
+---@param caller string
+---@param messages table[]
+---@param opts table?
+---@return any
 function Chat:variables(caller, messages, opts)
   if opts ~= nil and type(opts) ~= "table" then
     core.raise(("%s: options must be a table, not a %s"):format(caller, type(opts)))
@@ -70,6 +74,9 @@ function Chat:variables(caller, messages, opts)
 end
 
 ---@private
+---@param caller string
+---@param name string
+---@return any
 function Chat:template(caller, name)
   if self.compiled[name] then return self.compiled[name] end
   local source = self.sources[name]
@@ -114,6 +121,7 @@ end
 
 --- Returns the tokenizer of the folder, which is opened when it is first needed.
 ---@private
+---@return any
 function Chat:tokenizer()
   if not self.tokenizer_ then self.tokenizer_ = require("lockstep.text").tokenizer(self.dir) end
   return self.tokenizer_
@@ -121,6 +129,10 @@ end
 
 --- Returns where the assistant speaks.
 ---@private
+---@param template any
+---@param variables table
+---@param only_last boolean
+---@return any
 function Chat:spans(template, variables, only_last)
   local text, spans, misplaced = template:render(variables)
   if template.has_generation then

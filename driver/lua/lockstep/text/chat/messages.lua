@@ -82,6 +82,7 @@ end
 
 --- Returns a list that a template sees as one where it is empty, too.
 ---@param list table[]?
+---@return any
 function M.list(list)
   if type(list) == "table" and next(list) == nil then return data.array {} end
   return list

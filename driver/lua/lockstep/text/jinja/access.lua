@@ -71,6 +71,9 @@ local LOOP = {
 local LOOP_METHODS = { cycle = true, changed = true }
 
 --- Returns `object.name`. Methods come before the items of a dict, as in Python.
+---@param object any
+---@param name string
+---@return any
 function M.attribute(object, name)
   if type(object) == "table" then
     local kind = object.kind
@@ -101,6 +104,9 @@ local function index_of(value)
 end
 
 --- Returns `object[key]`. The items of a dict come before methods.
+---@param object any
+---@param key any
+---@return any
 function M.item(object, key)
   local t = type(object)
   if t == "table" then
@@ -178,6 +184,11 @@ local function slice_items(items, n, start, stop, step)
 end
 
 --- Returns `object[start:stop:step]`; nil stands for a bound that is left out.
+---@param object any
+---@param start any
+---@param stop any
+---@param step any
+---@return any
 function M.slice(object, start, stop, step)
   if type(object) == "string" then
     if unicode.is_ascii(object) and (step == nil or step == 1) then
@@ -221,6 +232,12 @@ function M.place_arguments(what, params, args, n, kwargs)
 end
 
 --- Calls the method of a value.
+---@param object any
+---@param name string
+---@param args table
+---@param n integer
+---@param kwargs table
+---@return any
 function M.call_method(object, name, args, n, kwargs)
   local class = class_of(object)
   local method = class and methods[class][name]
@@ -254,6 +271,11 @@ end
 
 --- Calls a value: a macro, a function or a bound method.
 ---@param name string? what the template calls it, for messages
+---@param callee any
+---@param args table
+---@param n integer
+---@param kwargs table
+---@return any
 function M.call(callee, args, n, kwargs, name)
   local kind = type(callee) == "table" and callee.kind
   if kind == "macro" then return callee.call(args, n, kwargs) end

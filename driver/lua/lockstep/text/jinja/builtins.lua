@@ -37,6 +37,7 @@ end
 add("dict", function(args, n, kwargs) return fill_dict(values.dict(), "dict", args, n, kwargs) end)
 
 --- Checks the name of an item of a namespace.
+---@param name string
 function M.check_namespace_item(name)
   if type(name) == "string" and name:sub(1, 1) == "_" then
     fail(("a namespace cannot hold %s: names that begin with _ are refused"):format(name))

@@ -8,7 +8,6 @@ local builtins = require "lockstep.text.jinja.builtins"
 local core = require "lockstep.core"
 local filters = require "lockstep.text.jinja.filters"
 local methods = require "lockstep.text.jinja.methods"
-local operators = require "lockstep.text.jinja.operators"
 local tests = require "lockstep.text.jinja.tests"
 local values = require "lockstep.text.jinja.values"
 
@@ -17,7 +16,6 @@ jit.off(true, true) -- compiling traces through a template's closures takes long
 local M = {}
 
 local attribute, item = access.attribute, access.item
-local position, str, truth = values.position, values.str, values.truth
 
 local COMPILE = {}
 
@@ -30,21 +28,27 @@ function M.compile(node, scope) return COMPILE[node.type](node, scope) end
 
 local compile = M.compile
 
-local function compile_all(nodes, scope)
+--- Compiles each node.
+---@param nodes table[]
+---@param scope lockstep.jinja.Scope
+---@return function[]
+function M.compile_all(nodes, scope)
   local compiled = {}
   for i, node in ipairs(nodes) do compiled[i] = compile(node, scope) end
   return compiled
 end
 
+local compile_all = M.compile_all
+
 -- Names and literals ------------------------------------------------------------------------------------
 
-function COMPILE.const(node)
+COMPILE.const = function(node)
   local value = node.value
   return function() return value end
 end
 
 -- Made by the compiler itself.
-function COMPILE.compiled(node) return node.run end
+COMPILE.compiled = function(node) return node.run end
 
 --- Returns a closure that looks a name up in the variables of the call.
 local function variable(name)
@@ -82,7 +86,7 @@ local function look_up(name, places, first)
   return find
 end
 
-function COMPILE.name(node, scope) return look_up(node.name, scope:places(node.name), 1) end
+COMPILE.name = function(node, scope) return look_up(node.name, scope:places(node.name), 1) end
 
 local function compile_sequence(make)
   return function(node, scope)
@@ -99,7 +103,7 @@ end
 COMPILE.list = compile_sequence(values.list)
 COMPILE.tuple = compile_sequence(values.tuple)
 
-function COMPILE.dict(node, scope)
+COMPILE.dict = function(node, scope)
   local keys, entries = compile_all(node.keys, scope), compile_all(node.values, scope)
   return function(registers)
     local dict = values.dict()
@@ -146,14 +150,14 @@ local function compile_member(node, scope, name, get)
   end
 end
 
-function COMPILE.attribute(node, scope)
+COMPILE.attribute = function(node, scope)
   local name = node.name
   if methods.dict[name] == nil then return compile_member(node, scope, name, attribute) end
   local object = compile(node.object, scope)
   return function(registers) return attribute(object(registers), name) end
 end
 
-function COMPILE.item(node, scope)
+COMPILE.item = function(node, scope)
   if node.index.type == "const" and type(node.index.value) == "string" then
     return compile_member(node, scope, node.index.value, item)
   end
@@ -165,7 +169,7 @@ function COMPILE.item(node, scope)
   end
 end
 
-function COMPILE.slice(node, scope)
+COMPILE.slice = function(node, scope)
   local function bound(part) return part and compile(part, scope) or function() end end
   local object, start, stop, step = compile(node.object, scope), bound(node.start), bound(node.stop), bound(node.step)
   return function(registers)
@@ -226,7 +230,7 @@ local function compile_method_call(node, scope)
   end
 end
 
-function COMPILE.call(node, scope)
+COMPILE.call = function(node, scope)
   if node.callee.type == "attribute" then return compile_method_call(node, scope) end
   local callee, name = compile(node.callee, scope), node.callee.name
   local args, n, kwargs = compile_arguments(node, scope)
@@ -280,15 +284,18 @@ local function compile_application(kind, known, node, scope)
 end
 
 --- Compiles a filter without its value: function(registers, value) -> value.
+---@param node table
+---@param scope lockstep.jinja.Scope
+---@return fun(registers: table): any
 function M.compile_filter(node, scope) return compile_application("filter", filters, node, scope) end
 
-function COMPILE.filter(node, scope)
+COMPILE.filter = function(node, scope)
   local object, apply, fn = compile(node.object, scope), M.compile_filter(node, scope)
   if fn then return function(registers) return fn(object(registers)) end end
   return function(registers) return apply(registers, object(registers)) end
 end
 
-function COMPILE.test(node, scope)
+COMPILE.test = function(node, scope)
   local object, apply, fn = compile(node.object, scope), compile_application("test", tests, node, scope)
   if fn then return function(registers) return fn(object(registers)) end end
   return function(registers) return apply(registers, object(registers)) end
@@ -297,207 +304,6 @@ end
 tests.filter = { fn = function(name) return filters[name] ~= nil end, params = {} }
 tests.test = { fn = function(name) return tests[name] ~= nil end, params = {} }
 
--- Operators ---------------------------------------------------------------------------------------------
-
---- Returns the operands of a + b + c, in order.
-local function summands_of(node)
-  local reversed = {}
-  while node.type == "binary" and node.op == "+" do
-    reversed[#reversed + 1] = node.right
-    node = node.left
-  end
-  local summands = { node }
-  for i = #reversed, 1, -1 do summands[#summands + 1] = reversed[i] end
-  return summands
-end
-
---- Compiles a sum: function(registers) -> operands as an array, whether all are str.
----@return function
----@return integer n
-local function compile_summands(node, scope)
-  local items = compile_all(summands_of(node), scope)
-  local n = #items
-  return function(registers)
-    local parts, are_text = {}, true
-    for i = 1, n do
-      local value = items[i](registers)
-      are_text = are_text and type(value) == "string"
-      parts[i] = value
-    end
-    return parts, are_text
-  end, n
-end
-
-local function add_up(parts, n)
-  local add, total = operators.binary["+"], parts[1]
-  for i = 2, n do total = add(total, parts[i]) end
-  return total
-end
-
---- Compiles an expression whose text is put out: function(registers, out), which appends to out[1..out.n].
-function M.compile_output(node, scope)
-  local line = node.line
-  if node.type == "binary" and node.op == "+" then
-    local items = compile_all(summands_of(node), scope)
-    local n = #items
-    return function(registers, out)
-      position.line = line
-      local count, are_text = out.n, true
-      for i = 1, n do
-        local value = items[i](registers)
-        are_text = are_text and type(value) == "string"
-        out[count + i] = value
-      end
-      if are_text then
-        out.n = count + n
-      else
-        local parts = {}
-        for i = 1, n do parts[i] = out[count + i] end
-        out[count + 1], out.n = str(add_up(parts, n)), count + 1
-      end
-    end
-  end
-  local evaluate = compile(node, scope)
-  return function(registers, out)
-    position.line = line
-    local value = evaluate(registers)
-    if type(value) ~= "string" then value = str(value) end
-    local count = out.n + 1
-    out.n = count
-    out[count] = value
-  end
-end
-
-function COMPILE.binary(node, scope)
-  local apply = operators.binary[node.op]
-  if node.op == "+" then
-    if node.left.type == "binary" and node.left.op == "+" then
-      local evaluate, n = compile_summands(node, scope)
-      return function(registers)
-        local parts, are_text = evaluate(registers)
-        if are_text then return table.concat(parts) end
-        return add_up(parts, n)
-      end
-    end
-    local left, right = compile(node.left, scope), compile(node.right, scope)
-    return function(registers)
-      local a = left(registers)
-      local b = right(registers)
-      if type(a) == "string" and type(b) == "string" then return a .. b end
-      return apply(a, b)
-    end
-  end
-  local left, right = compile(node.left, scope), compile(node.right, scope)
-  return function(registers)
-    local a = left(registers)
-    return apply(a, right(registers))
-  end
-end
-
-function COMPILE.unary(node, scope)
-  local operand, apply = compile(node.operand, scope), operators.unary[node.op]
-  return function(registers) return apply(operand(registers)) end
-end
-
-function COMPILE.concat(node, scope)
-  local items = compile_all(node.items, scope)
-  return function(registers)
-    local parts = {}
-    for i = 1, #items do parts[i] = str(items[i](registers)) end
-    return table.concat(parts)
-  end
-end
-
---- Comparisons with a constant str are the commonest part of templates.
-local function compile_equality(node, scope)
-  local left, right = node.first, node.operands[1]
-  if right.type ~= "const" or type(right.value) ~= "string" then return nil end
-  local operand, constant, wanted = compile(left, scope), right.value, node.ops[1] == "=="
-  return function(registers)
-    local value = operand(registers)
-    if type(value) == "string" then return (value == constant) == wanted end
-    return values.equal(value, constant) == wanted
-  end
-end
-
-function COMPILE.compare(node, scope)
-  local op = node.ops[1]
-  if #node.ops == 1 then
-    local equality = (op == "==" or op == "!=") and compile_equality(node, scope)
-    if equality then return equality end
-    local left, right, apply = compile(node.first, scope), compile(node.operands[1], scope), operators.compare[op]
-    return function(registers)
-      local a = left(registers)
-      return apply(a, right(registers))
-    end
-  end
-  local first, operands, apply = compile(node.first, scope), compile_all(node.operands, scope), {}
-  for i, name in ipairs(node.ops) do apply[i] = operators.compare[name] end
-  return function(registers)
-    local a = first(registers)
-    for i = 1, #operands do
-      local b = operands[i](registers)
-      if not apply[i](a, b) then return false end
-      a = b
-    end
-    return true
-  end
-end
-
-COMPILE["and"] = function(node, scope)
-  local left, right = compile(node.left, scope), compile(node.right, scope)
-  return function(registers)
-    local value = left(registers)
-    if not truth(value) then return value end
-    return right(registers)
-  end
-end
-
-COMPILE["or"] = function(node, scope)
-  local left, right = compile(node.left, scope), compile(node.right, scope)
-  return function(registers)
-    local value = left(registers)
-    if truth(value) then return value end
-    return right(registers)
-  end
-end
-
-COMPILE["not"] = function(node, scope)
-  local operand = M.compile_condition(node.operand, scope)
-  return function(registers) return not operand(registers) end
-end
-
-function COMPILE.choice(node, scope)
-  local test, yes = M.compile_condition(node.test, scope), compile(node.yes, scope)
-  local no = node.no and compile(node.no, scope)
-  local absent = values.undefined(("the condition on line %d is false and has no else"):format(node.line))
-  return function(registers)
-    if test(registers) then return yes(registers) end
-    if no then return no(registers) end
-    return absent
-  end
-end
-
--- Conditions --------------------------------------------------------------------------------------------
-
-local GIVES_BOOLEAN = { compare = true, test = true, ["not"] = true }
-
---- Compiles an expression whose truth alone counts: function(registers) -> boolean.
-function M.compile_condition(node, scope)
-  if GIVES_BOOLEAN[node.type] then return compile(node, scope) end
-  if node.type == "and" or node.type == "or" then
-    local left, right = M.compile_condition(node.left, scope), M.compile_condition(node.right, scope)
-    if node.type == "and" then
-      return function(registers) return left(registers) and right(registers) end
-    end
-    return function(registers) return left(registers) or right(registers) end
-  end
-  local evaluate = compile(node, scope)
-  return function(registers)
-    local value = evaluate(registers)
-    if type(value) == "boolean" then return value end
-    return truth(value)
-  end
-end
+require "lockstep.text.jinja.compile_operators"(COMPILE, M)
 
 return M

@@ -51,7 +51,7 @@ end
 
 -- Output ------------------------------------------------------------------------------------------------
 
-function COMPILE.output(node, scope)
+COMPILE.output = function(node, scope)
   local steps, n = {}, #node.items
   for i, item in ipairs(node.items) do
     local text = type(item) == "string" and item or item.type == "const" and str(item.value)
@@ -106,7 +106,7 @@ local function compile_target(target, scope)
   end
 end
 
-function COMPILE.set(node, scope)
+COMPILE.set = function(node, scope)
   local value, line = compile(node.value, scope), node.line
   if node.target.type == "name" then
     local slot = scope.names[node.target.name]
@@ -143,7 +143,7 @@ local function compile_inner(body, scope, own)
   end, inner
 end
 
-function COMPILE.set_block(node, scope)
+COMPILE.set_block = function(node, scope)
   local run = compile_inner(node.body, scope)
   local store, apply, line = compile_target(node.target, scope), compile_filters(node.filters, scope), node.line
   return function(registers)
@@ -154,7 +154,7 @@ function COMPILE.set_block(node, scope)
   end
 end
 
-function COMPILE.filter_block(node, scope)
+COMPILE.filter_block = function(node, scope)
   local run, apply, line = compile_inner(node.body, scope), compile_filters(node.filters, scope), node.line
   return function(registers)
     local text, signal = capture(registers, run)
@@ -323,12 +323,12 @@ local function compile_macro(node, scope, name)
   end
 end
 
-function COMPILE.macro(node, scope)
+COMPILE.macro = function(node, scope)
   local make, slot = compile_macro(node, scope, node.name), scope.names[node.name]
   return function(registers) registers[slot] = make(registers) end
 end
 
-function COMPILE.call(node, scope)
+COMPILE.call = function(node, scope)
   local make, line = compile_macro(node, scope, "caller"), node.line
   local call = { type = "call", line = line, callee = node.call.callee, args = node.call.args, kwargs = {} }
   for i, pair in ipairs(node.call.kwargs) do call.kwargs[i] = pair end
@@ -350,7 +350,7 @@ end
 -- Marks of the assistant's text -------------------------------------------------------------------------
 
 --- The body's text goes where all text goes; where it begins and ends is noted in the render's own output.
-function COMPILE.generation(node, scope)
+COMPILE.generation = function(node, scope)
   local run, line = compile_inner(node.body, scope), node.line
   return function(registers)
     local out = registers.out
@@ -368,6 +368,7 @@ end
 --- Compiles a template: function(variables) -> text, spans of bytes {{first, last}, ...}, the line of a mark whose
 --- place in the text is unknown.
 ---@param body table[]
+---@return any
 function M.compile(body)
   local scope = scopes.new(nil, body, nil, true)
   local run = compile_body(body, scope)

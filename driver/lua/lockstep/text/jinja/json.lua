@@ -191,6 +191,12 @@ local function separators_of(separators, has_indent)
 end
 
 --- Returns a value as JSON on one line, or indented by `indent` spaces or by a string.
+---@param value any
+---@param ensure_ascii any
+---@param indent any
+---@param separators any
+---@param sort_keys any
+---@return string
 function M.tojson(value, ensure_ascii, indent, separators, sort_keys)
   if indent == values.none then indent = nil end
   local step = indent

@@ -23,13 +23,21 @@ local HEXADECIMAL = { x = 2, u = 4, U = 8 }
 local Lexer = {}
 Lexer.__index = Lexer
 
+--- Raises an error of the template.
+---@param message string
+---@param line integer?
 function Lexer:fail(message, line) values.fail_at(line or self.line, message) end
 
+--- Adds a token.
+---@param type_ string
+---@param value any
+---@param line integer?
 function Lexer:add(type_, value, line)
   self.tokens[#self.tokens + 1] = { type = type_, value = value, line = line or self.line }
 end
 
 --- Moves to `pos` and counts the lines passed.
+---@param pos integer
 function Lexer:advance(pos)
   local at = self.pos
   while true do
@@ -42,6 +50,10 @@ function Lexer:advance(pos)
 end
 
 --- Returns the text before a tag as it is shown: the tag's sign and lstrip_blocks may take white space from its end.
+---@param text string
+---@param sign string
+---@param is_variable boolean
+---@return string
 function Lexer:strip_before(text, sign, is_variable)
   if sign == "-" then return unicode.rstrip(text) end
   if sign == "+" or is_variable then return text end
@@ -53,6 +65,10 @@ end
 
 --- Returns the position behind a tag's end that starts at `at`: "-%}" takes all white space that follows, "%}" one
 --- newline, "+%}" nothing; or nil where no end is there.
+---@param closing string
+---@param at integer
+---@param trims_newline boolean
+---@return integer?
 function Lexer:end_of_tag(closing, at, trims_newline)
   local source = self.source
   if source:sub(at, at + 2) == "-" .. closing then return unicode.skip_space(source, at + 3) end
@@ -94,6 +110,8 @@ local function unescape(self, text)
 end
 
 --- Reads a string literal at the current position.
+---@param quote string
+---@return any
 function Lexer:string(quote)
   local at = self.pos + 1
   while true do
@@ -117,6 +135,7 @@ local function digits_at(self, at)
 end
 
 --- Reads a number at the current position: 10, 1_000, 0x1f, 2.5, 1e-3. Floats are kept apart from integers.
+---@return any
 function Lexer:number()
   local source, start = self.source, self.pos
   local prefix, rest = source:match("^0([xXbBoO])_?(%w[%w_]*)", start)
@@ -145,6 +164,9 @@ function Lexer:number()
 end
 
 --- Reads the tokens of a tag up to its end.
+---@param kind string
+---@param closing string
+---@return any
 function Lexer:tag(kind, closing)
   local source, open = self.source, {}
   while true do
@@ -193,6 +215,7 @@ function Lexer:comment()
 end
 
 --- Reads what follows {% raw %} up to and with {% endraw %}.
+---@return any
 function Lexer:raw()
   local at = self.pos
   while true do

@@ -191,6 +191,11 @@ local function count(s, wanted, start, stop)
 end
 
 --- Replaces the first `limit` places, all where it is negative.
+---@param s string
+---@param old any
+---@param new any
+---@param limit any
+---@return string
 function M.replace(s, old, new, limit)
   old, new, limit = text(old, "replace()"), text(new, "replace()"), integer(limit, -1, "replace()")
   local parts, at = {}, 1
@@ -366,6 +371,8 @@ M.list = {
 }
 
 --- Returns the pairs of a dict as tuples.
+---@param dict table
+---@return any
 function M.pairs_of(dict)
   local items = {}
   for i = 1, dict.n do
@@ -398,6 +405,9 @@ M.dict = {
 }
 
 --- Returns whether a class has a method in Python.
+---@param class string
+---@param name string
+---@return boolean
 function M.has(class, name) return M[class] ~= nil and M[class][name] ~= nil end
 
 return M

@@ -31,6 +31,8 @@ end
 local HTML = { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ["'"] = "&#39;", ['"'] = "&#34;" }
 
 --- Returns text with the characters of HTML escaped; markup as it is.
+---@param value any
+---@return string
 function M.escape(value)
   if kind_of(value) == "markup" then return value.text end
   return (values.str(value):gsub("[&<>'\"]", HTML))
@@ -132,7 +134,7 @@ local CONVERSIONS = {
   end,
 }
 CONVERSIONS.i = CONVERSIONS.d
-function CONVERSIONS.f(flags, value)
+CONVERSIONS.f = function(flags, value)
   local number = number_of(value)
   if not number then fail(("%%f needs a number, got a %s"):format(type_name(value))) end
   return (flags .. "f"):format(M.settle_tie(number, tonumber(flags:match("%.(%d*)$") or 6) or 0))
@@ -192,6 +194,8 @@ M.unary = {
 }
 
 --- Returns what `a in b` gives.
+---@param a any
+---@param b any
 ---@return boolean
 function M.contains(a, b)
   local text = text_of(b)

@@ -34,13 +34,20 @@ local function describe(token)
   return NAMES[token.type] or '"' .. token.type .. '"'
 end
 
+--- Raises an error of the template.
+---@param message string
+---@param line integer?
 function Parser:fail(message, line) values.fail_at(line or self.token.line, message) end
 
+--- Raises an error that names what was expected and the token.
+---@param token table
+---@param expected string
 function Parser:fail_at_token(token, expected)
   self:fail(("expected %s, got %s"):format(expected, describe(token)), token.line)
 end
 
 --- Returns the current token and moves on.
+---@return any
 function Parser:next()
   local token = self.token
   if token.type ~= "eof" then
@@ -50,25 +57,40 @@ function Parser:next()
   return token
 end
 
+--- Returns the token behind the current one.
+---@return any
 function Parser:peek() return self.tokens[self.at + 1] or self.token end
 
+--- Moves past a token of a type. Returns whether it was there.
+---@param type_ string
+---@return boolean
 function Parser:skip(type_)
   if self.token.type ~= type_ then return false end
   self:next()
   return true
 end
 
+--- Returns whether the token is a name.
+---@param name string
+---@param ahead integer?
+---@return boolean
 function Parser:is_name(name, ahead)
   local token = self.tokens[self.at + (ahead or 0)]
   return token ~= nil and token.type == "name" and token.value == name
 end
 
+--- Moves past a name. Returns whether it was there.
+---@param name string
+---@return boolean
 function Parser:skip_name(name)
   if not self:is_name(name) then return false end
   self:next()
   return true
 end
 
+--- Moves past a token of a type. Raises an error where it is not there.
+---@param type_ string
+---@return any
 function Parser:expect(type_)
   if self.token.type ~= type_ then self:fail_at_token(self.token, NAMES[type_] or '"' .. type_ .. '"') end
   return self:next()
@@ -78,6 +100,9 @@ end
 
 --- Parses statements up to one of the tags `ends`; nil: to the end of the template. Returns them and the name of the
 --- tag, which has been read.
+---@param ends string[]?
+---@param opened table
+---@return any
 function Parser:body(ends, opened)
   local body, output = {}, nil
   local function add_output(item, line)
@@ -111,11 +136,16 @@ function Parser:body(ends, opened)
 end
 
 --- Parses the body of a statement whose tag has been read, from the tag's end on.
+---@param opened table
+---@param ... any
+---@return any
 function Parser:block(opened, ...)
   self:expect("block_end")
   return self:body({ ... }, { name = opened.value, line = opened.line })
 end
 
+--- Parses a name or names to assign to.
+---@return any
 function Parser:target()
   local node = self:tuple { targets = true }
   local function check(part)
@@ -131,7 +161,7 @@ end
 
 local STATEMENTS = {}
 
-function STATEMENTS.set(self, token)
+STATEMENTS.set = function(self, token)
   local target
   if self.token.type == "name" and self:peek().type == "." then
     local name = self:next()
@@ -175,6 +205,8 @@ STATEMENTS["for"] = function(self, token)
 end
 
 --- Parses a body that no break or continue can leave. Returns it and the names that it mentions.
+---@param ... any
+---@return any
 function Parser:closed_block(...)
   local loops, names = self.loops, self.names
   self.loops, self.names = 0, {}
@@ -184,6 +216,8 @@ function Parser:closed_block(...)
   return body, inner
 end
 
+--- Parses the parameters of a macro and their defaults.
+---@return any
 function Parser:signature()
   local params, defaults = {}, {}
   self:expect("(")
@@ -201,7 +235,7 @@ function Parser:signature()
   return params, defaults
 end
 
-function STATEMENTS.macro(self, token)
+STATEMENTS.macro = function(self, token)
   local name = self:expect("name").value
   local params, defaults = self:signature()
   local node = { type = "macro", line = token.line, name = name, params = params, defaults = defaults }
@@ -209,7 +243,7 @@ function STATEMENTS.macro(self, token)
   return node
 end
 
-function STATEMENTS.call(self, token)
+STATEMENTS.call = function(self, token)
   local params, defaults = {}, {}
   if self.token.type == "(" then params, defaults = self:signature() end
   local call = self:condition()
@@ -219,7 +253,7 @@ function STATEMENTS.call(self, token)
   return node
 end
 
-function STATEMENTS.filter(self, token)
+STATEMENTS.filter = function(self, token)
   local filters = { self:filter() }
   while self:skip("|") do filters[#filters + 1] = self:filter() end
   return { type = "filter_block", line = token.line, filters = filters, body = self:block(token, "endfilter") }
@@ -237,7 +271,7 @@ STATEMENTS["with"] = function(self, token)
   return node
 end
 
-function STATEMENTS.generation(self, token)
+STATEMENTS.generation = function(self, token)
   self.has_generation = true
   return { type = "generation", line = token.line, body = self:closed_block(token, "endgeneration") }
 end
@@ -249,6 +283,9 @@ for _, name in ipairs { "break", "continue" } do
   end
 end
 
+--- Parses a statement whose name has been read.
+---@param token table
+---@return any
 function Parser:statement(token)
   local parse = STATEMENTS[token.value]
   if parse then return parse(self, token) end

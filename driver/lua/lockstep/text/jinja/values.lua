@@ -32,6 +32,7 @@ function M.fail_at(line, message) error({ template_error = message, line = line 
 
 --- Returns a number as an integer of Python. Throws where a Lua number would not hold it exactly.
 ---@param number number
+---@return any
 function M.integer(number)
   if number > LARGEST or number < -LARGEST then
     M.fail("an integer is beyond 2^53, which this interpreter cannot hold exactly")
@@ -41,6 +42,7 @@ end
 
 --- Returns a number as a float of Python.
 ---@param number number
+---@return any
 function M.float(number)
   if number % 1 ~= 0 then return number end -- NaN and the infinities, too
   return { kind = "float", value = number }
@@ -48,35 +50,57 @@ end
 
 ---@param items table its elements are 1 to n; the table becomes the list
 ---@param n integer?
+---@return any
 function M.list(items, n)
   items.kind, items.n = "list", n or #items
   return items
 end
 
+--- Returns a tuple of the elements; the table becomes it.
+---@param items table
+---@param n integer
+---@return any
 function M.tuple(items, n)
   items.kind, items.n = "tuple", n or #items
   return items
 end
 
+--- Returns a generator of the elements; the table becomes it.
+---@param items table
+---@param n integer
+---@return any
 function M.generator(items, n)
   items.kind, items.n, items.taken = "generator", n or #items, 0
   return items
 end
 
+--- Returns the view of a dict: its keys, values or items.
+---@param name string
+---@param items table
+---@param n integer
+---@return any
 function M.view(name, items, n)
   items.kind, items.name, items.n = "view", name, n
   return items
 end
 
+--- Returns text that the filter safe has marked.
+---@param text string
+---@return any
 function M.markup(text) return { kind = "markup", text = text } end
 
 --- Returns a value that is not defined. It prints as nothing; what needs it raises `message`.
 ---@param message string
+---@return any
 function M.undefined(message) return { kind = "undefined", message = message } end
 
+--- Returns an empty dict.
+---@return any
 function M.dict() return { kind = "dict", n = 0, map = {} } end
 
 --- Returns what a key is looked up by: 1, 1.0 and True are the same key.
+---@param key any
+---@return any
 function M.key_of(key)
   local t = type(key)
   if t == "string" or t == "number" or key == M.none then return key end
@@ -86,6 +110,10 @@ function M.key_of(key)
   M.fail(("a %s cannot be the key of a dict"):format(M.type_name(key)))
 end
 
+--- Sets an item of a dict or a namespace.
+---@param dict table
+---@param key any
+---@param value any
 function M.set_item(dict, key, value)
   local k = M.key_of(key)
   if dict.map[k] == nil then
@@ -101,6 +129,7 @@ local TYPE_NAMES = { macro = "Macro", loop = "LoopContext", markup = "Markup", n
   undefined = "Undefined", method = "builtin_function_or_method" }
 
 --- Returns the name of a value's type, for messages: "str", "NoneType".
+---@param value any
 ---@return string
 function M.type_name(value)
   local t = type(value)
@@ -112,9 +141,12 @@ function M.type_name(value)
 end
 
 --- Returns whether it is a str: text, or markup.
+---@param value any
+---@return boolean
 function M.is_string(value) return type(value) == "string" or type(value) == "table" and value.kind == "markup" end
 
 --- Returns the number in an int, a float or a bool, and whether it is a float; nil for any other value.
+---@param value any
 ---@return number? number
 ---@return boolean? is_float
 function M.number_of(value)
@@ -125,6 +157,7 @@ function M.number_of(value)
 end
 
 --- Returns the text of a str or of markup; nil for anything else.
+---@param value any
 ---@return string?
 function M.text_of(value)
   if type(value) == "string" then return value end
@@ -132,11 +165,13 @@ function M.text_of(value)
 end
 
 --- Raises what an undefined value has to say.
+---@param value any
 function M.fail_undefined(value) M.fail(value.message) end
 
 local SIZED = { list = true, tuple = true, range = true, view = true, dict = true }
 
 --- Returns what bool() gives.
+---@param value any
 ---@return boolean
 function M.truth(value)
   local t = type(value)
@@ -153,6 +188,7 @@ function M.truth(value)
 end
 
 --- Returns what len() gives; nil for values without a length.
+---@param value any
 ---@return integer?
 function M.length(value)
   local text = M.text_of(value)
@@ -164,6 +200,7 @@ end
 
 --- Returns the elements that a loop would see: an array, the first index and the last index. Returns nil for values
 --- that cannot be iterated. Uses a generator up.
+---@param value any
 ---@return table? items
 ---@return integer first
 ---@return integer last
@@ -185,6 +222,8 @@ function M.elements(value)
 end
 
 --- Like elements, but raises an error for values that cannot be iterated.
+---@param value any
+---@return any
 function M.iterate(value)
   local items, first, last = M.elements(value)
   if not items then M.fail(("a %s cannot be iterated"):format(M.type_name(value))) end
@@ -192,6 +231,8 @@ function M.iterate(value)
 end
 
 --- Returns a new array of the elements, and how many there are.
+---@param value any
+---@return any
 function M.to_array(value)
   local items, first, last = M.iterate(value)
   local array = {}
@@ -210,6 +251,8 @@ local function equal_sequences(a, b)
 end
 
 --- Returns what == gives.
+---@param a any
+---@param b any
 ---@return boolean
 function M.equal(a, b)
   if type(a) == "string" and type(b) == "string" then return a == b end
@@ -235,6 +278,8 @@ function M.equal(a, b)
 end
 
 --- Returns whether a comes before b.
+---@param a any
+---@param b any
 ---@return boolean
 function M.less(a, b)
   local x, y = M.number_of(a), M.number_of(b)
@@ -327,6 +372,7 @@ local REPR = {
 }
 
 --- Returns what repr() gives.
+---@param value any
 ---@return string
 function M.repr(value)
   local t = type(value)
@@ -336,6 +382,7 @@ function M.repr(value)
 end
 
 --- Returns what str() gives.
+---@param value any
 ---@return string
 function M.str(value)
   local t = type(value)
