@@ -20,7 +20,7 @@ local MODULES = {
   { "distributed", "types/distributed.lua" },
   { "batching", "lockstep/batching.lua" },
   { "sharding", "lockstep/sharding.lua", "lockstep/sharding/data_parallel.lua", "lockstep/sharding/dataset.lua",
-    "lockstep/sharding/pack.lua" },
+    "lockstep/sharding/fully_shard.lua", "lockstep/sharding/pack.lua" },
   { "checkpoint", "lockstep/checkpoint.lua" },
   { "tiled_mlp", "lockstep/tiled_mlp.lua" },
   { "models", "lockstep/models.lua", "lockstep/models/decoder.lua" },
