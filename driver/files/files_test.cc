@@ -23,15 +23,16 @@ using ::testing::ThrowsMessage;
 TEST(FindRunfile, PrefersThoseOfTheRunningTestToTheProgramsOwn) {
   const std::string was = std::getenv("TEST_SRCDIR");
   const std::string newer = absl::StrCat(::testing::TempDir(), "/newer");
-  std::filesystem::create_directories(newer + "/lockstep/driver");
-  std::ofstream(newer + "/lockstep/driver/files_test.cc") << "newer\n";
+  std::filesystem::create_directories(newer + "/lockstep/driver/files");
+  std::ofstream(newer + "/lockstep/driver/files/files_test.cc") << "newer\n";
   unsetenv("RUNFILES_DIR");
 
   setenv("TEST_SRCDIR", newer.c_str(), 1);
-  EXPECT_EQ(FindRunfile("driver/files/files_test.cc"), newer + "/lockstep/driver/files_test.cc");
+  EXPECT_EQ(FindRunfile("driver/files/files_test.cc"),
+            newer + "/lockstep/driver/files/files_test.cc");
   unsetenv("TEST_SRCDIR");
   EXPECT_TRUE(absl::EndsWith(FindRunfile("driver/files/files_test.cc"),
-                             "files_test.runfiles/lockstep/driver/files_test.cc"));
+                             "files_test.runfiles/lockstep/driver/files/files_test.cc"));
   setenv("TEST_SRCDIR", was.c_str(), 1);
 }
 

@@ -225,14 +225,17 @@ function M.stream(opts)
   local state = o.state
   o.source, o.buffer, o.max_wait, o.state = nil, nil, nil, nil
   stream.options = o
-  if state then
-    for _, key in ipairs(STATE) do
-      if state[key] == nil then core.raise("batching.stream: this is not a state of a stream: it lacks " .. key) end
-      stream[key] = copy(state[key])
-    end
-    stream.resumes = stream.drawn > 0
-  end
+  if state then stream:restore("batching.stream", state) end
   return stream
+end
+
+---@private
+function Stream:restore(caller, state)
+  for _, key in ipairs(STATE) do
+    if state[key] == nil then core.raise(caller .. ": this is not a state of a stream: it lacks " .. key) end
+    self[key] = copy(state[key])
+  end
+  self.resumes = self.drawn > 0
 end
 
 --- Draws samples until the window is full; nothing where the state holds the window already.
@@ -315,6 +318,32 @@ function Stream:state()
   local state = {}
   for _, key in ipairs(STATE) do state[key] = copy(self[key]) end
   return state
+end
+
+--- As state, with the state of the source, which must have one (a data.loader has). For run:state.
+---@return table
+function Stream:state_dict()
+  local of_source = type(self.source) == "table" and self.source.state_dict
+  if not of_source then
+    core.raise("stream:state_dict: the source is a " .. type(self.source) .. " without state_dict; give batching.stream a "
+      .. "data.loader, or keep stream:state() and what your source needs to go on")
+  end
+  local state = self:state()
+  state.source = of_source(self.source)
+  return state
+end
+
+--- Goes on from what state_dict returned, before the first window is drawn.
+---@param state table
+function Stream:load_state_dict(state)
+  if self.ahead or self.drawn > 0 then
+    core.raise "stream:load_state_dict: the stream has begun; load before its first window"
+  end
+  if type(state) ~= "table" then
+    core.raise("stream:load_state_dict: expected what state_dict returned, got a " .. type(state))
+  end
+  self:restore("stream:load_state_dict", state)
+  self.source:load_state_dict(state.source)
 end
 
 -- Checking and drawing --------------------------------------------------------------------------------
