@@ -28,7 +28,8 @@ local file = assert(io.open(folder .. "/chats.jsonl", "w"))
 for number, word in ipairs { "one", "two", "three", "four", "five", "six", "seven", "eight" } do
   local path = folder .. "/line.json"
   data.save_json(path, { messages = {
-    { role = "user", content = "How is " .. number .. " written?" }, { role = "assistant", content = "It is " .. word .. "." },
+    { role = "user", content = "How is " .. number .. " written?" },
+    { role = "assistant", content = "It is " .. word .. "." },
   } })
   file:write((assert(io.open(path)):read("*a"):gsub("%s*$", "")), "\n")
   os.remove(path)

@@ -325,8 +325,8 @@ end
 function Stream:state_dict()
   local of_source = type(self.source) == "table" and self.source.state_dict
   if not of_source then
-    core.raise("stream:state_dict: the source is a " .. type(self.source) .. " without state_dict; give batching.stream a "
-      .. "data.loader, or keep stream:state() and what your source needs to go on")
+    core.raise(("stream:state_dict: the source is a %s without state_dict; give batching.stream a data.loader, or keep "
+      .. "stream:state() and what your source needs to go on"):format(type(self.source)))
   end
   local state = self:state()
   state.source = of_source(self.source)

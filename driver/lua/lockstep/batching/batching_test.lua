@@ -1,6 +1,7 @@
 --- Tests the translation of samples and results. C++ tests next to the library cover the guarantees of a plan.
 
 local batching = require "lockstep.batching"
+local data = require "lockstep.data"
 local run = require "lockstep.run"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
@@ -282,6 +283,26 @@ t.test("AStreamResumesWithTheSameBits", function()
       t.equal(second.tokens, whole.tokens)
     end
   end
+end)
+
+t.test("AStreamOverALoaderIsAState", function()
+  local samples = {}
+  for sample in source(60) do samples[#samples + 1] = sample end
+  local function make()
+    local loader = data.loader { source = samples, seed = 3, epochs = 1, rank = 0, world = 1 }
+    return batching.stream { source = loader, buffer = 10, seq_len = 8, ranks = 2, rank = 1 }
+  end
+  for stop_after = 0, 4 do
+    local whole, first = make(), make()
+    for _ = 1, stop_after do t.equal((first()), (whole())) end
+    local second = make()
+    second:load_state_dict(first:state_dict())
+    for micro_batches in whole do t.equal((second()), micro_batches, "after " .. stop_after) end
+    t.equal(second(), nil)
+    t.raises("the stream has begun", second.load_state_dict, second, first:state_dict())
+  end
+  local plain = batching.stream { source = source(3), buffer = 10, seq_len = 8 }
+  t.raises("the source is a function without state_dict", plain.state_dict, plain)
 end)
 
 t.test("TheNextWindowIsPreparedWhileThisOneTrains", function()
