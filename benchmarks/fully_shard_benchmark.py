@@ -4,7 +4,7 @@ Needs a Python with torch 2.11:
     bazel build -c opt //driver:lockstep
     python benchmarks/fully_shard_benchmark.py bazel-bin/driver/lockstep [--ranks 2] [--hidden 32] [--layers 32] [--tokens 16]
 
-Both programs take turns, three times; printed is the least time of each. Both start from the same weights and must reach
+Both programs take turns; printed is the least time of each. Both start from the same weights and must reach
 the same loss. "cpu" is the CPU time of one rank's process for one step: forward, backward, AdamW. "update" is AdamW's part.
 """
 
@@ -14,8 +14,6 @@ import pathlib
 import subprocess
 import sys
 import time
-
-TURNS, STEPS, REPEATS = 3, 30, 3
 
 
 def train(rank, args):
@@ -66,10 +64,10 @@ def train(rank, args):
 
         for _ in range(5):
             step()
-        for _ in range(REPEATS):
+        for _ in range(args.repeats):
             dist.barrier()
             wall, cpu, update = time.perf_counter(), time.process_time(), 0
-            for _ in range(STEPS):
+            for _ in range(args.steps):
                 loss, spent = step()
                 update += spent
             best["wall"] = min(best["wall"], time.perf_counter() - wall)
@@ -77,7 +75,7 @@ def train(rank, args):
             best["update"] = min(best["update"], update)
         if rank == 0:
             for name, value in best.items():
-                print(kind, name, value / STEPS)
+                print(kind, name, value / args.steps)
             print(kind, "loss", loss.item(), flush=True)
     dist.barrier()
     os._exit(0)
@@ -90,7 +88,8 @@ def read(output):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
-    for name, default in (("ranks", 2), ("hidden", 32), ("layers", 32), ("tokens", 16)):
+    for name, default in (("ranks", 2), ("hidden", 32), ("layers", 32), ("tokens", 16), ("turns", 3), ("steps", 30),
+                          ("repeats", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=29611, help=argparse.SUPPRESS)
@@ -98,11 +97,10 @@ def main():
     if args.rank is not None:
         return train(args.rank, args)
     script = pathlib.Path(__file__).with_suffix(".lua")
-    sizes = [f"--set={name}={getattr(args, name)}" for name in ("hidden", "layers", "tokens")]
+    sizes = [f"--set={name}={getattr(args, name)}" for name in ("hidden", "layers", "tokens", "steps", "repeats")]
     best = {}
-    for turn in range(TURNS):
-        lua = subprocess.run([args.program, "--nproc", str(args.ranks), str(script), *sizes, f"--set=steps={STEPS}",
-                              f"--set=repeats={REPEATS}"], check=True, capture_output=True, text=True).stdout
+    for turn in range(args.turns):
+        lua = subprocess.run([args.program, "--nproc", str(args.ranks), str(script), *sizes], check=True, capture_output=True, text=True).stdout
         command = [sys.executable, *sys.argv, "--port", str(args.port + turn)]
         ranks = [subprocess.Popen([*command, "--rank", str(rank)], stdout=subprocess.PIPE, text=True,
                                   stderr=subprocess.DEVNULL) for rank in range(args.ranks)]
