@@ -4,7 +4,9 @@ Needs a Python with torch 2.11 and tokenizers 0.23, in the workspace's folder:
     bazel build -c opt //driver:lockstep
     python benchmarks/loader_benchmark.py bazel-bin/driver/lockstep
 
-Both programs take turns, three times; printed is the least time of each in microseconds a sample, and Lua / Python.
+Both programs take turns, three times. Printed are, in microseconds a sample, the least time of each and the least
+processor time of all its threads and processes, and Lua / Python. Where other programs are at work the processor time
+is the one to compare. LOCKSTEP_BENCHMARK_SAMPLES (10000) sets the number of samples.
 The Python peer seeks to offsets that it has found before, and hands batches of 64 between processes: one by one it is
 slower. The Lua side hands samples over one by one.
 """
@@ -12,6 +14,7 @@ slower. The Lua side hands samples over one by one.
 import json
 import os
 import random
+import resource
 import tempfile
 import time
 
@@ -20,7 +23,8 @@ import tokenizers
 import torch
 from torch.utils.data import DataLoader, Dataset
 
-SAMPLES, WORDS, BATCH, TURNS = 10_000, 300, 64, 3
+SAMPLES = int(os.environ.get("LOCKSTEP_BENCHMARK_SAMPLES", "10000"))
+WORDS, BATCH, TURNS = 300, 64, 3
 TOKENIZER = "driver/text/testdata/qwen2.json"
 
 
@@ -56,12 +60,18 @@ def write_samples(path):
             file.write("\n")
 
 
+def processor_seconds():
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+
+
 def measure(loader):
-    start, count = time.perf_counter(), 0
+    start, processor_start, count = time.perf_counter(), processor_seconds(), 0
     for batch in loader:
         count += len(batch)
     assert count == SAMPLES
-    return 1e6 * (time.perf_counter() - start) / SAMPLES
+    return [1e6 * seconds / SAMPLES
+            for seconds in (time.perf_counter() - start, processor_seconds() - processor_start)]
 
 
 def python_times(path):
@@ -71,7 +81,8 @@ def python_times(path):
         for workers in (0, 2):
             dataset.file = None  # processes that share a file share its position
             loader = DataLoader(dataset, batch_size=BATCH, shuffle=True, num_workers=workers, collate_fn=list)
-            times[f"{name}, {workers} workers"] = measure(loader)
+            label = f"{name}, {workers} workers"
+            times[label], times[label + ", processor"] = measure(loader)
     return times
 
 
