@@ -1,6 +1,9 @@
 #include "driver/text/model/unigram.h"
 
 #include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdint>
 
 #include "absl/strings/str_cat.h"
 #include "driver/text/unicode/unicode.h"
@@ -10,6 +13,38 @@ namespace {
 
 // An unknown character scores this much less than the least likely token.
 constexpr double kUnknownPenalty = 10;
+
+// Returns a score as PyPI's tokenizers reads it. Ways whose tokens are the same in another order
+// have sums that differ in the last bit, or do not, so the last bit of each score decides.
+// tokenizers takes the digits as a whole number, rounds that to a double and divides by a power of
+// ten. With 17 digits the result may be one bit off the nearest double, and so must ours be.
+double ReadScore(const Node& node) {
+  const double score = node.Number();
+  char digits[64];
+  const auto end = std::to_chars(digits, digits + sizeof(digits), std::abs(score),
+                                 std::chars_format::scientific);
+  uint64_t whole = 0;
+  int exponent = 0, decimals = 0;
+  bool after_point = false;
+  for (const char* p = digits; p < end.ptr; ++p) {
+    if (*p == 'e') {
+      const char* number = p + 1 + (p[1] == '+' ? 1 : 0);
+      std::from_chars(number, end.ptr, exponent);
+      break;
+    }
+    if (*p == '.') {
+      after_point = true;
+    } else {
+      whole = whole * 10 + static_cast<uint64_t>(*p - '0');
+      decimals += after_point ? 1 : 0;
+    }
+  }
+  exponent -= decimals;
+  if (exponent > 0 || exponent < -22) return score;  // not a score that a trainer writes
+  double power = 1;                                  // exact up to 1e22
+  for (int i = 0; i < -exponent; ++i) power *= 10;
+  return std::copysign(static_cast<double>(whole) / power, score);
+}
 
 }  // namespace
 
@@ -25,7 +60,7 @@ Unigram Unigram::Read(const Node& node) {
     const auto id = static_cast<int32_t>(unigram.scores_.size());
     if (!unigram.vocabulary_.Add(pair[0].String(), id))
       entry.Fail(absl::StrCat("\"", pair[0].String(), "\" is listed twice"));
-    unigram.scores_.push_back(pair[1].Number());
+    unigram.scores_.push_back(ReadScore(pair[1]));
   }
   unigram.unknown_score_ =
       *std::min_element(unigram.scores_.begin(), unigram.scores_.end()) - kUnknownPenalty;
