@@ -5,7 +5,8 @@
 ---
 --- Each line of a JSONL file is a digit; workers read it, move it about and make the sample; batching.stream plans
 --- batches from windows of samples, which every rank reads alike. Prints the share of the steps' time, after the first
---- ten, that run:steps waited; --set workers=0 shows what the workers save.
+--- ten, that run:steps waited, and of the script's thread's processor time what the loader and all of the data took:
+--- where other programs are at work, that is the one to look at. --set workers=0 shows what the workers save.
 
 package.path = package.path .. ";scripts/?.lua"
 
@@ -41,7 +42,23 @@ local loader = data.loader {
   source = data.source(path, { cache = run.dir .. "/cache" }), map = "waiting_benchmark_map", workers = config.workers,
   prefetch = config.samples_per_step, seed = 1, rank = 0, world = 1,
 }
-local stream = batching.stream { source = loader, buffer = config.samples_per_step, seq_len = config.seq_len }
+--- Seconds of processor time that this thread has had.
+local ffi = require "ffi"
+ffi.cdef "struct loader_time { long s; long ns; }; int clock_gettime(int clock, struct loader_time *time);"
+local function processor_now()
+  local time = ffi.new "struct loader_time"
+  assert(ffi.C.clock_gettime(3, time) == 0)
+  return tonumber(time.s) + tonumber(time.ns) / 1e9
+end
+
+local in_loader, in_data = 0, 0
+local function draw()
+  local start = processor_now()
+  local sample = loader()
+  in_loader = in_loader + processor_now() - start
+  return sample
+end
+local stream = batching.stream { source = draw, buffer = config.samples_per_step, seq_len = config.seq_len }
 
 torch.manual_seed(1)
 local model = model_of.VisionLanguageModel {
@@ -50,8 +67,16 @@ local model = model_of.VisionLanguageModel {
 local replicas = sharding.data_parallel(model)
 local optimizer = optim.AdamW(model:parameters(), { lr = 1.5e-3 })
 
+local function next_window()
+  local start = processor_now()
+  local micro_batches, report = stream()
+  in_data = in_data + processor_now() - start
+  return micro_batches, report
+end
+
 local waited, total, started = 0, 0, core.now()
-for step, micro_batches, report in run:steps(stream, config.steps) do
+local processor_started
+for step, micro_batches, report in run:steps(next_window, config.steps) do
   local seconds = run.progress.data_seconds -- log.step sets it to 0
   for i, micro_batch in ipairs(micro_batches) do
     local function learn()
@@ -65,6 +90,9 @@ for step, micro_batches, report in run:steps(stream, config.steps) do
   log.step { micro_batches = #micro_batches }
   if step >= 10 then waited, total = waited + seconds, total + core.now() - started end
   started = core.now()
+  if step == 9 then in_loader, in_data, processor_started = 0, 0, processor_now() end
 end
-log.print(("waiting for data: %.2f %% of %.1f ms a step"):format(100 * waited / total,
-  1000 * total / (config.steps - 10)))
+local steps, processor = config.steps - 10, processor_now() - processor_started
+log.print(("waiting for data: %.2f %% of %.1f ms a step"):format(100 * waited / total, 1000 * total / steps))
+log.print(("processor time: %.2f %% in the loader, %.2f %% in all of the data, of %.1f ms a step"):format(
+  100 * in_loader / processor, 100 * in_data / processor, 1000 * processor / steps))

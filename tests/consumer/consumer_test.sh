@@ -60,6 +60,6 @@ diff - <("bazel-bin/$program") <"$here/$library/expected.txt"
 # A query that fails ends the test here, and one that lists nothing is not "nothing else".
 taken=$(bazel query --noimplicit_deps "deps(//:$program)")
 grep -q "^@lockstep//$library" <<<"$taken" || { echo "the build of $program does not take @lockstep//$library:" "$taken"; exit 1; }
-others=$(sed -nE '/^@(lockstep|libtorch|luajit)\/\//p' <<<"$taken" | sed -E "/^@lockstep\/\/($library|third_party)[\/:]/d")
+others=$(sed -nE '/^@(lockstep|libtorch|luajit)\/\//p' <<<"$taken" | sed -E "/^@lockstep\/\/($library|base|third_party)[\/:]/d")
 [[ $library == batching ]] || others=$(sed '/^@libtorch\/\//d' <<<"$others")
 [[ -z $others ]] || { echo "the build of $library also takes:" "$others"; exit 1; }
