@@ -71,12 +71,12 @@ end
 local function submit(self)
   local t = self.submitted
   local leaf, index, position = locate(self, t)
-  local job = { index = index, seed = self.seed % 2 ^ 20 * 2 ^ 33 + position % 2 ^ 33 }
+  local job = { index, self.seed % 2 ^ 20 * 2 ^ 33 + position % 2 ^ 33 }
   local pending = { leaf = leaf, index = index, job = job, source = leaf }
-  if not core_data.is_source(leaf) then
+  if type(leaf) == "table" or not core_data.is_source(leaf) then
     local ok, sample = pcall(function() return leaf[index] end)
     if ok then
-      job.sample, pending.source = sample, nil
+      job[3], pending.source = sample, nil
     else
       pending.failed = tostring(sample)
     end
