@@ -229,7 +229,10 @@ function M.stream(opts)
   return stream
 end
 
+--- Goes on from a state.
 ---@private
+---@param caller string
+---@param state table
 function Stream:restore(caller, state)
   for _, key in ipairs(STATE) do
     if state[key] == nil then core.raise(caller .. ": this is not a state of a stream: it lacks " .. key) end
