@@ -47,7 +47,7 @@ local stream = batching.stream { source = loader, buffer = config.samples_per_st
 -- Model and optimizer.
 local net = models.load(config.model, { device = dist.device() })
 if config.lora.r > 0 then
-  log.print(lora.apply(net, config.lora), "layers have an adapter")
+  log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora)))
 end
 local model = config.parallel == "fully_shard" and sharding.fully_shard(net) or sharding.data_parallel(net)
 local optimizer = optim.AdamW(model:parameters(), { lr = config.lr, weight_decay = config.weight_decay })

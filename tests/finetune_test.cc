@@ -55,8 +55,9 @@ TEST(FineTune, AModelLearnsItsConversationsAndIsWritten) {
                                 "samples_per_step=8", "lora.r=0", "parallel=fully_shard"});
 
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_THAT(ended.out, AllOf(Not(HasSubstr("before: It is one.")),
-                               HasSubstr("after: It is one.\n"), HasSubstr("wrote out/model")));
+  EXPECT_THAT(ended.out,
+              AllOf(Not(HasSubstr("before: It is one.")), HasSubstr("after: It is one.\n"),
+                    HasSubstr(absl::StrCat("wrote ", folder.path(), "/out/model\n"))));
   EXPECT_THAT(folder.List("out/model"),
               UnorderedElementsAre("chat_template.jinja", "config.json", "model.safetensors",
                                    "tokenizer.json"));
