@@ -1,4 +1,4 @@
--- What sharding.fully_shard costs: see fully_shard_benchmark.py, which runs this and the same in Python.
+-- Measures a step under sharding.fully_shard. fully_shard_benchmark.py runs this, and the same step in Python.
 --
 --     lockstep --nproc 2 benchmarks/fully_shard_benchmark.lua [--set hidden=512 --set layers=8 --set tokens=256]
 

@@ -1,4 +1,4 @@
---- What a sample costs by data.loader, in microseconds: see loader_benchmark.py, which runs this.
+--- Measures the microseconds that data.loader takes for a sample. loader_benchmark.py runs this.
 
 local core = require "lockstep.core"
 local data = require "lockstep.data"

@@ -1,5 +1,5 @@
--- Measures the time that sharding.lockstep adds to a loop whose steps take 2 ms, and the time that a blocking
--- all-reduce per batch adds (the flag that prime-rl's pull request 2636 reduces and reads back). Ratios of one run:
+-- Measures the time that sharding.lockstep adds to a loop whose steps take 2 ms. The peer is a blocking all-reduce for
+-- each batch: the flag that prime-rl's pull request 2636 reduces and reads back.
 --
 --     bazel-bin/driver/lockstep --nproc 2 benchmarks/lockstep_benchmark.lua [ROUNDS]
 --

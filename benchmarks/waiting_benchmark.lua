@@ -1,12 +1,14 @@
---- How much of a step the digits run waits for its data, with a loader in place of its list:
+--- Measures how long the steps of the digits run wait for data that comes from a loader instead of a list:
 ---
 ---     bazel build -c opt //driver:lockstep
 ---     bazel-bin/driver/lockstep --nproc 2 benchmarks/waiting_benchmark.lua
 ---
---- Each line of a JSONL file is a digit; workers read it, move it about and make the sample; batching.stream plans
---- batches from windows of samples, which every rank reads alike. Prints the share of the steps' time, after the first
---- ten, that run:steps waited, and of the script's thread's processor time what the loader and all of the data took:
---- where other programs are at work, that is the one to look at. --set workers=0 shows what the workers save.
+--- Each line of a JSONL file is a digit. Workers read it, shift it and make the sample. Every rank reads all samples,
+--- and batching.stream plans batches from windows of them.
+---
+--- Prints the share of the time that run:steps waited, and the share of this thread's processor time that the loader
+--- and all of the data took, both without the first ten steps. The second is the one to trust on a busy machine.
+--- With --set workers=0 there are no workers.
 
 package.path = package.path .. ";scripts/?.lua"
 

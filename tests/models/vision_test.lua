@@ -1,5 +1,5 @@
 -- Models with pictures against the answers of transformers (see make_vision.py): position ids, logits, loss, gradients,
--- generated ids. Then what a batch may hold, and what is refused.
+-- generated ids. Then the fields of a batch, and its errors.
 
 local core = require "lockstep.core"
 local data = require "lockstep.data"

@@ -143,11 +143,11 @@ end
 --- pad_to_multiple_of = 1 (tokens); pad_token_id = 0; streams = {name = fill}; check = true. balance = "lockstep" or
 --- "round_robin". cost = batching.cost.tokens(), batching.cost.transformer{...} or function(seq_lens).
 ---
---- token_types = "mm_token_type_ids" is the stream that marks the placeholders of images (1), videos (2) and audio
+--- `token_types` = "mm_token_type_ids" is the stream that marks the placeholders of images (1), videos (2) and audio
 --- clips (3). Without it give image_token_id, video_token_id and audio_token_id, the placeholders' ids in input_ids.
 --- Only samples that are longer than seq_len need either.
 ---
---- worth_a_step = 0.005 is the share of the makespan that one more micro-step must save.
+--- `worth_a_step` = 0.005 is the share of the makespan that one more micro-step must save.
 ---@param opts {samples: batching.Sample[], seq_len: integer, ranks: integer?, rank: integer?, [string]: any}
 ---@return batching.MicroBatch[][] batches
 ---@return batching.Report report

@@ -179,10 +179,10 @@ end
 ---     local source = data.source("train.jsonl")
 ---     print(#source, source[1].text, source:place(1))
 ---
---- .jsonl and .ndjson: a sample is what the JSON of a line says. .txt: a line, {text = ...}. .tar and .tgz
---- (WebDataset): the members of one stem, {__key__ = stem, jpg = bytes, json = table, ...}. Each also as .gz. Blank
---- lines are no samples. A folder gives its files by name. An index is built once and kept; a file that has changed is
---- an error.
+--- A sample of .jsonl and .ndjson is the JSON value of a line; of .txt a line, {text = ...}. A sample of .tar and .tgz
+--- (WebDataset) has the members of one stem, {__key__ = stem, jpg = bytes, json = table, ...}. All may end in .gz.
+--- Blank lines are skipped. A folder gives its files in the order of their names. An index is built once and kept. A
+--- file that has changed since is an error.
 ---
 --- Options: format, "jsonl", "lines", "text" (a file is a sample, {text = ...}) or "tar", where names do not tell;
 --- cache, the folder of indexes and unpacked .gz files (default: "index" in $LOCKSTEP_CACHE).
@@ -191,7 +191,7 @@ end
 ---@return data.Source
 function M.source(paths, opts) return require("lockstep.data.source").source(paths, opts) end
 
---- Returns a source of which every epoch has the same count of each of several, exact to one sample.
+--- Mixes sources. Every epoch has the same count of samples of each source, exact to one sample.
 ---
 ---     local both = data.mix({ web, books }, { weights = { 3, 1 } })
 ---
@@ -209,14 +209,17 @@ function M.mix(sources, opts) return require("lockstep.data.source").mix(sources
 ---     run:state { model = model, loader = loader }
 ---     for step, sample in run:steps(loader, 1000) do ... end
 ---
---- map: the name of a module beside the script that returns function(sample, options); each worker has it in a Lua
---- state of its own. What it returns travels to the training: values, tables and tensors. math.random is seeded for
---- each sample. Without workers the map runs in between, with the same results, and may be a function.
+--- `map` names a module next to the script that returns function(sample, options). Each worker loads it in its own Lua
+--- state and sends its results to the script: values, tables and tensors. `math.random` is seeded for each sample.
+--- Without workers the map runs in the script's thread, with the same results, and may be a function.
 ---
---- Options: source; map; options, for the map; workers = 0; prefetch = 4, samples ahead of each worker; shuffle = true;
---- seed = 0; epochs (default: without end); on_error = "error", or "skip": reports and counts a sample that cannot be
---- read or mapped (loader.skipped); drop_last = false or pad = false, where ranks do not divide the samples; rank and
---- world (default: this run's; 0 and 1 let every rank read all).
+--- Options: source; map; options, for the map; workers = 0; prefetch = 4, samples ahead of each worker.
+---
+--- The order: shuffle = true; seed = 0; epochs (default: no end); rank and world (default: this run's; 0 and 1 let
+--- every rank read all samples). If the samples do not divide by the ranks: drop_last = false or pad = false.
+---
+--- A sample that cannot be read or mapped is an error. With on_error = "skip" it is reported and counted in
+--- loader.skipped.
 ---@param opts data.LoaderOptions
 ---@return data.Loader
 function M.loader(opts) return require("lockstep.data.loader")(opts) end

@@ -14,7 +14,7 @@ local M = {}
 local MAX_PIXELS = 178956970
 
 --- Reads a JPEG, PNG or WebP picture, upright: the pixels of Pillow's `convert("RGB")` after EXIF transposition, byte
---- for byte. The format is told from the bytes. A string that begins as such a file does is taken as its bytes, any
+--- for byte. The bytes tell the format. A string that begins as such a file does is taken as its bytes, any
 --- other as a path. Throws where the file is cut off, corrupt, an animated WebP or larger than max_pixels.
 ---
 ---     local image = images.read("photo.jpg")                       -- uint8 {3, 480, 640}

@@ -42,7 +42,7 @@ local function chosen_of(model)
   return { layers = adapters.adapted(model), holders = experts.adapted(model), saved = adapters.saved(model) }
 end
 
---- How many adapters they are.
+--- Counts the adapters.
 local function count_of(chosen)
   local count = #chosen.layers
   for _, holder in ipairs(chosen.holders) do count = count + #holder.parameters end

@@ -30,8 +30,8 @@ M.schedule = require "lockstep.schedule"
 ---@field states torch.dtype? of the moments: torch.bfloat16, or torch.float32 (default; for float64 parameters float64)
 
 --- Constructor: optim.AdamW(params, {lr =, betas =, eps =, weight_decay =, master =, states =}). `params` is an array
---- of tensors, or of groups, `{{params = {...}, weight_decay = 0.1}, {params = {...}, lr = 1e-4}}`, whose options
---- override those of the second argument. optim.groups(model, {weight_decay = 0.1}) makes the usual two.
+--- of tensors, or of groups: `{{params = {...}, weight_decay = 0.1}, {params = {...}, lr = 1e-4}}`. A group's options
+--- override the second argument. `optim.groups(model, {weight_decay = 0.1})` makes the usual two.
 ---
 --- Parameters in bfloat16 and float16 train as well as float32 ones. By default, the optimizer keeps a float32 copy of
 --- each, its master: 4 bytes per element. A step updates the master and rounds it into the parameter. Values that a
@@ -94,8 +94,8 @@ function M.Muon(params, opts) return optimizer.new(muon, params, opts) end
 
 --- Scales the gradients so that their joint 2-norm is at most `max_norm`; returns the norm before,
 --- a scalar tensor (no transfer from the device), in float32 for gradients of lower precision. Where gradients are
---- averaged over ranks each rank holds the same ones, and so gets the same norm. Of a model that is sharded
---- (sharding.fully_shard) all parameters must be given; the norm is then that over all ranks, and this is collective.
+--- averaged over ranks each rank holds the same ones, and so gets the same norm. For a sharded model
+--- (sharding.fully_shard) pass all parameters; the call is then collective and the norm is over all ranks.
 ---@param params torch.Tensor[]
 ---@param max_norm number
 ---@return torch.Tensor

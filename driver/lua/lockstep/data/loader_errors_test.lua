@@ -125,7 +125,7 @@ t.test("WhatCannotTravelIsNamed", function()
   t.truthy(message_of("return nil"):find("the map returned nil", 1, true))
 end)
 
--- What a map may not do -----------------------------------------------------------------------------------------
+-- Forbidden in a map --------------------------------------------------------------------------------------------
 
 t.test("AMapCannotDrawFromTorchsGenerator", function()
   for _, workers in ipairs { 0, 1 } do

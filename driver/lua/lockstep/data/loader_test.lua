@@ -131,7 +131,7 @@ t.test("AMixGoesOnInTheNextEpochWhereItWasLeft", function()
   t.equal((merged(2, { source = mix, epochs = 2, seed = 4, workers = 2 })), expected)
 end)
 
--- What travels ------------------------------------------------------------------------------------------------
+-- Results of maps ----------------------------------------------------------------------------------------------
 
 t.test("WhatAMapReturnsComesAlikeFromWorkersAndWithout", function()
   local opts = { epochs = 1, seed = 1, map = MAP, options = { kind = "all" } }

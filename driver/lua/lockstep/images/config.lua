@@ -60,7 +60,7 @@ local function show(value) return type(value) == "table" and core.json_encode(va
 
 local function natural(value) return type(value) == "number" and value >= 1 and value % 1 == 0 end
 
---- What a value must be, by key.
+--- The expected type of a value, by key.
 local CHECKS = {
   do_resize = "boolean", do_rescale = "boolean", do_normalize = "boolean", cap_pixels_per_frame = "boolean",
   patch_size = "natural", temporal_patch_size = "natural", merge_size = "natural", min_pixels = "natural",
@@ -156,7 +156,7 @@ function M.read(kind, given, path, fallback)
   return config
 end
 
---- The contents of a JSON file, or nil where there is none.
+--- Returns the contents of a JSON file, or nil if there is no such file.
 local function json(path)
   local file = io.open(path, "rb")
   if not file then return nil end

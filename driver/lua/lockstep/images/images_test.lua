@@ -1,4 +1,4 @@
---- Files to tensors. What each format decodes to is tested in driver/images/decode_test.cc.
+--- Tests files to tensors. driver/images/decode_test.cc tests the pixels of each format.
 
 local images = require "lockstep.images"
 local t = require "lockstep.testing"

@@ -8,8 +8,8 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
---- What images.processor returns. Calling it with a picture, uint8 [3, H, W], returns pixel_values, float32 [P, D], and
---- image_grid_thw, int64 [1, 3].
+--- The result of images.processor. Calling it with a picture, uint8 [3, H, W], returns pixel_values, float32 [P, D],
+--- and image_grid_thw, int64 [1, 3].
 ---@class images.Processor
 ---@field config images.Config of pictures
 ---@field video_config images.Config? of videos
@@ -34,8 +34,8 @@ local function check_ratio(height, width)
   end
 end
 
---- The size nearest to height x width that keeps its shape, is a multiple of `factor` on both sides, and lies within
---- the limits, where `frames` frames of it count (1 for a picture).
+--- Returns the size nearest to height x width that keeps its shape. Both sides are multiples of `factor`. The pixels of
+--- all `frames` (1 for a picture) are within the limits.
 ---@param c images.Config
 ---@param height integer
 ---@param width integer
@@ -100,7 +100,7 @@ end
 
 -- Pixels ------------------------------------------------------------------------------------------
 
---- What a byte of each channel becomes, float32 [3, 256], rounded as transformers' fused form rounds.
+--- Returns the value of each byte in each channel, float32 [3, 256], rounded as transformers' fused form rounds.
 local function table_of(c)
   local bytes = torch.arange(256, { dtype = torch.float32 }):expand(3, 256)
   if not c.do_normalize then return c.do_rescale and bytes * c.rescale_factor or bytes:clone() end

@@ -51,8 +51,8 @@ function M.adapted(model)
   return found
 end
 
---- The head of a model whose config ties it to the input embedding and that has no module for it: lm_head, which PEFT
---- knows, with the embedding's module. nil for other models.
+--- Returns the head of a model that shares the weight of the input embedding and has no head of its own: the name
+--- lm_head, which PEFT knows, with the embedding's module. Returns nil for other models.
 ---@param model any
 ---@return lora.Found?
 function M.tied_head(model)

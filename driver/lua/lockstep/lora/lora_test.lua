@@ -229,7 +229,7 @@ t.test("MergingAWeightThatAnEmbeddingSharesIsRefused", function()
   t.raises('lora.merge: "1" shares its weight with "0" (weight), which merging would change, too', lora.merge, net)
 end)
 
--- What is refused ---------------------------------------------------------------------------------------
+-- Errors ------------------------------------------------------------------------------------------------
 
 t.test("ApplyRefusesWhatItCannotDo", function()
   local adapted, tied = tiny.base(), tiny.base()

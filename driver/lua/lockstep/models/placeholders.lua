@@ -1,8 +1,8 @@
 --- Where pictures and videos stand among the ids of a batch, and the three position ids of each token: time, row and
 --- column. Text counts up in all three; a picture counts its rows and columns from the position where it begins.
 ---
---- In the ids each token of a picture is the id image_token_id, each of a video video_token_id. `grid_thw` says how
---- many patches a picture has: t * h * w, of which merge * merge become one token.
+--- In the ids each token of a picture is the id image_token_id, each of a video video_token_id. A picture has
+--- t * h * w patches, by `grid_thw`; merge * merge of them become one token.
 
 local core = require "lockstep.core"
 local torch = require "lockstep.torch"
@@ -13,7 +13,7 @@ local function fail(message, ...) core.raise("models: " .. message:format(...)) 
 
 local I64 = { dtype = torch.int64 }
 
---- How an architecture lays its visual tokens out.
+--- The layout of an architecture's visual tokens.
 ---@class models.VisualLayout
 ---@field image integer id of a picture's tokens
 ---@field video integer id of a video's tokens
@@ -84,7 +84,7 @@ local function check_run(ids, from, run, id, kind, last)
   return count
 end
 
---- What `find` returns: indices are of tokens, from 0.
+--- The result of `find`. Tokens are counted from 0.
 ---@class models.Visuals
 ---@field positions torch.Tensor [3, T] int64
 ---@field tokens torch.Tensor [N] int64, the places of the tokens of all pictures, then of all videos

@@ -1,5 +1,5 @@
---- What vision towers share: the patches of pictures of different sizes lie one after the other, [P, hidden], in the
---- order of images.processor: block after block of merge * merge patches.
+--- Shared parts of vision towers. The patches of all pictures lie one after the other, [P, hidden], in the order of
+--- images.processor: block after block of merge * merge patches.
 
 local config = require "lockstep.models.config"
 local core = require "lockstep.core"

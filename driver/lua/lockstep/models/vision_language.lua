@@ -45,7 +45,7 @@ local function get(raw, key)
   if raw[key] ~= core.null then return raw[key] end
 end
 
---- The settings of the text model, which old configs hold beside the others, and OWN's values.
+--- Returns the settings of the text model, which old configs mix with the others, and the values of OWN's keys.
 local function split(class, raw)
   local text, own = get(raw, "text_config"), {}
   local rest = copy(raw)
@@ -56,7 +56,7 @@ local function split(class, raw)
     if own[key] == nil then fail('%s: the config lacks "%s"', class.class_name, key) end
   end
   if text then
-    -- What stays beside text_config must be known, too.
+    -- All keys next to text_config must be known, too.
     config.settings(class.class_name, rest, {})
     text = copy(text)
   else
@@ -160,8 +160,8 @@ local function has_visuals(batch)
   return false
 end
 
---- Returns the tokens of all pictures and videos of a batch, [N, hidden * (1 + layers that add more)]: what
---- `batch.visual` takes in place of pixel values, where the tower runs on ranks of its own.
+--- Returns the tokens of all pictures and videos of a batch, [N, hidden * (1 + layers that add more)]. If the tower
+--- runs on other ranks, pass them as `batch.visual` in place of pixel values.
 ---
 ---     batch.visual = bridge(on_vision_rank and model:visual(batch) or nil)
 ---@param batch models.Batch
@@ -207,7 +207,7 @@ local function check_text(self, batch)
   end
 end
 
---- Puts the visual tokens in their places; returns what is added after the first layers.
+--- Puts the visual tokens in their places. Returns the tensors to add after the first layers.
 local function insert(self, x, visual, tokens)
   local hidden = self.settings.hidden_size
   if visual:size(0) ~= tokens:size(0) or visual:size(1) % hidden ~= 0 then

@@ -109,9 +109,9 @@ local OPTIONS = { seq_lens = options.optional, causal = true, scale = options.op
 ---
 ---     local y = nn.attention(q, k, v, { seq_lens = batch.seq_lens, window = 4096 })
 ---
---- seq_lens: the tokens of each sequence, which add up to T; default: one sequence. causal: a token sees itself and the
---- tokens before it. scale: default D^-0.5. window: a token sees so many tokens, itself included. Where causal is false
---- the window reaches as far behind the token.
+--- `seq_lens`: the tokens of each sequence, which add up to T; default: one sequence. `causal`: a token sees itself and
+--- the tokens before it. `scale`: default D^-0.5. `window`: a token sees so many tokens, itself included. If `causal`
+--- is false, it sees as many tokens after itself.
 ---@param q torch.Tensor [T, heads, D]
 ---@param k torch.Tensor [T, kv_heads, D]
 ---@param v torch.Tensor [T, kv_heads, D]

@@ -44,7 +44,7 @@ t.test("DeepNestingSurvivesAndTooDeepIsAnError", function()
   t.raises("contains itself", encode, loop)
 end)
 
--- What Lua tables cannot hold ----------------------------------------------------------------------------
+-- Shapes of JSON that Lua lacks --------------------------------------------------------------------------
 
 t.test("KeysKeepTheirOrderAndNewOnesFollowSorted", function()
   local text = '{"role":"user","content":{"z":1,"a":2,"m":[{"y":1,"x":2}]},"a":3}'

@@ -303,16 +303,17 @@ end
 ---     model:clip_grad_norm(1.0)
 ---     optimizer:step()
 ---
---- units: names of modules, "*" for any one name; unless given, the members of every ModuleList. All other parameters
---- are the root, which stays gathered from forward to the end of backward. A weight that units share belongs to the
---- lowest unit that contains them. param_dtype: of gathered parameters and of floating-point inputs; masters keep their
---- own. reduce_dtype: in which gradients travel. Both default to the parameters' own dtype. reshard_after_forward =
---- false keeps units gathered until their backward. prefetch: the number of units that are gathered ahead. replicas:
---- the number of groups of ranks that each keep a whole copy. offload = "host": shards, their gradients and so the
---- optimizer are in host memory. ignore: names of parameters or modules that stay whole on every rank; their gradients
---- are not averaged.
+--- `units`: names of modules, "*" for any one name; default: the members of every ModuleList. All other parameters are
+--- the root, which stays gathered from forward to the end of backward. A weight that units share belongs to the lowest
+--- unit that contains them.
 ---
---- skipped: the answer where ranks use different units. "error": all ranks raise it and name the unit; "join": a rank
+--- `param_dtype`: of gathered parameters and of floating-point inputs; masters keep their own. `reduce_dtype`: in which
+--- gradients travel. Both default to the parameters' own dtype. `reshard_after_forward` = false keeps units gathered
+--- until their backward. `prefetch`: the number of units that are gathered ahead. `replicas`: the number of groups of
+--- ranks that each keep a whole copy. `offload` = "host": shards, their gradients and so the optimizer are in host
+--- memory. `ignore`: names of parameters or modules that stay whole on every rank; their gradients are not averaged.
+---
+--- `skipped`: what happens if ranks use different units. "error": all ranks raise it and name the unit. "join": a rank
 --- that skips a unit takes part with a zero gradient. In a unit that ran, parameters without a gradient get zeros.
 ---
 --- The net's methods may be called on the result, as forward passes of the root. Its modules are changed: use them

@@ -1,4 +1,4 @@
---- What tests of sharded models share: a small network with layers as units, and training of two models side by side.
+--- Shared code of tests of sharded models: a small network with layers as units, and training of two models alike.
 
 local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"

@@ -10,7 +10,7 @@ local torch = require "lockstep.torch"
 local RANK, WORLD = dist.rank(), dist.world_size()
 torch.set_default_dtype(torch.float64)
 
---- Which layers each rank calls in each of two passes; alike on all ranks, since all draw the same numbers.
+--- Returns the layers that each rank calls in each of two passes. All ranks draw the same numbers, so they agree.
 local function schedules(random)
   local all, differs = {}, false
   for pass = 1, 2 do

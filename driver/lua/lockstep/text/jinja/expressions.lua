@@ -2,11 +2,11 @@
 ---
 --- A node is {type=, line=, ...}:
 ---
----   const value | name name | list items | tuple items | dict keys values
----   attribute object name | item object index | slice object start stop step
----   call callee args kwargs | filter object name args kwargs | test object name args kwargs
----   binary op left right | unary op operand | concat items | compare first ops operands | and, or left right
----   not operand | choice test yes no
+---     const value | name name | list items | tuple items | dict keys values
+---     attribute object name | item object index | slice object start stop step
+---     call callee args kwargs | filter object name args kwargs | test object name args kwargs
+---     binary op left right | unary op operand | concat items | compare first ops operands | and, or left right
+---     not operand | choice test yes no
 
 local values = require "lockstep.text.jinja.values"
 

@@ -2,10 +2,10 @@
 ---
 --- A statement is {type=, line=, ...}:
 ---
----   output items: text, or nodes of expressions | set target value | set_block target filters body
----   if tests bodies otherwise | for target iterable test body otherwise uses_loop
----   macro name params defaults body names | call params defaults call body names | filter_block filters body
----   with targets values body | generation body | break | continue
+---     output items: text, or nodes of expressions | set target value | set_block target filters body
+---     if tests bodies otherwise | for target iterable test body otherwise uses_loop
+---     macro name params defaults body names | call params defaults call body names | filter_block filters body
+---     with targets values body | generation body | break | continue
 
 local lexer = require "lockstep.text.jinja.lexer"
 local values = require "lockstep.text.jinja.values"
@@ -39,7 +39,7 @@ end
 ---@param line integer?
 function Parser:fail(message, line) values.fail_at(line or self.token.line, message) end
 
---- Raises an error that names what was expected and the token.
+--- Raises an error that names the expected thing and the token.
 ---@param token table
 ---@param expected string
 function Parser:fail_at_token(token, expected)

@@ -3,9 +3,9 @@
 --- Strings, booleans and integers are Lua's own; None is M.none. A float is Lua's own where it is not a whole number,
 --- and {kind = "float", value = 2} where it is. Everything else is a table with a `kind`:
 ---
----   list, tuple, range, view, generator   n, [1], ..., [n]; a view has a name, a generator `taken`, which only grows
----   dict                                  n, [1], ..., [n] are the keys in order; map: from key to value
----   namespace, loop, macro, function, method, undefined, markup
+---     list, tuple, range, view, generator   n, [1], ..., [n]; a view has a name, a generator `taken`, which only grows
+---     dict                                  n, [1], ..., [n] are the keys in order; map: from key to value
+---     namespace, loop, macro, function, method, undefined, markup
 
 local unicode = require "lockstep.text.jinja.unicode"
 
