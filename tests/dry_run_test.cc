@@ -291,7 +291,50 @@ for _ in run:steps(function() return batches[1][1] end) do end
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_THAT(ended.out, AllOf(HasSubstr("planned\t4\t2\n"),
                                HasSubstr("of batching.prepare's last call of 1: 2 micro-steps, "
-                                         "210 tokens")));
+                                         "210 tokens"),
+                               HasSubstr("\nsample      text, the first of its micro-batch: "),
+                               HasSubstr("text    not known: the script has opened no")));
+}
+
+// The tokenizer is opened in a worker, whose Lua state the dry run does not see.
+TEST(DryRun, ShowsTheFirstSampleOfEachKindAsTheModelGetsIt) {
+  const Folder folder;
+  folder.Write("my_map.lua", R"(
+local text, torch = require "lockstep.text", require "lockstep.torch"
+local tokenizer
+return function(sample, options)
+  tokenizer = tokenizer or text.tokenizer(options.tokenizer)
+  local ids, mask = tokenizer:encode(sample.question .. "\n"), {}
+  for i = 1, #ids do mask[i] = 0 end
+  for _, id in ipairs(tokenizer:encode(sample.answer)) do ids[#ids + 1], mask[#mask + 1] = id, 1 end
+  local prepared = { input_ids = ids, loss_mask = mask }
+  if sample.is_bright then prepared.pixel_values = torch.arange(2, { dtype = torch.float32 }):view { 1, 1, 1, 2 } end
+  return prepared
+end
+)");
+
+  const Ended ended = DryRun(folder,
+                             absl::StrCat(R"(
+local batching, data = require "lockstep.batching", require "lockstep.data"
+local run = require "lockstep.run"
+local loader = data.loader {
+  source = { { question = "Où?", answer = "Là." }, { question = "Seen?", answer = "Yes", is_bright = true } },
+  map = "my_map", workers = 1, rank = 0, world = 1, shuffle = false, epochs = 1,
+  options = { tokenizer = ")",
+                                          DataFile("driver/text/testdata/gpt2.json"), R"(" },
+}
+local stream = batching.stream { source = loader, buffer = 2, seq_len = 64 }
+for _ in run:steps(stream, 3) do end
+)"),
+                             "1");
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, AllOf(HasSubstr("sample      text, the first of its micro-batch: "),
+                               HasSubstr("  text    Où?\n          [[Là.]]\n"),
+                               HasSubstr("sample      image, the first of its micro-batch: "),
+                               HasSubstr("  text    Seen?\n          [[Yes]]\n"),
+                               HasSubstr("picture 1 of 1 in the batch, 2 x 1 pixels (width x "
+                                         "height)\n            @@\n")));
 }
 
 TEST(DryRun, ALoopWithoutAStepIsSaidAndNotPlanned) {

@@ -1,15 +1,18 @@
 --- Runs one step of rank 0 among N ranks for --dry-run, with mirror images of the other ranks, and prints its cost.
---- Only such a run loads this module, before the script. It watches run:steps, modules, optimizers, log.step and
---- batching.prepare. A loop of run:steps ends before its second step. In a loop that the script wrote by hand, a
---- repeated call marks a step: an optimizer's step, or log.step without an optimizer.
+--- Only such a run loads this module, before the script. It watches run:steps, modules, optimizers, log.step,
+--- batching.prepare, tokenizers and loaders. A loop of run:steps ends before its second step. In a loop that the
+--- script wrote by hand, a repeated call marks a step: an optimizer's step, or log.step without an optimizer.
 
 local batching = require "lockstep.batching"
 local core = require "lockstep.core"
+local data = require "lockstep.data"
 local dist = require "lockstep.distributed"
+local first_sample = require "lockstep.data.first_sample"
 local log = require "lockstep.log"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
 local run = require "lockstep.run"
+local text = require "lockstep.text"
 local torch = require "lockstep.torch"
 local watching = require "lockstep.watching"
 local native = require "lockstep.core.watching"
@@ -28,6 +31,10 @@ local taken = "no step"
 local is_in_loop = false -- of run:steps
 local has_stepped = {} ---@type table<any, true> an optimizer, or log.step, outside of such a loop
 local batch ---@type string?
+local samples ---@type string? the first sample of the batch
+local tokenizer ---@type text.Tokenizer? the last one that the script opened
+local loader_options ---@type data.LoaderOptions? of the first loader
+local batching_options = {} ---@type table of the last batching.prepare or stream
 local is_finished = false
 
 -- Text ----------------------------------------------------------------------------------------------
@@ -36,8 +43,8 @@ local function mib(bytes) return string.format("%.2f MiB", bytes / 2 ^ 20) end
 
 --- 1234567 as "1,234,567".
 local function grouped(count)
-  local text = string.format("%d", count):reverse():gsub("(%d%d%d)", "%1,"):reverse()
-  return (text:gsub("^,", ""))
+  local digits = string.format("%d", count):reverse():gsub("(%d%d%d)", "%1,"):reverse()
+  return (digits:gsub("^,", ""))
 end
 
 --- "{ids = int64 {4, 128}, samples = 3 x {...}}": shapes instead of values.
@@ -129,6 +136,7 @@ function M.finish()
   print_sizes()
   print_plans()
   if batch then print("batch       " .. batch) end
+  if samples then print(samples) end
   if taken == "the one step" then counter = from_start end
   local counts = counter and watching.named_flops(counter:by_operator())
   if counts then print("\nFLOPs of the step, on this rank\n" .. tostring(counts)) end
@@ -197,12 +205,51 @@ local function note_logged_steps()
   function log.step(fields) return (#optimizers > 0 and plain or noted)(fields) end
 end
 
+--- Notes the text of the first samples in `value`, if there are some. The step's memory does not hold what this makes.
+local function note_samples(value)
+  local found = first_sample.find(value)
+  if #found == 0 then return end
+  lockstep.scope(function()
+    if not tokenizer and loader_options then
+      -- A worker's map has a tokenizer of its own. Here it prepares one sample, and opens the tokenizer in this state.
+      local opts = {}
+      for key, option in pairs(loader_options) do opts[key] = option end
+      opts.workers = 0
+      pcall(function() data.loader(opts)() end)
+    end
+    local parts = {}
+    for i, of_kind in ipairs(found) do
+      local ok, shown = pcall(first_sample.describe, of_kind, tokenizer, batching_options)
+      parts[i] = ok and shown or "sample      cannot be shown: " .. tostring(shown)
+    end
+    samples = table.concat(parts, "\n")
+  end)
+end
+
 local function note_plans()
-  local prepare = batching.prepare
+  local prepare, stream = batching.prepare, batching.stream
   function batching.prepare(opts)
+    batching_options = opts
     local batches, report = prepare(opts)
     plans, num_plans = report, num_plans + 1
+    if not (is_in_loop or samples) then note_samples(batches[dist.rank() + 1]) end
     return batches, report
+  end
+  function batching.stream(opts)
+    batching_options = opts
+    return stream(opts)
+  end
+end
+
+local function note_tokenizers()
+  local open, load = text.tokenizer, data.loader
+  function text.tokenizer(path)
+    tokenizer = open(path)
+    return tokenizer
+  end
+  function data.loader(opts)
+    loader_options = loader_options or opts
+    return load(opts)
   end
 end
 
@@ -212,7 +259,10 @@ local function stop_after_a_step()
   function run:steps(loader, total)
     loop_total = total
     local function note(first, ...)
-      if first ~= nil and not batch then batch = describe(first, DEPTH) end
+      if first ~= nil and not batch then
+        batch = describe(first, DEPTH)
+        note_samples(first)
+      end
       return first, ...
     end
     local is_callable = type(loader) == "function" or (getmetatable(loader) or {}).__call
@@ -240,6 +290,7 @@ function M.start()
   note_optimizers()
   note_logged_steps()
   note_plans()
+  note_tokenizers()
   stop_after_a_step()
 end
 
