@@ -98,7 +98,7 @@ t.test("LogProbsHaveTheGradientOfTheFormula", function()
   local model = load "qwen3"
   local weights = torch.linspace(-1, 1, batch.input_ids:size(0))
 
-  local log_probs, entropy = model:log_probs(batch, { tile_tokens = 5, temperature = 0.7 })
+  local log_probs, entropy = model(batch, "log_probs", { tile_tokens = 5, temperature = 0.7 })
   local gradients = torch.grad({ ((log_probs + entropy * 0.3) * weights):sum() }, model:parameters())
 
   local distribution = (model(batch) / 0.7):log_softmax(-1)

@@ -23,6 +23,7 @@ local MODULES = {
     "lockstep/sharding/fully_shard.lua", "lockstep/sharding/pack.lua" },
   { "checkpoint", "lockstep/checkpoint.lua" },
   { "tiled_mlp", "lockstep/tiled_mlp.lua" },
+  { "losses", "lockstep/losses.lua" },
   { "models", "lockstep/models.lua", "lockstep/models/decoder.lua" },
   { "mimo", "lockstep/mimo.lua", "lockstep/mimo/ownership.lua", "types/mimo_ownership.lua",
     "lockstep/mimo/loader.lua", "lockstep/mimo/reorder.lua" },

@@ -315,15 +315,17 @@ end
 --- with "log_probs" those of model:log_probs(batch): for wrappers that watch forward, such as data_parallel.
 ---
 ---     local sum, count = replicas(batch, "loss")
+---     local log_probs = replicas(batch, "log_probs", { temperature = 0.7 })
 ---@param batch models.Batch
 ---@param what ("logits"|"loss"|"hidden"|"log_probs")? default "logits"
+---@param ... any further arguments of that method
 ---@return any ... # logits: [T, vocab_size], in the model's dtype
-function CausalLM:forward(batch, what)
+function CausalLM:forward(batch, what, ...)
   if what == nil or what == "logits" then return self:head((self:hidden(batch))) end
   if what ~= "loss" and what ~= "hidden" and what ~= "log_probs" then
     fail('forward returns "logits", "loss", "hidden" or "log_probs", not "%s"', tostring(what))
   end
-  return self[what](self, batch)
+  return self[what](self, batch, ...)
 end
 
 --- Overridden by a mixture of experts. Returns a term that the mean loss gets in addition, or nil.

@@ -1,0 +1,220 @@
+-- losses.grpo, losses.kl, losses.advantages and losses.per_sequence against sums over numbers, one token at a time.
+
+local gradients = require "lockstep.losses.gradients_fixture"
+local losses = require "lockstep.losses"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local F64 = { dtype = torch.float64 }
+local LENGTHS = { 4, 1, 3 }
+-- Ratios on both sides of both bounds, for advantages of either sign.
+local NEW = { -1.0, -0.3, -2.0, -0.7, -1.1, -0.2, -0.9, -3.0 }
+local OLD = { -1.05, -1.2, -1.4, -0.7, -0.4, -1.0, -1.0, -2.5 }
+local REFERENCE = { -0.8, -0.5, -2.5, -0.6, -1.0, -0.3, -0.2, -2.9 }
+local ADVANTAGES = { 1.5, 1.5, 1.5, 1.5, -0.5, -0.75, -0.75, -0.75 }
+local MASK = { 0, 1, 1, 1, 1, 1, 0, 1 }
+
+local function tensors()
+  return { log_probs = torch.tensor(NEW, F64):requires_grad_(true), old_log_probs = torch.tensor(OLD, F64),
+    advantages = torch.tensor(ADVANTAGES, F64), loss_mask = torch.tensor(MASK), seq_lens = LENGTHS }
+end
+
+--- The loss as the papers write it, token by token.
+local function by_hand(variant, o)
+  local total, tokens, answers, at = 0, 0, 0, 0
+  for _, length in ipairs(LENGTHS) do
+    local sum, counted = 0, 0
+    for i = at + 1, at + length do
+      if MASK[i] == 1 then
+        local ratio, a = math.exp(NEW[i] - OLD[i]), ADVANTAGES[i]
+        local loss
+        if variant == "prime_rl" then
+          local change = math.exp(NEW[i]) - math.exp(OLD[i])
+          local is_out = a > 0 and change > o.high or a <= 0 and change < -o.low
+          loss = (is_out and 0 or -ratio * a) + o.kl_tau * (NEW[i] - OLD[i]) ^ 2
+        else
+          loss = -math.min(ratio * a, math.max(1 - o.low, math.min(1 + o.high, ratio)) * a)
+        end
+        local r = math.exp(REFERENCE[i] - NEW[i])
+        sum, counted = sum + loss + (o.beta or 0) * (r - 1 - math.log(r)), counted + 1
+      end
+    end
+    at, tokens, answers = at + length, tokens + counted, answers + 1
+    if variant == "grpo" then sum = sum / counted end
+    if variant == "dr_grpo" then sum = sum / o.max_tokens end
+    total = total + sum
+  end
+  return total, (variant == "grpo" or variant == "dr_grpo") and answers or tokens
+end
+
+local CASES = {
+  { variant = "grpo", low = 0.2, high = 0.2 },
+  { variant = "grpo", low = 0.1, high = 0.5, given = true, beta = 0.3 },
+  { variant = "dapo", low = 0.2, high = 0.28 },
+  { variant = "dapo", low = 0.2, high = 0.28, beta = 0.04 },
+  { variant = "dr_grpo", low = 0.2, high = 0.2, max_tokens = 16 },
+  { variant = "prime_rl", low = 0.2, high = 0.2, kl_tau = 1e-3 },
+  { variant = "prime_rl", low = 0.05, high = 0.1, given = true, kl_tau = 0.5, beta = 0.1 },
+}
+
+for number, case in ipairs(CASES) do
+  t.test(("Case%dOf_%s_IsTheFormulaInValueAndGradient"):format(number, case.variant), function()
+    local o = tensors()
+    o.variant, o.max_tokens, o.beta = case.variant, case.max_tokens, case.beta
+    if case.given then o.clip_low, o.clip_high = case.low, case.high end
+    if case.variant == "prime_rl" and case.given then o.kl_tau = case.kl_tau end
+    if case.beta then o.reference = torch.tensor(REFERENCE, F64) end
+    local expected, expected_count = by_hand(case.variant, case)
+
+    local sum, count = losses.grpo(o)
+
+    t.near(sum:item(), expected, 1e-12)
+    t.equal(count, expected_count)
+    gradients.check(function(x)
+      o.log_probs = x
+      return (losses.grpo(o))
+    end, torch.tensor(NEW, F64))
+  end)
+end
+
+t.test("OnItsOwnSamplesTheGradientIsThatOfReinforce", function()
+  local o = tensors()
+  o.old_log_probs = nil
+
+  local sum, _, stats = losses.grpo(o)
+  sum:backward()
+
+  t.near(o.log_probs.grad, -o.advantages * o.loss_mask, 1e-15)
+  t.equal({ stats.clipped:item(), stats.kl:item() }, { 0, 0 })
+end)
+
+t.test("StatsCountTokensWithoutPolicyGradient", function()
+  local o = tensors()
+
+  local sum, _, stats = losses.grpo(o)
+  sum:backward()
+
+  local silent = 0
+  for i, g in ipairs(o.log_probs.grad:totable()) do
+    if MASK[i] == 1 and g == 0 then silent = silent + 1 end
+  end
+  t.equal(stats.clipped:item(), silent)
+  t.equal(silent, 3)
+  t.truthy(not stats.kl.requires_grad)
+end)
+
+t.test("MaskedTokensTakeNoPartEvenAsNaN", function()
+  for _, variant in ipairs { "grpo", "dapo", "dr_grpo", "prime_rl" } do
+    local o = tensors()
+    o.variant, o.max_tokens = variant, variant == "dr_grpo" and 16 or nil
+    o.beta, o.reference = 0.1, torch.tensor(REFERENCE, F64)
+    local expected = losses.grpo(o)
+    local holes = torch.tensor(MASK):eq(0)
+    for _, name in ipairs { "log_probs", "old_log_probs", "advantages", "reference" } do
+      o[name] = o[name]:detach():masked_fill(holes, name == "advantages" and math.huge or 0 / 0)
+    end
+    o.log_probs:requires_grad_(true)
+
+    local sum = losses.grpo(o)
+    sum:backward()
+
+    t.equal(sum:item(), expected:item(), variant)
+    t.equal(o.log_probs.grad:masked_select(holes), torch.zeros({ 2 }, F64))
+    t.truthy(o.log_probs.grad:isfinite():all():item())
+  end
+end)
+
+t.test("AnEmptyMaskGivesZerosAndNothingToDivideBy", function()
+  for _, variant in ipairs { "grpo", "dapo", "dr_grpo", "prime_rl" } do
+    local o = tensors()
+    o.variant, o.max_tokens = variant, variant == "dr_grpo" and 16 or nil
+    o.loss_mask = torch.zeros({ 8 })
+
+    local sum, count = losses.grpo(o)
+    sum:backward()
+
+    t.equal({ sum:item(), count }, { 0, 0 }, variant)
+    t.equal(o.log_probs.grad, torch.zeros({ 8 }, F64))
+  end
+end)
+
+t.test("MicroBatchesAddUpToTheWhole", function()
+  for _, variant in ipairs { "grpo", "dapo", "dr_grpo", "prime_rl" } do
+    local o = tensors()
+    o.variant, o.max_tokens = variant, variant == "dr_grpo" and 16 or nil
+    local whole, whole_count = losses.grpo(o)
+    local sum, count = 0, 0
+    for _, part in ipairs { { 0, 4, { 4 } }, { 4, 8, { 1, 3 } } } do
+      local p = { variant = variant, max_tokens = o.max_tokens, seq_lens = part[3] }
+      for _, name in ipairs { "log_probs", "old_log_probs", "advantages", "loss_mask" } do
+        p[name] = o[name][{ { part[1], part[2] } }]
+      end
+      local s, n = losses.grpo(p)
+      sum, count = sum + s:item(), count + n
+    end
+    t.near(sum, whole:item(), 1e-12)
+    t.equal(count, whole_count)
+    t.equal(losses.grpo_divisor(variant, { tokens = 6, sequences = 3 }), whole_count)
+  end
+end)
+
+t.test("EstimatesOfTheDivergenceHaveTheirMeanAndSign", function()
+  -- The expectation under p over all tokens of a small vocabulary.
+  local p, q = torch.tensor({ 0.5, 0.3, 0.2 }, F64), torch.tensor({ 0.2, 0.3, 0.5 }, F64)
+  local exact = (p * (p:log() - q:log())):sum():item()
+  for _, estimator in ipairs { "k1", "k3" } do
+    t.near((p * losses.kl(p:log(), q:log(), { estimator = estimator })):sum():item(), exact, 1e-12, estimator)
+  end
+  t.truthy(losses.kl(p:log(), q:log()):ge(0):all():item())
+  t.equal(losses.kl(p:log(), p:log()), torch.zeros({ 3 }, F64))
+  t.near(losses.kl(p:log(), q:log(), { estimator = "k2" })[0]:item(), math.log(0.4) ^ 2 / 2, 1e-12)
+  for _, estimator in ipairs { "k1", "k2", "k3" } do
+    gradients.check(function(x) return losses.kl(x, q:log(), { estimator = estimator }):sum() end, p:log())
+  end
+end)
+
+t.test("AdvantagesAreOfTheGroup", function()
+  local advantages = losses.advantages({ 1, 0, 0, 1, 0.3, 0.3, 0.3, 0.3 }, { group_size = 4 })
+
+  local each = 0.5 / (math.sqrt(1 / 3) + 1e-4)
+  t.near(advantages, torch.tensor({ each, -each, -each, each, 0, 0, 0, 0 }, F64), 1e-12)
+  t.near(losses.advantages({ 1, 0, 3, 1 }, { group_size = 2, scale = "none" }),
+    torch.tensor({ 0.5, -0.5, 1, -1 }, F64), 0)
+  -- Three equal thirds have a mean that is rounded.
+  t.equal(losses.advantages({ 0.1, 0.1, 0.1 }, { group_size = 3 }), torch.zeros({ 3 }, F64))
+end)
+
+t.test("SumsAndMeansAreOfEachSequence", function()
+  local values, mask = torch.arange(6, F64), torch.tensor { 1, 1, 0, 0, 1, 1 }
+  local o = { seq_lens = { 3, 1, 2 }, loss_mask = mask }
+
+  t.equal(losses.per_sequence(values, o), torch.tensor({ 1, 0, 9 }, F64))
+  o.mean = true
+  t.equal(losses.per_sequence(values, o), torch.tensor({ 0.5, 0, 4.5 }, F64))
+  gradients.check(function(x) return losses.per_sequence(x, o):square():sum() end, values)
+end)
+
+t.test("WhatCannotBeRightIsAnError", function()
+  local function raises(text, change)
+    local o = tensors()
+    for name, value in pairs(change) do o[name] = value end
+    t.raises("losses.grpo: " .. text, losses.grpo, o)
+  end
+  raises("advantages must have shape {8}, got {7}", { advantages = torch.zeros({ 7 }) })
+  raises("loss_mask must have shape {8}, got float32 {2, 4}", { loss_mask = torch.ones({ 2, 4 }) })
+  raises("log_probs must be float32 or float64, got bfloat16 {8}",
+    { log_probs = torch.zeros({ 8 }, { dtype = torch.bfloat16 }) })
+  raises("log_probs must be a tensor of floating-point numbers, got int64 {8}", { log_probs = torch.arange(8) })
+  raises("log_probs must have one dimension, got {2, 4}", { log_probs = torch.zeros({ 2, 4 }) })
+  raises("seq_lens add up to 9 tokens, but the tensors hold 8", { seq_lens = { 4, 5 }, variant = "grpo" })
+  raises('variant must be one of dapo, dr_grpo, grpo, prime_rl, got "gpro"; did you mean "grpo"?', { variant = "gpro" })
+  raises("beta is 0.1, but there is no reference", { beta = 0.1 })
+  raises('max_tokens must be a number above 0 for variant = "dr_grpo", and absent otherwise, got nil',
+    { variant = "dr_grpo" })
+  raises('kl_tau must be a number, and is for variant = "prime_rl", got 0.1', { kl_tau = 0.1 })
+  raises("clip_low must be a number from 0 to 1, got 1.2", { clip_low = 1.2 })
+  t.raises("5 rewards are not groups of 2", losses.advantages, { 1, 2, 3, 4, 5 }, { group_size = 2 })
+  t.raises("group_size must be a whole number of at least 2", losses.advantages, { 1, 2 }, { group_size = 1 })
+  t.raises("reward 1 is not finite", losses.advantages, { 1, 0 / 0 }, { group_size = 2 })
+  t.raises("losses.kl: reference must have shape {2}, got {3}", losses.kl, torch.zeros { 2 }, torch.zeros { 3 })
+end)
