@@ -172,6 +172,20 @@ function M.jsonl(path)
   end
 end
 
+--- Reads the values that another program appends to a file, one JSON value per line, such as rollouts of an inference
+--- engine. The file need not exist yet.
+---
+---     local tail = data.tail("rollouts.jsonl")
+---     local group = tail()                          -- waits for the next line
+---     local more = tail:try()                       -- nil if there is none yet
+---     run:state { model = model, rollouts = tail }  -- a resumed run goes on after the last line returned
+---
+--- Only one rank should wait, in run.alone, and send others what it read. A file that shrinks is an error, and so is a
+--- line that is not JSON.
+---@param path string
+---@return data.Tail
+function M.tail(path) return require("lockstep.data.tail")(path) end
+
 -- Sources and loaders ---------------------------------------------------------------------------------
 
 --- Returns samples by number: `#source` of them, `source[i]` in any order, from files and folders.
