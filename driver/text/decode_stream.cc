@@ -1,3 +1,4 @@
+#include <cstdint>
 #include <limits>
 #include <utility>
 
@@ -20,14 +21,15 @@ DecodeStream& DecodeStream::operator=(DecodeStream&&) noexcept = default;
 DecodeStream::~DecodeStream() = default;
 
 absl::StatusOr<std::string> DecodeStream::Push(int64_t id) {
-  const bool fits = id >= 0 && id <= std::numeric_limits<int32_t>::max();
-  const std::string* token =
-      fits ? work_->tokenizer->parts().Token(static_cast<int32_t>(id)) : nullptr;
-  if (token == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "text: no token has the id ", id, "; the tokenizer has ", work_->tokenizer->size(),
-        " tokens (a model may have more rows than that: mask their logits)"));
+  if (id < 0 || id > std::numeric_limits<uint32_t>::max()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("text: expected an id from 0 to 2^32 - 1, got ", id,
+                     " (labels of -100 are no tokens: leave them out)"));
   }
+  const std::string* token = id <= std::numeric_limits<int32_t>::max()
+                                 ? work_->tokenizer->parts().Token(static_cast<int32_t>(id))
+                                 : nullptr;
+  if (token == nullptr) return std::string();
   if (work_->options.skip_special && work_->tokenizer->IsSpecial(static_cast<int32_t>(id)))
     return std::string();
   return work_->decoder.Push(*token);

@@ -116,6 +116,10 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Load(const std::stri
 
 absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Parse(std::string_view json,
                                                                   const std::string& name) {
+  if (json.find_first_not_of(" \t\r\n") == json.npos) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("text: ", name, " is empty; expected a tokenizer.json of Hugging Face"));
+  }
   try {
     const nlohmann::json root = nlohmann::json::parse(json.begin(), json.end());
     auto parts = std::make_unique<TokenizerParts>(TokenizerParts::Read(Node(root, "")));

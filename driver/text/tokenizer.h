@@ -93,8 +93,9 @@ class DecodeStream {
   DecodeStream& operator=(DecodeStream&&) noexcept;
   ~DecodeStream();
 
-  // Returns the text that is complete and was not returned before. InvalidArgument where no token
-  // has the id.
+  // Returns the text that is complete and was not returned before. An id that no token has adds
+  // nothing, as in transformers: a model may have more rows than there are tokens. InvalidArgument
+  // where the id is negative or beyond 2^32 - 1.
   absl::StatusOr<std::string> Push(int64_t id);
 
   // Returns what waited for more: U+FFFD for bytes that are no whole character. The stream is then

@@ -147,6 +147,13 @@ TEST(TokenizerErrors, AMissingFileIsNamed) {
             "text: /no/such/tokenizer.json: cannot be read: No such file or directory");
 }
 
+TEST(TokenizerErrors, AnEmptyFileIsNamedAsSuch) {
+  for (const char* text : {"", " \n"}) {
+    EXPECT_EQ(ErrorOf(text), "text: a.json is empty; expected a tokenizer.json of Hugging Face");
+  }
+  EXPECT_TRUE(absl::StrContains(ErrorOf("{"), "text: a.json: not valid JSON: "));
+}
+
 TEST(TokenizerErrors, DeepNestingIsRefused) {
   std::string json = ReadText("gpt2");
   const std::string open = R"({"type":"Sequence","normalizers":[)";

@@ -187,13 +187,26 @@ TEST(TokenizerTest, BytesThatAreNotUtf8AreRefusedWithTheirPlace) {
   }
 }
 
-TEST(TokenizerTest, AnIdWithoutATokenIsRefused) {
+TEST(TokenizerTest, AnIdWithoutATokenAddsNothing) {
   const Shared tokenizer = Open("gpt2");
-  for (const int64_t id : {int64_t{-1}, int64_t{1} << 40, int64_t{1'000'000}}) {
+  Encoder encoder(tokenizer);
+  std::vector<int64_t> ids;
+  for (const int32_t id : Encoded(encoder, "Hello, \xE4\xBD\xA0!")) {
+    ids.push_back(id);
+    ids.push_back(1'000'000);  // between the bytes of a character, too
+  }
+  ids.push_back((int64_t{1} << 32) - 1);
+
+  EXPECT_EQ(Decoded(tokenizer, ids), "Hello, \xE4\xBD\xA0!");
+}
+
+TEST(TokenizerTest, WhatIsNoIdIsRefused) {
+  const Shared tokenizer = Open("gpt2");
+  for (const int64_t id : {int64_t{-1}, int64_t{-100}, int64_t{1} << 32}) {
     const absl::StatusOr<std::string> text = Decode(tokenizer, {id}, {});
     ASSERT_FALSE(text.ok());
     EXPECT_TRUE(absl::StrContains(std::string(text.status().message()),
-                                  absl::StrCat("no token has the id ", id)))
+                                  absl::StrCat("expected an id from 0 to 2^32 - 1, got ", id)))
         << text.status();
   }
 }

@@ -33,7 +33,7 @@ M.null = core.null
 function M.safetensors(path, opts)
   if type(path) ~= "string" then core.raise("data.safetensors: the path must be a string, not a " .. type(path)) end
   local o = options.read("data.safetensors", opts, { device = "cpu" })
-  local mapped, metadata = shards.read(path)
+  local mapped, metadata = shards.read(path, "data.safetensors")
   local tensors = {}
   for name, tensor in pairs(mapped) do tensors[name] = tensor:to { device = o.device } end
   return tensors, metadata

@@ -5,6 +5,7 @@
 
 local core = require "lockstep.core"
 local core_images = require "lockstep.core.images"
+local folder = require "lockstep.models.folder"
 local options = require "lockstep.options"
 local processor = require "lockstep.images.processor"
 
@@ -43,13 +44,8 @@ end
 ---     local process = images.processor(dir)
 ---     local pixel_values, image_grid_thw = process(image)          -- float32 [P, D], int64 [1, 3]
 ---     local pixels, grid, seconds = process:video(frames, { fps = 2 })
----@param dir string
+---@param dir string a folder, or OWNER/MODEL in Hugging Face's local cache
 ---@return images.Processor
-function M.processor(dir)
-  if type(dir) ~= "string" then
-    core.raise("images.processor: expected a Hugging Face folder, got a " .. type(dir))
-  end
-  return processor.open(dir)
-end
+function M.processor(dir) return processor.open(folder.find(dir, "images.processor")) end
 
 return M

@@ -15,6 +15,7 @@ local dist = require "lockstep.distributed"
 local experts = require "lockstep.lora.experts"
 local files = require "lockstep.lora.files"
 local loading = require "lockstep.lora.loading"
+local models_folder = require "lockstep.models.folder"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local torch = require "lockstep.torch"
@@ -167,12 +168,11 @@ end
 ---
 ---     local count = lora.load(model, "adapter")
 ---@param model any a module; replicas of one that has adapters
----@param dir string
+---@param dir string a folder, or OWNER/ADAPTER in Hugging Face's local cache
 ---@return integer count linear layers and parameters that have an adapter now
 function M.load(model, dir)
   check_model("lora.load", model)
-  if type(dir) ~= "string" then core.raise("lora.load: the folder must be a string, not a " .. type(dir)) end
-  local folder, chosen = loading.read(dir), chosen_of(model)
+  local folder, chosen = loading.read(models_folder.find(dir, "lora.load")), chosen_of(model)
   if count_of(chosen) > 0 then
     loading.check_same(folder, chosen)
     loading.check_shapes(folder, chosen)

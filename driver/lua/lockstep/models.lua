@@ -21,6 +21,7 @@ local qwen3_moe = require "lockstep.models.qwen3_moe"
 local qwen3_vl = require "lockstep.models.qwen3_vl"
 local qwen3_vl_moe = require "lockstep.models.qwen3_vl_moe"
 local saving = require "lockstep.models.saving"
+local shards = require "lockstep.data.shards"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -101,12 +102,13 @@ function M.load(dir, opts)
     core.raise("models.load: shard is not supported; use sharding.fully_shard(models.load(dir), {...})")
   end
   local o = options.read("models.load", opts, { dtype = options.optional, device = "cpu", ignore = {} })
-  local path = folder.find(dir)
+  local path = folder.find(dir, "models.load")
   local raw, text = config.read(path)
   local model = parameter.on_meta(find_class("models.load", raw), raw, { ignore = o.ignore })
   model.config_text = text
   local dtype = o.dtype or config.dtype(raw)
-  loading.fill(model, folder.tensors(path), { path = path, device = o.device, dtype = dtype })
+  local tensors = shards.read(path, "models.load")
+  loading.fill(model, tensors, { path = path, device = o.device, dtype = dtype })
   return model
 end
 

@@ -8,6 +8,7 @@
 
 local core = require "lockstep.core"
 local core_text = require "lockstep.core.text"
+local folder = require "lockstep.models.folder"
 local options = require "lockstep.options"
 
 local M = {}
@@ -28,17 +29,17 @@ Stream.__index = Stream
 --- names its place. See docs/text.md.
 ---
 ---     local tok = text.tokenizer(model_dir)
----@param path string a folder, or the file
+---@param path string a folder, OWNER/MODEL in Hugging Face's local cache, or the file
 ---@return text.Tokenizer
 function M.tokenizer(path)
-  local native = core_text.open(path)
+  local native = core_text.open(folder.find(path, "text.tokenizer"))
   return setmetatable({ native = native, size = native:size() }, Tokenizer)
 end
 
 --- Opens the chat template of a model's folder; see lockstep.text.chat.
 ---
 ---     local chat = text.chat(model_dir)
----@param dir string
+---@param dir string a folder, or OWNER/MODEL in Hugging Face's local cache
 ---@return table
 function M.chat(dir) return require("lockstep.text.chat").open(dir) end
 
@@ -74,7 +75,8 @@ function Tokenizer:encode_batch(list, opts)
   return rows
 end
 
---- Returns the text of the ids. An id that no token has is an error. `skip_special` leaves out special tokens.
+--- Returns the text of the ids. An id that no token has adds nothing, as in transformers: a model may have more rows
+--- than there are tokens. A negative id is an error. `skip_special` leaves out special tokens.
 ---
 ---     local answer = tok:decode(ids, { skip_special = true })
 ---@param ids integer[]

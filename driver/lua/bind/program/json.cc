@@ -9,6 +9,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "absl/strings/string_view.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
@@ -227,6 +228,21 @@ class ValueError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// Returns the integer as a double. Beyond 2^53 only some integers are a double, such as the 10^30
+// that transformers writes for "no limit"; the others are an error.
+double ReadWholeNumber(absl::string_view text) {
+  int64_t small = 0;
+  if (absl::SimpleAtoi(text, &small) && small <= kMaxInteger && small >= -kMaxInteger)
+    return static_cast<double>(small);
+  double large = 0;
+  if (absl::SimpleAtod(text, &large) && std::isfinite(large) &&
+      absl::StrFormat("%.0f", large) == text) {
+    return large;
+  }
+  throw ValueError(
+      absl::StrCat("the integer ", text, " is beyond 2^53: a Lua number cannot hold it exactly"));
+}
+
 // Builds the value on the Lua stack as the parser meets its parts.
 class Builder : public rapidjson::BaseReaderHandler<rapidjson::UTF8<>, Builder> {
  public:
@@ -251,12 +267,7 @@ class Builder : public rapidjson::BaseReaderHandler<rapidjson::UTF8<>, Builder> 
   bool RawNumber(const char* data, rapidjson::SizeType size, bool) {
     const absl::string_view text(data, size);
     if (text.find_first_of(".eE") == absl::string_view::npos) {
-      int64_t value = 0;
-      if (!absl::SimpleAtoi(text, &value) || value > kMaxInteger || value < -kMaxInteger) {
-        throw ValueError(absl::StrCat("the integer ", text,
-                                      " is beyond 2^53: a Lua number cannot hold it exactly"));
-      }
-      PushInteger(state_, value);
+      lua_pushnumber(state_, ReadWholeNumber(text));
       return Place(Kind::kInteger);
     }
     double value = 0;

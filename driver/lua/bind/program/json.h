@@ -17,8 +17,8 @@ namespace lockstep::lua {
 // tensors, text that is not UTF-8, mixed tables and arrays with holes.
 int JsonEncode(lua_State* state);
 
-// decode(text [, name]) -> value. null becomes the light userdata `null`. Whole numbers beyond 2^53
-// are an error, because a Lua number would round them. Throws Error, which begins with `name`
+// decode(text [, name]) -> value. null becomes the light userdata `null`. An integer that a Lua
+// number would round is an error; all up to 2^53 are exact. Throws Error, which begins with `name`
 // ("json"), with the line and the offset of the first mistake.
 int JsonDecode(lua_State* state);
 

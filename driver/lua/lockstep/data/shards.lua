@@ -1,5 +1,5 @@
 --- Weights that lie in several safetensors files, with an index that names the file of each tensor. Scripts use
---- data.safetensors.
+--- data.safetensors and models.load.
 
 local core = require "lockstep.core"
 local core_files = require "lockstep.core.files"
@@ -9,8 +9,10 @@ local M = {}
 
 local SUFFIX = ".safetensors.index.json"
 
---- Returns "file", "folder", or nil where nothing can be opened.
-local function kind_of(path)
+--- Returns what a path leads to; nil where nothing can be opened.
+---@param path string
+---@return "file"|"folder"|nil
+function M.kind(path)
   local file = io.open(path, "rb")
   if not file then return nil end
   local _, trouble = file:read(1) -- of a folder: "Is a directory"
@@ -18,15 +20,16 @@ local function kind_of(path)
   return trouble and "folder" or "file"
 end
 
-local function is_file(path) return kind_of(path) == "file" end
+local function is_file(path) return M.kind(path) == "file" end
 
 local function ends_with(text, suffix) return text:sub(-#suffix) == suffix end
 
 --- Returns the file that a folder's weights are read from: model.safetensors, model.safetensors.index.json, or the only
 --- index or the only safetensors file there.
 ---@param folder string
+---@param caller string for messages
 ---@return string path
-local function choose(folder)
+local function choose(folder, caller)
   for _, name in ipairs { "model.safetensors", "model" .. SUFFIX } do
     if is_file(folder .. "/" .. name) then return folder .. "/" .. name end
   end
@@ -37,27 +40,28 @@ local function choose(folder)
     end
     if #found == 1 then return folder .. "/" .. found[1] end
     if #found > 1 then
-      core.raise(("data.safetensors: %s has several files *%s (%s) and no model.safetensors.index.json; name the "
-        .. "file to read"):format(folder, suffix, table.concat(found, ", ")))
+      core.raise(("%s: %s has several files *%s (%s) and no model.safetensors.index.json; name the file to read")
+        :format(caller, folder, suffix, table.concat(found, ", ")))
     end
   end
-  core.raise(("data.safetensors: %s has no *.safetensors file and no *%s"):format(folder, SUFFIX))
+  core.raise(("%s: %s has no *.safetensors file and no *%s; other formats of weights are not read"):format(caller,
+    folder, SUFFIX))
 end
 
 --- Reads the map from tensors to files, and checks its shape.
-local function read_index(path)
+local function read_index(path, caller)
   local file, reason = io.open(path, "rb")
-  if not file then core.raise("data.safetensors: cannot open " .. tostring(reason)) end
+  if not file then core.raise(caller .. ": cannot open " .. tostring(reason)) end
   local index = core.json_decode(file:read("*a"), path)
   file:close()
   local map = type(index) == "table" and index.weight_map
   if type(map) ~= "table" then
-    core.raise(('data.safetensors: %s has no "weight_map", an object from tensor names to file names'):format(path))
+    core.raise(('%s: %s has no "weight_map", an object from tensor names to file names'):format(caller, path))
   end
   for name, shard in pairs(map) do
     if type(name) ~= "string" or type(shard) ~= "string" or shard:find("/") or shard == "" then
-      core.raise(('data.safetensors: %s: weight_map of "%s": expected the name of a file in the same folder, got %s')
-        :format(path, tostring(name), type(shard) == "string" and '"' .. shard .. '"' or "a " .. type(shard)))
+      core.raise(('%s: %s: weight_map of "%s": expected the name of a file in the same folder, got %s')
+        :format(caller, path, tostring(name), type(shard) == "string" and '"' .. shard .. '"' or "a " .. type(shard)))
     end
   end
   return map
@@ -72,26 +76,26 @@ local function sorted_values(map)
   return values
 end
 
-local function read_shards(path)
+local function read_shards(path, caller)
   local folder = path:match("^(.*)/[^/]*$") or "."
-  local map = read_index(path)
+  local map = read_index(path, caller)
   local shards = sorted_values(map)
   local missing = {}
   for _, shard in ipairs(shards) do
     if not is_file(folder .. "/" .. shard) then missing[#missing + 1] = shard end
   end
   if #missing > 0 then
-    core.raise(("data.safetensors: %d of the %d files that %s names are not in %s: %s"):format(#missing, #shards, path,
+    core.raise(("%s: %d of the %d files that %s names are not in %s: %s"):format(caller, #missing, #shards, path,
       folder, table.concat(missing, ", ")))
   end
   local tensors, metadata = {}, {}
   for _, shard in ipairs(shards) do
-    local held, held_metadata = core_safetensors.read(folder .. "/" .. shard, "data.safetensors")
+    local held, held_metadata = core_safetensors.read(folder .. "/" .. shard, caller)
     for name, tensor in pairs(held) do
       if map[name] == shard or map[name] == nil then
         if map[name] == nil and tensors[name] then
-          core.raise(('data.safetensors: "%s" is in several files of %s, and the index does not say which one counts')
-            :format(name, path))
+          core.raise(('%s: "%s" is in several files of %s, and the index does not say which one counts')
+            :format(caller, name, path))
         end
         tensors[name] = tensor
       end
@@ -100,20 +104,21 @@ local function read_shards(path)
   end
   for name, shard in pairs(map) do
     if not tensors[name] then
-      core.raise(('data.safetensors: %s says that "%s" is in %s, which does not have it'):format(path, name, shard))
+      core.raise(('%s: %s says that "%s" is in %s, which does not have it'):format(caller, path, name, shard))
     end
   end
   return tensors, metadata
 end
 
---- Returns the tensors of a file, of all files of an index, or of the weights in a folder.
+--- Returns the tensors of a file, of all files of an index, or of the weights in a folder, memory-mapped.
 ---@param path string
+---@param caller string for messages
 ---@return table<string, torch.Tensor> tensors
 ---@return table<string, string> metadata of all files together
-function M.read(path)
-  if kind_of(path) == "folder" then path = choose((path:gsub("(.)/+$", "%1"))) end
-  if ends_with(path, ".index.json") then return read_shards(path) end
-  return core_safetensors.read(path, "data.safetensors")
+function M.read(path, caller)
+  if M.kind(path) == "folder" then path = choose((path:gsub("(.)/+$", "%1")), caller) end
+  if ends_with(path, ".index.json") then return read_shards(path, caller) end
+  return core_safetensors.read(path, caller)
 end
 
 return M

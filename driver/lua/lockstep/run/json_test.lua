@@ -135,12 +135,14 @@ t.test("EveryJsonTypeHasItsLuaValue", function()
   t.equal(decode ' "\\u00e9\\ud83c\\udf89\\n" ', "é🎉\n")
 end)
 
-t.test("IntegersUpToTwoToThe53AreExactAndLargerOnesAreErrors", function()
+t.test("IntegersThatANumberHoldsAreExactAndOthersAreErrors", function()
   t.equal(decode "9007199254740992", 2 ^ 53)
   t.equal(decode "-9007199254740992", -2 ^ 53)
+  t.equal(decode "[9007199254740994, 18446744073709551616, -0]", { 2 ^ 53 + 2, 2 ^ 64, 0 })
+  t.equal(decode '{"model_max_length": 1000000000000000019884624838656}', { model_max_length = 1e30 })
   for _, text in ipairs {
-    "9007199254740993", "-9007199254740993", "18446744073709551615", "18446744073709551616",
-    "123456789012345678901234567890",
+    "9007199254740993", "-9007199254740993", "18446744073709551615", "9223372036854775807",
+    "123456789012345678901234567890", "1000000000000000000000000000000", "1" .. ("0"):rep(400),
   } do
     t.raises("the integer " .. text .. " is beyond 2^53: a Lua number cannot hold it exactly", decode,
       "[" .. text .. "]")

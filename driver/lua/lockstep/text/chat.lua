@@ -7,6 +7,7 @@ local core = require "lockstep.core"
 local folder = require "lockstep.text.chat.folder"
 local jinja = require "lockstep.text.jinja"
 local messages_of = require "lockstep.text.chat.messages"
+local models_folder = require "lockstep.models.folder"
 local options = require "lockstep.options"
 local spans_of = require "lockstep.text.chat.spans"
 
@@ -200,8 +201,7 @@ end
 ---@param tokenizer text.Tokenizer? default: that of the folder
 ---@return lockstep.text.Chat
 function M.open(dir, tokenizer)
-  if type(dir) ~= "string" then core.raise("text.chat: the folder must be a string, not a " .. type(dir)) end
-  dir = dir:gsub("(.)/+$", "%1")
+  dir = models_folder.find(dir, "text.chat")
   return setmetatable({ dir = dir, tokens = folder.tokens(dir), sources = folder.templates(dir), compiled = {},
     tokenizer_ = tokenizer }, Chat)
 end

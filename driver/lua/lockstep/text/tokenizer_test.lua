@@ -48,14 +48,23 @@ t.test("TokensHaveIdsFromZero", function()
   t.equal(tok:id "no such token", nil)
 end)
 
+t.test("AnIdWithoutATokenAddsNothingAsInTransformers", function()
+  local tok = open "gpt2"
+  local ids = tok:encode "Hello"
+  table.insert(ids, 2, tok.size + 1000)
+  t.equal(tok:decode(ids), "Hello")
+  t.equal(tok:stream():push(1000000), "")
+end)
+
 t.test("MistakesAreErrorsThatSayWhatToDo", function()
   local tok = open "gpt2"
   for part, call in pairs {
-    ["cannot be read: No such file"] = function() text.tokenizer "/no/such/folder" end,
+    ["there is no folder /no/such/folder"] = function() text.tokenizer "/no/such/folder" end,
+    ["/tokenizer.json: cannot be read: No such file"] = function() text.tokenizer(DATA) end,
     ["expected UTF-8, got another byte at offset 2 of 3"] = function() tok:encode "ab\255" end,
     ["text 2: "] = function() tok:encode_batch { "a", "\255" } end,
-    ["no token has the id 1000000"] = function() tok:decode { 1000000 } end,
-    ["no token has the id -1"] = function() tok:stream():push(-1) end,
+    ["expected an id from 0 to 2^32 - 1, got -100"] = function() tok:decode { -100 } end,
+    ["expected an id from 0 to 2^32 - 1, got -1 "] = function() tok:stream():push(-1) end,
     ['unknown option "specials"; did you mean "special"?'] = function() tok:encode("a", { specials = true }) end,
     ["expected an array of texts, got a string"] = function() tok:encode_batch "a" end,
     ["tokenizer:encode: the text"] = function() tok:encode(nil) end,

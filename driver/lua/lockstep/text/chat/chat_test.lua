@@ -119,7 +119,7 @@ t.test("MistakesAreErrorsThatSayWhatToDo", function()
   for _, case in ipairs(cases) do t.raises(case[1], chat.render, chat, case[2], case[3]) end
   t.equal(chat:render(one, { enable_thinking = false }), "xFalse")
   t.raises("has no chat template: no chat_template.jinja, and no chat_template in tokenizer_config.json", chats.open,
-    folder_of {})
+    folder_of { ["tokenizer_config.json"] = {} })
   t.raises('chat_template[1]: expected {"name": ..., "template": ...}', chats.open,
     folder_of { ["tokenizer_config.json"] = { chat_template = { { name = "x" } } } })
   local broken = chats.open(folder_of { ["chat_template.jinja"] = "\n{% if %}" })

@@ -20,8 +20,6 @@ end
 local function read_json(path)
   local text = read(path)
   if not text then return {} end
-  -- transformers writes 10^30 here where a model has no limit, which a Lua number only holds as a float.
-  text = text:gsub('("model_max_length"%s*:%s*%d+)', "%1.0")
   local value = core.json_decode(text, path)
   if type(value) ~= "table" then core.raise(("text.chat: %s must hold an object"):format(path)) end
   return value
