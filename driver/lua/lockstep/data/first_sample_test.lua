@@ -53,6 +53,16 @@ t.test("TextIsWholeCharactersOfEachPart", function()
   t.equal(lines[4], "          [[à l'\\x1b[31mest]]")
 end)
 
+t.test("BytesThatAreNoCharacterAreShownAsSuch", function()
+  local tok = text.tokenizer "driver/text/testdata/gpt2.json"
+  local byte = tok:encode "日"[1]
+
+  local lines = lines_of(first_sample.describe({ input_ids = { byte, byte, byte, byte } }, tok))
+
+  t.equal(lines[2], ("  ids     %d (4 times)"):format(byte))
+  t.equal(lines[3], "  text    " .. ("\239\191\189"):rep(4))
+end)
+
 t.test("RowsOfIdsShowTheFirstAndWithoutALossMaskItIsSaid", function()
   local lines = lines_of(first_sample.describe { input_ids = int64 { { 1, 2 }, { 3, 4 } } })
 
