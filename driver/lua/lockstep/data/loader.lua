@@ -19,6 +19,7 @@ local sources = require "lockstep.data.source"
 ---@field dropped integer samples at the end that no rank gets, by drop_last
 ---@field padded integer samples at the end that this rank gets again, by pad
 ---@field epoch integer of the next sample, from 0
+---@field reader string? names an object that reads it ahead of the training, and keeps its state
 ---@operator call: any
 local Loader = {}
 
@@ -159,36 +160,47 @@ end
 
 -- State -----------------------------------------------------------------------------------------------
 
+--- Returns what each rank of the loader gives, by rank. Collective, unless the loader is alone.
+---@param value any
+---@return any[]
+function Loader:of_ranks(value)
+  if self.world == 1 then return { value } end
+  if self.world ~= dist.world_size() then
+    core.raise(("loader:state_dict: the ranks may have taken different numbers of samples, and only the %d ranks of "
+      .. "the run can tell each other; this loader has %d"):format(dist.world_size(), self.world))
+  end
+  local values = {}
+  for _, theirs in ipairs(dist.all_gather_object { rank = self.rank, value = value }) do
+    values[theirs.rank + 1] = theirs.value
+  end
+  return values
+end
+
 --- Returns the number of samples that each rank has taken. With on_error = "skip" they differ, and the ranks tell
 --- each other.
 local function taken_by_rank(self)
+  if self.on_error ~= "error" then return self:of_ranks(self.taken) end
   local taken = {}
-  for rank = 0, self.world - 1 do taken[rank + 1] = self.taken end
-  if self.on_error == "error" or self.world == 1 then return taken end
-  if self.world ~= dist.world_size() then
-    core.raise(('loader:state_dict: with on_error = "skip" the %d ranks of this loader must be all %d of the run, '
-      .. "which compare what they skipped"):format(self.world, dist.world_size()))
-  end
-  for _, theirs in ipairs(dist.all_gather_object { rank = self.rank, taken = self.taken }) do
-    taken[theirs.rank + 1] = theirs.taken
-  end
+  for rank = 1, self.world do taken[rank] = self.taken end
   return taken
 end
 
---- Returns a state for load_state_dict, on any number of ranks. It is the same on each rank once every rank was handed
---- equally many samples. Samples that were prepared ahead are not in it: they are prepared again.
----
---- Collective with on_error = "skip" on several ranks.
----@return {size: integer, seed: integer, shuffle: boolean, position: integer, done: integer[]}
-function Loader:state_dict()
-  local taken = taken_by_rank(self)
-  local fewest = math.min(unpack(taken))
+--- Returns the position of the sample that was handed out last; from `total` on for one that `pad` gives again.
+---@return integer
+function Loader:last_position()
+  local k = self.rank + self.world * (self.taken - 1)
+  return k < self.remaining and position_of(self, k) or self.total + k - self.remaining
+end
+
+--- Returns the state in which rank r has taken counts[r + 1] samples.
+---@private
+---@param counts integer[]
+---@return table
+function Loader:state_after(counts)
+  local fewest, most = math.min(unpack(counts)), math.max(unpack(counts))
   local first = math.min(fewest * self.world, self.remaining)
   local position, done = position_of(self, first), {}
-  -- At an uneven end one rank has taken more than another, and every rank all that it gets.
-  local ended = self.ended and self.on_error == "error"
-  if ended then position = self.total end
-  for rank, count in ipairs(ended and {} or taken) do
+  for rank, count in ipairs(counts) do
     for t = fewest, count - 1 do
       local k = rank - 1 + self.world * t
       if k < self.remaining then done[#done + 1] = position_of(self, k) end
@@ -198,7 +210,26 @@ function Loader:state_dict()
     if before >= position then done[#done + 1] = before end
   end
   table.sort(done)
-  return { size = self.size, seed = self.seed, shuffle = self.shuffle, position = position, done = done }
+  local state = { size = self.size, seed = self.seed, shuffle = self.shuffle, position = position, done = done }
+  -- As many ranks go on where each of them was.
+  if most > fewest then state.ranks = { start = self.start, done = self.done, taken = counts } end
+  return state
+end
+
+--- Returns a state for load_state_dict, on any number of ranks. It is the same on each rank once every rank was handed
+--- equally many samples. Samples that were prepared ahead are not in it: they are prepared again.
+---
+--- Collective with on_error = "skip" on several ranks.
+---@return {size: integer, seed: integer, shuffle: boolean, position: integer, done: integer[], ranks: table?}
+function Loader:state_dict()
+  if self.reader then
+    core.raise(("loader:state_dict: %s reads this loader ahead of the training, and its state has the loader's; "
+      .. "register it alone, as in run:state { pack = pack }"):format(self.reader))
+  end
+  local state = self:state_after(taken_by_rank(self))
+  -- At an uneven end one rank has taken more than another, and every rank all that it gets.
+  if self.ended and self.on_error == "error" then state.position, state.done = self.total, {} end
+  return state
 end
 
 --- Goes on from what state_dict returned: with rank and world of now, in the order that was saved.
@@ -221,9 +252,19 @@ function Loader:load_state_dict(state)
   end
   self:close()
   self.seed, self.shuffle = state.seed, state.shuffle
-  local done = {}
-  for i, position in ipairs(state.done) do done[i] = position end
-  begin(self, state.position, done)
+  local function copy(positions)
+    local done = {}
+    for i, position in ipairs(positions) do done[i] = position end
+    return done
+  end
+  local ranks = state.ranks
+  if ranks and #ranks.taken == self.world then
+    begin(self, ranks.start, copy(ranks.done))
+    self.taken = ranks.taken[self.rank + 1]
+    self.submitted = self.taken
+  else
+    begin(self, state.position, copy(state.done))
+  end
 end
 
 -- Making one ------------------------------------------------------------------------------------------

@@ -5,10 +5,20 @@ local core_sharding = require "lockstep.core.sharding"
 local options = require "lockstep.options"
 local torch = require "lockstep.torch"
 
+---@class sharding.Drawn
+---@field taken integer samples that the loader handed out before this one
+---@field position integer in the loader's order
+---@field cut integer tokens at its beginning that chunks before the resume had
+---@field dropped integer tokens that were dropped before it
+
 ---@class sharding.Packed
 ---@field chunks integer handed out so far
 ---@field drawn integer samples taken from the source so far
 ---@field dropped_tokens integer
+---@field private loader data.Loader? the source, where it is one: it can draw a sample again
+---@field private at {number: integer, begin: integer} the first token that no chunk handed out has; samples from 1
+---@field private drawn_at table<integer, sharding.Drawn> by number, from the first sample that is not in chunks whole
+---@field private cuts table<integer, integer> tokens that chunks before the resume had, by the sample's position
 ---@operator call: table?
 local Packed = {}
 Packed.__index = Packed
@@ -17,6 +27,11 @@ local function copy(array)
   local result = {}
   for i, element in ipairs(array) do result[i] = element end
   return result
+end
+
+--- Whether a source is a data.loader, which can draw its samples again.
+local function is_loader(source)
+  return type(source) == "table" and getmetatable(source) ~= nil and source.state_after ~= nil
 end
 
 local DTYPES = { input_ids = torch.int64, position_ids = torch.int64 }
@@ -74,6 +89,7 @@ end
 --- Copies the pieces of a chunk behind one another; forgets samples that are done.
 ---@param pieces integer[] {sample, begin, end, ...}
 ---@return table chunk
+---@return {number: integer, begin: integer} behind the chunk
 function Packed:build(pieces)
   local parts, seq_lens, length = {}, {}, 0
   for i = 1, #pieces, 3 do
@@ -96,11 +112,33 @@ function Packed:build(pieces)
     chunk[name] = torch.cat(values)
   end
   if padding > 0 then seq_lens[#seq_lens + 1] = padding end
-  local first = pieces[#pieces - 2]
+  local last, to = pieces[#pieces - 2], pieces[#pieces]
+  -- Without split the rest of a sample is dropped.
+  local is_done = not self.split or to == self.samples[last].input_ids:size(0)
   for number in pairs(self.samples) do
-    if number < first then self.samples[number] = nil end
+    if number < last then self.samples[number] = nil end
   end
-  return chunk
+  return chunk, { number = is_done and last + 1 or last, begin = is_done and 0 or to }
+end
+
+--- Notes where a sample of the loader comes from. Returns it without the tokens that chunks before the resume had.
+---@private
+---@param number integer
+---@param fields table<string, torch.Tensor>
+---@return table<string, torch.Tensor>
+function Packed:note(number, fields)
+  local position = self.loader:last_position()
+  local cut, length = self.cuts[position] or 0, fields.input_ids:size(0)
+  self.drawn_at[number] = { taken = self.loader.taken - 1, position = position, cut = cut,
+    dropped = self.packer:dropped_tokens() }
+  if cut == 0 then return fields end
+  if cut > length then
+    core.raise(("sharding.pack: sample %d: it has %d tokens, and when the state was saved it had at least %d; resume "
+      .. "with the data and the map that saved it"):format(self.drawn, length, cut))
+  end
+  local rest = {}
+  for name, value in pairs(fields) do rest[name] = value:narrow(0, cut, length - cut) end
+  return rest
 end
 
 --- The next chunk; nil at the end of the source.
@@ -117,37 +155,129 @@ function Packed:__call()
       local fields = read_sample(sample, self.drawn)
       if self.first then same_fields(self.first, fields, self.drawn) end
       self.first = self.first or fields
-      self.samples[self.drawn - self.base] = fields
+      local number = self.drawn - self.base
+      if self.loader then fields = self:note(number, fields) end
+      self.samples[number] = fields
       chunks = self.packer:add(fields.input_ids:size(0))
     end
-    for _, pieces in ipairs(chunks) do table.insert(self.ready, self:build(pieces)) end
+    for _, pieces in ipairs(chunks) do
+      self.ready[#self.ready + 1], self.ends[#self.ends + 1] = self:build(pieces)
+    end
     self.dropped_tokens = self.dropped_before + self.packer:dropped_tokens()
   end
   local chunk = table.remove(self.ready, 1)
-  if chunk then self.chunks = self.chunks + 1 end
+  if not chunk then return nil end
+  self.chunks, self.at = self.chunks + 1, table.remove(self.ends, 1)
+  for number in pairs(self.drawn_at) do
+    if number < self.at.number then self.drawn_at[number] = nil end
+  end
   return chunk
 end
 
---- Returns the state for sharding.pack{state = ...}, in the middle of a sample too: the source must continue after
---- `state.drawn` samples. It holds the tokens that wait for their chunk.
+-- State -----------------------------------------------------------------------------------------------
+
+--- Returns how far this rank's chunks have come: samples that the loader had handed out and that are in them whole,
+--- the position of the next one, and how many of its tokens they have.
+---@private
+---@return {taken: integer, position: integer?, cut: integer, drawn: integer, chunks: integer, dropped_tokens: integer}
+function Packed:place()
+  local next_one = self.drawn_at[self.at.number]
+  if not next_one then
+    return { taken = self.loader.taken, cut = 0, drawn = self.drawn, chunks = self.chunks,
+      dropped_tokens = self.dropped_tokens }
+  end
+  return {
+    taken = next_one.taken, position = next_one.position, cut = next_one.cut + self.at.begin,
+    drawn = self.base + self.at.number - 1, chunks = self.chunks,
+    dropped_tokens = self.dropped_before + next_one.dropped,
+  }
+end
+
+--- Returns the state over a loader. Collective, unless the loader is alone.
+---@private
+---@return table
+function Packed:positions()
+  local places, taken, cuts, ranks = self.loader:of_ranks(self:place()), {}, {}, {}
+  for i, place in ipairs(places) do taken[i] = place.taken end
+  local state, is_done = self.loader:state_after(taken), {}
+  for _, position in ipairs(state.done) do is_done[position] = true end
+  -- Samples with a cut that no rank has drawn again keep it.
+  for position, cut in pairs(self.cuts) do
+    if position >= state.position and not is_done[position] then cuts[position] = cut end
+  end
+  for i, place in ipairs(places) do
+    if place.cut > 0 then cuts[place.position] = place.cut end
+    ranks[i] = { drawn = place.drawn, chunks = place.chunks, dropped_tokens = place.dropped_tokens }
+  end
+  local list = {}
+  for position, cut in pairs(cuts) do list[#list + 1] = { position = position, tokens = cut } end
+  table.sort(list, function(a, b) return a.position < b.position end)
+  return { loader = state, cuts = list, ranks = ranks }
+end
+
+--- Returns the state for sharding.pack{state = ...} and run:state, in the middle of a sample too.
+---
+--- If the source is a data.loader, the state is positions in its order: any number of ranks can go on from it, and draw
+--- again what waited for a chunk. It holds the loader's state. It is alike on all ranks, which tell each other where
+--- they are: a collective, unless the loader has world = 1.
+---
+--- Otherwise it holds this rank's tokens that wait for their chunk, and only as many ranks can go on. The source must
+--- continue after `state.drawn` samples.
 ---@return table
 function Packed:state()
+  if self.loader then return self:positions() end
   return {
     drawn = self.drawn, chunks = self.chunks, dropped_tokens = self.dropped_tokens, ended = self.ended,
     ready = copy(self.ready), waiting = self:waiting(),
   }
 end
 
---- Continues from a result of pack:state(), as sharding.pack{state = ...} does. The source must continue after
---- `state.drawn` samples: also restore the dataset that it reads.
+--- Forgets all samples and chunks.
+---@private
+function Packed:clear()
+  self.packer, self.samples, self.first = self.new_packer(), {}, nil
+  self.ready, self.ends, self.ended = {}, {}, false
+  self.drawn_at, self.cuts, self.at = {}, {}, { number = 1, begin = 0 }
+end
+
+--- Goes on from a state over a loader.
+---@private
 ---@param state table
-function Packed:load_state(state)
-  for _, key in ipairs { "drawn", "chunks", "dropped_tokens", "ended", "ready", "waiting" } do
-    if type(state) ~= "table" or state[key] == nil then
-      core.raise("sharding.pack: this is not a state of pack: it lacks " .. key)
+function Packed:load_positions(state)
+  local loader = self.loader
+  loader:load_state_dict(state.loader)
+  self:clear()
+  local place = state.ranks[loader.rank + 1]
+  local is_same_world = #state.ranks == loader.world
+  for _, cut in ipairs(state.cuts) do
+    -- Other ranks pad with other samples.
+    if is_same_world or cut.position < loader.total then self.cuts[cut.position] = cut.tokens end
+  end
+  if not is_same_world then
+    -- Rank 0 goes on with the sums, so that the counts of all ranks together are right.
+    place = { drawn = 0, chunks = 0, dropped_tokens = 0 }
+    for _, theirs in ipairs(loader.rank == 0 and state.ranks or {}) do
+      for key, count in pairs(theirs) do place[key] = place[key] + count end
     end
   end
-  self.packer, self.samples, self.first = self.new_packer(), {}, nil
+  self.drawn, self.base, self.chunks = place.drawn, place.drawn, place.chunks
+  self.dropped_tokens, self.dropped_before = place.dropped_tokens, place.dropped_tokens
+end
+
+--- Continues from a result of pack:state(), as sharding.pack{state = ...} does. A source that is no data.loader must
+--- continue after `state.drawn` samples: also restore the dataset that it reads.
+---@param state table
+function Packed:load_state(state)
+  local keys = self.loader and { "loader", "cuts", "ranks" }
+    or { "drawn", "chunks", "dropped_tokens", "ended", "ready", "waiting" }
+  for _, key in ipairs(keys) do
+    if type(state) ~= "table" or state[key] == nil then
+      core.raise(("sharding.pack: this is not a state of pack%s: it lacks %s"):format(
+        self.loader and " over a data.loader" or "", key))
+    end
+  end
+  if self.loader then return self:load_positions(state) end
+  self:clear()
   self.drawn, self.chunks, self.ended = state.drawn, state.chunks, state.ended
   self.dropped_tokens, self.dropped_before = state.dropped_tokens, state.dropped_tokens
   self.ready = copy(state.ready)
@@ -184,11 +314,11 @@ end
 --- per token, as arrays or tensors of one dimension. A chunk holds the same, concatenated, and seq_lens, the lengths of
 --- its pieces. A sample that exceeds a chunk continues in the next.
 ---
---- Options: source, a function that returns the next sample or nil; seq_len; state. `drop_last = true`: drops the rest
---- at the end that fills no chunk, and counts it in `dropped_tokens`. `split = true`: false moves samples to the next
---- chunk whole, and drops the tokens of a sample beyond seq_len. `pad_token_id`: if given, short chunks are filled up
---- to seq_len, without loss.
----@param opts {source: (fun(): table?), seq_len: integer, drop_last: boolean?, split: boolean?, [string]: any}
+--- Options: source, a function that returns the next sample or nil, or a data.loader (then any number of ranks can go
+--- on from a state); seq_len; state. `drop_last = true`: drops the rest at the end that fills no chunk, and counts it
+--- in `dropped_tokens`. `split = true`: false moves samples to the next chunk whole, and drops the tokens of a sample
+--- beyond seq_len. `pad_token_id`: if given, short chunks are filled up to seq_len, without loss.
+---@param opts {source: (fun(): table?)|data.Loader, seq_len: integer, drop_last: boolean?, [string]: any}
 ---@return sharding.Packed
 local function pack(opts)
   local o = options.read("sharding.pack", opts, {
@@ -201,9 +331,11 @@ local function pack(opts)
   local function new_packer() return core_sharding.packer(o.seq_len, o.split, o.drop_last) end
   local packed = setmetatable({
     source = o.source, seq_len = o.seq_len, pad_token_id = o.pad_token_id, new_packer = new_packer,
-    packer = new_packer(), chunks = 0, drawn = 0, dropped_tokens = 0, dropped_before = 0, samples = {}, ready = {},
-    ended = false, base = 0,
+    split = o.split, loader = is_loader(o.source) and o.source or nil, chunks = 0, drawn = 0, base = 0,
+    dropped_tokens = 0, dropped_before = 0,
   }, Packed)
+  packed:clear()
+  if packed.loader then packed.loader.reader = "sharding.pack" end
   if o.state then packed:load_state(o.state) end
   return packed
 end

@@ -117,6 +117,31 @@ t.test("ADatasetAndWhatIsPackedFromItGoOnTogether", function()
   t.equal(other_pack(), nil)
 end)
 
+t.test("APackOverALoaderIsRegisteredAlone", function()
+  new_folder()
+  local samples = {}
+  for i = 1, 40 do samples[i] = { input_ids = torch.full({ 1 + i % 5 }, i, { dtype = torch.int64 }) } end
+  local function new_pack()
+    local loader = data.loader { source = samples, seed = 2, epochs = 1 }
+    return sharding.pack { seq_len = 7, source = loader }, loader
+  end
+  local pack, loader = new_pack()
+  run:state { pack = pack }
+  for _ = 1, 5 do pack() end
+  run:save { step = 5 }
+  run:state { pack = pack, loader = loader }
+  t.raises("register it alone, as in run:state { pack = pack }", run.save, run, { step = 6 })
+  local expected = {}
+  for chunk in pack do expected[#expected + 1] = chunk.input_ids end
+
+  local other = new_pack()
+  run:state { pack = other }
+  run:resume()
+
+  for i, ids in ipairs(expected) do t.equal(other().input_ids, ids, "chunk " .. i) end
+  t.equal(other(), nil)
+end)
+
 t.test("WithoutAStateThereIsNothingToResume", function()
   new_folder()
   run:state { best = {} }
