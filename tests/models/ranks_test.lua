@@ -47,6 +47,52 @@ for _, folder in ipairs { "qwen3", "qwen3_moe" } do
   end)
 end
 
+t.test("EachRankLoadsItsPartOfEachArchitecture", function()
+  for _, name in ipairs {
+    "llama", "llama_tied", "qwen3", "qwen3_moe", "qwen3_moe_packed", "qwen3_vl", "qwen3_vl_moe", "qwen2_5_vl",
+  } do
+    local folder = "tests/models/" .. name
+    local whole = models.load(folder):state_dict()
+    for _, shard in ipairs { {}, { units = {} }, { ignore = { "*.embed_tokens" } } } do
+      if not shard.ignore or name:find "^llama" then
+        local model = models.load(folder, { shard = shard })
+        t.equal(model:state_dict(), whole, name)
+        t.equal(model.config, models.load(folder).config, name)
+      end
+    end
+  end
+  local low = models.load("tests/models/qwen3", { dtype = torch.float32, shard = { param_dtype = torch.bfloat16 } })
+  t.equal(low:parameters()[1].dtype, torch.float32)
+  t.equal(low({ input_ids = torch.arange(5) }).dtype, torch.bfloat16)
+  t.raises('did you mean "prefetch"', models.load, "tests/models/qwen3", { shard = { prefetches = 1 } })
+end)
+
+--- Bytes of a mapped file that this process has read.
+local function resident_bytes(path)
+  local bytes, is_there = 0, false
+  for line in io.lines "/proc/self/smaps" do
+    if line:find "^%x+%-%x+ " then is_there = line:find(path, 1, true) ~= nil end
+    bytes = bytes + (is_there and 1024 * tonumber(line:match "^Rss:%s+(%d+) kB" or 0) or 0)
+  end
+  return bytes
+end
+
+t.test("ARankReadsTheBytesThatItKeeps", function()
+  local path = dist.all_gather_object(run.dir .. "/large")[1]
+  models.save(models.build { architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", vocab_size = 64,
+    hidden_size = 512, intermediate_size = 1024, num_hidden_layers = 3, num_attention_heads = 8, num_key_value_heads = 8,
+    head_dim = 64, max_position_embeddings = 64, tie_word_embeddings = true }, path)
+  local size = io.open(path .. "/model.safetensors"):seek "end"
+  collectgarbage "stop" -- mapped files stay
+  local model = models.load(path, { shard = {} })
+  local read = resident_bytes(path .. "/model.safetensors")
+  collectgarbage "restart"
+
+  t.truthy(read >= size / dist.world_size(), ("%g of %g bytes"):format(read, size))
+  t.truthy(read < 1.2 * size / dist.world_size(), ("%g of %g bytes"):format(read, size))
+  t.equal(model:sharding_stats().shard_bytes > 0, true)
+end)
+
 t.test("ReplicasAreNoModelToSave", function()
   local replicas = sharding.data_parallel(models.load "tests/models/qwen3")
 

@@ -93,22 +93,26 @@ end
 ---
 --- Files are mapped into memory. On the CPU weights of the same dtype stay there until they are changed, so ranks of
 --- one machine share them; do not shorten the files in place meanwhile.
+---
+--- shard: the options of sharding.fully_shard, whose result is returned. Each rank reads the part of each parameter
+--- that it keeps, so that no rank needs memory for the whole model. Collective.
+---
+---     local model = models.load(dir, { dtype = torch.float32, shard = { param_dtype = torch.bfloat16 } })
 ---@param dir string a folder, or OWNER/MODEL in Hugging Face's local cache
----@param opts {dtype: torch.dtype?, device: string?, ignore: string[]?}? dtype: default that of the config, else of the
---- files; device: default "cpu"; ignore: as for models.build
----@return models.CausalLM
+---@param opts {dtype: torch.dtype?, device: string?, ignore: string[]?, shard: sharding.FullyShardOptions?}? dtype:
+--- default that of the config, else of the files; device: default "cpu"; ignore: as for models.build
+---@return models.CausalLM|sharding.FullyShard
 function M.load(dir, opts)
-  if type(opts) == "table" and opts.shard ~= nil then
-    core.raise("models.load: shard is not supported; use sharding.fully_shard(models.load(dir), {...})")
-  end
-  local o = options.read("models.load", opts, { dtype = options.optional, device = "cpu", ignore = {} })
+  local o = options.read("models.load", opts, { dtype = options.optional, device = "cpu", ignore = {},
+    shard = options.optional })
   local path = folder.find(dir, "models.load")
   local raw, text = config.read(path)
   local model = parameter.on_meta(find_class("models.load", raw), raw, { ignore = o.ignore })
   model.config_text = text
-  local dtype = o.dtype or config.dtype(raw)
   local tensors = shards.read(path, "models.load")
-  loading.fill(model, tensors, { path = path, device = o.device, dtype = dtype })
+  local how = { path = path, device = o.device, dtype = o.dtype or config.dtype(raw), shard = o.shard }
+  if o.shard then return loading.fill_sharded(model, tensors, how) end
+  loading.fill(model, tensors, how)
   return model
 end
 

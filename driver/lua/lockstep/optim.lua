@@ -86,6 +86,9 @@ function M.SGD(params, opts) return optimizer.new(sgd, params, opts) end
 ---     end
 ---     local muon, adamw = optim.Muon(hidden, { adjust_lr = "match_rms_adamw" }), optim.AdamW(rest)
 ---
+--- Parameters of a model that is sharded (sharding.fully_shard) are 1-D parts: choose them by name, or by what p:dim()
+--- was before. Ranks then exchange the updates of each unit, and share the work. step is collective.
+---
 --- Source: Keller Jordan, "Muon" (2024), as torch.optim.Muon computes it.
 ---@param params torch.Tensor[]|table[]
 ---@param opts optim.MuonOptions?

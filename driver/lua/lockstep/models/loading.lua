@@ -1,9 +1,11 @@
 --- Puts the tensors of files into a model that was built without memory.
 ---
 --- On the CPU a parameter takes the mapped file as its memory where dtype and layout agree: nothing is copied until
---- the parameter is changed, and then page by page. Everything else is copied once.
+--- the parameter is changed, and then page by page. Everything else is copied once. A rank of a sharded model reads
+--- what it keeps of each parameter.
 
 local core = require "lockstep.core"
+local fully_shard = require "lockstep.sharding.fully_shard"
 local nn = require "lockstep.nn"
 local torch = require "lockstep.torch"
 
@@ -87,21 +89,31 @@ local function check(path, layout, tensors)
   if #problems > 0 then fail("the tensors in %s contradict config.json: %s", path, table.concat(problems, "; ")) end
 end
 
+--- The layout of a model that the files have. Throws where they contradict it.
+local function layout_of(model, tensors, opts)
+  drop_copies(model, tensors)
+  local index = choose(model:layouts(), tensors)
+  local layout = model:layouts()[index]
+  check(opts.path, layout, tensors)
+  return layout, index
+end
+
+--- Whether a parameter lies in the files as in memory.
+local function is_as_on_disk(layout, name, own)
+  return layout[name] and layout[name]:is_contiguous() and shape(layout[name]) == shape(own)
+end
+
 --- Gives each parameter of a model that was built on "meta" its values from the files.
 ---@param model models.CausalLM
 ---@param tensors table<string, torch.Tensor> by name on disk; is changed
 ---@param opts {path: string, device: string, dtype: torch.dtype}
 function M.fill(model, tensors, opts)
-  drop_copies(model, tensors)
-  local index = choose(model:layouts(), tensors)
-  local layout = model:layouts()[index]
-  check(opts.path, layout, tensors)
+  local layout, index = layout_of(model, tensors, opts)
   local names, own, values, copied = {}, model:state_dict(), {}, {}
   for name, p in model:named_parameters() do names[p] = name end
   for _, place in ipairs(nn.parameter_places(model)) do
     local name = names[place.tensor]
-    local is_as_on_disk = layout[name] and layout[name]:is_contiguous() and shape(layout[name]) == shape(own[name])
-    if not values[name] and is_as_on_disk then
+    if not values[name] and is_as_on_disk(layout, name, own[name]) then
       values[name] = tensors[name]:to { device = opts.device, dtype = opts.dtype }
     elseif not values[name] then
       values[name] = torch.empty(place.tensor.shape, { device = opts.device, dtype = opts.dtype })
@@ -114,6 +126,39 @@ function M.fill(model, tensors, opts)
       if not values[name] or copied[name] then view:copy_(tensors[name]) end
     end
   end)
+end
+
+--- Shards a model that was built on "meta". A parameter that the files hold in another form, such as experts one by
+--- one, is put together by the ranks that keep a part of it, one parameter at a time.
+---@param model models.CausalLM
+---@param tensors table<string, torch.Tensor> by name on disk; is changed
+---@param opts {path: string, device: string, dtype: torch.dtype, shard: sharding.FullyShardOptions}
+---@return sharding.FullyShard
+function M.fill_sharded(model, tensors, opts)
+  local layout, index = layout_of(model, tensors, opts)
+  local own, names = model:state_dict(), {}
+  for name in model:named_parameters() do names[#names + 1] = name end
+  local function dtype_of(name)
+    return opts.dtype or (is_as_on_disk(layout, name, own[name]) and tensors[name] or own[name]).dtype
+  end
+  local sharded, take = fully_shard.from_meta(model, opts.shard, dtype_of, opts.device)
+  local kept = {}
+  for name, part in sharded:named_parameters() do kept[name] = part:numel() > 0 end
+  for _, name in ipairs(names) do
+    if kept[name] and is_as_on_disk(layout, name, own[name]) then
+      take(name, tensors[name])
+    elseif kept[name] then
+      local state = {}
+      for other, tensor in pairs(own) do state[other] = tensor end
+      state[name] = torch.empty(own[name].shape, { dtype = dtype_of(name) })
+      local with_state = setmetatable({ state_dict = function() return state end }, { __index = model })
+      for disk_name, view in pairs(model.layouts(with_state)[index]) do
+        if view.device ~= "meta" then view:copy_(tensors[disk_name]) end
+      end
+      take(name, state[name])
+    end
+  end
+  return sharded
 end
 
 return M

@@ -4,6 +4,7 @@
 --- options, defaults and numbers these are. `adjust_lr = "match_rms_adamw"` is from arXiv 2502.16982.
 
 local core = require "lockstep.core"
+local fully_shard = require "lockstep.sharding.fully_shard"
 local torch = require "lockstep.torch"
 
 local COEFFICIENTS = { 3.4445, -4.7750, 2.0315 }
@@ -34,6 +35,8 @@ local M = {}
 
 --- The name that errors begin with.
 M.name = "optim.Muon"
+--- Ranks that share out a model exchange matrices in `update`.
+M.is_collective = true
 --- The options and their defaults.
 M.defaults = {
   lr = 1e-3, momentum = 0.95, nesterov = true, weight_decay = 0.1, eps = 1e-7, iterations = 5,
@@ -52,21 +55,59 @@ M.check = function(o, check)
 end
 
 M.check_parameter = function(p, what)
-  if p:dim() == 2 then return end
-  core.raise(string.format("%s has shape %s, and only matrices can be made orthogonal; give it to optim.AdamW, as "
-    .. "embeddings and heads", what, tostring(p.shape)))
+  local place = fully_shard.place_of(p)
+  local shape = place and place.shape or p:size()
+  if #shape == 2 then return end
+  core.raise(string.format("%s%s has shape {%s}, and only matrices can be made orthogonal; give it to optim.AdamW, as "
+    .. "embeddings and heads", what, place and (' ("%s")'):format(place.name) or "", table.concat(shape, ", ")))
 end
 
 M.moments = function() return { "momentum_buffer" } end
 
+--- A rank's parts of the updates of a sharded model's matrices are gathered unit by unit. Each rank makes only those
+--- matrices orthogonal that it keeps a part of, so that the ranks share the work. Collective.
+---@param updates table<torch.Tensor, torch.Tensor> by parameter: this rank's part; becomes its part of the result
+---@param places table<torch.Tensor, sharding.Place>
+---@param order torch.Tensor[] the parameters, the same on all ranks
+local function orthogonalize_parts(updates, places, order, group)
+  local is_done = {}
+  local function update_unit(p)
+    local members, pieces = places[p].unit_parameters(), {}
+    if is_done[members] then return end
+    is_done[members] = true
+    for i, one in ipairs(members) do
+      pieces[i] = updates[one.shard] or updates[p]:new_zeros { one.shard:numel() }
+    end
+    local whole = places[p].gather(pieces)
+    for i, one in ipairs(members) do
+      if places[one.shard] and pieces[i]:numel() > 0 then
+        updates[one.shard] = torch.empty_like(pieces[i])
+        places[one.shard].load(orthogonalize(whole[one.name], group), updates[one.shard])
+      end
+    end
+  end
+  for _, p in ipairs(order) do update_unit(p) end
+end
+
 M.update = function(bucket, group, lr)
-  for i, p in ipairs(bucket.params) do
-    local grad, buffer = bucket.grads[i], bucket.moments.momentum_buffer[i]
+  local updates, places, order = {}, {}, {}
+  for i, grad in ipairs(bucket.grads) do
+    local owner, buffer = bucket.owners[i], bucket.moments.momentum_buffer[i]
     buffer:lerp_(grad, 1 - group.momentum)
-    local update = orthogonalize(group.nesterov and grad:lerp(buffer, group.momentum) or buffer, group)
-    local ratio = RATIOS[group.adjust_lr](p:size(0), p:size(1))
+    updates[owner] = group.nesterov and grad:lerp(buffer, group.momentum) or buffer
+    places[owner] = fully_shard.place_of(owner)
+    if places[owner] then
+      order[#order + 1] = owner
+    else
+      updates[owner] = orthogonalize(updates[owner], group)
+    end
+  end
+  orthogonalize_parts(updates, places, order, group)
+  for i, p in ipairs(bucket.params) do
+    local owner = bucket.owners[i]
+    local shape = places[owner] and places[owner].shape or p:size()
     p:mul_(1 - lr * group.weight_decay)
-    p:sub_(update:to(p.dtype) * (lr * ratio))
+    p:sub_(updates[owner]:to(p.dtype) * (lr * RATIOS[group.adjust_lr](shape[1], shape[2])))
   end
 end
 

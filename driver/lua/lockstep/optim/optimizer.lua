@@ -14,6 +14,7 @@ local torch = require "lockstep.torch"
 ---@field check fun(group: table, check: fun(holds: boolean, what: string, value: any)) of a group's options
 ---@field check_parameter (fun(p: torch.Tensor, what: string))? raises where the optimizer cannot update it
 ---@field moments fun(group: table): string[] names of the tensors that are kept for each parameter
+---@field is_collective boolean? whether all ranks must call `update` equally often
 ---@field update fun(bucket: optim.Bucket, group: table, lr: number|torch.Tensor)
 
 --- Updates parameters by their gradients. Made by optim.AdamW, optim.SGD and optim.Muon.
@@ -140,7 +141,7 @@ local function update_group(self, group, policy, first, lr)
         order[#order + 1] = key
       end
       bucket:add(p, state_of(self, p, moments, policy), policy, first + i - 1)
-      if bucket.copied > precision.MAX_COPIED then
+      if bucket.copied > precision.MAX_COPIED and not self.kind.is_collective then
         run(bucket)
         buckets[key] = precision.bucket(moments)
       end

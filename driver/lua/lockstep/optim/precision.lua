@@ -136,6 +136,7 @@ end
 --- The parameters that one call of a fused kernel updates. The kernel wants one device, one dtype, and for each
 --- parameter one layout. The bucket copies what differs, and copies the results back.
 ---@class optim.Bucket
+---@field owners torch.Tensor[] the optimizer's parameters
 ---@field params torch.Tensor[] these, grads, steps and moments are what the kernel takes
 ---@field grads torch.Tensor[]
 ---@field steps torch.Tensor[]
@@ -153,7 +154,7 @@ function M.bucket(moments)
   local by_name = {}
   for _, name in ipairs(moments) do by_name[name] = {} end
   return setmetatable({
-    params = {}, grads = {}, steps = {}, moments = by_name, names = moments, copied = 0,
+    owners = {}, params = {}, grads = {}, steps = {}, moments = by_name, names = moments, copied = 0,
     sources = {}, copies = {}, results = {}, targets = {}, roundings = {}, masters = {},
   }, Bucket)
 end
@@ -208,6 +209,7 @@ function Bucket:add(p, state, policy, position)
     refresh_master(p, master)
     table.insert(self.masters, { p, master })
   end
+  self.owners[n] = p
   self.params[n] = master or self:input(p, p, dtype)
   self.grads[n], self.steps[n] = self:input(p.grad, p, dtype), state.step
   self:output(self.params[n], p, not master and rounding(0))

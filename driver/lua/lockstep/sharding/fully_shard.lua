@@ -9,10 +9,13 @@ local units_of = require "lockstep.sharding.units"
 
 local M = {}
 
---- The sharded model of each module that is a unit, and of each shard, as long as somebody holds them.
-local model_of_module = setmetatable({}, { __mode = "kv" })
+--- The modules that are units of a sharded model.
+local is_sharded = setmetatable({}, { __mode = "k" })
+
+--- The sharded model of each shard, and the shard's place. Their values are weak because they hold the shard, which
+--- would otherwise live for ever. The wrapped modules keep them, by PARTS.
 local model_of_shard = setmetatable({}, { __mode = "kv" })
-local place_of_shard = setmetatable({}, { __mode = "k" })
+local place_of_shard = setmetatable({}, { __mode = "kv" })
 
 --- The sharded model whose parameters these are; nil where none of them is of a sharded model. Raises where it is a
 --- part of them: a norm over a part of the ranks' shards would be another on each rank.
@@ -49,8 +52,8 @@ function M.place_of(tensor) return place_of_shard[tensor] end
 ---@operator call: any
 local FullyShard = {}
 
---- The fields of each model, apart from those of its net.
-local parts_of = setmetatable({}, { __mode = "k" })
+--- The key of a model's own fields, which are not those of its net.
+local PARTS = {}
 
 --- Nested plain tables with their floating-point tensors in another dtype.
 local function cast(value, dtype)
@@ -73,34 +76,36 @@ local function call_unit(parts, unit, fn, module, ...)
 end
 
 --- Notes where the shards of a unit belong.
-local function note_places(core_model, index, unit, shards)
-  local members = {}
-  for i, named in ipairs(unit.parameters) do members[i] = { name = named[1], shard = shards[named[1]] } end
+local function note_places(parts, index, unit)
+  local members, core_model = {}, parts.core
+  for i, named in ipairs(unit.parameters) do members[i] = { name = named[1], shard = parts.shards[named[1]] } end
   for _, named in ipairs(unit.parameters) do
     local name, shape = named[1], {}
     for d = 0, named[2]:dim() - 1 do shape[d + 1] = named[2]:size(d) end
-    place_of_shard[shards[name]] = {
+    parts.places[name] = {
       name = name, unit = index, shape = shape,
       unit_parameters = function() return members end,
       gather = function(pieces) return core_model:gather(index, pieces) end,
       load = function(whole, into) core_model:load(name, whole, into) end,
     }
+    place_of_shard[parts.shards[name]] = parts.places[name]
+    model_of_shard[parts.shards[name]] = parts.model
   end
 end
 
 --- Puts a forward into each unit's module that gathers the unit around the module's own.
-local function wrap(self, parts)
+local function wrap(parts)
   for i, unit in ipairs(parts.units) do
     local forward = unit.module.forward
     unit.module.forward = function(module, ...) return call_unit(parts, i - 1, forward, module, ...) end
-    model_of_module[unit.module] = self
+    is_sharded[unit.module] = true
   end
 end
 
 function FullyShard:__index(key)
   local own = FullyShard[key]
   if own ~= nil then return own end
-  local parts = parts_of[self]
+  local parts = self[PARTS]
   local value = parts.net[key]
   if type(value) ~= "function" then return value end
   local method = parts.methods[value]
@@ -115,19 +120,19 @@ function FullyShard:__index(key)
   return method
 end
 
-function FullyShard:__newindex(key, value) parts_of[self].net[key] = value end
+function FullyShard:__newindex(key, value) self[PARTS].net[key] = value end
 
 --- The net's forward pass. The backward that follows leaves each rank its part of the mean gradients.
 ---@param ... any
 ---@return any ...
-function FullyShard:__call(...) return parts_of[self].net(...) end
+function FullyShard:__call(...) return self[PARTS].net(...) end
 
-function FullyShard:__tostring() return "fully_shard(" .. tostring(parts_of[self].net) .. ")" end
+function FullyShard:__tostring() return "fully_shard(" .. tostring(self[PARTS].net) .. ")" end
 
 --- This rank's part of every parameter, with the parameter's name: 1-D, perhaps empty. Ignored parameters are whole.
 ---@return fun(): string?, torch.Tensor?
 function FullyShard:named_parameters()
-  local parts, i = parts_of[self], 0
+  local parts, i = self[PARTS], 0
   return function()
     i = i + 1
     local name = parts.names[i]
@@ -158,7 +163,7 @@ end
 ---@param training boolean? default true
 ---@return sharding.FullyShard
 function FullyShard:train(training)
-  parts_of[self].net:train(training)
+  self[PARTS].net:train(training)
   return self
 end
 
@@ -173,7 +178,7 @@ function FullyShard.to()
 end
 
 for _, name in ipairs { "named_buffers", "named_modules", "num_parameters" } do
-  FullyShard[name] = function(self) return parts_of[self].net[name](parts_of[self].net) end
+  FullyShard[name] = function(self) return self[PARTS].net[name](self[PARTS].net) end
 end
 
 --- Calls fn(...) without reduction: gradients of backward passes inside stay whole on each rank and add up, and the
@@ -181,7 +186,7 @@ end
 ---@param fn function
 ---@param ... any
 ---@return any ...
-function FullyShard:no_sync(fn, ...) return parts_of[self].core:no_sync(fn, ...) end
+function FullyShard:no_sync(fn, ...) return self[PARTS].core:no_sync(fn, ...) end
 
 --- Scales gradients so that the norm of all of them over all ranks is at most `max_norm`; returns the norm before,
 --- the same on every rank. Ignored parameters do not count. Collective.
@@ -190,7 +195,7 @@ function FullyShard:no_sync(fn, ...) return parts_of[self].core:no_sync(fn, ...)
 ---@return torch.Tensor
 function FullyShard:clip_grad_norm(max_norm, opts)
   local o = options.read("clip_grad_norm", opts, { p = 2 })
-  return parts_of[self].core:clip_grad_norm(max_norm, o.p)
+  return self[PARTS].core:clip_grad_norm(max_norm, o.p)
 end
 
 --- Calls fn(...) with the values of all parameters in the net. Changes in place that fn makes to parameters are kept;
@@ -198,13 +203,13 @@ end
 ---@param fn function
 ---@param ... any
 ---@return any ...
-function FullyShard:full(fn, ...) return parts_of[self].core:full(fn, ...) end
+function FullyShard:full(fn, ...) return self[PARTS].core:full(fn, ...) end
 
 --- Whole parameters and buffers by name, on every rank, in the masters' dtype: copies. Costs the memory of the whole
 --- model. Collective.
 ---@return table<string, torch.Tensor>
 function FullyShard:state_dict()
-  local parts, state = parts_of[self], {}
+  local parts, state = self[PARTS], {}
   for i in ipairs(parts.units) do
     for name, whole in pairs(parts.core:gather(i - 1)) do
       for _, alias in ipairs(parts.aliases[name]) do state[alias] = whole end
@@ -220,7 +225,7 @@ end
 --- Takes whole values: each rank its part. Every name of the net must be there, in its shape, and no other.
 ---@param state table<string, torch.Tensor>
 function FullyShard:load_state_dict(state)
-  local parts = parts_of[self]
+  local parts = self[PARTS]
   if type(state) ~= "table" then
     core.raise("load_state_dict: the state must be a table of tensors by name, not a " .. type(state))
   end
@@ -262,7 +267,7 @@ end
 
 --- Returns counts of the model's collectives, and the memory that it holds.
 ---@return sharding.FullyShardStats
-function FullyShard:sharding_stats() return parts_of[self].core:stats() end
+function FullyShard:sharding_stats() return self[PARTS].core:stats() end
 
 ---@class sharding.FullyShardOptions
 ---@field units string[]?
@@ -294,6 +299,29 @@ local function read_options(opts)
   return o
 end
 
+local function shard(net, opts)
+  if not nn.is_module(net) then core.raise("sharding.fully_shard: expected a module, not a " .. type(net)) end
+  local o = read_options(opts)
+  local found = units_of.find(net, o.units, o.ignore)
+  for _, unit in ipairs(found.units) do
+    if is_sharded[unit.module] then
+      core.raise(('sharding.fully_shard: "%s" is sharded already; shard the whole module once'):format(unit.name))
+    end
+  end
+  local buffers = {}
+  for name, buffer in net:named_buffers() do buffers[#buffers + 1] = { name, buffer } end
+  local parts = { net = net, units = found.units, names = found.names, aliases = found.aliases,
+    ignored = found.ignored, options = o, methods = {}, places = {} }
+  o.units, o.ignore = nil, nil
+  parts.core = core_sharding.fully_shard(found.units, buffers, o)
+  parts.shards = parts.core:shards()
+  parts.model = setmetatable({ [PARTS] = parts }, FullyShard)
+  for i, unit in ipairs(parts.units) do note_places(parts, i - 1, unit) end
+  for _, name in ipairs(found.ignored) do parts.shards[name] = found.tensors[name] end
+  wrap(parts)
+  return parts.model
+end
+
 --- Shards a module over ranks: each keeps an equal part of every parameter, of its gradient and of the optimizer's
 --- state. A unit's parameters are gathered before its forward and its backward, and freed after each.
 ---
@@ -323,29 +351,45 @@ end
 ---@param net nn.Module
 ---@param opts sharding.FullyShardOptions?
 ---@return sharding.FullyShard
-function M.fully_shard(net, opts)
-  if not nn.is_module(net) then core.raise("sharding.fully_shard: expected a module, not a " .. type(net)) end
-  local o = read_options(opts)
+function M.fully_shard(net, opts) return shard(net, opts) end
+
+--- Gives each parameter on the device "meta" the place of one element in memory, and ignored ones all of theirs.
+local function outline(net, opts, dtype_of, device)
+  local o, made = read_options(opts), {}
   local found = units_of.find(net, o.units, o.ignore)
-  for _, unit in ipairs(found.units) do
-    if model_of_module[unit.module] then
-      core.raise(('sharding.fully_shard: "%s" is sharded already; shard the whole module once'):format(unit.name))
+  for name, meta in pairs(found.tensors) do
+    local shape, strides = {}, {}
+    for d = 1, meta:dim() do shape[d], strides[d] = meta:size(d - 1), 0 end
+    made[meta] = torch.empty_strided(shape, strides, { dtype = dtype_of(name), device = device })
+  end
+  for _, name in ipairs(found.ignored) do
+    local meta = found.tensors[name]
+    made[meta] = torch.zeros(meta.shape, { dtype = dtype_of(name), device = device })
+  end
+  for _, place in ipairs(nn.parameter_places(net)) do
+    place.fields[place.name] = made[place.tensor]:requires_grad_(true)
+  end
+end
+
+--- Shards a module that nn.parameter.on_meta built: nowhere is there a copy of the whole. The masters are zeros.
+--- Returns the model, and a function that takes the whole value of a parameter, of which it reads this rank's part.
+---@param net nn.Module
+---@param opts sharding.FullyShardOptions
+---@param dtype_of fun(name: string): torch.dtype of a parameter's master
+---@param device string
+---@return sharding.FullyShard
+---@return fun(name: string, whole: torch.Tensor) take
+function M.from_meta(net, opts, dtype_of, device)
+  outline(net, opts, dtype_of, device)
+  local model = shard(net, opts)
+  local parts = model[PARTS]
+  return model, function(name, whole)
+    if parts.places[name] then
+      parts.core:load(name, whole)
+    else
+      torch.no_grad(function() parts.shards[name]:copy_(whole) end)
     end
   end
-  local buffers = {}
-  for name, buffer in net:named_buffers() do buffers[#buffers + 1] = { name, buffer } end
-  local parts = { net = net, units = found.units, names = found.names, aliases = found.aliases,
-    ignored = found.ignored, options = o, methods = {} }
-  o.units, o.ignore = nil, nil
-  parts.core = core_sharding.fully_shard(found.units, buffers, o)
-  parts.shards = parts.core:shards()
-  local self = setmetatable({}, FullyShard)
-  for _, shard in pairs(parts.shards) do model_of_shard[shard] = self end
-  for i, unit in ipairs(parts.units) do note_places(parts.core, i - 1, unit, parts.shards) end
-  for _, name in ipairs(found.ignored) do parts.shards[name] = found.tensors[name] end
-  parts_of[self] = parts
-  wrap(self, parts)
-  return self
 end
 
 return M

@@ -267,6 +267,34 @@ t.test("WeightsOutsideTheirUnitAndGraphsFromBeforeAStepAreErrors", function()
   model:loss(fixture.tokens(1)):backward() -- and goes on
 end)
 
+--- Calls fn, and returns after what it made and dropped has been freed.
+local function dropping(fn, ...)
+  local result = fn(...)
+  for _ = 1, 3 do collectgarbage() end
+  return result
+end
+
+t.test("AModelThatNobodyHoldsIsFreed", function()
+  local held = dropping(function()
+    local model = sharding.fully_shard(fixture.net())
+    model:loss(fixture.tokens(1)):backward()
+    return setmetatable({ model, model:parameters()[1], model.layers[1] }, { __mode = "v" })
+  end)
+
+  t.equal(next(held), nil)
+end)
+
+t.test("AModelWhoseNetIsHeldStaysSharded", function()
+  local net = fixture.net()
+  local shards = dropping(function() return sharding.fully_shard(net):parameters() end)
+  local other = sharding.fully_shard(fixture.net())
+  net:loss(fixture.tokens(1)):backward()
+  other:loss(fixture.tokens(1)):backward()
+
+  t.raises("sharded already", function() sharding.fully_shard(net) end)
+  t.equal(optim.clip_grad_norm(shards, 1), other:clip_grad_norm(1))
+end)
+
 t.test("NoPassUsesWeightsFromBeforeAFusedStep", function()
   for _, options in ipairs { {}, { reshard_after_forward = false } } do
     local model, x = sharding.fully_shard(fixture.net(), options), torch.ones({ 1, 6 })
@@ -302,6 +330,7 @@ t.test("OptionsAreChecked", function()
     t.raises(message, sharding.fully_shard, fixture.net(), options)
   end
   complains({ unit = {} }, 'did you mean "units"')
+  complains({ units = "layers.*" }, 'units must be an array of names, such as { "layers.*" }, not a string')
   complains({ units = { "layer.*" } }, 'no module is named "layer.*"')
   complains({ units = { "layers" } }, "is a ModuleList, which has no forward")
   complains({ skipped = "skip" }, 'skipped must be "error" or "join"')

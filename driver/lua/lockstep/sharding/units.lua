@@ -38,6 +38,9 @@ local function choose(modules, names, given)
     end
     return chosen
   end
+  if type(given) ~= "table" then
+    core.raise('sharding.fully_shard: units must be an array of names, such as { "layers.*" }, not a ' .. type(given))
+  end
   for _, text in ipairs(given) do
     local pattern, matched = pattern_of(text, "units"), false
     for _, one in ipairs(modules) do

@@ -1,0 +1,122 @@
+--- Optimizers, autocast and the gradient scaler on a sharded model, beside sharding.data_parallel.
+
+local dist = require "lockstep.distributed"
+local fixture = require "fully_shard_fixture"
+local optim = require "lockstep.optim"
+local sharding = require "lockstep.sharding"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local RANK = dist.rank()
+
+--- Trains a sharded model and replicas from the same values, and returns the distance of their weights.
+---@param options table of fully_shard
+---@param make fun(model: any, net: nn.Module): any an optimizer, or several
+---@param step fun(optimizer: any, loss: fun(): torch.Tensor) backward and update
+local function distance(options, make, step)
+  local results = {}
+  for i = 1, 2 do
+    local net = fixture.net()
+    local model = i == 1 and sharding.fully_shard(net, options) or sharding.data_parallel(net)
+    local optimizer = make(model, net)
+    for number = 1, 6 do
+      local tokens = fixture.tokens(number)
+      step(optimizer, function()
+        return torch.cross_entropy_loss(model(tokens):float(), (tokens * 5 + 1):remainder(13))
+      end)
+    end
+    results[i] = model:state_dict()
+  end
+  t.truthy(fixture.distance(results[2], fixture.net():state_dict()) > 1e-3) -- it has trained
+  return fixture.distance(results[1], results[2])
+end
+
+local function plain_step(optimizer, loss)
+  loss():backward()
+  optimizer:step()
+  optimizer:zero_grad()
+end
+
+--- Muon for the matrices of layers, AdamW for the rest.
+local function muon_and_adamw(opts)
+  local is_matrix = {}
+  for name, p in fixture.net():named_parameters() do is_matrix[name] = name:find "^layers" and p:dim() == 2 end
+  return function(model)
+    local matrices, rest = {}, {}
+    for name, p in model:named_parameters() do table.insert(is_matrix[name] and matrices or rest, p) end
+    local both = { optim.Muon(matrices, opts), optim.AdamW(rest, { lr = 0.01 }) }
+    local function call(method) return function() for _, one in ipairs(both) do one[method](one) end end end
+    return { step = call "step", zero_grad = call "zero_grad" }
+  end
+end
+
+t.test("MuonMakesWholeMatricesOrthogonalAndEachRankKeepsItsPart", function()
+  local cases = {
+    { lr = 0.05, precision = "float32" },
+    { lr = 0.05, precision = "float32", nesterov = false, adjust_lr = "match_rms_adamw" },
+    { lr = 0.05, precision = "float32", states = torch.bfloat16, master = "none" },
+  }
+  for i, opts in ipairs(cases) do
+    for _, options in ipairs { {}, { units = {} }, { units = { "layers.*", "layers.*.up" } } } do
+      t.truthy(distance(options, muon_and_adamw(opts), plain_step) < 1e-4, "case " .. i)
+    end
+  end
+end)
+
+t.test("MuonNamesAShardThatIsNoMatrix", function()
+  local model = sharding.fully_shard(fixture.net())
+
+  t.raises('"layers.0.scale") has shape {}, and only matrices can be made orthogonal', optim.Muon, model:parameters())
+end)
+
+t.test("SgdWithMomentumTrainsShardsAsReplicas", function()
+  t.truthy(distance({}, function(model)
+    return optim.SGD(model:parameters(), { lr = 0.1, momentum = 0.9 })
+  end, plain_step) < 1e-5)
+end)
+
+t.test("AutocastTrainsShardsAsReplicas", function()
+  local seen
+  local function step(optimizer, loss)
+    torch.autocast({ dtype = torch.bfloat16, device = "cpu" }, loss):backward()
+    optimizer:step()
+    optimizer:zero_grad()
+  end
+  local function make(model, net)
+    net.layers[1].up:register_forward_hook(function(_, _, y) seen = y.dtype end)
+    return optim.AdamW(model:parameters(), { lr = 0.01 })
+  end
+
+  for _, options in ipairs { {}, { reshard_after_forward = false } } do
+    t.truthy(distance(options, make, step) < 2e-3)
+    t.equal(seen, torch.bfloat16)
+  end
+end)
+
+t.test("AGradientScalerTrainsShardsAsReplicas", function()
+  local scaler = optim.GradScaler { init_scale = 1024 }
+  local function step(optimizer, loss)
+    scaler:scale(torch.autocast({ dtype = torch.float16, device = "cpu" }, loss)):backward()
+    scaler:unscale_(optimizer)
+    t.truthy(scaler:step(optimizer))
+    scaler:update()
+    optimizer:zero_grad()
+  end
+
+  t.truthy(distance({}, function(model) return optim.AdamW(model:parameters(), { lr = 0.01 }) end, step) < 2e-3)
+end)
+
+t.test("AnInfiniteGradientInOneRanksPartSkipsTheStepOnAll", function()
+  local model = sharding.fully_shard(fixture.net())
+  local optimizer, scaler = optim.AdamW(model:parameters()), optim.GradScaler { init_scale = 8 }
+  local before = model:state_dict()
+  scaler:scale(model:loss(fixture.tokens(1))):backward()
+  local shards, i = model:parameters(), 1
+  while shards[i]:numel() == 0 do i = i + 1 end
+  if RANK == 0 then torch.no_grad(function() shards[i].grad[0] = math.huge end) end
+
+  t.equal(scaler:step(optimizer), false)
+  scaler:update()
+  t.equal(scaler:get_scale(), 4)
+  t.truthy(fixture.distance(model:state_dict(), before) == 0)
+end)

@@ -1,0 +1,269 @@
+--- What a pass of a sharded model gathers, reduces and holds, and the forms that passes and modules may have.
+
+local checkpoint = require "lockstep.checkpoint"
+local dist = require "lockstep.distributed"
+local fixture = require "fully_shard_fixture"
+local nn = require "lockstep.nn"
+local sharding = require "lockstep.sharding"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+local units = require "lockstep.sharding.units"
+
+local RANK, WORLD = dist.rank(), dist.world_size()
+torch.set_default_dtype(torch.float64)
+
+--- The mean over ranks of each parameter's gradient of a plain net: the whole gradients that shards are parts of.
+local function expected_gradients(loss_of)
+  local net = fixture.net()
+  loss_of(net):backward()
+  local gradients = {}
+  for name, p in net:named_parameters() do
+    local zero = torch.zeros_like(p:detach())
+    gradients[name] = dist.all_reduce(p.grad and p.grad:clone() or zero, "avg")
+  end
+  return gradients
+end
+
+--- The whole gradients of a sharded model, from the parts that the ranks keep; false where there is none.
+local function whole_gradients(model)
+  local gradients = {}
+  for name, shard in model:named_parameters() do
+    local flat = {}
+    for _, part in ipairs(dist.all_gather_object(shard.grad and shard.grad:totable() or false)) do
+      flat = part and flat
+      for _, value in ipairs(part or {}) do flat[#flat + 1] = value end
+    end
+    gradients[name] = flat and torch.tensor(flat)
+  end
+  return gradients
+end
+
+local function check_gradients(model, expected, what)
+  local found = whole_gradients(model)
+  for name, gradient in pairs(expected) do t.near(found[name], gradient:reshape { -1 }, 1e-12, what .. ": " .. name) end
+end
+
+-- Collectives and memory ----------------------------------------------------------------------------------
+
+t.test("MemoryIsThatOfAFewUnitsAndStaysAsItIsAfterTheFirstStep", function()
+  if WORLD == 1 then return end -- nothing is gathered there
+  for prefetch = 0, 2 do
+    local model = sharding.fully_shard(fixture.net { layers = 8, hidden = 32 }, { prefetch = prefetch })
+    local stats = model:sharding_stats()
+    local unit, root = stats.largest_unit_bytes, stats.root_bytes
+    torch.no_grad(function() for step = 1, 2 do model:loss(fixture.tokens(step)) end end)
+    local forward = model:sharding_stats().peak_pool_bytes
+    local peak
+    for step = 1, 4 do
+      model:loss(fixture.tokens(step)):backward()
+      model:zero_grad()
+      peak = peak or model:sharding_stats().peak_pool_bytes
+      t.equal(model:sharding_stats().peak_pool_bytes, peak, "step " .. step)
+    end
+    t.equal(forward, (1 + prefetch) * unit + math.max(root, unit), "prefetch " .. prefetch)
+    -- In float64 gradients are as large as weights.
+    t.truthy(peak <= (1 + prefetch) * unit + 2 * unit + math.max(root, unit) + 2 * math.max(root, unit),
+      ("prefetch %d: %g units"):format(prefetch, peak / unit))
+  end
+end)
+
+-- Numbers ---------------------------------------------------------------------------------------------------
+
+t.test("GradientsAreAddedUpInTheOrderOfRanks", function()
+  local function loss_of(net) return net:loss(fixture.tokens(3)) * (1 + RANK / 3) end
+  for _, options in ipairs { {}, { deterministic = true } } do
+    local net, model = fixture.net(), sharding.fully_shard(fixture.net(), options)
+    loss_of(net):backward()
+    loss_of(model):backward()
+    local found = whole_gradients(model)
+    for name, p in net:named_parameters() do
+      local all = dist.all_gather_object(p.grad:reshape({ -1 }):totable())
+      for rank, values in ipairs(all) do all[rank] = torch.tensor(values) end
+      t.truthy(torch.equal(found[name], torch.sum(torch.stack(all), 0) / WORLD), name)
+    end
+  end
+end)
+
+t.test("GradientsTravelInTheReduceDtypeAndAreAddedUpInFloat32", function()
+  local function in_float32(net)
+    for _, p in ipairs(net:parameters()) do p:set_data(p:detach():float()) end
+    return net
+  end
+  local net = in_float32(fixture.net())
+  local model = sharding.fully_shard(in_float32(fixture.net()), { reduce_dtype = torch.bfloat16 })
+  net:loss(fixture.tokens(3)):backward()
+  model:loss(fixture.tokens(3)):backward()
+  local found = whole_gradients(model)
+  for name, p in net:named_parameters() do
+    local rounded = p.grad:to(torch.bfloat16):float():double()
+    t.near(found[name], dist.all_reduce(rounded, "avg"):reshape { -1 }, 1e-7, name)
+  end
+end)
+
+-- Forms of passes ---------------------------------------------------------------------------------------------
+
+local function two_losses(model, first, second)
+  return model:loss(fixture.tokens(first)), model:loss(fixture.tokens(second))
+end
+
+t.test("TwoForwardsMayShareOneBackwardOrHaveOneEachInAnyOrder", function()
+  local expected = expected_gradients(function(net)
+    local a, b = two_losses(net, 1, 2)
+    return a * 2 + b
+  end)
+  for _, options in ipairs { {}, { reshard_after_forward = false }, { prefetch = 0 } } do
+    local ways = {
+      function(a, b) (a * 2 + b):backward() end,
+      function(a, b)
+        (a * 2):backward()
+        b:backward()
+      end,
+      function(a, b)
+        b:backward();
+        (a * 2):backward()
+      end,
+    }
+    for i, backward in ipairs(ways) do
+      local model = sharding.fully_shard(fixture.net(), options)
+      backward(two_losses(model, 1, 2))
+      check_gradients(model, expected, "way " .. i)
+    end
+  end
+end)
+
+t.test("ARootsWeightServesChunksAfterTheRootsForward", function()
+  local function loss_of(model)
+    local hidden, sum = model:hidden(fixture.tokens(1)), 0
+    for first = 0, 4, 2 do
+      local chunk = hidden[{ { first, math.min(first + 2, 5) } }]
+      sum = sum + model.head(chunk):pow(2):sum()
+    end
+    return sum
+  end
+  local expected, model = expected_gradients(loss_of), sharding.fully_shard(fixture.net())
+  loss_of(model):backward()
+  check_gradients(model, expected, "chunks")
+end)
+
+t.test("CheckpointsOfLayersGiveTheSameGradientsHoweverUnitsAreCut", function()
+  local ckpt = checkpoint.new {}
+  local function loss_of(model)
+    local x = model:full(function() return model.embedding.weight:detach():clone() end):requires_grad_(true)
+    for _, layer in ipairs(model.layers) do x = ckpt(layer, x) end
+    return x:pow(2):sum()
+  end
+  local expected = expected_gradients(function(net)
+    local x = net.embedding.weight:detach():clone():requires_grad_(true)
+    for _, layer in ipairs(net.layers) do x = layer(x) end
+    return x:pow(2):sum()
+  end)
+  for name in pairs(expected) do
+    if not name:find "^layers" then expected[name] = nil end
+  end
+  for _, options in ipairs { {}, { units = { "layers.*", "layers.*.up" } }, { reshard_after_forward = false } } do
+    local model = sharding.fully_shard(fixture.net(), options)
+    loss_of(model):backward()
+    check_gradients(model, expected, "checkpoints")
+  end
+end)
+
+-- Forms of modules ----------------------------------------------------------------------------------------------
+
+--- Returns its results in tables, takes them so, and does not use all of its weights.
+local Forms = nn.Module:subclass("Forms")
+function Forms:init()
+  self.used, self.unused, self.other = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6)
+end
+function Forms:forward(inputs)
+  local y = self.used(inputs.x)
+  return { y = { y }, nothing = self.other(inputs.x), note = inputs.note }
+end
+
+local Nested = nn.Module:subclass("Nested")
+function Nested:init()
+  self.layers = nn.ModuleList { Forms(), Forms() }
+  self.skipped = nn.ModuleList { Forms() }
+end
+function Nested:forward(x)
+  for _, layer in ipairs(self.layers) do x = layer({ x = x, note = "kept" }).y[1] end
+  return x
+end
+
+local function nested_net()
+  torch.manual_seed(5)
+  return Nested()
+end
+
+t.test("UnusedWeightsOutputsAndModulesAndResultsInTables", function()
+  local function pass(m, step)
+    torch.manual_seed(10 * step + RANK)
+    m(torch.randn { 2, 6 }):pow(2):sum():backward()
+  end
+  local expected = fixture.train(sharding.data_parallel(nested_net(), { find_unused = true }), 5, pass)
+  local model = sharding.fully_shard(nested_net())
+  pass(model, 1)
+  for name, shard in model:named_parameters() do
+    -- A unit that no rank used has no gradient. In one that ran, a weight without a gradient has zeros.
+    t.equal(shard.grad ~= nil, not name:find "skipped", name)
+    if name:find "unused" and shard.grad then t.equal(shard.grad:abs():sum():item(), 0, name) end
+  end
+  model = sharding.fully_shard(nested_net())
+  local found = fixture.train(model, 5, pass)
+  -- AdamW decays what has zeros for a gradient.
+  for name, tensor in pairs(expected) do
+    if name:find "%.used" then t.near(found[name], tensor, 1e-12, name) end
+  end
+end)
+
+t.test("InputsInTablesAreCastToo", function()
+  local seen
+  local net = nested_net()
+  for _, p in ipairs(net:parameters()) do p:set_data(p:detach():float()) end
+  local forward = net.layers[1].forward
+  net.layers[1].forward = function(self, inputs)
+    seen = inputs.x.dtype
+    return forward(self, inputs)
+  end
+  local model = sharding.fully_shard(net, { param_dtype = torch.bfloat16 })
+
+  t.equal(model.layers[1]({ x = torch.randn { 2, 6 } }).y[1].dtype, torch.bfloat16)
+  t.equal(seen, torch.bfloat16)
+end)
+
+t.test("AWeightOfSeveralUnitsBelongsToTheLowestThatContainsThem", function()
+  local net = fixture.net()
+  net.layers[2].up.weight = net.layers[1].up.weight
+  net.layers[3].down.bias = net.layers[3].up.bias[{ { 0, 6 } }]:detach():requires_grad_(true)
+  local function names_of(found)
+    local names = {}
+    for _, unit in ipairs(found.units) do
+      local own = {}
+      for i, named in ipairs(unit.parameters) do own[i] = named[1] end
+      table.sort(own)
+      names[unit.name] = table.concat(own, " ")
+    end
+    return names
+  end
+  local names = names_of(units.find(net, nil, {}))
+  t.equal(names[""], "embedding.weight head.weight layers.0.up.weight")
+  t.equal(names["layers.1"], "layers.1.down.bias layers.1.down.weight layers.1.scale layers.1.up.bias")
+  names = names_of(units.find(net, { "layers.*", "layers.*.up" }, { "layers.2" }))
+  t.equal(names["layers.0"], "layers.0.down.bias layers.0.down.weight layers.0.scale")
+  t.equal(names["layers.0.up"], "layers.0.up.bias")
+  t.equal(names["layers.2"], "")
+end)
+
+t.test("WeightsThatLayersShareTrainAsInReplicas", function()
+  local function tied()
+    local net = fixture.net()
+    net.layers[2].up.weight, net.layers[3].up.weight = net.layers[1].up.weight, net.layers[1].up.weight
+    return net
+  end
+  local function pass(m, step)
+    torch.cross_entropy_loss(m(fixture.tokens(step)), (fixture.tokens(step) * 5 + 1):remainder(13)):backward()
+  end
+  local expected = fixture.train(sharding.data_parallel(tied()), 5, pass)
+  for _, options in ipairs { {}, { reshard_after_forward = false }, { units = { "layers.0" } } } do
+    t.truthy(fixture.distance(fixture.train(sharding.fully_shard(tied(), options), 5, pass), expected) < 1e-12)
+  end
+end)
