@@ -3,7 +3,8 @@
 #
 #   lockstep/bin/lockstep    a shell script that finds libtorch and starts the program
 #   lockstep/lib/            the program, libspng, and the files that it reads, at their places in the workspace
-#   lockstep/scripts/        the training scripts
+#   lockstep/scripts/        the training scripts; launch/ has files for clusters
+#   lockstep/requirements.txt    the wheels of libtorch
 set -euo pipefail
 out=$1
 shift
@@ -16,7 +17,9 @@ for file in "$@"; do
   case $name in
     driver/lockstep) strip -o "$to/lib/lockstep" "$file" ;;
     */libspng.so.0) install -D -m 644 "$file" "$to/lib/libspng.so.0" ;;
+    */requirements.txt) install -D -m 644 "$file" "$to/requirements.txt" ;;
     */lockstep.sh) install -D -m 755 "$file" "$to/bin/lockstep" ;;
+    scripts/launch/*.sh) install -D -m 755 "$file" "$to/$name" ;;
     LICENSE | scripts/*) install -D -m 644 "$file" "$to/$name" ;;
     *) install -D -m 644 "$file" "$to/lib/$name" ;;
   esac

@@ -4,7 +4,7 @@ set -uo pipefail
 tar --extract --file=driver/package/lockstep.tar --directory="$TEST_TMPDIR"
 libtorch=$(ldd driver/lockstep | awk '/libtorch_cpu/ {print $3}')
 libtorch=${libtorch%/lib/libtorch_cpu.so}
-cd "$TEST_TMPDIR"
+cd "$TEST_TMPDIR" || exit 1
 printf '%s\n' 'local torch = require "lockstep.torch"' \
   'print("sum", torch.ones({ 3 }):sum():item(), require("lockstep.distributed").world_size())' >script.lua
 failed=0
@@ -43,5 +43,27 @@ expect "another version" "is torch 2.10.0, and this program was built for 2.11" 
   "$(lockstep PYTHON="./python-${#old}" -- --nproc 1 script.lua)"
 expect "a Python without torch" "has no torch: install torch==2.11.0" "$(lockstep PYTHON=./python-0 -- script.lua)"
 expect "no Python" "nowhere/python was not found" "$(lockstep PYTHON=nowhere/python -- script.lua)"
+# The CPU image of scripts/launch/Dockerfile copies these files out of the wheels: the program needs no others.
+mkdir cpu
+while read -r _ _ files; do
+  for file in ${files% *}; do
+    to=${files##* }
+    mkdir -p "cpu${to%/}"
+    ln -s "${libtorch%/torch}/${file#/wheels/}" "cpu$to"
+  done
+done < <(sed -n '/^FROM program AS cpu$/,/^FROM program AS cuda$/s/^COPY --from=wheels/& /p' lockstep/scripts/launch/Dockerfile)
+needed=$(LD_LIBRARY_PATH=$PWD/cpu/opt/libtorch/torch/lib ldd lockstep/lib/lockstep)
+expect "libtorch of the CPU image" "$PWD/cpu/opt/libtorch/torch/lib/libtorch_cpu.so" "$needed"
+expect "libraries of CUDA of the CPU image" "$PWD/cpu/opt/libtorch/torch/lib/../../nvidia/cu13/lib/libcupti.so" "$needed"
+case $needed in
+  *"not found"* | *"$libtorch"*)
+    printf 'the CPU image lacks a library:\n%s\n' "$needed"
+    failed=1
+    ;;
+esac
+expect "the CPU image" "sum	3	1" "$(lockstep LIBTORCH="$PWD/cpu/opt/libtorch" -- --nproc 1 script.lua)"
+expect "the wheels of the images" "torch==2.11.0 --hash=" "$(cat lockstep/requirements.txt)"
+[[ -x lockstep/scripts/launch/node.sh ]] || { echo "node.sh is not executable"; failed=1; }
+
 expect "a wrong LIBTORCH" "LIBTORCH=/tmp holds neither" "$(lockstep LIBTORCH=/tmp -- script.lua)"
 exit "$failed"
