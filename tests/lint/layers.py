@@ -142,9 +142,9 @@ def check_includes(top):
 
 
 def check_lua_folders(top):
-    """Rule 5: a model, a recipe, a schedule is Lua."""
+    """Rule 5: a model, a recipe, a schedule is Lua. scripts/launch/ has the files of clusters."""
     for path in workspace.files(top):
-        if path.startswith(("scripts/", "driver/lua/lockstep/")):
+        if path.startswith(("scripts/", "driver/lua/lockstep/")) and not path.startswith("scripts/launch/"):
             is_test_data = path.startswith("driver/lua/lockstep/") and path.endswith((".jinja", ".json"))
             if not (path.endswith((".lua", ".md")) or is_test_data or workspace.is_build_file(path)):
                 yield f"{path}: {'scripts' if path.startswith('scripts') else 'driver/lua/lockstep'} holds Lua"
