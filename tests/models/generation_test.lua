@@ -1,7 +1,9 @@
 -- models.generate: stopping, sampling, and what a batch of prompts does to each. Greedy ids are compared with
 -- transformers in parity_test.lua.
 
+local core = require "lockstep.core"
 local models = require "lockstep.models"
+local run = require "lockstep.run"
 local sampling = require "lockstep.models.sampling"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
@@ -48,6 +50,28 @@ t.test("TheConfigsEndOfSequenceStops", function()
 
   t.truthy(#stopped <= 4 and stopped[#stopped] == ids[4])
   t.equal(free, ids)
+end)
+
+t.test("GenerationConfigComesBeforeTheConfig", function()
+  local ids = models.generate(model, { PROMPTS[1] }, { max_new_tokens = 9 })[1]
+  local path = run.dir .. "/stops"
+  models.save(model, path, { like = "tests/models/qwen2" })
+  core.write_file(path .. "/generation_config.json",
+    { core.json_encode { eos_token_id = { ids[6], ids[3] }, do_sample = true } })
+  local loaded = models.load(path)
+  loaded.config.eos_token_id = ids[1]
+
+  local stopped = models.generate(loaded, { PROMPTS[1] }, { max_new_tokens = 9 })[1]
+
+  t.truthy(#stopped <= 3 and (stopped[#stopped] == ids[3] or stopped[#stopped] == ids[6]))
+end)
+
+t.test("AModelOfPicturesHasItsStopIdInTheTextsConfig", function()
+  local vlm = models.load "tests/models/qwen3_vl"
+  local ids = models.generate(vlm, { PROMPTS[1] }, { max_new_tokens = 9 })[1]
+  vlm.config.text_config.eos_token_id = ids[2]
+
+  t.truthy(#models.generate(vlm, { PROMPTS[1] }, { max_new_tokens = 9 })[1] <= 2)
 end)
 
 t.test("OnTokenHearsEachIdInOrder", function()

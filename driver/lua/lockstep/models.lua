@@ -108,7 +108,7 @@ function M.load(dir, opts)
   local path = folder.find(dir, "models.load")
   local raw, text = config.read(path)
   local model = parameter.on_meta(find_class("models.load", raw), raw, { ignore = o.ignore })
-  model.config_text = text
+  model.config_text, model.stop_ids = text, config.stop_ids(path)
   local tensors = shards.read(path, "models.load")
   local how = { path = path, device = o.device, dtype = o.dtype or config.dtype(raw), shard = o.shard }
   if o.shard then return loading.fill_sharded(model, tensors, how) end
@@ -137,7 +137,7 @@ end
 ---@field top_k integer? draws from so many of the most probable tokens
 ---@field top_p number? draws from the most probable tokens that have this probability together
 ---@field seed integer? default: from torch's generator
----@field stop integer[]? ids that end a sequence; default eos_token_id of the config
+---@field stop integer[]? ids that end a sequence; default: eos_token_id of generation_config.json, else of config.json
 ---@field on_token (fun(prompt: integer, id: integer))? is called with each new id at once; prompts count from 1
 
 --- Returns the ids that a model writes after each prompt. Prompts of different lengths run together.

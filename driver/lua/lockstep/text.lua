@@ -69,7 +69,9 @@ function Tokenizer:encode_batch(list, opts)
   local rows = {}
   for i = 1, #list do
     local ok, ids = pcall(self.native.encode, self.native, list[i], o.special)
-    if not ok then core.raise(("tokenizer:encode_batch: text %d: %s"):format(i, tostring(ids))) end
+    if not ok then
+      core.raise(("tokenizer:encode_batch: text %d: %s"):format(i, (tostring(ids):gsub("^[^\n]-:%d+: ", ""))))
+    end
     rows[i] = ids
   end
   return rows

@@ -51,6 +51,19 @@ function M.read(folder)
   return config, text
 end
 
+--- Returns eos_token_id of generation_config.json: the ids that end a sequence.
+---@param folder string
+---@return integer|integer[]|nil
+function M.stop_ids(folder)
+  local path = folder .. "/generation_config.json"
+  local file = io.open(path, "rb")
+  if not file then return nil end
+  local generation = core.json_decode(file:read("*a"), path)
+  file:close()
+  local id = type(generation) == "table" and generation.eos_token_id
+  if type(id) == "number" or type(id) == "table" then return id end
+end
+
 local function get(raw, key)
   local value = raw[key]
   if value ~= nil and value ~= core.null then return value end

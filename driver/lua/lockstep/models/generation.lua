@@ -55,8 +55,10 @@ local function next_positions(samples)
   return torch.cat(positions, -1)
 end
 
+--- The ids that end a sequence. Models with pictures have theirs among the settings of the text model.
 local function stop_ids(model, stop)
-  stop = stop or model.config.eos_token_id
+  local text_config = type(model.config.text_config) == "table" and model.config.text_config or {}
+  stop = stop or model.stop_ids or model.config.eos_token_id or text_config.eos_token_id
   if type(stop) == "number" then stop = { stop } end
   local set = {}
   for _, id in ipairs(type(stop) == "table" and stop or {}) do set[id] = true end

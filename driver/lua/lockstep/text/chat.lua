@@ -9,6 +9,7 @@ local jinja = require "lockstep.text.jinja"
 local messages_of = require "lockstep.text.chat.messages"
 local models_folder = require "lockstep.models.folder"
 local options = require "lockstep.options"
+local pictures = require "lockstep.text.chat.pictures"
 local spans_of = require "lockstep.text.chat.spans"
 
 local M = {}
@@ -24,7 +25,7 @@ Chat.__index = Chat
 
 local RENDER = { generation_prompt = false, tools = options.optional, documents = options.optional,
   template = options.optional }
-local ENCODE = { loss = "all" }
+local ENCODE = { loss = "all", processor = options.optional, folder = "." }
 local NO_OPTIONS = {}
 
 -- Variables that have options of their own.
@@ -58,7 +59,7 @@ function Chat:variables(caller, messages, opts)
   for name, token in pairs(self.tokens) do variables[name] = token end
   for name, value in pairs(others) do
     if TAKEN[name] or not template.names[name] then
-      local names = { "generation_prompt", "tools", "documents", "template", "loss" }
+      local names = { "generation_prompt", "tools", "documents", "template", "loss", "processor", "folder" }
       for mentioned in pairs(template.names) do names[#names + 1] = mentioned end
       local nearest = core.nearest(tostring(name), names)
       core.raise(('%s: unknown option "%s"%s: %s mentions no such variable'):format(caller, tostring(name),
@@ -175,10 +176,12 @@ end
 ---    message. What comes behind that prompt counts.
 ---
 --- Where none applies, the conversation is refused with an error that says why.
+--- With `processor = images.processor(dir)` pictures of the messages are read: parts like {type = "image", path =
+--- "cat.png"}. The sample then has pixel_values and image_grid_thw, and each token of a picture its id.
 ---@param messages table[]
 ---@param opts table? as chat:render; with generation_prompt the mask is 0 everywhere. loss: "all" answers (default),
----the "last" one, or "none"
----@return {input_ids: integer[], loss_mask: integer[]} sample for batching.prepare
+---the "last" one, or "none". processor: images.Processor. folder: where relative paths of pictures begin; default "."
+---@return {input_ids: integer[], loss_mask: integer[]} sample for batching.prepare, or a prompt of models.generate
 function Chat:encode(messages, opts)
   local template, variables = self:variables("chat:encode", messages, opts)
   local loss = opts and opts.loss or ENCODE.loss
@@ -193,7 +196,9 @@ function Chat:encode(messages, opts)
   end
   local tokenizer = self:tokenizer()
   local ids = tokenizer:encode(text, { special = false })
-  return { input_ids = ids, loss_mask = spans_of.mask(tokenizer, ids, text, spans) }
+  local sample = { input_ids = ids, loss_mask = spans_of.mask(tokenizer, ids, text, spans) }
+  if not (opts and opts.processor) then return sample end
+  return pictures.add(sample, pictures.find(messages, opts.folder or ENCODE.folder), tokenizer, opts.processor)
 end
 
 --- Opens the chat template of a Hugging Face folder. See text.chat.

@@ -62,7 +62,7 @@ t.test("MistakesAreErrorsThatSayWhatToDo", function()
     ["there is no folder /no/such/folder"] = function() text.tokenizer "/no/such/folder" end,
     ["/tokenizer.json: cannot be read: No such file"] = function() text.tokenizer(DATA) end,
     ["expected UTF-8, got another byte at offset 2 of 3"] = function() tok:encode "ab\255" end,
-    ["text 2: "] = function() tok:encode_batch { "a", "\255" } end,
+    ["encode_batch: text 2: text: expected UTF-8"] = function() tok:encode_batch { "a", "\255" } end,
     ["expected an id from 0 to 2^32 - 1, got -100"] = function() tok:decode { -100 } end,
     ["expected an id from 0 to 2^32 - 1, got -1 "] = function() tok:stream():push(-1) end,
     ['unknown option "specials"; did you mean "special"?'] = function() tok:encode("a", { specials = true }) end,
