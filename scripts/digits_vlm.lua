@@ -72,11 +72,6 @@ local net = model_of.VisionLanguageModel {
 -- The last micro-batch of a step is text, which leaves the vision tower out: on every rank alike.
 local model = config.parallel == "fully_shard" and sharding.fully_shard(net)
   or sharding.data_parallel(net, { find_unused = true })
--- Calls fn(...), in which each rank runs the net by itself.
-local function alone(fn, ...)
-  if config.parallel == "fully_shard" then return model:full(fn, ...) end
-  return fn(...)
-end
 local optimizer = optim.AdamW(model:parameters(), { lr = config.lr, weight_decay = config.weight_decay })
 local schedule = optim.schedule.warmup_cosine {
   warmup_steps = math.min(config.warmup_steps, config.steps), total_steps = config.steps,
@@ -88,20 +83,11 @@ log.print(("%d parameters; %d digits to learn from, %d held out; %d ranks"):form
 run:state({ model = model, optimizer = optimizer }, { every = config.save_every, keep = 2 })
 run:resume()
 
--- Loss per answer token over all held-out digits. The ranks leave the loop together.
+-- Loss per answer token over all held-out digits.
 local function evaluate()
-  net:eval()
-  local sum, count = 0, 0
-  torch.no_grad(alone, function()
-    for batch, real in sharding.lockstep(held_out_batches(), { policy = "until_last" }) do
-      if real then
-        sum = sum + model_of.loss_sum(net, batch):item()
-        count = count + batch.loss_mask:sum():item()
-      end
-    end
+  return sharding.evaluate(model, held_out_batches(), function(batch)
+    return model_of.loss_sum(model, batch), batch.loss_mask:sum()
   end)
-  net:train()
-  return sharding.weighted_mean(sum, count)
 end
 
 -- Shows held-out digits to the model, 32 at a time, and reads what it writes.
@@ -117,25 +103,13 @@ end
 
 -- Training. A step is a few micro-batches, then one update; gradients are averaged over ranks in the last one.
 for step, batch in run:steps(draw_step, config.steps) do
-  -- Ranks are averaged, so the mean over all tokens of the step is world_size times this rank's share of it.
-  local scale = dist.world_size() / batch.report.loss_tokens
-  local loss_sum = torch.zeros({})
-  local function learn(micro_batch)
-    local sum = model_of.loss_sum(model, micro_batch)
-    torch.mul(sum, scale):backward()
-    loss_sum = loss_sum + sum:detach()
-  end
-  local last = #batch.micro_batches
-  for i = 1, last - 1 do model:no_sync(learn, batch.micro_batches[i]) end
-  learn(batch.micro_batches[last])
+  local loss = sharding.accumulate(model, batch.micro_batches, batch.report.loss_tokens, function(micro_batch)
+    return model_of.loss_sum(model, micro_batch)
+  end)
   local grad_norm = optim.clip_grad_norm(model:parameters(), config.max_norm)
   optimizer:step(schedule(step))
   optimizer:zero_grad()
-  dist.all_reduce(loss_sum)
-  log.step {
-    loss = loss_sum / batch.report.loss_tokens, grad_norm = grad_norm, lr = config.lr * schedule(step),
-    tokens = batch.report.tokens,
-  }
+  log.step { loss = loss, grad_norm = grad_norm, lr = config.lr * schedule(step), tokens = batch.report.tokens }
   if (step + 1) % config.eval_every == 0 or step + 1 == config.steps then
     log.record("validation", { loss = evaluate() })
   end
@@ -146,7 +120,7 @@ local right, seen, shown = 0, 0, {}
 for i, digit in ipairs(held_out) do
   if (i - 1) % dist.world_size() == dist.rank() then shown[#shown + 1] = digit end
 end
-for i, word in ipairs(torch.no_grad(alone, describe, shown)) do
+for i, word in ipairs(torch.no_grad(model.full, model, describe, shown)) do
   right, seen = right + (word == digits.word(shown[i].label) and 1 or 0), seen + 1
 end
 log.record("held-out digits", { accuracy = sharding.weighted_mean(right, seen) })
@@ -154,7 +128,7 @@ log.record("held-out digits", { accuracy = sharding.weighted_mean(right, seen) }
 -- Prints some digits and the model's answers, on rank 0.
 local few = {}
 for i = 1, 5 do few[i] = held_out[i * 61] end
-torch.no_grad(alone, function()
+torch.no_grad(model.full, model, function()
   if dist.rank() == 0 then log.print("\n" .. digits.art(few, describe(few)) .. "\n") end
 end)
 local curve = log.curve("loss.svg", { "loss", "validation.loss" }, { title = "digits_vlm", log_scale = true })

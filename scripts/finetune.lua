@@ -71,7 +71,7 @@ local function answer()
 end
 local function show(when)
   net:eval()
-  local reply = config.parallel == "fully_shard" and model:full(answer) or answer()
+  local reply = model:full(answer)
   net:train()
   log.print(when .. ": " .. reply)
 end
@@ -79,29 +79,16 @@ show "before"
 
 -- Training. A step is a few micro-batches, then one update; gradients are averaged over ranks in the last one.
 for step, micro_batches, report in run:steps(stream, config.steps) do
-  -- Ranks are averaged, so the mean over all tokens of the step is world_size times this rank's share of it.
-  local scale = dist.world_size() / report.loss_tokens
-  local loss_sum = torch.zeros({})
-  local function learn(micro_batch)
-    local sum = model(micro_batch, "loss")
-    torch.mul(sum, scale):backward()
-    loss_sum = loss_sum + sum:detach()
-  end
-  for i = 1, #micro_batches - 1 do model:no_sync(learn, micro_batches[i]) end
-  learn(micro_batches[#micro_batches])
-  local grad_norm = config.parallel == "fully_shard" and model:clip_grad_norm(config.max_norm)
-    or optim.clip_grad_norm(model:parameters(), config.max_norm)
+  local loss = sharding.accumulate(model, micro_batches, report.loss_tokens, function(micro_batch)
+    return model(micro_batch, "loss")
+  end)
+  local grad_norm = optim.clip_grad_norm(model:parameters(), config.max_norm)
   optimizer:step(schedule(step))
   optimizer:zero_grad()
-  dist.all_reduce(loss_sum)
-  log.step {
-    loss = loss_sum / report.loss_tokens, grad_norm = grad_norm, lr = config.lr * schedule(step),
-    tokens = report.tokens,
-  }
+  log.step { loss = loss, grad_norm = grad_norm, lr = config.lr * schedule(step), tokens = report.tokens }
 end
 show "after"
 
 local folder = run.dir .. (config.lora.r > 0 and "/adapter" or "/model")
-local whole = config.parallel == "fully_shard" and model or net
-if config.lora.r > 0 then lora.save(whole, folder) else models.save(whole, folder, { like = config.model }) end
+if config.lora.r > 0 then lora.save(model, folder) else models.save(model, folder, { like = config.model }) end
 log.print("wrote " .. folder)

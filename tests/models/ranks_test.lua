@@ -93,10 +93,16 @@ t.test("ARankReadsTheBytesThatItKeeps", function()
   t.equal(model:sharding_stats().shard_bytes > 0, true)
 end)
 
-t.test("ReplicasAreNoModelToSave", function()
-  local replicas = sharding.data_parallel(models.load "tests/models/qwen3")
+t.test("ReplicasAreSavedAsTheirModel", function()
+  local model = models.load "tests/models/qwen3"
+  local path = dist.all_gather_object(run.dir .. "/replicas")[1]
 
-  t.raises("of data_parallel pass .module", models.save, replicas, run.dir .. "/replicas")
+  models.save(sharding.data_parallel(model), path)
+
+  local saved = models.load(path):state_dict()
+  for name, tensor in pairs(model:state_dict()) do t.equal(saved[name], tensor, name) end
+  t.raises("expected a model, or what sharding.data_parallel or sharding.fully_shard returned, not a table",
+    models.save, {}, path)
 end)
 
 --- The tokens of a rank: another number on each.

@@ -121,7 +121,7 @@ end
 ---
 --- Collective: every rank calls this, rank 0 writes, and all return when the folder is complete. The parameters of a
 --- model that sharding.fully_shard returned are gathered, which takes the memory of the whole model on each rank.
----@param model models.CausalLM|sharding.FullyShard
+---@param model models.CausalLM|sharding.DataParallel|sharding.FullyShard
 ---@param dir string
 ---@param opts {like: string?, max_shard_bytes: integer?}? like: a folder whose config.json, tokenizer and other small
 --- files are copied (config.json gets the dtype of the weights); default: config.json alone

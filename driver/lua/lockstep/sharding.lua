@@ -7,6 +7,7 @@ local options = require "lockstep.options"
 local torch = require "lockstep.torch"
 
 local M = {
+  accumulate = require "lockstep.sharding.accumulate",
   data_parallel = require("lockstep.sharding.data_parallel").data_parallel,
   dataset = require "lockstep.sharding.dataset",
   fully_shard = require("lockstep.sharding.fully_shard").fully_shard,
@@ -146,6 +147,55 @@ function M.weighted_mean(sum, count, opts)
   if both[1]:eq(0):any():item() then core.raise("sharding.weighted_mean: the count over all ranks is 0") end
   local mean = both[0] / both[1]
   return is_tensor and mean:to(sum.dtype) or mean:item()
+end
+
+-- Evaluation ----------------------------------------------------------------------------------------
+
+--- Returns the mean of fn over held-out data that is split over the ranks. The mean is the sum over all batches of all
+--- ranks divided by the count over them.
+---
+---     local loss = sharding.evaluate(model, my_batches(), function(batch) return model(batch, "loss") end)
+---
+--- fn returns a batch's sum and its count, as numbers or tensors. It runs without gradients, and with the model's
+--- modules out of training mode. The parts may differ in length: a rank that has no batch left repeats its last one
+--- without weight, so that all ranks call a sharded model equally often. `filler` makes another batch in its place; it
+--- is needed where a rank may have no batch at all (see sharding.lockstep).
+---
+--- Collective: every rank of `group` calls this.
+---@generic T
+---@param model nn.Module|sharding.DataParallel|sharding.FullyShard
+---@param batches fun(): T? returns the next batch of this rank, or nil when there is none
+---@param fn fun(batch: T): number|torch.Tensor, number|torch.Tensor
+---@param opts {filler: (fun(last: T?): T)?, group: dist.Group?}?
+---@return number|torch.Tensor # a number where fn's sum has one element, else a tensor in float64
+function M.evaluate(model, batches, fn, opts)
+  local o = options.read("sharding.evaluate", opts, { filler = options.optional, group = options.optional })
+  if type(fn) ~= "function" then
+    core.raise("sharding.evaluate: expected a function that returns a batch's sum and count, not a " .. type(fn))
+  end
+  local modes = {} -- parents first: train() also reaches the modules inside
+  for _, module in model:named_modules() do modes[#modes + 1] = { module, module.training } end
+  model:eval()
+  local sum, count = torch.zeros({}, { dtype = torch.float64 }), torch.zeros({}, { dtype = torch.float64 })
+  local function add(total, value, real, which)
+    if type(value) == "number" then value = torch.tensor(value, { dtype = torch.float64 }) end
+    if not torch.is_tensor(value) then
+      core.raise(("sharding.evaluate: the function must return a batch's sum and count; its %s is a %s"):format(which,
+        type(value)))
+    end
+    value = value:double()
+    return total:to(value.device) + (real and value or torch.zeros_like(value))
+  end
+  torch.no_grad(function()
+    local loop = M.lockstep(batches, { policy = "until_last", filler = o.filler, group = o.group })
+    for batch, real in loop do
+      local batch_sum, batch_count = fn(batch)
+      sum, count = add(sum, batch_sum, real, "sum"), add(count, batch_count, real, "count")
+    end
+  end)
+  for _, mode in ipairs(modes) do mode[1]:train(mode[2]) end
+  local mean = M.weighted_mean(sum, count:to(sum.device):expand_as(sum), { group = o.group })
+  return mean:numel() == 1 and mean:item() or mean
 end
 
 return M

@@ -123,11 +123,17 @@ local function check_target(path, like)
   return #names > 0
 end
 
+--- Returns the model itself of what sharding.data_parallel returned.
+local function unwrap(model)
+  if type(model) == "table" and type(model.layouts) ~= "function" and nn.is_module(model.module) then
+    model = model.module
+  end
+  if type(model) == "table" and type(model.layouts) == "function" then return model end
+  fail("expected a model, or what sharding.data_parallel or sharding.fully_shard returned, not a %s", type(model))
+end
+
 --- Returns the tensors by their names on disk. A sharded model gathers its parameters: collective.
 local function disk_state(model)
-  if type(model.layouts) ~= "function" then
-    fail("expected a model, or what sharding.fully_shard returned; of data_parallel pass .module")
-  end
   if nn.is_module(model) then return model:layouts()[1] end
   local state = model:state_dict()
   return model.layouts(setmetatable({ state_dict = function() return state end }, { __index = model }))[1]
@@ -154,10 +160,11 @@ end
 
 --- Writes the folder on rank 0. Collective: every rank calls this; all return when the folder is complete, or all get
 --- the error.
----@param model models.CausalLM
+---@param model models.CausalLM|sharding.DataParallel|sharding.FullyShard
 ---@param path string
 ---@param o {like: string?, max_shard_bytes: integer}
 function M.save(model, path, o)
+  model = unwrap(model)
   local state = disk_state(model)
   local ok, message = true, nil
   if dist.rank() == 0 then ok, message = pcall(write, model, state, path, o) end

@@ -84,6 +84,12 @@ DataParallel.__call = DataParallel.forward
 ---@return any ...
 function DataParallel:no_sync(fn, ...) return self.replicas:no_sync(fn, ...) end
 
+--- Calls fn(...): every rank has all values. For scripts that also shard (see sharding.fully_shard).
+---@param fn function
+---@param ... any
+---@return any ...
+function DataParallel.full(_, fn, ...) return fn(...) end
+
 --- Lets replicas group gradients as saved, unless other parameters are trained now.
 local function use_buckets(replicas, buckets)
   local num_saved, num_trained = 0, 0
@@ -136,6 +142,16 @@ end
 function DataParallel:eval() return self:train(false) end
 
 function DataParallel:__tostring() return "data_parallel(" .. tostring(self.module) .. ")" end
+
+--- Returns whether this is what data_parallel returned.
+---@param value any
+---@return boolean
+function M.is_one(value) return type(value) == "table" and getmetatable(value) == DataParallel end
+
+--- The group of replicas; nil: all ranks.
+---@param value any
+---@return dist.Group?
+function M.group_of(value) return M.is_one(value) and value.group or nil end
 
 ---@class sharding.DataParallelOptions
 ---@field bucket_mb number? 25

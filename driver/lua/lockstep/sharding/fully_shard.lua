@@ -55,6 +55,16 @@ local FullyShard = {}
 --- The key of a model's own fields, which are not those of its net.
 local PARTS = {}
 
+--- Returns whether this is what fully_shard returned.
+---@param value any
+---@return boolean
+function M.is_one(value) return type(value) == "table" and getmetatable(value) == FullyShard end
+
+--- The ranks that share a model; nil: all ranks.
+---@param value any
+---@return dist.Group?
+function M.group_of(value) return M.is_one(value) and value[PARTS].options.group or nil end
+
 --- Nested plain tables with their floating-point tensors in another dtype.
 local function cast(value, dtype)
   if torch.is_tensor(value) then

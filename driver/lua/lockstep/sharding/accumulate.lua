@@ -1,0 +1,109 @@
+--- sharding.accumulate: the gradients of a step that consists of several micro-batches.
+
+local core = require "lockstep.core"
+local data_parallel = require "lockstep.sharding.data_parallel"
+local dist = require "lockstep.distributed"
+local fully_shard = require "lockstep.sharding.fully_shard"
+local options = require "lockstep.options"
+local torch = require "lockstep.torch"
+
+local NAME = "sharding.accumulate"
+
+local function fail(message, ...) core.raise(NAME .. ": " .. message:format(...)) end
+
+local function describe(value)
+  if torch.is_tensor(value) then return "a tensor of shape " .. tostring(value.shape) end
+  return type(value) == "number" and tostring(value) or "a " .. type(value)
+end
+
+local function check_arguments(model, micro_batches, count, fn)
+  if not (data_parallel.is_one(model) or fully_shard.is_one(model)) then
+    fail("expected what sharding.data_parallel or sharding.fully_shard returned, not %s", describe(model))
+  end
+  if type(micro_batches) ~= "table" or #micro_batches == 0 then
+    fail("expected this rank's list of micro-batches, got %s",
+      type(micro_batches) == "table" and "an empty table" or describe(micro_batches))
+  end
+  if type(count) ~= "number" or not (count > 0 and count < math.huge) then
+    fail("the count must be a number above 0, as report.loss_tokens of batching, not %s", describe(count))
+  end
+  if type(fn) ~= "function" then
+    fail("expected a function that returns a micro-batch's sum of losses, not %s", describe(fn))
+  end
+end
+
+--- Returns a sum as a tensor on the loss's device, in float64.
+local function as_double(value, index, device)
+  if type(value) == "number" then return torch.tensor(value, { dtype = torch.float64, device = device }) end
+  if not torch.is_tensor(value) or value:numel() ~= 1 then
+    fail("result %d of the function must be a number or a tensor of one element, not %s", index, describe(value))
+  end
+  return value:detach():double():reshape {}
+end
+
+---@class sharding.AccumulateOptions
+---@field sync "last"|"each"? "last" unless given
+
+--- Runs forward and backward for each micro-batch of a step, and returns the mean loss over all ranks. The gradients
+--- are those of this mean.
+---
+---     local loss = sharding.accumulate(model, micro_batches, report.loss_tokens, function(micro_batch)
+---       return model(micro_batch, "loss")
+---     end)
+---
+--- fn returns the sum of a micro-batch's losses. The mean is the sum over micro-batches and ranks divided by `count`,
+--- the number of loss tokens (or samples) over all ranks. Further results of fn are sums, too, without gradients: their
+--- means are returned after the loss. The means are in float64, and the same on every rank.
+---
+--- sync = "last" averages gradients over ranks in the backward of the last micro-batch. With sharding.fully_shard this
+--- takes the memory of the whole model's gradients on each rank. "each" averages in every backward instead: more
+--- communication, less memory.
+---
+--- Collective: every rank of the model's group calls this with equally many micro-batches.
+---@param model sharding.DataParallel|sharding.FullyShard
+---@param micro_batches any[] of this rank
+---@param count number over all ranks
+---@param fn fun(micro_batch: any): torch.Tensor, ... the sum of losses, a tensor of one element; further sums
+---@param opts sharding.AccumulateOptions?
+---@return torch.Tensor mean loss
+---@return torch.Tensor ... means of further sums
+local function accumulate(model, micro_batches, count, fn, opts)
+  local o = options.read(NAME, opts, { sync = "last" })
+  check_arguments(model, micro_batches, count, fn)
+  if o.sync ~= "last" and o.sync ~= "each" then
+    fail('sync must be "last" or "each", not "%s"', tostring(o.sync))
+  end
+  local group = data_parallel.group_of(model) or fully_shard.group_of(model)
+  -- The wrappers average gradients over ranks. The gradient of the mean is the number of ranks times that.
+  local scale = (group and group:size() or dist.world_size()) / count
+  local totals = {}
+
+  local function add(loss, ...)
+    if not torch.is_tensor(loss) or loss:numel() ~= 1 then
+      fail("the function must return the sum of a micro-batch's losses, a tensor of one element, not %s",
+        describe(loss))
+    end
+    local sums = { loss, ... }
+    if #totals > 0 and #sums ~= #totals then
+      fail("the function returned %d sums for this micro-batch, and %d for the one before", #sums, #totals)
+    end
+    for i, sum in ipairs(sums) do
+      sum = as_double(sum, i, loss.device)
+      totals[i] = totals[i] and totals[i] + sum or sum
+    end
+    torch.mul(loss, scale):backward()
+  end
+  local function learn(micro_batch) add(fn(micro_batch)) end
+
+  for i, micro_batch in ipairs(micro_batches) do
+    if o.sync == "last" and i < #micro_batches then
+      model:no_sync(learn, micro_batch)
+    else
+      learn(micro_batch)
+    end
+  end
+  local means = dist.all_reduce(torch.stack(totals), "sum", { group = group }) / count
+  return unpack(torch.unbind(means))
+end
+
+return accumulate

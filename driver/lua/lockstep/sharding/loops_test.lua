@@ -1,0 +1,216 @@
+--- sharding.accumulate and sharding.evaluate with both wrappers. Every rank computes the expected values from all
+--- ranks' data.
+
+local dist = require "lockstep.distributed"
+local fixture = require "fully_shard_fixture"
+local nn = require "lockstep.nn"
+local optim = require "lockstep.optim"
+local sharding = require "lockstep.sharding"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local RANK, WORLD = dist.rank(), dist.world_size()
+torch.set_default_dtype(torch.float64)
+
+local WRAPPERS = { "data_parallel", "fully_shard" }
+
+--- Micro-batches of a rank, of different lengths.
+local function batches_of(rank, step)
+  local batches = {}
+  for i = 1, 3 do batches[i] = (torch.arange(2 + i + rank) * (rank + 2) + step + i):remainder(13) end
+  return batches
+end
+
+--- The tokens of a step over all ranks.
+local function tokens_of(step)
+  local count = 0
+  for rank = 0, WORLD - 1 do
+    for _, batch in ipairs(batches_of(rank, step)) do count = count + #batch end
+  end
+  return count
+end
+
+local function loss_sum(model, tokens)
+  return nn.cross_entropy(model(tokens), (tokens * 5 + 1):remainder(13), { reduction = "sum" })
+end
+
+--- One rank trains on all ranks' data, as it stands in a textbook.
+local function train_alone(steps)
+  local net, losses, norms = fixture.net(), {}, {}
+  local optimizer = optim.AdamW(net:parameters(), { lr = 0.05 })
+  for step = 1, steps do
+    local sum = torch.zeros({})
+    for rank = 0, WORLD - 1 do
+      for _, batch in ipairs(batches_of(rank, step)) do sum = sum + loss_sum(net, batch) end
+    end
+    local loss = sum / tokens_of(step)
+    loss:backward()
+    losses[step], norms[step] = loss:item(), optim.clip_grad_norm(net:parameters(), 0.5):item()
+    optimizer:step()
+    optimizer:zero_grad()
+  end
+  return losses, norms, net:state_dict()
+end
+
+local function train(model, steps, opts)
+  local losses, norms = {}, {}
+  local optimizer = optim.AdamW(model:parameters(), { lr = 0.05 })
+  for step = 1, steps do
+    local loss = sharding.accumulate(model, batches_of(RANK, step), tokens_of(step), function(batch)
+      return loss_sum(model, batch)
+    end, opts)
+    losses[step], norms[step] = loss:item(), optim.clip_grad_norm(model:parameters(), 0.5):item()
+    optimizer:step()
+    optimizer:zero_grad()
+  end
+  return losses, norms, model:state_dict()
+end
+
+for _, name in ipairs(WRAPPERS) do
+  local wrap = sharding[name]
+  for _, sync in ipairs { "last", "each" } do
+    t.test("AccumulationTrainsAsOneRankOnAllTheData(" .. name .. ", " .. sync .. ")", function()
+      local losses, norms, expected = train_alone(4)
+
+      local found_losses, found_norms, found = train(wrap(fixture.net()), 4, { sync = sync })
+
+      for step = 1, 4 do
+        t.truthy(math.abs(found_losses[step] - losses[step]) < 1e-12, "loss of step " .. step)
+        t.truthy(math.abs(found_norms[step] - norms[step]) < 1e-12, "norm of step " .. step)
+      end
+      t.truthy(fixture.distance(found, expected) < 1e-12)
+    end)
+  end
+
+  t.test("FurtherSumsAreDividedLikewise(" .. name .. ")", function()
+    local model = wrap(fixture.net())
+
+    local loss, ones, largest, none = sharding.accumulate(model, batches_of(RANK, 1), tokens_of(1), function(batch)
+      return loss_sum(model, batch), #batch, (batch * 2):sum()
+    end)
+
+    t.equal({ loss.dtype, ones:item(), none }, { torch.float64, 1, nil })
+    local sum = 0
+    for rank = 0, WORLD - 1 do
+      for _, batch in ipairs(batches_of(rank, 1)) do sum = sum + 2 * batch:sum():item() end
+    end
+    t.truthy(math.abs(largest:item() - sum / tokens_of(1)) < 1e-12)
+  end)
+
+  t.test("EvaluationIsTheMeanOverAllRanksBatches(" .. name .. ")", function()
+    local net = fixture.net()
+    net.dropout = nn.Dropout(0.5)
+    net.dropout:eval() -- stays as it is, though the rest is in training mode
+    local sum, count = 0, 0
+    for rank = 0, WORLD - 1 do
+      for i = 1, 1 + 2 * rank do -- the last rank has most
+        local batch = batches_of(rank, i)[1]
+        sum, count = sum + loss_sum(net, batch):item(), count + #batch
+      end
+    end
+    local model, i, called, modes = wrap(net), 0, 0, {}
+    local function next_batch()
+      i = i + 1
+      return i <= 1 + 2 * RANK and batches_of(RANK, i)[1] or nil
+    end
+
+    local mean = sharding.evaluate(model, next_batch, function(batch)
+      called, modes[tostring(net.layers[1].training)] = called + 1, true
+      local loss = loss_sum(model, batch)
+      t.equal(loss.requires_grad, false)
+      return loss, #batch
+    end)
+
+    t.truthy(math.abs(mean - sum / count) < 1e-12)
+    t.equal(called, 2 * WORLD - 1) -- on every rank, as a sharded model needs
+    t.equal(modes, { ["false"] = true })
+    t.equal({ net.training, net.layers[1].training, net.dropout.training }, { true, true, false })
+  end)
+
+  t.test("FullShowsWholeValuesToEachRank(" .. name .. ")", function()
+    local net, expected = fixture.net(), fixture.net().head.weight
+    local model = wrap(net)
+
+    local weight, second = model:full(function(a, b) return net.head.weight:detach():clone(), a + b end, 1, 2)
+
+    t.equal(weight, expected:detach())
+    t.equal(second, 3)
+  end)
+end
+
+t.test("AMeanIsOverTheModelsGroup", function()
+  local net, tokens = fixture.net(), batches_of(RANK, 1)
+  local expected = loss_sum(net, tokens[1]) / #tokens[1]
+  expected:backward()
+  local gradient = net.head.weight.grad:clone()
+  net:zero_grad()
+  local model = sharding.data_parallel(net, { group = dist.group { ranks = { RANK } } })
+
+  local loss = sharding.accumulate(model, { tokens[1] }, #tokens[1], function(batch) return loss_sum(model, batch) end)
+
+  t.near(loss, expected:detach(), 1e-12)
+  t.near(net.head.weight.grad, gradient, 1e-12)
+end)
+
+t.test("EvaluationOfSeveralNumbersAtOnce", function()
+  local net, done = fixture.net(), false
+  local function once()
+    if done then return nil end
+    done = true
+    return RANK
+  end
+
+  local means = sharding.evaluate(net, once, function(rank) return torch.tensor { rank, 1 }, 2 end)
+
+  t.equal(means:totable(), { (WORLD - 1) / 4, 0.5 })
+end)
+
+t.test("ARankWithoutBatchesTakesTheFillers", function()
+  local i = 0
+  local function next_batch()
+    i = i + 1
+    return i <= RANK and i or nil
+  end
+  local function run(filler)
+    return sharding.evaluate(fixture.net(), next_batch, function(batch) return batch, 1 end, { filler = filler })
+  end
+
+  if WORLD == 1 then
+    t.raises("the count over all ranks is 0", run)
+  else
+    t.equal(run(function() return 1e9 end), WORLD == 2 and 1 or 4 / 3)
+    i = 0
+    t.raises("ranks {0} have no batch", run)
+  end
+end)
+
+t.test("MistakesAreNamed", function()
+  local model = sharding.data_parallel(fixture.net())
+  local tokens = batches_of(RANK, 1)
+  local function sum(batch) return loss_sum(model, batch) end
+  local function complains(message, ...) t.raises("sharding.accumulate: " .. message, sharding.accumulate, ...) end
+  complains("expected what sharding.data_parallel or sharding.fully_shard returned, not a table", fixture.net(), tokens,
+    1, sum)
+  complains("expected this rank's list of micro-batches, got an empty table", model, {}, 1, sum)
+  complains("expected this rank's list of micro-batches, got a nil", model, nil, 1, sum)
+  complains("the count must be a number above 0, as report.loss_tokens of batching, not 0", model, tokens, 0, sum)
+  complains("expected a function that returns a micro-batch's sum of losses, not a nil", model, tokens, 1)
+  complains("the function must return the sum of a micro-batch's losses, a tensor of one element, not a tensor of "
+    .. "shape {3, 13}", model, { torch.arange(3) }, 1, function(batch) return model(batch) end)
+  complains('sync must be "last" or "each", not "never"', model, tokens, 1, sum, { sync = "never" })
+  complains("result 2 of the function must be a number or a tensor of one element, not a string", model, tokens, 1,
+    function(batch) return sum(batch), "kl" end)
+  local calls = 0
+  complains("the function returned 1 sums for this micro-batch, and 2 for the one before", model, tokens, 1,
+    function(batch)
+      calls = calls + 1
+      return sum(batch), calls == 1 and 0 or nil
+    end)
+  t.raises("sharding.evaluate: the function must return a batch's sum and count; its count is a nil", function()
+    local left = 1
+    sharding.evaluate(model, function()
+      left = left - 1
+      return left >= 0 and tokens[1] or nil
+    end, function() return 1 end)
+  end)
+end)
