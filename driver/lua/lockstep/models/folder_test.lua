@@ -41,6 +41,7 @@ local function with_variables(variables, fn, ...)
   return unpack(results, 2)
 end
 
+require("lockstep.core.files").remove(run.dir .. "/hub")
 local HUB = { HF_HUB_CACHE = run.dir .. "/hub" }
 
 -- What takes a model's folder.
