@@ -71,6 +71,7 @@ def items():
         Item("CUDA library test", gtest("cuda_library_test"), needs_gpu=True),
         Item("checkpoint on a GPU", gtest("checkpoint_gpu_test"), needs_gpu=True),
         Item("tiled_mlp on a GPU", gtest("tiled_mlp_gpu_test"), needs_gpu=True),
+        Item("attention", lua("run_test.lua", str(HERE / "attention_gpu_test.lua")), needs_gpu=True),
         Item("collectives through NCCL", lua("run_test.lua", str(HERE / "collectives_gpu_test.lua")), needs_gpu=True),
         Item("graphs, streams, events", lua("run_test.lua", str(HERE / "graph_gpu_test.lua")), needs_gpu=True),
         Item("out of memory in backward", lua("run_test.lua", str(HERE / "memory_gpu_test.lua")), needs_gpu=True),
