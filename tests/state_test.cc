@@ -286,7 +286,7 @@ TEST(AskedToEnd, ACoroutineSuspendedInTheLoopMaySaveAndASecondSignalEndsOneThatI
 
 // --- A rank that does not come -------------------------------------------------------------------
 
-// Only ranks that have met wait for each other as long as a disk may take, half an hour.
+// Only a rank that saves may take as long as its disk, half an hour.
 TEST(CalledOnOneRankAlone, ACollectiveEndsByTheTimeout) {
   const std::string state = "run:state { best = {} }\n";
   const std::string loop = "for _ in run:steps(function() return true end, 3) do end\n";

@@ -263,6 +263,54 @@ TEST(Watchdog, ARankThatIsStoppedInItsWorkAloneEndsTheRun) {
   EXPECT_THAT(ended.err, HasSubstr("\n  rank 0: no answer: "));
 }
 
+// Ranks that wait in their own work alone would excuse each other for ever.
+TEST(Watchdog, ARankThatIsStoppedWhileOthersWaitInWorkAloneEndsTheRun) {
+  const Folder folder;
+  Child run(RankScript(folder,
+                       absl::StrCat(kSayPid,
+                                    "local run = require 'lockstep.run'\n"
+                                    "run.alone(rank == 1 and forever or dist.barrier)"),
+                       {"--nproc", "3", "--timeout", "2"}));
+  const std::vector<pid_t> pids = PidsOf(run, 3);
+
+  kill(pids[1], SIGSTOP);
+  const Ended ended = run.Wait();
+
+  EXPECT_EQ(ended.exit_code, kHang);
+  EXPECT_THAT(ended.err, HasSubstr("\n  rank 1: no answer: "));
+}
+
+// The state of `best` is what `state_dict` returns, which rank 0 computes as Lua code says.
+std::string SaveWith(const std::string& code) {
+  return absl::StrCat(
+      "local run = require 'lockstep.run'\n"
+      "run:state { best = {\n"
+      "  state_dict = function() if rank == 0 then ",
+      code,
+      " end return {} end,\n"
+      "  load_state_dict = function() end,\n"
+      "} }\n"
+      "run:save { step = 1 }\n");
+}
+
+TEST(Watchdog, ARankMaySaveForLongerThanTheLimit) {
+  ExpectNoHang(SaveWith("wait_for('its disk')"), {"its disk"});
+}
+
+TEST(Watchdog, ARankThatIsStoppedAsItSavesEndsTheRun) {
+  const Folder folder;
+  Child run(RankScript(folder, absl::StrCat(kSayPid, SaveWith("print('saves') forever()")),
+                       {"--nproc", "2", "--timeout", "2"}));
+  const std::vector<pid_t> pids = PidsOf(run, 2);
+  run.WaitForLine("saves");
+
+  kill(pids[0], SIGSTOP);
+  const Ended ended = run.Wait();
+
+  EXPECT_EQ(ended.exit_code, kHang);
+  EXPECT_THAT(ended.err, HasSubstr("\n  rank 0: no answer: "));
+}
+
 TEST(Watchdog, ACollectiveInWorkAloneIsAHang) {
   const Ended ended = RunScript(
       "local run = require 'lockstep.run'\n"

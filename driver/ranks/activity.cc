@@ -77,6 +77,12 @@ void Activity::SetWork(int64_t id, c10::intrusive_ptr<c10d::Work> work) {
   }
 }
 
+bool Activity::IsWaiting() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  Refresh();
+  return IsWaitingNow();
+}
+
 std::optional<OverdueCall> Activity::FindOverdue() {
   const std::lock_guard<std::mutex> lock(mutex_);
   Refresh();
@@ -103,8 +109,7 @@ std::string Activity::Describe() {
   Refresh();
   std::string text = step_.has_value() ? absl::StrCat("step ", *step_, ", ") : "";
   if (!label_.empty()) absl::StrAppend(&text, "label \"", label_, "\", ");
-  const bool waits = std::any_of(records_.begin(), records_.end(),
-                                 [](const Record& record) { return !record.done; });
+  const bool waits = IsWaitingNow();
   absl::StrAppend(&text, waits ? "in a collective" : "in no collective");
   if (!waits && !now.empty()) absl::StrAppend(&text, ", now at ", now);
   if (!place_.empty()) absl::StrAppend(&text, waits ? " at " : "; the last was at ", place_);
@@ -122,6 +127,11 @@ std::string Activity::Describe() {
     }
   }
   return text;
+}
+
+bool Activity::IsWaitingNow() const {
+  return std::any_of(records_.begin(), records_.end(),
+                     [](const Record& record) { return !record.done; });
 }
 
 void Activity::Refresh() {

@@ -64,6 +64,9 @@ class Activity {
   int64_t Start(CollectiveCall call);
   void SetWork(int64_t id, c10::intrusive_ptr<c10d::Work> work);
 
+  // Returns whether a collective is in progress.
+  bool IsWaiting();
+
   // Returns the oldest collective that has exceeded its limit.
   std::optional<OverdueCall> FindOverdue();
 
@@ -86,7 +89,8 @@ class Activity {
     bool done = false;
   };
 
-  void Refresh();  // updates `done` and drops old records; under the mutex
+  bool IsWaitingNow() const;  // under the mutex
+  void Refresh();             // updates `done` and drops old records; under the mutex
 
   mutable std::mutex mutex_;
   std::function<std::string()> find_place_;

@@ -78,21 +78,26 @@ std::string DescribeEnds(const Member& member);
 inline constexpr std::chrono::hours kNoTimeout(24 * 365);
 
 // Adds to the time that ranks of the run have worked alone while others waited for them
-// (run.alone). Returns the sum. With 0 it only reads.
+// (run.alone, run:save). Returns the sum. With 0 it only reads.
 std::chrono::milliseconds AddTimeAlone(c10d::Store& store, std::chrono::milliseconds time);
 
-// This rank works alone while an object of this class lives. Any thread.
+// This rank works alone while an object of this class lives, for `longest` at most: a disk may never
+// answer. Objects of one thread, which may nest; any thread asks.
 class WorkAlone {
  public:
-  WorkAlone() { ++count_; }
+  using Clock = std::chrono::steady_clock;
+
+  explicit WorkAlone(Clock::duration longest) : outer_(until_.exchange(Clock::now() + longest)) {}
   WorkAlone(const WorkAlone&) = delete;
   WorkAlone& operator=(const WorkAlone&) = delete;
-  ~WorkAlone() { --count_; }
+  ~WorkAlone() { until_ = outer_; }
 
-  static bool IsUnderWay() { return count_ > 0; }
+  static bool IsUnderWay() { return Clock::now() < until_.load(); }
 
  private:
-  static inline std::atomic<int> count_{0};
+  static inline std::atomic<Clock::time_point> until_{Clock::time_point::min()};
+
+  const Clock::time_point outer_;
 };
 
 // Records that all ranks have agreed to end with this exit code, which is not a failure.

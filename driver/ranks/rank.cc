@@ -201,8 +201,8 @@ void EndWhenAnotherFails(const World& world) {
   EndProcess(HasLauncher() ? 1 : kHangExitCode);
 }
 
-// The time that other ranks have worked alone (run.alone), which does not count as waiting, and
-// this rank's own, which it tells the others at each look.
+// The time that other ranks have worked alone (run.alone, run:save), which does not count as
+// waiting, and this rank's own, which it tells the others at each look.
 class TimeAlone {
  public:
   using Clock = std::chrono::steady_clock;
@@ -212,13 +212,13 @@ class TimeAlone {
       : store_(std::move(store)), between_reads_(between_reads) {}
 
   // Call this at each look. Throws where the store does not answer.
-  void Look(Clock::time_point now) {
+  void Look(Clock::time_point now, bool is_alone) {
     if (is_alone_) {
       const auto time = std::chrono::duration_cast<std::chrono::milliseconds>(now - last_look_);
       AddTimeAlone(*store_, time);
       own_ += time;
     }
-    is_alone_ = WorkAlone::IsUnderWay();
+    is_alone_ = is_alone;
     last_look_ = now;
     if (reads_.empty() || now - reads_.back().when >= between_reads_) {
       // One that is older than any wait is enough; waits that go on keep all.
@@ -286,7 +286,8 @@ void WatchCollectives(const World& world, std::chrono::milliseconds timeout) {
       if (TimeAlone::Clock::now() - before > kTimeToCatchUp)
         std::this_thread::sleep_for(kTimeToCatchUp);
       try {
-        alone.Look(TimeAlone::Clock::now());
+        // A rank that waits for others does no work: two that wait would excuse each other.
+        alone.Look(TimeAlone::Clock::now(), WorkAlone::IsUnderWay() && !activity->IsWaiting());
       } catch (const std::exception&) {
         // The store is lost or silent: that is said where a rank waits, or fails.
       }

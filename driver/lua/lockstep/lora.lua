@@ -9,8 +9,8 @@
 --- Apply or load adapters before sharding.data_parallel and optimizers. docs/lora.md has a whole script.
 
 local adapters = require "lockstep.lora.adapters"
+local agreement = require "lockstep.state.agreement"
 local core = require "lockstep.core"
-local core_sharding = require "lockstep.core.sharding"
 local dist = require "lockstep.distributed"
 local experts = require "lockstep.lora.experts"
 local files = require "lockstep.lora.files"
@@ -144,8 +144,6 @@ function M.apply(model, opts)
   return count_of(chosen)
 end
 
-local gathering ---@type lockstep.core.sharding.Gathering?
-
 --- Writes the adapters into a folder as PEFT does: adapter_config.json and adapter_model.safetensors. Rank 0 writes; an
 --- error of its disk is one on all ranks. Collective: every rank calls this.
 ---
@@ -156,11 +154,9 @@ function M.save(model, dir)
   check_adapted("lora.save", model)
   if type(dir) ~= "string" then core.raise("lora.save: the folder must be a string, not a " .. type(dir)) end
   local tensors = files.tensors_of(model)
-  local ok, message = true, nil
-  if dist.rank() == 0 then ok, message = pcall(files.write, dir, files.config_of(model), tensors) end
-  gathering = gathering or core_sharding.gathering("lora.save", 1800)
-  local texts = gathering:gather(ok and "" or tostring(message):gsub("^[^\n]-%.lua:%d+: ", ""))
-  if texts[1] ~= "" then core.raise("lora.save: " .. texts[1]) end
+  agreement.together("lora.save", function()
+    if dist.rank() == 0 then files.write(dir, files.config_of(model), tensors) end
+  end)
 end
 
 --- Reads a folder that PEFT or lora.save wrote. A model without adapters gets them as its configuration says, like by

@@ -288,7 +288,7 @@ end
 ---@param ... T
 ---@return any ...
 function M.alone(fn, ...)
-  return core.alone(fn, ...)
+  return core.alone(nil, fn, ...)
 end
 
 -- State -------------------------------------------------------------------------------------------

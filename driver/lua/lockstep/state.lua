@@ -69,7 +69,6 @@ function M.register(given, opts)
     local problem = contents.kind_of(name, object) == "table" and contents.plain_mismatch(name, object) or ""
     if problem ~= "" then core.raise("run:state: " .. problem) end
   end
-  agreement.open()
   agreement.together("run:state", function() return run.dir end) -- which another run may have
   check_same_schedule(given, o)
   objects, keep, every, kept_step, compared, left_out = given, o.keep, o.every, nil, false, {}
@@ -83,7 +82,6 @@ end
 ---@return string path
 function M.save(step)
   check_registered("run:save")
-  agreement.meet()
   local path = saving.save(objects, step,
     { root = root(), keep = keep, compare = not compared, config = run.progress.config, left_out = left_out })
   compared = true
@@ -99,7 +97,6 @@ function M.resume(opts)
     core.raise("run:resume: from must be a folder's path, not a " .. type(o.from))
   end
   check_registered("run:resume")
-  agreement.meet()
   local step, unknown = resuming.resume(objects,
     { root = root(), from = o.from, without = o.without, config = run.progress.config })
   kept_step, left_out = step, unknown

@@ -95,11 +95,12 @@ function core.run_dir() end
 ---@param step integer
 function core.set_step(step) end
 
---- Implements run.alone.
+--- Returns fn(...). Other ranks may wait for this one meanwhile, for so many seconds at most. See run.alone.
+---@param seconds integer? nil: for ever
 ---@param fn function
 ---@param ... any
 ---@return any ...
-function core.alone(fn, ...) end
+function core.alone(seconds, fn, ...) end
 
 --- The names of all of ATen's operators, sorted.
 ---@return string[]

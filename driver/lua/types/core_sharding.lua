@@ -203,8 +203,7 @@ function Gathering:gather_flags(text) end
 
 --- Collective.
 ---@param purpose string as reports of a hang name it
----@param timeout_s integer? that ranks wait for each other; the run's --timeout where that is longer
 ---@return lockstep.core.sharding.Gathering
-function sharding.gathering(purpose, timeout_s) end
+function sharding.gathering(purpose) end
 
 return sharding

@@ -251,12 +251,17 @@ int SetStep(lua_State* state) {
   return 0;
 }
 
-// alone(fn, ...) -> fn's results: ranks that wait for this one do not end the run meanwhile.
+// alone(seconds or nil, fn, ...) -> fn's results: ranks that wait for this one do not end the run
+// meanwhile, for so many seconds at most.
 int Alone(lua_State* state) {
-  ReadFunction(state, 1, "run.alone: fn");
-  const driver::WorkAlone alone;
-  Call(state, lua_gettop(state) - 1, LUA_MULTRET);
-  return lua_gettop(state);
+  std::chrono::seconds longest = driver::kNoTimeout;
+  if (!lua_isnil(state, 1)) {
+    longest = std::chrono::seconds(ReadInteger(state, 1, "alone: seconds"));
+  }
+  ReadFunction(state, 2, "run.alone: fn");
+  const driver::WorkAlone alone(longest);
+  Call(state, lua_gettop(state) - 2, LUA_MULTRET);
+  return lua_gettop(state) - 1;
 }
 
 int TensorMethods(lua_State* state) { return PushStrings(state, ExtraMethodNames()); }

@@ -88,22 +88,18 @@ int CheckGuard(lua_State* state) {
 
 // --- gathering -----------------------------------------------------------------------------------
 
-// gathering(purpose [, timeout_s]): texts of all ranks of the run, apart from the training's
-// collectives. Collective.
+// gathering(purpose): texts of all ranks of the run, apart from the training's collectives.
+// Collective.
 int NewGathering(lua_State* state) {
   const std::string purpose = ReadString(state, 1, "gathering: purpose");
   const driver::Context& context = GetContext(state);
-  auto timeout = context.timeout;
-  if (!lua_isnoneornil(state, 2)) {
-    timeout = std::max<std::chrono::milliseconds>(
-        timeout, std::chrono::seconds(ReadInteger(state, 2, "gathering: timeout_s")));
-  }
   GatheringObject gathering;
   const int world_size = context.world.environment.world_size;
   if (world_size > 1) {
     std::vector<int> ranks(static_cast<size_t>(world_size));
     std::iota(ranks.begin(), ranks.end(), 0);
-    gathering.collective = driver::NewControlCollective(context.world, ranks, timeout, {purpose});
+    gathering.collective =
+        driver::NewControlCollective(context.world, ranks, context.timeout, {purpose});
   }
   PushObject(state, std::move(gathering));
   return 1;

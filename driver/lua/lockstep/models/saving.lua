@@ -7,6 +7,7 @@
 ---
 --- Everything is written into DIR.part, which takes its name once it is complete and on the disk.
 
+local agreement = require "lockstep.state.agreement"
 local core = require "lockstep.core"
 local core_safetensors = require "lockstep.core.safetensors"
 local dist = require "lockstep.distributed"
@@ -16,7 +17,7 @@ local nn = require "lockstep.nn"
 
 local M = {}
 
-local function fail(message, ...) core.raise("models.save: " .. message:format(...)) end
+local function fail(message, ...) error(message:format(...), 0) end
 
 --- Returns whether a file is copied from `like`: configs, tokenizers, templates and licences, but no weights.
 local function is_companion(name)
@@ -129,7 +130,8 @@ local function unwrap(model)
     model = model.module
   end
   if type(model) == "table" and type(model.layouts) == "function" then return model end
-  fail("expected a model, or what sharding.data_parallel or sharding.fully_shard returned, not a %s", type(model))
+  core.raise("models.save: expected a model, or what sharding.data_parallel or sharding.fully_shard returned, not a "
+    .. type(model))
 end
 
 --- Returns the tensors by their names on disk. A sharded model gathers its parameters: collective.
@@ -166,12 +168,9 @@ end
 function M.save(model, path, o)
   model = unwrap(model)
   local state = disk_state(model)
-  local ok, message = true, nil
-  if dist.rank() == 0 then ok, message = pcall(write, model, state, path, o) end
-  if dist.world_size() > 1 then
-    message = dist.all_gather_object { message = not ok and tostring(message) or nil }[1].message
-  end
-  if message then error(message, 0) end
+  agreement.together("models.save", function()
+    if dist.rank() == 0 then write(model, state, path, o) end
+  end)
 end
 
 return M

@@ -1,5 +1,5 @@
---- The messages that the ranks of a run exchange as they save, resume and step, separate from the training's
---- collectives.
+--- The messages that the ranks of a run exchange as they save, resume and step, or write a folder, separate from the
+--- training's collectives.
 ---
 --- All functions are collective: every rank calls alike, and an error is the same on each.
 
@@ -10,33 +10,26 @@ local dist = require "lockstep.distributed"
 
 local M = {}
 
---- Saving takes as long as the slowest disk: ranks wait this long for each other, or --timeout where that is more.
-local TIMEOUT_S = 1800
+--- Seconds that a rank may work in M.together while others wait for it, longer than --timeout: a disk may be slow.
+local LONGEST_WORK = 1800
 
-local meeting ---@type lockstep.core.sharding.Gathering
-local saving, stepping ---@type lockstep.core.sharding.Gathering, lockstep.core.sharding.Gathering
-
---- Waits for the other ranks as any collective does, --timeout seconds. Later waits last as long as a disk may take, so
---- a rank that does not come at all is reported here, early.
-function M.meet() meeting:gather_flags("here") end
-
---- Before the others, once or again. Meets.
-function M.open()
-  meeting = meeting or core_sharding.gathering("run:state")
-  M.meet()
-  saving = saving or core_sharding.gathering("run:save", TIMEOUT_S)
-  stepping = stepping or core_sharding.gathering("run:steps")
-end
+local texts, flags ---@type lockstep.core.sharding.Gathering?, lockstep.core.sharding.Gathering?
 
 --- A text of every rank, by rank.
 ---@param text string
 ---@return string[]
-function M.texts(text) return saving:gather(text) end
+function M.texts(text)
+  texts = texts or core_sharding.gathering("run:state")
+  return texts:gather(text)
+end
 
 --- Two letters of every rank, by rank, in half the time.
----@param flags string
+---@param two_letters string
 ---@return string[]
-function M.flags(flags) return stepping:gather_flags(flags) end
+function M.flags(two_letters)
+  flags = flags or core_sharding.gathering("run:steps")
+  return flags:gather_flags(two_letters)
+end
 
 --- A value of every rank, by rank.
 ---@param value any
@@ -52,20 +45,30 @@ end
 ---@return string
 function M.plain(message) return (tostring(message):gsub("^[^\n]-%.lua:%d+: ", "")) end
 
---- Calls fn(...) on this rank, and where it fails on any raises that error on all.
+--- Calls fn(...) on this rank. Returns its result if it fails on no rank, otherwise nil and why, alike on all. fn may
+--- take half an hour; a rank that is dead or stopped meanwhile ends the run after --timeout.
+---@generic T
+---@param fn fun(...): T
+---@param ... any
+---@return T?
+---@return string? problem "rank 1: cannot write ..."
+function M.try(fn, ...)
+  local ok, result = pcall(core.alone, LONGEST_WORK, fn, ...)
+  for rank, text in ipairs(M.texts(ok and "" or M.plain(result))) do
+    if text ~= "" then return nil, dist.world_size() == 1 and text or ("rank %d: %s"):format(rank - 1, text) end
+  end
+  return result
+end
+
+--- The same, but raises the error on all ranks.
 ---@generic T
 ---@param caller string what errors begin with
 ---@param fn fun(...): T
 ---@param ... any
 ---@return T
 function M.together(caller, fn, ...)
-  local ok, result = pcall(fn, ...)
-  for rank, text in ipairs(M.texts(ok and "" or M.plain(result))) do
-    if text ~= "" then
-      core.raise(dist.world_size() == 1 and ("%s: %s"):format(caller, text)
-        or ("%s: rank %d: %s"):format(caller, rank - 1, text))
-    end
-  end
+  local result, problem = M.try(fn, ...)
+  if problem then core.raise(("%s: %s"):format(caller, problem)) end
   return result
 end
 

@@ -52,13 +52,7 @@ end
 local function read_latest(found)
   local torn, first_problem = {}, nil
   for _, one in ipairs(found) do
-    local ok, result = pcall(read, one)
-    local problem
-    for rank, text in ipairs(agreement.texts(ok and "" or agreement.plain(result))) do
-      if text ~= "" and not problem then
-        problem = dist.world_size() == 1 and text or ("rank %d: %s"):format(rank - 1, text)
-      end
-    end
+    local result, problem = agreement.try(read, one)
     if not problem then
       -- Only now: where none is left all stay as they are.
       for _, other in ipairs(dist.rank() == 0 and torn or {}) do
