@@ -5,11 +5,10 @@
 #include "torch/csrc/distributed/c10d/reducer.hpp"
 
 #include <algorithm>
-#include <chrono>
 #include <cstdint>
-#include <cstdlib>
 #include <functional>
 #include <memory>
+#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -17,6 +16,7 @@
 
 #include "ATen/ATen.h"
 #include "gtest/gtest.h"
+#include "tests/support/gloo_world.h"
 #include "tests/support/ranks.h"
 #include "tiled_mlp/strategies.h"
 #include "tiled_mlp/test_bodies.h"
@@ -24,10 +24,7 @@
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/autograd/custom_function.h"
 #include "torch/csrc/autograd/engine.h"
-#include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
-#include "torch/csrc/distributed/c10d/ProcessGroupGloo.hpp"
-#include "torch/csrc/distributed/c10d/TCPStore.hpp"
 
 namespace lockstep::tiled_mlp {
 namespace {
@@ -37,32 +34,14 @@ using tests::Rank;
 
 constexpr int kRanks = 2;
 
-// Returns the store of this process: one for all of its groups. A second server on the same port
-// would race with the first: a rank that is early meets the store that is about to close.
-c10::intrusive_ptr<c10d::Store> StoreOf(const Rank& rank) {
-  static const c10::intrusive_ptr<c10d::Store> store = [&] {
-    c10d::TCPStoreOptions options;
-    options.port = static_cast<uint16_t>(std::atoi(std::getenv("MASTER_PORT")));
-    options.isServer = rank.rank == 0;
-    return c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
-  }();
-  return store;
-}
-
+// Returns another group of all ranks. The world is made once: a second server of its store on the
+// same port would race with the first.
 c10::intrusive_ptr<c10d::ProcessGroup> MakeGroup(const Rank& rank) {
+  static const tests::GlooWorld& world = *new tests::GlooWorld(tests::MeetOverGloo(rank));
   static int num_groups = 0;
-  const auto store =
-      c10::make_intrusive<c10d::PrefixStore>("group" + std::to_string(num_groups++), StoreOf(rank));
-  // Shorter than the watchdog: where a rank waits for a gradient that never comes, the test is to
-  // fail, not to stand. Longer than a rank takes to start while libtorch is read from the disk.
-  auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(45));
-  options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-  auto group = c10::make_intrusive<c10d::ProcessGroup>(store, rank.rank, rank.world_size);
-  group->setBackend(
-      c10::kCPU, c10d::ProcessGroup::BackendType::GLOO,
-      c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank.rank, rank.world_size, options));
-  group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
-  return group;
+  std::vector<int> ranks(static_cast<size_t>(rank.world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return tests::NewGlooGroup(world, "group" + std::to_string(num_groups++), ranks);
 }
 
 struct Mode {

@@ -4,9 +4,7 @@
 #include "mimo/bridge/bridge.h"
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <optional>
@@ -24,11 +22,11 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "mimo/gradient/gradients.h"
+#include "tests/support/gloo_world.h"
 #include "tests/support/message_of.h"
 #include "tests/support/ranks.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
-#include "torch/csrc/distributed/c10d/ProcessGroupGloo.hpp"
-#include "torch/csrc/distributed/c10d/TCPStore.hpp"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace lockstep::mimo {
 namespace {
@@ -38,24 +36,24 @@ using tests::MessageOf;
 using tests::OnRanks;
 using tests::Rank;
 
-// Gloo that notes what NCCL would not forgive.
-class NotingGloo : public c10d::ProcessGroupGloo {
+// A group that counts what NCCL does not forgive.
+class CountingGroup : public c10d::ProcessGroup {
  public:
-  using ProcessGroupGloo::ProcessGroupGloo;
+  using ProcessGroup::ProcessGroup;
 
   c10::intrusive_ptr<c10d::Work> allreduce(std::vector<at::Tensor>& tensors,
                                            const c10d::AllreduceOptions& options) override {
     has_met = true;
-    return ProcessGroupGloo::allreduce(tensors, options);
+    return ProcessGroup::allreduce(tensors, options);
   }
   c10::intrusive_ptr<c10d::Work> send(std::vector<at::Tensor>& tensors, int to, int tag) override {
     ++num_sends;
-    return ProcessGroupGloo::send(tensors, to, tag);
+    return ProcessGroup::send(tensors, to, tag);
   }
   c10::intrusive_ptr<c10d::Work> recv(std::vector<at::Tensor>& tensors, int from,
                                       int tag) override {
     ++num_receives;
-    return ProcessGroupGloo::recv(tensors, from, tag);
+    return ProcessGroup::recv(tensors, from, tag);
   }
 
   bool has_met = false;  // all ranks, in a collective
@@ -65,12 +63,7 @@ class NotingGloo : public c10d::ProcessGroupGloo {
 // Groups of ranks that meet in one store.
 class Groups {
  public:
-  explicit Groups(const Rank& rank) : rank_(rank.rank) {
-    c10d::TCPStoreOptions options;
-    options.port = static_cast<uint16_t>(std::atoi(std::getenv("MASTER_PORT")));
-    options.isServer = rank.rank == 0;
-    store_ = c10::make_intrusive<c10d::TCPStore>("127.0.0.1", options);
-  }
+  explicit Groups(const Rank& rank) : rank_(rank.rank), store_(tests::MeetOverGloo(rank).store) {}
 
   c10::intrusive_ptr<c10d::ProcessGroup> Make(const std::vector<int>& ranks,
                                               const std::string& purpose) {
@@ -78,13 +71,12 @@ class Groups {
         absl::StrCat(purpose, "/", absl::StrJoin(ranks, ",")), store_);
     const int position =
         static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
-    const int size = static_cast<int>(ranks.size());
-    auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(45));
-    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-    auto group = c10::make_intrusive<c10d::ProcessGroup>(store, position, size);
-    backends[purpose] = c10::make_intrusive<NotingGloo>(store, position, size, options);
-    group->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::GLOO, backends[purpose]);
+    const auto group =
+        c10::make_intrusive<CountingGroup>(store, position, static_cast<int>(ranks.size()));
+    group->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::GLOO,
+                      tests::NewGlooBackend(store, purpose, position, ranks));
     group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
+    made[purpose] = group;
     return group;
   }
 
@@ -94,11 +86,11 @@ class Groups {
     };
   }
 
-  std::map<std::string, c10::intrusive_ptr<NotingGloo>> backends;  // by purpose
+  std::map<std::string, c10::intrusive_ptr<CountingGroup>> made;  // by purpose
 
  private:
   int rank_;
-  c10::intrusive_ptr<c10d::TCPStore> store_;
+  c10::intrusive_ptr<c10d::Store> store_;
 };
 
 // A process ends once all have what it sent.
@@ -171,7 +163,7 @@ TEST(Bridge, AllRanksMeetInAGroupBeforeItsFirstRows) {
   const auto world = groups.Make({0, 1, 2}, "world");
   Bridge bridge(VisionOfTwoLanguageOfOne(), /*edge=*/0, rank->rank, groups.Maker(), {});
   for (const char* purpose : {"bridge vision -> language", "bridge vision -> language, gradient"})
-    EXPECT_TRUE(groups.backends[purpose]->has_met) << purpose;
+    EXPECT_TRUE(groups.made[purpose]->has_met) << purpose;
 
   // Rank 1 has no rows.
   const Ownership images = *OwnershipOfRows({2, 0});
@@ -179,7 +171,7 @@ TEST(Bridge, AllRanksMeetInAGroupBeforeItsFirstRows) {
   const at::Tensor y = bridge.Run(
       rank->rank < 2 ? std::vector<at::Tensor>{x} : std::vector<at::Tensor>(), images)[0];
   EXPECT_EQ(y.size(0), rank->rank == 2 ? 2 : 0);
-  EXPECT_EQ(groups.backends["bridge vision -> language"]->num_sends, rank->rank == 0 ? 1 : 0);
+  EXPECT_EQ(groups.made["bridge vision -> language"]->num_sends, rank->rank == 0 ? 1 : 0);
   End(*world);
 }
 
@@ -196,14 +188,14 @@ TEST(Bridge, RanksThatDisagreeReceiveNoRows) {
   const std::vector<at::Tensor> x =
       sends ? std::vector<at::Tensor>{at::ones({1, 2})} : std::vector<at::Tensor>();
   bridge.Run(x, agreed);
-  const int received = groups.backends["bridge vision -> language"]->num_receives;
+  const int received = groups.made["bridge vision -> language"]->num_receives;
 
   const std::string message = MessageOf([&] {
     for (int call = 0; call < 3; ++call) bridge.Run(x, rows);
   });
 
   EXPECT_THAT(message, HasSubstr("the ranks disagree about the micro-batch"));
-  EXPECT_EQ(groups.backends["bridge vision -> language"]->num_receives, received);
+  EXPECT_EQ(groups.made["bridge vision -> language"]->num_receives, received);
   End(*world);
 }
 

@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <cstdlib>
 #include <numeric>
+#include <utility>
 
+#include "absl/strings/match.h"
 #include "tests/strict/strict_backend.h"
 #include "torch/csrc/distributed/c10d/PrefixStore.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroupGloo.hpp"
@@ -13,19 +15,30 @@
 
 namespace lockstep::tests {
 
+c10::intrusive_ptr<c10d::Backend> NewGlooBackend(const c10::intrusive_ptr<c10d::Store>& store,
+                                                 const std::string& name, int position,
+                                                 const std::vector<int>& ranks, bool strict) {
+  auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(45));
+  options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
+  const int size = static_cast<int>(ranks.size());
+  c10::intrusive_ptr<c10d::Backend> backend =
+      c10::make_intrusive<c10d::ProcessGroupGloo>(store, position, size, options);
+  // The messages of a bridge use Gloo even where there are GPUs.
+  const bool is_twin =
+      std::getenv("LOCKSTEP_STRICT_TWIN") != nullptr && !absl::EndsWith(name, ", messages");
+  if (!strict && !is_twin) return backend;
+  return c10::make_intrusive<StrictBackend>(std::move(backend), name, ranks);
+}
+
 namespace {
 
 c10::intrusive_ptr<c10d::ProcessGroup> OverGloo(const c10::intrusive_ptr<c10d::Store>& store,
                                                 const std::string& name, int position,
                                                 const std::vector<int>& ranks, bool strict) {
   const int size = static_cast<int>(ranks.size());
-  auto options = c10d::ProcessGroupGloo::Options::create(std::chrono::seconds(45));
-  options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname("127.0.0.1"));
-  c10::intrusive_ptr<c10d::Backend> backend =
-      c10::make_intrusive<c10d::ProcessGroupGloo>(store, position, size, options);
-  if (strict) backend = c10::make_intrusive<StrictBackend>(backend, name, ranks);
   auto group = c10::make_intrusive<c10d::ProcessGroup>(store, position, size);
-  group->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::GLOO, backend);
+  group->setBackend(c10::kCPU, c10d::ProcessGroup::BackendType::GLOO,
+                    NewGlooBackend(store, name, position, ranks, strict));
   group->setDefaultBackend(c10d::ProcessGroup::BackendType::GLOO);
   return group;
 }
