@@ -25,8 +25,6 @@ std::string AddressesKey(int rank) { return absl::StrCat("lockstep/addresses/", 
 
 }  // namespace
 
-std::string HereKey(int rank) { return absl::StrCat("lockstep/here/", rank); }
-
 std::vector<std::string> OwnAddresses(const RankEnvironment& environment) {
   const std::string interfaces = InterfacesToUse();
   if (!interfaces.empty()) {
@@ -39,13 +37,14 @@ std::vector<std::string> OwnAddresses(const RankEnvironment& environment) {
   return {*address};
 }
 
-void AgreeOnAddresses(const World& world, const std::vector<std::string>& own) {
+void FixAddresses(const World& world, const std::vector<std::string>& own,
+                  const std::vector<std::string>& of_ranks) {
   const RankEnvironment& environment = world.environment;
   std::vector<std::string> settled = own;
   const bool is_master_here = IsLoopback(own.front()) && InterfacesToUse().empty();
   const bool may_be_elsewhere = is_master_here && !IsLoopback(environment.master_addr);
   for (int rank = 0; may_be_elsewhere && rank < environment.world_size; ++rank) {
-    const std::string other = world.store->get_to_str(HereKey(rank));
+    const std::string& other = of_ranks[static_cast<size_t>(rank)];
     if (IsLoopback(other)) continue;
     const absl::StatusOr<std::string> address = AddressTowards(other);
     TORCH_CHECK(address.ok(), "rank ", rank, ": ", std::string(address.status().message()),

@@ -14,16 +14,15 @@
 
 namespace lockstep::driver {
 
-// Returns the store key that a rank sets to its address when it has come.
-std::string HereKey(int rank);
-
 // Returns the addresses of the interfaces that GLOO_SOCKET_IFNAME lists, otherwise this machine's
 // address towards MASTER_ADDR. Throws c10::Error if it finds no address.
 std::vector<std::string> OwnAddresses(const RankEnvironment& environment);
 
-// Fixes the addresses of this rank once every rank has set its key: replaces a loopback address of
-// `own` if a rank has another address. Throws c10::Error if that rank cannot be reached.
-void AgreeOnAddresses(const World& world, const std::vector<std::string>& own);
+// Fixes the addresses of this rank, `own`, for others to find in the store. Replaces a loopback
+// address if a rank has another one; `of_ranks` are the first addresses of all ranks. Throws
+// c10::Error if that rank cannot be reached.
+void FixAddresses(const World& world, const std::vector<std::string>& own,
+                  const std::vector<std::string>& of_ranks);
 
 // Returns the addresses that this rank has fixed, as numbers. There are several if
 // GLOO_SOCKET_IFNAME lists several: Gloo uses them in turn, control sockets use the first.

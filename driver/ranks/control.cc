@@ -12,6 +12,7 @@
 #include "driver/ranks/activity.h"
 #include "driver/ranks/addresses.h"
 #include "driver/ranks/failure.h"
+#include "driver/ranks/meeting.h"
 #include "driver/ranks/mirror.h"
 #include "sharding/agreement/c10d_collective.h"
 #include "sharding/agreement/socket_collective.h"
@@ -22,30 +23,17 @@ namespace {
 constexpr size_t kMaxRanksOnSockets = 64;
 
 // Through the run's store.
-sharding::SocketCollective::Exchange ExchangeThrough(const World& world, const std::string& prefix,
-                                                     size_t position, const std::vector<int>& ranks,
+sharding::SocketCollective::Exchange ExchangeThrough(const World& world, const std::string& name,
+                                                     const std::vector<int>& ranks,
                                                      const std::string& title,
                                                      std::chrono::milliseconds timeout) {
-  return [store = world.store, prefix, position, ranks, title,
+  return [store = world.store, rank = world.environment.rank, name, ranks, title,
           timeout](const std::string& own) -> absl::StatusOr<std::vector<std::string>> {
-    std::vector<std::string> keys;
-    for (size_t i = 0; i < ranks.size(); ++i) keys.push_back(absl::StrCat(prefix, "/", i));
-    store->set(keys[position], std::vector<uint8_t>(own.begin(), own.end()));
-    try {
-      store->wait(keys, timeout);
-    } catch (const c10::Error&) {
-      std::vector<int> absent;
-      for (size_t i = 0; i < ranks.size(); ++i) {
-        if (!store->check({keys[i]})) absent.push_back(ranks[i]);
-      }
-      if (absent.empty()) throw;
-      return absl::DeadlineExceededError(absl::StrCat(
-          "meeting of ", title, ": waited ", absl::FormatDuration(absl::FromChrono(timeout)),
-          " for ranks that have not come: ", absl::StrJoin(absent, ", ")));
-    }
-    std::vector<std::string> all;
-    for (const std::string& key : keys) all.push_back(store->get_to_str(key));
-    return all;
+    Meeting meeting = MeetInStore(*store, name, rank, ranks, own, timeout);
+    if (meeting.absent.empty()) return std::move(meeting.values);
+    return absl::DeadlineExceededError(absl::StrCat(
+        "meeting of ", title, ": waited ", absl::FormatDuration(absl::FromChrono(timeout)),
+        " for ranks that have not come: ", absl::StrJoin(meeting.absent, ", ")));
   };
 }
 
@@ -104,7 +92,7 @@ std::unique_ptr<sharding::Collective> NewUnwatchedCollective(const World& world,
   const int position = PositionIn(world, ranks);
   // Members alone count how often this list was asked for, so that others need not take part.
   static std::map<std::vector<int>, int> times_made;
-  const std::string prefix =
+  const std::string name =
       absl::StrCat("control/", absl::StrJoin(ranks, ","), "/", times_made[ranks]++);
   if (ranks.size() > kMaxRanksOnSockets) {
     return std::make_unique<sharding::C10dCollective>(
@@ -112,8 +100,7 @@ std::unique_ptr<sharding::Collective> NewUnwatchedCollective(const World& world,
   }
   auto collective = sharding::SocketCollective::Connect(
       position, static_cast<int>(ranks.size()), SocketAddresses(world).front(),
-      ExchangeThrough(world, prefix, static_cast<size_t>(position), ranks,
-                      TitleOf(world, ranks, purpose), timeout),
+      ExchangeThrough(world, name, ranks, TitleOf(world, ranks, purpose), timeout),
       absl::FromChrono(timeout), ranks);
   TORCH_CHECK(collective.ok(), std::string(collective.status().message()));
   return *std::move(collective);

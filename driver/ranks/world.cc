@@ -21,6 +21,7 @@
 #include "driver/network/network.h"
 #include "driver/ranks/addresses.h"
 #include "driver/ranks/failure.h"
+#include "driver/ranks/meeting.h"
 #include "driver/ranks/mirror.h"
 #include "driver/ranks/script_calls.h"
 #include "driver/ranks/watched_backend.h"
@@ -45,6 +46,12 @@ namespace {
 using c10d::ProcessGroup;
 
 double Seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1000; }
+
+std::vector<int> AllRanks(const World& world) {
+  std::vector<int> ranks(static_cast<size_t>(world.environment.world_size));
+  std::iota(ranks.begin(), ranks.end(), 0);
+  return ranks;
+}
 
 // Makes the store listen at `address` alone. By itself it would listen on every interface, where
 // strangers could read the keys and end the run.
@@ -93,32 +100,20 @@ c10::intrusive_ptr<c10d::Store> NewStore(const RankEnvironment& environment,
                                                 store);
 }
 
-// Blocks until every rank has come here. Without this the first complaint about a rank that stays
-// away would be a backend's, and name a key instead of a rank.
-void WaitForRanks(const World& world, const std::string& address,
-                  std::chrono::milliseconds timeout) {
-  const int size = world.environment.world_size;
-  std::vector<std::string> keys;
-  for (int rank = 0; rank < size; ++rank) keys.push_back(HereKey(rank));
+// Blocks until every rank has come here. Returns their addresses, of which this rank's is
+// `address`.
+std::vector<std::string> WaitForRanks(const World& world, const std::string& address,
+                                      std::chrono::milliseconds timeout) {
   const auto start = std::chrono::steady_clock::now();
-  world.store->set(HereKey(world.environment.rank),
-                   std::vector<uint8_t>(address.begin(), address.end()));
-  try {
-    world.store->wait(keys, timeout);
-  } catch (const StoreIsSilent&) {
-    throw;
-  } catch (const c10::Error&) {
-    const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
-    std::vector<int> missing;
-    for (int rank = 0; rank < size; ++rank) {
-      if (!world.store->check({keys[static_cast<size_t>(rank)]})) missing.push_back(rank);
-    }
-    TORCH_CHECK(missing.empty(), "waited ", absl::StrFormat("%.0f", waited.count()),
-                " s for ranks that have not come: ", absl::StrJoin(missing, ", "), " of 0 to ",
-                size - 1,
-                "; were they started, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE? "
-                "--timeout sets how long to wait");
-  }
+  const Meeting meeting = MeetInStore(*world.store, "lockstep/here", world.environment.rank,
+                                      AllRanks(world), address, timeout);
+  const std::chrono::duration<double> waited = std::chrono::steady_clock::now() - start;
+  TORCH_CHECK(meeting.absent.empty(), "waited ", absl::StrFormat("%.0f", waited.count()),
+              " s for ranks that have not come: ", absl::StrJoin(meeting.absent, ", "), " of 0 to ",
+              world.environment.world_size - 1,
+              "; were they started, with the same MASTER_ADDR, MASTER_PORT and WORLD_SIZE? "
+              "--timeout sets how long to wait");
+  return meeting.values;
 }
 
 c10::intrusive_ptr<c10d::Backend> NewGloo(const World& world,
@@ -266,12 +261,9 @@ void MeetRanks(World& world, std::chrono::milliseconds timeout) {
   world.backend = world.device.is_cuda() ? "nccl" : "gloo";
   if (environment.world_size > 1 && !environment.mirrored) {
     const std::vector<std::string> addresses = OwnAddresses(environment);
-    WaitForRanks(world, addresses.front(), timeout);
-    AgreeOnAddresses(world, addresses);
+    FixAddresses(world, addresses, WaitForRanks(world, addresses.front(), timeout));
   }
-  std::vector<int> ranks(static_cast<size_t>(environment.world_size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  world.group = MakeGroup(world, "world", ranks, environment.rank, timeout, {});
+  world.group = MakeGroup(world, "world", AllRanks(world), environment.rank, timeout, {});
 }
 
 std::string TitleOf(const World& world, const std::vector<int>& ranks,

@@ -21,6 +21,7 @@
 #include "driver/lua/vm/vm.h"
 #include "driver/ranks/context.h"
 #include "driver/ranks/failure.h"
+#include "driver/ranks/meeting.h"
 #include "driver/ranks/world.h"
 #include "mimo/batch/ownership.h"
 #include "mimo/bridge/bridge.h"
@@ -56,30 +57,19 @@ void MeetFor(const driver::Context& context, const mimo::Topology& topology,
   const driver::World& world = context.world;
   if (world.environment.mirrored || ranks.size() == 1) return;
   static std::map<std::string, int> times_met;
-  const std::string meeting = absl::StrCat("mimo/", purpose, "/", absl::StrJoin(ranks, ","));
-  const auto key = [&](int rank) {
-    return absl::StrCat(meeting, "/", times_met[meeting], "/", rank);
-  };
-  std::vector<std::string> keys;
-  for (const int rank : ranks) keys.push_back(key(rank));
+  const std::string list = absl::StrCat("mimo/", purpose, "/", absl::StrJoin(ranks, ","));
   const int own = world.environment.rank;
-  world.store->set(key(own), std::vector<uint8_t>{1});
-  try {
-    world.store->wait(keys, context.timeout);
-  } catch (const c10::Error&) {
-    std::vector<int> absent;
-    for (const int rank : ranks) {
-      if (!world.store->check({key(rank)})) absent.push_back(rank);
-    }
-    if (absent.empty()) throw;
-    world.store->deleteKey(key(own));
+  const driver::Meeting meeting =
+      driver::MeetInStore(*world.store, absl::StrCat(list, "/", times_met[list]), own, ranks,
+                          /*value=*/"", context.timeout);
+  if (!meeting.absent.empty()) {
     throw Error(absl::StrCat(
         "mimo.bridge: ", Describe(topology, {own}), " makes the ", purpose, " and has waited ",
         std::chrono::duration<double>(context.timeout).count(), " s for ",
-        Describe(topology, absent), " to make it, too; every rank of both modules calls ",
+        Describe(topology, meeting.absent), " to make it, too; every rank of both modules calls ",
         "mimo.bridge, in the same order as its other bridges (--timeout sets how long to wait)"));
   }
-  ++times_met[meeting];
+  ++times_met[list];
 }
 
 // Why a rank that others wait for is gone, as the run knows it; "" where it does not.

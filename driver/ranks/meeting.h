@@ -1,0 +1,32 @@
+// Ranks that wait for each other in the run's store, before there is a group to wait in.
+//
+//    const Meeting meeting = MeetInStore(*store, "control/0,2/0", rank, {0, 2}, address, timeout);
+//    if (!meeting.absent.empty()) ...  // names ranks, where a backend would name one of its keys
+
+#ifndef LOCKSTEP_DRIVER_RANKS_MEETING_H_
+#define LOCKSTEP_DRIVER_RANKS_MEETING_H_
+
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include "torch/csrc/distributed/c10d/Store.hpp"
+
+namespace lockstep::driver {
+
+struct Meeting {
+  std::vector<int> absent;          // the ranks that have not come in time
+  std::vector<std::string> values;  // one of each rank, in the order of `ranks`, if none is absent
+};
+
+// Writes `value` for this rank and waits, at most `timeout`, until all of `ranks` have written
+// theirs. If some stay away it takes its own value back, so that later ones learn of it. The same
+// ranks use a name once, or again after a failure. Throws StoreIsSilent, or c10::Error if the store
+// is lost. Collective over `ranks`.
+Meeting MeetInStore(c10d::Store& store, const std::string& name, int rank,
+                    const std::vector<int>& ranks, const std::string& value,
+                    std::chrono::milliseconds timeout);
+
+}  // namespace lockstep::driver
+
+#endif  // LOCKSTEP_DRIVER_RANKS_MEETING_H_
