@@ -111,6 +111,12 @@ class LayersTest(unittest.TestCase):
 
         self.assertEqual([], fixture.problems(layers.check, changes))
 
+    def test_a_binding_that_calls_the_store_or_locks_a_file_is_found(self):
+        for call in ('world.store->set("key", value);', "flock(fd, LOCK_EX);"):
+            with self.subTest(call):
+                self.assert_finds({"driver/lua/bind/program/core.cc": f"int Run() {{\n  {call}\n}}\n"},
+                                  "driver/lua/bind/program/core.cc:2", "more than a translation")
+
     def test_a_script_that_depends_on_more_than_the_driver_is_found(self):
         for label in ("//batching", "@luajit"):
             with self.subTest(label):
