@@ -84,11 +84,15 @@ uint16_t PortOf(int fd) {
   return ntohs(reinterpret_cast<const sockaddr_in*>(&address)->sin_port);
 }
 
+std::string NumberOfLocalhost(const std::string& host) {
+  return host == "localhost" ? "127.0.0.1" : host;
+}
+
 absl::StatusOr<std::string> AddressTowards(const std::string& host) {
   addrinfo hints{};
   hints.ai_socktype = SOCK_DGRAM;
   addrinfo* found = nullptr;
-  const int error = getaddrinfo(host.c_str(), "9", &hints, &found);
+  const int error = getaddrinfo(NumberOfLocalhost(host).c_str(), "9", &hints, &found);
   if (error != 0)
     return absl::NotFoundError(absl::StrCat("cannot look up ", host, ": ", gai_strerror(error)));
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);

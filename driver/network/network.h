@@ -19,6 +19,10 @@ namespace lockstep::driver {
 // "127.0.0.1", "::1". Looks up no name.
 bool IsLoopback(const std::string& host);
 
+// Returns "127.0.0.1" for "localhost", and any other `host` as it is. A container may have no
+// /etc/hosts that knows the name, which stands for loopback everywhere (RFC 6761, 6.3).
+std::string NumberOfLocalhost(const std::string& host);
+
 // Returns a socket that listens on `address` (numbers, IPv4 or IPv6) and closes on exec. The caller
 // owns it. Port 0: the kernel chooses one; PortOf returns it. Errors: InvalidArgument where
 // `address` is not numeric, Unavailable where this machine lacks it or the port is taken.

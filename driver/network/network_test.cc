@@ -43,6 +43,11 @@ TEST(ListenOn, ErrorsNameTheAddressAndTheReason) {
   EXPECT_THAT(std::string(foreign.message()), HasSubstr("cannot listen on 192.0.2.1: "));
 }
 
+TEST(NumberOfLocalhost, LeavesOtherHostsAsTheyAre) {
+  EXPECT_EQ(NumberOfLocalhost("localhost"), "127.0.0.1");
+  for (const char* host : {"node1", "::1", "10.0.0.1"}) EXPECT_EQ(NumberOfLocalhost(host), host);
+}
+
 TEST(AddressTowards, LoopbackIsReachedFromLoopback) {
   for (const char* host : {"localhost", "127.0.0.1", "127.0.1.1"}) {
     const absl::StatusOr<std::string> address = AddressTowards(host);

@@ -75,11 +75,9 @@ c10::intrusive_ptr<c10d::Store> NewStore(const RankEnvironment& environment,
   const std::string where = absl::StrCat(environment.master_addr, ":", environment.master_port);
   c10::intrusive_ptr<c10d::Store> store;
   try {
-    if (options.isServer && IsLoopback(environment.master_addr)) {
-      const bool is_name = environment.master_addr == "localhost";
-      ListenOnlyAt(is_name ? "127.0.0.1" : environment.master_addr, options);
-    }
-    store = NewBoundedStore(where, timeout, [host = environment.master_addr, options] {
+    const std::string host = NumberOfLocalhost(environment.master_addr);
+    if (options.isServer && IsLoopback(host)) ListenOnlyAt(host, options);
+    store = NewBoundedStore(where, timeout, [host, options] {
       return c10::make_intrusive<c10d::TCPStore>(host, options);
     });
   } catch (const c10::Error& error) {
