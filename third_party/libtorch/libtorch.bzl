@@ -39,6 +39,7 @@ cc_library(
         "-Wl,--pop-state",
         "-Wl,-rpath-link,{nvidia}/cu13/lib:{nvidia}/cudnn/lib:{nvidia}/nccl/lib:{nvidia}/cusparselt/lib:{nvidia}/nvshmem/lib",
         "-L{nvidia}/cu13/lib",
+        "-Wl,-rpath,{nvidia}/cu13/lib",
         "-l:libcudart.so.13",
     ],
     deps = [":libtorch"],
