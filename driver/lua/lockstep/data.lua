@@ -217,6 +217,16 @@ function M.source(paths, opts) return require("lockstep.data.source").source(pat
 ---@return data.Source
 function M.mix(sources, opts) return require("lockstep.data.source").mix(sources, opts) end
 
+--- Splits a source into samples to train on and samples that are held out. The same seed gives the same parts, as long
+--- as the source has as many samples.
+---
+---     local train, held_out = data.split(source, { held_out = 0.1 })   -- a tenth; 500 holds out 500 samples
+---@param source data.Source|table[]
+---@param opts {held_out: number, seed: integer?} held_out: a share below 1, or a number of samples; seed: default 0
+---@return data.Source train
+---@return data.Source held_out
+function M.split(source, opts) return require("lockstep.data.source").split(source, opts) end
+
 --- Iterates over a source's samples: shuffled, split over the ranks, mapped ahead by threads, and resumed exactly.
 ---
 ---     local loader = data.loader { source = source, map = "my_map", workers = 2, seed = 1 }

@@ -1,4 +1,4 @@
---- data.source and data.mix: samples by number.
+--- data.source, data.mix and data.split: samples by number.
 
 local cache = require "lockstep.data.cache"
 local core = require "lockstep.core"
@@ -26,8 +26,31 @@ function M.source(paths, opts)
   return core_data.source(paths, o.format, o.cache or cache.folder() .. "/index")
 end
 
---- The sources and the plan of each mix.
-local mixes = setmetatable({}, { __mode = "k" })
+--- Of each source that is made of others: a function from a sample's number, an epoch and a loader's seed to the source
+--- that holds the sample, and its number and epoch there.
+local views = setmetatable({}, { __mode = "k" })
+
+--- Makes a source whose samples lie in others.
+---@param name string for messages
+---@param size integer
+---@param locate fun(index: integer, epoch: integer, seed: integer?): data.Source, integer, integer
+---@return data.Source
+local function new_view(name, size, locate)
+  local view = newproxy(true)
+  local meta = getmetatable(view)
+  meta.__name = name
+  function meta.__len() return size end
+  function meta.__index(_, index)
+    if type(index) ~= "number" then return nil end
+    if not (index >= 1 and index <= size and index % 1 == 0) then
+      core.raise(("%s[%s]: it has the samples 1 to %d"):format(name, tostring(index), size))
+    end
+    local leaf, of_leaf = M.resolve(view, index, 0)
+    return leaf[of_leaf]
+  end
+  views[view] = locate
+  return view
+end
 
 --- Raises unless the value has samples by number: what data.source or data.mix made, or an array.
 ---@param value any
@@ -39,7 +62,8 @@ function M.check(value, caller)
     type(value)))
 end
 
---- Where sample `index` of a source really is: in a source that is no mix. `epoch` and `seed` are a loader's.
+--- Where sample `index` of a source really is: in a source that is not made of others. `epoch` and `seed` are a
+--- loader's.
 ---@param source data.Source
 ---@param index integer
 ---@param epoch integer
@@ -47,14 +71,10 @@ end
 ---@return data.Source|table[] leaf
 ---@return integer index in it
 function M.resolve(source, index, epoch, seed)
-  local mix = mixes[source]
-  while mix do
-    local number
-    number, index, epoch = mix.plan:locate(index - 1, epoch)
-    source = mix.sources[number]
-    -- Each pass over a source has an order of its own.
-    if seed then index = core_sharding.permute(#source, seed + number, epoch, index - 1) end
-    mix = mixes[source]
+  local locate = views[source]
+  while locate do
+    source, index, epoch = locate(index, epoch, seed)
+    locate = views[source]
   end
   return source, index
 end
@@ -83,20 +103,34 @@ function M.mix(sources, opts)
     sizes[i] = #source
   end
   local plan = core_data.mix(sizes, o.weights, o.size)
-  local mix = newproxy(true)
-  local meta = getmetatable(mix)
-  meta.__name = "mix of sources"
-  function meta.__len() return plan:size() end
-  function meta.__index(_, index)
-    if type(index) ~= "number" then return nil end
-    if not (index >= 1 and index <= plan:size() and index % 1 == 0) then
-      core.raise(("mix[%s]: the mix has the samples 1 to %d"):format(tostring(index), plan:size()))
-    end
-    local leaf, of_leaf = M.resolve(mix, index, 0)
-    return leaf[of_leaf]
+  return new_view("mix", plan:size(), function(index, epoch, seed)
+    local number, of_source, own_epoch = plan:locate(index - 1, epoch)
+    -- Each pass over a source has an order of its own.
+    if seed then of_source = core_sharding.permute(sizes[number], seed + number, own_epoch, of_source - 1) end
+    return sources[number], of_source, own_epoch
+  end)
+end
+
+--- See data.split.
+---@param source data.Source|table[]
+---@param opts {held_out: number, seed: integer?}
+---@return data.Source train
+---@return data.Source held_out
+function M.split(source, opts)
+  M.check(source, "data.split")
+  local o = options.read("data.split", opts, { held_out = options.required, seed = 0 })
+  local size, count = #source, o.held_out
+  if type(count) == "number" and count > 0 and count < 1 then count = math.max(1, math.floor(count * size + 0.5)) end
+  if type(count) ~= "number" or not (count >= 0 and count % 1 == 0) or count >= size then
+    core.raise(("data.split: held_out must be a share below 1, or a number of samples below the %d there are; got %s")
+      :format(size, tostring(o.held_out)))
   end
-  mixes[mix] = { sources = sources, plan = plan }
-  return mix
+  local function part(name, first, length)
+    return new_view(name, length, function(index, epoch)
+      return source, core_sharding.permute(size, o.seed, 0, first + index - 1), epoch
+    end)
+  end
+  return part("train", count, size - count), part("held_out", 0, count)
 end
 
 return M

@@ -135,5 +135,65 @@ t.test("MistakesInAMixAreNamed", function()
   t.raises("weights", data.mix, { {}, { 1 } }, { weights = { 1 } })
   t.raises("source 1 has no samples", data.mix, { {}, { 1 } }, { weights = { 1, 1 } })
   t.raises("source 2: expected a source", data.mix, { { 1 }, "x.jsonl" })
-  t.raises("mix[3]: the mix has the samples 1 to 2", function() return data.mix({ { 1, 2 } })[3] end)
+  t.raises("mix[3]: it has the samples 1 to 2", function() return data.mix({ { 1, 2 } })[3] end)
+end)
+
+-- Splits ------------------------------------------------------------------------------------------------
+
+t.test("ASplitHasEverySampleInOneOfItsParts", function()
+  local samples = {}
+  for i = 1, 103 do samples[i] = i end
+  for _, held_out in ipairs { 0, 1, 0.001, 0.1, 50, 102, 0.99 } do
+    local train, kept = data.split(samples, { held_out = held_out, seed = 4 })
+    t.equal(#kept, held_out < 1 and held_out > 0 and math.max(1, math.floor(held_out * 103 + 0.5)) or held_out)
+    local both = all(train)
+    for _, sample in ipairs(all(kept)) do both[#both + 1] = sample end
+    table.sort(both)
+    t.equal(both, samples, held_out)
+  end
+end)
+
+t.test("ASeedRepeatsASplitAndAnotherOneGivesAnother", function()
+  local samples = {}
+  for i = 1, 50 do samples[i] = i end
+  local function kept(seed) return all((select(2, data.split(samples, { held_out = 10, seed = seed })))) end
+
+  t.equal(kept(1), kept(1))
+  t.truthy(table.concat(kept(1), " ") ~= table.concat(kept(2), " "))
+  local is_sorted = true
+  for i = 2, 10 do is_sorted = is_sorted and kept(1)[i - 1] < kept(1)[i] end
+  t.truthy(not is_sorted, "the held-out samples are not those at one end")
+end)
+
+t.test("PartsAreSourcesForLoadersAndMixes", function()
+  local lines = {}
+  for i = 1, 20 do lines[i] = ('{"id": %d}'):format(i) end
+  lines[7] = "{"
+  local path = write("split.jsonl", table.concat(lines, "\n") .. "\n")
+  local train, kept = data.split(open(path), { held_out = 5 })
+  local seen = {}
+  for _, part in ipairs { train, kept } do
+    for sample in data.loader { source = part, epochs = 1, on_error = "skip", rank = 0, world = 1 } do
+      t.equal(seen[sample.id], nil)
+      seen[sample.id] = true
+    end
+  end
+  seen[7] = true
+  t.equal(#seen, 20)
+
+  local whole = data.mix({ train, kept }, { weights = { 3, 1 } })
+  t.equal(#whole, 20)
+  t.raises("split.jsonl, line 7", function() return all(whole) end)
+end)
+
+t.test("MistakesInASplitAreNamed", function()
+  for _, held_out in ipairs { 5, -1, 1.5, 7 } do
+    t.raises("data.split: held_out must be a share below 1, or a number of samples below the 5 there are; got "
+      .. held_out, data.split, { 1, 2, 3, 4, 5 }, { held_out = held_out })
+  end
+  t.raises("held_out", data.split, { 1, 2 }, {})
+  t.raises("data.split: expected a source", data.split, "train.jsonl", { held_out = 1 })
+  t.raises("held_out[3]: it has the samples 1 to 2", function()
+    return select(2, data.split({ 1, 2, 3 }, { held_out = 2 }))[3]
+  end)
 end)
