@@ -17,7 +17,7 @@ import sys
 
 import workspace
 
-LIBRARIES = ("batching", "sharding", "checkpoint", "tiled_mlp", "mimo")
+LIBRARIES = ("batching", "sharding", "checkpoint", "tiled_mlp", "mimo", "kernels")
 _LOW = LIBRARIES + ("base",)  # what knows no driver and no Lua
 
 _TORCH_HEADERS = re.compile(r"(ATen|c10|caffe2|torch)/")

@@ -10,6 +10,7 @@
 ---     for name, p in net:named_parameters() do print(name, p.shape) end   -- up.weight {256, 64} ...
 
 local core = require "lockstep.core"
+local fused = require "lockstep.nn.fused"
 local hooks = require "lockstep.nn.hooks"
 local make = require "lockstep.nn.parameter"
 local options = require "lockstep.options"
@@ -403,6 +404,9 @@ end
 function LayerNorm:forward(x) return torch.layer_norm(x, self.size, self.weight, self.bias, self.eps) end
 
 --- Divides the last dimension by its root mean square, rounds to x's dtype, then scales it (arXiv 1910.07467).
+--- Called with a residual it normalises the sum, and returns the sum as well:
+---
+---     local y, sum = norm(x, residual)                       -- y = norm(x + residual), sum = x + residual
 ---@class nn.RMSNorm: nn.Module
 local RMSNorm = Module:subclass("RMSNorm")
 ---@type fun(size: integer, opts: {eps: number?}?): nn.RMSNorm
@@ -414,9 +418,9 @@ function RMSNorm:init(size, opts)
   self.weight = parameter(self.size, function(t) t:fill_(1) end)
 end
 
-function RMSNorm:forward(x)
-  if x.dtype == torch.float32 then return torch.rms_norm(x, self.size, self.weight, self.eps) end
-  return self.weight * torch.rms_norm(x, self.size, nil, self.eps)
+function RMSNorm:forward(x, residual)
+  if residual then return fused.add_rms_norm(x, residual, self.weight, self.size, self.eps) end
+  return fused.rms_norm(x, self.weight, self.size, self.eps)
 end
 
 --- Zeroes elements with probability p while training, and scales the rest by 1 / (1 - p).
@@ -472,7 +476,7 @@ end
 
 M.attention = require("lockstep.nn.attention").attention
 M.rotary = require("lockstep.nn.rotary").rotary
-M.rotate = require("lockstep.nn.rotary").rotate
+M.rotate, M.swiglu, M.use_fused = fused.rotate, fused.swiglu, fused.use_fused
 M.cross_entropy = require("lockstep.nn.cross_entropy").cross_entropy
 package.loaded["lockstep.nn"] = M -- the parts that follow are modules, and require it
 M.init = require "lockstep.nn.init"

@@ -65,15 +65,24 @@ bool TakesNames(const c10::OperatorName& name) {
   return absl::StrContains(overload, "names") || absl::StrContains(overload, "dimname");
 }
 
-// The schemas of aten by operator name, in an order that does not change from run to run.
+// Operators of other libraries have the name that Lua reaches them by: "ops.lockstep.swiglu".
+constexpr char kOtherLibraries[] = "ops.";
+
+std::string NameInLua(const std::string& name) {
+  constexpr char kAten[] = "aten::";
+  if (absl::StartsWith(name, kAten)) return name.substr(sizeof(kAten) - 1);
+  const size_t colons = name.find("::");
+  return absl::StrCat(kOtherLibraries, name.substr(0, colons), ".", name.substr(colons + 2));
+}
+
+// All schemas by operator name, in an order that does not change from run to run.
 const std::map<std::string, std::vector<c10::OperatorName>>& Index() {
   static const auto* const kIndex = [] {
     auto* index = new std::map<std::string, std::vector<c10::OperatorName>>();
-    constexpr char kNamespace[] = "aten::";
     for (const c10::OperatorName& name : c10::Dispatcher::singleton().getAllOpNames()) {
-      if (!absl::StartsWith(name.name, kNamespace) || TakesNames(name)) continue;
+      if (TakesNames(name)) continue;
       if (!c10::Dispatcher::singleton().findSchema(name).has_value()) continue;
-      (*index)[name.name.substr(sizeof(kNamespace) - 1)].push_back(name);
+      (*index)[NameInLua(name.name)].push_back(name);
     }
     for (auto& [name, overloads] : *index) {
       std::sort(overloads.begin(), overloads.end(),
@@ -438,7 +447,9 @@ void PushOperator(lua_State* state, Operator& op) {
 
 std::vector<std::string> OperatorNames() {
   std::vector<std::string> names;
-  for (const auto& [name, overloads] : Index()) names.push_back(name);
+  for (const auto& [name, overloads] : Index()) {
+    if (!absl::StartsWith(name, kOtherLibraries)) names.push_back(name);
+  }
   return names;
 }
 

@@ -21,7 +21,8 @@ namespace lockstep::lua {
 
 struct Operator;
 
-// Returns the operator aten::<name>, or nullptr. It belongs to the calling thread, for the thread's
+// Returns the operator aten::<name>, or nullptr. The operator lockstep::swiglu of another library
+// has the name "ops.lockstep.swiglu". The result belongs to the calling thread, for the thread's
 // life.
 Operator* FindOperator(const std::string& name);
 
@@ -50,8 +51,8 @@ void CheckRandomAllowed(const std::string& function);
 // Pushes the operator as a function value.
 void PushOperator(lua_State* state, Operator& op);
 
-// Return all names, sorted, and the schemas of one operator as people read them: "torch.add(Tensor
-// self, Tensor other, *, Scalar alpha=1) -> Tensor".
+// Return the names of ATen's operators, sorted, and the schemas of one operator as people read
+// them: "torch.add(Tensor self, Tensor other, *, Scalar alpha=1) -> Tensor".
 std::vector<std::string> OperatorNames();
 std::vector<std::string> OperatorSchemas(const std::string& name);
 

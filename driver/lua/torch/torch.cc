@@ -140,12 +140,30 @@ std::string UnknownName(const std::string& name) {
                       nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?"));
 }
 
-// torch[name], where the module does not hold it yet.
+// table[name], where the table does not hold it yet. The upvalue, if any, is what comes before the
+// name: "ops.lockstep." in torch.ops.lockstep.
 int FindByName(lua_State* state) {
-  const std::string name = ReadString(state, 2, "torch: the name");
+  const char* before = lua_tostring(state, lua_upvalueindex(1));
+  const std::string name =
+      absl::StrCat(before == nullptr ? "" : before, ReadString(state, 2, "torch: the name"));
   Operator* op = FindOperator(name);
   if (op == nullptr) throw Error(UnknownName(name));
   PushOperator(state, *op);
+  lua_pushvalue(state, 2);
+  lua_pushvalue(state, -2);
+  lua_rawset(state, 1);
+  return 1;
+}
+
+// torch.ops[library]: a table that finds the operators of a library other than ATen, as in PyTorch.
+int FindLibrary(lua_State* state) {
+  const std::string library = ReadString(state, 2, "torch.ops: the library");
+  lua_newtable(state);
+  lua_newtable(state);
+  lua_pushstring(state, absl::StrCat("ops.", library, ".").c_str());
+  lua_pushcclosure(state, FindByName, 1);
+  lua_setfield(state, -2, "__index");
+  lua_setmetatable(state, -2);
   lua_pushvalue(state, 2);
   lua_pushvalue(state, -2);
   lua_rawset(state, 1);
@@ -173,6 +191,12 @@ int OpenTorch(lua_State* state) {
   }
   PushCuda(state);
   lua_setfield(state, -2, "cuda");
+
+  lua_newtable(state);
+  lua_newtable(state);
+  SetFunctions(state, {{"__index", FindLibrary}});
+  lua_setmetatable(state, -2);
+  lua_setfield(state, -2, "ops");
 
   lua_newtable(state);
   SetFunctions(state, {{"__index", FindByName}});

@@ -32,6 +32,7 @@
 ---@field int torch.dtype int32
 ---@field long torch.dtype int64
 ---@field cuda lockstep.torch.cuda
+---@field ops table<string, table<string, function>> operators of libraries other than ATen: torch.ops.lockstep.swiglu
 local torch = {}
 
 --- A tensor of these values: float32 unless `dtype` says otherwise, or bool where they are booleans.

@@ -67,7 +67,7 @@ function Mlp:init(hidden, intermediate, opts)
   self.down_proj = nn.Linear(intermediate, hidden, bias)
 end
 
-function Mlp:forward(x) return self.down_proj(torch.silu(self.gate_proj(x)) * self.up_proj(x)) end
+function Mlp:forward(x) return self.down_proj(nn.swiglu(self.gate_proj(x), self.up_proj(x))) end
 
 --- Returns the new hidden states, and the second result of its MLP if there is one.
 ---@class models.Layer: nn.Module
@@ -83,10 +83,11 @@ function Layer:init(c, index, mlp)
 end
 
 function Layer:forward(x, pass)
-  x = x + self.self_attn(self.input_layernorm(x), pass)
-  local y, aux = self.mlp(self.post_attention_layernorm(x))
-  if aux then return x + y, aux end
-  return x + y
+  local attended = self.self_attn(self.input_layernorm(x), pass)
+  local normalised, sum = self.post_attention_layernorm(attended, x)
+  local y, aux = self.mlp(normalised)
+  if aux then return sum + y, aux end
+  return sum + y
 end
 
 --- One pass through the layers.

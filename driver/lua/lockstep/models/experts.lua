@@ -52,7 +52,7 @@ end
 --- x: [rows, hidden], the rows of expert 0 first; counts: [experts] int64, the rows of each.
 function Experts:forward(x, counts)
   local gate, up = unpack(multiply(x, self.gate_up_proj, counts):chunk(2, -1))
-  return multiply(torch.silu(gate) * up, self.down_proj, counts)
+  return multiply(nn.swiglu(gate, up), self.down_proj, counts)
 end
 
 --- Returns y [tokens, hidden] and the router's logits [tokens, experts]. The router's probabilities are float32. With

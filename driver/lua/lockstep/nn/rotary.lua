@@ -127,13 +127,4 @@ function M.rotary(opts)
   return setmetatable({ frequencies = frequencies, factor = factor, on_device = {} }, Rotary)
 end
 
---- Rotates the pairs (i, i + D / 2) of the last dimension by the angles of cos and sin.
----@param x torch.Tensor [T, heads, D]
----@param cos torch.Tensor [T, 1, D]
----@param sin torch.Tensor [T, 1, D] the first half negated, as nn.rotary returns it
----@return torch.Tensor # [T, heads, D]
-function M.rotate(x, cos, sin)
-  return torch.addcmul(x * cos, torch.roll(x, x:size(-1) / 2, -1), sin)
-end
-
 return M

@@ -1,0 +1,86 @@
+--- The fused kernels of //kernels, and the operators of ATen that they stand for. Layers and models call these
+--- functions; nn.use_fused(false) makes all of them take ATen's way.
+---
+---     self.down(nn.swiglu(self.gate(x), self.up(x)))
+---     local before = nn.use_fused(false)                     -- to compare
+
+local core = require "lockstep.core"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+-- A program that is linked without //kernels has no torch.ops.
+local kernels = rawget(torch, "ops") and torch.ops.lockstep
+local fused = kernels ~= nil
+
+--- Chooses between the fused kernels (true, as at first) and ATen's operators, for all that this process computes
+--- from now on. Results agree to the rounding of the dtype. Returns the setting before. Kernels run on the CPU;
+--- elsewhere both ways are ATen's.
+---
+---     local before = nn.use_fused(false)
+---@param enabled boolean
+---@return boolean before
+function M.use_fused(enabled)
+  if type(enabled) ~= "boolean" then
+    core.raise("nn.use_fused: expected true or false, got " .. tostring(enabled))
+  end
+  local before = fused
+  fused = enabled and kernels ~= nil
+  return before
+end
+
+--- Returns silu(gate) * up, the activation of a gated MLP (arXiv 2002.05202): one pass over memory, which keeps only
+--- its inputs for backward.
+---
+---     local y = nn.swiglu(x:matmul(w1), x:matmul(w3))
+---@param gate torch.Tensor [...] floating-point
+---@param up torch.Tensor [...] of the same shape, dtype and device
+---@return torch.Tensor # [...]
+function M.swiglu(gate, up)
+  if fused then return kernels.swiglu(gate, up) end
+  return torch.silu(gate) * up
+end
+
+--- The forward function of nn.RMSNorm.
+---@param x torch.Tensor [..., size]
+---@param weight torch.Tensor [size]
+---@param size integer[] {size}
+---@param eps number
+---@return torch.Tensor # [..., size]
+function M.rms_norm(x, weight, size, eps)
+  local dtype = x.dtype
+  if fused and dtype == weight.dtype then return kernels.rms_norm(x, weight, eps) end
+  if dtype == torch.float32 then return torch.rms_norm(x, size, weight, eps) end
+  return weight * torch.rms_norm(x, size, nil, eps)
+end
+
+--- The forward function of nn.RMSNorm with a residual.
+---@param x torch.Tensor [..., size]
+---@param residual torch.Tensor [..., size]
+---@param weight torch.Tensor [size]
+---@param size integer[] {size}
+---@param eps number
+---@return torch.Tensor normalised [..., size]
+---@return torch.Tensor sum [..., size] x + residual
+function M.add_rms_norm(x, residual, weight, size, eps)
+  local dtype = x.dtype
+  if fused and dtype == weight.dtype and dtype == residual.dtype then
+    return kernels.add_rms_norm(x, residual, weight, eps)
+  end
+  local sum = x + residual
+  return M.rms_norm(sum, weight, size, eps), sum
+end
+
+--- Rotates the pairs (i, i + D / 2) of the last dimension by the angles of cos and sin. The result has x's dtype;
+--- float32 cos and sin of a float16 or bfloat16 x are not rounded first.
+---@param x torch.Tensor [T, heads, D]
+---@param cos torch.Tensor [T, 1, D]
+---@param sin torch.Tensor [T, 1, D] the first half negated, as nn.rotary returns it
+---@return torch.Tensor # [T, heads, D]
+function M.rotate(x, cos, sin)
+  if fused then return kernels.rotate(x, cos, sin) end
+  local wide = x:to(cos.dtype)
+  return torch.addcmul(wide * cos, torch.roll(wide, x:size(-1) / 2, -1), sin):to(x.dtype)
+end
+
+return M

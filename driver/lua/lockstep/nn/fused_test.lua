@@ -1,0 +1,97 @@
+-- The fused kernels from Lua: nn's functions with them and without, on the same numbers.
+
+local models = require "lockstep.models.decoder"
+local nn = require "lockstep.nn"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local kernels = torch.ops.lockstep
+
+--- Returns the results of fn with the kernels, and with ATen's operators.
+local function both_ways(fn)
+  local before = nn.use_fused(true)
+  local fused = { fn() }
+  nn.use_fused(false)
+  local plain = { fn() }
+  nn.use_fused(before)
+  return fused, plain
+end
+
+local function expect_near(fused, plain, tolerance)
+  t.equal(#fused, #plain)
+  for i = 1, #fused do t.near(fused[i], plain[i], tolerance) end
+end
+
+t.test("TheKernelsAreTheDefault", function()
+  t.truthy(nn.use_fused(true), "the setting before")
+end)
+
+t.test("OperatorsOfOurLibrariesAreFoundByName", function()
+  local x, weight = torch.randn { 3, 4 }, torch.randn { 4 }
+
+  t.near(kernels.rms_norm(x, weight, 1e-6), torch.rms_norm(x, { 4 }, weight, 1e-6), 1e-6)
+  t.near(kernels.rms_norm(x, { weight = weight, eps = 1e-6 }), torch.rms_norm(x, { 4 }, weight, 1e-6), 1e-6)
+  t.raises('torch has no operator "ops.lockstep.rms_norms"', function() return kernels.rms_norms end)
+  t.raises('torch has no operator "ops.nowhere.rms_norm"', function() return torch.ops.nowhere.rms_norm end)
+  t.raises("torch.ops.lockstep.rms_norm", kernels.rms_norm, x, "weight", 1e-6)
+end)
+
+t.test("EachFunctionGivesTheSameBothWays", function()
+  local x, y, weight = torch.randn { 5, 3, 8 }, torch.randn { 5, 3, 8 }, torch.randn { 8 }
+  local cos, sin = nn.rotary { dim = 8 }(torch.arange(5))
+  local norm = nn.RMSNorm(8)
+  torch.no_grad(function() norm.weight:copy_(weight) end)
+
+  for name, call in pairs {
+    swiglu = function() return nn.swiglu(x, y) end,
+    rms_norm = function() return norm(x) end,
+    add_rms_norm = function() return norm(x, y) end,
+    rotate = function() return nn.rotate(x, cos, sin) end,
+    wide_angles = function() return nn.rotate(x:bfloat16(), cos, sin) end,
+  } do
+    local fused, plain = both_ways(call)
+
+    t.equal(#fused, name == "add_rms_norm" and 2 or 1, name)
+    expect_near(fused, plain, name == "wide_angles" and 0.04 or 1e-6)
+  end
+end)
+
+t.test("ALayerTrainsTheSameBothWays", function()
+  torch.manual_seed(1)
+  local config = { hidden_size = 16, num_attention_heads = 2, num_key_value_heads = 1, head_dim = 8,
+    rms_norm_eps = 1e-6, qk_norm = true }
+  local layer = models.Layer(config, 1, models.Mlp(16, 24))
+  local x = torch.randn({ 6, 16 })
+  local cos, sin = nn.rotary { dim = 8 }(torch.arange(6))
+  local function attend(q, k, v) return nn.attention(q, k, v, { seq_lens = { 6 } }) end
+
+  local fused, plain = both_ways(function()
+    local input = x:clone():requires_grad_(true)
+    layer:zero_grad()
+    layer(input, { cos = cos, sin = sin, attend = attend }):pow(2):sum():backward()
+    local results = { input.grad }
+    for _, p in ipairs(layer:parameters()) do results[#results + 1] = p.grad end
+    return unpack(results)
+  end)
+
+  t.equal(#fused, 12)
+  for i = 1, #fused do t.near(fused[i] / plain[i]:abs():max(), plain[i] / plain[i]:abs():max(), 1e-5) end
+end)
+
+t.test("AFloat32WeightOfANormTakesLowPrecisionInput", function()
+  local norm, x = nn.RMSNorm(8), torch.randn({ 2, 8 }):bfloat16()
+
+  local fused, plain = both_ways(function() return norm(x) end)
+
+  t.equal(fused[1].dtype, torch.float32)
+  t.equal(fused[1], plain[1])
+end)
+
+t.test("TheFlagIsTrueOrFalse", function()
+  t.raises("nn.use_fused: expected true or false, got aten", nn.use_fused, "aten")
+end)
+
+t.test("BadShapesAreNamed", function()
+  t.raises("gate and up must have one shape, got [2, 3] and [2, 4]", nn.swiglu, torch.ones { 2, 3 },
+    torch.ones { 2, 4 })
+end)

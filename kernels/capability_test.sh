@@ -1,0 +1,20 @@
+#!/usr/bin/env bash
+# capability_test.sh (CAPABILITY ARCHIVE)...: code that is compiled for an instruction set must not be shared with the
+# rest of the program. The linker keeps one copy of each inline function, perhaps the one with AVX-512, and a machine
+# without it would stop there. So each symbol that may be shared must have the capability's name in it.
+set -euo pipefail
+
+failed=0
+while [[ $# -gt 0 ]]; do
+  symbols=$(nm -C "$2")
+  [[ $symbols == *"$1::kRowKernels"* ]] || {
+    echo "$2 does not define $1::kRowKernels" >&2
+    failed=1
+  }
+  if grep -E '^[0-9a-f]+ [WVu] ' <<<"$symbols" | grep -v "$1"; then
+    echo "$2: the linker may use these symbols on machines without $1; rows_cpu.cc must not need them" >&2
+    failed=1
+  fi
+  shift 2
+done
+exit "$failed"

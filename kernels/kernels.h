@@ -1,0 +1,50 @@
+// Chains of a transformer as one pass over memory each, with gradients. An operator of ATen reads
+// and writes all its operands, so a chain of n operators moves the same numbers n times, and keeps
+// what lies between for backward. These keep their inputs alone.
+//
+//    const at::Tensor h = RmsNorm(x, weight, 1e-6);
+//    const at::Tensor y = at::linear(Swiglu(at::linear(h, gate), at::linear(h, up)), down);
+//
+// Each is an operator of the dispatcher too: lockstep::rms_norm and so on, from Lua
+// torch.ops.lockstep.rms_norm(x, weight, eps). On the CPU they are kernels for AVX-512, AVX2 and
+// any other machine, chosen as ATen chooses (ATEN_CPU_CAPABILITY overrides it). On meta tensors
+// they return empty results. On any other device they call the operators of ATen that they stand
+// for.
+//
+// Tensors: float16, bfloat16, float32 or float64, all of one dtype and on one device. float16 and
+// bfloat16 are computed in float32. The last dimension is the row; any number of others, of any
+// size and 0 too, comes before it. Rows may lie apart in memory (a chunk of a wider tensor); other
+// strides cost a copy. Results are contiguous, and have the same bits for any number of threads.
+// Gradients of gradients are ATen's. Anything else throws c10::ValueError. Thread-safe.
+
+#ifndef LOCKSTEP_KERNELS_KERNELS_H_
+#define LOCKSTEP_KERNELS_KERNELS_H_
+
+#include <utility>
+
+#include "ATen/core/TensorBody.h"
+
+namespace lockstep::kernels {
+
+// Returns x / sqrt(mean(x^2) + eps) * weight along the last dimension (arXiv 1910.07467). The first
+// factor is rounded to x's dtype before it is scaled, as in Llama and Qwen.
+//   x: [..., size]; weight: [size].
+at::Tensor RmsNorm(const at::Tensor& x, const at::Tensor& weight, double eps);
+
+// Returns RmsNorm(sum, weight, eps) and sum = x + residual, rounded to x's dtype.
+//   x, residual: [..., size]; weight: [size].
+std::pair<at::Tensor, at::Tensor> AddRmsNorm(const at::Tensor& x, const at::Tensor& residual,
+                                             const at::Tensor& weight, double eps);
+
+// Returns silu(gate) * up (arXiv 2002.05202).
+//   gate, up: [...], of one shape.
+at::Tensor Swiglu(const at::Tensor& gate, const at::Tensor& up);
+
+// Turns the pairs (i, i + size / 2) of the last dimension (arXiv 2104.09864). `sin` has the sine of
+// a pair at i + size / 2, and its negative at i. No gradient for cos and sin.
+//   x: [..., heads, size], size even; cos, sin: [..., 1, size], of x's dtype or float32.
+at::Tensor Rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
+
+}  // namespace lockstep::kernels
+
+#endif  // LOCKSTEP_KERNELS_KERNELS_H_

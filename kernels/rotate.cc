@@ -1,0 +1,188 @@
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "ATen/Parallel.h"
+#include "ATen/TensorOperators.h"
+#include "ATen/core/dispatch/Dispatcher.h"
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/addcmul.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/roll.h"
+#include "kernels/inputs.h"
+#include "kernels/kernels.h"
+#include "kernels/rows.h"
+#include "torch/csrc/autograd/function.h"
+#include "torch/csrc/autograd/functions/utils.h"
+#include "torch/csrc/autograd/saved_variable.h"
+#include "torch/library.h"
+
+namespace lockstep::kernels {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+using Signature = at::Tensor(const at::Tensor&, const at::Tensor&, const at::Tensor&);
+
+at::Tensor Call(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  static const auto op =
+      c10::Dispatcher::singleton().findSchemaOrThrow("lockstep::rotate", "").typed<Signature>();
+  return op.call(x, cos, sin);
+}
+
+at::Tensor CallBackward(const at::Tensor& dy, const at::Tensor& cos, const at::Tensor& sin) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("lockstep::rotate_backward", "")
+                             .typed<Signature>();
+  return op.call(dy, cos, sin);
+}
+
+void Check(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  CheckFloating("rotate", "x", x);
+  TORCH_CHECK_VALUE(x.dim() >= 2 && x.size(-1) % 2 == 0,
+                    "rotate: x must have shape [..., heads, size] with an even size, got ",
+                    x.sizes());
+  std::vector<int64_t> expected = x.sizes().vec();
+  expected[expected.size() - 2] = 1;
+  TORCH_CHECK_VALUE(cos.sizes() == expected && sin.sizes() == expected,
+                    "rotate: cos and sin must have shape ", at::IntArrayRef(expected),
+                    ", because x has shape ", x.sizes(), "; got ", cos.sizes(), " and ",
+                    sin.sizes());
+  CheckAlike("rotate", "cos", cos, "sin", sin);
+  TORCH_CHECK_VALUE(cos.device() == x.device(), "rotate: cos is on ", cos.device(),
+                    ", but x is on ", x.device(), "; move one of them");
+  TORCH_CHECK_VALUE(
+      cos.scalar_type() == x.scalar_type() ||
+          (cos.scalar_type() == at::kFloat && at::isReducedFloatingType(x.scalar_type())),
+      "rotate: cos and sin are ", cos.scalar_type(), ", but x is ", x.scalar_type(),
+      "; they must have x's dtype, or be float32 where x is float16 or bfloat16");
+}
+
+// --- ATen's operators
+
+at::Tensor Composed(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  Check(x, cos, sin);
+  const at::Tensor wide = x.to(cos.scalar_type());
+  return at::addcmul(wide * cos, at::roll(wide, x.size(-1) / 2, -1), sin).to(x.scalar_type());
+}
+
+at::Tensor ComposedBackward(const at::Tensor& dy, const at::Tensor& cos, const at::Tensor& sin) {
+  return Composed(dy, cos, at::roll(sin, sin.size(-1) / 2, -1));
+}
+
+// --- The kernels
+
+at::Tensor Run(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin, bool backward) {
+  Check(x, cos, sin);
+  const at::Tensor y = at::empty(x.sizes(), x.options());
+  if (y.numel() == 0) return y;
+  const bool is_dense = x.is_contiguous() || (x.dim() == 3 && x.stride(-1) == 1);
+  const at::Tensor xs = is_dense ? x : x.contiguous();
+  const at::Tensor dense_cos = cos.contiguous(), dense_sin = sin.contiguous();
+  const int64_t heads = x.size(-2), size = x.size(-1);
+  const RotateRows rows = {
+      .dtype = x.scalar_type(),
+      .wide_angles = cos.scalar_type() != x.scalar_type(),
+      .heads = heads,
+      .size = size,
+      .x = xs.const_data_ptr(),
+      .token_stride = xs.is_contiguous() ? heads * size : xs.stride(0),
+      .head_stride = xs.is_contiguous() ? size : xs.stride(1),
+      .cos = dense_cos.const_data_ptr(),
+      .sin = dense_sin.const_data_ptr(),
+      .backward = backward,
+      .y = y.mutable_data_ptr(),
+  };
+  at::parallel_for(
+      0, y.numel() / size, std::max<int64_t>(1, kGrain / size),
+      [&](int64_t begin, int64_t end) { ChosenRowKernels().rotate(rows, begin, end); });
+  return y;
+}
+
+at::Tensor OnCpu(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  return Run(x, cos, sin, /*backward=*/false);
+}
+
+at::Tensor BackwardOnCpu(const at::Tensor& dy, const at::Tensor& cos, const at::Tensor& sin) {
+  return Run(dy, cos, sin, /*backward=*/true);
+}
+
+at::Tensor OnMeta(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  Check(x, cos, sin);
+  return at::empty(x.sizes(), x.options());
+}
+
+// --- Gradients
+
+class RotateBackward final : public Node {
+ public:
+  RotateBackward(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin)
+      : Node(torch::autograd::collect_next_edges(x)),
+        cos_(cos, /*is_output=*/false),
+        sin_(sin, /*is_output=*/false) {}
+
+  std::string name() const override { return "RotateBackward"; }
+
+  variable_list apply(variable_list&& gradients) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!gradients[0].defined()) return variable_list(1);
+    const auto backward = at::GradMode::is_enabled() ? ComposedBackward : CallBackward;
+    return {backward(gradients[0], cos_.unpack(), sin_.unpack())};
+  }
+
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    cos_.reset_data();
+    sin_.reset_data();
+  }
+
+ private:
+  SavedVariable cos_, sin_;
+};
+
+at::Tensor WithGradients(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  TORCH_CHECK_VALUE(!torch::autograd::compute_requires_grad(cos, sin),
+                    "rotate: cos or sin requires a gradient, which rotate does not compute; "
+                    "detach them");
+  if (!HasKernels(x)) return Composed(x, cos, sin);
+  std::shared_ptr<RotateBackward> node;
+  if (torch::autograd::compute_requires_grad(x))
+    node = std::shared_ptr<RotateBackward>(new RotateBackward(x, cos, sin),
+                                           torch::autograd::deleteNode);
+  const at::Tensor y = [&] {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    return Call(x, cos, sin);
+  }();
+  if (node != nullptr) torch::autograd::set_history(y, node);
+  return y;
+}
+
+TORCH_LIBRARY_FRAGMENT(lockstep, library) {
+  library.def("rotate(Tensor x, Tensor cos, Tensor sin) -> Tensor");
+  library.def("rotate_backward(Tensor dy, Tensor cos, Tensor sin) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(lockstep, CPU, library) {
+  library.impl("rotate", OnCpu);
+  library.impl("rotate_backward", BackwardOnCpu);
+}
+TORCH_LIBRARY_IMPL(lockstep, Meta, library) {
+  library.impl("rotate", OnMeta);
+  library.impl("rotate_backward", OnMeta);
+}
+TORCH_LIBRARY_IMPL(lockstep, CompositeExplicitAutograd, library) {
+  library.impl("rotate", Composed);
+  library.impl("rotate_backward", ComposedBackward);
+}
+TORCH_LIBRARY_IMPL(lockstep, Autograd, library) { library.impl("rotate", WithGradients); }
+
+}  // namespace
+
+at::Tensor Rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  return Call(x, cos, sin);
+}
+
+}  // namespace lockstep::kernels

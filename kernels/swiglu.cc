@@ -1,0 +1,193 @@
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <tuple>
+
+#include "ATen/Parallel.h"
+#include "ATen/TensorOperators.h"
+#include "ATen/core/dispatch/Dispatcher.h"
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/sigmoid.h"
+#include "ATen/ops/silu.h"
+#include "kernels/inputs.h"
+#include "kernels/kernels.h"
+#include "kernels/rows.h"
+#include "torch/csrc/autograd/function.h"
+#include "torch/csrc/autograd/functions/utils.h"
+#include "torch/csrc/autograd/saved_variable.h"
+#include "torch/library.h"
+
+namespace lockstep::kernels {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+
+at::Tensor Call(const at::Tensor& gate, const at::Tensor& up) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("lockstep::swiglu", "")
+                             .typed<at::Tensor(const at::Tensor&, const at::Tensor&)>();
+  return op.call(gate, up);
+}
+
+std::tuple<at::Tensor, at::Tensor> CallBackward(const at::Tensor& dy, const at::Tensor& gate,
+                                                const at::Tensor& up) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("lockstep::swiglu_backward", "")
+                             .typed<std::tuple<at::Tensor, at::Tensor>(
+                                 const at::Tensor&, const at::Tensor&, const at::Tensor&)>();
+  return op.call(dy, gate, up);
+}
+
+void Check(const at::Tensor& gate, const at::Tensor& up) {
+  CheckFloating("swiglu", "gate", gate);
+  CheckAlike("swiglu", "gate", gate, "up", up);
+  TORCH_CHECK_VALUE(gate.sizes() == up.sizes(), "swiglu: gate and up must have one shape, got ",
+                    gate.sizes(), " and ", up.sizes());
+}
+
+at::Tensor EmptyLike(const at::Tensor& x) { return at::empty(x.sizes(), x.options()); }
+
+// --- ATen's operators
+
+at::Tensor Composed(const at::Tensor& gate, const at::Tensor& up) {
+  Check(gate, up);
+  return at::silu(gate) * up;
+}
+
+std::tuple<at::Tensor, at::Tensor> ComposedBackward(const at::Tensor& dy, const at::Tensor& gate,
+                                                    const at::Tensor& up) {
+  const at::Tensor sigmoid = at::sigmoid(gate);  // at::silu_backward has no derivative
+  return {dy * up * (sigmoid * (1 + gate * (1 - sigmoid))), dy * (gate * sigmoid)};
+}
+
+// --- The kernels
+
+// One row of all numbers if nothing lies apart, else the rows of the last dimension.
+SwigluRows MakeRows(const at::Tensor& gate, const RowView& gates, const RowView& ups) {
+  return {.dtype = gate.scalar_type(),
+          .size = gate.size(-1),
+          .gate = gates.data(),
+          .gate_stride = gates.stride,
+          .up = ups.data(),
+          .up_stride = ups.stride,
+          .dy = nullptr,
+          .dy_stride = 0,
+          .y = nullptr,
+          .dgate = nullptr,
+          .dup = nullptr};
+}
+
+at::Tensor OnCpu(const at::Tensor& gate, const at::Tensor& up) {
+  Check(gate, up);
+  const at::Tensor y = EmptyLike(gate);
+  if (y.numel() == 0) return y;
+  const RowView gates = RowsOf(gate), ups = RowsOf(up);
+  SwigluRows rows = MakeRows(gate, gates, ups);
+  rows.y = y.mutable_data_ptr();
+  if (gates.tensor.is_contiguous() && ups.tensor.is_contiguous()) rows.size = y.numel();
+  at::parallel_for(0, y.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    ChosenRowKernels().swiglu(rows, begin, end);
+  });
+  return y;
+}
+
+std::tuple<at::Tensor, at::Tensor> BackwardOnCpu(const at::Tensor& dy, const at::Tensor& gate,
+                                                 const at::Tensor& up) {
+  Check(gate, up);
+  Check(gate, dy);
+  const at::Tensor dgate = EmptyLike(gate), dup = EmptyLike(gate);
+  if (dgate.numel() == 0) return {dgate, dup};
+  const RowView gates = RowsOf(gate), ups = RowsOf(up), dys = RowsOf(dy);
+  SwigluRows rows = MakeRows(gate, gates, ups);
+  rows.dy = dys.data();
+  rows.dy_stride = dys.stride;
+  rows.dgate = dgate.mutable_data_ptr();
+  rows.dup = dup.mutable_data_ptr();
+  if (gates.tensor.is_contiguous() && ups.tensor.is_contiguous() && dys.tensor.is_contiguous())
+    rows.size = dgate.numel();
+  at::parallel_for(0, dgate.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    ChosenRowKernels().swiglu_gradient(rows, begin, end);
+  });
+  return {dgate, dup};
+}
+
+at::Tensor OnMeta(const at::Tensor& gate, const at::Tensor& up) {
+  Check(gate, up);
+  return EmptyLike(gate);
+}
+
+std::tuple<at::Tensor, at::Tensor> BackwardOnMeta(const at::Tensor&, const at::Tensor& gate,
+                                                  const at::Tensor&) {
+  return {EmptyLike(gate), EmptyLike(gate)};
+}
+
+// --- Gradients
+
+class SwigluBackward final : public Node {
+ public:
+  SwigluBackward(const at::Tensor& gate, const at::Tensor& up)
+      : Node(torch::autograd::collect_next_edges(gate, up)),
+        gate_(gate, /*is_output=*/false),
+        up_(up, /*is_output=*/false) {}
+
+  std::string name() const override { return "SwigluBackward"; }
+
+  variable_list apply(variable_list&& gradients) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!gradients[0].defined()) return variable_list(2);
+    const at::Tensor gate = gate_.unpack(), up = up_.unpack();
+    auto [dgate, dup] = at::GradMode::is_enabled() ? ComposedBackward(gradients[0], gate, up)
+                                                   : CallBackward(gradients[0], gate, up);
+    return {dgate, dup};
+  }
+
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    gate_.reset_data();
+    up_.reset_data();
+  }
+
+ private:
+  SavedVariable gate_, up_;
+};
+
+at::Tensor WithGradients(const at::Tensor& gate, const at::Tensor& up) {
+  if (!HasKernels(gate)) return Composed(gate, up);
+  std::shared_ptr<SwigluBackward> node;
+  if (torch::autograd::compute_requires_grad(gate, up))
+    node =
+        std::shared_ptr<SwigluBackward>(new SwigluBackward(gate, up), torch::autograd::deleteNode);
+  const at::Tensor y = [&] {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    return Call(gate, up);
+  }();
+  if (node != nullptr) torch::autograd::set_history(y, node);
+  return y;
+}
+
+TORCH_LIBRARY_FRAGMENT(lockstep, library) {
+  library.def("swiglu(Tensor gate, Tensor up) -> Tensor");
+  library.def("swiglu_backward(Tensor dy, Tensor gate, Tensor up) -> (Tensor, Tensor)");
+}
+TORCH_LIBRARY_IMPL(lockstep, CPU, library) {
+  library.impl("swiglu", OnCpu);
+  library.impl("swiglu_backward", BackwardOnCpu);
+}
+TORCH_LIBRARY_IMPL(lockstep, Meta, library) {
+  library.impl("swiglu", OnMeta);
+  library.impl("swiglu_backward", BackwardOnMeta);
+}
+TORCH_LIBRARY_IMPL(lockstep, CompositeExplicitAutograd, library) {
+  library.impl("swiglu", Composed);
+  library.impl("swiglu_backward", ComposedBackward);
+}
+TORCH_LIBRARY_IMPL(lockstep, Autograd, library) { library.impl("swiglu", WithGradients); }
+
+}  // namespace
+
+at::Tensor Swiglu(const at::Tensor& gate, const at::Tensor& up) { return Call(gate, up); }
+
+}  // namespace lockstep::kernels
