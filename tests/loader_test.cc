@@ -46,7 +46,7 @@ Command Load(const Folder& folder, int attempt, int nproc, int workers, bool ski
        absl::StrCat("every=", every)});
 }
 
-// What each rank took in each step, as far as the attempts that followed go on from it.
+// The samples of each rank in each step, less the steps that a later attempt repeated.
 using Taken = std::map<int, std::map<int, int>>;  // ids by step and rank
 
 void AddAttempt(const Folder& folder, int attempt, int nproc, Taken& taken) {
@@ -60,8 +60,8 @@ void AddAttempt(const Folder& folder, int attempt, int nproc, Taken& taken) {
       int number = 0;
       ASSERT_TRUE(absl::SimpleAtoi(words[1], &number)) << line;
       if (words[0] == "from") {
-        // What came after the saved state is void. Each rank says so; only what was there before
-        // this attempt is dropped.
+        // Steps after the saved state are repeated. Every rank has this line; only rank 0's counts,
+        // so that the steps of this attempt stay.
         if (rank == 0) taken.erase(taken.lower_bound(number), taken.end());
         continue;
       }

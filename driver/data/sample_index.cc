@@ -196,7 +196,7 @@ const Header& HeaderOf(const MappedFile& index) {
   return *reinterpret_cast<const Header*>(index.bytes().data());
 }
 
-// The index at `path`, or nullptr where there is none or it is no index.
+// Returns the index at `path`, or nullptr if the file does not exist or is not an index.
 std::shared_ptr<const MappedFile> ReadIndex(const std::string& path) {
   absl::StatusOr<std::shared_ptr<const MappedFile>> index = MappedFile::Open(path);
   if (!index.ok() || (*index)->bytes().size() < sizeof(Header)) return nullptr;

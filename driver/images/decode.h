@@ -1,23 +1,23 @@
 // Decodes JPEG, PNG and WebP files to 8-bit RGB, upright.
 //
-//   absl::StatusOr<Image> image = DecodeImage(bytes);
-//   if (!image.ok()) return image.status();  // "JPEG: the data ends too early (...)"
-//   Use(image->pixels.get(), image->height, image->width);
+//    absl::StatusOr<Image> image = DecodeImage(bytes);
+//    if (!image.ok()) return image.status();  // "JPEG: the data ends too early (...)"
+//    Use(image->pixels.get(), image->height, image->width);
 //
 // The failure this prevents: training on pixels that differ from those that inference will see. The
 // pixels are those of Pillow's `Image.open(f).convert("RGB")` after `ImageOps.exif_transpose`, byte
 // for byte:
 //
-//   grey          copied to three channels
-//   16 bits       the high byte of each sample; a 16-bit grey image without alpha is clipped at
-//   255, as Pillow does palette       looked up alpha         dropped, or blended over white with
-//   Alpha::kWhite (what transformers' processors do) CMYK, YCCK    inverted (Adobe's convention),
-//   then converted without a colour profile EXIF          the orientation is applied (values 2 to
-//   8); other values are ignored
+//    grey        is copied to three channels
+//    16 bits     gives the high byte of each sample
+//                (a 16-bit grey image without alpha is clipped at 255, as in Pillow)
+//    palette     is looked up
+//    alpha       is dropped, or blended over white (Alpha::kWhite, as transformers' processors do)
+//    CMYK, YCCK  is inverted (Adobe's convention), then converted without a colour profile
+//    EXIF        turns the image (values 2 to 8; others are ignored)
 //
-// Colour profiles and gamma are ignored, as in Pillow. Of an animated PNG the default image is
-// read; an animated WebP is refused. The format is told from the first bytes, never from a file
-// name.
+// Ignores colour profiles and gamma, as Pillow does. Reads the default image of an animated PNG,
+// and refuses an animated WebP. The first bytes tell the format, not a file name.
 //
 // Untrusted bytes: the size in the header is checked against `max_pixels` before memory is taken,
 // and a progressive JPEG may have at most 500 scans. A file that is cut off or corrupt is an error,
@@ -35,7 +35,7 @@
 
 namespace lockstep::images {
 
-// What happens to transparency.
+// The treatment of transparency.
 enum class Alpha {
   kDrop,   // The colour values stay as they are stored.
   kWhite,  // The image is blended over white.

@@ -1,4 +1,5 @@
-// The orientation tag of EXIF data: a TIFF file of which only the first directory is read.
+// Reads the orientation tag of EXIF data. The data is a TIFF file; only its first directory is
+// read.
 
 #include <cstddef>
 #include <cstdint>

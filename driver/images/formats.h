@@ -30,9 +30,8 @@ absl::StatusOr<Image> NewImage(const char* format, uint64_t height, uint64_t wid
 // Writes RGB from RGBA: without alpha, or blended over white.
 void DropAlpha(const uint8_t* rgba, int64_t num_pixels, Alpha alpha, uint8_t* rgb);
 
-// Returns the orientation tag of EXIF data (a TIFF header and what follows, with or without
-// "Exif\0\0" before it), or 1 where there is no valid one: damaged EXIF data does not make the
-// picture unreadable.
+// Returns the orientation tag of EXIF data: a TIFF file, with or without "Exif\0\0" before it.
+// Returns 1 if there is no valid tag. Damaged EXIF data does not make the picture unreadable.
 int ExifOrientation(absl::string_view exif);
 
 // Returns the image turned upright.

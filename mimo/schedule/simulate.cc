@@ -1,7 +1,7 @@
 // Simulate: whether the lists of all ranks match and end. Declared in schedule.h.
 //
-// It is fixed before anything runs which operations meet: the k-th send from a to b and the k-th
-// receive at b from a, and the k-th collective of a group on each of its members.
+// The lists alone decide which operations meet. The k-th send from a to b meets the k-th receive at
+// b from a. The k-th collective of a group is the same one on all members.
 //
 // The first half pairs them up in linear time, and reports operations without a partner or with a
 // different one. The second half lets every rank go as far as it can. A rank starts a batch; each

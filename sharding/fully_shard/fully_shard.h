@@ -5,20 +5,20 @@
 // unit. A unit is gathered before its forward, freed after it, gathered again for its backward, and
 // its gradients are averaged into the ranks' spans as soon as they are complete.
 //
-//   FullyShard model({{"", root_parameters}, {"layers.0", ...}}, {}, groups, control, options);
-//   AdamW optimizer(model.Shards());          // plain 1-D tensors
-//   model.BeginForward(0, {x});
-//   model.BeginForward(1, {x});
-//   y = layer(x);                             // the same tensors as before, now with values
-//   model.EndForward(1, {y});
-//   model.EndForward(0, {y});
-//   loss.backward();                          // gathers, reduces and frees by itself
-//   optimizer.step();
+//    FullyShard model({{"", root_parameters}, {"layers.0", ...}}, {}, groups, control, options);
+//    AdamW optimizer(model.Shards());          // plain 1-D tensors
+//    model.BeginForward(0, {x});
+//    model.BeginForward(1, {x});
+//    y = layer(x);                             // the same tensors as before, now with values
+//    model.EndForward(1, {y});
+//    model.EndForward(0, {y});
+//    loss.backward();                          // gathers, reduces and frees by itself
+//    optimizer.step();
 //
-// The failure this prevents: one rank skips a unit, its next collective meets another one of its
-// neighbours, and the run hangs or mixes weights up. Here the ranks compare each collective first
-// (turns.h). All of them get an error that names the unit and the ranks. With `joins`, a rank that
-// skips a unit takes part with its span and a gradient of zero.
+// The failure this prevents: one rank skips a unit, and its next collective meets a different one
+// of another rank. The run then hangs, or mixes weights up. Here the ranks compare each collective
+// first (turns.h). All of them get an error that names the unit and the ranks. With `joins`, a rank
+// that skips a unit takes part with its span and a gradient of zero.
 //
 // Not for models that fit: data_parallel.h sends half the bytes. Parameters without a gradient in a
 // unit that ran get zeros, so that every rank sends the same sizes.
@@ -82,21 +82,21 @@ class FullyShard {
   FullyShard(const FullyShard&) = delete;
   FullyShard& operator=(const FullyShard&) = delete;
 
-  // Before a unit's computation: gathers it. `inputs` are the tensors that it computes with.
-  // Calls of a unit may be nested in another one's, and in each other. Collective where the unit is
-  // not gathered already. Throws c10::Error where the ranks' turns differ.
+  // Gathers a unit before its computation. `inputs` are the tensors that it computes with. Calls of
+  // units may be nested. Collective, unless the unit is gathered already. Throws c10::Error if the
+  // ranks' turns differ.
   void BeginForward(size_t unit, const std::vector<at::Tensor>& inputs);
-  // After it. `outputs` are its results: their backward begins the unit's.
+  // Ends the computation. `outputs` are its results: their backward begins the unit's backward.
   void EndForward(size_t unit, const std::vector<at::Tensor>& outputs);
-  // In place of EndForward, where the computation has thrown.
+  // Takes the place of EndForward if the computation has thrown.
   void AbandonForward(size_t unit);
 
-  // This rank's part of every parameter, in the order of the units: 1-D leaves. Their gradients are
-  // the averages over all ranks.
+  // Returns this rank's part of every parameter, in the order of the units: 1-D leaves. Their
+  // gradients are the averages over all ranks.
   std::vector<NamedTensor> Shards() const;
 
-  // While off, backward keeps whole gradients on each rank. The next backward with it on averages
-  // their sum. Every rank alike.
+  // Turns averaging off or on. While it is off, backward keeps whole gradients on each rank. The
+  // next backward with it on averages their sum. Every rank calls this alike.
   void set_sync(bool sync);
   bool sync() const;
 
@@ -104,8 +104,8 @@ class FullyShard {
   // `max_norm`; returns the norm before. `p`: 1, 2 or infinity. Collective: one scalar travels.
   at::Tensor ClipGradNorm(double max_norm, double p = 2);
 
-  // Between them every parameter has its values. EndFull keeps what was written to parameters in
-  // place, which every rank must have done alike. BeginFull is collective.
+  // Gather all parameters, and free them again. EndFull keeps values that were written to
+  // parameters in place; every rank must have written the same. BeginFull is collective.
   void BeginFull();
   void EndFull();
 

@@ -1,16 +1,16 @@
 // Lays the parameters of a unit out in one flat array that is cut into equal spans, one per rank.
 //
-//   const FlatLayout layout = LayOut({6, 1, 100}, /*ranks=*/2);
-//   // layout.offsets == {0, 64, 128}; layout.span == 128; rank 0 keeps elements 0 to 127
-//   const Piece piece = layout.PieceOf(/*parameter=*/2, /*rank=*/1);
-//   // nothing: the third parameter lies within rank 1's span from its first element on
+//    const FlatLayout layout = LayOut({6, 1, 100}, /*ranks=*/2);
+//    // layout.offsets == {0, 64, 128}; layout.span == 128; rank 0 keeps elements 0 to 127
+//    const Piece piece = layout.PieceOf(/*parameter=*/2, /*rank=*/1);
+//    // {.in_parameter = 0, .in_span = 0, .size = 100}: rank 1 keeps all of the third parameter
 //
-// The gathered array is the parameters: gathering needs no copy afterwards, and the array of their
-// gradients is reduced as it lies. A cut may fall anywhere, so that a parameter of any shape is
-// shared out, and a small one may lie on one rank alone.
+// The gathered array is the parameters: gathering needs no copy afterwards. The array of their
+// gradients is reduced as it is. A cut may fall anywhere, so a parameter of any shape can be
+// divided, and a small one may be on one rank only.
 //
-// Why multiples of kAlignment elements: kernels read vectors of 16 bytes from the beginning of a
-// parameter, and a copy of a span begins at a cache line in every dtype from two bytes on.
+// Offsets and spans are multiples of kAlignment elements. Kernels read vectors of 16 bytes from the
+// beginning of a parameter. A span begins at a cache line in every dtype of two bytes or more.
 
 #ifndef LOCKSTEP_SHARDING_FULLY_SHARD_LAYOUT_H_
 #define LOCKSTEP_SHARDING_FULLY_SHARD_LAYOUT_H_

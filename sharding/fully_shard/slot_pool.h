@@ -1,7 +1,7 @@
-// Buffers that units of a sharded model take turns in.
+// Buffers that the units of a sharded model use by turns.
 //
-// A model of many equal units needs two or three buffers at a time, whatever its depth: memory is
-// constant after the first step, and no allocator has to find room in between.
+// A model of many equal units needs two or three buffers at a time, at any depth. So memory is
+// constant after the first step, and the allocator does not run in between.
 //
 // Thread: used by one thread. On a device, buffers are used on one stream.
 
@@ -21,8 +21,8 @@ class SlotPool {
  public:
   explicit SlotPool(c10::Device device) : device_(device) {}
 
-  // New buffers have the first of these sizes that is enough, so that each fits every unit; or
-  // their own where none is. In ascending order.
+  // Sets the sizes of new buffers, in ascending order. A new buffer has the first of them that is
+  // enough, so that other units can use it, too; or its own size if none is.
   void set_sizes(std::vector<int64_t> sizes) { sizes_ = std::move(sizes); }
 
   // Returns a 1-D uint8 tensor of at least `bytes` elements: the smallest free one, or a new one.

@@ -309,8 +309,8 @@ void Steps::AbandonForward(size_t u) {
   if (unit.calls_begun == 0 && full_depth_ == 0) unit.is_idle = true;
 }
 
-// An output that is a view may be changed in place later: its own node is then another one, and
-// that of its base remains.
+// An output that is a view may be changed in place later. Then it has another node, and only its
+// base keeps the node.
 void Steps::Attach(size_t u, const std::vector<at::Tensor>& outputs) {
   const auto call = std::make_shared<Call>(shared_from_this(), u);
   std::vector<std::shared_ptr<Node>> begins;

@@ -1,15 +1,15 @@
 // Lets the ranks compare each collective of a sharded model before they enter it.
 //
-// The failure this prevents: rank 0 gathers the vision encoder's weights, and rank 1, whose
-// micro-batch has no image, gathers the first text layer's. Buffers of different units meet, or
-// both wait until a watchdog fires half an hour later and names nothing.
+// The failure this prevents: rank 0 gathers the vision encoder's weights. The micro-batch of rank 1
+// has no image, so it gathers the first text layer's weights. Buffers of different units meet, or
+// both ranks wait until a watchdog fires half an hour later and names nothing.
 //
-//   Turns turns(&collective, {"", "vision", "layers.0"}, /*joins=*/false);
-//   absl::StatusOr<Turn> turn = turns.Agree({.pass = 7, .unit = 1}, [] { return "train.cc:41"; });
-//   // On every rank alike:
-//   //   fully_shard: the ranks differ in pass 7:
-//   //     rank 0: gathers "vision" for forward (train.cc:41)
-//   //     rank 1: gathers "layers.0" for forward (train.cc:44)
+//    Turns turns(&collective, {"", "vision", "layers.0"}, /*joins=*/false);
+//    absl::StatusOr<Turn> turn = turns.Agree({.pass = 7, .unit = 1}, [] { return "train.cc:41"; });
+//    // The same error on every rank:
+//    //    fully_shard: the ranks differ in pass 7:
+//    //      rank 0: gathers "vision" for forward (train.cc:41)
+//    //      rank 1: gathers "layers.0" for forward (train.cc:44)
 //
 // A comparison gathers 16 bytes from each rank over the CPU; texts travel only where they differ.
 // With `joins` the ranks do the earliest of the turns that they name, and those that named another
@@ -52,10 +52,11 @@ class Turns {
   Turns(Collective* collective, std::vector<std::string> units, bool joins);
 
   // Blocks until every rank has named its next turn. Returns the turn that all ranks do now: `next`
-  // where they agree. With `joins` it may be another one; call Agree again after doing it.
-  // FailedPrecondition, the same on every rank, where they differ without `joins`, or where a rank
-  // cannot join. The collective's own error where a rank is lost. After an error it returns the
-  // same for ever. Collective: every rank calls this equally often.
+  // if they agree. With `joins` it may be another one; call Agree again after doing it.
+  //
+  // Returns FailedPrecondition, the same on every rank, if the ranks differ without `joins`, or if
+  // a rank cannot join. Returns the collective's own error if a rank is lost. After an error it
+  // returns the same error for ever. Collective: every rank calls this equally often.
   absl::StatusOr<Turn> Agree(const Turn& next, const std::function<std::string()>& place);
 
  private:

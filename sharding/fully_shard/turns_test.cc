@@ -16,7 +16,7 @@ using ::testing::HasSubstr;
 
 const std::vector<std::string> kUnits = {"", "vision", "layers.0", "layers.1"};
 
-// What one rank did, or why it stopped.
+// The turns of one rank, or the reason why it stopped.
 struct Outcome {
   std::vector<Turn> done;
   std::string error;

@@ -9,7 +9,7 @@
 #include "sharding/fully_shard/steps.h"
 #include "torch/csrc/autograd/graph_task.h"
 
-// What a sharded model does between steps: whole values, and the norm of its gradients.
+// The work of a sharded model between steps: whole values, and the norm of its gradients.
 
 namespace lockstep::sharding {
 

@@ -31,8 +31,8 @@ Operator* FindOperator(const std::string& name);
 // arguments. If the kernel fails, throws its message with the operator's name before it.
 int CallOperator(lua_State* state, Operator& op);
 
-// Makes operators that draw random numbers errors on this thread while it lives; they name `where`.
-// torch's generator belongs to the run: if several threads drew from it, its numbers would depend
+// While it lives, operators that draw random numbers throw Error on this thread, and name `where`.
+// Torch's generator belongs to the run: if several threads drew from it, its numbers would depend
 // on time.
 class RandomRefused {
  public:

@@ -1,8 +1,8 @@
-// Encodes and decodes texts for compare.py and for the benchmark, which ask PyPI's tokenizers the
-// same:
+// Encodes and decodes texts for compare.py and for the benchmark, which compare with PyPI's
+// tokenizers:
 //
-//   tokenize TOKENIZER <texts >results
-//   tokenize --time PASSES TOKENIZER <texts
+//    tokenize TOKENIZER <texts >results
+//    tokenize --time PASSES TOKENIZER <texts
 //
 // A text is its length (uint32) and its bytes. A result is the number of ids (uint32), the ids
 // (int32), and the decoded text as a text. --time prints the processor seconds of each pass over

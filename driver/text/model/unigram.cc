@@ -14,10 +14,11 @@ namespace {
 // An unknown character scores this much less than the least likely token.
 constexpr double kUnknownPenalty = 10;
 
-// Returns a score as PyPI's tokenizers reads it. Ways whose tokens are the same in another order
-// have sums that differ in the last bit, or do not, so the last bit of each score decides.
-// tokenizers takes the digits as a whole number, rounds that to a double and divides by a power of
-// ten. With 17 digits the result may be one bit off the nearest double, and so must ours be.
+// Returns a score as PyPI's tokenizers reads it. If two ways have the same tokens in another order,
+// the last bit of each score decides between them.
+//
+// That reader takes the digits as a whole number, rounds it to a double and divides by a power of
+// ten. With 17 digits the result may be one bit off the nearest double, and ours must be the same.
 double ReadScore(const Node& node) {
   const double score = node.Number();
   char digits[64];

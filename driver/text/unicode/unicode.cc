@@ -35,7 +35,7 @@ const uint8_t* ExpandClasses() {
   return classes->data();
 }
 
-// What normal forms need, expanded once.
+// The tables of normal forms, expanded once.
 struct Forms {
   std::vector<uint8_t> combining = Expand(kCombiningRuns, 8);
   std::unordered_map<char32_t, const uint32_t*> canonical;   // to code, first, second

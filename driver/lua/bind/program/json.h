@@ -9,9 +9,10 @@
 namespace lockstep::lua {
 
 // encode(value [, indent [, strict]]) -> text on one line, or indented by `indent` spaces. Tables
-// with a value at 1 are arrays, others objects; an empty table is an object unless its shape says
-// otherwise. Keys come in the order of the table's shape, then sorted. JSON lacks NaN and the
-// infinities: they become the strings "NaN", "Infinity" and "-Infinity", or an error if `strict`.
+// with a value at 1 are arrays, others objects. An empty table is an object, unless it is marked as
+// an array. Keys come in the order of the table's shape, then sorted. JSON lacks NaN and
+// the infinities: they become the strings "NaN", "Infinity" and "-Infinity", or an error if
+// `strict`.
 //
 // Throws Error, with the path, for values that JSON cannot hold or would not give back: functions,
 // tensors, text that is not UTF-8, mixed tables and arrays with holes.
