@@ -11,7 +11,9 @@ local core_text = require "lockstep.core.text"
 local folder = require "lockstep.models.folder"
 local options = require "lockstep.options"
 
-local M = {}
+local M = {
+  train_tokenizer = require "lockstep.text.training",
+}
 
 ---@class text.Tokenizer
 ---@field size integer the number of tokens, added ones included; a model may have more rows than that

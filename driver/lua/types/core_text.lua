@@ -50,4 +50,23 @@ function Stream:finish() end
 ---@return lockstep.core.text.Tokenizer
 function text.open(path) end
 
+---@class lockstep.core.text.Trainer
+local Trainer = {}
+
+--- Counts the words of a text.
+---@param given string UTF-8
+function Trainer:add(given) end
+
+--- Returns the tokens that it learnt, by id from 0, and the merges in their order.
+---@param num_tokens integer at most
+---@param min_frequency integer of a pair that becomes a token
+---@return string[] tokens
+---@return string[][] merges {{left, right}, ...}
+function Trainer:learn(num_tokens, min_frequency) end
+
+--- Returns a trainer that normalizes and splits text as a tokenizer does.
+---@param json string tokenizer.json; its model is not used
+---@return lockstep.core.text.Trainer
+function text.trainer(json) end
+
 return text

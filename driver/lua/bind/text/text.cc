@@ -13,6 +13,7 @@
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
 #include "driver/text/tokenizer.h"
+#include "driver/text/training/bpe_trainer.h"
 
 namespace lockstep::lua {
 namespace {
@@ -28,6 +29,8 @@ template <>
 inline constexpr const char* kObjectName<TokenizerObject> = "tokenizer";
 template <>
 inline constexpr const char* kObjectName<text::DecodeStream> = "token stream";
+template <>
+inline constexpr const char* kObjectName<text::BpeTrainer> = "tokenizer trainer";
 
 namespace {
 
@@ -116,6 +119,48 @@ int Finish(lua_State* state) {
   return 1;
 }
 
+// trainer(json) -> trainer, which splits text as the tokenizer.json `json` says
+int Trainer(lua_State* state) {
+  const std::string json = ReadString(state, 1, "text.train_tokenizer: the tokenizer's parts");
+  auto tokenizer = text::Tokenizer::Parse(json, "text.train_tokenizer");
+  Check(tokenizer.status());
+  PushObject(state, text::BpeTrainer(*std::move(tokenizer)));
+  return 1;
+}
+
+text::BpeTrainer& SelfTrainer(lua_State* state) {
+  return ReadObject<text::BpeTrainer>(state, 1, "text: the trainer");
+}
+
+// trainer:add(text)
+int Add(lua_State* state) {
+  Check(SelfTrainer(state).Add(ReadString(state, 2, "trainer:add: the text")));
+  return 0;
+}
+
+// trainer:learn(num_tokens, min_frequency) -> tokens, merges {{left, right}, ...}
+int Learn(lua_State* state) {
+  const absl::StatusOr<text::LearnedBpe> learned = SelfTrainer(state).Learn(
+      {.num_tokens = ReadInteger(state, 2, "trainer:learn: num_tokens"),
+       .min_frequency = ReadInteger(state, 3, "trainer:learn: min_frequency")});
+  Check(learned.status());
+  lua_createtable(state, static_cast<int>(learned->tokens.size()), 0);
+  for (size_t i = 0; i < learned->tokens.size(); ++i) {
+    PushString(state, learned->tokens[i]);
+    lua_rawseti(state, -2, static_cast<int>(i + 1));
+  }
+  lua_createtable(state, static_cast<int>(learned->merges.size()), 0);
+  for (size_t i = 0; i < learned->merges.size(); ++i) {
+    lua_createtable(state, 2, 0);
+    PushString(state, learned->merges[i].first);
+    lua_rawseti(state, -2, 1);
+    PushString(state, learned->merges[i].second);
+    lua_rawseti(state, -2, 2);
+    lua_rawseti(state, -2, static_cast<int>(i + 1));
+  }
+  return 2;
+}
+
 }  // namespace
 
 int OpenText(lua_State* state) {
@@ -123,8 +168,9 @@ int OpenText(lua_State* state) {
       state,
       {{"encode", Encode}, {"decode", Decode}, {"id", Id}, {"size", Size}, {"stream", Stream}});
   RegisterObject<text::DecodeStream>(state, {{"push", Push}, {"finish", Finish}});
+  RegisterObject<text::BpeTrainer>(state, {{"add", Add}, {"learn", Learn}});
   lua_newtable(state);
-  SetFunctions(state, {{"open", Open}});
+  SetFunctions(state, {{"open", Open}, {"trainer", Trainer}});
   return 1;
 }
 

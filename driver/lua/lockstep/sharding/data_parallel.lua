@@ -88,7 +88,7 @@ function DataParallel:no_sync(fn, ...) return self.replicas:no_sync(fn, ...) end
 ---@param fn function
 ---@param ... any
 ---@return any ...
-function DataParallel.full(_, fn, ...) return fn(...) end
+function DataParallel:full(fn, ...) return fn(...) end -- luacheck: no self
 
 --- Lets replicas group gradients as saved, unless other parameters are trained now.
 local function use_buckets(replicas, buckets)

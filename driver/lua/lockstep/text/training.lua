@@ -1,0 +1,126 @@
+--- text.train_tokenizer: learns a byte-level BPE and writes the files that Hugging Face's libraries read.
+
+local core = require "lockstep.core"
+local core_text = require "lockstep.core.text"
+local data = require "lockstep.data"
+local options = require "lockstep.options"
+
+local NAME = "text.train_tokenizer"
+
+--- Qwen 2 and 3: contractions, words with one sign before them, single digits, signs, line ends, spaces.
+local QWEN = [[(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+]]
+  .. [[|\s+(?!\S)|\s+]]
+
+local CHATML = [[
+{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\n' }}
+    {%- if message.role == 'assistant' %}
+        {%- generation %}{{- message.content + '<|im_end|>' }}{%- endgeneration %}
+    {%- else %}
+        {{- message.content + '<|im_end|>' }}
+    {%- endif %}
+    {{- '\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\n' }}
+{%- endif %}
+]]
+
+--- The parts of tokenizer.json around the model.
+local function parts_of(pattern)
+  local level = { type = "ByteLevel", add_prefix_space = false, trim_offsets = true, use_regex = pattern == "gpt2" }
+  local parts = {
+    version = "1.0", added_tokens = data.array {}, pre_tokenizer = level, post_processor = level, decoder = level,
+    model = { type = "BPE", vocab = data.ordered({}, {}), merges = data.array {} },
+  }
+  if pattern == "qwen3" then
+    parts.normalizer = { type = "NFC" }
+    parts.pre_tokenizer = { type = "Sequence", pretokenizers = {
+      { type = "Split", pattern = { Regex = QWEN }, behavior = "Isolated", invert = false }, level } }
+  elseif pattern ~= "gpt2" then
+    core.raise(('%s: pattern must be "qwen3" or "gpt2", not "%s"'):format(NAME, tostring(pattern)))
+  end
+  return parts
+end
+
+--- Returns a function that returns one text after another.
+local function iterator_of(texts)
+  if type(texts) == "function" or (getmetatable(texts) or {}).__call then return texts end
+  if type(texts) ~= "table" then
+    core.raise(("%s: texts must be an array of strings or a function that returns the next one, not a %s"):format(NAME,
+      type(texts)))
+  end
+  local i = 0
+  return function()
+    i = i + 1
+    return texts[i]
+  end
+end
+
+local function check_specials(tokens)
+  local seen = {}
+  for i, token in ipairs(tokens) do
+    if type(token) ~= "string" or token == "" then
+      core.raise(("%s: special_tokens[%d] must be a text, not %s"):format(NAME, i,
+        token == "" and "an empty one" or "a " .. type(token)))
+    end
+    if seen[token] then core.raise(('%s: special_tokens has "%s" twice'):format(NAME, token)) end
+    seen[token] = true
+  end
+  return seen
+end
+
+---@class text.TrainOptions
+---@field texts string[]|fun(): string? an array, or a function that returns the next text, and nil at the end
+---@field vocab_size integer tokens, special ones included; fewer are learnt where the texts hold no more pairs
+---@field dir string the folder to write into
+---@field pattern "qwen3"|"gpt2"? how text is split into words; "qwen3" unless given
+---@field special_tokens string[]? with ids after the learnt ones; {"<|endoftext|>", "<|im_start|>", "<|im_end|>"}
+---@field chat_template string? ChatML where the special tokens have <|im_start|> and <|im_end|>, else none
+---@field min_frequency integer? of a pair that becomes a token; 1
+
+--- Learns a byte-level BPE from texts, and writes tokenizer.json and tokenizer_config.json, which text.tokenizer,
+--- text.chat and Hugging Face's libraries read. The merges are those that PyPI's tokenizers learns.
+---
+---     text.train_tokenizer { texts = { "one text", "another" }, vocab_size = 4096, dir = run.dir .. "/start" }
+---
+--- The files do not depend on the order of the texts. Only the calling rank works and writes: call it on rank 0, and
+--- let the others wait at dist.barrier().
+---@param opts text.TrainOptions
+---@return integer size the number of tokens, special ones included
+local function train_tokenizer(opts)
+  local o = options.read(NAME, opts, {
+    texts = options.required, vocab_size = options.required, dir = options.required, pattern = "qwen3",
+    special_tokens = { "<|endoftext|>", "<|im_start|>", "<|im_end|>" }, chat_template = options.optional,
+    min_frequency = 1,
+  })
+  local is_special, parts, count = check_specials(o.special_tokens), parts_of(o.pattern), 0
+  local trainer = core_text.trainer(core.json_encode(parts))
+  for given in iterator_of(o.texts) do
+    count = count + 1
+    local ok, message = pcall(trainer.add, trainer, given)
+    if not ok then
+      core.raise(("%s: text %d: %s"):format(NAME, count, (tostring(message):gsub("^[^\n]-:%d+: ", ""))))
+    end
+  end
+  local tokens, merges = trainer:learn(o.vocab_size - #o.special_tokens, o.min_frequency)
+  local vocab = {}
+  for i, token in ipairs(tokens) do vocab[token] = i - 1 end
+  parts.model.vocab, parts.model.merges = data.ordered(vocab, tokens), data.array(merges)
+  for i, token in ipairs(o.special_tokens) do
+    parts.added_tokens[i] = { id = #tokens + i - 1, content = token, single_word = false, lstrip = false,
+      rstrip = false, normalized = false, special = true }
+  end
+  local is_chat = is_special["<|im_start|>"] and is_special["<|im_end|>"]
+  local config = {
+    tokenizer_class = "PreTrainedTokenizerFast", clean_up_tokenization_spaces = false,
+    chat_template = o.chat_template or is_chat and CHATML or nil,
+    eos_token = is_chat and "<|im_end|>" or o.special_tokens[1], pad_token = o.special_tokens[1],
+  }
+  core.make_folder(o.dir)
+  core.write_file(o.dir .. "/tokenizer_config.json", { core.json_encode(config, 2), "\n" })
+  core.write_file(o.dir .. "/tokenizer.json", { core.json_encode(parts, 2), "\n" })
+  return #tokens + #o.special_tokens
+end
+
+return train_tokenizer

@@ -1,0 +1,91 @@
+--- text.train_tokenizer: the files that it writes. driver/text/training/bpe_trainer_test.cc holds the merges against
+--- those of PyPI's tokenizers.
+
+local data = require "lockstep.data"
+local run = require "lockstep.run"
+local t = require "lockstep.testing"
+local text = require "lockstep.text"
+
+local TEXTS = { "low lower lowest\n", "new newer newest\n", "caf\195\169 \228\189\160\229\165\189 12 345" }
+
+local function train(name, opts)
+  local o = { texts = TEXTS, vocab_size = 300, dir = run.dir .. "/" .. name }
+  for key, value in pairs(opts or {}) do o[key] = value end
+  return text.train_tokenizer(o), o.dir
+end
+
+t.test("TheTokenizerOpensAndLosesNoByte", function()
+  for _, pattern in ipairs { "qwen3", "gpt2" } do
+    local size, dir = train(pattern, { pattern = pattern })
+    local tok = text.tokenizer(dir)
+
+    t.equal({ size, tok.size }, { 300, 300 })
+    t.equal({ tok:id "<|endoftext|>", tok:id "<|im_start|>", tok:id "<|im_end|>" }, { 297, 298, 299 })
+    local given = TEXTS[1] .. TEXTS[2] .. TEXTS[3] .. "\240\159\152\128 unseen\t<|im_end|>"
+    local ids = tok:encode(given)
+    t.equal(tok:decode(ids), given)
+    t.equal(ids[#ids], 299)
+    t.equal(tok:encode "lower", { tok:id "lower" }) -- a whole word of the texts
+    t.truthy(#ids < #given)
+  end
+end)
+
+t.test("QwensNumbersAreSingleDigitsAndGpt2sAreNot", function()
+  local texts = { ("345 "):rep(100) }
+  local _, qwen = train("digits_qwen3", { texts = texts })
+  local _, gpt2 = train("digits_gpt2", { texts = texts, pattern = "gpt2" })
+
+  t.equal(#text.tokenizer(qwen):encode "345", 3)
+  t.equal(#text.tokenizer(gpt2):encode "345", 1)
+end)
+
+t.test("TheChatTemplateMarksWhatTheAssistantSays", function()
+  local _, dir = train "chat"
+  local messages = { { role = "user", content = "low?" }, { role = "assistant", content = "lower" } }
+  local chat, tok = text.chat(dir), text.tokenizer(dir)
+
+  local sample = chat:encode(messages)
+
+  t.equal(chat:render(messages), "<|im_start|>user\nlow?<|im_end|>\n<|im_start|>assistant\nlower<|im_end|>\n")
+  t.equal(chat:render({ messages[1] }, { generation_prompt = true }),
+    "<|im_start|>user\nlow?<|im_end|>\n<|im_start|>assistant\n")
+  local learnt = {}
+  for i, id in ipairs(sample.input_ids) do
+    if sample.loss_mask[i] == true or sample.loss_mask[i] == 1 then learnt[#learnt + 1] = id end
+  end
+  t.equal(tok:decode(learnt), "lower<|im_end|>")
+end)
+
+t.test("TextsMayComeFromAnIteratorInAnyOrder", function()
+  local i = #TEXTS + 1
+  local _, reversed = train("reversed", { texts = function()
+    i = i - 1
+    return TEXTS[i]
+  end })
+  local _, dir = train "forward"
+
+  t.equal(data.json(reversed .. "/tokenizer.json"), data.json(dir .. "/tokenizer.json"))
+end)
+
+t.test("OptionsChangeTheFiles", function()
+  local size, dir = train("options", {
+    special_tokens = { "<s>" }, chat_template = "{{ messages[0].content }}", min_frequency = 1000, vocab_size = 5000,
+  })
+
+  t.equal(size, 257) -- the bytes, and one special token
+  t.equal(data.json(dir .. "/tokenizer_config.json").eos_token, "<s>")
+  t.equal(text.chat(dir):render { { role = "user", content = "hi" } }, "hi")
+  local _, plain = train("plain", { special_tokens = {} })
+  t.equal(data.json(plain .. "/tokenizer_config.json").chat_template, nil)
+end)
+
+t.test("MistakesAreNamed", function()
+  local function complains(message, opts) t.raises("text.train_tokenizer: " .. message, train, "mistakes", opts) end
+  complains('pattern must be "qwen3" or "gpt2", not "bert"', { pattern = "bert" })
+  complains("text 2: text: expected UTF-8, got another byte at offset 1 of 2", { texts = { "a", "b\255" } })
+  complains("text 2: trainer:add: the text must be", { texts = { "a", true } })
+  complains("texts must be an array of strings or a function", { texts = 5 })
+  complains('special_tokens has "<s>" twice', { special_tokens = { "<s>", "<s>" } })
+  complains("special_tokens[1] must be a text, not an empty one", { special_tokens = { "" } })
+  t.raises("a byte-level tokenizer has at least 256 tokens, not 97", train, "mistakes", { vocab_size = 100 })
+end)
