@@ -1,4 +1,4 @@
-// A sample with the part that is packed, and the part that a padding copy needs. Private to
+// The part of a sample that is packed, and the part that a padding copy needs. Private to
 // prepare.cc.
 
 #ifndef LOCKSTEP_BATCHING_ITEM_H_
@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "batching/outline.h"
 #include "batching/prepare.h"
 
 namespace lockstep::batching {
@@ -21,7 +22,7 @@ struct Extent {
 };
 
 struct Item {
-  const TensorSample* sample = nullptr;
+  const Outline* outline = nullptr;
   int64_t index = 0;  // among the samples
   std::string kind;   // the sample's own, or the set of tensors in `kept`
   Extent kept;        // within seq_len
@@ -29,9 +30,9 @@ struct Item {
 };
 
 // Cuts one sample to seq_len. Keeps no token of a sample that begins with an image, video or audio
-// clip that does not fit. The item refers to `sample`. Throws c10::ValueError, which calls the
+// clip that does not fit. The item refers to `outline`. Throws c10::ValueError, which calls the
 // sample `number`, for the errors listed in prepare.h.
-Item MakeItem(const TensorSample& sample, int64_t number, const PrepareOptions& options);
+Item MakeItem(const Outline& outline, int64_t number, const PrepareOptions& options);
 
 }  // namespace lockstep::batching
 

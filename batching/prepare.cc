@@ -66,24 +66,21 @@ struct Stream {
 };
 
 // The dtype of a stream comes from the samples that have the stream.
-std::map<std::string, Stream> FindStreams(const std::vector<TensorSample>& samples,
+std::map<std::string, Stream> FindStreams(const std::vector<Outline>& index,
                                           const PrepareOptions& options) {
   std::map<std::string, Stream> streams;
   for (const auto& [name, fill] : options.streams)
     streams[name] = {fill, fill.isBoolean() ? at::kBool : at::kFloat};
   std::map<std::string, size_t> first;
-  for (size_t i = 0; i < samples.size(); ++i) {
-    for (const auto& [name, tensor] : samples[i].streams) {
+  for (size_t i = 0; i < index.size(); ++i) {
+    for (const auto& [name, dtype] : index[i].streams) {
       const auto [it, is_first] = first.emplace(name, i);
-      if (is_first) {
-        Stream& stream = streams[name];
-        stream.dtype = tensor.scalar_type();
-      }
-      TORCH_CHECK_VALUE(
-          streams[name].dtype == tensor.scalar_type(), "batching: ", name, " is ",
-          tensor.scalar_type(), " in sample ", options.first_number + static_cast<int64_t>(i),
-          " and ", streams[name].dtype, " in sample ",
-          options.first_number + static_cast<int64_t>(it->second), "; it must be of one dtype");
+      if (is_first) streams[name].dtype = dtype;
+      TORCH_CHECK_VALUE(streams[name].dtype == dtype, "batching: ", name, " is ", dtype,
+                        " in sample ", options.first_number + static_cast<int64_t>(i), " and ",
+                        streams[name].dtype, " in sample ",
+                        options.first_number + static_cast<int64_t>(it->second),
+                        "; it must be of one dtype");
     }
   }
   for (const auto& [name, stream] : streams) {
@@ -102,7 +99,9 @@ class MicroBatchBuilder {
       : options_(options), streams_(std::move(streams)) {}
 
   // The items one after the other; `padding` ones with no loss, and shortened where `shorten`.
-  TensorMicroBatch Build(const std::vector<const Item*>& items, bool padding, bool shorten) const {
+  TensorMicroBatch Build(const std::vector<const Item*>& items,
+                         const std::vector<const TensorSample*>& samples, bool padding,
+                         bool shorten) const {
     std::vector<const Extent*> extents;
     extents.reserve(items.size());
     for (const Item* item : items) extents.push_back(shorten ? &item->least : &item->kept);
@@ -117,23 +116,24 @@ class MicroBatchBuilder {
     const int64_t multiple = options_.pad_to_multiple_of;
     const int64_t length = (tokens + multiple - 1) / multiple * multiple;
     batch.seq_lens.back() += length - tokens;
-    PackTokens(items, extents, length - tokens, length, batch);
-    PackTensors(items, extents, batch);
+    PackTokens(samples, extents, length - tokens, length, batch);
+    PackTensors(samples, extents, batch);
     if (padding) batch.loss_mask.fill_(false);
     return batch;
   }
 
  private:
-  void PackTokens(const std::vector<const Item*>& items, const std::vector<const Extent*>& extents,
-                  int64_t num_padding, int64_t length, TensorMicroBatch& batch) const {
+  void PackTokens(const std::vector<const TensorSample*>& samples,
+                  const std::vector<const Extent*>& extents, int64_t num_padding, int64_t length,
+                  TensorMicroBatch& batch) const {
     PackedRows input_ids(length, at::kLong);
     PackedRows loss_mask(length, at::kBool);
     PackedRows position_ids(length, at::kLong);
     std::map<std::string, PackedRows> streams;
     for (const auto& [name, stream] : streams_)
       streams.emplace(name, PackedRows(length, stream.dtype));
-    for (size_t i = 0; i < items.size(); ++i) {
-      const TensorSample& sample = *items[i]->sample;
+    for (size_t i = 0; i < samples.size(); ++i) {
+      const TensorSample& sample = *samples[i];
       const int64_t tokens = extents[i]->tokens;
       input_ids.Append(sample.input_ids, tokens);
       loss_mask.Append(sample.loss_mask, tokens);
@@ -168,12 +168,12 @@ class MicroBatchBuilder {
       sums[i + 1] = sums[i] + static_cast<int32_t>(batch.seq_lens[i]);
   }
 
-  static void PackTensors(const std::vector<const Item*>& items,
+  static void PackTensors(const std::vector<const TensorSample*>& samples,
                           const std::vector<const Extent*>& extents, TensorMicroBatch& batch) {
     std::map<std::string, std::vector<at::Tensor>> parts;
-    for (size_t i = 0; i < items.size(); ++i) {
+    for (size_t i = 0; i < samples.size(); ++i) {
       for (const auto& [name, rows] : extents[i]->rows) {
-        parts[name].push_back(items[i]->sample->tensors.at(name).narrow(0, 0, rows));
+        parts[name].push_back(samples[i]->tensors.at(name).narrow(0, 0, rows));
       }
     }
     for (const auto& [name, tensors] : parts) batch.tensors[name] = at::cat(tensors, 0);
@@ -209,15 +209,15 @@ void CheckCompatible(const std::vector<Item>& items, int64_t first_number) {
     auto& fields = first[item.kind];
     for (const auto& [name, rows] : item.kept.rows) {
       const Item& with = *fields.emplace(name, &item).first->second;
-      const at::Tensor& tensor = item.sample->tensors.at(name);
-      const at::Tensor& other = with.sample->tensors.at(name);
+      const TensorOutline& tensor = item.outline->tensors.at(name);
+      const TensorOutline& other = with.outline->tensors.at(name);
+      const at::IntArrayRef shape = tensor.shape, other_shape = other.shape;
       TORCH_CHECK_VALUE(
-          tensor.scalar_type() == other.scalar_type() &&
-              tensor.sizes().slice(1) == other.sizes().slice(1) &&
-              tensor.device() == other.device(),
-          "batching: ", name, " is ", tensor.scalar_type(), " ", tensor.sizes(), " on ",
-          tensor.device(), " in sample ", first_number + item.index, " and ", other.scalar_type(),
-          " ", other.sizes(), " on ", other.device(), " in sample ", first_number + with.index,
+          tensor.dtype == other.dtype && shape.slice(1) == other_shape.slice(1) &&
+              tensor.device == other.device,
+          "batching: ", name, " is ", tensor.dtype, " ", shape, " on ", tensor.device,
+          " in sample ", first_number + item.index, " and ", other.dtype, " ", other_shape, " on ",
+          other.device, " in sample ", first_number + with.index,
           ": tensors of one kind are concatenated on dimension 0, and must agree in all else");
     }
   }
@@ -270,15 +270,15 @@ Plan PlanItems(const std::vector<Item>& items, const PrepareOptions& options) {
 // --- The result ----------------------------------------------------------------------------------
 
 // Returns the items of the samples that keep at least one token after the cut.
-std::vector<Item> MakeItems(const std::vector<TensorSample>& samples, const PrepareOptions& options,
+std::vector<Item> MakeItems(const std::vector<Outline>& index, const PrepareOptions& options,
                             Report& report) {
   std::vector<Item> items;
-  for (size_t i = 0; i < samples.size(); ++i) {
-    Item item = MakeItem(samples[i], options.first_number + static_cast<int64_t>(i), options);
+  for (size_t i = 0; i < index.size(); ++i) {
+    Item item = MakeItem(index[i], options.first_number + static_cast<int64_t>(i), options);
     item.index = static_cast<int64_t>(i);
     if (item.kept.tokens == 0) {
       ++report.dropped_samples;
-      report.truncated_tokens += samples[i].input_ids.size(0);
+      report.truncated_tokens += index[i].tokens;
     } else {
       items.push_back(std::move(item));
     }
@@ -293,19 +293,19 @@ bool IsHeld(const Plan& plan, int64_t step, const std::vector<Item>& items) {
     const MicroBatch& planned = plan.at(rank, step);
     needs_padding |= planned.padding;
     for (const int64_t i : plan.samples_of(planned)) {
-      if (!planned.padding && !items[static_cast<size_t>(i)].sample->may_wait) return false;
+      if (!planned.padding && !items[static_cast<size_t>(i)].outline->may_wait) return false;
     }
   }
   return needs_padding;
 }
 
 void CountSample(const Item& item, Report& report) {
-  const int64_t cut = item.sample->input_ids.size(0) - item.kept.tokens;
+  const int64_t cut = item.outline->tokens - item.kept.tokens;
   report.truncated_samples += cut > 0 ? 1 : 0;
   report.truncated_tokens += cut;
   report.tokens += item.kept.tokens;
-  report.loss_tokens +=
-      item.sample->loss_mask.narrow(0, 0, item.kept.tokens).to(at::kBool).sum().item<int64_t>();
+  for (const auto& [begin, end] : item.outline->loss)
+    report.loss_tokens += std::max<int64_t>(0, std::min(end, item.kept.tokens) - begin);
 }
 
 // FNV-1a, over bytes and over whole numbers: the same in every process.
@@ -334,10 +334,16 @@ void AddMicroBatch(const Plan& plan, const MicroBatch& planned, const std::vecto
   }
 }
 
+// Returns the samples of a micro-batch, by their places in the index. They live until the next
+// call.
+using SamplesOf =
+    std::function<std::vector<const TensorSample*>(const std::vector<int64_t>& indices)>;
+
 // One rank's micro-batch of a step that takes place.
 void AppendMicroBatch(const Plan& plan, const MicroBatch& planned, int rank,
                       const std::vector<Item>& items, const PrepareOptions& options,
-                      const MicroBatchBuilder& builder, Prepared& prepared) {
+                      const MicroBatchBuilder& builder, const SamplesOf& samples_of,
+                      Prepared& prepared) {
   const bool shorten = planned.padding && options.balance == Balance::kLockstep;
   std::vector<const Item*> members;
   std::vector<int64_t> indices;
@@ -345,34 +351,32 @@ void AppendMicroBatch(const Plan& plan, const MicroBatch& planned, int rank,
   for (const int64_t i : plan.samples_of(planned)) {
     const Item& item = items[static_cast<size_t>(i)];
     members.push_back(&item);
-    tokens += shorten ? item.least.tokens : item.kept.tokens;
-    if (planned.padding) continue;
     indices.push_back(item.index);
-    CountSample(item, prepared.report);
+    tokens += shorten ? item.least.tokens : item.kept.tokens;
+    if (!planned.padding) CountSample(item, prepared.report);
   }
   const int64_t multiple = options.pad_to_multiple_of;
   const int64_t length = (tokens + multiple - 1) / multiple * multiple;
   prepared.report.padding_tokens += planned.padding ? length : length - tokens;
   prepared.report.padding_micro_batches += planned.padding ? 1 : 0;
   if (options.only_rank >= 0 && rank != options.only_rank) return;
-  TensorMicroBatch batch = builder.Build(members, planned.padding, shorten);
+  TensorMicroBatch batch = builder.Build(members, samples_of(indices), planned.padding, shorten);
   batch.cost = planned.cost;
-  batch.samples = std::move(indices);
+  if (!planned.padding) batch.samples = std::move(indices);
   prepared.batches[static_cast<size_t>(rank)].push_back(std::move(batch));
 }
 
-}  // namespace
-
-Prepared Prepare(const std::vector<TensorSample>& samples, const PrepareOptions& options) {
+// Plans from the index, and packs what samples_of returns.
+Prepared PlanAndPack(const std::vector<Outline>& index, const SamplesOf& samples_of,
+                     const PrepareOptions& options) {
   const at::NoGradGuard no_grad;  // data: whatever of it requires a gradient
-  CheckOptions(options);
   Prepared prepared;
   Report& report = prepared.report;
-  const std::vector<Item> items = MakeItems(samples, options, report);
+  const std::vector<Item> items = MakeItems(index, options, report);
   CheckSameTensors(items, options.first_number);
   CheckCompatible(items, options.first_number);
   const Plan plan = PlanItems(items, options);
-  const MicroBatchBuilder builder(options, FindStreams(samples, options));
+  const MicroBatchBuilder builder(options, FindStreams(index, options));
   prepared.batches.resize(static_cast<size_t>(options.ranks));
   Fingerprint fingerprint;
   for (int64_t step = 0; step < plan.micro_steps; ++step) {
@@ -386,7 +390,7 @@ Prepared Prepare(const std::vector<TensorSample>& samples, const PrepareOptions&
           prepared.held.push_back(items[static_cast<size_t>(i)].index);
         continue;
       }
-      AppendMicroBatch(plan, planned, rank, items, options, builder, prepared);
+      AppendMicroBatch(plan, planned, rank, items, options, builder, samples_of, prepared);
       AddMicroBatch(plan, planned, items, fingerprint);
       most_expensive = std::max(most_expensive, planned.cost);
       if (!planned.padding) report.ideal += planned.cost / options.ranks;
@@ -399,6 +403,45 @@ Prepared Prepare(const std::vector<TensorSample>& samples, const PrepareOptions&
   report.fingerprint = fingerprint.value();
   report.lower_bound = prepared.held.empty() ? plan.lower_bound : 0;
   return prepared;
+}
+
+}  // namespace
+
+Prepared Prepare(const std::vector<TensorSample>& samples, const PrepareOptions& options) {
+  CheckOptions(options);
+  std::vector<Outline> index;
+  for (size_t i = 0; i < samples.size(); ++i)
+    index.push_back(Describe(samples[i], options.first_number + static_cast<int64_t>(i), options));
+  const auto samples_of = [&](const std::vector<int64_t>& indices) {
+    std::vector<const TensorSample*> found;
+    for (const int64_t i : indices) found.push_back(&samples[static_cast<size_t>(i)]);
+    return found;
+  };
+  return PlanAndPack(index, samples_of, options);
+}
+
+Prepared PrepareFromIndex(const std::vector<Outline>& index, const LoadSample& load,
+                          const PrepareOptions& options) {
+  CheckOptions(options);
+  for (size_t i = 0; i < index.size(); ++i)
+    CheckOutline(index[i], options.first_number + static_cast<int64_t>(i), options);
+  std::vector<TensorSample> loaded;
+  const auto samples_of = [&](const std::vector<int64_t>& indices) {
+    loaded.clear();
+    for (const int64_t i : indices) {
+      loaded.push_back(load(i));
+      const int64_t number = options.first_number + i;
+      const std::string difference =
+          Difference(index[static_cast<size_t>(i)], Describe(loaded.back(), number, options));
+      TORCH_CHECK_VALUE(difference.empty(), "batching: sample ", number,
+                        " is not the one that the index describes; ", difference,
+                        " (in the index and in the sample); make the index again");
+    }
+    std::vector<const TensorSample*> found;
+    for (const TensorSample& sample : loaded) found.push_back(&sample);
+    return found;
+  };
+  return PlanAndPack(index, samples_of, options);
 }
 
 std::future<Prepared> PrepareInBackground(std::vector<TensorSample> samples,

@@ -22,7 +22,8 @@
 //    - audio: input_features, feature_attention_mask and input_features_mask, with a row for each
 //      clip.
 //
-// Use it for samples on the CPU. To plan without tensors, use plan.h.
+// Use it for samples on the CPU. If loading them costs much, use PrepareFromIndex: it plans from
+// their sizes. To plan without tensors, use plan.h.
 //
 // Ranks that prepare the same samples in the same order get the same plan, without communication.
 // Thread-safe, but no other thread may change the samples while it runs. Source: prime-rl's
@@ -41,6 +42,7 @@
 
 #include "ATen/core/TensorBody.h"
 #include "batching/cost.h"
+#include "batching/outline.h"
 #include "batching/plan.h"
 #include "c10/core/Scalar.h"
 
@@ -140,6 +142,16 @@ struct Prepared {
 // lack or that cannot be concatenated. Images must match their placeholders, and a sample with
 // tensors that the cut does not know must fit.
 Prepared Prepare(const std::vector<TensorSample>& samples, const PrepareOptions& options);
+
+// Returns a sample of an index by its place, from 0.
+using LoadSample = std::function<TensorSample(int64_t index)>;
+
+// As Prepare of the samples that `index` describes, bit for bit. `load` is called for the samples
+// of the micro-batches that are made, one micro-batch after the other: with only_rank these are
+// this rank's, and those that its padding copies. A loaded sample that differs from its outline is
+// an error.
+Prepared PrepareFromIndex(const std::vector<Outline>& index, const LoadSample& load,
+                          const PrepareOptions& options);
 
 // Runs Prepare on a new thread, so that the caller can train meanwhile. `get()` waits for the
 // result and throws the errors of Prepare; the future's destructor waits too. The new thread calls

@@ -5,6 +5,8 @@
 #include <map>
 #include <numeric>
 #include <random>
+#include <set>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -157,6 +159,62 @@ TEST(PreparePropertyTest, EveryGuaranteeHoldsInRandomCases) {
     const RandomCase c = MakeCase(random);
     ExpectGuarantees(c, Prepare(c.samples, c.options));
     ASSERT_FALSE(HasFailure()) << "seed " << seed;
+  }
+}
+
+bool AreEqual(const std::map<std::string, at::Tensor>& a,
+              const std::map<std::string, at::Tensor>& b) {
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](const auto& one, const auto& two) {
+    return one.first == two.first && one.second.scalar_type() == two.second.scalar_type() &&
+           at::equal(one.second, two.second);
+  });
+}
+
+bool AreEqual(const TensorMicroBatch& a, const TensorMicroBatch& b) {
+  return a.kind == b.kind && a.padding == b.padding && a.cost == b.cost && a.samples == b.samples &&
+         a.seq_lens == b.seq_lens && at::equal(a.input_ids, b.input_ids) &&
+         at::equal(a.loss_mask, b.loss_mask) && at::equal(a.position_ids, b.position_ids) &&
+         at::equal(a.cu_seqlens, b.cu_seqlens) && AreEqual(a.streams, b.streams) &&
+         AreEqual(a.tensors, b.tensors);
+}
+
+// A rank that plans from the index makes what it would make of all samples, and loads no others.
+TEST(PreparePropertyTest, AnIndexGivesTheSameBitsAndLoadsOnlyOwnSamples) {
+  for (unsigned seed = 0; seed < 500; ++seed) {
+    std::mt19937 random(seed);
+    RandomCase c = MakeCase(random);
+    std::vector<Outline> index;
+    for (size_t i = 0; i < c.samples.size(); ++i)
+      index.push_back(Describe(c.samples[i], static_cast<int64_t>(i), c.options));
+    const Prepared whole = Prepare(c.samples, c.options);
+    for (int rank = 0; rank < c.options.ranks; ++rank) {
+      c.options.only_rank = rank;
+      std::set<int64_t> loaded;
+      const auto load = [&](int64_t i) {
+        loaded.insert(i);
+        return c.samples[static_cast<size_t>(i)];
+      };
+
+      const Prepared own = PrepareFromIndex(index, load, c.options);
+
+      const auto& expected = whole.batches[static_cast<size_t>(rank)];
+      const auto& found = own.batches[static_cast<size_t>(rank)];
+      ASSERT_TRUE(std::equal(expected.begin(), expected.end(), found.begin(), found.end(),
+                             [](const auto& a, const auto& b) { return AreEqual(a, b); }))
+          << "seed " << seed << ", rank " << rank;
+      EXPECT_EQ(own.held, whole.held);
+      EXPECT_EQ(own.report.fingerprint, whole.report.fingerprint);
+      EXPECT_EQ(own.report.loss_tokens, whole.report.loss_tokens);
+      EXPECT_EQ(own.report.tokens, whole.report.tokens);
+      EXPECT_EQ(own.report.makespan, whole.report.makespan);
+      size_t samples = 0, padding = 0;
+      for (const TensorMicroBatch& batch : found) {
+        samples += batch.samples.size();
+        padding += batch.padding ? batch.seq_lens.size() : 0;
+      }
+      EXPECT_GE(loaded.size(), samples);
+      EXPECT_LE(loaded.size(), samples + padding) << "seed " << seed << ", rank " << rank;
+    }
   }
 }
 

@@ -47,6 +47,17 @@ local M = { cost = {} }
 ---@field fingerprint string of the plan of all ranks: who trains on what when
 ---@field lower_bound number no plan has a smaller makespan; 0 where the cost is a function, or samples were held
 
+--- An entry of an index, as batching.describe returns it: plain values, which JSON can hold.
+---@class batching.Entry
+---@field tokens integer
+---@field loss integer[] {begin, end, begin, end, ...}: the runs of tokens with a loss, from 0, without `end`
+---@field kind string?
+---@field tensors table<string, {dtype: string, shape: integer[]}>
+---@field streams table<string, string> dtypes
+---@field items table<"image"|"video"|"audio", integer[][]> {begin, end, rows} of each; {rows} where the sample does not
+---    say where its placeholders are
+---@field id any the script's own, for `load`
+
 --- Options of both prepare and stream; see prepare.
 local PREPARE = {
   seq_len = options.required, ranks = options.optional, rank = options.optional, pad_to_multiple_of = 1,
@@ -126,6 +137,25 @@ function M.agree(micro_batches)
   check_agreement("batching.agree", fingerprint_of(micro_batches))
 end
 
+-- Indexes -------------------------------------------------------------------------------------------
+
+--- Returns the sizes of a sample, without its values: an entry of an index, from which prepare and stream plan. Make
+--- one for each sample in a pass over the data, and keep them with data.save_json. Give the entry an `id` by which
+--- `load` finds the sample.
+---
+---     local entry = batching.describe(sample)
+---     entry.id = number
+---
+--- Options, as prepare's: streams, token_types, image_token_id, video_token_id, audio_token_id.
+---@param sample batching.Sample
+---@param opts table?
+---@return batching.Entry
+function M.describe(sample, opts)
+  local o = options.read("batching.describe", opts, { streams = {}, token_types = "mm_token_type_ids",
+    image_token_id = options.optional, video_token_id = options.optional, audio_token_id = options.optional })
+  return core_batching.describe(sample, o)
+end
+
 -- Preparation ---------------------------------------------------------------------------------------
 
 --- Cuts samples to seq_len (never inside an image, video or audio clip), packs them, pads each kind separately and
@@ -137,7 +167,10 @@ end
 --- gets an error that shows each rank's. `check = false` skips the comparison. A call with only `ranks` plans, and one
 --- rank may make it for all.
 ---
---- Required options: samples; seq_len.
+--- Required options: samples; seq_len. In place of samples, `index` and `load` plan before any sample is loaded.
+--- `index` has batching.describe(sample) of each, and `load(entry, number)` returns a sample. With `rank` it is called
+--- only for that rank's samples, and those that its padding copies. The batches are the same, bit for bit. A sample
+--- that differs from its entry is an error.
 ---
 --- Optional: ranks (default: the world's size); rank: makes only this rank's micro-batches, the other lists stay empty.
 --- pad_to_multiple_of = 1 (tokens); pad_token_id = 0; streams = {name = fill}; check = true. balance = "lockstep" or
@@ -148,11 +181,18 @@ end
 --- Only samples that are longer than seq_len need either.
 ---
 --- `worth_a_step` = 0.005 is the share of the makespan that one more micro-step must save.
----@param opts {samples: batching.Sample[], seq_len: integer, ranks: integer?, rank: integer?, [string]: any}
+---@param opts {samples: batching.Sample[]?, seq_len: integer, ranks: integer?, rank: integer?, [string]: any}
 ---@return batching.MicroBatch[][] batches
 ---@return batching.Report report
 function M.prepare(opts)
-  local o, check = read("batching.prepare", opts, { samples = options.required })
+  local o, check = read("batching.prepare", opts,
+    { samples = options.optional, index = options.optional, load = options.optional })
+  local has_index = o.index ~= nil and o.load ~= nil
+  if o.samples == nil and not has_index then
+    core.raise('batching.prepare: the option "samples" is missing; give it, or both index and load')
+  elseif o.samples ~= nil and (o.index ~= nil or o.load ~= nil) then
+    core.raise("batching.prepare: samples excludes index and load; give either")
+  end
   local batches, report = core_batching.prepare(o)
   if check then
     check_agreement("batching.prepare: by every rank, with the same samples and options; else check = false",
@@ -201,11 +241,15 @@ end
 --- Options: source, a function that returns the next sample or nil; buffer, samples of a window; max_wait; rank
 --- (default: this one); the options of prepare; and state, the result of `stream:state()`. With a state the source must
 --- continue after `state.drawn` samples.
+---
+--- With `load`, the source returns entries of an index in place of samples, and `load(entry)` a sample: each rank loads
+--- its own samples alone, when the window's turn comes and not in the background.
 ---@param opts {source: (fun(): batching.Sample?), buffer: integer, seq_len: integer, [string]: any}
 ---@return batching.Stream
 function M.stream(opts)
   local o, check = read("batching.stream", opts,
-    { source = options.required, buffer = options.required, max_wait = 4, state = options.optional }, dist.rank())
+    { source = options.required, buffer = options.required, max_wait = 4, state = options.optional,
+      load = options.optional }, dist.rank())
   if type(o.source) ~= "function" and not (getmetatable(o.source) or {}).__call then
     core.raise("batching.stream: the source must be a function that returns the next sample, not a " .. type(o.source))
   end
@@ -269,8 +313,8 @@ function Stream:plan_ahead()
   for i, age in ipairs(self.ages) do may_wait[i] = age < self.max_wait and not self.stuck and not self.ended end
   local o = {}
   for key, value in pairs(self.options) do o[key] = value end
-  o.samples, o.may_wait = self.samples, may_wait
-  if type(o.cost) == "function" then
+  o[o.load and "index" or "samples"], o.may_wait = self.samples, may_wait
+  if o.load or type(o.cost) == "function" then
     self.ahead = function() return core_batching.prepare(o) end
   else
     local preparation = core_batching.start(o)
@@ -438,40 +482,7 @@ end
 ---@param config table<string, integer|table>
 ---@return {linear: number, quadratic: number, image_linear: number, image_quadratic: number}
 function M.cost.transformer(config)
-  local known = {
-    n_routed_experts = true, num_local_experts = true, n_shared_experts = true, vision_config = true,
-  }
-  for _, name in ipairs { "hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads",
-    "num_key_value_heads", "head_dim", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
-    "v_head_dim", "intermediate_size", "num_experts", "num_experts_per_tok", "moe_intermediate_size",
-    "shared_expert_intermediate_size", "first_k_dense_replace" } do
-    known[name] = true
-  end
-  if type(config) ~= "table" then
-    core.raise("batching.cost.transformer: the configuration must be a table, not a " .. type(config))
-  end
-  options.check_known("batching.cost.transformer", config, known)
-  local shape = {}
-  for name, value in pairs(config) do
-    if name ~= "vision_config" and type(value) ~= "number" then
-      core.raise(("batching.cost.transformer: %s must be a number, not a %s"):format(name, type(value)))
-    end
-    shape[name] = value
-  end
-  shape.num_experts = config.num_experts or config.n_routed_experts or config.num_local_experts
-  -- Mixtral's experts are as wide as its intermediate_size; DeepSeek's shared ones as the routed.
-  if shape.num_experts then shape.moe_intermediate_size = config.moe_intermediate_size or config.intermediate_size end
-  if config.n_shared_experts then
-    shape.shared_expert_intermediate_size = config.n_shared_experts * (shape.moe_intermediate_size or 0)
-  end
-  if config.vision_config then
-    local vision = options.read("batching.cost.transformer: vision_config", config.vision_config,
-      { hidden_size = options.required, depth = options.required, intermediate_size = options.required })
-    shape.vision_hidden_size, shape.vision_depth = vision.hidden_size, vision.depth
-    shape.vision_intermediate_size = vision.intermediate_size
-  end
-  local linear, quadratic, image_linear, image_quadratic = core_batching.transformer_cost(shape)
-  return { linear = linear, quadratic = quadratic, image_linear = image_linear, image_quadratic = image_quadratic }
+  return require("lockstep.batching.transformer_cost").of(config)
 end
 
 return M

@@ -4,11 +4,16 @@
 ---@class lockstep.core.batching
 local batching = {}
 
----@param options {samples: batching.Sample[], seq_len: integer, ranks: integer?, rank: integer?, [string]: any}
+---@param options {samples: batching.Sample[]?, seq_len: integer, ranks: integer?, rank: integer?, [string]: any}
 ---@return batching.MicroBatch[][] batches
 ---@return batching.Report report
 ---@return integer[] held samples that wait, by their index
 function batching.prepare(options) end
+
+---@param sample batching.Sample
+---@param options {streams: table, token_types: string, [string]: any}
+---@return batching.Entry
+function batching.describe(sample, options) end
 
 --- A preparation under way on a thread of its own.
 ---@class lockstep.core.batching.Preparation

@@ -9,7 +9,9 @@
 #include "ATen/ops/full.h"
 #include "absl/strings/str_cat.h"
 #include "batching/cost.h"
+#include "batching/outline.h"
 #include "batching/prepare.h"
+#include "driver/lua/bind/batching/outline.h"
 #include "driver/lua/torch/nested.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"
@@ -89,35 +91,45 @@ batching::TensorSample ReadSample(lua_State* state, int index, int number,
   return sample;
 }
 
-std::vector<batching::TensorSample> ReadSamples(lua_State* state, const OptionTable& table,
-                                                const batching::PrepareOptions& options) {
-  if (!table.Push("samples")) throw Error("batching.prepare: samples is missing");
+// Reads an array of the options: `read(index, number)` makes each element of its Lua value. Sets
+// may_wait of each.
+template <typename Element, typename Read>
+std::vector<Element> ReadArray(lua_State* state, const OptionTable& table, const char* key,
+                               const Read& read) {
+  const std::string name = absl::StrCat("batching.prepare: ", key);
+  if (!table.Push(key)) throw Error(absl::StrCat(name, " is missing"));
   const int index = lua_gettop(state);
-  ReadTable(state, index, "batching.prepare: samples");
-  std::vector<batching::TensorSample> samples;
+  ReadTable(state, index, name.c_str());
+  std::vector<Element> elements;
   const int size = static_cast<int>(lua_objlen(state, index));
   for (lua_pushnil(state); lua_next(state, index) != 0; lua_pop(state, 1)) {
     if (lua_type(state, -2) != LUA_TNUMBER || !(lua_tonumber(state, -2) <= size))
-      throw Error(absl::StrCat("batching.prepare: samples is an array, but there is the key ",
-                               TypeName(state, -2)));
+      throw Error(absl::StrCat(name, " is an array, but there is the key ", TypeName(state, -2)));
   }
   for (int i = 1; i <= size; ++i) {
     lua_rawgeti(state, index, i);
-    samples.push_back(ReadSample(state, lua_gettop(state), i, options));
+    elements.push_back(read(lua_gettop(state), i));
     lua_pop(state, 1);
   }
   lua_pop(state, 1);
   if (table.Push("may_wait")) {
     const int waits = lua_gettop(state);
     ReadTable(state, waits, "batching.prepare: may_wait");
-    for (size_t i = 0; i < samples.size(); ++i) {
+    for (size_t i = 0; i < elements.size(); ++i) {
       lua_rawgeti(state, waits, static_cast<int>(i + 1));
-      samples[i].may_wait = lua_toboolean(state, -1) != 0;
+      elements[i].may_wait = lua_toboolean(state, -1) != 0;
       lua_pop(state, 1);
     }
     lua_pop(state, 1);
   }
-  return samples;
+  return elements;
+}
+
+std::vector<batching::TensorSample> ReadSamples(lua_State* state, const OptionTable& table,
+                                                const batching::PrepareOptions& options) {
+  return ReadArray<batching::TensorSample>(state, table, "samples", [&](int index, int number) {
+    return ReadSample(state, index, number, options);
+  });
 }
 
 // --- Options -------------------------------------------------------------------------------------
@@ -303,16 +315,60 @@ int PushPrepared(lua_State* state, const batching::Prepared& prepared) {
 
 OptionTable PrepareTable(lua_State* state) {
   return OptionTable(state, 1, "batching.prepare",
-                     {"samples", "seq_len", "ranks", "rank", "pad_to_multiple_of", "pad_token_id",
-                      "balance", "cost", "streams", "token_types", "image_token_id",
+                     {"samples", "index", "load", "seq_len", "ranks", "rank", "pad_to_multiple_of",
+                      "pad_token_id", "balance", "cost", "streams", "token_types", "image_token_id",
                       "video_token_id", "audio_token_id", "worth_a_step", "may_wait"});
+}
+
+// Plans from the option `index`, and calls `load(entry, number)` for the samples of the result.
+int PrepareFromIndex(lua_State* state, const OptionTable& table,
+                     const batching::PrepareOptions& options) {
+  const std::vector<batching::Outline> outlines =
+      ReadArray<batching::Outline>(state, table, "index", [&](int index, int number) {
+        return ReadOutline(state, index,
+                           absl::StrCat("batching: sample ", number, " of the index"));
+      });
+  table.Push("index");
+  const LuaReference entries(state, -1);
+  if (!table.Push("load")) throw Error("batching.prepare: load is missing");
+  ReadFunction(state, -1, "batching.prepare: load");
+  const LuaReference load(state, -1);
+  lua_pop(state, 2);
+  const auto load_sample = [&](int64_t index) {
+    const int number = static_cast<int>(index) + 1;
+    lua_State* running = load.Push();
+    entries.Push();
+    lua_rawgeti(running, -1, number);
+    lua_remove(running, -2);
+    lua_pushinteger(running, number);
+    Call(running, 2, 1);
+    batching::TensorSample sample = ReadSample(running, lua_gettop(running), number, options);
+    lua_pop(running, 1);
+    return sample;
+  };
+  return PushPrepared(state, batching::PrepareFromIndex(outlines, load_sample, options));
 }
 
 // prepare(options) -> batches, report, held
 int Prepare(lua_State* state) {
   const OptionTable table = PrepareTable(state);
   const batching::PrepareOptions options = ReadOptions(state, table);
+  if (table.Push("index")) {
+    lua_pop(state, 1);
+    return PrepareFromIndex(state, table, options);
+  }
   return PushPrepared(state, batching::Prepare(ReadSamples(state, table, options), options));
+}
+
+// describe(sample, options) -> entry of an index
+int Describe(lua_State* state) {
+  const OptionTable table(
+      state, 2, "batching.describe",
+      {"streams", "token_types", "image_token_id", "video_token_id", "audio_token_id"});
+  batching::PrepareOptions options = ReadOptions(state, table);
+  options.seq_len = batching::kMaxSeqLen;
+  PushOutline(state, batching::Describe(ReadSample(state, 1, 1, options), 1, options));
+  return 1;
 }
 
 // --- In the background ---------------------------------------------------------------------------
@@ -397,8 +453,10 @@ int TransformerCost(lua_State* state) {
 int OpenBatching(lua_State* state) {
   RegisterObject<Preparation>(state, {{"wait", Wait}});
   lua_newtable(state);
-  SetFunctions(state,
-               {{"prepare", Prepare}, {"start", Start}, {"transformer_cost", TransformerCost}});
+  SetFunctions(state, {{"prepare", Prepare},
+                       {"describe", Describe},
+                       {"start", Start},
+                       {"transformer_cost", TransformerCost}});
   return 1;
 }
 

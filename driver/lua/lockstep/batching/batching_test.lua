@@ -305,6 +305,38 @@ t.test("AStreamOverALoaderIsAState", function()
   t.raises("the source is a function without state_dict", plain.state_dict, plain)
 end)
 
+t.test("AStreamGoesOnOnAnotherNumberOfRanks", function()
+  local samples = {}
+  for sample in source(60) do samples[#samples + 1] = sample end
+  local function make(ranks)
+    local streams = {}
+    for rank = 0, ranks - 1 do
+      local loader = data.loader { source = samples, seed = 3, epochs = 1, rank = 0, world = 1 }
+      streams[rank + 1] = batching.stream { source = loader, buffer = 10, seq_len = 8, ranks = ranks, rank = rank }
+    end
+    return streams
+  end
+  local function take(streams, windows, count)
+    for _ = 1, count do
+      local window = {}
+      for i, stream in ipairs(streams) do window[i] = stream() end
+      if #window == 0 then return end
+      windows[#windows + 1] = window
+    end
+  end
+  for _, after in ipairs { 1, 3 } do
+    local first, second, windows = make(2), make(after), {}
+    take(first, windows, 2)
+    local state = first[1]:state_dict()
+    t.equal(first[2]:state_dict(), state)
+    for _, stream in ipairs(second) do stream:load_state_dict(state) end
+    take(second, windows, 100)
+
+    local times = numbers_in(windows)
+    for i = 1, 60 do t.equal(times[i], 1, ("sample %d, then %d ranks"):format(i, after)) end
+  end
+end)
+
 t.test("TheNextWindowIsPreparedWhileThisOneTrains", function()
   local core_batching = require "lockstep.core.batching"
   local start, waited = core_batching.start, 0

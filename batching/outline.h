@@ -1,0 +1,71 @@
+// The sizes of a sample, without its values: all that a plan needs to know of it.
+//
+//    std::vector<Outline> index;                       // once, for example in a pass over the data
+//    for (const TensorSample& sample : samples) index.push_back(Describe(sample, i, options));
+//
+//    Prepared prepared = PrepareFromIndex(index, load, options);   // later, on every rank
+//
+// The failure this prevents: every rank loads and tokenizes all samples of a step, only to train on
+// its own share of them. With an index each rank plans alone, and loads its own samples.
+//
+// Outlines are plain data. Thread-safe: pure functions.
+
+#ifndef LOCKSTEP_BATCHING_OUTLINE_H_
+#define LOCKSTEP_BATCHING_OUTLINE_H_
+
+#include <cstdint>
+#include <map>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "batching/truncate.h"
+#include "c10/core/Device.h"
+#include "c10/core/ScalarType.h"
+
+namespace lockstep::batching {
+
+struct TensorSample;
+struct PrepareOptions;
+
+// A tensor that is concatenated on dimension 0.
+struct TensorOutline {
+  at::ScalarType dtype = at::kFloat;
+  std::vector<int64_t> shape;  // at least one dimension
+  at::Device device = at::kCPU;
+};
+
+// The images, videos or audio clips of a sample.
+struct ItemsOutline {
+  // Whether the sample says where their placeholders are. Otherwise it must fit into seq_len.
+  bool located = false;
+  Blocks blocks;  // of each item; begin and end are 0 unless located
+};
+
+struct Outline {
+  int64_t tokens = 0;  // at least 1
+  // The tokens with a loss, as runs [begin, end): ascending, neither empty nor adjacent.
+  std::vector<std::pair<int64_t, int64_t>> loss;
+  std::string kind;  // the sample's own, or empty
+  std::map<std::string, TensorOutline> tensors;
+  std::map<std::string, at::ScalarType> streams;  // dtypes of the per-token values
+  std::map<std::string, ItemsOutline> items;      // by "image", "video", "audio"
+  bool may_wait = false;
+};
+
+// Returns the outline of a sample. Throws c10::ValueError, which calls the sample `number`, for the
+// errors listed in prepare.h that do not depend on other samples. options.seq_len is used to allow
+// audio clips without placeholders in a sample that fits.
+Outline Describe(const TensorSample& sample, int64_t number, const PrepareOptions& options);
+
+// Throws c10::ValueError, which calls the sample `number`, if an outline contradicts itself or the
+// options. Describe returns none that does.
+void CheckOutline(const Outline& outline, int64_t number, const PrepareOptions& options);
+
+// Returns the first difference of two outlines in words, as "tokens: 12 and 10", or "". Ignores
+// devices and may_wait.
+std::string Difference(const Outline& a, const Outline& b);
+
+}  // namespace lockstep::batching
+
+#endif  // LOCKSTEP_BATCHING_OUTLINE_H_
