@@ -81,8 +81,8 @@ inline constexpr std::chrono::hours kNoTimeout(24 * 365);
 // (run.alone, run:save). Returns the sum. With 0 it only reads.
 std::chrono::milliseconds AddTimeAlone(c10d::Store& store, std::chrono::milliseconds time);
 
-// This rank works alone while an object of this class lives, for `longest` at most: a disk may never
-// answer. Objects of one thread, which may nest; any thread asks.
+// This rank works alone while an object of this class lives, for `longest` at most: a disk may
+// never answer. Objects of one thread, which may nest; any thread asks.
 class WorkAlone {
  public:
   using Clock = std::chrono::steady_clock;

@@ -49,8 +49,9 @@ TEST(MeetInStore, ARankThatComesAfterTheOthersHaveLeftIsAlone) {
 
   EXPECT_THAT(MeetInStore(*store, "here", 1, {0, 1}, "", kShort).absent, ElementsAre(0));
 
-  auto again = std::async(std::launch::async,
-                          [&] { return MeetInStore(*store, "here", 0, {0, 1}, "", kLong); });
+  auto again = std::async(std::launch::async, [&] {
+    return MeetInStore(*store, "here", 0, {0, 1}, "", kLong);
+  });
   EXPECT_THAT(MeetInStore(*store, "here", 1, {0, 1}, "", kLong).absent, IsEmpty());
   EXPECT_THAT(again.get().absent, IsEmpty());
 }

@@ -42,7 +42,8 @@ c10::intrusive_ptr<c10d::ProcessGroup> NewGlooGroup(const GlooWorld& world, cons
 // rank's in `ranks`.
 c10::intrusive_ptr<c10d::Backend> NewGlooBackend(const c10::intrusive_ptr<c10d::Store>& store,
                                                  const std::string& name, int position,
-                                                 const std::vector<int>& ranks, bool strict = false);
+                                                 const std::vector<int>& ranks,
+                                                 bool strict = false);
 
 }  // namespace lockstep::tests
 

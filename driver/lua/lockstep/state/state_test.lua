@@ -137,7 +137,6 @@ t.test("APackOverALoaderIsRegisteredAlone", function()
   local other = new_pack()
   run:state { pack = other }
   run:resume()
-
   for i, ids in ipairs(expected) do t.equal(other().input_ids, ids, "chunk " .. i) end
   t.equal(other(), nil)
 end)
