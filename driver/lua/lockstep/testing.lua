@@ -94,6 +94,21 @@ function M.raises(text, fn, ...)
   return tostring(message)
 end
 
+--- Fails unless 200 more calls of step() hold as many bytes of tensors as the first 40, and Lua's heap stays.
+---@param step fun()
+function M.memory_is_flat(step)
+  local function held_after(count)
+    for _ = 1, count do step() end
+    collectgarbage()
+    collectgarbage()
+    return lockstep.memory()
+  end
+  held_after(20)
+  local before, after = held_after(20), held_after(200)
+  M.equal(after.tensors, before.tensors)
+  M.truthy(after.lua < before.lua + 20000, "Lua's heap grew from " .. before.lua .. " to " .. after.lua)
+end
+
 local function escape(text)
   return (text:gsub("[%c<>&\"]", function(c)
     if c == "\n" then return "&#10;" end
