@@ -4,6 +4,7 @@ local cache = require "lockstep.data.cache"
 local core = require "lockstep.core"
 local core_data = require "lockstep.core.data"
 local core_sharding = require "lockstep.core.sharding"
+local files = require "lockstep.core.files"
 local options = require "lockstep.options"
 
 local M = {}
@@ -12,6 +13,21 @@ local M = {}
 ---@operator len: integer
 ---@field [integer] table sample 1 to #source, in any order
 ---@field place fun(self: data.Source, index: integer): string "train.jsonl, line 12"; only of data.source
+
+--- Returns the files of a path whose last part has "*", sorted; other paths as they are.
+---@param path string
+---@return string[]
+local function expand(path)
+  local folder, name = path:match "^(.-)([^/]*)$"
+  if not name:find("*", 1, true) then return { path } end
+  local pattern = "^" .. name:gsub("[%^%$%(%)%%%.%[%]%+%-%?]", "%%%0"):gsub("%*", ".*") .. "$"
+  local found = {}
+  for _, file in ipairs(files.list(folder == "" and "." or folder)) do
+    if file:find(pattern) and not file:find "^[._]" then found[#found + 1] = folder .. file end
+  end
+  if #found == 0 then core.raise(("data.source: no file matches %s"):format(path)) end
+  return found
+end
 
 --- See data.source.
 ---@param paths string|string[]
@@ -23,7 +39,14 @@ function M.source(paths, opts)
   if type(paths) ~= "table" then
     core.raise("data.source: expected a path or a list of paths, not a " .. type(paths))
   end
-  return core_data.source(paths, o.format, o.cache or cache.folder() .. "/index")
+  local all = {}
+  for i, path in ipairs(paths) do
+    if type(path) ~= "string" then
+      core.raise(("data.source: path %d must be a string, not a %s"):format(i, type(path)))
+    end
+    for _, file in ipairs(expand(path)) do all[#all + 1] = file end
+  end
+  return core_data.source(all, o.format, o.cache or cache.folder() .. "/index")
 end
 
 --- Of each source that is made of others: a function from a sample's number, an epoch and a loader's seed to the source

@@ -58,6 +58,20 @@ t.test("ASampleOfTextIsItsLineOrTheFile", function()
   t.equal(#open(write("empty.txt", "")), 0)
 end)
 
+t.test("AStarNamesFilesOfAFolder", function()
+  for i, name in ipairs { "s-1.jsonl", "s-2.jsonl", "s-2.txt", "t-1.jsonl", ".s-3.jsonl" } do
+    write(name, ('{"id": %d}\n'):format(i))
+  end
+  write("a+b.md", "one\ntwo")
+  write("aab.md", "three")
+
+  t.equal(all(open(run.dir .. "/s-*.jsonl")), { { id = 1 }, { id = 2 } })
+  t.equal(all(open { run.dir .. "/*-1.jsonl", run.dir .. "/s-2.jsonl" }), { { id = 1 }, { id = 4 }, { id = 2 } })
+  t.equal(all(open(run.dir .. "/a+*.md", { format = "text" })), { { text = "one\ntwo" } })
+  t.raises("data.source: no file matches " .. run.dir .. "/u-*.jsonl", open, run.dir .. "/u-*.jsonl")
+  t.raises("data.source: path 2 must be a string, not a number", open, { run.dir .. "/a+b.md", 5 })
+end)
+
 t.test("ASampleOfATarShardHasItsMembersByField", function()
   local path = write("a.tar", member("d/1.cls", "7") .. member("d/1.json", '{"a": [1]}') .. member("d/2.JPG", "\0\255"))
 
