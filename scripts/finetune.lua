@@ -132,7 +132,7 @@ for step, micro_batches, report in run:steps(stream, config.steps) do
   if (step + 1) % config.eval_every == 0 and step + 1 < config.steps then evaluate("step " .. step + 1) end
 end
 evaluate "after"
-log.curve("loss.svg", { "loss", "validation.loss" }, { title = "finetune" })
+log.curve("loss.svg", #held_out > 0 and { "loss", "validation.loss" } or { "loss" }, { title = "finetune" })
 
 -- Writing. Every rank takes part, and rank 0 writes.
 local adapter, whole = run.dir .. "/adapter", run.dir .. "/model"

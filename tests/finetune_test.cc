@@ -44,12 +44,15 @@ Command FineTune(const Folder& folder, const std::string& out, const Strings& se
   return command;
 }
 
-// The values of a field of metrics.jsonl, in order.
-std::vector<double> Values(const Folder& folder, const std::string& out, const std::string& name) {
+// The values of a field of metrics.jsonl, in order: of steps, or of records of the validation.
+enum class Of { kSteps, kValidation };
+std::vector<double> Values(const Folder& folder, const std::string& out, Of of,
+                           const std::string& name) {
   std::vector<double> values;
   for (const auto& object : ReadMetrics(folder, out + "/metrics.jsonl")) {
-    const auto it = object.find(name);
-    if (it != object.end()) values.push_back(std::stod(it->second));
+    if ((object.count("event") != 0) == (of == Of::kValidation)) {
+      values.push_back(std::stod(object.at(name)));
+    }
   }
   return values;
 }
@@ -65,11 +68,11 @@ TEST(FineTune, InstructionsAreFollowedThatWereHeldOut) {
                        "max_new_tokens=12", "lora.r=0", "parallel=fully_shard"}));
 
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
-  const std::vector<double> exact = Values(folder, "out", "validation.exact");
+  const std::vector<double> exact = Values(folder, "out", Of::kValidation, "exact");
   ASSERT_EQ(exact.size(), 4u);
   EXPECT_EQ(exact.front(), 0);
   EXPECT_GE(exact.back(), 0.85);
-  const std::vector<double> loss = Values(folder, "out", "validation.loss");
+  const std::vector<double> loss = Values(folder, "out", Of::kValidation, "loss");
   EXPECT_LT(loss.back(), 0.05 * loss.front());
   EXPECT_THAT(ended.out, HasSubstr("after: user Write learning twice. -> learning learning\n"));
   EXPECT_THAT(ended.out, HasSubstr(absl::StrCat("wrote ", folder.path(), "/out/model\n")));
@@ -92,7 +95,7 @@ TEST(FineTune, AnAdapterLearnsTheSameWithReplicasAndSharded) {
     EXPECT_THAT(ended.out, HasSubstr("14 layers have an adapter"));
     EXPECT_THAT(folder.List(absl::StrCat(parallel, "/adapter")),
                 UnorderedElementsAre("adapter_config.json", "adapter_model.safetensors"));
-    const std::vector<double> losses = Values(folder, parallel, "loss");
+    const std::vector<double> losses = Values(folder, parallel, Of::kSteps, "loss");
     ASSERT_EQ(losses.size(), 10u);
     EXPECT_LT(losses.back(), 0.8 * losses.front());
     last.push_back(losses.back());
@@ -115,7 +118,7 @@ TEST(FineTune, PicturesAreToldApart) {
     const Ended ended = RunOne(FineTune(folder, more[0], settings));
 
     ASSERT_EQ(ended.exit_code, 0) << ended.err;
-    const std::vector<double> exact = Values(folder, more[0], "validation.exact");
+    const std::vector<double> exact = Values(folder, more[0], Of::kValidation, "exact");
     ASSERT_EQ(exact.size(), 2u);
     EXPECT_EQ(exact[0], 0);
     EXPECT_GE(exact[1], 0.9) << more[0];
@@ -170,7 +173,8 @@ TEST(FineTune, KilledAndResumedItWritesTheSameBits) {
   EXPECT_THAT(resumed.out, Not(HasSubstr("step 0/12")));
   const std::string file = "/adapter/adapter_model.safetensors";
   EXPECT_TRUE(folder.Read("whole" + file) == folder.Read("killed" + file));
-  EXPECT_EQ(Values(folder, "whole", "loss"), Values(folder, "killed", "loss"));
+  EXPECT_EQ(Values(folder, "whole", Of::kSteps, "loss"),
+            Values(folder, "killed", Of::kSteps, "loss"));
 }
 
 TEST(FineTune, WithoutAModelItTakesTheNewestOfPretrain) {

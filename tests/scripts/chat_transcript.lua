@@ -1,5 +1,5 @@
--- Prints what chat.lua should print after each line of the user, and "<<end>>" behind each answer. Here the model writes
--- the whole answer at once.
+-- Prints what chat.lua should print after each line of the user, and "<<end>>" behind each answer. Here the model
+-- writes the whole answer at once.
 --
 -- lockstep chat_transcript.lua MODEL ADAPTER LINE...: ADAPTER is a folder, made with random values if it is not there,
 -- or "". A line "/reset" forgets the conversation; "PATH: QUESTION" asks about a picture.
