@@ -57,6 +57,14 @@ class ReadmeTest(unittest.TestCase):
     def test_links_lead_to_files_and_headings(self):
         self.assertEqual(list(broken_links(workspace.root())), [])
 
+    def test_the_map_names_every_folder(self):
+        text = (workspace.root() / "docs/ARCHITECTURE.md").read_text()
+        described_together = ("third_party/", "tests/", "driver/lua/bind/", "driver/lua/lockstep/")
+        folders = {path.rpartition("/")[0] for path in workspace.files(workspace.root()) if workspace.is_build_file(path)}
+        leaves = {f for f in folders if not any(other.startswith(f"{f}/") for other in folders)}
+
+        self.assertEqual({f for f in leaves if f"`{f}/`" not in text and not f.startswith(described_together)}, {""})
+
     def test_a_broken_link_is_found(self):
         with tempfile.TemporaryDirectory() as folder:
             top = pathlib.Path(folder)
