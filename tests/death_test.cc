@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <sys/types.h>
 
+#include <random>
 #include <string>
 #include <vector>
 
@@ -78,7 +79,7 @@ TEST(Death, InMidBackwardEndsTheRunAndNamesTheRank) {
   ExpectOneComplaint(ended, "was killed by SIGKILL");
 }
 
-// At moments of a forward and of a backward, in which the others wait for its part of a unit.
+// At any moment of a forward or a backward, in which the others wait for its part of a unit.
 TEST(Death, InAShardedStepEndsTheRunAndNamesTheRank) {
   constexpr char kTrain[] = R"(
     local nn, sharding = require "lockstep.nn", require "lockstep.sharding"
@@ -104,14 +105,25 @@ TEST(Death, InAShardedStepEndsTheRunAndNamesTheRank) {
     local model = sharding.fully_shard(Net())
     while true do model(torch.randn { 4, 8 }):sum():backward() end
   )";
-  for (int trial = 0; trial < 6; ++trial) {
-    const int victim = trial % 3, moment = 1 + 5 * trial;
-    SCOPED_TRACE(absl::StrCat("rank ", victim, " at moment ", moment));
+  const unsigned seed = 20261122;
+  std::mt19937 random(seed);
+  for (int trial = 0; trial < 20; ++trial) {
+    const int num_ranks = 2 + trial % 3;
+    const auto victim = static_cast<int>(random() % static_cast<unsigned>(num_ranks));
+    const auto moment = static_cast<int>(1 + random() % 30);
+    SCOPED_TRACE(
+        absl::StrCat("rank ", victim, " of ", num_ranks, " at moment ", moment, ", seed ", seed));
+    const Folder folder;
     const absl::Time start = absl::Now();
-    const Ended ended = RunScript(absl::StrReplaceAll(kTrain, {{"VICTIM", absl::StrCat(victim)},
-                                                               {"MOMENT", absl::StrCat(moment)}}),
-                                  {"--nproc", "3"});
+    Child run(RankScript(
+        folder,
+        absl::StrCat(kSayPid, absl::StrReplaceAll(kTrain, {{"VICTIM", absl::StrCat(victim)},
+                                                           {"MOMENT", absl::StrCat(moment)}})),
+        {"--nproc", absl::StrCat(num_ranks)}));
+    const std::vector<pid_t> pids = PidsOf(run, num_ranks);
+    const Ended ended = run.Wait();
 
+    ExpectGone(pids);
     EXPECT_LT(absl::Now() - start, kSoon + absl::Seconds(10));  // with the programs' start
     EXPECT_EQ(ended.exit_code, 128 + SIGKILL);
     EXPECT_THAT(ended.err, StartsWith(absl::StrCat("lockstep: rank ", victim, " (process ")));
