@@ -56,6 +56,9 @@ void FlatUnit::AddToSegments(const std::vector<NamedTensor>& parameters) {
     TORCH_CHECK_VALUE(tensor.device() == device_, "fully_shard: \"", named.name, "\" is on ",
                       tensor.device(), ", but \"", parameters[0].name, "\" on ", device_,
                       "; move the whole model to one device first");
+    TORCH_CHECK_VALUE(!tensor.is_meta(), "fully_shard: \"", named.name,
+                      "\" is on the device meta and has no values; load them first, or load the "
+                      "model in parts, as models.load(dir, {shard = {...}}) does");
     const at::ScalarType own = tensor.scalar_type();
     const bool casts = at::isFloatingType(own) && options_.param_dtype.has_value();
     const at::ScalarType gathered = casts ? *options_.param_dtype : own;
@@ -73,8 +76,9 @@ void FlatUnit::AddToSegments(const std::vector<NamedTensor>& parameters) {
     parameter.name = named.name;
     parameter.tensor = tensor;
     parameter.segment = static_cast<size_t>(segment - segments_.begin());
+    parameter.is_trained = tensor.requires_grad();
     segment->members.push_back(parameters_.size() - 1);
-    num_trained_ += tensor.requires_grad() ? 1 : 0;
+    num_trained_ += parameter.is_trained ? 1 : 0;
   }
 }
 
@@ -83,24 +87,22 @@ void FlatUnit::ShardSegment(Segment& segment) {
   for (const size_t i : segment.members) sizes.push_back(parameters_[i].tensor.numel());
   segment.layout = LayOut(sizes, ranks_);
   const Quiet quiet;
-  at::Tensor flat = at::zeros({segment.layout.total},
-                              at::TensorOptions().dtype(segment.master_dtype).device(device_));
-  for (size_t k = 0; k < segment.members.size(); ++k) {
-    const at::Tensor& tensor = parameters_[segment.members[k]].tensor;
-    flat.narrow(0, segment.layout.offsets[k], sizes[k]).view(tensor.sizes()).copy_(tensor);
-  }
-  if (groups_.all != nullptr) {
-    std::vector<at::Tensor> bytes = {Bytes(flat)};
-    groups_.all->broadcast(bytes)->wait();
-  }
-  const at::Tensor own = flat.narrow(0, rank_ * segment.layout.span, segment.layout.span);
-  if (options_.offload && !device_.is_cpu()) {
-    segment.master = at::empty(
-        {segment.layout.span},
-        at::TensorOptions().dtype(segment.master_dtype).device(c10::kCPU).pinned_memory(true));
-    segment.master.copy_(own);
-  } else {
-    segment.master = own.clone();
+  const auto options = at::TensorOptions().dtype(segment.master_dtype);
+  const bool on_host = options_.offload && !device_.is_cpu();
+  segment.master =
+      at::zeros({segment.layout.span},
+                on_host ? options.device(c10::kCPU).pinned_memory(true) : options.device(device_));
+  if (options_.has_values) {
+    at::Tensor flat = at::zeros({segment.layout.total}, options.device(device_));
+    for (size_t k = 0; k < segment.members.size(); ++k) {
+      const at::Tensor& tensor = parameters_[segment.members[k]].tensor;
+      flat.narrow(0, segment.layout.offsets[k], sizes[k]).view(tensor.sizes()).copy_(tensor);
+    }
+    if (groups_.all != nullptr) {
+      std::vector<at::Tensor> bytes = {Bytes(flat)};
+      groups_.all->broadcast(bytes)->wait();
+    }
+    segment.master.copy_(flat.narrow(0, rank_ * segment.layout.span, segment.layout.span));
   }
   segment.written = c10::VariableVersion(0);
   segment.storage = EmptyStorage(BytesOf(segment.layout.total, segment.gathered_dtype), device_);
@@ -203,13 +205,21 @@ void FlatUnit::FinishGather() {
       parameter.version += changed ? 1 : 0;
       parameter.tensor.unsafeGetTensorImpl()->set_storage_keep_dtype(segment.storage);
       SetVersion(parameter.tensor, parameter.version);
-      const bool trained = parameter.shard.requires_grad();
-      if (trained == parameter.tensor.requires_grad()) continue;
-      parameter.tensor.requires_grad_(trained);
-      num_trained_ += trained ? 1 : -1;
+      FollowFreezing(parameter);
     }
   }
   state_ = State::kGathered;
+}
+
+// A script may freeze a parameter or its shard: the other one follows.
+void FlatUnit::FollowFreezing(Parameter& parameter) {
+  const bool by_module = parameter.tensor.requires_grad() != parameter.is_trained;
+  const bool by_shard = parameter.shard.requires_grad() != parameter.is_trained;
+  if (!by_module && !by_shard) return;
+  parameter.is_trained = !parameter.is_trained;
+  parameter.tensor.requires_grad_(parameter.is_trained);
+  parameter.shard.requires_grad_(parameter.is_trained);
+  num_trained_ += parameter.is_trained ? 1 : -1;
 }
 
 void FlatUnit::Reshard() {

@@ -34,6 +34,7 @@ struct UnitOptions {
   std::optional<at::ScalarType> reduce_dtype;  // in which gradients travel
   bool deterministic = false;                  // sums in the order of ranks on a device, too
   bool offload = false;                        // masters and their gradients in host memory
+  bool has_values = true;  // false: masters are zeros at first, and the parameters are not read
 };
 
 // The process groups of a sharded model. Null pointers where a group has one rank.
@@ -79,14 +80,16 @@ class FlatUnit {
   // Moves the parameter's gradient into the unit's flat gradient, which it is added to.
   void TakeGradient(size_t i);
   bool has_gradients() const { return num_gradients_ > 0; }
-  // Whether all parameters that require a gradient have one.
-  bool has_all_gradients() const { return num_gradients_ == num_trained_; }
+  // Whether this backward has given all parameters that require a gradient one.
+  bool has_all_gradients() const { return num_arrived_ == num_trained_; }
   bool all_are_trained() const { return num_trained_ == parameters_.size(); }
   // Starts to average the flat gradient over all ranks; zero for what has none. Collective.
   void StartReduce();
   // Waits, and adds the result to the shards' gradients.
   void FinishReduce();
   bool is_reducing() const { return is_reducing_; }
+  // Ends the backward that has_all_gradients speaks of.
+  void ForgetArrivals();
   void DropGradients();
 
   // --- Whole values ---
@@ -105,10 +108,12 @@ class FlatUnit {
     at::Tensor shard;
     c10::Storage stub;  // says that the parameter is sharded
     size_t segment = 0;
-    int64_t offset = 0;  // in the segment
-    Piece piece;         // of this rank
-    bool has_gradient = false;
-    int64_t version = 0;  // while gathered
+    int64_t offset = 0;         // in the segment
+    Piece piece;                // of this rank
+    bool has_gradient = false;  // of this backward or of earlier ones without reduction
+    bool has_arrived = false;   // in this backward
+    bool is_trained = false;    // as of the last gathering
+    int64_t version = 0;        // while gathered
   };
 
   // Parameters of one dtype that are trained, or that are frozen.
@@ -136,6 +141,7 @@ class FlatUnit {
   void StartGatherOf(Segment& segment, at::Tensor& slot);
   at::Tensor InputOf(Segment& segment) const;
   void Hide(Parameter& parameter);
+  void FollowFreezing(Parameter& parameter);
   void EnsureGradient(Segment& segment);
   at::Tensor GradientOf(const Parameter& parameter) const;
   bool IsTrained(const Segment& segment) const;
@@ -154,7 +160,8 @@ class FlatUnit {
   std::vector<Parameter> parameters_;
   std::vector<Segment> segments_;
   size_t num_gradients_ = 0;
-  size_t num_trained_ = 0;  // as of the last gathering
+  size_t num_arrived_ = 0;
+  size_t num_trained_ = 0;  // of the parameters
   bool is_reducing_ = false;
 };
 

@@ -42,6 +42,7 @@ void FlatUnit::TakeGradient(size_t i) {
   const Quiet quiet;
   FinishReduce();  // which may be under way with the unit's earlier gradients
   EnsureGradient(segments_[parameter.segment]);
+  if (!std::exchange(parameter.has_arrived, true)) ++num_arrived_;
   const at::Tensor flat = GradientOf(parameter);
   if (parameter.has_gradient) {
     flat.add_(gradient);
@@ -91,7 +92,13 @@ void FlatUnit::StartReduce() {
   }
   for (Parameter& parameter : parameters_) parameter.has_gradient = false;
   num_gradients_ = 0;
+  ForgetArrivals();
   is_reducing_ = true;
+}
+
+void FlatUnit::ForgetArrivals() {
+  for (Parameter& parameter : parameters_) parameter.has_arrived = false;
+  num_arrived_ = 0;
 }
 
 void FlatUnit::FinishReduce() {
@@ -148,6 +155,7 @@ void FlatUnit::DropGradients() {
     parameter.tensor.mutable_grad().reset();
   }
   num_gradients_ = 0;
+  ForgetArrivals();
   FinishReduce();
   for (Segment& segment : segments_) {
     segment.gradient.reset();

@@ -31,6 +31,7 @@ std::string Describe(const std::vector<UnitParameters>& units,
       "\nreshard_after_forward: ", options.reshard_after_forward, "\nprefetch: ", options.prefetch,
       "\nskipped: ", options.joins ? "join" : "error",
       "\ndeterministic: ", options.unit.deterministic, "\noffload: ", options.unit.offload,
+      "\nhas values: ", options.unit.has_values,
       "\nranks that share one copy: ", groups.gather == nullptr ? 1 : groups.gather->getSize(),
       "\n");
   for (const UnitParameters& unit : units) {
@@ -94,6 +95,10 @@ void CheckUnits(const std::vector<UnitParameters>& units, const FullyShardOption
 
 }  // namespace
 
+void CheckSameReplicas(Collective& control, int64_t replicas) {
+  CheckSame(control, absl::StrCat("replicas: ", replicas));
+}
+
 FullyShard::FullyShard(const std::vector<UnitParameters>& units,
                        const std::vector<at::Tensor>& buffers, const ShardGroups& groups,
                        std::shared_ptr<Collective> control, FullyShardOptions options) {
@@ -137,6 +142,8 @@ std::vector<NamedTensor> FullyShard::Shards() const {
 void FullyShard::set_sync(bool sync) { steps_->sync = sync; }
 
 bool FullyShard::sync() const { return steps_->sync; }
+
+void FullyShard::DropGradients() { steps_->DropGradients(); }
 
 at::Tensor FullyShard::ClipGradNorm(double max_norm, double p) {
   return steps_->ClipGradNorm(max_norm, p);

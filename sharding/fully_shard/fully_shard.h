@@ -20,6 +20,9 @@
 // first (turns.h). All of them get an error that names the unit and the ranks. With `joins`, a rank
 // that skips a unit takes part with its span and a gradient of zero.
 //
+// Keep no view of a parameter beyond its unit's forward: its memory is given back, and a kernel
+// that reads it gets address 0. Views that autograd saved are there again in backward.
+//
 // Not for models that fit: data_parallel.h sends half the bytes. Parameters without a gradient in a
 // unit that ran get zeros, so that every rank sends the same sizes.
 //
@@ -69,6 +72,10 @@ struct FullyShardStats {
   int64_t pool_bytes = 0, peak_pool_bytes = 0;
 };
 
+// Throws c10::ValueError on all ranks unless they give the same number of replicas. Call it before
+// the groups are made: ranks that make different groups wait for each other. Collective.
+void CheckSameReplicas(Collective& control, int64_t replicas);
+
 class FullyShard {
  public:
   // Takes rank 0's values; from here on the parameters have values only inside their unit.
@@ -99,6 +106,8 @@ class FullyShard {
   // next backward with it on averages their sum. Every rank calls this alike.
   void set_sync(bool sync);
   bool sync() const;
+  // Forgets the whole gradients that were kept so.
+  void DropGradients();
 
   // Scales the shards' gradients so that the norm of all of them, over all ranks, is at most
   // `max_norm`; returns the norm before. `p`: 1, 2 or infinity. Collective: one scalar travels.

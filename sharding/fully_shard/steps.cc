@@ -263,13 +263,17 @@ void Steps::BeginForward(size_t u, const std::vector<at::Tensor>& inputs) {
       ++pass_;
       last_order_ = std::exchange(order_, {});
       cursor_ = 0;
+      if (turns_.has_value()) turns_->BeginPass();
     }
     ReshardIdle(u);
     unit.is_idle = false;
     Obtain(u);
     // A unit that is called outside of the root's forward tells no order.
     if (!recomputes && (u == 0 || units_[0].depth > 0)) {
-      if (u != 0 && (order_.empty() || order_.back() != u)) order_.push_back(u);
+      if (u != 0 && (order_.empty() || order_.back() != u)) {
+        order_.push_back(u);
+        if (turns_.has_value()) turns_->Use(static_cast<int32_t>(u));
+      }
       PrefetchForForward(u);
     }
   }
@@ -355,7 +359,8 @@ void Steps::BeginBackward(Call& call) {
   ++unit.calls_begun;
   unit.boundaries += call.has_boundary ? 1 : 0;
   if (full_depth_ > 0) return;
-  ReshardIdle(call.unit);
+  // The root has memory of its own, and the last unit of forward is the first of backward.
+  if (call.unit != 0) ReshardIdle(call.unit);
   unit.is_idle = false;
   Obtain(call.unit);
   PrefetchForBackward(call.unit);
@@ -399,7 +404,10 @@ void Steps::FinishBackward() {
   }
   FinishReduction();
   for (const std::shared_ptr<Call>& call : begun_) call->has_begun = false;
-  for (Unit& unit : units_) unit.calls_begun = unit.boundaries = 0;
+  for (Unit& unit : units_) {
+    unit.calls_begun = unit.boundaries = 0;
+    unit.flat->ForgetArrivals();
+  }
   begun_.clear();
   ReshardUnused();
   backward_entered_ = false;
@@ -418,8 +426,12 @@ void Steps::AbandonBackward() {
 void Steps::Recover() {
   must_recover_ = false;
   reducing_.reset();
-  for (Unit& unit : units_) unit.flat->DropGradients();
+  DropGradients();
   ReshardUnused();
+}
+
+void Steps::DropGradients() {
+  for (Unit& unit : units_) unit.flat->DropGradients();
 }
 
 }  // namespace lockstep::sharding

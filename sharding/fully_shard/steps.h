@@ -42,6 +42,7 @@ class Steps : public std::enable_shared_from_this<Steps> {
   void EndBackward(Call& call);
   void TakeGradient(size_t unit, size_t parameter);
   void AbandonBackward();
+  void DropGradients();
 
   FlatUnit& unit(size_t i) { return *units_[i].flat; }
   size_t size() const { return units_.size(); }

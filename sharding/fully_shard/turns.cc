@@ -11,9 +11,12 @@
 namespace lockstep::sharding {
 namespace {
 
-std::string Encode(const Turn& turn) {
+std::string Encode(const Turn& turn, uint64_t used_hash) {
   static_assert(sizeof(Turn) == 16, "no padding, whose bytes would be compared");
-  return std::string(reinterpret_cast<const char*>(&turn), sizeof(turn));
+  std::string bytes(sizeof(turn) + sizeof(used_hash), '\0');
+  std::memcpy(bytes.data(), &turn, sizeof(turn));
+  std::memcpy(bytes.data() + sizeof(turn), &used_hash, sizeof(used_hash));
+  return bytes;
 }
 
 // Within a phase, the end comes after all gathers and reductions.
@@ -30,9 +33,21 @@ bool IsJoinable(const Turn& turn) { return turn.action <= Action::kFinish; }
 Turns::Turns(Collective* collective, std::vector<std::string> units, bool joins)
     : collective_(collective), units_(std::move(units)), joins_(joins) {}
 
+void Turns::BeginPass() {
+  used_.clear();
+  used_hash_ = 0;
+}
+
+void Turns::Use(int32_t unit) {
+  if (joins_) return;
+  used_.push_back(unit);
+  // FNV-1a, a unit at a time.
+  used_hash_ = (used_hash_ ^ static_cast<uint64_t>(unit + 1)) * uint64_t{1099511628211};
+}
+
 absl::StatusOr<Turn> Turns::Agree(const Turn& next, const std::function<std::string()>& place) {
   if (!failed_.ok()) return failed_;
-  const std::string own = Encode(next);
+  const std::string own = Encode(next, used_hash_);
   const absl::StatusOr<std::vector<std::string>> all = collective_->StartAllGather(own)->Wait();
   if (!all.ok()) {
     failed_ = absl::Status(
@@ -59,6 +74,7 @@ absl::Status Turns::Disagreement(int64_t pass, const Turn& next, const std::stri
   std::string own = Describe(next);
   if (next.pass != pass) absl::StrAppend(&own, " in pass ", next.pass);
   if (!place.empty()) absl::StrAppend(&own, " (", place, ")");
+  absl::StrAppend(&own, DescribeUsed());
   const absl::StatusOr<std::vector<std::string>> texts = GatherTexts(*collective_, own);
   if (!texts.ok()) return texts.status();
   std::string message = absl::StrCat("fully_shard: the ranks differ in pass ", pass, ":");
@@ -71,6 +87,18 @@ absl::Status Turns::Disagreement(int64_t pass, const Turn& next, const std::stri
                   "micro-batch of the same kind");
   absl::StrAppend(&message, joins_ ? "" : ", or pass skipped = \"join\"");
   return absl::FailedPreconditionError(message);
+}
+
+// The last units suffice: a comparison follows within as many units as are gathered ahead.
+std::string Turns::DescribeUsed() const {
+  constexpr size_t kShown = 4;
+  if (used_.empty()) return "";
+  std::string text = used_.size() > kShown ? ", after ..., " : ", after ";
+  for (size_t i = used_.size() - std::min(used_.size(), kShown); i < used_.size(); ++i) {
+    absl::StrAppend(&text, "\"", units_[static_cast<size_t>(used_[i])], "\"",
+                    i + 1 < used_.size() ? ", " : "");
+  }
+  return text;
 }
 
 std::string Turns::Describe(const Turn& turn) const {

@@ -11,7 +11,10 @@
 //    //      rank 0: gathers "vision" for forward (train.cc:41)
 //    //      rank 1: gathers "layers.0" for forward (train.cc:44)
 //
-// A comparison gathers 16 bytes from each rank over the CPU; texts travel only where they differ.
+// A unit may have been gathered ahead on all ranks before one of them skips it. So each comparison
+// also covers the units that the ranks have used in this pass so far.
+//
+// A comparison gathers 24 bytes from each rank over the CPU; texts travel only where they differ.
 // With `joins` the ranks do the earliest of the turns that they name, and those that named another
 // one take part in it without using it. Each comparison then does a turn that some rank waits for,
 // so every rank gets to its own.
@@ -59,13 +62,21 @@ class Turns {
   // returns the same error for ever. Collective: every rank calls this equally often.
   absl::StatusOr<Turn> Agree(const Turn& next, const std::function<std::string()>& place);
 
+  // Begin a pass, and note a unit that this rank uses in it. With `joins` ranks may use different
+  // units, and this does nothing.
+  void BeginPass();
+  void Use(int32_t unit);
+
  private:
   absl::Status Disagreement(int64_t pass, const Turn& next, const std::string& place);
   std::string Describe(const Turn& turn) const;
+  std::string DescribeUsed() const;
 
   Collective* collective_;
   std::vector<std::string> units_;
   bool joins_;
+  std::vector<int32_t> used_;  // units, in this pass
+  uint64_t used_hash_ = 0;     // of the same
   absl::Status failed_;
 };
 

@@ -75,6 +75,31 @@ TEST(Turns, TheEndOfAPassIsComparedToo) {
   EXPECT_THAT(ranks[1].error, HasSubstr("rank 1: ends forward (train.lua:41)"));
 }
 
+// Both ranks have gathered the unit ahead, and have no collective of it left to differ in.
+TEST(Turns, AUnitThatOneRankDoesNotUseIsNamedAtTheNextTurn) {
+  for (const bool joins : {false, true}) {
+    RunAsThreads(2, [&](Collective& collective) {
+      Turns turns(&collective, kUnits, joins);
+      const auto place = [] { return std::string("train.lua:4"); };
+      for (int pass = 0; pass < 2; ++pass) {
+        turns.BeginPass();
+        if (collective.rank() == 0 && pass == 1) turns.Use(1);
+        for (const int unit : {2, 3, 2, 3, 2}) turns.Use(unit);
+        const auto turn = turns.Agree(Finish(Phase::kForward), place);
+
+        if (pass == 0 || joins) {
+          EXPECT_TRUE(turn.ok()) << turn.status();
+        } else {
+          EXPECT_THAT(
+              std::string(turn.status().message()),
+              HasSubstr("\n  rank 0: ends forward (train.lua:4), after ..., \"layers.1\", "
+                        "\"layers.0\", \"layers.1\", \"layers.0\"\n  rank 1: ends forward "));
+        }
+      }
+    });
+  }
+}
+
 TEST(Turns, AfterAnErrorEveryTurnFailsAlike) {
   RunAsThreads(2, [](Collective& collective) {
     Turns turns(&collective, kUnits, /*joins=*/false);

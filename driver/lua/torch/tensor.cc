@@ -8,6 +8,7 @@
 #include "ATen/Context.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "c10/core/StorageImpl.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "driver/lua/operators/wording.h"
 #include "driver/lua/torch/hooks.h"
@@ -52,6 +53,21 @@ Box* BoxAt(lua_State* state, int index, uint64_t tag) {
 // Where the registry of this thread's state keeps the tensors' metatable: by number, which is much
 // faster to look up than a name.
 thread_local int tensor_metatable = LUA_NOREF;
+
+// Throws where a tensor's memory was given back while the tensor lives, which kernels do not look
+// at: they would read address 0. A view of a weight of sharding.fully_shard is such a tensor once
+// the weight's module is left. The weight itself has a storage that says so when it is read.
+void CheckMemory(const at::Tensor& tensor) {
+  if (!tensor.has_storage()) return;
+  c10::StorageImpl* storage = tensor.storage().unsafeGetStorageImpl();
+  if (storage->_mutable_data_ptr_no_checks().get() != nullptr || tensor.is_meta()) return;
+  if (tensor.numel() == 0 || storage->nbytes() == 0) return;
+  if (storage->get_extra_meta().custom_data_ptr_error_msg_.has_value()) return;
+  throw Error(
+      "the memory of this tensor has been given back: it is a view of a sharded module's weight "
+      "(sharding.fully_shard), whose values are here only within the module's forward; do not keep "
+      "the view beyond it");
+}
 
 int CollectTensor(lua_State* state) {
   TensorBox* box = BoxAt<TensorBox>(state, 1, kTensorTag);
@@ -112,6 +128,7 @@ at::Tensor* TensorAt(lua_State* state, int index) {
   TensorBox* box = BoxAt<TensorBox>(state, index, kTensorTag);
   if (box == nullptr) return nullptr;
   if (box->has_unrooted_hooks) RootHooks(state, index);
+  CheckMemory(box->tensor);
   return &box->tensor;
 }
 

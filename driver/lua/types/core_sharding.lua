@@ -106,12 +106,16 @@ function FullyShard:gather(unit, pieces) end
 ---@param into torch.Tensor? the parameter's shard unless given
 function FullyShard:load(name, whole, into) end
 
+--- Forgets the whole gradients that no_sync has left.
+function FullyShard:drop_gradients() end
+
 ---@return sharding.FullyShardStats
 function FullyShard:stats() end
 
 ---@param units sharding.Unit[]
 ---@param buffers table[] {{name, tensor}, ...}
----@param options sharding.FullyShardOptions
+---@param options table<string, any> as sharding.fully_shard takes them; has_values = false: masters begin as zeros, and
+--- the parameters are not read
 ---@return lockstep.core.sharding.FullyShard
 function sharding.fully_shard(units, buffers, options) end
 

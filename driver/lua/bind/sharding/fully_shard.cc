@@ -83,11 +83,22 @@ sharding::FullyShardOptions ReadOptions(lua_State* state, const OptionTable& tab
   options.unit.reduce_dtype = ReadDtype(state, table, "reduce_dtype");
   options.unit.deterministic = table.Boolean("deterministic", false);
   options.unit.offload = table.String("offload", "") == "host";
+  options.unit.has_values = table.Boolean("has_values", true);
   options.reshard_after_forward = table.Boolean("reshard_after_forward", true);
   options.prefetch = table.Integer("prefetch", 1);
+  if (options.prefetch < 0) {
+    throw Error(
+        absl::StrCat("sharding.fully_shard: prefetch must be at least 0, not ", options.prefetch));
+  }
   options.joins = table.String("skipped", "error") == "join";
   options.place = RunningScriptLine;
   return options;
+}
+
+void CheckReplicas(int64_t replicas, size_t num_ranks) {
+  if (replicas >= 1 && static_cast<int64_t>(num_ranks) % replicas == 0) return;
+  throw Error(absl::StrCat("sharding.fully_shard: replicas must divide the ", num_ranks,
+                           " ranks of the group, and ", replicas, " does not"));
 }
 
 // The groups of a model whose masters `replicas` groups of ranks keep. Collective.
@@ -95,10 +106,6 @@ sharding::ShardGroups MakeGroups(const driver::Context& context, const std::vect
                                  int64_t replicas) {
   sharding::ShardGroups groups;
   const auto size = static_cast<int64_t>(ranks.size());
-  if (replicas < 1 || size % replicas != 0) {
-    throw Error(absl::StrCat("sharding.fully_shard: replicas must divide the ", size,
-                             " ranks of the group, and ", replicas, " does not"));
-  }
   const auto make = [&](const std::vector<int>& members, const char* purpose) {
     return members.size() == 1
                ? nullptr
@@ -122,22 +129,27 @@ sharding::ShardGroups MakeGroups(const driver::Context& context, const std::vect
 
 // fully_shard(units, buffers, options). Collective.
 int NewFullyShard(lua_State* state) {
-  const OptionTable table(state, 3, "sharding.fully_shard",
-                          {"param_dtype", "reduce_dtype", "reshard_after_forward", "prefetch",
-                           "group", "replicas", "skipped", "offload", "deterministic"});
+  const OptionTable table(
+      state, 3, "sharding.fully_shard",
+      {"param_dtype", "reduce_dtype", "reshard_after_forward", "prefetch", "group", "replicas",
+       "skipped", "offload", "deterministic", "has_values"});
   const sharding::FullyShardOptions options = ReadOptions(state, table);
   const Group group = ReadGroup(state, table);
   const driver::Context& context = GetContext(state);
+  // Before ranks connect: one that leaves meanwhile would be a lost connection to the others.
+  const int64_t replicas = table.Integer("replicas", 1);
+  CheckReplicas(replicas, group.ranks.size());
   ShardedModel made;
   if (group.ranks.size() > 1) {
     made.control = driver::NewControlCollective(context.world, group.ranks, context.timeout,
                                                 {"sharding.fully_shard"});
+    sharding::CheckSameReplicas(*made.control, replicas);
   }
   std::vector<at::Tensor> buffers;
   for (const sharding::NamedTensor& buffer : ReadNamed(state, 2)) buffers.push_back(buffer.tensor);
-  made.model = std::make_shared<FullyShard>(
-      ReadUnits(state, 1), buffers, MakeGroups(context, group.ranks, table.Integer("replicas", 1)),
-      made.control, options);
+  made.model = std::make_shared<FullyShard>(ReadUnits(state, 1), buffers,
+                                            MakeGroups(context, group.ranks, replicas),
+                                            made.control, options);
   PushObject(state, std::move(made));
   return 1;
 }
@@ -217,6 +229,12 @@ int WithoutSync(lua_State* state) {
   return lua_gettop(state) - 1;
 }
 
+// drop_gradients(model): of no_sync
+int DropGradients(lua_State* state) {
+  ReadModel(state).DropGradients();
+  return 0;
+}
+
 // full(model, fn, ...) -> fn(...)
 int WithAll(lua_State* state) {
   FullyShard& model = ReadModel(state);
@@ -283,6 +301,7 @@ void SetFullyShardFunctions(lua_State* state) {
   RegisterObject<ShardedModel>(state, {{"call", CallUnit},
                                        {"shards", Shards},
                                        {"no_sync", WithoutSync},
+                                       {"drop_gradients", DropGradients},
                                        {"full", WithAll},
                                        {"clip_grad_norm", ClipGradNorm},
                                        {"gather", GatherWhole},

@@ -157,8 +157,9 @@ function FullyShard:parameters()
   return shards
 end
 
---- Forgets all gradients.
+--- Forgets all gradients, also whole ones that no_sync has left.
 function FullyShard:zero_grad()
+  self[PARTS].core:drop_gradients()
   for _, shard in self:named_parameters() do shard.grad = nil end
 end
 
@@ -192,7 +193,8 @@ for _, name in ipairs { "named_buffers", "named_modules", "num_parameters" } do
 end
 
 --- Calls fn(...) without reduction: gradients of backward passes inside stay whole on each rank and add up, and the
---- next backward outside averages their sum. Costs the memory of the whole model's gradients. Every rank alike.
+--- next backward outside averages their sum. Costs the memory of the whole model's gradients, in reduce_dtype. Every
+--- rank alike. To give such gradients up, call zero_grad of the model; an optimizer's knows nothing of them.
 ---@param fn function
 ---@param ... any
 ---@return any ...
@@ -309,7 +311,7 @@ local function read_options(opts)
   return o
 end
 
-local function shard(net, opts)
+local function shard(net, opts, has_values)
   if not nn.is_module(net) then core.raise("sharding.fully_shard: expected a module, not a " .. type(net)) end
   local o = read_options(opts)
   local found = units_of.find(net, o.units, o.ignore)
@@ -322,7 +324,7 @@ local function shard(net, opts)
   for name, buffer in net:named_buffers() do buffers[#buffers + 1] = { name, buffer } end
   local parts = { net = net, units = found.units, names = found.names, aliases = found.aliases,
     ignored = found.ignored, options = o, methods = {}, places = {} }
-  o.units, o.ignore = nil, nil
+  o.units, o.ignore, o.has_values = nil, nil, has_values
   parts.core = core_sharding.fully_shard(found.units, buffers, o)
   parts.shards = parts.core:shards()
   parts.model = setmetatable({ [PARTS] = parts }, FullyShard)
@@ -361,7 +363,7 @@ end
 ---@param net nn.Module
 ---@param opts sharding.FullyShardOptions?
 ---@return sharding.FullyShard
-function M.fully_shard(net, opts) return shard(net, opts) end
+function M.fully_shard(net, opts) return shard(net, opts, true) end
 
 --- Gives each parameter on the device "meta" the place of one element in memory, and ignored ones all of theirs.
 local function outline(net, opts, dtype_of, device)
@@ -391,7 +393,7 @@ end
 ---@return fun(name: string, whole: torch.Tensor) take
 function M.from_meta(net, opts, dtype_of, device)
   outline(net, opts, dtype_of, device)
-  local model = shard(net, opts)
+  local model = shard(net, opts, false)
   local parts = model[PARTS]
   return model, function(name, whole)
     if parts.places[name] then

@@ -12,6 +12,14 @@ local units = require "lockstep.sharding.units"
 local RANK, WORLD = dist.rank(), dist.world_size()
 torch.set_default_dtype(torch.float64)
 
+--- How the counts of a model change while fn runs.
+local function counts_of(model, fn)
+  local before, change = model:sharding_stats(), {}
+  fn()
+  for name, value in pairs(model:sharding_stats()) do change[name] = value - before[name] end
+  return change
+end
+
 --- The mean over ranks of each parameter's gradient of a plain net: the whole gradients that shards are parts of.
 local function expected_gradients(loss_of)
   local net = fixture.net()
@@ -45,6 +53,41 @@ end
 
 -- Collectives and memory ----------------------------------------------------------------------------------
 
+t.test("EachUnitIsGatheredTwiceAndReducedOnceInAStep", function()
+  -- The root stays gathered, and so does the last layer, where backward begins.
+  local cases = {
+    { {}, gathers = 1 + 3 + 2, reductions = 4 },
+    { { reshard_after_forward = false }, gathers = 1 + 3, reductions = 4 },
+    { { units = {} }, gathers = 1, reductions = 1 },
+    { { units = { "layers.1" } }, gathers = 2, reductions = 2 },
+    { { prefetch = 0 }, gathers = 1 + 3 + 2, reductions = 4 },
+    { { prefetch = 3 }, gathers = 1 + 3 + 2, reductions = 4 },
+  }
+  for i, case in ipairs(cases) do
+    local model = sharding.fully_shard(fixture.net(), case[1])
+    for step = 1, 3 do
+      local counts = counts_of(model, function() model:loss(fixture.tokens(step)):backward() end)
+      t.equal({ counts.gathers, counts.reductions, counts.joined }, { case.gathers, case.reductions, 0 }, "case " .. i)
+      -- From the second step on all but the root are gathered ahead.
+      if step > 1 and WORLD > 1 and i == 1 then t.equal(counts.prefetched, 3 + 2) end
+      if WORLD > 1 and i == 5 then t.equal(counts.prefetched, 0) end
+    end
+    local counts = counts_of(model, function()
+      torch.no_grad(function() model:loss(fixture.tokens(9)) end)
+    end)
+    t.equal({ counts.gathers, counts.reductions }, { case.reductions, 0 }, "case " .. i)
+  end
+end)
+
+t.test("NoSyncReducesNothingAndOtherMicroBatchesOnceEach", function()
+  local model = sharding.fully_shard(fixture.net())
+  local function pass() model:loss(fixture.tokens(1)):backward() end
+
+  t.equal(counts_of(model, function() model:no_sync(pass) end).reductions, 0)
+  t.equal(counts_of(model, pass).reductions, 4)
+  t.equal(counts_of(model, pass).reductions, 4)
+end)
+
 t.test("MemoryIsThatOfAFewUnitsAndStaysAsItIsAfterTheFirstStep", function()
   if WORLD == 1 then return end -- nothing is gathered there
   for prefetch = 0, 2 do
@@ -65,6 +108,41 @@ t.test("MemoryIsThatOfAFewUnitsAndStaysAsItIsAfterTheFirstStep", function()
     t.truthy(peak <= (1 + prefetch) * unit + 2 * unit + math.max(root, unit) + 2 * math.max(root, unit),
       ("prefetch %d: %g units"):format(prefetch, peak / unit))
   end
+end)
+
+t.test("ZeroGradGivesTheGradientsOfNoSyncUp", function()
+  local expected = expected_gradients(function(net) return net:loss(fixture.tokens(2)) end)
+  local model = sharding.fully_shard(fixture.net())
+  model:no_sync(function() model:loss(fixture.tokens(1)):backward() end)
+  model:zero_grad()
+  model:loss(fixture.tokens(2)):backward()
+  check_gradients(model, expected, "after zero_grad")
+end)
+
+-- The first unit's inputs need no gradient, so no boundary tells when backward leaves it.
+t.test("AfterNoSyncAUnitIsGatheredUntilItsLastGradient", function()
+  local Chain = nn.Module:subclass("Chain")
+  function Chain:init() self.a, self.b, self.c = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 6) end
+  function Chain:forward(x) return torch.tanh(self.c(torch.tanh(self.b(torch.tanh(self.a(x)))))) end
+  local Net = nn.Module:subclass("Net")
+  function Net:init() self.layers = nn.ModuleList { Chain(), Chain() } end
+  function Net:forward(x)
+    for _, layer in ipairs(self.layers) do x = layer(x) end
+    return x
+  end
+  local function passes(model)
+    local function pass(number)
+      torch.manual_seed(10 * number + RANK)
+      model(torch.randn { 2, 6 }):pow(2):sum():backward()
+    end
+    model:no_sync(pass, 1)
+    pass(2)
+  end
+  local function trained(shard)
+    torch.manual_seed(4)
+    return fixture.train(shard(Net()), 3, passes)
+  end
+  t.truthy(fixture.distance(trained(sharding.fully_shard), trained(sharding.data_parallel)) < 1e-12)
 end)
 
 -- Numbers ---------------------------------------------------------------------------------------------------

@@ -11,7 +11,8 @@ local RANK, WORLD = dist.rank(), dist.world_size()
 torch.set_default_dtype(torch.float64)
 
 --- Returns the layers that each rank calls in each of two passes. All ranks draw the same numbers, so they agree.
-local function schedules(random)
+---@param alike boolean? whether all ranks do what rank 0 does
+local function schedules(random, alike)
   local all, differs = {}, false
   for pass = 1, 2 do
     all[pass] = {}
@@ -20,6 +21,7 @@ local function schedules(random)
       for layer = 1, 3 do
         if random(4) > 1 then calls[#calls + 1] = layer end
       end
+      if alike and rank > 0 then calls = all[pass][0] end
       all[pass][rank] = calls
       differs = differs or table.concat(calls) ~= table.concat(all[pass][0])
     end
@@ -31,12 +33,18 @@ t.test("RandomSkipsEndInOneMessageOnAllRanks", function()
   math.randomseed(20261122)
   local num_differing = 0
   for trial = 1, 50 do
-    local all, differs = schedules(math.random)
+    local all, differs = schedules(math.random, trial % 5 == 0)
     num_differing = num_differing + (differs and 1 or 0)
     local model = sharding.fully_shard(fixture.net(), { prefetch = trial % 3 })
+    local function pass(number)
+      local calls = all[number][RANK]
+      if trial % 2 == 0 then return torch.no_grad(model.loss, model, fixture.tokens(number), calls) end
+      model:loss(fixture.tokens(number), calls):backward()
+    end
     local start = core.now()
     local ok, message = pcall(function()
-      for pass = 1, 2 do model:loss(fixture.tokens(pass), all[pass][RANK]):backward() end
+      pass(1)
+      pass(2)
     end)
     -- Lua puts the rank's own line before it.
     local messages = dist.all_gather_object { ok = ok, message = tostring(message):match("fully_shard: .*") or "" }
@@ -50,6 +58,31 @@ t.test("RandomSkipsEndInOneMessageOnAllRanks", function()
     end
   end
   t.truthy(num_differing > 20 and num_differing < 50)
+end)
+
+-- All ranks have gathered the unit ahead: no collective of this pass differs.
+t.test("ASkipBehindAPrefetchIsNamedWhereverItIs", function()
+  for _, skipped in ipairs { 1, 2, 3 } do
+    for _, prefetch in ipairs { 1, 2, 3 } do
+      local model = sharding.fully_shard(fixture.net(), { prefetch = prefetch })
+      local calls = {}
+      for layer = 1, 3 do
+        if layer ~= skipped or RANK ~= 1 then calls[#calls + 1] = layer end
+      end
+      local ok, message = pcall(torch.no_grad, function()
+        model:loss(fixture.tokens(1))
+        model:loss(fixture.tokens(2), calls)
+      end)
+      t.equal(ok, false, ("layer %d, prefetch %d"):format(skipped, prefetch))
+      t.truthy(message:find("the ranks differ in pass 2", 1, true), message)
+      local after = {}
+      for rank, text in message:gmatch "\n  rank (%d): ([^\n]*)" do
+        after[tonumber(rank)] = text:match "after .*" or ""
+      end
+      t.truthy(not after[1]:find(('"layers.%d"'):format(skipped - 1), 1, true), message)
+      t.truthy(after[0] ~= after[1], message)
+    end
+  end
 end)
 
 t.test("RanksThatSkipJoinWithAZeroGradient", function()

@@ -113,6 +113,19 @@ t.test("FrozenAndTrainedParametersLieInOneUnitAndWhatIsUnfrozenLaterTrains", fun
   t.truthy((after["layers.0.up.weight"] - before["layers.0.up.weight"]):abs():max():item() > 0)
 end)
 
+t.test("AModuleOfTheNetFreezesAndUnfreezesItsParameters", function()
+  local model = sharding.fully_shard(fixture.net())
+  local first = model:state_dict()
+  model.layers[2]:requires_grad_(false)
+  local frozen = fixture.train(model, 2)
+  model.layers[2]:requires_grad_(true)
+  local after = fixture.train(model, 1)
+  local function moved(a, b, name) return (a[name] - b[name]):abs():max():item() > 0 end
+
+  t.truthy(not moved(frozen, first, "layers.1.up.weight") and moved(frozen, first, "layers.0.up.weight"))
+  t.truthy(moved(after, frozen, "layers.1.up.weight"))
+end)
+
 t.test("LowPrecisionComputesInParamDtypeAndFloat32MastersTrain", function()
   local net = fixture.net()
   for _, p in ipairs(net:parameters()) do p:set_data(p:detach():float()) end
@@ -267,6 +280,23 @@ t.test("WeightsOutsideTheirUnitAndGraphsFromBeforeAStepAreErrors", function()
   model:loss(fixture.tokens(1)):backward() -- and goes on
 end)
 
+t.test("AViewOfAWeightThatIsKeptBeyondItsForwardIsAnError", function()
+  local model, kept = sharding.fully_shard(fixture.net()), nil
+  local layer = model.layers[1].up
+  local forward = layer.forward
+  function layer:forward(x)
+    kept = self.weight:t()
+    return forward(self, x)
+  end
+  for _, run in ipairs { function(fn) fn() end, torch.no_grad } do
+    run(function() model:loss(fixture.tokens(1)) end)
+    for _, use in ipairs { function() return kept + 1 end, function() return kept:sum():item() end, tostring } do
+      t.raises("it is a view of a sharded module's weight", use, kept)
+    end
+  end
+  fixture.train(model, 2) -- and goes on; the graph's own views are as before
+end)
+
 --- Calls fn, and returns after what it made and dropped has been freed.
 local function dropping(fn, ...)
   local result = fn(...)
@@ -344,6 +374,7 @@ t.test("OptionsAreChecked", function()
   t.raises("sharded already", function() sharding.fully_shard(net) end)
   if WORLD > 1 then
     complains({ prefetch = RANK }, "rank 1: prefetch: 1")
+    complains({ replicas = RANK == 1 and WORLD or 1 }, "rank 1: replicas: " .. WORLD)
     t.raises('rank 1: unit "", embedding.weight: Double [13, 4], trained',
       sharding.fully_shard, fixture.net { hidden = RANK == 1 and 4 or 6 })
   end
