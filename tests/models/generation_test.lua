@@ -74,6 +74,20 @@ t.test("AModelOfPicturesHasItsStopIdInTheTextsConfig", function()
   t.truthy(#models.generate(vlm, { PROMPTS[1] }, { max_new_tokens = 9 })[1] <= 2)
 end)
 
+t.test("SuppressedIdsAreNeverDrawn", function()
+  -- Logits of 0 in effect: each of 61 ids is equally probable.
+  local o = { max_new_tokens = 200, temperature = 1e6, stop = {}, seed = 3, suppress = { 7, 60 } }
+  local seen = {}
+  for _, ids in ipairs(models.generate(model, { PROMPTS[1], PROMPTS[2] }, o)) do
+    for _, id in ipairs(ids) do seen[id] = true end
+  end
+  t.equal({ seen[7], seen[60], seen[59], seen[6] }, { nil, nil, true, true })
+  o.temperature, o.max_new_tokens, o.suppress = 0, 1, {}
+  local best = models.generate(model, { PROMPTS[1] }, o)[1][1]
+  o.suppress = { best }
+  t.truthy(models.generate(model, { PROMPTS[1] }, o)[1][1] ~= best)
+end)
+
 t.test("OnTokenHearsEachIdInOrder", function()
   local heard = { {}, {}, {} }
 

@@ -7,7 +7,7 @@
 ---
 --- Divide by the count of all ranks and micro-batches: a mean of means is not the mean. Without a counted token, as in
 --- a padding micro-batch, sum and count are 0, and backward gives gradients of 0. Values where the mask is 0 take no
---- part, NaN included. Computes in the dtype of its input, float32 or float64.
+--- part, NaN included. Computes in the dtype and on the device of its first input, float32 or float64.
 
 local checkpoint = require "lockstep.checkpoint"
 local core = require "lockstep.core"
@@ -231,7 +231,8 @@ function M.grpo(opts)
   end
   local left_out, tokens = read_mask("grpo", "loss_mask", o.loss_mask, o.log_probs)
   -- Before any arithmetic: 0 times infinity is NaN, in backward too.
-  local function counted(x) return x:to { dtype = o.log_probs.dtype }:masked_fill(left_out, 0) end
+  local like = { dtype = o.log_probs.dtype, device = o.log_probs.device }
+  local function counted(x) return x:to(like):masked_fill(left_out, 0) end
 
   local log_probs, advantages = counted(o.log_probs), counted(o.advantages)
   local old = counted((o.old_log_probs or o.log_probs):detach())
@@ -301,7 +302,8 @@ function M.dpo(opts)
     check("dpo", name, o[name], o.chosen)
   end
   local left_out, count = read_mask("dpo", "mask", o.mask, o.chosen)
-  local function counted(x) return x:to { dtype = o.chosen.dtype }:masked_fill(left_out, 0) end
+  local like = { dtype = o.chosen.dtype, device = o.chosen.device }
+  local function counted(x) return x:to(like):masked_fill(left_out, 0) end
 
   local h = counted(o.chosen) - counted(o.reference_chosen:detach()) - counted(o.rejected)
     + counted(o.reference_rejected:detach())

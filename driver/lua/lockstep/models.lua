@@ -138,6 +138,8 @@ end
 ---@field top_p number? draws from the most probable tokens that have this probability together
 ---@field seed integer? default: from torch's generator
 ---@field stop integer[]? ids that end a sequence; default: eos_token_id of generation_config.json, else of config.json
+---@field suppress integer[]? ids that are never drawn. A model of pictures that learns from its own answers needs its
+--- placeholders here: without a picture a placeholder is an error
 ---@field on_token (fun(prompt: integer, id: integer))? is called with each new id at once; prompts count from 1
 
 --- Returns the ids that a model writes after each prompt. Prompts of different lengths run together.

@@ -6,7 +6,7 @@ local options = require "lockstep.options"
 
 ffi.cdef "int poll(void* fds, unsigned long count, int milliseconds);"
 
---- How often the file is looked at while nothing comes.
+--- The time between two looks at the file while nothing comes.
 local INTERVAL_MS = 100
 
 ---@class data.Tail

@@ -28,6 +28,7 @@ t.test("LinesComeOnceTheyAreComplete", function()
   local path = new_path()
   local tail = data.tail(path)
   if READS then t.equal(tail:try(), nil) end
+  dist.barrier()
   append(path, '{"version": 1}\n{"version":')
   if READS then
     t.equal(tail().version, 1)

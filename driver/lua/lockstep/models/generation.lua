@@ -81,6 +81,12 @@ local function last_rows(lengths)
   return rows
 end
 
+--- Makes ids impossible to draw.
+local function without(logits, ids)
+  for _, id in ipairs(ids) do logits:select(-1, id):fill_(-math.huge) end
+  return logits
+end
+
 local function generate(model, samples, o)
   local stops, draw = stop_ids(model, o.stop), sampling.sampler(o, #samples)
   local batch, positions = pack(samples), next_positions(samples)
@@ -92,7 +98,7 @@ local function generate(model, samples, o)
   local function next_tokens(...) return cache:next_tokens(...) end
   local logits = logits_after(model, batch, prompts, last_rows(batch.seq_lens))
   for step = 1, o.max_new_tokens do
-    local ids, kept, going, next_ids = draw(logits, active), {}, {}, {}
+    local ids, kept, going, next_ids = draw(without(logits, o.suppress), active), {}, {}, {}
     for row, id in ipairs(ids) do
       local sequence = active[row]
       table.insert(results[sequence], id)
@@ -122,7 +128,8 @@ end
 ---@return integer[][]
 function M.generate(model, prompts, opts)
   local o = options.read("models.generate", opts, { max_new_tokens = 64, temperature = 0, top_k = options.optional,
-    top_p = options.optional, seed = options.optional, stop = options.optional, on_token = options.optional })
+    top_p = options.optional, seed = options.optional, stop = options.optional, on_token = options.optional,
+    suppress = {} })
   if o.max_new_tokens < 1 or o.max_new_tokens % 1 ~= 0 then
     fail("max_new_tokens must be a whole number of at least 1, got %s", tostring(o.max_new_tokens))
   end

@@ -1,0 +1,149 @@
+-- Reinforcement learning with verifiable rewards (GRPO): learns from answers that are better than others to the same.
+--
+--     ./run scripts/grpo.lua                        # a small model learns to write words backwards, in 2 minutes
+--     ./run scripts/grpo.lua --set images=true      # half of the words are pictures
+--     ./run scripts/grpo.lua --set model=qwen --set task=my_task --set lora.r=16 --set loss.beta=0.02
+--
+-- A task is a module beside this script; see reverse_words.lua. Answers are sampled here, or by another engine with
+-- --set export=DIR --set rollouts=FILE. A step then writes its weights to DIR/step-000012, and reads lines appended to
+-- FILE: {"version": 12, "problem": 7, "answers": [{"ids": [...], "log_probs": [...], "reward": 0.5}, ...]}.
+
+local batching = require "lockstep.batching"
+local data = require "lockstep.data"
+local dist = require "lockstep.distributed"
+local files = require "lockstep.core.files"
+local log = require "lockstep.log"
+local lora = require "lockstep.lora"
+local losses = require "lockstep.losses"
+local models = require "lockstep.models"
+local optim = require "lockstep.optim"
+local run = require "lockstep.run"
+local sharding = require "lockstep.sharding"
+local torch = require "lockstep.torch"
+
+local config = run.config {
+  model = "", -- a folder; empty: a small model that has learnt the task a little, in `warm_steps`
+  task = "reverse_words", images = false,
+  warm_steps = 60,
+  seed = 1, steps = 100,
+  problems_per_step = 16, -- over all ranks
+  group_size = 8, -- answers to each problem
+  max_new_tokens = 10, temperature = 1.0,
+  updates = 1, -- of the weights by the answers of a step
+  seq_len = 1024, -- tokens of a micro-batch, at most
+  advantage_scale = "group", -- or "none", for dr_grpo and prime_rl
+  loss = { variant = "dapo", clip_low = 0.2, clip_high = 0.28, beta = 0.0 }, -- beta: KL to the model without adapter
+  lr = 1e-3, max_norm = 1.0,
+  lora = { r = 0, alpha = 32, targets = "all-linear" }, -- r = 0: all weights
+  parallel = "data_parallel", -- or "fully_shard"
+  save_every = 25,
+  export = "", rollouts = "",
+  max_lag = 1, -- of the weights that an answer was sampled with, in steps
+}
+if config.loss.beta > 0 and config.lora.r == 0 then error("loss.beta needs an adapter: --set lora.r=16", 0) end
+torch.manual_seed(config.seed)
+
+local tasks, dir = require(config.task), config.model
+if dir == "" then
+  dir = run.dir .. "/start"
+  tasks.write_model(dir, { images = config.images, steps = config.warm_steps })
+end
+local task = tasks.new(dir, config.images)
+local net = models.load(dir, { device = dist.device() })
+if config.lora.r > 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
+-- A micro-batch of text leaves the vision tower out, on every rank alike: batching sees to that.
+local model = config.parallel == "fully_shard" and sharding.fully_shard(net)
+  or sharding.data_parallel(net, { find_unused = net.config.vision_config ~= nil })
+local optimizer = optim.AdamW(model:parameters(), { lr = config.lr, weight_decay = 0 })
+local tail = config.rollouts ~= "" and data.tail(config.rollouts) or nil
+local done = { problems = 0, steps = 0, stale = 0 }
+run:state({ model = model, optimizer = optimizer, done = done, tail = tail }, { every = config.save_every, keep = 2 })
+run:resume()
+local function save(folder)
+  if config.lora.r > 0 then lora.save(model, folder) else models.save(model, folder, { like = dir }) end
+end
+
+-- Samples answers to this rank's part of the problems.
+local function sample_groups()
+  local groups, prompts = {}, {}
+  for i = done.problems + dist.rank() + 1, done.problems + config.problems_per_step, dist.world_size() do
+    groups[#groups + 1] = { problem = i, answers = {} }
+    for _ = 1, config.group_size do prompts[#prompts + 1] = task.problem(i).prompt end
+  end
+  local answers = model:full(models.generate, net, prompts, { max_new_tokens = config.max_new_tokens, stop = task.stop,
+    suppress = task.placeholders, temperature = config.temperature,
+    seed = config.seed * 1e9 + done.steps * 1e3 + dist.rank() })
+  for i, ids in ipairs(answers) do
+    local group = groups[math.ceil(i / config.group_size)]
+    table.insert(group.answers, { ids = ids, reward = task.reward(task.problem(group.problem), ids) })
+  end
+  done.problems = done.problems + config.problems_per_step
+  return groups
+end
+
+-- Hands the weights to the other engine, and on rank 0 waits for the groups that it samples.
+local function receive_groups()
+  local groups, oldest = {}, done.steps - config.max_lag
+  save(("%s/step-%06d"):format(config.export, done.steps))
+  if dist.rank() == 0 then files.remove(("%s/step-%06d"):format(config.export, oldest - 1)) end
+  while dist.rank() == 0 and #groups < config.problems_per_step do
+    local group = run.alone(function() return tail() end)
+    if group.version >= oldest then table.insert(groups, group) else done.stale = done.stale + 1 end
+  end
+  return groups
+end
+
+-- Adds the answers of a group to the samples of a step. Returns the sum of their rewards.
+local function add_samples(samples, group)
+  local prompt, rewards = task.problem(group.problem).prompt, {}
+  for i, answer in ipairs(group.answers) do rewards[i] = answer.reward end
+  local advantages = losses.advantages(rewards, { group_size = #rewards, scale = config.advantage_scale })
+  local before = prompt.input_ids:size(0)
+  for i, answer in ipairs(group.answers) do
+    local ids = torch.cat { prompt.input_ids, torch.tensor(answer.ids, { dtype = torch.int64 }) }
+    samples[#samples + 1] = { input_ids = ids, loss_mask = torch.arange(ids:size(0)):ge(before),
+      advantages = advantages[i - 1]:item(), pixel_values = prompt.pixel_values, image_grid_thw = prompt.image_grid_thw,
+      old_log_probs = tail and torch.cat { torch.zeros { before }, torch.tensor(answer.log_probs) } or nil }
+  end
+  return torch.tensor(rewards):sum():item()
+end
+
+-- Returns the answers of a step, of all ranks, and their mean reward.
+local function rollouts()
+  local samples, reward = {}, 0
+  for _, groups in ipairs(dist.all_gather_object((tail and receive_groups or sample_groups)())) do
+    for _, group in ipairs(groups) do reward = reward + add_samples(samples, group) end
+  end
+  done.steps = done.steps + 1
+  return samples, reward / #samples
+end
+
+for _, samples, reward in run:steps(rollouts, config.steps) do
+  local batches, report = batching.prepare { samples = samples, seq_len = config.seq_len, rank = dist.rank(),
+    streams = { advantages = 0, old_log_probs = tail and 0 or nil } }
+  if report.truncated_samples > 0 then error("an answer is longer than seq_len = " .. config.seq_len, 0) end
+  local scoring = { temperature = config.temperature }
+  local divisor = losses.grpo_divisor(config.loss.variant, { tokens = report.loss_tokens, sequences = #samples })
+  local function loss_of(batch)
+    batch.reference = batch.reference or config.loss.beta > 0
+      and lora.disabled(model, model, batch, "log_probs", scoring) or nil
+    local log_probs = model(batch, "log_probs", scoring)
+    batch.old_log_probs = batch.old_log_probs or log_probs:detach() -- by the weights that sampled the answers
+    local o = { log_probs = log_probs, old_log_probs = batch.old_log_probs, advantages = batch.advantages,
+      loss_mask = batch.loss_mask, seq_lens = batch.seq_lens, reference = batch.reference,
+      max_tokens = config.loss.variant == "dr_grpo" and config.max_new_tokens or nil }
+    for name, value in pairs(config.loss) do o[name] = value end
+    local sum, _, stats = losses.grpo(o)
+    return sum, stats.clipped * (divisor / report.loss_tokens), stats.kl * (divisor / report.loss_tokens)
+  end
+  local line = { reward = reward, tokens = report.tokens, stale = tail and done.stale or nil }
+  for _ = 1, config.updates do
+    line.loss, line.clipped, line.kl = sharding.accumulate(model, batches[dist.rank() + 1], divisor, loss_of)
+    line.grad_norm = optim.clip_grad_norm(model:parameters(), config.max_norm)
+    optimizer:step()
+    optimizer:zero_grad()
+  end
+  log.step(line)
+end
+log.curve("reward.svg", { "reward" }, { title = "grpo" })
+save(run.dir .. "/result")

@@ -1,0 +1,196 @@
+// scripts/grpo.lua and scripts/dpo.lua, shortened: what they learn, and the same bits after a kill.
+
+#include <signal.h>
+#include <stdlib.h>
+
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
+#include "gmock/gmock.h"
+#include "gtest/gtest.h"
+#include "tests/support/program.h"
+#include "tests/support/ranks.h"
+
+namespace lockstep::tests {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::SizeIs;
+
+Command Train(const Folder& folder, const std::string& script, int nproc,
+              const std::vector<std::string>& settings) {
+  std::vector<std::string> arguments = {"--nproc", absl::StrCat(nproc), "--run-dir", "out",
+                                        DataFile("scripts/" + script)};
+  for (const std::string& setting : settings) arguments.insert(arguments.end(), {"--set", setting});
+  Command command = Lockstep(folder, arguments);
+  command.timeout = absl::Seconds(240);
+  return command;
+}
+
+// Returns a field of the steps, or of an event, in their order.
+std::vector<double> Values(const Folder& folder, const std::string& field,
+                           const std::string& event = "") {
+  std::vector<double> values;
+  for (const auto& object : ReadMetrics(folder, "out/metrics.jsonl")) {
+    const auto it = object.find("event");
+    if ((it == object.end() ? "" : it->second) != event || object.count(field) == 0) continue;
+    values.push_back(strtod(object.at(field).c_str(), nullptr));
+  }
+  return values;
+}
+
+double Mean(const std::vector<double>& values, size_t from, size_t count) {
+  double sum = 0;
+  for (size_t i = from; i < from + count; ++i) sum += values.at(i);
+  return sum / static_cast<double>(count);
+}
+
+// Kills the run, all its ranks, after this step, and lets it go on.
+Ended KillAndResume(const Command& command, int step) {
+  Child child(command);
+  child.WaitForLine(absl::StrCat("step ", step, "/"));
+  child.Send(SIGKILL);
+  child.Wait();
+  return RunOne(command);
+}
+
+// --- grpo.lua ------------------------------------------------------------------------------------
+
+TEST(Grpo, TheMeanRewardOfASmallModelRises) {
+  const Folder folder;
+
+  const Ended ended = RunOne(Train(folder, "grpo.lua", 2, {"steps=30", "lr=0.002"}));
+
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const std::vector<double> rewards = Values(folder, "reward");
+  ASSERT_THAT(rewards, SizeIs(30));
+  EXPECT_LT(Mean(rewards, 0, 3), 0.55);
+  EXPECT_GT(Mean(rewards, 25, 5), Mean(rewards, 0, 3) + 0.05);
+  EXPECT_THAT(folder.Read("out/reward.svg"), HasSubstr("</svg>"));
+}
+
+// Every other problem has a picture: without batching, a rank would run the vision tower alone.
+TEST(Grpo, RanksAgreeWhoRunsTheVisionTower) {
+  std::vector<std::vector<double>> losses;
+  for (const char* parallel : {"data_parallel", "fully_shard"}) {
+    const Folder folder;
+    const Ended ended = RunOne(
+        Train(folder, "grpo.lua", 2,
+              {"steps=3", "warm_steps=2", "images=true", "problems_per_step=6", "group_size=3",
+               "seq_len=40", "advantage_scale=none", absl::StrCat("parallel=", parallel)}));
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    losses.push_back(Values(folder, "grad_norm"));
+    ASSERT_THAT(losses.back(), SizeIs(3));
+  }
+  for (int i = 0; i < 3; ++i) EXPECT_NEAR(losses[0][i], losses[1][i], 1e-3 * losses[0][i]);
+}
+
+TEST(Grpo, AnAdapterStaysNearItsReferenceUnderEachVariant) {
+  for (const char* variant : {"grpo", "dapo", "dr_grpo", "prime_rl"}) {
+    SCOPED_TRACE(variant);
+    const Folder folder;
+    const Ended ended =
+        RunOne(Train(folder, "grpo.lua", 2,
+                     {"steps=2", "warm_steps=2", "problems_per_step=4", "group_size=4", "updates=2",
+                      "lora.r=4", "loss.beta=0.1", absl::StrCat("loss.variant=", variant)}));
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_THAT(Values(folder, "loss"), SizeIs(2));
+    EXPECT_THAT(folder.List("out/result"), ::testing::Contains("adapter_model.safetensors"));
+  }
+}
+
+TEST(Grpo, KilledAndResumedItEndsWithTheSameBits) {
+  const std::vector<std::string> settings = {"steps=8",      "warm_steps=5", "problems_per_step=4",
+                                             "save_every=2", "group_size=4", "images=true"};
+  const Folder undisturbed, killed;
+  ASSERT_EQ(RunOne(Train(undisturbed, "grpo.lua", 2, settings)).exit_code, 0);
+
+  const Ended ended = KillAndResume(Train(killed, "grpo.lua", 2, settings), 4);
+
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("resumed"));
+  EXPECT_EQ(Values(killed, "reward"), Values(undisturbed, "reward"));
+  EXPECT_EQ(killed.Read("out/result/model.safetensors"),
+            undisturbed.Read("out/result/model.safetensors"));
+}
+
+// The engine is a second program, which sees nothing but the weights that the run exports.
+TEST(Grpo, AnotherEngineSamplesTheAnswers) {
+  const Folder folder;
+  const auto engine = [&](const std::string& groups) {
+    Command command = Lockstep(folder, {"--nproc", "1", "--run-dir", "engine",
+                                        DataFile("tests/scripts/rollout_engine.lua"), "--",
+                                        "weights", "rollouts.jsonl", groups, "4", "4"});
+    command.timeout = absl::Seconds(240);
+    return command;
+  };
+  std::vector<Child> children;
+  children.emplace_back(Train(folder, "grpo.lua", 2,
+                              {"steps=4", "warm_steps=5", "problems_per_step=3", "group_size=4",
+                               "max_lag=0", "export=weights", "rollouts=rollouts.jsonl"}));
+  children.emplace_back(engine("4"));
+
+  const std::vector<Ended> ended = WaitForAll(children, {"grpo.lua", "the engine"});
+
+  ASSERT_EQ(ended[0].exit_code, 0) << ended[0].err;
+  ASSERT_EQ(ended[1].exit_code, 0) << ended[1].err;
+  EXPECT_THAT(Values(folder, "reward"), SizeIs(4));
+  // The engine scores with the weights that it sampled with: the ratio is 1.
+  for (const double kl : Values(folder, "kl")) EXPECT_NEAR(kl, 0, 1e-6);
+  // One of each step's 4 groups is left over, and too old for the next.
+  EXPECT_EQ(Values(folder, "stale"), (std::vector<double>{0, 1, 2, 3}));
+  EXPECT_THAT(folder.List("weights"), SizeIs(1));
+}
+
+TEST(Grpo, WithoutAnAdapterThereIsNoReference) {
+  const Ended ended = RunOne(Train(Folder(), "grpo.lua", 1, {"loss.beta=0.1"}));
+
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_THAT(ended.err, HasSubstr("loss.beta needs an adapter: --set lora.r=16"));
+}
+
+// --- dpo.lua -------------------------------------------------------------------------------------
+
+TEST(Dpo, ASmallModelComesToPreferTheChosenAnswers) {
+  for (const char* parallel : {"data_parallel", "fully_shard"}) {
+    SCOPED_TRACE(parallel);
+    const Folder folder;
+
+    const Ended ended = RunOne(Train(
+        folder, "dpo.lua", 2,
+        {"steps=60", "lora.r=0", "lr=0.001", "held_out=64", absl::StrCat("parallel=", parallel)}));
+
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    const std::vector<double> losses = Values(folder, "loss"),
+                              accuracies = Values(folder, "accuracy");
+    ASSERT_THAT(losses, SizeIs(60));
+    EXPECT_NEAR(losses[0], 0.6931471805599453, 1e-5);  // the reference is the model itself
+    EXPECT_LT(Mean(losses, 50, 10), 0.65);
+    EXPECT_GT(Mean(accuracies, 50, 10), 0.65);
+    EXPECT_GT(Values(folder, "accuracy", "\"held out\"").at(0), 0.6);
+  }
+}
+
+TEST(Dpo, KilledAndResumedItEndsWithTheSameBits) {
+  for (const char* variant : {"sigmoid", "ipo"}) {
+    SCOPED_TRACE(variant);
+    const std::vector<std::string> settings = {"steps=8", "save_every=2", "pairs_per_step=7",
+                                               "held_out=8",
+                                               absl::StrCat("loss.variant=", variant)};
+    const Folder undisturbed, killed;
+    ASSERT_EQ(RunOne(Train(undisturbed, "dpo.lua", 2, settings)).exit_code, 0);
+
+    const Ended ended = KillAndResume(Train(killed, "dpo.lua", 2, settings), 4);
+
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_THAT(ended.out, HasSubstr("resumed"));
+    EXPECT_EQ(Values(killed, "loss"), Values(undisturbed, "loss"));
+    EXPECT_EQ(killed.Read("out/adapter/adapter_model.safetensors"),
+              undisturbed.Read("out/adapter/adapter_model.safetensors"));
+  }
+}
+
+}  // namespace
+}  // namespace lockstep::tests
