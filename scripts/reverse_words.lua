@@ -48,9 +48,9 @@ local function common_length(a, b)
   return row[#b]
 end
 
---- Returns the task for the tokenizer and the chat template of a model's folder. A task of your own is a module
---- next to the script with such a function. It returns a table with these two functions, with the ids that end an answer
---- and those of placeholders of pictures.
+--- Returns the task for the tokenizer and the chat template of a model's folder. A task of your own is a module next to
+--- the script with such a function. It returns a table with these two functions, with the ids that end an answer and
+--- those of placeholders of pictures.
 function M.new(dir, images)
   local chat, tokenizer = text.chat(dir), text.tokenizer(dir)
   local per_letter = 4 * 3 * 2 * PATCH * PATCH -- patches, channels, frames, pixels
