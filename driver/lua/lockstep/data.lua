@@ -195,7 +195,7 @@ function M.tail(path) return require("lockstep.data.tail")(path) end
 ---
 --- A sample of .jsonl and .ndjson is the JSON value of a line; of .txt a line, {text = ...}. A sample of .tar and .tgz
 --- (WebDataset) has the members of one stem, {__key__ = stem, jpg = bytes, json = table, ...}. All may end in .gz.
---- Blank lines are skipped. A folder gives its files in the order of their names; "web-*.tar" names files of one folder.
+--- Blank lines are skipped. A folder gives its files in the order of their names; "web-*.tar" names those of a folder.
 --- An index is built once and kept. A file that has changed since is an error.
 ---
 --- Options: format, "jsonl", "lines", "text" (a file is a sample, {text = ...}) or "tar", where names do not tell;

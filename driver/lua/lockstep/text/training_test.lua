@@ -6,10 +6,10 @@ local run = require "lockstep.run"
 local t = require "lockstep.testing"
 local text = require "lockstep.text"
 
-local TEXTS = { "low lower lowest\n", "new newer newest\n", "caf\195\169 \228\189\160\229\165\189 12 345" }
+local TEXTS = { "low lower lowest lower lower\n", "new newer newest\n", "caf\195\169 \228\189\160\229\165\189 12 345" }
 
 local function train(name, opts)
-  local o = { texts = TEXTS, vocab_size = 300, dir = run.dir .. "/" .. name }
+  local o = { texts = TEXTS, vocab_size = 275, dir = run.dir .. "/" .. name }
   for key, value in pairs(opts or {}) do o[key] = value end
   return text.train_tokenizer(o), o.dir
 end
@@ -19,13 +19,13 @@ t.test("TheTokenizerOpensAndLosesNoByte", function()
     local size, dir = train(pattern, { pattern = pattern })
     local tok = text.tokenizer(dir)
 
-    t.equal({ size, tok.size }, { 300, 300 })
-    t.equal({ tok:id "<|endoftext|>", tok:id "<|im_start|>", tok:id "<|im_end|>" }, { 297, 298, 299 })
+    t.equal({ size, tok.size }, { 275, 275 })
+    t.equal({ tok:id "<|endoftext|>", tok:id "<|im_start|>", tok:id "<|im_end|>" }, { 272, 273, 274 })
     local given = TEXTS[1] .. TEXTS[2] .. TEXTS[3] .. "\240\159\152\128 unseen\t<|im_end|>"
     local ids = tok:encode(given)
     t.equal(tok:decode(ids), given)
-    t.equal(ids[#ids], 299)
-    t.equal(tok:encode "lower", { tok:id "lower" }) -- a whole word of the texts
+    t.equal(ids[#ids], 274)
+    t.equal(tok:encode " lower", { tok:id "\196\160lower" }) -- a whole word of the texts
     t.truthy(#ids < #given)
   end
 end)
