@@ -3,9 +3,9 @@
 //   OrderedQueue<Job, Result> queue;
 //   queue.Submit(job);                                   // the owner
 //   while (auto taken = queue.Take()) queue.Put(taken->number, Work(taken->job));   // each thread
-//   absl::StatusOr<Result> result = queue.Next();        // the owner: of the oldest job
-//   queue.Close();                                       // the owner: Take returns nothing from
-//   now on
+//   absl::StatusOr<Result> result = queue.Next(30);      // the owner: of the oldest job
+//   queue.Close();                                       // the owner: Take returns nothing any
+//   more
 //
 // A thread takes the oldest job that waits, and results wait until it is their turn: which thread
 // was fast changes nothing but time. The owner bounds how many jobs it submits ahead of their
@@ -15,6 +15,7 @@
 #ifndef LOCKSTEP_DRIVER_DATA_ORDERED_QUEUE_H_
 #define LOCKSTEP_DRIVER_DATA_ORDERED_QUEUE_H_
 
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -73,11 +74,15 @@ class OrderedQueue {
   }
 
   // Waits for the result of the oldest job that has not had its turn. Returns Aborted, with the
-  // reason, if it has not come and a thread has ended, and FailedPrecondition if no job is left.
-  absl::StatusOr<Result> Next() {
+  // reason, if it has not come and a thread has ended. Returns DeadlineExceeded after `timeout_s`:
+  // Next may be called again. Returns FailedPrecondition if no job is left.
+  absl::StatusOr<Result> Next(double timeout_s) {
     std::unique_lock<std::mutex> lock(mutex_);
     if (next_ == submitted_) return absl::FailedPreconditionError("no job was submitted");
-    has_result_.wait(lock, [this] { return results_.count(next_) > 0 || !failure_.empty(); });
+    const bool has_come =
+        has_result_.wait_for(lock, std::chrono::duration<double>(timeout_s),
+                             [this] { return results_.count(next_) > 0 || !failure_.empty(); });
+    if (!has_come) return absl::DeadlineExceededError("the oldest job has no result yet");
     const auto found = results_.find(next_);
     if (found == results_.end()) return absl::AbortedError(failure_);
     Result result = std::move(found->second);

@@ -16,6 +16,8 @@ namespace {
 using ::testing::HasSubstr;
 using Queue = OrderedQueue<std::unique_ptr<int>, std::string>;
 
+constexpr double kPatienceS = 3600;
+
 // Threads that turn each number into text; a job below 0 ends its thread.
 class Threads {
  public:
@@ -42,6 +44,18 @@ class Threads {
   std::vector<std::thread> threads_;
 };
 
+TEST(OrderedQueue, AResultThatDoesNotComeInTimeMayComeLater) {
+  Queue queue;
+  queue.Submit(std::make_unique<int>(5));
+
+  EXPECT_EQ(queue.Next(0).status().code(), absl::StatusCode::kDeadlineExceeded);
+
+  auto taken = queue.Take();
+  queue.Put(taken->number, "5");
+  EXPECT_EQ(*queue.Next(0), "5");
+  EXPECT_EQ(queue.Next(0).status().code(), absl::StatusCode::kFailedPrecondition);
+}
+
 TEST(OrderedQueue, ResultsComeInTheOrderOfTheJobs) {
   for (const int num_threads : {1, 2, 5}) {
     for (const int ahead : {1, 3, 64}) {
@@ -51,7 +65,7 @@ TEST(OrderedQueue, ResultsComeInTheOrderOfTheJobs) {
       for (int i = 0; i < 2000; ++i) {
         while (submitted < 2000 && submitted < i + ahead)
           queue.Submit(std::make_unique<int>(submitted++));
-        const absl::StatusOr<std::string> result = queue.Next();
+        const absl::StatusOr<std::string> result = queue.Next(kPatienceS);
         ASSERT_TRUE(result.ok());
         ASSERT_EQ(*result, std::to_string(i)) << num_threads << " threads, " << ahead << " ahead";
       }
@@ -61,7 +75,7 @@ TEST(OrderedQueue, ResultsComeInTheOrderOfTheJobs) {
 
 TEST(OrderedQueue, WithoutAJobThereIsNoNext) {
   Queue queue;
-  EXPECT_THAT(std::string(queue.Next().status().message()), HasSubstr("no job"));
+  EXPECT_THAT(std::string(queue.Next(kPatienceS).status().message()), HasSubstr("no job"));
 }
 
 TEST(OrderedQueue, AThreadThatEndsIsAnErrorOnceItsTurnHasCome) {
@@ -69,10 +83,10 @@ TEST(OrderedQueue, AThreadThatEndsIsAnErrorOnceItsTurnHasCome) {
   Threads threads(queue, 1);
   for (const int job : {1, 2, -1, 4}) queue.Submit(std::make_unique<int>(job));
 
-  EXPECT_EQ(*queue.Next(), "1");
-  EXPECT_EQ(*queue.Next(), "2");
-  EXPECT_EQ(queue.Next().status().message(), "thread 0 has ended");
-  EXPECT_EQ(queue.Next().status().message(), "thread 0 has ended");
+  EXPECT_EQ(*queue.Next(kPatienceS), "1");
+  EXPECT_EQ(*queue.Next(kPatienceS), "2");
+  EXPECT_EQ(queue.Next(kPatienceS).status().message(), "thread 0 has ended");
+  EXPECT_EQ(queue.Next(kPatienceS).status().message(), "thread 0 has ended");
 }
 
 TEST(OrderedQueue, ClosingWakesThreadsAndDropsWhatWaits) {

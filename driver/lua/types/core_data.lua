@@ -55,9 +55,10 @@ local Workers = {}
 function Workers:submit(value, source) end
 
 --- Waits for the result of the oldest value that has none yet. Throws an error that names a worker which has ended.
----@return boolean ok
+---@param timeout_s number
+---@return boolean? ok nil where it has not come in time; it may still come
 ---@return any value, or the error's message
-function Workers:next() end
+function Workers:next(timeout_s) end
 
 --- Ends the threads, once what they are at is done.
 function Workers:stop() end

@@ -121,14 +121,16 @@ int Submit(lua_State* state) {
   return 0;
 }
 
-// workers:next() -> true and the value, or false and the message
+// workers:next(timeout_s) -> true and the value, or false and the message, or nothing in time
 int Next(lua_State* state) {
-  const WorkerPool::Result result = ReadWorkers(state).Next();
-  lua_pushboolean(state, result.ok ? 1 : 0);
-  if (result.ok) {
-    PushSerialized(state, result.value.bytes, "data.loader", result.value.tensors);
+  const double timeout_s = ReadNumber(state, 2, "workers:next: timeout_s");
+  const std::optional<WorkerPool::Result> result = ReadWorkers(state).Next(timeout_s);
+  if (!result.has_value()) return 0;
+  lua_pushboolean(state, result->ok ? 1 : 0);
+  if (result->ok) {
+    PushSerialized(state, result->value.bytes, "data.loader", result->value.tensors);
   } else {
-    PushString(state, result.message);
+    PushString(state, result->message);
   }
   return 2;
 }

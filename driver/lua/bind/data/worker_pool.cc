@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "ATen/Parallel.h"
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "c10/core/AutogradState.h"
@@ -103,8 +104,9 @@ WorkerPool::~WorkerPool() {
 
 void WorkerPool::Submit(Job job) { queue_.Submit(std::move(job)); }
 
-WorkerPool::Result WorkerPool::Next() {
-  absl::StatusOr<Result> result = queue_.Next();
+std::optional<WorkerPool::Result> WorkerPool::Next(double timeout_s) {
+  absl::StatusOr<Result> result = queue_.Next(timeout_s);
+  if (absl::IsDeadlineExceeded(result.status())) return std::nullopt;
   if (!result.ok()) throw Error(absl::StrCat("data.loader: ", result.status().message()));
   return *std::move(result);
 }

@@ -3,7 +3,7 @@
 //
 //   WorkerPool pool({.num_workers = 2, .module = "lockstep.data.worker"}, WorkerStateOf(state));
 //   pool.Submit({.value = value, .source = source});
-//   WorkerPool::Result result = pool.Next();  // of the oldest job
+//   std::optional<WorkerPool::Result> result = pool.Next(30);  // of the oldest job, within 30 s
 //
 // A lua_State belongs to one thread: nothing of the script's state is seen by a worker. Values
 // travel as the bytes of Serialize; tensors and sources are shared, not copied. A worker takes the
@@ -21,6 +21,7 @@
 #include <condition_variable>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <utility>
@@ -74,9 +75,10 @@ class WorkerPool {
 
   void Submit(Job job);
 
-  // Waits for the result of the oldest job that has none yet. Throws Error, which names the worker,
-  // if one could not start or has ended. Throws Error if no job was submitted.
-  Result Next();
+  // Waits for the result of the oldest job that has none yet. Returns nothing after `timeout_s`; it
+  // may be called again. Throws Error, which names the worker, if one could not start or has ended.
+  // Throws Error if no job was submitted.
+  std::optional<Result> Next(double timeout_s);
 
  private:
   using Queue = data::OrderedQueue<Job, Result>;

@@ -86,6 +86,19 @@ local function submit(self)
   self.pending[t], self.submitted = pending, t + 1
 end
 
+--- Waits for the workers. Reports a sample for which it waits long.
+local function next_of_pool(self, pending)
+  local waited, patience = 0, self.report_after_s
+  while true do
+    local ok, result = self.pool:next(patience)
+    if ok ~= nil then return ok, result end
+    waited = waited + patience
+    io.stderr:write(("lockstep: data.loader: rank %d has waited %g s for a worker that reads or maps %s\n"):format(
+      dist.rank(), waited, sources.place(pending.leaf, pending.index)))
+    patience = waited
+  end
+end
+
 --- The oldest sample that was submitted: true and the sample, or false and what is wrong with it.
 local function finish(self)
   local pending = self.pending[self.taken]
@@ -93,7 +106,7 @@ local function finish(self)
   if pending.failed then return false, pending.failed end
   local ok, result
   if self.workers > 0 then
-    ok, result = self.pool:next()
+    ok, result = next_of_pool(self, pending)
   else
     local random = self.map and core_state.math_random_state()
     ok, result = core_data.attempt(mapping.apply, self.map, self.options, pending.job, pending.source)
@@ -281,6 +294,10 @@ local function check(o)
   check_whole("workers", o.workers, 0)
   check_whole("prefetch", o.prefetch, 1)
   check_whole("seed", o.seed, 0)
+  -- NaN is not above 0.
+  if type(o.report_after_s) ~= "number" or not (o.report_after_s > 0) or o.report_after_s > 1e9 then
+    core.raise("data.loader: report_after_s must be a number of seconds above 0, not " .. tostring(o.report_after_s))
+  end
   if o.epochs ~= nil then check_whole("epochs", o.epochs, 1) end
   check_whole("world", o.world, 1)
   check_whole("rank", o.rank, 0)
@@ -312,6 +329,7 @@ end
 ---@field seed integer? default 0
 ---@field epochs integer? default: without end
 ---@field on_error "error"|"skip"? default "error"
+---@field report_after_s number? default 30
 ---@field drop_last boolean? default false
 ---@field pad boolean? default false
 ---@field rank integer? default: this rank
@@ -324,7 +342,7 @@ return function(opts)
   local o = options.read("data.loader", opts, {
     source = options.required, map = options.optional, options = options.optional, workers = 0, prefetch = 4,
     shuffle = true, seed = 0, epochs = options.optional, on_error = "error", drop_last = false, pad = false,
-    rank = options.optional, world = options.optional,
+    report_after_s = 30, rank = options.optional, world = options.optional,
   })
   o.rank, o.world = o.rank or dist.rank(), o.world or dist.world_size()
   check(o)

@@ -114,6 +114,39 @@ t.test("ASkippedSampleStaysSkippedOverAResume", function()
   end)
 end)
 
+t.test("AWorkerThatDoesNotComeBackIsReportedWithItsSample", function()
+  local door = os.tmpname()
+  os.remove(door)
+  local code = ([[
+    local sample = ...
+    while sample.id == 2 do
+      local file = io.open(%q)
+      if file then
+        file:close()
+        break
+      end
+    end
+    return sample
+  ]]):format(door)
+  local loader = make { shuffle = false, workers = 1, map = MAP, options = { kind = "run", code = code },
+    report_after_s = 0.001 }
+  local written, real, ids = {}, io.stderr, nil
+  rawset(io, "stderr", { write = function(_, text)
+    written[#written + 1] = text
+    if text:find("0.004 s .*, line 2\n") then io.open(door, "w"):close() end -- lets the worker go
+  end })
+  local ok, message = pcall(function() ids = drain(loader) end)
+  rawset(io, "stderr", real)
+  os.remove(door)
+  t.truthy(ok, message)
+
+  t.equal(#ids, 20)
+  local reports = table.concat(written)
+  t.truthy(reports:find("rank 0 has waited 0.004 s for a worker that reads or maps " .. path .. ", line 2\n", 1, true),
+    reports)
+  t.raises("report_after_s must be a number of seconds above 0, not 0", make, { report_after_s = 0 })
+end)
+
 t.test("WhatCannotTravelIsNamed", function()
   local function message_of(code)
     return t.raises(path .. ", line 1: ", make { shuffle = false, workers = 1, map = MAP,
