@@ -5,10 +5,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cctype>
-#include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <random>
@@ -20,6 +17,7 @@
 #include "driver/files/new_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/mutation.h"
 
 namespace lockstep::driver {
 namespace {
@@ -247,36 +245,6 @@ TEST(Safetensors, ANameThatAppearsTwiceIsRefused) {
       HasSubstr("has \"a\" twice"));
 }
 
-// Bytes changed, taken out, put in, doubled and cut at random.
-std::string Mutate(std::string file, std::mt19937_64& random) {
-  const auto below = [&](size_t n) { return n == 0 ? 0 : random() % n; };
-  const size_t num_changes = 1 + below(4);
-  for (size_t i = 0; i < num_changes && !file.empty(); ++i) {
-    // The header is where reckoning can be led astray.
-    const size_t at = below(random() % 4 == 0 ? file.size() : std::min<size_t>(file.size(), 500));
-    switch (random() % 6) {
-      case 0:
-        file[at] = static_cast<char>(random());
-        break;
-      case 1:
-        file[at] = static_cast<char>(file[at] ^ (1 << random() % 8));
-        break;
-      case 2:
-        file.erase(at, 1 + below(16));
-        break;
-      case 3:
-        file.insert(at, std::string(1 + below(16), static_cast<char>(random())));
-        break;
-      case 4:
-        file.insert(at, file.substr(below(file.size()), below(64)));
-        break;
-      default:
-        file.resize(at);
-    }
-  }
-  return file;
-}
-
 // A header in memory of just its size: AddressSanitizer sees a byte read behind it.
 void ParseAlone(const std::string& json, uint64_t data_bytes) {
   const std::vector<char> exact(json.begin(), json.end());
@@ -286,19 +254,15 @@ void ParseAlone(const std::string& json, uint64_t data_bytes) {
 }
 
 TEST(Safetensors, TenThousandMutatedFilesAreReadOrRefusedAndNothingElse) {
-  const char* given = std::getenv("LOCKSTEP_FUZZ_SEED");
-  const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : 20261121;
-  std::printf("seed %llu (LOCKSTEP_FUZZ_SEED sets another)\n",
-              static_cast<unsigned long long>(seed));
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random = tests::FuzzGenerator();
   const MemoryFile file;
   const std::string whole = FileOf(Example());
   SafetensorsHeader example = Example();
   const std::string json = WriteSafetensorsHeader(example)->substr(8);
   int refused = 0;
   for (int i = 0; i < 10'000; ++i) {
-    ParseAlone(Mutate(json, random), whole.size());
-    file.Hold(Mutate(whole, random));
+    ParseAlone(tests::Mutate(json, 500, random), whole.size());
+    file.Hold(tests::Mutate(whole, 500, random));
     const absl::Status status = ReadAll(file.path());
     if (status.ok()) continue;  // the data may have changed: checksums are not the format's
     ExpectOneClearError(status, file.path(), absl::StrCat("mutation ", i));

@@ -4,8 +4,6 @@
 #include "driver/images/decode.h"
 
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <fstream>
 #include <iterator>
 #include <random>
@@ -21,6 +19,7 @@
 #include "driver/images/formats.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/mutation.h"
 
 namespace lockstep::images {
 namespace {
@@ -213,48 +212,15 @@ TEST(Decode, AnAnimatedWebpIsRefused) {
   EXPECT_THAT(std::string(DecodeImage(file).status().message()), HasSubstr("is an animation"));
 }
 
-std::string Mutate(std::string file, std::mt19937_64& random) {
-  const auto below = [&](size_t n) { return n == 0 ? 0 : static_cast<size_t>(random() % n); };
-  for (size_t times = 1 + below(4); times > 0; --times) {
-    // Headers lie in front, and are where most goes wrong.
-    const size_t at = below(random() % 2 == 0 ? file.size() : std::min<size_t>(file.size(), 200));
-    switch (random() % 6) {
-      case 0:
-        file[at] = static_cast<char>(random());
-        break;
-      case 1:
-        file[at] = static_cast<char>(file[at] ^ (1 << random() % 8));
-        break;
-      case 2:
-        file.erase(at, 1 + below(16));
-        break;
-      case 3:
-        file.insert(at, std::string(1 + below(16), static_cast<char>(random())));
-        break;
-      case 4:
-        file.insert(at, file.substr(below(file.size()), below(64)));
-        break;
-      default:
-        file.resize(at + 1);
-    }
-    if (file.empty()) file = "x";
-  }
-  return file;
-}
-
 TEST(Decode, AThousandMutatedFilesOfEachFormatAreReadOrRefusedAndNothingElse) {
-  const char* given = std::getenv("LOCKSTEP_FUZZ_SEED");
-  const uint64_t seed = given != nullptr ? std::strtoull(given, nullptr, 10) : 20261122;
-  std::printf("seed %llu (LOCKSTEP_FUZZ_SEED sets another)\n",
-              static_cast<unsigned long long>(seed));
-  std::mt19937_64 random(seed);
+  std::mt19937_64 random = tests::FuzzGenerator();
   const std::vector<std::string> names = TestFiles();
   int refused = 0;
   for (int i = 0; i < 3'000; ++i) {
     const std::string& name = names[static_cast<size_t>(i) % names.size()];
     const Alpha alpha = random() % 2 == 0 ? Alpha::kDrop : Alpha::kWhite;
-    const absl::StatusOr<Image> image =
-        DecodeExactly(Mutate(TestFile(name), random), {.alpha = alpha, .max_pixels = 1 << 20});
+    const absl::StatusOr<Image> image = DecodeExactly(tests::Mutate(TestFile(name), 200, random),
+                                                      {.alpha = alpha, .max_pixels = 1 << 20});
     if (image.ok()) {
       EXPECT_GT(image->height * image->width, 0) << name;
       volatile size_t hashed = HashOf(*image).size();  // reads every byte
