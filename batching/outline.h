@@ -54,8 +54,8 @@ struct Outline {
 };
 
 // Returns the outline of a sample. Throws c10::ValueError, which calls the sample `number`, for the
-// errors listed in prepare.h that do not depend on other samples. options.seq_len is used to allow
-// audio clips without placeholders in a sample that fits.
+// errors listed in prepare.h that do not depend on other samples. A sample that fits
+// options.seq_len may have audio clips without placeholders.
 Outline Describe(const TensorSample& sample, int64_t number, const PrepareOptions& options);
 
 // Throws c10::ValueError, which calls the sample `number`, if an outline contradicts itself or the

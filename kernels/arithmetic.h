@@ -7,8 +7,8 @@
 
 namespace lockstep::kernels {
 
-// RMSNorm: y = rounded(x / rms(x)) * weight, where scale = 1 / rms(x). The rounding in the middle
-// is that of Llama and Qwen in transformers. It changes nothing in float32 and float64.
+// RMSNorm: y = rounded(x / rms(x)) * weight, where scale = 1 / rms(x). Llama and
+// Qwen in transformers round in the middle, too. It changes nothing in float32 and float64.
 template <typename V>
 V Normalised(const V& x, const V& weight, const V& scale) {
   return Rounded(x * scale) * weight;

@@ -1,4 +1,4 @@
-// What the operators do with their inputs before a kernel reads them: checks, and views as rows.
+// Prepares the operators' inputs before a kernel reads them: checks, and views as rows.
 
 #ifndef LOCKSTEP_KERNELS_INPUTS_H_
 #define LOCKSTEP_KERNELS_INPUTS_H_

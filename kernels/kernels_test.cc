@@ -138,7 +138,8 @@ TEST(Kernels, AgreeWithAtenAtEverySizeAndDtype) {
           for (size_t i = 0; i < fused.size(); ++i) {
             EXPECT_EQ(fused[i].scalar_type(), dtype);
             EXPECT_EQ(fused[i].sizes(), truth[i].sizes());
-            // Of a row of one number the true gradient is almost 0: only its absolute error counts.
+            // If a row has one number, its true gradient is almost 0: only the absolute error
+            // counts.
             const at::Tensor error = fused[i].to(at::kDouble) - truth[i];
             EXPECT_LE(error.norm().item<double>(), tolerance * (1 + truth[i].norm().item<double>()))
                 << chain.name << " " << rows << " x " << size << ", " << dtype << ", result " << i;
@@ -200,7 +201,7 @@ TEST(Kernels, GradientsOfGradientsAreThoseOfAten) {
     std::vector<Tensors> results;
     for (const auto& function : {chain.fused, chain.composed}) {
       const Tensors leaves = Leaves(chain, inputs, at::kDouble);
-      // The square: a rotation is linear, and its second gradient would be none.
+      // The square: a rotation is linear, and would have no second gradient.
       const Tensors once =
           torch::autograd::grad({Mixed(function(leaves)).square()}, Differentiable(chain, leaves),
                                 {}, /*retain_graph=*/true, /*create_graph=*/true);

@@ -14,7 +14,7 @@
 
 namespace lockstep::kernels::CPU_CAPABILITY {
 
-// How much of a pack to load or store: all of it, or its first `count` numbers.
+// The part of a pack to load or store: all of it, or its first `count` numbers.
 struct Whole {};
 struct First {
   int64_t count;

@@ -29,7 +29,7 @@ struct RmsNormRows {
 
 // Rows whose shares of the weight's gradient one part of RmsNormGradientRows adds up. It does not
 // depend on the number of threads, and so the bits of the result do not. With 32 the error in
-// float32 would be above that of ATen's sum.
+// float32 would exceed the error of ATen's sum.
 inline constexpr int64_t kRowsOfPart = 16;
 
 // The gradients of RmsNormRows from the normalised x, which backward reads again. It does not keep

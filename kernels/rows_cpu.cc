@@ -1,7 +1,8 @@
-// Compiled three times, with other flags and another CPU_CAPABILITY each time: see BUILD. Includes
-// as little as it can, because an inline function that is compiled here with AVX-512 and kept by
-// the linker for all would end the program on a machine without it. capability_test.sh looks for
-// such.
+// Compiled three times, with other flags and another CPU_CAPABILITY each time: see BUILD.
+//
+// Includes as little as it can. The linker keeps one copy of an inline function: if that copy were
+// compiled here with AVX-512, the program would crash on a machine without it. capability_test.sh
+// looks for such functions.
 
 #include <algorithm>
 #include <cmath>

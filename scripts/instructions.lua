@@ -10,7 +10,7 @@ for word in ([[batch bucket cache check data device error file folder gradient g
   loader loss memory model module number optimizer order output parameter plan rank script seed shape step table tensor
   test time token value weight world]]):gmatch("%S+") do WORDS[#WORDS + 1] = word end
 
--- What the user asks of two words, and the answer.
+-- The user's question about two words, and the answer.
 local KINDS = {
   function(a) return "Write " .. a .. " twice.", a .. " " .. a end,
   function(a, b) return ("Which comes first, %s or %s?"):format(a, b), a end,

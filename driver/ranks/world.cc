@@ -98,8 +98,7 @@ c10::intrusive_ptr<c10d::Store> NewStore(const RankEnvironment& environment,
                                                 store);
 }
 
-// Blocks until every rank has come here. Returns their addresses, of which this rank's is
-// `address`.
+// Blocks until every rank has come here. Returns their addresses; `address` is this rank's own.
 std::vector<std::string> WaitForRanks(const World& world, const std::string& address,
                                       std::chrono::milliseconds timeout) {
   const auto start = std::chrono::steady_clock::now();

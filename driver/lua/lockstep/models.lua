@@ -100,7 +100,7 @@ end
 ---     local model = models.load(dir, { dtype = torch.float32, shard = { param_dtype = torch.bfloat16 } })
 ---@param dir string a folder, or OWNER/MODEL in Hugging Face's local cache
 ---@param opts {dtype: torch.dtype?, device: string?, ignore: string[]?, shard: sharding.FullyShardOptions?}? dtype:
---- default that of the config, else of the files; device: default "cpu"; ignore: as for models.build
+--- default: the config's, else the files'; device: default "cpu"; ignore: as for models.build
 ---@return models.CausalLM|sharding.FullyShard
 function M.load(dir, opts)
   local o = options.read("models.load", opts, { dtype = options.optional, device = "cpu", ignore = {},

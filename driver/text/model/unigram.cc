@@ -17,7 +17,7 @@ constexpr double kUnknownPenalty = 10;
 // Returns a score as PyPI's tokenizers reads it. If two ways have the same tokens in another order,
 // the last bit of each score decides between them.
 //
-// That reader takes the digits as a whole number, rounds it to a double and divides by a power of
+// The reader takes the digits as a whole number, rounds it to a double and divides by a power of
 // ten. With 17 digits the result may be one bit off the nearest double, and ours must be the same.
 double ReadScore(const Node& node) {
   const double score = node.Number();

@@ -9,7 +9,7 @@
 // with the smaller ids, left before right. PyPI's tokenizers defines them in the same way, so its
 // BpeTrainer learns the same merges (see bpe_trainer_test.cc).
 //
-// Time: each merge visits the words that hold its pair. Memory: that of the different words.
+// Time: each merge visits the words that hold its pair. Memory: the different words.
 //
 // Sennrich, Haddow, Birch: Neural Machine Translation of Rare Words with Subword Units (2016).
 // Not thread-safe.
@@ -32,8 +32,8 @@
 namespace lockstep::text {
 
 struct LearnedBpe {
-  std::vector<std::string> tokens;                         // by id, in the byte-level alphabet
-  std::vector<std::pair<std::string, std::string>> merges; // in the order in which they apply
+  std::vector<std::string> tokens;                          // by id, in the byte-level alphabet
+  std::vector<std::pair<std::string, std::string>> merges;  // in the order in which they apply
 };
 
 struct LearnOptions {

@@ -29,16 +29,15 @@ TEST(BpeTrainer, HeaderExample) {
 
   ASSERT_TRUE(status.ok());
   ASSERT_TRUE(learned.ok());
-  // (a, b) is there four times; then (ab, ab) twice. Of the pairs with one occurrence (c, d) has
-  // the smaller ids: the space is a later character of the alphabet.
+  // (a, b) occurs four times, then (ab, ab) twice. Among the pairs that occur once, (c, d) has the
+  // smaller ids: the space is a later character of the alphabet.
   EXPECT_THAT(learned->merges, ElementsAre(Pair("a", "b"), Pair("ab", "ab"), Pair("c", "d")));
   EXPECT_EQ(learned->tokens.size(), 259u);
   EXPECT_EQ(learned->tokens[257], "abab");
 }
 
 TEST(BpeTrainer, MergesAreThoseOfTokenizersWithTheSameTies) {
-  const auto expected =
-      nlohmann::json::parse(std::ifstream("driver/text/training/expected.json"));
+  const auto expected = nlohmann::json::parse(std::ifstream("driver/text/training/expected.json"));
   ASSERT_EQ(expected["cases"].size(), 6u);
   for (const auto& one : expected["cases"]) {
     BpeTrainer trainer(Open(one["tokenizer"]));
@@ -61,7 +60,8 @@ TEST(BpeTrainer, TheOrderOfTextsDoesNotMatter) {
     ASSERT_TRUE(backward.Add(texts[texts.size() - 1 - i]).ok());
   }
 
-  EXPECT_EQ(forward.Learn({.num_tokens = 280})->merges, backward.Learn({.num_tokens = 280})->merges);
+  EXPECT_EQ(forward.Learn({.num_tokens = 280})->merges,
+            backward.Learn({.num_tokens = 280})->merges);
 }
 
 TEST(BpeTrainer, WithoutTextsThereAreTheBytes) {

@@ -1,4 +1,4 @@
---- What --dry-run shows of a batch. tests/dry_run_test.cc runs the whole.
+--- Tests the part of --dry-run that shows a batch. tests/dry_run_test.cc runs the whole.
 
 local batching = require "lockstep.batching"
 local first_sample = require "lockstep.data.first_sample"

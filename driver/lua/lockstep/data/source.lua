@@ -49,8 +49,8 @@ function M.source(paths, opts)
   return core_data.source(all, o.format, o.cache or cache.folder() .. "/index")
 end
 
---- Of each source that is made of others: a function from a sample's number, an epoch and a loader's seed to the source
---- that holds the sample, and its number and epoch there.
+--- Functions of the sources that are made of others. Each takes a sample's number, an epoch and a loader's seed. It
+--- returns the source that holds the sample, and the sample's number and epoch there.
 local views = setmetatable({}, { __mode = "k" })
 
 --- Makes a source whose samples lie in others.

@@ -44,7 +44,7 @@ end
 require("lockstep.core.files").remove(run.dir .. "/hub")
 local HUB = { HF_HUB_CACHE = run.dir .. "/hub" }
 
--- What takes a model's folder.
+-- The functions that take a model's folder.
 local READERS = {
   ["models.load"] = models.load, ["text.tokenizer"] = text.tokenizer, ["text.chat"] = text.chat,
   ["images.processor"] = images.processor,

@@ -384,7 +384,7 @@ local function outline(net, opts, dtype_of, device)
 end
 
 --- Shards a module that nn.parameter.on_meta built: nowhere is there a copy of the whole. The masters are zeros.
---- Returns the model, and a function that takes the whole value of a parameter, of which it reads this rank's part.
+--- Returns the model, and a function that takes the whole value of a parameter and keeps this rank's part.
 ---@param net nn.Module
 ---@param opts sharding.FullyShardOptions
 ---@param dtype_of fun(name: string): torch.dtype of a parameter's master

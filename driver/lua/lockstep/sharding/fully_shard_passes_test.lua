@@ -1,4 +1,4 @@
---- What a pass of a sharded model gathers, reduces and holds, and the forms that passes and modules may have.
+--- Tests the gathers, reductions and memory of a pass of a sharded model, and the forms of passes and modules.
 
 local checkpoint = require "lockstep.checkpoint"
 local dist = require "lockstep.distributed"
@@ -32,7 +32,7 @@ local function expected_gradients(loss_of)
   return gradients
 end
 
---- The whole gradients of a sharded model, from the parts that the ranks keep; false where there is none.
+--- The whole gradients of a sharded model, from the parts that the ranks keep; false for a parameter without one.
 local function whole_gradients(model)
   local gradients = {}
   for name, shard in model:named_parameters() do

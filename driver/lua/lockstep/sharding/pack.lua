@@ -176,8 +176,8 @@ end
 
 -- State -----------------------------------------------------------------------------------------------
 
---- Returns how far this rank's chunks have come: samples that the loader had handed out and that are in them whole,
---- the position of the next one, and how many of its tokens they have.
+--- Returns the place of this rank's chunks: the samples that are in them whole, the position of the next sample, and
+--- the number of its tokens that are in them.
 ---@private
 ---@return {taken: integer, position: integer?, cut: integer, drawn: integer, chunks: integer, dropped_tokens: integer}
 function Packed:place()

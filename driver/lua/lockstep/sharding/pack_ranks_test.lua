@@ -18,7 +18,7 @@ for i = 1, SIZE do
   num_tokens = num_tokens + length_of(i)
 end
 
---- A pack on `world` ranks, of which this is one; nil where it is none.
+--- Returns a pack on `world` ranks, or nil on a rank beyond them.
 local function make(world, opts, loader_opts)
   if RANK >= world then return nil end
   local l = { source = samples, seed = 3, epochs = 1, rank = RANK, world = world }

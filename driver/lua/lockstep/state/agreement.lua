@@ -45,8 +45,8 @@ end
 ---@return string
 function M.plain(message) return (tostring(message):gsub("^[^\n]-%.lua:%d+: ", "")) end
 
---- Calls fn(...) on this rank. Returns its result if it fails on no rank, otherwise nil and why, alike on all. fn may
---- take half an hour; a rank that is dead or stopped meanwhile ends the run after --timeout.
+--- Calls fn(...) on this rank. Returns its result if it fails on no rank. Otherwise every rank gets nil and the same
+--- reason. fn may take half an hour. A rank that is dead or stopped meanwhile ends the run after --timeout.
 ---@generic T
 ---@param fn fun(...): T
 ---@param ... any
