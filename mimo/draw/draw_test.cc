@@ -117,7 +117,7 @@ TEST(DrawSvgTest, TheDrawingInTheDocsIsFresh) {
       Make(12, {{.name = "vision", .dp = 3},
                 {.name = "audio", .first_rank = 3},
                 {.name = "language", .dp = 2, .tp = 2, .pp = 2, .first_rank = 4}});
-  std::ifstream file("docs/mimo_topology.svg");
+  std::ifstream file("docs/pictures/mimo_topology.svg");
   const std::string committed((std::istreambuf_iterator<char>(file)), {});
 
   EXPECT_EQ(DrawSvg(topology, {.micro_batch_size = 6}), committed);
