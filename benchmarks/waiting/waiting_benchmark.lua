@@ -1,7 +1,7 @@
 --- Measures how long the steps of the digits run wait for data that comes from a loader instead of a list:
 ---
 ---     bazel build -c opt //driver:lockstep
----     bazel-bin/driver/lockstep --nproc 2 benchmarks/waiting_benchmark.lua
+---     bazel-bin/driver/lockstep --nproc 2 benchmarks/waiting/waiting_benchmark.lua
 ---
 --- Each line of a JSONL file is a digit. Workers read it, shift it and make the sample. Every rank reads all samples,
 --- and batching.stream plans batches from windows of them.
