@@ -52,6 +52,13 @@ t.test("AFolderWithOneFileNeedsNoIndex", function()
     { x = 1 })
 end)
 
+t.test("InAFolderTheWholeFileComesBeforeAnIndex", function()
+  local folder = folder_of({ ["model.safetensors"] = { x = 1 }, [A] = { x = 2 } }, { x = A })
+
+  t.equal(numbers(data.safetensors(folder)), { x = 1 })
+  t.equal(numbers(data.safetensors(folder .. "/model.safetensors.index.json")), { x = 2 })
+end)
+
 t.test("WhatIsMissingIsNamed", function()
   local cases = {
     { folder_of({ [A] = { x = 1 } }, { x = A, y = B }), "1 of the 2 files that ", "/model.safetensors.index.json names "

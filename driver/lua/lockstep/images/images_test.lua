@@ -64,5 +64,8 @@ t.test("WhatCannotBeReadIsSaid", function()
   t.raises("got a number", images.read, 3)
   t.raises('alpha must be "drop" or "white", not "black"', images.read, folder .. "png_rgba.png", { alpha = "black" })
   t.raises("more than max_pixels = 10", images.read, folder .. "png_rgba.png", { max_pixels = 10 })
+  -- The height and width of a frame follow its marker, its length and its depth.
+  local huge = bytes_of("jpeg_420.jpg"):gsub("(\255\192...)....", "%1\128\0\128\0", 1)
+  t.raises("has 32768 x 32768 pixels, more than max_pixels = 178956970", images.read, huge)
   t.raises('did you mean "alpha"', images.read, folder .. "png_rgba.png", { alhpa = "drop" })
 end)
