@@ -23,12 +23,12 @@ local config = run.config {
   held_out = 0.1, -- share of the documents
   tokenizer_documents = 10000, -- the tokenizer learns from so many
   seed = 1,
-  steps = 800,
+  steps = 400,
   sequences_per_step = 16, -- over all ranks
   micro_batch = 8, -- sequences
   seq_len = 256,
   optimizer = "muon", -- for the matrices of the layers, with AdamW for the rest; or "adamw" for all
-  lr = 3e-3,
+  lr = 3e-3, -- AdamW for all wants less, 1e-3
   weight_decay = 0.1,
   warmup_steps = 20,
   max_norm = 1.0,
@@ -126,11 +126,11 @@ end
 
 local function sample()
   local options = { max_new_tokens = 80, temperature = 0.7, seed = 1, stop = { END } }
-  return config.prompt .. tokenizer:decode(models.generate(net, { tokenizer:encode(config.prompt) }, options)[1])
+  local ids = models.generate(net, { tokenizer:encode(config.prompt) }, options)[1]
+  return config.prompt .. tokenizer:decode(ids, { skip_special = true })
 end
 
--- Training. All tokens of a sequence but the first one are predicted.
-local num_predicted = config.sequences_per_step * (config.seq_len - 1)
+local num_predicted = config.sequences_per_step * (config.seq_len - 1) -- all tokens but each sequence's first
 for step, micro_batches in run:steps(next_step, config.steps) do
   local loss = sharding.accumulate(model, micro_batches, num_predicted, function(batch) return model(batch, "loss") end)
   local grad_norm = optim.clip_grad_norm(model:parameters(), config.max_norm)

@@ -121,18 +121,21 @@ TEST(Pretrain, FinetuneTakesTheModel) {
   const Folder folder;
   WriteDocuments(folder);
   ASSERT_EQ(RunOne(Pretrain(folder, "out", {"steps=2"})).exit_code, 0);
-  folder.Write("chats.jsonl",
-               R"({"messages": [{"role": "user", "content": "cat?"},)"
-               R"( {"role": "assistant", "content": "It sleeps."}]})"
-               "\n");
+  std::string chats;
+  for (int i = 0; i < 8; ++i) {
+    absl::StrAppend(&chats,
+                    R"({"messages": [{"role": "user", "content": "cat?"},)",
+                    R"( {"role": "assistant", "content": "It sleeps."}]})", "\n");
+  }
+  folder.Write("chats.jsonl", chats);
 
   const Ended ended = RunOne(Lockstep(
       folder, {"--nproc", "2", "--run-dir", "tuned", DataFile("scripts/finetune.lua"), "--set",
                "model=out/model", "--set", "data=chats.jsonl", "--set", "steps=60", "--set", "lr=0.01",
-               "--set", "samples_per_step=2", "--set", "lora.r=0", "--set", "warmup_steps=2"}));
+               "--set", "samples_per_step=2", "--set", "held_out=2", "--set", "lora.r=0", "--set", "warmup_steps=2"}));
 
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_THAT(ended.out, HasSubstr("after: It sleeps."));
+  EXPECT_THAT(ended.out, HasSubstr("after: user cat? -> It sleeps.\n"));
 }
 
 TEST(Pretrain, SequencesThatDoNotDivideByRanksAreNamed) {
