@@ -30,24 +30,20 @@ local function add_methods(Parser)
     return node
   end
 
-  -- Everything but a conditional expression.
-  function Parser:either()
-    local node = self:both()
-    while self:is_name("or") do
+  --- Reads operands with a word between them, from the left.
+  function Parser:joined(word, operand)
+    local node = operand(self)
+    while self:is_name(word) do
       local line = self:next().line
-      node = { type = "or", line = line, left = node, right = self:both() }
+      node = { type = word, line = line, left = node, right = operand(self) }
     end
     return node
   end
 
-  function Parser:both()
-    local node = self:negation()
-    while self:is_name("and") do
-      local line = self:next().line
-      node = { type = "and", line = line, left = node, right = self:negation() }
-    end
-    return node
-  end
+  -- Everything but a conditional expression.
+  function Parser:either() return self:joined("or", self.both) end
+
+  function Parser:both() return self:joined("and", self.negation) end
 
   function Parser:negation()
     if not self:is_name("not") then return self:comparison() end
