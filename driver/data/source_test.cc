@@ -127,7 +127,10 @@ TEST_F(SourceTest, FilesFollowEachOtherAndEmptyOnesAreNoHole) {
   Write("d/sub/c.ndjson", "5\n");
   Write("d/aa.jsonl", "");
   Write("d/.hidden.jsonl", "no");
+  Write("d/.git/hidden.jsonl", "no");
   Write("d/_SUCCESS", "");
+  Write("d/_old.jsonl", "no");
+  Write("d/_temporary/part.jsonl", "no");
   Write("d/README.md", "not data");
   EXPECT_THAT(Texts({Path("d")}), ElementsAre("1", "2", "3", "4", "5"));
   EXPECT_THAT(Texts({Path("d/b.jsonl"), Path("d/aa.jsonl"), Path("d/a.jsonl")}),
