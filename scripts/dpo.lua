@@ -42,7 +42,7 @@ if dir == "" then
   dir = run.dir .. "/start"
   require("reverse_words").write_model(dir, { steps = 100 })
 end
-if path == "" then path = require("reverse_words").write_preferences(run.dir .. "/preferences.jsonl", 8000) end
+if path == "" then path = require("reverse_words").write_preferences(run.dir .. "/preferences.jsonl", 4000) end
 
 -- Pairs as samples for batching: the chosen conversation, then the rejected one, and how long they are.
 local chat, source, samples = text.chat(dir), data.source(path), {}
@@ -76,12 +76,18 @@ local function score(model, batch, half)
     mean = config.loss.variant == "ipo" })
 end
 
--- Model, reference and optimizer.
 local net = models.load(dir, { device = dist.device() })
 if config.lora.r > 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 local model = config.parallel == "fully_shard" and sharding.fully_shard(net) or sharding.data_parallel(net)
 
--- Computed before run:resume, so by the weights as they began. Each rank scores its part of the pairs.
+-- Deals pairs out to the ranks. Every rank gets equally many micro-batches.
+local function deal(pairs_of_step)
+  local batches, report = batching.prepare { samples = pairs_of_step, seq_len = config.seq_len, rank = dist.rank() }
+  if report.truncated_samples > 0 then error("a pair has more tokens than seq_len = " .. config.seq_len, 0) end
+  return batches[dist.rank() + 1]
+end
+
+-- Returns both log-probabilities of each pair. Called before run:resume, it takes the weights as they began.
 local function reference_of_all()
   local file = run.dir .. "/reference.safetensors"
   local made_from = { model = dir, data = table.concat({ files.checksum(path) }, " "), loss = config.loss.variant }
@@ -89,9 +95,11 @@ local function reference_of_all()
   local is_same = ok and of.model == made_from.model and of.data == made_from.data and of.loss == made_from.loss
   if dist.all_gather_object(is_same)[1] then return kept.log_probs end
   local log_probs = torch.zeros { #samples, 2 }
-  torch.no_grad(model.full, model, function()
-    for i = dist.rank() + 1, #samples, dist.world_size() do
-      for half = 1, 2 do log_probs[{ i - 1, half - 1 }] = score(net, samples[i], half)[0]:item() end
+  torch.no_grad(function()
+    for _, batch in ipairs(deal(samples)) do
+      local of_both = torch.stack({ score(model, batch, 1), score(model, batch, 2) }, 1)
+      local rows = torch.tensor(batch.samples, { dtype = torch.int64 }) - 1
+      if not batch.padding then log_probs:index_copy_(0, rows, of_both:to("cpu", torch.float32)) end
     end
   end)
   dist.all_reduce(log_probs)
@@ -107,12 +115,6 @@ local loader = data.loader { source = train, seed = config.seed, rank = 0, world
 run:state({ model = model, optimizer = optimizer, loader = loader }, { every = config.save_every, keep = 2 })
 run:resume()
 
--- Deals pairs out to the ranks. Every rank gets equally many micro-batches.
-local function deal(pairs_of_step)
-  local batches, report = batching.prepare { samples = pairs_of_step, seq_len = config.seq_len, rank = dist.rank() }
-  if report.truncated_samples > 0 then error("a pair has more tokens than seq_len = " .. config.seq_len, 0) end
-  return batches[dist.rank() + 1]
-end
 local function draw()
   local drawn = {}
   for i = 1, config.pairs_per_step do drawn[i] = loader() end
@@ -144,6 +146,5 @@ local rest = {}
 for i = 1, #held_out do rest[i] = held_out[i] end
 rest = deal(rest)
 log.record("held out", { accuracy = sharding.evaluate(model, function() return table.remove(rest) end, correct) })
-local folder = run.dir .. (config.lora.r > 0 and "/adapter" or "/model")
-if config.lora.r > 0 then lora.save(model, folder) else models.save(model, folder, { like = dir }) end
-log.print("wrote " .. folder)
+if config.lora.r > 0 then lora.save(model, run.dir .. "/result")
+else models.save(model, run.dir .. "/result", { like = dir }) end

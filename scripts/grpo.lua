@@ -1,6 +1,6 @@
 -- Reinforcement learning with verifiable rewards (GRPO): learns from answers that are better than others to the same.
 --
---     ./run scripts/grpo.lua                        # a small model learns to write words backwards, in 2 minutes
+--     ./run scripts/grpo.lua                        # a small model learns to write words backwards, in a minute
 --     ./run scripts/grpo.lua --set images=true      # half of the words are pictures
 --     ./run scripts/grpo.lua --set model=qwen --set task=my_task --set lora.r=16 --set loss.beta=0.02
 --
@@ -25,15 +25,15 @@ local config = run.config {
   model = "", -- a folder; empty: a small model that has learnt the task a little, in `warm_steps`
   task = "reverse_words", images = false,
   warm_steps = 60,
-  seed = 1, steps = 100,
-  problems_per_step = 16, -- over all ranks
+  seed = 1, steps = 120,
+  problems_per_step = 32, -- over all ranks
   group_size = 8, -- answers to each problem
   max_new_tokens = 10, temperature = 1.0,
   updates = 1, -- of the weights by the answers of a step
   seq_len = 1024, -- tokens of a micro-batch, at most
   advantage_scale = "group", -- or "none", for dr_grpo and prime_rl
   loss = { variant = "dapo", clip_low = 0.2, clip_high = 0.28, beta = 0.0 }, -- beta: KL to the model without adapter
-  lr = 1e-3, max_norm = 1.0,
+  lr = 2e-3, max_norm = 1.0,
   lora = { r = 0, alpha = 32, targets = "all-linear" }, -- r = 0: all weights
   parallel = "data_parallel", -- or "fully_shard"
   save_every = 25,

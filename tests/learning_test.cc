@@ -187,8 +187,8 @@ TEST(Dpo, KilledAndResumedItEndsWithTheSameBits) {
     ASSERT_EQ(ended.exit_code, 0) << ended.err;
     EXPECT_THAT(ended.out, HasSubstr("resumed"));
     EXPECT_EQ(Values(killed, "loss"), Values(undisturbed, "loss"));
-    EXPECT_EQ(killed.Read("out/adapter/adapter_model.safetensors"),
-              undisturbed.Read("out/adapter/adapter_model.safetensors"));
+    EXPECT_EQ(killed.Read("out/result/adapter_model.safetensors"),
+              undisturbed.Read("out/result/adapter_model.safetensors"));
   }
 }
 
