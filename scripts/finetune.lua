@@ -2,7 +2,7 @@
 --
 --     ./run scripts/finetune.lua --set model=Qwen/Qwen3-0.6B --set data=chats.jsonl      # LoRA: writes an adapter
 --     ./run scripts/finetune.lua --set model=qwen --set data=chats.jsonl --set lora.r=0     # trains all weights
---     ./run scripts/finetune.lua                         # teaches the newest model of pretrain.lua some instructions
+--     ./run scripts/finetune.lua --set lora.r=0 --set lr=2e-3   # teaches the newest model of pretrain.lua instructions
 --
 -- A line of the file is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", ...}]}. The model
 -- learns what the assistant says. For a vision-language model a content may be parts: [{"type": "image", "path":
