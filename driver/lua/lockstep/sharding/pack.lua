@@ -276,7 +276,10 @@ function Packed:load_state(state)
         self.loader and " over a data.loader" or "", key))
     end
   end
-  if self.loader then return self:load_positions(state) end
+  if self.loader then
+    self:load_positions(state)
+    return
+  end
   self:clear()
   self.drawn, self.chunks, self.ended = state.drawn, state.chunks, state.ended
   self.dropped_tokens, self.dropped_before = state.dropped_tokens, state.dropped_tokens
