@@ -23,8 +23,8 @@ function Block:forward(x)
   local qkv = self.qkv(self.norm1(x)):view(batch, tokens, 3, self.heads, hidden / self.heads):permute(2, 0, 3, 1, 4)
   local q, k, v = unpack(qkv:unbind(0))
   local attended = torch.scaled_dot_product_attention(q, k, v, { is_causal = true })
-  x = x + self.proj(attended:transpose(1, 2):reshape(batch, tokens, hidden))
-  return x + self.down(torch.silu(self.up(self.norm2(x))))
+  local normalised, sum = self.norm2(self.proj(attended:transpose(1, 2):reshape(batch, tokens, hidden)), x)
+  return sum + self.down(torch.silu(self.up(normalised)))
 end
 
 -- A model of size {vocab, hidden, layers, heads}: ids [batch, tokens] to logits [batch, tokens,

@@ -1,22 +1,22 @@
---- Measures the cost of a module call and a training step from Lua, in microseconds: see step_benchmark.py, which runs
---- this.
+--- Measures the cost of a module call and a training step from Lua, in microseconds of processor time: see
+--- step_benchmark.py, which runs this. With the environment variable LOCKSTEP_ATEN set the steps use no fused kernels.
 
 local benchmark_model = require "benchmark_model"
-local core = require "lockstep.core"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
 local torch = require "lockstep.torch"
 
-local LAYERS, VOCAB, HEADS = 6, 64, 4
+local LAYERS, VOCAB, HEADS, WARM_UP = 6, 64, 4, 3
 torch.set_num_threads(1)
+if os.getenv("LOCKSTEP_ATEN") then nn.use_fused(false) end
 
 --- Prints the least time per call over the rounds.
 local function measure(name, calls, rounds, call)
   local best = math.huge
   for _ = 1, rounds do
-    local start = core.now()
+    local start = os.clock()
     for _ = 1, calls do call() end
-    best = math.min(best, core.now() - start)
+    best = math.min(best, os.clock() - start)
   end
   print(("%s %.4f"):format(name, 1e6 * best / calls))
 end
@@ -37,8 +37,8 @@ local function training_step(name, hidden, batch, tokens, calls, rounds)
     optimizer:step()
     optimizer:zero_grad()
   end
-  for _ = 1, 20 do step() end
-  print(("loss after 20 steps, %s %.6f"):format(name, loss:item()))
+  for _ = 1, WARM_UP do step() end
+  print(("loss after three steps, %s %.6f"):format(name, loss:item()))
   measure(name, calls, rounds, step)
   measure(name .. ", forward", calls, rounds, function() nn.cross_entropy(model(ids), labels) end)
   loss = nn.cross_entropy(model(ids), labels)
@@ -58,3 +58,4 @@ jit.on()
 assert(torch.equal(kept, x))
 training_step("hidden 32, 1 x 16", 32, 1, 16, 50, 6)
 training_step("hidden 128, 4 x 64", 128, 4, 64, 8, 4)
+training_step("hidden 512, 2 x 256", 512, 2, 256, 1, 2)
