@@ -77,6 +77,9 @@ function Tail:load_state_dict(state)
   self.offset, self.lines, self.ahead = o.offset, o.lines, ""
 end
 
+--- See data.tail.
+---@param path string
+---@return data.Tail
 return function(path)
   if type(path) ~= "string" then fail("the path must be a string, not a %s", type(path)) end
   return setmetatable({ path = path, lines = 0, offset = 0, ahead = "" }, Tail)
