@@ -40,10 +40,10 @@ struct Candidate {
   }
 };
 
-// Chooses the pair with the largest count from a heap. Counts in the heap may be out of date, and
-// then they are too large: a pair gains occurrences only next to the token of the present merge,
-// and such pairs enter the heap again. So a candidate whose count is out of date goes back with the
-// present count.
+// Chooses the pair with the largest count from a heap. Counts in the heap may be out of date. Then
+// they are too large, because a pair gains occurrences only next to the token of the present merge,
+// and such pairs enter the heap again. A candidate whose count is out of date goes back with the
+// present one.
 class Learner {
  public:
   explicit Learner(const std::unordered_map<std::string, int64_t>& word_counts);
