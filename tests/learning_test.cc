@@ -25,7 +25,7 @@ Command Train(const Folder& folder, const std::string& script, int nproc,
                                         DataFile("scripts/" + script)};
   for (const std::string& setting : settings) arguments.insert(arguments.end(), {"--set", setting});
   Command command = Lockstep(folder, arguments);
-  command.timeout = absl::Seconds(240);
+  command.timeout = absl::Seconds(400);
   return command;
 }
 
@@ -123,7 +123,7 @@ TEST(Grpo, AnotherEngineSamplesTheAnswers) {
     Command command = Lockstep(folder, {"--nproc", "1", "--run-dir", "engine",
                                         DataFile("tests/scripts/rollout_engine.lua"), "--",
                                         "weights", "rollouts.jsonl", groups, "4", "4"});
-    command.timeout = absl::Seconds(240);
+    command.timeout = absl::Seconds(400);
     return command;
   };
   std::vector<Child> children;
@@ -160,7 +160,7 @@ TEST(Dpo, ASmallModelComesToPreferTheChosenAnswers) {
 
     const Ended ended = RunOne(Train(
         folder, "dpo.lua", 2,
-        {"steps=60", "lora.r=0", "lr=0.001", "held_out=64", absl::StrCat("parallel=", parallel)}));
+        {"steps=60", "lora.r=0", "lr=0.002", "held_out=64", absl::StrCat("parallel=", parallel)}));
 
     ASSERT_EQ(ended.exit_code, 0) << ended.err;
     const std::vector<double> losses = Values(folder, "loss"),
@@ -169,7 +169,7 @@ TEST(Dpo, ASmallModelComesToPreferTheChosenAnswers) {
     EXPECT_NEAR(losses[0], 0.6931471805599453, 1e-5);  // the reference is the model itself
     EXPECT_LT(Mean(losses, 50, 10), 0.65);
     EXPECT_GT(Mean(accuracies, 50, 10), 0.65);
-    EXPECT_GT(Values(folder, "accuracy", "\"held out\"").at(0), 0.6);
+    EXPECT_GT(Values(folder, "accuracy", "held out").at(0), 0.6);
   }
 }
 
