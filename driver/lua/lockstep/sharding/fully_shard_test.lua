@@ -116,13 +116,13 @@ end)
 t.test("AModuleOfTheNetFreezesAndUnfreezesItsParameters", function()
   local model = sharding.fully_shard(fixture.net())
   local first = model:state_dict()
-  model.layers[2]:requires_grad_(false)
+  model.layers[2].up:requires_grad_(false)
   local frozen = fixture.train(model, 2)
-  model.layers[2]:requires_grad_(true)
+  model.layers[2].up:requires_grad_(true)
   local after = fixture.train(model, 1)
   local function moved(a, b, name) return (a[name] - b[name]):abs():max():item() > 0 end
 
-  t.truthy(not moved(frozen, first, "layers.1.up.weight") and moved(frozen, first, "layers.0.up.weight"))
+  t.truthy(not moved(frozen, first, "layers.1.up.weight") and moved(frozen, first, "layers.1.down.weight"))
   t.truthy(moved(after, frozen, "layers.1.up.weight"))
 end)
 
