@@ -5,9 +5,8 @@
 --     ./run scripts/finetune.lua --set lora.r=0 --set lr=2e-3   # teaches the newest model of pretrain.lua instructions
 --
 -- A line of the file is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", ...}]}. The model
--- learns what the assistant says. For a vision-language model a content may be parts: [{"type": "image", "path":
--- "cat.png"}, {"type": "text", "text": "..."}]. Some conversations are held out: their loss, and the share of last
--- answers that the model writes word by word, show whether it learns.
+-- learns what the assistant says. A content with a picture is [{"type": "image", "path": "cat.png"}, {"type": "text",
+-- "text": "..."}]. Held-out conversations show whether it learns: by their loss, and by the share of exact answers.
 
 local batching = require "lockstep.batching"
 local data = require "lockstep.data"
@@ -37,7 +36,8 @@ local config = run.config {
   max_norm = 1.0,
   save_every = 100,
   eval_every = 100,
-  answers = 64, -- held-out conversations that the model answers in an evaluation
+  eval_samples = 1000, -- held-out conversations whose loss is computed in an evaluation, at most
+  answers = 64, -- held-out conversations that the model answers in an evaluation, at most
   max_new_tokens = 64, -- of an answer
   lora = { r = 16, alpha = 32, dropout = 0.0, targets = "all-linear" }, -- r = 0 trains all weights
   merge = false, -- also writes the model with the adapter in its weights
@@ -52,8 +52,9 @@ local chat, tokenizer = text.chat(base), text.tokenizer(base)
 local process = net.visual and images.processor(base) or nil -- of models with pictures
 if config.lora.r > 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 -- A step without pictures leaves the vision tower out, on every rank alike.
-local model = config.parallel == "fully_shard" and sharding.fully_shard(net)
-  or sharding.data_parallel(net, { find_unused = process ~= nil })
+local find_unused = process and config.parallel == "data_parallel" or nil
+local wrap = assert(sharding[config.parallel], 'parallel must be "data_parallel" or "fully_shard"')
+local model = wrap(net, { find_unused = find_unused })
 local optimizer = optim.AdamW(model:parameters(), { lr = config.lr, weight_decay = config.weight_decay })
 local schedule = optim.schedule.warmup_cosine {
   warmup_steps = math.min(config.warmup_steps, config.steps), total_steps = config.steps,
@@ -68,15 +69,16 @@ local function encode(messages, is_prompt)
 end
 local loader = data.loader {
   source = train, seed = config.seed, rank = 0, world = 1,
-  map = function(sample) return encode(sample.messages, false) end,
+  map = function(sample) return encode(sample.messages) end,
 }
 local stream = batching.stream { source = loader, buffer = config.samples_per_step, seq_len = config.seq_len }
 
--- Returns the conversation up to the last answer, and that answer.
+-- Returns the conversation up to the last answer, and the text of that answer.
 local function split_last(messages)
-  local question = {}
+  local question, answer = {}, messages[#messages].content
   for i = 1, #messages - 1 do question[i] = messages[i] end
-  return question, messages[#messages].content
+  if type(answer) == "table" then answer = answer[1].text end
+  return question, type(answer) == "string" and answer:match "^%s*(.-)%s*$" or ""
 end
 
 -- Returns the model's answers, without reasoning, to held-out conversations number `first`, `first + stride`, ...
@@ -85,11 +87,10 @@ local function answers_of(first, last, stride)
   for i = first, last, stride do
     prompts[#prompts + 1] = encode((split_last(held_out[i].messages)), true)
   end
-  local ids = #prompts > 0 and models.generate(net, prompts,
-    { max_new_tokens = config.max_new_tokens, seed = 1 }) or {}
+  local ids = #prompts > 0 and models.generate(net, prompts, { max_new_tokens = config.max_new_tokens, seed = 1 }) or {}
   for i, written in ipairs(ids) do
     local answer = tokenizer:decode(written, { skip_special = true }):gsub("^%s*<think>.-</think>", "")
-    answers[i] = answer:match("^%s*(.-)%s*$")
+    answers[i] = answer:match "^%s*(.-)%s*$"
   end
   return answers
 end
@@ -98,7 +99,7 @@ end
 local function evaluate(title)
   if #held_out == 0 then return end
   local samples = {}
-  for i = 1, #held_out do samples[i] = encode(held_out[i].messages, false) end
+  for i = 1, math.min(config.eval_samples, #held_out) do samples[i] = encode(held_out[i].messages) end
   local batches = batching.prepare { samples = samples, seq_len = config.seq_len, rank = dist.rank() }[dist.rank() + 1]
   local loss = sharding.evaluate(model, function() return table.remove(batches) end,
     function(batch) return model(batch, "loss") end)
@@ -110,7 +111,7 @@ local function evaluate(title)
     local question, expected = split_last(held_out[dist.rank() + 1 + (i - 1) * dist.world_size()].messages)
     if answer == expected then right = right + 1 end
     if dist.rank() == 0 and i <= 3 then
-      local asked_text = tokenizer:decode(encode(question, false).input_ids, { skip_special = true })
+      local asked_text = tokenizer:decode(encode(question).input_ids, { skip_special = true })
       log.print((("%s: %s -> %s"):format(title, asked_text, answer):gsub("%s+", " ")))
     end
   end
@@ -134,8 +135,7 @@ end
 evaluate "after"
 log.curve("loss.svg", #held_out > 0 and { "loss", "validation.loss" } or { "loss" }, { title = "finetune" })
 
--- Writing. Every rank takes part, and rank 0 writes.
-local adapter, whole = run.dir .. "/adapter", run.dir .. "/model"
+local adapter, whole = run.dir .. "/adapter", run.dir .. "/model" -- every rank takes part, and rank 0 writes
 if config.lora.r == 0 then
   models.save(model, whole, { like = base })
 else
