@@ -1,5 +1,5 @@
-// scripts/pretrain.lua on a small language: what it learns in bits per byte, with replicas and fully
-// sharded; the folder that it writes; and a run that is killed.
+// scripts/pretrain.lua on a small language: what it learns in bits per byte, with replicas and
+// fully sharded; the folder that it writes; and a run that is killed.
 
 #include <signal.h>
 
@@ -45,16 +45,23 @@ Command Pretrain(const Folder& folder, const std::string& out,
                  const std::vector<std::string>& more = {}) {
   std::vector<std::string> arguments = {"--nproc", "2", "--run-dir", out,
                                         DataFile("scripts/pretrain.lua")};
-  std::vector<std::string> settings = {
-      "data=texts.jsonl",         "format=",
-      "seq_len=64",               "sequences_per_step=8",
-      "micro_batch=2",            absl::StrCat("steps=", kSteps),
-      "warmup_steps=4",           "lr=0.01",
-      "eval_every=20",            "sample_every=60",
-      "save_every=10",            "prompt=The cat",
-      "model.vocab_size=320",     "model.hidden_size=32",
-      "model.head_dim=8",         "model.num_hidden_layers=2",
-      "model.intermediate_size=64"};
+  std::vector<std::string> settings = {"data=texts.jsonl",
+                                       "format=",
+                                       "seq_len=64",
+                                       "sequences_per_step=8",
+                                       "micro_batch=2",
+                                       absl::StrCat("steps=", kSteps),
+                                       "warmup_steps=4",
+                                       "lr=0.01",
+                                       "eval_every=20",
+                                       "sample_every=60",
+                                       "save_every=10",
+                                       "prompt=The cat",
+                                       "model.vocab_size=320",
+                                       "model.hidden_size=32",
+                                       "model.head_dim=8",
+                                       "model.num_hidden_layers=2",
+                                       "model.intermediate_size=64"};
   settings.insert(settings.end(), more.begin(), more.end());
   for (const std::string& setting : settings) arguments.insert(arguments.end(), {"--set", setting});
   return Lockstep(folder, arguments);
@@ -78,8 +85,9 @@ TEST(Pretrain, LearnsTheLanguageAndWritesAModel) {
       SCOPED_TRACE(absl::StrCat(parallel, " ", optimizer));
       const std::string out = absl::StrCat(parallel, "_", optimizer);
 
-      const Ended ended = RunOne(Pretrain(
-          folder, out, {absl::StrCat("parallel=", parallel), absl::StrCat("optimizer=", optimizer)}));
+      const Ended ended = RunOne(
+          Pretrain(folder, out,
+                   {absl::StrCat("parallel=", parallel), absl::StrCat("optimizer=", optimizer)}));
 
       ASSERT_EQ(ended.exit_code, 0) << ended.err;
       EXPECT_THAT(ended.out, AllOf(HasSubstr("54 documents to learn from, 6 held out"),
@@ -123,16 +131,32 @@ TEST(Pretrain, FinetuneTakesTheModel) {
   ASSERT_EQ(RunOne(Pretrain(folder, "out", {"steps=2"})).exit_code, 0);
   std::string chats;
   for (int i = 0; i < 8; ++i) {
-    absl::StrAppend(&chats,
-                    R"({"messages": [{"role": "user", "content": "cat?"},)",
+    absl::StrAppend(&chats, R"({"messages": [{"role": "user", "content": "cat?"},)",
                     R"( {"role": "assistant", "content": "It sleeps."}]})", "\n");
   }
   folder.Write("chats.jsonl", chats);
 
-  const Ended ended = RunOne(Lockstep(
-      folder, {"--nproc", "2", "--run-dir", "tuned", DataFile("scripts/finetune.lua"), "--set",
-               "model=out/model", "--set", "data=chats.jsonl", "--set", "steps=60", "--set", "lr=0.01",
-               "--set", "samples_per_step=2", "--set", "held_out=2", "--set", "lora.r=0", "--set", "warmup_steps=2"}));
+  const Ended ended = RunOne(Lockstep(folder, {"--nproc",
+                                               "2",
+                                               "--run-dir",
+                                               "tuned",
+                                               DataFile("scripts/finetune.lua"),
+                                               "--set",
+                                               "model=out/model",
+                                               "--set",
+                                               "data=chats.jsonl",
+                                               "--set",
+                                               "steps=60",
+                                               "--set",
+                                               "lr=0.01",
+                                               "--set",
+                                               "samples_per_step=2",
+                                               "--set",
+                                               "held_out=2",
+                                               "--set",
+                                               "lora.r=0",
+                                               "--set",
+                                               "warmup_steps=2"}));
 
   ASSERT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_THAT(ended.out, HasSubstr("after: user cat? -> It sleeps.\n"));

@@ -175,15 +175,15 @@ absl::Status BpeTrainer::Add(std::string_view text) {
     parts.normalizer.Apply(normalized);
     text = normalized;
   }
-  parts.pre_tokenizer.Split(text, /*is_first=*/true, [this](std::string_view word) {
-    ++word_counts_[std::string(word)];
-  });
+  parts.pre_tokenizer.Split(text, /*is_first=*/true,
+                            [this](std::string_view word) { ++word_counts_[std::string(word)]; });
   return absl::OkStatus();
 }
 
 absl::StatusOr<LearnedBpe> BpeTrainer::Learn(const LearnOptions& options) const {
   if (!tokenizer_->parts().pre_tokenizer.is_byte_level())
-    return absl::InvalidArgumentError("text: a tokenizer is learnt byte-level, and this one is not");
+    return absl::InvalidArgumentError(
+        "text: a tokenizer is learnt byte-level, and this one is not");
   if (options.num_tokens < kBytes) {
     return absl::InvalidArgumentError(absl::StrCat(
         "text: a byte-level tokenizer has at least 256 tokens, not ", options.num_tokens));
