@@ -78,7 +78,7 @@ end
 
 local net = models.load(dir, { device = dist.device() })
 if config.lora.r > 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
-local model = config.parallel == "fully_shard" and sharding.fully_shard(net) or sharding.data_parallel(net)
+local model = sharding.parallel(net, config.parallel)
 
 -- Deals pairs out to the ranks. Every rank gets equally many micro-batches.
 local function deal(pairs_of_step)

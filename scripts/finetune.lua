@@ -52,9 +52,7 @@ local chat, tokenizer = text.chat(base), text.tokenizer(base)
 local process = net.visual and images.processor(base) or nil -- of models with pictures
 if config.lora.r > 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 -- A step without pictures leaves the vision tower out, on every rank alike.
-local find_unused = process and config.parallel == "data_parallel" or nil
-local wrap = assert(sharding[config.parallel], 'parallel must be "data_parallel" or "fully_shard"')
-local model = wrap(net, { find_unused = find_unused })
+local model = sharding.parallel(net, config.parallel, { data_parallel = { find_unused = process ~= nil } })
 local optimizer = optim.AdamW(model:parameters(), { lr = config.lr, weight_decay = config.weight_decay })
 local schedule = optim.schedule.warmup_cosine {
   warmup_steps = math.min(config.warmup_steps, config.steps), total_steps = config.steps,

@@ -52,8 +52,8 @@ local task = tasks.new(dir, config.images)
 local net = models.load(dir, { device = dist.device() })
 if config.lora.r > 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 -- A micro-batch of text leaves the vision tower out, on every rank alike: batching sees to that.
-local model = config.parallel == "fully_shard" and sharding.fully_shard(net)
-  or sharding.data_parallel(net, { find_unused = net.config.vision_config ~= nil })
+local model = sharding.parallel(net, config.parallel,
+  { data_parallel = { find_unused = net.config.vision_config ~= nil } })
 local optimizer = optim.AdamW(model:parameters(), { lr = config.lr, weight_decay = 0 })
 local tail = config.rollouts ~= "" and data.tail(config.rollouts) or nil
 local done = { problems = 0, steps = 0, stale = 0 }

@@ -98,7 +98,7 @@ local shape = { architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", ti
 for key, value in pairs(config.model) do shape[key] = value end
 if dist.rank() == 0 then data.save_json(start .. "/config.json", shape, { indent = 2 }) end
 local net = models.build(shape, { device = dist.device() })
-local model = sharding[config.parallel](net)
+local model = sharding.parallel(net, config.parallel)
 local matrices, others = {}, {}
 for name, p in model:named_parameters() do
   table.insert(config.optimizer == "muon" and name:find "_proj%.weight$" and matrices or others, p)

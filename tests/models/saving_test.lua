@@ -133,7 +133,7 @@ t.test("AFailureLeavesTheOldFolder", function()
   local ok, message = pcall(models.save, model, path)
   core.write_file = write_file -- luacheck: ignore
 
-  t.equal({ ok, message }, { false, "no space left" })
+  t.truthy(not ok and message:find("saving_test.lua:133: models.save: no space left", 1, true), message)
   t.equal(models.load(path):state_dict(), model:state_dict())
 end)
 

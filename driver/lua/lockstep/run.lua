@@ -161,6 +161,12 @@ end
 ---@return T
 function M.config(defaults)
   local config = M.merge(defaults, core.settings())
+  for _, argument in ipairs(core.arguments()) do
+    local key = argument:match "^([%w_%.]+)="
+    if key and rawget(config, key:match "^[^.]+") ~= nil then
+      core.raise(('run.config: the argument "%s" sets nothing; write --set %s'):format(argument, argument))
+    end
+  end
   nonfinite.configure(config)
   M.progress.config = config
   if dist.rank() == 0 then core.write_file(M.dir .. "/config.json", { core.json_encode(config, 2), "\n" }) end

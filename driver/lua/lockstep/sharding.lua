@@ -14,6 +14,22 @@ local M = {
   pack = require "lockstep.sharding.pack",
 }
 
+--- Returns sharding.data_parallel(net, opts.data_parallel) or sharding.fully_shard(net, opts.fully_shard), as `kind`
+--- says: for scripts that leave the choice to the command line.
+---
+---     local model = sharding.parallel(net, config.parallel, { data_parallel = { find_unused = true } })
+---@param net nn.Module
+---@param kind string "data_parallel" or "fully_shard"
+---@param opts {data_parallel: sharding.DataParallelOptions?, fully_shard: sharding.FullyShardOptions?}?
+---@return sharding.DataParallel|sharding.FullyShard
+function M.parallel(net, kind, opts)
+  local o = options.read("sharding.parallel", opts, { data_parallel = {}, fully_shard = {} })
+  if kind ~= "data_parallel" and kind ~= "fully_shard" then
+    core.raise(('sharding.parallel: expected "data_parallel" or "fully_shard", not "%s"'):format(tostring(kind)))
+  end
+  return M[kind](net, o[kind])
+end
+
 local function is_callable(value)
   return type(value) == "function" or (getmetatable(value) or {}).__call ~= nil
 end

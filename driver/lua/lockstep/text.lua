@@ -12,7 +12,7 @@ local folder = require "lockstep.models.folder"
 local options = require "lockstep.options"
 
 local M = {
-  train_tokenizer = require "lockstep.text.training",
+  train_tokenizer = require "lockstep.text.train_tokenizer",
 }
 
 ---@class text.Tokenizer

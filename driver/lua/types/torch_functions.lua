@@ -32,8 +32,18 @@
 ---@field int torch.dtype int32
 ---@field long torch.dtype int64
 ---@field cuda lockstep.torch.cuda
----@field ops table<string, table<string, function>> operators of libraries other than ATen: torch.ops.lockstep.swiglu
+---@field ops lockstep.torch.ops
 local torch = {}
+
+--- Operators of libraries other than ATen, by library and name. Those of //kernels: see kernels/kernels.h.
+---@class lockstep.torch.ops
+---@field lockstep lockstep.torch.ops.lockstep
+
+---@class lockstep.torch.ops.lockstep
+---@field rms_norm fun(x: torch.Tensor, weight: torch.Tensor, eps: number): torch.Tensor
+---@field add_rms_norm fun(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: number): ...
+---@field swiglu fun(gate: torch.Tensor, up: torch.Tensor): torch.Tensor
+---@field rotate fun(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor): torch.Tensor
 
 --- A tensor of these values: float32 unless `dtype` says otherwise, or bool where they are booleans.
 ---

@@ -32,6 +32,16 @@ t.test("SettingsOverrideDefaultsAndKeepTheirTypes", function()
   t.equal(config.text.rope.theta, -1)
 end)
 
+t.test("AnArgumentThatLooksLikeASettingIsAnError", function()
+  local arguments = core.arguments
+  core.arguments = function() return { "steps=13" } end -- luacheck: ignore
+  local ok, message = pcall(run.config, { steps = 1 })
+  local other = pcall(run.config, { lr = 1 }) -- another program's argument
+  core.arguments = arguments -- luacheck: ignore
+  t.truthy(not ok and message:find('the argument "steps=13" sets nothing; write --set steps=13', 1, true), message)
+  t.equal(other, true)
+end)
+
 t.test("ArraysAreSplitAtCommasInTheTypeOfTheirFirstElement", function()
   local config = run.merge(defaults(), { { "betas", "0.5,0.7,0.9" }, { "files", "x.jsonl,7" } })
 

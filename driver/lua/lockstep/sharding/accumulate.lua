@@ -24,6 +24,9 @@ local function check_arguments(model, micro_batches, count, fn)
     fail("expected this rank's list of micro-batches, got %s",
       type(micro_batches) == "table" and "an empty table" or describe(micro_batches))
   end
+  if count == 0 then
+    fail("the count is 0: no token of this step has a loss; does any sample have an assistant's message?")
+  end
   if type(count) ~= "number" or not (count > 0 and count < math.huge) then
     fail("the count must be a number above 0, as report.loss_tokens of batching, not %s", describe(count))
   end

@@ -69,7 +69,19 @@ end
 for _, name in ipairs(WRAPPERS) do
   local wrap = sharding[name]
   for _, sync in ipairs { "last", "each" } do
-    t.test("AccumulationTrainsAsOneRankOnAllTheData(" .. name .. ", " .. sync .. ")", function()
+    t.test("ParallelChoosesTheWrapperByItsName", function()
+  for _, kind in ipairs(WRAPPERS) do
+    local model = sharding.parallel(fixture.net(), kind, { fully_shard = { prefetch = 0 } })
+    t.truthy(getmetatable(model) == getmetatable(sharding[kind](fixture.net())))
+    t.truthy((model(fixture.tokens(1)) - fixture.net()(fixture.tokens(1))):abs():max():item() < 1e-12)
+  end
+  t.raises('expected "data_parallel" or "fully_shard", not "ddp"', sharding.parallel, fixture.net(), "ddp")
+  t.raises('unknown option "prefetch"', sharding.parallel, fixture.net(), "fully_shard", { prefetch = 0 })
+  t.raises('did you mean "find_unused"', sharding.parallel, fixture.net(), "data_parallel",
+    { data_parallel = { find_unusd = true } })
+end)
+
+t.test("AccumulationTrainsAsOneRankOnAllTheData(" .. name .. ", " .. sync .. ")", function()
       local losses, norms, expected = train_alone(4)
 
       local found_losses, found_norms, found = train(wrap(fixture.net()), 4, { sync = sync })
@@ -193,7 +205,7 @@ t.test("MistakesAreNamed", function()
     1, sum)
   complains("expected this rank's list of micro-batches, got an empty table", model, {}, 1, sum)
   complains("expected this rank's list of micro-batches, got a nil", model, nil, 1, sum)
-  complains("the count must be a number above 0, as report.loss_tokens of batching, not 0", model, tokens, 0, sum)
+  complains("the count is 0: no token of this step has a loss", model, tokens, 0, sum)
   complains("expected a function that returns a micro-batch's sum of losses, not a nil", model, tokens, 1)
   complains("the function must return the sum of a micro-batch's losses, a tensor of one element, not a tensor of "
     .. "shape {3, 13}", model, { torch.arange(3) }, 1, function(batch) return model(batch) end)
