@@ -1,6 +1,6 @@
 // Chains of a transformer as one pass over memory each, with gradients. An operator of ATen reads
 // and writes all its operands, so a chain of n operators moves the same numbers n times, and keeps
-// what lies between for backward. These keep their inputs alone.
+// what lies between for backward. These keep their inputs alone, and AddRmsNorm its sum.
 //
 //    const at::Tensor h = RmsNorm(x, weight, 1e-6);
 //    const at::Tensor y = at::linear(Swiglu(at::linear(h, gate), at::linear(h, up)), down);
@@ -11,11 +11,12 @@
 // they return empty results. On any other device they call the operators of ATen that they stand
 // for.
 //
-// Tensors: float16, bfloat16, float32 or float64, all of one dtype and on one device. float16 and
-// bfloat16 are computed in float32. The last dimension is the row; any number of others, of any
-// size and 0 too, comes before it. Rows may lie apart in memory (a chunk of a wider tensor); other
-// strides cost a copy. Results are contiguous, and have the same bits for any number of threads.
-// Gradients of gradients are ATen's. Anything else throws c10::ValueError. Thread-safe.
+// Tensors: float16, bfloat16, float32 or float64, all of one dtype (but see Rotate) and on one
+// device. float16 and bfloat16 are computed in float32. The last dimension is the row; any number
+// of others, of any size and 0 too, comes before it. Rows may lie apart in memory (a chunk of a
+// wider tensor); other strides cost a copy. Results are contiguous, and have the same bits for any
+// number of threads. Gradients of gradients are ATen's. Anything else throws c10::ValueError.
+// Thread-safe.
 
 #ifndef LOCKSTEP_KERNELS_KERNELS_H_
 #define LOCKSTEP_KERNELS_KERNELS_H_
@@ -42,7 +43,8 @@ at::Tensor Swiglu(const at::Tensor& gate, const at::Tensor& up);
 
 // Turns the pairs (i, i + size / 2) of the last dimension (arXiv 2104.09864). `sin` has the sine of
 // a pair at i + size / 2, and its negative at i. No gradient for cos and sin.
-//   x: [..., heads, size], size even; cos, sin: [..., 1, size], of x's dtype or float32.
+//   x: [..., heads, size], size even; cos, sin: [..., 1, size], of x's dtype, or
+//   float32 with a float16 or bfloat16 x.
 at::Tensor Rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
 
 }  // namespace lockstep::kernels

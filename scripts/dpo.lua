@@ -22,7 +22,7 @@ local text = require "lockstep.text"
 local torch = require "lockstep.torch"
 
 local config = run.config {
-  model = "", -- a folder with config.json, weights, tokenizer.json and a chat template; empty: a small model
+  model = "", -- a folder of Hugging Face, or a name in its local cache; empty: a small model
   data = "", -- empty: words, written backwards and wrongly
   seed = 1,
   steps = 240,

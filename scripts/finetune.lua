@@ -23,7 +23,7 @@ local torch = require "lockstep.torch"
 local instructions = require "instructions"
 
 local config = run.config {
-  model = "", -- a folder with config.json, weights, tokenizer.json and a chat template, or a name of the Hub
+  model = "", -- a folder with config.json, weights, tokenizer.json and a chat template, or a name in the Hub's cache
   data = "", -- conversations; default: instructions.lua
   held_out = 0.1, -- the share of conversations, or their number
   seed = 1,

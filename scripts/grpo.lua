@@ -22,7 +22,7 @@ local sharding = require "lockstep.sharding"
 local torch = require "lockstep.torch"
 
 local config = run.config {
-  model = "", -- a folder; empty: a small model that has learnt the task a little, in `warm_steps`
+  model = "", -- a folder or a name of the Hub; empty: a small model that has learnt the task a little, in `warm_steps`
   task = "reverse_words", images = false,
   warm_steps = 60,
   seed = 1, steps = 120,
@@ -121,7 +121,7 @@ end
 for _, samples, reward in run:steps(rollouts, config.steps) do
   local batches, report = batching.prepare { samples = samples, seq_len = config.seq_len, rank = dist.rank(),
     streams = { advantages = 0, old_log_probs = tail and 0 or nil } }
-  if report.truncated_samples > 0 then error("an answer is longer than seq_len = " .. config.seq_len, 0) end
+  if report.truncated_samples > 0 then error("a prompt and its answer exceed seq_len = " .. config.seq_len, 0) end
   local scoring = { temperature = config.temperature }
   local divisor = losses.grpo_divisor(config.loss.variant, { tokens = report.loss_tokens, sequences = #samples })
   local function loss_of(batch)

@@ -4,10 +4,10 @@
 //   Parse((*file)->bytes());
 //   absl::Status status = (*file)->CheckUnchanged();
 //
-// An index of a file is only as good as the file is the same. A file is taken for the same while
+// An index is valid only while its file is unchanged. A file is taken for the same while
 // its size, its time of modification and its inode stay. A file that is shortened in place while
 // its bytes are read ends the process with SIGBUS, as with every mapped file; CheckUnchanged before
-// each read leaves that a few nanoseconds. Thread-safe once open.
+// each read makes this unlikely, not impossible. Thread-safe once open.
 
 #ifndef LOCKSTEP_DRIVER_DATA_MAPPED_FILE_H_
 #define LOCKSTEP_DRIVER_DATA_MAPPED_FILE_H_

@@ -2,8 +2,8 @@
 // changed.
 //
 //   absl::StatusOr<IndexedFile> file = OpenIndexed("train.jsonl.gz", Layout::kLines, cache_folder);
-//   file->bytes();        // the text, unpacked
-//   file->begins[17];     // where sample 17 begins in it
+//   file->bytes();         // the text, unpacked
+//   file->begins()[17];    // where sample 17 begins in it
 //
 // A data set that is read from its start to reach sample i cannot be shuffled or resumed. The index
 // is eight bytes for each sample, in a file that is mapped: a rank touches the pages that it needs.

@@ -82,7 +82,7 @@ inline constexpr std::chrono::hours kNoTimeout(24 * 365);
 std::chrono::milliseconds AddTimeAlone(c10d::Store& store, std::chrono::milliseconds time);
 
 // This rank works alone while an object of this class lives, for `longest` at most: a disk may
-// never answer. Objects of one thread, which may nest; any thread asks.
+// never answer. Create them on one thread; they may nest. Any thread may call IsUnderWay.
 class WorkAlone {
  public:
   using Clock = std::chrono::steady_clock;

@@ -20,9 +20,9 @@ struct Meeting {
 };
 
 // Writes `value` for this rank and waits, at most `timeout`, until all of `ranks` have written
-// theirs. If some stay away it takes its own value back, so that later ones learn of it. The same
-// ranks use a name once, or again after a failure. Throws StoreIsSilent, or c10::Error if the store
-// is lost. Collective over `ranks`.
+// theirs. If some stay away, it deletes this rank's value: ranks that come later see that it left.
+// Use each name once, or again after a failure. Throws StoreIsSilent, or c10::Error if the store is
+// lost. Collective over `ranks`.
 Meeting MeetInStore(c10d::Store& store, const std::string& name, int rank,
                     const std::vector<int>& ranks, const std::string& value,
                     std::chrono::milliseconds timeout);

@@ -1,5 +1,5 @@
-// A c10d backend that reports each collective to this rank's Activity. On request it also lets the
-// ranks compare their collectives before they run.
+// A c10d backend that reports each collective to this rank's Activity, and lets the ranks compare
+// their collectives.
 //
 // It stands in front of Gloo or NCCL and passes every call on. Like c10d's ProcessGroupWrapper it
 // compares the operator, dtypes, shapes and the arguments that must be equal; its messages have the

@@ -1,8 +1,8 @@
 // The ranks of a run and their connections: the store, the process groups, the device.
 //
-// Only this file of the driver uses c10d's backends: Gloo on the CPU, and NCCL if the rank has a
-// GPU. NCCL comes from a library that is loaded only then (see nccl_backend.cc). A process group
-// holds both backends: a collective uses the backend of its tensors' device.
+// Only this file makes c10d's backends: Gloo on the CPU, and NCCL if the rank has a GPU. NCCL comes
+// from a library that is loaded only then (see nccl_backend.cc). A process group holds both
+// backends: a collective uses the backend of its tensors' device.
 
 #ifndef LOCKSTEP_DRIVER_RANKS_WORLD_H_
 #define LOCKSTEP_DRIVER_RANKS_WORLD_H_

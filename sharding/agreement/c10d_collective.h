@@ -7,7 +7,7 @@
 // The process group of the training cannot serve: its collectives must keep their order, and an
 // agreement would fall between them. So create another group of the same ranks for it.
 //
-// Only this file and data_parallel.cc of the library use c10d. Source: c10d of PyTorch 2.11.
+// Source: c10d of PyTorch 2.11.
 
 #ifndef LOCKSTEP_SHARDING_AGREEMENT_C10D_COLLECTIVE_H_
 #define LOCKSTEP_SHARDING_AGREEMENT_C10D_COLLECTIVE_H_
