@@ -3,6 +3,7 @@
 local core = require "lockstep.core"
 local data = require "lockstep.data"
 local files = require "lockstep.core.files"
+local lora = require "lockstep.lora"
 local models = require "lockstep.models"
 local run = require "lockstep.run"
 local t = require "lockstep.testing"
@@ -133,7 +134,17 @@ t.test("AFailureLeavesTheOldFolder", function()
   local ok, message = pcall(models.save, model, path)
   core.write_file = write_file -- luacheck: ignore
 
-  t.truthy(not ok and message:find("saving_test.lua:133: models.save: no space left", 1, true), message)
+  t.truthy(not ok and message:find("saving_test.lua:134: models.save: no space left", 1, true), message)
+  t.equal(models.load(path):state_dict(), model:state_dict())
+end)
+
+t.test("AModelWithAdaptersIsRefused", function()
+  local model, path = models.load(SOURCE .. "qwen3"), new_path()
+  lora.apply(model, { r = 2 })
+  t.raises('_proj.lora_', models.save, model, path)
+  t.raises("call lora.merge before, or save them with lora.save", models.save, model, path)
+  lora.merge(model)
+  models.save(model, path)
   t.equal(models.load(path):state_dict(), model:state_dict())
 end)
 

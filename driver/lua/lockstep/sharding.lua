@@ -202,7 +202,7 @@ function M.evaluate(model, batches, fn, opts)
     value = value:double()
     return total:to(value.device) + (real and value or torch.zeros_like(value))
   end
-  torch.no_grad(function()
+  local ok, message = pcall(torch.no_grad, function()
     local loop = M.lockstep(batches, { policy = "until_last", filler = o.filler, group = o.group })
     for batch, real in loop do
       local batch_sum, batch_count = fn(batch)
@@ -210,6 +210,7 @@ function M.evaluate(model, batches, fn, opts)
     end
   end)
   for _, mode in ipairs(modes) do mode[1]:train(mode[2]) end
+  if not ok then error(message, 0) end
   local mean = M.weighted_mean(sum, count:to(sum.device):expand_as(sum), { group = o.group })
   return mean:numel() == 1 and mean:item() or mean
 end

@@ -168,6 +168,12 @@ end
 function M.save(model, path, o)
   model = unwrap(model)
   local state = disk_state(model)
+  for name in pairs(state) do
+    if name:find("%.lora_%w+") then
+      core.raise(('models.save: the model has adapters ("%s"); call lora.merge before, or save them with lora.save')
+        :format(name))
+    end
+  end
   agreement.together("models.save", function()
     if dist.rank() == 0 then write(model, state, path, o) end
   end)

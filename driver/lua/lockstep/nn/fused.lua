@@ -47,7 +47,7 @@ end
 ---@param size integer[] {size}
 ---@param eps number
 ---@return torch.Tensor # [..., size]
-function M.rms_norm(x, weight, size, eps)
+local function rms_norm(x, weight, size, eps)
   local dtype = x.dtype
   if fused and dtype == weight.dtype then return kernels.rms_norm(x, weight, eps) end
   if dtype == torch.float32 then return torch.rms_norm(x, size, weight, eps) end
@@ -62,14 +62,16 @@ end
 ---@param eps number
 ---@return torch.Tensor normalised [..., size]
 ---@return torch.Tensor sum [..., size] x + residual
-function M.add_rms_norm(x, residual, weight, size, eps)
+local function add_rms_norm(x, residual, weight, size, eps)
   local dtype = x.dtype
   if fused and dtype == weight.dtype and dtype == residual.dtype then
     return kernels.add_rms_norm(x, residual, weight, eps)
   end
   local sum = x + residual
-  return M.rms_norm(sum, weight, size, eps), sum
+  return rms_norm(sum, weight, size, eps), sum
 end
+
+M.rms_norm, M.add_rms_norm = rms_norm, add_rms_norm
 
 --- Rotates the pairs (i, i + D / 2) of the last dimension by the angles of cos and sin. The result has x's dtype;
 --- float32 cos and sin of a float16 or bfloat16 x are not rounded first.

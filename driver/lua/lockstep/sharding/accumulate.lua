@@ -62,7 +62,9 @@ end
 --- takes the memory of the whole model's gradients on each rank. "each" averages in every backward instead: more
 --- communication, less memory.
 ---
---- Collective: every rank of the model's group calls this with equally many micro-batches.
+--- An error of fn drops the gradients of all parameters of the model.
+---
+--- Collective: every rank of the model's group calls this with equally many micro-batches and the same count.
 ---@param model sharding.DataParallel|sharding.FullyShard
 ---@param micro_batches any[] of this rank
 ---@param count number over all ranks
@@ -98,15 +100,30 @@ local function accumulate(model, micro_batches, count, fn, opts)
   end
   local function learn(micro_batch) add(fn(micro_batch)) end
 
-  for i, micro_batch in ipairs(micro_batches) do
-    if o.sync == "last" and i < #micro_batches then
-      model:no_sync(learn, micro_batch)
-    else
-      learn(micro_batch)
+  local function learn_all()
+    for i, micro_batch in ipairs(micro_batches) do
+      if o.sync == "last" and i < #micro_batches then
+        model:no_sync(learn, micro_batch)
+      else
+        learn(micro_batch)
+      end
     end
   end
-  local means = dist.all_reduce(torch.stack(totals), "sum", { group = group }) / count
-  return unpack(torch.unbind(means))
+  local ok, message = pcall(learn_all)
+  if not ok then
+    model:zero_grad() -- the gradients of this step, also those that no_sync holds
+    error(message, 0)
+  end
+  -- The counts travel with the sums: all are equal exactly if their mean's square is the mean of their squares.
+  local counts = torch.tensor({ count, count * count }, { dtype = torch.float64, device = totals[1].device })
+  local sums = dist.all_reduce(torch.cat { torch.stack(totals), counts }, "sum", { group = group })
+  local size = group and group:size() or dist.world_size()
+  local mean, square = sums[#totals]:item() / size, sums[#totals + 1]:item() / size
+  if math.abs(square - mean * mean) > 1e-14 * square then
+    fail("the ranks give different counts, on this one %s and %s on average; the count is that of all ranks, as "
+      .. "report.loss_tokens of batching", count, mean)
+  end
+  return unpack(torch.unbind(sums:narrow(0, 0, #totals) / count))
 end
 
 return accumulate

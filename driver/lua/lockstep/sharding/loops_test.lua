@@ -196,6 +196,42 @@ t.test("ARankWithoutBatchesTakesTheFillers", function()
   end
 end)
 
+t.test("AnErrorOfTheFunctionDropsTheStepsGradients", function()
+  for _, kind in ipairs(WRAPPERS) do
+    local model, calls = sharding[kind](fixture.net()), 0
+    local function failing(batch)
+      calls = calls + 1
+      if calls == 2 then error("in the second") end
+      return loss_sum(model, batch)
+    end
+    t.raises("in the second", sharding.accumulate, model, batches_of(RANK, 1), tokens_of(1), failing)
+    local fresh = sharding[kind](fixture.net())
+    local norms = {}
+    for i, one in ipairs { model, fresh } do
+      sharding.accumulate(one, batches_of(RANK, 2), tokens_of(2), function(batch) return loss_sum(one, batch) end)
+      norms[i] = optim.clip_grad_norm(one:parameters(), math.huge):item()
+    end
+    t.equal(norms[1], norms[2], kind)
+  end
+end)
+
+t.test("CountsThatDifferAreAnErrorOnEveryRank", function()
+  if WORLD == 1 then return end
+  local model = sharding.data_parallel(fixture.net())
+  local function learn(count)
+    sharding.accumulate(model, batches_of(RANK, 1), count, function(batch) return loss_sum(model, batch) end)
+  end
+  t.raises("the ranks give different counts", learn, RANK + 1)
+  t.raises("the ranks give different counts", learn, RANK == 1 and 1000001 or 1000000)
+  learn(0.1)
+end)
+
+t.test("AnErrorInAnEvaluationLeavesTheModeAsItWas", function()
+  local model = sharding.data_parallel(fixture.net())
+  t.raises("bad batch", sharding.evaluate, model, function() error("bad batch") end, function() return 0, 1 end)
+  t.equal(model.module.training, true)
+end)
+
 t.test("MistakesAreNamed", function()
   local model = sharding.data_parallel(fixture.net())
   local tokens = batches_of(RANK, 1)
