@@ -67,7 +67,8 @@ class Agreement {
   //
   // Returns on every rank: Aborted if a rank offered kError, with that rank and its error;
   // FailedPrecondition if the policies differ, or if a rank cannot make a filler that the step
-  // needs. Returns Unavailable if a rank was lost, DeadlineExceeded if it stays away (over sockets).
+  // needs. Returns Unavailable if a rank was lost, DeadlineExceeded if it stays away (over
+  // sockets).
   absl::StatusOr<Decision> Decide();
 
  private:

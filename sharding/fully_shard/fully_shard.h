@@ -23,8 +23,8 @@
 // Keep no view of a parameter beyond its unit's forward: its memory is given back, and a kernel
 // that reads it gets address 0. Views that autograd saved are there again in backward.
 //
-// Not for models that fit: data_parallel.h sends two thirds of the bytes. Parameters without a gradient in a
-// unit that ran get zeros, so that every rank sends the same sizes.
+// Not for models that fit: data_parallel.h sends two thirds of the bytes. Parameters without a
+// gradient in a unit that ran get zeros, so that every rank sends the same sizes.
 //
 // Source: PyTorch's FSDP2 (torch.distributed.fsdp.fully_shard), which exists in Python alone. The
 // gathered buffer as the parameters' memory: veScale-FSDP (arXiv 2602.22437).
