@@ -244,4 +244,8 @@ t.test("BadBatchesAreNamed", function()
   fails("position_ids have shape {4}, but input_ids holds 5", { input_ids = ids, position_ids = torch.arange(4) })
   fails("takes text alone, but the batch has pixel_values", { input_ids = ids, pixel_values = torch.zeros { 1 } })
   t.raises("loss_mask has shape {4}", model.loss, model, { input_ids = ids, loss_mask = torch.ones { 4 } })
+  for message, value in pairs { ["holds 0.5 at position 1"] = 0.5, ["holds nan at position 1"] = 0 / 0 } do
+    t.raises("models: loss_mask " .. message .. "; each element must be 0, 1, true or false", model.loss, model,
+      { input_ids = ids, loss_mask = torch.tensor { 1, value, 0, 1, 1 } })
+  end
 end)

@@ -11,6 +11,7 @@
 
 local checkpoint = require "lockstep.checkpoint"
 local core = require "lockstep.core"
+local masks = require "lockstep.losses.mask"
 local options = require "lockstep.options"
 local torch = require "lockstep.torch"
 
@@ -47,8 +48,8 @@ local function read_mask(caller, name, mask, like)
   if not torch.is_tensor(mask) or mask:dim() ~= 1 or mask:size(0) ~= tokens then
     fail(caller, "%s must have shape {%d}, got %s", name, tokens, describe(mask))
   end
-  local counted = mask:ne(0)
-  return counted:logical_not():to(like.device), counted:sum():item()
+  local left_out = masks.left_out(mask, ("losses.%s: %s"):format(caller, name))
+  return left_out:to(like.device), tokens - left_out:sum():item()
 end
 
 local function check_choice(caller, name, value, known)

@@ -218,3 +218,22 @@ t.test("WhatCannotBeRightIsAnError", function()
   t.raises("reward 1 is not finite", losses.advantages, { 1, 0 / 0 }, { group_size = 2 })
   t.raises("losses.kl: reference must have shape {2}, got {3}", losses.kl, torch.zeros { 2 }, torch.zeros { 3 })
 end)
+
+t.test("AMaskHoldsOnlyZerosAndOnes", function()
+  local mask = torch.tensor { 1, 1, 0, 0, 1, 1 }
+  local function sums(loss_mask)
+    return losses.per_sequence(torch.arange(6, F64), { seq_lens = { 3, 3 }, loss_mask = loss_mask })
+  end
+  for _, dtype in ipairs { torch.bool, torch.uint8, torch.int64, torch.bfloat16, torch.float64 } do
+    t.equal(sums(mask:to(dtype)), torch.tensor({ 1, 9 }, F64))
+  end
+  for message, value in pairs { ["holds 0.5 at"] = 0.5, ["holds nan at"] = 0 / 0, ["holds -1 at"] = -1,
+    ["holds 2 at"] = 2, ["holds inf at"] = math.huge } do
+    mask[3] = value
+    local o = tensors()
+    o.loss_mask = torch.cat { mask, torch.ones { 2 } }
+    t.raises("losses.grpo: loss_mask " .. message .. " position 3; each element must be 0, 1, true or false",
+      losses.grpo, o)
+    t.raises("losses.per_sequence: loss_mask " .. message, sums, mask)
+  end
+end)

@@ -6,6 +6,7 @@
 
 local checkpoint = require "lockstep.checkpoint"
 local core = require "lockstep.core"
+local masks = require "lockstep.losses.mask"
 local options = require "lockstep.options"
 local tiled_mlp = require "lockstep.tiled_mlp"
 local torch = require "lockstep.torch"
@@ -24,7 +25,7 @@ local function next_tokens(batch)
       core.raise(string.format("models: loss_mask has shape %s, but input_ids holds %d tokens",
         tostring(batch.loss_mask.shape), tokens))
     end
-    counted = counted:masked_fill(batch.loss_mask:to(ids.device):eq(0), IGNORED)
+    counted = counted:masked_fill(masks.left_out(batch.loss_mask, "models: loss_mask"):to(ids.device), IGNORED)
   end
   local labels = torch.full_like(counted, IGNORED)
   labels[{ { 0, tokens - 1 } }] = counted[{ { 1, tokens } }]

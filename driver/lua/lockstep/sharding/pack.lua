@@ -2,6 +2,7 @@
 
 local core = require "lockstep.core"
 local core_sharding = require "lockstep.core.sharding"
+local masks = require "lockstep.losses.mask"
 local options = require "lockstep.options"
 local torch = require "lockstep.torch"
 
@@ -36,16 +37,6 @@ end
 
 local DTYPES = { input_ids = torch.int64, position_ids = torch.int64 }
 
---- As booleans 0.5 and NaN would be true.
-local function check_loss_mask(mask, number)
-  if mask.dtype == torch.bool then return end
-  local wrong = mask:masked_select(mask:ne(0):logical_and(mask:ne(1)))
-  if wrong:numel() > 0 then
-    core.raise(("sharding.pack: sample %d: loss_mask holds %g; each element must be 0, 1, true or false"):format(number,
-      wrong[0]:item()))
-  end
-end
-
 --- A sample's per-token fields as tensors of one dimension.
 local function read_sample(sample, number)
   if type(sample) ~= "table" or sample.input_ids == nil then
@@ -63,8 +54,7 @@ local function read_sample(sample, number)
     fields[name] = value
   end
   local length = fields.input_ids:size(0)
-  if fields.loss_mask then check_loss_mask(fields.loss_mask, number) end
-  fields.loss_mask = (fields.loss_mask or torch.ones({ length })):to(torch.bool)
+  fields.loss_mask = fields.loss_mask or torch.ones({ length }, { dtype = torch.bool })
   fields.position_ids = fields.position_ids or torch.arange(length)
   for name, value in pairs(fields) do
     if value:dim() ~= 1 or value:size(0) ~= length then
@@ -72,6 +62,8 @@ local function read_sample(sample, number)
         tostring(value.shape), length))
     end
   end
+  fields.loss_mask = masks.left_out(fields.loss_mask, ("sharding.pack: sample %d: loss_mask"):format(number))
+    :logical_not()
   return fields
 end
 

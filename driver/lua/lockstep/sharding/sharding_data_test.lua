@@ -189,8 +189,8 @@ t.test("WrongSamplesAreNamed", function()
   t.raises("sample 1 has no input_ids", pack_of({}))
   t.raises("sample 2: loss_mask has shape {1}, but input_ids has 2 tokens",
     function() take(pack_of({ input_ids = { 1 } }, { input_ids = { 1, 2 }, loss_mask = { true } })) end)
-  for message, value in pairs { ["loss_mask holds 0.5;"] = 0.5, ["loss_mask holds nan;"] = 0 / 0,
-    ["loss_mask holds -100;"] = -100 } do
+  for found, value in pairs { ["0.5"] = 0.5, nan = 0 / 0, ["-100"] = -100 } do
+    local message = ("loss_mask holds %s at position 1;"):format(found)
     for _, mask in ipairs { { 1, value }, torch.tensor { 1, value } } do
       t.raises("sample 1: " .. message, pack_of({ input_ids = { 1, 2 }, loss_mask = mask }))
     end
