@@ -150,6 +150,47 @@ t.test("GradientsAreNotRecorded", function()
   for _, p in model:named_parameters() do t.equal(p.grad, nil) end
 end)
 
+t.test("LogitsThatAreNotFiniteNameThePromptAndTheStep", function()
+  local broken = models.load "tests/models/qwen2"
+  local head, calls = broken.head, 0
+  function broken:head(x)
+    calls = calls + 1
+    local logits = head(self, x)
+    if calls == 3 then logits[1][5] = self.value end
+    return logits
+  end
+  for _, temperature in ipairs { 0, 0.7 } do
+    for value, expected in pairs { [math.huge] = "inf", [-math.huge] = false, ["nan"] = "nan" } do
+      calls, broken.value = 0, tonumber(value)
+      local o = { max_new_tokens = 5, temperature = temperature, seed = 1, stop = {} }
+      if expected then
+        t.raises("models.generate: prompt 2, step 3: the largest logit is " .. expected, models.generate, broken,
+          PROMPTS, o)
+      else
+        t.equal(#models.generate(broken, PROMPTS, o)[2], 5)
+      end
+    end
+  end
+end)
+
+t.test("PromptsBeyondThePositionsAreCountedAndWarnedOfOnce", function()
+  local short = models.load "tests/models/qwen2"
+  short.config.max_position_embeddings = 10
+  local function generate(max_new_tokens)
+    local stderr, heard = io.stderr, {}
+    io.stderr = { write = function(_, text) heard[#heard + 1] = text end } -- luacheck: ignore 122
+    local ok, ids = pcall(models.generate, short, PROMPTS, { max_new_tokens = max_new_tokens })
+    io.stderr = stderr -- luacheck: ignore 122
+    assert(ok, ids)
+    return table.concat(heard)
+  end
+
+  t.equal({ generate(2), short.num_too_long }, { "", nil })
+  t.equal(generate(6), "lockstep: warning: models.generate: prompt 1 has 8 positions and max_new_tokens is 6, but the "
+    .. "model has max_position_embeddings = 10; text beyond may be bad. model.num_too_long counts such prompts\n")
+  t.equal({ generate(5), short.num_too_long }, { "", 3 })
+end)
+
 t.test("BadOptionsAreNamed", function()
   local function fails(message, prompts, o)
     t.raises("models.generate: " .. message, models.generate, model, prompts, o)
@@ -159,9 +200,22 @@ t.test("BadOptionsAreNamed", function()
   fails("prompts must be an array of arrays of ids", { 1, 2 })
   fails("prompt 2 holds no token", { { 1 }, {} })
   fails("max_new_tokens must be a whole number of at least 1, got 0", PROMPTS, { max_new_tokens = 0 })
-  fails("temperature must be at least 0, got -1", PROMPTS, { temperature = -1 })
+  fails("temperature must be at least 0 and finite, got -1", PROMPTS, { temperature = -1 })
   fails("top_p must be above 0 and at most 1, got 1.5", PROMPTS, { temperature = 1, top_p = 1.5 })
   fails("top_k must be a whole number of at least 1, got 0", PROMPTS, { temperature = 1, top_k = 0 })
+  fails("temperature must be at least 0 and finite, got nan", PROMPTS, { temperature = 0 / 0 })
+  fails("suppress[2] must be an id from 0 to 60, got 61", PROMPTS, { suppress = { 3, 61 } })
+  fails("suppress[1] must be an id from 0 to 60, got -1", PROMPTS, { suppress = { -1 } })
+  fails("suppress[1] must be an id from 0 to 60, got 0.5", PROMPTS, { suppress = { 0.5 } })
+  fails("suppress[1] must be an id from 0 to 60, got <s>", PROMPTS, { suppress = { "<s>" } })
+  fails("suppress holds all 61 ids of the vocabulary", PROMPTS, { suppress = torch.arange(61):totable() })
+  local function at(positions) return { { 1, 2 }, { input_ids = { 1, 2, 3 }, position_ids = positions } } end
+  fails("prompt 2: position_ids must be a tensor of whole numbers of shape [3] or [3, 3], got torch.int64 {2}",
+    at(torch.arange(2)))
+  fails("prompt 2: position_ids must be a tensor of whole numbers of shape [3] or [3, 3], got torch.float32 {3}",
+    at(torch.zeros { 3 }))
+  fails("prompt 2: position_ids must be a tensor of whole numbers of shape [3] or [3, 3], got a table", at { 0, 1, 2 })
+  fails("prompt 2: position_ids must be at least 0, got -1", at(torch.arange(3) - 1))
   fails('unknown option "max_tokens"', PROMPTS, { max_tokens = 3 })
   t.raises("input_ids holds the id 61", models.generate, model, { { 61 } })
 end)

@@ -147,6 +147,7 @@ end
 ---@class models.CausalLM: nn.Module
 ---@field config table<string, any> as config.json has it
 ---@field settings table<string, any> the values of `keys`, and what `read` adds
+---@field num_too_long integer? prompts of models.generate whose positions may have passed max_position_embeddings
 ---@field checkpoint checkpoint.Checkpoint? recomputes each layer in backward: model.checkpoint = checkpoint.new {...}
 local CausalLM = nn.Module:subclass("CausalLM")
 M.CausalLM = CausalLM

@@ -10,6 +10,17 @@ local M = {}
 
 local function fail(message, ...) core.raise("models.generate: " .. message:format(...)) end
 
+local function check_positions(positions, index, tokens)
+  if not torch.is_tensor(positions) or positions:is_floating_point() or positions:dim() < 1 or positions:dim() > 2
+      or positions:size(-1) ~= tokens then
+    fail("prompt %d: position_ids must be a tensor of whole numbers of shape [%d] or [3, %d], got %s", index, tokens,
+      tokens, torch.is_tensor(positions) and tostring(positions.dtype) .. " " .. tostring(positions.shape)
+        or "a " .. type(positions))
+  end
+  local least = positions:min():item()
+  if least < 0 then fail("prompt %d: position_ids must be at least 0, got %d", index, least) end
+end
+
 --- A prompt as {input_ids = tensor, position_ids = tensor, ...}.
 local function read_prompt(model, prompt, index)
   local sample = {}
@@ -25,7 +36,32 @@ local function read_prompt(model, prompt, index)
     sample.input_ids = torch.tensor(sample.input_ids, { dtype = torch.int64 })
   end
   sample.position_ids = sample.position_ids or model:position_ids(sample)
+  check_positions(sample.position_ids, index, sample.input_ids:size(0))
   return sample
+end
+
+--- The value of a key of config.json. Models with pictures have some of them among the settings of the text model.
+local function config_of(model, key)
+  local value = model.config[key]
+  if value == nil and type(model.config.text_config) == "table" then value = model.config.text_config[key] end
+  return value
+end
+
+--- Counts the prompts whose positions may pass the model's max_position_embeddings, and warns of the first.
+local function count_too_long(model, samples, max_new_tokens)
+  local limit = config_of(model, "max_position_embeddings")
+  if type(limit) ~= "number" then return end
+  for i, sample in ipairs(samples) do
+    local used = sample.position_ids:max():item() + 1
+    if used + max_new_tokens > limit then
+      if model.num_too_long == nil then
+        io.stderr:write(("lockstep: warning: models.generate: prompt %d has %d positions and max_new_tokens is %d, but "
+          .. "the model has max_position_embeddings = %d; text beyond may be bad. model.num_too_long counts such "
+          .. "prompts\n"):format(i, used, max_new_tokens, limit))
+      end
+      model.num_too_long = (model.num_too_long or 0) + 1
+    end
+  end
 end
 
 --- All prompts as one batch, one after the other.
@@ -55,10 +91,9 @@ local function next_positions(samples)
   return torch.cat(positions, -1)
 end
 
---- The ids that end a sequence. Models with pictures have theirs among the settings of the text model.
+--- The ids that end a sequence.
 local function stop_ids(model, stop)
-  local text_config = type(model.config.text_config) == "table" and model.config.text_config or {}
-  stop = stop or model.stop_ids or model.config.eos_token_id or text_config.eos_token_id
+  stop = stop or model.stop_ids or config_of(model, "eos_token_id")
   if type(stop) == "number" then stop = { stop } end
   local set = {}
   for _, id in ipairs(type(stop) == "table" and stop or {}) do set[id] = true end
@@ -81,6 +116,18 @@ local function last_rows(lengths)
   return rows
 end
 
+local function check_suppressed(ids, vocab_size)
+  local seen, count = {}, 0
+  for i, id in ipairs(ids) do
+    if type(id) ~= "number" or not (id >= 0 and id < vocab_size and id % 1 == 0) then
+      fail("suppress[%d] must be an id from 0 to %d, got %s", i, vocab_size - 1, tostring(id))
+    end
+    count = count + (seen[id] and 0 or 1)
+    seen[id] = true
+  end
+  if count == vocab_size then fail("suppress holds all %d ids of the vocabulary; leave some to draw", count) end
+end
+
 --- Makes ids impossible to draw.
 local function without(logits, ids)
   for _, id in ipairs(ids) do logits:select(-1, id):fill_(-math.huge) end
@@ -98,9 +145,14 @@ local function generate(model, samples, o)
   local function next_tokens(...) return cache:next_tokens(...) end
   local logits = logits_after(model, batch, prompts, last_rows(batch.seq_lens))
   for step = 1, o.max_new_tokens do
-    local ids, kept, going, next_ids = draw(without(logits, o.suppress), active), {}, {}, {}
+    local ids, largest = draw(without(logits, o.suppress), active)
+    local kept, going, next_ids = {}, {}, {}
     for row, id in ipairs(ids) do
       local sequence = active[row]
+      if not (math.abs(largest[row]) < math.huge) then
+        fail("prompt %d, step %d: the largest logit is %s; are the model's weights finite?", sequence, step,
+          tostring(largest[row]))
+      end
       table.insert(results[sequence], id)
       if o.on_token then o.on_token(sequence, id) end
       if not stops[id] then
@@ -135,9 +187,11 @@ function M.generate(model, prompts, opts)
   end
   if type(prompts) ~= "table" or #prompts == 0 then fail("prompts must be an array of at least one prompt") end
   if type(prompts[1]) == "number" then fail("prompts must be an array of arrays of ids, got one array of ids") end
+  check_suppressed(o.suppress, model.settings.vocab_size)
   o.seed = o.seed or torch.randint(0, 2 ^ 31, { 1 }):item()
   local samples = {}
   for i, prompt in ipairs(prompts) do samples[i] = read_prompt(model, prompt, i) end
+  count_too_long(model, samples, o.max_new_tokens)
   return torch.no_grad(generate, model, samples, o)
 end
 

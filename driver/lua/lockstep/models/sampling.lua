@@ -18,7 +18,9 @@ end
 
 local function check(o)
   local function fail(what, value) core.raise(string.format("models.generate: %s, got %s", what, tostring(value))) end
-  if o.temperature < 0 then fail("temperature must be at least 0", o.temperature) end
+  if not (o.temperature >= 0 and o.temperature < math.huge) then
+    fail("temperature must be at least 0 and finite", o.temperature)
+  end
   if o.top_k and (type(o.top_k) ~= "number" or o.top_k < 1 or o.top_k % 1 ~= 0) then
     fail("top_k must be a whole number of at least 1", o.top_k)
   end
@@ -27,14 +29,27 @@ local function check(o)
   end
 end
 
---- Returns a function that draws. Temperature, top_k and top_p apply in this order, as in transformers; temperature 0
---- takes the most probable token.
+--- Ids and largest logits of the rows, as arrays: read from the device at once.
+local function read(ids, largest)
+  return unpack(torch.stack({ ids:double(), largest:double() }):totable())
+end
+
+--- Returns a function that draws from logits [rows, vocabulary]; its second argument names the sequence of each row.
+--- Temperature, top_k and top_p apply in this order, as in transformers; temperature 0 takes the most probable token.
+---
+--- The second result is the largest logit of each row, divided by the temperature. It is finite exactly if the row can
+--- be drawn from: NaN counts as the largest number.
 ---@param o {temperature: number, top_k: integer?, top_p: number?, seed: integer}
 ---@param num_sequences integer
----@return fun(logits: torch.Tensor, sequences: integer[]): integer[] # logits [rows, vocabulary]; the sequence of each
+---@return fun(logits: torch.Tensor, sequences: integer[]): integer[], number[] # ids, largest logits
 function M.sampler(o, num_sequences)
   check(o)
-  if o.temperature == 0 then return function(logits) return logits:argmax(-1):totable() end end
+  if o.temperature == 0 then
+    return function(logits)
+      local largest, ids = logits:max(-1)
+      return read(ids, largest)
+    end
+  end
   local states = {}
   for i = 1, num_sequences do states[i] = o.seed * 0x2545f4914f6cdd1dULL + i * 0x9e6c63d0676a9a99ULL end
   return function(logits, sequences)
@@ -49,8 +64,8 @@ function M.sampler(o, num_sequences)
     local thresholds = {}
     for i, sequence in ipairs(sequences) do thresholds[i] = { uniform(states, sequence) } end
     local at = torch.tensor(thresholds, { dtype = torch.float64 }):to(sums.device) * sums:narrow(-1, -1, 1)
-    local drawn = torch.searchsorted(sums, at, { right = true })
-    return ids:gather(-1, drawn):squeeze(-1):totable()
+    local drawn = torch.searchsorted(sums, at, { right = true }):clamp_max(sums:size(-1) - 1) -- of NaN it is beyond
+    return read(ids:gather(-1, drawn):squeeze(-1), values:select(-1, 0))
   end
 end
 
