@@ -180,8 +180,8 @@ end
 ---     local more = tail:try()                       -- nil if there is none yet
 ---     run:state { model = model, rollouts = tail }  -- a resumed run goes on after the last line returned
 ---
---- Only one rank should wait, in run.alone, and send others what it read. A file that shrinks is an error, and so is a
---- line that is not JSON.
+--- Only one rank should wait, in run.alone, and send others what it read. A file that shrinks or that another one
+--- replaces is an error, and so is a line that is not JSON. Blank lines are skipped.
 ---@param path string
 ---@return data.Tail
 function M.tail(path) return require("lockstep.data.tail")(path) end

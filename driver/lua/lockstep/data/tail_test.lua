@@ -1,11 +1,11 @@
--- data.tail: what another program appends. Rank 1 writes.
+-- data.tail: what another program appends. The first rank reads, the last one writes.
 
 local data = require "lockstep.data"
 local dist = require "lockstep.distributed"
 local run = require "lockstep.run"
 local t = require "lockstep.testing"
 
-local READS = dist.rank() == 0
+local READS, WRITES = dist.rank() == 0, dist.rank() == dist.world_size() - 1
 local count = 0
 
 --- Returns a path of its own for each test, the same on all ranks.
@@ -14,9 +14,9 @@ local function new_path()
   return ("%s/tail-%d.jsonl"):format(run.dir, count)
 end
 
---- Appends, on rank 1. All ranks go on when it is done.
+--- Appends, on the last rank. All ranks go on when it is done.
 local function append(path, bytes, mode)
-  if not READS then
+  if WRITES then
     local file = assert(io.open(path, mode or "ab"))
     file:write(bytes)
     file:close()
@@ -43,13 +43,12 @@ end)
 
 t.test("AWaitEndsWithTheLineThatAnotherProgramWrites", function()
   local path = new_path()
-  if READS then
-    t.equal(data.tail(path)(), { 7 })
-  else
+  if WRITES then
     local file = assert(io.open(path, "ab"))
     file:write "[7]\n"
     file:close()
   end
+  if READS then t.equal(data.tail(path)(), { 7 }) end
   dist.barrier()
 end)
 
@@ -93,5 +92,59 @@ t.test("AFileThatShrinksOrGoesIsAnError", function()
     os.remove(path)
     t.raises("is gone, after 2 lines", tail)
   end
+  dist.barrier()
+end)
+
+t.test("BlankLinesAreSkippedAndCounted", function()
+  local path = new_path()
+  append(path, "\n[1]\n \t\r\n\n[2]\n\n")
+  if READS then
+    local tail = data.tail(path)
+    t.equal({ tail()[1], tail.lines, tail()[1], tail.lines, tail:try(), tail.lines }, { 1, 2, 2, 5, nil, 6 })
+  end
+  dist.barrier()
+  append(path, "nonsense\n")
+  if READS then
+    local tail = data.tail(path)
+    tail()
+    tail()
+    t.raises("line 7", tail)
+  end
+  dist.barrier()
+end)
+
+t.test("AFileThatAnotherOneReplacesIsAnError", function()
+  for _, new in ipairs { "[5]\n[6]\n", "[5]\n[6]\n[7]\n[8]\n" } do -- as long, and longer
+    local path = new_path()
+    append(path, "[1]\n[2]\n")
+    local tail, resumed = data.tail(path), data.tail(path)
+    if READS then
+      t.equal({ tail()[1], tail()[1] }, { 1, 2 })
+      resumed:load_state_dict(tail:state_dict())
+    end
+    dist.barrier()
+    append(path, new, "wb")
+    if READS then
+      for _, one in ipairs { tail, resumed } do
+        t.raises(".jsonl was replaced or changed: bytes 0 to 7, after 2 lines", one)
+      end
+    end
+    dist.barrier()
+  end
+end)
+
+t.test("OnlyTheLastBytesAreCompared", function()
+  local path, long = new_path(), ('"\195\188%s"\n'):format(("x"):rep(1000))
+  append(path, long .. long)
+  local tail, resumed = data.tail(path), data.tail(path)
+  if READS then
+    tail()
+    tail()
+    t.equal(#tail:state_dict().last, 512)
+    resumed:load_state_dict(tail:state_dict())
+  end
+  dist.barrier()
+  append(path, "[3]\n")
+  if READS then t.equal({ tail()[1], resumed()[1] }, { 3, 3 }) end
   dist.barrier()
 end)
