@@ -28,6 +28,8 @@ function M.read(path_or_bytes, opts)
   local o = options.read("images.read", opts, { alpha = "drop", max_pixels = MAX_PIXELS })
   if type(path_or_bytes) ~= "string" then
     core.raise("images.read: expected a path or the bytes of a picture, got a " .. type(path_or_bytes))
+  elseif path_or_bytes == "" then
+    core.raise "images.read: expected a path or the bytes of a picture, got an empty string"
   elseif o.alpha ~= "drop" and o.alpha ~= "white" then
     core.raise(string.format('images.read: alpha must be "drop" or "white", not "%s"', o.alpha))
   end

@@ -58,29 +58,38 @@ local ABSENT = { crop_size = true, pad_size = true, image_seq_length = true }
 
 local function show(value) return type(value) == "table" and core.json_encode(value) or tostring(value) end
 
-local function natural(value) return type(value) == "number" and value >= 1 and value % 1 == 0 end
+--- Returns whether a value is a whole number of at least 1.
+---@param value any
+---@return boolean
+function M.is_natural(value) return type(value) == "number" and value >= 1 and value % 1 == 0 end
 
 --- The expected type of a value, by key.
 local CHECKS = {
   do_resize = "boolean", do_rescale = "boolean", do_normalize = "boolean", cap_pixels_per_frame = "boolean",
   patch_size = "natural", temporal_patch_size = "natural", merge_size = "natural", min_pixels = "natural",
   max_pixels = "natural", max_video_tokens = "natural", rescale_factor = "positive", image_mean = "channels",
-  image_std = "channels",
+  image_std = "divisors",
 }
 
+--- The pixels of the largest block of patches that becomes one token: as many as of the largest picture.
+local MAX_BLOCK = 178956970
+
+local function is_finite(value) return type(value) == "number" and math.abs(value) < math.huge end
+
 local function channels(value)
-  if type(value) ~= "table" or #value ~= 3 then return false end
-  for _, v in ipairs(value) do
-    if type(v) ~= "number" then return false end
-  end
-  return true
+  return type(value) == "table" and #value == 3 and is_finite(value[1]) and is_finite(value[2]) and is_finite(value[3])
+end
+
+local function divisors(value)
+  return channels(value) and value[1] ~= 0 and value[2] ~= 0 and value[3] ~= 0
 end
 
 local KINDS = {
   boolean = { "true or false", function(v) return type(v) == "boolean" end },
-  natural = { "a whole number of at least 1", natural },
-  positive = { "a number above 0", function(v) return type(v) == "number" and v > 0 end },
+  natural = { "a whole number of at least 1", M.is_natural },
+  positive = { "a number above 0", function(v) return is_finite(v) and v > 0 end },
   channels = { "three numbers", channels },
+  divisors = { "three numbers other than 0", divisors },
 }
 
 local function check(path, key, value)
@@ -92,7 +101,7 @@ local function check(path, key, value)
 end
 
 local function read_size(path, size, config)
-  if type(size) ~= "table" or not natural(size.shortest_edge) or not natural(size.longest_edge) then
+  if type(size) ~= "table" or not M.is_natural(size.shortest_edge) or not M.is_natural(size.longest_edge) then
     core.raise(string.format('images.processor: %s: "size" must hold shortest_edge and longest_edge, numbers of pixels '
       .. 'of at least 1; got %s', path, show(size)))
   end
@@ -152,6 +161,10 @@ function M.read(kind, given, path, fallback)
   elseif config.min_pixels > config.max_pixels then
     core.raise(string.format("images.processor: %s: at least %d pixels and at most %d contradict each other", path,
       config.min_pixels, config.max_pixels))
+  elseif (config.patch_size * config.merge_size) ^ 2 * config.temporal_patch_size > MAX_BLOCK then
+    core.raise(string.format("images.processor: %s: patch_size %d, merge_size %d and temporal_patch_size %d make a "
+      .. "token of more than %d pixels", path, config.patch_size, config.merge_size, config.temporal_patch_size,
+      MAX_BLOCK))
   end
   return config
 end

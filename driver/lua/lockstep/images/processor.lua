@@ -67,6 +67,10 @@ end
 ---@return integer height, integer width
 function Processor:size(height, width)
   local c = self.config
+  if not (config.is_natural(height) and config.is_natural(width)) then
+    core.raise(string.format("process:size: height and width must be whole numbers of at least 1, got %s and %s",
+      tostring(height), tostring(width)))
+  end
   if not c.do_resize then return height, width end
   return smart_size(c, height, width, 1, 1, c.max_pixels)
 end

@@ -117,6 +117,19 @@ t.test("SizesAreKnownWithoutAPicture", function()
   end
 end)
 
+t.test("ASizeIsOfAPicture", function()
+  for _, do_resize in ipairs { true, false } do
+    local process = images.processor(folder { preprocessor_config = with(expected.image.qwen2_5_vl,
+      { do_resize = do_resize }) })
+    for given, got in pairs { [{ 0, 0 }] = "0 and 0", [{ -28, 56 }] = "-28 and 56", [{ 56, 0 / 0 }] = "56 and nan",
+      [{ 28.5, 28 }] = "28.5 and 28", [{ math.huge, 28 }] = "inf and 28", [{ "28", 28 }] = "28 and 28",
+      [{ 28 }] = "28 and nil" } do
+      t.raises("process:size: height and width must be whole numbers of at least 1, got " .. got, process.size, process,
+        given[1], given[2])
+    end
+  end
+end)
+
 t.test("WithoutResizingThePictureMustFit", function()
   local process = images.processor(folder { preprocessor_config = with(expected.image.qwen2_5_vl,
     { do_resize = false, do_normalize = false, do_rescale = false }) })
@@ -141,6 +154,10 @@ t.test("WhatWouldChangeResultsIsRefused", function()
   refused('"crop_size" is {"height":4}; only null is supported', { crop_size = { height = 4 } })
   refused('"patch_size" must be a whole number of at least 1, got 0', { patch_size = 0 })
   refused('"image_mean" must be three numbers, got [0.5,0.5]', { image_mean = { 0.5, 0.5 } })
+  refused('"image_std" must be three numbers other than 0, got [0.5,0,0.5]', { image_std = { 0.5, 0, 0.5 } })
+  refused("patch_size 1000000000, merge_size 2 and temporal_patch_size 2 make a token of more than 178956970 pixels",
+    { patch_size = 1e9 })
+  refused("patch_size 14, merge_size 2 and temporal_patch_size 1000000000 make", { temporal_patch_size = 1e9 })
   refused('"size" must hold shortest_edge and longest_edge', { size = { height = 4, width = 4 } })
   refused("contradict each other", { min_pixels = 700000 })
   t.raises("neither preprocessor_config.json nor", images.processor, folder {})
