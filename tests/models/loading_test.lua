@@ -218,11 +218,23 @@ t.test("BadValuesOfTheConfigAreNamed", function()
   refuses('the config lacks "hidden_size"', copy("qwen3", function(c) c.hidden_size = nil end))
   refuses('"hidden_size" must be a whole number of at least 1, got 2.5', copy("qwen3",
     function(c) c.hidden_size = 2.5 end))
-  refuses('"tie_word_embeddings" must be a boolean, got yes', copy("qwen3",
+  refuses('"tie_word_embeddings" must be a boolean, got "yes"', copy("qwen3",
     function(c) c.tie_word_embeddings = "yes" end))
   refuses("num_attention_heads 6 is not a multiple of num_key_value_heads 4",
     copy("qwen3", function(c) c.num_key_value_heads = 4 end))
+  for key, folder in pairs { hidden_size = "qwen3", num_key_value_heads = "qwen3", head_dim = "llama" } do
+    refuses(('"%s" must be a whole number of at least 1, got "40"'):format(key), copy(folder,
+      function(c) c[key] = "40" end))
+  end
   refuses('has the dtype "int4"', copy("qwen3", function(c) c.dtype = "int4" end))
+end)
+
+t.test("ADtypeIsOneOfFloatingPointNumbers", function()
+  for given, got in pairs { [torch.int64] = "torch.int64", float32 = '"float32"' } do
+    local message = "dtype must be torch.float32, torch.bfloat16, torch.float16, torch.float64, got " .. got
+    t.raises("models.load: " .. message, models.load, SOURCE .. "qwen3", { dtype = given })
+    t.raises("models.build: " .. message, models.build, { model_type = "qwen3" }, { dtype = given })
+  end
 end)
 
 t.test("AnUnknownArchitectureIsRefusedWithWhatIsKnown", function()

@@ -150,6 +150,11 @@ end)
 
 t.test("BadTargetsAreNamed", function()
   local model = models.load(SOURCE .. "qwen3")
-  t.raises("the folder must be a string, got a nil", models.save, model)
+  t.raises("models.save: the folder must be a path, got a nil", models.save, model)
+  t.raises("models.save: the folder must be a path, got an empty string", models.save, model, "")
+  for given, got in pairs { [0] = "0", [0.5] = "0.5", [1000.5] = "1000.5", [-1] = "-1" } do
+    t.raises("models.save: max_shard_bytes must be a whole number of at least 1, got " .. got, models.save, model,
+      new_path(), { max_shard_bytes = given })
+  end
   t.raises("there is no folder nowhere", models.save, model, new_path(), { like = "nowhere" })
 end)

@@ -83,10 +83,12 @@ end
 --- the config that the architecture does not know, and that do not change results
 ---@return models.CausalLM
 function M.build(raw, opts)
-  local o = options.read("models.build", opts, { dtype = torch.float32, device = "cpu", ignore = {} })
+  local o = options.read("models.build", opts, { dtype = options.optional, device = "cpu", ignore = {} })
+  local dtype = o.dtype == nil and torch.float32 or o.dtype
+  config.check_dtype("models.build", dtype)
   local class = find_class("models.build", raw)
   local model = parameter.on_meta(class, raw, { ignore = o.ignore })
-  return init.fill(model, { dtype = o.dtype, device = o.device, deviation = raw.initializer_range or 0.02 })
+  return init.fill(model, { dtype = dtype, device = o.device, deviation = raw.initializer_range or 0.02 })
 end
 
 --- Loads a model from a Hugging Face folder: config.json and *.safetensors, in one file or in several with an index.
@@ -105,6 +107,7 @@ end
 function M.load(dir, opts)
   local o = options.read("models.load", opts, { dtype = options.optional, device = "cpu", ignore = {},
     shard = options.optional })
+  if o.dtype ~= nil then config.check_dtype("models.load", o.dtype) end
   local path = folder.find(dir, "models.load")
   local raw, text = config.read(path)
   local model = parameter.on_meta(find_class("models.load", raw), raw, { ignore = o.ignore })
@@ -126,9 +129,14 @@ end
 ---@param opts {like: string?, max_shard_bytes: integer?}? like: a folder whose config.json, tokenizer and other small
 --- files are copied (config.json gets the dtype of the weights); default: config.json alone
 function M.save(model, dir, opts)
-  if type(dir) ~= "string" then core.raise("models.save: the folder must be a string, got a " .. type(dir)) end
-  saving.save(model, (dir:gsub("(.)/+$", "%1")),
-    options.read("models.save", opts, { like = options.optional, max_shard_bytes = 5e9 }))
+  if type(dir) ~= "string" or dir == "" then
+    core.raise("models.save: the folder must be a path, got " .. (dir == "" and "an empty string" or "a " .. type(dir)))
+  end
+  local o = options.read("models.save", opts, { like = options.optional, max_shard_bytes = 5e9 })
+  if not (o.max_shard_bytes >= 1 and math.floor(o.max_shard_bytes) == o.max_shard_bytes) then
+    core.raise("models.save: max_shard_bytes must be a whole number of at least 1, got " .. tostring(o.max_shard_bytes))
+  end
+  saving.save(model, (dir:gsub("(.)/+$", "%1")), o)
 end
 
 ---@class models.GenerateOptions

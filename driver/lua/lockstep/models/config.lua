@@ -64,9 +64,23 @@ function M.stop_ids(folder)
   if type(id) == "number" or type(id) == "table" then return id end
 end
 
+local function show(value) return type(value) == "string" and '"' .. value .. '"' or tostring(value) end
+
 local function get(raw, key)
   local value = raw[key]
   if value ~= nil and value ~= core.null then return value end
+end
+
+local DTYPES = { "float32", "bfloat16", "float16", "float64" }
+
+--- Throws unless a dtype is one that weights can have.
+---@param caller string
+---@param dtype any
+function M.check_dtype(caller, dtype)
+  for _, name in ipairs(DTYPES) do
+    if dtype == torch[name] then return end
+  end
+  core.raise(("%s: dtype must be torch.%s, got %s"):format(caller, table.concat(DTYPES, ", torch."), show(dtype)))
 end
 
 --- Returns the dtype that the config names ("dtype" in version 5, "torch_dtype" in 4), if it names one.
@@ -75,10 +89,10 @@ end
 function M.dtype(raw)
   local name = get(raw, "dtype") or get(raw, "torch_dtype")
   if name == nil then return nil end
-  for _, known in ipairs { "float32", "bfloat16", "float16", "float64" } do
+  for _, known in ipairs(DTYPES) do
     if name == known then return torch[known] end
   end
-  fail('config.json has the dtype "%s" (known: float32, bfloat16, float16, float64)', tostring(name))
+  fail('config.json has the dtype "%s" (known: %s)', tostring(name), table.concat(DTYPES, ", "))
 end
 
 --- Version 5 has rope_parameters; version 4 has rope_theta and rope_scaling.
@@ -114,14 +128,21 @@ local function is_one_of(value, list)
   return false
 end
 
+--- Throws unless a value is a whole number of at least 1.
+---@param architecture string
+---@param key string
+---@param value any
+function M.check_whole(architecture, key, value)
+  if type(value) ~= "number" or not (value >= 1 and value % 1 == 0) then
+    fail('%s: "%s" must be a whole number of at least 1, got %s', architecture, key, show(value))
+  end
+end
+
 local function check_type(architecture, key, value, default)
-  local kind = type(default)
-  if default == options.required then kind = "number" end
   if default == options.optional then return end
-  if type(value) ~= kind then
-    fail('%s: "%s" must be a %s, got %s', architecture, key, kind, tostring(value))
-  elseif default == options.required and (value < 1 or value % 1 ~= 0) then
-    fail('%s: "%s" must be a whole number of at least 1, got %s', architecture, key, tostring(value))
+  if default == options.required then return M.check_whole(architecture, key, value) end
+  if type(value) ~= type(default) then
+    fail('%s: "%s" must be a %s, got %s', architecture, key, type(default), show(value))
   end
 end
 

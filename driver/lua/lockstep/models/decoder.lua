@@ -188,6 +188,8 @@ function CausalLM.layer(c, index, mlp) return Layer(c, index, mlp) end
 
 local function complete(architecture, c)
   c.num_key_value_heads = c.num_key_value_heads or c.num_attention_heads
+  config.check_whole(architecture, "num_key_value_heads", c.num_key_value_heads)
+  if c.head_dim then config.check_whole(architecture, "head_dim", c.head_dim) end
   if c.num_attention_heads % c.num_key_value_heads ~= 0 then
     fail("%s: num_attention_heads %d is not a multiple of num_key_value_heads %d", architecture,
       c.num_attention_heads, c.num_key_value_heads)
