@@ -71,7 +71,12 @@ end
 local function owners(caller, seq_lens, x)
   if type(seq_lens) ~= "table" then fail(caller, "seq_lens must be an array of lengths, got a %s", type(seq_lens)) end
   local total = 0
-  for _, length in ipairs(seq_lens) do total = total + length end
+  for i, length in ipairs(seq_lens) do
+    if type(length) ~= "number" or not (length >= 0 and length % 1 == 0) then
+      fail(caller, "seq_lens[%d] must be a whole number of at least 0, got %s", i, tostring(length))
+    end
+    total = total + length
+  end
   if total ~= x:size(0) then
     fail(caller, "seq_lens add up to %d tokens, but the tensors hold %d", total, x:size(0))
   end

@@ -207,6 +207,10 @@ t.test("WhatCannotBeRightIsAnError", function()
   raises("log_probs must be a tensor of floating-point numbers, got int64 {8}", { log_probs = torch.arange(8) })
   raises("log_probs must have one dimension, got {2, 4}", { log_probs = torch.zeros({ 2, 4 }) })
   raises("seq_lens add up to 9 tokens, but the tensors hold 8", { seq_lens = { 4, 5 }, variant = "grpo" })
+  for given, got in pairs { [-1] = "-1", [0.5] = "0.5", [math.huge] = "inf", ["2"] = "2" } do
+    raises("seq_lens[2] must be a whole number of at least 0, got " .. got, { seq_lens = { 4, given, 4 },
+      variant = "grpo" })
+  end
   raises('variant must be one of dapo, dr_grpo, grpo, prime_rl, got "gpro"; did you mean "grpo"?', { variant = "gpro" })
   raises("beta is 0.1, but there is no reference", { beta = 0.1 })
   raises('max_tokens must be a number above 0 for variant = "dr_grpo", and absent otherwise, got nil',
