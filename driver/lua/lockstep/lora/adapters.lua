@@ -181,6 +181,15 @@ function M.find_modules_to_save(caller, model, names)
   return found
 end
 
+--- Raises for a module that is in two lists.
+---@param caller string
+---@param list string
+---@param name string
+function M.refuse_both(caller, list, name)
+  core.raise(string.format('%s: "%s" is in %s and in modules_to_save; a module has an adapter or is trained as a '
+    .. "whole, so take it out of one", caller, name, list))
+end
+
 --- The linear layers that `targets` chooses, in the model's order.
 ---@param caller string
 ---@param model nn.Module
@@ -206,9 +215,9 @@ function M.find_targets(caller, model, targets, saved)
     if not used[target] then
       for _, other in ipairs(others) do
         if matches(other.name, target) then
-          core.raise(string.format('%s: targets: "%s" is %s, and only linear layers get an adapter; list it in '
-            .. "modules_to_save to train it as a whole", caller, target, is_below(other.name, saved)
-            and "in modules_to_save" or "of the class " .. other.module.class_name))
+          if is_below(other.name, saved) then M.refuse_both(caller, "targets", target) end
+          core.raise(string.format('%s: targets: "%s" is of the class %s, and only linear layers get an adapter; list '
+            .. "it in modules_to_save to train it as a whole", caller, target, other.module.class_name))
         end
       end
       no_match(caller, "targets", target, sorted_keys(linear), "linear layer")

@@ -34,6 +34,8 @@ local function is_nothing(value)
   return value == nil or value == core.null or value == false or type(value) == "table" and next(value) == nil
 end
 
+local function array(value) return type(value) == "table" and value or {} end
+
 local function check_config(path, config)
   local function refuse(format, ...) core.raise(("lora.load: %s: " .. format):format(path, ...)) end
   if type(config) ~= "table" then refuse("expected a JSON object") end
@@ -63,6 +65,11 @@ local function check_config(path, config)
       if name:find("[^%w_.]") then
         refuse('the name "%s" in %s is a regular expression; write the names out', name, key)
       end
+    end
+  end
+  for _, name in ipairs(array(config.modules_to_save)) do
+    for _, target in ipairs(array(config.target_modules)) do
+      if name == target then adapters.refuse_both("lora.load: " .. path, "target_modules", name) end
     end
   end
   return config

@@ -246,7 +246,8 @@ t.test("ApplyRefusesWhatItCannotDo", function()
     { tiny.base(), { targets = {} }, "targets must be names of linear layers, as in" },
     { tiny.base(), { targets = { 3 } }, "a name must be a string, not 3" },
     { tiny.base(), { modules_to_save = { "head" } }, 'modules_to_save: "head" is the name of no module of the model' },
-    { tiny.base(), { targets = { "v_proj" }, modules_to_save = { "v_proj" } }, '"v_proj" is in modules_to_save' },
+    { tiny.base(), { targets = { "q_proj", "v_proj" }, modules_to_save = { "v_proj" } }, 'lora.apply: "v_proj" is in '
+      .. "targets and in modules_to_save; a module has an adapter or is trained as a whole" },
     { tied, { modules_to_save = { "lm_head" } }, '"lm_head" shares its weight with "embed_tokens", which others would '
       .. "load without what was learned; list both" },
     { tiny.base(), { r = 0 }, "lora.apply: r must be a whole number of at least 1, not 0" },
@@ -382,6 +383,8 @@ t.test("AFolderThatWouldComputeSomethingElseIsRefused", function()
     { function(_, x) x["base_model.model.lm_head.weight"] = torch.zeros({ 1 }) end,
       'holds "lm_head.weight", which is in no module of modules_to_save' },
     { function(c) c.modules_to_save = { "lm_head" } end, 'lacks "lm_head.weight" of modules_to_save' },
+    { function(c) c.target_modules, c.modules_to_save = { "q_proj", "o_proj" }, { "o_proj" } end,
+      '"o_proj" is in target_modules and in modules_to_save; a module has' },
     { function(_, x)
       for _, part in ipairs { "A", "B" } do
         x["base_model.model.layers.7.q_proj.lora_" .. part .. ".weight"] = torch.zeros({ 3, 3 })
