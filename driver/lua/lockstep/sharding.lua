@@ -2,6 +2,7 @@
 
 local core = require "lockstep.core"
 local core_sharding = require "lockstep.core.sharding"
+local disagreement = require "lockstep.sharding.disagreement"
 local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
 local torch = require "lockstep.torch"
@@ -15,7 +16,8 @@ local M = {
 }
 
 --- Returns sharding.data_parallel(net, opts.data_parallel) or sharding.fully_shard(net, opts.fully_shard), as `kind`
---- says: for scripts that leave the choice to the command line.
+--- says: for scripts that leave the choice to the command line. Collective: every rank of the options' group gives the
+--- same kind.
 ---
 ---     local model = sharding.parallel(net, config.parallel, { data_parallel = { find_unused = true } })
 ---@param net nn.Module
@@ -24,6 +26,8 @@ local M = {
 ---@return sharding.DataParallel|sharding.FullyShard
 function M.parallel(net, kind, opts)
   local o = options.read("sharding.parallel", opts, { data_parallel = {}, fully_shard = {} })
+  local found = disagreement.gather(tostring(kind), (o[kind] or {}).group)
+  if found then core.raise("sharding.parallel: every rank must give the same kind, got " .. found) end
   if kind ~= "data_parallel" and kind ~= "fully_shard" then
     core.raise(('sharding.parallel: expected "data_parallel" or "fully_shard", not "%s"'):format(tostring(kind)))
   end
@@ -142,6 +146,13 @@ end
 
 -- Means ---------------------------------------------------------------------------------------------
 
+local function mean_of(sum, count, group, empty)
+  local both = torch.stack({ sum:detach():double(), count:detach():double() })
+  dist.all_reduce(both, "sum", { group = group })
+  if both[1]:eq(0):any():item() then core.raise(empty) end
+  return both[0] / both[1]
+end
+
 --- Returns the sum over all ranks divided by the count over all ranks, never a mean of means. Sums in float64.
 --- Collective.
 ---@generic T: number|torch.Tensor
@@ -158,10 +169,7 @@ function M.weighted_mean(sum, count, opts)
   if not is_tensor then
     sum, count = torch.tensor(sum, { dtype = torch.float64 }), torch.tensor(count, { dtype = torch.float64 })
   end
-  local both = torch.stack({ sum:detach():double(), count:detach():double() })
-  dist.all_reduce(both, "sum", { group = o.group })
-  if both[1]:eq(0):any():item() then core.raise("sharding.weighted_mean: the count over all ranks is 0") end
-  local mean = both[0] / both[1]
+  local mean = mean_of(sum, count, o.group, "sharding.weighted_mean: the count over all ranks is 0")
   return is_tensor and mean:to(sum.dtype) or mean:item()
 end
 
@@ -211,7 +219,8 @@ function M.evaluate(model, batches, fn, opts)
   end)
   for _, mode in ipairs(modes) do mode[1]:train(mode[2]) end
   if not ok then error(message, 0) end
-  local mean = M.weighted_mean(sum, count:to(sum.device):expand_as(sum), { group = o.group })
+  local mean = mean_of(sum, count:to(sum.device):expand_as(sum), o.group, "sharding.evaluate: the count over all ranks "
+    .. "is 0; is there a held-out batch, and has it a token with a loss?")
   return mean:numel() == 1 and mean:item() or mean
 end
 

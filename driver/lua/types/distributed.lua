@@ -43,7 +43,7 @@ function dist.backend() end
 ---@return string # "cpu", "cuda:0"
 function dist.device() end
 
---- A group of some ranks. Collective over the whole world: ranks that are no members call it too.
+--- Makes a group of some ranks. Collective over the members; other ranks leave the call out.
 ---
 ---     local pair = dist.group { ranks = { 0, 1 } }
 ---@param options {ranks: integer[]}

@@ -2,6 +2,7 @@
 
 local core = require "lockstep.core"
 local data_parallel = require "lockstep.sharding.data_parallel"
+local disagreement = require "lockstep.sharding.disagreement"
 local dist = require "lockstep.distributed"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local options = require "lockstep.options"
@@ -20,9 +21,8 @@ local function check_arguments(model, micro_batches, count, fn)
   if not (data_parallel.is_one(model) or fully_shard.is_one(model)) then
     fail("expected what sharding.data_parallel or sharding.fully_shard returned, not %s", describe(model))
   end
-  if type(micro_batches) ~= "table" or #micro_batches == 0 then
-    fail("expected this rank's list of micro-batches, got %s",
-      type(micro_batches) == "table" and "an empty table" or describe(micro_batches))
+  if type(micro_batches) ~= "table" then
+    fail("expected this rank's list of micro-batches, got %s", describe(micro_batches))
   end
   if count == 0 then
     fail("the count is 0: no token of this step has a loss; does any sample have an assistant's message?")
@@ -33,6 +33,22 @@ local function check_arguments(model, micro_batches, count, fn)
   if type(fn) ~= "function" then
     fail("expected a function that returns a micro-batch's sum of losses, not %s", describe(fn))
   end
+end
+
+--- Raises unless all ranks have equally many micro-batches, at least one, and the same count. Collective.
+local function compare(num_micro_batches, count, group)
+  if dist.world_size() > 1 then
+    local own, texts = torch.tensor({ num_micro_batches, count }, { dtype = torch.float64 }), {}
+    for i, pair in ipairs(dist.all_gather(own, { group = group })) do
+      texts[i] = ("%.17g micro-batches and a count of %.17g"):format(unpack(pair:totable()))
+    end
+    local found = disagreement.find(texts, group)
+    if found then
+      fail("every rank needs equally many micro-batches and the same count, that of all ranks, as report.loss_tokens "
+        .. "of batching; got %s", found)
+    end
+  end
+  if num_micro_batches == 0 then fail("expected this rank's list of micro-batches, got an empty table") end
 end
 
 --- Returns a sum as a tensor on the loss's device, in float64.
@@ -64,7 +80,8 @@ end
 ---
 --- An error of fn drops the gradients of all parameters of the model.
 ---
---- Collective: every rank of the model's group calls this with equally many micro-batches and the same count.
+--- Collective: every rank of the model's group calls this with equally many micro-batches and the same count, else
+--- every rank gets an error before any of them is learnt from.
 ---@param model sharding.DataParallel|sharding.FullyShard
 ---@param micro_batches any[] of this rank
 ---@param count number over all ranks
@@ -79,6 +96,7 @@ local function accumulate(model, micro_batches, count, fn, opts)
     fail('sync must be "last" or "each", not "%s"', tostring(o.sync))
   end
   local group = data_parallel.group_of(model) or fully_shard.group_of(model)
+  compare(#micro_batches, count, group)
   -- The wrappers average gradients over ranks. The gradient of the mean is the number of ranks times that.
   local scale = (group and group:size() or dist.world_size()) / count
   local totals = {}
@@ -114,16 +132,8 @@ local function accumulate(model, micro_batches, count, fn, opts)
     model:zero_grad() -- the gradients of this step, also those that no_sync holds
     error(message, 0)
   end
-  -- The counts travel with the sums: all are equal exactly if their mean's square is the mean of their squares.
-  local counts = torch.tensor({ count, count * count }, { dtype = torch.float64, device = totals[1].device })
-  local sums = dist.all_reduce(torch.cat { torch.stack(totals), counts }, "sum", { group = group })
-  local size = group and group:size() or dist.world_size()
-  local mean, square = sums[#totals]:item() / size, sums[#totals + 1]:item() / size
-  if math.abs(square - mean * mean) > 1e-14 * square then
-    fail("the ranks give different counts, on this one %s and %s on average; the count is that of all ranks, as "
-      .. "report.loss_tokens of batching", count, mean)
-  end
-  return unpack(torch.unbind(sums:narrow(0, 0, #totals) / count))
+  local sums = dist.all_reduce(torch.stack(totals), "sum", { group = group })
+  return unpack(torch.unbind(sums / count))
 end
 
 return accumulate

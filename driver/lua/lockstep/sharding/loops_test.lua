@@ -150,6 +150,15 @@ t.test("AccumulationTrainsAsOneRankOnAllTheData(" .. name .. ", " .. sync .. ")"
   end)
 end
 
+t.test("KindsThatDifferAreAnErrorOnEveryRank", function()
+  if WORLD == 1 then return end
+  local others = WORLD == 2 and "rank 0" or "ranks 0, 2"
+  for _, kind in ipairs { "fully_shard", "fully_shrad" } do
+    t.raises(("sharding.parallel: every rank must give the same kind, got data_parallel: %s; %s: rank 1"):format(others,
+      kind), sharding.parallel, fixture.net(), RANK == 1 and kind or "data_parallel")
+  end
+end)
+
 t.test("AMeanIsOverTheModelsGroup", function()
   local net, tokens = fixture.net(), batches_of(RANK, 1)
   local expected = loss_sum(net, tokens[1]) / #tokens[1]
@@ -188,7 +197,7 @@ t.test("ARankWithoutBatchesTakesTheFillers", function()
   end
 
   if WORLD == 1 then
-    t.raises("the count over all ranks is 0", run)
+    t.raises("sharding.evaluate: the count over all ranks is 0; is there a held-out batch", run)
   else
     t.equal(run(function() return 1e9 end), WORLD == 2 and 1 or 4 / 3)
     i = 0
@@ -215,15 +224,40 @@ t.test("AnErrorOfTheFunctionDropsTheStepsGradients", function()
   end
 end)
 
-t.test("CountsThatDifferAreAnErrorOnEveryRank", function()
+t.test("CountsAndNumbersOfMicroBatchesThatDifferAreAnErrorOnEveryRank", function()
   if WORLD == 1 then return end
-  local model = sharding.data_parallel(fixture.net())
-  local function learn(count)
-    sharding.accumulate(model, batches_of(RANK, 1), count, function(batch) return loss_sum(model, batch) end)
+  for _, kind in ipairs(WRAPPERS) do
+    local model, called = sharding[kind](fixture.net()), 0
+    local function learn(num_micro_batches, count)
+      local batches = batches_of(RANK, 1)
+      for i = num_micro_batches + 1, #batches do batches[i] = nil end
+      sharding.accumulate(model, batches, count, function(batch)
+        called = called + 1
+        return loss_sum(model, batch)
+      end)
+    end
+    local others = WORLD == 2 and "rank 0" or "ranks 0, 2"
+    local message = "sharding.accumulate: every rank needs equally many micro-batches and the same count, that of all "
+      .. "ranks, as report.loss_tokens of batching; got "
+    local function differs(one, other, num_micro_batches, count)
+      t.raises(("%s%s: %s; %s: rank 1"):format(message, one, others, other), learn, num_micro_batches, count)
+    end
+    differs("3 micro-batches and a count of 1000000", "3 micro-batches and a count of 1000001", 3,
+      RANK == 1 and 1000001 or 1000000)
+    differs("3 micro-batches and a count of 9", "2 micro-batches and a count of 9", RANK == 1 and 2 or 3, 9)
+    differs("0 micro-batches and a count of 9", "3 micro-batches and a count of 9", RANK == 1 and 3 or 0, 9)
+    t.equal(called, 0)
+    learn(3, 0.1)
+    t.equal(called, 3)
   end
-  t.raises("the ranks give different counts", learn, RANK + 1)
-  t.raises("the ranks give different counts", learn, RANK == 1 and 1000001 or 1000000)
-  learn(0.1)
+end)
+
+t.test("RanksOfAGroupAreNamedAsInTheWorld", function()
+  if WORLD < 3 or RANK == 1 then return end
+  local group = dist.group { ranks = { 2, 0 } }
+  local model = sharding.data_parallel(fixture.net(), { group = group })
+  t.raises("got 1 micro-batches and a count of 2: rank 2; 1 micro-batches and a count of 1: rank 0",
+    sharding.accumulate, model, { torch.arange(3) }, RANK == 2 and 2 or 1, function(x) return loss_sum(model, x) end)
 end)
 
 t.test("AnErrorInAnEvaluationLeavesTheModeAsItWas", function()
