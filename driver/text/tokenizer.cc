@@ -106,8 +106,9 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Load(const std::stri
   if (std::filesystem::is_directory(path, ignored)) file += "/tokenizer.json";
   std::ifstream stream(file, std::ios::binary);
   std::ostringstream json;
-  if (stream) json << stream.rdbuf();
-  if (!stream || !json) {
+  // An empty file is at its end already, and << would fail without an errno of its own.
+  if (stream.peek() != std::ifstream::traits_type::eof()) json << stream.rdbuf();
+  if (stream.fail() || !json) {
     return absl::NotFoundError(
         absl::StrCat("text: ", file, ": cannot be read: ", std::strerror(errno)));
   }

@@ -1,7 +1,9 @@
 // Files that must be refused. A broken file gives an error that names the place; it never
 // gives a crash, and never a tokenizer that leaves out what the file asks for.
 
+#include <cerrno>
 #include <cstdint>
+#include <filesystem>
 #include <fstream>
 #include <functional>
 #include <iterator>
@@ -152,6 +154,17 @@ TEST(TokenizerErrors, AnEmptyFileIsNamedAsSuch) {
     EXPECT_EQ(ErrorOf(text), "text: a.json is empty; expected a tokenizer.json of Hugging Face");
   }
   EXPECT_TRUE(absl::StrContains(ErrorOf("{"), "text: a.json: not valid JSON: "));
+
+  const std::string folder = testing::TempDir() + "/empty";
+  std::filesystem::create_directories(folder);
+  std::ofstream(folder + "/tokenizer.json").close();
+  errno = EISDIR;  // of an earlier call
+  EXPECT_EQ(
+      std::string(Tokenizer::Load(folder).status().message()),
+      "text: " + folder + "/tokenizer.json is empty; expected a tokenizer.json of Hugging Face");
+  std::filesystem::create_directories(folder + "/a/tokenizer.json");
+  EXPECT_EQ(std::string(Tokenizer::Load(folder + "/a").status().message()),
+            "text: " + folder + "/a/tokenizer.json: cannot be read: Is a directory");
 }
 
 TEST(TokenizerErrors, DeepNestingIsRefused) {
