@@ -3,6 +3,7 @@
 local core = require "lockstep.core"
 local core_text = require "lockstep.core.text"
 local data = require "lockstep.data"
+local jinja = require "lockstep.text.jinja"
 local options = require "lockstep.options"
 
 local NAME = "text.train_tokenizer"
@@ -64,10 +65,49 @@ local function check_specials(tokens)
       core.raise(("%s: special_tokens[%d] must be a text, not %s"):format(NAME, i,
         token == "" and "an empty one" or "a " .. type(token)))
     end
+    if not pcall(core.json_encode, token) then
+      core.raise(("%s: special_tokens[%d] is not UTF-8"):format(NAME, i))
+    end
     if seen[token] then core.raise(('%s: special_tokens has "%s" twice'):format(NAME, token)) end
     seen[token] = true
   end
   return seen
+end
+
+--- Raises for options that would be noticed after minutes of counting words, or never.
+local function check_options(o)
+  local least = 256 + #o.special_tokens
+  if type(o.vocab_size) ~= "number" or not (o.vocab_size >= least and o.vocab_size < 2 ^ 31 and o.vocab_size % 1 == 0)
+  then
+    core.raise(("%s: vocab_size must be a whole number of at least %d, the 256 bytes and %d special tokens; got %s")
+      :format(NAME, least, #o.special_tokens, tostring(o.vocab_size)))
+  end
+  if not (o.min_frequency >= 1 and o.min_frequency < 2 ^ 31 and o.min_frequency % 1 == 0) then
+    core.raise(("%s: min_frequency must be a whole number of at least 1, got %s"):format(NAME,
+      tostring(o.min_frequency)))
+  end
+  if type(o.dir) ~= "string" or o.dir == "" then
+    core.raise(("%s: dir must be the path of a folder, not %s"):format(NAME,
+      o.dir == "" and "an empty string" or "a " .. type(o.dir)))
+  end
+  if o.chat_template == nil then return end
+  if type(o.chat_template) ~= "string" or not pcall(core.json_encode, o.chat_template) then
+    core.raise(("%s: chat_template must be the text of a template, in UTF-8"):format(NAME))
+  end
+  jinja.compile(o.chat_template, NAME .. ": chat_template")
+end
+
+--- Returns the ids of the learnt tokens. A special token that is one of them would have two ids.
+local function vocabulary_of(tokens, special_tokens)
+  local vocab = {}
+  for i, token in ipairs(tokens) do vocab[token] = i - 1 end
+  for i, token in ipairs(special_tokens) do
+    if vocab[token] then
+      core.raise(('%s: special_tokens[%d], "%s", is also a token that was learnt from the texts; choose one that is no '
+        .. 'part of a text, as "<|%s|>"'):format(NAME, i, token, token))
+    end
+  end
+  return vocab
 end
 
 ---@class text.TrainOptions
@@ -95,6 +135,7 @@ local function train_tokenizer(opts)
     min_frequency = 1,
   })
   local is_special, parts, count = check_specials(o.special_tokens), parts_of(o.pattern), 0
+  check_options(o)
   local trainer = core_text.trainer(core.json_encode(parts))
   for given in iterator_of(o.texts) do
     count = count + 1
@@ -104,8 +145,7 @@ local function train_tokenizer(opts)
     end
   end
   local tokens, merges = trainer:learn(o.vocab_size - #o.special_tokens, o.min_frequency)
-  local vocab = {}
-  for i, token in ipairs(tokens) do vocab[token] = i - 1 end
+  local vocab = vocabulary_of(tokens, o.special_tokens)
   parts.model.vocab, parts.model.merges = data.ordered(vocab, tokens), data.array(merges)
   for i, token in ipairs(o.special_tokens) do
     parts.added_tokens[i] = { id = #tokens + i - 1, content = token, single_word = false, lstrip = false,
@@ -117,9 +157,10 @@ local function train_tokenizer(opts)
     chat_template = o.chat_template or is_chat and CHATML or nil,
     eos_token = is_chat and "<|im_end|>" or o.special_tokens[1], pad_token = o.special_tokens[1],
   }
+  local config_json, tokenizer_json = core.json_encode(config, 2), core.json_encode(parts, 2)
   core.make_folder(o.dir)
-  core.write_file(o.dir .. "/tokenizer_config.json", { core.json_encode(config, 2), "\n" })
-  core.write_file(o.dir .. "/tokenizer.json", { core.json_encode(parts, 2), "\n" })
+  core.write_file(o.dir .. "/tokenizer_config.json", { config_json, "\n" })
+  core.write_file(o.dir .. "/tokenizer.json", { tokenizer_json, "\n" })
   return #tokens + #o.special_tokens
 end
 

@@ -2,6 +2,7 @@
 --- those of PyPI's tokenizers.
 
 local data = require "lockstep.data"
+local files = require "lockstep.core.files"
 local run = require "lockstep.run"
 local t = require "lockstep.testing"
 local text = require "lockstep.text"
@@ -87,5 +88,18 @@ t.test("MistakesAreNamed", function()
   complains("texts must be an array of strings or a function", { texts = 5 })
   complains('special_tokens has "<s>" twice', { special_tokens = { "<s>", "<s>" } })
   complains("special_tokens[1] must be a text, not an empty one", { special_tokens = { "" } })
-  t.raises("a byte-level tokenizer has at least 256 tokens, not 97", train, "mistakes", { vocab_size = 100 })
+  complains("special_tokens[2] is not UTF-8", { special_tokens = { "<s>", "\255" } })
+  complains('special_tokens[2], "we", is also a token that was learnt from the texts; choose one that is no part of '
+    .. 'a text, as "<|we|>"', { special_tokens = { "<s>", "we" } })
+  complains('special_tokens[1], "a", is also a token', { special_tokens = { "a" } })
+  for given, got in pairs { [258] = "258", [300.5] = "300.5", [1e300] = "1e+300", ["300"] = "300" } do
+    complains("vocab_size must be a whole number of at least 259, the 256 bytes and 3 special tokens; got " .. got,
+      { vocab_size = given })
+  end
+  complains("min_frequency must be a whole number of at least 1, got 0", { min_frequency = 0 })
+  complains("chat_template, line 2: ", { chat_template = "{{ messages }}\n{% for message in %}" })
+  complains("chat_template must be the text of a template", { chat_template = "\255" })
+  t.equal(files.list(run.dir .. "/mistakes"), {})
+  t.raises("dir must be the path of a folder, not an empty string", text.train_tokenizer,
+    { texts = TEXTS, vocab_size = 275, dir = "" })
 end)
