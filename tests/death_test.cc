@@ -238,6 +238,60 @@ TEST(EarlyEnd, LeavesTheOthersTheirWork) {
   EXPECT_EQ(ended.err, "");
 }
 
+// --- The last rank is stopped --------------------------------------------------------------------
+
+// No rank waits for it in a collective.
+constexpr char kLastRank[] = "if rank == 1 then forever() end";
+constexpr int kHang = 3;
+
+TEST(LastRank, ThatIsStoppedEndsTheRunByTheTimeoutAndIsNamed) {
+  const Folder folder;
+  Child run(
+      RankScript(folder, absl::StrCat(kSayPid, kLastRank), {"--nproc", "3", "--timeout", "2"}));
+  const std::vector<pid_t> pids = PidsOf(run, 3);
+
+  const absl::Time start = absl::Now();
+  kill(pids[1], SIGSTOP);
+  const Ended ended = run.Wait();
+
+  EXPECT_LT(absl::Now() - start, kSoon);
+  EXPECT_EQ(ended.exit_code, kHang);
+  EXPECT_THAT(ended.err, ContainsRegex(absl::StrCat("^lockstep: rank 1 \\(process ", pids[1],
+                                                    " on [^)]+\\) did not end and gave no sign ",
+                                                    "of life for 2\\.[0-9] s: stopped, dead, ")));
+  EXPECT_THAT(ended.err, EndsWith("lockstep: ended the ranks that were still running: 1\n"));
+  ExpectGone(pids);
+}
+
+// Rank 0 hosts the store. It finds out whether it waits at its end, computes or prints to a reader
+// that has stopped.
+TEST(LastRank, ThatIsStoppedOrDeadWithoutALauncherOfOursIsNamedByRank0) {
+  const struct {
+    int signal;
+    const char* script;
+    int exit_code;  // of rank 2
+  } kCases[] = {{SIGSTOP, kLastRank, 0}, {SIGKILL, kLastRank, 0}, {SIGKILL, "forever()", kHang}};
+  for (const auto& c : kCases) {
+    SCOPED_TRACE(absl::StrCat(sigabbrev_np(c.signal), ": ", c.script));
+    const Folder folder;
+    const ReservedPort port;
+    std::vector<Child> ranks = StartRanks(
+        3, RankScript(folder, absl::StrCat(kSayPid, c.script), {"--timeout", "2"}), port);
+    const pid_t pid = PidOf(ranks[1], 1);
+
+    const absl::Time start = absl::Now();
+    kill(pid, c.signal);
+    const Ended zero = ranks[0].Wait();
+
+    EXPECT_LT(absl::Now() - start, kSoon);
+    EXPECT_EQ(zero.exit_code, kHang);
+    ExpectOneComplaint(zero, absl::StrCat("lockstep: rank 1 (process ", pid, " on "));
+    EXPECT_THAT(zero.err, HasSubstr(") did not end and gave no sign of life for "));
+    EXPECT_THAT(zero.err, HasSubstr("\n  rank 1: no answer: "));
+    EXPECT_EQ(ranks[2].Wait().exit_code, c.exit_code);
+  }
+}
+
 // --- Many ranks ----------------------------------------------------------------------------------
 
 constexpr char kSumOfRanks[] =

@@ -112,7 +112,8 @@ TEST(Watchdog, AStoppedProcessDoesNotAnswer) {
 
   EXPECT_LT(absl::Now() - start, absl::Seconds(6));  // it was 8
   EXPECT_EQ(ended.exit_code, kHang);
-  EXPECT_THAT(ended.err, HasSubstr("\n  rank 1: no answer: it is dead, stopped, or its machine"));
+  EXPECT_THAT(ended.err, HasSubstr(absl::StrCat("\n  rank 1: no answer: it is dead, stopped, or ",
+                                                "its machine is lost (process ", pids[1], " on ")));
   EXPECT_THAT(ended.err, HasSubstr("ended the ranks that were still running: 1\n"));
   ExpectGone(pids);
 }
@@ -174,6 +175,10 @@ TEST(Watchdog, LongStepsAreNoHang) {
       "  wait_for('step ' .. step)\n"
       "end\n",
       {"step 1", "step 2"});
+}
+
+TEST(Watchdog, TheLastRankMayWorkForLongerThanTheLimit) {
+  ExpectNoHang("if rank == 1 then wait_for('its work') end\n", {"its work"});
 }
 
 TEST(Watchdog, ALabelStaysInItsLine) {

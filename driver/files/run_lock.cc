@@ -34,13 +34,6 @@ Attempt TryLock(const std::string& path, int flags) {
   return {error == EWOULDBLOCK ? Outcome::kHeld : Outcome::kImpossible, file, std::strerror(error)};
 }
 
-// "process 4711 on node3"
-std::string DescribeProcess() {
-  char host[HOST_NAME_MAX + 1] = {};
-  gethostname(host, HOST_NAME_MAX);
-  return absl::StrCat("process ", getpid(), " on ", host);
-}
-
 // Returns the first line of run.lock, which its holder wrote; "" if the holder has not come to it.
 std::string ReadHolder(int file) {
   if (file < 0) return "";
@@ -51,6 +44,12 @@ std::string ReadHolder(int file) {
 }
 
 }  // namespace
+
+std::string DescribeProcess() {
+  char host[HOST_NAME_MAX + 1] = {};
+  gethostname(host, HOST_NAME_MAX);
+  return absl::StrCat("process ", getpid(), " on ", host);
+}
 
 absl::StatusOr<RunLock> LockRun(const std::string& folder) {
   static std::mutex mutex;

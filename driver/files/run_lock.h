@@ -25,6 +25,9 @@ struct RunLock {
   std::string holder;  // of another's lock, "process 4711 on node3"; "" if it left no name
 };
 
+// Returns "process 4711 on node3" for this process.
+std::string DescribeProcess();
+
 // Locks `folder` for this process until it ends. A second call for the same folder returns the lock
 // that this process has. Returns Unavailable, with the reason, if the folder cannot be locked.
 absl::StatusOr<RunLock> LockRun(const std::string& folder);

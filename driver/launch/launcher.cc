@@ -23,6 +23,7 @@
 #include "driver/launch/rank_output.h"
 #include "driver/network/printable.h"
 #include "driver/ranks/failure.h"
+#include "driver/ranks/signs_of_life.h"
 #include "driver/ranks/world.h"
 
 extern char** environ;
@@ -77,7 +78,9 @@ std::string DescribeDeath(const RankProcess& process) {
 class Launcher {
  public:
   Launcher(const CommandLine& command_line, int nproc)
-      : command_line_(command_line), nproc_(nproc) {
+      : command_line_(command_line),
+        nproc_(nproc),
+        silence_(std::chrono::seconds(command_line.timeout_s.value_or(kDefaultTimeoutSeconds))) {
     sigemptyset(&signals_);
     for (const int signal : {SIGCHLD, SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals_, signal);
     sigprocmask(SIG_BLOCK, &signals_, nullptr);
@@ -89,8 +92,12 @@ class Launcher {
 
   int Run() {
     for (int rank = 0; rank < nproc_; ++rank) Start(rank);
-    while (AnyRunning()) {
-      Wait(deadline_);
+    for (std::vector<int> ranks; !(ranks = Running()).empty();) {
+      // Until a rank has ended, all may be stopped: by a scheduler that lets them go on later.
+      const bool is_ending = ranks.size() < processes_.size();
+      if (is_ending && !deadline_.has_value()) LookForSilence(ranks);
+      const bool looks_again = is_ending && !deadline_.has_value();
+      Wait(looks_again ? Clock::now() + silence_.between_looks() : deadline_);
       ReadSignals();
       Reap();
       EscalateStop();
@@ -190,11 +197,19 @@ class Launcher {
 
   // --- Watching ----------------------------------------------------------------------------------
 
-  bool AnyRunning() const {
+  std::vector<int> Running() const {
+    std::vector<int> ranks;
     for (const RankProcess& process : processes_) {
-      if (!process.wait_status.has_value()) return true;
+      if (!process.wait_status.has_value()) ranks.push_back(process.rank);
     }
-    return false;
+    return ranks;
+  }
+
+  // No rank waits in a collective any more for the last ones that run: this launcher does.
+  void LookForSilence(const std::vector<int>& ranks) {
+    const auto text = silence_.Look(*store_.store, ranks, Clock::now());
+    if (text.has_value())
+      BeginEnd({*text + ". What each rank was doing:", kHangExitCode, /*is_hang=*/true});
   }
 
   // Until a signal, output or `deadline`; output is forwarded.
@@ -255,7 +270,7 @@ class Launcher {
           WIFSIGNALED(status) || (WEXITSTATUS(status) != 1 &&
                                   WEXITSTATUS(status) != kHangExitCode && !Explained(process.rank));
       if (mute && mute_ == nullptr) mute_ = &process;
-      if (first_failed_ == nullptr) first_failed_ = &process;
+      has_failed_ = true;
       BeginEnd({DescribeDeath(process), ExitCode(status)});
     }
   }
@@ -329,28 +344,27 @@ class Launcher {
   // --- Ending ------------------------------------------------------------------------------------
 
   int Conclude() {
-    if (interrupted_by_ != 0 && first_failed_ == nullptr) {
+    if (interrupted_by_ != 0 && !has_failed_) {
       output_->Say(
           absl::StrCat("lockstep: ", SignalName(interrupted_by_), "; every rank has ended"));
       return 128 + interrupted_by_;
     }
-    if (first_failed_ == nullptr) {
+    std::optional<Failure> failure = KnownFailure(*store_.store);
+    if (!failure.has_value()) {
       const std::optional<Failure> end = KnownAgreedEnd(*store_.store);
       if (!end.has_value()) return 0;
       output_->Say(absl::StrCat("lockstep: ", Printable(end->text)));
       return end->exit_code;
     }
-    const RankProcess& dead = mute_ != nullptr ? *mute_ : *first_failed_;
-    Failure failure = {DescribeDeath(dead), ExitCode(*dead.wait_status)};
-    if (mute_ == nullptr) failure = KnownFailure(*store_.store).value_or(failure);
-    output_->Say(absl::StrCat("lockstep: ", Printable(failure.text)));
-    if (failure.is_hang)
+    if (mute_ != nullptr) failure = {DescribeDeath(*mute_), ExitCode(*mute_->wait_status)};
+    output_->Say(absl::StrCat("lockstep: ", Printable(failure->text)));
+    if (failure->is_hang)
       output_->Say(DescribeActivities(*store_.store, nproc_, kTimeToReadReports));
     if (!ended_by_us_.empty()) {
       output_->Say(absl::StrCat("lockstep: ended the ranks that were still running: ",
                                 absl::StrJoin(ended_by_us_, ", ")));
     }
-    return failure.exit_code;
+    return failure->exit_code;
   }
 
   // Waits until all output is written, until its reader has stopped for some time, or until a
@@ -377,8 +391,9 @@ class Launcher {
   std::optional<RankOutput> output_;
   HostedStore store_;
   std::vector<RankProcess> processes_;
+  Silence silence_;
 
-  const RankProcess* first_failed_ = nullptr;
+  bool has_failed_ = false;
   const RankProcess* mute_ = nullptr;  // the first that died without a word
   int interrupted_by_ = 0;
   bool let_save_ = false;  // a first SIGTERM was passed on

@@ -17,6 +17,9 @@
 
 namespace lockstep::driver {
 
+// The limit of a rank's waits for others if --timeout is not given.
+inline constexpr int kDefaultTimeoutSeconds = 120;
+
 // The environment variable with the launcher's process id. A rank that has it lets the launcher
 // print its last message.
 inline constexpr char kLauncherVariable[] = "LOCKSTEP_LAUNCHER";

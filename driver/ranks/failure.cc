@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "driver/network/bounded_store.h"
 #include "driver/network/printable.h"
+#include "driver/ranks/signs_of_life.h"
 
 namespace lockstep::driver {
 namespace {
@@ -81,6 +82,29 @@ void WatchForFailure(
   }).detach();
 }
 
+void WatchForSilence(
+    const Member& member, std::chrono::milliseconds limit,
+    std::function<void(const Member& watcher, const std::string& message)> on_silence) {
+  Member watcher = member;
+  watcher.store = member.store->clone();
+  std::thread([watcher = std::move(watcher), limit, on_silence = std::move(on_silence)] {
+    Silence silence(limit);
+    try {
+      while (!KnownFailure(*watcher.store).has_value()) {
+        std::vector<int> ranks;
+        for (int rank = 0; rank < watcher.world_size; ++rank) {
+          if (!watcher.store->check({GoneKey(rank)})) ranks.push_back(rank);
+        }
+        const auto message = silence.Look(*watcher.store, ranks, Silence::Clock::now());
+        if (message.has_value()) return on_silence(watcher, *message);
+        std::this_thread::sleep_for(silence.between_looks());
+      }
+    } catch (const std::exception&) {
+      // The store is lost: WatchForFailure reports it.
+    }
+  }).detach();
+}
+
 void ReportActivity(const Member& member, const std::string& activity) {
   member.store->set(ActivityKey(member.rank), Bytes(activity));
 }
@@ -95,8 +119,14 @@ std::string DescribeActivities(c10d::Store& store, int world_size, std::chrono::
       std::this_thread::sleep_for(kBetweenLooks);
       reported = store.check({ActivityKey(rank)});
     }
-    std::string activity = reported ? store.get_to_str(ActivityKey(rank))
-                                    : "no answer: it is dead, stopped, or its machine is lost";
+    std::string activity;
+    if (reported) {
+      activity = store.get_to_str(ActivityKey(rank));
+    } else {
+      const std::string process = DescribeProcessOf(store, rank);
+      activity = absl::StrCat("no answer: it is dead, stopped, or its machine is lost",
+                              process.empty() ? "" : absl::StrCat(" (", process, ")"));
+    }
     if (ended) activity = reported ? "its script had ended; " + activity : "its script had ended";
     lines.push_back(absl::StrCat("  rank ", rank, ": ",
                                  absl::StrReplaceAll(Printable(activity), {{"\n", "\n  "}})));

@@ -54,6 +54,13 @@ std::optional<Failure> KnownFailure(c10d::Store& store);
 void WatchForFailure(const Member& member, std::function<std::string()> describe_activity,
                      std::function<void(const Member& watcher, const Failure& failure)> on_failure);
 
+// Calls `on_silence` once, on its own thread, with a message that names the ranks that have not
+// left the run and have given no sign of life for `limit`: see signs_of_life.h. For the rank that
+// hosts the store. Does not look any more once the run has failed.
+void WatchForSilence(
+    const Member& member, std::chrono::milliseconds limit,
+    std::function<void(const Member& watcher, const std::string& message)> on_silence);
+
 // Writes this rank's activity to the store after a hang, as Activity::Describe returns it.
 void ReportActivity(const Member& member, const std::string& activity);
 

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
-#include <deque>
 #include <filesystem>
 #include <future>
 #include <memory>
@@ -39,11 +38,11 @@
 #include "driver/ranks/context.h"
 #include "driver/ranks/failure.h"
 #include "driver/ranks/script_calls.h"
+#include "driver/ranks/signs_of_life.h"
+#include "driver/ranks/time_alone.h"
 
 namespace lockstep::driver {
 namespace {
-
-constexpr int kDefaultTimeoutSeconds = 120;
 
 // The thread that ends this process: the script's, or the one that watches for failures. The first
 // that comes has it, and alone tells why; the other stays here until the process is no more.
@@ -163,17 +162,20 @@ void EndWhenAnotherFails(const World& world) {
       });
 }
 
-// Ends the run for a collective that outlasted its limit. `member.store` is this thread's own.
-[[noreturn]] void EndHungRun(const Member& member, Activity& activity, const OverdueCall& overdue) {
-  BeginEnd();
+// Returns the message for a collective that outlasted its limit.
+std::string DescribeOverdue(const OverdueCall& overdue) {
   const CollectiveCall& call = overdue.call;
+  return absl::StrCat(call.place, call.place.empty() ? "" : ": ", call.what, " of ", call.group,
+                      " has waited ", absl::StrFormat("%.1f", Seconds(overdue.waited)),
+                      " s for other ranks; the limit that --timeout sets is ", Seconds(call.limit),
+                      " s");
+}
+
+// Ends the run for ranks that wait for others. `member.store` is this thread's own.
+[[noreturn]] void EndHungRun(const Member& member, Activity& activity, const std::string& text) {
+  BeginEnd();
   Failure failure;
-  failure.text = absl::StrCat(
-      "rank ", member.rank, ": ", call.place, call.place.empty() ? "" : ": ", call.what, " of ",
-      call.group, " has waited ", absl::StrFormat("%.1f", Seconds(overdue.waited)),
-      " s for other ranks; the limit that --timeout sets is ", Seconds(call.limit), " s");
-  const std::string text = failure.text;
-  absl::StrAppend(&failure.text, ". What each rank was doing:");
+  failure.text = absl::StrCat(text, ". What each rank was doing:");
   failure.exit_code = kHangExitCode;
   failure.is_hang = true;
   try {
@@ -200,63 +202,6 @@ void EndWhenAnotherFails(const World& world) {
   LeaveFailedRun(member, failure);
   EndProcess(HasLauncher() ? 1 : kHangExitCode);
 }
-
-// The time that other ranks have worked alone (run.alone, run:save), which does not count as
-// waiting, and this rank's own, which it tells the others at each look.
-class TimeAlone {
- public:
-  using Clock = std::chrono::steady_clock;
-
-  // Reads the others' time once in `between_reads` only: a wait begins at any time.
-  TimeAlone(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds between_reads)
-      : store_(std::move(store)), between_reads_(between_reads) {}
-
-  // Call this at each look. Throws where the store does not answer.
-  void Look(Clock::time_point now, bool is_alone) {
-    if (is_alone_) {
-      const auto time = std::chrono::duration_cast<std::chrono::milliseconds>(now - last_look_);
-      AddTimeAlone(*store_, time);
-      own_ += time;
-    }
-    is_alone_ = is_alone;
-    last_look_ = now;
-    if (reads_.empty() || now - reads_.back().when >= between_reads_) {
-      // One that is older than any wait is enough; waits that go on keep all.
-      if (!is_asked_ && reads_.size() > kKept) reads_.pop_front();
-      reads_.push_back({now, Others()});
-    }
-    is_asked_ = false;
-  }
-
-  // Returns how long other ranks have worked alone since `start`, or a little more.
-  std::chrono::milliseconds Since(Clock::time_point start) {
-    is_asked_ = true;
-    std::chrono::milliseconds before = reads_.empty() ? Others() : reads_.front().time;
-    for (const Read& read : reads_) {
-      if (read.when <= start) before = read.time;
-    }
-    return Others() - before;
-  }
-
- private:
-  struct Read {
-    Clock::time_point when;
-    std::chrono::milliseconds time;
-  };
-  static constexpr size_t kKept = 12;
-
-  std::chrono::milliseconds Others() {
-    return AddTimeAlone(*store_, std::chrono::milliseconds(0)) - own_;
-  }
-
-  const c10::intrusive_ptr<c10d::Store> store_;
-  const std::chrono::milliseconds between_reads_;
-  std::deque<Read> reads_;
-  std::chrono::milliseconds own_{0};
-  Clock::time_point last_look_;
-  bool is_alone_ = false;
-  bool is_asked_ = false;
-};
 
 // Returns whether the collective is overdue, without the time that others worked alone. A store
 // that is lost or silent reports no such time.
@@ -292,9 +237,25 @@ void WatchCollectives(const World& world, std::chrono::milliseconds timeout) {
         // The store is lost or silent: that is said where a rank waits, or fails.
       }
       const std::optional<OverdueCall> overdue = activity->FindOverdue();
-      if (overdue.has_value() && IsHung(alone, *overdue)) EndHungRun(member, *activity, *overdue);
+      if (overdue.has_value() && IsHung(alone, *overdue)) {
+        EndHungRun(member, *activity,
+                   absl::StrCat("rank ", member.rank, ": ", DescribeOverdue(*overdue)));
+      }
     }
   }).detach();
+}
+
+// Ends the run if a rank is stopped or dead and nobody else finds out: no launcher of ours sees its
+// end, and perhaps no rank waits for it.
+void EndWhenAnotherIsSilent(const World& world, std::chrono::milliseconds timeout) {
+  const Member member = MemberOf(world);
+  if (!member.hosts_store) return;
+  // Where ranks wait in a collective, the watchdog comes first: it knows more.
+  const auto limit = timeout + std::min<std::chrono::milliseconds>(kTimeToReport, timeout / 2);
+  WatchForSilence(member, limit,
+                  [activity = world.activity](const Member& watcher, const std::string& message) {
+                    EndHungRun(watcher, *activity, message);
+                  });
 }
 
 // The cores of this machine, shared by its ranks.
@@ -451,6 +412,8 @@ void RunRank(const CommandLine& command_line, const RankEnvironment& environment
           [] { return lua::FindScriptLine(std::chrono::milliseconds(300)); });
       EndWhenAnotherFails(context.world);
       WatchCollectives(context.world, context.timeout);
+      GiveSignsOfLife(context.world.store, environment.rank, context.timeout / 10);
+      EndWhenAnotherIsSilent(context.world, context.timeout);
     }
     MeetRanks(context.world, context.timeout);
     // NCCL's watchdog ends the process, and says why in the log.
