@@ -6,6 +6,7 @@
 local compiler = require "lockstep.text.jinja.compiler"
 local convert = require "lockstep.text.jinja.convert"
 local core = require "lockstep.core"
+local limits = require "lockstep.text.jinja.limits"
 local parser = require "lockstep.text.jinja.parser"
 
 local M = {}
@@ -23,6 +24,7 @@ Template.__index = Template
 local function guarded(name, fn, ...)
   local ok, result, spans, misplaced = pcall(fn, ...)
   if ok then return result, spans, misplaced end
+  result = limits.of_lua(result)
   if type(result) == "table" and result.template_error then
     local place = result.line > 0 and (", line %d"):format(result.line) or ""
     core.raise(("%s%s: %s"):format(name, place, result.template_error))
@@ -54,6 +56,7 @@ end
 ---@return lockstep.jinja.Template
 function M.compile(source, name)
   return guarded(name, function()
+    limits.begin()
     local body, has_generation, names = parser.parse(source)
     return setmetatable({ name = name, source = source, has_generation = has_generation, names = names,
       run = compiler.compile(body) }, Template)

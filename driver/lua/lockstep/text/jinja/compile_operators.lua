@@ -1,10 +1,12 @@
 --- Compiles operators, conditions and what is put out: the second part of lockstep.text.jinja.compile_expressions.
 
+local limits = require "lockstep.text.jinja.limits"
 local operators = require "lockstep.text.jinja.operators"
 local values = require "lockstep.text.jinja.values"
 
 jit.off(true, true) -- compiling traces through a template's closures takes longer than it saves
 
+local MAX_TEXT = limits.MAX_TEXT
 local position, str, truth = values.position, values.str, values.truth
 
 --- Adds to `COMPILE`, and to M.compile_output and M.compile_condition.
@@ -89,7 +91,7 @@ local function add_operators(COMPILE, M)
         local evaluate, n = compile_summands(node, scope)
         return function(registers)
           local parts, are_text = evaluate(registers)
-          if are_text then return table.concat(parts) end
+          if are_text then return limits.concat(parts, "", n) end
           return add_up(parts, n)
         end
       end
@@ -97,7 +99,10 @@ local function add_operators(COMPILE, M)
       return function(registers)
         local a = left(registers)
         local b = right(registers)
-        if type(a) == "string" and type(b) == "string" then return a .. b end
+        if type(a) == "string" and type(b) == "string" then
+          if #a + #b > MAX_TEXT then limits.check_text(#a + #b) end
+          return a .. b
+        end
         return apply(a, b)
       end
     end
@@ -115,10 +120,11 @@ local function add_operators(COMPILE, M)
 
   COMPILE.concat = function(node, scope)
     local items = compile_all(node.items, scope)
+    local n = #items
     return function(registers)
       local parts = {}
-      for i = 1, #items do parts[i] = str(items[i](registers)) end
-      return table.concat(parts)
+      for i = 1, n do parts[i] = str(items[i](registers)) end
+      return limits.concat(parts, "", n)
     end
   end
 

@@ -3,6 +3,7 @@
 
 local builtins = require "lockstep.text.jinja.builtins"
 local expressions = require "lockstep.text.jinja.compile_expressions"
+local limits = require "lockstep.text.jinja.limits"
 local scopes = require "lockstep.text.jinja.scope"
 local values = require "lockstep.text.jinja.values"
 
@@ -17,6 +18,7 @@ local SPANS = "{% generation %}"
 
 local compile, position, str = expressions.compile, values.position, values.str
 local fail = values.fail
+local concat, MAX_STEPS, MAX_DEPTH, MAX_TEXT = table.concat, limits.MAX_STEPS, limits.MAX_DEPTH, limits.MAX_TEXT
 
 local COMPILE = {}
 
@@ -46,7 +48,9 @@ local function capture(registers, run)
   registers.out = out
   local signal = run(registers)
   registers.out = outer
-  return table.concat(out, "", 1, out.n), signal
+  local text = concat(out, "", 1, out.n)
+  if #text > MAX_TEXT then limits.check_text(#text) end
+  return text, signal
 end
 
 -- Output ------------------------------------------------------------------------------------------------
@@ -234,17 +238,20 @@ COMPILE["for"] = function(node, scope)
   local test = node.test and expressions.compile_condition(node.test, inner)
   local run = compile_body(node.body, inner)
   local otherwise = node.otherwise and compile_inner(node.otherwise, scope)
-  local loop_slot, line = inner.names.loop, node.line
+  local loop_slot, line, assigned, filled = inner.names.loop, node.line, inner.assigned, inner.last
   return function(registers)
     position.line = line
     local items, first, last = values.iterate(iterable(registers))
+    local steps = position.steps + last - first + 1
+    position.steps = steps
+    if steps > MAX_STEPS then limits.step(0) end
     if test then
       clear(registers, inner)
       items, first, last = selected(registers, items, first, last, store, test)
     end
     local loop = loop_slot and { kind = "loop", i = 0, n = last - first + 1, items = items, before = first - 1 }
     for i = first, last do
-      clear(registers, inner)
+      for slot = assigned, filled do registers[slot] = nil end
       store(registers, items[i])
       if loop_slot then
         loop.i = i - first + 1
@@ -298,6 +305,9 @@ local function compile_macro(node, scope, name)
   return function(outer)
     local function call(args, n, kwargs)
       local line = position.line
+      local depth, steps = position.depth + 1, position.steps + 1
+      position.depth, position.steps = depth, steps
+      if depth > MAX_DEPTH or steps > MAX_STEPS then limits.fail_macro(name) end
       local others, caller
       if #kwargs > 0 or uses.kwargs then others, caller = sort_arguments(name, places, uses, args, kwargs) end
       local registers = { up = outer, variables = outer.variables, out = { n = 0 } }
@@ -316,8 +326,10 @@ local function compile_macro(node, scope, name)
       end
       registers[names.kwargs], registers[names.caller] = others, caller
       run(registers)
-      position.line = line
-      return table.concat(registers.out, "", 1, registers.out.n)
+      position.line, position.depth = line, depth - 1
+      local text = concat(registers.out, "", 1, registers.out.n)
+      if #text > MAX_TEXT then limits.check_text(#text) end
+      return text
     end
     return { kind = "macro", name = name, call = call }
   end
@@ -377,7 +389,9 @@ function M.compile(body)
     variables[SPANS] = spans
     local out = { n = 0, is_whole = true }
     run { variables = variables, out = out }
-    if #spans == 0 then return table.concat(out, "", 1, out.n), {}, spans.misplaced end
+    local text = concat(out, "", 1, out.n)
+    limits.check_text(#text)
+    if #spans == 0 then return text, {}, spans.misplaced end
     local offsets, size = {}, 0
     for i = 1, out.n do
       offsets[i] = size
@@ -389,7 +403,7 @@ function M.compile(body)
       local first, last = offsets[span[1]] + 1, offsets[span[2] + 1]
       if last >= first then marked[#marked + 1] = { first, last } end
     end
-    return table.concat(out, "", 1, out.n), marked, spans.misplaced
+    return text, marked, spans.misplaced
   end
 end
 

@@ -4,6 +4,7 @@
 --- JSON, which is written from the Lua table itself.
 
 local core = require "lockstep.core"
+local limits = require "lockstep.text.jinja.limits"
 local unicode = require "lockstep.text.jinja.unicode"
 local values = require "lockstep.text.jinja.values"
 
@@ -211,7 +212,7 @@ end
 ---@return table
 function M.variables(variables)
   shapes = core.json_shapes()
-  values.position.line = 0
+  limits.begin()
   local converted, shape = {}, shapes[variables]
   local floats = shape and shape.floats or {}
   for name, value in pairs(variables) do

@@ -3,6 +3,7 @@
 
 local access = require "lockstep.text.jinja.access"
 local json = require "lockstep.text.jinja.json"
+local limits = require "lockstep.text.jinja.limits"
 local methods = require "lockstep.text.jinja.methods"
 local operators = require "lockstep.text.jinja.operators"
 local tests = require "lockstep.text.jinja.tests"
@@ -69,12 +70,12 @@ add_text_filter("replace", function(text, old, new, count)
 end, { "old", "new", "count" })
 
 add_text_filter("indent", function(text, width, first, blank)
-  local indention = values.text_of(width) or (" "):rep(width == nil and 4 or values.number_of(width))
+  local indention = values.text_of(width) or limits.repeated(" ", width == nil and 4 or values.number_of(width))
   local lines = unicode.lines(text .. "\n")
   for i = 2, #lines do
     if lines[i] ~= "" or flag(blank) then lines[i] = indention .. lines[i] end
   end
-  return (flag(first) and indention or "") .. table.concat(lines, "\n")
+  return (flag(first) and indention or "") .. limits.concat(lines, "\n", #lines)
 end, { "width", "first", "blank" })
 
 add_text_filter("center", function(text, width) return methods.str.center.fn(text, width or 80) end, { "width" })
@@ -236,7 +237,7 @@ add("join", { "d", "attribute" }, function(value, separator, attribute)
   local array, n = values.to_array(value)
   local get = getter(attribute)
   for i = 1, n do array[i] = str(get(array[i])) end
-  return table.concat(array, separator == nil and "" or str(separator), 1, n)
+  return limits.concat(array, separator == nil and "" or str(separator), n)
 end)
 
 --- Returns a function that gives what to sort by.

@@ -61,6 +61,46 @@ t.test("ErrorsNameTheTemplateAndTheLine", function()
   for _, case in ipairs(cases) do t.raises(case[2], render, case[1]) end
 end)
 
+t.test("TemplatesThatNeverEndAreErrorsOfTheirLine", function()
+  local steps = "takes more than 10000000 steps (iterations of loops and calls of macros); it may never end"
+  -- Takes 9,900,099 steps in no time: a loop counts all its elements when it begins.
+  local spend = "{% set r = range(100000) %}{% for i in range(99) %}{% for j in r %}{% break %}{% endfor %}{% endfor %}"
+  local doubled = spend .. "{% set n = namespace(s=VALUE) %}\n{% for i in range(40) %}{% set n.s = DOUBLE %}"
+    .. "{% endfor %}{{ n.s USE }}"
+  local function doubles(value, double, use)
+    return (doubled:gsub("VALUE", value):gsub("DOUBLE", double):gsub("USE", use or ""))
+  end
+  local cases = {
+    { spend .. "\n{% for i in r %}{% endfor %}", "line 2: the template " .. steps },
+    { spend .. "{% macro f(n) %}\n{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(60) }}",
+      "line 2: the template " .. steps },
+    { "{% macro f() %}\n{{ f() }}{% endmacro %}{{ f() }}",
+      "line 2: macros call each other more than 256 deep, down to f; it may call itself for ever" },
+    { doubles("[1]", "[n.s, n.s]", "| tojson"), "line 2: the template " .. steps },
+    { doubles("[1]", "[n.s, n.s]"), "line 2: the template " .. steps },
+    { doubles("[1]", "n.s + n.s"), "line 2: a list of 1048576 elements is too large; at most 1000000" },
+    { doubles("'a'", "n.s + n.s"), "line 2: a text of 134217728 bytes is too large; at most 67108864" },
+    { doubles("'a'", "n.s ~ n.s"), "line 2: a text of 134217728 bytes is too large; at most 67108864" },
+    { doubles("'a' | safe", "n.s + n.s"), "line 2: a text of 134217728 bytes is too large; at most 67108864" },
+    { "\n{{ ('a' * 3000000000) | length }}", "line 2: a text of 3000000000 bytes is too large; at most 67108864" },
+    { "{{ [1] * 3000000000 }}", "line 1: a list of 3000000000 elements is too large; at most 1000000" },
+    { "{{ 'a'.zfill(3000000000) }}", "line 1: a text of 3000000000 bytes is too large" },
+    { "{{ 'a\n' | indent(3000000000) }}", "a text of 3000000000 bytes is too large" },
+    { "{{ [1] | tojson(indent=3000000000) }}", "line 1: a text of 3000000000 bytes is too large" },
+    { "{{ ('a' * 1000) | replace('a', 'b' * 1000000) }}", "line 1: a text of 1000000000 bytes is too large" },
+    { "{{ ('a' * 1000) | join('b' * 1000000) }}", "line 1: a text of 1000001000 bytes is too large" },
+    { "{% set s = 'a' * 60000000 %}\n{{ s }}{{ s }}", "line 2: a text of 120000000 bytes is too large" },
+    { "{{ '%300d' % 1 }}", "line 1: the width of %300d is too large; at most 99" },
+    { "\n{{ " .. ("("):rep(9000) .. "1" .. (")"):rep(9000) .. " }}",
+      "line 2: the template is nested too deeply (stack overflow)" },
+    { "{% set n = namespace(s=[]) %}{% for i in range(9000) %}{% set n.s = [n.s] %}{% endfor %}\n{{ n.s }}",
+      "line 2: the template is nested too deeply (stack overflow)" },
+  }
+  for _, case in ipairs(cases) do t.raises(case[2], render, case[1]) end
+  t.equal(render("{{ ('a' * 67108864) | length }}"), "67108864")
+  t.equal(render("{% macro f(n) %}{% if n > 1 %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(256) }}{{ f(256) }}"), "")
+end)
+
 -- Values of Lua -----------------------------------------------------------------------------------------
 
 t.test("LuaValuesAreWhatJsonWouldMakeOfThem", function()

@@ -1,6 +1,7 @@
 --- The filter tojson: what Python's json.dumps writes.
 
 local convert = require "lockstep.text.jinja.convert"
+local limits = require "lockstep.text.jinja.limits"
 local unicode = require "lockstep.text.jinja.unicode"
 local values = require "lockstep.text.jinja.values"
 
@@ -68,6 +69,7 @@ local function write_list(out, list, o, indent)
     out[#out + 1] = "[]"
     return
   end
+  limits.step(list.n)
   local inner = o.indent and indent .. o.indent
   out[#out + 1] = inner and "[" .. inner or "["
   for i = 1, list.n do
@@ -89,6 +91,7 @@ local function write_dict(out, dict, o, indent)
     out[#out + 1] = "{}"
     return
   end
+  limits.step(dict.n)
   local inner = o.indent and indent .. o.indent
   local keys = o.sort_keys and sorted_keys(dict) or dict
   local n = #out
@@ -203,7 +206,7 @@ function M.tojson(value, ensure_ascii, indent, separators, sort_keys)
   if indent ~= nil and type(indent) ~= "string" then
     local number = values.number_of(indent)
     if not number then values.fail("tojson: indent must be an int or a str, got a " .. values.type_name(indent)) end
-    step = (" "):rep(number)
+    step = limits.repeated(" ", number)
   end
   local item, key = separators_of(separators, step ~= nil)
   local o = { ensure_ascii = ensure_ascii ~= nil and values.truth(ensure_ascii), indent = step, item = item, key = key,

@@ -3,6 +3,7 @@
 --- M[class][name] is {fn, params}; `fn` takes the object and the arguments, nil for those left out. A name with false
 --- is a method of Python's that this interpreter does not have.
 
+local limits = require "lockstep.text.jinja.limits"
 local unicode = require "lockstep.text.jinja.unicode"
 local values = require "lockstep.text.jinja.values"
 
@@ -204,7 +205,7 @@ function M.replace(s, old, new, limit)
       parts[i] = (limit < 0 or i <= limit) and new .. character or character
     end
     if limit < 0 or #parts < limit then parts[#parts + 1] = new end
-    return table.concat(parts)
+    return limits.concat(parts, "", #parts)
   end
   while limit ~= 0 do
     local first, last = s:find(old, at, true)
@@ -214,19 +215,20 @@ function M.replace(s, old, new, limit)
   end
   if at == 1 then return s end
   parts[#parts + 1] = s:sub(at)
-  return table.concat(parts)
+  return limits.concat(parts, "", #parts)
 end
 
 local function join(s, items)
   local parts, n = values.to_array(items)
   for i = 1, n do parts[i] = text(parts[i], "join()") end
-  return table.concat(parts, s)
+  return limits.concat(parts, s, n)
 end
 
 local function pad(s, width, fill, left_share)
   fill = fill == nil and " " or text(fill, "padding")
   local missing = integer(width, nil, "padding") - unicode.length(s)
   if missing <= 0 then return s end
+  limits.check_text(#s + #fill * missing)
   local left = math.floor(missing * left_share)
   -- str.center() gives an odd space to the left where the width is odd.
   if left_share == 0.5 and missing % 2 == 1 and width % 2 == 1 then left = left + 1 end

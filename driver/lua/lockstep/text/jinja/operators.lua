@@ -1,5 +1,6 @@
 --- Arithmetic and comparisons of templates, as Python has them.
 
+local limits = require "lockstep.text.jinja.limits"
 local unicode = require "lockstep.text.jinja.unicode"
 local values = require "lockstep.text.jinja.values"
 
@@ -40,6 +41,7 @@ end
 
 local function joined(a, b)
   local make = a.kind == "list" and values.list or values.tuple
+  limits.check_list(a.n + b.n)
   local items = {}
   for i = 1, a.n do items[i] = a[i] end
   for i = 1, b.n do items[a.n + i] = b[i] end
@@ -52,11 +54,14 @@ local function is_sequence(value)
 end
 
 local function add(a, b)
-  if type(a) == "string" and type(b) == "string" then return a .. b end
+  if type(a) == "string" and type(b) == "string" then
+    limits.check_text(#a + #b)
+    return a .. b
+  end
   local x, x_float = number_of(a)
   local y, y_float = number_of(b)
   if x and y then return result_of(x + y, x_float or y_float) end
-  if text_of(a) and text_of(b) then return values.markup(M.escape(a) .. M.escape(b)) end
+  if text_of(a) and text_of(b) then return values.markup(limits.concat({ M.escape(a), M.escape(b) }, "", 2)) end
   if is_sequence(a) and kind_of(a) == kind_of(b) then return joined(a, b) end
   fail_types("+", a, b)
 end
@@ -70,10 +75,11 @@ end
 
 local function repeated(sequence, times)
   if text_of(sequence) then
-    local text = text_of(sequence):rep(times)
+    local text = limits.repeated(text_of(sequence), times)
     return type(sequence) == "string" and text or values.markup(text)
   end
   local items, n = {}, sequence.n
+  limits.check_list(n * times)
   for i = 1, n * times do items[i] = sequence[(i - 1) % n + 1] end
   return (sequence.kind == "list" and values.list or values.tuple)(items, math.max(0, n * times))
 end
@@ -152,6 +158,7 @@ function M.format(format, args, n)
     if letter == "%" then return "%" end
     local convert = CONVERSIONS[letter]
     if not convert then fail(("the conversion %%%s%s is not supported"):format(flags, letter)) end
+    if flags:find("%d%d%d") then fail(("the width of %%%s%s is too large; at most 99"):format(flags, letter)) end
     used = used + 1
     if used > n then fail(("the format %s needs more than %d arguments"):format(values.repr(format), n)) end
     if flags ~= "" and (letter == "s" or letter == "r") and not unicode.is_ascii(values.str(args[used])) then

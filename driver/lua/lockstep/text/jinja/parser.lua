@@ -12,6 +12,8 @@ local values = require "lockstep.text.jinja.values"
 
 local M = {}
 
+local position = values.position
+
 ---@class lockstep.jinja.Parser
 ---@field tokens table[]
 ---@field at integer
@@ -114,6 +116,7 @@ function Parser:body(ends, opened)
   end
   while true do
     local token = self:next()
+    position.line = token.line
     if token.type == "eof" then
       if not ends then return body end
       self:fail(("{%% %s %%} of line %d is not closed; expected {%% %s %%}"):format(opened.name, opened.line,

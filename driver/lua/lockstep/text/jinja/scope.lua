@@ -12,6 +12,7 @@ local M = {}
 ---@field activation {slots: integer, depth: integer}
 ---@field names table<string, integer> slots
 ---@field first integer the first slot of this scope
+---@field assigned integer the first slot that its body assigns: those before it are its own names
 ---@field last integer its last slot
 local Scope = {}
 Scope.__index = Scope
@@ -49,15 +50,19 @@ function M.new(parent, body, own, is_activation)
   if is_activation then activation = { slots = 0, depth = activation and activation.depth + 1 or 0 } end
   local self = setmetatable({ parent = parent, activation = activation, names = {} }, Scope)
   self.first = activation.slots + 1
-  local names = {}
-  for _, name in ipairs(own or {}) do names[#names + 1] = name end
-  add_assigned(names, body)
-  for _, name in ipairs(names) do
-    if not self.names[name] then
-      activation.slots = activation.slots + 1
-      self.names[name] = activation.slots
+  local function add_slots(names)
+    for _, name in ipairs(names) do
+      if not self.names[name] then
+        activation.slots = activation.slots + 1
+        self.names[name] = activation.slots
+      end
     end
   end
+  add_slots(own or {})
+  self.assigned = activation.slots + 1
+  local names = {}
+  add_assigned(names, body)
+  add_slots(names)
   self.last = activation.slots
   return self
 end

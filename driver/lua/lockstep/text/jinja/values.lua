@@ -7,6 +7,7 @@
 ---     dict                                  n, [1], ..., [n] are the keys in order; map: from key to value
 ---     namespace, loop, macro, function, method, undefined, markup
 
+local limits = require "lockstep.text.jinja.limits"
 local unicode = require "lockstep.text.jinja.unicode"
 
 jit.off(true, true) -- compiling traces through a template's closures takes longer than it saves
@@ -17,12 +18,9 @@ M.none = require("lockstep.core").null
 
 local LARGEST = 2 ^ 53
 
---- Where the statement that runs stands: errors name it.
-M.position = { line = 0 }
+local step = limits.step
 
---- Raises an error of the template. render and compile add the template's name and line.
----@param message string
-function M.fail(message) error({ template_error = message, line = M.position.line }, 0) end
+M.position, M.fail = limits.position, limits.fail
 
 ---@param line integer
 ---@param message string
@@ -244,6 +242,7 @@ end
 
 local function equal_sequences(a, b)
   if a.n ~= b.n then return false end
+  step(a.n)
   for i = 1, a.n do
     if not M.equal(a[i], b[i]) then return false end
   end
@@ -269,6 +268,7 @@ function M.equal(a, b)
   if a.kind == "undefined" then return true end
   if a.kind == "dict" then
     if a.n ~= b.n then return false end
+    step(a.n)
     for key, value in pairs(a.map) do
       if b.map[key] == nil or not M.equal(value, b.map[key]) then return false end
     end
@@ -289,6 +289,7 @@ function M.less(a, b)
   if type(a) == "table" and type(b) == "table" then
     if a.kind == "undefined" then M.fail_undefined(a) end
     if a.kind == b.kind and (a.kind == "list" or a.kind == "tuple") then
+      step(a.n)
       for i = 1, math.min(a.n, b.n) do
         if not M.equal(a[i], b[i]) then return M.less(a[i], b[i]) end
       end
@@ -349,15 +350,17 @@ local function repr_string(s)
 end
 
 local function join_repr(items, n, open, close)
+  step(n)
   local parts = {}
   for i = 1, n do parts[i] = M.repr(items[i]) end
-  return open .. table.concat(parts, ", ") .. close
+  return open .. limits.concat(parts, ", ", n) .. close
 end
 
 local function repr_dict(dict, name)
+  step(dict.n)
   local parts = {}
   for i = 1, dict.n do parts[i] = M.repr(dict[i]) .. ": " .. M.repr(dict.map[M.key_of(dict[i])]) end
-  return (name or "") .. "{" .. table.concat(parts, ", ") .. "}"
+  return (name or "") .. "{" .. limits.concat(parts, ", ", dict.n) .. "}"
 end
 
 local REPR = {
