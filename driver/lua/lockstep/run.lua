@@ -48,8 +48,13 @@ local function parse_scalar(path, text, default)
   elseif kind == "number" then
     local value = tonumber(text)
     -- NaN and the infinities have no form in JSON, so config.json could not hold them.
-    if value and value - value == 0 then return value end
-    refuse(path, text, value and "the value must be a finite number" or "the value must be a number")
+    if not value then refuse(path, text, "the value must be a number") end
+    if value - value ~= 0 then refuse(path, text, "the value must be a finite number") end
+    if math.abs(value) >= 2 ^ 53 and text:match "^%s*[+-]?%w+%s*$" and not text:match "^%s*[+-]?%d+[eE]" then
+      refuse(path, text, "a whole number must be below 2^53 = 9007199254740992, or would be rounded; 1e16 is a way to "
+        .. "write a rounded one")
+    end
+    return value
   elseif kind == "boolean" then
     if text == "true" then return true elseif text == "false" then return false end
     refuse(path, text, "the value must be true or false")
@@ -61,6 +66,7 @@ end
 local function parse_array(path, text, default)
   local values = {}
   for part in (text .. ","):gmatch("(.-),") do
+    if part == "" then refuse(path, text, "element %d of the list is empty", #values + 1) end
     values[#values + 1] = parse_scalar(path, part, default[1])
   end
   return values

@@ -73,6 +73,9 @@ t.test("SettingsThatDoNotFitAreRefusedWithWhatWould", function()
     { "steps", "", "--set steps=: the value must be a number" },
     { "resume", "yes", "--set resume=yes: the value must be true or false" },
     { "betas", "0.9,x", "--set betas=x: the value must be a number" },
+    { "betas", "1,,2", "--set betas=1,,2: element 2 of the list is empty" },
+    { "files", "a,", "--set files=a,: element 2 of the list is empty" },
+    { "files", "", "--set files=: element 1 of the list is empty" },
     { "text", "1", "--set text=1: text is a group of keys; set one of them" },
   }
   for _, case in ipairs(cases) do t.raises(case[3], run.merge, defaults(), { { case[1], case[2] } }) end
@@ -84,6 +87,19 @@ t.test("NumbersAreFiniteAndTextIsUtf8SinceConfigJsonHoldsThem", function()
     t.raises("the value must be a finite number", run.merge, { betas = { 0.9, 0.9 } }, { { "betas", "0.5," .. text } })
   end
   t.raises("the value must be text in UTF-8", run.merge, { name = "" }, { { "name", "\255" } })
+end)
+
+t.test("AWholeNumberIsNotRoundedSilently", function()
+  local function given(text) return run.merge({ steps = 1 }, { { "steps", text } }).steps end
+  local largest = 2 ^ 53 - 1
+  t.equal({ given "9007199254740991", given "-9007199254740991", given "0x1fffffffffffff" },
+    { largest, -largest, largest })
+  t.equal({ given "1e16", given "2.5e20" }, { 1e16, 2.5e20 })
+  for _, text in ipairs { "9007199254740993", "-9007199254740993", "9007199254740992", "0x20000000000001",
+    "18446744073709551615" } do
+    t.raises(("--set steps=%s: a whole number must be below 2^53"):format(text), given, text)
+  end
+  t.raises("a whole number must be below 2^53", run.merge, { seeds = { 1 } }, { { "seeds", "1,9007199254740993" } })
 end)
 
 t.test("ASettingThatTheCommandLineCannotGiveIsNamed", function()
