@@ -66,8 +66,7 @@ local function encode(messages, is_prompt)
   return chat:encode(messages, { generation_prompt = is_prompt, processor = process, folder = folder })
 end
 local loader = data.loader {
-  source = train, seed = config.seed, rank = 0, world = 1,
-  map = function(sample) return encode(sample.messages) end,
+  source = train, seed = config.seed, rank = 0, world = 1, map = function(sample) return encode(sample.messages) end,
 }
 local stream = batching.stream { source = loader, buffer = config.samples_per_step, seq_len = config.seq_len }
 
@@ -97,7 +96,10 @@ end
 local function evaluate(title)
   if #held_out == 0 then return end
   local samples = {}
-  for i = 1, math.min(config.eval_samples, #held_out) do samples[i] = encode(held_out[i].messages) end
+  for i = 1, math.min(config.eval_samples, #held_out) do
+    local ok, sample = pcall(encode, held_out[i].messages)
+    samples[i] = ok and sample or error(held_out:place(i) .. ": " .. sample, 0)
+  end
   local batches = batching.prepare { samples = samples, seq_len = config.seq_len, rank = dist.rank() }[dist.rank() + 1]
   local loss = sharding.evaluate(model, function() return table.remove(batches) end,
     function(batch) return model(batch, "loss") end)

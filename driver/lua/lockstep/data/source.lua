@@ -12,7 +12,7 @@ local M = {}
 ---@class data.Source
 ---@operator len: integer
 ---@field [integer] table sample 1 to #source, in any order
----@field place fun(self: data.Source, index: integer): string "train.jsonl, line 12"; only of data.source
+---@field place fun(self: data.Source, index: integer): string names a sample for messages: "train.jsonl, line 12"
 
 --- Returns the files of a path whose last part has "*", sorted; other paths as they are.
 ---@param path string
@@ -63,12 +63,17 @@ local function new_view(name, size, locate)
   local meta = getmetatable(view)
   meta.__name = name
   function meta.__len() return size end
-  function meta.__index(_, index)
-    if type(index) ~= "number" then return nil end
-    if not (index >= 1 and index <= size and index % 1 == 0) then
+  local function find(index)
+    if type(index) ~= "number" or not (index >= 1 and index <= size and index % 1 == 0) then
       core.raise(("%s[%s]: it has the samples 1 to %d"):format(name, tostring(index), size))
     end
-    local leaf, of_leaf = M.resolve(view, index, 0)
+    return M.resolve(view, index, 0)
+  end
+  local function place(_, index) return M.place(find(index)) end
+  function meta.__index(_, index)
+    if index == "place" then return place end
+    if type(index) ~= "number" then return nil end
+    local leaf, of_leaf = find(index)
     return leaf[of_leaf]
   end
   views[view] = locate

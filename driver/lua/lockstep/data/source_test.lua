@@ -200,6 +200,17 @@ t.test("PartsAreSourcesForLoadersAndMixes", function()
   t.raises("split.jsonl, line 7", function() return all(whole) end)
 end)
 
+t.test("PartsAndMixesNameThePlacesOfTheirSamples", function()
+  local path = write("placed.jsonl", '{"id": 1}\n{"id": 2}\n\n{"id": 4}\n')
+  local train, kept = data.split(open(path), { held_out = 1 })
+  for _, part in ipairs { train, kept, data.mix { train, kept } } do
+    for i = 1, #part do t.equal(part:place(i), ("%s, line %d"):format(path, part[i].id)) end
+  end
+  t.equal(data.split({ "a" }, { held_out = 0 }):place(1), "sample 1")
+  t.raises("held_out[2]: it has the samples 1 to 1", kept.place, kept, 2)
+  t.raises("held_out[nil]: it has the samples 1 to 1", kept.place, kept)
+end)
+
 t.test("MistakesInASplitAreNamed", function()
   for _, held_out in ipairs { 5, -1, 1.5, 7 } do
     t.raises("data.split: held_out must be a share below 1, or a number of samples below the 5 there are; got "
