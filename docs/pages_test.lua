@@ -5,12 +5,7 @@
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
-local function read(path)
-  local file = assert(io.open(path))
-  local content = file:read("*a")
-  file:close()
-  return content
-end
+local read = t.read_file
 
 --- Returns the pieces of code in a cell.
 local function codes_of(cell)

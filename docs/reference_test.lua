@@ -4,9 +4,7 @@ local reference = require "lockstep.help.reference"
 local t = require "lockstep.testing"
 
 t.test("ThePageIsFresh", function()
-  local file = assert(io.open("docs/reference.md"))
-  local page = file:read("*a")
-  file:close()
+  local page = t.read_file("docs/reference.md")
 
   if page ~= reference.page() then
     error("docs/reference.md is stale: bazel-bin/driver/lockstep --nproc 1 docs/generate.lua docs", 0)

@@ -47,13 +47,23 @@ double Mean(const std::vector<double>& values, size_t from, size_t count) {
   return sum / static_cast<double>(count);
 }
 
-// Kills the run, all its ranks, after this step, and lets it go on.
-Ended KillAndResume(const Command& command, int step) {
-  Child child(command);
-  child.WaitForLine(absl::StrCat("step ", step, "/"));
+// Runs the script twice, and kills all ranks of the second run after step 4. Expects that it goes
+// on to the same values of `field` and the same bytes of `file`.
+void ExpectSameBitsAfterAKill(const std::string& script, const std::vector<std::string>& settings,
+                              const std::string& field, const std::string& file) {
+  const Folder undisturbed, killed;
+  ASSERT_EQ(RunOne(Train(undisturbed, script, 2, settings)).exit_code, 0);
+  Child child(Train(killed, script, 2, settings));
+  child.WaitForLine("step 4/");
   child.Send(SIGKILL);
   child.Wait();
-  return RunOne(command);
+
+  const Ended ended = RunOne(Train(killed, script, 2, settings));
+
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("resumed"));
+  EXPECT_EQ(Values(killed, field), Values(undisturbed, field));
+  EXPECT_EQ(killed.Read(file), undisturbed.Read(file));
 }
 
 // --- grpo.lua ------------------------------------------------------------------------------------
@@ -102,18 +112,10 @@ TEST(Grpo, AnAdapterStaysNearItsReferenceUnderEachVariant) {
 }
 
 TEST(Grpo, KilledAndResumedItEndsWithTheSameBits) {
-  const std::vector<std::string> settings = {"steps=8",      "warm_steps=5", "problems_per_step=4",
-                                             "save_every=2", "group_size=4", "images=true"};
-  const Folder undisturbed, killed;
-  ASSERT_EQ(RunOne(Train(undisturbed, "grpo.lua", 2, settings)).exit_code, 0);
-
-  const Ended ended = KillAndResume(Train(killed, "grpo.lua", 2, settings), 4);
-
-  ASSERT_EQ(ended.exit_code, 0) << ended.err;
-  EXPECT_THAT(ended.out, HasSubstr("resumed"));
-  EXPECT_EQ(Values(killed, "reward"), Values(undisturbed, "reward"));
-  EXPECT_EQ(killed.Read("out/result/model.safetensors"),
-            undisturbed.Read("out/result/model.safetensors"));
+  ExpectSameBitsAfterAKill("grpo.lua",
+                           {"steps=8", "warm_steps=5", "problems_per_step=4", "save_every=2",
+                            "group_size=4", "images=true"},
+                           "reward", "out/result/model.safetensors");
 }
 
 // The engine is a second program, which sees nothing but the weights that the run exports.
@@ -176,19 +178,10 @@ TEST(Dpo, ASmallModelComesToPreferTheChosenAnswers) {
 TEST(Dpo, KilledAndResumedItEndsWithTheSameBits) {
   for (const char* variant : {"sigmoid", "ipo"}) {
     SCOPED_TRACE(variant);
-    const std::vector<std::string> settings = {"steps=8", "save_every=2", "pairs_per_step=7",
-                                               "held_out=8",
-                                               absl::StrCat("loss.variant=", variant)};
-    const Folder undisturbed, killed;
-    ASSERT_EQ(RunOne(Train(undisturbed, "dpo.lua", 2, settings)).exit_code, 0);
-
-    const Ended ended = KillAndResume(Train(killed, "dpo.lua", 2, settings), 4);
-
-    ASSERT_EQ(ended.exit_code, 0) << ended.err;
-    EXPECT_THAT(ended.out, HasSubstr("resumed"));
-    EXPECT_EQ(Values(killed, "loss"), Values(undisturbed, "loss"));
-    EXPECT_EQ(killed.Read("out/result/adapter_model.safetensors"),
-              undisturbed.Read("out/result/adapter_model.safetensors"));
+    ExpectSameBitsAfterAKill("dpo.lua",
+                             {"steps=8", "save_every=2", "pairs_per_step=7", "held_out=8",
+                              absl::StrCat("loss.variant=", variant)},
+                             "loss", "out/result/adapter_model.safetensors");
   }
 }
 

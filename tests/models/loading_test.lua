@@ -10,12 +10,7 @@ local torch = require "lockstep.torch"
 
 local SOURCE = "tests/models/"
 
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read("*a")
-  file:close()
-  return text
-end
+local read = t.read_file
 
 local num_folders = 0
 

@@ -23,12 +23,7 @@ end
 
 local function load(folder) return models.load(path_of(folder)) end
 
-local function config_of(folder)
-  local file = assert(io.open(path_of(folder) .. "/config.json"))
-  local config = core.json_decode(file:read("*a"))
-  file:close()
-  return config
-end
+local function config_of(folder) return core.json_decode(t.read_file(path_of(folder) .. "/config.json")) end
 
 local function with(batch, changes)
   local result = {}

@@ -73,6 +73,16 @@ function M.near(actual, expected, tolerance, what)
   end
 end
 
+--- Returns the content of a file.
+---@param path string
+---@return string
+function M.read_file(path)
+  local file = assert(io.open(path, "rb"))
+  local content = file:read("*a")
+  file:close()
+  return content
+end
+
 --- Fails unless the value is true.
 ---@param value any
 ---@param what string?

@@ -6,12 +6,7 @@ local annotations = require "annotations"
 local core = require "lockstep.core"
 local t = require "lockstep.testing"
 
-local function read(path)
-  local file = assert(io.open(path))
-  local text = file:read("*a")
-  file:close()
-  return text
-end
+local read = t.read_file
 
 local function files_under(folder)
   local paths = {}

@@ -12,12 +12,7 @@ local function write(name, content)
   return path
 end
 
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read("*a")
-  file:close()
-  return text
-end
+local read = t.read_file
 
 t.test("AFileIsOneValueOfLua", function()
   local path = write("config.json",

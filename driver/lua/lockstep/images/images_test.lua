@@ -6,12 +6,7 @@ local torch = require "lockstep.torch"
 
 local folder = "driver/images/testdata/"
 
-local function bytes_of(name)
-  local file = assert(io.open(folder .. name, "rb"))
-  local bytes = file:read("*a")
-  file:close()
-  return bytes
-end
+local function bytes_of(name) return t.read_file(folder .. name) end
 
 t.test("AFileAndItsBytesGiveTheSamePicture", function()
   for _, name in ipairs { "jpeg_420.jpg", "png_rgba.png", "webp_lossy.webp" } do

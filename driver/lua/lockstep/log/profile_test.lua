@@ -7,9 +7,7 @@ local torch = require "lockstep.torch"
 
 --- The trace's events that have a duration.
 local function events_of(path)
-  local file = assert(io.open(path))
-  local text = file:read("*a")
-  file:close()
+  local text = t.read_file(path)
   -- Beyond 2^53, which our reader refuses rather than round.
   local trace = core.json_decode(text:gsub('("baseTimeNanoseconds": )%d+', "%10"), path)
   local events = {}

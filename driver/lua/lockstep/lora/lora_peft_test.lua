@@ -109,9 +109,7 @@ end
 t.test("TheConfigurationSaysWhatPeftNeeds", function()
   local model = load "patterns"
   lora.save(model, run.dir .. "/config")
-  local file = assert(io.open(run.dir .. "/config/adapter_config.json"))
-  local config = core.json_decode(file:read("*a"))
-  file:close()
+  local config = core.json_decode(t.read_file(run.dir .. "/config/adapter_config.json"))
 
   t.equal({ config.peft_type, config.r, config.lora_alpha, config.use_dora, config.use_rslora },
     { "LORA", 4, 3, false, false })

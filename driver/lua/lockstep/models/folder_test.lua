@@ -8,12 +8,7 @@ local run = require "lockstep.run"
 local t = require "lockstep.testing"
 local text = require "lockstep.text"
 
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local content = file:read("*a")
-  file:close()
-  return content
-end
+local read = t.read_file
 
 --- Puts the files of a vision-language model into the cache of Hugging Face, under a revision; returns their folder.
 local function put_into_cache(name, revision, is_main)

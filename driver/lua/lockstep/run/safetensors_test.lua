@@ -160,9 +160,7 @@ end)
 
 t.test("AFileCutShortAnywhereIsAnError", function()
   data.save_safetensors(path_of("cut"), { a = torch.ones({ 3 }), b = torch.ones({ 2, 2 }, { dtype = torch.int64 }) })
-  local file = assert(io.open(path_of("cut"), "rb"))
-  local whole = file:read("*a")
-  file:close()
+  local whole = t.read_file(path_of("cut"))
 
   for length = 0, #whole - 1 do
     core.write_file(path_of("cut"), { whole:sub(1, length) })

@@ -11,7 +11,7 @@ local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
 local listening, new_folder = fixture.listening, fixture.new_folder
-local read_file, save_at, write_file = fixture.read_file, fixture.save_at, fixture.write_file
+local read_file, save_at, write_file = t.read_file, fixture.save_at, fixture.write_file
 
 -- Read by PyTorch ---------------------------------------------------------------------------------------
 

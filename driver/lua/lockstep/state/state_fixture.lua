@@ -29,13 +29,6 @@ function M.listening(fn, ...)
   return results[2], table.concat(heard)
 end
 
-function M.read_file(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read("*a")
-  file:close()
-  return text
-end
-
 function M.write_file(path, text)
   local file = assert(io.open(path, "wb"))
   file:write(text)

@@ -7,12 +7,7 @@ local text = require "lockstep.text"
 local DATA = "driver/text/testdata/"
 local FAMILIES = { "gpt2", "llama3", "qwen2", "qwen35", "o200k", "llama2", "gemma", "unigram" }
 
-local function read_json(name)
-  local file = assert(io.open(DATA .. name .. ".json", "rb"))
-  local content = core.json_decode(file:read "*a", name)
-  file:close()
-  return content
-end
+local function read_json(name) return core.json_decode(t.read_file(DATA .. name .. ".json"), name) end
 
 local function open(family) return text.tokenizer(DATA .. family .. ".json") end
 

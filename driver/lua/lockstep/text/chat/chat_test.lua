@@ -11,12 +11,7 @@ local stand_in = dofile(HERE .. "stand_in_fixture.lua")
 
 local folders = 0
 
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local text = file:read("*a")
-  file:close()
-  return text
-end
+local read = t.read_file
 
 -- A folder with files, {name = text, or a value to be JSON}.
 local function folder_of(files)

@@ -1,0 +1,26 @@
+"""`program_test`: tests that start the real program, from a file of GoogleTest."""
+
+def program_test(name, size = "medium", data = [], **kwargs):
+    """A cc_test of `<name>.cc` that may start //driver:lockstep, on any number of ranks.
+
+    Args:
+      name: the target's name.
+      size: as for every test.
+      data: files that the tests read, in addition to the program.
+      **kwargs: passed on to cc_test.
+    """
+    native.cc_test(
+        name = name,
+        size = size,
+        srcs = [name + ".cc"],
+        data = data + ["//driver:lockstep"],
+        deps = [
+            "//tests/support:program",
+            "//tests/support:rank_script",
+            "//tests/support:ranks",
+            "@com_google_absl//absl/strings",
+            "@com_google_absl//absl/time",
+            "@com_google_googletest//:gtest_main",
+        ],
+        **kwargs
+    )
