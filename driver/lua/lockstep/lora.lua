@@ -93,8 +93,8 @@ end
 ---@class lora.Options
 ---@field r integer? rank of the update; default 16
 ---@field alpha number? the update is multiplied by alpha / r; default 32
----@field targets (string[]|"all-linear")? linear layers by their last names; default {"q_proj", "v_proj"}.
----"all-linear" takes all but the head, lm_head
+---@field targets (string[]|string)? linear layers by their last names; default {"q_proj", "v_proj"}, which may also
+---be written "q_proj,v_proj". "all-linear" takes all but the head, lm_head
 ---@field dropout number? probability that an input of an adapter is 0 in training; default 0
 ---@field rslora boolean? multiply by alpha / sqrt(r) (arXiv 2312.03732); default false
 ---@field dora boolean? learn each row's length apart from its direction (arXiv 2402.09353); default false
@@ -128,9 +128,14 @@ function M.apply(model, opts)
   check(#o.parameters == 0 or o.dropout == 0, "adapters of parameters have no dropout: it must be 0", o.dropout)
   check(#o.parameters == 0 or not o.dora, "adapters of parameters know no DoRA: dora must be false", o.dora)
   local targets = o.targets == nil and { "q_proj", "v_proj" } or o.targets
+  if type(targets) == "string" and targets ~= "all-linear" then
+    local names = {} -- as --set gives them
+    for name in targets:gmatch "[^,%s]+" do names[#names + 1] = name end
+    targets = names
+  end
   check(targets == "all-linear" or type(targets) == "table" and #targets + #o.parameters > 0,
     'targets must be names of linear layers, as in {"q_proj", "v_proj"}, or "all-linear"',
-    type(targets) == "string" and '"' .. targets .. '"' or type(targets) == "table" and "an empty array" or targets)
+    type(targets) == "table" and "an empty array" or targets)
   for _, names in ipairs { type(targets) == "table" and targets or {}, o.modules_to_save, o.parameters } do
     for _, name in ipairs(names) do check(type(name) == "string", "a name must be a string", name) end
   end

@@ -76,7 +76,8 @@ int Wrap(lua_State* state, lua_CFunction function) {
 void AddSuggestion(lua_State* state) {
   const char* message = lua_type(state, 1) == LUA_TSTRING ? lua_tostring(state, 1) : "";
   const auto says = [&](const char* part) { return std::strstr(message, part) != nullptr; };
-  if (!says("(a nil value)") && !says("attempt to compare") && !says("a tensor has no field")) {
+  if (!says("(a nil value)") && !says("attempt to compare") && !says("a tensor has no field") &&
+      !says("x must be a tensor, not ") && !says("\"self\" ")) {
     return;
   }
   lua_getglobal(state, "require");

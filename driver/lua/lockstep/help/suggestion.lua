@@ -130,14 +130,38 @@ local function called_with_dot()
   end
 end
 
+--- Returns a remark where a tensor's method in C++ was called with a dot, or nil: x.backward() takes nothing for x.
+local function tensor_called_with_dot(message, level)
+  local name = message:match "([%a_][%w_]*): x must be a tensor, not "
+    or message:find('"self" ', 1, true) and message:match "torch%.([%a_][%w_]*) cannot be called with"
+  local info = name and debug.getinfo(level, "Slfu")
+  while info and info.what == "C" do
+    level = level + 1
+    info = debug.getinfo(level, "Slfu")
+  end
+  if not info then return end
+  local environment = environment_of(level, info)
+  for _, receiver in ipairs(receivers_of(name, info)) do
+    local chain, separator = unpack(receiver)
+    local first, rest = chain:match("^([^.]+)%.?(.*)$")
+    local value = environment[first]
+    if rest ~= "" then value = completion.value_of(rest, value) end
+    if separator == "." and torch.is_tensor(value) then
+      return ('"%s" was called with a dot: use a colon, as in %s:%s(...)'):format(name, chain, name)
+    end
+  end
+end
+
 --- Returns a remark on an error that is not about a misspelled name, or nil.
-local function remark(message)
+local function remark(message, level)
   if message:find("attempt to compare .*userdata") then
     return "tensors are compared element by element: x:gt(1), x:ge(1), x:lt(1), x:le(1), torch.eq(x, 1)"
   end
   if message:find("'self'", 1, true) or message:find("a tensor has no field", 1, true) then
     return called_with_dot()
   end
+  local remarked = tensor_called_with_dot(message, level + 1) -- no tail call: levels are counted
+  return remarked
 end
 
 --- Returns `message` with a remark on the mistake behind it. Where a name is nil, the remark is the name that was
@@ -149,8 +173,8 @@ end
 ---@return any message
 function M.explain(message, level)
   if type(message) ~= "string" then return message end
-  local remarked = remark(message)
-  if remarked then return message .. "; " .. remarked end
+  local remarked = remark(message, level + 1)
+  if remarked then return message .. (message:find("\n", 1, true) and "\n  " or "; ") .. remarked end
   local kind, name = message:match("attempt to %a+ (%a+) '([%a_][%w_]*)' %(a nil value%)$")
   if kind ~= "field" and kind ~= "method" and kind ~= "global" then return message end
   local name_meant = meant(kind, name, level)

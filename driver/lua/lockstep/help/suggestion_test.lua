@@ -125,6 +125,15 @@ t.test("AMethodThatIsCalledWithADotSaysToUseAColon", function()
   does_not_say("colon", "local x = torch.ones({ 1 })\nreturn x.weights")
 end)
 
+t.test("AMethodOfATensorThatIsCalledWithADotSaysToUseAColon", function()
+  says('; "backward" was called with a dot: use a colon, as in loss:backward(...)',
+    "local loss = torch.ones({ 1 })\nloss.backward()")
+  says('\n  "sum" was called with a dot: use a colon, as in state.x:sum(...)',
+    "local state = { x = torch.ones({ 1 }) }\nlocal y = state.x.sum(0)\nreturn y")
+  does_not_say("colon", "local x = torch.ones({ 1 })\nlocal y = torch.sum(1)\nreturn x, y")
+  does_not_say("colon", "local f = function() return torch.ones({ 1 }) end\nlocal y = f().sum()\nreturn y")
+end)
+
 t.test("ATensorThatIsComparedWithANumberSaysHowToCompare", function()
   says("x:gt(1)", "return torch.ones({ 1 }) > 1")
   says("x:le(1)", "return 2 <= torch.ones({ 1 })")

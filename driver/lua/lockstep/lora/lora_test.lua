@@ -50,6 +50,8 @@ t.test("TargetsAreLastNamesOrMoreOfTheName", function()
   t.equal(count { "layers.1.q_proj" }, 1)
   t.equal(count { "1.q_proj", "o_proj" }, 3)
   t.equal(count "all-linear", 6) -- all but the head
+  t.equal(count "q_proj,o_proj", 4)
+  t.equal(count "o_proj", 2)
 end)
 
 t.test("AnAdapterChangesNothingAtFirst", function()
@@ -242,7 +244,8 @@ t.test("ApplyRefusesWhatItCannotDo", function()
     { tiny.base(), { targets = { "embed_tokens" } }, '"embed_tokens" is of the class Embedding, and only linear layers '
       .. "get an adapter; list it in modules_to_save" },
     { tiny.base(), { targets = { "lm_head" } }, 'targets: "lm_head" is the head, whose weight the loss' },
-    { tiny.base(), { targets = "q_proj" }, 'or "all-linear", not "q_proj"' },
+    { tiny.base(), { targets = "all_linear" }, '"all_linear" is the name of no linear layer of the model' },
+    { tiny.base(), { targets = "" }, 'or "all-linear", not an empty array' },
     { tiny.base(), { targets = {} }, "targets must be names of linear layers, as in" },
     { tiny.base(), { targets = { 3 } }, "a name must be a string, not 3" },
     { tiny.base(), { modules_to_save = { "head" } }, 'modules_to_save: "head" is the name of no module of the model' },
@@ -350,9 +353,7 @@ end)
 --- A folder that is as PEFT's, but for a change of its configuration or tensors.
 local function changed(name, change)
   local from, to = tiny.FIXTURES .. "/plain/", run.dir .. "/" .. name
-  local file = assert(io.open(from .. "adapter_config.json"))
-  local config = core.json_decode(file:read("*a"))
-  file:close()
+  local config = core.json_decode(t.read_file(from .. "adapter_config.json"))
   local tensors = data.safetensors(from .. "adapter_model.safetensors")
   change(config, tensors)
   core.make_folder(to)
