@@ -109,9 +109,7 @@ for step, batch in run:steps(draw_step, config.steps) do
   optimizer:step(schedule(step))
   optimizer:zero_grad()
   log.step { loss = loss, grad_norm = grad_norm, lr = config.lr * schedule(step), tokens = batch.report.tokens }
-  if (step + 1) % config.eval_every == 0 or step + 1 == config.steps then
-    log.record("validation", { loss = evaluate() })
-  end
+  if run:every(config.eval_every) then log.record("validation", { loss = evaluate() }) end
 end
 
 -- Accuracy: each rank reads every world_size-th held-out digit.

@@ -36,6 +36,7 @@ local config = run.config {
   max_norm = 1.0,
   save_every = 100,
   eval_every = 100,
+  keep_best = false, -- writes the weights of the evaluation with the least loss, not those of the last step
   eval_samples = 1000, -- held-out conversations whose loss is computed in an evaluation, at most
   answers = 64, -- held-out conversations that the model answers in an evaluation, at most
   max_new_tokens = 64, -- of an answer
@@ -116,6 +117,7 @@ local function evaluate(title)
     end
   end
   log.record("validation", { loss = loss, exact = sharding.weighted_mean(right, #answers) })
+  if config.keep_best and title ~= "before" then run:keep_best("loss", loss) end
 end
 
 run:state({ model = model, optimizer = optimizer, stream = stream }, { every = config.save_every, keep = 2 })
@@ -130,9 +132,9 @@ for step, micro_batches, report in run:steps(stream, config.steps) do
   optimizer:step(schedule(step))
   optimizer:zero_grad()
   log.step { loss = loss, grad_norm = grad_norm, lr = config.lr * schedule(step), tokens = report.tokens }
-  if (step + 1) % config.eval_every == 0 and step + 1 < config.steps then evaluate("step " .. step + 1) end
+  if run:every(config.eval_every) then evaluate(step + 1 < config.steps and "step " .. step + 1 or "after") end
 end
-evaluate "after"
+if config.keep_best then log.print("the best loss, and its step:", run:load_best()) end
 log.curve("loss.svg", #held_out > 0 and { "loss", "validation.loss" } or { "loss" }, { title = "finetune" })
 
 local adapter, whole = run.dir .. "/adapter", run.dir .. "/model" -- every rank takes part, and rank 0 writes

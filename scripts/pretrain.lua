@@ -4,7 +4,7 @@
 --     ./run scripts/pretrain.lua --set data=corpus.jsonl --set format= --set steps=100000
 --
 -- `data` is files and folders, split by commas. With format=text each file is a document; with an empty format their
--- names tell: .jsonl (field "text"), .txt (a document in each line), .tar. The default took 6 minutes on 2 busy cores.
+-- names tell: .jsonl (field "text"), .txt (a document in each line), .tar. The default takes 1.6 minutes on two cores.
 
 local batching = require "lockstep.batching"
 local data = require "lockstep.data"
@@ -88,9 +88,6 @@ for i = 1, #held_out do
   end
   held_out_tokens, held_out_bytes = held_out_tokens + #ids, held_out_bytes + #held_out[i].text
 end
-local validation = batching.prepare {
-  samples = pieces, seq_len = config.seq_len * config.micro_batch, rank = dist.rank(),
-}[dist.rank() + 1]
 
 -- Model and optimizers.
 local shape = { architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", tie_word_embeddings = true,
@@ -115,12 +112,11 @@ run:resume()
 
 -- Bits of loss for each byte of held-out text, whatever the tokenizer.
 local function bits_per_byte()
-  local i = 0
-  local function next_batch()
-    i = i + 1
-    return validation[i]
-  end
-  local nats = sharding.evaluate(model, next_batch, function(batch) return model(batch, "loss") end)
+  local batches = batching.prepare {
+    samples = pieces, seq_len = config.seq_len * config.micro_batch, rank = dist.rank(),
+  }[dist.rank() + 1]
+  local nats = sharding.evaluate(model, function() return table.remove(batches) end,
+    function(batch) return model(batch, "loss") end)
   return nats * held_out_tokens / held_out_bytes / math.log(2)
 end
 
@@ -139,12 +135,16 @@ for step, micro_batches in run:steps(next_step, config.steps) do
     optimizer:zero_grad()
   end
   log.step { loss = loss, grad_norm = grad_norm, lr = config.lr * schedule(step), tokens = num_predicted }
-  if (step + 1) % config.eval_every == 0 or step + 1 == config.steps then
-    log.record("validation", { bits_per_byte = bits_per_byte() })
+  if run:every(config.eval_every) then
+    local bits = bits_per_byte()
+    log.record("validation", { bits_per_byte = bits })
+    run:keep_best("bits_per_byte", bits, { mode = "min" })
   end
-  if (step + 1) % config.sample_every == 0 or step + 1 == config.steps then log.print(model:full(sample)) end
+  if run:every(config.sample_every) then log.print(model:full(sample)) end
 end
 
+local best, step_of_best = run:load_best() -- the weights of the best evaluation
+if best then log.print(("the best are %.4f bits per byte, after %d steps"):format(best, step_of_best)) end
 models.save(model, run.dir .. "/model", { like = start })
 log.curve("loss.svg", { "loss", "validation.bits_per_byte" }, { title = "pretrain" })
 log.print("wrote " .. run.dir .. "/model")

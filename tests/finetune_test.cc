@@ -122,6 +122,7 @@ TEST(FineTune, PicturesAreToldApart) {
     ASSERT_EQ(exact.size(), 2u);
     EXPECT_EQ(exact[0], 0);
     EXPECT_GE(exact[1], 0.9) << more[0];
+    EXPECT_LE(Count(ended.err, "find_unused"), 1) << ended.err;
   }
 }
 
@@ -156,9 +157,10 @@ TEST(FineTune, TheMergedModelAnswersAsTheAdapterDoes) {
 TEST(FineTune, KilledAndResumedItWritesTheSameBits) {
   const Folder folder;
   MakeTextModel(folder);
-  const Strings settings = {
-      "model=model",  "steps=12",         "lr=0.01",   "samples_per_step=8", "save_every=3",
-      "eval_every=4", "max_new_tokens=8", "answers=8", "lora.r=4",           "lora.dropout=0.1"};
+  const Strings settings = {"model=model",        "steps=12",      "lr=0.01",
+                            "samples_per_step=8", "save_every=3",  "eval_every=4",
+                            "max_new_tokens=8",   "answers=8",     "lora.r=4",
+                            "lora.dropout=0.1",   "keep_best=true"};
   ASSERT_EQ(RunOne(FineTune(folder, "whole", settings)).exit_code, 0);
 
   Child killed(FineTune(folder, "killed", settings));
@@ -173,6 +175,7 @@ TEST(FineTune, KilledAndResumedItWritesTheSameBits) {
   EXPECT_THAT(resumed.out, Not(HasSubstr("step 0/12")));
   const std::string file = "/adapter/adapter_model.safetensors";
   EXPECT_TRUE(folder.Read("whole" + file) == folder.Read("killed" + file));
+  EXPECT_EQ(folder.List("killed/best"), folder.List("whole/best"));
   EXPECT_EQ(Values(folder, "whole", Of::kSteps, "loss"),
             Values(folder, "killed", Of::kSteps, "loss"));
 }

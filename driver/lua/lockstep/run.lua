@@ -320,10 +320,42 @@ function M:state(objects, opts)
   require("lockstep.state").register(objects, opts)
 end
 
+--- Returns whether it is time for work of every n-th step: in the body of a loop of run:steps, after each n steps, and
+--- in the last step of its total.
+---
+---     if run:every(100) then log.record("validation", { loss = evaluate() }) end
+---@param n integer
+---@return boolean
+function M:every(n)
+  check_colon(self, "every")
+  if not (type(n) == "number" and n >= 1 and n % 1 == 0) then
+    core.raise("run:every: expected a whole number of steps, at least 1, got " .. tostring(n))
+  end
+  if not (M.progress.is_under_way and M.progress.is_under_way()) then
+    core.raise("run:every: call it in the body of a loop of run:steps")
+  end
+  local done = M.progress.step + 1
+  return done % n == 0 or done == M.progress.total
+end
+
+--- Returns how many steps are done, as the option `step` says, or the loop that is under way.
+local function steps_done(caller, step)
+  if step == nil and M.progress.is_under_way and M.progress.is_under_way() then step = M.progress.step + 1 end
+  if step == nil then
+    core.raise(("%s: outside of a loop of run:steps say how many steps are done, in the option step = 100"):format(
+      caller))
+  end
+  if type(step) ~= "number" or not (step >= 0 and step <= 2 ^ 53 and step % 1 == 0) then
+    core.raise(("%s: step must be a whole number of steps that are done, from 0 to 2^53, not %s"):format(caller,
+      type(step) == "number" and tostring(step) or "a " .. type(step)))
+  end
+  return step
+end
+
 --- Saves the objects of run:state in the run's folder; returns the path. Within a loop of run:steps the present step
 --- counts as done: call it at the end of the loop's body. Elsewhere `step` is the number of steps done.
 ---
----     if validation_loss < best.loss then run:save() end
+---     if batch.is_last_of_epoch then run:save() end
 ---
 --- Collective.
 ---@param opts {step: integer?}?
@@ -331,15 +363,48 @@ end
 function M:save(opts)
   check_colon(self, "save")
   local step = options.read("run:save", opts, { step = options.optional }).step
-  if step == nil and M.progress.is_under_way and M.progress.is_under_way() then step = M.progress.step + 1 end
-  if step == nil then
-    core.raise("run:save: outside of a loop of run:steps say how many steps are done: run:save { step = 100 }")
+  return require("lockstep.state").save(steps_done("run:save", step))
+end
+
+--- Saves the objects of run:state in the run's folder `best` if a metric is better than it ever was, in place of the
+--- best before; returns whether it was. Call it where run:save may be called. The folder is a state as run:save writes
+--- it, so run:resume { from = "runs/x/best" } starts from it.
+---
+---     if run:every(100) then run:keep_best("loss", evaluate()) end
+---
+--- `mode`: "min" keeps the state with the lowest value, "max" the one with the highest. A metric whose name ends in
+--- "loss" defaults to "min"; any other needs it. NaN and infinity are never the best. `step`: as for run:save.
+---
+--- The best value so far is saved with each state, and restored by run:resume. Collective: every rank passes the same
+--- value, or every rank gets an error.
+---@param metric string
+---@param value number|torch.Tensor
+---@param opts {mode: "min"|"max"|nil, step: integer?}?
+---@return boolean is_best
+function M:keep_best(metric, value, opts)
+  check_colon(self, "keep_best")
+  local o = options.read("run:keep_best", opts, { mode = options.optional, step = options.optional })
+  return require("lockstep.state").keep_best(metric, value, o.mode, steps_done("run:keep_best", o.step))
+end
+
+--- Loads the weights that run:keep_best kept into the modules of run:state; returns their value of the metric and the
+--- steps that were done, or nil if this run has kept none. Optimizers and all else stay as they are: call it after the
+--- loop.
+---
+---     run:load_best()
+---     models.save(model, run.dir .. "/model")
+---
+--- Collective.
+---@return number? value
+---@return integer? step
+function M:load_best()
+  check_colon(self, "load_best")
+  if core_state.in_loop() then
+    core.raise("run:load_best: within a loop of run:steps, whose optimizer belongs to other weights; call it after the "
+      .. "loop")
   end
-  if type(step) ~= "number" or not (step >= 0 and step <= 2 ^ 53 and step % 1 == 0) then
-    core.raise(("run:save: step must be a whole number of steps that are done, from 0 to 2^53, not %s"):format(
-      type(step) == "number" and tostring(step) or "a " .. type(step)))
-  end
-  return require("lockstep.state").save(step)
+  local record = require("lockstep.state").load_best()
+  if record then return record.value, record.step end
 end
 
 --- Restores the latest state in the run's folder into the objects that run:state registered, on any number of ranks.

@@ -3,6 +3,7 @@
 --- Every rank calls each of these functions alike. A failure of one rank is an error on all, the same on each.
 
 local agreement = require "lockstep.state.agreement"
+local best = require "lockstep.state.best"
 local contents = require "lockstep.state.contents"
 local core = require "lockstep.core"
 local core_state = require "lockstep.core.state"
@@ -72,20 +73,45 @@ function M.register(given, opts)
   agreement.together("run:state", function() return run.dir end) -- which another run may have
   check_same_schedule(given, o)
   objects, keep, every, kept_step, compared, left_out = given, o.keep, o.every, nil, false, {}
+  best.begin(nil)
   core_state.announce_saving()
 end
 
 -- Saving and resuming ---------------------------------------------------------------------------------
+
+local function save_in(folder_of_states, step, num_kept, replace)
+  local path = saving.save(objects, step, { root = folder_of_states, keep = num_kept, compare = not compared,
+    config = run.progress.config, left_out = left_out, replace = replace })
+  compared = true
+  return path
+end
 
 --- See run:save.
 ---@param step integer steps that are done
 ---@return string path
 function M.save(step)
   check_registered("run:save")
-  local path = saving.save(objects, step,
-    { root = root(), keep = keep, compare = not compared, config = run.progress.config, left_out = left_out })
-  compared = true
-  return path
+  return save_in(root(), step, keep)
+end
+
+--- See run:keep_best.
+---@param metric string
+---@param value number|torch.Tensor
+---@param mode "min"|"max"|nil
+---@param step integer steps that are done
+---@return boolean
+function M.keep_best(metric, value, mode, step)
+  check_registered("run:keep_best")
+  if not best.improves(metric, value, mode, step) then return false end
+  save_in(run.dir .. "/best", step, 1, true)
+  return true
+end
+
+--- See run:load_best.
+---@return state.Best?
+function M.load_best()
+  check_registered("run:load_best")
+  return resuming.load_best(objects, run.dir .. "/best")
 end
 
 --- See run:resume.

@@ -180,9 +180,7 @@ end)
 t.test("ConfigWritesWhatItReturnsIntoTheRunsFolder", function()
   local config = run.config(defaults())
 
-  local file = assert(io.open(run.dir .. "/config.json"))
-  local written = core.json_decode(file:read("*a"))
-  file:close()
+  local written = core.json_decode(t.read_file(run.dir .. "/config.json"))
 
   t.equal(written, defaults())
   t.equal(config.text.hidden, 64)
@@ -229,6 +227,28 @@ end
 t.test("StepsNumbersWhatTheLoaderYieldsFromZero", function()
   t.equal(steps_of(count_to(2)), { { 0, 1, "value 1" }, { 1, 2, "value 2" } })
   t.equal(steps_of(count_to(0)), {})
+end)
+
+t.test("EveryIsTrueAfterEachNStepsAndInTheLast", function()
+  local function steps_when(n, total)
+    local due = {}
+    for step in run:steps(count_to(7), total) do
+      if run:every(n) then due[#due + 1] = step end
+    end
+    return due
+  end
+  t.equal(steps_when(3, 7), { 2, 5, 6 })
+  t.equal(steps_when(3, 6), { 2, 5 })
+  t.equal(steps_when(1, 2), { 0, 1 })
+  t.equal(steps_when(10, 7), { 6 })
+  t.equal(steps_when(10, nil), {}) -- the last step is not known
+  t.raises("run:every: call it in the body of a loop of run:steps", run.every, run, 3)
+  for _ in run:steps(count_to(1)) do
+    for _, n in ipairs { 0, -1, 1.5, "3" } do
+      t.raises("run:every: expected a whole number of steps, at least 1, got " .. n, run.every, run, n)
+    end
+    t.raises("run:every is called with a colon", run.every, 3)
+  end
 end)
 
 t.test("StepsEndsAtItsTotalWithoutAskingForMore", function()

@@ -169,15 +169,17 @@ function M.publish(root, step)
   return path
 end
 
---- Removes all but the `keep` latest states, and what killed runs left. States that were set aside stay.
+--- Removes all states but that of `step` and the `keep` - 1 before it, and what killed runs left. States that were set
+--- aside stay.
 ---@param root string
 ---@param keep integer
-function M.prune(root, keep)
+---@param step integer
+function M.prune(root, keep, step)
   local kept = 0
   for _, folder in ipairs(M.list(root)) do
-    if folder.suffix == "" then kept = kept + 1 end
+    local is_surplus = folder.suffix == "" and (folder.step > step or kept == keep)
     local is_left_over = folder.suffix == ".part" or folder.suffix == ".old"
-    if is_left_over or (folder.suffix == "" and kept > keep) then files.remove(folder.path) end
+    if is_surplus or is_left_over then files.remove(folder.path) elseif folder.suffix == "" then kept = kept + 1 end
   end
 end
 

@@ -1,6 +1,7 @@
 --- Reads a state, and lets the objects go on from it: all of it is checked before anything of theirs is changed.
 
 local agreement = require "lockstep.state.agreement"
+local best = require "lockstep.state.best"
 local contents = require "lockstep.state.contents"
 local core = require "lockstep.core"
 local core_safetensors = require "lockstep.core.safetensors"
@@ -209,6 +210,7 @@ function M.resume(objects, opts)
     if #unknown > 0 then
       core.raise(('run:resume: without names "%s", which is not registered, and there is no state'):format(unknown[1]))
     end
+    best.begin(nil)
     require("lockstep.log").go_on_from(0)
     return nil, {}
   end
@@ -226,6 +228,7 @@ function M.resume(objects, opts)
   if not ok then error(message .. take_back(undo), 0) end
   agreement.together("run:resume: " .. where, restore_the_rest, plan, own, state.tensors)
   contents.restore_buckets(own, plan.values)
+  best.begin(not one.is_foreign and best.read(plan.values) or nil)
   table.sort(plan.lines)
   for _, line in ipairs(plan.lines) do say("run:resume: " .. line) end
   if plan.begins_anew then
@@ -237,6 +240,35 @@ function M.resume(objects, opts)
     torn > 0 and (" (%d later states could not be used)"):format(torn) or "",
     #changes > 0 and "; the configuration differs: " .. table.concat(changes, ", ") or ""))
   return step, unknown
+end
+
+--- Loads the modules of the best state in `root` into those among the objects; returns the state's record, or nil
+--- without a state. Collective.
+---@param objects table<string, any>
+---@param root string
+---@return state.Best?
+function M.load_best(objects, root)
+  local found = agreement.together("run:load_best", function()
+    local usable = dist.rank() == 0 and best.record() and folder.usable(root) or {}
+    for _, one in ipairs(usable) do
+      if one.step == best.record().step then return { one.path } end
+    end
+    return { (usable[1] or {}).path } -- a run that was killed has replaced the best since it was recorded
+  end)
+  local path = agreement.values(found)[1][1]
+  if not path then return nil end
+  local modules = {}
+  for name, object in pairs(objects) do
+    if contents.kind_of(name, object) == "module" then modules[name] = object end
+  end
+  local state = agreement.together("run:load_best", read, { path = path })
+  local plan = agreement.together("run:load_best: the state in " .. path .. " does not fit", function()
+    local collected = contents.collect(modules)
+    check_fit(collected, state, {}, modules)
+    return { collected = collected, record = best.of_tensors(state.tensors) }
+  end)
+  agreement.together("run:load_best: " .. path, contents.restore_tensors, plan.collected, state.tensors)
+  return plan.record
 end
 
 return M

@@ -1,6 +1,7 @@
 --- Writes a state: which rank writes what, what is the same on all ranks and what each has of its own.
 
 local agreement = require "lockstep.state.agreement"
+local best = require "lockstep.state.best"
 local contents = require "lockstep.state.contents"
 local core = require "lockstep.core"
 local core_safetensors = require "lockstep.core.safetensors"
@@ -156,8 +157,8 @@ end
 --- Saves the objects in `root`; returns where. Collective.
 ---@param objects table<string, any>
 ---@param step integer steps that are done
----@param opts {root: string, keep: integer, compare: boolean, config: table?, left_out: string[]} compare: are
---- replicas alike? left_out: see settings.left_out_values
+---@param opts {root: string, keep: integer, compare: boolean, config: table?, left_out: string[], replace: boolean?}
+--- compare: are replicas alike? left_out: see settings.left_out_values. replace: later states may be there, and go
 ---@return string path
 function M.save(objects, step, opts)
   local root, is_first = opts.root, dist.rank() == 0
@@ -166,14 +167,14 @@ function M.save(objects, step, opts)
   check_same_tensors(collected.tensors)
   if opts.compare then check_equal_tensors(collected.tensors) end
   for _, values in ipairs { contents.bucket_values(objects), contents.random_values(),
-    settings.config_values(opts.config), settings.left_out_values(opts.left_out) } do
+    settings.config_values(opts.config), settings.left_out_values(opts.left_out), best.values() } do
     for name, value in pairs(values) do collected.values[name] = value end
   end
   local kinds = compare_values(collected.values)
   local temporary = root .. "/" .. folder.name(step) .. ".part"
   agreement.together("run:save", function()
     if not is_first then return end
-    local latest = folder.usable(root)[1]
+    local latest = not opts.replace and folder.usable(root)[1]
     if latest and latest.step > step then
       error(("%s is of a later step than %d: it would be kept and resumed from, and this state lost; call "
         .. "run:resume() before the loop, give all epochs one loop of run:steps, or take another --run-dir"):format(
@@ -194,7 +195,7 @@ function M.save(objects, step, opts)
     marker.files[index] = file
     folder.complete(temporary, marker)
     folder.publish(root, step)
-    folder.prune(root, opts.keep)
+    folder.prune(root, opts.keep, step)
   end)
   return path
 end
