@@ -16,6 +16,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using ::testing::StartsWith;
@@ -60,8 +61,23 @@ TEST(Set, ReachesTheConfigurationAndKeepsTheTypeOfTheDefault) {
 
     const Ended ended = RunScript(kConfigScript, arguments);
 
-    EXPECT_EQ(ended.out, c.printed) << ended.err;
+    EXPECT_THAT(ended.out, AllOf(StartsWith("run folder: /"), EndsWith(c.printed))) << ended.err;
   }
+}
+
+TEST(RunFolder, IsPrintedOnceAtTheStart) {
+  const Folder folder;
+  folder.Write("train.lua",
+               "require('lockstep.run').config {}\n"
+               "require('lockstep.log').print('trained')\n");
+
+  const std::string out = RunOne(Lockstep(folder, {"--nproc", "2", "train.lua"})).out;
+
+  const std::vector<std::string> runs = folder.List("runs");
+  ASSERT_EQ(runs.size(), 1u);
+  EXPECT_EQ(out, absl::StrCat("run folder: ", folder.path(), "/runs/", runs[0], "\ntrained\n"));
+  EXPECT_EQ(RunOne(Lockstep(folder, {"--dry-run", "train.lua"})).out.find("run folder"),
+            std::string::npos);
 }
 
 TEST(Set, MistakesAreReportedOnceWithTheKeyAndTheKnownKeys) {

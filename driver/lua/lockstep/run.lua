@@ -9,6 +9,7 @@ local dist = require "lockstep.distributed"
 local files = require "lockstep.core.files"
 local nonfinite = require "lockstep.run.nonfinite"
 local options = require "lockstep.options"
+local terminal = require "lockstep.log.terminal"
 local torch = require "lockstep.torch"
 
 ---@class lockstep.run
@@ -447,7 +448,11 @@ setmetatable(M, {
   __index = function(_, key)
     if key == "dir" then
       core.make_folder(core.run_dir())
-      if dist.rank() == 0 then claim(core.run_dir()) end
+      if dist.rank() == 0 then
+        claim(core.run_dir())
+        local is_dry_run = package.loaded["lockstep.dry_run"] ~= nil -- its folder is removed at the end
+        if not is_dry_run then terminal.print_line("run folder: " .. core.run_dir()) end
+      end
       M.dir = core.run_dir()
       return M.dir
     elseif key == "args" then
