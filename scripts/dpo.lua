@@ -136,15 +136,15 @@ for _, micro_batches in run:steps(draw, config.steps) do
   optimizer:zero_grad()
   log.step { loss = loss, accuracy = accuracy, margin = margin, grad_norm = grad_norm }
 end
+log.curve("loss.svg", { "loss", "accuracy" }, { title = "dpo" })
 
 -- The share of held-out pairs whose chosen answer has gained on the rejected one.
-local function correct(batch)
-  local _, right, _, count = loss_of(batch)
-  return right, count
-end
 local rest = {}
 for i = 1, #held_out do rest[i] = held_out[i] end
 rest = deal(rest)
-log.record("held out", { accuracy = sharding.evaluate(model, function() return table.remove(rest) end, correct) })
+log.record("held out", { accuracy = sharding.evaluate(model, function() return table.remove(rest) end, function(batch)
+  local _, right, _, count = loss_of(batch)
+  return right, count
+end) })
 if config.lora.r > 0 then lora.save(model, run.dir .. "/result")
 else models.save(model, run.dir .. "/result", { like = dir }) end
