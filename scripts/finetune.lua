@@ -82,9 +82,7 @@ end
 -- Returns the model's answers, without reasoning, to held-out conversations number `first`, `first + stride`, ...
 local function answers_of(first, last, stride)
   local prompts, answers = {}, {}
-  for i = first, last, stride do
-    prompts[#prompts + 1] = encode((split_last(held_out[i].messages)), true)
-  end
+  for i = first, last, stride do prompts[#prompts + 1] = encode((split_last(held_out[i].messages)), true) end
   local ids = #prompts > 0 and models.generate(net, prompts, { max_new_tokens = config.max_new_tokens, seed = 1 }) or {}
   for i, written in ipairs(ids) do
     local answer = tokenizer:decode(written, { skip_special = true }):gsub("^%s*<think>.-</think>", "")
