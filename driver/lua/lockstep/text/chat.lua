@@ -10,6 +10,7 @@ local messages_of = require "lockstep.text.chat.messages"
 local models_folder = require "lockstep.models.folder"
 local options = require "lockstep.options"
 local pictures = require "lockstep.text.chat.pictures"
+local renderers = require "lockstep.text.chat.renderers"
 local spans_of = require "lockstep.text.chat.spans"
 
 local M = {}
@@ -19,12 +20,13 @@ local M = {}
 ---@field tokens table<string, string> the special tokens that templates know: bos_token, eos_token, ...
 ---@field private sources table<string, {source: string, name: string}>
 ---@field private compiled table<string, lockstep.jinja.Template>
+---@field private recognised table<string, string> names of renderers
 ---@field private tokenizer_ text.Tokenizer?
 local Chat = {}
 Chat.__index = Chat
 
 local RENDER = { generation_prompt = false, tools = options.optional, documents = options.optional,
-  template = options.optional }
+  template = options.optional, renderer = options.optional }
 local ENCODE = { loss = "all", processor = options.optional, folder = "." }
 local NO_OPTIONS = {}
 
@@ -54,12 +56,13 @@ function Chat:variables(caller, messages, opts)
     end
     o = options.read(caller, known, RENDER)
   end
-  local template = self:template(caller, o.template or (o.tools and self.sources.tool_use and "tool_use") or "default")
+  local chosen = o.template or (o.tools and self.sources.tool_use and "tool_use") or "default"
+  local template = o.renderer and self:renderer(caller, o.renderer, chosen) or self:template(caller, chosen)
   local variables = {}
   for name, token in pairs(self.tokens) do variables[name] = token end
   for name, value in pairs(others) do
     if TAKEN[name] or not template.names[name] then
-      local names = { "generation_prompt", "tools", "documents", "template", "loss", "processor", "folder" }
+      local names = { "generation_prompt", "tools", "documents", "template", "renderer", "loss", "processor", "folder" }
       for mentioned in pairs(template.names) do names[#names + 1] = mentioned end
       local nearest = core.nearest(tostring(name), names)
       core.raise(('%s: unknown option "%s"%s: %s mentions no such variable'):format(caller, tostring(name),
@@ -93,6 +96,27 @@ function Chat:template(caller, name)
   return self.compiled[name]
 end
 
+--- Returns the renderer of a name; of "auto" the one that writes a chat of one turn as the template does.
+---@private
+---@param caller string
+---@param name string
+---@param template string
+---@return any
+function Chat:renderer(caller, name, template)
+  if name == "auto" then
+    local source = self:template(caller, template)
+    self.recognised[template] = self.recognised[template] or renderers.recognise(source)
+    if self.recognised[template] then return renderers.known[self.recognised[template]] end
+    core.raise(('%s: renderer = "auto": %s is of no known family; leave the option out to use the template'):format(
+      caller, source.name))
+  end
+  if renderers.known[name] then return renderers.known[name] end
+  local names = { "auto" }
+  for known in pairs(renderers.known) do names[#names + 1] = known end
+  table.sort(names)
+  core.raise(('%s: there is no renderer "%s" (known: %s)'):format(caller, tostring(name), table.concat(names, ", ")))
+end
+
 --- Returns the conversation as the model's template writes it.
 ---
 ---     chat:render(messages, { generation_prompt = true, enable_thinking = false })
@@ -101,7 +125,8 @@ end
 --- Tables that data.json or data.jsonl read keep the order of their keys; others are written with sorted keys.
 ---@param messages table[]
 ---@param opts table? generation_prompt: boolean, ends with the header of an answer; tools: table[]; documents: table[];
----template: string, one of several templates; any other key is a variable that the template mentions
+---template: string, one of several templates; renderer: string, "auto" or a name, see docs/chat.md; any other key is a
+---variable that the template mentions
 ---@return string text
 function Chat:render(messages, opts)
   local template, variables = self:variables("chat:render", messages, opts)
@@ -158,7 +183,7 @@ function Chat:spans(template, variables, only_last)
   if found then return text, found end
   core.raise(("chat:encode: no rule gives the loss mask of this conversation. %s has no {%% generation %%} marks, "
     .. "and %s. Put {%% generation %%} and {%% endgeneration %%} around what the assistant says in a copy of the "
-    .. "template%s"):format(template.name, reason,
+    .. "template%s, or choose a renderer if there is one for the model"):format(template.name, reason,
     only_last and "" or ', or learn the last answer alone with loss = "last"'))
 end
 
@@ -175,7 +200,7 @@ end
 --- 3. Every chat up to and with a message of the assistant begins the whole chat, and begins with the prompt before the
 ---    message. What comes behind that prompt counts.
 ---
---- Where none applies, the conversation is refused with an error that says why.
+--- Where none applies, the conversation is refused with an error that says why. A renderer marks what it writes.
 --- With `processor = images.processor(dir)` pictures of the messages are read: parts like {type = "image", path =
 --- "cat.png"}. The sample then has pixel_values and image_grid_thw, and each token of a picture its id.
 ---@param messages table[]
@@ -208,6 +233,7 @@ end
 function M.open(dir, tokenizer)
   dir = models_folder.find(dir, "text.chat")
   return setmetatable({ dir = dir, tokens = folder.tokens(dir), sources = folder.templates(dir), compiled = {},
+    recognised = {},
     tokenizer_ = tokenizer }, Chat)
 end
 

@@ -68,6 +68,8 @@ t.test("EachPictureHasAPlaceholderForEachOfItsTokens", function()
     if sample.loss_mask[i] == 1 then said[#said + 1] = id end
   end
   t.equal(text.tokenizer(dir):decode(said), "Two.<|im_end|>")
+  local rendered = chat:encode(messages, { processor = process, renderer = "qwen3_vl" })
+  t.equal({ rendered.input_ids, rendered.loss_mask }, { sample.input_ids, sample.loss_mask })
 end)
 
 t.test("TheSampleIsOneThatAModelTakes", function()
