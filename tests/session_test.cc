@@ -10,7 +10,6 @@
 #include <string>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -80,11 +79,9 @@ class Session {
   // Types until the session ends, ten seconds at most: a signal that comes before the last one was
   // handled is lost.
   void TypeUntilEnd(const std::string& text) {
-    siginfo_t info{};
-    for (int i = 0; i < 100 && started() && info.si_pid == 0; ++i) {
+    for (int i = 0; i < 100 && started(); ++i) {
       Type(text);
-      absl::SleepFor(absl::Milliseconds(100));
-      waitid(P_PID, static_cast<id_t>(pid_), &info, WEXITED | WNOHANG | WNOWAIT);
+      if (WaitUntilGone(pid_, absl::Milliseconds(100))) return;
     }
   }
 

@@ -137,7 +137,7 @@ TEST(AskedToEnd, ARunSavesAfterTheStepAndGoesOnWithTheSameBits) {
     run.WaitForLine("step 5");
 
     run.Send(SIGTERM);
-    absl::SleepFor(absl::Milliseconds(5));
+    WaitUntilTaken(run.pid(), SIGTERM);
     run.Send(SIGTERM);  // as `timeout` does, at its child and at the child's group: one request
     const Ended ended = run.Wait();
 
@@ -170,22 +170,26 @@ TEST(AskedToEnd, OneRankUnderAClustersLauncherTakesTheOthersAlong) {
   EXPECT_THAT(folder.List("out/state"), SizeIs(1));
 }
 
+// Ends a second after the first signal: a second one that comes sooner would be the same request.
+constexpr char kHear[] =
+    "repeat until require('lockstep.core.state').sigterm_came()\n"
+    "local now = require('lockstep.core').now\n"
+    "local heard = now()\n"
+    "repeat until now() - heard > 1.1\n"
+    "print('heard on ' .. rank)\n";
+
 TEST(AskedToEnd, TwiceEndsARunThatComesToNoBoundary) {
   const Folder folder;
   Child run(RankScript(folder,
                        absl::StrCat("local run = require 'lockstep.run'\n"
                                     "run:state { best = {} }\n"
                                     "for _ in run:steps(function() return true end, 3) do\n",
-                                    kSayPid,
-                                    "repeat until require('lockstep.core.state').sigterm_came()\n"
-                                    "print('heard on', rank)\n"
-                                    "forever() end"),
+                                    kSayPid, kHear, "forever() end"),
                        {"--nproc", "2"}));
   const std::vector<pid_t> pids = PidsOf(run, 2);
 
   run.Send(SIGTERM);
   run.WaitForLine("heard on");
-  absl::SleepFor(absl::Milliseconds(1100));
   run.Send(SIGTERM);
 
   EXPECT_EQ(run.Wait().exit_code, 128 + SIGTERM);
@@ -259,19 +263,14 @@ TEST(AskedToEnd, AfterTheLoopWasLeftARunEndsAtTheNextLine) {
 TEST(AskedToEnd, ACoroutineSuspendedInTheLoopMaySaveAndASecondSignalEndsOneThatIsNeverResumed) {
   for (const bool is_resumed : {true, false}) {
     const Folder folder;
-    Child run(RankScript(
-        folder,
-        absl::StrCat("local run = require 'lockstep.run'\n"
-                     "run:state { best = {} }\n"
-                     "local step = coroutine.wrap(function()\n",
-                     Loop("coroutine.yield()"), "end)\nstep()\n", kSayPid,
-                     "repeat until require('lockstep.core.state').sigterm_came()\n"
-                     "local now = require('lockstep.core').now\n"
-                     "local heard = now()\n"
-                     "repeat until now() - heard > 1.1\n"  // sooner it would be the same one
-                     "print('heard on 0')\n",
-                     is_resumed ? "step()\n" : "", "repeat torch.ones(1) until false\n"),
-        {"--nproc", "1", "--run-dir", "out"}));
+    Child run(
+        RankScript(folder,
+                   absl::StrCat("local run = require 'lockstep.run'\n"
+                                "run:state { best = {} }\n"
+                                "local step = coroutine.wrap(function()\n",
+                                Loop("coroutine.yield()"), "end)\nstep()\n", kSayPid, kHear,
+                                is_resumed ? "step()\n" : "", "repeat torch.ones(1) until false\n"),
+                   {"--nproc", "1", "--run-dir", "out"}));
     PidsOf(run, 1);
 
     run.Send(SIGTERM);

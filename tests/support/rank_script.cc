@@ -1,5 +1,7 @@
 #include "tests/support/rank_script.h"
 
+#include <cstdint>
+#include <fstream>
 #include <stdexcept>
 #include <string>
 
@@ -42,6 +44,17 @@ std::vector<pid_t> PidsOf(Child& run, int num_ranks) {
   std::vector<pid_t> pids;
   for (int rank = 0; rank < num_ranks; ++rank) pids.push_back(PidOf(run, rank));
   return pids;
+}
+
+void WaitUntilTaken(pid_t pid, int signal) {
+  for (bool is_pending = true; is_pending;) {
+    std::ifstream status(absl::StrCat("/proc/", pid, "/status"));
+    uint64_t pending = 0;
+    for (std::string word; status >> word;) {
+      if (word == "ShdPnd:") status >> std::hex >> pending;
+    }
+    is_pending = (pending >> (signal - 1) & 1) != 0;
+  }
 }
 
 void ExpectGone(const std::vector<pid_t>& pids) {

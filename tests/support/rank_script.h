@@ -41,6 +41,10 @@ std::vector<pid_t> PidsOf(Child& run, int num_ranks);
 // Waits until each process has ended, and fails the test for those that do not end.
 void ExpectGone(const std::vector<pid_t>& pids);
 
+// Blocks until the process has taken the signal that was sent to it: only then can another one of
+// its kind come.
+void WaitUntilTaken(pid_t pid, int signal);
+
 }  // namespace lockstep::tests
 
 #endif  // LOCKSTEP_TESTS_SUPPORT_RANK_SCRIPT_H_
