@@ -57,8 +57,12 @@ TEST(Watchdog, ARankThatIsBusyElsewhereIsNamedWithItsLastCollective) {
 }
 
 TEST(Watchdog, ARankThatComputesIsShownWithTheLineWhereItIs) {
-  for (const char* forever : {"repeat x = x + 1 until false",    // operators, from compiled Lua
-                              "jit.off() while true do end"}) {  // Lua alone, interpreted
+  for (const char* forever :
+       {// In operators, in compiled Lua that calls C++ now and then, and in interpreted Lua.
+        "repeat x = x + 1 until false",
+        "local n, f = 0, torch.ones repeat n = n + 1 if n % 1e6 == 0 then f(2) end until false",
+        "jit.off() while true do end"}) {
+    SCOPED_TRACE(forever);
     const Ended ended = RunScript(
         absl::StrCat(kOneStep, "if rank == 1 then ", forever, " end\ndist.barrier()\n"), 2);
 
