@@ -21,6 +21,7 @@
 #include "ATen/ATen.h"
 #include "ATen/core/grad_mode.h"
 #include "benchmark/benchmark.h"
+#include "kernels/adamw.h"
 #include "kernels/kernels.h"
 #include "torch/csrc/autograd/autograd.h"
 
@@ -34,7 +35,8 @@ struct Chain {
   const char* name;
   Function fused, composed;
   Function inputs;            // from {x}
-  int64_t forward, backward;  // passes over x that must be read or written
+  int64_t forward, backward;  // passes over x that must be read or written; backward 0: no gradient
+  std::vector<at::ScalarType> dtypes = {at::kFloat, at::kBFloat16};
 };
 
 at::Tensor PlainNorm(const at::Tensor& x, const at::Tensor& weight) {
@@ -46,7 +48,34 @@ at::Tensor Leaf(const at::Tensor& x) { return x.clone().requires_grad_(true); }
 
 at::Tensor Heads(const at::Tensor& x) { return x.view({x.size(0), -1, 128}); }
 
+// The inputs of AdamW: parameter, gradient, moments, step, and the master of a bfloat16 parameter.
+Tensors AdamWInputs(const Tensors& in) {
+  const at::Tensor x = in[0].detach(), moment = x.to(at::kFloat);
+  Tensors inputs = {x.clone(), x.clone(), moment.clone(), moment.square(),
+                    at::ones({}, at::kFloat)};
+  if (x.scalar_type() == at::kBFloat16) inputs.push_back(x.to(at::kFloat));
+  return inputs;
+}
+
+Tensors FusedAdamW(const Tensors& in) {
+  AdamWLists lists = {
+      .params = in[0], .grads = in[1], .exp_avgs = in[2], .exp_avg_sqs = in[3], .steps = in[4]};
+  if (in.size() > 5) lists.masters = in[5];
+  AdamW(lists, {.lr = 1e-6});
+  return {in[0]};
+}
+
+Tensors ComposedAdamW(const Tensors& in) {
+  const at::Tensor param = in.size() > 5 ? in[5] : in[0];
+  at::_fused_adamw_({param}, {in[1].to(at::kFloat)}, {in[2]}, {in[3]}, {}, {in[4]}, 1e-6, 0.9,
+                    0.999, 1e-2, 1e-8, false, false);
+  if (in.size() > 5) in[0].copy_(param);
+  return {in[0]};
+}
+
 const Chain kChains[] = {
+    {"adamw", FusedAdamW, ComposedAdamW, AdamWInputs, 7, 0, {at::kFloat}},
+    {"adamw with masters", FusedAdamW, ComposedAdamW, AdamWInputs, 14, 0, {at::kBFloat16}},
     {"rms_norm", [](const Tensors& in) { return Tensors{RmsNorm(in[0], in[1], 1e-6)}; },
      [](const Tensors& in) { return Tensors{PlainNorm(in[0], in[1])}; },
      [](const Tensors& in) {
@@ -96,7 +125,12 @@ double Seconds(const std::function<void()>& call) {
 }
 
 void Check(const Chain& chain, const Tensors& inputs) {
-  const Tensors fused = chain.fused(inputs), composed = chain.composed(inputs);
+  const auto clones = [&] {
+    Tensors result;
+    for (const at::Tensor& input : inputs) result.push_back(input.detach().clone());
+    return result;
+  };
+  const Tensors fused = chain.fused(clones()), composed = chain.composed(clones());
   for (size_t i = 0; i < fused.size(); ++i) {
     const double error = ((fused[i] - composed[i]).norm() / composed[i].norm()).item<double>();
     if (error < 0.01) continue;
@@ -142,8 +176,9 @@ void Measure(benchmark::State& state, const Chain& chain, at::ScalarType dtype, 
 
 void Register() {
   for (const Chain& chain : kChains) {
-    for (const at::ScalarType dtype : {at::kFloat, at::kBFloat16}) {
+    for (const at::ScalarType dtype : chain.dtypes) {
       for (const bool backward : {false, true}) {
+        if (backward && chain.backward == 0) continue;
         const std::string name =
             std::string(chain.name) + (backward ? ", backward, " : ", ") + c10::toString(dtype);
         const auto measure = [&chain, dtype, backward](benchmark::State& state) {

@@ -48,7 +48,8 @@ struct Pack {
   }
   static Pack LoadAcc(const Acc* from, First part) {
     if (part.count <= kHalf) return {Vec::loadu(from, part.count), Vec(Acc(0))};
-    return {Vec::loadu(from), Vec::loadu(from + kHalf, part.count - kHalf)};
+    // The minimum is for gcc, which warns of a count that ForEachPack never gives.
+    return {Vec::loadu(from), Vec::loadu(from + kHalf, std::min(part.count - kHalf, kHalf))};
   }
 
   template <typename Amount>
@@ -116,6 +117,10 @@ Pack<T> operator/(const Pack<T>& x, const Pack<T>& y) {
 template <typename T>
 Pack<T> Exp(const Pack<T>& x) {
   return {x.a.exp(), x.b.exp()};
+}
+template <typename T>
+Pack<T> Sqrt(const Pack<T>& x) {
+  return {x.a.sqrt(), x.b.sqrt()};
 }
 
 template <typename T>

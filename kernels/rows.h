@@ -1,7 +1,7 @@
 // The kernels' loops over rows of memory, compiled once for each instruction set of the CPU. No
-// tensors here: the operators (rms_norm.cc, swiglu.cc, rotate.cc) check them, and run a loop's
-// range on each thread. Strides count elements. Pointers are to `dtype`, those to Acc to float64 if
-// dtype is float64, else to float32.
+// tensors here: the operators (rms_norm.cc, swiglu.cc, rotate.cc, adamw.cc) check them, and run a
+// loop's range on each thread. Strides count elements. Pointers are to `dtype`, those to Acc to
+// float64 if dtype is float64, else to float32.
 
 #ifndef LOCKSTEP_KERNELS_ROWS_H_
 #define LOCKSTEP_KERNELS_ROWS_H_
@@ -80,13 +80,41 @@ struct RotateRows {
   void* y;        // contiguous
 };
 
-// Each runs the range [begin, end): of rows, of parts (rms_norm_gradient), or of numbers (swiglu).
+// One parameter of AdamW. Its elements lie in the same order in all of these memories.
+struct AdamWTensor {
+  at::ScalarType dtype, grad_dtype, moment_dtype;
+  void* param;
+  const void* grad;
+  void* exp_avg;
+  void* exp_avg_sq;
+  void* master;       // Acc, or nullptr
+  const float* step;  // from 1
+  int64_t salt;       // at least 0: bfloat16 results without a master are rounded at random
+  int64_t numel;
+  int64_t first_part;
+};
+
+// Numbers of a parameter that one part of AdamWTensors updates.
+inline constexpr int64_t kNumbersOfPart = 16384;
+
+// A list of parameters. A range of it counts parts, over all parameters.
+struct AdamWTensors {
+  const AdamWTensor* tensors;
+  int64_t count;
+  double lr, beta1, beta2, eps, weight_decay;
+  const double* lr_factor;   // or nullptr; on the parameters' device
+  const double* grad_scale;  // likewise
+};
+
+// Each runs the range [begin, end): of rows, of parts (rms_norm_gradient, adamw), or of numbers
+// (swiglu).
 struct RowKernels {
   void (*rms_norm)(const RmsNormRows&, int64_t begin, int64_t end);
   void (*rms_norm_gradient)(const RmsNormGradientRows&, int64_t begin, int64_t end);
   void (*swiglu)(const SwigluRows&, int64_t begin, int64_t end);
   void (*swiglu_gradient)(const SwigluRows&, int64_t begin, int64_t end);
   void (*rotate)(const RotateRows&, int64_t begin, int64_t end);
+  void (*adamw)(const AdamWTensors&, int64_t begin, int64_t end);
 };
 
 // Returns the kernels of the instruction set that ATen has chosen for itself

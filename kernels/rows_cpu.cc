@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <cstring>
 #include <type_traits>
 
 #include "kernels/arithmetic.h"
@@ -200,6 +201,103 @@ struct Rotate {
   }
 };
 
+// --- AdamW
+
+template <typename T, typename Grad, typename Moment>
+struct AdamW {
+  using Acc = typename Pack<T>::Acc;
+  using P = Pack<Acc>;
+
+  template <typename From, typename Amount>
+  static P LoadAs(const void* from, int64_t i, Amount amount) {
+    const Pack<From> pack = Pack<From>::Load(In<From>(from, i), amount);
+    return {pack.a, pack.b};
+  }
+
+  template <typename To, typename Amount>
+  static void StoreAs(const P& pack, void* to, int64_t i, Amount amount) {
+    Pack<To>(pack.a, pack.b).Store(Out<To>(to, i), amount);
+  }
+
+  // As StoreAs. Rounds at random if To is bfloat16 and `salt` is at least 0.
+  template <typename To, typename Amount>
+  static void StoreRounded(const P& pack, void* to, int64_t i, Amount amount, double step,
+                           int64_t salt) {
+    if constexpr (std::is_same_v<To, at::BFloat16>) {
+      if (salt >= 0) {
+        Acc numbers[P::kSize];
+        uint16_t rounded[P::kSize];
+        pack.StoreAcc(numbers, Whole{});
+        const uint32_t key = RandomKey(step, salt), first = static_cast<uint32_t>(i);
+        for (uint32_t j = 0; j < P::kSize; ++j)
+          rounded[j] = RoundedAtRandom(numbers[j], key, first + j);
+        int64_t count = P::kSize;
+        if constexpr (std::is_same_v<Amount, First>) count = amount.count;
+        std::memcpy(Out<To>(to, i), rounded, static_cast<size_t>(count) * sizeof(To));
+        return;
+      }
+    }
+    StoreAs<To>(pack, to, i, amount);
+  }
+
+  static void Run(const AdamWTensor& m, const AdamWFactors& factors, int64_t begin, int64_t end) {
+    const double step = *m.step;
+    const int64_t salts[] = {m.salt, m.salt < 0 ? -1 : m.salt + 1, m.salt < 0 ? -1 : m.salt + 2};
+    ForEachPack<Acc>(end - begin, [&](int64_t offset, auto amount) {
+      const int64_t i = begin + offset;
+      const P weight =
+          m.master != nullptr ? LoadAs<Acc>(m.master, i, amount) : LoadAs<T>(m.param, i, amount);
+      const AdamWNumbers<P> result =
+          AdamWStep(AdamWNumbers<P>{weight, LoadAs<Moment>(m.exp_avg, i, amount),
+                                    LoadAs<Moment>(m.exp_avg_sq, i, amount)},
+                    LoadAs<Grad>(m.grad, i, amount), factors);
+      StoreRounded<Moment>(result.first, m.exp_avg, i, amount, step, salts[1]);
+      StoreRounded<Moment>(result.second, m.exp_avg_sq, i, amount, step, salts[2]);
+      if (m.master != nullptr) {
+        StoreAs<Acc>(result.weight, m.master, i, amount);
+        StoreAs<T>(result.weight, m.param, i, amount);
+      } else {
+        StoreRounded<T>(result.weight, m.param, i, amount, step, salts[0]);
+      }
+    });
+  }
+};
+
+// A function that updates a range of one parameter.
+using AdamWRange = void (*)(const AdamWTensor&, const AdamWFactors&, int64_t begin, int64_t end);
+
+template <typename T, typename Grad>
+AdamWRange ByMoment(const AdamWTensor& m) {
+  if (m.moment_dtype == at::kBFloat16) return AdamW<T, Grad, at::BFloat16>::Run;
+  return AdamW<T, Grad, float>::Run;
+}
+
+template <typename T>
+AdamWRange ByGrad(const AdamWTensor& m) {
+  return m.grad_dtype == m.dtype ? ByMoment<T, T>(m) : ByMoment<T, float>(m);
+}
+
+AdamWRange RangeOf(const AdamWTensor& m) {
+  if (m.dtype == at::kDouble) return AdamW<double, double, double>::Run;
+  if (m.dtype == at::kBFloat16) return ByGrad<at::BFloat16>(m);
+  if (m.dtype == at::kHalf) return ByGrad<at::Half>(m);
+  return ByMoment<float, float>(m);
+}
+
+void RunAdamW(const AdamWTensors& all, int64_t begin, int64_t end) {
+  const double lr = all.lr_factor == nullptr ? all.lr : all.lr * *all.lr_factor;
+  const double grad_scale = all.grad_scale == nullptr ? 1 : *all.grad_scale;
+  for (int64_t i = 0; i < all.count; ++i) {
+    const AdamWTensor& m = all.tensors[i];
+    const int64_t first = std::max<int64_t>(0, (begin - m.first_part) * kNumbersOfPart);
+    const int64_t last = std::min(m.numel, (end - m.first_part) * kNumbersOfPart);
+    if (first >= last) continue;
+    RangeOf(m)(
+        m, FactorsOfStep(*m.step, lr, all.beta1, all.beta2, all.eps, all.weight_decay, grad_scale),
+        first, last);
+  }
+}
+
 // --- By dtype. The operators have refused all others.
 
 template <template <typename> typename Kernel, typename Rows>
@@ -225,6 +323,7 @@ const RowKernels kRowKernels = {
     .swiglu = RunByDtype<Swiglu, SwigluRows>,
     .swiglu_gradient = RunByDtype<SwigluGradient, SwigluRows>,
     .rotate = RunByDtype<Rotate, RotateRows>,
+    .adamw = RunAdamW,
 };
 
 }  // namespace lockstep::kernels::CPU_CAPABILITY

@@ -1,5 +1,5 @@
---- The fused kernels of //kernels, and the operators of ATen that they stand for. Layers and models call these
---- functions; nn.use_fused(false) makes all of them take ATen's way.
+--- The fused kernels of //kernels, and the operators of ATen that they stand for. Layers, models and optim.AdamW call
+--- these functions; nn.use_fused(false) makes all of them take ATen's way.
 ---
 ---     self.down(nn.swiglu(self.gate(x), self.up(x)))
 ---     local before = nn.use_fused(false)                     -- to compare
@@ -28,6 +28,11 @@ function M.use_fused(enabled)
   fused = enabled and kernels ~= nil
   return before
 end
+
+--- Returns torch.ops.lockstep where its kernels update tensors of this device, else nil.
+---@param device string
+---@return table?
+local function kernels_of(device) return fused and device == "cpu" and kernels or nil end
 
 --- Returns silu(gate) * up, the activation of a gated MLP (arXiv 2002.05202): one pass over memory, which keeps only
 --- its inputs for backward.
@@ -71,7 +76,7 @@ local function add_rms_norm(x, residual, weight, size, eps)
   return rms_norm(sum, weight, size, eps), sum
 end
 
-M.rms_norm, M.add_rms_norm = rms_norm, add_rms_norm
+M.rms_norm, M.add_rms_norm, M.kernels_of = rms_norm, add_rms_norm, kernels_of
 
 --- Rotates the pairs (i, i + D / 2) of the last dimension by the angles of cos and sin. The result has x's dtype;
 --- float32 cos and sin of a float16 or bfloat16 x are not rounded first.

@@ -1,5 +1,7 @@
---- optim.AdamW: arXiv 1711.05101 on ATen's fused kernels. One call updates all parameters of a group.
+--- optim.AdamW: arXiv 1711.05101. One call updates all parameters of a group. The kernel of //kernels, on a CPU, takes
+--- each dtype as it is. ATen's, elsewhere and after nn.use_fused(false), takes copies of one dtype.
 
+local fused = require "lockstep.nn.fused"
 local torch = require "lockstep.torch"
 
 ---@type OptimizerKind
@@ -20,9 +22,19 @@ end
 
 M.moments = function() return { "exp_avg", "exp_avg_sq" } end
 
+M.takes_all_dtypes = function(p) return fused.kernels_of(p.device) ~= nil end
+
 M.update = function(bucket, group, lr)
-  torch._fused_adamw_(bucket.params, bucket.grads, bucket.moments.exp_avg, bucket.moments.exp_avg_sq, {},
-    bucket.steps, {
+  local m = bucket.moments
+  if bucket.takes_all_dtypes then
+    local is_number = type(lr) == "number"
+    return fused.kernels_of(bucket.params[1].device).adamw_(bucket.params, bucket.grads, m.exp_avg, m.exp_avg_sq,
+      bucket.kernel_masters, bucket.steps, bucket.salts, {
+        lr = is_number and lr or 1, lr_factor = not is_number and lr or nil, beta1 = group.betas[1],
+        beta2 = group.betas[2], weight_decay = group.weight_decay, eps = group.eps,
+      })
+  end
+  torch._fused_adamw_(bucket.params, bucket.grads, m.exp_avg, m.exp_avg_sq, {}, bucket.steps, {
       lr = lr, beta1 = group.betas[1], beta2 = group.betas[2],
       weight_decay = group.weight_decay, eps = group.eps, amsgrad = false, maximize = false,
     })

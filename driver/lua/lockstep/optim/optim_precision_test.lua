@@ -32,6 +32,17 @@ local function adam(p, master, opts)
   return optim.AdamW({ p }, o)
 end
 
+--- Adds a test that runs with the kernel for all dtypes, and another one with ATen's.
+local function test(name, fn)
+  t.test(name, fn)
+  t.test(name .. "ByAten", function()
+    local before = nn.use_fused(false)
+    local ok, problem = pcall(fn)
+    nn.use_fused(before)
+    if not ok then error(problem, 0) end
+  end)
+end
+
 -- Against float32 -------------------------------------------------------------------------------------
 
 --- Trains a small model for 1,000 steps of 1e-4; returns its loss and its parameters.
@@ -55,7 +66,7 @@ local function train_model(dtype, opts)
   return loss:item(), model:parameters()
 end
 
-t.test("AThousandStepsOfAModelFollowFloat32", function()
+test("AThousandStepsOfAModelFollowFloat32", function()
   local expected, expected_parameters = train_model(torch.float32)
   local cases = {
     { BF16, {}, 0.01, 1 / 256 },
@@ -75,7 +86,7 @@ t.test("AThousandStepsOfAModelFollowFloat32", function()
   t.truthy(train_model(BF16, { master = "none" }) > 2 * expected)
 end)
 
-t.test("AMasterIsBitForBitTheWeightThatFloat32WouldTrain", function()
+test("AMasterIsBitForBitTheWeightThatFloat32WouldTrain", function()
   torch.manual_seed(1)
   for _, dtype in ipairs { BF16, torch.float16 } do
     local low = torch.randn({ 64 }):to(dtype):requires_grad_(true)
@@ -94,7 +105,7 @@ t.test("AMasterIsBitForBitTheWeightThatFloat32WouldTrain", function()
   end
 end)
 
-t.test("AWeightOfOneMovesByAHundredSmallSteps", function()
+test("AWeightOfOneMovesByAHundredSmallSteps", function()
   for master, expected in pairs { float32 = 0.9, stochastic = 0.9, none = 1 } do
     local p = full({ 64, 64 }, 1)
 
@@ -106,7 +117,7 @@ end)
 
 -- Masters ---------------------------------------------------------------------------------------------
 
-t.test("WritesToAParameterReachItsMaster", function()
+test("WritesToAParameterReachItsMaster", function()
   local p = full({ 3 }, 1)
   local optimizer = adam(p)
   advance(p, optimizer, 10)
@@ -173,18 +184,19 @@ t.test("ParametersAreUpdatedInPartsWhereCopiesWouldBeLarge", function()
   local whole, parts = {}, {}
   for i = 1, 5 do whole[i], parts[i] = full({ 4 }, i), full({ 4 }, i) end
   local optimizers = { optim.AdamW(whole), optim.AdamW(parts) }
-  local limit = precision.MAX_COPIED
+  local limit, before = precision.MAX_COPIED, nn.use_fused(false)
   for i, params in ipairs { whole, parts } do
     for j, p in ipairs(params) do p.grad = torch.full_like(p:detach(), j) end
     precision.MAX_COPIED = i == 1 and limit or 7
     optimizers[i]:step()
   end
   precision.MAX_COPIED = limit
+  nn.use_fused(before)
 
   t.equal(optimizers[2]:state_dict(), optimizers[1]:state_dict())
 end)
 
-t.test("LayoutsOfLowPrecisionDoNotMatter", function()
+test("LayoutsOfLowPrecisionDoNotMatter", function()
   local start = torch.arange(6, { dtype = torch.float32 }):view(2, 3)
   local grad = torch.tensor { { 1, -2, 3 }, { -4, 5, 6 } }
   for _, master in ipairs { "float32", "stochastic" } do
@@ -206,7 +218,7 @@ end)
 
 -- Stochastic rounding ---------------------------------------------------------------------------------
 
-t.test("RoundingAtRandomTakesTheNearerNeighborMoreOften", function()
+test("RoundingAtRandomTakesTheNearerNeighborMoreOften", function()
   local below, n = 2 ^ -8, 2 ^ 16 -- from 1 to its neighbor below
   for _, part in ipairs { 0.05, 0.3, 0.5, 0.9 } do
     local p = full({ n }, 1)
@@ -219,7 +231,7 @@ t.test("RoundingAtRandomTakesTheNearerNeighborMoreOften", function()
   end
 end)
 
-t.test("ValuesThatBfloat16CanHoldAreNotRounded", function()
+test("ValuesThatBfloat16CanHoldAreNotRounded", function()
   local p = torch.randn({ 1000 }):to(BF16):requires_grad_(true)
   local before = p:detach():clone()
 
@@ -228,7 +240,7 @@ t.test("ValuesThatBfloat16CanHoldAreNotRounded", function()
   t.equal(p:detach(), before)
 end)
 
-t.test("NaNAndInfinityStayWhatTheyAre", function()
+test("NaNAndInfinityStayWhatTheyAre", function()
   local p = torch.tensor({ 0 / 0, -(0 / 0), math.huge, -math.huge }, { dtype = BF16 }):requires_grad_(true)
   -- The NaN of a GPU has all bits set, and a carry would make it -0.
   torch.no_grad(function() p:view(torch.int16)[0]:fill_(0x7fff) end)
@@ -239,7 +251,7 @@ t.test("NaNAndInfinityStayWhatTheyAre", function()
   t.equal(p:detach()[{ { 2, 4 } }]:float():totable(), { math.huge, -math.huge })
 end)
 
-t.test("ReplicasRoundAlikeAndParametersAndStepsDoNot", function()
+test("ReplicasRoundAlikeAndParametersAndStepsDoNot", function()
   local function begin()
     local params = { full({ 4096 }, 1), full({ 4096 }, 1) }
     return params, optim.AdamW(params, { lr = 1e-3, weight_decay = 0, master = "stochastic" })
@@ -265,7 +277,7 @@ t.test("ReplicasRoundAlikeAndParametersAndStepsDoNot", function()
   t.near(share, moved_now:float():mean():item(), 0.05)
 end)
 
-t.test("MomentsInBfloat16FollowThoseInFloat32", function()
+test("MomentsInBfloat16FollowThoseInFloat32", function()
   local p, expected = full({ 1024 }, 1), full({ 1024 }, 1)
   local optimizer, full_optimizer = adam(p, "float32", { states = BF16 }), adam(expected)
 
@@ -279,9 +291,42 @@ t.test("MomentsInBfloat16FollowThoseInFloat32", function()
   end
 end)
 
+-- One pass -------------------------------------------------------------------------------------------
+
+t.test("TheKernelForAllDtypesTrainsAsAtenDoes", function()
+  local cases = {
+    { BF16, {}, 2 ^ -8 }, { BF16, { states = BF16 }, 2 ^ -5 }, { BF16, { master = "stochastic" }, 2 ^ -6 },
+    { BF16, { master = "none" }, 2 ^ -6 }, { torch.float16, {}, 2 ^ -10 }, { torch.float32, {}, 1e-5 },
+    { torch.float32, { states = BF16 }, 1e-2 }, { torch.float64, { states = BF16 }, 1e-2 },
+    { torch.float64, {}, 1e-13 },
+  }
+  for i, case in ipairs(cases) do
+    local results = {}
+    for way, is_fused in ipairs { true, false } do
+      local before = nn.use_fused(is_fused)
+      torch.manual_seed(5)
+      local params, factor = {}, torch.tensor(0.5)
+      for j, p in ipairs { torch.randn { 70, 3 }, torch.randn { 4, 5 }:t(), torch.randn { 0 }, torch.randn {} } do
+        params[j] = p:to(case[1]):requires_grad_(true)
+      end
+      local optimizer = optim.AdamW(params, { lr = 0.01, master = case[2].master, states = case[2].states })
+      for step = 1, 10 do
+        for _, p in ipairs(params) do p.grad = torch.randn(p.shape):to(p.dtype) end
+        optimizer:step(step % 2 == 0 and 0.5 or factor)
+      end
+      nn.use_fused(before)
+      results[way] = params
+    end
+    for j, p in ipairs(results[1]) do
+      local actual, expected = p:detach():double(), results[2][j]:detach():double()
+      if p:numel() > 0 then t.near(actual, expected, case[3] * 4, ("case %d, parameter %d"):format(i, j)) end
+    end
+  end
+end)
+
 -- Options ---------------------------------------------------------------------------------------------
 
-t.test("MomentsHaveTheDtypeThatWasAskedForAndFloat64StaysFloat64", function()
+test("MomentsHaveTheDtypeThatWasAskedForAndFloat64StaysFloat64", function()
   local cases = {
     { torch.float32, {}, torch.float32 }, { torch.float64, {}, torch.float64 }, { BF16, {}, torch.float32 },
     { torch.float16, { master = "none" }, torch.float32 }, { torch.float32, { states = BF16 }, BF16 },

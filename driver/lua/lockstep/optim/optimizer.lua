@@ -15,6 +15,8 @@ local torch = require "lockstep.torch"
 ---@field check_parameter (fun(p: torch.Tensor, what: string))? raises where the optimizer cannot update it
 ---@field moments fun(group: table): string[] names of the tensors that are kept for each parameter
 ---@field is_collective boolean? whether all ranks must call `update` equally often
+---@field takes_all_dtypes (fun(p: torch.Tensor): boolean)? whether `update` takes p, its master, gradient and moments
+---in their own dtypes, and rounds. Otherwise they are copied to one dtype
 ---@field update fun(bucket: optim.Bucket, group: table, lr: number|torch.Tensor)
 
 --- Updates parameters by their gradients. Made by optim.AdamW, optim.SGD and optim.Muon.
@@ -133,17 +135,19 @@ local function update_group(self, group, policy, first, lr)
   end
   for i, p in ipairs(group.params) do
     if p.grad then
-      local key = precision.bucket_key(p, policy)
+      local takes_all = self.kind.takes_all_dtypes ~= nil and self.kind.takes_all_dtypes(p)
+        and precision.fits_one_pass(p, policy)
+      local key = precision.bucket_key(p, policy, takes_all)
       local bucket = buckets[key]
       if not bucket then
-        bucket = precision.bucket(moments)
+        bucket = precision.bucket(moments, takes_all)
         buckets[key] = bucket
         order[#order + 1] = key
       end
       bucket:add(p, state_of(self, p, moments, policy), policy, first + i - 1)
       if bucket.copied > precision.MAX_COPIED and not self.kind.is_collective then
         run(bucket)
-        buckets[key] = precision.bucket(moments)
+        buckets[key] = precision.bucket(moments, takes_all)
       end
     end
   end

@@ -133,14 +133,17 @@ function M.same_layout(a, b)
   return true
 end
 
---- The parameters that one call of a fused kernel updates. The kernel wants one device, one dtype, and for each
---- parameter one layout. The bucket copies what differs, and copies the results back.
+--- The parameters that one call of a fused kernel updates. The kernel wants one device, for each parameter one layout,
+--- and, unless it takes all dtypes, one dtype. The bucket copies what differs, and copies the results back.
 ---@class optim.Bucket
 ---@field owners torch.Tensor[] the optimizer's parameters
 ---@field params torch.Tensor[] these, grads, steps and moments are what the kernel takes
 ---@field grads torch.Tensor[]
 ---@field steps torch.Tensor[]
 ---@field moments table<string, torch.Tensor[]> by name
+---@field takes_all_dtypes boolean whether the kernel takes, and rounds, each tensor in its own dtype
+---@field kernel_masters torch.Tensor[] if so: the masters, of all parameters or of none,
+---@field salts integer[] and, of all or of none, the salts of parameters that are rounded at random
 ---@field copied integer elements in copies
 local Bucket = {}
 Bucket.__index = Bucket
@@ -149,21 +152,42 @@ Bucket.__index = Bucket
 M.MAX_COPIED = 2 ^ 26
 
 ---@param moments string[] their names
+---@param takes_all_dtypes boolean
 ---@return optim.Bucket
-function M.bucket(moments)
+function M.bucket(moments, takes_all_dtypes)
   local by_name = {}
   for _, name in ipairs(moments) do by_name[name] = {} end
   return setmetatable({
+    takes_all_dtypes = takes_all_dtypes, kernel_masters = {}, salts = {},
     owners = {}, params = {}, grads = {}, steps = {}, moments = by_name, names = moments, copied = 0,
     sources = {}, copies = {}, results = {}, targets = {}, roundings = {}, masters = {},
   }, Bucket)
 end
 
+--- Returns whether a step rounds a tensor of the parameter at random.
+local function rounds_at_random(p, policy)
+  return policy.master ~= "none" and (policy.states == torch.bfloat16 or M.is_low(p) and policy.master == "stochastic")
+end
+
+--- Returns whether a kernel that takes all dtypes can update the parameter. It computes in float64 only if all is
+--- float64.
+---@param p torch.Tensor
+---@param policy optim.Policy
+---@return boolean
+function M.fits_one_pass(p, policy)
+  return (p.dtype == torch.float64) == (moments_dtype(p, policy) == torch.float64)
+end
+
 --- Returns the key of the bucket that a parameter belongs to.
 ---@param p torch.Tensor
 ---@param policy optim.Policy
+---@param takes_all_dtypes boolean
 ---@return string
-function M.bucket_key(p, policy) return p.device .. tostring(arithmetic_dtype(p, policy)) end
+function M.bucket_key(p, policy, takes_all_dtypes)
+  if not takes_all_dtypes then return p.device .. tostring(arithmetic_dtype(p, policy)) end
+  local has_master = M.is_low(p) and policy.master == "float32"
+  return p.device .. (has_master and " master" or " plain") .. (rounds_at_random(p, policy) and " random" or "")
+end
 
 --- Returns the tensor as the kernel takes it: itself, or memory that is filled before the kernel runs.
 ---@param tensor torch.Tensor
@@ -194,6 +218,26 @@ function Bucket:output(result, target, rounding)
   end
 end
 
+--- Adds a parameter for a kernel that takes all dtypes: each tensor as it is where its layout fits.
+function Bucket:add_as_is(p, state, policy, position)
+  local n, grad = #self.params + 1, p.grad
+  local at_random = rounds_at_random(p, policy)
+  -- The random bits belong to the position of an element, which must be its place in memory.
+  local param = at_random and not p:is_contiguous() and p:detach():contiguous() or p
+  local grad_dtype = grad.dtype == torch.float32 and M.is_low(p) and grad.dtype or p.dtype
+  self.params[n], self.grads[n] = param, self:input(grad, param, grad_dtype)
+  self:output(param, p)
+  for _, name in ipairs(self.names) do
+    self.moments[name][n] = self:input(state[name], param, state[name].dtype)
+    self:output(self.moments[name][n], state[name])
+  end
+  if state.master then
+    self.kernel_masters[n] = self:input(state.master, param, torch.float32)
+    self:output(self.kernel_masters[n], state.master)
+  end
+  if at_random then self.salts[n] = 3 * position end
+end
+
 --- Adds a parameter that has a gradient.
 ---@param p torch.Tensor
 ---@param state table<string, torch.Tensor>
@@ -209,9 +253,10 @@ function Bucket:add(p, state, policy, position)
     refresh_master(p, master)
     table.insert(self.masters, { p, master })
   end
-  self.owners[n] = p
+  self.owners[n], self.steps[n] = p, state.step
+  if self.takes_all_dtypes then return self:add_as_is(p, state, policy, position) end
   self.params[n] = master or self:input(p, p, dtype)
-  self.grads[n], self.steps[n] = self:input(p.grad, p, dtype), state.step
+  self.grads[n] = self:input(p.grad, p, dtype)
   self:output(self.params[n], p, not master and rounding(0))
   for salt, name in ipairs(self.names) do
     self.moments[name][n] = self:input(state[name], p, dtype)

@@ -1,0 +1,51 @@
+// AdamW (arXiv 1711.05101) as one pass over memory: float32 arithmetic whatever the dtypes, float32
+// masters, rounding at random, and the factor of clipped gradients.
+//
+//    AdamW({.params = params, .grads = grads, .exp_avgs = m, .exp_avg_sqs = v, .steps = steps},
+//          {.lr = 1e-3});
+//
+// at::_fused_adamw_ wants one dtype for all. A bfloat16 parameter then needs copies of its gradient
+// and moments in float32, and a pass that rounds; clipping needs a pass over the gradients.
+//
+// The lists are updated together, in parallel over parts of kNumbersOfPart numbers. Results have
+// the same bits for any number of threads. From Lua: torch.ops.lockstep.adamw_. Kernels exist for
+// CPUs. Anything that does not fit throws c10::ValueError before the first write. Thread-safe for
+// different parameters.
+
+#ifndef LOCKSTEP_KERNELS_ADAMW_H_
+#define LOCKSTEP_KERNELS_ADAMW_H_
+
+#include <optional>
+
+#include "ATen/core/TensorBody.h"
+
+namespace lockstep::kernels {
+
+// Entry i of each list belongs to parameter i. All tensors of a parameter have its shape and its
+// strides, which leave no gaps, and are on one device.
+struct AdamWLists {
+  at::TensorList params;        // float16, bfloat16, float32 or float64
+  at::TensorList grads;         // of the parameter's dtype, or float32
+  at::TensorList exp_avgs;      // float32 or bfloat16; float64 if the parameter is
+  at::TensorList exp_avg_sqs;   // of the same dtype
+  at::TensorList masters = {};  // float32, of float16 or bfloat16 parameters; or no tensors at all
+  at::TensorList steps;         // scalars, float32: the number of this step, from 1
+  // Where given, bfloat16 moments, and bfloat16 parameters without a master, are rounded at random.
+  // The random numbers depend on the step, salts[i] (+ 1 and + 2 for the moments) and the element.
+  // Such parameters must be contiguous. Otherwise all is rounded to nearest.
+  at::IntArrayRef salts = {};
+};
+
+struct AdamWOptions {
+  double lr = 1e-3, beta1 = 0.9, beta2 = 0.999, eps = 1e-8, weight_decay = 1e-2;
+  std::optional<at::Tensor> lr_factor = {};  // one number, multiplies lr
+  std::optional<at::Tensor> grad_scale =
+      {};  // one number, multiplies the gradients as they are read
+};
+
+// Makes one step. Does not change `steps` and `grads`.
+void AdamW(const AdamWLists& lists, const AdamWOptions& options);
+
+}  // namespace lockstep::kernels
+
+#endif  // LOCKSTEP_KERNELS_ADAMW_H_
