@@ -5,10 +5,10 @@
 #include <string>
 #include <vector>
 
-#include "ATen/Parallel.h"
 #include "ATen/core/dispatch/Dispatcher.h"
 #include "c10/util/Exception.h"
 #include "kernels/inputs.h"
+#include "kernels/launch.h"
 #include "kernels/rows.h"
 #include "torch/library.h"
 
@@ -133,6 +133,8 @@ void Run(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
          double weight_decay, double eps, const Number& grad_scale) {
   const AdamWLists lists = MakeLists(params, grads, exp_avgs, exp_avg_sqs, masters, steps, salts);
   Check(lists);
+  TORCH_CHECK_VALUE(params.empty() || HasKernels(params[0]),
+                    "adamw_: this program has no kernels for GPUs; it was built without nvcc");
   const std::vector<AdamWTensor> tensors = Pointers(lists);
   if (tensors.empty()) return;
   const at::Tensor factor = NumberOn("lr_factor", lr_factor, params[0]);
@@ -148,8 +150,7 @@ void Run(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
                             .grad_scale = DataOf(scale)};
   const AdamWTensor& last = tensors.back();
   const int64_t parts = last.first_part + (last.numel + kNumbersOfPart - 1) / kNumbersOfPart;
-  at::parallel_for(0, parts, 1,
-                   [&](int64_t begin, int64_t end) { ChosenRowKernels().adamw(all, begin, end); });
+  Launch(params[0], &RowKernels::adamw, all, parts, 1);
   for (const at::TensorList& list : {params, exp_avgs, exp_avg_sqs, masters})
     for (const at::Tensor& tensor : list)
       if (!tensor.is_inference()) tensor.unsafeGetTensorImpl()->bump_version();
@@ -168,8 +169,10 @@ TORCH_LIBRARY_FRAGMENT(lockstep, library) {
       "exp_avg_sqs, Tensor(d!)[] masters, Tensor[] steps, int[] salts, *, float lr, Tensor? "
       "lr_factor=None, float beta1, float beta2, float weight_decay, float eps, Tensor? "
       "grad_scale=None) -> ()");
+  library.def("has_cuda_kernels() -> bool", [] { return CudaRowKernels() != nullptr; });
 }
 TORCH_LIBRARY_IMPL(lockstep, CPU, library) { library.impl("adamw_", Run); }
+TORCH_LIBRARY_IMPL(lockstep, CUDA, library) { library.impl("adamw_", Run); }
 TORCH_LIBRARY_IMPL(lockstep, Meta, library) { library.impl("adamw_", OnMeta); }
 TORCH_LIBRARY_IMPL(lockstep, Autograd, library) {
   library.impl("adamw_", torch::CppFunction::makeFallthrough());  // an update has no gradient

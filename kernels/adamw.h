@@ -5,12 +5,14 @@
 //          {.lr = 1e-3});
 //
 // at::_fused_adamw_ wants one dtype for all. A bfloat16 parameter then needs copies of its gradient
-// and moments in float32, and a pass that rounds; clipping needs a pass over the gradients.
+// and moments in float32, and a pass that rounds; clipping needs a pass over the gradients. In
+// float32 without masters that kernel is as fast. optim.AdamW uses this one there, too, so that a
+// float32 weight and a master of the same weight have the same bits.
 //
 // The lists are updated together, in parallel over parts of kNumbersOfPart numbers. Results have
-// the same bits for any number of threads. From Lua: torch.ops.lockstep.adamw_. Kernels exist for
-// CPUs. Anything that does not fit throws c10::ValueError before the first write. Thread-safe for
-// different parameters.
+// the same bits for any number of threads. From Lua: torch.ops.lockstep.adamw_. There are kernels
+// for CPUs and, in a program with //kernels:cuda, for NVIDIA GPUs. Anything that does not fit
+// throws c10::ValueError before the first write. Thread-safe for different parameters.
 
 #ifndef LOCKSTEP_KERNELS_ADAMW_H_
 #define LOCKSTEP_KERNELS_ADAMW_H_

@@ -1,4 +1,5 @@
-// The formulas of the kernels, each written once. g++ compiles them for packs of numbers (pack.h).
+// The formulas of the kernels, each written once. g++ compiles them for packs of numbers (pack.h),
+// and nvcc for those of a GPU's thread (device_pack.h).
 // A V has +, -, *, / between values, V(number), Exp(v), Sqrt(v), and Rounded(v): v rounded to the
 // dtype of the tensors. V computes in float32 where that dtype is float16 or bfloat16.
 //
@@ -13,7 +14,7 @@
 #include <cstring>
 
 #if defined(__CUDACC__)
-#define LOCKSTEP_DEVICE __host__ __device__
+#define LOCKSTEP_DEVICE __device__
 #else
 #define LOCKSTEP_DEVICE
 #endif
@@ -72,8 +73,8 @@ LOCKSTEP_DEVICE static inline AdamWFactors FactorsOfStep(double step, double lr,
           .beta2 = beta2,
           .second_share = 1 - beta2,
           .decay = 1 - lr * weight_decay,
-          .step_size = lr / (1 - pow(beta1, step)),
-          .correction = 1 / sqrt(1 - pow(beta2, step)),
+          .step_size = lr / (1 - std::pow(beta1, step)),
+          .correction = 1 / std::sqrt(1 - std::pow(beta2, step)),
           .eps = eps};
 }
 
@@ -103,9 +104,10 @@ LOCKSTEP_DEVICE static inline uint32_t RandomKey(double step, int64_t salt) {
          static_cast<uint32_t>(salt) * 668265263u;
 }
 
-// Returns the bits of one of the two bfloat16 numbers next to x. The nearer one comes more often, so
-// that the mean is exact. bfloat16 is the upper half of float32. The sum with a random lower half
-// carries as often as the lower half of x is large. lockstep.optim.precision draws the same bits.
+// Returns the bits of one of the two bfloat16 numbers next to x. The nearer one comes more often,
+// so that the mean is exact. bfloat16 is the upper half of float32. The sum with a random lower
+// half carries as often as the lower half of x is large. lockstep.optim.precision draws the same
+// bits.
 LOCKSTEP_DEVICE static inline uint16_t RoundedAtRandom(float x, uint32_t key, uint32_t index) {
   uint32_t random = index * 2246822507u + key;
   random ^= random >> 15;

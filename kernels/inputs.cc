@@ -1,6 +1,7 @@
 #include "kernels/inputs.h"
 
 #include "c10/util/Exception.h"
+#include "kernels/rows.h"
 
 namespace lockstep::kernels {
 
@@ -20,7 +21,9 @@ void CheckAlike(const char* op, const char* x_name, const at::Tensor& x, const c
                     x_name, " is on ", x.device(), "; move one of them");
 }
 
-bool HasKernels(const at::Tensor& x) { return x.is_cpu() || x.is_meta(); }
+bool HasKernels(const at::Tensor& x) {
+  return x.is_cpu() || x.is_meta() || (x.is_cuda() && CudaRowKernels() != nullptr);
+}
 
 RowView RowsOf(const at::Tensor& x) {
   const int64_t size = x.size(-1);

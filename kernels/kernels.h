@@ -7,9 +7,9 @@
 //
 // Each is an operator of the dispatcher too: lockstep::rms_norm and so on, from Lua
 // torch.ops.lockstep.rms_norm(x, weight, eps). On the CPU they are kernels for AVX-512, AVX2 and
-// any other machine, chosen as ATen chooses (ATEN_CPU_CAPABILITY overrides it). On meta tensors
-// they return empty results. On any other device they call the operators of ATen that they stand
-// for.
+// any other machine, chosen as ATen chooses (ATEN_CPU_CAPABILITY overrides it). On an NVIDIA GPU
+// they are kernels of the same loops, if the program has //kernels:cuda. On meta tensors they
+// return empty results. On any other device they call the operators of ATen that they stand for.
 //
 // Tensors: float16, bfloat16, float32 or float64, all of one dtype (but see Rotate) and on one
 // device. float16 and bfloat16 are computed in float32. The last dimension is the row; any number

@@ -11,14 +11,9 @@
 #include <type_traits>
 
 #include "ATen/cpu/vec/functional.h"
+#include "kernels/loops.h"
 
 namespace lockstep::kernels::CPU_CAPABILITY {
-
-// The part of a pack to load or store: all of it, or its first `count` numbers.
-struct Whole {};
-struct First {
-  int64_t count;
-};
 
 // The numbers are loaded from and stored to memory as T. They are computed with as Acc.
 template <typename T>
@@ -80,6 +75,12 @@ struct Pack {
     return numbers[0];
   }
 
+  // The same numbers, to be stored as To.
+  template <typename To>
+  Pack<To> As() const {
+    return {a, b};
+  }
+
   static Pack FromStored(const at::vec::Vectorized<T>& stored) {
     const auto [first, second] = at::vec::convert_to_float<T>(stored);
     return {first, second};
@@ -132,13 +133,28 @@ Pack<T> Rounded(const Pack<T>& x) {
   }
 }
 
-// Calls visit(offset, Whole or First) for each pack of a row of `length` numbers.
-template <typename T, typename Visit>
-void ForEachPack(int64_t length, const Visit& visit) {
-  int64_t offset = 0;
-  for (; offset + Pack<T>::kSize <= length; offset += Pack<T>::kSize) visit(offset, Whole{});
-  if (offset < length) visit(offset, First{length - offset});
-}
+// The Machine of loops.h: one thread.
+struct Cpu {
+  template <typename T>
+  using Pack = CPU_CAPABILITY::Pack<T>;
+
+  template <typename T, typename Visit>
+  void ForEachPack(int64_t length, const Visit& visit) const {
+    int64_t offset = 0;
+    for (; offset + Pack<T>::kSize <= length; offset += Pack<T>::kSize) visit(offset, Whole{});
+    if (offset < length) visit(offset, First{length - offset});
+  }
+
+  template <typename P>
+  typename P::Acc Total(const P& pack) const {
+    return pack.Total();
+  }
+
+  template <typename Make>
+  auto Once(const Make& make) const {
+    return make();
+  }
+};
 
 }  // namespace lockstep::kernels::CPU_CAPABILITY
 

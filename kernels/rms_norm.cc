@@ -9,7 +9,6 @@
 #include <tuple>
 #include <utility>
 
-#include "ATen/Parallel.h"
 #include "ATen/TensorOperators.h"
 #include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/core/grad_mode.h"
@@ -22,6 +21,7 @@
 #include "ATen/ops/zeros.h"
 #include "kernels/inputs.h"
 #include "kernels/kernels.h"
+#include "kernels/launch.h"
 #include "kernels/rows.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"
@@ -133,24 +133,25 @@ RmsNormRows MakeRows(const at::Tensor& x, const RowView& xs, const at::Tensor& w
           .y = y.mutable_data_ptr()};
 }
 
-void Run(const RmsNormRows& rows, int64_t numbers) {
-  at::parallel_for(
-      0, numbers / rows.size, std::max<int64_t>(1, kGrain / rows.size),
-      [&](int64_t begin, int64_t end) { ChosenRowKernels().rms_norm(rows, begin, end); });
+void Run(const RmsNormRows& rows, const at::Tensor& y) {
+  Launch(y, &RowKernels::rms_norm, rows, y.numel() / rows.size,
+         std::max<int64_t>(1, kGrain / rows.size));
 }
 
-at::Tensor OnCpu(const at::Tensor& x, const at::Tensor& weight, double eps) {
+at::Tensor ByKernel(const at::Tensor& x, const at::Tensor& weight, double eps) {
+  if (!HasKernels(x)) return Composed(x, weight, eps);
   Check("rms_norm", x, weight);
   const at::Tensor y = EmptyLike(x);
   if (y.numel() == 0) return y;
   const RowView xs = RowsOf(x);
   const at::Tensor dense_weight = weight.contiguous();
-  Run(MakeRows(x, xs, dense_weight, eps, y), y.numel());
+  Run(MakeRows(x, xs, dense_weight, eps, y), y);
   return y;
 }
 
-Pair AddOnCpu(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
-              double eps) {
+Pair AddByKernel(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& weight,
+                 double eps) {
+  if (!HasKernels(x)) return ComposedAdd(x, residual, weight, eps);
   CheckAdd(x, residual, weight);
   const at::Tensor y = EmptyLike(x), sum = EmptyLike(x);
   if (y.numel() == 0) return {y, sum};
@@ -160,12 +161,13 @@ Pair AddOnCpu(const at::Tensor& x, const at::Tensor& residual, const at::Tensor&
   rows.residual = residuals.data();
   rows.residual_stride = residuals.stride;
   rows.sum = sum.mutable_data_ptr();
-  Run(rows, y.numel());
+  Run(rows, y);
   return {y, sum};
 }
 
-Pair BackwardOnCpu(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight, double eps,
-                   const std::optional<at::Tensor>& more, bool need_weight) {
+Pair BackwardByKernel(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& weight,
+                      double eps, const std::optional<at::Tensor>& more, bool need_weight) {
+  if (!HasKernels(x)) return ComposedBackward(dy, x, weight, eps, more, need_weight);
   CheckAdd(x, dy, weight);
   const at::Tensor dx = EmptyLike(x);
   if (dx.numel() == 0)
@@ -192,9 +194,8 @@ Pair BackwardOnCpu(const at::Tensor& dy, const at::Tensor& x, const at::Tensor& 
       .dx = dx.mutable_data_ptr(),
       .dweight = need_weight ? shares.mutable_data_ptr() : nullptr,
   };
-  at::parallel_for(
-      0, parts, std::max<int64_t>(1, kGrain / (size * kRowsOfPart)),
-      [&](int64_t begin, int64_t end) { ChosenRowKernels().rms_norm_gradient(rows, begin, end); });
+  Launch(x, &RowKernels::rms_norm_gradient, rows, parts,
+         std::max<int64_t>(1, kGrain / (size * kRowsOfPart)));
   if (!need_weight) return {dx, at::Tensor()};
   const at::Tensor dweight = parts == 1 ? shares.view({size}) : shares.sum(0);
   return {dx, dweight.to(weight.scalar_type())};
@@ -311,9 +312,14 @@ TORCH_LIBRARY_FRAGMENT(lockstep, library) {
       "need_weight) -> (Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(lockstep, CPU, library) {
-  library.impl("rms_norm", OnCpu);
-  library.impl("add_rms_norm", AddOnCpu);
-  library.impl("rms_norm_backward", BackwardOnCpu);
+  library.impl("rms_norm", ByKernel);
+  library.impl("add_rms_norm", AddByKernel);
+  library.impl("rms_norm_backward", BackwardByKernel);
+}
+TORCH_LIBRARY_IMPL(lockstep, CUDA, library) {
+  library.impl("rms_norm", ByKernel);
+  library.impl("add_rms_norm", AddByKernel);
+  library.impl("rms_norm_backward", BackwardByKernel);
 }
 TORCH_LIBRARY_IMPL(lockstep, Meta, library) {
   library.impl("rms_norm", OnMeta);

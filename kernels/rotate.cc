@@ -5,7 +5,6 @@
 #include <string>
 #include <vector>
 
-#include "ATen/Parallel.h"
 #include "ATen/TensorOperators.h"
 #include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/core/grad_mode.h"
@@ -14,6 +13,7 @@
 #include "ATen/ops/roll.h"
 #include "kernels/inputs.h"
 #include "kernels/kernels.h"
+#include "kernels/launch.h"
 #include "kernels/rows.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"
@@ -97,17 +97,17 @@ at::Tensor Run(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin
       .backward = backward,
       .y = y.mutable_data_ptr(),
   };
-  at::parallel_for(
-      0, y.numel() / size, std::max<int64_t>(1, kGrain / size),
-      [&](int64_t begin, int64_t end) { ChosenRowKernels().rotate(rows, begin, end); });
+  Launch(y, &RowKernels::rotate, rows, y.numel() / size, std::max<int64_t>(1, kGrain / size));
   return y;
 }
 
-at::Tensor OnCpu(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+at::Tensor ByKernel(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin) {
+  if (!HasKernels(x)) return Composed(x, cos, sin);
   return Run(x, cos, sin, /*backward=*/false);
 }
 
-at::Tensor BackwardOnCpu(const at::Tensor& dy, const at::Tensor& cos, const at::Tensor& sin) {
+at::Tensor BackwardByKernel(const at::Tensor& dy, const at::Tensor& cos, const at::Tensor& sin) {
+  if (!HasKernels(dy)) return ComposedBackward(dy, cos, sin);
   return Run(dy, cos, sin, /*backward=*/true);
 }
 
@@ -166,8 +166,12 @@ TORCH_LIBRARY_FRAGMENT(lockstep, library) {
   library.def("rotate_backward(Tensor dy, Tensor cos, Tensor sin) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(lockstep, CPU, library) {
-  library.impl("rotate", OnCpu);
-  library.impl("rotate_backward", BackwardOnCpu);
+  library.impl("rotate", ByKernel);
+  library.impl("rotate_backward", BackwardByKernel);
+}
+TORCH_LIBRARY_IMPL(lockstep, CUDA, library) {
+  library.impl("rotate", ByKernel);
+  library.impl("rotate_backward", BackwardByKernel);
 }
 TORCH_LIBRARY_IMPL(lockstep, Meta, library) {
   library.impl("rotate", OnMeta);

@@ -1,7 +1,7 @@
-// The kernels' loops over rows of memory, compiled once for each instruction set of the CPU. No
-// tensors here: the operators (rms_norm.cc, swiglu.cc, rotate.cc, adamw.cc) check them, and run a
-// loop's range on each thread. Strides count elements. Pointers are to `dtype`, those to Acc to
-// float64 if dtype is float64, else to float32.
+// The kernels' loops over rows of memory, compiled once for each instruction set of the CPU, and
+// once for NVIDIA GPUs. No tensors here: the operators (rms_norm.cc, swiglu.cc, rotate.cc,
+// adamw.cc) check them, and run a loop's range on each thread. Strides count elements. Pointers are
+// to `dtype`, those to Acc to float64 if dtype is float64, else to float32.
 
 #ifndef LOCKSTEP_KERNELS_ROWS_H_
 #define LOCKSTEP_KERNELS_ROWS_H_
@@ -120,6 +120,13 @@ struct RowKernels {
 // Returns the kernels of the instruction set that ATen has chosen for itself
 // (at::get_cpu_capability; the variable ATEN_CPU_CAPABILITY overrides it).
 const RowKernels& ChosenRowKernels();
+
+// Makes ChosenRowKernels return other kernels. For tests, before the first operator runs.
+void ReplaceRowKernels(const RowKernels& kernels);
+
+// Returns the kernels for NVIDIA GPUs, or nullptr where //kernels:cuda is neither linked nor
+// loaded.
+const RowKernels* CudaRowKernels();
 
 }  // namespace lockstep::kernels
 

@@ -4,314 +4,32 @@
 // compiled here with AVX-512, the program would crash on a machine without it. capability_test.sh
 // looks for such functions.
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
-#include <cstring>
-#include <type_traits>
 
-#include "kernels/arithmetic.h"
+#include "kernels/loops.h"
 #include "kernels/pack.h"
 #include "kernels/rows.h"
 
 namespace lockstep::kernels::CPU_CAPABILITY {
 namespace {
 
-template <typename T>
-const T* In(const void* from, int64_t offset = 0) {
-  return static_cast<const T*>(from) + offset;
-}
-template <typename T>
-T* Out(void* to, int64_t offset = 0) {
-  return static_cast<T*>(to) + offset;
-}
-
-template <typename T>
-typename Pack<T>::Acc ScaleOf(typename Pack<T>::Acc squares, int64_t size, double eps) {
-  using Acc = typename Pack<T>::Acc;
-  return Acc(1) / std::sqrt(squares / static_cast<Acc>(size) + static_cast<Acc>(eps));
-}
-
-// --- RMSNorm
-
-template <typename T>
-struct RmsNorm {
-  using P = Pack<T>;
-
-  static void Run(const RmsNormRows& m, int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const T* x = In<T>(m.x, row * m.x_stride);
-      P squares(0);
-      if (m.residual == nullptr) {
-        ForEachPack<T>(m.size, [&](int64_t i, auto amount) {
-          const P value = P::Load(x + i, amount);
-          squares = value * value + squares;
-        });
-      } else {
-        const T* residual = In<T>(m.residual, row * m.residual_stride);
-        T* sum = Out<T>(m.sum, row * m.size);
-        ForEachPack<T>(m.size, [&](int64_t i, auto amount) {
-          const P value = Rounded(P::Load(x + i, amount) + P::Load(residual + i, amount));
-          value.Store(sum + i, amount);
-          squares = value * value + squares;
-        });
-        x = sum;
-      }
-      const P scale(ScaleOf<T>(squares.Total(), m.size, m.eps));
-      const T* weight = In<T>(m.weight);
-      T* y = Out<T>(m.y, row * m.size);
-      ForEachPack<T>(m.size, [&](int64_t i, auto amount) {
-        Normalised(P::Load(x + i, amount), P::Load(weight + i, amount), scale).Store(y + i, amount);
-      });
-    }
-  }
-};
-
-template <typename T>
-struct RmsNormGradient {
-  using P = Pack<T>;
-  using Acc = typename P::Acc;
-
-  static void RunRow(const RmsNormGradientRows& m, int64_t row, Acc* dweight) {
-    const T* x = In<T>(m.x, row * m.x_stride);
-    const T* dy = In<T>(m.dy, row * m.dy_stride);
-    const T* weight = In<T>(m.weight);
-    P squares(0), products(0);
-    ForEachPack<T>(m.size, [&](int64_t i, auto amount) {
-      const P value = P::Load(x + i, amount);
-      squares = value * value + squares;
-      products = P::Load(dy + i, amount) * P::Load(weight + i, amount) * value + products;
-    });
-    const Acc scale = ScaleOf<T>(squares.Total(), m.size, m.eps);
-    const P scales(scale), shift(scale * scale * products.Total() / static_cast<Acc>(m.size));
-    const T* more = m.more == nullptr ? nullptr : In<T>(m.more, row * m.more_stride);
-    T* dx = Out<T>(m.dx, row * m.size);
-    ForEachPack<T>(m.size, [&](int64_t i, auto amount) {
-      const P value = P::Load(x + i, amount), gradient = P::Load(dy + i, amount);
-      if (dweight != nullptr) {
-        const P before = P::LoadAcc(dweight + i, amount);
-        (gradient * (value * scales) + before).StoreAcc(dweight + i, amount);
-      }
-      P result = NormalisedGradient(gradient * P::Load(weight + i, amount), value, scales, shift);
-      if (more != nullptr) result = result + P::Load(more + i, amount);
-      result.Store(dx + i, amount);
-    });
-  }
-
-  static void Run(const RmsNormGradientRows& m, int64_t begin, int64_t end) {
-    for (int64_t part = begin; part < end; ++part) {
-      Acc* dweight = m.dweight == nullptr ? nullptr : Out<Acc>(m.dweight, part * m.size);
-      if (dweight != nullptr) std::fill(dweight, dweight + m.size, Acc(0));
-      const int64_t last = std::min((part + 1) * kRowsOfPart, m.rows);
-      for (int64_t row = part * kRowsOfPart; row < last; ++row) RunRow(m, row, dweight);
-    }
-  }
-};
-
-// --- SwiGLU
-
-// Calls visit(row, column, length) for the stretches of rows in a range of numbers.
-template <typename Visit>
-void ForEachStretch(int64_t size, int64_t begin, int64_t end, const Visit& visit) {
-  while (begin < end) {
-    const int64_t row = begin / size, column = begin % size;
-    const int64_t length = std::min(size - column, end - begin);
-    visit(row, column, length);
-    begin += length;
-  }
-}
-
-template <typename T>
-struct Swiglu {
-  using P = Pack<T>;
-
-  static void Run(const SwigluRows& m, int64_t begin, int64_t end) {
-    ForEachStretch(m.size, begin, end, [&](int64_t row, int64_t column, int64_t length) {
-      const T* gate = In<T>(m.gate, row * m.gate_stride + column);
-      const T* up = In<T>(m.up, row * m.up_stride + column);
-      T* y = Out<T>(m.y, row * m.size + column);
-      ForEachPack<T>(length, [&](int64_t i, auto amount) {
-        Gated(P::Load(gate + i, amount), P::Load(up + i, amount)).Store(y + i, amount);
-      });
-    });
-  }
-};
-
-template <typename T>
-struct SwigluGradient {
-  using P = Pack<T>;
-
-  static void Run(const SwigluRows& m, int64_t begin, int64_t end) {
-    ForEachStretch(m.size, begin, end, [&](int64_t row, int64_t column, int64_t length) {
-      const T* gate = In<T>(m.gate, row * m.gate_stride + column);
-      const T* up = In<T>(m.up, row * m.up_stride + column);
-      const T* dy = In<T>(m.dy, row * m.dy_stride + column);
-      T* dgate = Out<T>(m.dgate, row * m.size + column);
-      T* dup = Out<T>(m.dup, row * m.size + column);
-      ForEachPack<T>(length, [&](int64_t i, auto amount) {
-        const GatedGradients<P> gradient = GatedGradient(
-            P::Load(dy + i, amount), P::Load(gate + i, amount), P::Load(up + i, amount));
-        gradient.gate.Store(dgate + i, amount);
-        gradient.up.Store(dup + i, amount);
-      });
-    });
-  }
-};
-
-// --- Rotation
-
-template <typename T>
-struct Rotate {
-  using P = Pack<T>;
-  using Acc = typename P::Acc;
-
-  template <typename Angle>
-  static void RunRow(const T* x, const Angle* cos, const Angle* sin, int64_t half, bool backward,
-                     T* y) {
-    const auto load = [](const Angle* from, auto amount) {
-      if constexpr (std::is_same_v<Angle, Acc>) {
-        return P::LoadAcc(from, amount);
-      } else {
-        return P::Load(from, amount);
-      }
-    };
-    // The transposed rotation uses the other half's sine.
-    const Angle* first_sin = backward ? sin + half : sin;
-    const Angle* second_sin = backward ? sin : sin + half;
-    ForEachPack<T>(half, [&](int64_t i, auto amount) {
-      const P first = P::Load(x + i, amount), second = P::Load(x + half + i, amount);
-      Turned(first, second, load(cos + i, amount), load(first_sin + i, amount))
-          .Store(y + i, amount);
-      Turned(second, first, load(cos + half + i, amount), load(second_sin + i, amount))
-          .Store(y + half + i, amount);
-    });
-  }
-
-  static void Run(const RotateRows& m, int64_t begin, int64_t end) {
-    for (int64_t row = begin; row < end; ++row) {
-      const int64_t token = row / m.heads, head = row % m.heads, angle = token * m.size;
-      const T* x = In<T>(m.x, token * m.token_stride + head * m.head_stride);
-      T* y = Out<T>(m.y, row * m.size);
-      if (m.wide_angles) {
-        RunRow(x, In<Acc>(m.cos, angle), In<Acc>(m.sin, angle), m.size / 2, m.backward, y);
-      } else {
-        RunRow(x, In<T>(m.cos, angle), In<T>(m.sin, angle), m.size / 2, m.backward, y);
-      }
-    }
-  }
-};
-
-// --- AdamW
-
-template <typename T, typename Grad, typename Moment>
-struct AdamW {
-  using Acc = typename Pack<T>::Acc;
-  using P = Pack<Acc>;
-
-  template <typename From, typename Amount>
-  static P LoadAs(const void* from, int64_t i, Amount amount) {
-    const Pack<From> pack = Pack<From>::Load(In<From>(from, i), amount);
-    return {pack.a, pack.b};
-  }
-
-  template <typename To, typename Amount>
-  static void StoreAs(const P& pack, void* to, int64_t i, Amount amount) {
-    Pack<To>(pack.a, pack.b).Store(Out<To>(to, i), amount);
-  }
-
-  // As StoreAs. Rounds at random if To is bfloat16 and `salt` is at least 0.
-  template <typename To, typename Amount>
-  static void StoreRounded(const P& pack, void* to, int64_t i, Amount amount, double step,
-                           int64_t salt) {
-    if constexpr (std::is_same_v<To, at::BFloat16>) {
-      if (salt >= 0) {
-        Acc numbers[P::kSize];
-        uint16_t rounded[P::kSize];
-        pack.StoreAcc(numbers, Whole{});
-        const uint32_t key = RandomKey(step, salt), first = static_cast<uint32_t>(i);
-        for (uint32_t j = 0; j < P::kSize; ++j)
-          rounded[j] = RoundedAtRandom(numbers[j], key, first + j);
-        int64_t count = P::kSize;
-        if constexpr (std::is_same_v<Amount, First>) count = amount.count;
-        std::memcpy(Out<To>(to, i), rounded, static_cast<size_t>(count) * sizeof(To));
-        return;
-      }
-    }
-    StoreAs<To>(pack, to, i, amount);
-  }
-
-  static void Run(const AdamWTensor& m, const AdamWFactors& factors, int64_t begin, int64_t end) {
-    const double step = *m.step;
-    const int64_t salts[] = {m.salt, m.salt < 0 ? -1 : m.salt + 1, m.salt < 0 ? -1 : m.salt + 2};
-    ForEachPack<Acc>(end - begin, [&](int64_t offset, auto amount) {
-      const int64_t i = begin + offset;
-      const P weight =
-          m.master != nullptr ? LoadAs<Acc>(m.master, i, amount) : LoadAs<T>(m.param, i, amount);
-      const AdamWNumbers<P> result =
-          AdamWStep(AdamWNumbers<P>{weight, LoadAs<Moment>(m.exp_avg, i, amount),
-                                    LoadAs<Moment>(m.exp_avg_sq, i, amount)},
-                    LoadAs<Grad>(m.grad, i, amount), factors);
-      StoreRounded<Moment>(result.first, m.exp_avg, i, amount, step, salts[1]);
-      StoreRounded<Moment>(result.second, m.exp_avg_sq, i, amount, step, salts[2]);
-      if (m.master != nullptr) {
-        StoreAs<Acc>(result.weight, m.master, i, amount);
-        StoreAs<T>(result.weight, m.param, i, amount);
-      } else {
-        StoreRounded<T>(result.weight, m.param, i, amount, step, salts[0]);
-      }
-    });
-  }
-};
-
-// A function that updates a range of one parameter.
-using AdamWRange = void (*)(const AdamWTensor&, const AdamWFactors&, int64_t begin, int64_t end);
-
-template <typename T, typename Grad>
-AdamWRange ByMoment(const AdamWTensor& m) {
-  if (m.moment_dtype == at::kBFloat16) return AdamW<T, Grad, at::BFloat16>::Run;
-  return AdamW<T, Grad, float>::Run;
-}
-
-template <typename T>
-AdamWRange ByGrad(const AdamWTensor& m) {
-  return m.grad_dtype == m.dtype ? ByMoment<T, T>(m) : ByMoment<T, float>(m);
-}
-
-AdamWRange RangeOf(const AdamWTensor& m) {
-  if (m.dtype == at::kDouble) return AdamW<double, double, double>::Run;
-  if (m.dtype == at::kBFloat16) return ByGrad<at::BFloat16>(m);
-  if (m.dtype == at::kHalf) return ByGrad<at::Half>(m);
-  return ByMoment<float, float>(m);
-}
-
-void RunAdamW(const AdamWTensors& all, int64_t begin, int64_t end) {
-  const double lr = all.lr_factor == nullptr ? all.lr : all.lr * *all.lr_factor;
-  const double grad_scale = all.grad_scale == nullptr ? 1 : *all.grad_scale;
-  for (int64_t i = 0; i < all.count; ++i) {
-    const AdamWTensor& m = all.tensors[i];
-    const int64_t first = std::max<int64_t>(0, (begin - m.first_part) * kNumbersOfPart);
-    const int64_t last = std::min(m.numel, (end - m.first_part) * kNumbersOfPart);
-    if (first >= last) continue;
-    RangeOf(m)(
-        m, FactorsOfStep(*m.step, lr, all.beta1, all.beta2, all.eps, all.weight_decay, grad_scale),
-        first, last);
-  }
-}
-
-// --- By dtype. The operators have refused all others.
-
-template <template <typename> typename Kernel, typename Rows>
+// By dtype. The operators have refused all others.
+template <template <typename, typename> typename Kernel, typename Rows>
 void RunByDtype(const Rows& rows, int64_t begin, int64_t end) {
   switch (rows.dtype) {
     case at::kFloat:
-      return Kernel<float>::Run(rows, begin, end);
+      return Kernel<Cpu, float>::Run({}, rows, begin, end);
     case at::kDouble:
-      return Kernel<double>::Run(rows, begin, end);
+      return Kernel<Cpu, double>::Run({}, rows, begin, end);
     case at::kBFloat16:
-      return Kernel<at::BFloat16>::Run(rows, begin, end);
+      return Kernel<Cpu, at::BFloat16>::Run({}, rows, begin, end);
     default:
-      return Kernel<at::Half>::Run(rows, begin, end);
+      return Kernel<Cpu, at::Half>::Run({}, rows, begin, end);
   }
+}
+
+void AdamWOnCpu(const AdamWTensors& all, int64_t begin, int64_t end) {
+  RunAdamW(Cpu{}, all, begin, end);
 }
 
 }  // namespace
@@ -323,7 +41,7 @@ const RowKernels kRowKernels = {
     .swiglu = RunByDtype<Swiglu, SwigluRows>,
     .swiglu_gradient = RunByDtype<SwigluGradient, SwigluRows>,
     .rotate = RunByDtype<Rotate, RotateRows>,
-    .adamw = RunAdamW,
+    .adamw = AdamWOnCpu,
 };
 
 }  // namespace lockstep::kernels::CPU_CAPABILITY

@@ -3,7 +3,6 @@
 #include <mutex>
 #include <tuple>
 
-#include "ATen/Parallel.h"
 #include "ATen/TensorOperators.h"
 #include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/core/grad_mode.h"
@@ -12,6 +11,7 @@
 #include "ATen/ops/silu.h"
 #include "kernels/inputs.h"
 #include "kernels/kernels.h"
+#include "kernels/launch.h"
 #include "kernels/rows.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"
@@ -80,7 +80,8 @@ SwigluRows MakeRows(const at::Tensor& gate, const RowView& gates, const RowView&
           .dup = nullptr};
 }
 
-at::Tensor OnCpu(const at::Tensor& gate, const at::Tensor& up) {
+at::Tensor ByKernel(const at::Tensor& gate, const at::Tensor& up) {
+  if (!HasKernels(gate)) return Composed(gate, up);
   Check(gate, up);
   const at::Tensor y = EmptyLike(gate);
   if (y.numel() == 0) return y;
@@ -88,14 +89,13 @@ at::Tensor OnCpu(const at::Tensor& gate, const at::Tensor& up) {
   SwigluRows rows = MakeRows(gate, gates, ups);
   rows.y = y.mutable_data_ptr();
   if (gates.tensor.is_contiguous() && ups.tensor.is_contiguous()) rows.size = y.numel();
-  at::parallel_for(0, y.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    ChosenRowKernels().swiglu(rows, begin, end);
-  });
+  Launch(y, &RowKernels::swiglu, rows, y.numel(), kGrain);
   return y;
 }
 
-std::tuple<at::Tensor, at::Tensor> BackwardOnCpu(const at::Tensor& dy, const at::Tensor& gate,
-                                                 const at::Tensor& up) {
+std::tuple<at::Tensor, at::Tensor> BackwardByKernel(const at::Tensor& dy, const at::Tensor& gate,
+                                                    const at::Tensor& up) {
+  if (!HasKernels(gate)) return ComposedBackward(dy, gate, up);
   Check(gate, up);
   Check(gate, dy);
   const at::Tensor dgate = EmptyLike(gate), dup = EmptyLike(gate);
@@ -108,9 +108,7 @@ std::tuple<at::Tensor, at::Tensor> BackwardOnCpu(const at::Tensor& dy, const at:
   rows.dup = dup.mutable_data_ptr();
   if (gates.tensor.is_contiguous() && ups.tensor.is_contiguous() && dys.tensor.is_contiguous())
     rows.size = dgate.numel();
-  at::parallel_for(0, dgate.numel(), kGrain, [&](int64_t begin, int64_t end) {
-    ChosenRowKernels().swiglu_gradient(rows, begin, end);
-  });
+  Launch(gate, &RowKernels::swiglu_gradient, rows, dgate.numel(), kGrain);
   return {dgate, dup};
 }
 
@@ -173,8 +171,12 @@ TORCH_LIBRARY_FRAGMENT(lockstep, library) {
   library.def("swiglu_backward(Tensor dy, Tensor gate, Tensor up) -> (Tensor, Tensor)");
 }
 TORCH_LIBRARY_IMPL(lockstep, CPU, library) {
-  library.impl("swiglu", OnCpu);
-  library.impl("swiglu_backward", BackwardOnCpu);
+  library.impl("swiglu", ByKernel);
+  library.impl("swiglu_backward", BackwardByKernel);
+}
+TORCH_LIBRARY_IMPL(lockstep, CUDA, library) {
+  library.impl("swiglu", ByKernel);
+  library.impl("swiglu_backward", BackwardByKernel);
 }
 TORCH_LIBRARY_IMPL(lockstep, Meta, library) {
   library.impl("swiglu", OnMeta);

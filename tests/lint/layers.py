@@ -1,7 +1,8 @@
 """Holds the layer rules of the design: layers.py [WORKSPACE] prints every breach and exits with 1 if there is one.
 
 1. A library depends on base/ and on nothing else of ours: no other library, no driver, no Lua. base/ depends on nothing of ours.
-2. The core of a library, //x, knows nothing of libtorch; //x and //x:torch are its only public targets.
+2. The core of a library, //x, knows nothing of libtorch; //x, //x:torch and //x:cuda (its code
+   for GPUs) are its only public targets.
 3. What talks to c10d, to Gloo or to `_`-prefixed ATen operators is one file (.h and .cc) of each library.
    ProcessGroup.hpp, Store.hpp and Types.hpp do not count: they name what a caller hands over.
 4. Only driver/lua/bind/<library>/ includes a library's headers. driver/ranks/ builds on sharding too.
@@ -71,10 +72,10 @@ def check_dependencies(top):
 
 def _check_visibility(where, library, rule):
     is_public = "//visibility:public" in rule.strings("visibility", "default_visibility")
-    is_api = rule.package == library and rule.name in (library, "torch")
+    is_api = rule.package == library and rule.name in (library, "torch", "cuda")
     if is_public and not is_api:
         yield (f"{where}: {rule.name or 'the package'} is public; the public targets of a library are //{library}"
-               f" and //{library}:torch, all else is private")
+               f", //{library}:torch and //{library}:cuda, all else is private")
 
 
 def check_core(top):

@@ -14,8 +14,8 @@ local kernels = rawget(torch, "ops") and torch.ops.lockstep
 local fused = kernels ~= nil
 
 --- Chooses between the fused kernels (true, as at first) and ATen's operators, for all that this process computes
---- from now on. Results agree to the rounding of the dtype. Returns the setting before. Kernels run on the CPU;
---- elsewhere both ways are ATen's.
+--- from now on. Results agree to the rounding of the dtype. Returns the setting before. Kernels run on CPUs,
+--- and on NVIDIA GPUs where the program was built with nvcc; elsewhere both ways are ATen's.
 ---
 ---     local before = nn.use_fused(false)
 ---@param enabled boolean
@@ -32,7 +32,10 @@ end
 --- Returns torch.ops.lockstep where its kernels update tensors of this device, else nil.
 ---@param device string
 ---@return table?
-local function kernels_of(device) return fused and device == "cpu" and kernels or nil end
+local function kernels_of(device)
+  local has = fused and (device == "cpu" or device:find("^cuda") and kernels.has_cuda_kernels())
+  return has and kernels or nil
+end
 
 --- Returns silu(gate) * up, the activation of a gated MLP (arXiv 2002.05202): one pass over memory, which keeps only
 --- its inputs for backward.

@@ -1,5 +1,5 @@
---- optim.AdamW: arXiv 1711.05101. One call updates all parameters of a group. The kernel of //kernels, on a CPU, takes
---- each dtype as it is. ATen's, elsewhere and after nn.use_fused(false), takes copies of one dtype.
+--- optim.AdamW: arXiv 1711.05101. One call updates all parameters of a group. The kernel of //kernels takes each dtype
+--- as it is. ATen's, where there is no such kernel and after nn.use_fused(false), takes copies of one dtype.
 
 local fused = require "lockstep.nn.fused"
 local torch = require "lockstep.torch"

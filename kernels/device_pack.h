@@ -1,0 +1,136 @@
+// Four numbers to compute with, as arithmetic.h wants them, of one thread of a GPU. pack.h has
+// those of CPUs.
+
+#ifndef LOCKSTEP_KERNELS_DEVICE_PACK_H_
+#define LOCKSTEP_KERNELS_DEVICE_PACK_H_
+
+#include <cmath>
+#include <cstdint>
+#include <type_traits>
+
+#include "kernels/loops.h"
+
+namespace lockstep::kernels {
+
+// The numbers are loaded from and stored to memory as T. They are computed with as Acc.
+template <typename T>
+struct DevicePack {
+  using Acc = std::conditional_t<std::is_same_v<T, double>, double, float>;
+  static constexpr int64_t kSize = 4;
+
+  Acc v[kSize];
+
+  LOCKSTEP_DEVICE DevicePack() : v{} {}
+  LOCKSTEP_DEVICE explicit DevicePack(Acc number) : v{number, number, number, number} {}
+
+  template <typename Amount>
+  LOCKSTEP_DEVICE static DevicePack Load(const T* from, Amount amount) {
+    return LoadFrom(from, amount);
+  }
+  template <typename Amount>
+  LOCKSTEP_DEVICE static DevicePack LoadAcc(const Acc* from, Amount amount) {
+    return LoadFrom(from, amount);
+  }
+  template <typename Amount>
+  LOCKSTEP_DEVICE void Store(T* to, Amount amount) const {
+    StoreTo(to, amount);
+  }
+  template <typename Amount>
+  LOCKSTEP_DEVICE void StoreAcc(Acc* to, Amount amount) const {
+    StoreTo(to, amount);
+  }
+
+  // Returns the sum of all numbers, added up in pairs.
+  LOCKSTEP_DEVICE Acc Total() const { return (v[0] + v[2]) + (v[1] + v[3]); }
+
+  // The same numbers, to be stored as To.
+  template <typename To>
+  LOCKSTEP_DEVICE DevicePack<To> As() const {
+    DevicePack<To> result;
+    for (int i = 0; i < kSize; ++i) result.v[i] = v[i];
+    return result;
+  }
+
+ private:
+  // Four numbers in memory, moved at once where their address allows it.
+  template <typename From>
+  struct alignas(sizeof(From) * kSize) Four {
+    From x[kSize];
+  };
+  template <typename From>
+  LOCKSTEP_DEVICE static bool IsAligned(const From* at) {
+    return reinterpret_cast<uintptr_t>(at) % sizeof(Four<From>) == 0;
+  }
+
+  template <typename From>
+  LOCKSTEP_DEVICE static DevicePack LoadFrom(const From* from, Whole) {
+    if (!IsAligned(from)) return LoadFrom(from, First{kSize});
+    const Four<From> four = *reinterpret_cast<const Four<From>*>(from);
+    DevicePack result;
+    for (int i = 0; i < kSize; ++i) result.v[i] = static_cast<Acc>(four.x[i]);
+    return result;
+  }
+  template <typename From>
+  LOCKSTEP_DEVICE static DevicePack LoadFrom(const From* from, First part) {
+    DevicePack result;
+    for (int i = 0; i < kSize; ++i)
+      if (i < part.count) result.v[i] = static_cast<Acc>(from[i]);
+    return result;
+  }
+
+  template <typename To>
+  LOCKSTEP_DEVICE void StoreTo(To* to, Whole) const {
+    if (!IsAligned(to)) return StoreTo(to, First{kSize});
+    Four<To> four;
+    for (int i = 0; i < kSize; ++i) four.x[i] = static_cast<To>(v[i]);
+    *reinterpret_cast<Four<To>*>(to) = four;
+  }
+  template <typename To>
+  LOCKSTEP_DEVICE void StoreTo(To* to, First part) const {
+    for (int i = 0; i < kSize; ++i)
+      if (i < part.count) to[i] = static_cast<To>(v[i]);
+  }
+};
+
+// Returns a pack of call(i) for each of its places.
+template <typename T, typename Call>
+LOCKSTEP_DEVICE DevicePack<T> ForPlaces(const Call& call) {
+  DevicePack<T> result;
+  for (int i = 0; i < DevicePack<T>::kSize; ++i) result.v[i] = call(i);
+  return result;
+}
+
+template <typename T>
+LOCKSTEP_DEVICE DevicePack<T> operator+(const DevicePack<T>& x, const DevicePack<T>& y) {
+  return ForPlaces<T>([&](int i) { return x.v[i] + y.v[i]; });
+}
+template <typename T>
+LOCKSTEP_DEVICE DevicePack<T> operator-(const DevicePack<T>& x, const DevicePack<T>& y) {
+  return ForPlaces<T>([&](int i) { return x.v[i] - y.v[i]; });
+}
+template <typename T>
+LOCKSTEP_DEVICE DevicePack<T> operator*(const DevicePack<T>& x, const DevicePack<T>& y) {
+  return ForPlaces<T>([&](int i) { return x.v[i] * y.v[i]; });
+}
+template <typename T>
+LOCKSTEP_DEVICE DevicePack<T> operator/(const DevicePack<T>& x, const DevicePack<T>& y) {
+  return ForPlaces<T>([&](int i) { return x.v[i] / y.v[i]; });
+}
+template <typename T>
+LOCKSTEP_DEVICE DevicePack<T> Exp(const DevicePack<T>& x) {
+  return ForPlaces<T>([&](int i) { return std::exp(x.v[i]); });
+}
+template <typename T>
+LOCKSTEP_DEVICE DevicePack<T> Sqrt(const DevicePack<T>& x) {
+  return ForPlaces<T>([&](int i) { return std::sqrt(x.v[i]); });
+}
+
+template <typename T>
+LOCKSTEP_DEVICE DevicePack<T> Rounded(const DevicePack<T>& x) {
+  using Acc = typename DevicePack<T>::Acc;
+  return ForPlaces<T>([&](int i) { return static_cast<Acc>(static_cast<T>(x.v[i])); });
+}
+
+}  // namespace lockstep::kernels
+
+#endif  // LOCKSTEP_KERNELS_DEVICE_PACK_H_
