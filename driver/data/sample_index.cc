@@ -283,7 +283,14 @@ absl::StatusOr<IndexedFile> OpenIndexed(const std::string& path, Layout layout,
   auto original = MappedFile::Open(path);
   if (!original.ok()) return original.status();
   file.original = *std::move(original);
-  if (!IsGzip(file.original->bytes()) && file.original->bytes().size() < kMinBytesToKeep) {
+  const bool is_gzip = IsGzip(file.original->bytes());
+  if (!is_gzip && absl::EndsWithIgnoreCase(path, ".gz")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        path, ": not a gzip file, ",
+        file.original->bytes().empty() ? "since it is empty" : "although its name ends in .gz",
+        "; compress it, or take .gz from its name"));
+  }
+  if (!is_gzip && file.original->bytes().size() < kMinBytesToKeep) {
     absl::StatusOr<SampleBegins> found = FindSamples(file.bytes(), layout);
     if (!found.ok()) {
       return absl::Status(found.status().code(),

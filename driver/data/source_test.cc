@@ -253,6 +253,13 @@ TEST_F(SourceTest, AMissingUnpackedCopyIsMadeAgain) {
   EXPECT_THAT(Texts({Path("a.jsonl.gz")}), ElementsAre("1", "2"));
 }
 
+TEST_F(SourceTest, AFileThatIsNotGzipAlthoughItsNameSaysSoIsAnError) {
+  EXPECT_THAT(ErrorOf({Write("a.txt.gz", "one\ntwo\n")}),
+              HasSubstr("a.txt.gz: not a gzip file, although its name ends in .gz; compress it"));
+  EXPECT_THAT(ErrorOf({Write("b.jsonl.GZ", "")}),
+              HasSubstr("b.jsonl.GZ: not a gzip file, since it is empty; compress it"));
+}
+
 TEST_F(SourceTest, ACutGzipFileIsAnErrorAndLeavesNothing) {
   const std::string path = WriteGzip("a.jsonl.gz", BigText(1));
   fs::resize_file(path, fs::file_size(path) / 2);
