@@ -61,11 +61,6 @@ _SYSTEM = {
         "nlohmann_json/nlohmann_json.BUILD",
         {"include/nlohmann": "/usr/include/nlohmann"},
     ),
-    "rapidjson": (
-        "rapidjson-dev",
-        "rapidjson/rapidjson.BUILD",
-        {"include/rapidjson": "/usr/include/rapidjson"},
-    ),
     "tcmalloc": (
         "libgoogle-perftools-dev",
         "tcmalloc/tcmalloc.BUILD",

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdint>
 #include <cstring>
 #include <set>
 #include <tuple>
@@ -14,10 +15,8 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "rapidjson/document.h"
-#include "rapidjson/error/en.h"
-#include "rapidjson/stringbuffer.h"
-#include "rapidjson/writer.h"
+#include "driver/files/json_text.h"
+#include "nlohmann/json.hpp"
 
 namespace lockstep::driver {
 namespace {
@@ -25,10 +24,11 @@ namespace {
 constexpr uint64_t kLengthBytes = 8;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // as the format says
 constexpr uint64_t kAlignment = 8;                 // of the data in what we write
-constexpr rapidjson::SizeType kMaxDims = 64;
+constexpr size_t kMaxDims = 64;
+constexpr int kMaxDepth = 4;  // of a header: {"name": {"shape": [2]}} has three levels
 constexpr char kMetadata[] = "__metadata__";
 
-using Json = rapidjson::Value;
+using Json = nlohmann::json;
 
 struct Dtype {
   const char* name;
@@ -41,11 +41,9 @@ constexpr Dtype kDtypes[] = {{"F64", 8}, {"F32", 4},     {"F16", 2},     {"BF16"
 
 absl::Status Wrong(const std::string& text) { return absl::InvalidArgumentError(text); }
 
-std::string Text(const Json& value) { return {value.GetString(), value.GetStringLength()}; }
-
 const Json* Member(const Json& object, const char* name) {
-  const auto found = object.FindMember(name);
-  return found == object.MemberEnd() ? nullptr : &found->value;
+  const auto found = object.find(name);
+  return found == object.end() ? nullptr : &*found;
 }
 
 // --- Reading a header ----------------------------------------------------------------------------
@@ -63,26 +61,27 @@ bool CountBytes(const std::vector<int64_t>& shape, uint64_t element_bytes, uint6
 }
 
 absl::Status ReadShape(const Json* value, const std::string& name, TensorEntry& entry) {
-  if (value == nullptr || !value->IsArray()) return Wrong("has no shape for " + name);
-  if (value->Size() > kMaxDims) {
-    return Wrong(absl::StrCat("has a shape for ", name, " of ", value->Size(),
+  if (value == nullptr || !value->is_array()) return Wrong("has no shape for " + name);
+  if (value->size() > kMaxDims) {
+    return Wrong(absl::StrCat("has a shape for ", name, " of ", value->size(),
                               " dimensions; at most ", kMaxDims, " are read"));
   }
-  for (const Json& size : value->GetArray()) {
-    if (!size.IsInt64() || size.GetInt64() < 0)
+  for (const Json& size : *value) {
+    const bool fits = size.is_number_unsigned() && size.get<uint64_t>() <= INT64_MAX;
+    if (!fits)
       return Wrong("has an invalid shape for " + name +
                    ": dimensions must be whole numbers from 0 on");
-    entry.shape.push_back(size.GetInt64());
+    entry.shape.push_back(size.get<int64_t>());
   }
   return absl::OkStatus();
 }
 
 absl::Status ReadOffsets(const Json* value, const std::string& name, TensorEntry& entry) {
-  const bool two = value != nullptr && value->IsArray() && value->Size() == 2 &&
-                   (*value)[0].IsUint64() && (*value)[1].IsUint64();
+  const bool two = value != nullptr && value->is_array() && value->size() == 2 &&
+                   (*value)[0].is_number_unsigned() && (*value)[1].is_number_unsigned();
   if (!two) return Wrong("has invalid data_offsets for " + name + ": expected two whole numbers");
-  entry.begin = (*value)[0].GetUint64();
-  entry.end = (*value)[1].GetUint64();
+  entry.begin = (*value)[0].get<uint64_t>();
+  entry.end = (*value)[1].get<uint64_t>();
   return absl::OkStatus();
 }
 
@@ -90,10 +89,10 @@ absl::StatusOr<TensorEntry> ReadEntry(std::string name, const Json& value, uint6
   TensorEntry entry;
   entry.name = std::move(name);
   const std::string quoted = absl::StrCat("\"", entry.name, "\"");
-  if (!value.IsObject()) return Wrong("has no description of " + quoted);
+  if (!value.is_object()) return Wrong("has no description of " + quoted);
   const Json* dtype = Member(value, "dtype");
-  if (dtype == nullptr || !dtype->IsString()) return Wrong("has no dtype for " + quoted);
-  entry.dtype = Text(*dtype);
+  if (dtype == nullptr || !dtype->is_string()) return Wrong("has no dtype for " + quoted);
+  entry.dtype = dtype->get<std::string>();
   const uint64_t element_bytes = DtypeBytes(entry.dtype);
   if (element_bytes == 0) return Wrong("has " + quoted + " in the unknown dtype " + entry.dtype);
   absl::Status status = ReadShape(Member(value, "shape"), quoted, entry);
@@ -118,13 +117,12 @@ absl::StatusOr<TensorEntry> ReadEntry(std::string name, const Json& value, uint6
 }
 
 absl::Status ReadMetadata(const Json& value, std::map<std::string, std::string>& metadata) {
-  if (!value.IsObject()) return Wrong("has a __metadata__ that is no JSON object");
-  for (const auto& member : value.GetObject()) {
-    const std::string key = Text(member.name);
-    if (!member.value.IsString()) {
+  if (!value.is_object()) return Wrong("has a __metadata__ that is no JSON object");
+  for (const auto& [key, text] : value.items()) {
+    if (!text.is_string()) {
       return Wrong(absl::StrCat("has a value for \"", key, "\" in __metadata__ that is no text"));
     }
-    metadata[key] = Text(member.value);
+    metadata[key] = text.get<std::string>();
   }
   return absl::OkStatus();
 }
@@ -202,29 +200,34 @@ uint64_t DtypeBytes(absl::string_view dtype) {
 
 absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
                                                          uint64_t data_bytes) {
-  // Iterative: nesting costs no stack.
-  constexpr unsigned kFlags =
-      rapidjson::kParseIterativeFlag | rapidjson::kParseValidateEncodingFlag;
-  rapidjson::Document document;
-  document.Parse<kFlags>(json.data(), json.size());
-  if (document.HasParseError()) {
-    return Wrong(absl::StrCat(
-        "has a header that is not JSON: ", rapidjson::GetParseError_En(document.GetParseError()),
-        " (at byte ", document.GetErrorOffset(), " of ", json.size(), ")"));
+  std::set<std::string> seen;
+  std::string twice;
+  // Leaves out deeper values than a header has, and sees each name before it replaces an earlier
+  // one.
+  const auto keep = [&](int depth, Json::parse_event_t event, Json& name) {
+    if (event == Json::parse_event_t::key && depth == 1 && !seen.insert(name).second)
+      twice = name.get<std::string>();
+    return depth <= kMaxDepth;
+  };
+  Json object;
+  try {
+    object = Json::parse(json.begin(), json.end(), keep);
+  } catch (const Json::parse_error& error) {
+    return Wrong("has a header that is not JSON: " + JsonMistake(error.what(), error.byte, json));
+  } catch (const Json::out_of_range& error) {  // a number beyond a double
+    return Wrong("has a header that is not JSON: " + JsonMistake(error.what(), 0, json));
   }
-  if (!document.IsObject()) return Wrong("has a header that is not a JSON object");
+  if (!object.is_object()) return Wrong("has a header that is not a JSON object");
+  if (!twice.empty()) return Wrong("has \"" + twice + "\" twice");
 
   SafetensorsHeader header;
-  std::set<std::string> seen;
-  for (const auto& member : document.GetObject()) {
-    const std::string name = Text(member.name);
-    if (!seen.insert(name).second) return Wrong("has \"" + name + "\" twice");
+  for (const auto& [name, value] : object.items()) {
     if (name == kMetadata) {
-      const absl::Status status = ReadMetadata(member.value, header.metadata);
+      const absl::Status status = ReadMetadata(value, header.metadata);
       if (!status.ok()) return status;
       continue;
     }
-    absl::StatusOr<TensorEntry> entry = ReadEntry(name, member.value, data_bytes);
+    absl::StatusOr<TensorEntry> entry = ReadEntry(name, value, data_bytes);
     if (!entry.ok()) return entry.status();
     header.entries.push_back(*std::move(entry));
   }
@@ -238,19 +241,13 @@ absl::StatusOr<SafetensorsHeader> ParseSafetensorsHeader(absl::string_view json,
 }
 
 absl::StatusOr<std::string> WriteSafetensorsHeader(SafetensorsHeader& header) {
-  rapidjson::StringBuffer buffer;
-  rapidjson::Writer<rapidjson::StringBuffer, rapidjson::UTF8<>, rapidjson::UTF8<>,
-                    rapidjson::CrtAllocator, rapidjson::kWriteValidateEncodingFlag>
-      writer(buffer);
-  const auto text = [&](const std::string& value) {
-    return writer.String(value.data(), static_cast<rapidjson::SizeType>(value.size()));
-  };
+  JsonWriter writer(/*indent=*/0);
   writer.StartObject();
   if (!header.metadata.empty()) {
     writer.Key(kMetadata);
     writer.StartObject();
     for (const auto& [key, value] : header.metadata) {
-      if (!text(key) || !text(value))
+      if (!writer.Key(key) || !writer.String(value))
         return Wrong(absl::StrCat("the metadata \"", key, "\" is text that is not UTF-8"));
     }
     writer.EndObject();
@@ -269,25 +266,25 @@ absl::StatusOr<std::string> WriteSafetensorsHeader(SafetensorsHeader& header) {
           absl::StrCat("\"", entry.name, "\" is ", entry.dtype, ", which the format lacks"));
     entry.begin = offset;
     entry.end = offset += bytes;
-    if (!text(entry.name))
+    if (!writer.Key(entry.name))
       return Wrong(absl::StrCat("the name \"", entry.name, "\" is text that is not UTF-8"));
     writer.StartObject();
     writer.Key("dtype");
-    text(entry.dtype);
+    writer.String(entry.dtype);
     writer.Key("shape");
     writer.StartArray();
-    for (const int64_t size : entry.shape) writer.Int64(size);
+    for (const int64_t size : entry.shape) writer.Integer(size);
     writer.EndArray();
     writer.Key("data_offsets");
     writer.StartArray();
-    writer.Uint64(entry.begin);
-    writer.Uint64(entry.end);
+    writer.Integer(entry.begin);
+    writer.Integer(entry.end);
     writer.EndArray();
     writer.EndObject();
   }
   writer.EndObject();
 
-  std::string json(buffer.GetString(), buffer.GetSize());
+  std::string json = std::move(writer).text();
   json.resize((json.size() + kAlignment - 1) / kAlignment * kAlignment, ' ');
   if (json.size() > kMaxHeaderBytes) {
     return Wrong(absl::StrCat("the header would have ", json.size(), " bytes, the format allows ",

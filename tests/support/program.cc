@@ -10,7 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "gtest/gtest.h"
-#include "rapidjson/document.h"
+#include "nlohmann/json.hpp"
 
 namespace lockstep::tests {
 
@@ -56,16 +56,17 @@ Metrics ReadMetrics(const Folder& folder, const std::string& file) {
   Metrics metrics;
   std::istringstream lines(folder.Read(file));
   for (std::string line; std::getline(lines, line);) {
-    rapidjson::Document document;
-    document.Parse<rapidjson::kParseNumbersAsStringsFlag>(line.c_str());
-    if (!document.IsObject()) {
+    const auto object = nlohmann::json::parse(line, nullptr, /*allow_exceptions=*/false);
+    if (!object.is_object()) {
       ADD_FAILURE() << file << " holds a line that is no JSON object: " << line;
       continue;
     }
     metrics.emplace_back();
-    for (const auto& member : document.GetObject()) {
-      const bool is_text = member.value.IsString();
-      metrics.back()[member.name.GetString()] = is_text ? member.value.GetString() : "not a text";
+    for (const auto& [name, value] : object.items()) {
+      const bool is_short = value.is_string() || value.is_number();
+      metrics.back()[name] = value.is_string() ? value.get<std::string>()
+                             : is_short        ? value.dump()
+                                               : "not a text";
     }
   }
   return metrics;

@@ -61,7 +61,7 @@ t.test("ABadLineIsNamedOnce", function()
   for _, workers in ipairs { 0, 2 } do
     local loader = make { source = bad, shuffle = false, workers = workers }
     loader()
-    local message = t.raises("data.loader: " .. path .. ", line 2: Invalid value", loader)
+    local message = t.raises("data.loader: " .. path .. ", line 2: syntax error while parsing value", loader)
     t.equal(select(2, message:gsub("line 2", "")), 1)
   end
   source = write(table.concat(lines))

@@ -72,7 +72,7 @@ t.test("ABadLineIsAnErrorWithFileAndLineNumber", function()
   local next_value = data.jsonl(path)
   t.equal(next_value(), { id = 1 })
 
-  local message = t.raises(path .. ", line 3: Missing a comma or '}' after an object member", next_value)
+  local message = t.raises(path .. ", line 3: syntax error while parsing object - unexpected end of input", next_value)
 
   t.equal(select(2, message:gsub("data_test.lua", "")), 1, message)
   t.equal(next_value(), { id = 3 })

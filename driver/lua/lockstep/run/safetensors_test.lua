@@ -193,7 +193,7 @@ t.test("EveryLieOfAHeaderIsAnErrorThatNamesIt", function()
     { '{"a":' .. ok .. ',"b":' .. ok .. "}", "12345678", "overlap" },
     { '{"a":' .. entry("F32", { 1 }, 4, 8) .. "}", "12345678", 'has a gap of 4 bytes before "a"' },
     { '{"a":' .. ok .. "}", "123456789", "has 1 bytes after its last tensor" },
-    { '{"\255":' .. ok .. "}", "12345678", "encoding" },
+    { '{"\255":' .. ok .. "}", "12345678", "ill-formed UTF-8 byte (at byte 2 of " },
     { '{"a":' .. ok .. ',"a":' .. ok .. "}", "12345678", 'has "a" twice' },
     { '{"__metadata__":{"step":1}}', "", 'has a value for "step" in __metadata__ that is no text' },
   }
