@@ -83,6 +83,15 @@ class WatchedCollective : public sharding::Collective {
   int64_t calls_ = 0;
 };
 
+constexpr double kLongestTimeout = 604800;  // as of --timeout
+
+// Returns where the notes of the next guard over these ranks are. Guards are made alike on every
+// rank, so their count gives all ranks the same name.
+std::string NextPrefix(const std::vector<int>& ranks) {
+  static auto* const times_made = new std::map<std::vector<int>, int>();
+  return absl::StrCat("guard/", absl::StrJoin(ranks, ","), "/", (*times_made)[ranks]++);
+}
+
 }  // namespace
 
 std::unique_ptr<sharding::Collective> NewUnwatchedCollective(const World& world,
@@ -120,6 +129,37 @@ std::unique_ptr<sharding::Collective> NewControlCollective(const World& world,
   // Watched from the wait on, by WatchedCollective, and not from the start as a group's are.
   return std::make_unique<WatchedCollective>(NewUnwatchedCollective(world, ranks, longest, purpose),
                                              title, world.activity, limit);
+}
+
+sharding::Collective* SharedControlCollective(const World& world, const std::vector<int>& ranks,
+                                              std::chrono::milliseconds timeout,
+                                              const GroupPurpose& purpose) {
+  if (ranks.size() == 1) return nullptr;
+  static auto* const collectives =
+      new std::map<std::vector<int>, std::unique_ptr<sharding::Collective>>();
+  std::unique_ptr<sharding::Collective>& collective = (*collectives)[ranks];
+  if (collective == nullptr) collective = NewControlCollective(world, ranks, timeout, purpose);
+  return collective.get();
+}
+
+RankGuard::RankGuard(const World& world, const std::vector<int>& ranks, double timeout_s)
+    : activity_(world.activity) {
+  TORCH_CHECK_VALUE(timeout_s >= 0.001 && timeout_s <= kLongestTimeout,
+                    "sharding.guard: timeout_s must be from 0.001 to ", kLongestTimeout, ", not ",
+                    timeout_s);
+  if (ranks.size() == 1) return;
+  const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(1000 * timeout_s));
+  collective_ = NewControlCollective(world, ranks, timeout, {"sharding.guard", /*watched=*/false});
+  notes_ =
+      std::make_unique<sharding::StoreNotes>(world.store, NextPrefix(ranks), collective_->rank());
+  guard_ = std::make_unique<sharding::Guard>(collective_.get(), notes_.get(), timeout_s, ranks);
+}
+
+absl::Status RankGuard::Check(const std::string& label, const std::string& fingerprint,
+                              const std::string& place) {
+  if (guard_ == nullptr) return absl::OkStatus();
+  activity_->SetLabel(label);
+  return guard_->Check(label, fingerprint, place);
 }
 
 }  // namespace lockstep::driver

@@ -8,8 +8,11 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "driver/ranks/world.h"
+#include "sharding/agreement/c10d_collective.h"
 #include "sharding/agreement/collective.h"
+#include "sharding/agreement/guard.h"
 
 namespace lockstep::driver {
 
@@ -23,12 +26,44 @@ std::unique_ptr<sharding::Collective> NewControlCollective(const World& world,
                                                            std::chrono::milliseconds timeout,
                                                            const GroupPurpose& purpose);
 
-// Does the same, but does not report gatherings to the activity. Use it for a part of a collective
-// that the activity already knows.
+// Returns the collective that this function made for the same ranks before, or else makes it. It
+// lives as long as the process. Returns null for a single rank. Collective: every rank of `ranks`
+// calls this equally often.
+sharding::Collective* SharedControlCollective(const World& world, const std::vector<int>& ranks,
+                                              std::chrono::milliseconds timeout,
+                                              const GroupPurpose& purpose);
+
+// Does the same as NewControlCollective, but does not report gatherings to the activity. Use it for
+// a part of a collective that the activity already knows.
 std::unique_ptr<sharding::Collective> NewUnwatchedCollective(const World& world,
                                                              const std::vector<int>& ranks,
                                                              std::chrono::milliseconds timeout,
                                                              const GroupPurpose& purpose);
+
+// A guard over ranks of the run (see sharding/agreement/guard.h), with its own collective and with
+// notes in the run's store.
+//
+//    RankGuard guard(world, {0, 1}, /*timeout_s=*/30);
+//    absl::Status status = guard.Check("step 7", "kind=image", "train.lua:41");
+class RankGuard {
+ public:
+  // Throws c10::ValueError if `timeout_s` is not from 0.001 to 604800, or if this rank is not in
+  // `ranks`. Collective: every rank of `ranks` calls this equally often; the guards over one list
+  // of ranks are numbered, and each number has its own notes.
+  RankGuard(const World& world, const std::vector<int>& ranks, double timeout_s);
+
+  // Does the same as Guard::Check, and names the check in the watchdog's reports. A rank alone
+  // agrees with itself.
+  absl::Status Check(const std::string& label, const std::string& fingerprint,
+                     const std::string& place);
+
+ private:
+  std::shared_ptr<Activity> activity_;
+  // Null in a group of one rank.
+  std::unique_ptr<sharding::Collective> collective_;
+  std::unique_ptr<sharding::StoreNotes> notes_;
+  std::unique_ptr<sharding::Guard> guard_;
+};
 
 }  // namespace lockstep::driver
 

@@ -1,6 +1,5 @@
 #include "driver/lua/bind/sharding/sharding.h"
 
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -27,21 +26,6 @@ namespace lockstep::lua {
 namespace {
 
 using driver::GetContext;
-
-// The group that agreements between these ranks travel on, apart from the training's collectives.
-// Made when it is first asked for, by all its ranks.
-sharding::Collective* ControlCollective(lua_State* state, const Group& group) {
-  if (group.ranks.size() == 1) return nullptr;
-  static auto* const collectives =
-      new std::map<std::vector<int>, std::unique_ptr<sharding::Collective>>();
-  auto& collective = (*collectives)[group.ranks];
-  if (collective == nullptr) {
-    const driver::Context& context = GetContext(state);
-    collective = driver::NewControlCollective(context.world, group.ranks, context.timeout,
-                                              {"sharding.lockstep"});
-  }
-  return collective.get();
-}
 
 // --- lockstep ------------------------------------------------------------------------------------
 
@@ -104,10 +88,13 @@ int NewLoop(lua_State* state) {
       return *batch;
     };
   }
-  PushObject<Loop>(state, std::make_unique<sharding::Lockstep<Batch>>(
-                              ControlCollective(state, group),
-                              [iterator] { return CallForBatch(*iterator, std::nullopt); },
-                              std::move(loop_options)));
+  const driver::Context& context = GetContext(state);
+  sharding::Collective* const collective = driver::SharedControlCollective(
+      context.world, group.ranks, context.timeout, {"sharding.lockstep"});
+  PushObject<Loop>(state,
+                   std::make_unique<sharding::Lockstep<Batch>>(
+                       collective, [iterator] { return CallForBatch(*iterator, std::nullopt); },
+                       std::move(loop_options)));
   return 1;
 }
 

@@ -1,8 +1,6 @@
 #include "driver/lua/bind/sharding/sharding_guard.h"
 
-#include <algorithm>
 #include <chrono>
-#include <map>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -10,8 +8,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "driver/lua/bind/sharding/distributed.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
@@ -19,18 +15,12 @@
 #include "driver/ranks/context.h"
 #include "driver/ranks/control.h"
 #include "driver/ranks/world.h"
-#include "sharding/agreement/c10d_collective.h"
+#include "sharding/agreement/collective.h"
 #include "sharding/agreement/gather_texts.h"
-#include "sharding/agreement/guard.h"
 
 namespace lockstep::lua {
 
-struct GuardObject {  // null pointers in a group of one rank
-  std::unique_ptr<sharding::Collective> collective;
-  std::unique_ptr<sharding::StoreNotes> notes;
-  std::unique_ptr<sharding::Guard> guard;
-};
-using GuardPointer = std::unique_ptr<GuardObject>;
+using GuardPointer = std::unique_ptr<driver::RankGuard>;
 template <>
 inline constexpr const char* kObjectName<GuardPointer> = "guard";
 struct GatheringObject {
@@ -50,38 +40,17 @@ int NewGuard(lua_State* state) {
   const driver::Context& context = GetContext(state);
   const double timeout_s =
       table.Number("timeout_s", std::chrono::duration<double>(context.timeout).count());
-  constexpr double kLongest = 604800;  // as of --timeout
-  if (!(timeout_s >= 0.001 && timeout_s <= kLongest)) {
-    throw Error(absl::StrCat("sharding.guard: timeout_s must be from 0.001 to ", kLongest, ", not ",
-                             timeout_s));
-  }
-  const Group& group = ReadGroup(state, table);
-  // Guards are made alike on every rank: their count names their notes.
-  static auto* const counts = new std::map<std::vector<int>, int>();
-  const std::string prefix =
-      absl::StrCat("guard/", absl::StrJoin(group.ranks, ","), "/", (*counts)[group.ranks]++);
-  auto guard = std::make_unique<GuardObject>();
-  if (group.ranks.size() > 1) {
-    const auto timeout = std::chrono::milliseconds(static_cast<int64_t>(1000 * timeout_s));
-    guard->collective = driver::NewControlCollective(context.world, group.ranks, timeout,
-                                                     {"sharding.guard", /*watched=*/false});
-    guard->notes = std::make_unique<sharding::StoreNotes>(context.world.store, prefix,
-                                                          guard->collective->rank());
-    guard->guard = std::make_unique<sharding::Guard>(guard->collective.get(), guard->notes.get(),
-                                                     timeout_s, group.ranks);
-  }
-  PushObject<GuardPointer>(state, std::move(guard));
+  PushObject<GuardPointer>(state, std::make_unique<driver::RankGuard>(
+                                      context.world, ReadGroup(state, table).ranks, timeout_s));
   return 1;
 }
 
 // check(label, fingerprint): texts
 int CheckGuard(lua_State* state) {
-  GuardObject& object = *ReadObject<GuardPointer>(state, 1, "sharding.guard");
+  driver::RankGuard& guard = *ReadObject<GuardPointer>(state, 1, "sharding.guard");
   const std::string label = ReadString(state, 2, "guard:check: the label");
   const std::string fingerprint = ReadString(state, 3, "guard:check: the fingerprint");
-  if (object.guard == nullptr) return 0;  // one rank agrees with itself
-  GetContext(state).world.activity->SetLabel(label);
-  const absl::Status status = object.guard->Check(label, fingerprint, RunningScriptLine());
+  const absl::Status status = guard.Check(label, fingerprint, RunningScriptLine());
   if (!status.ok()) throw Error(std::string(status.message()));
   return 0;
 }
