@@ -24,7 +24,7 @@ class PlainEngine : public CopyEngine {
   }
   c10::Stream Copies(at::Device device) override { return Current(device); }
   EventPointer Record(c10::Stream) override { return nullptr; }
-  void Block(c10::Stream, const EventPointer&) override {}
+  void MakeWait(c10::Stream, const EventPointer&) override {}
   c10::Storage Allocate(at::Device, int64_t bytes) override {
     return AllocateWith(c10::GetCPUAllocator(), bytes);
   }
@@ -43,7 +43,7 @@ class DeviceEvent : public CopyEvent {
  public:
   explicit DeviceEvent(c10::Stream stream) : event_(stream.device_type()) { event_.record(stream); }
   bool IsFinished() const override { return event_.query(); }
-  void Block(c10::Stream stream) const { event_.block(stream); }
+  void MakeWait(c10::Stream stream) const { event_.block(stream); }
 
  private:
   c10::Event event_;
@@ -67,8 +67,8 @@ class AcceleratorEngine : public CopyEngine {
 
   EventPointer Record(c10::Stream stream) override { return std::make_shared<DeviceEvent>(stream); }
 
-  void Block(c10::Stream stream, const EventPointer& event) override {
-    if (event != nullptr) static_cast<const DeviceEvent&>(*event).Block(stream);
+  void MakeWait(c10::Stream stream, const EventPointer& event) override {
+    if (event != nullptr) static_cast<const DeviceEvent&>(*event).MakeWait(stream);
   }
 
   c10::Storage Allocate(at::Device device, int64_t bytes) override {

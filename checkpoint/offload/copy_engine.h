@@ -2,7 +2,7 @@
 //
 //    CopyEngine& engine = ...;                     // of the tensor's device
 //    const c10::Stream copies = engine.Copies(device);
-//    engine.Block(copies, engine.Record(engine.Current(device)));   // after x is computed
+//    engine.MakeWait(copies, engine.Record(engine.Current(device)));   // after x is computed
 //    engine.Copy(host, x, copies);
 //    EventPointer copied = engine.Record(copies);
 //
@@ -53,7 +53,7 @@ class CopyEngine {
   // Returns an event after all work that `stream` has been given so far.
   virtual EventPointer Record(c10::Stream stream) = 0;
   // Makes later work of `stream` wait for the event. The caller does not wait.
-  virtual void Block(c10::Stream stream, const EventPointer& event) = 0;
+  virtual void MakeWait(c10::Stream stream, const EventPointer& event) = 0;
 
   // Allocates memory that belongs to the current stream. Throws c10::Error if the device has too
   // little memory. The storage frees it.

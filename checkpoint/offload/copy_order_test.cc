@@ -55,7 +55,7 @@ TEST_F(CopyOrder, AUseWithoutAWaitIsFoundAndOneWithAWaitIsNot) {
     const at::Tensor x = engine->Make({2});
     const EventPointer made = engine->Record(engine->Current(kDevice));
     engine->SetCurrent(1);
-    if (waits) engine->Block(engine->Current(kDevice), made);
+    if (waits) engine->MakeWait(engine->Current(kDevice), made);
     engine->Compute({x}, {});
 
     if (waits) {
@@ -74,7 +74,7 @@ TEST_F(CopyOrder, MemoryThatIsFreedWhileAnotherStreamReadsItIsFound) {
     at::Tensor x = engine->Make({2});
     const EventPointer made = engine->Record(engine->Current(kDevice));
     engine->SetCurrent(1);
-    engine->Block(engine->Current(kDevice), made);
+    engine->MakeWait(engine->Current(kDevice), made);
     if (is_told) engine->AlsoUsedBy(x.storage(), engine->Current(kDevice));
     engine->Compute({x}, {});
     x.reset();
@@ -91,7 +91,7 @@ TEST_F(CopyOrder, PartsOfOneMemoryAreApart) {
   const at::Tensor x = engine->Make({2, 2});
   const EventPointer made = engine->Record(engine->Current(kDevice));
   engine->SetCurrent(1);
-  engine->Block(engine->Current(kDevice), made);
+  engine->MakeWait(engine->Current(kDevice), made);
   engine->Compute({}, {x.select(1, 0)});
   engine->SetCurrent(0);
   engine->Compute({x.select(1, 1)}, {});

@@ -93,9 +93,9 @@ OffloadStats HostOffload::stats() const {
   stats.refused_bytes = refused_bytes_;
   stats.failed_prefetches = failed_prefetches_;
   stats.failed_waits = failed_waits_;
-  for (const Place& place : {cpu_, accelerator_}) {
-    if (place.pool == nullptr) continue;
-    const HostPool::Usage usage = place.pool->usage();
+  for (const CopyPath& path : {cpu_, accelerator_}) {
+    if (path.pool == nullptr) continue;
+    const HostPool::Usage usage = path.pool->usage();
     stats.host_bytes += usage.bytes;
     stats.peak_host_bytes += usage.peak_bytes;
     stats.pool_allocations += usage.allocations;
@@ -125,10 +125,10 @@ std::shared_ptr<OffloadedTensor> HostOffload::Store(const at::Tensor& tensor, in
   }
   if (kept_.count(tensor.storage().unsafeGetStorageImpl()) > 0) return nullptr;
   if (same.first == same.second && StaysAnyway(tensor)) return nullptr;
-  const Place& place = PlaceOf(tensor.device());
+  const CopyPath& path = CopyPathOf(tensor.device());
   auto offloaded =
-      std::make_shared<OffloadedTensor>(shared_from_this(), place.engine, tensor, region);
-  absl::StatusOr<HostPool::Block> block = place.pool->Take(offloaded->bytes());
+      std::make_shared<OffloadedTensor>(shared_from_this(), path.engine, tensor, region);
+  absl::StatusOr<HostPool::Block> block = path.pool->Take(offloaded->bytes());
   if (absl::IsOutOfRange(block.status())) {
     refused_bytes_ += offloaded->bytes();
     return nullptr;
@@ -195,15 +195,15 @@ void HostOffload::Forget(const OffloadedTensor& offloaded) {
   }
 }
 
-const HostOffload::Place& HostOffload::PlaceOf(at::Device device) {
-  Place& place = device.is_cpu() ? cpu_ : accelerator_;
-  if (place.pool == nullptr) {
-    place.engine = options_.engine != nullptr ? options_.engine
-                   : device.is_cpu()          ? PlainCopies()
-                                              : AcceleratorCopies();
-    place.pool = std::make_shared<HostPool>(place.engine->host_memory(), options_.max_host_bytes);
+const HostOffload::CopyPath& HostOffload::CopyPathOf(at::Device device) {
+  CopyPath& path = device.is_cpu() ? cpu_ : accelerator_;
+  if (path.pool == nullptr) {
+    path.engine = options_.engine != nullptr ? options_.engine
+                  : device.is_cpu()          ? PlainCopies()
+                                             : AcceleratorCopies();
+    path.pool = std::make_shared<HostPool>(path.engine->host_memory(), options_.max_host_bytes);
   }
-  return place;
+  return path;
 }
 
 void SaveOnHost(HostOffload& offload, const std::function<void()>& function) {

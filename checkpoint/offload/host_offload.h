@@ -106,11 +106,11 @@ class HostOffload : public std::enable_shared_from_this<HostOffload> {
   void PrefetchBefore(const OffloadedTensor& offloaded);
   void Forget(const OffloadedTensor& offloaded);
   // The engine and the pool for the tensors of a device. The pool is made for the first tensor.
-  struct Place {
+  struct CopyPath {
     std::shared_ptr<CopyEngine> engine;
     std::shared_ptr<HostPool> pool;
   };
-  const Place& PlaceOf(at::Device device);
+  const CopyPath& CopyPathOf(at::Device device);
   int64_t NextRegion();
 
   const OffloadOptions options_;
@@ -118,8 +118,8 @@ class HostOffload : public std::enable_shared_from_this<HostOffload> {
   // tensors, and with them graphs that hold other offloaded tensors.
   mutable std::recursive_mutex mutex_;
   int64_t next_region_ = 0;
-  Place cpu_;
-  Place accelerator_;
+  CopyPath cpu_;
+  CopyPath accelerator_;
   std::multimap<int64_t, OffloadedTensor*> by_region_;
   std::unordered_multimap<const c10::StorageImpl*, OffloadedTensor*> by_storage_;
   // The storage of tensors without history that were copied once, and their version then.

@@ -134,7 +134,7 @@ void OffloadedTensor::ReturnBlockWhenUnused() {
 void OffloadedTensor::CopyToHost(const at::Tensor& tensor, HostPool::Block block) {
   block_ = std::move(block);
   const c10::Stream copies = engine_->Copies(device_);
-  engine_->Block(copies, engine_->Record(forward_));
+  engine_->MakeWait(copies, engine_->Record(forward_));
   Copy(tensor, /*to_host=*/true, copies);
   copied_ = engine_->Record(copies);
   block_uses_ = {copied_};
@@ -151,7 +151,7 @@ void OffloadedTensor::Hold(at::Tensor tensor, c10::Stream owner, EventPointer re
 
 void OffloadedTensor::LeaveDevice() {
   const at::Tensor tensor = std::exchange(on_device_, at::Tensor());
-  if (tensor.defined()) engine_->Block(owner_, ready_);
+  if (tensor.defined()) engine_->MakeWait(owner_, ready_);
 }
 
 at::Tensor OffloadedTensor::At(c10::Storage storage, int64_t offset) const {
@@ -201,12 +201,12 @@ OffloadedTensor::Group OffloadedTensor::WithOverlapping() {
 void OffloadedTensor::CopyToDevice(const Group& group, const c10::Storage& storage) {
   const c10::Stream owner = engine_->Current(device_);
   const c10::Stream copies = engine_->Copies(device_);
-  engine_->Block(copies, engine_->Record(owner));
+  engine_->MakeWait(copies, engine_->Record(owner));
   std::vector<at::Tensor> tensors;
   for (const OffloadedTensor* member : group.members) {
     const auto itemsize = static_cast<int64_t>(member->dtype_.itemsize());
     tensors.push_back(member->At(storage, member->offset_ - group.begin / itemsize));
-    engine_->Block(copies, member->copied_);
+    engine_->MakeWait(copies, member->copied_);
     member->Copy(tensors.back(), /*to_host=*/false, copies);
   }
   const EventPointer restored = engine_->Record(copies);
@@ -249,7 +249,7 @@ at::Tensor OffloadedTensor::OnDevice() {
     }
   }
   const c10::Stream stream = engine_->Current(device_);
-  engine_->Block(stream, ready_);
+  engine_->MakeWait(stream, ready_);
   if (stream != owner_) engine_->AlsoUsedBy(on_device_.storage(), stream);
   // A tensor that several regions share stays for the next one. The original stays for another
   // backward call.

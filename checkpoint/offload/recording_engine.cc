@@ -133,7 +133,7 @@ EventPointer RecordingEngine::Record(c10::Stream stream) {
   return std::make_shared<Event>(this, IndexOf(stream), queued_[IndexOf(stream)]);
 }
 
-void RecordingEngine::Block(c10::Stream stream, const EventPointer& event) {
+void RecordingEngine::MakeWait(c10::Stream stream, const EventPointer& event) {
   CheckDevice();
   if (event == nullptr) return;
   const auto& point = static_cast<const Event&>(*event);

@@ -56,7 +56,7 @@ class RecordingEngine : public CopyEngine, public std::enable_shared_from_this<R
   c10::Stream Current(at::Device device) override;
   c10::Stream Copies(at::Device device) override;
   EventPointer Record(c10::Stream stream) override;
-  void Block(c10::Stream stream, const EventPointer& event) override;
+  void MakeWait(c10::Stream stream, const EventPointer& event) override;
   c10::Storage Allocate(at::Device device, int64_t bytes) override;
   void AlsoUsedBy(const c10::Storage& storage, c10::Stream stream) override;
   void Copy(const at::Tensor& to, const at::Tensor& from, c10::Stream stream) override;

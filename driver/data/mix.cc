@@ -74,7 +74,7 @@ absl::StatusOr<Mix> Mix::Make(const MixOptions& options) {
 
 // The first source takes every (size / count)-th position, evenly; the second shares out in the
 // same way what is left, and so on. Tested by EverySampleOfAnEpochComesOnce.
-Mix::Place Mix::Locate(int64_t position, int64_t epoch) const {
+Mix::Located Mix::Locate(int64_t position, int64_t epoch) const {
   int64_t size = size_;
   size_t source = 0;
   for (; source + 1 < counts_.size(); ++source) {

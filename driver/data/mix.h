@@ -1,7 +1,7 @@
 // Mixes sources: finds the sample that stands at each position of an epoch.
 //
 //   absl::StatusOr<Mix> mix = Mix::Make({.sizes = {300, 100}, .weights = {1, 1}});
-//   Mix::Place place = mix->Locate(0);     // source 0 or 1, and an index in it
+//   Mix::Located place = mix->Locate(0);     // source 0 or 1, and an index in it
 //   mix->counts();                         // {200, 200}: of each source in an epoch
 //
 // A mix that draws a source at random has the right proportions only on average, and cannot be
@@ -28,7 +28,7 @@ struct MixOptions {
 
 class Mix {
  public:
-  struct Place {
+  struct Located {
     int source = 0;
     int64_t index = 0;
     int64_t pass = 0;  // how often all of the source came before; the epoch of a mix within a mix
@@ -40,7 +40,7 @@ class Mix {
 
   // Returns what stands at `position`, from 0 to size() - 1, of an epoch. Samples come as they lie
   // in their source; a shuffled order of each pass is the caller's to make of `index` and `pass`.
-  Place Locate(int64_t position, int64_t epoch = 0) const;
+  Located Locate(int64_t position, int64_t epoch = 0) const;
 
   int64_t size() const { return size_; }
   const std::vector<int64_t>& counts() const { return counts_; }  // of each source in an epoch

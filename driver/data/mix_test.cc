@@ -35,7 +35,7 @@ TEST(Mix, WithoutWeightsAnEpochHasEverySampleOnce) {
     ASSERT_TRUE(mix.ok());
     std::set<std::pair<int, int64_t>> seen;
     for (int64_t i = 0; i < mix->size(); ++i) {
-      const Mix::Place place = mix->Locate(i);
+      const Mix::Located place = mix->Locate(i);
       EXPECT_LT(place.index, sizes[static_cast<size_t>(place.source)]);
       EXPECT_TRUE(seen.insert({place.source, place.index}).second);
     }
@@ -66,7 +66,7 @@ TEST(Mix, NoSampleComesTwiceBeforeAllOthersOfItsSourceHaveComeOnce) {
   std::vector<std::vector<int>> times = {std::vector<int>(10), std::vector<int>(7),
                                          std::vector<int>(30)};
   for (int64_t i = 0; i < 40 * mix->size(); ++i) {
-    const Mix::Place place = mix->Locate(i % mix->size(), i / mix->size());
+    const Mix::Located place = mix->Locate(i % mix->size(), i / mix->size());
     std::vector<int>& of_source = times[static_cast<size_t>(place.source)];
     const int before = of_source[static_cast<size_t>(place.index)]++;
     EXPECT_EQ(place.pass, before);
@@ -92,7 +92,7 @@ TEST(Mix, SizesBeyondThirtyTwoBitsDoNotOverflow) {
   ASSERT_TRUE(mix.ok());
 
   for (const int64_t position : {int64_t{0}, big / 3, big, mix->size() - 1}) {
-    const Mix::Place place = mix->Locate(position, 1'000);
+    const Mix::Located place = mix->Locate(position, 1'000);
     EXPECT_GE(place.index, 0);
     EXPECT_LT(place.index, mix->counts()[static_cast<size_t>(place.source)]);
   }

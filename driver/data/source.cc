@@ -174,7 +174,7 @@ absl::StatusOr<Sample> Source::Read(int64_t number) const {
   return sample;
 }
 
-std::string Source::Place(int64_t number) const {
+std::string Source::Describe(int64_t number) const {
   const auto [part, index] = Find(number);
   const std::string& path = part->file.original->path();
   if (part->format == Format::kText) return path;

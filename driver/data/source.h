@@ -3,7 +3,7 @@
 //   absl::StatusOr<Source> source = Source::Open({"train.jsonl"}, {.cache_folder = cache});
 //   absl::StatusOr<Sample> sample = source->Read(source->size() - 1);
 //   sample->text;                                  // one JSON value, not parsed yet
-//   source->Place(sample_number);                  // "train.jsonl, line 12", for messages
+//   source->Describe(sample_number);                  // "train.jsonl, line 12", for messages
 //
 // Samples are numbered from 0 through all files, in the order in which the files are given; a
 // folder's files come in the order of their names. Every file is mapped, and a sample is a view
@@ -59,7 +59,7 @@ class Source {
 
   // Returns the file, and the line or the stem, of a sample. Counts the file's lines if some of
   // them are blank.
-  std::string Place(int64_t number) const;
+  std::string Describe(int64_t number) const;
 
  private:
   struct Part {

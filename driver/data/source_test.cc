@@ -143,10 +143,10 @@ TEST_F(SourceTest, PlaceNamesFileAndLine) {
   const auto source = Open({Path("a.jsonl"), Path("b.jsonl")});
   ASSERT_TRUE(source.ok());
 
-  EXPECT_EQ(source->Place(0), Path("a.jsonl") + ", line 1");
-  EXPECT_EQ(source->Place(1), Path("a.jsonl") + ", line 2");
-  EXPECT_EQ(source->Place(2), Path("b.jsonl") + ", line 2");
-  EXPECT_EQ(source->Place(3), Path("b.jsonl") + ", line 5");
+  EXPECT_EQ(source->Describe(0), Path("a.jsonl") + ", line 1");
+  EXPECT_EQ(source->Describe(1), Path("a.jsonl") + ", line 2");
+  EXPECT_EQ(source->Describe(2), Path("b.jsonl") + ", line 2");
+  EXPECT_EQ(source->Describe(3), Path("b.jsonl") + ", line 5");
 }
 
 TEST_F(SourceTest, BadPathsAreNamed) {
@@ -241,7 +241,7 @@ TEST_F(SourceTest, GzipReadsAsTheTextInIt) {
   EXPECT_THAT(CacheFiles(), ElementsAre(".index", ".unpacked"));
 
   const auto source = Open({Path("a.jsonl.gz")});
-  EXPECT_EQ(source->Place(2), Path("a.jsonl.gz") + ", line 3");
+  EXPECT_EQ(source->Describe(2), Path("a.jsonl.gz") + ", line 3");
 }
 
 TEST_F(SourceTest, AMissingUnpackedCopyIsMadeAgain) {
@@ -295,7 +295,7 @@ TEST_F(SourceTest, TarMembersOfOneStemAreOneSample) {
     EXPECT_EQ(first->members[0].second, "of 0001.json");
     EXPECT_EQ(first->members[1].second, "of 0001.txt");
     EXPECT_THAT(source->Read(1)->members, SizeIs(1));
-    EXPECT_EQ(source->Place(1), path + ", member 0002");
+    EXPECT_EQ(source->Describe(1), path + ", member 0002");
   }
 }
 

@@ -70,8 +70,8 @@ Verdict CountPositional(lua_State* state, const Overload& overload, const Argume
 }
 
 // Says where each parameter's value lies.
-Verdict Place(lua_State* state, const Overload& overload, const Arguments& arguments,
-              size_t& num_positional, Binding& binding) {
+Verdict FindSources(lua_State* state, const Overload& overload, const Arguments& arguments,
+                    size_t& num_positional, Binding& binding) {
   Verdict verdict = CountPositional(state, overload, arguments, num_positional);
   if (!verdict.cost.has_value()) return verdict;
   binding = {&overload, std::vector<int>(overload.parameters.size(), 0), 0, 0};
@@ -127,7 +127,7 @@ Verdict Spread(lua_State* state, const Parameter& parameter, int from, int to, B
 Verdict Bind(lua_State* state, const Overload& overload, const Arguments& arguments,
              Binding& binding) {
   size_t num_positional = 0;
-  Verdict verdict = Place(state, overload, arguments, num_positional, binding);
+  Verdict verdict = FindSources(state, overload, arguments, num_positional, binding);
   if (!verdict.cost.has_value()) return verdict;
   const Parameter* number_as_tensor = nullptr;
   bool any_tensor = false;

@@ -12,7 +12,7 @@ WordCache::Key WordCache::LongKey(std::string_view word) {
   return {hash, ~uint64_t{0}, Mix(hash, 0), kLong};
 }
 
-void WordCache::Place(const Slot& slot, uint64_t hash) {
+void WordCache::Put(const Slot& slot, uint64_t hash) {
   size_t at = hash >> shift_;
   while (slots_[at].size != 0) at = (at + 1) & (slots_.size() - 1);
   slots_[at] = slot;
@@ -23,7 +23,7 @@ void WordCache::Grow() {
   --shift_;
   for (const Slot& slot : old) {
     if (slot.size == 0) continue;
-    Place(slot, slot.size == kLong ? Mix(slot.low, 0) : Mix(slot.low + slot.size, slot.high));
+    Put(slot, slot.size == kLong ? Mix(slot.low, 0) : Mix(slot.low + slot.size, slot.high));
   }
 }
 
@@ -52,7 +52,7 @@ void WordCache::Insert(std::string_view word, absl::Span<const int32_t> ids) {
     slot.ids[0] = static_cast<int32_t>(long_ids_.size());
     long_ids_.insert(long_ids_.end(), ids.begin(), ids.end());
   }
-  Place(slot, key.hash);
+  Put(slot, key.hash);
 }
 
 }  // namespace lockstep::text

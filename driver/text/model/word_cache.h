@@ -101,7 +101,7 @@ class WordCache {
            std::memcmp(long_words_.data() + (slot.high >> 32), word.data(), word.size()) == 0;
   }
 
-  void Place(const Slot& slot, uint64_t hash);
+  void Put(const Slot& slot, uint64_t hash);
   void Grow();
 
   size_t max_words_;

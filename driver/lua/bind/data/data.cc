@@ -68,8 +68,8 @@ int MixCounts(lua_State* state) {
 
 // mix:locate(position from 0, epoch) -> source from 1, index from 1, pass
 int Locate(lua_State* state) {
-  const data::Mix::Place place = ReadMix(state).Locate(ReadInteger(state, 2, "locate: position"),
-                                                       ReadInteger(state, 3, "locate: epoch"));
+  const data::Mix::Located place = ReadMix(state).Locate(ReadInteger(state, 2, "locate: position"),
+                                                         ReadInteger(state, 3, "locate: epoch"));
   PushInteger(state, place.source + 1);
   PushInteger(state, place.index + 1);
   PushInteger(state, place.pass);

@@ -22,7 +22,7 @@ namespace {
 void PushJsonTable(lua_State* state, absl::string_view text, const data::Source& source,
                    int64_t number, const std::string& member) {
   const auto fail = [&](absl::string_view problem) {
-    throw Error(absl::StrCat(source.Place(number), member, ": ", problem));
+    throw Error(absl::StrCat(source.Describe(number), member, ": ", problem));
   };
   try {
     PushJson(state, text);
@@ -79,9 +79,9 @@ int Length(lua_State* state) {
 }
 
 // source:place(i) -> "train.jsonl, line 12"
-int Place(lua_State* state) {
+int DescribeSample(lua_State* state) {
   const data::Source& source = ReadSource(state);
-  PushString(state, source.Place(ReadNumberOfSample(state, source)));
+  PushString(state, source.Describe(ReadNumberOfSample(state, source)));
   return 1;
 }
 
@@ -90,7 +90,7 @@ int Index(lua_State* state) {
   if (lua_type(state, 2) == LUA_TNUMBER) {
     PushSample(state, source, ReadNumberOfSample(state, source));
   } else if (lua_type(state, 2) == LUA_TSTRING && std::string(lua_tostring(state, 2)) == "place") {
-    lua_pushcfunction(state, Place);
+    lua_pushcfunction(state, DescribeSample);
   } else {
     lua_pushnil(state);
   }
