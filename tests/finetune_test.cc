@@ -17,6 +17,7 @@
 namespace lockstep::tests {
 namespace {
 
+using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
 using ::testing::Not;
 using ::testing::UnorderedElementsAre;
@@ -101,6 +102,23 @@ TEST(FineTune, AnAdapterLearnsTheSameWithReplicasAndSharded) {
     last.push_back(losses.back());
   }
   EXPECT_NEAR(last[0], last[1], 1e-3 * last[0]);
+}
+
+// Eight lines, each of them broken; all but one are held out.
+TEST(FineTune, AHeldOutConversationThatCannotBeEncodedNamesFileAndLine) {
+  const Folder folder;
+  MakeTextModel(folder);
+  std::string lines;
+  for (int i = 0; i < 8; ++i)
+    lines += R"({"messages": [{"role": 5, "content": "x"}]})"
+             "\n";
+  folder.Write("broken.jsonl", lines);
+
+  const Ended ended =
+      RunOne(FineTune(folder, "out", {"model=model", "data=broken.jsonl", "held_out=7"}));
+
+  EXPECT_NE(ended.exit_code, 0);
+  EXPECT_THAT(ended.err, ContainsRegex("broken.jsonl, line [1-8]: .*message 1 has no role"));
 }
 
 // The question is the same for each picture. One conversation has none.
