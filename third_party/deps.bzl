@@ -8,6 +8,7 @@ for libtorch. MODULE.bazel takes the same from extensions.bzl.
 
 load("//third_party/absl:absl.bzl", "absl_configure")
 load("//third_party/cuda:configure.bzl", "cuda_configure")
+load("//third_party/libarrow:libarrow.bzl", "libarrow_configure")
 load("//third_party/libtorch:libtorch.bzl", "libtorch_configure")
 load("//third_party:system.bzl", "system_library")
 
@@ -76,6 +77,7 @@ _SYSTEM = {
 _CONFIGURED = {
     "com_google_absl": absl_configure,
     "cuda": cuda_configure,
+    "libarrow": libarrow_configure,
     "libtorch": libtorch_configure,
 }
 

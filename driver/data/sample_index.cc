@@ -18,6 +18,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "driver/data/parquet/row.h"
 #include "driver/data/tar.h"
 #include "driver/files/new_file.h"
 
@@ -88,6 +89,17 @@ absl::StatusOr<SampleBegins> FindTarSamples(absl::string_view bytes) {
   }
 }
 
+absl::StatusOr<SampleBegins> FindRows(absl::string_view bytes) {
+  SampleBegins found;
+  for (uint64_t at = 0; at < bytes.size();) {
+    if (bytes.size() - at < 8 || SizeAt(bytes.data() + at) > bytes.size() - at - 8)
+      return absl::DataLossError("its unpacked rows are damaged");
+    found.begins.push_back(at);
+    at += 8 + SizeAt(bytes.data() + at);
+  }
+  return found;
+}
+
 // --- The cache -----------------------------------------------------------------------------------
 
 // The start of an index file. The begins follow.
@@ -113,12 +125,14 @@ uint64_t Hash(absl::string_view text) {
 }
 
 // "train.jsonl-0123456789abcdef": files of one name in different folders have different stems.
-std::string CacheStem(const std::string& path, const std::string& cache_folder) {
+std::string CacheStem(const std::string& path, const std::string& cache_folder,
+                      const std::string& unpacking) {
   std::error_code error;
   fs::path absolute = fs::weakly_canonical(path, error);
   if (error) absolute = path;
-  return absl::StrCat(cache_folder, "/", fs::path(path).filename().string(), "-",
-                      absl::Hex(Hash(absolute.string()), absl::kZeroPad16));
+  return absl::StrCat(
+      cache_folder, "/", fs::path(path).filename().string(), "-",
+      absl::Hex(Hash(absl::StrCat(absolute.string(), unpacking)), absl::kZeroPad16));
 }
 
 std::string UnpackedPath(const std::string& stem, const FileIdentity& identity) {
@@ -154,20 +168,17 @@ class CacheLock {
   int fd_;
 };
 
-absl::Status Unpack(const std::string& path, const std::string& to) {
+absl::Status Gunzip(const std::string& path,
+                    const std::function<absl::Status(absl::string_view)>& write) {
   gzFile file = gzopen(path.c_str(), "rb");
   if (file == nullptr)
     return absl::UnknownError(absl::StrCat("cannot open ", path, ": ", std::strerror(errno)));
-  driver::NewFile unpacked(to);
   std::vector<char> block(size_t{1} << 20);
   absl::Status status;
   int size = 1;
   while (size > 0 && status.ok()) {
     size = gzread(file, block.data(), static_cast<unsigned>(block.size()));
-    if (size > 0) {
-      status = unpacked.Write(block.data(), static_cast<size_t>(size));
-      if (!status.ok()) status = WithAdvice(status);
-    }
+    if (size > 0) status = write({block.data(), static_cast<size_t>(size)});
   }
   int code = Z_OK;
   absl::string_view problem = gzerror(file, &code);
@@ -178,6 +189,16 @@ absl::Status Unpack(const std::string& path, const std::string& to) {
         absl::StrCat("cannot read ", path, ": ", code == Z_ERRNO ? std::strerror(errno) : problem));
   }
   gzclose(file);
+  return status;
+}
+
+absl::Status Unpack(const std::string& path, const Unpacking& unpacking, const std::string& to) {
+  driver::NewFile unpacked(to);
+  const auto write = [&](absl::string_view bytes) {
+    const absl::Status status = unpacked.Write(bytes.data(), bytes.size());
+    return status.ok() ? status : WithAdvice(status);
+  };
+  absl::Status status = unpacking.unpack ? unpacking.unpack(path, write) : Gunzip(path, write);
   if (!status.ok()) return status;
   status = unpacked.Keep();
   return status.ok() ? status : WithAdvice(status);
@@ -223,13 +244,18 @@ bool TakeCached(const std::string& stem, Layout layout, IndexedFile& file) {
   return true;
 }
 
-absl::Status Build(const std::string& stem, Layout layout, IndexedFile& file) {
+bool IsPacked(const IndexedFile& file, const Unpacking& unpacking) {
+  return unpacking.unpack != nullptr || IsGzip(file.original->bytes());
+}
+
+absl::Status Build(const std::string& stem, Layout layout, const Unpacking& unpacking,
+                   IndexedFile& file) {
   const FileIdentity& identity = file.original->identity();
-  const bool is_gzip = IsGzip(file.original->bytes());
+  const bool is_packed = IsPacked(file, unpacking);
   const std::shared_ptr<const MappedFile> stale = ReadIndex(stem + ".index");
-  if (is_gzip) {
+  if (is_packed) {
     const std::string path = UnpackedPath(stem, identity);
-    absl::Status status = Unpack(file.original->path(), path);
+    absl::Status status = Unpack(file.original->path(), unpacking, path);
     if (!status.ok()) return status;
     auto unpacked = MappedFile::Open(path);
     if (!unpacked.ok()) return unpacked.status();
@@ -245,9 +271,9 @@ absl::Status Build(const std::string& stem, Layout layout, IndexedFile& file) {
   Header header{};
   std::memcpy(header.magic, kMagic, sizeof(kMagic));
   header.layout = static_cast<uint32_t>(layout);
-  header.is_unpacked = is_gzip ? 1 : 0;
+  header.is_unpacked = is_packed ? 1 : 0;
   header.original = identity;
-  header.unpacked_bytes = is_gzip ? file.unpacked->bytes().size() : 0;
+  header.unpacked_bytes = is_packed ? file.unpacked->bytes().size() : 0;
   header.blank_lines = found->blank_lines;
   header.count = found->begins.size();
   status = WriteIndex(stem + ".index", header, found->begins);
@@ -266,6 +292,7 @@ absl::Status Build(const std::string& stem, Layout layout, IndexedFile& file) {
 absl::StatusOr<SampleBegins> FindSamples(absl::string_view bytes, Layout layout) {
   if (layout == Layout::kTar) return FindTarSamples(bytes);
   if (layout == Layout::kLines) return FindLines(bytes);
+  if (layout == Layout::kRows) return FindRows(bytes);
   SampleBegins whole;
   if (!bytes.empty()) whole.begins.push_back(0);
   return whole;
@@ -278,19 +305,20 @@ absl::Span<const uint64_t> IndexedFile::begins() const {
 }
 
 absl::StatusOr<IndexedFile> OpenIndexed(const std::string& path, Layout layout,
-                                        const std::string& cache_folder) {
+                                        const std::string& cache_folder,
+                                        const Unpacking& unpacking) {
   IndexedFile file;
   auto original = MappedFile::Open(path);
   if (!original.ok()) return original.status();
   file.original = *std::move(original);
-  const bool is_gzip = IsGzip(file.original->bytes());
-  if (!is_gzip && absl::EndsWithIgnoreCase(path, ".gz")) {
+  const bool is_packed = IsPacked(file, unpacking);
+  if (!is_packed && absl::EndsWithIgnoreCase(path, ".gz")) {
     return absl::InvalidArgumentError(absl::StrCat(
         path, ": not a gzip file, ",
         file.original->bytes().empty() ? "since it is empty" : "although its name ends in .gz",
         "; compress it, or take .gz from its name"));
   }
-  if (!is_gzip && file.original->bytes().size() < kMinBytesToKeep) {
+  if (!is_packed && file.original->bytes().size() < kMinBytesToKeep) {
     absl::StatusOr<SampleBegins> found = FindSamples(file.bytes(), layout);
     if (!found.ok()) {
       return absl::Status(found.status().code(),
@@ -300,7 +328,7 @@ absl::StatusOr<IndexedFile> OpenIndexed(const std::string& path, Layout layout,
     file.blank_lines = found->blank_lines;
     return file;
   }
-  const std::string stem = CacheStem(path, cache_folder);
+  const std::string stem = CacheStem(path, cache_folder, unpacking.name);
   if (TakeCached(stem, layout, file)) return file;
   std::error_code error;
   fs::create_directories(cache_folder, error);
@@ -310,7 +338,7 @@ absl::StatusOr<IndexedFile> OpenIndexed(const std::string& path, Layout layout,
   }
   const CacheLock lock(cache_folder);
   if (TakeCached(stem, layout, file)) return file;
-  const absl::Status status = Build(stem, layout, file);
+  const absl::Status status = Build(stem, layout, unpacking, file);
   if (!status.ok()) return status;
   return file;
 }

@@ -8,7 +8,8 @@
 // A data set that is read from its start to reach sample i cannot be shuffled or resumed. The index
 // is eight bytes for each sample, in a file that is mapped: a rank touches the pages that it needs.
 //
-// A gzip file has no random access, so its text is kept next to the index, unpacked. An index of
+// A gzip file has no random access, so its text is kept next to the index, unpacked. So are the
+// rows of a Parquet file, whose groups are compressed each as a whole. An index of
 // "access points" into the compressed bytes would save that space and cost half a megabyte of
 // unpacking for every sample. Ranks and runs of one machine share the cache folder: one of them
 // builds while the others wait. Files of the cache appear once they are complete. A plain file of
@@ -20,10 +21,12 @@
 #define LOCKSTEP_DRIVER_DATA_SAMPLE_INDEX_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
 #include "absl/types/span.h"
@@ -37,6 +40,17 @@ enum class Layout : uint32_t {
   kLines = 1,  // a sample is a line that is not blank
   kTar = 2,    // a sample is a run of members with one stem (see SplitTarName)
   kWhole = 3,  // a sample is the file; an empty file has none
+  kRows = 4,   // a sample is a row behind its size (see parquet/row.h)
+};
+
+// Unpacks a file that is not gzip.
+struct Unpacking {
+  std::string name = {};  // a file that is unpacked in two ways is kept twice, if they differ in it
+  // Writes the unpacked bytes of the file at `path`, and returns the first error of `write`.
+  // Errors begin with the path.
+  std::function<absl::Status(const std::string& path,
+                             const std::function<absl::Status(absl::string_view)>& write)>
+      unpack = nullptr;
 };
 
 // Where samples begin in a text, in order.
@@ -51,7 +65,7 @@ absl::StatusOr<SampleBegins> FindSamples(absl::string_view bytes, Layout layout)
 
 struct IndexedFile {
   std::shared_ptr<const MappedFile> original;  // under the path that was given
-  std::shared_ptr<const MappedFile> unpacked;  // nullptr if the original is not gzip
+  std::shared_ptr<const MappedFile> unpacked;  // nullptr if the original is read as it is
   std::shared_ptr<const MappedFile> index;     // nullptr if the begins are in memory
   std::vector<uint64_t> begins_in_memory;
   uint64_t blank_lines = 0;
@@ -64,7 +78,8 @@ struct IndexedFile {
 // it cannot be read, is broken, or changes meanwhile, and one that names the cache folder if that
 // cannot be written.
 absl::StatusOr<IndexedFile> OpenIndexed(const std::string& path, Layout layout,
-                                        const std::string& cache_folder);
+                                        const std::string& cache_folder,
+                                        const Unpacking& unpacking = {});
 
 }  // namespace lockstep::data
 

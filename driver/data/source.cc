@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <system_error>
 
@@ -9,7 +10,9 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "driver/data/parquet/row.h"
 #include "driver/data/tar.h"
 
 namespace lockstep::data {
@@ -17,12 +20,14 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kKnown[] = ".jsonl, .ndjson, .txt, .tar, .tgz, and these with .gz";
+constexpr char kKnown[] = ".parquet, .jsonl, .ndjson, .txt, .tar, .tgz, and these with .gz";
+constexpr char kFormats[] = "\"jsonl\", \"lines\", \"text\", \"tar\" or \"parquet\"";
 
 // The format that a file's name tells, or nothing.
 std::optional<Format> FormatOfName(absl::string_view name) {
   const std::string lower = absl::AsciiStrToLower(name);
   absl::string_view plain = lower;
+  if (absl::EndsWith(plain, ".parquet")) return Format::kParquet;
   if (absl::EndsWith(plain, ".tgz")) return Format::kTar;
   absl::ConsumeSuffix(&plain, ".gz");
   if (absl::EndsWith(plain, ".jsonl") || absl::EndsWith(plain, ".ndjson"))
@@ -38,25 +43,40 @@ absl::StatusOr<std::optional<Format>> FormatOfOption(const std::string& format) 
   if (format == "lines") return std::optional<Format>(Format::kLines);
   if (format == "text") return std::optional<Format>(Format::kText);
   if (format == "tar") return std::optional<Format>(Format::kTar);
-  return absl::InvalidArgumentError(absl::StrCat(
-      "format must be \"jsonl\", \"lines\", \"text\" or \"tar\", not \"", format, "\""));
+  if (format == "parquet") return std::optional<Format>(Format::kParquet);
+  return absl::InvalidArgumentError(
+      absl::StrCat("format must be ", kFormats, ", not \"", format, "\""));
 }
 
 Layout LayoutOf(Format format) {
   if (format == Format::kTar) return Layout::kTar;
+  if (format == Format::kParquet) return Layout::kRows;
   return format == Format::kText ? Layout::kWhole : Layout::kLines;
 }
 
 absl::Status UnknownEnding(const std::string& path) {
-  if (absl::EndsWith(path, ".parquet")) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        path,
-        ": this build reads no Parquet; write the table as JSON lines, with pyarrow or "
-        "pandas: df.to_json(\"train.jsonl\", orient=\"records\", lines=True)"));
-  }
   return absl::InvalidArgumentError(
       absl::StrCat(path, ": the name does not tell what it holds (expected ", kKnown,
-                   "); give format = \"jsonl\", \"lines\", \"text\" or \"tar\""));
+                   "); give format = ", kFormats));
+}
+
+// Appends the rows of a Parquet file to what is kept, each behind its size.
+absl::Status UnpackRows(const SourceOptions& options, const std::string& path,
+                        const std::function<absl::Status(absl::string_view)>& write) {
+  const absl::StatusOr<UnpackParquetFunction> unpack = options.load_unpack_parquet();
+  if (!unpack.ok()) {
+    return absl::Status(unpack.status().code(),
+                        absl::StrCat(path, ": ", unpack.status().message()));
+  }
+  absl::Status status;
+  const std::string problem = (*unpack)(path, options.columns, [&](std::string_view row) {
+    std::string size;
+    AppendSize(row.size(), &size);
+    status = write(size);
+    if (status.ok()) status = write({row.data(), row.size()});
+    return std::string(status.message());
+  });
+  return !status.ok() || problem.empty() ? status : absl::InvalidArgumentError(problem);
 }
 
 // The files of a folder and of the folders in it, by name. Hidden ones and those whose names begin
@@ -78,7 +98,6 @@ absl::StatusOr<std::vector<std::string>> FilesOf(const std::string& folder,
     }
     if (is_folder) continue;
     if (!format.has_value()) {
-      if (absl::EndsWith(name, ".parquet")) return UnknownEnding(entry->path().string());
       const std::optional<Format> own = FormatOfName(name);
       if (!own.has_value()) continue;
       if (first.has_value() && *first != *own) {
@@ -124,7 +143,16 @@ absl::StatusOr<Source> Source::Open(const std::vector<std::string>& paths,
       return absl::NotFoundError(absl::StrCat("cannot open ", path, ": there is no such file"));
     const std::optional<Format> own = format->has_value() ? *format : FormatOfName(path);
     if (!own.has_value()) return UnknownEnding(path);
-    absl::StatusOr<IndexedFile> file = OpenIndexed(path, LayoutOf(*own), options.cache_folder);
+    Unpacking unpacking;
+    if (*own == Format::kParquet) {
+      unpacking.name = absl::StrCat("\nParquet\n", absl::StrJoin(options.columns, "\n"));
+      unpacking.unpack = std::bind_front(UnpackRows, std::cref(options));
+    } else if (!options.columns.empty()) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(path, ": columns = is only for Parquet files"));
+    }
+    absl::StatusOr<IndexedFile> file =
+        OpenIndexed(path, LayoutOf(*own), options.cache_folder, unpacking);
     if (!file.ok()) return file.status();
     source.ends_.push_back(source.size() + static_cast<int64_t>(file->begins().size()));
     source.parts_.push_back({*own, *std::move(file)});
@@ -167,7 +195,10 @@ absl::StatusOr<Sample> Source::Read(int64_t number) const {
     return sample;
   }
   sample.text = bytes.substr(begins[index]);
-  if (part->format != Format::kText) {
+  if (part->format == Format::kParquet) {
+    const uint64_t size = sample.text.size() < 8 ? 0 : SizeAt(sample.text.data());
+    sample.text = sample.text.substr(std::min<size_t>(8, sample.text.size())).substr(0, size);
+  } else if (part->format != Format::kText) {
     sample.text = sample.text.substr(0, sample.text.find('\n'));
     absl::ConsumeSuffix(&sample.text, "\r");
   }
@@ -183,6 +214,7 @@ std::string Source::Describe(int64_t number) const {
     return absl::StrCat(path, sample.ok() ? ", member " : ", sample ",
                         sample.ok() ? sample->stem : absl::StrCat(index + 1));
   }
+  if (part->format == Format::kParquet) return absl::StrCat(path, ", row ", index + 1);
   size_t line = index + 1;
   if (part->file.blank_lines > 0 && part->file.original->CheckUnchanged().ok()) {
     const absl::string_view before = part->file.bytes().substr(0, part->file.begins()[index]);

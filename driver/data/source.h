@@ -1,4 +1,4 @@
-// Samples in files, by number: JSON lines, lines of text, whole texts, tar shards.
+// Samples in files, by number: JSON lines, lines of text, whole texts, tar shards, tables.
 //
 //   absl::StatusOr<Source> source = Source::Open({"train.jsonl"}, {.cache_folder = cache});
 //   absl::StatusOr<Sample> sample = source->Read(source->size() - 1);
@@ -11,7 +11,8 @@
 // when it was opened (see mapped_file.h), and the index is built once (see sample_index.h).
 //
 // Formats: "jsonl" (.jsonl, .ndjson), "lines" (.txt), "text" (whole files; only where it is asked
-// for), "tar" (.tar, .tgz); each also as .gz. Thread-safe once open.
+// for), "tar" (.tar, .tgz); each also as .gz. "parquet" (.parquet), whose rows are unpacked into
+// the cache once. Thread-safe once open.
 
 #ifndef LOCKSTEP_DRIVER_DATA_SOURCE_H_
 #define LOCKSTEP_DRIVER_DATA_SOURCE_H_
@@ -23,21 +24,26 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/string_view.h"
+#include "driver/data/parquet/unpack.h"
 #include "driver/data/sample_index.h"
 
 namespace lockstep::data {
 
-enum class Format { kJsonLines, kLines, kText, kTar };
+enum class Format { kJsonLines, kLines, kText, kTar, kParquet };
 
 struct SourceOptions {
-  std::string format = {};  // "jsonl", "lines", "text", "tar"; empty: by the names of the files
-  std::string cache_folder = {};  // where indexes are kept
+  // "jsonl", "lines", "text", "tar", "parquet"; empty: by the names of the files
+  std::string format = {};
+  std::string cache_folder = {};          // where indexes are kept
+  std::vector<std::string> columns = {};  // of Parquet files; empty: all
+  // Returns what reads Parquet, or why nothing does. Called for files that the cache does not have.
+  absl::StatusOr<UnpackParquetFunction> (*load_unpack_parquet)() = nullptr;
 };
 
 // Views into the mapped files: valid while the source lives.
 struct Sample {
   Format format = Format::kJsonLines;
-  absl::string_view text;  // a line without its end, or a whole text
+  absl::string_view text;  // a line without its end, a whole text, or a row (see parquet/row.h)
   // The stem and, by field, the content of a tar shard's sample.
   std::string stem;
   std::vector<std::pair<std::string, absl::string_view>> members;

@@ -13,6 +13,7 @@
 #include <thread>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "gmock/gmock.h"
@@ -53,7 +54,11 @@ class SourceTest : public ::testing::Test {
 
   absl::StatusOr<Source> Open(const std::vector<std::string>& paths,
                               const std::string& format = "") const {
-    return Source::Open(paths, {.format = format, .cache_folder = Cache()});
+    return Source::Open(paths,
+                        {.format = format, .cache_folder = Cache(), .load_unpack_parquet = [] {
+                           return absl::StatusOr<UnpackParquetFunction>(
+                               absl::UnimplementedError("there is no library"));
+                         }});
   }
 
   std::string ErrorOf(const std::vector<std::string>& paths, const std::string& format = "") const {
@@ -149,10 +154,52 @@ TEST_F(SourceTest, PlaceNamesFileAndLine) {
   EXPECT_EQ(source->Describe(3), Path("b.jsonl") + ", line 5");
 }
 
+// Stands for Arrow's library: gives three rows, and counts its calls.
+int num_unpacked = 0;
+std::string UnpackThree(const std::string& path, const std::vector<std::string>& columns,
+                        const std::function<std::string(std::string_view)>& write) {
+  ++num_unpacked;
+  for (const char* row : {"a", "", "ccc"}) {
+    const std::string problem = write(absl::StrCat(row, absl::StrJoin(columns, ",")));
+    if (!problem.empty()) return problem;
+  }
+  return absl::StrContains(path, "broken") ? path + ": row 4 is broken" : "";
+}
+
+TEST_F(SourceTest, ATableIsUnpackedOnceForEachChoiceOfColumns) {
+  const auto texts = [&](const std::string& path, const std::vector<std::string>& columns) {
+    const auto source = Source::Open(
+        {path}, {.cache_folder = Cache(), .columns = columns, .load_unpack_parquet = [] {
+                   return absl::StatusOr<UnpackParquetFunction>(UnpackThree);
+                 }});
+    if (!source.ok()) return std::vector<std::string>{std::string(source.status().message())};
+    EXPECT_EQ(source->Describe(2), path + ", row 3");
+    std::vector<std::string> found;
+    for (int64_t i = 0; i < source->size(); ++i) found.emplace_back(source->Read(i)->text);
+    return found;
+  };
+  const std::string path = Write("a.parquet", "PAR1");
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_THAT(texts(path, {}), ElementsAre("a", "", "ccc"));
+    EXPECT_THAT(texts(path, {"x", "y"}), ElementsAre("ax,y", "x,y", "cccx,y"));
+  }
+  EXPECT_EQ(num_unpacked, 2);
+
+  Write("a.parquet", "PAR1 and more");
+  EXPECT_THAT(texts(path, {}), ElementsAre("a", "", "ccc"));
+  EXPECT_EQ(num_unpacked, 3);
+
+  const std::string broken = Write("broken.parquet", "PAR1");
+  EXPECT_THAT(texts(broken, {}), ElementsAre(broken + ": row 4 is broken"));
+  EXPECT_THAT(texts(broken, {}), ElementsAre(broken + ": row 4 is broken"));
+  EXPECT_EQ(num_unpacked, 5);
+  EXPECT_THAT(texts(Write("a.jsonl", "1\n"), {"x"})[0], HasSubstr("only for Parquet files"));
+}
+
 TEST_F(SourceTest, BadPathsAreNamed) {
   EXPECT_THAT(ErrorOf({Path("none.jsonl")}), HasSubstr("none.jsonl: there is no such file"));
   EXPECT_THAT(ErrorOf({Write("a.csv", "1")}), HasSubstr("a.csv: the name does not tell"));
-  EXPECT_THAT(ErrorOf({Write("a.parquet", "1")}), HasSubstr("reads no Parquet"));
+  EXPECT_THAT(ErrorOf({Write("a.parquet", "1")}), HasSubstr("a.parquet: there is no library"));
   EXPECT_THAT(ErrorOf({}), HasSubstr("the list of files is empty"));
   EXPECT_THAT(ErrorOf({Path("a.csv")}, "json"), HasSubstr("not \"json\""));
   fs::create_directories(Path("empty"));
@@ -161,7 +208,7 @@ TEST_F(SourceTest, BadPathsAreNamed) {
   Write("mixed/a.txt", "1");
   EXPECT_THAT(ErrorOf({Path("mixed")}), HasSubstr("several formats"));
   Write("columns/train.parquet", "1");
-  EXPECT_THAT(ErrorOf({Path("columns")}), HasSubstr("reads no Parquet"));
+  EXPECT_THAT(ErrorOf({Path("columns")}), HasSubstr("train.parquet: there is no library"));
 }
 
 TEST_F(SourceTest, AChangedFileIsAnErrorWhenItIsRead) {

@@ -3,6 +3,7 @@
 #
 # LIBTORCH names a folder that holds lib/libtorch_cpu.so, or a site-packages that holds it as torch/. Without
 # LIBTORCH the torch that PYTHON (default: python3) would import is used; Python itself is not needed later.
+# To read Parquet takes a pyarrow, too: next to torch, or in the folder that LIBARROW names.
 here=$(dirname "$(readlink -f "$0")")
 prefix=$(dirname "$here")
 
@@ -41,7 +42,8 @@ case $version in
   *) fail "$torch is torch $version, and this program was built for 2.11; install torch==2.11.0, or set LIBTORCH" ;;
 esac
 
-LD_LIBRARY_PATH=$torch/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+arrow=${LIBARROW:-$(dirname "$torch")}/pyarrow
+LD_LIBRARY_PATH=$torch/lib:$arrow${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 export LD_LIBRARY_PATH
 # The scripts' data comes with the archive.
 : "${LOCKSTEP_CACHE:=$prefix}"

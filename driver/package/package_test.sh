@@ -65,5 +65,16 @@ expect "the CPU image" "sum	3	1" "$(lockstep LIBTORCH="$PWD/cpu/opt/libtorch" --
 expect "the wheels of the images" "torch==2.11.0 --hash=" "$(cat lockstep/requirements.txt)"
 [[ -x lockstep/scripts/launch/node.sh ]] || { echo "node.sh is not executable"; failed=1; }
 
+# Parquet: a library that cannot be loaded, as without pyarrow, and a program that was built without it.
+printf 'require("lockstep.data").source("x.parquet", { cache = "cache" })\n' >parquet.lua
+touch x.parquet
+mkdir -p lockstep/lib/driver/data/parquet
+echo >lockstep/lib/driver/data/parquet/liblockstep_parquet.so
+expect "no pyarrow" "x.parquet: Apache Arrow's library, which reads Parquet, cannot be loaded: " \
+  "$(lockstep LIBTORCH="$libtorch" -- --nproc 1 parquet.lua)"
+rm lockstep/lib/driver/data/parquet/liblockstep_parquet.so
+expect "built without Arrow" "x.parquet: this program was built without Apache Arrow's library" \
+  "$(lockstep LIBTORCH="$libtorch" -- --nproc 1 parquet.lua)"
+
 expect "a wrong LIBTORCH" "LIBTORCH=/tmp holds neither" "$(lockstep LIBTORCH=/tmp -- script.lua)"
 exit "$failed"

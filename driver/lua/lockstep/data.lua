@@ -195,13 +195,15 @@ function M.tail(path) return require("lockstep.data.tail")(path) end
 ---
 --- A sample of .jsonl and .ndjson is the JSON value of a line; of .txt a line, {text = ...}. A sample of .tar and .tgz
 --- (WebDataset) has the members of one stem, {__key__ = stem, jpg = bytes, json = table, ...}. All may end in .gz.
---- Blank lines are skipped. A folder gives its files in the order of their names; "web-*.tar" names those of a folder.
---- An index is built once and kept. A file that has changed since is an error.
+--- A sample of .parquet is a row, with a field for each column. Blank lines are skipped. A folder gives its files in
+--- the order of their names; "web-*.tar" names those of a folder. An index is built once and kept. A file that has
+--- changed since is an error.
 ---
---- Options: format, "jsonl", "lines", "text" (a file is a sample, {text = ...}) or "tar", where names do not tell;
---- cache, the folder of indexes and unpacked .gz files (default: "index" in $LOCKSTEP_CACHE).
+--- Options: format, "jsonl", "lines", "text" (a file is a sample, {text = ...}), "tar" or "parquet", where names do not
+--- tell; columns, those of Parquet files to read (default: all); cache, the folder of indexes and unpacked files
+--- (default: "index" in $LOCKSTEP_CACHE), where .gz files and Parquet are kept.
 ---@param paths string|string[]
----@param opts {format: string?, cache: string?}?
+---@param opts {format: string?, cache: string?, columns: string[]?}?
 ---@return data.Source
 function M.source(paths, opts) return require("lockstep.data.source").source(paths, opts) end
 

@@ -6,10 +6,11 @@ local data = {}
 
 --- Throws an error that names the file, or says what was expected.
 ---@param paths string[] files and folders
----@param format string "jsonl", "lines", "text", "tar"; "": by the names of the files
+---@param format string "jsonl", "lines", "text", "tar", "parquet"; "": by the names of the files
 ---@param cache string folder of indexes
+---@param columns string[] of Parquet files; empty: all
 ---@return data.Source
-function data.source(paths, format, cache) end
+function data.source(paths, format, cache, columns) end
 
 --- Whether workers can read the value for themselves: data.source made it.
 ---@param value any

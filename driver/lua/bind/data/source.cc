@@ -6,7 +6,10 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "driver/data/parquet/row.h"
+#include "driver/lua/bind/data/parquet.h"
 #include "driver/lua/bind/program/json.h"
+#include "driver/lua/bind/program/json_builder.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
@@ -33,14 +36,29 @@ void PushJsonTable(lua_State* state, absl::string_view text, const data::Source&
     fail(absl::StrCat("expected an object or an array, got ", TypeName(state, -1)));
 }
 
-// A sample as a table: what the JSON says; {text = ...}; or of a tar shard the content by field,
-// JSON read, and the stem as __key__.
+// Pushes a row of a table.
+void PushRow(lua_State* state, const data::Sample& sample, const std::string& place) {
+  JsonBuilder builder(state);
+  try {
+    if (!data::ReadRow({sample.text.data(), sample.text.size()}, builder))
+      throw Error(
+          absl::StrCat(place, ": the row in the cache is damaged; delete the cache folder"));
+  } catch (const JsonValueError& error) {
+    throw Error(absl::StrCat(place, ": ", error.what()));
+  }
+  builder.Finish();
+}
+
+// A sample as a table: what the JSON or the row says; {text = ...}; or of a tar shard the content
+// by field, JSON read, and the stem as __key__.
 void PushSample(lua_State* state, const data::Source& source, int64_t number) {
   absl::StatusOr<data::Sample> read = source.Read(number);
   if (!read.ok()) throw Error(std::string(read.status().message()));
   const data::Sample& sample = *read;
   if (sample.format == data::Format::kJsonLines)
     return PushJsonTable(state, sample.text, source, number, "");
+  if (sample.format == data::Format::kParquet)
+    return PushRow(state, sample, source.Describe(number));
   lua_newtable(state);
   if (sample.format != data::Format::kTar) {
     lua_pushlstring(state, sample.text.data(), sample.text.size());
@@ -58,6 +76,18 @@ void PushSample(lua_State* state, const data::Source& source, int64_t number) {
     }
     lua_rawset(state, -3);
   }
+}
+
+std::vector<std::string> ReadStrings(lua_State* state, int index, const char* name,
+                                     const char* element) {
+  ReadTable(state, index, name);
+  std::vector<std::string> strings;
+  for (int i = 1; i <= static_cast<int>(lua_objlen(state, index)); ++i) {
+    lua_rawgeti(state, index, i);
+    strings.push_back(ReadString(state, -1, absl::StrCat("data.source: ", element).c_str()));
+    lua_pop(state, 1);
+  }
+  return strings;
 }
 
 const data::Source& ReadSource(lua_State* state) {
@@ -114,16 +144,12 @@ SharedSource SourceAt(lua_State* state, int index) {
 }
 
 int NewSource(lua_State* state) {
-  ReadTable(state, 1, "data.source: paths");
-  std::vector<std::string> paths;
-  for (int i = 1; i <= static_cast<int>(lua_objlen(state, 1)); ++i) {
-    lua_rawgeti(state, 1, i);
-    paths.push_back(ReadString(state, -1, "data.source: a path"));
-    lua_pop(state, 1);
-  }
+  const std::vector<std::string> paths = ReadStrings(state, 1, "data.source: paths", "a path");
   data::SourceOptions options;
   options.format = ReadString(state, 2, "data.source: format");
   options.cache_folder = ReadString(state, 3, "data.source: cache");
+  options.columns = ReadStrings(state, 4, "data.source: columns", "a column's name");
+  options.load_unpack_parquet = LoadUnpackParquet;
   absl::StatusOr<data::Source> source = data::Source::Open(paths, options);
   if (!source.ok()) throw Error(absl::StrCat("data.source: ", source.status().message()));
   PushSource(state, std::make_shared<const data::Source>(*std::move(source)));

@@ -21,7 +21,7 @@ void PushSource(lua_State* state, SharedSource source);
 // The source at `index`, or nullptr where the value is something else.
 SharedSource SourceAt(lua_State* state, int index);
 
-// source({path, ...}, format, cache_folder) -> source
+// source({path, ...}, format, cache_folder, {column, ...}) -> source
 int NewSource(lua_State* state);
 
 }  // namespace lockstep::lua

@@ -31,10 +31,10 @@ end
 
 --- See data.source.
 ---@param paths string|string[]
----@param opts {format: string?, cache: string?}?
+---@param opts {format: string?, cache: string?, columns: string[]?}?
 ---@return data.Source
 function M.source(paths, opts)
-  local o = options.read("data.source", opts, { format = "", cache = options.optional })
+  local o = options.read("data.source", opts, { format = "", cache = options.optional, columns = options.optional })
   if type(paths) == "string" then paths = { paths } end
   if type(paths) ~= "table" then
     core.raise("data.source: expected a path or a list of paths, not a " .. type(paths))
@@ -46,7 +46,7 @@ function M.source(paths, opts)
     end
     for _, file in ipairs(expand(path)) do all[#all + 1] = file end
   end
-  return core_data.source(all, o.format, o.cache or cache.folder() .. "/index")
+  return core_data.source(all, o.format, o.cache or cache.folder() .. "/index", o.columns or {})
 end
 
 --- Functions of the sources that are made of others. Each takes a sample's number, an epoch and a loader's seed. It
