@@ -97,6 +97,14 @@ t.test("OnTokenHearsEachIdInOrder", function()
   t.equal(heard, results)
 end)
 
+t.test("NegativeSeedsDiffer", function()
+  local drawn = {}
+  for i = 1, 3 do
+    drawn[i] = models.generate(model, { PROMPTS[1] }, { max_new_tokens = 20, temperature = 1e6, seed = -i })[1]
+  end
+  for i = 1, 3 do t.truthy(table.concat(drawn[i], " ") ~= table.concat(drawn[i % 3 + 1], " ")) end
+end)
+
 t.test("ASeedRepeatsAndDoesNotDependOnTheOtherPrompts", function()
   local o = { max_new_tokens = 15, temperature = 1.3, top_k = 20, seed = 4 }
   local results = models.generate(model, PROMPTS, o)
@@ -204,6 +212,13 @@ t.test("BadOptionsAreNamed", function()
   fails("top_p must be above 0 and at most 1, got 1.5", PROMPTS, { temperature = 1, top_p = 1.5 })
   fails("top_k must be a whole number of at least 1, got 0", PROMPTS, { temperature = 1, top_k = 0 })
   fails("temperature must be at least 0 and finite, got nan", PROMPTS, { temperature = 0 / 0 })
+  fails("stop must be an id or an array of ids, got <s>", PROMPTS, { stop = "<s>" })
+  fails("stop[2] must be an id from 0 to 60, got <s>", PROMPTS, { stop = { 1, "<s>" } })
+  fails("stop[1] must be an id from 0 to 60, got 61", PROMPTS, { stop = 61 })
+  fails("on_token must be a function, got a string", PROMPTS, { on_token = "print" })
+  fails("seed must be a whole number from -2^53 to 2^53, got 0.5", PROMPTS, { temperature = 1, seed = 0.5 })
+  fails("seed must be a whole number from -2^53 to 2^53, got 1e+16", PROMPTS, { temperature = 1, seed = 1e16 })
+  fails("prompt 1 must be a list of ids, at least one, got shape {0}", { torch.arange(0) })
   fails("suppress[2] must be an id from 0 to 60, got 61", PROMPTS, { suppress = { 3, 61 } })
   fails("suppress[1] must be an id from 0 to 60, got -1", PROMPTS, { suppress = { -1 } })
   fails("suppress[1] must be an id from 0 to 60, got 0.5", PROMPTS, { suppress = { 0.5 } })

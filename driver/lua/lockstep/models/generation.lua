@@ -34,6 +34,8 @@ local function read_prompt(model, prompt, index)
   if not torch.is_tensor(sample.input_ids) then
     if #sample.input_ids == 0 then fail("prompt %d holds no token", index) end
     sample.input_ids = torch.tensor(sample.input_ids, { dtype = torch.int64 })
+  elseif sample.input_ids:dim() == 0 or sample.input_ids:numel() == 0 then
+    fail("prompt %d must be a list of ids, at least one, got shape %s", index, tostring(sample.input_ids.shape))
   end
   sample.position_ids = sample.position_ids or model:position_ids(sample)
   check_positions(sample.position_ids, index, sample.input_ids:size(0))
@@ -91,10 +93,23 @@ local function next_positions(samples)
   return torch.cat(positions, -1)
 end
 
+--- Raises unless these are ids of the vocabulary.
+local function check_ids(name, ids, vocab_size)
+  for i, id in ipairs(ids) do
+    if type(id) ~= "number" or not (id >= 0 and id < vocab_size and id % 1 == 0) then
+      fail("%s[%d] must be an id from 0 to %d, got %s", name, i, vocab_size - 1, tostring(id))
+    end
+  end
+end
+
 --- The ids that end a sequence.
-local function stop_ids(model, stop)
-  stop = stop or model.stop_ids or config_of(model, "eos_token_id")
+local function stop_ids(model, given)
+  local stop = given or model.stop_ids or config_of(model, "eos_token_id")
   if type(stop) == "number" then stop = { stop } end
+  if given ~= nil then
+    if type(stop) ~= "table" then fail("stop must be an id or an array of ids, got %s", tostring(given)) end
+    check_ids("stop", stop, model.settings.vocab_size)
+  end
   local set = {}
   for _, id in ipairs(type(stop) == "table" and stop or {}) do set[id] = true end
   return set
@@ -117,11 +132,9 @@ local function last_rows(lengths)
 end
 
 local function check_suppressed(ids, vocab_size)
+  check_ids("suppress", ids, vocab_size)
   local seen, count = {}, 0
-  for i, id in ipairs(ids) do
-    if type(id) ~= "number" or not (id >= 0 and id < vocab_size and id % 1 == 0) then
-      fail("suppress[%d] must be an id from 0 to %d, got %s", i, vocab_size - 1, tostring(id))
-    end
+  for _, id in ipairs(ids) do
     count = count + (seen[id] and 0 or 1)
     seen[id] = true
   end
@@ -184,6 +197,9 @@ function M.generate(model, prompts, opts)
     suppress = {} })
   if o.max_new_tokens < 1 or o.max_new_tokens % 1 ~= 0 then
     fail("max_new_tokens must be a whole number of at least 1, got %s", tostring(o.max_new_tokens))
+  end
+  if o.on_token ~= nil and type(o.on_token) ~= "function" then
+    fail("on_token must be a function, got a %s", type(o.on_token))
   end
   if type(prompts) ~= "table" or #prompts == 0 then fail("prompts must be an array of at least one prompt") end
   if type(prompts[1]) == "number" then fail("prompts must be an array of arrays of ids, got one array of ids") end

@@ -2,6 +2,7 @@
 
 local bit = require "bit"
 local core = require "lockstep.core"
+local ffi = require "ffi"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -20,6 +21,9 @@ local function check(o)
   local function fail(what, value) core.raise(string.format("models.generate: %s, got %s", what, tostring(value))) end
   if not (o.temperature >= 0 and o.temperature < math.huge) then
     fail("temperature must be at least 0 and finite", o.temperature)
+  end
+  if type(o.seed) ~= "number" or math.abs(o.seed) > 2 ^ 53 or o.seed % 1 ~= 0 then
+    fail("seed must be a whole number from -2^53 to 2^53", o.seed)
   end
   if o.top_k and (type(o.top_k) ~= "number" or o.top_k < 1 or o.top_k % 1 ~= 0) then
     fail("top_k must be a whole number of at least 1", o.top_k)
@@ -50,8 +54,8 @@ function M.sampler(o, num_sequences)
       return read(ids, largest)
     end
   end
-  local states = {}
-  for i = 1, num_sequences do states[i] = o.seed * 0x2545f4914f6cdd1dULL + i * 0x9e6c63d0676a9a99ULL end
+  local states, seed = {}, ffi.cast("int64_t", o.seed) -- as a double, all negative seeds would be one
+  for i = 1, num_sequences do states[i] = seed * 0x2545f4914f6cdd1dULL + i * 0x9e6c63d0676a9a99ULL end
   return function(logits, sequences)
     logits = logits:to(torch.float32) / o.temperature
     local values, ids = logits:topk(math.min(o.top_k or logits:size(-1), logits:size(-1)), -1)
