@@ -102,9 +102,12 @@ end
 ---@return boolean
 function M.keep_best(metric, value, mode, step)
   check_registered("run:keep_best")
+  local before = best.record()
   if not best.improves(metric, value, mode, step) then return false end
-  save_in(run.dir .. "/best", step, 1, true)
-  return true
+  local ok, message = pcall(save_in, run.dir .. "/best", step, 1, true)
+  if ok then return true end
+  best.take_back(before) -- on a full disk: a later value need only be better than what is kept
+  error(message, 0)
 end
 
 --- See run:load_best.

@@ -24,6 +24,10 @@ local metric ---@type string? what this process keeps the best by
 ---@param saved state.Best?
 function M.begin(saved) record, metric = saved, nil end
 
+--- Goes back to the record before M.improves.
+---@param before state.Best?
+function M.take_back(before) record = before end
+
 --- Returns the record.
 ---@return state.Best?
 function M.record() return record end

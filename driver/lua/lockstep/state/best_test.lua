@@ -139,6 +139,21 @@ t.test("AnotherRunStartsFromTheBestAndHasABestOfItsOwn", function()
   t.equal({ run:load_best() }, { 9, 2 })
 end)
 
+t.test("AValueThatCouldNotBeSavedIsNotTheBest", function()
+  new_folder()
+  new_run()
+  local in_the_way = run.dir .. "/best"
+  if rank == 0 then core.write_file(in_the_way, { "a file" }) end
+
+  t.raises("run:save: ", run.keep_best, run, "loss", 3, { step = 1 })
+
+  dist.barrier()
+  if rank == 0 then files.remove(in_the_way) end
+  dist.barrier()
+  t.equal(run:keep_best("loss", 4, { step = 2 }), true)
+  t.equal({ run:load_best() }, { 4, 2 })
+end)
+
 t.test("ADamagedBestIsAnErrorAndChangesNothing", function()
   new_folder()
   new_run()
