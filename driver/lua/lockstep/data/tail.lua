@@ -17,7 +17,8 @@ local REMEMBERED = 256
 ---@field lines integer lines of the file returned so far, and blank ones among them
 ---@field private offset integer bytes of these lines
 ---@field private last string the last of these bytes
----@field private ahead string bytes read beyond them
+---@field private ahead string bytes read, from `at` on beyond these lines
+---@field private at integer
 ---@operator call: any
 local Tail = {}
 Tail.__index = Tail
@@ -26,6 +27,7 @@ local function fail(message, ...) core.raise("data.tail: " .. message:format(...
 
 --- Reads what the file holds beyond the bytes that were read before.
 local function read_on(self)
+  self.ahead, self.at = self.ahead:sub(self.at), 1
   local file, seen = io.open(self.path, "rb"), self.offset + #self.ahead
   if not file then
     if seen > 0 then fail("%s is gone, after %d lines", self.path, self.lines) end
@@ -49,18 +51,18 @@ end
 
 --- Takes the next line from the file, without its line feed, or nil if none is complete yet.
 local function next_line(self)
-  local ends = self.ahead:find("\n", 1, true)
+  local ends = self.ahead:find("\n", self.at, true)
   if not ends then
     read_on(self)
     ends = self.ahead:find("\n", 1, true)
   end
-  return ends and self.ahead:sub(1, ends - 1)
+  return ends and self.ahead:sub(self.at, ends - 1)
 end
 
 --- Goes on after the line that next_line returned.
 local function pass(self, line)
   self.last = (self.last .. line .. "\n"):sub(-REMEMBERED)
-  self.ahead, self.offset, self.lines = self.ahead:sub(#line + 2), self.offset + #line + 1, self.lines + 1
+  self.at, self.offset, self.lines = self.at + #line + 1, self.offset + #line + 1, self.lines + 1
 end
 
 --- Returns the next line's value, or nil if no further line is complete yet. A line is complete with its line feed;
@@ -100,6 +102,7 @@ end
 function Tail:load_state_dict(state)
   local o = options.read("data.tail: load_state_dict", state, { offset = 0, lines = 0, last = "" })
   self.offset, self.lines, self.ahead = o.offset, o.lines, ""
+  self.at = 1
   self.last = o.last:gsub("%x%x", function(hex) return string.char(tonumber(hex, 16)) end)
 end
 
@@ -108,5 +111,5 @@ end
 ---@return data.Tail
 return function(path)
   if type(path) ~= "string" then fail("the path must be a string, not a %s", type(path)) end
-  return setmetatable({ path = path, lines = 0, offset = 0, last = "", ahead = "" }, Tail)
+  return setmetatable({ path = path, lines = 0, offset = 0, last = "", ahead = "", at = 1 }, Tail)
 end

@@ -95,6 +95,22 @@ t.test("AFileThatShrinksOrGoesIsAnError", function()
   dist.barrier()
 end)
 
+t.test("ManyLinesThatAreThereAlreadyComeInOrder", function() -- in time that grows with the lines, not their square
+  local path, padding = new_path(), ("x"):rep(1000)
+  local lines = {}
+  for i = 1, 20000 do lines[i] = ('[%d, "%s"]\n'):format(i, padding) end
+  append(path, table.concat(lines) .. "[20001")
+  local tail = data.tail(path)
+  if READS then
+    for i = 1, 20000 do t.equal(tail()[1], i) end
+    t.equal(tail:try(), nil)
+  end
+  dist.barrier()
+  append(path, "]\n[20002]\n")
+  if READS then t.equal({ tail()[1], tail()[1], tail:try() }, { 20001, 20002, nil }) end
+  dist.barrier()
+end)
+
 t.test("BlankLinesAreSkippedAndCounted", function()
   local path = new_path()
   append(path, "\n[1]\n \t\r\n\n[2]\n\n")
