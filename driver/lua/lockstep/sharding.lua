@@ -201,6 +201,7 @@ function M.evaluate(model, batches, fn, opts)
   for _, module in model:named_modules() do modes[#modes + 1] = { module, module.training } end
   model:eval()
   local sum, count = torch.zeros({}, { dtype = torch.float64 }), torch.zeros({}, { dtype = torch.float64 })
+  local has_begun = false
   local function add(total, value, real, which)
     if type(value) == "number" then value = torch.tensor(value, { dtype = torch.float64 }) end
     if not torch.is_tensor(value) then
@@ -208,6 +209,10 @@ function M.evaluate(model, batches, fn, opts)
         type(value)))
     end
     value = value:double()
+    if has_begun and value:numel() ~= total:numel() then
+      core.raise(("sharding.evaluate: the %s of this batch has shape %s, and that of the batches before %s"):format(
+        which, tostring(value.shape), tostring(total.shape)))
+    end
     return total:to(value.device) + (real and value or torch.zeros_like(value))
   end
   local ok, message = pcall(torch.no_grad, function()
@@ -215,6 +220,7 @@ function M.evaluate(model, batches, fn, opts)
     for batch, real in loop do
       local batch_sum, batch_count = fn(batch)
       sum, count = add(sum, batch_sum, real, "sum"), add(count, batch_count, real, "count")
+      has_begun = true
     end
   end)
   for _, mode in ipairs(modes) do mode[1]:train(mode[2]) end

@@ -295,4 +295,11 @@ t.test("MistakesAreNamed", function()
       return left >= 0 and tokens[1] or nil
     end, function() return 1 end)
   end)
+  t.raises("sharding.evaluate: the sum of this batch has shape {1}, and that of the batches before {3}", function()
+    local size = 5
+    sharding.evaluate(model, function()
+      size = size - 2
+      return size > 0 and size or nil
+    end, function(n) return torch.ones { n }, 1 end)
+  end)
 end)
