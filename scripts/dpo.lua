@@ -25,13 +25,11 @@ local config = run.config {
   model = "", -- a folder of Hugging Face, or a name in its local cache; empty: a small model
   data = "", -- empty: words, written backwards and wrongly
   seed = 1,
-  steps = 240,
-  pairs_per_step = 32, -- over all ranks
+  steps = 240, pairs_per_step = 32, -- pairs over all ranks
   held_out = 256, -- pairs
   seq_len = 1024, -- tokens of a micro-batch, at most
   loss = { variant = "sigmoid", beta = 0.1, label_smoothing = 0.0 }, -- or "ipo"
-  lr = 2e-3,
-  max_norm = 1.0,
+  lr = 2e-3, max_norm = 1.0,
   lora = { r = 8, alpha = 16, targets = "all-linear" }, -- r = 0: all weights
   parallel = "data_parallel", -- or "fully_shard"
   save_every = 40,
@@ -49,10 +47,11 @@ local chat, source, samples = text.chat(dir), data.source(path), {}
 for i = 1, #source do
   local line, ids, masks, lengths = source[i], {}, {}, {}
   for half, name in ipairs { "chosen", "rejected" } do
-    local messages = {}
-    for _, list in ipairs { line.prompt or {}, line[name] } do
-      for _, message in ipairs(list) do messages[#messages + 1] = message end
+    local messages, answer = { unpack(line.prompt or {}) }, line[name]
+    if type(answer) ~= "table" or not answer[1] or answer[#answer].role ~= "assistant" then
+      error(('%s: "%s" must be a list of messages that ends with the assistant\'s'):format(source:place(i), name), 0)
     end
+    for _, message in ipairs(answer) do messages[#messages + 1] = message end
     local sample = chat:encode(messages, { loss = "last" })
     ids[half], masks[half] = torch.tensor(sample.input_ids, { dtype = torch.int64 }), torch.tensor(sample.loss_mask)
     lengths[half] = #sample.input_ids
@@ -141,10 +140,11 @@ log.curve("loss.svg", { "loss", "accuracy" }, { title = "dpo" })
 -- The share of held-out pairs whose chosen answer has gained on the rejected one.
 local rest = {}
 for i = 1, #held_out do rest[i] = held_out[i] end
-rest = deal(rest)
-log.record("held out", { accuracy = sharding.evaluate(model, function() return table.remove(rest) end, function(batch)
+rest = #rest > 0 and deal(rest)
+local accuracy = rest and sharding.evaluate(model, function() return table.remove(rest) end, function(batch)
   local _, right, _, count = loss_of(batch)
   return right, count
-end) })
+end)
+if rest then log.record("held out", { accuracy = accuracy }) end
 if config.lora.r > 0 then lora.save(model, run.dir .. "/result")
 else models.save(model, run.dir .. "/result", { like = dir }) end

@@ -93,7 +93,7 @@ end
 
 -- Records the loss and the exact answers of held-out conversations, and shows the first three.
 local function evaluate(title)
-  if #held_out == 0 then return end
+  if #held_out == 0 then return config.keep_best and error("keep_best needs held-out conversations", 0) end
   local samples = {}
   for i = 1, math.min(config.eval_samples, #held_out) do
     local ok, sample = pcall(encode, held_out[i].messages)
@@ -114,7 +114,7 @@ local function evaluate(title)
       log.print((("%s: %s -> %s"):format(title, asked_text, answer):gsub("%s+", " ")))
     end
   end
-  log.record("validation", { loss = loss, exact = sharding.weighted_mean(right, #answers) })
+  log.record("validation", { loss = loss, exact = asked > 0 and sharding.weighted_mean(right, #answers) or nil })
   if config.keep_best and title ~= "before" then run:keep_best("loss", loss) end
 end
 

@@ -24,23 +24,21 @@ local torch = require "lockstep.torch"
 local config = run.config {
   model = "", -- a folder or a name of the Hub; empty: a small model that has learnt the task a little, in `warm_steps`
   task = "reverse_words", images = false,
-  warm_steps = 60,
-  seed = 1, steps = 120,
+  warm_steps = 60, seed = 1, steps = 120,
   problems_per_step = 32, -- over all ranks
   group_size = 8, -- answers to each problem
-  max_new_tokens = 10, temperature = 1.0,
-  updates = 1, -- of the weights by the answers of a step
+  max_new_tokens = 10, temperature = 1.0, updates = 1, -- of the weights by the answers of a step
   seq_len = 1024, -- tokens of a micro-batch, at most
   advantage_scale = "group", -- or "none", for dr_grpo and prime_rl
   loss = { variant = "dapo", clip_low = 0.2, clip_high = 0.28, beta = 0.0 }, -- beta: KL to the model without adapter
   lr = 2e-3, max_norm = 1.0,
   lora = { r = 0, alpha = 32, targets = "all-linear" }, -- r = 0: all weights
   parallel = "data_parallel", -- or "fully_shard"
-  save_every = 25,
-  export = "", rollouts = "",
+  save_every = 25, export = "", rollouts = "",
   max_lag = 1, -- of the weights that an answer was sampled with, in steps
 }
 if config.loss.beta > 0 and config.lora.r == 0 then error("loss.beta needs an adapter: --set lora.r=16", 0) end
+if (config.export == "") ~= (config.rollouts == "") then error("give --set export and --set rollouts together", 0) end
 torch.manual_seed(config.seed)
 
 local tasks, dir = require(config.task), config.model
@@ -72,7 +70,7 @@ local function sample_groups()
   end
   local answers = model:full(models.generate, net, prompts, { max_new_tokens = config.max_new_tokens, stop = task.stop,
     suppress = task.placeholders, temperature = config.temperature,
-    seed = config.seed * 1e9 + done.steps * 1e3 + dist.rank() })
+    seed = config.seed % 1e6 * 1e9 + done.steps * 1e3 + dist.rank() })
   for i, ids in ipairs(answers) do
     local group = groups[math.ceil(i / config.group_size)]
     table.insert(group.answers, { ids = ids, reward = task.reward(task.problem(group.problem), ids) })
@@ -88,6 +86,9 @@ local function receive_groups()
   if dist.rank() == 0 then files.remove(("%s/step-%06d"):format(config.export, oldest - 1)) end
   while dist.rank() == 0 and #groups < config.problems_per_step do
     local group = run.alone(function() return tail() end)
+    if type(group) ~= "table" or not (group.version and group.problem and group.answers) then
+      error(("%s, line %d: a group has a version, a problem and answers"):format(config.rollouts, tail.lines), 0)
+    end
     if group.version >= oldest then table.insert(groups, group) else done.stale = done.stale + 1 end
   end
   return groups

@@ -32,14 +32,14 @@ local config = run.config {
   weight_decay = 0.1,
   warmup_steps = 20,
   max_norm = 1.0,
-  eval_every = 50,
-  sample_every = 100,
-  save_every = 100,
+  eval_every = 50, sample_every = 100, save_every = 100,
   prompt = "A rank",
   parallel = "data_parallel", -- or "fully_shard": weights, gradients and moments are shared out over the ranks
   model = { vocab_size = 2048, hidden_size = 128, num_hidden_layers = 4, num_attention_heads = 4,
     num_key_value_heads = 2, head_dim = 32, intermediate_size = 384 },
 }
+if config.seq_len < 2 then error("seq_len must be at least 2: a sequence's first token is not predicted", 0) end
+if config.optimizer ~= "muon" and config.optimizer ~= "adamw" then error('optimizer must be "muon" or "adamw"', 0) end
 torch.manual_seed(config.seed)
 
 -- Tokenizer: rank 0 learns it, and writes the folder from which the model starts.
@@ -135,7 +135,7 @@ for step, micro_batches in run:steps(next_step, config.steps) do
     optimizer:zero_grad()
   end
   log.step { loss = loss, grad_norm = grad_norm, lr = config.lr * schedule(step), tokens = num_predicted }
-  if run:every(config.eval_every) then
+  if #pieces > 0 and run:every(config.eval_every) then
     local bits = bits_per_byte()
     log.record("validation", { bits_per_byte = bits })
     run:keep_best("bits_per_byte", bits, { mode = "min" })
@@ -146,5 +146,5 @@ end
 local best, step_of_best = run:load_best() -- the weights of the best evaluation
 if best then log.print(("the best are %.4f bits per byte, after %d steps"):format(best, step_of_best)) end
 models.save(model, run.dir .. "/model", { like = start })
-log.curve("loss.svg", { "loss", "validation.bits_per_byte" }, { title = "pretrain" })
+log.curve("loss.svg", { "loss", #pieces > 0 and "validation.bits_per_byte" or nil }, { title = "pretrain" })
 log.print("wrote " .. run.dir .. "/model")
