@@ -29,6 +29,7 @@ local config = run.config {
   seed = 1,
   steps = 200,
   samples_per_step = 16, -- over all ranks
+  renderer = "", -- "auto" for a template that drops the reasoning of earlier turns, as Qwen3's: see docs/chat.md
   seq_len = 2048, -- tokens of a micro-batch, at most
   lr = 2e-4,
   weight_decay = 0.0,
@@ -55,20 +56,19 @@ if config.lora.r > 0 then log.print(("%d layers have an adapter"):format(lora.ap
 -- A step without pictures leaves the vision tower out, on every rank alike.
 local model = sharding.parallel(net, config.parallel, { data_parallel = { find_unused = process ~= nil } })
 local optimizer = optim.AdamW(model:parameters(), { lr = config.lr, weight_decay = config.weight_decay })
-local schedule = optim.schedule.warmup_cosine {
-  warmup_steps = math.min(config.warmup_steps, config.steps), total_steps = config.steps,
-}
+local schedule = optim.schedule.warmup_cosine { warmup_steps = math.min(config.warmup_steps, config.steps),
+  total_steps = config.steps }
 
 -- Data: conversations as ids, in an order of the seed. The loader's place is saved with the model.
 local source = config.data == "" and instructions.conversations() or data.source(config.data)
 local train, held_out = data.split(source, { held_out = config.held_out, seed = config.seed })
 local folder = config.data:match("^(.*)/") or "." -- of relative paths of pictures
 local function encode(messages, is_prompt)
-  return chat:encode(messages, { generation_prompt = is_prompt, processor = process, folder = folder })
+  return chat:encode(messages, { generation_prompt = is_prompt, processor = process, folder = folder,
+    renderer = config.renderer ~= "" and config.renderer or nil })
 end
-local loader = data.loader {
-  source = train, seed = config.seed, rank = 0, world = 1, map = function(sample) return encode(sample.messages) end,
-}
+local loader = data.loader { source = train, seed = config.seed, rank = 0, world = 1,
+  map = function(sample) return encode(sample.messages) end }
 local stream = batching.stream { source = loader, buffer = config.samples_per_step, seq_len = config.seq_len }
 
 -- Returns the conversation up to the last answer, and the text of that answer.

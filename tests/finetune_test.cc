@@ -121,6 +121,21 @@ TEST(FineTune, AHeldOutConversationThatCannotBeEncodedNamesFileAndLine) {
   EXPECT_THAT(ended.err, ContainsRegex("broken.jsonl, line [1-8]: .*message 1 has no role"));
 }
 
+TEST(FineTune, ARendererOfThatNameWritesTheChats) {
+  const Folder folder;
+  MakeTextModel(folder);
+  const auto run = [&](const std::string& renderer) {
+    return RunOne(FineTune(folder, renderer,
+                           {"model=model", "data=chats.jsonl", "steps=1", "lora.r=2", "held_out=1",
+                            "max_new_tokens=1", "renderer=" + renderer}));
+  };
+
+  const Ended ended = run("qwen3");
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("after: "));
+  EXPECT_THAT(run("qwen9").err, HasSubstr("there is no renderer \"qwen9\""));
+}
+
 // The question is the same for each picture. One conversation has none.
 TEST(FineTune, PicturesAreToldApart) {
   const Folder folder;
