@@ -56,6 +56,10 @@ function Chat:variables(caller, messages, opts)
     end
     o = options.read(caller, known, RENDER)
   end
+  if o.template and o.renderer and o.renderer ~= "auto" then
+    core.raise(("%s: the renderer \"%s\" reads no template; leave template = \"%s\" or the renderer out"):format(caller,
+      tostring(o.renderer), tostring(o.template)))
+  end
   local chosen = o.template or (o.tools and self.sources.tool_use and "tool_use") or "default"
   local template = o.renderer and self:renderer(caller, o.renderer, chosen) or self:template(caller, chosen)
   local variables = {}

@@ -36,6 +36,16 @@ local function given(value)
   if value ~= core.null then return value end
 end
 
+--- Returns a list, empty for nil and null. Nothing would be written of a map.
+local function list_of(name, what, value)
+  value = given(value)
+  if value == nil then return {} end
+  if type(value) ~= "table" or value[1] == nil and next(value) ~= nil then
+    fail(name, "%s must be a list, got %s", what, type(value) == "table" and "a table with keys" or "a " .. type(value))
+  end
+  return value
+end
+
 --- Returns the content of a message, which must be a text.
 local function text_of(name, i, message)
   local content = message.content
@@ -72,7 +82,7 @@ local KINDS = {
 --- Returns the text of parts, with a placeholder for each picture and video. `counts` are those before.
 local function parts_text(name, i, content, counts, has_labels)
   local pieces = {}
-  for _, part in ipairs(content) do
+  for _, part in ipairs(list_of(name, ("the content of message %d"):format(i), content)) do
     local kind = (part.type == "image" or part.image or part.image_url) and "image"
       or (part.type == "video" or part.video) and "video"
     if kind and not counts then fail(name, "message %d has a %s, which only users and tools may show", i, kind) end
@@ -80,7 +90,8 @@ local function parts_text(name, i, content, counts, has_labels)
       counts[kind] = (counts[kind] or 0) + 1
       pieces[#pieces + 1] = (has_labels and KINDS[kind].label:format(counts[kind]) or "") .. KINDS[kind].holder
     else
-      pieces[#pieces + 1] = part.text or fail(name, "message %d has a part that is neither text, image nor video", i)
+      pieces[#pieces + 1] = type(part.text) == "string" and part.text
+        or fail(name, "message %d has a part that is neither text, image nor video", i)
     end
   end
   return table.concat(pieces)
@@ -97,7 +108,7 @@ end
 
 local function qwen_calls(name, i, message, has_content)
   local pieces = {}
-  for k, call in ipairs(given(message.tool_calls) or {}) do
+  for k, call in ipairs(list_of(name, ("tool_calls of message %d"):format(i), message.tool_calls)) do
     local called = function_of(name, i, call)
     local arguments = called.arguments
     pieces[k] = ('%s<tool_call>\n{"name": "%s", "arguments": %s}\n</tool_call>'):format(
@@ -117,8 +128,8 @@ local function qwen(name, thinks, shows)
     end
     local is_quiet = thinks and v.enable_thinking == false
     local first = messages[1].role == "system" and 2 or 1
-    local tools = given(v.tools)
-    if tools and #tools > 0 then
+    local tools = list_of(name, "tools", v.tools)
+    if #tools > 0 then
       out:add("<|im_start|>system\n" .. (first == 2 and content_of(1) .. "\n\n" or "") .. TOOLS_BEGIN)
       for _, tool in ipairs(tools) do out:add("\n" .. json(tool)) end
       out:add(TOOLS_END .. "<|im_end|>\n")
@@ -185,24 +196,23 @@ end
 
 --- Returns what the assistant generates of a call.
 local function llama_call(name, i, message)
-  if #message.tool_calls ~= 1 then
-    fail(name, "message %d has %d tool calls; Llama 3 makes one at a time", i, #message.tool_calls)
-  end
-  local called = function_of(name, i, message.tool_calls[1])
+  local calls = list_of(name, ("tool_calls of message %d"):format(i), message.tool_calls)
+  if #calls ~= 1 then fail(name, "message %d has %d tool calls; Llama 3 makes one at a time", i, #calls) end
+  local called = function_of(name, i, calls[1])
   return ('{"name": "%s", "parameters": %s}'):format(called.name, json(called.arguments))
 end
 
 --- Makes the renderer of Llama 3.1 to 3.3 (knows_tools), or of Llama 3.
 local function llama(name, knows_tools)
   return function(out, v)
-    local messages, first, tools = v.messages, 1, given(v.tools)
+    local messages, first, tools = v.messages, 1, given(v.tools) and list_of(name, "tools", v.tools)
     if tools and #tools > 0 and not knows_tools then fail(name, "the template leaves tools out") end
     out:add(v.bos_token or "<|begin_of_text|>")
     if knows_tools then
       local has_system = messages[1].role == "system"
       local in_user = v.tools_in_user_message ~= false
       out:add(header "system" .. (tools and "Environment: ipython\n" or "") .. "Cutting Knowledge Date: December 2023\n"
-        .. "Today Date: " .. (v.date_string or "26 Jul 2024") .. "\n\n"
+        .. "Today Date: " .. (given(v.date_string) or "26 Jul 2024") .. "\n\n"
         .. (tools and not in_user and AS_SYSTEM .. llama_tools(tools) or "")
         .. (has_system and trim(text_of(name, 1, messages[1])) or "") .. "<|eot_id|>")
       first = has_system and 2 or 1
@@ -219,6 +229,9 @@ local function llama(name, knows_tools)
       if role == "assistant" then
         out:add(header "assistant")
         local calls = knows_tools and message.tool_calls
+        if not calls and message.tool_calls and not text_of(name, i, message):find "%S" then
+          fail(name, "message %d has tool calls alone, which the template leaves out", i)
+        end
         out:learn((calls and llama_call(name, i, message) or trim(text_of(name, i, message))) .. "<|eot_id|>")
       elseif knows_tools and (role == "tool" or role == "ipython") then
         out:add(header "ipython" .. json(message.content == nil and "" or message.content) .. "<|eot_id|>")
@@ -233,6 +246,7 @@ end
 -- The renderers -----------------------------------------------------------------------------------------
 
 ---@class lockstep.text.chat.Renderer: lockstep.jinja.Template
+---@field family string
 ---@field write fun(out: table, variables: table)
 local Renderer = {}
 Renderer.__index = Renderer
@@ -242,6 +256,15 @@ Renderer.__index = Renderer
 ---@return string text
 ---@return integer[][] spans
 function Renderer:render(variables)
+  for name, kind in pairs(self.names) do
+    local value = given(variables[name])
+    if value ~= nil and type(value) ~= kind then
+      core.raise(("%s: %s must be a %s, got a %s"):format(self.name, name, kind, type(value)))
+    end
+  end
+  if #list_of(self.family, "documents", variables.documents) > 0 then
+    fail(self.family, "the template leaves documents out")
+  end
   local out = setmetatable({ size = 0, spans = {} }, Out)
   self.write(out, variables)
   return table.concat(out), out.spans
@@ -254,13 +277,13 @@ M.known = {}
 local ORDER = { "qwen3", "qwen3_vl", "llama3_1", "llama3" }
 
 local function add(name, write, names)
-  M.known[name] = setmetatable({ name = ('renderer "%s"'):format(name), write = write, names = names,
+  M.known[name] = setmetatable({ name = ('renderer "%s"'):format(name), family = name, write = write, names = names,
     has_generation = true }, Renderer)
 end
 
-add("qwen3", qwen("qwen3", true, false), { enable_thinking = true })
-add("qwen3_vl", qwen("qwen3_vl", false, true), { add_vision_id = true })
-add("llama3_1", llama("llama3_1", true), { date_string = true, tools_in_user_message = true })
+add("qwen3", qwen("qwen3", true, false), { enable_thinking = "boolean" })
+add("qwen3_vl", qwen("qwen3_vl", false, true), { add_vision_id = "boolean" })
+add("llama3_1", llama("llama3_1", true), { date_string = "string", tools_in_user_message = "boolean" })
 add("llama3", llama("llama3", false), {})
 
 -- Recognising a template --------------------------------------------------------------------------------

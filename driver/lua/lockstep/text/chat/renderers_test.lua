@@ -168,12 +168,28 @@ t.test("MistakesAreErrors", function()
     { "message 1 has a part that is neither text, image nor video", { { role = "user", content = { {} } } },
       "qwen3_vl" },
     { "a tool call of message 1 has no name", { { role = "assistant", tool_calls = { {} } } }, "qwen3" },
+    { "tool_calls of message 1 must be a list, got a table with keys", { { role = "assistant", tool_calls = {
+      name = "f" } } }, "qwen3" },
+    { "tool_calls of message 1 must be a list, got a string", { { role = "assistant", tool_calls = "f" } },
+      "llama3_1" },
+    { "message 1 has tool calls alone, which the template leaves out", { { role = "assistant", tool_calls = { {} } } },
+      "llama3" },
+    { "the content of message 1 must be a list, got a table with keys", { { role = "user", content = { type = "text",
+      text = "x" } } }, "qwen3_vl" },
     { "message 1 has 2 tool calls; Llama 3 makes one at a time", { { role = "assistant", tool_calls = { {}, {} } } },
       "llama3_1" },
   }
   for _, case in ipairs(cases) do t.raises(case[1], chat.render, chat, case[2], { renderer = case[3] }) end
   t.raises('renderer "llama3": the template leaves tools out', chat.render, chat, { user }, { renderer = "llama3",
     tools = { { name = "f" } } })
+  local options = {
+    { "enable_thinking must be a boolean, got a string", { renderer = "qwen3", enable_thinking = "false" } },
+    { "tools must be a list, got a table with keys", { renderer = "qwen3", tools = { name = "f" } } },
+    { "the template leaves documents out", { renderer = "qwen3", documents = { { text = "x" } } } },
+    { 'the renderer "qwen3" reads no template; leave template = "rag" or the renderer out', { renderer = "qwen3",
+      template = "rag" } },
+  }
+  for _, case in ipairs(options) do t.raises(case[1], chat.render, chat, { user }, case[2]) end
   t.raises('unknown option "enable_thinkin"; did you mean "enable_thinking"?', chat.render, chat, { user },
     { renderer = "qwen3", enable_thinkin = false })
 end)
