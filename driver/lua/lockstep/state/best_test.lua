@@ -154,6 +154,19 @@ t.test("AValueThatCouldNotBeSavedIsNotTheBest", function()
   t.equal({ run:load_best() }, { 4, 2 })
 end)
 
+t.test("ABestThatIsGoneIsAnError", function()
+  new_folder()
+  new_run()
+  train({ 1, 2 }, 2)
+  dist.barrier()
+  if rank == 0 then files.remove(run.dir .. "/best") end
+  dist.barrier()
+
+  t.raises("the best state, of a loss of 1 after 1 steps, is gone from " .. run.dir .. "/best; restore it from a copy",
+    run.load_best, run)
+  t.equal(read_weight(), 2)
+end)
+
 t.test("ADamagedBestIsAnErrorAndChangesNothing", function()
   new_folder()
   new_run()

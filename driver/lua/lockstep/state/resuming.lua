@@ -249,11 +249,17 @@ end
 ---@return state.Best?
 function M.load_best(objects, root)
   local found = agreement.together("run:load_best", function()
-    local usable = dist.rank() == 0 and best.record() and folder.usable(root) or {}
+    local record = best.record()
+    if dist.rank() ~= 0 or not record then return {} end
+    local usable = folder.usable(root)
     for _, one in ipairs(usable) do
-      if one.step == best.record().step then return { one.path } end
+      if one.step == record.step then return { one.path } end
     end
-    return { (usable[1] or {}).path } -- a run that was killed has replaced the best since it was recorded
+    if not usable[1] then
+      error(("the best state, of a %s of %g after %d steps, is gone from %s; restore it from a copy, or go on with the "
+        .. "last weights without this call"):format(record.metric, record.value, record.step, root), 0)
+    end
+    return { usable[1].path } -- a run that was killed has replaced the best since it was recorded
   end)
   local path = agreement.values(found)[1][1]
   if not path then return nil end
