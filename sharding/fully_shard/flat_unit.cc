@@ -16,8 +16,8 @@
 namespace lockstep::sharding {
 namespace {
 
-// Added to the version of a parameter while it is sharded.
-constexpr int64_t kShardedVersion = int64_t{1} << 40;
+// Added to the version of a parameter while it is sharded. A version has 32 bits.
+constexpr int64_t kShardedVersion = int64_t{1} << 31;
 
 }  // namespace
 
@@ -105,7 +105,9 @@ void FlatUnit::ShardSegment(Segment& segment) {
     segment.master.copy_(flat.narrow(0, rank_ * segment.layout.span, segment.layout.span));
   }
   segment.written = c10::VariableVersion(0);
-  segment.storage = EmptyStorage(BytesOf(segment.layout.total, segment.gathered_dtype), device_);
+  const int64_t bytes = BytesOf(segment.layout.total, segment.gathered_dtype);
+  segment.storage = EmptyStorage(bytes, device_);
+  segment.in_slot = std::exchange(gathered_bytes_, gathered_bytes_ + bytes);
   for (size_t k = 0; k < segment.members.size(); ++k) {
     Parameter& parameter = parameters_[segment.members[k]];
     parameter.offset = segment.layout.offsets[k];
@@ -141,13 +143,6 @@ void FlatUnit::Hide(Parameter& parameter) {
   SetVersion(parameter.tensor, parameter.version + kShardedVersion);
 }
 
-int64_t FlatUnit::gathered_bytes() const {
-  int64_t bytes = 0;
-  for (const Segment& segment : segments_)
-    bytes = std::max(bytes, BytesOf(segment.layout.total, segment.gathered_dtype));
-  return bytes;
-}
-
 int64_t FlatUnit::gradient_bytes() const {
   int64_t bytes = 0;
   for (const Segment& segment : segments_) {
@@ -171,19 +166,20 @@ at::Tensor FlatUnit::InputOf(Segment& segment) const {
 }
 
 // Nothing travels where there is one rank: the masters are the parameters, unless they are cast.
-void FlatUnit::StartGatherOf(Segment& segment, at::Tensor& slot) {
+void FlatUnit::StartGatherOf(Segment& segment, const at::Tensor& slot) {
   const Quiet quiet;
   segment.input = InputOf(segment);
   if (ranks_ == 1) return;
-  slot = pool_->Acquire(BytesOf(segment.layout.total, segment.gathered_dtype));
-  at::Tensor output = slot.narrow(0, 0, BytesOf(segment.layout.total, segment.gathered_dtype));
+  at::Tensor output =
+      slot.narrow(0, segment.in_slot, BytesOf(segment.layout.total, segment.gathered_dtype));
   at::Tensor input = Bytes(segment.input);
   segment.work = groups_.gather->_allgather_base(output, input);
 }
 
 void FlatUnit::StartGather() {
   TORCH_INTERNAL_ASSERT(state_ == State::kSharded);
-  for (Segment& segment : segments_) StartGatherOf(segment, segment.slot);
+  if (ranks_ > 1) slot_ = pool_->Acquire(gathered_bytes_);
+  for (Segment& segment : segments_) StartGatherOf(segment, slot_);
   state_ = State::kInFlight;
 }
 
@@ -192,7 +188,8 @@ void FlatUnit::FinishGather() {
   const at::NoGradGuard no_grad;
   for (Segment& segment : segments_) {
     WaitFor(segment.work);
-    void* const data = ranks_ == 1 ? segment.input.data_ptr() : segment.slot.data_ptr();
+    void* const data = ranks_ == 1 ? segment.input.data_ptr()
+                                   : static_cast<char*>(slot_.data_ptr()) + segment.in_slot;
     // The masters are aliased, and a cast copy is kept as long as it is used.
     if (ranks_ > 1) segment.input.reset();
     segment.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(data, device_));
@@ -228,7 +225,6 @@ void FlatUnit::Reshard() {
     WaitFor(segment.work);
     segment.storage.unsafeGetStorageImpl()->set_data_ptr_noswap(c10::DataPtr(nullptr, device_));
     segment.input.reset();
-    if (segment.slot.defined()) pool_->Release(std::exchange(segment.slot, at::Tensor()));
     if (state_ != State::kGathered) continue;
     for (const size_t i : segment.members) {
       Parameter& parameter = parameters_[i];
@@ -236,20 +232,22 @@ void FlatUnit::Reshard() {
       Hide(parameter);
     }
   }
+  if (slot_.defined()) pool_->Release(std::exchange(slot_, at::Tensor()));
   state_ = State::kSharded;
 }
 
 void FlatUnit::JoinGather() {
+  at::Tensor slot;
+  if (ranks_ > 1) slot = pool_->Acquire(gathered_bytes_);
   for (Segment& segment : segments_) {
-    at::Tensor slot;
     const c10::intrusive_ptr<c10d::Work> earlier = std::exchange(segment.work, nullptr);
     const at::Tensor input = segment.input;
     StartGatherOf(segment, slot);
     WaitFor(segment.work);
     segment.work = earlier;
     segment.input = input;
-    if (slot.defined()) pool_->Release(std::move(slot));
   }
+  if (slot.defined()) pool_->Release(std::move(slot));
 }
 
 void FlatUnit::WriteBack() {

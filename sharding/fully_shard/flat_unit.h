@@ -61,8 +61,8 @@ class FlatUnit {
   // This rank's piece of a parameter: 1-D, a leaf, perhaps empty. Shares memory with the masters.
   const at::Tensor& shard(size_t i) const { return parameters_[i].shard; }
   const std::string& parameter_name(size_t i) const { return parameters_[i].name; }
-  int64_t gathered_bytes() const;  // of its largest buffer
-  int64_t gradient_bytes() const;
+  int64_t gathered_bytes() const { return gathered_bytes_; }
+  int64_t gradient_bytes() const;  // of the largest buffer of its gradients
   int64_t shard_bytes() const;
 
   // --- Gathering ---
@@ -125,7 +125,7 @@ class FlatUnit {
     c10::VariableVersion written;  // counts writes to the shards
     int64_t gathered_version = -1;
     c10::Storage storage;  // of the parameters while they are gathered
-    at::Tensor slot;       // the buffer; undefined where the masters serve
+    int64_t in_slot = 0;   // its first byte in the unit's buffer
     at::Tensor input;      // keeps what travels
     c10::intrusive_ptr<c10d::Work> work;
     at::Tensor gradient;       // [total] in reduce_dtype
@@ -138,7 +138,7 @@ class FlatUnit {
   void AddToSegments(const std::vector<NamedTensor>& parameters);
   void ShardSegment(Segment& segment);
   void BecomeSharded(Parameter& parameter, const Segment& segment);
-  void StartGatherOf(Segment& segment, at::Tensor& slot);
+  void StartGatherOf(Segment& segment, const at::Tensor& slot);
   at::Tensor InputOf(Segment& segment) const;
   void Hide(Parameter& parameter);
   void FollowFreezing(Parameter& parameter);
@@ -157,6 +157,8 @@ class FlatUnit {
   int world_ = 1;  // of the model
   c10::Device device_ = c10::kCPU;
   State state_ = State::kSharded;
+  int64_t gathered_bytes_ = 0;
+  at::Tensor slot_;  // the buffer; undefined where the masters serve
   std::vector<Parameter> parameters_;
   std::vector<Segment> segments_;
   size_t num_gradients_ = 0;

@@ -34,8 +34,7 @@ class SlotPool {
 
   c10::Device device() const { return device_; }
   int64_t bytes() const { return bytes_; }            // of all buffers, used or free
-  int64_t peak_bytes() const { return peak_bytes_; }  // since reset_peak
-  void reset_peak() { peak_bytes_ = bytes_; }
+  int64_t peak_bytes() const { return peak_bytes_; }  // the most so far
 
  private:
   c10::Device device_;

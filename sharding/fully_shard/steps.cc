@@ -54,6 +54,8 @@ class CallHook : public torch::autograd::FunctionPreHook {
   CallHook(std::shared_ptr<Steps::Call> call, bool begins)
       : call_(std::move(call)), begins_(begins) {}
 
+  bool BeginsUnit(size_t unit) const { return begins_ && call_->unit == unit; }
+
   variable_list operator()(const variable_list& gradients) override {
     const std::shared_ptr<Steps> steps = call_->steps;
     if (begins_) {
@@ -94,6 +96,13 @@ struct BackwardToken {
   bool is_done = false;
 };
 
+c10::Device DeviceOf(const std::vector<UnitParameters>& units) {
+  for (const UnitParameters& unit : units) {
+    if (!unit.parameters.empty()) return unit.parameters[0].tensor.device();
+  }
+  return c10::kCPU;
+}
+
 }  // namespace
 
 Steps::Steps(const std::vector<UnitParameters>& units, const ShardGroups& groups,
@@ -101,18 +110,15 @@ Steps::Steps(const std::vector<UnitParameters>& units, const ShardGroups& groups
     : groups_(groups),
       control_(std::move(control)),
       options_(std::move(options)),
-      pool_(units[0].parameters.empty() ? c10::Device(c10::kCPU)
-                                        : units[0].parameters[0].tensor.device()) {
+      root_pool_(DeviceOf(units)),
+      pool_(DeviceOf(units)) {
   std::vector<std::string> names;
-  for (const UnitParameters& unit : units) {
-    names.push_back(unit.name);
-    if (!unit.parameters.empty()) pool_ = SlotPool(unit.parameters[0].tensor.device());
-  }
+  for (const UnitParameters& unit : units) names.push_back(unit.name);
   int64_t largest = 0, largest_gradient = 0;
   for (const UnitParameters& unit : units) {
     Unit& made = units_.emplace_back();
-    made.flat =
-        std::make_unique<FlatUnit>(unit.name, unit.parameters, groups_, options_.unit, &pool_);
+    made.flat = std::make_unique<FlatUnit>(unit.name, unit.parameters, groups_, options_.unit,
+                                           units_.size() == 1 ? &root_pool_ : &pool_);
     stats_.shard_bytes += made.flat->shard_bytes();
     if (units_.size() == 1) continue;
     largest = std::max(largest, made.flat->gathered_bytes());
@@ -120,8 +126,12 @@ Steps::Steps(const std::vector<UnitParameters>& units, const ShardGroups& groups
   }
   stats_.largest_unit_bytes = largest;
   stats_.root_bytes = units_[0].flat->gathered_bytes();
-  pool_.set_sizes(largest_gradient > largest ? std::vector<int64_t>{largest, largest_gradient}
-                                             : std::vector<int64_t>{largest});
+  std::vector<int64_t> sizes = {largest};
+  // Gradients share the buffers of weights, unless that wastes half of one, as an adapter's would.
+  if (largest_gradient > largest || 2 * largest_gradient <= largest)
+    sizes.push_back(largest_gradient);
+  std::sort(sizes.begin(), sizes.end());
+  pool_.set_sizes(std::move(sizes));
   if (control_ != nullptr) turns_.emplace(control_.get(), std::move(names), options_.joins);
 }
 
@@ -143,8 +153,8 @@ void Steps::WatchGradients() {
 
 FullyShardStats Steps::Stats() const {
   FullyShardStats stats = stats_;
-  stats.pool_bytes = pool_.bytes();
-  stats.peak_pool_bytes = pool_.peak_bytes();
+  stats.pool_bytes = root_pool_.bytes() + pool_.bytes();
+  stats.peak_pool_bytes = root_pool_.peak_bytes() + pool_.peak_bytes();
   return stats;
 }
 
@@ -331,7 +341,15 @@ void Steps::Attach(size_t u, const std::vector<at::Tensor>& outputs) {
     node->add_pre_hook(std::make_unique<CallHook>(call, /*begins=*/true));
   for (const std::shared_ptr<Node>& node : units_[u].inputs) {
     if (std::find(begins.begin(), begins.end(), node) != begins.end()) continue;
-    node->add_pre_hook(std::make_unique<CallHook>(call, /*begins=*/false));
+    // Backward leaves this unit before it enters the one that made the input, which takes its
+    // memory. A call of the same unit needs no other memory, and comes first.
+    auto& hooks = node->pre_hooks();
+    const bool is_again = std::any_of(hooks.begin(), hooks.end(), [u](const auto& hook) {
+      const auto* const other = dynamic_cast<const CallHook*>(hook.get());
+      return other != nullptr && other->BeginsUnit(u);
+    });
+    hooks.insert(is_again ? hooks.end() : hooks.begin(),
+                 std::make_unique<CallHook>(call, /*begins=*/false));
     call->has_boundary = true;
   }
 }

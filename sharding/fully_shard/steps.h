@@ -80,7 +80,7 @@ class Steps : public std::enable_shared_from_this<Steps> {
   ShardGroups groups_;
   std::shared_ptr<Collective> control_;  // null where there is one rank
   FullyShardOptions options_;
-  SlotPool pool_;
+  SlotPool root_pool_, pool_;
   std::vector<Unit> units_;
   std::optional<Turns> turns_;
   int64_t pass_ = 0;

@@ -43,6 +43,7 @@ void Steps::EndFull() {
     unit.flat->WriteBack();
     unit.flat->Reshard();
   }
+  root_pool_.Trim();
   pool_.Trim();
 }
 

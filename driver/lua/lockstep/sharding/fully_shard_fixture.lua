@@ -3,6 +3,7 @@
 local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
+local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -82,6 +83,38 @@ function M.distance(a, b)
   for name in pairs(b) do assert(a[name], name .. " is missing") end
   assert(count > 0)
   return largest
+end
+
+--- The mean over ranks of each parameter's gradient of a plain net: the whole gradients that shards are parts of.
+function M.expected_gradients(loss_of, options)
+  local net = M.net(options)
+  loss_of(net):backward()
+  local gradients = {}
+  for name, p in net:named_parameters() do
+    local zero = torch.zeros_like(p:detach())
+    gradients[name] = dist.all_reduce(p.grad and p.grad:clone() or zero, "avg")
+  end
+  return gradients
+end
+
+--- The whole gradients of a sharded model, from the parts that the ranks keep; false for a parameter without one.
+function M.whole_gradients(model)
+  local gradients = {}
+  for name, shard in model:named_parameters() do
+    local flat = {}
+    for _, part in ipairs(dist.all_gather_object(shard.grad and shard.grad:totable() or false)) do
+      flat = part and flat
+      for _, value in ipairs(part or {}) do flat[#flat + 1] = value end
+    end
+    gradients[name] = flat and torch.tensor(flat)
+  end
+  return gradients
+end
+
+--- Compares the whole gradients of a sharded model with expected ones.
+function M.check_gradients(model, expected, what)
+  local found = M.whole_gradients(model)
+  for name, gradient in pairs(expected) do t.near(found[name], gradient:reshape { -1 }, 1e-12, what .. ": " .. name) end
 end
 
 return M

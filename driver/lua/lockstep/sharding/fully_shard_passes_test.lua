@@ -21,36 +21,7 @@ local function counts_of(model, fn)
   return change
 end
 
---- The mean over ranks of each parameter's gradient of a plain net: the whole gradients that shards are parts of.
-local function expected_gradients(loss_of)
-  local net = fixture.net()
-  loss_of(net):backward()
-  local gradients = {}
-  for name, p in net:named_parameters() do
-    local zero = torch.zeros_like(p:detach())
-    gradients[name] = dist.all_reduce(p.grad and p.grad:clone() or zero, "avg")
-  end
-  return gradients
-end
-
---- The whole gradients of a sharded model, from the parts that the ranks keep; false for a parameter without one.
-local function whole_gradients(model)
-  local gradients = {}
-  for name, shard in model:named_parameters() do
-    local flat = {}
-    for _, part in ipairs(dist.all_gather_object(shard.grad and shard.grad:totable() or false)) do
-      flat = part and flat
-      for _, value in ipairs(part or {}) do flat[#flat + 1] = value end
-    end
-    gradients[name] = flat and torch.tensor(flat)
-  end
-  return gradients
-end
-
-local function check_gradients(model, expected, what)
-  local found = whole_gradients(model)
-  for name, gradient in pairs(expected) do t.near(found[name], gradient:reshape { -1 }, 1e-12, what .. ": " .. name) end
-end
+local expected_gradients, check_gradients = fixture.expected_gradients, fixture.check_gradients
 
 -- Collectives and memory ----------------------------------------------------------------------------------
 
@@ -89,25 +60,50 @@ t.test("NoSyncReducesNothingAndOtherMicroBatchesOnceEach", function()
   t.equal(counts_of(model, pass).reductions, 4)
 end)
 
+--- Returns the peaks of a model's buffers after passes without gradients, and after steps, in bytes.
+local function peaks_of(model)
+  torch.no_grad(function() for step = 1, 2 do model:loss(fixture.tokens(step)) end end)
+  local forward, backward = model:sharding_stats().peak_pool_bytes, nil
+  for step = 1, 4 do
+    model:loss(fixture.tokens(step)):backward()
+    model:zero_grad()
+    backward = backward or model:sharding_stats().peak_pool_bytes
+    t.equal(model:sharding_stats().peak_pool_bytes, backward, "step " .. step)
+  end
+  return forward, backward
+end
+
 t.test("MemoryIsThatOfAFewUnitsAndStaysAsItIsAfterTheFirstStep", function()
-  if WORLD == 1 then return end -- nothing is gathered there
   for prefetch = 0, 2 do
     local model = sharding.fully_shard(fixture.net { layers = 8, hidden = 32 }, { prefetch = prefetch })
     local stats = model:sharding_stats()
     local unit, root = stats.largest_unit_bytes, stats.root_bytes
-    torch.no_grad(function() for step = 1, 2 do model:loss(fixture.tokens(step)) end end)
-    local forward = model:sharding_stats().peak_pool_bytes
-    local peak
-    for step = 1, 4 do
-      model:loss(fixture.tokens(step)):backward()
-      model:zero_grad()
-      peak = peak or model:sharding_stats().peak_pool_bytes
-      t.equal(model:sharding_stats().peak_pool_bytes, peak, "step " .. step)
-    end
-    t.equal(forward, (1 + prefetch) * unit + math.max(root, unit), "prefetch " .. prefetch)
-    -- In float64 gradients are as large as weights.
-    t.truthy(peak <= (1 + prefetch) * unit + 2 * unit + math.max(root, unit) + 2 * math.max(root, unit),
-      ("prefetch %d: %g units"):format(prefetch, peak / unit))
+    local forward, backward = peaks_of(model)
+    -- A unit's gradients take the place of its weights while they travel; in float64 they are as large.
+    local expected = WORLD == 1 and { 0, 0 } or { (1 + prefetch) * unit + root, (2 + prefetch) * unit + 3 * root }
+    t.equal({ forward, backward }, expected, ("%d ahead, unit %d, root %d"):format(prefetch, unit, root))
+  end
+end)
+
+t.test("AUnitOfFrozenAndTrainedWeightsTakesOneBufferAndItsGradientsASmallOne", function()
+  local net = fixture.net { layers = 8, hidden = 32 }
+  for name, p in net:named_parameters() do p:requires_grad_(name:find "bias" ~= nil) end
+  local model = sharding.fully_shard(net)
+  local stats = model:sharding_stats()
+  local unit, root = stats.largest_unit_bytes, stats.root_bytes
+  local forward, backward = peaks_of(model)
+  if WORLD == 1 then return end -- nothing is gathered there
+  t.equal(forward, 2 * unit + root)
+  -- The biases of a layer are a thirtieth of it.
+  t.truthy(backward < 2.2 * unit + root, ("%g units, root %g"):format(backward / unit, root / unit))
+end)
+
+-- A layer that is called twice in a row stays where it is.
+t.test("AUnitThatIsCalledTwiceInARowIsGatheredOnceInBackward", function()
+  local model = sharding.fully_shard(fixture.net(), { prefetch = 0 })
+  for step = 1, 2 do
+    local counts = counts_of(model, function() model:loss(fixture.tokens(step), { 1, 1, 2, 2, 3, 3 }):backward() end)
+    t.equal({ counts.gathers, counts.reductions }, { 1 + 3 + 2, 4 })
   end
 end)
 
@@ -167,7 +163,7 @@ t.test("GradientsAreAddedUpInTheOrderOfRanks", function()
     local net, model = fixture.net(), sharding.fully_shard(fixture.net(), options)
     loss_of(net):backward()
     loss_of(model):backward()
-    local found = whole_gradients(model)
+    local found = fixture.whole_gradients(model)
     for name, p in net:named_parameters() do
       local all = dist.all_gather_object(p.grad:reshape({ -1 }):totable())
       for rank, values in ipairs(all) do all[rank] = torch.tensor(values) end
@@ -185,7 +181,7 @@ t.test("GradientsTravelInTheReduceDtypeAndAreAddedUpInFloat32", function()
   local model = sharding.fully_shard(in_float32(fixture.net()), { reduce_dtype = torch.bfloat16 })
   net:loss(fixture.tokens(3)):backward()
   model:loss(fixture.tokens(3)):backward()
-  local found = whole_gradients(model)
+  local found = fixture.whole_gradients(model)
   for name, p in net:named_parameters() do
     local rounded = p.grad:to(torch.bfloat16):float():double()
     t.near(found[name], dist.all_reduce(rounded, "avg"):reshape { -1 }, 1e-7, name)

@@ -266,6 +266,9 @@ end)
 t.test("AValidationPassWithoutGradientsFreesEverything", function()
   local model = sharding.fully_shard(fixture.net())
   torch.no_grad(function() for step = 1, 3 do model:loss(fixture.tokens(step)) end end)
+  -- No other unit takes the place of the root or of the last unit.
+  t.raises('"head.weight" is sharded now', function() return (model.head.weight + 1):sum():item() end)
+  t.raises('"layers.2.up.weight" is sharded now', function() return (model.layers[3].up.weight + 1):sum():item() end)
   fixture.train(model, 2, function(m, step)
     local loss = m:loss(fixture.tokens(step))
     torch.no_grad(function() m:loss(fixture.tokens(step + 9)) end)
@@ -302,6 +305,26 @@ t.test("AViewOfAWeightThatIsKeptBeyondItsForwardIsAnError", function()
     end
   end
   fixture.train(model, 2) -- and goes on; the graph's own views are as before
+end)
+
+-- Its graph keeps a view of the weight, and a multiplication reads such a view's memory unseen.
+t.test("BackwardOfAResultThatLeftItsUnitByAnotherWayIsAnError", function()
+  local Leak = nn.Module:subclass("Leak")
+  function Leak:init(kept) self.weight, self.kept = torch.ones({ 1, 6 }):requires_grad_(true), kept end
+  function Leak:forward(x)
+    self.kept.product = x * self.weight:view { 6 }
+    return x * 2
+  end
+  local Net, kept = nn.Module:subclass("Net"), {}
+  function Net:init() self.layers = nn.ModuleList { Leak(kept), nn.Linear(6, 6) } end
+  function Net:forward(x)
+    for _, layer in ipairs(self.layers) do x = layer(x) end
+    return x
+  end
+  local model, x = sharding.fully_shard(Net()), torch.ones({ 2, 6 }):requires_grad_(true)
+  local loss = model(x):sum()
+  t.raises("modified by an inplace operation", function() kept.product:sum():backward() end)
+  loss:backward()
 end)
 
 --- Calls fn, and returns after what it made and dropped has been freed.
