@@ -1,5 +1,6 @@
 // --dry-run: one step of one rank among many that are not there, and what it says that it takes.
 
+#include <cstdio>
 #include <string>
 #include <vector>
 
@@ -63,6 +64,58 @@ TEST(DryRun, SaysWhatAStepTakesAndEndsThere) {
                                HasSubstr("total        5.24 M")));
   EXPECT_THAT(ended.out, AllOf(HasSubstr("at the peak"), HasSubstr("train.lua:7 "),
                                HasSubstr("train.lua:16  0.25")));
+}
+
+// 12 units of 2 x 128 x 512 parameters, and a root of 2 x 512 x 128.
+constexpr char kSharded[] = R"(
+local nn, optim = require "lockstep.nn", require "lockstep.optim"
+local run, sharding = require "lockstep.run", require "lockstep.sharding"
+local torch = require "lockstep.torch"
+local Block = nn.Module:subclass("Block")
+function Block:init()
+  self.up, self.down = nn.Linear(128, 512, { bias = false }), nn.Linear(512, 128, { bias = false })
+end
+function Block:forward(x) return x + self.down(torch.relu(self.up(x))) end
+local Net = nn.Module:subclass("Net")
+function Net:init()
+  self.layers = nn.ModuleList {}
+  self.embedding, self.head = nn.Embedding(512, 128), nn.Linear(128, 512, { bias = false })
+  for _ = 1, 12 do self.layers:append(Block()) end
+end
+function Net:forward(tokens)
+  local x = self.embedding(tokens)
+  for _, layer in ipairs(self.layers) do x = layer(x) end
+  return self.head(x)
+end
+local model = sharding.fully_shard(Net(), { param_dtype = torch.bfloat16, reduce_dtype = torch.float32 })
+local optimizer = optim.AdamW(model:parameters(), { lr = 1e-3 })
+for _, tokens in run:steps(function() return torch.arange(4) end, 100) do
+  torch.cross_entropy_loss(model(tokens), tokens):backward()
+  optimizer:step()
+  optimizer:zero_grad()
+end
+)";
+
+// Computes the peak as docs/fully_shard.md does. Its states are float32 masters, gradients and two
+// moments of the rank's part. Weights are in bfloat16, of two units and of the root. Gradients are
+// in float32, of one unit and of the root, and there twice.
+TEST(DryRun, AShardedModelTakesWhatTheDocumentationSays) {
+  constexpr double kUnit = 2 * 128 * 512, kRoot = 2 * 512 * 128, kAll = 12 * kUnit + kRoot;
+  constexpr double kRanks = 4, kMiB = 1 << 20;
+
+  const Ended ended = DryRun(Folder(), kSharded, "4");
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out,
+              AllOf(HasSubstr("parameters  425,984 in 26 tensors, 1.63 MiB, of which 425,984 are"),
+                    HasSubstr("gradients   1.63 MiB"), HasSubstr("optimizer   3.25 MiB")));
+  const double expected =
+      4 * 4 * kAll / kRanks + 2 * 2 * kUnit + 2 * 4 * kUnit + (2 + 2 * 4) * kRoot;
+  double peak = 0;
+  ASSERT_EQ(std::sscanf(ended.out.c_str() + ended.out.rfind("\ntotal"), " total %lf", &peak), 1)
+      << ended.out;
+  EXPECT_GT(peak, expected / kMiB);
+  EXPECT_LT(peak, 1.03 * expected / kMiB);
 }
 
 TEST(DryRun, LeavesNoFilesAndRunsNothingBehindTheLoop) {

@@ -8,6 +8,7 @@ local core = require "lockstep.core"
 local data = require "lockstep.data"
 local dist = require "lockstep.distributed"
 local first_sample = require "lockstep.data.first_sample"
+local fully_shard = require "lockstep.sharding.fully_shard"
 local log = require "lockstep.log"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
@@ -73,10 +74,11 @@ end
 
 local function bytes_of(x) return x:numel() * x:element_size() end
 
---- Returns each parameter of the live modules and of the optimizers, once.
+--- Returns each parameter of the live modules and of the optimizers, once; of a sharded module, rank 0's part.
 local function parameters()
   local seen, found = {}, {}
   local function add(p)
+    p = fully_shard.shard_of(p) or p
     if not seen[p] then
       seen[p] = true
       found[#found + 1] = p

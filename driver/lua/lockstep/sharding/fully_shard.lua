@@ -16,6 +16,7 @@ local is_sharded = setmetatable({}, { __mode = "k" })
 --- would otherwise live for ever. The wrapped modules keep them, by PARTS.
 local model_of_shard = setmetatable({}, { __mode = "kv" })
 local place_of_shard = setmetatable({}, { __mode = "kv" })
+local shard_of_parameter = setmetatable({}, { __mode = "kv" })
 
 --- The sharded model whose parameters these are; nil where none of them is of a sharded model. Raises where it is a
 --- part of them: a norm over a part of the ranks' shards would be another on each rank.
@@ -47,6 +48,11 @@ end
 ---@param tensor torch.Tensor
 ---@return sharding.Place?
 function M.place_of(tensor) return place_of_shard[tensor] end
+
+--- This rank's part of a parameter of a sharded module; nil for other tensors.
+---@param parameter torch.Tensor
+---@return torch.Tensor?
+function M.shard_of(parameter) return shard_of_parameter[parameter] end
 
 ---@class sharding.FullyShard
 ---@operator call: any
@@ -100,6 +106,7 @@ local function note_places(parts, index, unit)
     }
     place_of_shard[parts.shards[name]] = parts.places[name]
     model_of_shard[parts.shards[name]] = parts.model
+    shard_of_parameter[named[2]] = parts.shards[name]
   end
 end
 
