@@ -11,6 +11,7 @@ the same loss. "cpu" is the CPU time of one rank's process for one step: forward
 import argparse
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import time
@@ -82,7 +83,7 @@ def train(rank, args):
 
 
 def read(output):
-    return {name: float(value) for name, value in (line.rsplit(" ", 1) for line in output.splitlines() if line.count(" ") == 2)}
+    return {name: float(value) for name, value in re.findall(r"^((?:plain|data_parallel|fully_shard) \w+) (\S+)$", output, re.M)}
 
 
 def main():

@@ -58,9 +58,10 @@ at::Tensor Steps::ClipGradNorm(double max_norm, double p) {
   for (const Unit& unit : units_) {
     for (size_t i = 0; i < unit.flat->num_parameters(); ++i) {
       const at::Tensor& gradient = unit.flat->shard(i).grad();
-      if (!gradient.defined() || gradient.numel() == 0) continue;
+      if (!gradient.defined()) continue;
+      // A rank whose parts are all empty returns the norm in the others' dtype.
       if (gradient.scalar_type() == at::kDouble) dtype = at::kDouble;
-      gradients.push_back(gradient);
+      if (gradient.numel() > 0) gradients.push_back(gradient);
     }
   }
   const bool is_max = std::isinf(p);
