@@ -3,7 +3,6 @@
 
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty.h"
-#include "ATen/ops/sum.h"
 #include "c10/util/Exception.h"
 #include "sharding/fully_shard/flat_memory.h"
 #include "sharding/fully_shard/flat_unit.h"
@@ -111,8 +110,11 @@ void FlatUnit::FinishReduce() {
     const auto wide = segment.master_dtype == at::kDouble ? at::kDouble : at::kFloat;
     bool is_divided = false;
     if (segment.received.defined()) {
-      const at::Tensor parts = segment.received.view(segment.reduce_dtype);
-      segment.reduced = at::sum(parts.view({ranks_, segment.layout.span}), 0, false, wide);
+      const at::Tensor parts =
+          segment.received.view(segment.reduce_dtype).view({ranks_, segment.layout.span});
+      // at::sum would add up five ranks or more in an order that depends on the place in the span.
+      segment.reduced = parts[0].to(wide, /*non_blocking=*/false, /*copy=*/true);
+      for (int rank = 1; rank < ranks_; ++rank) segment.reduced.add_(parts[rank]);
       segment.received.reset();
       pool_->Release(std::exchange(segment.received_slot, at::Tensor()));
     } else if (ranks_ > 1) {
