@@ -224,6 +224,10 @@ function Chat:encode(messages, opts)
     text, spans = self:spans(template, variables, loss == "last")
   end
   local tokenizer = self:tokenizer()
+  if template.closes and not tokenizer:id(template.closes) then
+    core.raise(("chat:encode: %s ends turns with %s, which is no token of %s; choose the renderer of the model's family")
+      :format(template.name, template.closes, self.dir))
+  end
   local ids = tokenizer:encode(text, { special = false })
   local sample = { input_ids = ids, loss_mask = spans_of.mask(tokenizer, ids, text, spans) }
   if not (opts and opts.processor) then return sample end

@@ -247,6 +247,7 @@ end
 
 ---@class lockstep.text.chat.Renderer: lockstep.jinja.Template
 ---@field family string
+---@field closes string the token that ends a turn
 ---@field write fun(out: table, variables: table)
 local Renderer = {}
 Renderer.__index = Renderer
@@ -276,15 +277,15 @@ M.known = {}
 
 local ORDER = { "qwen3", "qwen3_vl", "llama3_1", "llama3" }
 
-local function add(name, write, names)
-  M.known[name] = setmetatable({ name = ('renderer "%s"'):format(name), family = name, write = write, names = names,
+local function add(name, write, closes, names)
+  M.known[name] = setmetatable({ name = ('renderer "%s"'):format(name), family = name, write = write, names = names, closes = closes,
     has_generation = true }, Renderer)
 end
 
-add("qwen3", qwen("qwen3", true, false), { enable_thinking = "boolean" })
-add("qwen3_vl", qwen("qwen3_vl", false, true), { add_vision_id = "boolean" })
-add("llama3_1", llama("llama3_1", true), { date_string = "string", tools_in_user_message = "boolean" })
-add("llama3", llama("llama3", false), {})
+add("qwen3", qwen("qwen3", true, false), "<|im_end|>", { enable_thinking = "boolean" })
+add("qwen3_vl", qwen("qwen3_vl", false, true), "<|im_end|>", { add_vision_id = "boolean" })
+add("llama3_1", llama("llama3_1", true), "<|eot_id|>", { date_string = "string", tools_in_user_message = "boolean" })
+add("llama3", llama("llama3", false), "<|eot_id|>", {})
 
 -- Recognising a template --------------------------------------------------------------------------------
 

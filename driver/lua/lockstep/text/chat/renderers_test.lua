@@ -155,6 +155,12 @@ t.test("AutoRecognisesAFamilyByWhatItsTemplateWrites", function()
     chat.render, chat, messages, { renderer = "auto" })
 end)
 
+t.test("ATokenizerWithoutTheTokenThatEndsATurnIsAnError", function()
+  local other = chats.open(chat.dir, stand_in.new({ "<|im_start|>" }, {}))
+  t.raises('chat:encode: renderer "qwen3" ends turns with <|im_end|>, which is no token of ' .. chat.dir, other.encode,
+    other, { { role = "user", content = "x" } }, { renderer = "qwen3" })
+end)
+
 t.test("MistakesAreErrors", function()
   local user = { role = "user", content = "x" }
   local parts = { role = "user", content = { { type = "image" } } }
