@@ -225,8 +225,8 @@ function Chat:encode(messages, opts)
   end
   local tokenizer = self:tokenizer()
   if template.closes and not tokenizer:id(template.closes) then
-    core.raise(("chat:encode: %s ends turns with %s, which is no token of %s; choose the renderer of the model's family")
-      :format(template.name, template.closes, self.dir))
+    core.raise(("chat:encode: %s ends turns with %s, which is no token of %s; choose the renderer of the model's "
+      .. "family"):format(template.name, template.closes, self.dir))
   end
   local ids = tokenizer:encode(text, { special = false })
   local sample = { input_ids = ids, loss_mask = spans_of.mask(tokenizer, ids, text, spans) }

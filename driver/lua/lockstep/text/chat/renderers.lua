@@ -278,8 +278,8 @@ M.known = {}
 local ORDER = { "qwen3", "qwen3_vl", "llama3_1", "llama3" }
 
 local function add(name, write, closes, names)
-  M.known[name] = setmetatable({ name = ('renderer "%s"'):format(name), family = name, write = write, names = names, closes = closes,
-    has_generation = true }, Renderer)
+  M.known[name] = setmetatable({ name = ('renderer "%s"'):format(name), family = name, write = write, names = names,
+    closes = closes, has_generation = true }, Renderer)
 end
 
 add("qwen3", qwen("qwen3", true, false), "<|im_end|>", { enable_thinking = "boolean" })
