@@ -18,7 +18,7 @@ local VALUE = "run.best"
 ---@field step integer steps that were done
 
 local record ---@type state.Best?
-local metric ---@type string? what this process keeps the best by
+local metric, mode_before ---@type string?, string? what this process keeps the best by
 
 --- Forgets the record, or goes on from one that was saved.
 ---@param saved state.Best?
@@ -85,7 +85,8 @@ function M.improves(name, value, mode, step)
   end
   if torch.is_tensor(value) and value:numel() == 1 then value = value:item() end
   if type(value) ~= "number" then
-    core.raise(("run:keep_best: %s must be a number or a tensor of one element, not a %s"):format(name, type(value)))
+    core.raise(("run:keep_best: %s must be a number or a tensor of one element, not %s"):format(name,
+      torch.is_tensor(value) and "one of shape " .. tostring(value.shape) or "a " .. type(value)))
   end
   local now = { metric = name, value = value, mode = mode_of(name, mode), step = step }
   check_same(now)
@@ -93,7 +94,11 @@ function M.improves(name, value, mode, step)
     core.raise(('run:keep_best: this run keeps the best "%s", and a run keeps one; it was called with "%s"'):format(
       metric, name))
   end
-  metric = name
+  if metric and mode_before ~= now.mode then
+    core.raise(('run:keep_best: the best "%s" was that of mode "%s" before, and of mode "%s" now; give every call the '
+      .. "same"):format(name, mode_before, now.mode))
+  end
+  metric, mode_before = name, now.mode
   local is_finite = value - value == 0
   local before = record and record.metric == name and record.mode == now.mode and record.value
   local is_better = not before or now.mode == "min" and value < before or now.mode == "max" and value > before

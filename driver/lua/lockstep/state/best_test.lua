@@ -208,6 +208,10 @@ t.test("MistakesAreNamed", function()
   run:keep_best("loss", 1, { step = 1 })
   t.raises('keeps the best "loss", and a run keeps one; it was called with "val_loss"', run.keep_best, run, "val_loss",
     1, { step = 2 })
+  t.raises('the best "loss" was that of mode "min" before, and of mode "max" now', run.keep_best, run, "loss", 2,
+    { step = 2, mode = "max" })
+  t.raises("must be a number or a tensor of one element, not one of shape {2}", run.keep_best, run, "loss",
+    torch.ones { 2 }, { step = 2 })
   for _ in run:steps(function() return true end, 1) do
     t.raises("run:load_best: within a loop of run:steps", run.load_best, run)
   end
