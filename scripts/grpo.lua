@@ -25,17 +25,14 @@ local config = run.config {
   model = "", -- a folder or a name of the Hub; empty: a small model that has learnt the task a little, in `warm_steps`
   task = "reverse_words", images = false,
   warm_steps = 60, seed = 1, steps = 120,
-  problems_per_step = 32, -- over all ranks
-  group_size = 8, -- answers to each problem
+  problems_per_step = 32, group_size = 8, -- problems over all ranks, and answers to each
   max_new_tokens = 10, temperature = 1.0, updates = 1, -- of the weights by the answers of a step
   seq_len = 1024, -- tokens of a micro-batch, at most
   advantage_scale = "group", -- or "none", for dr_grpo and prime_rl
   loss = { variant = "dapo", clip_low = 0.2, clip_high = 0.28, beta = 0.0 }, -- beta: KL to the model without adapter
-  lr = 2e-3, max_norm = 1.0,
   lora = { r = 0, alpha = 32, targets = "all-linear" }, -- r = 0: all weights
-  parallel = "data_parallel", -- or "fully_shard"
-  save_every = 25, export = "", rollouts = "",
-  max_lag = 1, -- of the weights that an answer was sampled with, in steps
+  lr = 2e-3, max_norm = 1.0, parallel = "data_parallel", -- or "fully_shard"
+  save_every = 25, export = "", rollouts = "", max_lag = 1, -- of the weights that sampled an answer, in steps
 }
 if config.loss.beta > 0 and config.lora.r == 0 then error("loss.beta needs an adapter: --set lora.r=16", 0) end
 if (config.export == "") ~= (config.rollouts == "") then error("give --set export and --set rollouts together", 0) end
@@ -91,6 +88,9 @@ local function receive_groups()
     end
     if group.version >= oldest then table.insert(groups, group) else done.stale = done.stale + 1 end
   end
+  local place = dist.all_gather_object { tail:state_dict(), done.stale }[1] -- the same on all: any number can resume
+  if dist.rank() > 0 then tail:load_state_dict(place[1]) end
+  done.stale = place[2]
   return groups
 end
 
