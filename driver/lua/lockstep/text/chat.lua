@@ -213,7 +213,8 @@ end
 ---@return {input_ids: integer[], loss_mask: integer[]} sample for batching.prepare, or a prompt of models.generate
 function Chat:encode(messages, opts)
   local template, variables = self:variables("chat:encode", messages, opts)
-  local loss = opts and opts.loss or ENCODE.loss
+  local loss = ENCODE.loss
+  if opts and opts.loss ~= nil then loss = opts.loss end
   if loss ~= "all" and loss ~= "last" and loss ~= "none" then
     core.raise(('chat:encode: loss must be "all", "last" or "none", got %s'):format(tostring(loss)))
   end

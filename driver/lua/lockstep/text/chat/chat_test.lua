@@ -224,6 +224,7 @@ t.test("WhereNoRuleIsSoundTheConversationIsRefused", function()
   t.raises("message 2 is rendered differently once others follow", chatml.encode, chatml, forged)
   t.raises("the first message is the assistant's", forgetful.encode, forgetful, { TURNS[2] })
   t.raises('loss must be "all", "last" or "none", got first', chatml.encode, chatml, TURNS, { loss = "first" })
+  t.raises('loss must be "all", "last" or "none", got false', chatml.encode, chatml, TURNS, { loss = false })
 
   local hidden = chats.open(folder_of { ["chat_template.jinja"] = "{% macro f() %}{% generation %}a{% endgeneration %}"
     .. "{% endmacro %}\n{{ f() }}" }, tokenizer)
