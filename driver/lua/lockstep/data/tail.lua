@@ -40,6 +40,7 @@ local function read_on(self)
     bytes = file:read "*a"
   end
   file:close()
+  if not bytes then fail("%s cannot be read; is it a folder?", self.path) end
   if size < seen then
     fail("%s has %d bytes, but %d were read before: lines may be appended to it, not removed", self.path, size, seen)
   elseif bytes:sub(1, #known) ~= known then

@@ -77,6 +77,7 @@ t.test("WhatIsNotALineOfJsonNamesTheLine", function()
   end
   dist.barrier()
   t.raises("data.tail: the path must be a string, not a nil", data.tail, nil)
+  t.raises("data.tail: " .. run.dir .. " cannot be read; is it a folder?", data.tail(run.dir))
 end)
 
 t.test("AFileThatShrinksOrGoesIsAnError", function()
