@@ -83,7 +83,7 @@ batch() {
 }
 out=$(batch train.lua)
 expect "sbatch: the code after SIGTERM" $? 143
-expect "sbatch: a job that SIGTERM ended is requeued" "$out" "scontrol requeue 4711"
+expect "sbatch: a job that SIGTERM ended is requeued" "${out##*$'\n'}" "scontrol requeue 4711"
 out=$(batch train.lua | grep ^rank | sort)
 expect "sbatch: the same job goes on" "$out" $'rank 0 of 2 has resumed: true\nrank 1 of 2 has resumed: true'
 out=$(batch missing.lua)

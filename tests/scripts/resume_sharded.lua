@@ -46,7 +46,9 @@ function Net:forward(tokens)
   return self.head(x)
 end
 
-local model = sharding.fully_shard(Net(), { replicas = config.replicas, param_dtype = config.low and torch.bfloat16 or nil })
+local model = sharding.fully_shard(Net(), {
+  replicas = config.replicas, param_dtype = config.low and torch.bfloat16 or nil,
+})
 local trained = {}
 for _, p in ipairs(model:parameters()) do trained[#trained + 1] = p.requires_grad and p or nil end
 local optimizer = optim[config.optimizer](trained, { lr = 0.02, momentum = config.optimizer == "SGD" and 0.9 or nil })

@@ -91,6 +91,23 @@ void AddSuggestion(lua_State* state) {
   lua_settop(state, 1);
 }
 
+// Where the message, the only value on the stack, is of a stack that overflowed: adds the line,
+// which LuaJIT leaves out where the call itself found no room, and returns true.
+bool IsOverflow(lua_State* state) {
+  const bool is_string = lua_type(state, 1) == LUA_TSTRING;
+  const absl::string_view message = is_string ? lua_tostring(state, 1) : "";
+  if (!absl::EndsWith(message, "stack overflow")) return false;
+  lua_Debug frame;
+  for (int level = 0; level < 10 && lua_getstack(state, level, &frame) != 0; ++level) {
+    lua_getinfo(state, "Sl", &frame);
+    if (frame.currentline <= 0 || message.size() > 14) continue;
+    lua_pushfstring(state, "%s:%d: stack overflow", frame.short_src, frame.currentline);
+    lua_replace(state, 1);
+    break;
+  }
+  return true;
+}
+
 // The frames of `traceback`, as Lua writes it, that are the script's own: the library's and C's,
 // for a mistake of the script, say nothing to its author. Where the message blames the library,
 // all.
@@ -117,11 +134,14 @@ int HandleMessage(lua_State* state) {
   const bool traced = lua_rawequal(state, 1, -1) != 0 && !lua_isnil(state, 1);
   lua_pop(state, 1);
   if (!traced) {
-    AddSuggestion(state);
-    luaL_traceback(state, state, nullptr, 1);
-    const char* message = lua_type(state, 1) == LUA_TSTRING ? lua_tostring(state, 1) : "";
-    const std::string traceback = ScriptTraceback(lua_tostring(state, -1), message);
-    lua_pop(state, 1);
+    std::string traceback;
+    if (!IsOverflow(state)) {  // which leaves no room for more
+      AddSuggestion(state);
+      luaL_traceback(state, state, nullptr, 1);
+      const char* message = lua_type(state, 1) == LUA_TSTRING ? lua_tostring(state, 1) : "";
+      traceback = ScriptTraceback(lua_tostring(state, -1), message);
+      lua_pop(state, 1);
+    }
     lua_pushlstring(state, traceback.data(), traceback.size());
     lua_setfield(state, LUA_REGISTRYINDEX, kTraceback);
     lua_pushvalue(state, 1);
@@ -330,6 +350,9 @@ std::optional<ScriptError> LuaVm::RunLoaded(int load_status) {
     error = ScriptError{ErrorText(state()), ""};
   } else if (ProtectedCall(state(), 0, 0) != 0) {
     error = ScriptError{ErrorText(state()), ""};
+    // Sometimes LuaJIT finds no room to call HandleMessage either.
+    if (error->message == "stack overflow")
+      error->message += ": a function calls itself without end";
     lua_getfield(state(), LUA_REGISTRYINDEX, kTraceback);
     if (const char* traceback = lua_tostring(state(), -1)) error->traceback = traceback;
     lua_pop(state(), 1);
