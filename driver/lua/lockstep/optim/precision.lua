@@ -219,6 +219,10 @@ function Bucket:output(result, target, rounding)
 end
 
 --- Adds a parameter for a kernel that takes all dtypes: each tensor as it is where its layout fits.
+---@param p torch.Tensor
+---@param state table<string, torch.Tensor>
+---@param policy optim.Policy
+---@param position integer of the parameter in the optimizer
 function Bucket:add_as_is(p, state, policy, position)
   local n, grad = #self.params + 1, p.grad
   local at_random = rounds_at_random(p, policy)
@@ -254,7 +258,10 @@ function Bucket:add(p, state, policy, position)
     table.insert(self.masters, { p, master })
   end
   self.owners[n], self.steps[n] = p, state.step
-  if self.takes_all_dtypes then return self:add_as_is(p, state, policy, position) end
+  if self.takes_all_dtypes then
+    self:add_as_is(p, state, policy, position)
+    return
+  end
   self.params[n] = master or self:input(p, p, dtype)
   self.grads[n] = self:input(p.grad, p, dtype)
   self:output(self.params[n], p, not master and rounding(0))

@@ -13,11 +13,14 @@ local M = {}
 local Out = {}
 Out.__index = Out
 
+--- Adds text that the model is given.
+---@param text string
 function Out:add(text)
   self[#self + 1], self.size = text, self.size + #text
 end
 
 --- Adds what the assistant generates.
+---@param text string
 function Out:learn(text)
   self.spans[#self.spans + 1] = { self.size + 1, self.size + #text }
   self:add(text)
