@@ -17,19 +17,19 @@ size_t PlaceNaively(std::vector<int64_t>& rooms, int64_t size, int64_t capacity)
   return bin;
 }
 
-TEST(FirstFitTest, HeaderExample) {
+TEST(FirstFit, HeaderExample) {
   FirstFit first_fit(/*capacity=*/10);
   EXPECT_EQ(first_fit.Place(6), 0u);
   EXPECT_EQ(first_fit.Place(5), 1u);
   EXPECT_EQ(first_fit.Place(4), 0u);
 }
 
-TEST(FirstFitTest, AnItemThatFillsABinLeavesNoRoom) {
+TEST(FirstFit, AnItemThatFillsABinLeavesNoRoom) {
   FirstFit first_fit(3);
   for (size_t bin = 0; bin < 9; ++bin) EXPECT_EQ(first_fit.Place(3), bin);
 }
 
-TEST(FirstFitTest, PlacesAsLookingAtEveryBinDoes) {
+TEST(FirstFit, PlacesAsLookingAtEveryBinDoes) {
   std::mt19937 random(20261121);
   for (int c = 0; c < 1000; ++c) {
     const int64_t capacity = 1 + static_cast<int64_t>(random() % 50);

@@ -42,9 +42,10 @@ class Cutter {
       if (items == outline.items.end()) continue;
       found_.push_back(&modality);
       located_.push_back(items->second.located);
-      blocks_.push_back(items->second.located ? items->second.blocks : Blocks());
+      ranges_.push_back(items->second.located ? items->second.ranges : PlaceholderRanges());
       if (modality.grid == nullptr) continue;
-      for (const Block& block : items->second.blocks) whole_.patches.push_back(block.rows);
+      for (const PlaceholderRange& range : items->second.ranges)
+        whole_.patches.push_back(range.rows);
     }
   }
 
@@ -53,10 +54,10 @@ class Cutter {
     Item item;
     item.outline = &outline_;
     item.kept = whole_;
-    std::vector<Blocks> kept = blocks_;
+    std::vector<PlaceholderRanges> kept = ranges_;
     if (whole_.tokens > options_.seq_len) {
       CheckCanBeCut();
-      const struct Cut cut = CutSample(blocks_, options_.seq_len);
+      const struct Cut cut = CutSample(ranges_, options_.seq_len);
       item.kept = ExtentOf(cut);
       for (size_t i = 0; i < kept.size(); ++i) kept[i].resize(static_cast<size_t>(cut.items[i]));
     }
@@ -121,9 +122,9 @@ class Cutter {
       if (items == 0) continue;
       int64_t rows = 0;
       for (int64_t k = 0; k < items; ++k) {
-        const Block& block = blocks_[i][static_cast<size_t>(k)];
-        rows += block.rows;
-        if (modality.grid != nullptr) extent.patches.push_back(block.rows);
+        const PlaceholderRange& range = ranges_[i][static_cast<size_t>(k)];
+        rows += range.rows;
+        if (modality.grid != nullptr) extent.patches.push_back(range.rows);
       }
       extent.rows[modality.rows] = rows;
       if (modality.grid != nullptr) extent.rows[modality.grid] = items;
@@ -140,8 +141,8 @@ class Cutter {
   Extent whole_;
   // One element for each modality of the sample.
   std::vector<const Modality*> found_;
-  std::vector<bool> located_;   // whether `blocks_` is known
-  std::vector<Blocks> blocks_;  // empty if not located
+  std::vector<bool> located_;              // whether `ranges_` is known
+  std::vector<PlaceholderRanges> ranges_;  // empty if not located
 };
 
 }  // namespace

@@ -145,7 +145,7 @@ ItemsOutline DescribeItems(const TensorSample& sample, int64_t index, const Moda
                            const at::Tensor& items, const PrepareOptions& options) {
   const std::vector<int64_t> counts = RowsOfItems(sample, index, modality, items);
   ItemsOutline outline;
-  for (const int64_t rows : counts) outline.blocks.push_back({0, 0, rows});
+  for (const int64_t rows : counts) outline.ranges.push_back({0, 0, rows});
   const std::optional<int64_t>& token_id = options.*modality.token_id;
   const at::Tensor* types = Find(sample.streams, options.token_types);
   if (types == nullptr && !token_id.has_value()) return outline;
@@ -153,17 +153,17 @@ ItemsOutline DescribeItems(const TensorSample& sample, int64_t index, const Moda
   const absl::Span<const int64_t> ids(tokens.const_data_ptr<int64_t>(),
                                       static_cast<size_t>(tokens.numel()));
   const int64_t placeholder = types != nullptr ? modality.type : *token_id;
-  const absl::StatusOr<Blocks> blocks = modality.grid != nullptr
-                                            ? BlocksByRows(ids, placeholder, counts)
-                                            : BlocksByRuns(ids, placeholder, items.size(0));
+  const absl::StatusOr<PlaceholderRanges> ranges =
+      modality.grid != nullptr ? PlaceholdersByRows(ids, placeholder, counts)
+                               : PlaceholdersByRuns(ids, placeholder, items.size(0));
   // Chunks of audio between a video's frames are not runs of clips: such a sample is packed whole.
-  if (!blocks.ok() && modality.grid == nullptr && sample.input_ids.size(0) <= options.seq_len)
+  if (!ranges.ok() && modality.grid == nullptr && sample.input_ids.size(0) <= options.seq_len)
     return outline;
-  TORCH_CHECK_VALUE(blocks.ok(), "batching: sample ", index, ": ", modality.counted(), ": ",
-                    std::string(blocks.status().message()), " (placeholders are tokens with ",
+  TORCH_CHECK_VALUE(ranges.ok(), "batching: sample ", index, ": ", modality.counted(), ": ",
+                    std::string(ranges.status().message()), " (placeholders are tokens with ",
                     types != nullptr ? options.token_types : "the id", " ", placeholder, ")");
   outline.located = true;
-  outline.blocks = *blocks;
+  outline.ranges = *ranges;
   return outline;
 }
 
@@ -186,10 +186,11 @@ std::string InWords(const std::vector<std::pair<int64_t, int64_t>>& runs) {
 }
 
 std::string InWords(const ItemsOutline& items) {
-  return absl::StrCat(items.located ? "" : "not located ",
-                      absl::StrJoin(items.blocks, ", ", [](std::string* out, const Block& block) {
-                        absl::StrAppend(out, block.rows, " rows at ", block.begin, "-", block.end);
-                      }));
+  return absl::StrCat(
+      items.located ? "" : "not located ",
+      absl::StrJoin(items.ranges, ", ", [](std::string* out, const PlaceholderRange& range) {
+        absl::StrAppend(out, range.rows, " rows at ", range.begin, "-", range.end);
+      }));
 }
 
 std::string InWords(const TensorOutline& tensor) {
@@ -259,15 +260,15 @@ void CheckOutline(const Outline& outline, int64_t number, const PrepareOptions& 
           "be among the items if its tensors are among the tensors, and only then");
     if (items == outline.items.end()) continue;
     int64_t sum = 0, before = 0;
-    for (const Block& block : items->second.blocks) {
-      check(block.rows >= 1, modality.name, "have items of one or more rows");
-      sum += block.rows;
+    for (const PlaceholderRange& range : items->second.ranges) {
+      check(range.rows >= 1, modality.name, "have items of one or more rows");
+      sum += range.rows;
       if (!items->second.located) continue;
-      check(block.begin >= before && block.end > block.begin && block.end <= outline.tokens,
+      check(range.begin >= before && range.end > range.begin && range.end <= outline.tokens,
             modality.name, "have items one behind the other within the sample's tokens");
-      before = block.end;
+      before = range.end;
     }
-    check(counted->second.shape[0] == static_cast<int64_t>(items->second.blocks.size()) &&
+    check(counted->second.shape[0] == static_cast<int64_t>(items->second.ranges.size()) &&
               rows != outline.tensors.end() && rows->second.shape[0] == sum,
           modality.name, "have as many items and rows as its tensors");
   }

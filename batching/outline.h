@@ -8,6 +8,9 @@
 // The failure this prevents: every rank loads and tokenizes all samples of a step, only to train on
 // its own share of them. With an index each rank plans alone, and loads its own samples.
 //
+// When to use it: if reading or tokenizing a sample is expensive, and its sizes are known before.
+// Make the index in one pass over the data, or store the sizes next to the data.
+//
 // Outlines are plain data. Thread-safe: pure functions.
 
 #ifndef LOCKSTEP_BATCHING_OUTLINE_H_
@@ -39,7 +42,7 @@ struct TensorOutline {
 struct ItemsOutline {
   // Whether the sample says where their placeholders are. Otherwise it must fit into seq_len.
   bool located = false;
-  Blocks blocks;  // of each item; begin and end are 0 unless located
+  PlaceholderRanges ranges;  // of each item; begin and end are 0 unless located
 };
 
 struct Outline {
@@ -59,7 +62,7 @@ struct Outline {
 Outline Describe(const TensorSample& sample, int64_t number, const PrepareOptions& options);
 
 // Throws c10::ValueError, which calls the sample `number`, if an outline contradicts itself or the
-// options. Describe returns none that does.
+// options. Outlines that Describe returns pass.
 void CheckOutline(const Outline& outline, int64_t number, const PrepareOptions& options);
 
 // Returns the first difference of two outlines in words, as "tokens: 12 and 10", or "". Ignores

@@ -22,7 +22,7 @@ using ::testing::HasSubstr;
 using ::testing::Pair;
 using tests::MessageOf;
 
-TEST(OutlineTest, HoldsSizesAndNoValues) {
+TEST(Outline, HoldsSizesAndNoValues) {
   TensorSample sample = Images({4, 8});
   sample.loss_mask = at::tensor({0, 1, 1, 0, 1, 1}, at::kLong);
   ASSERT_EQ(sample.input_ids.numel(), 6);
@@ -36,24 +36,24 @@ TEST(OutlineTest, HoldsSizesAndNoValues) {
   EXPECT_EQ(outline.streams.at("mm_token_type_ids"), at::kLong);
   const ItemsOutline& images = outline.items.at("image");
   EXPECT_TRUE(images.located);
-  ASSERT_EQ(images.blocks.size(), 2u);
-  EXPECT_EQ(images.blocks[0].rows, 4);
-  EXPECT_EQ(images.blocks[1].rows, 8);
+  ASSERT_EQ(images.ranges.size(), 2u);
+  EXPECT_EQ(images.ranges[0].rows, 4);
+  EXPECT_EQ(images.ranges[1].rows, 8);
   EXPECT_EQ(Difference(outline, outline), "");
 }
 
-TEST(OutlineTest, ImagesWithoutPlaceholdersAreNotLocated) {
+TEST(Outline, ImagesWithoutPlaceholdersAreNotLocated) {
   TensorSample sample = Images({4});
   sample.streams.clear();
 
   const Outline outline = Describe(sample, 0, With(100, 1));
 
   EXPECT_FALSE(outline.items.at("image").located);
-  EXPECT_EQ(outline.items.at("image").blocks[0].rows, 4);
+  EXPECT_EQ(outline.items.at("image").ranges[0].rows, 4);
 }
 
 // A whole plan would pack another sample than the one that it was made for.
-TEST(OutlineTest, ASampleThatIsNotAsItsIndexSaysIsAnError) {
+TEST(Outline, ASampleThatIsNotAsItsIndexSaysIsAnError) {
   const struct {
     const char* message;
     std::function<void(TensorSample&)> change;
@@ -93,7 +93,7 @@ TEST(OutlineTest, ASampleThatIsNotAsItsIndexSaysIsAnError) {
   }
 }
 
-TEST(OutlineTest, AnIndexThatContradictsItselfIsAnError) {
+TEST(Outline, AnIndexThatContradictsItselfIsAnError) {
   const struct {
     const char* message;
     std::function<void(Outline&)> change;
@@ -128,11 +128,11 @@ TEST(OutlineTest, AnIndexThatContradictsItselfIsAnError) {
          o.tensors["pixel_values"].shape = {11, 3};
        }},
       {"image must have items of one or more rows",
-       [](Outline& o) { o.items["image"].blocks[0].rows = 0; }},
+       [](Outline& o) { o.items["image"].ranges[0].rows = 0; }},
       {"image must have items one behind the other",
-       [](Outline& o) { o.items["image"].blocks[1].begin = 0; }},
+       [](Outline& o) { o.items["image"].ranges[1].begin = 0; }},
       {"image must have items one behind the other",
-       [](Outline& o) { o.items["image"].blocks[1].end = 7; }},
+       [](Outline& o) { o.items["image"].ranges[1].end = 7; }},
   };
   const PrepareOptions options = With(100, 1);
   const Outline good = Describe(Images({4, 8}), 0, options);

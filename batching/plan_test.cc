@@ -96,7 +96,7 @@ void ExpectSound(const Plan& plan, const std::vector<Sample>& samples, const Pla
   EXPECT_LE(plan.ideal, plan.lower_bound * (1 + 1e-9));
 }
 
-TEST(PlanTest, HeaderExample) {
+TEST(MakePlan, HeaderExample) {
   const std::vector<Sample> samples = {{.tokens = 100, .cost = 100},
                                        {.tokens = 90, .cost = 90},
                                        {.tokens = 80, .cost = 80},
@@ -111,7 +111,7 @@ TEST(PlanTest, HeaderExample) {
   EXPECT_THAT(SamplesAt(plan, 1, 1), ElementsAre(2));
 }
 
-TEST(PlanTest, NoSamplesGiveAPlanOfNoSteps) {
+TEST(MakePlan, NoSamplesGiveAPlanOfNoSteps) {
   const Plan plan = Make({}, {.seq_len = 100, .ranks = 4});
 
   EXPECT_EQ(plan.micro_steps, 0);
@@ -119,7 +119,7 @@ TEST(PlanTest, NoSamplesGiveAPlanOfNoSteps) {
   EXPECT_EQ(plan.makespan, 0);
 }
 
-TEST(PlanTest, EveryRankHasTheSameCount) {
+TEST(MakePlan, EveryRankHasTheSameCount) {
   const struct {
     int samples;
     int ranks;
@@ -141,7 +141,7 @@ TEST(PlanTest, EveryRankHasTheSameCount) {
   }
 }
 
-TEST(PlanTest, RankTotalsAreEvenToo) {
+TEST(MakePlan, RankTotalsAreEvenToo) {
   const std::vector<Sample> samples = OfLengths({100, 90, 80, 70});
 
   const Plan plan = Make(samples, {.seq_len = 100, .ranks = 2});
@@ -150,7 +150,7 @@ TEST(PlanTest, RankTotalsAreEvenToo) {
   EXPECT_EQ(TokensOfRank(plan, samples, 1), 170);
 }
 
-TEST(PlanTest, SpreadsOverTheRanksRatherThanPad) {
+TEST(MakePlan, SpreadsOverTheRanksRatherThanPad) {
   // Three full micro-batches would do; four ranks want four.
   const std::vector<Sample> samples = OfLengths({6, 6, 5, 5, 4, 4});
 
@@ -160,7 +160,7 @@ TEST(PlanTest, SpreadsOverTheRanksRatherThanPad) {
   EXPECT_EQ(plan.padding_micro_batches, 0);
 }
 
-TEST(PlanTest, KindsNeverShareAStep) {
+TEST(MakePlan, KindsNeverShareAStep) {
   std::vector<Sample> samples = OfLengths({30, 20, 10}, 0);
   for (const Sample& sample : OfLengths({50, 50, 50, 50, 50}, 1)) samples.push_back(sample);
   for (const Sample& sample : OfLengths({100}, 7)) samples.push_back(sample);
@@ -173,7 +173,7 @@ TEST(PlanTest, KindsNeverShareAStep) {
   EXPECT_EQ(plan.at(0, plan.micro_steps - 1).kind, 7);
 }
 
-TEST(PlanTest, PaddingIsTheCheapestShortenedSample) {
+TEST(MakePlan, PaddingIsTheCheapestShortenedSample) {
   std::vector<Sample> samples = OfLengths({100, 90, 80});
   samples[0].least_cost = 5;
   samples[1].least_cost = 2;
@@ -188,7 +188,7 @@ TEST(PlanTest, PaddingIsTheCheapestShortenedSample) {
   EXPECT_EQ(padding->cost, 2);
 }
 
-TEST(PlanTest, RoundRobinDealsMicroBatchesInTheirOrder) {
+TEST(MakePlan, RoundRobinDealsMicroBatchesInTheirOrder) {
   // Lengths fall, so that first-fit decreasing keeps this order.
   const std::vector<Sample> samples = OfLengths({10, 9, 8, 7, 6});
 
@@ -205,7 +205,7 @@ TEST(PlanTest, RoundRobinDealsMicroBatchesInTheirOrder) {
       << "a copy of the first micro-batch of the kind";
 }
 
-TEST(PlanTest, RoundRobinPacksFirstFitDecreasing) {
+TEST(MakePlan, RoundRobinPacksFirstFitDecreasing) {
   const std::vector<Sample> samples = OfLengths({4, 8, 1, 4, 2, 1});
 
   const Plan plan = Make(samples, {.seq_len = 10, .ranks = 1, .balance = Balance::kRoundRobin});
@@ -216,7 +216,7 @@ TEST(PlanTest, RoundRobinPacksFirstFitDecreasing) {
   EXPECT_THAT(SamplesAt(plan, 0, 1), ElementsAre(0, 3, 2, 5));
 }
 
-TEST(PlanTest, OneLongSampleDoesNotIdleTheOtherRanks) {
+TEST(MakePlan, OneLongSampleDoesNotIdleTheOtherRanks) {
   // The long one lasts 10 whatever is done: the other rank gets 10 too in that step.
   const std::vector<Sample> samples = OfLengths({10, 5, 5, 3, 3});
 
@@ -226,7 +226,7 @@ TEST(PlanTest, OneLongSampleDoesNotIdleTheOtherRanks) {
   EXPECT_EQ(plan.ideal, 13);
 }
 
-TEST(PlanTest, MicroBatchCostFormsTheSteps) {
+TEST(MakePlan, MicroBatchCostFormsTheSteps) {
   // Every micro-batch costs 100 more than its tokens: fewer of them is better, and the report says
   // so.
   const std::vector<Sample> samples = OfLengths({5, 5, 5, 5});
@@ -242,7 +242,7 @@ TEST(PlanTest, MicroBatchCostFormsTheSteps) {
   EXPECT_EQ(plan.lower_bound, 0);
 }
 
-TEST(PlanTest, ErrorsNameWhatIsWrong) {
+TEST(MakePlan, ErrorsNameWhatIsWrong) {
   const struct {
     std::vector<Sample> samples;
     PlanOptions options;
@@ -287,7 +287,7 @@ double Efficiency(const Plan& plan, int64_t seq_len) {
          static_cast<double>(plan.micro_steps * plan.ranks * seq_len);
 }
 
-TEST(PlanTest, PacksAtLeastAsTightAsFirstFitUnlessAShorterMakespanIsWorthIt) {
+TEST(MakePlan, PacksAtLeastAsTightAsFirstFitUnlessAShorterMakespanIsWorthIt) {
   std::mt19937 random(20261121);
   int spread = 0;
   for (int c = 0; c < 2000; ++c) {
@@ -353,7 +353,7 @@ double BestOfAllPlans(const std::vector<Sample>& samples, const PlanOptions& opt
   return best;
 }
 
-TEST(PlanTest, IsNearTheBestOfAllPlans) {
+TEST(MakePlan, IsNearTheBestOfAllPlans) {
   std::mt19937 random(1);
   double worst = 1;
   double sum = 0;
@@ -378,7 +378,7 @@ TEST(PlanTest, IsNearTheBestOfAllPlans) {
   EXPECT_LE(sum / kCases, 1.02);
 }
 
-TEST(PlanTest, IsSoundOnTenThousandRandomCases) {
+TEST(MakePlan, IsSoundOnTenThousandRandomCases) {
   const unsigned seed = 20261121;
   SCOPED_TRACE(seed);
   std::mt19937 random(seed);
@@ -406,7 +406,7 @@ TEST(PlanTest, IsSoundOnTenThousandRandomCases) {
   }
 }
 
-TEST(PlanTest, NeedsNoMoreMicroStepsThanFirstFitWhereTheyAreWorthNothing) {
+TEST(MakePlan, NeedsNoMoreMicroStepsThanFirstFitWhereTheyAreWorthNothing) {
   std::mt19937 random(7);
   for (int c = 0; c < 200; ++c) {
     std::vector<int64_t> lengths(50 + random() % 100);
@@ -434,7 +434,7 @@ std::vector<Sample> ManyLengths(int count, int64_t seq_len) {
   return samples;
 }
 
-TEST(PlanTest, KeepsManyRanksBusy) {
+TEST(MakePlan, KeepsManyRanksBusy) {
   const std::vector<Sample> samples = ManyLengths(2048, 8192);
 
   const Plan on_64 = Make(samples, {.seq_len = 8192, .ranks = 64});
@@ -444,7 +444,7 @@ TEST(PlanTest, KeepsManyRanksBusy) {
   EXPECT_LE(on_8.makespan / on_8.ideal, 1.01);
 }
 
-TEST(PlanTest, TheBoundShowsThatLongSamplesRuleOutTheIdeal) {
+TEST(MakePlan, TheBoundShowsThatLongSamplesRuleOutTheIdeal) {
   // One sample per rank and step is all that fits, and one of them costs ten times as much.
   std::vector<Sample> samples = OfLengths(std::vector<int64_t>(16, 60));
   samples[5].cost = 600;

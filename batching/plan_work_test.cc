@@ -40,7 +40,7 @@ int64_t WorkFor(int count, int64_t length) {
 
 // Tokens would allow half the micro-steps, or two thirds, but no two or three samples fit together.
 // If planning tried each number in between, four times the samples would be sixteen times the work.
-TEST(PlanWorkTest, GrowsWithTheSamplesWhereTheyDoNotFitTogether) {
+TEST(MakePlan, GrowsWithTheSamplesWhereTheyDoNotFitTogether) {
   for (const int64_t length : {34, 51}) {
     EXPECT_LT(WorkFor(16000, length), 5 * WorkFor(4000, length)) << length;
   }

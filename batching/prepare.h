@@ -15,14 +15,14 @@
 // and packs them. It concatenates the samples' per-token values; position ids start again at 0 in
 // each sample. It concatenates other tensors on dimension 0. Each output is allocated once.
 //
-// The cut knows these tensors. It is an error to cut a sample that has others.
+// Prepare can cut these tensors. A sample that has others and is longer than seq_len is an error.
 //
 //    - image: pixel_values, with image_grid_thw, which counts each image's patches.
 //    - video: pixel_values_videos, with video_grid_thw, which counts each video's patches.
 //    - audio: input_features, feature_attention_mask and input_features_mask, with a row for each
 //      clip.
 //
-// Use it for samples on the CPU. If loading them costs much, use PrepareFromIndex: it plans from
+// Use it for samples on the CPU. If loading them is expensive, use PrepareFromIndex: it plans from
 // their sizes. To plan without tensors, use plan.h.
 //
 // Ranks that prepare the same samples in the same order get the same plan, without communication.
@@ -136,20 +136,24 @@ struct Prepared {
   Report report;
 };
 
-// Throws c10::ValueError that names the option, or the sample and the field. Errors are an option
-// that is out of range, a sample without tokens, and a per-token value of another length than
-// input_ids. Others are a stream that is not declared, and tensors of one kind that some samples
-// lack or that cannot be concatenated. Images must match their placeholders, and a sample with
-// tensors that the cut does not know must fit.
+// Returns each rank's micro-batches. Throws c10::ValueError, which names the option, or the sample
+// and the field:
+//
+//    - an option is out of range
+//    - a sample has no tokens, or a per-token value of another length than input_ids
+//    - a sample has a stream that options.streams does not name
+//    - samples of one kind have different tensors, or tensors that cannot be concatenated
+//    - images, videos or audio clips do not match their placeholders
+//    - a sample is longer than seq_len and has a tensor that Prepare cannot cut
 Prepared Prepare(const std::vector<TensorSample>& samples, const PrepareOptions& options);
 
 // Returns a sample of an index by its place, from 0.
 using LoadSample = std::function<TensorSample(int64_t index)>;
 
-// As Prepare of the samples that `index` describes, bit for bit. `load` is called for the samples
-// of the micro-batches that are made, one micro-batch after the other: with only_rank these are
-// this rank's, and those that its padding copies. A loaded sample that differs from its outline is
-// an error.
+// Returns what Prepare returns for the samples that `index` describes, bit for bit. Calls `load`
+// only for samples of micro-batches that are made: with only_rank those of this rank, and those
+// that its padding copies. It loads one micro-batch after the other. Throws c10::ValueError if a
+// loaded sample differs from its outline.
 Prepared PrepareFromIndex(const std::vector<Outline>& index, const LoadSample& load,
                           const PrepareOptions& options);
 

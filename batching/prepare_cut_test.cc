@@ -27,14 +27,14 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-TEST(PrepareCutTest, LongTextIsCutAndCounted) {
+TEST(Prepare, LongTextIsCutAndCounted) {
   const Prepared prepared = Prepare({Text(13), Text(8)}, With(8, 1));
   EXPECT_EQ(prepared.report.truncated_samples, 1);
   EXPECT_EQ(prepared.report.truncated_tokens, 5);
   EXPECT_EQ(prepared.report.tokens, 16);
 }
 
-TEST(PrepareCutTest, TheCutNeverSplitsAnImage) {
+TEST(Prepare, TheCutNeverSplitsAnImage) {
   // Tokens: t IIII t II t. Seven would end inside the second image.
   const Prepared prepared = Prepare({Images({16, 8})}, With(7, 1));
 
@@ -45,7 +45,7 @@ TEST(PrepareCutTest, TheCutNeverSplitsAnImage) {
   EXPECT_EQ(prepared.report.truncated_tokens, 3);
 }
 
-TEST(PrepareCutTest, ASampleThatLosesAllItsImagesIsText) {
+TEST(Prepare, ASampleThatLosesAllItsImagesIsText) {
   const Prepared prepared = Prepare({Images({16})}, With(3, 1));
 
   const TensorMicroBatch& batch = prepared.batches[0][0];
@@ -54,7 +54,7 @@ TEST(PrepareCutTest, ASampleThatLosesAllItsImagesIsText) {
   EXPECT_TRUE(batch.tensors.empty());
 }
 
-TEST(PrepareCutTest, ASampleThatFitsNeedsNoTokenTypes) {
+TEST(Prepare, ASampleThatFitsNeedsNoTokenTypes) {
   TensorSample sample = Images({16, 8});
   sample.streams.clear();
 
@@ -68,7 +68,7 @@ TEST(PrepareCutTest, ASampleThatFitsNeedsNoTokenTypes) {
   }
 }
 
-TEST(PrepareCutTest, ImageTokenIdStandsForTokenTypes) {
+TEST(Prepare, ImageTokenIdStandsForTokenTypes) {
   TensorSample sample = Images({16, 8});
   sample.input_ids.masked_fill_(sample.streams["mm_token_type_ids"].eq(1), 77);
   sample.streams.clear();
@@ -84,7 +84,7 @@ TEST(PrepareCutTest, ImageTokenIdStandsForTokenTypes) {
   }
 }
 
-TEST(PrepareCutTest, TheKindIsTheSetOfTensorsThatAreLeft) {
+TEST(Prepare, TheKindIsTheSetOfTensorsThatAreLeft) {
   TensorSample both = Images({8, 8});  // t II t II t, of which the second is made a video
   both.tensors["pixel_values_videos"] = both.tensors["pixel_values"].narrow(0, 8, 8);
   both.tensors["video_grid_thw"] = both.tensors["image_grid_thw"].narrow(0, 1, 1);
@@ -108,7 +108,7 @@ TEST(PrepareCutTest, TheKindIsTheSetOfTensorsThatAreLeft) {
   EXPECT_TRUE(Prepare({none}, With(3, 1)).batches[0].at(0).tensors.empty());
 }
 
-TEST(PrepareCutTest, AClipInChunksIsPackedWholeWhereItFits) {
+TEST(Prepare, AClipInChunksIsPackedWholeWhereItFits) {
   TensorSample sample = Text(5);
   sample.streams["mm_token_type_ids"] = at::tensor({3, 0, 3, 0, 3}, at::kLong);
   sample.tensors["input_features"] = at::ones({1, 2});
@@ -121,7 +121,7 @@ TEST(PrepareCutTest, AClipInChunksIsPackedWholeWhereItFits) {
   }
 }
 
-TEST(PrepareCutTest, ASampleThatBeginsWithTooLongAnImageIsDroppedAndCounted) {
+TEST(Prepare, ASampleThatBeginsWithTooLongAnImageIsDroppedAndCounted) {
   TensorSample sample = Images({16});
   for (at::Tensor* tensor :
        {&sample.input_ids, &sample.loss_mask, &sample.streams["mm_token_type_ids"]}) {
@@ -135,8 +135,7 @@ TEST(PrepareCutTest, ASampleThatBeginsWithTooLongAnImageIsDroppedAndCounted) {
   EXPECT_THAT(prepared.batches[0][0].samples, ElementsAre(1));
 }
 
-// --- Against a naive cut
-// --------------------------------------------------------------------------
+// --- Against a naive cut -------------------------------------------------------------------------
 
 constexpr int kModalities = 3;
 constexpr const char* kNames[kModalities] = {"image", "video", "audio"};
@@ -361,7 +360,7 @@ void ExpectNaive(const std::vector<RandomSample>& samples, const Prepared& prepa
   EXPECT_EQ(prepared.report.dropped_samples, dropped);
 }
 
-TEST(PrepareCutTest, AgreesWithTheNaiveCutOnRandomSamples) {
+TEST(Prepare, AgreesWithTheNaiveCutOnRandomSamples) {
   std::map<std::string, int> kinds;
   int64_t cut = 0, padding = 0;
   for (unsigned seed = 0; seed < 1200; ++seed) {
@@ -396,7 +395,7 @@ TEST(PrepareCutTest, AgreesWithTheNaiveCutOnRandomSamples) {
 }
 
 // Where nothing says which tokens are placeholders, whole samples are packed, and no other.
-TEST(PrepareCutTest, WithoutTokenTypesPacksRandomSamplesThatFit) {
+TEST(Prepare, WithoutTokenTypesPacksRandomSamplesThatFit) {
   int fit = 0;
   for (unsigned seed = 0; seed < 600; ++seed) {
     std::mt19937 random(seed);

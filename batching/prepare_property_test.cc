@@ -153,7 +153,7 @@ void ExpectGuarantees(const RandomCase& c, const Prepared& prepared) {
   for (const auto& [sample, times] : seen) EXPECT_EQ(times, 1) << "sample " << sample;
 }
 
-TEST(PreparePropertyTest, EveryGuaranteeHoldsInRandomCases) {
+TEST(Prepare, EveryGuaranteeHoldsInRandomCases) {
   for (unsigned seed = 0; seed < 10000; ++seed) {
     std::mt19937 random(seed);
     const RandomCase c = MakeCase(random);
@@ -179,7 +179,7 @@ bool AreEqual(const TensorMicroBatch& a, const TensorMicroBatch& b) {
 }
 
 // A rank that plans from the index makes what it would make of all samples, and loads no others.
-TEST(PreparePropertyTest, AnIndexGivesTheSameBitsAndLoadsOnlyOwnSamples) {
+TEST(Prepare, AnIndexGivesTheSameBitsAndLoadsOnlyOwnSamples) {
   for (unsigned seed = 0; seed < 500; ++seed) {
     std::mt19937 random(seed);
     RandomCase c = MakeCase(random);

@@ -46,7 +46,7 @@ int64_t TokensOfRank(const Prepared& prepared, size_t rank) {
   return tokens;
 }
 
-TEST(PrepareTest, HeaderExample) {
+TEST(Prepare, HeaderExample) {
   const std::vector<TensorSample> samples = Texts({3000, 2000, 1000, 500});
   PrepareOptions options;
   options.seq_len = 4096;
@@ -61,7 +61,7 @@ TEST(PrepareTest, HeaderExample) {
   EXPECT_EQ(prepared.report.padding_micro_batches, 4);  // four ranks have a sample each
 }
 
-TEST(PrepareTest, PacksSamplesBehindOneAnotherWithTheirOwnPositions) {
+TEST(Prepare, PacksSamplesBehindOneAnotherWithTheirOwnPositions) {
   const Prepared prepared = Prepare({Text(3, 10), Text(2, 20)}, With(8, 1));
 
   const TensorMicroBatch& batch = prepared.batches[0].at(0);
@@ -73,7 +73,7 @@ TEST(PrepareTest, PacksSamplesBehindOneAnotherWithTheirOwnPositions) {
   EXPECT_TRUE(at::equal(batch.loss_mask, at::tensor({0, 1, 1, 0, 1}, at::kLong).to(at::kBool)));
 }
 
-TEST(PrepareTest, KeepsPositionsThatASampleBrings) {
+TEST(Prepare, KeepsPositionsThatASampleBrings) {
   TensorSample sample = Text(3);
   sample.position_ids = at::tensor({5, 6, 9}, at::kLong);
 
@@ -84,7 +84,7 @@ TEST(PrepareTest, KeepsPositionsThatASampleBrings) {
 
 // --- The cases of the seed, and of the tests before it -------------------------------------------
 
-TEST(PrepareTest, EveryRankHasTheSameCount) {
+TEST(Prepare, EveryRankHasTheSameCount) {
   const struct {
     int samples, ranks;
     size_t each;
@@ -101,19 +101,19 @@ TEST(PrepareTest, EveryRankHasTheSameCount) {
   }
 }
 
-TEST(PrepareTest, RanksGetTheSameTokens) {
+TEST(Prepare, RanksGetTheSameTokens) {
   const Prepared prepared = Prepare(Texts({100, 90, 80, 70}), With(100, 2));
   EXPECT_EQ(TokensOfRank(prepared, 0), 170);
   EXPECT_EQ(TokensOfRank(prepared, 1), 170);
 }
 
-TEST(PrepareTest, PacksSoThatNoRankPads) {
+TEST(Prepare, PacksSoThatNoRankPads) {
   const Prepared prepared = Prepare(Texts({6, 6, 5, 5, 4, 4}), With(12, 4));
   EXPECT_EQ(prepared.report.padding_micro_batches, 0);
   EXPECT_EQ(prepared.report.micro_steps, 1);
 }
 
-TEST(PrepareTest, PacksDifferentTemperaturesTogether) {
+TEST(Prepare, PacksDifferentTemperaturesTogether) {
   TensorSample cold = Text(4), hot = Text(4);
   cold.streams["temperatures"] = at::full({4}, 0.7, at::kFloat);
   hot.streams["temperatures"] = at::full({4}, 1.0, at::kFloat);
@@ -127,7 +127,7 @@ TEST(PrepareTest, PacksDifferentTemperaturesTogether) {
                         at::cat({cold.streams["temperatures"], hot.streams["temperatures"]})));
 }
 
-TEST(PrepareTest, MixedSamplesAreOfOneKindAtEveryMicroStep) {
+TEST(Prepare, MixedSamplesAreOfOneKindAtEveryMicroStep) {
   std::vector<TensorSample> samples = Texts({7, 8, 6, 8, 5});
   for (int i = 0; i < 3; ++i) samples.push_back(Images({8}));
   for (const Balance balance : {Balance::kLockstep, Balance::kRoundRobin}) {
@@ -140,7 +140,7 @@ TEST(PrepareTest, MixedSamplesAreOfOneKindAtEveryMicroStep) {
   }
 }
 
-TEST(PrepareTest, ImagePaddingKeepsPixelValues) {
+TEST(Prepare, ImagePaddingKeepsPixelValues) {
   for (const Balance balance : {Balance::kLockstep, Balance::kRoundRobin}) {
     const Prepared prepared = Prepare({Images({8, 4}), Text(6)}, With(8, 2, balance));
 
@@ -154,7 +154,7 @@ TEST(PrepareTest, ImagePaddingKeepsPixelValues) {
   }
 }
 
-TEST(PrepareTest, PaddingIsShortenedToOneImage) {
+TEST(Prepare, PaddingIsShortenedToOneImage) {
   const Prepared prepared = Prepare({Images({8, 4, 4})}, With(16, 2));
 
   const TensorMicroBatch& padding = prepared.batches[1][0];
@@ -165,14 +165,14 @@ TEST(PrepareTest, PaddingIsShortenedToOneImage) {
   EXPECT_EQ(padding.input_ids.numel(), 3);  // the token before, and the image's two
 }
 
-TEST(PrepareTest, AllImagesWork) {
+TEST(Prepare, AllImagesWork) {
   const Prepared prepared = Prepare({Images({4}), Images({8}), Images({4, 4})}, With(8, 2));
   for (const auto& batches : prepared.batches) {
     for (const TensorMicroBatch& batch : batches) EXPECT_EQ(batch.kind, "image");
   }
 }
 
-TEST(PrepareTest, PureTextIsWhatItWouldBeWithoutKinds) {
+TEST(Prepare, PureTextIsWhatItWouldBeWithoutKinds) {
   std::vector<TensorSample> samples = Texts({7, 3, 8, 2, 5, 5, 1});
   const Prepared plain = Prepare(samples, With(8, 3));
   for (TensorSample& sample : samples) sample.kind = "prose";
@@ -186,13 +186,13 @@ TEST(PrepareTest, PureTextIsWhatItWouldBeWithoutKinds) {
   }
 }
 
-TEST(PrepareTest, NoSamplesGiveEmptyLists) {
+TEST(Prepare, NoSamplesGiveEmptyLists) {
   const Prepared prepared = Prepare({}, With(8, 3));
   EXPECT_THAT(prepared.batches, ElementsAre(IsEmpty(), IsEmpty(), IsEmpty()));
   EXPECT_EQ(prepared.report.micro_steps, 0);
 }
 
-TEST(PrepareTest, OneRankAloneIsWhatAllTogetherGiveIt) {
+TEST(Prepare, OneRankAloneIsWhatAllTogetherGiveIt) {
   std::vector<TensorSample> samples = {Text(7), Images({8, 4}), Text(3), Images({4}), Text(8)};
   const Prepared all = Prepare(samples, With(8, 3));
   for (int rank = 0; rank < 3; ++rank) {
@@ -211,7 +211,7 @@ TEST(PrepareTest, OneRankAloneIsWhatAllTogetherGiveIt) {
   }
 }
 
-TEST(PrepareTest, TheFingerprintTellsPlansApart) {
+TEST(Prepare, TheFingerprintTellsPlansApart) {
   std::set<uint64_t> fingerprints;
   fingerprints.insert(Prepare({Text(5), Text(3)}, With(8, 2)).report.fingerprint);
   fingerprints.insert(Prepare({Text(3), Text(5)}, With(8, 2)).report.fingerprint);
@@ -224,7 +224,7 @@ TEST(PrepareTest, TheFingerprintTellsPlansApart) {
 
 // --- Streams and padding to a multiple -----------------------------------------------------------
 
-TEST(PrepareTest, StreamsAreFilledForSamplesThatLackThem) {
+TEST(Prepare, StreamsAreFilledForSamplesThatLackThem) {
   TensorSample with = Text(2);
   with.streams["advantages"] = at::tensor({0.5, 0.25}, at::kDouble);
   PrepareOptions options = With(8, 1);
@@ -240,7 +240,7 @@ TEST(PrepareTest, StreamsAreFilledForSamplesThatLackThem) {
                         at::tensor({0.5, 0.25, -1., -1., -1., -1., -1., -1.}, at::kDouble)));
 }
 
-TEST(PrepareTest, PadsToAMultiple) {
+TEST(Prepare, PadsToAMultiple) {
   PrepareOptions options = With(16, 1);
   options.pad_to_multiple_of = 8;
   options.pad_token_id = 7;
@@ -257,7 +257,7 @@ TEST(PrepareTest, PadsToAMultiple) {
 
 // --- Samples that may wait -----------------------------------------------------------------------
 
-TEST(PrepareTest, SamplesThatMayWaitAreHeldRatherThanPadded) {
+TEST(Prepare, SamplesThatMayWaitAreHeldRatherThanPadded) {
   std::vector<TensorSample> samples = Texts({8, 8, 8});
   for (TensorSample& sample : samples) sample.may_wait = true;
 
@@ -271,7 +271,7 @@ TEST(PrepareTest, SamplesThatMayWaitAreHeldRatherThanPadded) {
     EXPECT_THAT(batches.at(0).samples, Not(::testing::Contains(prepared.held[0])));
 }
 
-TEST(PrepareTest, OneSampleThatMayNotWaitTakesItsStepAlong) {
+TEST(Prepare, OneSampleThatMayNotWaitTakesItsStepAlong) {
   std::vector<TensorSample> samples = Texts({8, 8, 7});
   samples[0].may_wait = samples[1].may_wait = true;
 
@@ -294,7 +294,7 @@ class Allocations : public c10::MemoryReportingInfoBase {
   std::vector<int64_t> sizes;
 };
 
-TEST(PrepareTest, EveryOutputIsAllocatedOnce) {
+TEST(Prepare, EveryOutputIsAllocatedOnce) {
   // 64 images of 64 tokens each fill one micro-batch.
   std::vector<TensorSample> samples;
   for (int i = 0; i < 64; ++i) {
@@ -320,7 +320,7 @@ TEST(PrepareTest, EveryOutputIsAllocatedOnce) {
                                           64 * 4 * 62 * 3 * 4));
 }
 
-TEST(PrepareTest, InTheBackgroundIsOnAnotherThreadWhileThisOneGoesOn) {
+TEST(Prepare, InTheBackgroundIsOnAnotherThreadWhileThisOneGoesOn) {
   std::promise<void> trained;
   std::shared_future<void> after_training = trained.get_future().share();
   std::thread::id thread;
@@ -340,14 +340,14 @@ TEST(PrepareTest, InTheBackgroundIsOnAnotherThreadWhileThisOneGoesOn) {
   EXPECT_TRUE(at::equal(prepared.batches[0][0].input_ids, Text(8).input_ids));
 }
 
-TEST(PrepareTest, AnErrorInTheBackgroundComesWithTheResult) {
+TEST(Prepare, AnErrorInTheBackgroundComesWithTheResult) {
   std::future<Prepared> next = PrepareInBackground({Text(1)}, With(0, 1));
   EXPECT_THAT(MessageOf([&] { next.get(); }), HasSubstr("seq_len must be from 1"));
 }
 
 // --- Errors --------------------------------------------------------------------------------------
 
-TEST(PrepareTest, ErrorsNameTheSampleAndTheField) {
+TEST(Prepare, ErrorsNameTheSampleAndTheField) {
   TensorSample short_mask = Text(3);
   short_mask.loss_mask = at::ones({2}, at::kBool);
   TensorSample float_ids = Text(3);
@@ -417,7 +417,7 @@ TEST(PrepareTest, ErrorsNameTheSampleAndTheField) {
   }
 }
 
-TEST(PrepareTest, ErrorsNameTheOption) {
+TEST(Prepare, ErrorsNameTheOption) {
   EXPECT_THAT(PrepareMessage({Text(1)}, With(0, 1)),
               HasSubstr("seq_len must be from 1 to 2147483647, not 0"));
   EXPECT_THAT(PrepareMessage({Text(1)}, With(8, 0)),

@@ -8,22 +8,23 @@
 namespace lockstep::batching {
 namespace {
 
-// Counts the items that end at or before token `tokens`. Blocks of one modality do not overlap.
-Cut CutAt(absl::Span<const Blocks> modalities, int64_t tokens) {
+// Counts the items that end at or before token `tokens`. Ranges of one modality do not overlap.
+Cut CutAt(absl::Span<const PlaceholderRanges> modalities, int64_t tokens) {
   Cut cut;
   cut.tokens = tokens;
-  for (const Blocks& blocks : modalities) {
-    cut.items.push_back(std::count_if(blocks.begin(), blocks.end(),
-                                      [&](const Block& block) { return block.end <= tokens; }));
+  for (const PlaceholderRanges& ranges : modalities) {
+    cut.items.push_back(
+        std::count_if(ranges.begin(), ranges.end(),
+                      [&](const PlaceholderRange& range) { return range.end <= tokens; }));
   }
   return cut;
 }
 
-// Returns the first block found that a cut at `tokens` would split, or null.
-const Block* FindSplit(absl::Span<const Blocks> modalities, int64_t tokens) {
-  for (const Blocks& blocks : modalities) {
-    for (const Block& block : blocks) {
-      if (block.begin < tokens && tokens < block.end) return &block;
+// Returns the first range found that a cut at `tokens` would split, or null.
+const PlaceholderRange* FindSplit(absl::Span<const PlaceholderRanges> modalities, int64_t tokens) {
+  for (const PlaceholderRanges& ranges : modalities) {
+    for (const PlaceholderRange& range : ranges) {
+      if (range.begin < tokens && tokens < range.end) return &range;
     }
   }
   return nullptr;
@@ -31,8 +32,8 @@ const Block* FindSplit(absl::Span<const Blocks> modalities, int64_t tokens) {
 
 }  // namespace
 
-absl::StatusOr<Blocks> BlocksByRows(absl::Span<const int64_t> token_types, int64_t type,
-                                    absl::Span<const int64_t> rows) {
+absl::StatusOr<PlaceholderRanges> PlaceholdersByRows(absl::Span<const int64_t> token_types,
+                                                     int64_t type, absl::Span<const int64_t> rows) {
   std::vector<int64_t> placeholders;
   for (size_t t = 0; t < token_types.size(); ++t) {
     if (token_types[t] == type) placeholders.push_back(static_cast<int64_t>(t));
@@ -50,7 +51,7 @@ absl::StatusOr<Blocks> BlocksByRows(absl::Span<const int64_t> token_types, int64
     return absl::InvalidArgumentError(absl::StrCat(
         "the tokens have ", all_tokens, " placeholders, but the grid counts ", all_rows, " rows"));
   }
-  Blocks blocks;
+  PlaceholderRanges ranges;
   int64_t next = 0;
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i] * all_tokens % all_rows != 0) {
@@ -59,44 +60,44 @@ absl::StatusOr<Blocks> BlocksByRows(absl::Span<const int64_t> token_types, int64
           all_tokens, " placeholders; grid and placeholders contradict each other"));
     }
     const int64_t tokens = rows[i] * all_tokens / all_rows;
-    blocks.push_back({placeholders[static_cast<size_t>(next)],
+    ranges.push_back({placeholders[static_cast<size_t>(next)],
                       placeholders[static_cast<size_t>(next + tokens - 1)] + 1, rows[i]});
     next += tokens;
   }
-  return blocks;
+  return ranges;
 }
 
-absl::StatusOr<Blocks> BlocksByRuns(absl::Span<const int64_t> token_types, int64_t type,
-                                    int64_t num_items) {
-  Blocks blocks;
+absl::StatusOr<PlaceholderRanges> PlaceholdersByRuns(absl::Span<const int64_t> token_types,
+                                                     int64_t type, int64_t num_items) {
+  PlaceholderRanges ranges;
   for (size_t t = 0; t < token_types.size(); ++t) {
     if (token_types[t] != type) continue;
     const int64_t token = static_cast<int64_t>(t);
-    if (blocks.empty() || blocks.back().end != token) blocks.push_back({token, token, 1});
-    blocks.back().end = token + 1;
+    if (ranges.empty() || ranges.back().end != token) ranges.push_back({token, token, 1});
+    ranges.back().end = token + 1;
   }
-  if (static_cast<int64_t>(blocks.size()) != num_items) {
+  if (static_cast<int64_t>(ranges.size()) != num_items) {
     return absl::InvalidArgumentError(absl::StrCat(
-        "the tokens have ", blocks.size(), " runs of placeholders, but there are ", num_items,
+        "the tokens have ", ranges.size(), " runs of placeholders, but there are ", num_items,
         " items; each item needs one run, with another token between two runs"));
   }
-  return blocks;
+  return ranges;
 }
 
-// Each block found moves the cut before itself: the position only falls, and a position that is
-// skipped would split that block.
-Cut CutSample(absl::Span<const Blocks> modalities, int64_t max_tokens) {
+// Each range found moves the cut before itself: the position only falls, and a position that is
+// skipped would split that range.
+Cut CutSample(absl::Span<const PlaceholderRanges> modalities, int64_t max_tokens) {
   int64_t tokens = max_tokens;
-  while (const Block* split = FindSplit(modalities, tokens)) tokens = split->begin;
+  while (const PlaceholderRange* split = FindSplit(modalities, tokens)) tokens = split->begin;
   return CutAt(modalities, tokens);
 }
 
-Cut ShortestCut(absl::Span<const Blocks> modalities) {
+Cut ShortestCut(absl::Span<const PlaceholderRanges> modalities) {
   int64_t tokens = 1;
-  for (const Blocks& blocks : modalities) {
-    if (!blocks.empty()) tokens = std::max(tokens, blocks.front().end);
+  for (const PlaceholderRanges& ranges : modalities) {
+    if (!ranges.empty()) tokens = std::max(tokens, ranges.front().end);
   }
-  while (const Block* split = FindSplit(modalities, tokens)) tokens = split->end;
+  while (const PlaceholderRange* split = FindSplit(modalities, tokens)) tokens = split->end;
   return CutAt(modalities, tokens);
 }
 

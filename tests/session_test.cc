@@ -99,7 +99,7 @@ class Session {
   pid_t pid_ = -1;
 };
 
-TEST(SessionTest, TabCompletesAnOperatorsName) {
+TEST(Session, TabCompletesAnOperatorsName) {
   const Folder folder;
   Session session(folder);
   session.ReadUntil("> ");
@@ -109,7 +109,7 @@ TEST(SessionTest, TabCompletesAnOperatorsName) {
   session.ReadUntil("41\r\n");
 }
 
-TEST(SessionTest, HistoryOutlivesTheSession) {
+TEST(Session, HistoryOutlivesTheSession) {
   const Folder folder;
   {
     Session session(folder);
@@ -125,7 +125,7 @@ TEST(SessionTest, HistoryOutlivesTheSession) {
   session.ReadUntil("42\r\n");
 }
 
-TEST(SessionTest, AnErrorDoesNotEndIt) {
+TEST(Session, AnErrorDoesNotEndIt) {
   const Folder folder;
   Session session(folder);
   session.ReadUntil("> ");
@@ -136,7 +136,7 @@ TEST(SessionTest, AnErrorDoesNotEndIt) {
   session.ReadUntil("torch.matmul(Tensor self, Tensor other) -> Tensor");
 }
 
-TEST(SessionTest, AnyTextMayBeTyped) {
+TEST(Session, AnyTextMayBeTyped) {
   const Folder folder;
   Session session(folder);
   session.ReadUntil("> ");
@@ -150,7 +150,7 @@ TEST(SessionTest, AnyTextMayBeTyped) {
 
 constexpr char kCtrlC[] = "\x03";
 
-TEST(SessionTest, CtrlCInterruptsWhatRunsAndTheSessionGoesOn) {
+TEST(Session, CtrlCInterruptsWhatRunsAndTheSessionGoesOn) {
   const char* const kLoops[] = {
       "while true do end",                                   // what the JIT would compile
       "while true do torch.ones({8}):sum() end",             // in C++, mostly
@@ -175,7 +175,7 @@ TEST(SessionTest, CtrlCInterruptsWhatRunsAndTheSessionGoesOn) {
   }
 }
 
-TEST(SessionTest, CtrlCAtThePromptClearsTheLineAndWhatIsUnfinished) {
+TEST(Session, CtrlCAtThePromptClearsTheLineAndWhatIsUnfinished) {
   const Folder folder;
   Session session(folder);
   session.ReadUntil("> ");
@@ -195,7 +195,7 @@ TEST(SessionTest, CtrlCAtThePromptClearsTheLineAndWhatIsUnfinished) {
   session.ReadUntil("nil42\r\n");
 }
 
-TEST(SessionTest, ASecondCtrlCInterruptsWhatCaughtTheFirst) {
+TEST(Session, ASecondCtrlCInterruptsWhatCaughtTheFirst) {
   const Folder folder;
   Session session(folder);
   session.ReadUntil("> ");
@@ -213,7 +213,7 @@ TEST(SessionTest, ASecondCtrlCInterruptsWhatCaughtTheFirst) {
   session.ReadUntil("42\r\n> ");
 }
 
-TEST(SessionTest, ASecondCtrlCEndsWorkThatIgnoresTheFirst) {
+TEST(Session, ASecondCtrlCEndsWorkThatIgnoresTheFirst) {
   const Folder folder;
   Session session(folder);
   session.ReadUntil("> ");

@@ -161,8 +161,7 @@ at::Tensor CastTo(const at::Tensor& gradient, const at::Tensor& input) {
   return gradient.defined() ? gradient.to(input.scalar_type()) : gradient;
 }
 
-// --- The nodes
-// --------------------------------------------------------------------------------------
+// --- The nodes -----------------------------------------------------------------------------------
 
 // Holds the gradients of the summed loss; backward scales them.
 class ScaleBackward final : public Node {
@@ -267,8 +266,7 @@ class ScoreAgainBackward final : public Node {
   SavedVariable hidden_, weight_, bias_;
 };
 
-// --- Checks
-// -----------------------------------------------------------------------------------------
+// --- Checks --------------------------------------------------------------------------------------
 
 void CheckInputs(const at::Tensor& hidden, const at::Tensor& weight, const at::Tensor& labels,
                  const CrossEntropyOptions& options, bool autocast) {

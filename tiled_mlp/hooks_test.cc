@@ -65,8 +65,7 @@ TEST(TensorHooks, SeeTheSumOfAWeightOnce) {
   EXPECT_TRUE(at::equal(seen[0], test.weights[0].grad()));
 }
 
-// --- What other strategies do
-// -----------------------------------------------------------------------
+// --- What other strategies do --------------------------------------------------------------------
 
 TEST(OtherStrategies, BackwardPerTileFiresOncePerTile) {
   for (const Strategy strategy :

@@ -49,8 +49,7 @@ class LeafBackward final : public Node {
 
 }  // namespace
 
-// --- The sum
-// ----------------------------------------------------------------------------------------
+// --- The sum -------------------------------------------------------------------------------------
 
 WeightGradient::WeightGradient(const at::Tensor& weight, bool accumulate_fp32)
     : weight_(weight),
@@ -74,8 +73,7 @@ at::Tensor WeightGradient::Take(bool zeros) {
   return in_fp32_ ? std::move(sum_).to(weight_.scalar_type()) : std::move(sum_);
 }
 
-// --- Leaves
-// -----------------------------------------------------------------------------------------
+// --- Leaves --------------------------------------------------------------------------------------
 
 at::Tensor Leaves::On(const at::Tensor& tensor, TakeGradient take) const {
   const at::Tensor leaf = tensor.detach();

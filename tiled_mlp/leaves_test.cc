@@ -59,7 +59,7 @@ int64_t PeakOf(const Call& call) {
   return CountingAllocator::peak - before;
 }
 
-TEST(Memory, BesideTheSumsOneShareIsHeldAtATime) {
+TEST(LeavesMemory, BesideTheSumsOneShareIsHeldAtATime) {
   constexpr int64_t kSize = 256, kBytes = kSize * kSize * 4;
   std::vector<at::Tensor> weights;
   for (int i = 0; i < 6; ++i)
@@ -80,7 +80,7 @@ TEST(Memory, BesideTheSumsOneShareIsHeldAtATime) {
   EXPECT_GE(tiled, (6 + 1) * kBytes);
 }
 
-TEST(Memory, OfManyStepsIsFlat) {
+TEST(LeavesMemory, OfManyStepsIsFlat) {
   const at::Tensor w = at::ones({16, 16}).requires_grad_(), x = at::ones({40, 16}).requires_grad_();
   const auto step = [&] {
     const TileBody body = [](const at::Tensor& tile, at::TensorList weights) {

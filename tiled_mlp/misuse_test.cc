@@ -35,7 +35,7 @@ TileBody ChangedAt(int at, std::vector<at::Tensor> (*change)(const at::Tensor&))
   };
 }
 
-TEST(Misuse, AnInputChangedInPlaceIsNamedInForward) {
+TEST(RunTiledMisuse, AnInputChangedInPlaceIsNamedInForward) {
   const at::Tensor x = RandomWeight({9, 6}), w = RandomWeight({6, 6});
   const TileBody changes_tile = [](const at::Tensor& tile, at::TensorList) {
     const at::Tensor same = tile;
@@ -52,7 +52,7 @@ TEST(Misuse, AnInputChangedInPlaceIsNamedInForward) {
                  "changes weight 0 in place");
 }
 
-TEST(Misuse, ADifferentResultInBackwardIsNamed) {
+TEST(RunTiledMisuse, ADifferentResultInBackwardIsNamed) {
   const at::Tensor x = RandomWeight({9, 6}), w = RandomWeight({6, 6});
   const auto error_of = [&](std::vector<at::Tensor> (*change)(const at::Tensor&)) {
     return MessageOf([&] {
@@ -74,7 +74,7 @@ TEST(Misuse, ADifferentResultInBackwardIsNamed) {
                  "row of output 1 of the function is Float [6] for tile 2 in backward, but Double");
 }
 
-TEST(Misuse, AnInputChangedInPlaceIsNamedWhereNothingIsTiledToo) {
+TEST(RunTiledMisuse, AnInputChangedInPlaceIsNamedWhereNothingIsTiledToo) {
   const at::Tensor x = RandomWeight({9, 6}), w = RandomWeight({6, 6});
   const TileBody changes_tile = [](const at::Tensor& tile, at::TensorList) {
     const at::Tensor same = tile;
@@ -92,7 +92,7 @@ TEST(Misuse, AnInputChangedInPlaceIsNamedWhereNothingIsTiledToo) {
 }
 
 // Untiled too: else a script that was tried on short sequences fails on the first long one.
-TEST(Misuse, AWeightFromElsewhereIsAnErrorAtEveryLength) {
+TEST(RunTiledMisuse, AWeightFromElsewhereIsAnErrorAtEveryLength) {
   const at::Tensor x = RandomWeight({9, 6}), w = RandomWeight({6, 6}), other = RandomWeight({5, 6});
   const at::Tensor made = other * 2, from_other = at::linear(x, other).repeat({1, 2});
   const struct {
@@ -142,7 +142,7 @@ TEST(Misuse, AWeightFromElsewhereIsAnErrorAtEveryLength) {
   EXPECT_FALSE(other.grad().defined());
 }
 
-TEST(Misuse, ACapturedFrozenTensorIsNoMistake) {
+TEST(RunTiledMisuse, ACapturedFrozenTensorIsNoMistake) {
   const at::Tensor x = RandomWeight({9, 6}), w = RandomWeight({6, 6}),
                    scale = at::randn({6}, at::kDouble);
   const TileBody body = [&](const at::Tensor& tile, at::TensorList weights) {
@@ -157,7 +157,7 @@ TEST(Misuse, ACapturedFrozenTensorIsNoMistake) {
   }
 }
 
-TEST(Misuse, AWeightFromElsewhereInALaterTileAloneIsAnError) {
+TEST(RunTiledMisuse, AWeightFromElsewhereInALaterTileAloneIsAnError) {
   const at::Tensor x = RandomWeight({9, 6}), w = RandomWeight({6, 6}), other = RandomWeight({6});
   int calls = 0;
   const TileBody body = [&](const at::Tensor& tile, at::TensorList weights) {
@@ -171,7 +171,7 @@ TEST(Misuse, AWeightFromElsewhereInALaterTileAloneIsAnError) {
   EXPECT_FALSE(other.grad().defined());
 }
 
-TEST(Misuse, AWeightOfTheTilesAroundIsAnErrorToo) {
+TEST(RunTiledMisuse, AWeightOfTheTilesAroundIsAnErrorToo) {
   const at::Tensor x = RandomWeight({9, 6}), w = RandomWeight({6, 6});
   const TileBody outer = [](const at::Tensor& tile, at::TensorList weights) {
     const at::Tensor taken = weights[0];
@@ -185,7 +185,7 @@ TEST(Misuse, AWeightOfTheTilesAroundIsAnErrorToo) {
   ExpectContains(MessageOf([&] { y.sum().backward(); }), "none of the weights given");
 }
 
-TEST(Misuse, AnErrorInBackwardLeavesTheNextPassWhole) {
+TEST(RunTiledMisuse, AnErrorInBackwardLeavesTheNextPassWhole) {
   const at::Tensor x = RandomWeight({9, 6}), w = RandomWeight({6, 6});
   int calls = 0;
   const TileBody body = [&](const at::Tensor& tile, at::TensorList weights) {
@@ -201,7 +201,7 @@ TEST(Misuse, AnErrorInBackwardLeavesTheNextPassWhole) {
   EXPECT_LT((w.grad() - x.sum(0).expand({6, 6})).abs().max().item<double>(), 1e-12);
 }
 
-TEST(Outputs, MayBeModifiedInPlace) {
+TEST(RunTiledOutputs, MayBeModifiedInPlace) {
   for (const std::vector<int64_t>& sizes : {std::vector<int64_t>{9, 6}, {3, 3, 6}, {6}}) {
     const at::Tensor x = RandomWeight(sizes), w = RandomWeight({6, 6});
     const TileBody body = [](const at::Tensor& tile, at::TensorList weights) {

@@ -47,8 +47,7 @@ constexpr std::array<const char*, 6> kNames = {"gate",      "up",      "down",
                                                "gate_bias", "up_bias", "down_bias"};
 using WeightArray = std::array<at::Tensor, 6>;
 
-// --- Activations
-// ------------------------------------------------------------------------------------
+// --- Activations ---------------------------------------------------------------------------------
 
 const char* Approximation(Activation activation) {
   return activation == Activation::kGeluTanh ? "tanh" : "none";
@@ -84,8 +83,7 @@ at::Tensor RunUntiled(const at::Tensor& x, const WeightArray& w, Activation acti
                 kDownBias);
 }
 
-// --- The node
-// ---------------------------------------------------------------------------------------
+// --- The node ------------------------------------------------------------------------------------
 
 struct Job {
   Activation activation;
@@ -245,8 +243,7 @@ class TiledMlpBackward final : public Node {
   std::vector<SavedVariable> weights_;
 };
 
-// --- Checks
-// -----------------------------------------------------------------------------------------
+// --- Checks --------------------------------------------------------------------------------------
 
 void CheckWeights(const at::Tensor& x, const WeightArray& w, bool autocast) {
   TORCH_CHECK_VALUE(

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "ATen/ATen.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/gloo_world.h"
 #include "tests/support/ranks.h"
@@ -29,6 +30,7 @@
 namespace lockstep::tiled_mlp {
 namespace {
 
+using ::testing::HasSubstr;
 using tests::OnRanks;
 using tests::Rank;
 
@@ -163,12 +165,9 @@ std::string Train(const Rank& rank, Strategy strategy, const MakeCase& make, con
   return "";
 }
 
-#define EXPECT_CONTAINS(text, part) EXPECT_NE((text).find(part), std::string::npos) << (text)
-
 constexpr char kReadyTwice[] = "Expected to mark a variable ready only once";
 
-// --- Ours
-// -------------------------------------------------------------------------------------------
+// --- Ours ----------------------------------------------------------------------------------------
 
 void ExpectOursTrains(const Rank& rank, const Mode& mode) {
   for (const auto make : {Dense, ExpertOfTheFirstTile, FrozenInput, Lora, Tied}) {
@@ -204,13 +203,12 @@ TEST(Explicit, TileCountsMayDifferByRankAndStep) {
     EXPECT_EQ(Train(*rank, Strategy::kExplicit, Dense, mode, 2, num_tiles), "");
 }
 
-// --- The others
-// -------------------------------------------------------------------------------------
+// --- The others ----------------------------------------------------------------------------------
 
 TEST(BackwardPerTile, MarksAWeightReadyTwice) {
   const std::optional<Rank> rank = OnRanks(kRanks);
   if (!rank.has_value()) return;
-  EXPECT_CONTAINS(Train(*rank, Strategy::kBackwardPerTile, Dense, {}, 2), kReadyTwice);
+  EXPECT_THAT(Train(*rank, Strategy::kBackwardPerTile, Dense, {}, 2), HasSubstr(kReadyTwice));
 }
 
 // All weights are ready after one tile: the Reducer averages, stops listening, and the other tiles'
@@ -218,8 +216,8 @@ TEST(BackwardPerTile, MarksAWeightReadyTwice) {
 TEST(BackwardPerTile, AloneInAModelIsWrongInSilence) {
   const std::optional<Rank> rank = OnRanks(kRanks);
   if (!rank.has_value()) return;
-  EXPECT_CONTAINS(Train(*rank, Strategy::kBackwardPerTile, Dense, {}),
-                  "gradient of weight 0 is wrong");
+  EXPECT_THAT(Train(*rank, Strategy::kBackwardPerTile, Dense, {}),
+              HasSubstr("gradient of weight 0 is wrong"));
 }
 
 TEST(BackwardPerTile, WithAStaticGraphStopsWhenTheNumberOfTilesChanges) {
@@ -230,13 +228,13 @@ TEST(BackwardPerTile, WithAStaticGraphStopsWhenTheNumberOfTilesChanges) {
   const std::string error =
       Train(*rank, Strategy::kBackwardPerTile, Dense, {.static_graph = true}, 2, more_later);
 
-  EXPECT_CONTAINS(error, "training graph has changed");
+  EXPECT_THAT(error, HasSubstr("training graph has changed"));
 }
 
 TEST(ReadyFlag, MeansNothingToTheReducer) {
   const std::optional<Rank> rank = OnRanks(kRanks);
   if (!rank.has_value()) return;
-  EXPECT_CONTAINS(Train(*rank, Strategy::kReadyFlag, Dense, {}, 2), kReadyTwice);
+  EXPECT_THAT(Train(*rank, Strategy::kReadyFlag, Dense, {}, 2), HasSubstr(kReadyTwice));
 }
 
 TEST(GradThenBackward, TrainsADenseMlp) {
@@ -252,27 +250,27 @@ TEST(GradThenBackward, NeverMarksAnExpertOfAnEarlyTileReady) {
   const std::string error = Train(*rank, Strategy::kGradThenBackward, ExpertOfTheFirstTile, {});
 
   // Its share is never averaged; and the next forward would say that the reduction never ended.
-  EXPECT_CONTAINS(error, "the gradient of weight");
+  EXPECT_THAT(error, HasSubstr("the gradient of weight"));
 }
 
 TEST(GradThenBackward, MarksHiddenWeightsReadyTwiceWithFindUnused) {
   const std::optional<Rank> rank = OnRanks(kRanks);
   if (!rank.has_value()) return;
-  EXPECT_CONTAINS(Train(*rank, Strategy::kGradThenBackward, Dense, {.find_unused = true}),
-                  kReadyTwice);
+  EXPECT_THAT(Train(*rank, Strategy::kGradThenBackward, Dense, {.find_unused = true}),
+              HasSubstr(kReadyTwice));
 }
 
 TEST(GradThenBackward, CannotTrainOnAFrozenInput) {
   const std::optional<Rank> rank = OnRanks(kRanks);
   if (!rank.has_value()) return;
-  EXPECT_CONTAINS(Train(*rank, Strategy::kGradThenBackward, FrozenInput, {}),
-                  "does not require grad");
+  EXPECT_THAT(Train(*rank, Strategy::kGradThenBackward, FrozenInput, {}),
+              HasSubstr("does not require grad"));
 }
 
 TEST(OwnSums, MarkAWeightReadyTwice) {
   const std::optional<Rank> rank = OnRanks(kRanks);
   if (!rank.has_value()) return;
-  EXPECT_CONTAINS(Train(*rank, Strategy::kOwnSums, Dense, {}, 2), kReadyTwice);
+  EXPECT_THAT(Train(*rank, Strategy::kOwnSums, Dense, {}, 2), HasSubstr(kReadyTwice));
 }
 
 }  // namespace

@@ -57,8 +57,7 @@ struct Job {
   std::vector<OutputKind> outputs;  // of the body, by its first tile
 };
 
-// --- Forward
-// ----------------------------------------------------------------------------------------
+// --- Forward -------------------------------------------------------------------------------------
 
 std::vector<at::Tensor> RunBody(const Job& job, size_t tile, const at::Tensor& rows,
                                 at::TensorList weights) {
@@ -163,8 +162,7 @@ void CheckNothingElseIsUsed(at::TensorList outputs, const std::vector<at::Tensor
   CheckNothingElseIsTrained(roots, arguments);
 }
 
-// --- Backward
-// ---------------------------------------------------------------------------------------
+// --- Backward ------------------------------------------------------------------------------------
 
 class TiledBackward final : public Node {
  public:
@@ -286,8 +284,7 @@ class TiledBackward final : public Node {
   std::vector<SavedVariable> weights_;
 };
 
-// --- Both
-// -------------------------------------------------------------------------------------------
+// --- Both ----------------------------------------------------------------------------------------
 
 int64_t Widest(at::TensorList weights) {
   int64_t widest = 0;

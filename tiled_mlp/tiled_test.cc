@@ -83,14 +83,13 @@ TEST(RunTiled, HeaderExample) {
   EXPECT_EQ(w[0].grad().sizes(), w[0].sizes());
 }
 
-// --- Accuracy
-// ---------------------------------------------------------------------------------------
+// --- Accuracy ------------------------------------------------------------------------------------
 
 at::Tensor InDouble(const at::Tensor& tensor) {
   return tensor.detach().to(at::kDouble).requires_grad_();
 }
 
-TEST(Gradients, AgreeWithTheUntiledForEveryShape) {
+TEST(RunTiledGradients, AgreeWithTheUntiledForEveryShape) {
   const std::vector<at::Tensor> w32 = Weights(at::kFloat);
   std::vector<at::Tensor> w64;
   for (const at::Tensor& weight : w32) w64.push_back(InDouble(weight));
@@ -118,7 +117,7 @@ TEST(Gradients, AgreeWithTheUntiledForEveryShape) {
   }
 }
 
-TEST(Gradients, AnyLeadingShapeAndStridesAreTaken) {
+TEST(RunTiledGradients, AnyLeadingShapeAndStridesAreTaken) {
   const std::vector<at::Tensor> w = Weights(at::kDouble);
   const at::Tensor base = Input({5, 3, 2, kHidden}, at::kDouble).detach();
   for (at::Tensor x :
@@ -137,7 +136,7 @@ TEST(Gradients, AnyLeadingShapeAndStridesAreTaken) {
   }
 }
 
-TEST(Gradients, AnExpandedOutputGradientIsTaken) {
+TEST(RunTiledGradients, AnExpandedOutputGradientIsTaken) {
   const std::vector<at::Tensor> w = Weights(at::kDouble);
   const at::Tensor x = Input({3, 5, kHidden}, at::kDouble);
   SwiGlu(x, w)[0].sum().backward();
@@ -149,7 +148,7 @@ TEST(Gradients, AnExpandedOutputGradientIsTaken) {
   EXPECT_LT(LargestDifference(x.grad(), truth), 1e-12);
 }
 
-TEST(Gradients, EmptyInputGivesZeros) {
+TEST(RunTiledGradients, EmptyInputGivesZeros) {
   const std::vector<at::Tensor> w = Weights(at::kDouble);
   const at::Tensor x = at::empty({2, 0, kHidden}, at::kDouble).requires_grad_();
 
@@ -161,7 +160,7 @@ TEST(Gradients, EmptyInputGivesZeros) {
   for (const at::Tensor& weight : w) EXPECT_TRUE(at::equal(weight.grad(), at::zeros_like(weight)));
 }
 
-TEST(Gradients, AddingUpInFloat32IsNearerToTheTruth) {
+TEST(RunTiledGradients, AddingUpInFloat32IsNearerToTheTruth) {
   const std::vector<at::Tensor> w = Weights(at::kBFloat16, 32, 64);
   const at::Tensor x = Input({1, 4096, 32}, at::kBFloat16);
   std::vector<at::Tensor> w64;
@@ -188,7 +187,7 @@ TEST(Gradients, AddingUpInFloat32IsNearerToTheTruth) {
   }
 }
 
-TEST(Gradients, ASecondBackwardOfARetainedGraphGivesTheSame) {
+TEST(RunTiledGradients, ASecondBackwardOfARetainedGraphGivesTheSame) {
   const std::vector<at::Tensor> w = Weights(at::kDouble);
   const at::Tensor x = Input({11, kHidden}, at::kDouble);
   const at::Tensor y = RunTiled(SwiGlu, x, w, {.size = {.num_tiles = 4}})[0].sum();
@@ -199,8 +198,7 @@ TEST(Gradients, ASecondBackwardOfARetainedGraphGivesTheSame) {
   EXPECT_TRUE(at::equal(first, second));
 }
 
-// --- Several outputs
-// --------------------------------------------------------------------------------
+// --- Several outputs -----------------------------------------------------------------------------
 
 // y, router logits, and which expert each token goes to.
 std::vector<at::Tensor> Routed(const at::Tensor& tile, at::TensorList w) {
@@ -208,7 +206,7 @@ std::vector<at::Tensor> Routed(const at::Tensor& tile, at::TensorList w) {
   return {at::linear(at::silu(at::linear(tile, w[0])), w[2]), logits, logits.argmax(-1)};
 }
 
-TEST(Outputs, EachCarriesItsGradient) {
+TEST(RunTiledOutputs, EachCarriesItsGradient) {
   const std::vector<at::Tensor> w = Weights(at::kDouble);
   const at::Tensor x = Input({2, 9, kHidden}, at::kDouble);
   const auto loss = [](const std::vector<at::Tensor>& outputs) {
@@ -226,7 +224,7 @@ TEST(Outputs, EachCarriesItsGradient) {
   for (size_t i = 0; i < truth.size(); ++i) EXPECT_LT(LargestDifference(tiled[i], truth[i]), 1e-12);
 }
 
-TEST(Outputs, OnesThatTheLossLeavesOutGetNoGradient) {
+TEST(RunTiledOutputs, OnesThatTheLossLeavesOutGetNoGradient) {
   const std::vector<at::Tensor> w = Weights(at::kDouble);
   const at::Tensor x = Input({9, kHidden}, at::kDouble);
 
@@ -236,7 +234,7 @@ TEST(Outputs, OnesThatTheLossLeavesOutGetNoGradient) {
   EXPECT_FALSE(w[0].grad().defined());
 }
 
-TEST(Outputs, AnIdentityIsACopy) {
+TEST(RunTiledOutputs, AnIdentityIsACopy) {
   const at::Tensor x = Input({4, kHidden}, at::kDouble);
   const auto identity = [](const at::Tensor& tile, at::TensorList) { return std::vector{tile}; };
 
@@ -247,10 +245,9 @@ TEST(Outputs, AnIdentityIsACopy) {
   EXPECT_TRUE(at::equal(x.grad(), at::ones_like(x)));
 }
 
-// --- The second run is as the first
-// -----------------------------------------------------------------
+// --- The second run is as the first --------------------------------------------------------------
 
-TEST(Replay, DropoutDropsTheSameElementsInBackward) {
+TEST(RunTiledReplay, DropoutDropsTheSameElementsInBackward) {
   const at::Tensor x = at::ones({100, kHidden}).requires_grad_();
   const auto dropout = [](const at::Tensor& tile, at::TensorList) {
     return std::vector{at::dropout(tile, 0.5, true)};
@@ -265,7 +262,7 @@ TEST(Replay, DropoutDropsTheSameElementsInBackward) {
   EXPECT_FALSE(at::equal(y.narrow(0, 0, 14), y.narrow(0, 15, 14)));  // tiles differ
 }
 
-TEST(Replay, WithoutItTheyDiffer) {
+TEST(RunTiledReplay, WithoutItTheyDiffer) {
   const at::Tensor x = at::ones({100, kHidden}).requires_grad_();
   const auto dropout = [](const at::Tensor& tile, at::TensorList) {
     return std::vector{at::dropout(tile, 0.5, true)};
@@ -278,7 +275,7 @@ TEST(Replay, WithoutItTheyDiffer) {
   EXPECT_FALSE(at::equal(x.grad(), y));
 }
 
-TEST(Replay, BackwardLeavesTheGeneratorWhereItStood) {
+TEST(RunTiledReplay, BackwardLeavesTheGeneratorWhereItStood) {
   const at::Tensor x = at::ones({100, kHidden}).requires_grad_();
   const auto dropout = [](const at::Tensor& tile, at::TensorList) {
     return std::vector{at::dropout(tile, 0.5, true)};
@@ -292,7 +289,7 @@ TEST(Replay, BackwardLeavesTheGeneratorWhereItStood) {
   EXPECT_TRUE(at::equal(generator.get_state(), before));
 }
 
-TEST(Replay, BackwardRunsUnderTheAutocastOfForward) {
+TEST(RunTiledReplay, BackwardRunsUnderTheAutocastOfForward) {
   std::vector<at::ScalarType> dtypes;
   const TileBody body = [&](const at::Tensor& tile, at::TensorList w) {
     std::vector<at::Tensor> outputs = SwiGlu(tile, w);
@@ -315,10 +312,9 @@ TEST(Replay, BackwardRunsUnderTheAutocastOfForward) {
   EXPECT_TRUE(torch::autograd::grad({other.sum()}, {w[0]})[0].defined());
 }
 
-// --- Tiles without gradient
-// -------------------------------------------------------------------------
+// --- Tiles without gradient ----------------------------------------------------------------------
 
-TEST(ZeroGradients, TheirTilesAreLeftOut) {
+TEST(RunTiledZeroGradients, TheirTilesAreLeftOut) {
   const std::vector<at::Tensor> w = Weights(at::kDouble);
   const at::Tensor x = Input({100, kHidden}, at::kDouble);
   const auto loss = [](const at::Tensor& y) { return y.narrow(0, 60, 25).square().sum(); };
@@ -333,7 +329,7 @@ TEST(ZeroGradients, TheirTilesAreLeftOut) {
   for (size_t i = 0; i < 2; ++i) EXPECT_LT(LargestDifference(tiled[i], truth[i]), 1e-12);
 }
 
-TEST(ZeroGradients, IfAllTilesAreSkippedWeightsGetZeros) {
+TEST(RunTiledZeroGradients, IfAllTilesAreSkippedWeightsGetZeros) {
   const std::vector<at::Tensor> w = Weights(at::kDouble);
   const at::Tensor x = Input({100, kHidden}, at::kDouble);
 
@@ -343,7 +339,7 @@ TEST(ZeroGradients, IfAllTilesAreSkippedWeightsGetZeros) {
   EXPECT_TRUE(at::equal(x.grad(), at::zeros_like(x)));
 }
 
-TEST(ZeroGradients, AreComputedWhereAskedFor) {
+TEST(RunTiledZeroGradients, AreComputedWhereAskedFor) {
   const std::vector<at::Tensor> w = Weights(at::kDouble);
   const at::Tensor x = Input({100, kHidden}, at::kDouble);
   const auto stats = std::make_shared<TileStats>();
@@ -358,10 +354,9 @@ TEST(ZeroGradients, AreComputedWhereAskedFor) {
   EXPECT_TRUE(at::equal(w[0].grad(), at::zeros_like(w[0])));
 }
 
-// --- When there is nothing to tile
-// ------------------------------------------------------------------
+// --- When there is nothing to tile ---------------------------------------------------------------
 
-TEST(Untiled, BelowBreakEvenAndCounted) {
+TEST(RunTiledUntiled, BelowBreakEvenAndCounted) {
   const std::vector<at::Tensor> w = Weights(at::kDouble);
   const auto stats = std::make_shared<TileStats>();
   const TileOptions options = {.stats = stats};  // tiles of 1,024 tokens
@@ -375,7 +370,7 @@ TEST(Untiled, BelowBreakEvenAndCounted) {
   EXPECT_EQ(stats->tile_tokens, 768);
 }
 
-TEST(Untiled, WithoutGradModeThereIsNoGraph) {
+TEST(RunTiledUntiled, WithoutGradModeThereIsNoGraph) {
   const std::vector<at::Tensor> w = Weights(at::kDouble);
   const at::NoGradGuard no_grad;
 
@@ -385,10 +380,9 @@ TEST(Untiled, WithoutGradModeThereIsNoGraph) {
   EXPECT_FALSE(y.requires_grad());
 }
 
-// --- Errors
-// -----------------------------------------------------------------------------------------
+// --- Errors --------------------------------------------------------------------------------------
 
-TEST(Errors, ACapturedWeightIsAnErrorInBackward) {
+TEST(RunTiledErrors, ACapturedWeightIsAnErrorInBackward) {
   const std::vector<at::Tensor> w = Weights(at::kDouble);
   const at::Tensor hidden_weight = at::randn({kHidden}, at::kDouble).requires_grad_();
   const TileBody body = [&](const at::Tensor& tile, at::TensorList weights) {
@@ -404,7 +398,7 @@ TEST(Errors, ACapturedWeightIsAnErrorInBackward) {
       HasSubstr("a tensor of shape [6] that requires a gradient but is none of the weights"));
 }
 
-TEST(Errors, ACapturedWeightIsAnErrorInForwardWhereNothingElseIsTrained) {
+TEST(RunTiledErrors, ACapturedWeightIsAnErrorInForwardWhereNothingElseIsTrained) {
   const at::Tensor weight = at::randn({kHidden}, at::kDouble).requires_grad_();
   const TileBody body = [&](const at::Tensor& tile, at::TensorList) {
     return std::vector{tile * weight};
@@ -417,7 +411,7 @@ TEST(Errors, ACapturedWeightIsAnErrorInForwardWhereNothingElseIsTrained) {
   EXPECT_THAT(error, HasSubstr("none of the weights given"));
 }
 
-TEST(Errors, AWeightChangedBeforeBackwardIsSeen) {
+TEST(RunTiledErrors, AWeightChangedBeforeBackwardIsSeen) {
   const std::vector<at::Tensor> w = Weights(at::kDouble);
   const at::Tensor y =
       RunTiled(SwiGlu, Input({9, kHidden}, at::kDouble), w, {.size = {.num_tiles = 3}})[0];
@@ -431,7 +425,7 @@ TEST(Errors, AWeightChangedBeforeBackwardIsSeen) {
   EXPECT_THAT(error, HasSubstr("modified by an inplace operation"));
 }
 
-TEST(Errors, NameTheTile) {
+TEST(RunTiledErrors, NameTheTile) {
   const TileBody body = [](const at::Tensor& tile, at::TensorList) {
     return std::vector{at::linear(tile, at::ones({3, tile.size(0) == 3 ? kHidden : 5}))};
   };
@@ -443,7 +437,7 @@ TEST(Errors, NameTheTile) {
   EXPECT_THAT(error, HasSubstr("tiled_mlp: in tile 2 of 2"));
 }
 
-TEST(Errors, SayWhatWasGiven) {
+TEST(RunTiledErrors, SayWhatWasGiven) {
   const at::Tensor x = at::ones({5, kHidden});
   const TileOptions two = {.size = {.num_tiles = 2}};
   const auto sum = [](const at::Tensor& tile, at::TensorList) { return std::vector{tile.sum()}; };
@@ -468,7 +462,7 @@ TEST(Errors, SayWhatWasGiven) {
       HasSubstr("not both"));
 }
 
-TEST(Errors, CreateGraphIsRefused) {
+TEST(RunTiledErrors, CreateGraphIsRefused) {
   const std::vector<at::Tensor> w = Weights(at::kDouble);
   const at::Tensor y =
       RunTiled(SwiGlu, Input({9, kHidden}, at::kDouble), w, {.size = {.num_tiles = 3}})[0];

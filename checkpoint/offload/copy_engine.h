@@ -29,7 +29,7 @@
 #include "c10/core/Device.h"
 #include "c10/core/Storage.h"
 #include "c10/core/Stream.h"
-#include "checkpoint/offload/host_pool.h"
+#include "checkpoint/offload/host_memory_pool.h"
 
 namespace lockstep::checkpoint {
 

@@ -95,7 +95,7 @@ OffloadStats HostOffload::stats() const {
   stats.failed_waits = failed_waits_;
   for (const CopyPath& path : {cpu_, accelerator_}) {
     if (path.pool == nullptr) continue;
-    const HostPool::Usage usage = path.pool->usage();
+    const HostMemoryPool::Usage usage = path.pool->usage();
     stats.host_bytes += usage.bytes;
     stats.peak_host_bytes += usage.peak_bytes;
     stats.pool_allocations += usage.allocations;
@@ -128,7 +128,7 @@ std::shared_ptr<OffloadedTensor> HostOffload::Store(const at::Tensor& tensor, in
   const CopyPath& path = CopyPathOf(tensor.device());
   auto offloaded =
       std::make_shared<OffloadedTensor>(shared_from_this(), path.engine, tensor, region);
-  absl::StatusOr<HostPool::Block> block = path.pool->Take(offloaded->bytes());
+  absl::StatusOr<HostMemoryPool::Block> block = path.pool->Take(offloaded->bytes());
   if (absl::IsOutOfRange(block.status())) {
     refused_bytes_ += offloaded->bytes();
     return nullptr;
@@ -201,7 +201,8 @@ const HostOffload::CopyPath& HostOffload::CopyPathOf(at::Device device) {
     path.engine = options_.engine != nullptr ? options_.engine
                   : device.is_cpu()          ? PlainCopies()
                                              : AcceleratorCopies();
-    path.pool = std::make_shared<HostPool>(path.engine->host_memory(), options_.max_host_bytes);
+    path.pool =
+        std::make_shared<HostMemoryPool>(path.engine->host_memory(), options_.max_host_bytes);
   }
   return path;
 }

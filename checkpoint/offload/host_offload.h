@@ -45,7 +45,7 @@
 
 #include "ATen/core/TensorBody.h"
 #include "checkpoint/offload/copy_engine.h"
-#include "checkpoint/offload/host_pool.h"
+#include "checkpoint/offload/host_memory_pool.h"
 #include "checkpoint/region/engine.h"
 
 namespace lockstep::checkpoint {
@@ -108,7 +108,7 @@ class HostOffload : public std::enable_shared_from_this<HostOffload> {
   // The engine and the pool for the tensors of a device. The pool is made for the first tensor.
   struct CopyPath {
     std::shared_ptr<CopyEngine> engine;
-    std::shared_ptr<HostPool> pool;
+    std::shared_ptr<HostMemoryPool> pool;
   };
   const CopyPath& CopyPathOf(at::Device device);
   int64_t NextRegion();

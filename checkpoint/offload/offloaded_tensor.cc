@@ -131,7 +131,7 @@ void OffloadedTensor::ReturnBlockWhenUnused() {
   });
 }
 
-void OffloadedTensor::CopyToHost(const at::Tensor& tensor, HostPool::Block block) {
+void OffloadedTensor::CopyToHost(const at::Tensor& tensor, HostMemoryPool::Block block) {
   block_ = std::move(block);
   const c10::Stream copies = engine_->Copies(device_);
   engine_->MakeWait(copies, engine_->Record(forward_));

@@ -25,7 +25,7 @@
 #include "c10/core/Stream.h"
 #include "c10/core/TensorImpl.h"
 #include "checkpoint/offload/copy_engine.h"
-#include "checkpoint/offload/host_pool.h"
+#include "checkpoint/offload/host_memory_pool.h"
 
 namespace lockstep::checkpoint {
 
@@ -47,7 +47,7 @@ class OffloadedTensor : public std::enable_shared_from_this<OffloadedTensor> {
   // Returns whether this object holds exactly this tensor in its present version.
   bool StandsFor(const at::Tensor& tensor) const;
 
-  void CopyToHost(const at::Tensor& tensor, HostPool::Block block);
+  void CopyToHost(const at::Tensor& tensor, HostMemoryPool::Block block);
   // Returns the tensor on its device, by the cheapest way, ready for the current stream. Throws
   // c10::Error if it was modified in place since it was saved.
   at::Tensor OnDevice();
@@ -98,7 +98,7 @@ class OffloadedTensor : public std::enable_shared_from_this<OffloadedTensor> {
   const c10::VariableVersion counter_;
   const uint32_t version_;
 
-  HostPool::Block block_;
+  HostMemoryPool::Block block_;
   std::vector<EventPointer> block_uses_;  // copies that may still read or write the block
   c10::Stream forward_;                   // the stream that the tensor was saved on
   EventPointer copied_;

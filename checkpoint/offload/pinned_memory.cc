@@ -2,6 +2,8 @@
 
 #include <dlfcn.h>
 
+#include <cstddef>
+#include <cstdint>
 #include <cstdlib>
 
 #include "c10/util/Exception.h"
@@ -11,6 +13,9 @@ namespace {
 
 constexpr int64_t kPageBytes = 4096;
 constexpr int64_t kSlabBytes = 4 << 20;
+// The CUDA runtime's functions; they return 0 on success.
+using HostRegister = int (*)(void* data, size_t bytes, unsigned int flags);
+using HostUnregister = int (*)(void* data);
 constexpr unsigned int kPortable = 1;  // cudaHostRegisterPortable: locked for every device
 
 void* Symbol(const char* name) {

@@ -1,5 +1,11 @@
 // Page-locked host memory, which an accelerator copies from and to while the CPU goes on.
 //
+//    auto pool = std::make_shared<HostMemoryPool>(PinnedMemory());
+//
+// The failure this prevents: a copy between a device and ordinary memory is not asynchronous. The
+// CPU waits for it and starts no further kernels. Use PageableMemory where all tensors are on the
+// CPU: page-locking is slow, and locked memory cannot be swapped out.
+//
 // Allocations are exact to a page. They are locked through the CUDA runtime that libtorch has
 // loaded into the process. This library does not link CUDA, so one program runs with and without
 // it.
@@ -7,15 +13,12 @@
 #ifndef LOCKSTEP_CHECKPOINT_OFFLOAD_PINNED_MEMORY_H_
 #define LOCKSTEP_CHECKPOINT_OFFLOAD_PINNED_MEMORY_H_
 
-#include "checkpoint/offload/host_pool.h"
+#include "checkpoint/offload/host_memory_pool.h"
 
 namespace lockstep::checkpoint {
 
-// The CUDA runtime's functions; they return 0 on success.
-using HostRegister = int (*)(void* data, size_t bytes, unsigned int flags);
-using HostUnregister = int (*)(void* data);
-
-// Throws c10::Error if the process has no CUDA runtime.
+// Returns a source of page-locked memory. It locks 4 MiB at a time for smaller requests. Throws
+// c10::Error if the process has no CUDA runtime.
 HostMemory PinnedMemory();
 
 }  // namespace lockstep::checkpoint

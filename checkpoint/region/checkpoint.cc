@@ -192,8 +192,7 @@ class RecomputedTensor : public torch::autograd::SavedVariableHooks {
   at::Tensor tensor_;
 };
 
-// --- Pass
-// -------------------------------------------------------------------------------------------
+// --- Pass ----------------------------------------------------------------------------------------
 
 at::Tensor Pass::Add(const at::Tensor& tensor) {
   // A function that kept the last StopRecomputation from leaving gets another.
@@ -240,8 +239,7 @@ std::vector<Slot> Pass::Finish() {
   return std::move(slots_);
 }
 
-// --- Frame
-// ------------------------------------------------------------------------------------------
+// --- Frame ---------------------------------------------------------------------------------------
 
 std::string Frame::Where() const {
   return absl::StrCat("checkpoint: ", name_.empty() ? "region" : "region " + name_,
@@ -360,8 +358,7 @@ Frame::Slots Frame::Recompute() {
 
 }  // namespace
 
-// --- Checkpoint
-// -------------------------------------------------------------------------------------
+// --- Checkpoint ----------------------------------------------------------------------------------
 
 Checkpoint::Checkpoint(CheckpointOptions options) : state_(std::make_shared<State>()) {
   state_->options = std::move(options);

@@ -3,8 +3,8 @@
 //    CheckpointOptions options;
 //    options.save = Selection::Of({"aten::mm", "aten::_scaled_dot_product_flash_attention"});
 //
-// Use it when full recomputation is too slow and memory allows to keep some results. Memory and
-// time lie between those of a plain graph and those of a region that recomputes everything. Forward
+// Use it when full recomputation is too slow and there is memory for some results. Memory and time
+// lie between those of a plain graph and those of a region that recomputes everything. Forward
 // keeps the results of these operators, in order for each operator. The recomputation returns them
 // in that order and runs everything else.
 //

@@ -179,16 +179,6 @@ std::vector<int64_t> RowsPerSample(const Ownership& ownership, RowsOf rows_of) {
   return rows;
 }
 
-absl::Status CheckRows(const Ownership& ownership, RowsOf rows_of, int64_t rows,
-                       absl::string_view name) {
-  const int64_t expected = NumRows(ownership, rows_of);
-  if (rows == expected) return absl::OkStatus();
-  return Invalid(absl::StrCat("\"", name, "\" has ", rows, " rows, but its ownership has ",
-                              expected, " ", NameOf(rows_of), " (", ownership.num_samples(),
-                              " samples, ", ownership.num_items(), " items, ",
-                              ownership.num_tokens(), " tokens)"));
-}
-
 Range Part(Range range, int64_t part, int64_t parts) {
   const int64_t each = range.size() / parts;
   const int64_t longer = range.size() % parts;

@@ -100,10 +100,6 @@ int64_t NumRows(const Ownership& ownership, RowsOf rows_of);
 // Returns the number of rows of each sample; with kSamples 1 each.
 std::vector<int64_t> RowsPerSample(const Ownership& ownership, RowsOf rows_of);
 
-// Returns InvalidArgument if `rows`, the size of the tensor called `name`, is not NumRows.
-absl::Status CheckRows(const Ownership& ownership, RowsOf rows_of, int64_t rows,
-                       absl::string_view name);
-
 // Returns part `part` of `parts` of a range. Sizes differ by at most 1: the first size % parts
 // parts hold one more.
 Range Part(Range range, int64_t part, int64_t parts);

@@ -18,7 +18,7 @@ Reads Plan(const std::vector<int64_t>& dp_sizes, const ReadOptions& options) {
   return *reads;
 }
 
-TEST(ReadsTest, HeaderExample) {
+TEST(PlanReads, HeaderExample) {
   const Reads reads = Plan({3, 2}, {.micro_batch_size = 12, .num_samples = 54});
 
   EXPECT_EQ(reads.num_groups, 6);
@@ -28,7 +28,7 @@ TEST(ReadsTest, HeaderExample) {
 }
 
 // Section 2.6 of the report: 54 samples, micro-batches of 8, a grid of 4: each group has 6 windows.
-TEST(ReadsTest, EveryGroupHasAsManyWindows) {
+TEST(PlanReads, EveryGroupHasAsManyWindows) {
   const Reads reads = Plan({4, 2}, {.micro_batch_size = 8, .num_samples = 54});
 
   EXPECT_EQ(reads.num_micro_batches, 6);
@@ -38,7 +38,7 @@ TEST(ReadsTest, EveryGroupHasAsManyWindows) {
   }
 }
 
-TEST(ReadsTest, ReplicasOfEveryModuleReadTheMicroBatchInItsOrder) {
+TEST(PlanReads, ReplicasOfEveryModuleReadTheMicroBatchInItsOrder) {
   const std::vector<int64_t> dp_sizes = {1, 2, 3, 4, 6};
   const Reads reads = Plan(dp_sizes, {.micro_batch_size = 24, .num_samples = 100});
 
@@ -57,7 +57,7 @@ TEST(ReadsTest, ReplicasOfEveryModuleReadTheMicroBatchInItsOrder) {
 
 // A rank reads the samples that its module would have kept of the whole micro-batch, so they are
 // not cut again.
-TEST(ReadsTest, IsWhatSlicingWouldKeep) {
+TEST(PlanReads, IsWhatSlicingWouldKeep) {
   const Reads reads = Plan({3, 2}, {.micro_batch_size = 6, .num_samples = 6});
 
   for (int64_t dp_size : {2, 3}) {
@@ -67,7 +67,7 @@ TEST(ReadsTest, IsWhatSlicingWouldKeep) {
   }
 }
 
-TEST(ReadsTest, AModuleReadsEachSampleOnceInsteadOfOnceForEachReplica) {
+TEST(PlanReads, AModuleReadsEachSampleOnceInsteadOfOnceForEachReplica) {
   const Reads reads = Plan({8, 1}, {.micro_batch_size = 16, .num_samples = 16});
 
   int64_t read = 0;
@@ -78,20 +78,20 @@ TEST(ReadsTest, AModuleReadsEachSampleOnceInsteadOfOnceForEachReplica) {
   EXPECT_EQ(read, 16);  // by default each of the 8 replicas reads all 16
 }
 
-TEST(ReadsTest, ATopologyGivesTheSizesOfAllModules) {
+TEST(PlanReads, ATopologyGivesTheSizesOfAllModules) {
   const absl::StatusOr<Topology> topology = Topology::Make(
       5, {{.name = "vision", .dp = 3}, {.name = "language", .dp = 2, .first_rank = 3}});
 
   EXPECT_EQ(PlanReads(*topology, {.micro_batch_size = 6, .num_samples = 6})->num_groups, 6);
 }
 
-TEST(ReadsTest, OneReplicaReadsAll) {
+TEST(PlanReads, OneReplicaReadsAll) {
   const Reads reads = Plan({1}, {.micro_batch_size = 1, .num_samples = 1});
 
   EXPECT_EQ(*PositionsOf(reads, 0, {0, 1}), (Range{0, 1}));
 }
 
-TEST(ReadsTest, ErrorsNameEachRule) {
+TEST(PlanReads, ErrorsNameEachRule) {
   const auto message = [](const std::vector<int64_t>& dp_sizes, const ReadOptions& options) {
     return std::string(PlanReads(dp_sizes, options).status().message());
   };
@@ -117,7 +117,7 @@ TEST(ReadsTest, ErrorsNameEachRule) {
               HasSubstr("4 rules are broken:"));
 }
 
-TEST(GroupsOfTest, ErrorsNameTheReplica) {
+TEST(GroupsOf, ErrorsNameTheReplica) {
   const Reads reads = Plan({4}, {.micro_batch_size = 8, .num_samples = 8});
 
   EXPECT_EQ(*GroupsOf(reads, {1, 2}), (Range{2, 4}));

@@ -27,7 +27,7 @@ std::vector<int64_t> Order(const std::vector<double>& costs, int64_t num_groups)
 }
 
 // Section 2.7 of the report.
-TEST(BalancedOrderTest, WorkedVectors) {
+TEST(BalancedOrder, WorkedVectors) {
   const std::vector<double> four = {4, 16, 9, 25};
   const std::vector<double> eight = {10, 1, 1, 1, 9, 1, 1, 8};
 
@@ -38,7 +38,7 @@ TEST(BalancedOrderTest, WorkedVectors) {
   EXPECT_THAT(Order({0, 0, 5, 5}, 2), ElementsAre(2, 0, 3, 1));
 }
 
-TEST(BalancedOrderTest, OneGroupAndNoSamples) {
+TEST(BalancedOrder, OneGroupAndNoSamples) {
   EXPECT_THAT(Order({1, 2}, 1), ElementsAre(1, 0));
   EXPECT_THAT(Order({}, 3), IsEmpty());
   EXPECT_THAT(GroupCosts({}, {}, 2), ElementsAre(0, 0));
@@ -69,7 +69,7 @@ std::vector<int64_t> ByTheRule(const std::vector<double>& costs, int64_t num_gro
   return order;
 }
 
-TEST(BalancedOrderTest, FollowsTheRuleOnRandomCosts) {
+TEST(BalancedOrder, FollowsTheRuleOnRandomCosts) {
   std::mt19937 random(27);
   for (int c = 0; c < 10'000; ++c) {
     const int64_t groups = Draw(random, 1, 6);
@@ -82,7 +82,7 @@ TEST(BalancedOrderTest, FollowsTheRuleOnRandomCosts) {
 
 // Costs like those of documents with images: the spread (most expensive group / mean) falls to 1.1
 // or less.
-TEST(BalancedOrderTest, EvensOutSkewedCosts) {
+TEST(BalancedOrder, EvensOutSkewedCosts) {
   std::mt19937 random(4608);
   std::lognormal_distribution<double> cost(6.5, 0.7);
   double before = 0;
@@ -104,7 +104,7 @@ TEST(BalancedOrderTest, EvensOutSkewedCosts) {
   EXPECT_LT(after, 1.1);
 }
 
-TEST(BalancedOrderTest, ErrorsNameTheValues) {
+TEST(BalancedOrder, ErrorsNameTheValues) {
   const auto message = [](const std::vector<double>& costs, int64_t num_groups) {
     return std::string(BalancedOrder(costs, num_groups).status().message());
   };
@@ -118,13 +118,13 @@ TEST(BalancedOrderTest, ErrorsNameTheValues) {
               HasSubstr("sample 0 costs inf"));
 }
 
-TEST(SampleCostsTest, CountTokensOfItemsAndOfText) {
+TEST(SampleCosts, CountTokensOfItemsAndOfText) {
   const Ownership images = *MakeOwnership({0, 2}, {4, 6});
 
   EXPECT_THAT(SampleCosts(images, {100, 50}, 2.0, 0.5), ElementsAre(50, 45));
 }
 
-TEST(RowOrderTest, RowsAndTheirTableMoveTogether) {
+TEST(RowOrder, RowsAndTheirTableMoveTogether) {
   const Ownership images = *MakeOwnership({1, 0, 2}, {2, 1, 3});
 
   EXPECT_THAT(RowOrder(images, RowsOf::kSamples, {2, 0, 1}), ElementsAre(2, 0, 1));
@@ -133,7 +133,7 @@ TEST(RowOrderTest, RowsAndTheirTableMoveTogether) {
   EXPECT_EQ(Reordered(images, {2, 0, 1}), *MakeOwnership({2, 1, 0}, {1, 3, 2}));
 }
 
-TEST(RowOrderTest, EverySampleKeepsItsRows) {
+TEST(RowOrder, EverySampleKeepsItsRows) {
   std::mt19937 random(5);
   for (int c = 0; c < 1'000; ++c) {
     const Ownership before = RandomOwnership(random, Draw(random, 0, 8));

@@ -210,7 +210,7 @@ void ExpectSamples(const Case& c, const std::map<std::string, Value>& part,
 
 // Shards hold what their samples own, and nothing else; they share the batch's memory; put
 // together they are the batch.
-TEST(SlicePropertyTest, ShardsHoldTheRowsOfTheirSamplesAndConcatenateToTheBatch) {
+TEST(Slice, ShardsHoldTheRowsOfTheirSamplesAndConcatenateToTheBatch) {
   std::mt19937 random(4986);
   int64_t refused = 0, with_views = 0;
   for (int number = 0; number < kCases; ++number) {
@@ -259,7 +259,7 @@ TEST(SlicePropertyTest, ShardsHoldTheRowsOfTheirSamplesAndConcatenateToTheBatch)
 
 // Tensors, lists and tables move alike: declarations of the batch by path also hold for the
 // reordered one, and its sample p is sample order[p].
-TEST(SlicePropertyTest, AnotherOrderMovesAllOfASampleTogether) {
+TEST(Slice, AnotherOrderMovesAllOfASampleTogether) {
   std::mt19937 random(4608);
   for (int number = 0; number < kCases / 4; ++number) {
     SCOPED_TRACE(number);

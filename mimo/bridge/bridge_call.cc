@@ -98,8 +98,7 @@ class BridgeBackward final : public Node {
 
 }  // namespace
 
-// --- Forward
-// -------------------------------------------------------------------------------------
+// --- Forward -------------------------------------------------------------------------------------
 
 void Bridge::Pending::Call::Say(Message::Kind kind, const std::vector<int32_t>& to) const {
   for (const int32_t peer : to) state->messages.Send({.kind = kind, .call = number}, peer);
@@ -252,8 +251,7 @@ std::vector<at::Tensor> Bridge::Pending::Call::Finish() {
   return results;
 }
 
-// --- Backward
-// ------------------------------------------------------------------------------------
+// --- Backward ------------------------------------------------------------------------------------
 
 std::vector<Exchange::Piece> Bridge::Pending::Call::GradientReceives() {
   std::vector<Exchange::Piece> pieces;

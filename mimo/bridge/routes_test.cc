@@ -32,7 +32,7 @@ Route Plan(const Topology& topology, const Ownership& ownership, RowsOf rows_of 
   return *route;
 }
 
-TEST(RoutesTest, HeaderExample) {
+TEST(PlanRoute, HeaderExample) {
   const Route route = Plan(DpSizes(2, 3), UniformOwnership(6));
 
   EXPECT_THAT(route.transfers, ElementsAre(Transfer{0, 0, {0, 2}}, Transfer{0, 1, {2, 3}},
@@ -41,12 +41,12 @@ TEST(RoutesTest, HeaderExample) {
   EXPECT_THAT(route.to.ranks, ElementsAre(2, 3, 4));
 }
 
-TEST(RoutesTest, EqualSizesGoOneToOne) {
+TEST(PlanRoute, EqualSizesGoOneToOne) {
   EXPECT_THAT(Plan(DpSizes(2, 2), UniformOwnership(4)).transfers,
               ElementsAre(Transfer{0, 0, {0, 2}}, Transfer{1, 1, {2, 4}}));
 }
 
-TEST(RoutesTest, FanInAndFanOutFollowTheSamples) {
+TEST(PlanRoute, FanInAndFanOutFollowTheSamples) {
   const Ownership images = *MakeOwnership({1, 1, 0, 2}, {5, 1, 2, 2});
 
   EXPECT_THAT(Plan(DpSizes(4, 1), images).transfers,
@@ -57,7 +57,7 @@ TEST(RoutesTest, FanInAndFanOutFollowTheSamples) {
               ElementsAre(Transfer{0, 0, {0, 2}}, Transfer{0, 1, {2, 4}}));
 }
 
-TEST(RoutesTest, EveryLaneCarriesItsShare) {
+TEST(PlanRoute, EveryLaneCarriesItsShare) {
   const Topology topology =
       Make(6, {{.name = "vision", .tp = 2}, {.name = "language", .tp = 4, .first_rank = 2}});
 
@@ -70,7 +70,7 @@ TEST(RoutesTest, EveryLaneCarriesItsShare) {
                           Transfer{1, 2, {6, 8}}, Transfer{1, 3, {8, 10}}));
 }
 
-TEST(RoutesTest, LanesAreTensorParallelThenContextParallelWhateverTheOrder) {
+TEST(PlanRoute, LanesAreTensorParallelThenContextParallelWhateverTheOrder) {
   const Topology topology =
       Make(5, {{.name = "vision"},
                {.name = "language", .tp = 2, .cp = 2, .first_rank = 1, .order = "cp-tp-dp-pp"}});
@@ -78,7 +78,7 @@ TEST(RoutesTest, LanesAreTensorParallelThenContextParallelWhateverTheOrder) {
   EXPECT_THAT(Plan(topology, UniformOwnership(1)).to.ranks, ElementsAre(1, 3, 2, 4));
 }
 
-TEST(RoutesTest, LeaveFromTheLastStageAndArriveAtTheFirst) {
+TEST(PlanRoute, LeaveFromTheLastStageAndArriveAtTheFirst) {
   const Topology topology =
       Make(5, {{.name = "vision", .pp = 3}, {.name = "language", .pp = 2, .first_rank = 3}});
 
@@ -88,7 +88,7 @@ TEST(RoutesTest, LeaveFromTheLastStageAndArriveAtTheFirst) {
   EXPECT_THAT(route.to.ranks, ElementsAre(3));
 }
 
-TEST(RoutesTest, NoRowsNoTransfers) {
+TEST(PlanRoute, NoRowsNoTransfers) {
   const Topology topology = DpSizes(2, 3);
 
   EXPECT_THAT(Plan(topology, UniformOwnership(0)).transfers, IsEmpty());
@@ -96,7 +96,7 @@ TEST(RoutesTest, NoRowsNoTransfers) {
   EXPECT_THAT(Plan(topology, *MakeOwnership({0, 0, 0, 0, 0, 0}, {})).transfers, IsEmpty());
 }
 
-TEST(RoutesTest, UnevenDivisionsAreAnOption) {
+TEST(PlanRoute, UnevenDivisionsAreAnOption) {
   EXPECT_THAT(
       Plan(DpSizes(2, 1), UniformOwnership(3), RowsOf::kSamples, Division::kUneven).transfers,
       ElementsAre(Transfer{0, 0, {0, 2}}, Transfer{1, 0, {2, 3}}));
@@ -104,14 +104,14 @@ TEST(RoutesTest, UnevenDivisionsAreAnOption) {
             "mimo: batch size 3 is not divisible by dp_size 2; use 2 or 4 (dp of \"vision\")");
 }
 
-TEST(RoutesTest, AnEdgeThatIsNotThereIsOutOfRange) {
+TEST(PlanRoute, AnEdgeThatIsNotThereIsOutOfRange) {
   for (int edge : {-1, 1}) {
     EXPECT_EQ(PlanRoute(DpSizes(1, 1), edge, UniformOwnership(1), RowsOf::kItems).status().code(),
               absl::StatusCode::kOutOfRange);
   }
 }
 
-TEST(TransposeTest, SendsTheSameRowsBack) {
+TEST(Transpose, SendsTheSameRowsBack) {
   const Route route = Plan(DpSizes(2, 3), UniformOwnership(6));
 
   const Route back = Transpose(route);
@@ -122,7 +122,7 @@ TEST(TransposeTest, SendsTheSameRowsBack) {
   EXPECT_EQ(Transpose(back).transfers, route.transfers);
 }
 
-TEST(RouteOfRankTest, CountsRowsFromItsOwnShard) {
+TEST(RouteOfRank, CountsRowsFromItsOwnShard) {
   const Route route = Plan(DpSizes(2, 3), UniformOwnership(6));
 
   const RankRoute sender = RouteOfRank(route, 1);
@@ -142,7 +142,7 @@ TEST(RouteOfRankTest, CountsRowsFromItsOwnShard) {
   EXPECT_THAT(receiver.gather_ranks, ElementsAre(3));
 }
 
-TEST(RouteOfRankTest, LanesGatherTheirParts) {
+TEST(RouteOfRank, LanesGatherTheirParts) {
   const Topology topology =
       Make(4, {{.name = "vision"}, {.name = "language", .tp = 3, .first_rank = 1}});
 
@@ -154,7 +154,7 @@ TEST(RouteOfRankTest, LanesGatherTheirParts) {
   EXPECT_EQ(lane.receives[0].rows, (Range{5, 7}));
 }
 
-TEST(RouteOfRankTest, AColocatedRankCopiesItsOwnRows) {
+TEST(RouteOfRank, AColocatedRankCopiesItsOwnRows) {
   const Topology topology = Make(2, {{.name = "vision", .dp = 2}, {.name = "language", .tp = 2}});
 
   const RankRoute mine = RouteOfRank(Plan(topology, UniformOwnership(2)), 1);
@@ -166,7 +166,7 @@ TEST(RouteOfRankTest, AColocatedRankCopiesItsOwnRows) {
   EXPECT_THAT(mine.gather_ranks, ElementsAre(0, 1));
 }
 
-TEST(RouteOfRankTest, AStrangerHasNoPart) {
+TEST(RouteOfRank, AStrangerHasNoPart) {
   const RankRoute stranger = RouteOfRank(Plan(DpSizes(1, 1), UniformOwnership(1)), 7);
 
   EXPECT_THAT(stranger.sends, IsEmpty());

@@ -30,7 +30,7 @@ int Count(const std::string& text, const std::string& part) {
   return count;
 }
 
-TEST(DrawTextTest, HeaderExample) {
+TEST(DrawText, HeaderExample) {
   const Topology topology =
       Make(4, {{.name = "vision", .dp = 3}, {.name = "language", .first_rank = 3}});
 
@@ -51,7 +51,7 @@ TEST(DrawTextTest, HeaderExample) {
             "  replica 0  from 0-2\n");
 }
 
-TEST(DrawTextTest, StagesAreRowsAndCellsListRanks) {
+TEST(DrawText, StagesAreRowsAndCellsListRanks) {
   const Topology topology =
       Make(8, {{.name = "language", .dp = 2, .tp = 2, .pp = 2, .ranks = {0, 1, 2, 4, 3, 7, 5, 6}}});
 
@@ -64,7 +64,7 @@ TEST(DrawTextTest, StagesAreRowsAndCellsListRanks) {
             "  stage 1  3, 7  5-6\n");
 }
 
-TEST(DrawTextTest, WithoutSamplesEdgesAreThoseOfAMicroBatchThatSuitsBoth) {
+TEST(DrawText, WithoutSamplesEdgesAreThoseOfAMicroBatchThatSuitsBoth) {
   const Topology topology =
       Make(5, {{.name = "vision", .dp = 2}, {.name = "language", .dp = 3, .first_rank = 2}});
 
@@ -74,7 +74,7 @@ TEST(DrawTextTest, WithoutSamplesEdgesAreThoseOfAMicroBatchThatSuitsBoth) {
                                             "  replica 2  from 1\n"));
 }
 
-TEST(DrawTextTest, LargeTopologiesAreCut) {
+TEST(DrawText, LargeTopologiesAreCut) {
   const Topology topology =
       Make(16'384, {{.name = "vision", .dp = 8192},
                     {.name = "language", .dp = 4096, .tp = 2, .first_rank = 8192}});
@@ -86,7 +86,7 @@ TEST(DrawTextTest, LargeTopologiesAreCut) {
   EXPECT_LT(text.size(), 1'000u);
 }
 
-TEST(DrawTextTest, ScatteredRanksAreCut) {
+TEST(DrawText, ScatteredRanksAreCut) {
   std::vector<int32_t> even;
   std::vector<int32_t> odd;
   for (int32_t i = 0; i < 10; ++i) {
@@ -99,7 +99,7 @@ TEST(DrawTextTest, ScatteredRanksAreCut) {
   EXPECT_THAT(DrawText(topology, {.max_ranks = 2}), HasSubstr("  ranks    0, 2 and 8 more\n"));
 }
 
-TEST(DrawSvgTest, HasACellForEachReplicaAndStageAndALineForEachLink) {
+TEST(DrawSvg, HasACellForEachReplicaAndStageAndALineForEachLink) {
   const Topology topology = Make(
       7, {{.name = "vision", .dp = 3}, {.name = "language", .dp = 2, .pp = 2, .first_rank = 3}});
 
@@ -112,7 +112,7 @@ TEST(DrawSvgTest, HasACellForEachReplicaAndStageAndALineForEachLink) {
   EXPECT_THAT(svg, HasSubstr(">[2, 4)</text>"));
 }
 
-TEST(DrawSvgTest, TheDrawingInTheDocsIsFresh) {
+TEST(DrawSvg, TheDrawingInTheDocsIsFresh) {
   const Topology topology =
       Make(12, {{.name = "vision", .dp = 3},
                 {.name = "audio", .first_rank = 3},
@@ -123,7 +123,7 @@ TEST(DrawSvgTest, TheDrawingInTheDocsIsFresh) {
   EXPECT_EQ(DrawSvg(topology, {.micro_batch_size = 6}), committed);
 }
 
-TEST(DrawSvgTest, NamesAreEscaped) {
+TEST(DrawSvg, NamesAreEscaped) {
   const Topology topology =
       Make(2, {{.name = "a<b>&\"c\""}, {.name = "language", .first_rank = 1}});
 
@@ -133,7 +133,7 @@ TEST(DrawSvgTest, NamesAreEscaped) {
   EXPECT_THAT(svg, Not(HasSubstr("a<b>")));
 }
 
-TEST(DrawTest, AnyTopologyCanBeDrawn) {
+TEST(Draw, AnyTopologyCanBeDrawn) {
   std::mt19937 random(9);
   for (int c = 0; c < 1'000; ++c) {
     const Topology topology = RandomTopology(random);

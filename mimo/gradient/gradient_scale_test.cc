@@ -21,7 +21,7 @@ double Scale(const GradientScaleOptions& options) {
   return *scale;
 }
 
-TEST(GradientScaleTest, HeaderExample) {
+TEST(GradientScale, HeaderExample) {
   EXPECT_DOUBLE_EQ(Scale({.loss = Loss::kMeanOfMeans,
                           .reduction = Reduction::kMean,
                           .reduction_size = 4,
@@ -29,7 +29,7 @@ TEST(GradientScaleTest, HeaderExample) {
                    2.0);
 }
 
-TEST(GradientScaleTest, TheRulesOfTheReport) {
+TEST(GradientScale, TheRulesOfTheReport) {
   const auto per_token = [](Reduction reduction, int64_t size, int64_t tokens) {
     return Scale({.reduction = reduction, .reduction_size = size, .num_tokens = tokens});
   };
@@ -53,7 +53,7 @@ TEST(GradientScaleTest, TheRulesOfTheReport) {
 
 // Each sample has a gradient for each of its tokens, in both modules. For any dp, a module's
 // reduced gradient times its factor equals the gradient of one rank.
-TEST(GradientScaleTest, MakesEveryModulesGradientThatOfOneRank) {
+TEST(GradientScale, MakesEveryModulesGradientThatOfOneRank) {
   std::mt19937 random(4066);
   for (int c = 0; c < 2'000; ++c) {
     const int64_t samples = 12 * Draw(random, 1, 2);
@@ -107,7 +107,7 @@ TEST(GradientScaleTest, MakesEveryModulesGradientThatOfOneRank) {
   }
 }
 
-TEST(GradientScaleTest, MicroBatchesAreAveragedInMeanOfMeansAlone) {
+TEST(GradientScale, MicroBatchesAreAveragedInMeanOfMeansAlone) {
   GradientScaleOptions options = {
       .loss = Loss::kMeanOfMeans, .language_dp = 2, .num_micro_batches = 4, .num_tokens = 10};
   EXPECT_DOUBLE_EQ(Scale(options), 0.125);
@@ -115,7 +115,7 @@ TEST(GradientScaleTest, MicroBatchesAreAveragedInMeanOfMeansAlone) {
   EXPECT_DOUBLE_EQ(Scale(options), 0.1);
 }
 
-TEST(GradientScaleTest, ErrorsNameTheOption) {
+TEST(GradientScale, ErrorsNameTheOption) {
   const auto message = [](const GradientScaleOptions& options) {
     return std::string(GradientScale(options).status().message());
   };
@@ -129,7 +129,7 @@ TEST(GradientScaleTest, ErrorsNameTheOption) {
   EXPECT_THAT(message({.num_tokens = -1}), HasSubstr("num_tokens is -1; it must not be negative"));
 }
 
-TEST(CountsInNormTest, ShardsOnceAndReplicasOnce) {
+TEST(CountsInNorm, ShardsOnceAndReplicasOnce) {
   EXPECT_TRUE(CountsInNorm({.tp = 1, .pp = 2}, /*divided_over_tp=*/true));
   EXPECT_FALSE(CountsInNorm({.tp = 1}, /*divided_over_tp=*/false));
   EXPECT_TRUE(CountsInNorm({}, /*divided_over_tp=*/false));

@@ -5,6 +5,7 @@
 // times too fast or too slowly, with no error (see gradient_scale.h for the factor). And clipping
 // each module by its own norm is a different algorithm from clipping the model.
 //
+//    // after backward, on a rank of vision; divided[i]: whether parameter i is divided over tp
 //    ReduceGradients(vision_parameters, group_of_dp_and_cp, factor);
 //    at::Tensor norm = GradientNorm({{vision_parameters, divided, coordinates}}, world, device);
 //    ClipGradients(vision_parameters, norm, 1.0);

@@ -94,7 +94,7 @@ Held Deliver(const Route& route, const Held& sent, std::vector<int>* times_sent)
   return received;
 }
 
-class MimoPropertyTest : public ::testing::Test {
+class OnRandomTopologies : public ::testing::Test {
  protected:
   // Half of the cases divide evenly; the others have any size, from 0 on.
   int64_t DrawSamples(const Topology& topology, Division* division) {
@@ -111,7 +111,7 @@ class MimoPropertyTest : public ::testing::Test {
   std::mt19937 random_{20261121};
 };
 
-TEST_F(MimoPropertyTest, SlicesOfAModuleConcatenateToTheGlobalMicroBatch) {
+TEST_F(OnRandomTopologies, SlicesOfAModuleConcatenateToTheGlobalMicroBatch) {
   for (int c = 0; c < kCases; ++c) {
     SCOPED_TRACE(c);
     const Topology topology = RandomTopology(random_);
@@ -140,8 +140,8 @@ TEST_F(MimoPropertyTest, SlicesOfAModuleConcatenateToTheGlobalMicroBatch) {
   }
 }
 
-void MimoPropertyTest::CheckEdge(const Topology& topology, int edge, const Ownership& ownership,
-                                 Division division) {
+void OnRandomTopologies::CheckEdge(const Topology& topology, int edge, const Ownership& ownership,
+                                   Division division) {
   const RowsOf rows_of = kAllRows[Draw(random_, 0, 2)];
   const Route route = *PlanRoute(topology, edge, ownership, rows_of, division);
   std::vector<int64_t> rows(static_cast<size_t>(NumRows(ownership, rows_of)));
@@ -177,7 +177,7 @@ void MimoPropertyTest::CheckEdge(const Topology& topology, int edge, const Owner
             route.from.num_places() + route.to.num_places());
 }
 
-TEST_F(MimoPropertyTest, RoutesDeliverEveryRowOnceToItsOwnerAndBackwardIsTheTranspose) {
+TEST_F(OnRandomTopologies, RoutesDeliverEveryRowOnceToItsOwnerAndBackwardIsTheTranspose) {
   int drawn = 0;  // topologies with an edge
   int routed = 0;
   while (drawn < kCases) {
@@ -195,7 +195,7 @@ TEST_F(MimoPropertyTest, RoutesDeliverEveryRowOnceToItsOwnerAndBackwardIsTheTran
   EXPECT_GT(routed, kCases);
 }
 
-TEST_F(MimoPropertyTest, TheSimulatedScheduleEnds) {
+TEST_F(OnRandomTopologies, TheSimulatedScheduleEnds) {
   int interleaved = 0;
   for (int c = 0; c < kCases; ++c) {
     SCOPED_TRACE(c);
@@ -240,7 +240,7 @@ TEST_F(MimoPropertyTest, TheSimulatedScheduleEnds) {
   EXPECT_GT(interleaved, kCases / 10);
 }
 
-TEST_F(MimoPropertyTest, GroupsOfAModuleHoldEachOfItsRanksOnce) {
+TEST_F(OnRandomTopologies, GroupsOfAModuleHoldEachOfItsRanksOnce) {
   for (int c = 0; c < kCases / 10; ++c) {
     SCOPED_TRACE(c);
     const Topology topology = RandomTopology(random_);

@@ -118,20 +118,6 @@ void FillStagesBelow(const Topology& topology, Step* step) {
   }
 }
 
-// Returns for each module the number of stages before its first, on the longest path.
-std::vector<int64_t> StagesAbove(const Topology& topology) {
-  std::vector<int64_t> above(topology.modules().size(), 0);
-  for (const int module : topology.forward_order()) {
-    for (int e = 0; e < static_cast<int>(topology.edges().size()); ++e) {
-      if (topology.to(e) != module) continue;
-      const auto from = static_cast<size_t>(topology.from(e));
-      int64_t& here = above[static_cast<size_t>(module)];
-      here = std::max(here, above[from] + topology.modules()[from].pp);
-    }
-  }
-  return above;
-}
-
 absl::Status FillRoutes(const Topology& topology, const StepOptions& options, Step* step) {
   step->forward.assign(options.routes.begin(), options.routes.end());
   for (int e = 0; options.routes.empty() && e < static_cast<int>(step->num_edges()); ++e) {
@@ -261,20 +247,6 @@ std::string Describe(const Schedule& schedule, int64_t rank, const Op& op) {
   if (op.kind == OpKind::kReceive) return absl::StrCat(text, ", from rank ", op.partner);
   if (op.kind == OpKind::kWait) return text;
   return absl::StrCat(text, ", in ", GroupName(schedule, op.partner));
-}
-
-int64_t TotalStages(const Topology& topology) {
-  const std::vector<int64_t> above = StagesAbove(topology);
-  int64_t total = 0;
-  for (size_t m = 0; m < above.size(); ++m)
-    total = std::max(total, above[m] + topology.modules()[m].pp);
-  return total;
-}
-
-int64_t StagesUpTo(const Topology& topology, int64_t rank) {
-  const absl::Span<const int32_t> mine = topology.modules_of(rank);
-  if (mine.empty()) return 0;
-  return StagesAbove(topology)[static_cast<size_t>(mine[0])] + topology.coordinates(rank)->pp + 1;
 }
 
 }  // namespace lockstep::mimo

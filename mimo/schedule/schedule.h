@@ -138,14 +138,6 @@ struct Simulation {
 // Cost: O(operations + members of collectives).
 absl::StatusOr<Simulation> Simulate(const Schedule& schedule);
 
-// TotalStages returns the number of pipeline stages that a micro-batch passes one after the other,
-// on the longest path of edges. StagesUpTo returns the number of these up to the stage of `rank`'s
-// first module, with that stage; 0 outside the world. Example: two encoders of one stage each, a
-// language model of 2 stages and a generator have 4 stages in all, and the language model's first
-// stage is stage 2. Source: Megatron-LM's multi-module pipelines.
-int64_t TotalStages(const Topology& topology);
-int64_t StagesUpTo(const Topology& topology, int64_t rank);
-
 // Returns "rank 3: receive of activations vision>language, micro-batch 2, 4 rows, from rank 0".
 std::string Describe(const Schedule& schedule, int64_t rank, const Op& op);
 

@@ -74,7 +74,7 @@ std::string ErrorOf(const Schedule& schedule) {
   return std::string(simulation.status().message());
 }
 
-TEST(ScheduleTest, HeaderExample) {
+TEST(MakeSchedule, HeaderExample) {
   const Topology topology =
       Make(4, {{.name = "vision", .dp = 3}, {.name = "language", .first_rank = 3}});
 
@@ -88,7 +88,7 @@ TEST(ScheduleTest, HeaderExample) {
   EXPECT_EQ(simulation->collectives, 3);  // vision's gradients, the tokens, the norm
 }
 
-TEST(ScheduleTest, SequentialOrderOfEachRank) {
+TEST(MakeSchedule, SequentialOrderOfEachRank) {
   const Topology topology =
       Make(3, {{.name = "vision", .dp = 2}, {.name = "language", .first_rank = 2}});
 
@@ -115,7 +115,7 @@ TEST(ScheduleTest, SequentialOrderOfEachRank) {
           "rank 2: count of tokens" + world, "rank 2: global norm" + world));
 }
 
-TEST(ScheduleTest, ColocatedRanksExchangeInOneBatch) {
+TEST(MakeSchedule, ColocatedRanksExchangeInOneBatch) {
   const Topology topology = Make(2, {{.name = "vision", .dp = 2}, {.name = "language", .tp = 2}});
   const Ownership images = *MakeOwnership({2, 1}, {1, 1, 1});
   const std::vector<Route> routes = {*PlanRoute(topology, 0, images, RowsOf::kTokens)};
@@ -133,7 +133,7 @@ TEST(ScheduleTest, ColocatedRanksExchangeInOneBatch) {
   EXPECT_EQ(exchange.ops_of(0)[1].kind, OpKind::kReceive);
 }
 
-TEST(ScheduleTest, LanesGatherAndContextRanksSum) {
+TEST(MakeSchedule, LanesGatherAndContextRanksSum) {
   const Topology topology =
       Make(5, {{.name = "vision", .tp = 2}, {.name = "language", .cp = 3, .first_rank = 2}});
 
@@ -154,7 +154,7 @@ TEST(ScheduleTest, LanesGatherAndContextRanksSum) {
   EXPECT_TRUE(Simulate(schedule).ok());
 }
 
-TEST(ScheduleTest, InterleavedStepsStartBackwardAsSoonAsTheyCan) {
+TEST(MakeSchedule, InterleavedStepsStartBackwardAsSoonAsTheyCan) {
   const Topology topology = Make(2, {{.name = "language", .pp = 2}});
 
   const Schedule schedule = Plan(topology, {.num_micro_batches = 3, .order = Order::k1F1B});
@@ -171,7 +171,7 @@ TEST(ScheduleTest, InterleavedStepsStartBackwardAsSoonAsTheyCan) {
   EXPECT_TRUE(Simulate(schedule).ok());
 }
 
-TEST(ScheduleTest, AllForwardsFirstWaitsForTheCallBeforeTheLast) {
+TEST(MakeSchedule, AllForwardsFirstWaitsForTheCallBeforeTheLast) {
   const Topology topology = Make(2, {{.name = "vision"}, {.name = "language", .first_rank = 1}});
 
   const Schedule schedule = Plan(
@@ -203,7 +203,7 @@ TEST(ScheduleTest, AllForwardsFirstWaitsForTheCallBeforeTheLast) {
   EXPECT_TRUE(Simulate(schedule).ok());
 }
 
-TEST(ScheduleTest, SharedWeightsAreReducedByTheFirstAndTheLastStage) {
+TEST(MakeSchedule, SharedWeightsAreReducedByTheFirstAndTheLastStage) {
   const Topology topology = Make(3, {{.name = "language", .pp = 3}});
 
   const Schedule schedule = Plan(topology, {.num_micro_batches = 1});
@@ -218,30 +218,14 @@ TEST(ScheduleTest, SharedWeightsAreReducedByTheFirstAndTheLastStage) {
   EXPECT_TRUE(Simulate(schedule).ok());
 }
 
-// The vector of section 9 of the report: two encoders, a language model of two stages, a generator.
-TEST(StagesTest, VectorOfTheReport) {
-  const Topology topology = Make(5,
-                                 {{.name = "enc"},
-                                  {.name = "aud", .first_rank = 1},
-                                  {.name = "language", .pp = 2, .first_rank = 2},
-                                  {.name = "gen", .first_rank = 4}},
-                                 {{"enc", "language"}, {"aud", "language"}, {"language", "gen"}});
-
-  EXPECT_EQ(TotalStages(topology), 4);
-  EXPECT_EQ(StagesUpTo(topology, 2), 2);
-  std::vector<int64_t> up_to;
-  for (int64_t rank = -1; rank < 6; ++rank) up_to.push_back(StagesUpTo(topology, rank));
-  EXPECT_THAT(up_to, ElementsAre(0, 1, 1, 2, 3, 4, 0));
-}
-
-TEST(ScheduleTest, AWorldOfOneHasNothingToDo) {
+TEST(MakeSchedule, AWorldOfOneHasNothingToDo) {
   const Schedule schedule = Plan(Make(1, {{.name = "language"}}), {.num_micro_batches = 3});
 
   EXPECT_THAT(schedule.ops, IsEmpty());
   EXPECT_TRUE(Simulate(schedule).ok());
 }
 
-TEST(ScheduleTest, NothingIsSentForSamplesWithoutRows) {
+TEST(MakeSchedule, NothingIsSentForSamplesWithoutRows) {
   const Topology topology = Make(2, {{.name = "vision"}, {.name = "language", .first_rank = 1}});
   const std::vector<Route> routes = {
       *PlanRoute(topology, 0, *MakeOwnership({0, 0}, {}), RowsOf::kTokens)};
@@ -251,7 +235,7 @@ TEST(ScheduleTest, NothingIsSentForSamplesWithoutRows) {
   EXPECT_EQ(Simulate(schedule)->transfers, 0);
 }
 
-TEST(ScheduleTest, ErrorsNameTheOption) {
+TEST(MakeSchedule, ErrorsNameTheOption) {
   const Topology topology = Make(2, {{.name = "vision"}, {.name = "language", .first_rank = 1}});
   const Topology colocated = Make(1, {{.name = "vision"}, {.name = "language"}});
   const Route route = *PlanRoute(topology, 0, UniformOwnership(1), RowsOf::kSamples);
@@ -271,7 +255,7 @@ TEST(ScheduleTest, ErrorsNameTheOption) {
               HasSubstr("rank 0 has 2 modules; 1F1B wants one on each rank: use kSequential"));
 }
 
-TEST(SimulateTest, NamesWhoWaitsForWhom) {
+TEST(Simulate, NamesWhoWaitsForWhom) {
   EXPECT_EQ(
       ErrorOf(ByHand({{Send(1), Receive(1)}, {Send(0), Receive(0)}})),
       "mimo: the schedule never ends: 2 ranks wait for each other:\n"
@@ -283,7 +267,7 @@ TEST(SimulateTest, NamesWhoWaitsForWhom) {
 }
 
 // Rank 1 wants to be rid of something before it receives; rank 0 takes that after its sends.
-TEST(SimulateTest, ARankGoesOnWithoutWhatIsDetachedUpToTheWait) {
+TEST(Simulate, ARankGoesOnWithoutWhatIsDetachedUpToTheWait) {
   const auto at = [](Op op, int micro_batch, bool is_detached) {
     op.detached = is_detached;
     op.micro_batch = micro_batch;
@@ -304,7 +288,7 @@ TEST(SimulateTest, ARankGoesOnWithoutWhatIsDetachedUpToTheWait) {
               HasSubstr("2 ranks wait"));
 }
 
-TEST(SimulateTest, NamesTheCycleAlone) {
+TEST(Simulate, NamesTheCycleAlone) {
   // Ranks 1 to 3 wait in a circle; rank 0 waits for them.
   const std::string message = ErrorOf(ByHand({{Receive(1)},
                                               {Receive(3), Send(2), Send(0)},
@@ -315,7 +299,7 @@ TEST(SimulateTest, NamesTheCycleAlone) {
   EXPECT_THAT(message, Not(HasSubstr("rank 0")));
 }
 
-TEST(SimulateTest, CollectivesInAnotherOrderNeverEnd) {
+TEST(Simulate, CollectivesInAnotherOrderNeverEnd) {
   const std::vector<GroupSet> groups = {{"a", 2, {0, 1}}, {"b", 2, {0, 1}}};
 
   EXPECT_THAT(
@@ -326,14 +310,14 @@ TEST(SimulateTest, CollectivesInAnotherOrderNeverEnd) {
   EXPECT_TRUE(Simulate(ByHand({{Reduce(0), Reduce(1)}, {Reduce(0), Reduce(1)}}, groups)).ok());
 }
 
-TEST(SimulateTest, ASendBeforeACollectiveThatItsReceiverIsInNeverEnds) {
+TEST(Simulate, ASendBeforeACollectiveThatItsReceiverIsInNeverEnds) {
   const std::vector<GroupSet> groups = {{"world", 2, {0, 1}}};
 
   EXPECT_THAT(ErrorOf(ByHand({{Send(1), Reduce(0)}, {Reduce(0), Receive(0)}}, groups)),
               HasSubstr("2 ranks wait for each other"));
 }
 
-TEST(SimulateTest, NamesWhatHasNoPartner) {
+TEST(Simulate, NamesWhatHasNoPartner) {
   const std::vector<GroupSet> groups = {{"world", 2, {0, 1}}, {"alone", 1, {0}}};
 
   EXPECT_EQ(
@@ -349,7 +333,7 @@ TEST(SimulateTest, NamesWhatHasNoPartner) {
                 " of ranks 0, which the rank is not in"));
 }
 
-TEST(SimulateTest, NamesPartnersThatCarryDifferentThings) {
+TEST(Simulate, NamesPartnersThatCarryDifferentThings) {
   Op late = Receive(0);
   late.micro_batch = 1;
   Op norm = Reduce(0);
@@ -365,14 +349,14 @@ TEST(SimulateTest, NamesPartnersThatCarryDifferentThings) {
                 " 0: reduction"));
 }
 
-TEST(SimulateTest, ReportsAtMostEightAndCountsTheRest) {
+TEST(Simulate, ReportsAtMostEightAndCountsTheRest) {
   std::vector<Op> sends(10, Send(1));
 
   EXPECT_THAT(ErrorOf(ByHand({sends, {}})), HasSubstr("in 10 places:"));
   EXPECT_THAT(ErrorOf(ByHand({sends, {}})), HasSubstr("\n  and 2 more"));
 }
 
-TEST(SimulateTest, RefusesWhatIsNoSchedule) {
+TEST(Simulate, RefusesWhatIsNoSchedule) {
   Schedule cut = ByHand({{Send(1)}, {Receive(0)}});
   cut.op_offsets.back() = 1;
   const std::vector<Schedule> broken = {Schedule{},
@@ -394,7 +378,7 @@ TEST(SimulateTest, RefusesWhatIsNoSchedule) {
 
 // A source that sends to a sink both directly and through two stages starts three forwards before
 // its first backward; the sink starts none.
-TEST(SimulateTest, InterleavingAcrossAShortCutIsCaught) {
+TEST(Simulate, InterleavingAcrossAShortCutIsCaught) {
   const Topology topology =
       Make(4,
            {{.name = "vision"},

@@ -181,7 +181,7 @@ Schedule Mutated(std::mt19937& random, const Schedule& schedule) {
   return mutated;
 }
 
-TEST(SimulateTest, AgreesWithTryingOnRandomBrokenSchedules) {
+TEST(Simulate, AgreesWithTryingOnRandomBrokenSchedules) {
   std::mt19937 random(8);
   std::map<bool, int> outcomes;
   for (int c = 0; c < 2000; ++c) {

@@ -48,7 +48,7 @@ Topology Make(int64_t world_size, std::vector<Module> modules, std::vector<Edge>
 }
 
 // The vectors of section 6 of the report, from Megatron-LM's HyperCommGrid.
-TEST(EnumerateGroupsTest, VectorsOfTheReport) {
+TEST(EnumerateGroups, VectorsOfTheReport) {
   EXPECT_EQ(Enumerate({{"tp", 2}, {"dp", 4}}, {"tp"}), (Lists{{0, 1}, {2, 3}, {4, 5}, {6, 7}}));
   EXPECT_EQ(Enumerate({{"tp", 2}, {"cp", 2}, {"dp", 2}}, {"tp", "cp"}),
             (Lists{{0, 2, 1, 3}, {4, 6, 5, 7}}));
@@ -68,13 +68,13 @@ TEST(EnumerateGroupsTest, VectorsOfTheReport) {
   for (const std::vector<int32_t>& group : dp) EXPECT_EQ(group.size(), 5u);
 }
 
-TEST(EnumerateGroupsTest, NoAxisListedGivesGroupsOfOne) {
+TEST(EnumerateGroups, NoAxisListedGivesGroupsOfOne) {
   EXPECT_EQ(Enumerate({{"tp", 3}}, {}), (Lists{{0}, {1}, {2}}));
   EXPECT_EQ(Enumerate({}, {}), (Lists{{0}}));
 }
 
 // Section 6 again: tp 2, dp 2, pp 2 from rank 0 on.
-TEST(ModuleGroupsTest, GroupsOfTheBridgeLayout) {
+TEST(ModuleGroups, GroupsOfTheBridgeLayout) {
   const Topology topology = Make(8, {{.name = "language", .dp = 2, .tp = 2, .pp = 2}});
 
   EXPECT_EQ(ListsOf(*ModuleGroups(topology, 0, "dp")), (Lists{{0, 2}, {1, 3}, {4, 6}, {5, 7}}));
@@ -85,7 +85,7 @@ TEST(ModuleGroupsTest, GroupsOfTheBridgeLayout) {
 
 // Section 6: upstream's leaders of each replica, the last lane of those that send and the first of
 // those that receive, as source and as destination of an edge.
-TEST(EdgeGroupTest, LeadersOfTheReportsLayouts) {
+TEST(EdgeGroup, LeadersOfTheReportsLayouts) {
   struct Layout {
     Module module;
     std::vector<int32_t> sends, receives;
@@ -120,7 +120,7 @@ TEST(EdgeGroupTest, LeadersOfTheReportsLayouts) {
   }
 }
 
-TEST(ModuleGroupsTest, TheOrderInWhichAxesAreAskedForIsOfNoAccount) {
+TEST(ModuleGroups, TheOrderInWhichAxesAreAskedForIsOfNoAccount) {
   const Topology topology = Make(8, {{.name = "language", .dp = 2, .tp = 2, .cp = 2}});
 
   EXPECT_EQ(ModuleGroups(topology, 0, "tp-cp")->ranks, ModuleGroups(topology, 0, "cp-tp")->ranks);
@@ -128,14 +128,14 @@ TEST(ModuleGroupsTest, TheOrderInWhichAxesAreAskedForIsOfNoAccount) {
   EXPECT_EQ(ListsOf(*ModuleGroups(topology, 0, "dp-cp")), (Lists{{0, 2, 4, 6}, {1, 3, 5, 7}}));
 }
 
-TEST(ModuleGroupsTest, UseTheRanksThatAreListed) {
+TEST(ModuleGroups, UseTheRanksThatAreListed) {
   const Topology topology =
       Make(4, {{.name = "language", .dp = 2, .tp = 2, .ranks = {3, 0, 2, 1}}});
 
   EXPECT_EQ(ListsOf(*ModuleGroups(topology, 0, "tp")), (Lists{{3, 0}, {2, 1}}));
 }
 
-TEST(ModuleGroupsTest, AnUnknownAxisIsAnError) {
+TEST(ModuleGroups, AnUnknownAxisIsAnError) {
   const Topology topology = Make(1, {{.name = "language"}});
 
   for (const char* axes : {"ep", "tp-tp", "", "tp-"}) {
@@ -147,20 +147,20 @@ TEST(ModuleGroupsTest, AnUnknownAxisIsAnError) {
 
 // Section 6: the last stage of the source and the first stage of the destination bridge an edge.
 // Upstream's leaders, the last and the first rank of each replica, are among these ranks.
-TEST(EdgeGroupTest, IsTheLastStageOfFromAndTheFirstOfTo) {
+TEST(EdgeGroup, IsTheLastStageOfFromAndTheFirstOfTo) {
   const Topology topology = Make(12, {{.name = "vision", .dp = 2, .tp = 2, .pp = 2},
                                       {.name = "language", .tp = 2, .pp = 2, .first_rank = 8}});
 
   EXPECT_EQ(ListsOf(EdgeGroup(topology, 0)), (Lists{{4, 5, 6, 7, 8, 9}}));
 }
 
-TEST(EdgeGroupTest, HasSharedRanksOnce) {
+TEST(EdgeGroup, HasSharedRanksOnce) {
   const Topology topology = Make(2, {{.name = "vision", .dp = 2}, {.name = "language", .tp = 2}});
 
   EXPECT_EQ(ListsOf(EdgeGroup(topology, 0)), (Lists{{0, 1}}));
 }
 
-TEST(ProcessGroupsTest, AreInOneOrder) {
+TEST(ProcessGroups, AreInOneOrder) {
   const Topology topology = Make(
       6, {{.name = "vision", .dp = 2, .tp = 2}, {.name = "language", .tp = 2, .first_rank = 4}});
   std::vector<std::string> names;
@@ -176,7 +176,7 @@ TEST(ProcessGroupsTest, AreInOneOrder) {
                   "language/tp-cp-dp-pp", "language/embedding", "vision>language", "world"));
 }
 
-TEST(ProcessGroupsTest, HeaderExample) {
+TEST(ProcessGroups, HeaderExample) {
   const Topology topology = Make(
       6, {{.name = "vision", .dp = 2, .tp = 2}, {.name = "language", .tp = 2, .first_rank = 4}});
 
@@ -188,7 +188,7 @@ TEST(ProcessGroupsTest, HeaderExample) {
 }
 
 // Section 6: for every pipeline its first and last rank.
-TEST(ProcessGroupsTest, EmbeddingsAreOfTheFirstAndLastStage) {
+TEST(ProcessGroups, EmbeddingsAreOfTheFirstAndLastStage) {
   const Topology topology = Make(6, {{.name = "language", .dp = 2, .pp = 3}});
   const Topology flat = Make(2, {{.name = "language", .dp = 2}});
 
@@ -196,7 +196,7 @@ TEST(ProcessGroupsTest, EmbeddingsAreOfTheFirstAndLastStage) {
   EXPECT_EQ(ListsOf(ProcessGroups(flat)[9]), (Lists{{0}, {1}}));
 }
 
-TEST(ProcessGroupsTest, InAWorldOfOneAllAreOfOne) {
+TEST(ProcessGroups, InAWorldOfOneAllAreOfOne) {
   const Topology topology = Make(1, {{.name = "language"}});
 
   for (const GroupSet& set : ProcessGroups(topology)) {

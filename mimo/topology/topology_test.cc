@@ -42,7 +42,7 @@ Topology VisionAndLanguage() {
       4, {{.name = "vision", .dp = 3, .first_rank = 0}, {.name = "language", .first_rank = 3}});
 }
 
-TEST(TopologyTest, HeaderExample) {
+TEST(Topology, HeaderExample) {
   const Topology topology = VisionAndLanguage();
 
   EXPECT_EQ(topology.module(1)->name, "vision");
@@ -51,7 +51,7 @@ TEST(TopologyTest, HeaderExample) {
   EXPECT_TRUE(topology.Validate({.micro_batch_size = 6, .global_batch_size = 24}).ok());
 }
 
-TEST(TopologyTest, AWorldOfOneHasAllSizesOne) {
+TEST(Topology, AWorldOfOneHasAllSizesOne) {
   const Topology topology = Make(1, {{.name = "language"}});
 
   EXPECT_EQ(topology.module(0)->name, "language");
@@ -62,14 +62,14 @@ TEST(TopologyTest, AWorldOfOneHasAllSizesOne) {
   EXPECT_THAT(topology.forward_order(), ElementsAre(0));
 }
 
-TEST(TopologyTest, AnEmptyListGivesNoEdgesAndNoListTheDefault) {
+TEST(Topology, AnEmptyListGivesNoEdgesAndNoListTheDefault) {
   const std::vector<Module> modules = {{.name = "vision"}, {.name = "language", .first_rank = 1}};
 
   EXPECT_EQ(Topology::Make(2, modules)->edges().size(), 1u);
   EXPECT_THAT(Topology::Make(2, modules, std::vector<Edge>())->edges(), IsEmpty());
 }
 
-TEST(TopologyTest, ARankOutsideTheWorldHasNoModule) {
+TEST(Topology, ARankOutsideTheWorldHasNoModule) {
   const Topology topology = VisionAndLanguage();
 
   for (int64_t rank : {int64_t{-1}, int64_t{4}, int64_t{1} << 40}) {
@@ -84,7 +84,7 @@ TEST(TopologyTest, ARankOutsideTheWorldHasNoModule) {
               HasSubstr("rank 4 has no module; ranks are 0 to 3"));
 }
 
-TEST(TopologyTest, TensorParallelVariesFastestThenContextThenDataThenStage) {
+TEST(Topology, TensorParallelVariesFastestThenContextThenDataThenStage) {
   const Topology topology =
       Make(17, {{.name = "vision"},
                 {.name = "language", .dp = 2, .tp = 2, .cp = 2, .pp = 2, .first_rank = 1}});
@@ -95,7 +95,7 @@ TEST(TopologyTest, TensorParallelVariesFastestThenContextThenDataThenStage) {
   EXPECT_EQ(*topology.coordinates(9), (Coordinates{.dp = 0, .tp = 0, .cp = 0, .pp = 1}));
 }
 
-TEST(TopologyTest, CoordinatesAndRanksAreInverseForEveryOrder) {
+TEST(Topology, CoordinatesAndRanksAreInverseForEveryOrder) {
   for (const char* order : {"tp-cp-dp-pp", "pp-dp-cp-tp", "dp-tp-pp-cp", "cp-pp-tp-dp"}) {
     const Topology topology =
         Make(25, {{.name = "language", .dp = 2, .tp = 3, .cp = 1, .pp = 4, .order = order},
@@ -113,7 +113,7 @@ TEST(TopologyTest, CoordinatesAndRanksAreInverseForEveryOrder) {
   EXPECT_EQ(*stages_first.coordinates(1), (Coordinates{.pp = 1}));
 }
 
-TEST(TopologyTest, ListedRanksHoldThePlacesOfTheGridInTheirOrder) {
+TEST(Topology, ListedRanksHoldThePlacesOfTheGridInTheirOrder) {
   const Topology topology = Make(5, {{.name = "language", .dp = 2, .tp = 2, .ranks = {4, 0, 2, 1}},
                                      {.name = "vision", .ranks = {3}}});
 
@@ -123,7 +123,7 @@ TEST(TopologyTest, ListedRanksHoldThePlacesOfTheGridInTheirOrder) {
   EXPECT_EQ(topology.dp_info(1), (DpInfo{1, 2}));
 }
 
-TEST(TopologyTest, ModulesMakeTheSameTopologyAgain) {
+TEST(Topology, ModulesMakeTheSameTopologyAgain) {
   const Topology topology = Make(5, {{.name = "language", .dp = 2, .tp = 2, .ranks = {4, 0, 2, 1}},
                                      {.name = "vision", .first_rank = 3}});
 
@@ -135,7 +135,7 @@ TEST(TopologyTest, ModulesMakeTheSameTopologyAgain) {
   }
 }
 
-TEST(ColocatedTest, EachModuleHasItsOwnCoordinates) {
+TEST(ColocatedModules, EachModuleHasItsOwnCoordinates) {
   const Topology topology =
       Make(4, {{.name = "vision", .dp = 4}, {.name = "language", .dp = 2, .tp = 2}});
 
@@ -146,7 +146,7 @@ TEST(ColocatedTest, EachModuleHasItsOwnCoordinates) {
   EXPECT_EQ(*topology.coordinates(3, 1), (Coordinates{.dp = 1, .tp = 1}));
 }
 
-TEST(ColocatedTest, DpInfoIsZeroOfOneUnlessTheModuleIsNamed) {
+TEST(ColocatedModules, DpInfoIsZeroOfOneUnlessTheModuleIsNamed) {
   const Topology topology =
       Make(4, {{.name = "vision", .dp = 4}, {.name = "language", .dp = 2, .tp = 2}});
 
@@ -155,7 +155,7 @@ TEST(ColocatedTest, DpInfoIsZeroOfOneUnlessTheModuleIsNamed) {
   EXPECT_EQ(*topology.dp_info(3, "language"), (DpInfo{1, 2}));
 }
 
-TEST(DpInfoTest, AnotherModulesRankIsNotFound) {
+TEST(DpInfo, AnotherModulesRankIsNotFound) {
   const Topology topology = VisionAndLanguage();
 
   EXPECT_EQ(*topology.dp_info(2, "vision"), (DpInfo{2, 3}));
@@ -166,7 +166,7 @@ TEST(DpInfoTest, AnotherModulesRankIsNotFound) {
 }
 
 // Section 2.2 of the report: the language model needs data on every stage, an encoder on its first.
-TEST(NeedsDataTest, LanguageOnEveryStageOthersOnTheFirst) {
+TEST(NeedsData, LanguageOnEveryStageOthersOnTheFirst) {
   const Topology topology =
       Make(7, {{.name = "vision", .pp = 3}, {.name = "language", .pp = 4, .first_rank = 3}});
   const std::vector<bool> expected = {true, false, false, true, true, true, true};
@@ -176,14 +176,14 @@ TEST(NeedsDataTest, LanguageOnEveryStageOthersOnTheFirst) {
   }
 }
 
-TEST(NeedsDataTest, AColocatedRankNeedsItForAnyOfItsModules) {
+TEST(NeedsData, AColocatedRankNeedsItForAnyOfItsModules) {
   const Topology topology = Make(2, {{.name = "vision", .pp = 2}, {.name = "language", .dp = 2}});
 
   EXPECT_TRUE(topology.sampling_info(1).needs_data);
   EXPECT_FALSE(topology.NeedsData(0, 1));
 }
 
-TEST(SamplingInfoTest, EveryLoadingRankLoadsTheSame) {
+TEST(SamplingInfo, EveryLoadingRankLoadsTheSame) {
   const Topology topology = Make(8, {{.name = "vision", .dp = 3, .first_rank = 5},
                                      {.name = "language", .dp = 2, .tp = 2, .first_rank = 0},
                                      {.name = "audio", .first_rank = 4}});
@@ -192,7 +192,7 @@ TEST(SamplingInfoTest, EveryLoadingRankLoadsTheSame) {
   }
 }
 
-TEST(SamplingInfoTest, ScalableReadsAreOfTheReplica) {
+TEST(SamplingInfo, ScalableReadsAreOfTheReplica) {
   const Topology topology = Make(
       7, {{.name = "vision", .dp = 3}, {.name = "language", .dp = 2, .pp = 2, .first_rank = 3}});
 
@@ -200,7 +200,7 @@ TEST(SamplingInfoTest, ScalableReadsAreOfTheReplica) {
   EXPECT_EQ(topology.sampling_info(6, true), (SamplingInfo{1, 2, true}));
 }
 
-TEST(SamplingInfoTest, ScalableReadsOfColocatedModulesAreWholeUnlessReplicasAreTheSame) {
+TEST(SamplingInfo, ScalableReadsOfColocatedModulesAreWholeUnlessReplicasAreTheSame) {
   const Topology same = Make(2, {{.name = "vision", .dp = 2}, {.name = "language", .dp = 2}});
   const Topology unlike = Make(2, {{.name = "vision", .dp = 2}, {.name = "language", .tp = 2}});
 
@@ -208,7 +208,7 @@ TEST(SamplingInfoTest, ScalableReadsOfColocatedModulesAreWholeUnlessReplicasAreT
   EXPECT_EQ(unlike.sampling_info(1, true), (SamplingInfo{0, 1, true}));
 }
 
-TEST(EdgesTest, ByDefaultEveryOtherModuleFeedsLanguage) {
+TEST(Edges, ByDefaultEveryOtherModuleFeedsLanguage) {
   const Topology topology = Make(3, {{.name = "vision"},
                                      {.name = "language", .first_rank = 1},
                                      {.name = "audio", .first_rank = 2}});
@@ -221,7 +221,7 @@ TEST(EdgesTest, ByDefaultEveryOtherModuleFeedsLanguage) {
   EXPECT_THAT(topology.forward_order(), ElementsAre(0, 2, 1));
 }
 
-TEST(EdgesTest, ForwardOrderFollowsTheEdges) {
+TEST(Edges, ForwardOrderFollowsTheEdges) {
   const Topology topology = Make(3,
                                  {{.name = "generator"},
                                   {.name = "language", .first_rank = 1},
@@ -240,7 +240,7 @@ struct BrokenRule {
   std::string message;
 };
 
-TEST(ErrorsTest, EachRuleIsNamedWithItsValues) {
+TEST(TopologyErrors, EachRuleIsNamedWithItsValues) {
   const Module language = {.name = "language"};
   const std::vector<BrokenRule> cases = {
       {"no world", 0, {language}, {}, "topology of world_size 0: world_size is from 1 to 1048576"},
@@ -372,7 +372,7 @@ TEST(ErrorsTest, EachRuleIsNamedWithItsValues) {
   }
 }
 
-TEST(ErrorsTest, AllAreNamedAtOnce) {
+TEST(TopologyErrors, AllAreNamedAtOnce) {
   const std::string message = ErrorOf(6,
                                       {{.name = "vision", .dp = 0},
                                        {.name = "vision", .dp = 3, .first_rank = 4},
@@ -395,7 +395,7 @@ TEST(ErrorsTest, AllAreNamedAtOnce) {
 
 // Upstream wants data-parallel sizes that divide each other and powers of two for tp; routes do
 // not.
-TEST(ErrorsTest, SizesNeedNeitherDivideEachOtherNorBePowersOfTwo) {
+TEST(TopologyErrors, SizesNeedNeitherDivideEachOtherNorBePowersOfTwo) {
   Make(11, {{.name = "vision", .dp = 2}, {.name = "language", .dp = 3, .tp = 3, .first_rank = 2}});
 }
 
@@ -404,7 +404,7 @@ struct Sizes {
   std::string message;  // empty: fine
 };
 
-TEST(ValidateTest, EachRuleIsNamedWithTheNearestSizesThatWork) {
+TEST(Validate, EachRuleIsNamedWithTheNearestSizesThatWork) {
   const Topology topology =
       Make(5, {{.name = "vision", .dp = 3}, {.name = "language", .dp = 2, .first_rank = 3}});
   const std::vector<Sizes> cases = {
@@ -446,7 +446,7 @@ TEST(ValidateTest, EachRuleIsNamedWithTheNearestSizesThatWork) {
   }
 }
 
-TEST(ValidateTest, AllRulesAreNamedAtOnce) {
+TEST(Validate, AllRulesAreNamedAtOnce) {
   const Topology topology =
       Make(5, {{.name = "vision", .dp = 3}, {.name = "language", .dp = 2, .first_rank = 3}});
 

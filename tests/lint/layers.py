@@ -6,7 +6,7 @@
 3. What talks to c10d, to Gloo or to `_`-prefixed ATen operators is one file (.h and .cc) of each library.
    ProcessGroup.hpp, Store.hpp and Types.hpp do not count: they name what a caller hands over.
 4. Only driver/lua/bind/<library>/ includes a library's headers. driver/ranks/ builds on sharding too.
-   A library includes no header of ours but its own. A binding translates: it calls no store and locks no file.
+   A library includes no header of ours but its own. A binding translates: it calls no store, sends no messages and locks no file.
 5. scripts/ and driver/lua/lockstep/ are Lua, and what the tests there read; scripts depend on the driver alone.
 
 Transitive dependencies are Bazel's to know: see transitive_test.py.
@@ -25,7 +25,7 @@ _TORCH_HEADERS = re.compile(r"(ATen|c10|caffe2|torch)/")
 _LUA_HEADERS = re.compile(r"(lua|lualib|lauxlib|luajit)\.h(pp)?$")
 _UNSTABLE_HEADERS = re.compile(r"torch/csrc/distributed/(?!c10d/(ProcessGroup|Store|Types)\.hpp$)|gloo/|ATen/ops/_")
 _UNSTABLE_NAMES = re.compile(r"\bat::_[a-z]")
-_BINDING_LOGIC = re.compile(r"\bstore(?:->|\.)\w+\(|\b(?:flock|fcntl|lockf)\(")
+_BINDING_LOGIC = re.compile(r"\bstore(?:->|\.)\w+\(|->(?:send|recv)\(|\b(?:flock|fcntl|lockf)\(")
 _INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([^>"]+)[>"]')
 
 
@@ -135,7 +135,7 @@ def check_includes(top):
                 unstable.setdefault(library, {}).setdefault(_stem(path), f"{path}:{line}")
         for match in _BINDING_LOGIC.finditer(text) if path.startswith("driver/lua/bind/") else ():
             line = text.count("\n", 0, match.start()) + 1
-            yield f"{path}:{line}: {match[0]}...) is more than a translation; give it a function below driver/ that has a C++ test"
+            yield f"{path}:{line}: {match[0]}...) is more than a translation; give the library, or driver/, a function with a C++ test"
         for match in _UNSTABLE_NAMES.finditer(text) if library else ():
             line = text.count("\n", 0, match.start()) + 1
             unstable.setdefault(library, {}).setdefault(_stem(path), f"{path}:{line}")

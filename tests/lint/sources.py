@@ -2,7 +2,8 @@
 
 A header begins with a comment that says what it is for, and has an include guard that spells its path
 (headers under third_party may say #pragma once instead). No file is longer than 500 lines, save those
-that a program wrote. No folder holds more than 30 files.
+that a program wrote. No folder holds more than 30 files. Two headers define no type of one name in one
+namespace: a file that includes both would not compile.
 """
 
 import collections
@@ -17,6 +18,8 @@ MAX_FILES = 30
 # Written by driver/lua/types/generate.lua.
 GENERATED = ("driver/lua/types/torch.lua", "driver/lua/types/torch_internal.lua")
 
+_NAMESPACE = re.compile(r"^namespace ([\w:]+) \{", re.M)
+_TYPE = re.compile(r"^(?:struct|class|enum class) (\w+)(?: final)?(?: : [^;{]*)? \{", re.M)
 _TEXT = (".cc", ".h", ".cu", ".cuh", ".lua", ".py", ".bzl", ".sh")
 
 
@@ -38,8 +41,21 @@ def check_header(path, text):
         yield f"{path}:{line}: the include guard of this path is {guard}, at the top and behind the last #endif"
 
 
+def check_types(headers):
+    """`headers`: text by path."""
+    homes = {}
+    for path, text in sorted(headers.items()):
+        namespace = _NAMESPACE.search(text)
+        for match in _TYPE.finditer(text):
+            name = f"{namespace[1]}::{match[1]}" if namespace else match[1]
+            home = homes.setdefault(name, path)
+            if home != path:
+                yield f"{path}:{text.count(chr(10), 0, match.start()) + 1}: defines {name}, as {home} does"
+
+
 def check(top):
     problems = []
+    headers = {}
     folders = collections.Counter(str(pathlib.PurePath(path).parent) for path in workspace.files(top))
     for folder, count in folders.items():
         if count > MAX_FILES:
@@ -50,10 +66,11 @@ def check(top):
         text = (pathlib.Path(top) / path).read_text()
         if path.endswith((".h", ".cuh")):
             problems += check_header(path, text)
+            headers[path] = text
         length = text.count("\n")
         if length > MAX_LINES:
             problems.append(f"{path}: has {length} lines; at most {MAX_LINES} are one thing")
-    return sorted(problems)
+    return sorted([*problems, *check_types(headers)])
 
 
 if __name__ == "__main__":

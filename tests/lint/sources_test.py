@@ -54,6 +54,17 @@ class SourcesTest(unittest.TestCase):
         self.assert_finds(text, "the include guard of this path is LOCKSTEP_DRIVER_KITE_H_")
         self.assertEqual([], fixture.problems(sources.check, {"third_party/kites/kite.h": text}))
 
+    def test_a_type_that_two_headers_define_is_found(self):
+        kite = GOOD.replace("int kites();", "namespace sky {\n\nstruct Kite {\n  int tails;\n};\n\n}  // namespace sky")
+        other = kite.replace("_KITE_", "_OTHER_")
+        changes = {"driver/kite.h": kite, "driver/other.h": other}
+
+        self.assertEqual(["driver/other.h:8: defines sky::Kite, as driver/kite.h does"],
+                         fixture.problems(sources.check, changes))
+        for harmless in (other.replace("sky {", "sea {"), other.replace(" {\n  int tails;\n}", "")):
+            with self.subTest(harmless):
+                self.assertEqual([], fixture.problems(sources.check, changes | {"driver/other.h": harmless}))
+
     def test_a_folder_of_more_than_30_files_is_found(self):
         texts = {f"docs/{i}.md": "A page.\n" for i in range(31)}
 

@@ -1,4 +1,4 @@
-#include "checkpoint/offload/host_pool.h"
+#include "checkpoint/offload/host_memory_pool.h"
 
 #include <algorithm>
 #include <atomic>
@@ -41,27 +41,38 @@ struct CountedMemory {
   }
 };
 
-TEST(HostPool, HeaderExample) {
-  auto pool = std::make_shared<HostPool>(PageableMemory());
-  absl::StatusOr<HostPool::Block> block = pool->Take(1000);
+TEST(HostMemoryPool, HeaderExample) {
+  HostMemoryPool pool(PageableMemory());
+  absl::StatusOr<HostMemoryPool::Block> block = pool.Take(1000);
   ASSERT_TRUE(block.ok());
 
   std::memset(block->data(), 1, block->bytes());
 
   EXPECT_EQ(block->bytes(), 1000);
   EXPECT_EQ(reinterpret_cast<uintptr_t>(block->data()) % 64, 0);
-  EXPECT_EQ(pool->usage().bytes, 1024);
+  EXPECT_EQ(pool.usage().bytes, 1024);
 }
 
-TEST(HostPool, TrafficThatRepeatsAllocatesNothingMore) {
-  auto pool = std::make_shared<HostPool>(PageableMemory());
+TEST(HostMemoryPool, MemoryIsReleasedWithTheLastBlock) {
+  CountedMemory counted;
+  auto pool = std::make_unique<HostMemoryPool>(counted.memory());
+  {
+    const HostMemoryPool::Block block = *pool->Take(100);
+    pool.reset();
+    EXPECT_EQ(counted.held, 128);
+  }
+  EXPECT_EQ(counted.held, 0);
+}
+
+TEST(HostMemoryPool, TrafficThatRepeatsAllocatesNothingMore) {
+  auto pool = std::make_shared<HostMemoryPool>(PageableMemory());
   const auto step = [&] {
-    std::vector<HostPool::Block> blocks;
+    std::vector<HostMemoryPool::Block> blocks;
     for (const int64_t bytes : {300000, 64, 300000, 5000, 70000})
       blocks.push_back(*pool->Take(bytes));
   };
   step();
-  const HostPool::Usage warm = pool->usage();
+  const HostMemoryPool::Usage warm = pool->usage();
 
   for (int i = 0; i < 100; ++i) step();
 
@@ -70,11 +81,11 @@ TEST(HostPool, TrafficThatRepeatsAllocatesNothingMore) {
   EXPECT_LE(warm.bytes, 1.02 * (300000 + 64 + 300000 + 5000 + 70000));
 }
 
-TEST(HostPool, BlocksReturnAfterAnException) {
-  auto pool = std::make_shared<HostPool>(PageableMemory());
+TEST(HostMemoryPool, BlocksReturnAfterAnException) {
+  auto pool = std::make_shared<HostMemoryPool>(PageableMemory());
 
   try {
-    const HostPool::Block block = *pool->Take(100);
+    const HostMemoryPool::Block block = *pool->Take(100);
     throw 1;
   } catch (int) {
   }
@@ -82,30 +93,30 @@ TEST(HostPool, BlocksReturnAfterAnException) {
   EXPECT_EQ(pool->usage().used_bytes, 0);
 }
 
-TEST(HostPool, ABlockThatADeviceUsesIsNotHandedOn) {
-  auto pool = std::make_shared<HostPool>(PageableMemory());
+TEST(HostMemoryPool, ABlockThatADeviceUsesIsNotHandedOn) {
+  auto pool = std::make_shared<HostMemoryPool>(PageableMemory());
   bool is_finished = false;
   void* first = nullptr;
   {
-    HostPool::Block block = *pool->Take(100);
+    HostMemoryPool::Block block = *pool->Take(100);
     first = block.data();
     block.ReturnWhen([&] { return is_finished; });
   }
 
-  const HostPool::Block other = *pool->Take(100);
+  const HostMemoryPool::Block other = *pool->Take(100);
   is_finished = true;
-  const HostPool::Block again = *pool->Take(100);
+  const HostMemoryPool::Block again = *pool->Take(100);
 
   EXPECT_NE(other.data(), first);
   EXPECT_EQ(again.data(), first);
 }
 
 // An event of a device that has failed throws.
-TEST(HostPool, ABlockWhoseDeviceHasFailedIsNeverHandedOnAndEndsNothing) {
+TEST(HostMemoryPool, ABlockWhoseDeviceHasFailedIsNeverHandedOnAndEndsNothing) {
   CountedMemory counted;
-  auto pool = std::make_shared<HostPool>(counted.memory());
+  auto pool = std::make_shared<HostMemoryPool>(counted.memory());
   {
-    HostPool::Block block = *pool->Take(100);
+    HostMemoryPool::Block block = *pool->Take(100);
     block.ReturnWhen([]() -> bool { throw std::runtime_error("unspecified launch failure"); });
   }
 
@@ -115,42 +126,42 @@ TEST(HostPool, ABlockWhoseDeviceHasFailedIsNeverHandedOnAndEndsNothing) {
   EXPECT_EQ(counted.held, 128);  // the device may still write there
 }
 
-TEST(HostPool, LargeFreeMemoryServesSmallRequestsAndJoinsAgain) {
-  auto pool = std::make_shared<HostPool>(PageableMemory());
-  { const HostPool::Block large = *pool->Take(4096); }
+TEST(HostMemoryPool, LargeFreeMemoryServesSmallRequestsAndJoinsAgain) {
+  auto pool = std::make_shared<HostMemoryPool>(PageableMemory());
+  { const HostMemoryPool::Block large = *pool->Take(4096); }
 
   for (int round = 0; round < 3; ++round) {
-    std::vector<HostPool::Block> small;
+    std::vector<HostMemoryPool::Block> small;
     for (int i = 0; i < 4; ++i) small.push_back(*pool->Take(1024));
     std::swap(small[1], small[2]);
   }
-  const HostPool::Block large = *pool->Take(4096);
+  const HostMemoryPool::Block large = *pool->Take(4096);
 
   EXPECT_EQ(pool->usage().allocations, 1);
 }
 
-TEST(HostPool, FreeMemoryOfNoUseIsReleasedBeforeMoreIsAllocated) {
+TEST(HostMemoryPool, FreeMemoryOfNoUseIsReleasedBeforeMoreIsAllocated) {
   CountedMemory counted;
-  auto pool = std::make_shared<HostPool>(counted.memory());
+  auto pool = std::make_shared<HostMemoryPool>(counted.memory());
   {
-    const HostPool::Block a = *pool->Take(1000 * 64);
-    const HostPool::Block b = *pool->Take(1000 * 64);
+    const HostMemoryPool::Block a = *pool->Take(1000 * 64);
+    const HostMemoryPool::Block b = *pool->Take(1000 * 64);
   }
 
-  const HostPool::Block larger = *pool->Take(1500 * 64);
+  const HostMemoryPool::Block larger = *pool->Take(1500 * 64);
 
   EXPECT_EQ(counted.held, 1500 * 64);
   EXPECT_EQ(pool->usage().peak_bytes, 2000 * 64);
 }
 
-TEST(HostPool, SmallRequestsShareSlabs) {
+TEST(HostMemoryPool, SmallRequestsShareSlabs) {
   constexpr int64_t kSlab = 1 << 20;
   CountedMemory counted;
   HostMemory memory = counted.memory();
   memory.slab_bytes = kSlab;
-  auto pool = std::make_shared<HostPool>(memory);
+  auto pool = std::make_shared<HostMemoryPool>(memory);
 
-  std::vector<HostPool::Block> blocks;
+  std::vector<HostMemoryPool::Block> blocks;
   for (int i = 0; i < 4000; ++i) blocks.push_back(*pool->Take(4096));
   EXPECT_EQ(pool->usage().allocations, 16);
   EXPECT_EQ(pool->usage().bytes, 16 * kSlab);
@@ -162,23 +173,23 @@ TEST(HostPool, SmallRequestsShareSlabs) {
   EXPECT_EQ(counted.held, 0);
 }
 
-TEST(HostPool, IfASlabDoesNotFitARequestGetsJustItsBytes) {
+TEST(HostMemoryPool, IfASlabDoesNotFitARequestGetsJustItsBytes) {
   CountedMemory counted{.limit = 4096};
   HostMemory memory = counted.memory();
   memory.slab_bytes = 1 << 20;
-  auto pool = std::make_shared<HostPool>(memory);
+  auto pool = std::make_shared<HostMemoryPool>(memory);
 
   EXPECT_TRUE(pool->Take(4096).ok());
   EXPECT_EQ(counted.held, 4096);
 }
 
-TEST(HostPool, TheLimitIsKeptAndFreeMemoryMakesRoom) {
+TEST(HostMemoryPool, TheLimitIsKeptAndFreeMemoryMakesRoom) {
   CountedMemory counted;
-  auto pool = std::make_shared<HostPool>(counted.memory(), /*max_bytes=*/10 * 64);
+  auto pool = std::make_shared<HostMemoryPool>(counted.memory(), /*max_bytes=*/10 * 64);
   {
-    const HostPool::Block a = *pool->Take(4 * 64), b = *pool->Take(4 * 64);
+    const HostMemoryPool::Block a = *pool->Take(4 * 64), b = *pool->Take(4 * 64);
 
-    const absl::StatusOr<HostPool::Block> more = pool->Take(3 * 64);
+    const absl::StatusOr<HostMemoryPool::Block> more = pool->Take(3 * 64);
 
     EXPECT_EQ(more.status().code(), absl::StatusCode::kOutOfRange);
     EXPECT_EQ(more.status().message(),
@@ -190,13 +201,13 @@ TEST(HostPool, TheLimitIsKeptAndFreeMemoryMakesRoom) {
 }
 
 // Threads take, write, check and return blocks. A device uses some of the blocks for a while.
-TEST(HostPool, ThreadsGetBlocksOfTheirOwn) {
-  auto pool = std::make_shared<HostPool>(PageableMemory());
+TEST(HostMemoryPool, ThreadsGetBlocksOfTheirOwn) {
+  auto pool = std::make_shared<HostMemoryPool>(PageableMemory());
   std::atomic<int64_t> spoiled = 0;
   const auto work = [&](unsigned char mark) {
     std::mt19937 random(mark);
     for (int i = 0; i < 2000; ++i) {
-      HostPool::Block block = *pool->Take(1 + random() % 3000);
+      HostMemoryPool::Block block = *pool->Take(1 + random() % 3000);
       auto* const bytes = static_cast<unsigned char*>(block.data());
       std::memset(bytes, mark, block.bytes());
       if (random() % 2 == 0) {
@@ -217,23 +228,23 @@ TEST(HostPool, ThreadsGetBlocksOfTheirOwn) {
   EXPECT_EQ(pool->usage().used_bytes, 0);
 }
 
-TEST(HostPool, AFullMachineIsAnErrorThatSaysWhatHoldsTheMemory) {
+TEST(HostMemoryPool, AFullMachineIsAnErrorThatSaysWhatHoldsTheMemory) {
   CountedMemory counted{.limit = 2048};
-  auto pool = std::make_shared<HostPool>(counted.memory());
-  const HostPool::Block block = *pool->Take(2048);
+  auto pool = std::make_shared<HostMemoryPool>(counted.memory());
+  const HostMemoryPool::Block block = *pool->Take(2048);
 
-  const absl::StatusOr<HostPool::Block> more = pool->Take(1);
+  const absl::StatusOr<HostMemoryPool::Block> more = pool->Take(1);
 
   EXPECT_EQ(more.status().code(), absl::StatusCode::kResourceExhausted);
   EXPECT_THAT(more.status().message(), HasSubstr("2048 bytes hold copies"));
   EXPECT_EQ(pool->Take(0).status().code(), absl::StatusCode::kInvalidArgument);
 }
 
-TEST(HostPool, TheLastBlockEndsThePoolAndReleasesAll) {
+TEST(HostMemoryPool, TheLastBlockEndsThePoolAndReleasesAll) {
   CountedMemory counted;
-  auto pool = std::make_shared<HostPool>(counted.memory());
+  auto pool = std::make_shared<HostMemoryPool>(counted.memory());
   {
-    HostPool::Block block = *pool->Take(100);
+    HostMemoryPool::Block block = *pool->Take(100);
     pool.reset();
     EXPECT_EQ(counted.held, 128);
   }
@@ -243,13 +254,13 @@ TEST(HostPool, TheLastBlockEndsThePoolAndReleasesAll) {
 
 // Whatever is taken and returned in whatever order: blocks never overlap, keep their content, and
 // the pool holds no more than twice what was out at the most.
-TEST(HostPool, RandomTrafficKeepsBlocksApart) {
+TEST(HostMemoryPool, RandomTrafficKeepsBlocksApart) {
   for (uint32_t seed = 0; seed < 20; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     CountedMemory counted;
-    auto pool = std::make_shared<HostPool>(counted.memory());
-    std::map<int, std::pair<HostPool::Block, unsigned char>> out;
+    auto pool = std::make_shared<HostMemoryPool>(counted.memory());
+    std::map<int, std::pair<HostMemoryPool::Block, unsigned char>> out;
     int64_t most = 0;
     for (int i = 0; i < 500; ++i) {
       if (!out.empty() && random() % 2 == 0) {
@@ -260,7 +271,7 @@ TEST(HostPool, RandomTrafficKeepsBlocksApart) {
         out.erase(victim);
         continue;
       }
-      HostPool::Block block = *pool->Take(1 + random() % 5000);
+      HostMemoryPool::Block block = *pool->Take(1 + random() % 5000);
       const auto mark = static_cast<unsigned char>(random());
       std::memset(block.data(), mark, block.bytes());
       out[i] = {std::move(block), mark};

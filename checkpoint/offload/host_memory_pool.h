@@ -5,30 +5,27 @@
 // of two, 1.78 times the requested bytes in a measured case. This pool allocates the requested
 // size, keeps memory that is returned, and splits it for smaller requests:
 //
-//    auto pool = std::make_shared<HostPool>(PageableMemory());
-//    absl::StatusOr<HostPool::Block> block = pool->Take(bytes);
+//    HostMemoryPool pool(PageableMemory());
+//    absl::StatusOr<HostMemoryPool::Block> block = pool.Take(bytes);
 //    ... copy to block->data() ...
 //    block->ReturnWhen([event] { return event->query(); });   // not before the device is done
 //
-// A Block returns to its pool when it is destroyed, also after an exception. The pool releases free
+// HostOffload (host_offload.h) makes its own pools. Use a pool yourself for copies of your own.
+//
+// A Block returns to its pool when it is destroyed, also after an exception. It may outlive the
+// HostMemoryPool: the memory is released with the last block. The pool releases free
 // memory that no request could use before it allocates more. If each allocation is expensive, small
 // requests share slabs, and the last slab may be partly empty.
 //
 // Thread-safe.
 
-#ifndef LOCKSTEP_CHECKPOINT_OFFLOAD_HOST_POOL_H_
-#define LOCKSTEP_CHECKPOINT_OFFLOAD_HOST_POOL_H_
+#ifndef LOCKSTEP_CHECKPOINT_OFFLOAD_HOST_MEMORY_POOL_H_
+#define LOCKSTEP_CHECKPOINT_OFFLOAD_HOST_MEMORY_POOL_H_
 
 #include <cstdint>
 #include <functional>
-#include <list>
-#include <map>
 #include <memory>
-#include <mutex>
-#include <set>
-#include <unordered_map>
 #include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -46,8 +43,9 @@ struct HostMemory {
 // Returns a source of ordinary memory, for copies that need no page-locking.
 HostMemory PageableMemory();
 
-class HostPool : public std::enable_shared_from_this<HostPool> {
+class HostMemoryPool {
   struct Segment;
+  struct State;
 
  public:
   // A piece of the pool's memory, aligned to 64 bytes. Movable; an empty block has 0 bytes.
@@ -67,9 +65,9 @@ class HostPool : public std::enable_shared_from_this<HostPool> {
     void ReturnWhen(std::function<bool()> is_finished) { is_finished_ = std::move(is_finished); }
 
    private:
-    friend class HostPool;
+    friend class HostMemoryPool;
     void Return();
-    std::shared_ptr<HostPool> pool_;
+    std::shared_ptr<State> pool_;
     Segment* segment_ = nullptr;
     void* data_ = nullptr;
     int64_t bytes_ = 0;
@@ -77,11 +75,9 @@ class HostPool : public std::enable_shared_from_this<HostPool> {
   };
 
   // Creates an empty pool, which never allocates more than max_bytes at a time.
-  explicit HostPool(HostMemory memory, int64_t max_bytes = INT64_MAX)
-      : memory_(std::move(memory)), max_bytes_(max_bytes) {}
-  HostPool(const HostPool&) = delete;
-  HostPool& operator=(const HostPool&) = delete;
-  ~HostPool();
+  explicit HostMemoryPool(HostMemory memory, int64_t max_bytes = INT64_MAX);
+  HostMemoryPool(const HostMemoryPool&) = delete;
+  HostMemoryPool& operator=(const HostMemoryPool&) = delete;
 
   // Returns a block of `bytes` bytes, at least 1. Returns ResourceExhausted if the machine has no
   // more memory, and OutOfRange if the pool would exceed max_bytes.
@@ -97,43 +93,9 @@ class HostPool : public std::enable_shared_from_this<HostPool> {
   Usage usage() const;
 
  private:
-  struct Segment {
-    char* data = nullptr;
-    int64_t bytes = 0;
-    std::map<int64_t, std::pair<int64_t, bool>> pieces;  // by offset: bytes, whether free
-  };
-  struct Waiting {
-    Segment* segment;
-    int64_t offset;
-    int64_t bytes;
-    std::function<bool()> is_finished;
-  };
-  struct FreePiece {
-    int64_t bytes;
-    Segment* segment;
-    int64_t offset;
-    auto operator<=>(const FreePiece&) const = default;
-  };
-
-  void Return(Segment* segment, int64_t offset, int64_t bytes);
-  void JoinReturned();
-  void Free(Segment* segment, int64_t offset);
-  void FreeFinished();
-  void ReleaseFreeSegments(int64_t bytes);
-  std::pair<Segment*, int64_t> Carve(int64_t bytes);
-  Segment* Allocate(int64_t bytes);
-
-  const HostMemory memory_;
-  const int64_t max_bytes_;
-  mutable std::mutex mutex_;  // guards all below
-  std::list<Segment> segments_;
-  std::set<FreePiece> free_;
-  // Returned pieces, by size, before JoinReturned merges them. `pieces` counts them as in use.
-  std::unordered_map<int64_t, std::vector<std::pair<Segment*, int64_t>>> returned_;
-  std::vector<Waiting> waiting_;
-  Usage usage_;
+  std::shared_ptr<State> state_;  // blocks hold it too
 };
 
 }  // namespace lockstep::checkpoint
 
-#endif  // LOCKSTEP_CHECKPOINT_OFFLOAD_HOST_POOL_H_
+#endif  // LOCKSTEP_CHECKPOINT_OFFLOAD_HOST_MEMORY_POOL_H_
