@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "ATen/core/dispatch/Dispatcher.h"
+#include "ATen/ops/_foreach_add.h"
 #include "c10/util/Exception.h"
 #include "kernels/inputs.h"
 #include "kernels/launch.h"
@@ -32,9 +33,12 @@ void CheckTensor(const char* name, size_t i, const at::Tensor& x, const at::Tens
                     ", which does not go with a parameter of ", param.scalar_type());
   TORCH_CHECK_VALUE(x.device() == param.device(), "adamw_: ", name, " ", i, " is on ", x.device(),
                     ", but its parameter is on ", param.device());
-  TORCH_CHECK_VALUE(x.sizes() == param.sizes() && x.strides() == param.strides(), "adamw_: ", name,
-                    " ", i, " must have the shape ", param.sizes(), " and the strides ",
-                    param.strides(), " of its parameter, got ", x.sizes(), " and ", x.strides());
+  // Where a dimension has size 1, its stride says nothing: both may be contiguous.
+  TORCH_CHECK_VALUE(
+      x.sizes() == param.sizes() &&
+          (x.strides() == param.strides() || (x.is_contiguous() && param.is_contiguous())),
+      "adamw_: ", name, " ", i, " must have the shape ", param.sizes(), " and the strides ",
+      param.strides(), " of its parameter, got ", x.sizes(), " and ", x.strides());
 }
 
 void Check(const AdamWLists& lists) {
@@ -89,6 +93,17 @@ const double* DataOf(const at::Tensor& number) {
   return number.defined() ? number.const_data_ptr<double>() : nullptr;
 }
 
+// One launch for all, on a GPU. On a CPU a call of ATen for each would take as long as the update
+// of a small parameter.
+void CountStep(at::TensorList steps) {
+  if (steps.empty()) return;
+  if (!steps[0].is_cpu()) return at::_foreach_add_(steps, 1);
+  for (const at::Tensor& step : steps) {
+    *step.mutable_data_ptr<float>() += 1;
+    if (!step.is_inference()) step.unsafeGetTensorImpl()->bump_version();
+  }
+}
+
 std::vector<AdamWTensor> Pointers(const AdamWLists& lists) {
   std::vector<AdamWTensor> tensors;
   tensors.reserve(lists.params.size());
@@ -135,6 +150,7 @@ void Run(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs,
   Check(lists);
   TORCH_CHECK_VALUE(params.empty() || HasKernels(params[0]),
                     "adamw_: this program has no kernels for GPUs; it was built without nvcc");
+  CountStep(steps);
   const std::vector<AdamWTensor> tensors = Pointers(lists);
   if (tensors.empty()) return;
   const at::Tensor factor = NumberOn("lr_factor", lr_factor, params[0]);
@@ -166,7 +182,7 @@ void OnMeta(at::TensorList params, at::TensorList grads, at::TensorList exp_avgs
 TORCH_LIBRARY_FRAGMENT(lockstep, library) {
   library.def(
       "adamw_(Tensor(a!)[] params, Tensor[] grads, Tensor(b!)[] exp_avgs, Tensor(c!)[] "
-      "exp_avg_sqs, Tensor(d!)[] masters, Tensor[] steps, int[] salts, *, float lr, Tensor? "
+      "exp_avg_sqs, Tensor(d!)[] masters, Tensor(e!)[] steps, int[] salts, *, float lr, Tensor? "
       "lr_factor=None, float beta1, float beta2, float weight_decay, float eps, Tensor? "
       "grad_scale=None) -> ()");
   library.def("has_cuda_kernels() -> bool", [] { return CudaRowKernels() != nullptr; });

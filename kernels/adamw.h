@@ -31,7 +31,7 @@ struct AdamWLists {
   at::TensorList exp_avgs;      // float32 or bfloat16; float64 if the parameter is
   at::TensorList exp_avg_sqs;   // of the same dtype
   at::TensorList masters = {};  // float32, of float16 or bfloat16 parameters; or no tensors at all
-  at::TensorList steps;         // scalars, float32: the number of this step, from 1
+  at::TensorList steps;         // scalars, float32: how many steps there were; becomes one more
   // Where given, bfloat16 moments, and bfloat16 parameters without a master, are rounded at random.
   // The random numbers depend on the step, salts[i] (+ 1 and + 2 for the moments) and the element.
   // Such parameters must be contiguous. Otherwise all is rounded to nearest.
@@ -45,7 +45,7 @@ struct AdamWOptions {
       {};  // one number, multiplies the gradients as they are read
 };
 
-// Makes one step. Does not change `steps` and `grads`.
+// Makes one step, and counts it. Does not change `grads`.
 void AdamW(const AdamWLists& lists, const AdamWOptions& options);
 
 }  // namespace lockstep::kernels

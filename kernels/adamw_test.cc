@@ -60,7 +60,6 @@ struct State {
             at::IntArrayRef salts = {}) {
     Tensors grads;
     for (const at::Tensor& gradient : gradients) grads.push_back(gradient.to(kind.grad));
-    for (const at::Tensor& step : steps) step.add_(1);
     AdamW({.params = params,
            .grads = grads,
            .exp_avgs = first,
@@ -310,7 +309,7 @@ TEST(AdamW, BadInputIsNamed) {
 
 TEST(AdamW, HeaderExample) {
   const Tensors params = {at::ones({3})}, grads = {at::ones({3})}, m = {at::zeros({3})},
-                v = {at::zeros({3})}, steps = {at::ones({})};
+                v = {at::zeros({3})}, steps = {at::zeros({})};
 
   AdamW({.params = params, .grads = grads, .exp_avgs = m, .exp_avg_sqs = v, .steps = steps},
         {.lr = 1e-3});

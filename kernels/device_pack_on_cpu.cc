@@ -37,32 +37,7 @@ struct OneThread {
   }
 };
 
-template <template <typename, typename> typename Kernel, typename Rows>
-void RunByDtype(const Rows& rows, int64_t begin, int64_t end) {
-  switch (rows.dtype) {
-    case at::kFloat:
-      return Kernel<OneThread, float>::Run({}, rows, begin, end);
-    case at::kDouble:
-      return Kernel<OneThread, double>::Run({}, rows, begin, end);
-    case at::kBFloat16:
-      return Kernel<OneThread, at::BFloat16>::Run({}, rows, begin, end);
-    default:
-      return Kernel<OneThread, at::Half>::Run({}, rows, begin, end);
-  }
-}
-
-void RunOneThread(const AdamWTensors& all, int64_t begin, int64_t end) {
-  RunAdamW(OneThread{}, all, begin, end);
-}
-
-const RowKernels kRowKernels = {
-    .rms_norm = RunByDtype<RmsNorm, RmsNormRows>,
-    .rms_norm_gradient = RunByDtype<RmsNormGradient, RmsNormGradientRows>,
-    .swiglu = RunByDtype<Swiglu, SwigluRows>,
-    .swiglu_gradient = RunByDtype<SwigluGradient, SwigluRows>,
-    .rotate = RunByDtype<Rotate, RotateRows>,
-    .adamw = RunOneThread,
-};
+constexpr RowKernels kRowKernels = KernelsOfOneThread<OneThread>();
 
 const bool is_replaced = [] {
   ReplaceRowKernels(kRowKernels);

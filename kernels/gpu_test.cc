@@ -118,10 +118,8 @@ Tensors Train(at::Device device, at::ScalarType param, at::ScalarType moment, bo
   }
   for (int step = 0; step < 3; ++step) {
     Tensors grads;
-    for (const at::Tensor& weight : params) {
+    for (const at::Tensor& weight : params)
       grads.push_back(at::randn(weight.sizes()).to(device, param));
-      steps[grads.size() - 1].add_(1);
-    }
     AdamW({.params = params,
            .grads = grads,
            .exp_avgs = first,

@@ -21,6 +21,7 @@
 #ifndef LOCKSTEP_KERNELS_KERNELS_H_
 #define LOCKSTEP_KERNELS_KERNELS_H_
 
+#include <optional>
 #include <utility>
 
 #include "ATen/core/TensorBody.h"
@@ -46,6 +47,14 @@ at::Tensor Swiglu(const at::Tensor& gate, const at::Tensor& up);
 //   x: [..., heads, size], size even; cos, sin: [..., 1, size], of x's dtype, or
 //   float32 with a float16 or bfloat16 x.
 at::Tensor Rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
+
+// Returns x W^T + bias. If x has few rows (8 at most), is on the CPU, and nothing needs a gradient,
+// a kernel reads the weight once at the speed of memory; a row's bits do not depend on the other
+// rows. It adds up in float32 (float64 for float64). Elsewhere values and gradients have the bits
+// of at::linear's, and a gradient costs one node of autograd, not four.
+//   x: [..., in]; weight: [out, in]; bias: [out].
+at::Tensor Linear(const at::Tensor& x, const at::Tensor& weight,
+                  const std::optional<at::Tensor>& bias = std::nullopt);
 
 }  // namespace lockstep::kernels
 

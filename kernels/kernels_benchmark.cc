@@ -4,8 +4,9 @@
 // stands for. The three take turns, and their times are processor times of this process, so that
 // other programs disturb them little. Counters, of the least times: GBps of the kernel, copy = its
 // speed / the copy's, aten = its time / ATen's. Bytes are those that the kernel must read and
-// write; the copy (a clone, which allocates as the kernel does) reads half of them. Forward and
-// backward are separate; backward of ATen's chain is what autograd runs.
+// write; the copy (a clone, which allocates as the kernel does) reads half of them. Those of a
+// linear layer are its weight's. Forward and backward are separate; backward of ATen's chain is
+// what autograd runs.
 
 #include <time.h>
 
@@ -73,7 +74,18 @@ Tensors ComposedAdamW(const Tensors& in) {
   return {in[0]};
 }
 
+template <int64_t rows>
+Tensors LinearInputs(const Tensors& in) {
+  return {at::randn({rows, in[0].size(1)}).to(in[0].scalar_type()), in[0]};
+}
+
+Tensors FusedLinear(const Tensors& in) { return {Linear(in[0], in[1])}; }
+
+Tensors ComposedLinear(const Tensors& in) { return {at::linear(in[0], in[1])}; }
+
 const Chain kChains[] = {
+    {"linear of 1 row", FusedLinear, ComposedLinear, LinearInputs<1>, 1, 0},
+    {"linear of 4 rows", FusedLinear, ComposedLinear, LinearInputs<4>, 1, 0},
     {"adamw", FusedAdamW, ComposedAdamW, AdamWInputs, 7, 0, {at::kFloat}},
     {"adamw with masters", FusedAdamW, ComposedAdamW, AdamWInputs, 14, 0, {at::kBFloat16}},
     {"rms_norm", [](const Tensors& in) { return Tensors{RmsNorm(in[0], in[1], 1e-6)}; },

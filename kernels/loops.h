@@ -348,6 +348,35 @@ LOCKSTEP_DEVICE void RunAdamW(const Machine& machine, const AdamWTensors& all, i
   }
 }
 
+// Runs a kernel on the CPU, by dtype. The operators have refused all others.
+template <typename Machine, template <typename, typename> typename Kernel, typename Rows>
+void RunByDtype(const Rows& rows, int64_t begin, int64_t end) {
+  switch (rows.dtype) {
+    case at::kFloat:
+      return Kernel<Machine, float>::Run({}, rows, begin, end);
+    case at::kDouble:
+      return Kernel<Machine, double>::Run({}, rows, begin, end);
+    case at::kBFloat16:
+      return Kernel<Machine, at::BFloat16>::Run({}, rows, begin, end);
+    default:
+      return Kernel<Machine, at::Half>::Run({}, rows, begin, end);
+  }
+}
+
+template <typename Machine>
+constexpr RowKernels KernelsOfOneThread() {
+  return {
+      .rms_norm = RunByDtype<Machine, RmsNorm, RmsNormRows>,
+      .rms_norm_gradient = RunByDtype<Machine, RmsNormGradient, RmsNormGradientRows>,
+      .swiglu = RunByDtype<Machine, Swiglu, SwigluRows>,
+      .swiglu_gradient = RunByDtype<Machine, SwigluGradient, SwigluRows>,
+      .rotate = RunByDtype<Machine, Rotate, RotateRows>,
+      .adamw = [](const AdamWTensors& all, int64_t begin,
+                  int64_t end) { RunAdamW(Machine{}, all, begin, end); },
+      .linear = nullptr,  // only a CPU has one
+  };
+}
+
 }  // namespace
 }  // namespace lockstep::kernels
 

@@ -1,7 +1,7 @@
 // The kernels' loops over rows of memory, compiled once for each instruction set of the CPU, and
 // once for NVIDIA GPUs. No tensors here: the operators (rms_norm.cc, swiglu.cc, rotate.cc,
-// adamw.cc) check them, and run a loop's range on each thread. Strides count elements. Pointers are
-// to `dtype`, those to Acc to float64 if dtype is float64, else to float32.
+// linear.cc, adamw.cc) check them, and run a loop's range on each thread. Strides count elements.
+// Pointers are to `dtype`, those to Acc to float64 if dtype is float64, else to float32.
 
 #ifndef LOCKSTEP_KERNELS_ROWS_H_
 #define LOCKSTEP_KERNELS_ROWS_H_
@@ -80,6 +80,19 @@ struct RotateRows {
   void* y;        // contiguous
 };
 
+// y = x W^T + bias, where x has few rows. A range of it counts outputs, the rows of the weight.
+struct LinearRows {
+  at::ScalarType dtype;
+  int64_t rows;
+  int64_t size;     // of a row of x and of the weight; at least 1
+  int64_t outputs;  // rows of the weight
+  const void* x;    // Acc, contiguous
+  const void* weight;
+  int64_t weight_stride;
+  const void* bias;  // [outputs], or nullptr
+  void* y;           // contiguous [rows, outputs]
+};
+
 // One parameter of AdamW. Its elements lie in the same order in all of these memories.
 struct AdamWTensor {
   at::ScalarType dtype, grad_dtype, moment_dtype;
@@ -106,8 +119,8 @@ struct AdamWTensors {
   const double* grad_scale;  // likewise
 };
 
-// Each runs the range [begin, end): of rows, of parts (rms_norm_gradient, adamw), or of numbers
-// (swiglu).
+// Each runs the range [begin, end): of rows, of parts (rms_norm_gradient, adamw), of numbers
+// (swiglu), or of outputs (linear).
 struct RowKernels {
   void (*rms_norm)(const RmsNormRows&, int64_t begin, int64_t end);
   void (*rms_norm_gradient)(const RmsNormGradientRows&, int64_t begin, int64_t end);
@@ -115,6 +128,7 @@ struct RowKernels {
   void (*swiglu_gradient)(const SwigluRows&, int64_t begin, int64_t end);
   void (*rotate)(const RotateRows&, int64_t begin, int64_t end);
   void (*adamw)(const AdamWTensors&, int64_t begin, int64_t end);
+  void (*linear)(const LinearRows&, int64_t begin, int64_t end);  // nullptr on GPUs
 };
 
 // Returns the kernels of the instruction set that ATen has chosen for itself

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/few_rows.h"
 #include "kernels/loops.h"
 #include "kernels/pack.h"
 #include "kernels/rows.h"
@@ -13,35 +14,29 @@
 namespace lockstep::kernels::CPU_CAPABILITY {
 namespace {
 
-// By dtype. The operators have refused all others.
-template <template <typename, typename> typename Kernel, typename Rows>
-void RunByDtype(const Rows& rows, int64_t begin, int64_t end) {
+// By dtype. The operator has refused all others.
+void LinearOnCpu(const LinearRows& rows, int64_t begin, int64_t end) {
   switch (rows.dtype) {
     case at::kFloat:
-      return Kernel<Cpu, float>::Run({}, rows, begin, end);
+      return FewRows<float>::Run(rows, begin, end);
     case at::kDouble:
-      return Kernel<Cpu, double>::Run({}, rows, begin, end);
+      return FewRows<double>::Run(rows, begin, end);
     case at::kBFloat16:
-      return Kernel<Cpu, at::BFloat16>::Run({}, rows, begin, end);
+      return FewRows<at::BFloat16>::Run(rows, begin, end);
     default:
-      return Kernel<Cpu, at::Half>::Run({}, rows, begin, end);
+      return FewRows<at::Half>::Run(rows, begin, end);
   }
 }
 
-void AdamWOnCpu(const AdamWTensors& all, int64_t begin, int64_t end) {
-  RunAdamW(Cpu{}, all, begin, end);
+constexpr RowKernels Kernels() {
+  RowKernels kernels = KernelsOfOneThread<Cpu>();
+  kernels.linear = LinearOnCpu;
+  return kernels;
 }
 
 }  // namespace
 
 extern const RowKernels kRowKernels;
-const RowKernels kRowKernels = {
-    .rms_norm = RunByDtype<RmsNorm, RmsNormRows>,
-    .rms_norm_gradient = RunByDtype<RmsNormGradient, RmsNormGradientRows>,
-    .swiglu = RunByDtype<Swiglu, SwigluRows>,
-    .swiglu_gradient = RunByDtype<SwigluGradient, SwigluRows>,
-    .rotate = RunByDtype<Rotate, RotateRows>,
-    .adamw = AdamWOnCpu,
-};
+const RowKernels kRowKernels = Kernels();
 
 }  // namespace lockstep::kernels::CPU_CAPABILITY

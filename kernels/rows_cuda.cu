@@ -145,6 +145,7 @@ const RowKernels kRowKernelsOfCuda = {
     .swiglu_gradient = ByNumber<SwigluGradient, SwigluRows>,
     .rotate = ByShortRow<Rotate, RotateRows>,
     .adamw = AdamWOnCuda,
+    .linear = nullptr,
 };
 
 }  // namespace lockstep::kernels

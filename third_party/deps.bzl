@@ -24,6 +24,11 @@ _SYSTEM = {
         "googletest/googletest.BUILD",
         {"googlemock": "/usr/src/googletest/googlemock", "googletest": "/usr/src/googletest/googletest"},
     ),
+    "libdeflate": (
+        "libdeflate-dev",
+        "libdeflate/libdeflate.BUILD",
+        {"include/libdeflate.h": "/usr/include/libdeflate.h"},
+    ),
     "libedit": (
         "libedit-dev",
         "libedit/libedit.BUILD",

@@ -7,6 +7,8 @@
 //    - C10dCollective (c10d_collective.h) over a c10d process group.
 //    - RunAsThreads (thread_collective.h) over threads of one process, for tests.
 //
+// SocketCollective also moves larger memory between ranks, behind a message: see GatherWithParts.
+//
 // To gather texts of different lengths, see gather_texts.h.
 
 #ifndef LOCKSTEP_SHARDING_AGREEMENT_COLLECTIVE_H_
@@ -16,7 +18,9 @@
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "absl/types/span.h"
 
 namespace lockstep::sharding {
 
@@ -44,6 +48,30 @@ class Collective {
   // Starts a gathering and returns at once. Several may be in progress. Collective: every rank
   // calls this equally often, in the same order, with the same number of bytes.
   virtual std::unique_ptr<Pending> StartAllGather(const std::string& bytes) = 0;
+
+  // Memory that GatherWithParts reads and writes, by position. The pieces of one rank travel one
+  // behind the other. The own position has none. Empty vectors: nothing travels behind the
+  // messages.
+  struct Parts {
+    std::vector<std::vector<absl::Span<const char>>> to;
+    std::vector<std::vector<absl::Span<char>>> from;
+  };
+
+  // Returns whether GatherWithParts works: the same on every rank of the group.
+  virtual bool CanMoveParts() const { return false; }
+
+  // Sends `message` to every rank and `parts.to` behind it. Blocks until the messages and parts of
+  // all ranks have come, and returns the messages in the order of ranks. If all of them are equal,
+  // `parts.from` holds the ranks' parts. Otherwise it holds undefined bytes.
+  //
+  // Returns FailedPrecondition if a rank sent an equal message with a part of another size.
+  // Collective, in one order with StartAllGather: every rank gives a message of the same size, and
+  // may give other parts if its message is another one.
+  virtual absl::StatusOr<std::vector<std::string>> GatherWithParts(const std::string& message,
+                                                                   const Parts& parts) {
+    static_cast<void>(message), static_cast<void>(parts);
+    return absl::UnimplementedError("this collective moves messages alone");
+  }
 };
 
 }  // namespace lockstep::sharding

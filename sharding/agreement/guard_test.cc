@@ -59,7 +59,7 @@ std::vector<absl::Status> RunGuards(int size,
   return results;
 }
 
-TEST(GuardTest, HeaderExample) {
+TEST(Guard, HeaderExample) {
   const std::vector<absl::Status> results = RunGuards(2, [](int rank, Guard& guard) {
     return guard.Check("step 7",
                        rank == 0 ? "kind=image samples=[3, 9]" : "kind=text samples=[4, 8]",
@@ -76,7 +76,7 @@ TEST(GuardTest, HeaderExample) {
   }
 }
 
-TEST(GuardTest, RanksThatAgreePass) {
+TEST(Guard, RanksThatAgreePass) {
   const auto results = RunGuards(4, [](int, Guard& guard) {
     for (int step = 0; step < 100; ++step) {
       const absl::Status status = guard.Check("step", std::to_string(step));
@@ -87,7 +87,7 @@ TEST(GuardTest, RanksThatAgreePass) {
   for (const absl::Status& result : results) EXPECT_TRUE(result.ok()) << result;
 }
 
-TEST(GuardTest, ChecksGoOnAfterADisagreement) {
+TEST(Guard, ChecksGoOnAfterADisagreement) {
   const auto results = RunGuards(3, [](int rank, Guard& guard) {
     if (guard.Check("first", std::to_string(rank)).ok()) return absl::InternalError("not seen");
     return guard.Check("second", "same");
@@ -95,7 +95,7 @@ TEST(GuardTest, ChecksGoOnAfterADisagreement) {
   for (const absl::Status& result : results) EXPECT_TRUE(result.ok()) << result;
 }
 
-TEST(GuardTest, DifferentChecksAreNamedForEachRank) {
+TEST(Guard, DifferentChecksAreNamedForEachRank) {
   const auto results = RunGuards(
       2, [](int rank, Guard& guard) { return guard.Check(rank == 0 ? "train" : "validate", "x"); });
   for (const absl::Status& result : results) {
@@ -104,7 +104,7 @@ TEST(GuardTest, DifferentChecksAreNamedForEachRank) {
   }
 }
 
-TEST(GuardTest, LongFingerprintsShowWhereTheyDiffer) {
+TEST(Guard, LongFingerprintsShowWhereTheyDiffer) {
   const auto results = RunGuards(2, [](int rank, Guard& guard) {
     return guard.Check("samples", std::string(5000, 'a') + (rank == 0 ? "left" : "right") +
                                       std::string(5000, 'z'));
@@ -114,7 +114,7 @@ TEST(GuardTest, LongFingerprintsShowWhereTheyDiffer) {
   EXPECT_LT(results[0].message().size(), 700u);
 }
 
-TEST(GuardTest, ARankThatStaysAwayIsNamedWithWhatItLastPassed) {
+TEST(Guard, ARankThatStaysAwayIsNamedWithWhatItLastPassed) {
   const auto results = RunGuards(
       3,
       [](int rank, Guard& guard) {
@@ -133,7 +133,7 @@ TEST(GuardTest, ARankThatStaysAwayIsNamedWithWhatItLastPassed) {
   }
 }
 
-TEST(GuardTest, ALabelMayHoldLines) {
+TEST(Guard, ALabelMayHoldLines) {
   const std::vector<absl::Status> results = RunGuards(
       2,
       [](int rank, Guard& guard) {
@@ -146,7 +146,7 @@ TEST(GuardTest, ALabelMayHoldLines) {
               HasSubstr("\n  rank 1 last passed \"step\n0\" (train.lua:9), its"));
 }
 
-TEST(GuardTest, ARankThatNeverCameIsNamed) {
+TEST(Guard, ARankThatNeverCameIsNamed) {
   const auto results = RunGuards(
       2,
       [](int rank, Guard& guard) {
@@ -156,7 +156,7 @@ TEST(GuardTest, ARankThatNeverCameIsNamed) {
   EXPECT_THAT(std::string(results[0].message()), HasSubstr("rank 1 has passed no check yet"));
 }
 
-TEST(GuardTest, AfterAnAbsenceNothingIsAskedAgain) {
+TEST(Guard, AfterAnAbsenceNothingIsAskedAgain) {
   const auto results = RunGuards(
       2,
       [](int rank, Guard& guard) {
@@ -169,7 +169,7 @@ TEST(GuardTest, AfterAnAbsenceNothingIsAskedAgain) {
   EXPECT_EQ(results[0].code(), absl::StatusCode::kDeadlineExceeded);
 }
 
-TEST(GuardTest, RanksAreNamedAsTheGroupNamesThem) {
+TEST(Guard, RanksAreNamedAsTheGroupNamesThem) {
   SharedNotes shared(2);
   std::vector<std::string> messages(2);
   RunAsThreads(2, [&](Collective& collective) {

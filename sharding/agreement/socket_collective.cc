@@ -261,10 +261,7 @@ class SocketCollective::Gathering : public Collective::Pending {
       }
       all.push_back(std::move(state_->peers[rank].messages.extract(number_).mapped()));
       if (all.back().size() == own_.size()) continue;
-      return absl::FailedPreconditionError(
-          absl::StrCat("sharding: rank ", state_->NameOf(rank), " sent ", all.back().size(),
-                       " bytes where rank ", state_->OwnName(), " sent ", own_.size(),
-                       "; the ranks are at different points of the program"));
+      return state_->WrongSize(rank, all.back().size(), own_.size());
     }
     return all;
   }
@@ -313,6 +310,10 @@ void SocketCollective::State::Receive(Peer& peer) {
     peer.incoming.append(buffer, static_cast<size_t>(count));
     if (static_cast<size_t>(count) < sizeof(buffer)) break;
   }
+  Parse(peer);
+}
+
+void SocketCollective::State::Parse(Peer& peer) {
   size_t begin = 0;
   while (peer.incoming.size() - begin >= sizeof(uint32_t)) {
     const size_t length = ReadNumber<uint32_t>(peer.incoming.data() + begin);
@@ -335,25 +336,38 @@ absl::Status SocketCollective::State::AwaitMessages(int64_t number) {
       Send(peer);
       if (peer.received <= number && !peer.closed) Receive(peer);
       const bool missing = peer.received <= number;
-      if (missing && peer.closed) {
-        return absl::UnavailableError(absl::StrCat("sharding: rank ", NameOf(other),
-                                                   " was lost: it closed its connection to rank ",
-                                                   OwnName()));
-      }
+      if (missing && peer.closed) return Lost(other);
       const int events = (missing ? POLLIN : 0) | (peer.outgoing.empty() ? 0 : POLLOUT);
       if (events == 0) continue;
       wanted.push_back({peer.socket.fd(), static_cast<short>(events), 0});
       awaited.push_back(NameOf(other));
     }
     if (awaited.empty()) return absl::OkStatus();
-    const int ready = poll(wanted.data(), wanted.size(), MillisecondsUntil(deadline));
-    if (ready < 0 && errno != EINTR) return absl::InternalError(absl::StrCat("poll: ", Reason()));
-    if (ready == 0) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("sharding: rank ", OwnName(), " has waited ", absl::FormatDuration(timeout),
-                       " for ranks that have not come: ", absl::StrJoin(awaited, ", ")));
-    }
+    const absl::Status polled = Poll(wanted, awaited, deadline);
+    if (!polled.ok()) return polled;
   }
+}
+
+absl::Status SocketCollective::State::Poll(std::vector<pollfd>& wanted,
+                                           const std::vector<int>& awaited,
+                                           absl::Time deadline) const {
+  const int ready = poll(wanted.data(), wanted.size(), MillisecondsUntil(deadline));
+  if (ready < 0 && errno != EINTR) return absl::InternalError(absl::StrCat("poll: ", Reason()));
+  if (ready != 0) return absl::OkStatus();
+  return absl::DeadlineExceededError(
+      absl::StrCat("sharding: rank ", OwnName(), " has waited ", absl::FormatDuration(timeout),
+                   " for ranks that have not come: ", absl::StrJoin(awaited, ", ")));
+}
+
+absl::Status SocketCollective::State::Lost(size_t other) const {
+  return absl::UnavailableError(absl::StrCat(
+      "sharding: rank ", NameOf(other), " was lost: it closed its connection to rank ", OwnName()));
+}
+
+absl::Status SocketCollective::State::WrongSize(size_t other, size_t sent, size_t expected) const {
+  return absl::FailedPreconditionError(absl::StrCat(
+      "sharding: rank ", NameOf(other), " sent ", sent, " bytes where rank ", OwnName(), " sent ",
+      expected, "; the ranks are at different points of the program"));
 }
 
 }  // namespace lockstep::sharding

@@ -4,7 +4,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <functional>
 #include <future>
 #include <latch>
 #include <memory>
@@ -19,53 +18,13 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sharding/agreement/agreement.h"
+#include "sharding/agreement/socket_ranks.h"
 
 namespace lockstep::sharding {
 namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-
-using CollectivePointer = std::unique_ptr<SocketCollective>;
-
-// Lets the ranks of one process exchange their addresses.
-class Board {
- public:
-  explicit Board(size_t size) : promises_(size) {
-    for (auto& promise : promises_) texts_.push_back(promise.get_future().share());
-  }
-
-  SocketCollective::Exchange ForRank(size_t rank) {
-    return [this, rank](const std::string& own) -> absl::StatusOr<std::vector<std::string>> {
-      promises_[rank].set_value(own);
-      std::vector<std::string> all;
-      for (const auto& text : texts_) all.push_back(text.get());
-      return all;
-    };
-  }
-
- private:
-  std::vector<std::promise<std::string>> promises_;
-  std::vector<std::shared_future<std::string>> texts_;
-};
-
-// Runs `body` at each position of a group, on threads, over real sockets. `ranks` are the group's
-// ranks of the world; empty: 0 to size - 1.
-void RunRanks(int size, const std::function<void(int position, CollectivePointer collective)>& body,
-              absl::Duration timeout = absl::Seconds(20), const std::vector<int>& ranks = {},
-              const std::string& address = "127.0.0.1") {
-  Board board(static_cast<size_t>(size));
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) {
-    threads.emplace_back([&, rank] {
-      absl::StatusOr<CollectivePointer> collective = SocketCollective::Connect(
-          rank, size, address, board.ForRank(static_cast<size_t>(rank)), timeout, ranks);
-      ASSERT_TRUE(collective.ok()) << collective.status();
-      body(rank, *std::move(collective));
-    });
-  }
-  for (std::thread& thread : threads) thread.join();
-}
 
 // IPv4's loopback address, and IPv6's where this machine has it.
 std::vector<std::string> LoopbackAddresses() {
@@ -81,20 +40,20 @@ std::vector<std::string> LoopbackAddresses() {
 
 TEST(SocketCollective, MeetsOverBothFamiliesOfAddresses) {
   for (const std::string& address : LoopbackAddresses()) {
-    RunRanks(
+    RunSocketRanks(
         3,
         [](int rank, CollectivePointer collective) {
           const auto all = collective->StartAllGather(absl::StrCat(rank))->Wait();
           ASSERT_TRUE(all.ok()) << all.status();
           EXPECT_EQ(*all, (std::vector<std::string>{"0", "1", "2"}));
         },
-        absl::Seconds(20), {}, address);
+        {absl::Seconds(20)}, {}, address);
   }
 }
 
 TEST(SocketCollective, GathersInTheOrderOfRanks) {
   for (const int size : {1, 2, 5}) {
-    RunRanks(size, [size](int rank, CollectivePointer collective) {
+    RunSocketRanks(size, [size](int rank, CollectivePointer collective) {
       EXPECT_EQ(collective->rank(), rank);
       EXPECT_EQ(collective->size(), size);
       for (int step = 0; step < 100; ++step) {
@@ -108,7 +67,7 @@ TEST(SocketCollective, GathersInTheOrderOfRanks) {
 }
 
 TEST(SocketCollective, SeveralMayBeUnderWayAndBeWaitedForInAnyOrder) {
-  RunRanks(3, [](int rank, CollectivePointer collective) {
+  RunSocketRanks(3, [](int rank, CollectivePointer collective) {
     auto first = collective->StartAllGather(absl::StrCat("a", rank));
     auto second = collective->StartAllGather(absl::StrCat("b", rank));
     auto given_up = collective->StartAllGather("x");
@@ -123,7 +82,7 @@ TEST(SocketCollective, SeveralMayBeUnderWayAndBeWaitedForInAnyOrder) {
 
 // More than the kernel's buffers hold, from every rank at once.
 TEST(SocketCollective, LargeTextsDoNotBlockEachOther) {
-  RunRanks(3, [](int rank, CollectivePointer collective) {
+  RunSocketRanks(3, [](int rank, CollectivePointer collective) {
     const std::string own(size_t{16} << 20, static_cast<char>('a' + rank));
     const auto all = collective->StartAllGather(own)->Wait();
     ASSERT_TRUE(all.ok()) << all.status();
@@ -137,7 +96,7 @@ TEST(SocketCollective, LargeTextsDoNotBlockEachOther) {
 TEST(SocketCollective, StartingDoesNotWait) {
   std::promise<void> rank_0_has_started;
   std::future<void> started = rank_0_has_started.get_future();
-  RunRanks(2, [&](int rank, CollectivePointer collective) {
+  RunSocketRanks(2, [&](int rank, CollectivePointer collective) {
     if (rank == 1) started.wait();
     auto pending = collective->StartAllGather("x");
     if (rank == 0) rank_0_has_started.set_value();
@@ -147,7 +106,7 @@ TEST(SocketCollective, StartingDoesNotWait) {
 
 TEST(SocketCollective, ARankThatIsGoneIsNamed) {
   std::latch both_know(2);  // a survivor that ends first would be taken for the lost rank
-  RunRanks(3, [&](int rank, CollectivePointer collective) {
+  RunSocketRanks(3, [&](int rank, CollectivePointer collective) {
     if (rank == 1) return;
     const absl::Status status = collective->StartAllGather("x")->Wait().status();
     both_know.arrive_and_wait();
@@ -159,7 +118,7 @@ TEST(SocketCollective, ARankThatIsGoneIsNamed) {
 
 TEST(SocketCollective, MessagesOfARankThatHasLeftArrive) {
   std::latch rank_1_is_gone(1);
-  RunRanks(2, [&](int rank, CollectivePointer collective) {
+  RunSocketRanks(2, [&](int rank, CollectivePointer collective) {
     auto pending = collective->StartAllGather(absl::StrCat(rank));
     if (rank == 1) {
       pending.reset();
@@ -176,7 +135,7 @@ TEST(SocketCollective, MessagesOfARankThatHasLeftArrive) {
 TEST(SocketCollective, MessagesNameRanksOfTheWorld) {
   const std::vector<int> ranks = {4, 6, 9};
   std::latch both_know(2);
-  RunRanks(
+  RunSocketRanks(
       3,
       [&](int position, CollectivePointer collective) {
         const int rank = ranks[static_cast<size_t>(position)];
@@ -193,13 +152,13 @@ TEST(SocketCollective, MessagesNameRanksOfTheWorld) {
             lost.message(),
             absl::StrCat("sharding: rank 6 was lost: it closed its connection to rank ", rank));
       },
-      absl::Seconds(20), ranks);
+      {absl::Seconds(20)}, ranks);
 }
 
 // An agreement over such a group, too.
 TEST(SocketCollective, AnAgreementNamesTheRankThatFailed) {
   const std::vector<int> ranks = {4, 6};
-  RunRanks(
+  RunSocketRanks(
       2,
       [&](int position, CollectivePointer collective) {
         Agreement failed(collective.get(), Policy::kUntilFirst);
@@ -213,27 +172,26 @@ TEST(SocketCollective, AnAgreementNamesTheRankThatFailed) {
         EXPECT_THAT(std::string(without_filler.Decide().status().message()),
                     HasSubstr("ranks {6} have no batch at all to repeat, while ranks {4} have"));
       },
-      absl::Seconds(20), ranks);
+      {absl::Seconds(20)}, ranks);
 }
 
 TEST(SocketCollective, RanksThatDoNotComeAreNamedInTime) {
   std::promise<void> done;
   std::shared_future<void> rank_0_is_done = done.get_future().share();
-  RunRanks(
-      3,
-      [&](int rank, CollectivePointer collective) {
-        if (rank != 0) return rank_0_is_done.wait();
-        const absl::Status status = collective->StartAllGather("x")->Wait().status();
-        EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
-        EXPECT_THAT(std::string(status.message()),
-                    HasSubstr("has waited 500ms for ranks that have not come: 1, 2"));
-        done.set_value();
-      },
-      absl::Milliseconds(500));
+  RunSocketRanks(3,
+                 [&](int rank, CollectivePointer collective) {
+                   if (rank != 0) return rank_0_is_done.wait();
+                   const absl::Status status = collective->StartAllGather("x")->Wait().status();
+                   EXPECT_EQ(status.code(), absl::StatusCode::kDeadlineExceeded);
+                   EXPECT_THAT(std::string(status.message()),
+                               HasSubstr("has waited 500ms for ranks that have not come: 1, 2"));
+                   done.set_value();
+                 },
+                 {absl::Milliseconds(500)});
 }
 
 TEST(SocketCollective, AmountsThatDifferAreAnError) {
-  RunRanks(2, [](int rank, CollectivePointer collective) {
+  RunSocketRanks(2, [](int rank, CollectivePointer collective) {
     const auto all = collective->StartAllGather(rank == 0 ? "four" : "seven..")->Wait();
     EXPECT_EQ(all.status().code(), absl::StatusCode::kFailedPrecondition);
     EXPECT_THAT(std::string(all.status().message()),

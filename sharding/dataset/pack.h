@@ -28,17 +28,16 @@ namespace lockstep::sharding {
 
 // The tokens from `begin` to `end` - 1 of a sample. Samples are numbered from 0 in the order of
 // Add.
-struct Piece {
+struct SamplePart {
   int64_t sample = 0;
   int64_t begin = 0;
   int64_t end = 0;
-};
-inline bool operator==(const Piece& a, const Piece& b) {
-  return a.sample == b.sample && a.begin == b.begin && a.end == b.end;
-}
 
-// The pieces of one chunk, in order. Their lengths sum to seq_len at most.
-using Chunk = std::vector<Piece>;
+  friend bool operator==(const SamplePart&, const SamplePart&) = default;
+};
+
+// The parts of samples in one chunk, in order. Their lengths sum to seq_len at most.
+using Chunk = std::vector<SamplePart>;
 
 struct PackOptions {
   int64_t seq_len = 1;  // tokens of a chunk, at least 1
@@ -59,7 +58,7 @@ class Packer {
   // Ends the stream. Returns the last chunk, or nothing if it is empty or dropped.
   std::optional<Chunk> Finish();
 
-  const Chunk& waiting() const { return waiting_; }  // pieces of the next chunk
+  const Chunk& waiting() const { return waiting_; }  // parts of samples in the next chunk
   int64_t waiting_tokens() const { return waiting_tokens_; }
   int64_t dropped_tokens() const { return dropped_tokens_; }
 

@@ -30,46 +30,49 @@ Packed Pack(const std::vector<int64_t>& lengths, const PackOptions& options) {
   return packed;
 }
 
-TEST(PackTest, HeaderExample) {
+TEST(Packer, HeaderExample) {
   Packer packer({.seq_len = 8});
   EXPECT_THAT(packer.Add(5), IsEmpty());
   const std::vector<Chunk> chunks = packer.Add(7);
-  EXPECT_THAT(chunks, ElementsAre(ElementsAre(Piece{0, 0, 5}, Piece{1, 0, 3})));
+  EXPECT_THAT(chunks, ElementsAre(ElementsAre(SamplePart{0, 0, 5}, SamplePart{1, 0, 3})));
   EXPECT_EQ(packer.waiting_tokens(), 4);
 }
 
-TEST(PackTest, ALongSampleFillsSeveralChunks) {
+TEST(Packer, ALongSampleFillsSeveralChunks) {
   const Packed packed = Pack({10}, {.seq_len = 4});
-  EXPECT_THAT(packed.chunks, ElementsAre(ElementsAre(Piece{0, 0, 4}), ElementsAre(Piece{0, 4, 8})));
+  EXPECT_THAT(packed.chunks,
+              ElementsAre(ElementsAre(SamplePart{0, 0, 4}), ElementsAre(SamplePart{0, 4, 8})));
   EXPECT_EQ(packed.dropped, 2);
 }
 
-TEST(PackTest, TheLastChunkMayStayShort) {
+TEST(Packer, TheLastChunkMayStayShort) {
   const Packed packed = Pack({3, 3}, {.seq_len = 4, .drop_last = false});
-  EXPECT_THAT(packed.chunks, ElementsAre(ElementsAre(Piece{0, 0, 3}, Piece{1, 0, 1}),
-                                         ElementsAre(Piece{1, 1, 3})));
+  EXPECT_THAT(packed.chunks, ElementsAre(ElementsAre(SamplePart{0, 0, 3}, SamplePart{1, 0, 1}),
+                                         ElementsAre(SamplePart{1, 1, 3})));
   EXPECT_EQ(packed.dropped, 0);
 }
 
-TEST(PackTest, SamplesMayBeCarriedOverWhole) {
+TEST(Packer, SamplesMayBeCarriedOverWhole) {
   const Packed packed = Pack({3, 2, 4, 1}, {.seq_len = 4, .split = false, .drop_last = false});
-  EXPECT_THAT(packed.chunks, ElementsAre(ElementsAre(Piece{0, 0, 3}), ElementsAre(Piece{1, 0, 2}),
-                                         ElementsAre(Piece{2, 0, 4}), ElementsAre(Piece{3, 0, 1})));
+  EXPECT_THAT(packed.chunks,
+              ElementsAre(ElementsAre(SamplePart{0, 0, 3}), ElementsAre(SamplePart{1, 0, 2}),
+                          ElementsAre(SamplePart{2, 0, 4}), ElementsAre(SamplePart{3, 0, 1})));
 }
 
-TEST(PackTest, TokensBeyondSeqLenAreDroppedAndCounted) {
+TEST(Packer, TokensBeyondSeqLenAreDroppedAndCounted) {
   const Packed packed = Pack({1, 6}, {.seq_len = 4, .split = false, .drop_last = false});
-  EXPECT_THAT(packed.chunks, ElementsAre(ElementsAre(Piece{0, 0, 1}), ElementsAre(Piece{1, 0, 4})));
+  EXPECT_THAT(packed.chunks,
+              ElementsAre(ElementsAre(SamplePart{0, 0, 1}), ElementsAre(SamplePart{1, 0, 4})));
   EXPECT_EQ(packed.dropped, 2);
 }
 
-TEST(PackTest, EmptySamplesAndNoSamplesLeaveNoTrace) {
+TEST(Packer, EmptySamplesAndNoSamplesLeaveNoTrace) {
   EXPECT_THAT(Pack({}, {.seq_len = 4, .drop_last = false}).chunks, IsEmpty());
   const Packed packed = Pack({0, 2, 0}, {.seq_len = 4, .drop_last = false});
-  EXPECT_THAT(packed.chunks, ElementsAre(ElementsAre(Piece{1, 0, 2})));
+  EXPECT_THAT(packed.chunks, ElementsAre(ElementsAre(SamplePart{1, 0, 2})));
 }
 
-TEST(PackTest, EveryTokenIsInOneChunkInOrderOrCounted) {
+TEST(Packer, EveryTokenIsInOneChunkInOrderOrCounted) {
   for (unsigned seed = 0; seed < 2000; ++seed) {
     std::mt19937 random(seed);
     const PackOptions options = {.seq_len = 1 + static_cast<int64_t>(random() % 9),
@@ -82,15 +85,15 @@ TEST(PackTest, EveryTokenIsInOneChunkInOrderOrCounted) {
     const Packed packed = Pack(lengths, options);
 
     int64_t packed_tokens = 0;
-    Piece last;
+    SamplePart last;
     for (size_t i = 0; i < packed.chunks.size(); ++i) {
       int64_t length = 0;
-      for (const Piece& piece : packed.chunks[i]) {
-        const bool goes_on = piece.sample == last.sample && piece.begin == last.end;
-        EXPECT_TRUE(goes_on || (piece.sample > last.sample && piece.begin == 0));
-        EXPECT_LT(piece.begin, piece.end);
-        length += piece.end - piece.begin;
-        last = piece;
+      for (const SamplePart& part : packed.chunks[i]) {
+        const bool goes_on = part.sample == last.sample && part.begin == last.end;
+        EXPECT_TRUE(goes_on || (part.sample > last.sample && part.begin == 0));
+        EXPECT_LT(part.begin, part.end);
+        length += part.end - part.begin;
+        last = part;
       }
       if (options.split && (options.drop_last || i + 1 < packed.chunks.size())) {
         EXPECT_EQ(length, options.seq_len);

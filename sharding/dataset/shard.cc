@@ -18,8 +18,7 @@ uint64_t Mix(uint64_t x) {
 
 }  // namespace
 
-// --- The permutation
-// --------------------------------------------------------------------------------
+// --- The permutation -----------------------------------------------------------------------------
 
 Permutation::Permutation(int64_t size, uint64_t seed, int64_t epoch)
     : size_(static_cast<uint64_t>(size)), half_bits_(1) {
@@ -45,8 +44,7 @@ int64_t Permutation::operator()(int64_t i) const {
   return static_cast<int64_t>(x);
 }
 
-// --- The shard
-// --------------------------------------------------------------------------------------
+// --- The shard -----------------------------------------------------------------------------------
 
 absl::StatusOr<Shard> Shard::Make(const ShardOptions& options) {
   constexpr int64_t kMost = int64_t{1} << 53;  // what a Lua number holds exactly

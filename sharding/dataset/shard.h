@@ -6,6 +6,9 @@
 //      Train(Load(*index));
 //    }
 //
+// Use it for a dataset whose samples a rank can read by number. For a stream of samples see pack.h;
+// to give ranks samples of one kind and similar cost, see batching.
+//
 // Why not a shuffled list of indices: it needs memory for every sample, and a run that resumes on a
 // different number of ranks loses or repeats samples. Shard computes each index from the seed and
 // the position.

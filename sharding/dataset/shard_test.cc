@@ -34,7 +34,7 @@ std::vector<int64_t> Take(Shard& shard, int64_t most = 1 << 30) {
   return indices;
 }
 
-TEST(ShardTest, HeaderExample) {
+TEST(Shard, HeaderExample) {
   absl::StatusOr<Shard> shard =
       Shard::Make({.size = 1'000'000'000, .rank = 3, .world = 8, .seed = 1});
   ASSERT_TRUE(shard.ok());
@@ -57,17 +57,17 @@ void ExpectOneToOne(int64_t size, uint64_t seed, int64_t epoch) {
   }
 }
 
-TEST(PermutationTest, IsOneToOneForEverySizeTo10000) {
+TEST(Permutation, IsOneToOneForEverySizeTo10000) {
   for (int64_t size = 1; size <= 10'000; ++size) ExpectOneToOne(size, 7, size % 3);
 }
 
-TEST(PermutationTest, IsOneToOneForBigSizes) {
+TEST(Permutation, IsOneToOneForBigSizes) {
   // At, below and above a power of four, where cycles are walked least and most.
   for (const int64_t size : {1 << 20, (1 << 20) - 1, (1 << 20) + 1, 1'594'323, 3'000'017})
     ExpectOneToOne(size, 11, 4);
 }
 
-TEST(PermutationTest, StaysWithinSizesBeyondThirtyTwoBits) {
+TEST(Permutation, StaysWithinSizesBeyondThirtyTwoBits) {
   for (const int64_t size : {(int64_t{1} << 40) + 1, int64_t{1} << 53}) {
     const Permutation permutation(size, 5, 2);
     std::set<int64_t> seen;
@@ -78,7 +78,7 @@ TEST(PermutationTest, StaysWithinSizesBeyondThirtyTwoBits) {
   }
 }
 
-TEST(PermutationTest, ShufflesEvenly) {
+TEST(Permutation, ShufflesEvenly) {
   // Where the first quarter of the positions goes: each sixteenth of the indices gets about as
   // many.
   constexpr int64_t kSize = 100'003, kBuckets = 16;
@@ -93,7 +93,7 @@ TEST(PermutationTest, ShufflesEvenly) {
   }
 }
 
-TEST(PermutationTest, NeighboursAreScattered) {
+TEST(Permutation, NeighboursAreScattered) {
   const Permutation permutation(10'000, 3, 0);
   int close = 0;
   for (int64_t i = 0; i + 1 < 10'000; ++i)
@@ -102,7 +102,7 @@ TEST(PermutationTest, NeighboursAreScattered) {
   EXPECT_NEAR(close, 200, 75);
 }
 
-TEST(PermutationTest, DiffersBySeedAndEpoch) {
+TEST(Permutation, DiffersBySeedAndEpoch) {
   const auto first_100 = [](uint64_t seed, int64_t epoch) {
     const Permutation permutation(1000, seed, epoch);
     std::vector<int64_t> to;
@@ -115,14 +115,14 @@ TEST(PermutationTest, DiffersBySeedAndEpoch) {
   EXPECT_NE(first_100(1, 2), first_100(2, 1));
 }
 
-TEST(PermutationTest, IsTheSameOnEveryMachine) {
+TEST(Permutation, IsTheSameOnEveryMachine) {
   const Permutation permutation(10, 1, 0);
   std::vector<int64_t> to;
   for (int64_t i = 0; i < 10; ++i) to.push_back(permutation(i));
   EXPECT_THAT(to, ElementsAre(3, 9, 4, 0, 7, 8, 5, 6, 1, 2));
 }
 
-TEST(ShardTest, RanksTogetherSeeEverySampleOnce) {
+TEST(Shard, RanksTogetherSeeEverySampleOnce) {
   for (int64_t size = 0; size <= 20; ++size) {
     for (int world = 1; world <= 7; ++world) {
       for (const bool shuffle : {false, true}) {
@@ -144,12 +144,12 @@ TEST(ShardTest, RanksTogetherSeeEverySampleOnce) {
   }
 }
 
-TEST(ShardTest, WithoutShuffleRanksTakeTurns) {
+TEST(Shard, WithoutShuffleRanksTakeTurns) {
   Shard shard = Make({.size = 7, .rank = 1, .world = 3, .shuffle = false});
   EXPECT_THAT(Take(shard), ElementsAre(1, 4));
 }
 
-TEST(ShardTest, DropLeavesTheRestOut) {
+TEST(Shard, DropLeavesTheRestOut) {
   for (int rank = 0; rank < 3; ++rank) {
     Shard shard = Make({.size = 8, .rank = rank, .world = 3, .tail = Tail::kDrop});
     EXPECT_EQ(Take(shard).size(), 2u);
@@ -158,7 +158,7 @@ TEST(ShardTest, DropLeavesTheRestOut) {
   }
 }
 
-TEST(ShardTest, PadBeginsAgain) {
+TEST(Shard, PadBeginsAgain) {
   int64_t padded = 0;
   for (int rank = 0; rank < 3; ++rank) {
     Shard shard = Make({.size = 7, .rank = rank, .world = 3, .shuffle = false, .tail = Tail::kPad});
@@ -170,7 +170,7 @@ TEST(ShardTest, PadBeginsAgain) {
   EXPECT_EQ(padded, 2);
 }
 
-TEST(ShardTest, ResumesOnAnotherWorldSizeWithNoSampleLostOrSeenTwice) {
+TEST(Shard, ResumesOnAnotherWorldSizeWithNoSampleLostOrSeenTwice) {
   for (const int64_t size : {1, 10, 23, 64}) {
     for (const int first_world : {1, 2, 3, 8}) {
       for (const int second_world : {1, 2, 5}) {
@@ -195,7 +195,7 @@ TEST(ShardTest, ResumesOnAnotherWorldSizeWithNoSampleLostOrSeenTwice) {
   }
 }
 
-TEST(ShardTest, ErrorsNameTheOption) {
+TEST(Shard, ErrorsNameTheOption) {
   const auto message = [](const ShardOptions& options) {
     return std::string(Shard::Make(options).status().message());
   };

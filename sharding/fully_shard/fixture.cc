@@ -5,7 +5,10 @@
 
 #include "ATen/Functions.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include "sharding/agreement/c10d_collective.h"
+#include "sharding/agreement/gather_texts.h"
+#include "sharding/agreement/socket_collective.h"
 
 namespace lockstep::sharding {
 
@@ -35,9 +38,19 @@ World::Groups World::Make(int replicas, bool strict) {
     auto group = MakeGroup(ranks, strict);
     if (group != nullptr) groups.shard.replicas = group;
   }
-  if (auto control = MakeGroup(all, /*strict=*/false); control != nullptr)
-    groups.control = std::make_shared<C10dCollective>(control);
+  auto control = MakeGroup(all, /*strict=*/false);
+  if (control == nullptr) return groups;
+  groups.control = std::make_shared<C10dCollective>(control);
+  if (!strict) groups.control = Connect(*groups.control);
   return groups;
+}
+
+std::shared_ptr<Collective> Connect(Collective& others) {
+  absl::StatusOr<std::unique_ptr<SocketCollective>> sockets = SocketCollective::Connect(
+      others.rank(), others.size(), "127.0.0.1",
+      [&](const std::string& own) { return GatherTexts(others, own); }, absl::Seconds(60));
+  TORCH_CHECK(sockets.ok(), std::string(sockets.status().message()));
+  return *std::move(sockets);
 }
 
 Net::Net(int64_t num_layers, uint64_t seed, int64_t hidden) {

@@ -23,7 +23,8 @@ class World {
   explicit World(const tests::Rank& rank);
 
   // Groups for another model, whose masters `replicas` groups of ranks keep. On the strict backend
-  // where `strict`: it fails where NCCL would hang or mix data up. Collective.
+  // where `strict`: it fails where NCCL would hang or mix data up. Then `control` cannot exchange,
+  // so that all collectives go through the groups. Otherwise it is over sockets. Collective.
   struct Groups {
     ShardGroups shard;
     std::shared_ptr<Collective> control;
@@ -40,6 +41,9 @@ class World {
   tests::GlooWorld gloo_;
   int made_ = 0;
 };
+
+// Connects the ranks of a collective over sockets. Collective.
+std::shared_ptr<Collective> Connect(Collective& others);
 
 // An embedding, layers that are units, and a head; float64.
 struct Net {

@@ -22,6 +22,7 @@
 #include "ATen/core/TensorBody.h"
 #include "c10/core/Storage.h"
 #include "c10/util/intrusive_ptr.h"
+#include "sharding/agreement/collective.h"
 #include "sharding/data_parallel/data_parallel.h"
 #include "sharding/fully_shard/layout.h"
 #include "sharding/fully_shard/slot_pool.h"
@@ -92,6 +93,18 @@ class FlatUnit {
   void ForgetArrivals();
   void DropGradients();
 
+  // --- Bytes that another one moves ---
+  // A collective of memory on the host, whose bytes the caller moves between the ranks. Prepare
+  // returns what to move. Take ends it as StartGather or StartReduce would have begun it, and
+  // GiveUp leaves the unit as it was before Prepare. Each size is what one rank sends another one.
+  int64_t gather_part_bytes() const;
+  int64_t reduce_part_bytes() const;
+  Collective::Parts PrepareGather();
+  void TakeGather();
+  Collective::Parts PrepareReduce();
+  void TakeReduce();
+  void GiveUp();
+
   // --- Whole values ---
   // Returns whole tensors: the masters where `pieces` is empty. Otherwise `pieces` holds this
   // rank's part of each, 1-D and in the size of the parameter's shard. Collective.
@@ -146,6 +159,9 @@ class FlatUnit {
   at::Tensor GradientOf(const Parameter& parameter) const;
   bool IsTrained(const Segment& segment) const;
   void StartReduceOf(Segment& segment);
+  void FillGradient(Segment& segment);
+  void AcquireReceived(Segment& segment);
+  void NoteReduction();
   void AddToShards(Segment& segment);
 
   std::string name_;

@@ -58,20 +58,29 @@ bool FlatUnit::IsTrained(const Segment& segment) const {
                      [&](size_t i) { return parameters_[i].shard.requires_grad(); });
 }
 
-// On the CPU, and where sums must have one order: each rank gets its span from every other rank and
-// adds them up in the order of ranks. Gloo's own reduce-scatter is an all-reduce of everything.
-void FlatUnit::StartReduceOf(Segment& segment) {
+// Makes the flat gradient complete: zero for what has none.
+void FlatUnit::FillGradient(Segment& segment) {
   EnsureGradient(segment);
   for (const size_t i : segment.members) {
     if (!parameters_[i].has_gradient) GradientOf(parameters_[i]).zero_();
   }
+}
+
+void FlatUnit::AcquireReceived(Segment& segment) {
+  const int64_t bytes = BytesOf(segment.layout.total, segment.reduce_dtype);
+  segment.received_slot = pool_->Acquire(bytes);
+  segment.received = segment.received_slot.narrow(0, 0, bytes);
+}
+
+// On the CPU, and where sums must have one order: each rank gets its span from every other rank and
+// adds them up in the order of ranks. Gloo's own reduce-scatter is an all-reduce of everything.
+void FlatUnit::StartReduceOf(Segment& segment) {
+  FillGradient(segment);
   const auto wide = segment.master_dtype == at::kDouble ? at::kDouble : at::kFloat;
   if (ranks_ == 1) {
     segment.reduced = segment.gradient.to(wide);
   } else if (device_.is_cpu() || options_.deterministic) {
-    const int64_t bytes = BytesOf(segment.layout.total, segment.reduce_dtype);
-    segment.received_slot = pool_->Acquire(bytes);
-    segment.received = segment.received_slot.narrow(0, 0, bytes);
+    AcquireReceived(segment);
     at::Tensor given = Bytes(segment.gradient);
     std::vector<int64_t> equal;
     segment.reduce_work = groups_.reduce->alltoall_base(segment.received, given, equal, equal);
@@ -89,6 +98,10 @@ void FlatUnit::StartReduce() {
   for (Segment& segment : segments_) {
     if (IsTrained(segment)) StartReduceOf(segment);
   }
+  NoteReduction();
+}
+
+void FlatUnit::NoteReduction() {
   for (Parameter& parameter : parameters_) parameter.has_gradient = false;
   num_gradients_ = 0;
   ForgetArrivals();

@@ -60,12 +60,16 @@ struct FullyShardOptions {
   bool reshard_after_forward = true;  // false: a unit stays gathered until its backward is done
   int64_t prefetch = 1;               // units that are gathered ahead, in both directions
   bool joins = false;                 // ranks that skip a unit take part in its collectives
+  // On CPUs: a collective in which no rank sends another one more than this travels with its
+  // comparison, over the sockets of `control`. 0: all collectives go through the groups.
+  int64_t exchange_bytes = 1 << 20;
   std::function<std::string()> place = [] { return std::string(); };  // the program's line
 };
 
 // Counts since the model was sharded.
 struct FullyShardStats {
   int64_t gathers = 0, reductions = 0, joined = 0, prefetched = 0;
+  int64_t exchanged = 0;           // gathers and reductions that travelled with their comparison
   int64_t shard_bytes = 0;         // this rank's masters
   int64_t largest_unit_bytes = 0;  // of the units beside the root, gathered
   int64_t root_bytes = 0;          // gathered

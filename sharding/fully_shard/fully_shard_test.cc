@@ -32,11 +32,11 @@ Schedule Always(std::vector<size_t> calls, int micro_batches = 1) {
   };
 }
 
-void Descend(const std::vector<at::Tensor>& parameters) {
+void Descend(const std::vector<at::Tensor>& parameters, double rate) {
   const at::NoGradGuard no_grad;
   for (at::Tensor p : parameters) {
     if (!p.grad().defined()) continue;
-    p.sub_(p.grad(), 0.3);
+    p.sub_(p.grad(), rate);
     p.mutable_grad().reset();
   }
 }
@@ -56,13 +56,15 @@ struct Case {
   bool root_only = false;
   int replicas = 1;
   int steps = 10;
+  int64_t hidden = 6;
+  double rate = 0.3;
 };
 
 // Trains the sharded net and, on this rank alone, one whose loss is the mean over all ranks.
 void ExpectParity(World& world, const Case& one, bool strict) {
   SCOPED_TRACE(absl::StrCat(one.name, strict ? ", strict" : ""));
   const World::Groups groups = world.Make(one.replicas, strict);
-  const Net net(4, 1), reference(4, 1);
+  const Net net(4, 1, one.hidden), reference(4, 1, one.hidden);
   FullyShard model(net.Units(one.root_only), {}, groups.shard, groups.control, one.options);
   const std::vector<at::Tensor> shards = Tensors(model.Shards());
   for (int step = 0; step < one.steps; ++step) {
@@ -91,8 +93,8 @@ void ExpectParity(World& world, const Case& one, bool strict) {
       for (const NamedTensor& p : reference.Parameters())
         p.tensor.mutable_grad().mul_(0.05 / (squares.sqrt() + 1e-6));
     }
-    Descend(shards);
-    Descend(Tensors(reference.Parameters()));
+    Descend(shards, one.rate);
+    Descend(Tensors(reference.Parameters()), one.rate);
   }
   std::vector<NamedTensor> whole;
   for (size_t unit = 0; unit < net.Units(one.root_only).size(); ++unit) {
@@ -161,6 +163,16 @@ std::vector<Case> Cases() {
   joins.name += ", no_sync";
   joins.no_sync = true;
   cases.push_back(joins);
+  // The root travels with its comparison, and the layers go through the groups; or none does.
+  for (const int64_t bytes : {2500, 0}) {
+    for (Case one : {joins, Case{"in order", {}, Always({0, 1, 1, 2, 3}, 2)}}) {
+      absl::StrAppend(&one.name, ", at most ", bytes, " bytes with a comparison");
+      one.options.exchange_bytes = bytes;
+      one.hidden = 32;
+      one.rate = 0.01;  // a larger one diverges at this size
+      cases.push_back(one);
+    }
+  }
   return cases;
 }
 
@@ -179,6 +191,47 @@ INSTANTIATE_TEST_SUITE_P(Ranks, Parity,
                          testing::Values(std::pair(1, false), std::pair(2, false),
                                          std::pair(3, false), std::pair(2, true),
                                          std::pair(3, true)));
+
+// Returns the values of all shards after some steps, and the counts. The last layer is called
+// twice, and frozen and trained weights of two dtypes lie in the first.
+std::pair<std::vector<at::Tensor>, FullyShardStats> TrainBriefly(World& world, bool strict,
+                                                                 int64_t exchange_bytes) {
+  const World::Groups groups = world.Make(1, strict);
+  Net net(4, 1);
+  net.layers[0].weight.requires_grad_(false);
+  net.layers[0].scale = net.layers[0].scale.detach().to(at::kFloat).requires_grad_(true);
+  FullyShardOptions options;
+  options.exchange_bytes = exchange_bytes;
+  FullyShard model(net.Units(), {}, groups.shard, groups.control, options);
+  const std::vector<at::Tensor> shards = Tensors(model.Shards());
+  for (int step = 0; step < 5; ++step) {
+    net.Loss(&model, Tokens(world.rank(), step), {0, 1, 2, 3, 3}).backward();
+    Descend(shards, 0.3);
+  }
+  return {shards, model.Stats()};
+}
+
+TEST(FullyShard, SmallCollectivesTravelWithTheirComparisonAndChangeNoBit) {
+  const std::optional<Rank> rank = OnRanks(3);
+  if (!rank.has_value()) return;
+  World world(*rank);
+
+  const auto [shards, stats] = TrainBriefly(world, /*strict=*/false, 1 << 20);
+  const auto [through_groups, stats_of_groups] = TrainBriefly(world, /*strict=*/false, 0);
+  const auto [strict, stats_of_strict] = TrainBriefly(world, /*strict=*/true, 1 << 20);
+
+  EXPECT_GT(stats.gathers, 0);
+  EXPECT_GT(stats.reductions, 0);
+  EXPECT_EQ(stats.exchanged, stats.gathers + stats.reductions);
+  EXPECT_EQ(stats_of_groups.exchanged, 0);
+  EXPECT_EQ(stats_of_strict.exchanged, 0);
+  EXPECT_EQ(stats.gathers, stats_of_groups.gathers);
+  EXPECT_EQ(stats.peak_pool_bytes, stats_of_groups.peak_pool_bytes);
+  for (size_t i = 0; i < shards.size(); ++i) {
+    EXPECT_TRUE(at::equal(shards[i], through_groups[i])) << i;
+    EXPECT_TRUE(at::equal(shards[i], strict[i])) << i;
+  }
+}
 
 TEST(FullyShard, ReplicasOfShardsTrainAlike) {
   const std::optional<Rank> rank = OnRanks(4);

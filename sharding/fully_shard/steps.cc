@@ -132,7 +132,11 @@ Steps::Steps(const std::vector<UnitParameters>& units, const ShardGroups& groups
     sizes.push_back(largest_gradient);
   std::sort(sizes.begin(), sizes.end());
   pool_.set_sizes(std::move(sizes));
-  if (control_ != nullptr) turns_.emplace(control_.get(), std::move(names), options_.joins);
+  if (control_ == nullptr) return;
+  turns_.emplace(control_.get(), std::move(names), options_.joins);
+  // Where there are replicas, other ranks compare than those that gather.
+  exchanges_ = control_->CanMoveParts() && options_.exchange_bytes > 0 && pool_.device().is_cpu() &&
+               groups_.gather != nullptr && groups_.gather->getSize() == control_->size();
 }
 
 Steps::~Steps() {
@@ -163,29 +167,44 @@ FullyShardStats Steps::Stats() const {
 void Steps::Do(Action action, size_t unit, std::optional<Phase> phase) {
   const Turn wanted = {pass_, phase.value_or(InBackward() ? Phase::kBackward : Phase::kForward),
                        action, static_cast<int32_t>(unit)};
+  bool has_come = false;
   while (turns_.has_value()) {
-    const absl::StatusOr<Turn> turn = turns_->Agree(wanted, options_.place);
-    TORCH_CHECK(turn.ok(), std::string(turn.status().message()));
-    if (*turn == wanted) break;
-    Join(*turn);
+    FlatUnit& flat = this->unit(unit);
+    const bool has_parts = GoesWithComparison(action, flat);
+    Collective::Parts parts;
+    if (has_parts) parts = action == Action::kGather ? flat.PrepareGather() : flat.PrepareReduce();
+    const absl::StatusOr<AgreedTurn> agreed = turns_->Agree(wanted, parts, options_.place);
+    has_come = has_parts && agreed.ok() && agreed->is_unanimous;
+    if (has_parts && !has_come) flat.GiveUp();
+    TORCH_CHECK(agreed.ok(), std::string(agreed.status().message()));
+    if (agreed->turn == wanted) break;
+    Join(agreed->turn);
     ++stats_.joined;
   }
-  Perform(wanted);
+  Perform(wanted, has_come);
 }
 
-void Steps::Perform(const Turn& turn) {
+// Gloo passes each collective through two other threads. For few bytes that is most of its cost.
+bool Steps::GoesWithComparison(Action action, const FlatUnit& flat) const {
+  if (!exchanges_) return false;
+  if (action == Action::kGather) return flat.gather_part_bytes() <= options_.exchange_bytes;
+  return action == Action::kReduce && flat.reduce_part_bytes() <= options_.exchange_bytes;
+}
+
+void Steps::Perform(const Turn& turn, bool has_come) {
   const auto u = static_cast<size_t>(turn.unit);
   FlatUnit& flat = unit(u);
   if (turn.action == Action::kGather) {
     ++stats_.gathers;
-    flat.StartGather();
+    has_come ? flat.TakeGather() : flat.StartGather();
   } else if (turn.action == Action::kReduce) {
     ++stats_.reductions;
-    flat.StartReduce();
+    has_come ? flat.TakeReduce() : flat.StartReduce();
     reducing_ = u;
     // Gloo computes on the same cores, and a buffer is free earlier.
     if (groups_.gather == nullptr || flat.parameter(0).is_cpu()) FinishReduction();
   }
+  stats_.exchanged += has_come ? 1 : 0;
 }
 
 void Steps::Join(const Turn& turn) {

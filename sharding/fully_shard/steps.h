@@ -62,7 +62,8 @@ class Steps : public std::enable_shared_from_this<Steps> {
   };
 
   void Do(Action action, size_t unit, std::optional<Phase> phase = std::nullopt);
-  void Perform(const Turn& turn);
+  bool GoesWithComparison(Action action, const FlatUnit& flat) const;
+  void Perform(const Turn& turn, bool has_come);
   void Join(const Turn& turn);
   void Obtain(size_t unit);
   void Prefetch(const std::vector<size_t>& candidates);
@@ -88,6 +89,7 @@ class Steps : public std::enable_shared_from_this<Steps> {
   size_t cursor_ = 0;                       // in last_order_, forward
   size_t back_cursor_ = 0;                  // in order_, backward
   int full_depth_ = 0;
+  bool exchanges_ = false;  // small collectives travel with their comparison
   bool backward_entered_ = false;
   bool must_recover_ = false;                 // the last backward was abandoned
   std::vector<std::shared_ptr<Call>> begun_;  // in this backward

@@ -46,9 +46,23 @@ void Turns::Use(int32_t unit) {
 }
 
 absl::StatusOr<Turn> Turns::Agree(const Turn& next, const std::function<std::string()>& place) {
+  const absl::StatusOr<AgreedTurn> agreed = Agree(next, {}, place);
+  if (!agreed.ok()) return agreed.status();
+  return agreed->turn;
+}
+
+// All turns of a model go the same way, since a rank does not know whether others give parts.
+absl::StatusOr<std::vector<std::string>> Turns::GatherTurns(const std::string& own,
+                                                            const Collective::Parts& parts) {
+  return collective_->CanMoveParts() ? collective_->GatherWithParts(own, parts)
+                                     : collective_->StartAllGather(own)->Wait();
+}
+
+absl::StatusOr<AgreedTurn> Turns::Agree(const Turn& next, const Collective::Parts& parts,
+                                        const std::function<std::string()>& place) {
   if (!failed_.ok()) return failed_;
   const std::string own = Encode(next, used_hash_);
-  const absl::StatusOr<std::vector<std::string>> all = collective_->StartAllGather(own)->Wait();
+  const absl::StatusOr<std::vector<std::string>> all = GatherTurns(own, parts);
   if (!all.ok()) {
     failed_ = absl::Status(
         all.status().code(),
@@ -58,14 +72,14 @@ absl::StatusOr<Turn> Turns::Agree(const Turn& next, const std::function<std::str
     return failed_;
   }
   if (std::all_of(all->begin(), all->end(), [&](const std::string& one) { return one == own; }))
-    return next;
+    return AgreedTurn{next, /*is_unanimous=*/true};
   Turn earliest = next;
   for (const std::string& one : *all) {
     Turn turn;
     std::memcpy(&turn, one.data(), sizeof(turn));
     if (Key(turn) < Key(earliest)) earliest = turn;
   }
-  if (joins_ && IsJoinable(earliest)) return earliest;
+  if (joins_ && IsJoinable(earliest)) return AgreedTurn{earliest, /*is_unanimous=*/false};
   failed_ = Disagreement(earliest.pass, next, place());
   return failed_;
 }

@@ -15,6 +15,7 @@
 // also covers the units that the ranks have used in this pass so far.
 //
 // A comparison gathers 24 bytes from each rank over the CPU; texts travel only where they differ.
+// The bytes of a small collective may travel behind them: one message then does both.
 // With `joins` the ranks do the earliest of the turns that they name, and those that named another
 // one take part in it without using it. Each comparison then does a turn that some rank waits for,
 // so every rank gets to its own.
@@ -48,6 +49,12 @@ struct Turn {
   friend bool operator==(const Turn&, const Turn&) = default;
 };
 
+// The turn that the ranks do now.
+struct AgreedTurn {
+  Turn turn;
+  bool is_unanimous = true;  // every rank named this turn, and the parts of it have come
+};
+
 class Turns {
  public:
   // `collective` outlives this, and is for this alone. `units`: names as messages have them; "" is
@@ -62,12 +69,18 @@ class Turns {
   // returns the same error for ever. Collective: every rank calls this equally often.
   absl::StatusOr<Turn> Agree(const Turn& next, const std::function<std::string()>& place);
 
+  // Does the same, and moves the parts of the turn `next`, if the collective can exchange.
+  absl::StatusOr<AgreedTurn> Agree(const Turn& next, const Collective::Parts& parts,
+                                   const std::function<std::string()>& place);
+
   // Begin a pass, and note a unit that this rank uses in it. With `joins` ranks may use different
   // units, and this does nothing.
   void BeginPass();
   void Use(int32_t unit);
 
  private:
+  absl::StatusOr<std::vector<std::string>> GatherTurns(const std::string& own,
+                                                       const Collective::Parts& parts);
   absl::Status Disagreement(int64_t pass, const Turn& next, const std::string& place);
   std::string Describe(const Turn& turn) const;
   std::string DescribeUsed() const;

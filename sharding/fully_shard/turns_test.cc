@@ -2,16 +2,20 @@
 
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sharding/agreement/socket_ranks.h"
 #include "sharding/agreement/thread_collective.h"
 
 namespace lockstep::sharding {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 
 const std::vector<std::string> kUnits = {"", "vision", "layers.0", "layers.1"};
@@ -144,6 +148,56 @@ TEST(Turns, JoiningRanksDoTheSameSequenceForRandomSkips) {
       ASSERT_EQ(ranks[rank].done, ranks[0].done) << "trial " << trial;
     }
   }
+}
+
+// Rank 1 wants a later unit at first. Parts of the earlier one come once all ranks name it.
+TEST(Turns, PartsComeWithATurnThatAllRanksName) {
+  RunSocketRanks(2, [](int rank, CollectivePointer collective) {
+    Turns turns(collective.get(), kUnits, /*joins=*/true);
+    const auto other = static_cast<size_t>(1 - rank);
+    const auto agree = [&](const Turn& next, size_t size) {
+      const std::string own(size, static_cast<char>('a' + rank));
+      std::string came(size, ' ');
+      Collective::Parts parts{std::vector<std::vector<absl::Span<const char>>>(2),
+                              std::vector<std::vector<absl::Span<char>>>(2)};
+      parts.to[other] = {absl::MakeConstSpan(own)};
+      parts.from[other] = {absl::MakeSpan(came)};
+      const auto agreed = turns.Agree(next, parts, [] { return std::string(); });
+      EXPECT_TRUE(agreed.ok()) << agreed.status();
+      return std::make_pair(*agreed, came);
+    };
+
+    const auto first = agree(Gather(rank == 0 ? 1 : 2), rank == 0 ? 5 : 70'000);
+    EXPECT_EQ(first.first.turn, Gather(1));
+    EXPECT_FALSE(first.first.is_unanimous);
+
+    const auto second = agree(Gather(2), 70'000);
+    EXPECT_EQ(second.first.turn, Gather(2));
+    EXPECT_TRUE(second.first.is_unanimous);
+    EXPECT_TRUE(second.second == std::string(70'000, rank == 0 ? 'b' : 'a'));
+  });
+}
+
+// The comparison itself fails: a text of a disagreement follows the messages with parts.
+TEST(Turns, RanksThatDifferAreNamedWhereTheirPartsDiffer) {
+  RunSocketRanks(2, [](int rank, CollectivePointer collective) {
+    Turns turns(collective.get(), kUnits, /*joins=*/false);
+    const auto other = static_cast<size_t>(1 - rank);
+    std::string own(100'000, 'a'), came = own;
+    Collective::Parts parts;
+    if (rank == 0) {
+      parts = {std::vector<std::vector<absl::Span<const char>>>(2),
+               std::vector<std::vector<absl::Span<char>>>(2)};
+      parts.to[other] = {absl::MakeConstSpan(own)};
+      parts.from[other] = {absl::MakeSpan(came)};
+    }
+    const auto agreed = turns.Agree(rank == 0 ? Gather(1) : Finish(Phase::kForward), parts,
+                                    [&] { return absl::StrCat("train.lua:4", rank); });
+
+    EXPECT_THAT(std::string(agreed.status().message()),
+                AllOf(HasSubstr("rank 0: gathers \"vision\" for forward (train.lua:40)\n"),
+                      HasSubstr("rank 1: ends forward (train.lua:41)\n")));
+  });
 }
 
 TEST(Turns, NobodyJoinsAnUpdate) {

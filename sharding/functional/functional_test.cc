@@ -124,7 +124,7 @@ TEST(AllReduce, GivesTheGradientOfTheSumOfAllLosses) {
               1e-12);
 }
 
-TEST(Values, AreThoseOfTheCollectives) {
+TEST(Functional, ReturnsTheValuesOfTheCollectives) {
   const std::optional<Rank> rank = OnRanks(3);
   if (!rank.has_value()) return;
   const auto group = MeetOverGloo(*rank).group;
@@ -156,7 +156,7 @@ TEST(Gradients, OfARankWithoutAShareAreZero) {
   EXPECT_TRUE(torch::autograd::grad({loss}, {x})[0].equal(at::full({2}, 3, at::kDouble)));
 }
 
-TEST(Mistakes, AreRefusedBeforeAnyRankWaits) {
+TEST(Functional, RefusesMistakesBeforeAnyRankWaits) {
   const std::optional<Rank> rank = OnRanks(2);
   if (!rank.has_value()) return;
   const auto group = MeetOverGloo(*rank).group;

@@ -10,7 +10,7 @@
 namespace lockstep {
 namespace {
 
-TEST(CudaLibraryTest, AKernelScalesATensorOfLibtorch) {
+TEST(CudaLibrary, AKernelScalesATensorOfLibtorch) {
   const at::Tensor x = at::arange(1000, at::TensorOptions(at::kFloat).device(at::kCUDA));
 
   const int status = ScaleOnDevice(x.mutable_data_ptr<float>(), x.numel(), 2);

@@ -1,0 +1,191 @@
+#include "ATen/ops/linear.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "ATen/TensorSubclassLikeUtils.h"
+#include "ATen/autocast_mode.h"
+#include "ATen/core/LegacyTypeDispatch.h"
+#include "ATen/core/dispatch/Dispatcher.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/mm.h"
+#include "ATen/ops/sum.h"
+#include "c10/util/Exception.h"
+#include "kernels/inputs.h"
+#include "kernels/kernels.h"
+#include "kernels/launch.h"
+#include "kernels/rows.h"
+#include "torch/csrc/autograd/VariableTypeUtils.h"
+#include "torch/csrc/autograd/function.h"
+#include "torch/csrc/autograd/functions/utils.h"
+#include "torch/csrc/autograd/saved_variable.h"
+#include "torch/library.h"
+
+namespace lockstep::kernels {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+using Bias = std::optional<at::Tensor>;
+using Signature = at::Tensor(const at::Tensor&, const at::Tensor&, const Bias&);
+
+// Where the kernel is faster than a product of matrices: see docs/BENCHMARKS.md. To add up the
+// lanes of a result costs as much as some numbers of the weight do.
+constexpr int64_t kMostRows = 8, kLeastSizeOfRow = 32;
+
+// Numbers of the weight in a thread's smallest share.
+constexpr int64_t kWeightGrain = 65536;
+
+bool Has(const Bias& bias) { return bias.has_value() && bias->defined(); }
+
+// Whether the kernel may read the memory of this tensor.
+bool IsPlain(const at::Tensor& x) {
+  return x.is_cpu() && x.layout() == at::kStrided && !at::isTensorSubclassLike(x) &&
+         !torch::autograd::isFwGradDefined(x);
+}
+
+bool HasShapes(const at::Tensor& x, const at::Tensor& weight, const Bias& bias) {
+  if (x.dim() < 1 || weight.dim() != 2 || x.size(-1) != weight.size(1)) return false;
+  if (x.numel() == 0 || weight.size(0) == 0) return false;
+  const int64_t rows = x.numel() / x.size(-1);
+  if (rows > kMostRows || weight.size(1) < kLeastSizeOfRow * rows) return false;
+  if (weight.stride(1) != 1) return false;
+  return !Has(bias) || (bias->dim() == 1 && bias->size(0) == weight.size(0));
+}
+
+bool HasDtypes(const at::Tensor& x, const at::Tensor& weight, const Bias& bias) {
+  const at::ScalarType dtype = x.scalar_type();
+  return (dtype == at::kFloat || dtype == at::kDouble || at::isReducedFloatingType(dtype)) &&
+         weight.scalar_type() == dtype && (!Has(bias) || bias->scalar_type() == dtype) &&
+         !at::autocast::is_autocast_enabled(at::kCPU);
+}
+
+bool IsForKernel(const at::Tensor& x, const at::Tensor& weight, const Bias& bias) {
+  return HasShapes(x, weight, bias) && IsPlain(x) && IsPlain(weight) &&
+         (!Has(bias) || IsPlain(*bias)) && HasDtypes(x, weight, bias) &&
+         !torch::autograd::compute_requires_grad(x, weight, bias) &&
+         ChosenRowKernels().linear != nullptr;
+}
+
+// An operator of its own, so that profiles and counters of FLOPs see it.
+at::Tensor CallFewRows(const at::Tensor& x, const at::Tensor& weight, const Bias& bias) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("lockstep::linear_of_few_rows", "")
+                             .typed<Signature>();
+  const at::AutoDispatchBelowADInplaceOrView below;
+  return op.call(x, weight, bias);
+}
+
+// --- Gradients
+
+// at::linear makes four nodes, and a view for most of them: for small layers that takes longer than
+// the products.
+class LinearBackward final : public Node {
+ public:
+  LinearBackward(const at::Tensor& x, const at::Tensor& weight, const Bias& bias)
+      : Node(torch::autograd::collect_next_edges(x, weight, bias)),
+        sizes_(x.sizes()),
+        x_(weight.requires_grad() ? x : at::Tensor(), /*is_output=*/false),
+        weight_(x.requires_grad() ? weight : at::Tensor(), /*is_output=*/false) {}
+
+  std::string name() const override { return "LinearBackward"; }
+
+  // The products are those of ATen's own nodes, so that gradients have the same bits.
+  variable_list apply(variable_list&& gradients) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    variable_list results(3);
+    if (!gradients[0].defined()) return results;
+    const int64_t rows = c10::multiply_integers(sizes_.begin(), sizes_.end() - 1);
+    const at::Tensor dy = gradients[0].reshape({rows, gradients[0].size(-1)});
+    if (task_should_compute_output(0)) results[0] = at::mm(dy, weight_.unpack()).view(sizes_);
+    if (task_should_compute_output(1))
+      results[1] = at::mm(dy.t(), x_.unpack().reshape({rows, sizes_.back()}));
+    if (task_should_compute_output(2)) results[2] = dy.sum(0);
+    return results;
+  }
+
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    x_.reset_data();
+    weight_.reset_data();
+  }
+
+ private:
+  const at::DimVector sizes_;  // of x
+  SavedVariable x_, weight_;
+};
+
+// For other strides ATen may choose other products.
+bool IsDense(const at::Tensor& x) {
+  return x.layout() == at::kStrided && x.is_contiguous() && !at::isTensorSubclassLike(x) &&
+         !torch::autograd::isFwGradDefined(x);
+}
+
+// Returns whether LinearWithGradients takes these, and one of them needs a gradient.
+bool NeedsGradients(const at::Tensor& x, const at::Tensor& weight, const Bias& bias) {
+  return torch::autograd::compute_requires_grad(x, weight, bias) && x.dim() >= 2 &&
+         weight.dim() == 2 && IsDense(x) && IsDense(weight) && (!Has(bias) || IsDense(*bias)) &&
+         (!Has(bias) || bias->dim() == 1) && !at::autocast::is_autocast_enabled(x.device().type());
+}
+
+at::Tensor LinearWithGradients(const at::Tensor& x, const at::Tensor& weight, const Bias& bias) {
+  const auto node = std::shared_ptr<LinearBackward>(new LinearBackward(x, weight, bias),
+                                                    torch::autograd::deleteNode);
+  const at::Tensor y = [&] {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    return at::linear(x, weight, bias);
+  }();
+  torch::autograd::set_history(y, node);
+  return y;
+}
+
+// --- The choice
+
+at::Tensor Choose(const at::Tensor& x, const at::Tensor& weight, const Bias& bias) {
+  if (NeedsGradients(x, weight, bias)) return LinearWithGradients(x, weight, bias);
+  return IsForKernel(x, weight, bias) ? CallFewRows(x, weight, bias) : at::linear(x, weight, bias);
+}
+
+at::Tensor ByKernel(const at::Tensor& x, const at::Tensor& weight, const Bias& bias) {
+  TORCH_CHECK_VALUE(HasShapes(x, weight, bias) && HasDtypes(x, weight, bias),
+                    "linear_of_few_rows: x, weight or bias is not for it; call linear");
+  const at::ScalarType dtype = x.scalar_type();
+  const at::Tensor wide = x.to(at::isReducedFloatingType(dtype) ? at::kFloat : dtype).contiguous();
+  const at::Tensor biases = Has(bias) ? bias->contiguous() : at::Tensor();
+  const int64_t size = weight.size(1), outputs = weight.size(0);
+  at::DimVector shape(x.sizes());
+  shape.back() = outputs;
+  const at::Tensor y = at::empty(shape, x.options());
+  const LinearRows rows = {
+      .dtype = dtype,
+      .rows = x.numel() / size,
+      .size = size,
+      .outputs = outputs,
+      .x = wide.const_data_ptr(),
+      .weight = weight.const_data_ptr(),
+      .weight_stride = weight.stride(0),
+      .bias = biases.defined() ? biases.const_data_ptr() : nullptr,
+      .y = y.mutable_data_ptr(),
+  };
+  Launch(y, &RowKernels::linear, rows, outputs, std::max<int64_t>(1, kWeightGrain / size));
+  return y;
+}
+
+TORCH_LIBRARY_FRAGMENT(lockstep, library) {
+  library.def("linear(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor", Choose);
+  library.def("linear_of_few_rows(Tensor x, Tensor weight, Tensor? bias=None) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(lockstep, CPU, library) { library.impl("linear_of_few_rows", ByKernel); }
+
+}  // namespace
+
+at::Tensor Linear(const at::Tensor& x, const at::Tensor& weight,
+                  const std::optional<at::Tensor>& bias) {
+  return Choose(x, weight, bias);
+}
+
+}  // namespace lockstep::kernels
