@@ -118,7 +118,7 @@ def main():
     for name, loss in losses.items():
         if not abs(loss - losses[EAGER]) <= tolerance * abs(losses[EAGER]):
             raise SystemExit(f"after {size.steps} steps the loss of {name} is {loss}, but {losses[EAGER]} in {EAGER}")
-    where = torch.cuda.get_device_name() if DEVICE == "cuda" else "the CPU, one thread, where nothing is a graph"
+    where = torch.cuda.get_device_name() if DEVICE == "cuda" else "the CPU, one thread, where a graph is a list of operators"
     print(f"{size.layers} layers of {size.hidden}, batch {size.batch} x {size.tokens}, {size.dtype}, on {where}")
     for name in (LOCKSTEP, GRAPH, EAGER, COMPILED):
         if name in best:

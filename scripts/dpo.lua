@@ -24,8 +24,7 @@ local torch = require "lockstep.torch"
 local config = run.config {
   model = "", -- a folder of Hugging Face, or a name in its local cache; empty: a small model
   data = "", -- empty: words, written backwards and wrongly
-  seed = 1,
-  steps = 240, pairs_per_step = 32, -- pairs over all ranks
+  seed = 1, steps = 240, pairs_per_step = 32, -- pairs over all ranks
   held_out = 256, -- pairs
   seq_len = 1024, -- tokens of a micro-batch, at most
   loss = { variant = "sigmoid", beta = 0.1, label_smoothing = 0.0 }, -- or "ipo"
@@ -34,6 +33,7 @@ local config = run.config {
   parallel = "data_parallel", -- or "fully_shard"
   save_every = 40,
 }
+if config.pairs_per_step % 1 ~= 0 then error("pairs_per_step must be a whole number", 0) end
 torch.manual_seed(config.seed)
 local dir, path = config.model, config.data
 if dir == "" then
@@ -76,7 +76,7 @@ local function score(model, batch, half)
 end
 
 local net = models.load(dir, { device = dist.device() })
-if config.lora.r > 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
+if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 local model = sharding.parallel(net, config.parallel)
 
 -- Deals pairs out to the ranks. Every rank gets equally many micro-batches.

@@ -52,7 +52,7 @@ local base = config.model ~= "" and config.model or instructions.newest_model()
 local net = models.load(base, { device = dist.device() })
 local chat, tokenizer = text.chat(base), text.tokenizer(base)
 local process = net.visual and images.processor(base) or nil -- of models with pictures
-if config.lora.r > 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
+if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 -- A step without pictures leaves the vision tower out, on every rank alike.
 local model = sharding.parallel(net, config.parallel, { data_parallel = { find_unused = process ~= nil } })
 local optimizer = optim.AdamW(model:parameters(), { lr = config.lr, weight_decay = config.weight_decay })

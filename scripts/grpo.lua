@@ -23,8 +23,7 @@ local torch = require "lockstep.torch"
 
 local config = run.config {
   model = "", -- a folder or a name of the Hub; empty: a small model that has learnt the task a little, in `warm_steps`
-  task = "reverse_words", images = false,
-  warm_steps = 60, seed = 1, steps = 120,
+  task = "reverse_words", images = false, warm_steps = 60, seed = 1, steps = 120,
   problems_per_step = 32, group_size = 8, -- problems over all ranks, and answers to each
   max_new_tokens = 10, temperature = 1.0, updates = 1, -- of the weights by the answers of a step
   seq_len = 1024, -- tokens of a micro-batch, at most
@@ -34,6 +33,7 @@ local config = run.config {
   lr = 2e-3, max_norm = 1.0, parallel = "data_parallel", -- or "fully_shard"
   save_every = 25, export = "", rollouts = "", max_lag = 1, -- of the weights that sampled an answer, in steps
 }
+if config.problems_per_step % 1 ~= 0 then error("problems_per_step must be a whole number", 0) end
 if config.loss.beta > 0 and config.lora.r == 0 then error("loss.beta needs an adapter: --set lora.r=16", 0) end
 if (config.export == "") ~= (config.rollouts == "") then error("give --set export and --set rollouts together", 0) end
 torch.manual_seed(config.seed)
@@ -45,7 +45,7 @@ if dir == "" then
 end
 local task = tasks.new(dir, config.images)
 local net = models.load(dir, { device = dist.device() })
-if config.lora.r > 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
+if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 -- A micro-batch of text leaves the vision tower out, on every rank alike: batching sees to that.
 local model = sharding.parallel(net, config.parallel,
   { data_parallel = { find_unused = net.config.vision_config ~= nil } })

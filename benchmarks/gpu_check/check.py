@@ -90,6 +90,8 @@ def items():
             Bound("lockstep.graph / PyTorch", high=0.5)], needs_gpu=True),
         Item("regions with offload", lua("checkpoint.lua"), bounds=[
             Bound("gradients that differ", 0, 0, on_cpu=True), Bound("time with offload / without", high=1.05)]),
+        Item("samples on a copy stream", lua("loader.lua"), bounds=[
+            Bound("samples that differ", 0, 0, on_cpu=True), Bound("time with the copy stream / without", high=1.0)]),
         Item("tiled MLP and loss", lua("tiled.lua"), seconds=90, bounds=[
             Bound("tiled MLP, any function, time", high=1.36), Bound("tiled MLP, dense, time", high=1.25),
             Bound("tiled loss, time", high=1.3), Bound("tiled loss, memory", high=0.1)]),

@@ -9,6 +9,8 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
+#include <random>
 #include <string>
 #include <thread>
 #include <vector>
@@ -16,8 +18,11 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "driver/data/parquet/row.h"
+#include "driver/data/sample_index.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/mutation.h"
 
 namespace lockstep::data {
 namespace {
@@ -383,6 +388,82 @@ TEST_F(SourceTest, ProcessesThatOpenAtOnceAllFindTheWholeIndex) {
     EXPECT_EQ(status, 0);
   }
   EXPECT_THAT(CacheFiles(), ElementsAre(".index", ".unpacked"));
+}
+
+// Reads all samples and their places; what cannot be read has one clear error.
+void ReadAll(const absl::StatusOr<Source>& source) {
+  const auto expect_clear = [](const absl::Status& status) {
+    const std::string message(status.message());
+    EXPECT_FALSE(message.empty());
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  };
+  if (!source.ok()) return expect_clear(source.status());
+  for (int64_t i = 0; i < source->size(); ++i) {
+    EXPECT_FALSE(source->Describe(i).empty());
+    const auto sample = source->Read(i);
+    if (!sample.ok()) {
+      expect_clear(sample.status());
+      continue;
+    }
+    std::string copy(sample->text);  // reads every byte
+    for (const auto& [name, content] : sample->members) copy += name + std::string(content);
+  }
+}
+
+TEST_F(SourceTest, MutatedFilesAreReadOrRefused) {
+  std::mt19937_64 random = tests::FuzzGenerator();
+  const std::string members = Path("members");
+  fs::create_directories(members);
+  for (const char* name : {"1.txt", "1.json", "2.txt"})
+    std::ofstream(absl::StrCat(members, "/", name)) << "of " << name;
+  ASSERT_EQ(std::system(absl::StrCat("tar -C ", members, " -cf ", Path("good.tar"),
+                                     " 1.json 1.txt 2.txt && gzip -k ", Path("good.tar"))
+                            .c_str()),
+            0);
+  Write("good.jsonl", "{\"a\": 1}\n\n[2]\r\n\"three\"");
+  WriteGzip("good.jsonl.gz", "{\"a\": 1}\n\n[2]\r\n\"three\"");
+  for (const std::string ending : {".jsonl", ".jsonl.gz", ".tar", ".tar.gz"}) {
+    std::ifstream in(Path("good" + ending), std::ios::binary);
+    const std::string good(std::istreambuf_iterator<char>(in), {});
+    for (int i = 0; i < 250; ++i)
+      ReadAll(Open({Write("bad" + ending, tests::Mutate(good, 600, random))}));
+  }
+}
+
+TEST_F(SourceTest, MutatedIndexesAreReadOrRefused) {
+  std::mt19937_64 random = tests::FuzzGenerator();
+  const std::string path = WriteGzip("a.jsonl.gz", "1\n22\n333\n");
+  ASSERT_TRUE(Open({path}).ok());
+  fs::path index;
+  for (const auto& entry : fs::directory_iterator(Cache())) {
+    if (entry.path().extension() == ".index") index = entry.path();
+  }
+  std::ifstream in(index, std::ios::binary);
+  const std::string good(std::istreambuf_iterator<char>(in), {});
+  for (int i = 0; i < 300; ++i) {
+    std::ofstream(index, std::ios::binary) << tests::Mutate(good, good.size(), random);
+    ReadAll(Open({path}));
+  }
+}
+
+// Memory of just the size of the bytes: AddressSanitizer sees a byte read behind them.
+TEST_F(SourceTest, SamplesAreFoundInMutatedBytes) {
+  std::mt19937_64 random = tests::FuzzGenerator();
+  std::string rows;
+  for (const char* row : {"one", "", "three"}) {
+    AppendSize(std::string(row).size(), &rows);
+    rows += row;
+  }
+  for (int i = 0; i < 1000; ++i) {
+    for (const auto& [layout, good] :
+         {std::pair(Layout::kRows, rows), std::pair(Layout::kLines, std::string("a\n\r\n b\n"))}) {
+      const std::string bad = tests::Mutate(good, good.size(), random);
+      const std::vector<char> exact(bad.begin(), bad.end());
+      const auto found = FindSamples({exact.data(), exact.size()}, layout);
+      if (!found.ok()) continue;
+      for (const uint64_t begin : found->begins) EXPECT_LT(begin, bad.size());
+    }
+  }
 }
 
 TEST_F(SourceTest, ThreadsReadAtOnce) {

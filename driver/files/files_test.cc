@@ -5,7 +5,6 @@
 #include <fstream>
 #include <string>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "c10/util/Exception.h"
 #include "gmock/gmock.h"
@@ -15,6 +14,7 @@ namespace lockstep::driver {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::ThrowsMessage;
 
@@ -31,8 +31,8 @@ TEST(FindRunfile, PrefersThoseOfTheRunningTestToTheProgramsOwn) {
   EXPECT_EQ(FindRunfile("driver/files/files_test.cc"),
             newer + "/lockstep/driver/files/files_test.cc");
   unsetenv("TEST_SRCDIR");
-  EXPECT_TRUE(absl::EndsWith(FindRunfile("driver/files/files_test.cc"),
-                             "files_test.runfiles/lockstep/driver/files/files_test.cc"));
+  EXPECT_THAT(FindRunfile("driver/files/files_test.cc"),
+              EndsWith("files_test.runfiles/lockstep/driver/files/files_test.cc"));
   setenv("TEST_SRCDIR", was.c_str(), 1);
 }
 

@@ -25,6 +25,7 @@ namespace lockstep::images {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 std::string TestFile(const std::string& name) {
@@ -73,7 +74,7 @@ void ExpectOneClearError(const absl::StatusOr<Image>& image, const std::string& 
   ASSERT_FALSE(image.ok()) << what;
   const std::string message(image.status().message());
   EXPECT_FALSE(message.empty()) << what;
-  EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  EXPECT_THAT(message, Not(HasSubstr("\n"))) << what;
 }
 
 TEST(Decode, HeaderExample) {

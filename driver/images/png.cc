@@ -1,13 +1,15 @@
-// PNG, by libspng.
+// PNG, by libspng, and by libdeflate where a file is sound and not interlaced.
 
 #include <algorithm>
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "driver/images/formats.h"
+#include "driver/images/stored_png.h"
 #include "spng.h"
 
 namespace lockstep::images {
@@ -22,6 +24,23 @@ struct FreeContext {
 };
 using Context = std::unique_ptr<spng_ctx, FreeContext>;
 
+// `bytes` must live as long as the context.
+Context Open(absl::string_view bytes, int flags) {
+  Context context(spng_ctx_new(flags));
+  if (context == nullptr) return context;
+  spng_set_image_limits(context.get(), kMaxSide, kMaxSide);
+  spng_set_chunk_limits(context.get(), kMaxChunkBytes, kMaxChunkBytes);
+  spng_set_png_buffer(context.get(), bytes.data(), bytes.size());
+  return context;
+}
+
+// The checksums of what StorePng has checked and written are not computed again.
+Context OpenStored(absl::string_view bytes) {
+  Context context = Open(bytes, SPNG_CTX_IGNORE_ADLER32);
+  if (context != nullptr) spng_set_crc_action(context.get(), SPNG_CRC_USE, SPNG_CRC_DISCARD);
+  return context;
+}
+
 absl::Status Failed(int error) {
   return absl::InvalidArgumentError(
       error == SPNG_IO_EOF
@@ -35,6 +54,16 @@ absl::Status Failed(int error) {
 void RgbFromGrey16(const uint16_t* grey, int64_t num_pixels, uint8_t* rgb) {
   for (int64_t i = 0; i < num_pixels; ++i, rgb += 3)
     rgb[0] = rgb[1] = rgb[2] = static_cast<uint8_t>(std::min<uint16_t>(grey[i], 255));
+}
+
+// The size of the unpacked pixels of an image that is not interlaced. Sides are below 2^31, and a
+// pixel has at most 64 bits.
+uint64_t RawBytes(const spng_ihdr& header) {
+  uint64_t samples = 1;  // of a pixel
+  if (header.color_type == SPNG_COLOR_TYPE_TRUECOLOR) samples = 3;
+  if (header.color_type == SPNG_COLOR_TYPE_TRUECOLOR_ALPHA) samples = 4;
+  if (header.color_type == SPNG_COLOR_TYPE_GRAYSCALE_ALPHA) samples = 2;
+  return header.height * (1 + (header.width * samples * header.bit_depth + 7) / 8);
 }
 
 bool HasAlpha(spng_ctx* context, const spng_ihdr& header) {
@@ -74,15 +103,16 @@ int DecodePixels(spng_ctx* context, const spng_ihdr& header, Alpha alpha, Image&
 }  // namespace
 
 absl::StatusOr<StoredImage> DecodePng(absl::string_view bytes, const DecodeOptions& options) {
-  const Context context(spng_ctx_new(0));
+  Context context = Open(bytes, 0);
   if (context == nullptr) return Failed(SPNG_EMEM);
-  spng_set_image_limits(context.get(), kMaxSide, kMaxSide);
-  spng_set_chunk_limits(context.get(), kMaxChunkBytes, kMaxChunkBytes);
-  spng_set_png_buffer(context.get(), bytes.data(), bytes.size());
   spng_ihdr header;
   if (const int error = spng_get_ihdr(context.get(), &header)) return Failed(error);
   absl::StatusOr<Image> image = NewImage("PNG", header.height, header.width, options);
   if (!image.ok()) return image.status();
+  std::optional<StoredPng> stored;
+  if (header.interlace_method == SPNG_INTERLACE_NONE) stored = StorePng(bytes, RawBytes(header));
+  if (stored.has_value()) context = OpenStored(stored->bytes());
+  if (context == nullptr) return Failed(SPNG_EMEM);
   if (const int error = DecodePixels(context.get(), header, options.alpha, *image))
     return Failed(error);
   // EXIF data may stand behind the pixels: this reads the file to its end.

@@ -20,7 +20,7 @@ std::string EmptyFolder(const std::string& name) {
 
 void Write(const std::string& path, const std::string& text) { std::ofstream(path) << text; }
 
-TEST(ListScriptsTest, EachScriptStandsWithItsFirstSentence) {
+TEST(ListScripts, EachScriptStandsWithItsFirstSentence) {
   const std::string folder = EmptyFolder("scripts");
   Write(folder + "/b.lua", "-- Trains a model\n-- on 2 ranks. It takes a minute.\nlocal x = 1\n");
   Write(folder + "/longer.lua", "-- One line only\n\n-- Another comment.\n");
@@ -33,7 +33,7 @@ TEST(ListScriptsTest, EachScriptStandsWithItsFirstSentence) {
                        "/longer.lua  One line only\n" + folder + "/plain.lua\n");
 }
 
-TEST(ListScriptsTest, ModulesAndOtherFilesAreLeftOut) {
+TEST(ListScripts, ModulesAndOtherFilesAreLeftOut) {
   const std::string folder = EmptyFolder("modules");
   Write(folder + "/model.lua", "--- A module that scripts load.\nreturn {}\n");
   Write(folder + "/notes.txt", "-- No script.\n");
@@ -42,7 +42,7 @@ TEST(ListScriptsTest, ModulesAndOtherFilesAreLeftOut) {
   EXPECT_EQ(*ListScripts(folder), folder + "/script.lua  A script.\n");
 }
 
-TEST(ListScriptsTest, AFolderWithoutScriptsIsAnErrorThatNamesIt) {
+TEST(ListScripts, AFolderWithoutScriptsIsAnErrorThatNamesIt) {
   const std::string folder = EmptyFolder("none");
 
   EXPECT_EQ(

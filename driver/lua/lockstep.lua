@@ -4,7 +4,7 @@
 local core = require "lockstep.core"
 
 ---@class lockstep
----@field graph fun(fn: function, opts: {warmup: integer?}?): lockstep.Graph see lockstep/graph.lua
+---@field graph fun(fn: function, opts: {warmup: integer?, buckets: integer?}?): lockstep.Graph see lockstep/graph.lua
 local M = {}
 
 -- Debian's LuaJIT compiles loops over pairs and next wrongly: once hot they may end early or yield values

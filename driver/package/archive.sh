@@ -4,7 +4,7 @@
 #   lockstep/bin/lockstep    a shell script that finds libtorch and starts the program
 #   lockstep/lib/            the program, libspng, and the files that it reads, at their places in the workspace
 #   lockstep/scripts/        the training scripts; launch/ has files for clusters
-#   lockstep/requirements.txt    the wheels of libtorch
+#   lockstep/requirements.txt    the wheels of libtorch; requirements-parquet.txt has the one that reads Parquet
 set -euo pipefail
 out=$1
 shift
@@ -17,6 +17,7 @@ for file in "$@"; do
   case $name in
     driver/lockstep) strip -o "$to/lib/lockstep" "$file" ;;
     */libspng.so.0) install -D -m 644 "$file" "$to/lib/libspng.so.0" ;;
+    third_party/libarrow/requirements.txt) install -D -m 644 "$file" "$to/requirements-parquet.txt" ;;
     */requirements.txt) install -D -m 644 "$file" "$to/requirements.txt" ;;
     */lockstep.sh) install -D -m 755 "$file" "$to/bin/lockstep" ;;
     scripts/launch/*.sh) install -D -m 755 "$file" "$to/$name" ;;

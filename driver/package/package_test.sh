@@ -4,6 +4,7 @@ set -uo pipefail
 tar --extract --file=driver/package/lockstep.tar --directory="$TEST_TMPDIR"
 libtorch=$(ldd driver/lockstep | awk '/libtorch_cpu/ {print $3}')
 libtorch=${libtorch%/lib/libtorch_cpu.so}
+parquet=$PWD/driver/data/parquet/testdata/types.parquet
 cd "$TEST_TMPDIR" || exit 1
 printf '%s\n' 'local torch = require "lockstep.torch"' \
   'print("sum", torch.ones({ 3 }):sum():item(), require("lockstep.distributed").world_size())' >script.lua
@@ -45,11 +46,18 @@ expect "a Python without torch" "has no torch: install torch==2.11.0" "$(lockste
 expect "no Python" "nowhere/python was not found" "$(lockstep PYTHON=nowhere/python -- script.lua)"
 # The CPU image of scripts/launch/Dockerfile copies these files out of the wheels: the program needs no others.
 mkdir cpu
+reader=lockstep/lib/driver/data/parquet/liblockstep_parquet.so # absent if this was built without Arrow
+arrow=
+[[ ! -e $reader ]] || arrow=$(ldd $reader | awk '/libarrow[.]so/ {print $3}')
+arrow=${arrow%/pyarrow/*}
 while read -r _ _ files; do
   for file in ${files% *}; do
     to=${files##* }
     mkdir -p "cpu${to%/}"
-    ln -s "${libtorch%/torch}/${file#/wheels/}" "cpu$to"
+    # pyarrow lies where the library that reads Parquet was linked with it.
+    wheels=${libtorch%/torch}
+    [[ $file != /wheels/pyarrow/* ]] || wheels=$arrow
+    ln -s "$wheels/${file#/wheels/}" "cpu$to"
   done
 done < <(sed -n '/^FROM program AS cpu$/,/^FROM program AS cuda$/s/^COPY --from=wheels/& /p' lockstep/scripts/launch/Dockerfile)
 needed=$(LD_LIBRARY_PATH=$PWD/cpu/opt/libtorch/torch/lib ldd lockstep/lib/lockstep)
@@ -62,6 +70,15 @@ case $needed in
     ;;
 esac
 expect "the CPU image" "sum	3	1" "$(lockstep LIBTORCH="$PWD/cpu/opt/libtorch" -- --nproc 1 script.lua)"
+if [[ -n $arrow ]]; then
+  needed=$(LD_LIBRARY_PATH=$PWD/cpu/opt/libtorch/pyarrow ldd $reader)
+  for library in libarrow libparquet; do
+    expect "$library of the CPU image" "$PWD/cpu/opt/libtorch/pyarrow/$library.so" "$needed"
+  done
+  printf 'print("flag", require("lockstep.data").source("%s", { cache = "cache" })[1].flag)\n' "$parquet" >rows.lua
+  expect "Parquet in the CPU image" "flag	true" "$(lockstep LIBTORCH="$PWD/cpu/opt/libtorch" -- --nproc 1 rows.lua)"
+fi
+expect "the wheel of Parquet" "pyarrow==" "$(cat lockstep/requirements-parquet.txt)"
 expect "the wheels of the images" "torch==2.11.0 --hash=" "$(cat lockstep/requirements.txt)"
 [[ -x lockstep/scripts/launch/node.sh ]] || { echo "node.sh is not executable"; failed=1; }
 

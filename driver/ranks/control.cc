@@ -58,6 +58,14 @@ class WatchedCollective : public sharding::Collective {
                                      collective_->StartAllGather(bytes));
   }
 
+  bool CanMoveParts() const override { return collective_->CanMoveParts(); }
+  absl::StatusOr<std::vector<std::string>> GatherWithParts(const std::string& message,
+                                                           const Parts& parts) override {
+    const UnderWay waiting(*activity_,
+                           {title_, ++calls_, "agreement", activity_->FindPlace(), limit_});
+    return collective_->GatherWithParts(message, parts);
+  }
+
  private:
   class Watched : public Pending {
    public:

@@ -245,6 +245,8 @@ HostedStore HostStore() {
   return {c10::make_intrusive<c10d::PrefixStore>("attempt/0", store), port};
 }
 
+bool HasStrictBackend() { return WrapCpuBackend != nullptr; }
+
 World JoinStore(const RankEnvironment& environment, std::chrono::milliseconds timeout) {
   World world;
   world.environment = environment;

@@ -57,6 +57,9 @@ inline constexpr char kNoRanks[] =
     "call "
     "a collective or make a group";
 
+// Returns whether this is the program of //tests/strict, whose CPU groups fail where NCCL would.
+bool HasStrictBackend();
+
 // The purpose of a group.
 struct GroupPurpose {
   std::string name;     // "", or a name for reports: "sharding.lockstep"

@@ -14,15 +14,18 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "driver/text/tokenizer.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
 namespace lockstep::text {
 namespace {
 
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
 using Json = nlohmann::json;
 using Shared = std::shared_ptr<const Tokenizer>;
 
@@ -136,9 +139,7 @@ TEST(TokenizerErrors, EachNamesItsPlaceInTheFile) {
     Json json = Json::parse(ReadText(one.family));
     one.change(json);
     const std::string error = ErrorOf(json.dump());
-    EXPECT_TRUE(absl::StrContains(error, one.message))
-        << "expected " << one.message << "\ngot " << error;
-    EXPECT_TRUE(absl::StartsWith(error, "text: a.json: ")) << error;
+    EXPECT_THAT(error, AllOf(StartsWith("text: a.json: "), HasSubstr(one.message)));
   }
 }
 
@@ -153,7 +154,7 @@ TEST(TokenizerErrors, AnEmptyFileIsNamedAsSuch) {
   for (const char* text : {"", " \n"}) {
     EXPECT_EQ(ErrorOf(text), "text: a.json is empty; expected a tokenizer.json of Hugging Face");
   }
-  EXPECT_TRUE(absl::StrContains(ErrorOf("{"), "text: a.json: not valid JSON: "));
+  EXPECT_THAT(ErrorOf("{"), HasSubstr("text: a.json: not valid JSON: "));
 
   const std::string folder = testing::TempDir() + "/empty";
   std::filesystem::create_directories(folder);
@@ -178,7 +179,7 @@ TEST(TokenizerErrors, DeepNestingIsRefused) {
   ASSERT_NE(at, std::string::npos);
   json.replace(at, key.size(), "\"normalizer\":" + nested);
 
-  EXPECT_TRUE(absl::StrContains(ErrorOf(json), "nested too deeply"));
+  EXPECT_THAT(ErrorOf(json), HasSubstr("nested too deeply"));
 }
 
 // --- Mutants -------------------------------------------------------------------------------------
@@ -268,8 +269,7 @@ TEST(TokenizerErrors, AThousandMutantsGiveAnErrorOrAWorkingTokenizer) {
       Use(*tokenizer);
     } else {
       ++errors;
-      EXPECT_TRUE(
-          absl::StartsWith(std::string(tokenizer.status().message()), "text: mutant.json: "));
+      EXPECT_THAT(std::string(tokenizer.status().message()), StartsWith("text: mutant.json: "));
     }
   }
   EXPECT_GT(errors, kMutants / 2) << "of " << kMutants << " mutants";

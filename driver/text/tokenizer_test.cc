@@ -9,15 +9,16 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "driver/text/unicode/unicode.h"
+#include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "nlohmann/json.hpp"
 
 namespace lockstep::text {
 namespace {
 
+using ::testing::HasSubstr;
 using Json = nlohmann::json;
 using Shared = std::shared_ptr<const Tokenizer>;
 
@@ -55,8 +56,7 @@ std::string Decoded(const Shared& tokenizer, const std::vector<int64_t>& ids, bo
   return text.ok() ? *text : "";
 }
 
-// --- Against PyPI's tokenizers 0.23.3
-// -------------------------------------------------------------
+// --- Against PyPI's tokenizers 0.23.3 ------------------------------------------------------------
 
 class Families : public testing::TestWithParam<const char*> {};
 INSTANTIATE_TEST_SUITE_P(All, Families, testing::ValuesIn(kFamilies));
@@ -126,7 +126,7 @@ TEST(Components, EachPartDoesWhatItDoesInTokenizers) {
 
 // --- The rest ------------------------------------------------------------------------------------
 
-TEST(TokenizerTest, HeaderExample) {
+TEST(Tokenizer, HeaderExample) {
   absl::StatusOr<Shared> tokenizer = Tokenizer::Load(absl::StrCat(kData, "qwen2.json"));
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   Encoder encoder(*tokenizer);
@@ -140,7 +140,7 @@ TEST(TokenizerTest, HeaderExample) {
   EXPECT_EQ(*text, "Hello");
 }
 
-TEST(TokenizerTest, AFolderIsItsTokenizerJson) {
+TEST(Tokenizer, AFolderIsItsTokenizerJson) {
   const std::string folder = testing::TempDir();
   std::ofstream(folder + "/tokenizer.json") << ReadJson("gpt2").dump();
 
@@ -150,7 +150,7 @@ TEST(TokenizerTest, AFolderIsItsTokenizerJson) {
   EXPECT_EQ((*tokenizer)->size(), Open("gpt2")->size());
 }
 
-TEST(TokenizerTest, TokensAreFoundByTextAndById) {
+TEST(Tokenizer, TokensAreFoundByTextAndById) {
   const Shared tokenizer = Open("qwen2");
   const std::optional<int32_t> end = tokenizer->Id("<|im_end|>");
   ASSERT_TRUE(end.has_value());
@@ -162,7 +162,7 @@ TEST(TokenizerTest, TokensAreFoundByTextAndById) {
   EXPECT_FALSE(tokenizer->Token(1'000'000).has_value());
 }
 
-TEST(TokenizerTest, ManyWordsOverflowTheCacheAndKeepTheirIds) {
+TEST(Tokenizer, ManyWordsOverflowTheCacheAndKeepTheirIds) {
   const Shared tokenizer = Open("gpt2");
   Encoder encoder(tokenizer);
   const auto word = [](int i) { return absl::StrCat("w", i * 2654435761u, "x"); };
@@ -174,7 +174,7 @@ TEST(TokenizerTest, ManyWordsOverflowTheCacheAndKeepTheirIds) {
   }
 }
 
-TEST(TokenizerTest, BytesThatAreNotUtf8AreRefusedWithTheirPlace) {
+TEST(Tokenizer, BytesThatAreNotUtf8AreRefusedWithTheirPlace) {
   Encoder encoder(Open("gpt2"));
   const std::string bad[] = {"ab\xFF",   "\xC3", "\xED\xA0\x80",    "\xF4\x90\x80\x80",
                              "\xC0\xAF", "\x80", "12345678\xE4\xBD"};
@@ -182,12 +182,12 @@ TEST(TokenizerTest, BytesThatAreNotUtf8AreRefusedWithTheirPlace) {
     std::vector<int32_t> ids = {7};
     const absl::Status status = encoder.Encode(text, {}, ids);
     EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    EXPECT_TRUE(absl::StrContains(std::string(status.message()), "expected UTF-8")) << status;
+    EXPECT_THAT(std::string(status.message()), HasSubstr("expected UTF-8"));
     EXPECT_EQ(ids, std::vector<int32_t>{7});
   }
 }
 
-TEST(TokenizerTest, AnIdWithoutATokenAddsNothing) {
+TEST(Tokenizer, AnIdWithoutATokenAddsNothing) {
   const Shared tokenizer = Open("gpt2");
   Encoder encoder(tokenizer);
   std::vector<int64_t> ids;
@@ -200,18 +200,17 @@ TEST(TokenizerTest, AnIdWithoutATokenAddsNothing) {
   EXPECT_EQ(Decoded(tokenizer, ids), "Hello, \xE4\xBD\xA0!");
 }
 
-TEST(TokenizerTest, WhatIsNoIdIsRefused) {
+TEST(Tokenizer, WhatIsNoIdIsRefused) {
   const Shared tokenizer = Open("gpt2");
   for (const int64_t id : {int64_t{-1}, int64_t{-100}, int64_t{1} << 32}) {
     const absl::StatusOr<std::string> text = Decode(tokenizer, {id}, {});
     ASSERT_FALSE(text.ok());
-    EXPECT_TRUE(absl::StrContains(std::string(text.status().message()),
-                                  absl::StrCat("expected an id from 0 to 2^32 - 1, got ", id)))
-        << text.status();
+    EXPECT_THAT(std::string(text.status().message()),
+                HasSubstr(absl::StrCat("expected an id from 0 to 2^32 - 1, got ", id)));
   }
 }
 
-TEST(TokenizerTest, BytesOfACharacterWaitForTheLastOne) {
+TEST(Tokenizer, BytesOfACharacterWaitForTheLastOne) {
   const Shared tokenizer = Open("gpt2");
   DecodeStream stream(tokenizer, {});
   const auto byte = [&](const char* character) {
@@ -232,7 +231,7 @@ TEST(TokenizerTest, BytesOfACharacterWaitForTheLastOne) {
   EXPECT_EQ(stream.Finish(), "");
 }
 
-TEST(TokenizerTest, UnigramWithoutUnknownTokenRefusesWhatItLacks) {
+TEST(Tokenizer, UnigramWithoutUnknownTokenRefusesWhatItLacks) {
   const Shared tokenizer = Parsed(Json::parse(
       R"({"model": {"type": "Unigram", "unk_id": null, "vocab": [["a", -1], ["b", -2]]}})"));
   Encoder encoder(tokenizer);
@@ -240,11 +239,11 @@ TEST(TokenizerTest, UnigramWithoutUnknownTokenRefusesWhatItLacks) {
 
   EXPECT_EQ(Encoded(encoder, "abba"), (std::vector<int32_t>{0, 1, 1, 0}));
   const absl::Status status = encoder.Encode("axb", {}, ids);
-  EXPECT_TRUE(absl::StrContains(std::string(status.message()), "has no token")) << status;
+  EXPECT_THAT(std::string(status.message()), HasSubstr("has no token"));
   EXPECT_TRUE(ids.empty());
 }
 
-TEST(TokenizerTest, TruncationAndPaddingAreNotApplied) {
+TEST(Tokenizer, TruncationAndPaddingAreNotApplied) {
   Json json = ReadJson("gpt2");
   json["truncation"] = {{"max_length", 2}};
   json["padding"] = {{"pad_id", 0}};

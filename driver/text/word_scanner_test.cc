@@ -13,8 +13,7 @@
 namespace lockstep::text {
 namespace {
 
-// --- The oracle: a naive backtracking matcher of what the expressions use
-// --------------------------
+// --- The oracle: a naive backtracking matcher of what the expressions use ------------------------
 
 // Tells whether the rest of the expression matches from a place on.
 using Rest = std::function<bool(size_t)>;

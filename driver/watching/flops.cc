@@ -34,6 +34,11 @@ int64_t Matmul(Inputs inputs) {
   return 2 * Product(SizesAt(inputs, first)) * SizesAt(inputs, first + 1).back();
 }
 
+// [..., k] by the transposed [n, k].
+int64_t Linear(Inputs inputs) {
+  return 2 * Product(SizesAt(inputs, 0)) * SizesAt(inputs, 1).front();
+}
+
 // --- Convolutions
 
 // Each element of the weight [out, in / groups, filter...] meets each point of the grid that the
@@ -123,6 +128,7 @@ const std::unordered_map<std::string, Formula>& Formulas() {
       {"aten::bmm", Matmul<0>},
       {"aten::_scaled_mm", Matmul<0>},
       {"aten::addmm", Matmul<1>},
+      {"lockstep::linear_of_few_rows", Linear},
       {"aten::baddbmm", Matmul<1>},
       {"aten::convolution", ConvolutionForward},
       {"aten::_convolution", ConvolutionForward},

@@ -6,6 +6,8 @@ local models = require "lockstep.models"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
+local parity = dofile "tests/models/parity_fixture.lua"
+
 local FOLDERS = { "llama", "llama_tied", "qwen2", "qwen3", "qwen3_yarn", "qwen3_moe", "qwen3_moe_packed" }
 
 local function answers_of(folder)
@@ -29,43 +31,7 @@ for _, folder in ipairs(FOLDERS) do
     t.near(logits, answers.logits, 5e-5)
   end)
 
-  t.test("LossAndGradientsOf_" .. folder, function()
-    local answers, batch = answers_of(folder)
-    local model = load(folder)
-
-    local loss, count = model:loss(batch)
-    loss:backward()
-
-    t.equal(count, answers.count:item())
-    t.near(loss:item() / answers.loss:item(), 1, 1e-5)
-    local seen = 0
-    for name, p in model:named_parameters() do
-      local expected = answers["gradient." .. name]
-      t.truthy(expected, "transformers has no gradient for " .. name)
-      local relative = difference(p.grad, expected) / expected:abs():max():item()
-      t.truthy(relative <= 1e-4, string.format("%s: gradient off by %.2g of its largest element", name, relative))
-      seen = seen + 1
-    end
-    for name in pairs(answers) do seen = seen - (name:find("^gradient%.") and 1 or 0) end
-    t.equal(seen, 0, "parameters without a peer in transformers")
-  end)
-
-  t.test("EveryParameterMattersIn_" .. folder, function()
-    local _, batch = answers_of(folder)
-    local model = load(folder)
-    local before = torch.no_grad(model, batch)
-    torch.manual_seed(5)
-
-    torch.no_grad(function()
-      for name, p in model:named_parameters() do
-        local kept = p:clone()
-        p:add_(torch.randn(p.shape) * 0.5)
-        t.truthy(difference(model(batch), before) > 1e-3, name .. " does not change the logits")
-        p:copy_(kept)
-      end
-      t.equal(difference(model(batch), before), 0)
-    end)
-  end)
+  parity.add_tests(folder, answers_of)
 
   t.test("LogProbsAndEntropyOf_" .. folder, function()
     local answers, batch = answers_of(folder)

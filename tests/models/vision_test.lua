@@ -7,6 +7,8 @@ local models = require "lockstep.models"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
+local parity = dofile "tests/models/parity_fixture.lua"
+
 local FOLDERS = { "qwen3_vl", "qwen3_vl_moe", "qwen2_5_vl" }
 local VISUAL = { "pixel_values", "image_grid_thw", "pixel_values_videos", "video_grid_thw", "second_per_grid_ts" }
 local IMAGE = 57
@@ -34,8 +36,6 @@ local function with(batch, changes)
   end
   return result
 end
-
-local function difference(a, b) return (a - b):abs():max():item() end
 
 --- The three sequences of a batch, each with its own pictures.
 local function samples_of(batch)
@@ -83,43 +83,7 @@ for _, folder in ipairs(FOLDERS) do
     t.equal(torch.no_grad(model, with(batch, { position_ids = torch.cat(counting) })), logits)
   end)
 
-  t.test("LossAndGradientsOf_" .. folder, function()
-    local answers, batch = answers_of(folder)
-    local model = load(folder)
-
-    local loss, count = model:loss(batch)
-    loss:backward()
-
-    t.equal(count, answers.count:item())
-    t.near(loss:item() / answers.loss:item(), 1, 1e-5)
-    local seen = 0
-    for name, p in model:named_parameters() do
-      local expected = answers["gradient." .. name]
-      t.truthy(expected, "transformers has no gradient for " .. name)
-      local relative = difference(p.grad, expected) / expected:abs():max():item()
-      t.truthy(relative <= 1e-4, string.format("%s: gradient off by %.2g of its largest element", name, relative))
-      seen = seen + 1
-    end
-    for name in pairs(answers) do seen = seen - (name:find("^gradient%.") and 1 or 0) end
-    t.equal(seen, 0, "parameters without a peer in transformers")
-  end)
-
-  t.test("EveryParameterMattersIn_" .. folder, function()
-    local _, batch = answers_of(folder)
-    local model = load(folder)
-    local before = torch.no_grad(model, batch)
-    torch.manual_seed(5)
-
-    torch.no_grad(function()
-      for name, p in model:named_parameters() do
-        local kept = p:clone()
-        p:add_(torch.randn(p.shape) * 0.5)
-        t.truthy(difference(model(batch), before) > 1e-3, name .. " does not change the logits")
-        p:copy_(kept)
-      end
-      t.equal(difference(model(batch), before), 0)
-    end)
-  end)
+  parity.add_tests(folder, answers_of)
 
   t.test("PackedRowsAreTheSequencesAloneIn_" .. folder, function()
     local answers, batch = answers_of(folder)

@@ -227,7 +227,7 @@ struct File {
   std::vector<int> fields;                // those to read
 };
 
-// The leaves of columns, in whose numbers Arrow's readers are told what to read.
+// Returns the numbers of the leaves of these fields: Arrow's readers take leaves, not fields.
 std::vector<int> LeavesOf(const parquet::arrow::FileReader& reader,
                           const std::vector<int>& fields) {
   std::vector<int> leaves;

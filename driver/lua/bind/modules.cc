@@ -15,7 +15,7 @@
 #include "driver/lua/bind/sharding/sharding.h"
 #include "driver/lua/bind/text/text.h"
 #include "driver/lua/bind/tiled_mlp/tiled_mlp.h"
-#include "driver/lua/torch/cuda.h"
+#include "driver/lua/torch/graph.h"
 #include "driver/lua/torch/torch.h"
 
 namespace lockstep::lua {

@@ -242,8 +242,8 @@ end
 --- (default: this one); the options of prepare; and state, the result of `stream:state()`. With a state the source must
 --- continue after `state.drawn` samples.
 ---
---- With `load`, the source returns entries of an index in place of samples, and `load(entry)` a sample: each rank loads
---- its own samples alone, when the window's turn comes and not in the background.
+--- With `load`, the source returns entries of an index in place of samples, and `load(entry)` returns a sample. Each
+--- rank then loads only its own samples, when the window's turn comes and not in the background.
 ---@param opts {source: (fun(): batching.Sample?), buffer: integer, seq_len: integer, [string]: any}
 ---@return batching.Stream
 function M.stream(opts)

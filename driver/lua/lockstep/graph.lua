@@ -1,7 +1,8 @@
---- CUDA graphs: a whole training step as one launch. `lockstep.graph` is this module's one function.
+--- A whole training step, recorded once and then repeated. `lockstep.graph` is this module's one function.
 ---
---- A step of many small kernels takes as long as launching them. A graph records the step once and launches all of it
---- at once. It keeps addresses, not values: inputs are copied to the recorded addresses, and outputs are at theirs.
+--- A step of many small kernels takes as long as launching them. A graph records the step once. On a GPU it is a CUDA
+--- graph, launched all at once; on the CPU it is a list of operators, called without Lua and autograd. It keeps
+--- addresses, not values: inputs are copied to the recorded addresses, and outputs are at theirs.
 --- Source: PyTorch's torch.cuda.graphs (whole-network capture).
 
 local core_graph = require "lockstep.core.graph"
@@ -12,45 +13,106 @@ local torch = require "lockstep.torch"
 
 ---@class lockstep.Graph
 ---@field calls integer so far, each of which was a step
----@field captured boolean whether calls launch a graph; on a device without graphs never
+---@field hits integer calls that repeated a recording; the others ran the function
+---@field captured boolean whether there is a recording
+---@field recordings integer so far
 ---@operator call: any
 local Graph = {}
 Graph.__index = Graph
 
+-- A bucket has the inputs of one shape, and their recordings:
+--   count, inputs    tensors of the graph's own, and plain values
+--   calls, warmup    the calls so far, and those before the recording
+--   tapes            on the CPU, each {tape = , results = }
+--   graph, results   on a GPU
+
+--- The recordings that one bucket may make on the CPU.
+local MAX_RECORDINGS = 8
+
 local function complain(...) core.raise("lockstep.graph: " .. string.format(...)) end
+
+--- Returns whether a value is an array of numbers, strings and booleans.
+local function is_list(value)
+  if type(value) ~= "table" or getmetatable(value) then return false end
+  local count = 0
+  for _, element in pairs(value) do
+    count = count + 1
+    if type(element) == "table" or value[count] == nil then return false end
+  end
+  return true
+end
+
+local function same_list(a, b)
+  if #a ~= #b then return false end
+  for i, element in ipairs(a) do
+    if element ~= b[i] then return false end
+  end
+  return true
+end
 
 local function describe(value)
   if torch.is_tensor(value) then
     return string.format("%s %s on %s", tostring(value.dtype), tostring(value.shape), value.device)
   end
+  if is_list(value) then
+    local parts = {}
+    for i, element in ipairs(value) do parts[i] = tostring(element) end
+    return "{" .. table.concat(parts, ", ") .. "}"
+  end
   return type(value) == "string" and string.format("%q", value) or tostring(value)
 end
 
---- Copies the inputs to tensors of the graph. Other values are stored as they are.
+--- Copies the inputs to tensors of the graph, and lists. Other values are stored as they are.
 local function own(count, inputs)
   local kept = {}
   for i = 1, count do
     local value = inputs[i]
-    kept[i] = torch.is_tensor(value) and value:detach():clone() or value
+    if torch.is_tensor(value) then
+      value = value:detach():clone()
+    elseif is_list(value) then
+      value = { unpack(value) }
+    end
+    kept[i] = value
   end
   return kept
 end
 
---- Checks that a call fits the first one, and copies its tensors to where the graph reads.
-local function fill(self, count, inputs)
-  if count ~= self.num_inputs then complain("called with %d arguments, but with %d before", count, self.num_inputs) end
+--- Returns whether an input may take the place of another.
+local function alike(kept, given)
+  if kept == given then return true end
+  if torch.is_tensor(kept) and torch.is_tensor(given) then
+    return kept.dtype == given.dtype and kept.shape == given.shape
+  end
+  return is_list(kept) and is_list(given) and same_list(kept, given)
+end
+
+local function fits(bucket, count, inputs)
+  if bucket.count ~= count then return false end
   for i = 1, count do
-    local kept, given = self.inputs[i], inputs[i]
-    local alike = kept == given
-    if torch.is_tensor(kept) and torch.is_tensor(given) then
-      alike = kept.dtype == given.dtype and kept.shape == given.shape
-      if alike then torch.no_grad(function() kept:copy_(given, { non_blocking = true }) end) end
-    end
-    if not alike then
+    if not alike(bucket.inputs[i], inputs[i]) then return false end
+  end
+  return true
+end
+
+--- Raises an error that says how a call differs from the graph's only bucket.
+local function complain_of_difference(bucket, count, inputs)
+  if bucket.count ~= count then complain("called with %d arguments, but with %d before", count, bucket.count) end
+  for i = 1, count do
+    local kept, given = bucket.inputs[i], inputs[i]
+    if not alike(kept, given) then
       complain("argument %d is %s, but was %s when the graph was made; shapes, dtypes and plain values are part of "
-        .. "the graph: make another for these", i, describe(given), describe(kept))
+        .. "the graph: make another for these, or give lockstep.graph more buckets", i, describe(given), describe(kept))
     end
   end
+end
+
+--- Copies the tensors of a call to where the graph reads.
+local function fill(bucket, inputs)
+  torch.no_grad(function()
+    for i = 1, bucket.count do
+      if torch.is_tensor(bucket.inputs[i]) then bucket.inputs[i]:copy_(inputs[i], { non_blocking = true }) end
+    end
+  end)
 end
 
 --- Returns results without their history, which belongs to the recording.
@@ -62,57 +124,132 @@ local function pack_results(...)
   return results
 end
 
-local function on_side_stream(self, fn)
+local function on_side_stream(self, fn, ...)
   local here = torch.cuda.current_stream()
   self.stream:wait_stream(here)
-  local results = pack_results(torch.cuda.stream(self.stream, fn, unpack(self.inputs, 1, self.num_inputs)))
+  local results = pack_results(torch.cuda.stream(self.stream, fn, ...))
   here:wait_stream(self.stream)
   return results
 end
 
-local function record(self)
+local function record_on_gpu(self, bucket)
   collectgarbage()
   collectgarbage()
-  self.graph = core_graph.new()
-  self.results = on_side_stream(self, function(...) return self.graph:record(self.fn, ...) end)
-  self.captured = true
+  bucket.graph = core_graph.new()
+  bucket.results = on_side_stream(self, function(...) return bucket.graph:record(self.fn, ...) end,
+    unpack(bucket.inputs, 1, bucket.count))
+  self.captured, self.recordings = true, self.recordings + 1
 end
 
-local function first_call(self, count, inputs)
+local function on_gpu(self, bucket)
+  if bucket.graph then self.hits = self.hits + 1 else record_on_gpu(self, bucket) end
+  bucket.graph:replay()
+  return bucket.results
+end
+
+local function record_on_cpu(self, bucket)
+  local recorded = { tape = core_graph.new_tape() }
+  recorded.results = pack_results(recorded.tape:record(self.fn, unpack(bucket.inputs, 1, bucket.count)))
+  table.insert(bucket.tapes, recorded)
+  self.captured, self.recordings = true, self.recordings + 1
+  return recorded.results
+end
+
+--- Repeats the recording that fits. Without one runs the step normally, and the next time records it. A step depends
+--- on which gradients exist when it begins: one that adds to gradients is another than one that makes them.
+local function on_cpu(self, bucket)
+  local reason
+  for _, recorded in ipairs(bucket.tapes) do
+    reason = recorded.tape:mismatch()
+    if not reason then
+      recorded.tape:replay()
+      self.hits = self.hits + 1
+      return recorded.results
+    end
+  end
+  if reason and not bucket.is_warm then
+    bucket.is_warm = true -- as for the first recording: the optimizer may have to make new states
+    return pack_results(self.fn(unpack(bucket.inputs, 1, bucket.count)))
+  end
+  if #bucket.tapes == MAX_RECORDINGS then
+    complain("the step was recorded %d times, and none of these fits this call: %s", MAX_RECORDINGS, reason)
+  end
+  bucket.is_warm = false
+  return record_on_cpu(self, bucket)
+end
+
+--- Checks what holds for all calls of a graph.
+local function first_call(self)
+  self.on_gpu = dist.device() ~= "cpu"
+  self.records = dist.world_size() == 1
+  if self.on_gpu and not self.records then
+    complain("collectives cannot be recorded, and this run has %d ranks; use it on one rank", dist.world_size())
+  end
+  if self.on_gpu then self.stream = torch.cuda.Stream() end
+end
+
+local function new_bucket(self, count, inputs)
   for i = 1, count do
     if torch.is_tensor(inputs[i]) and inputs[i].device ~= dist.device() then
       complain("argument %d is %s; inputs must be on this rank's device, %s", i, describe(inputs[i]), dist.device())
     end
   end
-  self.on_gpu = dist.device() ~= "cpu"
-  if self.on_gpu and dist.world_size() > 1 then
-    complain("collectives cannot be recorded, and this run has %d ranks; use it on one rank", dist.world_size())
+  -- The first bucket's calls have made gradients and states. One more makes what depends on a shape.
+  local bucket = { count = count, inputs = own(count, inputs), tapes = {}, calls = 0,
+    warmup = #self.buckets == 0 and self.warmup or 1 }
+  table.insert(self.buckets, bucket)
+  return bucket
+end
+
+--- Returns the bucket of a call, or nil if it has none and there are as many as there may be.
+local function bucket_of(self, count, inputs)
+  for _, bucket in ipairs(self.buckets) do
+    if fits(bucket, count, inputs) then return bucket end
   end
-  self.num_inputs, self.inputs = count, own(count, inputs)
-  if self.on_gpu then self.stream = torch.cuda.Stream() end
+  if #self.buckets < self.max_buckets then return new_bucket(self, count, inputs) end
+  if self.max_buckets == 1 then complain_of_difference(self.buckets[1], count, inputs) end
 end
 
 function Graph:__call(...)
   local count, inputs = select("#", ...), { ... }
-  if not self.inputs then first_call(self, count, inputs) end
-  fill(self, count, inputs)
+  if torch.cuda.is_current_stream_capturing() then complain("a graph cannot be called while another is recorded") end
+  if self.calls == 0 then first_call(self) end
+  local bucket = self.records and bucket_of(self, count, inputs)
   self.calls = self.calls + 1
   local results
-  if self.calls <= self.warmup then
-    results = self.on_gpu and on_side_stream(self, self.fn) or pack_results(self.fn(unpack(self.inputs, 1, count)))
-  elseif not self.on_gpu then
-    results = pack_results(core_graph.as_recorded(self.fn, unpack(self.inputs, 1, count)))
+  if not bucket then
+    results = pack_results(self.fn(...))
   else
-    if not self.captured then record(self) end
-    self.graph:replay()
-    results = self.results
+    fill(bucket, inputs)
+    bucket.calls = bucket.calls + 1
+    if bucket.calls > bucket.warmup then
+      results = self.on_gpu and on_gpu(self, bucket) or on_cpu(self, bucket)
+    elseif self.on_gpu then
+      results = on_side_stream(self, self.fn, unpack(bucket.inputs, 1, count))
+    else
+      results = pack_results(self.fn(unpack(bucket.inputs, 1, count)))
+    end
   end
   return unpack(results, 1, results.n)
 end
 
---- Makes a function that does the same as `fn` with one launch of a CUDA graph: for example forward, backward and the
---- optimizer. Every call is one step. The first `warmup` calls run normally; the next is recorded, and launched like
---- all after it. Each call overwrites the results: read or copy them before.
+--- Returns what the recordings on the CPU hold: buckets, operators, how many of these write where they wrote before and
+--- how many return new memory, and the bytes that the recordings keep. On a GPU only `buckets` is counted.
+---@return {buckets: integer, operators: integer, in_place: integer, allocating: integer, bytes: integer}
+function Graph:stats()
+  local stats = { buckets = #self.buckets, operators = 0, in_place = 0, allocating = 0, bytes = 0 }
+  for _, bucket in ipairs(self.buckets) do
+    for _, recorded in ipairs(bucket.tapes) do
+      for name, value in pairs(recorded.tape:stats()) do stats[name] = stats[name] + value end
+    end
+  end
+  return stats
+end
+
+--- Makes a function that does the same as `fn` by repeating a recording: for example forward, backward and the
+--- optimizer. Every call is one step. The first `warmup` calls run normally; the next is recorded, and all after it
+--- repeat the recording. A GPU launches it as one CUDA graph. The CPU runs the operators without Lua and autograd, and
+--- results have the same bits. Each call overwrites the results: read or copy them before.
 ---
 ---     local train = lockstep.graph(function(x, y, factor)
 ---       local loss = nn.cross_entropy(model(x), y)
@@ -127,19 +264,28 @@ end
 ---
 --- An operation that cannot be recorded is an error with the script's line. Examples are reading a value (`item`,
 --- `totable`, `print`), an operator that waits for the device (`nonzero`, an index of booleans), and `torch.tensor`. A
---- number as the optimizer's factor and inputs of another shape are errors too; on a GPU so is more than one rank.
---- Branches of Lua are taken once, when it records. On the CPU `fn` is called each time, under the same rules, as far
---- as the CPU can check them.
+--- number as the optimizer's factor, inputs of another shape and collectives are errors too; on a GPU so is more than
+--- one rank. Branches of Lua are taken once, when it records. On the CPU a call records again, up to 8 times, where a
+--- parameter's gradient, memory or `requires_grad` is not as it was; there dropout draws what the loop would draw. On
+--- several ranks the CPU records nothing, and each call runs `fn`.
+---
+--- `buckets` is the number of shapes that get a recording each, for batches of several sizes. Dtypes, plain values and
+--- arrays of them, as the lengths of packed sequences, tell buckets apart too. Further shapes run as without a graph:
+--- compare `graph.hits` with `graph.calls`, and round sizes up until most calls hit.
 ---@param fn function of tensors on this rank's device, and of plain values that never change
----@param opts {warmup: integer?}? default 3; at least 1, so that gradients, optimizer states and workspaces exist
+---@param opts {warmup: integer?, buckets: integer?}? warmup: default 3; at least 1, so that gradients, optimizer states
+---and workspaces exist; buckets: default 1, with which another shape is an error
 ---@return lockstep.Graph
 local function graph(fn, opts)
-  local o = options.read("lockstep.graph", opts, { warmup = 3 })
+  local o = options.read("lockstep.graph", opts, { warmup = 3, buckets = 1 })
   if type(fn) ~= "function" then complain("the first argument must be a function, not a %s", type(fn)) end
-  if o.warmup < 1 or o.warmup % 1 ~= 0 then
-    complain("warmup must be a whole number of at least 1, not %s", tostring(o.warmup))
+  for _, name in ipairs { "warmup", "buckets" } do
+    if o[name] < 1 or o[name] % 1 ~= 0 then
+      complain("%s must be a whole number of at least 1, not %s", name, tostring(o[name]))
+    end
   end
-  return setmetatable({ fn = fn, warmup = o.warmup, calls = 0, captured = false }, Graph)
+  return setmetatable({ fn = fn, warmup = o.warmup, max_buckets = o.buckets, buckets = {}, calls = 0, hits = 0,
+    recordings = 0, captured = false }, Graph)
 end
 
 return graph

@@ -109,7 +109,7 @@ end
 -- Policy gradients ----------------------------------------------------------------------------------------
 
 --- Returns the estimate of KL(policy || reference) at each token that the policy drew. With r = reference / policy, k1
---- is -log r, k2 is (log r)^2 / 2, and k3 is r - 1 - log r: never below 0, unbiased, and less noisy than k1.
+--- is -log r, k2 is (log r)^2 / 2, and k3 is r - 1 - log r. k3 is unbiased, never below 0, and less noisy than k1.
 ---
 ---     local kl = losses.kl(log_probs, reference)
 ---
@@ -129,8 +129,8 @@ function M.kl(log_probs, reference, opts)
   return log_ratio:expm1() - log_ratio
 end
 
---- Returns each reward less the mean of its group, divided by the group's standard deviation (that of a sample, with
---- n - 1) plus 1e-4. scale = "none" does not divide, as Dr. GRPO and prime-rl do. A group of equal rewards gets 0.
+--- Returns each reward less the mean of its group, divided by the group's standard deviation plus 1e-4. The deviation
+--- is a sample's, with n - 1. scale = "none" does not divide, as Dr. GRPO and prime-rl do. Equal rewards get 0.
 ---
 ---     local advantages = losses.advantages(rewards, { group_size = 8 })
 ---
@@ -281,8 +281,8 @@ end
 ---@field label_smoothing number? the probability that a preference is the wrong way round; default 0
 ---@field mask torch.Tensor? [N]; default: every pair counts
 
---- Returns the loss of preferring chosen answers to rejected ones. With h = (chosen - reference_chosen) - (rejected -
---- reference_rejected) and label smoothing e, "sigmoid" is -(1 - e) log sigmoid(beta h) - e log sigmoid(-beta h), and
+--- Returns the loss of preferring chosen answers to rejected ones. Let h = (chosen - reference_chosen) - (rejected -
+--- reference_rejected), and e the label smoothing. "sigmoid" is -(1 - e) log sigmoid(beta h) - e log sigmoid(-beta h).
 --- "ipo" is (h - 1 / (2 beta))^2. For "sigmoid" give sums over an answer's tokens, for "ipo" means, as TRL takes them.
 ---
 ---     local chosen = losses.per_sequence(model(batch, "log_probs"), { seq_lens = batch.seq_lens, loss_mask = mask })

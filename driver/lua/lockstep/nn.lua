@@ -373,7 +373,7 @@ function Linear:init(input_features, output_features, opts)
   if o.bias then self.bias = parameter({ output_features }, uniform) end
 end
 
-function Linear:forward(x) return torch.linear(x, self.weight, self.bias) end
+function Linear:forward(x) return fused.linear(x, self.weight, self.bias) end
 
 --- Rows of a table. weight: [num_embeddings, dim], standard normal at first.
 ---@class nn.Embedding: nn.Module
@@ -476,7 +476,7 @@ end
 
 M.attention = require("lockstep.nn.attention").attention
 M.rotary = require("lockstep.nn.rotary").rotary
-M.rotate, M.swiglu, M.use_fused = fused.rotate, fused.swiglu, fused.use_fused
+M.linear, M.rotate, M.swiglu, M.use_fused = fused.linear, fused.rotate, fused.swiglu, fused.use_fused
 M.cross_entropy = require("lockstep.nn.cross_entropy").cross_entropy
 package.loaded["lockstep.nn"] = M -- the parts that follow are modules, and require it
 M.init = require "lockstep.nn.init"

@@ -83,6 +83,16 @@ function M.read_file(path)
   return content
 end
 
+--- Writes a file in the run's folder.
+---@param name string
+---@param content string
+---@return string path
+function M.write_file(name, content)
+  local path = require("lockstep.run").dir .. "/" .. name
+  core.write_file(path, { content })
+  return path
+end
+
 --- Fails unless the value is true.
 ---@param value any
 ---@param what string?

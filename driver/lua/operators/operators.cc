@@ -93,8 +93,7 @@ const std::map<std::string, std::vector<c10::OperatorName>>& Index() {
   return *kIndex;
 }
 
-// --- Calling
-// --------------------------------------------------------------------------------------
+// --- Calling -------------------------------------------------------------------------------------
 
 // Four bits for each argument's class, the keywords' last. 0 where there are too many to be
 // remembered.

@@ -1,24 +1,18 @@
 #include "driver/lua/torch/cuda.h"
 
-#include <algorithm>
-#include <array>
-#include <memory>
 #include <string>
-#include <string_view>
 #include <utility>
 
 #include "ATen/Context.h"
-#include "ATen/record_function.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "c10/core/CachingDeviceAllocator.h"
 #include "c10/core/Event.h"
 #include "c10/core/Stream.h"
 #include "c10/core/StreamGuard.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
-#include "driver/cuda/cuda_graph.h"
 #include "driver/cuda/cuda_library.h"
 #include "driver/cuda/free_memory.h"
+#include "driver/lua/torch/graph.h"
 #include "driver/lua/torch/pressure.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
@@ -30,16 +24,11 @@ template <>
 inline constexpr const char* kObjectName<c10::Stream> = "torch.cuda.Stream";
 template <>
 inline constexpr const char* kObjectName<c10::Event> = "torch.cuda.Event";
-using Graph = std::unique_ptr<driver::CudaGraph>;
-template <>
-inline constexpr const char* kObjectName<Graph> = "CUDA graph";
 
 namespace {
 
 using c10::impl::VirtualGuardImpl;
 using MemoryStats = c10::CachingDeviceAllocator::DeviceStats;
-
-thread_local bool recording = false;
 
 VirtualGuardImpl Cuda() {
   if (!at::hasCUDA()) throw Error("torch.cuda: this machine has no GPU that the driver can use");
@@ -58,8 +47,7 @@ at::DeviceIndex DeviceAt(lua_State* state, int index) {
   return static_cast<at::DeviceIndex>(device);
 }
 
-// --- Devices and memory
-// ---------------------------------------------------------------------------
+// --- Devices and memory --------------------------------------------------------------------------
 
 int IsAvailable(lua_State* state) {
   lua_pushboolean(state, at::hasCUDA());
@@ -138,8 +126,7 @@ int EmptyCache(lua_State* /*state*/) {
   return 0;
 }
 
-// --- Streams and events
-// ---------------------------------------------------------------------------
+// --- Streams and events --------------------------------------------------------------------------
 
 // Stream{device =, priority =}: one of the device's pool.
 int NewStream(lua_State* state) {
@@ -239,128 +226,12 @@ int EventElapsedTime(lua_State* state) {
   return 1;
 }
 
-// --- Graphs
-// ---------------------------------------------------------------------------------------
-
-// Operators that wait for the device, since the shape or the type of what they return lies there.
-constexpr std::array<std::string_view, 12> kWaitingOperators = {"aten::nonzero",
-                                                                "aten::masked_select",
-                                                                "aten::equal",
-                                                                "aten::allclose",
-                                                                "aten::is_nonzero",
-                                                                "aten::bincount",
-                                                                "aten::_unique",
-                                                                "aten::_unique2",
-                                                                "aten::unique_consecutive",
-                                                                "aten::unique_dim",
-                                                                "aten::unique_dim_consecutive",
-                                                                "aten::_linalg_check_errors"};
-
-bool IsWaiting(std::string_view name) {
-  return std::find(kWaitingOperators.begin(), kWaitingOperators.end(), name) !=
-         kWaitingOperators.end();
-}
-
-// The first of those operators while this lives, however deep: a boolean index calls nonzero.
-class WaitingOperator {
- public:
-  WaitingOperator() {
-    name_.clear();
-    handle_ = at::addThreadLocalCallback(
-        at::RecordFunctionCallback(OnStart).scopes({at::RecordScope::FUNCTION}));
-  }
-  WaitingOperator(const WaitingOperator&) = delete;
-  WaitingOperator& operator=(const WaitingOperator&) = delete;
-  ~WaitingOperator() { at::removeCallback(handle_); }
-
-  // Throws Error where there was one.
-  void Check() const {
-    if (name_.empty()) return;
-    throw Error(absl::StrCat(
-        "lockstep.graph: ", name_, " at ", line_,
-        " waits for the device to know the shape or the value of what it returns, and a graph "
-        "cannot wait (an index of booleans calls nonzero): use torch.where or masked_fill, or do "
-        "it outside"));
-  }
-
- private:
-  static std::unique_ptr<at::ObserverContext> OnStart(const at::RecordFunction& function) {
-    if (name_.empty() && IsWaiting(function.name())) {
-      name_ = std::string(absl::StripPrefix(function.name(), "aten::"));
-      line_ = RunningScriptLine();
-    }
-    return nullptr;
-  }
-
-  static thread_local std::string name_;
-  static thread_local std::string line_;
-  at::CallbackHandle handle_;
-};
-thread_local std::string WaitingOperator::name_;
-thread_local std::string WaitingOperator::line_;
-
-struct Recording {
-  Recording() { recording = true; }
-  ~Recording() { recording = false; }
-};
-
-// The recording of a graph, on the side stream, ended however the function ends.
-int Record(lua_State* state) {
-  driver::CudaGraph& graph = *ReadObject<Graph>(state, 1, "record: graph");
-  ReadFunction(state, 2, "record: fn");
-  graph.Begin();
-  const WaitingOperator waiting;
-  try {
-    const Recording flag;
-    Call(state, lua_gettop(state) - 2, LUA_MULTRET);
-  } catch (...) {
-    try {
-      graph.End();
-    } catch (const c10::Error&) {  // a consequence: what was thrown first says why
-    }
-    waiting.Check();  // says more than CUDA's own error
-    throw;
-  }
-  graph.End();
-  return lua_gettop(state) - 1;
-}
-
-int Replay(lua_State* state) {
-  ReadObject<Graph>(state, 1, "replay: graph")->Replay();
-  return 0;
-}
-
-int NewGraph(lua_State* state) {
-  PushObject<Graph>(state, driver::NewCudaGraph());
-  return 1;
-}
-
-// as_recorded(fn, ...) -> fn(...), refusing what a recording refuses: on a device without graphs.
-int AsRecorded(lua_State* state) {
-  ReadFunction(state, 1, "as_recorded: fn");
-  const WaitingOperator waiting;
-  const Recording flag;
-  Call(state, lua_gettop(state) - 1, LUA_MULTRET);
-  waiting.Check();
-  return lua_gettop(state);
-}
-
-int IsRecording(lua_State* state) {
-  lua_pushboolean(state, recording);
+int IsCapturing(lua_State* state) {
+  lua_pushboolean(state, IsGraphRecording());
   return 1;
 }
 
 }  // namespace
-
-void CheckNotRecording(const char* what) {
-  if (!recording) return;
-  throw Error(absl::StrCat(
-      what,
-      ": a graph is being recorded, in which no kernel runs and no value can be read or "
-      "waited for; do it outside of lockstep.graph's function, on what that returns"));
-}
-
-bool IsGraphRecording() { return recording; }
 
 void PushCuda(lua_State* state) {
   if (at::hasCUDA()) {
@@ -391,14 +262,7 @@ void PushCuda(lua_State* state) {
                        {"default_stream", DefaultStream},
                        {"stream", WithStream},
                        {"Event", NewEvent},
-                       {"is_current_stream_capturing", IsRecording}});
-}
-
-int OpenGraph(lua_State* state) {
-  RegisterObject<Graph>(state, {{"record", Record}, {"replay", Replay}});
-  lua_newtable(state);
-  SetFunctions(state, {{"new", NewGraph}, {"as_recorded", AsRecorded}});
-  return 1;
+                       {"is_current_stream_capturing", IsCapturing}});
 }
 
 }  // namespace lockstep::lua

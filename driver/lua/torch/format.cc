@@ -26,8 +26,7 @@ constexpr size_t kLineWidth = 80;
 constexpr char kPrefix[] = "tensor(";
 constexpr size_t kIndent = sizeof(kPrefix) - 1;
 
-// --- Elements
-// ---------------------------------------------------------------------------------------
+// --- Elements ------------------------------------------------------------------------------------
 
 // Elements as text. `width` is what columns are aligned and lines are broken by. As in PyTorch,
 // zeros, infinities and nan do not count for it: an array of zeros is broken as if "0." had one
@@ -135,8 +134,7 @@ Column Elements(const at::Tensor& shown) {
   return FloatColumn(Values<double>(shown, at::kDouble));
 }
 
-// --- Layout
-// -----------------------------------------------------------------------------------------
+// --- Layout --------------------------------------------------------------------------------------
 
 // The part of the tensor that is shown, on the CPU: the ends of each long dimension.
 at::Tensor Shown(at::Tensor tensor, bool summarize) {
@@ -195,8 +193,7 @@ class Rows {
   size_t next_ = 0;
 };
 
-// --- What follows the elements
-// ----------------------------------------------------------------------
+// --- What follows the elements -------------------------------------------------------------------
 
 std::string SizeText(const at::Tensor& tensor) {
   return absl::StrCat("size=(", absl::StrJoin(tensor.sizes().vec(), ", "),

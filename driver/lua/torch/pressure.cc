@@ -7,7 +7,7 @@
 
 #include "c10/core/CachingDeviceAllocator.h"
 #include "c10/util/Exception.h"
-#include "driver/lua/torch/cuda.h"
+#include "driver/lua/torch/graph.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/running.h"
 

@@ -5,10 +5,11 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "driver/graph/recording.h"
 #include "driver/lua/operators/operators.h"
 #include "driver/lua/torch/autograd.h"
-#include "driver/lua/torch/cuda.h"
 #include "driver/lua/torch/format.h"
+#include "driver/lua/torch/graph.h"
 #include "driver/lua/torch/hooks.h"
 #include "driver/lua/torch/indexing.h"
 #include "driver/lua/torch/nested.h"
@@ -22,8 +23,7 @@ namespace {
 constexpr char kTensorMetatable[] = "lockstep.tensor";
 constexpr char kShapeMetatable[] = "lockstep.shape";
 
-// --- Fields
-// ---------------------------------------------------------------------------------------
+// --- Fields --------------------------------------------------------------------------------------
 
 int ShapeToString(lua_State* state) {
   PushString(state, absl::StrCat("{", absl::StrJoin(ReadIntegers(state, 1, "shape"), ", "), "}"));
@@ -53,7 +53,11 @@ constexpr Field kFields[] = {
     {"shape", PushShape},
     {"dtype", [](lua_State* state, const at::Tensor& x) { PushDtype(state, x.scalar_type()); }},
     {"device", [](lua_State* state, const at::Tensor& x) { PushString(state, x.device().str()); }},
-    {"grad", [](lua_State* state, const at::Tensor& x) { PushTensor(state, x.grad()); }},
+    {"grad",
+     [](lua_State* state, const at::Tensor& x) {
+       driver::Recording::NoteGradRead(x);
+       PushTensor(state, x.grad());
+     }},
     {"requires_grad",
      [](lua_State* state, const at::Tensor& x) { lua_pushboolean(state, x.requires_grad()); }},
     {"is_leaf", [](lua_State* state, const at::Tensor& x) { lua_pushboolean(state, x.is_leaf()); }},
@@ -61,8 +65,7 @@ constexpr Field kFields[] = {
     {"T", [](lua_State* state, const at::Tensor& x) { PushTensor(state, x.t()); }},
 };
 
-// --- Methods that are no operators
-// ----------------------------------------------------------------
+// --- Methods that are no operators ---------------------------------------------------------------
 
 int Size(lua_State* state) {
   const at::Tensor& tensor = ReadTensor(state, 1, "size: x");
@@ -207,8 +210,7 @@ constexpr Function kMethods[] = {
     {"register_hook", RegisterHook},
 };
 
-// --- Metamethods
-// ----------------------------------------------------------------------------------
+// --- Metamethods ---------------------------------------------------------------------------------
 
 std::string UnknownField(const std::string& name) {
   std::vector<std::string> known = OperatorNames();
@@ -245,6 +247,7 @@ int GetIndex(lua_State* state) {
 
 // x.grad = value. backward() adds to it: what it could not add to is refused here.
 void SetGrad(lua_State* state, at::Tensor& tensor) {
+  driver::Recording::NoteGradReplaced(tensor);
   if (lua_isnil(state, 3)) {
     tensor.mutable_grad() = at::Tensor();
     return;

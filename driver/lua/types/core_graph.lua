@@ -1,5 +1,5 @@
 ---@meta lockstep.core.graph
---- CUDA graphs for lockstep/graph.lua. The program's side is driver/lua/torch/cuda.cc.
+--- Recorded steps for lockstep/graph.lua. The program's side is driver/lua/torch/graph.cc.
 
 ---@class lockstep.core.graph
 local graph = {}
@@ -20,10 +20,28 @@ function Graph:replay() end
 ---@return lockstep.core.graph.Graph
 function graph.new() end
 
---- fn(...), where what cannot be recorded is an error, as in a recording: for a device that has no graphs.
+---@class lockstep.core.graph.Tape
+local Tape = {}
+
+--- Calls fn(...), notes the operators that this thread calls on the CPU, and returns the results. Once for each tape.
 ---@param fn function
 ---@param ... any
 ---@return any ...
-function graph.as_recorded(fn, ...) end
+function Tape:record(fn, ...) end
+
+--- Runs what was recorded.
+function Tape:replay() end
+
+--- Returns why a replay would not do what the function would do, or nil.
+---@return string? reason
+function Tape:mismatch() end
+
+--- Returns counts of what was recorded.
+---@return {operators: integer, in_place: integer, allocating: integer, bytes: integer}
+function Tape:stats() end
+
+--- An empty tape.
+---@return lockstep.core.graph.Tape
+function graph.new_tape() end
 
 return graph

@@ -42,6 +42,7 @@ local torch = {}
 ---@class lockstep.torch.ops.lockstep
 ---@field rms_norm fun(x: torch.Tensor, weight: torch.Tensor, eps: number): torch.Tensor
 ---@field add_rms_norm fun(x: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: number): ...
+---@field linear fun(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor?): torch.Tensor
 ---@field swiglu fun(gate: torch.Tensor, up: torch.Tensor): torch.Tensor
 ---@field rotate fun(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor): torch.Tensor
 

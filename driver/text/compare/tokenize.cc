@@ -5,8 +5,10 @@
 //    tokenize --time PASSES TOKENIZER <texts
 //
 // A text is its length (uint32) and its bytes. A result is the number of ids (uint32), the ids
-// (int32), and the decoded text as a text. --time prints the processor seconds of each pass over
-// all texts, and the number of ids; each pass has a new Encoder.
+// (int32), and the decoded text as a text.
+//
+// --time prints the number of ids, and the processor seconds of each pass over all texts. Each pass
+// has a new Encoder.
 
 #include <cstdint>
 #include <cstdio>

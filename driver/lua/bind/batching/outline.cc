@@ -69,8 +69,8 @@ batching::ItemsOutline ReadItems(lua_State* state, const std::string& name) {
     if (item.size() != (items.located ? 3u : 1u))
       throw Error(absl::StrCat(name, ": item ", i, " has ", item.size(),
                                " numbers; each is {begin, end, rows}, or each is {rows}"));
-    items.blocks.push_back(items.located ? batching::Block{item[0], item[1], item[2]}
-                                         : batching::Block{0, 0, item[0]});
+    items.ranges.push_back(items.located ? batching::PlaceholderRange{item[0], item[1], item[2]}
+                                         : batching::PlaceholderRange{0, 0, item[0]});
   }
   return items;
 }
@@ -108,12 +108,12 @@ void PushOutline(lua_State* state, const batching::Outline& outline) {
   lua_newtable(state);
   for (const auto& [name, items] : outline.items) {
     lua_newtable(state);
-    for (size_t i = 0; i < items.blocks.size(); ++i) {
-      const batching::Block& block = items.blocks[i];
+    for (size_t i = 0; i < items.ranges.size(); ++i) {
+      const batching::PlaceholderRange& range = items.ranges[i];
       if (items.located) {
-        PushIntegers(state, {block.begin, block.end, block.rows});
+        PushIntegers(state, {range.begin, range.end, range.rows});
       } else {
-        PushIntegers(state, {block.rows});
+        PushIntegers(state, {range.rows});
       }
       lua_rawseti(state, -2, static_cast<int>(i + 1));
     }

@@ -48,8 +48,7 @@ void Check(const absl::Status& status) {
   if (!status.ok()) throw Error(std::string(status.message()));
 }
 
-// --- Topology
-// ------------------------------------------------------------------------------------
+// --- Topology ------------------------------------------------------------------------------------
 
 mimo::Module ReadModule(lua_State* state, int number) {
   const std::string name = absl::StrCat("mimo.topology: modules[", number, "]");
@@ -303,8 +302,7 @@ int Peers(lua_State* state) {
   return 0;
 }
 
-// --- Reads and order
-// -----------------------------------------------------------------------------
+// --- Reads and order -----------------------------------------------------------------------------
 
 // reads(topology, {micro_batch_size=, num_samples=}, micro_batch, dp_rank, dp_size)
 //    -> first, end (positions from 0), micro_batches
@@ -333,8 +331,7 @@ int BalancedOrder(lua_State* state) {
   return 1;
 }
 
-// --- Bridge
-// --------------------------------------------------------------------------------------
+// --- Bridge --------------------------------------------------------------------------------------
 
 // bridge(topology, from, to, dim, audit)
 int NewBridge(lua_State* state) {
@@ -357,8 +354,7 @@ int NewBridge(lua_State* state) {
   return 1;
 }
 
-// --- Gradients
-// -----------------------------------------------------------------------------------
+// --- Gradients -----------------------------------------------------------------------------------
 
 // gradient_scale{loss=, reduction=, reduction_size=, language_dp=, micro_batches=, tokens=}
 int GradientScale(lua_State* state) {

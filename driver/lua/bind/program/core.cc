@@ -47,8 +47,7 @@ namespace {
 
 using driver::GetContext;
 
-// --- Errors
-// -----------------------------------------------------------------------------------------
+// --- Errors --------------------------------------------------------------------------------------
 
 // raise(message): an error blamed on the script's line, however deep in the library it is noticed.
 int Raise(lua_State* state) { throw Error(ReadString(state, 1, "raise: message")); }
@@ -68,8 +67,7 @@ int NearestOf(lua_State* state) {
   return 1;
 }
 
-// --- Machine
-// ----------------------------------------------------------------------------------------
+// --- Machine -------------------------------------------------------------------------------------
 
 // Seconds on a clock that never goes back.
 int Now(lua_State* state) {
@@ -102,8 +100,7 @@ int TerminalWidth(lua_State* state) {
   return 1;
 }
 
-// --- Files
-// ------------------------------------------------------------------------------------------
+// --- Files ---------------------------------------------------------------------------------------
 
 int MakeFolder(lua_State* state) {
   const std::string path = ReadString(state, 1, "make_folder: path");
@@ -181,8 +178,7 @@ int WriteFile(lua_State* state) {
   return 0;
 }
 
-// --- The run
-// ----------------------------------------------------------------------------------------
+// --- The run -------------------------------------------------------------------------------------
 
 int Script(lua_State* state) {
   PushString(state, GetContext(state).command_line.script);
@@ -221,8 +217,7 @@ int RunDir(lua_State* state) {
   return 1;
 }
 
-// --- What is bound
-// ----------------------------------------------------------------------------------
+// --- What is bound -------------------------------------------------------------------------------
 
 int PushStrings(lua_State* state, const std::vector<std::string>& strings) {
   lua_createtable(state, static_cast<int>(strings.size()), 0);

@@ -36,7 +36,7 @@ class JsonBuilder {
   // Pushes two tables. The value is built over them.
   explicit JsonBuilder(lua_State* state);
 
-  // Leaves the value alone of what was pushed. Call it once the value is complete.
+  // Removes the two tables from the stack and leaves the value. Call it once the value is complete.
   void Finish();
 
   bool Null();

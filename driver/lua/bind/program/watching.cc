@@ -32,8 +32,7 @@ inline constexpr const char* kObjectName<TracePointer> = "trace";
 
 namespace {
 
-// --- TensorBoard
-// --------------------------------------------------------------------------------------
+// --- TensorBoard ---------------------------------------------------------------------------------
 
 // event_file(folder)
 int NewEventFile(lua_State* state) {
@@ -64,8 +63,7 @@ int WriteText(lua_State* state) {
   return 0;
 }
 
-// --- FLOPs
-// --------------------------------------------------------------------------------------------
+// --- FLOPs ---------------------------------------------------------------------------------------
 
 void SetInteger(lua_State* state, const char* name, int64_t value) {
   PushInteger(state, value);
@@ -115,8 +113,7 @@ int CounterByOperator(lua_State* state) {
   return 1;
 }
 
-// --- Memory by line
-// -----------------------------------------------------------------------------------
+// --- Memory by line ------------------------------------------------------------------------------
 
 // {{place =, bytes =, count =}, ...}
 void PushLines(lua_State* state, const std::vector<driver::LineMemory>& lines) {
@@ -166,8 +163,7 @@ int TrackerReport(lua_State* state) {
   return 1;
 }
 
-// --- Traces
-// -------------------------------------------------------------------------------------------
+// --- Traces --------------------------------------------------------------------------------------
 
 // span(name, fn, ...) -> fn's results
 int Span(lua_State* state) {

@@ -1,27 +1,27 @@
 #include "driver/lua/bind/sharding/distributed.h"
 
 #include <algorithm>
-#include <cstring>
 #include <functional>
 #include <numeric>
 #include <string>
 
 #include "ATen/core/grad_mode.h"
-#include "ATen/ops/empty.h"
 #include "ATen/ops/empty_like.h"
-#include "ATen/ops/zeros.h"
-#include "absl/strings/numbers.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "driver/lua/bind/program/serialize.h"
 #include "driver/lua/bind/sharding/sharding_functional.h"
+#include "driver/lua/torch/graph.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/vm.h"
 #include "driver/ranks/activity.h"
 #include "driver/ranks/context.h"
 #include "driver/ranks/script_calls.h"
 #include "driver/ranks/world.h"
+#include "sharding/agreement/c10d_collective.h"
+#include "sharding/agreement/gather_texts.h"
+#include "sharding/point_to_point/point_to_point.h"
 #include "torch/csrc/autograd/variable.h"
 
 namespace lockstep::lua {
@@ -31,8 +31,7 @@ using driver::GetContext;
 using driver::RankEnvironment;
 using driver::World;
 
-// --- Who
-// --------------------------------------------------------------------------------------------
+// --- Who -----------------------------------------------------------------------------------------
 
 int Rank(lua_State* state) {
   PushInteger(state, GetContext(state).world.environment.rank);
@@ -59,8 +58,7 @@ int Device(lua_State* state) {
   return 1;
 }
 
-// --- Groups
-// -----------------------------------------------------------------------------------------
+// --- Groups --------------------------------------------------------------------------------------
 
 int NewGroup(lua_State* state) {
   const OptionTable options(state, 1, "dist.group", {"ranks"});
@@ -105,8 +103,7 @@ int GroupRanks(lua_State* state) {
   return 1;
 }
 
-// --- Collectives
-// ------------------------------------------------------------------------------------
+// --- Collectives ---------------------------------------------------------------------------------
 
 c10d::ReduceOp::RedOpType ReadOp(lua_State* state, int index, const char* name) {
   if (lua_isnoneornil(state, index)) return c10d::ReduceOp::SUM;
@@ -250,96 +247,38 @@ int ReduceScatter(lua_State* state) {
   return 1;
 }
 
-// --- Send and receive ---------------------------------------------------------------------------
+// --- Send and receive ----------------------------------------------------------------------------
 
-// A note travels before a tensor's bytes. Without it a receive that is smaller than the message
-// would end the process (Gloo), and one that is larger would leave a part of the tensor as it was.
-// A note is text of one size, filled up with zeros.
-constexpr int64_t kNoteBytes = 512;
-
-struct Note {
-  int64_t bytes = 0;
-  std::string device;  // "cpu", "cuda"
-  std::string tensor;  // "float32 {3}"
-  std::string place;   // "train.lua:9"
-};
-
-Note NoteOn(const at::Tensor& tensor) {
-  return {
-      static_cast<int64_t>(tensor.nbytes()), c10::DeviceTypeName(tensor.device().type(), true),
-      absl::StrCat(DtypeName(tensor.scalar_type()), " {", absl::StrJoin(tensor.sizes(), ", "), "}"),
-      RunningScriptLine()};
-}
-
-at::Tensor WriteNote(const Note& note) {
-  const at::Tensor bytes = at::zeros({kNoteBytes}, at::kByte);
-  const std::string text =
-      absl::StrCat(note.bytes, "\n", note.device, "\n", note.tensor, "\n", note.place)
-          .substr(0, kNoteBytes - 1);
-  std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
-  return bytes;
-}
-
-Note ReadNote(const at::Tensor& bytes) {
-  const std::string text(static_cast<const char*>(bytes.const_data_ptr()));
-  const std::vector<std::string> parts = absl::StrSplit(text, '\n');
-  Note note;
-  if (parts.size() != 4 || !absl::SimpleAtoi(parts[0], &note.bytes))
-    throw Error("dist.recv: what arrived was not sent by dist.send");
-  note.device = parts[1];
-  note.tensor = parts[2];
-  note.place = parts[3];
-  return note;
-}
-
-// The position of the rank at the other end.
-int Peer(const Group& group, int64_t rank, const char* name) {
-  const int position = PositionOf(group, rank, name);
-  if (position != group.process_group->getRank()) return position;
-  throw Error(absl::StrCat(name, " is rank ", rank, " itself, and a rank cannot wait for itself"));
+// Returns the other rank of a message between two.
+sharding::Peer ReadPeer(lua_State* state, const std::string& function, const char* argument) {
+  const std::string name = absl::StrCat(function, ": ", argument);
+  const int64_t rank = ReadInteger(state, 2, name.c_str());
+  const OptionTable options(state, 3, function.c_str(), {"group", "tag"});
+  const Group group = ReadGroup(state, options);
+  const int position = PositionOf(group, rank, name.c_str());
+  if (position == group.process_group->getRank()) {
+    throw Error(
+        absl::StrCat(name, " is rank ", rank, " itself, and a rank cannot wait for itself"));
+  }
+  return {group.process_group, position, static_cast<int>(rank),
+          static_cast<int>(options.Integer("tag", 0))};
 }
 
 int Send(lua_State* state) {
   const at::Tensor& tensor = ReadTensor(state, 1, "dist.send: x");
-  const int64_t to = ReadInteger(state, 2, "dist.send: dst");
-  const OptionTable options(state, 3, "dist.send", {"group", "tag"});
-  const Group group = ReadGroup(state, options);
-  const int tag = static_cast<int>(options.Integer("tag", 0));
-  const int peer = Peer(group, to, "dist.send: dst");
-  const at::NoGradGuard no_grad;
+  const sharding::Peer peer = ReadPeer(state, "dist.send", "dst");
   const driver::CollectiveSubject subject(Describe(tensor));
-  std::vector<at::Tensor> tensors = {Bytes(Dense(tensor))};
-  std::vector<at::Tensor> notes = {WriteNote(NoteOn(tensor))};
-  const auto note_sent = group.process_group->send(notes, peer, tag);
-  group.process_group->send(tensors, peer, tag)->wait();
-  note_sent->wait();
+  sharding::SendTensor(tensor, peer, RunningScriptLine());
   return 0;
 }
 
 int Receive(lua_State* state) {
   const at::Tensor& tensor = ReadTensor(state, 1, "dist.recv: x");
-  const int64_t from = ReadInteger(state, 2, "dist.recv: src");
-  const OptionTable options(state, 3, "dist.recv", {"group", "tag"});
-  const Group group = ReadGroup(state, options);
-  const int tag = static_cast<int>(options.Integer("tag", 0));
-  const int peer = Peer(group, from, "dist.recv: src");
+  const sharding::Peer peer = ReadPeer(state, "dist.recv", "src");
   CheckNoGradient(tensor, "dist.recv", "mimo.bridge, whose gradient travels back");
+  const driver::CollectiveSubject subject(Describe(tensor));
   InPlace(tensor, [&](const at::Tensor& dense) {
-    const driver::CollectiveSubject subject(Describe(tensor));
-    std::vector<at::Tensor> notes = {at::zeros({kNoteBytes}, at::kByte)};
-    group.process_group->recv(notes, peer, tag)->wait();
-    const Note sent = ReadNote(notes[0]), own = NoteOn(tensor);
-    const bool fits = sent.tensor == own.tensor && sent.bytes == own.bytes;
-    std::vector<at::Tensor> tensors = {Bytes(dense)};
-    // Takes bytes that do not fit, too: the sender waits for that, and its next message would be
-    // taken for this one.
-    if (!fits) tensors[0] = at::empty({sent.bytes}, tensors[0].options());
-    if (sent.device == own.device) group.process_group->recv(tensors, peer, tag)->wait();
-    if (fits && sent.device == own.device) return;
-    throw Error(
-        absl::StrCat("dist.recv: rank ", from, " sends ", sent.tensor, " on ", sent.device, " (",
-                     sent.place, "), but x is ", own.tensor, " on ", own.device,
-                     "; receive into a tensor of the same dtype, shape and kind of device"));
+    PrefixErrors("dist.recv", [&] { sharding::ReceiveTensor(dense, peer); });
   });
   lua_pushvalue(state, 1);
   return 1;
@@ -359,23 +298,14 @@ int AllGatherObject(lua_State* state) {
   if (lua_gettop(state) == 0) lua_pushnil(state);
   const std::string bytes = Serialize(state, 1, "all_gather_object");
   const Group group = ReadGroup(state, OptionTable(state, 2, "dist.all_gather_object", {"group"}));
-  at::Tensor size = at::empty({1}, at::kLong);
-  *size.mutable_data_ptr<int64_t>() = static_cast<int64_t>(bytes.size());
-  int64_t largest = 0;
-  std::vector<int64_t> sizes;
-  for (const at::Tensor& other : Gather(group, size)) {
-    sizes.push_back(*other.const_data_ptr<int64_t>());
-    largest = std::max(largest, sizes.back());
-  }
-  const at::Tensor padded = at::zeros({largest}, at::kByte);
-  std::memcpy(padded.mutable_data_ptr(), bytes.data(), bytes.size());
-  const std::vector<at::Tensor> values = Gather(group, padded);
-  lua_createtable(state, static_cast<int>(values.size()), 0);
-  for (size_t i = 0; i < values.size(); ++i) {
-    PushSerialized(state,
-                   std::string(static_cast<const char*>(values[i].const_data_ptr()),
-                               static_cast<size_t>(sizes[i])),
-                   "all_gather_object");
+  sharding::C10dCollective collective(group.process_group, group.ranks);
+  const driver::ScriptCall script_call;
+  const driver::CollectiveSubject subject("object");
+  const absl::StatusOr<std::vector<std::string>> values = sharding::GatherTexts(collective, bytes);
+  if (!values.ok()) throw Error(std::string(values.status().message()));
+  lua_createtable(state, static_cast<int>(values->size()), 0);
+  for (size_t i = 0; i < values->size(); ++i) {
+    PushSerialized(state, (*values)[i], "all_gather_object");
     lua_rawseti(state, -2, static_cast<int>(i + 1));
   }
   return 1;
@@ -384,6 +314,7 @@ int AllGatherObject(lua_State* state) {
 }  // namespace
 
 Group ReadGroup(lua_State* state, const OptionTable& options) {
+  CheckNotRecording("a collective");  // its threads are no operators
   if (!options.Push("group")) {
     const World& world = GetContext(state).world;
     if (world.group == nullptr) throw Error(driver::kNoRanks);
@@ -403,6 +334,21 @@ int PositionOf(const Group& group, int64_t rank, const char* name) {
                              absl::StrJoin(group.ranks, ", "), "}, not ", rank));
   }
   return static_cast<int>(it - group.ranks.begin());
+}
+
+std::vector<sharding::NamedTensor> ReadNamedTensors(lua_State* state, int index,
+                                                    const std::string& caller) {
+  ReadTable(state, index, (caller + ": tensors").c_str());
+  std::vector<sharding::NamedTensor> tensors;
+  for (int i = 1; i <= static_cast<int>(lua_objlen(state, index)); ++i) {
+    lua_rawgeti(state, index, i);
+    lua_rawgeti(state, -1, 1);
+    lua_rawgeti(state, -2, 2);
+    tensors.push_back({ReadString(state, -2, (caller + ": name").c_str()),
+                       ReadTensor(state, lua_gettop(state), (caller + ": tensor").c_str())});
+    lua_pop(state, 3);
+  }
+  return tensors;
 }
 
 void CheckReducible(const at::Tensor& tensor, const char* name) {

@@ -35,21 +35,6 @@ using sharding::FullyShard;
 
 // --- Construction --------------------------------------------------------------------------------
 
-// {{name, tensor}, ...}
-std::vector<sharding::NamedTensor> ReadNamed(lua_State* state, int index) {
-  ReadTable(state, index, "fully_shard: tensors");
-  std::vector<sharding::NamedTensor> tensors;
-  for (int i = 1; i <= static_cast<int>(lua_objlen(state, index)); ++i) {
-    lua_rawgeti(state, index, i);
-    lua_rawgeti(state, -1, 1);
-    lua_rawgeti(state, -2, 2);
-    tensors.push_back({ReadString(state, -2, "fully_shard: name"),
-                       ReadTensor(state, lua_gettop(state), "fully_shard: tensor")});
-    lua_pop(state, 3);
-  }
-  return tensors;
-}
-
 // {{name = "layers.0", parameters = {{name, tensor}, ...}}, ...}
 std::vector<sharding::UnitParameters> ReadUnits(lua_State* state, int index) {
   ReadTable(state, index, "fully_shard: units");
@@ -58,8 +43,8 @@ std::vector<sharding::UnitParameters> ReadUnits(lua_State* state, int index) {
     lua_rawgeti(state, index, i);
     lua_getfield(state, -1, "name");
     lua_getfield(state, -2, "parameters");
-    units.push_back(
-        {ReadString(state, -2, "fully_shard: a unit's name"), ReadNamed(state, lua_gettop(state))});
+    units.push_back({ReadString(state, -2, "fully_shard: a unit's name"),
+                     ReadNamedTensors(state, lua_gettop(state), "fully_shard")});
     lua_pop(state, 3);
   }
   return units;
@@ -92,6 +77,8 @@ sharding::FullyShardOptions ReadOptions(lua_State* state, const OptionTable& tab
   }
   options.joins = table.String("skipped", "error") == "join";
   options.place = RunningScriptLine;
+  // The backend of //tests/strict sees what NCCL would: every collective.
+  if (driver::HasStrictBackend()) options.exchange_bytes = 0;
   return options;
 }
 
@@ -146,7 +133,8 @@ int NewFullyShard(lua_State* state) {
     sharding::CheckSameReplicas(*made.control, replicas);
   }
   std::vector<at::Tensor> buffers;
-  for (const sharding::NamedTensor& buffer : ReadNamed(state, 2)) buffers.push_back(buffer.tensor);
+  for (const sharding::NamedTensor& buffer : ReadNamedTensors(state, 2, "fully_shard"))
+    buffers.push_back(buffer.tensor);
   made.model = std::make_shared<FullyShard>(ReadUnits(state, 1), buffers,
                                             MakeGroups(context, group.ranks, replicas),
                                             made.control, options);
@@ -283,6 +271,7 @@ int Stats(lua_State* state) {
       {"reductions", stats.reductions},
       {"joined", stats.joined},
       {"prefetched", stats.prefetched},
+      {"exchanged", stats.exchanged},
       {"shard_bytes", stats.shard_bytes},
       {"largest_unit_bytes", stats.largest_unit_bytes},
       {"root_bytes", stats.root_bytes},

@@ -137,21 +137,6 @@ int Dropped(lua_State* state) {
 
 // --- data_parallel -------------------------------------------------------------------------------
 
-// {{name, tensor}, ...}
-std::vector<sharding::NamedTensor> ReadNamedTensors(lua_State* state, int index) {
-  ReadTable(state, index, "data_parallel: tensors");
-  std::vector<sharding::NamedTensor> tensors;
-  for (int i = 1; i <= static_cast<int>(lua_objlen(state, index)); ++i) {
-    lua_rawgeti(state, index, i);
-    lua_rawgeti(state, -1, 1);
-    lua_rawgeti(state, -2, 2);
-    tensors.push_back({ReadString(state, -2, "data_parallel: name"),
-                       ReadTensor(state, lua_gettop(state), "data_parallel: tensor")});
-    lua_pop(state, 3);
-  }
-  return tensors;
-}
-
 sharding::Compression ReadCompression(const OptionTable& options) {
   const std::string compression = options.String("compression", "none");
   if (compression == "none") return sharding::Compression::kNone;
@@ -175,9 +160,10 @@ int NewReplicas(lua_State* state) {
   options.gradient_as_bucket_view = table.Boolean("gradient_as_bucket_view", true);
   const Group& group = ReadGroup(state, table);
   options.ranks = group.ranks;
-  PushObject<Replicas>(state, std::make_unique<sharding::DataParallel>(
-                                  ReadNamedTensors(state, 1), ReadNamedTensors(state, 2),
-                                  group.process_group, options));
+  PushObject<Replicas>(
+      state, std::make_unique<sharding::DataParallel>(ReadNamedTensors(state, 1, "data_parallel"),
+                                                      ReadNamedTensors(state, 2, "data_parallel"),
+                                                      group.process_group, options));
   return 1;
 }
 
@@ -187,7 +173,7 @@ sharding::DataParallel& ReadReplicas(lua_State* state) {
 
 // before_forward(buffers): {{name, tensor}, ...}
 int BeforeForward(lua_State* state) {
-  ReadReplicas(state).BeforeForward(ReadNamedTensors(state, 2));
+  ReadReplicas(state).BeforeForward(ReadNamedTensors(state, 2, "data_parallel"));
   return 0;
 }
 

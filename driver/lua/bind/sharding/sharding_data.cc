@@ -111,8 +111,8 @@ sharding::Packer& ReadPacker(lua_State* state) {
 // {sample, begin, end, sample, begin, end, ...}, samples from 1
 void PushChunk(lua_State* state, const sharding::Chunk& chunk) {
   std::vector<int64_t> numbers;
-  for (const sharding::Piece& piece : chunk)
-    numbers.insert(numbers.end(), {piece.sample + 1, piece.begin, piece.end});
+  for (const sharding::SamplePart& part : chunk)
+    numbers.insert(numbers.end(), {part.sample + 1, part.begin, part.end});
   PushIntegers(state, numbers);
 }
 

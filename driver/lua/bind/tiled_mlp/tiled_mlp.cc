@@ -29,8 +29,7 @@ inline constexpr const char* kObjectName<Tiles> = "tiled mlp";
 
 namespace {
 
-// --- Functions and modules as bodies
-// ----------------------------------------------------------------
+// --- Functions and modules as bodies -------------------------------------------------------------
 
 // Puts aliases where a module keeps its parameters, until its end. `places` is an array of {fields,
 // name, index of the weight from 1}.
@@ -111,8 +110,7 @@ tiled_mlp::TileBody MakeBody(lua_State* state, int function, int places) {
   };
 }
 
-// --- The object
-// -------------------------------------------------------------------------------------
+// --- The object ----------------------------------------------------------------------------------
 
 // new(options)
 int NewTiles(lua_State* state) {
@@ -219,8 +217,7 @@ int Stats(lua_State* state) {
   return 1;
 }
 
-// --- Cross entropy
-// ----------------------------------------------------------------------------------
+// --- Cross entropy -------------------------------------------------------------------------------
 
 // cross_entropy{hidden, weight, labels, ...} -> loss, count
 int CrossEntropy(lua_State* state) {

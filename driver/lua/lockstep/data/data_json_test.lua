@@ -4,15 +4,7 @@ local data = require "lockstep.data"
 local run = require "lockstep.run"
 local t = require "lockstep.testing"
 
-local function write(name, content)
-  local path = run.dir .. "/" .. name
-  local file = assert(io.open(path, "wb"))
-  file:write(content)
-  file:close()
-  return path
-end
-
-local read = t.read_file
+local read, write = t.read_file, t.write_file
 
 t.test("AFileIsOneValueOfLua", function()
   local path = write("config.json",

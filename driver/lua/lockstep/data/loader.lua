@@ -11,6 +11,7 @@ local dist = require "lockstep.distributed"
 local mapping = require "lockstep.data.mapping"
 local options = require "lockstep.options"
 local sources = require "lockstep.data.source"
+local uploads = require "lockstep.data.uploads"
 
 ---@class data.Loader
 ---@field length number samples that this rank gets, from where the loader started or resumed; math.huge without epochs
@@ -31,7 +32,7 @@ local PRINTED_SKIPS = 10
 --- Begins at a position, less those of `done` (sorted, not before `start`), which were taken already.
 local function begin(self, start, done)
   self.start, self.done, self.taken, self.submitted = start, done, 0, 0
-  self.pending, self.ended, self.failed, self.skips_in_a_row = {}, false, nil, 0
+  self.pending, self.arrived, self.ended, self.failed, self.skips_in_a_row = {}, {}, false, nil, 0
   self.remaining = math.max(0, self.total - start - #done)
   local rest = self.remaining == math.huge and 0 or self.remaining % self.world
   self.length = (self.remaining - rest) / self.world
@@ -99,21 +100,49 @@ local function next_of_pool(self, pending)
   end
 end
 
---- The oldest sample that was submitted: true and the sample, or false and what is wrong with it.
-local function finish(self)
-  local pending = self.pending[self.taken]
-  self.pending[self.taken] = nil
-  if pending.failed then return false, pending.failed end
+--- Returns true and sample number `t`, the oldest that was submitted and not taken from the workers, or false and what
+--- is wrong with it. Returns nil if `now` and no worker has finished it.
+local function finish(self, t, now)
+  local pending = self.pending[t]
   local ok, result
-  if self.workers > 0 then
+  if pending.failed then
+    ok, result = true, { failed = pending.failed }
+  elseif self.workers > 0 and now then
+    ok, result = self.pool:next(0)
+    if ok == nil then return nil end
+  elseif self.workers > 0 then
     ok, result = next_of_pool(self, pending)
   else
     local random = self.map and core_state.math_random_state()
     ok, result = core_data.attempt(mapping.apply, self.map, self.options, pending.job, pending.source)
     if random then core_state.set_math_random_state(random) end
   end
-  if ok and not result.failed then return true, result.sample end
+  self.pending[t] = nil
+  if ok and not result.failed then
+    if self.uploads then return true, self.uploads:send(result.sample) end
+    return true, result.sample
+  end
   return false, ok and result.failed or sources.place(pending.leaf, pending.index) .. ": " .. result
+end
+
+--- Returns sample number self.taken, as finish does. Begins the copies to the device of those after it that the
+--- workers have finished.
+local function next_sample(self)
+  local t = self.taken
+  local arrived = self.arrived[t] or { finish(self, t) }
+  self.arrived[t] = nil
+  if not self.uploads then return unpack(arrived) end
+  if self.workers > 0 then
+    for later = t + 1, self.submitted - 1 do
+      if not self.arrived[later] then
+        local ok, sample = finish(self, later, true)
+        if ok == nil then break end
+        self.arrived[later] = { ok, sample }
+      end
+    end
+  end
+  if arrived[1] then return true, self.uploads:receive(arrived[2]) end
+  return unpack(arrived)
 end
 
 --- Counts and reports a sample that cannot be prepared.
@@ -135,7 +164,8 @@ function Loader:__call()
   if self.failed then core.raise(self.failed) end
   if self.ended then return nil end
   if self.workers > 0 and not self.pool then
-    self.pool = core_data.workers(self.workers, "lockstep.data.worker", { map = self.map, options = self.options })
+    local start = { map = self.map, options = self.options, pin = self.pin }
+    self.pool = core_data.workers(self.workers, "lockstep.data.worker", start)
   end
   local ahead = math.max(1, self.workers * self.prefetch)
   while true do
@@ -145,7 +175,7 @@ function Loader:__call()
       self:close()
       return nil
     end
-    local ok, sample = finish(self)
+    local ok, sample = next_sample(self)
     if ok then
       self.taken, self.skips_in_a_row = self.taken + 1, 0
       return sample
@@ -163,7 +193,7 @@ end
 --- the collector ends them.
 function Loader:close()
   if self.pool then self.pool:stop() end
-  self.pool, self.pending, self.submitted = nil, {}, self.taken
+  self.pool, self.pending, self.arrived, self.submitted = nil, {}, {}, self.taken
 end
 
 function Loader:__index(key)
@@ -307,6 +337,10 @@ local function check(o)
   if o.on_error ~= "error" and o.on_error ~= "skip" then
     core.raise(('data.loader: on_error must be "error" or "skip", not "%s"'):format(o.on_error))
   end
+  if o.device ~= nil and o.device ~= "cpu" and not tostring(o.device):find "^cuda:?%d*$" then
+    core.raise(('data.loader: device must be "cuda", "cuda:" and a number, or "cpu", as dist.device() returns it, '
+      .. "not %s"):format(type(o.device) == "string" and '"' .. o.device .. '"' or "a " .. type(o.device)))
+  end
   if o.drop_last and o.pad then core.raise("data.loader: drop_last and pad exclude each other") end
   if #o.source == 0 then core.raise("data.loader: the source has no samples") end
   local is_function = type(o.map) == "function"
@@ -332,6 +366,7 @@ end
 ---@field report_after_s number? default 30
 ---@field drop_last boolean? default false
 ---@field pad boolean? default false
+---@field device string? default: tensors stay where the map made them
 ---@field rank integer? default: this rank
 ---@field world integer? default: the run's ranks
 
@@ -342,12 +377,14 @@ return function(opts)
   local o = options.read("data.loader", opts, {
     source = options.required, map = options.optional, options = options.optional, workers = 0, prefetch = 4,
     shuffle = true, seed = 0, epochs = options.optional, on_error = "error", drop_last = false, pad = false,
-    report_after_s = 30, rank = options.optional, world = options.optional,
+    report_after_s = 30, device = options.optional, rank = options.optional, world = options.optional,
   })
   o.rank, o.world = o.rank or dist.rank(), o.world or dist.world_size()
   check(o)
   local self = setmetatable(o, Loader)
   if o.workers == 0 and type(o.map) == "string" then self.map = mapping.load(o.map) end
+  self.pin = o.device ~= nil and o.device ~= "cpu"
+  if self.pin then self.uploads = uploads.new(o.device) end
   self.size, self.skipped = #o.source, 0
   self.total = o.epochs and o.epochs * self.size or math.huge
   begin(self, 0, {})

@@ -8,10 +8,7 @@ local t = require "lockstep.testing"
 local path = run.dir .. "/numbers.jsonl"
 
 local function write(lines)
-  local file = assert(io.open(path, "wb"))
-  file:write(lines)
-  file:close()
-  return data.source(path, { cache = run.dir .. "/cache" })
+  return data.source(t.write_file("numbers.jsonl", lines), { cache = run.dir .. "/cache" })
 end
 
 local lines = {}

@@ -8,12 +8,9 @@ local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
 local SIZE = 23
-local path = run.dir .. "/numbers.jsonl"
-do
-  local file = assert(io.open(path, "wb"))
-  for i = 1, SIZE do file:write(('{"id": %d, "none": null}\n'):format(i)) end
-  file:close()
-end
+local lines = {}
+for i = 1, SIZE do lines[i] = ('{"id": %d, "none": null}\n'):format(i) end
+local path = t.write_file("numbers.jsonl", table.concat(lines))
 local source = data.source(path, { cache = run.dir .. "/cache" })
 
 local MAP = "lockstep.data.maps_fixture"
@@ -280,9 +277,7 @@ t.test("AStreamOfMicroBatchesTakesALoader", function()
 end)
 
 t.test("WorkersFindModulesWhereTheScriptDoes", function()
-  local file = assert(io.open(run.dir .. "/map_of_the_run.lua", "wb"))
-  file:write "return function(sample) return { id = -sample.id } end"
-  file:close()
+  t.write_file("map_of_the_run.lua", "return function(sample) return { id = -sample.id } end")
   package.path = run.dir .. "/?.lua;" .. package.path
   local loader = make { shuffle = false, map = "map_of_the_run", workers = 1 }
 

@@ -17,21 +17,10 @@ local function open(paths, opts)
   return data.source(paths, opts)
 end
 
-local function read(path)
-  local file = assert(io.open(path, "rb"))
-  local bytes = file:read "*a"
-  file:close()
-  return bytes
-end
+local read = t.read_file
 
 --- Writes a file of this rank's own.
-local function write(name, bytes)
-  local path = ("%s/%d_%s"):format(run.dir, dist.rank(), name)
-  local file = assert(io.open(path, "wb"))
-  file:write(bytes)
-  file:close()
-  return path
-end
+local function write(name, bytes) return t.write_file(dist.rank() .. "_" .. name, bytes) end
 
 t.test("EveryTypeBecomesALuaValue", function()
   local source = open(FOLDER .. "types.parquet")

@@ -5,13 +5,7 @@ local core = require "lockstep.core"
 local run = require "lockstep.run"
 local t = require "lockstep.testing"
 
-local function write(name, content)
-  local path = run.dir .. "/" .. name
-  local file = assert(io.open(path, "wb"))
-  file:write(content)
-  file:close()
-  return path
-end
+local write = t.write_file
 
 local function open(path, opts)
   opts = opts or {}

@@ -13,11 +13,7 @@ local function write(name, ids, width)
     for b = 1, width do bytes[b], id = string.char(id % 256), math.floor(id / 256) end
     pieces[i] = table.concat(bytes)
   end
-  local path = run.dir .. "/" .. name
-  local file = assert(io.open(path, "wb"))
-  file:write(table.concat(pieces))
-  file:close()
-  return path
+  return t.write_file(name, table.concat(pieces))
 end
 
 t.test("IdsOfEveryWidthComeAsInt64", function()

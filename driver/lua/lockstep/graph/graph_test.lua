@@ -1,8 +1,11 @@
---- lockstep.graph on a device without graphs: the same results and the same rules. See graph_gpu_test.lua.
+--- lockstep.graph on the CPU: the same results, and what cannot be recorded is refused. See graph_training_test.lua and
+--- graph_gpu_test.lua.
 
+local dist = require "lockstep.distributed"
 local lockstep = require "lockstep"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
+local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
@@ -46,7 +49,7 @@ t.test("EveryCallIsOneStepOfTheSameBits", function()
 
   for name, p in pairs(plain_model:state_dict()) do t.near(graph_model:state_dict()[name], p, 1e-7, name) end
   t.equal(graph.calls, 6)
-  t.equal(graph.captured, false)
+  t.equal(graph.captured, true)
 end)
 
 t.test("AnOperationThatReadsAValueCannotBeRecorded", function()
@@ -151,6 +154,40 @@ t.test("AnotherShapeDtypeOrPlainValueIsAnError", function()
   fails("called with 1 arguments, but with 2 before", fresh(), torch.ones { 2, 3 })
 end)
 
+t.test("ACollectiveCannotBeRecorded", function()
+  local graph = lockstep.graph(function(x) dist.all_reduce(x) end, { warmup = 1 })
+  graph(torch.ones { 2 })
+
+  fails("a collective: a graph is being recorded", graph, torch.ones { 2 })
+end)
+
+t.test("TheCollectivesOfAWrappedModelAreRefusedOnOneRankToo", function()
+  local model = sharding.data_parallel(nn.Linear(4, 3))
+  local graph = lockstep.graph(function(x) model(x):sum():backward() end)
+
+  t.raises("c10d::allreduce_ is a collective, which a graph cannot repeat", function()
+    for _ = 1, 4 do graph(torch.ones { 2, 4 }) end
+  end)
+end)
+
+t.test("EachBucketHasARecordingAndTheRestRunsAsItIs", function()
+  local runs = 0
+  local graph = lockstep.graph(function(x, lengths)
+    runs = runs + 1
+    return x:sum() * #lengths
+  end, { warmup = 2, buckets = 2 })
+  local function call(size, lengths) return graph(torch.ones { size }, lengths):item() end
+
+  for _ = 1, 4 do t.equal(call(3, { 1, 2 }), 6) end
+  t.equal({ runs, graph.hits, graph.calls }, { 3, 1, 4 }, "two warm-ups and a recording")
+  for _ = 1, 4 do t.equal(call(3, { 3 }), 3) end
+  t.equal({ runs, graph.hits, graph.calls }, { 5, 3, 8 }, "another array is another bucket: one warm-up")
+  for _ = 1, 4 do t.equal(call(4, { 4 }), 4) end
+  t.equal({ runs, graph.hits, graph.calls }, { 9, 3, 12 }, "a third bucket is one too many")
+  t.equal(call(3, { 1, 2 }), 6)
+  t.equal({ graph.hits, graph.recordings, graph:stats().buckets }, { 4, 2, 2 })
+end)
+
 t.test("InputsAreCopiedSoThatTheCallersStayTheirOwn", function()
   local graph = lockstep.graph(function(x) return x:mul_(2) end, { warmup = 1 })
   local x = torch.ones { 2 }
@@ -163,6 +200,7 @@ end)
 t.test("WrongArgumentsAreNamed", function()
   fails("the first argument must be a function, not a table", lockstep.graph, {})
   fails("warmup must be a whole number of at least 1, not 0", lockstep.graph, print, { warmup = 0 })
+  fails("buckets must be a whole number of at least 1, not 1.5", lockstep.graph, print, { buckets = 1.5 })
   fails('did you mean "warmup"?', lockstep.graph, print, { warm_up = 1 })
 end)
 

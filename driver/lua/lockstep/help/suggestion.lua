@@ -65,14 +65,26 @@ local function environment_of(level, info)
   return names
 end
 
-local function nearest(name, names)
-  if #name < 3 then return end -- near to every short one
-  local known = {}
-  for candidate in pairs(names) do
-    if candidate:sub(1, 1) ~= "_" then known[#known + 1] = candidate end
+--- Returns the value of a chain of names, such as nn.functional, or nil.
+local function value_of(chain, environment)
+  local first, rest = chain:match("^([^.]+)%.?(.*)$")
+  local value = environment[first]
+  if rest ~= "" then value = completion.value_of(rest, value) end
+  return value
+end
+
+--- Returns the names that do not begin with _, in order.
+local function public_names(names)
+  local public = {}
+  for name in pairs(names) do
+    if name:sub(1, 1) ~= "_" then public[#public + 1] = name end
   end
-  table.sort(known)
-  return core.nearest(name, known)
+  table.sort(public)
+  return public
+end
+
+local function nearest(name, names)
+  if #name >= 3 then return core.nearest(name, public_names(names)) end -- a shorter one is near to every name
 end
 
 --- The name that was probably meant, "nn.Linear", or nil.
@@ -82,10 +94,7 @@ local function meant(kind, name, level)
   local environment = environment_of(level + 1, info)
   for _, receiver in ipairs(receivers_of(name, info)) do
     local chain, separator = unpack(receiver)
-    local first, rest = chain:match("^([^.]+)%.?(.*)$")
-    local value = environment[first]
-    if rest ~= "" then value = completion.value_of(rest, value) end
-    local names = completion.names_of(value, separator)
+    local names = completion.names_of(value_of(chain, environment), separator)
     -- Another object's, on the same line, that has it.
     if not names[name] then
       local near = nearest(name, names)
@@ -101,12 +110,7 @@ local function listed(name, level)
   for _, receiver in ipairs(receivers_of(name, info)) do
     local value = environment[receiver[1]]
     if type(value) == "table" and rawget(package.loaded, "lockstep." .. receiver[1]) == value then
-      local known = {}
-      for candidate in pairs(completion.names_of(value, ".")) do
-        if candidate:sub(1, 1) ~= "_" then known[#known + 1] = candidate end
-      end
-      table.sort(known)
-      return receiver[1] .. " has " .. table.concat(known, ", ")
+      return receiver[1] .. " has " .. table.concat(public_names(completion.names_of(value, ".")), ", ")
     end
   end
 end
@@ -143,10 +147,7 @@ local function tensor_called_with_dot(message, level)
   local environment = environment_of(level, info)
   for _, receiver in ipairs(receivers_of(name, info)) do
     local chain, separator = unpack(receiver)
-    local first, rest = chain:match("^([^.]+)%.?(.*)$")
-    local value = environment[first]
-    if rest ~= "" then value = completion.value_of(rest, value) end
-    if separator == "." and torch.is_tensor(value) then
+    if separator == "." and torch.is_tensor(value_of(chain, environment)) then
       return ('"%s" was called with a dot: use a colon, as in %s:%s(...)'):format(name, chain, name)
     end
   end

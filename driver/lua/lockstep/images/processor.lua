@@ -114,7 +114,8 @@ local function table_of(c)
   return (bytes - mean:view(3, 1)) / std:view(3, 1)
 end
 
---- frames: uint8 [F, 3, H, W]. Returns pixel values and the grid.
+--- frames: uint8 [F, 3, H, W], best with the three bytes of a pixel side by side: then nothing is copied into another
+--- order. Returns pixel values and the grid.
 local function cut(c, frames, height, width)
   local block = c.patch_size * c.merge_size
   if height % block ~= 0 or width % block ~= 0 then
@@ -143,7 +144,7 @@ end
 function Processor:__call(image)
   check_pixels("images.processor", image, 3)
   local height, width = self:size(image:size(1), image:size(2))
-  return cut(self.config, image:unsqueeze(0), height, width)
+  return cut(self.config, image:permute(1, 2, 0):unsqueeze(0):permute(0, 3, 1, 2), height, width)
 end
 
 --- The mean time in seconds of the first and last frame of each patch.
@@ -162,14 +163,16 @@ local function stack(frames)
     core.raise("process:video: expected frames, an array of uint8 tensors [3, H, W] or one tensor [F, 3, H, W], got "
       .. (type(frames) == "table" and "none" or "a " .. type(frames)))
   end
+  local rows = {} -- [H, W, 3]
   for i, frame in ipairs(frames) do
     check_pixels("process:video", frame, 3)
     if tostring(frame.shape) ~= tostring(frames[1].shape) then
       core.raise(string.format("process:video: frame %d is %s and frame 0 is %s; all frames must have one size", i - 1,
         tostring(frame.shape), tostring(frames[1].shape)))
     end
+    rows[i] = frame:permute(1, 2, 0)
   end
-  return torch.stack(frames)
+  return torch.stack(rows):permute(0, 3, 1, 2)
 end
 
 --- Returns the patches of a video, pixel_values_videos [P, D] and video_grid_thw [1, 3], and the times of its temporal

@@ -70,6 +70,15 @@ t.test("AWeightThatIsFrozenHasNoBackwardOfItsOwn", function()
   t.equal(total, 2 * (2 * 2 * (7 * 7) * (4 * 3 * 3 * 2)))  -- forward and the input's gradient
 end)
 
+t.test("ALinearLayerOfFewRowsCountsOnce", function()
+  local layer, x = nn.Linear(64, 3), torch.randn { 2, 64 }
+
+  local counts = torch.no_grad(lockstep.flops, function() layer(x) end)
+
+  t.equal(counts.total, 2 * 2 * 64 * 3)
+  t.equal(#counts, 1)
+end)
+
 t.test("AModelOfLinearLayersCostsSixTimesItsWeightsPerToken", function()
   local model = nn.Sequential { nn.Linear(16, 64), nn.Linear(64, 16) }
   local tokens = 10

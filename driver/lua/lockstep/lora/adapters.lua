@@ -252,7 +252,7 @@ local function forward_of(class)
     x = x:to(a.dtype)
     local drops = adapter.dropout > 0 and self.training
     if drops then x = torch.dropout(x, adapter.dropout, true) end
-    local update = torch.linear(torch.linear(x, a), b) * adapter.scale
+    local update = nn.linear(nn.linear(x, a), b) * adapter.scale
     if not adapter.dora then return (result + update):to(dtype) end
     -- Section 4.3 of the paper: no gradient passes through the norm.
     local norms = torch.no_grad(function() return row_norms(self.weight, torch.matmul(b, a) * adapter.scale) end)

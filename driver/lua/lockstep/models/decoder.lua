@@ -227,7 +227,7 @@ function CausalLM:head_weight() return (self.lm_head or self:decoder().embed_tok
 ---@return torch.Tensor # [..., vocab_size]
 function CausalLM:head(x)
   if self.lm_head then return self.lm_head(x) end
-  return torch.linear(x, self:head_weight())
+  return nn.linear(x, self:head_weight())
 end
 
 --- Position ids that start at 0 in each sequence.

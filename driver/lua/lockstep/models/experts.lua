@@ -42,7 +42,7 @@ local function multiply(x, weight, counts)
   local results, from = {}, 0
   for expert, count in ipairs(counts:totable()) do
     if count > 0 then
-      results[#results + 1] = torch.linear(x[{ { from, from + count } }], weight[expert - 1])
+      results[#results + 1] = nn.linear(x[{ { from, from + count } }], weight[expert - 1])
       from = from + count
     end
   end

@@ -39,7 +39,7 @@ end)
 t.test("EachFunctionGivesTheSameBothWays", function()
   local x, y, weight = torch.randn { 5, 3, 8 }, torch.randn { 5, 3, 8 }, torch.randn { 8 }
   local cos, sin = nn.rotary { dim = 8 }(torch.arange(5))
-  local norm = nn.RMSNorm(8)
+  local norm, matrix = nn.RMSNorm(8), torch.randn { 3, 120 } / 120
   torch.no_grad(function() norm.weight:copy_(weight) end)
 
   for name, call in pairs {
@@ -47,6 +47,7 @@ t.test("EachFunctionGivesTheSameBothWays", function()
     rms_norm = function() return norm(x) end,
     add_rms_norm = function() return norm(x, y) end,
     rotate = function() return nn.rotate(x, cos, sin) end,
+    linear = function() return nn.linear(x:view(-1), matrix, matrix:select(1, 0)) end,
     wide_angles = function() return nn.rotate(x:bfloat16(), cos, sin) end,
   } do
     local fused, plain = both_ways(call)
@@ -76,6 +77,18 @@ t.test("ALayerTrainsTheSameBothWays", function()
 
   t.equal(#fused, 12)
   for i = 1, #fused do t.near(fused[i] / plain[i]:abs():max(), plain[i] / plain[i]:abs():max(), 1e-5) end
+end)
+
+t.test("ALinearLayerRunsTheKernelWhereNothingNeedsAGradient", function()
+  local layer, x = nn.Linear(64, 3), torch.randn { 2, 64 }
+  local function operators()
+    local names = {}
+    for _, op in ipairs(lockstep.flops(function() layer(x) end)) do names[#names + 1] = op.name end
+    return names
+  end
+
+  t.equal(operators(), { "aten::addmm" })
+  t.equal(torch.no_grad(operators), { "lockstep::linear_of_few_rows" })
 end)
 
 t.test("AFloat32WeightOfANormTakesLowPrecisionInput", function()

@@ -75,6 +75,72 @@ t.test("TheFactorScalesTheLearningRateOfOneStep", function()
     function() optimizer:step({}) end)
 end)
 
+-- The optimizer keeps what it can from one step to the next.
+t.test("AStepFollowsWhatChangedSinceTheLast", function()
+  torch.manual_seed(2)
+  local o = OPTIONS[1]
+  local a, b = parameter { { 1, -2, 3 }, { 0.5, 0, -4 } }, parameter { { 2, 1 }, { 0, -1 } }
+  local next_a, next_b = reference(a, o), reference(b, o)
+  local group = { params = { a } }
+  local optimizer = optim.AdamW({ group }, o)
+  local function random(shape) return torch.randn(shape, { dtype = torch.float64 }) end
+  local function step(what, grad_a, grad_b)
+    a.grad, b.grad = grad_a, grad_b
+
+    optimizer:step()
+
+    if grad_a then t.near(a:detach(), next_a(grad_a), 1e-12, what .. ", a") end
+    if grad_b then t.near(b:detach(), next_b(grad_b), 1e-12, what .. ", b") end
+  end
+  for i = 1, 2 do step("one parameter, " .. i, random { 2, 3 }) end
+  table.insert(optimizer.groups[1].params, b)
+  for i = 1, 2 do step("two parameters, " .. i, random { 2, 3 }, random { 2, 2 }) end
+  step("b without a gradient", random { 2, 3 })
+  step("b with a gradient again", random { 2, 3 }, random { 2, 2 })
+  step("a gradient with other strides", random({ 3, 2 }):t(), random { 2, 2 })
+  step("a without a gradient", nil, random { 2, 2 })
+  step("gradients with the usual strides", random { 2, 3 }, random { 2, 2 })
+  nn.use_fused(false)
+  step("ATen's kernel", random { 2, 3 }, random { 2, 2 })
+  nn.use_fused(true)
+  step("our kernel", random { 2, 3 }, random { 2, 2 })
+  optimizer:load_state_dict(optimizer:state_dict())
+  step("a loaded state", random { 2, 3 }, random { 2, 2 })
+  t.equal(optimizer.state[a].step:item(), 11)
+  t.equal(optimizer.state[b].step:item(), 9)
+  table.remove(optimizer.groups[1].params)
+  step("a alone", random { 2, 3 })
+  optimizer.state[a], next_a = nil, reference(a, o)
+  step("a new state", random { 2, 3 })
+end)
+
+t.test("GradientsAreNotKeptAfterTheStep", function()
+  local p = parameter { 1, 2 }
+  local optimizer = optim.AdamW({ p }, OPTIONS[1])
+  p.grad = parameter({ 3, -4 }):detach()
+
+  optimizer:step()
+
+  local buckets = optimizer.last[optimizer.groups[1]].buckets
+  t.equal(#buckets, 1)
+  t.equal(buckets[1].grads, {})
+end)
+
+t.test("ADimensionOfSizeOneMayHaveAnyStride", function()
+  local o = OPTIONS[1]
+  local p = parameter { { 1 }, { -2 }, { 3 } }
+  local expected = reference(p, o)
+  local optimizer = optim.AdamW({ p }, o)
+  local grad = torch.tensor({ 0.5, -1, 2 }, { dtype = torch.float64 }):as_strided({ 3, 1 }, { 1, 7 })
+  for step = 1, 2 do
+    p.grad = grad
+
+    optimizer:step()
+
+    t.near(p:detach(), expected(grad), 1e-12, "step " .. step)
+  end
+end)
+
 t.test("StepsAreCountedInFloat32WhateverTheDefaultDtype", function()
   local default = torch.get_default_dtype()
   torch.set_default_dtype(torch.float64)

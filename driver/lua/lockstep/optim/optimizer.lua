@@ -16,7 +16,7 @@ local torch = require "lockstep.torch"
 ---@field moments fun(group: table): string[] names of the tensors that are kept for each parameter
 ---@field is_collective boolean? whether all ranks must call `update` equally often
 ---@field takes_all_dtypes (fun(p: torch.Tensor): boolean)? whether `update` takes p, its master, gradient and moments
----in their own dtypes, and rounds. Otherwise they are copied to one dtype
+---in their own dtypes, rounds, and counts the step. Otherwise they are copied to one dtype
 ---@field update fun(bucket: optim.Bucket, group: table, lr: number|torch.Tensor)
 
 --- Updates parameters by their gradients. Made by optim.AdamW, optim.SGD and optim.Muon.
@@ -90,7 +90,7 @@ local function new(kind, params, opts)
   if params.params then core.raise(kind.name .. ": groups come in an array: {{params = ...}, ...}") end
   local given = params
   if #params == 0 or torch.is_tensor(params[1]) then given = { { params = params } } end
-  local self = setmetatable({ kind = kind, groups = {}, state = {}, policies = {} }, Optimizer)
+  local self = setmetatable({ kind = kind, groups = {}, state = {}, policies = {}, last = {} }, Optimizer)
   local seen, count = {}, 0
   for i, one in ipairs(given) do
     local group, policy = read_group(kind, one, defaults)
@@ -116,6 +116,10 @@ end
 local function state_of(self, p, moments, policy)
   local state = self.state[p]
   if not state then
+    if torch.cuda.is_current_stream_capturing() then
+      core.raise(string.format("%s: a parameter of shape %s has no state yet, and a graph that is being recorded would "
+        .. "make a new one in each call; give lockstep.graph a larger warmup", self.kind.name, tostring(p.shape)))
+    end
     check_layout(self, p)
     state = precision.new_state(p, policy)
     self.state[p] = state
@@ -126,33 +130,71 @@ local function state_of(self, p, moments, policy)
   return state
 end
 
---- Updates the parameters of a group that have a gradient. `first` is the position of its first parameter.
-local function update_group(self, group, policy, first, lr)
-  local buckets, order = {}, {}
-  local moments = self.kind.moments(group)
-  local function run(bucket)
-    bucket:run(function(b) self.kind.update(b, group, lr) end)
+--- Returns the buckets of the group's last step with the gradients of this one, or nil if these do not fit. To sort
+--- parameters into new buckets takes longer than a small parameter's update.
+---
+--- self.last has, by group: its buckets, and for each of its parameters the bucket, the index in it, and the state. All
+--- three are false for a parameter that had no gradient. `first` is the position of the group's first parameter.
+local function last_buckets(self, group, first)
+  local last = self.last[group]
+  if not last or last.first ~= first or #last.bucket_of ~= #group.params then return nil end
+  for _, bucket in ipairs(last.buckets) do
+    if not self.kind.takes_all_dtypes(bucket.params[1]) then return nil end
   end
   for i, p in ipairs(group.params) do
+    local bucket, n = last.bucket_of[i], last.index_of[i]
+    if not bucket then
+      if p.grad then return nil end
+    elseif bucket.owners[n] ~= p or last.states[i] ~= self.state[p] or not bucket:take_gradient(n) then
+      return nil
+    end
+  end
+  return last.buckets
+end
+
+--- Returns the buckets of this step's parameters, which have a gradient. Runs what is full before.
+local function new_buckets(self, group, policy, first, run)
+  local last = { first = first, buckets = {}, bucket_of = {}, index_of = {}, states = {} }
+  local by_key, order, is_reusable = {}, {}, true
+  local moments = self.kind.moments(group)
+  for i, p in ipairs(group.params) do
+    last.bucket_of[i], last.index_of[i], last.states[i] = false, false, false
     if p.grad then
       local takes_all = self.kind.takes_all_dtypes ~= nil and self.kind.takes_all_dtypes(p)
         and precision.fits_one_pass(p, policy)
       local key = precision.bucket_key(p, policy, takes_all)
-      local bucket = buckets[key]
+      local bucket = by_key[key]
       if not bucket then
         bucket = precision.bucket(moments, takes_all)
-        buckets[key] = bucket
+        by_key[key] = bucket
         order[#order + 1] = key
       end
-      bucket:add(p, state_of(self, p, moments, policy), policy, first + i - 1)
+      local state = state_of(self, p, moments, policy)
+      bucket:add(p, state, policy, first + i - 1)
+      last.bucket_of[i], last.index_of[i], last.states[i] = bucket, #bucket.params, state
       if bucket.copied > precision.MAX_COPIED and not self.kind.is_collective then
         run(bucket)
-        buckets[key] = precision.bucket(moments, takes_all)
+        by_key[key] = precision.bucket(moments, takes_all)
+        is_reusable = false
       end
     end
   end
   for _, key in ipairs(order) do
-    if #buckets[key].params > 0 then run(buckets[key]) end
+    local bucket = by_key[key]
+    if #bucket.params > 0 then table.insert(last.buckets, bucket) end
+    is_reusable = is_reusable and bucket:is_reusable()
+  end
+  self.last[group] = is_reusable and last or nil
+  return last.buckets
+end
+
+--- Updates the parameters of a group that have a gradient. `first` is the position of its first parameter.
+local function update_group(self, group, policy, first, lr)
+  local function run(bucket)
+    bucket:run(function(b) self.kind.update(b, group, lr) end)
+  end
+  for _, bucket in ipairs(last_buckets(self, group, first) or new_buckets(self, group, policy, first, run)) do
+    run(bucket)
   end
 end
 

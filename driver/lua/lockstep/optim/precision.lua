@@ -84,9 +84,9 @@ local versions = setmetatable({}, { __mode = "k" })
 local function note_versions(p, master) versions[p] = { p:_version(), master:_version() } end
 
 --- Lets the master follow what something else wrote into the parameter, loaded weights for example. Elements that
---- still are the rounded master keep the master's bits.
+--- still are the rounded master keep the master's bits. A graph that is being recorded does so in each call.
 local function refresh_master(p, master)
-  local known = versions[p]
+  local known = not torch.cuda.is_current_stream_capturing() and versions[p]
   if known and known[1] == p:_version() and known[2] == master:_version() then return end
   master:copy_(torch.where(torch.eq(p, master:to(p.dtype)), master, p:float()))
 end
@@ -126,6 +126,7 @@ end
 ---@param b torch.Tensor
 ---@return boolean
 function M.same_layout(a, b)
+  if a:is_contiguous() and b:is_contiguous() then return true end
   local strides_a, strides_b = a:stride(), b:stride()
   for i, stride in ipairs(strides_a) do
     if stride ~= strides_b[i] then return false end
@@ -145,6 +146,7 @@ end
 ---@field kernel_masters torch.Tensor[] if so: the masters, of all parameters or of none,
 ---@field salts integer[] and, of all or of none, the salts of parameters that are rounded at random
 ---@field copied integer elements in copies
+---@field grad_dtypes torch.dtype[] of the kernel's gradients
 local Bucket = {}
 Bucket.__index = Bucket
 
@@ -159,7 +161,7 @@ function M.bucket(moments, takes_all_dtypes)
   for _, name in ipairs(moments) do by_name[name] = {} end
   return setmetatable({
     takes_all_dtypes = takes_all_dtypes, kernel_masters = {}, salts = {},
-    owners = {}, params = {}, grads = {}, steps = {}, moments = by_name, names = moments, copied = 0,
+    owners = {}, params = {}, grads = {}, grad_dtypes = {}, steps = {}, moments = by_name, names = moments, copied = 0,
     sources = {}, copies = {}, results = {}, targets = {}, roundings = {}, masters = {},
   }, Bucket)
 end
@@ -229,7 +231,7 @@ function Bucket:add_as_is(p, state, policy, position)
   -- The random bits belong to the position of an element, which must be its place in memory.
   local param = at_random and not p:is_contiguous() and p:detach():contiguous() or p
   local grad_dtype = grad.dtype == torch.float32 and M.is_low(p) and grad.dtype or p.dtype
-  self.params[n], self.grads[n] = param, self:input(grad, param, grad_dtype)
+  self.params[n], self.grads[n], self.grad_dtypes[n] = param, self:input(grad, param, grad_dtype), grad_dtype
   self:output(param, p)
   for _, name in ipairs(self.names) do
     self.moments[name][n] = self:input(state[name], param, state[name].dtype)
@@ -242,41 +244,66 @@ function Bucket:add_as_is(p, state, policy, position)
   if at_random then self.salts[n] = 3 * position end
 end
 
---- Adds a parameter that has a gradient.
+--- Adds a parameter for a kernel that wants one dtype.
 ---@param p torch.Tensor
 ---@param state table<string, torch.Tensor>
 ---@param policy optim.Policy
 ---@param position integer of the parameter in the optimizer
-function Bucket:add(p, state, policy, position)
-  local dtype, master = arithmetic_dtype(p, policy), state.master
+function Bucket:add_in_one_dtype(p, state, policy, position)
+  local dtype, n = arithmetic_dtype(p, policy), #self.params + 1
   local function rounding(salt)
     return policy.master ~= "none" and { step = state.step, salt = 3 * position + salt } or nil
   end
-  local n = #self.params + 1
-  if master then
-    refresh_master(p, master)
-    table.insert(self.masters, { p, master })
-  end
-  self.owners[n], self.steps[n] = p, state.step
-  if self.takes_all_dtypes then
-    self:add_as_is(p, state, policy, position)
-    return
-  end
-  self.params[n] = master or self:input(p, p, dtype)
+  self.params[n] = state.master or self:input(p, p, dtype)
   self.grads[n] = self:input(p.grad, p, dtype)
-  self:output(self.params[n], p, not master and rounding(0))
+  self:output(self.params[n], p, not state.master and rounding(0))
   for salt, name in ipairs(self.names) do
     self.moments[name][n] = self:input(state[name], p, dtype)
     self:output(self.moments[name][n], state[name], rounding(salt))
   end
 end
 
---- Counts the steps, calls the kernel and stores what it computed.
----@param kernel fun(bucket: optim.Bucket)
+--- Adds a parameter that has a gradient.
+---@param p torch.Tensor
+---@param state table<string, torch.Tensor>
+---@param policy optim.Policy
+---@param position integer of the parameter in the optimizer
+function Bucket:add(p, state, policy, position)
+  local n = #self.params + 1
+  if state.master then table.insert(self.masters, { p, state.master }) end
+  self.owners[n], self.steps[n] = p, state.step
+  -- One of the two makes functions, which LuaJIT does not compile.
+  if self.takes_all_dtypes then
+    self:add_as_is(p, state, policy, position)
+  else
+    self:add_in_one_dtype(p, state, policy, position)
+  end
+end
+
+--- Returns whether the kernel takes every tensor as it is. Another step can then run this bucket with new gradients.
+---@return boolean
+function Bucket:is_reusable()
+  return self.takes_all_dtypes and #self.copies == 0 and #self.targets == 0 and #self.roundings == 0
+end
+
+--- Takes the gradient that parameter `n` of a reusable bucket has now. Returns whether the kernel takes it as it is.
+---@param n integer
+---@return boolean
+function Bucket:take_gradient(n)
+  local grad = self.owners[n].grad
+  if not grad or grad.dtype ~= self.grad_dtypes[n] or not M.same_layout(self.params[n], grad) then return false end
+  self.grads[n] = grad
+  return true
+end
+
+--- Counts the steps, calls the kernel and stores what it computed. Forgets the gradients.
+---@param kernel fun(bucket: optim.Bucket) which counts the steps if it takes all dtypes
 function Bucket:run(kernel)
+  for _, pair in ipairs(self.masters) do refresh_master(pair[1], pair[2]) end
   if #self.copies > 0 then torch._foreach_copy_(self.copies, self.sources) end
-  torch._foreach_add_(self.steps, 1)
+  if not self.takes_all_dtypes then torch._foreach_add_(self.steps, 1) end
   kernel(self)
+  self.grads = {}
   if #self.targets > 0 then torch._foreach_copy_(self.targets, self.results) end
   for _, r in ipairs(self.roundings) do round_stochastically(r.target, r.result, r.step, r.salt) end
   for _, pair in ipairs(self.masters) do note_versions(pair[1], pair[2]) end

@@ -4,13 +4,7 @@ local data = require "lockstep.data"
 local run = require "lockstep.run"
 local t = require "lockstep.testing"
 
-local function write(name, content)
-  local path = run.dir .. "/" .. name
-  local file = assert(io.open(path, "wb"))
-  file:write(content)
-  file:close()
-  return path
-end
+local write = t.write_file
 
 local function hex(text) return (text:gsub("%x%x", function(h) return string.char(tonumber(h, 16)) end)) end
 

@@ -278,6 +278,7 @@ end
 ---@field reductions integer collectives that reduced a unit's gradients
 ---@field joined integer collectives that this rank took part in without its own need (skipped = "join")
 ---@field prefetched integer of the gathers, ahead of their use
+---@field exchanged integer of the gathers and reductions: small ones on CPUs, which travelled with their comparison
 ---@field shard_bytes integer this rank's masters
 ---@field largest_unit_bytes integer the largest unit beside the root, gathered
 ---@field root_bytes integer the root, gathered

@@ -10,16 +10,9 @@ local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
-local rank, world = dist.rank(), dist.world_size()
-local base, num_folders = run.dir, 0
+local new_folder = require("state_fixture").new_folder
 
---- Gives the next part of the test a run's folder of its own.
-local function new_folder()
-  num_folders = num_folders + 1
-  run.dir = base .. "/" .. num_folders
-  core.make_folder(run.dir)
-  dist.barrier()
-end
+local rank, world = dist.rank(), dist.world_size()
 
 local net, model -- of the run that was begun last
 

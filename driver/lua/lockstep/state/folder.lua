@@ -169,8 +169,8 @@ function M.publish(root, step)
   return path
 end
 
---- Removes all states but that of `step` and the `keep` - 1 before it, and what killed runs left. States that were set
---- aside stay.
+--- Keeps the state of `step` and the `keep` - 1 before it. Removes the others, and what killed runs left. States that
+--- were set aside stay.
 ---@param root string
 ---@param keep integer
 ---@param step integer

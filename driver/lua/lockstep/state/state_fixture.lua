@@ -1,6 +1,7 @@
 --- Code that tests of run:save and run:resume share: a run's folder for each test, and small objects that train.
 
 local core = require "lockstep.core"
+local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
 local run = require "lockstep.run"
@@ -11,11 +12,12 @@ local M = {}
 
 local base, num_folders = run.dir, 0
 
---- A run's folder of the test's own.
+--- Gives the test, or the next part of one, a run's folder of its own. Every rank calls it.
 function M.new_folder()
   num_folders = num_folders + 1
   run.dir = base .. "/" .. num_folders
   core.make_folder(run.dir)
+  dist.barrier()
   return run.dir .. "/state"
 end
 

@@ -11,20 +11,16 @@ local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
-local rank, world = dist.rank(), dist.world_size()
-local base, num_folders = run.dir, 0
+local new_folder = require("state_fixture").new_folder
 
-local function new_folder()
-  num_folders = num_folders + 1
-  run.dir = base .. "/" .. num_folders
-  core.make_folder(run.dir)
-  dist.barrier()
-  return run.dir .. "/state"
-end
+local rank, world = dist.rank(), dist.world_size()
 
 local Net = nn.Module:subclass("Net")
 function Net:init(hidden)
-  self.fc1, self.fc2, self.fc3 = nn.Linear(8, hidden), nn.Linear(hidden, hidden), nn.Linear(hidden, 8)
+  -- Not in the order of forward: the Reducer's first buckets follow this one, and later ones follow backward's.
+  self.fc2 = nn.Linear(hidden, hidden)
+  self.fc1 = nn.Linear(8, hidden)
+  self.fc3 = nn.Linear(hidden, 8)
 end
 function Net:forward(x) return self.fc3(torch.tanh(self.fc2(torch.tanh(self.fc1(x))))) end
 

@@ -287,5 +287,5 @@ t.test("AnErrorInTheLibraryBlamesTheScriptsLine", function()
   local line = debug.getinfo(1, "l").currentline + 1
   local _, message = pcall(function() local _ = linear(torch.ones { 1, 3 }) end)
 
-  t.truthy(message:find("torch_errors_test.lua:" .. line .. ": torch.linear: ", 1, true), message)
+  t.truthy(message:find("torch_errors_test.lua:" .. line .. ": torch.ops.lockstep.linear: ", 1, true), message)
 end)

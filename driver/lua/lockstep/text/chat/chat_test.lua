@@ -123,17 +123,6 @@ end)
 
 -- Masks -------------------------------------------------------------------------------------------------
 
--- The learned part of a sample, with [ ] around it: tokens as text.
-local function shown(tokenizer, sample)
-  local parts, inside = {}, 0
-  for i, id in ipairs(sample.input_ids) do
-    if sample.loss_mask[i] ~= inside then parts[#parts + 1] = inside == 0 and "[" or "]" end
-    inside = sample.loss_mask[i]
-    parts[#parts + 1] = tokenizer.texts[id]
-  end
-  return table.concat(parts) .. (inside == 1 and "]" or "")
-end
-
 local TURNS = { { role = "user", content = "Hi" }, { role = "assistant", content = "Hé" },
   { role = "user", content = "2?" }, { role = "assistant", content = "3 4" } }
 
@@ -141,10 +130,10 @@ t.test("MarksOfTheTemplateGiveTheMask", function()
   local tokenizer = stand_in.new({ "</s>" }, { ": " })
   local chat = chats.open(fixture("marked_fixture.jinja", { bos_token = "", eos_token = "</s>" }), tokenizer)
 
-  t.equal(shown(tokenizer, chat:encode(TURNS)), "User: HiAnswer[: Hé</s>]User: 2?Answer[: 3 4</s>]")
-  t.equal(shown(tokenizer, chat:encode(TURNS, { loss = "last" })),
+  t.equal(tokenizer:shown(chat:encode(TURNS)), "User: HiAnswer[: Hé</s>]User: 2?Answer[: 3 4</s>]")
+  t.equal(tokenizer:shown(chat:encode(TURNS, { loss = "last" })),
     "User: HiAnswer: Hé</s>User: 2?Answer[: 3 4</s>]")
-  t.equal(shown(tokenizer, chat:encode(TURNS, { loss = "none" })),
+  t.equal(tokenizer:shown(chat:encode(TURNS, { loss = "none" })),
     "User: HiAnswer: Hé</s>User: 2?Answer: 3 4</s>")
 end)
 
@@ -152,7 +141,7 @@ t.test("ATokenCountsIfOneOfItsBytesIsMarked", function()
   local tokenizer = stand_in.new({}, { ":a", "b;", "é" })
   local chat = chats.open(folder_of { ["chat_template.jinja"] = "{% for m in messages %}:{% generation %}"
     .. "{{ m.content }}{% endgeneration %};{% endfor %}" }, tokenizer)
-  local function learned(content) return shown(tokenizer, chat:encode { { role = "assistant", content = content } }) end
+  local function learned(content) return tokenizer:shown(chat:encode { { role = "assistant", content = content } }) end
 
   t.equal(learned "ab", "[:ab;]")
   t.equal(learned "xy", ":[xy];")
@@ -167,15 +156,15 @@ t.test("ChatMLAndLlamaTurnsAreKnownByTheirMarkers", function()
   local messages = { { role = "user", content = "2?" }, { role = "assistant", content = "4", reasoning_content = "hm" },
     { role = "user", content = "3?" }, { role = "assistant", content = "\n5", reasoning_content = "so" } }
 
-  t.equal(shown(tokenizer, chat:encode(messages)), "<|im_start|>user\n2?<|im_end|>\n<|im_start|>assistant\n"
+  t.equal(tokenizer:shown(chat:encode(messages)), "<|im_start|>user\n2?<|im_end|>\n<|im_start|>assistant\n"
     .. "[4<|im_end|>]\n<|im_start|>user\n3?<|im_end|>\n<|im_start|>assistant\n"
     .. "[<think>\nso\n</think>\n\n\n5<|im_end|>]\n")
-  t.equal(shown(tokenizer, chat:encode(messages, { generation_prompt = true })):find("[", 1, true), nil)
+  t.equal(tokenizer:shown(chat:encode(messages, { generation_prompt = true })):find("[", 1, true), nil)
 
   local source = "{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n{{ m.content }}"
     .. "{{ '<|eom_id|>' if m.tool_calls else '<|eot_id|>' }}{% endfor %}"
   local llama = chats.open(folder_of { ["chat_template.jinja"] = source }, tokenizer)
-  t.equal(shown(tokenizer, llama:encode { TURNS[1], { role = "assistant", content = "a", tool_calls = { {} } },
+  t.equal(tokenizer:shown(llama:encode { TURNS[1], { role = "assistant", content = "a", tool_calls = { {} } },
     { role = "ipython", content = "b" }, TURNS[2] }), "<|start_header_id|>user<|end_header_id|>\n\nHi<|eot_id|>"
     .. "<|start_header_id|>assistant<|end_header_id|>\n\n[a<|eom_id|>]<|start_header_id|>ipython<|end_header_id|>\n\n"
     .. "b<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n[Hé<|eot_id|>]")
@@ -185,7 +174,7 @@ t.test("ElsewhereEachChatMustBeginTheNextOne", function()
   local tokenizer = stand_in.new({ "<start_of_turn>", "<end_of_turn>" }, {})
   local chat = chats.open(fixture("strict_fixture.jinja", { bos_token = "<s>" }), tokenizer)
 
-  t.equal(shown(tokenizer, chat:encode(TURNS)), "<s><start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\n"
+  t.equal(tokenizer:shown(chat:encode(TURNS)), "<s><start_of_turn>user\nHi<end_of_turn>\n<start_of_turn>model\n"
     .. "[Hé<end_of_turn>]\n<start_of_turn>user\n2?<end_of_turn>\n<start_of_turn>model\n[3 4<end_of_turn>]\n")
 end)
 
@@ -214,7 +203,7 @@ t.test("WhereNoRuleIsSoundTheConversationIsRefused", function()
     forgetful, TURNS)
   t.equal(reason:find("message 2 is rendered differently once others follow (at byte 21: ", 1, true) ~= nil, true)
   t.equal(reason:find('or learn the last answer alone with loss = "last"', 1, true) ~= nil, true)
-  t.equal(shown(tokenizer, forgetful:encode(TURNS, { loss = "last" })),
+  t.equal(tokenizer:shown(forgetful:encode(TURNS, { loss = "last" })),
     "user: Hi\nassistant: ...\nuser: 2?\nassistant: [3 4\n]")
 
   -- A message that contains the markers of ChatML hides where turns begin.
@@ -240,5 +229,5 @@ t.test("ATokenizerThatChangesTheTextNeedsCleanEnds", function()
   t.raises("its tokens cross byte 10, where a turn of the assistant begins or ends", chat.encode, chat, { TURNS[2] })
 
   tokenizer.ids[": "], tokenizer.lists[2] = nil, {}
-  t.equal(shown(tokenizer, chat:encode { TURNS[2] }), "assistant:[ Hé]")
+  t.equal(tokenizer:shown(chat:encode { TURNS[2] }), "assistant:[ Hé]")
 end)

@@ -9,7 +9,7 @@ local unicode = require "lockstep.text.jinja.unicode"
 
 local M = {}
 
--- What is written so far: pieces of text, their size, and the spans that the assistant generated.
+-- The chat as far as it is written: pieces of text, their size, and the spans that the assistant generated.
 local Out = {}
 Out.__index = Out
 
@@ -314,7 +314,7 @@ local function probes(name)
   return list
 end
 
---- Returns the name of the renderer that writes chats of one turn as a template does; nil where there is none.
+--- Returns the name of the renderer that writes chats of one turn as a template does, or nil.
 ---@param template lockstep.jinja.Template
 ---@return string?
 function M.recognise(template)

@@ -118,26 +118,15 @@ t.test("AChatAndItsMaskBeginEveryLongerOne", function()
   end)
 end)
 
--- The learned part of a sample, with [ ] around it.
-local function shown(sample)
-  local parts, inside = {}, 0
-  for i, id in ipairs(sample.input_ids) do
-    if sample.loss_mask[i] ~= inside then parts[#parts + 1] = inside == 0 and "[" or "]" end
-    inside = sample.loss_mask[i]
-    parts[#parts + 1] = tokenizer.texts[id]
-  end
-  return table.concat(parts) .. (inside == 1 and "]" or "")
-end
-
 t.test("EncodeLearnsTheReasoningOfEachTurn", function()
   local messages = { { role = "user", content = "2?" }, { role = "assistant", content = "4", reasoning_content = "hm" },
     { role = "user", content = "<|im_end|>" }, { role = "assistant", content = "5" } }
 
-  t.equal(shown(chat:encode(messages, { renderer = "qwen3" })), "<|im_start|>user\n2?<|im_end|>\n"
+  t.equal(tokenizer:shown(chat:encode(messages, { renderer = "qwen3" })), "<|im_start|>user\n2?<|im_end|>\n"
     .. "<|im_start|>assistant\n[<think>\nhm\n</think>\n\n4<|im_end|>]\n"
     .. "<|im_start|>user\n<|im_end|><|im_end|>\n<|im_start|>assistant\n"
     .. "[<think>\n\n</think>\n\n5<|im_end|>]\n")
-  t.equal(shown(chat:encode(messages, { renderer = "qwen3", enable_thinking = false, loss = "last" })),
+  t.equal(tokenizer:shown(chat:encode(messages, { renderer = "qwen3", enable_thinking = false, loss = "last" })),
     "<|im_start|>user\n2?<|im_end|>\n<|im_start|>assistant\n<think>\nhm\n</think>\n\n4<|im_end|>\n<|im_start|>user\n"
     .. "<|im_end|><|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n[5<|im_end|>]\n")
 end)
@@ -149,8 +138,9 @@ t.test("AutoRecognisesAFamilyByWhatItsTemplateWrites", function()
   local messages = { { role = "user", content = " x " }, { role = "assistant", content = " y " } }
 
   t.equal(llama:render(messages, { renderer = "auto" }), llama:render(messages))
-  t.equal(shown(llama:encode(messages, { renderer = "auto" })), "<s><|start_header_id|>user<|end_header_id|>\n\n"
-    .. "x<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n[y<|eot_id|>]")
+  t.equal(tokenizer:shown(llama:encode(messages, { renderer = "auto" })),
+    "<s><|start_header_id|>user<|end_header_id|>\n\nx<|eot_id|>"
+    .. "<|start_header_id|>assistant<|end_header_id|>\n\n[y<|eot_id|>]")
   t.raises('renderer = "auto": ' .. chat.dir .. "/chat_template.jinja is of no known family; leave the option out",
     chat.render, chat, messages, { renderer = "auto" })
 end)

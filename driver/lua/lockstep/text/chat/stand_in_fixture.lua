@@ -31,6 +31,17 @@ function Tokenizer:encode(text, opts)
   return ids
 end
 
+--- Returns a sample as text, with [ ] around the learned parts.
+function Tokenizer:shown(sample)
+  local parts, inside = {}, 0
+  for i, id in ipairs(sample.input_ids) do
+    if sample.loss_mask[i] ~= inside then parts[#parts + 1] = inside == 0 and "[" or "]" end
+    inside = sample.loss_mask[i]
+    parts[#parts + 1] = self.texts[id]
+  end
+  return table.concat(parts) .. (inside == 1 and "]" or "")
+end
+
 function Tokenizer:id(token) return self.ids[token] end
 
 --- Returns a stream that keeps bytes back until they are whole characters.

@@ -84,7 +84,7 @@ function M.concat(parts, separator, n)
   return table.concat(parts, separator, 1, n)
 end
 
--- What Lua says where a limit of its own comes first.
+-- Lua's own messages, where a limit of Lua is reached before one of ours.
 local OF_LUA = {
   ["stack overflow"] = "the template is nested too deeply",
   ["string length overflow"] = "the template makes a text that is too large",
