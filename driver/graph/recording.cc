@@ -283,7 +283,8 @@ void Recording::Call(const c10::OperatorHandle& op, c10::DispatchKeySet below,
   }
   const bool changes_shape = op.hasTag(at::Tag::inplace_view);
   TORCH_CHECK(!ReplacesMemory(name) && !(changes_shape && has_memory_from_before), name,
-              " changes the shape or the memory of a tensor, and a graph keeps both");
+              " changes the shape or the memory of a tensor, and a graph keeps both (a module of "
+              "sharding.fully_shard does so at each gather)");
   CheckGenerators(absl::StrCat("before ", name));
   const bool grad_mode = at::GradMode::is_enabled();
   op.redispatchBoxed(below, stack);

@@ -188,8 +188,8 @@ void CheckNotRecording(const char* what) {
   if (!recording) return;
   throw Error(absl::StrCat(
       what,
-      ": a graph is being recorded, in which no kernel runs and no value can be read or "
-      "waited for; do it outside of lockstep.graph's function, on what that returns"));
+      ": a graph is being recorded, in which no value can be read or waited for; do it outside of "
+      "lockstep.graph's function, on what that returns"));
 }
 
 bool IsGraphRecording() { return recording; }
