@@ -92,6 +92,9 @@ def items():
             Bound("gradients that differ", 0, 0, on_cpu=True), Bound("time with offload / without", high=1.05)]),
         Item("samples on a copy stream", lua("loader.lua"), bounds=[
             Bound("samples that differ", 0, 0, on_cpu=True), Bound("time with the copy stream / without", high=1.0)]),
+        Item("fully sharded, one rank", lua("fully_shard.lua"), peer=python("fully_shard.py"), bounds=[
+            Bound("step, time / plain", high=1.02), Bound("MiB reserved after the first step", 0, 0),
+            Bound("host time of sharding, us a layer", high=0.1, is_ratio=True)]),
         Item("tiled MLP and loss", lua("tiled.lua"), seconds=90, bounds=[
             Bound("tiled MLP, any function, time", high=1.36), Bound("tiled MLP, dense, time", high=1.25),
             Bound("tiled loss, time", high=1.3), Bound("tiled loss, memory", high=0.1)]),
