@@ -36,7 +36,6 @@ class Node {
   const nlohmann::json& json() const { return *value_; }
   bool IsNull() const { return value_->is_null(); }
   bool IsArray() const { return value_->is_array(); }
-  bool IsString() const { return value_->is_string(); }
 
   // Throws FormatError with this value's path in front.
   [[noreturn]] void Fail(const std::string& problem) const;

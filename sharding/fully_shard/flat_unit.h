@@ -88,7 +88,6 @@ class FlatUnit {
   void StartReduce();
   // Waits, and adds the result to the shards' gradients.
   void FinishReduce();
-  bool is_reducing() const { return is_reducing_; }
   // Ends the backward that has_all_gradients speaks of.
   void ForgetArrivals();
   void DropGradients();

@@ -98,18 +98,14 @@ int MaxMemoryReserved(lua_State* state) {
 int DeviceMemoryStats(lua_State* state) {
   const MemoryStats stats = StatsAt(state, 1);
   lua_newtable(state);
-  const auto set = [&](const char* name, int64_t value) {
-    PushInteger(state, value);
-    lua_setfield(state, -2, name);
-  };
-  set("allocated_bytes", stats.allocated_bytes[kAll].current);
-  set("peak_allocated_bytes", stats.allocated_bytes[kAll].peak);
-  set("reserved_bytes", stats.reserved_bytes[kAll].current);
-  set("peak_reserved_bytes", stats.reserved_bytes[kAll].peak);
-  set("active_bytes", stats.active_bytes[kAll].current);
-  set("peak_active_bytes", stats.active_bytes[kAll].peak);
-  set("alloc_retries", stats.num_alloc_retries);
-  set("ooms", stats.num_ooms);
+  SetInteger(state, "allocated_bytes", stats.allocated_bytes[kAll].current);
+  SetInteger(state, "peak_allocated_bytes", stats.allocated_bytes[kAll].peak);
+  SetInteger(state, "reserved_bytes", stats.reserved_bytes[kAll].current);
+  SetInteger(state, "peak_reserved_bytes", stats.reserved_bytes[kAll].peak);
+  SetInteger(state, "active_bytes", stats.active_bytes[kAll].current);
+  SetInteger(state, "peak_active_bytes", stats.active_bytes[kAll].peak);
+  SetInteger(state, "alloc_retries", stats.num_alloc_retries);
+  SetInteger(state, "ooms", stats.num_ooms);
   return 1;
 }
 

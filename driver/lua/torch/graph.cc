@@ -166,14 +166,10 @@ int TapeMismatch(lua_State* state) {
 int TapeStats(lua_State* state) {
   const driver::Tape::Stats& stats = ReadObject<Tape>(state, 1, "stats: tape")->stats();
   lua_newtable(state);
-  const auto set = [&](const char* name, int64_t value) {
-    PushInteger(state, value);
-    lua_setfield(state, -2, name);
-  };
-  set("operators", stats.operators);
-  set("in_place", stats.in_place);
-  set("allocating", stats.allocating);
-  set("bytes", stats.bytes);
+  SetInteger(state, "operators", stats.operators);
+  SetInteger(state, "in_place", stats.in_place);
+  SetInteger(state, "allocating", stats.allocating);
+  SetInteger(state, "bytes", stats.bytes);
   return 1;
 }
 

@@ -135,6 +135,11 @@ void PushInteger(lua_State* state, int64_t value) {
   lua_pushnumber(state, static_cast<double>(value));
 }
 
+void SetInteger(lua_State* state, const char* name, int64_t value) {
+  PushInteger(state, value);
+  lua_setfield(state, -2, name);
+}
+
 void SetFunctions(lua_State* state, std::initializer_list<Function> functions) {
   for (const Function& f : functions) {
     lua_pushcfunction(state, f.function);

@@ -31,8 +31,7 @@ bool ReadBoolean(lua_State* state, int index, const char* name);
 std::string ReadString(lua_State* state, int index, const char* name);
 void ReadFunction(lua_State* state, int index,
                   const char* name);  // or what is callable as one; only checks
-void ReadTable(lua_State* state, int index,
-               const char* name);  // or what is callable as one; only checks
+void ReadTable(lua_State* state, int index, const char* name);  // only checks
 
 // Reads an array {1, 2, 3} of whole numbers.
 std::vector<int64_t> ReadIntegers(lua_State* state, int index, const char* name);
@@ -43,7 +42,8 @@ void PushString(lua_State* state, const std::string& value);
 // Throws if `value` is beyond kMaxInteger, because a double would round it.
 void PushInteger(lua_State* state, int64_t value);
 
-// Sets fields of the table on top of the stack.
+// Set fields of the table on top of the stack.
+void SetInteger(lua_State* state, const char* name, int64_t value);
 struct Function {
   const char* name;
   lua_CFunction function;

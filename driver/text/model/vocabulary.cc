@@ -1,6 +1,5 @@
 #include "driver/text/model/vocabulary.h"
 
-#include <algorithm>
 #include <array>
 
 #include "absl/strings/str_cat.h"
@@ -42,7 +41,6 @@ bool Vocabulary::Add(std::string token, int32_t id) {
   const auto [entry, is_new] = tokens_.emplace(id, std::move(token));
   if (!is_new) return false;
   ids_.emplace(entry->second, id);
-  max_id_ = std::max(max_id_, id);
   return true;
 }
 

@@ -31,7 +31,6 @@ class Vocabulary {
   bool Add(std::string token, int32_t id);
 
   size_t size() const { return tokens_.size(); }
-  int32_t max_id() const { return max_id_; }  // -1 of an empty one
   std::optional<int32_t> Id(std::string_view token) const;
   const std::string* Token(int32_t id) const;  // nullptr where no token has the id
 
@@ -40,7 +39,6 @@ class Vocabulary {
  private:
   std::unordered_map<int32_t, std::string> tokens_;  // its strings do not move
   std::unordered_map<std::string_view, int32_t> ids_;
-  int32_t max_id_ = -1;
 };
 
 // Returns the ids of "<0x00>" to "<0xFF>". Throws FormatError, in the name of `node`, where one is

@@ -245,11 +245,6 @@ void SetTensor(lua_State* state, const std::string& name, const at::Tensor& tens
   lua_setfield(state, -2, name.c_str());
 }
 
-void SetInteger(lua_State* state, const char* name, int64_t value) {
-  PushInteger(state, value);
-  lua_setfield(state, -2, name);
-}
-
 void SetNumber(lua_State* state, const char* name, double value) {
   lua_pushnumber(state, value);
   lua_setfield(state, -2, name);

@@ -123,19 +123,14 @@ int RunRegion(lua_State* state) {
   return lua_gettop(state) - 1;
 }
 
-void SetCount(lua_State* state, const char* name, int64_t count) {
-  PushInteger(state, count);
-  lua_setfield(state, -2, name);
-}
-
 void SetOffloadStats(lua_State* state, const checkpoint::OffloadStats& stats) {
-  SetCount(state, "offloaded_bytes", stats.offloaded_bytes);
-  SetCount(state, "restored_bytes", stats.restored_bytes);
-  SetCount(state, "host_bytes", stats.host_bytes);
-  SetCount(state, "peak_host_bytes", stats.peak_host_bytes);
-  SetCount(state, "pool_allocations", stats.pool_allocations);
-  SetCount(state, "refused_bytes", stats.refused_bytes);
-  SetCount(state, "failed_prefetches", stats.failed_prefetches);
+  SetInteger(state, "offloaded_bytes", stats.offloaded_bytes);
+  SetInteger(state, "restored_bytes", stats.restored_bytes);
+  SetInteger(state, "host_bytes", stats.host_bytes);
+  SetInteger(state, "peak_host_bytes", stats.peak_host_bytes);
+  SetInteger(state, "pool_allocations", stats.pool_allocations);
+  SetInteger(state, "refused_bytes", stats.refused_bytes);
+  SetInteger(state, "failed_prefetches", stats.failed_prefetches);
 }
 
 int Stats(lua_State* state) {
@@ -143,9 +138,9 @@ int Stats(lua_State* state) {
   const checkpoint::CheckpointStats stats = region.stats();
   const Offload& offload = region.options().offload;
   lua_newtable(state);
-  SetCount(state, "regions", stats.regions);
-  SetCount(state, "recomputes", stats.recomputes);
-  SetCount(state, "modified_results", stats.modified_results);
+  SetInteger(state, "regions", stats.regions);
+  SetInteger(state, "recomputes", stats.recomputes);
+  SetInteger(state, "modified_results", stats.modified_results);
   SetOffloadStats(state, offload == nullptr ? checkpoint::OffloadStats() : offload->stats());
   return 1;
 }

@@ -65,11 +65,6 @@ int WriteText(lua_State* state) {
 
 // --- FLOPs ---------------------------------------------------------------------------------------
 
-void SetInteger(lua_State* state, const char* name, int64_t value) {
-  PushInteger(state, value);
-  lua_setfield(state, -2, name);
-}
-
 // {total =, {name =, flops =, calls =}, ...}
 void PushFlops(lua_State* state, const driver::FlopCounter& counter) {
   const std::vector<driver::OperatorFlops> operators = counter.ByOperator();

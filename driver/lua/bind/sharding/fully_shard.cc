@@ -266,21 +266,16 @@ int Load(lua_State* state) {
 int Stats(lua_State* state) {
   const sharding::FullyShardStats stats = ReadModel(state).Stats();
   lua_newtable(state);
-  const std::pair<const char*, int64_t> fields[] = {
-      {"gathers", stats.gathers},
-      {"reductions", stats.reductions},
-      {"joined", stats.joined},
-      {"prefetched", stats.prefetched},
-      {"exchanged", stats.exchanged},
-      {"shard_bytes", stats.shard_bytes},
-      {"largest_unit_bytes", stats.largest_unit_bytes},
-      {"root_bytes", stats.root_bytes},
-      {"pool_bytes", stats.pool_bytes},
-      {"peak_pool_bytes", stats.peak_pool_bytes}};
-  for (const auto& [name, value] : fields) {
-    PushInteger(state, value);
-    lua_setfield(state, -2, name);
-  }
+  SetInteger(state, "gathers", stats.gathers);
+  SetInteger(state, "reductions", stats.reductions);
+  SetInteger(state, "joined", stats.joined);
+  SetInteger(state, "prefetched", stats.prefetched);
+  SetInteger(state, "exchanged", stats.exchanged);
+  SetInteger(state, "shard_bytes", stats.shard_bytes);
+  SetInteger(state, "largest_unit_bytes", stats.largest_unit_bytes);
+  SetInteger(state, "root_bytes", stats.root_bytes);
+  SetInteger(state, "pool_bytes", stats.pool_bytes);
+  SetInteger(state, "peak_pool_bytes", stats.peak_pool_bytes);
   return 1;
 }
 

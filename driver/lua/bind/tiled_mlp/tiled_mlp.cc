@@ -210,10 +210,8 @@ int Stats(lua_State* state) {
                                     {"tiles", &stats.tiles},
                                     {"backward_tiles", &stats.backward_tiles},
                                     {"skipped_tiles", &stats.skipped_tiles},
-                                    {"tile_tokens", &stats.tile_tokens}}) {
-    PushInteger(state, count->load());
-    lua_setfield(state, -2, name);
-  }
+                                    {"tile_tokens", &stats.tile_tokens}})
+    SetInteger(state, name, count->load());
   return 1;
 }
 

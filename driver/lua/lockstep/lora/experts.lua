@@ -185,12 +185,4 @@ function M.paths(name, parameters)
   return paths
 end
 
---- The module of the path of an adapter, "mlp.experts" of "mlp.experts.base_layer".
----@param path string
----@return string
-function M.module_of(path)
-  while path:sub(-11) == ".base_layer" do path = path:sub(1, -12) end
-  return path
-end
-
 return M
