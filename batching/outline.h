@@ -1,7 +1,8 @@
 // The sizes of a sample, without its values: all that a plan needs to know of it.
 //
-//    std::vector<Outline> index;                       // once, for example in a pass over the data
-//    for (const TensorSample& sample : samples) index.push_back(Describe(sample, i, options));
+//    // Include batching/prepare.h, too. Once, for example in a pass over the data:
+//    std::vector<Outline> index;
+//    for (size_t i = 0; i < samples.size(); ++i) index.push_back(Describe(samples[i], i, options));
 //
 //    Prepared prepared = PrepareFromIndex(index, load, options);   // later, on every rank
 //
@@ -56,13 +57,13 @@ struct Outline {
   bool may_wait = false;
 };
 
-// Returns the outline of a sample. Throws c10::ValueError, which calls the sample `number`, for the
-// errors listed in prepare.h that do not depend on other samples. A sample that fits
+// Returns the outline of a sample. Throws c10::ValueError for the errors listed in prepare.h that
+// do not depend on other samples; `number` names the sample in messages. A sample that fits
 // options.seq_len may have audio clips without placeholders.
 Outline Describe(const TensorSample& sample, int64_t number, const PrepareOptions& options);
 
-// Throws c10::ValueError, which calls the sample `number`, if an outline contradicts itself or the
-// options. Outlines that Describe returns pass.
+// Throws c10::ValueError if an outline contradicts itself or the options; `number` names the sample
+// in messages. Outlines that Describe returns pass.
 void CheckOutline(const Outline& outline, int64_t number, const PrepareOptions& options);
 
 // Returns the first difference of two outlines in words, as "tokens: 12 and 10", or "". Ignores

@@ -73,6 +73,7 @@ struct PrepareOptions {
   int64_t pad_to_multiple_of = 1;  // in tokens of each micro-batch; must divide seq_len
   int64_t pad_token_id = 0;
   Balance balance = Balance::kLockstep;
+  // The share of the makespan that an additional micro-step must save: see plan.h.
   double worth_a_step = 0.005;
 
   // The cost of a sample: sequence_cost of its tokens, plus image_cost of each image and video.
@@ -121,9 +122,9 @@ struct Report {
   int64_t truncated_samples = 0;
   int64_t truncated_tokens = 0;  // including all tokens of dropped samples
   int64_t dropped_samples = 0;   // begin with an image longer than seq_len, so no token is left
-  double makespan = 0;
-  double ideal = 0;
-  double lower_bound = 0;  // 0: not known (see plan.h), or samples were held
+  double makespan = 0;           // sum over micro-steps of the most expensive rank's cost
+  double ideal = 0;              // cost of all samples / ranks
+  double lower_bound = 0;        // 0: not known (see plan.h), or samples were held
   // A hash of the kinds, sample indices and lengths of all ranks' micro-batches. Ranks with the
   // same fingerprint follow the same plan.
   uint64_t fingerprint = 0;

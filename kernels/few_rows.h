@@ -8,8 +8,8 @@
 // also three times as fast as a product of matrices, which copies the weight into another order
 // first.
 //
-// Each result is added up in one order: not that of its part, and not one that depends on other
-// rows. So a row has the same bits for any number of threads, and next to any few other rows.
+// The order of additions depends neither on the thread's part nor on other rows. So a row has the
+// same bits for any number of threads, and next to any few other rows.
 
 #ifndef LOCKSTEP_KERNELS_FEW_ROWS_H_
 #define LOCKSTEP_KERNELS_FEW_ROWS_H_
@@ -35,7 +35,7 @@ struct FewRows {
   // Bytes of a stream that are computed with at a time, and how far ahead it is fetched.
   static constexpr int kLineBytes = 64, kAheadBytes = 320;
   static constexpr int kLine = kLineBytes / static_cast<int>(sizeof(T));
-  // Numbers of a row that are added up before their sums are. The error of longer sums in float32
+  // The length of a partial sum; partial sums are then added. The error of longer sums in float32
   // would exceed that of ATen's.
   static constexpr int64_t kNumbersOfSum = 1024;
   // Rows of x that one pass over a row of the weight takes.
@@ -68,8 +68,8 @@ struct FewRows {
   }
 
   // Returns the totals of `sums`, from number `first` on, in their order, and zeros after the last.
-  // The result is a tree of pairs. At first (count = 1) it has the totals of kLanes vectors; each
-  // step down has twice as many vectors, each with the totals of half as many.
+  // Adds in pairs: each level interleaves two vectors and adds them, until one vector holds the
+  // total of one sum in each lane.
   template <int num_sums, int first, int count = 1>
   static Vec Totals(const Vec* sums) {
     if constexpr (count == kLanes) {

@@ -15,8 +15,8 @@
 // device. float16 and bfloat16 are computed in float32. The last dimension is the row; any number
 // of others, of any size and 0 too, comes before it. Rows may lie apart in memory (a chunk of a
 // wider tensor); other strides cost a copy. Results are contiguous, and have the same bits for any
-// number of threads. Gradients of gradients are ATen's. Anything else throws c10::ValueError.
-// Thread-safe.
+// number of threads. Gradients of gradients are computed by ATen's operators. Other dtypes, shapes
+// that do not fit, and several devices in one call throw c10::ValueError. Thread-safe.
 
 #ifndef LOCKSTEP_KERNELS_KERNELS_H_
 #define LOCKSTEP_KERNELS_KERNELS_H_
@@ -42,16 +42,19 @@ std::pair<at::Tensor, at::Tensor> AddRmsNorm(const at::Tensor& x, const at::Tens
 //   gate, up: [...], of one shape.
 at::Tensor Swiglu(const at::Tensor& gate, const at::Tensor& up);
 
-// Turns the pairs (i, i + size / 2) of the last dimension (arXiv 2104.09864). `sin` has the sine of
-// a pair at i + size / 2, and its negative at i. No gradient for cos and sin.
+// Applies rotary embeddings: turns the pairs (i, i + size / 2) of the last dimension (arXiv
+// 2104.09864). The first half of `sin` is negated, as nn.rotary returns it: it has the sine of a
+// pair at i + size / 2, and its negative at i. In transformers' `sin` it is not; negate it there.
+// No gradient for cos and sin.
 //   x: [..., heads, size], size even; cos, sin: [..., 1, size], of x's dtype, or
 //   float32 with a float16 or bfloat16 x.
 at::Tensor Rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
 
-// Returns x W^T + bias. If x has few rows (8 at most), is on the CPU, and nothing needs a gradient,
-// a kernel reads the weight once at the speed of memory; a row's bits do not depend on the other
-// rows. It adds up in float32 (float64 for float64). Elsewhere values and gradients have the bits
-// of at::linear's, and a gradient costs one node of autograd, not four.
+// Returns x W^T + bias. If x has few rows (8 at most, of 32 numbers or more for each of them), is
+// on the CPU, and nothing needs a gradient, a kernel reads the weight once at the speed of memory;
+// a row's bits do not depend on the other rows. It adds up in float32 (float64 for float64).
+// Elsewhere values and gradients have the bits of at::linear's, and a gradient costs one node of
+// autograd, not four.
 //   x: [..., in]; weight: [out, in]; bias: [out].
 at::Tensor Linear(const at::Tensor& x, const at::Tensor& weight,
                   const std::optional<at::Tensor>& bias = std::nullopt);

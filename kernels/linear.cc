@@ -127,9 +127,11 @@ bool IsDense(const at::Tensor& x) {
 
 // Returns whether LinearWithGradients takes these, and one of them needs a gradient.
 bool NeedsGradients(const at::Tensor& x, const at::Tensor& weight, const Bias& bias) {
+  // Of an x of one number ATen multiplies in another order: it takes it for a column.
   return torch::autograd::compute_requires_grad(x, weight, bias) && x.dim() >= 2 &&
-         weight.dim() == 2 && IsDense(x) && IsDense(weight) && (!Has(bias) || IsDense(*bias)) &&
-         (!Has(bias) || bias->dim() == 1) && !at::autocast::is_autocast_enabled(x.device().type());
+         x.numel() != 1 && weight.dim() == 2 && IsDense(x) && IsDense(weight) &&
+         (!Has(bias) || IsDense(*bias)) && (!Has(bias) || bias->dim() == 1) &&
+         !at::autocast::is_autocast_enabled(x.device().type());
 }
 
 at::Tensor LinearWithGradients(const at::Tensor& x, const at::Tensor& weight, const Bias& bias) {

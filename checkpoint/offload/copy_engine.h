@@ -4,6 +4,7 @@
 //    const c10::Stream copies = engine.Copies(device);
 //    engine.MakeWait(copies, engine.Record(engine.Current(device)));   // after x is computed
 //    engine.Copy(host, x, copies);
+//    engine.AlsoUsedBy(x.storage(), copies);       // x may be freed before it is copied
 //    EventPointer copied = engine.Record(copies);
 //
 // Why an interface: the order of work on streams decides whether a tensor is right, and a test on a
@@ -59,7 +60,7 @@ class CopyEngine {
   // little memory. The storage frees it.
   virtual c10::Storage Allocate(at::Device device, int64_t bytes) = 0;
   // Delays the reuse of the memory, once it is freed, until `stream` has done the work that it has
-  // by then.
+  // by then. PyTorch calls this record_stream.
   virtual void AlsoUsedBy(const c10::Storage& storage, c10::Stream stream) = 0;
 
   // Gives `stream` a copy between a tensor on the device and a tensor in host memory.

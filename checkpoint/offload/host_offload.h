@@ -71,7 +71,7 @@ struct OffloadStats {
   // Prefetches for which the device had no memory. Their tensors were copied when backward needed
   // them.
   int64_t failed_prefetches = 0;
-  // Tensors that were dropped after the device had failed, so no stream could be made to wait.
+  // Tensors that were released after the device had failed, so that no stream waited for them.
   int64_t failed_waits = 0;
 };
 
@@ -82,8 +82,9 @@ class HostOffload : public std::enable_shared_from_this<HostOffload> {
   // Throws c10::ValueError if an option is below 0.
   static std::shared_ptr<HostOffload> New(const OffloadOptions& options);
 
-  // Return hooks that offload each saved tensor. HooksOfRegion makes one region of all tensors that
-  // its hooks save. HooksOfEach makes a region of each tensor.
+  // Return what makes hooks that offload each saved tensor; pass it to ScopedHooks of
+  // region/engine.h. HooksOfRegion makes one region of all tensors that its hooks save. HooksOfEach
+  // makes a region of each tensor.
   MakeHooks HooksOfRegion();
   MakeHooks HooksOfEach();
 

@@ -1,10 +1,10 @@
 // A copy engine for tests: it records the operations of four imaginary streams.
 //
-//    RecordingEngine engine;
-//    engine.Compute({}, {x});     // a kernel of the current stream writes x
-//    auto offload = HostOffload::New({.engine = engine.Pointer()});
+//    auto engine = std::make_shared<RecordingEngine>();
+//    engine->Compute({}, {x});     // a kernel of the current stream writes x
+//    auto offload = HostOffload::New({.engine = engine});
 //    ...
-//    EXPECT_EQ(engine.Problems(), std::vector<std::string>());
+//    EXPECT_EQ(engine->Problems(), std::vector<std::string>());
 //
 // Memory is on the CPU and each operation runs at once, so values are right in any order. The
 // engine records each operation, on two streams that compute and two that copy, and the events that

@@ -1,12 +1,12 @@
 // Notes the operators of this thread on a tape, while they run. See tape.h for an example.
 //
 // It stands below autograd in the dispatcher, so it sees the operators of forward, backward and
-// optimizer alike. An operator without a kernel of its own for CPUs is noted as those that it
-// calls. What a tape could not repeat is an error of the operator's call:
+// optimizer alike. A composite operator is noted as the operators that it calls. What a tape could
+// not repeat throws c10::Error from the operator's call:
 //   - an operator that returns a number or a truth value, as aten::item does;
 //   - a collective (c10d);
 //   - an operator on a sparse or quantized tensor, or on another device (meta is allowed);
-//   - an operator that changes the shape or the memory of a tensor;
+//   - an operator that resizes a tensor, or gives it other memory;
 //   - one that reads values which no operator computed, for example what C++ wrote into new memory;
 //   - random numbers that no operator drew, and a generator whose state was set.
 //

@@ -8,6 +8,9 @@
 //    }
 //    if (tape.Mismatch().empty()) tape.Replay();  // the step again: no autograd, no Lua
 //
+// If Mismatch() is not empty, run the step itself, or record it again on a new tape. If Finish()
+// throws, the step has run, and its tape must not be replayed.
+//
 // A tape keeps addresses, not values, as a CUDA graph does. Copy new inputs into the tensors that
 // the step read, and read its results where they were. Replay() computes the same bits as the step
 // would, because it calls the same kernels with the same arguments in the same order. It draws the
@@ -38,8 +41,8 @@ class Tape {
  public:
   struct Stats {
     int64_t operators = 0;   // that a replay calls
-    int64_t in_place = 0;    // of these, operators that write where they wrote before
-    int64_t allocating = 0;  // the others, which return new memory that takes the old one's place
+    int64_t in_place = 0;    // of these, operators that allocate no result
+    int64_t allocating = 0;  // the others; their results' new memory takes the old one's place
     int64_t bytes = 0;       // of memory that the recording made and the tape keeps
   };
 

@@ -1,9 +1,10 @@
 // Cuts RGB frames into the patches that a vision transformer of the Qwen2-VL family takes, and
 // normalises them.
 //
-//   Patching patching{.frames = 2, .height = 56, .width = 84, .patch = 14, .temporal = 2, .merge =
-//   2}; std::vector<float> out(patching.num_values()); CutPatches(patching, pixels, table,
-//   out.data());
+//   Patching patching{.frames = 2, .height = 56, .width = 84};
+//   patching.patch = 14, patching.temporal = 2, patching.merge = 2;
+//   std::vector<float> out(patching.num_values());
+//   CutPatches(patching, pixels, table, out.data());
 //
 // A patch is one row: [channel, frame within the patch, y, x]. Rows go over frames, then over
 // blocks of merge x merge patches from left to right and top to bottom, then over the patches of a

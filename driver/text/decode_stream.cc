@@ -30,7 +30,7 @@ absl::StatusOr<std::string> DecodeStream::Push(int64_t id) {
                                  ? work_->tokenizer->parts().Token(static_cast<int32_t>(id))
                                  : nullptr;
   if (token == nullptr) return std::string();
-  if (work_->options.skip_special && work_->tokenizer->IsSpecial(static_cast<int32_t>(id)))
+  if (work_->options.skip_special_tokens && work_->tokenizer->IsSpecial(static_cast<int32_t>(id)))
     return std::string();
   return work_->decoder.Push(*token);
 }

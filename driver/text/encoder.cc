@@ -95,7 +95,7 @@ absl::Status Encoder::Encode(std::string_view text, const EncodeOptions& options
   }
   const size_t before = ids.size();
   const PostProcessor& post = work_->parts.post_processor;
-  if (options.special) ids.insert(ids.end(), post.prefix.begin(), post.prefix.end());
+  if (options.add_special_tokens) ids.insert(ids.end(), post.prefix.begin(), post.prefix.end());
   work_->unknown.clear();
   work_->segments.clear();
   work_->parts.raw_tokens.Split(text, work_->segments);
@@ -106,7 +106,7 @@ absl::Status Encoder::Encode(std::string_view text, const EncodeOptions& options
       work_->EncodeText(segment.text, segment.text.data() == text.data(), ids);
     }
   }
-  if (options.special) ids.insert(ids.end(), post.suffix.begin(), post.suffix.end());
+  if (options.add_special_tokens) ids.insert(ids.end(), post.suffix.begin(), post.suffix.end());
   if (work_->unknown.empty()) return absl::OkStatus();
   ids.resize(before);
   return absl::InvalidArgumentError(

@@ -2,8 +2,8 @@
 //
 //   Node model = root.At("model");
 //   model.AllowKeys({"type", "vocab", "merges"});
-//   std::string type = model.At("type").String();  // FormatError: model.type: expected a string,
-//   ...
+//   std::string type = model.At("type").String();
+//   // FormatError: model.type: expected a string, ...
 //
 // The failure this prevents: an option of the file that we do not know, and that is ignored. Each
 // reader lists the keys that it knows; any other key is an error. Private to driver/text: Tokenizer

@@ -3,8 +3,9 @@
 //   Normalizer normalizer = Normalizer::Read(root.At("normalizer"));
 //   normalizer.Apply(text);
 //
-// Known: NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Replace (of a string, or of the expression "
-// {2,}"), Strip, Sequence. Any other type is an error that names its path. Thread-safe.
+// Known: NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Strip, Sequence and Replace: of a string, or of
+// the expression for two or more spaces. Any other type is an error that names its path.
+// Thread-safe.
 
 #ifndef LOCKSTEP_DRIVER_TEXT_NORMALIZER_H_
 #define LOCKSTEP_DRIVER_TEXT_NORMALIZER_H_

@@ -1,7 +1,8 @@
 // Post-processors of tokenizer.json: the special tokens before and behind a text.
 //
 //   PostProcessor post = PostProcessor::Read(root.At("post_processor"));
-//   ids = post.prefix + ids + post.suffix
+//   ids.insert(ids.begin(), post.prefix.begin(), post.prefix.end());
+//   ids.insert(ids.end(), post.suffix.begin(), post.suffix.end());
 //
 // Known: TemplateProcessing (its template for one text), ByteLevel (which concerns offsets only)
 // and Sequence. Any other type is an error that names its path.

@@ -3,15 +3,14 @@
 //   absl::StatusOr<std::shared_ptr<const Tokenizer>> tokenizer = Tokenizer::Load("Qwen3-0.6B");
 //   Encoder encoder(*tokenizer);
 //   std::vector<int32_t> ids;
-//   absl::Status status = encoder.Encode("Hello", {.special = true}, ids);
+//   absl::Status status = encoder.Encode("Hello", {.add_special_tokens = true}, ids);
 //   std::vector<int64_t> answer(ids.begin(), ids.end());
 //   absl::StatusOr<std::string> text = Decode(*tokenizer, answer, {});
 //
 // The failure this prevents: a model that trains on other ids than those it was made for. The ids
-// are those of PyPI's tokenizers 0.23, which transformers uses. Anything in the file that is not
-// known here is an error that names its path: nothing of the file is passed over. "truncation" and
-// "padding" are read and not applied. transformers does not apply them either, unless the caller
-// asks for them.
+// are those of PyPI's tokenizers 0.23, which transformers uses. A key or a type in the file that is
+// not known here is an error that names its path. "truncation" and "padding" are accepted and have
+// no effect, as in transformers unless the caller asks for them.
 //
 // Reads byte-level BPE (GPT-2, Llama 3, Qwen, o200k), the BPE of SentencePiece (Llama 2, Gemma) and
 // Unigram. A text that is not UTF-8 is an error.
@@ -47,7 +46,9 @@ class Tokenizer {
 
   ~Tokenizer();
 
-  int64_t size() const;                                     // tokens, added ones included
+  // Returns the number of tokens, added ones included. Ids may have gaps, so an embedding may need
+  // more rows.
+  int64_t size() const;
   std::optional<int32_t> Id(std::string_view token) const;  // of a token as the file spells it
   std::optional<std::string_view> Token(int32_t id) const;  // the reverse
   bool IsSpecial(int32_t id) const;                         // an added token marked special
@@ -60,7 +61,7 @@ class Tokenizer {
 };
 
 struct EncodeOptions {
-  bool special = true;  // adds what the post-processor adds: a beginning of text, say
+  bool add_special_tokens = true;  // those of the post-processor: a beginning of text, say
 };
 
 // Encodes texts one after the other, and remembers the ids of words.
@@ -82,10 +83,10 @@ class Encoder {
 };
 
 struct DecodeOptions {
-  bool skip_special = false;
+  bool skip_special_tokens = false;
 };
 
-// Decodes ids as they come, those of a model that generates.
+// Decodes ids as they come, those of a model that generates. Ids are int64, as tensors hold them.
 class DecodeStream {
  public:
   DecodeStream(std::shared_ptr<const Tokenizer> tokenizer, const DecodeOptions& options);

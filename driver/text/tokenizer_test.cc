@@ -45,13 +45,13 @@ Shared Parsed(const Json& json) {
 
 std::vector<int32_t> Encoded(Encoder& encoder, const std::string& text, bool special = true) {
   std::vector<int32_t> ids;
-  const absl::Status status = encoder.Encode(text, {.special = special}, ids);
+  const absl::Status status = encoder.Encode(text, {.add_special_tokens = special}, ids);
   EXPECT_TRUE(status.ok()) << status;
   return ids;
 }
 
 std::string Decoded(const Shared& tokenizer, const std::vector<int64_t>& ids, bool skip = false) {
-  const absl::StatusOr<std::string> text = Decode(tokenizer, ids, {.skip_special = skip});
+  const absl::StatusOr<std::string> text = Decode(tokenizer, ids, {.skip_special_tokens = skip});
   EXPECT_TRUE(text.ok()) << text.status();
   return text.ok() ? *text : "";
 }
@@ -131,7 +131,7 @@ TEST(Tokenizer, HeaderExample) {
   ASSERT_TRUE(tokenizer.ok()) << tokenizer.status();
   Encoder encoder(*tokenizer);
   std::vector<int32_t> ids;
-  ASSERT_TRUE(encoder.Encode("Hello", {.special = true}, ids).ok());
+  ASSERT_TRUE(encoder.Encode("Hello", {.add_special_tokens = true}, ids).ok());
 
   std::vector<int64_t> answer(ids.begin(), ids.end());
   absl::StatusOr<std::string> text = Decode(*tokenizer, answer, {});

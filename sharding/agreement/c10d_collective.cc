@@ -52,16 +52,16 @@ std::unique_ptr<Collective::Pending> C10dCollective::StartAllGather(const std::s
   return std::make_unique<C10dPending>(std::move(work), std::move(outputs[0]));
 }
 
-std::string StoreNotes::Key(int rank) const { return absl::StrCat(prefix_, "/", rank); }
+std::string StoreNotes::Key(int position) const { return absl::StrCat(prefix_, "/", position); }
 
 void StoreNotes::Write(const std::string& note) {
-  store_->set(Key(rank_), std::vector<uint8_t>(note.begin(), note.end()));
+  store_->set(Key(position_), std::vector<uint8_t>(note.begin(), note.end()));
 }
 
-std::string StoreNotes::Read(int rank) {
+std::string StoreNotes::Read(int position) {
   try {
-    if (!store_->check({Key(rank)})) return "";
-    const std::vector<uint8_t> note = store_->get(Key(rank));
+    if (!store_->check({Key(position)})) return "";
+    const std::vector<uint8_t> note = store_->get(Key(position));
     return std::string(note.begin(), note.end());
   } catch (const c10::Error&) {
     return "";  // the store's host is gone: the first error remains

@@ -50,22 +50,22 @@ class C10dCollective : public Collective {
   std::vector<int> ranks_;
 };
 
-// Keeps notes under "<prefix>/<rank>" in the store that the ranks met through. As thread-safe as
-// the store.
+// Keeps notes under "<prefix>/<position>" in the store that the ranks met through. `position` is
+// this rank's in the group. One Guard has one prefix. As thread-safe as the store.
 class StoreNotes : public Notes {
  public:
-  StoreNotes(c10::intrusive_ptr<c10d::Store> store, std::string prefix, int rank)
-      : store_(std::move(store)), prefix_(std::move(prefix)), rank_(rank) {}
+  StoreNotes(c10::intrusive_ptr<c10d::Store> store, std::string prefix, int position)
+      : store_(std::move(store)), prefix_(std::move(prefix)), position_(position) {}
 
   void Write(const std::string& note) override;
-  std::string Read(int rank) override;
+  std::string Read(int position) override;
 
  private:
-  std::string Key(int rank) const;
+  std::string Key(int position) const;
 
   c10::intrusive_ptr<c10d::Store> store_;
   std::string prefix_;
-  int rank_;
+  int position_;
 };
 
 }  // namespace lockstep::sharding

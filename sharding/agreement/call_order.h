@@ -52,7 +52,8 @@ class CallOrder {
   // Check or Announce.
   absl::Status Check(const Call& call);
 
-  // Reports the call without blocking. Returns an error if calls long ago differed.
+  // Reports the call. Blocks only if many announced calls have not been compared yet: it then
+  // compares the oldest, and returns the error if these differed.
   absl::Status Announce(const Call& call);
 
  private:

@@ -35,7 +35,7 @@ class Notes {
  public:
   virtual ~Notes() = default;
   virtual void Write(const std::string& note) = 0;  // replaces this rank's note; does not wait
-  virtual std::string Read(int rank) = 0;           // "" if that rank has left no note
+  virtual std::string Read(int position) = 0;  // in the group; "" if that rank has left no note
 };
 
 class Guard {
@@ -50,8 +50,9 @@ class Guard {
   // equally often.
   //
   // Returns FailedPrecondition, on every rank, if labels or fingerprints differ: a table of ranks
-  // and values. Returns DeadlineExceeded, on the ranks that came, if others did not: it names these
-  // ranks and the last check that each passed. Every later call then returns the same error.
+  // and values; later checks go on. Returns DeadlineExceeded or Unavailable, on the ranks that
+  // came, if others did not: it names these ranks and the last check that each passed. Every later
+  // call then returns the same error.
   absl::Status Check(absl::string_view label, absl::string_view fingerprint,
                      absl::string_view place = "");
 

@@ -14,9 +14,10 @@
 // With Policy::kUntilLast a rank that has run out gets `filler(last batch)`, or its last batch
 // again, with `real` false. If such a batch has no weight, means over all ranks stay exact.
 //
-// The loop reads one batch ahead, and the ranks agree on that batch while the present one trains.
-// So the agreement costs time only at the start of the loop. A source whose next batch depends on
-// the present step needs `read_ahead = false`: each Next then reads and waits for the agreement.
+// Next reads the following batch before it returns this one, and the ranks agree on that batch
+// while this one trains. So the agreement costs time only at the start of the loop; reading does
+// not overlap, unless the source prefetches. A source whose next batch depends on the present step
+// needs `read_ahead = false`: each Next then reads and waits for the agreement.
 //
 // To leave early on one rank, call Stop and go on calling Next until it returns nothing. `Batch`
 // may be move-only; see Options::filler.

@@ -14,7 +14,7 @@
 namespace lockstep::sharding {
 
 // While it lives, autograd sees nothing and no version counter moves.
-using Quiet = at::AutoDispatchBelowADInplaceOrView;
+using NoAutogradGuard = at::AutoDispatchBelowADInplaceOrView;
 
 inline at::Tensor Bytes(const at::Tensor& dense) { return dense.view(at::kByte); }
 

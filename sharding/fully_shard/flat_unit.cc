@@ -86,7 +86,7 @@ void FlatUnit::ShardSegment(Segment& segment) {
   std::vector<int64_t> sizes;
   for (const size_t i : segment.members) sizes.push_back(parameters_[i].tensor.numel());
   segment.layout = LayOut(sizes, ranks_);
-  const Quiet quiet;
+  const NoAutogradGuard quiet;
   const auto options = at::TensorOptions().dtype(segment.master_dtype);
   const bool on_host = options_.offload && !device_.is_cpu();
   segment.master =
@@ -167,7 +167,7 @@ at::Tensor FlatUnit::InputOf(Segment& segment) const {
 
 // Nothing travels where there is one rank: the masters are the parameters, unless they are cast.
 void FlatUnit::StartGatherOf(Segment& segment, const at::Tensor& slot) {
-  const Quiet quiet;
+  const NoAutogradGuard quiet;
   segment.input = InputOf(segment);
   if (ranks_ == 1) return;
   at::Tensor output =
@@ -266,7 +266,7 @@ void FlatUnit::WriteBack() {
 
 std::vector<at::Tensor> FlatUnit::GatherWhole(const std::vector<at::Tensor>& pieces) {
   const at::NoGradGuard no_grad;
-  const Quiet quiet;
+  const NoAutogradGuard quiet;
   std::vector<at::Tensor> whole(parameters_.size());
   for (Segment& segment : segments_) {
     const at::ScalarType dtype =

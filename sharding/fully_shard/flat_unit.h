@@ -35,7 +35,7 @@ struct UnitOptions {
   std::optional<at::ScalarType> reduce_dtype;  // in which gradients travel
   bool deterministic = false;                  // sums in the order of ranks on a device, too
   bool offload = false;                        // masters and their gradients in host memory
-  bool has_values = true;  // false: masters are zeros at first, and the parameters are not read
+  bool has_values = true;  // false: the parameters are not read, and masters are zero until Load
 };
 
 // The process groups of a sharded model. Null pointers where a group has one rank.
@@ -92,10 +92,10 @@ class FlatUnit {
   void ForgetArrivals();
   void DropGradients();
 
-  // --- Bytes that another one moves ---
-  // A collective of memory on the host, whose bytes the caller moves between the ranks. Prepare
-  // returns what to move. Take ends it as StartGather or StartReduce would have begun it, and
-  // GiveUp leaves the unit as it was before Prepare. Each size is what one rank sends another one.
+  // --- Bytes that the caller moves ---
+  // For collectives of memory on the host. Prepare returns what to send and where to receive. After
+  // the exchange call TakeGather in place of StartGather, or TakeReduce in place of StartReduce,
+  // and finish as usual. GiveUp undoes Prepare. Each size is what one rank sends another one.
   int64_t gather_part_bytes() const;
   int64_t reduce_part_bytes() const;
   Collective::Parts PrepareGather();

@@ -38,7 +38,7 @@ void FlatUnit::TakeGradient(size_t i) {
   TORCH_CHECK_VALUE(gradient.layout() == at::kStrided, "fully_shard: the gradient of \"",
                     parameter.name, "\" is sparse; only dense gradients can be sharded");
   const at::NoGradGuard no_grad;
-  const Quiet quiet;
+  const NoAutogradGuard quiet;
   FinishReduce();  // which may be under way with the unit's earlier gradients
   EnsureGradient(segments_[parameter.segment]);
   if (!std::exchange(parameter.has_arrived, true)) ++num_arrived_;
@@ -94,7 +94,7 @@ void FlatUnit::StartReduceOf(Segment& segment) {
 
 void FlatUnit::StartReduce() {
   const at::NoGradGuard no_grad;
-  const Quiet quiet;
+  const NoAutogradGuard quiet;
   for (Segment& segment : segments_) {
     if (IsTrained(segment)) StartReduceOf(segment);
   }
@@ -116,7 +116,7 @@ void FlatUnit::ForgetArrivals() {
 void FlatUnit::FinishReduce() {
   if (!std::exchange(is_reducing_, false)) return;
   const at::NoGradGuard no_grad;
-  const Quiet quiet;
+  const NoAutogradGuard quiet;
   for (Segment& segment : segments_) {
     if (!segment.gradient.defined()) continue;
     WaitFor(segment.reduce_work);

@@ -37,7 +37,7 @@ int64_t FlatUnit::reduce_part_bytes() const {
 
 Collective::Parts FlatUnit::PrepareGather() {
   TORCH_INTERNAL_ASSERT(state_ == State::kSharded && ranks_ > 1);
-  const Quiet quiet;
+  const NoAutogradGuard quiet;
   slot_ = pool_->Acquire(gathered_bytes_);
   const auto ranks = static_cast<size_t>(ranks_);
   Collective::Parts parts{std::vector<std::vector<absl::Span<const char>>>(ranks),
@@ -67,7 +67,7 @@ void FlatUnit::TakeGather() {
 Collective::Parts FlatUnit::PrepareReduce() {
   TORCH_INTERNAL_ASSERT(!is_reducing_ && ranks_ > 1);
   const at::NoGradGuard no_grad;
-  const Quiet quiet;
+  const NoAutogradGuard quiet;
   const auto ranks = static_cast<size_t>(ranks_);
   Collective::Parts parts{std::vector<std::vector<absl::Span<const char>>>(ranks),
                           std::vector<std::vector<absl::Span<char>>>(ranks)};

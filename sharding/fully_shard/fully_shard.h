@@ -6,7 +6,9 @@
 // its gradients are averaged into the ranks' spans as soon as they are complete.
 //
 //    FullyShard model({{"", root_parameters}, {"layers.0", ...}}, {}, groups, control, options);
-//    AdamW optimizer(model.Shards());          // plain 1-D tensors
+//    std::vector<at::Tensor> shards;           // 1-D
+//    for (const NamedTensor& shard : model.Shards()) shards.push_back(shard.tensor);
+//    torch::optim::AdamW optimizer(shards);
 //    model.BeginForward(0, {x});
 //    model.BeginForward(1, {x});
 //    y = layer(x);                             // the same tensors as before, now with values
@@ -14,14 +16,16 @@
 //    model.EndForward(0, {y});
 //    loss.backward();                          // gathers, reduces and frees by itself
 //    optimizer.step();
+//    optimizer.zero_grad();
 //
 // The failure this prevents: one rank skips a unit, and its next collective meets a different one
 // of another rank. The run then hangs, or mixes weights up. Here the ranks compare each collective
 // first (turns.h). All of them get an error that names the unit and the ranks. With `joins`, a rank
 // that skips a unit takes part with its span and a gradient of zero.
 //
-// Keep no view of a parameter beyond its unit's forward: its memory is given back, and a kernel
-// that reads it gets address 0. Views that autograd saved are there again in backward.
+// Keep no view of a parameter beyond its unit's forward: its memory is given back. Nothing checks
+// that in C++, and a kernel that reads the view gets a null pointer; from Lua it is an error. Views
+// that autograd saved are there again in backward.
 //
 // Not for models that fit: data_parallel.h sends two thirds of the bytes. Parameters without a
 // gradient in a unit that ran get zeros, so that every rank sends the same sizes.
@@ -82,10 +86,12 @@ void CheckSameReplicas(Collective& control, int64_t replicas);
 
 class FullyShard {
  public:
-  // Takes rank 0's values; from here on the parameters have values only inside their unit.
-  // `buffers` stay whole. Ranks whose units, shapes, dtypes or options differ get a c10::ValueError
-  // that shows the first differences. `control` compares turns and is for this alone; null for a
-  // model of one rank. Collective.
+  // Copies rank 0's values to all ranks, unless `options.unit.has_values` is false: masters are
+  // then zero until Load. From here on a parameter has values only between BeginForward and
+  // EndForward of its unit, and in its backward. `buffers` stay whole. Ranks whose units, shapes,
+  // dtypes or options differ get a c10::ValueError that shows the first differences. `control`
+  // carries the comparisons of collectives; use it for nothing else. It is null for a model of one
+  // rank. Collective.
   FullyShard(const std::vector<UnitParameters>& units, const std::vector<at::Tensor>& buffers,
              const ShardGroups& groups, std::shared_ptr<Collective> control,
              FullyShardOptions options);
@@ -95,9 +101,11 @@ class FullyShard {
 
   // Gathers a unit before its computation. `inputs` are the tensors that it computes with. Calls of
   // units may be nested. Collective, unless the unit is gathered already. Throws c10::Error if the
-  // ranks' turns differ.
+  // ranks call different collectives.
   void BeginForward(size_t unit, const std::vector<at::Tensor>& inputs);
   // Ends the computation. `outputs` are its results: their backward begins the unit's backward.
+  // For the root it is collective: the ranks compare the end of the pass. Backward is collective,
+  // too: every rank must call it.
   void EndForward(size_t unit, const std::vector<at::Tensor>& outputs);
   // Takes the place of EndForward if the computation has thrown.
   void AbandonForward(size_t unit);
@@ -110,20 +118,21 @@ class FullyShard {
   // next backward with it on averages their sum. Every rank calls this alike.
   void set_sync(bool sync);
   bool sync() const;
-  // Forgets the whole gradients that were kept so.
+  // Discards the whole gradients that were kept while it was off.
   void DropGradients();
 
   // Scales the shards' gradients so that the norm of all of them, over all ranks, is at most
-  // `max_norm`; returns the norm before. `p`: 1, 2 or infinity. Collective: one scalar travels.
+  // `max_norm`; returns the norm before. `p`: above 0, or infinity. Collective: one scalar travels.
   at::Tensor ClipGradNorm(double max_norm, double p = 2);
 
   // Gather all parameters, and free them again. EndFull keeps values that were written to
-  // parameters in place; every rank must have written the same. BeginFull is collective.
+  // parameters in place; every rank must have written the same. BeginFull is collective, and throws
+  // c10::Error inside of forward or backward.
   void BeginFull();
   void EndFull();
 
-  // Returns the whole masters of one unit, or the whole tensors that consist of `pieces`.
-  // Collective.
+  // Returns the whole masters of one unit. If `pieces` are given, one for each parameter of it,
+  // gathers these instead: this rank's parts of a moment, say. Collective.
   std::vector<NamedTensor> GatherWhole(size_t unit, const std::vector<at::Tensor>& pieces = {});
   // Takes this rank's part of a whole value into the parameter's shard, or into another tensor of
   // the shard's size where `into` is defined. Throws c10::ValueError where its shape differs.

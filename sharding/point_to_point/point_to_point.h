@@ -33,16 +33,18 @@ struct Peer {
   int tag = 0;       // of the message; the same on both ranks
 };
 
-// Sends the values of x, of any dtype and strides. `place` is the line of the program that errors
-// on the other rank name. Blocks until the peer has received.
+// Sends the values of x, of any dtype and strides. `place` is the program's line of this call:
+// errors of the other rank show it. Blocks until the peer has received, so two ranks that both send
+// first wait for each other until the group's timeout.
 void SendTensor(const at::Tensor& x, const Peer& to, const std::string& place);
 
 // Fills the contiguous tensor x with the values that SendTensor sends on the other rank. Blocks
 // until they have arrived.
 //
 // Throws c10::ValueError if the sent tensor has another dtype, shape or kind of device than x,
-// which then keeps its values. The message has been received all the same, so the next one is in
-// order.
+// which then keeps its values. If dtype or shape differ, the message has been received all the
+// same, so the next one is in order. If the kind of device differs, the values cannot be received:
+// the sender waits until the group's timeout.
 void ReceiveTensor(const at::Tensor& x, const Peer& from);
 
 }  // namespace lockstep::sharding

@@ -56,7 +56,7 @@ int Encode(lua_State* state) {
   const std::string given = ReadString(state, 2, "tokenizer:encode: the text");
   const bool special = ReadBoolean(state, 3, "tokenizer:encode: special");
   std::vector<int32_t> ids;
-  Check(self.encoder.Encode(given, {.special = special}, ids));
+  Check(self.encoder.Encode(given, {.add_special_tokens = special}, ids));
   lua_createtable(state, static_cast<int>(ids.size()), 0);
   for (size_t i = 0; i < ids.size(); ++i) {
     lua_pushinteger(state, ids[i]);
@@ -71,7 +71,7 @@ int Decode(lua_State* state) {
   const std::vector<int64_t> ids = ReadIntegers(state, 2, "tokenizer:decode: the ids");
   const bool skip = ReadBoolean(state, 3, "tokenizer:decode: skip_special");
   const absl::StatusOr<std::string> decoded =
-      text::Decode(self.tokenizer, ids, {.skip_special = skip});
+      text::Decode(self.tokenizer, ids, {.skip_special_tokens = skip});
   Check(decoded.status());
   PushString(state, *decoded);
   return 1;
@@ -99,7 +99,7 @@ int Size(lua_State* state) {
 int Stream(lua_State* state) {
   TokenizerObject& self = Self(state);
   const bool skip = ReadBoolean(state, 2, "tokenizer:stream: skip_special");
-  PushObject(state, text::DecodeStream(self.tokenizer, {.skip_special = skip}));
+  PushObject(state, text::DecodeStream(self.tokenizer, {.skip_special_tokens = skip}));
   return 1;
 }
 
