@@ -1,7 +1,7 @@
 // The loop of a linear layer whose input has few rows, as in generation: one row for each sequence.
 // Private to rows_cpu.cc, which is compiled once for each instruction set.
 //
-// There are so few operations for each number of the weight that the time is that of reading it.
+// There are so few operations for each number of the weight that reading it takes all the time.
 // A core that reads one stream of memory waits: it gets 20 GB/s where several streams at once get
 // 30 (2026-11-22, one core of an AMD EPYC). So a thread divides its rows of the weight into equal
 // parts that lie far apart, and advances through all of them together. For four rows of x this is
@@ -35,8 +35,8 @@ struct FewRows {
   // Bytes of a stream that are computed with at a time, and how far ahead it is fetched.
   static constexpr int kLineBytes = 64, kAheadBytes = 320;
   static constexpr int kLine = kLineBytes / static_cast<int>(sizeof(T));
-  // The length of a partial sum; partial sums are then added. The error of longer sums in float32
-  // would exceed that of ATen's.
+  // The length of a partial sum; partial sums are then added. Longer sums in float32 would have
+  // larger errors than ATen's.
   static constexpr int64_t kNumbersOfSum = 1024;
   // Rows of x that one pass over a row of the weight takes.
   static constexpr int64_t kRowsOfPass = 4;

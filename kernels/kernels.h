@@ -50,11 +50,11 @@ at::Tensor Swiglu(const at::Tensor& gate, const at::Tensor& up);
 //   float32 with a float16 or bfloat16 x.
 at::Tensor Rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& sin);
 
-// Returns x W^T + bias. If x has few rows (8 at most, of 32 numbers or more for each of them), is
-// on the CPU, and nothing needs a gradient, a kernel reads the weight once at the speed of memory;
-// a row's bits do not depend on the other rows. It adds up in float32 (float64 for float64).
-// Elsewhere values and gradients have the bits of at::linear's, and a gradient costs one node of
-// autograd, not four.
+// Returns x W^T + bias. A kernel for few rows reads the weight once, at the speed of memory. It
+// runs on the CPU if nothing needs a gradient, x has at most 8 rows, and a row has at least 32
+// times as many numbers as there are rows. A row's bits do not depend on the other rows. It adds up
+// in float32 (float64 for float64). Elsewhere values and gradients have the bits of at::linear's,
+// and a gradient costs one node of autograd, not four.
 //   x: [..., in]; weight: [out, in]; bias: [out].
 at::Tensor Linear(const at::Tensor& x, const at::Tensor& weight,
                   const std::optional<at::Tensor>& bias = std::nullopt);

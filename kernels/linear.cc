@@ -127,7 +127,7 @@ bool IsDense(const at::Tensor& x) {
 
 // Returns whether LinearWithGradients takes these, and one of them needs a gradient.
 bool NeedsGradients(const at::Tensor& x, const at::Tensor& weight, const Bias& bias) {
-  // Of an x of one number ATen multiplies in another order: it takes it for a column.
+  // ATen takes an x of one number for a column, and adds its gradient up in another order.
   return torch::autograd::compute_requires_grad(x, weight, bias) && x.dim() >= 2 &&
          x.numel() != 1 && weight.dim() == 2 && IsDense(x) && IsDense(weight) &&
          (!Has(bias) || IsDense(*bias)) && (!Has(bias) || bias->dim() == 1) &&

@@ -1,8 +1,10 @@
 // Notes the operators of this thread on a tape, while they run. See tape.h for an example.
 //
 // It stands below autograd in the dispatcher, so it sees the operators of forward, backward and
-// optimizer alike. A composite operator is noted as the operators that it calls. What a tape could
-// not repeat throws c10::Error from the operator's call:
+// optimizer alike. A composite operator is noted as the operators that it calls.
+//
+// An operator's call throws c10::Error if a tape could not repeat it:
+//
 //   - an operator that returns a number or a truth value, as aten::item does;
 //   - a collective (c10d);
 //   - an operator on a sparse or quantized tensor, or on another device (meta is allowed);
@@ -57,7 +59,7 @@ class Recording {
   void NoteAllocated(const void* data) { allocated_.insert(data); }
 
  private:
-  // How the values of a memory came about.
+  // Where the values of a memory come from.
   enum class Origin { kBefore, kOperator, kConstant, kNothing };
   struct Memory {
     c10::Storage storage;  // keeps the address from being reused
