@@ -71,7 +71,7 @@ def process(image):
 
 def least(call):
     times = []
-    for _ in range(4):
+    for _ in range(20):
         start = time.process_time()
         call()
         times.append(time.process_time() - start)
