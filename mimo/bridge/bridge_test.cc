@@ -63,12 +63,12 @@ class CountingGroup : public c10d::ProcessGroup {
 // Groups of ranks that meet in one store.
 class Groups {
  public:
-  explicit Groups(const Rank& rank) : rank_(rank.rank), store_(tests::MeetOverGloo(rank).store) {}
+  explicit Groups(const Rank& rank) : rank_(rank.rank), world_(tests::MeetOverGloo(rank)) {}
 
   c10::intrusive_ptr<c10d::ProcessGroup> Make(const std::vector<int>& ranks,
                                               const std::string& purpose) {
     const auto store = c10::make_intrusive<c10d::PrefixStore>(
-        absl::StrCat(purpose, "/", absl::StrJoin(ranks, ",")), store_);
+        absl::StrCat(purpose, "/", absl::StrJoin(ranks, ",")), world_.store);
     const int position =
         static_cast<int>(std::find(ranks.begin(), ranks.end(), rank_) - ranks.begin());
     const auto group =
@@ -90,7 +90,9 @@ class Groups {
 
  private:
   int rank_;
-  c10::intrusive_ptr<c10d::Store> store_;
+  // Keeps the first group, too: a rank that destroyed it at once would close a connection that the
+  // other one may still be making.
+  tests::GlooWorld world_;
 };
 
 // A process ends once all have what it sent.
