@@ -4,6 +4,7 @@
 
 local dist = require "lockstep.distributed"
 local ffi = require "ffi"
+local lockstep = require "lockstep"
 local log = require "lockstep.log"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
@@ -11,7 +12,8 @@ local run = require "lockstep.run"
 local sharding = require "lockstep.sharding"
 local torch = require "lockstep.torch"
 
-local config = run.config { hidden = 32, layers = 32, tokens = 16, steps = 30, repeats = 3 }
+-- trace: a file for the trace of a step; "": none.
+local config = run.config { hidden = 32, layers = 32, tokens = 16, steps = 30, repeats = 3, trace = "" }
 
 ffi.cdef "typedef struct { long s, ns; } bench_time; int clock_gettime(int clock, bench_time *time);"
 local MONOTONIC, PROCESS = 1, 2
@@ -83,5 +85,8 @@ for _, kind in ipairs { "plain", "data_parallel", "fully_shard" } do
       log.print(("%s %s %.9g"):format(kind, name, best[name] / config.steps))
     end
     log.print(("%s loss %.9g"):format(kind, loss:item()))
+  end
+  if config.trace ~= "" then
+    lockstep.profile({ path = config.trace .. "-" .. kind .. ".json", record_shapes = true }, step)
   end
 end

@@ -6,14 +6,18 @@ Needs a Python with torch 2.11:
 
 Both programs take turns; printed is the least time of each. Both start from the same weights and must reach
 the same loss. "cpu" is the CPU time of one rank's process for one step: forward, backward, AdamW. "update" is AdamW's part.
+With --copies it also prints the bytes that operators copy in a step beyond those of the plain module, as profilers see them.
 """
 
 import argparse
+import json
+import math
 import os
 import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 import time
 
 
@@ -78,8 +82,24 @@ def train(rank, args):
             for name, value in best.items():
                 print(kind, name, value / args.steps)
             print(kind, "loss", loss.item(), flush=True)
+        if args.trace:
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True) as profiler:
+                step()
+            profiler.export_chrome_trace(f"{args.trace}-{kind}-rank{rank}.json")
     dist.barrier()
     os._exit(0)
+
+
+def copied_bytes(path):
+    """Float32 bytes that aten::copy_ and aten::cat write, in a trace with shapes."""
+    total = 0
+    for event in json.loads(pathlib.Path(path).read_text())["traceEvents"]:
+        if event.get("ph") != "X" or event["name"] not in ("aten::copy_", "aten::cat"):
+            continue
+        shapes = event["args"]["Input Dims"][0]
+        for shape in shapes if event["name"] == "aten::cat" else [shapes]:
+            total += 4 * math.prod(shape)
+    return total
 
 
 def read(output):
@@ -92,6 +112,8 @@ def main():
     for name, default in (("ranks", 2), ("hidden", 32), ("layers", 32), ("tokens", 16), ("turns", 3), ("steps", 30),
                           ("repeats", 3)):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--copies", action="store_true")
+    parser.add_argument("--trace", default="", help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--port", type=int, default=29611, help=argparse.SUPPRESS)
     args = parser.parse_args()
@@ -99,10 +121,13 @@ def main():
         return train(args.rank, args)
     script = pathlib.Path(__file__).with_suffix(".lua")
     sizes = [f"--set={name}={getattr(args, name)}" for name in ("hidden", "layers", "tokens", "steps", "repeats")]
+    if args.copies:
+        args.trace = tempfile.mkdtemp() + "/trace"
+        sizes.append(f"--set=trace={args.trace}-lua")
     best = {}
     for turn in range(args.turns):
         lua = subprocess.run([args.program, "--nproc", str(args.ranks), str(script), *sizes], check=True, capture_output=True, text=True).stdout
-        command = [sys.executable, *sys.argv, "--port", str(args.port + turn)]
+        command = [sys.executable, *sys.argv, "--port", str(args.port + turn), "--trace", args.trace]
         ranks = [subprocess.Popen([*command, "--rank", str(rank)], stdout=subprocess.PIPE, text=True,
                                   stderr=subprocess.DEVNULL) for rank in range(args.ranks)]
         python = [process.communicate()[0] for process in ranks][0]
@@ -116,6 +141,10 @@ def main():
             print(f"{kind:14} {name:7} ours {ours:9.3f}  torch {theirs:9.3f}  ratio {ours / theirs:.3f}")
         losses = best[f"{kind} loss", "lua"], best[f"{kind} loss", "python"]
         assert abs(losses[0] - losses[1]) < 1e-4 * abs(losses[1]), losses
+    if args.copies:
+        for which, infix in (("ours", "-lua"), ("torch", "")):
+            plain, sharded = (copied_bytes(f"{args.trace}{infix}-{kind}-rank0.json") for kind in ("plain", "fully_shard"))
+            print(f"copied by operators in a step, {which}: {(sharded - plain) / 1e6:.1f} MB beyond plain")
 
 
 if __name__ == "__main__":
