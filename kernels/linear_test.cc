@@ -181,6 +181,44 @@ TEST(Linear, GradientsHaveTheBitsOfAtens) {
         }
 }
 
+TEST(Linear, GradientsOfOtherStridesHaveTheBitsAndTheStridesOfAtens) {
+  at::manual_seed(7);
+  const at::Tensor x = Random({12, 33}, at::kFloat), weight = Random({7, 33}, at::kFloat);
+  const auto columns = [](const at::Tensor& t) { return t.t().contiguous().t(); };
+  const auto apart = [](const at::Tensor& t) { return at::cat({t, t}, -1).narrow(-1, 0, 33); };
+  const std::pair<at::Tensor, at::Tensor> cases[] = {{columns(x), weight},
+                                                     {x, columns(weight)},
+                                                     {columns(x), columns(weight)},
+                                                     {apart(x), apart(weight)},
+                                                     {x[0].expand({12, 33}), weight}};
+  for (const auto& [a, b] : cases) {
+    ASSERT_FALSE(a.is_contiguous() && b.is_contiguous());
+    const at::Tensor own_x = a.detach().requires_grad_(true);
+    const at::Tensor own_weight = b.detach().requires_grad_(true);
+    const std::vector<at::Tensor> inputs = {own_x, own_weight};
+    const auto gradients = [&](const at::Tensor& y) {
+      return torch::autograd::grad({y.square().sum()}, inputs);
+    };
+
+    const auto actual = gradients(Linear(own_x, own_weight));
+    const auto expected = gradients(at::linear(own_x, own_weight));
+
+    for (size_t i = 0; i < expected.size(); ++i) {
+      EXPECT_TRUE(at::equal(actual[i], expected[i])) << a.strides() << b.strides() << i;
+      EXPECT_EQ(actual[i].strides(), expected[i].strides()) << a.strides() << b.strides() << i;
+    }
+  }
+}
+
+TEST(Linear, ASecondBackwardIsAnError) {
+  const at::Tensor x = at::ones({2, 4}).requires_grad_(true);
+  const at::Tensor y = Linear(x, at::ones({7, 4}));
+  y.sum().backward();
+
+  EXPECT_THAT(MessageOf([&] { y.sum().backward(); }),
+              HasSubstr("Trying to backward through the graph a second time"));
+}
+
 TEST(Linear, GradientsOfGradientsAreThoseOfAten) {
   at::manual_seed(4);
   const at::Tensor x = Random({3, 5}, at::kDouble).requires_grad_(true);
