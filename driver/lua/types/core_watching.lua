@@ -95,4 +95,9 @@ function watching.traced(path, options, fn, ...) end
 ---@return lockstep.core.watching.Trace
 function watching.trace(path, options) end
 
+--- How long each rank worked, by rank, between the newest agreement at the last call and the newest one now. Nil where
+--- there was none since. Time in which a rank waits for others is not in it.
+---@return number[]? seconds
+function watching.work_of_ranks() end
+
 return watching

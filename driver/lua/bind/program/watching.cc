@@ -14,6 +14,7 @@
 #include "driver/lua/vm/vm.h"
 #include "driver/watching/flops.h"
 #include "driver/watching/memory_lines.h"
+#include "driver/watching/own_work.h"
 #include "driver/watching/trace.h"
 
 namespace lockstep::lua {
@@ -110,6 +111,20 @@ int CounterTotal(lua_State* state) {
 // by_operator(counter) -> counts so far
 int CounterByOperator(lua_State* state) {
   PushFlops(state, *ReadObject<Counter>(state, 1, "counter of FLOPs"));
+  return 1;
+}
+
+// --- Ranks ---------------------------------------------------------------------------------------
+
+// work_of_ranks() -> array of seconds, by rank; nothing where the ranks have not agreed since
+int WorkOfRanks(lua_State* state) {
+  const std::vector<double> seconds = driver::OwnWork::OfThisThread().TakeSeconds();
+  if (seconds.empty()) return 0;
+  lua_createtable(state, static_cast<int>(seconds.size()), 0);
+  for (size_t i = 0; i < seconds.size(); ++i) {
+    lua_pushnumber(state, seconds[i]);
+    lua_rawseti(state, -2, static_cast<int>(i + 1));
+  }
   return 1;
 }
 
@@ -224,7 +239,8 @@ int OpenWatching(lua_State* state) {
                        {"memory_tracker", NewMemoryTracker},
                        {"span", Span},
                        {"traced", Traced},
-                       {"trace", NewTrace}});
+                       {"trace", NewTrace},
+                       {"work_of_ranks", WorkOfRanks}});
   return 1;
 }
 
