@@ -11,11 +11,11 @@
 //    collective->StartAllGather("b")->Wait();
 //    std::vector<double> seconds = OwnWork::OfThisThread().TakeSeconds();  // {0.21, 0.20, ...}
 //
-// The clock of a rank's own work stands still while the rank waits for others: in the gatherings,
-// in the collectives that MeasureWait marks, and at the end of a backward pass whose gradients the
-// Reducer averages. Only differences of one rank's clock are compared, so the machines' clocks need
-// not agree. On a GPU collectives do not block the CPU. There a rank waits for others as it reads a
-// value from its device, and that time counts as work.
+// The clock of a rank's own work stands still while the rank waits for others. It waits in the
+// gatherings, in the collectives that MeasureWait marks, and at the end of a backward pass whose
+// gradients the Reducer averages. Only differences of one rank's clock are compared, so the
+// machines' clocks need not agree. On a GPU collectives do not block the CPU. There a rank waits
+// for others as it reads a value from its device, and that time counts as work.
 //
 // It costs 8 bytes in each message and two reads of the clock. There is no further message.
 // Thread: each thread has its own OwnWork; the script's thread calls the collectives.
