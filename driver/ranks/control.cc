@@ -14,6 +14,7 @@
 #include "driver/ranks/failure.h"
 #include "driver/ranks/meeting.h"
 #include "driver/ranks/mirror.h"
+#include "driver/watching/own_work.h"
 #include "sharding/agreement/c10d_collective.h"
 #include "sharding/agreement/socket_collective.h"
 
@@ -135,8 +136,9 @@ std::unique_ptr<sharding::Collective> NewControlCollective(const World& world,
   const UnderWay meeting(*world.activity, {title, 0, "meeting of the group's ranks",
                                            world.activity->FindPlace(), limit});
   // Watched from the wait on, by WatchedCollective, and not from the start as a group's are.
-  return std::make_unique<WatchedCollective>(NewUnwatchedCollective(world, ranks, longest, purpose),
-                                             title, world.activity, limit);
+  auto collective = CarryOwnWork(NewUnwatchedCollective(world, ranks, longest, purpose),
+                                 world.environment.world_size);
+  return std::make_unique<WatchedCollective>(std::move(collective), title, world.activity, limit);
 }
 
 sharding::Collective* SharedControlCollective(const World& world, const std::vector<int>& ranks,

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "c10/core/ScalarType.h"
+#include "driver/watching/own_work.h"
 
 namespace lockstep::driver {
 namespace {
@@ -62,15 +63,19 @@ WatchedBackend::WorkPointer WatchedBackend::Run(const char* name, const std::str
                                                 const std::function<WorkPointer()>& call) {
   const std::string what = Join(Join(name, DescribeTensors(tensors)), arguments);
   const std::string place = activity_->FindPlace();
-  if (compare_ != nullptr)
+  if (compare_ != nullptr) {
+    const Waiting waiting;
     compare_(absl::StrCat("collective ", calls_ + 1, " of ", group_), what, place);
+  }
   // Ranks have different parts in a broadcast, and a barrier moves nothing: each rank may call them
   // on a line of its own.
   const bool is_one_place =
       std::strcmp(name, "broadcast") != 0 && std::strcmp(name, "barrier") != 0;
   return RunUnchecked(what, place, [&] {
-    if (compare_ == nullptr && calls_compared_ != nullptr)
+    if (compare_ == nullptr && calls_compared_ != nullptr) {
+      const Waiting waiting;
       calls_compared_->Compare(what, place, is_one_place);
+    }
     return call();
   });
 }
@@ -87,7 +92,8 @@ WatchedBackend::WorkPointer WatchedBackend::RunUnchecked(const std::string& what
     throw;
   }
   activity_->SetWork(id, work);
-  return work;
+  // NCCL's waits do not block the CPU.
+  return backend_->getBackendName() == "nccl" ? work : MeasureWait(std::move(work));
 }
 
 WatchedBackend::WorkPointer WatchedBackend::endCoalescing() {

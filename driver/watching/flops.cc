@@ -169,20 +169,28 @@ struct Counted : at::ObserverContext {
 };
 
 std::unique_ptr<at::ObserverContext> OnStart(const at::RecordFunction& function) {
-  if (counting.depth > 0) return nullptr;
-  const auto formula = Formulas().find(function.name());
-  if (formula == Formulas().end()) return nullptr;
+  if (counting.depth > 0 || !HasFlops(function.name())) return nullptr;
   auto counted = std::make_unique<Counted>();
-  try {
-    const int64_t flops = std::max<int64_t>(formula->second(function.inputs()), 0);
-    for (FlopCounter* counter : counting.counters) counter->Add(function.name(), flops);
-  } catch (const std::exception&) {
-    // Arguments that the kernel is about to refuse, with a message of its own.
+  const std::optional<int64_t> flops = FlopsOf(function.name(), function.inputs());
+  if (flops.has_value()) {
+    for (FlopCounter* counter : counting.counters) counter->Add(function.name(), *flops);
   }
   return counted;
 }
 
 }  // namespace
+
+bool HasFlops(const std::string& name) { return Formulas().count(name) > 0; }
+
+std::optional<int64_t> FlopsOf(const char* name, Inputs inputs) {
+  const auto formula = Formulas().find(name);
+  if (formula == Formulas().end()) return std::nullopt;
+  try {
+    return std::max<int64_t>(formula->second(inputs), 0);
+  } catch (const std::exception&) {
+    return std::nullopt;  // the kernel's own message is about to come
+  }
+}
 
 FlopCounter::FlopCounter() {
   if (counting.counters.empty()) {

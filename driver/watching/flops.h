@@ -19,8 +19,12 @@
 
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
+
+#include "ATen/core/ivalue.h"
+#include "c10/util/ArrayRef.h"
 
 namespace lockstep::driver {
 
@@ -29,6 +33,13 @@ struct OperatorFlops {
   int64_t flops = 0;
   int64_t calls = 0;
 };
+
+// Returns whether calls of this operator are counted.
+bool HasFlops(const std::string& name);
+
+// Returns the operations of one call. Returns nothing for an operator that is not counted, and for
+// arguments that its kernel is about to refuse.
+std::optional<int64_t> FlopsOf(const char* name, c10::ArrayRef<const c10::IValue> inputs);
 
 class FlopCounter {
  public:

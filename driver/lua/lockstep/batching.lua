@@ -12,7 +12,7 @@ local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
 local torch = require "lockstep.torch"
 
-local M = { cost = {} }
+local M = { cost = {}, timing = require("lockstep.batching.timing").timing }
 
 ---@class batching.Sample
 ---@field input_ids torch.Tensor|integer[]

@@ -14,6 +14,7 @@ local options = require "lockstep.options"
 local peaks = require "lockstep.log.peaks"
 local plot = require "lockstep.log.plot"
 local run = require "lockstep.run"
+local stragglers = require "lockstep.log.stragglers"
 local terminal = require "lockstep.log.terminal"
 local torch = require "lockstep.torch"
 local watching = require "lockstep.core.watching"
@@ -31,7 +32,7 @@ local peak_flops ---@type number?
 --- The fields of a step's JSON object in addition to the script's.
 local OWN_FIELDS = { step = true, memory_bytes = true, alloc_retries = true, ooms = true, elapsed_s = true,
   step_s = true, data_share = true, tokens_per_s = true, tflops = true, mfu = true, metrics_lost = true,
-  nonfinite_steps = true }
+  nonfinite_steps = true, slowest_rank = true, slowest_late_s = true }
 
 local function is_rank_0() return dist.rank() == 0 end
 
@@ -80,8 +81,8 @@ local function read_memory()
   return { memory_bytes = stats.peak_allocated_bytes, alloc_retries = stats.alloc_retries, ooms = stats.ooms }
 end
 
---- Returns the rest of the line after the fields: speed, memory, waiting for data, time left.
-local function status_of(object, step, total, now)
+--- Returns the rest of the line after the fields: speed, memory, waiting for data, the slowest rank, time left.
+local function status_of(object, straggler, step, total, now)
   local parts = {}
   if object.tokens_per_s then parts[1] = terminal.rounded(object.tokens_per_s) .. " tok/s" end
   if object.tflops then parts[#parts + 1] = terminal.rounded(object.tflops * 1e12) .. " FLOP/s" end
@@ -91,6 +92,7 @@ local function status_of(object, step, total, now)
   if nonfinite.count > 0 then parts[#parts + 1] = "nonfinite " .. nonfinite.count end
   if metrics.lost > 0 then parts[#parts + 1] = "metrics lost " .. metrics.lost end
   if object.data_share then parts[#parts + 1] = string.format("data %.0f%%", 100 * object.data_share) end
+  if straggler and straggler.is_notable then parts[#parts + 1] = stragglers.describe(straggler) end
   if total and steps_logged > 1 then
     local step_s = (now - started) / (steps_logged - 1)
     parts[#parts + 1] = "eta " .. terminal.duration(step_s * (total - step - 1))
@@ -139,7 +141,9 @@ end
 ---
 --- The JSON object adds elapsed_s, memory_bytes and, from the second step on, step_s, data_share and tokens_per_s, and
 --- the fields of log.count_flops. On a GPU memory_bytes is the most that the step held (this call resets torch.cuda's
---- peaks), and alloc_retries and ooms are the allocator's counts so far.
+--- peaks), and alloc_retries and ooms are the allocator's counts so far. With several ranks that agree at each step
+--- (run:state, run:finite, sharding.lockstep), slowest_rank is the rank that worked longest between the last two
+--- agreements, and slowest_late_s how much longer than the median rank. The line names it where that is notable.
 ---@param fields table<string, number|torch.Tensor>
 function M.step(fields)
   local now = core.now()
@@ -156,6 +160,8 @@ function M.step(fields)
   local shown, step = read_fields("log.step", fields, default_step)
   local object = read_memory()
   object.step, object.elapsed_s = step, now - started
+  local straggler = stragglers.take()
+  if straggler then object.slowest_rank, object.slowest_late_s = straggler.rank, straggler.late_s end
   object.nonfinite_steps = nonfinite.count > 0 and nonfinite.count or nil
   -- The beginning of the first step is unknown.
   if seconds then
@@ -170,7 +176,7 @@ function M.step(fields)
   shown.tokens = nil
 
   local total = run.progress.total
-  local status = status_of(object, step, total, now)
+  local status = status_of(object, straggler, step, total, now)
   remember("", step, shown)
   metrics.write(object)
   local position = total and string.format("%d/%d", step, total) or tostring(step)
@@ -214,6 +220,7 @@ function M.record(name, fields)
   last_time = core.now()
   flops_since_last()
   if not is_rank_0() then return end
+  stragglers.take() -- what the ranks did for this event is not the next step's
   local shown, step = read_fields("log.record", fields, run.progress.step or math.max(0, steps_logged - 1))
   local object = { event = name, step = step }
   for key, value in pairs(shown) do object[key] = value end

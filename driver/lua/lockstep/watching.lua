@@ -10,7 +10,10 @@ local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local files = require "lockstep.core.files"
 local options = require "lockstep.options"
+local roofline = require "lockstep.log.roofline"
 local run = require "lockstep.run"
+local tables = require "lockstep.log.tables"
+local terminal = require "lockstep.log.terminal"
 local watching = require "lockstep.core.watching"
 
 local M = {}
@@ -26,23 +29,6 @@ local function check_function(name, fn)
   end
 end
 
---- Returns rows as text, the first column aligned left and the others right.
-local function columns(rows)
-  local widths, lines = {}, {}
-  for _, row in ipairs(rows) do
-    for i, cell in ipairs(row) do widths[i] = math.max(widths[i] or 0, #cell) end
-  end
-  for r, row in ipairs(rows) do
-    local cells = {}
-    for i, cell in ipairs(row) do
-      local room = (" "):rep(widths[i] - #cell)
-      cells[i] = i == 1 and cell .. room or room .. cell
-    end
-    lines[r] = (table.concat(cells, "  "):gsub(" +$", ""))
-  end
-  return table.concat(lines, "\n")
-end
-
 -- FLOPs ---------------------------------------------------------------------------------------------
 
 ---@class lockstep.Flops
@@ -50,23 +36,14 @@ end
 ---@field [integer] {name: string, flops: integer, calls: integer} by operator, the most first
 local Flops = {}
 
-local UNITS = { { 1e15, "P" }, { 1e12, "T" }, { 1e9, "G" }, { 1e6, "M" }, { 1e3, "k" } }
-
-local function rounded(count)
-  for _, unit in ipairs(UNITS) do
-    if count >= 0.9995 * unit[1] then return string.format("%.2f %s", count / unit[1], unit[2]) end
-  end
-  return string.format("%d ", count)
-end
-
 function Flops:__tostring()
   local rows = { { "operator", "FLOPs", "share", "calls" } }
   for _, op in ipairs(self) do
-    rows[#rows + 1] = { op.name, rounded(op.flops), string.format("%.0f%%", 100 * op.flops / math.max(1, self.total)),
-      tostring(op.calls) }
+    local share = string.format("%.0f%%", 100 * op.flops / math.max(1, self.total))
+    rows[#rows + 1] = { op.name, tables.rounded(op.flops), share, tostring(op.calls) }
   end
-  rows[#rows + 1] = { "total", rounded(self.total), "", "" }
-  return columns(rows)
+  rows[#rows + 1] = { "total", tables.rounded(self.total), "", "" }
+  return tables.columns(rows)
 end
 
 --- Calls `fn(...)` and counts the floating-point operations of its matrix products, convolutions and attention, forward
@@ -121,7 +98,7 @@ local function lines_table(title, total, lines)
   end
   if #lines > SHOWN then add(string.format("%d more lines", #lines - SHOWN), rest.bytes, rest.count) end
   rows[#rows + 1] = { "total", mib(total), "", "" }
-  return columns(rows)
+  return tables.columns(rows)
 end
 
 --- Returns the lines that hold the most at the peak, as a table.
@@ -177,18 +154,24 @@ local function read_steps(steps)
   return from, to
 end
 
---- Traces run:steps' steps from `from` to `to`.
-local function follow_steps(from, to, path, opts)
-  local trace ---@type lockstep.core.watching.Trace?
+--- Traces run:steps' steps from `from` to `to`, and prints their roofline if asked.
+local function follow_steps(from, to, path, opts, has_roofline)
+  local trace, costs ---@type lockstep.core.watching.Trace?, lockstep.core.watching.Costs?
   local on_step
+  local steps = 0
   local function finish()
     run.progress.on_step[on_step] = nil
+    if costs then costs:stop() end
     if trace then trace:stop() end
+    if costs then terminal.print_line(roofline.text(costs:report(), steps)) end
   end
   function on_step(step)
     local ended = not step or step > to
     -- A run that was resumed may begin after `from`.
-    if not ended and not trace and step >= from then trace = watching.trace(path, opts) end
+    if not ended and not trace and step >= from then
+      trace = watching.trace(path, opts)
+      costs = has_roofline and watching.operator_costs(dist.device()) or nil
+    end
     if ended then
       finish()
       if not trace then
@@ -196,6 +179,7 @@ local function follow_steps(from, to, path, opts)
         io.stderr:write(message:format(from, to))
       end
     elseif trace then
+      steps = steps + 1
       trace:begin_step(step)
     end
   end
@@ -206,6 +190,13 @@ local function say_that_nothing_is_traced(path)
   print(string.format("lockstep.profile: a dry run traces nothing; %s is not written", path:match("[^/]*$")))
 end
 
+---@class lockstep.profile.Options
+---@field path string? "trace.json" unless given
+---@field steps integer[]? the first and the last step
+---@field record_shapes boolean? of operators' arguments
+---@field profile_memory boolean? each allocation
+---@field roofline boolean? print the costs of operators
+
 --- Writes a trace for chrome://tracing and ui.perfetto.dev: operators, their backward, spans, a GPU's kernels. It makes
 --- one file per rank in the run's folder: `path` with "-rank<rank>" before its extension. It traces the steps `steps`
 --- of the next run:steps, both included; or fn(...), whose results follow. Returns the file's path. Not together with
@@ -213,14 +204,19 @@ end
 ---
 ---     lockstep.profile { steps = { 10, 12 } }       -- before the loop: runs/.../trace-rank0.json
 ---     local path, loss = lockstep.profile({ path = "one.json", record_shapes = true }, train_step, batch)
----@param opts {path: string?, steps: integer[]?, record_shapes: boolean?, profile_memory: boolean?}
+---     lockstep.profile { steps = { 10, 12 }, roofline = true }
+---
+--- `roofline` also prints, on rank 0, what each group of operators moved, computed and took, next to what this machine
+--- can do. It measures the peaks once, after the trace, in about a second.
+---@param opts lockstep.profile.Options
 ---@param fn? fun(...): ...
 ---@param ... any
 ---@return string path
 ---@return any ...
 function M.profile(opts, fn, ...)
   local o = options.read("lockstep.profile", opts,
-    { path = "trace.json", steps = {}, record_shapes = false, profile_memory = false })
+    { path = "trace.json", steps = {}, record_shapes = false, profile_memory = false, roofline = false })
+  local has_roofline = o.roofline and dist.rank() == 0
   local has_steps = opts ~= nil and opts.steps ~= nil
   if has_steps == (fn ~= nil) then
     core.raise("lockstep.profile: give either steps = {from, to} or, after the options, a function to trace")
@@ -235,13 +231,18 @@ function M.profile(opts, fn, ...)
       say_that_nothing_is_traced(path)
       return path, fn(...)
     end
-    return path, watching.traced(path, recorded, fn, ...)
+    if not has_roofline then return path, watching.traced(path, recorded, fn, ...) end
+    local function shown(costs, ...)
+      terminal.print_line(roofline.text(costs:report()))
+      return path, ...
+    end
+    return shown(watching.traced(path, recorded, watching.costs_of, dist.device(), fn, ...))
   end
   local from, to = read_steps(o.steps)
   if M.traces_nothing then
     say_that_nothing_is_traced(path)
   else
-    follow_steps(from, to, path, recorded)
+    follow_steps(from, to, path, recorded, has_roofline)
   end
   return path
 end

@@ -35,6 +35,16 @@ local Tracker = {}
 ---@return lockstep.MemoryByLine # since it was made
 function Tracker:report() end
 
+---@class lockstep.core.watching.Costs
+local Costs = {}
+
+--- Ends the measurement.
+function Costs:stop() end
+
+--- Ends the measurement. Measures the machine's peaks, where no call before has.
+---@return log.CostReport
+function Costs:report() end
+
 ---@class lockstep.core.watching.Trace
 local Trace = {}
 
@@ -94,5 +104,27 @@ function watching.traced(path, options, fn, ...) end
 ---@param options {record_shapes: boolean?, profile_memory: boolean?}
 ---@return lockstep.core.watching.Trace
 function watching.trace(path, options) end
+
+--- How long each rank worked, by rank, between the newest agreement at the last call and the newest one now. Nil where
+--- there was none since. Time in which a rank waits for others is not in it.
+---@return number[]? seconds
+function watching.work_of_ranks() end
+
+--- How long this rank has worked, from any beginning. Time in which it waits for other ranks is not in it.
+---@return number seconds
+function watching.own_seconds() end
+
+--- Measures what operators cost on this thread from here on.
+---@param device string
+---@return lockstep.core.watching.Costs
+function watching.operator_costs(device) end
+
+--- Measures what the operators of fn(...) cost.
+---@param device string
+---@param fn fun(...): ...
+---@param ... any
+---@return lockstep.core.watching.Costs costs
+---@return any ... fn's results
+function watching.costs_of(device, fn, ...) end
 
 return watching

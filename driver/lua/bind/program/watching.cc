@@ -14,6 +14,8 @@
 #include "driver/lua/vm/vm.h"
 #include "driver/watching/flops.h"
 #include "driver/watching/memory_lines.h"
+#include "driver/watching/operator_costs.h"
+#include "driver/watching/own_work.h"
 #include "driver/watching/trace.h"
 
 namespace lockstep::lua {
@@ -26,6 +28,12 @@ inline constexpr const char* kObjectName<Counter> = "counter of FLOPs";
 using Tracker = std::unique_ptr<driver::MemoryTracker>;
 template <>
 inline constexpr const char* kObjectName<Tracker> = "memory tracker";
+struct Costs {
+  at::Device device;
+  std::unique_ptr<driver::OperatorCosts> costs;
+};
+template <>
+inline constexpr const char* kObjectName<Costs> = "costs of operators";
 using TracePointer = std::unique_ptr<driver::Trace>;
 template <>
 inline constexpr const char* kObjectName<TracePointer> = "trace";
@@ -105,6 +113,100 @@ int CounterTotal(lua_State* state) {
 // by_operator(counter) -> counts so far
 int CounterByOperator(lua_State* state) {
   PushFlops(state, *ReadObject<Counter>(state, 1, "counter of FLOPs"));
+  return 1;
+}
+
+// --- Ranks ---------------------------------------------------------------------------------------
+
+// work_of_ranks() -> array of seconds, by rank; nothing where the ranks have not agreed since
+int WorkOfRanks(lua_State* state) {
+  const std::vector<double> seconds = driver::OwnWork::OfThisThread().TakeSeconds();
+  if (seconds.empty()) return 0;
+  lua_createtable(state, static_cast<int>(seconds.size()), 0);
+  for (size_t i = 0; i < seconds.size(); ++i) {
+    lua_pushnumber(state, seconds[i]);
+    lua_rawseti(state, -2, static_cast<int>(i + 1));
+  }
+  return 1;
+}
+
+// own_seconds() -> seconds of this rank's own work, from any beginning
+int OwnSeconds(lua_State* state) {
+  lua_pushnumber(state, static_cast<double>(driver::OwnWork::OfThisThread().Now()) / 1e9);
+  return 1;
+}
+
+// --- Roofline ------------------------------------------------------------------------------------
+
+void SetNumber(lua_State* state, const char* name, double value) {
+  lua_pushnumber(state, value);
+  lua_setfield(state, -2, name);
+}
+
+void SetString(lua_State* state, const char* name, const std::string& value) {
+  PushString(state, value);
+  lua_setfield(state, -2, name);
+}
+
+void PushCost(lua_State* state, const driver::OperatorCost& cost) {
+  lua_newtable(state);
+  SetString(state, "name", cost.name);
+  SetString(state, "group", cost.group);
+  SetInteger(state, "calls", cost.calls);
+  SetInteger(state, "bytes", cost.bytes);
+  SetInteger(state, "flops", cost.flops);
+  SetNumber(state, "seconds", cost.seconds);
+  SetNumber(state, "bound_s", cost.bound_s);
+}
+
+Costs NewCosts(at::Device device) {
+  return {device, std::make_unique<driver::OperatorCosts>(device)};
+}
+
+// operator_costs(device) -> costs, which are measured from here on
+int MeasureCosts(lua_State* state) {
+  PushObject(state, NewCosts(ReadDevice(state, 1, "lockstep.profile: device")));
+  return 1;
+}
+
+// costs_of(device, fn, ...) -> costs, fn's results
+int CostsOf(lua_State* state) {
+  const at::Device device = ReadDevice(state, 1, "lockstep.profile: device");
+  ReadFunction(state, 2, "lockstep.profile: the second argument");
+  Costs costs = NewCosts(device);
+  Call(state, lua_gettop(state) - 2, LUA_MULTRET);
+  costs.costs->Stop();
+  PushObject(state, std::move(costs));
+  lua_replace(state, 1);
+  return lua_gettop(state);
+}
+
+// stop(costs)
+int StopCosts(lua_State* state) {
+  ReadObject<Costs>(state, 1, "costs of operators").costs->Stop();
+  return 0;
+}
+
+// report(costs): stops, and measures the peaks.
+int ReportCosts(lua_State* state) {
+  const Costs& measured = ReadObject<Costs>(state, 1, "costs of operators");
+  measured.costs->Stop();
+  const driver::Peaks peaks = driver::MeasurePeaks(measured.device, measured.costs->FlopDtypes());
+  const std::vector<driver::OperatorCost> operators = measured.costs->ByOperator(peaks);
+  lua_newtable(state);
+  SetNumber(state, "seconds", measured.costs->seconds());
+  SetString(state, "device", measured.device.str());
+  SetNumber(state, "bytes_per_s", peaks.bytes_per_s);
+  lua_newtable(state);
+  for (const auto& [dtype, flops_per_s] : peaks.flops_per_s)
+    SetNumber(state, c10::getDtypeNames(dtype).first.c_str(), flops_per_s);
+  lua_setfield(state, -2, "flops_per_s");
+  lua_createtable(state, static_cast<int>(operators.size()), 0);
+  for (size_t i = 0; i < operators.size(); ++i) {
+    PushCost(state, operators[i]);
+    lua_rawseti(state, -2, static_cast<int>(i + 1));
+  }
+  lua_setfield(state, -2, "operators");
   return 1;
 }
 
@@ -209,17 +311,22 @@ int StopTrace(lua_State* state) {
 int OpenWatching(lua_State* state) {
   RegisterObject<driver::EventFile>(state, {{"write", WriteEvent}, {"write_text", WriteText}});
   RegisterObject<Counter>(state, {{"total", CounterTotal}, {"by_operator", CounterByOperator}});
+  RegisterObject<Costs>(state, {{"stop", StopCosts}, {"report", ReportCosts}});
   RegisterObject<Tracker>(state, {{"report", TrackerReport}});
   RegisterObject<TracePointer>(state, {{"begin_step", BeginStep}, {"stop", StopTrace}});
   lua_newtable(state);
   SetFunctions(state, {{"event_file", NewEventFile},
+                       {"operator_costs", MeasureCosts},
+                       {"costs_of", CostsOf},
                        {"flops", Flops},
                        {"flop_counter", NewFlopCounter},
                        {"memory_by_line", MemoryByLine},
                        {"memory_tracker", NewMemoryTracker},
+                       {"own_seconds", OwnSeconds},
                        {"span", Span},
                        {"traced", Traced},
-                       {"trace", NewTrace}});
+                       {"trace", NewTrace},
+                       {"work_of_ranks", WorkOfRanks}});
   return 1;
 }
 

@@ -12,6 +12,7 @@ local plot = require "lockstep.log.plot"
 local run = require "lockstep.run"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
+local watching = require "lockstep.core.watching"
 
 --- Returns the output of `fn`.
 local function printed(fn, ...)
@@ -145,6 +146,60 @@ t.test("StepsOfARunAreNumberedAndTimed", function()
   has(lines[0], "step 0/20  loss 0 ")
   has(lines[19], "step 19/20  loss 19 ")
   t.truthy(lines[19]:find("  data %d+%%  eta 0:00\n$"), lines[19])
+end)
+
+-- Stragglers --------------------------------------------------------------------------------------------
+
+--- Returns the line and the record of a step whose ranks worked so many seconds by themselves.
+local function step_after_work(seconds)
+  local work_of_ranks, line = watching.work_of_ranks, nil
+  watching.work_of_ranks = function() return seconds end
+  local ok, objects = pcall(recorded, function() line = printed(log.step, { loss = 1 }) end)
+  watching.work_of_ranks = work_of_ranks
+  t.truthy(ok, objects)
+  return line, objects[1]
+end
+
+t.test("AStepNamesARankThatIsNotablyLaterThanTheMedian", function()
+  local cases = { -- seconds by rank, the slowest, how much later than the median, what the line says of it
+    { { 0.1, 0.1, 0.124, 0.09 }, 2, 0.024, "  slowest rank 2 +24 ms" },
+    { { 0.1, 0.15 }, 1, 0.05, "  slowest rank 1 +50 ms" },
+    { { 4, 0.5, 0.5 }, 0, 3.5, "  slowest rank 0 +3.5 s" },
+    { { 0.1, 0.1, 0.1099 }, 2, 0.0099 }, -- less than a tenth of its own work
+    { { 0.002, 0.0069 }, 1, 0.0049 },    -- less than 5 ms
+    { { 0.1, 0.1 }, 0, 0 },
+  }
+  for _, case in ipairs(cases) do
+    local line, object = step_after_work(case[1])
+    t.equal(object.slowest_rank, case[2])
+    t.near(object.slowest_late_s, case[3], 1e-12)
+    if case[4] then has(line, case[4]) else t.truthy(not line:find("slowest", 1, true), line) end
+  end
+end)
+
+t.test("WithoutAnAgreementNoRankIsTheSlowest", function()
+  for _, seconds in ipairs { { 3 }, false } do
+    local line, object = step_after_work(seconds or nil)
+    t.equal({ object.slowest_rank, object.slowest_late_s }, {})
+    t.truthy(not line:find("slowest", 1, true), line)
+  end
+end)
+
+t.test("TheWorkForAnEventIsNotTheNextSteps", function()
+  local work_of_ranks, pending = watching.work_of_ranks, { 1, 9 }
+  watching.work_of_ranks = function()
+    local taken = pending
+    pending = nil
+    return taken
+  end
+  local ok, objects = pcall(recorded, function()
+    log.record("validation", { loss = 1 })
+    log.step {}
+  end)
+  watching.work_of_ranks = work_of_ranks
+
+  t.truthy(ok, objects)
+  t.equal({ objects[1].slowest_rank, objects[2].slowest_rank }, {})
 end)
 
 -- Values that are not finite ----------------------------------------------------------------------------

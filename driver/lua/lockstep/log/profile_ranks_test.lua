@@ -23,3 +23,22 @@ t.test("EachRankWritesAFileOfItsOwn", function()
     t.truthy(names["gloo:all_reduce"], "the trace of rank " .. rank .. " lacks its collective")
   end
 end)
+
+t.test("RankZeroAlonePrintsTheRoofline", function()
+  local printed, stdout = {}, io.stdout
+  io.stdout = { -- luacheck: ignore 122
+    write = function(_, ...) printed[#printed + 1] = table.concat { ... } end,
+    flush = function() end,
+  }
+  local x = torch.ones { 4, 4 }
+  lockstep.profile({ path = "roofline.json", roofline = true }, function()
+    x:mm(x)
+    dist.all_reduce(x)
+  end)
+  io.stdout = stdout -- luacheck: ignore 122
+  dist.barrier()
+
+  local text = table.concat(printed)
+  t.equal(text:find("\nmatrix products", 1, true) ~= nil, dist.rank() == 0, text)
+  t.equal(text:find("\ncommunication", 1, true) ~= nil, dist.rank() == 0, text)
+end)
