@@ -4,6 +4,7 @@
 #include "driver/lua/bind/checkpoint/checkpoint.h"
 #include "driver/lua/bind/data/data.h"
 #include "driver/lua/bind/images/images.h"
+#include "driver/lua/bind/kernels/fuse.h"
 #include "driver/lua/bind/mimo/mimo.h"
 #include "driver/lua/bind/program/core.h"
 #include "driver/lua/bind/program/files.h"
@@ -26,6 +27,7 @@ void PreloadModules(LuaVm& vm) {
   vm.Preload("lockstep.core.checkpoint", OpenCheckpoint);
   vm.Preload("lockstep.core.data", OpenData);
   vm.Preload("lockstep.core.files", OpenFiles);
+  vm.Preload("lockstep.core.fuse", OpenFuse);
   vm.Preload("lockstep.core.graph", OpenGraph);
   vm.Preload("lockstep.core.images", OpenImages);
   vm.Preload("lockstep.core.mimo", OpenMimo);

@@ -1,0 +1,130 @@
+#include "kernels/pointwise/code.h"
+
+#include <algorithm>
+
+#include "c10/util/Exception.h"
+
+namespace lockstep::kernels::pointwise {
+namespace {
+
+// Returns the same program, in which a sum of a product, of which it is the only use, is one node.
+// ATen too rounds x + alpha * y once. The product's node stays, and nothing uses it.
+Program WithMulAdds(const Program& program, const std::vector<bool>& is_uniform) {
+  std::vector<int> uses(program.nodes.size());
+  for (const Node& node : program.nodes)
+    for (int j = 0; j < NumOperands(node.op); ++j) ++uses[node.args[j]];
+  for (const int32_t result : program.results) ++uses[result];
+  Program fused = program;
+  for (size_t i = 0; i < program.nodes.size(); ++i) {
+    if (program.nodes[i].op != Op::kAdd || is_uniform[i]) continue;
+    for (const int j : {0, 1}) {
+      const int32_t product = program.nodes[i].args[j];
+      const Node& factors = program.nodes[product];
+      if (factors.op != Op::kMul || uses[product] != 1 || is_uniform[product]) continue;
+      fused.nodes[i] = {Op::kMulAdd,
+                        {factors.args[0], factors.args[1], program.nodes[i].args[1 - j]}};
+      break;
+    }
+  }
+  return fused;
+}
+
+// Returns, for each node, the last node that uses it, or -1.
+std::vector<int32_t> LastUses(const Program& program) {
+  std::vector<int32_t> last(program.nodes.size(), -1);
+  std::vector<bool> is_needed(program.nodes.size());
+  for (const int32_t result : program.results) is_needed[result] = true;
+  for (size_t i = program.nodes.size(); i-- > 0;) {
+    const Node& node = program.nodes[i];
+    for (int j = 0; is_needed[i] && j < NumOperands(node.op); ++j) {
+      is_needed[node.args[j]] = true;
+      last[node.args[j]] = std::max(last[node.args[j]], static_cast<int32_t>(i));
+    }
+  }
+  return last;
+}
+
+}  // namespace
+
+Code Compile(const Program& original) {
+  Code code;
+  const std::vector<bool> is_uniform = UniformNodes(original);
+  const Program program = WithMulAdds(original, is_uniform);
+  const std::vector<int32_t> last_uses = LastUses(program);
+  const int64_t num_uniforms = std::count(is_uniform.begin(), is_uniform.end(), true);
+  const int64_t first_result = program.num_inputs + num_uniforms;
+  const int64_t first_temporary = first_result + static_cast<int64_t>(program.results.size());
+
+  std::vector<int64_t> slots(program.nodes.size(), -1);
+  std::vector<int64_t> free;  // temporaries
+  for (size_t i = 0; i < program.nodes.size(); ++i) {
+    const Node& node = program.nodes[i];
+    const int count = NumOperands(node.op);
+    if (is_uniform[i]) {
+      slots[i] = program.num_inputs + static_cast<int64_t>(code.uniforms.size());
+      Node uniform = node;
+      for (int j = 0; j < count; ++j)
+        uniform.args[j] = static_cast<int32_t>(slots[node.args[j]] - program.num_inputs);
+      code.uniforms.push_back(uniform);
+      continue;
+    }
+    if (node.op == Op::kInput) {
+      slots[i] = node.args[0];
+      continue;
+    }
+    const auto result =
+        std::find(program.results.begin(), program.results.end(), static_cast<int32_t>(i));
+    if (result == program.results.end() && last_uses[i] < 0) continue;
+    Step step{node.op};
+    for (int j = 0; j < count; ++j) step.args[j] = static_cast<uint16_t>(slots[node.args[j]]);
+    // A step may write where it reads. An operand may come twice.
+    for (int j = 0; j < count; ++j) {
+      const int32_t operand = node.args[j];
+      const bool is_first =
+          std::find(node.args.begin(), node.args.begin() + j, operand) == node.args.begin() + j;
+      if (is_first && slots[operand] >= first_temporary &&
+          last_uses[operand] == static_cast<int32_t>(i))
+        free.push_back(slots[operand]);
+    }
+    if (result != program.results.end()) {
+      slots[i] = first_result + (result - program.results.begin());
+    } else if (free.empty()) {
+      slots[i] = first_temporary + code.num_temporaries++;
+    } else {
+      slots[i] = free.back();
+      free.pop_back();
+    }
+    step.to = static_cast<uint16_t>(slots[i]);
+    code.steps.push_back(step);
+  }
+  TORCH_CHECK_VALUE(first_temporary + code.num_temporaries <= kMostSlots,
+                    "a fused function may hold ", kMostSlots,
+                    " numbers of an element at a time; this one holds ",
+                    first_temporary + code.num_temporaries, "; make it two functions");
+  // Inputs and uniform numbers that are results, and results that come twice.
+  for (size_t i = 0; i < program.results.size(); ++i) {
+    const auto slot = static_cast<uint16_t>(slots[program.results[i]]);
+    const auto to = static_cast<uint16_t>(first_result + static_cast<int64_t>(i));
+    if (slot != to) code.steps.push_back({Op::kCopy, to, {slot, 0, 0}});
+  }
+  return code;
+}
+
+std::vector<double> UniformsOf(const Code& code, c10::ArrayRef<double> numbers) {
+  std::vector<double> values;
+  values.reserve(code.uniforms.size());
+  for (const Node& node : code.uniforms) {
+    if (node.op == Op::kConstant) {
+      values.push_back(node.value);
+    } else if (node.op == Op::kNumber) {
+      values.push_back(numbers[node.args[0]]);
+    } else {
+      const int count = NumOperands(node.op);
+      const auto operand = [&](int i) { return i < count ? values[node.args[i]] : 0; };
+      values.push_back(Evaluate(node.op, operand(0), operand(1), operand(2)));
+    }
+  }
+  return values;
+}
+
+}  // namespace lockstep::kernels::pointwise

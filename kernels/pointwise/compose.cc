@@ -1,0 +1,113 @@
+#include <vector>
+
+#include "ATen/ExpandUtils.h"
+#include "ATen/Functions.h"
+#include "ATen/ScalarOps.h"
+#include "ATen/TensorOperators.h"
+#include "kernels/pointwise/pointwise.h"
+
+namespace lockstep::kernels::pointwise {
+namespace {
+
+at::Tensor Apply(Op op, const at::Tensor& a, const at::Tensor& b, const at::Tensor& c) {
+  const at::ScalarType dtype = a.scalar_type();
+  switch (op) {
+    case Op::kNeg:
+      return -a;
+    case Op::kAbs:
+      return a.abs();
+    case Op::kExp:
+      return a.exp();
+    case Op::kLog:
+      return a.log();
+    case Op::kSqrt:
+      return a.sqrt();
+    case Op::kRsqrt:
+      return a.rsqrt();
+    case Op::kReciprocal:
+      return a.reciprocal();
+    case Op::kSigmoid:
+      return a.sigmoid();
+    case Op::kSilu:
+      return at::silu(a);
+    case Op::kRelu:
+      return a.relu();
+    case Op::kTanh:
+      return a.tanh();
+    case Op::kErf:
+      return a.erf();
+    case Op::kSin:
+      return a.sin();
+    case Op::kCos:
+      return a.cos();
+    case Op::kAdd:
+      return a + b;
+    case Op::kSub:
+      return a - b;
+    case Op::kMul:
+      return a * b;
+    case Op::kDiv:
+      return a / b;
+    case Op::kPow:
+      return a.pow(b);
+    case Op::kMaximum:
+      return at::maximum(a, b);
+    case Op::kMinimum:
+      return at::minimum(a, b);
+    case Op::kClampMin:
+      return at::clamp_min(a, b);
+    case Op::kClampMax:
+      return at::clamp_max(a, b);
+    case Op::kLess:
+      return at::lt(a, b).to(dtype);
+    case Op::kLessEqual:
+      return at::le(a, b).to(dtype);
+    case Op::kEqual:
+      return at::eq(a, b).to(dtype);
+    case Op::kNotEqual:
+      return at::ne(a, b).to(dtype);
+    case Op::kWhere:
+      return at::where(a.ne(0), b, c);
+    case Op::kMulAdd:
+    case Op::kCopy:
+    case Op::kInput:
+    case Op::kNumber:
+    case Op::kConstant:
+      break;
+  }
+  return a;
+}
+
+}  // namespace
+
+std::vector<at::Tensor> Compose(const Program& program, at::TensorList inputs,
+                                at::ArrayRef<double> numbers) {
+  const at::ScalarType dtype = program.wide ? at::kDouble : at::kFloat;
+  const at::TensorOptions options = inputs[0].options().dtype(dtype);
+  at::DimVector shape;
+  for (const at::Tensor& input : inputs) shape = at::infer_size_dimvector(shape, input.sizes());
+
+  std::vector<at::Tensor> values;
+  for (const Node& node : program.nodes) {
+    if (node.op == Op::kInput) {
+      values.push_back(inputs[node.args[0]].to(dtype));
+    } else if (node.op == Op::kNumber || node.op == Op::kConstant) {
+      const double number = node.op == Op::kNumber ? numbers[node.args[0]] : node.value;
+      values.push_back(at::full({}, number, options));
+    } else {
+      const auto operand = [&](int i) {
+        return i < NumOperands(node.op) ? values[node.args[i]] : at::Tensor();
+      };
+      values.push_back(Apply(node.op, operand(0), operand(1), operand(2)));
+    }
+  }
+  std::vector<at::Tensor> results;
+  for (size_t i = 0; i < program.results.size(); ++i) {
+    at::Tensor value = values[program.results[i]];
+    if (program.dtypes[i] == at::kBool) value = value.ne(0);
+    results.push_back(value.expand(shape).to(program.dtypes[i]));
+  }
+  return results;
+}
+
+}  // namespace lockstep::kernels::pointwise

@@ -1,0 +1,95 @@
+// Pointwise functions of tensors, run as one kernel. A chain of ATen's operators moves all numbers
+// once for each operator, and keeps what lies between for backward. A fused function reads its
+// inputs once, writes its results once, and keeps only inputs.
+//
+//    FusedFunction swiglu([](const std::vector<at::Tensor>& in) {
+//      return std::vector<at::Tensor>{at::silu(in[0]) * in[1]};
+//    });
+//    const at::Tensor y = swiglu({gate, up})[0];
+//
+// The first call of each combination of dtypes calls the function twice with proxies: small tensors
+// on the CPU. The operators that it calls become a program (program.h), whose gradient is
+// derived symbolically; backward is one pass too. An interpreter runs a program over blocks of 512
+// numbers, all of whose steps stay in the first cache (interpreter.h).
+//
+// The function must be pointwise: recording.cc has the list of operators. What it reads besides its
+// arguments is recorded as it was: numbers that change must be arguments. Arguments are tensors of
+// float16, bfloat16, float32, float64 or bool, which are broadcast together, and numbers. A number
+// has no gradient, and promotes as a number does.
+//
+// Results have the dtypes and shapes of ATen's chain, and are contiguous. Numbers are computed in
+// float32, or in float64 where the chain has a float64 tensor, and rounded once, when stored. So
+// errors in float16 and bfloat16 are at most those of ATen's chain. Bits do not depend on the
+// number of threads. Autocast does not change a fused function. Gradients of gradients run ATen's
+// operators.
+//
+// Only on CPUs, and for meta tensors, is there one kernel. On any other device the function itself
+// is called: the chain, unfused.
+//
+// Throws c10::ValueError for a function that is not pointwise. Not thread-safe; but fused functions
+// of several threads may share everything else.
+
+#ifndef LOCKSTEP_KERNELS_POINTWISE_FUSE_H_
+#define LOCKSTEP_KERNELS_POINTWISE_FUSE_H_
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "ATen/core/TensorBody.h"
+
+namespace lockstep::kernels {
+
+using PointwiseArgument = std::variant<at::Tensor, double>;
+
+// A number comes as a tensor of no dimension, which ATen treats as a number.
+using PointwiseFunction = std::function<std::vector<at::Tensor>(const std::vector<at::Tensor>&)>;
+
+// The recordings of one function, by the dtypes of its arguments.
+class PointwiseRecordings {
+ public:
+  PointwiseRecordings();
+  ~PointwiseRecordings();
+  PointwiseRecordings(PointwiseRecordings&&) noexcept;
+  PointwiseRecordings& operator=(PointwiseRecordings&&) noexcept;
+
+  // Returns the function's results, by a recording if there is one for these arguments; otherwise
+  // makes one. `function` must be the same one for all calls. `where` tells messages which line of
+  // the function runs ("script.lua:3").
+  std::vector<at::Tensor> Call(const PointwiseFunction& function,
+                               const std::vector<PointwiseArgument>& arguments,
+                               const std::function<std::string()>& where = nullptr);
+
+  // Returns the number of recordings.
+  int64_t size() const;
+
+ private:
+  struct Recording;
+  std::map<std::string, Recording> recordings_;
+};
+
+// Returns whether this thread calls a function to record it.
+bool IsRecordingPointwise();
+
+class FusedFunction {
+ public:
+  explicit FusedFunction(PointwiseFunction function) : function_(std::move(function)) {}
+
+  std::vector<at::Tensor> operator()(const std::vector<PointwiseArgument>& arguments) {
+    return recordings_.Call(function_, arguments);
+  }
+
+  int64_t num_recordings() const { return recordings_.size(); }
+
+ private:
+  PointwiseFunction function_;
+  PointwiseRecordings recordings_;
+};
+
+}  // namespace lockstep::kernels
+
+#endif  // LOCKSTEP_KERNELS_POINTWISE_FUSE_H_

@@ -1,0 +1,34 @@
+#include "kernels/pointwise/interpreter.h"
+
+#include <string>
+
+#include "ATen/Version.h"
+
+namespace lockstep::kernels::pointwise {
+
+// One of interpreter_cpu.cc's compilations each.
+namespace DEFAULT {
+extern const Interpreters kInterpreters;
+}
+#if defined(__x86_64__)
+namespace AVX2 {
+extern const Interpreters kInterpreters;
+}
+namespace AVX512 {
+extern const Interpreters kInterpreters;
+}
+#endif
+
+const Interpreters& ChosenInterpreters() {
+  static const Interpreters& interpreters = []() -> const Interpreters& {
+#if defined(__x86_64__)
+    const std::string capability = at::get_cpu_capability();
+    if (capability == "AVX512") return AVX512::kInterpreters;
+    if (capability == "AVX2") return AVX2::kInterpreters;
+#endif
+    return DEFAULT::kInterpreters;
+  }();
+  return interpreters;
+}
+
+}  // namespace lockstep::kernels::pointwise

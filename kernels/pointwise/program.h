@@ -1,0 +1,159 @@
+// A pointwise function as data: a list of nodes, each of which computes one number from the numbers
+// of earlier nodes. The same list is run for every element. No tensors here.
+//
+//    Builder builder;
+//    const Value x = builder.Input(0), y = builder.Input(1);
+//    const Value z = builder.Emit(Op::kSilu, x) * y;
+//    const Program program = builder.Finish({z}, {at::kFloat}, /*wide=*/false);
+//
+// A builder returns the same node for the same computation, and computes constants at once.
+
+#ifndef LOCKSTEP_KERNELS_POINTWISE_PROGRAM_H_
+#define LOCKSTEP_KERNELS_POINTWISE_PROGRAM_H_
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "c10/core/ScalarType.h"
+
+namespace lockstep::kernels::pointwise {
+
+enum class Op : uint8_t {
+  kInput,     // the element of input number args[0]
+  kNumber,    // number args[0] of the call, the same for all elements
+  kConstant,  // `value`
+  kCopy,
+  kNeg,
+  kAbs,
+  kExp,
+  kLog,
+  kSqrt,
+  kRsqrt,
+  kReciprocal,
+  kSigmoid,
+  kSilu,
+  kRelu,
+  kTanh,
+  kErf,
+  kSin,
+  kCos,
+  kAdd,
+  kSub,
+  kMul,
+  kDiv,
+  kPow,
+  kMaximum,
+  kMinimum,
+  kClampMin,  // as kMaximum; only their gradients differ where the operands are equal
+  kClampMax,
+  kLess,  // comparisons give 1 or 0
+  kLessEqual,
+  kEqual,
+  kNotEqual,
+  kWhere,   // args[1] where args[0] is not 0, else args[2]
+  kMulAdd,  // args[0] * args[1] + args[2], rounded once; only in the steps of the interpreter
+};
+
+// Returns the number of operands that are nodes: 0 for kInput, kNumber and kConstant.
+int NumOperands(Op op);
+
+// Returns the operator's result in float64, with `a`, `b` and `c` as its operands.
+double Evaluate(Op op, double a, double b, double c);
+
+struct Node {
+  Op op;
+  std::array<int32_t, 3> args = {0, 0, 0};
+  double value = 0;
+};
+
+struct Program {
+  std::vector<Node> nodes;             // operands come before what uses them
+  std::vector<int32_t> results;        // nodes
+  std::vector<at::ScalarType> dtypes;  // of the results, as they are stored
+  int32_t num_inputs = 0;              // tensors
+  bool wide = false;                   // computes in float64, not in float32
+};
+
+// Returns the bytes that tell programs apart.
+std::string KeyOf(const Program& program);
+
+// Returns, for each node, whether it is the same for all elements: constants, numbers, and what is
+// computed from them alone.
+std::vector<bool> UniformNodes(const Program& program);
+
+// Returns, for each node, the set of inputs that it depends on, as bits.
+std::vector<uint64_t> InputsOfNodes(const Program& program);
+
+class Builder;
+
+// A node of a builder, with the operators of C++.
+struct Value {
+  Builder* builder = nullptr;
+  int32_t node = -1;
+
+  bool defined() const { return node >= 0; }
+};
+
+class Builder {
+ public:
+  Value Input(int32_t index);
+  Value Number(int32_t index);
+  Value Constant(double value);
+  Value Emit(Op op, Value a, Value b = {}, Value c = {});
+
+  // Returns base^exponent: products and roots for the usual exponents, as ATen computes them.
+  Value Power(Value base, double exponent);
+
+  const Node& node(Value value) const { return nodes_[value.node]; }
+
+  // Returns the program of these results, without what they do not need. The inputs that it needs
+  // are numbered anew from 0, in their order; `*inputs` becomes the list of their old numbers.
+  // Inputs in the set `kept` stay.
+  Program Finish(const std::vector<Value>& results, const std::vector<at::ScalarType>& dtypes,
+                 bool wide, std::vector<int32_t>* inputs, uint64_t kept = 0) const;
+
+ private:
+  Value Add(const Node& node);
+
+  using Key = std::tuple<Op, std::array<int32_t, 3>, uint64_t>;
+  std::vector<Node> nodes_;
+  std::map<Key, int32_t> known_;
+};
+
+Value operator+(Value a, Value b);
+Value operator-(Value a, Value b);
+Value operator*(Value a, Value b);
+Value operator/(Value a, Value b);
+Value operator-(Value a);
+Value operator+(double a, Value b);
+Value operator-(double a, Value b);
+Value operator*(double a, Value b);
+
+// Returns the program of some of the results (bits), and the inputs that it reads.
+Program Select(const Program& program, uint64_t results, std::vector<int32_t>* inputs);
+
+// --- Gradients
+
+struct Gradient {
+  Program program;
+  // What the program's inputs are: inputs of the function first, then gradients of its results.
+  std::vector<int32_t> inputs, gradients;
+  // The inputs of the function whose gradients are the program's results. An input through which
+  // no gradient flows (the condition of a where) is not among them.
+  std::vector<int32_t> of;
+};
+
+// Derives the program of the function's gradients by reverse accumulation. Each gradient is the sum
+// over the results of d result / d input * gradient of the result. It computes again what it needs
+// of the function. `needed`: the inputs whose gradients are wanted; `given`: the results that have
+// gradients; both as bits. The program's dtypes are those of `input_dtypes`.
+Gradient GradientOf(const Program& program, uint64_t needed, uint64_t given,
+                    const std::vector<at::ScalarType>& input_dtypes);
+
+}  // namespace lockstep::kernels::pointwise
+
+#endif  // LOCKSTEP_KERNELS_POINTWISE_PROGRAM_H_
