@@ -256,3 +256,16 @@ t.test("BadBatchesAreNamed", function()
       { input_ids = ids, loss_mask = torch.tensor { 1, value, 0, 1, 1 } })
   end
 end)
+
+t.test("FieldsOfABatchThatOthersReadAreErrors", function()
+  local model = models.load(SOURCE .. "qwen3")
+  local function loss(more)
+    more.input_ids = torch.arange(5)
+    return model:loss(more)
+  end
+  t.raises('the field "labels", which models do not read: the labels are the next tokens; say with loss_mask', loss,
+    { labels = torch.arange(5) })
+  t.raises("give their lengths as seq_lens", loss, { attention_mask = torch.ones { 5 } })
+  t.raises('"losmask", which models do not read: did you mean "loss_mask"?', loss, { losmask = torch.ones { 5 } })
+  loss { kind = "text", samples = { 1 }, advantages = torch.ones { 5 } }
+end)

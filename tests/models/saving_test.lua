@@ -110,6 +110,30 @@ t.test("AModelsFolderIsReplacedAlsoByTheModelThatWasReadFromIt", function()
   t.equal({ files.list(path .. ".part"), files.list(path .. ".old") }, { {}, {} })
 end)
 
+t.test("TextsOfAFolderThatGetsAModelStay", function()
+  local path = new_path()
+  core.make_folder(path)
+  for _, name in ipairs { "tokenizer.json", "notes.txt", "LICENSE" } do core.write_file(path .. "/" .. name, { name }) end
+
+  for _ = 1, 2 do models.save(models.load(SOURCE .. "qwen3"), path) end
+
+  t.equal(files.list(path), { "LICENSE", "config.json", "model.safetensors", "notes.txt", "tokenizer.json" })
+  t.equal(read(path .. "/notes.txt"), "notes.txt")
+end)
+
+t.test("AConfigWithoutATypeAndADtypeGetsThem", function()
+  local path, like = new_path(), new_path()
+  local config = core.json_decode(read(SOURCE .. "qwen3/config.json"))
+  config.model_type, config.dtype, config.torch_dtype = nil, nil, nil
+  core.make_folder(like)
+  core.write_file(like .. "/config.json", { core.json_encode(config) })
+
+  models.save(models.load(SOURCE .. "qwen3", { dtype = torch.bfloat16 }), path, { like = like })
+
+  local written = core.json_decode(read(path .. "/config.json"))
+  t.equal({ written.model_type, written.dtype, written.hidden_size }, { "qwen3", "bfloat16", config.hidden_size })
+end)
+
 t.test("AFolderWithOtherFilesIsLeftAlone", function()
   local path = new_path()
   core.make_folder(path)

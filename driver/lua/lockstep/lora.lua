@@ -11,9 +11,11 @@
 local adapters = require "lockstep.lora.adapters"
 local agreement = require "lockstep.state.agreement"
 local core = require "lockstep.core"
+local data_parallel = require "lockstep.sharding.data_parallel"
 local dist = require "lockstep.distributed"
 local experts = require "lockstep.lora.experts"
 local files = require "lockstep.lora.files"
+local fully_shard = require "lockstep.sharding.fully_shard"
 local loading = require "lockstep.lora.loading"
 local models_folder = require "lockstep.models.folder"
 local nn = require "lockstep.nn"
@@ -29,12 +31,23 @@ local function check_model(caller, model)
   end
 end
 
---- Raises for a wrapper, data_parallel for example, which knows the parameters that the module had before.
-local function check_plain(caller, model)
+--- Raises for a wrapper, data_parallel for example, and for a sharded module.
+local function check_plain(caller, model, advice)
   check_model(caller, model)
-  if nn.is_module(model) then return end
-  core.raise(caller .. ": expected the module itself; call this before sharding.data_parallel(model) and its like, or "
-    .. "give it the module inside, replicas.module")
+  if fully_shard.is_one(model) or fully_shard.is_sharded(model) then
+    core.raise(caller .. ": the model is sharded; apply or load adapters before sharding.fully_shard, and to merge "
+      .. "them, save them with lora.save and load them into a plain model")
+  end
+  if not nn.is_module(model) then core.raise(caller .. ": expected the module itself; " .. advice) end
+end
+
+--- Raises also for the module inside of data_parallel, which knows the parameters that the module had before.
+local function check_unused(caller, model)
+  local advice = "call this before sharding.data_parallel(model)"
+  check_plain(caller, model, advice)
+  if data_parallel.has_replicas(model) then
+    core.raise(caller .. ": the module has replicas, which would not learn of the adapters; " .. advice)
+  end
 end
 
 --- The adapters that a model has now.
@@ -116,7 +129,7 @@ end
 ---@param opts lora.Options?
 ---@return integer count linear layers and parameters that have an adapter now
 function M.apply(model, opts)
-  check_plain("lora.apply", model)
+  check_unused("lora.apply", model)
   local o = options.read("lora.apply", opts, { r = 16, alpha = 32, targets = options.optional, dropout = 0,
     rslora = false, dora = false, modules_to_save = {}, parameters = {} })
   local function check(holds, what, value)
@@ -178,7 +191,7 @@ function M.load(model, dir)
     loading.check_same(folder, chosen)
     loading.check_shapes(folder, chosen)
   else
-    check_plain("lora.load", model)
+    check_unused("lora.load", model)
     chosen = loading.choose(model, folder)
     loading.check_shapes(folder, chosen)
     add_all("lora.load", model, chosen, function(path) return folder.wanted[path] end)
@@ -196,7 +209,7 @@ end
 ---@return integer count linear layers and parameters that had an adapter
 function M.merge(model)
   local chosen = check_adapted("lora.merge", model)
-  check_plain("lora.merge", model)
+  check_plain("lora.merge", model, "of replicas give the module inside, replicas.module")
   local owners = {}
   for _, one in ipairs(chosen.layers) do owners[one.module.weight] = one.name end
   adapters.each_tensor(model, function(name, field, tensor)

@@ -111,7 +111,7 @@ function M.load(dir, opts)
   local path = folder.find(dir, "models.load")
   local raw, text = config.read(path)
   local model = parameter.on_meta(find_class("models.load", raw), raw, { ignore = o.ignore })
-  model.config_text, model.stop_ids = text, config.stop_ids(path)
+  model.source, model.config_text, model.stop_ids = dir, text, config.stop_ids(path)
   local tensors = shards.read(path, "models.load")
   local how = { path = path, device = o.device, dtype = o.dtype or config.dtype(raw), shard = o.shard }
   if o.shard then return loading.fill_sharded(model, tensors, how) end
@@ -120,7 +120,7 @@ function M.load(dir, opts)
 end
 
 --- Writes a model as transformers does: weights in files of at most 5 GB with an index, and config.json. The folder
---- appears once it is complete; it replaces a model that was there.
+--- appears once it is complete; it replaces the weights and the config of a model that was there.
 ---
 --- Collective: every rank calls this, rank 0 writes, and all return when the folder is complete. The parameters of a
 --- model that sharding.fully_shard returned are gathered, which takes the memory of the whole model on each rank.

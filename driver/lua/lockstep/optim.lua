@@ -7,6 +7,7 @@
 
 local adamw = require "lockstep.optim.adamw"
 local core = require "lockstep.core"
+local fully_shard = require "lockstep.sharding.fully_shard"
 local groups = require "lockstep.optim.groups"
 local grad_scaler = require "lockstep.optim.grad_scaler"
 local muon = require "lockstep.optim.muon"
@@ -107,7 +108,8 @@ function M.clip_grad_norm(params, max_norm)
   if type(max_norm) ~= "number" or max_norm <= 0 or max_norm ~= max_norm then
     core.raise("optim.clip_grad_norm: max_norm must be a number above 0, not " .. tostring(max_norm))
   end
-  local sharded = require("lockstep.sharding.fully_shard").model_of_all(params)
+  fully_shard.check_spans("optim.clip_grad_norm", params)
+  local sharded = fully_shard.model_of_all(params)
   if sharded then return sharded:clip_grad_norm(max_norm) end
   return torch.no_grad(function()
     local grads, has_low, has_double = {}, false, false

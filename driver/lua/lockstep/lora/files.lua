@@ -223,8 +223,10 @@ function M.config_of(model)
   for name in model:named_modules() do modules[#modules + 1] = name end
   for name in model:named_parameters() do parameters[#parameters + 1] = name end
   local whole = names_of(adapters.saved(model))
+  local base = model.source or model.module and model.module.source -- where models.load found it
   return {
-    peft_type = "LORA", task_type = core.null, base_model_name_or_path = core.null, inference_mode = true,
+    peft_type = "LORA", task_type = base and "CAUSAL_LM" or core.null, base_model_name_or_path = base or core.null,
+    inference_mode = true,
     r = first.r, lora_alpha = first.alpha, lora_dropout = layer.dropout or 0, use_rslora = first.rslora,
     use_dora = layer.dora or false, bias = "none", fan_in_fan_out = false, init_lora_weights = true,
     target_modules = short_names(names_of(found), modules, "[^.]*$"),

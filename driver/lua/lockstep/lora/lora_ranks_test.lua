@@ -100,8 +100,18 @@ t.test("ReplicasAreAdaptedBeforeTheyAreMade", function()
   } do
     t.raises("lora." .. name .. ": expected the module itself; call this before sharding.data_parallel(model)", call,
       replicas)
+    t.raises("lora." .. name .. ": the module has replicas, which would not learn of the adapters", call, replicas.module)
   end
   t.raises("lora.merge: expected the module itself", lora.merge, sharding.data_parallel(adapted(1)))
+end)
+
+t.test("AShardedModelTakesNoMoreAdapters", function()
+  local net = adapted(1)
+  local model = sharding.fully_shard(net)
+  for _, one in ipairs { net, model } do
+    t.raises("lora.apply: the model is sharded; apply or load adapters before sharding.fully_shard", lora.apply, one)
+    t.raises("lora.merge: the model is sharded", lora.merge, one)
+  end
 end)
 
 t.test("AResumedRunGoesOnWithTheSameBits", function()

@@ -10,6 +10,7 @@
 
 local config = require "lockstep.models.config"
 local core = require "lockstep.core"
+local fields = require "lockstep.models.fields"
 local generation = require "lockstep.models.generation"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
@@ -258,6 +259,7 @@ end
 ---@return integer[] seq_lens
 function CausalLM:read_batch(batch)
   if type(batch) ~= "table" then fail("a batch must be a table with input_ids, got a %s", type(batch)) end
+  fields.check(batch)
   check_ids(self, batch.input_ids)
   local tokens, device = batch.input_ids:size(0), self:decoder().embed_tokens.weight.device
   local seq_lens, sum = batch.seq_lens or { tokens }, 0

@@ -40,10 +40,13 @@ local function dtype_name(state)
   return name
 end
 
---- Puts the dtype of the weights into config.json. transformers loads weights in the dtype that it names, and would
---- round them to another one.
-local function with_dtype(text, state)
-  local name = dtype_name(state)
+--- Puts the dtype of the weights into config.json, and the model's type if it has none: transformers opens no folder
+--- without it. transformers loads weights in the dtype that config.json names, and would round them to another one.
+local function completed(text, model, state)
+  local config, name, added = core.json_decode(text), dtype_name(state), ""
+  if not config.model_type then added = ('\n  "model_type": "%s",'):format(model.model_type) end
+  if name and not config.dtype and not config.torch_dtype then added = added .. ('\n  "dtype": "%s",'):format(name) end
+  if added ~= "" then text = text:gsub("{", function(brace) return brace .. added end, 1) end
   if not name then return text end
   return (text:gsub('("torch_dtype"%s*:%s*)"%w+"', '%1"' .. name .. '"')
     :gsub('("dtype"%s*:%s*)"%w+"', '%1"' .. name .. '"'))
@@ -90,17 +93,22 @@ local function write_weights(path, state, max_bytes)
   end
 end
 
+local function read(from, name)
+  local text, reason = folder.read(from .. "/" .. name)
+  if not text then fail("cannot copy %s/%s (%s)", from, name, reason) end
+  return text
+end
+
 local function write_companions(path, model, like, state)
   for _, name in ipairs(like and files.list(like) or {}) do
     if is_companion(name) then
-      local text, reason = folder.read(like .. "/" .. name)
-      if not text then fail("cannot copy %s/%s (%s)", like, name, reason) end
-      core.write_file(path .. "/" .. name, { name == "config.json" and with_dtype(text, state) or text })
+      local text = read(like, name)
+      core.write_file(path .. "/" .. name, { name == "config.json" and completed(text, model, state) or text })
     end
   end
   if like then return end
   if model.config_text then
-    return core.write_file(path .. "/config.json", { with_dtype(model.config_text, state) })
+    return core.write_file(path .. "/config.json", { completed(model.config_text, model, state) })
   end
   local config = {}
   for key, value in pairs(model.config) do
@@ -112,7 +120,16 @@ local function write_companions(path, model, like, state)
   core.write_file(path .. "/config.json", { core.json_encode(config, 2), "\n" })
 end
 
---- A folder that is there already is replaced if it is a model's: a user's other files are never removed.
+--- Copies what the folder held and the new model does not write: a tokenizer, a licence, a user's notes.
+local function keep_companions(path, old)
+  local written = {}
+  for _, name in ipairs(files.list(path)) do written[name] = true end
+  for _, name in ipairs(files.list(old)) do
+    if is_companion(name) and not written[name] then core.write_file(path .. "/" .. name, { read(old, name) }) end
+  end
+end
+
+--- A folder that is there already gets the model if its files are those of a model; none but weights are removed.
 local function check_target(path, like)
   local names = files.list(path)
   for _, name in ipairs(names) do
@@ -149,6 +166,7 @@ local function write(model, state, path, o)
   core.make_folder(part)
   write_weights(part, state, o.max_shard_bytes)
   write_companions(part, model, like, state)
+  if replaces then keep_companions(part, path) end
   files.sync(part)
   if replaces then
     files.remove(old)

@@ -4,6 +4,7 @@
 --- a bucket of parameters. See adamw.lua, sgd.lua and muon.lua.
 
 local core = require "lockstep.core"
+local fully_shard = require "lockstep.sharding.fully_shard"
 local options = require "lockstep.options"
 local precision = require "lockstep.optim.precision"
 local torch = require "lockstep.torch"
@@ -73,6 +74,7 @@ local function read_group(kind, given, defaults)
     check(p.is_leaf, string.format("parameter %d must be a tensor of its own", i), "the result of a computation")
     if kind.check_parameter then kind.check_parameter(p, string.format("%s: parameter %d", kind.name, i)) end
   end
+  fully_shard.check_spans(kind.name, group.params)
   -- Scripts may change what stays in the group between steps. The policy holds for the optimizer's life.
   local policy = precision.policy(kind.name, group.master, group.states, group.params)
   group.master, group.states = nil, nil
@@ -210,6 +212,10 @@ function Optimizer:step(factor)
   if type(factor) ~= "number" and not (torch.is_tensor(factor) and factor:numel() == 1) then
     core.raise("optimizer:step: the factor must be a number, as a schedule returns, or a tensor of one element, not "
       .. (torch.is_tensor(factor) and "one of shape " .. tostring(factor.shape) or "a " .. type(factor)))
+  end
+  if not self.has_stepped then -- the module may have been sharded after the optimizer was made
+    for _, group in ipairs(self.groups) do fully_shard.check_spans("optimizer:step", group.params) end
+    self.has_stepped = true
   end
   torch.no_grad(function()
     local first = 1

@@ -148,6 +148,11 @@ function DataParallel:__tostring() return "data_parallel(" .. tostring(self.modu
 ---@return boolean
 function M.is_one(value) return type(value) == "table" and getmetatable(value) == DataParallel end
 
+--- Returns whether data_parallel was called with this module.
+---@param module any
+---@return boolean
+function M.has_replicas(module) return replicas_of[module] ~= nil end
+
 --- The group of replicas; nil: all ranks.
 ---@param value any
 ---@return dist.Group?

@@ -66,6 +66,23 @@ local PARTS = {}
 ---@return boolean
 function M.is_one(value) return type(value) == "table" and getmetatable(value) == FullyShard end
 
+--- Returns whether fully_shard has sharded this module, or one that holds it as a unit.
+---@param module any
+---@return boolean
+function M.is_sharded(module) return is_sharded[module] == true end
+
+--- Raises where a parameter is a whole one of a sharded module, which never gets a gradient.
+---@param caller string
+---@param params torch.Tensor[]
+function M.check_spans(caller, params)
+  for i, p in ipairs(params) do
+    if shard_of_parameter[p] then
+      core.raise(("%s: parameter %d is of the module before it was sharded, and gets no gradient; give "
+        .. "model:parameters() of what sharding.fully_shard returned"):format(caller, i))
+    end
+  end
+end
+
 --- The ranks that share a model; nil: all ranks.
 ---@param value any
 ---@return dist.Group?

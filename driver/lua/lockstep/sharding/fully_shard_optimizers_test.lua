@@ -120,3 +120,16 @@ t.test("AnInfiniteGradientInOneRanksPartSkipsTheStepOnAll", function()
   t.equal(scaler:get_scale(), 4)
   t.truthy(fixture.distance(model:state_dict(), before) == 0)
 end)
+
+-- FSDP2 turns the module's own parameters into spans. Here they are others, and training the whole ones trains nothing.
+t.test("WholeParametersOfAShardedModuleAreRefused", function()
+  local net = fixture.net()
+  local before = optim.AdamW(net:parameters(), { lr = 1e-2 })
+  local model = sharding.fully_shard(net)
+  local message = "parameter 1 is of the module before it was sharded, and gets no gradient; give model:parameters()"
+
+  t.raises("optim.AdamW: " .. message, optim.AdamW, net:parameters(), { lr = 1e-2 })
+  t.raises("optimizer:step: " .. message, before.step, before)
+  t.raises("optim.clip_grad_norm: " .. message, optim.clip_grad_norm, net:parameters(), 1)
+  optim.AdamW(model:parameters(), { lr = 1e-2 }):step()
+end)
