@@ -113,7 +113,9 @@ end)
 t.test("TextsOfAFolderThatGetsAModelStay", function()
   local path = new_path()
   core.make_folder(path)
-  for _, name in ipairs { "tokenizer.json", "notes.txt", "LICENSE" } do core.write_file(path .. "/" .. name, { name }) end
+  for _, name in ipairs { "tokenizer.json", "notes.txt", "LICENSE" } do
+    core.write_file(path .. "/" .. name, { name })
+  end
 
   for _ = 1, 2 do models.save(models.load(SOURCE .. "qwen3"), path) end
 
