@@ -292,6 +292,10 @@ void DataParallel::RebuildBuckets() {
   }
 }
 
+void DataParallel::CheckBackward() {
+  if (reducer_ != nullptr) RebuildBuckets();
+}
+
 std::vector<at::Tensor> DataParallel::AfterForward(std::vector<at::Tensor> outputs) {
   if (reducer_ == nullptr || !at::GradMode::is_enabled() || !sync_) return outputs;
   if (!options_.static_graph) {

@@ -87,6 +87,10 @@ class DataParallel {
   // tensors in their place, so that backward goes through them.
   std::vector<at::Tensor> AfterForward(std::vector<at::Tensor> outputs);
 
+  // Throws c10::Error if the last backward left gradients unaveraged, because a parameter had none.
+  // The next forward would throw, too; call this before the gradients are used. Collective.
+  void CheckBackward();
+
   // Sets whether the backward passes of later forward passes average gradients. Must be the same on
   // every rank.
   void set_sync(bool sync) { sync_ = sync; }

@@ -177,6 +177,11 @@ int BeforeForward(lua_State* state) {
   return 0;
 }
 
+int CheckBackward(lua_State* state) {
+  ReadReplicas(state).CheckBackward();
+  return 0;
+}
+
 int AfterForward(lua_State* state) {
   PushTensors(state,
               ReadReplicas(state).AfterForward(ReadTensors(state, 2, "data_parallel: outputs")));
@@ -233,6 +238,7 @@ int OpenSharding(lua_State* state) {
                                {"dropped", Dropped}});
   RegisterObject<Replicas>(state, {{"before_forward", BeforeForward},
                                    {"after_forward", AfterForward},
+                                   {"check_backward", CheckBackward},
                                    {"no_sync", NoSync},
                                    {"buckets", GetBuckets},
                                    {"set_buckets", SetBuckets}});

@@ -4,6 +4,7 @@
 --- a bucket of parameters. See adamw.lua, sgd.lua and muon.lua.
 
 local core = require "lockstep.core"
+local data_parallel = require "lockstep.sharding.data_parallel"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local options = require "lockstep.options"
 local precision = require "lockstep.optim.precision"
@@ -213,6 +214,7 @@ function Optimizer:step(factor)
     core.raise("optimizer:step: the factor must be a number, as a schedule returns, or a tensor of one element, not "
       .. (torch.is_tensor(factor) and "one of shape " .. tostring(factor.shape) or "a " .. type(factor)))
   end
+  data_parallel.check_backward()
   if not self.has_stepped then -- the module may have been sharded after the optimizer was made
     for _, group in ipairs(self.groups) do fully_shard.check_spans("optimizer:step", group.params) end
     self.has_stepped = true

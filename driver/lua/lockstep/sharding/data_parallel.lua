@@ -148,6 +148,12 @@ function DataParallel:__tostring() return "data_parallel(" .. tostring(self.modu
 ---@return boolean
 function M.is_one(value) return type(value) == "table" and getmetatable(value) == DataParallel end
 
+--- Raises where the last backward of replicas left gradients unaveraged, because a parameter had none. Optimizers call
+--- this before they use gradients. Collective.
+function M.check_backward()
+  for _, replicas in pairs(replicas_of) do replicas.replicas:check_backward() end
+end
+
 --- Returns whether data_parallel was called with this module.
 ---@param module any
 ---@return boolean

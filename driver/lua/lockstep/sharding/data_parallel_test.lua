@@ -285,6 +285,23 @@ t.test("WithoutFindUnusedAParameterThatIsLeftOutIsNamed", function()
   t.truthy(message:find("find_unused", 1, true), message)
 end)
 
+-- Each rank would train on what it has of the gradients, and the last step of a run would end without a word.
+t.test("AnOptimizerDoesNotUseGradientsThatWereNotAveraged", function()
+  local Towers = nn.Module:subclass("Towers")
+  function Towers:init() self.vision, self.text = nn.Linear(4, 4), nn.Linear(4, 2) end
+  function Towers:forward(x, has_image) return self.text(has_image and self.vision(x) or x) end
+  local replicas = sharding.data_parallel(Towers())
+  local optimizer = optim.SGD(replicas:parameters(), { lr = 0.1 })
+  local before = replicas.module.text.weight:detach():clone()
+  local x = torch.ones { 2, 4 } * (1 + dist.rank())
+
+  sharding.accumulate(replicas, { true, false }, 2, function(has_image) return replicas(x, has_image):pow(2):sum() end)
+
+  t.raises("the last backward gave no gradient to vision.weight, vision.bias. Let every parameter", optimizer.step,
+    optimizer)
+  t.equal(replicas.module.text.weight:detach(), before)
+end)
+
 t.test("StaticGraphAllowsAParameterUsedTwice", function()
   local Twice = Net:subclass("Twice")
   function Twice:forward(x) return self.extra(torch.cat({ self.extra(x), x:narrow(1, 0, 1) }, 1)) end
