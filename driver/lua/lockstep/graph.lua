@@ -9,6 +9,7 @@ local core_graph = require "lockstep.core.graph"
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
+local options_seen = require "lockstep.optim.options_seen"
 local torch = require "lockstep.torch"
 
 ---@class lockstep.Graph
@@ -23,8 +24,9 @@ Graph.__index = Graph
 -- A bucket has the inputs of one shape, and their recordings:
 --   count, inputs    tensors of the graph's own, and plain values
 --   calls, warmup    the calls so far, and those before the recording
---   tapes            on the CPU, each {tape = , results = }
---   graph, results   on a GPU
+--   tapes            on the CPU, each {tape = , results = , options = }
+--   graph, results, options  on a GPU
+-- where options are those of the optimizers that the recording has as numbers
 
 --- The recordings that one bucket may make on the CPU.
 local MAX_RECORDINGS = 8
@@ -136,12 +138,18 @@ local function record_on_gpu(self, bucket)
   collectgarbage()
   collectgarbage()
   bucket.graph = core_graph.new()
+  options_seen.start()
   bucket.results = on_side_stream(self, function(...) return bucket.graph:record(self.fn, ...) end,
     unpack(bucket.inputs, 1, bucket.count))
+  bucket.options = options_seen.finish()
   self.captured, self.recordings = true, self.recordings + 1
 end
 
 local function on_gpu(self, bucket)
+  if bucket.graph and options_seen.changed(bucket.options) then
+    bucket.graph, bucket.results = nil, nil
+    return on_side_stream(self, self.fn, unpack(bucket.inputs, 1, bucket.count)) -- it may have to make new states
+  end
   if bucket.graph then self.hits = self.hits + 1 else record_on_gpu(self, bucket) end
   bucket.graph:replay()
   return bucket.results
@@ -149,16 +157,31 @@ end
 
 local function record_on_cpu(self, bucket)
   local recorded = { tape = core_graph.new_tape() }
+  options_seen.start()
   recorded.results = pack_results(recorded.tape:record(self.fn, unpack(bucket.inputs, 1, bucket.count)))
+  recorded.options = options_seen.finish()
   table.insert(bucket.tapes, recorded)
   self.captured, self.recordings = true, self.recordings + 1
   return recorded.results
 end
 
+--- Forgets the recordings that used other options of an optimizer than it has now. Returns what changed, or nil.
+local function forget_changed(bucket)
+  local reason
+  for i = #bucket.tapes, 1, -1 do
+    local changed = options_seen.changed(bucket.tapes[i].options)
+    if changed then
+      reason = changed
+      table.remove(bucket.tapes, i)
+    end
+  end
+  return reason
+end
+
 --- Repeats the recording that fits. Without one runs the step normally, and the next time records it. A step depends
 --- on which gradients exist when it begins: one that adds to gradients is another than one that makes them.
 local function on_cpu(self, bucket)
-  local reason
+  local reason = forget_changed(bucket)
   for _, recorded in ipairs(bucket.tapes) do
     reason = recorded.tape:mismatch()
     if not reason then

@@ -5,6 +5,7 @@
 
 local core = require "lockstep.core"
 local options = require "lockstep.options"
+local options_seen = require "lockstep.optim.options_seen"
 local precision = require "lockstep.optim.precision"
 local torch = require "lockstep.torch"
 
@@ -21,7 +22,8 @@ local torch = require "lockstep.torch"
 
 --- Updates parameters by their gradients. Made by optim.AdamW, optim.SGD and optim.Muon.
 ---@class optim.Optimizer
----@field groups table[] each with params, lr and the other options; scripts may change the options between steps
+---@field groups table[] each with params, lr and the other options; scripts may change the options between steps. A
+---graph (lockstep.graph) then records again, which takes time: give `step` a factor for what changes often
 ---@field state table<torch.Tensor, table<string, torch.Tensor>> of each parameter
 local Optimizer = {}
 Optimizer.__index = Optimizer
@@ -211,6 +213,7 @@ function Optimizer:step(factor)
     core.raise("optimizer:step: the factor must be a number, as a schedule returns, or a tensor of one element, not "
       .. (torch.is_tensor(factor) and "one of shape " .. tostring(factor.shape) or "a " .. type(factor)))
   end
+  if torch.cuda.is_current_stream_capturing() then options_seen.note(self) end
   torch.no_grad(function()
     local first = 1
     for i, group in ipairs(self.groups) do

@@ -1,0 +1,68 @@
+--- What changes between the calls of a graph on the CPU is followed or refused, and never missed.
+
+local lockstep = require "lockstep"
+local nn = require "lockstep.nn"
+local optim = require "lockstep.optim"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+torch.set_num_threads(1)
+
+--- Input of step `i`, the same in each program.
+local function input(i) return torch.arange(8):view(2, 4):add(i):sin() end
+
+--- A model, its optimizer and a step, from one seed.
+local function training(make)
+  torch.manual_seed(1)
+  local model = nn.Linear(4, 3)
+  local optimizer = make(model:parameters())
+  return {
+    model = model, optimizer = optimizer,
+    step = function(x)
+      local loss = model(x):pow(2):mean()
+      loss:backward()
+      optimizer:step()
+      optimizer:zero_grad()
+      return loss
+    end,
+  }
+end
+
+local function adam(params) return optim.AdamW(params, { lr = 1e-2 }) end
+local function sgd(params) return optim.SGD(params, { lr = 1e-2 }) end
+
+for name, case in pairs {
+  lr = { adam, function(group) group.lr = 0.5 end },
+  weight_decay = { adam, function(group) group.weight_decay = 0.7 end },
+  betas = { adam, function(group) group.betas[1] = 0.3 end },
+  momentum = { sgd, function(group) group.momentum = 0.9 end },
+  ["fewer parameters"] = { sgd, function(group) table.remove(group.params) end },
+} do
+  t.test("AChangedOptionOfTheOptimizerIsFollowed, " .. name, function()
+    local plain, recorded = training(case[1]), training(case[1])
+    local graph = lockstep.graph(recorded.step, { warmup = 2 })
+
+    for i = 1, 12 do
+      if i == 6 then
+        for _, one in ipairs { plain, recorded } do case[2](one.optimizer.groups[1]) end
+      end
+      t.equal(graph(input(i)), plain.step(input(i)):detach(), "step " .. i)
+      t.equal(recorded.model:state_dict(), plain.model:state_dict(), "step " .. i)
+    end
+
+    t.equal({ graph.recordings, graph.hits }, { 2, 7 }, "2 warm-ups, and twice a recording with a warm-up before it")
+  end)
+end
+
+t.test("AnOptionThatChangesInEachStepIsFollowed", function()
+  local plain, recorded = training(adam), training(adam)
+  local graph = lockstep.graph(recorded.step, { warmup = 1 })
+
+  for i = 1, 40 do
+    for _, one in ipairs { plain, recorded } do one.optimizer.groups[1].lr = 1 / i end
+    t.equal(graph(input(i)), plain.step(input(i)):detach(), "step " .. i)
+  end
+
+  t.equal(recorded.model:state_dict(), plain.model:state_dict())
+  t.equal(graph.hits, 0)
+end)
