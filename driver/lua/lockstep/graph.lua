@@ -33,13 +33,15 @@ local MAX_RECORDINGS = 8
 
 local function complain(...) core.raise("lockstep.graph: " .. string.format(...)) end
 
+local IS_PLAIN = { number = true, string = true, boolean = true }
+
 --- Returns whether a value is an array of numbers, strings and booleans.
 local function is_list(value)
   if type(value) ~= "table" or getmetatable(value) then return false end
   local count = 0
   for _, element in pairs(value) do
     count = count + 1
-    if type(element) == "table" or value[count] == nil then return false end
+    if not IS_PLAIN[type(element)] or value[count] == nil then return false end
   end
   return true
 end
@@ -211,6 +213,18 @@ local function first_call(self)
   if self.on_gpu then self.stream = torch.cuda.Stream() end
 end
 
+--- Raises an error for an argument that a graph would not follow. It takes what a call gives for what it is: tensors by
+--- their values, and plain values and arrays of them by equality. What else a table holds could change unseen.
+local function check_inputs(count, inputs)
+  for i = 1, count do
+    local value = inputs[i]
+    if type(value) == "table" and not is_list(value) then
+      complain("argument %d is a table, and a graph would not see that it changes: give its tensors, and its numbers, "
+        .. "strings and booleans or arrays of them, as arguments of their own; the function itself may use others", i)
+    end
+  end
+end
+
 local function new_bucket(self, count, inputs)
   for i = 1, count do
     if torch.is_tensor(inputs[i]) and inputs[i].device ~= dist.device() then
@@ -236,6 +250,7 @@ end
 function Graph:__call(...)
   local count, inputs = select("#", ...), { ... }
   if torch.cuda.is_current_stream_capturing() then complain("a graph cannot be called while another is recorded") end
+  check_inputs(count, inputs)
   if self.calls == 0 then first_call(self) end
   local bucket = self.records and bucket_of(self, count, inputs)
   self.calls = self.calls + 1

@@ -66,3 +66,34 @@ t.test("AnOptionThatChangesInEachStepIsFollowed", function()
   t.equal(recorded.model:state_dict(), plain.model:state_dict())
   t.equal(graph.hits, 0)
 end)
+
+t.test("ATableThatCouldChangeUnseenIsRefusedFromTheFirstCallOn", function()
+  for name, value in pairs {
+    ["tensors by name"] = { x = torch.ones { 2 } },
+    ["an array of tensors"] = { torch.ones { 2 } },
+    ["arrays in an array"] = { 1, { 2 } },
+    ["numbers by name"] = { scale = 2 },
+    ["a gap"] = { 1, nil, 3 },
+    ["a module"] = nn.Linear(2, 2),
+  } do
+    local ran = false
+    local graph = lockstep.graph(function() ran = true end, { warmup = 1 })
+
+    t.raises("argument 2 is a table, and a graph would not see that it changes", function()
+      graph(torch.ones { 2 }, value)
+    end)
+
+    t.equal(ran, false, name)
+  end
+end)
+
+t.test("AnArrayOfPlainValuesMayBeAnArgument", function()
+  local graph = lockstep.graph(function(x, list) return x * list[1] + (list[3] and #list[2] or 0) end,
+    { warmup = 1, buckets = 2 })
+  local list = { 2, "abc", true }
+
+  for i = 1, 3 do t.equal(graph(torch.tensor { i }, list):totable(), { 2 * i + 3 }) end
+  list[1] = 5 -- another bucket
+  for i = 1, 3 do t.equal(graph(torch.tensor { i }, list):totable(), { 5 * i + 3 }) end
+  t.equal(graph.recordings, 2)
+end)
