@@ -46,10 +46,16 @@ local function is_list(value)
   return true
 end
 
+--- Returns whether two values are one. A function tells 0 from -0, and does the same with each nan.
+local function same_value(a, b)
+  if a == 0 and b == 0 then return 1 / a == 1 / b end
+  return a == b or (a ~= a and b ~= b)
+end
+
 local function same_list(a, b)
   if #a ~= #b then return false end
   for i, element in ipairs(a) do
-    if element ~= b[i] then return false end
+    if not same_value(element, b[i]) then return false end
   end
   return true
 end
@@ -83,7 +89,7 @@ end
 
 --- Returns whether an input may take the place of another.
 local function alike(kept, given)
-  if kept == given then return true end
+  if same_value(kept, given) then return true end
   if torch.is_tensor(kept) and torch.is_tensor(given) then
     return kept.dtype == given.dtype and kept.shape == given.shape
   end

@@ -97,3 +97,22 @@ t.test("AnArrayOfPlainValuesMayBeAnArgument", function()
   for i = 1, 3 do t.equal(graph(torch.tensor { i }, list):totable(), { 5 * i + 3 }) end
   t.equal(graph.recordings, 2)
 end)
+
+t.test("MinusZeroIsAnotherNumberThanZero", function()
+  local graph = lockstep.graph(function(x, zero, list) return x / zero + x / list[1] end, { warmup = 1, buckets = 3 })
+  local function call(zero, in_list) return graph(torch.ones { 1 }, zero, { in_list }):item() end
+
+  for _ = 1, 3 do t.equal(call(0, 0), math.huge) end
+  for _ = 1, 3 do t.equal(call(-0.0, -0.0), -math.huge) end
+  for _ = 1, 3 do t.equal(tostring(call(0, -0.0)):gsub("-", ""), "nan") end
+  t.equal(graph.recordings, 3)
+  local only = lockstep.graph(function(x, zero) return x / zero end)
+  only(torch.ones { 1 }, 0)
+  t.raises("argument 2 is -0, but was 0", function() only(torch.ones { 1 }, -0.0) end)
+end)
+
+t.test("NanIsOneNumber", function()
+  local graph = lockstep.graph(function(x, nan, list) return x * nan * list[1] end, { warmup = 1 })
+  for _ = 1, 4 do t.equal(tostring(graph(torch.ones { 1 }, 0 / 0, { -(0 / 0) }):item()):gsub("-", ""), "nan") end
+  t.equal(graph.hits, 2)
+end)
