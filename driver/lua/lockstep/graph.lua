@@ -224,6 +224,10 @@ end
 local function check_inputs(count, inputs)
   for i = 1, count do
     local value = inputs[i]
+    if torch.is_tensor(value) and value.requires_grad then
+      complain("argument %d requires a gradient, which would be lost: a graph copies its inputs, and detaches the "
+        .. "copies; give argument:detach(), or let the function itself use the tensor, as it uses a model", i)
+    end
     if type(value) == "table" and not is_list(value) then
       complain("argument %d is a table, and a graph would not see that it changes: give its tensors, and its numbers, "
         .. "strings and booleans or arrays of them, as arguments of their own; the function itself may use others", i)

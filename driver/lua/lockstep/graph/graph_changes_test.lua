@@ -116,3 +116,28 @@ t.test("NanIsOneNumber", function()
   for _ = 1, 4 do t.equal(tostring(graph(torch.ones { 1 }, 0 / 0, { -(0 / 0) }):item()):gsub("-", ""), "nan") end
   t.equal(graph.hits, 2)
 end)
+
+t.test("AnInputWhoseGradientWouldBeLostIsRefusedFromTheFirstCallOn", function()
+  local x = torch.ones({ 2 }, { requires_grad = true })
+  local graph = lockstep.graph(function(_, y) (y * 2):sum():backward() end)
+
+  for _, input_with_history in ipairs { x, x * 2 } do
+    t.raises("argument 2 requires a gradient, which would be lost", function() graph(1, input_with_history) end)
+  end
+
+  local total = lockstep.graph(function(y) return (y * 2):sum() end)
+  for _ = 1, 5 do t.equal(total(x:detach()):item(), 4) end
+end)
+
+t.test("AGradientOfATensorThatTheFunctionItselfUsesIsComputed", function()
+  local x = torch.ones({ 2 }, { requires_grad = true })
+  local graph = lockstep.graph(function(factor)
+    x.grad = nil
+    (x * factor):sum():backward()
+  end)
+
+  for i = 1, 6 do
+    graph(torch.tensor(i))
+    t.equal(x.grad:totable(), { i, i })
+  end
+end)
