@@ -33,11 +33,14 @@ local MAX_RECORDINGS = 8
 
 local function complain(...) core.raise("lockstep.graph: " .. string.format(...)) end
 
+local SIZE = getmetatable(torch.empty({ 0 }).shape)
 local IS_PLAIN = { number = true, string = true, boolean = true }
 
---- Returns whether a value is an array of numbers, strings and booleans.
+--- Returns whether a value is an array of numbers, strings and booleans, or a tensor's shape.
 local function is_list(value)
-  if type(value) ~= "table" or getmetatable(value) then return false end
+  if type(value) ~= "table" then return false end
+  local metatable = getmetatable(value)
+  if metatable and metatable ~= SIZE then return false end
   local count = 0
   for _, element in pairs(value) do
     count = count + 1
@@ -80,7 +83,7 @@ local function own(count, inputs)
     if torch.is_tensor(value) then
       value = value:detach():clone()
     elseif is_list(value) then
-      value = { unpack(value) }
+      value = setmetatable({ unpack(value) }, getmetatable(value))
     end
     kept[i] = value
   end

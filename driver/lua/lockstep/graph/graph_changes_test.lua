@@ -98,6 +98,15 @@ t.test("AnArrayOfPlainValuesMayBeAnArgument", function()
   t.equal(graph.recordings, 2)
 end)
 
+t.test("AShapeMayBeAnArgument", function()
+  local graph = lockstep.graph(function(x, shape) return x:view(shape):sum(0) * #tostring(shape) end, { warmup = 1 })
+  for i = 1, 3 do
+    local shape = torch.ones({ 1, 2 }).shape
+    t.equal(graph(torch.tensor { i, 2 }, shape):totable(), { i * #tostring(shape), 2 * #tostring(shape) })
+  end
+  t.equal(graph.hits, 1)
+end)
+
 t.test("MinusZeroIsAnotherNumberThanZero", function()
   local graph = lockstep.graph(function(x, zero, list) return x / zero + x / list[1] end, { warmup = 1, buckets = 3 })
   local function call(zero, in_list) return graph(torch.ones { 1 }, zero, { in_list }):item() end
