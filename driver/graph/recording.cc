@@ -281,6 +281,9 @@ void Recording::Call(const c10::OperatorHandle& op, c10::DispatchKeySet below,
                     ReturnsMetadata(name),
                 name, " returns a value to the program, which a graph cannot wait for");
   }
+  TORCH_CHECK(name != "aten::repeat_interleave" || op.operator_name().overload_name != "Tensor" ||
+                  !arguments[1].isNone(),
+              name, " returns a shape that depends on values: give it an output_size");
   const bool changes_shape = op.hasTag(at::Tag::inplace_view);
   TORCH_CHECK(!ReplacesMemory(name) && !(changes_shape && has_memory_from_before), name,
               " changes the shape or the memory of a tensor, and a graph keeps both (a module of "

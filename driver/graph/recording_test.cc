@@ -288,6 +288,23 @@ TEST(RecordingTest, MovedMemoryAndChangedGradientsAreSeen) {
   EXPECT_THAT(other.Mismatch(), HasSubstr("requires_grad of a tensor of shape [3] has changed"));
 }
 
+TEST(RecordingTest, RepeatsNeedTheirSum) {
+  const at::Tensor x = at::arange(3), total = at::zeros({6}), counts = at::tensor({1, 2, 3});
+  Tape refused;
+  EXPECT_THAT(
+      MessageOf([&] { Record(&refused, [&] { total.add_(at::repeat_interleave(x, counts)); }); }),
+      HasSubstr("repeat_interleave returns a shape that depends on values"));
+
+  Tape tape;
+  total.zero_();
+  Record(&tape,
+         [&] { total.add_(at::repeat_interleave(x, counts, /*dim=*/0, /*output_size=*/6)); });
+  counts.copy_(at::tensor({4, 2, 0}));
+  tape.Replay();
+
+  EXPECT_TRUE(at::equal(total, at::tensor({0., 1., 1., 2., 3., 3.})));
+}
+
 TEST(RecordingTest, AReplayCountsItsWrites) {
   const at::Tensor w = at::ones({3});
   Tape tape;

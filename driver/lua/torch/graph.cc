@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -32,22 +33,37 @@ namespace {
 thread_local bool recording = false;
 
 // Operators that wait for the device, since the shape or the type of what they return lies there.
-constexpr std::array<std::string_view, 12> kWaitingOperators = {"aten::nonzero",
-                                                                "aten::masked_select",
-                                                                "aten::equal",
-                                                                "aten::allclose",
-                                                                "aten::is_nonzero",
-                                                                "aten::bincount",
-                                                                "aten::_unique",
-                                                                "aten::_unique2",
-                                                                "aten::unique_consecutive",
-                                                                "aten::unique_dim",
-                                                                "aten::unique_dim_consecutive",
-                                                                "aten::_linalg_check_errors"};
+// The second half reads values without an operator, which a replay would not read again.
+constexpr std::array<std::string_view, 20> kWaitingOperators = {
+    "aten::nonzero",
+    "aten::masked_select",
+    "aten::equal",
+    "aten::allclose",
+    "aten::is_nonzero",
+    "aten::bincount",
+    "aten::_unique",
+    "aten::_unique2",
+    "aten::unique_consecutive",
+    "aten::unique_dim",
+    "aten::unique_dim_consecutive",
+    "aten::_linalg_check_errors",
+    "aten::tensor_split.tensor_indices_or_sections",
+    "aten::_pack_padded_sequence",
+    "aten::_pad_packed_sequence",
+    "aten::gru.data",
+    "aten::lstm.data",
+    "aten::rnn_tanh.data",
+    "aten::rnn_relu.data",
+    "aten::ctc_loss.Tensor"};
 
-bool IsWaiting(std::string_view name) {
+bool IsListed(const std::string& name) {
   return std::find(kWaitingOperators.begin(), kWaitingOperators.end(), name) !=
          kWaitingOperators.end();
+}
+
+// An entry of the list is an operator with all its overloads, or one overload.
+bool IsWaiting(const c10::OperatorName& name) {
+  return IsListed(name.name) || IsListed(absl::StrCat(name.name, ".", name.overload_name));
 }
 
 // The first of those operators while this lives, however deep: a boolean index calls nonzero.
@@ -67,17 +83,18 @@ class WaitingOperator {
     if (name_.empty()) return;
     throw Error(absl::StrCat(
         "lockstep.graph: ", name_, " at ", line_,
-        " waits for the device to know the shape or the value of what it returns, and a graph "
-        "cannot wait (an index of booleans calls nonzero): use torch.where or masked_fill, or do "
-        "it outside"));
+        " waits for the device to know the shape or the value of what it returns, or reads values "
+        "that a graph would not read again (an index of booleans calls nonzero): use torch.where "
+        "or masked_fill, or do it outside"));
   }
 
  private:
   static std::unique_ptr<at::ObserverContext> OnStart(const at::RecordFunction& function) {
-    if (name_.empty() && IsWaiting(function.name())) {
-      name_ = std::string(absl::StripPrefix(function.name(), "aten::"));
-      line_ = RunningScriptLine();
-    }
+    if (!name_.empty()) return nullptr;
+    const std::optional<c10::OperatorName> name = function.operator_name();
+    if (!name.has_value() || !IsWaiting(*name)) return nullptr;
+    name_ = std::string(absl::StripPrefix(name->name, "aten::"));
+    line_ = RunningScriptLine();
     return nullptr;
   }
 
@@ -102,6 +119,7 @@ int Record(lua_State* state) {
   try {
     const RecordingFlag flag;
     Call(state, lua_gettop(state) - 2, LUA_MULTRET);
+    waiting.Check();
   } catch (...) {
     try {
       graph.End();

@@ -150,3 +150,44 @@ t.test("AGradientOfATensorThatTheFunctionItselfUsesIsComputed", function()
     t.equal(x.grad:totable(), { i, i })
   end
 end)
+
+t.test("AnOperatorWhoseValuesWouldBeConstantsIsRefused", function()
+  local function integers(...) return torch.tensor({ ... }, { dtype = torch.int64 }) end
+  local function cell(gates)
+    return { torch.ones { gates, 3 }, torch.ones { gates, 4 }, torch.ones { gates }, torch.ones { gates } }
+  end
+  local h = torch.zeros { 1, 3, 4 }
+  local sequence, probabilities, one = torch.ones { 6, 3 }, torch.ones { 4, 1, 3 }, integers(1)
+  for name, case in pairs {
+    tensor_split = { function(n) return torch.tensor_split(sequence, n, 0)[1] end, integers(2) },
+    _pad_packed_sequence = { function(n) return (torch._pad_packed_sequence(sequence, n, true, 0, 3)) end,
+      integers(3, 2, 1) },
+    _pack_padded_sequence = { function(n) return (torch._pack_padded_sequence(torch.ones { 2, 3, 2 }, n, true)) end,
+      integers(3, 2) },
+    gru = { function(n) return (torch.gru(sequence, n, h, cell(12), true, 1, 0, false, false)) end,
+      integers(3, 2, 1) },
+    lstm = { function(n) return (torch.lstm(sequence, n, { h, h }, cell(16), true, 1, 0, false, false)) end,
+      integers(3, 2, 1) },
+    rnn_tanh = { function(n) return (torch.rnn_tanh(sequence, n, h, cell(4), true, 1, 0, false, false)) end,
+      integers(3, 2, 1) },
+    rnn_relu = { function(n) return (torch.rnn_relu(sequence, n, h, cell(4), true, 1, 0, false, false)) end,
+      integers(3, 2, 1) },
+    ctc_loss = { function(n) return torch.ctc_loss(probabilities, one, n, one) end, integers(4) },
+    repeat_interleave = { function(n) return torch.repeat_interleave(n) end, integers(1, 2) },
+  } do
+    local graph = lockstep.graph(case[1], { warmup = 1 })
+    graph(case[2])
+
+    local ok, err = pcall(graph, case[2])
+
+    t.equal(ok, false, name)
+    t.truthy(tostring(err):find(name, 1, true) and tostring(err):find("graph_changes_test.lua:", 1, true),
+      name .. ": " .. tostring(err))
+  end
+end)
+
+t.test("AnOverloadThatReadsNoValuesIsRecorded", function()
+  local graph = lockstep.graph(function(x) return torch.tensor_split(x, 2, 0)[2] * 1 end, { warmup = 1 })
+  for i = 1, 4 do t.equal(graph(torch.tensor { 1, 2, i, 4 }):totable(), { i, 4 }) end
+  t.equal(graph.hits, 2)
+end)
