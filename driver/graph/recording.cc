@@ -243,8 +243,18 @@ void Recording::NoteResults(const c10::OperatorHandle& op,
 
 void Recording::Call(const c10::OperatorHandle& op, c10::DispatchKeySet below,
                      torch::jit::Stack* stack) {
-  const std::string& name = op.operator_name().name;
   if (!IsWhole(op)) return op.redispatchBoxed(below, stack);
+  try {
+    CallWhole(op, below, stack);
+  } catch (const c10::Error& error) {
+    if (refusal_.empty()) refusal_ = error.what_without_backtrace();
+    throw;
+  }
+}
+
+void Recording::CallWhole(const c10::OperatorHandle& op, c10::DispatchKeySet below,
+                          torch::jit::Stack* stack) {
+  const std::string& name = op.operator_name().name;
   const c10::FunctionSchema& schema = op.schema();
   const std::vector<c10::IValue> arguments(
       stack->end() - static_cast<int64_t>(schema.arguments().size()), stack->end());
@@ -314,6 +324,7 @@ void Recording::Call(const c10::OperatorHandle& op, c10::DispatchKeySet below,
 }
 
 void Recording::Finish() {
+  TORCH_CHECK(refusal_.empty(), "the function caught an operator's error: ", refusal_);
   const Unrecorded unrecorded;
   CheckGenerators("at the end of the graph's function");
   for (const Tape::External& external : tape_->externals_)

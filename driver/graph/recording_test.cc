@@ -21,6 +21,7 @@
 namespace lockstep::driver {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using tests::MessageOf;
 using Tensors = std::vector<at::Tensor>;
@@ -286,6 +287,24 @@ TEST(RecordingTest, MovedMemoryAndChangedGradientsAreSeen) {
   Record(&other, [&] { w.mul(x); });
   w.requires_grad_(false);
   EXPECT_THAT(other.Mismatch(), HasSubstr("requires_grad of a tensor of shape [3] has changed"));
+}
+
+TEST(RecordingTest, ACaughtErrorEndsTheRecording) {
+  const at::Tensor x = at::ones({4}), total = at::zeros({});
+  const std::vector<std::pair<std::string, std::function<void()>>> steps = {
+      {"_local_scalar_dense returns a value", [&] { (void)x.sum().item(); }},
+      {"out of range", [&] { (void)x.index_select(0, at::full({1}, 9)); }},
+  };
+  for (const auto& [message, step] : steps) {
+    Tape tape;
+    EXPECT_THAT(MessageOf([&, &run = step] {
+                  Record(&tape, [&] {
+                    EXPECT_NE(MessageOf(run), "");
+                    total.add_(1);
+                  });
+                }),
+                AllOf(HasSubstr("the function caught an operator's error"), HasSubstr(message)));
+  }
 }
 
 TEST(RecordingTest, RepeatsNeedTheirSum) {

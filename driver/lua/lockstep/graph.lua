@@ -262,7 +262,9 @@ end
 
 function Graph:__call(...)
   local count, inputs = select("#", ...), { ... }
-  if torch.cuda.is_current_stream_capturing() then complain("a graph cannot be called while another is recorded") end
+  if torch.cuda.is_current_stream_capturing() then
+    core_graph.refuse("lockstep.graph: a graph cannot be called while another is recorded")
+  end
   check_inputs(count, inputs)
   if self.calls == 0 then first_call(self) end
   local bucket = self.records and bucket_of(self, count, inputs)

@@ -31,6 +31,8 @@ inline constexpr const char* kObjectName<Tape> = "tape";
 namespace {
 
 thread_local bool recording = false;
+// The first error of this recording, with the script's line. The script may have caught it.
+thread_local std::string refusal;
 
 // Operators that wait for the device, since the shape or the type of what they return lies there.
 // The second half reads values without an operator, which a replay would not read again.
@@ -106,9 +108,24 @@ thread_local std::string WaitingOperator::name_;
 thread_local std::string WaitingOperator::line_;
 
 struct RecordingFlag {
-  RecordingFlag() { recording = true; }
+  RecordingFlag() {
+    recording = true;
+    refusal.clear();
+  }
   ~RecordingFlag() { recording = false; }
 };
+
+// Throws Error where something was refused, although the function went on.
+void CheckNothingWasRefused() {
+  if (refusal.empty()) return;
+  throw Error(absl::StrCat("lockstep.graph: the function caught an error of its recording, after ",
+                           "which it took another way than with values: ", refusal));
+}
+
+[[noreturn]] void Refuse(const std::string& message) {
+  if (refusal.empty()) refusal = absl::StrCat(RunningScriptLine(), ": ", message);
+  throw Error(message);
+}
 
 // The recording of a graph, on the side stream, ended however the function ends.
 int Record(lua_State* state) {
@@ -120,6 +137,7 @@ int Record(lua_State* state) {
     const RecordingFlag flag;
     Call(state, lua_gettop(state) - 2, LUA_MULTRET);
     waiting.Check();
+    CheckNothingWasRefused();
   } catch (...) {
     try {
       graph.End();
@@ -135,6 +153,14 @@ int Record(lua_State* state) {
 int Replay(lua_State* state) {
   ReadObject<Graph>(state, 1, "replay: graph")->Replay();
   return 0;
+}
+
+// refuse(message): raises an error that ends the recording under way, even if the script catches
+// it.
+int RefuseFromLua(lua_State* state) {
+  const std::string message = ReadString(state, 1, "refuse: message");
+  if (recording) Refuse(message);
+  throw Error(message);
 }
 
 int NewGraph(lua_State* state) {
@@ -159,6 +185,7 @@ int RecordTape(lua_State* state) {
     throw;
   }
   waiting.Check();
+  CheckNothingWasRefused();
   // Leaves that the function made for itself go away, as far as Lua holds them.
   lua_gc(state, LUA_GCCOLLECT, 0);
   lua_gc(state, LUA_GCCOLLECT, 0);
@@ -200,7 +227,7 @@ int NewTape(lua_State* state) {
 
 void CheckNotRecording(const char* what) {
   if (!recording) return;
-  throw Error(absl::StrCat(
+  Refuse(absl::StrCat(
       what,
       ": a graph is being recorded, in which no value can be read or waited for; do it outside of "
       "lockstep.graph's function, on what that returns"));
@@ -215,7 +242,7 @@ int OpenGraph(lua_State* state) {
                                {"mismatch", TapeMismatch},
                                {"stats", TapeStats}});
   lua_newtable(state);
-  SetFunctions(state, {{"new", NewGraph}, {"new_tape", NewTape}});
+  SetFunctions(state, {{"new", NewGraph}, {"new_tape", NewTape}, {"refuse", RefuseFromLua}});
   return 1;
 }
 

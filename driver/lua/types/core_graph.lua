@@ -20,6 +20,10 @@ function Graph:replay() end
 ---@return lockstep.core.graph.Graph
 function graph.new() end
 
+--- Raises an error that ends the recording under way, even if the script catches it.
+---@param message string
+function graph.refuse(message) end
+
 ---@class lockstep.core.graph.Tape
 local Tape = {}
 

@@ -151,6 +151,30 @@ t.test("AGradientOfATensorThatTheFunctionItselfUsesIsComputed", function()
   end
 end)
 
+t.test("AnErrorThatTheFunctionCatchesIsRefusedAllTheSame", function()
+  local w = torch.ones({ 2 }, { requires_grad = true })
+  local sgd_of_w = optim.SGD({ w }, { lr = 0.1 })
+  w.grad = torch.ones { 2 }
+  sgd_of_w:step()
+  for name, case in pairs {
+    item = { function(x) return x:sum():item() end, "graph_changes_test.lua:" },
+    ["an operator"] = { function(x) return x:index_select(0, torch.full({ 1 }, 7, { dtype = torch.int64 })) end,
+      "the function caught an operator's error" },
+    equal = { function(x) return x:equal(x) end, "equal at driver/lua/lockstep/graph/graph_changes_test.lua:" },
+    factor = { function() sgd_of_w:step(0.5) end, "the factor is a number" },
+    graph = { lockstep.graph(function(x) return x end), "a graph cannot be called while another is recorded" },
+  } do
+    local graph = lockstep.graph(function(x) return pcall(case[1], x) and x * 2 or x * 3 end, { warmup = 1 })
+    graph(torch.ones { 2 })
+
+    for _ = 1, 2 do
+      t.raises(case[2], function() graph(torch.ones { 2 }) end)
+    end
+    t.equal(graph.recordings, 0, name)
+  end
+  t.equal(torch.ones({}):item(), 1) -- the rule ends with the recording
+end)
+
 t.test("AnOperatorWhoseValuesWouldBeConstantsIsRefused", function()
   local function integers(...) return torch.tensor({ ... }, { dtype = torch.int64 }) end
   local function cell(gates)

@@ -4,6 +4,7 @@
 --- a bucket of parameters. See adamw.lua, sgd.lua and muon.lua.
 
 local core = require "lockstep.core"
+local core_graph = require "lockstep.core.graph"
 local options = require "lockstep.options"
 local options_seen = require "lockstep.optim.options_seen"
 local precision = require "lockstep.optim.precision"
@@ -119,8 +120,9 @@ local function state_of(self, p, moments, policy)
   local state = self.state[p]
   if not state then
     if torch.cuda.is_current_stream_capturing() then
-      core.raise(string.format("%s: a parameter of shape %s has no state yet, and a graph that is being recorded would "
-        .. "make a new one in each call; give lockstep.graph a larger warmup", self.kind.name, tostring(p.shape)))
+      core_graph.refuse(string.format("%s: a parameter of shape %s has no state yet, and a graph that is being "
+        .. "recorded would make a new one in each call; give lockstep.graph a larger warmup",
+        self.kind.name, tostring(p.shape)))
     end
     check_layout(self, p)
     state = precision.new_state(p, policy)
@@ -205,8 +207,8 @@ end
 ---element on the parameters' device in a graph (lockstep.graph), which would keep a number for ever
 function Optimizer:step(factor)
   if type(factor) == "number" and torch.cuda.is_current_stream_capturing() then
-    core.raise("optimizer:step: the factor is a number, and a graph is being recorded, which would keep it forever; "
-      .. "give a tensor on the device, as an argument of the graph's function")
+    core_graph.refuse("optimizer:step: the factor is a number, and a graph is being recorded, which would keep it "
+      .. "forever; give a tensor on the device, as an argument of the graph's function")
   end
   factor = factor or 1
   if type(factor) ~= "number" and not (torch.is_tensor(factor) and factor:numel() == 1) then
