@@ -179,7 +179,8 @@ void Recording::NoteRead(const c10::OperatorHandle& op, const at::Tensor& tensor
         externals_.emplace(tensor.unsafeGetTensorImpl(), tape_->externals_.size());
     if (is_first)
       tape_->externals_.push_back({tensor, tensor.storage().unsafeGetStorageImpl(),
-                                   tensor.storage().data(), tensor.requires_grad()});
+                                   tensor.storage().data(), tensor.requires_grad(),
+                                   AliasOf(tensor)});
     tape_->externals_[place->second].is_written |= is_written;
     if (tensor.requires_grad() && tensor.is_leaf()) NoteLeaf(tensor, true);
   }

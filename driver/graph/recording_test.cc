@@ -289,6 +289,37 @@ TEST(RecordingTest, MovedMemoryAndChangedGradientsAreSeen) {
   EXPECT_THAT(other.Mismatch(), HasSubstr("requires_grad of a tensor of shape [3] has changed"));
 }
 
+TEST(RecordingTest, AnotherShapeOfATensorIsSeen) {
+  const at::Tensor x = at::arange(6.0).view({2, 3}), total = at::zeros({});
+  const std::vector<std::pair<std::string, std::function<void()>>> changes = {
+      {"of shape [2, 3] has another shape, stride, offset or dtype, and shape [3, 2]",
+       [&] { x.t_(); }},
+      {"and shape [2, 2]",
+       [&] {
+         x.resize_({2, 2});
+       }},
+      {"and shape [2, 3]",
+       [&] {
+         x.as_strided_({2, 3}, {1, 2});
+       }},
+      {"and shape [2, 3]",
+       [&] {
+         x.as_strided_({2, 3}, {0, 1}, 1);
+       }},
+  };
+  for (const auto& [message, change] : changes) {
+    Tape tape;
+    Record(&tape, [&] { total.add_(x.select(0, 1).sum()); });
+    ASSERT_EQ(tape.Mismatch(), "");
+
+    change();
+
+    EXPECT_THAT(tape.Mismatch(), HasSubstr(message));
+    x.as_strided_({2, 3}, {3, 1}, 0);
+    EXPECT_EQ(tape.Mismatch(), "");
+  }
+}
+
 TEST(RecordingTest, ACaughtErrorEndsTheRecording) {
   const at::Tensor x = at::ones({4}), total = at::zeros({});
   const std::vector<std::pair<std::string, std::function<void()>>> steps = {

@@ -151,6 +151,31 @@ t.test("AGradientOfATensorThatTheFunctionItselfUsesIsComputed", function()
   end
 end)
 
+t.test("AnotherShapeOfACapturedTensorIsRecordedAnew", function()
+  for name, change in pairs {
+    transposed = function(buffer) buffer:t_() end,
+    smaller = function(buffer) buffer:resize_({ 1, 3 }) end,
+  } do
+    local function make()
+      local buffer = torch.arange(9):float():view(3, 3)
+      return buffer, function(x) return (x * buffer):sum(0) end
+    end
+    local plain_buffer, plain = make()
+    local buffer, fn = make()
+    local graph = lockstep.graph(fn, { warmup = 1 })
+
+    for i = 1, 8 do
+      if i == 5 then
+        change(plain_buffer)
+        change(buffer)
+      end
+      t.equal(graph(torch.tensor { i, 2, 3 }), plain(torch.tensor { i, 2, 3 }), name .. ", step " .. i)
+    end
+
+    t.equal({ graph.recordings, graph.hits }, { 2, 4 }, name)
+  end
+end)
+
 t.test("AnErrorThatTheFunctionCatchesIsRefusedAllTheSame", function()
   local w = torch.ones({ 2 }, { requires_grad = true })
   local sgd_of_w = optim.SGD({ w }, { lr = 0.1 })
