@@ -22,6 +22,7 @@ local Graph = {}
 Graph.__index = Graph
 
 -- A bucket has the inputs of one shape, and their recordings:
+--   modes            which were on around its calls, as a text
 --   count, inputs    tensors of the graph's own, and plain values
 --   calls, warmup    the calls so far, and those before the recording
 --   tapes            on the CPU, each {tape = , results = , options = }
@@ -99,8 +100,8 @@ local function alike(kept, given)
   return is_list(kept) and is_list(given) and same_list(kept, given)
 end
 
-local function fits(bucket, count, inputs)
-  if bucket.count ~= count then return false end
+local function fits(bucket, modes, count, inputs)
+  if bucket.modes ~= modes or bucket.count ~= count then return false end
   for i = 1, count do
     if not alike(bucket.inputs[i], inputs[i]) then return false end
   end
@@ -108,7 +109,11 @@ local function fits(bucket, count, inputs)
 end
 
 --- Raises an error that says how a call differs from the graph's only bucket.
-local function complain_of_difference(bucket, count, inputs)
+local function complain_of_difference(bucket, modes, count, inputs)
+  if bucket.modes ~= modes then
+    complain("called with %s, but with %s when the graph was made; modes around a call are part of the graph: make "
+      .. "another for these, or give lockstep.graph more buckets", modes, bucket.modes)
+  end
   if bucket.count ~= count then complain("called with %d arguments, but with %d before", count, bucket.count) end
   for i = 1, count do
     local kept, given = bucket.inputs[i], inputs[i]
@@ -223,7 +228,7 @@ local function first_call(self)
 end
 
 --- Raises an error for an argument that a graph would not follow. It takes what a call gives for what it is: tensors by
---- their values, and plain values and arrays of them by equality. What else a table holds could change unseen.
+--- their values, and plain values and arrays of them by equality. Other tables could change unseen.
 local function check_inputs(count, inputs)
   for i = 1, count do
     local value = inputs[i]
@@ -238,26 +243,26 @@ local function check_inputs(count, inputs)
   end
 end
 
-local function new_bucket(self, count, inputs)
+local function new_bucket(self, modes, count, inputs)
   for i = 1, count do
     if torch.is_tensor(inputs[i]) and inputs[i].device ~= dist.device() then
       complain("argument %d is %s; inputs must be on this rank's device, %s", i, describe(inputs[i]), dist.device())
     end
   end
   -- The first bucket's calls have made gradients and states. One more makes what depends on a shape.
-  local bucket = { count = count, inputs = own(count, inputs), tapes = {}, calls = 0,
+  local bucket = { modes = modes, count = count, inputs = own(count, inputs), tapes = {}, calls = 0,
     warmup = #self.buckets == 0 and self.warmup or 1 }
   table.insert(self.buckets, bucket)
   return bucket
 end
 
 --- Returns the bucket of a call, or nil if it has none and there are as many as there may be.
-local function bucket_of(self, count, inputs)
+local function bucket_of(self, modes, count, inputs)
   for _, bucket in ipairs(self.buckets) do
-    if fits(bucket, count, inputs) then return bucket end
+    if fits(bucket, modes, count, inputs) then return bucket end
   end
-  if #self.buckets < self.max_buckets then return new_bucket(self, count, inputs) end
-  if self.max_buckets == 1 then complain_of_difference(self.buckets[1], count, inputs) end
+  if #self.buckets < self.max_buckets then return new_bucket(self, modes, count, inputs) end
+  if self.max_buckets == 1 then complain_of_difference(self.buckets[1], modes, count, inputs) end
 end
 
 function Graph:__call(...)
@@ -265,9 +270,14 @@ function Graph:__call(...)
   if torch.cuda.is_current_stream_capturing() then
     core_graph.refuse("lockstep.graph: a graph cannot be called while another is recorded")
   end
+  local modes, is_autocast = core_graph.modes()
+  if is_autocast then
+    complain("called inside of torch.autocast, whose casts of weights end with it, and a graph would keep them; call "
+      .. "torch.autocast inside of the graph's function")
+  end
   check_inputs(count, inputs)
   if self.calls == 0 then first_call(self) end
-  local bucket = self.records and bucket_of(self, count, inputs)
+  local bucket = self.records and bucket_of(self, modes, count, inputs)
   self.calls = self.calls + 1
   local results
   if not bucket then

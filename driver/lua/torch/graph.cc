@@ -8,9 +8,13 @@
 #include <string_view>
 #include <utility>
 
+#include "ATen/autocast_mode.h"
+#include "ATen/core/grad_mode.h"
 #include "ATen/record_function.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "c10/core/DefaultDtype.h"
+#include "c10/core/InferenceMode.h"
 #include "driver/cuda/cuda_graph.h"
 #include "driver/graph/recording.h"
 #include "driver/graph/tape.h"
@@ -163,6 +167,17 @@ int RefuseFromLua(lua_State* state) {
   throw Error(message);
 }
 
+// modes() -> the modes of this thread that change what an operator does, autocast left out, and
+// whether autocast is on for the CPU or a GPU.
+int Modes(lua_State* state) {
+  PushString(state, absl::StrCat(at::GradMode::is_enabled() ? "gradients" : "no gradients",
+                                 c10::InferenceMode::is_enabled() ? ", inference mode" : "", ", ",
+                                 c10::toString(c10::get_default_dtype_as_scalartype())));
+  lua_pushboolean(state, at::autocast::is_autocast_enabled(at::kCPU) ||
+                             at::autocast::is_autocast_enabled(at::kCUDA));
+  return 2;
+}
+
 int NewGraph(lua_State* state) {
   PushObject<Graph>(state, driver::NewCudaGraph());
   return 1;
@@ -242,7 +257,9 @@ int OpenGraph(lua_State* state) {
                                {"mismatch", TapeMismatch},
                                {"stats", TapeStats}});
   lua_newtable(state);
-  SetFunctions(state, {{"new", NewGraph}, {"new_tape", NewTape}, {"refuse", RefuseFromLua}});
+  SetFunctions(
+      state,
+      {{"new", NewGraph}, {"new_tape", NewTape}, {"refuse", RefuseFromLua}, {"modes", Modes}});
   return 1;
 }
 

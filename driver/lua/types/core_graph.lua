@@ -24,6 +24,11 @@ function graph.new() end
 ---@param message string
 function graph.refuse(message) end
 
+--- Returns the modes that are on and change what operators do, as one text, and whether autocast is on.
+---@return string modes
+---@return boolean is_autocast
+function graph.modes() end
+
 ---@class lockstep.core.graph.Tape
 local Tape = {}
 

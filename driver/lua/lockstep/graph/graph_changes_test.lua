@@ -151,6 +151,54 @@ t.test("AGradientOfATensorThatTheFunctionItselfUsesIsComputed", function()
   end
 end)
 
+t.test("AModeAroundTheCallIsPartOfTheGraph", function()
+  local w = torch.ones({ 2 }, { requires_grad = true })
+  local function step(x)
+    local y = w * x
+    return torch.is_grad_enabled() and y * 1 or y * 2, torch.zeros { 1 }
+  end
+  local graph = lockstep.graph(step, { warmup = 1, buckets = 4 })
+  local default = torch.get_default_dtype()
+  local modes = {
+    { "gradients", function(fn, ...) return fn(...) end },
+    { "no_grad", torch.no_grad },
+    { "float64", function(fn, ...)
+      torch.set_default_dtype(torch.float64)
+      local y, zero = fn(...)
+      torch.set_default_dtype(default)
+      return y, zero
+    end },
+  }
+
+  for i = 1, 4 do
+    for _, mode in ipairs(modes) do
+      local y, zero = mode[2](graph, torch.full({ 2 }, i, { dtype = torch.float32 }))
+      local expected, expected_zero = mode[2](step, torch.full({ 2 }, i, { dtype = torch.float32 }))
+      t.equal(y, expected:detach(), mode[1])
+      t.equal(zero.dtype, expected_zero.dtype, mode[1])
+    end
+  end
+
+  t.equal({ graph.recordings, graph.hits }, { 3, 6 })
+  local only = lockstep.graph(step, { warmup = 1 })
+  only(torch.ones { 2 })
+  t.raises("called with no gradients, Float, but with gradients, Float when the graph was made", function()
+    torch.no_grad(only, torch.ones { 2 })
+  end)
+end)
+
+t.test("AutocastAroundTheCallIsRefusedAndInsideItIsFine", function()
+  local graph = lockstep.graph(function(x) return x:matmul(x) end, { warmup = 1 })
+  t.raises("call torch.autocast inside of the graph's function", function()
+    torch.autocast({ dtype = torch.bfloat16, device = "cpu" }, graph, torch.ones { 2, 2 })
+  end)
+
+  local inside = lockstep.graph(function(x)
+    return torch.autocast({ dtype = torch.bfloat16, device = "cpu" }, torch.matmul, x, x)
+  end, { warmup = 1 })
+  for _ = 1, 3 do t.equal(inside(torch.ones { 2, 2 }).dtype, torch.bfloat16) end
+end)
+
 t.test("AnotherShapeOfACapturedTensorIsRecordedAnew", function()
   for name, change in pairs {
     transposed = function(buffer) buffer:t_() end,
