@@ -325,16 +325,22 @@ end
 ---       local loss = train(batch.x, batch.y, torch.tensor(schedule(step), { device = dist.device() }))
 ---     end
 ---
---- An operation that cannot be recorded is an error with the script's line. Examples are reading a value (`item`,
---- `totable`, `print`), an operator that waits for the device (`nonzero`, an index of booleans), and `torch.tensor`. A
---- number as the optimizer's factor, inputs of another shape and collectives are errors too; on a GPU so is more than
---- one rank. Branches of Lua are taken once, when it records. On the CPU a call records again, up to 8 times, where a
---- parameter's gradient, memory or `requires_grad` is not as it was; there dropout draws what the loop would draw. On
---- several ranks the CPU records nothing, and each call runs `fn`.
+--- An operation that cannot be recorded is an error with the script's line, even if the function catches the error.
+--- Examples are reading a value (`item`, `totable`, `print`), `torch.tensor`, and an operator that waits for the device
+--- or reads values itself (`nonzero`, an index of booleans, a packed `lstm`). A number as the optimizer's factor and
+--- collectives are errors too. So are inputs of another shape, inputs that require gradients, tables of tensors, and
+--- autocast around the call. On a GPU so is more than one rank.
 ---
---- `buckets` is the number of shapes that get a recording each, for batches of several sizes. Dtypes, plain values and
---- arrays of them, as the lengths of packed sequences, tell buckets apart too. Further shapes run as without a graph:
---- compare `graph.hits` with `graph.calls`, and round sizes up until most calls hit.
+--- Lua runs only when it records. Later calls do as it did then, with the same branches, numbers, `train()` or
+--- `eval()`, `dropout.p`, parameters and modules, even if a script replaces one. A call records again if an option of
+--- an optimizer has changed. On the CPU it also does so, up to 8 times, if a parameter's gradient, memory, shape or
+--- `requires_grad` is not as it was. There dropout draws what the loop would draw. On several ranks the CPU records
+--- nothing, and each call runs `fn`.
+---
+--- `buckets` is the number of shapes that get a recording each, for batches of several sizes. Dtypes, plain values,
+--- arrays of them, as the lengths of packed sequences, and modes around the call, as `no_grad`, tell buckets apart too.
+--- Further shapes run as without a graph: compare `graph.hits` with `graph.calls`, and round sizes up until most calls
+--- hit.
 ---@param fn function of tensors on this rank's device, and of plain values that never change
 ---@param opts {warmup: integer?, buckets: integer?}? warmup: default 3; at least 1, so that gradients, optimizer states
 ---and workspaces exist; buckets: default 1, with which another shape is an error

@@ -3,7 +3,7 @@
 
 local M = {}
 
-local seen -- what note() has been given since start()
+local seen -- optimizers, and copies of their groups, since start()
 
 local function copy(value)
   if type(value) ~= "table" then return value end
@@ -27,7 +27,7 @@ local function difference(kept, now, name)
   end
 end
 
---- Begins a list of what is noted. Only the last recording under way has one.
+--- Begins a list of the optimizers that take a step. The last recording under way has it.
 function M.start() seen = {} end
 
 --- Returns the list since start().
