@@ -54,6 +54,21 @@ for name, case in pairs {
   end)
 end
 
+t.test("AForgottenStateOfTheOptimizerIsFollowed", function()
+  local plain, recorded = training(adam), training(adam)
+  local graph = lockstep.graph(recorded.step, { warmup = 1 })
+
+  for i = 1, 10 do
+    if i == 5 then
+      for _, one in ipairs { plain, recorded } do one.optimizer.state[one.model.bias] = nil end
+    end
+    t.equal(graph(input(i)), plain.step(input(i)):detach(), "step " .. i)
+    t.equal(recorded.model:state_dict(), plain.model:state_dict(), "step " .. i)
+  end
+
+  t.equal({ graph.recordings, graph.hits }, { 2, 6 })
+end)
+
 t.test("AnOptionThatChangesInEachStepIsFollowed", function()
   local plain, recorded = training(adam), training(adam)
   local graph = lockstep.graph(recorded.step, { warmup = 1 })

@@ -1,5 +1,6 @@
---- The options that optimizers use while lockstep.graph records. A recording keeps them as numbers, so the graph asks
---- before each repetition whether the optimizers still have the same. See lockstep/graph.lua.
+--- The options and states that optimizers use while lockstep.graph records. A recording keeps options as numbers, and
+--- the states' addresses, so the graph asks before each repetition whether the optimizers still have the same. See
+--- lockstep/graph.lua.
 
 local M = {}
 
@@ -41,7 +42,9 @@ end
 --- Notes an optimizer that takes a step in a recording.
 ---@param optimizer optim.Optimizer
 function M.note(optimizer)
-  if seen then table.insert(seen, { optimizer = optimizer, groups = copy(optimizer.groups) }) end
+  if not seen then return end
+  table.insert(seen, { optimizer = optimizer, groups = copy(optimizer.groups),
+    state = copy(optimizer.state) })
 end
 
 --- Returns what has changed since a list was made, or nil.
@@ -55,6 +58,7 @@ function M.changed(list)
       local name = difference(group, now[i])
       if name then return string.format("an optimizer's %s has changed", name) end
     end
+    if difference(one.state, one.optimizer.state, "state") then return "an optimizer's state is another one" end
   end
 end
 
