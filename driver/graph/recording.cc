@@ -179,7 +179,8 @@ void Recording::NoteRead(const c10::OperatorHandle& op, const at::Tensor& tensor
         externals_.emplace(tensor.unsafeGetTensorImpl(), tape_->externals_.size());
     if (is_first)
       tape_->externals_.push_back({tensor, tensor.storage().unsafeGetStorageImpl(),
-                                   tensor.storage().data(), tensor.requires_grad()});
+                                   tensor.storage().data(), tensor.requires_grad(),
+                                   AliasOf(tensor)});
     tape_->externals_[place->second].is_written |= is_written;
     if (tensor.requires_grad() && tensor.is_leaf()) NoteLeaf(tensor, true);
   }
@@ -243,8 +244,18 @@ void Recording::NoteResults(const c10::OperatorHandle& op,
 
 void Recording::Call(const c10::OperatorHandle& op, c10::DispatchKeySet below,
                      torch::jit::Stack* stack) {
-  const std::string& name = op.operator_name().name;
   if (!IsWhole(op)) return op.redispatchBoxed(below, stack);
+  try {
+    CallWhole(op, below, stack);
+  } catch (const c10::Error& error) {
+    if (refusal_.empty()) refusal_ = error.what_without_backtrace();
+    throw;
+  }
+}
+
+void Recording::CallWhole(const c10::OperatorHandle& op, c10::DispatchKeySet below,
+                          torch::jit::Stack* stack) {
+  const std::string& name = op.operator_name().name;
   const c10::FunctionSchema& schema = op.schema();
   const std::vector<c10::IValue> arguments(
       stack->end() - static_cast<int64_t>(schema.arguments().size()), stack->end());
@@ -281,6 +292,9 @@ void Recording::Call(const c10::OperatorHandle& op, c10::DispatchKeySet below,
                     ReturnsMetadata(name),
                 name, " returns a value to the program, which a graph cannot wait for");
   }
+  TORCH_CHECK(name != "aten::repeat_interleave" || op.operator_name().overload_name != "Tensor" ||
+                  !arguments[1].isNone(),
+              name, " returns a shape that depends on values: give it an output_size");
   const bool changes_shape = op.hasTag(at::Tag::inplace_view);
   TORCH_CHECK(!ReplacesMemory(name) && !(changes_shape && has_memory_from_before), name,
               " changes the shape or the memory of a tensor, and a graph keeps both (a module of "
@@ -311,6 +325,7 @@ void Recording::Call(const c10::OperatorHandle& op, c10::DispatchKeySet below,
 }
 
 void Recording::Finish() {
+  TORCH_CHECK(refusal_.empty(), "the function caught an operator's error: ", refusal_);
   const Unrecorded unrecorded;
   CheckGenerators("at the end of the graph's function");
   for (const Tape::External& external : tape_->externals_)

@@ -12,6 +12,9 @@
 //   - one that reads values which no operator computed, for example what C++ wrote into new memory;
 //   - random numbers that no operator drew, and a generator whose state was set.
 //
+// Finish() throws too after an operator's error that the program caught: which way it went on may
+// depend on values.
+//
 // While it runs, the recording keeps all memory that operators return. A dispatch key that tensors
 // never have leads to it (DispatchKey::Fake): other threads, and all threads at other times, do not
 // pass it.
@@ -70,6 +73,8 @@ class Recording {
     std::string state;  // after the last recorded draw
   };
 
+  void CallWhole(const c10::OperatorHandle& op, c10::DispatchKeySet below,
+                 std::vector<c10::IValue>* stack);
   void CheckArgument(const c10::OperatorHandle& op, const at::Tensor& tensor) const;
   void NoteRead(const c10::OperatorHandle& op, const at::Tensor& tensor, bool is_written);
   void NoteLeaf(const at::Tensor& tensor, bool needs_grad_before);
@@ -87,6 +92,7 @@ class Recording {
   std::unordered_map<const c10::TensorImpl*, size_t> leaves_;
   std::unordered_set<const void*> allocated_;  // addresses, since the recording began
   std::vector<Drawn> generators_;
+  std::string refusal_;  // the first error of an operator, which the program may have caught
   c10::impl::IncludeDispatchKeyGuard include_;
 };
 

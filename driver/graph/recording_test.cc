@@ -21,6 +21,7 @@
 namespace lockstep::driver {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::HasSubstr;
 using tests::MessageOf;
 using Tensors = std::vector<at::Tensor>;
@@ -286,6 +287,72 @@ TEST(RecordingTest, MovedMemoryAndChangedGradientsAreSeen) {
   Record(&other, [&] { w.mul(x); });
   w.requires_grad_(false);
   EXPECT_THAT(other.Mismatch(), HasSubstr("requires_grad of a tensor of shape [3] has changed"));
+}
+
+TEST(RecordingTest, AnotherShapeOfATensorIsSeen) {
+  const at::Tensor x = at::arange(6.0).view({2, 3}), total = at::zeros({});
+  const std::vector<std::pair<std::string, std::function<void()>>> changes = {
+      {"of shape [2, 3] has another shape, stride, offset or dtype, and shape [3, 2]",
+       [&] { x.t_(); }},
+      {"and shape [2, 2]",
+       [&] {
+         x.resize_({2, 2});
+       }},
+      {"and shape [2, 3]",
+       [&] {
+         x.as_strided_({2, 3}, {1, 2});
+       }},
+      {"and shape [2, 3]",
+       [&] {
+         x.as_strided_({2, 3}, {0, 1}, 1);
+       }},
+  };
+  for (const auto& [message, change] : changes) {
+    Tape tape;
+    Record(&tape, [&] { total.add_(x.select(0, 1).sum()); });
+    ASSERT_EQ(tape.Mismatch(), "");
+
+    change();
+
+    EXPECT_THAT(tape.Mismatch(), HasSubstr(message));
+    x.as_strided_({2, 3}, {3, 1}, 0);
+    EXPECT_EQ(tape.Mismatch(), "");
+  }
+}
+
+TEST(RecordingTest, ACaughtErrorEndsTheRecording) {
+  const at::Tensor x = at::ones({4}), total = at::zeros({});
+  const std::vector<std::pair<std::string, std::function<void()>>> steps = {
+      {"_local_scalar_dense returns a value", [&] { (void)x.sum().item(); }},
+      {"out of range", [&] { (void)x.index_select(0, at::full({1}, 9)); }},
+  };
+  for (const auto& [message, step] : steps) {
+    Tape tape;
+    EXPECT_THAT(MessageOf([&, &run = step] {
+                  Record(&tape, [&] {
+                    EXPECT_NE(MessageOf(run), "");
+                    total.add_(1);
+                  });
+                }),
+                AllOf(HasSubstr("the function caught an operator's error"), HasSubstr(message)));
+  }
+}
+
+TEST(RecordingTest, RepeatsNeedTheirSum) {
+  const at::Tensor x = at::arange(3), total = at::zeros({6}), counts = at::tensor({1, 2, 3});
+  Tape refused;
+  EXPECT_THAT(
+      MessageOf([&] { Record(&refused, [&] { total.add_(at::repeat_interleave(x, counts)); }); }),
+      HasSubstr("repeat_interleave returns a shape that depends on values"));
+
+  Tape tape;
+  total.zero_();
+  Record(&tape,
+         [&] { total.add_(at::repeat_interleave(x, counts, /*dim=*/0, /*output_size=*/6)); });
+  counts.copy_(at::tensor({4, 2, 0}));
+  tape.Replay();
+
+  EXPECT_TRUE(at::equal(total, at::tensor({0., 1., 1., 2., 3., 3.})));
 }
 
 TEST(RecordingTest, AReplayCountsItsWrites) {

@@ -38,6 +38,10 @@ std::string Tape::Mismatch() const {
     const c10::StorageImpl* const storage = tensor.storage().unsafeGetStorageImpl();
     if (storage != external.storage || storage->data() != external.data)
       return absl::StrCat("the memory of a tensor of shape ", ShapeOf(tensor), " has moved");
+    if (!HaveSameLayout(tensor, external.layout))
+      return absl::StrCat("a tensor of shape ", ShapeOf(external.layout),
+                          " has another shape, stride, offset or dtype, and shape ",
+                          ShapeOf(tensor));
     if (tensor.requires_grad() != external.requires_grad)
       return absl::StrCat("requires_grad of a tensor of shape ", ShapeOf(tensor), " has changed");
   }

@@ -51,7 +51,7 @@ class Tape {
   Tape& operator=(const Tape&) = delete;
 
   // Returns why the tape no longer does what the step would do, or "". Gradients must be absent or
-  // present as they were when the step began, and tensors must lie where they lay.
+  // present as they were when the step began, and tensors must lie where they lay, in one shape.
   std::string Mismatch() const;
 
   // Runs the recorded operators. Throws c10::Error if one of them fails or returns another shape;
@@ -87,6 +87,7 @@ class Tape {
     const c10::StorageImpl* storage;
     const void* data;
     bool requires_grad;
+    at::Tensor layout;  // its alias, with the shape, strides and offset that were recorded
     bool is_written = false;
   };
 

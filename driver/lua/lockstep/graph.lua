@@ -9,6 +9,7 @@ local core_graph = require "lockstep.core.graph"
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
+local options_seen = require "lockstep.optim.options_seen"
 local torch = require "lockstep.torch"
 
 ---@class lockstep.Graph
@@ -21,31 +22,44 @@ local Graph = {}
 Graph.__index = Graph
 
 -- A bucket has the inputs of one shape, and their recordings:
+--   modes            which were on around its calls, as a text
 --   count, inputs    tensors of the graph's own, and plain values
 --   calls, warmup    the calls so far, and those before the recording
---   tapes            on the CPU, each {tape = , results = }
---   graph, results   on a GPU
+--   tapes            on the CPU, each {tape = , results = , options = }
+--   graph, results, options  on a GPU
+-- where options are those of the optimizers that the recording has as numbers
 
 --- The recordings that one bucket may make on the CPU.
 local MAX_RECORDINGS = 8
 
 local function complain(...) core.raise("lockstep.graph: " .. string.format(...)) end
 
---- Returns whether a value is an array of numbers, strings and booleans.
+local SIZE = getmetatable(torch.empty({ 0 }).shape)
+local IS_PLAIN = { number = true, string = true, boolean = true }
+
+--- Returns whether a value is an array of numbers, strings and booleans, or a tensor's shape.
 local function is_list(value)
-  if type(value) ~= "table" or getmetatable(value) then return false end
+  if type(value) ~= "table" then return false end
+  local metatable = getmetatable(value)
+  if metatable and metatable ~= SIZE then return false end
   local count = 0
   for _, element in pairs(value) do
     count = count + 1
-    if type(element) == "table" or value[count] == nil then return false end
+    if not IS_PLAIN[type(element)] or value[count] == nil then return false end
   end
   return true
+end
+
+--- Returns whether two values are one. A function tells 0 from -0, and does the same with each nan.
+local function same_value(a, b)
+  if a == 0 and b == 0 then return 1 / a == 1 / b end
+  return a == b or (a ~= a and b ~= b)
 end
 
 local function same_list(a, b)
   if #a ~= #b then return false end
   for i, element in ipairs(a) do
-    if element ~= b[i] then return false end
+    if not same_value(element, b[i]) then return false end
   end
   return true
 end
@@ -70,7 +84,7 @@ local function own(count, inputs)
     if torch.is_tensor(value) then
       value = value:detach():clone()
     elseif is_list(value) then
-      value = { unpack(value) }
+      value = setmetatable({ unpack(value) }, getmetatable(value))
     end
     kept[i] = value
   end
@@ -79,15 +93,15 @@ end
 
 --- Returns whether an input may take the place of another.
 local function alike(kept, given)
-  if kept == given then return true end
+  if same_value(kept, given) then return true end
   if torch.is_tensor(kept) and torch.is_tensor(given) then
     return kept.dtype == given.dtype and kept.shape == given.shape
   end
   return is_list(kept) and is_list(given) and same_list(kept, given)
 end
 
-local function fits(bucket, count, inputs)
-  if bucket.count ~= count then return false end
+local function fits(bucket, modes, count, inputs)
+  if bucket.modes ~= modes or bucket.count ~= count then return false end
   for i = 1, count do
     if not alike(bucket.inputs[i], inputs[i]) then return false end
   end
@@ -95,7 +109,11 @@ local function fits(bucket, count, inputs)
 end
 
 --- Raises an error that says how a call differs from the graph's only bucket.
-local function complain_of_difference(bucket, count, inputs)
+local function complain_of_difference(bucket, modes, count, inputs)
+  if bucket.modes ~= modes then
+    complain("called with %s, but with %s when the graph was made; modes around a call are part of the graph: make "
+      .. "another for these, or give lockstep.graph more buckets", modes, bucket.modes)
+  end
   if bucket.count ~= count then complain("called with %d arguments, but with %d before", count, bucket.count) end
   for i = 1, count do
     local kept, given = bucket.inputs[i], inputs[i]
@@ -136,12 +154,18 @@ local function record_on_gpu(self, bucket)
   collectgarbage()
   collectgarbage()
   bucket.graph = core_graph.new()
+  options_seen.start()
   bucket.results = on_side_stream(self, function(...) return bucket.graph:record(self.fn, ...) end,
     unpack(bucket.inputs, 1, bucket.count))
+  bucket.options = options_seen.finish()
   self.captured, self.recordings = true, self.recordings + 1
 end
 
 local function on_gpu(self, bucket)
+  if bucket.graph and options_seen.changed(bucket.options) then
+    bucket.graph, bucket.results = nil, nil
+    return on_side_stream(self, self.fn, unpack(bucket.inputs, 1, bucket.count)) -- it may have to make new states
+  end
   if bucket.graph then self.hits = self.hits + 1 else record_on_gpu(self, bucket) end
   bucket.graph:replay()
   return bucket.results
@@ -149,16 +173,31 @@ end
 
 local function record_on_cpu(self, bucket)
   local recorded = { tape = core_graph.new_tape() }
+  options_seen.start()
   recorded.results = pack_results(recorded.tape:record(self.fn, unpack(bucket.inputs, 1, bucket.count)))
+  recorded.options = options_seen.finish()
   table.insert(bucket.tapes, recorded)
   self.captured, self.recordings = true, self.recordings + 1
   return recorded.results
 end
 
+--- Forgets the recordings that used other options of an optimizer than it has now. Returns what changed, or nil.
+local function forget_changed(bucket)
+  local reason
+  for i = #bucket.tapes, 1, -1 do
+    local changed = options_seen.changed(bucket.tapes[i].options)
+    if changed then
+      reason = changed
+      table.remove(bucket.tapes, i)
+    end
+  end
+  return reason
+end
+
 --- Repeats the recording that fits. Without one runs the step normally, and the next time records it. A step depends
 --- on which gradients exist when it begins: one that adds to gradients is another than one that makes them.
 local function on_cpu(self, bucket)
-  local reason
+  local reason = forget_changed(bucket)
   for _, recorded in ipairs(bucket.tapes) do
     reason = recorded.tape:mismatch()
     if not reason then
@@ -188,33 +227,57 @@ local function first_call(self)
   if self.on_gpu then self.stream = torch.cuda.Stream() end
 end
 
-local function new_bucket(self, count, inputs)
+--- Raises an error for an argument that a graph would not follow. It takes what a call gives for what it is: tensors by
+--- their values, and plain values and arrays of them by equality. Other tables could change unseen.
+local function check_inputs(count, inputs)
+  for i = 1, count do
+    local value = inputs[i]
+    if torch.is_tensor(value) and value.requires_grad then
+      complain("argument %d requires a gradient, which would be lost: a graph copies its inputs, and detaches the "
+        .. "copies; give argument:detach(), or let the function itself use the tensor, as it uses a model", i)
+    end
+    if type(value) == "table" and not is_list(value) then
+      complain("argument %d is a table, and a graph would not see that it changes: give its tensors, and its numbers, "
+        .. "strings and booleans or arrays of them, as arguments of their own; the function itself may use others", i)
+    end
+  end
+end
+
+local function new_bucket(self, modes, count, inputs)
   for i = 1, count do
     if torch.is_tensor(inputs[i]) and inputs[i].device ~= dist.device() then
       complain("argument %d is %s; inputs must be on this rank's device, %s", i, describe(inputs[i]), dist.device())
     end
   end
   -- The first bucket's calls have made gradients and states. One more makes what depends on a shape.
-  local bucket = { count = count, inputs = own(count, inputs), tapes = {}, calls = 0,
+  local bucket = { modes = modes, count = count, inputs = own(count, inputs), tapes = {}, calls = 0,
     warmup = #self.buckets == 0 and self.warmup or 1 }
   table.insert(self.buckets, bucket)
   return bucket
 end
 
 --- Returns the bucket of a call, or nil if it has none and there are as many as there may be.
-local function bucket_of(self, count, inputs)
+local function bucket_of(self, modes, count, inputs)
   for _, bucket in ipairs(self.buckets) do
-    if fits(bucket, count, inputs) then return bucket end
+    if fits(bucket, modes, count, inputs) then return bucket end
   end
-  if #self.buckets < self.max_buckets then return new_bucket(self, count, inputs) end
-  if self.max_buckets == 1 then complain_of_difference(self.buckets[1], count, inputs) end
+  if #self.buckets < self.max_buckets then return new_bucket(self, modes, count, inputs) end
+  if self.max_buckets == 1 then complain_of_difference(self.buckets[1], modes, count, inputs) end
 end
 
 function Graph:__call(...)
   local count, inputs = select("#", ...), { ... }
-  if torch.cuda.is_current_stream_capturing() then complain("a graph cannot be called while another is recorded") end
+  if torch.cuda.is_current_stream_capturing() then
+    core_graph.refuse("lockstep.graph: a graph cannot be called while another is recorded")
+  end
+  local modes, is_autocast = core_graph.modes()
+  if is_autocast then
+    complain("called inside of torch.autocast, whose casts of weights end with it, and a graph would keep them; call "
+      .. "torch.autocast inside of the graph's function")
+  end
+  check_inputs(count, inputs)
   if self.calls == 0 then first_call(self) end
-  local bucket = self.records and bucket_of(self, count, inputs)
+  local bucket = self.records and bucket_of(self, modes, count, inputs)
   self.calls = self.calls + 1
   local results
   if not bucket then
@@ -262,16 +325,22 @@ end
 ---       local loss = train(batch.x, batch.y, torch.tensor(schedule(step), { device = dist.device() }))
 ---     end
 ---
---- An operation that cannot be recorded is an error with the script's line. Examples are reading a value (`item`,
---- `totable`, `print`), an operator that waits for the device (`nonzero`, an index of booleans), and `torch.tensor`. A
---- number as the optimizer's factor, inputs of another shape and collectives are errors too; on a GPU so is more than
---- one rank. Branches of Lua are taken once, when it records. On the CPU a call records again, up to 8 times, where a
---- parameter's gradient, memory or `requires_grad` is not as it was; there dropout draws what the loop would draw. On
---- several ranks the CPU records nothing, and each call runs `fn`.
+--- An operation that cannot be recorded is an error with the script's line, even if the function catches the error.
+--- Examples are reading a value (`item`, `totable`, `print`), `torch.tensor`, and an operator that waits for the device
+--- or reads values itself (`nonzero`, an index of booleans, a packed `lstm`). A number as the optimizer's factor and
+--- collectives are errors too. So are inputs of another shape, inputs that require gradients, tables of tensors, and
+--- autocast around the call. On a GPU so is more than one rank.
 ---
---- `buckets` is the number of shapes that get a recording each, for batches of several sizes. Dtypes, plain values and
---- arrays of them, as the lengths of packed sequences, tell buckets apart too. Further shapes run as without a graph:
---- compare `graph.hits` with `graph.calls`, and round sizes up until most calls hit.
+--- Lua runs only when it records. Later calls do as it did then, with the same branches, numbers, `train()` or
+--- `eval()`, `dropout.p`, parameters and modules, even if a script replaces one. A call records again if an option of
+--- an optimizer has changed. On the CPU it also does so, up to 8 times, if a parameter's gradient, memory, shape or
+--- `requires_grad` is not as it was. There dropout draws what the loop would draw. On several ranks the CPU records
+--- nothing, and each call runs `fn`.
+---
+--- `buckets` is the number of shapes that get a recording each, for batches of several sizes. Dtypes, plain values,
+--- arrays of them, as the lengths of packed sequences, and modes around the call, as `no_grad`, tell buckets apart too.
+--- Further shapes run as without a graph: compare `graph.hits` with `graph.calls`, and round sizes up until most calls
+--- hit.
 ---@param fn function of tensors on this rank's device, and of plain values that never change
 ---@param opts {warmup: integer?, buckets: integer?}? warmup: default 3; at least 1, so that gradients, optimizer states
 ---and workspaces exist; buckets: default 1, with which another shape is an error

@@ -3,13 +3,18 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "ATen/autocast_mode.h"
+#include "ATen/core/grad_mode.h"
 #include "ATen/record_function.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
+#include "c10/core/DefaultDtype.h"
+#include "c10/core/InferenceMode.h"
 #include "driver/cuda/cuda_graph.h"
 #include "driver/graph/recording.h"
 #include "driver/graph/tape.h"
@@ -30,24 +35,41 @@ inline constexpr const char* kObjectName<Tape> = "tape";
 namespace {
 
 thread_local bool recording = false;
+// The first error of this recording, with the script's line. The script may have caught it.
+thread_local std::string refusal;
 
 // Operators that wait for the device, since the shape or the type of what they return lies there.
-constexpr std::array<std::string_view, 12> kWaitingOperators = {"aten::nonzero",
-                                                                "aten::masked_select",
-                                                                "aten::equal",
-                                                                "aten::allclose",
-                                                                "aten::is_nonzero",
-                                                                "aten::bincount",
-                                                                "aten::_unique",
-                                                                "aten::_unique2",
-                                                                "aten::unique_consecutive",
-                                                                "aten::unique_dim",
-                                                                "aten::unique_dim_consecutive",
-                                                                "aten::_linalg_check_errors"};
+// The second half reads values without an operator, which a replay would not read again.
+constexpr std::array<std::string_view, 20> kWaitingOperators = {
+    "aten::nonzero",
+    "aten::masked_select",
+    "aten::equal",
+    "aten::allclose",
+    "aten::is_nonzero",
+    "aten::bincount",
+    "aten::_unique",
+    "aten::_unique2",
+    "aten::unique_consecutive",
+    "aten::unique_dim",
+    "aten::unique_dim_consecutive",
+    "aten::_linalg_check_errors",
+    "aten::tensor_split.tensor_indices_or_sections",
+    "aten::_pack_padded_sequence",
+    "aten::_pad_packed_sequence",
+    "aten::gru.data",
+    "aten::lstm.data",
+    "aten::rnn_tanh.data",
+    "aten::rnn_relu.data",
+    "aten::ctc_loss.Tensor"};
 
-bool IsWaiting(std::string_view name) {
+bool IsListed(const std::string& name) {
   return std::find(kWaitingOperators.begin(), kWaitingOperators.end(), name) !=
          kWaitingOperators.end();
+}
+
+// An entry of the list is an operator with all its overloads, or one overload.
+bool IsWaiting(const c10::OperatorName& name) {
+  return IsListed(name.name) || IsListed(absl::StrCat(name.name, ".", name.overload_name));
 }
 
 // The first of those operators while this lives, however deep: a boolean index calls nonzero.
@@ -67,17 +89,18 @@ class WaitingOperator {
     if (name_.empty()) return;
     throw Error(absl::StrCat(
         "lockstep.graph: ", name_, " at ", line_,
-        " waits for the device to know the shape or the value of what it returns, and a graph "
-        "cannot wait (an index of booleans calls nonzero): use torch.where or masked_fill, or do "
-        "it outside"));
+        " waits for the device to know the shape or the value of what it returns, or reads values "
+        "that a graph would not read again (an index of booleans calls nonzero): use torch.where "
+        "or masked_fill, or do it outside"));
   }
 
  private:
   static std::unique_ptr<at::ObserverContext> OnStart(const at::RecordFunction& function) {
-    if (name_.empty() && IsWaiting(function.name())) {
-      name_ = std::string(absl::StripPrefix(function.name(), "aten::"));
-      line_ = RunningScriptLine();
-    }
+    if (!name_.empty()) return nullptr;
+    const std::optional<c10::OperatorName> name = function.operator_name();
+    if (!name.has_value() || !IsWaiting(*name)) return nullptr;
+    name_ = std::string(absl::StripPrefix(name->name, "aten::"));
+    line_ = RunningScriptLine();
     return nullptr;
   }
 
@@ -89,9 +112,24 @@ thread_local std::string WaitingOperator::name_;
 thread_local std::string WaitingOperator::line_;
 
 struct RecordingFlag {
-  RecordingFlag() { recording = true; }
+  RecordingFlag() {
+    recording = true;
+    refusal.clear();
+  }
   ~RecordingFlag() { recording = false; }
 };
+
+// Throws Error where something was refused, although the function went on.
+void CheckNothingWasRefused() {
+  if (refusal.empty()) return;
+  throw Error(absl::StrCat("lockstep.graph: the function caught an error of its recording, after ",
+                           "which it took another way than with values: ", refusal));
+}
+
+[[noreturn]] void Refuse(const std::string& message) {
+  if (refusal.empty()) refusal = absl::StrCat(RunningScriptLine(), ": ", message);
+  throw Error(message);
+}
 
 // The recording of a graph, on the side stream, ended however the function ends.
 int Record(lua_State* state) {
@@ -102,6 +140,8 @@ int Record(lua_State* state) {
   try {
     const RecordingFlag flag;
     Call(state, lua_gettop(state) - 2, LUA_MULTRET);
+    waiting.Check();
+    CheckNothingWasRefused();
   } catch (...) {
     try {
       graph.End();
@@ -117,6 +157,25 @@ int Record(lua_State* state) {
 int Replay(lua_State* state) {
   ReadObject<Graph>(state, 1, "replay: graph")->Replay();
   return 0;
+}
+
+// refuse(message): raises an error that ends the recording under way, even if the script catches
+// it.
+int RefuseFromLua(lua_State* state) {
+  const std::string message = ReadString(state, 1, "refuse: message");
+  if (recording) Refuse(message);
+  throw Error(message);
+}
+
+// modes() -> the modes of this thread that change what an operator does, autocast left out, and
+// whether autocast is on for the CPU or a GPU.
+int Modes(lua_State* state) {
+  PushString(state, absl::StrCat(at::GradMode::is_enabled() ? "gradients" : "no gradients",
+                                 c10::InferenceMode::is_enabled() ? ", inference mode" : "", ", ",
+                                 c10::toString(c10::get_default_dtype_as_scalartype())));
+  lua_pushboolean(state, at::autocast::is_autocast_enabled(at::kCPU) ||
+                             at::autocast::is_autocast_enabled(at::kCUDA));
+  return 2;
 }
 
 int NewGraph(lua_State* state) {
@@ -141,6 +200,7 @@ int RecordTape(lua_State* state) {
     throw;
   }
   waiting.Check();
+  CheckNothingWasRefused();
   // Leaves that the function made for itself go away, as far as Lua holds them.
   lua_gc(state, LUA_GCCOLLECT, 0);
   lua_gc(state, LUA_GCCOLLECT, 0);
@@ -182,7 +242,7 @@ int NewTape(lua_State* state) {
 
 void CheckNotRecording(const char* what) {
   if (!recording) return;
-  throw Error(absl::StrCat(
+  Refuse(absl::StrCat(
       what,
       ": a graph is being recorded, in which no value can be read or waited for; do it outside of "
       "lockstep.graph's function, on what that returns"));
@@ -197,7 +257,9 @@ int OpenGraph(lua_State* state) {
                                {"mismatch", TapeMismatch},
                                {"stats", TapeStats}});
   lua_newtable(state);
-  SetFunctions(state, {{"new", NewGraph}, {"new_tape", NewTape}});
+  SetFunctions(
+      state,
+      {{"new", NewGraph}, {"new_tape", NewTape}, {"refuse", RefuseFromLua}, {"modes", Modes}});
   return 1;
 }
 

@@ -20,6 +20,15 @@ function Graph:replay() end
 ---@return lockstep.core.graph.Graph
 function graph.new() end
 
+--- Raises an error that ends the recording under way, even if the script catches it.
+---@param message string
+function graph.refuse(message) end
+
+--- Returns the modes that are on and change what operators do, as one text, and whether autocast is on.
+---@return string modes
+---@return boolean is_autocast
+function graph.modes() end
+
 ---@class lockstep.core.graph.Tape
 local Tape = {}
 

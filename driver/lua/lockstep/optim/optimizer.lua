@@ -4,9 +4,11 @@
 --- a bucket of parameters. See adamw.lua, sgd.lua and muon.lua.
 
 local core = require "lockstep.core"
+local core_graph = require "lockstep.core.graph"
 local data_parallel = require "lockstep.sharding.data_parallel"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local options = require "lockstep.options"
+local options_seen = require "lockstep.optim.options_seen"
 local precision = require "lockstep.optim.precision"
 local torch = require "lockstep.torch"
 
@@ -23,7 +25,8 @@ local torch = require "lockstep.torch"
 
 --- Updates parameters by their gradients. Made by optim.AdamW, optim.SGD and optim.Muon.
 ---@class optim.Optimizer
----@field groups table[] each with params, lr and the other options; scripts may change the options between steps
+---@field groups table[] each with params, lr and the other options; scripts may change the options between steps. A
+---graph (lockstep.graph) then records again, which takes time: give `step` a factor for what changes often
 ---@field state table<torch.Tensor, table<string, torch.Tensor>> of each parameter
 local Optimizer = {}
 Optimizer.__index = Optimizer
@@ -120,8 +123,9 @@ local function state_of(self, p, moments, policy)
   local state = self.state[p]
   if not state then
     if torch.cuda.is_current_stream_capturing() then
-      core.raise(string.format("%s: a parameter of shape %s has no state yet, and a graph that is being recorded would "
-        .. "make a new one in each call; give lockstep.graph a larger warmup", self.kind.name, tostring(p.shape)))
+      core_graph.refuse(string.format("%s: a parameter of shape %s has no state yet, and a graph that is being "
+        .. "recorded would make a new one in each call; give lockstep.graph a larger warmup",
+        self.kind.name, tostring(p.shape)))
     end
     check_layout(self, p)
     state = precision.new_state(p, policy)
@@ -206,8 +210,8 @@ end
 ---element on the parameters' device in a graph (lockstep.graph), which would keep a number for ever
 function Optimizer:step(factor)
   if type(factor) == "number" and torch.cuda.is_current_stream_capturing() then
-    core.raise("optimizer:step: the factor is a number, and a graph is being recorded, which would keep it forever; "
-      .. "give a tensor on the device, as an argument of the graph's function")
+    core_graph.refuse("optimizer:step: the factor is a number, and a graph is being recorded, which would keep it "
+      .. "forever; give a tensor on the device, as an argument of the graph's function")
   end
   factor = factor or 1
   if type(factor) ~= "number" and not (torch.is_tensor(factor) and factor:numel() == 1) then
@@ -219,6 +223,7 @@ function Optimizer:step(factor)
     for _, group in ipairs(self.groups) do fully_shard.check_spans("optimizer:step", group.params) end
     self.has_stepped = true
   end
+  if torch.cuda.is_current_stream_capturing() then options_seen.note(self) end
   torch.no_grad(function()
     local first = 1
     for i, group in ipairs(self.groups) do
