@@ -69,6 +69,10 @@ bool ReadPax(absl::string_view records, std::string& path, int64_t& size) {
   return true;
 }
 
+bool IsZero(absl::string_view bytes) {
+  return std::all_of(bytes.begin(), bytes.end(), [](char c) { return c == 0; });
+}
+
 std::string NameOf(absl::string_view header) {
   const absl::string_view name = Text(header, 0, 100);
   const bool is_posix = header.substr(257, 6) == absl::string_view("ustar\0", 6);
@@ -88,12 +92,16 @@ absl::StatusOr<std::optional<TarMember>> NextTarMember(absl::string_view archive
   std::string long_name;
   int64_t long_size = -1;  // none
   for (;;) {
-    if (at == archive.size()) return std::optional<TarMember>();
+    if (at == archive.size())
+      return Invalid(at, "the archive is cut short: its end, two blocks of zeros, is missing");
     if (at > archive.size() || archive.size() - at < kBlock)
       return Invalid(at, "the archive is cut short: a header should be here");
     const absl::string_view header = archive.substr(at, kBlock);
-    if (std::all_of(header.begin(), header.end(), [](char c) { return c == 0; }))
-      return std::optional<TarMember>();
+    if (IsZero(header)) {
+      // Some programs write one block of zeros. Behind a header that is lost a second would not be.
+      if (IsZero(archive.substr(at + kBlock, kBlock))) return std::optional<TarMember>();
+      return Invalid(at, "expected a tar header, and found a lone block of zeros");
+    }
     if (!HasRightChecksum(header)) return Invalid(at, "expected a tar header");
     const std::optional<uint64_t> header_size = Number(header.substr(124, 12));
     const char type = header[156];

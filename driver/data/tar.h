@@ -34,8 +34,9 @@ struct TarMember {
 };
 
 // Returns the first regular file whose header is at `at` or later; folders are passed over. Returns
-// nothing at the end of the archive. Returns InvalidArgument for bytes that are not a header, for
-// an archive that ends within a member, and for links, devices and sparse files.
+// nothing at the end of the archive, which blocks of zeros mark. Returns InvalidArgument for bytes
+// that are not a header, for an archive that is cut short (so is one of 0 bytes), and for links,
+// devices and sparse files.
 absl::StatusOr<std::optional<TarMember>> NextTarMember(absl::string_view archive, uint64_t at);
 
 // A member's place in a data set, by WebDataset's rule: files whose names are alike up to the first

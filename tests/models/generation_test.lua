@@ -204,6 +204,11 @@ t.test("BadOptionsAreNamed", function()
     t.raises("models.generate: " .. message, models.generate, model, prompts, o)
   end
 
+  fails("top_p must be above 0 and at most 1, got nan", PROMPTS, { top_p = 0 / 0 })
+  fails("top_k must be a whole number of at least 1, got nan", PROMPTS, { top_k = 0 / 0 })
+  fails("stop must be an array of ids, got the key a", PROMPTS, { stop = { a = 21 } })
+  fails("stop[1] must be an id from 0 to 60, got nil", PROMPTS, { stop = { nil, 21 } })
+
   fails("prompts must be an array of at least one prompt", {})
   fails("prompts must be an array of arrays of ids", { 1, 2 })
   fails("prompt 2 holds no token", { { 1 }, {} })

@@ -205,6 +205,19 @@ t.test("KeysThatMayChangeResultsAreRefused", function()
   t.equal(models.load(path, { ignore = { "logit_scale" } }).class_name, "Qwen3ForCausalLM")
   refuses('"hidden_act" is gelu; only silu is supported', copy("qwen3", function(c) c.hidden_act = "gelu" end))
   refuses('"attention_dropout" is 0.1; only 0', copy("qwen3", function(c) c.attention_dropout = 0.1 end))
+  for _, theta in ipairs { 0, -1 } do
+    refuses("rope_theta of the config must be a number above 0, got " .. theta,
+      copy("qwen3", function(c) c.rope_parameters.rope_theta = theta end))
+    refuses("factor of the config must be a number above 0, got " .. theta,
+      copy("qwen3", function(c) c.rope_parameters.rope_type, c.rope_parameters.factor = "linear", theta end))
+  end
+  for _, id in ipairs { -1, 61, 1.5 } do
+    refuses("eos_token_id of config.json must be an id from 0 to 60, got " .. id,
+      copy("qwen3", function(c) c.eos_token_id = { 1, id } end))
+  end
+  refuses("architectures of the config must be an array of names, got 5",
+    copy("qwen3", function(c) c.architectures = 5 end))
+  refuses("layer_types must be an array of names, got 5", copy("qwen3", function(c) c.layer_types = 5 end))
   refuses('unknown rope_type "longrope"', copy("qwen3", function(c) c.rope_parameters.rope_type = "longrope" end))
   refuses("does not know \"quantization_config\"", copy("qwen3", function(c) c.quantization_config = { bits = 4 } end))
 end)
@@ -250,6 +263,12 @@ t.test("BadBatchesAreNamed", function()
   fails("seq_lens add up to 4 tokens, but input_ids holds 5", { input_ids = ids, seq_lens = { 1, 3 } })
   fails("position_ids have shape {4}, but input_ids holds 5", { input_ids = ids, position_ids = torch.arange(4) })
   fails("takes text alone, but the batch has pixel_values", { input_ids = ids, pixel_values = torch.zeros { 1 } })
+  t.raises("models: loss_mask must be a tensor of shape [T], got a table", model.loss, model,
+    { input_ids = ids, loss_mask = { 1, 1, 1, 1, 1 } })
+  fails("seq_lens must be an array of numbers, got a tensor", { input_ids = ids, seq_lens = torch.tensor { 5 } })
+  fails("seq_lens[2] must be a whole number of at least 0, got -1", { input_ids = ids, seq_lens = { 6, -1 } })
+  fails("seq_lens[1] must be a whole number of at least 0, got 1.5", { input_ids = ids, seq_lens = { 1.5, 3.5 } })
+  fails("seq_lens[1] must be a whole number of at least 0, got a string", { input_ids = ids, seq_lens = { "5" } })
   t.raises("loss_mask has shape {4}", model.loss, model, { input_ids = ids, loss_mask = torch.ones { 4 } })
   for message, value in pairs { ["holds 0.5 at position 1"] = 0.5, ["holds nan at position 1"] = 0 / 0 } do
     t.raises("models: loss_mask " .. message .. "; each element must be 0, 1, true or false", model.loss, model,

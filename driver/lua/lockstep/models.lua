@@ -62,7 +62,13 @@ M.register("Qwen3VLMoeForConditionalGeneration", qwen3_vl_moe.Qwen3VLMoe)
 --- The class of a config: by `architectures`, or by model_type where that is missing.
 local function find_class(caller, raw)
   if type(raw) ~= "table" then core.raise(caller .. ": the config must be a table, got a " .. type(raw)) end
-  local names = type(raw.architectures) == "table" and raw.architectures or {}
+  local given = raw.architectures
+  local first = type(given) == "table" and given[1] or ""
+  if given ~= nil and given ~= core.null and (type(given) ~= "table" or type(first) ~= "string") then
+    core.raise(caller .. ": architectures of the config must be an array of names, got "
+      .. (type(given) == "table" and "an array that begins with a " .. type(first) or tostring(given)))
+  end
+  local names = type(given) == "table" and given or {}
   if names[1] and architectures[names[1]] then return architectures[names[1]] end
   local known = {}
   for name, class in pairs(architectures) do
@@ -112,6 +118,8 @@ function M.load(dir, opts)
   local raw, text = config.read(path)
   local model = parameter.on_meta(find_class("models.load", raw), raw, { ignore = o.ignore })
   model.source, model.config_text, model.stop_ids = dir, text, config.stop_ids(path)
+  config.check_stop_ids("config.json", raw.eos_token_id, model.settings.vocab_size)
+  config.check_stop_ids("generation_config.json", model.stop_ids, model.settings.vocab_size)
   local tensors = shards.read(path, "models.load")
   local how = { path = path, device = o.device, dtype = o.dtype or config.dtype(raw), shard = o.shard }
   if o.shard then return loading.fill_sharded(model, tensors, how) end

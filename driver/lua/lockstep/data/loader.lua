@@ -275,6 +275,26 @@ function Loader:state_dict()
   return state
 end
 
+local function is_position(value)
+  return type(value) == "number" and value >= 0 and value % 1 == 0 and value < 2 ^ 53
+end
+
+--- Raises unless the values of a state are of the kinds that state_dict returns.
+local function check_state(state)
+  local function refuse(key, expected, value)
+    core.raise(("loader:load_state_dict: %s of the state must be %s, not %s"):format(key, expected,
+      type(value) == "number" and tostring(value) or "a " .. type(value)))
+  end
+  for _, key in ipairs { "size", "seed", "position" } do
+    if not is_position(state[key]) then refuse(key, "a whole number of at least 0", state[key]) end
+  end
+  if type(state.shuffle) ~= "boolean" then refuse("shuffle", "true or false", state.shuffle) end
+  if type(state.done) ~= "table" then refuse("done", "an array of positions", state.done) end
+  for i, position in ipairs(state.done) do
+    if not is_position(position) then refuse(("done[%d]"):format(i), "a whole number of at least 0", position) end
+  end
+end
+
 --- Goes on from what state_dict returned: with rank and world of now, in the order that was saved.
 ---@param state table
 function Loader:load_state_dict(state)
@@ -283,6 +303,7 @@ function Loader:load_state_dict(state)
       core.raise("loader:load_state_dict: this is no state of a loader: it lacks " .. key)
     end
   end
+  check_state(state)
   if state.size ~= self.size then
     core.raise(("loader:load_state_dict: the state is of a source of %d samples, this one has %d"):format(state.size,
       self.size))

@@ -4,6 +4,7 @@ local data = require "lockstep.data"
 local dist = require "lockstep.distributed"
 local run = require "lockstep.run"
 local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
 
 local path = run.dir .. "/numbers.jsonl"
 
@@ -204,6 +205,37 @@ t.test("MistakesInOptionsAreNamed", function()
   t.raises("source: expected a source", make, { source = path })
   t.raises("the source has no samples", make, { source = {} })
   t.raises('unknown option "worker"; did you mean "workers"', make, { worker = 1 })
+end)
+
+t.test("AStateOfOtherKindsIsRefused", function()
+  local loader = make { workers = 0 }
+  for _, case in ipairs {
+    { "size", "x", "size of the state must be a whole number of at least 0, not a string" },
+    { "position", 0 / 0, "position of the state must be a whole number of at least 0, not nan" },
+    { "position", 1e18, "position of the state must be a whole number of at least 0, not 1e+18" },
+    { "position", -1, "position of the state must be a whole number of at least 0, not -1" },
+    { "seed", 1.5, "seed of the state must be a whole number of at least 0, not 1.5" },
+    { "shuffle", 1, "shuffle of the state must be true or false, not 1" },
+    { "done", -1, "done of the state must be an array of positions, not -1" },
+    { "done", { 0.5 }, "done[1] of the state must be a whole number of at least 0, not 0.5" },
+  } do
+    local state = loader:state_dict()
+    state[case[1]] = case[2]
+    t.raises("loader:load_state_dict: " .. case[3], loader.load_state_dict, loader, state)
+  end
+  loader:load_state_dict(loader:state_dict())
+end)
+
+t.test("AMapThatIsNoModuleIsNamed", function()
+  t.raises('data.loader: map = "nope_map": there is no such module (a file nope_map.lua beside the script)', make,
+    { workers = 0, map = "nope_map" })
+end)
+
+t.test("AWorkersMapCannotChangeTheDefaultDtype", function()
+  local loader = make { workers = 1, map = MAP, options = { kind = "run",
+    code = "local torch = require 'lockstep.torch' torch.set_default_dtype(torch.float64) return {}" } }
+  t.raises("a map of data.loader cannot change the default dtype", loader)
+  t.equal(torch.ones({ 1 }).dtype, torch.float32)
 end)
 
 t.test("AFileThatChangesUnderAWorkerIsAnError", function()

@@ -11,7 +11,14 @@ local M = {}
 ---@param name string
 ---@return fun(sample: table, options: any): any
 function M.load(name)
-  local map = require(name)
+  local ok, map = pcall(require, name)
+  if not ok then
+    local reason = tostring(map)
+    local missing = reason:find("module '" .. name .. "' not found", 1, true)
+    local path = name:gsub("%.", "/")
+    if missing then reason = ("there is no such module (a file %s.lua beside the script)"):format(path) end
+    core.raise(('data.loader: map = "%s": %s'):format(name, reason))
+  end
   if type(map) == "function" or (getmetatable(map) or {}).__call then return map end
   core.raise(('data.loader: the module "%s" must return function(sample), not a %s'):format(name, type(map)))
 end

@@ -126,6 +126,18 @@ end)
 
 local function complete(word, environment) return completion.complete(word, environment) end
 
+t.test("TheReferenceListsWhatRequireFinds", function()
+  local reference = require "lockstep.help.reference"
+  for _, name in ipairs { "sharding.place_of", "sharding.is_one", "sharding.from_meta", "models.Decoder", "text.open",
+    "images.open", "lockstep.named_flops", "lockstep.peak_lines" } do
+    t.equal({ name, reference.find(name) }, { name })
+  end
+  for _, name in ipairs { "sharding.pack", "models.load", "text.chat", "nn.init.normal_", "torch.cuda.synchronize",
+    "optim.AdamW", "optim.schedule.warmup_cosine", "lockstep.graph", "images.read", "sharding.fully_shard" } do
+    t.equal({ name, reference.find(name) ~= nil }, { name, true })
+  end
+end)
+
 t.test("NamesOfModulesAndOperatorsAreCompleted", function()
   t.equal(complete("torch.logsumex", { torch = torch }), { "torch.logsumexp" })
   t.equal(complete("to", { torch = torch, x = 1 }), { "torch" })

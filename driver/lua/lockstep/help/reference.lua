@@ -167,6 +167,22 @@ local function read_file(path, module, found)
   return top
 end
 
+--- Returns whether `require` finds an entry. Files of a module also hold functions for other files of the library.
+local function is_public(entry, module)
+  if entry.kind == "type" or entry.name:find(":", 1, true) or entry.name:sub(1, #module + 1) ~= module .. "." then
+    return true
+  end
+  -- optim.schedule is a field of optim; the other modules with a dot are, too.
+  local root = module:match "^[^.]+"
+  local value = require(root == "lockstep" and root or "lockstep." .. root)
+  for part in entry.name:sub(#root + 2):gmatch "[^.]+" do
+    local ok, found = pcall(function() return value[part] end)
+    if not ok or found == nil then return false end
+    value = found
+  end
+  return true
+end
+
 local modules ---@type reference.Module[]?
 
 --- All modules with what is in them, in the order of their files.
@@ -179,6 +195,9 @@ function M.modules()
     for i = 2, #listed do
       local top = read_file(listed[i], module.name, module.entries)
       if i == 2 then module.text = top end
+    end
+    for i = #module.entries, 1, -1 do
+      if not is_public(module.entries[i], module.name) then table.remove(module.entries, i) end
     end
     modules[#modules + 1] = module
   end

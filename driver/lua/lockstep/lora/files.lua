@@ -59,6 +59,10 @@ local function check_config(path, config)
       refuse("%s must be a number, not %s", key, core.json_encode(config[key]))
     end
   end
+  local dropout = config.lora_dropout
+  if not is_nothing(dropout) and not (type(dropout) == "number" and dropout >= 0 and dropout < 1) then
+    refuse("lora_dropout must be at least 0 and below 1, not %s", core.json_encode(dropout))
+  end
   for _, key in ipairs { "rank_pattern", "alpha_pattern" } do
     for name, value in pairs(is_nothing(config[key]) and {} or config[key]) do
       if type(value) ~= "number" then refuse("%s of %s must be a number", key, name) end
@@ -121,6 +125,12 @@ function M.read_weights(dir)
     local name = key:sub(1, #PREFIX) == PREFIX and key:sub(#PREFIX + 1)
     if not name then
       core.raise(string.format('lora.load: %s: the key "%s" does not begin with "%s"', path, key, PREFIX))
+    end
+    if not tensor:is_floating_point() then
+      core.raise(string.format('lora.load: %s: "%s" has the dtype %s; weights must be of floating point', path, key,
+        tostring(tensor.dtype)))
+    elseif not tensor:isfinite():all():item() then
+      core.raise(string.format('lora.load: %s: "%s" holds NaN or infinity', path, key))
     end
     local module, part = name:match("^(.*)%.(lora_[AB])%.weight$")
     if not module then module, part = name:match("^(.*)%.(lora_magnitude_vector)$") end

@@ -36,6 +36,8 @@ local ONLY = {
   use_mrope = { false },
 }
 
+local function show(value) return type(value) == "string" and '"' .. value .. '"' or tostring(value) end
+
 --- Reads config.json of a folder.
 ---@param folder string
 ---@return table<string, any>
@@ -64,7 +66,19 @@ function M.stop_ids(folder)
   if type(id) == "number" or type(id) == "table" then return id end
 end
 
-local function show(value) return type(value) == "string" and '"' .. value .. '"' or tostring(value) end
+
+--- Throws unless eos_token_id of a file is an id of the vocabulary, an array of such, or missing.
+---@param name string of the file
+---@param ids any
+---@param vocab_size integer
+function M.check_stop_ids(name, ids, vocab_size)
+  if ids == nil or ids == core.null then return end
+  for _, id in ipairs(type(ids) == "table" and ids or { ids }) do
+    if type(id) ~= "number" or not (id >= 0 and id < vocab_size and id % 1 == 0) then
+      fail("eos_token_id of %s must be an id from 0 to %d, got %s", name, vocab_size - 1, show(id))
+    end
+  end
+end
 
 local function get(raw, key)
   local value = raw[key]
@@ -103,6 +117,12 @@ local function rope(raw)
   for key in pairs(given) do result[key] = get(given, key) end
   result.rope_type, result.type = result.rope_type or result.type or "default", nil
   result.rope_theta = result.rope_theta or get(raw, "rope_theta") or 10000
+  for _, key in ipairs { "rope_theta", "factor" } do
+    local value = result[key]
+    if value ~= nil and not (type(value) == "number" and value > 0 and value < math.huge) then
+      fail("%s of the config must be a number above 0, got %s", key, show(value))
+    end
+  end
   if (result.partial_rotary_factor or 1) ~= 1 then
     fail("rope_parameters.partial_rotary_factor is %s; only 1 is supported", tostring(result.partial_rotary_factor))
   end
@@ -199,6 +219,9 @@ end
 ---@param c table<string, any>
 ---@return (integer|false)[]
 function M.windows(c)
+  if c.layer_types ~= nil and type(c.layer_types) ~= "table" then
+    fail("layer_types must be an array of names, got %s", show(c.layer_types))
+  end
   local windows = {}
   for i = 1, c.num_hidden_layers do
     local slides = c.use_sliding_window and c.sliding_window and i > c.max_window_layers

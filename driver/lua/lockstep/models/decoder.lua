@@ -263,7 +263,16 @@ function CausalLM:read_batch(batch)
   check_ids(self, batch.input_ids)
   local tokens, device = batch.input_ids:size(0), self:decoder().embed_tokens.weight.device
   local seq_lens, sum = batch.seq_lens or { tokens }, 0
-  for _, length in ipairs(seq_lens) do sum = sum + length end
+  if type(seq_lens) ~= "table" then
+    fail("seq_lens must be an array of numbers, got a %s", torch.is_tensor(seq_lens) and "tensor" or type(seq_lens))
+  end
+  for i, length in ipairs(seq_lens) do
+    if type(length) ~= "number" or not (length >= 0 and length % 1 == 0) then
+      fail("seq_lens[%d] must be a whole number of at least 0, got %s", i,
+        type(length) == "number" and tostring(length) or "a " .. type(length))
+    end
+    sum = sum + length
+  end
   if sum ~= tokens then fail("seq_lens add up to %s tokens, but input_ids holds %d", tostring(sum), tokens) end
   local positions = batch.position_ids or counting(seq_lens)
   if positions:size(-1) ~= tokens then

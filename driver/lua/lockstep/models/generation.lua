@@ -95,7 +95,13 @@ end
 
 --- Raises unless these are ids of the vocabulary.
 local function check_ids(name, ids, vocab_size)
-  for i, id in ipairs(ids) do
+  for key in pairs(ids) do
+    if type(key) ~= "number" or key % 1 ~= 0 or key < 1 or key > #ids then
+      fail("%s must be an array of ids, got the key %s", name, tostring(key))
+    end
+  end
+  for i = 1, #ids do
+    local id = ids[i]
     if type(id) ~= "number" or not (id >= 0 and id < vocab_size and id % 1 == 0) then
       fail("%s[%d] must be an id from 0 to %d, got %s", name, i, vocab_size - 1, tostring(id))
     end

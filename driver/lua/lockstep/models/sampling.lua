@@ -25,10 +25,10 @@ local function check(o)
   if type(o.seed) ~= "number" or math.abs(o.seed) > 2 ^ 53 or o.seed % 1 ~= 0 then
     fail("seed must be a whole number from -2^53 to 2^53", o.seed)
   end
-  if o.top_k and (type(o.top_k) ~= "number" or o.top_k < 1 or o.top_k % 1 ~= 0) then
+  if o.top_k and (type(o.top_k) ~= "number" or not (o.top_k >= 1) or o.top_k % 1 ~= 0) then
     fail("top_k must be a whole number of at least 1", o.top_k)
   end
-  if o.top_p and (type(o.top_p) ~= "number" or o.top_p <= 0 or o.top_p > 1) then
+  if o.top_p and not (type(o.top_p) == "number" and o.top_p > 0 and o.top_p <= 1) then
     fail("top_p must be above 0 and at most 1", o.top_p)
   end
 end

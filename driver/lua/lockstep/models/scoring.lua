@@ -21,6 +21,9 @@ local function next_tokens(batch)
   local tokens = ids:size(0)
   local counted = ids:to(torch.int64)
   if batch.loss_mask then
+    if not torch.is_tensor(batch.loss_mask) then
+      core.raise("models: loss_mask must be a tensor of shape [T], got a " .. type(batch.loss_mask))
+    end
     if batch.loss_mask:size(-1) ~= tokens or batch.loss_mask:dim() ~= 1 then
       core.raise(string.format("models: loss_mask has shape %s, but input_ids holds %d tokens",
         tostring(batch.loss_mask.shape), tokens))

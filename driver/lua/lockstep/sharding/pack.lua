@@ -323,6 +323,11 @@ local function pack(opts)
   if type(o.source) ~= "function" and not (getmetatable(o.source) or {}).__call then
     core.raise("sharding.pack: the source must be a function that returns the next sample, not a " .. type(o.source))
   end
+  local id = o.pad_token_id
+  if id ~= nil and not (type(id) == "number" and id >= 0 and id % 1 == 0 and id < 2 ^ 53) then
+    core.raise("sharding.pack: pad_token_id must be a whole number of at least 0, not "
+      .. (type(id) == "number" and tostring(id) or "a " .. type(id)))
+  end
   local function new_packer() return core_sharding.packer(o.seq_len, o.split, o.drop_last) end
   local packed = setmetatable({
     source = o.source, seq_len = o.seq_len, pad_token_id = o.pad_token_id, new_packer = new_packer,

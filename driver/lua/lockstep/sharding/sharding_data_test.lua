@@ -139,6 +139,13 @@ t.test("DroppedTokensAreCounted", function()
   t.equal(packed.drawn, 3)
 end)
 
+t.test("PackTakesAWholeIdForPadding", function()
+  for expected, id in pairs { ["1.5"] = 1.5, ["-1"] = -1, ["nan"] = 0 / 0, ["a string"] = "0" } do
+    t.raises("sharding.pack: pad_token_id must be a whole number of at least 0, not " .. expected, sharding.pack,
+      { source = source { 3 }, seq_len = 4, pad_token_id = id })
+  end
+end)
+
 t.test("TheLastChunkMayBeShortOrPadded", function()
   local short = take(sharding.pack { source = source { 3, 2 }, seq_len = 4, drop_last = false })
   t.equal(short[2].input_ids:totable(), { 201 })

@@ -67,10 +67,19 @@ function M.prepare(caller, messages)
     core.raise(("%s: there are no messages; expected an array of tables like {role = \"user\", content = \"Hello\"}")
       :format(caller))
   end
+  local n = #messages
+  for key in pairs(messages) do
+    if type(key) ~= "number" or key % 1 ~= 0 or key < 1 or key > n then
+      core.raise(("%s: the messages must be an array without holes, got the key %s beside %d messages"):format(caller,
+        type(key) == "string" and ('"%s"'):format(key) or tostring(key), n))
+    end
+  end
   local prepared = {}
-  for i, message in ipairs(messages) do
+  for i = 1, n do
+    local message = messages[i]
     if type(message) ~= "table" then
-      core.raise(("%s: message %d must be a table, got a %s"):format(caller, i, type(message)))
+      core.raise(("%s: message %d must be a table, got %s"):format(caller, i,
+        message == nil and "nil: the messages have a hole" or "a " .. type(message)))
     end
     if type(message.role) ~= "string" then
       core.raise(("%s: message %d has no role; expected a string like \"user\""):format(caller, i))

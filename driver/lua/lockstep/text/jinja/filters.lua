@@ -121,7 +121,9 @@ add("int", { "default", "base" }, function(value, default, base)
     local sign, digits = unicode.lstrip(unicode.rstrip(text)):gsub("_", ""):match("^([-+]?)(%w+)$")
     local prefixes = { [16] = "^0[xX]", [8] = "^0[oO]", [2] = "^0[bB]" }
     if digits and prefixes[base] then digits = digits:gsub(prefixes[base], "") end
-    local number = digits and tonumber(digits, base)
+    -- tonumber reads the prefixes 0x and 0b in base 10 and 16, too.
+    local has_prefix = digits and base == 10 and digits:find "%a"
+    local number = digits and not has_prefix and tonumber(digits, base)
     if number then return values.integer(sign == "-" and -number or number) end
     number = parse_float(text)
     if not number or number ~= number or math.abs(number) == math.huge then return default end

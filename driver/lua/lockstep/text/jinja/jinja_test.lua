@@ -55,10 +55,24 @@ t.test("ErrorsNameTheTemplateAndTheLine", function()
       "case, line 1: the parameter a of the macro f was not given" },
     { "\n{{ raise_exception('No tools!') }}", "case, line 2: the template refuses the conversation: No tools!" },
     { "{% set s = 1 %}{% set s.x = 1 %}", "case, line 1: s.x cannot be set: s is a int, not a namespace" },
-    { "{{ 2 ** 60 }}", "case, line 1: an integer is beyond 2^53" },
+    { "{{ 2 ** 60 }}", "case, line 1: an integer is beyond 2^53 - 1" },
+    { "\n{{ 9007199254740993 }}", "case, line 2: an integer is beyond 2^53 - 1" },
+    { "{{ 0x20000000000000 }}", "case, line 1: an integer is beyond 2^53 - 1" },
+    { "{{ 9007199254740991 + 1 }}", "case, line 1: an integer is beyond 2^53 - 1" },
+    { "{{ -9007199254740991 - 1 }}", "case, line 1: an integer is beyond 2^53 - 1" },
+    { "{{ '9007199254740993' | int }}", "case, line 1: an integer is beyond 2^53 - 1" },
     { "{{ none | tojson }}{{ x | tojson }}", "tojson: a Undefined has no form in JSON: x is undefined" },
   }
   for _, case in ipairs(cases) do t.raises(case[2], render, case[1]) end
+end)
+
+t.test("IntReadsDecimalDigitsWithoutABase", function()
+  local cases = { ["'0x1f' | int"] = "0", ["'0b11' | int"] = "0", ["'nan' | int"] = "0", ["'inf' | int(7)"] = "7",
+    ["'0x1f' | int(0, 16)"] = "31", ["'0b11' | int(0, 2)"] = "3", ["'0b11' | int(0, 16)"] = "2833",
+    ["'1e3' | int"] = "1000", ["9007199254740991 - 1"] = "9007199254740990" }
+  for source, expected in pairs(cases) do
+    t.equal({ source, (render("{{ " .. source .. " }}")) }, { source, expected })
+  end
 end)
 
 t.test("TemplatesThatNeverEndAreErrorsOfTheirLine", function()

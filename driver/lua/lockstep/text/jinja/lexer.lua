@@ -134,6 +134,13 @@ local function digits_at(self, at)
   return (digits:gsub("_", "")), at + #digits
 end
 
+function Lexer:integer(number)
+  if number > 2 ^ 53 - 1 then
+    self:fail "an integer is beyond 2^53 - 1, the largest that this interpreter holds exactly"
+  end
+  return number
+end
+
 --- Reads a number at the current position: 10, 1_000, 0x1f, 2.5, 1e-3. Floats are kept apart from integers.
 ---@return any
 function Lexer:number()
@@ -143,7 +150,7 @@ function Lexer:number()
     local base = ({ x = 16, b = 2, o = 8 })[prefix:lower()]
     local number = tonumber((rest:gsub("_", "")), base)
     if not number then self:fail(("0%s%s is not a number"):format(prefix, rest)) end
-    self:add("number", values.integer(number))
+    self:add("number", self:integer(number))
     return self:advance(start + #source:match("^0[xXbBoO]_?%w[%w_]*", start))
   end
   local whole, at = digits_at(self, start)
@@ -159,7 +166,7 @@ function Lexer:number()
     end
   end
   if not is_float and text:find("^0%d*[1-9]") then self:fail(text .. " is not a number: it begins with 0") end
-  self:add("number", is_float and values.float(tonumber(text)) or values.integer(tonumber(text)))
+  self:add("number", is_float and values.float(tonumber(text)) or self:integer(tonumber(text)))
   self:advance(at)
 end
 

@@ -16,7 +16,8 @@ local M = {}
 
 M.none = require("lockstep.core").null
 
-local LARGEST = 2 ^ 53
+-- 2^53 may stand for 2^53 + 1, which a Lua number does not hold.
+local LARGEST = 2 ^ 53 - 1
 
 local step = limits.step
 
@@ -33,7 +34,7 @@ function M.fail_at(line, message) error({ template_error = message, line = line 
 ---@return any
 function M.integer(number)
   if number > LARGEST or number < -LARGEST then
-    M.fail("an integer is beyond 2^53, which this interpreter cannot hold exactly")
+    M.fail("an integer is beyond 2^53 - 1, the largest that this interpreter holds exactly")
   end
   return number
 end
