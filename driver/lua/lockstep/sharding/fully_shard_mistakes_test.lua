@@ -2,6 +2,7 @@
 
 local dist = require "lockstep.distributed"
 local fixture = require "fully_shard_fixture"
+local nn = require "lockstep.nn"
 local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
@@ -43,4 +44,39 @@ t.test("ChangesInFullAreKeptAndNoneIsFoundLater", function()
   model:full(function() fill(model.layers[1].up.weight, 0.5) end)
   model:loss(fixture.tokens(2)):backward()
   t.equal((model:state_dict()["layers.0.up.weight"] - 0.5):abs():max():item(), 0)
+end)
+
+-- Parameters that are replaced --------------------------------------------------------------------------------
+
+t.test("AParameterOrModuleThatIsReplacedIsNamedAtTheNextForward", function()
+  local function weight() return torch.zeros({ 18, 6 }):requires_grad_(true) end
+  local function outside(model) model.layers[1].up.weight = weight() end
+  local function in_full(model) model:full(outside, model) end
+  local function module(model) model.layers[1].up = nn.Linear(6, 18) end
+  for _, replace in ipairs { outside, in_full, module } do
+    local model = sharding.fully_shard(fixture.net())
+    model:loss(fixture.tokens(1)):backward()
+    replace(model)
+    t.raises('fully_shard: "layers.0.up.weight" was replaced after the model was sharded', function()
+      model:loss(fixture.tokens(2))
+    end)
+  end
+end)
+
+t.test("AModuleMayTakeThePlaceOfAnotherWithTheSameParameters", function()
+  local model = sharding.fully_shard(fixture.net())
+  local linear = nn.Linear(6, 18)
+  linear.weight, linear.bias = model.layers[1].up.weight, model.layers[1].up.bias
+  model.layers[1].up = linear
+  model:loss(fixture.tokens(1)):backward()
+end)
+
+t.test("AFrozenTensorMayTakeThePlaceOfAParameterForAWhile", function()
+  local model = sharding.fully_shard(fixture.net())
+  local up = model.layers[1].up
+  local own = up.weight
+  up.weight = torch.zeros({ 18, 6 })
+  torch.no_grad(function() model:loss(fixture.tokens(1)) end)
+  up.weight = own
+  model:loss(fixture.tokens(1)):backward()
 end)
