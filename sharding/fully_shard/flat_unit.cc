@@ -228,7 +228,7 @@ void FlatUnit::Reshard() {
     if (state_ != State::kGathered) continue;
     for (const size_t i : segment.members) {
       Parameter& parameter = parameters_[i];
-      parameter.version = VersionOf(parameter.tensor);
+      NoteChange(parameter);
       Hide(parameter);
     }
   }
@@ -259,7 +259,25 @@ void FlatUnit::WriteBack() {
     const Piece& piece = parameter.piece;
     parameter.shard.copy_(
         parameter.tensor.detach().view({-1}).narrow(0, piece.in_parameter, piece.size));
+    parameter.version = version;
   }
+}
+
+void FlatUnit::NoteChange(Parameter& parameter) {
+  const int64_t version = VersionOf(parameter.tensor);
+  if (std::exchange(parameter.version, version) != version) changed_ = parameter.name;
+}
+
+// Where there is one rank the change is in the masters. It is an error all the same: a script that
+// is tried on one rank would go wrong on two.
+void FlatUnit::CheckUnchanged() {
+  if (state_ == State::kGathered) {
+    for (Parameter& parameter : parameters_) NoteChange(parameter);
+  }
+  const std::string changed = std::exchange(changed_, "");
+  TORCH_CHECK(changed.empty(), "fully_shard: \"", changed,
+              "\" was changed in place in or after its forward; the change would be lost: change "
+              "it inside model:full(fn)");
 }
 
 // --- Whole values --------------------------------------------------------------------------------

@@ -76,6 +76,9 @@ class FlatUnit {
   void JoinGather();
   // Puts parameters that were written while gathered into the masters. Every rank writes alike.
   void WriteBack();
+  // Throws c10::Error that names a parameter which was written while gathered, once for a change.
+  // WriteBack has taken what it found.
+  void CheckUnchanged();
 
   // --- Gradients ---
   // Moves the parameter's gradient into the unit's flat gradient, which it is added to.
@@ -153,6 +156,7 @@ class FlatUnit {
   void StartGatherOf(Segment& segment, const at::Tensor& slot);
   at::Tensor InputOf(Segment& segment) const;
   void Hide(Parameter& parameter);
+  void NoteChange(Parameter& parameter);
   void FollowFreezing(Parameter& parameter);
   void EnsureGradient(Segment& segment);
   at::Tensor GradientOf(const Parameter& parameter) const;
@@ -173,7 +177,8 @@ class FlatUnit {
   c10::Device device_ = c10::kCPU;
   State state_ = State::kSharded;
   int64_t gathered_bytes_ = 0;
-  at::Tensor slot_;  // the buffer; undefined where the masters serve
+  at::Tensor slot_;      // the buffer; undefined where the masters serve
+  std::string changed_;  // the parameter that CheckUnchanged is to name
   std::vector<Parameter> parameters_;
   std::vector<Segment> segments_;
   size_t num_gradients_ = 0;

@@ -287,7 +287,10 @@ void Steps::BeginForward(size_t u, const std::vector<at::Tensor>& inputs) {
   Unit& unit = units_[u];
   if (unit.depth == 0 && full_depth_ == 0) {
     // The masters may have changed since the last pass, and a fused optimizer leaves no trace.
-    if (!recomputes && units_[0].depth == 0) ReshardUnused();
+    if (!recomputes && units_[0].depth == 0) {
+      ReshardUnused();
+      CheckUnchanged();
+    }
     if (u == 0 && !recomputes) {
       ++pass_;
       last_order_ = std::exchange(order_, {});
@@ -330,9 +333,11 @@ void Steps::EndForward(size_t u, const std::vector<at::Tensor>& outputs) {
   const bool stays = u == 0 || unit.calls_begun > 0 ||
                      (has_graph && !recomputes && !options_.reshard_after_forward);
   unit.is_idle = !stays;
+  unit.flat->CheckUnchanged();
   if (u != 0 || recomputes) return;
   if (!has_graph) ReshardUnused();
   Do(Action::kFinish, 0, Phase::kForward);
+  CheckUnchanged();
 }
 
 void Steps::AbandonForward(size_t u) {
@@ -449,6 +454,7 @@ void Steps::FinishBackward() {
   ReshardUnused();
   backward_entered_ = false;
   Do(Action::kFinish, 0, Phase::kBackward);
+  CheckUnchanged();
 }
 
 void Steps::AbandonBackward() {

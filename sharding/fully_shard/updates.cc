@@ -13,6 +13,12 @@
 
 namespace lockstep::sharding {
 
+// Nothing but a script writes to gathered parameters: optimizers work on shards.
+void Steps::CheckUnchanged() {
+  if (full_depth_ > 0) return;
+  for (Unit& unit : units_) unit.flat->CheckUnchanged();
+}
+
 void Steps::BeginFull() {
   if (full_depth_ > 0) {
     ++full_depth_;
@@ -23,6 +29,7 @@ void Steps::BeginFull() {
                 "fully_shard: all parameters cannot be gathered within forward or backward; call "
                 "model:full outside of them");
   }
+  CheckUnchanged();
   if (must_recover_) Recover();
   for (Unit& unit : units_) {
     unit.is_idle = false;
@@ -89,6 +96,7 @@ at::Tensor Steps::ClipGradNorm(double max_norm, double p) {
 
 std::vector<at::Tensor> Steps::GatherWhole(size_t u, const std::vector<at::Tensor>& pieces) {
   if (unit(u).num_parameters() == 0) return {};
+  CheckUnchanged();
   Do(Action::kExport, u, Phase::kUpdate);
   return unit(u).GatherWhole(pieces);
 }

@@ -101,6 +101,11 @@ end
 
 --- Calls fn(net, ...) as a forward of a unit. Inputs get the dtype of the gathered parameters.
 local function call_unit(parts, unit, fn, module, ...)
+  local replaced = unit == 0 and parts.replaced()
+  if replaced then
+    core.raise(('fully_shard: "%s" was replaced after the model was sharded; the new tensor is neither averaged nor '
+      .. "saved: change its values inside model:full(fn), or replace it before the model is sharded"):format(replaced))
+  end
   local dtype = parts.options.param_dtype
   if not dtype then return parts.core:call(unit, fn, module, ...) end
   local count, inputs = select("#", ...), { ... }
@@ -352,6 +357,7 @@ local function shard(net, opts, has_values)
   o.units, o.ignore, o.has_values = nil, nil, has_values
   parts.core = core_sharding.fully_shard(found.units, buffers, o)
   parts.shards = parts.core:shards()
+  parts.replaced = units_of.replaced_since(net, found.tensors)
   parts.model = setmetatable({ [PARTS] = parts }, FullyShard)
   for i, unit in ipairs(parts.units) do note_places(parts, i - 1, unit) end
   for _, name in ipairs(found.ignored) do parts.shards[name] = found.tensors[name] end

@@ -156,4 +156,34 @@ function M.find(net, given, ignore)
   return found
 end
 
+--- Notes where a module keeps its parameters and modules. The function that it returns gives the name of a parameter
+--- that is in one of these places since, requires a gradient, and was not in the module then. A library may put a
+--- frozen tensor there for a while.
+---@param net nn.Module
+---@param tensors table<string, torch.Tensor> the module's parameters
+---@return fun(): string?
+function M.replaced_since(net, tensors)
+  local known, places = {}, {}
+  for _, tensor in pairs(tensors) do known[tensor] = true end
+  for prefix, module in net:named_modules() do
+    for field, value in pairs(nn.fields(module)) do
+      if nn.is_module(value) or torch.is_tensor(value) and known[value] then
+        local name = prefix == "" and tostring(field) or prefix .. "." .. tostring(field)
+        places[#places + 1] = { fields = nn.fields(module), field = field, value = value, name = name }
+      end
+    end
+  end
+  return function()
+    for _, place in ipairs(places) do
+      local value = place.fields[place.field]
+      if not rawequal(value, place.value) then
+        if torch.is_tensor(value) and value.requires_grad then return place.name end
+        for name, p in (nn.is_module(value) and value or nn.ModuleList {}):named_parameters() do
+          if not known[p] and p.requires_grad then return place.name .. "." .. name end
+        end
+      end
+    end
+  end
+end
+
 return M

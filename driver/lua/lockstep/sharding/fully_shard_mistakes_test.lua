@@ -1,0 +1,82 @@
+--- Tests mistakes around a sharded model that would otherwise change results in silence.
+
+local dist = require "lockstep.distributed"
+local fixture = require "fully_shard_fixture"
+local nn = require "lockstep.nn"
+local sharding = require "lockstep.sharding"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+torch.set_default_dtype(torch.float64)
+
+-- Changes in place --------------------------------------------------------------------------------------------
+
+--- A change of a weight without a graph.
+local function fill(tensor, value) torch.no_grad(function() tensor:fill_(value) end) end
+
+t.test("AWeightThatIsChangedInItsForwardIsNamed", function()
+  for _, where in ipairs { "layers.1.up.weight", "head.weight" } do
+    local net = fixture.net()
+    local changed = where == "head.weight" and net.head or net.layers[2].up
+    changed:register_forward_hook(function() fill(changed.weight, 0.5) end)
+    local model = sharding.fully_shard(net)
+    t.raises(('fully_shard: "%s" was changed in place in or after its forward; the change would be lost: change it '
+      .. "inside model:full(fn)"):format(where), function() torch.no_grad(function() model(fixture.tokens(1)) end) end)
+  end
+end)
+
+t.test("AWeightThatIsChangedAfterForwardWhileItIsStillThereIsNamedByWhatComesNext", function()
+  local function backward(_, loss) loss:backward() end
+  local function state(model) model:state_dict() end
+  local function forward(model) model(fixture.tokens(2)) end
+  for _, next_call in ipairs { backward, state, forward } do
+    local model = sharding.fully_shard(fixture.net())
+    local loss = model:loss(fixture.tokens(1))
+    fill(model.embedding.weight, 0.5)
+    t.raises('"embedding.weight" was changed in place', function() next_call(model, loss) end)
+    if dist.world_size() > 1 then t.truthy((model:state_dict()["embedding.weight"] - 0.5):abs():max():item() > 0) end
+  end
+end)
+
+t.test("ChangesInFullAreKeptAndNoneIsFoundLater", function()
+  local model = sharding.fully_shard(fixture.net())
+  model:loss(fixture.tokens(1)):backward()
+  model:full(function() fill(model.layers[1].up.weight, 0.5) end)
+  model:loss(fixture.tokens(2)):backward()
+  t.equal((model:state_dict()["layers.0.up.weight"] - 0.5):abs():max():item(), 0)
+end)
+
+-- Parameters that are replaced --------------------------------------------------------------------------------
+
+t.test("AParameterOrModuleThatIsReplacedIsNamedAtTheNextForward", function()
+  local function weight() return torch.zeros({ 18, 6 }):requires_grad_(true) end
+  local function outside(model) model.layers[1].up.weight = weight() end
+  local function in_full(model) model:full(outside, model) end
+  local function module(model) model.layers[1].up = nn.Linear(6, 18) end
+  for _, replace in ipairs { outside, in_full, module } do
+    local model = sharding.fully_shard(fixture.net())
+    model:loss(fixture.tokens(1)):backward()
+    replace(model)
+    t.raises('fully_shard: "layers.0.up.weight" was replaced after the model was sharded', function()
+      model:loss(fixture.tokens(2))
+    end)
+  end
+end)
+
+t.test("AModuleMayTakeThePlaceOfAnotherWithTheSameParameters", function()
+  local model = sharding.fully_shard(fixture.net())
+  local linear = nn.Linear(6, 18)
+  linear.weight, linear.bias = model.layers[1].up.weight, model.layers[1].up.bias
+  model.layers[1].up = linear
+  model:loss(fixture.tokens(1)):backward()
+end)
+
+t.test("AFrozenTensorMayTakeThePlaceOfAParameterForAWhile", function()
+  local model = sharding.fully_shard(fixture.net())
+  local up = model.layers[1].up
+  local own = up.weight
+  up.weight = torch.zeros({ 18, 6 })
+  torch.no_grad(function() model:loss(fixture.tokens(1)) end)
+  up.weight = own
+  model:loss(fixture.tokens(1)):backward()
+end)
