@@ -75,5 +75,38 @@ TEST_F(SourceDamageTest, ADamagedLaterMemberOfAGzipFileIsAnErrorAndNoEnd) {
   }
 }
 
+TEST_F(SourceDamageTest, ATarArchiveThatIsCutShortIsAnError) {
+  Write("1.txt", "one");
+  ASSERT_EQ(std::system(absl::StrCat("cd ", folder_, " && tar -cf whole.tar 1.txt").c_str()), 0);
+  EXPECT_THAT(Texts(Path("whole.tar")), ElementsAre(""));  // its text is in the sample's members
+  fs::resize_file(Path("whole.tar"), 1024);
+  ASSERT_EQ(std::system(absl::StrCat("gzip -k ", Path("whole.tar")).c_str()), 0);
+  for (const std::string path : {"whole.tar", "whole.tar.gz"})
+    EXPECT_THAT(Texts(Path(path)), ElementsAre(HasSubstr(path + ": the archive is cut short")));
+  EXPECT_THAT(Texts(Write("empty.tar", "")),
+              ElementsAre(HasSubstr("empty.tar: the archive is cut short")));
+}
+
+TEST_F(SourceDamageTest, AFolderThatLinksBackToItselfIsAnError) {
+  Write("a/sub/1.jsonl", "1");
+  Write("b/2.jsonl", "2");
+  fs::create_directory_symlink(Path("b"), Path("a/b"));
+  EXPECT_THAT(Texts(Path("a")), ElementsAre("2", "1"));
+  fs::create_directory_symlink(Path("a"), Path("b/a"));
+  EXPECT_THAT(Texts(Path("a")), ElementsAre(HasSubstr("a/b/a leads back to")));
+  Write("c/3.jsonl", "3");
+  fs::create_directory_symlink(".", Path("c/loop"));
+  EXPECT_THAT(Texts(Path("c")), ElementsAre(HasSubstr("c/loop leads back to")));
+  fs::create_directory_symlink(Path("c"), Path("d"));
+  EXPECT_THAT(Texts(Path("d")), ElementsAre(HasSubstr("d/loop leads back to")));
+}
+
+TEST_F(SourceDamageTest, APipeIsAnErrorThatNamesIt) {
+  Write("p/1.jsonl", "1");
+  ASSERT_EQ(mkfifo(Path("p/2.jsonl").c_str(), 0600), 0);
+  for (const char* path : {"p", "p/2.jsonl"})
+    EXPECT_THAT(Texts(Path(path)), ElementsAre(HasSubstr("p/2.jsonl: it is not a regular file")));
+}
+
 }  // namespace
 }  // namespace lockstep::data
