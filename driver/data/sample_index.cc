@@ -3,7 +3,6 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -17,9 +16,9 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/strip.h"
 #include "driver/data/parquet/row.h"
 #include "driver/data/tar.h"
+#include "driver/files/gzip_reader.h"
 #include "driver/files/new_file.h"
 
 namespace lockstep::data {
@@ -113,7 +112,7 @@ struct Header {
   uint64_t count;
 };
 static_assert(sizeof(Header) == 64);
-constexpr char kMagic[8] = {'L', 'S', 'I', 'N', 'D', 'E', 'X', '1'};
+constexpr char kMagic[8] = {'L', 'S', 'I', 'N', 'D', 'E', 'X', '2'};
 
 bool IsGzip(absl::string_view bytes) { return absl::StartsWith(bytes, "\x1f\x8b"); }
 
@@ -170,26 +169,16 @@ class CacheLock {
 
 absl::Status Gunzip(const std::string& path,
                     const std::function<absl::Status(absl::string_view)>& write) {
-  gzFile file = gzopen(path.c_str(), "rb");
-  if (file == nullptr)
-    return absl::UnknownError(absl::StrCat("cannot open ", path, ": ", std::strerror(errno)));
+  auto reader = driver::GzipReader::Open(path);
+  if (!reader.ok()) return reader.status();
   std::vector<char> block(size_t{1} << 20);
-  absl::Status status;
-  int size = 1;
-  while (size > 0 && status.ok()) {
-    size = gzread(file, block.data(), static_cast<unsigned>(block.size()));
-    if (size > 0) status = write({block.data(), static_cast<size_t>(size)});
+  for (;;) {
+    const absl::StatusOr<size_t> size = (*reader)->Read(block.data(), block.size());
+    if (!size.ok()) return size.status();
+    if (*size == 0) return absl::OkStatus();
+    const absl::Status status = write({block.data(), *size});
+    if (!status.ok()) return status;
   }
-  int code = Z_OK;
-  absl::string_view problem = gzerror(file, &code);
-  absl::ConsumePrefix(&problem, absl::StrCat(path, ": "));
-  // A gzip file that ends too early reads as a shorter one: only zlib's own code tells.
-  if (status.ok() && (size < 0 || code == Z_BUF_ERROR)) {
-    status = absl::InvalidArgumentError(
-        absl::StrCat("cannot read ", path, ": ", code == Z_ERRNO ? std::strerror(errno) : problem));
-  }
-  gzclose(file);
-  return status;
 }
 
 absl::Status Unpack(const std::string& path, const Unpacking& unpacking, const std::string& to) {

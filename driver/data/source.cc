@@ -80,12 +80,14 @@ absl::Status UnpackRows(const SourceOptions& options, const std::string& path,
 }
 
 // The files of a folder and of the folders in it, by name. Hidden ones and those whose names begin
-// with "_" (as "_SUCCESS") are left out, and without `format` also those that no format has.
+// with "_" (as "_SUCCESS") are left out, and without `format` also those that no format has. Links
+// are followed; one that leads back to a folder on its own path would repeat the samples.
 absl::StatusOr<std::vector<std::string>> FilesOf(const std::string& folder,
                                                  std::optional<Format> format) {
   std::vector<std::string> files;
   std::optional<Format> first;
   std::error_code error;
+  std::vector<fs::path> above = {fs::canonical(folder, error)};  // real folders down to the entry's
   fs::recursive_directory_iterator entry(folder, fs::directory_options::follow_directory_symlink,
                                          error);
   for (const fs::recursive_directory_iterator end; !error && entry != end; entry.increment(error)) {
@@ -96,7 +98,17 @@ absl::StatusOr<std::vector<std::string>> FilesOf(const std::string& folder,
       if (is_folder) entry.disable_recursion_pending();
       continue;
     }
-    if (is_folder) continue;
+    if (is_folder) {
+      const fs::path real = fs::canonical(entry->path(), none);
+      above.resize(static_cast<size_t>(entry.depth()) + 1);
+      if (std::find(above.begin(), above.end(), real) != above.end()) {
+        return absl::InvalidArgumentError(
+            absl::StrCat(folder, ": the link ", entry->path().string(), " leads back to ",
+                         real.string(), ", a folder that it is in; its samples would come again"));
+      }
+      above.push_back(real);
+      continue;
+    }
     if (!format.has_value()) {
       const std::optional<Format> own = FormatOfName(name);
       if (!own.has_value()) continue;

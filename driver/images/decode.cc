@@ -5,6 +5,7 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <new>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -97,7 +98,15 @@ absl::StatusOr<Image> NewImage(const char* format, uint64_t height, uint64_t wid
   Image image;
   image.height = static_cast<int64_t>(height);
   image.width = static_cast<int64_t>(width);
-  image.pixels = std::make_unique_for_overwrite<uint8_t[]>(height * width * 3);
+  constexpr uint64_t kMostPixels = uint64_t{1}
+                                   << 44;  // of an address space; times 3 fits in 64 bits
+  if (height * width <= kMostPixels)
+    image.pixels.reset(new (std::nothrow) uint8_t[height * width * 3]);
+  if (image.pixels == nullptr) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(format, ": the image has ", width, " x ", height,
+                     " pixels, and there is not enough memory for them; lower max_pixels"));
+  }
   return image;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <fstream>
 #include <iterator>
+#include <limits>
 #include <random>
 #include <set>
 #include <sstream>
@@ -204,6 +205,16 @@ TEST(Decode, ImagesOfTooManyPixelsAreRefusedBeforeMemoryIsTaken) {
   EXPECT_THAT(
       std::string(DecodeImage(bomb).status().message()),
       HasSubstr("JPEG: the image has 65500 x 65500 pixels, more than max_pixels = 178956970"));
+}
+
+TEST(Decode, AnImageThatMemoryCannotHoldIsAnErrorWithItsSize) {
+  const DecodeOptions any{.max_pixels = std::numeric_limits<int64_t>::max()};
+  // Three bytes for each pixel of the second are more than 64 bits count.
+  for (const uint64_t side : {uint64_t{1} << 30, uint64_t{2'479'700'525}}) {
+    EXPECT_THAT(std::string(NewImage("PNG", side, side, any).status().message()),
+                HasSubstr(absl::StrCat("PNG: the image has ", side, " x ", side,
+                                       " pixels, and there is not enough memory for them")));
+  }
 }
 
 TEST(Decode, AnAnimatedWebpIsRefused) {

@@ -2,7 +2,6 @@
 
 #include <sys/ioctl.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -16,9 +15,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
-#include "absl/strings/strip.h"
+#include "driver/files/gzip_reader.h"
 #include "driver/files/new_file.h"
 #include "driver/lua/bind/program/json.h"
 #include "driver/lua/operators/operators.h"
@@ -35,8 +35,7 @@ namespace lockstep::lua {
 
 // A text file that is read line by line, unpacked on the way where it is gzipped.
 struct LineReader {
-  std::string path;
-  std::unique_ptr<gzFile_s, int (*)(gzFile)> file;
+  std::unique_ptr<driver::GzipReader> file;
   std::string block;  // what was read last
   size_t next = 0;    // where in it the next line starts
 };
@@ -115,19 +114,10 @@ bool Refill(LineReader& reader) {
   constexpr size_t kBlockBytes = size_t{1} << 18;
   reader.block.resize(kBlockBytes);
   reader.next = 0;
-  const int size =
-      gzread(reader.file.get(), reader.block.data(), static_cast<unsigned>(kBlockBytes));
-  reader.block.resize(static_cast<size_t>(std::max(size, 0)));
-  if (size > 0) return true;
-  int code = Z_OK;
-  absl::string_view text = gzerror(reader.file.get(), &code);
-  absl::ConsumePrefix(&text, absl::StrCat(reader.path, ": "));
-  // A gzip file that ends too early reads as a shorter one: only zlib's own code tells.
-  if (size < 0 || code == Z_BUF_ERROR) {
-    throw Error(absl::StrCat("cannot read ", reader.path, ": ",
-                             code == Z_ERRNO ? std::strerror(errno) : text));
-  }
-  return false;
+  const absl::StatusOr<size_t> size = reader.file->Read(reader.block.data(), kBlockBytes);
+  reader.block.resize(size.ok() ? *size : 0);
+  if (!size.ok()) throw Error(std::string(size.status().message()));
+  return *size > 0;
 }
 
 // lines:next(): the next line without its end, or nil after the last.
@@ -150,9 +140,9 @@ int NextLine(lua_State* state) {
 // open_lines(path) -> lines.
 int OpenLines(lua_State* state) {
   const std::string path = ReadString(state, 1, "open_lines: path");
-  std::unique_ptr<gzFile_s, int (*)(gzFile)> file(gzopen(path.c_str(), "rb"), gzclose);
-  if (file == nullptr) throw Error(absl::StrCat("cannot open ", path, ": ", std::strerror(errno)));
-  PushObject(state, LineReader{path, std::move(file), "", 0});
+  auto file = driver::GzipReader::Open(path);
+  if (!file.ok()) throw Error(std::string(file.status().message()));
+  PushObject(state, LineReader{*std::move(file), "", 0});
   return 1;
 }
 

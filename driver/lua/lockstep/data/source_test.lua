@@ -32,6 +32,8 @@ local function member(name, content)
   return header .. content .. ("\0"):rep(-#content % 512)
 end
 
+local TAR_END = ("\0"):rep(1024)
+
 -- Samples -------------------------------------------------------------------------------------------------
 
 t.test("ASampleOfJsonLinesIsTheTableOfItsLine", function()
@@ -67,10 +69,12 @@ t.test("AStarNamesFilesOfAFolder", function()
 end)
 
 t.test("ASampleOfATarShardHasItsMembersByField", function()
-  local path = write("a.tar", member("d/1.cls", "7") .. member("d/1.json", '{"a": [1]}') .. member("d/2.JPG", "\0\255"))
+  local members = member("d/1.cls", "7") .. member("d/1.json", '{"a": [1]}') .. member("d/2.JPG", "\0\255")
+  local path = write("a.tar", members .. TAR_END)
 
   local first = { __key__ = "d/1", cls = "7", json = { a = { 1 } } }
   t.equal(all(open(path)), { first, { __key__ = "d/2", jpg = "\0\255" } })
+  t.raises("cut.tar: the archive is cut short", open, write("cut.tar", members))
 end)
 
 t.test("ABadLineIsAnErrorWithFileAndLine", function()
@@ -85,7 +89,7 @@ t.test("ABadLineIsAnErrorWithFileAndLine", function()
 end)
 
 t.test("ABadMemberOfATarShardIsNamed", function()
-  local source = open(write("bad.tar", member("1.json", "{") .. member("2.txt", "x")))
+  local source = open(write("bad.tar", member("1.json", "{") .. member("2.txt", "x") .. TAR_END))
 
   t.raises("bad.tar, member 1.json: ", function() return source[1] end)
   t.equal(source[2].txt, "x")

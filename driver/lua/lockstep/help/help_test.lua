@@ -127,7 +127,6 @@ end)
 local function complete(word, environment) return completion.complete(word, environment) end
 
 t.test("TheReferenceListsWhatRequireFinds", function()
-  local reference = require "lockstep.help.reference"
   for _, name in ipairs { "sharding.place_of", "sharding.is_one", "sharding.from_meta", "models.Decoder", "text.open",
     "images.open", "lockstep.named_flops", "lockstep.peak_lines" } do
     t.equal({ name, reference.find(name) }, { name })

@@ -58,6 +58,10 @@ t.test("WhatCannotBeReadIsSaid", function()
   t.raises("expected a path or the bytes of a picture, got an empty string", images.read, "")
   t.raises("got a number", images.read, 3)
   t.raises('alpha must be "drop" or "white", not "black"', images.read, folder .. "png_rgba.png", { alpha = "black" })
+  for expected, value in pairs { ["-1"] = -1, ["0.5"] = 0.5, ["nan"] = 0 / 0 } do
+    t.raises("images.read: max_pixels must be a whole number of at least 1, not " .. expected, images.read,
+      folder .. "png_rgba.png", { max_pixels = value })
+  end
   t.raises("more than max_pixels = 10", images.read, folder .. "png_rgba.png", { max_pixels = 10 })
   -- The height and width of a frame follow its marker, its length and its depth.
   local huge = bytes_of("jpeg_420.jpg"):gsub("(\255\192...)....", "%1\128\0\128\0", 1)

@@ -30,6 +30,28 @@ end
 
 local function array(value) return type(value) == "table" and value or {} end
 
+local function is_given(value)
+  return value ~= nil and value ~= core.null and not (type(value) == "table" and next(value) == nil)
+end
+
+--- Raises where a linear layer is in target_modules and has no adapter in the folder: part of its file is missing.
+local function check_targets(caller, model, folder, saved)
+  local config = folder.config
+  for _, key in ipairs { "exclude_modules", "layers_to_transform", "layers_pattern" } do
+    if is_given(config[key]) then return end
+  end
+  local is_saved = {}
+  for _, one in ipairs(saved) do is_saved[one.name] = true end
+  for name, module in model:named_modules() do
+    for _, target in ipairs(array(config.target_modules)) do
+      local is_target = name == target or name:sub(-#target - 1) == "." .. target
+      if is_target and module.class_name == "Linear" and not folder.wanted[name] and not is_saved[name] then
+        core.raise(string.format('%s has no adapter for "%s", which target_modules names ("%s")', caller, name, target))
+      end
+    end
+  end
+end
+
 --- Chooses the modules of a model without adapters that a folder has something for.
 ---@param model nn.Module
 ---@param folder lora.Folder
@@ -54,6 +76,7 @@ function M.choose(model, folder)
     core.raise(string.format("%s has adapters for %d linear layers, of which the model has %d", caller, #names,
       #layers))
   end
+  check_targets(caller, model, folder, saved)
   return { layers = layers, holders = holders, saved = saved }
 end
 

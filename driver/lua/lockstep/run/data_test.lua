@@ -88,6 +88,10 @@ t.test("AGzippedFileThatIsCutShortOrDamagedIsAnErrorNotAShorterFile", function()
   local damaged = PACKED:sub(1, -9) .. "\0\0\0\0" .. PACKED:sub(-4)
   local path = write("damaged.jsonl.gz", damaged)
   t.raises("cannot read " .. path .. ": incorrect data check", function() collect(data.lines(path)) end)
+  -- A second member whose first byte is lost is no end of the file.
+  path = write("second.jsonl.gz", PACKED .. "\0" .. PACKED:sub(2))
+  t.raises(("cannot read %s: zeros follow the gzip member that ends at byte %d"):format(path, #PACKED),
+    function() collect(data.jsonl(path)) end)
 end)
 
 t.test("AMissingFileOfSetUpSaysWhoFetchesIt", function()
