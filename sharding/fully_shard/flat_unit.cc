@@ -209,10 +209,16 @@ void FlatUnit::FinishGather() {
 }
 
 // A script may freeze a parameter or its shard: the other one follows.
-void FlatUnit::FollowFreezing(Parameter& parameter) {
+bool FlatUnit::is_trained(size_t i) const {
+  const Parameter& parameter = parameters_[i];
   const bool by_module = parameter.tensor.requires_grad() != parameter.is_trained;
   const bool by_shard = parameter.shard.requires_grad() != parameter.is_trained;
-  if (!by_module && !by_shard) return;
+  return parameter.is_trained != (by_module || by_shard);
+}
+
+void FlatUnit::FollowFreezing(Parameter& parameter) {
+  if (is_trained(static_cast<size_t>(&parameter - parameters_.data())) == parameter.is_trained)
+    return;
   parameter.is_trained = !parameter.is_trained;
   parameter.tensor.requires_grad_(parameter.is_trained);
   parameter.shard.requires_grad_(parameter.is_trained);

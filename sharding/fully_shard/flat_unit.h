@@ -86,6 +86,8 @@ class FlatUnit {
   bool has_gradients() const { return num_gradients_ > 0; }
   // Whether this backward has given all parameters that require a gradient one.
   bool has_all_gradients() const { return num_arrived_ == num_trained_; }
+  // Whether a parameter is trained from the next gathering on, if no script changes that.
+  bool is_trained(size_t i) const;
   bool all_are_trained() const { return num_trained_ == parameters_.size(); }
   // Starts to average the flat gradient over all ranks; zero for what has none. Collective.
   void StartReduce();

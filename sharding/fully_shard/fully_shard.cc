@@ -1,6 +1,5 @@
 #include "sharding/fully_shard/fully_shard.h"
 
-#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -8,10 +7,10 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "c10/util/Exception.h"
 #include "sharding/agreement/gather_texts.h"
 #include "sharding/fully_shard/steps.h"
+#include "sharding/fully_shard/turns.h"
 
 namespace lockstep::sharding {
 
@@ -53,26 +52,8 @@ std::string Describe(const std::vector<UnitParameters>& units,
 void CheckSame(Collective& control, const std::string& own) {
   const absl::StatusOr<std::vector<std::string>> texts = GatherTexts(control, own);
   TORCH_CHECK(texts.ok(), std::string(texts.status().message()));
-  std::vector<std::vector<std::string>> lines;
-  size_t most = 0;
-  for (const std::string& text : *texts) {
-    lines.push_back(absl::StrSplit(text, '\n', absl::SkipEmpty()));
-    most = std::max(most, lines.back().size());
-  }
-  constexpr int kShown = 5;
   int count = 0;
-  std::string differences;
-  for (size_t i = 0; i < most; ++i) {
-    std::set<std::string> values;
-    std::string versions;
-    for (size_t rank = 0; rank < lines.size(); ++rank) {
-      const std::string line = i < lines[rank].size() ? lines[rank][i] : "(nothing)";
-      values.insert(line);
-      absl::StrAppend(&versions, "\n  rank ", control.WorldRank(static_cast<int>(rank)), ": ",
-                      line);
-    }
-    if (values.size() > 1 && ++count <= kShown) absl::StrAppend(&differences, versions);
-  }
+  const std::string differences = DifferentLines(control, *texts, &count);
   TORCH_CHECK_VALUE(count == 0, "fully_shard: the ranks give different models or options, in ",
                     count, " places:", differences);
 }

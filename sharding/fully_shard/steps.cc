@@ -164,16 +164,17 @@ FullyShardStats Steps::Stats() const {
 
 // --- Turns ---------------------------------------------------------------------------------------
 
-void Steps::Do(Action action, size_t unit, std::optional<Phase> phase) {
+void Steps::Do(Action action, size_t unit, std::optional<Phase> phase, const std::string& given) {
   const Turn wanted = {pass_, phase.value_or(InBackward() ? Phase::kBackward : Phase::kForward),
                        action, static_cast<int32_t>(unit)};
+  const Terms terms = TermsOf(action, given);
   bool has_come = false;
   while (turns_.has_value()) {
     FlatUnit& flat = this->unit(unit);
     const bool has_parts = GoesWithComparison(action, flat);
     Collective::Parts parts;
     if (has_parts) parts = action == Action::kGather ? flat.PrepareGather() : flat.PrepareReduce();
-    const absl::StatusOr<AgreedTurn> agreed = turns_->Agree(wanted, parts, options_.place);
+    const absl::StatusOr<AgreedTurn> agreed = turns_->Agree(wanted, parts, options_.place, terms);
     has_come = has_parts && agreed.ok() && agreed->is_unanimous;
     if (has_parts && !has_come) flat.GiveUp();
     TORCH_CHECK(agreed.ok(), std::string(agreed.status().message()));

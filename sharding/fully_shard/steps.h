@@ -61,7 +61,9 @@ class Steps : public std::enable_shared_from_this<Steps> {
     std::vector<std::shared_ptr<torch::autograd::Node>> inputs;  // that made them
   };
 
-  void Do(Action action, size_t unit, std::optional<Phase> phase = std::nullopt);
+  void Do(Action action, size_t unit, std::optional<Phase> phase = std::nullopt,
+          const std::string& terms = "");
+  Terms TermsOf(Action action, const std::string& given);
   bool GoesWithComparison(Action action, const FlatUnit& flat) const;
   void Perform(const Turn& turn, bool has_come);
   void Join(const Turn& turn);

@@ -2,21 +2,30 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 #include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "sharding/agreement/gather_texts.h"
 
 namespace lockstep::sharding {
 namespace {
 
-std::string Encode(const Turn& turn, uint64_t used_hash) {
+std::string Encode(const Turn& turn, uint64_t used_hash, uint64_t terms_hash) {
   static_assert(sizeof(Turn) == 16, "no padding, whose bytes would be compared");
-  std::string bytes(sizeof(turn) + sizeof(used_hash), '\0');
+  std::string bytes(sizeof(turn) + sizeof(used_hash) + sizeof(terms_hash), '\0');
   std::memcpy(bytes.data(), &turn, sizeof(turn));
   std::memcpy(bytes.data() + sizeof(turn), &used_hash, sizeof(used_hash));
+  std::memcpy(bytes.data() + sizeof(turn) + sizeof(used_hash), &terms_hash, sizeof(terms_hash));
   return bytes;
+}
+
+// Whether two encodings differ in their terms alone.
+bool IsSameTurn(const std::string& one, const std::string& other) {
+  const size_t size = one.size() - sizeof(uint64_t);
+  return other.size() == one.size() && one.compare(0, size, other, 0, size) == 0;
 }
 
 // Within a phase, the end comes after all gathers and reductions.
@@ -29,6 +38,31 @@ auto Key(const Turn& turn) {
 bool IsJoinable(const Turn& turn) { return turn.action <= Action::kFinish; }
 
 }  // namespace
+
+std::string DifferentLines(const Collective& collective, const std::vector<std::string>& texts,
+                           int* count) {
+  std::vector<std::vector<std::string>> lines;
+  size_t most = 0;
+  for (const std::string& text : texts) {
+    lines.push_back(absl::StrSplit(text, '\n', absl::SkipEmpty()));
+    most = std::max(most, lines.back().size());
+  }
+  constexpr int kShown = 5;
+  *count = 0;
+  std::string differences;
+  for (size_t i = 0; i < most; ++i) {
+    std::set<std::string> values;
+    std::string versions;
+    for (size_t rank = 0; rank < lines.size(); ++rank) {
+      const std::string line = i < lines[rank].size() ? lines[rank][i] : "(nothing)";
+      values.insert(line);
+      absl::StrAppend(&versions, "\n  rank ", collective.WorldRank(static_cast<int>(rank)), ": ",
+                      line);
+    }
+    if (values.size() > 1 && ++*count <= kShown) absl::StrAppend(&differences, versions);
+  }
+  return differences;
+}
 
 Turns::Turns(Collective* collective, std::vector<std::string> units, bool joins)
     : collective_(collective), units_(std::move(units)), joins_(joins) {}
@@ -59,9 +93,10 @@ absl::StatusOr<std::vector<std::string>> Turns::GatherTurns(const std::string& o
 }
 
 absl::StatusOr<AgreedTurn> Turns::Agree(const Turn& next, const Collective::Parts& parts,
-                                        const std::function<std::string()>& place) {
+                                        const std::function<std::string()>& place,
+                                        const Terms& terms) {
   if (!failed_.ok()) return failed_;
-  const std::string own = Encode(next, used_hash_);
+  const std::string own = Encode(next, used_hash_, terms.hash);
   const absl::StatusOr<std::vector<std::string>> all = GatherTurns(own, parts);
   if (!all.ok()) {
     failed_ = absl::Status(
@@ -73,6 +108,11 @@ absl::StatusOr<AgreedTurn> Turns::Agree(const Turn& next, const Collective::Part
   }
   if (std::all_of(all->begin(), all->end(), [&](const std::string& one) { return one == own; }))
     return AgreedTurn{next, /*is_unanimous=*/true};
+  if (std::all_of(all->begin(), all->end(),
+                  [&](const std::string& one) { return IsSameTurn(one, own); })) {
+    failed_ = DifferentTerms(next, terms);
+    return failed_;
+  }
   Turn earliest = next;
   for (const std::string& one : *all) {
     Turn turn;
@@ -101,6 +141,16 @@ absl::Status Turns::Disagreement(int64_t pass, const Turn& next, const std::stri
                   "micro-batch of the same kind");
   absl::StrAppend(&message, joins_ ? "" : ", or pass skipped = \"join\"");
   return absl::FailedPreconditionError(message);
+}
+
+absl::Status Turns::DifferentTerms(const Turn& next, const Terms& terms) {
+  const absl::StatusOr<std::vector<std::string>> texts = GatherTexts(*collective_, terms.lines());
+  if (!texts.ok()) return texts.status();
+  int count = 0;
+  const std::string differences = DifferentLines(*collective_, *texts, &count);
+  return absl::FailedPreconditionError(absl::StrCat("fully_shard: the ranks differ in pass ",
+                                                    next.pass, ", where each ", Describe(next),
+                                                    ", in ", count, " places:", differences));
 }
 
 // The last units suffice: a comparison follows within as many units as are gathered ahead.

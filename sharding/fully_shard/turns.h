@@ -14,7 +14,7 @@
 // A unit may have been gathered ahead on all ranks before one of them skips it. So each comparison
 // also covers the units that the ranks have used in this pass so far.
 //
-// A comparison gathers 24 bytes from each rank over the CPU; texts travel only where they differ.
+// A comparison gathers 32 bytes from each rank over the CPU; texts travel only where they differ.
 // The bytes of a small collective may travel behind them: one message then does both.
 // With `joins` the ranks do the earliest of the turns that they name, and those that named another
 // one take part in it without using it. Each comparison then does a turn that some rank waits for,
@@ -49,6 +49,17 @@ struct Turn {
   friend bool operator==(const Turn&, const Turn&) = default;
 };
 
+// What else the ranks that name the same turn must have in common: trained parameters, say.
+struct Terms {
+  uint64_t hash = 0;
+  // A line for each thing, in the same order on every rank. It travels where the hashes differ.
+  std::function<std::string()> lines = [] { return std::string(); };
+};
+
+// The lines in which the texts differ, by rank: the first few. `count`: of all of them.
+std::string DifferentLines(const Collective& collective, const std::vector<std::string>& texts,
+                           int* count);
+
 // The turn that the ranks do now.
 struct AgreedTurn {
   Turn turn;
@@ -69,9 +80,11 @@ class Turns {
   // returns the same error for ever. Collective: every rank calls this equally often.
   absl::StatusOr<Turn> Agree(const Turn& next, const std::function<std::string()>& place);
 
-  // Does the same, and moves the parts of the turn `next`, if the collective can exchange.
+  // Does the same, and moves the parts of the turn `next`, if the collective can exchange. All
+  // ranks that name the same turn must give the same terms.
   absl::StatusOr<AgreedTurn> Agree(const Turn& next, const Collective::Parts& parts,
-                                   const std::function<std::string()>& place);
+                                   const std::function<std::string()>& place,
+                                   const Terms& terms = Terms());
 
   // Begin a pass, and note a unit that this rank uses in it. With `joins` ranks may use different
   // units, and this does nothing.
@@ -82,6 +95,7 @@ class Turns {
   absl::StatusOr<std::vector<std::string>> GatherTurns(const std::string& own,
                                                        const Collective::Parts& parts);
   absl::Status Disagreement(int64_t pass, const Turn& next, const std::string& place);
+  absl::Status DifferentTerms(const Turn& next, const Terms& terms);
   std::string Describe(const Turn& turn) const;
   std::string DescribeUsed() const;
 

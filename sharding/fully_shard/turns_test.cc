@@ -104,6 +104,28 @@ TEST(Turns, AUnitThatOneRankDoesNotUseIsNamedAtTheNextTurn) {
   }
 }
 
+// Where some ranks join, only those that name the same turn have terms to compare.
+TEST(Turns, DifferentTermsOfTheSameTurnAreShownAndThoseOfAnotherTurnAreNot) {
+  for (const bool joins : {false, true}) {
+    RunAsThreads(2, [&](Collective& collective) {
+      Turns turns(&collective, kUnits, joins);
+      const bool first = collective.rank() == 0;
+      const auto place = [] { return std::string(); };
+      const Terms terms = {first ? uint64_t{1} : uint64_t{2},
+                           [&] { return absl::StrCat("same\n", first ? "trained" : "frozen"); }};
+      if (joins) {
+        const auto joined = turns.Agree(Gather(first ? 1 : 2), {}, place, terms);
+        EXPECT_TRUE(joined.ok()) << joined.status();
+      }
+      const auto turn = turns.Agree(Finish(Phase::kForward), {}, place, terms);
+
+      EXPECT_EQ(std::string(turn.status().message()),
+                "fully_shard: the ranks differ in pass 7, where each ends forward, in 1 places:\n"
+                "  rank 0: trained\n  rank 1: frozen");
+    });
+  }
+}
+
 TEST(Turns, AfterAnErrorEveryTurnFailsAlike) {
   RunAsThreads(2, [](Collective& collective) {
     Turns turns(&collective, kUnits, /*joins=*/false);

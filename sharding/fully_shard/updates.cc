@@ -1,10 +1,13 @@
 #include <cmath>
+#include <functional>
+#include <string>
 #include <vector>
 
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/linalg_vector_norm.h"
 #include "ATen/ops/stack.h"
 #include "ATen/ops/zeros.h"
+#include "absl/strings/str_cat.h"
 #include "c10/util/Exception.h"
 #include "sharding/fully_shard/steps.h"
 #include "torch/csrc/autograd/graph_task.h"
@@ -12,6 +15,32 @@
 // The work of a sharded model between steps: whole values, and the norm of its gradients.
 
 namespace lockstep::sharding {
+
+// The ends of passes and reductions go wrong where ranks train different parameters.
+Terms Steps::TermsOf(Action action, const std::string& given) {
+  Terms terms;
+  if (!turns_.has_value()) return terms;
+  if (!given.empty()) {
+    terms.hash = std::hash<std::string>()(given);
+    terms.lines = [given] { return given; };
+  }
+  if (action != Action::kFinish && action != Action::kReduce) return terms;
+  for (size_t u = 0; u < units_.size(); ++u) {
+    for (size_t i = 0; i < unit(u).num_parameters(); ++i)
+      terms.hash = terms.hash * uint64_t{1099511628211} + (unit(u).is_trained(i) ? 2 : 1);
+  }
+  terms.lines = [this, given] {
+    std::string lines = given;
+    for (size_t u = 0; u < units_.size(); ++u) {
+      for (size_t i = 0; i < unit(u).num_parameters(); ++i) {
+        absl::StrAppend(&lines, "\n\"", unit(u).parameter_name(i), "\" is ",
+                        unit(u).is_trained(i) ? "trained" : "frozen");
+      }
+    }
+    return lines;
+  };
+  return terms;
+}
 
 // Nothing but a script writes to gathered parameters: optimizers work on shards.
 void Steps::CheckUnchanged() {
@@ -81,7 +110,7 @@ at::Tensor Steps::ClipGradNorm(double max_norm, double p) {
     const at::Tensor all = at::stack(norms).to(at::kDouble).to(device);
     total = is_max ? all.max() : all.pow(p).sum();
   }
-  Do(Action::kNorm, 0, Phase::kUpdate);
+  Do(Action::kNorm, 0, Phase::kUpdate, absl::StrCat("max_norm ", max_norm, ", p ", p));
   if (groups_.gather != nullptr) {
     c10d::AllreduceOptions reduction;
     if (is_max) reduction.reduceOp = c10d::ReduceOp::MAX;

@@ -46,6 +46,61 @@ t.test("ChangesInFullAreKeptAndNoneIsFoundLater", function()
   t.equal((model:state_dict()["layers.0.up.weight"] - 0.5):abs():max():item(), 0)
 end)
 
+-- Ranks that differ -------------------------------------------------------------------------------------------
+
+--- The shard of a parameter.
+local function shard_of(model, wanted)
+  for name, shard in model:named_parameters() do
+    if name == wanted then return shard end
+  end
+end
+
+t.test("AWeightThatOneRankFreezesIsNamedAtTheEndOfForward", function()
+  if dist.world_size() == 1 then return end
+  for _, skipped in ipairs { "error", "join" } do
+    local model = sharding.fully_shard(fixture.net(), { skipped = skipped })
+    model:loss(fixture.tokens(1)):backward()
+    if dist.rank() == 1 then shard_of(model, "layers.1.up.weight"):requires_grad_(false) end
+    local _, message = pcall(function() return model:loss(fixture.tokens(2)) end)
+    for _, expected in ipairs { "the ranks differ in pass 2, where each ends forward, in 1 places:",
+      'rank 0: "layers.1.up.weight" is trained', 'rank 1: "layers.1.up.weight" is frozen' } do
+      t.truthy(tostring(message):find(expected, 1, true), tostring(message))
+    end
+  end
+end)
+
+t.test("AWeightThatOneRankFreezesBetweenForwardAndBackwardIsNamedBeforeItsReduction", function()
+  if dist.world_size() == 1 then return end
+  local model = sharding.fully_shard(fixture.net())
+  local loss = model:loss(fixture.tokens(1))
+  if dist.rank() == 1 then shard_of(model, "layers.1.up.weight"):requires_grad_(false) end
+  t.raises('rank 1: "layers.1.up.weight" is frozen', function() loss:backward() end)
+end)
+
+t.test("AWeightThatAllRanksFreezeIsNoError", function()
+  local model = sharding.fully_shard(fixture.net())
+  for step = 1, 2 do
+    model:loss(fixture.tokens(step)):backward()
+    model:zero_grad()
+    shard_of(model, "layers.1.up.weight"):requires_grad_(step == 2)
+  end
+  model:loss(fixture.tokens(3)):backward()
+  t.truthy(shard_of(model, "layers.1.up.weight").grad)
+end)
+
+t.test("RanksThatClipGradientsToDifferentNormsAreNamed", function()
+  if dist.world_size() == 1 then return end
+  for _, other in ipairs { { 10, 2 }, { 1, 3 } } do
+    local model = sharding.fully_shard(fixture.net())
+    model:loss(fixture.tokens(1)):backward()
+    local max_norm, p = 1, 2
+    if dist.rank() == 1 then max_norm, p = other[1], other[2] end
+    t.raises(("rank 1: max_norm %d, p %d"):format(other[1], other[2]), function()
+      model:clip_grad_norm(max_norm, { p = p })
+    end)
+  end
+end)
+
 -- Parameters that are replaced --------------------------------------------------------------------------------
 
 t.test("AParameterOrModuleThatIsReplacedIsNamedAtTheNextForward", function()
