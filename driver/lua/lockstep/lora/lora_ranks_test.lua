@@ -100,7 +100,8 @@ t.test("ReplicasAreAdaptedBeforeTheyAreMade", function()
   } do
     t.raises("lora." .. name .. ": expected the module itself; call this before sharding.data_parallel(model)", call,
       replicas)
-    t.raises("lora." .. name .. ": the module has replicas, which would not learn of the adapters", call, replicas.module)
+    t.raises("lora." .. name .. ": the module has replicas, which would not learn of the adapters", call,
+      replicas.module)
   end
   t.raises("lora.merge: expected the module itself", lora.merge, sharding.data_parallel(adapted(1)))
 end)
