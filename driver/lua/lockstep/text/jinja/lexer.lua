@@ -134,6 +134,9 @@ local function digits_at(self, at)
   return (digits:gsub("_", "")), at + #digits
 end
 
+--- Returns an integer that was read. Fails where a Lua number would not hold it exactly.
+---@param number integer
+---@return integer
 function Lexer:integer(number)
   if number > 2 ^ 53 - 1 then
     self:fail "an integer is beyond 2^53 - 1, the largest that this interpreter holds exactly"
