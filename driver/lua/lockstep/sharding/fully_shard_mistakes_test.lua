@@ -135,3 +135,26 @@ t.test("AFrozenTensorMayTakeThePlaceOfAParameterForAWhile", function()
   up.weight = own
   model:loss(fixture.tokens(1)):backward()
 end)
+
+-- Shared memory -----------------------------------------------------------------------------------------------
+
+--- A network with two fields that are made of one tensor.
+local function with_fields(make)
+  local Net = nn.Module:subclass("Net")
+  function Net:init()
+    local a, b = make(torch.ones({ 6, 4 }))
+    self.a = a
+    self.b = b
+  end
+  function Net:forward(x) return x * self.a:sum() * self.b:sum() end
+  return Net()
+end
+
+t.test("ParametersOfOneTensorThatLieBesideOrBetweenEachOtherAreNotRefused", function()
+  for dim = 0, 1 do
+    local model = sharding.fully_shard(with_fields(function(base)
+      return base:narrow(dim, 0, 2):requires_grad_(true), base:narrow(dim, 2, 2):requires_grad_(true)
+    end))
+    model(torch.ones({ 1 })):sum():backward()
+  end
+end)
