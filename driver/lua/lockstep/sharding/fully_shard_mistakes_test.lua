@@ -150,6 +150,17 @@ local function with_fields(make)
   return Net()
 end
 
+t.test("ParametersThatShareMemoryWithOtherFieldsAreRefused", function()
+  local function rows(base)
+    return base:narrow(0, 0, 4):requires_grad_(true), base:narrow(0, 3, 3):requires_grad_(true)
+  end
+  local function transposed(base) return base:requires_grad_(true), base:detach():t() end
+  t.raises('fully_shard: "b" shares memory with "a"', function() sharding.fully_shard(with_fields(rows)) end)
+  t.raises('a buffer of shape [4, 6] shares memory with "a"', function()
+    sharding.fully_shard(with_fields(transposed))
+  end)
+end)
+
 t.test("ParametersOfOneTensorThatLieBesideOrBetweenEachOtherAreNotRefused", function()
   for dim = 0, 1 do
     local model = sharding.fully_shard(with_fields(function(base)
