@@ -135,6 +135,8 @@ void FlatUnit::BecomeSharded(Parameter& parameter, const Segment& segment) {
                    "\" is sharded now, and its values are not "
                    "here: call the module that it belongs to, or read it in model:full(fn)"));
   parameter.version = VersionOf(parameter.tensor);
+  // Parameters that were views of one tensor share a counter so far.
+  impl->set_version_counter(c10::VariableVersion(static_cast<uint32_t>(parameter.version)));
   Hide(parameter);
 }
 

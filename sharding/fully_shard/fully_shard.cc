@@ -1,9 +1,12 @@
 #include "sharding/fully_shard/fully_shard.h"
 
+#include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
+#include "ATen/ops/zeros.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -75,6 +78,59 @@ void CheckUnits(const std::vector<UnitParameters>& units, const FullyShardOption
   TORCH_CHECK_VALUE(!seen.empty(), "fully_shard: the model has no parameters");
 }
 
+// The first byte of a tensor in its storage, and the one behind its last.
+std::pair<int64_t, int64_t> Extent(const at::Tensor& tensor) {
+  int64_t last = tensor.storage_offset();
+  for (int64_t d = 0; d < tensor.dim(); ++d) last += (tensor.size(d) - 1) * tensor.stride(d);
+  return {tensor.storage_offset() * tensor.element_size(), (last + 1) * tensor.element_size()};
+}
+
+// Whether two tensors over one storage have a byte in common.
+bool ShareMemory(const at::Tensor& a, const at::Tensor& b) {
+  if (a.numel() == 0 || b.numel() == 0 || a.is_meta()) return false;
+  const auto [a_begin, a_end] = Extent(a);
+  const auto [b_begin, b_end] = Extent(b);
+  if (a_end <= b_begin || b_end <= a_begin) return false;
+  // Columns of one matrix lie between each other.
+  const int64_t begin = std::min(a_begin, b_begin);
+  const at::Tensor touched = at::zeros({std::max(a_end, b_end) - begin}, at::kByte);
+  const auto bytes_of = [&](const at::Tensor& tensor) {
+    const int64_t size = tensor.element_size();
+    std::vector<int64_t> sizes = tensor.sizes().vec(), strides = tensor.strides().vec();
+    for (int64_t& stride : strides) stride *= size;
+    sizes.push_back(size);
+    strides.push_back(1);
+    return touched.as_strided(sizes, strides, tensor.storage_offset() * size - begin);
+  };
+  bytes_of(a).fill_(1);
+  return bytes_of(b).any().item<bool>();
+}
+
+// They would be independent of each other once they are sharded.
+void CheckNoSharedMemory(const std::vector<UnitParameters>& units,
+                         const std::vector<at::Tensor>& buffers) {
+  const at::NoGradGuard no_grad;
+  std::map<const void*, std::vector<NamedTensor>> by_storage;
+  const auto check = [&](const std::string& name, const at::Tensor& tensor) {
+    if (!tensor.has_storage()) return;
+    for (const NamedTensor& other : by_storage[tensor.storage().unsafeGetStorageImpl()]) {
+      TORCH_CHECK_VALUE(!ShareMemory(other.tensor, tensor), "fully_shard: ", name,
+                        " shares memory with \"", other.name,
+                        "\", and would be a copy of its own once the model is sharded; compute it "
+                        "from the parameter in forward, or use the same tensor in both places");
+    }
+  };
+  for (const UnitParameters& unit : units) {
+    for (const NamedTensor& p : unit.parameters) {
+      check(absl::StrCat("\"", p.name, "\""), p.tensor);
+      if (p.tensor.has_storage())
+        by_storage[p.tensor.storage().unsafeGetStorageImpl()].push_back(p);
+    }
+  }
+  for (const at::Tensor& buffer : buffers)
+    check(absl::StrCat("a buffer of shape [", absl::StrJoin(buffer.sizes(), ", "), "]"), buffer);
+}
+
 }  // namespace
 
 void CheckSameReplicas(Collective& control, int64_t replicas) {
@@ -86,6 +142,7 @@ FullyShard::FullyShard(const std::vector<UnitParameters>& units,
                        std::shared_ptr<Collective> control, FullyShardOptions options) {
   CheckUnits(units, options);
   if (control != nullptr) CheckSame(*control, Describe(units, buffers, groups, options));
+  CheckNoSharedMemory(units, buffers);
   if (groups.all != nullptr) {
     for (const at::Tensor& buffer : buffers) {
       const at::NoGradGuard no_grad;

@@ -90,9 +90,10 @@ class FullyShard {
   // Copies rank 0's values to all ranks, unless `options.unit.has_values` is false: masters are
   // then zero until Load. From here on a parameter has values only between BeginForward and
   // EndForward of its unit, and in its backward. `buffers` stay whole. Ranks whose units, shapes,
-  // dtypes or options differ get a c10::ValueError that shows the first differences. `control`
-  // carries the comparisons of collectives; use it for nothing else. It is null for a model of one
-  // rank. Collective.
+  // dtypes or options differ get a c10::ValueError that shows the first differences. A
+  // parameter that shares memory with another one or with a buffer is a c10::ValueError, too.
+  // `control` carries the comparisons of collectives; use it for nothing else. It is null for a
+  // model of one rank. Collective.
   FullyShard(const std::vector<UnitParameters>& units, const std::vector<at::Tensor>& buffers,
              const ShardGroups& groups, std::shared_ptr<Collective> control,
              FullyShardOptions options);

@@ -135,3 +135,37 @@ t.test("AFrozenTensorMayTakeThePlaceOfAParameterForAWhile", function()
   up.weight = own
   model:loss(fixture.tokens(1)):backward()
 end)
+
+-- Shared memory -----------------------------------------------------------------------------------------------
+
+--- A network with two fields that are made of one tensor.
+local function with_fields(make)
+  local Net = nn.Module:subclass("Net")
+  function Net:init()
+    local a, b = make(torch.ones({ 6, 4 }))
+    self.a = a
+    self.b = b
+  end
+  function Net:forward(x) return x * self.a:sum() * self.b:sum() end
+  return Net()
+end
+
+t.test("ParametersThatShareMemoryWithOtherFieldsAreRefused", function()
+  local function rows(base)
+    return base:narrow(0, 0, 4):requires_grad_(true), base:narrow(0, 3, 3):requires_grad_(true)
+  end
+  local function transposed(base) return base:requires_grad_(true), base:detach():t() end
+  t.raises('fully_shard: "b" shares memory with "a"', function() sharding.fully_shard(with_fields(rows)) end)
+  t.raises('a buffer of shape [4, 6] shares memory with "a"', function()
+    sharding.fully_shard(with_fields(transposed))
+  end)
+end)
+
+t.test("ParametersOfOneTensorThatLieBesideOrBetweenEachOtherAreNotRefused", function()
+  for dim = 0, 1 do
+    local model = sharding.fully_shard(with_fields(function(base)
+      return base:narrow(dim, 0, 2):requires_grad_(true), base:narrow(dim, 2, 2):requires_grad_(true)
+    end))
+    model(torch.ones({ 1 })):sum():backward()
+  end
+end)
