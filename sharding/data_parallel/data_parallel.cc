@@ -276,9 +276,10 @@ void DataParallel::BeforeForward(const std::vector<NamedTensor>& buffers) {
   if (!tensors.empty()) c10d::broadcast_coalesced(group_, tensors, kBroadcastBytes, 0);
 }
 
-void DataParallel::RebuildBuckets() {
+// Calls it, and names the parameters in its error.
+void DataParallel::NamingUnused(const std::function<void()>& call) {
   try {
-    reducer_->reducer->rebuild_buckets();
+    call();
   } catch (const c10::Error& error) {
     const std::string names = NameUnused(error.what_without_backtrace(), trained_);
     if (names.empty()) throw;
@@ -292,8 +293,12 @@ void DataParallel::RebuildBuckets() {
   }
 }
 
+void DataParallel::RebuildBuckets() {
+  NamingUnused([this] { reducer_->reducer->rebuild_buckets(); });
+}
+
 void DataParallel::CheckBackward() {
-  if (reducer_ != nullptr) RebuildBuckets();
+  if (reducer_ != nullptr) NamingUnused([this] { reducer_->reducer->check_finalized(); });
 }
 
 std::vector<at::Tensor> DataParallel::AfterForward(std::vector<at::Tensor> outputs) {

@@ -25,6 +25,7 @@
 #define LOCKSTEP_SHARDING_DATA_PARALLEL_DATA_PARALLEL_H_
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -88,7 +89,7 @@ class DataParallel {
   std::vector<at::Tensor> AfterForward(std::vector<at::Tensor> outputs);
 
   // Throws c10::Error if the last backward left gradients unaveraged, because a parameter had none.
-  // The next forward would throw, too; call this before the gradients are used. Collective.
+  // The next forward would throw, too; call this before the gradients are used. Asks no other rank.
   void CheckBackward();
 
   // Sets whether the backward passes of later forward passes average gradients. Must be the same on
@@ -112,6 +113,7 @@ class DataParallel {
  private:
   void MakeReducer();
   void RebuildBuckets();
+  void NamingUnused(const std::function<void()>& call);
 
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   DataParallelOptions options_;

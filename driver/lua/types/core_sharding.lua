@@ -37,7 +37,7 @@ local Replicas = {}
 ---@param buffers table[] {{name, tensor}, ...}
 function Replicas:before_forward(buffers) end
 
---- Raises if the last backward left gradients unaveraged. Collective.
+--- Raises if the last backward left gradients unaveraged.
 function Replicas:check_backward() end
 
 --- The outputs, tied to the averaging. With neither find_unused nor static_graph the array may be empty.

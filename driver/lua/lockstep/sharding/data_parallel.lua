@@ -149,7 +149,8 @@ function DataParallel:__tostring() return "data_parallel(" .. tostring(self.modu
 function M.is_one(value) return type(value) == "table" and getmetatable(value) == DataParallel end
 
 --- Raises where the last backward of replicas left gradients unaveraged, because a parameter had none. Optimizers call
---- this before they use gradients. Collective.
+--- this before they use gradients. It asks no other rank, because replicas that are forgotten may be collected at
+--- another time there.
 function M.check_backward()
   for _, replicas in pairs(replicas_of) do replicas.replicas:check_backward() end
 end
