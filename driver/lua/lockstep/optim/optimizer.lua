@@ -218,7 +218,7 @@ function Optimizer:step(factor)
     core.raise("optimizer:step: the factor must be a number, as a schedule returns, or a tensor of one element, not "
       .. (torch.is_tensor(factor) and "one of shape " .. tostring(factor.shape) or "a " .. type(factor)))
   end
-  data_parallel.check_backward()
+  for _, group in ipairs(self.groups) do data_parallel.check_backward(group.params) end
   if not self.has_stepped then -- the module may have been sharded after the optimizer was made
     for _, group in ipairs(self.groups) do fully_shard.check_spans("optimizer:step", group.params) end
     self.has_stepped = true

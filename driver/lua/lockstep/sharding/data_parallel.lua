@@ -21,6 +21,8 @@ local M = {}
 
 --- The replicas of each module, as long as they are alive.
 local replicas_of = setmetatable({}, { __mode = "kv" })
+--- Those of each parameter.
+local replicas_with = setmetatable({}, { __mode = "kv" })
 --- The buckets of modules that are not replicated yet.
 local saved_buckets = setmetatable({}, { __mode = "k" })
 
@@ -148,11 +150,18 @@ function DataParallel:__tostring() return "data_parallel(" .. tostring(self.modu
 ---@return boolean
 function M.is_one(value) return type(value) == "table" and getmetatable(value) == DataParallel end
 
---- Raises where the last backward of replicas left gradients unaveraged, because a parameter had none. Optimizers call
---- this before they use gradients. It asks no other rank, because replicas that are forgotten may be collected at
---- another time there.
-function M.check_backward()
-  for _, replicas in pairs(replicas_of) do replicas.replicas:check_backward() end
+--- Raises where the last backward of the replicas with these parameters left gradients unaveraged, because a parameter
+--- had none. Optimizers call this before they use gradients.
+---@param params torch.Tensor[]
+function M.check_backward(params)
+  local checked
+  for _, p in ipairs(params) do
+    local replicas = replicas_with[p]
+    if replicas and replicas ~= checked then
+      replicas.replicas:check_backward()
+      checked = replicas
+    end
+  end
 end
 
 --- Returns whether data_parallel was called with this module.
@@ -203,6 +212,7 @@ function M.data_parallel(module, opts)
     needs_outputs = o.find_unused or o.static_graph,
     group = o.group,
   }, DataParallel)
+  for _, p in ipairs(module:parameters()) do replicas_with[p] = replicas_of[module] end
   local buckets = saved_buckets[module]
   saved_buckets[module] = nil
   if buckets then use_buckets(replicas_of[module], buckets) end
