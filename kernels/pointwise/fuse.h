@@ -12,10 +12,10 @@
 // derived symbolically; backward is one pass too. An interpreter runs a program over blocks of 512
 // numbers, all of whose steps stay in the first cache (interpreter.h).
 //
-// The function must be pointwise: recording.cc has the list of operators. What it reads besides its
-// arguments is recorded as it was: numbers that change must be arguments. Arguments are tensors of
-// float16, bfloat16, float32, float64 or bool, which are broadcast together, and numbers. A number
-// has no gradient, and promotes as a number does.
+// The function must be pointwise: recording.cc has the list of operators. Numbers and tensors that
+// are no arguments are recorded as they were; those that change must be arguments. Arguments are
+// tensors of float16, bfloat16, float32, float64 or bool, which are broadcast together, and
+// numbers. A number has no gradient, and promotes as a number does.
 //
 // Results have the dtypes and shapes of ATen's chain, and are contiguous. Numbers are computed in
 // float32, or in float64 where the chain has a float64 tensor, and rounded once, when stored. So
