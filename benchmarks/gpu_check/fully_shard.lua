@@ -1,5 +1,5 @@
 --- sharding.fully_shard on one rank: a step against the plain module, memory after the first step, and the host's time
---- for each layer, with layers so small that launching is all they cost. fully_shard.py is the peer of the last.
+--- for each layer. For the last, layers are so small that launching is all they cost; fully_shard.py is its peer.
 
 local timing = require "timing"
 local nn = require "lockstep.nn"
