@@ -150,6 +150,25 @@ local function write_xml(path, suite, results)
   out:close()
 end
 
+--- Returns what fn(...) writes to standard output, then its results.
+---@param fn function
+---@param ... any
+---@return string
+---@return any ...
+function M.printed(fn, ...)
+  local parts, stdout = {}, io.stdout
+  io.stdout = { -- luacheck: ignore 122
+    write = function(_, ...)
+      for i = 1, select("#", ...) do parts[#parts + 1] = tostring((select(i, ...))) end
+    end,
+    flush = function() end,
+  }
+  local results = { pcall(fn, ...) }
+  io.stdout = stdout -- luacheck: ignore 122
+  if not results[1] then error(results[2], 0) end
+  return table.concat(parts), unpack(results, 2)
+end
+
 --- Runs the tests of `file` and ends with an error if one failed. With several ranks a failure on one
 --- ends the run at once: the others may be waiting for it.
 ---@param file string

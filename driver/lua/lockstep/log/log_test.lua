@@ -14,28 +14,13 @@ local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 local watching = require "lockstep.core.watching"
 
---- Returns the output of `fn`.
-local function printed(fn, ...)
-  local parts, stdout = {}, io.stdout
-  io.stdout = { -- luacheck: ignore 122
-    write = function(_, ...)
-      for i = 1, select("#", ...) do parts[#parts + 1] = tostring((select(i, ...))) end
-    end,
-    flush = function() end,
-  }
-  local ok, message = pcall(fn, ...)
-  io.stdout = stdout -- luacheck: ignore 122
-  if not ok then error(message, 0) end
-  return table.concat(parts)
-end
-
 --- The JSON objects that `fn` adds to metrics.jsonl.
 local function recorded(fn, ...)
   local path, before, objects = run.dir .. "/metrics.jsonl", 0, {}
   if io.open(path) then
     for _ in data.lines(path) do before = before + 1 end
   end
-  printed(fn, ...)
+  t.printed(fn, ...)
   for object in data.jsonl(path) do
     before = before - 1
     if before < 0 then objects[#objects + 1] = object end
@@ -66,7 +51,8 @@ end
 -- Steps -------------------------------------------------------------------------------------------------
 
 t.test("TheFirstStepShowsItsFieldsAndMemory", function()
-  local line = printed(log.step, { loss = 2.34567, grad_norm = torch.tensor(0.5), lr = 3e-4, tokens = 1000, zeal = 1 })
+  local line = t.printed(log.step, { loss = 2.34567, grad_norm = torch.tensor(0.5), lr = 3e-4, tokens = 1000,
+    zeal = 1 })
 
   t.truthy(line:find("step 0  loss 2%.3457  grad_norm 0%.5000  lr 3%.00e%-04  zeal 1  %d+ MiB\n$"), line)
 end)
@@ -91,8 +77,8 @@ t.test("OnAGpuAStepTellsItsOwnPeakAndTheAllocatorsTrouble", function()
   end
   torch.cuda.reset_peak_memory_stats = function() resets = resets + 1 end
   local ok, objects = pcall(recorded, function()
-    has(printed(log.step, { loss = 1 }), "  3 MiB")
-    line = printed(log.step, { loss = 1 })
+    has(t.printed(log.step, { loss = 1 }), "  3 MiB")
+    line = t.printed(log.step, { loss = 1 })
   end)
   dist.device, torch.cuda.memory_stats, torch.cuda.reset_peak_memory_stats = device, memory_stats, reset
 
@@ -113,7 +99,7 @@ t.test("RatesAreRoundedToWhatAPersonReads", function()
     local now = core.now
     local clock = now()
     core.now = function() return clock end
-    local line = printed(function()
+    local line = t.printed(function()
       log.step {}
       clock = clock + 2
       log.step { tokens = 2 * rate }
@@ -130,8 +116,8 @@ t.test("NumbersAreShownInAsManyDigitsAsSayEnough", function()
     [1234.56] = "x 1234.6 ", [12345.6] = "x 12.3k ", [1e20] = "x 1.00e+20 ", [math.huge] = "x inf ",
     [-0.5] = "x -0.5000 ",
   }
-  for value, text in pairs(cases) do has(printed(log.step, { x = value }), text) end
-  has(printed(log.step, { x = 0 / 0 }), "nan")
+  for value, text in pairs(cases) do has(t.printed(log.step, { x = value }), text) end
+  has(t.printed(log.step, { x = 0 / 0 }), "nan")
 end)
 
 t.test("StepsOfARunAreNumberedAndTimed", function()
@@ -141,7 +127,7 @@ t.test("StepsOfARunAreNumberedAndTimed", function()
     n = n + 1
     return n
   end
-  for step in run:steps(loader, 20) do lines[step] = printed(log.step, { loss = step }) end
+  for step in run:steps(loader, 20) do lines[step] = t.printed(log.step, { loss = step }) end
 
   has(lines[0], "step 0/20  loss 0 ")
   has(lines[19], "step 19/20  loss 19 ")
@@ -154,7 +140,7 @@ end)
 local function step_after_work(seconds)
   local work_of_ranks, line = watching.work_of_ranks, nil
   watching.work_of_ranks = function() return seconds end
-  local ok, objects = pcall(recorded, function() line = printed(log.step, { loss = 1 }) end)
+  local ok, objects = pcall(recorded, function() line = t.printed(log.step, { loss = 1 }) end)
   watching.work_of_ranks = work_of_ranks
   t.truthy(ok, objects)
   return line, objects[1]
@@ -230,7 +216,7 @@ t.test("AStepThatIsNotFiniteIsCountedWhereTheRunGoesOn", function()
   with_policy("go_on", function()
     local text
     local objects = recorded(function()
-      text = printed(function()
+      text = t.printed(function()
         for step, loss in ipairs { 0 / 0, 1, 0 / 0 } do log.step { step = step, loss = loss, accuracy = 0 / 0 } end
       end)
     end)
@@ -239,14 +225,14 @@ t.test("AStepThatIsNotFiniteIsCountedWhereTheRunGoesOn", function()
     has(text, "step 3: loss is nan; goes on (nonfinite 2)\n")
     t.equal({ objects[2].nonfinite_steps, objects[3].nonfinite_steps }, { 1, 1 })
     t.equal(nonfinite.count, 2)
-    has(printed(log.step, { loss = 1 }), "nonfinite 2")
+    has(t.printed(log.step, { loss = 1 }), "nonfinite 2")
   end)
 end)
 
 t.test("AStepThatIsNotFiniteNamesItsBatch", function()
   local message
   for _ in run:steps(function() return { samples = { 3, 17 }, x = torch.zeros { 2 } } end, 1) do
-    printed(function() message = t.raises("loss is nan", log.step, { loss = 0 / 0 }) end)
+    t.printed(function() message = t.raises("loss is nan", log.step, { loss = 0 / 0 }) end)
   end
 
   has(message, "loss is nan (batch: samples 3, 17)")
@@ -270,14 +256,14 @@ end
 
 t.test("MetricsThatCannotBeWrittenAreReportedOnceAndCounted", function()
   local path, kept = run.dir .. "/metrics.jsonl", run.dir .. "/kept.jsonl"
-  printed(log.step, { loss = 1 })
+  t.printed(log.step, { loss = 1 })
   local lost = metrics.lost
   assert(os.rename(path, kept))
   assert(os.execute(("ln -s /dev/full %s"):format(path)) == 0)
   metrics.reopen()
   local text
   local complaints = complained(function()
-    text = printed(function()
+    text = t.printed(function()
       for _ = 1, 3 do log.step { loss = 2 } end
     end)
   end)
@@ -295,11 +281,11 @@ end)
 
 t.test("ADeletedFolderIsNoticed", function()
   local path, lost = run.dir .. "/metrics.jsonl", metrics.lost
-  printed(log.step, { loss = 1 })
+  t.printed(log.step, { loss = 1 })
   local kept = t.read_file(path)
   assert(os.remove(path))
-  local complaints = complained(function() printed(log.step, { loss = 2 }) end)
-  printed(log.step, { loss = 3 })
+  local complaints = complained(function() t.printed(log.step, { loss = 2 }) end)
+  t.printed(log.step, { loss = 3 })
   core.write_file(path, { kept })
   metrics.reopen()
   metrics.lost = lost
@@ -324,8 +310,8 @@ end)
 t.test("ARecordIsALineAndAnEventOfTheStepUnderWay", function()
   local line
   local objects = recorded(function()
-    printed(log.step, { loss = 1, step = 4 })
-    line = printed(log.record, "validation", { loss = 0.5, accuracy = torch.tensor(0.75), step = 4 })
+    t.printed(log.step, { loss = 1, step = 4 })
+    line = t.printed(log.record, "validation", { loss = 0.5, accuracy = torch.tensor(0.75), step = 4 })
   end)
 
   t.equal(line, "validation at step 4  loss 0.5000  accuracy 0.7500\n")
@@ -333,7 +319,7 @@ t.test("ARecordIsALineAndAnEventOfTheStepUnderWay", function()
 end)
 
 t.test("PrintJoinsWhateverItIsGiven", function()
-  t.equal(printed(log.print, "a", 1, nil, true), "a\t1\tnil\ttrue\n")
+  t.equal(t.printed(log.print, "a", 1, nil, true), "a\t1\tnil\ttrue\n")
 end)
 
 -- Curves ------------------------------------------------------------------------------------------------
@@ -346,7 +332,7 @@ local function curve(...)
 end
 
 t.test("ACurveIsWellFormedAndDrawsEverySeries", function()
-  printed(function()
+  t.printed(function()
     for step = 0, 9 do log.step { step = step, curve_loss = 10 - step } end
     log.record("curve validation", { loss = 3, step = 4 })
     log.record("curve validation", { loss = 2, step = 9 })
@@ -363,7 +349,7 @@ t.test("ACurveIsWellFormedAndDrawsEverySeries", function()
 end)
 
 t.test("PointsThatAreNotFiniteBreakTheLineAndASinglePointIsADot", function()
-  printed(function()
+  t.printed(function()
     for step, value in ipairs { 1, 2, 0 / 0, 4, math.huge, 6, 7 } do log.step { step = step, broken = value } end
   end)
 
@@ -375,7 +361,7 @@ t.test("PointsThatAreNotFiniteBreakTheLineAndASinglePointIsADot", function()
 end)
 
 t.test("ALogarithmicCurveLeavesOutWhatHasNoLogarithm", function()
-  printed(function()
+  t.printed(function()
     for step, value in ipairs { 100, 10, 0, -1, 1, 0.1 } do log.step { step = step, falling = value } end
   end)
 
@@ -387,7 +373,7 @@ t.test("ALogarithmicCurveLeavesOutWhatHasNoLogarithm", function()
 end)
 
 t.test("CurvesOfOneValueOrNoneStillHaveAxes", function()
-  printed(function()
+  t.printed(function()
     for step = 0, 2 do log.step { step = step, flat = 5, never = 0 / 0 } end
   end)
 

@@ -8,19 +8,6 @@ local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 local watching = require "lockstep.core.watching"
 
---- Returns what `fn` prints, then its results.
-local function printed(fn, ...)
-  local parts, stdout = {}, io.stdout
-  io.stdout = { -- luacheck: ignore 122
-    write = function(_, ...) parts[#parts + 1] = table.concat { ... } end,
-    flush = function() end,
-  }
-  local results = { pcall(fn, ...) }
-  io.stdout = stdout -- luacheck: ignore 122
-  if not results[1] then error(results[2], 0) end
-  return table.concat(parts), unpack(results, 2)
-end
-
 --- Returns the cells before the time of the row that begins with `name`.
 local function cells(text, name)
   local line = ("\n" .. text):match("\n" .. name:gsub("%p", "%%%0") .. "  +([^\n]*)")
@@ -74,7 +61,7 @@ end)
 
 t.test("ATracedCallPrintsItsBytesAndFlops", function()
   local x, y = torch.ones { 100, 50 }, torch.ones { 100, 50 }
-  local text, path, a, b = printed(lockstep.profile, { path = "call.json", roofline = true }, function(...)
+  local text, path, a, b = t.printed(lockstep.profile, { path = "call.json", roofline = true }, function(...)
     x:mm(y:t())
     local _ = x + y
     y:copy_(x)
@@ -99,7 +86,7 @@ t.test("TracedStepsPrintTheirMeanWhenTheLastIsOver", function()
     return n <= 5 and x or nil
   end)
   while true do
-    local text, step, batch = printed(loop)
+    local text, step, batch = t.printed(loop)
     if step == nil then break end
     texts[step] = text
     for _ = 1, step do batch:mm(x:t()) end
@@ -111,14 +98,14 @@ t.test("TracedStepsPrintTheirMeanWhenTheLastIsOver", function()
 end)
 
 t.test("WithoutTheOptionATracePrintsNothing", function()
-  t.equal((printed(lockstep.profile, { path = "quiet.json" }, function() end)), "")
+  t.equal((t.printed(lockstep.profile, { path = "quiet.json" }, function() end)), "")
 end)
 
 t.test("AfterAnErrorTheNextCallIsMeasured", function()
   t.raises("inside", lockstep.profile, { path = "failed.json", roofline = true }, function() error("inside", 0) end)
 
   local x = torch.ones { 10, 10 }
-  local text = printed(lockstep.profile, { path = "next.json", roofline = true }, function() x:mm(x) end)
+  local text = t.printed(lockstep.profile, { path = "next.json", roofline = true }, function() x:mm(x) end)
   t.equal(cells(text, "matrix products"), "1 | 1.20 kB | 2.00 k")
 end)
 
