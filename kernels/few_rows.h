@@ -1,5 +1,6 @@
 // The loop of a linear layer whose input has few rows, as in generation: one row for each sequence.
-// Private to rows_cpu.cc, which is compiled once for each instruction set.
+// Private to rows_cpu.cc, which is compiled once for each instruction set. cached_attention.h
+// computes its scores with it.
 //
 // There are so few operations for each number of the weight that reading it takes all the time.
 // A core that reads one stream of memory waits: it gets 20 GB/s where several streams at once get
@@ -26,7 +27,8 @@
 
 namespace lockstep::kernels::CPU_CAPABILITY {
 
-template <typename T>
+// The numbers of the weight are T, and those of y are Y.
+template <typename T, typename Y = T>
 struct FewRows {
   using P = Pack<T>;
   using Acc = typename P::Acc;
@@ -121,12 +123,12 @@ struct FewRows {
       }
       ((totals[sum] = totals[sum] + sums[sum]), ...);
     }
-    T* y = Out<T>(m.y, first * m.outputs + output);
+    Y* y = Out<Y>(m.y, first * m.outputs + output);
     const T* bias = m.bias == nullptr ? nullptr : In<T>(m.bias, output);
     StoreTotals<kSums>(totals, [&](int i, Acc total) {
       const int64_t column = i % kOutputs * apart;
       if (bias != nullptr) total += static_cast<Acc>(bias[column]);
-      y[i / kOutputs * m.outputs + column] = static_cast<T>(total);
+      y[i / kOutputs * m.outputs + column] = static_cast<Y>(total);
     });
   }
 

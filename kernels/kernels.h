@@ -59,6 +59,19 @@ at::Tensor Rotate(const at::Tensor& x, const at::Tensor& cos, const at::Tensor& 
 at::Tensor Linear(const at::Tensor& x, const at::Tensor& weight,
                   const std::optional<at::Tensor>& bias = std::nullopt);
 
+// Attention in generation (arXiv 1911.02150). Writes the keys and values of one new token of each
+// sequence into `column` of a cache. Returns what the tokens see in the columns from `first` to
+// `column`: softmax(q keys^T / sqrt(size) + mask) values. Runs on CPUs alone, and where nothing
+// needs a gradient; else throws c10::ValueError. A row's bits do not depend on other sequences.
+//   q: [sequences, heads, size].
+//   k, v: [sequences, kv_heads, size]. Query head i looks at key head i * kv_heads / heads.
+//   keys, values: [sequences, kv_heads, columns, size]. The columns of a head are contiguous.
+//   mask: [sequences, columns], of q's dtype. Minus infinity hides a column.
+//   Result: [sequences, heads, size].
+at::Tensor CachedAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                           at::Tensor& keys, at::Tensor& values, int64_t column, int64_t first = 0,
+                           const std::optional<at::Tensor>& mask = std::nullopt);
+
 }  // namespace lockstep::kernels
 
 #endif  // LOCKSTEP_KERNELS_KERNELS_H_

@@ -1,5 +1,5 @@
 // The kernels' loops, written once for all machines. A thread of a CPU takes whole rows
-// (rows_cpu.cc). A block of threads of a GPU shares a row (rows_cuda.cu). Tests of the CPU's
+// (rows_cpu.cc). A block of threads of a GPU shares a row (cuda/rows_cuda.cu). Tests of the CPU's
 // kernels therefore prove the arithmetic and the indices of both.
 //
 // A Machine has
@@ -373,7 +373,9 @@ constexpr RowKernels KernelsOfOneThread() {
       .rotate = RunByDtype<Machine, Rotate, RotateRows>,
       .adamw = [](const AdamWTensors& all, int64_t begin,
                   int64_t end) { RunAdamW(Machine{}, all, begin, end); },
-      .linear = nullptr,  // only a CPU has one
+      // Only a CPU has these.
+      .linear = nullptr,
+      .cached_attention = nullptr,
   };
 }
 

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 
+#include "kernels/cached_attention.h"
 #include "kernels/few_rows.h"
 #include "kernels/loops.h"
 #include "kernels/pack.h"
@@ -14,23 +15,17 @@
 namespace lockstep::kernels::CPU_CAPABILITY {
 namespace {
 
-// By dtype. The operator has refused all others.
-void LinearOnCpu(const LinearRows& rows, int64_t begin, int64_t end) {
-  switch (rows.dtype) {
-    case at::kFloat:
-      return FewRows<float>::Run(rows, begin, end);
-    case at::kDouble:
-      return FewRows<double>::Run(rows, begin, end);
-    case at::kBFloat16:
-      return FewRows<at::BFloat16>::Run(rows, begin, end);
-    default:
-      return FewRows<at::Half>::Run(rows, begin, end);
+template <typename Machine, typename T>
+struct Linear {
+  static void Run(const Machine& /*machine*/, const LinearRows& rows, int64_t begin, int64_t end) {
+    FewRows<T>::Run(rows, begin, end);
   }
-}
+};
 
 constexpr RowKernels Kernels() {
   RowKernels kernels = KernelsOfOneThread<Cpu>();
-  kernels.linear = LinearOnCpu;
+  kernels.linear = RunByDtype<Cpu, Linear, LinearRows>;
+  kernels.cached_attention = RunByDtype<Cpu, CachedAttention, CachedAttentionRows>;
   return kernels;
 }
 

@@ -95,6 +95,13 @@ int64_t Attention(Inputs inputs) {
   return pairs * of_pair(query.back(), SizesAt(inputs, first + 2).back());
 }
 
+// (q [sequences, heads, size], k, v, keys, values, column, first, mask): a query for each head.
+int64_t CachedAttention(Inputs inputs) {
+  const at::IntArrayRef query = SizesAt(inputs, 0);
+  const int64_t columns = inputs.at(5).toInt() + 1 - inputs.at(6).toInt();
+  return query.at(0) * query.at(1) * columns * ForwardOfPair(query.back(), query.back());
+}
+
 std::vector<int64_t> Lengths(const at::Tensor& offsets) {
   const at::Tensor ends = offsets.cpu().to(at::kLong).contiguous();
   const int64_t* const end = ends.const_data_ptr<int64_t>();
@@ -129,6 +136,7 @@ const std::unordered_map<std::string, Formula>& Formulas() {
       {"aten::_scaled_mm", Matmul<0>},
       {"aten::addmm", Matmul<1>},
       {"lockstep::linear_of_few_rows", Linear},
+      {"lockstep::cached_attention", CachedAttention},
       {"aten::baddbmm", Matmul<1>},
       {"aten::convolution", ConvolutionForward},
       {"aten::_convolution", ConvolutionForward},

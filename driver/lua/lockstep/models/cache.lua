@@ -3,6 +3,7 @@
 --- Sequences of different lengths end at the same column: shorter ones begin later, behind columns that no query sees.
 --- A new token of each sequence then goes to one column, and attention is one call for all of them.
 
+local fused = require "lockstep.nn.fused"
 local nn = require "lockstep.nn"
 local torch = require "lockstep.torch"
 
@@ -13,7 +14,7 @@ local torch = require "lockstep.torch"
 ---@field longest integer
 ---@field used integer columns
 ---@field columns integer
----@field mask torch.Tensor? [sequences, 1, 1, columns], added to the scores; nil where all are equally long
+---@field mask torch.Tensor? [sequences, columns], added to the scores; nil where all are equally long
 local Cache = {}
 Cache.__index = Cache
 
@@ -34,7 +35,7 @@ local function make_mask(cache, like)
   local equal = true
   for _, length in ipairs(cache.lengths) do equal = equal and length == cache.longest end
   if equal then return nil end
-  local mask = torch.zeros({ #cache.lengths, 1, 1, cache.columns }, { dtype = like.dtype })
+  local mask = torch.zeros({ #cache.lengths, cache.columns }, { dtype = like.dtype })
   for i, length in ipairs(cache.lengths) do mask[i - 1]:narrow(-1, 0, cache.longest - length):fill_(-math.huge) end
   return mask:to(like.device)
 end
@@ -58,22 +59,16 @@ function Cache:prompts(q, k, v, attention)
   return nn.attention(q, k, v, { seq_lens = self.lengths, window = attention.window or nil })
 end
 
---- Attention of one new token of each sequence to all before it. The query heads that share a key head are its rows.
+--- Attention of one new token of each sequence to all before it.
 ---@param q torch.Tensor [sequences, heads, D]
 ---@param k torch.Tensor [sequences, kv_heads, D]
 ---@param v torch.Tensor [sequences, kv_heads, D]
 ---@param attention models.Attention
 ---@return torch.Tensor # [sequences, heads, D]
 function Cache:next_tokens(q, k, v, attention)
-  local keys, values = self.keys[attention.index], self.values[attention.index]
-  keys:select(2, self.used):copy_(k)
-  values:select(2, self.used):copy_(v)
-  local from = attention.window and math.max(0, self.used + 1 - attention.window) or 0
-  local count = self.used + 1 - from
-  local sequences, kv_heads, dim = k:size(0), k:size(1), k:size(2)
-  local mask = self.mask and self.mask:narrow(-1, from, count)
-  return torch.scaled_dot_product_attention(q:view(sequences, kv_heads, -1, dim), keys:narrow(2, from, count),
-    values:narrow(2, from, count), mask):reshape(sequences, -1, dim)
+  local first = attention.window and math.max(0, self.used + 1 - attention.window) or 0
+  return fused.cached_attention(q, k, v, self.keys[attention.index], self.values[attention.index], self.used, first,
+    self.mask)
 end
 
 --- Keeps the sequences at these positions, and forgets the others.

@@ -93,7 +93,32 @@ local function add_rms_norm(x, residual, weight, size, eps)
   return rms_norm(sum, weight, size, eps), sum
 end
 
-M.rms_norm, M.add_rms_norm, M.kernels_of = rms_norm, add_rms_norm, kernels_of
+--- Attention in generation: writes the keys and values of one new token of each sequence into a cache, and returns
+--- what the tokens see in the columns from `first` to `column`. On a CPU it is one kernel.
+---@param q torch.Tensor [sequences, heads, D]
+---@param k torch.Tensor [sequences, kv_heads, D]
+---@param v torch.Tensor [sequences, kv_heads, D]
+---@param keys torch.Tensor [sequences, kv_heads, columns, D]
+---@param values torch.Tensor [sequences, kv_heads, columns, D]
+---@param column integer
+---@param first integer
+---@param mask torch.Tensor? [sequences, columns], is added to the scores
+---@return torch.Tensor # [sequences, heads, D]
+local function cached_attention(q, k, v, keys, values, column, first, mask)
+  if fused and q.device == "cpu" then
+    return kernels.cached_attention(q, k, v, keys, values, column, first, mask)
+  end
+  keys:select(2, column):copy_(k)
+  values:select(2, column):copy_(v)
+  local sequences, kv_heads, dim = k:size(0), k:size(1), k:size(2)
+  local count = column + 1 - first
+  -- The query heads that share a key head are its rows.
+  return torch.scaled_dot_product_attention(q:view(sequences, kv_heads, -1, dim), keys:narrow(2, first, count),
+    values:narrow(2, first, count), mask and mask:view(sequences, 1, 1, -1):narrow(-1, first, count))
+    :reshape(sequences, -1, dim)
+end
+
+M.rms_norm, M.add_rms_norm, M.kernels_of, M.cached_attention = rms_norm, add_rms_norm, kernels_of, cached_attention
 
 --- Rotates the pairs (i, i + D / 2) of the last dimension by the angles of cos and sin. The result has x's dtype;
 --- float32 cos and sin of a float16 or bfloat16 x are not rounded first.

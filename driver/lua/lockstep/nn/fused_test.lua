@@ -1,5 +1,6 @@
 -- The fused kernels from Lua: nn's functions with them and without, on the same numbers.
 
+local cached_attention = require("lockstep.nn.fused").cached_attention
 local models = require "lockstep.models.decoder"
 local nn = require "lockstep.nn"
 local t = require "lockstep.testing"
@@ -89,6 +90,28 @@ t.test("ALinearLayerRunsTheKernelWhereNothingNeedsAGradient", function()
 
   t.equal(operators(), { "aten::addmm" })
   t.equal(torch.no_grad(operators), { "lockstep::linear_of_few_rows" })
+end)
+
+t.test("AttentionToACacheIsTheSameBothWays", function()
+  torch.manual_seed(2)
+  local q, k, v = torch.randn { 2, 6, 8 }, torch.randn { 2, 3, 8 }, torch.randn { 2, 3, 8 }
+  local cache, mask = torch.randn { 2, 2, 3, 10, 8 }, torch.zeros { 2, 10 }
+  mask[1]:narrow(0, 0, 2):fill_(-math.huge)
+
+  for _, first in ipairs { 0, 1 } do
+    local kernel, plain = both_ways(function()
+      local keys, values = unpack(cache:clone():unbind(0))
+      return cached_attention(q, k, v, keys, values, 7, first, mask), keys, values
+    end)
+    for i = 1, 3 do t.near(kernel[i], plain[i], 1e-6) end
+    t.equal(kernel[2]:select(2, 7), k)
+  end
+
+  -- q k and p v: 2 sequences of 6 heads, 8 columns, 8 numbers, a multiplication and an addition each.
+  local operators = lockstep.flops(function()
+    torch.no_grad(cached_attention, q, k, v, cache[0], cache[1], 7, 0)
+  end)
+  t.equal({ operators[1].name, operators[1].flops }, { "lockstep::cached_attention", 2 * 6 * 8 * 8 * 2 * 2 })
 end)
 
 t.test("AFloat32WeightOfANormTakesLowPrecisionInput", function()

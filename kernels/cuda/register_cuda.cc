@@ -1,7 +1,7 @@
 // Tells the operators of the kernels for GPUs. They find them through the dispatcher, because the
 // kernels may be in a library that is loaded later (liblockstep_cuda.so).
 
-#include "kernels/rows_cuda.h"
+#include "kernels/cuda/rows_cuda.h"
 #include "torch/library.h"
 
 namespace lockstep::kernels {

@@ -5,9 +5,9 @@
 
 #include "c10/cuda/CUDAException.h"
 #include "c10/cuda/CUDAStream.h"
+#include "kernels/cuda/rows_cuda.h"
 #include "kernels/device_pack.h"
 #include "kernels/loops.h"
-#include "kernels/rows_cuda.h"
 
 namespace lockstep::kernels {
 namespace {
@@ -146,6 +146,7 @@ const RowKernels kRowKernelsOfCuda = {
     .rotate = ByShortRow<Rotate, RotateRows>,
     .adamw = AdamWOnCuda,
     .linear = nullptr,
+    .cached_attention = nullptr,
 };
 
 }  // namespace lockstep::kernels

@@ -1,7 +1,7 @@
 // The kernels for NVIDIA GPUs, which nvcc compiles from the same loops as those for CPUs.
 
-#ifndef LOCKSTEP_KERNELS_ROWS_CUDA_H_
-#define LOCKSTEP_KERNELS_ROWS_CUDA_H_
+#ifndef LOCKSTEP_KERNELS_CUDA_ROWS_CUDA_H_
+#define LOCKSTEP_KERNELS_CUDA_ROWS_CUDA_H_
 
 #include "kernels/rows.h"
 
@@ -12,4 +12,4 @@ extern const RowKernels kRowKernelsOfCuda;
 
 }  // namespace lockstep::kernels
 
-#endif  // LOCKSTEP_KERNELS_ROWS_CUDA_H_
+#endif  // LOCKSTEP_KERNELS_CUDA_ROWS_CUDA_H_
