@@ -15,6 +15,7 @@
 #include "ATen/ops/log_softmax.h"
 #include "ATen/ops/nonzero.h"
 #include "ATen/ops/zeros.h"
+#include "base/torch/values.h"
 #include "c10/core/impl/LocalDispatchKeySet.h"
 #include "c10/util/Exception.h"
 #include "tiled_mlp/products.h"
@@ -79,8 +80,8 @@ class Scores {
     at::Tensor hidden_part;
     if (gradients != nullptr && gradients->hidden.defined())
       hidden_part = gradients->hidden.narrow(0, range.begin, range.size());
-    // Looking is free on a CPU; a GPU would have to wait.
-    if (labels.is_cpu() && !counts.any().item<bool>()) {
+    const bool may_look = base::MayReadValues(labels);
+    if (may_look && !counts.any().item<bool>()) {
       if (hidden_part.defined()) hidden_part.zero_();
       return at::zeros({range.size()}, labels.options().dtype(task_.wide));
     }
@@ -88,8 +89,7 @@ class Scores {
     const at::Tensor index = labels.masked_fill(ignored, 0).unsqueeze(1);
     at::Tensor rows = Rows(hidden_, NumLeadingDims(hidden_), range).to(task_.dtype);
     // Zero times what an ignored token holds may be NaN.
-    if (!labels.is_cpu() || ignored.any().item<bool>())
-      rows = rows.masked_fill(ignored.unsqueeze(1), 0);
+    if (!may_look || ignored.any().item<bool>()) rows = rows.masked_fill(ignored.unsqueeze(1), 0);
     const at::Tensor weights = counts.to(task_.wide);
 
     at::Tensor scores = Score(rows);
@@ -303,7 +303,7 @@ void CheckInputs(const at::Tensor& hidden, const at::Tensor& weight, const at::T
   TORCH_CHECK_VALUE(!options.divisor.defined() ||
                         (options.divisor.dim() == 0 && options.reduction == Reduction::kMean),
                     kName, "a divisor is a tensor of no dimensions, for a mean");
-  if (!labels.is_cpu()) return;
+  if (!base::MayReadValues(labels)) return;
   TORCH_CHECK_VALUE(
       !options.divisor.defined() || options.divisor.is_cuda() || options.divisor.item<double>() > 0,
       kName, "the divisor must be above 0, not ", options.divisor.item<double>(),

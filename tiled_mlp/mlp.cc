@@ -16,6 +16,7 @@
 #include "ATen/ops/mul.h"
 #include "ATen/ops/silu.h"
 #include "ATen/ops/silu_backward.h"
+#include "base/torch/values.h"
 #include "c10/core/impl/LocalDispatchKeySet.h"
 #include "c10/util/Exception.h"
 #include "tiled_mlp/products.h"
@@ -193,7 +194,7 @@ class TiledMlpBackward final : public Node {
     const bool wide = job_.options.accumulate_fp32 && x.device().is_cpu() &&
                       at::isReducedFloatingType(job_.dtype);
     const Buffers buffers(4, job_, w[kUp], wide ? at::kFloat : job_.dtype);
-    const bool skip_zeros = job_.options.skip_zero_gradients.value_or(x.device().is_cpu());
+    const bool skip_zeros = job_.options.skip_zero_gradients.value_or(base::MayReadValues(x));
     for (const TileRange& range : job_.tiles) {
       const at::Tensor part = Rows(dy, NumLeadingDims(x), range);
       at::Tensor x_part =

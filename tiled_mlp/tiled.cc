@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/torch/replay.h"
+#include "base/torch/values.h"
 #include "c10/util/Exception.h"
 #include "tiled_mlp/leaves.h"
 #include "tiled_mlp/rows.h"
@@ -208,7 +209,7 @@ class TiledBackward final : public Node {
     if (task_should_compute_output(0))
       x_gradient = at::empty({job.tiles.back().end, x.size(-1)}, x.options());
 
-    const bool skip_zeros = job.options.skip_zero_gradients.value_or(x.device().is_cpu());
+    const bool skip_zeros = job.options.skip_zero_gradients.value_or(base::MayReadValues(x));
     bool skipped = false;
     std::optional<base::RandomScope> random;
     if (!job.random_states.empty()) random.emplace(job.random_states.front());

@@ -1,12 +1,12 @@
 #include "base/torch/replay.h"
 
 #include <algorithm>
+#include <cstring>
 #include <mutex>
 
 #include "ATen/CPUGeneratorImpl.h"
 #include "ATen/Context.h"
 #include "ATen/autocast_mode.h"
-#include "ATen/ops/equal.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
 
 namespace lockstep::base {
@@ -21,6 +21,12 @@ at::Tensor StateOf(at::Device device) {
   at::Generator generator = GeneratorOf(device);
   const std::lock_guard<std::mutex> lock(generator.mutex());
   return generator.get_state();
+}
+
+// States are bytes on the CPU. at::equal would be an operator, which a recording must not see.
+bool IsSameState(const at::Tensor& a, const at::Tensor& b) {
+  return a.nbytes() == b.nbytes() &&
+         memcmp(a.const_data_ptr(), b.const_data_ptr(), a.nbytes()) == 0;
 }
 
 }  // namespace
@@ -62,7 +68,7 @@ void RandomState::Restore() const {
 bool RandomState::operator==(const RandomState& other) const {
   return std::equal(states_.begin(), states_.end(), other.states_.begin(), other.states_.end(),
                     [](const auto& a, const auto& b) {
-                      return a.first == b.first && at::equal(a.second, b.second);
+                      return a.first == b.first && IsSameState(a.second, b.second);
                     });
 }
 

@@ -10,6 +10,7 @@
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/clone.h"
 #include "absl/strings/str_cat.h"
+#include "base/torch/values.h"
 #include "c10/core/CPUAllocator.h"
 #include "c10/util/Exception.h"
 #include "driver/graph/values.h"
@@ -22,7 +23,7 @@
 namespace lockstep::driver {
 namespace {
 
-constexpr c10::DispatchKey kKey = c10::DispatchKey::Fake;
+constexpr c10::DispatchKey kKey = base::kRecordingKey;
 // Numbers that libtorch makes without an operator, as the 2 of x * 2.
 constexpr size_t kConstantBytes = 16;
 
@@ -126,6 +127,7 @@ void Intercept(const c10::OperatorHandle& op, c10::DispatchKeySet keys, torch::j
   active->Call(op, below, stack);
 }
 
+static_assert(kKey == c10::DispatchKey::Fake);
 TORCH_LIBRARY_IMPL(_, Fake, library) {
   library.fallback(torch::CppFunction::makeFromBoxedFunction<&Intercept>());
 }

@@ -5,12 +5,12 @@
 //
 // An operator's call throws c10::Error if a tape could not repeat it:
 //
-//   - an operator that returns a number or a truth value, as aten::item does;
-//   - a collective (c10d);
-//   - an operator on a sparse or quantized tensor, or on another device (meta is allowed);
-//   - an operator that resizes a tensor, or gives it other memory;
-//   - one that reads values which no operator computed, for example what C++ wrote into new memory;
-//   - random numbers that no operator drew, and a generator whose state was set.
+//   - An operator returns a number or a truth value, as aten::item does.
+//   - It is a collective (c10d).
+//   - It takes a sparse or quantized tensor, or one on another device. Meta tensors are allowed.
+//   - It resizes a tensor, or gives it other memory.
+//   - It reads values that no operator computed, for example what C++ wrote into new memory.
+//   - No operator drew the random numbers, or the state of a generator was set.
 //
 // Finish() throws too after an operator's error that the program caught: which way it went on may
 // depend on values.

@@ -35,7 +35,7 @@
 
 namespace lockstep::driver {
 
-// What a device can do at best.
+// Peaks are what a device can do at best.
 struct Peaks {
   double bytes_per_s = 0;  // a copy of a large tensor, which reads and writes each byte
   std::map<c10::ScalarType, double> flops_per_s;  // a product of large matrices

@@ -11,9 +11,9 @@
 
 namespace lockstep::driver {
 
-// What is known of an operator before it is called.
+// An OperatorKind says what is known of an operator before it is called.
 struct OperatorKind {
-  // How the calls that it makes to other operators count.
+  // Work says how the calls that it makes to other operators count.
   enum class Work {
     kNone,     // it moves nothing itself, as a view; its calls count as if it were not there
     kOwn,      // it has a kernel for the device; its calls are part of it

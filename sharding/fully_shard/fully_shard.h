@@ -65,7 +65,7 @@ struct FullyShardOptions {
   int64_t prefetch = 1;               // units that are gathered ahead, in both directions
   bool joins = false;                 // ranks that skip a unit take part in its collectives
   // Bytes. A collective on CPUs in which no rank sends another one more than this travels with its
-  // comparison, over the sockets of `control`. That takes less CPU time than Gloo, but the
+  // comparison, over the sockets of `control`. This takes less CPU time than Gloo, but the
   // computation waits for it. 0: all collectives go through the groups.
   int64_t exchange_bytes = 1 << 24;
   std::function<std::string()> place = [] { return std::string(); };  // the program's line

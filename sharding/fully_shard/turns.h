@@ -49,7 +49,7 @@ struct Turn {
   friend bool operator==(const Turn&, const Turn&) = default;
 };
 
-// What else the ranks that name the same turn must have in common: trained parameters, say.
+// Ranks that name the same turn must also have these terms in common: trained parameters, say.
 struct Terms {
   uint64_t hash = 0;
   // A line for each thing, in the same order on every rank. It travels where the hashes differ.

@@ -134,7 +134,7 @@ end
 
 --- Returns the cross entropy of hidden [..., hidden] through a head's weight [vocabulary, hidden] and labels [...],
 --- without the logits. Forward computes gradients of both, a tile of tokens at a time. Also returns the number of
---- labels that count.
+--- labels that count: a tensor of one element while lockstep.graph records.
 ---
 ---     local loss, n = tiled_mlp.cross_entropy { hidden = h, weight = head, labels = labels, over_ranks = true }
 ---
@@ -162,7 +162,7 @@ function M.cross_entropy(opts)
   end
   o.over_ranks, o.group, o.divisor = nil, nil, divisor
   local loss, count = core_tiled_mlp.cross_entropy(o)
-  return loss, count:item()
+  return loss, torch.cuda.is_current_stream_capturing() and count or count:item()
 end
 
 return M

@@ -4,9 +4,11 @@
 local lockstep = require "lockstep"
 local checkpoint = require "lockstep.checkpoint"
 local lora = require "lockstep.lora"
+local models = require "lockstep.models"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
 local t = require "lockstep.testing"
+local tiled_mlp = require "lockstep.tiled_mlp"
 local torch = require "lockstep.torch"
 
 torch.set_num_threads(1)
@@ -77,6 +79,25 @@ local cases = {
     end
     nn.use_fused(before)
     return training
+  end,
+  -- Its loss looks at values on a CPU: which labels count, and whether all are of the vocabulary.
+  ["a model with its own loss"] = function()
+    local model = models.build { architectures = { "Qwen3ForCausalLM" }, model_type = "qwen3", hidden_size = 8,
+      intermediate_size = 12, num_hidden_layers = 2, num_attention_heads = 2, num_key_value_heads = 1, head_dim = 4,
+      vocab_size = 11 }
+    return trains(model, optim.AdamW(model:parameters(), { lr = 1e-2 }), function(x, y)
+      local mask = y:remainder(3):eq(x:select(1, 0):gt(0):to(torch.int64))
+      mask[1] = true -- the tokens that count change from step to step
+      local sum, count = model:loss { input_ids = y:remainder(11), loss_mask = mask, seq_lens = { 5, 3 } }
+      return sum / count
+    end)
+  end,
+  ["a tiled MLP, of whose tiles some have no loss"] = function()
+    local model, tiled = mlp(), tiled_mlp.new { tiles = 4 }
+    return trains(model, optim.SGD(model:parameters(), { lr = 1e-2 }), function(x, y)
+      local used = y:eq(0):logical_or(y:eq(x:select(1, 0):gt(0):to(torch.int64))) -- two or more rows of eight
+      return nn.cross_entropy(tiled(model, x), y:masked_fill(used:logical_not(), -100))
+    end)
   end,
   momentum = function()
     local model = mlp()

@@ -244,7 +244,8 @@ local function check_ids(self, ids)
       torch.is_tensor(ids) and tostring(ids.dtype) .. " " .. tostring(ids.shape) or "a " .. type(ids))
   end
   if ids:numel() == 0 then fail("input_ids holds no token") end
-  if ids.device ~= "cpu" then return end -- on a GPU the embedding checks; to look here would wait for the device
+  -- On a GPU and in a graph the embedding checks: to look here would wait for the device, and cannot be recorded.
+  if ids.device ~= "cpu" or torch.cuda.is_current_stream_capturing() then return end
   local least, largest = ids:aminmax()
   local size = self.settings.vocab_size
   if least:item() < 0 or largest:item() >= size then
@@ -350,6 +351,7 @@ function CausalLM:balance_loss(seconds) end -- luacheck: ignore 212
 
 --- Returns the sum of the next-token losses of the tokens in loss_mask, and how many they are. The first token of a
 --- sequence has no loss. Divide the sum by the count of all ranks and micro-steps: a mean of means is not the mean.
+--- While lockstep.graph records, the count is a tensor of one element.
 ---
 --- A mixture of experts whose config says output_router_logits adds its balance loss, times router_aux_loss_coef and
 --- the count, so that the mean has it once.
