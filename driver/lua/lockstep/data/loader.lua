@@ -228,7 +228,9 @@ local function taken_by_rank(self)
     for rank = 1, self.world do taken[rank] = self.taken end
     return taken
   end
-  for rank, counts in ipairs(self:of_ranks { self.taken, self.skipped }) do taken[rank], skipped[rank] = unpack(counts) end
+  for rank, counts in ipairs(self:of_ranks { self.taken, self.skipped }) do
+    taken[rank], skipped[rank] = unpack(counts)
+  end
   return taken, skipped
 end
 

@@ -141,7 +141,8 @@ t.test("SkippedSamplesAreCountedOnOverAResume", function()
   t.equal(loader.skipped, 0)
   t.equal(make({ epochs = 2 }):state_dict().skipped, nil)
   state.skipped = { -1 }
-  t.raises("skipped[1] of the state must be a whole number of at least 0, not -1", loader.load_state_dict, loader, state)
+  t.raises("skipped[1] of the state must be a whole number of at least 0, not -1", loader.load_state_dict, loader,
+    state)
 end)
 
 t.test("AWorkerThatDoesNotComeBackIsReportedWithItsSample", function()
