@@ -1,4 +1,4 @@
---- Names of options in PyTorch, transformers and PEFT, and what is called so here: for errors about an unknown option.
+--- Names of options in PyTorch, transformers and PEFT, and their names here: for errors about an unknown option.
 ---
 ---     foreign.hint("lora.apply", "lora_alpha", { "alpha", "r" })   -- 'did you mean "alpha"?'
 
@@ -28,7 +28,7 @@ local NAMES = {
   preserve_rng_state = "preserve_rng",
 }
 
---- What to do instead, by function and name, where no single option does the same.
+--- Advice by function and name, where no single option does the same.
 local REMARKS = {
   ["chat:encode"] = {
     add_special_tokens = "the template writes all special tokens",

@@ -179,9 +179,9 @@ local function remark(message, level)
 end
 
 --- Returns `message` with a remark on the mistake behind it. Where a name is nil, the remark is the name that was
---- probably meant, what the object says (see __missing), or all names of the library's module. Where self is no object, or a tensor is compared with a
---- number, it says what to write. `level` counts as for debug.getinfo, to the function that the error stopped: 3 where
---- the caller is the error's handler.
+--- probably meant, what the object says (see __missing), or all names of the library's module. Where self is no object,
+--- or a tensor is compared with a number, it says what to write. `level` counts as for debug.getinfo, to the function
+--- that the error stopped: 3 where the caller is the error's handler.
 ---@param message any an error's value
 ---@param level integer
 ---@return any message
