@@ -57,7 +57,7 @@ end
 
 --- Returns the table that a script gives to run.config.
 local function settings_of(script)
-  return assert(loadstring("return " .. read(script):match "run%.config (%b{})"))()
+  return assert(loadstring("return " .. read(script):match "run%.config%(? ?(%b{})"))()
 end
 
 --- Returns whether a setting such as "lora.r" is in the table.

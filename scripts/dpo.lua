@@ -21,7 +21,7 @@ local sharding = require "lockstep.sharding"
 local text = require "lockstep.text"
 local torch = require "lockstep.torch"
 
-local config = run.config {
+local config = run.config({
   model = "", -- a folder of Hugging Face, or a name in its local cache; empty: a small model
   data = "", -- empty: words, written backwards and wrongly
   seed = 1, steps = 240, pairs_per_step = 32, -- pairs over all ranks
@@ -32,8 +32,7 @@ local config = run.config {
   lora = { r = 8, alpha = 16, targets = "all-linear" }, -- r = 0: all weights
   parallel = "data_parallel", -- or "fully_shard"
   save_every = 40,
-}
-if config.pairs_per_step % 1 ~= 0 then error("pairs_per_step must be a whole number", 0) end
+}, { at_least = { seed = 0, steps = 1, pairs_per_step = 1, seq_len = 1, save_every = 1, ["lora.r"] = 0 } })
 torch.manual_seed(config.seed)
 local dir, path = config.model, config.data
 if dir == "" then

@@ -22,12 +22,11 @@ local text = require "lockstep.text"
 local torch = require "lockstep.torch"
 local instructions = require "instructions"
 
-local config = run.config {
+local config = run.config({
   model = "", -- a folder with config.json, weights, tokenizer.json and a chat template, or a name in the Hub's cache
   data = "", -- conversations; default: instructions.lua
   held_out = 0.1, -- the share of conversations, or their number
-  seed = 1,
-  steps = 200,
+  seed = 1, steps = 200,
   samples_per_step = 16, -- over all ranks
   renderer = "", -- "auto" for a template that drops the reasoning of earlier turns, as Qwen3's: see docs/chat.md
   seq_len = 2048, -- tokens of a micro-batch, at most
@@ -35,8 +34,7 @@ local config = run.config {
   weight_decay = 0.0,
   warmup_steps = 10,
   max_norm = 1.0,
-  save_every = 100,
-  eval_every = 100,
+  save_every = 100, eval_every = 100,
   keep_best = false, -- writes the weights of the evaluation with the least loss, not those of the last step
   eval_samples = 1000, -- held-out conversations whose loss is computed in an evaluation, at most
   answers = 64, -- held-out conversations that the model answers in an evaluation, at most
@@ -44,7 +42,8 @@ local config = run.config {
   lora = { r = 16, alpha = 32, dropout = 0.0, targets = "all-linear" }, -- r = 0 trains all weights
   merge = false, -- also writes the model with the adapter in its weights
   parallel = "data_parallel", -- or "fully_shard"
-}
+}, { at_least = { seed = 0, steps = 1, samples_per_step = 1, seq_len = 1, warmup_steps = 0, save_every = 1,
+  eval_every = 1, eval_samples = 1, answers = 0, max_new_tokens = 1, ["lora.r"] = 0 } })
 torch.manual_seed(config.seed)
 local base = config.model ~= "" and config.model or instructions.newest_model()
 

@@ -21,7 +21,7 @@ local run = require "lockstep.run"
 local sharding = require "lockstep.sharding"
 local torch = require "lockstep.torch"
 
-local config = run.config {
+local config = run.config({
   model = "", -- a folder or a name of the Hub; empty: a small model that has learnt the task a little, in `warm_steps`
   task = "reverse_words", images = false, warm_steps = 60, seed = 1, steps = 120,
   problems_per_step = 32, group_size = 8, -- problems over all ranks, and answers to each
@@ -32,8 +32,8 @@ local config = run.config {
   lora = { r = 0, alpha = 32, targets = "all-linear" }, -- r = 0: all weights
   lr = 2e-3, max_norm = 1.0, parallel = "data_parallel", -- or "fully_shard"
   save_every = 25, export = "", rollouts = "", max_lag = 1, -- of the weights that sampled an answer, in steps
-}
-if config.problems_per_step % 1 ~= 0 then error("problems_per_step must be a whole number", 0) end
+}, { at_least = { seed = 0, warm_steps = 0, steps = 1, problems_per_step = 1, group_size = 1, max_new_tokens = 1,
+  updates = 1, seq_len = 1, ["lora.r"] = 0, save_every = 1, max_lag = 0 } })
 if config.loss.beta > 0 and config.lora.r == 0 then error("loss.beta needs an adapter: --set lora.r=16", 0) end
 if (config.export == "") ~= (config.rollouts == "") then error("give --set export and --set rollouts together", 0) end
 torch.manual_seed(config.seed)

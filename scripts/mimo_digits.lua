@@ -15,9 +15,8 @@ local torch = require "lockstep.torch"
 local digits = require "digits_data"
 local model_of = require "digits_model"
 
-local config = run.config {
-  seed = 1,
-  steps = 600,
+local config = run.config({
+  seed = 1, steps = 600,
   micro_batches = 2, -- of a step
   samples = 36, -- of a micro-batch, over all ranks: two thirds of them images, the others text
   held_out = 360, -- digits that are shown at the end
@@ -27,7 +26,7 @@ local config = run.config {
   max_norm = 1.0,
   vision = { hidden = 64, heads = 4, depth = 2, patch_dim = 4, patches = 16 },
   text = { hidden = 64, heads = 4, depth = 2, intermediate = 192 },
-}
+}, { at_least = { seed = 0, steps = 1, micro_batches = 1, samples = 1, held_out = 1, vision_ranks = 1 } })
 torch.set_default_dtype(torch.float64) -- so that the order in which ranks add up leaves no trace
 torch.manual_seed(config.seed)
 

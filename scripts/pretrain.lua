@@ -17,13 +17,12 @@ local sharding = require "lockstep.sharding"
 local text = require "lockstep.text"
 local torch = require "lockstep.torch"
 
-local config = run.config {
+local config = run.config({
   data = { "README.md", "docs/*.md" },
   format = "text",
   held_out = 0.1, -- share of the documents
   tokenizer_documents = 10000, -- the tokenizer learns from so many
-  seed = 1,
-  steps = 300,
+  seed = 1, steps = 300,
   sequences_per_step = 16, -- over all ranks
   micro_batch = 8, -- sequences
   seq_len = 256,
@@ -37,8 +36,8 @@ local config = run.config {
   parallel = "data_parallel", -- or "fully_shard": weights, gradients and moments are shared out over the ranks
   model = { vocab_size = 2048, hidden_size = 128, num_hidden_layers = 4, num_attention_heads = 4,
     num_key_value_heads = 2, head_dim = 32, intermediate_size = 384 },
-}
-if config.seq_len < 2 then error("seq_len must be at least 2: a sequence's first token is not predicted", 0) end
+}, { at_least = { seed = 0, tokenizer_documents = 1, steps = 1, sequences_per_step = 1, micro_batch = 1,
+  seq_len = 2, warmup_steps = 0, eval_every = 1, sample_every = 1, save_every = 1 } }) -- no first token is predicted
 if config.optimizer ~= "muon" and config.optimizer ~= "adamw" then error('optimizer must be "muon" or "adamw"', 0) end
 torch.manual_seed(config.seed)
 

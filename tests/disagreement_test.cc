@@ -51,7 +51,7 @@ constexpr char kGuard[] =
 
 struct Case {
   const char* name;
-  const char* code;  // from line 10 under the guard, line 8 else
+  std::string code;  // from line 10 under the guard, line 8 else
   std::vector<std::string> lines;
 };
 
@@ -94,6 +94,18 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& info) { return info.param.name; });
 
 // --- The order of the script's collectives -------------------------------------------------------
+
+// Replicas of a small model, which takes lines 8 to 15.
+constexpr char kModel[] =
+    "local models, run = require 'lockstep.models', require 'lockstep.run'\n"
+    "local sharding = require 'lockstep.sharding'\n"
+    "local config = {\n"
+    "  architectures = { 'LlamaForCausalLM' }, vocab_size = 8, hidden_size = 8, rms_norm_eps = "
+    "1e-5,\n"
+    "  intermediate_size = 8, num_hidden_layers = 1, num_attention_heads = 2,\n"
+    "  num_key_value_heads = 1, max_position_embeddings = 8,\n"
+    "}\n"
+    "local dp = sharding.data_parallel(models.build(config))\n";
 
 class OrderOfCollectives : public testing::TestWithParam<Case> {};
 
@@ -160,12 +172,46 @@ INSTANTIATE_TEST_SUITE_P(
              "dist.functional.all_reduce(x)",
              {"rank 0: all_reduce float32 {4} requires_grad sum (train.lua:9)",
               "rank 1: all_reduce float32 {4} sum (train.lua:9)"}},
-        Case{"ABackwardOnOneRankAlone",
-             "local y = dist.functional.all_reduce(torch.ones(4):requires_grad_(true))\n"
-             "if rank == 0 then y:sum():backward() end\n"
-             "dist.barrier()",
-             {"rank 0: all_reduce float32 {4} sum (train.lua:9)",
-              "rank 1: barrier (train.lua:10)"}}),
+        Case{
+            "ABackwardOnOneRankAlone",
+            "local y = dist.functional.all_reduce(torch.ones(4):requires_grad_(true))\n"
+            "if rank == 0 then y:sum():backward() end\n"
+            "dist.barrier()",
+            {"rank 0: all_reduce float32 {4} sum (train.lua:9)", "rank 1: barrier (train.lua:10)"}},
+        // As scripts for PyTorch save. Rank 1 is already in the next step.
+        Case{"ASaveOnRank0Alone",
+             absl::StrCat(
+                 kModel,
+                 "for step = 1, 2 do\n"
+                 "dp { input_ids = torch.ones({ 2 }, { dtype = torch.int64 }) }:sum():backward()\n"
+                 "if rank == 0 then models.save(dp, 'saved') end\n"
+                 "end"),
+             {"\n  rank 0: models.save (every rank must call it) (train.lua:18)",
+              "\n  rank 1: broadcast int32 {"}},
+        Case{"ASaveOnRank0AloneInALoopOverBatches",
+             absl::StrCat(kModel,
+                          "for i in sharding.lockstep(function() return 1 end) do\n"
+                          "if rank == 0 then models.save(dp, 'saved') end\n"
+                          "end"),
+             {"\n  rank 0: models.save (every rank must call it) (train.lua:17)",
+              "\n  rank 1: sharding.lockstep (train.lua:16)"}},
+        Case{"AStateOnRank0Alone",
+             absl::StrCat(kModel,
+                          "local batches = { 1, 2, 3 }\n"
+                          "run:state { model = dp }\n"
+                          "for step in run:steps(function() return table.remove(batches) end) do\n"
+                          "if rank == 0 then run:save() end\n"
+                          "end"),
+             {"\n  rank 0: run:save (every rank must call it) (train.lua:19)",
+              "\n  rank 1: run:steps (train.lua:18)"}},
+        Case{"AnAdapterOnRank0AloneBehindTheLoop",
+             absl::StrCat(kModel,
+                          "local lora = require 'lockstep.lora'\n"
+                          "local net = models.build(config)\n"
+                          "lora.apply(net)\n"
+                          "if rank == 0 then lora.save(net, 'adapter') end"),
+             {"\n  rank 0: lora.save (every rank must call it) (train.lua:19)",
+              "\n  rank 1: the end of its script"}}),
     [](const auto& info) { return info.param.name; });
 
 TEST(OrderOfCollectives, BroadcastsAndBarriersMayStandOnALineForEachRank) {

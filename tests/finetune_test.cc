@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -119,6 +120,17 @@ TEST(FineTune, AHeldOutConversationThatCannotBeEncodedNamesFileAndLine) {
 
   EXPECT_NE(ended.exit_code, 0);
   EXPECT_THAT(ended.err, ContainsRegex("broken.jsonl, line [1-8]: .*message 1 has no role"));
+}
+
+TEST(FineTune, CountsThatCannotBeAreRefusedAtTheStart) {
+  const Folder folder;
+  for (const auto& [setting, message] :
+       {std::pair{"steps=0", "steps must be a whole number of at least 1, not 0"},
+        std::pair{"eval_every=0", "eval_every must be a whole number of at least 1, not 0"},
+        std::pair{"lora.r=-1", "lora.r must be a whole number of at least 0, not -1"}}) {
+    const Ended ended = RunOne(FineTune(folder, "out", {"model=there is none", setting}));
+    EXPECT_THAT(ended.err, HasSubstr(message));
+  }
 }
 
 TEST(FineTune, ARendererOfThatNameWritesTheChats) {

@@ -88,6 +88,24 @@ TEST(Watchdog, RanksInDifferentCollectivesAreBothShown) {
               ContainsRegex("rank 1: [^\n]*\n    waits [^\n]*all_gather float32 \\{4\\}"));
 }
 
+TEST(Watchdog, RanksThatWaitForEachOtherInDifferentGroupsAreNamedAsACircle) {
+  const Ended ended = RunScript(
+      "local x = torch.ones(3)\n"
+      "local a = rank < 2 and dist.group { ranks = { 0, 1 } }\n"
+      "local b = rank > 0 and dist.group { ranks = { 1, 2 } }\n"
+      "if rank == 0 then dist.all_reduce(x, 'sum', { group = a }) end\n"
+      "if rank == 1 then dist.all_reduce(x, 'sum', { group = b }) end\n"
+      "dist.barrier()\n",
+      3);
+
+  EXPECT_EQ(ended.exit_code, kHang) << ended.err;
+  EXPECT_THAT(ended.err,
+              HasSubstr("\nRanks wait for each other in a circle: rank 0 waits for rank 1 in "
+                        "all_reduce float32 {3} sum of ranks 0, 1 (train.lua:11), rank 1 waits for "
+                        "rank 2 in all_reduce float32 {3} sum of ranks 1, 2 (train.lua:12), rank 2 "
+                        "waits for rank 0 in barrier of world (train.lua:13). "));
+}
+
 TEST(Watchdog, BackwardHasTheLineThatCalledIt) {
   const Ended ended = RunScript(
       "local nn, sharding = require 'lockstep.nn', require 'lockstep.sharding'\n"

@@ -16,6 +16,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "driver/data/json_array.h"
 #include "driver/data/parquet/row.h"
 #include "driver/data/tar.h"
 #include "driver/files/gzip_reader.h"
@@ -95,6 +96,30 @@ absl::StatusOr<SampleBegins> FindRows(absl::string_view bytes) {
       return absl::DataLossError("its unpacked rows are damaged");
     found.begins.push_back(at);
     at += 8 + SizeAt(bytes.data() + at);
+  }
+  return found;
+}
+
+// The elements of an array, or lines. Other values of several lines hold samples in a place that
+// nobody knows.
+absl::StatusOr<SampleBegins> FindJson(absl::string_view bytes) {
+  SampleBegins found;
+  if (IsJsonArray(bytes)) {
+    absl::StatusOr<std::vector<uint64_t>> begins = FindElements(bytes);
+    if (!begins.ok()) return begins.status();
+    found.begins = *std::move(begins);
+    return found;
+  }
+  found = FindLines(bytes);
+  if (found.begins.empty()) return found;
+  const uint64_t first = found.begins.front();
+  const size_t end = EndOfJson(bytes, first);
+  if (end != absl::string_view::npos && absl::StrContains(bytes.substr(first, end - first), "\n")) {
+    return absl::InvalidArgumentError(
+        "it is one object; expected an array of samples, [{...}, {...}], or a sample in each line. "
+        "If the object has them in a field, \"data\" for example, jq -c '.data[]' FILE > "
+        "FILE.jsonl "
+        "writes them as lines");
   }
   return found;
 }
@@ -282,6 +307,7 @@ absl::StatusOr<SampleBegins> FindSamples(absl::string_view bytes, Layout layout)
   if (layout == Layout::kTar) return FindTarSamples(bytes);
   if (layout == Layout::kLines) return FindLines(bytes);
   if (layout == Layout::kRows) return FindRows(bytes);
+  if (layout == Layout::kJson) return FindJson(bytes);
   SampleBegins whole;
   if (!bytes.empty()) whole.begins.push_back(0);
   return whole;

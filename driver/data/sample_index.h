@@ -41,6 +41,7 @@ enum class Layout : uint32_t {
   kTar = 2,    // a sample is a run of members with one stem (see SplitTarName)
   kWhole = 3,  // a sample is the file; an empty file has none
   kRows = 4,   // a sample is a row behind its size (see parquet/row.h)
+  kJson = 5,   // a sample is an element of an array (see json_array.h), otherwise as kLines
 };
 
 // Unpacks a file that is not gzip.

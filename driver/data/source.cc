@@ -12,6 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/strip.h"
+#include "driver/data/json_array.h"
 #include "driver/data/parquet/row.h"
 #include "driver/data/tar.h"
 
@@ -20,8 +21,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr char kKnown[] = ".parquet, .jsonl, .ndjson, .txt, .tar, .tgz, and these with .gz";
-constexpr char kFormats[] = "\"jsonl\", \"lines\", \"text\", \"tar\" or \"parquet\"";
+constexpr char kKnown[] = ".parquet, .jsonl, .ndjson, .json, .txt, .tar, .tgz, and these with .gz";
+constexpr char kFormats[] = "\"jsonl\", \"json\", \"lines\", \"text\", \"tar\" or \"parquet\"";
 
 // The format that a file's name tells, or nothing.
 std::optional<Format> FormatOfName(absl::string_view name) {
@@ -32,6 +33,7 @@ std::optional<Format> FormatOfName(absl::string_view name) {
   absl::ConsumeSuffix(&plain, ".gz");
   if (absl::EndsWith(plain, ".jsonl") || absl::EndsWith(plain, ".ndjson"))
     return Format::kJsonLines;
+  if (absl::EndsWith(plain, ".json")) return Format::kJson;
   if (absl::EndsWith(plain, ".txt")) return Format::kLines;
   if (absl::EndsWith(plain, ".tar")) return Format::kTar;
   return std::nullopt;
@@ -40,6 +42,7 @@ std::optional<Format> FormatOfName(absl::string_view name) {
 absl::StatusOr<std::optional<Format>> FormatOfOption(const std::string& format) {
   if (format.empty()) return std::optional<Format>();
   if (format == "jsonl") return std::optional<Format>(Format::kJsonLines);
+  if (format == "json") return std::optional<Format>(Format::kJson);
   if (format == "lines") return std::optional<Format>(Format::kLines);
   if (format == "text") return std::optional<Format>(Format::kText);
   if (format == "tar") return std::optional<Format>(Format::kTar);
@@ -51,6 +54,7 @@ absl::StatusOr<std::optional<Format>> FormatOfOption(const std::string& format) 
 Layout LayoutOf(Format format) {
   if (format == Format::kTar) return Layout::kTar;
   if (format == Format::kParquet) return Layout::kRows;
+  if (format == Format::kJson) return Layout::kJson;
   return format == Format::kText ? Layout::kWhole : Layout::kLines;
 }
 
@@ -80,7 +84,8 @@ absl::Status UnpackRows(const SourceOptions& options, const std::string& path,
 }
 
 // The files of a folder and of the folders in it, by name. Hidden ones and those whose names begin
-// with "_" (as "_SUCCESS") are left out, and without `format` also those that no format has. Links
+// with "_" (as "_SUCCESS") are left out, and without `format` also those that no format has and
+// .json files: next to data they describe it, as Hugging Face's dataset_info.json does. Links
 // are followed; one that leads back to a folder on its own path would repeat the samples.
 absl::StatusOr<std::vector<std::string>> FilesOf(const std::string& folder,
                                                  std::optional<Format> format) {
@@ -111,7 +116,7 @@ absl::StatusOr<std::vector<std::string>> FilesOf(const std::string& folder,
     }
     if (!format.has_value()) {
       const std::optional<Format> own = FormatOfName(name);
-      if (!own.has_value()) continue;
+      if (!own.has_value() || *own == Format::kJson) continue;
       if (first.has_value() && *first != *own) {
         return absl::InvalidArgumentError(
             absl::StrCat(folder, ": the folder holds files of several formats, ", files[0], " and ",
@@ -123,8 +128,9 @@ absl::StatusOr<std::vector<std::string>> FilesOf(const std::string& folder,
   }
   if (error) return absl::UnknownError(absl::StrCat("cannot list ", folder, ": ", error.message()));
   if (files.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        folder, ": the folder has no samples (expected files that end in ", kKnown, ")"));
+    return absl::InvalidArgumentError(
+        absl::StrCat(folder, ": the folder has no samples (expected files that end in ", kKnown,
+                     "; a folder's .json files are read with format = \"json\")"));
   }
   std::sort(files.begin(), files.end());
   return files;
@@ -210,6 +216,8 @@ absl::StatusOr<Sample> Source::Read(int64_t number) const {
   if (part->format == Format::kParquet) {
     const uint64_t size = sample.text.size() < 8 ? 0 : SizeAt(sample.text.data());
     sample.text = sample.text.substr(std::min<size_t>(8, sample.text.size())).substr(0, size);
+  } else if (part->format == Format::kJson && IsJsonArray(bytes)) {
+    sample.text = sample.text.substr(0, EndOfJson(sample.text, 0));
   } else if (part->format != Format::kText) {
     sample.text = sample.text.substr(0, sample.text.find('\n'));
     absl::ConsumeSuffix(&sample.text, "\r");
@@ -227,6 +235,8 @@ std::string Source::Describe(int64_t number) const {
                         sample.ok() ? sample->stem : absl::StrCat(index + 1));
   }
   if (part->format == Format::kParquet) return absl::StrCat(path, ", row ", index + 1);
+  if (part->format == Format::kJson && IsJsonArray(part->file.bytes()))
+    return absl::StrCat(path, ", element ", index + 1);
   size_t line = index + 1;
   if (part->file.blank_lines > 0 && part->file.original->CheckUnchanged().ok()) {
     const absl::string_view before = part->file.bytes().substr(0, part->file.begins()[index]);

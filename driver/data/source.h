@@ -1,4 +1,5 @@
-// Samples in files, by number: JSON lines, lines of text, whole texts, tar shards, tables.
+// Samples in files, by number: JSON lines, JSON arrays, lines of text, whole texts, tar shards,
+// tables.
 //
 //   absl::StatusOr<Source> source = Source::Open({"train.jsonl"}, {.cache_folder = cache});
 //   absl::StatusOr<Sample> sample = source->Read(source->size() - 1);
@@ -10,9 +11,9 @@
 // into it: nothing is parsed or copied here. Before each read the file is compared with what it was
 // when it was opened (see mapped_file.h), and the index is built once (see sample_index.h).
 //
-// Formats: "jsonl" (.jsonl, .ndjson), "lines" (.txt), "text" (whole files; only where it is asked
-// for), "tar" (.tar, .tgz); each also as .gz. "parquet" (.parquet), whose rows are unpacked into
-// the cache once. Thread-safe once open.
+// Formats: "jsonl" (.jsonl, .ndjson), "json" (.json: one array; or lines), "lines" (.txt), "text"
+// (whole files; only where it is asked for), "tar" (.tar, .tgz); each also as .gz. "parquet"
+// (.parquet), whose rows are unpacked into the cache once. Thread-safe once open.
 
 #ifndef LOCKSTEP_DRIVER_DATA_SOURCE_H_
 #define LOCKSTEP_DRIVER_DATA_SOURCE_H_
@@ -29,10 +30,10 @@
 
 namespace lockstep::data {
 
-enum class Format { kJsonLines, kLines, kText, kTar, kParquet };
+enum class Format { kJsonLines, kJson, kLines, kText, kTar, kParquet };
 
 struct SourceOptions {
-  // "jsonl", "lines", "text", "tar", "parquet"; empty: by the names of the files
+  // "jsonl", "json", "lines", "text", "tar", "parquet"; empty: by the names of the files
   std::string format = {};
   std::string cache_folder = {};          // where indexes are kept
   std::vector<std::string> columns = {};  // of Parquet files; empty: all
@@ -43,7 +44,8 @@ struct SourceOptions {
 // Views into the mapped files: valid while the source lives.
 struct Sample {
   Format format = Format::kJsonLines;
-  absl::string_view text;  // a line without its end, a whole text, or a row (see parquet/row.h)
+  // A line without its end, an element of an array, a whole text, or a row (see parquet/row.h).
+  absl::string_view text;
   // The stem and, by field, the content of a tar shard's sample.
   std::string stem;
   std::vector<std::pair<std::string, absl::string_view>> members;
@@ -63,8 +65,8 @@ class Source {
   // name, if the file has changed.
   absl::StatusOr<Sample> Read(int64_t number) const;
 
-  // Returns the file, and the line or the stem, of a sample. Counts the file's lines if some of
-  // them are blank.
+  // Returns the file, and the line, the element or the stem, of a sample. Counts the file's lines
+  // if some of them are blank.
   std::string Describe(int64_t number) const;
 
  private:

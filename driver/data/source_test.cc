@@ -159,6 +159,46 @@ TEST_F(SourceTest, PlaceNamesFileAndLine) {
   EXPECT_EQ(source->Describe(3), Path("b.jsonl") + ", line 5");
 }
 
+TEST_F(SourceTest, AnArrayHasASampleForEachElement) {
+  const std::string array = "[\n  {\"a\": 1,\n   \"b\": \"],\"},\n  {\"a\": 2}\n]\n";
+  Write("a.json", array);
+  WriteGzip("b.json.gz", "[3]");
+  EXPECT_THAT(Texts({Path("a.json"), Path("b.json.gz")}),
+              ElementsAre("{\"a\": 1,\n   \"b\": \"],\"}", "{\"a\": 2}", "3"));
+  EXPECT_EQ(Open({Path("a.json")})->Describe(1), Path("a.json") + ", element 2");
+  EXPECT_THAT(Texts({Write("c.txt", array)}, "json"), SizeIs(2));
+  // Of more than 1 MiB: the begins are in the cache.
+  std::string large = "[";
+  for (int i = 0; i < 20000; ++i)
+    absl::StrAppend(&large, i > 0 ? "," : "", "{\"i\": ", i, ", \"", std::string(60, 'x'),
+                    "\": 0}");
+  Write("large.json", large + "]");
+  for (int round = 0; round < 2; ++round) {
+    const std::vector<std::string> texts = Texts({Path("large.json")});
+    ASSERT_THAT(texts, SizeIs(20000));
+    EXPECT_THAT(texts[19999], HasSubstr("{\"i\": 19999, "));
+  }
+}
+
+TEST_F(SourceTest, AJsonFileMayHoldLines) {
+  EXPECT_THAT(Texts({Write("a.json", "{\"a\": 1}\n\n{\"a\": 2}\n")}),
+              ElementsAre("{\"a\": 1}", "{\"a\": 2}"));
+  EXPECT_EQ(Open({Path("a.json")})->Describe(1), Path("a.json") + ", line 3");
+  EXPECT_THAT(ErrorOf({Write("b.json", "{\n  \"data\": [{\"a\": 1}]\n}\n")}),
+              HasSubstr("b.json: it is one object; expected an array of samples"));
+  EXPECT_THAT(ErrorOf({Write("c.json", "[1, 2")}),
+              HasSubstr("c.json: the array has no end: the file ends after element 2"));
+}
+
+TEST_F(SourceTest, JsonFilesOfAFolderAreReadWhereTheyAreAskedFor) {
+  Write("d/data.jsonl", "1\n");
+  Write("d/dataset_info.json", "{\"splits\": {}}");
+  EXPECT_THAT(Texts({Path("d")}), ElementsAre("1"));
+  Write("e/a.json", "[1]");
+  EXPECT_THAT(ErrorOf({Path("e")}), HasSubstr("a folder's .json files are read with format ="));
+  EXPECT_THAT(Texts({Path("e")}, "json"), ElementsAre("1"));
+}
+
 // Stands for Arrow's library: gives three rows, and counts its calls.
 int num_unpacked = 0;
 std::string UnpackThree(const std::string& path, const std::vector<std::string>& columns,
@@ -206,7 +246,7 @@ TEST_F(SourceTest, BadPathsAreNamed) {
   EXPECT_THAT(ErrorOf({Write("a.csv", "1")}), HasSubstr("a.csv: the name does not tell"));
   EXPECT_THAT(ErrorOf({Write("a.parquet", "1")}), HasSubstr("a.parquet: there is no library"));
   EXPECT_THAT(ErrorOf({}), HasSubstr("the list of files is empty"));
-  EXPECT_THAT(ErrorOf({Path("a.csv")}, "json"), HasSubstr("not \"json\""));
+  EXPECT_THAT(ErrorOf({Path("a.csv")}, "csv"), HasSubstr("not \"csv\""));
   fs::create_directories(Path("empty"));
   EXPECT_THAT(ErrorOf({Path("empty")}), HasSubstr("has no samples"));
   Write("mixed/a.jsonl", "1");

@@ -14,6 +14,7 @@
 #include "driver/ranks/failure.h"
 #include "driver/ranks/meeting.h"
 #include "driver/ranks/mirror.h"
+#include "driver/ranks/script_calls.h"
 #include "driver/watching/own_work.h"
 #include "sharding/agreement/c10d_collective.h"
 #include "sharding/agreement/socket_collective.h"
@@ -54,9 +55,11 @@ class WatchedCollective : public sharding::Collective {
   int WorldRank(int position) const override { return collective_->WorldRank(position); }
 
   std::unique_ptr<Pending> StartAllGather(const std::string& bytes) override {
-    return std::make_unique<Watched>(*activity_,
-                                     CollectiveCall{title_, ++calls_, "agreement", "", limit_},
-                                     collective_->StartAllGather(bytes));
+    const std::string& subject = CollectiveSubject::Current();
+    return std::make_unique<Watched>(
+        *activity_,
+        CollectiveCall{title_, ++calls_, subject.empty() ? "agreement" : subject, "", limit_},
+        collective_->StartAllGather(bytes));
   }
 
   bool CanMoveParts() const override { return collective_->CanMoveParts(); }
@@ -141,14 +144,26 @@ std::unique_ptr<sharding::Collective> NewControlCollective(const World& world,
   return std::make_unique<WatchedCollective>(std::move(collective), title, world.activity, limit);
 }
 
+std::unique_ptr<sharding::Collective> NewComparedCollective(const World& world,
+                                                            const std::vector<int>& ranks,
+                                                            std::chrono::milliseconds timeout,
+                                                            const std::string& name) {
+  CallComparison* const calls = CallComparison::OfWorld(ranks);
+  if (calls == nullptr) return NewControlCollective(world, ranks, timeout, {name});
+  auto gatherings =
+      CarryOwnWork(calls->NewGatherings(name, world.activity), world.environment.world_size);
+  return std::make_unique<WatchedCollective>(std::move(gatherings), TitleOf(world, ranks, {name}),
+                                             world.activity, timeout);
+}
+
 sharding::Collective* SharedControlCollective(const World& world, const std::vector<int>& ranks,
                                               std::chrono::milliseconds timeout,
-                                              const GroupPurpose& purpose) {
+                                              const std::string& name) {
   if (ranks.size() == 1) return nullptr;
   static auto* const collectives =
       new std::map<std::vector<int>, std::unique_ptr<sharding::Collective>>();
   std::unique_ptr<sharding::Collective>& collective = (*collectives)[ranks];
-  if (collective == nullptr) collective = NewControlCollective(world, ranks, timeout, purpose);
+  if (collective == nullptr) collective = NewComparedCollective(world, ranks, timeout, name);
   return collective.get();
 }
 

@@ -26,12 +26,20 @@ std::unique_ptr<sharding::Collective> NewControlCollective(const World& world,
                                                            std::chrono::milliseconds timeout,
                                                            const GroupPurpose& purpose);
 
-// Returns the collective that this function made for the same ranks before, or else makes it. It
-// lives as long as the process. Returns null for a single rank. Collective: every rank of `ranks`
-// calls this equally often.
+// Does the same for a watched collective called `name`. If `ranks` are all ranks in their order,
+// its gatherings have one order with the collectives that scripts call, and ranks that call
+// different ones get an error at once: see script_calls.h. It then needs no connections of its own.
+std::unique_ptr<sharding::Collective> NewComparedCollective(const World& world,
+                                                            const std::vector<int>& ranks,
+                                                            std::chrono::milliseconds timeout,
+                                                            const std::string& name);
+
+// Returns the collective that this function made for the same ranks before, or else makes it with
+// NewComparedCollective. It lives as long as the process. Returns null for a single rank.
+// Collective: every rank of `ranks` calls this equally often.
 sharding::Collective* SharedControlCollective(const World& world, const std::vector<int>& ranks,
                                               std::chrono::milliseconds timeout,
-                                              const GroupPurpose& purpose);
+                                              const std::string& name);
 
 // Does the same as NewControlCollective, but does not report gatherings to the activity. Use it for
 // a part of a collective that the activity already knows.

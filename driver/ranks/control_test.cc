@@ -56,14 +56,14 @@ TEST(RankGuard, RefusesTimeoutsOutsideTheLimits) {
 
 TEST(SharedControlCollective, IsMadeOnceForEachListOfRanks) {
   const World world = MirroredWorld();
-  sharding::Collective* const first = SharedControlCollective(world, {0, 1}, kTimeout, {"loop"});
+  sharding::Collective* const first = SharedControlCollective(world, {0, 1}, kTimeout, "loop");
 
   ASSERT_NE(first, nullptr);
   EXPECT_EQ(first->size(), 2);
-  EXPECT_EQ(SharedControlCollective(world, {0, 1}, kTimeout, {"loop"}), first);
-  EXPECT_NE(SharedControlCollective(world, {1, 0}, kTimeout, {"loop"}), first);
-  EXPECT_EQ(SharedControlCollective(world, {0, 1, 2}, kTimeout, {"loop"})->size(), 3);
-  EXPECT_EQ(SharedControlCollective(world, {1}, kTimeout, {"loop"}), nullptr);
+  EXPECT_EQ(SharedControlCollective(world, {0, 1}, kTimeout, "loop"), first);
+  EXPECT_NE(SharedControlCollective(world, {1, 0}, kTimeout, "loop"), first);
+  EXPECT_EQ(SharedControlCollective(world, {0, 1, 2}, kTimeout, "loop")->size(), 3);
+  EXPECT_EQ(SharedControlCollective(world, {1}, kTimeout, "loop"), nullptr);
 }
 
 }  // namespace

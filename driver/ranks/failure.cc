@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "driver/network/bounded_store.h"
 #include "driver/network/printable.h"
+#include "driver/ranks/report/circle.h"
 #include "driver/ranks/signs_of_life.h"
 
 namespace lockstep::driver {
@@ -112,6 +113,7 @@ void ReportActivity(const Member& member, const std::string& activity) {
 std::string DescribeActivities(c10d::Store& store, int world_size, std::chrono::milliseconds time) {
   const auto deadline = std::chrono::steady_clock::now() + time;
   std::vector<std::string> lines;
+  std::vector<std::string> activities(static_cast<size_t>(world_size));
   for (int rank = 0; rank < world_size; ++rank) {
     bool reported = store.check({ActivityKey(rank)});
     const bool ended = HasReportedEnd(store, rank);
@@ -122,6 +124,7 @@ std::string DescribeActivities(c10d::Store& store, int world_size, std::chrono::
     std::string activity;
     if (reported) {
       activity = store.get_to_str(ActivityKey(rank));
+      activities[static_cast<size_t>(rank)] = activity;
     } else {
       const std::string process = DescribeProcessOf(store, rank);
       activity = absl::StrCat("no answer: it is dead, stopped, or its machine is lost",
@@ -131,6 +134,8 @@ std::string DescribeActivities(c10d::Store& store, int world_size, std::chrono::
     lines.push_back(absl::StrCat("  rank ", rank, ": ",
                                  absl::StrReplaceAll(Printable(activity), {{"\n", "\n  "}})));
   }
+  const std::string circle = DescribeCircle(activities);
+  if (!circle.empty()) lines.push_back(Printable(circle));
   return absl::StrJoin(lines, "\n");
 }
 

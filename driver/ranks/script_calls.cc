@@ -14,7 +14,7 @@ namespace {
 
 thread_local int script_calls = 0;  // that this thread is in
 
-// Those that live. Used by the thread that runs the script.
+// Those that live, in the order in which they were made. Used by the thread that runs the script.
 std::vector<CallComparison*>& Comparisons() {
   static auto* const comparisons = new std::vector<CallComparison*>();
   return *comparisons;
@@ -27,15 +27,19 @@ ScriptCall::ScriptCall() { ++script_calls; }
 ScriptCall::~ScriptCall() { --script_calls; }
 
 struct CallComparison::State {
-  std::unique_ptr<sharding::Collective> collective;
+  State(std::vector<int> members, std::unique_ptr<sharding::Collective> all,
+        const std::string& group)
+      : ranks(std::move(members)), collective(std::move(all)), order(collective.get(), group) {}
+
+  const std::vector<int> ranks;
+  const std::unique_ptr<sharding::Collective> collective;
   sharding::CallOrder order;
 };
 
 CallComparison::CallComparison(const World& world, const std::vector<int>& ranks,
                                std::chrono::milliseconds timeout) {
   auto collective = NewUnwatchedCollective(world, ranks, timeout, {"order of collectives"});
-  sharding::CallOrder order(collective.get(), TitleOf(world, ranks, {}));
-  state_ = std::make_unique<State>(State{std::move(collective), std::move(order)});
+  state_ = std::make_shared<State>(ranks, std::move(collective), TitleOf(world, ranks, {}));
   Comparisons().push_back(this);
 }
 
@@ -54,6 +58,43 @@ void CallComparison::Compare(const std::string& what, const std::string& place, 
 void CallComparison::TellEnd() {
   // A rank that differs detects that itself; this rank has ended and ignores it.
   static_cast<void>(state_->order.Announce({"the end of its script", "", false}));
+}
+
+// Long messages follow a short one of the same call: the second round of GatherTexts. They are not
+// compared again.
+class CallComparison::Gatherings : public sharding::Collective {
+ public:
+  Gatherings(std::shared_ptr<State> state, std::string what, std::shared_ptr<Activity> activity)
+      : state_(std::move(state)), what_(std::move(what)), activity_(std::move(activity)) {}
+
+  int rank() const override { return state_->collective->rank(); }
+  int size() const override { return state_->collective->size(); }
+  int WorldRank(int position) const override { return state_->collective->WorldRank(position); }
+
+  std::unique_ptr<Pending> StartAllGather(const std::string& bytes) override {
+    if (bytes.size() > sharding::CallOrder::kMaxGatheredBytes)
+      return state_->collective->StartAllGather(bytes);
+    const std::string& subject = CollectiveSubject::Current();
+    return state_->order.StartGather(
+        {subject.empty() ? what_ : subject, activity_->FindPlace(), /*is_one_place=*/false}, bytes);
+  }
+
+ private:
+  const std::shared_ptr<State> state_;
+  const std::string what_;
+  const std::shared_ptr<Activity> activity_;
+};
+
+std::unique_ptr<sharding::Collective> CallComparison::NewGatherings(
+    const std::string& what, std::shared_ptr<Activity> activity) {
+  return std::make_unique<Gatherings>(state_, what, std::move(activity));
+}
+
+CallComparison* CallComparison::OfWorld(const std::vector<int>& ranks) {
+  // A run makes its world's group first, and keeps it.
+  const auto& comparisons = Comparisons();
+  if (comparisons.empty() || comparisons.front()->state_->ranks != ranks) return nullptr;
+  return comparisons.front();
 }
 
 void TellEndOfScript() {

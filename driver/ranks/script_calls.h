@@ -4,6 +4,9 @@
 // A collective of the script is compared before it begins: see sharding/agreement/call_order.h.
 // Others, such as the Reducer's in a backward pass, are announced and compared later, so that they
 // never wait.
+//
+// Gatherings of the program's own libraries over all ranks, as a loop or a saved state needs them,
+// are compared too. So a rank that waits for others in models.save is told what they do instead.
 
 #ifndef LOCKSTEP_DRIVER_RANKS_SCRIPT_CALLS_H_
 #define LOCKSTEP_DRIVER_RANKS_SCRIPT_CALLS_H_
@@ -13,7 +16,9 @@
 #include <string>
 #include <vector>
 
+#include "driver/ranks/activity.h"
 #include "driver/ranks/world.h"
+#include "sharding/agreement/collective.h"
 
 namespace lockstep::driver {
 
@@ -41,9 +46,19 @@ class CallComparison {
   // Tells the other ranks that this rank makes no more calls.
   void TellEnd();
 
+  // Returns a collective whose gatherings are compared as calls of `what`, or of
+  // CollectiveSubject::Current(). It has the ranks and the timeout of this comparison.
+  std::unique_ptr<sharding::Collective> NewGatherings(const std::string& what,
+                                                      std::shared_ptr<Activity> activity);
+
+  // Returns the comparison of the world's group if `ranks` are its ranks in their order, or null.
+  // There is none if --debug-collectives compares the calls.
+  static CallComparison* OfWorld(const std::vector<int>& ranks);
+
  private:
+  class Gatherings;
   struct State;
-  std::unique_ptr<State> state_;
+  std::shared_ptr<State> state_;
 };
 
 // Tells the other ranks of every group that this rank's script has ended.

@@ -16,15 +16,20 @@
 // wait, for example one that overlaps with a backward pass, is announced instead. The next check
 // compares it too: the rank that waits in that check fails, and the run with it.
 //
+// A gathering of a few bytes may be a call as well: its bytes travel in the message that is
+// compared. So a rank that waits in it learns at once that another rank does something else.
+//
 // Thread: used by one thread.
 
 #ifndef LOCKSTEP_SHARDING_AGREEMENT_CALL_ORDER_H_
 #define LOCKSTEP_SHARDING_AGREEMENT_CALL_ORDER_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "sharding/agreement/collective.h"
@@ -56,20 +61,30 @@ class CallOrder {
   // compares the oldest, and returns the error if these differed.
   absl::Status Announce(const Call& call);
 
+  // The longest message of StartGather.
+  static constexpr size_t kMaxGatheredBytes = 31;
+
+  // Reports the call and starts a gathering of `bytes`, whose number may differ between ranks. Wait
+  // returns the bytes of all ranks, or the error that Check would return. This object must outlive
+  // the gathering, and must not move.
+  std::unique_ptr<Collective::Pending> StartGather(const Call& call, const std::string& bytes);
+
  private:
+  class Gathering;
   struct Told {
     std::string message;
     int64_t number;  // from 1
     std::unique_ptr<Collective::Pending> pending;
+    std::vector<std::string> gathered;  // by position, once it is compared
   };
 
-  void Tell(const Call& call);
+  std::shared_ptr<Told> Tell(const Call& call, const std::string& bytes);
   absl::Status CompareOldest();
 
   Collective* collective_;
   std::string group_;
   int64_t calls_ = 0;
-  std::deque<Told> told_;  // those that are not compared yet
+  std::deque<std::shared_ptr<Told>> told_;  // those that are not compared yet
 };
 
 }  // namespace lockstep::sharding

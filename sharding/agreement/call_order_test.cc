@@ -77,6 +77,38 @@ TEST(CallOrder, AnnouncedCallsAreComparedByTheNextCheck) {
   });
 }
 
+TEST(CallOrder, AGatheringIsACallThatCarriesBytes) {
+  RunAsThreads(3, [](Collective& collective) {
+    CallOrder order(&collective, "world");
+    const auto bytes_of = [](int rank) { return std::string(static_cast<size_t>(rank) * 15, 'x'); };
+    const auto gathering = order.StartGather({"loop", "train.lua:3"}, bytes_of(collective.rank()));
+    ASSERT_TRUE(order.Announce({"bucket", "train.lua:4"}).ok());
+    ASSERT_TRUE(order.Check({"barrier", "train.lua:5"}).ok());  // which compares the gathering, too
+    const auto other = order.StartGather({"save", "train.lua:6"}, "");
+
+    EXPECT_EQ(gathering->Wait().value(),
+              (std::vector<std::string>{bytes_of(0), bytes_of(1), bytes_of(2)}));
+    EXPECT_EQ(other->Wait().value(), std::vector<std::string>(3));
+  });
+}
+
+// Rank 0 alone saves, as scripts of other libraries do; the others wait for its next batch.
+TEST(CallOrder, RanksInDifferentGatheringsDetectIt) {
+  RunAsThreads(2, [](Collective& collective) {
+    CallOrder order(&collective, "world");
+    const auto gathering =
+        collective.rank() == 0
+            ? order.StartGather({"models.save", "train.lua:8", false}, "0123456789")
+            : order.StartGather({"sharding.lockstep", "train.lua:5", false}, "b");
+
+    EXPECT_THAT(std::string(gathering->Wait().status().message()),
+                HasSubstr("each as its collective 1 of world:\n"
+                          "  rank 0: models.save (train.lua:8)\n"
+                          "  rank 1: sharding.lockstep (train.lua:5)\n"));
+    EXPECT_FALSE(gathering->Wait().ok());
+  });
+}
+
 TEST(CallOrder, LongTextsAreComparedWhollyAndShownWithTheirLine) {
   RunAsThreads(2, [](Collective& collective) {
     CallOrder order(&collective, "world");

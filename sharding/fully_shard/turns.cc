@@ -37,6 +37,21 @@ auto Key(const Turn& turn) {
 // Whether a rank that named another turn can take part.
 bool IsJoinable(const Turn& turn) { return turn.action <= Action::kFinish; }
 
+// Adds what to do to the message about ranks that differ. Another error stays as it is.
+absl::Status WithAdvice(const absl::Status& status, bool are_joinable, bool joins) {
+  if (status.code() != absl::StatusCode::kFailedPrecondition) return status;
+  std::string advice =
+      "Every rank calls the same functions of the model in the same order: its forward pass, "
+      "backward, clip_grad_norm, and those that gather whole values, such as state_dict and full";
+  if (are_joinable) {
+    advice = absl::StrCat(
+        "Every rank runs the same units in the same order. Give each rank a micro-batch of the "
+        "same kind",
+        joins ? "" : ", or pass skipped = \"join\"");
+  }
+  return absl::FailedPreconditionError(absl::StrCat(std::string(status.message()), "\n", advice));
+}
+
 }  // namespace
 
 std::string DifferentLines(const Collective& collective, const std::vector<std::string>& texts,
@@ -114,13 +129,15 @@ absl::StatusOr<AgreedTurn> Turns::Agree(const Turn& next, const Collective::Part
     return failed_;
   }
   Turn earliest = next;
+  bool are_joinable = true;  // all of them: a rank that does something else by mistake cannot join
   for (const std::string& one : *all) {
     Turn turn;
     std::memcpy(&turn, one.data(), sizeof(turn));
+    are_joinable = are_joinable && IsJoinable(turn);
     if (Key(turn) < Key(earliest)) earliest = turn;
   }
   if (joins_ && IsJoinable(earliest)) return AgreedTurn{earliest, /*is_unanimous=*/false};
-  failed_ = Disagreement(earliest.pass, next, place());
+  failed_ = WithAdvice(Disagreement(earliest.pass, next, place()), are_joinable, joins_);
   return failed_;
 }
 
@@ -136,10 +153,6 @@ absl::Status Turns::Disagreement(int64_t pass, const Turn& next, const std::stri
     absl::StrAppend(&message, "\n  rank ", collective_->WorldRank(static_cast<int>(i)), ": ",
                     (*texts)[i]);
   }
-  absl::StrAppend(&message,
-                  "\nEvery rank runs the same units in the same order. Give each rank a "
-                  "micro-batch of the same kind");
-  absl::StrAppend(&message, joins_ ? "" : ", or pass skipped = \"join\"");
   return absl::FailedPreconditionError(message);
 }
 

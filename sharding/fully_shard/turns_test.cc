@@ -17,6 +17,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const std::vector<std::string> kUnits = {"", "vision", "layers.0", "layers.1"};
 
@@ -220,6 +221,28 @@ TEST(Turns, RanksThatDifferAreNamedWhereTheirPartsDiffer) {
                 AllOf(HasSubstr("rank 0: gathers \"vision\" for forward (train.lua:40)\n"),
                       HasSubstr("rank 1: ends forward (train.lua:41)\n")));
   });
+}
+
+// Joining helps a rank that skips a unit. It does not help one that clips while another rank starts
+// the next pass.
+TEST(Turns, AdviceToJoinIsGivenOnlyWhereItHelps) {
+  const Turn norm = {.pass = 7, .phase = Phase::kUpdate, .action = Action::kNorm};
+  const Turn values = {.pass = 7, .phase = Phase::kUpdate, .action = Action::kExport, .unit = 1};
+  const auto error = [](const Turn& one, const Turn& other, bool joins) {
+    return RunRanks({{one}, {other}}, joins)[0].error;
+  };
+
+  EXPECT_THAT(
+      error(Gather(1), Gather(2), false),
+      HasSubstr("Give each rank a micro-batch of the same kind, or pass skipped = \"join\""));
+  for (const auto& [one, other] :
+       {std::pair{norm, Turn{.pass = 8}}, std::pair{values, Gather(2)}}) {
+    EXPECT_THAT(
+        error(one, other, false),
+        AllOf(HasSubstr("Every rank calls the same functions of the model in the same order"),
+              Not(HasSubstr("join"))));
+  }
+  EXPECT_THAT(error(norm, {.pass = 8}, true), Not(HasSubstr("micro-batch")));
 }
 
 TEST(Turns, NobodyJoinsAnUpdate) {

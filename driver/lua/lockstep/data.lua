@@ -158,7 +158,7 @@ function M.lines(path)
 end
 
 --- Values of a file with one JSON value per line, which may be gzipped. Blank lines are passed over. An
---- error names the line.
+--- error names the line. data.source also reads a file that is one array.
 ---@param path string
 ---@return fun(): any
 function M.jsonl(path)
@@ -167,6 +167,10 @@ function M.jsonl(path)
   return function()
     for line in function() return file:next() end do
       number = number + 1
+      if number == 1 and line:find "^%s*%[%s*$" then
+        core.raise(("data.jsonl: %s is one JSON array, and not one value per line; data.source(path, { format = "
+          .. '"json" }) has its elements as samples'):format(path))
+      end
       if line:find("%S") then return core.json_decode(line, string.format("%s, line %d", path, number)) end
     end
   end
@@ -193,15 +197,16 @@ function M.tail(path) return require("lockstep.data.tail")(path) end
 ---     local source = data.source("train.jsonl")
 ---     print(#source, source[1].text, source:place(1))
 ---
---- A sample of .jsonl and .ndjson is the JSON value of a line; of .txt a line, {text = ...}. A sample of .tar and .tgz
---- (WebDataset) has the members of one stem, {__key__ = stem, jpg = bytes, json = table, ...}. All may end in .gz.
---- A sample of .parquet is a row, with a field for each column. Blank lines are skipped. A folder gives its files in
---- the order of their names; "web-*.tar" names those of a folder. An index is built once and kept. A file that has
+--- A sample of .jsonl and .ndjson is the JSON value of a line; of .json an element, if the file is one array, [{...},
+--- {...}], otherwise a line; of .txt a line, {text = ...}. A sample of .tar and .tgz (WebDataset) has the members of
+--- one stem, {__key__ = stem, jpg = bytes, json = table, ...}. All may end in .gz. A sample of .parquet is a row, with
+--- a field for each column. Blank lines are skipped. A folder gives its files in the order of their names, without
+--- .json unless format = "json"; "web-*.tar" names those of a folder. An index is built once and kept. A file that has
 --- changed since is an error.
 ---
---- Options: format, "jsonl", "lines", "text" (a file is a sample, {text = ...}), "tar" or "parquet", where names do not
---- tell; columns, those of Parquet files to read (default: all); cache, the folder of indexes and unpacked files
---- (default: "index" in $LOCKSTEP_CACHE), where .gz files and Parquet are kept.
+--- Options: format, "jsonl", "json", "lines", "text" (a file is a sample, {text = ...}), "tar" or "parquet", where
+--- names do not tell; columns, those of Parquet files to read (default: all); cache, the folder of indexes and unpacked
+--- files (default: "index" in $LOCKSTEP_CACHE), where .gz files and Parquet are kept.
 ---@param paths string|string[]
 ---@param opts {format: string?, cache: string?, columns: string[]?}?
 ---@return data.Source

@@ -312,7 +312,8 @@ end
 --- Makes a function that does the same as `fn` by repeating a recording: for example forward, backward and the
 --- optimizer. Every call is one step. The first `warmup` calls run normally; the next is recorded, and all after it
 --- repeat the recording. A GPU launches it as one CUDA graph. The CPU runs the operators without Lua and autograd, and
---- results have the same bits. Each call overwrites the results: read or copy them before.
+--- results have the same bits. Each call overwrites the results and the gradients of the call before. Read them first,
+--- or keep copies: `p.grad:clone()`.
 ---
 ---     local train = lockstep.graph(function(x, y, factor)
 ---       local loss = nn.cross_entropy(model(x), y)

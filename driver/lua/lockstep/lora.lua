@@ -171,6 +171,7 @@ end
 function M.save(model, dir)
   check_adapted("lora.save", model)
   if type(dir) ~= "string" then core.raise("lora.save: the folder must be a string, not a " .. type(dir)) end
+  agreement.begin("lora.save") -- before the gathering of a sharded model
   local tensors = files.tensors_of(model)
   agreement.together("lora.save", function()
     if dist.rank() == 0 then files.write(dir, files.config_of(model), tensors) end

@@ -8,6 +8,7 @@
 
 local config = require "lockstep.models.config"
 local core = require "lockstep.core"
+local data_parallel = require "lockstep.sharding.data_parallel"
 local decoder = require "lockstep.models.decoder"
 local folder = require "lockstep.models.folder"
 local init = require "lockstep.models.init"
@@ -166,11 +167,14 @@ end
 --- temperature 0 takes the most probable token; else top_k and top_p apply to the logits / temperature. With a seed a
 --- prompt at the same place gets the same ids, whatever the other prompts are, within the rounding of logits. A stop id
 --- is the last id of its sequence.
----@param model models.CausalLM
+---@param model models.CausalLM|sharding.DataParallel|sharding.FullyShard
 ---@param prompts (integer[]|torch.Tensor|models.Batch)[]
 ---@param opts models.GenerateOptions?
 ---@return integer[][] # the new ids of each prompt
-function M.generate(model, prompts, opts) return model:generate(prompts, opts) end
+function M.generate(model, prompts, opts)
+  if data_parallel.is_one(model) then model = model.module end
+  return model:generate(prompts, opts)
+end
 
 --- Returns the position ids of one sample, before it is packed: 0, 1, 2, ... for text; architectures with images have
 --- three rows.

@@ -2,6 +2,7 @@
 --- through here.
 
 local core = require "lockstep.core"
+local foreign = require "lockstep.help.foreign"
 
 local M = {}
 
@@ -24,6 +25,18 @@ local function known_names(defaults)
   return names
 end
 
+--- Returns what was probably meant by an unknown option, for the end of a message: '; did you mean "lr"?', or "".
+---@param name string the function
+---@param key any
+---@param known string[] the function's options
+---@return string
+function M.hint(name, key, known)
+  if type(key) ~= "string" then return "" end
+  local nearest = core.nearest(key, known)
+  local hint = foreign.hint(name, key, known) or nearest and ('did you mean "%s"?'):format(nearest)
+  return hint and "; " .. hint or ""
+end
+
 --- Complains about the first key of `given` that `defaults` lacks.
 ---@param name string the function, for the message
 ---@param given table
@@ -32,9 +45,8 @@ function M.check_known(name, given, defaults)
   for key in pairs(given) do
     if defaults[key] == nil then
       local names = known_names(defaults)
-      local nearest = type(key) == "string" and core.nearest(key, names)
-      core.raise(string.format('%s: unknown option "%s"%s (known: %s)', name, tostring(key),
-        nearest and string.format('; did you mean "%s"?', nearest) or "", table.concat(names, ", ")))
+      core.raise(string.format('%s: unknown option "%s"%s (known: %s)', name, tostring(key), M.hint(name, key, names),
+        table.concat(names, ", ")))
     end
   end
 end

@@ -158,16 +158,42 @@ function M.merge(defaults, settings)
   return guard(config, "config")
 end
 
+--- Raises unless the values at these paths are whole numbers that are large enough.
+---@param config table
+---@param least table<string, integer> by path
+local function check_least(config, least)
+  local paths = {}
+  for path in pairs(least) do paths[#paths + 1] = path end
+  table.sort(paths)
+  for _, path in ipairs(paths) do
+    local value = config
+    for key in path:gmatch "[^.]+" do value = type(value) == "table" and rawget(value, key) or nil end
+    if value == nil then core.raise(('run.config: at_least names "%s", which the configuration lacks'):format(path)) end
+    if type(value) ~= "number" or value % 1 ~= 0 or value < least[path] then
+      core.raise(("run.config: %s must be a whole number of at least %d, not %s"):format(path, least[path],
+        tostring(value)))
+    end
+  end
+end
+
 --- Returns the script's configuration: `defaults`, overridden by --set on the command line (see run.merge). Rank 0
 --- writes the result to config.json in the run's folder.
 ---
 --- The key `nonfinite` is special: it is for steps whose loss or gradient norm is NaN or infinite. "stop", the default,
 --- is an error; "skip" and "go_on" only report and count such steps (see run:finite).
+---
+--- `at_least`: the values at these paths must be whole numbers, no less than these. Anything else is an error at the
+--- start, and not in the middle of the run:
+---
+---     local config = run.config({ steps = 400, lora = { r = 16 } }, { at_least = { steps = 1, ["lora.r"] = 0 } })
 ---@generic T: table
 ---@param defaults T
+---@param opts {at_least: table<string, integer>?}?
 ---@return T
-function M.config(defaults)
+function M.config(defaults, opts)
+  local o = options.read("run.config", opts, { at_least = {} })
   local config = M.merge(defaults, core.settings())
+  check_least(config, o.at_least)
   for _, argument in ipairs(core.arguments()) do
     local key = argument:match "^([%w_%.]+)="
     if key and rawget(config, key:match "^[^.]+") ~= nil then

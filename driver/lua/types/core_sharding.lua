@@ -194,19 +194,21 @@ function Guard:check(label, fingerprint) end
 ---@return lockstep.core.sharding.Guard
 function sharding.guard(options) end
 
---- Texts of all ranks of the run, apart from the training's collectives.
+--- Texts of all ranks of the run, compared with the training's collectives.
 ---@class lockstep.core.sharding.Gathering
 local Gathering = {}
 
 --- The text of every rank, by rank. Collective.
 ---@param text string
+---@param call string? the function in reports; default: the purpose
 ---@return string[]
-function Gathering:gather(text) end
+function Gathering:gather(text, call) end
 
 --- The same in half the time, for texts of one length on every rank. Collective.
 ---@param text string
+---@param call string? the function in reports; default: the purpose
 ---@return string[]
-function Gathering:gather_flags(text) end
+function Gathering:gather_flags(text, call) end
 
 --- Collective.
 ---@param purpose string as reports of a hang name it

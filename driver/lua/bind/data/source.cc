@@ -55,7 +55,7 @@ void PushSample(lua_State* state, const data::Source& source, int64_t number) {
   absl::StatusOr<data::Sample> read = source.Read(number);
   if (!read.ok()) throw Error(std::string(read.status().message()));
   const data::Sample& sample = *read;
-  if (sample.format == data::Format::kJsonLines)
+  if (sample.format == data::Format::kJsonLines || sample.format == data::Format::kJson)
     return PushJsonTable(state, sample.text, source, number, "");
   if (sample.format == data::Format::kParquet)
     return PushRow(state, sample, source.Describe(number));

@@ -90,7 +90,7 @@ int NewLoop(lua_State* state) {
   }
   const driver::Context& context = GetContext(state);
   sharding::Collective* const collective = driver::SharedControlCollective(
-      context.world, group.ranks, context.timeout, {"sharding.lockstep"});
+      context.world, group.ranks, context.timeout, "sharding.lockstep");
   PushObject<Loop>(state,
                    std::make_unique<sharding::Lockstep<Batch>>(
                        collective, [iterator] { return CallForBatch(*iterator, std::nullopt); },

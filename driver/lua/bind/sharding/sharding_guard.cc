@@ -3,6 +3,7 @@
 #include <chrono>
 #include <memory>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +13,7 @@
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
+#include "driver/ranks/activity.h"
 #include "driver/ranks/context.h"
 #include "driver/ranks/control.h"
 #include "driver/ranks/world.h"
@@ -57,7 +59,7 @@ int CheckGuard(lua_State* state) {
 
 // --- gathering -----------------------------------------------------------------------------------
 
-// gathering(purpose): texts of all ranks of the run, apart from the training's collectives.
+// gathering(purpose): texts of all ranks of the run, compared with the training's collectives.
 // Collective.
 int NewGathering(lua_State* state) {
   const std::string purpose = ReadString(state, 1, "gathering: purpose");
@@ -68,18 +70,21 @@ int NewGathering(lua_State* state) {
     std::vector<int> ranks(static_cast<size_t>(world_size));
     std::iota(ranks.begin(), ranks.end(), 0);
     gathering.collective =
-        driver::NewControlCollective(context.world, ranks, context.timeout, {purpose});
+        driver::NewComparedCollective(context.world, ranks, context.timeout, purpose);
   }
   PushObject(state, std::move(gathering));
   return 1;
 }
 
-// gather(text) -> array of texts, by rank. gather_flags: in half the time, where the texts are of
-// one length on every rank. Collective.
+// gather(text, call?) -> array of texts, by rank. gather_flags: in half the time, where the texts
+// are of one length on every rank. `call` names the function in reports, in place of the purpose.
+// Collective.
 template <bool kFlags>
 int Gather(lua_State* state) {
   const auto& collective = ReadObject<GatheringObject>(state, 1, "gathering").collective;
   const std::string text = ReadString(state, 2, "gathering: text");
+  std::optional<driver::CollectiveSubject> subject;
+  if (!lua_isnoneornil(state, 3)) subject.emplace(ReadString(state, 3, "gathering: call"));
   absl::StatusOr<std::vector<std::string>> texts = std::vector<std::string>{text};
   if (collective != nullptr) {
     texts = kFlags ? collective->StartAllGather(text)->Wait()

@@ -16,7 +16,7 @@ local uploads = require "lockstep.data.uploads"
 ---@class data.Loader
 ---@field length number samples that this rank gets, from where the loader started or resumed; math.huge without epochs
 ---@field taken integer of these, handed out or skipped so far
----@field skipped integer of these, skipped
+---@field skipped integer samples that this rank has skipped, also before it resumed
 ---@field dropped integer samples at the end that no rank gets, by drop_last
 ---@field padded integer samples at the end that this rank gets again, by pad
 ---@field epoch integer of the next sample, from 0
@@ -151,7 +151,8 @@ local function skip(self, message)
   if self.skips_in_a_row > self.size then
     core.raise(("data.loader: no sample of a whole epoch can be prepared; the last: %s"):format(message))
   end
-  if self.skipped <= PRINTED_SKIPS or self.skipped == self.next_report then
+  -- After a resume the first one is reported too.
+  if self.skipped <= PRINTED_SKIPS or self.skipped >= (self.next_report or 0) then
     self.next_report = math.max(self.skipped, PRINTED_SKIPS) * 2
     local who = dist.world_size() > 1 and (" on rank %d"):format(dist.rank()) or ""
     io.stderr:write(("lockstep: data.loader: skipped%s, %d so far: %s\n"):format(who, self.skipped, message))
@@ -220,12 +221,17 @@ function Loader:of_ranks(value)
 end
 
 --- Returns the number of samples that each rank has taken. With on_error = "skip" they differ, and the ranks tell
---- each other.
+--- each other. Then also returns how many each has skipped.
 local function taken_by_rank(self)
-  if self.on_error ~= "error" then return self:of_ranks(self.taken) end
-  local taken = {}
-  for rank = 1, self.world do taken[rank] = self.taken end
-  return taken
+  local taken, skipped = {}, {}
+  if self.on_error == "error" then
+    for rank = 1, self.world do taken[rank] = self.taken end
+    return taken
+  end
+  for rank, counts in ipairs(self:of_ranks { self.taken, self.skipped }) do
+    taken[rank], skipped[rank] = unpack(counts)
+  end
+  return taken, skipped
 end
 
 --- Returns the position of the sample that was handed out last; from `total` on for one that `pad` gives again.
@@ -235,11 +241,12 @@ function Loader:last_position()
   return k < self.remaining and position_of(self, k) or self.total + k - self.remaining
 end
 
---- Returns the state in which rank r has taken counts[r + 1] samples.
+--- Returns the state in which rank r has taken counts[r + 1] samples and skipped skipped[r + 1].
 ---@private
 ---@param counts integer[]
+---@param skipped integer[]? nil with on_error = "error"
 ---@return table
-function Loader:state_after(counts)
+function Loader:state_after(counts, skipped)
   local fewest, most = math.min(unpack(counts)), math.max(unpack(counts))
   local first = math.min(fewest * self.world, self.remaining)
   local position, done = position_of(self, first), {}
@@ -253,7 +260,8 @@ function Loader:state_after(counts)
     if before >= position then done[#done + 1] = before end
   end
   table.sort(done)
-  local state = { size = self.size, seed = self.seed, shuffle = self.shuffle, position = position, done = done }
+  local state = { size = self.size, seed = self.seed, shuffle = self.shuffle, position = position, done = done,
+    skipped = skipped }
   -- As many ranks go on where each of them was.
   if most > fewest then state.ranks = { start = self.start, done = self.done, taken = counts } end
   return state
@@ -263,7 +271,8 @@ end
 --- equally many samples. Samples that were prepared ahead are not in it: they are prepared again.
 ---
 --- Collective with on_error = "skip" on several ranks.
----@return {size: integer, seed: integer, shuffle: boolean, position: integer, done: integer[], ranks: table?}
+---@return {size: integer, seed: integer, shuffle: boolean, position: integer, done: integer[], ranks: table?,
+--- skipped: integer[]?}
 function Loader:state_dict()
   if self.reader then
     core.raise(("loader:state_dict: %s reads this loader ahead of the training, and its state has the loader's; "
@@ -290,9 +299,24 @@ local function check_state(state)
   end
   if type(state.shuffle) ~= "boolean" then refuse("shuffle", "true or false", state.shuffle) end
   if type(state.done) ~= "table" then refuse("done", "an array of positions", state.done) end
-  for i, position in ipairs(state.done) do
-    if not is_position(position) then refuse(("done[%d]"):format(i), "a whole number of at least 0", position) end
+  -- States of earlier versions have no `skipped`.
+  if state.skipped ~= nil and type(state.skipped) ~= "table" then
+    refuse("skipped", "an array of counts", state.skipped)
   end
+  for _, key in ipairs { "done", "skipped" } do
+    for i, number in ipairs(state[key] or {}) do
+      if not is_position(number) then refuse(("%s[%d]"):format(key, i), "a whole number of at least 0", number) end
+    end
+  end
+end
+
+--- Returns the samples that this rank skipped before a state, by the state's counts. Among another number of ranks,
+--- rank 0 goes on with the sum.
+local function skipped_before(self, counts)
+  if #counts == self.world then return counts[self.rank + 1] end
+  local sum = 0
+  for _, count in ipairs(self.rank == 0 and counts or {}) do sum = sum + count end
+  return sum
 end
 
 --- Goes on from what state_dict returned: with rank and world of now, in the order that was saved.
@@ -316,6 +340,7 @@ function Loader:load_state_dict(state)
   end
   self:close()
   self.seed, self.shuffle = state.seed, state.shuffle
+  self.skipped, self.next_report = skipped_before(self, state.skipped or {}), nil
   local function copy(positions)
     local done = {}
     for i, position in ipairs(positions) do done[i] = position end

@@ -109,7 +109,40 @@ t.test("ASkippedSampleStaysSkippedOverAResume", function()
     end
     t.equal(found, expected)
     t.equal(loader(), nil)
+    t.equal(loader.skipped, 4)
   end)
+end)
+
+t.test("SkippedSamplesAreCountedOnOverAResume", function()
+  local fails = {}
+  for id = 1, 12 do fails[id] = id end
+  local function new(opts)
+    local all = { shuffle = false, map = MAP, options = { kind = "fail_at", ids = fails }, on_error = "skip" }
+    for key, value in pairs(opts or {}) do all[key] = value end
+    return make(all)
+  end
+  local loader, state = new { epochs = 2 }, nil
+  stderr_of(function()
+    loader()
+    state = loader:state_dict()
+  end)
+  t.equal(state.skipped, { 12 })
+
+  loader = new { epochs = 2 }
+  loader:load_state_dict(state)
+  t.equal(loader.skipped, 12)
+  local written = stderr_of(function() drain(loader) end)
+  t.equal(loader.skipped, 24)
+  t.truthy(written:find("13 so far", 1, true), written) -- the first after a resume is reported
+
+  -- States of earlier versions have no counts.
+  state.skipped = nil
+  loader:load_state_dict(state)
+  t.equal(loader.skipped, 0)
+  t.equal(make({ epochs = 2 }):state_dict().skipped, nil)
+  state.skipped = { -1 }
+  t.raises("skipped[1] of the state must be a whole number of at least 0, not -1", loader.load_state_dict, loader,
+    state)
 end)
 
 t.test("AWorkerThatDoesNotComeBackIsReportedWithItsSample", function()

@@ -71,4 +71,12 @@ t.test("RanksThatSkippedDifferentlyResumeWithNothingLostAndNothingTwice", functi
     for _, id in ipairs(theirs) do counts[id] = (counts[id] or 0) + 1 end
   end
   for id = 1, SIZE do t.equal(counts[id], id % 5 ~= 1 and 2 or nil, "sample " .. id) end
+
+  -- Every rank has its own count, and rank 0 that of all ranks where their number changes.
+  local state = loader:state_dict()
+  t.equal({ state.skipped[rank + 1], #state.skipped }, { loader.skipped, world })
+  opts.rank, opts.world = 0, 1
+  local alone = data.loader(opts)
+  alone:load_state_dict(state)
+  t.equal(alone.skipped, 2 * #bad)
 end)

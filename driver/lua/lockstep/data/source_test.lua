@@ -36,6 +36,21 @@ local TAR_END = ("\0"):rep(1024)
 
 -- Samples -------------------------------------------------------------------------------------------------
 
+t.test("AFileThatIsOneArrayHasASampleForEachElement", function()
+  local path = write("alpaca.json",
+    '[\n  {"instruction": "Say [hi]", "input": ""},\n  {"instruction": 2}, {"x": 1e}\n]\n')
+  local source = open(path)
+
+  t.equal(#source, 3)
+  t.equal(source[1], { instruction = "Say [hi]", input = "" })
+  t.equal(source[2], { instruction = 2 })
+  t.equal(source:place(2), path .. ", element 2")
+  t.raises(path .. ", element 3: ", function() return source[3] end)
+  t.raises(path .. ' is one JSON array, and not one value per line; data.source(path, { format = "json" })',
+    data.jsonl(path))
+  t.equal(data.jsonl(write("arrays.jsonl", "[1, 2]\n"))(), { 1, 2 })
+end)
+
 t.test("ASampleOfJsonLinesIsTheTableOfItsLine", function()
   local source = open(write("a.jsonl", '{"id": 1, "text": "caf\195\169"}\n\n{"id": 2, "none": null}\r\n[1, 2]'))
 

@@ -303,3 +303,21 @@ t.test("AnOverloadThatReadsNoValuesIsRecorded", function()
   for i = 1, 4 do t.equal(graph(torch.tensor { 1, 2, i, 4 }):totable(), { i, 4 }) end
   t.equal(graph.hits, 2)
 end)
+
+t.test("AGradientThatAScriptKeepsIsOverwrittenAndACopyIsNot", function()
+  local model = nn.Linear(4, 3)
+  local graph = lockstep.graph(function(x)
+    model:zero_grad()
+    local loss = model(x):pow(2):mean()
+    loss:backward()
+    return loss
+  end, { warmup = 1 })
+  for i = 1, 3 do graph(input(i)) end
+  local kept, copy = model.weight.grad, model.weight.grad:clone()
+
+  graph(input(4))
+
+  t.equal(graph.hits, 2)
+  t.equal(kept, model.weight.grad)
+  t.truthy(torch.sub(copy, kept):abs():max():item() > 1e-3)
+end)

@@ -103,6 +103,19 @@ local function meant(kind, name, level)
   end
 end
 
+--- Returns what the object in front of a missing method says about it, or nil. Metatables may have a function
+--- __missing(object, name) for that: it returns a remark, or nil.
+local function remark_of_object(name, level)
+  local info = debug.getinfo(level + 1, "Slfu")
+  local environment = environment_of(level + 1, info)
+  for _, receiver in ipairs(receivers_of(name, info)) do
+    local value = value_of(receiver[1], environment)
+    local meta = type(value) == "table" and getmetatable(value)
+    local remarked = type(meta) == "table" and rawget(meta, "__missing") and meta.__missing(value, name, receiver[1])
+    if remarked then return remarked end
+  end
+end
+
 --- Returns all names of the module of the library that has no field `name`, as nn has no MultiheadAttention; or nil.
 local function listed(name, level)
   local info = debug.getinfo(level + 1, "Slfu")
@@ -166,9 +179,9 @@ local function remark(message, level)
 end
 
 --- Returns `message` with a remark on the mistake behind it. Where a name is nil, the remark is the name that was
---- probably meant, or all names of the library's module. Where self is no object, or a tensor is compared with a
---- number, it says what to write. `level` counts as for debug.getinfo, to the function that the error stopped: 3 where
---- the caller is the error's handler.
+--- probably meant, what the object says (see __missing), or all names of the library's module. Where self is no object,
+--- or a tensor is compared with a number, it says what to write. `level` counts as for debug.getinfo, to the function
+--- that the error stopped: 3 where the caller is the error's handler.
 ---@param message any an error's value
 ---@param level integer
 ---@return any message
@@ -178,6 +191,8 @@ function M.explain(message, level)
   if remarked then return message .. (message:find("\n", 1, true) and "\n  " or "; ") .. remarked end
   local kind, name = message:match("attempt to %a+ (%a+) '([%a_][%w_]*)' %(a nil value%)$")
   if kind ~= "field" and kind ~= "method" and kind ~= "global" then return message end
+  local of_object = kind ~= "global" and remark_of_object(name, level)
+  if of_object then return ("%s; %s"):format(message, of_object) end
   local name_meant = meant(kind, name, level)
   if name_meant then return ('%s; did you mean "%s"?'):format(message, name_meant) end
   local all = kind == "field" and listed(name, level)

@@ -25,6 +25,13 @@ local function means(expected, code)
   t.equal(message:match('%(a nil value%); did you mean "(.*)"%?$'), expected, code .. "\n" .. message)
 end
 
+t.test("AMethodThatReplicasLackBecauseItsGradientsWouldNotBeAveraged", function()
+  local message = message_of('local Net = nn.Module:subclass "Net"\n function Net:loss() end\n'
+    .. 'local replicas = require "lockstep.sharding".data_parallel(Net())\n replicas:loss(3)')
+  t.truthy(message:find("attempt to call method 'loss' (a nil value); gradients are averaged only after a forward pass "
+    .. 'of the replicas: a model of lockstep.models is called as replicas(batch, "loss")', 1, true), message)
+end)
+
 t.test("AFieldOfAModule", function()
   means("nn.Linear", "nn.Liner(2, 3)")
   means("torch.cuda.synchronize", "torch.cuda.synchronise()")

@@ -185,6 +185,7 @@ end
 ---@param o {like: string?, max_shard_bytes: integer}
 function M.save(model, path, o)
   model = unwrap(model)
+  agreement.begin("models.save") -- before the gathering of a sharded model
   local state = disk_state(model)
   for name in pairs(state) do
     if name:find("%.lora_%w+") then

@@ -187,6 +187,19 @@ t.test("ConfigWritesWhatItReturnsIntoTheRunsFolder", function()
   t.raises("run.config: defaults must be a table, not a nil", run.config)
 end)
 
+t.test("CountsAreCheckedAtTheStart", function()
+  local function config(steps, r, least)
+    return run.config({ steps = steps, lora = { r = r } }, { at_least = least or { steps = 1, ["lora.r"] = 0 } })
+  end
+  t.equal(config(1, 0).lora.r, 0)
+  t.raises("run.config: steps must be a whole number of at least 1, not 0", config, 0, 0)
+  t.raises("run.config: steps must be a whole number of at least 1, not 2.5", config, 2.5, 0)
+  t.raises("run.config: lora.r must be a whole number of at least 0, not -1", config, 1, -1)
+  t.raises("run.config: lora.r must be a whole number of at least 0, not 16", config, 1, "16")
+  t.raises('run.config: at_least names "lora.rank", which the configuration lacks', config, 1, 1, { ["lora.rank"] = 0 })
+  t.raises('run.config: unknown option "least"', run.config, {}, { least = {} })
+end)
+
 t.test("AConfigurationThatContainsItselfIsAnErrorThatSaysWhere", function()
   local optimizer = { lr = 1 }
   optimizer.groups = { optimizer }

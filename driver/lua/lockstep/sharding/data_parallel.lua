@@ -2,6 +2,7 @@
 
 local core = require "lockstep.core"
 local core_sharding = require "lockstep.core.sharding"
+local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local torch = require "lockstep.torch"
@@ -37,6 +38,7 @@ end
 ---@class sharding.DataParallel
 ---@field module nn.Module
 ---@field group dist.Group? over which gradients are averaged; nil: all ranks
+---@field private has_run boolean? a forward pass has begun
 ---@operator call: any
 local DataParallel = {}
 DataParallel.__index = DataParallel
@@ -45,6 +47,7 @@ DataParallel.__index = DataParallel
 ---@param ... any
 ---@return any ...
 function DataParallel:forward(...)
+  self.has_run = true
   -- Read in each pass: a module may have put another tensor in a buffer's place.
   self.replicas:before_forward(self.broadcasts_buffers and list(self.module:named_buffers()) or {})
   local count = 0
@@ -145,13 +148,25 @@ function DataParallel:eval() return self:train(false) end
 
 function DataParallel:__tostring() return "data_parallel(" .. tostring(self.module) .. ")" end
 
+--- Says what to call in place of a method that the module has and its replicas have not: see help/suggestion.lua. In
+--- loss(), for example, a forward pass would go past the Reducer, and its gradients would stay on each rank.
+---@param name string
+---@param written string the replicas' name in the script
+---@return string?
+function DataParallel:__missing(name, written)
+  if type(self.module[name]) ~= "function" then return nil end
+  return ('gradients are averaged only after a forward pass of the replicas: a model of lockstep.models is called as '
+    .. '%s(batch, "%s"), another module\'s forward can call its "%s"; %s.module:%s(...) averages nothing'):format(
+    written, name, name, written, name)
+end
+
 --- Returns whether this is what data_parallel returned.
 ---@param value any
 ---@return boolean
 function M.is_one(value) return type(value) == "table" and getmetatable(value) == DataParallel end
 
 --- Raises where the last backward of the replicas with these parameters left gradients unaveraged, because a parameter
---- had none. Optimizers call this before they use gradients.
+--- had none, or because the replicas were never called. Optimizers call this before they use gradients.
 ---@param params torch.Tensor[]
 function M.check_backward(params)
   local checked
@@ -159,6 +174,12 @@ function M.check_backward(params)
     local replicas = replicas_with[p]
     if replicas and replicas ~= checked then
       replicas.replicas:check_backward()
+      local num_ranks = replicas.group and #replicas.group:ranks() or dist.world_size()
+      if not replicas.has_run and p.grad ~= nil and num_ranks > 1 then
+        core.raise("sharding.data_parallel: there are gradients, but the replicas were never called: a backward pass "
+          .. "after a call of the module itself averages nothing. Call what sharding.data_parallel returned, as in "
+          .. "replicas(x) in place of module(x)")
+      end
       checked = replicas
     end
   end

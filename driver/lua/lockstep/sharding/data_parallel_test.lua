@@ -302,6 +302,18 @@ t.test("AnOptimizerDoesNotUseGradientsThatWereNotAveraged", function()
   t.equal(replicas.module.text.weight:detach(), before)
 end)
 
+t.test("GradientsOfTheModuleItselfAreNotTakenForAveragedOnes", function()
+  local layer = nn.Linear(2, 2)
+  local replicas = sharding.data_parallel(layer)
+  local optimizer = optim.SGD(layer:parameters(), { lr = 0.1 })
+  torch.sum(layer(torch.ones { 1, 2 } * (dist.rank() + 1))):backward()
+  t.raises("there are gradients, but the replicas were never called", optimizer.step, optimizer)
+
+  optimizer:zero_grad()
+  torch.sum(replicas(torch.ones { 1, 2 } * (dist.rank() + 1))):backward()
+  optimizer:step()
+end)
+
 t.test("StaticGraphAllowsAParameterUsedTwice", function()
   local Twice = Net:subclass("Twice")
   function Twice:forward(x) return self.extra(torch.cat({ self.extra(x), x:narrow(1, 0, 1) }, 1)) end

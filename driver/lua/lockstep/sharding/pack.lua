@@ -11,6 +11,7 @@ local torch = require "lockstep.torch"
 ---@field position integer in the loader's order
 ---@field cut integer tokens at its beginning that chunks before the resume had
 ---@field dropped integer tokens that were dropped before it
+---@field skipped integer samples that the loader skipped before it
 
 ---@class sharding.Packed
 ---@field chunks integer handed out so far
@@ -122,7 +123,7 @@ function Packed:note(number, fields)
   local position = self.loader:last_position()
   local cut, length = self.cuts[position] or 0, fields.input_ids:size(0)
   self.drawn_at[number] = { taken = self.loader.taken - 1, position = position, cut = cut,
-    dropped = self.packer:dropped_tokens() }
+    dropped = self.packer:dropped_tokens(), skipped = self.loader.skipped }
   if cut == 0 then return fields end
   if cut > length then
     core.raise(("sharding.pack: sample %d: it has %d tokens, and when the state was saved it had at least %d; resume "
@@ -171,17 +172,18 @@ end
 --- Returns the place of this rank's chunks: the samples that are in them whole, the position of the next sample, and
 --- the number of its tokens that are in them.
 ---@private
----@return {taken: integer, position: integer?, cut: integer, drawn: integer, chunks: integer, dropped_tokens: integer}
+---@return {taken: integer, position: integer?, cut: integer, drawn: integer, chunks: integer, dropped_tokens: integer,
+--- skipped: integer}
 function Packed:place()
   local next_one = self.drawn_at[self.at.number]
   if not next_one then
     return { taken = self.loader.taken, cut = 0, drawn = self.drawn, chunks = self.chunks,
-      dropped_tokens = self.dropped_tokens }
+      dropped_tokens = self.dropped_tokens, skipped = self.loader.skipped }
   end
   return {
     taken = next_one.taken, position = next_one.position, cut = next_one.cut + self.at.begin,
     drawn = self.base + self.at.number - 1, chunks = self.chunks,
-    dropped_tokens = self.dropped_before + next_one.dropped,
+    dropped_tokens = self.dropped_before + next_one.dropped, skipped = next_one.skipped,
   }
 end
 
@@ -189,9 +191,9 @@ end
 ---@private
 ---@return table
 function Packed:positions()
-  local places, taken, cuts, ranks = self.loader:of_ranks(self:place()), {}, {}, {}
-  for i, place in ipairs(places) do taken[i] = place.taken end
-  local state, is_done = self.loader:state_after(taken), {}
+  local places, taken, skipped, cuts, ranks = self.loader:of_ranks(self:place()), {}, {}, {}, {}
+  for i, place in ipairs(places) do taken[i], skipped[i] = place.taken, place.skipped end
+  local state, is_done = self.loader:state_after(taken, self.loader.on_error == "skip" and skipped or nil), {}
   for _, position in ipairs(state.done) do is_done[position] = true end
   -- Samples with a cut that no rank has drawn again keep it.
   for position, cut in pairs(self.cuts) do

@@ -1,7 +1,7 @@
---- The messages that the ranks of a run exchange as they save, resume and step, or write a folder, separate from the
---- training's collectives.
+--- The messages that the ranks of a run exchange as they save, resume and step, or write a folder.
 ---
---- All functions are collective: every rank calls alike, and an error is the same on each.
+--- All functions are collective: every rank calls alike, and an error is the same on each. The program compares these
+--- calls with the collectives of all ranks. If rank 0 alone saves, an error says at once what the others do instead.
 
 local core = require "lockstep.core"
 local core_sharding = require "lockstep.core.sharding"
@@ -13,23 +13,30 @@ local M = {}
 --- Seconds that a rank may work in M.together while others wait for it, longer than --timeout: a disk may be slow.
 local LONGEST_WORK = 1800
 
-local texts, flags ---@type lockstep.core.sharding.Gathering?, lockstep.core.sharding.Gathering?
+local gathering ---@type lockstep.core.sharding.Gathering?
+
+local function ranks()
+  gathering = gathering or core_sharding.gathering("agreement")
+  return gathering
+end
+
+--- Waits until every rank calls this with the same caller. The error where a rank does something else names the calls
+--- and lines of all ranks.
+---@param caller string a function that every rank must call, "models.save"
+function M.begin(caller)
+  local name = caller:match("^[%w_.]+:?[%w_]*")
+  ranks():gather_flags("", name .. " (every rank must call it)")
+end
 
 --- A text of every rank, by rank.
 ---@param text string
 ---@return string[]
-function M.texts(text)
-  texts = texts or core_sharding.gathering("run:state")
-  return texts:gather(text)
-end
+function M.texts(text) return ranks():gather(text, "run:state") end
 
 --- Two letters of every rank, by rank, in half the time.
 ---@param two_letters string
 ---@return string[]
-function M.flags(two_letters)
-  flags = flags or core_sharding.gathering("run:steps")
-  return flags:gather_flags(two_letters)
-end
+function M.flags(two_letters) return ranks():gather_flags(two_letters, "run:steps") end
 
 --- A value of every rank, by rank.
 ---@param value any
@@ -60,13 +67,14 @@ function M.try(fn, ...)
   return result
 end
 
---- The same, but raises the error on all ranks.
+--- The same, but begins when all ranks have come, and raises the error on all of them.
 ---@generic T
 ---@param caller string what errors begin with
 ---@param fn fun(...): T
 ---@param ... any
 ---@return T
 function M.together(caller, fn, ...)
+  M.begin(caller)
   local result, problem = M.try(fn, ...)
   if problem then core.raise(("%s: %s"):format(caller, problem)) end
   return result

@@ -60,6 +60,7 @@ end
 --- Raises an error on every rank unless all ranks pass the same. Collective.
 local function check_same(now)
   local own = { metric = now.metric, mode = now.mode, step = tostring(now.step), value = ("%.17g"):format(now.value) }
+  agreement.begin("run:keep_best")
   local theirs = agreement.values(own)
   for rank = 2, #theirs do
     for _, field in ipairs { "metric", "mode", "step", "value" } do

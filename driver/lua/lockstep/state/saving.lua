@@ -145,6 +145,7 @@ end
 
 --- Raises, on every rank, unless all save after as many steps.
 local function check_same_step(step)
+  agreement.begin("run:save")
   local steps = agreement.values(step)
   for rank = 2, #steps do
     if steps[rank] ~= steps[1] then

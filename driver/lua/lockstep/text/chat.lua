@@ -30,8 +30,8 @@ local RENDER = { generation_prompt = false, tools = options.optional, documents 
 local ENCODE = { loss = "all", processor = options.optional, folder = "." }
 local NO_OPTIONS = {}
 
--- Variables that have options of their own.
-local TAKEN = { messages = true, add_generation_prompt = "generation_prompt" }
+-- Variables of templates that cannot be given as such: the first argument, and the option generation_prompt.
+local TAKEN = { messages = true, add_generation_prompt = true }
 
 --- Returns the template that the options choose, and its variables.
 ---@private
@@ -68,9 +68,9 @@ function Chat:variables(caller, messages, opts)
     if TAKEN[name] or not template.names[name] then
       local names = { "generation_prompt", "tools", "documents", "template", "renderer", "loss", "processor", "folder" }
       for mentioned in pairs(template.names) do names[#names + 1] = mentioned end
-      local nearest = core.nearest(tostring(name), names)
-      core.raise(('%s: unknown option "%s"%s: %s mentions no such variable'):format(caller, tostring(name),
-        nearest and ('; did you mean "%s"?'):format(nearest) or "", template.name))
+      local hint = options.hint(caller, name, names)
+      core.raise(('%s: unknown option "%s"%s%s'):format(caller, tostring(name), hint,
+        TAKEN[name] and "" or (": %s mentions no such variable"):format(template.name)))
     end
     variables[name] = value
   end

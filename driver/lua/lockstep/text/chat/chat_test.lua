@@ -108,6 +108,8 @@ t.test("MistakesAreErrorsThatSayWhatToDo", function()
     { "an array without holes, got the key 0 beside 1 messages", { [0] = one[1], one[1] } },
     { 'message 1 has no role; expected a string like "user"', { { content = "x" } } },
     { 'unknown option "generation_promt"; did you mean "generation_prompt"?', one, { generation_promt = true } },
+    { 'unknown option "add_generation_prompt"; did you mean "generation_prompt"?', one,
+      { add_generation_prompt = true } },
     { 'unknown option "enable_thought"', one, { enable_thought = true } },
     { 'has no template "rag" (it has: default); choose one with template = "..."', one, { template = "rag" } },
     { "generation_prompt must be a boolean, not 1", one, { generation_prompt = 1 } },
