@@ -479,7 +479,10 @@ end
 --- it reads num_experts (or n_routed_experts, num_local_experts), num_experts_per_tok, moe_intermediate_size,
 --- n_shared_experts or shared_expert_intermediate_size, first_k_dense_replace. For a vision tower it reads
 --- vision_config = {hidden_size, depth, intermediate_size}.
----@param config table<string, integer|table>
+---
+--- A whole config.json (it has model_type or architectures) may hold other keys, too, and text_config. In another table
+--- an unknown key is an error.
+---@param config table<string, any>
 ---@return {linear: number, quadratic: number, image_linear: number, image_quadratic: number}
 function M.cost.transformer(config)
   return require("lockstep.batching.transformer_cost").of(config)

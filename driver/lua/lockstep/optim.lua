@@ -12,6 +12,7 @@ local groups = require "lockstep.optim.groups"
 local grad_scaler = require "lockstep.optim.grad_scaler"
 local muon = require "lockstep.optim.muon"
 local optimizer = require "lockstep.optim.optimizer"
+local options = require "lockstep.options"
 local precision = require "lockstep.optim.precision"
 local sgd = require "lockstep.optim.sgd"
 local torch = require "lockstep.torch"
@@ -96,21 +97,24 @@ function M.SGD(params, opts) return optimizer.new(sgd, params, opts) end
 ---@return optim.Optimizer
 function M.Muon(params, opts) return optimizer.new(muon, params, opts) end
 
---- Scales the gradients so that their joint 2-norm is at most `max_norm`; returns the norm before,
+--- Scales the gradients so that their joint norm is at most `max_norm`; returns the norm before,
 --- a scalar tensor (no transfer from the device), in float32 for gradients of lower precision. Where gradients are
 --- averaged over ranks each rank holds the same ones, and so gets the same norm. For a sharded model
 --- (sharding.fully_shard) pass all parameters; the call is then collective and the norm is over all ranks.
 ---@param params torch.Tensor[]
 ---@param max_norm number
+---@param opts {p: number?}? which norm; default 2, math.huge: the largest magnitude
 ---@return torch.Tensor
-function M.clip_grad_norm(params, max_norm)
+function M.clip_grad_norm(params, max_norm, opts)
   optimizer.check_array("optim.clip_grad_norm", params)
+  local p_norm = options.read("optim.clip_grad_norm", opts, { p = 2 }).p
+  if not (p_norm > 0) then core.raise("optim.clip_grad_norm: p must be a number above 0, not " .. p_norm) end
   if type(max_norm) ~= "number" or max_norm <= 0 or max_norm ~= max_norm then
     core.raise("optim.clip_grad_norm: max_norm must be a number above 0, not " .. tostring(max_norm))
   end
   fully_shard.check_spans("optim.clip_grad_norm", params)
   local sharded = fully_shard.model_of_all(params)
-  if sharded then return sharded:clip_grad_norm(max_norm) end
+  if sharded then return sharded:clip_grad_norm(max_norm, { p = p_norm }) end
   return torch.no_grad(function()
     local grads, has_low, has_double = {}, false, false
     for i, p in ipairs(params) do
@@ -127,7 +131,7 @@ function M.clip_grad_norm(params, max_norm)
     if #grads == 0 then return torch.zeros({}) end
     -- The norm of float16 gradients may be above float16's largest number, and would scale them to 0.
     local dtype = has_low and (has_double and torch.float64 or torch.float32) or nil
-    local norm = torch.linalg_vector_norm(torch.stack(torch._foreach_norm(grads, 2, dtype)))
+    local norm = torch.linalg_vector_norm(torch.stack(torch._foreach_norm(grads, p_norm, dtype)), p_norm)
     torch._foreach_mul_(grads, torch.clamp(max_norm / (norm + 1e-6), { max = 1 }))
     return norm
   end)

@@ -66,6 +66,7 @@ end
 --- Parses an array of the type of its first element: "0.9,0.95".
 local function parse_array(path, text, default)
   local values = {}
+  if text:match "^%s*[%[{].*[%]}]%s*$" then refuse(path, text, "a list has no brackets; write it as %s=a,b", path) end
   for part in (text .. ","):gmatch("(.-),") do
     if part == "" then refuse(path, text, "element %d of the list is empty", #values + 1) end
     values[#values + 1] = parse_scalar(path, part, default[1])
@@ -99,7 +100,9 @@ local function apply_setting(config, path, text)
     last = key
   end
   local default = node[last]
-  if type(default) == "table" and default[1] == nil then
+  if type(default) == "table" and next(default) == nil then
+    refuse(path, text, "the script's value is an empty table, which tells no type; the command line cannot set it")
+  elseif type(default) == "table" and default[1] == nil then
     refuse(path, text, "%s is a group of keys; set one of them", shown(path))
   end
   node[last] = type(default) == "table" and parse_array(path, text, default) or parse_scalar(path, text, default)

@@ -153,24 +153,46 @@ local function mean_of(sum, count, group, empty)
   return both[0] / both[1]
 end
 
---- Returns the sum over all ranks divided by the count over all ranks, never a mean of means. Sums in float64.
---- Collective.
+-- What sum and count are as tensors of one shape, on one device.
+local function as_tensors(sum, count)
+  local device = torch.is_tensor(sum) and sum.device or torch.is_tensor(count) and count.device or "cpu"
+  local function to_tensor(value)
+    return torch.is_tensor(value) and value:detach():to(device)
+      or torch.tensor(value, { dtype = torch.float64, device = device })
+  end
+  local tensors = { to_tensor(sum), to_tensor(count) }
+  local is_ok, same = pcall(torch.broadcast_tensors, tensors)
+  if not is_ok then
+    core.raise(("sharding.weighted_mean: sum has shape %s and count %s; count must have one element, or as many as sum")
+      :format(tostring(tensors[1].shape), tostring(tensors[2].shape)))
+  end
+  return same[1], same[2]
+end
+
+--- Returns the sum over all ranks divided by the count over all ranks, never a mean of means. Sums in float64. The mean
+--- is a number, or a tensor if one of the two is one. It has the dtype of `sum`, and float32 where that holds integers.
+---
+---     local accuracy = sharding.weighted_mean(predicted:eq(labels):sum(), labels:numel())
+---
+--- Collective. The mean carries no gradient.
 ---@generic T: number|torch.Tensor
 ---@param sum T
----@param count T how many things `sum` is the sum of, on this rank; 0 is fine where another has some
+---@param count number|torch.Tensor of how many things `sum` is the sum, on this rank; 0 is fine where another has some
 ---@param opts {group: dist.Group?}?
 ---@return T
 function M.weighted_mean(sum, count, opts)
   local o = options.read("sharding.weighted_mean", opts, { group = options.optional })
-  local is_tensor = torch.is_tensor(sum)
-  if is_tensor ~= torch.is_tensor(count) or not (is_tensor or type(sum) == "number" and type(count) == "number") then
-    core.raise("sharding.weighted_mean: sum and count must both be numbers, or both tensors")
+  for i, value in ipairs { sum or false, count or false } do
+    if type(value) ~= "number" and not torch.is_tensor(value) then
+      core.raise(("sharding.weighted_mean: %s must be a number or a tensor, not %s"):format(i == 1 and "sum" or "count",
+        value and "a " .. type(value) or "nil"))
+    end
   end
-  if not is_tensor then
-    sum, count = torch.tensor(sum, { dtype = torch.float64 }), torch.tensor(count, { dtype = torch.float64 })
-  end
-  local mean = mean_of(sum, count, o.group, "sharding.weighted_mean: the count over all ranks is 0")
-  return is_tensor and mean:to(sum.dtype) or mean:item()
+  local sums, counts = as_tensors(sum, count)
+  local mean = mean_of(sums, counts, o.group, "sharding.weighted_mean: the count over all ranks is 0")
+  if not torch.is_tensor(sum) and not torch.is_tensor(count) then return mean:item() end
+  local like = torch.is_tensor(sum) and sum or count
+  return mean:to(like:is_floating_point() and like.dtype or torch.float32)
 end
 
 -- Evaluation ----------------------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 --- Tests the translation of samples and results. C++ tests next to the library cover the guarantees of a plan.
 
 local batching = require "lockstep.batching"
+local core = require "lockstep.core"
 local data = require "lockstep.data"
 local run = require "lockstep.run"
 local t = require "lockstep.testing"
@@ -142,6 +143,28 @@ t.test("TheCostOfATransformerTakesHuggingFaceFields", function()
     vision_config = { hidden_size = 4, depth = 1, intermediate_size = 8 },
   }
   t.truthy(with_vision.image_linear > 0)
+end)
+
+t.test("AWholeConfigurationIsTheSameAsTheFieldsThatCount", function()
+  local fields = { hidden_size = 8, num_hidden_layers = 2, num_attention_heads = 2, intermediate_size = 16,
+    vocab_size = 10, vision_config = { hidden_size = 4, depth = 1, intermediate_size = 8 } }
+  local want = batching.cost.transformer(fields)
+  t.truthy(want.image_linear > 0)
+  local whole = core.json_decode([[{"model_type": "qwen2_5_vl", "architectures": ["A"], "rope_theta": 1e6,
+    "hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 10,
+    "head_dim": null, "q_lora_rank": null, "tie_word_embeddings": true, "vision_config": {"model_type": "v",
+    "hidden_size": 4, "depth": 1, "intermediate_size": 8, "patch_size": 14}}]], "config.json")
+  t.equal(batching.cost.transformer(whole), want)
+  -- Qwen3-VL nests the decoder. Qwen2-VL names its tower's width embed_dim.
+  local nested = core.json_decode([[{"model_type": "qwen3_vl", "text_config": {"hidden_size": 8,
+    "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16, "vocab_size": 10, "rope_theta": 1},
+    "vision_config": {"depth": 1, "embed_dim": 4, "hidden_size": 8, "mlp_ratio": 2}}]], "config.json")
+  t.equal(batching.cost.transformer(nested), want)
+  t.raises('unknown option "rope_theta"', batching.cost.transformer, { hidden_size = 8, rope_theta = 1 })
+  t.raises("vision_config must be a table, not a number", batching.cost.transformer,
+    { model_type = "x", hidden_size = 8, vision_config = 3 })
+  t.raises('the option "depth" is missing', batching.cost.transformer,
+    { model_type = "x", hidden_size = 8, vision_config = { hidden_size = 2, intermediate_size = 4 } })
 end)
 
 t.test("CutsAreCounted", function()

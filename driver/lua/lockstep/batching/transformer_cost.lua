@@ -6,42 +6,79 @@ local options = require "lockstep.options"
 
 local M = {}
 
+local CALLER = "batching.cost.transformer"
+local NAMES = { "hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads", "num_key_value_heads",
+  "head_dim", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim", "v_head_dim",
+  "intermediate_size", "num_experts", "n_routed_experts", "num_local_experts", "num_experts_per_tok",
+  "moe_intermediate_size", "n_shared_experts", "shared_expert_intermediate_size", "first_k_dense_replace" }
+local VISION = { "hidden_size", "depth", "intermediate_size" }
+
+--- Returns the value under `name`, which must be a number, or nil. null stands for nil, as in config.json.
+local function number(config, name)
+  local value = config[name]
+  if value == nil or value == core.null then return nil end
+  if type(value) ~= "number" then
+    core.raise(("%s: %s must be a number, not a %s"):format(CALLER, name, type(value)))
+  end
+  return value
+end
+
+--- Returns a copy without metatables: a run's configuration complains about keys that it lacks.
+local function plain(config)
+  local all = {}
+  for key, value in pairs(config) do all[key] = value end
+  return all
+end
+
+--- Returns whether a table is a whole config.json, of which only some keys tell the cost. In a table of a script's own
+--- an unknown key is a mistake.
+local function is_whole(config) return config.model_type ~= nil or config.architectures ~= nil end
+
+--- Adds the vision tower. Qwen2-VL calls its width embed_dim, and by hidden_size means what it hands to the decoder.
+local function add_vision(shape, given, is_of_whole)
+  if type(given) ~= "table" then
+    core.raise(("%s: vision_config must be a table, not a %s"):format(CALLER, type(given)))
+  end
+  local vision = plain(given)
+  if is_of_whole or is_whole(vision) then
+    local width = number(vision, "embed_dim") or number(vision, "hidden_size")
+    local ratio = number(vision, "mlp_ratio")
+    vision = { hidden_size = width, depth = number(vision, "depth") or number(vision, "num_hidden_layers"),
+      intermediate_size = number(vision, "intermediate_size") or width and ratio and math.floor(width * ratio) }
+  end
+  local required = {}
+  for _, name in ipairs(VISION) do required[name] = options.required end
+  vision = options.read(CALLER .. ": vision_config", vision, required)
+  for _, name in ipairs(VISION) do shape["vision_" .. name] = number(vision, name) end
+end
+
 --- See batching.cost.transformer.
----@param config table<string, integer|table>
+---@param config table<string, any>
 ---@return {linear: number, quadratic: number, image_linear: number, image_quadratic: number}
 function M.of(config)
-  local known = {
-    n_routed_experts = true, num_local_experts = true, n_shared_experts = true, vision_config = true,
-  }
-  for _, name in ipairs { "hidden_size", "num_hidden_layers", "vocab_size", "num_attention_heads",
-    "num_key_value_heads", "head_dim", "q_lora_rank", "kv_lora_rank", "qk_nope_head_dim", "qk_rope_head_dim",
-    "v_head_dim", "intermediate_size", "num_experts", "num_experts_per_tok", "moe_intermediate_size",
-    "shared_expert_intermediate_size", "first_k_dense_replace" } do
-    known[name] = true
-  end
   if type(config) ~= "table" then
-    core.raise("batching.cost.transformer: the configuration must be a table, not a " .. type(config))
+    core.raise(CALLER .. ": the configuration must be a table, not a " .. type(config))
   end
-  options.check_known("batching.cost.transformer", config, known)
+  config = plain(config)
+  local vision = config.vision_config
+  local whole = is_whole(config)
+  if whole and type(config.text_config) == "table" then
+    for key, value in pairs(config.text_config) do config[key] = value end
+  elseif not whole then
+    local known = { vision_config = true }
+    for _, name in ipairs(NAMES) do known[name] = true end
+    options.check_known(CALLER, config, known)
+  end
   local shape = {}
-  for name, value in pairs(config) do
-    if name ~= "vision_config" and type(value) ~= "number" then
-      core.raise(("batching.cost.transformer: %s must be a number, not a %s"):format(name, type(value)))
-    end
-    shape[name] = value
-  end
-  shape.num_experts = config.num_experts or config.n_routed_experts or config.num_local_experts
+  for _, name in ipairs(NAMES) do shape[name] = number(config, name) end
+  shape.num_experts = shape.num_experts or shape.n_routed_experts or shape.num_local_experts
   -- Mixtral's experts are as wide as its intermediate_size; DeepSeek's shared ones as the routed.
-  if shape.num_experts then shape.moe_intermediate_size = config.moe_intermediate_size or config.intermediate_size end
-  if config.n_shared_experts then
-    shape.shared_expert_intermediate_size = config.n_shared_experts * (shape.moe_intermediate_size or 0)
+  if shape.num_experts then shape.moe_intermediate_size = shape.moe_intermediate_size or shape.intermediate_size end
+  if shape.n_shared_experts then
+    shape.shared_expert_intermediate_size = shape.n_shared_experts * (shape.moe_intermediate_size or 0)
   end
-  if config.vision_config then
-    local vision = options.read("batching.cost.transformer: vision_config", config.vision_config,
-      { hidden_size = options.required, depth = options.required, intermediate_size = options.required })
-    shape.vision_hidden_size, shape.vision_depth = vision.hidden_size, vision.depth
-    shape.vision_intermediate_size = vision.intermediate_size
-  end
+  shape.n_routed_experts, shape.num_local_experts, shape.n_shared_experts = nil, nil, nil
+  if vision ~= nil and vision ~= core.null then add_vision(shape, vision, whole) end
   local linear, quadratic, image_linear, image_quadratic = core_batching.transformer_cost(shape)
   return { linear = linear, quadratic = quadratic, image_linear = image_linear, image_quadratic = image_quadratic }
 end

@@ -308,6 +308,19 @@ t.test("AGroupOfTheRunsConfigurationServesAsOptions", function()
   t.equal(optim.AdamW({ p }, config.optimizer).groups[1].lr, 0.1)
 end)
 
+t.test("AnOptionSetOutsideTheGroupsIsAnError", function()
+  local p = parameter { 1 }
+  local optimizer = optim.AdamW({ p }, { lr = 0.5, weight_decay = 0 })
+  t.raises("optim.AdamW: lr is an option of each group, and would change nothing here; write optimizer.groups[1].lr",
+    function() optimizer.lr = 0 end)
+  t.raises("momentum is an option of each group", function() optim.SGD({ p }).momentum = 0.9 end)
+  optimizer.label = "mine"
+  t.equal(optimizer.label, "mine")
+  optimizer.groups[1].lr, p.grad = 0.25, parameter({ 2 }):detach()
+  optimizer:step()
+  t.near(p:item(), 0.75, 1e-6)
+end)
+
 -- clip_grad_norm ----------------------------------------------------------------------------------------
 
 local function with_grads(...)
@@ -329,6 +342,17 @@ t.test("ClippingReturnsTheJointNormAndScalesDownToTheMaximum", function()
   t.near(params[1].grad:item(), 3 * 6.5 / (13 + 1e-6), 1e-12)
   t.near(params[2].grad[0][1]:item(), 4 * 6.5 / (13 + 1e-6), 1e-12)
   t.near(optim.clip_grad_norm(params, 6.5):item(), 6.5, 1e-5)
+end)
+
+t.test("ClippingByAnotherNorm", function()
+  local params = with_grads({ 3, -2 }, { { 0, 4 } })
+
+  t.near(optim.clip_grad_norm(params, 100, { p = 1 }):item(), 9, 1e-12)
+  t.near(optim.clip_grad_norm(params, 2, { p = math.huge }):item(), 4, 1e-12)
+
+  t.near(params[1].grad, torch.tensor({ 1.5, -1 }, { dtype = torch.float64 }), 1e-5)
+  t.raises('unknown option "norm_type" (known: p)', optim.clip_grad_norm, params, 1, { norm_type = 1 })
+  t.raises("p must be a number above 0, not 0", optim.clip_grad_norm, params, 1, { p = 0 })
 end)
 
 t.test("GradientsBelowTheMaximumStayAsTheyAre", function()

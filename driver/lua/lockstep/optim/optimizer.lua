@@ -31,6 +31,15 @@ local torch = require "lockstep.torch"
 local Optimizer = {}
 Optimizer.__index = Optimizer
 
+--- Raises an error where a script sets an option in the optimizer, which reads those of its groups.
+function Optimizer:__newindex(key, value)
+  if self.kind.defaults[key] ~= nil then
+    core.raise(string.format("%s: %s is an option of each group, and would change nothing here; write "
+      .. "optimizer.groups[1].%s = ..., or give optimizer:step a factor of the lr", self.kind.name, key, key))
+  end
+  rawset(self, key, value)
+end
+
 --- Raises unless `params` is an array, of parameters perhaps.
 ---@param name string of the caller
 ---@param params any

@@ -76,9 +76,12 @@ t.test("SettingsThatDoNotFitAreRefusedWithWhatWould", function()
     { "betas", "1,,2", "--set betas=1,,2: element 2 of the list is empty" },
     { "files", "a,", "--set files=a,: element 2 of the list is empty" },
     { "files", "", "--set files=: element 1 of the list is empty" },
+    { "betas", "[0.9,0.8]", "--set betas=[0.9,0.8]: a list has no brackets; write it as betas=a,b" },
+    { "files", "{x}", "--set files={x}: a list has no brackets" },
     { "text", "1", "--set text=1: text is a group of keys; set one of them" },
   }
   for _, case in ipairs(cases) do t.raises(case[3], run.merge, defaults(), { { case[1], case[2] } }) end
+  t.raises("--set tags=a: the script's value is an empty table", run.merge, { tags = {} }, { { "tags", "a" } })
 end)
 
 t.test("NumbersAreFiniteAndTextIsUtf8SinceConfigJsonHoldsThem", function()

@@ -282,5 +282,24 @@ end)
 
 t.test("WeightedMeanOfNothingIsAnError", function()
   t.raises("count over all ranks is 0", sharding.weighted_mean, 0, 0)
-  t.raises("both be numbers", sharding.weighted_mean, 0, torch.ones({}))
+end)
+
+t.test("WeightedMeanOfIntegersIsNotTruncated", function()
+  -- One of two on rank 0, all two on the others, as in predicted:eq(labels):sum().
+  local correct = torch.tensor(RANK == 0 and 1 or 2, { dtype = torch.int64 })
+  local want = (2 * WORLD - 1) / (2 * WORLD)
+  for _, total in ipairs { 2, torch.tensor(2, { dtype = torch.int64 }), torch.tensor { 2 } } do
+    local mean = sharding.weighted_mean(correct, total)
+    t.equal(mean.dtype, torch.float32)
+    t.near(mean:sum():item(), want, 1e-6)
+  end
+  t.near(sharding.weighted_mean(correct:item(), torch.tensor(2)):item(), want, 1e-6)
+end)
+
+t.test("WeightedMeanSharesOneCountAmongManySums", function()
+  local mean = sharding.weighted_mean(torch.tensor({ 1 + RANK, 4 }, { dtype = torch.float64 }), 2)
+  t.near(mean, torch.tensor({ (WORLD + 1) / 4, 2 }, { dtype = torch.float64 }), 1e-12)
+  t.raises("sum has shape {2} and count {3}", sharding.weighted_mean, torch.ones { 2 }, torch.ones { 3 })
+  t.raises("count must be a number or a tensor, not nil", sharding.weighted_mean, 1)
+  t.raises("sum must be a number or a tensor, not a string", sharding.weighted_mean, "1", 1)
 end)
