@@ -2,6 +2,7 @@
 --- through here.
 
 local core = require "lockstep.core"
+local plain = require "lockstep.plain"
 
 local M = {}
 
@@ -17,13 +18,6 @@ local function describe(value)
   return "a " .. type(value)
 end
 
-local function known_names(defaults)
-  local names = {}
-  for name in pairs(defaults) do names[#names + 1] = name end
-  table.sort(names)
-  return names
-end
-
 --- Complains about the first key of `given` that `defaults` lacks.
 ---@param name string the function, for the message
 ---@param given table
@@ -31,7 +25,7 @@ end
 function M.check_known(name, given, defaults)
   for key in pairs(given) do
     if defaults[key] == nil then
-      local names = known_names(defaults)
+      local names = plain.keys(defaults)
       local nearest = type(key) == "string" and core.nearest(key, names)
       core.raise(string.format('%s: unknown option "%s"%s (known: %s)', name, tostring(key),
         nearest and string.format('; did you mean "%s"?', nearest) or "", table.concat(names, ", ")))
