@@ -10,6 +10,7 @@ local core_batching = require "lockstep.core.batching"
 local core_sharding = require "lockstep.core.sharding"
 local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = { cost = {}, timing = require("lockstep.batching.timing").timing }
@@ -69,8 +70,7 @@ local PREPARE = {
 --- The options, and whether these are the micro-batches that this rank trains on, as all others of the run do:
 --- then ranks check that they agree.
 local function read(name, opts, more, default_rank)
-  local defaults = {}
-  for key, value in pairs(PREPARE) do defaults[key] = value end
+  local defaults = plain.copy(PREPARE)
   for key, value in pairs(more) do defaults[key] = value end
   local o = options.read(name, opts, defaults)
   if o.rank == nil then o.rank = default_rank end
@@ -216,12 +216,7 @@ Stream.__index = Stream
 -- The fields of a state.
 local STATE = { "drawn", "windows", "tokens", "padding_tokens", "held", "samples", "ages", "ended", "stuck" }
 
-local function copy(value)
-  if type(value) ~= "table" then return value end
-  local array = {}
-  for i, element in ipairs(value) do array[i] = element end
-  return array
-end
+local function copy(value) return type(value) == "table" and plain.copy(value) or value end
 
 --- Plans over a window of a source that may have no end, and yields this rank's micro-batches of one window
 --- after another:
@@ -250,10 +245,10 @@ function M.stream(opts)
   local o, check = read("batching.stream", opts,
     { source = options.required, buffer = options.required, max_wait = 4, state = options.optional,
       load = options.optional }, dist.rank())
-  if type(o.source) ~= "function" and not (getmetatable(o.source) or {}).__call then
+  if not plain.is_callable(o.source) then
     core.raise("batching.stream: the source must be a function that returns the next sample, not a " .. type(o.source))
   end
-  if type(o.buffer) ~= "number" or o.buffer < 1 or o.buffer % 1 ~= 0 then
+  if not plain.is_whole(o.buffer, 1) then
     core.raise("batching.stream: buffer must be a whole number of samples from 1 on, not " .. tostring(o.buffer))
   end
   if not (o.max_wait >= 0) then
@@ -311,8 +306,7 @@ function Stream:plan_ahead()
   if #self.samples == 0 then return end
   local may_wait = {}
   for i, age in ipairs(self.ages) do may_wait[i] = age < self.max_wait and not self.stuck and not self.ended end
-  local o = {}
-  for key, value in pairs(self.options) do o[key] = value end
+  local o = plain.copy(self.options)
   o[o.load and "index" or "samples"], o.may_wait = self.samples, may_wait
   if o.load or type(o.cost) == "function" then
     self.ahead = function() return core_batching.prepare(o) end
@@ -419,12 +413,7 @@ end
 function M.verify(batches)
   check_batches("batching.verify", batches)
   local function tensors_of(batch)
-    local names = {}
-    for name, value in pairs(batch) do
-      if torch.is_tensor(value) then names[#names + 1] = name end
-    end
-    table.sort(names)
-    return table.concat(names, ", ")
+    return table.concat(plain.keys(batch, function(_, value) return torch.is_tensor(value) end), ", ")
   end
   for index, list in ipairs(batches) do
     local rank = index - 1

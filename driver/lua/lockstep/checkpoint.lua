@@ -7,6 +7,7 @@
 local core = require "lockstep.core"
 local core_checkpoint = require "lockstep.core.checkpoint"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -75,7 +76,7 @@ end
 
 --- Runs a region whose arguments are tables that may hold tensors.
 local function run_nested(region, fn, ...)
-  if type(fn) ~= "function" and not (type(fn) == "table" and (getmetatable(fn) or {}).__call) then
+  if not plain.is_callable(fn) then
     core.raise("checkpoint: fn must be a function or a module, not a " .. type(fn))
   end
   local count, given, kept, tensors = select("#", ...), { ... }, {}, {}

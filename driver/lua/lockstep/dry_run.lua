@@ -12,6 +12,7 @@ local fully_shard = require "lockstep.sharding.fully_shard"
 local log = require "lockstep.log"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
+local plain = require "lockstep.plain"
 local run = require "lockstep.run"
 local text = require "lockstep.text"
 local torch = require "lockstep.torch"
@@ -57,11 +58,7 @@ local function describe(value, depth)
   elseif depth == 0 then
     return "{...}"
   end
-  local names, parts = {}, {}
-  for name in pairs(value) do
-    if type(name) == "string" then names[#names + 1] = name end
-  end
-  table.sort(names)
+  local names, parts = plain.keys(value, function(name) return type(name) == "string" end), {}
   if #value > 0 then parts[1] = (#value > 1 and #value .. " x " or "") .. describe(value[1], depth - 1) end
   for i, name in ipairs(names) do
     if i <= SHOWN then parts[#parts + 1] = name .. " = " .. describe(value[name], depth - 1) end
@@ -202,9 +199,9 @@ local function note_optimizers()
 end
 
 local function note_logged_steps()
-  local plain = log.step
-  local noted = noted_step(log, plain)
-  function log.step(fields) return (#optimizers > 0 and plain or noted)(fields) end
+  local step = log.step
+  local noted = noted_step(log, step)
+  function log.step(fields) return (#optimizers > 0 and step or noted)(fields) end
 end
 
 --- Notes the text of the first samples in `value`, if there are some. The step's memory does not hold what this makes.
@@ -214,8 +211,7 @@ local function note_samples(value)
   lockstep.scope(function()
     if not tokenizer and loader_options then
       -- A worker's map has a tokenizer of its own. Here it prepares one sample, and opens the tokenizer in this state.
-      local opts = {}
-      for key, option in pairs(loader_options) do opts[key] = option end
+      local opts = plain.copy(loader_options)
       opts.workers = 0
       pcall(function() data.loader(opts)() end)
     end
@@ -267,8 +263,7 @@ local function stop_after_a_step()
       end
       return first, ...
     end
-    local is_callable = type(loader) == "function" or (getmetatable(loader) or {}).__call
-    return steps(self, is_callable and function() return note(loader()) end or loader, total)
+    return steps(self, plain.is_callable(loader) and function() return note(loader()) end or loader, total)
   end
   run.progress.on_step[function(step)
     if step and not is_in_loop then

@@ -7,6 +7,7 @@ local core = require "lockstep.core"
 local core_images = require "lockstep.core.images"
 local folder = require "lockstep.models.folder"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local processor = require "lockstep.images.processor"
 
 local M = {}
@@ -32,7 +33,7 @@ function M.read(path_or_bytes, opts)
     core.raise "images.read: expected a path or the bytes of a picture, got an empty string"
   elseif o.alpha ~= "drop" and o.alpha ~= "white" then
     core.raise(string.format('images.read: alpha must be "drop" or "white", not "%s"', o.alpha))
-  elseif type(o.max_pixels) ~= "number" or not (o.max_pixels >= 1 and o.max_pixels % 1 == 0) then
+  elseif not plain.is_whole(o.max_pixels, 1) then
     core.raise("images.read: max_pixels must be a whole number of at least 1, not " .. tostring(o.max_pixels))
   end
   -- A path holds no zero byte and is short: what does, or is long, is a picture that is damaged from its start.

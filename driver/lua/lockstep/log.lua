@@ -12,6 +12,7 @@ local metrics = require "lockstep.log.metrics"
 local nonfinite = require "lockstep.run.nonfinite"
 local options = require "lockstep.options"
 local peaks = require "lockstep.log.peaks"
+local plain = require "lockstep.plain"
 local plot = require "lockstep.log.plot"
 local run = require "lockstep.run"
 local stragglers = require "lockstep.log.stragglers"
@@ -256,11 +257,8 @@ function M.curve(file, series, opts)
   for _, name in ipairs(series) do
     local series_of_name = series_by_name[name]
     if not series_of_name then
-      local known = {}
-      for key in pairs(series_by_name) do known[#known + 1] = key end
-      table.sort(known)
       core.raise(string.format('log.curve: nothing was logged as "%s" (known: %s)', tostring(name),
-        table.concat(known, ", ")))
+        table.concat(plain.keys(series_by_name), ", ")))
     end
     drawn[#drawn + 1] = { name = name, points = series_of_name:points() }
   end

@@ -20,6 +20,7 @@ local loading = require "lockstep.lora.loading"
 local models_folder = require "lockstep.models.folder"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -241,7 +242,7 @@ end
 ---@return any ...
 function M.disabled(model, fn, ...)
   check_adapted("lora.disabled", model)
-  if type(fn) ~= "function" and not (type(fn) == "table" and (getmetatable(fn) or {}).__call) then
+  if not plain.is_callable(fn) then
     core.raise("lora.disabled: fn must be a function or a module, not a " .. type(fn))
   end
   return adapters.without(model, fn, ...)

@@ -5,6 +5,7 @@ local core_mimo = require "lockstep.core.mimo"
 local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
 local own_modules = require "lockstep.mimo.own_modules"
+local plain = require "lockstep.plain"
 local shared_weights = require "lockstep.mimo.shared_weights"
 local torch = require "lockstep.torch"
 
@@ -77,8 +78,7 @@ function Topology:coordinates(rank, name) return self.core:coordinates(rank, nam
 --- Then simulates such a step (Topology:check_schedule), in the given order, or in all orders that the topology allows.
 ---@param sizes mimo.BatchSizes
 function Topology:validate(sizes)
-  local core_sizes = {}
-  for key, value in pairs(type(sizes) == "table" and sizes or {}) do core_sizes[key] = value end
+  local core_sizes = plain.copy(type(sizes) == "table" and sizes or {})
   core_sizes.order = nil
   self.core:validate(type(sizes) == "table" and core_sizes or sizes)
   local stages = 0 -- interleaved steps are steady after as many micro-batches

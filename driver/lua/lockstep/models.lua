@@ -16,6 +16,7 @@ local llama = require "lockstep.models.llama"
 local loading = require "lockstep.models.loading"
 local options = require "lockstep.options"
 local parameter = require "lockstep.nn.parameter"
+local plain = require "lockstep.plain"
 local qwen2_5_vl = require "lockstep.models.qwen2_5_vl"
 local qwen3 = require "lockstep.models.qwen3"
 local qwen3_moe = require "lockstep.models.qwen3_moe"
@@ -71,14 +72,11 @@ local function find_class(caller, raw)
   end
   local names = type(given) == "table" and given or {}
   if names[1] and architectures[names[1]] then return architectures[names[1]] end
-  local known = {}
-  for name, class in pairs(architectures) do
+  for _, class in pairs(architectures) do
     if not names[1] and class.model_type and class.model_type == raw.model_type then return class end
-    known[#known + 1] = name
   end
-  table.sort(known)
   core.raise(string.format('%s: unknown architecture "%s" (known: %s; models.register adds one)', caller,
-    tostring(names[1] or raw.model_type), table.concat(known, ", ")))
+    tostring(names[1] or raw.model_type), table.concat(plain.keys(architectures), ", ")))
 end
 
 --- Returns a model of random weights, as transformers draws them: matrices normal with the config's initializer_range

@@ -3,6 +3,7 @@
 
 local core = require "lockstep.core"
 local foreign = require "lockstep.help.foreign"
+local plain = require "lockstep.plain"
 
 local M = {}
 
@@ -16,13 +17,6 @@ local function describe(value)
   if type(value) == "string" then return '"' .. value .. '"' end
   if type(value) == "number" or type(value) == "boolean" then return tostring(value) end
   return "a " .. type(value)
-end
-
-local function known_names(defaults)
-  local names = {}
-  for name in pairs(defaults) do names[#names + 1] = name end
-  table.sort(names)
-  return names
 end
 
 --- Returns what was probably meant by an unknown option, for the end of a message: '; did you mean "lr"?', or "".
@@ -44,7 +38,7 @@ end
 function M.check_known(name, given, defaults)
   for key in pairs(given) do
     if defaults[key] == nil then
-      local names = known_names(defaults)
+      local names = plain.keys(defaults)
       core.raise(string.format('%s: unknown option "%s"%s (known: %s)', name, tostring(key), M.hint(name, key, names),
         table.concat(names, ", ")))
     end

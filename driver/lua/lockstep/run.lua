@@ -9,6 +9,7 @@ local dist = require "lockstep.distributed"
 local files = require "lockstep.core.files"
 local nonfinite = require "lockstep.run.nonfinite"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local terminal = require "lockstep.log.terminal"
 local torch = require "lockstep.torch"
 
@@ -235,10 +236,10 @@ end
 ---@return fun(): integer?, ...
 function M:steps(loader, total)
   if self ~= M then core.raise("run:steps is called with a colon: run:steps(loader, total)") end
-  if type(loader) ~= "function" and not (getmetatable(loader) or {}).__call then
+  if not plain.is_callable(loader) then
     core.raise("run:steps: the loader must be a function that returns the next batch, not a " .. type(loader))
   end
-  if total ~= nil and not (type(total) == "number" and total >= 0 and total % 1 == 0) then
+  if total ~= nil and not plain.is_whole(total, 0) then
     core.raise("run:steps: total must be a whole number of steps, not "
       .. (type(total) == "number" and total or "a " .. type(total)))
   end
@@ -358,7 +359,7 @@ end
 ---@return boolean
 function M:every(n)
   check_colon(self, "every")
-  if not (type(n) == "number" and n >= 1 and n % 1 == 0) then
+  if not plain.is_whole(n, 1) then
     core.raise("run:every: expected a whole number of steps, at least 1, got " .. tostring(n))
   end
   if not (M.progress.is_under_way and M.progress.is_under_way()) then
@@ -375,7 +376,7 @@ local function steps_done(caller, step)
     core.raise(("%s: outside of a loop of run:steps say how many steps are done, in the option step = 100"):format(
       caller))
   end
-  if type(step) ~= "number" or not (step >= 0 and step <= 2 ^ 53 and step % 1 == 0) then
+  if not plain.is_whole(step, 0) or step > 2 ^ 53 then
     core.raise(("%s: step must be a whole number of steps that are done, from 0 to 2^53, not %s"):format(caller,
       type(step) == "number" and tostring(step) or "a " .. type(step)))
   end

@@ -5,6 +5,7 @@ local core_sharding = require "lockstep.core.sharding"
 local disagreement = require "lockstep.sharding.disagreement"
 local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {
@@ -32,10 +33,6 @@ function M.parallel(net, kind, opts)
     core.raise(('sharding.parallel: expected "data_parallel" or "fully_shard", not "%s"'):format(tostring(kind)))
   end
   return M[kind](net, o[kind])
-end
-
-local function is_callable(value)
-  return type(value) == "function" or (getmetatable(value) or {}).__call ~= nil
 end
 
 -- lockstep ------------------------------------------------------------------------------------------
@@ -82,7 +79,7 @@ function Lockstep:stop() self.loop:stop() end
 ---@param opts sharding.LockstepOptions?
 ---@return sharding.Lockstep
 function M.lockstep(iterator, opts)
-  if not is_callable(iterator) then
+  if not plain.is_callable(iterator) then
     core.raise("sharding.lockstep: the iterator must be a function that returns the next batch, not a "
       .. type(iterator))
   end

@@ -9,6 +9,7 @@ local core = require "lockstep.core"
 local core_state = require "lockstep.core.state"
 local folder = require "lockstep.state.folder"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local resuming = require "lockstep.state.resuming"
 local run = require "lockstep.run"
 local saving = require "lockstep.state.saving"
@@ -37,15 +38,11 @@ end
 --- Raises an error on every rank unless all ranks pass the same. Collective.
 local function check_same_schedule(given, o)
   local own = { every = tostring(o.every or "none"), keep = tostring(o.keep),
-    objects = table.concat(contents.sorted_names(given), ", ") }
-  local theirs = agreement.values(own)
-  for rank = 2, #theirs do
-    for _, name in ipairs { "every", "keep", "objects" } do
-      if theirs[rank][name] ~= theirs[1][name] then
-        core.raise(("run:state: ranks do not agree: %s is %s on rank 0, and %s on rank %d; give every rank the same")
-          :format(name, theirs[1][name], theirs[rank][name], rank - 1))
-      end
-    end
+    objects = table.concat(plain.keys(given), ", ") }
+  local name, first, other, rank = agreement.difference(own, { "every", "keep", "objects" })
+  if name then
+    core.raise(("run:state: ranks do not agree: %s is %s on rank 0, and %s on rank %d; give every rank the same")
+      :format(name, first, other, rank))
   end
 end
 
@@ -56,7 +53,7 @@ function M.register(given, opts)
   local o = options.read("run:state", opts, { keep = 3, every = options.optional })
   for _, name in ipairs { "keep", "every" } do
     local value = o[name]
-    if value and not (type(value) == "number" and value >= 1 and value % 1 == 0) then
+    if value and not plain.is_whole(value, 1) then
       core.raise(("run:state: %s must be a whole number of at least 1, not %s"):format(name, tostring(value)))
     end
   end

@@ -5,6 +5,7 @@
 
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
+local plain = require "lockstep.plain"
 local suggestion = require "lockstep.help.suggestion"
 local torch = require "lockstep.torch"
 
@@ -77,10 +78,7 @@ end
 ---@param path string
 ---@return string
 function M.read_file(path)
-  local file = assert(io.open(path, "rb"))
-  local content = file:read("*a")
-  file:close()
-  return content
+  return assert(plain.read_file(path))
 end
 
 --- Writes a file in the run's folder.

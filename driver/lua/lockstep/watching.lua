@@ -10,6 +10,7 @@ local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local files = require "lockstep.core.files"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local roofline = require "lockstep.log.roofline"
 local run = require "lockstep.run"
 local tables = require "lockstep.log.tables"
@@ -24,7 +25,7 @@ M.traces_nothing = false
 local SHOWN = 10 -- lines of a table
 
 local function check_function(name, fn)
-  if type(fn) ~= "function" and not (getmetatable(fn) or {}).__call then
+  if not plain.is_callable(fn) then
     core.raise(string.format("%s: the argument must be a function, not a %s", name, type(fn)))
   end
 end
@@ -147,8 +148,7 @@ end
 
 local function read_steps(steps)
   local from, to = steps[1], steps[2]
-  local function is_step(x) return type(x) == "number" and x >= 0 and x % 1 == 0 end
-  if #steps ~= 2 or not is_step(from) or not is_step(to) or to < from then
+  if #steps ~= 2 or not plain.is_whole(from, 0) or not plain.is_whole(to, 0) or to < from then
     core.raise("lockstep.profile: steps must be the first and the last step to trace, as in {10, 12}")
   end
   return from, to

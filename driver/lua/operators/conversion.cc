@@ -22,13 +22,8 @@ std::string ElementName(const Parameter& parameter, int i) {
 template <typename List, typename ReadElement>
 List ConvertList(lua_State* state, int index, const Parameter& parameter, List list,
                  ReadElement read) {
-  const int size = static_cast<int>(lua_objlen(state, index));
-  list.reserve(size);
-  for (int i = 1; i <= size; ++i) {
-    lua_rawgeti(state, index, i);
-    list.push_back(read(ElementName(parameter, i)));
-    lua_pop(state, 1);
-  }
+  list.reserve(lua_objlen(state, index));
+  ForEachElement(state, index, [&](int i) { list.push_back(read(ElementName(parameter, i))); });
   return list;
 }
 
@@ -156,12 +151,8 @@ void PushValue(lua_State* state, const c10::IValue& value) {
   } else if (value.isDevice()) {
     PushString(state, value.toDevice().str());
   } else if (value.isList()) {
-    const c10::ArrayRef<c10::IValue> elements = value.toListRef();
-    lua_createtable(state, static_cast<int>(elements.size()), 0);
-    for (size_t i = 0; i < elements.size(); ++i) {
-      PushValue(state, elements[i]);
-      lua_rawseti(state, -2, static_cast<int>(i + 1));
-    }
+    PushArray(state, value.toListRef(),
+              [&](const c10::IValue& element) { PushValue(state, element); });
   } else {
     throw Error(absl::StrCat("a result of type ", value.tagKind(), " has no form in Lua"));
   }

@@ -41,9 +41,7 @@ int FindWrittenArgument(const c10::FunctionSchema& schema, const c10::Argument& 
 std::string UnknownKeyword(const Overload& overload, const char* keyword) {
   std::vector<std::string> names;
   for (const Parameter& parameter : overload.parameters) names.push_back(parameter.name);
-  const std::string nearest = Nearest(keyword, names);
-  return absl::StrCat("has no parameter \"", keyword, "\"",
-                      nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?"));
+  return absl::StrCat("has no parameter \"", keyword, "\"", DidYouMean(keyword, names));
 }
 
 std::string TakesAtMost(const Overload& overload) {

@@ -241,8 +241,7 @@ std::shared_ptr<Hooks> MakeHooks(lua_State* state) {
   lua_setfield(state, LUA_REGISTRYINDEX, kHooks);
   lua_newtable(state);
   lua_newtable(state);
-  lua_pushliteral(state, "v");
-  lua_setfield(state, -2, "__mode");
+  SetString(state, "__mode", "v");
   lua_setmetatable(state, -2);
   lua_setfield(state, LUA_REGISTRYINDEX, kValues);
   return hooks;

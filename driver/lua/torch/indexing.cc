@@ -57,12 +57,8 @@ std::vector<TensorIndex> ReadKey(lua_State* state, int key_index) {
     indices.push_back(ReadIndex(state, key_index));
     return indices;
   }
-  const int size = static_cast<int>(lua_objlen(state, key_index));
-  for (int i = 1; i <= size; ++i) {
-    lua_rawgeti(state, key_index, i);
-    indices.push_back(ReadIndex(state, lua_gettop(state)));
-    lua_pop(state, 1);
-  }
+  ForEachElement(state, key_index,
+                 [&](int) { indices.push_back(ReadIndex(state, lua_gettop(state))); });
   if (indices.empty()) indices.emplace_back(at::indexing::Ellipsis);
   return indices;
 }

@@ -89,14 +89,12 @@ int DtypeToString(lua_State* state) {
 
 void RegisterTensor(lua_State* state) {
   luaL_newmetatable(state, kTensorMetatable);
-  lua_pushstring(state, "tensor");
-  lua_setfield(state, -2, "__name");
+  SetString(state, "__name", "tensor");
   SetFunctions(state, {{"__gc", CollectTensor}});
   tensor_metatable = luaL_ref(state, LUA_REGISTRYINDEX);
 
   luaL_newmetatable(state, kDtypeMetatable);
-  lua_pushstring(state, "dtype");
-  lua_setfield(state, -2, "__name");
+  SetString(state, "__name", "dtype");
   SetFunctions(state, {{"__tostring", DtypeToString}});
   lua_newtable(state);
   for (const NamedDtype& named : NamedDtypes()) {
@@ -150,27 +148,20 @@ const at::Tensor& ReadTensor(lua_State* state, int index, const char* name) {
 
 std::vector<at::Tensor> ReadTensors(lua_State* state, int index, const char* name) {
   ReadTable(state, index, name);
-  const size_t size = lua_objlen(state, index);
   std::vector<at::Tensor> tensors;
-  tensors.reserve(size);
-  for (size_t i = 1; i <= size; ++i) {
-    lua_rawgeti(state, index, static_cast<int>(i));
+  tensors.reserve(lua_objlen(state, index));
+  ForEachElement(state, index, [&](int i) {
     const at::Tensor* tensor = TensorAt(state, -1);
     if (tensor == nullptr) {
       ThrowTypeError(state, -1, absl::StrCat(name, "[", i, "]").c_str(), "a tensor");
     }
     tensors.push_back(*tensor);
-    lua_pop(state, 1);
-  }
+  });
   return tensors;
 }
 
 void PushTensors(lua_State* state, const std::vector<at::Tensor>& tensors) {
-  lua_createtable(state, static_cast<int>(tensors.size()), 0);
-  for (size_t i = 0; i < tensors.size(); ++i) {
-    PushTensor(state, tensors[i]);
-    lua_rawseti(state, -2, static_cast<int>(i + 1));
-  }
+  PushArray(state, tensors, [&](const at::Tensor& tensor) { PushTensor(state, tensor); });
 }
 
 void PushDtype(lua_State* state, at::ScalarType dtype) {

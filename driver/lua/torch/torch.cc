@@ -135,9 +135,7 @@ std::string UnknownName(const std::string& name) {
   std::vector<std::string> known = OperatorNames();
   for (const Function& function : kFunctions) known.emplace_back(function.name);
   for (const NamedDtype& named : NamedDtypes()) known.emplace_back(named.name);
-  const std::string nearest = Nearest(name, known);
-  return absl::StrCat("torch has no operator \"", name, "\"",
-                      nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?"));
+  return absl::StrCat("torch has no operator \"", name, "\"", DidYouMean(name, known));
 }
 
 // table[name], where the table does not hold it yet. The upvalue, if any, is what comes before the

@@ -56,8 +56,7 @@ int CollectObject(lua_State* state) {
 template <typename T>
 void RegisterObject(lua_State* state, std::initializer_list<Function> methods) {
   if (luaL_newmetatable(state, kObjectName<T>) != 0) {
-    lua_pushstring(state, kObjectName<T>);
-    lua_setfield(state, -2, "__name");
+    SetString(state, "__name", kObjectName<T>);
     lua_newtable(state);
     SetFunctions(state, methods);
     lua_setfield(state, -2, "__index");

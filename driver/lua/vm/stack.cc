@@ -104,22 +104,27 @@ void ReadTable(lua_State* state, int index, const char* name) {
 
 std::vector<int64_t> ReadIntegers(lua_State* state, int index, const char* name) {
   ReadTable(state, index, name);
-  const size_t size = lua_objlen(state, index);
-  std::vector<int64_t> values(size);
-  for (size_t i = 0; i < size; ++i) {
-    lua_rawgeti(state, index, static_cast<int>(i + 1));
-    values[i] = ReadInteger(state, -1, absl::StrCat(name, "[", i + 1, "]").c_str());
-    lua_pop(state, 1);
-  }
+  std::vector<int64_t> values;
+  ForEachElement(state, index, [&](int i) {
+    values.push_back(ReadInteger(state, -1, absl::StrCat(name, "[", i, "]").c_str()));
+  });
   return values;
 }
 
 void PushIntegers(lua_State* state, const std::vector<int64_t>& values) {
-  lua_createtable(state, static_cast<int>(values.size()), 0);
-  for (size_t i = 0; i < values.size(); ++i) {
-    PushInteger(state, values[i]);
-    lua_rawseti(state, -2, static_cast<int>(i + 1));
-  }
+  PushArray(state, values, [&](int64_t value) { PushInteger(state, value); });
+}
+
+std::vector<std::string> ReadStrings(lua_State* state, int index, const char* name,
+                                     const char* element) {
+  ReadTable(state, index, name);
+  std::vector<std::string> values;
+  ForEachElement(state, index, [&](int) { values.push_back(ReadString(state, -1, element)); });
+  return values;
+}
+
+void PushStrings(lua_State* state, const std::vector<std::string>& values) {
+  PushArray(state, values, [&](const std::string& value) { PushString(state, value); });
 }
 
 void PushString(lua_State* state, const std::string& value) {
@@ -137,6 +142,26 @@ void PushInteger(lua_State* state, int64_t value) {
 
 void SetInteger(lua_State* state, const char* name, int64_t value) {
   PushInteger(state, value);
+  lua_setfield(state, -2, name);
+}
+
+void SetNumber(lua_State* state, const char* name, double value) {
+  lua_pushnumber(state, value);
+  lua_setfield(state, -2, name);
+}
+
+void SetBoolean(lua_State* state, const char* name, bool value) {
+  lua_pushboolean(state, value);
+  lua_setfield(state, -2, name);
+}
+
+void SetString(lua_State* state, const char* name, const std::string& value) {
+  PushString(state, value);
+  lua_setfield(state, -2, name);
+}
+
+void SetIntegers(lua_State* state, const char* name, const std::vector<int64_t>& values) {
+  PushIntegers(state, values);
   lua_setfield(state, -2, name);
 }
 
@@ -161,11 +186,8 @@ OptionTable::OptionTable(lua_State* state, int index, const char* function,
     }
     const std::string key = lua_tostring(state, -2);
     if (std::find(names.begin(), names.end(), key) != names.end()) continue;
-    const std::string nearest = Nearest(key, names);
-    throw Error(
-        absl::StrCat(function, ": unknown option \"", key, "\"",
-                     nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?"),
-                     " (known: ", absl::StrJoin(names, ", "), ")"));
+    throw Error(absl::StrCat(function, ": unknown option \"", key, "\"", DidYouMean(key, names),
+                             " (known: ", absl::StrJoin(names, ", "), ")"));
   }
 }
 
@@ -179,32 +201,35 @@ bool OptionTable::Push(const char* key) const {
   return false;
 }
 
-int64_t OptionTable::Integer(const char* key, int64_t otherwise) const {
+bool OptionTable::Has(const char* key) const {
+  const bool has = Push(key);
+  if (has) lua_pop(state_, 1);
+  return has;
+}
+
+template <typename T>
+T OptionTable::Read(const char* key, const T& otherwise,
+                    T (*read)(lua_State*, int, const char*)) const {
   if (!Push(key)) return otherwise;
-  const int64_t value = ReadInteger(state_, -1, absl::StrCat(function_, ": ", key).c_str());
+  T value = read(state_, -1, absl::StrCat(function_, ": ", key).c_str());
   lua_pop(state_, 1);
   return value;
+}
+
+int64_t OptionTable::Integer(const char* key, int64_t otherwise) const {
+  return Read(key, otherwise, ReadInteger);
 }
 
 double OptionTable::Number(const char* key, double otherwise) const {
-  if (!Push(key)) return otherwise;
-  const double value = ReadNumber(state_, -1, absl::StrCat(function_, ": ", key).c_str());
-  lua_pop(state_, 1);
-  return value;
+  return Read(key, otherwise, ReadNumber);
 }
 
 bool OptionTable::Boolean(const char* key, bool otherwise) const {
-  if (!Push(key)) return otherwise;
-  const bool value = ReadBoolean(state_, -1, absl::StrCat(function_, ": ", key).c_str());
-  lua_pop(state_, 1);
-  return value;
+  return Read(key, otherwise, ReadBoolean);
 }
 
 std::string OptionTable::String(const char* key, const std::string& otherwise) const {
-  if (!Push(key)) return otherwise;
-  std::string value = ReadString(state_, -1, absl::StrCat(function_, ": ", key).c_str());
-  lua_pop(state_, 1);
-  return value;
+  return Read(key, otherwise, ReadString);
 }
 
 std::string Nearest(const std::string& word, const std::vector<std::string>& known) {
@@ -223,6 +248,11 @@ std::string Nearest(const std::string& word, const std::vector<std::string>& kno
     }
   }
   return nearest;
+}
+
+std::string DidYouMean(const std::string& word, const std::vector<std::string>& known) {
+  const std::string nearest = Nearest(word, known);
+  return nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?");
 }
 
 }  // namespace lockstep::lua

@@ -37,6 +37,33 @@ void ReadTable(lua_State* state, int index, const char* name);  // only checks
 std::vector<int64_t> ReadIntegers(lua_State* state, int index, const char* name);
 void PushIntegers(lua_State* state, const std::vector<int64_t>& values);
 
+// Reads an array of strings. `element` names one of them in messages, as "a path".
+std::vector<std::string> ReadStrings(lua_State* state, int index, const char* name,
+                                     const char* element);
+void PushStrings(lua_State* state, const std::vector<std::string>& values);
+
+// Calls read(i), i from 1, with each element of the array at `index` on top of the stack.
+template <typename Read>
+void ForEachElement(lua_State* state, int index, const Read& read) {
+  const int size = static_cast<int>(lua_objlen(state, index));
+  for (int i = 1; i <= size; ++i) {
+    lua_rawgeti(state, index, i);
+    read(i);
+    lua_pop(state, 1);
+  }
+}
+
+// Pushes an array. push(value) pushes the element of each value.
+template <typename Values, typename Push>
+void PushArray(lua_State* state, const Values& values, const Push& push) {
+  lua_createtable(state, static_cast<int>(values.size()), 0);
+  int count = 0;
+  for (const auto& value : values) {
+    push(value);
+    lua_rawseti(state, -2, ++count);
+  }
+}
+
 void PushString(lua_State* state, const std::string& value);
 
 // Throws if `value` is beyond kMaxInteger, because a double would round it.
@@ -44,6 +71,10 @@ void PushInteger(lua_State* state, int64_t value);
 
 // Set fields of the table on top of the stack.
 void SetInteger(lua_State* state, const char* name, int64_t value);
+void SetNumber(lua_State* state, const char* name, double value);
+void SetBoolean(lua_State* state, const char* name, bool value);
+void SetString(lua_State* state, const char* name, const std::string& value);
+void SetIntegers(lua_State* state, const char* name, const std::vector<int64_t>& values);
 struct Function {
   const char* name;
   lua_CFunction function;
@@ -64,12 +95,17 @@ class OptionTable {
   // Pushes the option's value and returns true. For nil pushes nothing and returns false.
   bool Push(const char* key) const;
 
+  bool Has(const char* key) const;
+
   int64_t Integer(const char* key, int64_t otherwise) const;
   double Number(const char* key, double otherwise) const;
   bool Boolean(const char* key, bool otherwise) const;
   std::string String(const char* key, const std::string& otherwise) const;
 
  private:
+  template <typename T>
+  T Read(const char* key, const T& otherwise, T (*read)(lua_State*, int, const char*)) const;
+
   lua_State* state_;
   int index_;  // absolute; 0: no table
   std::string function_;
@@ -77,6 +113,9 @@ class OptionTable {
 
 // Returns the word of `known` that `word` is probably a misspelling of, or "".
 std::string Nearest(const std::string& word, const std::vector<std::string>& known);
+
+// Returns that word as the end of a message: "; did you mean \"Linear\"?", or "".
+std::string DidYouMean(const std::string& word, const std::vector<std::string>& known);
 
 }  // namespace lockstep::lua
 

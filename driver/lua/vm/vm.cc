@@ -49,7 +49,7 @@ std::string ToString(lua_State* state) {
 
 void PushMessage(lua_State* state, const char* message) {
   const std::string line = ScriptLine(state);
-  lua_pushlstring(state, line.data(), line.size());
+  PushString(state, line);
   lua_pushstring(state, message);
   lua_concat(state, 2);
 }
@@ -142,7 +142,7 @@ int HandleMessage(lua_State* state) {
       traceback = ScriptTraceback(lua_tostring(state, -1), message);
       lua_pop(state, 1);
     }
-    lua_pushlstring(state, traceback.data(), traceback.size());
+    PushString(state, traceback);
     lua_setfield(state, LUA_REGISTRYINDEX, kTraceback);
     lua_pushvalue(state, 1);
     lua_setfield(state, LUA_REGISTRYINDEX, kTracedError);
@@ -180,8 +180,8 @@ int ProtectedCall(lua_State* state, int num_arguments, int num_results) {
   return status;
 }
 
-// The module of the library or of C++ that `name` is nearly the name of, or "".
-std::string NearestModule(lua_State* state, const std::string& name, const std::string& root) {
+// Returns the names of the modules of the library and of C++.
+std::vector<std::string> ModuleNames(lua_State* state, const std::string& root) {
   std::vector<std::string> modules;
   std::error_code none;  // a root that cannot be read has no modules
   for (const auto& entry :
@@ -197,7 +197,7 @@ std::string NearestModule(lua_State* state, const std::string& name, const std::
   }
   lua_pop(state, 1);
   std::sort(modules.begin(), modules.end());
-  return Nearest(name, modules);
+  return modules;
 }
 
 // A package.loaders function: finds modules of the library, and names their chunks by where they
@@ -212,11 +212,8 @@ int SearchLibrary(lua_State* state) {
   file += ".lua";
   std::ifstream stream(absl::StrCat(root, "/", file), std::ios::binary);
   if (!stream) {
-    const std::string nearest = NearestModule(state, name, root);
-    const std::string suggestion =
-        nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?");
     lua_pushfstring(state, "\n\tno module '%s' in the library (%s)%s", name, root,
-                    suggestion.c_str());
+                    DidYouMean(name, ModuleNames(state, root)).c_str());
     return 1;
   }
   const std::string code((std::istreambuf_iterator<char>(stream)),
@@ -303,7 +300,7 @@ LuaVm::LuaVm(const Options& options) : options_(options) {
   luaJIT_setmode(state, -1, LUAJIT_MODE_WRAPCFUNC | LUAJIT_MODE_ON);
   lua_pop(state, 1);
 
-  lua_pushlstring(state, options.library_root.data(), options.library_root.size());
+  PushString(state, options.library_root);
   lua_setfield(state, LUA_REGISTRYINDEX, kLibraryRoot);
 
   lua_pushlightuserdata(state, this);
@@ -313,7 +310,7 @@ LuaVm::LuaVm(const Options& options) : options_(options) {
   const std::string& folder = options.script_folder;
   const std::string path =
       folder.empty() ? "" : absl::StrCat(folder, "/?.lua;", folder, "/?/init.lua");
-  lua_pushlstring(state, path.data(), path.size());
+  PushString(state, path);
   lua_setfield(state, -2, "path");
   // After package.preload, before package.path.
   lua_getfield(state, -1, "loaders");

@@ -16,6 +16,7 @@
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/status.h"
 #include "driver/lua/vm/vm.h"
 
 namespace lockstep::lua {
@@ -106,11 +107,7 @@ std::vector<Element> ReadArray(lua_State* state, const OptionTable& table, const
     if (lua_type(state, -2) != LUA_TNUMBER || !(lua_tonumber(state, -2) <= size))
       throw Error(absl::StrCat(name, " is an array, but there is the key ", TypeName(state, -2)));
   }
-  for (int i = 1; i <= size; ++i) {
-    lua_rawgeti(state, index, i);
-    elements.push_back(read(lua_gettop(state), i));
-    lua_pop(state, 1);
-  }
+  ForEachElement(state, index, [&](int i) { elements.push_back(read(lua_gettop(state), i)); });
   lua_pop(state, 1);
   if (table.Push("may_wait")) {
     const int waits = lua_gettop(state);
@@ -245,11 +242,6 @@ void SetTensor(lua_State* state, const std::string& name, const at::Tensor& tens
   lua_setfield(state, -2, name.c_str());
 }
 
-void SetNumber(lua_State* state, const char* name, double value) {
-  lua_pushnumber(state, value);
-  lua_setfield(state, -2, name);
-}
-
 // Lua's arrays start at 1.
 void PushIndices(lua_State* state, std::vector<int64_t> indices) {
   for (int64_t& index : indices) ++index;
@@ -264,14 +256,11 @@ void PushMicroBatch(lua_State* state, const batching::TensorMicroBatch& batch) {
   SetTensor(state, "cu_seqlens", batch.cu_seqlens);
   for (const auto& [name, tensor] : batch.streams) SetTensor(state, name, tensor);
   for (const auto& [name, tensor] : batch.tensors) SetTensor(state, name, tensor);
-  PushIntegers(state, batch.seq_lens);
-  lua_setfield(state, -2, "seq_lens");
+  SetIntegers(state, "seq_lens", batch.seq_lens);
   PushIndices(state, batch.samples);
   lua_setfield(state, -2, "samples");
-  PushString(state, batch.kind);
-  lua_setfield(state, -2, "kind");
-  lua_pushboolean(state, batch.padding);
-  lua_setfield(state, -2, "padding");
+  SetString(state, "kind", batch.kind);
+  SetBoolean(state, "padding", batch.padding);
   SetNumber(state, "cost", batch.cost);
 }
 
@@ -288,21 +277,14 @@ void PushReport(lua_State* state, const batching::Report& report) {
   SetNumber(state, "makespan", report.makespan);
   SetNumber(state, "ideal", report.ideal);
   SetNumber(state, "lower_bound", report.lower_bound);
-  PushString(state, absl::StrCat(absl::Hex(report.fingerprint, absl::kZeroPad16)));
-  lua_setfield(state, -2, "fingerprint");
+  SetString(state, "fingerprint", absl::StrCat(absl::Hex(report.fingerprint, absl::kZeroPad16)));
 }
 
 int PushPrepared(lua_State* state, const batching::Prepared& prepared) {
-  lua_createtable(state, static_cast<int>(prepared.batches.size()), 0);
-  for (size_t rank = 0; rank < prepared.batches.size(); ++rank) {
-    const auto& batches = prepared.batches[rank];
-    lua_createtable(state, static_cast<int>(batches.size()), 0);
-    for (size_t step = 0; step < batches.size(); ++step) {
-      PushMicroBatch(state, batches[step]);
-      lua_rawseti(state, -2, static_cast<int>(step + 1));
-    }
-    lua_rawseti(state, -2, static_cast<int>(rank + 1));
-  }
+  PushArray(state, prepared.batches, [&](const std::vector<batching::TensorMicroBatch>& of_rank) {
+    PushArray(state, of_rank,
+              [&](const batching::TensorMicroBatch& batch) { PushMicroBatch(state, batch); });
+  });
   PushReport(state, prepared.report);
   PushIndices(state, prepared.held);
   return 3;
@@ -435,10 +417,9 @@ int TransformerCost(lua_State* state) {
           ReadInteger(state, -1, absl::StrCat("batching.cost.transformer: ", name).c_str());
     lua_pop(state, 1);
   }
-  const absl::StatusOr<batching::SequenceCost> cost = batching::TransformerCost(shape);
-  if (!cost.ok()) throw Error(std::string(cost.status().message()));
+  const batching::SequenceCost cost = ValueOrThrow(batching::TransformerCost(shape));
   const batching::SequenceCost image = batching::VisionCost(shape);
-  for (const double term : {cost->linear, cost->quadratic, image.linear, image.quadratic})
+  for (const double term : {cost.linear, cost.quadratic, image.linear, image.quadratic})
     lua_pushnumber(state, term);
   return 4;
 }

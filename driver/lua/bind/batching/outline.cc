@@ -60,18 +60,15 @@ batching::TensorOutline ReadTensorOutline(lua_State* state, const std::string& n
 batching::ItemsOutline ReadItems(lua_State* state, const std::string& name) {
   ReadTable(state, -1, name.c_str());
   batching::ItemsOutline items;
-  const int size = static_cast<int>(lua_objlen(state, -1));
-  for (int i = 1; i <= size; ++i) {
-    lua_rawgeti(state, -1, i);
+  ForEachElement(state, -1, [&](int i) {
     const std::vector<int64_t> item = ReadIntegers(state, -1, name.c_str());
-    lua_pop(state, 1);
     if (i == 1) items.located = item.size() == 3;
     if (item.size() != (items.located ? 3u : 1u))
       throw Error(absl::StrCat(name, ": item ", i, " has ", item.size(),
                                " numbers; each is {begin, end, rows}, or each is {rows}"));
     items.ranges.push_back(items.located ? batching::PlaceholderRange{item[0], item[1], item[2]}
                                          : batching::PlaceholderRange{0, 0, item[0]});
-  }
+  });
   return items;
 }
 
@@ -79,44 +76,32 @@ batching::ItemsOutline ReadItems(lua_State* state, const std::string& name) {
 
 void PushOutline(lua_State* state, const batching::Outline& outline) {
   lua_newtable(state);
-  PushInteger(state, outline.tokens);
-  lua_setfield(state, -2, "tokens");
+  SetInteger(state, "tokens", outline.tokens);
   std::vector<int64_t> ends;
   for (const auto& [begin, end] : outline.loss) ends.insert(ends.end(), {begin, end});
-  PushIntegers(state, ends);
-  lua_setfield(state, -2, "loss");
-  if (!outline.kind.empty()) {
-    PushString(state, outline.kind);
-    lua_setfield(state, -2, "kind");
-  }
+  SetIntegers(state, "loss", ends);
+  if (!outline.kind.empty()) SetString(state, "kind", outline.kind);
   lua_newtable(state);
   for (const auto& [name, tensor] : outline.tensors) {
     lua_newtable(state);
-    PushString(state, DtypeName(tensor.dtype));
-    lua_setfield(state, -2, "dtype");
-    PushIntegers(state, tensor.shape);
-    lua_setfield(state, -2, "shape");
+    SetString(state, "dtype", DtypeName(tensor.dtype));
+    SetIntegers(state, "shape", tensor.shape);
     lua_setfield(state, -2, name.c_str());
   }
   lua_setfield(state, -2, "tensors");
   lua_newtable(state);
-  for (const auto& [name, dtype] : outline.streams) {
-    PushString(state, DtypeName(dtype));
-    lua_setfield(state, -2, name.c_str());
-  }
+  for (const auto& [name, dtype] : outline.streams)
+    SetString(state, name.c_str(), DtypeName(dtype));
   lua_setfield(state, -2, "streams");
   lua_newtable(state);
   for (const auto& [name, items] : outline.items) {
-    lua_newtable(state);
-    for (size_t i = 0; i < items.ranges.size(); ++i) {
-      const batching::PlaceholderRange& range = items.ranges[i];
-      if (items.located) {
+    PushArray(state, items.ranges, [&, located = items.located](const auto& range) {
+      if (located) {
         PushIntegers(state, {range.begin, range.end, range.rows});
       } else {
         PushIntegers(state, {range.rows});
       }
-      lua_rawseti(state, -2, static_cast<int>(i + 1));
-    }
+    });
     lua_setfield(state, -2, name.c_str());
   }
   lua_setfield(state, -2, "items");

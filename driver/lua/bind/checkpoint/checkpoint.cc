@@ -79,13 +79,6 @@ class RegionCall {
   bool is_first_ = true;
 };
 
-// "train.lua:12", the line that calls a region.
-std::string RegionName(lua_State* state) {
-  std::string line = ScriptLine(state);
-  while (!line.empty() && (line.back() == ' ' || line.back() == ':')) line.pop_back();
-  return line;
-}
-
 checkpoint::OffloadOptions ReadOffloadOptions(const OptionTable& table) {
   const checkpoint::OffloadOptions defaults;
   return {.keep_last = table.Integer("keep_last", defaults.keep_last),
@@ -119,7 +112,7 @@ int RunRegion(lua_State* state) {
   std::vector<at::Tensor> tensors;
   auto call = std::make_shared<RegionCall>(state, 2, &tensors);
   region.Run([call](const std::vector<at::Tensor>& inputs) { (*call)(inputs); }, tensors,
-             RegionName(state));
+             RunningScriptLine());
   return lua_gettop(state) - 1;
 }
 
@@ -176,26 +169,15 @@ int OffloadStats(lua_State* state) {
 
 // select(operators) -> selection
 int NewSelection(lua_State* state) {
-  ReadTable(state, 1, "checkpoint.selective: save");
-  std::vector<std::string> operators;
-  for (int i = 1; i <= static_cast<int>(lua_objlen(state, 1)); ++i) {
-    lua_rawgeti(state, 1, i);
-    operators.push_back(ReadString(state, -1, "checkpoint.selective: an operator of save"));
-    lua_pop(state, 1);
-  }
+  const std::vector<std::string> operators = ReadStrings(
+      state, 1, "checkpoint.selective: save", "checkpoint.selective: an operator of save");
   PushObject<SelectionPointer>(state, checkpoint::Selection::Of(operators));
   return 1;
 }
 
 // operators() -> array of names
 int SelectedOperators(lua_State* state) {
-  lua_newtable(state);
-  int count = 0;
-  for (const std::string& name :
-       ReadObject<SelectionPointer>(state, 1, "checkpoint.selective")->Names()) {
-    PushString(state, name);
-    lua_rawseti(state, -2, ++count);
-  }
+  PushStrings(state, ReadObject<SelectionPointer>(state, 1, "checkpoint.selective")->Names());
   return 1;
 }
 

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "driver/data/mix.h"
 #include "driver/lua/bind/data/source.h"
@@ -15,6 +14,7 @@
 #include "driver/lua/operators/operators.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/status.h"
 #include "driver/lua/vm/vm.h"
 
 namespace lockstep::lua {
@@ -36,11 +36,9 @@ int NewMix(lua_State* state) {
   options.sizes = ReadIntegers(state, 1, "data.mix: sizes");
   if (!lua_isnoneornil(state, 2)) {
     ReadTable(state, 2, "data.mix: weights");
-    for (int i = 1; i <= static_cast<int>(lua_objlen(state, 2)); ++i) {
-      lua_rawgeti(state, 2, i);
+    ForEachElement(state, 2, [&](int) {
       options.weights.push_back(ReadNumber(state, -1, "data.mix: a weight"));
-      lua_pop(state, 1);
-    }
+    });
     if (options.weights.empty()) throw Error("data.mix: weights must be an array of numbers");
   }
   if (!lua_isnoneornil(state, 3)) {
@@ -48,9 +46,7 @@ int NewMix(lua_State* state) {
     if (options.size < 1)
       throw Error(absl::StrCat("data.mix: size must be at least 1, not ", options.size));
   }
-  absl::StatusOr<data::Mix> mix = data::Mix::Make(options);
-  if (!mix.ok()) throw Error(absl::StrCat("data.mix: ", mix.status().message()));
-  PushObject(state, *std::move(mix));
+  PushObject(state, ValueOrThrow(data::Mix::Make(options), "data.mix: "));
   return 1;
 }
 

@@ -12,6 +12,7 @@
 #include "driver/lua/bind/program/json_builder.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/status.h"
 #include "driver/lua/vm/vm.h"
 
 namespace lockstep::lua {
@@ -52,9 +53,7 @@ void PushRow(lua_State* state, const data::Sample& sample, const std::string& pl
 // A sample as a table: what the JSON or the row says; {text = ...}; or of a tar shard the content
 // by field, JSON read, and the stem as __key__.
 void PushSample(lua_State* state, const data::Source& source, int64_t number) {
-  absl::StatusOr<data::Sample> read = source.Read(number);
-  if (!read.ok()) throw Error(std::string(read.status().message()));
-  const data::Sample& sample = *read;
+  const data::Sample sample = ValueOrThrow(source.Read(number));
   if (sample.format == data::Format::kJsonLines || sample.format == data::Format::kJson)
     return PushJsonTable(state, sample.text, source, number, "");
   if (sample.format == data::Format::kParquet)
@@ -65,8 +64,7 @@ void PushSample(lua_State* state, const data::Source& source, int64_t number) {
     lua_setfield(state, -2, "text");
     return;
   }
-  PushString(state, sample.stem);
-  lua_setfield(state, -2, "__key__");
+  SetString(state, "__key__", sample.stem);
   for (const auto& [field, content] : sample.members) {
     PushString(state, field);
     if (field == "json" || absl::EndsWith(field, ".json")) {
@@ -76,18 +74,6 @@ void PushSample(lua_State* state, const data::Source& source, int64_t number) {
     }
     lua_rawset(state, -3);
   }
-}
-
-std::vector<std::string> ReadStrings(lua_State* state, int index, const char* name,
-                                     const char* element) {
-  ReadTable(state, index, name);
-  std::vector<std::string> strings;
-  for (int i = 1; i <= static_cast<int>(lua_objlen(state, index)); ++i) {
-    lua_rawgeti(state, index, i);
-    strings.push_back(ReadString(state, -1, absl::StrCat("data.source: ", element).c_str()));
-    lua_pop(state, 1);
-  }
-  return strings;
 }
 
 const data::Source& ReadSource(lua_State* state) {
@@ -144,15 +130,15 @@ SharedSource SourceAt(lua_State* state, int index) {
 }
 
 int NewSource(lua_State* state) {
-  const std::vector<std::string> paths = ReadStrings(state, 1, "data.source: paths", "a path");
+  const std::vector<std::string> paths =
+      ReadStrings(state, 1, "data.source: paths", "data.source: a path");
   data::SourceOptions options;
   options.format = ReadString(state, 2, "data.source: format");
   options.cache_folder = ReadString(state, 3, "data.source: cache");
-  options.columns = ReadStrings(state, 4, "data.source: columns", "a column's name");
+  options.columns = ReadStrings(state, 4, "data.source: columns", "data.source: a column's name");
   options.load_unpack_parquet = LoadUnpackParquet;
-  absl::StatusOr<data::Source> source = data::Source::Open(paths, options);
-  if (!source.ok()) throw Error(absl::StrCat("data.source: ", source.status().message()));
-  PushSource(state, std::make_shared<const data::Source>(*std::move(source)));
+  PushSource(state, std::make_shared<const data::Source>(
+                        ValueOrThrow(data::Source::Open(paths, options), "data.source: ")));
   return 1;
 }
 

@@ -18,6 +18,7 @@
 #include "driver/lua/bind/program/serialize.h"
 #include "driver/lua/operators/operators.h"
 #include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/status.h"
 
 namespace lockstep::lua {
 namespace {
@@ -107,8 +108,7 @@ void WorkerPool::Submit(Job job) { queue_.Submit(std::move(job)); }
 std::optional<WorkerPool::Result> WorkerPool::Next(double timeout_s) {
   absl::StatusOr<Result> result = queue_.Next(timeout_s);
   if (absl::IsDeadlineExceeded(result.status())) return std::nullopt;
-  if (!result.ok()) throw Error(absl::StrCat("data.loader: ", result.status().message()));
-  return *std::move(result);
+  return ValueOrThrow(std::move(result), "data.loader: ");
 }
 
 // A thread's life. Its state is made and closed here: it belongs to this thread.
@@ -147,7 +147,7 @@ void WorkerPool::Work(int worker, lua_State* state) {
   const RandomRefused refused("a map of data.loader");
   RegisterSource(state);
   lua_getglobal(state, "require");
-  lua_pushlstring(state, options_.module.data(), options_.module.size());
+  PushString(state, options_.module);
   Call(state, 1, 1);
   PushSerialized(state, options_.start.bytes, options_.module, options_.start.tensors);
   lua_pushinteger(state, worker + 1);

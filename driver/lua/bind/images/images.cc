@@ -13,6 +13,7 @@
 #include "driver/images/patches.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/status.h"
 #include "driver/lua/vm/vm.h"
 
 namespace lockstep::lua {
@@ -36,8 +37,7 @@ images::DecodeOptions ReadOptions(lua_State* state, int index) {
 }
 
 int PushDecoded(lua_State* state, absl::StatusOr<Image> image, const std::string& caller) {
-  if (!image.ok()) throw Error(absl::StrCat(caller, ": ", std::string(image.status().message())));
-  PushImage(state, *std::move(image), caller);
+  PushImage(state, ValueOrThrow(std::move(image), caller + ": "), caller);
   return 1;
 }
 

@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "ATen/core/TensorBody.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "driver/lua/bind/mimo/mimo_bridge.h"
 #include "driver/lua/bind/mimo/mimo_ownership.h"
@@ -17,6 +16,7 @@
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/status.h"
 #include "driver/lua/vm/vm.h"
 #include "driver/ranks/context.h"
 #include "driver/ranks/world.h"
@@ -37,16 +37,6 @@ inline constexpr const char* kObjectName<TopologyPointer> = "topology";
 namespace {
 
 using driver::GetContext;
-
-template <typename T>
-T ValueOr(absl::StatusOr<T> result) {
-  if (!result.ok()) throw Error(std::string(result.status().message()));
-  return *std::move(result);
-}
-
-void Check(const absl::Status& status) {
-  if (!status.ok()) throw Error(std::string(status.message()));
-}
 
 // --- Topology ------------------------------------------------------------------------------------
 
@@ -107,11 +97,7 @@ auto ReadArray(lua_State* state, const OptionTable& table, const char* key, cons
   const int index = lua_gettop(state);
   ReadTable(state, index, absl::StrCat("mimo.topology: ", key).c_str());
   CheckIsList(state, index, key);
-  for (int i = 1; i <= static_cast<int>(lua_objlen(state, index)); ++i) {
-    lua_rawgeti(state, index, i);
-    values.push_back(read(state, i));
-    lua_pop(state, 1);
-  }
+  ForEachElement(state, index, [&](int i) { values.push_back(read(state, i)); });
   lua_pop(state, 1);
   return values;
 }
@@ -121,14 +107,13 @@ int NewTopology(lua_State* state) {
   std::vector<mimo::Module> modules = ReadArray(state, table, "modules", ReadModule);
   const int64_t world_size =
       table.Integer("world_size", GetContext(state).world.environment.world_size);
-  const bool has_edges = table.Push("edges");  // {} means no edges, not the default
-  if (has_edges) lua_pop(state, 1);
+  const bool has_edges = table.Has("edges");  // {} means no edges, not the default
   absl::StatusOr<mimo::Topology> topology =
       has_edges ? mimo::Topology::Make(world_size, std::move(modules),
                                        ReadArray(state, table, "edges", ReadEdge))
                 : mimo::Topology::Make(world_size, std::move(modules));
-  PushObject<TopologyPointer>(state,
-                              std::make_shared<const mimo::Topology>(ValueOr(std::move(topology))));
+  PushObject<TopologyPointer>(
+      state, std::make_shared<const mimo::Topology>(ValueOrThrow(std::move(topology))));
   return 1;
 }
 
@@ -173,10 +158,7 @@ int ReadModuleIndex(lua_State* state, int index) {
   if (found >= 0) return found;
   std::vector<std::string> names;
   for (const mimo::Module& module : topology.modules()) names.push_back(module.name);
-  const std::string nearest = Nearest(name, names);
-  throw Error(
-      absl::StrCat("mimo: no module is called \"", name, "\"",
-                   nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?")));
+  throw Error(absl::StrCat("mimo: no module is called \"", name, "\"", DidYouMean(name, names)));
 }
 
 int ModuleOf(lua_State* state) {
@@ -188,22 +170,15 @@ int ModuleOf(lua_State* state) {
 
 // modules() -> {{name, dp, tp, cp, pp, ranks}, ...}
 int Modules(lua_State* state) {
-  lua_newtable(state);
-  int count = 0;
-  for (const mimo::Module& module : ReadTopology(state).modules()) {
+  PushArray(state, ReadTopology(state).modules(), [&](const mimo::Module& module) {
     lua_newtable(state);
-    PushString(state, module.name);
-    lua_setfield(state, -2, "name");
-    const std::pair<const char*, int64_t> sizes[] = {
-        {"dp", module.dp}, {"tp", module.tp}, {"cp", module.cp}, {"pp", module.pp}};
-    for (const auto& [axis, size] : sizes) {
-      PushInteger(state, size);
-      lua_setfield(state, -2, axis);
-    }
-    PushIntegers(state, std::vector<int64_t>(module.ranks.begin(), module.ranks.end()));
-    lua_setfield(state, -2, "ranks");
-    lua_rawseti(state, -2, ++count);
-  }
+    SetString(state, "name", module.name);
+    SetInteger(state, "dp", module.dp);
+    SetInteger(state, "tp", module.tp);
+    SetInteger(state, "cp", module.cp);
+    SetInteger(state, "pp", module.pp);
+    SetIntegers(state, "ranks", std::vector<int64_t>(module.ranks.begin(), module.ranks.end()));
+  });
   return 1;
 }
 
@@ -214,7 +189,7 @@ int DpInfo(lua_State* state) {
   const mimo::DpInfo info =
       lua_isnoneornil(state, 3)
           ? topology.dp_info(rank)
-          : ValueOr(topology.dp_info(rank, ReadString(state, 3, "mimo: module")));
+          : ValueOrThrow(topology.dp_info(rank, ReadString(state, 3, "mimo: module")));
   PushInteger(state, info.dp_rank);
   PushInteger(state, info.dp_size);
   return 2;
@@ -235,16 +210,14 @@ int SamplingInfo(lua_State* state) {
 int Coordinates(lua_State* state) {
   const mimo::Topology& topology = ReadTopology(state);
   const int64_t rank = ReadRankInWorld(state, 2, "topology:coordinates");
-  const mimo::Coordinates at =
-      ValueOr(lua_isnoneornil(state, 3) ? topology.coordinates(rank)
-                                        : topology.coordinates(rank, ReadModuleIndex(state, 3)));
+  const mimo::Coordinates at = ValueOrThrow(
+      lua_isnoneornil(state, 3) ? topology.coordinates(rank)
+                                : topology.coordinates(rank, ReadModuleIndex(state, 3)));
   lua_newtable(state);
-  const std::pair<const char*, int64_t> axes[] = {
-      {"dp", at.dp}, {"pp", at.pp}, {"cp", at.cp}, {"tp", at.tp}};
-  for (const auto& [axis, coordinate] : axes) {
-    PushInteger(state, coordinate);
-    lua_setfield(state, -2, axis);
-  }
+  SetInteger(state, "dp", at.dp);
+  SetInteger(state, "pp", at.pp);
+  SetInteger(state, "cp", at.cp);
+  SetInteger(state, "tp", at.tp);
   return 1;
 }
 
@@ -253,8 +226,7 @@ int Validate(lua_State* state) {
                           {"micro_batch_size", "global_batch_size", "eval_micro_batch_size",
                            "eval_global_batch_size", "uneven"});
   const auto size = [&](const char* key) -> std::optional<int64_t> {
-    if (!table.Push(key)) return std::nullopt;
-    lua_pop(state, 1);
+    if (!table.Has(key)) return std::nullopt;
     return table.Integer(key, 0);
   };
   Check(ReadTopology(state).Validate({.micro_batch_size = size("micro_batch_size"),
@@ -288,7 +260,7 @@ int Draw(lua_State* state) {
 
 // peers(name, axes [, rank]) -> the ranks that differ from it in these axes alone, itself included
 int Peers(lua_State* state) {
-  const mimo::GroupSet groups = ValueOr(mimo::ModuleGroups(
+  const mimo::GroupSet groups = ValueOrThrow(mimo::ModuleGroups(
       ReadTopology(state), ReadModuleIndex(state, 2), ReadString(state, 3, "mimo: axes")));
   const int64_t rank = ReadRank(state, 4);
   for (int64_t i = 0; i < groups.num_groups(); ++i) {
@@ -308,13 +280,13 @@ int Peers(lua_State* state) {
 //    -> first, end (positions from 0), micro_batches
 int ReadPositions(lua_State* state) {
   const OptionTable table(state, 2, "topology:reads", {"micro_batch_size", "num_samples"});
-  const mimo::Reads reads = ValueOr(mimo::PlanReads(
+  const mimo::Reads reads = ValueOrThrow(mimo::PlanReads(
       ReadTopology(state), {.micro_batch_size = table.Integer("micro_batch_size", 0),
                             .num_samples = table.Integer("num_samples", 0)}));
-  const mimo::Range range =
-      ValueOr(mimo::PositionsOf(reads, ReadInteger(state, 3, "topology:reads: micro_batch"),
-                                {.dp_rank = ReadInteger(state, 4, "topology:reads: dp_rank"),
-                                 .dp_size = ReadInteger(state, 5, "topology:reads: dp_size")}));
+  const mimo::Range range = ValueOrThrow(
+      mimo::PositionsOf(reads, ReadInteger(state, 3, "topology:reads: micro_batch"),
+                        {.dp_rank = ReadInteger(state, 4, "topology:reads: dp_rank"),
+                         .dp_size = ReadInteger(state, 5, "topology:reads: dp_size")}));
   PushInteger(state, range.begin);
   PushInteger(state, range.end);
   PushInteger(state, reads.num_micro_batches);
@@ -324,8 +296,8 @@ int ReadPositions(lua_State* state) {
 // balanced_order(costs, num_groups) -> samples from 1, in their new order
 int BalancedOrder(lua_State* state) {
   const std::vector<double> costs = ReadCosts(state, 1, "mimo.balanced_order: costs");
-  std::vector<int64_t> order =
-      ValueOr(mimo::BalancedOrder(costs, ReadInteger(state, 2, "mimo.balanced_order: num_groups")));
+  std::vector<int64_t> order = ValueOrThrow(
+      mimo::BalancedOrder(costs, ReadInteger(state, 2, "mimo.balanced_order: num_groups")));
   for (int64_t& sample : order) ++sample;
   PushIntegers(state, order);
   return 1;
@@ -370,7 +342,7 @@ int GradientScale(lua_State* state) {
   options.language_dp = table.Integer("language_dp", 1);
   options.num_micro_batches = table.Integer("micro_batches", 1);
   options.num_tokens = table.Integer("tokens", 0);
-  lua_pushnumber(state, ValueOr(mimo::GradientScale(options)));
+  lua_pushnumber(state, ValueOrThrow(mimo::GradientScale(options)));
   return 1;
 }
 
@@ -399,8 +371,8 @@ int GradientNorm(lua_State* state) {
     const int part_at = lua_gettop(state);
     for (int field = 1; field <= 3; ++field) lua_rawgeti(state, part_at, field);
     mimo::NormPart part;
-    part.coordinates =
-        ValueOr(topology.coordinates(world.environment.rank, ReadModuleIndex(state, part_at + 1)));
+    part.coordinates = ValueOrThrow(
+        topology.coordinates(world.environment.rank, ReadModuleIndex(state, part_at + 1)));
     part.parameters = ReadTensors(state, part_at + 2, "mimo.clip_grad_norm: parameters");
     for (int p = 1; p <= static_cast<int>(part.parameters.size()); ++p) {
       lua_rawgeti(state, part_at + 3, p);

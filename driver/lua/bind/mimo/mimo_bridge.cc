@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "ATen/core/TensorBody.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "c10/util/Exception.h"
@@ -18,6 +17,7 @@
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/status.h"
 #include "driver/lua/vm/vm.h"
 #include "driver/ranks/context.h"
 #include "driver/ranks/failure.h"
@@ -100,10 +100,7 @@ mimo::Ownership OwnershipOf(const mimo::OwnedRows& rows) {
                      rows.path, "\""));
   }
   if (rows.rows_of == mimo::RowsOf::kTokens) return *rows.table;
-  absl::StatusOr<mimo::Ownership> ownership =
-      mimo::OwnershipOfRows(mimo::RowsPerSample(*rows.table, rows.rows_of));
-  if (!ownership.ok()) throw Error(std::string(ownership.status().message()));
-  return *std::move(ownership);
+  return ValueOrThrow(mimo::OwnershipOfRows(mimo::RowsPerSample(*rows.table, rows.rows_of)));
 }
 
 CallArguments ReadCall(lua_State* state) {
@@ -116,9 +113,7 @@ CallArguments ReadCall(lua_State* state) {
       throw Error(absl::StrCat("mimo: bridge: rows_per_sample holds ", rows[i], " for sample ", i,
                                "; a sample has 0 rows or more"));
     }
-    absl::StatusOr<mimo::Ownership> ownership = mimo::OwnershipOfRows(rows);
-    if (!ownership.ok()) throw Error(std::string(ownership.status().message()));
-    arguments.ownership = *std::move(ownership);
+    arguments.ownership = ValueOrThrow(mimo::OwnershipOfRows(rows));
   }
   if (!lua_isnil(state, 4)) {
     if (arguments.ownership.has_value())

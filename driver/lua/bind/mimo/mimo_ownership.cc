@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "ATen/core/TensorBody.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/status.h"
 #include "driver/lua/vm/vm.h"
 #include "mimo/batch/ownership.h"
 #include "mimo/batch/reorder.h"
@@ -23,12 +23,6 @@ inline constexpr const char* kObjectName<mimo::Table> = "table of ownership";
 
 namespace {
 
-template <typename T>
-T ValueOr(absl::StatusOr<T> result) {
-  if (!result.ok()) throw Error(std::string(result.status().message()));
-  return *std::move(result);
-}
-
 const mimo::Ownership& ReadOwnership(lua_State* state, int index) {
   return *ReadObject<mimo::Table>(state, index, "mimo: ownership");
 }
@@ -38,11 +32,7 @@ void PushOwnership(lua_State* state, mimo::Ownership ownership) {
 }
 
 void PushNumbers(lua_State* state, const std::vector<double>& values) {
-  lua_createtable(state, static_cast<int>(values.size()), 0);
-  for (size_t i = 0; i < values.size(); ++i) {
-    lua_pushnumber(state, values[i]);
-    lua_rawseti(state, -2, static_cast<int>(i + 1));
-  }
+  PushArray(state, values, [&](double value) { lua_pushnumber(state, value); });
 }
 
 mimo::RowsOf ReadRowsOf(lua_State* state, int index, const std::string& name) {
@@ -78,24 +68,19 @@ void CheckIsArray(lua_State* state, int index, const std::string& name) {
 // --- Making a table
 
 // Raises an error for options that have no effect next to others; they would be dropped silently.
-void CheckOptionsAgree(const OptionTable& table, const std::string& way, lua_State* state) {
-  const auto has = [&](const char* option) {
-    const bool is_given = table.Push(option);
-    if (is_given) lua_pop(state, 1);
-    return is_given;
-  };
+void CheckOptionsAgree(const OptionTable& table, const std::string& way) {
   if (way == "rows_per_sample") {
     for (const char* option : {"tokens", "grid_thw", "merge"}) {
-      if (has(option)) {
+      if (table.Has(option)) {
         throw Error(
             absl::StrCat("mimo.ownership: rows_per_sample gives all rows, so there is no use for ",
                          option, "; leave it out, or give items instead of rows_per_sample"));
       }
     }
   }
-  if (has("merge") && !has("grid_thw"))
+  if (table.Has("merge") && !table.Has("grid_thw"))
     throw Error("mimo.ownership: merge needs grid_thw, which is not given");
-  if (has("num_samples") && way != "sample_of_item") {
+  if (table.Has("num_samples") && way != "sample_of_item") {
     throw Error(absl::StrCat("mimo.ownership: num_samples goes with sample_of_item; ", way,
                              " gives the number of samples already; leave it out"));
   }
@@ -114,8 +99,7 @@ std::vector<int64_t> ReadGrid(lua_State* state, int index) {
   ReadTable(state, index, name.c_str());
   CheckIsArray(state, index, name);
   std::vector<int64_t> grid;
-  for (int i = 1; i <= static_cast<int>(lua_objlen(state, index)); ++i) {
-    lua_rawgeti(state, index, i);
+  ForEachElement(state, index, [&](int i) {
     const std::string row_name = absl::StrCat(name, "[", i, "]");
     const std::vector<int64_t> row = ReadCounts(state, lua_gettop(state), row_name);
     if (row.size() != 3) {
@@ -123,8 +107,7 @@ std::vector<int64_t> ReadGrid(lua_State* state, int index) {
                                " numbers"));
     }
     grid.insert(grid.end(), row.begin(), row.end());
-    lua_pop(state, 1);
-  }
+  });
   return grid;
 }
 
@@ -138,8 +121,8 @@ std::vector<int64_t> ReadTokens(lua_State* state, const OptionTable& table, int6
   }
   if (table.Push("grid_thw")) {
     if (has_tokens) throw Error("mimo.ownership: give tokens or grid_thw, not both");
-    tokens =
-        ValueOr(mimo::TokensOfGrid(ReadGrid(state, lua_gettop(state)), table.Integer("merge", 1)));
+    tokens = ValueOrThrow(
+        mimo::TokensOfGrid(ReadGrid(state, lua_gettop(state)), table.Integer("merge", 1)));
     lua_pop(state, 1);
     return tokens;
   }
@@ -161,8 +144,7 @@ int NewOwnership(lua_State* state) {
   const char* const ways[] = {"items", "sample_of_item", "rows_per_sample"};
   const char* way = nullptr;
   for (const char* each : ways) {
-    if (!table.Push(each)) continue;
-    lua_pop(state, 1);
+    if (!table.Has(each)) continue;
     if (way != nullptr)
       throw Error(absl::StrCat("mimo.ownership: give ", way, " or ", each, ", not both"));
     way = each;
@@ -172,13 +154,13 @@ int NewOwnership(lua_State* state) {
         "mimo.ownership: give the owners of the rows: items (of each sample), sample_of_item (of "
         "each item, with num_samples), or rows_per_sample");
   }
-  CheckOptionsAgree(table, way, state);
+  CheckOptionsAgree(table, way);
   table.Push(way);
   std::vector<int64_t> counts =
       ReadCounts(state, lua_gettop(state), absl::StrCat("mimo.ownership: ", way));
   lua_pop(state, 1);
   if (way == ways[2]) {
-    PushOwnership(state, ValueOr(mimo::OwnershipOfRows(counts)));
+    PushOwnership(state, ValueOrThrow(mimo::OwnershipOfRows(counts)));
     return 1;
   }
   if (way == ways[0]) {
@@ -186,13 +168,12 @@ int NewOwnership(lua_State* state) {
     for (const int64_t count : counts)
       num_items = std::min(kMaxInteger, num_items + std::clamp<int64_t>(count, 0, kMaxInteger));
     const std::vector<int64_t> tokens = ReadTokens(state, table, num_items);
-    PushOwnership(state, ValueOr(mimo::MakeOwnership(counts, tokens)));
+    PushOwnership(state, ValueOrThrow(mimo::MakeOwnership(counts, tokens)));
     return 1;
   }
   const std::vector<int64_t> tokens = ReadTokens(state, table, static_cast<int64_t>(counts.size()));
-  if (!table.Push("num_samples"))
+  if (!table.Has("num_samples"))
     throw Error("mimo.ownership: sample_of_item needs num_samples too");
-  lua_pop(state, 1);
   const int64_t num_samples = table.Integer("num_samples", 0);
   for (size_t i = 0; i < counts.size(); ++i) {  // Lua counts from 1
     if (counts[i] < 1 || counts[i] > num_samples) {
@@ -206,7 +187,7 @@ int NewOwnership(lua_State* state) {
     }
     --counts[i];
   }
-  PushOwnership(state, ValueOr(mimo::OwnershipOfItems(num_samples, counts, tokens)));
+  PushOwnership(state, ValueOrThrow(mimo::OwnershipOfItems(num_samples, counts, tokens)));
   return 1;
 }
 
@@ -236,7 +217,7 @@ int NumRows(lua_State* state) {
 int SliceOwnership(lua_State* state) {
   const mimo::Ownership& ownership = ReadOwnership(state, 1);
   const OptionTable table(state, 4, "ownership:slice", {"uneven"});
-  const mimo::Range samples = ValueOr(mimo::SamplesOfShard(
+  const mimo::Range samples = ValueOrThrow(mimo::SamplesOfShard(
       ownership.num_samples(), ReadInteger(state, 2, "ownership:slice: dp_rank"),
       ReadInteger(state, 3, "ownership:slice: dp_size"),
       table.Boolean("uneven", false) ? mimo::Division::kUneven : mimo::Division::kEven));
@@ -351,11 +332,9 @@ std::vector<int64_t> ReadCounts(lua_State* state, int index, const std::string& 
 std::vector<double> ReadCosts(lua_State* state, int index, const std::string& name) {
   ReadTable(state, index, name.c_str());
   std::vector<double> costs;
-  for (int i = 1; i <= static_cast<int>(lua_objlen(state, index)); ++i) {
-    lua_rawgeti(state, index, i);
+  ForEachElement(state, index, [&](int i) {
     costs.push_back(ReadNumber(state, -1, absl::StrCat(name, "[", i, "]").c_str()));
-    lua_pop(state, 1);
-  }
+  });
   return costs;
 }
 

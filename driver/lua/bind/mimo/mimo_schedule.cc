@@ -7,6 +7,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/status.h"
 #include "driver/lua/vm/vm.h"
 #include "mimo/schedule/schedule.h"
 
@@ -52,9 +53,8 @@ int CheckSchedule(lua_State* state, const mimo::Topology& topology) {
   mimo::Simulation simulation;
   for (const auto& [name, order] : orders) {
     options.order = order;
-    const absl::StatusOr<mimo::Schedule> schedule = mimo::MakeSchedule(topology, options);
-    if (!schedule.ok()) throw Error(std::string(schedule.status().message()));
-    const absl::StatusOr<mimo::Simulation> simulated = mimo::Simulate(*schedule);
+    const mimo::Schedule schedule = ValueOrThrow(mimo::MakeSchedule(topology, options));
+    const absl::StatusOr<mimo::Simulation> simulated = mimo::Simulate(schedule);
     if (!simulated.ok()) {
       const bool is_one_of_all = orders.size() > 1;
       throw Error(

@@ -97,12 +97,10 @@ class Values {
       throw Error(absl::StrCat(function_, ": \"", path, "\" is nested too deeply, or in itself"));
     mimo::List list;
     const int size = static_cast<int>(lua_objlen(state_, index));
-    for (int i = 1; i <= size; ++i) {
-      lua_rawgeti(state_, index, i);
+    ForEachElement(state_, index, [&](int i) {
       const std::string element = absl::StrCat(path, "[", i - 1, "]");
       list.push_back(Read(lua_gettop(state_), element, element, depth + 1));
-      lua_pop(state_, 1);
-    }
+    });
     mimo::Dict dict;
     for (lua_pushnil(state_); lua_next(state_, index) != 0; lua_pop(state_, 1)) {
       if (lua_type(state_, -2) == LUA_TNUMBER && IsElement(lua_tonumber(state_, -2), size))
@@ -130,11 +128,7 @@ class Values {
     } else if (const auto* opaque = std::get_if<mimo::Opaque>(&value.of)) {
       lua_rawgeti(state_, kept_, static_cast<int>(opaque->id));
     } else if (const auto* list = std::get_if<mimo::List>(&value.of)) {
-      lua_createtable(state_, static_cast<int>(list->size()), 0);
-      for (size_t i = 0; i < list->size(); ++i) {
-        Push((*list)[i]);
-        lua_rawseti(state_, -2, static_cast<int>(i + 1));
-      }
+      PushArray(state_, *list, [&](const mimo::Value& element) { Push(element); });
     } else {
       const auto& dict = std::get<mimo::Dict>(value.of);
       lua_createtable(state_, 0, static_cast<int>(dict.size()));

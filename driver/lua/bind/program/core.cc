@@ -14,12 +14,11 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/string_view.h"
 #include "driver/files/gzip_reader.h"
-#include "driver/files/new_file.h"
+#include "driver/lua/bind/program/files.h"
 #include "driver/lua/bind/program/json.h"
 #include "driver/lua/operators/operators.h"
 #include "driver/lua/torch/tensor.h"
@@ -27,6 +26,7 @@
 #include "driver/lua/torch/torch.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/status.h"
 #include "driver/lua/vm/vm.h"
 #include "driver/ranks/context.h"
 #include "driver/ranks/failure.h"
@@ -53,13 +53,7 @@ int Raise(lua_State* state) { throw Error(ReadString(state, 1, "raise: message")
 
 // nearest(word, {words}): the word that was probably meant, or nil.
 int NearestOf(lua_State* state) {
-  ReadTable(state, 2, "nearest: words");
-  std::vector<std::string> words;
-  for (int i = 1; i <= static_cast<int>(lua_objlen(state, 2)); ++i) {
-    lua_rawgeti(state, 2, i);
-    words.push_back(ReadString(state, -1, "nearest: a word"));
-    lua_pop(state, 1);
-  }
+  const std::vector<std::string> words = ReadStrings(state, 2, "nearest: words", "nearest: a word");
   const std::string nearest = Nearest(ReadString(state, 1, "nearest: word"), words);
   if (nearest.empty()) return 0;
   PushString(state, nearest);
@@ -116,7 +110,7 @@ bool Refill(LineReader& reader) {
   reader.next = 0;
   const absl::StatusOr<size_t> size = reader.file->Read(reader.block.data(), kBlockBytes);
   reader.block.resize(size.ok() ? *size : 0);
-  if (!size.ok()) throw Error(std::string(size.status().message()));
+  Check(size.status());
   return *size > 0;
 }
 
@@ -140,32 +134,8 @@ int NextLine(lua_State* state) {
 // open_lines(path) -> lines.
 int OpenLines(lua_State* state) {
   const std::string path = ReadString(state, 1, "open_lines: path");
-  auto file = driver::GzipReader::Open(path);
-  if (!file.ok()) throw Error(std::string(file.status().message()));
-  PushObject(state, LineReader{*std::move(file), "", 0});
+  PushObject(state, LineReader{ValueOrThrow(driver::GzipReader::Open(path)), "", 0});
   return 1;
-}
-
-// write_file(path, {piece, ...}): strings, and tensors as the bytes they hold.
-int WriteFile(lua_State* state) {
-  driver::NewFile file(ReadString(state, 1, "write_file: path"));
-  const auto check = [](const absl::Status& status) {
-    if (!status.ok()) throw Error(std::string(status.message()));
-  };
-  ReadTable(state, 2, "write_file: pieces");
-  for (int i = 1; i <= static_cast<int>(lua_objlen(state, 2)); ++i) {
-    lua_rawgeti(state, 2, i);
-    if (const at::Tensor* tensor = TensorAt(state, -1)) {
-      const at::Tensor dense = tensor->cpu().contiguous().resolve_conj().resolve_neg();
-      check(file.Write(dense.const_data_ptr(), dense.nbytes()));
-    } else {
-      const std::string text = ReadString(state, -1, "write_file: a piece");
-      check(file.Write(text.data(), text.size()));
-    }
-    lua_pop(state, 1);
-  }
-  check(file.Keep());
-  return 0;
 }
 
 // --- The run -------------------------------------------------------------------------------------
@@ -176,12 +146,7 @@ int Script(lua_State* state) {
 }
 
 int Arguments(lua_State* state) {
-  const std::vector<std::string>& arguments = GetContext(state).command_line.script_arguments;
-  lua_createtable(state, static_cast<int>(arguments.size()), 0);
-  for (size_t i = 0; i < arguments.size(); ++i) {
-    PushString(state, arguments[i]);
-    lua_rawseti(state, -2, static_cast<int>(i + 1));
-  }
+  PushStrings(state, GetContext(state).command_line.script_arguments);
   return 1;
 }
 
@@ -189,16 +154,9 @@ int Arguments(lua_State* state) {
 int Settings(lua_State* state) {
   driver::Context& context = GetContext(state);
   context.settings_used = true;
-  const auto& settings = context.command_line.settings;
-  lua_createtable(state, static_cast<int>(settings.size()), 0);
-  for (size_t i = 0; i < settings.size(); ++i) {
-    lua_createtable(state, 2, 0);
-    PushString(state, settings[i].first);
-    lua_rawseti(state, -2, 1);
-    PushString(state, settings[i].second);
-    lua_rawseti(state, -2, 2);
-    lua_rawseti(state, -2, static_cast<int>(i + 1));
-  }
+  PushArray(state, context.command_line.settings, [&](const auto& setting) {
+    PushStrings(state, {setting.first, setting.second});
+  });
   return 1;
 }
 
@@ -207,21 +165,15 @@ int RunDir(lua_State* state) {
   return 1;
 }
 
-// --- What is bound -------------------------------------------------------------------------------
-
-int PushStrings(lua_State* state, const std::vector<std::string>& strings) {
-  lua_createtable(state, static_cast<int>(strings.size()), 0);
-  for (size_t i = 0; i < strings.size(); ++i) {
-    PushString(state, strings[i]);
-    lua_rawseti(state, -2, static_cast<int>(i + 1));
-  }
+int ReturnStrings(lua_State* state, const std::vector<std::string>& strings) {
+  PushStrings(state, strings);
   return 1;
 }
 
-int Operators(lua_State* state) { return PushStrings(state, OperatorNames()); }
+int Operators(lua_State* state) { return ReturnStrings(state, OperatorNames()); }
 
 int Schemas(lua_State* state) {
-  return PushStrings(state, OperatorSchemas(ReadString(state, 1, "schemas: operator")));
+  return ReturnStrings(state, OperatorSchemas(ReadString(state, 1, "schemas: operator")));
 }
 
 int IsTensorMethod(lua_State* state) {
@@ -249,9 +201,9 @@ int Alone(lua_State* state) {
   return lua_gettop(state) - 1;
 }
 
-int TensorMethods(lua_State* state) { return PushStrings(state, ExtraMethodNames()); }
+int TensorMethods(lua_State* state) { return ReturnStrings(state, ExtraMethodNames()); }
 
-int TensorFields(lua_State* state) { return PushStrings(state, FieldNames()); }
+int TensorFields(lua_State* state) { return ReturnStrings(state, FieldNames()); }
 
 }  // namespace
 

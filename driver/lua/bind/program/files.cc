@@ -20,6 +20,7 @@
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/status.h"
 #include "driver/lua/vm/vm.h"
 
 namespace lockstep::lua {
@@ -31,11 +32,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void Check(const absl::Status& status) {
-  if (!status.ok()) throw Error(std::string(status.message()));
-}
-
-void Check(const std::error_code& error, const std::string& what) {
+void CheckCode(const std::error_code& error, const std::string& what) {
   if (error) throw Error(absl::StrCat("cannot ", what, ": ", error.message()));
 }
 
@@ -54,13 +51,9 @@ int List(lua_State* state) {
     for (fs::directory_iterator it(path, error), end; !error && it != end; it.increment(error))
       names.push_back(it->path().filename().string());
   }
-  Check(error, absl::StrCat("list ", path));
+  CheckCode(error, absl::StrCat("list ", path));
   std::sort(names.begin(), names.end());
-  lua_createtable(state, static_cast<int>(names.size()), 0);
-  for (size_t i = 0; i < names.size(); ++i) {
-    PushString(state, names[i]);
-    lua_rawseti(state, -2, static_cast<int>(i + 1));
-  }
+  PushStrings(state, names);
   return 1;
 }
 
@@ -69,7 +62,7 @@ int Rename(lua_State* state) {
   const std::string to = ReadString(state, 2, "rename: to");
   std::error_code error;
   fs::rename(from, to, error);
-  Check(error, absl::StrCat("rename ", from, " to ", to));
+  CheckCode(error, absl::StrCat("rename ", from, " to ", to));
   return 0;
 }
 
@@ -78,7 +71,7 @@ int Remove(lua_State* state) {
   const std::string path = ReadString(state, 1, "remove: path");
   std::error_code error;
   fs::remove_all(path, error);
-  Check(error, absl::StrCat("remove ", path));
+  CheckCode(error, absl::StrCat("remove ", path));
   return 0;
 }
 
@@ -89,26 +82,30 @@ int Sync(lua_State* state) {
 
 // checksum(path) -> bytes, crc32: of the file.
 int ChecksumOfFile(lua_State* state) {
-  const auto checksum = driver::ChecksumOfFile(ReadString(state, 1, "checksum: path"));
-  Check(checksum.status());
-  return PushChecksum(state, *checksum);
+  return PushChecksum(state,
+                      ValueOrThrow(driver::ChecksumOfFile(ReadString(state, 1, "checksum: path"))));
+}
+
+// Calls use(data, size) with the bytes of each string and tensor of an array.
+template <typename Use>
+void ForEachPiece(lua_State* state, int index, const std::string& caller, const Use& use) {
+  ReadTable(state, index, absl::StrCat(caller, ": pieces").c_str());
+  ForEachElement(state, index, [&](int) {
+    if (const at::Tensor* tensor = TensorAt(state, -1)) {
+      const at::Tensor dense = tensor->cpu().contiguous().resolve_conj().resolve_neg();
+      use(dense.const_data_ptr(), dense.nbytes());
+    } else {
+      const std::string text = ReadString(state, -1, absl::StrCat(caller, ": a piece").c_str());
+      use(text.data(), text.size());
+    }
+  });
 }
 
 // checksum_of({piece, ...}) -> bytes, crc32: of strings, and of tensors as the bytes they hold.
 int ChecksumOfPieces(lua_State* state) {
-  ReadTable(state, 1, "checksum_of: pieces");
   driver::Checksum checksum;
-  for (int i = 1; i <= static_cast<int>(lua_objlen(state, 1)); ++i) {
-    lua_rawgeti(state, 1, i);
-    if (const at::Tensor* tensor = TensorAt(state, -1)) {
-      const at::Tensor dense = tensor->cpu().contiguous().resolve_conj().resolve_neg();
-      checksum.Add(dense.const_data_ptr(), dense.nbytes());
-    } else {
-      const std::string text = ReadString(state, -1, "checksum_of: a piece");
-      checksum.Add(text.data(), text.size());
-    }
-    lua_pop(state, 1);
-  }
+  ForEachPiece(state, 1, "checksum_of",
+               [&](const void* data, size_t size) { checksum.Add(data, size); });
   return PushChecksum(state, checksum);
 }
 
@@ -172,6 +169,14 @@ int Append(lua_State* state) {
 }
 
 }  // namespace
+
+int WriteFile(lua_State* state) {
+  driver::NewFile file(ReadString(state, 1, "write_file: path"));
+  ForEachPiece(state, 2, "write_file",
+               [&](const void* data, size_t size) { Check(file.Write(data, size)); });
+  Check(file.Keep());
+  return 0;
+}
 
 int OpenFiles(lua_State* state) {
   RegisterObject<driver::AppendFile>(state, {{"append", Append}});

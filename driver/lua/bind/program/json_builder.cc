@@ -17,8 +17,7 @@ void PushWeakTable(lua_State* state, const char* name, const char* mode) {
   lua_pop(state, 1);
   lua_newtable(state);
   lua_newtable(state);
-  lua_pushstring(state, mode);
-  lua_setfield(state, -2, "__mode");
+  SetString(state, "__mode", mode);
   lua_setmetatable(state, -2);
   lua_pushvalue(state, -1);
   lua_setfield(state, LUA_REGISTRYINDEX, name);
@@ -161,8 +160,7 @@ void JsonBuilder::PushArrayShape(const Level& level) {
     lua_pop(state_, 1);
   }
   lua_newtable(state_);
-  lua_pushboolean(state_, 1);
-  lua_setfield(state_, -2, "array");
+  SetBoolean(state_, "array", true);
   if (!level.whole_floats.empty()) {
     if (is_shared) {
       lua_pushboolean(state_, 1);

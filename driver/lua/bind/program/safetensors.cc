@@ -19,6 +19,7 @@
 #include "driver/files/safetensors.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/status.h"
 #include "driver/lua/vm/vm.h"
 
 namespace lockstep::lua {
@@ -83,16 +84,15 @@ at::Tensor TensorIn(const SafetensorsFile& file, const TensorEntry& entry) {
 int Read(lua_State* state) {
   const std::string path = ReadString(state, 1, "safetensors: path");
   const std::string caller = ReadString(state, 2, "safetensors: caller");
-  const absl::StatusOr<SafetensorsFile> file = SafetensorsFile::Open(path);
-  if (!file.ok()) throw Error(absl::StrCat(caller, ": ", std::string(file.status().message())));
-  lua_createtable(state, 0, static_cast<int>(file->header().entries.size()));
-  for (const TensorEntry& entry : file->header().entries) {
+  const SafetensorsFile file = ValueOrThrow(SafetensorsFile::Open(path), caller + ": ");
+  lua_createtable(state, 0, static_cast<int>(file.header().entries.size()));
+  for (const TensorEntry& entry : file.header().entries) {
     PushString(state, entry.name);
-    PushTensor(state, TensorIn(*file, entry));
+    PushTensor(state, TensorIn(file, entry));
     lua_rawset(state, -3);
   }
   lua_newtable(state);
-  for (const auto& [key, value] : file->header().metadata) {
+  for (const auto& [key, value] : file.header().metadata) {
     PushString(state, key);
     PushString(state, value);
     lua_rawset(state, -3);
@@ -150,18 +150,15 @@ int Write(lua_State* state) {
     const std::string key = ReadString(state, -2, "metadata");
     header.metadata[key] = ReadString(state, -1, "metadata");
   }
-  const auto check = [&](const absl::Status& status) {
-    if (!status.ok()) throw Error(absl::StrCat(caller, ": ", std::string(status.message())));
-  };
-  const absl::StatusOr<std::string> head = driver::WriteSafetensorsHeader(header);
-  check(head.status());
+  const std::string prefix = caller + ": ";
+  const std::string head = ValueOrThrow(driver::WriteSafetensorsHeader(header), prefix);
   driver::NewFile file(path);
-  check(file.Write(head->data(), head->size()));
+  Check(file.Write(head.data(), head.size()), prefix);
   for (const NamedTensor& named : tensors) {
     const at::Tensor dense = named.tensor.cpu().contiguous().resolve_conj().resolve_neg();
-    check(file.Write(dense.const_data_ptr(), dense.nbytes()));
+    Check(file.Write(dense.const_data_ptr(), dense.nbytes()), prefix);
   }
-  check(file.Keep());
+  Check(file.Keep(), prefix);
   PushInteger(state, static_cast<int64_t>(file.checksum().bytes));
   PushString(state, absl::StrFormat("%08x", file.checksum().crc32));
   return 2;

@@ -10,6 +10,7 @@
 #include "driver/files/value_bytes.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/status.h"
 #include "driver/lua/vm/vm.h"
 
 namespace lockstep::lua {
@@ -164,11 +165,7 @@ class Reader {
   void ReadValue() { Push(Next()); }
 
  private:
-  ValueToken Next() {
-    absl::StatusOr<ValueToken> token = reader_.Next();
-    if (!token.ok()) throw Error(absl::StrCat(caller_, ": ", token.status().message()));
-    return *token;
-  }
+  ValueToken Next() { return ValueOrThrow(reader_.Next(), caller_ + ": "); }
 
   void Push(const ValueToken& token) {
     luaL_checkstack(state_, 4, "nested tables");

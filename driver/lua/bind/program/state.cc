@@ -134,8 +134,7 @@ int BeginLoop(lua_State* state) {
   lua_pushvalue(state, 1);
   lua_rawseti(state, -2, 1);
   lua_createtable(state, 0, 1);
-  PushString(state, "v");
-  lua_setfield(state, -2, "__mode");
+  SetString(state, "__mode", "v");
   lua_setmetatable(state, -2);
   lua_setfield(state, LUA_REGISTRYINDEX, kLoop);
   lua_pushthread(state);

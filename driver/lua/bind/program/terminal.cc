@@ -25,11 +25,9 @@ std::vector<std::string> Complete(lua_State* state, int index, const std::string
   lua_pushvalue(state, index);
   PushString(state, word);
   if (lua_pcall(state, 1, 1, 0) == 0 && lua_istable(state, -1)) {
-    for (int i = 1; i <= static_cast<int>(lua_objlen(state, -1)); ++i) {
-      lua_rawgeti(state, -1, i);
+    ForEachElement(state, -1, [&](int) {
       if (const char* text = lua_tostring(state, -1)) candidates.emplace_back(text);
-      lua_pop(state, 1);
-    }
+    });
   }
   lua_settop(state, top);
   return candidates;
@@ -72,7 +70,7 @@ void Interrupt(lua_State* state, lua_Debug* /*event*/) {
   {
     // Gone before the error, which may pass over what owns something.
     const std::string message = absl::StrCat(ScriptLine(state), "interrupted");
-    lua_pushlstring(state, message.data(), message.size());
+    PushString(state, message);
   }
   lua_error(state);
 }

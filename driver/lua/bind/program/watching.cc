@@ -80,8 +80,7 @@ void PushFlops(lua_State* state, const driver::FlopCounter& counter) {
   SetInteger(state, "total", counter.total());
   for (size_t i = 0; i < operators.size(); ++i) {
     lua_newtable(state);
-    PushString(state, operators[i].name);
-    lua_setfield(state, -2, "name");
+    SetString(state, "name", operators[i].name);
     SetInteger(state, "flops", operators[i].flops);
     SetInteger(state, "calls", operators[i].calls);
     lua_rawseti(state, -2, static_cast<int>(i + 1));
@@ -122,11 +121,7 @@ int CounterByOperator(lua_State* state) {
 int WorkOfRanks(lua_State* state) {
   const std::vector<double> seconds = driver::OwnWork::OfThisThread().TakeSeconds();
   if (seconds.empty()) return 0;
-  lua_createtable(state, static_cast<int>(seconds.size()), 0);
-  for (size_t i = 0; i < seconds.size(); ++i) {
-    lua_pushnumber(state, seconds[i]);
-    lua_rawseti(state, -2, static_cast<int>(i + 1));
-  }
+  PushArray(state, seconds, [&](double own) { lua_pushnumber(state, own); });
   return 1;
 }
 
@@ -137,16 +132,6 @@ int OwnSeconds(lua_State* state) {
 }
 
 // --- Roofline ------------------------------------------------------------------------------------
-
-void SetNumber(lua_State* state, const char* name, double value) {
-  lua_pushnumber(state, value);
-  lua_setfield(state, -2, name);
-}
-
-void SetString(lua_State* state, const char* name, const std::string& value) {
-  PushString(state, value);
-  lua_setfield(state, -2, name);
-}
 
 void PushCost(lua_State* state, const driver::OperatorCost& cost) {
   lua_newtable(state);
@@ -201,11 +186,7 @@ int ReportCosts(lua_State* state) {
   for (const auto& [dtype, flops_per_s] : peaks.flops_per_s)
     SetNumber(state, c10::getDtypeNames(dtype).first.c_str(), flops_per_s);
   lua_setfield(state, -2, "flops_per_s");
-  lua_createtable(state, static_cast<int>(operators.size()), 0);
-  for (size_t i = 0; i < operators.size(); ++i) {
-    PushCost(state, operators[i]);
-    lua_rawseti(state, -2, static_cast<int>(i + 1));
-  }
+  PushArray(state, operators, [&](const driver::OperatorCost& cost) { PushCost(state, cost); });
   lua_setfield(state, -2, "operators");
   return 1;
 }
@@ -214,15 +195,12 @@ int ReportCosts(lua_State* state) {
 
 // {{place =, bytes =, count =}, ...}
 void PushLines(lua_State* state, const std::vector<driver::LineMemory>& lines) {
-  lua_createtable(state, static_cast<int>(lines.size()), 0);
-  for (size_t i = 0; i < lines.size(); ++i) {
+  PushArray(state, lines, [&](const driver::LineMemory& line) {
     lua_newtable(state);
-    PushString(state, lines[i].place);
-    lua_setfield(state, -2, "place");
-    SetInteger(state, "bytes", lines[i].bytes);
-    SetInteger(state, "count", lines[i].count);
-    lua_rawseti(state, -2, static_cast<int>(i + 1));
-  }
+    SetString(state, "place", line.place);
+    SetInteger(state, "bytes", line.bytes);
+    SetInteger(state, "count", line.count);
+  });
 }
 
 // {peak_bytes =, peak =, held_bytes =, held =}

@@ -7,13 +7,13 @@
 
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty_like.h"
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "driver/lua/bind/program/serialize.h"
 #include "driver/lua/bind/sharding/sharding_functional.h"
 #include "driver/lua/torch/graph.h"
 #include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/status.h"
 #include "driver/lua/vm/vm.h"
 #include "driver/ranks/activity.h"
 #include "driver/ranks/context.h"
@@ -301,13 +301,8 @@ int AllGatherObject(lua_State* state) {
   sharding::C10dCollective collective(group.process_group, group.ranks);
   const driver::ScriptCall script_call;
   const driver::CollectiveSubject subject("object");
-  const absl::StatusOr<std::vector<std::string>> values = sharding::GatherTexts(collective, bytes);
-  if (!values.ok()) throw Error(std::string(values.status().message()));
-  lua_createtable(state, static_cast<int>(values->size()), 0);
-  for (size_t i = 0; i < values->size(); ++i) {
-    PushSerialized(state, (*values)[i], "all_gather_object");
-    lua_rawseti(state, -2, static_cast<int>(i + 1));
-  }
+  PushArray(state, ValueOrThrow(sharding::GatherTexts(collective, bytes)),
+            [&](const std::string& value) { PushSerialized(state, value, "all_gather_object"); });
   return 1;
 }
 
@@ -340,14 +335,13 @@ std::vector<sharding::NamedTensor> ReadNamedTensors(lua_State* state, int index,
                                                     const std::string& caller) {
   ReadTable(state, index, (caller + ": tensors").c_str());
   std::vector<sharding::NamedTensor> tensors;
-  for (int i = 1; i <= static_cast<int>(lua_objlen(state, index)); ++i) {
-    lua_rawgeti(state, index, i);
+  ForEachElement(state, index, [&](int) {
     lua_rawgeti(state, -1, 1);
     lua_rawgeti(state, -2, 2);
     tensors.push_back({ReadString(state, -2, (caller + ": name").c_str()),
                        ReadTensor(state, lua_gettop(state), (caller + ": tensor").c_str())});
-    lua_pop(state, 3);
-  }
+    lua_pop(state, 2);
+  });
   return tensors;
 }
 

@@ -39,14 +39,13 @@ using sharding::FullyShard;
 std::vector<sharding::UnitParameters> ReadUnits(lua_State* state, int index) {
   ReadTable(state, index, "fully_shard: units");
   std::vector<sharding::UnitParameters> units;
-  for (int i = 1; i <= static_cast<int>(lua_objlen(state, index)); ++i) {
-    lua_rawgeti(state, index, i);
+  ForEachElement(state, index, [&](int) {
     lua_getfield(state, -1, "name");
     lua_getfield(state, -2, "parameters");
     units.push_back({ReadString(state, -2, "fully_shard: a unit's name"),
                      ReadNamedTensors(state, lua_gettop(state), "fully_shard")});
-    lua_pop(state, 3);
-  }
+    lua_pop(state, 2);
+  });
   return units;
 }
 

@@ -6,7 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "driver/lua/bind/sharding/distributed.h"
 #include "driver/lua/bind/sharding/fully_shard.h"
@@ -15,6 +14,7 @@
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/status.h"
 #include "driver/lua/vm/vm.h"
 #include "driver/ranks/context.h"
 #include "driver/ranks/control.h"
@@ -104,11 +104,10 @@ sharding::Lockstep<Batch>& ReadLoop(lua_State* state) {
 
 // next() -> batch, real; nothing when the loop is over.
 int NextBatch(lua_State* state) {
-  absl::StatusOr<std::optional<sharding::Lockstep<Batch>::Step>> step = ReadLoop(state).Next();
-  if (!step.ok()) throw Error(std::string(step.status().message()));
-  if (!step->has_value()) return 0;
-  (*step)->batch->Push();
-  lua_pushboolean(state, (*step)->real);
+  const auto step = ValueOrThrow(ReadLoop(state).Next());
+  if (!step.has_value()) return 0;
+  step->batch->Push();
+  lua_pushboolean(state, step->real);
   return 2;
 }
 
@@ -191,11 +190,9 @@ int AfterForward(lua_State* state) {
 // buckets() -> {{index, ...}, ...}, from 0
 int GetBuckets(lua_State* state) {
   const std::vector<std::vector<size_t>> buckets = ReadReplicas(state).Buckets();
-  lua_createtable(state, static_cast<int>(buckets.size()), 0);
-  for (size_t i = 0; i < buckets.size(); ++i) {
-    PushIntegers(state, std::vector<int64_t>(buckets[i].begin(), buckets[i].end()));
-    lua_rawseti(state, -2, static_cast<int>(i + 1));
-  }
+  PushArray(state, buckets, [&](const std::vector<size_t>& bucket) {
+    PushIntegers(state, std::vector<int64_t>(bucket.begin(), bucket.end()));
+  });
   return 1;
 }
 
@@ -203,13 +200,11 @@ int SetBuckets(lua_State* state) {
   sharding::DataParallel& replicas = ReadReplicas(state);
   ReadTable(state, 2, "data_parallel: buckets");
   std::vector<std::vector<size_t>> buckets;
-  for (int i = 1; i <= static_cast<int>(lua_objlen(state, 2)); ++i) {
-    lua_rawgeti(state, 2, i);
+  ForEachElement(state, 2, [&](int) {
     const std::vector<int64_t> indices =
         ReadIntegers(state, lua_gettop(state), "data_parallel: a bucket");
     buckets.emplace_back(indices.begin(), indices.end());
-    lua_pop(state, 1);
-  }
+  });
   replicas.SetBuckets(buckets);
   return 0;
 }

@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/status.h"
 #include "driver/lua/vm/vm.h"
 #include "sharding/dataset/pack.h"
 #include "sharding/dataset/shard.h"
@@ -45,9 +45,7 @@ int NewShard(lua_State* state) {
   options.shuffle = table.Boolean("shuffle", true);
   options.tail = ReadTail(table);
   options.start = table.Integer("start", 0);
-  absl::StatusOr<sharding::Shard> shard = sharding::Shard::Make(options);
-  if (!shard.ok()) throw Error(std::string(shard.status().message()));
-  PushObject<sharding::Shard>(state, *std::move(shard));
+  PushObject<sharding::Shard>(state, ValueOrThrow(sharding::Shard::Make(options)));
   return 1;
 }
 
@@ -120,11 +118,7 @@ void PushChunk(lua_State* state, const sharding::Chunk& chunk) {
 int AddSample(lua_State* state) {
   const std::vector<sharding::Chunk> chunks =
       ReadPacker(state).Add(ReadInteger(state, 2, "sharding.pack: tokens"));
-  lua_createtable(state, static_cast<int>(chunks.size()), 0);
-  for (size_t i = 0; i < chunks.size(); ++i) {
-    PushChunk(state, chunks[i]);
-    lua_rawseti(state, -2, static_cast<int>(i + 1));
-  }
+  PushArray(state, chunks, [&](const sharding::Chunk& chunk) { PushChunk(state, chunk); });
   return 1;
 }
 

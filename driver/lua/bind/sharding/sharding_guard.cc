@@ -12,6 +12,7 @@
 #include "driver/lua/bind/sharding/distributed.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/status.h"
 #include "driver/lua/vm/vm.h"
 #include "driver/ranks/activity.h"
 #include "driver/ranks/context.h"
@@ -52,8 +53,7 @@ int CheckGuard(lua_State* state) {
   driver::RankGuard& guard = *ReadObject<GuardPointer>(state, 1, "sharding.guard");
   const std::string label = ReadString(state, 2, "guard:check: the label");
   const std::string fingerprint = ReadString(state, 3, "guard:check: the fingerprint");
-  const absl::Status status = guard.Check(label, fingerprint, RunningScriptLine());
-  if (!status.ok()) throw Error(std::string(status.message()));
+  Check(guard.Check(label, fingerprint, RunningScriptLine()));
   return 0;
 }
 
@@ -90,12 +90,7 @@ int Gather(lua_State* state) {
     texts = kFlags ? collective->StartAllGather(text)->Wait()
                    : sharding::GatherTexts(*collective, text);
   }
-  if (!texts.ok()) throw Error(std::string(texts.status().message()));
-  lua_createtable(state, static_cast<int>(texts->size()), 0);
-  for (size_t i = 0; i < texts->size(); ++i) {
-    PushString(state, (*texts)[i]);
-    lua_rawseti(state, -2, static_cast<int>(i + 1));
-  }
+  PushStrings(state, ValueOrThrow(std::move(texts)));
   return 1;
 }
 

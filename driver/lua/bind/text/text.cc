@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
+#include "driver/lua/vm/status.h"
 #include "driver/lua/vm/vm.h"
 #include "driver/text/tokenizer.h"
 #include "driver/text/training/bpe_trainer.h"
@@ -34,19 +35,15 @@ inline constexpr const char* kObjectName<text::BpeTrainer> = "tokenizer trainer"
 
 namespace {
 
-void Check(const absl::Status& status) {
-  if (!status.ok()) throw Error(std::string(status.message()));
-}
-
 TokenizerObject& Self(lua_State* state) {
   return ReadObject<TokenizerObject>(state, 1, "text: the tokenizer");
 }
 
 // open(path) -> tokenizer
 int Open(lua_State* state) {
-  auto tokenizer = text::Tokenizer::Load(ReadString(state, 1, "text.tokenizer: the path"));
-  Check(tokenizer.status());
-  PushObject(state, TokenizerObject{*tokenizer, text::Encoder(*tokenizer)});
+  const auto tokenizer =
+      ValueOrThrow(text::Tokenizer::Load(ReadString(state, 1, "text.tokenizer: the path")));
+  PushObject(state, TokenizerObject{tokenizer, text::Encoder(tokenizer)});
   return 1;
 }
 
@@ -57,11 +54,7 @@ int Encode(lua_State* state) {
   const bool special = ReadBoolean(state, 3, "tokenizer:encode: special");
   std::vector<int32_t> ids;
   Check(self.encoder.Encode(given, {.add_special_tokens = special}, ids));
-  lua_createtable(state, static_cast<int>(ids.size()), 0);
-  for (size_t i = 0; i < ids.size(); ++i) {
-    lua_pushinteger(state, ids[i]);
-    lua_rawseti(state, -2, static_cast<int>(i + 1));
-  }
+  PushArray(state, ids, [&](int32_t id) { lua_pushinteger(state, id); });
   return 1;
 }
 
@@ -70,10 +63,7 @@ int Decode(lua_State* state) {
   TokenizerObject& self = Self(state);
   const std::vector<int64_t> ids = ReadIntegers(state, 2, "tokenizer:decode: the ids");
   const bool skip = ReadBoolean(state, 3, "tokenizer:decode: skip_special");
-  const absl::StatusOr<std::string> decoded =
-      text::Decode(self.tokenizer, ids, {.skip_special_tokens = skip});
-  Check(decoded.status());
-  PushString(state, *decoded);
+  PushString(state, ValueOrThrow(text::Decode(self.tokenizer, ids, {.skip_special_tokens = skip})));
   return 1;
 }
 
@@ -106,10 +96,7 @@ int Stream(lua_State* state) {
 // stream:push(id) -> text
 int Push(lua_State* state) {
   auto& stream = ReadObject<text::DecodeStream>(state, 1, "text: the stream");
-  const absl::StatusOr<std::string> more =
-      stream.Push(ReadInteger(state, 2, "stream:push: the id"));
-  Check(more.status());
-  PushString(state, *more);
+  PushString(state, ValueOrThrow(stream.Push(ReadInteger(state, 2, "stream:push: the id"))));
   return 1;
 }
 
@@ -122,9 +109,8 @@ int Finish(lua_State* state) {
 // trainer(json) -> trainer, which splits text as the tokenizer.json `json` says
 int Trainer(lua_State* state) {
   const std::string json = ReadString(state, 1, "text.train_tokenizer: the tokenizer's parts");
-  auto tokenizer = text::Tokenizer::Parse(json, "text.train_tokenizer");
-  Check(tokenizer.status());
-  PushObject(state, text::BpeTrainer(*std::move(tokenizer)));
+  PushObject(state,
+             text::BpeTrainer(ValueOrThrow(text::Tokenizer::Parse(json, "text.train_tokenizer"))));
   return 1;
 }
 
@@ -140,24 +126,13 @@ int Add(lua_State* state) {
 
 // trainer:learn(num_tokens, min_frequency) -> tokens, merges {{left, right}, ...}
 int Learn(lua_State* state) {
-  const absl::StatusOr<text::LearnedBpe> learned = SelfTrainer(state).Learn(
+  const text::LearnedBpe learned = ValueOrThrow(SelfTrainer(state).Learn(
       {.num_tokens = ReadInteger(state, 2, "trainer:learn: num_tokens"),
-       .min_frequency = ReadInteger(state, 3, "trainer:learn: min_frequency")});
-  Check(learned.status());
-  lua_createtable(state, static_cast<int>(learned->tokens.size()), 0);
-  for (size_t i = 0; i < learned->tokens.size(); ++i) {
-    PushString(state, learned->tokens[i]);
-    lua_rawseti(state, -2, static_cast<int>(i + 1));
-  }
-  lua_createtable(state, static_cast<int>(learned->merges.size()), 0);
-  for (size_t i = 0; i < learned->merges.size(); ++i) {
-    lua_createtable(state, 2, 0);
-    PushString(state, learned->merges[i].first);
-    lua_rawseti(state, -2, 1);
-    PushString(state, learned->merges[i].second);
-    lua_rawseti(state, -2, 2);
-    lua_rawseti(state, -2, static_cast<int>(i + 1));
-  }
+       .min_frequency = ReadInteger(state, 3, "trainer:learn: min_frequency")}));
+  PushStrings(state, learned.tokens);
+  PushArray(state, learned.merges, [&](const auto& merge) {
+    PushStrings(state, {merge.first, merge.second});
+  });
   return 2;
 }
 

@@ -121,20 +121,15 @@ int NewTiles(lua_State* state) {
   for (const auto& [key, field] : {std::pair{"tiles", &options->size.num_tiles},
                                    {"tile_tokens", &options->size.tile_tokens}}) {
     *field = table.Integer(key, 0);
-    if (table.Push(key)) {
-      lua_pop(state, 1);
-      if (*field < 1)
-        throw Error(absl::StrCat("tiled_mlp.new: ", key, " must be at least 1, not ", *field));
-    }
+    if (table.Has(key) && *field < 1)
+      throw Error(absl::StrCat("tiled_mlp.new: ", key, " must be at least 1, not ", *field));
   }
   if (options->size.num_tiles > 0 && options->size.tile_tokens > 0)
     throw Error("tiled_mlp.new: give tiles or tile_tokens, not both");
   options->preserve_rng = table.Boolean("preserve_rng", true);
   options->accumulate_fp32 = table.Boolean("accumulate_fp32", false);
-  if (table.Push("skip_zero_gradients")) {
-    options->skip_zero_gradients = ReadBoolean(state, -1, "tiled_mlp.new: skip_zero_gradients");
-    lua_pop(state, 1);
-  }
+  if (table.Has("skip_zero_gradients"))
+    options->skip_zero_gradients = table.Boolean("skip_zero_gradients", false);
   options->stats = std::make_shared<tiled_mlp::TileStats>();
   PushObject<Tiles>(state, std::move(options));
   return 1;

@@ -1,6 +1,7 @@
 --- The first sample of a batch as text, for --dry-run: its ids, the text with the part that is trained on, and its
 --- pictures in characters.
 
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -35,11 +36,7 @@ function M.find(value)
       end
       return
     end
-    local names = {}
-    for name in pairs(t) do
-      if type(name) == "string" then names[#names + 1] = name end
-    end
-    table.sort(names)
+    local names = plain.keys(t, function(name) return type(name) == "string" end)
     for i = 1, #t do visit(rawget(t, i), depth + 1) end
     for _, name in ipairs(names) do visit(rawget(t, name), depth + 1) end
   end

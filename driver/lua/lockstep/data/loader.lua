@@ -10,6 +10,7 @@ local core_state = require "lockstep.core.state"
 local dist = require "lockstep.distributed"
 local mapping = require "lockstep.data.mapping"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local sources = require "lockstep.data.source"
 local uploads = require "lockstep.data.uploads"
 
@@ -285,7 +286,7 @@ function Loader:state_dict()
 end
 
 local function is_position(value)
-  return type(value) == "number" and value >= 0 and value % 1 == 0 and value < 2 ^ 53
+  return plain.is_whole(value, 0) and value < 2 ^ 53
 end
 
 --- Raises unless the values of a state are of the kinds that state_dict returns.
@@ -341,25 +342,20 @@ function Loader:load_state_dict(state)
   self:close()
   self.seed, self.shuffle = state.seed, state.shuffle
   self.skipped, self.next_report = skipped_before(self, state.skipped or {}), nil
-  local function copy(positions)
-    local done = {}
-    for i, position in ipairs(positions) do done[i] = position end
-    return done
-  end
   local ranks = state.ranks
   if ranks and #ranks.taken == self.world then
-    begin(self, ranks.start, copy(ranks.done))
+    begin(self, ranks.start, plain.copy(ranks.done))
     self.taken = ranks.taken[self.rank + 1]
     self.submitted = self.taken
   else
-    begin(self, state.position, copy(state.done))
+    begin(self, state.position, plain.copy(state.done))
   end
 end
 
 -- Making one ------------------------------------------------------------------------------------------
 
 local function check_whole(name, value, least)
-  if type(value) ~= "number" or value < least or value % 1 ~= 0 or value > 2 ^ 53 then
+  if not plain.is_whole(value, least) or value > 2 ^ 53 then
     core.raise(("data.loader: %s must be a whole number of at least %d, not %s"):format(name, least,
       type(value) == "number" and tostring(value) or "a " .. type(value)))
   end

@@ -1,6 +1,7 @@
 --- Reading and mapping one sample: alike in the script's state and in a worker's.
 
 local core = require "lockstep.core"
+local plain = require "lockstep.plain"
 
 local M = {}
 
@@ -19,7 +20,7 @@ function M.load(name)
     if missing then reason = ("there is no such module (a file %s.lua beside the script)"):format(path) end
     core.raise(('data.loader: map = "%s": %s'):format(name, reason))
   end
-  if type(map) == "function" or (getmetatable(map) or {}).__call then return map end
+  if plain.is_callable(map) then return map end
   core.raise(('data.loader: the module "%s" must return function(sample), not a %s'):format(name, type(map)))
 end
 

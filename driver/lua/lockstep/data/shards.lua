@@ -4,6 +4,7 @@
 local core = require "lockstep.core"
 local core_files = require "lockstep.core.files"
 local core_safetensors = require "lockstep.core.safetensors"
+local plain = require "lockstep.plain"
 
 local M = {}
 
@@ -50,10 +51,9 @@ end
 
 --- Reads the map from tensors to files, and checks its shape.
 local function read_index(path, caller)
-  local file, reason = io.open(path, "rb")
-  if not file then core.raise(caller .. ": cannot open " .. tostring(reason)) end
-  local index = core.json_decode(file:read("*a"), path)
-  file:close()
+  local text, reason = plain.read_file(path)
+  if not text then core.raise(caller .. ": cannot open " .. tostring(reason)) end
+  local index = core.json_decode(text, path)
   local map = type(index) == "table" and index.weight_map
   if type(map) ~= "table" then
     core.raise(('%s: %s has no "weight_map", an object from tensor names to file names'):format(caller, path))
@@ -67,20 +67,12 @@ local function read_index(path, caller)
   return map
 end
 
-local function sorted_values(map)
-  local seen, values = {}, {}
-  for _, value in pairs(map) do
-    if not seen[value] then values[#values + 1], seen[value] = value, true end
-  end
-  table.sort(values)
-  return values
-end
-
 local function read_shards(path, caller)
   local folder = path:match("^(.*)/[^/]*$") or "."
   local map = read_index(path, caller)
-  local shards = sorted_values(map)
-  local missing = {}
+  local named, missing = {}, {}
+  for _, shard in pairs(map) do named[shard] = true end
+  local shards = plain.keys(named)
   for _, shard in ipairs(shards) do
     if not is_file(folder .. "/" .. shard) then missing[#missing + 1] = shard end
   end

@@ -4,6 +4,7 @@
 
 local completion = require "lockstep.help.completion"
 local core = require "lockstep.core"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -75,12 +76,7 @@ end
 
 --- Returns the names that do not begin with _, in order.
 local function public_names(names)
-  local public = {}
-  for name in pairs(names) do
-    if name:sub(1, 1) ~= "_" then public[#public + 1] = name end
-  end
-  table.sort(public)
-  return public
+  return plain.keys(names, function(name) return name:sub(1, 1) ~= "_" end)
 end
 
 local function nearest(name, names)

@@ -1,6 +1,7 @@
 --- Reads the configuration files of Hugging Face image and video processors, and refuses what would change results.
 
 local core = require "lockstep.core"
+local plain = require "lockstep.plain"
 
 local M = {}
 
@@ -58,11 +59,6 @@ local ABSENT = { crop_size = true, pad_size = true, image_seq_length = true }
 
 local function show(value) return type(value) == "table" and core.json_encode(value) or tostring(value) end
 
---- Returns whether a value is a whole number of at least 1.
----@param value any
----@return boolean
-function M.is_natural(value) return type(value) == "number" and value >= 1 and value % 1 == 0 end
-
 --- The expected type of a value, by key.
 local CHECKS = {
   do_resize = "boolean", do_rescale = "boolean", do_normalize = "boolean", cap_pixels_per_frame = "boolean",
@@ -86,7 +82,7 @@ end
 
 local KINDS = {
   boolean = { "true or false", function(v) return type(v) == "boolean" end },
-  natural = { "a whole number of at least 1", M.is_natural },
+  natural = { "a whole number of at least 1", function(v) return plain.is_whole(v, 1) end },
   positive = { "a number above 0", function(v) return is_finite(v) and v > 0 end },
   channels = { "three numbers", channels },
   divisors = { "three numbers other than 0", divisors },
@@ -101,7 +97,8 @@ local function check(path, key, value)
 end
 
 local function read_size(path, size, config)
-  if type(size) ~= "table" or not M.is_natural(size.shortest_edge) or not M.is_natural(size.longest_edge) then
+  if type(size) ~= "table" or not plain.is_whole(size.shortest_edge, 1)
+      or not plain.is_whole(size.longest_edge, 1) then
     core.raise(string.format('images.processor: %s: "size" must hold shortest_edge and longest_edge, numbers of pixels '
       .. 'of at least 1; got %s', path, show(size)))
   end
@@ -111,13 +108,6 @@ local function read_size(path, size, config)
     end
   end
   config.min_pixels, config.max_pixels = size.shortest_edge, size.longest_edge
-end
-
-local function known_types(kind)
-  local names = {}
-  for name in pairs(TYPES[kind]) do names[#names + 1] = name end
-  table.sort(names)
-  return table.concat(names, ", ")
 end
 
 local function refuse(path, key, value, expected)
@@ -136,10 +126,9 @@ function M.read(kind, given, path, fallback)
   local defaults = name and TYPES[kind][name]
   if not defaults then
     core.raise(string.format('images.processor: %s: "%s" is %s; known: %s', path, type_key, tostring(name),
-      known_types(kind)))
+      table.concat(plain.keys(TYPES[kind]), ", ")))
   end
-  local config = { cap_pixels_per_frame = false }
-  for key, value in pairs(defaults) do config[key] = value end
+  local config = plain.copy(defaults)
   read_size(path, given.size ~= nil and given.size ~= core.null and given.size or defaults.size, config)
   config.size = nil
   for key, value in pairs(given) do
@@ -171,10 +160,8 @@ end
 
 --- Returns the contents of a JSON file, or nil if there is no such file.
 local function json(path)
-  local file = io.open(path, "rb")
-  if not file then return nil end
-  local text = file:read("*a")
-  file:close()
+  local text = plain.read_file(path)
+  if not text then return nil end
   local value = core.json_decode(text, path)
   if type(value) ~= "table" then core.raise("images.processor: " .. path .. " must hold an object") end
   return value

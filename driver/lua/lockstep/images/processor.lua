@@ -4,6 +4,7 @@ local config = require "lockstep.images.config"
 local core = require "lockstep.core"
 local core_images = require "lockstep.core.images"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -67,7 +68,7 @@ end
 ---@return integer height, integer width
 function Processor:size(height, width)
   local c = self.config
-  if not (config.is_natural(height) and config.is_natural(width)) then
+  if not (plain.is_whole(height, 1) and plain.is_whole(width, 1)) then
     core.raise(string.format("process:size: height and width must be whole numbers of at least 1, got %s and %s",
       tostring(height), tostring(width)))
   end

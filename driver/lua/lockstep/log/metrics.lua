@@ -5,6 +5,7 @@
 
 local core = require "lockstep.core"
 local files = require "lockstep.core.files"
+local plain = require "lockstep.plain"
 local run = require "lockstep.run"
 local watching = require "lockstep.core.watching"
 
@@ -38,10 +39,8 @@ end
 
 --- Writes what run.config resolved as TensorBoard's text "config".
 local function write_config(step)
-  local file = io.open(run.dir .. "/config.json")
-  if not file then return end
-  event_file:write_text(step, "config", "```json\n" .. file:read("*a") .. "```\n")
-  file:close()
+  local config = plain.read_file(run.dir .. "/config.json")
+  if config then event_file:write_text(step, "config", "```json\n" .. config .. "```\n") end
 end
 
 --- Writes the object's numbers under their names; those of an event under "event/name".

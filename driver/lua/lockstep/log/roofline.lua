@@ -1,5 +1,6 @@
 --- The table of lockstep.profile { roofline = true }: what the operators cost, next to what this machine can do.
 
+local plain = require "lockstep.plain"
 local tables = require "lockstep.log.tables"
 
 local M = {}
@@ -72,10 +73,7 @@ end
 
 local function peaks_of(report)
   local parts = { ("copy %sB/s"):format(tables.rounded(report.bytes_per_s)) }
-  local dtypes = {}
-  for dtype in pairs(report.flops_per_s) do dtypes[#dtypes + 1] = dtype end
-  table.sort(dtypes)
-  for _, dtype in ipairs(dtypes) do
+  for _, dtype in ipairs(plain.keys(report.flops_per_s)) do
     parts[#parts + 1] = ("%s products %sFLOP/s"):format(dtype, tables.rounded(report.flops_per_s[dtype]))
   end
   return table.concat(parts, ", ")

@@ -1,6 +1,7 @@
 --- The terminal side of the log: lines, a progress bar, numbers as a person reads them.
 
 local core = require "lockstep.core"
+local plain = require "lockstep.plain"
 
 local M = {}
 
@@ -77,15 +78,12 @@ local FIRST = { "loss", "grad_norm", "lr" }
 ---@param fields table<string, number>
 ---@return string
 function M.columns(fields)
-  local parts, used, rest = {}, {}, {}
+  local parts, used = {}, {}
   for _, name in ipairs(FIRST) do
     if fields[name] then parts[#parts + 1] = name .. " " .. M.short(fields[name]) end
     used[name] = true
   end
-  for name in pairs(fields) do
-    if not used[name] then rest[#rest + 1] = name end
-  end
-  table.sort(rest)
+  local rest = plain.keys(fields, function(name) return not used[name] end)
   for _, name in ipairs(rest) do parts[#parts + 1] = name .. " " .. M.short(fields[name]) end
   return table.concat(parts, "  ")
 end

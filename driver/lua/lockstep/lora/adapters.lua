@@ -7,6 +7,7 @@
 local core = require "lockstep.core"
 local experts = require "lockstep.lora.experts"
 local nn = require "lockstep.nn"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -135,13 +136,6 @@ local function find_routers(model)
   return routers
 end
 
-local function sorted_keys(set)
-  local keys = {}
-  for key in pairs(set) do keys[#keys + 1] = key end
-  table.sort(keys)
-  return keys
-end
-
 --- Raises: a name that matches nothing, with those that there are.
 local function no_match(caller, option, name, known, what)
   local nearest = core.nearest(M.last_name(name), known)
@@ -176,7 +170,7 @@ function M.find_modules_to_save(caller, model, names)
     end
   end
   for _, target in ipairs(names) do
-    if not used[target] then no_match(caller, "modules_to_save", target, sorted_keys(known), "module") end
+    if not used[target] then no_match(caller, "modules_to_save", target, plain.keys(known), "module") end
   end
   return found
 end
@@ -220,7 +214,7 @@ function M.find_targets(caller, model, targets, saved)
             .. "it in modules_to_save to train it as a whole", caller, target, other.module.class_name))
         end
       end
-      no_match(caller, "targets", target, sorted_keys(linear), "linear layer")
+      no_match(caller, "targets", target, plain.keys(linear), "linear layer")
     end
   end
   if targets == "all-linear" and #found == 0 then

@@ -7,6 +7,7 @@
 
 local core = require "lockstep.core"
 local nn = require "lockstep.nn"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -77,7 +78,7 @@ end
 function M.find(caller, model, targets)
   local known, used = {}, {}
   local found = holders(model, function(full)
-    known[#known + 1] = full:match("[^.]*%.[^.]*$") or full
+    known[full:match("[^.]*%.[^.]*$") or full] = true
     local chosen = false
     for _, target in ipairs(targets) do
       if full == target or full:sub(-#target - 1) == "." .. target then chosen, used[target] = true, true end
@@ -86,12 +87,7 @@ function M.find(caller, model, targets)
   end)
   for _, target in ipairs(targets) do
     if not used[target] then
-      local seen, names = {}, {}
-      for _, name in ipairs(known) do
-        if not seen[name] then names[#names + 1] = name end
-        seen[name] = true
-      end
-      table.sort(names)
+      local names = plain.keys(known)
       core.raise(string.format('%s: parameters: "%s" is the name of no parameter [experts, out, in] of the model; '
         .. "there are: %s", caller, target, #names > 0 and table.concat(names, ", ") or "none"))
     end

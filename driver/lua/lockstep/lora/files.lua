@@ -5,6 +5,7 @@ local core = require "lockstep.core"
 local core_files = require "lockstep.core.files"
 local data = require "lockstep.data"
 local experts = require "lockstep.lora.experts"
+local plain = require "lockstep.plain"
 
 local M = {}
 
@@ -93,13 +94,11 @@ end
 ---@return table
 function M.read_config(dir)
   local path = dir .. "/" .. CONFIG
-  local file = io.open(path, "rb")
-  if not file then
+  local text = plain.read_file(path)
+  if not text then
     core.raise(string.format("lora.load: %s is not there; expected a folder with %s and %s, as PEFT writes it", path,
       CONFIG, WEIGHTS))
   end
-  local text = file:read("*a")
-  file:close()
   return check_config(path, core.json_decode(text, path))
 end
 

@@ -5,6 +5,7 @@ local core = require "lockstep.core"
 local experts = require "lockstep.lora.experts"
 local files = require "lockstep.lora.files"
 local nn = require "lockstep.nn"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -60,14 +61,11 @@ function M.choose(model, folder)
   local caller = "lora.load: " .. folder.dir
   local saved = adapters.find_modules_to_save(caller, model, array(folder.config.modules_to_save))
   local holders = experts.find(caller, model, array(folder.config.target_parameters))
-  local of_holder, names, layers = {}, {}, {}
+  local of_holder, layers = {}, {}
   for _, holder in ipairs(holders) do
     for _, path in pairs(experts.paths(holder.name, holder.parameters)) do of_holder[path] = true end
   end
-  for name in pairs(folder.wanted) do
-    if not of_holder[name] then names[#names + 1] = name end
-  end
-  table.sort(names)
+  local names = plain.keys(folder.wanted, function(name) return not of_holder[name] end)
   -- A full name may also be the last names of a layer elsewhere.
   for _, one in ipairs(adapters.find_targets(caller, model, names, saved)) do
     if folder.wanted[one.name] then layers[#layers + 1] = one end

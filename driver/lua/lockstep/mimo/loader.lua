@@ -4,6 +4,7 @@ local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
 local ownership = require "lockstep.mimo.ownership"
+local plain = require "lockstep.plain"
 local sharding = require "lockstep.sharding"
 local torch = require "lockstep.torch"
 
@@ -130,10 +131,8 @@ end
 
 --- Returns the owners of rows as a text, equal for equal tables.
 local function rows_text(whole)
-  local texts, names = {}, {}
-  for name in pairs(whole.tables) do names[#names + 1] = name end
-  table.sort(names)
-  for i, name in ipairs(names) do
+  local texts = {}
+  for i, name in ipairs(plain.keys(whole.tables)) do
     local each = whole.tables[name]
     texts[i] = string.format("%sitems of samples {%s}, tokens of items {%s}", whole.are_named and name .. ": " or "",
       table.concat(each.items, ", "), table.concat(each.tokens, ", "))
@@ -334,7 +333,7 @@ local function check(o)
     core.raise("mimo.loader: topology must come from mimo.topology, not a " .. type(o.topology))
   end
   o.topology.core:check_world("mimo.loader")
-  if type(o.source) ~= "function" and not (getmetatable(o.source) or {}).__call then
+  if not plain.is_callable(o.source) then
     core.raise("mimo.loader: source must be an iterator, a function that returns the next micro-batch or nil, not a "
       .. type(o.source))
   end

@@ -3,6 +3,7 @@
 
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -43,8 +44,7 @@ function M.take(opts)
       end
     end
   end
-  local core_opts = {}
-  for key, value in pairs(opts) do core_opts[key] = value end
+  local core_opts = plain.copy(opts)
   core_opts.modules = modules
   return core_opts, shared
 end

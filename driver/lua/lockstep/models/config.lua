@@ -7,6 +7,7 @@
 
 local core = require "lockstep.core"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -44,10 +45,8 @@ local function show(value) return type(value) == "string" and '"' .. value .. '"
 ---@return string # the file's text
 function M.read(folder)
   local path = folder .. "/config.json"
-  local file, reason = io.open(path, "rb")
-  if not file then fail("cannot read %s (%s): a model's folder holds config.json and *.safetensors", path, reason) end
-  local text = file:read("*a") ---@diagnostic disable-line: need-check-nil
-  file:close() ---@diagnostic disable-line: need-check-nil
+  local text, reason = plain.read_file(path)
+  if not text then fail("cannot read %s (%s): a model's folder holds config.json and *.safetensors", path, reason) end
   local config = core.json_decode(text, path)
   if type(config) ~= "table" then fail("%s must hold a JSON object", path) end
   return config, text
@@ -58,10 +57,9 @@ end
 ---@return integer|integer[]|nil
 function M.stop_ids(folder)
   local path = folder .. "/generation_config.json"
-  local file = io.open(path, "rb")
-  if not file then return nil end
-  local generation = core.json_decode(file:read("*a"), path)
-  file:close()
+  local text = plain.read_file(path)
+  if not text then return nil end
+  local generation = core.json_decode(text, path)
   local id = type(generation) == "table" and generation.eos_token_id
   if type(id) == "number" or type(id) == "table" then return id end
 end
@@ -153,7 +151,7 @@ end
 ---@param key string
 ---@param value any
 function M.check_whole(architecture, key, value)
-  if type(value) ~= "number" or not (value >= 1 and value % 1 == 0) then
+  if not plain.is_whole(value, 1) then
     fail('%s: "%s" must be a whole number of at least 1, got %s', architecture, key, show(value))
   end
 end
@@ -168,7 +166,7 @@ end
 
 --- Complains about keys of the config that the architecture does not know.
 local function check_known(architecture, raw, keys, ignore)
-  local unknown, known = {}, {}
+  local unknown = {}
   for key, value in pairs(raw) do
     local harmless = value == core.null or keys[key] ~= nil or HARMLESS[key] or ROPE_KEYS[key] or is_one_of(key, ignore)
     if not harmless and ONLY[key] then
@@ -180,11 +178,9 @@ local function check_known(architecture, raw, keys, ignore)
     end
   end
   if #unknown == 0 then return end
-  for key in pairs(keys) do known[#known + 1] = key end
   table.sort(unknown)
-  table.sort(known)
   fail("%s does not know %s of the config, which may change results (known: %s). If results do not depend on them, "
-    .. "pass ignore = { %s }", architecture, table.concat(unknown, ", "), table.concat(known, ", "),
+    .. "pass ignore = { %s }", architecture, table.concat(unknown, ", "), table.concat(plain.keys(keys), ", "),
     table.concat(unknown, ", "))
 end
 

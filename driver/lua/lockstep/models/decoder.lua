@@ -14,6 +14,7 @@ local fields = require "lockstep.models.fields"
 local generation = require "lockstep.models.generation"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local scoring = require "lockstep.models.scoring"
 local torch = require "lockstep.torch"
 
@@ -162,8 +163,7 @@ local COMMON = { vocab_size = options.required, hidden_size = options.required, 
 ---@param more table<string, any> names with defaults; see config.settings
 ---@return table<string, any>
 function M.keys(more)
-  local keys = {}
-  for key, default in pairs(COMMON) do keys[key] = default end
+  local keys = plain.copy(COMMON)
   for key, default in pairs(more) do keys[key] = default end
   return keys
 end
@@ -210,8 +210,8 @@ function CausalLM:init(raw, opts)
   self.config, self.settings = raw, c
   self.model = Decoder(c, function(i) return self.layer(c, i, self.mlp(c, i)) end)
   if not c.tie_word_embeddings then self.lm_head = nn.Linear(c.hidden_size, c.vocab_size, { bias = false }) end
-  local rope = { dim = c.head_dim }
-  for key, value in pairs(c.rope) do rope[key] = value end
+  local rope = plain.copy(c.rope)
+  rope.dim = c.head_dim
   self.rotary = nn.rotary(rope)
 end
 

@@ -4,22 +4,10 @@
 
 local core = require "lockstep.core"
 local files = require "lockstep.core.files"
+local plain = require "lockstep.plain"
 local shards = require "lockstep.data.shards"
 
 local M = {}
-
---- Returns what a file holds, or nil and the reason.
----@param path string
----@return string?
----@return string?
-function M.read(path)
-  local file, reason = io.open(path, "rb")
-  if not file then return nil, reason end
-  local text = file:read("*a")
-  file:close()
-  if not text then return nil, path .. ": it is a folder, or cannot be read" end
-  return text
-end
 
 --- Returns the folder of Hugging Face's cache, by the same variables as its own libraries.
 local function cache()
@@ -45,7 +33,7 @@ function M.find(name, caller)
     fail('there is no folder %s, and a name of the Hub would be OWNER/MODEL', name)
   end
   local repository = cache() .. "/models--" .. name:gsub("/", "--")
-  local revision = (M.read(repository .. "/refs/main") or ""):match("%S+")
+  local revision = (plain.read_file(repository .. "/refs/main") or ""):match("%S+")
   local snapshots = files.list(repository .. "/snapshots")
   if not revision and #snapshots > 1 then
     fail("%s has %d revisions in %s and no main one; give the folder of one: snapshots/%s", name, #snapshots,

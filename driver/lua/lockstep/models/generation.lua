@@ -3,6 +3,7 @@
 local Cache = require "lockstep.models.cache"
 local core = require "lockstep.core"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local sampling = require "lockstep.models.sampling"
 local torch = require "lockstep.torch"
 
@@ -27,7 +28,7 @@ local function read_prompt(model, prompt, index)
   if torch.is_tensor(prompt) or type(prompt) == "table" and prompt.input_ids == nil then
     sample.input_ids = prompt
   elseif type(prompt) == "table" then
-    for key, value in pairs(prompt) do sample[key] = value end
+    sample = plain.copy(prompt)
   else
     fail("prompt %d must be an array of ids or a table with input_ids, got a %s", index, type(prompt))
   end

@@ -7,6 +7,7 @@
 local core = require "lockstep.core"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local nn = require "lockstep.nn"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -148,8 +149,7 @@ function M.fill_sharded(model, tensors, opts)
     if kept[name] and is_as_on_disk(layout, name, own[name]) then
       take(name, tensors[name])
     elseif kept[name] then
-      local state = {}
-      for other, tensor in pairs(own) do state[other] = tensor end
+      local state = plain.copy(own)
       state[name] = torch.empty(own[name].shape, { dtype = dtype_of(name) })
       local with_state = setmetatable({ state_dict = function() return state end }, { __index = model })
       for disk_name, view in pairs(model.layouts(with_state)[index]) do

@@ -14,6 +14,7 @@ local dist = require "lockstep.distributed"
 local files = require "lockstep.core.files"
 local folder = require "lockstep.models.folder"
 local nn = require "lockstep.nn"
+local plain = require "lockstep.plain"
 
 local M = {}
 
@@ -59,11 +60,8 @@ end
 ---@return string[][] files names of the tensors of each
 ---@return integer total bytes
 local function split(state, max_bytes)
-  local names = {}
-  for name in pairs(state) do names[#names + 1] = name end
-  table.sort(names)
   local parts, held, total = { {} }, 0, 0
-  for _, name in ipairs(names) do
+  for _, name in ipairs(plain.keys(state)) do
     local bytes = state[name]:numel() * state[name]:element_size()
     if held > 0 and held + bytes > max_bytes then
       parts[#parts + 1] = {}
@@ -94,7 +92,7 @@ local function write_weights(path, state, max_bytes)
 end
 
 local function read(from, name)
-  local text, reason = folder.read(from .. "/" .. name)
+  local text, reason = plain.read_file(from .. "/" .. name)
   if not text then fail("cannot copy %s/%s (%s)", from, name, reason) end
   return text
 end
@@ -137,7 +135,7 @@ local function check_target(path, like)
       fail("%s holds %s, which is no file of a model; save into a folder of its own", path, name)
     end
   end
-  if like and not folder.read(like .. "/config.json") then fail("like = %s holds no config.json", like) end
+  if like and not plain.read_file(like .. "/config.json") then fail("like = %s holds no config.json", like) end
   return #names > 0
 end
 

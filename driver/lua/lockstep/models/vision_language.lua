@@ -7,6 +7,7 @@ local decoder = require "lockstep.models.decoder"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local placeholders = require "lockstep.models.placeholders"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -35,12 +36,6 @@ function Body:forward(x, pass) return self.language_model(x, pass) end
 local VisionLanguage = decoder.CausalLM:subclass("VisionLanguage")
 M.VisionLanguage = VisionLanguage
 
-local function copy(map)
-  local result = {}
-  for key, value in pairs(map) do result[key] = value end
-  return result
-end
-
 local function get(raw, key)
   if raw[key] ~= core.null then return raw[key] end
 end
@@ -48,7 +43,7 @@ end
 --- Returns the settings of the text model, which old configs mix with the others, and the values of OWN's keys.
 local function split(class, raw)
   local text, own = get(raw, "text_config"), {}
-  local rest = copy(raw)
+  local rest = plain.copy(raw)
   for key in pairs(OWN) do
     own[key], rest[key] = get(raw, key), nil
   end
@@ -58,7 +53,7 @@ local function split(class, raw)
   if text then
     -- All keys next to text_config must be known, too.
     config.settings(class.class_name, rest, {})
-    text = copy(text)
+    text = plain.copy(text)
   else
     text = rest
   end
@@ -256,7 +251,7 @@ end
 function VisionLanguage:hidden(batch, attend)
   -- Generation asks for the token after one new id of each sequence: these are packed without seq_lens.
   if attend and batch.seq_lens == nil then
-    batch = copy(batch)
+    batch = plain.copy(batch)
     batch.continues = true
   end
   return decoder.CausalLM.hidden(self, batch, attend)

@@ -7,18 +7,19 @@ local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local torch = require "lockstep.torch"
 
---- Collects the tensors of nested tables, or puts `replacements` in their place.
-local function each_tensor(value, visit)
-  if torch.is_tensor(value) then return visit(value) end
-  if type(value) == "table" and getmetatable(value) == nil then
-    local copy = {}
-    for k, v in pairs(value) do copy[k] = each_tensor(v, visit) end
-    return copy
-  end
-  return value
-end
-
 local M = {}
+
+--- Returns the value with visit(x) in place of each tensor x, also in plain tables, which are copied.
+---@param value any
+---@param visit fun(x: torch.Tensor): torch.Tensor
+---@return any
+function M.each_tensor(value, visit)
+  if torch.is_tensor(value) then return visit(value) end
+  if type(value) ~= "table" or getmetatable(value) ~= nil then return value end
+  local copy = {}
+  for k, v in pairs(value) do copy[k] = M.each_tensor(v, visit) end
+  return copy
+end
 
 --- The replicas of each module, as long as they are alive.
 local replicas_of = setmetatable({}, { __mode = "kv" })
@@ -60,7 +61,7 @@ function DataParallel:forward(...)
     end
     local outputs = {}
     for i = 1, count do
-      each_tensor(results[i], function(t)
+      M.each_tensor(results[i], function(t)
         if t.requires_grad then outputs[#outputs + 1] = t end
         return t
       end)
@@ -68,7 +69,7 @@ function DataParallel:forward(...)
     outputs = self.replicas:after_forward(outputs)
     local next_output = 0
     for i = 1, count do
-      results[i] = each_tensor(results[i], function(t)
+      results[i] = M.each_tensor(results[i], function(t)
         if not t.requires_grad then return t end
         next_output = next_output + 1
         return outputs[next_output]

@@ -2,6 +2,7 @@
 
 local core = require "lockstep.core"
 local core_sharding = require "lockstep.core.sharding"
+local data_parallel = require "lockstep.sharding.data_parallel"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local torch = require "lockstep.torch"
@@ -90,13 +91,9 @@ function M.group_of(value) return M.is_one(value) and value[PARTS].options.group
 
 --- Nested plain tables with their floating-point tensors in another dtype.
 local function cast(value, dtype)
-  if torch.is_tensor(value) then
-    return value:is_floating_point() and value.dtype ~= dtype and value:to(dtype) or value
-  end
-  if type(value) ~= "table" or getmetatable(value) ~= nil then return value end
-  local copy = {}
-  for k, v in pairs(value) do copy[k] = cast(v, dtype) end
-  return copy
+  return data_parallel.each_tensor(value, function(x)
+    return x:is_floating_point() and x.dtype ~= dtype and x:to(dtype) or x
+  end)
 end
 
 --- Calls fn(net, ...) as a forward of a unit. Inputs get the dtype of the gathered parameters.

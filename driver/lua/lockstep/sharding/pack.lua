@@ -4,6 +4,7 @@ local core = require "lockstep.core"
 local core_sharding = require "lockstep.core.sharding"
 local masks = require "lockstep.losses.mask"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 ---@class sharding.Drawn
@@ -24,12 +25,6 @@ local torch = require "lockstep.torch"
 ---@operator call: table?
 local Packed = {}
 Packed.__index = Packed
-
-local function copy(array)
-  local result = {}
-  for i, element in ipairs(array) do result[i] = element end
-  return result
-end
 
 --- Whether a source is a data.loader, which can draw its samples again.
 local function is_loader(source)
@@ -222,7 +217,7 @@ function Packed:state()
   if self.loader then return self:positions() end
   return {
     drawn = self.drawn, chunks = self.chunks, dropped_tokens = self.dropped_tokens, ended = self.ended,
-    ready = copy(self.ready), waiting = self:waiting(),
+    ready = plain.copy(self.ready), waiting = self:waiting(),
   }
 end
 
@@ -277,7 +272,7 @@ function Packed:load_state(state)
   self:clear()
   self.drawn, self.chunks, self.ended = state.drawn, state.chunks, state.ended
   self.dropped_tokens, self.dropped_before = state.dropped_tokens, state.dropped_tokens
-  self.ready = copy(state.ready)
+  self.ready = plain.copy(state.ready)
   -- Waiting samples get their numbers before later ones.
   for i, fields in ipairs(state.waiting) do
     self.samples[i], self.first = fields, fields
@@ -322,11 +317,11 @@ local function pack(opts)
     source = options.required, seq_len = options.required, drop_last = true, split = true,
     pad_token_id = options.optional, state = options.optional,
   })
-  if type(o.source) ~= "function" and not (getmetatable(o.source) or {}).__call then
+  if not plain.is_callable(o.source) then
     core.raise("sharding.pack: the source must be a function that returns the next sample, not a " .. type(o.source))
   end
   local id = o.pad_token_id
-  if id ~= nil and not (type(id) == "number" and id >= 0 and id % 1 == 0 and id < 2 ^ 53) then
+  if id ~= nil and not (plain.is_whole(id, 0) and id < 2 ^ 53) then
     core.raise("sharding.pack: pad_token_id must be a whole number of at least 0, not "
       .. (type(id) == "number" and tostring(id) or "a " .. type(id)))
   end

@@ -47,6 +47,21 @@ function M.values(value)
   return values
 end
 
+--- Compares fields of every rank's table. Returns the first field that differs, rank 0's value, the other rank's, and
+--- that rank; or nothing.
+---@param own table<string, any>
+---@param fields string[]
+---@return string?, any, any, integer?
+function M.difference(own, fields)
+  local theirs = M.values(own)
+  for rank = 2, #theirs do
+    for _, field in ipairs(fields) do
+      local first, other = theirs[1][field], theirs[rank][field]
+      if first ~= other then return field, first, other, rank - 1 end
+    end
+  end
+end
+
 --- Returns an error's message without the script's line, which the outer error has.
 ---@param message any
 ---@return string

@@ -61,16 +61,11 @@ end
 local function check_same(now)
   local own = { metric = now.metric, mode = now.mode, step = tostring(now.step), value = ("%.17g"):format(now.value) }
   agreement.begin("run:keep_best")
-  local theirs = agreement.values(own)
-  for rank = 2, #theirs do
-    for _, field in ipairs { "metric", "mode", "step", "value" } do
-      local first, other = theirs[1][field], theirs[rank][field]
-      if first ~= other then
-        core.raise(("run:keep_best: ranks do not agree: the %s is %s on rank 0, and %s on rank %d; give every rank the "
-          .. "same, a value of all ranks from sharding.evaluate or sharding.weighted_mean"):format(
-          field == "value" and now.metric or field, first, other, rank - 1))
-      end
-    end
+  local field, first, other, rank = agreement.difference(own, { "metric", "mode", "step", "value" })
+  if field then
+    core.raise(("run:keep_best: ranks do not agree: the %s is %s on rank 0, and %s on rank %d; give every rank the "
+      .. "same, a value of all ranks from sharding.evaluate or sharding.weighted_mean"):format(
+      field == "value" and now.metric or field, first, other, rank))
   end
 end
 

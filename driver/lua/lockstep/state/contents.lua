@@ -9,6 +9,7 @@ local core_state = require "lockstep.core.state"
 local data_parallel = require "lockstep.sharding.data_parallel"
 local dist = require "lockstep.distributed"
 local files = require "lockstep.core.files"
+local plain = require "lockstep.plain"
 local sharded = require "lockstep.state.sharded"
 local torch = require "lockstep.torch"
 
@@ -139,15 +140,6 @@ local function value_of(kind, object)
   return object
 end
 
----@param objects table<string, any>
----@return string[]
-function M.sorted_names(objects)
-  local names = {}
-  for name in pairs(objects) do names[#names + 1] = name end
-  table.sort(names)
-  return names
-end
-
 local function is_expanded(tensor)
   for dim = 0, tensor:dim() - 1 do
     if tensor:size(dim) > 1 and tensor:stride(dim) == 0 then return true end
@@ -164,7 +156,7 @@ end
 ---@return state.Contents
 function M.collect(objects)
   local names, tensors, values = {}, {}, {}
-  local order = M.sorted_names(objects)
+  local order = plain.keys(objects)
   local function add(found)
     for _, one in ipairs(found) do
       tensors[#tensors + 1] = one
@@ -210,7 +202,7 @@ local BUCKETS = "%s.buckets"
 ---@return table<string, {bytes: string, tensors: torch.Tensor[]}>
 function M.bucket_values(objects)
   local values = {}
-  for _, name in ipairs(M.sorted_names(objects)) do
+  for _, name in ipairs(plain.keys(objects)) do
     if M.kind_of(name, objects[name]) == "module" then
       local bytes = core_state.encode(data_parallel.buckets_below(objects[name]), "run:save")
       values[BUCKETS:format(name)] = { bytes = bytes, tensors = {} }
@@ -223,7 +215,7 @@ end
 ---@param objects table<string, any>
 ---@param values table<string, {value: any}>
 function M.restore_buckets(objects, values)
-  for _, name in ipairs(M.sorted_names(objects)) do
+  for _, name in ipairs(plain.keys(objects)) do
     local saved = values[BUCKETS:format(name)]
     if saved and M.kind_of(name, objects[name]) == "module" then
       data_parallel.set_buckets_below(objects[name], saved.value)

@@ -3,6 +3,7 @@
 
 local core = require "lockstep.core"
 local files = require "lockstep.core.files"
+local plain = require "lockstep.plain"
 
 local M = {}
 
@@ -36,14 +37,6 @@ function M.list(root)
   return found
 end
 
-local function read(path)
-  local file, reason = io.open(path, "rb")
-  if not file then return nil, reason end
-  local text = file:read("*a")
-  file:close()
-  return text
-end
-
 --- Returns the folders that may be states, and how many were set aside. A folder that was being written when its run
 --- ended is not a state, and not an error.
 ---@param root string
@@ -52,7 +45,7 @@ end
 function M.usable(root)
   local usable, torn = {}, 0
   for _, folder in ipairs(M.list(root)) do
-    local is_unfinished = folder.suffix == ".part" and not read(folder.path .. "/" .. MARKER)
+    local is_unfinished = folder.suffix == ".part" and not plain.read_file(folder.path .. "/" .. MARKER)
     if folder.suffix == ".torn" then
       torn = torn + 1
     elseif not is_unfinished then
@@ -89,20 +82,19 @@ function M.complete(path, marker)
   files.sync(path)
 end
 
-local function is_count(value) return type(value) == "number" and value >= 0 and value % 1 == 0 end
-
 local function is_marker(content)
   if type(content) ~= "table" or content.crc32 ~= own_checksum(content) then return false end
-  if not is_count(content.step) or not is_count(content.world_size) then return false end
+  if not plain.is_whole(content.step, 0) or not plain.is_whole(content.world_size, 0) then return false end
   for name, file in pairs(content.files) do
-    if name:find("/", 1, true) or not is_count(file.bytes) or type(file.crc32) ~= "string" then return false end
+    local fits = plain.is_whole(file.bytes, 0) and type(file.crc32) == "string"
+    if name:find("/", 1, true) or not fits then return false end
   end
   return type(content.values) == "table"
 end
 
 local function read_marker(path)
   local name = path .. "/" .. MARKER
-  local text, reason = read(name)
+  local text, reason = plain.read_file(name)
   if not text then error(("there is no complete.json (%s): the folder was never finished"):format(reason), 0) end
   local ok, content = pcall(core.json_decode, text, name)
   if not ok then error(content, 0) end
@@ -125,10 +117,7 @@ end
 ---@return state.Marker
 function M.check(path, rank, world)
   local marker = read_marker(path)
-  local names = {}
-  for name in pairs(marker.files) do names[#names + 1] = name end
-  table.sort(names)
-  for i, name in ipairs(names) do
+  for i, name in ipairs(plain.keys(marker.files)) do
     local expected = marker.files[name]
     if (i - 1) % world == rank then
       local bytes, crc32 = files.checksum(path .. "/" .. name)

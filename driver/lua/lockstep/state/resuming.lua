@@ -8,6 +8,7 @@ local core_safetensors = require "lockstep.core.safetensors"
 local dist = require "lockstep.distributed"
 local folder = require "lockstep.state.folder"
 local files = require "lockstep.core.files"
+local plain = require "lockstep.plain"
 local settings = require "lockstep.state.settings"
 
 local M = {}
@@ -95,7 +96,7 @@ local function check_fit(collected, state, values, own)
   local problem = contents.mismatch(collected, state.tensors)
   local present = {}
   for _, one in ipairs(collected.tensors) do present[one.name] = true end
-  for _, name in ipairs(problem == "" and contents.sorted_names(state.owners) or {}) do
+  for _, name in ipairs(problem == "" and plain.keys(state.owners) or {}) do
     local owner = own[state.owners[name]]
     local is_value = name:find("^lockstep%.values%.") or name:find("^lockstep%.rank%-")
     if owner and not is_value and not present[name] and contents.kind_of(name, owner) == "module" then
@@ -103,7 +104,7 @@ local function check_fit(collected, state, values, own)
       break
     end
   end
-  for _, name in ipairs(contents.sorted_names(own)) do
+  for _, name in ipairs(plain.keys(own)) do
     if problem == "" and contents.kind_of(name, own[name]) ~= "module" then
       if not values[name] then
         problem = ('it has no "%s", which the script has now'):format(name)
@@ -120,8 +121,7 @@ end
 
 --- The objects but for those of `without`; and which of those the script does not register.
 local function read_without(objects, without)
-  local own, unknown = {}, {}
-  for name, object in pairs(objects) do own[name] = object end
+  local own, unknown = plain.copy(objects), {}
   for _, name in ipairs(without) do
     if objects[name] == nil then unknown[#unknown + 1] = tostring(name) end
     own[name] = nil
@@ -139,7 +139,7 @@ local function check_names(values, saved, objects, without)
     end
   end
   local lost = {}
-  for _, name in ipairs(contents.sorted_names(saved)) do
+  for _, name in ipairs(plain.keys(saved)) do
     if objects[name] == nil and not is_left_out[name] then lost[#lost + 1] = ('"%s"'):format(name) end
   end
   if #lost > 0 then
@@ -151,7 +151,7 @@ end
 
 --- Restores what objects of the script's own, and generators, may still refuse. Notes in `undo` how to take that back.
 local function restore_what_may_refuse(plan, own, step, undo)
-  for _, name in ipairs(contents.sorted_names(own)) do
+  for _, name in ipairs(plain.keys(own)) do
     if contents.may_refuse(name, own[name]) then
       undo[#undo + 1] = { name = name, fn = contents.keep_value(name, own[name], plan.collected.values[name]) }
       for _, line in ipairs(contents.restore_value(name, own[name], plan.values[name].value)) do
@@ -159,7 +159,7 @@ local function restore_what_may_refuse(plan, own, step, undo)
       end
     end
   end
-  for _, name in ipairs(contents.sorted_names(plan.values)) do
+  for _, name in ipairs(plain.keys(plan.values)) do
     if contents.is_random(name) then
       undo[#undo + 1] = { name = name, fn = contents.keep_random(name) }
       contents.restore_random(name, plan.values[name].value, step)
@@ -184,7 +184,7 @@ end
 --- Restores all else: nothing of it can fail on one rank and be done on another.
 local function restore_the_rest(plan, own, saved)
   contents.restore_tensors(plan.collected, saved)
-  for _, name in ipairs(contents.sorted_names(own)) do
+  for _, name in ipairs(plain.keys(own)) do
     if plan.values[name] and not contents.may_refuse(name, own[name]) then
       for _, line in ipairs(contents.restore_value(name, own[name], plan.values[name].value)) do
         plan.lines[#plan.lines + 1] = line

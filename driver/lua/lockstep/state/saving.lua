@@ -8,6 +8,7 @@ local core_safetensors = require "lockstep.core.safetensors"
 local dist = require "lockstep.distributed"
 local files = require "lockstep.core.files"
 local folder = require "lockstep.state.folder"
+local plain = require "lockstep.plain"
 local settings = require "lockstep.state.settings"
 local sharded = require "lockstep.state.sharded"
 
@@ -89,7 +90,7 @@ local function compare_values(values)
   for name, value in pairs(values) do own[name] = contents.fingerprint(value) end
   local prints = agreement.values(own)
   for has, theirs in ipairs(prints) do
-    for _, name in ipairs(contents.sorted_names(theirs)) do
+    for _, name in ipairs(plain.keys(theirs)) do
       for lacks, others in ipairs(prints) do
         if others[name] == nil then
           core.raise(('run:save: rank %d has no "%s", which rank %d has; %s'):format(lacks - 1, name, has - 1,
@@ -146,12 +147,10 @@ end
 --- Raises, on every rank, unless all save after as many steps.
 local function check_same_step(step)
   agreement.begin("run:save")
-  local steps = agreement.values(step)
-  for rank = 2, #steps do
-    if steps[rank] ~= steps[1] then
-      core.raise(("run:save: rank %d saves after %d steps, and rank 0 after %d; every rank saves the same step"):format(
-        rank - 1, steps[rank], steps[1]))
-    end
+  local differs, first, other, rank = agreement.difference({ step = step }, { "step" })
+  if differs then
+    core.raise(("run:save: rank %d saves after %d steps, and rank 0 after %d; every rank saves the same step"):format(
+      rank, other, first))
   end
 end
 

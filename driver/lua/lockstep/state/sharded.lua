@@ -5,6 +5,7 @@
 
 local core = require "lockstep.core"
 local fully_shard = require "lockstep.sharding.fully_shard"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -65,10 +66,7 @@ function M.each_whole(entries, take)
         device = one.shard.device })
     end
     local whole = group.place.gather(pieces)
-    local names = {}
-    for name in pairs(group.entries) do names[#names + 1] = name end
-    table.sort(names)
-    for _, name in ipairs(names) do take(group.entries[name], whole[name]) end
+    for _, name in ipairs(plain.keys(group.entries)) do take(group.entries[name], whole[name]) end
   end
 end
 

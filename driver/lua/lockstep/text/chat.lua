@@ -10,6 +10,7 @@ local messages_of = require "lockstep.text.chat.messages"
 local models_folder = require "lockstep.models.folder"
 local options = require "lockstep.options"
 local pictures = require "lockstep.text.chat.pictures"
+local plain = require "lockstep.plain"
 local renderers = require "lockstep.text.chat.renderers"
 local spans_of = require "lockstep.text.chat.spans"
 
@@ -62,8 +63,7 @@ function Chat:variables(caller, messages, opts)
   end
   local chosen = o.template or (o.tools and self.sources.tool_use and "tool_use") or "default"
   local template = o.renderer and self:renderer(caller, o.renderer, chosen) or self:template(caller, chosen)
-  local variables = {}
-  for name, token in pairs(self.tokens) do variables[name] = token end
+  local variables = plain.copy(self.tokens)
   for name, value in pairs(others) do
     if TAKEN[name] or not template.names[name] then
       local names = { "generation_prompt", "tools", "documents", "template", "renderer", "loss", "processor", "folder" }
@@ -90,11 +90,8 @@ function Chat:template(caller, name)
   if self.compiled[name] then return self.compiled[name] end
   local source = self.sources[name]
   if not source then
-    local names = {}
-    for known in pairs(self.sources) do names[#names + 1] = known end
-    table.sort(names)
     core.raise(('%s: %s has no template "%s" (it has: %s); choose one with template = "..."'):format(caller, self.dir,
-      tostring(name), table.concat(names, ", ")))
+      tostring(name), table.concat(plain.keys(self.sources), ", ")))
   end
   self.compiled[name] = jinja.compile(source.source, source.name)
   return self.compiled[name]
@@ -115,9 +112,8 @@ function Chat:renderer(caller, name, template)
       caller, source.name))
   end
   if renderers.known[name] then return renderers.known[name] end
-  local names = { "auto" }
-  for known in pairs(renderers.known) do names[#names + 1] = known end
-  table.sort(names)
+  local names = plain.keys(renderers.known)
+  table.insert(names, 1, "auto")
   core.raise(('%s: there is no renderer "%s" (known: %s)'):format(caller, tostring(name), table.concat(names, ", ")))
 end
 
@@ -176,8 +172,7 @@ function Chat:spans(template, variables, only_last)
   spans = spans_of.by_markers(text, variables.messages)
   if spans then return text, only_last and { spans[#spans] } or spans end
   local function render(messages, generation_prompt)
-    local changed = {}
-    for name, value in pairs(variables) do changed[name] = value end
+    local changed = plain.copy(variables)
     changed.messages, changed.add_generation_prompt = messages, generation_prompt
     return (template:render(changed))
   end

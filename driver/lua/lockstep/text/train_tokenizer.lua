@@ -5,6 +5,7 @@ local core_text = require "lockstep.core.text"
 local data = require "lockstep.data"
 local jinja = require "lockstep.text.jinja"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 
 local NAME = "text.train_tokenizer"
 
@@ -46,7 +47,7 @@ end
 
 --- Returns a function that returns one text after another.
 local function iterator_of(texts)
-  if type(texts) == "function" or (getmetatable(texts) or {}).__call then return texts end
+  if plain.is_callable(texts) then return texts end
   if type(texts) ~= "table" then
     core.raise(("%s: texts must be an array of strings or a function that returns the next one, not a %s"):format(NAME,
       type(texts)))

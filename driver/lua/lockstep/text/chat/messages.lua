@@ -2,6 +2,7 @@
 
 local core = require "lockstep.core"
 local data = require "lockstep.data"
+local plain = require "lockstep.plain"
 
 local M = {}
 
@@ -15,15 +16,11 @@ end
 --- Returns the keys of a message in order.
 local function keys_of(message)
   local shape = core.json_shapes()[message]
-  local keys, seen, rest = {}, {}, {}
+  local keys, seen = {}, {}
   for _, key in ipairs(shape and shape.keys or {}) do
     if message[key] ~= nil then keys[#keys + 1], seen[key] = key, true end
   end
-  for key in pairs(message) do
-    if not seen[key] then rest[#rest + 1] = key end
-  end
-  table.sort(rest)
-  for _, key in ipairs(rest) do keys[#keys + 1] = key end
+  for _, key in ipairs(plain.keys(message, function(key) return not seen[key] end)) do keys[#keys + 1] = key end
   return keys, shape
 end
 

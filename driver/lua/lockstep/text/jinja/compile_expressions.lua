@@ -8,6 +8,7 @@ local builtins = require "lockstep.text.jinja.builtins"
 local core = require "lockstep.core"
 local filters = require "lockstep.text.jinja.filters"
 local methods = require "lockstep.text.jinja.methods"
+local plain = require "lockstep.plain"
 local tests = require "lockstep.text.jinja.tests"
 local values = require "lockstep.text.jinja.values"
 
@@ -240,19 +241,10 @@ COMPILE.call = function(node, scope)
   end
 end
 
-local function known_names(known)
-  local names = {}
-  for name in pairs(known) do
-    if name:find("^%a") then names[#names + 1] = name end
-  end
-  table.sort(names)
-  return names
-end
-
 local function find_function(kind, known, node)
   local found = known[node.name]
   if found then return found end
-  local names = known_names(known)
+  local names = plain.keys(known, function(name) return name:find("^%a") end)
   local nearest = core.nearest(node.name, names)
   values.fail_at(node.line, ("there is no %s named %s in this interpreter%s (known: %s)"):format(kind, node.name,
     nearest and ("; did you mean %s?"):format(nearest) or "", table.concat(names, ", ")))

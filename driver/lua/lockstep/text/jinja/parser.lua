@@ -8,6 +8,7 @@
 ---     with targets values body | generation body | break | continue
 
 local lexer = require "lockstep.text.jinja.lexer"
+local plain = require "lockstep.plain"
 local values = require "lockstep.text.jinja.values"
 
 local M = {}
@@ -292,11 +293,8 @@ end
 function Parser:statement(token)
   local parse = STATEMENTS[token.value]
   if parse then return parse(self, token) end
-  local known = {}
-  for name in pairs(STATEMENTS) do known[#known + 1] = name end
-  table.sort(known)
   self:fail(('{%% %s %%} is not a statement that this interpreter knows (known: %s, raw)'):format(token.value,
-    table.concat(known, ", ")), token.line)
+    table.concat(plain.keys(STATEMENTS), ", ")), token.line)
 end
 
 --- Returns the statements of a template.

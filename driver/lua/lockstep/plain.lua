@@ -1,0 +1,53 @@
+--- What Lua itself lacks for plain values and files.
+
+local M = {}
+
+--- Returns the keys of a table in order. With `keep`, only those for which keep(key, value) is true.
+---@param map table<any, any>
+---@param keep (fun(key: any, value: any): any)?
+---@return any[]
+function M.keys(map, keep)
+  local keys = {}
+  for key, value in pairs(map) do
+    if not keep or keep(key, value) then keys[#keys + 1] = key end
+  end
+  table.sort(keys)
+  return keys
+end
+
+--- Returns a table with the same keys and values, and without a metatable.
+---@param map table
+---@return table
+function M.copy(map)
+  local copy = {}
+  for key, value in pairs(map) do copy[key] = value end
+  return copy
+end
+
+--- Returns whether a value is a whole number of at least `least`.
+---@param value any
+---@param least number
+---@return boolean
+function M.is_whole(value, least) return type(value) == "number" and value >= least and value % 1 == 0 end
+
+--- Returns whether a value is a function, or can be called as one.
+---@param value any
+---@return boolean
+function M.is_callable(value)
+  return type(value) == "function" or (getmetatable(value) or {}).__call ~= nil
+end
+
+--- Returns what a file holds, or nil and the reason.
+---@param path string
+---@return string?
+---@return string?
+function M.read_file(path)
+  local file, reason = io.open(path, "rb")
+  if not file then return nil, reason end
+  local text = file:read("*a")
+  file:close()
+  if not text then return nil, path .. ": it is a folder, or cannot be read" end
+  return text
+end
+
+return M
