@@ -9,6 +9,7 @@ local torch = require "lockstep.torch"
 
 local M = {
   accumulate = require "lockstep.sharding.accumulate",
+  context_parallel = require("lockstep.sharding.context_parallel").context_parallel,
   data_parallel = require("lockstep.sharding.data_parallel").data_parallel,
   dataset = require "lockstep.sharding.dataset",
   fully_shard = require("lockstep.sharding.fully_shard").fully_shard,

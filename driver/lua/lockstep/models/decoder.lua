@@ -8,6 +8,7 @@
 --- dimension. A layer takes cos and sin and a function `attend(q, k, v, attention)`; so training, a cache and
 --- several position ids per token use the same layers.
 
+local chunks = require "lockstep.nn.chunks"
 local config = require "lockstep.models.config"
 local core = require "lockstep.core"
 local fields = require "lockstep.models.fields"
@@ -262,7 +263,9 @@ function CausalLM:read_batch(batch)
   fields.check(batch)
   check_ids(self, batch.input_ids)
   local tokens, device = batch.input_ids:size(0), self:decoder().embed_tokens.weight.device
-  local seq_lens, sum = batch.seq_lens or { tokens }, 0
+  local current = chunks.current()
+  local whole = current and chunks.whole(current, tokens) or tokens
+  local seq_lens, sum = batch.seq_lens or { whole }, 0
   if type(seq_lens) ~= "table" then
     fail("seq_lens must be an array of numbers, got a %s", torch.is_tensor(seq_lens) and "tensor" or type(seq_lens))
   end
@@ -273,8 +276,18 @@ function CausalLM:read_batch(batch)
     end
     sum = sum + length
   end
-  if sum ~= tokens then fail("seq_lens add up to %s tokens, but input_ids holds %d", tostring(sum), tokens) end
-  local positions = batch.position_ids or counting(seq_lens)
+  if sum ~= whole then
+    local each = current and (" on each of %d ranks; within sharding.context_parallel they are the lengths of the whole "
+      .. "sequence"):format(current.size) or ""
+    fail("seq_lens add up to %s tokens, but input_ids holds %d%s", tostring(sum), tokens, each)
+  end
+  local positions = batch.position_ids
+  if not positions then
+    positions = counting(seq_lens)
+    if current then positions = chunks.own(current, positions) end
+  elseif not torch.is_tensor(positions) then
+    fail("position_ids must be a tensor of shape [T], got a %s", type(positions))
+  end
   if positions:size(-1) ~= tokens then
     fail("position_ids have shape %s, but input_ids holds %d tokens", tostring(positions.shape), tokens)
   end

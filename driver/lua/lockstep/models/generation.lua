@@ -1,6 +1,7 @@
 --- Text from a model: prompts in, new ids out, with a cache of keys and values.
 
 local Cache = require "lockstep.models.cache"
+local chunks = require "lockstep.nn.chunks"
 local core = require "lockstep.core"
 local options = require "lockstep.options"
 local sampling = require "lockstep.models.sampling"
@@ -201,6 +202,7 @@ function M.generate(model, prompts, opts)
   local o = options.read("models.generate", opts, { max_new_tokens = 64, temperature = 0, top_k = options.optional,
     top_p = options.optional, seed = options.optional, stop = options.optional, on_token = options.optional,
     suppress = {} })
+  chunks.refuse("models.generate", "call it outside, on whole prompts")
   if o.max_new_tokens < 1 or o.max_new_tokens % 1 ~= 0 then
     fail("max_new_tokens must be a whole number of at least 1, got %s", tostring(o.max_new_tokens))
   end

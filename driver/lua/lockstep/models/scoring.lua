@@ -5,6 +5,7 @@
 ---     local log_probs, entropy = model:log_probs(batch)
 
 local checkpoint = require "lockstep.checkpoint"
+local chunks = require "lockstep.nn.chunks"
 local core = require "lockstep.core"
 local masks = require "lockstep.losses.mask"
 local options = require "lockstep.options"
@@ -15,8 +16,8 @@ local M = {}
 
 local IGNORED = -100
 
---- The label of each token: the next token of its sequence, where that one counts. [T]
-local function next_tokens(batch)
+--- The label of each token: the next token of its sequence, where that one counts. [T] on `device`
+local function next_tokens(batch, device)
   local ids = batch.input_ids
   local tokens = ids:size(0)
   local counted = ids:to(torch.int64)
@@ -30,6 +31,12 @@ local function next_tokens(batch)
     end
     counted = counted:masked_fill(masks.left_out(batch.loss_mask, "models: loss_mask"):to(ids.device), IGNORED)
   end
+  counted = counted:to(device)
+  local current = chunks.current()
+  if current then
+    counted = chunks.gather(current, counted) -- a chunk's last label is the next chunk's first token
+    tokens = counted:size(0)
+  end
   local labels = torch.full_like(counted, IGNORED)
   labels[{ { 0, tokens - 1 } }] = counted[{ { 1, tokens } }]
   local last = -1
@@ -37,7 +44,16 @@ local function next_tokens(batch)
     last = last + length
     labels[last] = IGNORED
   end
-  return labels
+  return current and chunks.own(current, labels) or labels
+end
+
+--- What the layers' MLPs returned besides, of all chunks: a balance loss is one of all tokens.
+local function of_all_chunks(seconds)
+  local current = chunks.current()
+  if not current then return seconds end
+  local all = {}
+  for i, x in ipairs(seconds) do all[i] = chunks.gather(current, x) end
+  return all
 end
 
 --- See CausalLM:loss.
@@ -48,8 +64,8 @@ end
 function M.loss(self, batch)
   local hidden, seconds = self:hidden(batch)
   local sum, count = tiled_mlp.cross_entropy { hidden = hidden, weight = self:head_weight(),
-    labels = next_tokens(batch):to(hidden.device), ignore_index = IGNORED, reduction = "sum" }
-  local balance = self:balance_loss(seconds)
+    labels = next_tokens(batch, hidden.device), ignore_index = IGNORED, reduction = "sum" }
+  local balance = self:balance_loss(of_all_chunks(seconds))
   return balance and sum + balance * count or sum, count
 end
 
@@ -74,6 +90,7 @@ function M.log_probs(self, batch, opts)
   if o.temperature <= 0 or o.tile_tokens < 1 then
     core.raise("models.log_probs: temperature must be above 0, and tile_tokens at least 1")
   end
+  chunks.refuse("models.log_probs", "use model:loss, or nn.attention and the hidden states")
   local hidden = self:hidden(batch)
   local weight, tokens = self:head_weight(), hidden:size(0)
   local ids = batch.input_ids:to(hidden.device)
