@@ -20,6 +20,7 @@ local loading = require "lockstep.lora.loading"
 local models_folder = require "lockstep.models.folder"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
+local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -39,6 +40,7 @@ local function check_plain(caller, model, advice)
       .. "them, save them with lora.save and load them into a plain model")
   end
   if not nn.is_module(model) then core.raise(caller .. ": expected the module itself; " .. advice) end
+  splits.refuse_module(caller, model, "adapters of split layers are not supported")
 end
 
 --- Raises also for the module inside of data_parallel, which knows the parameters that the module had before.

@@ -14,6 +14,7 @@ local M = {
   dataset = require "lockstep.sharding.dataset",
   fully_shard = require("lockstep.sharding.fully_shard").fully_shard,
   pack = require "lockstep.sharding.pack",
+  tensor_parallel = require("lockstep.sharding.tensor_parallel").tensor_parallel,
 }
 
 --- Returns sharding.data_parallel(net, opts.data_parallel) or sharding.fully_shard(net, opts.fully_shard), as `kind`

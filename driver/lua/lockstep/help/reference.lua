@@ -21,7 +21,7 @@ local MODULES = {
   { "batching", "lockstep/batching.lua", "lockstep/batching/timing.lua" },
   { "sharding", "lockstep/sharding.lua", "lockstep/sharding/data_parallel.lua", "lockstep/sharding/dataset.lua",
     "lockstep/sharding/fully_shard.lua", "lockstep/sharding/accumulate.lua", "lockstep/sharding/pack.lua",
-    "lockstep/sharding/context_parallel.lua" },
+    "lockstep/sharding/tensor_parallel.lua", "lockstep/sharding/context_parallel.lua" },
   { "checkpoint", "lockstep/checkpoint.lua" },
   { "tiled_mlp", "lockstep/tiled_mlp.lua" },
   { "losses", "lockstep/losses.lua" },

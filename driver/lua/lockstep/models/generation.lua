@@ -4,7 +4,9 @@ local Cache = require "lockstep.models.cache"
 local chunks = require "lockstep.nn.chunks"
 local core = require "lockstep.core"
 local options = require "lockstep.options"
+local dist = require "lockstep.distributed"
 local sampling = require "lockstep.models.sampling"
+local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -212,11 +214,16 @@ function M.generate(model, prompts, opts)
   if type(prompts) ~= "table" or #prompts == 0 then fail("prompts must be an array of at least one prompt") end
   if type(prompts[1]) == "number" then fail("prompts must be an array of arrays of ids, got one array of ids") end
   check_suppressed(o.suppress, model.settings.vocab_size)
-  o.seed = o.seed or torch.randint(0, 2 ^ 31, { 1 }):item()
+  local split = splits.of(model:head_weight())
+  if not o.seed then
+    o.seed = torch.randint(0, 2 ^ 31, { 1 }):item()
+    -- The ranks of sharding.tensor_parallel draw the same ids.
+    if split then o.seed = dist.all_gather_object(o.seed, { group = split.owner.group })[1] end
+  end
   local samples = {}
   for i, prompt in ipairs(prompts) do samples[i] = read_prompt(model, prompt, i) end
   count_too_long(model, samples, o.max_new_tokens)
-  return torch.no_grad(generate, model, samples, o)
+  return splits.with_whole_tokens(model:parameters(), torch.no_grad, generate, model, samples, o)
 end
 
 return M

@@ -35,6 +35,7 @@ function Body:forward(x, pass) return self.language_model(x, pass) end
 ---@field interleaved boolean whether the frequencies of time, row and column alternate
 local VisionLanguage = decoder.CausalLM:subclass("VisionLanguage")
 M.VisionLanguage = VisionLanguage
+VisionLanguage.splits_tokens = false -- visual tokens are put in by their places among all
 
 local function copy(map)
   local result = {}

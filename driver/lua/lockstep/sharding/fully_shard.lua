@@ -4,6 +4,7 @@ local core = require "lockstep.core"
 local core_sharding = require "lockstep.core.sharding"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
+local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 local units_of = require "lockstep.sharding.units"
 
@@ -343,6 +344,7 @@ end
 
 local function shard(net, opts, has_values)
   if not nn.is_module(net) then core.raise("sharding.fully_shard: expected a module, not a " .. type(net)) end
+  splits.refuse_module("sharding.fully_shard", net, "take data_parallel in groups of ranks with the same parts")
   local o = read_options(opts)
   local found = units_of.find(net, o.units, o.ignore)
   for _, unit in ipairs(found.units) do
