@@ -27,7 +27,7 @@ local MODULES = {
   { "losses", "lockstep/losses.lua" },
   { "models", "lockstep/models.lua", "lockstep/models/decoder.lua" },
   { "mimo", "lockstep/mimo.lua", "lockstep/mimo/ownership.lua", "types/mimo_ownership.lua",
-    "lockstep/mimo/loader.lua", "lockstep/mimo/reorder.lua" },
+    "lockstep/mimo/loader.lua", "lockstep/mimo/reorder.lua", "lockstep/mimo/step.lua" },
   { "lora", "lockstep/lora.lua" },
   { "text", "lockstep/text.lua", "lockstep/text/train_tokenizer.lua", "lockstep/text/chat.lua" },
   { "images", "lockstep/images.lua", "lockstep/images/processor.lua" },
