@@ -261,6 +261,8 @@ t.test("BadBatchesAreNamed", function()
   fails("input_ids must be a tensor of whole numbers of shape [T], got torch.int64 {1, 5}",
     { input_ids = ids:unsqueeze(0) })
   fails("seq_lens add up to 4 tokens, but input_ids holds 5", { input_ids = ids, seq_lens = { 1, 3 } })
+  fails("position_ids must be a tensor of shape [T], got a table",
+    { input_ids = ids, position_ids = { 0, 1, 2, 3, 4 } })
   fails("position_ids have shape {4}, but input_ids holds 5", { input_ids = ids, position_ids = torch.arange(4) })
   fails("takes text alone, but the batch has pixel_values", { input_ids = ids, pixel_values = torch.zeros { 1 } })
   t.raises("models: loss_mask must be a tensor of shape [T], got a table", model.loss, model,

@@ -4,6 +4,7 @@
 ---     for _, layer in ipairs(self.layers) do h = ckpt(layer, h, mask) end
 ---     ckpt:stats().recomputes
 
+local chunks = require "lockstep.nn.chunks"
 local core = require "lockstep.core"
 local core_checkpoint = require "lockstep.core.checkpoint"
 local options = require "lockstep.options"
@@ -104,6 +105,7 @@ end
 ---@param ... any
 ---@return any ...
 function Checkpoint:__call(fn, ...)
+  fn = chunks.bind(fn)
   for i = 1, select("#", ...) do
     if is_plain_table((select(i, ...))) then return run_nested(self.region, fn, ...) end
   end

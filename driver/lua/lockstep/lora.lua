@@ -21,6 +21,7 @@ local models_folder = require "lockstep.models.folder"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
+local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -32,21 +33,22 @@ local function check_model(caller, model)
   end
 end
 
---- Raises for a wrapper, data_parallel for example, and for a sharded module.
+--- Raises for a wrapper, data_parallel for example, and for the module inside of a sharded model.
 local function check_plain(caller, model, advice)
   check_model(caller, model)
-  if fully_shard.is_one(model) or fully_shard.is_sharded(model) then
-    core.raise(caller .. ": the model is sharded; apply or load adapters before sharding.fully_shard, and to merge "
-      .. "them, save them with lora.save and load them into a plain model")
+  if fully_shard.is_one(model) then return end
+  if fully_shard.is_sharded(model) then
+    core.raise(caller .. ": the module is sharded; give what sharding.fully_shard returned")
   end
   if not nn.is_module(model) then core.raise(caller .. ": expected the module itself; " .. advice) end
+  splits.refuse_module(caller, model, "adapters of split layers are not supported")
 end
 
 --- Raises also for the module inside of data_parallel, which knows the parameters that the module had before.
 local function check_unused(caller, model)
   local advice = "call this before sharding.data_parallel(model)"
   check_plain(caller, model, advice)
-  if data_parallel.has_replicas(model) then
+  if not fully_shard.is_one(model) and data_parallel.has_replicas(model) then
     core.raise(caller .. ": the module has replicas, which would not learn of the adapters; " .. advice)
   end
 end
@@ -92,16 +94,44 @@ local function check_ties(caller, model, saved)
   if tied then check(tied.name, "weight", nn.fields(tied.module).weight) end
 end
 
+--- The module itself of a sharded model.
+local function net_of(model) return fully_shard.is_one(model) and fully_shard.net_of(model) or model end
+
+--- Returns a function that gives the whole value of a parameter, and one that gives a parameter a whole value.
+local function access(model)
+  if not fully_shard.is_one(model) then
+    return function(p) return p end, function(p, value) p:copy_(value) end
+  end
+  local names, whole_of = {}, fully_shard.whole_of(model)
+  for name, p in net_of(model):named_parameters() do names[p] = name end
+  return function(p) return whole_of(names[p]) end, function(p, value)
+    if names[p] then fully_shard.load_values(model, { [names[p]] = value }) else p:copy_(value) end
+  end
+end
+
 --- Freezes the model and adds adapters to what was chosen.
 local function add_all(caller, model, chosen, options_of)
-  check_ties(caller, model, chosen.saved)
-  model:requires_grad_(false)
-  for _, one in ipairs(chosen.saved) do adapters.train_whole(one.module) end
-  for _, one in ipairs(chosen.layers) do adapters.add(one.module, options_of(one.name)) end
-  for _, holder in ipairs(chosen.holders) do
-    local _, path = next(experts.paths(holder.name, holder.parameters))
-    experts.add(holder, options_of(path))
+  local net = net_of(model)
+  check_ties(caller, net, chosen.saved)
+  local function add()
+    net:requires_grad_(false)
+    for _, one in ipairs(chosen.saved) do adapters.train_whole(one.module) end
+    for _, one in ipairs(chosen.layers) do adapters.add(one.module, options_of(one.name)) end
+    for _, holder in ipairs(chosen.holders) do
+      local _, path = next(experts.paths(holder.name, holder.parameters))
+      experts.add(holder, options_of(path))
+    end
   end
+  if not fully_shard.is_one(model) then return add() end
+  fully_shard.rebuild(model, add) -- the values of weights are not there meanwhile
+  local whole, set = access(model)
+  torch.no_grad(function()
+    for _, one in ipairs(chosen.layers) do
+      local magnitudes = one.module.lora_magnitude_vector
+      if magnitudes then set(magnitudes, adapters.magnitudes(whole(one.module.weight))) end
+    end
+    for _, one in ipairs(chosen.saved) do adapters.fill_originals(one.module, whole) end
+  end)
 end
 
 ---@class lora.Options
@@ -124,6 +154,9 @@ end
 --- reads its weight without calling it. "all-linear" leaves out the head and the routers of mixtures of experts.
 ---
 ---     local count = lora.apply(model, { r = 8, targets = "all-linear", modules_to_save = { "lm_head" } })
+---
+--- A model of sharding.fully_shard is sharded again, with its adapters, and stays the object that it is: make
+--- optimizers afterwards. Collective then.
 ---
 --- Source: arXiv 2106.09685, as PEFT 0.21 computes it.
 ---@param model nn.Module
@@ -156,9 +189,10 @@ function M.apply(model, opts)
   if count_of(chosen_of(model)) > 0 then
     core.raise("lora.apply: the model has adapters already; call lora.merge first")
   end
-  local saved = adapters.find_modules_to_save("lora.apply", model, o.modules_to_save)
-  local chosen = { saved = saved, layers = adapters.find_targets("lora.apply", model, targets, saved),
-    holders = experts.find("lora.apply", model, o.parameters) }
+  local net = net_of(model)
+  local saved = adapters.find_modules_to_save("lora.apply", net, o.modules_to_save)
+  local chosen = { saved = saved, layers = adapters.find_targets("lora.apply", net, targets, saved),
+    holders = experts.find("lora.apply", net, o.parameters) }
   add_all("lora.apply", model, chosen, function() return o end)
   return count_of(chosen)
 end
@@ -188,17 +222,18 @@ end
 ---@return integer count linear layers and parameters that have an adapter now
 function M.load(model, dir)
   check_model("lora.load", model)
-  local folder, chosen = loading.read(models_folder.find(dir, "lora.load")), chosen_of(model)
+  local folder, chosen = loading.read(models_folder.find(dir, "lora.load")), chosen_of(net_of(model))
   if count_of(chosen) > 0 then
     loading.check_same(folder, chosen)
     loading.check_shapes(folder, chosen)
   else
     check_unused("lora.load", model)
-    chosen = loading.choose(model, folder)
+    chosen = loading.choose(net_of(model), folder)
     loading.check_shapes(folder, chosen)
     add_all("lora.load", model, chosen, function(path) return folder.wanted[path] end)
   end
-  loading.copy_in(folder, chosen)
+  local _, set = access(model)
+  loading.copy_in(folder, chosen, set)
   return count_of(chosen)
 end
 
@@ -210,23 +245,31 @@ end
 ---@param model nn.Module
 ---@return integer count linear layers and parameters that had an adapter
 function M.merge(model)
-  local chosen = check_adapted("lora.merge", model)
+  check_adapted("lora.merge", model)
   check_plain("lora.merge", model, "of replicas give the module inside, replicas.module")
-  local owners = {}
+  local net = net_of(model)
+  local chosen, owners = chosen_of(net), {}
   for _, one in ipairs(chosen.layers) do owners[one.module.weight] = one.name end
-  adapters.each_tensor(model, function(name, field, tensor)
+  adapters.each_tensor(net, function(name, field, tensor)
     local owner = owners[tensor]
     if not owner or owner == name then return end
     core.raise(string.format('lora.merge: "%s" shares its weight with "%s" (%s), which merging would change, too',
       owner, name, field))
   end)
+  local whole, set = access(model)
   torch.no_grad(function()
-    for _, one in ipairs(chosen.layers) do
-      one.module.weight:copy_(adapters.merged_weight(one.module))
-      adapters.remove(one.module)
+    for _, one in ipairs(chosen.layers) do set(one.module.weight, adapters.merged_weight(one.module, whole)) end
+    for _, holder in ipairs(chosen.holders) do
+      for _, name in ipairs(holder.parameters) do
+        set(nn.fields(holder.module)[name], experts.merged(holder.module, name, whole))
+      end
     end
   end)
-  for _, holder in ipairs(chosen.holders) do experts.merge(holder) end
+  local function remove()
+    for _, one in ipairs(chosen.layers) do adapters.remove(one.module) end
+    for _, holder in ipairs(chosen.holders) do experts.remove(holder) end
+  end
+  if fully_shard.is_one(model) then fully_shard.rebuild(model, remove) else remove() end
   for _, one in ipairs(chosen.saved) do adapters.forget_original(one.module) end
   return count_of(chosen)
 end

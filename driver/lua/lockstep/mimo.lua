@@ -10,7 +10,7 @@ local shared_weights = require "lockstep.mimo.shared_weights"
 local torch = require "lockstep.torch"
 
 local M = { loader = require "lockstep.mimo.loader", ownership = require "lockstep.mimo.ownership",
-  reorder = require "lockstep.mimo.reorder" }
+  reorder = require "lockstep.mimo.reorder", step = require "lockstep.mimo.step" }
 
 -- topology ------------------------------------------------------------------------------------------
 
@@ -139,6 +139,15 @@ function Topology:group(name, axes)
   return self.groups[key] or nil
 end
 
+--- The edges of a topology that names none.
+local function edges_to_language(modules)
+  local edges = {}
+  for _, module in ipairs(modules) do
+    if module.name ~= "language" then edges[#edges + 1] = { from = module.name, to = "language" } end
+  end
+  return edges
+end
+
 --- Assigns modules to ranks. Modules have separate ranks, or share all of them (colocated). Computes without
 --- communication: ranks that pass the same get the same.
 ---
@@ -151,6 +160,7 @@ end
 function M.topology(opts)
   local core_opts, shared = shared_weights.take(opts or {})
   return setmetatable({ core = core_mimo.topology(core_opts), groups = {}, shared = shared,
+    edges = opts and opts.edges or edges_to_language(core_opts.modules),
     bridges = setmetatable({}, { __mode = "v" }) }, Topology)
 end
 
@@ -310,7 +320,7 @@ function M.bridge(opts)
     { topology = options.required, from = options.required, to = options.required, dim = 0, audit = false })
   local core_bridge = check_topology("mimo.bridge", o.topology).core:bridge(o.from, o.to, o.dim, o.audit)
   o.topology.bridges[{}] = core_bridge
-  return setmetatable({ core = core_bridge }, Bridge)
+  return setmetatable({ core = core_bridge, topology = o.topology, from = o.from, to = o.to }, Bridge)
 end
 
 -- Gradients -----------------------------------------------------------------------------------------

@@ -14,6 +14,7 @@ local muon = require "lockstep.optim.muon"
 local optimizer = require "lockstep.optim.optimizer"
 local options = require "lockstep.options"
 local precision = require "lockstep.optim.precision"
+local splits = require "lockstep.nn.splits"
 local sgd = require "lockstep.optim.sgd"
 local torch = require "lockstep.torch"
 
@@ -131,7 +132,10 @@ function M.clip_grad_norm(params, max_norm, opts)
     if #grads == 0 then return torch.zeros({}) end
     -- The norm of float16 gradients may be above float16's largest number, and would scale them to 0.
     local dtype = has_low and (has_double and torch.float64 or torch.float32) or nil
-    local norm = torch.linalg_vector_norm(torch.stack(torch._foreach_norm(grads, p_norm, dtype)), p_norm)
+    local function norm_of(list)
+      return torch.linalg_vector_norm(torch.stack(torch._foreach_norm(list, p_norm, dtype)), p_norm)
+    end
+    local norm = splits.gradient_norm(params, norm_of, p_norm) or norm_of(grads)
     torch._foreach_mul_(grads, torch.clamp(max_norm / (norm + 1e-6), { max = 1 }))
     return norm
   end)

@@ -67,7 +67,8 @@ function M.read(name, given, defaults)
     elseif value == nil then
       if default ~= M.optional then value = default end
     elseif default ~= M.optional and type(value) ~= type(default) then
-      core.raise(string.format('%s: %s must be a %s, not %s', name, key, type(default), describe(value)))
+      local expected = type(default) == "userdata" and "value such as " .. tostring(default) or type(default)
+      core.raise(string.format('%s: %s must be a %s, not %s', name, key, expected, describe(value)))
     end
     result[key] = value
   end

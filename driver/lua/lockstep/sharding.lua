@@ -10,10 +10,12 @@ local torch = require "lockstep.torch"
 
 local M = {
   accumulate = require "lockstep.sharding.accumulate",
+  context_parallel = require("lockstep.sharding.context_parallel").context_parallel,
   data_parallel = require("lockstep.sharding.data_parallel").data_parallel,
   dataset = require "lockstep.sharding.dataset",
   fully_shard = require("lockstep.sharding.fully_shard").fully_shard,
   pack = require "lockstep.sharding.pack",
+  tensor_parallel = require("lockstep.sharding.tensor_parallel").tensor_parallel,
 }
 
 --- Returns sharding.data_parallel(net, opts.data_parallel) or sharding.fully_shard(net, opts.fully_shard), as `kind`

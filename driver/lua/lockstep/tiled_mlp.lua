@@ -9,6 +9,7 @@ local core_tiled_mlp = require "lockstep.core.tiled_mlp"
 local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
+local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -150,6 +151,7 @@ function M.cross_entropy(opts)
     labels = options.required, bias = options.optional, ignore_index = -100, reduction = "mean",
     tile_tokens = options.optional, label_smoothing = 0, z_loss = 0, softcap = 0, accumulate_fp32 = false,
     divisor = options.optional, over_ranks = false, group = options.optional })
+  splits.refuse("tiled_mlp.cross_entropy", o.weight, "use model:loss, or the scores of model:head")
   if o.tile_tokens == 0 then core.raise("tiled_mlp.cross_entropy: tile_tokens must be at least 1, not 0") end
   local divisor = o.divisor and torch.tensor(o.divisor, { dtype = torch.float64 })
   if o.over_ranks then

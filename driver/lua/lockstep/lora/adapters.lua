@@ -282,8 +282,7 @@ function M.add(module, o)
   module.lora_B = nn.Linear(o.r, weight:size(0), { bias = false }):to(where)
   nn.init.zeros_(module.lora_B.weight)
   if o.dora then
-    local norms = row_norms(weight:detach(), torch.zeros({}, where))
-    module.lora_magnitude_vector = norms:requires_grad_(true)
+    module.lora_magnitude_vector = M.magnitudes(weight):requires_grad_(true)
   end
   adapters[module] = {
     r = o.r, alpha = o.alpha, scale = o.alpha / (o.rslora and math.sqrt(o.r) or o.r), dropout = o.dropout,
@@ -308,15 +307,25 @@ end
 
 --- The weight with its adapter, in float32 or wider.
 ---@param module nn.Module
+---@param whole fun(p: torch.Tensor): torch.Tensor the value of a parameter of the layer
 ---@return torch.Tensor
-function M.merged_weight(module)
+function M.merged_weight(module, whole)
   local adapter = adapters[module]
   return torch.no_grad(function()
-    local update = torch.matmul(module.lora_B.weight, module.lora_A.weight) * adapter.scale
-    local weight = module.weight:to(update.dtype) + update
+    local before = whole(module.weight)
+    local update = torch.matmul(whole(module.lora_B.weight), whole(module.lora_A.weight)) * adapter.scale
+    local weight = before:to(update.dtype) + update
     if not adapter.dora then return weight end
-    return weight * (module.lora_magnitude_vector / row_norms(module.weight, update)):unsqueeze(1)
+    return weight * (whole(module.lora_magnitude_vector) / row_norms(before, update)):unsqueeze(1)
   end)
+end
+
+--- The length of each row of a layer's weight, with which DoRA begins, in float32 or wider. [out]
+---@param weight torch.Tensor
+---@return torch.Tensor
+function M.magnitudes(weight)
+  local dtype = IS_LOW[weight.dtype] and torch.float32 or weight.dtype
+  return row_norms(weight:detach(), torch.zeros({}, { device = weight.device, dtype = dtype }))
 end
 
 --- Takes the adapter away; the weight stays as it is.
@@ -325,6 +334,13 @@ function M.remove(module)
   setmetatable(module, adapters[module].class)
   adapters[module] = nil
   module.lora_A, module.lora_B, module.lora_magnitude_vector = nil, nil, nil
+end
+
+--- Gives the values before training of a module that is trained as a whole.
+---@param module nn.Module
+---@param whole fun(p: torch.Tensor): torch.Tensor the value of a parameter
+function M.fill_originals(module, whole)
+  for _, original in ipairs(originals[module]) do original.tensor:copy_(whole(original.fields[original.name])) end
 end
 
 --- Forgets that a module is saved as a whole.

@@ -97,17 +97,19 @@ end
 
 -- The adapters ----------------------------------------------------------------------------------------
 
+local function itself(p) return p end
+
 --- The update of a parameter without its scale, as two factors: [experts, out, r] and [experts, r, in].
-local function factors(module, name)
+local function factors(module, name, whole)
   local adapter = nn.fields(module)["lora_" .. name]
-  local a, b = adapter.lora_A.weight, adapter.lora_B.weight
+  local a, b = whole(adapter.lora_A.weight), whole(adapter.lora_B.weight)
   local count = nn.fields(module)[name]:size(0)
   return b:view(b:size(0), -1, count):permute(2, 0, 1), a:view(count, -1, a:size(1))
 end
 
 --- The parameter with its update, in the parameter's dtype.
 local function with_update(module, name, weight)
-  local b, a = factors(module, name)
+  local b, a = factors(module, name, itself)
   return torch.baddbmm(weight, b:to(weight.dtype), a:to(weight.dtype), { alpha = packed[module].scale })
 end
 
@@ -152,17 +154,22 @@ function M.add(holder, o)
   setmetatable(module, class_with_adapters(getmetatable(module)))
 end
 
---- Adds the updates to the parameters, in float32 and rounded once, and takes the adapters away.
----@param holder lora.Holder
-function M.merge(holder)
-  local module, own = holder.module, packed[holder.module]
-  torch.no_grad(function()
-    for _, name in ipairs(holder.parameters) do
-      local b, a = factors(module, name)
-      local weight = nn.fields(module)[name]
-      weight:copy_(torch.baddbmm(weight:to(a.dtype), b, a, { alpha = own.scale }))
-    end
+--- The parameter with its update, in float32 or wider.
+---@param module nn.Module
+---@param name string
+---@param whole fun(p: torch.Tensor): torch.Tensor the value of a parameter of the module
+---@return torch.Tensor
+function M.merged(module, name, whole)
+  return torch.no_grad(function()
+    local b, a = factors(module, name, whole)
+    return torch.baddbmm(whole(nn.fields(module)[name]):to(a.dtype), b, a, { alpha = packed[module].scale })
   end)
+end
+
+--- Takes the adapters away; the parameters stay as they are.
+---@param holder lora.Holder
+function M.remove(holder)
+  local module, own = holder.module, packed[holder.module]
   setmetatable(module, own.class)
   packed[module] = nil
   for _, name in ipairs(holder.parameters) do module["lora_" .. name] = nil end

@@ -182,20 +182,22 @@ function M.check_shapes(folder, chosen)
   end
 end
 
---- Copies the folder's tensors into the model's adapters and the modules that are saved as a whole.
+--- Calls copy(into, value) for the folder's tensors, which go into the model's adapters and the modules that are saved
+--- as a whole.
 ---@param folder lora.Folder
 ---@param chosen lora.Chosen
-function M.copy_in(folder, chosen)
+---@param copy fun(into: torch.Tensor, value: torch.Tensor)
+function M.copy_in(folder, chosen, copy)
   torch.no_grad(function()
     for _, place in ipairs(places_of(chosen)) do
       local parts = folder.contents.modules[place.path]
-      place.adapter.lora_A.weight:copy_(parts.lora_A)
-      place.adapter.lora_B.weight:copy_(parts.lora_B)
-      if parts.lora_magnitude_vector then place.adapter.lora_magnitude_vector:copy_(parts.lora_magnitude_vector) end
+      copy(place.adapter.lora_A.weight, parts.lora_A)
+      copy(place.adapter.lora_B.weight, parts.lora_B)
+      if parts.lora_magnitude_vector then copy(place.adapter.lora_magnitude_vector, parts.lora_magnitude_vector) end
     end
     for _, one in ipairs(chosen.saved) do
-      for name, tensor in pairs(one.module:state_dict()) do
-        tensor:copy_(folder.contents.others[one.name .. "." .. name])
+      for _, tensors in ipairs { one.module.named_parameters, one.module.named_buffers } do
+        for name, tensor in tensors(one.module) do copy(tensor, folder.contents.others[one.name .. "." .. name]) end
       end
     end
   end)

@@ -106,15 +106,6 @@ t.test("ReplicasAreAdaptedBeforeTheyAreMade", function()
   t.raises("lora.merge: expected the module itself", lora.merge, sharding.data_parallel(adapted(1)))
 end)
 
-t.test("AShardedModelTakesNoMoreAdapters", function()
-  local net = adapted(1)
-  local model = sharding.fully_shard(net)
-  for _, one in ipairs { net, model } do
-    t.raises("lora.apply: the model is sharded; apply or load adapters before sharding.fully_shard", lora.apply, one)
-    t.raises("lora.merge: the model is sharded", lora.merge, one)
-  end
-end)
-
 t.test("AResumedRunGoesOnWithTheSameBits", function()
   local function begin()
     local model = sharding.data_parallel(adapted(2))

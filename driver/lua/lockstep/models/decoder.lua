@@ -8,6 +8,7 @@
 --- dimension. A layer takes cos and sin and a function `attend(q, k, v, attention)`; so training, a cache and
 --- several position ids per token use the same layers.
 
+local chunks = require "lockstep.nn.chunks"
 local config = require "lockstep.models.config"
 local core = require "lockstep.core"
 local fields = require "lockstep.models.fields"
@@ -16,6 +17,7 @@ local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local scoring = require "lockstep.models.scoring"
+local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -47,8 +49,9 @@ function Attention:init(c, index)
 end
 
 function Attention:forward(x, pass)
-  local tokens, dim = x:size(0), self.head_dim
-  local q = self.q_proj(x):view(tokens, -1, dim)
+  local q, dim = self.q_proj(x), self.head_dim
+  local tokens = q:size(0) -- sharding.tensor_parallel may split the tokens of x
+  q = q:view(tokens, -1, dim)
   local k = self.k_proj(x):view(tokens, -1, dim)
   local v = self.v_proj(x):view(tokens, -1, dim)
   if self.q_norm then q, k = self.q_norm(q), self.k_norm(k) end
@@ -219,6 +222,19 @@ end
 ---@return models.Decoder
 function CausalLM:decoder() return self.model end
 
+--- The plan of sharding.tensor_parallel for this model. Experts and vision towers are whole on every rank.
+---@return table<string, "column"|"row"|"vocabulary">
+function CausalLM.tensor_plan()
+  return { embed_tokens = "vocabulary", lm_head = "vocabulary",
+    ["layers.*.self_attn.q_proj"] = "column", ["layers.*.self_attn.k_proj"] = "column",
+    ["layers.*.self_attn.v_proj"] = "column", ["layers.*.self_attn.o_proj"] = "row",
+    ["layers.*.mlp.gate_proj"] = "column", ["layers.*.mlp.up_proj"] = "column",
+    ["layers.*.mlp.down_proj"] = "row" }
+end
+
+--- Whether sharding.tensor_parallel may split the tokens between the layers.
+CausalLM.splits_tokens = true
+
 --- Returns the weight of the head, [vocab_size, hidden]: the embedding's where they are tied.
 ---@return torch.Tensor
 function CausalLM:head_weight() return (self.lm_head or self:decoder().embed_tokens).weight end
@@ -228,7 +244,8 @@ function CausalLM:head_weight() return (self.lm_head or self:decoder().embed_tok
 ---@return torch.Tensor # [..., vocab_size]
 function CausalLM:head(x)
   if self.lm_head then return self.lm_head(x) end
-  return nn.linear(x, self:head_weight())
+  local weight = self:head_weight()
+  return splits.of(weight) and splits.scores(x, weight) or nn.linear(x, weight)
 end
 
 --- Position ids that start at 0 in each sequence.
@@ -263,7 +280,9 @@ function CausalLM:read_batch(batch)
   fields.check(batch)
   check_ids(self, batch.input_ids)
   local tokens, device = batch.input_ids:size(0), self:decoder().embed_tokens.weight.device
-  local seq_lens, sum = batch.seq_lens or { tokens }, 0
+  local current = chunks.current()
+  local whole = current and chunks.whole(current, tokens) or tokens
+  local seq_lens, sum = batch.seq_lens or { whole }, 0
   if type(seq_lens) ~= "table" then
     fail("seq_lens must be an array of numbers, got a %s", torch.is_tensor(seq_lens) and "tensor" or type(seq_lens))
   end
@@ -274,8 +293,18 @@ function CausalLM:read_batch(batch)
     end
     sum = sum + length
   end
-  if sum ~= tokens then fail("seq_lens add up to %s tokens, but input_ids holds %d", tostring(sum), tokens) end
-  local positions = batch.position_ids or counting(seq_lens)
+  if sum ~= whole then
+    local each = current and (" on each of %d ranks; within sharding.context_parallel they are the "
+      .. "lengths of the whole sequence"):format(current.size) or ""
+    fail("seq_lens add up to %s tokens, but input_ids holds %d%s", tostring(sum), tokens, each)
+  end
+  local positions = batch.position_ids
+  if not positions then
+    positions = counting(seq_lens)
+    if current then positions = chunks.own(current, positions) end
+  elseif not torch.is_tensor(positions) then
+    fail("position_ids must be a tensor of shape [T], got a %s", type(positions))
+  end
   if positions:size(-1) ~= tokens then
     fail("position_ids have shape %s, but input_ids holds %d tokens", tostring(positions.shape), tokens)
   end
@@ -324,7 +353,9 @@ function CausalLM:hidden(batch, attend)
   attend = attend or function(q, k, v, attention)
     return nn.attention(q, k, v, { seq_lens = seq_lens, window = attention.window or nil })
   end
-  return self.model(x, { cos = cos, sin = sin, attend = attend, after = after, checkpoint = self.checkpoint })
+  local y, seconds = self.model(x, { cos = cos, sin = sin, attend = attend, after = after,
+    checkpoint = self.checkpoint })
+  return splits.whole_tokens(self, y), seconds
 end
 
 --- Returns the logits. With what = "loss" the results of model:loss(batch), with "hidden" those of model:hidden(batch),

@@ -1,10 +1,13 @@
 --- Text from a model: prompts in, new ids out, with a cache of keys and values.
 
 local Cache = require "lockstep.models.cache"
+local chunks = require "lockstep.nn.chunks"
 local core = require "lockstep.core"
+local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local sampling = require "lockstep.models.sampling"
+local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -202,6 +205,7 @@ function M.generate(model, prompts, opts)
   local o = options.read("models.generate", opts, { max_new_tokens = 64, temperature = 0, top_k = options.optional,
     top_p = options.optional, seed = options.optional, stop = options.optional, on_token = options.optional,
     suppress = {} })
+  chunks.refuse("models.generate", "call it outside, on whole prompts")
   if o.max_new_tokens < 1 or o.max_new_tokens % 1 ~= 0 then
     fail("max_new_tokens must be a whole number of at least 1, got %s", tostring(o.max_new_tokens))
   end
@@ -211,11 +215,16 @@ function M.generate(model, prompts, opts)
   if type(prompts) ~= "table" or #prompts == 0 then fail("prompts must be an array of at least one prompt") end
   if type(prompts[1]) == "number" then fail("prompts must be an array of arrays of ids, got one array of ids") end
   check_suppressed(o.suppress, model.settings.vocab_size)
-  o.seed = o.seed or torch.randint(0, 2 ^ 31, { 1 }):item()
+  local split = splits.of(model:head_weight())
+  if not o.seed then
+    o.seed = torch.randint(0, 2 ^ 31, { 1 }):item()
+    -- The ranks of sharding.tensor_parallel draw the same ids.
+    if split then o.seed = dist.all_gather_object(o.seed, { group = split.owner.group })[1] end
+  end
   local samples = {}
   for i, prompt in ipairs(prompts) do samples[i] = read_prompt(model, prompt, i) end
   count_too_long(model, samples, o.max_new_tokens)
-  return torch.no_grad(generate, model, samples, o)
+  return splits.with_whole_tokens(model:parameters(), torch.no_grad, generate, model, samples, o)
 end
 
 return M

@@ -15,6 +15,7 @@ local files = require "lockstep.core.files"
 local folder = require "lockstep.models.folder"
 local nn = require "lockstep.nn"
 local plain = require "lockstep.plain"
+local tensor_parallel = require "lockstep.sharding.tensor_parallel"
 
 local M = {}
 
@@ -149,9 +150,9 @@ local function unwrap(model)
     .. type(model))
 end
 
---- Returns the tensors by their names on disk. A sharded model gathers its parameters: collective.
+--- Returns the tensors by their names on disk. A sharded or split model gathers its parameters: collective.
 local function disk_state(model)
-  if nn.is_module(model) then return model:layouts()[1] end
+  if nn.is_module(model) then return tensor_parallel.full(model, function() return model:layouts()[1] end) end
   local state = model:state_dict()
   return model.layouts(setmetatable({ state_dict = function() return state end }, { __index = model }))[1]
 end

@@ -5,9 +5,11 @@
 ---     local log_probs, entropy = model:log_probs(batch)
 
 local checkpoint = require "lockstep.checkpoint"
+local chunks = require "lockstep.nn.chunks"
 local core = require "lockstep.core"
 local masks = require "lockstep.losses.mask"
 local options = require "lockstep.options"
+local splits = require "lockstep.nn.splits"
 local tiled_mlp = require "lockstep.tiled_mlp"
 local torch = require "lockstep.torch"
 
@@ -15,8 +17,8 @@ local M = {}
 
 local IGNORED = -100
 
---- The label of each token: the next token of its sequence, where that one counts. [T]
-local function next_tokens(batch)
+--- The label of each token: the next token of its sequence, where that one counts. [T] on `device`
+local function next_tokens(batch, device)
   local ids = batch.input_ids
   local tokens = ids:size(0)
   local counted = ids:to(torch.int64)
@@ -30,6 +32,12 @@ local function next_tokens(batch)
     end
     counted = counted:masked_fill(masks.left_out(batch.loss_mask, "models: loss_mask"):to(ids.device), IGNORED)
   end
+  counted = counted:to(device)
+  local current = chunks.current()
+  if current then
+    counted = chunks.gather(current, counted) -- a chunk's last label is the next chunk's first token
+    tokens = counted:size(0)
+  end
   local labels = torch.full_like(counted, IGNORED)
   labels[{ { 0, tokens - 1 } }] = counted[{ { 1, tokens } }]
   local last = -1
@@ -37,7 +45,16 @@ local function next_tokens(batch)
     last = last + length
     labels[last] = IGNORED
   end
-  return labels
+  return current and chunks.own(current, labels) or labels
+end
+
+--- What the layers' MLPs returned besides, of all chunks: a balance loss is one of all tokens.
+local function of_all_chunks(seconds)
+  local current = chunks.current()
+  if not current then return seconds end
+  local all = {}
+  for i, x in ipairs(seconds) do all[i] = chunks.gather(current, x) end
+  return all
 end
 
 --- See CausalLM:loss.
@@ -47,15 +64,22 @@ end
 ---@return integer count
 function M.loss(self, batch)
   local hidden, seconds = self:hidden(batch)
-  local sum, count = tiled_mlp.cross_entropy { hidden = hidden, weight = self:head_weight(),
-    labels = next_tokens(batch):to(hidden.device), ignore_index = IGNORED, reduction = "sum" }
-  local balance = self:balance_loss(seconds)
+  local weight, labels = self:head_weight(), next_tokens(batch, hidden.device)
+  local sum, count
+  if splits.of(weight) then
+    sum, count = splits.cross_entropy(hidden, weight, labels, IGNORED, checkpoint.new { preserve_rng = false })
+  else
+    sum, count = tiled_mlp.cross_entropy { hidden = hidden, weight = weight, labels = labels, ignore_index = IGNORED,
+      reduction = "sum" }
+  end
+  local balance = self:balance_loss(of_all_chunks(seconds))
   return balance and sum + balance * count or sum, count
 end
 
 --- Returns the log-probability of each label of a tile, and the entropy of its distribution.
-local function score(hidden, weight, labels, temperature)
-  local logits = torch.linear(hidden, weight):to(torch.float32)
+local function score(hidden, weight, labels, temperature, split)
+  local logits = split and splits.scores(hidden, weight, nil, split) or torch.linear(hidden, weight)
+  logits = logits:to(torch.float32)
   if temperature ~= 1 then logits = logits / temperature end
   local total = logits:logsumexp({ -1 })
   local log_probs = logits:gather(-1, labels:unsqueeze(-1)):squeeze(-1) - total
@@ -74,8 +98,10 @@ function M.log_probs(self, batch, opts)
   if o.temperature <= 0 or o.tile_tokens < 1 then
     core.raise("models.log_probs: temperature must be above 0, and tile_tokens at least 1")
   end
+  chunks.refuse("models.log_probs", "use model:loss, or nn.attention and the hidden states")
   local hidden = self:hidden(batch)
   local weight, tokens = self:head_weight(), hidden:size(0)
+  local split = splits.of(weight)
   local ids = batch.input_ids:to(hidden.device)
   local region = checkpoint.new { preserve_rng = false }
   local zero = torch.zeros({ 1 }, { dtype = torch.float32, device = hidden.device })
@@ -83,7 +109,8 @@ function M.log_probs(self, batch, opts)
   for from = 0, tokens - 2, o.tile_tokens do
     local to = math.min(from + o.tile_tokens, tokens - 1)
     local labels = ids[{ { from + 1, to + 1 } }]:to(torch.int64)
-    local p, e = region(function(h, w) return score(h, w, labels, o.temperature) end, hidden[{ { from, to } }], weight)
+    local function tile(h, w) return score(h, w, labels, o.temperature, split) end
+    local p, e = region(tile, hidden[{ { from, to } }], weight)
     log_probs[#log_probs + 1], entropy[#entropy + 1] = p, e
   end
   local is_first, start = torch.zeros({ tokens }, { dtype = torch.bool }), 0

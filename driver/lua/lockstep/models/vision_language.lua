@@ -1,6 +1,7 @@
 --- Models of pictures and text: a vision tower turns patches into tokens, which take the places of placeholders among
 --- the embeddings of a language model.
 
+local chunks = require "lockstep.nn.chunks"
 local config = require "lockstep.models.config"
 local core = require "lockstep.core"
 local decoder = require "lockstep.models.decoder"
@@ -35,6 +36,7 @@ function Body:forward(x, pass) return self.language_model(x, pass) end
 ---@field interleaved boolean whether the frequencies of time, row and column alternate
 local VisionLanguage = decoder.CausalLM:subclass("VisionLanguage")
 M.VisionLanguage = VisionLanguage
+VisionLanguage.splits_tokens = false -- visual tokens are put in by their places among all
 
 local function get(raw, key)
   if raw[key] ~= core.null then return raw[key] end
@@ -148,6 +150,10 @@ end
 
 -- Batches -------------------------------------------------------------------------------------------------
 
+local function refuse_chunks()
+  chunks.refuse("models", "a batch with pictures cannot be in chunks; one of text alone can")
+end
+
 local function has_visuals(batch)
   for _, key in ipairs { "pixel_values", "pixel_values_videos", "visual", "image_grid_thw", "video_grid_thw" } do
     if batch[key] ~= nil and not (torch.is_tensor(batch[key]) and batch[key]:size(0) == 0) then return true end
@@ -162,6 +168,7 @@ end
 ---@param batch models.Batch
 ---@return torch.Tensor
 function VisionLanguage:visual(batch)
+  refuse_chunks()
   local merge = self.visual_layout.merge
   local grid = placeholders.read_grid("image_grid_thw", batch.image_grid_thw, merge)
   local videos = placeholders.read_grid("video_grid_thw", batch.video_grid_thw, merge)
@@ -235,6 +242,7 @@ function VisionLanguage:inputs(batch)
     check_text(self, batch)
     return self:decoder().embed_tokens(ids), angles_of(self, positions), seq_lens
   end
+  refuse_chunks()
   local ids, positions, seq_lens = self:read_batch(batch)
   local visuals = find(self.visual_layout, batch, ids:totable(), seq_lens)
   if batch.position_ids then check_positions(batch.position_ids) end

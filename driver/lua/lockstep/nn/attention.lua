@@ -5,6 +5,7 @@
 --- On a GPU, bfloat16 and float16 go to FlashAttention with cumulative lengths (arXiv 2307.08691). Everything else is
 --- a loop of scaled_dot_product_attention over the sequences, six times as fast on a CPU as one call with a mask.
 
+local chunks = require "lockstep.nn.chunks"
 local core = require "lockstep.core"
 local options = require "lockstep.options"
 local torch = require "lockstep.torch"
@@ -35,6 +36,11 @@ local function check_lengths(seq_lens, tokens)
       fail("seq_lens[%d] must be a whole number of at least 1, got %s", i, tostring(length))
     end
     total = total + length
+  end
+  local current = chunks.current()
+  if current and total ~= tokens then
+    fail("seq_lens add up to %d tokens, but the chunks of %d ranks hold %d; within sharding.context_parallel they are "
+      .. "the lengths of the whole sequence", total, current.size, tokens)
   end
   if total ~= tokens then fail("seq_lens add up to %d tokens, but q has %d", total, tokens) end
 end
@@ -111,7 +117,8 @@ local OPTIONS = { seq_lens = options.optional, causal = true, scale = options.op
 ---
 --- `seq_lens`: the tokens of each sequence, which add up to T; default: one sequence. `causal`: a token sees itself and
 --- the tokens before it. `scale`: default D^-0.5. `window`: a token sees so many tokens, itself included. If `causal`
---- is false, it sees as many tokens after itself.
+--- is false, it sees as many tokens after itself. Within sharding.context_parallel q, k and v are this rank's chunk,
+--- and seq_lens the lengths of the whole.
 ---@param q torch.Tensor [T, heads, D]
 ---@param k torch.Tensor [T, kv_heads, D]
 ---@param v torch.Tensor [T, kv_heads, D]
@@ -120,11 +127,14 @@ local OPTIONS = { seq_lens = options.optional, causal = true, scale = options.op
 function M.attention(q, k, v, opts)
   check_tensors(q, k, v)
   local o = options.read("nn.attention", opts, OPTIONS)
-  o.seq_lens = o.seq_lens or { q:size(0) }
-  check_lengths(o.seq_lens, q:size(0))
+  local current = chunks.current()
+  local tokens = current and chunks.whole(current, q:size(0)) or q:size(0)
+  o.seq_lens = o.seq_lens or { tokens }
+  check_lengths(o.seq_lens, tokens)
   if o.window ~= nil and (type(o.window) ~= "number" or o.window < 1 or o.window % 1 ~= 0) then
     fail("window must be a whole number of at least 1, got %s", tostring(o.window))
   end
+  if current and current.size > 1 then return chunks.attention(current, q, k, v, o) end
   if can_flash(q) then return flash(q, k, v, o) end
   return sequence_by_sequence(q, k, v, o)
 end

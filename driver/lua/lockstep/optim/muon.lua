@@ -5,6 +5,7 @@
 
 local core = require "lockstep.core"
 local fully_shard = require "lockstep.sharding.fully_shard"
+local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
 local COEFFICIENTS = { 3.4445, -4.7750, 2.0315 }
@@ -55,6 +56,7 @@ M.check = function(o, check)
 end
 
 M.check_parameter = function(p, what)
+  splits.refuse(M.name, p, "it would make each part orthogonal alone; use optim.AdamW")
   local place = fully_shard.place_of(p)
   local shape = place and place.shape or p:size()
   if #shape == 2 then return end

@@ -358,6 +358,7 @@ t.test("WrongPoliciesAreRefused", function()
   local cases = {
     { p, { master = "bfloat16" }, 'master must be "float32", "stochastic" or "none", not "bfloat16"' },
     { p, { master = true }, "master must be a string, not true" },
+    { p, { states = "bfloat16" }, 'states must be a value such as torch.float32, not "bfloat16"' },
     { p, { states = torch.float16 }, "states must be torch.float32 or torch.bfloat16, not torch.float16" },
     { p, { states = torch.ones { 1 } }, "states must be torch.float32 or torch.bfloat16, not a tensor" },
     { half, { master = "stochastic" }, 'but parameter 1 is float16; use master = "float32" for it' },

@@ -5,6 +5,8 @@ local core_sharding = require "lockstep.core.sharding"
 local data_parallel = require "lockstep.sharding.data_parallel"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
+local reshard = require "lockstep.sharding.reshard"
+local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 local units_of = require "lockstep.sharding.units"
 
@@ -133,6 +135,7 @@ end
 local function wrap(parts)
   for i, unit in ipairs(parts.units) do
     local forward = unit.module.forward
+    parts.forwards[i] = nn.fields(unit.module).forward
     unit.module.forward = function(module, ...) return call_unit(parts, i - 1, forward, module, ...) end
     is_sharded[unit.module] = true
   end
@@ -338,9 +341,8 @@ local function read_options(opts)
   return o
 end
 
-local function shard(net, opts, has_values)
-  if not nn.is_module(net) then core.raise("sharding.fully_shard: expected a module, not a " .. type(net)) end
-  local o = read_options(opts)
+--- Shards a module; `model` becomes the result, if it is given.
+local function build(net, o, has_values, model)
   local found = units_of.find(net, o.units, o.ignore)
   for _, unit in ipairs(found.units) do
     if is_sharded[unit.module] then
@@ -350,16 +352,60 @@ local function shard(net, opts, has_values)
   local buffers = {}
   for name, buffer in net:named_buffers() do buffers[#buffers + 1] = { name, buffer } end
   local parts = { net = net, units = found.units, names = found.names, aliases = found.aliases,
-    ignored = found.ignored, options = o, methods = {}, places = {} }
+    ignored = found.ignored, options = o, methods = {}, places = {}, tensors = found.tensors, forwards = {},
+    given = { units = o.units, ignore = o.ignore }, model = model or setmetatable({}, FullyShard) }
   o.units, o.ignore, o.has_values = nil, nil, has_values
   parts.core = core_sharding.fully_shard(found.units, buffers, o)
   parts.shards = parts.core:shards()
   parts.replaced = units_of.replaced_since(net, found.tensors)
-  parts.model = setmetatable({ [PARTS] = parts }, FullyShard)
+  rawset(parts.model, PARTS, parts)
   for i, unit in ipairs(parts.units) do note_places(parts, i - 1, unit) end
   for _, name in ipairs(found.ignored) do parts.shards[name] = found.tensors[name] end
   wrap(parts)
   return parts.model
+end
+
+local function shard(net, opts, has_values)
+  if not nn.is_module(net) then core.raise("sharding.fully_shard: expected a module, not a " .. type(net)) end
+  splits.refuse_module("sharding.fully_shard", net, "take data_parallel in groups of ranks with the same parts")
+  return build(net, read_options(opts), has_values)
+end
+
+--- The module inside of what fully_shard returned.
+---@param model sharding.FullyShard
+---@return nn.Module
+function M.net_of(model) return model[PARTS].net end
+
+--- Returns a function that gives the whole value of a parameter, in the masters' dtype. It keeps one unit at a time.
+--- Collective.
+---@param model sharding.FullyShard
+---@return fun(name: string): torch.Tensor
+function M.whole_of(model) return reshard.whole_of(model[PARTS]) end
+
+--- Lets parameters take whole values: each rank its part.
+---@param model sharding.FullyShard
+---@param values table<string, torch.Tensor>
+function M.load_values(model, values) reshard.load_values(model[PARTS], values) end
+
+--- Calls change(net), which adds parameters to the module or takes some away, and shards it again; the model stays the
+--- object that it is. Values of parameters that stay are kept, and new ones are those of the group's first rank. change
+--- cannot read or write values of parameters that were there before. Collective.
+---@param model sharding.FullyShard
+---@param change fun(net: nn.Module)
+function M.rebuild(model, change)
+  local old = model[PARTS]
+  for i, unit in ipairs(old.units) do
+    nn.fields(unit.module).forward = old.forwards[i]
+    is_sharded[unit.module] = nil
+  end
+  reshard.change(old, change, function(o)
+    build(old.net, o, false, model)
+    return model[PARTS]
+  end)
+  for name, given in pairs(old.shards) do -- an optimizer of the shards before gets no gradient
+    local now = model[PARTS].shards[name] or model[PARTS].shards[model[PARTS].names[1]]
+    if not rawequal(given, now) then shard_of_parameter[given] = now end
+  end
 end
 
 --- Shards a module over ranks: each keeps an equal part of every parameter, of its gradient and of the optimizer's

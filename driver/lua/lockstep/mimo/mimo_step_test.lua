@@ -1,0 +1,194 @@
+-- mimo.step: every order gives the gradients of one process that runs all modules.
+
+local dist = require "lockstep.distributed"
+local mimo = require "lockstep.mimo"
+local nn = require "lockstep.nn"
+local t = require "lockstep.testing"
+local torch = require "lockstep.torch"
+
+local rank, world = dist.rank(), dist.world_size()
+local MICRO_BATCHES, SAMPLES = 5, 4
+
+--- The modules of a model, the same on every rank.
+local function build()
+  torch.manual_seed(3)
+  torch.set_default_dtype(torch.float64)
+  local modules = { vision = nn.Linear(3, 6), middle = nn.Linear(6, 6), language = nn.Linear(6, 2) }
+  torch.set_default_dtype(torch.float32)
+  return modules
+end
+
+--- The micro-batch of a number: the same on every rank.
+local function batch_of(number)
+  torch.manual_seed(100 + number)
+  return { ids = torch.arange(SAMPLES) + number * SAMPLES, x = torch.randn({ SAMPLES, 3 }, { dtype = torch.float64 }),
+    y = torch.randn({ SAMPLES, 2 }, { dtype = torch.float64 }) }
+end
+
+local function loader_of(count)
+  local number = 0
+  return function()
+    number = number + 1
+    if number > count then return nil end
+    return batch_of(number), { samples = batch_of(number).ids, rows_per_sample = { 1, 1, 1, 1 } }
+  end
+end
+
+--- What each module computes; `trace` lists the forwards and backwards of this rank.
+local function functions_of(modules, trace)
+  local function noted(x, text)
+    trace[#trace + 1] = "F"
+    if x.requires_grad then
+      x:register_hook(function() trace[#trace + 1] = text end)
+    end
+    return x
+  end
+  return {
+    vision = function(part) return noted(torch.tanh(modules.vision(part.x)), "B") end,
+    middle = function(_, x) return noted(torch.tanh(modules.middle(x)), "B") end,
+    language = function(part, x) return noted((modules.language(x) - part.y):square():sum(), "B") end,
+  }
+end
+
+--- The losses and gradients of one process, without topology.
+local function reference(names, count)
+  local modules, losses = build(), {}
+  local fns = functions_of(modules, {})
+  for i = 1, count do
+    local x = nil
+    for _, name in ipairs(names) do x = fns[name](batch_of(i), x) end
+    losses[i] = x:item()
+    x:backward()
+  end
+  return losses, modules
+end
+
+local function edges(names)
+  local list = {}
+  for i = 1, #names - 1 do list[i] = { from = names[i], to = names[i + 1] } end
+  return list
+end
+
+local function check(names, sizes, order, expected_trace)
+  local placed, first = {}, 0
+  for i, name in ipairs(names) do
+    placed[i] = { name = name, first_rank = first, dp = sizes[i] }
+    first = first + sizes[i]
+  end
+  if first ~= world then return end
+  local topology = mimo.topology { modules = placed, edges = edges(names) }
+  local bridges = {}
+  for i, edge in ipairs(edges(names)) do
+    local is_mine = topology:module() == edge.from or topology:module() == edge.to
+    bridges[i] = is_mine and mimo.bridge { topology = topology, from = edge.from, to = edge.to } or nil
+  end
+  local own = {}
+  for i = 1, #names - 1 do own[#own + 1] = bridges[i] end
+  local modules, trace = build(), {}
+  local name = topology:module()
+  local step = mimo.step { topology = topology, modules = { [name] = functions_of(modules, trace)[name] },
+    bridges = own, order = order, micro_batches = MICRO_BATCHES, slice = { uneven = true, batch_size = SAMPLES } }
+  local expected, plain = reference(names, MICRO_BATCHES)
+
+  local loader = loader_of(MICRO_BATCHES)
+  local losses = step(loader)
+
+  local sums = torch.zeros({ MICRO_BATCHES }, { dtype = torch.float64 })
+  for i, loss in ipairs(losses) do sums[i - 1] = loss end
+  t.equal(#losses, name == "language" and MICRO_BATCHES or 0)
+  t.near(dist.all_reduce(sums), torch.tensor(expected, { dtype = torch.float64 }), 1e-12)
+  for _, field in ipairs { "weight", "bias" } do
+    local grad = modules[name][field].grad
+    local group = topology:group(name, "dp")
+    if group then dist.all_reduce(grad, "sum", { group = group }) end
+    t.near(grad, plain[name][field].grad, 1e-12, name .. "." .. field)
+  end
+  if expected_trace then t.equal(table.concat(trace), expected_trace[name]) end
+  t.equal(step(loader), nil)
+end
+
+for _, order in ipairs { "sequential", "all_forwards_first", "1f1b" } do
+  for _, sizes in ipairs { { 1, 1 }, { 2, 1 }, { 1, 2 }, { 3, 1 }, { 2, 2 }, { 1, 3 } } do
+    t.test(("GradientsAreThoseOfOneProcess_%s_%d_to_%d"):format(order, sizes[1], sizes[2]), function()
+      local traces = sizes[1] + sizes[2] == 2 and { sequential = { vision = "FBFBFBFBFB", language = "FBFBFBFBFB" },
+        all_forwards_first = { vision = "FFFFFBBBBB", language = "FFFFFBBBBB" },
+        ["1f1b"] = { vision = "FFBFBFBFBB", language = "FBFBFBFBFB" } }
+      check({ "vision", "language" }, sizes, order, traces and traces[order])
+    end)
+  end
+
+  for _, sizes in ipairs { { 1, 1, 1 }, { 1, 2, 1 }, { 2, 1, 1 } } do
+    t.test(("AChainOfThreeModules_%s_%d_%d_%d"):format(order, unpack(sizes)), function()
+      check({ "vision", "middle", "language" }, sizes, order, order == "1f1b" and sizes[1] + sizes[2] == 2
+        and { vision = "FFFBFBFBBB", middle = "FFBFBFBFBB", language = "FBFBFBFBFB" } or nil)
+    end)
+  end
+end
+
+t.test("ColocatedModulesRunInOneProcess", function()
+  if world > 1 then return end
+  local topology = mimo.topology { modules = { { name = "vision" }, { name = "language" } } }
+  local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
+  local modules = build()
+  local fns = functions_of(modules, {})
+  for _, order in ipairs { "sequential", "all_forwards_first" } do
+    for _, module in pairs(modules) do module:zero_grad() end
+    local step = mimo.step { topology = topology, modules = { vision = fns.vision, language = fns.language },
+      bridges = { bridge }, order = order, micro_batches = MICRO_BATCHES }
+    local expected, plain = reference({ "vision", "language" }, MICRO_BATCHES)
+
+    local losses = step(loader_of(MICRO_BATCHES))
+
+    for i, loss in ipairs(losses) do t.near(loss:item(), expected[i], 1e-12) end
+    t.near(modules.vision.weight.grad, plain.vision.weight.grad, 1e-12)
+  end
+end)
+
+t.test("AFrozenTowerSendsNoGradient", function()
+  if world ~= 2 then return end
+  local topology = mimo.topology { modules = { { name = "vision" }, { name = "language", first_rank = 1 } } }
+  local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
+  local modules = build()
+  modules.vision:requires_grad_(false)
+  local name = topology:module()
+  local step = mimo.step { topology = topology, bridges = bridge, micro_batches = MICRO_BATCHES,
+    modules = { [name] = functions_of(modules, {})[name] } }
+
+  step(loader_of(MICRO_BATCHES))
+
+  t.equal(modules.vision.weight.grad, nil)
+  if name == "language" then
+    local _, plain = reference({ "vision", "language" }, MICRO_BATCHES)
+    t.near(modules.language.weight.grad, plain.language.weight.grad, 1e-12)
+  end
+end)
+
+t.test("MistakesAreNamed", function()
+  local topology = mimo.topology { modules = { { name = "language", dp = world } }, edges = {} }
+  local function options(more)
+    local o = { topology = topology, modules = { language = print }, bridges = {}, micro_batches = 2 }
+    for key, value in pairs(more) do o[key] = value end
+    return o
+  end
+  for _, case in ipairs {
+    { { order = "zigzag" }, 'order must be "sequential", "all_forwards_first" or "1f1b", not "zigzag"' },
+    { { micro_batches = 0.5 }, "micro_batches must be a whole number of at least 1, not 0.5" },
+    { { modules = {} }, ('rank %d runs "language", which must be a module or a function, not a nil'):format(rank) },
+    { { modules = { language = print, audio = print } }, 'the topology has no module "audio"' },
+    { { bridges = { 3 } }, "bridges[1] must be what mimo.bridge returned for this topology, not a number" },
+    { { topology = 3 }, "topology must come from mimo.topology, not a number" },
+    { { steps = 3 }, 'unknown option "steps"' },
+  } do
+    t.raises(case[2], mimo.step, options(case[1]))
+  end
+  local step = mimo.step(options { modules = { language = function() return 1 end } })
+  t.raises("the loader must be a function, not a nil", step)
+  t.raises('"language" must return the loss of the micro-batch, a tensor, not a number', step,
+    function() return { x = torch.ones { world } } end)
+  local fine = mimo.step(options { modules = { language = function(part) return part.x:sum() end } })
+  local given = 0
+  t.raises("the loader ended after 1 of the step's 2 micro-batches", fine, function()
+    given = given + 1
+    return given == 1 and { x = torch.ones({ world }):requires_grad_(true) } or nil
+  end)
+end)

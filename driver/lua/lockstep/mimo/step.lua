@@ -1,0 +1,256 @@
+--- mimo.step: forward and backward of a step's micro-batches, in an order that was simulated before.
+
+local core = require "lockstep.core"
+local core_mimo = require "lockstep.core.mimo"
+local dist = require "lockstep.distributed"
+local nn = require "lockstep.nn"
+local options = require "lockstep.options"
+local torch = require "lockstep.torch"
+
+local function fail(message, ...) core.raise("mimo.step: " .. message:format(...)) end
+
+local function is_callable(value)
+  return type(value) == "function" or type(value) == "table" and (getmetatable(value) or {}).__call ~= nil
+end
+
+---@class mimo.Step
+---@field topology mimo.Topology
+---@field chain mimo.StepModule[] all modules, each before those that it feeds
+---@field order "sequential"|"all_forwards_first"|"1f1b"
+---@field micro_batches integer
+---@field warm_up integer forwards before the first backward of this rank
+---@operator call: torch.Tensor[]
+local Step = {}
+Step.__index = Step
+
+---@class mimo.StepModule
+---@field name string
+---@field fn any the module or function; nil on other ranks
+---@field is_here boolean
+---@field incoming mimo.Bridge[]
+---@field outgoing mimo.Bridge[]
+
+local function bridge_of(bridges, edge)
+  for _, bridge in ipairs(bridges) do
+    if bridge.from == edge.from and bridge.to == edge.to then return bridge end
+  end
+end
+
+--- Sorts modules so that each comes before those that it feeds.
+local function sort(topology, bridges)
+  local by_name, waiting, chain = {}, {}, {}
+  for _, module in ipairs(topology:modules()) do
+    if module.pp > 1 then fail('"%s" has %d stages; a module of one stage can run', module.name, module.pp) end
+    local one = { name = module.name, incoming = {}, outgoing = {}, is_here = false, below = 0 }
+    for _, rank in ipairs(module.ranks) do one.is_here = one.is_here or rank == dist.rank() end
+    by_name[module.name], waiting[#waiting + 1] = one, one
+  end
+  for _, bridge in ipairs(bridges) do
+    table.insert(by_name[bridge.from].outgoing, bridge)
+    table.insert(by_name[bridge.to].incoming, bridge)
+  end
+  for _, edge in ipairs(topology.edges) do
+    if (by_name[edge.from].is_here or by_name[edge.to].is_here) and not bridge_of(bridges, edge) then
+      fail('bridges: the one from "%s" to "%s" is missing, in which rank %d takes part', edge.from, edge.to,
+        dist.rank())
+    end
+  end
+  local is_done = {} -- the topology has no circle
+  while #waiting > 0 do
+    local later = {}
+    for _, one in ipairs(waiting) do
+      local is_ready = true
+      for _, edge in ipairs(topology.edges) do
+        is_ready = is_ready and (edge.to ~= one.name or is_done[edge.from])
+      end
+      table.insert(is_ready and chain or later, one)
+      if is_ready then is_done[one.name] = true end
+    end
+    waiting = later
+  end
+  for i = #chain, 1, -1 do -- stages after each, on the longest path
+    for _, edge in ipairs(topology.edges) do
+      if edge.from == chain[i].name then chain[i].below = math.max(chain[i].below, by_name[edge.to].below + 1) end
+    end
+  end
+  return chain, by_name
+end
+
+local function check_bridges(topology, bridges)
+  if type(bridges) ~= "table" then
+    fail("bridges must be an array of what mimo.bridge returned, not a %s", type(bridges))
+  end
+  if bridges.from then bridges = { bridges } end
+  for i, bridge in ipairs(bridges) do
+    if type(bridge) ~= "table" or bridge.topology ~= topology then
+      fail("bridges[%d] must be what mimo.bridge returned for this topology, not %s", i,
+        type(bridge) == "table" and bridge.from and "a bridge of another" or "a " .. type(bridge))
+    end
+  end
+  return bridges
+end
+
+-- Forward and backward of a micro-batch -------------------------------------------------------------------
+
+local function each(value, visit)
+  if torch.is_tensor(value) then return visit(value) end
+  for _, tensor in ipairs(value or {}) do visit(tensor) end
+end
+
+--- The part of a micro-batch that this rank's replica of a module keeps.
+local function part_of(self, loader, batch, name)
+  if type(batch) ~= "table" then return batch end
+  local reader = type(loader) == "table" and loader.dp_info and loader
+  local dp_rank, dp_size
+  if reader then
+    dp_rank, dp_size = reader:dp_info(name)
+  else
+    dp_rank, dp_size = self.topology:dp_info(nil, name)
+  end
+  local slice = self.slice
+  if type(slice) == "function" then slice = slice(batch) end
+  local part = core_mimo.slice(batch, dp_rank, dp_size, slice)
+  return dp_size == 1 and batch or part
+end
+
+--- Runs the modules of this rank on a micro-batch. Returns what backward begins with: losses, and what bridges returned
+--- to the ranks that feed them.
+local function forward(self, loader, batch, whole)
+  local call, roots, arrived, loss = self.call and self.call(batch, whole) or whole, {}, {}, nil
+  for _, one in ipairs(self.chain) do
+    local inputs = {}
+    for i, bridge in ipairs(one.incoming) do
+      if one.is_here and arrived[bridge] == nil then arrived[bridge] = bridge(nil, call) end
+      inputs[i] = arrived[bridge]
+    end
+    if one.is_here then
+      local results = { one.fn(part_of(self, loader, batch, one.name), unpack(inputs, 1, #one.incoming)) }
+      if one.below == 0 then
+        loss = results[1]
+        if not torch.is_tensor(loss) then
+          fail('"%s" must return the loss of the micro-batch, a tensor, not a %s', one.name, type(loss))
+        end
+        roots[#roots + 1] = loss
+      end
+      for i, bridge in ipairs(one.outgoing) do
+        local x = results[i]
+        if x == nil and i > 1 then x = results[1] end
+        if not torch.is_tensor(x) and type(x) ~= "table" then
+          fail('"%s" must return a tensor for "%s", not a %s', one.name, bridge.to, type(x))
+        end
+        local y = bridge(x, call)
+        arrived[bridge] = y
+        if not self.here[bridge.to] then each(y, function(tensor) roots[#roots + 1] = torch.sum(tensor) end) end
+      end
+    end
+  end
+  return roots, loss
+end
+
+local function backward(roots)
+  local with_gradient = {}
+  for _, root in ipairs(roots) do
+    if root.requires_grad then with_gradient[#with_gradient + 1] = root:to(torch.float32) end
+  end
+  if #with_gradient == 0 then return end -- a frozen tower
+  local sum = with_gradient[1]
+  for i = 2, #with_gradient do sum = sum + with_gradient[i] end
+  sum:backward()
+end
+
+--- Runs a step. Returns the loss of each micro-batch, without graph; an empty array on ranks without a loss; nil where
+--- the loader has ended.
+---@param loader fun(): any, any a mimo.loader, or another source that gives every rank the same micro-batches
+---@return torch.Tensor[]?
+function Step:__call(loader)
+  if not is_callable(loader) then fail("the loader must be a function, not a %s", type(loader)) end
+  local losses, waiting, next_backward = {}, {}, 1
+  local function run_backward()
+    backward(waiting[next_backward])
+    waiting[next_backward] = nil
+    next_backward = next_backward + 1
+  end
+  for i = 1, self.micro_batches do
+    local batch, whole = loader()
+    if batch == nil then
+      if i == 1 then return nil end
+      fail("the loader ended after %d of the step's %d micro-batches", i - 1, self.micro_batches)
+    end
+    local loss
+    waiting[i], loss = forward(self, loader, batch, whole)
+    losses[#losses + 1] = loss and loss:detach()
+    if i > self.warm_up then run_backward() end
+  end
+  while next_backward <= self.micro_batches do run_backward() end
+  return losses
+end
+
+---@class mimo.StepOptions
+---@field topology mimo.Topology
+---@field modules table<string, any> this rank's modules, or functions, by name
+---@field bridges mimo.Bridge[]
+---@field order "sequential"|"all_forwards_first"|"1f1b"? default "1f1b"
+---@field micro_batches integer of a step
+---@field micro_batch_size integer? samples of a micro-batch, for the simulation; default: the largest dp
+---@field slice mimo.SliceOptions|(fun(batch: table): mimo.SliceOptions)|nil how a micro-batch is cut
+---@field call (fun(batch: any, whole: any): mimo.CallOptions)|nil of the bridges; default: the loader's second result
+
+--- Makes a function that runs forward and backward of a step's micro-batches.
+---
+---     local step = mimo.step { topology = topo, modules = { [topo:module()] = module }, bridges = { bridge },
+---       order = "1f1b", micro_batches = 8 }
+---     local losses = step(loader)
+---     mimo.reduce_gradients { topology = topo, modules = modules, loss = "sum", tokens = tokens }
+---
+--- A module is called as module(part, x1, x2, ...): with this replica's part of the micro-batch (mimo.slice, with
+--- `slice`), and what came over its bridges, in their order. It returns a tensor, or an array of them, for each of its
+--- bridges, or one for all. A module that feeds no other returns the loss.
+---
+--- `order`: "1f1b" alternates forwards and backwards, so that a rank holds as many micro-batches as there are modules
+--- after its own, and one more; modules are on separate ranks. "all_forwards_first" holds all. "sequential" holds one,
+--- and modules wait for each other. Gradients are the same. The order is simulated first: one that would not end is an
+--- error that names the ranks.
+---
+--- Collective: every rank of the topology calls this, and the function that it returns, equally often.
+---@param opts mimo.StepOptions
+---@return mimo.Step
+local function step(opts)
+  local o = options.read("mimo.step", opts, { topology = options.required, modules = options.required,
+    bridges = options.required, order = "1f1b", micro_batches = options.required, micro_batch_size = options.optional,
+    slice = options.optional, call = options.optional })
+  local topology = o.topology
+  if type(topology) ~= "table" or type(topology.check_schedule) ~= "function" then
+    fail("topology must come from mimo.topology, not a %s", type(topology))
+  end
+  topology.core:check_world "mimo.step"
+  if type(o.micro_batches) ~= "number" or o.micro_batches < 1 or o.micro_batches % 1 ~= 0 then
+    fail("micro_batches must be a whole number of at least 1, not %s", tostring(o.micro_batches))
+  end
+  if o.order ~= "sequential" and o.order ~= "all_forwards_first" and o.order ~= "1f1b" then
+    fail('order must be "sequential", "all_forwards_first" or "1f1b", not "%s"', o.order)
+  end
+  if type(o.modules) ~= "table" or nn.is_module(o.modules) then
+    fail("modules must be a table of this rank's modules by name, as { vision = tower }")
+  end
+  local chain, by_name = sort(topology, check_bridges(topology, o.bridges))
+  for name in pairs(o.modules) do
+    if not by_name[name] then fail('modules: the topology has no module "%s"', tostring(name)) end
+  end
+  local largest_dp, below, here = 1, 0, {}
+  for _, module in ipairs(topology:modules()) do largest_dp = math.max(largest_dp, module.dp) end
+  for _, one in ipairs(chain) do
+    one.fn = one.is_here and o.modules[one.name] or nil
+    if one.is_here and not is_callable(one.fn) then
+      fail('modules: rank %d runs "%s", which must be a module or a function, not a %s', dist.rank(), one.name,
+        type(one.fn))
+    end
+    if one.is_here then below, here[one.name] = math.max(below, one.below), true end
+  end
+  topology:check_schedule { micro_batches = math.min(o.micro_batches, #chain + 2), order = o.order,
+    micro_batch_size = o.micro_batch_size or largest_dp }
+  local warm_up = o.order == "1f1b" and below or o.order == "all_forwards_first" and o.micro_batches or 0
+  return setmetatable({ topology = topology, chain = chain, here = here, order = o.order,
+    micro_batches = o.micro_batches, warm_up = warm_up, slice = o.slice, call = o.call }, Step)
+end
+
+return step

@@ -1,0 +1,318 @@
+--- Weights that are split over ranks (sharding.tensor_parallel): which they are, and what a layer computes with its
+--- part of one.
+---
+--- All ranks of the group have the same batch, and the same values between the layers. A layer that is split by its
+--- columns computes a part of the features; backward adds up what the parts give to the layer's input. A layer that is
+--- split by its rows takes such parts, and adds up the results. (arXiv 1909.08053, section 3.) With sequence = true
+--- the values between the layers are split, too, by tokens (arXiv 2205.05198).
+
+local core = require "lockstep.core"
+local dist = require "lockstep.distributed"
+local fused = require "lockstep.nn.fused"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+---@class nn.SplitGroup
+---@field group dist.Group? nil: all ranks
+---@field rank integer
+---@field size integer
+---@field ranks integer[]
+---@field sequence boolean whether tokens between the layers are split now
+---@field wants_sequence boolean
+
+---@class nn.Split
+---@field owner nn.SplitGroup
+---@field dim integer of the weight
+---@field total integer the whole size of this dimension
+---@field start integer of this rank's part
+---@field kind "column"|"row"|"vocabulary"
+
+--- The split of each parameter that is one.
+---@type table<torch.Tensor, nn.Split>
+local splits = setmetatable({}, { __mode = "k" })
+
+---@param p torch.Tensor
+---@return nn.Split?
+function M.of(p) return splits[p] end
+
+---@param p torch.Tensor
+---@param split nn.Split
+function M.note(p, split) splits[p] = split end
+
+--- Raises where a tensor is a part of a weight, for code that needs whole weights.
+---@param caller string
+---@param p any
+---@param advice string
+function M.refuse(caller, p, advice)
+  if splits[p] then
+    core.raise(("%s: a weight is split over %d ranks by sharding.tensor_parallel; %s"):format(caller,
+      splits[p].owner.size, advice))
+  end
+end
+
+--- Raises where a module has a weight that is a part of one.
+---@param caller string
+---@param module nn.Module
+---@param advice string
+function M.refuse_module(caller, module, advice)
+  for _, p in ipairs(module:parameters()) do M.refuse(caller, p, advice) end
+end
+
+--- Raises where replicas in `group` would have different parts of a weight.
+---@param module nn.Module
+---@param group dist.Group? nil: all ranks
+function M.check_replicas(module, group)
+  local members, count = {}, 0
+  for _, r in ipairs(group and group:ranks() or {}) do members[r] = true end
+  for _, p in ipairs(module:parameters()) do
+    local split = splits[p]
+    if split then
+      for _, r in ipairs(split.owner.ranks) do count = count + ((not group or members[r]) and 1 or 0) end
+      if count <= 1 then return end
+      core.raise(("sharding.data_parallel: the group has %d ranks that hold different parts of the model's weights "
+        .. "(sharding.tensor_parallel over {%s}); give a group of ranks with the same parts"):format(count,
+        table.concat(split.owner.ranks, ", ")))
+    end
+  end
+end
+
+--- Calls fn(...) with whole tokens between the layers, for passes whose tokens cannot be divided by the ranks.
+---@param params torch.Tensor[] of the model
+---@param fn fun(...): ...
+---@param ... any
+---@return any ...
+function M.with_whole_tokens(params, fn, ...)
+  local owner
+  for _, p in ipairs(params) do
+    local split = splits[p]
+    if split and split.owner.sequence then owner = split.owner end
+  end
+  if not owner then return fn(...) end
+  owner.sequence = false
+  local function finish(ok, ...)
+    owner.sequence = true
+    if not ok then error((...), 0) end
+    return ...
+  end
+  return finish(pcall(fn, ...))
+end
+
+-- Steps between the layers --------------------------------------------------------------------------------
+
+--- Adds x up over the ranks, in place, and leaves its gradient as it is. x is the result of an operator that does not
+--- keep it for backward.
+local function sum_in_place(owner, x)
+  dist.all_reduce(x:detach(), "sum", { group = owner.group })
+  return x
+end
+
+--- Sums the gradient of a tensor over the ranks.
+local function sum_gradient(owner, x)
+  x:register_hook(function(grad) return dist.all_reduce(grad:clone(), "sum", { group = owner.group }) end)
+  return x
+end
+M.sum_gradient = sum_gradient
+
+--- What the layers that share an input made of it, so that they sum its gradient once.
+local inputs = setmetatable({}, { __mode = "k" })
+
+--- The dimension of the tokens in [..., tokens, hidden].
+local function token_dim(x) return x:dim() - 2 end
+
+--- Returns the input of a layer that is split by columns: all tokens, with a gradient that is summed over the ranks.
+local function enter(owner, x)
+  local needs_gradient = torch.is_grad_enabled() and x.requires_grad
+  if not owner.sequence and not needs_gradient then return x end
+  local known = inputs[x]
+  if known and known.owner == owner and known.sequence == owner.sequence and known.version == x:_version() then
+    return known.x
+  end
+  local entered
+  if owner.sequence then
+    entered = dist.functional.all_gather(x, { dim = token_dim(x), group = owner.group })
+  else
+    entered = sum_gradient(owner, x:view(x.shape))
+  end
+  if needs_gradient then
+    inputs[x] = { owner = owner, sequence = owner.sequence, version = x:_version(), x = entered }
+  end
+  return entered
+end
+
+--- Returns the sum of all ranks' x: all tokens, or this rank's.
+local function leave(owner, x)
+  if not owner.sequence then return sum_in_place(owner, x) end
+  local dim = token_dim(x)
+  if x:size(dim) % owner.size ~= 0 then
+    core.raise(("sharding.tensor_parallel: sequence = true takes a multiple of %d tokens, one share for each rank, got "
+      .. "%d; pad the batch (batching.prepare has pad_to_multiple_of)"):format(owner.size, x:size(dim)))
+  end
+  return dist.functional.reduce_scatter(x, { dim = dim, group = owner.group })
+end
+
+--- Puts the parts of all ranks behind one another on `dim`. Every rank goes on with the same values, so the gradient of
+--- a rank's part is its part of the gradient. `largest`: the size of the largest part, where they differ.
+local function join(owner, x, dim, largest, total)
+  local own, padded = x, x:detach()
+  if largest > x:size(dim) then
+    local shape = {}
+    for d = 1, x:dim() do shape[d] = x:size(d - 1) end
+    shape[dim + 1] = largest - x:size(dim)
+    padded = torch.cat({ padded, x:new_zeros(shape) }, dim)
+  end
+  local parts = dist.all_gather(padded:contiguous(), { group = owner.group })
+  for i = 1, owner.size do
+    local size = math.min(largest, total - (i - 1) * largest)
+    parts[i] = i == owner.rank + 1 and own or parts[i]:narrow(dim, 0, size)
+  end
+  return torch.cat(parts, dim)
+end
+
+--- Returns all tokens of values between the layers, which every rank goes on with.
+---@param model nn.Module
+---@param x torch.Tensor [..., tokens, hidden]
+---@return torch.Tensor
+function M.whole_tokens(model, x)
+  local split = splits[model:head_weight()]
+  if not split or not split.owner.sequence then return x end
+  local dim = token_dim(x)
+  return join(split.owner, x, dim, x:size(dim), x:size(dim) * split.owner.size)
+end
+
+--- Returns a whole parameter from the parts of all ranks.
+---@param p torch.Tensor
+---@return torch.Tensor
+function M.whole_parameter(p)
+  local split = splits[p]
+  return torch.no_grad(join, split.owner, p:detach(), split.dim, math.ceil(split.total / split.owner.size), split.total)
+    :requires_grad_(p.requires_grad)
+end
+
+-- Layers --------------------------------------------------------------------------------------------------
+
+--- A linear layer's part of the features.
+---@param owner nn.SplitGroup
+---@param layer nn.Linear
+---@param x torch.Tensor
+---@return torch.Tensor
+function M.column(owner, layer, x) return fused.linear(enter(owner, x), layer.weight, layer.bias) end
+
+--- A linear layer of which each rank has a part of the input's features.
+---@param owner nn.SplitGroup
+---@param layer nn.Linear
+---@param x torch.Tensor
+---@return torch.Tensor
+function M.row(owner, layer, x)
+  local y = leave(owner, fused.linear(x, layer.weight))
+  if layer.bias then y = y + layer.bias end
+  return y
+end
+
+--- Rows of a table of which each rank has a part.
+---@param layer nn.Embedding
+---@param ids torch.Tensor
+---@return torch.Tensor
+function M.embedding(layer, ids)
+  local split = splits[layer.weight]
+  local owner, size = split.owner, layer.weight:size(0)
+  local index, elsewhere = ids - split.start, nil
+  -- The first rank looks up ids below 0, and the last one those that are too large: that is an error there.
+  if owner.rank > 0 then elsewhere = index:lt(0) end
+  if owner.rank < owner.size - 1 then
+    local above = index:ge(size)
+    elsewhere = elsewhere and elsewhere:logical_or(above) or above
+  end
+  if not elsewhere then return leave(owner, torch.embedding(layer.weight, index):clone()) end
+  local rows = torch.embedding(layer.weight, index:masked_fill(elsewhere, 0))
+  return leave(owner, rows:masked_fill(elsewhere:unsqueeze(-1), 0))
+end
+
+local function largest_part(split) return math.ceil(split.total / split.owner.size) end
+
+--- The scores of the whole vocabulary, from whole tokens.
+---@param x torch.Tensor [..., hidden]
+---@param weight torch.Tensor this rank's rows
+---@param bias torch.Tensor?
+---@param split nn.Split? default: the weight's
+---@return torch.Tensor # [..., vocabulary]
+function M.scores(x, weight, bias, split)
+  split = split or splits[weight]
+  local owner = split.owner
+  local needs_gradient = torch.is_grad_enabled() and x.requires_grad
+  local entered = needs_gradient and sum_gradient(owner, x:view(x.shape)) or x
+  local own = fused.linear(entered, weight, bias)
+  return join(owner, own, own:dim() - 1, largest_part(split), split.total)
+end
+
+-- Loss ----------------------------------------------------------------------------------------------------
+
+--- The sum of the losses of a tile, from this rank's scores.
+local function tile_loss(x, weight, labels, split, ignored)
+  local owner = split.owner
+  local scores = fused.linear(x, weight):to(torch.float32)
+  local largest = dist.all_reduce(scores:detach():amax({ -1 }), "max", { group = owner.group })
+  scores = scores - largest:unsqueeze(-1)
+  local total = sum_in_place(owner, scores:exp():sum({ -1 }))
+  local index = labels - split.start
+  local elsewhere = index:lt(0):logical_or(index:ge(weight:size(0)))
+  local picked = scores:gather(-1, index:masked_fill(elsewhere, 0):unsqueeze(-1)):squeeze(-1)
+  picked = sum_in_place(owner, picked:masked_fill(elsewhere, 0))
+  return (total:log() - picked):masked_fill(labels:eq(ignored), 0):sum()
+end
+
+--- The sum of the losses, and how many labels count. No rank holds the scores of another one's part of the vocabulary.
+---@param hidden torch.Tensor [T, hidden]
+---@param weight torch.Tensor this rank's rows
+---@param labels torch.Tensor [T]
+---@param ignored integer the label of tokens without loss
+---@param region checkpoint.Checkpoint
+---@return torch.Tensor sum float32
+---@return integer count
+function M.cross_entropy(hidden, weight, labels, ignored, region)
+  local split, tile, sum = splits[weight], 1024, 0
+  local x = torch.is_grad_enabled() and hidden.requires_grad and sum_gradient(split.owner, hidden:view(hidden.shape))
+    or hidden
+  for from = 0, hidden:size(0) - 1, tile do
+    local rows = math.min(tile, hidden:size(0) - from)
+    local own_labels = labels:narrow(0, from, rows)
+    sum = sum + region(function(h, w) return tile_loss(h, w, own_labels, split, ignored) end, x:narrow(0, from, rows),
+      weight)
+  end
+  return sum, labels:ne(ignored):sum():item()
+end
+
+-- Norms ---------------------------------------------------------------------------------------------------
+
+--- Returns the norm of the gradients of some parameters over the ranks: parts of one weight count once each, whole
+--- weights once. nil where no parameter is a part. Collective then.
+---@param params torch.Tensor[]
+---@param norm_of fun(grads: torch.Tensor[]): torch.Tensor
+---@param p_norm number which norm it is; math.huge: the largest magnitude
+---@return torch.Tensor?
+function M.gradient_norm(params, norm_of, p_norm)
+  local whole, parts, owner = {}, {}, nil
+  for _, p in ipairs(params) do
+    local split = splits[p]
+    if split then
+      if owner and owner ~= split.owner then
+        core.raise("optim.clip_grad_norm: the parameters are of two models of sharding.tensor_parallel; clip each "
+          .. "alone")
+      end
+      owner = split.owner
+    end
+    if p.grad then table.insert(split and parts or whole, p.grad) end
+  end
+  if not owner then return nil end
+  local device = params[1].device
+  local function norm_or_zero(grads)
+    return #grads > 0 and norm_of(grads) or torch.zeros({}, { device = device, dtype = torch.float32 })
+  end
+  if p_norm == math.huge then
+    return dist.all_reduce(torch.maximum(norm_or_zero(parts), norm_or_zero(whole)), "max", { group = owner.group })
+  end
+  local sum = dist.all_reduce(norm_or_zero(parts) ^ p_norm, "sum", { group = owner.group })
+  return (sum + norm_or_zero(whole) ^ p_norm) ^ (1 / p_norm)
+end
+
+return M

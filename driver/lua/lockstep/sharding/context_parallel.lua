@@ -1,0 +1,51 @@
+--- sharding.context_parallel: sequences that are too long for one rank, in chunks on several.
+
+local chunks = require "lockstep.nn.chunks"
+local core = require "lockstep.core"
+local dist = require "lockstep.distributed"
+
+local M = {}
+
+local function is_callable(value)
+  return type(value) == "function" or type(value) == "table" and (getmetatable(value) or {}).__call ~= nil
+end
+
+local function is_group(value)
+  local ok, size = pcall(function() return value:size() end)
+  return type(value) == "userdata" and ok and type(size) == "number"
+end
+
+--- Calls fn(...), in which each rank of the group holds a chunk of the tokens: chunk i on the group's rank i, all of
+--- one length. `nn.attention` inside sees the whole sequence, and its `seq_lens` are the lengths of the whole.
+---
+---     local own = { input_ids = ids:narrow(0, dist.rank() * 4096, 4096), seq_lens = seq_lens }
+---     local sum, count = sharding.context_parallel(nil, function() return model:loss(own) end)
+---
+--- A model takes a chunk of `input_ids`, `loss_mask` and `position_ids`; without `position_ids` it counts from the
+--- start of each sequence, also in later chunks. `loss` returns the sum and the count of the chunk, whose last label
+--- is the first token of the next chunk. Backward gives each rank its part of the gradient of the sum of all ranks'
+--- losses: add the parts up, as sharding.accumulate does. A recomputation of checkpoint sees the same chunks.
+---
+--- Collective: every rank of `group` calls this, and attention inside it equally often.
+---@param group dist.Group? default: all ranks
+---@param fn fun(...): ... or a module
+---@param ... any
+---@return any ...
+function M.context_parallel(group, fn, ...)
+  if group ~= nil and not is_group(group) then
+    core.raise("sharding.context_parallel: the first argument must be a group of dist.group, or nil for all ranks, "
+      .. "not a " .. (is_callable(group) and "function" or type(group)))
+  end
+  if not is_callable(fn) then
+    core.raise("sharding.context_parallel: fn must be a function or a module, not a " .. type(fn))
+  end
+  chunks.refuse("sharding.context_parallel", "one call cannot be inside another")
+  local rank = group and group:rank() or dist.rank()
+  if rank < 0 then
+    core.raise(("sharding.context_parallel: rank %d is not a member of the group {%s}"):format(dist.rank(),
+      table.concat(group:ranks(), ", ")))
+  end
+  return chunks.with({ group = group, rank = rank, size = group and group:size() or dist.world_size() }, fn, ...)
+end
+
+return M

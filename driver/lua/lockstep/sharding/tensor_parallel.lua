@@ -1,0 +1,264 @@
+--- sharding.tensor_parallel: layers whose weights are split over ranks.
+
+local core = require "lockstep.core"
+local dist = require "lockstep.distributed"
+local nn = require "lockstep.nn"
+local options = require "lockstep.options"
+local splits = require "lockstep.nn.splits"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+local CALLER = "sharding.tensor_parallel: "
+
+local function fail(message, ...) core.raise(CALLER .. message:format(...)) end
+
+local KINDS = { column = true, row = true, vocabulary = true }
+
+--- A Lua pattern for names that end so, with "*" in place of any one part.
+local function pattern_of(text)
+  local escaped = text:gsub("[%^%$%(%)%%%.%[%]%+%-%?]", "%%%0"):gsub("%*", "[^.]+")
+  return "^" .. escaped .. "$", "%." .. escaped .. "$"
+end
+
+local function check_plan(plan)
+  for pattern, kind in pairs(plan) do
+    if type(pattern) ~= "string" or pattern == "" then
+      fail('a key of plan must be a name such as "layers.*.mlp.up_proj", not %s',
+        pattern == "" and "an empty one" or "a " .. type(pattern))
+    end
+    if not KINDS[kind] then
+      fail('plan: "%s" must be "column", "row" or "vocabulary", not %s', pattern,
+        type(kind) == "string" and '"' .. kind .. '"' or "a " .. type(kind))
+    end
+  end
+end
+
+--- The module of each planned layer with its name and kind, in the model's order.
+local function find_layers(model, plan, is_own)
+  local layers, names, used = {}, {}, {}
+  for name, module in model:named_modules() do
+    if name ~= "" then names[#names + 1] = name end
+    local chosen, by
+    for pattern, kind in pairs(plan) do
+      local whole, tail = pattern_of(pattern)
+      if name:find(whole) or name:find(tail) then
+        if chosen and chosen ~= kind then
+          fail('plan: "%s" is a %s layer by "%s", and a %s layer by "%s"', name, chosen, by, kind, pattern)
+        end
+        chosen, by, used[pattern] = kind, pattern, true
+      end
+    end
+    if chosen then layers[#layers + 1] = { name = name, module = module, kind = chosen } end
+  end
+  for pattern in pairs(plan) do
+    if not used[pattern] and not is_own then
+      local nearest = core.nearest(pattern, names)
+      fail('plan: no module is named "%s"%s', pattern, nearest and ('; did you mean "%s"?'):format(nearest) or "")
+    end
+  end
+  return layers
+end
+
+local function check_layer(one, size, owners)
+  local module, class = one.module, getmetatable(one.module)
+  if class ~= nn.Linear and not (one.kind == "vocabulary" and class == nn.Embedding) then
+    fail('"%s" is of the class %s; a "%s" layer is an nn.Linear%s', one.name, module.class_name, one.kind,
+      one.kind == "vocabulary" and " or an nn.Embedding" or "")
+  end
+  local weight = module.weight
+  local dim = one.kind == "row" and 1 or 0
+  local features = weight:size(dim)
+  if one.kind == "vocabulary" then
+    -- Parts of ceil(features / size); the last one may be smaller, and must not be empty.
+    if math.ceil(features / size) * (size - 1) >= features then
+      fail('"%s": a vocabulary of %d is too small for %d ranks', one.name, features, size)
+    end
+  elseif features % size ~= 0 then
+    fail('"%s": %d %s features cannot be divided by %d ranks', one.name, features,
+      dim == 0 and "output" or "input", size)
+  end
+  if owners[weight] > 1 then
+    fail('"%s" shares its weight with another module, which would get a part of it', one.name)
+  end
+  splits.refuse("sharding.tensor_parallel", weight, "call it once for each model")
+end
+
+--- The fields of modules that hold tensors, in an order that is the same on all ranks.
+local function tensor_places(model)
+  local places = {}
+  for _, module in model:named_modules() do
+    local fields, names = nn.fields(module), {}
+    for name, value in pairs(fields) do
+      if torch.is_tensor(value) then names[#names + 1] = name end
+    end
+    table.sort(names)
+    for _, name in ipairs(names) do places[#places + 1] = { fields = fields, name = name, tensor = fields[name] } end
+  end
+  return places
+end
+
+--- How many fields of modules hold each tensor.
+local function count_owners(model)
+  local owners = {}
+  for _, place in ipairs(tensor_places(model)) do owners[place.tensor] = (owners[place.tensor] or 0) + 1 end
+  return owners
+end
+
+--- This rank's part of a parameter, in memory of its own.
+local function cut(p, dim, split)
+  local size = math.min(math.ceil(split.total / split.owner.size), split.total - split.start)
+  local part = p:detach():narrow(dim, split.start, size):contiguous():clone():requires_grad_(p.requires_grad)
+  splits.note(part, split)
+  return part
+end
+
+local function split_layer(one, owner)
+  local module, dim = one.module, one.kind == "row" and 1 or 0
+  local total = module.weight:size(dim)
+  local function split_of(on)
+    return { owner = owner, dim = on, total = total, start = math.ceil(total / owner.size) * owner.rank,
+      kind = one.kind }
+  end
+  local fields = nn.fields(module) -- an assignment would make a frozen weight a buffer
+  fields.weight = cut(fields.weight, dim, split_of(dim))
+  if dim == 0 and fields.bias then fields.bias = cut(fields.bias, 0, split_of(0)) end
+  if one.kind == "column" then
+    module.forward = function(layer, x) return splits.column(owner, layer, x) end
+  elseif one.kind == "row" then
+    module.forward = function(layer, x) return splits.row(owner, layer, x) end
+  elseif getmetatable(module) == nn.Embedding then
+    module.forward = function(layer, ids) return splits.embedding(layer, ids) end
+  else
+    module.forward = function(layer, x) return splits.scores(x, layer.weight, layer.bias) end
+  end
+end
+
+--- Sums over the ranks the gradients of whole weights that see a part: of the tokens, or of the heads.
+local function sum_partial_gradients(model, owner)
+  local partial = {}
+  for _, module in model:named_modules() do
+    local fields = nn.fields(module)
+    for _, name in ipairs { "q", "k" } do
+      local norm, projection = fields[name .. "_norm"], fields[name .. "_proj"]
+      if nn.is_module(norm) and nn.is_module(projection) and splits.of(projection.weight) then
+        partial[norm.weight] = true
+      end
+    end
+  end
+  for _, p in ipairs(model:parameters()) do
+    if not splits.of(p) and p.requires_grad and (partial[p] or owner.wants_sequence) then
+      splits.sum_gradient(owner, p)
+    end
+  end
+end
+
+local function check_heads(model, layers, size)
+  local settings = model.settings
+  if type(settings) ~= "table" then return end
+  for _, one in ipairs(layers) do
+    for field, heads in pairs { q_proj = settings.num_attention_heads, k_proj = settings.num_key_value_heads } do
+      if one.name:match "[^.]*$" == field and heads and heads % size ~= 0 then
+        fail('"%s": %d heads cannot be divided by %d ranks', one.name, heads, size)
+      end
+    end
+  end
+end
+
+local function check_sequence(model, layers)
+  local known = model.tensor_plan ~= nil
+  if not known then return end
+  if not model.splits_tokens then
+    fail("sequence = true: %s does not support it; leave it out", model.class_name)
+  end
+  local has = {}
+  for _, one in ipairs(layers) do has[one.module] = one.kind end
+  local head = nn.fields(model).lm_head or model:decoder().embed_tokens
+  if has[model:decoder().embed_tokens] ~= "vocabulary" or has[head] ~= "vocabulary" then
+    fail 'sequence = true: plan must make "embed_tokens" and the head "vocabulary", which split and join the tokens'
+  end
+end
+
+--- Splits layers of a model over the ranks of a group, in place, and returns the model. All ranks of the group give it
+--- the same batches, and have the same results and the same loss.
+---
+---     local model = sharding.tensor_parallel(models.load("Qwen/Qwen3-8B"), { sequence = true })
+---     local sum, count = model:loss(batch)
+---
+--- `plan`: names of layers, "*" for any one part, by the whole name or its end, and how each is split. "column": each
+--- rank computes a part of an nn.Linear's output features. "row": each rank takes a part of the input features, those
+--- of the columns before, and results are added up. "vocabulary": a table of embeddings, or a head whose scores are put
+--- together. Default: the model's own plan, of models that models.load returns.
+---
+--- `sequence`: values between the layers are split by tokens, so that norms and residuals take a part of the memory. A
+--- batch then has a multiple of the group's size in tokens.
+---
+--- Parameters are this rank's parts; their values are those of the group's first rank. AdamW and SGD work on them,
+--- optim.clip_grad_norm computes the norm over the ranks, models.save writes whole weights. Replicas: data_parallel in
+--- a group of ranks that have the same parts.
+---
+--- Collective: every rank of `group` calls this with the same model and options. Source: Megatron-LM (arXiv 1909.08053,
+--- 2205.05198).
+---@param model nn.Module
+---@param opts {group: dist.Group?, plan: table<string, "column"|"row"|"vocabulary">?, sequence: boolean?}?
+---@return nn.Module model
+function M.tensor_parallel(model, opts)
+  if not nn.is_module(model) then
+    core.raise(CALLER .. "expected a module, not a " .. type(model) .. "; call it before data_parallel")
+  end
+  local o = options.read("sharding.tensor_parallel", opts,
+    { group = options.optional, plan = options.optional, sequence = false })
+  local own_plan = type(model.tensor_plan) == "function" and model:tensor_plan() or nil
+  if o.plan ~= nil and type(o.plan) ~= "table" then
+    fail('plan must be a table of names and kinds, such as { ["layers.*.up"] = "column" }, not a %s', type(o.plan))
+  end
+  local plan = o.plan or own_plan
+  if not plan then
+    fail('%s has no plan of its own; give one: plan = { ["layers.*.up"] = "column", ["layers.*.down"] = "row" }',
+      model.class_name)
+  end
+  check_plan(plan)
+  local rank, size = dist.rank(), dist.world_size()
+  if o.group then rank, size = o.group:rank(), o.group:size() end
+  local ranks = o.group and o.group:ranks() or {}
+  if not o.group then
+    for r = 0, size - 1 do ranks[r + 1] = r end
+  end
+  if rank < 0 then fail("rank %d is not a member of the group {%s}", dist.rank(), table.concat(ranks, ", ")) end
+  local owner = { group = o.group, rank = rank, size = size, ranks = ranks, sequence = o.sequence and size > 1,
+    wants_sequence = o.sequence and size > 1 }
+  local layers, owners = find_layers(model, plan, o.plan == nil), count_owners(model)
+  check_heads(model, layers, size)
+  for _, one in ipairs(layers) do check_layer(one, size, owners) end
+  if owner.wants_sequence then check_sequence(model, layers) end
+  if size == 1 then return model end
+  for _, p in ipairs(model:parameters()) do dist.broadcast(p:detach(), ranks[1], { group = o.group }) end
+  for _, buffer in model:named_buffers() do dist.broadcast(buffer, ranks[1], { group = o.group }) end
+  for _, one in ipairs(layers) do split_layer(one, owner) end
+  sum_partial_gradients(model, owner)
+  return model
+end
+
+--- Calls fn with whole weights in place of the parts, and returns its results. Collective over each group.
+---@param model nn.Module
+---@param fn fun(...): ...
+---@param ... any
+---@return any ...
+function M.full(model, fn, ...)
+  local places = {}
+  for _, place in ipairs(tensor_places(model)) do
+    if splits.of(place.tensor) then places[#places + 1] = place end
+  end
+  if #places == 0 then return fn(...) end
+  for _, place in ipairs(places) do
+    place.fields[place.name] = splits.whole_parameter(place.tensor)
+  end
+  local function finish(ok, ...)
+    for _, place in ipairs(places) do place.fields[place.name] = place.tensor end
+    if not ok then error((...), 0) end
+    return ...
+  end
+  return finish(pcall(fn, ...))
+end
+
+return M

@@ -1,0 +1,211 @@
+-- sharding.tensor_parallel: weights in parts on several ranks compute what one rank computes with the whole.
+
+local checkpoint = require "lockstep.checkpoint"
+local dist = require "lockstep.distributed"
+local lora = require "lockstep.lora"
+local models = require "lockstep.models"
+local nn = require "lockstep.nn"
+local optim = require "lockstep.optim"
+local run = require "lockstep.run"
+local sharding = require "lockstep.sharding"
+local t = require "lockstep.testing"
+local tiled_mlp = require "lockstep.tiled_mlp"
+local torch = require "lockstep.torch"
+
+local rank, world = dist.rank(), dist.world_size()
+
+--- The ranks that share a model: all, or two of four.
+local SIZE = math.min(world, 2)
+local function pair()
+  if world <= 2 then return nil end
+  local first = rank - rank % 2
+  return dist.group { ranks = { first, first + 1 } }
+end
+
+local function load(folder) return models.load("tests/models/" .. folder, { dtype = torch.float32 }) end
+
+local BATCH = { input_ids = (torch.arange(20) * 7):remainder(61), seq_lens = { 5, 9, 6 },
+  loss_mask = torch.arange(20):remainder(5):ne(3) }
+
+local function train(model, steps)
+  local optimizer = optim.SGD(model:parameters(), { lr = 0.1 })
+  local losses, norms = {}, {}
+  for i = 1, steps do
+    local sum, count = model:loss(BATCH)
+    ;(sum / count):backward()
+    losses[i], norms[i] = (sum / count):item(), optim.clip_grad_norm(model:parameters(), 0.5):item()
+    optimizer:step()
+    optimizer:zero_grad()
+  end
+  return losses, norms
+end
+
+local FOLDERS = { "llama", "llama_tied", "qwen2", "qwen3", "qwen3_moe" }
+
+for _, folder in ipairs(FOLDERS) do
+  for _, sequence in ipairs(folder == "qwen3_moe" and { false } or { false, true }) do
+    t.test(("AModelInPartsIsTheWholeModel_%s_%s"):format(folder, tostring(sequence)), function()
+      local plain, group = load(folder), pair()
+      local model = sharding.tensor_parallel(load(folder), { group = group, sequence = sequence })
+      t.near(model(BATCH), plain(BATCH), 5e-5)
+      local log_probs = plain:log_probs(BATCH)
+      t.near(model:log_probs(BATCH), log_probs, 5e-5)
+      t.equal(models.generate(model, { { 3, 1, 4 }, { 5 } }, { max_new_tokens = 5 }),
+        models.generate(plain, { { 3, 1, 4 }, { 5 } }, { max_new_tokens = 5 }))
+
+      local losses, norms = train(plain, 3)
+      local own_losses, own_norms = train(model, 3)
+
+      for i = 1, 3 do
+        t.near(own_losses[i], losses[i], 1e-4, "loss " .. i)
+        t.near(own_norms[i], norms[i], 1e-4, "norm " .. i)
+      end
+      local path = dist.all_gather_object(run.dir .. "/" .. folder .. tostring(sequence))[1]
+      models.save(model, path, { like = "tests/models/" .. folder })
+      local saved, expected = models.load(path):state_dict(), plain:state_dict()
+      for name, tensor in pairs(expected) do t.near(saved[name], tensor, 1e-4, name) end
+    end)
+  end
+end
+
+t.test("EachRankHoldsItsPart", function()
+  local whole = load "llama"
+  local model = sharding.tensor_parallel(load "llama", { group = pair() })
+
+  local function rows(name, of) return of.model.layers[1].self_attn[name].weight:size(0) end
+  t.equal(rows("q_proj", model), rows("q_proj", whole) / SIZE)
+  t.equal(model.model.layers[1].mlp.down_proj.weight:size(1), whole.model.layers[1].mlp.down_proj.weight:size(1) / SIZE)
+  t.equal(model.model.norm.weight.shape, whole.model.norm.weight.shape)
+end)
+
+for _, sequence in ipairs { false, true } do
+  t.test("ALayerIsRecomputedInParts_" .. tostring(sequence), function()
+    local plain, model = load "qwen3", load "qwen3"
+    model.checkpoint = checkpoint.new { offload = "host" }
+    sharding.tensor_parallel(model, { group = pair(), sequence = sequence })
+
+    t.near(select(2, train(model, 2))[2], select(2, train(plain, 2))[2], 1e-4)
+  end)
+end
+
+t.test("LogProbabilitiesHaveTheGradientsOfTheWhole", function()
+  local plain = load "qwen3"
+  local model = sharding.tensor_parallel(load "qwen3", { group = pair() })
+  for _, one in ipairs { plain, model } do one:log_probs(BATCH):sum():backward() end
+
+  local norms = {}
+  for i, one in ipairs { plain, model } do norms[i] = optim.clip_grad_norm(one:parameters(), 1e9):item() end
+  t.near(norms[2] / norms[1], 1, 1e-5)
+end)
+
+t.test("PartsOfATokenChunkedSequenceAreTheWholeModel", function()
+  if world < 4 then return end
+  local split = pair()
+  local chunks = dist.group { ranks = { rank % 2, rank % 2 + 2 } } -- ranks with the same parts of the weights
+  local plain = load "qwen3"
+  local expected = plain:loss(BATCH)
+  expected:backward()
+  local model = sharding.tensor_parallel(load "qwen3", { group = split, sequence = true })
+  local function own(x) return x:narrow(0, chunks:rank() * 10, 10) end
+
+  local sum = sharding.context_parallel(chunks, function()
+    return model:loss { input_ids = own(BATCH.input_ids), loss_mask = own(BATCH.loss_mask), seq_lens = BATCH.seq_lens }
+  end)
+  sum:backward()
+
+  t.near(dist.all_reduce(sum:detach():clone(), "sum", { group = chunks }):item(), expected:item(), 1e-4)
+  for _, p in ipairs(model:parameters()) do dist.all_reduce(p.grad, "sum", { group = chunks }) end
+  t.near(optim.clip_grad_norm(model:parameters(), 1e9):item() / optim.clip_grad_norm(plain:parameters(), 1e9):item(), 1,
+    1e-5)
+end)
+
+t.test("ReplicasHaveTheSameParts", function()
+  if world < 4 then return end
+  local model = sharding.tensor_parallel(load "qwen3", { group = pair() })
+  t.raises("2 ranks that hold different parts", sharding.data_parallel, model, { group = pair() })
+  t.raises("hold different parts of the model's weights", sharding.data_parallel, model)
+  local plain = load "qwen3"
+  local expected = plain:loss(BATCH)
+  expected:backward()
+  local replicas = sharding.data_parallel(model, { group = dist.group { ranks = { rank % 2, rank % 2 + 2 } } })
+
+  ;(replicas(BATCH, "loss")):backward()
+
+  t.near(optim.clip_grad_norm(model:parameters(), 1e9):item() / optim.clip_grad_norm(plain:parameters(), 1e9):item(), 1,
+    1e-5)
+end)
+
+local Net = nn.Module:subclass("Net")
+function Net:init()
+  self.table = nn.Embedding(7, 4)
+  self.up, self.down = nn.Linear(4, 12), nn.Linear(12, 6)
+  self.head = nn.Linear(6, 5)
+end
+function Net:forward(ids) return self.head(self.down(torch.silu(self.up(self.table(ids))))) end
+
+t.test("APlanOfOnesOwnSplitsAnyModule", function()
+  torch.manual_seed(1)
+  local plain = Net()
+  torch.manual_seed(dist.rank() + 2) -- the first rank's values are taken
+  local model = Net()
+  if rank % 2 == 0 or world == 1 then model:load_state_dict(plain:state_dict()) end
+  sharding.tensor_parallel(model, { group = pair(),
+    plan = { table = "vocabulary", up = "column", down = "row", head = "vocabulary" } })
+  local ids = torch.tensor({ { 0, 6, 3 }, { 5, 2, 1 } }, { dtype = torch.int64 })
+
+  local y, expected = model(ids), plain(ids)
+  t.near(y, expected, 1e-6)
+  y:square():sum():backward()
+  expected:square():sum():backward()
+
+  t.near(optim.clip_grad_norm(model:parameters(), 1e9):item(), optim.clip_grad_norm(plain:parameters(), 1e9):item(),
+    1e-4)
+  t.near(model.down.bias.grad, plain.down.bias.grad, 1e-5)
+end)
+
+t.test("FrozenLayersStayFrozen", function()
+  local model = load "qwen3"
+  model:requires_grad_(false)
+  local count = #model:parameters()
+  sharding.tensor_parallel(model, { group = pair(), sequence = true })
+
+  t.equal(#model:parameters(), count)
+  for _, p in ipairs(model:parameters()) do t.equal(p.requires_grad, false) end
+  t.near(model(BATCH), load "qwen3"(BATCH), 5e-5)
+end)
+
+t.test("SeedsThatDifferDrawTheSameIdsOnTheRanksOfAModel", function()
+  local model = sharding.tensor_parallel(load "qwen3", { group = pair() })
+  torch.manual_seed(rank)
+
+  local ids = models.generate(model, { { 3 } }, { max_new_tokens = 6, temperature = 1 })
+
+  local all = dist.all_gather_object(ids)
+  t.equal(ids, all[rank - rank % SIZE + 1])
+end)
+
+t.test("MistakesAreNamed", function()
+  local split, group = sharding.tensor_parallel, pair()
+  local function plan(p) return { group = group, plan = p } end
+  t.raises("Net has no plan of its own", split, Net())
+  t.raises('"up" must be "column", "row" or "vocabulary", not "colum"', split, Net(), plan { up = "colum" })
+  t.raises('no module is named "ups"; did you mean "up"?', split, Net(), plan { ups = "column" })
+  t.raises('"table" is of the class Embedding; a "column" layer is an nn.Linear', split, Net(),
+    plan { table = "column" })
+  t.raises("expected a module, not a nil", split)
+  t.raises('unknown option "plans"', split, Net(), { plans = {} })
+  if world == 1 then return end
+  t.raises('"head": 5 output features cannot be divided by 2 ranks', split, Net(), plan { head = "column" })
+  t.raises("Qwen3MoeForCausalLM does not support it", split, load "qwen3_moe", { group = group, sequence = true })
+  t.raises('plan must make "embed_tokens" and the head "vocabulary"', split, load "qwen3",
+    { group = group, sequence = true, plan = { up_proj = "column" } })
+  local model = split(load "qwen3", { group = group, sequence = true })
+  t.raises("call it once for each model", split, model, { group = group })
+  t.raises("takes a multiple of 2 tokens", model, { input_ids = torch.arange(5) })
+  local advice = "a weight is split over 2 ranks by sharding.tensor_parallel"
+  t.raises(advice, sharding.fully_shard, model)
+  t.raises(advice, lora.apply, model, { r = 2 })
+  t.raises(advice, optim.Muon, { model.model.layers[1].mlp.up_proj.weight })
+  t.raises(advice, tiled_mlp.cross_entropy, { hidden = torch.ones({ 2, 4 }), weight = model:head_weight(),
+    labels = torch.tensor({ 0, 1 }, { dtype = torch.int64 }) })
+end)
