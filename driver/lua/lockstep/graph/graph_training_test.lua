@@ -117,6 +117,13 @@ local cases = {
     end
     return training
   end,
+  ["clipping in the optimizer's pass"] = function()
+    local model = mlp()
+    local training = trains(model, optim.AdamW(model:parameters(), { lr = 1e-2 }))
+    local step = training.optimizer.step
+    training.optimizer.step = function(self, factor) return step(self, factor, { max_grad_norm = 0.5 }) end
+    return training
+  end,
   dropout = function()
     local model = nn.Sequential { nn.Linear(8, 16), nn.Dropout(0.3), nn.Linear(16, 4) }
     return trains(model, optim.AdamW(model:parameters(), { lr = 1e-2 }))

@@ -24,7 +24,9 @@ M.moments = function() return { "exp_avg", "exp_avg_sq" } end
 
 M.takes_all_dtypes = function(p) return fused.kernels_of(p.device) ~= nil end
 
-M.update = function(bucket, group, lr)
+M.takes_grad_scale = true
+
+M.update = function(bucket, group, lr, grad_scale)
   local m = bucket.moments
   if bucket.takes_all_dtypes then
     local is_number = type(lr) == "number"
@@ -32,9 +34,12 @@ M.update = function(bucket, group, lr)
       bucket.kernel_masters, bucket.steps, bucket.salts, {
         lr = is_number and lr or 1, lr_factor = not is_number and lr or nil, beta1 = group.betas[1],
         beta2 = group.betas[2], weight_decay = group.weight_decay, eps = group.eps,
+        grad_scale = grad_scale,
       })
   end
-  torch._fused_adamw_(bucket.params, bucket.grads, m.exp_avg, m.exp_avg_sq, {}, bucket.steps, {
+  -- ATen's kernel would write the multiplied gradients back.
+  local grads = grad_scale and torch._foreach_mul(bucket.grads, grad_scale) or bucket.grads
+  torch._fused_adamw_(bucket.params, grads, m.exp_avg, m.exp_avg_sq, {}, bucket.steps, {
       lr = lr, beta1 = group.betas[1], beta2 = group.betas[2],
       weight_decay = group.weight_decay, eps = group.eps, amsgrad = false, maximize = false,
     })

@@ -128,23 +128,22 @@ function GradScaler:unscale_(optimizer)
   end)
 end
 
---- Calls optimizer:step(factor), unless a gradient is inf or NaN on some rank. Collective.
+--- Calls optimizer:step(factor, opts), unless a gradient is inf or NaN on some rank. Collective.
 ---@param optimizer optim.Optimizer
 ---@param factor (number|torch.Tensor)? see optimizer:step
+---@param opts {max_grad_norm: number?}? see optimizer:step; the norm is that of the unscaled gradients
 ---@return boolean is_done false where the step was skipped, alike on all ranks
-function GradScaler:step(optimizer, factor)
+---@return torch.Tensor? norm what optimizer:step returned
+function GradScaler:step(optimizer, factor, opts)
   check_optimizer("step", optimizer)
-  if not self.options.enabled then
-    optimizer:step(factor)
-    return true
-  end
+  if not self.options.enabled then return true, optimizer:step(factor, opts) end
   if self.stepped[optimizer] then
     core.raise("optim.GradScaler:step: this optimizer has made its step; call update before the next one")
   end
   if self.checked[optimizer] == nil then self:unscale_(optimizer) end
   self.stepped[optimizer] = true
-  if self.checked[optimizer] then optimizer:step(factor) end
-  return self.checked[optimizer]
+  if not self.checked[optimizer] then return false end
+  return true, optimizer:step(factor, opts)
 end
 
 local function report_skipped(self, before)

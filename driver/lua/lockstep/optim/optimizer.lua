@@ -3,6 +3,7 @@
 --- A table of its own (OptimizerKind) describes an optimizer: its options, its moments, and a function that updates
 --- a bucket of parameters. See adamw.lua, sgd.lua and muon.lua.
 
+local clipping = require "lockstep.optim.clipping"
 local core = require "lockstep.core"
 local core_graph = require "lockstep.core.graph"
 local data_parallel = require "lockstep.sharding.data_parallel"
@@ -21,7 +22,8 @@ local torch = require "lockstep.torch"
 ---@field is_collective boolean? whether all ranks must call `update` equally often
 ---@field takes_all_dtypes (fun(p: torch.Tensor): boolean)? whether `update` takes p, its master, gradient and moments
 ---in their own dtypes, rounds, and counts the step. Otherwise they are copied to one dtype
----@field update fun(bucket: optim.Bucket, group: table, lr: number|torch.Tensor)
+---@field takes_grad_scale boolean? whether `update` multiplies gradients by grad_scale as it reads them
+---@field update fun(bucket: optim.Bucket, group: table, lr: number|torch.Tensor, grad_scale: torch.Tensor?)
 
 --- Updates parameters by their gradients. Made by optim.AdamW, optim.SGD and optim.Muon.
 ---@class optim.Optimizer
@@ -205,40 +207,78 @@ local function new_buckets(self, group, policy, first, run)
 end
 
 --- Updates the parameters of a group that have a gradient. `first` is the position of its first parameter.
-local function update_group(self, group, policy, first, lr)
+local function update_group(self, group, policy, first, lr, grad_scale)
   local function run(bucket)
-    bucket:run(function(b) self.kind.update(b, group, lr) end)
+    bucket:run(function(b) self.kind.update(b, group, lr, grad_scale) end)
   end
   for _, bucket in ipairs(last_buckets(self, group, first) or new_buckets(self, group, policy, first, run)) do
     run(bucket)
   end
 end
 
---- Updates every parameter that has a gradient.
----@param factor (number|torch.Tensor)? multiplies each group's lr: what a schedule returns; default 1. A tensor of one
----element on the parameters' device in a graph (lockstep.graph), which would keep a number for ever
-function Optimizer:step(factor)
+--- Returns the joint norm of the optimizer's gradients, and the number by which the update multiplies them. Multiplies
+--- them itself, and returns no number, where the update cannot.
+local function clip(self, max_norm)
+  local params = {}
+  for _, group in ipairs(self.groups) do
+    for _, p in ipairs(group.params) do params[#params + 1] = p end
+  end
+  local sharded = fully_shard.model_of_all(params, "optimizer:step")
+  if sharded then return sharded:clip_grad_norm(max_norm) end
+  local grads = clipping.gradients("optimizer:step", params)
+  local norm, scale = clipping.norm(params, grads, max_norm, 2)
+  if self.kind.takes_grad_scale then return norm, scale end
+  if scale then torch._foreach_mul_(grads, scale) end
+  return norm
+end
+
+local function check_factor(factor)
   if type(factor) == "number" and torch.cuda.is_current_stream_capturing() then
     core_graph.refuse("optimizer:step: the factor is a number, and a graph is being recorded, which would keep it "
       .. "forever; give a tensor on the device, as an argument of the graph's function")
   end
-  factor = factor or 1
-  if type(factor) ~= "number" and not (torch.is_tensor(factor) and factor:numel() == 1) then
+  if factor ~= nil and type(factor) ~= "number" and not (torch.is_tensor(factor) and factor:numel() == 1) then
     core.raise("optimizer:step: the factor must be a number, as a schedule returns, or a tensor of one element, not "
-      .. (torch.is_tensor(factor) and "one of shape " .. tostring(factor.shape) or "a " .. type(factor)))
+      .. (torch.is_tensor(factor) and "one of shape " .. tostring(factor.shape)
+        or type(factor) == "table" and "a table; options are the second argument" or "a " .. type(factor)))
   end
+end
+
+local STEP = { max_grad_norm = options.optional }
+
+--- Updates every parameter that has a gradient.
+---
+---     local norm = optimizer:step(schedule(step), { max_grad_norm = 1.0 })
+---
+--- With `max_grad_norm` it scales the gradients first, so that their joint 2-norm is at most that number. It returns
+--- the norm before, as optim.clip_grad_norm does. The norm is over all parameters of this optimizer. optim.AdamW
+--- multiplies gradients as it reads them: a pass over memory is saved, p.grad stays as it was, and gradients of low
+--- precision are not rounded again. optim.SGD, optim.Muon and all optimizers of a sharded model (sharding.fully_shard)
+--- multiply p.grad first. For a sharded model the optimizer must have all of its parameters and no other.
+---@param factor (number|torch.Tensor)? multiplies each group's lr: what a schedule returns; default 1. A tensor of one
+---element on the parameters' device in a graph (lockstep.graph), which would keep a number for ever
+---@param opts {max_grad_norm: number?}?
+---@return torch.Tensor? norm a scalar tensor, with max_grad_norm
+function Optimizer:step(factor, opts)
+  check_factor(factor)
+  local max_norm = opts and options.read("optimizer:step", opts, STEP).max_grad_norm
+  if max_norm ~= nil then clipping.check("optimizer:step: max_grad_norm", max_norm) end
+  factor = factor or 1
   for _, group in ipairs(self.groups) do data_parallel.check_backward(group.params) end
   if not self.has_stepped then -- the module may have been sharded after the optimizer was made
     for _, group in ipairs(self.groups) do fully_shard.check_spans("optimizer:step", group.params) end
     self.has_stepped = true
   end
   if torch.cuda.is_current_stream_capturing() then options_seen.note(self) end
-  torch.no_grad(function()
+  return torch.no_grad(function()
+    local norm, grad_scale
+    if max_norm then norm, grad_scale = clip(self, max_norm) end
     local first = 1
     for i, group in ipairs(self.groups) do
-      update_group(self, group, self.policies[i], first, factor * group.lr)
+      update_group(self, group, self.policies[i], first, factor * group.lr, grad_scale)
       first = first + #group.params
     end
+    return norm
   end)
 end
 

@@ -24,16 +24,18 @@ local shard_of_parameter = setmetatable({}, { __mode = "kv" })
 --- The sharded model whose parameters these are; nil where none of them is of a sharded model. Raises where it is a
 --- part of them: a norm over a part of the ranks' shards would be another on each rank.
 ---@param params torch.Tensor[]
+---@param name string? of the caller; default "optim.clip_grad_norm"
 ---@return sharding.FullyShard?
-function M.model_of_all(params)
+function M.model_of_all(params, name)
   local model, count = nil, 0
   for _, p in ipairs(params) do
     local other = model_of_shard[p]
     if other then model, count = model or other, count + (model == nil and 1 or other == model and 1 or 0) end
   end
   if model and (count ~= #params or count ~= #model:parameters()) then
-    core.raise(("optim.clip_grad_norm: %d of the %d parameters are of a sharded model, which has %d; give all of them "
-      .. "and no other, or call model:clip_grad_norm(max_norm)"):format(count, #params, #model:parameters()))
+    core.raise(("%s: %d of the %d parameters are of a sharded model, which has %d; give all of them and no other, or "
+      .. "call model:clip_grad_norm(max_norm)"):format(name or "optim.clip_grad_norm", count, #params,
+      #model:parameters()))
   end
   return model
 end

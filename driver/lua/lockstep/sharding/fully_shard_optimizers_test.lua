@@ -121,6 +121,30 @@ t.test("AnInfiniteGradientInOneRanksPartSkipsTheStepOnAll", function()
   t.truthy(fixture.distance(model:state_dict(), before) == 0)
 end)
 
+t.test("AStepThatClipsHasTheNormOfAllRanks", function()
+  local states, norms = {}, {}
+  for i = 1, 2 do
+    local model = sharding.fully_shard(fixture.net())
+    local optimizer = optim.AdamW(model:parameters(), { lr = 1e-2 })
+    model(fixture.tokens(1)):float():square():sum():backward()
+    if i == 1 then
+      norms[i] = model:clip_grad_norm(0.1)
+      optimizer:step()
+    else
+      norms[i] = optimizer:step(1, { max_grad_norm = 0.1 })
+    end
+    states[i] = model:state_dict()
+    if i == 2 then
+      t.raises("optimizer:step: 1 of the 1 parameters are of a sharded model, which has", function()
+        optim.AdamW { model:parameters()[1] }:step(1, { max_grad_norm = 0.1 })
+      end)
+    end
+  end
+
+  t.equal(norms[2], norms[1])
+  t.truthy(fixture.distance(states[1], states[2]) == 0)
+end)
+
 -- FSDP2 turns the module's own parameters into spans. Here they are others, and training the whole ones trains nothing.
 t.test("WholeParametersOfAShardedModuleAreRefused", function()
   local net = fixture.net()
