@@ -7,6 +7,7 @@
 #include "ATen/core/Generator.h"
 #include "absl/strings/str_cat.h"
 #include "c10/core/DefaultDtype.h"
+#include "driver/lua/operators/names.h"
 #include "driver/lua/operators/operators.h"
 #include "driver/lua/torch/autocast.h"
 #include "driver/lua/torch/autograd.h"
@@ -135,9 +136,7 @@ std::string UnknownName(const std::string& name) {
   std::vector<std::string> known = OperatorNames();
   for (const Function& function : kFunctions) known.emplace_back(function.name);
   for (const NamedDtype& named : NamedDtypes()) known.emplace_back(named.name);
-  const std::string nearest = Nearest(name, known);
-  return absl::StrCat("torch has no operator \"", name, "\"",
-                      nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?"));
+  return absl::StrCat("torch has no operator \"", name, "\"", NameHint(name, known));
 }
 
 // table[name], where the table does not hold it yet. The upvalue, if any, is what comes before the
