@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "batching/modality.h"
@@ -11,8 +12,13 @@
 namespace lockstep::batching {
 namespace {
 
-// Names the set of tensors in `rows`: "text", "image", "image+video", "text+reward".
-std::string KindOf(const std::map<std::string, int64_t>& rows) {
+// The names of a set of tensors.
+struct Names {
+  std::string all;         // "text", "image", "image+video", "text+reward"
+  std::string modalities;  // "text", "image", "image+video", "text"
+};
+
+Names NamesOf(const std::map<std::string, int64_t>& rows) {
   std::string kind;
   std::set<std::string> named;
   for (const Modality& modality : Modalities()) {
@@ -23,10 +29,11 @@ std::string KindOf(const std::map<std::string, int64_t>& rows) {
     named.insert(modality.by_item.begin(), modality.by_item.end());
   }
   if (kind.empty()) kind = "text";
+  const std::string modalities = kind;
   for (const auto& [name, count] : rows) {
     if (named.count(name) == 0) absl::StrAppend(&kind, "+", name);
   }
-  return kind;
+  return {kind, modalities};
 }
 
 class Cutter {
@@ -61,7 +68,6 @@ class Cutter {
       item.kept = ExtentOf(cut);
       for (size_t i = 0; i < kept.size(); ++i) kept[i].resize(static_cast<size_t>(cut.items[i]));
     }
-    item.kind = outline_.kind.empty() ? KindOf(item.kept.rows) : outline_.kind;
     if (item.kept.tokens > 0) CheckKindIsKept(item.kept);
     const bool can_be_cut = Unlocated() == nullptr && Unknown().empty();
     item.least = can_be_cut && item.kept.tokens > 0 ? ExtentOf(ShortestCut(kept)) : item.kept;
@@ -149,6 +155,23 @@ class Cutter {
 
 Item MakeItem(const Outline& outline, int64_t number, const PrepareOptions& options) {
   return Cutter(outline, number, options).Cut();
+}
+
+void NameKinds(std::vector<Item>& items) {
+  std::map<std::string, std::set<std::string>> sets;  // of tensors, by the kind without additions
+  std::vector<Names> names;
+  names.reserve(items.size());
+  for (Item& item : items) {
+    names.push_back(NamesOf(item.kept.rows));
+    const std::string& own = item.outline->kind;
+    item.kind = own.empty() ? names.back().modalities : own;
+    sets[item.kind].insert(names.back().all);
+  }
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (items[i].outline->kind.empty() && sets.at(items[i].kind).size() > 1) {
+      items[i].kind = names[i].all;
+    }
+  }
 }
 
 }  // namespace lockstep::batching

@@ -24,7 +24,7 @@ struct Extent {
 struct Item {
   const Outline* outline = nullptr;
   int64_t index = 0;  // among the samples
-  std::string kind;   // the sample's own, or the set of tensors in `kept`
+  std::string kind;   // set by NameKinds
   Extent kept;        // within seq_len
   Extent least;       // the shortest copy that still runs every module of the kind
 };
@@ -33,6 +33,10 @@ struct Item {
 // clip that does not fit. The item refers to `outline`. Throws c10::ValueError, which calls the
 // sample `number`, for the errors listed in prepare.h.
 Item MakeItem(const Outline& outline, int64_t number, const PrepareOptions& options);
+
+// Sets the kind of items: the sample's own, or the modalities in `kept`. To the latter it adds the
+// names of other tensors if some items of that kind hold these and others do not.
+void NameKinds(std::vector<Item>& items);
 
 }  // namespace lockstep::batching
 

@@ -283,6 +283,7 @@ std::vector<Item> MakeItems(const std::vector<Outline>& index, const PrepareOpti
       items.push_back(std::move(item));
     }
   }
+  NameKinds(items);
   return items;
 }
 

@@ -56,8 +56,8 @@ struct TensorSample {
   std::map<std::string, at::Tensor> streams;  // [n] each: further per-token values
   std::map<std::string, at::Tensor>
       tensors;  // concatenated on dimension 0: pixel_values, image_grid_thw, ...
-  // Empty: the set of tensors that have rows after the cut, as "text" (none), "image",
-  // "image+video" or "text+reward".
+  // Empty: the modalities that have rows after the cut, as "text" (none), "image" or "image+video".
+  // If only some samples of such a kind hold another tensor, its name is added: "text+reward".
   std::string kind;
   // Leaves this sample for a later call (Prepared::held) if its micro-step would need padding and
   // all other samples of that micro-step may wait too.

@@ -103,7 +103,13 @@ TEST(Prepare, TheKindIsTheSetOfTensorsThatAreLeft) {
   EXPECT_EQ(kind(both, 7), "image+video");
   EXPECT_EQ(kind(both, 5), "image");
   EXPECT_EQ(kind(both, 2), "text");
-  EXPECT_EQ(kind(rewarded, 3), "text+reward");
+  EXPECT_EQ(kind(rewarded, 3), "text");
+  const Prepared mixed = Prepare({rewarded, none, rewarded}, With(3, 1));
+  EXPECT_EQ(mixed.batches[0].at(0).kind, "text");
+  EXPECT_EQ(mixed.batches[0].at(1).kind, "text+reward");
+  TensorSample named = rewarded;
+  named.kind = "text";
+  EXPECT_EQ(Prepare({rewarded, named}, With(6, 1)).batches[0].at(0).samples.size(), 2);
   EXPECT_EQ(kind(none, 3), "text");
   EXPECT_TRUE(Prepare({none}, With(3, 1)).batches[0].at(0).tensors.empty());
 }

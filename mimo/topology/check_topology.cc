@@ -47,8 +47,9 @@ void CheckNames(const std::vector<Module>& modules, Problems* problems) {
     }
   }
   if (IndexOfModule(modules, kLanguage) < 0) {
-    problems->push_back(absl::StrCat("no module is called \"language\"; there ",
-                                     modules.empty() ? "is none" : "are ", NamesOf(modules)));
+    problems->push_back(absl::StrCat(
+        "no module is called \"language\", as the one that has the loss must be; there ",
+        modules.empty() ? "is none" : "are ", NamesOf(modules)));
   }
 }
 

@@ -245,12 +245,17 @@ TEST(TopologyErrors, EachRuleIsNamedWithItsValues) {
   const std::vector<BrokenRule> cases = {
       {"no world", 0, {language}, {}, "topology of world_size 0: world_size is from 1 to 1048576"},
       {"a world beyond all bounds", (1 << 20) + 1, {language}, {}, "world_size is from 1 to"},
-      {"no modules", 1, {}, {}, "no module is called \"language\"; there is none"},
+      {"no modules",
+       1,
+       {},
+       {},
+       "no module is called \"language\", as the one that has the loss must be; there is none"},
       {"no language",
        1,
        {{.name = "vision"}},
        {},
-       "no module is called \"language\"; there are \"vision\""},
+       "no module is called \"language\", as the one that has the loss must be; there are "
+       "\"vision\""},
       {"no name", 1, {language, {.name = ""}}, {}, "module 1 has no name"},
       {"a name twice",
        1,
@@ -383,7 +388,8 @@ TEST(TopologyErrors, AllAreNamedAtOnce) {
       message,
       "mimo: topology of world_size 6: 6 rules are broken:\n"
       "  1. modules 0 and 1 are both called \"vision\"; a name appears once\n"
-      "  2. no module is called \"language\"; there are \"vision\", \"vision\", \"text\"\n"
+      "  2. no module is called \"language\", as the one that has the loss must be; there are"
+      " \"vision\", \"vision\", \"text\"\n"
       "  3. dp of \"vision\" is 0; it must be positive\n"
       "  4. \"vision\" of tp 1 x cp 1 x dp 3 x pp 1 has 3 ranks from 4 on, but world_size is 6;"
       " use 7 or more\n"

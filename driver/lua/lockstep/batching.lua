@@ -19,7 +19,7 @@ local M = { cost = {}, timing = require("lockstep.batching.timing").timing }
 ---@field input_ids torch.Tensor|integer[]
 ---@field loss_mask torch.Tensor|boolean[]|integer[] 1 or true for tokens that are trained on, else 0 or false
 ---@field position_ids torch.Tensor|integer[]?
----@field kind string? default: the tensors that the cut leaves, as "text", "image" or "image+video"
+---@field kind string? default: by the tensors that the cut leaves, as "text", "image" or "image+video"
 ---@field [string] torch.Tensor|number[]|number streams (per token; a number holds for all), tensors
 
 ---@class batching.MicroBatch

@@ -152,7 +152,7 @@ local function mean_of(sum, count, group, empty)
   return both[0] / both[1]
 end
 
--- What sum and count are as tensors of one shape, on one device.
+-- Returns sum and count as tensors of one shape, on one device.
 local function as_tensors(sum, count)
   local device = torch.is_tensor(sum) and sum.device or torch.is_tensor(count) and count.device or "cpu"
   local function to_tensor(value)

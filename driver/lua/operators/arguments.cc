@@ -159,6 +159,9 @@ Parameter DescribeParameter(const c10::Argument& argument) {
     type = optional->getElementType();
   }
   parameter.kind = KindOf(*type);
+  if (parameter.kind == ParameterKind::kInteger && parameter.name == "reduction") {
+    parameter.kind = ParameterKind::kReduction;
+  }
   if (parameter.kind == ParameterKind::kIntegers) parameter.list_size = argument.N().value_or(0);
   return parameter;
 }
@@ -214,6 +217,8 @@ std::optional<int> ConversionCost(ValueClass value, const Parameter& parameter) 
       return fits(value == ValueClass::kWholes || value == ValueClass::kNumbers || empty);
     case ParameterKind::kInteger:
       return fits(whole);
+    case ParameterKind::kReduction:
+      return fits(whole || value == ValueClass::kString);
     case ParameterKind::kIntegers:
       return value == ValueClass::kWholes || empty ? fits(true)
                                                    : fits(whole && parameter.list_size > 0, 1);
@@ -251,6 +256,8 @@ std::string Expected(const Parameter& parameter) {
       return "an array of numbers";
     case ParameterKind::kInteger:
       return "a whole number";
+    case ParameterKind::kReduction:
+      return "\"none\", \"mean\" or \"sum\"";
     case ParameterKind::kIntegers:
       return parameter.list_size > 0 ? "a whole number or an array of them"
                                      : "an array of whole numbers";

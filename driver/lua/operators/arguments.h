@@ -22,6 +22,7 @@ enum class ParameterKind : uint8_t {
   kScalar,
   kScalars,
   kInteger,
+  kReduction,  // an integer that may be given as "none", "mean" or "sum"
   kIntegers,
   kFloat,
   kFloats,

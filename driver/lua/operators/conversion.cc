@@ -3,6 +3,7 @@
 #include <string>
 
 #include "ATen/ScalarOps.h"
+#include "ATen/core/Reduction.h"
 #include "ATen/core/jit_type.h"
 #include "absl/strings/str_cat.h"
 #include "c10/core/Layout.h"
@@ -48,6 +49,18 @@ c10::IValue ConvertIntegers(lua_State* state, int index, const Parameter& parame
   }
   return ConvertList(state, index, parameter, c10::List<int64_t>(),
                      [&](const std::string& name) { return ReadInteger(state, -1, name.c_str()); });
+}
+
+// ATen's numbers for the reductions of a loss.
+int64_t ReadReduction(lua_State* state, int index) {
+  if (lua_type(state, index) == LUA_TNUMBER)
+    return static_cast<int64_t>(lua_tonumber(state, index));
+  const std::string text = lua_tostring(state, index);
+  if (text == "none") return at::Reduction::None;
+  if (text == "mean") return at::Reduction::Mean;
+  if (text == "sum") return at::Reduction::Sum;
+  throw Error(
+      absl::StrCat("\"reduction\" must be \"none\", \"mean\" or \"sum\", not \"", text, "\""));
 }
 
 c10::IValue ConvertString(const std::string& text, const Parameter& parameter) {
@@ -102,6 +115,8 @@ c10::IValue Convert(lua_State* state, int index, const Parameter& parameter) {
     }
     case ParameterKind::kInteger:
       return static_cast<int64_t>(lua_tonumber(state, index));
+    case ParameterKind::kReduction:
+      return ReadReduction(state, index);
     case ParameterKind::kIntegers:
       return ConvertIntegers(state, index, parameter);
     case ParameterKind::kFloat:

@@ -49,14 +49,22 @@ std::string TakesAtMost(const Overload& overload) {
                       overload.num_positional == 1 ? "" : "s");
 }
 
-// Counts the positional arguments, less nils and one {} that stand beyond the last parameter.
+// Whether the parameter may be left out, and {} is no value of it.
+bool MayBeLeftOut(const Parameter& parameter) {
+  return parameter.default_value.has_value() &&
+         !ConversionCost(ValueClass::kEmptyList, parameter).has_value();
+}
+
+// Counts the positional arguments, less nils beyond the last parameter, and a {} that is the last
+// argument and can be no more than a table of no keywords.
 Verdict CountPositional(lua_State* state, const Overload& overload, const Arguments& arguments,
                         size_t& count) {
   const size_t most = overload.num_positional;
   int conversions = 0;
   count = arguments.num_positional;
   const auto class_of_last = [&] { return Classify(state, static_cast<int>(count)); };
-  if (count > most && arguments.keywords.empty() && class_of_last() == ValueClass::kEmptyList) {
+  if (count > 0 && arguments.keywords.empty() && class_of_last() == ValueClass::kEmptyList &&
+      (count > most || MayBeLeftOut(overload.parameters[count - 1]))) {
     --count;
     conversions += kCostOfNoKeywords;
   }

@@ -5,8 +5,9 @@
 // The cheapest by (conversions, defaults used, name) wins. `out` overloads are considered only if
 // `out=` is given.
 //
-// nil stands for an argument that is not given. Beyond the last parameter, nils and one empty table
-// count as no keyword arguments: torch.zeros({2}, options) works with any options.
+// nil stands for an argument that is not given. Beyond the last parameter, nils count as no
+// arguments. A last empty table that is no value of its parameter counts as no keyword arguments:
+// torch.zeros({2}, options) and x:argmax(options) work with any options.
 
 #ifndef LOCKSTEP_DRIVER_LUA_OPERATORS_OVERLOADS_H_
 #define LOCKSTEP_DRIVER_LUA_OPERATORS_OVERLOADS_H_

@@ -1,10 +1,12 @@
 #include "driver/lua/torch/autograd.h"
 
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "ATen/core/TensorBody.h"
 #include "ATen/core/grad_mode.h"
+#include "absl/strings/str_cat.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
@@ -32,6 +34,11 @@ std::vector<at::Tensor> OptionalTensors(const OptionTable& options, lua_State* s
   std::vector<at::Tensor> tensors = ReadOneOrMore(state, lua_gettop(state), key);
   lua_pop(state, 1);
   return tensors;
+}
+
+// "torch.grad: inputs[2], float32 {3},"
+std::string Input(const std::vector<at::Tensor>& inputs, size_t i) {
+  return absl::StrCat("torch.grad: inputs[", i + 1, "], ", Describe(inputs[i]), ",");
 }
 
 int CallInGradMode(lua_State* state, bool enabled, const char* name) {
@@ -70,10 +77,21 @@ int Grad(lua_State* state) {
   const std::optional<bool> retain_graph = OptionalBoolean(options, state, "retain_graph");
   const bool create_graph = options.Boolean("create_graph", false);
   const bool allow_unused = options.Boolean("allow_unused", false);
-  PushTensors(state, PrefixErrors("torch.grad", [&] {
-                return torch::autograd::grad(outputs, inputs, grad_outputs, retain_graph,
-                                             create_graph, allow_unused);
-              }));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    if (!inputs[i].requires_grad())
+      throw Error(absl::StrCat(Input(inputs, i), " does not require a gradient"));
+  }
+  const std::vector<at::Tensor> gradients = PrefixErrors("torch.grad", [&] {
+    return torch::autograd::grad(outputs, inputs, grad_outputs, retain_graph, create_graph,
+                                 /*allow_unused=*/true);
+  });
+  for (size_t i = 0; i < inputs.size() && !allow_unused; ++i) {
+    if (!gradients[i].defined())
+      throw Error(absl::StrCat(Input(inputs, i),
+                               " does not take part in the outputs; with "
+                               "{allow_unused = true} its gradient is nil"));
+  }
+  PushTensors(state, gradients);
   return 1;
 }
 

@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "driver/graph/recording.h"
+#include "driver/lua/operators/names.h"
 #include "driver/lua/operators/operators.h"
 #include "driver/lua/torch/autograd.h"
 #include "driver/lua/torch/format.h"
@@ -216,7 +217,7 @@ std::string UnknownField(const std::string& name) {
   std::vector<std::string> known = OperatorNames();
   for (const Function& method : kMethods) known.emplace_back(method.name);
   for (const Field& field : kFields) known.emplace_back(field.name);
-  return absl::StrCat("a tensor has no field or operator \"", name, "\"", DidYouMean(name, known));
+  return absl::StrCat("a tensor has no field or operator \"", name, "\"", NameHint(name, known));
 }
 
 // x[key]. Upvalue 1: methods by name, filled as they are asked for.

@@ -7,6 +7,7 @@
 #include "ATen/core/Generator.h"
 #include "absl/strings/str_cat.h"
 #include "c10/core/DefaultDtype.h"
+#include "driver/lua/operators/names.h"
 #include "driver/lua/operators/operators.h"
 #include "driver/lua/torch/autocast.h"
 #include "driver/lua/torch/autograd.h"
@@ -135,7 +136,7 @@ std::string UnknownName(const std::string& name) {
   std::vector<std::string> known = OperatorNames();
   for (const Function& function : kFunctions) known.emplace_back(function.name);
   for (const NamedDtype& named : NamedDtypes()) known.emplace_back(named.name);
-  return absl::StrCat("torch has no operator \"", name, "\"", DidYouMean(name, known));
+  return absl::StrCat("torch has no operator \"", name, "\"", NameHint(name, known));
 }
 
 // table[name], where the table does not hold it yet. The upvalue, if any, is what comes before the

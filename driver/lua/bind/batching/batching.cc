@@ -1,13 +1,14 @@
 #include "driver/lua/bind/batching/batching.h"
 
+#include <cmath>
 #include <future>
 #include <memory>
 #include <string>
 #include <utility>
 #include <vector>
 
-#include "ATen/ops/full.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "batching/cost.h"
 #include "batching/outline.h"
 #include "batching/prepare.h"
@@ -35,6 +36,35 @@ at::Tensor ReadPerToken(lua_State* state, int index, const std::string& name,
   }
 }
 
+// Raises an error for a whole number that float32 cannot hold, as an id may be.
+void CheckFloat(const at::Tensor& values, const std::string& name) {
+  const auto* value = values.const_data_ptr<double>();
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    if (value[i] != std::floor(value[i]) || std::isinf(value[i]) ||
+        static_cast<double>(static_cast<float>(value[i])) == value[i]) {
+      continue;
+    }
+    throw Error(absl::StrCat(name, ": ", absl::StrFormat("%.0f", value[i]),
+                             " would be rounded to float32; give a tensor of another dtype, as "
+                             "torch.tensor(array, {dtype = torch.int64})"));
+  }
+}
+
+// A tensor, an array, or one value that holds for every token of the sample and has no dimensions:
+// the sample's length is known once all is read. All but tensors are bool if the fill is, and else
+// float32.
+at::Tensor ReadStream(lua_State* state, int index, const std::string& name,
+                      const c10::Scalar& fill) {
+  if (const at::Tensor* tensor = TensorAt(state, index)) return *tensor;
+  const int type = lua_type(state, index);
+  const at::Tensor values = type == LUA_TNUMBER || type == LUA_TBOOLEAN
+                                ? ReadNested(state, index, at::kDouble)
+                                : ReadPerToken(state, index, name, at::kDouble);
+  if (fill.isBoolean()) return values.to(at::kBool);
+  CheckFloat(values, name);
+  return values.to(at::kFloat);
+}
+
 // Raises an error for a stream or tensor with the name of another field of a micro-batch.
 void CheckName(const std::string& name, const std::string& where) {
   for (const char* own : {"input_ids", "loss_mask", "position_ids", "cu_seqlens", "seq_lens",
@@ -60,10 +90,7 @@ void ReadField(lua_State* state, int index, const std::string& key, const std::s
   } else if (key == options.token_types) {
     sample.streams[key] = ReadPerToken(state, index, name, at::kLong);
   } else if (options.streams.count(key) > 0) {
-    // A bare number holds for every token of the sample; its length is known once all is read.
-    sample.streams[key] = lua_type(state, index) == LUA_TNUMBER
-                              ? at::full({}, lua_tonumber(state, index), at::kFloat)
-                              : ReadPerToken(state, index, name, at::kFloat);
+    sample.streams[key] = ReadStream(state, index, name, options.streams.at(key));
   } else if (const at::Tensor* tensor = TensorAt(state, index)) {
     CheckName(key, name);
     sample.tensors[key] = *tensor;

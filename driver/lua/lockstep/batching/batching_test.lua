@@ -63,6 +63,36 @@ t.test("KindsAreTheSetsOfTensors", function()
   local kinds = {}
   for i, batch in ipairs(batches[1]) do kinds[i] = batch.kind end
   t.equal(kinds, { "image", "text", "text+reward" })
+
+  local all_rewarded = batching.prepare { samples = { rewarded, image(8), rewarded }, seq_len = 8, ranks = 1 }[1]
+  t.equal({ all_rewarded[1].kind, all_rewarded[2].kind }, { "image", "text" })
+  t.equal(all_rewarded[2].reward, torch.ones { 2 })
+end)
+
+t.test("AStreamHasTheTypeOfItsFill", function()
+  local samples = { text(2, { is_tool = { true, false }, weight = { true, false } }), text(1),
+    text(1, { is_tool = true, weight = 0.5 }), text(2, { is_tool = { 0, 1 } }) }
+  local batch = batching.prepare { samples = samples, seq_len = 8, ranks = 1,
+    streams = { is_tool = false, weight = 0, nobody_has = true } }[1][1]
+  local want = { { true, false }, { false }, { true }, { false, true } }
+  local is_tool = {}
+  for _, sample in ipairs(batch.samples) do
+    for _, value in ipairs(want[sample]) do is_tool[#is_tool + 1] = value end
+  end
+  t.equal(batch.is_tool, torch.tensor(is_tool))
+  t.equal(batch.weight.dtype, torch.float32)
+  t.near(batch.weight:sum():item(), 1.5, 0)
+  t.equal(batch.nobody_has, torch.ones { 6 }:bool())
+end)
+
+t.test("AWholeNumberThatFloat32WouldRoundIsNoStream", function()
+  local function prepare(ids) return batching.prepare { samples = { text(2, { ids = ids }) }, seq_len = 8, ranks = 1,
+    streams = { ids = 0 } }[1][1] end
+  t.raises("sample 1: ids: 16777217 would be rounded to float32", prepare, { 1, 16777217 })
+  t.raises("sample 1: ids: 16777217 would be rounded to float32", prepare, 16777217)
+  t.equal(prepare(torch.tensor({ 1, 16777217 }, { dtype = torch.int64 })).ids:totable(), { 1, 16777217 })
+  t.equal(prepare({ 16777216, 33554432 }).ids:totable(), { 16777216, 33554432 })
+  t.equal(prepare({ 0.1, 2 ^ 24 + 0.5 }).ids[0]:item(), torch.tensor(0.1):item())
 end)
 
 t.test("ATokenIdMarksPlaceholders", function()

@@ -30,7 +30,7 @@ local function plain(config)
   return all
 end
 
---- Returns whether a table is a whole config.json, of which only some keys tell the cost. In a table of a script's own
+--- Returns whether a table is a whole config.json. Only some of its keys tell the cost. In a table of a script's own
 --- an unknown key is a mistake.
 local function is_whole(config) return config.model_type ~= nil or config.architectures ~= nil end
 

@@ -33,6 +33,22 @@ end
 
 local DTYPES = { input_ids = torch.int64, position_ids = torch.int64 }
 
+--- An array as a tensor: bool of booleans, else float32 unless DTYPES has another dtype.
+local function read_array(array, name, where)
+  local is_ok, tensor = pcall(torch.tensor, array, { dtype = DTYPES[name] })
+  if not is_ok then core.raise(where .. tostring(tensor):gsub("^.*torch%.tensor: ", "")) end
+  -- Ids beyond 2^24 would become other ids.
+  if tensor.dtype == torch.float32 and tensor:numel() > 0 and tensor:abs():max():item() >= 2 ^ 24 then
+    local exact = torch.tensor(array, { dtype = torch.float64 })
+    local rounded = exact[exact:eq(exact:floor()):logical_and(exact:ne(tensor:double()))]
+    if rounded:numel() > 0 then
+      core.raise(("%s%.0f would be rounded to float32; give a tensor of another dtype, as torch.tensor(array, {dtype = "
+        .. "torch.int64})"):format(where, rounded[0]:item()))
+    end
+  end
+  return tensor
+end
+
 --- A sample's per-token fields as tensors of one dimension.
 local function read_sample(sample, number)
   if type(sample) ~= "table" or sample.input_ids == nil then
@@ -45,7 +61,13 @@ local function read_sample(sample, number)
         core.raise(("sharding.pack: sample %d: %s is a %s; every field is an array or a tensor of one value per token")
           :format(number, name, type(value)))
       end
-      value = torch.tensor(value, { dtype = DTYPES[name] })
+      value = read_array(value, name, ("sharding.pack: sample %d: %s: "):format(number, name))
+    elseif DTYPES[name] then
+      if value:is_floating_point() or value.dtype == torch.bool then
+        core.raise(("sharding.pack: sample %d: %s must be of an integer dtype, not %s"):format(number, name,
+          tostring(value.dtype)))
+      end
+      value = value:to(DTYPES[name])
     end
     fields[name] = value
   end
@@ -70,6 +92,12 @@ local function same_fields(first, fields, number)
         core.raise(("sharding.pack: sample %d and those before it do not have the same fields: %s is in one of them "
           .. "alone"):format(number, name))
       end
+    end
+  end
+  for name, value in pairs(fields) do
+    if value.dtype ~= first[name].dtype then
+      core.raise(("sharding.pack: sample %d: %s is %s, but %s in the samples before"):format(number, name,
+        tostring(value.dtype), tostring(first[name].dtype)))
     end
   end
 end
@@ -303,8 +331,9 @@ end
 ---     end
 ---
 --- A sample holds input_ids, and optionally loss_mask (default: all), position_ids (default: from 0) and other values
---- per token, as arrays or tensors of one dimension. A chunk holds the same, concatenated, and seq_lens, the lengths of
---- its pieces. A sample that exceeds a chunk continues in the next.
+--- per token, as arrays or tensors of one dimension. Ids and positions become int64, other arrays of numbers float32.
+--- A chunk holds the same, concatenated, and seq_lens, the lengths of its pieces. A sample that exceeds a chunk
+--- continues in the next.
 ---
 --- Options: source, a function that returns the next sample or nil, or a data.loader (then any number of ranks can go
 --- on from a state); seq_len; state. `drop_last = true`: drops the rest at the end that fills no chunk, and counts it

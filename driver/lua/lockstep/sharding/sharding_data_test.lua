@@ -209,6 +209,25 @@ t.test("WrongSamplesAreNamed", function()
   t.raises("the source must be a function", sharding.pack, { source = 1, seq_len = 4 })
 end)
 
+t.test("NoValueIsRoundedOrConvertedSilently", function()
+  local function pack_of(...)
+    local samples, i = { ... }, 0
+    return sharding.pack { source = function() i = i + 1 return samples[i] end, seq_len = 4 }
+  end
+  local ids = { 1, 2, 3, 4 }
+  t.raises("sample 1: document: 16777217 would be rounded to float32; give a tensor",
+    pack_of { input_ids = ids, document = { 1, 2, 3, 16777217 } })
+  t.equal(pack_of { input_ids = ids, score = { 0.1, 2 ^ 24 + 0.5, 2 ^ 25, math.huge } }().score,
+    torch.tensor { 0.1, 2 ^ 24 + 0.5, 2 ^ 25, math.huge })
+  t.raises("sample 1: input_ids: 3.5 is not one of the whole numbers", pack_of { input_ids = { 1, 2, 3.5, 4 } })
+  t.raises("sample 1: input_ids must be of an integer dtype, not torch.float32",
+    pack_of { input_ids = torch.tensor(ids) })
+  t.raises("sample 2: label is torch.int64, but torch.float32 in the samples before",
+    pack_of({ input_ids = { 1 }, label = { 1 } }, { input_ids = { 1 }, label = torch.arange(1) }))
+  local mixed = pack_of({ input_ids = { 1, 2 } }, { input_ids = torch.tensor({ 3, 4 }, { dtype = torch.int32 }) })()
+  t.equal(mixed.input_ids, torch.tensor(ids, { dtype = torch.int64 }))
+end)
+
 t.test("ShardsOfPackedDataDifferInLength", function()
   -- The seed's case in small: packing real shards gives the ranks unequal counts of chunks.
   local lengths = {}

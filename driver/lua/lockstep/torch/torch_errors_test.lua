@@ -64,6 +64,7 @@ end)
 t.test("TooManyArgumentsAreRefused", function()
   check {
     { "one more", function() torch.exp(x, 1) end, "torch.exp cannot", "takes at most 1 positional argument" },
+    { "no keywords", function() torch.softmax(x, {}) end, '"dim" must be a whole number, not {}' },
     { "several", function() torch.sum(x, 0, true, 1, 2) end, "takes at most 3 positional arguments" },
     { "keywords twice", function() torch.sum(x, 0, { dim = 1 }) end, '"dim" is given twice' },
     { "a dtype in a size's place", function() torch.zeros({ 2 }, torch.int64) end, "({2}, torch.int64)",
@@ -85,6 +86,15 @@ t.test("KeywordsThatAreUnknownAreRefused", function()
   }
 end)
 
+t.test("AReductionIsNoneMeanOrSum", function()
+  check {
+    { "batchmean", function() torch.kl_div(x, x, { reduction = "batchmean" }) end,
+      'torch.kl_div: "reduction" must be "none", "mean" or "sum", not "batchmean"' },
+    { "boolean", function() torch.mse_loss(x, x, { reduction = true }) end,
+      '"reduction" must be "none", "mean" or "sum", not true' },
+  }
+end)
+
 t.test("AnArrayWithAHoleIsNoArray", function()
   check {
     { "list", function() torch.zeros { 1, [3] = 3 } end, '"size" must be an array of whole numbers, not {1, [3] = 3}' },
@@ -103,6 +113,11 @@ t.test("AMisspeltNameBringsTheNearest", function()
     { "method", function() return x:totabel() end,
       'a tensor has no field or operator "totabel"; did you mean "totable"?' },
     { "field", function() return x.shpae end, 'did you mean "shape"?' },
+    { "a module of PyTorch", function() return torch.linalg.inv(x) end,
+      'torch has no operator "linalg"; torch.linalg.inv is torch.linalg_inv here' },
+    { "nn", function() return torch.nn.Linear end, 'layers are in require "lockstep.nn"' },
+    { "another name", function() return torch.cross_entropy(x) end, "use torch.cross_entropy_loss, or nn.cross" },
+    { "another method", function() return x:tolist() end, 'no field or operator "tolist"; use x:totable()' },
   }
   local far = t.raises("torch has no operator", function() return torch.quite_another_thing end)
   t.equal(far:find("did you mean", 1, true), nil)

@@ -91,6 +91,16 @@ t.test("ANumberFillsAListOfKnownLength", function()
   }
 end)
 
+t.test("AReductionHasTheNamesOfPyTorch", function()
+  check {
+    { 'torch.mse_loss(x, y, {reduction = "none"})', "tensor([[25.,  9.,  1.], [ 1.,  9., 25.]])" },
+    { 'torch.mse_loss(x, y, "sum")', "tensor(70.)" },
+    { 'torch.mse_loss(x, y, {reduction = "mean"})', "tensor(11.6667)" },
+    { "torch.mse_loss(x, y, {reduction = 2})", "tensor(70.)" },
+    { 'torch.nll_loss(-x, i[{0, {1, 3}}], {reduction = "sum"})', "tensor(8.)" },
+  }
+end)
+
 t.test("TheOverloadIsTheOneThatTheArgumentsFit", function()
   check {
     { "torch.max(x)", "tensor(6.)" },
@@ -126,6 +136,11 @@ t.test("KeywordArgumentsMayBeNilOrAnEmptyTable", function()
     { "x:sum(1, false, {})", "tensor([ 6., 15.])" },
     { "torch.full({2}, 3, {})", "tensor([3., 3.])" },
     { "torch.full({2}, 3, nil)", "tensor([3., 3.])" },
+    { "x:argmax({dim = nil})", "tensor(5)" },
+    { "torch.softmax(x * 0, 1, {})[0]", "tensor([0.3333, 0.3333, 0.3333])" },
+    { "torch.layer_norm(x, {3}, {})[0]", "tensor([-1.2247,  0.0000,  1.2247])" },
+    { "torch.cat({x, y}, {}).shape", "{4, 3}" },
+    { "torch.topk(x[0], 2, {})", "tensor([3., 2.]); tensor([2, 1])" },
   }
 end)
 
