@@ -199,6 +199,12 @@ TEST(Watchdog, LongStepsAreNoHang) {
       {"step 1", "step 2"});
 }
 
+// Gloo's work of a reduce_scatter never says by itself that it is done.
+TEST(Watchdog, AReduceScatterThatIsDoneIsNoHang) {
+  ExpectNoHang("dist.functional.reduce_scatter(torch.ones(4))\nwait_for('its work')\n",
+               {"its work"});
+}
+
 TEST(Watchdog, TheLastRankMayWorkForLongerThanTheLimit) {
   ExpectNoHang("if rank == 1 then wait_for('its work') end\n", {"its work"});
 }

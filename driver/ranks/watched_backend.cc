@@ -86,14 +86,14 @@ WatchedBackend::WorkPointer WatchedBackend::RunUnchecked(const std::string& what
   const int64_t id = activity_->Start({group_, ++calls_, what, place, limit_});
   WorkPointer work;
   try {
-    work = call();
+    // NCCL's waits do not block the CPU.
+    work = backend_->getBackendName() == "nccl" ? call() : MeasureWait(call());
   } catch (...) {
     activity_->SetWork(id, nullptr);
     throw;
   }
   activity_->SetWork(id, work);
-  // NCCL's waits do not block the CPU.
-  return backend_->getBackendName() == "nccl" ? work : MeasureWait(std::move(work));
+  return work;
 }
 
 WatchedBackend::WorkPointer WatchedBackend::endCoalescing() {

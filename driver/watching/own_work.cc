@@ -1,5 +1,6 @@
 #include "driver/watching/own_work.h"
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <string>
@@ -107,7 +108,8 @@ class MeasuredWork : public c10d::Work {
   explicit MeasuredWork(c10::intrusive_ptr<c10d::Work> work)
       : Work(/*rank=*/-1, work->retrieveOpType()), work_(std::move(work)) {}
 
-  bool isCompleted() override { return work_->isCompleted(); }
+  // Gloo's reduce_scatter of one tensor never says so by itself.
+  bool isCompleted() override { return waited_ || work_->isCompleted(); }
   bool isSuccess() const override { return work_->isSuccess(); }
   std::exception_ptr exception() const override { return work_->exception(); }
   int sourceRank() const override { return work_->sourceRank(); }
@@ -115,7 +117,9 @@ class MeasuredWork : public c10d::Work {
   void synchronize() override { work_->synchronize(); }
   bool wait(std::chrono::milliseconds timeout) override {
     const Waiting waiting;
-    return work_->wait(timeout);
+    const bool result = work_->wait(timeout);
+    waited_ = true;
+    return result;
   }
   void blockCurrentStream() override { work_->blockCurrentStream(); }
   void abort() override { work_->abort(); }
@@ -131,6 +135,7 @@ class MeasuredWork : public c10d::Work {
 
  private:
   const c10::intrusive_ptr<c10d::Work> work_;
+  std::atomic<bool> waited_ = false;  // which the watchdog's thread reads
 };
 
 }  // namespace

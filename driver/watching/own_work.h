@@ -91,7 +91,8 @@ class Waiting {
 std::unique_ptr<sharding::Collective> CarryOwnWork(std::unique_ptr<sharding::Collective> collective,
                                                    int world_size);
 
-// Returns a Work that does the same as `work`. Its wait does not count as this rank's work. If its
+// Returns a Work that does the same as `work`. It is completed once its wait has returned, also if
+// `work` never says that it is. Its wait does not count as this rank's work. If its
 // future is asked for in a backward pass, as the Reducer does, neither does the end of that pass,
 // where the Reducer waits for it.
 c10::intrusive_ptr<c10d::Work> MeasureWait(c10::intrusive_ptr<c10d::Work> work);

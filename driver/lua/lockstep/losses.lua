@@ -13,6 +13,7 @@ local checkpoint = require "lockstep.checkpoint"
 local core = require "lockstep.core"
 local masks = require "lockstep.losses.mask"
 local options = require "lockstep.options"
+local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -349,6 +350,7 @@ local function check_hidden(caller, prefix, hidden, weight, tokens)
     fail(caller, "%shidden must have shape [%s, hidden], got %s", prefix, tokens and tostring(tokens) or "T",
       describe(hidden))
   end
+  splits.refuse("losses." .. caller, weight, "give model:head(hidden) as " .. prefix .. "hidden, without a weight")
   if weight ~= nil and (not torch.is_tensor(weight) or weight:dim() ~= 2 or weight:size(1) ~= hidden:size(1)) then
     fail(caller, "%sweight must have shape [vocabulary, %d], got %s", prefix, hidden:size(1), describe(weight))
   end

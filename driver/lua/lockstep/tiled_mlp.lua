@@ -109,7 +109,12 @@ TiledMlp.__call = TiledMlp.forward
 ---     mlp:dense { x = x, up = w1, up_bias = b1, down = w2, down_bias = b2, activation = "gelu" }
 ---@param opts tiled_mlp.Dense
 ---@return torch.Tensor
-function TiledMlp:dense(opts) return self.tiles:dense(opts) end
+function TiledMlp:dense(opts)
+  for _, value in pairs(type(opts) == "table" and opts or {}) do
+    splits.refuse("tiled_mlp.dense", value, "call the module over tiles instead: mlp(layer.mlp, x)")
+  end
+  return self.tiles:dense(opts)
+end
 
 --- Returns counts since this was made.
 ---@return tiled_mlp.Stats

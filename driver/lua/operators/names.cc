@@ -38,8 +38,7 @@ std::string NameHint(const std::string& name, const std::vector<std::string>& kn
   for (const auto& [theirs, hint] : kFromPython) {
     if (name == theirs) return absl::StrCat("; ", hint);
   }
-  const std::string nearest = Nearest(name, known);
-  return nearest.empty() ? "" : absl::StrCat("; did you mean \"", nearest, "\"?");
+  return DidYouMean(name, known);
 }
 
 }  // namespace lockstep::lua

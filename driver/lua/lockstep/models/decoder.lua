@@ -281,6 +281,7 @@ function CausalLM:read_batch(batch)
   check_ids(self, batch.input_ids)
   local tokens, device = batch.input_ids:size(0), self:decoder().embed_tokens.weight.device
   local current = chunks.current()
+  if current then splits.check_same_parts("sharding.context_parallel", self, current.group) end
   local whole = current and chunks.whole(current, tokens) or tokens
   local seq_lens, sum = batch.seq_lens or { whole }, 0
   if type(seq_lens) ~= "table" then

@@ -10,21 +10,16 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
----@class nn.Chunks
----@field group dist.Group? all ranks unless given
----@field rank integer position of this rank's chunk
----@field size integer number of chunks
-
 --- The chunks of the call of sharding.context_parallel that runs now.
----@type nn.Chunks?
+---@type sharding.Members?
 local current
 
 --- Returns the chunks that are in force, or nil where each rank has whole sequences.
----@return nn.Chunks?
+---@return sharding.Members?
 function M.current() return current end
 
 --- Calls fn(...) with `chunks` in force. They end with the call, also with an error.
----@param chunks nn.Chunks
+---@param chunks sharding.Members
 ---@param fn fun(...): ...
 ---@param ... any
 ---@return any ...
@@ -56,13 +51,13 @@ function M.refuse(what, advice)
 end
 
 --- Returns the tokens of the whole sequence.
----@param chunks nn.Chunks
+---@param chunks sharding.Members
 ---@param tokens integer of this rank's chunk
 ---@return integer
 function M.whole(chunks, tokens) return tokens * chunks.size end
 
 --- Returns the tensors of all chunks, one behind the other. Differentiable.
----@param chunks nn.Chunks
+---@param chunks sharding.Members
 ---@param x torch.Tensor
 ---@param dim integer? default 0
 ---@return torch.Tensor
@@ -71,7 +66,7 @@ function M.gather(chunks, x, dim)
 end
 
 --- Returns this rank's chunk of a tensor that holds the whole sequence on its first dimension.
----@param chunks nn.Chunks
+---@param chunks sharding.Members
 ---@param x torch.Tensor
 ---@return torch.Tensor
 function M.own(chunks, x)
@@ -104,7 +99,7 @@ local function part(q, k, v, offset, o)
 end
 
 --- Attention of a chunk's queries over the whole sequence. `o.seq_lens` are the lengths of the whole.
----@param chunks nn.Chunks
+---@param chunks sharding.Members
 ---@param q torch.Tensor [chunk, heads, D]
 ---@param k torch.Tensor [chunk, kv_heads, D]
 ---@param v torch.Tensor [chunk, kv_heads, D]

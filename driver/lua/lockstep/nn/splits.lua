@@ -13,13 +13,8 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
----@class nn.SplitGroup
----@field group dist.Group? nil: all ranks
----@field rank integer
----@field size integer
----@field ranks integer[]
+---@class nn.SplitGroup: sharding.Members
 ---@field sequence boolean whether tokens between the layers are split now
----@field wants_sequence boolean
 
 ---@class nn.Split
 ---@field owner nn.SplitGroup
@@ -59,22 +54,37 @@ function M.refuse_module(caller, module, advice)
   for _, p in ipairs(module:parameters()) do M.refuse(caller, p, advice) end
 end
 
---- Raises where replicas in `group` would have different parts of a weight.
+--- The group that was compared for a module; true: all ranks.
+local compared = setmetatable({}, { __mode = "k" })
+
+--- Raises unless all ranks of `group` hold the same parts of the module's weights: replicas, or chunks of one sequence.
+--- Collective, once for a module that has parts.
+---@param caller string
 ---@param module nn.Module
 ---@param group dist.Group? nil: all ranks
-function M.check_replicas(module, group)
-  local members, count = {}, 0
-  for _, r in ipairs(group and group:ranks() or {}) do members[r] = true end
-  for _, p in ipairs(module:parameters()) do
-    local split = splits[p]
-    if split then
-      for _, r in ipairs(split.owner.ranks) do count = count + ((not group or members[r]) and 1 or 0) end
-      if count <= 1 then return end
-      core.raise(("sharding.data_parallel: the group has %d ranks that hold different parts of the model's weights "
-        .. "(sharding.tensor_parallel over {%s}); give a group of ranks with the same parts"):format(count,
-        table.concat(split.owner.ranks, ", ")))
+function M.check_same_parts(caller, module, group)
+  if compared[module] == (group or true) then return end
+  local owner
+  for _, p in ipairs(module:parameters()) do owner = owner or splits[p] and splits[p].owner end
+  if owner then
+    local what = "the group has ranks that hold different parts of the model's weights"
+    local advice = "give a group of ranks with the same parts, as { 0, 2 } next to { 0, 1 } and { 2, 3 }"
+    local members, count = {}, 0
+    for _, r in ipairs(group and group:ranks() or {}) do members[r] = true end
+    for _, r in ipairs(owner.ranks) do count = count + ((not group or members[r]) and 1 or 0) end
+    if count > 1 then
+      core.raise(("%s: %s, %d of the ranks {%s} of sharding.tensor_parallel; %s"):format(caller, what, count,
+        table.concat(owner.ranks, ", "), advice))
+    end
+    local places = dist.all_gather_object({ owner.rank + 1, owner.size }, { group = group })
+    for _, place in ipairs(places) do
+      if place[1] ~= places[1][1] or place[2] ~= places[1][2] then
+        core.raise(("%s: %s, part %d of %d and part %d of %d; %s"):format(caller, what, places[1][1], places[1][2],
+          place[1], place[2], advice))
+      end
     end
   end
+  compared[module] = group or true
 end
 
 --- Calls fn(...) with whole tokens between the layers, for passes whose tokens cannot be divided by the ranks.
@@ -114,7 +124,7 @@ local function sum_gradient(owner, x)
 end
 M.sum_gradient = sum_gradient
 
---- What the layers that share an input made of it, so that they sum its gradient once.
+--- The entered input of layers that share one, so that its gradient is summed once.
 local inputs = setmetatable({}, { __mode = "k" })
 
 --- The dimension of the tokens in [..., tokens, hidden].
@@ -180,13 +190,25 @@ function M.whole_tokens(model, x)
   return join(split.owner, x, dim, x:size(dim), x:size(dim) * split.owner.size)
 end
 
---- Returns a whole parameter from the parts of all ranks.
----@param p torch.Tensor
+--- The size of the largest part, which all but the last ranks have.
+local function largest_part(split) return math.ceil(split.total / split.owner.size) end
+
+--- Returns the whole of a tensor whose parts are split as `split` says. Collective.
+---@param part torch.Tensor of a parameter, or of what an optimizer keeps of one
+---@param split nn.Split
 ---@return torch.Tensor
-function M.whole_parameter(p)
-  local split = splits[p]
-  return torch.no_grad(join, split.owner, p:detach(), split.dim, math.ceil(split.total / split.owner.size), split.total)
-    :requires_grad_(p.requires_grad)
+function M.whole(part, split)
+  return torch.no_grad(join, split.owner, part:detach(), split.dim, largest_part(split), split.total)
+end
+
+--- Returns the shape of that whole.
+---@param part torch.Tensor
+---@param split nn.Split
+---@return integer[]
+function M.whole_shape(part, split)
+  local shape = { unpack(part.shape) }
+  shape[split.dim + 1] = split.total
+  return shape
 end
 
 -- Layers --------------------------------------------------------------------------------------------------
@@ -198,7 +220,7 @@ end
 ---@return torch.Tensor
 function M.column(owner, layer, x) return fused.linear(enter(owner, x), layer.weight, layer.bias) end
 
---- A linear layer of which each rank has a part of the input's features.
+--- A linear layer whose input is a part of the features.
 ---@param owner nn.SplitGroup
 ---@param layer nn.Linear
 ---@param x torch.Tensor
@@ -209,7 +231,7 @@ function M.row(owner, layer, x)
   return y
 end
 
---- Rows of a table of which each rank has a part.
+--- Rows of a table that is in parts.
 ---@param layer nn.Embedding
 ---@param ids torch.Tensor
 ---@return torch.Tensor
@@ -227,8 +249,6 @@ function M.embedding(layer, ids)
   local rows = torch.embedding(layer.weight, index:masked_fill(elsewhere, 0))
   return leave(owner, rows:masked_fill(elsewhere:unsqueeze(-1), 0))
 end
-
-local function largest_part(split) return math.ceil(split.total / split.owner.size) end
 
 --- The scores of the whole vocabulary, from whole tokens.
 ---@param x torch.Tensor [..., hidden]

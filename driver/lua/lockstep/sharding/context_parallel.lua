@@ -2,17 +2,12 @@
 
 local chunks = require "lockstep.nn.chunks"
 local core = require "lockstep.core"
-local dist = require "lockstep.distributed"
+local members_of = require "lockstep.sharding.members"
 
 local M = {}
 
 local function is_callable(value)
   return type(value) == "function" or type(value) == "table" and (getmetatable(value) or {}).__call ~= nil
-end
-
-local function is_group(value)
-  local ok, size = pcall(function() return value:size() end)
-  return type(value) == "userdata" and ok and type(size) == "number"
 end
 
 --- Calls fn(...), in which each rank of the group holds a chunk of the tokens: chunk i on the group's rank i, all of
@@ -32,20 +27,12 @@ end
 ---@param ... any
 ---@return any ...
 function M.context_parallel(group, fn, ...)
-  if group ~= nil and not is_group(group) then
-    core.raise("sharding.context_parallel: the first argument must be a group of dist.group, or nil for all ranks, "
-      .. "not a " .. (is_callable(group) and "function" or type(group)))
-  end
+  local members = members_of("sharding.context_parallel", "the first argument", group)
   if not is_callable(fn) then
     core.raise("sharding.context_parallel: fn must be a function or a module, not a " .. type(fn))
   end
   chunks.refuse("sharding.context_parallel", "one call cannot be inside another")
-  local rank = group and group:rank() or dist.rank()
-  if rank < 0 then
-    core.raise(("sharding.context_parallel: rank %d is not a member of the group {%s}"):format(dist.rank(),
-      table.concat(group:ranks(), ", ")))
-  end
-  return chunks.with({ group = group, rank = rank, size = group and group:size() or dist.world_size() }, fn, ...)
+  return chunks.with(members, fn, ...)
 end
 
 return M

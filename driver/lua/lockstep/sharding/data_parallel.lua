@@ -228,7 +228,7 @@ function M.data_parallel(module, opts)
   local o = options.read("sharding.data_parallel", opts,
     { bucket_mb = 25, find_unused = false, static_graph = false, compression = "none", broadcast_buffers = true,
       gradient_as_bucket_view = true, group = options.optional })
-  splits.check_replicas(module, o.group)
+  splits.check_same_parts("sharding.data_parallel", module, o.group)
   replicas_of[module] = setmetatable({
     module = module,
     replicas = core_sharding.data_parallel(list(module:named_parameters()), list(module:named_buffers()), o),

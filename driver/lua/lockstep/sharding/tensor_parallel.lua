@@ -2,6 +2,7 @@
 
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
+local members_of = require "lockstep.sharding.members"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local splits = require "lockstep.nn.splits"
@@ -78,10 +79,13 @@ local function check_layer(one, size, owners)
     fail('"%s": %d %s features cannot be divided by %d ranks', one.name, features,
       dim == 0 and "output" or "input", size)
   end
-  if owners[weight] > 1 then
-    fail('"%s" shares its weight with another module, which would get a part of it', one.name)
-  end
   splits.refuse("sharding.tensor_parallel", weight, "call it once for each model")
+  for _, name in ipairs { "weight", "bias" } do
+    if module[name] and owners[module[name]] > 1 then
+      fail('"%s" shares its %s with another module, which would get a part of it', one.name, name)
+    end
+  end
+  if nn.fields(module).forward then fail('"%s" has a forward of its own, which would be lost', one.name) end
 end
 
 --- The fields of modules that hold tensors, in an order that is the same on all ranks.
@@ -98,31 +102,32 @@ local function tensor_places(model)
   return places
 end
 
---- How many fields of modules hold each tensor.
+--- Returns how many fields of modules hold each tensor.
 local function count_owners(model)
   local owners = {}
   for _, place in ipairs(tensor_places(model)) do owners[place.tensor] = (owners[place.tensor] or 0) + 1 end
   return owners
 end
 
---- This rank's part of a parameter, in memory of its own.
-local function cut(p, dim, split)
-  local size = math.min(math.ceil(split.total / split.owner.size), split.total - split.start)
-  local part = p:detach():narrow(dim, split.start, size):contiguous():clone():requires_grad_(p.requires_grad)
-  splits.note(part, split)
-  return part
+--- Makes a parameter this rank's part of it, in memory of its own. It stays the same tensor, also for an optimizer that
+--- was made before.
+local function cut(p, dim, one, owner)
+  local total = p:size(dim)
+  local most = math.ceil(total / owner.size)
+  local start = most * owner.rank
+  local part = p:detach():narrow(dim, start, math.min(most, total - start)):contiguous():clone()
+  p.grad = nil
+  -- Autograd forgets the old shape, which a graph of an earlier pass keeps, with the dtype alone.
+  p:set_data(torch.empty({ 0 }, { dtype = p.dtype == torch.float64 and torch.float32 or torch.float64,
+    device = p.device }))
+  p:set_data(part)
+  splits.note(p, { owner = owner, dim = dim, total = total, start = start, kind = one.kind })
 end
 
 local function split_layer(one, owner)
   local module, dim = one.module, one.kind == "row" and 1 or 0
-  local total = module.weight:size(dim)
-  local function split_of(on)
-    return { owner = owner, dim = on, total = total, start = math.ceil(total / owner.size) * owner.rank,
-      kind = one.kind }
-  end
-  local fields = nn.fields(module) -- an assignment would make a frozen weight a buffer
-  fields.weight = cut(fields.weight, dim, split_of(dim))
-  if dim == 0 and fields.bias then fields.bias = cut(fields.bias, 0, split_of(0)) end
+  cut(module.weight, dim, one, owner)
+  if dim == 0 and module.bias then cut(module.bias, 0, one, owner) end
   if one.kind == "column" then
     module.forward = function(layer, x) return splits.column(owner, layer, x) end
   elseif one.kind == "row" then
@@ -147,19 +152,31 @@ local function sum_partial_gradients(model, owner)
     end
   end
   for _, p in ipairs(model:parameters()) do
-    if not splits.of(p) and p.requires_grad and (partial[p] or owner.wants_sequence) then
-      splits.sum_gradient(owner, p)
+    if not splits.of(p) and (partial[p] or owner.sequence) then
+      local was_trained = p.requires_grad
+      splits.sum_gradient(owner, p:requires_grad_(true)) -- also of a frozen one, which may be trained later
+      p:requires_grad_(was_trained)
     end
   end
 end
 
+--- Raises where a rank's queries would meet keys of other heads.
 local function check_heads(model, layers, size)
-  local settings = model.settings
+  local settings, kinds = model.settings, {}
   if type(settings) ~= "table" then return end
+  local heads_of = { q_proj = settings.num_attention_heads, k_proj = settings.num_key_value_heads,
+    v_proj = settings.num_key_value_heads }
+  for _, one in ipairs(layers) do kinds[one.name] = one.kind end
   for _, one in ipairs(layers) do
-    for field, heads in pairs { q_proj = settings.num_attention_heads, k_proj = settings.num_key_value_heads } do
-      if one.name:match "[^.]*$" == field and heads and heads % size ~= 0 then
-        fail('"%s": %d heads cannot be divided by %d ranks', one.name, heads, size)
+    local parent, field = one.name:match "^(.-)([^.]*)$"
+    local heads = heads_of[field]
+    if heads and heads % size ~= 0 then
+      fail('"%s": %d heads cannot be divided by %d ranks', one.name, heads, size)
+    end
+    for other in pairs(heads and heads_of or {}) do
+      if kinds[parent .. other] ~= one.kind then
+        fail('"%s" is a %s layer, but "%s" is not; queries, keys and values are split together', one.name, one.kind,
+          parent .. other)
       end
     end
   end
@@ -218,22 +235,16 @@ function M.tensor_parallel(model, opts)
       model.class_name)
   end
   check_plan(plan)
-  local rank, size = dist.rank(), dist.world_size()
-  if o.group then rank, size = o.group:rank(), o.group:size() end
-  local ranks = o.group and o.group:ranks() or {}
-  if not o.group then
-    for r = 0, size - 1 do ranks[r + 1] = r end
-  end
-  if rank < 0 then fail("rank %d is not a member of the group {%s}", dist.rank(), table.concat(ranks, ", ")) end
-  local owner = { group = o.group, rank = rank, size = size, ranks = ranks, sequence = o.sequence and size > 1,
-    wants_sequence = o.sequence and size > 1 }
+  local owner = members_of("sharding.tensor_parallel", "group", o.group)
+  local size = owner.size
+  owner.sequence = o.sequence and size > 1 ---@cast owner nn.SplitGroup
   local layers, owners = find_layers(model, plan, o.plan == nil), count_owners(model)
   check_heads(model, layers, size)
   for _, one in ipairs(layers) do check_layer(one, size, owners) end
-  if owner.wants_sequence then check_sequence(model, layers) end
+  if owner.sequence then check_sequence(model, layers) end
   if size == 1 then return model end
-  for _, p in ipairs(model:parameters()) do dist.broadcast(p:detach(), ranks[1], { group = o.group }) end
-  for _, buffer in model:named_buffers() do dist.broadcast(buffer, ranks[1], { group = o.group }) end
+  for _, p in ipairs(model:parameters()) do dist.broadcast(p:detach(), owner.ranks[1], { group = o.group }) end
+  for _, buffer in model:named_buffers() do dist.broadcast(buffer, owner.ranks[1], { group = o.group }) end
   for _, one in ipairs(layers) do split_layer(one, owner) end
   sum_partial_gradients(model, owner)
   return model
@@ -251,7 +262,7 @@ function M.full(model, fn, ...)
   end
   if #places == 0 then return fn(...) end
   for _, place in ipairs(places) do
-    place.fields[place.name] = splits.whole_parameter(place.tensor)
+    place.fields[place.name] = splits.whole(place.tensor, splits.of(place.tensor))
   end
   local function finish(ok, ...)
     for _, place in ipairs(places) do place.fields[place.name] = place.tensor end

@@ -3,6 +3,7 @@
 local checkpoint = require "lockstep.checkpoint"
 local dist = require "lockstep.distributed"
 local lora = require "lockstep.lora"
+local loss_functions = require "lockstep.losses"
 local models = require "lockstep.models"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
@@ -122,8 +123,12 @@ end)
 t.test("ReplicasHaveTheSameParts", function()
   if world < 4 then return end
   local model = sharding.tensor_parallel(load "qwen3", { group = pair() })
-  t.raises("2 ranks that hold different parts", sharding.data_parallel, model, { group = pair() })
+  t.raises("2 of the ranks", sharding.data_parallel, model, { group = pair() })
   t.raises("hold different parts of the model's weights", sharding.data_parallel, model)
+  local crossed = dist.group { ranks = (rank == 0 or rank == 3) and { 0, 3 } or { 1, 2 } }
+  local parts = rank % 3 == 0 and "part 1 of 2 and part 2 of 2" or "part 2 of 2 and part 1 of 2"
+  t.raises(parts, sharding.data_parallel, model, { group = crossed })
+  t.raises(parts, sharding.context_parallel, crossed, model, { input_ids = torch.arange(4) })
   local plain = load "qwen3"
   local expected = plain:loss(BATCH)
   expected:backward()
@@ -133,6 +138,50 @@ t.test("ReplicasHaveTheSameParts", function()
 
   t.near(optim.clip_grad_norm(model:parameters(), 1e9):item() / optim.clip_grad_norm(plain:parameters(), 1e9):item(), 1,
     1e-5)
+end)
+
+local function parameter(model, wanted)
+  for name, p in model:named_parameters() do
+    if name == wanted then return p end
+  end
+end
+
+t.test("AnOptimizerMadeBeforeUpdatesTheParts", function()
+  local plain, model = load "llama", load "llama"
+  local optimizers = { optim.AdamW(plain:parameters(), { lr = 0.01 }), optim.AdamW(model:parameters(), { lr = 0.01 }) }
+  model:loss(BATCH):backward() -- gradients of whole weights, which the parts forget
+  sharding.tensor_parallel(model, { group = pair() })
+  model:zero_grad()
+  for i, one in ipairs { plain, model } do
+    one:loss(BATCH):backward()
+    optimizers[i]:step()
+  end
+
+  t.near(torch.no_grad(model, BATCH), torch.no_grad(plain, BATCH), 1e-3)
+end)
+
+t.test("AStateHoldsWholeWeightsForAnyNumberOfRanks", function()
+  local function made(model) return model, optim.AdamW(model:parameters(), { lr = 0.01 }) end
+  local function step(model, optimizer)
+    model:loss(BATCH):backward()
+    optimizer:step()
+    optimizer:zero_grad()
+  end
+  local model, optimizer = made(sharding.tensor_parallel(load "llama", { group = pair(), sequence = true }))
+  step(model, optimizer)
+  run:state { model = model, optimizer = optimizer }
+  run:save { step = 1 }
+  step(model, optimizer)
+  local expected = torch.no_grad(model, BATCH)
+
+  for _, split in ipairs { true, false } do
+    local again, its_optimizer = made(split and sharding.tensor_parallel(load "llama", { group = pair() })
+      or load "llama")
+    run:state { model = again, optimizer = its_optimizer }
+    t.equal(run:resume(), 1)
+    step(again, its_optimizer)
+    t.near(torch.no_grad(again, BATCH), expected, 1e-3)
+  end
 end)
 
 local Net = nn.Module:subclass("Net")
@@ -174,6 +223,22 @@ t.test("FrozenLayersStayFrozen", function()
   t.near(model(BATCH), load "qwen3"(BATCH), 5e-5)
 end)
 
+for _, sequence in ipairs { false, true } do
+  t.test("LayersThatAreUnfrozenLaterLearnAsTheWhole_" .. tostring(sequence), function()
+    local plain, model = load "qwen3", load "qwen3"
+    model:requires_grad_(false)
+    sharding.tensor_parallel(model, { group = pair(), sequence = sequence })
+    model:requires_grad_(true)
+
+    for _, one in ipairs { plain, model } do one:loss(BATCH):backward() end
+
+    for name, p in plain:named_parameters() do
+      local own = parameter(model, name)
+      if name:find "norm" then t.near(own.grad, p.grad, 1e-4 * (1 + p.grad:abs():max():item()), name) end
+    end
+  end)
+end
+
 t.test("SeedsThatDifferDrawTheSameIdsOnTheRanksOfAModel", function()
   local model = sharding.tensor_parallel(load "qwen3", { group = pair() })
   torch.manual_seed(rank)
@@ -195,6 +260,17 @@ t.test("MistakesAreNamed", function()
   t.raises("expected a module, not a nil", split)
   t.raises('unknown option "plans"', split, Net(), { plans = {} })
   if world == 1 then return end
+  t.raises("group must be a group of dist.group, or nil for all ranks, not a number", split, Net(),
+    { plan = {}, group = 3 })
+  local changed = Net()
+  changed.up.forward = function(_, x) return x end
+  t.raises('"up" has a forward of its own', split, changed, plan { up = "column" })
+  changed = Net()
+  changed.other = nn.Linear(4, 12)
+  changed.other.bias = changed.up.bias
+  t.raises('"up" shares its bias with another module', split, changed, plan { up = "column" })
+  t.raises("queries, keys and values are split together", split, load "qwen3",
+    plan { q_proj = "column", o_proj = "row" })
   t.raises('"head": 5 output features cannot be divided by 2 ranks', split, Net(), plan { head = "column" })
   t.raises("Qwen3MoeForCausalLM does not support it", split, load "qwen3_moe", { group = group, sequence = true })
   t.raises('plan must make "embed_tokens" and the head "vocabulary"', split, load "qwen3",
@@ -206,6 +282,15 @@ t.test("MistakesAreNamed", function()
   t.raises(advice, sharding.fully_shard, model)
   t.raises(advice, lora.apply, model, { r = 2 })
   t.raises(advice, optim.Muon, { model.model.layers[1].mlp.up_proj.weight })
+  local x = torch.ones({ 2, 20 })
+  t.raises(advice, loss_functions.z_loss, { hidden = x, weight = model:head_weight() })
+  t.raises(advice, loss_functions.distillation, { hidden = x, weight = load "qwen3":head_weight(), teacher_hidden = x,
+    teacher_weight = model:head_weight() })
+  local mlp = model.model.layers[1].mlp
+  local tiles = tiled_mlp.new { tiles = 2 }
+  t.raises(advice, tiles.dense, tiles, { x = x, up = mlp.up_proj.weight, down = mlp.down_proj.weight })
+  t.raises("sharding.context_parallel: the group has ranks that hold different parts", sharding.context_parallel, group,
+    model, { input_ids = torch.arange(4) })
   t.raises(advice, tiled_mlp.cross_entropy, { hidden = torch.ones({ 2, 4 }), weight = model:head_weight(),
     labels = torch.tensor({ 0, 1 }, { dtype = torch.int64 }) })
 end)

@@ -1,17 +1,20 @@
---- Tensors of a state that no rank holds whole: parameters of a sharded model, and what an optimizer keeps of them.
+--- Tensors of a state that no rank holds whole: parameters of sharding.fully_shard and sharding.tensor_parallel, and
+--- what an optimizer keeps of them.
 ---
---- In a state they are whole tensors under the names that an unsharded model would have. So any number of ranks can
---- resume from them, sharded or not.
+--- In a state they are whole tensors under the names that a plain model would have. So any number of ranks can resume
+--- from them, sharded or not.
 
 local core = require "lockstep.core"
 local fully_shard = require "lockstep.sharding.fully_shard"
+local splits = require "lockstep.nn.splits"
 local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
 
 ---@class state.Part
----@field place sharding.Place
+---@field place sharding.Place? of a sharded model
+---@field split nn.Split? of a layer in parts
 ---@field tensor torch.Tensor this rank's part
 
 --- Where a tensor of a parameter belongs; nil where it is whole. `of` is the parameter.
@@ -19,6 +22,8 @@ local M = {}
 ---@param tensor torch.Tensor
 ---@return state.Part?
 function M.part(of, tensor)
+  local split = splits.of(of)
+  if split then return tensor.shape == of.shape and { split = split, tensor = tensor } or nil end
   local place = fully_shard.place_of(of)
   if not place or tensor:dim() ~= 1 or tensor:numel() ~= of:numel() then return nil end
   return { place = place, tensor = tensor }
@@ -28,14 +33,15 @@ end
 ---@param part state.Part
 ---@return torch.Tensor
 function M.outline(part)
-  return torch.empty(part.place.shape, { dtype = part.tensor.dtype, device = "meta" })
+  local shape = part.place and part.place.shape or splits.whole_shape(part.tensor, part.split)
+  return torch.empty(shape, { dtype = part.tensor.dtype, device = "meta" })
 end
 
 --- Groups entries of one object, one field and one unit: what one gathering makes whole.
 local function groups_of(entries)
   local groups, by_key = {}, {}
   for _, one in ipairs(entries) do
-    if one.part then
+    if one.part and one.part.place then
       local place = one.part.place
       local key = ("%s %s %05d"):format(one.object, one.field or "", place.unit)
       if not by_key[key] then
@@ -53,6 +59,9 @@ end
 ---@param entries state.Tensor[]
 ---@param take fun(entry: state.Tensor, whole: torch.Tensor)
 function M.each_whole(entries, take)
+  for _, one in ipairs(entries) do
+    if one.part and one.part.split then take(one, splits.whole(one.part.tensor, one.part.split)) end
+  end
   for _, group in ipairs(groups_of(entries)) do
     local dtype = select(2, next(group.entries)).part.tensor.dtype
     local pieces = {}
@@ -73,6 +82,10 @@ end
 --- Takes this rank's part of a whole tensor.
 ---@param part state.Part
 ---@param whole torch.Tensor
-function M.restore(part, whole) part.place.load(whole, part.tensor) end
+function M.restore(part, whole)
+  local split = part.split
+  if not split then return part.place.load(whole, part.tensor) end
+  part.tensor:copy_(whole:narrow(split.dim, split.start, part.tensor:size(split.dim)))
+end
 
 return M
