@@ -348,7 +348,8 @@ local function build(net, o, has_values, model)
   local found = units_of.find(net, o.units, o.ignore)
   for _, unit in ipairs(found.units) do
     if is_sharded[unit.module] then
-      core.raise(('sharding.fully_shard: "%s" is sharded already; shard the whole module once'):format(unit.name))
+      core.raise(("sharding.fully_shard: %s is sharded already; shard the whole module once"):format(
+        unit.name == "" and "the module" or '"' .. unit.name .. '"'))
     end
   end
   local buffers = {}

@@ -169,3 +169,12 @@ t.test("ParametersOfOneTensorThatLieBesideOrBetweenEachOtherAreNotRefused", func
     model(torch.ones({ 1 })):sum():backward()
   end
 end)
+
+t.test("AModuleIsShardedOnce", function()
+  local net = fixture.net()
+  sharding.fully_shard(net)
+  t.raises("sharding.fully_shard: the module is sharded already; shard the whole module once", sharding.fully_shard,
+    net)
+  t.raises('sharding.fully_shard: "0" is sharded already', sharding.fully_shard,
+    nn.Sequential { net, nn.Linear(1, 1) }, { units = { "0" } })
+end)

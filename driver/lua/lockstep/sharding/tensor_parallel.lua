@@ -1,7 +1,9 @@
 --- sharding.tensor_parallel: layers whose weights are split over ranks.
 
 local core = require "lockstep.core"
+local data_parallel = require "lockstep.sharding.data_parallel"
 local dist = require "lockstep.distributed"
+local fully_shard = require "lockstep.sharding.fully_shard"
 local members_of = require "lockstep.sharding.members"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
@@ -222,6 +224,10 @@ end
 function M.tensor_parallel(model, opts)
   if not nn.is_module(model) then
     core.raise(CALLER .. "expected a module, not a " .. type(model) .. "; call it before data_parallel")
+  end
+  if data_parallel.has_replicas(model) or fully_shard.is_sharded(model) then
+    core.raise(CALLER .. "the module has been given to sharding.data_parallel or fully_shard, which would not learn of "
+      .. "the parts; call this before data_parallel")
   end
   local o = options.read("sharding.tensor_parallel", opts,
     { group = options.optional, plan = options.optional, sequence = false })

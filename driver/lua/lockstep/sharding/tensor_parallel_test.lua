@@ -259,6 +259,9 @@ t.test("MistakesAreNamed", function()
     plan { table = "column" })
   t.raises("expected a module, not a nil", split)
   t.raises('unknown option "plans"', split, Net(), { plans = {} })
+  local inside = load "qwen3"
+  sharding.data_parallel(inside)
+  t.raises("the module has been given to sharding.data_parallel or fully_shard", split, inside)
   if world == 1 then return end
   t.raises("group must be a group of dist.group, or nil for all ranks, not a number", split, Net(),
     { plan = {}, group = 3 })
