@@ -15,6 +15,8 @@ local M = {}
 
 ---@class nn.SplitGroup: sharding.Members
 ---@field sequence boolean whether tokens between the layers are split now
+---@field last_entered table? what the last layer by columns made of its input, so that layers that share an input sum
+--- its gradient once. The same on all ranks: it depends on the order of the layers alone
 
 ---@class nn.Split
 ---@field owner nn.SplitGroup
@@ -124,9 +126,6 @@ local function sum_gradient(owner, x)
 end
 M.sum_gradient = sum_gradient
 
---- The entered input of layers that share one, so that its gradient is summed once.
-local inputs = setmetatable({}, { __mode = "k" })
-
 --- The dimension of the tokens in [..., tokens, hidden].
 local function token_dim(x) return x:dim() - 2 end
 
@@ -134,9 +133,10 @@ local function token_dim(x) return x:dim() - 2 end
 local function enter(owner, x)
   local needs_gradient = torch.is_grad_enabled() and x.requires_grad
   if not owner.sequence and not needs_gradient then return x end
-  local known = inputs[x]
-  if known and known.owner == owner and known.sequence == owner.sequence and known.version == x:_version() then
-    return known.x
+  local last = owner.last_entered
+  if last and rawequal(last.x, x) and last.version == x:_version() and last.sequence == owner.sequence
+    and last.needs_gradient == needs_gradient then
+    return last.entered
   end
   local entered
   if owner.sequence then
@@ -144,14 +144,14 @@ local function enter(owner, x)
   else
     entered = sum_gradient(owner, x:view(x.shape))
   end
-  if needs_gradient then
-    inputs[x] = { owner = owner, sequence = owner.sequence, version = x:_version(), x = entered }
-  end
+  owner.last_entered = { x = x, version = x:_version(), sequence = owner.sequence, needs_gradient = needs_gradient,
+    entered = entered }
   return entered
 end
 
 --- Returns the sum of all ranks' x: all tokens, or this rank's.
 local function leave(owner, x)
+  owner.last_entered = nil
   if not owner.sequence then return sum_in_place(owner, x) end
   local dim = token_dim(x)
   if x:size(dim) % owner.size ~= 0 then

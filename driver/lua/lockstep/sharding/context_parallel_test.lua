@@ -101,6 +101,14 @@ t.test("AShardedModelTakesChunks", function()
   t.near(model:clip_grad_norm(1e9):item(), optim.clip_grad_norm(plain:parameters(), 1e9):item(), 1e-5)
 end)
 
+t.test("StepsHoldNoMemory", function()
+  local model = models.load "tests/models/qwen3"
+  t.memory_is_flat(function()
+    loss_of_chunks(model):backward()
+    model:zero_grad()
+  end)
+end)
+
 t.test("PositionsCountFromTheStartOfTheWholeSequence", function()
   local model = models.load "tests/models/qwen3"
   local ids = batch_of(whole).input_ids

@@ -212,6 +212,18 @@ t.test("APlanOfOnesOwnSplitsAnyModule", function()
   t.near(model.down.bias.grad, plain.down.bias.grad, 1e-5)
 end)
 
+t.test("StepsHoldNoMemory", function()
+  for _, sequence in ipairs { false, true } do
+    local model = sharding.tensor_parallel(load "qwen3", { group = pair(), sequence = sequence })
+    local optimizer = optim.SGD(model:parameters(), { lr = 1e-3 })
+    t.memory_is_flat(function()
+      model:loss(BATCH):backward()
+      optimizer:step()
+      optimizer:zero_grad()
+    end)
+  end
+end)
+
 t.test("FrozenLayersStayFrozen", function()
   local model = load "qwen3"
   model:requires_grad_(false)
