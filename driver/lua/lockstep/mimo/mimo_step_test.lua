@@ -3,6 +3,7 @@
 local dist = require "lockstep.distributed"
 local mimo = require "lockstep.mimo"
 local nn = require "lockstep.nn"
+local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
@@ -315,4 +316,44 @@ t.test("AnErrorOfOneModuleIsAnErrorOfAllThatWait", function()
     t.raises("too bright", mimo.reduce_gradients, { topology = topology, loss = "sum", tokens = 1,
       modules = { [topology:module()] = nn.Linear(1, 1) } })
   end
+end)
+
+-- Gradients are right where each backward follows its forward. Otherwise only those of one micro-batch were averaged.
+t.test("DataParallelReplicasRunOneMicroBatchAtATime", function()
+  if world < 3 then return end
+  local topology = mimo.topology { modules = { { name = "vision", dp = world - 1 },
+    { name = "language", first_rank = world - 1 } } }
+  local name = topology:module()
+  for _, order in ipairs { "sequential", "1f1b", "all_forwards_first" } do
+    local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
+    local modules, number = build(), 0
+    local function batch(i) return { x = torch.ones({ world - 1, 3 }, { dtype = torch.float64 }) * i } end
+    local tower = name == "vision" and sharding.data_parallel(modules.vision, { group = topology:group(name, "dp") })
+    local functions = { vision = function(part) return tower(part.x) end,
+      language = function(_, x) return modules.language(x):square():sum() end }
+    local step = mimo.step { topology = topology, bridges = bridge, order = order, micro_batches = 3,
+      modules = { [name] = functions[name] } }
+    local function source()
+      number = number + 1
+      return batch(number)
+    end
+    if order == "sequential" then
+      step(source)
+      local plain = build()
+      for i = 1, 3 do plain.language(plain.vision(batch(i).x)):square():sum():backward() end
+      if tower then t.near(modules.vision.weight.grad * (world - 1), plain.vision.weight.grad, 1e-12) end
+    else
+      t.raises("sharding.data_parallel would average the first of these alone", step, source)
+    end
+  end
+end)
+
+t.test("ShardsAreNotReduced", function()
+  if world == 1 then return end
+  local topology = mimo.topology { modules = { { name = "language", dp = world } }, edges = {} }
+  local model = sharding.fully_shard(nn.Linear(3, 2))
+  local function options(more, value) return { topology = topology, modules = { language = model }, [more] = value } end
+  local text = 'of "language" is a shard of sharding.fully_shard'
+  t.raises(text, mimo.reduce_gradients, options("loss", "sum"))
+  t.raises(text, mimo.clip_grad_norm, options("max_norm", 1))
 end)

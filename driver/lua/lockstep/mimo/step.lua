@@ -2,6 +2,7 @@
 
 local core = require "lockstep.core"
 local core_mimo = require "lockstep.core.mimo"
+local data_parallel = require "lockstep.sharding.data_parallel"
 local disagreement = require "lockstep.sharding.disagreement"
 local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"
@@ -224,7 +225,11 @@ end
 ---@return torch.Tensor[]?
 function Step:__call(loader)
   if not is_callable(loader) then fail("the loader must be a function, not a %s", type(loader)) end
+  data_parallel.refusal = self.warm_up > 0 and self.micro_batches > 1 and (('mimo.step: order = "%s" runs several '
+    .. "forwards before a backward, and sharding.data_parallel would average the first of these alone; use the plain "
+    .. 'module, which mimo.reduce_gradients averages, or order = "sequential"'):format(self.order)) or nil
   local ok, losses = pcall(run, self, loader)
+  data_parallel.refusal = nil
   if ok then return losses end
   -- Other ranks wait for this one: its error is theirs, too.
   for _, bridge in ipairs(self.bridges) do bridge.core:refuse(tostring(losses)) end

@@ -20,6 +20,11 @@ end
 
 local M = {}
 
+--- Why no pass that needs a gradient may run now, or nil. The Reducer averages the first backward after a forward: after
+--- two forwards the gradients of the second backward would stay this rank's own.
+---@type string?
+M.refusal = nil
+
 --- The replicas of each module, as long as they are alive.
 local replicas_of = setmetatable({}, { __mode = "kv" })
 --- Those of each parameter.
@@ -46,6 +51,7 @@ DataParallel.__index = DataParallel
 ---@param ... any
 ---@return any ...
 function DataParallel:forward(...)
+  if M.refusal and torch.is_grad_enabled() then core.raise(M.refusal) end
   -- Read in each pass: a module may have put another tensor in a buffer's place.
   self.replicas:before_forward(self.broadcasts_buffers and list(self.module:named_buffers()) or {})
   local count = 0
