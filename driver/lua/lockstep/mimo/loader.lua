@@ -232,10 +232,10 @@ local function gather(self, own, failed)
     or "modules do not see the same " .. (ids_agree and "rows of the same samples" or "samples") .. " (%s)"
 end
 
---- Returns the ids and tables of a whole micro-batch, for the bridge.
-local function whole_of(said)
+--- Returns the ids and tables of a whole micro-batch, for the bridge. Its metatable tells mimo.step who has read it.
+local function whole_of(self, said)
   if not said then return nil end
-  local whole, tables = { samples = said.ids }, {}
+  local whole, tables = setmetatable({ samples = said.ids }, { reader = self }), {}
   for name, each in pairs(said.tables) do tables[name] = ownership { items = each.items, tokens = each.tokens } end
   if next(tables) ~= nil then whole.ownership = said.are_named and tables or tables[1] end
   return whole
@@ -298,7 +298,7 @@ local function read_ahead(self)
         0)
     end
   end
-  for i, said in ipairs(own) do self.whole[i] = whole_of(said) end
+  for i, said in ipairs(own) do self.whole[i] = whole_of(self, said) end
 end
 
 --- The next micro-batch, or nil; and what is known of the whole of it, which the bridge takes as its options.

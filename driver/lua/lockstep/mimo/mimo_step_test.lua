@@ -3,6 +3,7 @@
 local dist = require "lockstep.distributed"
 local mimo = require "lockstep.mimo"
 local nn = require "lockstep.nn"
+local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
@@ -181,14 +182,178 @@ t.test("MistakesAreNamed", function()
   } do
     t.raises(case[2], mimo.step, options(case[1]))
   end
-  local step = mimo.step(options { modules = { language = function() return 1 end } })
-  t.raises("the loader must be a function, not a nil", step)
-  t.raises('"language" must return the loss of the micro-batch, a tensor, not a number', step,
-    function() return { x = torch.ones { world } } end)
+  t.raises("the loader must be a function, not a nil", mimo.step(options {}))
+  for _, case in ipairs { { 1, "number" }, { torch.ones { 3 }, "tensor of 3" } } do
+    local step = mimo.step(options { modules = { language = function() return case[1] end } })
+    t.raises('"language" must return the loss of the micro-batch, a tensor of one number, not a ' .. case[2], step,
+      function() return { x = torch.ones { world } } end)
+  end
   local fine = mimo.step(options { modules = { language = function(part) return part.x:sum() end } })
   local given = 0
   t.raises("the loader ended after 1 of the step's 2 micro-batches", fine, function()
     given = given + 1
     return given == 1 and { x = torch.ones({ world }):requires_grad_(true) } or nil
   end)
+end)
+
+-- Each rank would compute with the rows of all.
+t.test("AMicroBatchThatCannotBeCutIsAnError", function()
+  if world == 1 then return end
+  local topology = mimo.topology { modules = { { name = "language", dp = world } }, edges = {} }
+  local o = { topology = topology, bridges = {}, micro_batches = 1,
+    modules = { language = function(x) return x:sum() end } }
+  local function source() return torch.ones({ world }):requires_grad_(true) end
+
+  t.raises(("a micro-batch that is not a table cannot be cut: it is a userdata"), mimo.step(o), source)
+
+  o.slice = false -- each rank has its own
+  t.equal(mimo.step(o)(source)[1], torch.tensor(world))
+end)
+
+--- Two modules, on one rank and the others.
+local function one_to_many()
+  local topology = mimo.topology { modules = { { name = "vision" },
+    { name = "language", first_rank = 1, dp = world - 1 } } }
+  return topology, mimo.bridge { topology = topology, from = "vision", to = "language" }
+end
+
+t.test("AModuleNeedNotUseWhatCame", function()
+  if world == 1 then return end
+  for _, order in ipairs { "sequential", "all_forwards_first", "1f1b" } do
+    local topology, bridge = one_to_many()
+    local w, number = torch.ones({ 3, 2 }):requires_grad_(true), 0
+    local function language(part, x) -- only the second micro-batch of the step has an image
+      if part.rows[1] == 0 then return (part.y * 2):sum() end
+      return (x * part.y):sum()
+    end
+    local step = mimo.step { topology = topology, bridges = bridge, order = order, micro_batches = 3, modules = {
+      [topology:module()] = topology:module() == "vision" and function(part) return torch.matmul(part.x, w) end
+        or language },
+      slice = function(batch) return { batch_size = world - 1, rows_per_sample = { x = batch.rows } } end,
+      call = function(batch) return { rows_per_sample = batch.rows } end }
+
+    step(function()
+      number = number + 1
+      local rows = {}
+      for i = 1, world - 1 do rows[i] = number == 2 and 1 or 0 end
+      return { rows = rows, x = torch.ones { number == 2 and world - 1 or 0, 3 }, y = torch.ones { world - 1, 1 } }
+    end)
+
+    if rank == 0 then t.equal(w.grad, torch.full({ 3, 2 }, world - 1)) end
+  end
+end)
+
+t.test("EachBridgeHasItsOwnRows", function()
+  if world < 3 then return end
+  local topology = mimo.topology { modules = { { name = "vision" }, { name = "audio", first_rank = 1 },
+    { name = "language", first_rank = 2, dp = world - 2 } } }
+  local name, bridges = topology:module(), {}
+  for _, from in ipairs { "vision", "audio" } do
+    if name == from or name == "language" then
+      bridges[#bridges + 1] = mimo.bridge { topology = topology, from = from, to = "language" }
+    end
+  end
+  local w = torch.ones({}):requires_grad_(true)
+  local function language(_, x, y) return x:sum() * 10 + y:sum() end
+  local rows = { vision = { 2, 1 }, audio = { 0, 3 } }
+  local step = mimo.step { topology = topology, bridges = bridges, micro_batches = 2,
+    modules = { [name] = name == "language" and language or function(part) return part[name] * w end },
+    slice = { batch_size = 2, rows_per_sample = rows },
+    call = function(_, _, bridge) return { rows_per_sample = rows[bridge.from] } end }
+
+  step(function() return { vision = torch.ones { 3, 1 }, audio = torch.ones { 3, 1 } } end)
+
+  if name ~= "language" then t.equal(w.grad, torch.tensor(name == "vision" and 60 or 6)) end
+end)
+
+t.test("RanksThatWouldRunDifferentStepsGetAnError", function()
+  if world == 1 then return end
+  local topology, bridge = one_to_many()
+  local function step(order, micro_batches)
+    return mimo.step { topology = topology, bridges = bridge, order = order, micro_batches = micro_batches,
+      modules = { [topology:module()] = print } }
+  end
+  local message = t.raises("mimo.step: the ranks of one step give different options: ", step, "1f1b",
+    rank == 0 and 3 or 4)
+  t.truthy(message:find('order = "1f1b", micro_batches = 3: rank 0; order = "1f1b", micro_batches = 4: rank', 1, true),
+    message)
+  t.raises('order = "sequential", micro_batches = 2: rank 0; order = "1f1b"', step,
+    rank == 0 and "sequential" or "1f1b", 2)
+  if world < 4 then return end
+  topology = mimo.topology { modules = { { name = "vision" }, { name = "audio", first_rank = 1 },
+    { name = "language", first_rank = 2, dp = 2 } } }
+  local own = {}
+  for _, from in ipairs { "vision", "audio" } do
+    if rank > 1 or topology:module() == from then
+      table.insert(own, mimo.bridge { topology = topology, from = from, to = "language" })
+    end
+  end
+  if rank == 3 then own = { own[2], own[1] } end
+  t.raises("audio -> language: rank 2; bridges audio -> language, vision -> language: rank 3", mimo.step,
+    { topology = topology, bridges = own, micro_batches = 2, modules = { [topology:module()] = print } })
+end)
+
+t.test("AnErrorOfOneModuleIsAnErrorOfAllThatWait", function()
+  if world == 1 then return end
+  -- On NCCL rows for two ranks are one batch: one of them waits for the other's program to end.
+  for failing = 0, world == 2 and 1 or 0 do
+    local topology, bridge = one_to_many()
+    local w, calls = torch.ones({ 1, 2 }):requires_grad_(true), 0
+    local step = mimo.step { topology = topology, bridges = bridge, micro_batches = 4,
+      modules = { [topology:module()] = function(part, x)
+        calls = calls + 1
+        if calls == 3 and rank == failing then error("too bright", 0) end
+        return rank == 0 and part.x * w or (x * w):sum()
+      end } }
+
+    local _, message = pcall(step, function() return { x = torch.ones { world - 1, 2 } } end)
+
+    if rank == failing then t.equal(message, "too bright") end
+    if rank ~= failing then
+      local place = ("rank %d (%s) failed: too bright"):format(failing, failing == 0 and "vision" or "language")
+      t.truthy(tostring(message):find(place, 1, true), tostring(message))
+    end
+    t.raises("too bright", mimo.reduce_gradients, { topology = topology, loss = "sum", tokens = 1,
+      modules = { [topology:module()] = nn.Linear(1, 1) } })
+  end
+end)
+
+-- Gradients are right where each backward follows its forward. Otherwise only those of one micro-batch were averaged.
+t.test("DataParallelReplicasRunOneMicroBatchAtATime", function()
+  if world < 3 then return end
+  local topology = mimo.topology { modules = { { name = "vision", dp = world - 1 },
+    { name = "language", first_rank = world - 1 } } }
+  local name = topology:module()
+  for _, order in ipairs { "sequential", "1f1b", "all_forwards_first" } do
+    local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
+    local modules, number = build(), 0
+    local function batch(i) return { x = torch.ones({ world - 1, 3 }, { dtype = torch.float64 }) * i } end
+    local tower = name == "vision" and sharding.data_parallel(modules.vision, { group = topology:group(name, "dp") })
+    local functions = { vision = function(part) return tower(part.x) end,
+      language = function(_, x) return modules.language(x):square():sum() end }
+    local step = mimo.step { topology = topology, bridges = bridge, order = order, micro_batches = 3,
+      modules = { [name] = functions[name] } }
+    local function source()
+      number = number + 1
+      return batch(number)
+    end
+    if order == "sequential" then
+      step(source)
+      local plain = build()
+      for i = 1, 3 do plain.language(plain.vision(batch(i).x)):square():sum():backward() end
+      if tower then t.near(modules.vision.weight.grad * (world - 1), plain.vision.weight.grad, 1e-12) end
+    else
+      t.raises("sharding.data_parallel would average the first of these alone", step, source)
+    end
+  end
+end)
+
+t.test("ShardsAreNotReduced", function()
+  if world == 1 then return end
+  local topology = mimo.topology { modules = { { name = "language", dp = world } }, edges = {} }
+  local model = sharding.fully_shard(nn.Linear(3, 2))
+  local function options(more, value) return { topology = topology, modules = { language = model }, [more] = value } end
+  local text = 'of "language" is a shard of sharding.fully_shard'
+  t.raises(text, mimo.reduce_gradients, options("loss", "sum"))
+  t.raises(text, mimo.clip_grad_norm, options("max_norm", 1))
 end)

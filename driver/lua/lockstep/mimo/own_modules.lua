@@ -2,6 +2,7 @@
 
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
+local fully_shard = require "lockstep.sharding.fully_shard"
 
 local function ranks_of(topology, module, axes)
   local ranks = { unpack(topology:peers(module, axes)) }
@@ -64,7 +65,11 @@ local function own_modules(name, topology, modules)
       local part = { name = module.name, module = given, sizes = module, names = {}, parameters = {} }
       part.is_averaged = is_averaged(name, topology, part)
       for parameter, p in given:named_parameters() do
-        if first[p] then
+        if fully_shard.place_of(p) then
+          core.raise(('%s: on rank %d "%s" of "%s" is a shard of sharding.fully_shard, whose ranks have different '
+            .. "parts of it; give plain modules, or those of sharding.data_parallel"):format(name, dist.rank(),
+            parameter, module.name))
+        elseif first[p] then
           check_shared(name, topology, first[p], part, parameter)
         else
           first[p] = part

@@ -2,6 +2,8 @@
 
 local core = require "lockstep.core"
 local core_mimo = require "lockstep.core.mimo"
+local data_parallel = require "lockstep.sharding.data_parallel"
+local disagreement = require "lockstep.sharding.disagreement"
 local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
@@ -17,6 +19,7 @@ end
 ---@field topology mimo.Topology
 ---@field chain mimo.StepModule[] all modules, each before those that it feeds
 ---@field order "sequential"|"all_forwards_first"|"1f1b"
+---@field bridges mimo.Bridge[]
 ---@field micro_batches integer
 ---@field warm_up integer forwards before the first backward of this rank
 ---@operator call: torch.Tensor[]
@@ -90,6 +93,31 @@ local function check_bridges(topology, bridges)
   return bridges
 end
 
+--- Raises an error on every rank if the ranks would not run the same step.
+local function compare(o, topology, chain)
+  if dist.world_size() == 1 then return end
+  local own = { [""] = ('order = "%s", micro_batches = %d'):format(o.order, o.micro_batches) }
+  for _, one in ipairs(chain) do
+    if one.is_here then
+      local names = {}
+      for _, bridge in ipairs(one.incoming) do names[#names + 1] = bridge.from .. " -> " .. bridge.to end
+      for _, bridge in ipairs(one.outgoing) do names[#names + 1] = bridge.from .. " -> " .. bridge.to end
+      own[one.name] = "bridges " .. table.concat(names, ", ")
+    end
+  end
+  local said = dist.all_gather_object(own)
+  local function check(key, ranks)
+    local texts = {}
+    for i, rank in ipairs(ranks) do texts[i] = said[rank + 1][key] or "?" end
+    local found = disagreement.find(texts, ranks)
+    if found then fail("the ranks of one step give different options: %s", found) end
+  end
+  local all = {}
+  for rank = 0, dist.world_size() - 1 do all[rank + 1] = rank end
+  check("", all)
+  for _, module in ipairs(topology:modules()) do check(module.name, module.ranks) end
+end
+
 -- Forward and backward of a micro-batch -------------------------------------------------------------------
 
 local function each(value, visit)
@@ -98,14 +126,15 @@ local function each(value, visit)
 end
 
 --- The part of a micro-batch that this rank's replica of a module keeps.
-local function part_of(self, loader, batch, name)
-  if type(batch) ~= "table" then return batch end
-  local reader = type(loader) == "table" and loader.dp_info and loader
-  local dp_rank, dp_size
-  if reader then
-    dp_rank, dp_size = reader:dp_info(name)
-  else
-    dp_rank, dp_size = self.topology:dp_info(nil, name)
+local function part_of(self, loader, batch, whole, name)
+  if self.slice == false then return batch end
+  local reader = (getmetatable(whole) or {}).reader -- the mimo.loader, which may be wrapped in a function
+    or type(loader) == "table" and loader.dp_info and loader
+  local dp_rank, dp_size = self.topology:dp_info(nil, name)
+  if reader then dp_rank, dp_size = reader:dp_info(name) end
+  if type(batch) ~= "table" then
+    if dp_size == 1 then return batch end
+    fail('"%s" has dp %d, and a micro-batch that is not a table cannot be cut: it is a %s', name, dp_size, type(batch))
   end
   local slice = self.slice
   if type(slice) == "function" then slice = slice(batch) end
@@ -114,31 +143,39 @@ local function part_of(self, loader, batch, name)
 end
 
 --- Runs the modules of this rank on a micro-batch. Returns what backward begins with: losses, and what bridges returned
---- to the ranks that feed them.
+--- to the ranks that feed them; and the loss.
 local function forward(self, loader, batch, whole)
-  local call, roots, arrived, loss = self.call and self.call(batch, whole) or whole, {}, {}, nil
+  local roots, arrived, loss = {}, {}, nil
+  local function cross(bridge, x) return bridge(x, self.call and self.call(batch, whole, bridge) or whole) end
   for _, one in ipairs(self.chain) do
-    local inputs = {}
-    for i, bridge in ipairs(one.incoming) do
-      if one.is_here and arrived[bridge] == nil then arrived[bridge] = bridge(nil, call) end
-      inputs[i] = arrived[bridge]
-    end
     if one.is_here then
-      local results = { one.fn(part_of(self, loader, batch, one.name), unpack(inputs, 1, #one.incoming)) }
+      local inputs = {}
+      for i, bridge in ipairs(one.incoming) do
+        if arrived[bridge] == nil then arrived[bridge] = cross(bridge) end
+        inputs[i] = arrived[bridge]
+      end
+      local results = { one.fn(part_of(self, loader, batch, whole, one.name), unpack(inputs)) }
+      -- Ranks that sent wait for a gradient, even if the module did not use what came. It gets zeros then.
+      for _, y in ipairs(inputs) do
+        each(y, function(tensor) roots[#roots + 1] = torch.sum(tensor:narrow(0, 0, 0)) end)
+      end
       if one.below == 0 then
-        loss = results[1]
-        if not torch.is_tensor(loss) then
-          fail('"%s" must return the loss of the micro-batch, a tensor, not a %s', one.name, type(loss))
+        local x = results[1]
+        if not torch.is_tensor(x) or x:numel() ~= 1 then
+          fail('"%s" must return the loss of the micro-batch, a tensor of one number, not a %s', one.name,
+            torch.is_tensor(x) and "tensor of " .. x:numel() or type(x))
         end
-        roots[#roots + 1] = loss
+        roots[#roots + 1] = x
+        loss = loss and loss + x or x
       end
       for i, bridge in ipairs(one.outgoing) do
         local x = results[i]
         if x == nil and i > 1 then x = results[1] end
         if not torch.is_tensor(x) and type(x) ~= "table" then
-          fail('"%s" must return a tensor for "%s", not a %s', one.name, bridge.to, type(x))
+          fail('"%s" must return a tensor for "%s", not a %s%s', one.name, bridge.to, type(x),
+            x == nil and "; without rows, it is one of no rows" or "")
         end
-        local y = bridge(x, call)
+        local y = cross(bridge, x)
         arrived[bridge] = y
         if not self.here[bridge.to] then each(y, function(tensor) roots[#roots + 1] = torch.sum(tensor) end) end
       end
@@ -158,12 +195,9 @@ local function backward(roots)
   sum:backward()
 end
 
---- Runs a step. Returns the loss of each micro-batch, without graph; an empty array on ranks without a loss; nil where
---- the loader has ended.
----@param loader fun(): any, any a mimo.loader, or another source that gives every rank the same micro-batches
----@return torch.Tensor[]?
-function Step:__call(loader)
-  if not is_callable(loader) then fail("the loader must be a function, not a %s", type(loader)) end
+-- A step ---------------------------------------------------------------------------------------------------
+
+local function run(self, loader)
   local losses, waiting, next_backward = {}, {}, 1
   local function run_backward()
     backward(waiting[next_backward])
@@ -185,6 +219,23 @@ function Step:__call(loader)
   return losses
 end
 
+--- Runs a step. Returns the loss of each micro-batch, without graph; an empty array on ranks without a loss; nil where
+--- the loader has ended.
+---@param loader fun(): any, any a mimo.loader, or another source that gives every rank the same micro-batches
+---@return torch.Tensor[]?
+function Step:__call(loader)
+  if not is_callable(loader) then fail("the loader must be a function, not a %s", type(loader)) end
+  data_parallel.refusal = self.warm_up > 0 and self.micro_batches > 1 and (('mimo.step: order = "%s" runs several '
+    .. "forwards before a backward, and sharding.data_parallel would average the first of these alone; use the plain "
+    .. 'module, which mimo.reduce_gradients averages, or order = "sequential"'):format(self.order)) or nil
+  local ok, losses = pcall(run, self, loader)
+  data_parallel.refusal = nil
+  if ok then return losses end
+  -- Other ranks wait for this one: its error is theirs, too.
+  for _, bridge in ipairs(self.bridges) do bridge.core:refuse(tostring(losses)) end
+  error(losses, 0)
+end
+
 ---@class mimo.StepOptions
 ---@field topology mimo.Topology
 ---@field modules table<string, any> this rank's modules, or functions, by name
@@ -192,8 +243,10 @@ end
 ---@field order "sequential"|"all_forwards_first"|"1f1b"? default "1f1b"
 ---@field micro_batches integer of a step
 ---@field micro_batch_size integer? samples of a micro-batch, for the simulation; default: the largest dp
----@field slice mimo.SliceOptions|(fun(batch: table): mimo.SliceOptions)|nil how a micro-batch is cut
----@field call (fun(batch: any, whole: any): mimo.CallOptions)|nil of the bridges; default: the loader's second result
+---@field slice mimo.SliceOptions|(fun(batch: table): mimo.SliceOptions)|false|nil how a micro-batch is cut; false: each
+--- rank's loader gives its own part
+---@field call (fun(batch: any, whole: any, bridge: mimo.Bridge): mimo.CallOptions)|nil what a bridge is called with;
+--- default: the loader's second result
 
 --- Makes a function that runs forward and backward of a step's micro-batches.
 ---
@@ -204,14 +257,16 @@ end
 ---
 --- A module is called as module(part, x1, x2, ...): with this replica's part of the micro-batch (mimo.slice, with
 --- `slice`), and what came over its bridges, in their order. It returns a tensor, or an array of them, for each of its
---- bridges, or one for all. A module that feeds no other returns the loss.
+--- bridges, or one for all. A module that feeds no other returns the loss of its part, one number. It need not use all
+--- that came: gradients of the rest are zeros.
 ---
 --- `order`: "1f1b" alternates forwards and backwards, so that a rank holds as many micro-batches as there are modules
 --- after its own, and one more; modules are on separate ranks. "all_forwards_first" holds all. "sequential" holds one,
 --- and modules wait for each other. Gradients are the same. The order is simulated first: one that would not end is an
 --- error that names the ranks.
 ---
---- Collective: every rank of the topology calls this, and the function that it returns, equally often.
+--- Collective: every rank of the topology calls this, and the function that it returns, equally often. An error of one
+--- rank is an error of all that wait for it, and its bridges cannot be used again.
 ---@param opts mimo.StepOptions
 ---@return mimo.Step
 local function step(opts)
@@ -232,7 +287,8 @@ local function step(opts)
   if type(o.modules) ~= "table" or nn.is_module(o.modules) then
     fail("modules must be a table of this rank's modules by name, as { vision = tower }")
   end
-  local chain, by_name = sort(topology, check_bridges(topology, o.bridges))
+  local bridges = check_bridges(topology, o.bridges)
+  local chain, by_name = sort(topology, bridges)
   for name in pairs(o.modules) do
     if not by_name[name] then fail('modules: the topology has no module "%s"', tostring(name)) end
   end
@@ -246,11 +302,12 @@ local function step(opts)
     end
     if one.is_here then below, here[one.name] = math.max(below, one.below), true end
   end
+  compare(o, topology, chain)
   topology:check_schedule { micro_batches = math.min(o.micro_batches, #chain + 2), order = o.order,
     micro_batch_size = o.micro_batch_size or largest_dp }
   local warm_up = o.order == "1f1b" and below or o.order == "all_forwards_first" and o.micro_batches or 0
   return setmetatable({ topology = topology, chain = chain, here = here, order = o.order,
-    micro_batches = o.micro_batches, warm_up = warm_up, slice = o.slice, call = o.call }, Step)
+    bridges = bridges, micro_batches = o.micro_batches, warm_up = warm_up, slice = o.slice, call = o.call }, Step)
 end
 
 return step

@@ -42,7 +42,7 @@ local function compare(num_micro_batches, count, group)
     for i, pair in ipairs(dist.all_gather(own, { group = group })) do
       texts[i] = ("%.17g micro-batches and a count of %.17g"):format(unpack(pair:totable()))
     end
-    local found = disagreement.find(texts, group)
+    local found = disagreement.find(texts, group and group:ranks())
     if found then
       fail("every rank needs equally many micro-batches and the same count, that of all ranks, as report.loss_tokens "
         .. "of batching; got %s", found)

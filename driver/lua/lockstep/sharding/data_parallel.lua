@@ -22,6 +22,11 @@ function M.each_tensor(value, visit)
   return copy
 end
 
+--- Why no pass that needs a gradient may run now, or nil. The Reducer averages the first backward after a forward: after
+--- two forwards the gradients of the second backward would stay this rank's own.
+---@type string?
+M.refusal = nil
+
 --- The replicas of each module, as long as they are alive.
 local replicas_of = setmetatable({}, { __mode = "kv" })
 --- Those of each parameter.
@@ -49,6 +54,7 @@ DataParallel.__index = DataParallel
 ---@param ... any
 ---@return any ...
 function DataParallel:forward(...)
+  if M.refusal and torch.is_grad_enabled() then core.raise(M.refusal) end
   self.has_run = true
   -- Read in each pass: a module may have put another tensor in a buffer's place.
   self.replicas:before_forward(self.broadcasts_buffers and list(self.module:named_buffers()) or {})

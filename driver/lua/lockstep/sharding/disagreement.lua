@@ -6,11 +6,11 @@ local M = {}
 
 --- Returns nothing if all ranks gave the same text, else the texts with their ranks: "3 micro-batches: ranks 0, 2;
 --- 2 micro-batches: rank 1".
----@param texts string[] of each rank of the group
----@param group dist.Group? nil: all ranks
+---@param texts string[]
+---@param ranks integer[]? that gave them; nil: all ranks
 ---@return string?
-function M.find(texts, group)
-  local ranks, order, of = group and group:ranks(), {}, {}
+function M.find(texts, ranks)
+  local order, of = {}, {}
   for i, text in ipairs(texts) do
     if not of[text] then
       of[text] = {}
@@ -31,7 +31,7 @@ end
 ---@return string?
 function M.gather(text, group)
   if dist.world_size() == 1 then return nil end
-  return M.find(dist.all_gather_object(text, { group = group }), group)
+  return M.find(dist.all_gather_object(text, { group = group }), group and group:ranks())
 end
 
 return M
