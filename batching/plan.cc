@@ -246,9 +246,7 @@ void FillLastStep(absl::Span<const Sample> samples, int ranks, std::vector<Bin>&
 // 3. Sorts by falling cost, without empty bins; returns the makespan.
 double SortIntoSteps(absl::Span<const Sample> samples, const PlanOptions& options,
                      std::vector<Bin>& bins) {
-  bins.erase(
-      std::remove_if(bins.begin(), bins.end(), [](const Bin& bin) { return bin.samples.empty(); }),
-      bins.end());
+  std::erase_if(bins, [](const Bin& bin) { return bin.samples.empty(); });
   SortByCost(bins);
   FillLastStep(samples, options.ranks, bins);
   PriceBins(options, bins);

@@ -1,14 +1,11 @@
 #include "batching/prepare.h"
 
-#include <cmath>
 #include <cstdint>
-#include <functional>
 #include <future>
 #include <memory>
 #include <set>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "ATen/ops/cat.h"
@@ -19,7 +16,6 @@
 #include "ATen/ops/zeros.h"
 #include "batching/test_samples.h"
 #include "c10/core/Allocator.h"
-#include "c10/util/Exception.h"
 #include "c10/util/ThreadLocalDebugInfo.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

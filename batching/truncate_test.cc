@@ -1,7 +1,6 @@
 #include "batching/truncate.h"
 
 #include <cstdint>
-#include <random>
 #include <string>
 #include <vector>
 

@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <tuple>
 #include <type_traits>
 
 #include "ATen/cpu/vec/functional.h"

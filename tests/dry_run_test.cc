@@ -1,8 +1,6 @@
 // --dry-run: one step of one rank among many that are not there, and what it says that it takes.
 
-#include <cstdio>
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"

@@ -18,13 +18,6 @@ using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
-Ended RunShortly(const Folder& folder, const std::string& code) {
-  folder.Write("train.lua", code);
-  Command command = Lockstep(folder, {"--nproc", "1", "--run-dir", "run", "train.lua"});
-  command.timeout = absl::Seconds(30);
-  return RunOne(command);
-}
-
 // Operators with a gradient, called through and through: what hung was the second of them.
 constexpr char kStep[] = R"(
 local run, torch = require "lockstep.run", require "lockstep.torch"
@@ -35,61 +28,58 @@ end
 local function loader() return 1 end
 )";
 
-TEST(Watching, MemoryByLineInsideATraceIsRefused) {
-  const Folder folder;
+// Runs code after kStep.
+Ended RunShortly(const Folder& folder, const std::string& code) {
+  folder.Write("train.lua", kStep + code);
+  Command command = Lockstep(folder, {"--nproc", "1", "--run-dir", "run", "train.lua"});
+  command.timeout = absl::Seconds(30);
+  return RunOne(command);
+}
 
-  const Ended ended = RunShortly(folder, std::string(kStep) +
-                                             "lockstep.profile({}, function()\n"
-                                             "  step()\n"
-                                             "  lockstep.memory_by_line(step)\n"
-                                             "end)\n");
-
+void ExpectRefused(const std::string& code, const std::string& complaint) {
+  const Ended ended = RunShortly(Folder(), code);
   EXPECT_EQ(ended.exit_code, 1);
-  ExpectOneComplaint(ended, "train.lua:10: lockstep.memory_by_line: a trace is under way");
+  ExpectOneComplaint(ended, complaint);
+}
+
+TEST(Watching, MemoryByLineInsideATraceIsRefused) {
+  ExpectRefused(
+      "lockstep.profile({}, function()\n"
+      "  step()\n"
+      "  lockstep.memory_by_line(step)\n"
+      "end)\n",
+      "train.lua:10: lockstep.memory_by_line: a trace is under way");
 }
 
 TEST(Watching, MemoryByLineInsideATracedStepIsRefused) {
-  const Folder folder;
-
-  const Ended ended = RunShortly(
-      folder, std::string(kStep) +
-                  "lockstep.profile { steps = { 0, 1 } }\n"
-                  "for _ in run:steps(loader, 3) do lockstep.memory_by_line(step) end\n");
-
-  EXPECT_EQ(ended.exit_code, 1);
-  ExpectOneComplaint(ended, "lockstep.memory_by_line: a trace is under way");
+  ExpectRefused(
+      "lockstep.profile { steps = { 0, 1 } }\n"
+      "for _ in run:steps(loader, 3) do lockstep.memory_by_line(step) end\n",
+      "lockstep.memory_by_line: a trace is under way");
 }
 
 TEST(Watching, ATraceInsideMemoryByLineIsRefused) {
-  const Folder folder;
-
-  const Ended ended = RunShortly(folder, std::string(kStep) +
-                                             "lockstep.memory_by_line(function()\n"
-                                             "  step()\n"
-                                             "  lockstep.profile({}, step)\n"
-                                             "end)\n");
-
-  EXPECT_EQ(ended.exit_code, 1);
-  ExpectOneComplaint(ended, "train.lua:10: lockstep.profile: memory is being watched by line");
+  ExpectRefused(
+      "lockstep.memory_by_line(function()\n"
+      "  step()\n"
+      "  lockstep.profile({}, step)\n"
+      "end)\n",
+      "train.lua:10: lockstep.profile: memory is being watched by line");
 }
 
 TEST(Watching, TracedStepsInsideMemoryByLineAreRefused) {
-  const Folder folder;
-
-  const Ended ended = RunShortly(folder, std::string(kStep) +
-                                             "lockstep.profile { steps = { 0, 1 } }\n"
-                                             "lockstep.memory_by_line(function()\n"
-                                             "  for _ in run:steps(loader, 3) do step() end\n"
-                                             "end)\n");
-
-  EXPECT_EQ(ended.exit_code, 1);
-  ExpectOneComplaint(ended, "lockstep.profile: memory is being watched by line");
+  ExpectRefused(
+      "lockstep.profile { steps = { 0, 1 } }\n"
+      "lockstep.memory_by_line(function()\n"
+      "  for _ in run:steps(loader, 3) do step() end\n"
+      "end)\n",
+      "lockstep.profile: memory is being watched by line");
 }
 
 TEST(Watching, AfterARefusalBothWorkAndSoDoesEachAfterTheOther) {
   const Folder folder;
 
-  const Ended ended = RunShortly(folder, std::string(kStep) + R"(
+  const Ended ended = RunShortly(folder, R"(
 for round = 1, 3 do
   local path = lockstep.profile({ path = round .. ".json" }, function()
     assert(not pcall(lockstep.memory_by_line, step))
@@ -114,7 +104,7 @@ end
 TEST(Watching, FlopsAreCountedInsideATraceAndInsideMemoryByLine) {
   const Folder folder;
 
-  const Ended ended = RunShortly(folder, std::string(kStep) + R"(
+  const Ended ended = RunShortly(folder, R"(
 local function flops() return lockstep.flops(step).total end
 local _, traced = lockstep.profile({}, flops)
 local _, watched = lockstep.memory_by_line(flops)

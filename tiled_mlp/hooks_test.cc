@@ -1,7 +1,6 @@
 // Tests how often autograd accumulates into each weight in one backward. c10d's Reducer, and every
 // optimizer in backward, waits for this hook.
 
-#include <cmath>
 #include <cstdint>
 #include <vector>
 

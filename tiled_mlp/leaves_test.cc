@@ -1,17 +1,14 @@
 #include "tiled_mlp/leaves.h"
 
-#include <algorithm>
 #include <cstdint>
-#include <cstdlib>
-#include <cstring>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "ATen/ATen.h"
-#include "c10/core/CPUAllocator.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/cpu_memory.h"
 #include "tiled_mlp/tiled.h"
 #include "torch/csrc/autograd/autograd.h"
 
@@ -19,45 +16,6 @@ namespace lockstep::tiled_mlp {
 namespace {
 
 using ::testing::HasSubstr;
-
-// Counts what ATen allocates on the CPU.
-class CountingAllocator final : public at::Allocator {
- public:
-  at::DataPtr allocate(size_t bytes) override {
-    auto* block = static_cast<char*>(std::aligned_alloc(64, (bytes + 64 + 63) / 64 * 64));
-    std::memcpy(block, &bytes, sizeof(bytes));
-    live += static_cast<int64_t>(bytes);
-    peak = std::max(peak, live);
-    return {block + 64, block, &Free, at::Device(at::kCPU)};
-  }
-  void copy_data(void* to, const void* from, std::size_t count) const override {
-    std::memcpy(to, from, count);
-  }
-
-  static inline int64_t live = 0, peak = 0;
-
- private:
-  static void Free(void* block) {
-    size_t bytes;
-    std::memcpy(&bytes, block, sizeof(bytes));
-    live -= static_cast<int64_t>(bytes);
-    std::free(block);
-  }
-};
-
-CountingAllocator allocator;
-[[maybe_unused]] const bool installed = [] {
-  c10::SetCPUAllocator(&allocator, /*priority=*/100);
-  return true;
-}();
-
-template <typename Call>
-int64_t PeakOf(const Call& call) {
-  const int64_t before = CountingAllocator::live;
-  CountingAllocator::peak = before;
-  call();
-  return CountingAllocator::peak - before;
-}
 
 TEST(LeavesMemory, BesideTheSumsOneShareIsHeldAtATime) {
   constexpr int64_t kSize = 256, kBytes = kSize * kSize * 4;
@@ -71,13 +29,13 @@ TEST(LeavesMemory, BesideTheSumsOneShareIsHeldAtATime) {
   };
   const at::Tensor x = at::ones({8, kSize}).requires_grad_();
 
-  const int64_t tiled = PeakOf([&] {
+  const tests::Memory tiled = tests::MemoryOf([&] {
     const at::Tensor y = RunTiled(chain, x, weights, {.size = {.num_tiles = 4}})[0];
     torch::autograd::grad({y.sum()}, weights);
   });
 
-  EXPECT_LT(tiled, (6 + 1 + 0.5) * kBytes);
-  EXPECT_GE(tiled, (6 + 1) * kBytes);
+  EXPECT_LT(tiled.peak, (6 + 1 + 0.5) * kBytes);
+  EXPECT_GE(tiled.peak, (6 + 1) * kBytes);
 }
 
 TEST(LeavesMemory, OfManyStepsIsFlat) {
@@ -89,11 +47,12 @@ TEST(LeavesMemory, OfManyStepsIsFlat) {
     RunTiled(body, x, {w}, {.size = {.num_tiles = 4}})[0].sum().backward();
   };
   step();
-  const int64_t after_first = CountingAllocator::live;
 
-  for (int i = 0; i < 200; ++i) step();
+  const tests::Memory later = tests::MemoryOf([&] {
+    for (int i = 0; i < 200; ++i) step();
+  });
 
-  EXPECT_EQ(CountingAllocator::live, after_first);
+  EXPECT_EQ(later.kept, 0);
 }
 
 TEST(Leaves, HandTheirGradientOverBeforeOlderNodesRun) {

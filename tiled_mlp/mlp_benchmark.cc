@@ -23,7 +23,7 @@
 
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
-#include "c10/core/CPUAllocator.h"
+#include "tests/support/cpu_memory.h"
 #include "tiled_mlp/cross_entropy.h"
 #include "tiled_mlp/mlp.h"
 #include "tiled_mlp/tiled.h"
@@ -31,34 +31,6 @@
 
 namespace lockstep::tiled_mlp {
 namespace {
-
-// Counts what ATen allocates on the CPU.
-class CountingAllocator final : public at::Allocator {
- public:
-  at::DataPtr allocate(size_t bytes) override {
-    auto* block = static_cast<char*>(std::aligned_alloc(64, (bytes + 64 + 63) / 64 * 64));
-    std::memcpy(block, &bytes, sizeof(bytes));
-    live += static_cast<int64_t>(bytes);
-    peak = std::max(peak, live);
-    return {block + 64, block, &Free, at::Device(at::kCPU)};
-  }
-  at::DeleterFnPtr raw_deleter() const override { return nullptr; }
-  void copy_data(void* to, const void* from, std::size_t count) const override {
-    std::memcpy(to, from, count);
-  }
-
-  static inline int64_t live = 0, peak = 0;
-
- private:
-  static void Free(void* block) {
-    size_t bytes;
-    std::memcpy(&bytes, block, sizeof(bytes));
-    live -= static_cast<int64_t>(bytes);
-    std::free(block);
-  }
-};
-
-CountingAllocator allocator;
 
 struct Contender {
   std::string name;
@@ -76,12 +48,10 @@ void Compare(std::vector<Contender>& contenders, int rounds, double tolerance) {
   std::vector<at::Tensor> expected;
   for (int round = -1; round < rounds; ++round) {
     for (Contender& contender : contenders) {
-      const int64_t before = CountingAllocator::live;
-      CountingAllocator::peak = before;
+      std::vector<at::Tensor> gradients;
       const std::clock_t start = std::clock();
-      const std::vector<at::Tensor> gradients = contender.run();
+      contender.bytes = tests::MemoryOf([&] { gradients = contender.run(); }).peak;
       const double time = static_cast<double>(std::clock() - start) / CLOCKS_PER_SEC;
-      contender.bytes = CountingAllocator::peak - before;
       if (round >= 0) {
         contender.seconds.push_back(time);
         continue;
@@ -157,7 +127,6 @@ void CompareLosses(int64_t tokens, int64_t hidden, int64_t vocabulary, int round
 
 int main(int argc, char** argv) {
   at::set_num_threads(1);
-  c10::SetCPUAllocator(&lockstep::tiled_mlp::allocator, /*priority=*/100);
   const bool loss = argc > 1 && std::strcmp(argv[1], "--loss") == 0;
   std::vector<int64_t> n = loss ? std::vector<int64_t>{2048, 512, 32768, 5}
                                 : std::vector<int64_t>{4096, 1024, 2816, 4, 5};

@@ -1,9 +1,7 @@
 #include "tiled_mlp/mlp.h"
 
-#include <algorithm>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <vector>
 

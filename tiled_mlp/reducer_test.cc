@@ -4,14 +4,12 @@
 
 #include "torch/csrc/distributed/c10d/reducer.hpp"
 
-#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
 #include <numeric>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "ATen/ATen.h"

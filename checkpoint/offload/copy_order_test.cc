@@ -2,11 +2,8 @@
 // compute and two that copy may run.
 
 #include <cstdint>
-#include <functional>
 #include <memory>
-#include <optional>
 #include <random>
-#include <string>
 #include <utility>
 #include <vector>
 

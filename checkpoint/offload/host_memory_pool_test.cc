@@ -6,7 +6,6 @@
 #include <cstring>
 #include <map>
 #include <memory>
-#include <optional>
 #include <random>
 #include <stdexcept>
 #include <thread>

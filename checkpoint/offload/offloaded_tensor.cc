@@ -121,10 +121,7 @@ void OffloadedTensor::Copy(const at::Tensor& tensor, bool to_host, c10::Stream c
 }
 
 void OffloadedTensor::ReturnBlockWhenUnused() {
-  block_uses_.erase(
-      std::remove_if(block_uses_.begin(), block_uses_.end(),
-                     [](const EventPointer& e) { return e == nullptr || e->IsFinished(); }),
-      block_uses_.end());
+  std::erase_if(block_uses_, [](const EventPointer& e) { return e == nullptr || e->IsFinished(); });
   if (block_uses_.empty()) return block_.ReturnWhen(nullptr);
   block_.ReturnWhen([uses = block_uses_] {
     return std::all_of(uses.begin(), uses.end(), [](const auto& e) { return e->IsFinished(); });

@@ -1,33 +1,14 @@
 #include "checkpoint/region/fixture.h"
 
 #include <algorithm>
-#include <exception>
-#include <memory>
 
 #include "ATen/ops/equal.h"
 #include "ATen/ops/randn.h"
 #include "ATen/ops/sum.h"
 #include "ATen/ops/tanh.h"
-#include "c10/core/Allocator.h"
-#include "c10/util/Exception.h"
-#include "c10/util/ThreadLocalDebugInfo.h"
 #include "torch/csrc/autograd/autograd.h"
 
 namespace lockstep::checkpoint {
-namespace {
-
-class Meter : public c10::MemoryReportingInfoBase {
- public:
-  void reportMemoryUsage(void*, int64_t alloc_size, size_t, size_t, c10::Device) override {
-    now.kept += alloc_size;
-    now.peak = std::max(now.peak, now.kept);
-  }
-  bool memoryProfilingEnabled() const override { return true; }
-  Memory now;
-};
-
-}  // namespace
-
 Layer::Layer(int64_t size) : first_(Random({size, size})), second_(Random({size, size})) {}
 
 at::Tensor Layer::operator()(const at::Tensor& x) const {
@@ -56,13 +37,6 @@ bool SameBits(const Tensors& a, const Tensors& b) {
                     [](const at::Tensor& x, const at::Tensor& y) {
                       return x.defined() == y.defined() && (!x.defined() || at::equal(x, y));
                     });
-}
-
-Memory MemoryOf(const std::function<void()>& function) {
-  auto meter = std::make_shared<Meter>();
-  const c10::DebugInfoGuard guard(c10::DebugInfoKind::PROFILER_STATE, meter);
-  function();
-  return meter->now;
 }
 
 }  // namespace lockstep::checkpoint

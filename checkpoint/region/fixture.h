@@ -1,4 +1,4 @@
-// Small networks and a memory meter that the tests of this library share.
+// Small networks that the tests of this library share.
 
 #ifndef LOCKSTEP_CHECKPOINT_REGION_FIXTURE_H_
 #define LOCKSTEP_CHECKPOINT_REGION_FIXTURE_H_
@@ -11,6 +11,7 @@
 #include "ATen/TensorOperators.h"
 #include "ATen/core/TensorBody.h"
 #include "checkpoint/region/checkpoint.h"
+#include "tests/support/cpu_memory.h"
 #include "tests/support/message_of.h"
 
 namespace lockstep::checkpoint {
@@ -42,14 +43,8 @@ Tensors GradientsOf(const at::Tensor& y, const Tensors& inputs, bool retain_grap
 // Returns whether each pair of tensors has equal bits.
 bool SameBits(const Tensors& a, const Tensors& b);
 
-// Bytes that the CPU's allocator hands out while `function` runs, less the bytes before: the
-// maximum, and the rest after it has returned.
-struct Memory {
-  int64_t peak = 0;
-  int64_t kept = 0;
-};
-Memory MemoryOf(const std::function<void()>& function);
-
+using tests::Memory;
+using tests::MemoryOf;
 using tests::MessageOf;
 
 }  // namespace lockstep::checkpoint

@@ -2,7 +2,6 @@
 
 #include <memory>
 #include <type_traits>
-#include <vector>
 
 #include "ATen/ops/dropout.h"
 #include "ATen/ops/equal.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <mutex>
-#include <tuple>
+#include <optional>
 #include <utility>
 
 #include "ATen/core/dispatch/Dispatcher.h"

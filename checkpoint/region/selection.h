@@ -28,10 +28,8 @@
 #define LOCKSTEP_CHECKPOINT_REGION_SELECTION_H_
 
 #include <cstdint>
-#include <deque>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 #include <vector>

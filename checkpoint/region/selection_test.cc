@@ -1,7 +1,6 @@
 #include "checkpoint/region/selection.h"
 
 #include <functional>
-#include <memory>
 #include <string>
 #include <tuple>
 #include <utility>

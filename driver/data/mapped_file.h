@@ -26,11 +26,9 @@ struct FileIdentity {
   uint64_t bytes = 0;
   int64_t mtime_ns = 0;
   uint64_t inode = 0;
+
+  friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
 };
-inline bool operator==(const FileIdentity& a, const FileIdentity& b) {
-  return a.bytes == b.bytes && a.mtime_ns == b.mtime_ns && a.inode == b.inode;
-}
-inline bool operator!=(const FileIdentity& a, const FileIdentity& b) { return !(a == b); }
 
 class MappedFile {
  public:

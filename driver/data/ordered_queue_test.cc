@@ -1,7 +1,5 @@
 #include "driver/data/ordered_queue.h"
 
-#include <atomic>
-#include <future>
 #include <memory>
 #include <string>
 #include <thread>

@@ -7,7 +7,6 @@
 
 #include <cctype>
 #include <fstream>
-#include <iterator>
 #include <random>
 #include <string>
 #include <vector>

@@ -1,7 +1,5 @@
 #include "driver/files/value_bytes.h"
 
-#include <cmath>
-#include <limits>
 #include <random>
 
 #include "absl/status/statusor.h"

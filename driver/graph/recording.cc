@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <initializer_list>
 #include <mutex>
-#include <optional>
 #include <string_view>
 
 #include "ATen/CPUGeneratorImpl.h"
@@ -337,12 +336,9 @@ void Recording::Finish() {
                 " moved while the graph was recorded");
   // A leaf that only the tape knows was made by the step, for example for a tile's backward.
   auto& leaves = tape_->leaves_;
-  leaves.erase(std::remove_if(leaves.begin(), leaves.end(),
-                              [&](const Tape::Leaf& leaf) {
-                                return leaf.tensor.use_count() ==
-                                       1 + externals_.count(leaf.tensor.unsafeGetTensorImpl());
-                              }),
-               leaves.end());
+  std::erase_if(leaves, [&](const Tape::Leaf& leaf) {
+    return leaf.tensor.use_count() == 1 + externals_.count(leaf.tensor.unsafeGetTensorImpl());
+  });
   for (Tape::Leaf& leaf : leaves) leaf.grad_after = leaf.tensor.grad();
   Tape::Stats& stats = tape_->stats_;
   stats.operators = static_cast<int64_t>(tape_->operations_.size());

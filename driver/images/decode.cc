@@ -1,6 +1,5 @@
 #include "driver/images/decode.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>

@@ -2,7 +2,6 @@
 
 #include <chrono>
 #include <future>
-#include <string>
 #include <vector>
 
 #include "c10/util/intrusive_ptr.h"

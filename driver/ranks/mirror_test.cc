@@ -1,6 +1,5 @@
 #include "driver/ranks/mirror.h"
 
-#include <string>
 #include <vector>
 
 #include "ATen/Functions.h"

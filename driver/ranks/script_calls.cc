@@ -1,6 +1,5 @@
 #include "driver/ranks/script_calls.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/status/status.h"
@@ -43,10 +42,7 @@ CallComparison::CallComparison(const World& world, const std::vector<int>& ranks
   Comparisons().push_back(this);
 }
 
-CallComparison::~CallComparison() {
-  auto& comparisons = Comparisons();
-  comparisons.erase(std::remove(comparisons.begin(), comparisons.end(), this), comparisons.end());
-}
+CallComparison::~CallComparison() { std::erase(Comparisons(), this); }
 
 void CallComparison::Compare(const std::string& what, const std::string& place, bool is_one_place) {
   const absl::Status status = script_calls > 0

@@ -17,7 +17,6 @@
 #include <memory>
 #include <optional>
 #include <system_error>
-#include <utility>
 
 #include "editline/readline.h"
 

@@ -1,7 +1,6 @@
 #include "driver/text/decoder.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <utility>
 

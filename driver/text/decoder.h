@@ -66,8 +66,7 @@ class Decoder {
   // The state of a step: what it has seen of its current token, and the bytes that it holds back.
   struct State {
     std::string held;
-    bool is_first = true;     // no token has ended yet
-    bool token_open = false;  // chunks of the current token came before
+    bool is_first = true;  // no token has ended yet
     int64_t stripped = 0;
   };
 

@@ -1,6 +1,5 @@
 #include "driver/text/pre_tokenizer.h"
 
-#include <algorithm>
 #include <type_traits>
 
 #include "absl/strings/str_cat.h"
@@ -80,8 +79,7 @@ void ApplyBehavior(SplitBehavior behavior, std::vector<Part>& parts) {
   };
   switch (behavior) {
     case SplitBehavior::kRemoved:
-      parts.erase(std::remove_if(parts.begin(), parts.end(), [](Part p) { return p.is_match; }),
-                  parts.end());
+      std::erase_if(parts, [](Part p) { return p.is_match; });
       return;
     case SplitBehavior::kIsolated:
       return;

@@ -1,6 +1,5 @@
 #include "driver/text/word_scanner.h"
 
-#include <cstdint>
 #include <functional>
 #include <map>
 #include <random>

@@ -6,7 +6,6 @@
 #include <set>
 #include <string>
 #include <variant>
-#include <vector>
 
 #include "absl/strings/match.h"
 #include "mimo/batch/batch_names.h"

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cstring>
 #include <exception>
-#include <utility>
 
 #include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"

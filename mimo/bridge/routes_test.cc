@@ -1,7 +1,6 @@
 #include "mimo/bridge/routes.h"
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "gmock/gmock.h"

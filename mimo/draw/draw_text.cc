@@ -1,10 +1,8 @@
 #include <algorithm>
-#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/string_view.h"
 #include "mimo/draw/draw.h"
 #include "mimo/draw/picture.h"
 

@@ -1,6 +1,5 @@
 // Topology::Validate: batch sizes against the data-parallel sizes of all modules.
 
-#include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <optional>

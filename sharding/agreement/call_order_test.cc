@@ -1,7 +1,6 @@
 #include "sharding/agreement/call_order.h"
 
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"

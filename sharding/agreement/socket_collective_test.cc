@@ -6,9 +6,7 @@
 
 #include <future>
 #include <latch>
-#include <memory>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/status/status.h"

@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstdint>
-#include <numeric>
 #include <optional>
 #include <set>
 #include <string>

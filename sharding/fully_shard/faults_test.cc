@@ -1,6 +1,5 @@
 // Mistakes around a sharded model, and the errors that the ranks get.
 
-#include <functional>
 #include <optional>
 #include <string>
 #include <utility>

@@ -4,8 +4,6 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
-#include <string>
-#include <vector>
 
 #include "ATen/ATen.h"
 #include "gmock/gmock.h"

@@ -7,10 +7,8 @@
 #include <csignal>
 #include <exception>
 #include <functional>
-#include <memory>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "c10/util/Exception.h"

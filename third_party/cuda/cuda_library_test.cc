@@ -1,7 +1,5 @@
 // Tests that a cuda_library links with libtorch's CUDA runtime and runs.
 
-#include <cstdint>
-
 #include "ATen/ops/arange.h"
 #include "ATen/ops/equal.h"
 #include "gtest/gtest.h"

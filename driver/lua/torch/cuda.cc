@@ -1,8 +1,5 @@
 #include "driver/lua/torch/cuda.h"
 
-#include <string>
-#include <utility>
-
 #include "ATen/Context.h"
 #include "absl/strings/str_cat.h"
 #include "c10/core/CachingDeviceAllocator.h"

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdio>
 #include <limits>
-#include <utility>
 #include <vector>
 
 #include "ATen/core/grad_mode.h"

@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "ATen/autocast_mode.h"
 #include "ATen/core/grad_mode.h"

@@ -1,6 +1,5 @@
 #include "driver/lua/torch/hooks.h"
 
-#include <algorithm>
 #include <memory>
 #include <optional>
 #include <unordered_map>
@@ -104,7 +103,7 @@ class HookList : public std::enable_shared_from_this<HookList> {
   }
 
   void Remove(int id) {
-    ids_.erase(std::remove(ids_.begin(), ids_.end(), id), ids_.end());
+    std::erase(ids_, id);
     lua_State* state = PushFunctions();
     if (lua_istable(state, -1)) {
       lua_pushnil(state);

@@ -1,6 +1,5 @@
 #include "driver/lua/torch/indexing.h"
 
-#include <string>
 #include <vector>
 
 #include "ATen/TensorIndexing.h"

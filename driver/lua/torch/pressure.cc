@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <unordered_map>
-#include <utility>
 
 #include "c10/core/CachingDeviceAllocator.h"
 #include "c10/util/Exception.h"

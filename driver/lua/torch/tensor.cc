@@ -1,6 +1,5 @@
 #include "driver/lua/torch/tensor.h"
 
-#include <algorithm>
 #include <new>
 #include <optional>
 #include <utility>

@@ -1,7 +1,5 @@
 #include "driver/lua/torch/torch.h"
 
-#include <optional>
-
 #include "ATen/Context.h"
 #include "ATen/Parallel.h"
 #include "ATen/core/Generator.h"

@@ -120,7 +120,7 @@ std::string ScriptTraceback(const std::string& traceback, absl::string_view mess
   const auto is_foreign = [&](absl::string_view line) {
     return absl::ConsumePrefix(&line, "\t") && (is_librarys(line) || absl::StartsWith(line, "[C]"));
   };
-  lines.erase(std::remove_if(lines.begin(), lines.end(), is_foreign), lines.end());
+  std::erase_if(lines, is_foreign);
   // The text after "stack traceback:" may be one frame, and the message already has its line.
   const std::string first = lines.size() < 2 ? "" : lines[1].substr(1, lines[1].find(": in "));
   if (lines.size() <= 2 && absl::StartsWith(message, first)) return "";

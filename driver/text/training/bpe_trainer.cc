@@ -7,7 +7,6 @@
 #include <set>
 
 #include "absl/strings/str_cat.h"
-#include "absl/types/span.h"
 #include "driver/text/model/vocabulary.h"
 #include "driver/text/tokenizer_parts.h"
 #include "driver/text/unicode/unicode.h"

@@ -1,10 +1,7 @@
 #include "driver/lua/bind/data/data.h"
 
-#include <cstdint>
 #include <memory>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "driver/data/mix.h"

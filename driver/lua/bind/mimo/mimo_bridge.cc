@@ -12,7 +12,6 @@
 #include "ATen/core/TensorBody.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "c10/util/Exception.h"
 #include "driver/lua/bind/mimo/mimo_ownership.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"

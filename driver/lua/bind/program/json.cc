@@ -209,7 +209,6 @@ struct Cursor {
     return *this;
   }
   bool operator==(const Cursor& other) const { return at == other.at; }
-  bool operator!=(const Cursor& other) const { return at != other.at; }
 };
 
 // Reads a text into a JsonBuilder: a handler for json::sax_parse.

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <utility>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "driver/files/value_bytes.h"
 #include "driver/lua/torch/tensor.h"

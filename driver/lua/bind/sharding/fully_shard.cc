@@ -2,11 +2,11 @@
 
 #include <memory>
 #include <optional>
-#include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "c10/util/ScopeExit.h"
 #include "driver/lua/bind/sharding/distributed.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"
@@ -206,11 +206,8 @@ int Shards(lua_State* state) {
 int WithoutSync(lua_State* state) {
   FullyShard& model = ReadModel(state);
   ReadFunction(state, 2, "no_sync: the argument");
-  struct Guard {
-    FullyShard& model;
-    bool before;
-    ~Guard() { model.set_sync(before); }
-  } guard{model, model.sync()};
+  const auto restore =
+      c10::make_scope_exit([&model, before = model.sync()] { model.set_sync(before); });
   model.set_sync(false);
   Call(state, lua_gettop(state) - 2, LUA_MULTRET);
   return lua_gettop(state) - 1;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "c10/util/ScopeExit.h"
 #include "driver/lua/bind/sharding/distributed.h"
 #include "driver/lua/bind/sharding/fully_shard.h"
 #include "driver/lua/bind/sharding/sharding_data.h"
@@ -213,11 +214,8 @@ int SetBuckets(lua_State* state) {
 int NoSync(lua_State* state) {
   sharding::DataParallel& replicas = ReadReplicas(state);
   ReadFunction(state, 2, "no_sync: the argument");
-  struct Guard {
-    sharding::DataParallel& replicas;
-    bool before;
-    ~Guard() { replicas.set_sync(before); }
-  } guard{replicas, replicas.sync()};
+  const auto restore =
+      c10::make_scope_exit([&replicas, before = replicas.sync()] { replicas.set_sync(before); });
   replicas.set_sync(false);
   Call(state, lua_gettop(state) - 2, LUA_MULTRET);
   return lua_gettop(state) - 1;

@@ -6,7 +6,6 @@
 #include "absl/strings/str_cat.h"
 #include "driver/lua/bind/sharding/distributed.h"
 #include "driver/lua/torch/tensor.h"
-#include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
 #include "driver/ranks/activity.h"

@@ -4,15 +4,11 @@
 #include <memory>
 #include <optional>
 #include <string>
-#include <utility>
 #include <vector>
 
-#include "absl/status/status.h"
-#include "absl/status/statusor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/status.h"
-#include "driver/lua/vm/vm.h"
 #include "driver/text/tokenizer.h"
 #include "driver/text/training/bpe_trainer.h"
 

@@ -1,6 +1,5 @@
 #include "driver/lua/bind/tiled_mlp/tiled_mlp.h"
 
-#include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
