@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "ATen/core/dispatch/Dispatcher.h"
-#include "ATen/ops/_foreach_add.h"
 #include "c10/util/Exception.h"
+#include "kernels/aten/private_operators.h"
 #include "kernels/inputs.h"
 #include "kernels/launch.h"
 #include "kernels/rows.h"
@@ -96,7 +96,7 @@ const double* DataOf(const at::Tensor& number) {
 // of a small parameter.
 void CountStep(at::TensorList steps) {
   if (steps.empty()) return;
-  if (!steps[0].is_cpu()) return at::_foreach_add_(steps, 1);
+  if (!steps[0].is_cpu()) return AddOneToAll(steps);
   for (const at::Tensor& step : steps) {
     *step.mutable_data_ptr<float>() += 1;
     if (!step.is_inference()) step.unsafeGetTensorImpl()->bump_version();

@@ -4,10 +4,10 @@
 //    AdamW({.params = params, .grads = grads, .exp_avgs = m, .exp_avg_sqs = v, .steps = steps},
 //          {.lr = 1e-3});
 //
-// at::_fused_adamw_ wants one dtype for all. A bfloat16 parameter then needs copies of its gradient
-// and moments in float32, and a pass that rounds; clipping needs a pass over the gradients. In
-// float32 without masters that kernel is as fast. optim.AdamW uses this one there, too, so that a
-// float32 weight and a master of the same weight have the same bits.
+// ATen's fused AdamW wants one dtype for all. A bfloat16 parameter then needs copies of its
+// gradient and moments in float32, and a pass that rounds; clipping needs a pass over the
+// gradients. In float32 without masters that kernel is as fast. optim.AdamW uses this one there,
+// too, so that a float32 weight and a master of the same weight have the same bits.
 //
 // The lists are updated together, in parallel over parts of 16,384 numbers. Results have
 // the same bits for any number of threads. From Lua: torch.ops.lockstep.adamw_. There are kernels

@@ -127,6 +127,16 @@ int64_t PackedAttention(Inputs inputs) {
   return pairs * heads * of_pair(query.back(), SizesAt(inputs, first + 2).back());
 }
 
+// lockstep::packed_attention: query, key and value [tokens, heads, dim] from argument `first` on,
+// and the sequences' lengths.
+template <size_t first, size_t lengths, OfPair of_pair>
+int64_t AttentionOfSequences(Inputs inputs) {
+  const at::IntArrayRef query = SizesAt(inputs, first);
+  int64_t pairs = 0;
+  for (const int64_t length : inputs.at(lengths).toIntVector()) pairs += length * length;
+  return pairs * query.at(1) * of_pair(query.at(2), query.at(2));
+}
+
 // --- Counting
 
 const std::unordered_map<std::string, Formula>& Formulas() {
@@ -137,6 +147,8 @@ const std::unordered_map<std::string, Formula>& Formulas() {
       {"aten::addmm", Matmul<1>},
       {"lockstep::linear_of_few_rows", Linear},
       {"lockstep::cached_attention", CachedAttention},
+      {"lockstep::packed_attention", AttentionOfSequences<0, 3, ForwardOfPair>},
+      {"lockstep::packed_attention_backward", AttentionOfSequences<1, 6, BackwardOfPair>},
       {"aten::baddbmm", Matmul<1>},
       {"aten::convolution", ConvolutionForward},
       {"aten::_convolution", ConvolutionForward},

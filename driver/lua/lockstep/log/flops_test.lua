@@ -79,6 +79,19 @@ t.test("ALinearLayerOfFewRowsCountsOnce", function()
   t.equal(#counts, 1)
 end)
 
+t.test("AttentionOfARowCountsThePairsOfEachSequence", function()
+  local pairs_of_all, opts = (3 ^ 2 + 5 ^ 2) * 6, { seq_lens = { 3, 5 } }
+
+  local counts = lockstep.flops(function()
+    nn.attention(random(8, 6, 4), random(8, 2, 4), random(8, 2, 4), opts):sum():backward()
+  end)
+
+  local by_name = {}
+  for _, op in ipairs(counts) do by_name[op.name] = op.flops end
+  t.equal(by_name, { ["lockstep::packed_attention"] = pairs_of_all * 2 * (4 + 4),
+    ["lockstep::packed_attention_backward"] = pairs_of_all * 2 * (3 * 4 + 2 * 4) })
+end)
+
 t.test("AModelOfLinearLayersCostsSixTimesItsWeightsPerToken", function()
   local model = nn.Sequential { nn.Linear(16, 64), nn.Linear(64, 16) }
   local tokens = 10

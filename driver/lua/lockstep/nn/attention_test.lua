@@ -1,5 +1,6 @@
 -- nn.attention against its formula written out with a mask, for values and gradients.
 
+local checkpoint = require "lockstep.checkpoint"
 local nn = require "lockstep.nn"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
@@ -65,6 +66,64 @@ for name, case in pairs(CASES) do
     end
   end)
 end
+
+--- Returns the result of a case, and the gradients of q, k and v.
+local function with_gradients(case, dtype, around)
+  local q, k, v = inputs(case[1], case[2], case[3], case[4])
+  local function attend(a, b, c) return nn.attention(a, b, c, case[5]) end
+  if around then attend = around(attend) end
+  local function call(a, b, c) return attend(a:to(dtype), b:to(dtype), c:to(dtype)) end
+  local y = call(q, k, v)
+  local results = torch.grad({ (y:float() * torch.arange(y:numel()):view(y.shape):sin()):sum() }, { q, k, v })
+  table.insert(results, y:detach())
+  return results
+end
+
+t.test("OneOperatorHasTheBitsOfTheLoop", function()
+  for name, case in pairs(CASES) do
+    for _, dtype in ipairs { torch.float32, torch.float64, torch.bfloat16, torch.float16 } do
+      local ours = with_gradients(case, dtype)
+      local before = nn.use_fused(false)
+      local expected = with_gradients(case, dtype)
+      nn.use_fused(before)
+
+      for i, result in ipairs(ours) do t.equal(result, expected[i], name) end
+    end
+  end
+end)
+
+t.test("ARegionComputesTheSameAgain", function()
+  local case = CASES.QueryHeadsShareKeyHeads
+  local plain = with_gradients(case, torch.float32)
+  for _, opts in ipairs { {}, { policy = checkpoint.selective { save = { "lockstep::packed_attention" } } } } do
+    local region = checkpoint.new(opts)
+    local again = with_gradients(case, torch.float32, function(attend)
+      return function(q, k, v) return region(attend, q, k, v) end
+    end)
+
+    for i, result in ipairs(again) do t.equal(result, plain[i]) end
+  end
+end)
+
+t.test("AutocastComputesInBfloat16BothWays", function()
+  local case = CASES.QueryHeadsShareKeyHeads
+  local function cast() return torch.autocast({ dtype = torch.bfloat16 }, with_gradients, case, torch.float32) end
+
+  local ours = cast()
+  local before = nn.use_fused(false)
+  local expected = cast()
+  nn.use_fused(before)
+
+  t.equal(ours[4].dtype, torch.bfloat16)
+  for i, result in ipairs(ours) do t.equal(result, expected[i]) end
+end)
+
+t.test("OnMetaItHasShapes", function()
+  local q = torch.randn({ 5, 4, 8 }, { device = "meta" })
+  local k = torch.randn({ 5, 2, 8 }, { device = "meta" })
+
+  t.equal(nn.attention(q, k, k, { seq_lens = { 2, 3 } }).shape, { 5, 4, 8 })
+end)
 
 t.test("BadInputIsNamed", function()
   local q, k, v = inputs(6, 4, 2, 8)

@@ -118,7 +118,20 @@ local function cached_attention(q, k, v, keys, values, column, first, mask)
     :reshape(sequences, -1, dim)
 end
 
-M.rms_norm, M.add_rms_norm, M.kernels_of, M.cached_attention = rms_norm, add_rms_norm, kernels_of, cached_attention
+--- Returns attention over packed sequences for nn.attention, which has checked the arguments. Both ways have the same
+--- bits on a CPU.
+---@param q torch.Tensor [T, heads, D]
+---@param k torch.Tensor [T, kv_heads, D]
+---@param v torch.Tensor [T, kv_heads, D]
+---@param o {seq_lens: integer[], causal: boolean, scale: number?, window: integer?}
+---@return torch.Tensor # [T, heads, D]
+local function attention(q, k, v, o)
+  local operator = fused and kernels.attention or kernels.attention_by_sequence
+  return operator(q, k, v, o.seq_lens, { causal = o.causal, scale = o.scale, window = o.window })
+end
+
+M.rms_norm, M.add_rms_norm, M.kernels_of = rms_norm, add_rms_norm, kernels_of
+M.attention, M.cached_attention = attention, cached_attention
 
 --- Rotates the pairs (i, i + D / 2) of the last dimension by the angles of cos and sin. The result has x's dtype;
 --- float32 cos and sin of a float16 or bfloat16 x are not rounded first.

@@ -1,0 +1,27 @@
+#include "kernels/aten/private_operators.h"
+
+#include "ATen/ops/_foreach_add.h"
+#include "ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_native.h"
+#include "ATen/ops/_scaled_dot_product_flash_attention_for_cpu_native.h"
+
+namespace lockstep::kernels {
+
+void AddOneToAll(at::TensorList tensors) { at::_foreach_add_(tensors, 1); }
+
+std::tuple<at::Tensor, at::Tensor> FlashAttention(const at::Tensor& q, const at::Tensor& k,
+                                                  const at::Tensor& v, bool causal,
+                                                  const std::optional<at::Tensor>& mask,
+                                                  std::optional<double> scale) {
+  return at::native::_scaled_dot_product_flash_attention_cpu(q, k, v, /*dropout_p=*/0, causal, mask,
+                                                             scale);
+}
+
+std::tuple<at::Tensor, at::Tensor, at::Tensor> FlashAttentionBackward(
+    const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+    const at::Tensor& y, const at::Tensor& logsumexp, bool causal,
+    const std::optional<at::Tensor>& mask, std::optional<double> scale) {
+  return at::native::_scaled_dot_product_flash_attention_cpu_backward(
+      dy, q, k, v, y, logsumexp, /*dropout_p=*/0, causal, mask, scale);
+}
+
+}  // namespace lockstep::kernels

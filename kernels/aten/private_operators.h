@@ -1,0 +1,33 @@
+// Calls the operators of ATen whose names begin with an underscore. They may change with each
+// version of libtorch, so no other file of this library calls them. Thread-safe.
+
+#ifndef LOCKSTEP_KERNELS_ATEN_PRIVATE_OPERATORS_H_
+#define LOCKSTEP_KERNELS_ATEN_PRIVATE_OPERATORS_H_
+
+#include <optional>
+#include <tuple>
+
+#include "ATen/core/TensorBody.h"
+
+namespace lockstep::kernels {
+
+// Adds 1 to each tensor: one launch for all, on a GPU.
+void AddOneToAll(at::TensorList tensors);
+
+// ATen's attention on the CPU, past the dispatcher. `mask` is added to the scores. Returns the
+// result, and for each query the logarithm of its sum of exponentials.
+//   q, k, v: [batch, heads, tokens, dim], dense along dim; mask: [tokens, tokens], of q's dtype.
+std::tuple<at::Tensor, at::Tensor> FlashAttention(const at::Tensor& q, const at::Tensor& k,
+                                                  const at::Tensor& v, bool causal,
+                                                  const std::optional<at::Tensor>& mask,
+                                                  std::optional<double> scale);
+
+// Returns the gradients of q, k and v.
+std::tuple<at::Tensor, at::Tensor, at::Tensor> FlashAttentionBackward(
+    const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+    const at::Tensor& y, const at::Tensor& logsumexp, bool causal,
+    const std::optional<at::Tensor>& mask, std::optional<double> scale);
+
+}  // namespace lockstep::kernels
+
+#endif  // LOCKSTEP_KERNELS_ATEN_PRIVATE_OPERATORS_H_
