@@ -285,9 +285,8 @@ TEST(AskedToEnd, ACoroutineSuspendedInTheLoopMaySaveAndASecondSignalEndsOneThatI
 
 // --- A rank that does not come -------------------------------------------------------------------
 
-// Only a rank that saves may take as long as its disk, half an hour. The limit also
-// applies to the ranks' meeting: a machine under load starts one rank seconds after another.
-// If the other rank's script has ended, the run ends at once.
+// Only a rank that saves may take as long as its disk, half an hour. The limit also applies to the
+// ranks' meeting. If the other rank's script has ended, the run ends at once.
 TEST(CalledOnOneRankAlone, ACollectiveEndsByTheTimeout) {
   const std::string state = "run:state { best = {} }\n";
   const std::string loop = "for _ in run:steps(function() return true end, 3) do end\n";

@@ -8,13 +8,18 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "driver/data/parquet/row.h"
+#include "driver/data/sample_index.h"
 #include "driver/data/source.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "tests/support/mutation.h"
 
 namespace lockstep::data {
 namespace {
@@ -106,6 +111,26 @@ TEST_F(SourceDamageTest, APipeIsAnErrorThatNamesIt) {
   ASSERT_EQ(mkfifo(Path("p/2.jsonl").c_str(), 0600), 0);
   for (const char* path : {"p", "p/2.jsonl"})
     EXPECT_THAT(Texts(Path(path)), ElementsAre(HasSubstr("p/2.jsonl: it is not a regular file")));
+}
+
+// Memory of just the size of the bytes: AddressSanitizer sees a byte read behind them.
+TEST(FindSamples, ReadsMutatedBytesToTheirEndOnly) {
+  std::mt19937_64 random = tests::FuzzGenerator();
+  std::string rows;
+  for (const char* row : {"one", "", "three"}) {
+    AppendSize(std::string(row).size(), &rows);
+    rows += row;
+  }
+  for (int i = 0; i < 1000; ++i) {
+    for (const auto& [layout, good] :
+         {std::pair(Layout::kRows, rows), std::pair(Layout::kLines, std::string("a\n\r\n b\n"))}) {
+      const std::string bad = tests::Mutate(good, good.size(), random);
+      const std::vector<char> exact(bad.begin(), bad.end());
+      const auto found = FindSamples({exact.data(), exact.size()}, layout);
+      if (!found.ok()) continue;
+      for (const uint64_t begin : found->begins) EXPECT_LT(begin, bad.size());
+    }
+  }
 }
 
 }  // namespace

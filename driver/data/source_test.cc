@@ -18,8 +18,6 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "driver/data/parquet/row.h"
-#include "driver/data/sample_index.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/mutation.h"
@@ -168,15 +166,13 @@ TEST_F(SourceTest, AnArrayHasASampleForEachElement) {
   EXPECT_EQ(Open({Path("a.json")})->Describe(1), Path("a.json") + ", element 2");
   EXPECT_THAT(Texts({Write("c.txt", array)}, "json"), SizeIs(2));
   // Of more than 1 MiB: the begins are in the cache.
-  std::string large = "[";
-  for (int i = 0; i < 20000; ++i)
-    absl::StrAppend(&large, i > 0 ? "," : "", "{\"i\": ", i, ", \"", std::string(60, 'x'),
-                    "\": 0}");
+  std::string large = "[-1";
+  for (int i = 0; i < 19999; ++i) absl::StrAppend(&large, ",\"", std::string(60, 'x'), i, "\"");
   Write("large.json", large + "]");
   for (int round = 0; round < 2; ++round) {
     const std::vector<std::string> texts = Texts({Path("large.json")});
     ASSERT_THAT(texts, SizeIs(20000));
-    EXPECT_THAT(texts[19999], HasSubstr("{\"i\": 19999, "));
+    EXPECT_THAT(texts[19999], HasSubstr("x19998\""));
   }
 }
 
@@ -194,9 +190,9 @@ TEST_F(SourceTest, JsonFilesOfAFolderAreReadWhereTheyAreAskedFor) {
   Write("d/data.jsonl", "1\n");
   Write("d/dataset_info.json", "{\"splits\": {}}");
   EXPECT_THAT(Texts({Path("d")}), ElementsAre("1"));
-  Write("e/a.json", "[1]");
-  EXPECT_THAT(ErrorOf({Path("e")}), HasSubstr("a folder's .json files are read with format ="));
-  EXPECT_THAT(Texts({Path("e")}, "json"), ElementsAre("1"));
+  const std::string e = fs::path(Write("e/a.json", "[1]")).parent_path();
+  EXPECT_THAT(ErrorOf({e}), HasSubstr("a folder's .json files are read with format ="));
+  EXPECT_THAT(Texts({e}, "json"), ElementsAre("1"));
 }
 
 // Stands for Arrow's library: gives three rows, and counts its calls.
@@ -483,26 +479,6 @@ TEST_F(SourceTest, MutatedIndexesAreReadOrRefused) {
   for (int i = 0; i < 300; ++i) {
     std::ofstream(index, std::ios::binary) << tests::Mutate(good, good.size(), random);
     ReadAll(Open({path}));
-  }
-}
-
-// Memory of just the size of the bytes: AddressSanitizer sees a byte read behind them.
-TEST_F(SourceTest, SamplesAreFoundInMutatedBytes) {
-  std::mt19937_64 random = tests::FuzzGenerator();
-  std::string rows;
-  for (const char* row : {"one", "", "three"}) {
-    AppendSize(std::string(row).size(), &rows);
-    rows += row;
-  }
-  for (int i = 0; i < 1000; ++i) {
-    for (const auto& [layout, good] :
-         {std::pair(Layout::kRows, rows), std::pair(Layout::kLines, std::string("a\n\r\n b\n"))}) {
-      const std::string bad = tests::Mutate(good, good.size(), random);
-      const std::vector<char> exact(bad.begin(), bad.end());
-      const auto found = FindSamples({exact.data(), exact.size()}, layout);
-      if (!found.ok()) continue;
-      for (const uint64_t begin : found->begins) EXPECT_LT(begin, bad.size());
-    }
   }
 }
 
