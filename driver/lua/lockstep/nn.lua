@@ -260,7 +260,8 @@ function Module:load_state_dict(state)
   for name, tensor in pairs(self:state_dict()) do
     own[name] = tensor
     if not torch.is_tensor(state[name]) then
-      problems[#problems + 1] = name .. " is missing"
+      local given = state[name]
+      problems[#problems + 1] = name .. (given == nil and " is missing" or " is a " .. type(given) .. ", not a tensor")
     elseif tostring(state[name].shape) ~= tostring(tensor.shape) then
       problems[#problems + 1] = string.format("%s has shape %s, not %s", name, tostring(state[name].shape),
         tostring(tensor.shape))

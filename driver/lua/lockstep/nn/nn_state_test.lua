@@ -89,6 +89,9 @@ t.test("ASmallerTensorIsNotSpreadOverALargerOne", function()
 end)
 
 t.test("AStateMustBeATable", function()
+  local of_numbers = Net():state_dict()
+  of_numbers["proj.bias"] = 3
+  t.raises("proj.bias is a number, not a tensor", function() Net():load_state_dict(of_numbers) end)
   t.raises("Net:load_state_dict: the state must be a table of tensors by name, not a string",
     function() Net():load_state_dict("model.safetensors") end)
 end)
