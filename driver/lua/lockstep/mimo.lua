@@ -7,6 +7,7 @@ local options = require "lockstep.options"
 local own_modules = require "lockstep.mimo.own_modules"
 local plain = require "lockstep.plain"
 local shared_weights = require "lockstep.mimo.shared_weights"
+local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
 local M = { loader = require "lockstep.mimo.loader", ownership = require "lockstep.mimo.ownership",
@@ -439,7 +440,7 @@ end
 --- Scales the gradients of all modules so that their joint 2-norm is at most `max_norm`. Returns the norm before, a
 --- float64 scalar that is the same on every rank. Replicas count once, and so do weights that the first and last stage
 --- share. With tp > 1, `tp_sharded(module_name, parameter_name)` returns whether a parameter is divided over tp; the
---- others count once.
+--- others count once. Default: those that sharding.tensor_parallel has divided.
 ---
 ---     local norm = mimo.clip_grad_norm { topology = topo, modules = { vision = tower }, max_norm = 1 }
 ---     if norm:isfinite():item() then optimizer:step() end -- all ranks skip the step, or none
@@ -460,7 +461,10 @@ function M.clip_grad_norm(opts)
   check_topology("mimo.clip_grad_norm", o.topology)
   local own, parts = own_modules("mimo.clip_grad_norm", o.topology, o.modules), {}
   for i, part in ipairs(own) do
-    if part.sizes.tp > 1 and not o.tp_sharded then
+    local is_split = {}
+    for j, p in ipairs(part.parameters) do is_split[part.names[j]] = splits.of(p) ~= nil end
+    local is_divided = o.tp_sharded or function(_, name) return is_split[name] end
+    if part.sizes.tp > 1 and not o.tp_sharded and not splits.has_parts(part.parameters) then
       core.raise(string.format('mimo.clip_grad_norm: "%s" has tp %d; say which of its parameters are divided over tp '
         .. "(tp_sharded)", part.name, part.sizes.tp))
     end
@@ -469,7 +473,7 @@ function M.clip_grad_norm(opts)
     for j, name in ipairs(part.names) do
       if not (stages and is_last and part.shared[name]) then
         counted[#counted + 1] = part.parameters[j]
-        divided[#divided + 1] = part.sizes.tp > 1 and o.tp_sharded(part.name, name) and true or false
+        divided[#divided + 1] = part.sizes.tp > 1 and is_divided(part.name, name) and true or false
       end
     end
     parts[i] = { part.name, counted, divided }

@@ -3,6 +3,7 @@
 local dist = require "lockstep.distributed"
 local mimo = require "lockstep.mimo"
 local nn = require "lockstep.nn"
+local optim = require "lockstep.optim"
 local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
@@ -162,6 +163,41 @@ t.test("AFrozenTowerSendsNoGradient", function()
     local _, plain = reference({ "vision", "language" }, MICRO_BATCHES)
     t.near(modules.language.weight.grad, plain.language.weight.grad, 1e-12)
   end
+end)
+
+local Split = nn.Module:subclass("Split")
+function Split:init() self.up, self.down = nn.Linear(6, 8), nn.Linear(8, 2) end
+function Split:forward(x) return self.down(torch.tanh(self.up(x))) end
+
+t.test("AModuleInPartsTakesPart", function()
+  if world ~= 3 then return end
+  local topology = mimo.topology { modules = { { name = "vision" }, { name = "language", first_rank = 1, tp = 2 } } }
+  local bridge = mimo.bridge { topology = topology, from = "vision", to = "language", audit = true }
+  local name, sets = topology:module(), {}
+  for i = 1, 2 do
+    torch.manual_seed(2)
+    sets[i] = { vision = nn.Linear(3, 6):to { dtype = torch.float64 }, language = Split():to { dtype = torch.float64 } }
+  end
+  local modules, plain = unpack(sets)
+  if name == "language" then
+    sharding.tensor_parallel(modules.language, { group = topology:group("language", "tp"),
+      plan = { up = "column", down = "row" } })
+  end
+  local step = mimo.step { topology = topology, bridges = { bridge }, micro_batches = MICRO_BATCHES, modules = {
+    vision = function(batch) return modules.vision(batch.x) end,
+    language = function(batch, x) return (modules.language(x) - batch.y):square():sum() end } }
+  for i = 1, MICRO_BATCHES do
+    local batch = batch_of(i)
+    ;(plain.language(plain.vision(batch.x)) - batch.y):square():sum():backward()
+  end
+  local all = { plain.vision.weight, plain.vision.bias }
+  for _, p in ipairs(plain.language:parameters()) do all[#all + 1] = p end
+
+  step(loader_of(MICRO_BATCHES))
+  mimo.reduce_gradients { topology = topology, modules = { [name] = modules[name] }, loss = "sum", tokens = 1 }
+
+  t.near(mimo.clip_grad_norm { topology = topology, modules = { [name] = modules[name] }, max_norm = 1e9 }:item(),
+    optim.clip_grad_norm(all, 1e9):item(), 1e-9)
 end)
 
 t.test("MistakesAreNamed", function()

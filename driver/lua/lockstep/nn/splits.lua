@@ -37,6 +37,16 @@ function M.of(p) return splits[p] end
 ---@param split nn.Split
 function M.note(p, split) splits[p] = split end
 
+--- Returns whether one of the tensors is a part of a weight.
+---@param params torch.Tensor[]
+---@return boolean
+function M.has_parts(params)
+  for _, p in ipairs(params) do
+    if splits[p] then return true end
+  end
+  return false
+end
+
 --- Raises where a tensor is a part of a weight, for code that needs whole weights.
 ---@param caller string
 ---@param p any

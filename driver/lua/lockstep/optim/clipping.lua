@@ -33,7 +33,7 @@ end
 
 --- Returns the joint norm of gradients, and the number to multiply them by so that it is at most `max_norm`. Both are
 --- scalar tensors, in float32 for gradients of lower precision. Reads each gradient once. Without gradients the norm is
---- 0, and there is no number. Collective where sharding.tensor_parallel has split a parameter. Call it in torch.no_grad.
+--- 0, and there is no number. Collective where sharding.tensor_parallel has split a parameter. For torch.no_grad.
 ---@param params torch.Tensor[]
 ---@param grads torch.Tensor[] theirs
 ---@param max_norm number
