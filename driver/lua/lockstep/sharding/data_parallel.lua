@@ -22,8 +22,8 @@ function M.each_tensor(value, visit)
   return copy
 end
 
---- Why no pass that needs a gradient may run now, or nil. The Reducer averages the first backward after a forward: after
---- two forwards the gradients of the second backward would stay this rank's own.
+--- Why no pass that needs a gradient may run now, or nil. The Reducer averages the first backward after a forward.
+--- After two forwards the gradients of the second backward would stay this rank's own.
 ---@type string?
 M.refusal = nil
 
