@@ -7,6 +7,7 @@
 
 local adamw = require "lockstep.optim.adamw"
 local clipping = require "lockstep.optim.clipping"
+local core = require "lockstep.core"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local groups = require "lockstep.optim.groups"
 local grad_scaler = require "lockstep.optim.grad_scaler"
