@@ -15,7 +15,7 @@ local files = require "lockstep.core.files"
 local folder = require "lockstep.models.folder"
 local nn = require "lockstep.nn"
 local plain = require "lockstep.plain"
-local tensor_parallel = require "lockstep.sharding.tensor_parallel"
+local splits = require "lockstep.nn.splits"
 
 local M = {}
 
@@ -150,10 +150,15 @@ local function unwrap(model)
     .. type(model))
 end
 
---- Returns the tensors by their names on disk. A sharded or split model gathers its parameters: collective.
+--- Returns the tensors by their names on disk. A sharded or split model gathers its parameters, a split one for rank 0
+--- alone: collective.
 local function disk_state(model)
-  if nn.is_module(model) then return tensor_parallel.full(model, function() return model:layouts()[1] end) end
   local state = model:state_dict()
+  for name, p in model:named_parameters() do
+    local found = splits.of(p)
+    local whole = found and splits.whole(p, found)
+    if whole and dist.rank() == 0 then state[name] = whole:cpu() end
+  end
   return model.layouts(setmetatable({ state_dict = function() return state end }, { __index = model }))[1]
 end
 

@@ -90,24 +90,14 @@ local function check_layer(one, size, owners)
   if nn.fields(module).forward then fail('"%s" has a forward of its own, which would be lost', one.name) end
 end
 
---- The fields of modules that hold tensors, in an order that is the same on all ranks.
-local function tensor_places(model)
-  local places = {}
-  for _, module in model:named_modules() do
-    local fields, names = nn.fields(module), {}
-    for name, value in pairs(fields) do
-      if torch.is_tensor(value) then names[#names + 1] = name end
-    end
-    table.sort(names)
-    for _, name in ipairs(names) do places[#places + 1] = { fields = fields, name = name, tensor = fields[name] } end
-  end
-  return places
-end
-
 --- Returns how many fields of modules hold each tensor.
 local function count_owners(model)
   local owners = {}
-  for _, place in ipairs(tensor_places(model)) do owners[place.tensor] = (owners[place.tensor] or 0) + 1 end
+  for _, module in model:named_modules() do
+    for _, value in pairs(nn.fields(module)) do
+      if torch.is_tensor(value) then owners[value] = (owners[value] or 0) + 1 end
+    end
+  end
   return owners
 end
 
@@ -185,8 +175,7 @@ local function check_heads(model, layers, size)
 end
 
 local function check_sequence(model, layers)
-  local known = model.tensor_plan ~= nil
-  if not known then return end
+  if not model.tensor_plan then return end
   if not model.splits_tokens then
     fail("sequence = true: %s does not support it; leave it out", model.class_name)
   end
@@ -254,28 +243,6 @@ function M.tensor_parallel(model, opts)
   for _, one in ipairs(layers) do split_layer(one, owner) end
   sum_partial_gradients(model, owner)
   return model
-end
-
---- Calls fn with whole weights in place of the parts, and returns its results. Collective over each group.
----@param model nn.Module
----@param fn fun(...): ...
----@param ... any
----@return any ...
-function M.full(model, fn, ...)
-  local places = {}
-  for _, place in ipairs(tensor_places(model)) do
-    if splits.of(place.tensor) then places[#places + 1] = place end
-  end
-  if #places == 0 then return fn(...) end
-  for _, place in ipairs(places) do
-    place.fields[place.name] = splits.whole(place.tensor, splits.of(place.tensor))
-  end
-  local function finish(ok, ...)
-    for _, place in ipairs(places) do place.fields[place.name] = place.tensor end
-    if not ok then error((...), 0) end
-    return ...
-  end
-  return finish(pcall(fn, ...))
 end
 
 return M
