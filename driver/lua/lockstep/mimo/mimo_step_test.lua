@@ -79,17 +79,15 @@ local function check(names, sizes, order, expected_trace)
   end
   if first ~= world then return end
   local topology = mimo.topology { modules = placed, edges = edges(names) }
-  local bridges = {}
+  local bridges = {} -- with holes
   for i, edge in ipairs(edges(names)) do
     local is_mine = topology:module() == edge.from or topology:module() == edge.to
     bridges[i] = is_mine and mimo.bridge { topology = topology, from = edge.from, to = edge.to } or nil
   end
-  local own = {}
-  for i = 1, #names - 1 do own[#own + 1] = bridges[i] end
   local modules, trace = build(), {}
   local name = topology:module()
   local step = mimo.step { topology = topology, modules = { [name] = functions_of(modules, trace)[name] },
-    bridges = own, order = order, micro_batches = MICRO_BATCHES, slice = { uneven = true, batch_size = SAMPLES } }
+    bridges = bridges, order = order, micro_batches = MICRO_BATCHES, slice = { uneven = true, batch_size = SAMPLES } }
   local expected, plain = reference(names, MICRO_BATCHES)
 
   local loader = loader_of(MICRO_BATCHES)
@@ -133,6 +131,11 @@ t.test("ColocatedModulesRunInOneProcess", function()
   local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
   local modules = build()
   local fns = functions_of(modules, {})
+  fns.middle = nil
+  t.raises('order = "1f1b" is for modules on separate ranks, but rank 0 has 2', mimo.step, { topology = topology,
+    modules = fns, bridges = { bridge }, micro_batches = 2 })
+  t.raises("bridges[3] is there twice", mimo.step, { topology = topology, modules = fns, micro_batches = 2,
+    order = "sequential", bridges = { bridge, nil, bridge } })
   for _, order in ipairs { "sequential", "all_forwards_first" } do
     for _, module in pairs(modules) do module:zero_grad() end
     local step = mimo.step { topology = topology, modules = { vision = fns.vision, language = fns.language },
@@ -392,4 +395,33 @@ t.test("ShardsAreNotReduced", function()
   local text = 'of "language" is a shard of sharding.fully_shard'
   t.raises(text, mimo.reduce_gradients, options("loss", "sum"))
   t.raises(text, mimo.clip_grad_norm, options("max_norm", 1))
+end)
+
+-- The loader's own dp_info says that nothing is left to cut, in a function around it too.
+t.test("PartsThatALoaderHasReadAreNotCutAgain", function()
+  if world ~= 3 then return end
+  local topology, bridge = one_to_many()
+  local dp_rank, dp_size = topology:sampling_info(nil, true)
+  local number, seen = 0, {}
+  local reader = mimo.loader { topology = topology, scalable_reads = true, ownership = "rows", micro_batches = 2,
+    source = function()
+      number = number + 1
+      local part, size = { samples = {}, rows = {} }, 4 / dp_size
+      for i = 1, size do part.samples[i], part.rows[i] = number * 4 + dp_rank * size + i, i % 2 end
+      part.x, part.y = torch.ones { size / 2, 2 }, torch.ones { size }
+      return number < 3 and part or nil
+    end }
+  local w = torch.ones({ 2, 2 }):requires_grad_(true)
+  local step = mimo.step { topology = topology, bridges = bridge, micro_batches = 2,
+    slice = function(part) return { rows_per_sample = { x = part.rows } } end,
+    modules = { [topology:module()] = function(part, x)
+      seen[#seen + 1] = { part.x:size(0), part.y:size(0), x and x:size(0) }
+      local y = torch.matmul(x or part.x, w)
+      return x and y:sum() or y
+    end } }
+
+  step(function() return reader() end)
+
+  t.equal(seen, rank == 0 and { { 2, 4 }, { 2, 4 } } or { { 1, 2, 1 }, { 1, 2, 1 } })
+  t.equal(w.grad, torch.full({ 2, 2 }, rank == 0 and 8 or 4))
 end)

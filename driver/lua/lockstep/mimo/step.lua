@@ -30,92 +30,73 @@ Step.__index = Step
 ---@field name string
 ---@field fn any the module or function; nil on other ranks
 ---@field is_here boolean
+---@field below integer modules after it, on the longest path
 ---@field incoming mimo.Bridge[]
 ---@field outgoing mimo.Bridge[]
 
-local function bridge_of(bridges, edge)
-  for _, bridge in ipairs(bridges) do
-    if bridge.from == edge.from and bridge.to == edge.to then return bridge end
-  end
-end
-
---- Sorts modules so that each comes before those that it feeds.
-local function sort(topology, bridges)
-  local by_name, waiting, chain = {}, {}, {}
-  for _, module in ipairs(topology:modules()) do
-    if module.pp > 1 then fail('"%s" has %d stages; a module of one stage can run', module.name, module.pp) end
-    local one = { name = module.name, incoming = {}, outgoing = {}, is_here = false, below = 0 }
-    for _, rank in ipairs(module.ranks) do one.is_here = one.is_here or rank == dist.rank() end
-    by_name[module.name], waiting[#waiting + 1] = one, one
-  end
-  for _, bridge in ipairs(bridges) do
-    table.insert(by_name[bridge.from].outgoing, bridge)
-    table.insert(by_name[bridge.to].incoming, bridge)
-  end
-  for _, edge in ipairs(topology.edges) do
-    if (by_name[edge.from].is_here or by_name[edge.to].is_here) and not bridge_of(bridges, edge) then
-      fail('bridges: the one from "%s" to "%s" is missing, in which rank %d takes part', edge.from, edge.to,
-        dist.rank())
-    end
-  end
-  local is_done = {} -- the topology has no circle
-  while #waiting > 0 do
-    local later = {}
-    for _, one in ipairs(waiting) do
-      local is_ready = true
-      for _, edge in ipairs(topology.edges) do
-        is_ready = is_ready and (edge.to ~= one.name or is_done[edge.from])
+--- The bridges without holes: a script may leave one nil on ranks that do not take part in it.
+local function read_bridges(topology, given)
+  if type(given) ~= "table" then fail("bridges must be an array of mimo.bridge's results, not a %s", type(given)) end
+  if given.from then given = { given } end
+  local bridges, seen = {}, {}
+  for i = 1, table.maxn(given) do
+    local bridge = given[i]
+    if bridge ~= nil then
+      if type(bridge) ~= "table" or bridge.topology ~= topology then
+        fail("bridges[%d] must be what mimo.bridge returned for this topology, not %s", i,
+          type(bridge) == "table" and bridge.from and "a bridge of another" or "a " .. type(bridge))
       end
-      table.insert(is_ready and chain or later, one)
-      if is_ready then is_done[one.name] = true end
-    end
-    waiting = later
-  end
-  for i = #chain, 1, -1 do -- stages after each, on the longest path
-    for _, edge in ipairs(topology.edges) do
-      if edge.from == chain[i].name then chain[i].below = math.max(chain[i].below, by_name[edge.to].below + 1) end
-    end
-  end
-  return chain, by_name
-end
-
-local function check_bridges(topology, bridges)
-  if type(bridges) ~= "table" then
-    fail("bridges must be an array of what mimo.bridge returned, not a %s", type(bridges))
-  end
-  if bridges.from then bridges = { bridges } end
-  for i, bridge in ipairs(bridges) do
-    if type(bridge) ~= "table" or bridge.topology ~= topology then
-      fail("bridges[%d] must be what mimo.bridge returned for this topology, not %s", i,
-        type(bridge) == "table" and bridge.from and "a bridge of another" or "a " .. type(bridge))
+      if seen[bridge] then fail("bridges[%d] is there twice", i) end
+      bridges[#bridges + 1], seen[bridge] = bridge, true
     end
   end
   return bridges
 end
 
---- Raises an error on every rank if the ranks would not run the same step.
-local function compare(o, topology, chain)
-  if dist.world_size() == 1 then return end
-  local own = { [""] = ('order = "%s", micro_batches = %d'):format(o.order, o.micro_batches) }
-  for _, one in ipairs(chain) do
-    if one.is_here then
-      local names = {}
-      for _, bridge in ipairs(one.incoming) do names[#names + 1] = bridge.from .. " -> " .. bridge.to end
-      for _, bridge in ipairs(one.outgoing) do names[#names + 1] = bridge.from .. " -> " .. bridge.to end
-      own[one.name] = "bridges " .. table.concat(names, ", ")
+--- The modules, each before those that it feeds, and by name.
+local function sort(topology, bridges)
+  local by_name, chain = {}, {}
+  for i, module in ipairs(topology:modules()) do
+    if module.pp > 1 then fail('"%s" has %d stages; a module of one stage can run', module.name, module.pp) end
+    chain[i] = { name = module.name, incoming = {}, outgoing = {}, below = 0,
+      is_here = topology:peers(module.name, "dp") ~= nil }
+    by_name[module.name] = chain[i]
+  end
+  local is_there = {}
+  for _, bridge in ipairs(bridges) do
+    table.insert(by_name[bridge.from].outgoing, bridge)
+    table.insert(by_name[bridge.to].incoming, bridge)
+    is_there[bridge.from .. " -> " .. bridge.to] = true
+  end
+  for _ = 1, #chain do
+    for _, edge in ipairs(topology.edges) do
+      local from, to = by_name[edge.from], by_name[edge.to]
+      from.below = math.max(from.below, to.below + 1) -- the topology has no circle
+      if (from.is_here or to.is_here) and not is_there[edge.from .. " -> " .. edge.to] then
+        fail('bridges: the one from "%s" to "%s" is missing, in which rank %d takes part', edge.from, edge.to,
+          dist.rank())
+      end
     end
   end
-  local said = dist.all_gather_object(own)
+  table.sort(chain, function(a, b) return a.below > b.below or a.below == b.below and a.name < b.name end)
+  return chain, by_name
+end
+
+--- Raises an error on every rank if the ranks would not run the same step.
+local function compare(o, topology, bridges)
+  if dist.world_size() == 1 then return end
+  local names = {}
+  for i, bridge in ipairs(bridges) do names[i] = bridge.from .. " -> " .. bridge.to end
+  local said = dist.all_gather_object { bridges = "bridges " .. table.concat(names, ", "),
+    step = ('order = "%s", micro_batches = %d'):format(o.order, o.micro_batches) }
   local function check(key, ranks)
     local texts = {}
-    for i, rank in ipairs(ranks) do texts[i] = said[rank + 1][key] or "?" end
+    for i = 1, #(ranks or said) do texts[i] = said[ranks and ranks[i] + 1 or i][key] end
     local found = disagreement.find(texts, ranks)
     if found then fail("the ranks of one step give different options: %s", found) end
   end
-  local all = {}
-  for rank = 0, dist.world_size() - 1 do all[rank + 1] = rank end
-  check("", all)
-  for _, module in ipairs(topology:modules()) do check(module.name, module.ranks) end
+  check("step")
+  for _, module in ipairs(topology:modules()) do check("bridges", module.ranks) end
 end
 
 -- Forward and backward of a micro-batch -------------------------------------------------------------------
@@ -287,12 +268,12 @@ local function step(opts)
   if type(o.modules) ~= "table" or nn.is_module(o.modules) then
     fail("modules must be a table of this rank's modules by name, as { vision = tower }")
   end
-  local bridges = check_bridges(topology, o.bridges)
+  local bridges = read_bridges(topology, o.bridges)
   local chain, by_name = sort(topology, bridges)
   for name in pairs(o.modules) do
     if not by_name[name] then fail('modules: the topology has no module "%s"', tostring(name)) end
   end
-  local largest_dp, below, here = 1, 0, {}
+  local largest_dp, below, here, num_here = 1, 0, {}, 0
   for _, module in ipairs(topology:modules()) do largest_dp = math.max(largest_dp, module.dp) end
   for _, one in ipairs(chain) do
     one.fn = one.is_here and o.modules[one.name] or nil
@@ -300,9 +281,13 @@ local function step(opts)
       fail('modules: rank %d runs "%s", which must be a module or a function, not a %s', dist.rank(), one.name,
         type(one.fn))
     end
-    if one.is_here then below, here[one.name] = math.max(below, one.below), true end
+    if one.is_here then below, here[one.name], num_here = math.max(below, one.below), true, num_here + 1 end
   end
-  compare(o, topology, chain)
+  if o.order == "1f1b" and num_here > 1 then
+    fail('order = "1f1b" is for modules on separate ranks, but rank %d has %d; give "all_forwards_first" or '
+      .. '"sequential"', dist.rank(), num_here)
+  end
+  compare(o, topology, bridges)
   topology:check_schedule { micro_batches = math.min(o.micro_batches, #chain + 2), order = o.order,
     micro_batch_size = o.micro_batch_size or largest_dp }
   local warm_up = o.order == "1f1b" and below or o.order == "all_forwards_first" and o.micro_batches or 0
