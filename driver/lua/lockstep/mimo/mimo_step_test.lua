@@ -36,7 +36,7 @@ local function loader_of(count)
   end
 end
 
---- What each module computes; `trace` lists the forwards and backwards of this rank.
+--- Returns what each module computes. `trace` gets the forwards and backwards of this rank.
 local function functions_of(modules, trace)
   local function noted(x, text)
     trace[#trace + 1] = "F"
