@@ -9,7 +9,7 @@
 //   - It is a collective (c10d).
 //   - It takes a sparse or quantized tensor, or one on another device. Meta tensors are allowed.
 //   - It resizes a tensor, or gives it other memory.
-//   - It reads values that no operator computed, for example what C++ wrote into new memory.
+//   - It reads values that no operator computed.
 //   - No operator drew the random numbers, or the state of a generator was set.
 //
 // Finish() throws too after an operator's error that the program caught: which way it went on may

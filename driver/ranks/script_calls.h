@@ -6,7 +6,8 @@
 // never wait.
 //
 // Gatherings of the program's own libraries over all ranks, as a loop or a saved state needs them,
-// are compared too. So a rank that waits for others in models.save is told what they do instead.
+// are compared too. So the error of a rank that waits in models.save says what the others do
+// instead.
 
 #ifndef LOCKSTEP_DRIVER_RANKS_SCRIPT_CALLS_H_
 #define LOCKSTEP_DRIVER_RANKS_SCRIPT_CALLS_H_
@@ -51,8 +52,8 @@ class CallComparison {
   std::unique_ptr<sharding::Collective> NewGatherings(const std::string& what,
                                                       std::shared_ptr<Activity> activity);
 
-  // Returns the comparison of the world's group if `ranks` are its ranks in their order, or null.
-  // There is none if --debug-collectives compares the calls.
+  // Returns the comparison of the world's group if `ranks` are its ranks in their order, or null
+  // if --debug-collectives compares the calls.
   static CallComparison* OfWorld(const std::vector<int>& ranks);
 
  private:

@@ -5,22 +5,21 @@
 //    const at::Tensor y = Attention(q, k, v, {5, 3});
 //
 // A loop of at::scaled_dot_product_attention takes a dozen operators for each sequence, and as many
-// nodes of autograd. Short sequences take less time than these do, and their few heads do not keep
-// all threads busy. On the CPU the whole row is one operator with one node: threads take sequences,
-// balanced by their lengths squared. A sequence that is too long for one thread has them all.
-// Elsewhere it is the loop.
+// nodes of autograd. For short sequences these take longer than the kernel, and few heads do not
+// keep all threads busy. On the CPU the whole row is one operator with one node. Threads take
+// sequences, balanced by their lengths squared. A sequence that is too long for one thread has them
+// all. Other devices run the loop.
 //
-// Each sequence is computed by ATen's kernel for the CPU (FlashAttention, arXiv 2307.08691), so
-// results and gradients have the bits of the loop's with the same number of threads. Another number
-// may change the last bit of float32 and float64 gradients, in the loop too: MKL's products differ
-// within a parallel region. With a single head they may differ from the loop's there, whose
-// products then have all threads. Where ATen would not choose this kernel, it is the loop too: rows
-// of a head that are not dense, or at::globalContext().setSDPUseFlash(false).
+// ATen's kernel for the CPU computes each sequence (FlashAttention, arXiv 2307.08691). So results
+// and gradients have the bits of the loop with the same number of threads. Another number of
+// threads may change the last bit of float32 and float64 gradients, in the loop too: MKL's products
+// differ within a parallel region. With a single head these gradients may also differ from the
+// loop's, whose products then have all threads. The loop runs where ATen would not choose this
+// kernel: if the rows of a head are not dense, or after at::globalContext().setSDPUseFlash(false).
 //
 // Operators: lockstep::attention, lockstep::attention_by_sequence (the loop), and below autograd
 // lockstep::packed_attention. Autocast casts q, k and v as for at::scaled_dot_product_attention.
-// A gradient cannot be differentiated again, as on the CPU that of ATen's kernel cannot.
-// Thread-safe.
+// A gradient cannot be differentiated again, nor can ATen's own on the CPU. Thread-safe.
 
 #ifndef LOCKSTEP_KERNELS_ATTENTION_ATTENTION_H_
 #define LOCKSTEP_KERNELS_ATTENTION_ATTENTION_H_
@@ -39,9 +38,11 @@ struct AttentionOptions {
                                                  // causal, as many after itself
 };
 
-// Returns [tokens, heads, dim], contiguous on the CPU.
-//   q: [tokens, heads, dim]; k, v: [tokens, kv_heads, dim], of q's dtype; heads is a multiple of
-//   kv_heads. seq_lens: at least 1 each, and tokens together. Throws c10::ValueError otherwise.
+// Returns [tokens, heads, dim], contiguous on the CPU. Throws c10::ValueError for other arguments.
+//
+//   q         [tokens, heads, dim]
+//   k, v      [tokens, kv_heads, dim], of q's dtype. heads is a multiple of kv_heads.
+//   seq_lens  at least 1 each, and tokens together
 at::Tensor Attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                      at::IntArrayRef seq_lens, const AttentionOptions& options = {});
 

@@ -1,4 +1,4 @@
-// What a function allocates on the CPU, for tests and benchmarks.
+// Measures what a function allocates on the CPU, for tests and benchmarks.
 
 #ifndef LOCKSTEP_TESTS_SUPPORT_CPU_MEMORY_H_
 #define LOCKSTEP_TESTS_SUPPORT_CPU_MEMORY_H_
