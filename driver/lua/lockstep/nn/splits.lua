@@ -130,6 +130,9 @@ local function sum_in_place(owner, x)
 end
 
 --- Sums the gradient of a tensor over the ranks.
+---@param owner nn.SplitGroup
+---@param x torch.Tensor
+---@return torch.Tensor x
 local function sum_gradient(owner, x)
   x:register_hook(function(grad) return dist.all_reduce(grad:clone(), "sum", { group = owner.group }) end)
   return x

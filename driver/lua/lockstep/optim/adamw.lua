@@ -24,6 +24,7 @@ M.moments = function() return { "exp_avg", "exp_avg_sq" } end
 
 M.takes_all_dtypes = function(p) return fused.kernels_of(p.device) ~= nil end
 
+--- `update` multiplies gradients by grad_scale as it reads them.
 M.takes_grad_scale = true
 
 M.update = function(bucket, group, lr, grad_scale)

@@ -84,8 +84,11 @@ end
 ---@param whole torch.Tensor
 function M.restore(part, whole)
   local split = part.split
-  if not split then return part.place.load(whole, part.tensor) end
-  part.tensor:copy_(whole:narrow(split.dim, split.start, part.tensor:size(split.dim)))
+  if split then
+    part.tensor:copy_(whole:narrow(split.dim, split.start, part.tensor:size(split.dim)))
+  else
+    part.place.load(whole, part.tensor)
+  end
 end
 
 return M
