@@ -1,6 +1,7 @@
 #include "sharding/data_parallel/data_parallel.h"
 
 #include <algorithm>
+#include <atomic>
 #include <memory>
 #include <numeric>
 #include <unordered_map>
@@ -18,6 +19,9 @@
 #include "sharding/agreement/gather_texts.h"
 #include "torch/csrc/autograd/custom_function.h"
 #include "torch/csrc/autograd/engine.h"
+#include "torch/csrc/autograd/graph_task.h"
+#include "torch/csrc/autograd/utils/lambda_post_hook.h"
+#include "torch/csrc/autograd/variable.h"
 #include "torch/csrc/distributed/c10d/comm.hpp"
 #include "torch/csrc/distributed/c10d/logger.hpp"
 #include "torch/csrc/distributed/c10d/reducer.hpp"
@@ -34,6 +38,60 @@ struct ReducerOwner : public torch::CustomClassHolder {
 
   std::shared_ptr<c10d::Reducer> reducer;
   std::shared_ptr<c10d::Logger> logger;
+};
+
+// Tells backward passes apart. The Reducer averages the first one that fills gradients after a
+// forward pass, and no other.
+struct BackwardWatch {
+  BackwardWatch(const std::vector<NamedTensor>& trained, int rank) {
+    for (const NamedTensor& p : trained) {
+      auto accumulator = torch::autograd::impl::grad_accumulator(p.tensor);
+      const auto note = [passes = passes, rank](const auto& outputs, const auto& /*inputs*/) {
+        passes->NoteGradient(rank);
+        return outputs;
+      };
+      const uintptr_t key = accumulator->add_post_hook(
+          std::make_unique<torch::autograd::utils::LambdaPostHook>(note));
+      hooks.emplace_back(std::move(accumulator), key);
+    }
+  }
+  ~BackwardWatch() {
+    for (const auto& [accumulator, key] : hooks) accumulator->del_post_hook(key);
+  }
+
+  // Notes that a forward pass ends whose backward is to be averaged.
+  void NoteForward(const std::vector<at::Tensor>& outputs) const {
+    passes->averaged = kNone;
+    for (const at::Tensor& output : outputs) {
+      if (!output.requires_grad() || output.is_leaf()) continue;
+      output.register_hook([passes = passes](const at::Tensor& /*gradient*/) {
+        passes->reached = torch::autograd::get_current_graph_task_id();
+      });
+    }
+  }
+
+  static constexpr int kNone = -1;
+
+  // Graph tasks: numbers that autograd gives to calls of backward. Its threads may be several.
+  struct Passes {
+    void NoteGradient(int rank) {
+      const int current = torch::autograd::get_current_graph_task_id();
+      if (reached != current) return;  // not of an output of ours, or of one without averaging
+      int before = kNone;
+      TORCH_CHECK(averaged.compare_exchange_strong(before, current) || before == current,
+                  "data_parallel: on rank ", rank,
+                  " this backward pass is the second since the last forward pass, and its "
+                  "gradients would not be averaged. Run one backward after each forward, add the "
+                  "losses of several forwards up and run one, or call no_sync where a pass is not "
+                  "to be averaged");
+    }
+
+    std::atomic<int> reached = kNone;   // the last one through an output
+    std::atomic<int> averaged = kNone;  // the first one since the last forward
+  };
+
+  std::shared_ptr<Passes> passes = std::make_shared<Passes>();
+  std::vector<std::pair<std::shared_ptr<torch::autograd::Node>, uintptr_t>> hooks;
 };
 
 namespace {
@@ -246,6 +304,10 @@ DataParallel::DataParallel(const std::vector<NamedTensor>& parameters,
   }
   constexpr size_t kBroadcastBytes = size_t{250} << 20;
   if (!state.empty()) c10d::broadcast_coalesced(group_, state, kBroadcastBytes, 0);
+  if (!trained_.empty()) {
+    watch_ = std::make_unique<BackwardWatch>(
+        trained_, options_.ranks[static_cast<size_t>(group_->getRank())]);
+  }
   // With unused parameters the Reducer must exist from the first pass on: it records used
   // parameters while averaging is off. With a static graph it must not exist: it counts each
   // parameter's gradients, also in passes without averaging, and would then wait for more than
@@ -303,6 +365,7 @@ void DataParallel::CheckBackward() {
 
 std::vector<at::Tensor> DataParallel::AfterForward(std::vector<at::Tensor> outputs) {
   if (reducer_ == nullptr || !at::GradMode::is_enabled() || !sync_) return outputs;
+  watch_->NoteForward(outputs);
   if (!options_.static_graph) {
     reducer_->reducer->prepare_for_backward(options_.find_unused ? outputs
                                                                  : std::vector<at::Tensor>());

@@ -16,7 +16,8 @@
 //
 // Every rank must run the same number of forward passes with gradients, and one backward after
 // each. For gradient accumulation, call set_sync(false) around forward and backward: the gradients
-// then add up locally, and the next synchronised backward averages the sum.
+// then add up locally, and the next synchronised backward averages the sum. The Reducer would leave
+// a second backward unaveraged, with no error; here it is one.
 //
 // Source: torch/nn/parallel/distributed.py and torch/csrc/distributed/c10d/reducer.hpp of PyTorch
 // 2.11. Thread: used by the thread that runs forward and backward.
@@ -26,6 +27,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -35,7 +37,9 @@
 
 namespace lockstep::sharding {
 
-struct ReducerOwner;  // private to data_parallel.cc
+// Private to data_parallel.cc.
+struct ReducerOwner;
+struct BackwardWatch;
 
 struct NamedTensor {
   std::string name;
@@ -84,7 +88,8 @@ class DataParallel {
   void BeforeForward(const std::vector<NamedTensor>& buffers);
 
   // Ends a forward pass. `outputs` are all outputs that may reach the loss. Use the returned
-  // tensors in their place, so that backward goes through them.
+  // tensors in their place, so that backward goes through them. That backward throws c10::Error if
+  // another one since the last forward pass has been averaged.
   std::vector<at::Tensor> AfterForward(std::vector<at::Tensor> outputs);
 
   // Throws c10::Error if the last backward left gradients unaveraged, because a parameter had none.
@@ -121,6 +126,7 @@ class DataParallel {
   std::vector<std::vector<size_t>> buckets_;  // at the start; empty: the Reducer chooses
   // Null before the first pass that averages a static graph. The graph of that pass owns it too.
   c10::intrusive_ptr<ReducerOwner> reducer_;
+  std::unique_ptr<BackwardWatch> watch_;
   bool sync_ = true;
   bool delayed_ = false;  // the static graph's first, delayed, averaging has been arranged
 };

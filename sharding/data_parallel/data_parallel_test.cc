@@ -12,6 +12,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/gloo_world.h"
 #include "tests/support/ranks.h"
+#include "torch/csrc/autograd/autograd.h"
 
 namespace lockstep::sharding {
 namespace {
@@ -165,6 +166,55 @@ TEST(DataParallel, WithoutSyncGradientsAddUpLocally) {
   pass(10 + rank->rank);
 
   EXPECT_EQ(First(weight.grad()), 12) << "the mean of 11 and 13";
+}
+
+// The Reducer alone would leave the rank's own gradient of the second backward, and no error.
+TEST(DataParallel, ASecondBackwardSinceTheLastForwardIsAnError) {
+  const std::optional<Rank> rank = OnRanks(2);
+  if (!rank.has_value()) return;
+  const GlooWorld world = MeetOverGloo(*rank);
+  const at::Tensor weight = Parameter(1);
+  DataParallel replicas({{"weight", weight}}, {}, world.group, {});
+  const auto forward = [&](double factor) {
+    replicas.BeforeForward({});
+    return replicas.AfterForward({weight * factor})[0].sum();
+  };
+  const std::string second =
+      "rank " + std::to_string(rank->rank) + " this backward pass is the second";
+
+  const at::Tensor first_loss = forward(1), second_loss = forward(2);
+  first_loss.backward();
+  EXPECT_THAT(Message([&] { second_loss.backward(); }), HasSubstr(second));
+
+  const at::Tensor kept = forward(1);
+  kept.backward({}, /*retain_graph=*/true);
+  EXPECT_THAT(Message([&] { kept.backward(); }), HasSubstr(second));
+}
+
+TEST(DataParallel, OneBackwardOfSeveralForwardsIsAveraged) {
+  const std::optional<Rank> rank = OnRanks(2);
+  if (!rank.has_value()) return;
+  const GlooWorld world = MeetOverGloo(*rank);
+  const at::Tensor weight = Parameter(1);
+  DataParallel replicas({{"weight", weight}}, {}, world.group, {});
+  const auto forward = [&](double factor) {
+    replicas.BeforeForward({});
+    return replicas.AfterForward({weight * factor})[0].sum();
+  };
+
+  const at::Tensor dropped = forward(100);
+  const at::Tensor loss = forward(1) + forward(2 + rank->rank);
+  // Gradients of the output alone fill none of the parameters.
+  torch::autograd::grad({loss}, {weight}, {}, /*retain_graph=*/true);
+  loss.backward();
+  EXPECT_EQ(First(weight.grad()), 3.5);
+
+  // What a pass without averaging computed may come later.
+  replicas.set_sync(false);
+  const at::Tensor own = forward(1 + rank->rank);
+  replicas.set_sync(true);
+  own.backward();
+  EXPECT_EQ(First(weight.grad()), 4.5 + rank->rank);
 }
 
 TEST(DataParallel, BucketsMustHoldEachParameterOnce) {

@@ -7,13 +7,10 @@ local disagreement = require "lockstep.sharding.disagreement"
 local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local function fail(message, ...) core.raise("mimo.step: " .. message:format(...)) end
-
-local function is_callable(value)
-  return type(value) == "function" or type(value) == "table" and (getmetatable(value) or {}).__call ~= nil
-end
 
 ---@class mimo.Step
 ---@field topology mimo.Topology
@@ -205,7 +202,7 @@ end
 ---@param loader fun(): any, any a mimo.loader, or another source that gives every rank the same micro-batches
 ---@return torch.Tensor[]?
 function Step:__call(loader)
-  if not is_callable(loader) then fail("the loader must be a function, not a %s", type(loader)) end
+  if not plain.is_callable(loader) then fail("the loader must be a function, not a %s", type(loader)) end
   data_parallel.refusal = self.warm_up > 0 and self.micro_batches > 1 and (('mimo.step: order = "%s" runs several '
     .. "forwards before a backward, and sharding.data_parallel would average the first of these alone; use the plain "
     .. 'module, which mimo.reduce_gradients averages, or order = "sequential"'):format(self.order)) or nil
@@ -277,7 +274,7 @@ local function step(opts)
   for _, module in ipairs(topology:modules()) do largest_dp = math.max(largest_dp, module.dp) end
   for _, one in ipairs(chain) do
     one.fn = one.is_here and o.modules[one.name] or nil
-    if one.is_here and not is_callable(one.fn) then
+    if one.is_here and not plain.is_callable(one.fn) then
       fail('modules: rank %d runs "%s", which must be a module or a function, not a %s', dist.rank(), one.name,
         type(one.fn))
     end

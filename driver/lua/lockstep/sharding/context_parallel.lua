@@ -3,12 +3,9 @@
 local chunks = require "lockstep.nn.chunks"
 local core = require "lockstep.core"
 local members_of = require "lockstep.sharding.members"
+local plain = require "lockstep.plain"
 
 local M = {}
-
-local function is_callable(value)
-  return type(value) == "function" or type(value) == "table" and (getmetatable(value) or {}).__call ~= nil
-end
 
 --- Calls fn(...), in which each rank of the group holds a chunk of the tokens: chunk i on the group's rank i, all of
 --- one length. `nn.attention` inside sees the whole sequence, and its `seq_lens` are the lengths of the whole.
@@ -28,7 +25,7 @@ end
 ---@return any ...
 function M.context_parallel(group, fn, ...)
   local members = members_of("sharding.context_parallel", "the first argument", group)
-  if not is_callable(fn) then
+  if not plain.is_callable(fn) then
     core.raise("sharding.context_parallel: fn must be a function or a module, not a " .. type(fn))
   end
   chunks.refuse("sharding.context_parallel", "one call cannot be inside another")

@@ -22,8 +22,8 @@ function M.each_tensor(value, visit)
   return copy
 end
 
---- Why no pass that needs a gradient may run now, or nil. The Reducer averages the first backward after a forward.
---- After two forwards the gradients of the second backward would stay this rank's own.
+--- Why no pass that needs a gradient may run now, or nil. mimo.step sets it in an order of several forwards before a
+--- backward: modules on other ranks then get the error at once, not after the second backward.
 ---@type string?
 M.refusal = nil
 
@@ -50,7 +50,7 @@ end
 local DataParallel = {}
 DataParallel.__index = DataParallel
 
---- The module's forward pass. The backward that follows averages gradients over the ranks.
+--- The module's forward pass. The backward that follows averages gradients over the ranks; a second one is an error.
 ---@param ... any
 ---@return any ...
 function DataParallel:forward(...)
@@ -61,12 +61,7 @@ function DataParallel:forward(...)
   local count = 0
   local function finish(...)
     count = select("#", ...)
-    local results = { ... }
-    if not self.needs_outputs then
-      self.replicas:after_forward({})
-      return results
-    end
-    local outputs = {}
+    local results, outputs = { ... }, {}
     for i = 1, count do
       M.each_tensor(results[i], function(t)
         if t.requires_grad then outputs[#outputs + 1] = t end
@@ -74,6 +69,7 @@ function DataParallel:forward(...)
       end)
     end
     outputs = self.replicas:after_forward(outputs)
+    if not self.needs_outputs then return results end
     local next_output = 0
     for i = 1, count do
       results[i] = M.each_tensor(results[i], function(t)

@@ -408,6 +408,18 @@ t.test("DifferentModulesAreNamedOnEveryRank", function()
   t.truthy(not message:find("first.weight", 1, true), message)
 end)
 
+t.test("ASecondBackwardOfOneForwardIsAnError", function()
+  local replicas = sharding.data_parallel(nn.Linear(2, 1))
+  local x = torch.full({ 1, 2 }, dist.rank() + 1)
+  local first, second = replicas(x):sum(), replicas(x):sum()
+  first:backward()
+  t.raises("this backward pass is the second since the last forward pass", function() second:backward() end)
+
+  local averaged = sharding.data_parallel(nn.Linear(2, 1))
+  ;(averaged(x):sum() + averaged(x):sum()):backward() -- the sum is averaged
+  t.near(averaged.module.weight.grad, torch.full({ 1, 2 }, dist.world_size() + 1), 1e-6)
+end)
+
 -- Each rank's share is rounded to the dtype; their sum is one more rounding for each rank.
 t.test("CompressedGradientsAreTheMeanOfRoundedShares", function()
   -- Not pairs: its order is another on each rank.
