@@ -97,6 +97,16 @@ t.test("OnTokenHearsEachIdInOrder", function()
   t.equal(heard, results)
 end)
 
+t.test("TensorsOfOnTokenAreFitForTraining", function()
+  local made = {}
+
+  models.generate(model, PROMPTS, { max_new_tokens = 3,
+    on_token = function(_, id) made[#made + 1] = torch.ones { id } end })
+
+  for _, tensor in ipairs(made) do t.equal(tensor:is_inference(), false) end
+  t.equal(#made, 9)
+end)
+
 t.test("NegativeSeedsDiffer", function()
   local drawn = {}
   for i = 1, 3 do
@@ -156,6 +166,19 @@ t.test("GradientsAreNotRecorded", function()
   models.generate(model, PROMPTS, { max_new_tokens = 2 })
 
   for _, p in model:named_parameters() do t.equal(p.grad, nil) end
+end)
+
+t.test("NewTokensRunInInferenceMode", function()
+  local watched, seen = models.load "tests/models/qwen2", {}
+  local head = watched.head
+  function watched:head(x)
+    seen[#seen + 1] = x:is_inference()
+    return head(self, x)
+  end
+
+  models.generate(watched, PROMPTS, { max_new_tokens = 3 })
+
+  t.equal(seen, { false, true, true }) -- the prompts do not: what they leave behind, training may use
 end)
 
 t.test("LogitsThatAreNotFiniteNameThePromptAndTheStep", function()

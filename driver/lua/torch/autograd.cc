@@ -101,6 +101,13 @@ int EnableGrad(lua_State* state) {
   return CallInGradMode(state, true, "torch.enable_grad: the argument");
 }
 
+int InferenceMode(lua_State* state) {
+  ReadFunction(state, 1, "torch.inference_mode: the argument");
+  const c10::InferenceMode mode;
+  Call(state, lua_gettop(state) - 1, LUA_MULTRET);
+  return lua_gettop(state);
+}
+
 int IsGradEnabled(lua_State* state) {
   lua_pushboolean(state, at::GradMode::is_enabled());
   return 1;

@@ -113,6 +113,7 @@ constexpr Function kFunctions[] = {
     {"autocast", Autocast},
     {"grad", Grad},
     {"no_grad", NoGrad},
+    {"inference_mode", InferenceMode},
     {"enable_grad", EnableGrad},
     {"is_grad_enabled", IsGradEnabled},
     {"manual_seed", ManualSeed},

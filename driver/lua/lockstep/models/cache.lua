@@ -72,8 +72,9 @@ function Cache:next_tokens(q, k, v, attention)
 end
 
 --- Keeps the sequences at these positions, and forgets the others.
----@param rows torch.Tensor int64
+---@param rows torch.Tensor int64, on the CPU
 function Cache:keep(rows)
+  rows = rows:to(self.keys[1].device)
   for layer, keys in ipairs(self.keys) do
     self.keys[layer], self.values[layer] = keys:index_select(0, rows), self.values[layer]:index_select(0, rows)
   end

@@ -255,6 +255,16 @@ local function counting(seq_lens)
   return #parts == 1 and parts[1] or torch.cat(parts)
 end
 
+--- The least and the largest id. Of few ids, as in generation, as numbers of Lua at once.
+local function range(ids)
+  if ids:numel() <= 32 then
+    local list = ids:totable()
+    return math.min(unpack(list)), math.max(unpack(list))
+  end
+  local least, largest = ids:aminmax()
+  return least:item(), largest:item()
+end
+
 local function check_ids(self, ids)
   if not torch.is_tensor(ids) or ids:dim() ~= 1 or ids:is_floating_point() then
     fail("input_ids must be a tensor of whole numbers of shape [T], got %s",
@@ -263,10 +273,10 @@ local function check_ids(self, ids)
   if ids:numel() == 0 then fail("input_ids holds no token") end
   -- On a GPU and in a graph the embedding checks: to look here would wait for the device, and cannot be recorded.
   if ids.device ~= "cpu" or torch.cuda.is_current_stream_capturing() then return end
-  local least, largest = ids:aminmax()
+  local least, largest = range(ids)
   local size = self.settings.vocab_size
-  if least:item() < 0 or largest:item() >= size then
-    fail("input_ids holds the id %d, but vocab_size is %d", least:item() < 0 and least:item() or largest:item(), size)
+  if least < 0 or largest >= size then
+    fail("input_ids holds the id %d, but vocab_size is %d", least < 0 and least or largest, size)
   end
 end
 

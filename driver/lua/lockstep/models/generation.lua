@@ -4,6 +4,7 @@ local Cache = require "lockstep.models.cache"
 local chunks = require "lockstep.nn.chunks"
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
+local fully_shard = require "lockstep.sharding.fully_shard"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local sampling = require "lockstep.models.sampling"
@@ -125,6 +126,15 @@ local function stop_ids(model, given)
   return set
 end
 
+--- The mode in which a model runs on new tokens. Inference mode spends less time on each operator. But a sharded or
+--- split model may keep a buffer that it made there, and training could not write to it.
+local function mode_of(model)
+  for _, p in ipairs(model:parameters()) do
+    if fully_shard.shard_of(p) or fully_shard.place_of(p) or splits.of(p) then return torch.no_grad end
+  end
+  return torch.inference_mode
+end
+
 --- Runs the model on `batch` and returns the logits after the rows `last`.
 local function logits_after(model, batch, attend, last)
   local hidden = model:hidden(batch, attend)
@@ -166,9 +176,11 @@ local function generate(model, samples, o)
 
   local function prompts(...) return cache:prompts(...) end
   local function next_tokens(...) return cache:next_tokens(...) end
-  local logits = logits_after(model, batch, prompts, last_rows(batch.seq_lens))
+  local function draw_after(...) return draw(without(logits_after(model, ...), o.suppress), active) end
+  -- What the model makes once, at its first call, is fit for training: the prompts run outside inference mode.
+  local ids, largest = draw_after(batch, prompts, last_rows(batch.seq_lens))
+  local mode = mode_of(model)
   for step = 1, o.max_new_tokens do
-    local ids, largest = draw(without(logits, o.suppress), active)
     local kept, going, next_ids = {}, {}, {}
     for row, id in ipairs(ids) do
       local sequence = active[row]
@@ -186,10 +198,10 @@ local function generate(model, samples, o)
     if #going < #active then
       local rows = torch.tensor(kept, { dtype = torch.int64 })
       positions = positions:index_select(-1, rows)
-      cache:keep(rows:to(logits.device))
+      cache:keep(rows)
       active = going
     end
-    logits = logits_after(model, { input_ids = torch.tensor(next_ids, { dtype = torch.int64 }),
+    ids, largest = mode(draw_after, { input_ids = torch.tensor(next_ids, { dtype = torch.int64 }),
       position_ids = positions }, next_tokens)
     cache.used, positions = cache.used + 1, positions + 1
   end

@@ -33,8 +33,9 @@ local function check(o)
   end
 end
 
---- Ids and largest logits of the rows, as arrays: read from the device at once.
+--- Ids and largest logits of the rows, as arrays: read from a GPU at once.
 local function read(ids, largest)
+  if ids.device == "cpu" then return ids:totable(), largest:totable() end
   return unpack(torch.stack({ ids:double(), largest:double() }):totable())
 end
 

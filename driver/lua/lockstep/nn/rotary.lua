@@ -101,9 +101,11 @@ end
 ---@return torch.Tensor sin [T, 1, dim]
 function Rotary:cos_sin(angles, opts)
   local o = options.read("nn.rotary", opts, { dtype = torch.float32 })
-  local cos, sin = angles:cos(), angles:sin()
+  local both = torch.cat({ angles, angles }, -1):unsqueeze(-2)
+  local cos, sin = both:cos(), both:sin()
+  sin:narrow(-1, 0, angles:size(-1)):neg_()
   if self.factor ~= 1 then cos, sin = cos * self.factor, sin * self.factor end
-  return torch.cat({ cos, cos }, -1):unsqueeze(-2):to(o.dtype), torch.cat({ -sin, sin }, -1):unsqueeze(-2):to(o.dtype)
+  return cos:to(o.dtype), sin:to(o.dtype)
 end
 
 function Rotary:__call(position_ids, opts) return self:cos_sin(self:angles(position_ids), opts) end

@@ -66,6 +66,7 @@ local CALLS = {
   { "torch.index_select", torch.index_select, function() return { torch.ones { 4 }, 0, integers { 1 } } end },
   { "torch.manual_seed", torch.manual_seed, function() return { 1 } end },
   { "torch.no_grad", torch.no_grad, function() return { function(x) return x end, 1 } end },
+  { "torch.inference_mode", torch.inference_mode, function() return { function(x) return x end, 1 } end },
   { "torch.grad", torch.grad, function()
     local x = torch.ones({ 2 }, { requires_grad = true })
     return { { (x * x):sum() }, { x }, { allow_unused = true } }
@@ -198,7 +199,7 @@ t.test("AValueThatNoFunctionTakesIsRefusedInEveryPlace", function()
     end)
   end
   t.equal(accepted, {
-    "torch.no_grad 2", -- the function's own argument
+    "torch.no_grad 2", "torch.inference_mode 2", -- the function's own argument
     -- Defaults that no setting overrides; run.config refuses them.
     "run.merge 1.model.betas", "run.merge 1.model.betas.1", "run.merge 1.model.betas.2", "run.merge 1.name",
     "run:state 2.best.loss", -- the table may change until it is saved: run:save refuses it
@@ -234,8 +235,9 @@ t.test("AnArgumentThatIsMissingIsRefusedUnlessItHasADefault", function()
     end
   end
   t.equal(accepted, {
-    "torch.sum 2", "torch.cat 2", "torch.zeros 2", "torch.tensor 2", "torch.no_grad 2", "torch.grad 3", "nn.Linear 3",
-    "nn.LayerNorm 2", "nn.ModuleList 1", "nn.cross_entropy 3", "optim.AdamW 2", "checkpoint.new 1", "tiled_mlp.new 1",
+    "torch.sum 2", "torch.cat 2", "torch.zeros 2", "torch.tensor 2", "torch.no_grad 2", "torch.inference_mode 2",
+    "torch.grad 3", "nn.Linear 3", "nn.LayerNorm 2", "nn.ModuleList 1", "nn.cross_entropy 3", "optim.AdamW 2",
+    "checkpoint.new 1", "tiled_mlp.new 1",
     "log.curve 3", "log.count_flops 1", "plot.svg 2", "run:steps 3", "run:state 3", "run:resume 2",
     "optimizer:step 1", "lockstep.graph 2", "lockstep.profile 1",
   })

@@ -228,6 +228,26 @@ end)
 t.test("GradModesTakeFunctions", function()
   t.raises("torch.no_grad: the argument must be a function, not nothing", torch.no_grad)
   t.raises("torch.enable_grad: the argument must be a function, not a table", torch.enable_grad, {})
+  t.raises("torch.inference_mode: the argument must be a function, not nothing", torch.inference_mode)
+end)
+
+t.test("InferenceModeMakesTensorsThatTrainingCannotUse", function()
+  local w = leaf { 1, 2 }
+
+  local y, count, last = torch.inference_mode(function(a, ...) return a * 2, select("#", ...), "last" end, w, nil, nil)
+
+  t.equal({ y, count, last }, { torch.tensor { 2, 4 }, 2, "last" })
+  t.equal({ y:is_inference(), y.requires_grad, (w * 2):is_inference() }, { true, false, false })
+  t.raises("Inference tensors cannot be saved for backward", function() return w * y end)
+  t.raises("Inplace update to inference tensor outside InferenceMode", function() y:add_(1) end)
+  local copy = y:clone():add_(1)
+  t.equal(torch.grad((w * copy):sum(), w), { copy })
+end)
+
+t.test("InferenceModeEndsWithItsFunctionAndWithAnError", function()
+  t.equal(torch.inference_mode(torch.is_grad_enabled), false)
+  t.raises("on purpose", torch.inference_mode, function() error("on purpose") end)
+  t.equal({ torch.is_grad_enabled(), torch.ones({ 1 }):is_inference() }, { true, false })
 end)
 
 -- Graphs ----------------------------------------------------------------------------------------------
