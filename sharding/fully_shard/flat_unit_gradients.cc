@@ -6,6 +6,8 @@
 #include "c10/util/Exception.h"
 #include "sharding/fully_shard/flat_memory.h"
 #include "sharding/fully_shard/flat_unit.h"
+#include "torch/csrc/autograd/function_hook.h"
+#include "torch/csrc/autograd/variable.h"
 
 // The gradients of a unit: from the parameters into one flat array, over the ranks, into the
 // shards.
@@ -152,9 +154,12 @@ void FlatUnit::AddToShards(Segment& segment) {
   for (const size_t i : segment.members) {
     const Parameter& parameter = parameters_[i];
     if (!parameter.shard.requires_grad()) continue;
-    const at::Tensor piece =
+    at::Tensor piece =
         LeafOver(reduced.storage(), reduced.scalar_type(), reduced.device(),
                  reduced.storage_offset() + parameter.piece.in_span, {parameter.piece.size});
+    // What a hook returns may be held elsewhere, and the next gradient is added to it in place.
+    for (const auto& hook : torch::autograd::impl::hooks(parameter.shard))
+      piece = (*hook)({piece})[0].clone();
     at::Tensor& gradient = parameter.shard.mutable_grad();
     if (gradient.defined()) {
       gradient.add_(piece);

@@ -42,6 +42,48 @@ t.test("AUnitMayBeCalledAloneAfterTheRootsBackward", function()
   end
 end)
 
+-- Hooks ---------------------------------------------------------------------------------------------------
+
+t.test("AHookOfASpanGetsTheAveragedGradientOnceAndMayReplaceIt", function()
+  local expected = fixture.expected_gradients(function(net)
+    return net:loss(fixture.tokens(1)) + net:loss(fixture.tokens(2)) * 2 + net:loss(fixture.tokens(3)) * 2
+  end)
+  local model, calls, factor = sharding.fully_shard(fixture.net()), 0, 1
+  local handles, kept = {}, {}
+  for i, span in ipairs(model:parameters()) do
+    handles[i] = span:register_hook(function(gradient)
+      calls, kept[i] = calls + 1, gradient * factor
+      t.equal(gradient.shape, span.shape)
+      return kept[i]
+    end)
+  end
+
+  model:loss(fixture.tokens(1)):backward()
+  t.equal(calls, #handles)
+  local first = kept[1]:clone()
+  factor = 2
+  model:no_sync(function() model:loss(fixture.tokens(2)):backward() end)
+  t.equal(calls, #handles)
+  local before = kept[1]
+  model:loss(fixture.tokens(3)):backward()
+
+  t.equal(calls, 2 * #handles)
+  fixture.check_gradients(model, expected, "hooks")
+  t.equal(before, first) -- what a hook returned is not added to
+  for _, handle in ipairs(handles) do handle:remove() end
+  model:loss(fixture.tokens(1)):backward()
+  t.equal(calls, 2 * #handles)
+end)
+
+t.test("AHookOfASpanThatReturnsAnotherShapeIsAnError", function()
+  local model = sharding.fully_shard(fixture.net())
+  model:parameters()[1]:register_hook(function() return torch.ones { 2, 2, 2 } end)
+
+  t.raises("has changed the size of value", function() model:loss(fixture.tokens(1)):backward() end)
+end)
+
+-- Calls of parts ------------------------------------------------------------------------------------------
+
 t.test("AnotherMethodOfAUnitFindsItsWeightsSharded", function()
   local model = sharding.fully_shard(fixture.net())
   local layer = model.layers[1]
