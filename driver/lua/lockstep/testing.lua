@@ -124,6 +124,8 @@ function M.memory_is_flat(step)
   held_after(20)
   local before, after = held_after(20), held_after(200)
   M.equal(after.tensors, before.tensors)
+  -- A compiled trace or a larger table of strings comes once. A leak grows again.
+  if after.lua >= before.lua + 20000 then before, after = after, held_after(200) end
   M.truthy(after.lua < before.lua + 20000, "Lua's heap grew from " .. before.lua .. " to " .. after.lua)
 end
 

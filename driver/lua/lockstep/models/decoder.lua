@@ -16,6 +16,7 @@ local generation = require "lockstep.models.generation"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
+local same_batch = require "lockstep.models.same_batch"
 local scoring = require "lockstep.models.scoring"
 local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
@@ -319,6 +320,9 @@ function CausalLM:read_batch(batch)
   if positions:size(-1) ~= tokens then
     fail("position_ids have shape %s, but input_ids holds %d tokens", tostring(positions.shape), tokens)
   end
+  local owner = splits.owner_of(self)
+  if owner then same_batch.check("sharding.tensor_parallel", owner.group, batch, fields.READ) end
+  if current then same_batch.check("sharding.context_parallel", current.group, batch, { "seq_lens" }) end
   return batch.input_ids:to(device), positions:to(device), seq_lens
 end
 

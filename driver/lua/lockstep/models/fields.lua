@@ -5,7 +5,8 @@ local core = require "lockstep.core"
 
 local M = {}
 
-local READ = { "input_ids", "seq_lens", "position_ids", "loss_mask", "pixel_values", "image_grid_thw",
+--- The fields that models read.
+M.READ = { "input_ids", "seq_lens", "position_ids", "loss_mask", "pixel_values", "image_grid_thw",
   "pixel_values_videos", "video_grid_thw", "second_per_grid_ts", "visual" }
 
 local FOREIGN = {
@@ -16,14 +17,14 @@ local FOREIGN = {
 
 --- Names that were checked before.
 local harmless = {}
-for _, name in ipairs(READ) do harmless[name] = true end
+for _, name in ipairs(M.READ) do harmless[name] = true end
 
 --- Raises for a field that its writer takes for one that models read.
 ---@param batch table<any, any>
 function M.check(batch)
   for name in pairs(batch) do
     if not harmless[name] and type(name) == "string" then
-      local nearest = core.nearest(name, READ)
+      local nearest = core.nearest(name, M.READ)
       if FOREIGN[name] or nearest then
         core.raise(string.format('models: a batch has the field "%s", which models do not read: %s', name,
           FOREIGN[name] or 'did you mean "' .. nearest .. '"?'))

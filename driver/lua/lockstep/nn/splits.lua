@@ -37,6 +37,18 @@ function M.of(p) return splits[p] end
 ---@param split nn.Split
 function M.note(p, split) splits[p] = split end
 
+--- The ranks that hold the parts of a model's layers.
+local owners = setmetatable({}, { __mode = "k" })
+
+---@param model nn.Module
+---@param owner nn.SplitGroup
+function M.note_model(model, owner) owners[model] = owner end
+
+--- nil for a model whose layers are whole.
+---@param model nn.Module
+---@return nn.SplitGroup?
+function M.owner_of(model) return owners[model] end
+
 --- Returns whether one of the tensors is a part of a weight.
 ---@param params torch.Tensor[]
 ---@return boolean

@@ -188,7 +188,8 @@ local function check_sequence(model, layers)
 end
 
 --- Splits layers of a model over the ranks of a group, in place, and returns the model. All ranks of the group give it
---- the same batches, and have the same results and the same loss.
+--- the same batches, and have the same results and the same loss. Models of models.load compare each batch, and raise
+--- on every rank where one differs.
 ---
 ---     local model = sharding.tensor_parallel(models.load("Qwen/Qwen3-8B"), { sequence = true })
 ---     local sum, count = model:loss(batch)
@@ -242,6 +243,7 @@ function M.tensor_parallel(model, opts)
   for _, buffer in model:named_buffers() do dist.broadcast(buffer, owner.ranks[1], { group = o.group }) end
   for _, one in ipairs(layers) do split_layer(one, owner) end
   sum_partial_gradients(model, owner)
+  splits.note_model(model, owner)
   return model
 end
 

@@ -8,7 +8,9 @@ local models = require "lockstep.models"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
 local run = require "lockstep.run"
+local same_batch = require "lockstep.models.same_batch"
 local sharding = require "lockstep.sharding"
+local splits = require "lockstep.nn.splits"
 local t = require "lockstep.testing"
 local tiled_mlp = require "lockstep.tiled_mlp"
 local torch = require "lockstep.torch"
@@ -259,6 +261,39 @@ t.test("SeedsThatDifferDrawTheSameIdsOnTheRanksOfAModel", function()
 
   local all = dist.all_gather_object(ids)
   t.equal(ids, all[rank - rank % SIZE + 1])
+end)
+
+t.test("RanksThatWereGivenOtherBatchesAreTold", function()
+  if world == 1 then return end
+  local group = pair()
+  local model = sharding.tensor_parallel(load "qwen3", { group = group,
+    plan = { up_proj = "column", gate_proj = "column", down_proj = "row" } })
+  local ids = torch.arange(6)
+  local mask = torch.ones { 6 }
+
+  -- A module of one's own does not notice.
+  local unaware = sharding.tensor_parallel(Net(), { group = group, plan = { up = "column", down = "row" } })
+  unaware(torch.tensor({ rank % SIZE }, { dtype = torch.int64 }))
+  t.raises("torch.int64 {6}, 0 1 2 3 4 5, hash", model, { input_ids = ids + rank % SIZE })
+  t.raises("input_ids: torch.int64 {5}, 0 1 2 3 4, hash", model, { input_ids = torch.arange(5 + rank % SIZE) })
+  mask[5] = rank % SIZE
+  t.raises("loss_mask: torch.float32 {6}, 1 1 1 1 1 0, hash", model.loss, model, { input_ids = ids, loss_mask = mask })
+  t.raises("seq_lens: torch.float64 {2}, 2 4, hash", model,
+    { input_ids = ids, seq_lens = { 2 + rank % SIZE, 4 - rank % SIZE } })
+  t.equal(model({ input_ids = ids }).shape[1], 6)
+end)
+
+t.test("AnImageIsComparedAtItsElements", function()
+  local model = sharding.tensor_parallel(load "qwen3", { group = pair(), plan = { up_proj = "column",
+    gate_proj = "column", down_proj = "row" } })
+  local pixels = torch.zeros({ 300, 1000 }, { dtype = torch.bfloat16 }):add(0.5 * (rank % SIZE))
+  local batch = { pixel_values = pixels }
+  local function check() same_batch.check("a test", splits.owner_of(model).group, batch, { "pixel_values" }) end
+
+  if world == 1 then return end
+  t.raises("0.5 0.5 0.5 0.5 0.5 0.5 0.5 0.5 ..., hash", check)
+  batch.pixel_values = torch.zeros({ 300, 1000 })
+  check()
 end)
 
 t.test("MistakesAreNamed", function()

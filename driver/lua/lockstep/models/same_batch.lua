@@ -1,0 +1,57 @@
+--- Ranks that compute one batch together must have been given the same one. Where they hold parts of the weights
+--- (sharding.tensor_parallel) or chunks of the tokens (sharding.context_parallel), another batch of the same size gives
+--- wrong numbers and no error.
+
+local core_sharding = require "lockstep.core.sharding"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+local BITS = { torch.uint8, torch.int16, [4] = torch.int32, [8] = torch.int64 }
+
+--- Elements that are compared, evenly spaced. An image differs in more than one.
+local MOST = 65536
+
+--- The first elements of a tensor, and a number that other elements change. Of a tensor on a GPU, its shape: to read it
+--- would wait for the device.
+local function text_of(value)
+  if not torch.is_tensor(value) then
+    if type(value) ~= "table" then return tostring(value) end
+    value = torch.tensor(value, { dtype = torch.float64 })
+  end
+  local text = ("%s %s"):format(tostring(value.dtype), tostring(value.shape))
+  local count = value:numel()
+  if value.device ~= "cpu" or count == 0 then return text end
+  local flat = value:detach():reshape { -1 }
+  local step = math.ceil(count / MOST)
+  flat = flat:as_strided({ math.ceil(count / step) }, { flat:stride(0) * step })
+  local first = {}
+  for i, element in ipairs(flat:narrow(0, 0, math.min(flat:numel(), 8)):totable()) do first[i] = tostring(element) end
+  -- Whole numbers of 64 bits wrap around, so the sum does not depend on its order. 2^52 - 47 is a prime.
+  local bits = flat:contiguous():view(BITS[value:element_size()]):to(torch.int64)
+  local hash = (bits * (torch.arange(1, bits:numel() + 1) * 0x9e3779b1)):sum():remainder(2 ^ 52 - 47):item()
+  return ("%s, %s%s, hash %.17g"):format(text, table.concat(first, " "), count > #first and " ..." or "", hash)
+end
+
+local ALL = {}
+
+--- The guard of each group.
+local guards = setmetatable({}, { __mode = "k" })
+
+--- Raises on every rank of the group, with each rank's values, unless all of them give the same. Collective.
+---@param caller string
+---@param group dist.Group? nil: all ranks
+---@param batch table<string, any>
+---@param fields string[] that are compared
+function M.check(caller, group, batch, fields)
+  if torch.cuda.is_current_stream_capturing() then return end
+  local parts = {}
+  for _, name in ipairs(fields) do
+    if batch[name] ~= nil then parts[#parts + 1] = name .. ": " .. text_of(batch[name]) end
+  end
+  local key = group or ALL
+  guards[key] = guards[key] or core_sharding.guard { group = group }
+  guards[key]:check(caller .. ", the batch", table.concat(parts, "; "))
+end
+
+return M
