@@ -86,19 +86,34 @@ Tensors FusedLinear(const Tensors& in) { return {Linear(in[0], in[1])}; }
 
 Tensors ComposedLinear(const Tensors& in) { return {at::linear(in[0], in[1])}; }
 
-// A chain of ATen's operators against itself as a fused function of `num_inputs` tensors.
+// A chain of ATen's operators against itself as a fused function of `num_inputs` tensors, and of
+// `num_weights` more that have one number for each column.
 Chain Fuse(const char* name, const PointwiseFunction& chain, int num_inputs, int64_t forward,
-           int64_t backward) {
+           int64_t backward, int num_weights = 0) {
   const auto function = std::make_shared<FusedFunction>(chain);
   const auto fused = [function](const Tensors& in) {
     return (*function)(std::vector<PointwiseArgument>(in.begin(), in.end()));
   };
-  const auto inputs = [num_inputs](const Tensors& in) {
+  const auto inputs = [num_inputs, num_weights](const Tensors& in) {
     Tensors leaves;
-    for (int i = 0; i < num_inputs; ++i) leaves.push_back(Leaf(at::randn_like(in[0])));
+    for (int i = 0; i < num_inputs + num_weights; ++i)
+      leaves.push_back(Leaf(at::randn_like(i < num_inputs ? in[0] : in[0][0])));
     return leaves;
   };
   return {name, fused, chain, inputs, forward, backward};
+}
+
+at::Tensor LogSoftmax(const at::Tensor& x) {
+  const at::Tensor shifted = x - x.amax(-1, true);
+  return shifted - shifted.exp().sum(-1, true).log();
+}
+
+// The chain against ATen's own kernel, not against the operators of the chain.
+Chain FusedLogSoftmax() {
+  Chain chain = Fuse(
+      "fuse: log_softmax", [](const Tensors& in) { return Tensors{LogSoftmax(in[0])}; }, 1, 2, 3);
+  chain.composed = [](const Tensors& in) { return Tensors{at::log_softmax(in[0], -1)}; };
+  return chain;
 }
 
 const Chain kChains[] = {
@@ -157,6 +172,20 @@ const Chain kChains[] = {
                          in[0].abs().sqrt() / (1 + in[1].square())};
         },
         2, 3, 5),
+    Fuse(
+        "fuse: softmax(x * 0.125 + mask)",
+        [](const Tensors& in) {
+          const at::Tensor x = in[0] * 0.125 + in[1], e = (x - x.amax(-1, true)).exp();
+          return Tensors{e / e.sum(-1, true)};
+        },
+        1, 2, 3, 1),
+    Fuse(
+        "fuse: RMSNorm",
+        [](const Tensors& in) {
+          return Tensors{in[0] * (in[0].square().mean(-1, true) + 1e-6).rsqrt() * in[1]};
+        },
+        1, 2, 3, 1),
+    FusedLogSoftmax(),
 };
 
 double ProcessorSeconds() {

@@ -5,22 +5,20 @@
 #include "c10/util/Exception.h"
 
 namespace lockstep::kernels::pointwise {
-namespace {
 
-// Returns the same program, in which a sum of a product, of which it is the only use, is one node.
-// ATen too rounds x + alpha * y once. The product's node stays, and nothing uses it.
-Program WithMulAdds(const Program& program, const std::vector<bool>& is_uniform) {
+Program WithMulAdds(const Program& program) {
+  const std::vector<Level> levels = LevelsOf(program);
   std::vector<int> uses(program.nodes.size());
   for (const Node& node : program.nodes)
     for (int j = 0; j < NumOperands(node.op); ++j) ++uses[node.args[j]];
   for (const int32_t result : program.results) ++uses[result];
   Program fused = program;
   for (size_t i = 0; i < program.nodes.size(); ++i) {
-    if (program.nodes[i].op != Op::kAdd || is_uniform[i]) continue;
+    if (program.nodes[i].op != Op::kAdd || levels[i] == Level::kUniform) continue;
     for (const int j : {0, 1}) {
       const int32_t product = program.nodes[i].args[j];
       const Node& factors = program.nodes[product];
-      if (factors.op != Op::kMul || uses[product] != 1 || is_uniform[product]) continue;
+      if (factors.op != Op::kMul || uses[product] != 1 || levels[product] != levels[i]) continue;
       fused.nodes[i] = {Op::kMulAdd,
                         {factors.args[0], factors.args[1], program.nodes[i].args[1 - j]}};
       break;
@@ -28,6 +26,21 @@ Program WithMulAdds(const Program& program, const std::vector<bool>& is_uniform)
   }
   return fused;
 }
+
+Node UniformNode(const Node& node, const std::vector<int64_t>& slots, int64_t first) {
+  Node uniform = node;
+  for (int j = 0; j < NumOperands(node.op); ++j)
+    uniform.args[j] = static_cast<int32_t>(slots[node.args[j]] - first);
+  return uniform;
+}
+
+void CheckSlots(int64_t num_slots) {
+  TORCH_CHECK_VALUE(num_slots <= kMostSlots, "a fused function may hold ", kMostSlots,
+                    " numbers of an element at a time; this one holds ", num_slots,
+                    "; make it two functions");
+}
+
+namespace {
 
 // Returns, for each node, the last node that uses it, or -1.
 std::vector<int32_t> LastUses(const Program& program) {
@@ -48,10 +61,10 @@ std::vector<int32_t> LastUses(const Program& program) {
 
 Code Compile(const Program& original) {
   Code code;
-  const std::vector<bool> is_uniform = UniformNodes(original);
-  const Program program = WithMulAdds(original, is_uniform);
+  const Program program = WithMulAdds(original);
+  const std::vector<Level> levels = LevelsOf(program);
   const std::vector<int32_t> last_uses = LastUses(program);
-  const int64_t num_uniforms = std::count(is_uniform.begin(), is_uniform.end(), true);
+  const int64_t num_uniforms = std::count(levels.begin(), levels.end(), Level::kUniform);
   const int64_t first_result = program.num_inputs + num_uniforms;
   const int64_t first_temporary = first_result + static_cast<int64_t>(program.results.size());
 
@@ -60,12 +73,9 @@ Code Compile(const Program& original) {
   for (size_t i = 0; i < program.nodes.size(); ++i) {
     const Node& node = program.nodes[i];
     const int count = NumOperands(node.op);
-    if (is_uniform[i]) {
+    if (levels[i] == Level::kUniform) {
       slots[i] = program.num_inputs + static_cast<int64_t>(code.uniforms.size());
-      Node uniform = node;
-      for (int j = 0; j < count; ++j)
-        uniform.args[j] = static_cast<int32_t>(slots[node.args[j]] - program.num_inputs);
-      code.uniforms.push_back(uniform);
+      code.uniforms.push_back(UniformNode(node, slots, program.num_inputs));
       continue;
     }
     if (node.op == Op::kInput) {
@@ -97,10 +107,7 @@ Code Compile(const Program& original) {
     step.to = static_cast<uint16_t>(slots[i]);
     code.steps.push_back(step);
   }
-  TORCH_CHECK_VALUE(first_temporary + code.num_temporaries <= kMostSlots,
-                    "a fused function may hold ", kMostSlots,
-                    " numbers of an element at a time; this one holds ",
-                    first_temporary + code.num_temporaries, "; make it two functions");
+  CheckSlots(first_temporary + code.num_temporaries);
   // Inputs and uniform numbers that are results, and results that come twice.
   for (size_t i = 0; i < program.results.size(); ++i) {
     const auto slot = static_cast<uint16_t>(slots[program.results[i]]);
@@ -110,14 +117,17 @@ Code Compile(const Program& original) {
   return code;
 }
 
-std::vector<double> UniformsOf(const Code& code, c10::ArrayRef<double> numbers) {
+std::vector<double> UniformsOf(const std::vector<Node>& uniforms, c10::ArrayRef<double> numbers,
+                               int64_t length) {
   std::vector<double> values;
-  values.reserve(code.uniforms.size());
-  for (const Node& node : code.uniforms) {
+  values.reserve(uniforms.size());
+  for (const Node& node : uniforms) {
     if (node.op == Op::kConstant) {
       values.push_back(node.value);
     } else if (node.op == Op::kNumber) {
       values.push_back(numbers[node.args[0]]);
+    } else if (node.op == Op::kLength) {
+      values.push_back(static_cast<double>(length));
     } else {
       const int count = NumOperands(node.op);
       const auto operand = [&](int i) { return i < count ? values[node.args[i]] : 0; };

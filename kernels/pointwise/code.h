@@ -24,8 +24,22 @@ struct Code {
 // Throws c10::ValueError if the program needs more than kMostSlots.
 Code Compile(const Program& program);
 
-// Returns the uniform numbers of a call.
-std::vector<double> UniformsOf(const Code& code, c10::ArrayRef<double> numbers);
+// Returns the uniform numbers of a call, whose rows have `length` elements.
+std::vector<double> UniformsOf(const std::vector<Node>& uniforms, c10::ArrayRef<double> numbers,
+                               int64_t length);
+
+// --- What both kinds of code need
+
+// Returns the same program with a * b + c as one node where nothing else uses the product. ATen too
+// rounds x + alpha * y once. The product's node stays, and nothing uses it.
+Program WithMulAdds(const Program& program);
+
+// Returns the node of a uniform number, whose operands are places in the list of these numbers.
+// slots[i] is the slot of node i, and `first` the slot of the first uniform number.
+Node UniformNode(const Node& node, const std::vector<int64_t>& slots, int64_t first);
+
+// Throws c10::ValueError if a program needs more than kMostSlots.
+void CheckSlots(int64_t num_slots);
 
 }  // namespace lockstep::kernels::pointwise
 

@@ -1,9 +1,9 @@
 #include <vector>
 
-#include "ATen/ExpandUtils.h"
 #include "ATen/Functions.h"
 #include "ATen/ScalarOps.h"
 #include "ATen/TensorOperators.h"
+#include "kernels/pointwise/execute.h"
 #include "kernels/pointwise/pointwise.h"
 
 namespace lockstep::kernels::pointwise {
@@ -12,6 +12,14 @@ namespace {
 at::Tensor Apply(Op op, const at::Tensor& a, const at::Tensor& b, const at::Tensor& c) {
   const at::ScalarType dtype = a.scalar_type();
   switch (op) {
+    case Op::kSum:
+      return a.sum(-1, /*keepdim=*/true);
+    case Op::kMean:
+      return a.mean(-1, /*keepdim=*/true);
+    case Op::kAmax:
+      return a.amax(-1, /*keepdim=*/true);
+    case Op::kAmin:
+      return a.amin(-1, /*keepdim=*/true);
     case Op::kNeg:
       return -a;
     case Op::kAbs:
@@ -68,31 +76,27 @@ at::Tensor Apply(Op op, const at::Tensor& a, const at::Tensor& b, const at::Tens
       return at::ne(a, b).to(dtype);
     case Op::kWhere:
       return at::where(a.ne(0), b, c);
-    case Op::kMulAdd:
-    case Op::kCopy:
-    case Op::kInput:
-    case Op::kNumber:
-    case Op::kConstant:
-      break;
+    default:  // kCopy
+      return a;
   }
-  return a;
 }
 
 }  // namespace
 
 std::vector<at::Tensor> Compose(const Program& program, at::TensorList inputs,
-                                at::ArrayRef<double> numbers) {
+                                at::ArrayRef<double> numbers, at::IntArrayRef shape) {
   const at::ScalarType dtype = program.wide ? at::kDouble : at::kFloat;
   const at::TensorOptions options = inputs[0].options().dtype(dtype);
-  at::DimVector shape;
-  for (const at::Tensor& input : inputs) shape = at::infer_size_dimvector(shape, input.sizes());
+  const at::DimVector row_shape = ShapeOfRows(shape);
 
   std::vector<at::Tensor> values;
   for (const Node& node : program.nodes) {
-    if (node.op == Op::kInput) {
+    if (node.op == Op::kInput || node.op == Op::kRowInput) {
       values.push_back(inputs[node.args[0]].to(dtype));
-    } else if (node.op == Op::kNumber || node.op == Op::kConstant) {
-      const double number = node.op == Op::kNumber ? numbers[node.args[0]] : node.value;
+    } else if (NumOperands(node.op) == 0) {
+      const double number = node.op == Op::kNumber   ? numbers[node.args[0]]
+                            : node.op == Op::kLength ? static_cast<double>(LengthOf(shape))
+                                                     : node.value;
       values.push_back(at::full({}, number, options));
     } else {
       const auto operand = [&](int i) {
@@ -105,7 +109,8 @@ std::vector<at::Tensor> Compose(const Program& program, at::TensorList inputs,
   for (size_t i = 0; i < program.results.size(); ++i) {
     at::Tensor value = values[program.results[i]];
     if (program.dtypes[i] == at::kBool) value = value.ne(0);
-    results.push_back(value.expand(shape).to(program.dtypes[i]));
+    results.push_back(value.expand(program.row_results[i] ? at::IntArrayRef(row_shape) : shape)
+                          .to(program.dtypes[i]));
   }
   return results;
 }

@@ -13,7 +13,7 @@ using pointwise::ArgumentKind;
 using pointwise::Program;
 using Tensors = std::vector<at::Tensor>;
 
-// A program for results of one shape.
+// A program for results that are computed over one shape.
 struct Part {
   int64_t program;
   std::vector<int32_t> inputs;  // of the recorded program
@@ -22,26 +22,44 @@ struct Part {
 
 struct PointwiseRecordings::Recording {
   Program program;
+  std::vector<bool> lacks_dimension;  // for each result
+  bool has_reductions = false;
   std::vector<uint64_t> inputs_of_results;
-  std::map<uint64_t, Part> parts;  // by their results, as bits
+  std::map<std::pair<uint64_t, uint64_t>, Part> parts;  // by their results and row inputs, as bits
 
-  const Part& Find(uint64_t results) {
-    const auto found = parts.find(results);
+  const Part& Find(uint64_t results, uint64_t row_inputs) {
+    const auto found = parts.find({results, row_inputs});
     if (found != parts.end()) return found->second;
     Part part;
-    part.program = pointwise::Register(pointwise::Select(program, results, &part.inputs));
+    Program selected = pointwise::Select(program, results, 0, &part.inputs);
+    if (pointwise::HasReductions(selected))
+      selected = pointwise::Select(program, results, row_inputs, &part.inputs);
+    part.program = pointwise::Register(selected);
     for (size_t i = 0; i < program.results.size(); ++i)
       if ((results >> i & 1) != 0) part.results.push_back(static_cast<int32_t>(i));
-    return parts.emplace(results, std::move(part)).first->second;
+    return parts.emplace(std::make_pair(results, row_inputs), std::move(part)).first->second;
   }
 
   void Run(uint64_t results, const Tensors& inputs, at::ArrayRef<double> numbers, Tensors* to) {
-    const Part& part = Find(results);
+    const Part& part = Find(results, has_reductions ? RowInputs(inputs) : 0);
     Tensors chosen;
     chosen.reserve(part.inputs.size());
     for (const int32_t i : part.inputs) chosen.push_back(inputs[i]);
     Tensors computed = pointwise::Run(part.program, chosen, numbers);
-    for (size_t i = 0; i < computed.size(); ++i) (*to)[part.results[i]] = std::move(computed[i]);
+    for (size_t i = 0; i < computed.size(); ++i) {
+      const int32_t to_result = part.results[i];
+      (*to)[to_result] =
+          lacks_dimension[to_result] ? computed[i].squeeze(-1) : std::move(computed[i]);
+    }
+  }
+
+  // Returns the inputs whose rows have one element. A reduction takes it for the only one of its
+  // row, where others are broadcast.
+  static uint64_t RowInputs(const Tensors& inputs) {
+    uint64_t set = 0;
+    for (size_t i = 0; i < inputs.size(); ++i)
+      if (inputs[i].dim() == 0 || inputs[i].size(-1) == 1) set |= uint64_t{1} << i;
+    return set;
   }
 };
 
@@ -79,7 +97,7 @@ std::string KeyOf(const std::vector<PointwiseArgument>& arguments) {
   return key;
 }
 
-// Returns the shape of a result that depends on these inputs.
+// Returns the shape over which a result is computed that depends on these inputs.
 at::DimVector ShapeOf(const Tensors& inputs, uint64_t set) {
   at::DimVector shape;
   for (size_t i = 0; i < inputs.size(); ++i)
@@ -125,7 +143,10 @@ Tensors PointwiseRecordings::Call(const PointwiseFunction& function,
   auto found = recordings_.find(key);
   if (found == recordings_.end()) {
     Recording recording;
-    recording.program = pointwise::Record(function, KindsOf(arguments), where);
+    pointwise::Recorded recorded = pointwise::Record(function, KindsOf(arguments), where);
+    recording.program = std::move(recorded.program);
+    recording.lacks_dimension = std::move(recorded.lacks_dimension);
+    recording.has_reductions = pointwise::HasReductions(recording.program);
     const std::vector<uint64_t> sets = pointwise::InputsOfNodes(recording.program);
     for (const int32_t result : recording.program.results)
       recording.inputs_of_results.push_back(sets[result]);
@@ -154,6 +175,7 @@ Tensors PointwiseRecordings::Call(const PointwiseFunction& function,
     return results;
   }
   // Results that depend on other inputs may have other shapes: each shape is a program of its own.
+  // A result of rows is computed by the program of its elements.
   std::vector<at::DimVector> shapes;
   for (const uint64_t set : recording.inputs_of_results) shapes.push_back(ShapeOf(inputs, set));
   uint64_t done = 0;

@@ -12,10 +12,15 @@
 // derived symbolically; backward is one pass too. An interpreter runs a program over blocks of 512
 // numbers, all of whose steps stay in the first cache (interpreter.h).
 //
-// The function must be pointwise: recording.cc has the list of operators. Numbers and tensors that
-// are no arguments are recorded as they were; those that change must be arguments. Arguments are
-// tensors of float16, bfloat16, float32, float64 or bool, which are broadcast together, and
-// numbers. A number has no gradient, and promotes as a number does.
+// A function may also reduce the last dimension by sum, mean, amax and amin: softmax and norms can
+// be written out. A row is computed in phases that end at reductions, and stays in the first cache
+// if it fits (row_code.h). Numbers of rows are float64. A reduction that keeps the dimension may be
+// used further. One that drops it may be combined with numbers and with others that dropped it.
+//
+// The function must be pointwise otherwise: recording.cc has the list of operators. Numbers and
+// tensors that are no arguments are recorded as they were; those that change must be arguments.
+// Arguments are tensors of float16, bfloat16, float32, float64 or bool, which are broadcast
+// together, and numbers. A number has no gradient, and promotes as a number does.
 //
 // Results have the dtypes and shapes of ATen's chain, and are contiguous. Numbers are computed in
 // float32, or in float64 where the chain has a float64 tensor, and rounded once, when stored. So

@@ -8,19 +8,19 @@ namespace lockstep::kernels::pointwise {
 
 // One of interpreter_cpu.cc's compilations each.
 namespace DEFAULT {
-extern const Interpreters kInterpreters;
+extern const Interpreters kInterpreters[2];
 }
 #if defined(__x86_64__)
 namespace AVX2 {
-extern const Interpreters kInterpreters;
+extern const Interpreters kInterpreters[2];
 }
 namespace AVX512 {
-extern const Interpreters kInterpreters;
+extern const Interpreters kInterpreters[2];
 }
 #endif
 
-const Interpreters& ChosenInterpreters() {
-  static const Interpreters& interpreters = []() -> const Interpreters& {
+const Interpreters& ChosenInterpreters(bool wide) {
+  static const Interpreters* const interpreters = [] {
 #if defined(__x86_64__)
     const std::string capability = at::get_cpu_capability();
     if (capability == "AVX512") return AVX512::kInterpreters;
@@ -28,7 +28,7 @@ const Interpreters& ChosenInterpreters() {
 #endif
     return DEFAULT::kInterpreters;
   }();
-  return interpreters;
+  return interpreters[wide ? 1 : 0];
 }
 
 }  // namespace lockstep::kernels::pointwise

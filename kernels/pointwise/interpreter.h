@@ -6,6 +6,7 @@
 #define LOCKSTEP_KERNELS_POINTWISE_INTERPRETER_H_
 
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 #include "c10/core/ScalarType.h"
@@ -38,12 +39,16 @@ struct InputMemory {
   const void* data;
   at::ScalarType dtype;  // float16, bfloat16, float32, float64 or bool
   Access access;
-  const int64_t* strides;  // num_dims of them, in elements
+  const int64_t* sizes;    // num_dims of them
+  const int64_t* strides;  // likewise, in elements
+  int64_t num_dims;        // at least 1 if it is strided
+  bool is_row = false;     // has one number for each row
 };
 
 struct ResultMemory {
   void* data;  // contiguous
   at::ScalarType dtype;
+  bool is_row = false;
 };
 
 struct Execution {
@@ -56,23 +61,54 @@ struct Execution {
   const ResultMemory* results;
   int64_t num_results;
   int64_t num_temporaries;
-  const int64_t* sizes;
-  int64_t num_dims;  // at least 1 if an input is strided
 };
 
 inline int64_t NumSlots(const Execution& run) {
   return run.num_inputs + run.num_uniforms + run.num_results + run.num_temporaries;
 }
 
-// Both compute elements begin to end - 1. `scratch` has NumSlots * kSlotNumbers numbers, aligned to
-// 64 bytes. An element has the same bits whatever the range is.
-struct Interpreters {
-  void (*narrow)(const Execution& run, int64_t begin, int64_t end, float* scratch);
-  void (*wide)(const Execution& run, int64_t begin, int64_t end, double* scratch);
+// A part of a function that reduces rows: steps over the numbers of rows, then steps over blocks of
+// elements. It ends where a later step needs the result of a reduction of these blocks.
+struct Phase {
+  int32_t end_of_row_steps, end_of_block_steps;  // begins where the phase before ends
 };
 
-// Those of this machine. ATEN_CPU_CAPABILITY, ATen's own variable, overrides the choice.
-const Interpreters& ChosenInterpreters();
+// A function that reduces rows; row_code.h has the steps. `kept` of its temporaries are as long as
+// a row; they come last.
+struct RowExecution {
+  Execution run;
+  const Phase* phases;
+  int64_t num_phases;
+  int64_t length;  // of a row
+  int64_t num_kept;
+};
+
+// Returns the numbers of a slot that holds elements of one phase for another.
+inline int64_t KeptNumbers(int64_t length) {
+  return length <= kBlock ? kSlotNumbers : (length + 79) / 16 * 16;
+}
+
+// Returns the bytes that a thread needs for elements of `size` bytes.
+inline size_t ScratchBytes(const Execution& run, size_t size) {
+  return static_cast<size_t>(NumSlots(run) * kSlotNumbers) * size;
+}
+// Numbers of rows are float64, in slots of their own, which come first.
+inline size_t ScratchBytes(const RowExecution& rows, size_t size) {
+  const int64_t more = rows.num_kept * (KeptNumbers(rows.length) - kSlotNumbers);
+  return ScratchBytes(rows.run, sizeof(double)) + ScratchBytes(rows.run, size) +
+         static_cast<size_t>(more) * size;
+}
+
+// Functions for elements, or rows, begin to end - 1. `scratch` has ScratchBytes, aligned to 64. An
+// element has the same bits whatever the range is.
+struct Interpreters {
+  void (*elements)(const Execution& run, int64_t begin, int64_t end, void* scratch);
+  void (*rows)(const RowExecution& rows, int64_t begin, int64_t end, void* scratch);
+};
+
+// Returns those of this machine, which compute in float64 if `wide`, else in float32.
+// ATEN_CPU_CAPABILITY, ATen's own variable, overrides the choice.
+const Interpreters& ChosenInterpreters(bool wide);
 
 }  // namespace lockstep::kernels::pointwise
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 #include "c10/util/Exception.h"
 
@@ -94,10 +95,7 @@ double Evaluate(Op op, double a, double b, double c) {
       return a != 0 ? b : c;
     case Op::kMulAdd:
       return a * b + c;
-    case Op::kCopy:
-    case Op::kInput:
-    case Op::kNumber:
-    case Op::kConstant:
+    default:  // kCopy; the others have no value of their own
       break;
   }
   return a;
@@ -113,25 +111,49 @@ std::string KeyOf(const Program& program) {
   key += '/';
   for (const int32_t result : program.results) AppendBytes(result, &key);
   for (const at::ScalarType dtype : program.dtypes) AppendBytes(dtype, &key);
+  for (const bool is_row : program.row_results) key += is_row ? 'r' : 'f';
   AppendBytes(program.num_inputs, &key);
   AppendBytes(program.wide, &key);
   return key;
 }
 
-std::vector<bool> UniformNodes(const Program& program) {
-  std::vector<bool> uniform;
-  for (const Node& node : program.nodes) {
-    bool is_uniform = node.op != Op::kInput;
-    for (int i = 0; i < NumOperands(node.op); ++i) is_uniform = is_uniform && uniform[node.args[i]];
-    uniform.push_back(is_uniform);
-  }
-  return uniform;
+namespace {
+
+Level LevelOf(const Node& node, const std::vector<Level>& levels) {
+  if (node.op == Op::kInput) return Level::kFull;
+  if (node.op == Op::kRowInput || IsReduction(node.op)) return Level::kRow;
+  Level level = Level::kUniform;
+  for (int i = 0; i < NumOperands(node.op); ++i) level = std::max(level, levels[node.args[i]]);
+  return level;
+}
+
+bool IsInput(Op op) { return op == Op::kInput || op == Op::kRowInput; }
+
+}  // namespace
+
+std::vector<Level> LevelsOf(const Program& program) {
+  std::vector<Level> levels;
+  for (const Node& node : program.nodes) levels.push_back(LevelOf(node, levels));
+  return levels;
+}
+
+bool HasReductions(const Program& program) {
+  return std::any_of(program.nodes.begin(), program.nodes.end(),
+                     [](const Node& node) { return IsReduction(node.op); });
+}
+
+bool NeedsRows(const Program& program) {
+  const std::vector<bool>& of_rows = program.row_results;
+  if (std::find(of_rows.begin(), of_rows.end(), true) != of_rows.end()) return true;
+  return std::any_of(program.nodes.begin(), program.nodes.end(), [](const Node& node) {
+    return IsReduction(node.op) || node.op == Op::kRowInput || node.op == Op::kLength;
+  });
 }
 
 std::vector<uint64_t> InputsOfNodes(const Program& program) {
   std::vector<uint64_t> inputs;
   for (const Node& node : program.nodes) {
-    uint64_t set = node.op == Op::kInput ? uint64_t{1} << node.args[0] : 0;
+    uint64_t set = IsInput(node.op) ? uint64_t{1} << node.args[0] : 0;
     for (int i = 0; i < NumOperands(node.op); ++i) set |= inputs[node.args[i]];
     inputs.push_back(set);
   }
@@ -141,13 +163,20 @@ std::vector<uint64_t> InputsOfNodes(const Program& program) {
 Value Builder::Add(const Node& node) {
   const Key key(node.op, node.args, BitsOf(node.value));
   const auto [place, is_new] = known_.emplace(key, static_cast<int32_t>(nodes_.size()));
-  if (is_new) nodes_.push_back(node);
+  if (is_new) {
+    levels_.push_back(LevelOf(node, levels_));
+    nodes_.push_back(node);
+  }
   return {this, place->second};
 }
 
 Value Builder::Input(int32_t index) { return Add({Op::kInput, {index, 0, 0}}); }
 
+Value Builder::RowInput(int32_t index) { return Add({Op::kRowInput, {index, 0, 0}}); }
+
 Value Builder::Number(int32_t index) { return Add({Op::kNumber, {index, 0, 0}}); }
+
+Value Builder::Length() { return Add({Op::kLength}); }
 
 Value Builder::Constant(double value) { return Add({Op::kConstant, {0, 0, 0}, value}); }
 
@@ -163,12 +192,18 @@ Value Builder::Emit(Op op, Value a, Value b, Value c) {
     is_constant = is_constant && nodes_[operands[i].node].op == Op::kConstant;
     values[i] = nodes_[operands[i].node].value;
   }
+  if (IsReduction(op)) return Add(node);
   if (is_constant) return Constant(Evaluate(op, values[0], values[1], values[2]));
   if (op == Op::kMul && IsConstant(nodes_[a.node], 1)) return b;
   if (op == Op::kMul && IsConstant(nodes_[b.node], 1)) return a;
   if (op == Op::kMul && IsConstant(nodes_[a.node], -1)) return Emit(Op::kNeg, b);
   if (op == Op::kMul && IsConstant(nodes_[b.node], -1)) return Emit(Op::kNeg, a);
   return Add(node);
+}
+
+Value Builder::Copy(const Node& node, const Value* operands) {
+  if (NumOperands(node.op) == 0) return Add(node);
+  return Emit(node.op, operands[0], operands[1], operands[2]);
 }
 
 Value Builder::Power(Value base, double exponent) {
@@ -188,12 +223,12 @@ Program Builder::Finish(const std::vector<Value>& results,
   for (const Value& result : results) is_used[result.node] = true;
   for (size_t i = nodes_.size(); i-- > 0;) {
     const Node& node = nodes_[i];
-    if (node.op == Op::kInput && (kept >> node.args[0] & 1) != 0) is_used[i] = true;
+    if (IsInput(node.op) && (kept >> node.args[0] & 1) != 0) is_used[i] = true;
     for (int j = 0; is_used[i] && j < NumOperands(node.op); ++j) is_used[node.args[j]] = true;
   }
   inputs->clear();
   for (size_t i = 0; i < nodes_.size(); ++i)
-    if (is_used[i] && nodes_[i].op == Op::kInput) inputs->push_back(nodes_[i].args[0]);
+    if (is_used[i] && IsInput(nodes_[i].op)) inputs->push_back(nodes_[i].args[0]);
   std::sort(inputs->begin(), inputs->end());
 
   Program program;
@@ -202,7 +237,7 @@ Program Builder::Finish(const std::vector<Value>& results,
     if (!is_used[i]) continue;
     Node node = nodes_[i];
     for (int j = 0; j < NumOperands(node.op); ++j) node.args[j] = places[node.args[j]];
-    if (node.op == Op::kInput) {
+    if (IsInput(node.op)) {
       const auto place = std::lower_bound(inputs->begin(), inputs->end(), node.args[0]);
       node.args[0] = static_cast<int32_t>(place - inputs->begin());
     }
@@ -211,6 +246,7 @@ Program Builder::Finish(const std::vector<Value>& results,
   }
   for (const Value& result : results) program.results.push_back(places[result.node]);
   program.dtypes = dtypes;
+  program.row_results.resize(results.size());
   program.num_inputs = static_cast<int32_t>(inputs->size());
   program.wide = wide;
   return program;
@@ -225,26 +261,31 @@ Value operator+(double a, Value b) { return b.builder->Constant(a) + b; }
 Value operator-(double a, Value b) { return b.builder->Constant(a) - b; }
 Value operator*(double a, Value b) { return b.builder->Constant(a) * b; }
 
-Program Select(const Program& program, uint64_t results, std::vector<int32_t>* inputs) {
+Program Select(const Program& program, uint64_t results, uint64_t row_inputs,
+               std::vector<int32_t>* inputs) {
   Builder builder;
   std::vector<Value> values, chosen;
   for (const Node& node : program.nodes) {
-    const auto operand = [&](int i) {
-      return i < NumOperands(node.op) ? values[node.args[i]] : Value();
-    };
-    values.push_back(node.op == Op::kInput    ? builder.Input(node.args[0])
-                     : node.op == Op::kNumber ? builder.Number(node.args[0])
-                     : node.op == Op::kConstant
-                         ? builder.Constant(node.value)
-                         : builder.Emit(node.op, operand(0), operand(1), operand(2)));
+    Value operands[3];
+    for (int i = 0; i < NumOperands(node.op); ++i) operands[i] = values[node.args[i]];
+    if (node.op == Op::kInput && (row_inputs >> node.args[0] & 1) != 0)
+      values.push_back(builder.RowInput(node.args[0]));
+    else if (IsReduction(node.op) && builder.level(operands[0]) != Level::kFull)
+      values.push_back(operands[0]);
+    else
+      values.push_back(builder.Copy(node, operands));
   }
   std::vector<at::ScalarType> dtypes;
+  std::vector<bool> row_results;
   for (size_t i = 0; i < program.results.size(); ++i) {
     if ((results >> i & 1) == 0) continue;
     chosen.push_back(values[program.results[i]]);
     dtypes.push_back(program.dtypes[i]);
+    row_results.push_back(builder.level(chosen.back()) == Level::kRow);
   }
-  return builder.Finish(chosen, dtypes, program.wide, inputs);
+  Program selected = builder.Finish(chosen, dtypes, program.wide, inputs);
+  selected.row_results = std::move(row_results);
+  return selected;
 }
 
 }  // namespace lockstep::kernels::pointwise

@@ -1,6 +1,10 @@
 // A pointwise function as data: a list of nodes, each of which computes one number from the numbers
 // of earlier nodes. The same list is run for every element. No tensors here.
 //
+// A function may also reduce its last dimension. An element's row is all elements with the same
+// position in the other dimensions; a reduction computes one number of a row from all of its
+// elements. LevelsOf tells such nodes apart.
+//
 //    Builder builder;
 //    const Value x = builder.Input(0), y = builder.Input(1);
 //    const Value z = builder.Emit(Op::kSilu, x) * y;
@@ -24,8 +28,14 @@ namespace lockstep::kernels::pointwise {
 
 enum class Op : uint8_t {
   kInput,     // the element of input number args[0]
+  kRowInput,  // the row's number in input number args[0], whose last dimension has size 1
   kNumber,    // number args[0] of the call, the same for all elements
+  kLength,    // the number of elements of a row
   kConstant,  // `value`
+  kSum,       // the row's sum, mean, largest and smallest number
+  kMean,
+  kAmax,
+  kAmin,
   kCopy,
   kNeg,
   kAbs,
@@ -56,10 +66,16 @@ enum class Op : uint8_t {
   kNotEqual,
   kWhere,   // args[1] where args[0] is not 0, else args[2]
   kMulAdd,  // args[0] * args[1] + args[2], rounded once; only in the steps of the interpreter
+  // These too are steps only: see row_code.h.
+  kLoad,
+  kStore,
+  kExpand,
 };
 
-// Returns the number of operands that are nodes: 0 for kInput, kNumber and kConstant.
+// Returns the number of operands that are nodes: 0 for kConstant and what comes before it.
 int NumOperands(Op op);
+
+inline bool IsReduction(Op op) { return op >= Op::kSum && op <= Op::kAmin; }
 
 // Returns the operator's result in float64, with `a`, `b` and `c` as its operands.
 double Evaluate(Op op, double a, double b, double c);
@@ -74,6 +90,7 @@ struct Program {
   std::vector<Node> nodes;             // operands come before what uses them
   std::vector<int32_t> results;        // nodes
   std::vector<at::ScalarType> dtypes;  // of the results, as they are stored
+  std::vector<bool> row_results;       // whether a result has one number for each row
   int32_t num_inputs = 0;              // tensors
   bool wide = false;                   // computes in float64, not in float32
 };
@@ -81,9 +98,21 @@ struct Program {
 // Returns the bytes that tell programs apart.
 std::string KeyOf(const Program& program);
 
-// Returns, for each node, whether it is the same for all elements: constants, numbers, and what is
-// computed from them alone.
-std::vector<bool> UniformNodes(const Program& program);
+// The amount of numbers of a node.
+enum class Level : uint8_t {
+  kUniform,  // one: constants, numbers, and what is computed from them alone
+  kRow,      // one for each row
+  kFull,     // one for each element
+};
+
+// Returns the level of each node.
+std::vector<Level> LevelsOf(const Program& program);
+
+bool HasReductions(const Program& program);
+
+// Returns whether the program must be run row by row: it has reductions, or numbers or results of
+// rows.
+bool NeedsRows(const Program& program);
 
 // Returns, for each node, the set of inputs that it depends on, as bits.
 std::vector<uint64_t> InputsOfNodes(const Program& program);
@@ -101,7 +130,9 @@ struct Value {
 class Builder {
  public:
   Value Input(int32_t index);
+  Value RowInput(int32_t index);
   Value Number(int32_t index);
+  Value Length();
   Value Constant(double value);
   Value Emit(Op op, Value a, Value b = {}, Value c = {});
 
@@ -109,10 +140,14 @@ class Builder {
   Value Power(Value base, double exponent);
 
   const Node& node(Value value) const { return nodes_[value.node]; }
+  Level level(Value value) const { return levels_[value.node]; }
+
+  // Returns a copy of a node of another program, whose operands are these values.
+  Value Copy(const Node& node, const Value* operands);
 
   // Returns the program of these results, without what they do not need. The inputs that it needs
   // are numbered anew from 0, in their order; `*inputs` becomes the list of their old numbers.
-  // Inputs in the set `kept` stay.
+  // Inputs in the set `kept` stay. No result is one of rows.
   Program Finish(const std::vector<Value>& results, const std::vector<at::ScalarType>& dtypes,
                  bool wide, std::vector<int32_t>* inputs, uint64_t kept = 0) const;
 
@@ -121,6 +156,7 @@ class Builder {
 
   using Key = std::tuple<Op, std::array<int32_t, 3>, uint64_t>;
   std::vector<Node> nodes_;
+  std::vector<Level> levels_;
   std::map<Key, int32_t> known_;
 };
 
@@ -133,8 +169,11 @@ Value operator+(double a, Value b);
 Value operator-(double a, Value b);
 Value operator*(double a, Value b);
 
-// Returns the program of some of the results (bits), and the inputs that it reads.
-Program Select(const Program& program, uint64_t results, std::vector<int32_t>* inputs);
+// Returns the program of some of the results (bits), and the inputs that it reads. `row_inputs`
+// (bits) have one number for each row; a reduction of what depends on no other input is that number
+// itself. Results that depend on no other input outside of reductions are results of rows.
+Program Select(const Program& program, uint64_t results, uint64_t row_inputs,
+               std::vector<int32_t>* inputs);
 
 // --- Gradients
 

@@ -30,7 +30,7 @@ constexpr const char* kAllowed =
     "A fused function may use + - * / ^, exp, log, sqrt, rsqrt, square, pow, reciprocal, abs, neg, "
     "sin, cos, erf, tanh, sigmoid, silu, relu, gelu, maximum, minimum, clamp, where, masked_fill, "
     "comparisons as x:gt(y), logical_and, logical_or, logical_not, addcmul, addcdiv and casts, of "
-    "its arguments and of numbers";
+    "its arguments and of numbers; and sum, mean, amax and amin over the last dimension";
 
 class Recorder {
  public:
@@ -66,10 +66,11 @@ class Recorder {
   // Throws the first mistake, if there was one.
   void Check() const { TORCH_CHECK_VALUE(mistake_.empty(), mistake_, ". ", kAllowed); }
 
-  Program Finish(const std::vector<at::Tensor>& results, int32_t num_inputs) {
+  Recorded Finish(const std::vector<at::Tensor>& results, int32_t num_inputs) {
     TORCH_CHECK_VALUE(!results.empty(),
                       "the function returns nothing; it must return tensors that "
                       "it computed from its arguments");
+    Recorded recorded;
     std::vector<Value> values;
     std::vector<at::ScalarType> dtypes;
     for (size_t i = 0; i < results.size(); ++i) {
@@ -77,19 +78,22 @@ class Recorder {
       TORCH_CHECK_VALUE(known != nullptr && !known->is_number, "result ", i + 1,
                         " of the function is not computed from its tensors");
       values.push_back(known->value);
+      recorded.lacks_dimension.push_back(known->lacks_dimension);
       dtypes.push_back(results[i].scalar_type());
       is_wide_ = is_wide_ || dtypes.back() == at::kDouble;
     }
     std::vector<int32_t> inputs;
     const uint64_t all = (uint64_t{1} << num_inputs) - 1;
-    return builder_.Finish(values, dtypes, is_wide_, &inputs, all);
+    recorded.program = builder_.Finish(values, dtypes, is_wide_, &inputs, all);
+    return recorded;
   }
 
  private:
   struct Known {
     Value value;
     bool is_number, is_argument;
-    at::Tensor tensor;  // alive, so that no other takes its address
+    bool lacks_dimension;  // a reduction did not keep the last one
+    at::Tensor tensor;     // alive, so that no other takes its address
   };
 
   // An operator that is under way.
@@ -100,6 +104,7 @@ class Recorder {
     bool is_number = false;  // of numbers alone
     bool is_wide = false;    // its operands promote to float64
     bool is_in_place = false;
+    bool lacks_dimension = false;
   };
 
   static std::unique_ptr<at::ObserverContext> OnStart(const at::RecordFunction& function) {
@@ -110,9 +115,10 @@ class Recorder {
       active->End(function, static_cast<Observed*>(context));
   }
 
-  void Keep(const at::Tensor& tensor, Value value, bool is_number, bool is_argument) {
+  void Keep(const at::Tensor& tensor, Value value, bool is_number, bool is_argument,
+            bool lacks_dimension = false) {
     known_.insert_or_assign(tensor.unsafeGetTensorImpl(),
-                            Known{value, is_number, is_argument, tensor});
+                            Known{value, is_number, is_argument, lacks_dimension, tensor});
   }
 
   const Known* Find(const at::Tensor& tensor) const {
@@ -133,13 +139,16 @@ class Recorder {
     const auto schema = function.operator_schema();
     if (!schema.has_value()) return observed;
     observed->name = schema->name();
-    bool has_proxy = false, is_number = true;
+    bool has_proxy = false, is_number = true, has_dimension = false;
     at::native::ResultTypeState promoted;
     for (const c10::IValue& input : function.inputs())
       ForEachTensor(input, [&](const at::Tensor& tensor) {
         const Known* known = Find(tensor);
         has_proxy |= known != nullptr;
         is_number &= known == nullptr || known->is_number;
+        const bool lacks_dimension = known != nullptr && known->lacks_dimension;
+        has_dimension |= !lacks_dimension && tensor.dim() > 0;
+        observed->lacks_dimension |= lacks_dimension;
         promoted = at::native::update_result_type_state(tensor, promoted);
       });
     if (!has_proxy) return observed;  // makes a tensor of its own
@@ -159,8 +168,22 @@ class Recorder {
     } else {
       for (const c10::IValue& input : function.inputs())
         observed->operands.push_back(ToOperand(input, shown));
+      NoteDimensions(observed.get(), shown, has_dimension);
     }
     return observed;
+  }
+
+  // An operator does not see that a dimension is gone: it would pair rows with elements.
+  void NoteDimensions(Observed* observed, const std::string& shown, bool has_dimension) {
+    const char* const advice = "; let the reduction keep it: torch.sum(x, -1, true)";
+    if (IsReduction(observed->name)) {
+      const std::string problem = ProblemOfReduction(observed->operands);
+      if (!problem.empty()) return Note(shown + " " + problem);
+      if (!has_dimension) return Note(shown + " of a tensor without a last dimension" + advice);
+      observed->lacks_dimension = !KeepsDimension(observed->operands);
+    } else if (observed->lacks_dimension && has_dimension) {
+      Note(shown + " of a tensor without its last dimension and of one that has it" + advice);
+    }
   }
 
   bool ChangesOwn(const at::RecordFunction& function, const std::string& name) const {
@@ -216,7 +239,9 @@ class Recorder {
     const std::vector<c10::IValue>& outputs = function.outputs();
     if (outputs.empty()) return;  // it threw, and says why itself
     if (outputs.size() > 1 || !outputs[0].isTensor())
-      return Note(ShownName(observed->name) + " over dimensions is not pointwise");
+      return Note(ShownName(observed->name) +
+                  " over dimensions is not pointwise; torch.amax(x, -1, true) and torch.amin "
+                  "reduce rows");
     const at::Tensor& result = outputs[0].toTensor();
     const at::ScalarType dtype = result.scalar_type();
     if (!at::isFloatingType(dtype) && dtype != at::kBool) {
@@ -233,7 +258,7 @@ class Recorder {
       is_wide_ = is_wide_ || observed->is_wide || dtype == at::kDouble;
     // A cast that changes nothing returns its argument.
     if (observed->is_in_place || Find(result) == nullptr)
-      Keep(result, value, observed->is_number, /*is_argument=*/false);
+      Keep(result, value, observed->is_number, /*is_argument=*/false, observed->lacks_dimension);
   }
 
   static thread_local Recorder* active;
@@ -248,8 +273,8 @@ class Recorder {
 };
 thread_local Recorder* Recorder::active = nullptr;
 
-Program RecordOnce(const TensorFunction& function, const std::vector<ArgumentKind>& arguments,
-                   const Whereabouts& where, int64_t num_dims, int64_t size, double value) {
+Recorded RecordOnce(const TensorFunction& function, const std::vector<ArgumentKind>& arguments,
+                    const Whereabouts& where, int64_t num_dims, int64_t size, double value) {
   Recorder recorder(where);
   std::vector<at::Tensor> proxies;
   int32_t num_inputs = 0, num_numbers = 0;
@@ -269,31 +294,32 @@ Program RecordOnce(const TensorFunction& function, const std::vector<ArgumentKin
   recorder.Check();
   TORCH_CHECK_VALUE(static_cast<int64_t>(results.size()) <= kMostResults, "at most ", kMostResults,
                     " results, got ", results.size());
-  const Program program = recorder.Finish(results, num_inputs);
-  const std::vector<uint64_t> inputs = InputsOfNodes(program);
+  Recorded recorded = recorder.Finish(results, num_inputs);
+  const std::vector<uint64_t> inputs = InputsOfNodes(recorded.program);
   for (size_t i = 0; i < results.size(); ++i)
-    TORCH_CHECK_VALUE(inputs[program.results[i]] != 0, "result ", i + 1,
+    TORCH_CHECK_VALUE(inputs[recorded.program.results[i]] != 0, "result ", i + 1,
                       " of the function is not computed from its tensors");
-  return program;
+  return recorded;
 }
 
 }  // namespace
 
 bool IsRecording() { return Recorder::IsActive(); }
 
-Program Record(const TensorFunction& function, const std::vector<ArgumentKind>& arguments,
-               const Whereabouts& where) {
+Recorded Record(const TensorFunction& function, const std::vector<ArgumentKind>& arguments,
+                const Whereabouts& where) {
   const at::NoGradGuard no_grad;
   const c10::impl::ExcludeDispatchKeyGuard no_modes(c10::autocast_dispatch_keyset |
                                                     c10::DispatchKeySet(c10::DispatchKey::Fake));
-  const Program program = RecordOnce(function, arguments, where, 1, 2, 0.7);
-  const Program again = RecordOnce(function, arguments, where, 2, 3, 0);
+  Recorded recorded = RecordOnce(function, arguments, where, 1, 2, 0.7);
+  const Recorded again = RecordOnce(function, arguments, where, 2, 3, 0);
   TORCH_CHECK_VALUE(
-      KeyOf(program) == KeyOf(again),
+      KeyOf(recorded.program) == KeyOf(again.program) &&
+          recorded.lacks_dimension == again.lacks_dimension,
       "the function computes something else for another shape or other values, or at random. It is "
       "recorded once for all: pass what it reads of a shape as a number, and choose by "
       "torch.where");
-  return program;
+  return recorded;
 }
 
 }  // namespace lockstep::kernels::pointwise

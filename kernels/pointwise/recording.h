@@ -30,12 +30,18 @@ using Whereabouts = std::function<std::string()>;
 // Returns whether this thread records a function. What it calls meanwhile is a part of that.
 bool IsRecording();
 
+struct Recorded {
+  Program program;
+  // Whether a result lacks the last dimension, because a reduction did not keep it.
+  std::vector<bool> lacks_dimension;
+};
+
 // Calls the function twice, with proxies of different shapes and values. Throws c10::ValueError
 // unless both calls are one and the same pointwise program. The program's inputs are the arguments
 // that are tensors, and its numbers those that are numbers, each in their order. Gradients,
 // autocast and the recording of a graph are off meanwhile.
-Program Record(const TensorFunction& function, const std::vector<ArgumentKind>& arguments,
-               const Whereabouts& where);
+Recorded Record(const TensorFunction& function, const std::vector<ArgumentKind>& arguments,
+                const Whereabouts& where);
 
 }  // namespace lockstep::kernels::pointwise
 

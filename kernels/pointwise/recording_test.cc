@@ -66,7 +66,7 @@ TEST(Recording, WhatIsNotPointwiseIsRefused) {
       {[](const Tensors& in) { return Tensors{in[0].softmax(-1)}; },
        "torch.softmax is not pointwise"},
       {[](const Tensors& in) { return Tensors{in[0] * in[0].sum()}; },
-       "torch.sum is not pointwise"},
+       "torch.sum over all dimensions cannot be fused"},
       {[](const Tensors& in) { return Tensors{std::get<0>(in[0].max(0)) + in[0]}; },
        "torch.max over dimensions is not pointwise"},
       {[](const Tensors& in) { return Tensors{in[0].max() + in[0]}; },
@@ -108,6 +108,47 @@ TEST(Recording, WhatIsNotPointwiseIsRefused) {
     const std::string actual = MessageOf([&] { One(fused, {at::ones({3})}); });
     EXPECT_THAT(actual, HasSubstr(message));
     EXPECT_EQ(fused.num_recordings(), 0);
+  }
+}
+
+TEST(Recording, ReductionsOfOtherDimensionsAreRefused) {
+  const std::vector<std::pair<PointwiseFunction, const char*>> cases = {
+      {[](const Tensors& in) { return Tensors{in[0] * in[0].sum()}; },
+       "torch.sum over all dimensions cannot be fused; it may reduce the last dimension, given as "
+       "-1"},
+      {[](const Tensors& in) { return Tensors{in[0].amax({}, true)}; },
+       "torch.amax over all dimensions cannot be fused"},
+      {[](const Tensors& in) { return Tensors{in[0].sum(0)}; },
+       "torch.sum over dimension 0 cannot be fused"},
+      {[](const Tensors& in) { return Tensors{in[0].mean(1, true)}; },
+       "torch.mean over dimension 1 cannot be fused"},
+      {[](const Tensors& in) {
+         return Tensors{in[0].sum(at::IntArrayRef({0, -1}))};
+       },
+       "torch.sum over several dimensions cannot be fused"},
+      {[](const Tensors& in) { return Tensors{in[0] - in[0].sum(-1)}; },
+       "torch.sub of a tensor without its last dimension and of one that has it; let the reduction "
+       "keep it: torch.sum(x, -1, true)"},
+      {[](const Tensors& in) { return Tensors{in[0].sum(-1).sum(-1)}; },
+       "torch.sum of a tensor without a last dimension"},
+      {[](const Tensors& in) { return Tensors{in[1].sum(-1) * in[0]}; },
+       "torch.sum of a tensor without a last dimension"},
+      {[](const Tensors& in) { return Tensors{std::get<0>(in[0].max(-1, true)) + in[0]}; },
+       "torch.max over dimensions is not pointwise; torch.amax(x, -1, true) and torch.amin"},
+      {[](const Tensors& in) { return Tensors{in[0] * in[0].argmax(-1, true)}; },
+       "torch.argmax is not pointwise"},
+      {[](const Tensors& in) { return Tensors{(in[0] > 0).sum(-1, true) * in[0]}; },
+       "torch.sum gives Long"},
+      {[](const Tensors& in) { return Tensors{in[0].cumsum(-1)}; },
+       "torch.cumsum is not pointwise"},
+      {[](const Tensors& in) { return Tensors{in[0].var(-1)}; }, "torch.var is not pointwise"},
+  };
+  for (const auto& [function, message] : cases) {
+    FusedFunction fused(function);
+    const std::string actual = MessageOf([&] { One(fused, {at::ones({2, 3}), at::ones({})}); });
+
+    EXPECT_THAT(actual, HasSubstr(message));
+    EXPECT_THAT(actual, HasSubstr("sum, mean, amax and amin over the last dimension"));
   }
 }
 

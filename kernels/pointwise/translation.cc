@@ -59,6 +59,11 @@ Translator Binary(Op op) {
   return [op](const Call& call) { return call.Emit(op, call.At(0), call.At(1)); };
 }
 
+// The recorder has looked at the dimensions.
+Translator Reduction(Op op) {
+  return [op](const Call& call) { return call.Emit(op, call.At(0)); };
+}
+
 Translator Swapped(Op op) {
   return [op](const Call& call) { return call.Emit(op, call.At(1), call.At(0)); };
 }
@@ -104,11 +109,14 @@ Value Clamp(const Call& call) {
   return value;
 }
 
+constexpr const char* kMaximumOverDimensions =
+    "over dimensions is not pointwise; torch.amax(x, -1, true) and torch.amin reduce rows";
+
 // max(x) and max(x, dim) have the same name as max(x, y).
 Translator OfTwo(Op op) {
   return [op](const Call& call) {
     if (call.operands.size() != 2 || !call.operands[1].dtype.has_value()) {
-      *call.problem = "over dimensions is not pointwise";
+      *call.problem = kMaximumOverDimensions;
       return call.At(0);
     }
     return call.Emit(op, call.At(0), call.At(1));
@@ -187,6 +195,10 @@ const std::unordered_map<std::string, Translator>& Translators() {
       {"_to_copy", Cast},
       {"clone", Same},
       {"contiguous", Same},
+      {"sum", Reduction(Op::kSum)},
+      {"mean", Reduction(Op::kMean)},
+      {"amax", Reduction(Op::kAmax)},
+      {"amin", Reduction(Op::kAmin)},
       {"swiglu", [](const Call& call) { return call.Emit(Op::kSilu, call.At(0)) * call.At(1); }},
   };
   return *translators;
@@ -201,6 +213,26 @@ std::string BareName(const std::string& name) {
 }  // namespace
 
 bool IsTranslated(const std::string& name) { return Translators().count(BareName(name)) > 0; }
+
+bool IsReduction(const std::string& name) {
+  const std::string bare = BareName(name);
+  return bare == "sum" || bare == "mean" || bare == "amax" || bare == "amin";
+}
+
+bool KeepsDimension(const std::vector<Operand>& operands) {
+  return operands.size() > 2 && operands[2].other.isBool() && operands[2].other.toBool();
+}
+
+std::string ProblemOfReduction(const std::vector<Operand>& operands) {
+  const char* const advice = " cannot be fused; it may reduce the last dimension, given as -1";
+  if (operands.size() < 2 || !operands[1].other.isIntList() ||
+      operands[1].other.toIntVector().empty())
+    return std::string("over all dimensions") + advice;
+  const std::vector<int64_t> dims = operands[1].other.toIntVector();
+  if (dims.size() > 1) return std::string("over several dimensions") + advice;
+  if (dims[0] != -1) return "over dimension " + std::to_string(dims[0]) + advice;
+  return "";
+}
 
 std::string ShownName(const std::string& name) { return "torch." + BareName(name); }
 

@@ -22,6 +22,16 @@ struct Operand {
 // Returns whether the operator, "aten::mul", can be translated. Overloads have one name.
 bool IsTranslated(const std::string& name);
 
+// Returns whether the operator reduces dimensions.
+bool IsReduction(const std::string& name);
+
+// Returns whether the result of a reduction has the last dimension too, with size 1.
+bool KeepsDimension(const std::vector<Operand>& operands);
+
+// Returns what is wrong with the dimensions of a reduction, or "": only the last one, as -1, can be
+// reduced.
+std::string ProblemOfReduction(const std::vector<Operand>& operands);
+
 // Returns the operator's name as Lua and Python have it: "torch.mul".
 std::string ShownName(const std::string& name);
 

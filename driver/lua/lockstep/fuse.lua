@@ -17,8 +17,16 @@ local core_fuse = require "lockstep.core.fuse"
 --- operators. Later calls do not call it: a Lua number that it reads from outside stays what it was, and what changes
 --- must be an argument. `fn` may use + - * / ^, exp, log, sqrt, rsqrt, square, pow, reciprocal, abs, sin, cos, erf,
 --- tanh, sigmoid, silu, relu, gelu, maximum, minimum, clamp, where, masked_fill, comparisons (x:gt(y)), logical_and,
---- logical_or, logical_not, addcmul, addcdiv, casts and other fused functions. Anything else is an error that names it:
---- reductions, indexing, tensors from outside, changes in place, `x:size()` as a number.
+--- logical_or, logical_not, addcmul, addcdiv, casts and other fused functions. It may also reduce the last dimension by
+--- sum, mean, amax and amin:
+---
+---     local rms_norm = lockstep.fuse(function(x, weight)
+---       return x * torch.rsqrt((x * x):mean(-1, true) + 1e-6) * weight
+---     end)
+---
+--- A reduction that keeps the dimension (`true`) may be used further with other tensors. One that does not may be used
+--- with numbers and with others like it, and be a result. Anything else is an error that names it: reductions of other
+--- dimensions, indexing, tensors from outside, changes in place, `x:size()` as a number.
 ---
 --- Results have the shapes and dtypes of the same chain unfused, and are contiguous. They are computed in float32 (in
 --- float64 where the chain has a float64 tensor) and rounded once, at the end. Numbers get no gradient. Autocast does

@@ -51,6 +51,26 @@ t.test("ResultsAndGradientsAreThoseOfTheFunction", function()
   expect_same(swiglu, 2e-2, x:bfloat16(), y:bfloat16())
 end)
 
+t.test("TheLastDimensionMayBeReduced", function()
+  torch.manual_seed(2)
+  local x, mask, weight = torch.randn { 5, 7 }, torch.randn { 7 }, torch.randn { 7 }
+  local function softmax(v, m)
+    local z = v * 0.5 + m
+    local e = torch.exp(z - z:amax(-1, true))
+    return e / e:sum(-1, true)
+  end
+  local function rms_norm(v, w) return v * torch.rsqrt((v * v):mean(-1, true) + 1e-6) * w end
+  local function log_sum_exp(v) return torch.log(torch.exp(v - v:amax(-1, true)):sum(-1)) + v:amax(-1) end
+
+  expect_same(softmax, 1e-6, x, mask)
+  expect_same(rms_norm, 1e-6, x, weight)
+  expect_same(log_sum_exp, 1e-6, x)
+  expect_same(function(v) return v:sum(-1, true), v - v:mean(-1, true), v:amin(-1) end, 1e-6, x)
+  expect_same(rms_norm, 3e-2, x:bfloat16(), weight:bfloat16())
+  expect_same(softmax, 1e-6, torch.randn { 2, 3, 600 }, torch.randn { 3, 600 })
+  t.near(fuse(softmax)(x, mask):sum(-1), torch.ones { 5 }, 1e-6)
+end)
+
 t.test("AFunctionIsRecordedOnceForItsDtypesAndForAllShapes", function()
   local calls = 0
   local double = fuse(function(x)
@@ -174,7 +194,10 @@ t.test("WhatIsNotPointwiseIsRefusedByName", function()
 
   refused("torch.cumsum is not pointwise", function(a) return a:cumsum(-1) end, x)
   refused("A fused function may use + - * /", function(a) return a:cumsum(-1) end, x)
-  refused("torch.sum is not pointwise", function(a) return a - a:sum() end, x)
+  refused("torch.sum over all dimensions cannot be fused", function(a) return a - a:sum() end, x)
+  refused("torch.mean over dimension 0 cannot be fused", function(a) return a - a:mean(0, true) end, x)
+  refused("without its last dimension and of one that has it", function(a) return a - a:sum(-1) end, x)
+  refused("torch.argmax is not pointwise", function(a) return a * a:argmax(-1, true) end, x)
   refused("torch.max over dimensions is not pointwise", function(a) return a * (a:max(-1)) end, x)
   refused("is not pointwise", function(a) return a[0] end, x)
   refused("torch.add_ changes an argument", function(a) return a:add_(1) end, x)

@@ -1,0 +1,40 @@
+// Runs a program on the CPU over tensors: finds how each lies in memory, and shares the elements,
+// or the rows, among threads. Private to pointwise.cc, which has checked the arguments.
+
+#ifndef LOCKSTEP_KERNELS_POINTWISE_EXECUTE_H_
+#define LOCKSTEP_KERNELS_POINTWISE_EXECUTE_H_
+
+#include <cstdint>
+
+#include "ATen/core/TensorBody.h"
+#include "c10/util/DimVector.h"
+#include "kernels/pointwise/code.h"
+#include "kernels/pointwise/program.h"
+#include "kernels/pointwise/row_code.h"
+
+namespace lockstep::kernels::pointwise {
+
+struct Executable {
+  Program program;
+  bool needs_rows = false;
+  Code code;         // unless it needs rows
+  RowCode row_code;  // if it does
+};
+
+// Throws c10::ValueError if the program needs more than kMostSlots.
+Executable Prepare(const Program& program);
+
+// Returns the size of the last dimension, 1 for a tensor without dimensions.
+int64_t LengthOf(at::IntArrayRef shape);
+
+// Returns the shape with a last dimension of size 1.
+at::DimVector ShapeOfRows(at::IntArrayRef shape);
+
+// Writes the results, which are contiguous. The inputs are broadcast to `shape`, except those of
+// rows.
+void Execute(const Executable& executable, at::TensorList inputs, at::ArrayRef<double> numbers,
+             at::IntArrayRef shape, at::TensorList results);
+
+}  // namespace lockstep::kernels::pointwise
+
+#endif  // LOCKSTEP_KERNELS_POINTWISE_EXECUTE_H_
