@@ -106,8 +106,7 @@ for step, batch in run:steps(draw_step, config.steps) do
   local loss = sharding.accumulate(model, batch.micro_batches, batch.report.loss_tokens, function(micro_batch)
     return model_of.loss_sum(model, micro_batch)
   end)
-  local grad_norm = optim.clip_grad_norm(model:parameters(), config.max_norm)
-  optimizer:step(schedule(step))
+  local grad_norm = optimizer:step(schedule(step), { max_grad_norm = config.max_norm })
   optimizer:zero_grad()
   log.step { loss = loss, grad_norm = grad_norm, lr = config.lr * schedule(step), tokens = batch.report.tokens }
   if run:every(config.eval_every) then log.record("validation", { loss = evaluate() }) end

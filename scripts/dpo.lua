@@ -129,8 +129,7 @@ end
 
 for _, micro_batches in run:steps(draw, config.steps) do
   local loss, accuracy, margin = sharding.accumulate(model, micro_batches, config.pairs_per_step, loss_of)
-  local grad_norm = optim.clip_grad_norm(model:parameters(), config.max_norm)
-  optimizer:step()
+  local grad_norm = optimizer:step(1, { max_grad_norm = config.max_norm })
   optimizer:zero_grad()
   log.step { loss = loss, accuracy = accuracy, margin = margin, grad_norm = grad_norm }
 end

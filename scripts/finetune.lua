@@ -125,8 +125,7 @@ for step, micro_batches, report in run:steps(stream, config.steps) do
   local loss = sharding.accumulate(model, micro_batches, report.loss_tokens, function(micro_batch)
     return model(micro_batch, "loss")
   end)
-  local grad_norm = optim.clip_grad_norm(model:parameters(), config.max_norm)
-  optimizer:step(schedule(step))
+  local grad_norm = optimizer:step(schedule(step), { max_grad_norm = config.max_norm })
   optimizer:zero_grad()
   log.step { loss = loss, grad_norm = grad_norm, lr = config.lr * schedule(step), tokens = report.tokens }
   if run:every(config.eval_every) then evaluate(step + 1 < config.steps and "step " .. step + 1 or "after") end

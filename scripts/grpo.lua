@@ -140,8 +140,7 @@ for _, samples, reward in run:steps(rollouts, config.steps) do
   local line = { reward = reward, tokens = report.tokens, stale = tail and done.stale or nil }
   for _ = 1, config.updates do
     line.loss, line.clipped, line.kl = sharding.accumulate(model, batches[dist.rank() + 1], divisor, loss_of)
-    line.grad_norm = optim.clip_grad_norm(model:parameters(), config.max_norm)
-    optimizer:step()
+    line.grad_norm = optimizer:step(1, { max_grad_norm = config.max_norm })
     optimizer:zero_grad()
   end
   log.step(line)
