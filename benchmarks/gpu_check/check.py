@@ -72,6 +72,7 @@ def items():
         Item("checkpoint on a GPU", gtest("checkpoint_gpu_test"), needs_gpu=True),
         Item("tiled_mlp on a GPU", gtest("tiled_mlp_gpu_test"), needs_gpu=True),
         Item("kernels on a GPU", gtest("kernels_gpu_test"), needs_gpu=True),
+        Item("float8 on a GPU", gtest("float8_gpu_test"), needs_gpu=True),
         Item("attention", lua("run_test.lua", str(HERE / "attention_gpu_test.lua")), needs_gpu=True),
         Item("collectives through NCCL", lua("run_test.lua", str(HERE / "collectives_gpu_test.lua")), needs_gpu=True),
         Item("graphs, streams, events", lua("run_test.lua", str(HERE / "graph_gpu_test.lua")), needs_gpu=True),
@@ -82,6 +83,10 @@ def items():
             Bound("RMSNorm, time / ATen", high=1.0), Bound("add + RMSNorm, time / ATen", high=0.6),
             Bound("SwiGLU, time / ATen", high=0.5), Bound("rotation, time / ATen", high=0.2),
             Bound("AdamW, time / ATen", high=0.6), Bound("AdamW, speed / copy", low=0.8)]),
+        Item("float8 layers", lua("float8.lua"), bounds=[
+            Bound("tensorwise, error / CPU", high=1e-2, on_cpu=True), Bound("rowwise, error / CPU", high=1e-2, on_cpu=True),
+            Bound("tensorwise, time / bfloat16", high=0.93), Bound("rowwise, time / bfloat16", high=1.0),
+            Bound("cast, speed / copy", low=0.5)]),
         Item("host time of operators", lua("tiny_operators.lua"), peer=python("tiny_operators.py"), bounds=[
             Bound("1,000 additions, ms", high=0.7, is_ratio=True), Bound("with backward, ms", high=0.9, is_ratio=True)]),
         Item("124M, 8 x 1024", graph("--batch", "8", "--tokens", "1024"), seconds=150, bounds=[

@@ -3,6 +3,7 @@
 #include "ATen/ops/_foreach_add.h"
 #include "ATen/ops/_scaled_dot_product_flash_attention_for_cpu_backward_native.h"
 #include "ATen/ops/_scaled_dot_product_flash_attention_for_cpu_native.h"
+#include "ATen/ops/_scaled_mm.h"
 
 namespace lockstep::kernels {
 
@@ -22,6 +23,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> FlashAttentionBackward(
     const std::optional<at::Tensor>& mask, std::optional<double> scale) {
   return at::native::_scaled_dot_product_flash_attention_cpu_backward(
       dy, q, k, v, y, logsumexp, /*dropout_p=*/0, causal, mask, scale);
+}
+
+at::Tensor ScaledMatrixProduct(const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_factor,
+                               const at::Tensor& b_factor, at::ScalarType dtype, bool fast) {
+  return at::_scaled_mm(a, b, a_factor, b_factor, /*bias=*/std::nullopt,
+                        /*scale_result=*/std::nullopt, dtype, fast);
 }
 
 }  // namespace lockstep::kernels

@@ -28,6 +28,12 @@ std::tuple<at::Tensor, at::Tensor, at::Tensor> FlashAttentionBackward(
     const at::Tensor& y, const at::Tensor& logsumexp, bool causal,
     const std::optional<at::Tensor>& mask, std::optional<double> scale);
 
+// Returns the product of two matrices of float8 numbers, times factors: one for each matrix, or for
+// each row of `a` [m, 1] and each column of `b` [1, n]. `fast`: a GPU adds up in less than float32.
+//   a: [m, k], contiguous; b: [k, n], column-major. k and n are multiples of 16.
+at::Tensor ScaledMatrixProduct(const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_factor,
+                               const at::Tensor& b_factor, at::ScalarType dtype, bool fast);
+
 }  // namespace lockstep::kernels
 
 #endif  // LOCKSTEP_KERNELS_ATEN_PRIVATE_OPERATORS_H_

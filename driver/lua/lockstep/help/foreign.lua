@@ -9,6 +9,8 @@ local NAMES = {
   -- PEFT
   lora_alpha = "alpha", lora_dropout = "dropout", lora_rank = "r", rank = "r", target_modules = "targets",
   target_parameters = "parameters", use_dora = "dora", use_rslora = "rslora",
+  -- torchao
+  config = "recipe", filter_fqns = "filter", module_filter_fn = "filter", recipe_name = "recipe",
   -- transformers
   add_generation_prompt = "generation_prompt", add_special_tokens = "special",
   eos_token_id = "stop", max_length = "max_new_tokens", max_shard_size = "max_shard_bytes",

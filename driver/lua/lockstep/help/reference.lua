@@ -29,6 +29,7 @@ local MODULES = {
   { "mimo", "lockstep/mimo.lua", "lockstep/mimo/ownership.lua", "types/mimo_ownership.lua",
     "lockstep/mimo/loader.lua", "lockstep/mimo/reorder.lua", "lockstep/mimo/step.lua" },
   { "lora", "lockstep/lora.lua" },
+  { "float8", "lockstep/float8.lua" },
   { "text", "lockstep/text.lua", "lockstep/text/train_tokenizer.lua", "lockstep/text/chat.lua" },
   { "images", "lockstep/images.lua", "lockstep/images/processor.lua" },
   { "data", "lockstep/data.lua" },

@@ -107,7 +107,11 @@ end
 
 -- Choosing modules ------------------------------------------------------------------------------------
 
-local function is_a(module, class)
+--- Returns whether a module is of a class, or of a subclass.
+---@param module nn.Module
+---@param class any
+---@return boolean
+function M.is_a(module, class)
   local own = getmetatable(module)
   while own do
     if own == class then return true end
@@ -127,8 +131,10 @@ local function matches(name, target) return name == target or name:sub(-#target 
 --- Whether the module computes the logits, by its name.
 local function is_head(name) return M.last_name(name) == "lm_head" end
 
---- The routers of mixtures of experts: linear layers "gate" next to "experts".
-local function find_routers(model)
+--- Returns the names of the routers of mixtures of experts: linear layers "gate" next to "experts".
+---@param model any
+---@return table<string, boolean>
+function M.find_routers(model)
   local routers = {}
   for name in model:named_modules() do
     if M.last_name(name) == "experts" then routers[name:gsub("experts$", "gate")] = true end
@@ -192,9 +198,9 @@ end
 ---@return lora.Found[]
 function M.find_targets(caller, model, targets, saved)
   local found, linear, used, others = {}, {}, {}, {}
-  local routers = find_routers(model)
+  local routers = M.find_routers(model)
   for name, module in model:named_modules() do
-    if is_a(module, nn.Linear) and not is_below(name, saved) then
+    if M.is_a(module, nn.Linear) and not is_below(name, saved) then
       linear[M.last_name(name)] = true
       local chosen = targets == "all-linear" and not is_head(name) and not routers[name]
       for _, target in ipairs(type(targets) == "table" and targets or {}) do

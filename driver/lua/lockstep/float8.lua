@@ -1,0 +1,139 @@
+--- Training with matrix products of 8-bit floating-point numbers, as torchao's convert_to_float8_training.
+---
+---     local count, left = float8.apply(model, { recipe = "rowwise" })
+---     for _, one in ipairs(left) do print(one.name, one.reason) end
+---
+--- Inputs, weights and gradients are scaled and rounded to 8 bits for each of the three products of a linear
+--- layer. Parameters, their names, dtypes and gradients stay as they are, and so do checkpoints, optimizers and
+--- models.save. docs/kernels.md has the recipes.
+
+local adapters = require "lockstep.lora.adapters"
+local core = require "lockstep.core"
+local experts = require "lockstep.lora.experts"
+local fully_shard = require "lockstep.sharding.fully_shard"
+local nn = require "lockstep.nn"
+local options = require "lockstep.options"
+local plain = require "lockstep.plain"
+local splits = require "lockstep.nn.splits"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+local CALLER = "float8.apply"
+local HEADS = { lm_head = true, output = true }
+
+--- Classes of linear layers, by recipe.
+local classes = {}
+for _, recipe in ipairs { "tensorwise", "rowwise", "rowwise_with_gw_hp" } do
+  local class = nn.Linear:subclass "Float8Linear"
+  function class:forward(x) return torch.ops.lockstep.float8_linear(x, self.weight, self.bias, recipe) end
+  classes[recipe] = class
+end
+
+local function fail(format, ...) core.raise(CALLER .. ": " .. format:format(...)) end
+
+--- Returns the module whose layers are converted.
+local function net_of(model)
+  if fully_shard.is_one(model) then return fully_shard.net_of(model) end
+  if not nn.is_module(model) then
+    fail("expected a module, or what sharding.fully_shard returned, not a %s; of replicas give replicas.module",
+      type(model))
+  end
+  return model
+end
+
+local function check_net(net)
+  splits.refuse_module(CALLER, net, "float8 products of split layers are not supported")
+  if #adapters.adapted(net) + #experts.adapted(net) > 0 then
+    fail("the model has adapters; call this before lora.apply")
+  end
+  for name, module in net:named_modules() do
+    if module.class_name == "Float8Linear" then fail('"%s" is a float8 layer already; call this once', name) end
+  end
+end
+
+--- Returns why a layer cannot be converted, or nil.
+local function obstacle(layer)
+  local class, weight = getmetatable(layer), layer.weight
+  if class ~= nn.Linear then return "its class is " .. class.class_name .. ", not Linear" end
+  if nn.fields(layer).forward then return "it has a forward of its own" end
+  if weight.dtype == torch.float64 then return "its weight is float64" end
+  local outputs, inputs = weight:size(0), weight:size(1)
+  if outputs % 16 ~= 0 or inputs % 16 ~= 0 then
+    return ("its weight is {%d, %d}, and not both are multiples of 16"):format(outputs, inputs)
+  end
+end
+
+--- Returns why a layer is left out where the caller gives no filter, or nil.
+local function default_reason(name, routers)
+  if HEADS[adapters.last_name(name)] then return "it is the head" end
+  if routers[name] then return "it is the router of experts" end
+end
+
+--- Returns why the caller's filter leaves a layer out, or nil.
+local function filter_reason(filter, name, layer)
+  local answer = filter(name, layer)
+  if type(answer) ~= "boolean" then
+    fail('filter must return true or false, but returned %s for "%s"', tostring(answer), name)
+  end
+  return not answer and "the filter left it out" or nil
+end
+
+---@class float8.Options
+---@field recipe "tensorwise"|"rowwise"|"rowwise_with_gw_hp"|nil one scale for each tensor, the default and the fastest;
+---or for each row, which is more exact; or that, with the gradient of the weight in the input's dtype
+---@field filter nil|fun(name: string, layer: nn.Linear): boolean whether to convert a layer; default: all but the head
+---("lm_head" or "output") and the routers of experts
+
+---@class float8.Left
+---@field name string of a linear layer that stays as it is
+---@field reason string "it is the head"
+
+--- Lets the linear layers of a model multiply in float8, in training and in evaluation. Layers whose dimensions are not
+--- multiples of 16 stay as they are. Call it before lora.apply, before or after sharding.data_parallel and
+--- sharding.fully_shard. An error, if no layer can be converted.
+---
+---     float8.apply(model, { filter = function(name) return name:find "mlp" ~= nil end })
+---
+--- Source: arXiv 2209.05433, as torchao 0.17 computes it.
+---@param model any a module, or what sharding.fully_shard returned
+---@param opts float8.Options?
+---@return integer count layers that were converted
+---@return float8.Left[] left the linear layers that were not, in the model's order
+function M.apply(model, opts)
+  local o = options.read(CALLER, opts, { recipe = "tensorwise", filter = options.optional })
+  local class = classes[o.recipe]
+  if not class then fail('recipe must be one of %s, not "%s"', table.concat(plain.keys(classes), ", "), o.recipe) end
+  if o.filter and not plain.is_callable(o.filter) then fail("filter must be a function, not a %s", type(o.filter)) end
+  local net = net_of(model)
+  check_net(net)
+  local routers, chosen, left = adapters.find_routers(net), {}, {}
+  local head = type(net.head_weight) == "function" and net:head_weight() or nil
+  for name, layer in net:named_modules() do
+    if adapters.is_a(layer, nn.Linear) then
+      local reason
+      if o.filter then
+        reason = filter_reason(o.filter, name, layer)
+      else
+        reason = default_reason(name, routers)
+      end
+      if not reason and rawequal(layer.weight, head) then
+        fail('filter chose "%s", the head, whose weight the loss reads without calling the layer; leave it out', name)
+      end
+      reason = reason or obstacle(layer)
+      if reason then
+        left[#left + 1] = { name = name, reason = reason }
+      else
+        chosen[#chosen + 1] = layer
+      end
+    end
+  end
+  if #chosen == 0 then
+    local first = left[1] and ('; "%s", for example: %s'):format(left[1].name, left[1].reason) or ""
+    fail("none of the model's %d linear layers can be converted%s", #left, first)
+  end
+  for _, layer in ipairs(chosen) do setmetatable(layer, class) end
+  return #chosen, left
+end
+
+return M

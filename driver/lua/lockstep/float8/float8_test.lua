@@ -1,0 +1,248 @@
+-- lockstep.float8: against torchao's numbers, in training, and with other modules.
+
+local checkpoint = require "lockstep.checkpoint"
+local data = require "lockstep.data"
+local float8 = require "lockstep.float8"
+local lora = require "lockstep.lora"
+local models = require "lockstep.models"
+local nn = require "lockstep.nn"
+local run = require "lockstep.run"
+local t = require "lockstep.testing"
+local tiny = require "tiny_fixture"
+local torch = require "lockstep.torch"
+
+torch.set_num_threads(1) -- small tensors
+
+local RECIPES = { "tensorwise", "rowwise", "rowwise_with_gw_hp" }
+local PROJECTIONS = 14 -- linear layers of the small model but its head
+
+--- Returns the length of the difference, as a share of the length of `expected`.
+local function error_of(actual, expected)
+  t.equal(actual.dtype, expected.dtype)
+  t.equal(tostring(actual.shape), tostring(expected.shape))
+  return ((actual - expected):double():norm() / expected:double():norm()):item()
+end
+
+t.test("LayersComputeWhatThoseOfTorchaoCompute", function()
+  local numbers = data.safetensors "tests/float8/fixtures/layers.safetensors"
+  for dtype, tolerance in pairs { float32 = 5e-7, bfloat16 = 1e-3 } do
+    for _, recipe in ipairs(RECIPES) do
+      local function expected(name) return numbers[("%s.%s.%s"):format(dtype, recipe, name)] end
+      local model = nn.Sequential { nn.Linear(32, 48) }
+      model:to(torch[dtype])
+      model:load_state_dict { ["0.weight"] = numbers[dtype .. ".weight"], ["0.bias"] = numbers[dtype .. ".bias"] }
+      t.equal({ float8.apply(model, { recipe = recipe }) }, { 1, {} })
+      local x = numbers[dtype .. ".x"]:clone():requires_grad_(true)
+
+      local y = model(x)
+      y:backward(numbers[dtype .. ".dy"])
+
+      local actual = { y = y:detach(), dx = x.grad, dweight = model[1].weight.grad, dbias = model[1].bias.grad }
+      for name, tensor in pairs(actual) do
+        local message = ("%s %s %s"):format(dtype, recipe, name)
+        t.near(error_of(tensor, expected(name)), 0, tolerance, message)
+      end
+    end
+  end
+end)
+
+t.test("AModelLearnsAboutAsWellAsWithoutFloat8", function()
+  for _, dtype in ipairs { torch.float32, torch.bfloat16 } do
+    local first, last = tiny.train(tiny.model(nil, dtype), 30)
+    t.truthy(last < 0.6 * first, ("without: %g, then %g"):format(first, last))
+    for _, recipe in ipairs(RECIPES) do
+      local model = tiny.model(nil, dtype)
+      t.equal(float8.apply(model, { recipe = recipe }), PROJECTIONS)
+      local begin, finish = tiny.train(model, 30)
+      local message = ("%s: %g, then %g; without %g, then %g"):format(recipe, begin, finish, first, last)
+      t.near(begin, first, 0.002 * first, message)
+      t.near(finish, last, 0.02 * first, message)
+      t.truthy(finish ~= last, message)
+    end
+  end
+end)
+
+t.test("TheFirstGradientsAreNearThoseWithoutFloat8", function()
+  local plain, limits = tiny.model(), { tensorwise = 0.2, rowwise = 0.15, rowwise_with_gw_hp = 0.15 }
+  tiny.loss(plain, tiny.batch(1)):backward()
+  for recipe, limit in pairs(limits) do
+    local model = tiny.model()
+    float8.apply(model, { recipe = recipe })
+    tiny.loss(model, tiny.batch(1)):backward()
+    local expected = {}
+    for name, p in plain:named_parameters() do expected[name] = p.grad end
+    for name, p in model:named_parameters() do
+      local difference = error_of(p.grad, expected[name])
+      t.truthy(difference > 0 and difference < limit, ("%s %s: %g"):format(recipe, name, difference))
+    end
+  end
+end)
+
+t.test("LayersThatStayAreReported", function()
+  local model = tiny.model { intermediate_size = 40 }
+  local count, left = float8.apply(model)
+  t.equal(count, 8)
+  t.equal(#left, 7)
+  t.equal(left[1], { name = "model.layers.0.mlp.gate_proj",
+    reason = "its weight is {40, 32}, and not both are multiples of 16" })
+  t.equal(left[3], { name = "model.layers.0.mlp.down_proj",
+    reason = "its weight is {32, 40}, and not both are multiples of 16" })
+  t.equal(left[7], { name = "lm_head", reason = "it is the head" })
+  t.equal(model.model.layers[1].mlp.up_proj.class_name, "Linear")
+  t.equal(model.model.layers[1].self_attn.q_proj.class_name, "Float8Linear")
+  t.truthy(tostring(model):find("(q_proj) Float8Linear(weight {32, 32})", 1, true), tostring(model))
+
+  local Own = nn.Linear:subclass "Own"
+  local others = nn.Sequential { nn.Linear(16, 16), Own(16, 16), nn.Linear(16, 16), nn.Linear(16, 16) }
+  others[3].forward = function(_, x) return x end
+  others[4]:to(torch.float64)
+  count, left = float8.apply(others)
+  t.equal(count, 1)
+  t.equal(left, { { name = "1", reason = "its class is Own, not Linear" },
+    { name = "2", reason = "it has a forward of its own" }, { name = "3", reason = "its weight is float64" } })
+end)
+
+t.test("RoutersOfExpertsStay", function()
+  local model = tiny.model { architectures = { "Qwen3MoeForCausalLM" }, model_type = "qwen3_moe", num_experts = 16,
+    num_experts_per_tok = 2, moe_intermediate_size = 16 }
+  local count, left = float8.apply(model)
+  t.equal(count, 8)
+  t.equal(left[1], { name = "model.layers.0.mlp.gate", reason = "it is the router of experts" })
+  tiny.loss(model, tiny.batch(1)):backward()
+  t.truthy(model.model.layers[1].self_attn.q_proj.weight.grad:norm():item() > 0)
+end)
+
+t.test("AFilterChooses", function()
+  local model, asked = tiny.model(), {}
+  local count, left = float8.apply(model, { recipe = "rowwise", filter = function(name, layer)
+    asked[#asked + 1] = name
+    return name:find "mlp" ~= nil and layer.weight:size(1) == 32
+  end })
+  t.equal(count, 4)
+  t.equal(#asked, PROJECTIONS + 1)
+  t.equal(#left, PROJECTIONS + 1 - 4)
+  t.equal(left[1], { name = "model.layers.0.self_attn.q_proj", reason = "the filter left it out" })
+  -- A head that is called as a layer can be chosen.
+  local net = nn.Sequential {}
+  net.output = nn.Linear(16, 16)
+  net:append(nn.Linear(16, 16))
+  t.equal(select(2, float8.apply(net)), { { name = "output", reason = "it is the head" } })
+  t.equal(float8.apply(nn.Sequential { nn.Linear(16, 16) }, { filter = function() return true end }), 1)
+end)
+
+t.test("BadArgumentsAreErrors", function()
+  local model = tiny.model()
+  t.raises('float8.apply: unknown option "recipes"; did you mean "recipe"', float8.apply, model, { recipes = "x" })
+  t.raises('did you mean "filter"', float8.apply, model, { module_filter_fn = print })
+  t.raises('recipe must be one of rowwise, rowwise_with_gw_hp, tensorwise, not "blockwise"', float8.apply, model,
+    { recipe = "blockwise" })
+  t.raises("filter must be a function, not a string", float8.apply, model, { filter = "mlp" })
+  t.raises('filter must return true or false, but returned nil for "model.layers.0.self_attn.q_proj"', float8.apply,
+    model, { filter = function() end })
+  t.raises("expected a module, or what sharding.fully_shard returned, not a number", float8.apply, 3)
+  t.raises('filter chose "lm_head", the head, whose weight the loss reads', float8.apply, model,
+    { filter = function() return true end })
+  t.raises("none of the model's 0 linear layers can be converted", float8.apply, nn.Sequential {})
+  t.raises([[none of the model's 1 linear layers can be converted; "0", for example: its weight is {8, 8}]],
+    float8.apply, nn.Sequential { nn.Linear(8, 8) })
+  for _, module in model:named_modules() do t.truthy(module.class_name ~= "Float8Linear") end
+  float8.apply(model)
+  t.raises('"model.layers.0.self_attn.q_proj" is a float8 layer already', float8.apply, model)
+  t.raises("x must be float32, bfloat16 or float16, got Double", function()
+    model.model.layers[1].self_attn.q_proj(torch.ones({ 2, 32 }, { dtype = torch.float64 }))
+  end)
+end)
+
+t.test("TheStateIsThatOfThePlainModel", function()
+  local plain, model = tiny.model(nil, torch.bfloat16), tiny.model(nil, torch.bfloat16)
+  float8.apply(model)
+  local names = {}
+  for name, tensor in pairs(plain:state_dict()) do names[name] = tensor end
+  for name, tensor in pairs(model:state_dict()) do
+    t.equal(tensor, names[name], name)
+    names[name] = nil
+  end
+  t.equal(next(names), nil)
+  local folder = run.dir .. "/saved"
+  models.save(model, folder)
+  local loaded = models.load(folder)
+  loaded:load_state_dict(model:state_dict())
+  t.equal(float8.apply(loaded), PROJECTIONS)
+  local batch = tiny.batch(1)
+  t.equal(tiny.loss(loaded, batch):item(), tiny.loss(model, batch):item())
+  t.equal(#models.generate(model, { { 1, 2, 3 } }, { max_new_tokens = 4 })[1], 4)
+end)
+
+t.test("AModelOfMetaTensorsHasShapes", function()
+  local model = tiny.model(nil, nil, "meta")
+  t.equal(float8.apply(model, { recipe = "rowwise" }), PROJECTIONS)
+  local layer = model.model.layers[1].mlp.up_proj
+  local x = torch.empty({ 3, 32 }, { device = "meta" }):requires_grad_(true)
+  layer(x):sum():backward()
+  t.equal(tostring(x.grad.shape), "{3, 32}")
+  t.equal(tostring(layer.weight.grad.shape), "{64, 32}")
+end)
+
+t.test("RecomputedRegionsHaveTheSameBits", function()
+  for _, recipe in ipairs(RECIPES) do
+    for name, options in pairs {
+      all = {}, offload = { offload = "host", min_bytes = 1 },
+      selective = { policy = checkpoint.selective { save = { "aten::mm", "lockstep::float8_cast" } } },
+    } do
+      local layers = nn.Sequential { nn.Linear(32, 64), nn.Linear(64, 32) }
+      float8.apply(layers, { recipe = recipe })
+      local x = torch.randn({ 5, 32 }):requires_grad_(true)
+      local inputs = { x, unpack(layers:parameters()) }
+      local expected = torch.grad(torch.tanh(layers(x)):pow(2):sum(), inputs)
+      local ckpt = checkpoint.new(options)
+      local actual = torch.grad(torch.tanh(ckpt(layers, x)):pow(2):sum(), inputs)
+      for i, gradient in ipairs(expected) do t.equal(actual[i], gradient, recipe .. name) end
+      t.equal(ckpt:stats().recomputes, 1)
+    end
+  end
+end)
+
+t.test("AGraphRepeatsAStep", function()
+  local layers = nn.Sequential { nn.Linear(32, 64), nn.Linear(64, 32) }
+  float8.apply(layers)
+  local function step(x)
+    layers:zero_grad()
+    local loss = layers(x):pow(2):sum()
+    loss:backward()
+    return loss:detach(), layers[1].weight.grad
+  end
+  local graph = lockstep.graph(step)
+  for i = 1, 4 do
+    local x = torch.randn { 6, 32 } * i
+    local loss, gradient = step(x)
+    gradient = gradient:clone()
+    local repeated, repeated_gradient = graph(x)
+    t.equal(repeated:item(), loss:item())
+    t.equal(repeated_gradient, gradient)
+  end
+end)
+
+t.test("AdaptersAreAddedToFloat8Layers", function()
+  local model, alone = tiny.model(), tiny.model()
+  local float8_layer = model.model.layers[1].self_attn.q_proj
+  float8.apply(model, { recipe = "rowwise" })
+  t.equal(lora.apply(model, { r = 16, targets = { "q_proj", "v_proj" } }), 4)
+  local first, last = tiny.train(model, 20)
+  t.truthy(last < first, ("%g, then %g"):format(first, last))
+  t.equal(float8_layer.weight.grad, nil)
+  local folder = run.dir .. "/adapter"
+  lora.save(model, folder)
+  local batch = tiny.batch(1)
+  local trained = tiny.loss(model, batch):item()
+
+  float8.apply(alone, { recipe = "rowwise" })
+  t.equal(lora.load(alone, folder), 4)
+  t.equal(tiny.loss(alone, batch):item(), trained)
+  lora.merge(alone)
+  t.equal(alone.model.layers[1].self_attn.q_proj.class_name, "Float8Linear")
+  t.near(tiny.loss(alone, batch):item(), trained, 0.05 * trained)
+
+  local adapted = tiny.model()
+  lora.apply(adapted)
+  t.raises("the model has adapters; call this before lora.apply", float8.apply, adapted)
+end)

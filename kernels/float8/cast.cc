@@ -1,0 +1,262 @@
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <vector>
+
+#include "ATen/Parallel.h"
+#include "ATen/TensorOperators.h"
+#include "ATen/Version.h"
+#include "ATen/core/dispatch/Dispatcher.h"
+#include "ATen/ops/abs.h"
+#include "ATen/ops/amax.h"
+#include "ATen/ops/clamp.h"
+#include "ATen/ops/clamp_min.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/full.h"
+#include "ATen/ops/zeros.h"
+#include "c10/core/DeviceGuard.h"
+#include "c10/util/BFloat16.h"
+#include "c10/util/Exception.h"
+#include "c10/util/Half.h"
+#include "kernels/float8/cast_loops.h"
+#include "kernels/float8/float8.h"
+#include "kernels/float8/rounding.h"
+#include "torch/library.h"
+
+namespace lockstep::kernels {
+
+// One of cast_cpu.cc's compilations each.
+namespace float8 {
+namespace DEFAULT {
+extern const CastLoops kCastLoops;
+}
+#if defined(__x86_64__)
+namespace AVX2 {
+extern const CastLoops kCastLoops;
+}
+namespace AVX512 {
+extern const CastLoops kCastLoops;
+}
+#endif
+}  // namespace float8
+
+namespace {
+
+using Pair = std::tuple<at::Tensor, at::Tensor>;
+using Dim = std::optional<int64_t>;
+
+constexpr double kSmallestAmax = 1e-12;
+// Numbers in a thread's smallest share, and columns.
+constexpr int64_t kGrain = 16384, kColumns = 512;
+
+const float8::CastLoops& ChosenLoops() {
+  static const float8::CastLoops& loops = []() -> const float8::CastLoops& {
+#if defined(__x86_64__)
+    const std::string capability = at::get_cpu_capability();
+    if (capability == "AVX512") return float8::AVX512::kCastLoops;
+    if (capability == "AVX2") return float8::AVX2::kCastLoops;
+#endif
+    return float8::DEFAULT::kCastLoops;
+  }();
+  return loops;
+}
+
+int64_t PaddedTo16(int64_t rows) { return (rows + 15) / 16 * 16; }
+
+float LargestOf(at::ScalarType format) {
+  return format == at::kFloat8_e5m2 ? float8::kLargestE5m2 : float8::kLargestE4m3;
+}
+
+void Check(const at::Tensor& x, at::ScalarType format, Dim dim) {
+  const at::ScalarType dtype = x.scalar_type();
+  TORCH_CHECK_VALUE(x.dim() == 2, "float8_cast: x must be a matrix, got ", x.sizes());
+  TORCH_CHECK_VALUE(dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf,
+                    "float8_cast: x must be float32, bfloat16 or float16, got ", dtype);
+  TORCH_CHECK_VALUE(format == at::kFloat8_e4m3fn || format == at::kFloat8_e5m2,
+                    "float8_cast: the format must be float8_e4m3fn or float8_e5m2, got ", format);
+  TORCH_CHECK_VALUE(!dim.has_value() || *dim == 0 || *dim == 1,
+                    "float8_cast: dim must be 0 (a scale for each column), 1 (for each row) or "
+                    "none (one scale), got ",
+                    dim.value_or(0));
+}
+
+// --- ATen's operators
+
+at::DimVector ScaleShape(const at::Tensor& x, Dim dim) {
+  if (!dim.has_value()) return {};
+  at::DimVector shape(x.sizes());
+  shape[*dim] = 1;
+  return shape;
+}
+
+Pair Composed(const at::Tensor& x, at::ScalarType format, Dim dim, bool power_of_2) {
+  Check(x, format, dim);
+  const double largest = LargestOf(format);
+  at::Tensor amax;
+  if (x.numel() == 0) {
+    amax = at::full(ScaleShape(x, dim), 0, x.options());
+  } else {
+    amax = dim.has_value() ? at::amax(at::abs(x), *dim, /*keepdim=*/true) : at::amax(at::abs(x));
+  }
+  at::Tensor scale = (largest / at::clamp_min(amax.to(at::kDouble), kSmallestAmax)).to(at::kFloat);
+  if (power_of_2) {
+    // The exponent's bits alone. The difference is 0, or NaN if the scale is.
+    const at::Tensor exponent = at::bitwise_and(scale.view(at::kInt), 0x7f800000).view(at::kFloat);
+    scale = exponent + (scale - scale);
+  }
+  return {at::clamp(x.to(at::kFloat) * scale, -largest, largest).to(format), scale};
+}
+
+Pair OnMeta(const at::Tensor& x, at::ScalarType format, Dim dim, bool /*power_of_2*/) {
+  Check(x, format, dim);
+  return {at::empty(x.sizes(), x.options().dtype(format)),
+          at::empty(ScaleShape(x, dim), x.options().dtype(at::kFloat))};
+}
+
+at::Tensor ComposedTransposed(const at::Tensor& values) {
+  TORCH_CHECK_VALUE(values.dim() == 2 && values.element_size() == 1 && values.is_contiguous(),
+                    "float8_transposed: values must be a contiguous matrix of bytes");
+  const int64_t rows = values.size(0);
+  const at::Tensor bytes =
+      at::zeros({values.size(1), PaddedTo16(rows)}, values.options().dtype(at::kByte));
+  bytes.narrow(1, 0, rows).copy_(values.view(at::kByte).t());
+  return bytes.view(values.scalar_type());
+}
+
+// --- The kernels
+
+// A matrix whose rows are dense, and what becomes of it.
+struct Cast {
+  at::Tensor x, values, scale;
+
+  Cast(const at::Tensor& given, at::ScalarType format, Dim dim)
+      : x(given.stride(1) == 1 ? given : given.contiguous()),
+        values(at::empty(x.sizes(), x.options().dtype(format))),
+        scale(at::empty(ScaleShape(x, dim), x.options().dtype(at::kFloat))) {}
+
+  float8::Matrix MatrixWith(uint32_t* amax, Dim dim) const {
+    return {
+        .dtype = x.scalar_type(),
+        .rows = x.size(0),
+        .columns = x.size(1),
+        .stride = x.stride(0),
+        .x = x.const_data_ptr(),
+        .amax = amax,
+        .scale = scale.mutable_data_ptr<float>(),
+        .scale_row_stride = dim == 1 ? 1 : 0,
+        .scale_column_stride = dim == 0 ? 1 : 0,
+        .is_e5m2 = values.scalar_type() == at::kFloat8_e5m2,
+        .y = static_cast<uint8_t*>(values.mutable_data_ptr()),
+    };
+  }
+};
+
+float FromMagnitude(uint32_t bits, at::ScalarType dtype) {
+  if (dtype == at::kHalf) return at::Half(static_cast<uint16_t>(bits), at::Half::from_bits());
+  if (dtype == at::kBFloat16) bits <<= 16;
+  float number;
+  memcpy(&number, &bits, sizeof(number));
+  return number;
+}
+
+Pair OnCpu(const at::Tensor& x, at::ScalarType format, Dim dim, bool power_of_2) {
+  Check(x, format, dim);
+  const Cast cast(x, format, dim);
+  const int64_t rows = x.size(0), columns = x.size(1);
+  std::vector<uint32_t> amax(dim == 0 ? columns : rows, 0);
+  const float8::Matrix matrix = cast.MatrixWith(amax.data(), dim);
+  const float8::CastLoops& loops = ChosenLoops();
+  const auto run = [&](auto loop, int64_t count, int64_t grain) {
+    at::parallel_for(0, count, grain,
+                     [&](int64_t begin, int64_t end) { loop(matrix, begin, end); });
+  };
+  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, columns));
+  if (dim == 0) {
+    run(loops.amax_of_columns, columns, kColumns);
+  } else {
+    run(loops.amax_of_rows, rows, grain);
+  }
+  if (!dim.has_value()) {
+    uint32_t most = 0;
+    for (const uint32_t one : amax) most = std::max(most, one);
+    amax.assign(1, most);
+  }
+  for (size_t i = 0; i < amax.size(); ++i) {
+    matrix.scale[i] =
+        float8::ScaleOf(FromMagnitude(amax[i], x.scalar_type()), LargestOf(format), power_of_2);
+  }
+  run(loops.cast, rows, grain);
+  return {cast.values, cast.scale};
+}
+
+// Returns the kernels for GPUs, or nullptr where the program has none.
+const float8::CudaCasts* CudaKernels() {
+  // The library of the kernels is loaded before the first tensor on a GPU exists.
+  static const float8::CudaCasts* const kernels = []() -> const float8::CudaCasts* {
+    const auto op = c10::Dispatcher::singleton().findSchema({"lockstep::float8_casts_of_cuda", ""});
+    if (!op.has_value()) return nullptr;
+    return reinterpret_cast<const float8::CudaCasts*>(op->typed<int64_t()>().call());
+  }();
+  return kernels;
+}
+
+Pair OnCuda(const at::Tensor& x, at::ScalarType format, Dim dim, bool power_of_2) {
+  if (CudaKernels() == nullptr || x.numel() == 0) return Composed(x, format, dim, power_of_2);
+  Check(x, format, dim);
+  const c10::DeviceGuard guard(x.device());
+  const Cast cast(x, format, dim);
+  const at::Tensor amax = at::zeros({cast.scale.numel()}, x.options().dtype(at::kInt));
+  auto* const bits = static_cast<uint32_t*>(amax.mutable_data_ptr());
+  CudaKernels()->cast(cast.MatrixWith(bits, dim), power_of_2);
+  return {cast.values, cast.scale};
+}
+
+at::Tensor TransposedOnCuda(const at::Tensor& values) {
+  if (CudaKernels() == nullptr || values.numel() == 0) return ComposedTransposed(values);
+  const int64_t rows = values.size(0), columns = values.size(1), padded = PaddedTo16(rows);
+  const c10::DeviceGuard guard(values.device());
+  const at::Tensor result = at::empty({columns, padded}, values.options());
+  CudaKernels()->transpose(static_cast<const uint8_t*>(values.const_data_ptr()), rows, columns,
+                           padded, static_cast<uint8_t*>(result.mutable_data_ptr()));
+  return result;
+}
+
+TORCH_LIBRARY_FRAGMENT(lockstep, library) {
+  library.def(
+      "float8_cast(Tensor x, ScalarType format, int? dim=None, bool power_of_2=False) -> (Tensor "
+      "values, Tensor scale)");
+  library.def("float8_transposed(Tensor values) -> Tensor");
+}
+TORCH_LIBRARY_IMPL(lockstep, CPU, library) { library.impl("float8_cast", OnCpu); }
+TORCH_LIBRARY_IMPL(lockstep, CUDA, library) {
+  library.impl("float8_cast", OnCuda);
+  library.impl("float8_transposed", TransposedOnCuda);
+}
+TORCH_LIBRARY_IMPL(lockstep, Meta, library) { library.impl("float8_cast", OnMeta); }
+TORCH_LIBRARY_IMPL(lockstep, CompositeExplicitAutograd, library) {
+  library.impl("float8_cast", Composed);
+  library.impl("float8_transposed", ComposedTransposed);
+}
+
+}  // namespace
+
+Float8 CastToFloat8(const at::Tensor& x, at::ScalarType format, std::optional<int64_t> dim,
+                    bool power_of_2) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("lockstep::float8_cast", "")
+                             .typed<Pair(const at::Tensor&, at::ScalarType, Dim, bool)>();
+  auto [values, scale] = op.call(x, format, dim, power_of_2);
+  return {values, scale};
+}
+
+Float8 Transposed(const Float8& matrix) {
+  static const auto op = c10::Dispatcher::singleton()
+                             .findSchemaOrThrow("lockstep::float8_transposed", "")
+                             .typed<at::Tensor(const at::Tensor&)>();
+  return {op.call(matrix.values), matrix.scale.t()};
+}
+
+}  // namespace lockstep::kernels

@@ -1,0 +1,67 @@
+// Linear layers whose products are of 8-bit floating-point numbers, for training (arXiv
+// 2209.05433). Each product scales its operands, so that their largest magnitude becomes the
+// largest number of the format. Weights, gradients and activations keep their dtypes outside of it.
+//
+//    const at::Tensor y = Float8Linear(x, weight, bias, "rowwise");
+//
+// From Lua: float8.apply(model), and torch.ops.lockstep.float8_linear(x, weight, bias, recipe).
+// Casts, scales and products are those of torchao's recipes of the same names:
+//
+//   recipe                 x, weight  dy    a scale for  scales       product for dweight
+//   "tensorwise"           e4m3       e5m2  each tensor  any          float8
+//   "rowwise"              e4m3       e4m3  each row     powers of 2  float8
+//   "rowwise_with_gw_hp"   e4m3       e4m3  each row     powers of 2  in x's dtype
+//
+// A row is what one sum of a product runs over. For the gradients these are columns of x, of the
+// weight and of dy. "rowwise_with_gw_hp" has one scale for the weight in backward.
+//
+// On NVIDIA GPUs the products are ATen's _scaled_mm, which needs compute capability 8.9. The casts
+// are kernels if the program has //kernels:cuda, else ATen's operators.
+//
+// On CPUs one loop finds the magnitudes and one casts. The products are float32 products of the
+// same float8 numbers. They are exact but for the order of sums: for proof, not for speed. ATen's
+// _scaled_mm takes a thousand times longer there, and knows one scale for each tensor only.
+//
+// Thread-safe.
+
+#ifndef LOCKSTEP_KERNELS_FLOAT8_FLOAT8_H_
+#define LOCKSTEP_KERNELS_FLOAT8_FLOAT8_H_
+
+#include <cstdint>
+#include <optional>
+#include <string_view>
+
+#include "ATen/core/TensorBody.h"
+
+namespace lockstep::kernels {
+
+// A matrix of float8 numbers, which stands for values / scale.
+struct Float8 {
+  at::Tensor values;  // [rows, columns], contiguous
+  at::Tensor scale;   // float32: [], or [rows, 1] or [1, columns]
+};
+
+// Casts a matrix to `format` (kFloat8_e4m3fn or kFloat8_e5m2), rounding to the nearest. The scale
+// is largest / max(amax, 1e-12), computed in float64 and rounded to float32; what is too large then
+// becomes the largest number. An infinite or NaN number makes values / scale NaN wherever
+// its scale applies.
+//   x: [rows, columns], float32, bfloat16 or float16, of any strides.
+//   dim: 1 scales each row, 0 each column; nullopt the tensor.
+//   power_of_2: rounds scales down to powers of 2.
+Float8 CastToFloat8(const at::Tensor& x, at::ScalarType format, std::optional<int64_t> dim,
+                    bool power_of_2 = false);
+
+// Returns the transposed matrix, contiguous, with zeros behind each row up to a multiple of 16:
+// _scaled_mm sums over rows that are dense and that long.
+Float8 Transposed(const Float8& matrix);
+
+// Returns x W^T + bias in x's dtype, or in autocast's. Backward casts x again, which is kept in its
+// own dtype. The gradient of the weight has its dtype. Gradients of gradients are an error. Throws
+// c10::ValueError unless `in` and `out` are multiples of 16, which _scaled_mm needs.
+//   x: [..., in]; weight: [out, in]; bias: [out]: float32, bfloat16 or float16 each.
+at::Tensor Float8Linear(const at::Tensor& x, const at::Tensor& weight,
+                        const std::optional<at::Tensor>& bias, std::string_view recipe);
+
+}  // namespace lockstep::kernels
+
+#endif  // LOCKSTEP_KERNELS_FLOAT8_FLOAT8_H_

@@ -1,0 +1,233 @@
+#include <algorithm>
+#include <cstdint>
+#include <iterator>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+#include "ATen/TensorOperators.h"
+#include "ATen/autocast_mode.h"
+#include "ATen/core/LegacyTypeDispatch.h"
+#include "ATen/core/grad_mode.h"
+#include "ATen/ops/mm.h"
+#include "ATen/ops/ones.h"
+#include "ATen/ops/zeros.h"
+#include "c10/util/Exception.h"
+#include "kernels/aten/private_operators.h"
+#include "kernels/float8/float8.h"
+#include "torch/csrc/autograd/VariableTypeUtils.h"
+#include "torch/csrc/autograd/function.h"
+#include "torch/csrc/autograd/functions/utils.h"
+#include "torch/csrc/autograd/saved_variable.h"
+#include "torch/library.h"
+
+namespace lockstep::kernels {
+namespace {
+
+using torch::autograd::Node;
+using torch::autograd::SavedVariable;
+using torch::autograd::variable_list;
+using Bias = std::optional<at::Tensor>;
+using Dim = std::optional<int64_t>;
+
+// The sizes that _scaled_mm takes are multiples of it.
+constexpr int64_t kMultiple = 16;
+
+struct Recipe {
+  std::string_view name;
+  bool by_row;                      // scales of rows, powers of 2
+  at::ScalarType gradient;          // the format of the gradient of y
+  bool has_float8_weight_gradient;  // else the product for it has x's dtype
+
+  Dim rows() const { return by_row ? Dim(1) : Dim(); }
+  Dim columns() const { return by_row ? Dim(0) : Dim(); }
+};
+
+constexpr Recipe kRecipes[] = {
+    {"tensorwise", false, at::kFloat8_e5m2, true},
+    {"rowwise", true, at::kFloat8_e4m3fn, true},
+    {"rowwise_with_gw_hp", true, at::kFloat8_e4m3fn, false},
+};
+
+const Recipe& RecipeOf(std::string_view name) {
+  const auto* found = std::find_if(std::begin(kRecipes), std::end(kRecipes),
+                                   [&](const Recipe& recipe) { return recipe.name == name; });
+  TORCH_CHECK_VALUE(found != std::end(kRecipes), "float8_linear: unknown recipe \"", name,
+                    "\"; expected tensorwise, rowwise or rowwise_with_gw_hp");
+  return *found;
+}
+
+// --- Products
+
+// As below, for NVIDIA GPUs. Where there are scales for rows, _scaled_mm returns bfloat16 alone. It
+// is slow with them if it adds up in full precision: the scales then come after a product without.
+at::Tensor ScaledProduct(const Float8& a, const Float8& b, at::ScalarType dtype, bool fast) {
+  const at::Tensor a_factor = a.scale.reciprocal(), b_factor = b.scale.reciprocal().t();
+  if (a.scale.dim() == 0 && b.scale.dim() == 0)
+    return ScaledMatrixProduct(a.values, b.values.t(), a_factor, b_factor, dtype, fast);
+  if (fast) {
+    return ScaledMatrixProduct(a.values, b.values.t(), a_factor, b_factor.contiguous(),
+                               at::kBFloat16, fast)
+        .to(dtype);
+  }
+  const at::Tensor one = at::ones({}, a.scale.options());
+  const at::Tensor y =
+      ScaledMatrixProduct(a.values, b.values.t(), one, one, at::kBFloat16, /*fast=*/false);
+  return y.mul_(a_factor).mul_(b_factor).to(dtype);
+}
+
+// Returns a b^T of the numbers that `a` [m, k] and `b` [n, k] stand for, which have scales for rows
+// or one. `fast`: a GPU may add up in less than float32.
+at::Tensor Product(const Float8& a, const Float8& b, at::ScalarType dtype, bool fast) {
+  if (a.values.numel() == 0 || b.values.numel() == 0)
+    return at::zeros({a.values.size(0), b.values.size(0)}, a.scale.options().dtype(dtype));
+  if (a.values.is_cuda()) return ScaledProduct(a, b, dtype, fast);
+  const at::Tensor y = at::mm(a.values.to(at::kFloat), b.values.to(at::kFloat).t());
+  return (y * a.scale.reciprocal() * b.scale.reciprocal().t()).to(dtype);
+}
+
+at::Tensor Forward(const at::Tensor& x, const at::Tensor& weight, const Recipe& recipe) {
+  constexpr at::ScalarType kFormat = at::kFloat8_e4m3fn;
+  return Product(CastToFloat8(x, kFormat, recipe.rows(), recipe.by_row),
+                 CastToFloat8(weight, kFormat, recipe.rows(), recipe.by_row), x.scalar_type(),
+                 /*fast=*/true);
+}
+
+// --- Gradients
+
+// Products and casts have the dtypes that they are given.
+struct NoAutocast {
+  c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
+};
+
+class Float8LinearBackward final : public Node {
+ public:
+  Float8LinearBackward(const at::Tensor& x, const at::Tensor& weight, const Recipe& recipe)
+      : Node(torch::autograd::collect_next_edges(x, weight)),
+        recipe_(recipe),
+        sizes_(x.sizes()),
+        weight_dtype_(weight.scalar_type()),
+        x_(weight.requires_grad() ? x : at::Tensor(), /*is_output=*/false),
+        weight_(x.requires_grad() ? weight : at::Tensor(), /*is_output=*/false) {}
+
+  std::string name() const override { return "Float8LinearBackward"; }
+
+  variable_list apply(variable_list&& gradients) override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    variable_list results(2);
+    if (!gradients[0].defined()) return results;
+    TORCH_CHECK_NOT_IMPLEMENTED(
+        !at::GradMode::is_enabled(),
+        "float8_linear: gradients of gradients are not supported; call backward without "
+        "create_graph, or leave these layers as they were");
+    const NoAutocast no_autocast;
+    const int64_t rows = c10::multiply_integers(sizes_.begin(), sizes_.end() - 1);
+    const at::Tensor dy = gradients[0].reshape({rows, gradients[0].size(-1)});
+    std::optional<Float8> cast;  // of dy, by rows
+    if (task_should_compute_output(0)) {
+      cast = CastToFloat8(dy, recipe_.gradient, recipe_.rows(), recipe_.by_row);
+      // One scale for the weight, where its gradient is not of float8.
+      const Dim dim = recipe_.has_float8_weight_gradient ? recipe_.columns() : Dim();
+      const Float8 weight = CastToFloat8(weight_.unpack(), at::kFloat8_e4m3fn, dim, recipe_.by_row);
+      results[0] =
+          Product(*cast, Transposed(weight), dy.scalar_type(), /*fast=*/false).view(sizes_);
+    }
+    if (task_should_compute_output(1))
+      results[1] = WeightGradient(dy, x_.unpack().reshape({rows, sizes_.back()}), cast);
+    return results;
+  }
+
+  void release_variables() override {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    x_.reset_data();
+    weight_.reset_data();
+  }
+
+ private:
+  at::Tensor WeightGradient(const at::Tensor& dy, const at::Tensor& x,
+                            const std::optional<Float8>& cast) const {
+    if (!recipe_.has_float8_weight_gradient) return at::mm(dy.t(), x).to(weight_dtype_);
+    const Float8 dys = cast.has_value() && !recipe_.by_row
+                           ? *cast
+                           : CastToFloat8(dy, recipe_.gradient, recipe_.columns(), recipe_.by_row);
+    const Float8 xs = CastToFloat8(x, at::kFloat8_e4m3fn, recipe_.columns(), recipe_.by_row);
+    return Product(Transposed(dys), Transposed(xs), weight_dtype_, /*fast=*/false);
+  }
+
+  const Recipe& recipe_;
+  const at::DimVector sizes_;  // of x
+  const at::ScalarType weight_dtype_;
+  SavedVariable x_, weight_;
+};
+
+// --- The layer
+
+void CheckOperand(const char* name, const at::Tensor& given, const at::Tensor& x) {
+  const at::ScalarType dtype = given.scalar_type();
+  TORCH_CHECK_VALUE(dtype == at::kFloat || dtype == at::kBFloat16 || dtype == at::kHalf,
+                    "float8_linear: ", name, " must be float32, bfloat16 or float16, got ", dtype);
+  TORCH_CHECK_VALUE(given.device() == x.device(), "float8_linear: ", name, " is on ",
+                    given.device(), ", but x is on ", x.device(), "; move one of them");
+  TORCH_CHECK_NOT_IMPLEMENTED(!torch::autograd::isFwGradDefined(given),
+                              "float8_linear: forward-mode derivatives are not supported");
+}
+
+void Check(const at::Tensor& x, const at::Tensor& weight, const Bias& bias) {
+  CheckOperand("x", x, x);
+  CheckOperand("weight", weight, x);
+  TORCH_CHECK_VALUE(x.dim() >= 1 && weight.dim() == 2 && x.size(-1) == weight.size(1),
+                    "float8_linear: x must be [..., in] and weight [out, in], got ", x.sizes(),
+                    " and ", weight.sizes());
+  TORCH_CHECK_VALUE(weight.size(0) % kMultiple == 0 && weight.size(1) % kMultiple == 0,
+                    "float8_linear: the dimensions of weight must be multiples of ", kMultiple,
+                    ", got ", weight.sizes());
+  if (!bias.has_value() || !bias->defined()) return;
+  CheckOperand("bias", *bias, x);
+  TORCH_CHECK_VALUE(bias->dim() == 1 && bias->size(0) == weight.size(0),
+                    "float8_linear: bias must be [", weight.size(0), "], got ", bias->sizes());
+}
+
+at::Tensor WithoutBias(const at::Tensor& x, const at::Tensor& weight, const Recipe& recipe) {
+  std::shared_ptr<Float8LinearBackward> node;
+  if (torch::autograd::compute_requires_grad(x, weight))
+    node = std::shared_ptr<Float8LinearBackward>(new Float8LinearBackward(x, weight, recipe),
+                                                 torch::autograd::deleteNode);
+  const at::Tensor y = [&] {
+    const at::AutoDispatchBelowADInplaceOrView below;
+    at::DimVector sizes(x.sizes());
+    sizes.back() = weight.size(0);
+    const int64_t rows = c10::multiply_integers(sizes.begin(), sizes.end() - 1);
+    return Forward(x.reshape({rows, weight.size(1)}), weight, recipe).view(sizes);
+  }();
+  if (node != nullptr) torch::autograd::set_history(y, node);
+  return y;
+}
+
+at::Tensor Float8LinearOf(const at::Tensor& given, const at::Tensor& weight, const Bias& bias,
+                          c10::string_view recipe) {
+  const at::DeviceType device = given.device().type();
+  const bool is_autocast =
+      at::autocast::is_autocast_available(device) && at::autocast::is_autocast_enabled(device);
+  Check(given, weight, bias);
+  const NoAutocast no_autocast;
+  const at::Tensor x = is_autocast ? given.to(at::autocast::get_autocast_dtype(device)) : given;
+  const at::Tensor y = WithoutBias(x, weight, RecipeOf({recipe.data(), recipe.size()}));
+  return bias.has_value() && bias->defined() ? y + bias->to(y.scalar_type()) : y;
+}
+
+TORCH_LIBRARY_FRAGMENT(lockstep, library) {
+  library.def("float8_linear(Tensor x, Tensor weight, Tensor? bias, str recipe) -> Tensor",
+              Float8LinearOf);
+}
+
+}  // namespace
+
+at::Tensor Float8Linear(const at::Tensor& x, const at::Tensor& weight,
+                        const std::optional<at::Tensor>& bias, std::string_view recipe) {
+  return Float8LinearOf(x, weight, bias, {recipe.data(), recipe.size()});
+}
+
+}  // namespace lockstep::kernels
