@@ -14,9 +14,10 @@ namespace lockstep::kernels::float8 {
 struct Matrix {
   at::ScalarType dtype;  // float32, bfloat16 or float16
   int64_t rows, columns;
-  int64_t stride;  // numbers from one row to the next
+  int64_t stride;  // elements from one row to the next
   const void* x;
-  // Magnitudes, as the bits of dtype without the sign. Those of NaN are the largest.
+  // The largest magnitude of each row or column, as the bits of dtype without the sign. NaN counts
+  // as the largest.
   uint32_t* amax;
   // The scale of a number is at row * scale_row_stride + column * scale_column_stride.
   float* scale;

@@ -12,15 +12,16 @@
 //   "rowwise"              e4m3       e4m3  each row     powers of 2  float8
 //   "rowwise_with_gw_hp"   e4m3       e4m3  each row     powers of 2  in x's dtype
 //
-// A row is what one sum of a product runs over. For the gradients these are columns of x, of the
-// weight and of dy. "rowwise_with_gw_hp" has one scale for the weight in backward.
+// A scale of a row is shared by the numbers that one sum of a product runs over: rows of x and of
+// the weight in forward; rows of dy and columns of the weight for dx; columns of dy and of x for
+// dweight. "rowwise_with_gw_hp" has one scale for the weight in backward.
 //
 // On NVIDIA GPUs the products are ATen's _scaled_mm, which needs compute capability 8.9. The casts
 // are kernels if the program has //kernels:cuda, else ATen's operators.
 //
 // On CPUs one loop finds the magnitudes and one casts. The products are float32 products of the
-// same float8 numbers. They are exact but for the order of sums: for proof, not for speed. ATen's
-// _scaled_mm takes a thousand times longer there, and knows one scale for each tensor only.
+// same float8 numbers. They are for tests, and not fast. ATen's _scaled_mm takes a thousand times
+// longer there, and supports one scale for each tensor only.
 //
 // Thread-safe.
 

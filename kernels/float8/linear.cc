@@ -33,7 +33,7 @@ using torch::autograd::variable_list;
 using Bias = std::optional<at::Tensor>;
 using Dim = std::optional<int64_t>;
 
-// The sizes that _scaled_mm takes are multiples of it.
+// The dimensions that _scaled_mm takes are multiples of this.
 constexpr int64_t kMultiple = 16;
 
 struct Recipe {
@@ -42,8 +42,9 @@ struct Recipe {
   at::ScalarType gradient;          // the format of the gradient of y
   bool has_float8_weight_gradient;  // else the product for it has x's dtype
 
-  Dim rows() const { return by_row ? Dim(1) : Dim(); }
-  Dim columns() const { return by_row ? Dim(0) : Dim(); }
+  // The `dim` of CastToFloat8.
+  Dim DimOfRows() const { return by_row ? Dim(1) : Dim(); }
+  Dim DimOfColumns() const { return by_row ? Dim(0) : Dim(); }
 };
 
 constexpr Recipe kRecipes[] = {
@@ -62,8 +63,8 @@ const Recipe& RecipeOf(std::string_view name) {
 
 // --- Products
 
-// As below, for NVIDIA GPUs. Where there are scales for rows, _scaled_mm returns bfloat16 alone. It
-// is slow with them if it adds up in full precision: the scales then come after a product without.
+// As below, for NVIDIA GPUs. With scales for rows _scaled_mm returns bfloat16 only, and is slow
+// without fast accumulation. Then it runs without scales, and they are multiplied in afterwards.
 at::Tensor ScaledProduct(const Float8& a, const Float8& b, at::ScalarType dtype, bool fast) {
   const at::Tensor a_factor = a.scale.reciprocal(), b_factor = b.scale.reciprocal().t();
   if (a.scale.dim() == 0 && b.scale.dim() == 0)
@@ -91,17 +92,12 @@ at::Tensor Product(const Float8& a, const Float8& b, at::ScalarType dtype, bool 
 
 at::Tensor Forward(const at::Tensor& x, const at::Tensor& weight, const Recipe& recipe) {
   constexpr at::ScalarType kFormat = at::kFloat8_e4m3fn;
-  return Product(CastToFloat8(x, kFormat, recipe.rows(), recipe.by_row),
-                 CastToFloat8(weight, kFormat, recipe.rows(), recipe.by_row), x.scalar_type(),
+  return Product(CastToFloat8(x, kFormat, recipe.DimOfRows(), recipe.by_row),
+                 CastToFloat8(weight, kFormat, recipe.DimOfRows(), recipe.by_row), x.scalar_type(),
                  /*fast=*/true);
 }
 
 // --- Gradients
-
-// Products and casts have the dtypes that they are given.
-struct NoAutocast {
-  c10::impl::ExcludeDispatchKeyGuard guard{c10::autocast_dispatch_keyset};
-};
 
 class Float8LinearBackward final : public Node {
  public:
@@ -123,14 +119,14 @@ class Float8LinearBackward final : public Node {
         !at::GradMode::is_enabled(),
         "float8_linear: gradients of gradients are not supported; call backward without "
         "create_graph, or leave these layers as they were");
-    const NoAutocast no_autocast;
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const int64_t rows = c10::multiply_integers(sizes_.begin(), sizes_.end() - 1);
     const at::Tensor dy = gradients[0].reshape({rows, gradients[0].size(-1)});
     std::optional<Float8> cast;  // of dy, by rows
     if (task_should_compute_output(0)) {
-      cast = CastToFloat8(dy, recipe_.gradient, recipe_.rows(), recipe_.by_row);
+      cast = CastToFloat8(dy, recipe_.gradient, recipe_.DimOfRows(), recipe_.by_row);
       // One scale for the weight, where its gradient is not of float8.
-      const Dim dim = recipe_.has_float8_weight_gradient ? recipe_.columns() : Dim();
+      const Dim dim = recipe_.has_float8_weight_gradient ? recipe_.DimOfColumns() : Dim();
       const Float8 weight = CastToFloat8(weight_.unpack(), at::kFloat8_e4m3fn, dim, recipe_.by_row);
       results[0] =
           Product(*cast, Transposed(weight), dy.scalar_type(), /*fast=*/false).view(sizes_);
@@ -150,10 +146,11 @@ class Float8LinearBackward final : public Node {
   at::Tensor WeightGradient(const at::Tensor& dy, const at::Tensor& x,
                             const std::optional<Float8>& cast) const {
     if (!recipe_.has_float8_weight_gradient) return at::mm(dy.t(), x).to(weight_dtype_);
-    const Float8 dys = cast.has_value() && !recipe_.by_row
-                           ? *cast
-                           : CastToFloat8(dy, recipe_.gradient, recipe_.columns(), recipe_.by_row);
-    const Float8 xs = CastToFloat8(x, at::kFloat8_e4m3fn, recipe_.columns(), recipe_.by_row);
+    const Float8 dys =
+        cast.has_value() && !recipe_.by_row
+            ? *cast
+            : CastToFloat8(dy, recipe_.gradient, recipe_.DimOfColumns(), recipe_.by_row);
+    const Float8 xs = CastToFloat8(x, at::kFloat8_e4m3fn, recipe_.DimOfColumns(), recipe_.by_row);
     return Product(Transposed(dys), Transposed(xs), weight_dtype_, /*fast=*/false);
   }
 
@@ -212,7 +209,7 @@ at::Tensor Float8LinearOf(const at::Tensor& given, const at::Tensor& weight, con
   const bool is_autocast =
       at::autocast::is_autocast_available(device) && at::autocast::is_autocast_enabled(device);
   Check(given, weight, bias);
-  const NoAutocast no_autocast;
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   const at::Tensor x = is_autocast ? given.to(at::autocast::get_autocast_dtype(device)) : given;
   const at::Tensor y = WithoutBias(x, weight, RecipeOf({recipe.data(), recipe.size()}));
   return bias.has_value() && bias->defined() ? y + bias->to(y.scalar_type()) : y;

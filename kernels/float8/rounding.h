@@ -1,8 +1,8 @@
 // Rounds float32 to float8, as ATen's conversion does, but saturates; and computes scales. g++
 // compiles it for the CPU's loops, and nvcc for a GPU's threads.
 //
-// Without branches, so that loops over it become vector code. Everything is static or a template of
-// a local type: the linker must not share code between instruction sets (see cast_cpu.cc).
+// Without branches, so that loops over it become vector code. The anonymous namespace keeps each
+// copy private: the linker must not share code between instruction sets (see cast_cpu.cc).
 
 #ifndef LOCKSTEP_KERNELS_FLOAT8_ROUNDING_H_
 #define LOCKSTEP_KERNELS_FLOAT8_ROUNDING_H_
@@ -40,17 +40,18 @@ LOCKSTEP_FLOAT8_DEVICE inline float ScaleOf(float amax, float largest, bool powe
 template <int kMantissa, int kBias>
 LOCKSTEP_FLOAT8_DEVICE inline uint8_t Rounded(float x, float largest) {
   constexpr int kShift = 23 - kMantissa;
-  // The sum with 2^kScale has the format's smallest number as its last bit.
-  constexpr int kScale = 24 - kBias - kMantissa;
+  // The sum with 2^kAddendExponent has the format's smallest number as its last bit.
+  constexpr int kAddendExponent = 24 - kBias - kMantissa;
   constexpr uint32_t kSmallestNormal = uint32_t{128 - kBias} << 23;
-  constexpr uint32_t kAddend = uint32_t{127 + kScale} << 23;
+  constexpr uint32_t kAddend = uint32_t{127 + kAddendExponent} << 23;
   uint32_t bits, most;
   memcpy(&bits, &x, sizeof(bits));
   memcpy(&most, &largest, sizeof(most));
   const uint32_t whole = bits & 0x7fffffffu;
   const uint32_t magnitude = whole < most ? whole : most;
-  const uint32_t halfway = (1u << (kShift - 1)) - 1 + ((magnitude >> kShift) & 1);
-  const uint32_t normal = (magnitude + halfway - (uint32_t{127 - kBias} << 23)) >> kShift;
+  // Half of the last kept bit, minus 1 where that bit is 0: ties go to even.
+  const uint32_t increment = (1u << (kShift - 1)) - 1 + ((magnitude >> kShift) & 1);
+  const uint32_t normal = (magnitude + increment - (uint32_t{127 - kBias} << 23)) >> kShift;
   float number, addend;
   memcpy(&number, &magnitude, sizeof(number));
   memcpy(&addend, &kAddend, sizeof(addend));

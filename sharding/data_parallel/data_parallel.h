@@ -71,20 +71,21 @@ struct DataParallelOptions {
 
 class DataParallel {
  public:
-  // Copies the parameters and buffers of rank 0 to every rank. Averages the gradients of parameters
-  // that require one. Collective: every rank of `group` constructs one, with the same names, dtypes
-  // and shapes in the same order, and the same options. Throws c10::ValueError, on every rank, with
-  // each name that differs and each rank's version of it.
+  // Copies the parameters of rank 0, and its buffers if broadcast_buffers, to every rank. Averages
+  // the gradients of parameters that require one. Collective: every rank of `group` constructs one,
+  // with the same names, dtypes and shapes in the same order, and the same options. Throws
+  // c10::ValueError on every rank otherwise, with each rank's version of the first five that
+  // differ.
   DataParallel(const std::vector<NamedTensor>& parameters, const std::vector<NamedTensor>& buffers,
                c10::intrusive_ptr<c10d::ProcessGroup> group, const DataParallelOptions& options);
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
   ~DataParallel();
 
-  // Prepares a forward pass, and copies rank 0's buffers to every rank. `buffers` are the module's
-  // current buffers: a module may replace a buffer by a new tensor. Throws c10::ValueError if their
-  // names, dtypes or shapes differ from those at construction. Collective if sync() is true and
-  // gradients are enabled; does nothing otherwise.
+  // Prepares a forward pass. If broadcast_buffers, also copies rank 0's buffers to every rank, and
+  // throws c10::ValueError if their names, dtypes or shapes differ from those at construction.
+  // `buffers` are the module's current buffers: a module may replace a buffer by a new tensor.
+  // Collective if sync() is true and gradients are enabled; does nothing otherwise.
   void BeforeForward(const std::vector<NamedTensor>& buffers);
 
   // Ends a forward pass. `outputs` are all outputs that may reach the loss. Use the returned
@@ -92,8 +93,9 @@ class DataParallel {
   // another one since the last forward pass has been averaged.
   std::vector<at::Tensor> AfterForward(std::vector<at::Tensor> outputs);
 
-  // Throws c10::Error if the last backward left gradients unaveraged, because a parameter had none.
-  // The next forward would throw, too; call this before the gradients are used. Asks no other rank.
+  // Throws c10::Error if the last backward left gradients unaveraged, because a parameter got no
+  // gradient. The next forward would throw, too; call this before the gradients are used. Does not
+  // communicate.
   void CheckBackward();
 
   // Sets whether the backward passes of later forward passes average gradients. Must be the same on
@@ -101,7 +103,7 @@ class DataParallel {
   void set_sync(bool sync) { sync_ = sync; }
   bool sync() const { return sync_; }
 
-  // Returns the trained parameters, by index, that each bucket averages together; nothing before
+  // Returns the trained parameters, by index, that each bucket averages together; empty before
   // the Reducer exists. The same on every rank.
   //
   // The Reducer arranges the buckets after the first backward, in the order in which gradients

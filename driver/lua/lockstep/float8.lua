@@ -1,4 +1,4 @@
---- Training with matrix products of 8-bit floating-point numbers, as torchao's convert_to_float8_training.
+--- Training with matrix products of 8-bit floating-point numbers, like torchao's convert_to_float8_training.
 ---
 ---     local count, left = float8.apply(model, { recipe = "rowwise" })
 ---     for _, one in ipairs(left) do print(one.name, one.reason) end
@@ -65,8 +65,8 @@ local function obstacle(layer)
 end
 
 --- Returns why a layer is left out where the caller gives no filter, or nil.
-local function default_reason(name, routers)
-  if HEADS[adapters.last_name(name)] then return "it is the head" end
+local function default_reason(name, is_head, routers)
+  if is_head or HEADS[adapters.last_name(name)] then return "it is the head" end
   if routers[name] then return "it is the router of experts" end
 end
 
@@ -95,7 +95,7 @@ end
 ---
 ---     float8.apply(model, { filter = function(name) return name:find "mlp" ~= nil end })
 ---
---- Source: arXiv 2209.05433, as torchao 0.17 computes it.
+--- Source: arXiv 2209.05433; the recipes are those of torchao 0.18.
 ---@param model any a module, or what sharding.fully_shard returned
 ---@param opts float8.Options?
 ---@return integer count layers that were converted
@@ -111,14 +111,14 @@ function M.apply(model, opts)
   local head = type(net.head_weight) == "function" and net:head_weight() or nil
   for name, layer in net:named_modules() do
     if adapters.is_a(layer, nn.Linear) then
-      local reason
+      local is_head, reason = rawequal(layer.weight, head), nil
       if o.filter then
         reason = filter_reason(o.filter, name, layer)
+        if is_head and not reason then
+          fail('filter chose "%s", the head, whose weight the loss reads without calling the layer; leave it out', name)
+        end
       else
-        reason = default_reason(name, routers)
-      end
-      if not reason and rawequal(layer.weight, head) then
-        fail('filter chose "%s", the head, whose weight the loss reads without calling the layer; leave it out', name)
+        reason = default_reason(name, is_head, routers)
       end
       reason = reason or obstacle(layer)
       if reason then

@@ -17,7 +17,7 @@ local function fail(message, ...) core.raise("models.generate: " .. message:form
 
 local function check_positions(positions, index, tokens)
   if not torch.is_tensor(positions) or positions:is_floating_point() or positions:dim() < 1 or positions:dim() > 2
-      or positions:size(-1) ~= tokens then
+      or positions:size(-1) ~= tokens or positions:dim() == 2 and positions:size(0) ~= 3 then
     fail("prompt %d: position_ids must be a tensor of whole numbers of shape [%d] or [3, %d], got %s", index, tokens,
       tokens, torch.is_tensor(positions) and tostring(positions.dtype) .. " " .. tostring(positions.shape)
         or "a " .. type(positions))
@@ -39,7 +39,7 @@ local function read_prompt(model, prompt, index)
   if not torch.is_tensor(sample.input_ids) then
     if #sample.input_ids == 0 then fail("prompt %d holds no token", index) end
     sample.input_ids = torch.tensor(sample.input_ids, { dtype = torch.int64 })
-  elseif sample.input_ids:dim() == 0 or sample.input_ids:numel() == 0 then
+  elseif sample.input_ids:dim() ~= 1 or sample.input_ids:numel() == 0 then
     fail("prompt %d must be a list of ids, at least one, got shape %s", index, tostring(sample.input_ids.shape))
   end
   sample.position_ids = sample.position_ids or model:position_ids(sample)
@@ -60,7 +60,7 @@ local function count_too_long(model, samples, max_new_tokens)
   if type(limit) ~= "number" then return end
   for i, sample in ipairs(samples) do
     local used = sample.position_ids:max():item() + 1
-    if used + max_new_tokens > limit then
+    if used + max_new_tokens - 1 > limit then -- the last id is drawn, and not read
       if model.num_too_long == nil then
         io.stderr:write(("lockstep: warning: models.generate: prompt %d has %d positions and max_new_tokens is %d, but "
           .. "the model has max_position_embeddings = %d; text beyond may be bad. model.num_too_long counts such "
@@ -174,11 +174,11 @@ local function generate(model, samples, o)
   local results, active = {}, {}
   for i = 1, #samples do results[i], active[i] = {}, i end
 
-  local function prompts(...) return cache:prompts(...) end
-  local function next_tokens(...) return cache:next_tokens(...) end
+  local function attend_prompts(...) return cache:prompts(...) end
+  local function attend_next(...) return cache:next_tokens(...) end
   local function draw_after(...) return draw(without(logits_after(model, ...), o.suppress), active) end
-  -- What the model makes once, at its first call, is fit for training: the prompts run outside inference mode.
-  local ids, largest = draw_after(batch, prompts, last_rows(batch.seq_lens))
+  -- The prompts run outside inference mode: buffers that the model makes at its first call are used in training, too.
+  local ids, largest = draw_after(batch, attend_prompts, last_rows(batch.seq_lens))
   local mode = mode_of(model)
   for step = 1, o.max_new_tokens do
     local kept, going, next_ids = {}, {}, {}
@@ -202,7 +202,7 @@ local function generate(model, samples, o)
       active = going
     end
     ids, largest = mode(draw_after, { input_ids = torch.tensor(next_ids, { dtype = torch.int64 }),
-      position_ids = positions }, next_tokens)
+      position_ids = positions }, attend_next)
     cache.used, positions = cache.used + 1, positions + 1
   end
   return results
@@ -227,11 +227,11 @@ function M.generate(model, prompts, opts)
   if type(prompts) ~= "table" or #prompts == 0 then fail("prompts must be an array of at least one prompt") end
   if type(prompts[1]) == "number" then fail("prompts must be an array of arrays of ids, got one array of ids") end
   check_suppressed(o.suppress, model.settings.vocab_size)
-  local split = splits.of(model:head_weight())
+  local owner = splits.owner_of(model)
   if not o.seed then
     o.seed = torch.randint(0, 2 ^ 31, { 1 }):item()
     -- The ranks of sharding.tensor_parallel draw the same ids.
-    if split then o.seed = dist.all_gather_object(o.seed, { group = split.owner.group })[1] end
+    if owner then o.seed = dist.all_gather_object(o.seed, { group = owner.group })[1] end
   end
   local samples = {}
   for i, prompt in ipairs(prompts) do samples[i] = read_prompt(model, prompt, i) end

@@ -1,6 +1,6 @@
---- Ranks that compute one batch together must have been given the same one. Where they hold parts of the weights
---- (sharding.tensor_parallel) or chunks of the tokens (sharding.context_parallel), another batch of the same size gives
---- wrong numbers and no error.
+--- Compares a batch over the ranks that compute it together. Where they hold parts of the weights
+--- (sharding.tensor_parallel), another batch of the same size would give wrong numbers and no error. Where they hold
+--- chunks of the tokens (sharding.context_parallel), so would other lengths of the sequences; the chunks differ anyway.
 
 local core_sharding = require "lockstep.core.sharding"
 local torch = require "lockstep.torch"
@@ -9,11 +9,11 @@ local M = {}
 
 local BITS = { torch.uint8, torch.int16, [4] = torch.int32, [8] = torch.int64 }
 
---- Elements that are compared, evenly spaced. An image differs in more than one.
-local MOST = 65536
+--- How many elements of pictures are compared, evenly spaced: two pictures differ in more than one.
+local MAX_COMPARED = 65536
 
---- The first elements of a tensor, and a number that other elements change. Of a tensor on a GPU, its shape: to read it
---- would wait for the device.
+--- Describes a value: dtype, shape, the first elements and a hash of all. A tensor on a GPU is described by its shape
+--- alone, because reading it would wait for the device.
 local function text_of(value)
   if not torch.is_tensor(value) then
     if type(value) ~= "table" then return tostring(value) end
@@ -22,14 +22,15 @@ local function text_of(value)
   local text = ("%s %s"):format(tostring(value.dtype), tostring(value.shape))
   local count = value:numel()
   if value.device ~= "cpu" or count == 0 then return text end
-  local flat = value:detach():reshape { -1 }
-  local step = math.ceil(count / MOST)
-  flat = flat:as_strided({ math.ceil(count / step) }, { flat:stride(0) * step })
+  local step = value:dim() > 1 and math.ceil(count / MAX_COMPARED) or 1
+  local flat = value:detach():reshape({ -1 }):slice(0, nil, nil, step)
   local first = {}
   for i, element in ipairs(flat:narrow(0, 0, math.min(flat:numel(), 8)):totable()) do first[i] = tostring(element) end
-  -- Whole numbers of 64 bits wrap around, so the sum does not depend on its order. 2^52 - 47 is a prime.
+  -- Whole numbers of 64 bits wrap around, so the sum does not depend on its order. The cube makes changes of several
+  -- elements differ. The remainder is exact as a number of Lua.
   local bits = flat:contiguous():view(BITS[value:element_size()]):to(torch.int64)
-  local hash = (bits * (torch.arange(1, bits:numel() + 1) * 0x9e3779b1)):sum():remainder(2 ^ 52 - 47):item()
+  local mixed = bits + torch.arange(1, bits:numel() + 1) * 0x9e3779b1
+  local hash = (mixed * mixed * mixed):sum():remainder(2 ^ 52 - 47):item()
   return ("%s, %s%s, hash %.17g"):format(text, table.concat(first, " "), count > #first and " ..." or "", hash)
 end
 

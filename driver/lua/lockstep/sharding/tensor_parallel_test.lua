@@ -254,13 +254,15 @@ for _, sequence in ipairs { false, true } do
 end
 
 t.test("SeedsThatDifferDrawTheSameIdsOnTheRanksOfAModel", function()
-  local model = sharding.tensor_parallel(load "qwen3", { group = pair() })
-  torch.manual_seed(rank)
+  for _, plan in ipairs { false, { up_proj = "column", gate_proj = "column", down_proj = "row" } } do
+    local model = sharding.tensor_parallel(load "qwen3", { group = pair(), plan = plan or nil })
+    torch.manual_seed(rank)
 
-  local ids = models.generate(model, { { 3 } }, { max_new_tokens = 6, temperature = 1 })
+    local ids = models.generate(model, { { 3 } }, { max_new_tokens = 6, temperature = 1.5 })
 
-  local all = dist.all_gather_object(ids)
-  t.equal(ids, all[rank - rank % SIZE + 1])
+    local all = dist.all_gather_object(ids)
+    t.equal(ids, all[rank - rank % SIZE + 1])
+  end
 end)
 
 t.test("RanksThatWereGivenOtherBatchesAreTold", function()
@@ -275,6 +277,11 @@ t.test("RanksThatWereGivenOtherBatchesAreTold", function()
   local unaware = sharding.tensor_parallel(Net(), { group = group, plan = { up = "column", down = "row" } })
   unaware(torch.tensor({ rank % SIZE }, { dtype = torch.int64 }))
   t.raises("torch.int64 {6}, 0 1 2 3 4 5, hash", model, { input_ids = ids + rank % SIZE })
+  local change = torch.tensor({ 0, 1, -2, 1, 0, 0 }, { dtype = torch.int64 }) * (rank % SIZE)
+  t.raises("the ranks disagree", model, { input_ids = ids + 2 + change })
+  local long = { input_ids = torch.zeros({ 131072 }, { dtype = torch.int64 }) }
+  long.input_ids[1] = rank % SIZE
+  t.raises("the ranks disagree", same_batch.check, "a test", group, long, { "input_ids" })
   t.raises("input_ids: torch.int64 {5}, 0 1 2 3 4, hash", model, { input_ids = torch.arange(5 + rank % SIZE) })
   mask[5] = rank % SIZE
   t.raises("loss_mask: torch.float32 {6}, 1 1 1 1 1 0, hash", model.loss, model, { input_ids = ids, loss_mask = mask })
