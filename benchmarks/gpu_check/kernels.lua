@@ -14,7 +14,7 @@ local function compare(name, step)
   local seconds = {}
   for way, is_fused in ipairs { true, false } do
     local before = nn.use_fused(is_fused)
-    seconds[way] = timing.seconds(5, 4, step)
+    seconds[way] = timing.seconds(5, 4, function() step(is_fused) end)
     nn.use_fused(before)
   end
   timing.report(name .. ", time / ATen", seconds[1] / seconds[2])
@@ -31,6 +31,12 @@ compare("add + RMSNorm", function()
   torch.grad({ y, sum }, { x, other, norm.weight }, { grad_outputs = { gradient, gradient } })
 end)
 compare("SwiGLU", function() torch.grad({ nn.swiglu(x, other) }, { x, other }, { grad_outputs = { gradient } }) end)
+local function chain(a, b) return torch.where(a:gt(0), a, 0.1 * a) * torch.sigmoid(b) + b end
+local fused_chain = lockstep.fuse(chain)
+compare("lockstep.fuse", function(is_fused)
+  local y = (is_fused and fused_chain or chain)(x, other)
+  torch.grad({ y }, { x, other }, { grad_outputs = { gradient } })
+end)
 local head = 64
 local heads, angles = x:detach():view(rows, -1, head):requires_grad_(true), random { rows, 1, head }
 compare("rotation", function()

@@ -3,6 +3,7 @@
 #include "ATen/ExpandUtils.h"
 #include "ATen/ScalarOps.h"
 #include "c10/util/Exception.h"
+#include "kernels/pointwise/cuda/launch.h"
 #include "kernels/pointwise/pointwise.h"
 #include "kernels/pointwise/program.h"
 #include "kernels/pointwise/recording.h"
@@ -105,6 +106,13 @@ at::DimVector ShapeOf(const Tensors& inputs, uint64_t set) {
   return shape;
 }
 
+// Returns whether there is a kernel for tensors like this one.
+bool HasKernel(const at::Tensor& tensor, bool has_reductions) {
+  if (tensor.layout() != at::kStrided) return false;
+  if (tensor.is_cuda()) return !has_reductions && pointwise::cuda::CanLaunch();
+  return tensor.is_cpu() || tensor.is_meta();
+}
+
 bool AllAlike(const Tensors& inputs) {
   for (size_t i = 1; i < inputs.size(); ++i)
     if (inputs[i].sizes() != inputs[0].sizes()) return false;
@@ -160,8 +168,8 @@ Tensors PointwiseRecordings::Call(const PointwiseFunction& function,
   for (const PointwiseArgument& argument : arguments) {
     if (const at::Tensor* tensor = std::get_if<at::Tensor>(&argument)) {
       inputs.push_back(*tensor);
-      has_kernel = has_kernel && (tensor->is_cpu() || tensor->is_meta()) &&
-                   tensor->layout() == at::kStrided && tensor->device() == inputs[0].device();
+      has_kernel = has_kernel && tensor->device() == inputs[0].device() &&
+                   HasKernel(*tensor, recording.has_reductions);
     } else {
       numbers.push_back(std::get<double>(argument));
     }

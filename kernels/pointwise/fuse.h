@@ -28,8 +28,9 @@
 // number of threads. Autocast does not change a fused function. Gradients of gradients run ATen's
 // operators.
 //
-// Only on CPUs, and for meta tensors, is there one kernel. On any other device the function itself
-// is called: the chain, unfused.
+// CPUs run an interpreter. On NVIDIA GPUs a function without reductions is compiled by NVRTC when
+// it first runs (cuda/source.h, which has not run on a GPU yet). Meta tensors get shapes.
+// Elsewhere, and on GPUs where NVRTC is missing, the function itself is called: the chain, unfused.
 //
 // Throws c10::ValueError for a function that is not pointwise. Not thread-safe; but fused functions
 // of several threads may share everything else.

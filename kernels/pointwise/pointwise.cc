@@ -12,6 +12,7 @@
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/empty.h"
 #include "c10/util/Exception.h"
+#include "kernels/pointwise/cuda/launch.h"
 #include "kernels/pointwise/execute.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"
@@ -168,6 +169,16 @@ Tensors RunOnCpu(int64_t number, at::TensorList inputs, at::ArrayRef<double> num
   return results;
 }
 
+Tensors RunOnCuda(int64_t number, at::TensorList inputs, at::ArrayRef<double> numbers,
+                  at::IntArrayRef dtypes, at::IntArrayRef shape) {
+  const Registered& registered = Find(number);
+  const at::DimVector whole = Check(registered, inputs, numbers, dtypes, shape);
+  const Program& program = registered.executable.program;
+  Tensors results = EmptyResults(program, inputs, whole, dtypes);
+  cuda::Launch(number, program, inputs, numbers, whole, results);
+  return results;
+}
+
 Tensors RunOnMeta(int64_t number, at::TensorList inputs, at::ArrayRef<double> numbers,
                   at::IntArrayRef dtypes, at::IntArrayRef shape) {
   const Registered& registered = Find(number);
@@ -286,6 +297,7 @@ TORCH_LIBRARY_FRAGMENT(lockstep, library) {
       "-> Tensor[]");
 }
 TORCH_LIBRARY_IMPL(lockstep, CPU, library) { library.impl("pointwise", RunOnCpu); }
+TORCH_LIBRARY_IMPL(lockstep, CUDA, library) { library.impl("pointwise", RunOnCuda); }
 TORCH_LIBRARY_IMPL(lockstep, Meta, library) { library.impl("pointwise", RunOnMeta); }
 TORCH_LIBRARY_IMPL(lockstep, Autograd, library) { library.impl("pointwise", WithGradients); }
 

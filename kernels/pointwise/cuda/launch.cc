@@ -1,0 +1,166 @@
+#include "kernels/pointwise/cuda/launch.h"
+
+#include <dlfcn.h>
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "c10/core/DeviceGuard.h"
+#include "c10/core/impl/VirtualGuardImpl.h"
+#include "c10/util/Exception.h"
+#include "c10/util/SmallVector.h"
+#include "kernels/pointwise/cuda/compiler.h"
+#include "kernels/pointwise/cuda/source.h"
+#include "kernels/pointwise/layout.h"
+
+namespace lockstep::kernels::pointwise::cuda {
+namespace {
+
+constexpr int64_t kThreads = 256;         // of a block
+constexpr int64_t kMostBlocks = 1 << 16;  // more elements take more turns
+constexpr size_t kMostWords = 4096 / 8;   // of a kernel's parameter
+
+// cuda.h's, without its header: libtorch for CPUs does not have it.
+struct Driver {
+  int (*get_device)(int* device, int ordinal) = nullptr;
+  int (*get_attribute)(int* value, int attribute, int device) = nullptr;
+  int (*retain_context)(void** context, int device) = nullptr;
+  int (*get_context)(void** context) = nullptr;
+  int (*set_context)(void* context) = nullptr;
+  int (*load_module)(void** module, const void* image) = nullptr;
+  int (*get_function)(void** function, void* module, const char* name) = nullptr;
+  int (*launch)(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
+                unsigned block_y, unsigned block_z, unsigned shared_bytes, void* stream,
+                void** parameters, void** extra) = nullptr;
+};
+
+const Driver* LoadedDriver() {
+  static const Driver* const loaded = []() -> const Driver* {
+    void* const library = dlopen("libcuda.so.1", RTLD_LAZY);
+    if (library == nullptr) return nullptr;
+    auto* const driver = new Driver;
+    bool has_all = true;
+    const auto load = [&](const char* name, auto* function) {
+      void* const symbol = dlsym(library, name);
+      has_all = has_all && symbol != nullptr;
+      *function = reinterpret_cast<std::remove_pointer_t<decltype(function)>>(symbol);
+    };
+    load("cuDeviceGet", &driver->get_device);
+    load("cuDeviceGetAttribute", &driver->get_attribute);
+    load("cuDevicePrimaryCtxRetain", &driver->retain_context);
+    load("cuCtxGetCurrent", &driver->get_context);
+    load("cuCtxSetCurrent", &driver->set_context);
+    load("cuModuleLoadData", &driver->load_module);
+    load("cuModuleGetFunction", &driver->get_function);
+    load("cuLaunchKernel", &driver->launch);
+    return has_all ? driver : nullptr;
+  }();
+  return loaded;
+}
+
+void CheckCuda(int status, const char* what) {
+  TORCH_CHECK(status == 0, "pointwise: CUDA's driver returned ", status, " from ", what);
+}
+
+// A thread whose device was never set has no context.
+void MakeContextCurrent(const Driver& driver, int device) {
+  void* context = nullptr;
+  CheckCuda(driver.get_context(&context), "cuCtxGetCurrent");
+  if (context != nullptr) return;
+  CheckCuda(driver.retain_context(&context, device), "cuDevicePrimaryCtxRetain");
+  CheckCuda(driver.set_context(context), "cuCtxSetCurrent");
+}
+
+// Loads the kernel of a call. It stays loaded.
+void* LoadKernel(const Driver& driver, int device, const std::string& source) {
+  constexpr int kMajor = 75, kMinor = 76;  // CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_...
+  int major = 0, minor = 0;
+  CheckCuda(driver.get_attribute(&major, kMajor, device), "cuDeviceGetAttribute");
+  CheckCuda(driver.get_attribute(&minor, kMinor, device), "cuDeviceGetAttribute");
+  const std::string cubin = Compile(source, 10 * major + minor, CacheFolder());
+  void *module = nullptr, *function = nullptr;
+  CheckCuda(driver.load_module(&module, cubin.data()), "cuModuleLoadData");
+  CheckCuda(driver.get_function(&function, module, kKernelName), "cuModuleGetFunction");
+  return function;
+}
+
+std::string KeyOf(int64_t number, int device, const Signature& signature) {
+  std::string key = std::to_string(number) + "/" + std::to_string(device) + "/" +
+                    std::to_string(signature.num_dims) + (signature.is_large ? "l" : "s");
+  for (const Signature::Input& input : signature.inputs) {
+    key += static_cast<char>(input.dtype);
+    key += static_cast<char>(input.access);
+  }
+  for (const at::ScalarType dtype : signature.results) key += static_cast<char>(dtype);
+  return key;
+}
+
+void* FindKernel(const Driver& driver, int device, int64_t number, const Program& program,
+                 const Signature& signature) {
+  static auto* const mutex = new std::mutex;
+  static auto* const kernels = new std::map<std::string, void*>;  // guarded by it
+  const std::string key = KeyOf(number, device, signature);
+  const std::lock_guard<std::mutex> lock(*mutex);
+  const auto found = kernels->find(key);
+  if (found != kernels->end()) return found->second;
+  void* const kernel = LoadKernel(driver, device, SourceOf(program, signature));
+  return kernels->emplace(key, kernel).first->second;
+}
+
+}  // namespace
+
+bool CanLaunch() { return LoadedDriver() != nullptr && HasCompiler(); }
+
+void Launch(int64_t number, const Program& program, at::TensorList inputs,
+            at::ArrayRef<double> numbers, at::IntArrayRef shape, at::TensorList results) {
+  const int64_t num_elements = c10::multiply_integers(shape);
+  if (num_elements == 0) return;
+  const Driver* const driver = LoadedDriver();
+  TORCH_CHECK(driver != nullptr, "pointwise: libcuda.so.1 was not found");
+
+  std::vector<const at::Tensor*> pointers;
+  for (const at::Tensor& input : inputs) pointers.push_back(&input);
+  const Layout layout = LayoutOf(shape, pointers);
+  c10::SmallVector<InputMemory, 8> input_memory;
+  c10::SmallVector<ResultMemory, 4> result_memory;
+  Signature signature;
+  signature.is_large = num_elements > INT32_MAX;
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Access access = AccessOf(layout.sizes, layout.strides[i]);
+    if (access == Access::kStrided) signature.num_dims = static_cast<int64_t>(layout.sizes.size());
+    signature.inputs.push_back({inputs[i].scalar_type(), access});
+    input_memory.push_back({inputs[i].const_data_ptr(), inputs[i].scalar_type(), access,
+                            layout.sizes.data(), layout.strides[i].data(),
+                            static_cast<int64_t>(layout.sizes.size())});
+  }
+  for (const at::Tensor& result : results) {
+    signature.results.push_back(result.scalar_type());
+    result_memory.push_back({result.mutable_data_ptr(), result.scalar_type()});
+  }
+  std::vector<int64_t> arguments =
+      ArgumentsOf(signature, num_elements, layout.sizes, input_memory, result_memory, numbers);
+  TORCH_CHECK_VALUE(arguments.size() <= kMostWords,
+                    "a fused function on a GPU takes fewer tensors; make it two functions");
+
+  const c10::Device device = inputs[0].device();
+  const c10::DeviceGuard guard(device);
+  const c10::impl::VirtualGuardImpl streams(device.type());
+  int driver_device = 0;
+  CheckCuda(driver->get_device(&driver_device, device.index()), "cuDeviceGet");
+  MakeContextCurrent(*driver, driver_device);
+  void* const kernel = FindKernel(*driver, driver_device, number, program, signature);
+  const auto blocks =
+      static_cast<unsigned>(std::min(kMostBlocks, (num_elements + kThreads - 1) / kThreads));
+  void* parameters[] = {arguments.data()};
+  CheckCuda(
+      driver->launch(kernel, blocks, 1, 1, kThreads, 1, 1, 0,
+                     streams.getStreamNativeHandle(streams.getStream(device)), parameters, nullptr),
+      "cuLaunchKernel");
+}
+
+}  // namespace lockstep::kernels::pointwise::cuda

@@ -1,0 +1,25 @@
+// Runs a program without reductions on a GPU: writes its source (source.h), compiles it or finds it
+// in the cache (compiler.h), and launches it by CUDA's driver on the current stream. It has not run
+// on a GPU yet.
+
+#ifndef LOCKSTEP_KERNELS_POINTWISE_CUDA_LAUNCH_H_
+#define LOCKSTEP_KERNELS_POINTWISE_CUDA_LAUNCH_H_
+
+#include <cstdint>
+
+#include "ATen/core/TensorBody.h"
+#include "kernels/pointwise/program.h"
+
+namespace lockstep::kernels::pointwise::cuda {
+
+// Returns whether this process can compile and launch: NVRTC and CUDA's driver are there.
+bool CanLaunch();
+
+// Writes the results, which are contiguous. The inputs are broadcast to `shape`. `number` tells
+// programs apart. Throws c10::Error where NVRTC or the driver fails. Thread-safe.
+void Launch(int64_t number, const Program& program, at::TensorList inputs,
+            at::ArrayRef<double> numbers, at::IntArrayRef shape, at::TensorList results);
+
+}  // namespace lockstep::kernels::pointwise::cuda
+
+#endif  // LOCKSTEP_KERNELS_POINTWISE_CUDA_LAUNCH_H_
