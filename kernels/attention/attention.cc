@@ -349,8 +349,8 @@ bool IsForKernel(const at::Tensor& x, const at::Tensor& q) {
 at::Tensor Choose(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                   at::IntArrayRef seq_lens, bool causal, Number scale, Window window);
 
-// Query heads that share a key head have keys of their own here, as in the loop: the gradients of
-// these keys are added up in k's dtype.
+// Query heads that share a key head have keys and values of their own here, as in the loop: the
+// gradients of these are added up in the dtypes of k and v.
 at::Tensor ChooseInAutocast(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             at::IntArrayRef seq_lens, const AttentionOptions& o) {
   const at::DeviceType device = q.device().type();
@@ -358,8 +358,9 @@ at::Tensor ChooseInAutocast(const at::Tensor& q, const at::Tensor& k, const at::
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(
       at::autocast::get_autocast_dispatch_key_from_device_type(device));
   const auto cast = [&](const at::Tensor& x) { return at::autocast::cached_cast(low, x, device); };
+  const bool is_low = k.scalar_type() == low && v.scalar_type() == low;
   const auto cast_for_each_head = [&](const at::Tensor& x) {
-    if (x.scalar_type() == low) return x;
+    if (is_low) return x;
     return cast(x.unsqueeze(2).expand({x.size(0), x.size(1), q.size(1) / x.size(1), x.size(2)}))
         .reshape(q.sizes());
   };

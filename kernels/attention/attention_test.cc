@@ -291,9 +291,11 @@ TEST(Attention, AGradientOfAGradientIsAnError) {
               HasSubstr("lockstep::packed_attention_backward"));
 }
 
-TEST(Attention, AutocastCastsAsForAten) {
+// `low`: the index of an input that has autocast's dtype already, as values behind a layer have.
+void ExpectAutocastOfAten(size_t low) {
   const Case c = {{5, 30, 2}, 4, 2, 16};
-  const Tensors in = InputsOf(c, at::kFloat);
+  Tensors in = InputsOf(c, at::kFloat);
+  if (low < 3) in[low] = in[low].detach().to(at::kBFloat16).requires_grad_(true);
   at::autocast::set_autocast_enabled(at::kCPU, true);
 
   const bool runs_kernel = RunsKernel([&] { Ours(in, c); });
@@ -303,8 +305,14 @@ TEST(Attention, AutocastCastsAsForAten) {
   at::autocast::clear_cache();
   EXPECT_TRUE(runs_kernel);
   EXPECT_EQ(ours.back().scalar_type(), at::kBFloat16);
-  EXPECT_EQ(ours[0].scalar_type(), at::kFloat);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(ours[i].scalar_type(), in[i].scalar_type());
   ExpectSameBits(ours, expected, "autocast");
+}
+
+TEST(Attention, AutocastCastsAsForAten) { ExpectAutocastOfAten(3); }
+
+TEST(Attention, AutocastCastsWhatIsNotYetOfItsDtype) {
+  for (const size_t low : {0, 1, 2}) ExpectAutocastOfAten(low);
 }
 
 TEST(Attention, OnMetaItHasShapes) {
