@@ -55,6 +55,8 @@ int Backward(lua_State* state) {
   std::vector<at::Tensor> gradients;
   if (const at::Tensor* gradient = TensorAt(state, 2)) gradients.push_back(*gradient);
   const bool gradient_first = !gradients.empty() || lua_isnoneornil(state, 2);
+  if (!gradient_first && !lua_isnoneornil(state, 3))
+    throw Error("backward: the options are the last argument, but another one follows them");
   const OptionTable options(state, gradient_first ? 3 : 2, "backward",
                             {"gradient", "retain_graph", "create_graph", "inputs"});
   for (at::Tensor& gradient : OptionalTensors(options, state, "gradient"))

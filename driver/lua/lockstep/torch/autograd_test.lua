@@ -23,6 +23,12 @@ t.test("BackwardFillsTheGradientsOfLeaves", function()
   t.equal(frozen.grad, nil)
 end)
 
+t.test("BackwardTakesOneTableOfOptions", function()
+  local w = leaf { 1, 2 }
+
+  t.raises("backward: the options are the last argument", square(w).backward, square(w), {}, { retain_graph = true })
+end)
+
 t.test("GradientsAddUpUntilTheyAreDropped", function()
   local w = leaf { 1, 2 }
 
