@@ -16,7 +16,7 @@
 
 namespace lockstep::kernels::pointwise::CPU_CAPABILITY {
 
-// The size of a float64 tensor's dimensions is at most ATen's limit.
+// Layouts drop dimensions of size 1: a tensor whose size fits int64_t has fewer others.
 constexpr int64_t kMostDims = 64;
 
 // ATen's vectors of float have an erf with twelve times the error of the one that its operator

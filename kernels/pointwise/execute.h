@@ -30,8 +30,8 @@ int64_t LengthOf(at::IntArrayRef shape);
 // Returns the shape with a last dimension of size 1.
 at::DimVector ShapeOfRows(at::IntArrayRef shape);
 
-// Writes the results, which are contiguous. The inputs are broadcast to `shape`, except those of
-// rows.
+// Writes the results, which are contiguous. Inputs of rows are broadcast to ShapeOfRows(shape), the
+// others to `shape`.
 void Execute(const Executable& executable, at::TensorList inputs, at::ArrayRef<double> numbers,
              at::IntArrayRef shape, at::TensorList results);
 

@@ -109,7 +109,7 @@ at::DimVector ShapeOf(const Tensors& inputs, uint64_t set) {
 // Returns whether there is a kernel for tensors like this one.
 bool HasKernel(const at::Tensor& tensor, bool has_reductions) {
   if (tensor.layout() != at::kStrided) return false;
-  if (tensor.is_cuda()) return !has_reductions && pointwise::cuda::CanLaunch();
+  if (tensor.is_cuda()) return !has_reductions && pointwise::cuda::CanLaunch(tensor.device());
   return tensor.is_cpu() || tensor.is_meta();
 }
 

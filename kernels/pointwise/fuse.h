@@ -7,33 +7,34 @@
 //    });
 //    const at::Tensor y = swiglu({gate, up})[0];
 //
-// The first call of each combination of dtypes calls the function twice with proxies: small tensors
-// on the CPU. The operators that it calls become a program (program.h), whose gradient is
-// derived symbolically; backward is one pass too. An interpreter runs a program over blocks of 512
-// numbers, all of whose steps stay in the first cache (interpreter.h).
+// The first call of each combination of kinds and dtypes of arguments calls the function twice with
+// proxies: small tensors on the CPU. The operators that it calls become a program (program.h),
+// whose gradient is derived symbolically; backward is one pass too. An interpreter runs a program
+// over blocks of 512 elements, all of whose steps stay in the L1 cache (interpreter.h).
 //
 // A function may also reduce the last dimension by sum, mean, amax and amin: softmax and norms can
-// be written out. A row is computed in phases that end at reductions, and stays in the first cache
-// if it fits (row_code.h). Numbers of rows are float64. A reduction that keeps the dimension may be
-// used further. One that drops it may be combined with numbers and with others that dropped it.
+// be written out. A row is computed in phases that end at reductions, and stays in the L1 cache if
+// it fits (row_code.h). The values of a row (results of reductions, and what is computed from them
+// alone) are float64. A reduction that keeps the dimension may be used further. One that drops it
+// may be combined with numbers and with others that dropped it.
 //
-// The function must be pointwise otherwise: recording.cc has the list of operators. Numbers and
-// tensors that are no arguments are recorded as they were; those that change must be arguments.
+// The function must be pointwise otherwise: recording.cc has the list of operators. A number that
+// is not an argument is recorded as a constant. A tensor that is not an argument is an error.
 // Arguments are tensors of float16, bfloat16, float32, float64 or bool, which are broadcast
-// together, and numbers. A number has no gradient, and promotes as a number does.
+// together, and numbers. A number has no gradient, and promotes as ATen's Scalar does.
 //
-// Results have the dtypes and shapes of ATen's chain, and are contiguous. Numbers are computed in
-// float32, or in float64 where the chain has a float64 tensor, and rounded once, when stored. So
-// errors in float16 and bfloat16 are at most those of ATen's chain. Bits do not depend on the
-// number of threads. Autocast does not change a fused function. Gradients of gradients run ATen's
-// operators.
+// Results have the dtypes and shapes of ATen's chain, and are contiguous. Elements are computed in
+// float32, or in float64 where the chain has a float64 tensor, and rounded when they are stored.
+// float64 becomes float16 or bfloat16 by way of float32, as in ATen. Errors in float16 and bfloat16
+// are at most those of ATen's chain. Bits do not depend on the number of threads. Autocast does not
+// change a fused function. Gradients of gradients run ATen's operators.
 //
 // CPUs run an interpreter. On NVIDIA GPUs a function without reductions is compiled by NVRTC when
 // it first runs (cuda/source.h, which has not run on a GPU yet). Meta tensors get shapes.
-// Elsewhere, and on GPUs where NVRTC is missing, the function itself is called: the chain, unfused.
+// Elsewhere, and on GPUs that load no such kernel, the function itself is called, unfused.
 //
-// Throws c10::ValueError for a function that is not pointwise. Not thread-safe; but fused functions
-// of several threads may share everything else.
+// Throws c10::ValueError for a function that uses other operators. Not thread-safe; but different
+// fused functions may run in different threads.
 
 #ifndef LOCKSTEP_KERNELS_POINTWISE_FUSE_H_
 #define LOCKSTEP_KERNELS_POINTWISE_FUSE_H_

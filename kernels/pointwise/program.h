@@ -8,7 +8,8 @@
 //    Builder builder;
 //    const Value x = builder.Input(0), y = builder.Input(1);
 //    const Value z = builder.Emit(Op::kSilu, x) * y;
-//    const Program program = builder.Finish({z}, {at::kFloat}, /*wide=*/false);
+//    std::vector<int32_t> inputs;
+//    const Program program = builder.Finish({z}, {at::kFloat}, /*wide=*/false, &inputs);
 //
 // A builder returns the same node for the same computation, and computes constants at once.
 
@@ -98,7 +99,7 @@ struct Program {
 // Returns the bytes that tell programs apart.
 std::string KeyOf(const Program& program);
 
-// The amount of numbers of a node.
+// How many values a node has.
 enum class Level : uint8_t {
   kUniform,  // one: constants, numbers, and what is computed from them alone
   kRow,      // one for each row
@@ -110,8 +111,8 @@ std::vector<Level> LevelsOf(const Program& program);
 
 bool HasReductions(const Program& program);
 
-// Returns whether the program must be run row by row: it has reductions, or numbers or results of
-// rows.
+// Returns whether the program must be run row by row: it has reductions, values or results of rows,
+// or reads the length of a row.
 bool NeedsRows(const Program& program);
 
 // Returns, for each node, the set of inputs that it depends on, as bits.
@@ -145,9 +146,9 @@ class Builder {
   // Returns a copy of a node of another program, whose operands are these values.
   Value Copy(const Node& node, const Value* operands);
 
-  // Returns the program of these results, without what they do not need. The inputs that it needs
-  // are numbered anew from 0, in their order; `*inputs` becomes the list of their old numbers.
-  // Inputs in the set `kept` stay. No result is one of rows.
+  // Returns the program that computes these results, without unused nodes. Its inputs are numbered
+  // from 0, in their order; `*inputs` becomes the list of their old numbers. Inputs in the set
+  // `kept` (bits) stay, even if unused. All row_results are false.
   Program Finish(const std::vector<Value>& results, const std::vector<at::ScalarType>& dtypes,
                  bool wide, std::vector<int32_t>* inputs, uint64_t kept = 0) const;
 
@@ -171,7 +172,8 @@ Value operator*(double a, Value b);
 
 // Returns the program of some of the results (bits), and the inputs that it reads. `row_inputs`
 // (bits) have one number for each row; a reduction of what depends on no other input is that number
-// itself. Results that depend on no other input outside of reductions are results of rows.
+// itself. Results that depend on at least one row, and on no other input outside of reductions, are
+// results of rows.
 Program Select(const Program& program, uint64_t results, uint64_t row_inputs,
                std::vector<int32_t>* inputs);
 
@@ -179,7 +181,8 @@ Program Select(const Program& program, uint64_t results, uint64_t row_inputs,
 
 struct Gradient {
   Program program;
-  // What the program's inputs are: inputs of the function first, then gradients of its results.
+  // Which inputs of the function are the program's first inputs, and the gradients of which of its
+  // results are the others.
   std::vector<int32_t> inputs, gradients;
   // The inputs of the function whose gradients are the program's results. An input through which
   // no gradient flows (the condition of a where) is not among them.

@@ -1,9 +1,8 @@
 // The sum, mean, largest or smallest number of a row. Private to interpreter_cpu.cc, which is
 // compiled three times; see there.
 //
-// float32 is added up in float64, which numbers of rows stay. float64 is added up
-// in four vectors for each block, and blocks by a compensated sum (Neumaier, 1974). A row's bits
-// depend on its numbers and its length alone.
+// Sums are float64. A block is added up in four vectors, and blocks by a compensated sum (Neumaier,
+// 1974). The result depends on the row and the instruction set, not on threads or on other rows.
 
 #ifndef LOCKSTEP_KERNELS_POINTWISE_REDUCTION_H_
 #define LOCKSTEP_KERNELS_POINTWISE_REDUCTION_H_

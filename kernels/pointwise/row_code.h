@@ -3,7 +3,7 @@
 //
 // A row is computed in phases. Softmax has three: the largest number; the exponentials and their
 // sum; the quotients. A phase goes over the blocks of a row, and short rows share a block. So what
-// a phase computes for each element stays in the first cache, or in a slot as long as the row if a
+// a phase computes for each element stays in the L1 cache, or in a slot as long as the row if a
 // later phase needs it. An input is loaded by each phase that needs it, because that is as fast.
 //
 // Slots are, in this order: the inputs, the uniform numbers, the results, expanded numbers of rows,
@@ -21,7 +21,7 @@
 namespace lockstep::kernels::pointwise {
 
 // Steps over blocks are those of a program, and these:
-//   kLoad    loads input args[0] into its slot; args[1] is 1 if the row's first phase does so
+//   kLoad    loads input args[0] into its slot; args[1] is 1 if no earlier phase has loaded it
 //   kStore   stores result args[0] from its slot
 //   kSum...  reduces the elements of args[0] to numbers of rows
 // Steps over rows are those of a program, and kExpand: elements from the row's numbers of args[0].

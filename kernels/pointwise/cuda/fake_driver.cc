@@ -36,6 +36,7 @@ int cuCtxSetCurrent(void* context) {
 // 201 is CUDA_ERROR_INVALID_CONTEXT.
 int cuModuleLoadData(void** module, const void* image) {
   if (fake_driver.context == nullptr) return 201;
+  if (fake_driver.load_status != 0) return fake_driver.load_status;
   ++fake_driver.num_modules;
   *module = &fake_driver;
   return std::memcmp(image, "\177ELF", 4) == 0 ? 0 : 1;

@@ -10,8 +10,8 @@ namespace lockstep::kernels::pointwise::cuda {
 struct FakeDriver {
   void* context = nullptr;  // the current one
   int num_contexts = 0, num_modules = 0;
-  std::string kernel;     // the last one that was asked for
-  int launch_status = 0;  // the next launches return it
+  std::string kernel;                      // the last one that was asked for
+  int load_status = 0, launch_status = 0;  // what the next loads and launches return
   void (*run)(unsigned blocks, unsigned threads, void* stream, const void* arguments) = nullptr;
 };
 

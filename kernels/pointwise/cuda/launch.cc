@@ -67,13 +67,17 @@ void CheckCuda(int status, const char* what) {
   TORCH_CHECK(status == 0, "pointwise: CUDA's driver returned ", status, " from ", what);
 }
 
-// A thread whose device was never set has no context.
-void MakeContextCurrent(const Driver& driver, int device) {
+// Returns the driver's name for the current device. Makes its context current: a thread whose
+// device was never set has none.
+int DeviceWithContext(const Driver& driver, int index) {
+  int device = 0;
+  CheckCuda(driver.get_device(&device, index), "cuDeviceGet");
   void* context = nullptr;
   CheckCuda(driver.get_context(&context), "cuCtxGetCurrent");
-  if (context != nullptr) return;
+  if (context != nullptr) return device;
   CheckCuda(driver.retain_context(&context, device), "cuDevicePrimaryCtxRetain");
   CheckCuda(driver.set_context(context), "cuCtxSetCurrent");
+  return device;
 }
 
 // Loads the kernel of a call. It stays loaded.
@@ -114,7 +118,25 @@ void* FindKernel(const Driver& driver, int device, int64_t number, const Program
 
 }  // namespace
 
-bool CanLaunch() { return LoadedDriver() != nullptr && HasCompiler(); }
+bool CanLaunch(c10::Device device) {
+  const Driver* const driver = LoadedDriver();
+  if (driver == nullptr || !HasCompiler()) return false;
+  static auto* const mutex = new std::mutex;
+  static auto* const devices = new std::map<int, bool>;  // guarded by it
+  const std::lock_guard<std::mutex> lock(*mutex);
+  const auto [found, is_new] = devices->emplace(device.index(), true);
+  if (!is_new) return found->second;
+  try {
+    const c10::DeviceGuard guard(device);
+    LoadKernel(*driver, DeviceWithContext(*driver, device.index()),
+               std::string("extern \"C\" __global__ void ") + kKernelName + "() {}\n");
+  } catch (const c10::Error& error) {
+    found->second = false;
+    TORCH_WARN("lockstep.fuse has no kernels on ", device,
+               ", and calls the functions themselves: ", error.what_without_backtrace());
+  }
+  return found->second;
+}
 
 void Launch(int64_t number, const Program& program, at::TensorList inputs,
             at::ArrayRef<double> numbers, at::IntArrayRef shape, at::TensorList results) {
@@ -150,9 +172,7 @@ void Launch(int64_t number, const Program& program, at::TensorList inputs,
   const c10::Device device = inputs[0].device();
   const c10::DeviceGuard guard(device);
   const c10::impl::VirtualGuardImpl streams(device.type());
-  int driver_device = 0;
-  CheckCuda(driver->get_device(&driver_device, device.index()), "cuDeviceGet");
-  MakeContextCurrent(*driver, driver_device);
+  const int driver_device = DeviceWithContext(*driver, device.index());
   void* const kernel = FindKernel(*driver, driver_device, number, program, signature);
   const auto blocks =
       static_cast<unsigned>(std::min(kMostBlocks, (num_elements + kThreads - 1) / kThreads));

@@ -8,12 +8,14 @@
 #include <cstdint>
 
 #include "ATen/core/TensorBody.h"
+#include "c10/core/Device.h"
 #include "kernels/pointwise/program.h"
 
 namespace lockstep::kernels::pointwise::cuda {
 
-// Returns whether this process can compile and launch: NVRTC and CUDA's driver are there.
-bool CanLaunch();
+// Returns whether a kernel can be compiled and loaded for this GPU; the first call for it tries.
+// Warns once where NVRTC and the driver are there, but fail.
+bool CanLaunch(c10::Device device);
 
 // Writes the results, which are contiguous. The inputs are broadcast to `shape`. `number` tells
 // programs apart. Throws c10::Error where NVRTC or the driver fails. Thread-safe.

@@ -112,7 +112,7 @@ class LaunchTest : public ::testing::Test {
 };
 
 TEST_F(LaunchTest, ResultsAreThoseOfAten) {
-  ASSERT_TRUE(CanLaunch());
+  ASSERT_TRUE(CanLaunch({at::kCUDA, 0}));
   for (const int64_t rows : {2, 3, 40}) {
     const Tensors actual = LaunchChain(1, rows, 0, &expected_);
 
@@ -150,6 +150,19 @@ TEST_F(LaunchTest, AFailureIsAnError) {
 
   EXPECT_THAT(tests::MessageOf([&] { LaunchChain(5, 2, 0, &expected_); }),
               HasSubstr("CUDA's driver returned 719 from cuLaunchKernel"));
+}
+
+TEST_F(LaunchTest, AGpuThatLoadsNoKernelIsWarnedOfOnce) {
+  Driver().load_status = 209;
+  ::testing::internal::CaptureStderr();
+
+  EXPECT_FALSE(CanLaunch({at::kCUDA, 1}));
+  Driver().load_status = 0;
+  EXPECT_FALSE(CanLaunch({at::kCUDA, 1}));
+
+  const std::string warning = ::testing::internal::GetCapturedStderr();
+  EXPECT_THAT(warning, HasSubstr("lockstep.fuse has no kernels on cuda:1"));
+  EXPECT_THAT(warning, HasSubstr("CUDA's driver returned 209 from cuModuleLoadData"));
 }
 
 TEST_F(LaunchTest, NothingIsLaunchedForNoElements) {
