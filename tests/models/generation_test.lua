@@ -168,6 +168,21 @@ t.test("GradientsAreNotRecorded", function()
   for _, p in model:named_parameters() do t.equal(p.grad, nil) end
 end)
 
+t.test("AForwardOfItsOwnMayKeepTensorsForTraining", function()
+  local changed, kept = models.load "tests/models/qwen2", {}
+  local mlp = changed.model.layers[1].mlp
+  local forward = mlp.forward
+  function mlp:forward(x)
+    kept[x:size(0)] = kept[x:size(0)] or torch.ones { x:size(0), 1 }
+    return forward(self, x) * kept[x:size(0)]
+  end
+
+  models.generate(changed, { PROMPTS[1] }, { max_new_tokens = 2 })
+
+  t.equal(kept[1]:is_inference(), false)
+  changed:loss({ input_ids = torch.tensor({ 1 }, { dtype = torch.int64 }) }):backward()
+end)
+
 t.test("NewTokensRunInInferenceMode", function()
   local watched, seen = models.load "tests/models/qwen2", {}
   local head = watched.head

@@ -107,11 +107,13 @@ function M.apply(model, opts)
   if o.filter and not plain.is_callable(o.filter) then fail("filter must be a function, not a %s", type(o.filter)) end
   local net = net_of(model)
   check_net(net)
-  local routers, chosen, left = adapters.find_routers(net), {}, {}
+  local routers, chosen, left, seen = adapters.find_routers(net), {}, {}, {}
   local head = type(net.head_weight) == "function" and net:head_weight() or nil
   for name, layer in net:named_modules() do
-    if adapters.is_a(layer, nn.Linear) then
-      local is_head, reason = rawequal(layer.weight, head), nil
+    if adapters.is_a(layer, nn.Linear) and not seen[layer] then
+      seen[layer] = true
+      local is_head = rawequal(layer.weight, head)
+      local reason
       if o.filter then
         reason = filter_reason(o.filter, name, layer)
         if is_head and not reason then

@@ -164,7 +164,8 @@ end
 ---
 --- temperature 0 takes the most probable token; else top_k and top_p apply to the logits / temperature. With a seed a
 --- prompt at the same place gets the same ids, whatever the other prompts are, within the rounding of logits. A stop id
---- is the last id of its sequence.
+--- is the last id of its sequence. New tokens run in torch.inference_mode: training cannot use a tensor that a class of
+--- your own keeps from there.
 ---@param model models.CausalLM|sharding.DataParallel|sharding.FullyShard
 ---@param prompts (integer[]|torch.Tensor|models.Batch)[]
 ---@param opts models.GenerateOptions?

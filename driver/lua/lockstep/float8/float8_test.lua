@@ -62,6 +62,12 @@ t.test("AModelLearnsAboutAsWellAsWithoutFloat8", function()
   end
 end)
 
+t.test("ALayerThatIsUsedTwiceIsConvertedOnce", function()
+  local layer = nn.Linear(16, 16)
+
+  t.equal({ float8.apply(nn.Sequential { layer, layer }) }, { 1, {} })
+end)
+
 t.test("TheFirstGradientsAreNearThoseWithoutFloat8", function()
   local plain, limits = tiny.model(), { tensorwise = 0.2, rowwise = 0.15, rowwise_with_gw_hp = 0.15 }
   tiny.loss(plain, tiny.batch(1)):backward()

@@ -5,6 +5,7 @@ local chunks = require "lockstep.nn.chunks"
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local fully_shard = require "lockstep.sharding.fully_shard"
+local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local sampling = require "lockstep.models.sampling"
@@ -126,9 +127,12 @@ local function stop_ids(model, given)
   return set
 end
 
---- The mode in which a model runs on new tokens. Inference mode spends less time on each operator. But a sharded or
---- split model may keep a buffer that it made there, and training could not write to it.
+--- Returns the mode in which a model runs on new tokens. Inference mode spends less time on each operator. But a model
+--- that is sharded, split, or has a forward of its own may keep a tensor that it made there, which training cannot use.
 local function mode_of(model)
+  for _, module in model:named_modules() do
+    if nn.fields(module).forward then return torch.no_grad end
+  end
   for _, p in ipairs(model:parameters()) do
     if fully_shard.shard_of(p) or fully_shard.place_of(p) or splits.of(p) then return torch.no_grad end
   end

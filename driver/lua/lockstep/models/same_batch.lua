@@ -17,7 +17,9 @@ local MAX_COMPARED = 65536
 local function text_of(value)
   if not torch.is_tensor(value) then
     if type(value) ~= "table" then return tostring(value) end
-    value = torch.tensor(value, { dtype = torch.float64 })
+    local texts = {}
+    for i, element in ipairs(value) do texts[i] = tostring(element) end
+    return table.concat(texts, " ")
   end
   local text = ("%s %s"):format(tostring(value.dtype), tostring(value.shape))
   local count = value:numel()
@@ -29,6 +31,7 @@ local function text_of(value)
   -- Whole numbers of 64 bits wrap around, so the sum does not depend on its order. The cube makes changes of several
   -- elements differ. The remainder is exact as a number of Lua.
   local bits = flat:contiguous():view(BITS[value:element_size()]):to(torch.int64)
+  bits = torch.bitwise_xor(bits, torch.bitwise_right_shift(bits, 32)) -- a whole number as float64 has low bits of 0
   local mixed = bits + torch.arange(1, bits:numel() + 1) * 0x9e3779b1
   local hash = (mixed * mixed * mixed):sum():remainder(2 ^ 52 - 47):item()
   return ("%s, %s%s, hash %.17g"):format(text, table.concat(first, " "), count > #first and " ..." or "", hash)

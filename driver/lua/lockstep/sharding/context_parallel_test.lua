@@ -153,7 +153,7 @@ t.test("MistakesAreNamed", function()
   if world == 1 then return end
   local lengths = batch_of(own)
   lengths.seq_lens = { 8 + rank, 16 - rank }
-  t.raises("seq_lens: torch.float64 {2}, 8 16, hash", within, model, lengths)
+  t.raises("seq_lens: 8 16", within, model, lengths)
   t.raises(("seq_lens add up to 3 tokens, but the chunks of %d ranks hold %d"):format(world, 3 * world), within,
     nn.attention, x, x, x, { seq_lens = { 3 } })
   t.raises(("seq_lens add up to 24 tokens, but input_ids holds 24 on each of %d ranks"):format(world), within, model,
