@@ -1,4 +1,4 @@
-"""The instruction sets that loops are compiled for, and how tests choose one of them."""
+"""Compiles loops once for each instruction set, and says how tests choose one of them."""
 
 # ATen's name of each, and the compiler's options.
 INSTRUCTION_SETS = [
@@ -52,3 +52,50 @@ TEST_ENVIRONMENTS = [
         },
     ),
 ]
+
+def cc_library_of_instruction_sets(name, srcs, deps):
+    """Compiles a library for each instruction set, with the flags with which ATen compiles its own kernels.
+
+    The libraries are NAME_default, NAME_avx2 and NAME_avx512; libraries_of(NAME) are those of the machine's architecture.
+    capability_test checks that code for AVX-512 stays where a machine without it never gets to.
+    """
+    for capability, flags in INSTRUCTION_SETS:
+        native.cc_library(
+            name = name + "_" + capability.lower(),
+            srcs = srcs,
+            copts = ["-O3"] + flags,
+            local_defines = [
+                "CPU_CAPABILITY=" + capability,
+                "CPU_CAPABILITY_" + capability,
+            ],
+            deps = deps,
+        )
+    archives = []
+    arguments = []
+    for capability in ["AVX2", "AVX512"]:
+        archive = "archive_" + capability.lower()
+        native.filegroup(
+            name = archive,
+            testonly = True,
+            srcs = [":" + name + "_" + capability.lower()],
+            output_group = "archive",
+        )
+        archives.append(":" + archive)
+        arguments += [capability, "$(location :%s)" % archive]
+    native.sh_test(
+        name = "capability_test",
+        size = "small",
+        srcs = ["//kernels:capability_test.sh"],
+        args = arguments,
+        data = archives,
+        target_compatible_with = ["@platforms//cpu:x86_64"],
+    )
+
+def libraries_of(name):
+    return select({
+        "@platforms//cpu:x86_64": [
+            ":%s_avx2" % name,
+            ":%s_avx512" % name,
+        ],
+        "//conditions:default": [],
+    }) + [":%s_default" % name]

@@ -15,6 +15,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/inputs.h"
+#include "tests/support/finite_differences.h"
 #include "tests/support/message_of.h"
 #include "tests/support/relative_error.h"
 #include "torch/csrc/autograd/autograd.h"
@@ -23,6 +24,7 @@ namespace lockstep::kernels {
 namespace {
 
 using ::testing::HasSubstr;
+using tests::FiniteDifferences;
 using tests::MessageOf;
 using tests::RelativeError;
 using Tensors = std::vector<at::Tensor>;
@@ -157,18 +159,12 @@ TEST(Kernels, GradientsAreThoseOfFiniteDifferences) {
     const Tensors inputs = Leaves(chain, chain.inputs(3, 6), at::kDouble);
     const Tensors gradients =
         torch::autograd::grad({Mixed(chain.fused(inputs))}, Differentiable(chain, inputs));
-    const at::NoGradGuard no_grad;
     for (size_t i = 0; i < gradients.size(); ++i) {
-      const at::Tensor flat = inputs[i].view({-1});
-      for (int64_t j = 0; j < flat.numel(); ++j) {
-        const double before = flat[j].item<double>();
-        flat[j] = before + kStep;
-        const double above = Mixed(chain.fused(inputs)).item<double>();
-        flat[j] = before - kStep;
-        const double below = Mixed(chain.fused(inputs)).item<double>();
-        flat[j] = before;
-
-        EXPECT_NEAR(gradients[i].view({-1})[j].item<double>(), (above - below) / (2 * kStep), 1e-7)
+      const at::Tensor expected =
+          FiniteDifferences([&] { return Mixed(chain.fused(inputs)); }, inputs[i], kStep);
+      for (int64_t j = 0; j < expected.numel(); ++j) {
+        EXPECT_NEAR(gradients[i].view({-1})[j].item<double>(),
+                    expected.view({-1})[j].item<double>(), 1e-7)
             << chain.name << ", input " << i << ", element " << j;
       }
     }

@@ -17,6 +17,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "kernels/pointwise/fuse.h"
+#include "tests/support/finite_differences.h"
 #include "tests/support/message_of.h"
 #include "tests/support/relative_error.h"
 #include "torch/csrc/autograd/autograd.h"
@@ -25,6 +26,7 @@ namespace lockstep::kernels {
 namespace {
 
 using ::testing::HasSubstr;
+using tests::FiniteDifferences;
 using tests::MessageOf;
 using tests::RelativeError;
 using Tensors = std::vector<at::Tensor>;
@@ -208,19 +210,13 @@ TEST(Reductions, GradientsAreThoseOfFiniteDifferences) {
     const PointwiseFunction fused = Fused(test.function);
     const Tensors inputs = Leaves(Inputs(test, 2, 5), at::kDouble);
     const Tensors gradients = torch::autograd::grad({Mixed(fused(inputs))}, inputs);
-    const at::NoGradGuard no_grad;
     for (size_t i = 0; i < inputs.size(); ++i) {
-      const at::Tensor flat = inputs[i].view(-1), gradient = gradients[i].view(-1);
-      for (int64_t j = 0; j < flat.numel(); ++j) {
-        const double before = flat[j].item<double>();
-        flat[j] = before + kStep;
-        const double above = Mixed(fused(inputs)).item<double>();
-        flat[j] = before - kStep;
-        const double below = Mixed(fused(inputs)).item<double>();
-        flat[j] = before;
-
+      const at::Tensor gradient = gradients[i].view(-1);
+      const at::Tensor expected =
+          FiniteDifferences([&] { return Mixed(fused(inputs)); }, inputs[i], kStep).view(-1);
+      for (int64_t j = 0; j < gradient.numel(); ++j) {
         const double actual = gradient[j].item<double>();
-        EXPECT_NEAR(actual, (above - below) / (2 * kStep), 1e-6 * (1 + std::abs(actual)))
+        EXPECT_NEAR(actual, expected[j].item<double>(), 1e-6 * (1 + std::abs(actual)))
             << test.name << ", input " << i << ", element " << j;
       }
     }

@@ -258,6 +258,11 @@ t.test("BadBatchesAreNamed", function()
 
   fails("input_ids holds the id 61, but vocab_size is 61", { input_ids = ids + 56 })
   fails("input_ids holds the id -1", { input_ids = ids - 2 })
+  for _, tokens in ipairs { 20, 50 } do
+    local longer = torch.zeros({ tokens }, { dtype = torch.int64 })
+    longer[tokens - 2] = 61
+    fails("input_ids holds the id 61", { input_ids = longer })
+  end
   fails("input_ids must be a tensor of whole numbers of shape [T], got torch.int64 {1, 5}",
     { input_ids = ids:unsqueeze(0) })
   fails("seq_lens add up to 4 tokens, but input_ids holds 5", { input_ids = ids, seq_lens = { 1, 3 } })

@@ -100,8 +100,8 @@ function M.Muon(params, opts) return optimizer.new(muon, params, opts) end
 --- Scales the gradients so that their joint norm is at most `max_norm`; returns the norm before,
 --- a scalar tensor (no transfer from the device), in float32 for gradients of lower precision. Where gradients are
 --- averaged over ranks each rank holds the same ones, and so gets the same norm. For a sharded model
---- (sharding.fully_shard) pass all parameters; the call is then collective and the norm is over all ranks. Where one
---- optimizer has all parameters, optimizer:step(factor, { max_grad_norm = 1 }) does the same in fewer passes.
+--- (sharding.fully_shard) pass all trained parameters; the call is then collective and the norm is over all ranks.
+--- Where one optimizer has all parameters, optimizer:step(factor, { max_grad_norm = 1 }) does the same in fewer passes.
 ---@param params torch.Tensor[]
 ---@param max_norm number
 ---@param opts {p: number?}? which norm; default 2, math.huge: the largest magnitude

@@ -130,11 +130,12 @@ end
 --- Returns the mode in which a model runs on new tokens. Inference mode spends less time on each operator. But a model
 --- that is sharded, split, or has a forward of its own may keep a tensor that it made there, which training cannot use.
 local function mode_of(model)
+  if splits.owner_of(model) then return torch.no_grad end
   for _, module in model:named_modules() do
     if nn.fields(module).forward then return torch.no_grad end
   end
   for _, p in ipairs(model:parameters()) do
-    if fully_shard.shard_of(p) or fully_shard.place_of(p) or splits.of(p) then return torch.no_grad end
+    if fully_shard.shard_of(p) or fully_shard.place_of(p) then return torch.no_grad end
   end
   return torch.inference_mode
 end
@@ -240,7 +241,7 @@ function M.generate(model, prompts, opts)
   local samples = {}
   for i, prompt in ipairs(prompts) do samples[i] = read_prompt(model, prompt, i) end
   count_too_long(model, samples, o.max_new_tokens)
-  return splits.with_whole_tokens(model:parameters(), torch.no_grad, generate, model, samples, o)
+  return splits.with_whole_tokens(model, torch.no_grad, generate, model, samples, o)
 end
 
 return M

@@ -37,14 +37,16 @@ function M.of(p) return splits[p] end
 ---@param split nn.Split
 function M.note(p, split) splits[p] = split end
 
---- The ranks that hold the parts of a model's layers.
+--- The ranks that hold the parts of a model's layers, by the model and each module in it.
 local owners = setmetatable({}, { __mode = "k" })
 
 ---@param model nn.Module
 ---@param owner nn.SplitGroup
-function M.note_model(model, owner) owners[model] = owner end
+function M.note_model(model, owner)
+  for _, module in model:named_modules() do owners[module] = owner end
+end
 
---- nil for a model whose layers are whole.
+--- Returns the ranks that hold the parts of a model; nil if its layers are whole.
 ---@param model nn.Module
 ---@return nn.SplitGroup?
 function M.owner_of(model) return owners[model] end
@@ -112,17 +114,13 @@ function M.check_same_parts(caller, module, group)
 end
 
 --- Calls fn(...) with whole tokens between the layers, for passes whose tokens cannot be divided by the ranks.
----@param params torch.Tensor[] of the model
+---@param model nn.Module
 ---@param fn fun(...): ...
 ---@param ... any
 ---@return any ...
-function M.with_whole_tokens(params, fn, ...)
-  local owner
-  for _, p in ipairs(params) do
-    local split = splits[p]
-    if split and split.owner.sequence then owner = split.owner end
-  end
-  if not owner then return fn(...) end
+function M.with_whole_tokens(model, fn, ...)
+  local owner = owners[model]
+  if not (owner and owner.sequence) then return fn(...) end
   owner.sequence = false
   local function finish(ok, ...)
     owner.sequence = true

@@ -254,7 +254,7 @@ local STEP = { max_grad_norm = options.optional }
 --- the norm before, as optim.clip_grad_norm does. The norm is over all parameters of this optimizer. optim.AdamW
 --- multiplies gradients as it reads them: a pass over memory is saved, p.grad stays as it was, and gradients of low
 --- precision are not rounded again. optim.SGD, optim.Muon and all optimizers of a sharded model (sharding.fully_shard)
---- multiply p.grad first. For a sharded model the optimizer must have all of its parameters and no other.
+--- multiply p.grad first. For a sharded model the optimizer must have all of its trained parameters, no others.
 ---@param factor (number|torch.Tensor)? multiplies each group's lr: what a schedule returns; default 1. A tensor of one
 ---element on the parameters' device in a graph (lockstep.graph), which would keep a number for ever
 ---@param opts {max_grad_norm: number?}?

@@ -21,21 +21,26 @@ local model_of_shard = setmetatable({}, { __mode = "kv" })
 local place_of_shard = setmetatable({}, { __mode = "kv" })
 local shard_of_parameter = setmetatable({}, { __mode = "kv" })
 
---- The sharded model whose parameters these are; nil where none of them is of a sharded model. Raises where it is a
---- part of them: a norm over a part of the ranks' shards would be another on each rank.
+--- Returns the sharded model whose parameters these are; nil where none of them is of a sharded model. Raises unless
+--- they are its trained parameters, with frozen ones or without: the norm of the model is over all gradients.
 ---@param params torch.Tensor[]
 ---@param name string? of the caller; default "optim.clip_grad_norm"
 ---@return sharding.FullyShard?
 function M.model_of_all(params, name)
-  local model, count = nil, 0
+  local model, count, given = nil, 0, {}
   for _, p in ipairs(params) do
     local other = model_of_shard[p]
-    if other then model, count = model or other, count + (model == nil and 1 or other == model and 1 or 0) end
+    model = model or other
+    if other and other == model then count, given[p] = count + 1, true end
   end
-  if model and (count ~= #params or count ~= #model:parameters()) then
-    core.raise(("%s: %d of the %d parameters are of a sharded model, which has %d; give all of them and no other, or "
-      .. "call model:clip_grad_norm(max_norm)"):format(name or "optim.clip_grad_norm", count, #params,
-      #model:parameters()))
+  local missing = 0
+  for _, p in ipairs(model and model:parameters() or {}) do
+    if p.requires_grad and not given[p] then missing = missing + 1 end
+  end
+  if model and (count ~= #params or missing > 0) then
+    core.raise(("%s: %d of the %d parameters are of a sharded model, which trains %d more; give all that it trains and "
+      .. "no other, or call model:clip_grad_norm(max_norm)"):format(name or "optim.clip_grad_norm", count, #params,
+      missing))
   end
   return model
 end

@@ -135,10 +135,30 @@ t.test("AStepThatClipsHasTheNormOfAllRanks", function()
     end
     states[i] = model:state_dict()
     if i == 2 then
-      t.raises("optimizer:step: 1 of the 1 parameters are of a sharded model, which has", function()
+      t.raises("optimizer:step: 1 of the 1 parameters are of a sharded model, which trains", function()
         optim.AdamW { model:parameters()[1] }:step(1, { max_grad_norm = 0.1 })
       end)
     end
+  end
+
+  t.equal(norms[2], norms[1])
+  t.truthy(fixture.distance(states[1], states[2]) == 0)
+end)
+
+t.test("AStepThatClipsMayLeaveFrozenParametersOut", function()
+  local states, norms = {}, {}
+  for i = 1, 2 do
+    local model, trained = sharding.fully_shard(fixture.net()), {}
+    for name, span in model:named_parameters() do
+      span:requires_grad_(not name:find("up", 1, true))
+      if span.requires_grad then trained[#trained + 1] = span end
+    end
+    model(fixture.tokens(1)):float():square():sum():backward()
+    norms[i] = optim.AdamW(i == 1 and model:parameters() or trained, { lr = 1e-2 }):step(1, { max_grad_norm = 0.1 })
+    states[i] = model:state_dict()
+    t.truthy(#trained < #model:parameters())
+    table.remove(trained)
+    t.raises("of a sharded model, which trains 1 more", optim.clip_grad_norm, trained, 0.1)
   end
 
   t.equal(norms[2], norms[1])

@@ -53,8 +53,8 @@ for _, folder in ipairs(FOLDERS) do
       t.near(model(BATCH), plain(BATCH), 5e-5)
       local log_probs = plain:log_probs(BATCH)
       t.near(model:log_probs(BATCH), log_probs, 5e-5)
-      t.equal(models.generate(model, { { 3, 1, 4 }, { 5 } }, { max_new_tokens = 5 }),
-        models.generate(plain, { { 3, 1, 4 }, { 5 } }, { max_new_tokens = 5 }))
+      t.equal(models.generate(model, { { 3, 1, 4, 1 }, { 5 } }, { max_new_tokens = 5 }),
+        models.generate(plain, { { 3, 1, 4, 1 }, { 5 } }, { max_new_tokens = 5 }))
 
       local losses, norms = train(plain, 3)
       local own_losses, own_norms = train(model, 3)
@@ -277,17 +277,31 @@ t.test("RanksThatWereGivenOtherBatchesAreTold", function()
   local unaware = sharding.tensor_parallel(Net(), { group = group, plan = { up = "column", down = "row" } })
   unaware(torch.tensor({ rank % SIZE }, { dtype = torch.int64 }))
   t.raises("torch.int64 {6}, 0 1 2 3 4 5, hash", model, { input_ids = ids + rank % SIZE })
-  local change = torch.tensor({ 0, 1, -2, 1, 0, 0 }, { dtype = torch.int64 }) * (rank % SIZE)
-  t.raises("the ranks disagree", model, { input_ids = ids + 2 + change })
-  local long = { input_ids = torch.zeros({ 131072 }, { dtype = torch.int64 }) }
-  long.input_ids[1] = rank % SIZE
-  t.raises("the ranks disagree", same_batch.check, "a test", group, long, { "input_ids" })
+  -- The message shows the first eight elements. Others count as well, also where their sums are the same.
+  local function differ(length, dtype, ...)
+    local values = torch.ones({ length }, { dtype = dtype }) * 2
+    for _, place in ipairs { ... } do values[place[1]] = values[place[1]] + place[2] * (rank % SIZE) end
+    t.raises("the ranks disagree", same_batch.check, "a test", group, { input_ids = values }, { "input_ids" })
+  end
+  differ(20, torch.int64, { 10, 1 }, { 11, -2 }, { 12, 1 })
+  differ(131072, torch.int64, { 10001, 1 })
+  differ(100, torch.float64, { 31, 2 }, { 95, -1 }) -- as bits one grows as much as the other shrinks
+  differ(100, torch.bfloat16, { 31, 1 })
   t.raises("input_ids: torch.int64 {5}, 0 1 2 3 4, hash", model, { input_ids = torch.arange(5 + rank % SIZE) })
   mask[5] = rank % SIZE
   t.raises("loss_mask: torch.float32 {6}, 1 1 1 1 1 0, hash", model.loss, model, { input_ids = ids, loss_mask = mask })
   t.raises("seq_lens: 2 4", model,
     { input_ids = ids, seq_lens = { 2 + rank % SIZE, 4 - rank % SIZE } })
   t.equal(model({ input_ids = ids }).shape[1], 6)
+end)
+
+t.test("AModelInsideOfAnotherModuleComparesItsBatchesToo", function()
+  if world == 1 then return end
+  local outer = nn.Sequential { load "qwen3" }
+  sharding.tensor_parallel(outer, { group = pair(), plan = { up_proj = "column", gate_proj = "column",
+    down_proj = "row" } })
+
+  t.raises("the ranks disagree", outer, { input_ids = torch.arange(6) + rank % SIZE })
 end)
 
 t.test("AnImageIsComparedAtItsElements", function()
