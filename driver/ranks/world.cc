@@ -47,11 +47,14 @@ using c10d::ProcessGroup;
 
 double Seconds(std::chrono::milliseconds time) { return static_cast<double>(time.count()) / 1000; }
 
-std::vector<int> AllRanks(const World& world) {
-  std::vector<int> ranks(static_cast<size_t>(world.environment.world_size));
-  std::iota(ranks.begin(), ranks.end(), 0);
-  return ranks;
+// Returns 0, 1, ... `size` - 1.
+std::vector<int> Positions(int size) {
+  std::vector<int> positions(static_cast<size_t>(size));
+  std::iota(positions.begin(), positions.end(), 0);
+  return positions;
 }
+
+std::vector<int> AllRanks(const World& world) { return Positions(world.environment.world_size); }
 
 // Makes the store listen at `address` alone. By itself it would listen on every interface, where
 // strangers could read the keys and end the run.
@@ -119,7 +122,14 @@ c10::intrusive_ptr<c10d::Backend> NewGloo(const World& world,
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
   for (const std::string& address : SocketAddresses(world))
     options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
-  return c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+  auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
+  // Gloo returns when this rank is connected. A rank that ended now would break the connections
+  // that others still make.
+  const Meeting connected = MeetInStore(*store, "connected", rank, Positions(size), "", timeout);
+  TORCH_CHECK(connected.absent.empty(), "a group of ", size, " ranks: at positions ",
+              absl::StrJoin(connected.absent, ", "), " they have not connected within ",
+              Seconds(timeout), " s");
+  return gloo;
 }
 
 // Compares collectives over a Gloo group of their own.
