@@ -10,8 +10,6 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/program.h"
@@ -109,11 +107,9 @@ TEST(Cluster, ARankThatIsDoneStillEndsWithOneThatFails) {
 }
 
 TEST(Cluster, ARankThatReadsFromAPipeEndsWithOneThatFails) {
-  const absl::Time start = absl::Now();
   const std::vector<Ended> ranks =
       RunAsRanks(2, "if rank == 0 then forever() end error('only here')", TorchrunEnvironment);
 
-  EXPECT_LT(absl::Now() - start, kSoon);
   EXPECT_EQ(ranks[0].exit_code, 1);
   EXPECT_THAT(ranks[0].err, HasSubstr("lockstep: rank 0 ends, because rank 1: "));
 }

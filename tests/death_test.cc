@@ -207,10 +207,8 @@ TEST(Death, ByAnErrorEndsARankThatIsStoppedAndNamesIt) {
 // --- A rank leaves -------------------------------------------------------------------------------
 
 TEST(EarlyEnd, OfOneRanksScriptIsNamedIfAnotherRankWaitsForIt) {
-  const absl::Time start = absl::Now();
   const Ended ended = RunScript("if rank == 1 then return end\ndist.barrier()", {"--nproc", "2"});
 
-  EXPECT_LT(absl::Now() - start, kSoon);
   EXPECT_EQ(ended.exit_code, 1);
   EXPECT_THAT(ended.err, ContainsRegex("^lockstep: rank 0: train.lua:[0-9]+: "));
   ExpectOneComplaint(ended, "note: by then the script had ended on rank 1\n");
@@ -279,11 +277,9 @@ TEST(LastRank, ThatIsStoppedOrDeadWithoutALauncherOfOursIsNamedByRank0) {
         3, RankScript(folder, absl::StrCat(kSayPid, c.script), {"--timeout", "2"}), port);
     const pid_t pid = PidOf(ranks[1], 1);
 
-    const absl::Time start = absl::Now();
     kill(pid, c.signal);
     const Ended zero = ranks[0].Wait();
 
-    EXPECT_LT(absl::Now() - start, kSoon);
     EXPECT_EQ(zero.exit_code, kHang);
     ExpectOneComplaint(zero, absl::StrCat("lockstep: rank 1 (process ", pid, " on "));
     EXPECT_THAT(zero.err, HasSubstr(") did not end and gave no sign of life for "));

@@ -179,8 +179,8 @@ TEST(Script, OsExitWithoutACodeIsAGoodEnd) {
 
 // The ranks that end first must not break the connections that the others still make.
 TEST(Script, ManyRanksThatEndAtOnceEndWell) {
-  for (int i = 0; i < 3; ++i) {
-    const Ended ended = RunScript("os.exit()", {"--nproc", "16"});
+  for (int i = 0; i < 5; ++i) {
+    const Ended ended = RunScript("os.exit()", {"--nproc", "8"});
 
     EXPECT_EQ(ended.exit_code, 0);
     EXPECT_EQ(ended.err, "");

@@ -180,8 +180,27 @@ void LeaveStore(const Member& member, std::chrono::milliseconds timeout) {
   member.store->wait(keys, timeout);
 }
 
+namespace {
+
+// After a hang: a rank that ends breaks the connections in which others wait, and they must have
+// said so before.
+void WaitForActivities(const Member& member) {
+  std::vector<std::string> keys;
+  for (int rank = 0; rank < member.world_size; ++rank) {
+    if (!HasReportedEnd(*member.store, rank)) keys.push_back(ActivityKey(rank));
+  }
+  try {
+    member.store->wait(keys, kTimeToHear);
+  } catch (const std::exception&) {
+    // Some are dead or stopped.
+  }
+}
+
+}  // namespace
+
 void LeaveFailedRun(const Member& member, const Failure& failure) noexcept {
   try {
+    if (failure.is_hang) WaitForActivities(member);
     LeaveStore(member, failure.is_hang ? kTimeToDescribe + kTimeToHear : kTimeToHear);
   } catch (const std::exception&) {
     // The rank or the store is dead: there is nothing to wait for.

@@ -232,16 +232,16 @@ void WatchCollectives(const World& world, std::chrono::milliseconds timeout) {
     for (;;) {
       const auto before = TimeAlone::Clock::now();
       std::this_thread::sleep_for(kBetweenLooks);
-      // This process was stopped, with the whole run perhaps: that is no hang as long as it goes
-      // on.
-      if (TimeAlone::Clock::now() - before > kTimeToCatchUp)
-        std::this_thread::sleep_for(kTimeToCatchUp);
+      bool was_stopped = TimeAlone::Clock::now() - before > kTimeToCatchUp;
       try {
         // A rank that waits for others does no work: two that wait would excuse each other.
         alone.Look(TimeAlone::Clock::now(), WorkAlone::IsUnderWay() && !activity->IsWaiting());
+        was_stopped = was_stopped || TimeAlone::Clock::now() - before > kTimeToCatchUp;
       } catch (const std::exception&) {
-        // The store is lost or silent: that is said where a rank waits, or fails.
+        // The store is lost or silent: that is said where a rank waits, or fails. It took time.
       }
+      // With the whole run perhaps: that is no hang as long as it goes on.
+      if (was_stopped) std::this_thread::sleep_for(kTimeToCatchUp);
       const std::optional<OverdueCall> overdue = activity->FindOverdue();
       if (overdue.has_value() && IsHung(alone, *overdue)) {
         EndHungRun(member, *activity,
@@ -421,7 +421,11 @@ void RunRank(const CommandLine& command_line, const RankEnvironment& environment
       GiveSignsOfLife(context.world.store, environment.rank, context.timeout / 10);
       EndWhenAnotherIsSilent(context.world, context.timeout);
     }
-    MeetRanks(context.world, context.timeout);
+    // The launcher sees ranks that die: those that start slowly are no hang.
+    constexpr std::chrono::milliseconds kLongStart = std::chrono::seconds(kDefaultTimeoutSeconds);
+    MeetRanks(context.world,
+              HasLauncher() ? std::max(context.timeout, kLongStart) : context.timeout,
+              context.timeout);
     // NCCL's watchdog ends the process, and says why in the log.
     if (context.world.device.is_cuda()) FLAGS_caffe2_log_level = c10::GLOG_WARNING;
     context.run_dir = AgreeOnRunDir(command_line, context.world);

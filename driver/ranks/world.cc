@@ -264,13 +264,14 @@ World JoinStore(const RankEnvironment& environment, std::chrono::milliseconds ti
   return world;
 }
 
-void MeetRanks(World& world, std::chrono::milliseconds timeout) {
+void MeetRanks(World& world, std::chrono::milliseconds time_to_start,
+               std::chrono::milliseconds timeout) {
   const RankEnvironment& environment = world.environment;
   world.device = ChooseDevice(environment);
   world.backend = world.device.is_cuda() ? "nccl" : "gloo";
   if (environment.world_size > 1 && !environment.mirrored) {
     const std::vector<std::string> addresses = OwnAddresses(environment);
-    FixAddresses(world, addresses, WaitForRanks(world, addresses.front(), timeout));
+    FixAddresses(world, addresses, WaitForRanks(world, addresses.front(), time_to_start));
   }
   world.group = MakeGroup(world, "world", AllRanks(world), environment.rank, timeout, {});
 }

@@ -46,10 +46,11 @@ struct World {
 // hosts it within `timeout`. A run of one rank needs no port and no network.
 World JoinStore(const RankEnvironment& environment, std::chrono::milliseconds timeout);
 
-// Chooses the device and makes the group of all ranks. `timeout` limits this and every later
-// collective. Throws c10::Error with the ranks that stay away, or if no backend can be made.
-// Collective: every rank of the run calls this once, first.
-void MeetRanks(World& world, std::chrono::milliseconds timeout);
+// Chooses the device and makes the group of all ranks. `time_to_start` limits the wait for ranks
+// that have not started, and `timeout` every collective. Throws c10::Error with the ranks that stay
+// away, or if no backend can be made. Collective: every rank of the run calls this once, first.
+void MeetRanks(World& world, std::chrono::milliseconds time_to_start,
+               std::chrono::milliseconds timeout);
 
 // The error for a World without a store and a group, as a thread has that prepares data.
 inline constexpr char kNoRanks[] =

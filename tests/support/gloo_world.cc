@@ -23,6 +23,9 @@ c10::intrusive_ptr<c10d::Backend> NewGlooBackend(const c10::intrusive_ptr<c10d::
   const int size = static_cast<int>(ranks.size());
   c10::intrusive_ptr<c10d::Backend> backend =
       c10::make_intrusive<c10d::ProcessGroupGloo>(store, position, size, options);
+  // Gloo returns when this rank is connected. A test that ended now would break the connections
+  // that others still make, and the store with rank 0.
+  backend->barrier(c10d::BarrierOptions())->wait();
   // The messages of a bridge use Gloo even where there are GPUs.
   const bool is_twin =
       std::getenv("LOCKSTEP_STRICT_TWIN") != nullptr && !absl::EndsWith(name, ", messages");

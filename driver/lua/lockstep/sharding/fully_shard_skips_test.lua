@@ -1,6 +1,5 @@
 --- Ranks that use different units of a sharded model: each rank gets the same error, or joins.
 
-local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local fixture = require "fully_shard_fixture"
 local sharding = require "lockstep.sharding"
@@ -41,7 +40,6 @@ t.test("RandomSkipsEndInOneMessageOnAllRanks", function()
       if trial % 2 == 0 then return torch.no_grad(model.loss, model, fixture.tokens(number), calls) end
       model:loss(fixture.tokens(number), calls):backward()
     end
-    local start = core.now()
     local ok, message = pcall(function()
       pass(1)
       pass(2)
@@ -51,7 +49,6 @@ t.test("RandomSkipsEndInOneMessageOnAllRanks", function()
     t.equal(ok, not differs, "trial " .. trial)
     for _, other in ipairs(messages) do t.equal(other, messages[1], "trial " .. trial) end
     if differs then
-      t.truthy(core.now() - start < 5)
       t.truthy(message:find("fully_shard: the ranks differ in pass", 1, true), message)
       for rank = 0, WORLD - 1 do t.truthy(message:find(("\n  rank %d: "):format(rank), 1, true), message) end
       -- In a rank's line, and not before the whole, where Lua puts the own one.
