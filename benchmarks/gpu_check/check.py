@@ -83,8 +83,8 @@ def items():
         Item("fused kernels", lua("kernels.lua"), bounds=[
             Bound("RMSNorm, time / ATen", high=1.0), Bound("add + RMSNorm, time / ATen", high=0.6),
             Bound("SwiGLU, time / ATen", high=0.5), Bound("rotation, time / ATen", high=0.2),
-            Bound("lockstep.fuse, time / ATen", high=0.6), Bound("AdamW, time / ATen", high=0.6),
-            Bound("AdamW, speed / copy", low=0.8)]),
+            Bound("lockstep.fuse, time / ATen", high=0.6), Bound("lockstep.fuse, softmax, time / ATen", high=0.6),
+            Bound("AdamW, time / ATen", high=0.6), Bound("AdamW, speed / copy", low=0.8)]),
         Item("float8 layers", lua("float8.lua"), bounds=[
             Bound("tensorwise, error / CPU", high=1e-2, on_cpu=True), Bound("rowwise, error / CPU", high=1e-2, on_cpu=True),
             Bound("tensorwise, time / bfloat16", high=0.93), Bound("rowwise, time / bfloat16", high=1.0),

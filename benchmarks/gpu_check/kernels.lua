@@ -37,6 +37,16 @@ compare("lockstep.fuse", function(is_fused)
   local y = (is_fused and fused_chain or chain)(x, other)
   torch.grad({ y }, { x, other }, { grad_outputs = { gradient } })
 end)
+local function attention_weights(a, mask)
+  local z = a * 0.125 + mask
+  local e = torch.exp(z - z:amax(-1, true))
+  return e / e:sum(-1, true)
+end
+local fused_weights = lockstep.fuse(attention_weights)
+compare("lockstep.fuse, softmax", function(is_fused)
+  local y = (is_fused and fused_weights or attention_weights)(x, other)
+  torch.grad({ y }, { x, other }, { grad_outputs = { gradient } })
+end)
 local head = 64
 local heads, angles = x:detach():view(rows, -1, head):requires_grad_(true), random { rows, 1, head }
 compare("rotation", function()

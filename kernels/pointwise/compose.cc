@@ -3,7 +3,7 @@
 #include "ATen/Functions.h"
 #include "ATen/ScalarOps.h"
 #include "ATen/TensorOperators.h"
-#include "kernels/pointwise/execute.h"
+#include "kernels/pointwise/layout.h"
 #include "kernels/pointwise/pointwise.h"
 
 namespace lockstep::kernels::pointwise {

@@ -1,5 +1,5 @@
-// Runs a program on the CPU over tensors: finds how each lies in memory, and shares the elements,
-// or the rows, among threads. Private to pointwise.cc, which has checked the arguments.
+// Runs a program on the CPU over tensors: shares the elements, or the rows, among threads. Private
+// to pointwise.cc, which has checked the arguments.
 
 #ifndef LOCKSTEP_KERNELS_POINTWISE_EXECUTE_H_
 #define LOCKSTEP_KERNELS_POINTWISE_EXECUTE_H_
@@ -7,7 +7,6 @@
 #include <cstdint>
 
 #include "ATen/core/TensorBody.h"
-#include "c10/util/DimVector.h"
 #include "kernels/pointwise/code.h"
 #include "kernels/pointwise/program.h"
 #include "kernels/pointwise/row_code.h"
@@ -23,12 +22,6 @@ struct Executable {
 
 // Throws c10::ValueError if the program needs more than kMostSlots.
 Executable Prepare(const Program& program);
-
-// Returns the size of the last dimension, 1 for a tensor without dimensions.
-int64_t LengthOf(at::IntArrayRef shape);
-
-// Returns the shape with a last dimension of size 1.
-at::DimVector ShapeOfRows(at::IntArrayRef shape);
 
 // Writes the results, which are contiguous. Inputs of rows are broadcast to ShapeOfRows(shape), the
 // others to `shape`.

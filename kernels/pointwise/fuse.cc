@@ -107,9 +107,9 @@ at::DimVector ShapeOf(const Tensors& inputs, uint64_t set) {
 }
 
 // Returns whether there is a kernel for tensors like this one.
-bool HasKernel(const at::Tensor& tensor, bool has_reductions) {
+bool HasKernel(const at::Tensor& tensor) {
   if (tensor.layout() != at::kStrided) return false;
-  if (tensor.is_cuda()) return !has_reductions && pointwise::cuda::CanLaunch(tensor.device());
+  if (tensor.is_cuda()) return pointwise::cuda::CanLaunch(tensor.device());
   return tensor.is_cpu() || tensor.is_meta();
 }
 
@@ -168,8 +168,7 @@ Tensors PointwiseRecordings::Call(const PointwiseFunction& function,
   for (const PointwiseArgument& argument : arguments) {
     if (const at::Tensor* tensor = std::get_if<at::Tensor>(&argument)) {
       inputs.push_back(*tensor);
-      has_kernel = has_kernel && tensor->device() == inputs[0].device() &&
-                   HasKernel(*tensor, recording.has_reductions);
+      has_kernel = has_kernel && tensor->device() == inputs[0].device() && HasKernel(*tensor);
     } else {
       numbers.push_back(std::get<double>(argument));
     }

@@ -14,6 +14,7 @@
 #include "c10/util/Exception.h"
 #include "kernels/pointwise/cuda/launch.h"
 #include "kernels/pointwise/execute.h"
+#include "kernels/pointwise/layout.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"
 #include "torch/csrc/autograd/saved_variable.h"

@@ -137,6 +137,16 @@ std::vector<Level> LevelsOf(const Program& program) {
   return levels;
 }
 
+std::vector<int32_t> FirstPhases(const Program& program) {
+  std::vector<int32_t> phases;
+  for (const Node& node : program.nodes) {
+    int32_t phase = 0;
+    for (int j = 0; j < NumOperands(node.op); ++j) phase = std::max(phase, phases[node.args[j]]);
+    phases.push_back(IsReduction(node.op) ? phase + 1 : phase);
+  }
+  return phases;
+}
+
 bool HasReductions(const Program& program) {
   return std::any_of(program.nodes.begin(), program.nodes.end(),
                      [](const Node& node) { return IsReduction(node.op); });

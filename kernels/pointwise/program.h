@@ -109,6 +109,10 @@ enum class Level : uint8_t {
 // Returns the level of each node.
 std::vector<Level> LevelsOf(const Program& program);
 
+// Returns the first phase of each node. Each phase is a pass over a row's elements. A node of rows
+// is there before its phase; a reduction's phase is the one after that of its operand.
+std::vector<int32_t> FirstPhases(const Program& program);
+
 bool HasReductions(const Program& program);
 
 // Returns whether the program must be run row by row: it has reductions, values or results of rows,

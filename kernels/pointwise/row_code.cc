@@ -26,18 +26,6 @@ std::vector<bool> NeededNodes(const Program& program) {
   return needed;
 }
 
-// Returns the first phase of each node. A node of rows is computed before the blocks of its phase.
-// A reduction's phase is the one after that of its operand.
-std::vector<int32_t> FirstPhases(const Program& program) {
-  std::vector<int32_t> phases;
-  for (const Node& node : program.nodes) {
-    int32_t phase = 0;
-    for (int j = 0; j < NumOperands(node.op); ++j) phase = std::max(phase, phases[node.args[j]]);
-    phases.push_back(IsReduction(node.op) ? phase + 1 : phase);
-  }
-  return phases;
-}
-
 // Returns the phase of each node, from its first one.
 std::vector<int32_t> Phases(const Program& program, const std::vector<Level>& levels,
                             const std::vector<bool>& needed) {

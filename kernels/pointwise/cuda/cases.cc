@@ -9,15 +9,23 @@ namespace {
 
 using Values = std::vector<Value>;
 
+void SetDims(Signature* signature) {
+  for (const Signature::Input& input : signature->inputs) {
+    if (input.access != Access::kStrided) continue;
+    if (input.is_row)
+      signature->num_row_dims = 1;
+    else
+      signature->num_dims = 2;
+  }
+}
+
 Case Of(std::string name, const Builder& builder, const Values& results,
         std::vector<at::ScalarType> result_dtypes, std::vector<Signature::Input> inputs,
         bool wide = false) {
   std::vector<int32_t> used;
   Case made{std::move(name), builder.Finish(results, result_dtypes, wide, &used), {}};
-  for (const int32_t input : used) {
-    made.signature.inputs.push_back(inputs[input]);
-    if (inputs[input].access == Access::kStrided) made.signature.num_dims = 2;
-  }
+  for (const int32_t input : used) made.signature.inputs.push_back(inputs[input]);
+  SetDims(&made.signature);
   made.signature.results = std::move(result_dtypes);
   return made;
 }
@@ -58,11 +66,68 @@ std::vector<Case> Chains() {
     for (const int32_t input : gradient.inputs) backward.signature.inputs.push_back(inputs[input]);
     backward.signature.inputs.push_back({dtype, Access::kFlat});
     backward.signature.results = {dtype, dtype};
-    backward.signature.num_dims = 2;
+    SetDims(&backward.signature);
     backward.signature.is_large = true;
     cases.push_back(std::move(forward));
     cases.push_back(std::move(backward));
   }
+  return cases;
+}
+
+// Chains that reduce rows, and the programs of their gradients. `row` has one number for each row.
+std::vector<Case> Rows() {
+  std::vector<Case> cases;
+  const auto add = [&](Case forward, const std::vector<Signature::Input>& inputs, uint64_t needed) {
+    std::vector<at::ScalarType> dtypes;
+    for (const Signature::Input& input : inputs) dtypes.push_back(input.dtype);
+    const uint64_t given = (uint64_t{1} << forward.program.results.size()) - 1;
+    Gradient gradient = GradientOf(forward.program, needed, given, dtypes);
+    Case backward{forward.name + ", backward", std::move(gradient.program), {}};
+    for (const int32_t input : gradient.inputs) backward.signature.inputs.push_back(inputs[input]);
+    for (const int32_t result : gradient.gradients)
+      backward.signature.inputs.push_back(
+          {forward.program.dtypes[result], Access::kFlat, forward.program.row_results[result]});
+    for (const int32_t input : gradient.of) backward.signature.results.push_back(dtypes[input]);
+    SetDims(&backward.signature);
+    cases.push_back(std::move(forward));
+    cases.push_back(std::move(backward));
+  };
+  for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16}) {
+    const bool wide = dtype == at::kDouble;
+    const std::string in = std::string(" in ") + c10::toString(dtype);
+    {
+      Builder builder;
+      const Value x = builder.Number(0) * builder.Input(0) + builder.Input(1);
+      const Value largest = builder.Emit(Op::kAmax, x);
+      const Value e = builder.Emit(Op::kExp, x - largest), sum = builder.Emit(Op::kSum, e);
+      const std::vector<Signature::Input> inputs = {{dtype, Access::kFlat},
+                                                    {dtype, Access::kStrided}};
+      Case softmax = Of("softmax" + in, builder, {e / sum, largest + builder.Emit(Op::kLog, sum)},
+                        {dtype, dtype}, inputs, wide);
+      softmax.program.row_results = {false, true};
+      add(std::move(softmax), inputs, 0b11);
+    }
+    for (const Access access : {Access::kFlat, Access::kStrided, Access::kUniform}) {
+      Builder builder;
+      const Value x = builder.Input(0), shift = builder.RowInput(1);
+      const Value centered = x - shift * builder.Emit(Op::kMean, x);
+      const Value range = builder.Emit(Op::kAmax, x) - builder.Emit(Op::kAmin, x);
+      const Value scale = builder.Emit(Op::kMean, centered * centered) + builder.Length();
+      const Value normed = centered * builder.Emit(Op::kRsqrt, scale);
+      const std::vector<Signature::Input> inputs = {{dtype, Access::kStrided},
+                                                    {dtype, access, /*is_row=*/true}};
+      Case norm = Of("norm" + in + ", access " + std::to_string(static_cast<int>(access)), builder,
+                     {normed, range}, {dtype, dtype}, inputs, wide);
+      norm.program.row_results = {false, true};
+      add(std::move(norm), inputs, 0b11);
+    }
+  }
+  Builder builder;
+  const Value x = builder.Input(0);
+  Case sums = Of("sums", builder, {builder.Emit(Op::kSum, x), builder.Emit(Op::kMean, x)},
+                 {at::kFloat, at::kFloat}, {{at::kFloat, Access::kStrided}});
+  sums.program.row_results = {true, true};
+  cases.push_back(std::move(sums));
   return cases;
 }
 
@@ -98,7 +163,7 @@ std::vector<Case> Constants() {
 
 std::vector<Case> Cases() {
   std::vector<Case> cases;
-  for (const auto& some : {Operators(), Chains(), Conversions(), Constants()})
+  for (const auto& some : {Operators(), Chains(), Rows(), Conversions(), Constants()})
     cases.insert(cases.end(), some.begin(), some.end());
   return cases;
 }

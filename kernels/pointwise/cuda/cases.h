@@ -14,7 +14,7 @@ namespace lockstep::kernels::pointwise::cuda {
 struct Case {
   std::string name;
   Program program;
-  Signature signature;  // strided inputs have two dimensions
+  Signature signature;  // strided inputs have two dimensions, those of rows one
 };
 
 // Always the same list.

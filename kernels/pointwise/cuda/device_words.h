@@ -1,19 +1,44 @@
-// The words of CUDA C++ that the sources of programs use, in C++, so that g++ compiles them too.
+// The words of CUDA C++ that the sources of programs use, in C++, so that g++ compiles them too. A
+// thread of a block is a thread of the CPU, and blocks run one after another.
 
 #ifndef LOCKSTEP_KERNELS_POINTWISE_CUDA_DEVICE_WORDS_H_
 #define LOCKSTEP_KERNELS_POINTWISE_CUDA_DEVICE_WORDS_H_
 
+#include <barrier>
 #include <cmath>
 #include <cstring>
+#include <memory>
+#include <thread>
 #include <vector>
 
 #define __global__
 #define __device__ inline
+#define __shared__ static
 
 struct Dim {
   unsigned x;
 };
-inline Dim gridDim, blockDim, blockIdx, threadIdx;
+inline Dim gridDim, blockDim;
+inline thread_local Dim blockIdx, threadIdx;
+
+struct Block {
+  explicit Block(unsigned threads) : barrier(threads), exchanged(threads) {}
+
+  std::barrier<> barrier;
+  std::vector<double> exchanged;
+};
+inline std::unique_ptr<Block> the_block;
+
+inline void __syncthreads() { the_block->barrier.arrive_and_wait(); }
+
+// All threads of the block take part.
+inline double __shfl_xor_sync(unsigned /*mask*/, double x, int lanes) {
+  the_block->exchanged[threadIdx.x] = x;
+  __syncthreads();
+  const double other = the_block->exchanged[threadIdx.x ^ static_cast<unsigned>(lanes)];
+  __syncthreads();
+  return other;
+}
 
 inline float __uint_as_float(unsigned bits) {
   float x;
@@ -42,6 +67,24 @@ using std::sqrt;
 using std::tanh;
 
 // Each runs a kernel for the thread that gridDim and the others say.
-extern const std::vector<void (*)(const void* arguments)> kRuns;
+using RunThread = void (*)(const void* arguments);
+extern const std::vector<RunThread> kRuns;
+
+// Runs a kernel.
+inline void RunGrid(RunThread run, unsigned blocks, unsigned threads, const void* arguments) {
+  gridDim = {blocks};
+  blockDim = {threads};
+  the_block = std::make_unique<Block>(threads);
+  std::vector<std::jthread> all;
+  for (unsigned thread = 0; thread < threads; ++thread) {
+    all.emplace_back([=] {
+      threadIdx = {thread};
+      for (blockIdx = {0}; blockIdx.x < blocks; ++blockIdx.x) {
+        run(arguments);
+        __syncthreads();
+      }
+    });
+  }
+}
 
 #endif  // LOCKSTEP_KERNELS_POINTWISE_CUDA_DEVICE_WORDS_H_

@@ -25,6 +25,13 @@ Tensors Chain(const Tensors& in) {
   return {at::where(z > 0, z, 0.1 * z) * at::silu(in[2]), z.exp()};
 }
 
+// Attention's weights and RMSNorm, which reduce rows.
+Tensors ChainOfRows(const Tensors& in) {
+  const at::Tensor x = in[0] + in[1], e = at::exp(x - x.amax({-1}, true));
+  const at::Tensor normed = in[0] * at::rsqrt((in[0] * in[0]).mean({-1}, true) + 1e-6);
+  return {e / e.sum({-1}, true), normed * in[1], x.sum({-1})};
+}
+
 // The results, then the gradients.
 Tensors Results(const PointwiseFunction& function, const Tensors& inputs, at::Device device,
                 at::ScalarType dtype) {
@@ -39,21 +46,17 @@ Tensors Results(const PointwiseFunction& function, const Tensors& inputs, at::De
   return results;
 }
 
-TEST(GpuPointwise, ResultsAndGradientsAreThoseOfAten) {
+void Compare(const PointwiseFunction& chain,
+             const std::vector<std::vector<std::vector<int64_t>>>& shapes) {
   std::string cache = (std::filesystem::temp_directory_path() / "fuse.XXXXXX").string();
   ASSERT_NE(mkdtemp(cache.data()), nullptr);
   setenv("LOCKSTEP_CACHE", cache.c_str(), 1);
   at::manual_seed(1);
-  FusedFunction fused(Chain);
+  const int64_t compiled_before = pointwise::cuda::NumCompilations();
+  FusedFunction fused(chain);
   const PointwiseFunction call = [&](const Tensors& in) {
     return fused(std::vector<PointwiseArgument>(in.begin(), in.end()));
   };
-  const std::vector<std::vector<std::vector<int64_t>>> shapes = {
-      {{7}, {7}, {7}},
-      {{64, 1000}, {1000}, {64, 1}},
-      {{3, 1, 5}, {4, 5}, {}},
-      {{0, 3}, {3}, {1}},
-      {{3000, 7000}, {7000}, {3000, 7000}}};
   const std::vector<std::pair<at::ScalarType, double>> dtypes = {
       {at::kDouble, 1e-12}, {at::kFloat, 3e-6}, {at::kBFloat16, 2e-2}, {at::kHalf, 3e-3}};
   for (const auto& shape : shapes) {
@@ -62,7 +65,7 @@ TEST(GpuPointwise, ResultsAndGradientsAreThoseOfAten) {
     for (const auto& [dtype, tolerance] : dtypes) {
       Tensors rounded;
       for (const at::Tensor& x : inputs) rounded.push_back(x.to(dtype));
-      const Tensors truth = Results(Chain, rounded, at::kCPU, at::kDouble);
+      const Tensors truth = Results(chain, rounded, at::kCPU, at::kDouble);
 
       const Tensors actual = Results(call, rounded, at::Device(at::kCUDA, 0), dtype);
 
@@ -73,8 +76,20 @@ TEST(GpuPointwise, ResultsAndGradientsAreThoseOfAten) {
       }
     }
   }
-  EXPECT_GT(pointwise::cuda::NumCompilations(), 0) << "ATen's operators ran";
+  EXPECT_GT(pointwise::cuda::NumCompilations(), compiled_before) << "ATen's operators ran";
   std::filesystem::remove_all(cache);
+}
+
+TEST(GpuPointwise, ResultsAndGradientsAreThoseOfAten) {
+  Compare(Chain, {{{7}, {7}, {7}},
+                  {{64, 1000}, {1000}, {64, 1}},
+                  {{3, 1, 5}, {4, 5}, {}},
+                  {{0, 3}, {3}, {1}},
+                  {{3000, 7000}, {7000}, {3000, 7000}}});
+}
+
+TEST(GpuPointwise, RowsAreReducedAsByAten) {
+  Compare(ChainOfRows, {{{7}, {7}}, {{64, 1000}, {1000}}, {{3, 2, 33}, {1}}, {{70000, 64}, {64}}});
 }
 
 }  // namespace

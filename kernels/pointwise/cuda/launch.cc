@@ -13,7 +13,6 @@
 #include "c10/core/DeviceGuard.h"
 #include "c10/core/impl/VirtualGuardImpl.h"
 #include "c10/util/Exception.h"
-#include "c10/util/SmallVector.h"
 #include "kernels/pointwise/cuda/compiler.h"
 #include "kernels/pointwise/cuda/source.h"
 #include "kernels/pointwise/layout.h"
@@ -21,8 +20,8 @@
 namespace lockstep::kernels::pointwise::cuda {
 namespace {
 
-constexpr int64_t kThreads = 256;         // of a block
-constexpr int64_t kMostBlocks = 1 << 16;  // more elements take more turns
+constexpr int64_t kThreads = 256;         // of a block without rows
+constexpr int64_t kMostBlocks = 1 << 16;  // more elements, or rows, take more turns
 constexpr size_t kMostWords = 4096 / 8;   // of a kernel's parameter
 
 // cuda.h's, without its header: libtorch for CPUs does not have it.
@@ -95,10 +94,12 @@ void* LoadKernel(const Driver& driver, int device, const std::string& source) {
 
 std::string KeyOf(int64_t number, int device, const Signature& signature) {
   std::string key = std::to_string(number) + "/" + std::to_string(device) + "/" +
-                    std::to_string(signature.num_dims) + (signature.is_large ? "l" : "s");
+                    std::to_string(signature.num_dims) + "/" +
+                    std::to_string(signature.num_row_dims) + (signature.is_large ? "l" : "s");
   for (const Signature::Input& input : signature.inputs) {
     key += static_cast<char>(input.dtype);
     key += static_cast<char>(input.access);
+    key += input.is_row ? 'r' : 'f';
   }
   for (const at::ScalarType dtype : signature.results) key += static_cast<char>(dtype);
   return key;
@@ -114,6 +115,12 @@ void* FindKernel(const Driver& driver, int device, int64_t number, const Program
   if (found != kernels->end()) return found->second;
   void* const kernel = LoadKernel(driver, device, SourceOf(program, signature));
   return kernels->emplace(key, kernel).first->second;
+}
+
+// Returns the threads of a block that computes a row. Each has four of its elements, or more.
+int64_t ThreadsOf(int64_t length) {
+  constexpr int64_t kWarp = 32, kMost = 512;
+  return std::clamp((length + 4 * kWarp - 1) / (4 * kWarp) * kWarp, kWarp, kMost);
 }
 
 }  // namespace
@@ -140,32 +147,19 @@ bool CanLaunch(c10::Device device) {
 
 void Launch(int64_t number, const Program& program, at::TensorList inputs,
             at::ArrayRef<double> numbers, at::IntArrayRef shape, at::TensorList results) {
-  const int64_t num_elements = c10::multiply_integers(shape);
-  if (num_elements == 0) return;
+  if (std::all_of(results.begin(), results.end(),
+                  [](const at::Tensor& result) { return result.numel() == 0; }))
+    return;
   const Driver* const driver = LoadedDriver();
   TORCH_CHECK(driver != nullptr, "pointwise: libcuda.so.1 was not found");
 
-  std::vector<const at::Tensor*> pointers;
-  for (const at::Tensor& input : inputs) pointers.push_back(&input);
-  const Layout layout = LayoutOf(shape, pointers);
-  c10::SmallVector<InputMemory, 8> input_memory;
-  c10::SmallVector<ResultMemory, 4> result_memory;
-  Signature signature;
-  signature.is_large = num_elements > INT32_MAX;
-  for (size_t i = 0; i < inputs.size(); ++i) {
-    const Access access = AccessOf(layout.sizes, layout.strides[i]);
-    if (access == Access::kStrided) signature.num_dims = static_cast<int64_t>(layout.sizes.size());
-    signature.inputs.push_back({inputs[i].scalar_type(), access});
-    input_memory.push_back({inputs[i].const_data_ptr(), inputs[i].scalar_type(), access,
-                            layout.sizes.data(), layout.strides[i].data(),
-                            static_cast<int64_t>(layout.sizes.size())});
-  }
-  for (const at::Tensor& result : results) {
-    signature.results.push_back(result.scalar_type());
-    result_memory.push_back({result.mutable_data_ptr(), result.scalar_type()});
-  }
+  const CallMemory memory(program, shape, inputs, results);
+  const int64_t num_elements = c10::multiply_integers(shape), length = LengthOf(shape);
+  const Signature signature = SignatureOf(num_elements, memory.inputs(), memory.results());
+  const bool has_rows = NeedsRows(program);
+  const int64_t count = has_rows ? c10::multiply_integers(ShapeOfRows(shape)) : num_elements;
   std::vector<int64_t> arguments =
-      ArgumentsOf(signature, num_elements, layout.sizes, input_memory, result_memory, numbers);
+      ArgumentsOf(count, length, memory.inputs(), memory.results(), numbers);
   TORCH_CHECK_VALUE(arguments.size() <= kMostWords,
                     "a fused function on a GPU takes fewer tensors; make it two functions");
 
@@ -174,11 +168,12 @@ void Launch(int64_t number, const Program& program, at::TensorList inputs,
   const c10::impl::VirtualGuardImpl streams(device.type());
   const int driver_device = DeviceWithContext(*driver, device.index());
   void* const kernel = FindKernel(*driver, driver_device, number, program, signature);
-  const auto blocks =
-      static_cast<unsigned>(std::min(kMostBlocks, (num_elements + kThreads - 1) / kThreads));
+  const int64_t threads = has_rows ? ThreadsOf(length) : kThreads;
+  const int64_t blocks = has_rows ? count : (count + threads - 1) / threads;
   void* parameters[] = {arguments.data()};
   CheckCuda(
-      driver->launch(kernel, blocks, 1, 1, kThreads, 1, 1, 0,
+      driver->launch(kernel, static_cast<unsigned>(std::min(kMostBlocks, blocks)), 1, 1,
+                     static_cast<unsigned>(threads), 1, 1, 0,
                      streams.getStreamNativeHandle(streams.getStream(device)), parameters, nullptr),
       "cuLaunchKernel");
 }

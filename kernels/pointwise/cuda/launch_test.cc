@@ -60,11 +60,10 @@ unsigned num_blocks = 0, num_threads = 0;
 void* used_stream = nullptr;
 
 void RunTheCase(unsigned blocks, unsigned threads, void* stream, const void* arguments) {
-  gridDim = {num_blocks = blocks};
-  blockDim = {num_threads = threads};
+  num_blocks = blocks;
+  num_threads = threads;
   used_stream = stream;
-  for (blockIdx = {0}; blockIdx.x < blocks; ++blockIdx.x)
-    for (threadIdx = {0}; threadIdx.x < threads; ++threadIdx.x) kRuns[the_case](arguments);
+  RunGrid(kRuns[the_case], blocks, threads, arguments);
 }
 
 Case CaseOf(const std::string& name) {
@@ -123,6 +122,47 @@ TEST_F(LaunchTest, ResultsAreThoseOfAten) {
     EXPECT_EQ(num_threads, 256U);
     EXPECT_EQ(used_stream, reinterpret_cast<void*>(0x57));
   }
+}
+
+// Rows of few elements have a warp, longer ones more threads.
+TEST_F(LaunchTest, ABlockComputesARow) {
+  const Case test = CaseOf("norm in Float, access 0");
+  const std::vector<std::pair<int64_t, unsigned>> cases = {
+      {2, 32}, {128, 32}, {129, 64}, {3000, 512}};
+  int64_t number = 10;
+  for (const auto& [length, threads] : cases) {
+    const at::Tensor x = at::randn({length, 6}).t(), shift = at::randn({6, 1});
+    const std::vector<at::Tensor> results = {at::zeros({6, length}), at::zeros({6, 1})};
+    const Tensors expected = Compose(test.program, {x, shift}, {}, {6, length});
+
+    Launch(number++, test.program, {OnGpu(x, 0), OnGpu(shift, 0)}, {}, {6, length},
+           {OnGpu(results[0], 0), OnGpu(results[1], 0)});
+
+    EXPECT_LE(RelativeError(results[0], expected[0]), 1e-6) << length;
+    EXPECT_LE(RelativeError(results[1], expected[1]), 3e-7) << length;
+    EXPECT_EQ(num_blocks, 6);
+    EXPECT_EQ(num_threads, threads) << length;
+  }
+}
+
+TEST_F(LaunchTest, RowsWithoutElementsHaveResults) {
+  const Case test = CaseOf("sums");
+  const auto launch = [&](int64_t rows, int64_t length) {
+    const std::vector<at::Tensor> results = {at::ones({rows, 1}), at::ones({rows, 1})};
+    Launch(20, test.program, {OnGpu(at::zeros({length, rows}).t(), 0)}, {}, {rows, length},
+           {OnGpu(results[0], 0), OnGpu(results[1], 0)});
+    return results;
+  };
+
+  const Tensors results = launch(4, 0);
+
+  EXPECT_EQ(num_blocks, 4);
+  EXPECT_TRUE(at::equal(results[0], at::zeros({4, 1})));
+  EXPECT_TRUE(results[1].isnan().all().item<bool>());
+
+  num_blocks = 0;
+  launch(0, 5);
+  EXPECT_EQ(num_blocks, 0);
 }
 
 TEST_F(LaunchTest, AKernelIsLoadedOnceForADevice) {

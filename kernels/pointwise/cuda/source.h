@@ -1,10 +1,11 @@
-// The CUDA C++ source of a program without reductions: one kernel, whose threads compute an element
-// in each turn of a loop. It includes no header, so NVRTC compiles it with nothing else installed.
-// The functions that it needs of CUDA are few, so that g++ compiles it too: source_test runs it on
-// a CPU, and compares it with ATen.
+// The CUDA C++ source of a program: one kernel. Without reductions a thread computes an element in
+// each turn of a loop. With them a block of threads computes a row in each turn, in passes that end
+// at reductions. It includes no header, so NVRTC compiles it with nothing else installed. The
+// functions that it needs of CUDA are few, so that g++ compiles it too: source_test runs it on a
+// CPU, and compares it with ATen.
 //
-//    const Tensors tensors = {.inputs = {{at::kFloat, Access::kFlat}}, .results = {at::kFloat}};
-//    const std::string source = SourceOf(program, tensors);
+//    const Signature signature = SignatureOf(num_elements, memory.inputs(), memory.results());
+//    const std::string source = SourceOf(program, signature);
 //
 // No tensors here, and no CUDA.
 
@@ -29,20 +30,26 @@ struct Signature {
   struct Input {
     at::ScalarType dtype;
     Access access;
+    bool is_row = false;  // has one number for each row
   };
   std::vector<Input> inputs;
   std::vector<at::ScalarType> results;
-  int64_t num_dims = 0;   // of strided inputs
-  bool is_large = false;  // 2^31 elements or more: indices have 64 bits
+  int64_t num_dims = 0;      // of strided inputs of elements
+  int64_t num_row_dims = 0;  // of strided inputs of rows
+  bool is_large = false;     // 2^31 elements or more: indices have 64 bits
 };
 
-// Returns the source. The kernel's one parameter is a struct, which ArgumentsOf fills.
+Signature SignatureOf(int64_t num_elements, at::ArrayRef<InputMemory> inputs,
+                      at::ArrayRef<ResultMemory> results);
+
+// Returns the source. The kernel's one parameter is a struct, which ArgumentsOf fills. Blocks have
+// whole warps of threads, at most 1,024.
 std::string SourceOf(const Program& program, const Signature& signature,
                      const std::string& name = kKernelName);
 
-// Returns the bytes of the kernel's parameter, as words. `sizes` has signature.num_dims numbers.
-std::vector<int64_t> ArgumentsOf(const Signature& signature, int64_t num_elements,
-                                 at::IntArrayRef sizes, at::ArrayRef<InputMemory> inputs,
+// Returns the bytes of the kernel's parameter, as words. `count` is the number of rows of `length`
+// elements if the program needs rows, else the number of elements.
+std::vector<int64_t> ArgumentsOf(int64_t count, int64_t length, at::ArrayRef<InputMemory> inputs,
                                  at::ArrayRef<ResultMemory> results, at::ArrayRef<double> numbers);
 
 }  // namespace lockstep::kernels::pointwise::cuda

@@ -1,5 +1,5 @@
-// The sources of programs, run on the CPU by every thread of a small grid in turn, against ATen's
-// operators in float64. g++ compiled them (generate.cc); compiler_test has NVRTC compile them.
+// The sources of programs, run on the CPU by the threads of a small grid, against ATen's operators
+// in float64. g++ compiled them (generate.cc); compiler_test has NVRTC compile them.
 
 #include "kernels/pointwise/cuda/source.h"
 
@@ -22,77 +22,92 @@ namespace {
 using tests::RelativeError;
 using Tensors = std::vector<at::Tensor>;
 
-constexpr int64_t kRows = 5, kColumns = 7;
+constexpr int64_t kRows = 5;
 const std::vector<double> kNumbers = {0.75, 2};
 
 // Runs case i. The inputs lie as its signature says.
 Tensors RunCase(size_t i, const Case& test, const Tensors& inputs, at::IntArrayRef shape) {
-  std::vector<const at::Tensor*> pointers;
-  for (const at::Tensor& input : inputs) pointers.push_back(&input);
-  const Layout layout = LayoutOf(shape, pointers);
-  std::vector<InputMemory> input_memory;
-  for (size_t j = 0; j < inputs.size(); ++j) {
-    const Access access = AccessOf(layout.sizes, layout.strides[j]);
-    EXPECT_EQ(access, test.signature.inputs[j].access) << test.name;
-    input_memory.push_back({inputs[j].const_data_ptr(), inputs[j].scalar_type(), access,
-                            layout.sizes.data(), layout.strides[j].data(),
-                            static_cast<int64_t>(layout.sizes.size())});
-  }
   Tensors results;
-  std::vector<ResultMemory> result_memory;
-  for (const at::ScalarType dtype : test.signature.results) {
-    results.push_back(at::zeros(shape, dtype));
-    result_memory.push_back({results.back().mutable_data_ptr(), dtype});
-  }
+  for (size_t j = 0; j < test.signature.results.size(); ++j)
+    results.push_back(at::zeros(test.program.row_results[j] ? ShapeOfRows(shape) : shape,
+                                test.signature.results[j]));
+  const CallMemory memory(test.program, shape, inputs, results);
+  const Signature signature =
+      SignatureOf(c10::multiply_integers(shape), memory.inputs(), memory.results());
+  for (size_t j = 0; j < inputs.size(); ++j)
+    EXPECT_EQ(signature.inputs[j].access, test.signature.inputs[j].access) << test.name << j;
+  EXPECT_EQ(signature.num_dims, test.signature.num_dims) << test.name;
+  EXPECT_EQ(signature.num_row_dims, test.signature.num_row_dims) << test.name;
+  const bool has_rows = NeedsRows(test.program);
+  const int64_t count = c10::multiply_integers(has_rows ? ShapeOfRows(shape) : shape);
   const std::vector<int64_t> arguments =
-      ArgumentsOf(test.signature, c10::multiply_integers(shape), layout.sizes, input_memory,
-                  result_memory, kNumbers);
-  gridDim = {3};
-  blockDim = {4};
-  for (blockIdx = {0}; blockIdx.x < gridDim.x; ++blockIdx.x)
-    for (threadIdx = {0}; threadIdx.x < blockDim.x; ++threadIdx.x) kRuns[i](arguments.data());
+      ArgumentsOf(count, LengthOf(shape), memory.inputs(), memory.results(), kNumbers);
+  RunGrid(kRuns[i], 3, has_rows ? 64 : 4, arguments.data());
   return results;
 }
 
-at::Tensor Input(const Signature::Input& input) {
-  const at::Tensor x = at::rand({kRows, kColumns}, at::kDouble) + 0.05;
+at::Tensor Input(const Signature::Input& input, int64_t columns) {
+  const at::Tensor x = at::rand({kRows, columns}, at::kDouble) + 0.05;
+  if (input.is_row) {
+    const at::Tensor row = x.to(input.dtype).narrow(1, 0, 1);
+    return input.access == Access::kFlat      ? row.contiguous()
+           : input.access == Access::kUniform ? row.narrow(0, 0, 1)
+                                              : row;
+  }
   if (input.dtype == at::kBool) return x.narrow(1, 0, 1) > 0.5;
   const at::Tensor rounded = x.to(input.dtype);
   if (input.access == Access::kStrided) return rounded.t().contiguous().t();
   return input.access == Access::kUniform ? rounded.narrow(0, 0, 1).narrow(1, 0, 1) : rounded;
 }
 
+void Compare(size_t i, const Case& test, int64_t columns) {
+  Tensors inputs, wide;
+  for (const Signature::Input& input : test.signature.inputs) {
+    inputs.push_back(Input(input, columns));
+    wide.push_back(inputs.back().to(at::kDouble));
+  }
+  Program program = test.program;
+  program.wide = true;
+  for (at::ScalarType& dtype : program.dtypes)
+    if (dtype != at::kBool) dtype = at::kDouble;
+  const Tensors expected = Compose(program, wide, kNumbers, {kRows, columns});
+
+  const Tensors actual = RunCase(i, test, inputs, {kRows, columns});
+
+  for (size_t j = 0; j < actual.size(); ++j) {
+    const at::ScalarType dtype = actual[j].scalar_type();
+    const double tolerance = dtype == at::kDouble     ? 1e-14
+                             : dtype == at::kBFloat16 ? 3e-3
+                             : dtype == at::kHalf     ? 4e-4
+                             : NeedsRows(program)     ? 1e-6
+                                                      : 3e-7;
+    // Infinities and NaN are the same; their differences are NaN.
+    const at::Tensor number = actual[j].to(at::kDouble), truth = expected[j].to(at::kDouble);
+    EXPECT_EQ(number.sizes(), truth.sizes()) << test.name << ", result " << j;
+    EXPECT_TRUE(at::equal(number.isfinite(), truth.isfinite())) << test.name << ", " << j;
+    EXPECT_LE(RelativeError(number.nan_to_num(), truth.nan_to_num()), tolerance)
+        << test.name << ", result " << j << number << truth;
+  }
+}
+
 TEST(Source, ComputesWhatAtenComputes) {
   at::manual_seed(1);
   const std::vector<Case> cases = Cases();
   ASSERT_EQ(cases.size(), kRuns.size());
+  for (size_t i = 0; i < cases.size(); ++i) Compare(i, cases[i], 7);
+}
+
+// Threads take several turns, and some of a warp have none.
+TEST(Source, ReducesRowsOfAnyLength) {
+  at::manual_seed(2);
+  const std::vector<Case> cases = Cases();
+  int num_rows = 0;
   for (size_t i = 0; i < cases.size(); ++i) {
-    Tensors inputs, wide;
-    for (const Signature::Input& input : cases[i].signature.inputs) {
-      inputs.push_back(Input(input));
-      wide.push_back(inputs.back().to(at::kDouble));
-    }
-    Program program = cases[i].program;
-    program.wide = true;
-    for (at::ScalarType& dtype : program.dtypes)
-      if (dtype != at::kBool) dtype = at::kDouble;
-    const Tensors expected = Compose(program, wide, kNumbers, {kRows, kColumns});
-
-    const Tensors actual = RunCase(i, cases[i], inputs, {kRows, kColumns});
-
-    for (size_t j = 0; j < actual.size(); ++j) {
-      const at::ScalarType dtype = actual[j].scalar_type();
-      const double tolerance = dtype == at::kDouble     ? 1e-14
-                               : dtype == at::kBFloat16 ? 3e-3
-                               : dtype == at::kHalf     ? 4e-4
-                                                        : 3e-7;
-      // Infinities and NaN are the same; their differences are NaN.
-      const at::Tensor number = actual[j].to(at::kDouble), truth = expected[j].to(at::kDouble);
-      EXPECT_TRUE(at::equal(number.isfinite(), truth.isfinite())) << cases[i].name << ", " << j;
-      EXPECT_LE(RelativeError(number.nan_to_num(), truth.nan_to_num()), tolerance)
-          << cases[i].name << ", result " << j << number << truth;
-    }
+    if (!NeedsRows(cases[i].program)) continue;
+    ++num_rows;
+    for (const int64_t columns : {2, 33, 64, 150}) Compare(i, cases[i], columns);
   }
+  EXPECT_EQ(num_rows, 25);
 }
 
 TEST(Source, ConvertsEveryNumberAsC10Does) {
