@@ -4,7 +4,6 @@
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "ATen/core/TensorBody.h"
 #include "absl/strings/str_cat.h"
