@@ -1,7 +1,6 @@
 #include "driver/data/tar.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"

@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "c10/core/ScalarType.h"
 #include "driver/watching/own_work.h"
 
 namespace lockstep::driver {

@@ -4,9 +4,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
-#include <string_view>
 #include <unordered_map>
-#include <utility>
 
 #include "ATen/core/function_schema.h"
 #include "ATen/core/grad_mode.h"

@@ -1,7 +1,6 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
-#include "c10/core/ScalarType.h"
 #include "c10/util/Exception.h"
 #include "tests/strict/strict_backend.h"
 
