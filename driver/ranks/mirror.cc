@@ -50,12 +50,6 @@ class MirrorBackend : public c10d::Backend {
     return Return(c10d::OpType::ALLREDUCE, tensors);
   }
 
-  WorkPointer allreduce_coalesced(Tensors& tensors,
-                                  const c10d::AllreduceCoalescedOptions& options) override {
-    Reduce(tensors, options.reduceOp);
-    return Return(c10d::OpType::ALLREDUCE_COALESCED, tensors);
-  }
-
   WorkPointer allgather(TensorLists& outputs, Tensors& inputs,
                         const c10d::AllgatherOptions& /*options*/) override {
     const at::NoGradGuard no_grad;
