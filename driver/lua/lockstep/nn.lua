@@ -14,6 +14,7 @@ local fused = require "lockstep.nn.fused"
 local hooks = require "lockstep.nn.hooks"
 local make = require "lockstep.nn.parameter"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local parameter, positive = make.new, make.positive
@@ -252,10 +253,8 @@ end
 --- Copies the values in. Every name of the module must be there, in its shape, and no other.
 ---@param state table<string, torch.Tensor>
 function Module:load_state_dict(state)
-  if type(state) ~= "table" then
-    core.raise(string.format("%s:load_state_dict: the state must be a table of tensors by name, not a %s",
-      self.class_name, type(state)))
-  end
+  plain.check(type(state) == "table",
+    "%s:load_state_dict: the state must be a table of tensors by name, not a %s", self.class_name, type(state))
   local problems, own = {}, {}
   for name, tensor in pairs(self:state_dict()) do
     own[name] = tensor

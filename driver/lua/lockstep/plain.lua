@@ -1,6 +1,19 @@
 --- What Lua itself lacks for plain values and files.
 
+local core = require "lockstep.core"
+
 local M = {}
+
+--- Raises an error, blamed on the script's line, unless `holds`. Values after the text are put into it as by
+--- string.format.
+---
+---     plain.check(type(x) == "table", "%s: expected a table, not a %s", caller, type(x))
+---@param holds any
+---@param text string
+---@param ... any
+function M.check(holds, text, ...)
+  if not holds then core.raise(select("#", ...) == 0 and text or text:format(...)) end
+end
 
 --- Returns the keys of a table in order. With `keep`, only those for which keep(key, value) is true.
 ---@param map table<any, any>

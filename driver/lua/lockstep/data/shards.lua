@@ -55,9 +55,8 @@ local function read_index(path, caller)
   if not text then core.raise(caller .. ": cannot open " .. tostring(reason)) end
   local index = core.json_decode(text, path)
   local map = type(index) == "table" and index.weight_map
-  if type(map) ~= "table" then
-    core.raise(('%s: %s has no "weight_map", an object from tensor names to file names'):format(caller, path))
-  end
+  plain.check(type(map) == "table",
+    '%s: %s has no "weight_map", an object from tensor names to file names', caller, path)
   for name, shard in pairs(map) do
     if type(name) ~= "string" or type(shard) ~= "string" or shard:find("/") or shard == "" then
       core.raise(('%s: %s: weight_map of "%s": expected the name of a file in the same folder, got %s')
@@ -95,9 +94,7 @@ local function read_shards(path, caller)
     for key, value in pairs(held_metadata) do metadata[key] = value end
   end
   for name, shard in pairs(map) do
-    if not tensors[name] then
-      core.raise(('%s: %s says that "%s" is in %s, which does not have it'):format(caller, path, name, shard))
-    end
+    plain.check(tensors[name], '%s: %s says that "%s" is in %s, which does not have it', caller, path, name, shard)
   end
   return tensors, metadata
 end

@@ -103,9 +103,8 @@ local function read_size(path, size, config)
       .. 'of at least 1; got %s', path, show(size)))
   end
   for key in pairs(size) do
-    if key ~= "shortest_edge" and key ~= "longest_edge" then
-      core.raise(string.format('images.processor: %s: "size" has an unknown key "%s"', path, key))
-    end
+    plain.check(key == "shortest_edge" or key == "longest_edge",
+      'images.processor: %s: "size" has an unknown key "%s"', path, key)
   end
   config.min_pixels, config.max_pixels = size.shortest_edge, size.longest_edge
 end

@@ -223,9 +223,7 @@ function M.find_targets(caller, model, targets, saved)
       no_match(caller, "targets", target, plain.keys(linear), "linear layer")
     end
   end
-  if targets == "all-linear" and #found == 0 then
-    core.raise(caller .. ": the model has no linear layer below its head")
-  end
+  plain.check(targets ~= "all-linear" or #found ~= 0, "%s: the model has no linear layer below its head", caller)
   for _, one in ipairs(found) do
     if is_head(one.name) then
       core.raise(string.format('%s: targets: "%s" is the head, whose weight the loss reads without calling the layer, '

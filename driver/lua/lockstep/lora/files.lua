@@ -95,10 +95,8 @@ end
 function M.read_config(dir)
   local path = dir .. "/" .. CONFIG
   local text = plain.read_file(path)
-  if not text then
-    core.raise(string.format("lora.load: %s is not there; expected a folder with %s and %s, as PEFT writes it", path,
-      CONFIG, WEIGHTS))
-  end
+  plain.check(text,
+    "lora.load: %s is not there; expected a folder with %s and %s, as PEFT writes it", path, CONFIG, WEIGHTS)
   return check_config(path, core.json_decode(text, path))
 end
 
@@ -122,9 +120,7 @@ function M.read_weights(dir)
   local found = { modules = {}, others = {} }
   for key, tensor in pairs((data.safetensors(path))) do
     local name = key:sub(1, #PREFIX) == PREFIX and key:sub(#PREFIX + 1)
-    if not name then
-      core.raise(string.format('lora.load: %s: the key "%s" does not begin with "%s"', path, key, PREFIX))
-    end
+    plain.check(name, 'lora.load: %s: the key "%s" does not begin with "%s"', path, key, PREFIX)
     if not tensor:is_floating_point() then
       core.raise(string.format('lora.load: %s: "%s" has the dtype %s; weights must be of floating point', path, key,
         tostring(tensor.dtype)))

@@ -7,6 +7,7 @@ local fully_shard = require "lockstep.sharding.fully_shard"
 local members_of = require "lockstep.sharding.members"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
@@ -212,9 +213,7 @@ end
 ---@param opts {group: dist.Group?, plan: table<string, "column"|"row"|"vocabulary">?, sequence: boolean?}?
 ---@return nn.Module model
 function M.tensor_parallel(model, opts)
-  if not nn.is_module(model) then
-    core.raise(CALLER .. "expected a module, not a " .. type(model) .. "; call it before data_parallel")
-  end
+  plain.check(nn.is_module(model), "%sexpected a module, not a %s; call it before data_parallel", CALLER, type(model))
   if data_parallel.has_replicas(model) or fully_shard.is_sharded(model) then
     core.raise(CALLER .. "the module has been given to sharding.data_parallel or fully_shard, which would not learn of "
       .. "the parts; call this before data_parallel")
