@@ -163,10 +163,7 @@ end
 ---@param config table
 ---@param least table<string, integer> by path
 local function check_least(config, least)
-  local paths = {}
-  for path in pairs(least) do paths[#paths + 1] = path end
-  table.sort(paths)
-  for _, path in ipairs(paths) do
+  for _, path in ipairs(plain.keys(least)) do
     local value = config
     for key in path:gmatch "[^.]+" do value = type(value) == "table" and rawget(value, key) or nil end
     if value == nil then core.raise(('run.config: at_least names "%s", which the configuration lacks'):format(path)) end
