@@ -6,10 +6,8 @@
 
 #include "ATen/core/TensorBody.h"
 #include "absl/strings/str_cat.h"
-#include "driver/lua/bind/mimo/mimo_bridge.h"
+#include "driver/lua/bind/mimo/functions.h"
 #include "driver/lua/bind/mimo/mimo_ownership.h"
-#include "driver/lua/bind/mimo/mimo_schedule.h"
-#include "driver/lua/bind/mimo/mimo_slice.h"
 #include "driver/lua/bind/open.h"
 #include "driver/lua/bind/sharding/distributed.h"
 #include "driver/lua/torch/tensor.h"
