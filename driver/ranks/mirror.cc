@@ -126,10 +126,8 @@ class MirrorBackend : public c10d::Backend {
       case c10d::ReduceOp::MIN:
       case c10d::ReduceOp::MAX:
       case c10d::ReduceOp::BAND:
-      case c10d::ReduceOp::BOR:
-        return;
-      default:
-        TORCH_CHECK(false, "a dry run reduces by sum, mean, minimum and maximum alone");
+      case c10d::ReduceOp::BOR: return;
+      default: TORCH_CHECK(false, "a dry run reduces by sum, mean, minimum and maximum alone");
     }
   }
 };
