@@ -28,6 +28,17 @@ function M.keys(map, keep)
   return keys
 end
 
+--- Returns the words of a text as a set: {word = true, ...}.
+---
+---     local IGNORED = plain.words "revision token use_cache"
+---@param text string
+---@return table<string, true>
+function M.words(text)
+  local set = {}
+  for word in text:gmatch("%S+") do set[word] = true end
+  return set
+end
+
 --- Returns a table with the same keys and values, and without a metatable.
 ---@param map table
 ---@return table

@@ -158,10 +158,8 @@ local function as_tensors(sum, count)
   end
   local tensors = { to_tensor(sum), to_tensor(count) }
   local is_ok, same = pcall(torch.broadcast_tensors, tensors)
-  if not is_ok then
-    core.raise(("sharding.weighted_mean: sum has shape %s and count %s; count must have one element, or as many as sum")
-      :format(tostring(tensors[1].shape), tostring(tensors[2].shape)))
-  end
+  plain.check(is_ok, "sharding.weighted_mean: sum has shape %s and count %s; count must have one element, or as many "
+    .. "as sum", tensors[1].shape, tensors[2].shape)
   return same[1], same[2]
 end
 

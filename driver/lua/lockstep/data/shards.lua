@@ -40,10 +40,8 @@ local function choose(folder, caller)
       if ends_with(name, suffix) then found[#found + 1] = name end
     end
     if #found == 1 then return folder .. "/" .. found[1] end
-    if #found > 1 then
-      core.raise(("%s: %s has several files *%s (%s) and no model.safetensors.index.json; name the file to read")
-        :format(caller, folder, suffix, table.concat(found, ", ")))
-    end
+    plain.check(#found <= 1, "%s: %s has several files *%s (%s) and no model.safetensors.index.json; name the file to "
+      .. "read", caller, folder, suffix, table.concat(found, ", "))
   end
   core.raise(("%s: %s has no *.safetensors file and no *%s; other formats of weights are not read"):format(caller,
     folder, SUFFIX))
@@ -75,10 +73,8 @@ local function read_shards(path, caller)
   for _, shard in ipairs(shards) do
     if not is_file(folder .. "/" .. shard) then missing[#missing + 1] = shard end
   end
-  if #missing > 0 then
-    core.raise(("%s: %d of the %d files that %s names are not in %s: %s"):format(caller, #missing, #shards, path,
-      folder, table.concat(missing, ", ")))
-  end
+  plain.check(#missing == 0, "%s: %d of the %d files that %s names are not in %s: %s", caller, #missing, #shards, path,
+    folder, table.concat(missing, ", "))
   local tensors, metadata = {}, {}
   for _, shard in ipairs(shards) do
     local held, held_metadata = core_safetensors.read(folder .. "/" .. shard, caller)

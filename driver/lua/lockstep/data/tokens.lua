@@ -73,10 +73,8 @@ function M.open(path, opts)
   if trouble then core.raise(("data.tokens: cannot read %s: %s"):format(path, trouble)) end
   local bytes = file:seek("end")
   file:close()
-  if bytes == 0 or bytes % width ~= 0 then
-    core.raise(("data.tokens: %s has %d bytes; expected a positive multiple of %d, the size of one id of dtype %s")
-      :format(path, bytes, width, o.dtype))
-  end
+  plain.check(bytes ~= 0 and bytes % width == 0, "data.tokens: %s has %d bytes; expected a positive multiple of %d, "
+    .. "the size of one id of dtype %s", path, bytes, width, o.dtype)
   return setmetatable({
     path = path,
     size = bytes / width,

@@ -45,13 +45,12 @@ local TYPES = {
 }
 
 --- Keys that change nothing here: how frames are chosen is the caller's part, and the rest is of Python alone.
-local IGNORED = {}
-for key in ([[_valid_processor_keys data_format default_to_square device disable_grouping feature_extractor_type
+local IGNORED = plain.words [[
+  _valid_processor_keys data_format default_to_square device disable_grouping feature_extractor_type
   image_processor_type input_data_format processor_class return_tensors return_metadata video_metadata
   video_processor_type do_sample_frames fps num_frames min_frames max_frames max_duration max_image_size
-  model_input_names]]):gmatch("%S+") do
-  IGNORED[key] = true
-end
+  model_input_names
+]]
 
 --- Keys with the only value that is supported; null counts as absent.
 local FIXED = { do_convert_rgb = true, resample = 3, do_center_crop = false, do_pad = false }

@@ -163,10 +163,8 @@ local function stack(frames)
   local rows = {} -- [H, W, 3]
   for i, frame in ipairs(frames) do
     check_pixels("process:video", frame, 3)
-    if tostring(frame.shape) ~= tostring(frames[1].shape) then
-      core.raise(string.format("process:video: frame %d is %s and frame 0 is %s; all frames must have one size", i - 1,
-        tostring(frame.shape), tostring(frames[1].shape)))
-    end
+    plain.check(tostring(frame.shape) == tostring(frames[1].shape), "process:video: frame %d is %s and frame 0 is %s; "
+      .. "all frames must have one size", i - 1, frame.shape, frames[1].shape)
     rows[i] = frame:permute(1, 2, 0)
   end
   return torch.stack(rows):permute(0, 3, 1, 2)

@@ -384,10 +384,8 @@ local function loader(opts)
   o.samples = o.samples or "samples"
   check(o)
   local ranks, reads, places = readers_of(o.topology)
-  if not reads[dist.rank()] then
-    core.raise(string.format("mimo.loader: rank %d needs no data (topology:sampling_info); only the ranks %s load",
-      dist.rank(), table.concat(ranks, ", ")))
-  end
+  plain.check(reads[dist.rank()], "mimo.loader: rank %d needs no data (topology:sampling_info); only the ranks %s load",
+    dist.rank(), table.concat(ranks, ", "))
   local self = { topology = o.topology, source = o.source, samples = o.samples, micro_batches = o.micro_batches,
     scalable_reads = o.scalable_reads, ownership = o.ownership, audit = o.audit and #ranks > 1,
     is_alone = o.audit and #ranks == 1, ranks = ranks, places = places, count = 0, ahead = {}, next = 1,

@@ -101,10 +101,8 @@ local function dataset(opts)
   local state = o.state
   if state then
     for key in pairs(opts) do
-      if key ~= "state" and key ~= "rank" and key ~= "world" then
-        core.raise(('sharding.dataset: "%s" is in the state already; give only rank and world with a state')
-          :format(key))
-      end
+      plain.check(key == "state" or key == "rank" or key == "world",
+        'sharding.dataset: "%s" is in the state already; give only rank and world with a state', key)
     end
     check_state(state)
     for _, key in ipairs(STATE) do o[key] = state[key] end

@@ -55,10 +55,8 @@ local function read_sample(sample, number)
   local fields = {}
   for name, value in pairs(sample) do
     if not torch.is_tensor(value) then
-      if type(value) ~= "table" then
-        core.raise(("sharding.pack: sample %d: %s is a %s; every field is an array or a tensor of one value per token")
-          :format(number, name, type(value)))
-      end
+      plain.check(type(value) == "table", "sharding.pack: sample %d: %s is a %s; every field is an array or a tensor "
+        .. "of one value per token", number, name, type(value))
       value = read_array(value, name, ("sharding.pack: sample %d: %s: "):format(number, name))
     elseif DTYPES[name] then
       if value:is_floating_point() or value.dtype == torch.bool then
@@ -89,10 +87,8 @@ local function same_fields(first, fields, number)
     end
   end
   for name, value in pairs(fields) do
-    if value.dtype ~= first[name].dtype then
-      core.raise(("sharding.pack: sample %d: %s is %s, but %s in the samples before"):format(number, name,
-        tostring(value.dtype), tostring(first[name].dtype)))
-    end
+    plain.check(value.dtype == first[name].dtype,
+      "sharding.pack: sample %d: %s is %s, but %s in the samples before", number, name, value.dtype, first[name].dtype)
   end
 end
 

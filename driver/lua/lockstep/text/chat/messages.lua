@@ -59,10 +59,8 @@ end
 function M.prepare(caller, messages)
   plain.check(type(messages) == "table",
     "%s: the messages must be an array of tables, got a %s", caller, type(messages))
-  if #messages == 0 then
-    core.raise(("%s: there are no messages; expected an array of tables like {role = \"user\", content = \"Hello\"}")
-      :format(caller))
-  end
+  plain.check(#messages ~= 0,
+    "%s: there are no messages; expected an array of tables like {role = \"user\", content = \"Hello\"}", caller)
   local n = #messages
   for key in pairs(messages) do
     if type(key) ~= "number" or key % 1 ~= 0 or key < 1 or key > n then
