@@ -70,9 +70,7 @@ local PREPARE = {
 --- The options, and whether these are the micro-batches that this rank trains on, as all others of the run do:
 --- then ranks check that they agree.
 local function read(name, opts, more, default_rank)
-  local defaults = plain.copy(PREPARE)
-  for key, value in pairs(more) do defaults[key] = value end
-  local o = options.read(name, opts, defaults)
+  local o = options.read(name, opts, plain.copy(PREPARE, more))
   if o.rank == nil then o.rank = default_rank end
   local is_own = o.rank == dist.rank() or o.rank == nil and o.ranks == nil
   if o.ranks == nil then o.ranks = dist.world_size() end

@@ -219,8 +219,7 @@ function M.record(name, fields)
   if not is_rank_0() then return end
   stragglers.take() -- what the ranks did for this event is not the next step's
   local shown, step = read_fields("log.record", fields, run.progress.step or math.max(0, steps_logged - 1))
-  local object = { event = name, step = step }
-  for key, value in pairs(shown) do object[key] = value end
+  local object = plain.copy({ event = name, step = step }, shown)
   remember(name .. ".", step, shown)
   metrics.write(object)
   terminal.print_line(string.format("%s at step %d  %s", name, step, terminal.columns(shown)))

@@ -39,12 +39,14 @@ function M.words(text)
   return set
 end
 
---- Returns a table with the same keys and values, and without a metatable.
+--- Returns a table with the same keys and values, and without a metatable. Values of `more` override them.
 ---@param map table
+---@param more table?
 ---@return table
-function M.copy(map)
+function M.copy(map, more)
   local copy = {}
   for key, value in pairs(map) do copy[key] = value end
+  for key, value in pairs(more or {}) do copy[key] = value end
   return copy
 end
 

@@ -25,11 +25,9 @@ local M = {}
 local CLIP_MEAN, CLIP_STD = { 0.48145466, 0.4578275, 0.40821073 }, { 0.26862954, 0.26130258, 0.27577711 }
 
 local function qwen2(size, more)
-  local defaults = { do_resize = true, do_rescale = true, do_normalize = true, rescale_factor = 1 / 255,
+  return plain.copy({ do_resize = true, do_rescale = true, do_normalize = true, rescale_factor = 1 / 255,
     image_mean = CLIP_MEAN, image_std = CLIP_STD, patch_size = 14, temporal_patch_size = 2, merge_size = 2,
-    cap_pixels_per_frame = false, whole_video = false, size = size }
-  for key, value in pairs(more or {}) do defaults[key] = value end
-  return defaults
+    cap_pixels_per_frame = false, whole_video = false, size = size }, more)
 end
 
 local IMAGE = qwen2 { shortest_edge = 56 * 56, longest_edge = 28 * 28 * 1280 }

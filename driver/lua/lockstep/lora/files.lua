@@ -71,7 +71,7 @@ end
 local function by_pattern(pattern, name, default)
   if is_nothing(pattern) then return default end
   for key, value in pairs(pattern) do
-    if name == key or name:sub(-#key - 1) == "." .. key then return value end
+    if adapters.matches(name, key) then return value end
   end
   return default
 end

@@ -45,8 +45,8 @@ local function check_targets(caller, model, folder, saved)
   for _, one in ipairs(saved) do is_saved[one.name] = true end
   for name, module in model:named_modules() do
     for _, target in ipairs(array(config.target_modules)) do
-      local is_target = name == target or name:sub(-#target - 1) == "." .. target
-      if is_target and adapters.is_a(module, nn.Linear) and not folder.wanted[name] and not is_saved[name] then
+      if adapters.matches(name, target) and adapters.is_a(module, nn.Linear) and not folder.wanted[name]
+          and not is_saved[name] then
         core.raise(string.format('%s has no adapter for "%s", which target_modules names ("%s")', caller, name, target))
       end
     end

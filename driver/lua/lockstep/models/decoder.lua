@@ -166,11 +166,7 @@ local COMMON = { vocab_size = options.required, hidden_size = options.required, 
 --- Returns the keys that every decoder reads, and `more`.
 ---@param more table<string, any> names with defaults; see config.settings
 ---@return table<string, any>
-function M.keys(more)
-  local keys = plain.copy(COMMON)
-  for key, default in pairs(more) do keys[key] = default end
-  return keys
-end
+function M.keys(more) return plain.copy(COMMON, more) end
 
 --- Overridden by architectures: completes the settings. Adds qkv_bias, output_bias, qk_norm, windows.
 ---@param c table<string, any>

@@ -70,13 +70,7 @@ end
 
 local PRECISION = { master = "float32", states = torch.float32 }
 
-local function with_precision(defaults, more)
-  local all = {}
-  for _, from in ipairs { PRECISION, defaults, more } do
-    for name, value in pairs(from) do all[name] = value end
-  end
-  return all
-end
+local function with_precision(defaults, more) return plain.copy(plain.copy(PRECISION, defaults), more) end
 
 local function read_group(kind, given, defaults)
   local check = checker(kind)
