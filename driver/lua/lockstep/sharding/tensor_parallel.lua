@@ -16,6 +16,7 @@ local M = {}
 local CALLER = "sharding.tensor_parallel: "
 
 local function fail(message, ...) core.raise(CALLER .. message:format(...)) end
+local function check(holds, message, ...) if not holds then fail(message, ...) end end
 
 local KINDS = { column = true, row = true, vocabulary = true }
 
@@ -177,9 +178,7 @@ end
 
 local function check_sequence(model, layers)
   if not model.tensor_plan then return end
-  if not model.splits_tokens then
-    fail("sequence = true: %s does not support it; leave it out", model.class_name)
-  end
+  check(model.splits_tokens, "sequence = true: %s does not support it; leave it out", model.class_name)
   local has = {}
   for _, one in ipairs(layers) do has[one.module] = one.kind end
   local head = nn.fields(model).lm_head or model:decoder().embed_tokens
@@ -221,14 +220,11 @@ function M.tensor_parallel(model, opts)
   local o = options.read("sharding.tensor_parallel", opts,
     { group = options.optional, plan = options.optional, sequence = false })
   local own_plan = type(model.tensor_plan) == "function" and model:tensor_plan() or nil
-  if o.plan ~= nil and type(o.plan) ~= "table" then
-    fail('plan must be a table of names and kinds, such as { ["layers.*.up"] = "column" }, not a %s', type(o.plan))
-  end
+  check(o.plan == nil or type(o.plan) == "table",
+    'plan must be a table of names and kinds, such as { ["layers.*.up"] = "column" }, not a %s', type(o.plan))
   local plan = o.plan or own_plan
-  if not plan then
-    fail('%s has no plan of its own; give one: plan = { ["layers.*.up"] = "column", ["layers.*.down"] = "row" }',
-      model.class_name)
-  end
+  check(plan, '%s has no plan of its own; give one: plan = { ["layers.*.up"] = "column", ["layers.*.down"] = "row" }',
+    model.class_name)
   check_plan(plan)
   local owner = members_of("sharding.tensor_parallel", "group", o.group)
   local size = owner.size
