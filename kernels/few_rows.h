@@ -145,9 +145,7 @@ struct FewRows {
     for (int64_t pass = 0; pass < passes; ++pass) {
       const int64_t first = m.rows * pass / passes, end = m.rows * (pass + 1) / passes;
       switch (end - first) {
-        case 1:
-          RunBlock<outputs, 1>(m, output, apart, first);
-          break;
+        case 1: RunBlock<outputs, 1>(m, output, apart, first); break;
         case 2:
           if constexpr (outputs * 2 <= kMostSums) RunBlock<outputs, 2>(m, output, apart, first);
           break;
@@ -171,13 +169,10 @@ struct FewRows {
   static void Run(const LinearRows& m, int64_t begin, int64_t end) {
     const int64_t passes = (m.rows + kRowsOfPass - 1) / kRowsOfPass;
     switch ((m.rows + passes - 1) / passes) {
-      case 1:
-        return RunStreams<8>(m, begin, end);
+      case 1: return RunStreams<8>(m, begin, end);
       case 2:
-      case 3:
-        return RunStreams<4>(m, begin, end);
-      default:
-        return RunStreams<3>(m, begin, end);
+      case 3: return RunStreams<4>(m, begin, end);
+      default: return RunStreams<3>(m, begin, end);
     }
   }
 };

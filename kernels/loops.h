@@ -352,14 +352,10 @@ LOCKSTEP_DEVICE void RunAdamW(const Machine& machine, const AdamWTensors& all, i
 template <typename Machine, template <typename, typename> typename Kernel, typename Rows>
 void RunByDtype(const Rows& rows, int64_t begin, int64_t end) {
   switch (rows.dtype) {
-    case at::kFloat:
-      return Kernel<Machine, float>::Run({}, rows, begin, end);
-    case at::kDouble:
-      return Kernel<Machine, double>::Run({}, rows, begin, end);
-    case at::kBFloat16:
-      return Kernel<Machine, at::BFloat16>::Run({}, rows, begin, end);
-    default:
-      return Kernel<Machine, at::Half>::Run({}, rows, begin, end);
+    case at::kFloat: return Kernel<Machine, float>::Run({}, rows, begin, end);
+    case at::kDouble: return Kernel<Machine, double>::Run({}, rows, begin, end);
+    case at::kBFloat16: return Kernel<Machine, at::BFloat16>::Run({}, rows, begin, end);
+    default: return Kernel<Machine, at::Half>::Run({}, rows, begin, end);
   }
 }
 

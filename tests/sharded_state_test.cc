@@ -1,7 +1,6 @@
 // A sharded model is saved by one program, which is killed, and goes on in another one on another
 // number of ranks.
 
-#include <cstdio>
 #include <ostream>
 #include <string>
 #include <vector>

@@ -19,7 +19,6 @@
 #include "tests/support/ranks.h"
 #include "tiled_mlp/strategies.h"
 #include "tiled_mlp/test_bodies.h"
-#include "tiled_mlp/tiled.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/autograd/custom_function.h"
 #include "torch/csrc/autograd/engine.h"

@@ -51,12 +51,8 @@ at::Tensor RunTile(const Hidden& hidden, const at::Tensor& rows, const at::Tenso
   const at::Tensor leaf = rows.detach().requires_grad_();
   const at::Tensor y = hidden.body(leaf, hidden.weights)[0];
   switch (hidden.strategy) {
-    case Strategy::kReadyFlag:
-      SetReady(hidden.weights, is_last);
-      [[fallthrough]];
-    case Strategy::kBackwardPerTile:
-      torch::autograd::backward({y}, {dy});
-      return leaf.grad();
+    case Strategy::kReadyFlag: SetReady(hidden.weights, is_last); [[fallthrough]];
+    case Strategy::kBackwardPerTile: torch::autograd::backward({y}, {dy}); return leaf.grad();
     case Strategy::kGradThenBackward: {
       if (is_last) {
         torch::autograd::backward({y}, {dy});
@@ -78,8 +74,7 @@ at::Tensor RunTile(const Hidden& hidden, const at::Tensor& rows, const at::Tenso
       }
       return leaf.grad();
     }
-    case Strategy::kExplicit:
-      break;
+    case Strategy::kExplicit: break;
   }
   return {};
 }

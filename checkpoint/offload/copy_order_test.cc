@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "ATen/core/grad_mode.h"
 #include "ATen/ops/equal.h"
 #include "checkpoint/offload/host_offload.h"
 #include "checkpoint/offload/recording_engine.h"

@@ -11,7 +11,6 @@
 #include "c10/cuda/CUDAGuard.h"
 #include "c10/cuda/CUDAStream.h"
 #include "checkpoint/offload/host_offload.h"
-#include "checkpoint/offload/pinned_memory.h"
 #include "checkpoint/region/checkpoint.h"
 #include "checkpoint/region/fixture.h"
 #include "cuda_runtime_api.h"

@@ -79,46 +79,33 @@ class Composition {
     const int64_t last = h.dim() == 0 ? 1 : h.size(-1);
     const int64_t out = 1 + Draw(5);
     switch (Draw(h.dim() == 0 ? 4 : 21)) {
-      case 0:
-        return Note("scale", h * 0.5);
-      case 1:
-        return Note("tanh", at::tanh(h));
-      case 2:
-        return Note("unsqueeze", h.dim() < 4 ? h.unsqueeze(Draw(h.dim() + 1)) : h.sigmoid());
-      case 3:
-        return may_write ? Note("add_", h.add_(0.25)) : Note("relu", at::relu(h));
+      case 0: return Note("scale", h * 0.5);
+      case 1: return Note("tanh", at::tanh(h));
+      case 2: return Note("unsqueeze", h.dim() < 4 ? h.unsqueeze(Draw(h.dim() + 1)) : h.sigmoid());
+      case 3: return may_write ? Note("add_", h.add_(0.25)) : Note("relu", at::relu(h));
       case 4:
       case 5:
-      case 6:
-        return Note("linear", at::linear(h, Weight({out, last}), Weight({out})));
-      case 7:
-        return Note("linear without bias", at::linear(h, Weight({out, last})));
+      case 6: return Note("linear", at::linear(h, Weight({out, last}), Weight({out})));
+      case 7: return Note("linear without bias", at::linear(h, Weight({out, last})));
       case 8:
-      case 9:
-        return Note("matmul", at::matmul(h, Weight({last, out})));
+      case 9: return Note("matmul", at::matmul(h, Weight({last, out})));
       case 10:
         return h.dim() < 2 ? Note("matmul", at::matmul(h, h.exp()))
                            : Note("matmul", at::matmul(h, h.transpose(-1, -2)));
-      case 11:
-        return Note("bias", h + Weight({last}));
+      case 11: return Note("bias", h + Weight({last}));
       case 12:
         return may_write ? Note("bias_", h.add_(Weight({last}))) : Note("sigmoid", at::sigmoid(h));
-      case 13:
-        return may_write ? Note("mul_", h.mul_(0.5)) : Note("exp", (h * 0.1).exp());
-      case 14:
-        return may_write ? Note("tanh_", h.tanh_()) : Note("tanh", h.tanh());
+      case 13: return may_write ? Note("mul_", h.mul_(0.5)) : Note("exp", (h * 0.1).exp());
+      case 14: return may_write ? Note("tanh_", h.tanh_()) : Note("tanh", h.tanh());
       case 15:
-      case 16:
-        return Note("transpose", h.transpose(Draw(h.dim()), Draw(h.dim())));
+      case 16: return Note("transpose", h.transpose(Draw(h.dim()), Draw(h.dim())));
       case 17: {
         const int64_t dim = Draw(h.dim());
         return Note("slice",
                     h.slice(dim, h.size(dim) > 1 ? Draw(2) : 0, std::nullopt, 1 + Draw(2)));
       }
-      case 18:
-        return Note("select", h.select(Draw(h.dim()), 0));
-      case 19:
-        return Note("reshape", h.reshape({h.size(0), -1}));
+      case 18: return Note("select", h.select(Draw(h.dim()), 0));
+      case 19: return Note("reshape", h.reshape({h.size(0), -1}));
       default: {
         const Tensors parts = Draw(2) == 0 ? h.unsafe_chunk(2, -1) : h.chunk(2, -1);
         if (may_write) Note("part tanh_", parts.front().tanh_());

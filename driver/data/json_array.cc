@@ -1,7 +1,5 @@
 #include "driver/data/json_array.h"
 
-#include <cstring>
-
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"

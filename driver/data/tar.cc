@@ -1,7 +1,6 @@
 #include "driver/data/tar.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "absl/status/status.h"
 #include "absl/strings/ascii.h"
@@ -124,9 +123,7 @@ absl::StatusOr<std::optional<TarMember>> NextTarMember(absl::string_view archive
       return std::optional<TarMember>(member);
     }
     switch (type) {
-      case 'L':
-        long_name = std::string(Text(archive, begin, size));
-        break;
+      case 'L': long_name = std::string(Text(archive, begin, size)); break;
       case 'x':
         if (!ReadPax(archive.substr(begin, size), long_name, long_size))
           return Invalid(at, "a pax header cannot be read");
@@ -137,8 +134,7 @@ absl::StatusOr<std::optional<TarMember>> NextTarMember(absl::string_view archive
         member.at = next;
         break;
       case 'g':
-      case 'K':
-        break;
+      case 'K': break;
       default:
         return Invalid(at, absl::StrCat(long_name.empty() ? NameOf(header) : long_name,
                                         " is a link, a device or a sparse file (type '",

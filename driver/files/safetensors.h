@@ -16,7 +16,6 @@
 #ifndef LOCKSTEP_DRIVER_FILES_SAFETENSORS_H_
 #define LOCKSTEP_DRIVER_FILES_SAFETENSORS_H_
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>

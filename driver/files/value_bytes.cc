@@ -109,16 +109,13 @@ absl::Status ValueReader::ReadContent(ValueToken& token) {
     case ValueTag::kFalse:
     case ValueTag::kTrue:
     case ValueTag::kTable:
-    case ValueTag::kEnd:
-      return absl::OkStatus();
+    case ValueTag::kEnd: return absl::OkStatus();
     case ValueTag::kNumber:
     case ValueTag::kString:
     case ValueTag::kTensor:
     case ValueTag::kArray:
-    case ValueTag::kNumbers:
-      break;
-    default:
-      return Wrong("are not a value");
+    case ValueTag::kNumbers: break;
+    default: return Wrong("are not a value");
   }
   if (!Take(sizeof(uint64_t), taken)) return Wrong("are cut short");
   if (token.tag == ValueTag::kNumber) {

@@ -24,11 +24,9 @@
 #ifndef LOCKSTEP_DRIVER_GRAPH_RECORDING_H_
 #define LOCKSTEP_DRIVER_GRAPH_RECORDING_H_
 
-#include <cstdint>
 #include <string>
 #include <unordered_map>
 #include <unordered_set>
-#include <utility>
 #include <vector>
 
 #include "ATen/core/Generator.h"

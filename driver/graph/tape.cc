@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include "ATen/core/LegacyTypeDispatch.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/copy.h"
 #include "absl/strings/str_cat.h"

@@ -43,15 +43,9 @@ bool IsImage(absl::string_view bytes) { return FormatOf(bytes) != Format::kUnkno
 absl::StatusOr<Image> DecodeImage(absl::string_view bytes, const DecodeOptions& options) {
   absl::StatusOr<StoredImage> stored;
   switch (FormatOf(bytes)) {
-    case Format::kJpeg:
-      stored = DecodeJpeg(bytes, options);
-      break;
-    case Format::kPng:
-      stored = DecodePng(bytes, options);
-      break;
-    case Format::kWebp:
-      stored = DecodeWebp(bytes, options);
-      break;
+    case Format::kJpeg: stored = DecodeJpeg(bytes, options); break;
+    case Format::kPng: stored = DecodePng(bytes, options); break;
+    case Format::kWebp: stored = DecodeWebp(bytes, options); break;
     case Format::kUnknown:
       if (bytes.empty()) return absl::InvalidArgumentError("the image has no bytes");
       return absl::InvalidArgumentError(

@@ -56,10 +56,8 @@ void Warn(j_common_ptr info, int level) {
     case JWRN_BOGUS_ICC:        // colour profiles are not read
     case JWRN_EXTRANEOUS_DATA:  // bytes between two segments are skipped, as Pillow does
     case JWRN_JFIF_MAJOR:       // a newer revision of the header
-    case JWRN_TOO_MUCH_DATA:
-      return;
-    default:
-      Fail(info);
+    case JWRN_TOO_MUCH_DATA: return;
+    default: Fail(info);
   }
 }
 

@@ -26,14 +26,11 @@ absl::Status Failed(absl::string_view why) {
 absl::Status Failed(VP8StatusCode code) {
   switch (code) {
     case VP8_STATUS_NOT_ENOUGH_DATA:
-    case VP8_STATUS_SUSPENDED:
-      return Failed("the data ends too early");
-    case VP8_STATUS_OUT_OF_MEMORY:
-      return Failed("libwebp found no memory");
+    case VP8_STATUS_SUSPENDED: return Failed("the data ends too early");
+    case VP8_STATUS_OUT_OF_MEMORY: return Failed("libwebp found no memory");
     case VP8_STATUS_UNSUPPORTED_FEATURE:
       return Failed("the file uses a feature that libwebp does not support");
-    default:
-      return Failed("the file is corrupt");
+    default: return Failed("the file is corrupt");
   }
 }
 

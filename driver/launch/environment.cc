@@ -1,7 +1,6 @@
 #include "driver/launch/environment.h"
 
 #include <cstdlib>
-#include <initializer_list>
 #include <limits>
 
 #include "absl/status/status.h"

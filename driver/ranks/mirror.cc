@@ -50,12 +50,6 @@ class MirrorBackend : public c10d::Backend {
     return Return(c10d::OpType::ALLREDUCE, tensors);
   }
 
-  WorkPointer allreduce_coalesced(Tensors& tensors,
-                                  const c10d::AllreduceCoalescedOptions& options) override {
-    Reduce(tensors, options.reduceOp);
-    return Return(c10d::OpType::ALLREDUCE_COALESCED, tensors);
-  }
-
   WorkPointer allgather(TensorLists& outputs, Tensors& inputs,
                         const c10d::AllgatherOptions& /*options*/) override {
     const at::NoGradGuard no_grad;
@@ -132,10 +126,8 @@ class MirrorBackend : public c10d::Backend {
       case c10d::ReduceOp::MIN:
       case c10d::ReduceOp::MAX:
       case c10d::ReduceOp::BAND:
-      case c10d::ReduceOp::BOR:
-        return;
-      default:
-        TORCH_CHECK(false, "a dry run reduces by sum, mean, minimum and maximum alone");
+      case c10d::ReduceOp::BOR: return;
+      default: TORCH_CHECK(false, "a dry run reduces by sum, mean, minimum and maximum alone");
     }
   }
 };

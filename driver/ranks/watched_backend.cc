@@ -5,7 +5,6 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "c10/core/ScalarType.h"
 #include "driver/watching/own_work.h"
 
 namespace lockstep::driver {
@@ -119,12 +118,6 @@ WatchedBackend::WorkPointer WatchedBackend::allreduce_sparse(
              [&] { return backend_->allreduce_sparse(tensors, options); });
 }
 
-WatchedBackend::WorkPointer WatchedBackend::allreduce_coalesced(
-    Tensors& tensors, const c10d::AllreduceCoalescedOptions& options) {
-  return Run("all_reduce_coalesced", NameOf(options.reduceOp), tensors,
-             [&] { return backend_->allreduce_coalesced(tensors, options); });
-}
-
 WatchedBackend::WorkPointer WatchedBackend::reduce(Tensors& tensors,
                                                    const c10d::ReduceOptions& options) {
   return Run("reduce", Join(NameOf(options.reduceOp), ToRank(options.rootRank)), tensors,
@@ -143,30 +136,6 @@ WatchedBackend::WorkPointer WatchedBackend::_allgather_base(at::Tensor& output, 
              [&] { return backend_->_allgather_base(output, input, options); });
 }
 
-WatchedBackend::WorkPointer WatchedBackend::allgather_coalesced(
-    TensorLists& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  return Run("all_gather_coalesced", "", inputs,
-             [&] { return backend_->allgather_coalesced(outputs, inputs, options); });
-}
-
-WatchedBackend::WorkPointer WatchedBackend::allgather_into_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs, const c10d::AllgatherOptions& options) {
-  return Run("all_gather_into_tensor_coalesced", "", inputs,
-             [&] { return backend_->allgather_into_tensor_coalesced(outputs, inputs, options); });
-}
-
-WatchedBackend::WorkPointer WatchedBackend::gather(TensorLists& outputs, Tensors& inputs,
-                                                   const c10d::GatherOptions& options) {
-  return Run("gather", ToRank(options.rootRank), inputs,
-             [&] { return backend_->gather(outputs, inputs, options); });
-}
-
-WatchedBackend::WorkPointer WatchedBackend::scatter(Tensors& outputs, TensorLists& inputs,
-                                                    const c10d::ScatterOptions& options) {
-  return Run("scatter", FromRank(options.rootRank), outputs,
-             [&] { return backend_->scatter(outputs, inputs, options); });
-}
-
 WatchedBackend::WorkPointer WatchedBackend::reduce_scatter(
     Tensors& outputs, TensorLists& inputs, const c10d::ReduceScatterOptions& options) {
   return Run("reduce_scatter", NameOf(options.reduceOp), outputs,
@@ -179,12 +148,6 @@ WatchedBackend::WorkPointer WatchedBackend::_reduce_scatter_base(
              [&] { return backend_->_reduce_scatter_base(output, input, options); });
 }
 
-WatchedBackend::WorkPointer WatchedBackend::reduce_scatter_tensor_coalesced(
-    Tensors& outputs, Tensors& inputs, const c10d::ReduceScatterOptions& options) {
-  return Run("reduce_scatter_tensor_coalesced", NameOf(options.reduceOp), inputs,
-             [&] { return backend_->reduce_scatter_tensor_coalesced(outputs, inputs, options); });
-}
-
 // Ranks may give and take different amounts: the dtype alone is alike.
 WatchedBackend::WorkPointer WatchedBackend::alltoall_base(at::Tensor& output, at::Tensor& input,
                                                           std::vector<int64_t>& output_sizes,
@@ -193,13 +156,6 @@ WatchedBackend::WorkPointer WatchedBackend::alltoall_base(at::Tensor& output, at
   return Run("all_to_all", c10::getDtypeNames(input.scalar_type()).first, {}, [&] {
     return backend_->alltoall_base(output, input, output_sizes, input_sizes, options);
   });
-}
-
-WatchedBackend::WorkPointer WatchedBackend::alltoall(Tensors& outputs, Tensors& inputs,
-                                                     const c10d::AllToAllOptions& options) {
-  const std::string dtype =
-      inputs.empty() ? "" : c10::getDtypeNames(inputs.front().scalar_type()).first;
-  return Run("all_to_all", dtype, {}, [&] { return backend_->alltoall(outputs, inputs, options); });
 }
 
 WatchedBackend::WorkPointer WatchedBackend::send(Tensors& tensors, int destination, int tag) {
@@ -212,12 +168,6 @@ WatchedBackend::WorkPointer WatchedBackend::recv(Tensors& tensors, int source, i
   return RunUnchecked(
       absl::StrCat("recv ", DescribeTensors(tensors), " ", FromRank(source), ", tag ", tag),
       activity_->FindPlace(), [&] { return backend_->recv(tensors, source, tag); });
-}
-
-WatchedBackend::WorkPointer WatchedBackend::recvAnysource(Tensors& tensors, int tag) {
-  return RunUnchecked(absl::StrCat("recv ", DescribeTensors(tensors), " from any, tag ", tag),
-                      activity_->FindPlace(),
-                      [&] { return backend_->recvAnysource(tensors, tag); });
 }
 
 WatchedBackend::WorkPointer WatchedBackend::barrier(const c10d::BarrierOptions& options) {

@@ -1,10 +1,11 @@
 // A c10d backend that reports each collective to this rank's Activity, and lets the ranks compare
 // their collectives.
 //
-// It stands in front of Gloo or NCCL and passes every call on. Like c10d's ProcessGroupWrapper it
-// compares the operator, dtypes, shapes and the arguments that must be equal; its messages have the
-// script's lines. By default the script's own collectives are compared before they begin, and the
-// others later (script_calls.h). With --debug-collectives each waits for its comparison.
+// It stands in front of Gloo or NCCL and passes the calls on; c10d refuses the collectives that
+// nothing here uses. Like c10d's ProcessGroupWrapper it compares the operator, dtypes, shapes and
+// the arguments that must be equal; its messages have the script's lines. By default the script's
+// own collectives are compared before they begin, and the others later (script_calls.h). With
+// --debug-collectives each waits for its comparison.
 
 #ifndef LOCKSTEP_DRIVER_RANKS_WATCHED_BACKEND_H_
 #define LOCKSTEP_DRIVER_RANKS_WATCHED_BACKEND_H_
@@ -53,35 +54,20 @@ class WatchedBackend : public c10d::Backend {
   WorkPointer broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPointer allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
   WorkPointer allreduce_sparse(Tensors& tensors, const c10d::AllreduceOptions& options) override;
-  WorkPointer allreduce_coalesced(Tensors& tensors,
-                                  const c10d::AllreduceCoalescedOptions& options) override;
   WorkPointer reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
   WorkPointer allgather(TensorLists& outputs, Tensors& inputs,
                         const c10d::AllgatherOptions& options) override;
   WorkPointer _allgather_base(at::Tensor& output, at::Tensor& input,
                               const c10d::AllgatherOptions& options) override;
-  WorkPointer allgather_coalesced(TensorLists& outputs, Tensors& inputs,
-                                  const c10d::AllgatherOptions& options) override;
-  WorkPointer allgather_into_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                              const c10d::AllgatherOptions& options) override;
-  WorkPointer gather(TensorLists& outputs, Tensors& inputs,
-                     const c10d::GatherOptions& options) override;
-  WorkPointer scatter(Tensors& outputs, TensorLists& inputs,
-                      const c10d::ScatterOptions& options) override;
   WorkPointer reduce_scatter(Tensors& outputs, TensorLists& inputs,
                              const c10d::ReduceScatterOptions& options) override;
   WorkPointer _reduce_scatter_base(at::Tensor& output, at::Tensor& input,
                                    const c10d::ReduceScatterOptions& options) override;
-  WorkPointer reduce_scatter_tensor_coalesced(Tensors& outputs, Tensors& inputs,
-                                              const c10d::ReduceScatterOptions& options) override;
   WorkPointer alltoall_base(at::Tensor& output, at::Tensor& input,
                             std::vector<int64_t>& output_sizes, std::vector<int64_t>& input_sizes,
                             const c10d::AllToAllOptions& options) override;
-  WorkPointer alltoall(Tensors& outputs, Tensors& inputs,
-                       const c10d::AllToAllOptions& options) override;
   WorkPointer send(Tensors& tensors, int destination, int tag) override;
   WorkPointer recv(Tensors& tensors, int source, int tag) override;
-  WorkPointer recvAnysource(Tensors& tensors, int tag) override;
   WorkPointer barrier(const c10d::BarrierOptions& options) override;
 
  private:

@@ -133,10 +133,8 @@ void Decoder::Feed(size_t step, std::string_view chunk, bool ends_token, std::st
       state.held.erase(0, size);
       return;
     }
-    case Kind::kFuse:
-      return Feed(step + 1, chunk, false, out);
-    case Kind::kByteFallback:
-      return FeedFallback(step, chunk, out);
+    case Kind::kFuse: return Feed(step + 1, chunk, false, out);
+    case Kind::kByteFallback: return FeedFallback(step, chunk, out);
     case Kind::kMetaspace: {
       std::string text(chunk);
       ReplaceAll(plan.pattern, state.is_first && plan.drop_first ? "" : " ", text);
@@ -148,10 +146,8 @@ void Decoder::Feed(size_t step, std::string_view chunk, bool ends_token, std::st
       state.is_first = false;
       return Feed(step + 1, absl::StrCat(space, std::string(chunk)), true, out);
     }
-    case Kind::kReplace:
-      return FeedReplace(step, chunk, ends_token, out);
-    case Kind::kStrip:
-      return FeedStrip(step, chunk, ends_token, out);
+    case Kind::kReplace: return FeedReplace(step, chunk, ends_token, out);
+    case Kind::kStrip: return FeedStrip(step, chunk, ends_token, out);
   }
 }
 

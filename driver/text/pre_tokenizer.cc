@@ -78,11 +78,8 @@ void ApplyBehavior(SplitBehavior behavior, std::vector<Part>& parts) {
     parts.resize(out);
   };
   switch (behavior) {
-    case SplitBehavior::kRemoved:
-      std::erase_if(parts, [](Part p) { return p.is_match; });
-      return;
-    case SplitBehavior::kIsolated:
-      return;
+    case SplitBehavior::kRemoved: std::erase_if(parts, [](Part p) { return p.is_match; }); return;
+    case SplitBehavior::kIsolated: return;
     case SplitBehavior::kMergedWithPrevious:
       return join([](Part before, Part part) { return part.is_match && !before.is_match; });
     case SplitBehavior::kMergedWithNext:

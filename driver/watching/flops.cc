@@ -1,10 +1,8 @@
 #include "driver/watching/flops.h"
 
 #include <algorithm>
-#include <cstring>
 #include <memory>
 #include <unordered_map>
-#include <utility>
 
 #include "ATen/core/TensorBody.h"
 #include "ATen/core/ivalue.h"

@@ -76,14 +76,10 @@ void Launch(const Rows& rows, int64_t begin, int64_t end, int64_t share, dim3 th
 template <template <typename, typename> typename Kernel, typename Rows>
 void LaunchByDtype(const Rows& rows, int64_t begin, int64_t end, int64_t share, dim3 threads) {
   switch (rows.dtype) {
-    case at::kFloat:
-      return Launch<Kernel, float>(rows, begin, end, share, threads);
-    case at::kDouble:
-      return Launch<Kernel, double>(rows, begin, end, share, threads);
-    case at::kBFloat16:
-      return Launch<Kernel, at::BFloat16>(rows, begin, end, share, threads);
-    default:
-      return Launch<Kernel, at::Half>(rows, begin, end, share, threads);
+    case at::kFloat: return Launch<Kernel, float>(rows, begin, end, share, threads);
+    case at::kDouble: return Launch<Kernel, double>(rows, begin, end, share, threads);
+    case at::kBFloat16: return Launch<Kernel, at::BFloat16>(rows, begin, end, share, threads);
+    default: return Launch<Kernel, at::Half>(rows, begin, end, share, threads);
   }
 }
 

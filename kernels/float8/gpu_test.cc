@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <initializer_list>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "ATen/ATen.h"

@@ -6,7 +6,6 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "ATen/TensorOperators.h"
 #include "ATen/autocast_mode.h"

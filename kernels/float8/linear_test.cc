@@ -7,7 +7,6 @@
 #include <optional>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "ATen/ATen.h"
 #include "ATen/autocast_mode.h"

@@ -166,16 +166,11 @@ struct Blocks {
 
   static void Load(const InputMemory& input, int64_t at, int64_t count, Acc* to) {
     switch (input.dtype) {
-      case at::ScalarType::Float:
-        return LoadAs<float>(input, at, count, to);
-      case at::ScalarType::Double:
-        return LoadAs<double>(input, at, count, to);
-      case at::ScalarType::BFloat16:
-        return LoadAs<c10::BFloat16>(input, at, count, to);
-      case at::ScalarType::Half:
-        return LoadAs<c10::Half>(input, at, count, to);
-      default:
-        return LoadAs<bool>(input, at, count, to);
+      case at::ScalarType::Float: return LoadAs<float>(input, at, count, to);
+      case at::ScalarType::Double: return LoadAs<double>(input, at, count, to);
+      case at::ScalarType::BFloat16: return LoadAs<c10::BFloat16>(input, at, count, to);
+      case at::ScalarType::Half: return LoadAs<c10::Half>(input, at, count, to);
+      default: return LoadAs<bool>(input, at, count, to);
     }
   }
 
@@ -209,8 +204,7 @@ struct Blocks {
         return StoreAs(from, static_cast<c10::BFloat16*>(result.data) + at, count);
       case at::ScalarType::Half:
         return StoreAs(from, static_cast<c10::Half*>(result.data) + at, count);
-      default:
-        return StoreAs(from, static_cast<bool*>(result.data) + at, count);
+      default: return StoreAs(from, static_cast<bool*>(result.data) + at, count);
     }
   }
 
@@ -257,66 +251,39 @@ struct Blocks {
     const auto binary = [&](const auto& function) { Binary(step, slots, count, function); };
     const Vec one(Acc(1));
     switch (step.op) {
-      case Op::kCopy:
-        return unary([](const Vec& x) { return x; });
-      case Op::kNeg:
-        return unary([](const Vec& x) { return x.neg(); });
-      case Op::kAbs:
-        return unary([](const Vec& x) { return x.abs(); });
-      case Op::kExp:
-        return unary([](const Vec& x) { return x.exp(); });
-      case Op::kLog:
-        return unary([](const Vec& x) { return x.log(); });
-      case Op::kSqrt:
-        return unary([](const Vec& x) { return x.sqrt(); });
-      case Op::kRsqrt:
-        return unary([&](const Vec& x) { return one / x.sqrt(); });
-      case Op::kReciprocal:
-        return unary([&](const Vec& x) { return one / x; });
-      case Op::kSigmoid:
-        return unary([&](const Vec& x) { return one / (one + x.neg().exp()); });
-      case Op::kSilu:
-        return unary([&](const Vec& x) { return x / (one + x.neg().exp()); });
-      case Op::kRelu:
-        return unary([](const Vec& x) { return at::vec::maximum(x, Vec(Acc(0))); });
-      case Op::kTanh:
-        return unary([](const Vec& x) { return x.tanh(); });
-      case Op::kErf:
-        return unary([](const Vec& x) { return Erf(x); });
-      case Op::kSin:
-        return unary([](const Vec& x) { return x.sin(); });
-      case Op::kCos:
-        return unary([](const Vec& x) { return x.cos(); });
-      case Op::kAdd:
-        return binary([](const Vec& a, const Vec& b) { return a + b; });
-      case Op::kSub:
-        return binary([](const Vec& a, const Vec& b) { return a - b; });
-      case Op::kMul:
-        return binary([](const Vec& a, const Vec& b) { return a * b; });
-      case Op::kDiv:
-        return binary([](const Vec& a, const Vec& b) { return a / b; });
-      case Op::kPow:
-        return binary([](const Vec& a, const Vec& b) { return a.pow(b); });
+      case Op::kCopy: return unary([](const Vec& x) { return x; });
+      case Op::kNeg: return unary([](const Vec& x) { return x.neg(); });
+      case Op::kAbs: return unary([](const Vec& x) { return x.abs(); });
+      case Op::kExp: return unary([](const Vec& x) { return x.exp(); });
+      case Op::kLog: return unary([](const Vec& x) { return x.log(); });
+      case Op::kSqrt: return unary([](const Vec& x) { return x.sqrt(); });
+      case Op::kRsqrt: return unary([&](const Vec& x) { return one / x.sqrt(); });
+      case Op::kReciprocal: return unary([&](const Vec& x) { return one / x; });
+      case Op::kSigmoid: return unary([&](const Vec& x) { return one / (one + x.neg().exp()); });
+      case Op::kSilu: return unary([&](const Vec& x) { return x / (one + x.neg().exp()); });
+      case Op::kRelu: return unary([](const Vec& x) { return at::vec::maximum(x, Vec(Acc(0))); });
+      case Op::kTanh: return unary([](const Vec& x) { return x.tanh(); });
+      case Op::kErf: return unary([](const Vec& x) { return Erf(x); });
+      case Op::kSin: return unary([](const Vec& x) { return x.sin(); });
+      case Op::kCos: return unary([](const Vec& x) { return x.cos(); });
+      case Op::kAdd: return binary([](const Vec& a, const Vec& b) { return a + b; });
+      case Op::kSub: return binary([](const Vec& a, const Vec& b) { return a - b; });
+      case Op::kMul: return binary([](const Vec& a, const Vec& b) { return a * b; });
+      case Op::kDiv: return binary([](const Vec& a, const Vec& b) { return a / b; });
+      case Op::kPow: return binary([](const Vec& a, const Vec& b) { return a.pow(b); });
       case Op::kMaximum:
       case Op::kClampMin:
         return binary([](const Vec& a, const Vec& b) { return at::vec::maximum(a, b); });
       case Op::kMinimum:
       case Op::kClampMax:
         return binary([](const Vec& a, const Vec& b) { return at::vec::minimum(a, b); });
-      case Op::kLess:
-        return binary([](const Vec& a, const Vec& b) { return a.lt(b); });
-      case Op::kLessEqual:
-        return binary([](const Vec& a, const Vec& b) { return a.le(b); });
-      case Op::kEqual:
-        return binary([](const Vec& a, const Vec& b) { return a.eq(b); });
-      case Op::kNotEqual:
-        return binary([](const Vec& a, const Vec& b) { return a.ne(b); });
-      case Op::kWhere:
-        return Where(step, slots, count);
-      case Op::kMulAdd:
-        return MulAdd(step, slots, count);
-      default:
-        return;  // no step has them
+      case Op::kLess: return binary([](const Vec& a, const Vec& b) { return a.lt(b); });
+      case Op::kLessEqual: return binary([](const Vec& a, const Vec& b) { return a.le(b); });
+      case Op::kEqual: return binary([](const Vec& a, const Vec& b) { return a.eq(b); });
+      case Op::kNotEqual: return binary([](const Vec& a, const Vec& b) { return a.ne(b); });
+      case Op::kWhere: return Where(step, slots, count);
+      case Op::kMulAdd: return MulAdd(step, slots, count);
+      default: return;  // no step has them
     }
   }
 };

@@ -12,70 +12,38 @@ namespace {
 at::Tensor Apply(Op op, const at::Tensor& a, const at::Tensor& b, const at::Tensor& c) {
   const at::ScalarType dtype = a.scalar_type();
   switch (op) {
-    case Op::kSum:
-      return a.sum(-1, /*keepdim=*/true);
-    case Op::kMean:
-      return a.mean(-1, /*keepdim=*/true);
-    case Op::kAmax:
-      return a.amax(-1, /*keepdim=*/true);
-    case Op::kAmin:
-      return a.amin(-1, /*keepdim=*/true);
-    case Op::kNeg:
-      return -a;
-    case Op::kAbs:
-      return a.abs();
-    case Op::kExp:
-      return a.exp();
-    case Op::kLog:
-      return a.log();
-    case Op::kSqrt:
-      return a.sqrt();
-    case Op::kRsqrt:
-      return a.rsqrt();
-    case Op::kReciprocal:
-      return a.reciprocal();
-    case Op::kSigmoid:
-      return a.sigmoid();
-    case Op::kSilu:
-      return at::silu(a);
-    case Op::kRelu:
-      return a.relu();
-    case Op::kTanh:
-      return a.tanh();
-    case Op::kErf:
-      return a.erf();
-    case Op::kSin:
-      return a.sin();
-    case Op::kCos:
-      return a.cos();
-    case Op::kAdd:
-      return a + b;
-    case Op::kSub:
-      return a - b;
-    case Op::kMul:
-      return a * b;
-    case Op::kDiv:
-      return a / b;
-    case Op::kPow:
-      return a.pow(b);
-    case Op::kMaximum:
-      return at::maximum(a, b);
-    case Op::kMinimum:
-      return at::minimum(a, b);
-    case Op::kClampMin:
-      return at::clamp_min(a, b);
-    case Op::kClampMax:
-      return at::clamp_max(a, b);
-    case Op::kLess:
-      return at::lt(a, b).to(dtype);
-    case Op::kLessEqual:
-      return at::le(a, b).to(dtype);
-    case Op::kEqual:
-      return at::eq(a, b).to(dtype);
-    case Op::kNotEqual:
-      return at::ne(a, b).to(dtype);
-    case Op::kWhere:
-      return at::where(a.ne(0), b, c);
+    case Op::kSum: return a.sum(-1, /*keepdim=*/true);
+    case Op::kMean: return a.mean(-1, /*keepdim=*/true);
+    case Op::kAmax: return a.amax(-1, /*keepdim=*/true);
+    case Op::kAmin: return a.amin(-1, /*keepdim=*/true);
+    case Op::kNeg: return -a;
+    case Op::kAbs: return a.abs();
+    case Op::kExp: return a.exp();
+    case Op::kLog: return a.log();
+    case Op::kSqrt: return a.sqrt();
+    case Op::kRsqrt: return a.rsqrt();
+    case Op::kReciprocal: return a.reciprocal();
+    case Op::kSigmoid: return a.sigmoid();
+    case Op::kSilu: return at::silu(a);
+    case Op::kRelu: return a.relu();
+    case Op::kTanh: return a.tanh();
+    case Op::kErf: return a.erf();
+    case Op::kSin: return a.sin();
+    case Op::kCos: return a.cos();
+    case Op::kAdd: return a + b;
+    case Op::kSub: return a - b;
+    case Op::kMul: return a * b;
+    case Op::kDiv: return a / b;
+    case Op::kPow: return a.pow(b);
+    case Op::kMaximum: return at::maximum(a, b);
+    case Op::kMinimum: return at::minimum(a, b);
+    case Op::kClampMin: return at::clamp_min(a, b);
+    case Op::kClampMax: return at::clamp_max(a, b);
+    case Op::kLess: return at::lt(a, b).to(dtype);
+    case Op::kLessEqual: return at::le(a, b).to(dtype);
+    case Op::kEqual: return at::eq(a, b).to(dtype);
+    case Op::kNotEqual: return at::ne(a, b).to(dtype);
+    case Op::kWhere: return at::where(a.ne(0), b, c);
     default:  // kCopy
       return a;
   }

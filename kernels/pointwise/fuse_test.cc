@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cstdint>
 #include <functional>
-#include <string>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -21,6 +20,7 @@
 #include "kernels/pointwise/program.h"
 #include "tests/support/message_of.h"
 #include "tests/support/relative_error.h"
+#include "tests/support/results.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/autograd/function.h"
 
@@ -28,9 +28,12 @@ namespace lockstep::kernels {
 namespace {
 
 using ::testing::HasSubstr;
+using tests::Leaves;
 using tests::MessageOf;
+using tests::Mixed;
 using tests::RelativeError;
-using Tensors = std::vector<at::Tensor>;
+using tests::Results;
+using tests::Tensors;
 
 Tensors Swiglu(const Tensors& in) { return {at::silu(in[0]) * in[1]}; }
 
@@ -46,31 +49,6 @@ Tensors Call(FusedFunction& fused, const Tensors& in) {
 Tensors Call(const PointwiseFunction& function, const Tensors& in) {
   FusedFunction fused(function);
   return Call(fused, in);
-}
-
-Tensors Leaves(const Tensors& inputs, at::ScalarType dtype) {
-  Tensors leaves;
-  for (const at::Tensor& input : inputs)
-    leaves.push_back(input.detach().to(dtype).clone().requires_grad_(true));
-  return leaves;
-}
-
-at::Tensor Mixed(const Tensors& tensors) {
-  at::Tensor sum = at::zeros({}, at::kDouble);
-  for (const at::Tensor& x : tensors) {
-    if (!at::isFloatingType(x.scalar_type())) continue;
-    const at::Tensor factors = at::arange(x.numel(), at::kDouble).add(1).sin();
-    sum = sum + (x.to(at::kDouble) * factors.view(x.sizes())).sum();
-  }
-  return sum;
-}
-
-// The results, then the gradients.
-Tensors Results(const PointwiseFunction& function, const Tensors& leaves) {
-  Tensors results = function(leaves);
-  const Tensors gradients = torch::autograd::grad({Mixed(results)}, leaves);
-  results.insert(results.end(), gradients.begin(), gradients.end());
-  return results;
 }
 
 PointwiseFunction Fused(const PointwiseFunction& function) {

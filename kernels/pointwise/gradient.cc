@@ -97,45 +97,31 @@ class Accumulator {
 // Returns d node / d x * g, where y is the node's value, for operators of one operand.
 Value OfUnary(const Accumulator& to, Op op, Value x, Value y, Value g) {
   switch (op) {
-    case Op::kSum:
-      return g;
-    case Op::kMean:
-      return g / to.Length();
+    case Op::kSum: return g;
+    case Op::kMean: return g / to.Length();
     case Op::kAmax:
     case Op::kAmin: {  // in equal shares for equal numbers
       const Value is_it = to.Emit(Op::kEqual, x, y);
       return is_it * (g / to.SumOverRow(is_it));
     }
-    case Op::kNeg:
-      return -g;
+    case Op::kNeg: return -g;
     case Op::kAbs:  // 0 at 0
       return g * (to.Emit(Op::kLess, to.Zero(), x) - to.Emit(Op::kLess, x, to.Zero()));
-    case Op::kExp:
-      return g * y;
-    case Op::kLog:
-      return g / x;
-    case Op::kSqrt:
-      return g / (2 * y);
-    case Op::kRsqrt:
-      return -0.5 * g * (y * y * y);
-    case Op::kReciprocal:
-      return -g * (y * y);
-    case Op::kSigmoid:
-      return g * ((1 - y) * y);
+    case Op::kExp: return g * y;
+    case Op::kLog: return g / x;
+    case Op::kSqrt: return g / (2 * y);
+    case Op::kRsqrt: return -0.5 * g * (y * y * y);
+    case Op::kReciprocal: return -g * (y * y);
+    case Op::kSigmoid: return g * ((1 - y) * y);
     case Op::kSilu: {
       const Value s = to.Emit(Op::kSigmoid, x);
       return g * (s * (1 + x * (1 - s)));
     }
-    case Op::kRelu:
-      return to.Where(to.Emit(Op::kLessEqual, x, to.Zero()), to.Zero(), g);
-    case Op::kTanh:
-      return g * (1 - y * y);
-    case Op::kErf:
-      return g * (M_2_SQRTPI * to.Emit(Op::kExp, -(x * x)));
-    case Op::kSin:
-      return g * to.Emit(Op::kCos, x);
-    case Op::kCos:
-      return -g * to.Emit(Op::kSin, x);
+    case Op::kRelu: return to.Where(to.Emit(Op::kLessEqual, x, to.Zero()), to.Zero(), g);
+    case Op::kTanh: return g * (1 - y * y);
+    case Op::kErf: return g * (M_2_SQRTPI * to.Emit(Op::kExp, -(x * x)));
+    case Op::kSin: return g * to.Emit(Op::kCos, x);
+    case Op::kCos: return -g * to.Emit(Op::kSin, x);
     default:  // kCopy
       return g;
   }

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <type_traits>
 
 #include "kernels/pointwise/blocks.h"
 #include "kernels/pointwise/interpreter.h"

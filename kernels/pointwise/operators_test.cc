@@ -17,14 +17,16 @@
 #include "kernels/pointwise/fuse.h"
 #include "tests/support/finite_differences.h"
 #include "tests/support/relative_error.h"
+#include "tests/support/results.h"
 #include "torch/csrc/autograd/autograd.h"
 
 namespace lockstep::kernels {
 namespace {
 
 using tests::FiniteDifferences;
+using tests::Leaves;
 using tests::RelativeError;
-using Tensors = std::vector<at::Tensor>;
+using tests::Tensors;
 
 struct Case {
   std::string name;
@@ -122,13 +124,6 @@ Tensors Inputs(const Case& test, at::IntArrayRef shape) {
     inputs.push_back(x);
   }
   return inputs;
-}
-
-Tensors Leaves(const Tensors& inputs, at::ScalarType dtype) {
-  Tensors leaves;
-  for (const at::Tensor& input : inputs)
-    leaves.push_back(input.detach().to(dtype).clone().requires_grad_(true));
-  return leaves;
 }
 
 // A number that depends on each element in its own way.

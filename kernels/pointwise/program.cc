@@ -39,62 +39,35 @@ int NumOperands(Op op) {
 
 double Evaluate(Op op, double a, double b, double c) {
   switch (op) {
-    case Op::kNeg:
-      return -a;
-    case Op::kAbs:
-      return std::abs(a);
-    case Op::kExp:
-      return std::exp(a);
-    case Op::kLog:
-      return std::log(a);
-    case Op::kSqrt:
-      return std::sqrt(a);
-    case Op::kRsqrt:
-      return 1 / std::sqrt(a);
-    case Op::kReciprocal:
-      return 1 / a;
-    case Op::kSigmoid:
-      return 1 / (1 + std::exp(-a));
-    case Op::kSilu:
-      return a / (1 + std::exp(-a));
-    case Op::kRelu:
-      return Larger(a, 0);
-    case Op::kTanh:
-      return std::tanh(a);
-    case Op::kErf:
-      return std::erf(a);
-    case Op::kSin:
-      return std::sin(a);
-    case Op::kCos:
-      return std::cos(a);
-    case Op::kAdd:
-      return a + b;
-    case Op::kSub:
-      return a - b;
-    case Op::kMul:
-      return a * b;
-    case Op::kDiv:
-      return a / b;
-    case Op::kPow:
-      return std::pow(a, b);
+    case Op::kNeg: return -a;
+    case Op::kAbs: return std::abs(a);
+    case Op::kExp: return std::exp(a);
+    case Op::kLog: return std::log(a);
+    case Op::kSqrt: return std::sqrt(a);
+    case Op::kRsqrt: return 1 / std::sqrt(a);
+    case Op::kReciprocal: return 1 / a;
+    case Op::kSigmoid: return 1 / (1 + std::exp(-a));
+    case Op::kSilu: return a / (1 + std::exp(-a));
+    case Op::kRelu: return Larger(a, 0);
+    case Op::kTanh: return std::tanh(a);
+    case Op::kErf: return std::erf(a);
+    case Op::kSin: return std::sin(a);
+    case Op::kCos: return std::cos(a);
+    case Op::kAdd: return a + b;
+    case Op::kSub: return a - b;
+    case Op::kMul: return a * b;
+    case Op::kDiv: return a / b;
+    case Op::kPow: return std::pow(a, b);
     case Op::kMaximum:
-    case Op::kClampMin:
-      return std::isnan(b) ? b : Larger(a, b);
+    case Op::kClampMin: return std::isnan(b) ? b : Larger(a, b);
     case Op::kMinimum:
-    case Op::kClampMax:
-      return std::isnan(b) ? b : Smaller(a, b);
-    case Op::kLess:
-      return a < b ? 1 : 0;
-    case Op::kLessEqual:
-      return a <= b ? 1 : 0;
-    case Op::kEqual:
-      return a == b ? 1 : 0;
-    case Op::kNotEqual:
-      return a != b ? 1 : 0;
-    case Op::kWhere:
-      return a != 0 ? b : c;
-    case Op::kMulAdd:
-      return a * b + c;
+    case Op::kClampMax: return std::isnan(b) ? b : Smaller(a, b);
+    case Op::kLess: return a < b ? 1 : 0;
+    case Op::kLessEqual: return a <= b ? 1 : 0;
+    case Op::kEqual: return a == b ? 1 : 0;
+    case Op::kNotEqual: return a != b ? 1 : 0;
+    case Op::kWhere: return a != 0 ? b : c;
+    case Op::kMulAdd: return a * b + c;
     default:  // kCopy; the others have no value of their own
       break;
   }

@@ -4,9 +4,7 @@
 #include <exception>
 #include <memory>
 #include <optional>
-#include <string_view>
 #include <unordered_map>
-#include <utility>
 
 #include "ATen/core/function_schema.h"
 #include "ATen/core/grad_mode.h"
@@ -220,16 +218,11 @@ class Recorder {
   static std::optional<double> NumberOf(const at::Tensor& tensor) {
     if (!tensor.unsafeGetTensorImpl()->is_wrapped_number() || !tensor.is_cpu()) return std::nullopt;
     switch (tensor.scalar_type()) {
-      case at::kDouble:
-        return *tensor.const_data_ptr<double>();
-      case at::kFloat:
-        return *tensor.const_data_ptr<float>();
-      case at::kLong:
-        return static_cast<double>(*tensor.const_data_ptr<int64_t>());
-      case at::kBool:
-        return *tensor.const_data_ptr<bool>() ? 1 : 0;
-      default:
-        return std::nullopt;
+      case at::kDouble: return *tensor.const_data_ptr<double>();
+      case at::kFloat: return *tensor.const_data_ptr<float>();
+      case at::kLong: return static_cast<double>(*tensor.const_data_ptr<int64_t>());
+      case at::kBool: return *tensor.const_data_ptr<bool>() ? 1 : 0;
+      default: return std::nullopt;
     }
   }
 

@@ -8,7 +8,6 @@
 #define LOCKSTEP_KERNELS_POINTWISE_REDUCTION_H_
 
 #include <cstdint>
-#include <cstring>
 #include <type_traits>
 
 #include "ATen/cpu/vec/functional.h"

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <functional>
 #include <limits>
 #include <memory>
 #include <string>
@@ -20,6 +19,7 @@
 #include "tests/support/finite_differences.h"
 #include "tests/support/message_of.h"
 #include "tests/support/relative_error.h"
+#include "tests/support/results.h"
 #include "torch/csrc/autograd/autograd.h"
 
 namespace lockstep::kernels {
@@ -27,9 +27,12 @@ namespace {
 
 using ::testing::HasSubstr;
 using tests::FiniteDifferences;
+using tests::Leaves;
 using tests::MessageOf;
+using tests::Mixed;
 using tests::RelativeError;
-using Tensors = std::vector<at::Tensor>;
+using tests::Results;
+using tests::Tensors;
 
 struct Case {
   std::string name;
@@ -140,29 +143,6 @@ Tensors Inputs(const Case& test, int64_t rows, int64_t columns) {
     inputs.push_back(at::randn(shape, at::kDouble));
   }
   return inputs;
-}
-
-Tensors Leaves(Tensors inputs, at::ScalarType dtype) {
-  for (at::Tensor& x : inputs) x = x.detach().to(dtype).clone().requires_grad_(true);
-  return inputs;
-}
-
-at::Tensor Mixed(const Tensors& tensors) {
-  at::Tensor sum = at::zeros({}, at::kDouble);
-  for (const at::Tensor& x : tensors) {
-    // Each dtype has these numbers, so that a gradient is not rounded before it is read.
-    const at::Tensor factors = at::arange(x.numel(), at::kFloat).add(1).sin().to(at::kBFloat16);
-    sum = sum + (x.to(at::kDouble) * factors.to(at::kDouble).view(x.sizes())).sum();
-  }
-  return sum;
-}
-
-// The results, then the gradients.
-Tensors Results(const PointwiseFunction& function, const Tensors& leaves) {
-  Tensors results = function(leaves);
-  const Tensors gradients = torch::autograd::grad({Mixed(results)}, leaves);
-  results.insert(results.end(), gradients.begin(), gradients.end());
-  return results;
 }
 
 PointwiseFunction Fused(const PointwiseFunction& function) {

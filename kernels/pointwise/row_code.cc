@@ -4,7 +4,6 @@
 #include <map>
 #include <utility>
 
-#include "c10/util/Exception.h"
 #include "kernels/pointwise/code.h"
 
 // A node of rows is computed as early as it can be, before the first phase that could use it. A

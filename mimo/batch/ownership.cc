@@ -70,12 +70,9 @@ absl::Status CheckDivision(int64_t num_samples, int64_t dp_size, Division divisi
 
 absl::string_view NameOf(RowsOf rows_of) {
   switch (rows_of) {
-    case RowsOf::kSamples:
-      return "samples";
-    case RowsOf::kItems:
-      return "items";
-    case RowsOf::kTokens:
-      return "tokens";
+    case RowsOf::kSamples: return "samples";
+    case RowsOf::kItems: return "items";
+    case RowsOf::kTokens: return "tokens";
   }
   return "?";
 }

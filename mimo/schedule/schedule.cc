@@ -134,29 +134,18 @@ absl::Status FillRoutes(const Topology& topology, const StepOptions& options, St
 absl::string_view NameOf(Payload payload) {
   switch (payload) {
     case Payload::kBridge:
-    case Payload::kStage:
-      return "activations";
+    case Payload::kStage: return "activations";
     case Payload::kBridgeGradient:
-    case Payload::kStageGradient:
-      return "gradients";
-    case Payload::kBridgeGather:
-      return "all-gather of activations";
-    case Payload::kGradientGather:
-      return "all-gather of gradients";
-    case Payload::kContextSum:
-      return "sum of gradients over cp";
-    case Payload::kTensorForward:
-      return "tp-cp collective of forward";
-    case Payload::kTensorBackward:
-      return "tp-cp collective of backward";
-    case Payload::kReduceGradients:
-      return "reduction of gradients over dp-cp";
-    case Payload::kReduceShared:
-      return "reduction of shared gradients";
-    case Payload::kCountTokens:
-      return "count of tokens";
-    case Payload::kGlobalNorm:
-      return "global norm";
+    case Payload::kStageGradient: return "gradients";
+    case Payload::kBridgeGather: return "all-gather of activations";
+    case Payload::kGradientGather: return "all-gather of gradients";
+    case Payload::kContextSum: return "sum of gradients over cp";
+    case Payload::kTensorForward: return "tp-cp collective of forward";
+    case Payload::kTensorBackward: return "tp-cp collective of backward";
+    case Payload::kReduceGradients: return "reduction of gradients over dp-cp";
+    case Payload::kReduceShared: return "reduction of shared gradients";
+    case Payload::kCountTokens: return "count of tokens";
+    case Payload::kGlobalNorm: return "global norm";
   }
   return "?";
 }
@@ -172,18 +161,15 @@ std::string SubjectOf(const Schedule& schedule, const Op& op) {
     case Payload::kBridgeGradient:
     case Payload::kBridgeGather:
     case Payload::kGradientGather:
-    case Payload::kContextSum:
-      return name(schedule.edges);
+    case Payload::kContextSum: return name(schedule.edges);
     case Payload::kStage:
     case Payload::kStageGradient:
     case Payload::kTensorForward:
     case Payload::kTensorBackward:
     case Payload::kReduceGradients:
-    case Payload::kReduceShared:
-      return name(schedule.modules);
+    case Payload::kReduceShared: return name(schedule.modules);
     case Payload::kCountTokens:
-    case Payload::kGlobalNorm:
-      return "";
+    case Payload::kGlobalNorm: return "";
   }
   return "?";
 }

@@ -154,24 +154,12 @@ Schedule Mutated(std::mt19937& random, const Schedule& schedule) {
     if (list.size() < 2) continue;
     const auto i = static_cast<size_t>(Draw(random, 0, static_cast<int64_t>(list.size()) - 2));
     switch (Draw(random, 0, 5)) {
-      case 0:
-        std::swap(list[i], list[i + 1]);
-        break;
-      case 1:
-        list.erase(list.begin() + static_cast<std::ptrdiff_t>(i));
-        break;
-      case 2:
-        list.insert(list.begin() + static_cast<std::ptrdiff_t>(i), list[i]);
-        break;
-      case 3:
-        list[i].rows += Draw(random, 0, 1);
-        break;
-      case 4:
-        list[i + 1].with_previous = !list[i + 1].with_previous;
-        break;
-      case 5:
-        std::swap(list[i], list.back());
-        break;
+      case 0: std::swap(list[i], list[i + 1]); break;
+      case 1: list.erase(list.begin() + static_cast<std::ptrdiff_t>(i)); break;
+      case 2: list.insert(list.begin() + static_cast<std::ptrdiff_t>(i), list[i]); break;
+      case 3: list[i].rows += Draw(random, 0, 1); break;
+      case 4: list[i + 1].with_previous = !list[i + 1].with_previous; break;
+      case 5: std::swap(list[i], list.back()); break;
     }
     list[0].with_previous = false;
   }

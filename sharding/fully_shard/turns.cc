@@ -184,16 +184,11 @@ std::string Turns::Describe(const Turn& turn) const {
   const std::string unit = name.empty() ? "the root" : absl::StrCat("\"", name, "\"");
   const char* phase = kPhases[static_cast<size_t>(turn.phase)];
   switch (turn.action) {
-    case Action::kGather:
-      return absl::StrCat("gathers ", unit, " for ", phase);
-    case Action::kReduce:
-      return absl::StrCat("reduces the gradients of ", unit, " in ", phase);
-    case Action::kFinish:
-      return absl::StrCat("ends ", phase);
-    case Action::kNorm:
-      return "clips gradients";
-    case Action::kExport:
-      return absl::StrCat("gathers whole values of ", unit);
+    case Action::kGather: return absl::StrCat("gathers ", unit, " for ", phase);
+    case Action::kReduce: return absl::StrCat("reduces the gradients of ", unit, " in ", phase);
+    case Action::kFinish: return absl::StrCat("ends ", phase);
+    case Action::kNorm: return "clips gradients";
+    case Action::kExport: return absl::StrCat("gathers whole values of ", unit);
   }
   return "";
 }

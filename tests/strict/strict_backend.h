@@ -74,17 +74,11 @@ class StrictBackend : public c10d::Backend {
 
   WorkPointer broadcast(Tensors& tensors, const c10d::BroadcastOptions& options) override;
   WorkPointer allreduce(Tensors& tensors, const c10d::AllreduceOptions& options) override;
-  WorkPointer allreduce_coalesced(Tensors& tensors,
-                                  const c10d::AllreduceCoalescedOptions& options) override;
   WorkPointer reduce(Tensors& tensors, const c10d::ReduceOptions& options) override;
   WorkPointer allgather(TensorLists& outputs, Tensors& inputs,
                         const c10d::AllgatherOptions& options) override;
   WorkPointer _allgather_base(at::Tensor& output, at::Tensor& input,
                               const c10d::AllgatherOptions& options) override;
-  WorkPointer gather(TensorLists& outputs, Tensors& inputs,
-                     const c10d::GatherOptions& options) override;
-  WorkPointer scatter(Tensors& outputs, TensorLists& inputs,
-                      const c10d::ScatterOptions& options) override;
   WorkPointer reduce_scatter(Tensors& outputs, TensorLists& inputs,
                              const c10d::ReduceScatterOptions& options) override;
   WorkPointer _reduce_scatter_base(at::Tensor& output, at::Tensor& input,

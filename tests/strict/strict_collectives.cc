@@ -1,7 +1,6 @@
 #include <iterator>
 
 #include "absl/strings/str_cat.h"
-#include "c10/core/ScalarType.h"
 #include "c10/util/Exception.h"
 #include "tests/strict/strict_backend.h"
 
@@ -39,15 +38,6 @@ WorkPointer StrictBackend::allreduce(Tensors& tensors, const c10d::AllreduceOpti
       tensors, [this, tensors, options]() mutable { return gloo_->allreduce(tensors, options); });
 }
 
-WorkPointer StrictBackend::allreduce_coalesced(Tensors& tensors,
-                                               const c10d::AllreduceCoalescedOptions& options) {
-  return Collective(
-      OpType::ALLREDUCE_COALESCED,
-      absl::StrCat("all_reduce_coalesced ", SizesOf(tensors), " ", NameOf(options.reduceOp)),
-      tensors, tensors,
-      [this, tensors, options]() mutable { return gloo_->allreduce_coalesced(tensors, options); });
-}
-
 WorkPointer StrictBackend::reduce(Tensors& tensors, const c10d::ReduceOptions& options) {
   CheckOne("reduce", tensors.size());
   return Collective(OpType::REDUCE,
@@ -73,29 +63,6 @@ WorkPointer StrictBackend::_allgather_base(at::Tensor& output, at::Tensor& input
                     absl::StrCat("all_gather_into_tensor ", SizesOf({output})), {output, input},
                     {output}, [this, output, input, options]() mutable {
                       return gloo_->_allgather_base(output, input, options);
-                    });
-}
-
-WorkPointer StrictBackend::gather(TensorLists& outputs, Tensors& inputs,
-                                  const c10d::GatherOptions& options) {
-  CheckOne("gather", inputs.size());
-  return Collective(OpType::GATHER,
-                    absl::StrCat("gather ", SizesOf(inputs), " to rank ",
-                                 Name(static_cast<int>(options.rootRank))),
-                    inputs, outputs.empty() ? Tensors() : outputs[0],
-                    [this, outputs, inputs, options]() mutable {
-                      return gloo_->gather(outputs, inputs, options);
-                    });
-}
-
-WorkPointer StrictBackend::scatter(Tensors& outputs, TensorLists& inputs,
-                                   const c10d::ScatterOptions& options) {
-  CheckOne("scatter", outputs.size());
-  return Collective(OpType::SCATTER,
-                    absl::StrCat("scatter ", SizesOf(outputs), " from rank ",
-                                 Name(static_cast<int>(options.rootRank))),
-                    outputs, outputs, [this, outputs, inputs, options]() mutable {
-                      return gloo_->scatter(outputs, inputs, options);
                     });
 }
 

@@ -95,11 +95,9 @@ void CheckType(const arrow::DataType& type, const std::string& path, int depth) 
     case Type::DECIMAL32:
     case Type::DECIMAL64:
     case Type::DECIMAL128:
-    case Type::DECIMAL256:
-      return;
+    case Type::DECIMAL256: return;
     case Type::LIST:
-    case Type::LARGE_LIST:
-      return CheckType(*type.field(0)->type(), path + "[]", depth + 1);
+    case Type::LARGE_LIST: return CheckType(*type.field(0)->type(), path + "[]", depth + 1);
     case Type::STRUCT:
       for (const auto& field : type.fields())
         CheckType(*field->type(), path + "." + field->name(), depth + 1);
@@ -111,8 +109,7 @@ void CheckType(const arrow::DataType& type, const std::string& path, int depth) 
       }
       return CheckType(*map.item_type(), path + "[]", depth + 1);
     }
-    default:
-      refuse("values of the type " + type.ToString() + " are not read");
+    default: refuse("values of the type " + type.ToString() + " are not read");
   }
 }
 
@@ -127,24 +124,15 @@ class RowBuilder {
   void AppendValue(const arrow::Array& array, int64_t i) {
     if (array.IsNull(i)) return writer_.Null();
     switch (array.type_id()) {
-      case Type::BOOL:
-        return writer_.Bool(static_cast<const arrow::BooleanArray&>(array).Value(i));
-      case Type::INT8:
-        return AppendInteger<arrow::Int8Array>(array, i);
-      case Type::INT16:
-        return AppendInteger<arrow::Int16Array>(array, i);
-      case Type::INT32:
-        return AppendInteger<arrow::Int32Array>(array, i);
-      case Type::INT64:
-        return AppendInteger<arrow::Int64Array>(array, i);
-      case Type::UINT8:
-        return AppendInteger<arrow::UInt8Array>(array, i);
-      case Type::UINT16:
-        return AppendInteger<arrow::UInt16Array>(array, i);
-      case Type::UINT32:
-        return AppendInteger<arrow::UInt32Array>(array, i);
-      case Type::UINT64:
-        return AppendInteger<arrow::UInt64Array>(array, i);
+      case Type::BOOL: return writer_.Bool(static_cast<const arrow::BooleanArray&>(array).Value(i));
+      case Type::INT8: return AppendInteger<arrow::Int8Array>(array, i);
+      case Type::INT16: return AppendInteger<arrow::Int16Array>(array, i);
+      case Type::INT32: return AppendInteger<arrow::Int32Array>(array, i);
+      case Type::INT64: return AppendInteger<arrow::Int64Array>(array, i);
+      case Type::UINT8: return AppendInteger<arrow::UInt8Array>(array, i);
+      case Type::UINT16: return AppendInteger<arrow::UInt16Array>(array, i);
+      case Type::UINT32: return AppendInteger<arrow::UInt32Array>(array, i);
+      case Type::UINT64: return AppendInteger<arrow::UInt64Array>(array, i);
       case Type::HALF_FLOAT:
         return writer_.Number(arrow::util::Float16::FromBits(
                                   static_cast<const arrow::HalfFloatArray&>(array).Value(i))
@@ -162,14 +150,10 @@ class RowBuilder {
         return writer_.String(static_cast<const arrow::LargeBinaryArray&>(array).GetView(i));
       case Type::FIXED_SIZE_BINARY:
         return writer_.String(static_cast<const arrow::FixedSizeBinaryArray&>(array).GetView(i));
-      case Type::LIST:
-        return AppendList(static_cast<const arrow::ListArray&>(array), i);
-      case Type::LARGE_LIST:
-        return AppendList(static_cast<const arrow::LargeListArray&>(array), i);
-      case Type::STRUCT:
-        return AppendStruct(static_cast<const arrow::StructArray&>(array), i);
-      case Type::MAP:
-        return AppendMap(static_cast<const arrow::MapArray&>(array), i);
+      case Type::LIST: return AppendList(static_cast<const arrow::ListArray&>(array), i);
+      case Type::LARGE_LIST: return AppendList(static_cast<const arrow::LargeListArray&>(array), i);
+      case Type::STRUCT: return AppendStruct(static_cast<const arrow::StructArray&>(array), i);
+      case Type::MAP: return AppendMap(static_cast<const arrow::MapArray&>(array), i);
       default:  // dates, times and decimals: CheckType lets no other type pass
         return writer_.String(Check(array.GetScalar(i))->ToString());
     }

@@ -70,9 +70,7 @@ local PREPARE = {
 --- The options, and whether these are the micro-batches that this rank trains on, as all others of the run do:
 --- then ranks check that they agree.
 local function read(name, opts, more, default_rank)
-  local defaults = plain.copy(PREPARE)
-  for key, value in pairs(more) do defaults[key] = value end
-  local o = options.read(name, opts, defaults)
+  local o = options.read(name, opts, plain.copy(PREPARE, more))
   if o.rank == nil then o.rank = default_rank end
   local is_own = o.rank == dist.rank() or o.rank == nil and o.ranks == nil
   if o.ranks == nil then o.ranks = dist.world_size() end
@@ -125,14 +123,11 @@ end
 --- Collective: every rank calls this.
 ---@param micro_batches {kind: string}[] of this rank
 function M.agree(micro_batches)
-  if type(micro_batches) ~= "table" then
-    core.raise("batching.agree: expected this rank's list of micro-batches, not a " .. type(micro_batches))
-  end
+  plain.check(type(micro_batches) == "table",
+    "batching.agree: expected this rank's list of micro-batches, not a %s", type(micro_batches))
   for i, batch in ipairs(micro_batches) do
-    if type(batch) ~= "table" or type(batch.kind) ~= "string" then
-      core.raise(("batching.agree: element %d of the list is no micro-batch: it has no kind. Give one rank's list, "
-        .. "batches[rank + 1]"):format(i))
-    end
+    plain.check(type(batch) == "table" and type(batch.kind) == "string", "batching.agree: element %d of the list is no "
+      .. "micro-batch: it has no kind. Give one rank's list, batches[rank + 1]", i)
   end
   check_agreement("batching.agree", fingerprint_of(micro_batches))
 end
@@ -245,18 +240,13 @@ function M.stream(opts)
   local o, check = read("batching.stream", opts,
     { source = options.required, buffer = options.required, max_wait = 4, state = options.optional,
       load = options.optional }, dist.rank())
-  if not plain.is_callable(o.source) then
-    core.raise("batching.stream: the source must be a function that returns the next sample, not a " .. type(o.source))
-  end
-  if not plain.is_whole(o.buffer, 1) then
-    core.raise("batching.stream: buffer must be a whole number of samples from 1 on, not " .. tostring(o.buffer))
-  end
-  if not (o.max_wait >= 0) then
-    core.raise("batching.stream: max_wait must be a number of windows from 0 on, not " .. o.max_wait)
-  end
-  if o.state ~= nil and type(o.state) ~= "table" then
-    core.raise("batching.stream: state must be what stream:state() returned, not a " .. type(o.state))
-  end
+  plain.check(plain.is_callable(o.source),
+    "batching.stream: the source must be a function that returns the next sample, not a %s", type(o.source))
+  plain.check(plain.is_whole(o.buffer, 1),
+    "batching.stream: buffer must be a whole number of samples from 1 on, not %s", o.buffer)
+  plain.check(o.max_wait >= 0, "batching.stream: max_wait must be a number of windows from 0 on, not %s", o.max_wait)
+  plain.check(o.state == nil or type(o.state) == "table",
+    "batching.stream: state must be what stream:state() returned, not a %s", type(o.state))
   local stream = setmetatable({
     check = check, source = o.source, buffer = o.buffer, max_wait = o.max_wait, drawn = 0, windows = 0, tokens = 0,
     padding_tokens = 0, held = 0, samples = {}, ages = {}, ended = false, stuck = false,
@@ -365,10 +355,8 @@ end
 ---@return table
 function Stream:state_dict()
   local of_source = type(self.source) == "table" and self.source.state_dict
-  if not of_source then
-    core.raise(("stream:state_dict: the source is a %s without state_dict; give batching.stream a data.loader, or keep "
-      .. "stream:state() and what your source needs to go on"):format(type(self.source)))
-  end
+  plain.check(of_source, "stream:state_dict: the source is a %s without state_dict; give batching.stream a "
+    .. "data.loader, or keep stream:state() and what your source needs to go on", type(self.source))
   local state = self:state()
   state.source = of_source(self.source)
   return state
@@ -380,9 +368,8 @@ function Stream:load_state_dict(state)
   if self.ahead or self.drawn > 0 then
     core.raise "stream:load_state_dict: the stream has begun; load before its first window"
   end
-  if type(state) ~= "table" then
-    core.raise("stream:load_state_dict: expected what state_dict returned, got a " .. type(state))
-  end
+  plain.check(type(state) == "table",
+    "stream:load_state_dict: expected what state_dict returned, got a %s", type(state))
   self:restore("stream:load_state_dict", state)
   self.source:load_state_dict(state.source)
 end
@@ -390,18 +377,14 @@ end
 -- Checking and drawing --------------------------------------------------------------------------------
 
 local function check_batches(name, batches)
-  if type(batches) ~= "table" or type(batches[1]) ~= "table" then
-    core.raise(name .. ": expected a list of micro-batches for each rank, as batching.prepare returns")
-  end
+  plain.check(type(batches) == "table" and type(batches[1]) == "table",
+    "%s: expected a list of micro-batches for each rank, as batching.prepare returns", name)
   for index, list in ipairs(batches) do
-    if type(list) ~= "table" then
-      core.raise(("%s: rank %d has a %s in place of a list of micro-batches"):format(name, index - 1, type(list)))
-    end
+    plain.check(type(list) == "table",
+      "%s: rank %d has a %s in place of a list of micro-batches", name, index - 1, type(list))
     for step, batch in ipairs(list) do
-      if type(batch) ~= "table" or type(batch.kind) ~= "string" then
-        core.raise(("%s: what rank %d has at micro-step %d is no micro-batch of batching.prepare"):format(name,
-          index - 1, step - 1))
-      end
+      plain.check(type(batch) == "table" and type(batch.kind) == "string",
+        "%s: what rank %d has at micro-step %d is no micro-batch of batching.prepare", name, index - 1, step - 1)
     end
   end
 end
@@ -417,17 +400,13 @@ function M.verify(batches)
   end
   for index, list in ipairs(batches) do
     local rank = index - 1
-    if #list ~= #batches[1] then
-      core.raise(string.format("batching.verify: rank %d has %d micro-batches, rank 0 has %d", rank, #list,
-        #batches[1]))
-    end
+    plain.check(#list == #batches[1],
+      "batching.verify: rank %d has %d micro-batches, rank 0 has %d", rank, #list, #batches[1])
     for step, batch in ipairs(list) do
       local first = batches[1][step]
       local where = string.format("batching.verify: at micro-step %d rank %d", step - 1, rank)
-      if batch.kind ~= first.kind then
-        core.raise(string.format('%s has a micro-batch of kind "%s", rank 0 one of kind "%s"', where, batch.kind,
-          first.kind))
-      end
+      plain.check(batch.kind == first.kind,
+        '%s has a micro-batch of kind "%s", rank 0 one of kind "%s"', where, batch.kind, first.kind)
       if tensors_of(batch) ~= tensors_of(first) then
         core.raise(string.format("%s has the tensors %s, rank 0 %s", where, tensors_of(batch), tensors_of(first)))
       end
@@ -447,9 +426,8 @@ end
 function M.draw(batches, opts)
   local o = options.read("batching.draw", opts, { width = 100, svg = options.optional })
   check_batches("batching.draw", batches)
-  if not (o.width >= 1 and o.width <= 10000) then
-    core.raise("batching.draw: width must be from 1 to 10000 characters, not " .. o.width)
-  end
+  plain.check(o.width >= 1 and o.width <= 10000,
+    "batching.draw: width must be from 1 to 10000 characters, not %s", o.width)
   return require("lockstep.batching.plan_drawing").draw(batches, o.width, o.svg)
 end
 

@@ -77,9 +77,7 @@ end
 
 --- Runs a region whose arguments are tables that may hold tensors.
 local function run_nested(region, fn, ...)
-  if not plain.is_callable(fn) then
-    core.raise("checkpoint: fn must be a function or a module, not a " .. type(fn))
-  end
+  plain.check(plain.is_callable(fn), "checkpoint: fn must be a function or a module, not a %s", type(fn))
   local count, given, kept, tensors = select("#", ...), { ... }, {}, {}
   for i = 1, count do kept[i] = take_out(given[i], tensors, {}) end
   return region:run(function(...)
@@ -144,12 +142,10 @@ function M.new(opts)
     keep_last = OFFLOAD.keep_last, prefetch = OFFLOAD.prefetch, min_bytes = OFFLOAD.min_bytes,
     policy = options.optional, max_host_bytes = options.optional, frozen = options.optional,
   })
-  if o.offload ~= nil and o.offload ~= "host" then
-    core.raise('checkpoint.new: offload must be "host", or absent, not ' .. tostring(o.offload))
-  end
-  if o.determinism ~= "metadata" and o.determinism ~= "none" then
-    core.raise(string.format('checkpoint.new: determinism must be "metadata" or "none", not "%s"', o.determinism))
-  end
+  plain.check(o.offload == nil or o.offload == "host",
+    'checkpoint.new: offload must be "host", or absent, not %s', o.offload)
+  plain.check(o.determinism == "metadata" or o.determinism == "none",
+    'checkpoint.new: determinism must be "metadata" or "none", not "%s"', o.determinism)
   for key in pairs(OFFLOAD) do -- with offload or, where a script has turned it off, without
     if o[key] < 0 then core.raise(string.format("checkpoint.new: %s must not be below 0, but is %g", key, o[key])) end
   end

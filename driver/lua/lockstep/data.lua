@@ -8,6 +8,7 @@ local cache = require "lockstep.data.cache"
 local core = require "lockstep.core"
 local core_safetensors = require "lockstep.core.safetensors"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local shards = require "lockstep.data.shards"
 local tokens = require "lockstep.data.tokens"
 
@@ -48,9 +49,8 @@ end
 ---@param opts {metadata: table<string, string>?}?
 function M.save_safetensors(path, tensors, opts)
   local o = options.read("data.save_safetensors", opts, { metadata = {} })
-  if type(tensors) ~= "table" then
-    core.raise("data.save_safetensors: the tensors must be a table by name, not a " .. type(tensors))
-  end
+  plain.check(type(tensors) == "table",
+    "data.save_safetensors: the tensors must be a table by name, not a %s", type(tensors))
   core_safetensors.write(path, tensors, o.metadata, "data.save_safetensors")
 end
 
@@ -107,14 +107,10 @@ end
 ---@return T value the same table
 function M.ordered(value, keys)
   if type(value) ~= "table" then core.raise("data.ordered: expected a table, got a " .. type(value)) end
-  if type(keys) ~= "table" then
-    core.raise("data.ordered: the keys must be an array of strings, got a " .. type(keys))
-  end
+  plain.check(type(keys) == "table", "data.ordered: the keys must be an array of strings, got a %s", type(keys))
   local copy = {}
   for i, key in ipairs(keys) do
-    if type(key) ~= "string" then
-      core.raise(("data.ordered: key %d must be a string, got a %s"):format(i, type(key)))
-    end
+    plain.check(type(key) == "string", "data.ordered: key %d must be a string, got a %s", i, type(key))
     copy[i] = key
   end
   core.json_shapes()[value] = { keys = copy }
@@ -138,9 +134,7 @@ function M.tokens(path, opts) return tokens.open(path, opts) end
 function M.path(name)
   local path = cache.folder() .. "/data/" .. name
   local file = io.open(path, "rb")
-  if not file then
-    core.raise(string.format("data.path: %s is not there; ./run and ./test fetch it, or set LOCKSTEP_CACHE", path))
-  end
+  plain.check(file, "data.path: %s is not there; ./run and ./test fetch it, or set LOCKSTEP_CACHE", path)
   file:close() ---@diagnostic disable-line: need-check-nil
   return path
 end

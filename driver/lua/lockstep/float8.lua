@@ -31,14 +31,13 @@ for _, recipe in ipairs { "tensorwise", "rowwise", "rowwise_with_gw_hp" } do
 end
 
 local function fail(format, ...) core.raise(CALLER .. ": " .. format:format(...)) end
+local function check(holds, message, ...) if not holds then fail(message, ...) end end
 
 --- Returns the module whose layers are converted.
 local function net_of(model)
   if fully_shard.is_one(model) then return fully_shard.net_of(model) end
-  if not nn.is_module(model) then
-    fail("expected a module, or what sharding.fully_shard returned, not a %s; of replicas give replicas.module",
-      type(model))
-  end
+  check(nn.is_module(model),
+    "expected a module, or what sharding.fully_shard returned, not a %s; of replicas give replicas.module", type(model))
   return model
 end
 
@@ -48,7 +47,7 @@ local function check_net(net)
     fail("the model has adapters; call this before lora.apply")
   end
   for name, module in net:named_modules() do
-    if module.class_name == "Float8Linear" then fail('"%s" is a float8 layer already; call this once', name) end
+    check(module.class_name ~= "Float8Linear", '"%s" is a float8 layer already; call this once', name)
   end
 end
 
@@ -73,9 +72,7 @@ end
 --- Returns why the caller's filter leaves a layer out, or nil.
 local function filter_reason(filter, name, layer)
   local answer = filter(name, layer)
-  if type(answer) ~= "boolean" then
-    fail('filter must return true or false, but returned %s for "%s"', tostring(answer), name)
-  end
+  check(type(answer) == "boolean", 'filter must return true or false, but returned %s for "%s"', answer, name)
   return not answer and "the filter left it out" or nil
 end
 

@@ -4,8 +4,8 @@
 --- keeps what lies between for backward. A fused function reads its arguments once, writes its results once, and keeps
 --- only arguments. Its gradient is one kernel too.
 
-local core = require "lockstep.core"
 local core_fuse = require "lockstep.core.fuse"
+local plain = require "lockstep.plain"
 
 --- Makes a function that computes the same as `fn` in one pass over memory, forward and backward. `fn` computes each
 --- element from the same element of its arguments: tensors, which are broadcast together, and numbers.
@@ -35,9 +35,7 @@ local core_fuse = require "lockstep.core.fuse"
 ---@param fn fun(...: torch.Tensor): torch.Tensor ...
 ---@return fun(...: torch.Tensor|number): torch.Tensor ... fused
 local function fuse(fn)
-  if type(fn) ~= "function" then
-    core.raise("lockstep.fuse: the argument must be a function, not a " .. type(fn))
-  end
+  plain.check(type(fn) == "function", "lockstep.fuse: the argument must be a function, not a %s", type(fn))
   local recordings = core_fuse.new()
   return function(...) return recordings:call(fn, ...) end
 end

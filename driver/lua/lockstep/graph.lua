@@ -33,6 +33,7 @@ Graph.__index = Graph
 local MAX_RECORDINGS = 8
 
 local function complain(...) core.raise("lockstep.graph: " .. string.format(...)) end
+local function check(holds, message, ...) if not holds then complain(message, ...) end end
 
 local SIZE = getmetatable(torch.empty({ 0 }).shape)
 local IS_PLAIN = { number = true, string = true, boolean = true }
@@ -110,11 +111,9 @@ end
 
 --- Raises an error that says how a call differs from the graph's only bucket.
 local function complain_of_difference(bucket, modes, count, inputs)
-  if bucket.modes ~= modes then
-    complain("called with %s, but with %s when the graph was made; modes around a call are part of the graph: make "
-      .. "another for these, or give lockstep.graph more buckets", modes, bucket.modes)
-  end
-  if bucket.count ~= count then complain("called with %d arguments, but with %d before", count, bucket.count) end
+  check(bucket.modes == modes, "called with %s, but with %s when the graph was made; modes around a call are part of "
+    .. "the graph: make another for these, or give lockstep.graph more buckets", modes, bucket.modes)
+  check(bucket.count == count, "called with %d arguments, but with %d before", count, bucket.count)
   for i = 1, count do
     local kept, given = bucket.inputs[i], inputs[i]
     if not alike(kept, given) then
@@ -210,9 +209,8 @@ local function on_cpu(self, bucket)
     bucket.is_warm = true -- as for the first recording: the optimizer may have to make new states
     return pack_results(self.fn(unpack(bucket.inputs, 1, bucket.count)))
   end
-  if #bucket.tapes == MAX_RECORDINGS then
-    complain("the step was recorded %d times, and none of these fits this call: %s", MAX_RECORDINGS, reason)
-  end
+  check(#bucket.tapes ~= MAX_RECORDINGS,
+    "the step was recorded %d times, and none of these fits this call: %s", MAX_RECORDINGS, reason)
   bucket.is_warm = false
   return record_on_cpu(self, bucket)
 end
@@ -236,10 +234,9 @@ local function check_inputs(count, inputs)
       complain("argument %d requires a gradient, which would be lost: a graph copies its inputs, and detaches the "
         .. "copies; give argument:detach(), or let the function itself use the tensor, as it uses a model", i)
     end
-    if type(value) == "table" and not is_list(value) then
-      complain("argument %d is a table, and a graph would not see that it changes: give its tensors, and its numbers, "
-        .. "strings and booleans or arrays of them, as arguments of their own; the function itself may use others", i)
-    end
+    check(type(value) ~= "table" or is_list(value), "argument %d is a table, and a graph would not see that it "
+      .. "changes: give its tensors, and its numbers, strings and booleans or arrays of them, as arguments of their "
+      .. "own; the function itself may use others", i)
   end
 end
 
@@ -348,7 +345,7 @@ end
 ---@return lockstep.Graph
 local function graph(fn, opts)
   local o = options.read("lockstep.graph", opts, { warmup = 3, buckets = 1 })
-  if type(fn) ~= "function" then complain("the first argument must be a function, not a %s", type(fn)) end
+  check(type(fn) == "function", "the first argument must be a function, not a %s", type(fn))
   for _, name in ipairs { "warmup", "buckets" } do
     if o[name] < 1 or o[name] % 1 ~= 0 then
       complain("%s must be a whole number of at least 1, not %s", name, tostring(o[name]))

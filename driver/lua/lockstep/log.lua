@@ -47,15 +47,11 @@ end
 
 --- Returns the numbers of `fields`, with tensors read, and the step, which may be a field.
 local function read_fields(caller, fields, step)
-  if type(fields) ~= "table" then
-    core.raise(string.format("%s: the fields must be a table, not a %s", caller, type(fields)))
-  end
+  plain.check(type(fields) == "table", "%s: the fields must be a table, not a %s", caller, type(fields))
   local numbers = {}
   for name, value in pairs(fields) do
-    if type(name) ~= "string" then
-      core.raise(string.format("%s: fields have names, as in {loss = loss}, but there is one under %s", caller,
-        tostring(name)))
-    end
+    plain.check(type(name) == "string",
+      "%s: fields have names, as in {loss = loss}, but there is one under %s", caller, name)
     numbers[name] = number_of(caller, name, value)
   end
   step, numbers.step = numbers.step or step, nil
@@ -223,8 +219,7 @@ function M.record(name, fields)
   if not is_rank_0() then return end
   stragglers.take() -- what the ranks did for this event is not the next step's
   local shown, step = read_fields("log.record", fields, run.progress.step or math.max(0, steps_logged - 1))
-  local object = { event = name, step = step }
-  for key, value in pairs(shown) do object[key] = value end
+  local object = plain.copy({ event = name, step = step }, shown)
   remember(name .. ".", step, shown)
   metrics.write(object)
   terminal.print_line(string.format("%s at step %d  %s", name, step, terminal.columns(shown)))
@@ -250,9 +245,7 @@ function M.curve(file, series, opts)
   if type(file) ~= "string" or file == "" then
     core.raise('log.curve: the file must be a name, as "loss.svg", not ' .. (file == "" and '""' or "a " .. type(file)))
   end
-  if type(series) ~= "table" then
-    core.raise("log.curve: the series must be an array of names, not a " .. type(series))
-  end
+  plain.check(type(series) == "table", "log.curve: the series must be an array of names, not a %s", type(series))
   local drawn = {}
   for _, name in ipairs(series) do
     local series_of_name = series_by_name[name]

@@ -28,9 +28,8 @@ local M = {}
 
 local function check_model(caller, model)
   local ok, method = pcall(function() return model.named_modules end)
-  if type(model) ~= "table" or not ok or type(method) ~= "function" then
-    core.raise(caller .. ": expected a module, not a " .. type(model))
-  end
+  plain.check(type(model) == "table" and ok and type(method) == "function",
+    "%s: expected a module, not a %s", caller, type(model))
 end
 
 --- Raises for a wrapper, data_parallel for example, and for the module inside of a sharded model.
@@ -285,9 +284,7 @@ end
 ---@return any ...
 function M.disabled(model, fn, ...)
   check_adapted("lora.disabled", model)
-  if not plain.is_callable(fn) then
-    core.raise("lora.disabled: fn must be a function or a module, not a " .. type(fn))
-  end
+  plain.check(plain.is_callable(fn), "lora.disabled: fn must be a function or a module, not a %s", type(fn))
   return adapters.without(model, fn, ...)
 end
 

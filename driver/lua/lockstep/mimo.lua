@@ -166,9 +166,8 @@ function M.topology(opts)
 end
 
 local function check_topology(name, topology)
-  if getmetatable(topology) ~= Topology then
-    core.raise(name .. ": topology must come from mimo.topology, not a " .. type(topology))
-  end
+  plain.check(getmetatable(topology) == Topology,
+    "%s: topology must come from mimo.topology, not a %s", name, type(topology))
   return topology
 end
 
@@ -248,14 +247,11 @@ local function read_call(x, opts)
   local o = options.read("bridge", opts, { rows_per_sample = options.optional, ownership = options.optional,
     samples = options.optional })
   local ids = torch.is_tensor(o.samples) and o.samples:totable() or o.samples
-  if ids ~= nil and type(ids) ~= "table" then
-    core.raise("bridge: samples must be an array of ids, not a " .. type(ids))
-  end
+  plain.check(ids == nil or type(ids) == "table", "bridge: samples must be an array of ids, not a %s", type(ids))
   local texts = {}
   for i, id in ipairs(ids or {}) do
-    if type(id) ~= "number" and type(id) ~= "string" then
-      core.raise(("bridge: samples[%d] must be a number or a string, not a %s"):format(i, type(id)))
-    end
+    plain.check(type(id) == "number" or type(id) == "string",
+      "bridge: samples[%d] must be a number or a string, not a %s", i, type(id))
     texts[i] = type(id) == "number" and ("%.17g"):format(id) or id
   end
   return { type(x) == "table" and x or { x }, o.rows_per_sample or false, o.ownership or false,
@@ -336,10 +332,9 @@ local function count_tokens(topology, tokens, wants_tokens)
   counts[1]:fill_(failure and 1 or 0)
   local place = topology:peers("language", "dp") and topology:coordinates(nil, "language")
   if wants_tokens and place and place.pp == #topology:peers("language", "pp") - 1 then
-    if type(tokens) ~= "number" or not (tokens >= 0 and tokens < math.huge) then
-      core.raise(('mimo.reduce_gradients: with loss = "sum" ranks of the last stage of "language" must give `tokens`, '
-        .. "how many of theirs have a loss, but rank %d gave %s"):format(dist.rank(), tostring(tokens)))
-    end
+    plain.check(type(tokens) == "number" and tokens >= 0 and tokens < math.huge,
+      'mimo.reduce_gradients: with loss = "sum" ranks of the last stage of "language" must give `tokens`, '
+      .. "how many of theirs have a loss, but rank %d gave %s", dist.rank(), tokens)
     if place.tp == 0 then counts[0]:fill_(tokens) end
   end
   local total, num_failed = unpack(dist.all_reduce(counts):totable())
@@ -410,9 +405,8 @@ end
 function M.reduce_gradients(opts)
   local o = options.read("mimo.reduce_gradients", opts, { topology = options.required, modules = options.required,
     loss = options.required, tokens = options.optional, micro_batches = 1, mean_over = options.optional })
-  if o.loss ~= "sum" and o.loss ~= "mean" then
-    core.raise('mimo.reduce_gradients: loss must be "sum" or "mean", not ' .. tostring(o.loss))
-  end
+  plain.check(o.loss == "sum" or o.loss == "mean",
+    'mimo.reduce_gradients: loss must be "sum" or "mean", not %s', o.loss)
   check_topology("mimo.reduce_gradients", o.topology)
   local own = own_modules("mimo.reduce_gradients", o.topology, o.modules)
   for _, bridge in pairs(o.topology.bridges) do bridge:check_backward() end
@@ -455,9 +449,8 @@ end
 function M.clip_grad_norm(opts)
   local o = options.read("mimo.clip_grad_norm", opts, { topology = options.required, modules = options.required,
     max_norm = options.required, tp_sharded = options.optional, error_if_nonfinite = false })
-  if type(o.max_norm) ~= "number" or not (o.max_norm > 0) then
-    core.raise("mimo.clip_grad_norm: max_norm must be a number above 0, not " .. tostring(o.max_norm))
-  end
+  plain.check(type(o.max_norm) == "number" and o.max_norm > 0,
+    "mimo.clip_grad_norm: max_norm must be a number above 0, not %s", o.max_norm)
   check_topology("mimo.clip_grad_norm", o.topology)
   local own, parts = own_modules("mimo.clip_grad_norm", o.topology, o.modules), {}
   for i, part in ipairs(own) do

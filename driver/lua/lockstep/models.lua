@@ -47,9 +47,8 @@ local architectures = {} ---@type table<string, any>
 ---@param architecture string
 ---@param class any a subclass of models.CausalLM, or a module with its methods
 function M.register(architecture, class)
-  if type(architecture) ~= "string" or type(class) ~= "table" then
-    core.raise("models.register: expected the name of an architecture and a class")
-  end
+  plain.check(type(architecture) == "string" and type(class) == "table",
+    "models.register: expected the name of an architecture and a class")
   architectures[architecture] = class
 end
 
@@ -140,9 +139,8 @@ function M.save(model, dir, opts)
     core.raise("models.save: the folder must be a path, got " .. (dir == "" and "an empty string" or "a " .. type(dir)))
   end
   local o = options.read("models.save", opts, { like = options.optional, max_shard_bytes = 5e9 })
-  if not (o.max_shard_bytes >= 1 and math.floor(o.max_shard_bytes) == o.max_shard_bytes) then
-    core.raise("models.save: max_shard_bytes must be a whole number of at least 1, got " .. tostring(o.max_shard_bytes))
-  end
+  plain.check(o.max_shard_bytes >= 1 and math.floor(o.max_shard_bytes) == o.max_shard_bytes,
+    "models.save: max_shard_bytes must be a whole number of at least 1, got %s", o.max_shard_bytes)
   saving.save(model, (dir:gsub("(.)/+$", "%1")), o)
 end
 

@@ -252,28 +252,8 @@ end
 --- Copies the values in. Every name of the module must be there, in its shape, and no other.
 ---@param state table<string, torch.Tensor>
 function Module:load_state_dict(state)
-  if type(state) ~= "table" then
-    core.raise(string.format("%s:load_state_dict: the state must be a table of tensors by name, not a %s",
-      self.class_name, type(state)))
-  end
-  local problems, own = {}, {}
-  for name, tensor in pairs(self:state_dict()) do
-    own[name] = tensor
-    if not torch.is_tensor(state[name]) then
-      local given = state[name]
-      problems[#problems + 1] = name .. (given == nil and " is missing" or " is a " .. type(given) .. ", not a tensor")
-    elseif tostring(state[name].shape) ~= tostring(tensor.shape) then
-      problems[#problems + 1] = string.format("%s has shape %s, not %s", name, tostring(state[name].shape),
-        tostring(tensor.shape))
-    end
-  end
-  for name in pairs(state) do
-    if not own[name] then problems[#problems + 1] = tostring(name) .. " is not a name of this module" end
-  end
-  if #problems > 0 then
-    table.sort(problems)
-    core.raise(string.format("%s:load_state_dict: %s", self.class_name, table.concat(problems, "; ")))
-  end
+  local own = self:state_dict()
+  make.check_state(self.class_name .. ":load_state_dict", state, own)
   torch.no_grad(function()
     for name, tensor in pairs(own) do tensor:copy_(state[name]) end
   end)

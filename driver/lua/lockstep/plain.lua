@@ -1,6 +1,19 @@
 --- What Lua itself lacks for plain values and files.
 
+local core = require "lockstep.core"
+
 local M = {}
+
+--- Raises an error, blamed on the script's line, unless `holds`. Values after the text are put into it as by
+--- string.format.
+---
+---     plain.check(type(x) == "table", "%s: expected a table, not a %s", caller, type(x))
+---@param holds any
+---@param text string
+---@param ... any
+function M.check(holds, text, ...)
+  if not holds then core.raise(select("#", ...) == 0 and text or text:format(...)) end
+end
 
 --- Returns the keys of a table in order. With `keep`, only those for which keep(key, value) is true.
 ---@param map table<any, any>
@@ -15,12 +28,25 @@ function M.keys(map, keep)
   return keys
 end
 
---- Returns a table with the same keys and values, and without a metatable.
+--- Returns the words of a text as a set: {word = true, ...}.
+---
+---     local IGNORED = plain.words "revision token use_cache"
+---@param text string
+---@return table<string, true>
+function M.words(text)
+  local set = {}
+  for word in text:gmatch("%S+") do set[word] = true end
+  return set
+end
+
+--- Returns a table with the same keys and values, and without a metatable. Values of `more` override them.
 ---@param map table
+---@param more table?
 ---@return table
-function M.copy(map)
+function M.copy(map, more)
   local copy = {}
   for key, value in pairs(map) do copy[key] = value end
+  for key, value in pairs(more or {}) do copy[key] = value end
   return copy
 end
 

@@ -111,9 +111,8 @@ end
 
 --- Copies a configuration's default at `path`. `inside` holds the tables around it.
 local function copy(value, path, inside)
-  if type(value) == "number" and value - value ~= 0 then
-    core.raise(("run.config: %s is %s; expected a finite number"):format(path, tostring(value)))
-  end
+  plain.check(type(value) ~= "number" or value - value == 0,
+    "run.config: %s is %s; expected a finite number", path, value)
   if type(value) ~= "table" then return value end
   if inside[value] then core.raise(("run.config: %s is a table that contains itself"):format(path)) end
   inside[value] = true
@@ -149,14 +148,12 @@ end
 ---@return T
 function M.merge(defaults, settings)
   if type(defaults) ~= "table" then core.raise("run.config: defaults must be a table, not a " .. type(defaults)) end
-  if type(settings) ~= "table" then
-    core.raise('run.merge: the settings must be an array of pairs, as in {{"a.b", "2"}}, not a ' .. type(settings))
-  end
+  plain.check(type(settings) == "table",
+    'run.merge: the settings must be an array of pairs, as in {{"a.b", "2"}}, not a %s', type(settings))
   local config = copy(defaults, "config", {})
   for i, setting in ipairs(settings) do
-    if type(setting) ~= "table" or type(setting[1]) ~= "string" or type(setting[2]) ~= "string" then
-      core.raise(string.format('run.merge: setting %d must be a pair of strings, as in {"a.b", "2"}', i))
-    end
+    plain.check(type(setting) == "table" and type(setting[1]) == "string" and type(setting[2]) == "string",
+      'run.merge: setting %d must be a pair of strings, as in {"a.b", "2"}', i)
     apply_setting(config, setting[1], setting[2])
   end
   return guard(config, "config")
@@ -166,10 +163,7 @@ end
 ---@param config table
 ---@param least table<string, integer> by path
 local function check_least(config, least)
-  local paths = {}
-  for path in pairs(least) do paths[#paths + 1] = path end
-  table.sort(paths)
-  for _, path in ipairs(paths) do
+  for _, path in ipairs(plain.keys(least)) do
     local value = config
     for key in path:gmatch "[^.]+" do value = type(value) == "table" and rawget(value, key) or nil end
     if value == nil then core.raise(('run.config: at_least names "%s", which the configuration lacks'):format(path)) end
@@ -236,9 +230,8 @@ end
 ---@return fun(): integer?, ...
 function M:steps(loader, total)
   if self ~= M then core.raise("run:steps is called with a colon: run:steps(loader, total)") end
-  if not plain.is_callable(loader) then
-    core.raise("run:steps: the loader must be a function that returns the next batch, not a " .. type(loader))
-  end
+  plain.check(plain.is_callable(loader),
+    "run:steps: the loader must be a function that returns the next batch, not a %s", type(loader))
   if total ~= nil and not plain.is_whole(total, 0) then
     core.raise("run:steps: total must be a whole number of steps, not "
       .. (type(total) == "number" and total or "a " .. type(total)))
@@ -301,9 +294,8 @@ end
 ---@return boolean
 function M:finite(values)
   check_colon(self, "finite")
-  if type(values) ~= "table" then
-    core.raise("run:finite: the values must be a table, as in {loss = loss}, not a " .. type(values))
-  end
+  plain.check(type(values) == "table",
+    "run:finite: the values must be a table, as in {loss = loss}, not a %s", type(values))
   local numbers = {}
   for name, value in pairs(values) do
     local number = torch.is_tensor(value) and value:numel() == 1 and value:item() or value
@@ -359,12 +351,9 @@ end
 ---@return boolean
 function M:every(n)
   check_colon(self, "every")
-  if not plain.is_whole(n, 1) then
-    core.raise("run:every: expected a whole number of steps, at least 1, got " .. tostring(n))
-  end
-  if not (M.progress.is_under_way and M.progress.is_under_way()) then
-    core.raise("run:every: call it in the body of a loop of run:steps")
-  end
+  plain.check(plain.is_whole(n, 1), "run:every: expected a whole number of steps, at least 1, got %s", n)
+  plain.check(M.progress.is_under_way and M.progress.is_under_way(),
+    "run:every: call it in the body of a loop of run:steps")
   local done = M.progress.step + 1
   return done % n == 0 or done == M.progress.total
 end
@@ -372,10 +361,8 @@ end
 --- Returns how many steps are done, as the option `step` says, or the loop that is under way.
 local function steps_done(caller, step)
   if step == nil and M.progress.is_under_way and M.progress.is_under_way() then step = M.progress.step + 1 end
-  if step == nil then
-    core.raise(("%s: outside of a loop of run:steps say how many steps are done, in the option step = 100"):format(
-      caller))
-  end
+  plain.check(step ~= nil,
+    "%s: outside of a loop of run:steps say how many steps are done, in the option step = 100", caller)
   if not plain.is_whole(step, 0) or step > 2 ^ 53 then
     core.raise(("%s: step must be a whole number of steps that are done, from 0 to 2^53, not %s"):format(caller,
       type(step) == "number" and tostring(step) or "a " .. type(step)))

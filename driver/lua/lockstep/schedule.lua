@@ -5,16 +5,15 @@
 
 local core = require "lockstep.core"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 
 local M = {}
 
 local function read(name, given, defaults)
   local o = options.read("schedule." .. name, given, defaults)
   for option in pairs(defaults) do
-    if type(o[option]) ~= "number" or not (o[option] >= 0 and o[option] < math.huge) then
-      core.raise(string.format("schedule.%s: %s must be a finite number of at least 0, not %s", name, option,
-        tostring(o[option])))
-    end
+    plain.check(type(o[option]) == "number" and o[option] >= 0 and o[option] < math.huge,
+      "schedule.%s: %s must be a finite number of at least 0, not %s", name, option, o[option])
   end
   if o.total_steps and o.warmup_steps > o.total_steps then
     core.raise(string.format("schedule.%s: warmup_steps (%d) must be at most total_steps (%d)", name, o.warmup_steps,
@@ -26,10 +25,8 @@ end
 --- Returns the schedule `factor_at`, which then refuses what is no step.
 local function of_steps(name, factor_at)
   return function(step)
-    if type(step) ~= "number" or not (step >= 0 and step < math.huge) then
-      core.raise(string.format("schedule.%s: the step must be a finite number of at least 0, not %s", name,
-        tostring(step)))
-    end
+    plain.check(type(step) == "number" and step >= 0 and step < math.huge,
+      "schedule.%s: the step must be a finite number of at least 0, not %s", name, step)
     return factor_at(step)
   end
 end

@@ -31,9 +31,8 @@ function M.parallel(net, kind, opts)
   local o = options.read("sharding.parallel", opts, { data_parallel = {}, fully_shard = {} })
   local found = disagreement.gather(tostring(kind), (o[kind] or {}).group)
   if found then core.raise("sharding.parallel: every rank must give the same kind, got " .. found) end
-  if kind ~= "data_parallel" and kind ~= "fully_shard" then
-    core.raise(('sharding.parallel: expected "data_parallel" or "fully_shard", not "%s"'):format(tostring(kind)))
-  end
+  plain.check(kind == "data_parallel" or kind == "fully_shard",
+    'sharding.parallel: expected "data_parallel" or "fully_shard", not "%s"', kind)
   return M[kind](net, o[kind])
 end
 
@@ -81,10 +80,8 @@ function Lockstep:stop() self.loop:stop() end
 ---@param opts sharding.LockstepOptions?
 ---@return sharding.Lockstep
 function M.lockstep(iterator, opts)
-  if not plain.is_callable(iterator) then
-    core.raise("sharding.lockstep: the iterator must be a function that returns the next batch, not a "
-      .. type(iterator))
-  end
+  plain.check(plain.is_callable(iterator),
+    "sharding.lockstep: the iterator must be a function that returns the next batch, not a %s", type(iterator))
   local o = options.read("sharding.lockstep", opts,
     { policy = "until_first", group = options.optional, filler = options.optional, read_ahead = 1 })
   return setmetatable({ loop = core_sharding.lockstep(iterator, o), reads_ahead = o.read_ahead ~= 0 }, Lockstep)
@@ -161,10 +158,8 @@ local function as_tensors(sum, count)
   end
   local tensors = { to_tensor(sum), to_tensor(count) }
   local is_ok, same = pcall(torch.broadcast_tensors, tensors)
-  if not is_ok then
-    core.raise(("sharding.weighted_mean: sum has shape %s and count %s; count must have one element, or as many as sum")
-      :format(tostring(tensors[1].shape), tostring(tensors[2].shape)))
-  end
+  plain.check(is_ok, "sharding.weighted_mean: sum has shape %s and count %s; count must have one element, or as many "
+    .. "as sum", tensors[1].shape, tensors[2].shape)
   return same[1], same[2]
 end
 
@@ -215,9 +210,8 @@ end
 ---@return number|torch.Tensor # a number where fn's sum has one element, else a tensor in float64
 function M.evaluate(model, batches, fn, opts)
   local o = options.read("sharding.evaluate", opts, { filler = options.optional, group = options.optional })
-  if type(fn) ~= "function" then
-    core.raise("sharding.evaluate: expected a function that returns a batch's sum and count, not a " .. type(fn))
-  end
+  plain.check(type(fn) == "function",
+    "sharding.evaluate: expected a function that returns a batch's sum and count, not a %s", type(fn))
   local modes = {} -- parents first: train() also reaches the modules inside
   for _, module in model:named_modules() do modes[#modes + 1] = { module, module.training } end
   model:eval()
@@ -225,10 +219,8 @@ function M.evaluate(model, batches, fn, opts)
   local has_begun = false
   local function add(total, value, real, which)
     if type(value) == "number" then value = torch.tensor(value, { dtype = torch.float64 }) end
-    if not torch.is_tensor(value) then
-      core.raise(("sharding.evaluate: the function must return a batch's sum and count; its %s is a %s"):format(which,
-        type(value)))
-    end
+    plain.check(torch.is_tensor(value),
+      "sharding.evaluate: the function must return a batch's sum and count; its %s is a %s", which, type(value))
     value = value:double()
     if has_begun and value:numel() ~= total:numel() then
       core.raise(("sharding.evaluate: the %s of this batch has shape %s, and that of the batches before %s"):format(

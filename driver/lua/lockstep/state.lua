@@ -28,9 +28,8 @@ local kept_step ---@type integer? of the state that was saved between steps, or 
 local function root() return run.dir .. "/state" end
 
 local function check_registered(caller)
-  if not objects then
-    core.raise(caller .. ": nothing was registered; call run:state { model = model, optimizer = optimizer } before")
-  end
+  plain.check(objects,
+    "%s: nothing was registered; call run:state { model = model, optimizer = optimizer } before", caller)
 end
 
 -- Registering -----------------------------------------------------------------------------------------
@@ -57,13 +56,11 @@ function M.register(given, opts)
       core.raise(("run:state: %s must be a whole number of at least 1, not %s"):format(name, tostring(value)))
     end
   end
-  if type(given) ~= "table" or next(given) == nil then
-    core.raise("run:state: the objects come in a table by name, as in run:state { model = model }")
-  end
+  plain.check(type(given) == "table" and next(given) ~= nil,
+    "run:state: the objects come in a table by name, as in run:state { model = model }")
   for name, object in pairs(given) do
-    if type(name) ~= "string" or not name:match("^[%w_]+$") then
-      core.raise(('run:state: "%s" is not a valid name: use letters, digits and _'):format(tostring(name)))
-    end
+    plain.check(type(name) == "string" and name:match("^[%w_]+$"),
+      'run:state: "%s" is not a valid name: use letters, digits and _', name)
     local problem = contents.kind_of(name, object) == "table" and contents.plain_mismatch(name, object) or ""
     if problem ~= "" then core.raise("run:state: " .. problem) end
   end

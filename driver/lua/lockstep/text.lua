@@ -10,6 +10,7 @@ local core = require "lockstep.core"
 local core_text = require "lockstep.core.text"
 local folder = require "lockstep.models.folder"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 
 local M = {
   train_tokenizer = require "lockstep.text.train_tokenizer",
@@ -65,9 +66,7 @@ end
 ---@return integer[][]
 function Tokenizer:encode_batch(list, opts)
   local o = options.read("tokenizer:encode_batch", opts, { special = true })
-  if type(list) ~= "table" then
-    core.raise("tokenizer:encode_batch: expected an array of texts, got a " .. type(list))
-  end
+  plain.check(type(list) == "table", "tokenizer:encode_batch: expected an array of texts, got a %s", type(list))
   local rows = {}
   for i = 1, #list do
     local ok, ids = pcall(self.native.encode, self.native, list[i], o.special)

@@ -9,6 +9,7 @@ local core_tiled_mlp = require "lockstep.core.tiled_mlp"
 local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
@@ -90,9 +91,7 @@ end
 function TiledMlp:forward(fn, x, weights)
   if not nn.is_module(fn) then
     for key in pairs(type(weights) == "table" and weights or {}) do
-      if type(key) ~= "number" then
-        core.raise(string.format('tiled_mlp: weights must be an array, but has the key "%s"', tostring(key)))
-      end
+      plain.check(type(key) == "number", 'tiled_mlp: weights must be an array, but has the key "%s"', key)
     end
     return self.tiles:run(fn, x, weights or {})
   end

@@ -25,9 +25,7 @@ M.traces_nothing = false
 local SHOWN = 10 -- lines of a table
 
 local function check_function(name, fn)
-  if not plain.is_callable(fn) then
-    core.raise(string.format("%s: the argument must be a function, not a %s", name, type(fn)))
-  end
+  plain.check(plain.is_callable(fn), "%s: the argument must be a function, not a %s", name, type(fn))
 end
 
 -- FLOPs ---------------------------------------------------------------------------------------------
@@ -218,9 +216,8 @@ function M.profile(opts, fn, ...)
     { path = "trace.json", steps = {}, record_shapes = false, profile_memory = false, roofline = false })
   local has_roofline = o.roofline and dist.rank() == 0
   local has_steps = opts ~= nil and opts.steps ~= nil
-  if has_steps == (fn ~= nil) then
-    core.raise("lockstep.profile: give either steps = {from, to} or, after the options, a function to trace")
-  end
+  plain.check(has_steps ~= (fn ~= nil),
+    "lockstep.profile: give either steps = {from, to} or, after the options, a function to trace")
   local path = trace_path(o.path)
   local problem = files.why_unwritable(path)
   if problem then core.raise(("lockstep.profile: cannot write the trace %s: %s"):format(path, problem)) end

@@ -15,49 +15,31 @@ namespace {
 
 ParameterKind KindOf(const c10::Type& type) {
   switch (type.kind()) {
-    case c10::TypeKind::TensorType:
-      return ParameterKind::kTensor;
-    case c10::TypeKind::NumberType:
-      return ParameterKind::kScalar;
+    case c10::TypeKind::TensorType: return ParameterKind::kTensor;
+    case c10::TypeKind::NumberType: return ParameterKind::kScalar;
     case c10::TypeKind::IntType:
-    case c10::TypeKind::SymIntType:
-      return ParameterKind::kInteger;
-    case c10::TypeKind::FloatType:
-      return ParameterKind::kFloat;
-    case c10::TypeKind::BoolType:
-      return ParameterKind::kBoolean;
-    case c10::TypeKind::StringType:
-      return ParameterKind::kString;
-    case c10::TypeKind::ScalarTypeType:
-      return ParameterKind::kDtype;
-    case c10::TypeKind::DeviceObjType:
-      return ParameterKind::kDevice;
-    case c10::TypeKind::LayoutType:
-      return ParameterKind::kLayout;
-    case c10::TypeKind::MemoryFormatType:
-      return ParameterKind::kMemoryFormat;
-    case c10::TypeKind::GeneratorType:
-      return ParameterKind::kGenerator;
+    case c10::TypeKind::SymIntType: return ParameterKind::kInteger;
+    case c10::TypeKind::FloatType: return ParameterKind::kFloat;
+    case c10::TypeKind::BoolType: return ParameterKind::kBoolean;
+    case c10::TypeKind::StringType: return ParameterKind::kString;
+    case c10::TypeKind::ScalarTypeType: return ParameterKind::kDtype;
+    case c10::TypeKind::DeviceObjType: return ParameterKind::kDevice;
+    case c10::TypeKind::LayoutType: return ParameterKind::kLayout;
+    case c10::TypeKind::MemoryFormatType: return ParameterKind::kMemoryFormat;
+    case c10::TypeKind::GeneratorType: return ParameterKind::kGenerator;
     case c10::TypeKind::ListType: {
       const c10::TypePtr element = type.castRaw<c10::ListType>()->getElementType();
       if (element->kind() == c10::TypeKind::OptionalType) return ParameterKind::kOptionalTensors;
       switch (KindOf(*element)) {
-        case ParameterKind::kTensor:
-          return ParameterKind::kTensors;
-        case ParameterKind::kScalar:
-          return ParameterKind::kScalars;
-        case ParameterKind::kInteger:
-          return ParameterKind::kIntegers;
-        case ParameterKind::kFloat:
-          return ParameterKind::kFloats;
-        case ParameterKind::kBoolean:
-          return ParameterKind::kBooleans;
-        default:
-          return ParameterKind::kOther;
+        case ParameterKind::kTensor: return ParameterKind::kTensors;
+        case ParameterKind::kScalar: return ParameterKind::kScalars;
+        case ParameterKind::kInteger: return ParameterKind::kIntegers;
+        case ParameterKind::kFloat: return ParameterKind::kFloats;
+        case ParameterKind::kBoolean: return ParameterKind::kBooleans;
+        default: return ParameterKind::kOther;
       }
     }
-    default:
-      return ParameterKind::kOther;
+    default: return ParameterKind::kOther;
   }
 }
 
@@ -74,12 +56,10 @@ ValueClass ClassifyElement(lua_State* state, int index) {
     case LUA_TNUMBER:
       return IsWhole(ClassifyNumber(lua_tonumber(state, index))) ? ValueClass::kWholes
                                                                  : ValueClass::kNumbers;
-    case LUA_TBOOLEAN:
-      return ValueClass::kBooleans;
+    case LUA_TBOOLEAN: return ValueClass::kBooleans;
     case LUA_TUSERDATA:
       return TensorAt(state, index) != nullptr ? ValueClass::kTensors : ValueClass::kOther;
-    default:
-      return ValueClass::kOther;
+    default: return ValueClass::kOther;
   }
 }
 
@@ -169,23 +149,17 @@ Parameter DescribeParameter(const c10::Argument& argument) {
 ValueClass Classify(lua_State* state, int index) {
   switch (lua_type(state, index)) {
     case LUA_TNONE:
-    case LUA_TNIL:
-      return ValueClass::kNil;
-    case LUA_TBOOLEAN:
-      return ValueClass::kBoolean;
-    case LUA_TNUMBER:
-      return ClassifyNumber(lua_tonumber(state, index));
-    case LUA_TSTRING:
-      return ValueClass::kString;
+    case LUA_TNIL: return ValueClass::kNil;
+    case LUA_TBOOLEAN: return ValueClass::kBoolean;
+    case LUA_TNUMBER: return ClassifyNumber(lua_tonumber(state, index));
+    case LUA_TSTRING: return ValueClass::kString;
     case LUA_TUSERDATA: {
       if (TensorAt(state, index) != nullptr) return ValueClass::kTensor;
       at::ScalarType dtype;
       return DtypeAt(state, index, &dtype) ? ValueClass::kDtype : ValueClass::kOther;
     }
-    case LUA_TTABLE:
-      return ClassifyList(state, index);
-    default:
-      return ValueClass::kOther;
+    case LUA_TTABLE: return ClassifyList(state, index);
+    default: return ValueClass::kOther;
   }
 }
 
@@ -205,79 +179,56 @@ std::optional<int> ConversionCost(ValueClass value, const Parameter& parameter) 
     return fits ? std::optional<int>(cost) : std::nullopt;
   };
   switch (parameter.kind) {
-    case ParameterKind::kTensor:
-      return value == ValueClass::kTensor ? fits(true) : fits(number, 4);
+    case ParameterKind::kTensor: return value == ValueClass::kTensor ? fits(true) : fits(number, 4);
     case ParameterKind::kTensors:
-    case ParameterKind::kOptionalTensors:
-      return fits(value == ValueClass::kTensors || empty);
+    case ParameterKind::kOptionalTensors: return fits(value == ValueClass::kTensors || empty);
     case ParameterKind::kScalar:
       return number ? fits(true) : fits(value == ValueClass::kBoolean, 1);
     case ParameterKind::kScalars:
     case ParameterKind::kFloats:
       return fits(value == ValueClass::kWholes || value == ValueClass::kNumbers || empty);
-    case ParameterKind::kInteger:
-      return fits(whole);
-    case ParameterKind::kReduction:
-      return fits(whole || value == ValueClass::kString);
+    case ParameterKind::kInteger: return fits(whole);
+    case ParameterKind::kReduction: return fits(whole || value == ValueClass::kString);
     case ParameterKind::kIntegers:
       return value == ValueClass::kWholes || empty ? fits(true)
                                                    : fits(whole && parameter.list_size > 0, 1);
-    case ParameterKind::kFloat:
-      return fits(number, whole ? 1 : 0);
-    case ParameterKind::kBoolean:
-      return fits(value == ValueClass::kBoolean);
-    case ParameterKind::kBooleans:
-      return fits(value == ValueClass::kBooleans || empty);
+    case ParameterKind::kFloat: return fits(number, whole ? 1 : 0);
+    case ParameterKind::kBoolean: return fits(value == ValueClass::kBoolean);
+    case ParameterKind::kBooleans: return fits(value == ValueClass::kBooleans || empty);
     case ParameterKind::kString:
     case ParameterKind::kDevice:
     case ParameterKind::kLayout:
-    case ParameterKind::kMemoryFormat:
-      return fits(value == ValueClass::kString);
-    case ParameterKind::kDtype:
-      return fits(value == ValueClass::kDtype);
+    case ParameterKind::kMemoryFormat: return fits(value == ValueClass::kString);
+    case ParameterKind::kDtype: return fits(value == ValueClass::kDtype);
     case ParameterKind::kGenerator:
-    case ParameterKind::kOther:
-      return std::nullopt;
+    case ParameterKind::kOther: return std::nullopt;
   }
   return std::nullopt;
 }
 
 std::string Expected(const Parameter& parameter) {
   switch (parameter.kind) {
-    case ParameterKind::kTensor:
-      return "a tensor";
+    case ParameterKind::kTensor: return "a tensor";
     case ParameterKind::kTensors:
-    case ParameterKind::kOptionalTensors:
-      return "an array of tensors";
-    case ParameterKind::kScalar:
-      return "a number";
+    case ParameterKind::kOptionalTensors: return "an array of tensors";
+    case ParameterKind::kScalar: return "a number";
     case ParameterKind::kScalars:
-    case ParameterKind::kFloats:
-      return "an array of numbers";
-    case ParameterKind::kInteger:
-      return "a whole number";
-    case ParameterKind::kReduction:
-      return "\"none\", \"mean\" or \"sum\"";
+    case ParameterKind::kFloats: return "an array of numbers";
+    case ParameterKind::kInteger: return "a whole number";
+    case ParameterKind::kReduction: return "\"none\", \"mean\" or \"sum\"";
     case ParameterKind::kIntegers:
       return parameter.list_size > 0 ? "a whole number or an array of them"
                                      : "an array of whole numbers";
-    case ParameterKind::kFloat:
-      return "a number";
-    case ParameterKind::kBoolean:
-      return "true or false";
-    case ParameterKind::kBooleans:
-      return "an array of booleans";
-    case ParameterKind::kDtype:
-      return "a dtype, as torch.float32";
-    case ParameterKind::kDevice:
-      return "a device, as \"cuda:0\"";
+    case ParameterKind::kFloat: return "a number";
+    case ParameterKind::kBoolean: return "true or false";
+    case ParameterKind::kBooleans: return "an array of booleans";
+    case ParameterKind::kDtype: return "a dtype, as torch.float32";
+    case ParameterKind::kDevice: return "a device, as \"cuda:0\"";
     case ParameterKind::kString:
     case ParameterKind::kLayout:
-    case ParameterKind::kMemoryFormat:
-      return "a string";
+    case ParameterKind::kMemoryFormat: return "a string";
     case ParameterKind::kGenerator:
-    case ParameterKind::kOther:
-      return "something that Lua cannot give";
+    case ParameterKind::kOther: return "something that Lua cannot give";
   }
   return "";
 }

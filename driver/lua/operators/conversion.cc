@@ -65,8 +65,7 @@ int64_t ReadReduction(lua_State* state, int index) {
 
 c10::IValue ConvertString(const std::string& text, const Parameter& parameter) {
   switch (parameter.kind) {
-    case ParameterKind::kDevice:
-      return ParseDevice(text, absl::StrCat("\"", parameter.name, "\""));
+    case ParameterKind::kDevice: return ParseDevice(text, absl::StrCat("\"", parameter.name, "\""));
     case ParameterKind::kLayout:
       if (text == "strided") return c10::kStrided;
       if (text == "sparse_coo") return c10::kSparse;
@@ -84,8 +83,7 @@ c10::IValue ConvertString(const std::string& text, const Parameter& parameter) {
           "\" must be \"contiguous_format\", \"preserve_format\", \"channels_last\" or "
           "\"channels_last_3d\", not \"",
           text, "\""));
-    default:
-      return text;
+    default: return text;
   }
 }
 
@@ -94,8 +92,7 @@ c10::IValue ConvertString(const std::string& text, const Parameter& parameter) {
 c10::IValue Convert(lua_State* state, int index, const Parameter& parameter) {
   if (lua_isnoneornil(state, index)) return parameter.default_value.value_or(c10::IValue());
   switch (parameter.kind) {
-    case ParameterKind::kTensor:
-      return ConvertTensor(state, index);
+    case ParameterKind::kTensor: return ConvertTensor(state, index);
     case ParameterKind::kTensors:
       return ConvertList(
           state, index, parameter, c10::List<at::Tensor>(),
@@ -106,27 +103,21 @@ c10::IValue Convert(lua_State* state, int index, const Parameter& parameter) {
                            if (!lua_toboolean(state, -1)) return std::nullopt;
                            return ReadTensor(state, -1, name.c_str());
                          });
-    case ParameterKind::kScalar:
-      return ReadScalar(state, index);
+    case ParameterKind::kScalar: return ReadScalar(state, index);
     case ParameterKind::kScalars: {
       c10::impl::GenericList list(c10::NumberType::get());
       return ConvertList(state, index, parameter, list,
                          [&](const std::string&) { return c10::IValue(ReadScalar(state, -1)); });
     }
-    case ParameterKind::kInteger:
-      return static_cast<int64_t>(lua_tonumber(state, index));
-    case ParameterKind::kReduction:
-      return ReadReduction(state, index);
-    case ParameterKind::kIntegers:
-      return ConvertIntegers(state, index, parameter);
-    case ParameterKind::kFloat:
-      return lua_tonumber(state, index);
+    case ParameterKind::kInteger: return static_cast<int64_t>(lua_tonumber(state, index));
+    case ParameterKind::kReduction: return ReadReduction(state, index);
+    case ParameterKind::kIntegers: return ConvertIntegers(state, index, parameter);
+    case ParameterKind::kFloat: return lua_tonumber(state, index);
     case ParameterKind::kFloats:
       return ConvertList(
           state, index, parameter, c10::List<double>(),
           [&](const std::string& name) { return ReadNumber(state, -1, name.c_str()); });
-    case ParameterKind::kBoolean:
-      return lua_toboolean(state, index) != 0;
+    case ParameterKind::kBoolean: return lua_toboolean(state, index) != 0;
     case ParameterKind::kBooleans:
       return ConvertList(state, index, parameter, c10::List<bool>(), [&](const std::string& name) {
         return ReadBoolean(state, -1, name.c_str());
@@ -134,16 +125,14 @@ c10::IValue Convert(lua_State* state, int index, const Parameter& parameter) {
     case ParameterKind::kString:
     case ParameterKind::kDevice:
     case ParameterKind::kLayout:
-    case ParameterKind::kMemoryFormat:
-      return ConvertString(lua_tostring(state, index), parameter);
+    case ParameterKind::kMemoryFormat: return ConvertString(lua_tostring(state, index), parameter);
     case ParameterKind::kDtype: {
       at::ScalarType dtype = at::kFloat;
       DtypeAt(state, index, &dtype);
       return dtype;
     }
     case ParameterKind::kGenerator:
-    case ParameterKind::kOther:
-      break;
+    case ParameterKind::kOther: break;
   }
   throw Error(absl::StrCat("\"", parameter.name, "\" cannot be given from Lua"));
 }

@@ -209,18 +209,12 @@ bool DtypeShows(const at::Tensor& tensor, bool elements_tell) {
 
 std::string LayoutName(at::Layout layout) {
   switch (layout) {
-    case at::kSparse:
-      return "sparse_coo";
-    case at::kSparseCsr:
-      return "sparse_csr";
-    case at::kSparseCsc:
-      return "sparse_csc";
-    case at::kSparseBsr:
-      return "sparse_bsr";
-    case at::kSparseBsc:
-      return "sparse_bsc";
-    default:
-      return "_mkldnn";
+    case at::kSparse: return "sparse_coo";
+    case at::kSparseCsr: return "sparse_csr";
+    case at::kSparseCsc: return "sparse_csc";
+    case at::kSparseBsr: return "sparse_bsr";
+    case at::kSparseBsc: return "sparse_bsc";
+    default: return "_mkldnn";
   }
 }
 

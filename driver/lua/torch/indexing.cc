@@ -35,12 +35,9 @@ TensorIndex ReadIndex(lua_State* state, int index) {
         Describe(*tensor), "; torch.tensor({0, 2}, {dtype = torch.int64}) holds positions"));
   }
   switch (lua_type(state, index)) {
-    case LUA_TNUMBER:
-      return ReadInteger(state, index, "tensor index");
-    case LUA_TBOOLEAN:
-      return lua_toboolean(state, index) != 0;
-    case LUA_TTABLE:
-      return ReadSlice(state, index);
+    case LUA_TNUMBER: return ReadInteger(state, index, "tensor index");
+    case LUA_TBOOLEAN: return lua_toboolean(state, index) != 0;
+    case LUA_TTABLE: return ReadSlice(state, index);
     case LUA_TSTRING:
       if (ReadString(state, index, "tensor index") == "...") return at::indexing::Ellipsis;
       [[fallthrough]];

@@ -111,22 +111,14 @@ std::pair<int64_t, int64_t> Range(at::ScalarType dtype) {
     return std::make_pair<int64_t, int64_t>(Limits::min(), Limits::max());
   };
   switch (dtype) {
-    case at::kByte:
-      return of(uint8_t{});
-    case at::kUInt16:
-      return of(uint16_t{});
-    case at::kUInt32:
-      return of(uint32_t{});
-    case at::kUInt64:
-      return {0, kMaxInteger};
-    case at::kChar:
-      return of(int8_t{});
-    case at::kShort:
-      return of(int16_t{});
-    case at::kInt:
-      return of(int32_t{});
-    default:
-      return {-kMaxInteger, kMaxInteger};
+    case at::kByte: return of(uint8_t{});
+    case at::kUInt16: return of(uint16_t{});
+    case at::kUInt32: return of(uint32_t{});
+    case at::kUInt64: return {0, kMaxInteger};
+    case at::kChar: return of(int8_t{});
+    case at::kShort: return of(int16_t{});
+    case at::kInt: return of(int32_t{});
+    default: return {-kMaxInteger, kMaxInteger};
   }
 }
 
@@ -146,17 +138,14 @@ void CheckExact(const std::vector<double>& numbers, at::ScalarType dtype) {
 // Pushes element i of a contiguous tensor of float64, int64, uint64 or bool.
 void PushElement(lua_State* state, const at::Tensor& tensor, int64_t i) {
   switch (tensor.scalar_type()) {
-    case at::kBool:
-      return lua_pushboolean(state, tensor.const_data_ptr<bool>()[i]);
-    case at::kLong:
-      return PushInteger(state, tensor.const_data_ptr<int64_t>()[i]);
+    case at::kBool: return lua_pushboolean(state, tensor.const_data_ptr<bool>()[i]);
+    case at::kLong: return PushInteger(state, tensor.const_data_ptr<int64_t>()[i]);
     case at::kUInt64: {
       const uint64_t value = tensor.const_data_ptr<uint64_t>()[i];
       // Beyond int64 it is far beyond 2^53: PushInteger says so for the nearest that it can name.
       return PushInteger(state, static_cast<int64_t>(std::min<uint64_t>(value, INT64_MAX)));
     }
-    default:
-      return lua_pushnumber(state, tensor.const_data_ptr<double>()[i]);
+    default: return lua_pushnumber(state, tensor.const_data_ptr<double>()[i]);
   }
 }
 

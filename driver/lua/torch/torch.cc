@@ -202,10 +202,4 @@ int OpenTorch(lua_State* state) {
   return 1;
 }
 
-std::vector<std::string> ExtraFunctionNames() {
-  std::vector<std::string> names;
-  for (const Function& function : kFunctions) names.emplace_back(function.name);
-  return names;
-}
-
 }  // namespace lockstep::lua

@@ -37,14 +37,10 @@ size_t CommonPrefix(const std::string& a, const std::string& b) {
 
 std::string TypeName(lua_State* state, int index) {
   switch (lua_type(state, index)) {
-    case LUA_TNONE:
-      return "nothing";
-    case LUA_TNIL:
-      return "nil";
-    case LUA_TBOOLEAN:
-      return lua_toboolean(state, index) ? "true" : "false";
-    case LUA_TNUMBER:
-      return absl::StrCat("the number ", lua_tonumber(state, index));
+    case LUA_TNONE: return "nothing";
+    case LUA_TNIL: return "nil";
+    case LUA_TBOOLEAN: return lua_toboolean(state, index) ? "true" : "false";
+    case LUA_TNUMBER: return absl::StrCat("the number ", lua_tonumber(state, index));
     case LUA_TSTRING: {
       const std::string text = lua_tostring(state, index);
       return absl::StrCat("the string \"", text.substr(0, 40), text.size() > 40 ? "..." : "", "\"");
@@ -57,8 +53,7 @@ std::string TypeName(lua_State* state, int index) {
       }
       return name;
     }
-    default:
-      return absl::StrCat("a ", luaL_typename(state, index));
+    default: return absl::StrCat("a ", luaL_typename(state, index));
   }
 }
 

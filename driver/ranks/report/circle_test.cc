@@ -1,6 +1,5 @@
 #include "driver/ranks/report/circle.h"
 
-#include <chrono>
 #include <string>
 #include <vector>
 

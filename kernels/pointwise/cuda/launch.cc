@@ -7,7 +7,6 @@
 #include <mutex>
 #include <string>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
 #include "c10/core/DeviceGuard.h"

@@ -68,16 +68,11 @@ template <double (*Both)(double, double)> __device__ double OfBlock(double x, do
 
 const char* TypeName(at::ScalarType dtype) {
   switch (dtype) {
-    case at::ScalarType::Float:
-      return "float";
-    case at::ScalarType::Double:
-      return "double";
-    case at::ScalarType::BFloat16:
-      return "BFloat16";
-    case at::ScalarType::Half:
-      return "Half";
-    default:
-      return "bool";
+    case at::ScalarType::Float: return "float";
+    case at::ScalarType::Double: return "double";
+    case at::ScalarType::BFloat16: return "BFloat16";
+    case at::ScalarType::Half: return "Half";
+    default: return "bool";
   }
 }
 
@@ -95,62 +90,35 @@ std::string ConstantOf(double value) {
 // The operator's value, of type T, from its operands $0, $1 and $2. nvcc rounds a * b + c once.
 const char* FormulaOf(Op op) {
   switch (op) {
-    case Op::kCopy:
-      return "$0";
-    case Op::kNeg:
-      return "-$0";
-    case Op::kAbs:
-      return "fabs($0)";
-    case Op::kExp:
-      return "exp($0)";
-    case Op::kLog:
-      return "log($0)";
-    case Op::kSqrt:
-      return "sqrt($0)";
-    case Op::kRsqrt:
-      return "T(1) / sqrt($0)";
-    case Op::kReciprocal:
-      return "T(1) / $0";
-    case Op::kSigmoid:
-      return "T(1) / (T(1) + exp(-$0))";
-    case Op::kSilu:
-      return "$0 / (T(1) + exp(-$0))";
-    case Op::kRelu:
-      return "Larger($0, T(0))";
-    case Op::kTanh:
-      return "tanh($0)";
-    case Op::kErf:
-      return "erf($0)";
-    case Op::kSin:
-      return "sin($0)";
-    case Op::kCos:
-      return "cos($0)";
-    case Op::kAdd:
-      return "$0 + $1";
-    case Op::kSub:
-      return "$0 - $1";
-    case Op::kMul:
-      return "$0 * $1";
-    case Op::kDiv:
-      return "$0 / $1";
-    case Op::kPow:
-      return "pow($0, $1)";
+    case Op::kCopy: return "$0";
+    case Op::kNeg: return "-$0";
+    case Op::kAbs: return "fabs($0)";
+    case Op::kExp: return "exp($0)";
+    case Op::kLog: return "log($0)";
+    case Op::kSqrt: return "sqrt($0)";
+    case Op::kRsqrt: return "T(1) / sqrt($0)";
+    case Op::kReciprocal: return "T(1) / $0";
+    case Op::kSigmoid: return "T(1) / (T(1) + exp(-$0))";
+    case Op::kSilu: return "$0 / (T(1) + exp(-$0))";
+    case Op::kRelu: return "Larger($0, T(0))";
+    case Op::kTanh: return "tanh($0)";
+    case Op::kErf: return "erf($0)";
+    case Op::kSin: return "sin($0)";
+    case Op::kCos: return "cos($0)";
+    case Op::kAdd: return "$0 + $1";
+    case Op::kSub: return "$0 - $1";
+    case Op::kMul: return "$0 * $1";
+    case Op::kDiv: return "$0 / $1";
+    case Op::kPow: return "pow($0, $1)";
     case Op::kMaximum:
-    case Op::kClampMin:
-      return "Larger($0, $1)";
+    case Op::kClampMin: return "Larger($0, $1)";
     case Op::kMinimum:
-    case Op::kClampMax:
-      return "Smaller($0, $1)";
-    case Op::kLess:
-      return "T($0 < $1)";
-    case Op::kLessEqual:
-      return "T($0 <= $1)";
-    case Op::kEqual:
-      return "T($0 == $1)";
-    case Op::kNotEqual:
-      return "T($0 != $1)";
-    case Op::kWhere:
-      return "$0 != T(0) ? $1 : $2";
+    case Op::kClampMax: return "Smaller($0, $1)";
+    case Op::kLess: return "T($0 < $1)";
+    case Op::kLessEqual: return "T($0 <= $1)";
+    case Op::kEqual: return "T($0 == $1)";
+    case Op::kNotEqual: return "T($0 != $1)";
+    case Op::kWhere: return "$0 != T(0) ? $1 : $2";
     default:
       TORCH_INTERNAL_ASSERT(false, "pointwise: no formula for operator ", static_cast<int>(op));
   }

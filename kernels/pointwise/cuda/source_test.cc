@@ -3,9 +3,7 @@
 
 #include "kernels/pointwise/cuda/source.h"
 
-#include <algorithm>
 #include <cstdint>
-#include <limits>
 #include <vector>
 
 #include "ATen/ATen.h"

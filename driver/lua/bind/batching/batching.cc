@@ -1,5 +1,3 @@
-#include "driver/lua/bind/batching/batching.h"
-
 #include <cmath>
 #include <future>
 #include <memory>
@@ -13,6 +11,7 @@
 #include "batching/outline.h"
 #include "batching/prepare.h"
 #include "driver/lua/bind/batching/outline.h"
+#include "driver/lua/bind/open.h"
 #include "driver/lua/torch/nested.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"

@@ -1,4 +1,4 @@
-#include "driver/lua/bind/checkpoint/checkpoint.h"
+#include "checkpoint/region/checkpoint.h"
 
 #include <memory>
 #include <optional>
@@ -8,8 +8,8 @@
 
 #include "ATen/core/TensorBody.h"
 #include "checkpoint/offload/host_offload.h"
-#include "checkpoint/region/checkpoint.h"
 #include "checkpoint/region/selection.h"
+#include "driver/lua/bind/open.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"

@@ -1,5 +1,3 @@
-#include "driver/lua/bind/data/data.h"
-
 #include <memory>
 #include <utility>
 
@@ -7,6 +5,7 @@
 #include "driver/data/mix.h"
 #include "driver/lua/bind/data/source.h"
 #include "driver/lua/bind/data/worker_pool.h"
+#include "driver/lua/bind/open.h"
 #include "driver/lua/bind/program/serialize.h"
 #include "driver/lua/operators/operators.h"
 #include "driver/lua/vm/object.h"

@@ -1,5 +1,3 @@
-#include "driver/lua/bind/images/images.h"
-
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -11,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "driver/images/decode.h"
 #include "driver/images/patches.h"
+#include "driver/lua/bind/open.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/status.h"

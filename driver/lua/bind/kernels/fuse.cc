@@ -1,4 +1,4 @@
-#include "driver/lua/bind/kernels/fuse.h"
+#include "kernels/pointwise/fuse.h"
 
 #include <memory>
 #include <string>
@@ -6,11 +6,11 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "driver/lua/bind/open.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
-#include "kernels/pointwise/fuse.h"
 
 namespace lockstep::lua {
 

@@ -1,5 +1,3 @@
-#include "driver/lua/bind/mimo/mimo.h"
-
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,10 +6,9 @@
 
 #include "ATen/core/TensorBody.h"
 #include "absl/strings/str_cat.h"
-#include "driver/lua/bind/mimo/mimo_bridge.h"
+#include "driver/lua/bind/mimo/functions.h"
 #include "driver/lua/bind/mimo/mimo_ownership.h"
-#include "driver/lua/bind/mimo/mimo_schedule.h"
-#include "driver/lua/bind/mimo/mimo_slice.h"
+#include "driver/lua/bind/open.h"
 #include "driver/lua/bind/sharding/distributed.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"

@@ -1,5 +1,3 @@
-#include "driver/lua/bind/mimo/mimo_bridge.h"
-
 #include <chrono>
 #include <exception>
 #include <map>
@@ -12,6 +10,7 @@
 #include "ATen/core/TensorBody.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "driver/lua/bind/mimo/functions.h"
 #include "driver/lua/bind/mimo/mimo_ownership.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"

@@ -1,11 +1,10 @@
-#include "driver/lua/bind/mimo/mimo_schedule.h"
-
 #include <cstdint>
 #include <string>
 #include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "driver/lua/bind/mimo/functions.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/status.h"
 #include "driver/lua/vm/vm.h"

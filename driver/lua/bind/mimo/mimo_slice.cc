@@ -1,13 +1,11 @@
-#include "driver/lua/bind/mimo/mimo_slice.h"
-
 #include <cmath>
 #include <map>
 #include <optional>
 #include <string>
-#include <utility>
 
 #include "ATen/core/TensorBody.h"
 #include "absl/strings/str_cat.h"
+#include "driver/lua/bind/mimo/functions.h"
 #include "driver/lua/bind/mimo/mimo_ownership.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/stack.h"

@@ -1,11 +1,8 @@
-#include "driver/lua/bind/program/core.h"
-
 #include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <chrono>
 #include <cstdio>
-#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -15,12 +12,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "driver/files/gzip_reader.h"
+#include "driver/lua/bind/open.h"
 #include "driver/lua/bind/program/files.h"
 #include "driver/lua/bind/program/json.h"
 #include "driver/lua/operators/operators.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/torch/tensor_methods.h"
-#include "driver/lua/torch/torch.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/status.h"

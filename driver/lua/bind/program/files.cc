@@ -17,6 +17,7 @@
 #include "driver/files/append_file.h"
 #include "driver/files/new_file.h"
 #include "driver/files/run_lock.h"
+#include "driver/lua/bind/open.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"

@@ -1,5 +1,4 @@
-// require "lockstep.core.files": folders, and checks that files are complete. Scripts do not use
-// it.
+// Writes files for the Lua library.
 
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_FILES_H_
 #define LOCKSTEP_DRIVER_LUA_BIND_PROGRAM_FILES_H_
@@ -7,9 +6,6 @@
 #include "lua.hpp"
 
 namespace lockstep::lua {
-
-// Leaves the module on the stack: a package.preload function.
-int OpenFiles(lua_State* state);
 
 // write_file(path, {piece, ...}): strings, and tensors as the bytes they hold.
 int WriteFile(lua_State* state);

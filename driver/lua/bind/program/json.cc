@@ -32,28 +32,21 @@ class Encoder {
   // `as_float`: a whole number is written with a point or an exponent.
   void Encode(int index, int depth, bool as_float = false) {
     switch (lua_type(state_, index)) {
-      case LUA_TNIL:
-        writer_.Null();
-        return;
+      case LUA_TNIL: writer_.Null(); return;
       case LUA_TLIGHTUSERDATA:
         if (lua_touserdata(state_, index) != nullptr) break;
         writer_.Null();
         return;
-      case LUA_TBOOLEAN:
-        writer_.Bool(lua_toboolean(state_, index) != 0);
-        return;
-      case LUA_TNUMBER:
-        return EncodeNumber(lua_tonumber(state_, index), as_float);
+      case LUA_TBOOLEAN: writer_.Bool(lua_toboolean(state_, index) != 0); return;
+      case LUA_TNUMBER: return EncodeNumber(lua_tonumber(state_, index), as_float);
       case LUA_TSTRING: {
         size_t size = 0;
         const char* data = lua_tolstring(state_, index, &size);
         if (!writer_.String({data, size})) Fail("is text that is not UTF-8");
         return;
       }
-      case LUA_TTABLE:
-        return EncodeTable(index, depth);
-      default:
-        break;
+      case LUA_TTABLE: return EncodeTable(index, depth);
+      default: break;
     }
     Fail(absl::StrCat("is ", TypeName(state_, index), ", which has no form in JSON"));
   }

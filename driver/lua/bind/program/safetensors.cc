@@ -1,4 +1,4 @@
-#include "driver/lua/bind/program/safetensors.h"
+#include "driver/files/safetensors.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -10,11 +10,10 @@
 #include "ATen/ops/empty.h"
 #include "ATen/ops/from_blob.h"
 #include "ATen/ops/ne.h"
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "driver/files/new_file.h"
-#include "driver/files/safetensors.h"
+#include "driver/lua/bind/open.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/status.h"

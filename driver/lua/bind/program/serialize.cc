@@ -26,12 +26,9 @@ class Writer {
 
   void Write(int index, int depth) {
     switch (lua_type(state_, index)) {
-      case LUA_TNIL:
-        return writer_.Nil();
-      case LUA_TBOOLEAN:
-        return writer_.Bool(lua_toboolean(state_, index) != 0);
-      case LUA_TNUMBER:
-        return writer_.Number(lua_tonumber(state_, index));
+      case LUA_TNIL: return writer_.Nil();
+      case LUA_TBOOLEAN: return writer_.Bool(lua_toboolean(state_, index) != 0);
+      case LUA_TNUMBER: return writer_.Number(lua_tonumber(state_, index));
       case LUA_TSTRING: {
         size_t size = 0;
         const char* data = lua_tolstring(state_, index, &size);
@@ -40,10 +37,8 @@ class Writer {
       case LUA_TLIGHTUSERDATA:
         if (lua_touserdata(state_, index) != nullptr) break;
         return writer_.Null();
-      case LUA_TTABLE:
-        return WriteTable(index, depth);
-      default:
-        break;
+      case LUA_TTABLE: return WriteTable(index, depth);
+      default: break;
     }
     const at::Tensor* tensor = TensorAt(state_, index);
     if (tensor != nullptr && tensors_ != nullptr) {
@@ -62,12 +57,9 @@ class Writer {
  private:
   ValueKey ReadKey(int index) const {
     switch (lua_type(state_, index)) {
-      case LUA_TBOOLEAN:
-        return lua_toboolean(state_, index) != 0;
-      case LUA_TNUMBER:
-        return lua_tonumber(state_, index);
-      case LUA_TSTRING:
-        return ReadString(state_, index, "a key");
+      case LUA_TBOOLEAN: return lua_toboolean(state_, index) != 0;
+      case LUA_TNUMBER: return lua_tonumber(state_, index);
+      case LUA_TSTRING: return ReadString(state_, index, "a key");
       default:
         throw Error(absl::StrCat(caller_, ": value", path_, " has a key that is ",
                                  TypeName(state_, index),
@@ -170,16 +162,11 @@ class Reader {
     luaL_checkstack(state_, 4, "nested tables");
     switch (token.tag) {
       case ValueTag::kFalse:
-      case ValueTag::kTrue:
-        return lua_pushboolean(state_, token.tag == ValueTag::kTrue);
-      case ValueTag::kNumber:
-        return lua_pushnumber(state_, token.number);
-      case ValueTag::kString:
-        return lua_pushlstring(state_, token.text.data(), token.text.size());
-      case ValueTag::kTensor:
-        return PushTensor(state_, tensors_[token.count]);
-      case ValueTag::kNull:
-        return lua_pushlightuserdata(state_, nullptr);
+      case ValueTag::kTrue: return lua_pushboolean(state_, token.tag == ValueTag::kTrue);
+      case ValueTag::kNumber: return lua_pushnumber(state_, token.number);
+      case ValueTag::kString: return lua_pushlstring(state_, token.text.data(), token.text.size());
+      case ValueTag::kTensor: return PushTensor(state_, tensors_[token.count]);
+      case ValueTag::kNull: return lua_pushlightuserdata(state_, nullptr);
       case ValueTag::kTable:
         lua_newtable(state_);
         for (ValueToken key = Next(); key.tag != ValueTag::kEnd; key = Next()) {

@@ -1,5 +1,3 @@
-#include "driver/lua/bind/program/state.h"
-
 #include <pthread.h>
 #include <signal.h>
 #include <time.h>
@@ -12,6 +10,7 @@
 
 #include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
+#include "driver/lua/bind/open.h"
 #include "driver/lua/bind/program/serialize.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/stack.h"

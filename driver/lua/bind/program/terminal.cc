@@ -1,5 +1,3 @@
-#include "driver/lua/bind/program/terminal.h"
-
 #include <pthread.h>
 #include <signal.h>
 
@@ -10,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "driver/files/files.h"
+#include "driver/lua/bind/open.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
 #include "driver/terminal/line_editor.h"

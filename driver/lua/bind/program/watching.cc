@@ -1,5 +1,3 @@
-#include "driver/lua/bind/program/watching.h"
-
 #include <algorithm>
 #include <memory>
 #include <string>
@@ -8,6 +6,7 @@
 
 #include "ATen/record_function.h"
 #include "driver/files/event_file.h"
+#include "driver/lua/bind/open.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"

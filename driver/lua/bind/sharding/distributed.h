@@ -1,4 +1,4 @@
-// require "lockstep.distributed": ranks and collectives over c10d's process groups.
+// Groups of ranks and what collectives take, for lockstep.distributed and lockstep.core.sharding.
 
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_SHARDING_DISTRIBUTED_H_
 #define LOCKSTEP_DRIVER_LUA_BIND_SHARDING_DISTRIBUTED_H_
@@ -37,9 +37,6 @@ std::vector<sharding::NamedTensor> ReadNamedTensors(lua_State* state, int index,
 
 // Throws Error, with the function's name, if Gloo or NCCL cannot add tensors of this dtype.
 void CheckReducible(const at::Tensor& tensor, const char* name);
-
-// Leaves the module on the stack: a package.preload function.
-int OpenDistributed(lua_State* state);
 
 }  // namespace lockstep::lua
 

@@ -1,4 +1,4 @@
-#include "driver/lua/bind/sharding/fully_shard.h"
+#include "sharding/fully_shard/fully_shard.h"
 
 #include <memory>
 #include <optional>
@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "c10/util/ScopeExit.h"
 #include "driver/lua/bind/sharding/distributed.h"
+#include "driver/lua/bind/sharding/functions.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
@@ -15,7 +16,6 @@
 #include "driver/ranks/context.h"
 #include "driver/ranks/control.h"
 #include "driver/ranks/world.h"
-#include "sharding/fully_shard/fully_shard.h"
 
 namespace lockstep::lua {
 

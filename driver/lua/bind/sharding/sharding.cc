@@ -1,5 +1,3 @@
-#include "driver/lua/bind/sharding/sharding.h"
-
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,10 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 #include "c10/util/ScopeExit.h"
+#include "driver/lua/bind/open.h"
 #include "driver/lua/bind/sharding/distributed.h"
-#include "driver/lua/bind/sharding/fully_shard.h"
-#include "driver/lua/bind/sharding/sharding_data.h"
-#include "driver/lua/bind/sharding/sharding_guard.h"
+#include "driver/lua/bind/sharding/functions.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
@@ -19,7 +16,6 @@
 #include "driver/lua/vm/vm.h"
 #include "driver/ranks/context.h"
 #include "driver/ranks/control.h"
-#include "driver/ranks/world.h"
 #include "sharding/agreement/lockstep.h"
 #include "sharding/data_parallel/data_parallel.h"
 

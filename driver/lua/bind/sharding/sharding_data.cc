@@ -1,10 +1,9 @@
-#include "driver/lua/bind/sharding/sharding_data.h"
-
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "driver/lua/bind/sharding/functions.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/status.h"

@@ -1,10 +1,9 @@
-#include "driver/lua/bind/sharding/sharding_functional.h"
-
 #include <string>
 
 #include "ATen/core/grad_mode.h"
 #include "absl/strings/str_cat.h"
 #include "driver/lua/bind/sharding/distributed.h"
+#include "driver/lua/bind/sharding/functions.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"

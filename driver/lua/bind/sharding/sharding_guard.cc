@@ -1,5 +1,3 @@
-#include "driver/lua/bind/sharding/sharding_guard.h"
-
 #include <chrono>
 #include <memory>
 #include <numeric>
@@ -10,6 +8,7 @@
 
 #include "absl/status/statusor.h"
 #include "driver/lua/bind/sharding/distributed.h"
+#include "driver/lua/bind/sharding/functions.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/status.h"

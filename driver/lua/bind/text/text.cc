@@ -1,11 +1,10 @@
-#include "driver/lua/bind/text/text.h"
-
 #include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "driver/lua/bind/open.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/status.h"

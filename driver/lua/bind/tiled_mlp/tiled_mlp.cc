@@ -1,5 +1,3 @@
-#include "driver/lua/bind/tiled_mlp/tiled_mlp.h"
-
 #include <map>
 #include <memory>
 #include <optional>
@@ -8,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "driver/lua/bind/open.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"

@@ -1,7 +1,7 @@
 --- batching.timing: what micro-batches take, next to what their costs predicted; and the cost that fits them.
 
-local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 local watching = require "lockstep.core.watching"
 
@@ -133,9 +133,8 @@ end
 ---@param ... any
 ---@return any ...
 function Timing:measure(batch, fn, ...)
-  if type(batch) ~= "table" or type(batch.seq_lens) ~= "table" or type(batch.cost) ~= "number" then
-    core.raise("timing:measure: expected a micro-batch of batching.prepare or stream, got a " .. type(batch))
-  end
+  plain.check(type(batch) == "table" and type(batch.seq_lens) == "table" and type(batch.cost) == "number",
+    "timing:measure: expected a micro-batch of batching.prepare or stream, got a %s", type(batch))
   local one = { cost = batch.cost, tokens = 0, squares = 0, padding = batch.padding == true }
   for _, length in ipairs(batch.seq_lens) do
     one.tokens, one.squares = one.tokens + length, one.squares + length * length
@@ -160,10 +159,8 @@ function Timing:report()
   self.measured = {}
   local steps = #ranks[1]
   for rank, measured in ipairs(ranks) do
-    if #measured ~= steps or steps == 0 then
-      core.raise(("timing:report: every rank must have measured as many micro-batches, at least one; rank 0 measured "
-        .. "%d, rank %d measured %d"):format(steps, rank - 1, #measured))
-    end
+    plain.check(#measured == steps and steps ~= 0, "timing:report: every rank must have measured as many "
+      .. "micro-batches, at least one; rank 0 measured %d, rank %d measured %d", steps, rank - 1, #measured)
   end
   local all = {}
   local report = { micro_steps = steps, predicted_makespan = 0, predicted_ideal = 0, makespan_s = 0, ideal_s = 0 }

@@ -3,6 +3,7 @@
 local core = require "lockstep.core"
 local core_batching = require "lockstep.core.batching"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 
 local M = {}
 
@@ -17,17 +18,8 @@ local VISION = { "hidden_size", "depth", "intermediate_size" }
 local function number(config, name)
   local value = config[name]
   if value == nil or value == core.null then return nil end
-  if type(value) ~= "number" then
-    core.raise(("%s: %s must be a number, not a %s"):format(CALLER, name, type(value)))
-  end
+  plain.check(type(value) == "number", "%s: %s must be a number, not a %s", CALLER, name, type(value))
   return value
-end
-
---- Returns a copy without metatables: a run's configuration complains about keys that it lacks.
-local function plain(config)
-  local all = {}
-  for key, value in pairs(config) do all[key] = value end
-  return all
 end
 
 --- Returns whether a table is a whole config.json. Only some of its keys tell the cost. In a table of a script's own
@@ -36,10 +28,8 @@ local function is_whole(config) return config.model_type ~= nil or config.archit
 
 --- Adds the vision tower. Qwen2-VL calls its width embed_dim, and by hidden_size means what it hands to the decoder.
 local function add_vision(shape, given, is_of_whole)
-  if type(given) ~= "table" then
-    core.raise(("%s: vision_config must be a table, not a %s"):format(CALLER, type(given)))
-  end
-  local vision = plain(given)
+  plain.check(type(given) == "table", "%s: vision_config must be a table, not a %s", CALLER, type(given))
+  local vision = plain.copy(given)
   if is_of_whole or is_whole(vision) then
     local width = number(vision, "embed_dim") or number(vision, "hidden_size")
     local ratio = number(vision, "mlp_ratio")
@@ -56,14 +46,12 @@ end
 ---@param config table<string, any>
 ---@return {linear: number, quadratic: number, image_linear: number, image_quadratic: number}
 function M.of(config)
-  if type(config) ~= "table" then
-    core.raise(CALLER .. ": the configuration must be a table, not a " .. type(config))
-  end
-  config = plain(config)
+  plain.check(type(config) == "table", "%s: the configuration must be a table, not a %s", CALLER, type(config))
+  config = plain.copy(config) -- without metatables: a run's configuration complains about keys that it lacks
   local vision = config.vision_config
   local whole = is_whole(config)
   if whole and type(config.text_config) == "table" then
-    for key, value in pairs(config.text_config) do config[key] = value end
+    config = plain.copy(config, config.text_config)
   elseif not whole then
     local known = { vision_config = true }
     for _, name in ipairs(NAMES) do known[name] = true end

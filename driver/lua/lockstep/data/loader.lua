@@ -210,10 +210,9 @@ end
 ---@return any[]
 function Loader:of_ranks(value)
   if self.world == 1 then return { value } end
-  if self.world ~= dist.world_size() then
-    core.raise(("loader:state_dict: the ranks may have taken different numbers of samples, and only the %d ranks of "
-      .. "the run can tell each other; this loader has %d"):format(dist.world_size(), self.world))
-  end
+  plain.check(self.world == dist.world_size(), "loader:state_dict: the ranks may have taken different numbers of "
+    .. "samples, and only the %d ranks of the run can tell each other; this loader has %d", dist.world_size(),
+    self.world)
   local values = {}
   for _, theirs in ipairs(dist.all_gather_object { rank = self.rank, value = value }) do
     values[theirs.rank + 1] = theirs.value
@@ -324,15 +323,12 @@ end
 ---@param state table
 function Loader:load_state_dict(state)
   for _, key in ipairs { "size", "seed", "shuffle", "position", "done" } do
-    if type(state) ~= "table" or state[key] == nil then
-      core.raise("loader:load_state_dict: this is no state of a loader: it lacks " .. key)
-    end
+    plain.check(type(state) == "table" and state[key] ~= nil,
+      "loader:load_state_dict: this is no state of a loader: it lacks %s", key)
   end
   check_state(state)
-  if state.size ~= self.size then
-    core.raise(("loader:load_state_dict: the state is of a source of %d samples, this one has %d"):format(state.size,
-      self.size))
-  end
+  plain.check(state.size == self.size,
+    "loader:load_state_dict: the state is of a source of %d samples, this one has %d", state.size, self.size)
   for _, key in ipairs { "seed", "shuffle" } do
     if state[key] ~= self[key] and dist.rank() == 0 then
       io.stderr:write(("lockstep: data.loader: %s is %s, as saved, not %s\n"):format(key, tostring(state[key]),
@@ -376,9 +372,8 @@ local function check(o)
   if o.rank >= o.world then
     core.raise(("data.loader: rank must be from 0 to world - 1 = %d, not %d"):format(o.world - 1, o.rank))
   end
-  if o.on_error ~= "error" and o.on_error ~= "skip" then
-    core.raise(('data.loader: on_error must be "error" or "skip", not "%s"'):format(o.on_error))
-  end
+  plain.check(o.on_error == "error" or o.on_error == "skip",
+    'data.loader: on_error must be "error" or "skip", not "%s"', o.on_error)
   if o.device ~= nil and o.device ~= "cpu" and not tostring(o.device):find "^cuda:?%d*$" then
     core.raise(('data.loader: device must be "cuda", "cuda:" and a number, or "cpu", as dist.device() returns it, '
       .. "not %s"):format(type(o.device) == "string" and '"' .. o.device .. '"' or "a " .. type(o.device)))
@@ -386,9 +381,8 @@ local function check(o)
   if o.drop_last and o.pad then core.raise("data.loader: drop_last and pad exclude each other") end
   if #o.source == 0 then core.raise("data.loader: the source has no samples") end
   local is_function = type(o.map) == "function"
-  if o.map ~= nil and type(o.map) ~= "string" and not is_function then
-    core.raise("data.loader: map must be the name of a module that returns function(sample), not a " .. type(o.map))
-  end
+  plain.check(o.map == nil or type(o.map) == "string" or is_function,
+    "data.loader: map must be the name of a module that returns function(sample), not a %s", type(o.map))
   if is_function and o.workers > 0 then
     core.raise("data.loader: map is a function, which cannot leave the script's Lua state; with workers give the name "
       .. 'of a module beside the script that returns it, as in map = "my_map"')

@@ -40,10 +40,8 @@ local function choose(folder, caller)
       if ends_with(name, suffix) then found[#found + 1] = name end
     end
     if #found == 1 then return folder .. "/" .. found[1] end
-    if #found > 1 then
-      core.raise(("%s: %s has several files *%s (%s) and no model.safetensors.index.json; name the file to read")
-        :format(caller, folder, suffix, table.concat(found, ", ")))
-    end
+    plain.check(#found <= 1, "%s: %s has several files *%s (%s) and no model.safetensors.index.json; name the file to "
+      .. "read", caller, folder, suffix, table.concat(found, ", "))
   end
   core.raise(("%s: %s has no *.safetensors file and no *%s; other formats of weights are not read"):format(caller,
     folder, SUFFIX))
@@ -55,9 +53,8 @@ local function read_index(path, caller)
   if not text then core.raise(caller .. ": cannot open " .. tostring(reason)) end
   local index = core.json_decode(text, path)
   local map = type(index) == "table" and index.weight_map
-  if type(map) ~= "table" then
-    core.raise(('%s: %s has no "weight_map", an object from tensor names to file names'):format(caller, path))
-  end
+  plain.check(type(map) == "table",
+    '%s: %s has no "weight_map", an object from tensor names to file names', caller, path)
   for name, shard in pairs(map) do
     if type(name) ~= "string" or type(shard) ~= "string" or shard:find("/") or shard == "" then
       core.raise(('%s: %s: weight_map of "%s": expected the name of a file in the same folder, got %s')
@@ -76,10 +73,8 @@ local function read_shards(path, caller)
   for _, shard in ipairs(shards) do
     if not is_file(folder .. "/" .. shard) then missing[#missing + 1] = shard end
   end
-  if #missing > 0 then
-    core.raise(("%s: %d of the %d files that %s names are not in %s: %s"):format(caller, #missing, #shards, path,
-      folder, table.concat(missing, ", ")))
-  end
+  plain.check(#missing == 0, "%s: %d of the %d files that %s names are not in %s: %s", caller, #missing, #shards, path,
+    folder, table.concat(missing, ", "))
   local tensors, metadata = {}, {}
   for _, shard in ipairs(shards) do
     local held, held_metadata = core_safetensors.read(folder .. "/" .. shard, caller)
@@ -95,9 +90,7 @@ local function read_shards(path, caller)
     for key, value in pairs(held_metadata) do metadata[key] = value end
   end
   for name, shard in pairs(map) do
-    if not tensors[name] then
-      core.raise(('%s: %s says that "%s" is in %s, which does not have it'):format(caller, path, name, shard))
-    end
+    plain.check(tensors[name], '%s: %s says that "%s" is in %s, which does not have it', caller, path, name, shard)
   end
   return tensors, metadata
 end

@@ -6,6 +6,7 @@ local core_data = require "lockstep.core.data"
 local core_sharding = require "lockstep.core.sharding"
 local files = require "lockstep.core.files"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 
 local M = {}
 
@@ -36,14 +37,10 @@ end
 function M.source(paths, opts)
   local o = options.read("data.source", opts, { format = "", cache = options.optional, columns = options.optional })
   if type(paths) == "string" then paths = { paths } end
-  if type(paths) ~= "table" then
-    core.raise("data.source: expected a path or a list of paths, not a " .. type(paths))
-  end
+  plain.check(type(paths) == "table", "data.source: expected a path or a list of paths, not a %s", type(paths))
   local all = {}
   for i, path in ipairs(paths) do
-    if type(path) ~= "string" then
-      core.raise(("data.source: path %d must be a string, not a %s"):format(i, type(path)))
-    end
+    plain.check(type(path) == "string", "data.source: path %d must be a string, not a %s", i, type(path))
     for _, file in ipairs(expand(path)) do all[#all + 1] = file end
   end
   return core_data.source(all, o.format, o.cache or cache.folder() .. "/index", o.columns or {})
@@ -64,9 +61,8 @@ local function new_view(name, size, locate)
   meta.__name = name
   function meta.__len() return size end
   local function find(index)
-    if type(index) ~= "number" or not (index >= 1 and index <= size and index % 1 == 0) then
-      core.raise(("%s[%s]: it has the samples 1 to %d"):format(name, tostring(index), size))
-    end
+    plain.check(type(index) == "number" and index >= 1 and index <= size and index % 1 == 0,
+      "%s[%s]: it has the samples 1 to %d", name, index, size)
     return M.resolve(view, index, 0)
   end
   local function place(_, index) return M.place(find(index)) end
@@ -121,10 +117,8 @@ end
 ---@return data.Source
 function M.mix(sources, opts)
   local o = options.read("data.mix", opts, { weights = options.optional, size = options.optional })
-  if type(sources) ~= "table" then
-    core.raise("data.mix: expected a list of sources, as in data.mix({ a, b }, { weights = { 3, 1 } }); got a "
-      .. type(sources))
-  end
+  plain.check(type(sources) == "table",
+    "data.mix: expected a list of sources, as in data.mix({ a, b }, { weights = { 3, 1 } }); got a %s", type(sources))
   local sizes = {}
   for i, source in ipairs(sources) do
     M.check(source, "data.mix: source " .. i)

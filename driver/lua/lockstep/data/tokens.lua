@@ -2,6 +2,7 @@
 
 local core = require "lockstep.core"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -62,9 +63,7 @@ function M.open(path, opts)
   if type(path) ~= "string" then core.raise("data.tokens: the path must be a string, not a " .. type(path)) end
   local o = options.read("data.tokens", opts, { dtype = "uint16", vocab_size = options.optional })
   local width = BYTES[o.dtype]
-  if not width then
-    core.raise(('data.tokens: dtype must be "uint16", "int32", "uint32" or "int64", got "%s"'):format(o.dtype))
-  end
+  plain.check(width, 'data.tokens: dtype must be "uint16", "int32", "uint32" or "int64", got "%s"', o.dtype)
   if o.vocab_size and (type(o.vocab_size) ~= "number" or o.vocab_size < 1) then
     core.raise("data.tokens: vocab_size must be a positive integer, got " .. tostring(o.vocab_size))
   end
@@ -74,10 +73,8 @@ function M.open(path, opts)
   if trouble then core.raise(("data.tokens: cannot read %s: %s"):format(path, trouble)) end
   local bytes = file:seek("end")
   file:close()
-  if bytes == 0 or bytes % width ~= 0 then
-    core.raise(("data.tokens: %s has %d bytes; expected a positive multiple of %d, the size of one id of dtype %s")
-      :format(path, bytes, width, o.dtype))
-  end
+  plain.check(bytes ~= 0 and bytes % width == 0, "data.tokens: %s has %d bytes; expected a positive multiple of %d, "
+    .. "the size of one id of dtype %s", path, bytes, width, o.dtype)
   return setmetatable({
     path = path,
     size = bytes / width,

@@ -25,11 +25,9 @@ local M = {}
 local CLIP_MEAN, CLIP_STD = { 0.48145466, 0.4578275, 0.40821073 }, { 0.26862954, 0.26130258, 0.27577711 }
 
 local function qwen2(size, more)
-  local defaults = { do_resize = true, do_rescale = true, do_normalize = true, rescale_factor = 1 / 255,
+  return plain.copy({ do_resize = true, do_rescale = true, do_normalize = true, rescale_factor = 1 / 255,
     image_mean = CLIP_MEAN, image_std = CLIP_STD, patch_size = 14, temporal_patch_size = 2, merge_size = 2,
-    cap_pixels_per_frame = false, whole_video = false, size = size }
-  for key, value in pairs(more or {}) do defaults[key] = value end
-  return defaults
+    cap_pixels_per_frame = false, whole_video = false, size = size }, more)
 end
 
 local IMAGE = qwen2 { shortest_edge = 56 * 56, longest_edge = 28 * 28 * 1280 }
@@ -45,13 +43,12 @@ local TYPES = {
 }
 
 --- Keys that change nothing here: how frames are chosen is the caller's part, and the rest is of Python alone.
-local IGNORED = {}
-for key in ([[_valid_processor_keys data_format default_to_square device disable_grouping feature_extractor_type
+local IGNORED = plain.words [[
+  _valid_processor_keys data_format default_to_square device disable_grouping feature_extractor_type
   image_processor_type input_data_format processor_class return_tensors return_metadata video_metadata
   video_processor_type do_sample_frames fps num_frames min_frames max_frames max_duration max_image_size
-  model_input_names]]):gmatch("%S+") do
-  IGNORED[key] = true
-end
+  model_input_names
+]]
 
 --- Keys with the only value that is supported; null counts as absent.
 local FIXED = { do_convert_rgb = true, resample = 3, do_center_crop = false, do_pad = false }
@@ -103,9 +100,8 @@ local function read_size(path, size, config)
       .. 'of at least 1; got %s', path, show(size)))
   end
   for key in pairs(size) do
-    if key ~= "shortest_edge" and key ~= "longest_edge" then
-      core.raise(string.format('images.processor: %s: "size" has an unknown key "%s"', path, key))
-    end
+    plain.check(key == "shortest_edge" or key == "longest_edge",
+      'images.processor: %s: "size" has an unknown key "%s"', path, key)
   end
   config.min_pixels, config.max_pixels = size.shortest_edge, size.longest_edge
 end

@@ -68,10 +68,8 @@ end
 ---@return integer height, integer width
 function Processor:size(height, width)
   local c = self.config
-  if not (plain.is_whole(height, 1) and plain.is_whole(width, 1)) then
-    core.raise(string.format("process:size: height and width must be whole numbers of at least 1, got %s and %s",
-      tostring(height), tostring(width)))
-  end
+  plain.check(plain.is_whole(height, 1) and plain.is_whole(width, 1),
+    "process:size: height and width must be whole numbers of at least 1, got %s and %s", height, width)
   if not c.do_resize then return height, width end
   return smart_size(c, height, width, 1, 1, c.max_pixels)
 end
@@ -119,10 +117,8 @@ end
 --- order. Returns pixel values and the grid.
 local function cut(c, frames, height, width)
   local block = c.patch_size * c.merge_size
-  if height % block ~= 0 or width % block ~= 0 then
-    core.raise(string.format("images.processor: the folder says do_resize = false, and %d x %d pixels (width x height) "
-      .. "are not multiples of %d", width, height, block))
-  end
+  plain.check(height % block == 0 and width % block == 0, "images.processor: the folder says do_resize = false, and %d "
+    .. "x %d pixels (width x height) are not multiples of %d", width, height, block)
   if frames:size(2) ~= height or frames:size(3) ~= width then
     -- On bytes: in floating point the result differs by up to a tenth of the range.
     frames = torch._upsample_bicubic2d_aa(frames, { height, width }, false)
@@ -167,10 +163,8 @@ local function stack(frames)
   local rows = {} -- [H, W, 3]
   for i, frame in ipairs(frames) do
     check_pixels("process:video", frame, 3)
-    if tostring(frame.shape) ~= tostring(frames[1].shape) then
-      core.raise(string.format("process:video: frame %d is %s and frame 0 is %s; all frames must have one size", i - 1,
-        tostring(frame.shape), tostring(frames[1].shape)))
-    end
+    plain.check(tostring(frame.shape) == tostring(frames[1].shape), "process:video: frame %d is %s and frame 0 is %s; "
+      .. "all frames must have one size", i - 1, frame.shape, frames[1].shape)
     rows[i] = frame:permute(1, 2, 0)
   end
   return torch.stack(rows):permute(0, 3, 1, 2)
@@ -191,9 +185,8 @@ function Processor:video(frames, opts)
   local o = options.read("process:video", opts, { fps = options.required, numbers = options.optional })
   local c = self.video_config
   if not c then core.raise("process:video: the folder has no configuration of a video processor") end
-  if type(o.fps) ~= "number" or not (o.fps > 0 and o.fps < math.huge) then
-    core.raise("process:video: fps must be a number above 0, not " .. tostring(o.fps))
-  end
+  plain.check(type(o.fps) == "number" and o.fps > 0 and o.fps < math.huge,
+    "process:video: fps must be a number above 0, not %s", o.fps)
   frames = stack(frames)
   check_pixels("process:video", frames, 4)
   local count, numbers = frames:size(0), o.numbers or {}
@@ -218,10 +211,8 @@ end
 ---@return images.Processor
 function M.open(dir)
   local found, path = config.find(dir, "image")
-  if not found then
-    core.raise(string.format("images.processor: %s has neither preprocessor_config.json nor a processor_config.json "
-      .. 'with "image_processor"', dir))
-  end
+  plain.check(found, "images.processor: %s has neither preprocessor_config.json nor a processor_config.json "
+    .. 'with "image_processor"', dir)
   local self = { config = config.read("image", found, path) }
   local video, video_path = config.find(dir, "video")
   if video then self.video_config = config.read("video", video, video_path, video_fallback(video)) end

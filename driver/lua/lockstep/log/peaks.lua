@@ -1,6 +1,7 @@
 --- The peak FLOP/s of GPUs, for the share that a run reaches.
 
 local core = require "lockstep.core"
+local plain = require "lockstep.plain"
 
 local M = {}
 
@@ -29,9 +30,8 @@ end
 ---@param name string
 ---@return number
 function M.of(name)
-  if type(name) ~= "string" then
-    core.raise("peaks.of: the argument must be a GPU's name, as \"H100 SXM\", not a " .. type(name))
-  end
+  plain.check(type(name) == "string",
+    "peaks.of: the argument must be a GPU's name, as \"H100 SXM\", not a %s", type(name))
   for _, peak in ipairs(PEAKS) do
     if peak.name == name then return peak.flops end
   end
@@ -49,9 +49,8 @@ end
 ---@param model string
 ---@return number?
 function M.of_model(model)
-  if type(model) ~= "string" then
-    core.raise("peaks.of_model: the argument must be a GPU's name, as \"NVIDIA H100 80GB HBM3\", not a " .. type(model))
-  end
+  plain.check(type(model) == "string",
+    "peaks.of_model: the argument must be a GPU's name, as \"NVIDIA H100 80GB HBM3\", not a %s", type(model))
   for _, peak in ipairs(PEAKS) do
     local from, to = model:find(peak.model, 1, true)
     -- "L4" is not the start of "L40".

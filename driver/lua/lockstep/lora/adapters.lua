@@ -126,7 +126,10 @@ end
 function M.last_name(name) return name:match("[^.]*$") end
 
 --- Whether a target names a module, as in PEFT: by its last names, "q_proj" or "self_attn.q_proj".
-local function matches(name, target) return name == target or name:sub(-#target - 1) == "." .. target end
+---@param name string
+---@param target string
+---@return boolean
+function M.matches(name, target) return name == target or name:sub(-#target - 1) == "." .. target end
 
 --- Whether the module computes the logits, by its name.
 local function is_head(name) return M.last_name(name) == "lm_head" end
@@ -168,7 +171,7 @@ function M.find_modules_to_save(caller, model, names)
     if name ~= "" and #module:parameters() > 0 then
       known[M.last_name(name)] = true
       for _, target in ipairs(names) do
-        if matches(name, target) then
+        if M.matches(name, target) then
           used[target] = true
           if not is_below(name, found) then found[#found + 1] = { name = name, module = module } end
         end
@@ -204,7 +207,7 @@ function M.find_targets(caller, model, targets, saved)
       linear[M.last_name(name)] = true
       local chosen = targets == "all-linear" and not is_head(name) and not routers[name]
       for _, target in ipairs(type(targets) == "table" and targets or {}) do
-        if matches(name, target) then chosen, used[target] = true, true end
+        if M.matches(name, target) then chosen, used[target] = true, true end
       end
       if chosen then found[#found + 1] = { name = name, module = module } end
     elseif name ~= "" then
@@ -214,7 +217,7 @@ function M.find_targets(caller, model, targets, saved)
   for _, target in ipairs(type(targets) == "table" and targets or {}) do
     if not used[target] then
       for _, other in ipairs(others) do
-        if matches(other.name, target) then
+        if M.matches(other.name, target) then
           if is_below(other.name, saved) then M.refuse_both(caller, "targets", target) end
           core.raise(string.format('%s: targets: "%s" is of the class %s, and only linear layers get an adapter; list '
             .. "it in modules_to_save to train it as a whole", caller, target, other.module.class_name))
@@ -223,9 +226,7 @@ function M.find_targets(caller, model, targets, saved)
       no_match(caller, "targets", target, plain.keys(linear), "linear layer")
     end
   end
-  if targets == "all-linear" and #found == 0 then
-    core.raise(caller .. ": the model has no linear layer below its head")
-  end
+  plain.check(targets ~= "all-linear" or #found ~= 0, "%s: the model has no linear layer below its head", caller)
   for _, one in ipairs(found) do
     if is_head(one.name) then
       core.raise(string.format('%s: targets: "%s" is the head, whose weight the loss reads without calling the layer, '

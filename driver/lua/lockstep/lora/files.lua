@@ -15,18 +15,16 @@ local PREFIX = "base_model.model."
 -- The configuration -----------------------------------------------------------------------------------
 
 --- Keys that change nothing where the weights are loaded: which modules have an adapter is read from the weights.
-local NEUTRAL = {}
-for key in ([[auto_mapping base_model_name_or_path corda_config ensure_weight_tying eva_config exclude_modules
-  inference_mode layers_pattern layers_to_transform loftq_config lora_ga_config megatron_config megatron_core
-  peft_type peft_version qalora_group_size revision runtime_config target_modules task_type]]):gmatch("%S+") do
-  NEUTRAL[key] = true
-end
+local NEUTRAL = plain.words [[
+  auto_mapping base_model_name_or_path corda_config ensure_weight_tying eva_config exclude_modules inference_mode
+  layers_pattern layers_to_transform loftq_config lora_ga_config megatron_config megatron_core peft_type peft_version
+  qalora_group_size revision runtime_config target_modules task_type
+]]
 
-local READ = {}
-for key in ([[r lora_alpha lora_dropout use_rslora use_dora modules_to_save target_parameters rank_pattern alpha_pattern
-  init_lora_weights bias]]):gmatch("%S+") do
-  READ[key] = true
-end
+local READ = plain.words [[
+  r lora_alpha lora_dropout use_rslora use_dora modules_to_save target_parameters rank_pattern alpha_pattern
+  init_lora_weights bias
+]]
 
 --- Ways to begin that leave the base weights alone.
 local INITIAL = { [true] = true, [false] = true, gaussian = true, eva = true, orthogonal = true }
@@ -38,38 +36,27 @@ end
 local function array(value) return type(value) == "table" and value or {} end
 
 local function check_config(path, config)
-  local function refuse(format, ...) core.raise(("lora.load: %s: " .. format):format(path, ...)) end
-  if type(config) ~= "table" then refuse("expected a JSON object") end
-  if config.peft_type ~= "LORA" then refuse('peft_type must be "LORA", not %s', core.json_encode(config.peft_type)) end
+  local function check(holds, text, ...) plain.check(holds, "lora.load: %s: " .. text, path, ...) end
+  local json = core.json_encode
+  check(type(config) == "table", "expected a JSON object")
+  check(config.peft_type == "LORA", 'peft_type must be "LORA", not %s', json(config.peft_type))
   for key, value in pairs(config) do
-    if not NEUTRAL[key] and not READ[key] and not is_nothing(value) then
-      refuse("%s = %s is not supported, and would change what the model computes", tostring(key),
-        core.json_encode(value))
-    end
+    check(NEUTRAL[key] or READ[key] or is_nothing(value),
+      "%s = %s is not supported, and would change what the model computes", key, json(value))
   end
-  local initial = config.init_lora_weights
-  if not is_nothing(initial) and not INITIAL[initial] then
-    refuse('init_lora_weights = "%s" changes the base weights, too; convert the adapter with PEFT\'s '
-      .. "path_initial_model_for_weight_conversion first", tostring(initial))
-  end
-  if not is_nothing(config.bias) and config.bias ~= "none" then
-    refuse('bias = "%s" trains biases, which is not supported; expected "none"', tostring(config.bias))
-  end
+  local initial, bias, dropout = config.init_lora_weights, config.bias, config.lora_dropout
+  check(is_nothing(initial) or INITIAL[initial], 'init_lora_weights = "%s" changes the base weights, too; convert the '
+    .. "adapter with PEFT's path_initial_model_for_weight_conversion first", initial)
+  check(is_nothing(bias) or bias == "none", 'bias = "%s" trains biases, which is not supported; expected "none"', bias)
   for _, key in ipairs { "r", "lora_alpha" } do
-    if type(config[key]) ~= "number" then
-      refuse("%s must be a number, not %s", key, core.json_encode(config[key]))
-    end
+    check(type(config[key]) == "number", "%s must be a number, not %s", key, json(config[key]))
   end
-  local dropout = config.lora_dropout
-  if not is_nothing(dropout) and not (type(dropout) == "number" and dropout >= 0 and dropout < 1) then
-    refuse("lora_dropout must be at least 0 and below 1, not %s", core.json_encode(dropout))
-  end
+  check(is_nothing(dropout) or type(dropout) == "number" and dropout >= 0 and dropout < 1,
+    "lora_dropout must be at least 0 and below 1, not %s", json(dropout))
   for _, key in ipairs { "rank_pattern", "alpha_pattern" } do
     for name, value in pairs(is_nothing(config[key]) and {} or config[key]) do
-      if type(value) ~= "number" then refuse("%s of %s must be a number", key, name) end
-      if name:find("[^%w_.]") then
-        refuse('the name "%s" in %s is a regular expression; write the names out', name, key)
-      end
+      check(type(value) == "number", "%s of %s must be a number", key, name)
+      check(not name:find("[^%w_.]"), 'the name "%s" in %s is a regular expression; write the names out', name, key)
     end
   end
   for _, name in ipairs(array(config.modules_to_save)) do
@@ -84,7 +71,7 @@ end
 local function by_pattern(pattern, name, default)
   if is_nothing(pattern) then return default end
   for key, value in pairs(pattern) do
-    if name == key or name:sub(-#key - 1) == "." .. key then return value end
+    if adapters.matches(name, key) then return value end
   end
   return default
 end
@@ -95,10 +82,8 @@ end
 function M.read_config(dir)
   local path = dir .. "/" .. CONFIG
   local text = plain.read_file(path)
-  if not text then
-    core.raise(string.format("lora.load: %s is not there; expected a folder with %s and %s, as PEFT writes it", path,
-      CONFIG, WEIGHTS))
-  end
+  plain.check(text,
+    "lora.load: %s is not there; expected a folder with %s and %s, as PEFT writes it", path, CONFIG, WEIGHTS)
   return check_config(path, core.json_decode(text, path))
 end
 
@@ -122,9 +107,7 @@ function M.read_weights(dir)
   local found = { modules = {}, others = {} }
   for key, tensor in pairs((data.safetensors(path))) do
     local name = key:sub(1, #PREFIX) == PREFIX and key:sub(#PREFIX + 1)
-    if not name then
-      core.raise(string.format('lora.load: %s: the key "%s" does not begin with "%s"', path, key, PREFIX))
-    end
+    plain.check(name, 'lora.load: %s: the key "%s" does not begin with "%s"', path, key, PREFIX)
     if not tensor:is_floating_point() then
       core.raise(string.format('lora.load: %s: "%s" has the dtype %s; weights must be of floating point', path, key,
         tostring(tensor.dtype)))

@@ -45,8 +45,8 @@ local function check_targets(caller, model, folder, saved)
   for _, one in ipairs(saved) do is_saved[one.name] = true end
   for name, module in model:named_modules() do
     for _, target in ipairs(array(config.target_modules)) do
-      local is_target = name == target or name:sub(-#target - 1) == "." .. target
-      if is_target and adapters.is_a(module, nn.Linear) and not folder.wanted[name] and not is_saved[name] then
+      if adapters.matches(name, target) and adapters.is_a(module, nn.Linear) and not folder.wanted[name]
+          and not is_saved[name] then
         core.raise(string.format('%s has no adapter for "%s", which target_modules names ("%s")', caller, name, target))
       end
     end
@@ -70,10 +70,8 @@ function M.choose(model, folder)
   for _, one in ipairs(adapters.find_targets(caller, model, names, saved)) do
     if folder.wanted[one.name] then layers[#layers + 1] = one end
   end
-  if #layers < #names then
-    core.raise(string.format("%s has adapters for %d linear layers, of which the model has %d", caller, #names,
-      #layers))
-  end
+  plain.check(#layers >= #names,
+    "%s has adapters for %d linear layers, of which the model has %d", caller, #names, #layers)
   check_targets(caller, model, folder, saved)
   return { layers = layers, holders = holders, saved = saved }
 end
@@ -109,19 +107,13 @@ function M.check_same(folder, chosen)
   for _ in pairs(folder.wanted) do count = count + 1 end
   for _, place in ipairs(places) do
     local own, theirs = place.own, folder.wanted[place.path]
-    if not theirs then
-      core.raise(string.format('lora.load: %s has no adapter for "%s", which the model has', folder.dir, place.path))
-    end
+    plain.check(theirs, 'lora.load: %s has no adapter for "%s", which the model has', folder.dir, place.path)
     for _, key in ipairs { "r", "alpha", "rslora", "dora" } do
-      if (own[key] or false) ~= theirs[key] then
-        core.raise(string.format('lora.load: "%s" has %s = %s in the model, and %s in %s', place.path, key,
-          tostring(own[key]), tostring(theirs[key]), folder.dir))
-      end
+      plain.check((own[key] or false) == theirs[key],
+        'lora.load: "%s" has %s = %s in the model, and %s in %s', place.path, key, own[key], theirs[key], folder.dir)
     end
   end
-  if count ~= #places then
-    core.raise(string.format("lora.load: %s has %d adapters, and the model has %d", folder.dir, count, #places))
-  end
+  plain.check(count == #places, "lora.load: %s has %d adapters, and the model has %d", folder.dir, count, #places)
 end
 
 --- Raises where a folder has two values for a weight that two modules of the model share.
@@ -148,10 +140,8 @@ end
 function M.check_shapes(folder, chosen)
   local function check(name, tensor, ...)
     local shape = "{" .. table.concat({ ... }, ", ") .. "}"
-    if tostring(tensor.shape) ~= shape then
-      core.raise(string.format('lora.load: %s: "%s" must have shape %s, as in the model, not %s', folder.dir, name,
-        shape, tostring(tensor.shape)))
-    end
+    plain.check(tostring(tensor.shape) == shape,
+      'lora.load: %s: "%s" must have shape %s, as in the model, not %s', folder.dir, name, shape, tensor.shape)
   end
   for _, place in ipairs(places_of(chosen)) do
     local parts, weight = folder.contents.modules[place.path], place.weight
@@ -167,18 +157,14 @@ function M.check_shapes(folder, chosen)
   for _, one in ipairs(chosen.saved) do
     for name, tensor in pairs(one.module:state_dict()) do
       local full = one.name .. "." .. name
-      if not others[full] then
-        core.raise(string.format('lora.load: %s lacks "%s" of modules_to_save', folder.dir, full))
-      end
+      plain.check(others[full], 'lora.load: %s lacks "%s" of modules_to_save', folder.dir, full)
       check(full, others[full], unpack(tensor.shape))
       known[full] = true
     end
   end
   check_tied(folder, chosen.saved)
   for name in pairs(others) do
-    if not known[name] then
-      core.raise(string.format('lora.load: %s holds "%s", which is in no module of modules_to_save', folder.dir, name))
-    end
+    plain.check(known[name], 'lora.load: %s holds "%s", which is in no module of modules_to_save', folder.dir, name)
   end
 end
 

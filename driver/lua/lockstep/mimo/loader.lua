@@ -56,9 +56,8 @@ end
 local function text_of(ids)
   local texts = {}
   for i, id in ipairs(ids) do
-    if type(id) ~= "number" and type(id) ~= "string" then
-      core.raise(("mimo.loader: the id of a sample must be a number or a string, not a %s"):format(type(id)))
-    end
+    plain.check(type(id) == "number" or type(id) == "string",
+      "mimo.loader: the id of a sample must be a number or a string, not a %s", type(id))
     texts[i] = (type(id) == "number" and "%.17g" or "%q"):format(id)
   end
   return table.concat(texts, ", ")
@@ -329,17 +328,13 @@ function Loader:dp_info(name)
 end
 
 local function check(o)
-  if type(o.topology) ~= "table" or type(rawget(o.topology, "core")) ~= "userdata" then
-    core.raise("mimo.loader: topology must come from mimo.topology, not a " .. type(o.topology))
-  end
+  plain.check(type(o.topology) == "table" and type(rawget(o.topology, "core")) == "userdata",
+    "mimo.loader: topology must come from mimo.topology, not a %s", type(o.topology))
   o.topology.core:check_world("mimo.loader")
-  if not plain.is_callable(o.source) then
-    core.raise("mimo.loader: source must be an iterator, a function that returns the next micro-batch or nil, not a "
-      .. type(o.source))
-  end
-  if type(o.samples) ~= "string" and type(o.samples) ~= "function" then
-    core.raise("mimo.loader: samples must be a field's name or a function of a micro-batch, not a " .. type(o.samples))
-  end
+  plain.check(plain.is_callable(o.source), "mimo.loader: source must be an iterator, a function that returns the next "
+    .. "micro-batch or nil, not a %s", type(o.source))
+  plain.check(type(o.samples) == "string" or type(o.samples) == "function",
+    "mimo.loader: samples must be a field's name or a function of a micro-batch, not a %s", type(o.samples))
   if o.micro_batches < 1 or o.micro_batches ~= math.floor(o.micro_batches) then
     core.raise("mimo.loader: micro_batches must be a whole number from 1 on, not " .. o.micro_batches)
   end
@@ -389,10 +384,8 @@ local function loader(opts)
   o.samples = o.samples or "samples"
   check(o)
   local ranks, reads, places = readers_of(o.topology)
-  if not reads[dist.rank()] then
-    core.raise(string.format("mimo.loader: rank %d needs no data (topology:sampling_info); only the ranks %s load",
-      dist.rank(), table.concat(ranks, ", ")))
-  end
+  plain.check(reads[dist.rank()], "mimo.loader: rank %d needs no data (topology:sampling_info); only the ranks %s load",
+    dist.rank(), table.concat(ranks, ", "))
   local self = { topology = o.topology, source = o.source, samples = o.samples, micro_batches = o.micro_batches,
     scalable_reads = o.scalable_reads, ownership = o.ownership, audit = o.audit and #ranks > 1,
     is_alone = o.audit and #ranks == 1, ranks = ranks, places = places, count = 0, ahead = {}, next = 1,

@@ -3,6 +3,7 @@
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local fully_shard = require "lockstep.sharding.fully_shard"
+local plain = require "lockstep.plain"
 
 local function ranks_of(topology, module, axes)
   local ranks = { unpack(topology:peers(module, axes)) }
@@ -32,14 +33,11 @@ local function check_shared(name, topology, first, second, parameter)
     second.name, parameter)
   for _, axes in ipairs { "dp-cp", "tp", "pp" } do
     local a, b = ranks_of(topology, first.name, axes), ranks_of(topology, second.name, axes)
-    if a ~= b then
-      core.raise(("%s, but are divided over the ranks differently: over %s this is one of ranks %s and of ranks %s; "
-        .. "give both modules the same dp, cp, tp and pp, or each a parameter of its own"):format(what, axes, a, b))
-    end
+    plain.check(a == b, "%s, but are divided over the ranks differently: over %s this is one of ranks %s and of ranks "
+      .. "%s; give both modules the same dp, cp, tp and pp, or each a parameter of its own", what, axes, a, b)
   end
-  if first.is_averaged ~= second.is_averaged then
-    core.raise(("%s, but sharding.data_parallel averages one of them alone; wrap both or neither"):format(what))
-  end
+  plain.check(first.is_averaged == second.is_averaged,
+    "%s, but sharding.data_parallel averages one of them alone; wrap both or neither", what)
 end
 
 --- The modules of this rank in the order of the topology: {name, module, sizes, names, parameters, is_averaged}. A

@@ -19,16 +19,14 @@ function M.take(opts)
     modules[key] = module
     if type(module) == "table" and module.shared ~= nil then
       local name = tostring(module.name)
-      if type(module.shared) ~= "table" or #module.shared == 0 or (module.pp or 1) == 1 then
-        core.raise(('mimo.topology: shared of "%s" is a list of {first = ..., last = ...}, for a module with pp > 1; '
-          .. "with one stage, let both places use one tensor"):format(name))
-      end
+      plain.check(type(module.shared) == "table" and #module.shared ~= 0 and (module.pp or 1) ~= 1,
+        'mimo.topology: shared of "%s" is a list of {first = ..., last = ...}, for a module with pp > 1; '
+        .. "with one stage, let both places use one tensor", name)
       local seen = {}
       for _, pair in ipairs(module.shared) do
-        if type(pair) ~= "table" or type(pair.first) ~= "string" or type(pair.last) ~= "string" then
-          core.raise(('mimo.topology: shared of "%s" names a parameter of the first and one of the last stage: '
-            .. '{first = "embed.weight", last = "head.weight"}'):format(name))
-        end
+        plain.check(type(pair) == "table" and type(pair.first) == "string" and type(pair.last) == "string",
+          'mimo.topology: shared of "%s" names a parameter of the first and one of the last stage: {first = '
+          .. '"embed.weight", last = "head.weight"}', name)
         for _, place in ipairs { "first", "last" } do
           local parameter = place .. " " .. pair[place]
           if seen[parameter] then

@@ -16,8 +16,7 @@ local function fail(message, ...) core.raise("models: " .. message:format(...)) 
 
 --- Keys that leave logits and gradients as they are: names, ids of special tokens, settings of generation and of
 --- transformers itself.
-local HARMLESS = {}
-for key in ([[
+local HARMLESS = plain.words [[
   _attn_implementation_autoset _commit_hash _name_or_path add_cross_attention architectures attn_implementation
   auto_map bad_words_ids begin_suppress_tokens bos_token_id chunk_size_feed_forward decoder_start_token_id
   diversity_penalty do_sample dtype early_stopping encoder_no_repeat_ngram_size eos_token_id
@@ -29,7 +28,7 @@ for key in ([[
   sep_token_id suppress_tokens task_specific_params temperature tf_legacy_loss tie_encoder_decoder tokenizer_class
   top_k top_p torch_dtype torchscript transformers_version typical_p unsloth_fixed unsloth_version use_bfloat16
   use_cache
-]]):gmatch("%S+") do HARMLESS[key] = true end
+]]
 
 --- Keys that would change results, with the values that leave them alone.
 local ONLY = {

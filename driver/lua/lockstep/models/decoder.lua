@@ -24,6 +24,7 @@ local torch = require "lockstep.torch"
 local M = {}
 
 local function fail(message, ...) core.raise("models: " .. message:format(...)) end
+local function check(holds, message, ...) if not holds then fail(message, ...) end end
 
 -- Layers --------------------------------------------------------------------------------------------------
 
@@ -166,11 +167,7 @@ local COMMON = { vocab_size = options.required, hidden_size = options.required, 
 --- Returns the keys that every decoder reads, and `more`.
 ---@param more table<string, any> names with defaults; see config.settings
 ---@return table<string, any>
-function M.keys(more)
-  local keys = plain.copy(COMMON)
-  for key, default in pairs(more) do keys[key] = default end
-  return keys
-end
+function M.keys(more) return plain.copy(COMMON, more) end
 
 --- Overridden by architectures: completes the settings. Adds qkv_bias, output_bias, qk_norm, windows.
 ---@param c table<string, any>
@@ -195,14 +192,10 @@ local function complete(architecture, c)
   c.num_key_value_heads = c.num_key_value_heads or c.num_attention_heads
   config.check_whole(architecture, "num_key_value_heads", c.num_key_value_heads)
   if c.head_dim then config.check_whole(architecture, "head_dim", c.head_dim) end
-  if c.num_attention_heads % c.num_key_value_heads ~= 0 then
-    fail("%s: num_attention_heads %d is not a multiple of num_key_value_heads %d", architecture,
-      c.num_attention_heads, c.num_key_value_heads)
-  end
-  if not c.head_dim and c.hidden_size % c.num_attention_heads ~= 0 then
-    fail("%s: hidden_size %d is not a multiple of num_attention_heads %d, and head_dim is not given", architecture,
-      c.hidden_size, c.num_attention_heads)
-  end
+  check(c.num_attention_heads % c.num_key_value_heads == 0, "%s: num_attention_heads %d is not a multiple of "
+    .. "num_key_value_heads %d", architecture, c.num_attention_heads, c.num_key_value_heads)
+  check(c.head_dim or c.hidden_size % c.num_attention_heads == 0, "%s: hidden_size %d is not a multiple of "
+    .. "num_attention_heads %d, and head_dim is not given", architecture, c.hidden_size, c.num_attention_heads)
   c.head_dim = c.head_dim or c.hidden_size / c.num_attention_heads
 end
 
@@ -271,7 +264,7 @@ local function check_ids(self, ids)
     fail("input_ids must be a tensor of whole numbers of shape [T], got %s",
       torch.is_tensor(ids) and tostring(ids.dtype) .. " " .. tostring(ids.shape) or "a " .. type(ids))
   end
-  if ids:numel() == 0 then fail("input_ids holds no token") end
+  check(ids:numel() ~= 0, "input_ids holds no token")
   -- On a GPU and in a graph the embedding checks: to look here would wait for the device, and cannot be recorded.
   if ids.device ~= "cpu" or torch.cuda.is_current_stream_capturing() then return end
   local least, largest = range(ids)
@@ -287,7 +280,7 @@ end
 ---@return torch.Tensor position_ids
 ---@return integer[] seq_lens
 function CausalLM:read_batch(batch)
-  if type(batch) ~= "table" then fail("a batch must be a table with input_ids, got a %s", type(batch)) end
+  check(type(batch) == "table", "a batch must be a table with input_ids, got a %s", type(batch))
   fields.check(batch)
   check_ids(self, batch.input_ids)
   local tokens, device = batch.input_ids:size(0), self:decoder().embed_tokens.weight.device
@@ -317,9 +310,8 @@ function CausalLM:read_batch(batch)
   elseif not torch.is_tensor(positions) then
     fail("position_ids must be a tensor of shape [T], got a %s", type(positions))
   end
-  if positions:size(-1) ~= tokens then
-    fail("position_ids have shape %s, but input_ids holds %d tokens", tostring(positions.shape), tokens)
-  end
+  check(positions:size(-1) == tokens,
+    "position_ids have shape %s, but input_ids holds %d tokens", positions.shape, tokens)
   local owner = splits.owner_of(self)
   if owner then same_batch.check("sharding.tensor_parallel", owner.group, batch, fields.READ) end
   if current then same_batch.check("sharding.context_parallel", current.group, batch, { "seq_lens" }) end
@@ -352,7 +344,7 @@ function CausalLM:inputs(batch)
     fail("%s takes text alone, but the batch has pixel_values", self.class_name)
   end
   local ids, positions, seq_lens = self:read_batch(batch)
-  if positions:dim() ~= 1 then fail("position_ids must have shape [T], got %s", tostring(positions.shape)) end
+  check(positions:dim() == 1, "position_ids must have shape [T], got %s", positions.shape)
   return self:decoder().embed_tokens(ids), self.rotary:angles(positions), seq_lens
 end
 
@@ -384,9 +376,8 @@ end
 ---@return any ... # logits: [T, vocab_size], in the model's dtype
 function CausalLM:forward(batch, what, ...)
   if what == nil or what == "logits" then return self:head((self:hidden(batch))) end
-  if what ~= "loss" and what ~= "hidden" and what ~= "log_probs" then
-    fail('forward returns "logits", "loss", "hidden" or "log_probs", not "%s"', tostring(what))
-  end
+  check(what == "loss" or what == "hidden" or what == "log_probs",
+    'forward returns "logits", "loss", "hidden" or "log_probs", not "%s"', what)
   return self[what](self, batch, ...)
 end
 

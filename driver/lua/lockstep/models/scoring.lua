@@ -9,6 +9,7 @@ local chunks = require "lockstep.nn.chunks"
 local core = require "lockstep.core"
 local masks = require "lockstep.losses.mask"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local splits = require "lockstep.nn.splits"
 local tiled_mlp = require "lockstep.tiled_mlp"
 local torch = require "lockstep.torch"
@@ -23,13 +24,10 @@ local function next_tokens(batch, device)
   local tokens = ids:size(0)
   local counted = ids:to(torch.int64)
   if batch.loss_mask then
-    if not torch.is_tensor(batch.loss_mask) then
-      core.raise("models: loss_mask must be a tensor of shape [T], got a " .. type(batch.loss_mask))
-    end
-    if batch.loss_mask:size(-1) ~= tokens or batch.loss_mask:dim() ~= 1 then
-      core.raise(string.format("models: loss_mask has shape %s, but input_ids holds %d tokens",
-        tostring(batch.loss_mask.shape), tokens))
-    end
+    plain.check(torch.is_tensor(batch.loss_mask),
+      "models: loss_mask must be a tensor of shape [T], got a %s", type(batch.loss_mask))
+    plain.check(batch.loss_mask:size(-1) == tokens and batch.loss_mask:dim() == 1,
+      "models: loss_mask has shape %s, but input_ids holds %d tokens", batch.loss_mask.shape, tokens)
     counted = counted:masked_fill(masks.left_out(batch.loss_mask, "models: loss_mask"):to(ids.device), IGNORED)
   end
   counted = counted:to(device)

@@ -14,6 +14,7 @@ local torch = require "lockstep.torch"
 local M = {}
 
 local function fail(message, ...) core.raise("models: " .. message:format(...)) end
+local function check(holds, message, ...) if not holds then fail(message, ...) end end
 
 --- Keys of config.json beside those of the text model.
 local OWN = { image_token_id = options.required, video_token_id = options.required, text_config = options.optional,
@@ -50,7 +51,7 @@ local function split(class, raw)
     own[key], rest[key] = get(raw, key), nil
   end
   for _, key in ipairs { "image_token_id", "video_token_id", "vision_config" } do
-    if own[key] == nil then fail('%s: the config lacks "%s"', class.class_name, key) end
+    check(own[key] ~= nil, '%s: the config lacks "%s"', class.class_name, key)
   end
   if text then
     -- All keys next to text_config must be known, too.
@@ -88,10 +89,8 @@ local function take_sections(class, c)
   local sections, interleaved = c.rope.mrope_section, c.rope.mrope_interleaved
   c.rope.mrope_section, c.rope.mrope_interleaved = nil, nil
   if c.rope.rope_type == "mrope" then c.rope.rope_type = "default" end
-  if interleaved ~= nil and interleaved ~= class.interleaved then
-    fail("%s: mrope_interleaved is %s; only %s is supported", class.class_name, tostring(interleaved),
-      tostring(class.interleaved))
-  end
+  check(interleaved == nil or interleaved == class.interleaved,
+    "%s: mrope_interleaved is %s; only %s is supported", class.class_name, interleaved, class.interleaved)
   c.axes = axes_of(class, c, sections or class.sections)
 end
 
@@ -176,9 +175,8 @@ function VisionLanguage:visual(batch)
   local pixels = {}
   if batch.pixel_values then pixels[1] = batch.pixel_values end
   if batch.pixel_values_videos then pixels[#pixels + 1] = batch.pixel_values_videos end
-  if #pixels == 0 or #grid == 0 then
-    fail("pictures need pixel_values and image_grid_thw, videos pixel_values_videos and video_grid_thw")
-  end
+  check(#pixels ~= 0 and #grid ~= 0,
+    "pictures need pixel_values and image_grid_thw, videos pixel_values_videos and video_grid_thw")
   return self.model.visual(#pixels == 1 and pixels[1] or torch.cat(pixels), grid)
 end
 
@@ -191,10 +189,8 @@ end
 
 local function check_positions(positions)
   if positions:dim() == 2 and positions:size(0) == 3 then return end
-  if positions:dim() ~= 1 or not only_counts(positions:to "cpu") then
-    fail("position_ids of a batch with images must be [3, T], as models.position_ids gives them for each sample, or "
-      .. "count up from 0 in each; got shape %s", tostring(positions.shape))
-  end
+  check(positions:dim() == 1 and only_counts(positions:to "cpu"), "position_ids of a batch with images must be [3, T], "
+    .. "as models.position_ids gives them for each sample, or count up from 0 in each; got shape %s", positions.shape)
 end
 
 --- Throws where text alone holds a placeholder. New tokens of generation may: then they are ids like others.

@@ -4,6 +4,7 @@ local core = require "lockstep.core"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local make_parameter = require "lockstep.nn.parameter"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local parameter, positive = make_parameter.new, make_parameter.positive
@@ -57,17 +58,13 @@ local function read_options(class, dims, opts)
   positive(class, "groups", o.groups)
   if o.padding == "same" then
     for _, stride in ipairs(o.stride) do
-      if stride ~= 1 then
-        core.raise(string.format('nn.%s: padding = "same" needs a stride of 1, not %d', class, stride))
-      end
+      plain.check(stride == 1, 'nn.%s: padding = "same" needs a stride of 1, not %d', class, stride)
     end
   elseif o.padding ~= "valid" then
     o.padding = per_dim(class, 'padding, unless "same" or "valid",', o.padding or 0, dims, 0)
   end
-  if not PADDING_MODES[o.padding_mode] then
-    core.raise(string.format('nn.%s: padding_mode must be "zeros", "reflect", "replicate" or "circular", not "%s"',
-      class, o.padding_mode))
-  end
+  plain.check(PADDING_MODES[o.padding_mode],
+    'nn.%s: padding_mode must be "zeros", "reflect", "replicate" or "circular", not "%s"', class, o.padding_mode)
   return o
 end
 
@@ -80,10 +77,8 @@ local function make(class, dims, operator)
     positive(class, "out_channels", out_channels)
     local kernel = per_dim(class, "kernel_size", kernel_size, dims, 1)
     local o = read_options(class, dims, opts)
-    if in_channels % o.groups ~= 0 or out_channels % o.groups ~= 0 then
-      core.raise(string.format("nn.%s: %d input and %d output channels must both be multiples of groups = %d", class,
-        in_channels, out_channels, o.groups))
-    end
+    plain.check(in_channels % o.groups == 0 and out_channels % o.groups == 0, "nn.%s: %d input and %d output channels "
+      .. "must both be multiples of groups = %d", class, in_channels, out_channels, o.groups)
     local shape = { out_channels, in_channels / o.groups, unpack(kernel) }
     local fan_in = shape[2]
     for _, size in ipairs(kernel) do fan_in = fan_in * size end
@@ -136,10 +131,8 @@ M.GroupNorm = GroupNorm
 function GroupNorm:init(num_groups, num_channels, opts)
   local o = options.read("nn.GroupNorm", opts, { eps = 1e-5, affine = true })
   positive("GroupNorm", "num_groups", num_groups)
-  if positive("GroupNorm", "num_channels", num_channels) % num_groups ~= 0 then
-    core.raise(string.format("nn.GroupNorm: num_channels %d must be a multiple of num_groups %d", num_channels,
-      num_groups))
-  end
+  plain.check(positive("GroupNorm", "num_channels", num_channels) % num_groups == 0,
+    "nn.GroupNorm: num_channels %d must be a multiple of num_groups %d", num_channels, num_groups)
   self.num_groups, self.num_channels, self.eps = num_groups, num_channels, o.eps
   if o.affine then
     self.weight = parameter({ num_channels }, function(t) t:fill_(1) end)

@@ -2,6 +2,7 @@
 
 local core = require "lockstep.core"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -16,9 +17,7 @@ local REDUCTIONS = { none = 0, mean = 1, sum = 2 }
 function M.cross_entropy(logits, labels, opts)
   local o = options.read("nn.cross_entropy", opts, { reduction = "mean", ignore_index = -100, label_smoothing = 0 })
   local reduction = REDUCTIONS[o.reduction]
-  if not reduction then
-    core.raise('nn.cross_entropy: reduction must be "mean", "sum" or "none", not "' .. o.reduction .. '"')
-  end
+  plain.check(reduction, 'nn.cross_entropy: reduction must be "mean", "sum" or "none", not "%s"', o.reduction)
   for name, value in pairs { logits = logits or false, labels = labels or false } do
     if not torch.is_tensor(value) then
       core.raise(string.format("nn.cross_entropy: %s must be a tensor, not %s", name, tostring(value or nil)))

@@ -4,7 +4,7 @@
 ---     self.down(nn.swiglu(self.gate(x), self.up(x)))
 ---     local before = nn.use_fused(false)                     -- to compare
 
-local core = require "lockstep.core"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -21,9 +21,7 @@ local fused = kernels ~= nil
 ---@param enabled boolean
 ---@return boolean before
 function M.use_fused(enabled)
-  if type(enabled) ~= "boolean" then
-    core.raise("nn.use_fused: expected true or false, got " .. tostring(enabled))
-  end
+  plain.check(type(enabled) == "boolean", "nn.use_fused: expected true or false, got %s", enabled)
   local before = fused
   fused = enabled and kernels ~= nil
   return before

@@ -1,6 +1,6 @@
 --- Forward hooks of modules: see nn.Module:register_forward_hook.
 
-local core = require "lockstep.core"
+local plain = require "lockstep.plain"
 
 local M = {}
 
@@ -46,10 +46,8 @@ end
 ---@param hook function
 ---@return nn.HookHandle
 function M.register(module, hook)
-  if type(hook) ~= "function" then
-    core.raise(string.format("%s:register_forward_hook: the hook must be a function, not a %s", module.class_name,
-      type(hook)))
-  end
+  plain.check(type(hook) == "function",
+    "%s:register_forward_hook: the hook must be a function, not a %s", module.class_name, type(hook))
   local handle = setmetatable({ module = module, hook = hook }, HookHandle)
   -- A new array: a pass that runs goes on with the old one.
   local hooks = { unpack(rawget(module, HOOKS) or {}) }

@@ -7,6 +7,7 @@
 
 local core = require "lockstep.core"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -15,13 +16,9 @@ local IS_LOW = { [torch.bfloat16] = true, [torch.float16] = true }
 
 --- Fills the tensor by `fill`, which low-precision tensors get in float32.
 local function filled(name, tensor, fill)
-  if not torch.is_tensor(tensor) then
-    core.raise(string.format("nn.init.%s: expected a tensor, not a %s", name, type(tensor)))
-  end
-  if not tensor:is_floating_point() then
-    core.raise(string.format("nn.init.%s: expected a tensor of floating-point numbers, not %s", name,
-      tostring(tensor.dtype)))
-  end
+  plain.check(torch.is_tensor(tensor), "nn.init.%s: expected a tensor, not a %s", name, type(tensor))
+  plain.check(tensor:is_floating_point(),
+    "nn.init.%s: expected a tensor of floating-point numbers, not %s", name, tensor.dtype)
   torch.no_grad(function()
     if IS_LOW[tensor.dtype] then
       local wide = torch.empty_like(tensor, { dtype = torch.float32 })
@@ -35,9 +32,7 @@ local function filled(name, tensor, fill)
 end
 
 local function check_at_least(name, option, value, least)
-  if not (value >= least) then
-    core.raise(string.format("nn.init.%s: %s must be a number of at least %g, not %g", name, option, least, value))
-  end
+  plain.check(value >= least, "nn.init.%s: %s must be a number of at least %g, not %g", name, option, least, value)
 end
 
 --- Fills with one number.
@@ -45,9 +40,7 @@ end
 ---@param value number
 ---@return torch.Tensor
 function M.constant_(tensor, value)
-  if type(value) ~= "number" then
-    core.raise("nn.init.constant_: the value must be a number, not a " .. type(value))
-  end
+  plain.check(type(value) == "number", "nn.init.constant_: the value must be a number, not a %s", type(value))
   return filled("constant_", tensor, function(t) t:fill_(value) end)
 end
 
@@ -144,13 +137,10 @@ local GAINS = { linear = 1, sigmoid = 1, tanh = 5 / 3, relu = math.sqrt(2), selu
 local function kaiming_std(name, tensor, opts)
   local o = options.read("nn.init." .. name, opts, { a = 0, mode = "fan_in", nonlinearity = "leaky_relu" })
   local gain = o.nonlinearity == "leaky_relu" and math.sqrt(2 / (1 + o.a ^ 2)) or GAINS[o.nonlinearity]
-  if not gain then
-    core.raise(string.format('nn.init.%s: nonlinearity must be "leaky_relu", "linear", "relu", "selu", "sigmoid" or '
-      .. '"tanh", not "%s"', name, o.nonlinearity))
-  end
-  if o.mode ~= "fan_in" and o.mode ~= "fan_out" then
-    core.raise(string.format('nn.init.%s: mode must be "fan_in" or "fan_out", not "%s"', name, o.mode))
-  end
+  plain.check(gain, 'nn.init.%s: nonlinearity must be "leaky_relu", "linear", "relu", "selu", "sigmoid" or "tanh", not '
+    .. '"%s"', name, o.nonlinearity)
+  plain.check(o.mode == "fan_in" or o.mode == "fan_out",
+    'nn.init.%s: mode must be "fan_in" or "fan_out", not "%s"', name, o.mode)
   local fan_in, fan_out = fans(name, tensor)
   return gain / math.sqrt(o.mode == "fan_in" and fan_in or fan_out)
 end

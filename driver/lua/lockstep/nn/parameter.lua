@@ -5,7 +5,7 @@
 ---       place.fields[place.name] = weights[place.name]:requires_grad_(true)
 ---     end
 
-local core = require "lockstep.core"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -28,10 +28,31 @@ end
 ---@param value any
 ---@return integer
 function M.positive(class, name, value)
-  if type(value) ~= "number" or value < 1 or value % 1 ~= 0 then
-    core.raise(string.format("nn.%s: %s must be a whole number of at least 1, not %s", class, name, tostring(value)))
-  end
+  plain.check(plain.is_whole(value, 1), "nn.%s: %s must be a whole number of at least 1, not %s", class, name, value)
   return value
+end
+
+--- Raises an error that names every difference unless `state` has a tensor of the same shape for each name of `own`,
+--- and no other name.
+---@param caller string
+---@param state any
+---@param own table<string, torch.Tensor>
+function M.check_state(caller, state, own)
+  plain.check(type(state) == "table", "%s: the state must be a table of tensors by name, not a %s", caller, type(state))
+  local problems = {}
+  for name, tensor in pairs(own) do
+    local given = state[name]
+    if not torch.is_tensor(given) then
+      problems[#problems + 1] = name .. (given == nil and " is missing" or " is a " .. type(given) .. ", not a tensor")
+    elseif tostring(given.shape) ~= tostring(tensor.shape) then
+      problems[#problems + 1] = ("%s has shape %s, not %s"):format(name, tostring(given.shape), tostring(tensor.shape))
+    end
+  end
+  for name in pairs(state) do
+    if not own[name] then problems[#problems + 1] = tostring(name) .. " is not a name of this module" end
+  end
+  table.sort(problems)
+  plain.check(#problems == 0, "%s: %s", caller, table.concat(problems, "; "))
 end
 
 --- Calls fn(...). Layers that are built inside have parameters on the device "meta": a shape without memory.

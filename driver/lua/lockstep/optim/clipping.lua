@@ -1,6 +1,7 @@
 --- The norm of gradients, and the number that clips them: for optim.clip_grad_norm, and for optimizer:step.
 
 local core = require "lockstep.core"
+local plain = require "lockstep.plain"
 local precision = require "lockstep.optim.precision"
 local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
@@ -23,9 +24,7 @@ end
 function M.gradients(name, params)
   local grads = {}
   for i, p in ipairs(params) do
-    if not torch.is_tensor(p) then
-      core.raise(string.format("%s: parameter %d is a %s, not a tensor", name, i, type(p)))
-    end
+    plain.check(torch.is_tensor(p), "%s: parameter %d is a %s, not a tensor", name, i, type(p))
     grads[#grads + 1] = p.grad
   end
   return grads

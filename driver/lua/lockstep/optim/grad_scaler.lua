@@ -3,6 +3,7 @@
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local terminal = require "lockstep.log.terminal"
 local torch = require "lockstep.torch"
 
@@ -70,9 +71,7 @@ end
 ---@param loss torch.Tensor
 ---@return torch.Tensor
 function GradScaler:scale(loss)
-  if not torch.is_tensor(loss) then
-    core.raise("optim.GradScaler:scale: the loss must be a tensor, not a " .. type(loss))
-  end
+  plain.check(torch.is_tensor(loss), "optim.GradScaler:scale: the loss must be a tensor, not a %s", type(loss))
   if not self.options.enabled then return loss end
   local is_low = loss.dtype == torch.float16 or loss.dtype == torch.bfloat16
   return (is_low and loss:float() or loss) * self.scale_now
@@ -110,10 +109,8 @@ end
 function GradScaler:unscale_(optimizer)
   check_optimizer("unscale_", optimizer)
   if not self.options.enabled then return end
-  if self.checked[optimizer] ~= nil then
-    core.raise("optim.GradScaler:unscale_: this optimizer's gradients were divided by the scale already; call "
-      .. "unscale_ once between two calls of update")
-  end
+  plain.check(self.checked[optimizer] == nil, "optim.GradScaler:unscale_: this optimizer's gradients were divided by "
+    .. "the scale already; call unscale_ once between two calls of update")
   torch.no_grad(function()
     local found = torch.zeros({ 1 }, { device = dist.device(), dtype = torch.float32 })
     for _, grads in pairs(gradients_of(optimizer)) do
@@ -163,10 +160,8 @@ function GradScaler:update()
   if not self.options.enabled then return end
   local is_finite
   for _, is_good in pairs(self.checked) do is_finite = is_good and is_finite ~= false end
-  if is_finite == nil then
-    core.raise("optim.GradScaler:update: no gradients were checked since the last update; call scaler:step(optimizer) "
-      .. "before")
-  end
+  plain.check(is_finite ~= nil,
+    "optim.GradScaler:update: no gradients were checked since the last update; call scaler:step(optimizer) before")
   self.checked, self.stepped = {}, {}
   if not is_finite then
     local before = self.scale_now
@@ -194,14 +189,11 @@ end
 --- Takes what state_dict returned.
 ---@param state {scale: number, growth_tracker: integer, skipped: integer}
 function GradScaler:load_state_dict(state)
-  if type(state) ~= "table" then
-    core.raise("optim.GradScaler:load_state_dict: the state must be a table, not a " .. type(state))
-  end
+  plain.check(type(state) == "table",
+    "optim.GradScaler:load_state_dict: the state must be a table, not a %s", type(state))
   for _, name in ipairs { "scale", "growth_tracker", "skipped" } do
-    if type(state[name]) ~= "number" then
-      core.raise(string.format("optim.GradScaler:load_state_dict: %s must be a number, not %s", name,
-        tostring(state[name])))
-    end
+    plain.check(type(state[name]) == "number",
+      "optim.GradScaler:load_state_dict: %s must be a number, not %s", name, state[name])
   end
   self.scale_now, self.growth_tracker, self.skipped = state.scale, state.growth_tracker, state.skipped
 end

@@ -3,6 +3,7 @@
 local core = require "lockstep.core"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -33,9 +34,7 @@ function M.groups(model, opts)
     core.raise("optim.groups: weight_decay must be a number of at least 0, not " .. tostring(o.weight_decay))
   end
   local iterator = type(model) == "table" and (nn.is_module(model) or getmetatable(model)) and model.named_parameters
-  if type(iterator) ~= "function" then
-    core.raise("optim.groups: expected a module, not a " .. type(model))
-  end
+  plain.check(type(iterator) == "function", "optim.groups: expected a module, not a %s", type(model))
   local decaying, others, dims = {}, {}, dimensions_of(model)
   for name, p in model:named_parameters() do
     if p.requires_grad then table.insert((dims[name] or p:dim()) >= 2 and decaying or others, p) end

@@ -10,6 +10,7 @@ local data_parallel = require "lockstep.sharding.data_parallel"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local options = require "lockstep.options"
 local options_seen = require "lockstep.optim.options_seen"
+local plain = require "lockstep.plain"
 local precision = require "lockstep.optim.precision"
 local torch = require "lockstep.torch"
 
@@ -35,10 +36,8 @@ Optimizer.__index = Optimizer
 
 --- Raises an error where a script sets an option in the optimizer, which reads those of its groups.
 function Optimizer:__newindex(key, value)
-  if self.kind.defaults[key] ~= nil then
-    core.raise(string.format("%s: %s is an option of each group, and would change nothing here; write "
-      .. "optimizer.groups[1].%s = ..., or give optimizer:step a factor of the lr", self.kind.name, key, key))
-  end
+  plain.check(self.kind.defaults[key] == nil, "%s: %s is an option of each group, and would change nothing here; write "
+    .. "optimizer.groups[1].%s = ..., or give optimizer:step a factor of the lr", self.kind.name, key, key)
   rawset(self, key, value)
 end
 
@@ -71,13 +70,7 @@ end
 
 local PRECISION = { master = "float32", states = torch.float32 }
 
-local function with_precision(defaults, more)
-  local all = {}
-  for _, from in ipairs { PRECISION, defaults, more } do
-    for name, value in pairs(from) do all[name] = value end
-  end
-  return all
-end
+local function with_precision(defaults, more) return plain.copy(plain.copy(PRECISION, defaults), more) end
 
 local function read_group(kind, given, defaults)
   local check = checker(kind)
@@ -313,10 +306,8 @@ function Optimizer:load_state_dict(saved)
       type(saved) == "table" and type(saved.states) == "table" and #saved.states or "none"))
   end
   for i, state in ipairs(own) do
-    if type(saved.states[i]) ~= "table" then
-      core.raise(string.format("optimizer:load_state_dict: the state of parameter %d must be a table of tensors, "
-        .. "not a %s", i, type(saved.states[i])))
-    end
+    plain.check(type(saved.states[i]) == "table", "optimizer:load_state_dict: the state of parameter %d must be a "
+      .. "table of tensors, not a %s", i, type(saved.states[i]))
     for name, tensor in pairs(state) do
       local given = saved.states[i][name]
       -- copy_ would spread a smaller tensor over a larger one.

@@ -10,6 +10,7 @@
 --- stay equal, a resumed run continues with the same bits, and a CUDA graph draws new ones in each replay.
 
 local core = require "lockstep.core"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -33,18 +34,14 @@ function M.is_low(x) return IS_LOW[x.dtype] == true end
 ---@param params torch.Tensor[]
 ---@return optim.Policy
 function M.policy(name, master, states, params)
-  if not MASTERS[master] then
-    core.raise(string.format('%s: master must be "float32", "stochastic" or "none", not "%s"', name, tostring(master)))
-  end
+  plain.check(MASTERS[master], '%s: master must be "float32", "stochastic" or "none", not "%s"', name, master)
   if states ~= torch.float32 and states ~= torch.bfloat16 then
     core.raise(string.format("%s: states must be torch.float32 or torch.bfloat16, not %s", name,
       torch.is_tensor(states) and "a tensor" or tostring(states)))
   end
   for i, p in ipairs(params) do
-    if master == "stochastic" and p.dtype == torch.float16 then
-      core.raise(string.format('%s: master = "stochastic" rounds to bfloat16, but parameter %d is float16; '
-        .. 'use master = "float32" for it', name, i))
-    end
+    plain.check(master ~= "stochastic" or p.dtype ~= torch.float16, '%s: master = "stochastic" rounds to bfloat16, but '
+      .. 'parameter %d is float16; use master = "float32" for it', name, i)
   end
   return { master = master, states = states }
 end

@@ -11,6 +11,7 @@ local torch = require "lockstep.torch"
 local NAME = "sharding.accumulate"
 
 local function fail(message, ...) core.raise(NAME .. ": " .. message:format(...)) end
+local function check(holds, message, ...) if not holds then fail(message, ...) end end
 
 local function describe(value)
   if torch.is_tensor(value) then return "a tensor of shape " .. tostring(value.shape) end
@@ -24,9 +25,7 @@ local function check_arguments(model, micro_batches, count, fn)
   if type(micro_batches) ~= "table" then
     fail("expected this rank's list of micro-batches, got %s", describe(micro_batches))
   end
-  if count == 0 then
-    fail("the count is 0: no token of this step has a loss; does any sample have an assistant's message?")
-  end
+  check(count ~= 0, "the count is 0: no token of this step has a loss; does any sample have an assistant's message?")
   if type(count) ~= "number" or not (count > 0 and count < math.huge) then
     fail("the count must be a number above 0, as report.loss_tokens of batching, not %s", describe(count))
   end
@@ -48,7 +47,7 @@ local function compare(num_micro_batches, count, group)
         .. "of batching; got %s", found)
     end
   end
-  if num_micro_batches == 0 then fail("expected this rank's list of micro-batches, got an empty table") end
+  check(num_micro_batches ~= 0, "expected this rank's list of micro-batches, got an empty table")
 end
 
 --- Returns a sum as a tensor on the loss's device, in float64.
@@ -92,9 +91,7 @@ end
 local function accumulate(model, micro_batches, count, fn, opts)
   local o = options.read(NAME, opts, { sync = "last" })
   check_arguments(model, micro_batches, count, fn)
-  if o.sync ~= "last" and o.sync ~= "each" then
-    fail('sync must be "last" or "each", not "%s"', tostring(o.sync))
-  end
+  check(o.sync == "last" or o.sync == "each", 'sync must be "last" or "each", not "%s"', o.sync)
   local group = data_parallel.group_of(model) or fully_shard.group_of(model)
   compare(#micro_batches, count, group)
   -- The wrappers average gradients over ranks. The gradient of the mean is the number of ranks times that.
@@ -107,9 +104,8 @@ local function accumulate(model, micro_batches, count, fn, opts)
         describe(loss))
     end
     local sums = { loss, ... }
-    if #totals > 0 and #sums ~= #totals then
-      fail("the function returned %d sums for this micro-batch, and %d for the one before", #sums, #totals)
-    end
+    check(#totals == 0 or #sums == #totals,
+      "the function returned %d sums for this micro-batch, and %d for the one before", #sums, #totals)
     for i, sum in ipairs(sums) do
       sum = as_double(sum, i, loss.device)
       totals[i] = totals[i] and totals[i] + sum or sum

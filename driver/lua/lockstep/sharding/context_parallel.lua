@@ -1,7 +1,6 @@
 --- sharding.context_parallel: sequences that are too long for one rank, in chunks on several.
 
 local chunks = require "lockstep.nn.chunks"
-local core = require "lockstep.core"
 local members_of = require "lockstep.sharding.members"
 local plain = require "lockstep.plain"
 
@@ -25,9 +24,7 @@ local M = {}
 ---@return any ...
 function M.context_parallel(group, fn, ...)
   local members = members_of("sharding.context_parallel", "the first argument", group)
-  if not plain.is_callable(fn) then
-    core.raise("sharding.context_parallel: fn must be a function or a module, not a " .. type(fn))
-  end
+  plain.check(plain.is_callable(fn), "sharding.context_parallel: fn must be a function or a module, not a %s", type(fn))
   chunks.refuse("sharding.context_parallel", "one call cannot be inside another")
   return chunks.with(members, fn, ...)
 end

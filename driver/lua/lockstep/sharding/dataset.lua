@@ -4,6 +4,7 @@ local core = require "lockstep.core"
 local core_sharding = require "lockstep.core.sharding"
 local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 
 ---@class sharding.Dataset
 ---@field length integer samples of this rank, from where it started
@@ -51,9 +52,8 @@ local STATE = { "size", "seed", "epoch", "shuffle", "drop_last", "pad", "start" 
 --- Returns the options of a state, or raises an error if it is invalid.
 local function check_state(state)
   for _, key in ipairs(STATE) do
-    if type(state) ~= "table" or state[key] == nil then
-      core.raise("sharding.dataset: this is not a state of a dataset: it lacks " .. key)
-    end
+    plain.check(type(state) == "table" and state[key] ~= nil,
+      "sharding.dataset: this is not a state of a dataset: it lacks %s", key)
   end
   return state
 end
@@ -64,10 +64,8 @@ end
 ---@return string[] changes
 function Dataset:load_state(state)
   check_state(state)
-  if state.size ~= self.options.size then
-    core.raise(("dataset:load_state: the state is of a dataset of %d samples, this one has %d"):format(state.size,
-      self.options.size))
-  end
+  plain.check(state.size == self.options.size,
+    "dataset:load_state: the state is of a dataset of %d samples, this one has %d", state.size, self.options.size)
   local loaded, changes = { rank = self.options.rank, world = self.options.world }, {}
   for _, key in ipairs(STATE) do loaded[key] = state[key] end
   self.shard = core_sharding.dataset(loaded)
@@ -103,10 +101,8 @@ local function dataset(opts)
   local state = o.state
   if state then
     for key in pairs(opts) do
-      if key ~= "state" and key ~= "rank" and key ~= "world" then
-        core.raise(('sharding.dataset: "%s" is in the state already; give only rank and world with a state')
-          :format(key))
-      end
+      plain.check(key == "state" or key == "rank" or key == "world",
+        'sharding.dataset: "%s" is in the state already; give only rank and world with a state', key)
     end
     check_state(state)
     for _, key in ipairs(STATE) do o[key] = state[key] end

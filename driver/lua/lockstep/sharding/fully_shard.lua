@@ -4,6 +4,7 @@ local core = require "lockstep.core"
 local core_sharding = require "lockstep.core.sharding"
 local data_parallel = require "lockstep.sharding.data_parallel"
 local nn = require "lockstep.nn"
+local nn_parameter = require "lockstep.nn.parameter"
 local options = require "lockstep.options"
 local reshard = require "lockstep.sharding.reshard"
 local splits = require "lockstep.nn.splits"
@@ -274,25 +275,7 @@ end
 ---@param state table<string, torch.Tensor>
 function FullyShard:load_state_dict(state)
   local parts = self[PARTS]
-  if type(state) ~= "table" then
-    core.raise("load_state_dict: the state must be a table of tensors by name, not a " .. type(state))
-  end
-  local problems, own = {}, parts.net:state_dict()
-  for name, tensor in pairs(own) do
-    if not torch.is_tensor(state[name]) then
-      problems[#problems + 1] = name .. " is missing"
-    elseif tostring(state[name].shape) ~= tostring(tensor.shape) then
-      problems[#problems + 1] = ("%s has shape %s, not %s"):format(name, tostring(state[name].shape),
-        tostring(tensor.shape))
-    end
-  end
-  for name in pairs(state) do
-    if not own[name] then problems[#problems + 1] = tostring(name) .. " is not a name of this module" end
-  end
-  if #problems > 0 then
-    table.sort(problems)
-    core.raise("load_state_dict: " .. table.concat(problems, "; "))
-  end
+  nn_parameter.check_state("load_state_dict", state, parts.net:state_dict())
   torch.no_grad(function()
     for _, unit in ipairs(parts.units) do
       for _, named in ipairs(unit.parameters) do parts.core:load(named[1], state[named[1]]) end

@@ -2,6 +2,7 @@
 
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
+local plain = require "lockstep.plain"
 
 ---@class sharding.Members
 ---@field group dist.Group? nil: all ranks
@@ -24,10 +25,8 @@ return function(caller, what, group)
     for r = 0, dist.world_size() - 1 do ranks[r + 1] = r end
     return { rank = dist.rank(), size = #ranks, ranks = ranks }
   end
-  if not is_group(group) then
-    core.raise(("%s: %s must be a group of dist.group, or nil for all ranks, not a %s"):format(caller, what,
-      type(group)))
-  end
+  plain.check(is_group(group),
+    "%s: %s must be a group of dist.group, or nil for all ranks, not a %s", caller, what, type(group))
   if group:rank() < 0 then
     core.raise(("%s: rank %d is not a member of the group {%s}"):format(caller, dist.rank(),
       table.concat(group:ranks(), ", ")))

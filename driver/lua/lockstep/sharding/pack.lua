@@ -51,16 +51,12 @@ end
 
 --- A sample's per-token fields as tensors of one dimension.
 local function read_sample(sample, number)
-  if type(sample) ~= "table" or sample.input_ids == nil then
-    core.raise(("sharding.pack: sample %d has no input_ids"):format(number))
-  end
+  plain.check(type(sample) == "table" and sample.input_ids ~= nil, "sharding.pack: sample %d has no input_ids", number)
   local fields = {}
   for name, value in pairs(sample) do
     if not torch.is_tensor(value) then
-      if type(value) ~= "table" then
-        core.raise(("sharding.pack: sample %d: %s is a %s; every field is an array or a tensor of one value per token")
-          :format(number, name, type(value)))
-      end
+      plain.check(type(value) == "table", "sharding.pack: sample %d: %s is a %s; every field is an array or a tensor "
+        .. "of one value per token", number, name, type(value))
       value = read_array(value, name, ("sharding.pack: sample %d: %s: "):format(number, name))
     elseif DTYPES[name] then
       if value:is_floating_point() or value.dtype == torch.bool then
@@ -75,10 +71,8 @@ local function read_sample(sample, number)
   fields.loss_mask = fields.loss_mask or torch.ones({ length }, { dtype = torch.bool })
   fields.position_ids = fields.position_ids or torch.arange(length)
   for name, value in pairs(fields) do
-    if value:dim() ~= 1 or value:size(0) ~= length then
-      core.raise(("sharding.pack: sample %d: %s has shape %s, but input_ids has %d tokens"):format(number, name,
-        tostring(value.shape), length))
-    end
+    plain.check(value:dim() == 1 and value:size(0) == length,
+      "sharding.pack: sample %d: %s has shape %s, but input_ids has %d tokens", number, name, value.shape, length)
   end
   fields.loss_mask = masks.left_out(fields.loss_mask, ("sharding.pack: sample %d: loss_mask"):format(number))
     :logical_not()
@@ -88,17 +82,13 @@ end
 local function same_fields(first, fields, number)
   for _, pair in ipairs { { first, fields }, { fields, first } } do
     for name in pairs(pair[1]) do
-      if pair[2][name] == nil then
-        core.raise(("sharding.pack: sample %d and those before it do not have the same fields: %s is in one of them "
-          .. "alone"):format(number, name))
-      end
+      plain.check(pair[2][name] ~= nil, "sharding.pack: sample %d and those before it do not have the same fields: %s "
+        .. "is in one of them alone", number, name)
     end
   end
   for name, value in pairs(fields) do
-    if value.dtype ~= first[name].dtype then
-      core.raise(("sharding.pack: sample %d: %s is %s, but %s in the samples before"):format(number, name,
-        tostring(value.dtype), tostring(first[name].dtype)))
-    end
+    plain.check(value.dtype == first[name].dtype,
+      "sharding.pack: sample %d: %s is %s, but %s in the samples before", number, name, value.dtype, first[name].dtype)
   end
 end
 
@@ -346,9 +336,8 @@ local function pack(opts)
     source = options.required, seq_len = options.required, drop_last = true, split = true,
     pad_token_id = options.optional, state = options.optional,
   })
-  if not plain.is_callable(o.source) then
-    core.raise("sharding.pack: the source must be a function that returns the next sample, not a " .. type(o.source))
-  end
+  plain.check(plain.is_callable(o.source),
+    "sharding.pack: the source must be a function that returns the next sample, not a %s", type(o.source))
   local id = o.pad_token_id
   if id ~= nil and not (plain.is_whole(id, 0) and id < 2 ^ 53) then
     core.raise("sharding.pack: pad_token_id must be a whole number of at least 0, not "

@@ -3,6 +3,7 @@
 
 local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -64,9 +65,7 @@ function M.change(old, change, build)
       values[name] = dist.broadcast(p:detach():clone(), first, { group = group })
     end
   end
-  local options = { units = old.given.units, ignore = old.given.ignore }
-  for key, value in pairs(old.options) do options[key] = value end
-  local new = build(options)
+  local new = build(plain.copy({ units = old.given.units, ignore = old.given.ignore }, old.options))
   M.load_values(new, values)
   for i = 1, #old.units do
     for name, value in pairs(old.core:gather(i - 1)) do

@@ -7,6 +7,7 @@ local fully_shard = require "lockstep.sharding.fully_shard"
 local members_of = require "lockstep.sharding.members"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
@@ -15,6 +16,7 @@ local M = {}
 local CALLER = "sharding.tensor_parallel: "
 
 local function fail(message, ...) core.raise(CALLER .. message:format(...)) end
+local function check(holds, message, ...) if not holds then fail(message, ...) end end
 
 local KINDS = { column = true, row = true, vocabulary = true }
 
@@ -176,9 +178,7 @@ end
 
 local function check_sequence(model, layers)
   if not model.tensor_plan then return end
-  if not model.splits_tokens then
-    fail("sequence = true: %s does not support it; leave it out", model.class_name)
-  end
+  check(model.splits_tokens, "sequence = true: %s does not support it; leave it out", model.class_name)
   local has = {}
   for _, one in ipairs(layers) do has[one.module] = one.kind end
   local head = nn.fields(model).lm_head or model:decoder().embed_tokens
@@ -212,9 +212,7 @@ end
 ---@param opts {group: dist.Group?, plan: table<string, "column"|"row"|"vocabulary">?, sequence: boolean?}?
 ---@return nn.Module model
 function M.tensor_parallel(model, opts)
-  if not nn.is_module(model) then
-    core.raise(CALLER .. "expected a module, not a " .. type(model) .. "; call it before data_parallel")
-  end
+  plain.check(nn.is_module(model), "%sexpected a module, not a %s; call it before data_parallel", CALLER, type(model))
   if data_parallel.has_replicas(model) or fully_shard.is_sharded(model) then
     core.raise(CALLER .. "the module has been given to sharding.data_parallel or fully_shard, which would not learn of "
       .. "the parts; call this before data_parallel")
@@ -222,14 +220,11 @@ function M.tensor_parallel(model, opts)
   local o = options.read("sharding.tensor_parallel", opts,
     { group = options.optional, plan = options.optional, sequence = false })
   local own_plan = type(model.tensor_plan) == "function" and model:tensor_plan() or nil
-  if o.plan ~= nil and type(o.plan) ~= "table" then
-    fail('plan must be a table of names and kinds, such as { ["layers.*.up"] = "column" }, not a %s', type(o.plan))
-  end
+  check(o.plan == nil or type(o.plan) == "table",
+    'plan must be a table of names and kinds, such as { ["layers.*.up"] = "column" }, not a %s', type(o.plan))
   local plan = o.plan or own_plan
-  if not plan then
-    fail('%s has no plan of its own; give one: plan = { ["layers.*.up"] = "column", ["layers.*.down"] = "row" }',
-      model.class_name)
-  end
+  check(plan, '%s has no plan of its own; give one: plan = { ["layers.*.up"] = "column", ["layers.*.down"] = "row" }',
+    model.class_name)
   check_plan(plan)
   local owner = members_of("sharding.tensor_parallel", "group", o.group)
   local size = owner.size

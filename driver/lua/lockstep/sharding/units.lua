@@ -2,6 +2,7 @@
 
 local core = require "lockstep.core"
 local nn = require "lockstep.nn"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -38,9 +39,8 @@ local function choose(modules, names, given)
     end
     return chosen
   end
-  if type(given) ~= "table" then
-    core.raise('sharding.fully_shard: units must be an array of names, such as { "layers.*" }, not a ' .. type(given))
-  end
+  plain.check(type(given) == "table",
+    'sharding.fully_shard: units must be an array of names, such as { "layers.*" }, not a %s', type(given))
   for _, text in ipairs(given) do
     local pattern, matched = pattern_of(text, "units"), false
     for _, one in ipairs(modules) do
@@ -149,9 +149,7 @@ function M.find(net, given, ignore)
     end
   end
   for i, text in ipairs(ignore) do
-    if not used[i] then
-      core.raise(('sharding.fully_shard: ignore: no parameter or module is named "%s"'):format(text))
-    end
+    plain.check(used[i], 'sharding.fully_shard: ignore: no parameter or module is named "%s"', text)
   end
   return found
 end

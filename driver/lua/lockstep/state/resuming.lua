@@ -207,9 +207,8 @@ function M.resume(objects, opts)
   end)
   found = agreement.values(found)[1]
   if #found == 0 then
-    if #unknown > 0 then
-      core.raise(('run:resume: without names "%s", which is not registered, and there is no state'):format(unknown[1]))
-    end
+    plain.check(#unknown <= 0,
+      'run:resume: without names "%s", which is not registered, and there is no state', unknown[1])
     best.begin(nil)
     require("lockstep.log").go_on_from(0)
     return nil, {}

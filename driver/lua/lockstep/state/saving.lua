@@ -76,10 +76,9 @@ local function check_equal_tensors(tensors)
   local prints = agreement.values(own)
   for rank = 2, #prints do
     for i, one in ipairs(tensors) do
-      if prints[rank][i] ~= prints[1][i] then
-        core.raise(('run:save: "%s" holds other values on rank %d than on rank 0, and is written once; '
-          .. "sharding.data_parallel keeps replicas alike"):format(one.name, rank - 1))
-      end
+      plain.check(prints[rank][i] == prints[1][i],
+        'run:save: "%s" holds other values on rank %d than on rank 0, and is written once; '
+        .. "sharding.data_parallel keeps replicas alike", one.name, rank - 1)
     end
   end
 end

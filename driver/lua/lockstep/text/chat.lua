@@ -41,9 +41,7 @@ local TAKEN = { messages = true, add_generation_prompt = true }
 ---@param opts table?
 ---@return any
 function Chat:variables(caller, messages, opts)
-  if opts ~= nil and type(opts) ~= "table" then
-    core.raise(("%s: options must be a table, not a %s"):format(caller, type(opts)))
-  end
+  plain.check(opts == nil or type(opts) == "table", "%s: options must be a table, not a %s", caller, type(opts))
   local o, others = NO_OPTIONS, NO_OPTIONS
   if opts and next(opts) ~= nil then
     local known = {}
@@ -210,9 +208,8 @@ function Chat:encode(messages, opts)
   local template, variables = self:variables("chat:encode", messages, opts)
   local loss = ENCODE.loss
   if opts and opts.loss ~= nil then loss = opts.loss end
-  if loss ~= "all" and loss ~= "last" and loss ~= "none" then
-    core.raise(('chat:encode: loss must be "all", "last" or "none", got %s'):format(tostring(loss)))
-  end
+  plain.check(loss == "all" or loss == "last" or loss == "none",
+    'chat:encode: loss must be "all", "last" or "none", got %s', loss)
   local text, spans
   if loss == "none" or variables.add_generation_prompt then
     text, spans = template:render(variables), {}

@@ -48,10 +48,8 @@ end
 --- Returns a function that returns one text after another.
 local function iterator_of(texts)
   if plain.is_callable(texts) then return texts end
-  if type(texts) ~= "table" then
-    core.raise(("%s: texts must be an array of strings or a function that returns the next one, not a %s"):format(NAME,
-      type(texts)))
-  end
+  plain.check(type(texts) == "table",
+    "%s: texts must be an array of strings or a function that returns the next one, not a %s", NAME, type(texts))
   local i = 0
   return function()
     i = i + 1
@@ -66,9 +64,7 @@ local function check_specials(tokens)
       core.raise(("%s: special_tokens[%d] must be a text, not %s"):format(NAME, i,
         token == "" and "an empty one" or "a " .. type(token)))
     end
-    if not pcall(core.json_encode, token) then
-      core.raise(("%s: special_tokens[%d] is not UTF-8"):format(NAME, i))
-    end
+    plain.check(pcall(core.json_encode, token), "%s: special_tokens[%d] is not UTF-8", NAME, i)
     if seen[token] then core.raise(('%s: special_tokens has "%s" twice'):format(NAME, token)) end
     seen[token] = true
   end
@@ -83,18 +79,15 @@ local function check_options(o)
     core.raise(("%s: vocab_size must be a whole number of at least %d, the 256 bytes and %d special tokens; got %s")
       :format(NAME, least, #o.special_tokens, tostring(o.vocab_size)))
   end
-  if not (o.min_frequency >= 1 and o.min_frequency < 2 ^ 31 and o.min_frequency % 1 == 0) then
-    core.raise(("%s: min_frequency must be a whole number of at least 1, got %s"):format(NAME,
-      tostring(o.min_frequency)))
-  end
+  plain.check(o.min_frequency >= 1 and o.min_frequency < 2 ^ 31 and o.min_frequency % 1 == 0,
+    "%s: min_frequency must be a whole number of at least 1, got %s", NAME, o.min_frequency)
   if type(o.dir) ~= "string" or o.dir == "" then
     core.raise(("%s: dir must be the path of a folder, not %s"):format(NAME,
       o.dir == "" and "an empty string" or "a " .. type(o.dir)))
   end
   if o.chat_template == nil then return end
-  if type(o.chat_template) ~= "string" or not pcall(core.json_encode, o.chat_template) then
-    core.raise(("%s: chat_template must be the text of a template, in UTF-8"):format(NAME))
-  end
+  plain.check(type(o.chat_template) == "string" and pcall(core.json_encode, o.chat_template),
+    "%s: chat_template must be the text of a template, in UTF-8", NAME)
   jinja.compile(o.chat_template, NAME .. ": chat_template")
 end
 

@@ -57,13 +57,10 @@ end
 ---@param messages table[]
 ---@return table[]
 function M.prepare(caller, messages)
-  if type(messages) ~= "table" then
-    core.raise(("%s: the messages must be an array of tables, got a %s"):format(caller, type(messages)))
-  end
-  if #messages == 0 then
-    core.raise(("%s: there are no messages; expected an array of tables like {role = \"user\", content = \"Hello\"}")
-      :format(caller))
-  end
+  plain.check(type(messages) == "table",
+    "%s: the messages must be an array of tables, got a %s", caller, type(messages))
+  plain.check(#messages ~= 0,
+    "%s: there are no messages; expected an array of tables like {role = \"user\", content = \"Hello\"}", caller)
   local n = #messages
   for key in pairs(messages) do
     if type(key) ~= "number" or key % 1 ~= 0 or key < 1 or key > n then
@@ -78,9 +75,8 @@ function M.prepare(caller, messages)
       core.raise(("%s: message %d must be a table, got %s"):format(caller, i,
         message == nil and "nil: the messages have a hole" or "a " .. type(message)))
     end
-    if type(message.role) ~= "string" then
-      core.raise(("%s: message %d has no role; expected a string like \"user\""):format(caller, i))
-    end
+    plain.check(type(message.role) == "string",
+      "%s: message %d has no role; expected a string like \"user\"", caller, i)
     prepared[i] = prepare(message)
   end
   return prepared

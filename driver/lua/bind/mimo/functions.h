@@ -1,13 +1,20 @@
-// Bridges for `lockstep.mimo`.
+// Parts of require "lockstep.core.mimo": batches, schedules and bridges.
 
-#ifndef LOCKSTEP_DRIVER_LUA_BIND_MIMO_MIMO_BRIDGE_H_
-#define LOCKSTEP_DRIVER_LUA_BIND_MIMO_MIMO_BRIDGE_H_
+#ifndef LOCKSTEP_DRIVER_LUA_BIND_MIMO_FUNCTIONS_H_
+#define LOCKSTEP_DRIVER_LUA_BIND_MIMO_FUNCTIONS_H_
 
 #include "lua.hpp"
 #include "mimo/bridge/bridge.h"
 #include "mimo/topology/topology.h"
 
 namespace lockstep::lua {
+
+int SliceBatch(lua_State* state);    // slice(batch, dp_rank, dp_size, options) -> this rank's part
+int ReorderBatch(lua_State* state);  // reorder(batch, order, options) -> the batch in that order
+
+// check_schedule(topology, {micro_batches=, micro_batch_size=, order=}) -> operations, transfers,
+// collectives. The topology is argument 1.
+int CheckSchedule(lua_State* state, const mimo::Topology& topology);
 
 // Pushes a bridge over topology.edges()[edge], a userdata with `start` and `refuse`. Throws Error
 // with the ranks that did not come within the run's timeout. Collective: every rank of both modules
@@ -20,4 +27,4 @@ void RegisterBridges(lua_State* state);
 
 }  // namespace lockstep::lua
 
-#endif  // LOCKSTEP_DRIVER_LUA_BIND_MIMO_MIMO_BRIDGE_H_
+#endif  // LOCKSTEP_DRIVER_LUA_BIND_MIMO_FUNCTIONS_H_
