@@ -220,10 +220,11 @@ function Parser:closed_block(...)
   return body, inner
 end
 
---- Parses the parameters of a macro and their defaults.
+--- Parses the parameters of a macro and their defaults. Returns the names that the defaults mention, too.
 ---@return any
 function Parser:signature()
-  local params, defaults = {}, {}
+  local params, defaults, names = {}, {}, self.names
+  self.names = {}
   self:expect("(")
   while self.token.type ~= ")" do
     local name = self:expect("name")
@@ -236,23 +237,24 @@ function Parser:signature()
     if not self:skip(",") then break end
   end
   self:expect(")")
-  return params, defaults
+  local mentioned = self.names
+  self.names = names
+  for name in pairs(mentioned) do names[name] = true end
+  return params, defaults, mentioned
 end
 
 STATEMENTS.macro = function(self, token)
-  local name = self:expect("name").value
-  local params, defaults = self:signature()
-  local node = { type = "macro", line = token.line, name = name, params = params, defaults = defaults }
+  local node = { type = "macro", line = token.line, name = self:expect("name").value }
+  node.params, node.defaults, node.default_names = self:signature()
   node.body, node.names = self:closed_block(token, "endmacro")
   return node
 end
 
 STATEMENTS.call = function(self, token)
-  local params, defaults = {}, {}
-  if self.token.type == "(" then params, defaults = self:signature() end
-  local call = self:condition()
-  if call.type ~= "call" then self:fail("expected a call after {% call %}", token.line) end
-  local node = { type = "call", line = token.line, params = params, defaults = defaults, call = call }
+  local node = { type = "call", line = token.line, params = {}, defaults = {} }
+  if self.token.type == "(" then node.params, node.defaults, node.default_names = self:signature() end
+  node.call = self:condition()
+  if node.call.type ~= "call" then self:fail("expected a call after {% call %}", token.line) end
   node.body, node.names = self:closed_block(token, "endcall")
   return node
 end

@@ -1,0 +1,146 @@
+--- What generated source calls: see lockstep.text.jinja.generator. M.NAMES are its parameters, in the order of
+--- M.functions.
+
+local access = require "lockstep.text.jinja.access"
+local limits = require "lockstep.text.jinja.limits"
+local operators = require "lockstep.text.jinja.operators"
+local values = require "lockstep.text.jinja.values"
+
+jit.off(true, true) -- compiling traces of a template takes longer than it saves
+
+local M = {}
+
+local fail, position, str = values.fail, values.position, values.str
+local concat, MAX_STEPS, MAX_DEPTH, MAX_TEXT = table.concat, limits.MAX_STEPS, limits.MAX_DEPTH, limits.MAX_TEXT
+
+--- Returns what a loop goes through: an array, the first index and the last index.
+local function each(value)
+  local items, first, last = values.iterate(value)
+  local steps = position.steps + last - first + 1
+  position.steps = steps
+  if steps > MAX_STEPS then limits.step(0) end
+  return items, first, last
+end
+
+--- Returns the elements of a value, which must be n.
+local function unpacked(value, n)
+  local items, first, last = values.iterate(value)
+  if last - first + 1 ~= n then fail(("expected %d values to unpack, got %d"):format(n, last - first + 1)) end
+  return unpack(items, first, last)
+end
+
+--- Returns the text of parts 1 to n.
+local function joined(parts, n)
+  local text = concat(parts, "", 1, n)
+  if #text > MAX_TEXT then limits.check_text(#text) end
+  return text
+end
+
+--- Returns a + b + c of n parts.
+local function sum_of(parts, n)
+  local are_text = true
+  for i = 1, n do are_text = are_text and type(parts[i]) == "string" end
+  if are_text then return limits.concat(parts, "", n) end
+  local add, total = operators.binary["+"], parts[1]
+  for i = 2, n do total = add(total, parts[i]) end
+  return total
+end
+
+--- Returns a ~ b ~ c of n parts.
+local function texts_of(parts, n)
+  for i = 1, n do parts[i] = str(parts[i]) end
+  return limits.concat(parts, "", n)
+end
+
+--- Sets x.key of a namespace x. `name` is what the template calls x.
+local function set_attribute(held, key, value, name)
+  if type(held) ~= "table" or held.kind ~= "namespace" then
+    fail(("%s.%s cannot be set: %s is a %s, not a namespace"):format(name, key, name, values.type_name(held)))
+  end
+  held.map[key] = value
+end
+
+--- Returns a dict of keys and values by turns.
+local function dict_of(items, n)
+  local dict = values.dict()
+  for i = 1, n, 2 do values.set_item(dict, items[i], items[i + 1]) end
+  return dict
+end
+
+--- Calls a filter or test whose arguments by name do not fit, which is an error.
+local function misfit(what, params, args, n, kwargs) access.place_arguments(what, params, args, n, kwargs) end
+
+-- Macros ------------------------------------------------------------------------------------------------
+
+--- Begins the call of a macro. Returns the line of the call.
+local function enter(name)
+  local depth, steps = position.depth + 1, position.steps + 1
+  position.depth, position.steps = depth, steps
+  if depth > MAX_DEPTH or steps > MAX_STEPS then limits.fail_macro(name) end
+  return position.line
+end
+
+--- Ends the call of a macro. Returns its text.
+local function finish(parts, n, line)
+  position.line, position.depth = line, position.depth - 1
+  local text = concat(parts, "", 1, n)
+  if #text > MAX_TEXT then limits.check_text(#text) end
+  return text
+end
+
+--- Moves the arguments that are given by name into their places. Returns the others, and the caller.
+local function sort_arguments(signature, args, kwargs)
+  local name, places, uses = signature.name, signature.places, signature.uses
+  local others, caller = values.dict(), nil
+  for _, pair in ipairs(kwargs) do
+    local key = pair[1]
+    local place = places[key]
+    if place and args[place] ~= nil then fail(("the macro %s got two values for %s"):format(name, key)) end
+    if place then
+      args[place] = pair[2]
+    elseif key == "caller" and uses.caller then
+      caller = pair[2]
+    elseif uses.kwargs then
+      values.set_item(others, key, pair[2])
+    else
+      fail(("the macro %s has no parameter %s"):format(name, key))
+    end
+  end
+  return others, caller
+end
+
+--- Makes a macro. `run` takes `varargs`, `kwargs`, `caller` and the values of the parameters, nil where none is given;
+--- where these are many, it takes them as one array.
+local function macro(signature, run)
+  local size, uses = signature.size, signature.uses
+  local function call(args, n, kwargs)
+    local others, caller
+    if #kwargs > 0 or uses.kwargs then others, caller = sort_arguments(signature, args, kwargs) end
+    if n > size and not uses.varargs then
+      fail(("the macro %s takes %d arguments, got %d"):format(signature.name, size, n))
+    end
+    local rest
+    if n > size then
+      rest = {}
+      for i = size + 1, n do rest[i - size] = args[i] end
+      values.tuple(rest, n - size)
+    end
+    if signature.is_large then return run(rest, others, caller, args) end
+    return run(rest, others, caller, unpack(args, 1, size))
+  end
+  return { kind = "macro", name = signature.name, call = call, run = run, size = signature.is_large and -1 or size }
+end
+
+-- Values that macros get where a call gives none.
+local function no_arguments() return values.tuple({}, 0) end
+
+M.functions = {
+  position = position, none = values.none, type = type, str = str, truth = values.truth, equal = values.equal,
+  attribute = access.attribute, item = access.item, slice = access.slice, call = access.call,
+  call_method = access.call_method, set_attribute = set_attribute, list_of = values.list, tuple_of = values.tuple,
+  dict_of = dict_of, no_dict = values.dict, no_arguments = no_arguments, sum_of = sum_of, texts_of = texts_of,
+  contains = operators.contains, each = each, unpacked = unpacked, joined = joined, misfit = misfit, enter = enter,
+  finish = finish, macro = macro, NOTHING = {}, NO_NAMES = {},
+}
+
+return M
