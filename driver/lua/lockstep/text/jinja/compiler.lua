@@ -254,7 +254,8 @@ local function macro(self, node, name)
     self:leave()
     self:emit("return finish(out, n, line)")
   end)
-  return ("macro(%s, macro%d)"):format(self:held(signature), number)
+  return ("{kind = 'macro', run = macro%d, size = %d, signature = %s}"):format(number, is_large and -1 or size,
+    self:held(signature))
 end
 
 GENERATE.macro = function(self, node)
@@ -314,13 +315,28 @@ local function load_source(self)
   local source = ("local K, %s = ...\n%s"):format(concat(parameters, ", "), concat(self.code, "\n"))
   if os.getenv "DUMP" then print(source) end
   local chunk, problem = load(source, "=template", "t", {})
-  if not chunk then
-    values.fail_at(0, ("the template is too large or nested too deeply (%s)"):format(problem))
-  end
+  if not chunk then values.fail_at(0, ("the template is too large or nested too deeply (%s)"):format(problem)) end
   jit.off(chunk, true)
   local given = {}
   for i, name in ipairs(parameters) do given[i] = runtime.functions[name] end
   return chunk(self.constants, unpack(given))
+end
+
+--- Returns the bytes of spans of parts 1 to n.
+local function bytes_of(spans, parts, n)
+  if #spans == 0 then return {} end
+  local offsets, size = {}, 0
+  for i = 1, n do
+    offsets[i] = size
+    size = size + #parts[i]
+  end
+  offsets[n + 1] = size
+  local marked = {}
+  for _, span in ipairs(spans) do
+    local first, last = offsets[span[1]] + 1, offsets[span[2] + 1]
+    if last >= first then marked[#marked + 1] = { first, last } end
+  end
+  return marked
 end
 
 --- Compiles a template: function(variables) -> text, spans of bytes {{first, last}, ...}, the line of a mark whose
@@ -330,36 +346,25 @@ end
 function M.compile(body)
   local self = generator.new()
   add_changing(self, body)
-  emit_function(self, "return function(V, spans)", function()
+  emit_function(self, "return function(variables, spans)", function()
+    local place = #self.code + 1
     self:emit("local out, n = {}, 0")
-    self.live = 4
+    self.live = 5
     inner(self, body)
     self:emit("return out, n")
+    local given = {}
+    for i, name in ipairs(plain.keys(self.free)) do
+      given[i] = ("[%q] = variable(variables, %q, %s)"):format(name, name, self:held(generator.missing(name)))
+    end
+    self.code[place] = ("local out, n, V = {}, 0, {%s}"):format(concat(given, ", "))
   end)
-  local missing = {}
-  for name in pairs(self.free) do missing[name] = generator.missing(name) end
   local run = load_source(self)
   return function(variables)
     local spans = {}
-    for name, value in pairs(missing) do
-      if variables[name] == nil then variables[name] = value end
-    end
     local out, n = run(variables, spans)
     local text = concat(out, "", 1, n)
     limits.check_text(#text)
-    if #spans == 0 then return text, {}, spans.misplaced end
-    local offsets, size = {}, 0
-    for i = 1, n do
-      offsets[i] = size
-      size = size + #out[i]
-    end
-    offsets[n + 1] = size
-    local marked = {}
-    for _, span in ipairs(spans) do
-      local first, last = offsets[span[1]] + 1, offsets[span[2] + 1]
-      if last >= first then marked[#marked + 1] = { first, last } end
-    end
-    return text, marked, spans.misplaced
+    return text, bytes_of(spans, out, n), spans.misplaced
   end
 end
 

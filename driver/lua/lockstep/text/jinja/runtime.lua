@@ -2,6 +2,7 @@
 --- M.functions.
 
 local access = require "lockstep.text.jinja.access"
+local convert = require "lockstep.text.jinja.convert"
 local limits = require "lockstep.text.jinja.limits"
 local operators = require "lockstep.text.jinja.operators"
 local values = require "lockstep.text.jinja.values"
@@ -88,49 +89,6 @@ local function finish(parts, n, line)
   return text
 end
 
---- Moves the arguments that are given by name into their places. Returns the others, and the caller.
-local function sort_arguments(signature, args, kwargs)
-  local name, places, uses = signature.name, signature.places, signature.uses
-  local others, caller = values.dict(), nil
-  for _, pair in ipairs(kwargs) do
-    local key = pair[1]
-    local place = places[key]
-    if place and args[place] ~= nil then fail(("the macro %s got two values for %s"):format(name, key)) end
-    if place then
-      args[place] = pair[2]
-    elseif key == "caller" and uses.caller then
-      caller = pair[2]
-    elseif uses.kwargs then
-      values.set_item(others, key, pair[2])
-    else
-      fail(("the macro %s has no parameter %s"):format(name, key))
-    end
-  end
-  return others, caller
-end
-
---- Makes a macro. `run` takes `varargs`, `kwargs`, `caller` and the values of the parameters, nil where none is given;
---- where these are many, it takes them as one array.
-local function macro(signature, run)
-  local size, uses = signature.size, signature.uses
-  local function call(args, n, kwargs)
-    local others, caller
-    if #kwargs > 0 or uses.kwargs then others, caller = sort_arguments(signature, args, kwargs) end
-    if n > size and not uses.varargs then
-      fail(("the macro %s takes %d arguments, got %d"):format(signature.name, size, n))
-    end
-    local rest
-    if n > size then
-      rest = {}
-      for i = size + 1, n do rest[i - size] = args[i] end
-      values.tuple(rest, n - size)
-    end
-    if signature.is_large then return run(rest, others, caller, args) end
-    return run(rest, others, caller, unpack(args, 1, size))
-  end
-  return { kind = "macro", name = signature.name, call = call, run = run, size = signature.is_large and -1 or size }
-end
-
 -- Values that macros get where a call gives none.
 local function no_arguments() return values.tuple({}, 0) end
 
@@ -140,7 +98,7 @@ M.functions = {
   call_method = access.call_method, set_attribute = set_attribute, list_of = values.list, tuple_of = values.tuple,
   dict_of = dict_of, no_dict = values.dict, no_arguments = no_arguments, sum_of = sum_of, texts_of = texts_of,
   contains = operators.contains, each = each, unpacked = unpacked, joined = joined, misfit = misfit, enter = enter,
-  finish = finish, macro = macro, NOTHING = {}, NO_NAMES = {},
+  finish = finish, variable = convert.variable, NOTHING = {}, NO_NAMES = {},
 }
 
 return M

@@ -312,10 +312,16 @@ function M.float_text(number)
   if number ~= number then return "nan" end
   if number == math.huge then return "inf" end
   if number == -math.huge then return "-inf" end
+  local short = ("%.15g"):format(number)
+  if not short:find("e", 1, true) and tonumber(short) == number then
+    return short:find(".", 1, true) and short or short .. ".0"
+  end
   -- A number that 15 digits tell apart has no other form as short; beyond that, zeros at the end cannot be.
   local text = ("%.14e"):format(number)
-  if tonumber(text) ~= number then text = ("%.15e"):format(number) end
-  if tonumber(text) ~= number then text = ("%.16e"):format(number) end
+  if tonumber(short) ~= number then
+    text = ("%.15e"):format(number)
+    if tonumber(text) ~= number then text = ("%.16e"):format(number) end
+  end
   if number > -2.3e-308 and number < 2.3e-308 and number ~= 0 then -- few digits are significant
     for precision = 14, 0, -1 do
       local shorter = ("%%.%de"):format(precision):format(number)
