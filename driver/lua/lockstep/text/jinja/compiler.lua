@@ -235,13 +235,20 @@ local function macro(self, node, name)
     self.live, self.whole = 8 + (is_large and 1 or size), false
     self:emit("local line, out, n = enter(%q), {}, 0", name)
     self:enter(node.body)
+    local names, missing = self.scope.names, {}
+    for i, param in ipairs(node.params) do
+      missing[i] = self:held(values.undefined(("the parameter %s of the macro %s was not given"):format(param, name)))
+      names[param] = { text = parameters[i], missing = missing[i] }
+    end
     for i, param in ipairs(node.params) do
       local block = self:open("if %s == nil then", parameters[i])
-      local default = node.defaults[i] and self:value(node.defaults[i])
-        or self:held(values.undefined(("the parameter %s of the macro %s was not given"):format(param, name)))
-      self:emit("%s = %s", parameters[i], default)
+      self:emit("%s = %s", parameters[i], node.defaults[i] and self:value(node.defaults[i]) or missing[i])
       self:close(block, "end")
-      self:declare_name(param, parameters[i])
+      names[param] = { text = parameters[i], is_set = true }
+      if self.scope.shared[param] then
+        names[param] = nil
+        self:declare_name(param, parameters[i])
+      end
     end
     if uses.varargs then self:declare_name("varargs", "varargs or no_arguments()") end
     if uses.kwargs then self:declare_name("kwargs", "kwargs or no_dict()") end
@@ -313,9 +320,10 @@ end
 local function load_source(self)
   local parameters = plain.keys(runtime.functions)
   local source = ("local K, %s = ...\n%s"):format(concat(parameters, ", "), concat(self.code, "\n"))
-  if os.getenv "DUMP" then print(source) end
   local chunk, problem = load(source, "=template", "t", {})
-  if not chunk then values.fail_at(0, ("the template is too large or nested too deeply (%s)"):format(problem)) end
+  if not chunk then
+    values.fail_at(0, ("the template is too large or nested too deeply (%s)"):format(problem:gsub("^.-:%d+: ", "")))
+  end
   jit.off(chunk, true)
   local given = {}
   for i, name in ipairs(parameters) do given[i] = runtime.functions[name] end

@@ -20,10 +20,16 @@ local M = {}
 -- Lua has room for 200 local variables in a function. Twenty loops within each other need 140.
 local MAX_LOCALS = 50
 
+---@class lockstep.jinja.Place
+---@field text string the variable
+---@field is_set boolean whether it certainly has a value here
+---@field missing string? what stands for the name where it has none; without it the name is looked up further out
+---@field is_read boolean? whether the source reads it
+
 ---@class lockstep.jinja.Scope
 ---@field parent lockstep.jinja.Scope?
 ---@field level integer that of its function
----@field names table<string, {text: string, is_set: boolean, is_read: boolean?}>
+---@field names table<string, lockstep.jinja.Place>
 ---@field shared table<string, true> names that macros within it mention
 ---@field loop integer? the number of the loop whose body it is
 
@@ -225,11 +231,7 @@ function Generator:declare_assigned(body)
   local names = {}
   add_assigned(names, body)
   for _, name in ipairs(names) do
-    if self.scope.names[name] then
-      if name == "loop" then self.scope.loop = nil end
-    else
-      self:declare_name(name)
-    end
+    if not self.scope.names[name] then self:declare_name(name) end
   end
 end
 
@@ -264,6 +266,8 @@ function Generator:read(name)
     if place then
       place.is_read = true
       found[#found + 1] = place.text
+      found[#found + 1] = place.missing
+      if place.missing then break end
       -- A macro may outlive the scope that it was made in, but for that of the template.
       if place.is_set and (scope.level == self.level or not scope.parent) then break end
     end

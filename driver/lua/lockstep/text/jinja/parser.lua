@@ -157,6 +157,8 @@ function Parser:target()
       for _, item in ipairs(part.items) do check(item) end
     elseif part.type ~= "name" then
       self:fail("expected names to assign to", part.line)
+    elseif part.name == "loop" and self.loops > 0 then
+      self:fail("loop cannot be assigned to: within a loop it is what the loop says of itself", part.line)
     end
   end
   check(node)
@@ -193,13 +195,14 @@ STATEMENTS["if"] = function(self, token)
 end
 
 STATEMENTS["for"] = function(self, token)
+  self.loops = self.loops + 1
   local node = { type = "for", line = token.line, target = self:target() }
   if not self:skip_name("in") then self:fail_at_token(self.token, '"in"') end
   node.iterable = self:tuple { no_condition = true }
   if self:skip_name("if") then node.test = self:condition() end
   if self:is_name("recursive") then self:fail("recursive loops are not supported") end
   local uses_loop = self.uses_loop
-  self.uses_loop, self.loops = false, self.loops + 1
+  self.uses_loop = false
   local ended
   node.body, ended = self:block(token, "endfor", "else")
   node.uses_loop = self.uses_loop
