@@ -104,7 +104,7 @@ a {%- if yes %} b {% endif -%} c {{- n -}} d {#- comment -#} e {%+ if yes %}f{%+
 {{ {'a': [1, {'b': 2}]}['a'][1]['b'] }} {{ [[1, 2], [3]][0][1] }} {{ ('a', 'b')[1] }} {{ 'abc'.upper().lower()[1] }} {{ (n if n else 0) | string + '!' }} {{ not n is odd }} {{ n | string | length }} {{ -n | abs }} {{ 3 | float / 2 }}
 {{ people | map(attribute='name') | map('lower') | sort | join(',') }} {{ (d.items() | list)[0][0] }} {{ d.b if d.b is defined else 'x' }} {{ people[0]['name'][0] }} {{ people[-1].name }} {{ loop is defined }} {{ absent is defined and absent.x }}
 {% set a = [1] %}{% set b = a + [2] %}{{ a }}{{ b }} {% for i in [1, 2] %}{% set a = a + [i] %}{{ a }}{% endfor %}{{ a }} {% for n in numbers %}{{ n }}{% endfor %}{{ n }} {% generation %}gen {% set g = 1 %}{{ g }}{% endgeneration %}{{ g is defined }}
-{% macro f(a=b, b=1) %}{{ a }}{{ b }}{% endmacro %}{{ f() }}{{ f(b=2) }} {% macro g(b=1, a=b) %}{{ a }}{{ b }}{% endmacro %}{{ g() }}{{ g(2) }}{{ g(a=3) }} {% macro h(n=n) %}{{ n }}{% endmacro %}{{ h(1) }}
+{% macro f(a=b, b=1) %}{{ a }}{{ b }}{% endmacro %}{{ f() }}{{ f(b=2) }}{% macro e(a=n, n=1) %}{{ a }}{{ n }}{% endmacro %}{{ e() }}{{ e(n=2) }} {% macro g(b=1, a=b) %}{{ a }}{{ b }}{% endmacro %}{{ g() }}{{ g(2) }}{{ g(a=3) }} {% macro h(n=n) %}{{ n }}{% endmacro %}{{ h(1) }}
 {% set ns = namespace(a=1) %}{% macro up() %}{% set ns.a = ns.a + 1 %}{% endmacro %}{{ ns.a }}{{ up() }}{{ ns.a }}{% for x in numbers %}{{ ns.a }}{{ up() }}{{ ns['a'] }}{% endfor %}{{ ns.a ~ up() ~ ns.a }}{{ ns.a + 1 if up() == '' else 0 }}
 {% set p = people[0] %}{{ p.name }}{{ p.age }}{% set p = people[1] %}{{ p.name }}{% if yes %}{% set p = people[2] %}{{ p.name }}{% endif %}{{ p.name }}{% for p in people %}{{ p.name }}{% set p = people[0] %}{{ p.name }}{% endfor %}{{ p.name }}
 {% for p in people %}{% if p.tags is defined and p.tags %}{{ p.tags[0] }}{% elif p.extra is defined %}{{ p.extra }}{% elif p.name == 'adam' %}{{ p.tags }}{{ p.name }}{% else %}{{ p.none }}{% endif %}{{ p.tags }}{% endfor %}
@@ -120,6 +120,7 @@ a {%- if yes %} b {% endif -%} c {{- n -}} d {#- comment -#} e {%+ if yes %}f{%+
 {{ no and absent.x }} {{ yes or absent.x }} {{ not (no or none) }} {{ (n and s) or 'x' }} {{ 0 or '' or [] or 'last' }} {{ 1 and 'a' and [2] }} {{ absent.x if no }} {{ (yes and no) is false }} {{ [1, (no or 2), (3 if no else 4)] }} {{ 'x' if absent is defined and absent.x else 'y' }}
 {{ d | default('x') }}{{ absent | default(n) }}{{ absent | d }}{{ '' | default('e', true) }}{{ none | default('z') }} {{ d.get('b') }}{{ d.get('q') }}{{ d.get('q', absent) }}{{ d.get('q', no) }}{{ {'x': false}.x }}{{ {'x': none}['x'] }} {{ s is string }}{{ (s | safe) is string }}{{ 5 is defined }}{{ 'a' is string }}{{ 'a'.nothing is defined }}
 {{ 'a' + 'b' + s + 'c' }} {{ 1 + 2 + n }} {{ [1] + [2] + numbers }} {{ 'a' ~ 1 ~ none ~ 2.0 ~ absent ~ s }} {{ ('<' | safe) + '>' + '<' }} {{ ('<' | safe) ~ '>' }} {{ 'x' * 2 + 'y' }} {{ (s + s) | length }} {{ 'a' + (s if no else 'b') + 'c' }}
+{% set ns = namespace() %}{% for x in [1, 2] %}{{ ns.m() if x == 2 }}{% set y = x %}{% macro m() %}[{{ y }}{{ x }}]{% endmacro %}{% set ns.m = m %}{{ ns.m() }}{% endfor %}
 {% for loop in numbers %}{% endfor %}
 {% for x in numbers %}{{ loop.index }}{% set loop = x %}{% endfor %}
 {{ absent.x }}

@@ -33,19 +33,24 @@ end)
 t.test("ManyMacrosAndManyParametersRender", function()
   local macros = "{% macro m0() %}.{% endmacro %}"
     .. each(100, function(i) return ("{%% macro m%d() %%}%d{{ m%d() }}{%% endmacro %%}"):format(i, i, i - 1) end)
-  local params, names = each(60, numbered "p@", ", "), each(60, numbered "p@ = @", ", ")
-  local body = each(60, numbered "{{ p@ }};")
-  local expected = each(60, numbered "@;")
+  local params, names = each(250, numbered "p@", ", "), each(250, numbered "p@ = @", ", ")
+  local body = each(250, numbered "{{ p@ }};")
+  local expected = each(250, numbered "@;")
 
   t.equal(render(macros .. "{{ m100() }}"), each(100, function(i) return tostring(101 - i) end) .. ".")
   t.equal(render(("{%% macro m(%s) %%}%s{%% endmacro %%}{{ m(%s) }}{{ m(%s) }}"):format(params, body,
-    each(60, numbered "@", ", "), names)), expected .. expected)
-  t.equal(render(("{%% macro m(%s) %%}%s{%% endmacro %%}{{ m(p60 = 7) }}"):format(names, body)),
-    (expected:gsub("60;$", "7;")))
+    each(250, numbered "@", ", "), names)), expected .. expected)
+  t.equal(render(("{%% macro m(%s) %%}%s{%% endmacro %%}{{ m(p250 = 7) }}{{ m(8) }}"):format(names, body)),
+    expected:gsub("250;$", "7;") .. expected:gsub("^1;", "8;"))
+  -- The variables that a function of Lua may share with those around it are limited, too.
+  local uses_all = "{% if no %}{{ x.y[z] == x[1:] }}{{ y() ~ y.z() + [x] }}{% for a, b in (x, y) %}{% set z %}{% endset %}"
+    .. "{% endfor %}{% endif %}"
+  t.equal(render(each(250, numbered "{% set v@ = @ %}") .. ("{%% macro m(%s) %%}%s%s{%% endmacro %%}{{ m() }}"):format(
+    each(250, numbered "p@ = v@", ", "), body, uses_all)), expected)
   t.equal(render("{% macro m() %}{{ varargs | length }}{% endmacro %}{{ m(" .. each(100, numbered "@", ", ") .. ") }}"),
     "100")
-  t.raises("case, line 1: the macro m takes 60 arguments, got 61", render,
-    ("{%% macro m(%s) %%}{%% endmacro %%}{{ m(%s) }}"):format(params, each(61, numbered "@", ", ")))
+  t.raises("case, line 1: the macro m takes 250 arguments, got 251", render,
+    ("{%% macro m(%s) %%}{%% endmacro %%}{{ m(%s) }}"):format(params, each(251, numbered "@", ", ")))
 end)
 
 --- Returns `inner` within `n` pairs of `before` and `behind`, where @ is the number of the pair.
@@ -129,17 +134,20 @@ t.test("EachStatementSetsTheLineOfItsErrors", function()
   local cases = {
     { "{% for x in [1, 0] %}\n{{ 1 // x }}\n{{ x }}{% endfor %}", 2 },
     { "{% for x in [1, 0] %}{% if x %}\n{{ x }}{% else %}\n{{ 1 // x }}{% endif %}{% endfor %}", 3 },
-    { "{{ 1 }}{% if l %}\n{{ 2 }}\n{% endif %}{{ a.b }}", 3 },
-    { "{% if l %}\n{{ 2 }}{% elif a.b\n %}{% endif %}", 1 },
-    { "{% macro f() %}\n{{ 1 }}\n{% endmacro %}{{ f() }}{{ a.b }}", 3 },
+    { "{{ l }}{% if l %}\n{{ l }}\n{% endif %}{{ a.b }}", 3 },
+    { "{% if l %}\n{{ l }}{% elif a.b\n %}{% endif %}", 1 },
+    { "{% if l %}\n{{ l }}{% endif %}{{ a.b }}", 2 },
+    { "{% for x in l %}\n{{ x }}{% endfor %}{{ a.b }}", 2 },
+    { "{% for x in [1, 0] %}{{ 1 // x }}\n{{ x }}{% endfor %}", 1 },
+    { "{% macro f() %}\n{{ l }}\n{% endmacro %}{{ f() }}{{ a.b }}", 3 },
     { "{% macro f(x) %}\n{{ x.y.z }}\n{% endmacro %}\n{{ f(1) }}", 2 },
-    { "{{ 1 }}\n{% set x %}\n{{ 2 }}\n{% endset %}{% set y = a.b %}", 4 },
-    { "{{ 1 }}\n{% set x | round %}\n{{ 2 }}\n{% endset %}", 2 },
-    { "{{ 1 }}\n{% with x = 1 %}\n{{ x }}{% endwith %}\n\n{{ a.b }}", 5 },
+    { "{{ l }}\n{% set x %}\n{{ l }}\n{% endset %}{% set y = a.b %}", 4 },
+    { "{{ l }}\n{% set x | round %}\n{{ l }}\n{% endset %}", 2 },
+    { "{{ l }}\n{% with x = 1 %}\n{{ x }}{% endwith %}\n\n{{ a.b }}", 5 },
     { "{% for x in [1] %}\n{{ x }}{% endfor %}{% for x in a.b %}{% endfor %}", 2 },
     { "{% macro f() %}{{ caller() }}{% endmacro %}\n{% call f() %}\n{{ a.b }}\n{% endcall %}", 3 },
-    { "{% macro f() %}{{ caller() }}{{ a.b }}{% endmacro %}\n{% call f() %}\n{{ 1 }}\n{% endcall %}", 1 },
-    { "{% generation %}\n{{ 1 }}\n{% endgeneration %}{{ a.b }}", 3 },
+    { "{% macro f() %}{{ caller() }}{{ a.b }}{% endmacro %}\n{% call f() %}\n{{ l }}\n{% endcall %}", 1 },
+    { "{% generation %}\n{{ l }}\n{% endgeneration %}{{ a.b }}", 3 },
     { "{% set n = namespace() %}\n{% set n.x = 1 %}\n{% set n.x.y = 1 %}", 3 },
   }
   for _, case in ipairs(cases) do t.raises(("case, line %d: "):format(case[2]), render, case[1]) end
