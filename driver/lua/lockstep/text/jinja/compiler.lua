@@ -1,5 +1,5 @@
---- Compiles a template: generates the Lua source of its statements, and loads it. What the source looks like:
---- lockstep.text.jinja.generator.
+--- Compiles a template: generates the Lua source of its statements, and loads it. lockstep.text.jinja.generator says
+--- what the source looks like.
 
 local builtins = require "lockstep.text.jinja.builtins"
 local generator = require "lockstep.text.jinja.generator"
@@ -20,11 +20,63 @@ local GENERATE = {}
 -- A macro with more parameters takes them as an array.
 local MAX_PARAMETERS = 40
 
+-- Lua jumps over 32,767 instructions at most: beyond that, bodies are functions of this many statements.
+local PART = 20
+
 local concat = table.concat
 
 --- Emits statements.
 local function body_of(self, body)
   for _, node in ipairs(body) do GENERATE[node.type](self, node) end
+end
+
+--- Emits a function: its own variables, and what `generate` emits.
+local function emit_function(self, head, generate)
+  local outer = { self.known, self.live, self.line, self.whole, self.loop }
+  self.known, self.live, self.line, self.loop, self.level = {}, 0, nil, nil, self.level + 1
+  self:emit(head)
+  local place, level = #self.code + 1, self.level
+  self.code[place], self.shares[level] = "", false
+  generate()
+  if self.shares[level] then self.code[place] = ("local R%d = {}"):format(level) end
+  self:emit("end")
+  self.level = level - 1
+  self.known, self.live, self.line, self.whole, self.loop = unpack(outer, 1, 5)
+end
+
+--- Returns the statements of a body, none of which puts out more than PART items.
+local function pieces_of(body)
+  local pieces = {}
+  for _, node in ipairs(body) do
+    if node.type ~= "output" then pieces[#pieces + 1] = node end
+    for first = 1, node.type == "output" and #node.items or 0, PART do
+      pieces[#pieces + 1] = { type = "output", line = node.line, items = { unpack(node.items, first,
+        math.min(first + PART - 1, #node.items)) } }
+    end
+  end
+  return pieces
+end
+
+--- Emits the body of a loop or of a branch. The source of a very large template has them in functions of PART
+--- statements, which return "break" or "continue" where the loop around them is to act on it.
+local function branch(self, body)
+  if not self.splits then return body_of(self, body) end
+  local pieces, loop = pieces_of(body), self.loop
+  for first = 1, #pieces, PART do
+    local block = self:open("do")
+    emit_function(self, "local function part()", function()
+      self.loop = loop
+      body_of(self, { unpack(pieces, first, math.min(first + PART - 1, #pieces)) })
+    end)
+    self.known = {} -- the part may have set the names whose members are known
+    self:emit("local signal = part()")
+    for _, signal in ipairs(loop and { "break", "continue" } or {}) do
+      self:emit("if signal == %q then", signal)
+      GENERATE[signal](self)
+      self:emit("end")
+    end
+    self:close(block, "end")
+  end
 end
 
 --- Emits a body with names of its own.
@@ -131,13 +183,13 @@ GENERATE["if"] = function(self, node)
   local test, rest = self:condition(node.tests[1]), self:open("do")
   for i = 1, n do
     local block = self:open("if %s then", i == 1 and test or self:condition(node.tests[i]))
-    body_of(self, node.bodies[i])
+    branch(self, node.bodies[i])
     if i < n or node.otherwise then self:emit("goto l%d", label) end
     self:close(block, "end")
   end
   if node.otherwise then
     local block = self:open("do")
-    body_of(self, node.otherwise)
+    branch(self, node.otherwise)
     self:close(block, "end")
   end
   self:emit("::l%d::", label)
@@ -145,10 +197,14 @@ GENERATE["if"] = function(self, node)
   self:close(whole, "end")
 end
 
-GENERATE["break"] = function(self) self:emit("do break end") end
+GENERATE["break"] = function(self)
+  self:emit(self.loop.level == self.level and "do break end" or "do return 'break' end")
+end
+
 GENERATE["continue"] = function(self)
-  self.continues = true
-  self:emit("goto l%d", self.loop)
+  if self.loop.level ~= self.level then return self:emit("do return 'continue' end") end
+  self.loop.continues = true
+  self:emit("goto l%d", self.loop.number)
 end
 
 --- Emits that a loop goes only through the elements for which its own test holds.
@@ -170,7 +226,7 @@ end
 
 GENERATE["for"] = function(self, node)
   local number = self:number()
-  local all, outer, continues = self:open("do"), self.loop, self.continues
+  local all, outer = self:open("do"), self.loop
   self:at(node.line)
   self:emit("local items%d, first%d, last%d = each(%s)", number, number, number, self:value(node.iterable))
   self.live = self.live + 3
@@ -183,7 +239,7 @@ GENERATE["for"] = function(self, node)
     scope.loop = number
   end
   local block = self:open("for i%d = first%d, last%d do", number, number, number)
-  self.live, self.line, self.loop, self.continues = self.live + 4, nil, number, false
+  self.live, self.line, self.loop = self.live + 4, nil, { number = number, level = self.level }
   local loop = scope.names.loop
   if loop then
     update = #self.code + 1
@@ -191,12 +247,12 @@ GENERATE["for"] = function(self, node)
   end
   store(self, node.target, ("items%d[i%d]"):format(number, number), true)
   self:declare_assigned(node.body)
-  body_of(self, node.body)
-  if self.continues then self:emit("::l%d::", number) end
+  branch(self, node.body)
+  if self.loop.continues then self:emit("::l%d::", number) end
   self:close(block, "end")
   self:leave()
   if loop and not loop.is_read then self.code[creation], self.code[update] = "", "" end
-  self.loop, self.continues = outer, continues
+  self.loop = outer
   if node.otherwise then
     local otherwise = self:open("if last%d < first%d then", number, number)
     inner(self, node.otherwise)
@@ -206,20 +262,6 @@ GENERATE["for"] = function(self, node)
 end
 
 -- Macros ------------------------------------------------------------------------------------------------
-
---- Emits a function: its own variables, and what `generate` emits.
-local function emit_function(self, head, generate)
-  local outer = { self.known, self.live, self.line, self.whole, self.loop }
-  self.known, self.live, self.line, self.loop, self.level = {}, 0, nil, nil, self.level + 1
-  self:emit(head)
-  local place, level = #self.code + 1, self.level
-  self.code[place], self.shares[level] = "", false
-  generate()
-  if self.shares[level] then self.code[place] = ("local R%d = {}"):format(level) end
-  self:emit("end")
-  self.level = level - 1
-  self.known, self.live, self.line, self.whole, self.loop = unpack(outer, 1, 5)
-end
 
 --- Emits a macro. Returns the variable that holds it.
 local function macro(self, node, name)
@@ -316,18 +358,36 @@ local function add_changing(self, body)
   end
 end
 
---- Returns the function of generated source: function(variables, spans) -> parts of the text, how many.
+--- Returns the function of generated source: function(variables, spans) -> parts of the text, how many. Returns nil and
+--- a message where Lua cannot take it.
 local function load_source(self)
   local parameters = plain.keys(runtime.functions)
   local source = ("local K, %s = ...\n%s"):format(concat(parameters, ", "), concat(self.code, "\n"))
   local chunk, problem = load(source, "=template", "t", {})
-  if not chunk then
-    values.fail_at(0, ("the template is too large or nested too deeply (%s)"):format(problem:gsub("^.-:%d+: ", "")))
-  end
+  if not chunk then return nil, (problem:gsub("^.-:%d+: ", "")) end
   jit.off(chunk, true)
   local given = {}
   for i, name in ipairs(parameters) do given[i] = runtime.functions[name] end
   return chunk(self.constants, unpack(given))
+end
+
+--- Generates and loads the source of a template.
+local function generate(body, splits)
+  local self = generator.new(splits)
+  add_changing(self, body)
+  emit_function(self, "return function(variables, spans)", function()
+    local place = #self.code + 1
+    self:emit("local out, n = {}, 0")
+    self.live = 5
+    inner(self, body)
+    self:emit("return out, n")
+    local given = {}
+    for i, name in ipairs(plain.keys(self.free)) do
+      given[i] = ("[%q] = variable(variables, %q, %s)"):format(name, name, self:held(generator.missing(name)))
+    end
+    self.code[place] = ("local out, n, V = {}, 0, {%s}"):format(concat(given, ", "))
+  end)
+  return load_source(self)
 end
 
 --- Returns the bytes of spans of parts 1 to n.
@@ -352,21 +412,9 @@ end
 ---@param body table[]
 ---@return any
 function M.compile(body)
-  local self = generator.new()
-  add_changing(self, body)
-  emit_function(self, "return function(variables, spans)", function()
-    local place = #self.code + 1
-    self:emit("local out, n = {}, 0")
-    self.live = 5
-    inner(self, body)
-    self:emit("return out, n")
-    local given = {}
-    for i, name in ipairs(plain.keys(self.free)) do
-      given[i] = ("[%q] = variable(variables, %q, %s)"):format(name, name, self:held(generator.missing(name)))
-    end
-    self.code[place] = ("local out, n, V = {}, 0, {%s}"):format(concat(given, ", "))
-  end)
-  local run = load_source(self)
+  local run, problem = generate(body, false)
+  if not run then run, problem = generate(body, true) end
+  if not run then values.fail_at(0, ("the template is too large or nested too deeply (%s)"):format(problem)) end
   return function(variables)
     local spans = {}
     local out, n = run(variables, spans)

@@ -1,7 +1,7 @@
 --- Generates the source of expressions: adds to the class of lockstep.text.jinja.generator.
 ---
---- `value` gives an expression of Lua without effects, which may be written several times: a variable or a literal.
---- What comes before it is emitted.
+--- `value` gives an expression of Lua without effects, which may be written several times: a variable or a literal. The
+--- statements that compute it are emitted.
 
 local access = require "lockstep.text.jinja.access"
 local builtins = require "lockstep.text.jinja.builtins"
@@ -83,8 +83,8 @@ local function add_methods(Generator)
 
   -- Attributes, items, slices ---------------------------------------------------------------------------
 
-  --- Generates `object.name` and `object["name"]`; `get` is for what is neither a dict's item nor a namespace's. What a
-  --- dict holds never changes, nor what a namespace holds under a name that no {% set %} gives.
+  --- Generates `object.name` and `object["name"]`; `get` is for what is neither a dict's item nor a namespace's. Dicts
+  --- never change, nor do namespaces under names that no {% set %} gives: such members are read once.
   local function member(self, object, name, get)
     local key = get .. "." .. name
     local found = self:recall(object, key)
@@ -174,14 +174,15 @@ local function add_methods(Generator)
   --- Generates namespace(a = 1, b = 2) where `namespace` is the function of every template; nil for other calls.
   local function new_namespace(self, node, callee)
     if node.callee.name ~= "namespace" or callee ~= 'V["namespace"]' or #node.args > 0 then return nil end
-    local seen, items = {}, {}
-    for i, pair in ipairs(node.kwargs) do
+    local seen, items, args = {}, {}, {}
+    for _, pair in ipairs(node.kwargs) do
       if seen[pair[1]] or pair[1]:sub(1, 1) == "_" then return nil end
       seen[pair[1]] = true
-      items[i] = ("[%q] = %s"):format(pair[1], self:value(pair[2]))
     end
-    local args = {}
-    for i, pair in ipairs(node.kwargs) do args[i] = ("{%q, %s}"):format(pair[1], items[i]:match("= (.*)$")) end
+    for i, pair in ipairs(node.kwargs) do
+      local value = self:value(pair[2])
+      items[i], args[i] = ("[%q] = %s"):format(pair[1], value), ("{%q, %s}"):format(pair[1], value)
+    end
     local result = self:declare()
     self:emit("if %s == %s then %s = {kind = 'namespace', map = {%s}}", callee, self:held(builtins.namespace), result,
       table.concat(items, ", "))

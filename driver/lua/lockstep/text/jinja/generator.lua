@@ -34,7 +34,9 @@ local MAX_LOCALS = 50
 ---@field loop integer? the number of the loop whose body it is
 
 ---@class lockstep.jinja.Generator
+---@field splits boolean whether bodies are functions, and all names in tables that these share
 ---@field code string[]
+---@field loop {number: integer, level: integer, continues: boolean?}? the loop around a statement
 ---@field constants table
 ---@field free table<string, true> the variables of the rendering that are read
 ---@field scope lockstep.jinja.Scope
@@ -49,9 +51,10 @@ local Generator = {}
 Generator.__index = Generator
 M.Generator = Generator
 
+---@param splits boolean
 ---@return lockstep.jinja.Generator
-function M.new()
-  return setmetatable({ code = {}, constants = {}, places = {}, free = {}, count = 0, level = -1, live = 0, known = {},
+function M.new(splits)
+  return setmetatable({ splits = splits, code = {}, constants = {}, places = {}, free = {}, count = 0, level = -1, live = 0, known = {},
     undo = {}, shares = {}, changing = {}, whole = true }, Generator)
 end
 
@@ -216,7 +219,7 @@ function Generator:declare_name(name, value)
   if scope.names[name] then
     text = scope.names[name].text
     self:emit("%s = %s", text, value or "nil")
-  elseif scope.shared[name] then
+  elseif scope.shared[name] or self.splits then
     text = self:declare_shared(self:number(), value)
   else
     text = self:declare(value)
@@ -268,7 +271,7 @@ function Generator:read(name)
       found[#found + 1] = place.text
       found[#found + 1] = place.missing
       if place.missing then break end
-      -- A macro may outlive the scope that it was made in, but for that of the template.
+      -- A macro may outlive the loop that it was made in, whose names are unset then.
       if place.is_set and (scope.level == self.level or not scope.parent) then break end
     end
     scope = scope.parent

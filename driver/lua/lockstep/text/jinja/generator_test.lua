@@ -67,8 +67,8 @@ t.test("DeepNestingRenders", function()
   t.equal(render(nested(20, "{% macro m@(x@) %}", read, "{% endmacro %}{{ m@(@) }}")), each(20, tostring))
   t.equal(render(nested(60, "{% if a@ is not defined %}", "x", "{% endif %}")), "x")
   t.equal(render(nested(60, "{% set s@ %}", "x", "{% endset %}{{ s@ }}")), "x")
-  t.equal(render(nested(60, "{% filter upper %}{% with y@ = @ %}", "x{{ y1 }}{{ y60 }}", "{% endwith %}{% endfilter %}")),
-    "X160")
+  t.equal(render(nested(60, "{% filter upper %}{% with y@ = @ %}", "x{{ y1 }}{{ y60 }}",
+    "{% endwith %}{% endfilter %}")), "X160")
   t.equal(render("{{ " .. nested(60, "(a@ or ", "'x'", ")") .. " }}"), "x")
   t.equal(render("{{ " .. nested(60, "[", "1", "][0]") .. " }}"), "1")
   t.equal(render("{{ " .. nested(60, "(1 if a@ else ", "2", ")") .. " }}"), "2")
@@ -94,15 +94,34 @@ t.test("LongChainsRender", function()
     .. "{% endfor %}", { l = { { a = "x", b = "499" } } }), each(500, function(i)
     return i .. "x" .. (i == 499 and "499" or "") .. ";"
   end))
-  t.raises("case: the template is too large or nested too deeply (control structure too long", render,
-    "{% for x in l %}" .. each(20000, repeated "{{ x.a }}") .. "{% endfor %}")
+end)
+
+t.test("BodiesThatLuaCannotJumpOverRender", function()
+  local v = { l = { { a = "x" }, { a = "y" }, { a = "z" } } }
+  local long = each(5000, repeated "{{ x.a }}{% if x.a != 'x' and 1 %}{% set s = x.a %}{{ s }}{% else %}-{% endif %}")
+  local x, y, z = ("x-"):rep(5000), ("yy"):rep(5000), ("zz"):rep(5000)
+  local function loop(at) return "{% for x in l %}{% set s = 1 %}" .. at .. "{{ loop.index }}{{ s }}{% endfor %}" end
+
+  t.equal(render(loop(long), v), x .. "11" .. y .. "2y" .. z .. "3z")
+  t.equal(render(loop(long .. "{% if x.a == 'y' %}{% break %}{% endif %}"), v), x .. "11" .. y)
+  t.equal(render(loop("{% if x.a == 'y' %}" .. long .. "{% continue %}{% endif %}" .. long), v),
+    x .. "11" .. y .. z .. "3z")
+  t.equal(render("{% macro m(x) %}{% if true %}" .. long .. "{% endif %}{{ s }}{% endmacro %}{{ m(l[0]) }}{{ m(l[1]) }}",
+    v), x .. y .. "y")
+  t.equal(render("{% set p = l[0] %}{{ p.a }}{% if l %}{% set x = l[2] %}" .. long
+    .. "{% set p = l[1] %}{% endif %}{{ p.a }}", v), "x" .. z .. "y")
+  local _, spans = jinja.compile("{% for x in l %}{% generation %}ab{% endgeneration %}" .. long .. "{% endfor %}",
+    "case"):render(v)
+  t.equal(spans, { { 1, 2 }, { 10003, 10004 }, { 20005, 20006 } })
+  t.raises("case, line 3: ", render, "{% for x in l %}" .. long .. "\n\n{{ x.b.c }}{% endfor %}", v)
 end)
 
 t.test("TextOfTheTemplateIsNeverSource", function()
   local all = {}
   for code = 0, 255 do all[code + 1] = string.char(code) end
   local bytes = table.concat(all, "", 1, 128) .. "é東🤔"
-  local texts = { "]]", "]=]", "%d%s", '"', "'", "\\n", "\0", "--", '") os.exit() --', "]] os.exit() --[[", "\226\128\168" }
+  local texts = { "]]", "]=]", "%d%s", '"', "'", "\\n", "\0", "--", '") os.exit() --', "]] os.exit() --[[",
+    "\226\128\168" }
   local function quoted(text) return "'" .. text:gsub("[\\']", "\\%0") .. "'" end
 
   for _, text in ipairs(texts) do
@@ -117,8 +136,8 @@ t.test("TextOfTheTemplateIsNeverSource", function()
 end)
 
 t.test("NamesOfTheTemplateAreNotThoseOfTheSource", function()
-  local words = { "end", "local", "nil", "function", "goto", "repeat", "out", "n", "V", "K", "R0", "t1", "position", "type",
-    "none_", "spans", "variables", "NOTHING", "é", "_", "os", "_G", "string" }
+  local words = { "end", "local", "nil", "function", "goto", "repeat", "out", "n", "V", "K", "R0", "t1", "position",
+    "type", "none_", "spans", "variables", "NOTHING", "é", "_", "os", "_G", "string" }
 
   for i, word in ipairs(words) do
     t.equal(render(("{{ %s is defined }}"):format(word)), "False")

@@ -1,5 +1,4 @@
---- What generated source calls: see lockstep.text.jinja.generator. M.NAMES are its parameters, in the order of
---- M.functions.
+--- The functions that the source of a template calls (lockstep.text.jinja.generator).
 
 local access = require "lockstep.text.jinja.access"
 local convert = require "lockstep.text.jinja.convert"
