@@ -290,7 +290,7 @@ local function sort_macro_arguments(signature, args, kwargs)
   return others, caller
 end
 
---- Calls a macro, whose function takes `varargs`, `kwargs`, `caller` and the values of the parameters, nil where none is
+--- Calls a macro. Its function takes `varargs`, `kwargs`, `caller` and the values of the parameters, nil where none is
 --- given; where these are many, it takes them as one array.
 local function call_macro(macro, args, n, kwargs)
   local signature = macro.signature

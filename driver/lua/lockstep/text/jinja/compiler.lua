@@ -234,8 +234,8 @@ GENERATE["for"] = function(self, node)
   local scope = self:enter(node.body)
   local creation, update = #self.code + 1, nil
   if node.uses_loop then
-    self:declare_name("loop", ("{kind = 'loop', i = 0, n = last%d - first%d + 1, items = items%d, before = first%d - 1}")
-      :format(number, number, number, number))
+    self:declare_name("loop", (("{kind = 'loop', i = 0, n = last@ - first@ + 1, items = items@, before = first@ - 1}")
+      :gsub("@", number)))
     scope.loop = number
   end
   local block = self:open("for i%d = first%d, last%d do", number, number, number)
@@ -352,7 +352,7 @@ end
 local function add_changing(self, body)
   for _, node in ipairs(body or {}) do
     if node.target and node.target.type == "namespace_item" then self.changing[node.target.attribute] = true end
-    for _, branch in ipairs(node.bodies or {}) do add_changing(self, branch) end
+    for _, inner_body in ipairs(node.bodies or {}) do add_changing(self, inner_body) end
     add_changing(self, node.body)
     add_changing(self, node.otherwise)
   end

@@ -201,8 +201,8 @@ local function add_methods(Generator)
       node.callee.name and self:constant(node.callee.name) or "nil")
     if #node.kwargs > 0 or n > MAX_ARGUMENTS then return self:declare(general) end
     local result = self:declare()
-    self:emit("if type(%s) == 'table' and %s.kind == 'macro' and %s.size >= %d then %s = %s.run(nil, nil, nil%s)", callee,
-      callee, callee, n, result, callee, n > 0 and ", " .. list or "")
+    self:emit("if type(%s) == 'table' and %s.kind == 'macro' and %s.size >= %d then", callee, callee, callee, n)
+    self:emit("%s = %s.run(nil, nil, nil%s)", result, callee, n > 0 and ", " .. list or "")
     self:emit("else %s = %s end", result, general)
     return result
   end

@@ -54,8 +54,8 @@ M.Generator = Generator
 ---@param splits boolean
 ---@return lockstep.jinja.Generator
 function M.new(splits)
-  return setmetatable({ splits = splits, code = {}, constants = {}, places = {}, free = {}, count = 0, level = -1, live = 0, known = {},
-    undo = {}, shares = {}, changing = {}, whole = true }, Generator)
+  return setmetatable({ splits = splits, code = {}, constants = {}, places = {}, free = {}, count = 0, level = -1,
+    live = 0, known = {}, undo = {}, shares = {}, changing = {}, whole = true }, Generator)
 end
 
 -- Lines, blocks and local variables ---------------------------------------------------------------------
@@ -215,7 +215,8 @@ function Generator:leave() self.scope = self.scope.parent end
 ---@param value string? an expression of Lua; without it the name is unset
 ---@return string
 function Generator:declare_name(name, value)
-  local scope, text = self.scope, nil
+  local scope = self.scope
+  local text
   if scope.names[name] then
     text = scope.names[name].text
     self:emit("%s = %s", text, value or "nil")

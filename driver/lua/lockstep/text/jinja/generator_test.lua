@@ -43,8 +43,8 @@ t.test("ManyMacrosAndManyParametersRender", function()
   t.equal(render(("{%% macro m(%s) %%}%s{%% endmacro %%}{{ m(p250 = 7) }}{{ m(8) }}"):format(names, body)),
     expected:gsub("250;$", "7;") .. expected:gsub("^1;", "8;"))
   -- The variables that a function of Lua may share with those around it are limited, too.
-  local uses_all = "{% if no %}{{ x.y[z] == x[1:] }}{{ y() ~ y.z() + [x] }}{% for a, b in (x, y) %}{% set z %}{% endset %}"
-    .. "{% endfor %}{% endif %}"
+  local uses_all = "{% if no %}{{ x.y[z] == x[1:] }}{{ y() ~ y.z() + [x] }}{% for a, b in (x, y) %}"
+    .. "{% set z %}{% endset %}{% endfor %}{% endif %}"
   t.equal(render(each(250, numbered "{% set v@ = @ %}") .. ("{%% macro m(%s) %%}%s%s{%% endmacro %%}{{ m() }}"):format(
     each(250, numbered "p@ = v@", ", "), body, uses_all)), expected)
   t.equal(render("{% macro m() %}{{ varargs | length }}{% endmacro %}{{ m(" .. each(100, numbered "@", ", ") .. ") }}"),
@@ -106,8 +106,8 @@ t.test("BodiesThatLuaCannotJumpOverRender", function()
   t.equal(render(loop(long .. "{% if x.a == 'y' %}{% break %}{% endif %}"), v), x .. "11" .. y)
   t.equal(render(loop("{% if x.a == 'y' %}" .. long .. "{% continue %}{% endif %}" .. long), v),
     x .. "11" .. y .. z .. "3z")
-  t.equal(render("{% macro m(x) %}{% if true %}" .. long .. "{% endif %}{{ s }}{% endmacro %}{{ m(l[0]) }}{{ m(l[1]) }}",
-    v), x .. y .. "y")
+  t.equal(render("{% macro m(x) %}{% if true %}" .. long .. "{% endif %}{{ s }}{% endmacro %}"
+    .. "{{ m(l[0]) }}{{ m(l[1]) }}", v), x .. y .. "y")
   t.equal(render("{% set p = l[0] %}{{ p.a }}{% if l %}{% set x = l[2] %}" .. long
     .. "{% set p = l[1] %}{% endif %}{{ p.a }}", v), "x" .. z .. "y")
   local _, spans = jinja.compile("{% for x in l %}{% generation %}ab{% endgeneration %}" .. long .. "{% endfor %}",
