@@ -208,6 +208,7 @@ function Generator:enter(body)
   return scope
 end
 
+--- Leaves the current scope.
 function Generator:leave() self.scope = self.scope.parent end
 
 --- Declares a name of the current scope. Returns its variable.

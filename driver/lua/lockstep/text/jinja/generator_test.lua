@@ -18,6 +18,10 @@ end
 
 local function repeated(text) return function() return text end end
 
+-- Statements that need most functions of lockstep.text.jinja.runtime.
+local USES_ALL = "{% if no %}{{ x.y[z] == x[1:] }}{{ y() ~ y.z() + [x] }}{% for a, b in (x, y) %}"
+  .. "{% set z %}{% endset %}{% endfor %}{% endif %}"
+
 t.test("NamesBeyondTheLocalVariablesOfLuaRender", function()
   local set, read = each(300, numbered "{% set v@ = @ %}"), each(300, numbered "{{ v@ }};")
   local expected = each(300, numbered "@;")
@@ -43,10 +47,8 @@ t.test("ManyMacrosAndManyParametersRender", function()
   t.equal(render(("{%% macro m(%s) %%}%s{%% endmacro %%}{{ m(p250 = 7) }}{{ m(8) }}"):format(names, body)),
     expected:gsub("250;$", "7;") .. expected:gsub("^1;", "8;"))
   -- The variables that a function of Lua may share with those around it are limited, too.
-  local uses_all = "{% if no %}{{ x.y[z] == x[1:] }}{{ y() ~ y.z() + [x] }}{% for a, b in (x, y) %}"
-    .. "{% set z %}{% endset %}{% endfor %}{% endif %}"
   t.equal(render(each(250, numbered "{% set v@ = @ %}") .. ("{%% macro m(%s) %%}%s%s{%% endmacro %%}{{ m() }}"):format(
-    each(250, numbered "p@ = v@", ", "), body, uses_all)), expected)
+    each(250, numbered "p@ = v@", ", "), body, USES_ALL)), expected)
   t.equal(render("{% macro m() %}{{ varargs | length }}{% endmacro %}{{ m(" .. each(100, numbered "@", ", ") .. ") }}"),
     "100")
   t.raises("case, line 1: the macro m takes 250 arguments, got 251", render,
@@ -110,6 +112,11 @@ t.test("BodiesThatLuaCannotJumpOverRender", function()
     .. "{{ m(l[0]) }}{{ m(l[1]) }}", v), x .. y .. "y")
   t.equal(render("{% set p = l[0] %}{{ p.a }}{% if l %}{% set x = l[2] %}" .. long
     .. "{% set p = l[1] %}{% endif %}{{ p.a }}", v), "x" .. z .. "y")
+  t.equal(render("{% for x in l %}" .. each(5000, repeated "{{ x.a }}") .. "{% endfor %}", v),
+    ("x"):rep(5000) .. ("y"):rep(5000) .. ("z"):rep(5000))
+  t.equal(render("{% for k in [1] %}" .. each(45, numbered "{% set v@ = @ %}") .. long:gsub("x.a", "k")
+    .. "{{ " .. each(45, numbered "v@", " ~ ") .. " }}" .. USES_ALL .. "{% endfor %}"),
+    ("11"):rep(5000) .. each(45, tostring))
   local _, spans = jinja.compile("{% for x in l %}{% generation %}ab{% endgeneration %}" .. long .. "{% endfor %}",
     "case"):render(v)
   t.equal(spans, { { 1, 2 }, { 10003, 10004 }, { 20005, 20006 } })
