@@ -34,6 +34,13 @@ local function guarded(name, fn, ...)
   error(result, 0)
 end
 
+local function render(self, variables)
+  convert.begin()
+  local text, spans, misplaced = self.run(variables)
+  convert.check_text(text, variables)
+  return text, spans, misplaced
+end
+
 --- Renders the template. A Lua value becomes the value of Python that JSON would make of it: see docs/text.md.
 ---
 ---     local text = template:render { messages = { { role = "user", content = "Hello" } } }
@@ -42,13 +49,7 @@ end
 ---@return integer[][] spans bytes {{first, last}, ...} within {% generation %}
 ---@return integer? misplaced the line of a {% generation %} whose place in the text is unknown: it is within a macro
 ---or a set block
-function Template:render(variables)
-  return guarded(self.name, function()
-    local text, spans, misplaced = self.run(convert.variables(variables))
-    convert.check_text(text, variables)
-    return text, spans, misplaced
-  end)
-end
+function Template:render(variables) return guarded(self.name, render, self, variables) end
 
 --- Compiles a template.
 ---@param source string

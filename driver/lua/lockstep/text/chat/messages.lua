@@ -9,8 +9,10 @@ local M = {}
 -- Names of a message's reasoning. Templates read the first; gpt-oss reads "thinking".
 local REASONING = { "reasoning_content", "thinking", "reasoning" }
 
+local null = data.null
+
 local function given(value)
-  if value ~= data.null then return value end
+  if value ~= null then return value end
 end
 
 --- Returns the keys of a message in order.
@@ -26,11 +28,14 @@ end
 
 --- Returns a copy of a message without nulls, with its reasoning under both names; or the message where that is it.
 local function prepare(message)
-  local reasoning, has_null
-  for _, name in ipairs(REASONING) do
-    if reasoning == nil then reasoning = given(message[name]) end
+  local reasoning, has_null = nil, false
+  for i = 1, #REASONING do
+    local value = message[REASONING[i]]
+    if reasoning == nil and value ~= null then reasoning = value end
   end
-  for _, value in pairs(message) do has_null = has_null or value == data.null end
+  for _, value in pairs(message) do
+    if value == null then has_null = true end
+  end
   if reasoning == nil and not has_null then return message end
   local keys, shape = keys_of(message)
   local copy, order = {}, {}

@@ -4,7 +4,7 @@ local methods = require "lockstep.text.jinja.methods"
 local unicode = require "lockstep.text.jinja.unicode"
 local values = require "lockstep.text.jinja.values"
 
-jit.off(true, true) -- compiling traces through a template's closures takes longer than it saves
+jit.off(true, true) -- compiling traces of a template takes longer than it saves
 
 local M = {}
 
@@ -91,7 +91,7 @@ function M.attribute(object, name)
     elseif kind == "undefined" then
       values.fail_undefined(object)
     elseif kind == "macro" and name == "name" then
-      return object.name
+      return object.signature.name
     end
   end
   return bound_method(object, name) or undefined_item(object, name)
@@ -269,6 +269,42 @@ local function call_loop(loop, name, args, n)
   return true
 end
 
+--- Moves the arguments that are given by name into their places. Returns the others, and the caller.
+local function sort_macro_arguments(signature, args, kwargs)
+  local name, places, uses = signature.name, signature.places, signature.uses
+  local others, caller = values.dict(), nil
+  for _, pair in ipairs(kwargs) do
+    local key = pair[1]
+    local place = places[key]
+    if place and args[place] ~= nil then fail(("the macro %s got two values for %s"):format(name, key)) end
+    if place then
+      args[place] = pair[2]
+    elseif key == "caller" and uses.caller then
+      caller = pair[2]
+    elseif uses.kwargs then
+      values.set_item(others, key, pair[2])
+    else
+      fail(("the macro %s has no parameter %s"):format(name, key))
+    end
+  end
+  return others, caller
+end
+
+--- Calls a macro. Its function takes `varargs`, `kwargs`, `caller` and the values of the parameters, nil where none is
+--- given; where these are many, it takes them as one array.
+local function call_macro(macro, args, n, kwargs)
+  local signature = macro.signature
+  local size, uses = signature.size, signature.uses
+  local others, caller, rest
+  if #kwargs > 0 or uses.kwargs then others, caller = sort_macro_arguments(signature, args, kwargs) end
+  if n > size then
+    if not uses.varargs then fail(("the macro %s takes %d arguments, got %d"):format(signature.name, size, n)) end
+    rest = values.tuple({ unpack(args, size + 1, n) }, n - size)
+  end
+  if signature.is_large then return macro.run(rest, others, caller, args) end
+  return macro.run(rest, others, caller, unpack(args, 1, size))
+end
+
 --- Calls a value: a macro, a function or a bound method.
 ---@param name string? what the template calls it, for messages
 ---@param callee any
@@ -278,7 +314,7 @@ end
 ---@return any
 function M.call(callee, args, n, kwargs, name)
   local kind = type(callee) == "table" and callee.kind
-  if kind == "macro" then return callee.call(args, n, kwargs) end
+  if kind == "macro" then return call_macro(callee, args, n, kwargs) end
   if kind == "function" then return callee.fn(args, n, kwargs) end
   if kind == "method" then
     if callee.class == "loop" then return call_loop(callee.object, callee.name, args, n) end

@@ -1,380 +1,410 @@
---- Compiles statements to closures: function(registers) -> nil, or BREAK or CONTINUE where a loop has to act on it.
---- Expressions and what registers are: lockstep.text.jinja.compile_expressions.
+--- Compiles a template: generates the Lua source of its statements, and loads it. lockstep.text.jinja.generator says
+--- what the source looks like.
 
 local builtins = require "lockstep.text.jinja.builtins"
-local expressions = require "lockstep.text.jinja.compile_expressions"
+local generator = require "lockstep.text.jinja.generator"
 local limits = require "lockstep.text.jinja.limits"
-local scopes = require "lockstep.text.jinja.scope"
+local plain = require "lockstep.plain"
+local runtime = require "lockstep.text.jinja.runtime"
 local values = require "lockstep.text.jinja.values"
 
-jit.off(true, true) -- compiling traces through a template's closures takes longer than it saves
+jit.off(true, true) -- compiling traces of a template takes longer than it saves
 
 local M = {}
 
-local BREAK, CONTINUE = "break", "continue"
+local Generator = generator.Generator
+require "lockstep.text.jinja.generate_expressions"(Generator)
 
--- The key, which no template can name, of the spans of {% generation %} among the variables.
-local SPANS = "{% generation %}"
+local GENERATE = {}
 
-local compile, position, str = expressions.compile, values.position, values.str
-local fail = values.fail
-local concat, MAX_STEPS, MAX_DEPTH, MAX_TEXT = table.concat, limits.MAX_STEPS, limits.MAX_DEPTH, limits.MAX_TEXT
+-- A macro with more parameters takes them as an array.
+local MAX_PARAMETERS = 40
 
-local COMPILE = {}
+-- Lua jumps over 32,767 instructions at most: beyond that, bodies are functions of this many statements.
+local PART = 20
 
---- Compiles statements into one closure.
-local function compile_body(body, scope)
-  local steps = {}
-  for i, node in ipairs(body) do steps[i] = COMPILE[node.type](node, scope) end
-  local n = #steps
-  if n == 0 then return function() end end
-  if n == 1 then return steps[1] end
-  return function(registers)
-    for i = 1, n do
-      local signal = steps[i](registers)
-      if signal then return signal end
+local concat = table.concat
+
+--- Emits statements.
+local function body_of(self, body)
+  for _, node in ipairs(body) do GENERATE[node.type](self, node) end
+end
+
+--- Emits a function: its own variables, and what `generate` emits.
+local function emit_function(self, head, generate)
+  local outer = { self.known, self.live, self.line, self.whole, self.loop }
+  self.known, self.live, self.line, self.loop, self.level = {}, 0, nil, nil, self.level + 1
+  self:emit(head)
+  local place, level = #self.code + 1, self.level
+  self.code[place], self.shares[level] = "", false
+  generate()
+  if self.shares[level] then self.code[place] = ("local R%d = {}"):format(level) end
+  self:emit("end")
+  self.level = level - 1
+  self.known, self.live, self.line, self.whole, self.loop = unpack(outer, 1, 5)
+end
+
+--- Returns the statements of a body, none of which puts out more than PART items.
+local function pieces_of(body)
+  local pieces = {}
+  for _, node in ipairs(body) do
+    if node.type ~= "output" then pieces[#pieces + 1] = node end
+    for first = 1, node.type == "output" and #node.items or 0, PART do
+      pieces[#pieces + 1] = { type = "output", line = node.line, items = { unpack(node.items, first,
+        math.min(first + PART - 1, #node.items)) } }
     end
+  end
+  return pieces
+end
+
+--- Emits the body of a loop or of a branch. The source of a very large template has them in functions of PART
+--- statements, which return "break" or "continue" where the loop around them is to act on it.
+local function branch(self, body)
+  if not self.splits then return body_of(self, body) end
+  local pieces, loop = pieces_of(body), self.loop
+  for first = 1, #pieces, PART do
+    local block = self:open("do")
+    emit_function(self, "local function part()", function()
+      self.loop = loop
+      body_of(self, { unpack(pieces, first, math.min(first + PART - 1, #pieces)) })
+    end)
+    self.known = {} -- the part may have set the names whose members are known
+    self:emit("local signal = part()")
+    for _, signal in ipairs(loop and { "break", "continue" } or {}) do
+      self:emit("if signal == %q then", signal)
+      GENERATE[signal](self)
+      self:emit("end")
+    end
+    self:close(block, "end")
   end
 end
 
---- Empties the slots of a scope: its names are unset where its body begins.
-local function clear(registers, scope)
-  for slot = scope.first, scope.last do registers[slot] = nil end
-end
-
---- Runs a body and returns its text, and its signal.
-local function capture(registers, run)
-  local outer, out = registers.out, { n = 0 }
-  registers.out = out
-  local signal = run(registers)
-  registers.out = outer
-  local text = concat(out, "", 1, out.n)
-  if #text > MAX_TEXT then limits.check_text(#text) end
-  return text, signal
+--- Emits a body with names of its own.
+local function inner(self, body)
+  self:enter(body)
+  self:declare_assigned(body)
+  body_of(self, body)
+  self:leave()
 end
 
 -- Output ------------------------------------------------------------------------------------------------
 
-COMPILE.output = function(node, scope)
-  local steps, n = {}, #node.items
-  for i, item in ipairs(node.items) do
-    local text = type(item) == "string" and item or item.type == "const" and str(item.value)
+GENERATE.output = function(self, node)
+  for _, item in ipairs(node.items) do
+    local text = type(item) == "string" and item or item.type == "const" and values.str(item.value)
     if text then
-      steps[i] = function(_, out)
-        local count = out.n + 1
-        out.n = count
-        out[count] = text
-      end
+      self:emit("n = n + 1")
+      self:emit("out[n] = %q", text)
     else
-      steps[i] = expressions.compile_output(item, scope)
+      self:at(item.line)
+      local block = self:open_statement()
+      self:output(item)
+      self:close(block, "end")
     end
-  end
-  if n == 1 then
-    local step = steps[1]
-    return function(registers) step(registers, registers.out) end
-  end
-  return function(registers)
-    local out = registers.out
-    for i = 1, n do steps[i](registers, out) end
   end
 end
 
 -- Assignment --------------------------------------------------------------------------------------------
 
---- Returns a closure that stores a value: function(registers, value).
-local function compile_target(target, scope)
+--- Emits that a name or names get a value, an expression of Lua. `own` is whether they are declared here.
+local function store(self, target, value, own)
   if target.type == "name" then
-    local slot = scope.names[target.name]
-    return function(registers, value) registers[slot] = value end
-  end
-  if target.type == "namespace_item" then
-    local name, key = target.name, target.attribute
-    local namespace = compile({ type = "name", name = name, line = target.line }, scope)
-    builtins.check_namespace_item(key)
-    return function(registers, value)
-      local held = namespace(registers)
-      if type(held) ~= "table" or held.kind ~= "namespace" then
-        fail(("%s.%s cannot be set: %s is a %s, not a namespace"):format(name, key, name, values.type_name(held)))
-      end
-      values.set_item(held, key, value)
+    if own then
+      self:declare_name(target.name, value)
+    else
+      self:emit("%s = %s", self:assign(target.name), value)
     end
-  end
-  local parts = {}
-  for i, item in ipairs(target.items) do parts[i] = compile_target(item, scope) end
-  return function(registers, value)
-    local items, first, last = values.iterate(value)
-    if last - first + 1 ~= #parts then
-      fail(("expected %d values to unpack, got %d"):format(#parts, last - first + 1))
-    end
-    for i = 1, #parts do parts[i](registers, items[first + i - 1]) end
-  end
-end
-
-COMPILE.set = function(node, scope)
-  local value, line = compile(node.value, scope), node.line
-  if node.target.type == "name" then
-    local slot = scope.names[node.target.name]
-    return function(registers)
-      position.line = line
-      registers[slot] = value(registers)
-    end
-  end
-  local store = compile_target(node.target, scope)
-  return function(registers)
-    position.line = line
-    store(registers, value(registers))
+  elseif target.type == "namespace_item" then
+    builtins.check_namespace_item(target.attribute)
+    self:emit("set_attribute(%s, %q, %s, %q)", self:read(target.name), target.attribute, value, target.name)
+  else
+    local parts = {}
+    for i = 1, #target.items do parts[i] = self:declare() end
+    self:emit("%s = unpacked(%s, %d)", concat(parts, ", "), value, #parts)
+    for i, item in ipairs(target.items) do store(self, item, parts[i], own) end
   end
 end
 
---- Compiles the filters of a block: function(registers, text) -> value.
-local function compile_filters(filters, scope)
-  local applications = {}
-  for i, filter in ipairs(filters) do applications[i] = expressions.compile_filter(filter, scope) end
-  return function(registers, value)
-    for i = 1, #applications do value = applications[i](registers, value) end
-    return value
-  end
+GENERATE.set = function(self, node)
+  self:at(node.line)
+  local block = self:open_statement()
+  store(self, node.target, self:value(node.value))
+  self:close(block, "end")
+  self:note_set(generator.names_of(node.target))
 end
 
---- Compiles a body with names of its own. Returns the closure, which empties them first, and the scope.
-local function compile_inner(body, scope, own)
-  local inner = scopes.new(scope, body, own)
-  local run = compile_body(body, inner)
-  if inner.last < inner.first then return run, inner end
-  return function(registers)
-    clear(registers, inner)
-    return run(registers)
-  end, inner
+--- Emits a body whose text goes to a variable. Returns the variable, after the filters.
+local function captured(self, node)
+  local result, whole = self:declare(), self.whole
+  local block = self:open("do")
+  self:emit("local out, n = {}, 0")
+  self.live, self.whole = self.live + 2, false
+  inner(self, node.body)
+  self:emit("%s = joined(out, n)", result)
+  self:close(block, "end")
+  self.whole = whole
+  self:at(node.line)
+  for _, filter in ipairs(node.filters) do result = self:filter(filter, result) end
+  return result
 end
 
-COMPILE.set_block = function(node, scope)
-  local run = compile_inner(node.body, scope)
-  local store, apply, line = compile_target(node.target, scope), compile_filters(node.filters, scope), node.line
-  return function(registers)
-    local text, signal = capture(registers, run)
-    if signal then return signal end
-    position.line = line
-    store(registers, apply(registers, text))
-  end
+GENERATE.set_block = function(self, node)
+  local block = self:open_statement()
+  store(self, node.target, captured(self, node))
+  self:close(block, "end")
+  self:note_set(generator.names_of(node.target))
 end
 
-COMPILE.filter_block = function(node, scope)
-  local run, apply, line = compile_inner(node.body, scope), compile_filters(node.filters, scope), node.line
-  return function(registers)
-    local text, signal = capture(registers, run)
-    if signal then return signal end
-    position.line = line
-    local out = registers.out
-    out.n = out.n + 1
-    out[out.n] = str(apply(registers, text))
-  end
+GENERATE.filter_block = function(self, node)
+  local block = self:open_statement()
+  local value = captured(self, node)
+  self:emit("n = n + 1")
+  self:emit("out[n] = str(%s)", value)
+  self:close(block, "end")
 end
 
-COMPILE["with"] = function(node, scope)
-  local names = {}
-  for _, target in ipairs(node.targets) do scopes.add_target(names, target) end
-  local inner = scopes.new(scope, node.body, names)
-  local run, given, stores, line = compile_body(node.body, inner), {}, {}, node.line
-  for i, value in ipairs(node.values) do
-    given[i], stores[i] = compile(value, scope), compile_target(node.targets[i], inner)
-  end
-  return function(registers)
-    position.line = line
-    local held = {}
-    for i = 1, #given do held[i] = given[i](registers) end
-    clear(registers, inner)
-    for i = 1, #stores do stores[i](registers, held[i]) end
-    return run(registers)
-  end
+GENERATE["with"] = function(self, node)
+  local block = self:open("do")
+  self:at(node.line)
+  local given = self:values(node.values)
+  self:enter(node.body)
+  for i, target in ipairs(node.targets) do store(self, target, given[i], true) end
+  self:declare_assigned(node.body)
+  body_of(self, node.body)
+  self:leave()
+  self:close(block, "end")
 end
 
 -- Control -----------------------------------------------------------------------------------------------
 
-COMPILE["if"] = function(node, scope)
-  local conditions, bodies, n, line = {}, {}, #node.tests, node.line
-  for i, test in ipairs(node.tests) do
-    conditions[i], bodies[i] = expressions.compile_condition(test, scope), compile_body(node.bodies[i], scope)
+GENERATE["if"] = function(self, node)
+  self:at(node.line)
+  local whole, label, n = self:open_statement(), self:number(), #node.tests
+  local test, rest = self:condition(node.tests[1]), self:open("do")
+  for i = 1, n do
+    local block = self:open("if %s then", i == 1 and test or self:condition(node.tests[i]))
+    branch(self, node.bodies[i])
+    if i < n or node.otherwise then self:emit("goto l%d", label) end
+    self:close(block, "end")
   end
-  local otherwise = node.otherwise and compile_body(node.otherwise, scope)
-  if n == 1 then
-    local condition, body = conditions[1], bodies[1]
-    return function(registers)
-      position.line = line
-      if condition(registers) then return body(registers) end
-      if otherwise then return otherwise(registers) end
-    end
+  if node.otherwise then
+    local block = self:open("do")
+    branch(self, node.otherwise)
+    self:close(block, "end")
   end
-  return function(registers)
-    position.line = line
-    for i = 1, n do
-      if conditions[i](registers) then return bodies[i](registers) end
-    end
-    if otherwise then return otherwise(registers) end
-  end
+  self:emit("::l%d::", label)
+  self:close(rest, "end")
+  self:close(whole, "end")
 end
 
-COMPILE["break"] = function() return function() return BREAK end end
-COMPILE["continue"] = function() return function() return CONTINUE end end
-
---- Returns the elements for which the loop's own test holds: an array, its first index and its last.
-local function selected(registers, items, first, last, store, test)
-  local kept, n = {}, 0
-  for i = first, last do
-    store(registers, items[i])
-    if test(registers) then
-      n = n + 1
-      kept[n] = items[i]
-    end
-  end
-  return kept, 1, n
+GENERATE["break"] = function(self)
+  self:emit(self.loop.level == self.level and "do break end" or "do return 'break' end")
 end
 
-COMPILE["for"] = function(node, scope)
-  local names = {}
-  scopes.add_target(names, node.target)
-  if node.uses_loop then names[#names + 1] = "loop" end
-  local inner = scopes.new(scope, node.body, names)
-  local iterable, store = compile(node.iterable, scope), compile_target(node.target, inner)
-  local test = node.test and expressions.compile_condition(node.test, inner)
-  local run = compile_body(node.body, inner)
-  local otherwise = node.otherwise and compile_inner(node.otherwise, scope)
-  local loop_slot, line, assigned, filled = inner.names.loop, node.line, inner.assigned, inner.last
-  return function(registers)
-    position.line = line
-    local items, first, last = values.iterate(iterable(registers))
-    local steps = position.steps + last - first + 1
-    position.steps = steps
-    if steps > MAX_STEPS then limits.step(0) end
-    if test then
-      clear(registers, inner)
-      items, first, last = selected(registers, items, first, last, store, test)
-    end
-    local loop = loop_slot and { kind = "loop", i = 0, n = last - first + 1, items = items, before = first - 1 }
-    for i = first, last do
-      for slot = assigned, filled do registers[slot] = nil end
-      store(registers, items[i])
-      if loop_slot then
-        loop.i = i - first + 1
-        registers[loop_slot] = loop
-      end
-      if run(registers) == BREAK then break end
-    end
-    if otherwise and last < first then return otherwise(registers) end
+GENERATE["continue"] = function(self)
+  if self.loop.level ~= self.level then return self:emit("do return 'continue' end") end
+  self.loop.continues = true
+  self:emit("goto l%d", self.loop.number)
+end
+
+--- Emits that a loop goes only through the elements for which its own test holds.
+local function selected(self, node, number)
+  local block = self:open("do")
+  self:emit("local kept, size = {}, 0")
+  self.live = self.live + 2
+  local loop = self:open("for i = first%d, last%d do", number, number)
+  self.live, self.line = self.live + 4, nil
+  self:enter {}
+  local item = self:declare(("items%d[i]"):format(number))
+  store(self, node.target, item, true)
+  self:emit("if %s then size = size + 1 kept[size] = %s end", self:condition(node.test), item)
+  self:leave()
+  self:close(loop, "end")
+  self:emit("items%d, first%d, last%d = kept, 1, size", number, number, number)
+  self:close(block, "end")
+end
+
+GENERATE["for"] = function(self, node)
+  local number = self:number()
+  local all, outer = self:open("do"), self.loop
+  self:at(node.line)
+  self:emit("local items%d, first%d, last%d = each(%s)", number, number, number, self:value(node.iterable))
+  self.live = self.live + 3
+  if node.test then selected(self, node, number) end
+  local scope = self:enter(node.body)
+  local creation, update = #self.code + 1, nil
+  if node.uses_loop then
+    self:declare_name("loop", (("{kind = 'loop', i = 0, n = last@ - first@ + 1, items = items@, before = first@ - 1}")
+      :gsub("@", number)))
+    scope.loop = number
   end
+  local block = self:open("for i%d = first%d, last%d do", number, number, number)
+  self.live, self.line, self.loop = self.live + 4, nil, { number = number, level = self.level }
+  local loop = scope.names.loop
+  if loop then
+    update = #self.code + 1
+    self:emit("%s.i = i%d - first%d + 1", loop.text, number, number)
+  end
+  store(self, node.target, ("items%d[i%d]"):format(number, number), true)
+  self:declare_assigned(node.body)
+  branch(self, node.body)
+  if self.loop.continues then self:emit("::l%d::", number) end
+  self:close(block, "end")
+  self:leave()
+  if loop and not loop.is_read then self.code[creation], self.code[update] = "", "" end
+  self.loop = outer
+  if node.otherwise then
+    local otherwise = self:open("if last%d < first%d then", number, number)
+    inner(self, node.otherwise)
+    self:close(otherwise, "end")
+  end
+  self:close(all, "end")
 end
 
 -- Macros ------------------------------------------------------------------------------------------------
 
--- Names that a macro's body may use for arguments beyond its parameters.
-local EXTRA = { "varargs", "kwargs", "caller" }
-
---- Moves the arguments that are given by name into their places. Returns the others, and the caller. `uses` are the
---- names that the body mentions.
-local function sort_arguments(name, places, uses, args, kwargs)
-  local others, caller = values.dict(), nil
-  for _, pair in ipairs(kwargs) do
-    local key = pair[1]
-    local place = places[key]
-    if place and args[place] ~= nil then fail(("the macro %s got two values for %s"):format(name, key)) end
-    if place then
-      args[place] = pair[2]
-    elseif key == "caller" and uses.caller then
-      caller = pair[2]
-    elseif uses.kwargs then
-      values.set_item(others, key, pair[2])
-    else
-      fail(("the macro %s has no parameter %s"):format(name, key))
-    end
-  end
-  return others, caller
-end
-
---- Compiles a macro: function(registers where it is defined) -> value.
-local function compile_macro(node, scope, name)
-  local own, places = {}, {}
-  for i, param in ipairs(node.params) do own[i], places[param] = param, i end
-  for _, extra in ipairs(EXTRA) do own[#own + 1] = extra end
-  local inner = scopes.new(scope, node.body, own, true)
-  local run, defaults, slots, missing = compile_body(node.body, inner), {}, {}, {}
+--- Emits a macro. Returns the variable that holds it.
+local function macro(self, node, name)
+  local uses, size, parameters, places = node.names, #node.params, {}, {}
+  local number, is_large = self:number(), #node.params > MAX_PARAMETERS
   for i, param in ipairs(node.params) do
-    slots[i] = inner.names[param]
-    defaults[i] = node.defaults[i] and compile(node.defaults[i], inner)
-    missing[i] = values.undefined(("the parameter %s of the macro %s was not given"):format(param, name))
+    parameters[i], places[param] = is_large and ("given[%d]"):format(i) or ("p%d"):format(i), i
   end
-  local n_params, names, uses = #node.params, inner.names, node.names
-  return function(outer)
-    local function call(args, n, kwargs)
-      local line = position.line
-      local depth, steps = position.depth + 1, position.steps + 1
-      position.depth, position.steps = depth, steps
-      if depth > MAX_DEPTH or steps > MAX_STEPS then limits.fail_macro(name) end
-      local others, caller
-      if #kwargs > 0 or uses.kwargs then others, caller = sort_arguments(name, places, uses, args, kwargs) end
-      local registers = { up = outer, variables = outer.variables, out = { n = 0 } }
-      for i = 1, n_params do
-        local value = args[i]
-        if value == nil then value = defaults[i] and defaults[i](registers) or missing[i] end
-        registers[slots[i]] = value
-      end
-      if n > n_params and not uses.varargs then
-        fail(("the macro %s takes %d arguments, got %d"):format(name, n_params, n))
-      end
-      if uses.varargs then
-        local rest = {}
-        for i = n_params + 1, n do rest[i - n_params] = args[i] end
-        registers[names.varargs] = values.tuple(rest, math.max(0, n - n_params))
-      end
-      registers[names.kwargs], registers[names.caller] = others, caller
-      run(registers)
-      position.line, position.depth = line, depth - 1
-      local text = concat(registers.out, "", 1, registers.out.n)
-      if #text > MAX_TEXT then limits.check_text(#text) end
-      return text
+  local signature = { name = name, size = size, places = places, uses = uses, is_large = is_large }
+  local list = is_large and "given" or concat(parameters, ", ")
+  emit_function(self, ("local function macro%d(varargs, kwargs, caller%s)"):format(number,
+    size > 0 and ", " .. list or ""), function()
+    self.live, self.whole = 8 + (is_large and 1 or size), false
+    self:emit("local line, out, n = enter(%q), {}, 0", name)
+    self:enter(node.body)
+    local names, missing = self.scope.names, {}
+    for i, param in ipairs(node.params) do
+      missing[i] = self:held(values.undefined(("the parameter %s of the macro %s was not given"):format(param, name)))
+      names[param] = { text = parameters[i], missing = missing[i] }
     end
-    return { kind = "macro", name = name, call = call }
-  end
+    for i, param in ipairs(node.params) do
+      local block = self:open("if %s == nil then", parameters[i])
+      self:emit("%s = %s", parameters[i], node.defaults[i] and self:value(node.defaults[i]) or missing[i])
+      self:close(block, "end")
+      names[param] = { text = parameters[i], is_set = true }
+      if self.scope.shared[param] then
+        names[param] = nil
+        self:declare_name(param, parameters[i])
+      end
+    end
+    if uses.varargs then self:declare_name("varargs", "varargs or no_arguments()") end
+    if uses.kwargs then self:declare_name("kwargs", "kwargs or no_dict()") end
+    if uses.caller then
+      self:declare_name "caller"
+      self:emit("%s = caller", self.scope.names.caller.text)
+    end
+    self:declare_assigned(node.body)
+    body_of(self, node.body)
+    self:leave()
+    self:emit("return finish(out, n, line)")
+  end)
+  return ("{kind = 'macro', run = macro%d, size = %d, signature = %s}"):format(number, is_large and -1 or size,
+    self:held(signature))
 end
 
-COMPILE.macro = function(node, scope)
-  local make, slot = compile_macro(node, scope, node.name), scope.names[node.name]
-  return function(registers) registers[slot] = make(registers) end
+GENERATE.macro = function(self, node)
+  local block = self:open("do")
+  self.live = self.live + 1
+  local made = macro(self, node, node.name)
+  self:emit("%s = %s", self:assign(node.name), made)
+  self:close(block, "end")
+  self:note_set { node.name }
 end
 
-COMPILE.call = function(node, scope)
-  local make, line = compile_macro(node, scope, "caller"), node.line
-  local call = { type = "call", line = line, callee = node.call.callee, args = node.call.args, kwargs = {} }
-  for i, pair in ipairs(node.call.kwargs) do call.kwargs[i] = pair end
-  local caller -- the macro of the call that runs
-  call.kwargs[#call.kwargs + 1] = { "caller", { type = "compiled", run = function() return caller end } }
-  local run = compile(call, scope)
-  return function(registers)
-    position.line = line
-    local outer = caller
-    caller = make(registers)
-    local text = str(run(registers))
-    caller = outer
-    local out = registers.out
-    out.n = out.n + 1
-    out[out.n] = text
-  end
+GENERATE.call = function(self, node)
+  local block = self:open("do")
+  self.live = self.live + 1
+  self:at(node.line)
+  local made = self:declare(macro(self, node, "caller"))
+  local call = plain.copy(node.call)
+  call.kwargs = { unpack(node.call.kwargs) }
+  call.kwargs[#call.kwargs + 1] = { "caller", given = made }
+  local value = self:value(call)
+  self:emit("n = n + 1")
+  self:emit("out[n] = str(%s)", value)
+  self:close(block, "end")
 end
 
 -- Marks of the assistant's text -------------------------------------------------------------------------
 
---- The body's text goes where all text goes; where it begins and ends is noted in the render's own output.
-COMPILE.generation = function(node, scope)
-  local run, line = compile_inner(node.body, scope), node.line
-  return function(registers)
-    local out = registers.out
-    local spans = registers.variables[SPANS]
-    if not out.is_whole then
-      spans.misplaced = spans.misplaced or line
-      return run(registers)
-    end
-    local first = out.n + 1
-    run(registers)
-    spans[#spans + 1] = { first, out.n }
+--- The body's text goes where all text goes; where it begins and ends is noted.
+GENERATE.generation = function(self, node)
+  local block = self:open("do")
+  if not self.whole then
+    self:emit("spans.misplaced = spans.misplaced or %d", node.line)
+    inner(self, node.body)
+  else
+    local first = self:declare("n + 1")
+    inner(self, node.body)
+    self:emit("spans[#spans + 1] = {%s, n}", first)
   end
+  self:close(block, "end")
+end
+
+-- Templates ---------------------------------------------------------------------------------------------
+
+--- Notes the attributes that the statements of a body set.
+local function add_changing(self, body)
+  for _, node in ipairs(body or {}) do
+    if node.target and node.target.type == "namespace_item" then self.changing[node.target.attribute] = true end
+    for _, inner_body in ipairs(node.bodies or {}) do add_changing(self, inner_body) end
+    add_changing(self, node.body)
+    add_changing(self, node.otherwise)
+  end
+end
+
+--- Returns the function of generated source: function(variables, spans) -> parts of the text, how many. Returns nil and
+--- a message where Lua cannot take it.
+local function load_source(self)
+  local parameters = plain.keys(runtime.functions)
+  local source = ("local K, %s = ...\n%s"):format(concat(parameters, ", "), concat(self.code, "\n"))
+  local chunk, problem = load(source, "=template", "t", {})
+  if not chunk then return nil, (problem:gsub("^.-:%d+: ", "")) end
+  jit.off(chunk, true)
+  local given = {}
+  for i, name in ipairs(parameters) do given[i] = runtime.functions[name] end
+  return chunk(self.constants, unpack(given))
+end
+
+--- Generates and loads the source of a template.
+local function generate(body, splits)
+  local self = generator.new(splits)
+  add_changing(self, body)
+  emit_function(self, "return function(variables, spans)", function()
+    local place = #self.code + 1
+    self:emit("local out, n = {}, 0")
+    self.live = 5
+    inner(self, body)
+    self:emit("return out, n")
+    local given = {}
+    for i, name in ipairs(plain.keys(self.free)) do
+      given[i] = ("[%q] = variable(variables, %q, %s)"):format(name, name, self:held(generator.missing(name)))
+    end
+    self.code[place] = ("local out, n, V = {}, 0, {%s}"):format(concat(given, ", "))
+  end)
+  return load_source(self)
+end
+
+--- Returns the bytes of spans of parts 1 to n.
+local function bytes_of(spans, parts, n)
+  if #spans == 0 then return {} end
+  local offsets, size = {}, 0
+  for i = 1, n do
+    offsets[i] = size
+    size = size + #parts[i]
+  end
+  offsets[n + 1] = size
+  local marked = {}
+  for _, span in ipairs(spans) do
+    local first, last = offsets[span[1]] + 1, offsets[span[2] + 1]
+    if last >= first then marked[#marked + 1] = { first, last } end
+  end
+  return marked
 end
 
 --- Compiles a template: function(variables) -> text, spans of bytes {{first, last}, ...}, the line of a mark whose
@@ -382,28 +412,15 @@ end
 ---@param body table[]
 ---@return any
 function M.compile(body)
-  local scope = scopes.new(nil, body, nil, true)
-  local run = compile_body(body, scope)
+  local run, problem = generate(body, false)
+  if not run then run, problem = generate(body, true) end
+  if not run then values.fail_at(0, ("the template is too large or nested too deeply (%s)"):format(problem)) end
   return function(variables)
     local spans = {}
-    variables[SPANS] = spans
-    local out = { n = 0, is_whole = true }
-    run { variables = variables, out = out }
-    local text = concat(out, "", 1, out.n)
+    local out, n = run(variables, spans)
+    local text = concat(out, "", 1, n)
     limits.check_text(#text)
-    if #spans == 0 then return text, {}, spans.misplaced end
-    local offsets, size = {}, 0
-    for i = 1, out.n do
-      offsets[i] = size
-      size = size + #out[i]
-    end
-    offsets[out.n + 1] = size
-    local marked = {}
-    for _, span in ipairs(spans) do
-      local first, last = offsets[span[1]] + 1, offsets[span[2] + 1]
-      if last >= first then marked[#marked + 1] = { first, last } end
-    end
-    return text, marked, spans.misplaced
+    return text, bytes_of(spans, out, n), spans.misplaced
   end
 end
 

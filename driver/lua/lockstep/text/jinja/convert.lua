@@ -5,30 +5,39 @@
 
 local core = require "lockstep.core"
 local limits = require "lockstep.text.jinja.limits"
+local plain = require "lockstep.plain"
 local unicode = require "lockstep.text.jinja.unicode"
 local values = require "lockstep.text.jinja.values"
 
-jit.off(true, true) -- compiling traces through a template's closures takes longer than it saves
+jit.off(true, true) -- compiling traces of a template takes longer than it saves
 
 local M = {}
 
 --- The largest depth of nested tables.
 M.MAX_DEPTH = 128
 
+local none = values.none
+
 local shapes -- of tables that came from JSON
 
---- Returns the path of a value: "messages[2].content". `value` is the table that it is in.
-local function path_of(value, key)
-  local steps = { key }
-  while value do
-    steps[#steps + 1] = value.key
-    value = value.parent
+--- Returns the key under which `parent`, a value or the name of a variable, holds a value.
+local function key_of(value, parent)
+  if type(parent) == "string" then return parent end
+  for key, element in pairs(parent.kind == "list" and parent or parent.map) do
+    if element == value then return key end
   end
-  local path = steps[#steps]
-  for i = #steps - 1, 1, -1 do
-    path = path .. (type(steps[i]) == "number" and ("[%d]"):format(steps[i]) or "." .. tostring(steps[i]))
+end
+
+--- Returns the path of a value: "messages[2].content".
+local function path_of(value)
+  local path = ""
+  while type(value) == "table" do
+    local parent = value.parent
+    local key = key_of(value, parent)
+    path = (type(key) == "number" and ("[%d]"):format(key) or "." .. tostring(key)) .. path
+    value = parent
   end
-  return path
+  return path:sub(2)
 end
 
 --- Returns whether a Lua table is an array: it has an element 1, or is empty and marked as one.
@@ -92,31 +101,34 @@ end
 
 -- Values that wait --------------------------------------------------------------------------------------
 
-local Waiting = {}
+local Waiting, Keyless = {}, {}
 
-local function wait(object, parent, key)
-  local is_list = object[1] ~= nil or M.is_list(object, shapes[object])
-  return setmetatable({ kind = is_list and "list" or "dict", raw = object, parent = parent, key = key }, Waiting)
+--- `parent` is the value that holds this one, or the name of a variable.
+local function wait(object, parent)
+  if object[1] ~= nil or M.is_list(object, shapes[object]) then
+    return setmetatable({ kind = "list", raw = object, parent = parent, n = nil }, Waiting)
+  end
+  return setmetatable({ kind = "dict", raw = object, parent = parent, map = nil }, Waiting)
 end
 
 --- Returns how many tables a value is in. Throws where these are too many.
 ---@param value table
 ---@return integer
 function M.depth_of(value)
-  local depth, key = 0, value.key
-  while value do
-    depth, value = depth + 1, value.parent
+  local depth, outer = 0, value
+  while type(outer) == "table" do
+    depth, outer = depth + 1, outer.parent
   end
   if depth <= M.MAX_DEPTH then return depth end
-  values.fail(("%s is nested more than %d deep, or contains itself"):format(key, M.MAX_DEPTH))
+  values.fail(("%s is nested more than %d deep, or contains itself"):format(key_of(value, value.parent), M.MAX_DEPTH))
 end
 
---- Converts what is under `key` of the table that `parent` stands for.
-local function convert(value, parent, key, as_float)
+--- Converts what `parent` holds.
+local function convert(value, parent, as_float)
   local t = type(value)
   if t == "string" then return value end
-  if t == "table" then return wait(value, parent, key) end
-  if t == "boolean" or value == values.none then return value end
+  if t == "table" then return wait(value, parent) end
+  if t == "boolean" or value == none then return value end
   if t ~= "number" then return "<" .. t .. ">" end
   if as_float or value % 1 == 0 and (value > 2 ^ 53 or value < -2 ^ 53) then return values.float(value) end
   return value
@@ -128,40 +140,49 @@ local function fill_list(value, list, floats)
   for i = 1, n do
     local element = list[i]
     if type(element) == "table" then
-      value[i] = wait(element, value, i)
+      value[i] = wait(element, value)
     else
-      value[i] = convert(element, value, i, floats and (floats == true or floats[i]))
+      value[i] = convert(element, value, floats and (floats == true or floats[i]))
     end
   end
 end
 
-local function fill_dict(value, object, shape)
-  local keys, n = M.ordered_keys(object, shape, value, value)
-  local map, floats = {}, shape and shape.floats
-  value.n, value.map = n, map
-  for i = 1, n do
-    local key = keys[i]
-    local element = object[key]
-    if type(element) == "string" then
-      map[key] = element
-    else
-      map[key] = convert(element, value, key, floats and floats[key])
+--- Returns the items of a dict. The Lua table itself holds them where none needs another form: nothing in a template
+--- changes a dict.
+local function items_of(value, object, floats)
+  local map = object
+  for key, element in pairs(object) do
+    local t = type(element)
+    if type(key) ~= "string" then M.ordered_keys(object, nil, value) end -- raises the error
+    if t ~= "string" and t ~= "boolean" and element ~= none then
+      if map == object then map = plain.copy(object) end
+      map[key] = convert(element, value, floats and floats[key])
     end
   end
+  return map
 end
 
---- Fills a value from its Lua table when something of it is first asked for.
+--- Fills a value from its Lua table when something of it is first asked for; a dict's keys wait for longer.
 function Waiting.__index(value, key)
-  setmetatable(value, nil)
   local object = value.raw
   local shape = shapes[object]
+  local is_list = value.kind == "list"
+  setmetatable(value, not is_list and Keyless or nil)
   M.depth_of(value)
-  value.raw = nil
-  if value.kind == "list" then
+  if is_list then
     fill_list(value, object, shape and shape.floats)
-  else
-    fill_dict(value, object, shape)
+    return value[key]
   end
+  value.map = items_of(value, object, shape and shape.floats)
+  return value[key]
+end
+
+--- Fills in the keys of a dict.
+function Keyless.__index(value, key)
+  if key ~= "n" and type(key) ~= "number" then return nil end
+  setmetatable(value, nil)
+  local object, _ = value.raw, nil
+  _, value.n = M.ordered_keys(object, shapes[object], value, value)
   return value[key]
 end
 
@@ -176,7 +197,7 @@ local function convert_function(name, fn)
       end
     end
     local result = fn(unpack(args, 1, n))
-    return result == nil and values.none or convert(result, nil, name .. "()")
+    return result == nil and none or convert(result, name .. "()")
   end }
 end
 
@@ -207,19 +228,24 @@ function M.check_text(text, variables)
   values.fail_at(0, "the text is not UTF-8")
 end
 
---- Converts the variables of a render.
----@param variables table<string, any>
----@return table
-function M.variables(variables)
+--- Begins a rendering.
+function M.begin()
   shapes = core.json_shapes()
   limits.begin()
-  local converted, shape = {}, shapes[variables]
-  local floats = shape and shape.floats or {}
-  for name, value in pairs(variables) do
-    converted[name] = type(value) == "function" and convert_function(name, value)
-      or convert(value, nil, name, floats[name])
-  end
-  return converted
+end
+
+--- Converts a variable of a rendering; nil becomes `missing`.
+---@param variables table<string, any>
+---@param name string
+---@param missing any
+---@return any
+function M.variable(variables, name, missing)
+  local value = variables[name]
+  if type(value) == "string" then return value end
+  if value == nil then return missing end
+  if type(value) == "function" then return convert_function(name, value) end
+  local shape = shapes[variables]
+  return convert(value, name, shape and shape.floats and shape.floats[name])
 end
 
 return M

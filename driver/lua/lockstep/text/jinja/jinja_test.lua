@@ -55,6 +55,7 @@ t.test("ErrorsNameTheTemplateAndTheLine", function()
       "case, line 1: the parameter a of the macro f was not given" },
     { "\n{{ raise_exception('No tools!') }}", "case, line 2: the template refuses the conversation: No tools!" },
     { "{% set s = 1 %}{% set s.x = 1 %}", "case, line 1: s.x cannot be set: s is a int, not a namespace" },
+    { "{% set s = namespace(_a=1) %}", "case, line 1: a namespace cannot hold _a" },
     { "{{ 2 ** 60 }}", "case, line 1: an integer is beyond 2^53 - 1" },
     { "\n{{ 9007199254740993 }}", "case, line 2: an integer is beyond 2^53 - 1" },
     { "{{ 0x20000000000000 }}", "case, line 1: an integer is beyond 2^53 - 1" },
@@ -104,6 +105,8 @@ t.test("TemplatesThatNeverEndAreErrorsOfTheirLine", function()
     { "{{ ('a' * 1000) | replace('a', 'b' * 1000000) }}", "line 1: a text of 1000000000 bytes is too large" },
     { "{{ ('a' * 1000) | join('b' * 1000000) }}", "line 1: a text of 1000001000 bytes is too large" },
     { "{% set s = 'a' * 60000000 %}\n{{ s }}{{ s }}", "line 2: a text of 120000000 bytes is too large" },
+    { "{% set s = 'a' * 67108860 %}\n{{ ('bbbbb' + s) | length }}", "line 2: a text of 67108865 bytes is too large" },
+    { "{% set s = 'a' * 67108860 %}\n{{ ('bbbbb' ~ s) | length }}", "line 2: a text of 67108865 bytes is too large" },
     { "{{ '%300d' % 1 }}", "line 1: the width of %300d is too large; at most 99" },
     { "\n{{ " .. ("("):rep(9000) .. "1" .. (")"):rep(9000) .. " }}",
       "line 2: the template is nested too deeply (stack overflow)" },
@@ -152,6 +155,21 @@ t.test("WhatCannotBeConvertedIsNamedByItsPath", function()
   local loop = {}
   loop.loop = loop
   t.raises("nested more than 128 deep, or contains itself", render, "{{ v | tojson }}", { v = loop })
+  t.raises("loop is nested more than 128 deep, or contains itself", render,
+    "{% macro f(v) %}{{ f(v.loop) }}{% endmacro %}{{ f(v) }}", { v = loop })
+end)
+
+t.test("TextsThatAreNotUtf8AreRefused", function()
+  local invalid = { "\128", "\191", "\192\128", "\193\191", "\194", "\194a", "\224\159\191", "\225\128", "\225\128a",
+    "\237\160\128", "\240\143\191\191", "\241\128\128", "\241\128\128a", "\241\128a\128", "\244\144\128\128",
+    "\245\128\128\128", "\255" }
+  local valid = { "\0", "\127", "\194\128", "\223\191", "\224\160\128", "\237\159\191", "\238\128\128", "\239\191\191",
+    "\240\144\128\128", "\244\143\191\191" }
+  for _, text in ipairs(invalid) do
+    t.raises("v is not UTF-8 at byte 4", render, "{{ v }}", { v = "é1" .. text })
+    t.raises("v is not UTF-8 at byte 2", render, "{{ v }}", { v = "1" .. text .. "é1" })
+  end
+  for _, text in ipairs(valid) do t.equal(render("{{ v }}", { v = text .. "a" .. text }), text .. "a" .. text) end
 end)
 
 t.test("FunctionsAreCalledWithTheArgumentsByPlace", function()

@@ -5,7 +5,7 @@ local limits = require "lockstep.text.jinja.limits"
 local unicode = require "lockstep.text.jinja.unicode"
 local values = require "lockstep.text.jinja.values"
 
-jit.off(true, true) -- compiling traces through a template's closures takes longer than it saves
+jit.off(true, true) -- compiling traces of a template takes longer than it saves
 
 local M = {}
 

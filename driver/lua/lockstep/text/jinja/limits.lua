@@ -1,7 +1,7 @@
 --- Where a rendering stands, its errors, and what it may use: a template that never ends, or that fills the memory, is
 --- an error of its line. docs/chat.md states the limits.
 
-jit.off(true, true) -- compiling traces through a template's closures takes longer than it saves
+jit.off(true, true) -- compiling traces of a template takes longer than it saves
 
 local M = {}
 

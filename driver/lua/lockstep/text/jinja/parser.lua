@@ -157,6 +157,8 @@ function Parser:target()
       for _, item in ipairs(part.items) do check(item) end
     elseif part.type ~= "name" then
       self:fail("expected names to assign to", part.line)
+    elseif part.name == "loop" and self.loops > 0 then
+      self:fail("loop cannot be assigned to: within a loop it is what the loop says of itself", part.line)
     end
   end
   check(node)
@@ -193,13 +195,14 @@ STATEMENTS["if"] = function(self, token)
 end
 
 STATEMENTS["for"] = function(self, token)
+  self.loops = self.loops + 1
   local node = { type = "for", line = token.line, target = self:target() }
   if not self:skip_name("in") then self:fail_at_token(self.token, '"in"') end
   node.iterable = self:tuple { no_condition = true }
   if self:skip_name("if") then node.test = self:condition() end
   if self:is_name("recursive") then self:fail("recursive loops are not supported") end
   local uses_loop = self.uses_loop
-  self.uses_loop, self.loops = false, self.loops + 1
+  self.uses_loop = false
   local ended
   node.body, ended = self:block(token, "endfor", "else")
   node.uses_loop = self.uses_loop
@@ -220,10 +223,11 @@ function Parser:closed_block(...)
   return body, inner
 end
 
---- Parses the parameters of a macro and their defaults.
+--- Parses the parameters of a macro and their defaults. Returns the names that the defaults mention, too.
 ---@return any
 function Parser:signature()
-  local params, defaults = {}, {}
+  local params, defaults, names = {}, {}, self.names
+  self.names = {}
   self:expect("(")
   while self.token.type ~= ")" do
     local name = self:expect("name")
@@ -236,23 +240,24 @@ function Parser:signature()
     if not self:skip(",") then break end
   end
   self:expect(")")
-  return params, defaults
+  local mentioned = self.names
+  self.names = names
+  for name in pairs(mentioned) do names[name] = true end
+  return params, defaults, mentioned
 end
 
 STATEMENTS.macro = function(self, token)
-  local name = self:expect("name").value
-  local params, defaults = self:signature()
-  local node = { type = "macro", line = token.line, name = name, params = params, defaults = defaults }
+  local node = { type = "macro", line = token.line, name = self:expect("name").value }
+  node.params, node.defaults, node.default_names = self:signature()
   node.body, node.names = self:closed_block(token, "endmacro")
   return node
 end
 
 STATEMENTS.call = function(self, token)
-  local params, defaults = {}, {}
-  if self.token.type == "(" then params, defaults = self:signature() end
-  local call = self:condition()
-  if call.type ~= "call" then self:fail("expected a call after {% call %}", token.line) end
-  local node = { type = "call", line = token.line, params = params, defaults = defaults, call = call }
+  local node = { type = "call", line = token.line, params = {}, defaults = {} }
+  if self.token.type == "(" then node.params, node.defaults, node.default_names = self:signature() end
+  node.call = self:condition()
+  if node.call.type ~= "call" then self:fail("expected a call after {% call %}", token.line) end
   node.body, node.names = self:closed_block(token, "endcall")
   return node
 end

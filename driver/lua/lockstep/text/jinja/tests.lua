@@ -4,7 +4,7 @@ local methods = require "lockstep.text.jinja.methods"
 local operators = require "lockstep.text.jinja.operators"
 local values = require "lockstep.text.jinja.values"
 
-jit.off(true, true) -- compiling traces through a template's closures takes longer than it saves
+jit.off(true, true) -- compiling traces of a template takes longer than it saves
 
 local M = {}
 

@@ -10,7 +10,7 @@
 local limits = require "lockstep.text.jinja.limits"
 local unicode = require "lockstep.text.jinja.unicode"
 
-jit.off(true, true) -- compiling traces through a template's closures takes longer than it saves
+jit.off(true, true) -- compiling traces of a template takes longer than it saves
 
 local M = {}
 
@@ -305,17 +305,20 @@ end
 
 -- str() and repr() --------------------------------------------------------------------------------------
 
---- Returns a float as repr() writes it: the fewest digits that read back the same.
----@param number number
----@return string
-function M.float_text(number)
+local function write_float(number)
   if number ~= number then return "nan" end
   if number == math.huge then return "inf" end
   if number == -math.huge then return "-inf" end
+  local short = ("%.15g"):format(number)
+  if not short:find("e", 1, true) and tonumber(short) == number then
+    return short:find(".", 1, true) and short or short .. ".0"
+  end
   -- A number that 15 digits tell apart has no other form as short; beyond that, zeros at the end cannot be.
   local text = ("%.14e"):format(number)
-  if tonumber(text) ~= number then text = ("%.15e"):format(number) end
-  if tonumber(text) ~= number then text = ("%.16e"):format(number) end
+  if tonumber(short) ~= number then
+    text = ("%.15e"):format(number)
+    if tonumber(text) ~= number then text = ("%.16e"):format(number) end
+  end
   if number > -2.3e-308 and number < 2.3e-308 and number ~= 0 then -- few digits are significant
     for precision = 14, 0, -1 do
       local shorter = ("%%.%de"):format(precision):format(number)
@@ -332,6 +335,24 @@ function M.float_text(number)
   if power < 0 then return sign .. "0." .. ("0"):rep(-power - 1) .. digits end
   if #digits <= power + 1 then return sign .. digits .. ("0"):rep(power + 1 - #digits) .. ".0" end
   return sign .. digits:sub(1, power + 1) .. "." .. digits:sub(power + 2)
+end
+
+-- The texts of floats, which the same tools bring again and again. Emptied when it is full.
+local floats, num_floats = {}, 0
+local MAX_FLOATS = 1024
+
+--- Returns a float as repr() writes it: the fewest digits that read back the same.
+---@param number number
+---@return string
+function M.float_text(number)
+  local known = floats[number]
+  if known then return known end
+  local text = write_float(number)
+  if number == number and number ~= 0 then -- 0.0 and -0.0 would be one key
+    if num_floats == MAX_FLOATS then floats, num_floats = {}, 0 end
+    floats[number], num_floats = text, num_floats + 1
+  end
+  return text
 end
 
 local ESCAPES = { ["\n"] = "\\n", ["\r"] = "\\r", ["\t"] = "\\t", ["\\"] = "\\\\" }
