@@ -32,6 +32,9 @@ RowView RowsOf(const at::Tensor& x);
 // The size of a thread's smallest share, in numbers.
 inline constexpr int64_t kGrain = 16384;
 
+// The same of a linear layer of few rows, in numbers of the weight.
+inline constexpr int64_t kWeightGrain = 65536;
+
 }  // namespace lockstep::kernels
 
 #endif  // LOCKSTEP_KERNELS_INPUTS_H_

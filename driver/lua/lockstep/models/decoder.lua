@@ -89,7 +89,13 @@ function Layer:init(c, index, mlp)
 end
 
 function Layer:forward(x, pass)
-  local attended = self.self_attn(self.input_layernorm(x), pass)
+  local of_new_tokens = pass.layers and pass.layers[self]
+  if of_new_tokens then return of_new_tokens(x, pass) end
+  return self:after_attention(self.self_attn(self.input_layernorm(x), pass), x)
+end
+
+--- What follows the attention in forward.
+function Layer:after_attention(attended, x)
   local normalised, sum = self.post_attention_layernorm(attended, x)
   local y, aux = self.mlp(normalised)
   if aux then return sum + y, aux end
@@ -103,6 +109,7 @@ end
 ---@field attend fun(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attention: models.Attention): torch.Tensor
 ---@field after (fun(index: integer, x: torch.Tensor): torch.Tensor)? is called after each layer and may change x
 ---@field checkpoint checkpoint.Checkpoint? runs each layer
+---@field layers table<models.Layer, models.NewTokens>? of generation: functions that take the place of layers
 
 --- The layers between the embedding and the head.
 ---@class models.Decoder: nn.Module
@@ -360,16 +367,17 @@ end
 ---@param batch models.Batch
 ---@param attend (fun(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attention: models.Attention): torch.Tensor)?
 --- default: nn.attention within each sequence
+---@param layers table<models.Layer, models.NewTokens>? see models.new_tokens
 ---@return torch.Tensor # [T, hidden]
 ---@return table # what the layers' MLPs returned besides: of a mixture of experts the router's logits [T, experts]
-function CausalLM:hidden(batch, attend)
+function CausalLM:hidden(batch, attend, layers)
   local x, angles, seq_lens, after = self:inputs(batch)
   local cos, sin = self.rotary:cos_sin(angles, { dtype = x.dtype })
   attend = attend or function(q, k, v, attention)
     return nn.attention(q, k, v, { seq_lens = seq_lens, window = attention.window or nil })
   end
   local y, seconds = self.model(x, { cos = cos, sin = sin, attend = attend, after = after,
-    checkpoint = self.checkpoint })
+    checkpoint = self.checkpoint, layers = layers })
   return splits.whole_tokens(self, y), seconds
 end
 

@@ -254,15 +254,16 @@ end
 --- See CausalLM:hidden.
 ---@param batch models.Batch
 ---@param attend fun(...)?
+---@param layers table<models.Layer, models.NewTokens>?
 ---@return torch.Tensor # [T, hidden]
 ---@return table
-function VisionLanguage:hidden(batch, attend)
+function VisionLanguage:hidden(batch, attend, layers)
   -- Generation asks for the token after one new id of each sequence: these are packed without seq_lens.
   if attend and batch.seq_lens == nil then
     batch = plain.copy(batch)
     batch.continues = true
   end
-  return decoder.CausalLM.hidden(self, batch, attend)
+  return decoder.CausalLM.hidden(self, batch, attend, layers)
 end
 
 return M
