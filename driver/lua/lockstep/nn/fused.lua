@@ -105,7 +105,8 @@ end
 ---@param mask torch.Tensor? [sequences, columns], is added to the scores
 ---@return torch.Tensor # [sequences, heads, D]
 local function cached_attention(q, k, v, keys, values, column, first, mask)
-  if fused and q.device == "cpu" then
+  -- In autocast a norm of q and k leaves float32, next to bfloat16 values; ATen's operator then casts them.
+  if fused and q.device == "cpu" and q.dtype == v.dtype then
     return kernels.cached_attention(q, k, v, keys, values, column, first, mask)
   end
   keys:select(2, column):copy_(k)
