@@ -198,7 +198,7 @@ t.test("NewTokensRunInInferenceMode", function()
   t.equal(seen, { false, true, true }) -- the prompts do not: what they leave behind, training may use
 end)
 
---- Calls of the two operators of a layer in three new tokens of two prompts each, and what the head was given.
+--- Calls of the two operators of a layer in three new tokens of two prompts each, what the head was given, and FLOPs.
 local function operators_of(watched)
   local head, given, calls = watched.head, {}, { attention = 0, mlp = 0 }
   function watched:head(x)
@@ -211,20 +211,21 @@ local function operators_of(watched)
     local kind = op.name:match("^lockstep::(%a+)_of_new_tokens$")
     if kind then calls[kind] = op.calls end
   end
-  return calls, torch.cat(given)
+  return calls, torch.cat(given), counts.total
 end
 
 t.test("ALayerRunsAsTwoOperatorsOnNewTokensWithTheBitsOfItsModules", function()
   for folder, expected in pairs { llama = { 2, 2 }, qwen2 = { 2, 2 }, qwen3 = { 2, 2 }, qwen3_moe = { 3, 1 },
     qwen3_vl = { 3, 3 }, qwen2_5_vl = { 2, 2 } } do
     local watched = models.load("tests/models/" .. folder)
-    local calls, given = operators_of(watched)
+    local calls, given, flops = operators_of(watched)
     for _, layer in ipairs(watched:decoder().layers) do layer.self_attn:register_forward_hook(function() end) end
-    local calls_of_modules, given_of_modules = operators_of(watched)
+    local calls_of_modules, given_of_modules, flops_of_modules = operators_of(watched)
 
     t.equal(calls, { attention = 3 * expected[1], mlp = 3 * expected[2] }, folder)
     t.equal(calls_of_modules, { attention = 0, mlp = 0 }, folder)
     t.equal(given, given_of_modules, folder)
+    t.equal(flops, flops_of_modules, folder)
   end
 end)
 
