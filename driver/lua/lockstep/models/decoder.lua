@@ -153,6 +153,7 @@ end
 ---@field pixel_values_videos torch.Tensor? as pixel_values, of videos
 ---@field video_grid_thw torch.Tensor? [videos, 3] int64
 ---@field second_per_grid_ts torch.Tensor|number[]|nil of each video, the seconds that a temporal patch spans
+---@field continues boolean? set by models.generate: the ids follow those of earlier batches
 ---@field visual torch.Tensor? in place of pixel values: what model:visual(batch) returned, perhaps on other ranks
 
 --- A language model. A subclass sets `keys`, and may override `read`, `mlp`, `layer`, `inputs` and
@@ -296,7 +297,7 @@ end
 function CausalLM:read_batch(batch)
   if type(batch) ~= "table" then fail("a batch must be a table with input_ids, got a %s", type(batch)) end
   fields.check(batch)
-  check_ids(self, batch.input_ids)
+  if not batch.continues then check_ids(self, batch.input_ids) end -- else generation has drawn them
   local tokens, device = batch.input_ids:size(0), self:decoder().embed_tokens.weight.device
   local current = chunks.current()
   if current then splits.check_same_parts("sharding.context_parallel", self, current.group) end

@@ -209,7 +209,7 @@ local function generate(model, samples, o)
       active = going
     end
     ids, largest = mode(draw_after, { input_ids = torch.tensor(next_ids, { dtype = torch.int64 }),
-      position_ids = positions }, attend_next, nil, layers)
+      position_ids = positions, continues = true }, attend_next, nil, layers)
     cache.used, positions = cache.used + 1, positions + 1
   end
   return results
