@@ -8,7 +8,6 @@
 #include "c10/util/Exception.h"
 #include "kernels/aten/private_operators.h"
 #include "kernels/inputs.h"
-#include "kernels/launch.h"
 #include "kernels/rows.h"
 #include "torch/library.h"
 

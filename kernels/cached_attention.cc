@@ -9,7 +9,6 @@
 #include "c10/util/Exception.h"
 #include "kernels/inputs.h"
 #include "kernels/kernels.h"
-#include "kernels/launch.h"
 #include "kernels/rows.h"
 #include "torch/csrc/autograd/functions/utils.h"
 #include "torch/library.h"

@@ -110,6 +110,7 @@ struct CachedAttention {
         .weight = keys + m.first * m.size,
         .weight_stride = m.size,
         .bias = nullptr,
+        .residual = nullptr,
         .y = weights,
     };
     FewRows<T, Acc>::Run(scores, 0, count);

@@ -125,10 +125,15 @@ struct FewRows {
     }
     Y* y = Out<Y>(m.y, first * m.outputs + output);
     const T* bias = m.bias == nullptr ? nullptr : In<T>(m.bias, output);
+    const T* residual =
+        m.residual == nullptr ? nullptr : In<T>(m.residual, first * m.outputs + output);
     StoreTotals<kSums>(totals, [&](int i, Acc total) {
       const int64_t column = i % kOutputs * apart;
       if (bias != nullptr) total += static_cast<Acc>(bias[column]);
-      y[i / kOutputs * m.outputs + column] = static_cast<Y>(total);
+      const int64_t place = i / kOutputs * m.outputs + column;
+      y[place] = static_cast<Y>(total);
+      if (residual != nullptr)
+        y[place] = static_cast<Y>(static_cast<Acc>(y[place]) + static_cast<Acc>(residual[place]));
     });
   }
 

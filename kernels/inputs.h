@@ -1,11 +1,15 @@
-// Prepares the operators' inputs before a kernel reads them: checks, and views as rows.
+// Prepares the operators' inputs before a kernel reads them: checks, and views as rows. Runs a
+// kernel where they are.
 
 #ifndef LOCKSTEP_KERNELS_INPUTS_H_
 #define LOCKSTEP_KERNELS_INPUTS_H_
 
 #include <cstdint>
 
+#include "ATen/Parallel.h"
 #include "ATen/core/TensorBody.h"
+#include "c10/core/DeviceGuard.h"
+#include "kernels/rows.h"
 
 namespace lockstep::kernels {
 
@@ -31,6 +35,24 @@ RowView RowsOf(const at::Tensor& x);
 
 // The size of a thread's smallest share, in numbers.
 inline constexpr int64_t kGrain = 16384;
+
+// The same of a linear layer of few rows, in numbers of the weight.
+inline constexpr int64_t kWeightGrain = 65536;
+
+// Runs a kernel over [0, count). On a CPU, threads take ranges of at least `grain`. On a GPU it is
+// launched on the current stream of x's device. x's device must have kernels (HasKernels).
+template <typename Rows>
+void Launch(const at::Tensor& x, void (*RowKernels::*kernel)(const Rows&, int64_t, int64_t),
+            const Rows& rows, int64_t count, int64_t grain) {
+  if (x.is_cuda()) {
+    const c10::DeviceGuard guard(x.device());
+    (CudaRowKernels()->*kernel)(rows, 0, count);
+    return;
+  }
+  at::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) {
+    (ChosenRowKernels().*kernel)(rows, begin, end);
+  });
+}
 
 }  // namespace lockstep::kernels
 

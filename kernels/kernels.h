@@ -72,6 +72,29 @@ at::Tensor CachedAttention(const at::Tensor& q, const at::Tensor& k, const at::T
                            at::Tensor& keys, at::Tensor& values, int64_t column, int64_t first = 0,
                            const std::optional<at::Tensor>& mask = std::nullopt);
 
+// The attention of a layer in generation with its norm and linear layers, as one operator. Results
+// have the bits of these calls: h = RmsNorm(x, norm, eps); Linear makes q, k and v of it; RmsNorm
+// of q and k, if head_norms are given; Rotate; CachedAttention, whose limits and errors it shares;
+// Linear. Where Linear runs its kernel for few rows, no operator but CachedAttention is called.
+//   x: [sequences, hidden]; norm: [hidden]; cos, sin: [sequences, 1, size].
+//   weights: of q, k, v and of the result, [heads * size, hidden], [kv_heads * size, hidden] twice,
+//     and [outputs, heads * size]. biases: theirs, or of the first three, or none.
+//   head_norms: of q and of k, [size] each, or none.
+//   keys, values, column, first, mask: as CachedAttention's.
+//   Result: [sequences, outputs].
+at::Tensor AttentionOfNewTokens(const at::Tensor& x, const at::Tensor& norm, at::TensorList weights,
+                                at::TensorList biases, at::TensorList head_norms, double eps,
+                                const at::Tensor& cos, const at::Tensor& sin, at::Tensor& keys,
+                                at::Tensor& values, int64_t column, int64_t first = 0,
+                                const std::optional<at::Tensor>& mask = std::nullopt);
+
+// The gated MLP of a layer in generation, likewise. Of h and sum = AddRmsNorm(x, residual, norm,
+// eps) it returns sum + Linear(Swiglu(Linear(h, gate), Linear(h, up)), down).
+//   x, residual: [sequences, hidden]; norm: [hidden].
+//   weights: gate and up, [wide, hidden], and down, [hidden, wide]. biases: theirs, or none.
+at::Tensor MlpOfNewTokens(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& norm,
+                          at::TensorList weights, at::TensorList biases, double eps);
+
 }  // namespace lockstep::kernels
 
 #endif  // LOCKSTEP_KERNELS_KERNELS_H_

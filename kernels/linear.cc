@@ -16,7 +16,6 @@
 #include "c10/util/Exception.h"
 #include "kernels/inputs.h"
 #include "kernels/kernels.h"
-#include "kernels/launch.h"
 #include "kernels/rows.h"
 #include "torch/csrc/autograd/VariableTypeUtils.h"
 #include "torch/csrc/autograd/function.h"
@@ -33,13 +32,6 @@ using torch::autograd::variable_list;
 using Bias = std::optional<at::Tensor>;
 using Signature = at::Tensor(const at::Tensor&, const at::Tensor&, const Bias&);
 
-// Where the kernel is faster than a product of matrices: see docs/BENCHMARKS.md. To add up the
-// lanes of a result costs as much as some numbers of the weight do.
-constexpr int64_t kMostRows = 8, kLeastSizeOfRow = 32;
-
-// Numbers of the weight in a thread's smallest share.
-constexpr int64_t kWeightGrain = 65536;
-
 bool Has(const Bias& bias) { return bias.has_value() && bias->defined(); }
 
 // Whether the kernel may read the memory of this tensor.
@@ -51,8 +43,7 @@ bool IsPlain(const at::Tensor& x) {
 bool HasShapes(const at::Tensor& x, const at::Tensor& weight, const Bias& bias) {
   if (x.dim() < 1 || weight.dim() != 2 || x.size(-1) != weight.size(1)) return false;
   if (x.numel() == 0 || weight.size(0) == 0) return false;
-  const int64_t rows = x.numel() / x.size(-1);
-  if (rows > kMostRows || weight.size(1) < kLeastSizeOfRow * rows) return false;
+  if (!IsForLinearRows(x.numel() / x.size(-1), x.size(-1))) return false;
   if (weight.stride(1) != 1) return false;
   return !Has(bias) || (bias->dim() == 1 && bias->size(0) == weight.size(0));
 }
@@ -171,6 +162,7 @@ at::Tensor ByKernel(const at::Tensor& x, const at::Tensor& weight, const Bias& b
       .weight = weight.const_data_ptr(),
       .weight_stride = weight.stride(0),
       .bias = biases.defined() ? biases.const_data_ptr() : nullptr,
+      .residual = nullptr,
       .y = y.mutable_data_ptr(),
   };
   Launch(y, &RowKernels::linear, rows, outputs, std::max<int64_t>(1, kWeightGrain / size));

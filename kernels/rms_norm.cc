@@ -21,7 +21,6 @@
 #include "ATen/ops/zeros.h"
 #include "kernels/inputs.h"
 #include "kernels/kernels.h"
-#include "kernels/launch.h"
 #include "kernels/rows.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"

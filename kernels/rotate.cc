@@ -3,17 +3,22 @@
 #include <memory>
 #include <mutex>
 #include <string>
+#include <tuple>
+#include <utility>
 #include <vector>
 
+#include "ATen/Dispatch.h"
+#include "ATen/Parallel.h"
 #include "ATen/TensorOperators.h"
 #include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/addcmul.h"
+#include "ATen/ops/cos.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/roll.h"
+#include "ATen/ops/sin.h"
 #include "kernels/inputs.h"
 #include "kernels/kernels.h"
-#include "kernels/launch.h"
 #include "kernels/rows.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"
@@ -161,11 +166,52 @@ at::Tensor WithGradients(const at::Tensor& x, const at::Tensor& cos, const at::T
   return y;
 }
 
+// --- Angles
+
+using Pair = std::tuple<at::Tensor, at::Tensor>;
+
+// Writes each cosine and sine twice, the first sine negated.
+template <typename T>
+void WriteTurns(const at::Tensor& cosines, const at::Tensor& sines, float factor, T* cos, T* sin) {
+  const int64_t half = cosines.size(-1);
+  const float *cosine = cosines.const_data_ptr<float>(), *sine = sines.const_data_ptr<float>();
+  at::parallel_for(0, cosines.numel(), kGrain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t first = i / half * 2 * half + i % half, second = first + half;
+      cos[first] = cos[second] = static_cast<T>(cosine[i] * factor);
+      sin[first] = static_cast<T>(-sine[i] * factor);
+      sin[second] = static_cast<T>(sine[i] * factor);
+    }
+  });
+}
+
+Pair TurnsOf(const at::Tensor& angles, double factor, at::ScalarType dtype) {
+  TORCH_CHECK_VALUE(angles.dim() >= 1 && angles.scalar_type() == at::kFloat,
+                    "turns_of: angles must be float32 of shape [..., size / 2], got ",
+                    angles.scalar_type(), " of shape ", angles.sizes());
+  TORCH_CHECK_VALUE(!torch::autograd::compute_requires_grad(angles),
+                    "turns_of: angles require a gradient, which it does not compute");
+  std::vector<int64_t> sizes = angles.sizes().vec();
+  sizes.back() *= 2;
+  sizes.insert(sizes.end() - 1, 1);
+  const at::Tensor cos = at::empty(sizes, angles.options().dtype(dtype));
+  const at::Tensor sin = at::empty(sizes, angles.options().dtype(dtype));
+  const at::Tensor dense = angles.contiguous(), cosines = at::cos(dense), sines = at::sin(dense);
+  AT_DISPATCH_FLOATING_TYPES_AND2(at::kHalf, at::kBFloat16, dtype, "turns_of", [&] {
+    WriteTurns(cosines, sines, static_cast<float>(factor), cos.mutable_data_ptr<scalar_t>(),
+               sin.mutable_data_ptr<scalar_t>());
+  });
+  return {cos, sin};
+}
+
 TORCH_LIBRARY_FRAGMENT(lockstep, library) {
   library.def("rotate(Tensor x, Tensor cos, Tensor sin) -> Tensor");
+  library.def(
+      "turns_of(Tensor angles, float factor, ScalarType dtype) -> (Tensor cos, Tensor sin)");
   library.def("rotate_backward(Tensor dy, Tensor cos, Tensor sin) -> Tensor");
 }
 TORCH_LIBRARY_IMPL(lockstep, CPU, library) {
+  library.impl("turns_of", TurnsOf);
   library.impl("rotate", ByKernel);
   library.impl("rotate_backward", BackwardByKernel);
 }

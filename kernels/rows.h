@@ -1,8 +1,8 @@
 // The kernels' loops over rows of memory, compiled once for each instruction set of the CPU, and
 // once for NVIDIA GPUs. No tensors here: the operators (rms_norm.cc, swiglu.cc, rotate.cc,
-// linear.cc, cached_attention.cc, adamw.cc) check them, and run a loop's range on each thread.
-// Strides count elements. Pointers are to `dtype`, those to Acc to float64 if dtype is float64,
-// else to float32.
+// linear.cc, cached_attention.cc, new_tokens.cc, adamw.cc) check them, and run a loop's range on
+// each thread. Strides count elements. Pointers are to `dtype`, those to Acc to float64 if dtype is
+// float64, else to float32.
 
 #ifndef LOCKSTEP_KERNELS_ROWS_H_
 #define LOCKSTEP_KERNELS_ROWS_H_
@@ -81,7 +81,8 @@ struct RotateRows {
   void* y;        // contiguous
 };
 
-// y = x W^T + bias, where x has few rows. A range of it counts outputs, the rows of the weight.
+// y = x W^T + bias, or with `residual` that sum rounded, plus the residual. x has few rows. A range
+// of it counts outputs, the rows of the weight.
 struct LinearRows {
   at::ScalarType dtype;
   int64_t rows;
@@ -90,9 +91,16 @@ struct LinearRows {
   const void* x;    // Acc, contiguous
   const void* weight;
   int64_t weight_stride;
-  const void* bias;  // [outputs], or nullptr
-  void* y;           // contiguous [rows, outputs]
+  const void* bias;      // [outputs], or nullptr
+  const void* residual;  // as y, or nullptr
+  void* y;               // contiguous [rows, outputs]
 };
+
+// Returns whether LinearRows is faster than a product of matrices: see docs/BENCHMARKS.md. To add
+// up the lanes of a result costs as much as some numbers of the weight do.
+inline constexpr bool IsForLinearRows(int64_t rows, int64_t size) {
+  return 0 < rows && rows <= 8 && size >= 32 * rows;
+}
 
 // Attention of one new token of each sequence to the columns of a cache. A range of it counts pairs
 // (sequence, key head). Query heads that share a key head are next to one another.

@@ -10,7 +10,6 @@
 #include "ATen/ops/silu.h"
 #include "kernels/inputs.h"
 #include "kernels/kernels.h"
-#include "kernels/launch.h"
 #include "kernels/rows.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"

@@ -100,6 +100,21 @@ int64_t CachedAttention(Inputs inputs) {
   return query.at(0) * query.at(1) * columns * ForwardOfPair(query.back(), query.back());
 }
 
+// A row of the first argument by each of the weights at `weights`.
+template <size_t weights>
+int64_t Linears(Inputs inputs) {
+  int64_t numbers = 0;
+  for (const at::Tensor& weight : inputs.at(weights).toTensorVector()) numbers += weight.numel();
+  return 2 * SizesAt(inputs, 0).at(0) * numbers;
+}
+
+// (x, norm, weights, biases, head_norms, eps, cos, sin, keys, values, column, first, mask)
+int64_t AttentionOfNewTokens(Inputs inputs) {
+  const int64_t width = inputs.at(2).toTensorVector().at(0).size(0);  // of all queries of a token
+  const int64_t columns = inputs.at(10).toInt() + 1 - inputs.at(11).toInt();
+  return Linears<2>(inputs) + SizesAt(inputs, 0).at(0) * columns * ForwardOfPair(width, width);
+}
+
 std::vector<int64_t> Lengths(const at::Tensor& offsets) {
   const at::Tensor ends = offsets.cpu().to(at::kLong).contiguous();
   const int64_t* const end = ends.const_data_ptr<int64_t>();
@@ -145,6 +160,8 @@ const std::unordered_map<std::string, Formula>& Formulas() {
       {"aten::addmm", Matmul<1>},
       {"lockstep::linear_of_few_rows", Linear},
       {"lockstep::cached_attention", CachedAttention},
+      {"lockstep::attention_of_new_tokens", AttentionOfNewTokens},
+      {"lockstep::mlp_of_new_tokens", Linears<3>},
       {"lockstep::packed_attention", AttentionOfSequences<0, 3, ForwardOfPair>},
       {"lockstep::packed_attention_backward", AttentionOfSequences<1, 6, BackwardOfPair>},
       {"aten::baddbmm", Matmul<1>},

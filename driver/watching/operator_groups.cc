@@ -45,7 +45,7 @@ const Names& Products() {
 // Those of ours, which have no tags.
 const Names& OurPointwise() {
   static const auto* const kNames =
-      new Names{"swiglu", "swiglu_backward", "rotate", "rotate_backward"};
+      new Names{"swiglu", "swiglu_backward", "rotate", "rotate_backward", "turns_of"};
   return *kNames;
 }
 

@@ -2,7 +2,9 @@
 -- transformers in parity_test.lua.
 
 local core = require "lockstep.core"
+local lora = require "lockstep.lora"
 local models = require "lockstep.models"
+local nn = require "lockstep.nn"
 local run = require "lockstep.run"
 local sampling = require "lockstep.models.sampling"
 local t = require "lockstep.testing"
@@ -194,6 +196,64 @@ t.test("NewTokensRunInInferenceMode", function()
   models.generate(watched, PROMPTS, { max_new_tokens = 3 })
 
   t.equal(seen, { false, true, true }) -- the prompts do not: what they leave behind, training may use
+end)
+
+--- Calls of the two operators of a layer in three new tokens of two prompts each, what the head was given, and FLOPs.
+local function operators_of(watched)
+  local head, given, calls = watched.head, {}, { attention = 0, mlp = 0 }
+  function watched:head(x)
+    given[#given + 1] = x:clone()
+    return head(self, x)
+  end
+  local counts = lockstep.flops(models.generate, watched, { PROMPTS[1], PROMPTS[3] }, { max_new_tokens = 4, stop = {} })
+  watched.head = nil
+  for _, op in ipairs(counts) do
+    local kind = op.name:match("^lockstep::(%a+)_of_new_tokens$")
+    if kind then calls[kind] = op.calls end
+  end
+  return calls, torch.cat(given), counts.total
+end
+
+t.test("ALayerRunsAsTwoOperatorsOnNewTokensWithTheBitsOfItsModules", function()
+  for folder, expected in pairs { llama = { 2, 2 }, qwen2 = { 2, 2 }, qwen3 = { 2, 2 }, qwen3_moe = { 3, 1 },
+    qwen3_vl = { 3, 3 }, qwen2_5_vl = { 2, 2 } } do
+    local watched = models.load("tests/models/" .. folder)
+    local calls, given, flops = operators_of(watched)
+    for _, layer in ipairs(watched:decoder().layers) do layer.self_attn:register_forward_hook(function() end) end
+    local calls_of_modules, given_of_modules, flops_of_modules = operators_of(watched)
+
+    t.equal(calls, { attention = 3 * expected[1], mlp = 3 * expected[2] }, folder)
+    t.equal(calls_of_modules, { attention = 0, mlp = 0 }, folder)
+    t.equal(given, given_of_modules, folder)
+    t.equal(flops, flops_of_modules, folder)
+  end
+end)
+
+t.test("LayersWithHooksAdaptersOrAnotherDtypeRunTheirModules", function()
+  local function calls_after(change)
+    local changed = models.load "tests/models/qwen3"
+    change(changed, changed.model.layers[1])
+    local calls = operators_of(changed)
+    return { calls.attention / 3, calls.mlp / 3 }
+  end
+  local heard = 0
+  local function hook() heard = heard + 1 end
+
+  t.equal(calls_after(function() end), { 2, 2 })
+  for _, name in ipairs { "input_layernorm", "post_attention_layernorm", "mlp" } do
+    local expected = name == "input_layernorm" and { 1, 1 } or { 2, 1 }
+    t.equal(calls_after(function(_, layer) layer[name]:register_forward_hook(hook) end), expected, name)
+  end
+  for _, name in ipairs { "q_proj", "o_proj", "k_norm" } do
+    t.equal(calls_after(function(_, layer) layer.self_attn[name]:register_forward_hook(hook) end), { 1, 1 }, name)
+  end
+  t.equal(heard, 6 * 4) -- the prompts, and three new tokens
+  t.equal(calls_after(function(changed) lora.apply(changed, { r = 2, targets = { "v_proj" } }) end), { 0, 0 })
+  t.equal(calls_after(function(changed) lora.apply(changed, { r = 2, targets = { "up_proj" } }) end), { 2, 0 })
+  local before = nn.use_fused(false)
+  t.equal(calls_after(function() end), { 0, 0 })
+  nn.use_fused(before)
+  t.equal(torch.autocast({ device = "cpu", dtype = torch.bfloat16 }, calls_after, function() end), { 0, 0 })
 end)
 
 t.test("LogitsThatAreNotFiniteNameThePromptAndTheStep", function()

@@ -45,7 +45,10 @@ local torch = {}
 ---@field linear fun(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor?): torch.Tensor
 ---@field swiglu fun(gate: torch.Tensor, up: torch.Tensor): torch.Tensor
 ---@field rotate fun(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor): torch.Tensor
+---@field turns_of fun(angles: torch.Tensor, factor: number, dtype: torch.dtype): torch.Tensor, torch.Tensor
 ---@field cached_attention fun(...: any): torch.Tensor see CachedAttention in kernels.h
+---@field attention_of_new_tokens fun(...: any): torch.Tensor see AttentionOfNewTokens in kernels.h
+---@field mlp_of_new_tokens fun(...: any): torch.Tensor see MlpOfNewTokens in kernels.h
 
 --- A tensor of these values: float32 unless `dtype` says otherwise, or bool where they are booleans.
 ---

@@ -59,6 +59,11 @@ function Cache:prompts(q, k, v, attention)
   return nn.attention(q, k, v, { seq_lens = self.lengths, window = attention.window or nil })
 end
 
+--- Returns the first column that a new token sees.
+---@param window integer|false
+---@return integer
+function Cache:first(window) return window and math.max(0, self.used + 1 - window) or 0 end
+
 --- Attention of one new token of each sequence to all before it.
 ---@param q torch.Tensor [sequences, heads, D]
 ---@param k torch.Tensor [sequences, kv_heads, D]
@@ -66,9 +71,8 @@ end
 ---@param attention models.Attention
 ---@return torch.Tensor # [sequences, heads, D]
 function Cache:next_tokens(q, k, v, attention)
-  local first = attention.window and math.max(0, self.used + 1 - attention.window) or 0
-  return fused.cached_attention(q, k, v, self.keys[attention.index], self.values[attention.index], self.used, first,
-    self.mask)
+  return fused.cached_attention(q, k, v, self.keys[attention.index], self.values[attention.index], self.used,
+    self:first(attention.window), self.mask)
 end
 
 --- Keeps the sequences at these positions, and forgets the others.

@@ -90,7 +90,13 @@ function Layer:init(c, index, mlp)
 end
 
 function Layer:forward(x, pass)
-  local attended = self.self_attn(self.input_layernorm(x), pass)
+  local of_new_tokens = pass.layers and pass.layers[self]
+  if of_new_tokens then return of_new_tokens(x, pass) end
+  return self:after_attention(self.self_attn(self.input_layernorm(x), pass), x)
+end
+
+--- What follows the attention in forward.
+function Layer:after_attention(attended, x)
   local normalised, sum = self.post_attention_layernorm(attended, x)
   local y, aux = self.mlp(normalised)
   if aux then return sum + y, aux end
@@ -104,6 +110,7 @@ end
 ---@field attend fun(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attention: models.Attention): torch.Tensor
 ---@field after (fun(index: integer, x: torch.Tensor): torch.Tensor)? is called after each layer and may change x
 ---@field checkpoint checkpoint.Checkpoint? runs each layer
+---@field layers table<models.Layer, models.NewTokens>? of generation: functions that take the place of layers
 
 --- The layers between the embedding and the head.
 ---@class models.Decoder: nn.Module
@@ -147,6 +154,7 @@ end
 ---@field pixel_values_videos torch.Tensor? as pixel_values, of videos
 ---@field video_grid_thw torch.Tensor? [videos, 3] int64
 ---@field second_per_grid_ts torch.Tensor|number[]|nil of each video, the seconds that a temporal patch spans
+---@field continues boolean? set by models.generate: the ids follow those of earlier batches
 ---@field visual torch.Tensor? in place of pixel values: what model:visual(batch) returned, perhaps on other ranks
 
 --- A language model. A subclass sets `keys`, and may override `read`, `mlp`, `layer`, `inputs` and
@@ -282,7 +290,7 @@ end
 function CausalLM:read_batch(batch)
   check(type(batch) == "table", "a batch must be a table with input_ids, got a %s", type(batch))
   fields.check(batch)
-  check_ids(self, batch.input_ids)
+  if not batch.continues then check_ids(self, batch.input_ids) end -- else generation has drawn them
   local tokens, device = batch.input_ids:size(0), self:decoder().embed_tokens.weight.device
   local current = chunks.current()
   if current then splits.check_same_parts("sharding.context_parallel", self, current.group) end
@@ -352,16 +360,17 @@ end
 ---@param batch models.Batch
 ---@param attend (fun(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, attention: models.Attention): torch.Tensor)?
 --- default: nn.attention within each sequence
+---@param layers table<models.Layer, models.NewTokens>? see models.new_tokens
 ---@return torch.Tensor # [T, hidden]
 ---@return table # what the layers' MLPs returned besides: of a mixture of experts the router's logits [T, experts]
-function CausalLM:hidden(batch, attend)
+function CausalLM:hidden(batch, attend, layers)
   local x, angles, seq_lens, after = self:inputs(batch)
   local cos, sin = self.rotary:cos_sin(angles, { dtype = x.dtype })
   attend = attend or function(q, k, v, attention)
     return nn.attention(q, k, v, { seq_lens = seq_lens, window = attention.window or nil })
   end
   local y, seconds = self.model(x, { cos = cos, sin = sin, attend = attend, after = after,
-    checkpoint = self.checkpoint })
+    checkpoint = self.checkpoint, layers = layers })
   return splits.whole_tokens(self, y), seconds
 end
 

@@ -5,6 +5,7 @@ local chunks = require "lockstep.nn.chunks"
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local fully_shard = require "lockstep.sharding.fully_shard"
+local new_tokens = require "lockstep.models.new_tokens"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
@@ -141,8 +142,8 @@ local function mode_of(model)
 end
 
 --- Runs the model on `batch` and returns the logits after the rows `last`.
-local function logits_after(model, batch, attend, last)
-  local hidden = model:hidden(batch, attend)
+local function logits_after(model, batch, attend, last, layers)
+  local hidden = model:hidden(batch, attend, layers)
   if last then hidden = hidden:index_select(0, torch.tensor(last, { dtype = torch.int64 }):to(hidden.device)) end
   return model:head(hidden)
 end
@@ -185,6 +186,7 @@ local function generate(model, samples, o)
   -- The prompts run outside inference mode: buffers that the model makes at its first call are used in training, too.
   local ids, largest = draw_after(batch, attend_prompts, last_rows(batch.seq_lens))
   local mode = mode_of(model)
+  local layers = mode == torch.inference_mode and new_tokens.layers(model, cache) or nil
   for step = 1, o.max_new_tokens do
     local kept, going, next_ids = {}, {}, {}
     for row, id in ipairs(ids) do
@@ -207,7 +209,7 @@ local function generate(model, samples, o)
       active = going
     end
     ids, largest = mode(draw_after, { input_ids = torch.tensor(next_ids, { dtype = torch.int64 }),
-      position_ids = positions }, attend_next)
+      position_ids = positions, continues = true }, attend_next, nil, layers)
     cache.used, positions = cache.used + 1, positions + 1
   end
   return results

@@ -247,18 +247,4 @@ function VisionLanguage:inputs(batch)
   return x, angles_of(self, positions), seq_lens, after
 end
 
---- See CausalLM:hidden.
----@param batch models.Batch
----@param attend fun(...)?
----@return torch.Tensor # [T, hidden]
----@return table
-function VisionLanguage:hidden(batch, attend)
-  -- Generation asks for the token after one new id of each sequence: these are packed without seq_lens.
-  if attend and batch.seq_lens == nil then
-    batch = plain.copy(batch)
-    batch.continues = true
-  end
-  return decoder.CausalLM.hidden(self, batch, attend)
-end
-
 return M

@@ -103,7 +103,8 @@ end
 ---@param mask torch.Tensor? [sequences, columns], is added to the scores
 ---@return torch.Tensor # [sequences, heads, D]
 local function cached_attention(q, k, v, keys, values, column, first, mask)
-  if fused and q.device == "cpu" then
+  -- In autocast a norm of q and k leaves float32, next to bfloat16 values; ATen's operator then casts them.
+  if fused and q.device == "cpu" and q.dtype == v.dtype then
     return kernels.cached_attention(q, k, v, keys, values, column, first, mask)
   end
   keys:select(2, column):copy_(k)
@@ -130,6 +131,23 @@ end
 
 M.rms_norm, M.add_rms_norm, M.kernels_of = rms_norm, add_rms_norm, kernels_of
 M.attention, M.cached_attention = attention, cached_attention
+
+--- Returns the cosines and sines of angles for M.rotate, times `factor`. On a CPU it is one operator.
+---@param angles torch.Tensor [T, D / 2] float32
+---@param factor number
+---@param dtype torch.dtype
+---@return torch.Tensor cos [T, 1, D]
+---@return torch.Tensor sin [T, 1, D] the first half negated
+function M.turns_of(angles, factor, dtype)
+  if fused and angles.device == "cpu" and not angles.requires_grad then
+    return kernels.turns_of(angles, factor, dtype)
+  end
+  local both = torch.cat({ angles, angles }, -1):unsqueeze(-2)
+  local cos, sin = both:cos(), both:sin()
+  sin:narrow(-1, 0, angles:size(-1)):neg_()
+  if factor ~= 1 then cos, sin = cos * factor, sin * factor end
+  return cos:to(dtype), sin:to(dtype)
+end
 
 --- Rotates the pairs (i, i + D / 2) of the last dimension by the angles of cos and sin. The result has x's dtype;
 --- float32 cos and sin of a float16 or bfloat16 x are not rounded first.

@@ -1,12 +1,13 @@
 -- The fused kernels from Lua: nn's functions with them and without, on the same numbers.
 
-local cached_attention = require("lockstep.nn.fused").cached_attention
+local fused_functions = require "lockstep.nn.fused"
 local models = require "lockstep.models.decoder"
 local nn = require "lockstep.nn"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
 local kernels = torch.ops.lockstep
+local cached_attention, turns_of = fused_functions.cached_attention, fused_functions.turns_of
 
 --- Returns the results of fn with the kernels, and with ATen's operators.
 local function both_ways(fn)
@@ -112,6 +113,25 @@ t.test("AttentionToACacheIsTheSameBothWays", function()
     torch.no_grad(cached_attention, q, k, v, cache[0], cache[1], 7, 0)
   end)
   t.equal({ operators[1].name, operators[1].flops }, { "lockstep::cached_attention", 2 * 6 * 8 * 8 * 2 * 2 })
+end)
+
+t.test("CosinesAndSinesHaveTheSameBitsBothWays", function()
+  torch.manual_seed(3)
+  for _, shape in ipairs { { 1, 1 }, { 7, 3 }, { 3, 2, 5 }, { 0, 4 }, { 200, 64 }, { 37, 40 } } do
+    local angles = torch.rand(shape) * 1e4
+    for _, dtype in ipairs { torch.float32, torch.float64, torch.bfloat16, torch.float16 } do
+      for _, factor in ipairs { 1, 0.7 } do
+        local kernel, plain = both_ways(function() return turns_of(angles, factor, dtype) end)
+        t.equal({ kernel[1].dtype, kernel[2].dtype }, { dtype, dtype })
+        t.equal(kernel, plain)
+      end
+    end
+  end
+  local angles = torch.rand({ 2, 3 }):requires_grad_(true)
+  t.equal(turns_of(angles, 1, torch.float32).requires_grad, true)
+  t.raises("turns_of: angles require a gradient", kernels.turns_of, angles, 1, torch.float32)
+  t.raises("turns_of: angles must be float32 of shape [..., size / 2], got Double", kernels.turns_of,
+    angles:double(), 1, torch.float32)
 end)
 
 t.test("AFloat32WeightOfANormTakesLowPrecisionInput", function()

@@ -20,6 +20,11 @@ function HookHandle:remove()
   rawset(self.module, HOOKS, #left > 0 and left or nil)
 end
 
+--- Returns whether a module has hooks.
+---@param module nn.Module
+---@return boolean
+function M.has(module) return rawget(module, HOOKS) ~= nil end
+
 local function pack(...) return { n = select("#", ...), ... } end
 
 local function run(self, hooks, ...)

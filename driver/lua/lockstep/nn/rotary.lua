@@ -8,6 +8,7 @@
 --- by 0.002 near position 32,000. The tests compare them with transformers' own.
 
 local core = require "lockstep.core"
+local fused = require "lockstep.nn.fused"
 local options = require "lockstep.options"
 local torch = require "lockstep.torch"
 
@@ -91,7 +92,7 @@ Rotary.__index = Rotary
 function Rotary:angles(position_ids)
   local device = position_ids.device
   self.on_device[device] = self.on_device[device] or self.frequencies:to(device)
-  return position_ids:unsqueeze(-1):to(torch.float32) * self.on_device[device]
+  return position_ids:unsqueeze(-1) * self.on_device[device] -- in float32
 end
 
 --- Returns what nn.rotate takes. The sine of the first half is negated.
@@ -101,11 +102,7 @@ end
 ---@return torch.Tensor sin [T, 1, dim]
 function Rotary:cos_sin(angles, opts)
   local o = options.read("nn.rotary", opts, { dtype = torch.float32 })
-  local both = torch.cat({ angles, angles }, -1):unsqueeze(-2)
-  local cos, sin = both:cos(), both:sin()
-  sin:narrow(-1, 0, angles:size(-1)):neg_()
-  if self.factor ~= 1 then cos, sin = cos * self.factor, sin * self.factor end
-  return cos:to(o.dtype), sin:to(o.dtype)
+  return fused.turns_of(angles, self.factor, o.dtype)
 end
 
 function Rotary:__call(position_ids, opts) return self:cos_sin(self:angles(position_ids), opts) end
