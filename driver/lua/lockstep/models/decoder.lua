@@ -95,7 +95,11 @@ function Layer:forward(x, pass)
   return self:after_attention(self.self_attn(self.input_layernorm(x), pass), x)
 end
 
---- What follows the attention in forward.
+--- What follows the attention in forward. Private: forward, and models.new_tokens.
+---@param attended torch.Tensor [T, hidden] what the attention gave
+---@param x torch.Tensor [T, hidden] the layer's input
+---@return torch.Tensor # [T, hidden]
+---@return torch.Tensor? # of a mixture of experts: the router's logits
 function Layer:after_attention(attended, x)
   local normalised, sum = self.post_attention_layernorm(attended, x)
   local y, aux = self.mlp(normalised)
