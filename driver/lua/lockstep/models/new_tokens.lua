@@ -12,16 +12,16 @@ local M = {}
 --- A layer as models.Layer has it: what a new token takes through it.
 ---@alias models.NewTokens fun(x: torch.Tensor, pass: models.Pass): torch.Tensor, torch.Tensor?
 
---- Whether calling a module does what its class does, and nothing else. (One with a forward of its own does not run in
---- inference mode, and does not come here.)
-local function is_a_plain(class, module) return getmetatable(module) == class and not hooks.has(module) end
+--- Returns whether calling a module does what its class does, and nothing else. (One with a forward of its own does not
+--- run in inference mode, and does not come here.)
+local function is_plain(class, module) return getmetatable(module) == class and not hooks.has(module) end
 
 --- Returns the weights and biases of linear layers, or nil unless all are plain. Biases are those of the first layers:
 --- none may follow a layer that has none.
 local function read_linears(...)
   local weights, biases = {}, {}
   for i, linear in ipairs { ... } do
-    if not is_a_plain(nn.Linear, linear) then return nil end
+    if not is_plain(nn.Linear, linear) then return nil end
     weights[i] = linear.weight
     if linear.bias then
       if #biases ~= i - 1 then return nil end
@@ -31,7 +31,8 @@ local function read_linears(...)
   return weights, biases
 end
 
---- Whether all tensors are of the cached values' dtype, and on the CPU. In autocast these have another than weights.
+--- Returns whether all tensors are of the cached values' dtype, and on the CPU. In autocast these have another than
+--- weights.
 local function are_like(values, ...)
   for _, list in ipairs { ... } do
     for _, tensor in ipairs(list) do
@@ -44,13 +45,13 @@ end
 --- Returns a function for the attention of a layer with its norm, or nil.
 local function attention_of(kernels, decoder, layer, cache)
   local attention, norm = layer.self_attn, layer.input_layernorm
-  if not is_a_plain(decoder.Attention, attention) or not is_a_plain(nn.RMSNorm, norm) then return nil end
+  if not is_plain(decoder.Attention, attention) or not is_plain(nn.RMSNorm, norm) then return nil end
   local weights, biases = read_linears(attention.q_proj, attention.k_proj, attention.v_proj, attention.o_proj)
   if not weights or not (#biases == 0 or #biases >= 3) then return nil end
   local head_norms = {}
   if attention.q_norm then
     for i, head_norm in ipairs { attention.q_norm, attention.k_norm } do
-      if not is_a_plain(nn.RMSNorm, head_norm) or head_norm.eps ~= norm.eps then return nil end
+      if not is_plain(nn.RMSNorm, head_norm) or head_norm.eps ~= norm.eps then return nil end
       head_norms[i] = head_norm.weight
     end
   end
@@ -65,7 +66,7 @@ end
 --- Returns a function for the MLP of a layer with its norm and both sums, or nil.
 local function mlp_of(kernels, decoder, layer, cache)
   local mlp, norm = layer.mlp, layer.post_attention_layernorm
-  if not is_a_plain(decoder.Mlp, mlp) or not is_a_plain(nn.RMSNorm, norm) then return nil end
+  if not is_plain(decoder.Mlp, mlp) or not is_plain(nn.RMSNorm, norm) then return nil end
   local weights, biases = read_linears(mlp.gate_proj, mlp.up_proj, mlp.down_proj)
   if not weights or #biases % 3 ~= 0 then return nil end
   local scale, eps = norm.weight, norm.eps
@@ -82,7 +83,7 @@ function M.layers(model, cache)
   local decoder = require "lockstep.models.decoder" -- which requires this file
   local found, kernels = {}, fused.kernels_of("cpu")
   for _, layer in ipairs(kernels and model:decoder().layers or {}) do
-    local attend = is_a_plain(decoder.Layer, layer) and attention_of(kernels, decoder, layer, cache)
+    local attend = is_plain(decoder.Layer, layer) and attention_of(kernels, decoder, layer, cache)
     if attend then
       local mlp = mlp_of(kernels, decoder, layer, cache)
       found[layer] = function(x, pass)

@@ -11,8 +11,9 @@ local M = {}
 local none = values.none
 local fail, type_name = values.fail, values.type_name
 
--- Values that stand for what is not there are made once for each name.
-local absent = {}
+-- Values that stand for what is not there, by the owner's type and the name. Emptied when they are many.
+local MAX_ABSENT = 1024
+local absent, num_absent = {}, 0
 
 --- Returns the undefined value of an attribute or item that a value lacks.
 local function undefined_item(object, name)
@@ -27,7 +28,11 @@ local function undefined_item(object, name)
   if not value then
     value = values.undefined(type(name) == "string" and ("a %s has no attribute or item %s"):format(owner,
       values.repr(name)) or ("a %s has no item %s"):format(owner, values.repr(name)))
-    names[key] = value
+    if num_absent == MAX_ABSENT then
+      names, num_absent = {}, 0
+      absent = { [owner] = names }
+    end
+    names[key], num_absent = value, num_absent + 1
   end
   return value
 end

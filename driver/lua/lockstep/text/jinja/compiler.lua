@@ -238,6 +238,8 @@ GENERATE["for"] = function(self, node)
       :gsub("@", number)))
     scope.loop = number
   end
+  -- As in jinja2, the else part follows unless some turn has reached the end of the body.
+  local ended = node.otherwise and self:declare "false"
   local block = self:open("for i%d = first%d, last%d do", number, number, number)
   self.live, self.line, self.loop = self.live + 4, nil, { number = number, level = self.level }
   local loop = scope.names.loop
@@ -248,13 +250,14 @@ GENERATE["for"] = function(self, node)
   store(self, node.target, ("items%d[i%d]"):format(number, number), true)
   self:declare_assigned(node.body)
   branch(self, node.body)
+  if ended then self:emit("%s = true", ended) end
   if self.loop.continues then self:emit("::l%d::", number) end
   self:close(block, "end")
   self:leave()
   if loop and not loop.is_read then self.code[creation], self.code[update] = "", "" end
   self.loop = outer
   if node.otherwise then
-    local otherwise = self:open("if last%d < first%d then", number, number)
+    local otherwise = self:open("if not %s then", ended)
     inner(self, node.otherwise)
     self:close(otherwise, "end")
   end
@@ -265,10 +268,13 @@ end
 
 --- Emits a macro. Returns the variable that holds it.
 local function macro(self, node, name)
-  local uses, size, parameters, places = node.names, #node.params, {}, {}
+  local uses, size, parameters, places = {}, #node.params, {}, {}
   local number, is_large = self:number(), #node.params > MAX_PARAMETERS
   for i, param in ipairs(node.params) do
     parameters[i], places[param] = is_large and ("given[%d]"):format(i) or ("p%d"):format(i), i
+  end
+  for _, special in ipairs { "varargs", "kwargs", "caller" } do
+    uses[special] = node.names[special] and not places[special]
   end
   local signature = { name = name, size = size, places = places, uses = uses, is_large = is_large }
   local list = is_large and "given" or concat(parameters, ", ")
@@ -418,9 +424,7 @@ function M.compile(body)
   return function(variables)
     local spans = {}
     local out, n = run(variables, spans)
-    local text = concat(out, "", 1, n)
-    limits.check_text(#text)
-    return text, bytes_of(spans, out, n), spans.misplaced
+    return limits.concat(out, "", n), bytes_of(spans, out, n), spans.misplaced
   end
 end
 

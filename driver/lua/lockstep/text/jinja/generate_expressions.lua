@@ -176,7 +176,7 @@ local function add_methods(Generator)
     if node.callee.name ~= "namespace" or callee ~= 'V["namespace"]' or #node.args > 0 then return nil end
     local seen, items, args = {}, {}, {}
     for _, pair in ipairs(node.kwargs) do
-      if seen[pair[1]] or pair[1]:sub(1, 1) == "_" then return nil end
+      if seen[pair[1]] or pair.given or pair[1]:sub(1, 1) == "_" then return nil end
       seen[pair[1]] = true
     end
     for i, pair in ipairs(node.kwargs) do

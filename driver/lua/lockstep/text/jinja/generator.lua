@@ -10,7 +10,8 @@
 ---     out, n     where text goes: out[1] to out[n]
 ---
 --- A scope is a part of the template with names of its own: the template, a loop's body, a macro, a set block. A name
---- is looked up from the innermost scope that assigns it outwards, and then in the variables of the rendering.
+--- is looked up in the innermost scope that assigns it, then in the scopes around it, then in the variables of the
+--- rendering. So a name that an outer scope assigns later has the rendering's value, where jinja2 gives it none.
 
 local builtins = require "lockstep.text.jinja.builtins"
 local values = require "lockstep.text.jinja.values"

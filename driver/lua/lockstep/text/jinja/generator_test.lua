@@ -156,6 +156,40 @@ t.test("NamesOfTheTemplateAreNotThoseOfTheSource", function()
   end
 end)
 
+t.test("ParametersMayHaveTheNamesThatAMacroIsGiven", function()
+  t.equal(render "{% macro m(kwargs) %}{{ kwargs }}{% endmacro %}{{ m(1) }}", "1")
+  t.equal(render "{% macro m(varargs) %}{{ varargs }}{% endmacro %}{{ m(1) }}", "1")
+  local macro = "{% macro m(caller=none) %}{% if caller %}{{ caller() }}{% else %}no{% endif %}{% endmacro %}"
+  t.equal(render(macro .. "{% call m() %}hi{% endcall %}{{ m() }}"), "hino")
+end)
+
+t.test("ALoopsElseFollowsUnlessATurnReachesItsEnd", function()
+  local source = "{% for x in [1, 2] %}@{{ x }}{% else %}E{% endfor %}"
+  for statement, expected in pairs {
+    ["{% break %}"] = "E", ["{% continue %}"] = "E", [""] = "12", ["{% if x == 2 %}{% break %}{% endif %}"] = "1",
+    ["{% if x == 1 %}{% continue %}{% endif %}"] = "2",
+  } do
+    t.equal(render((source:gsub("@", (statement:gsub("%%", "%%%%"))))), expected)
+  end
+  t.equal(render "{% for x in [] %}{{ x }}{% else %}E{% endfor %}", "E")
+end)
+
+t.test("WhatIsNotThereHasNoKeyInADict", function()
+  t.equal(render "{{ {'a': 1}.get(x, 7) }}{{ {'a': 1}.get(x) }}", "7None")
+  t.equal(render "{{ {'a': false}.get('a', 7) }}{{ {1: 2}.get(1) }}", "False2")
+  for i = 1, 3000 do t.equal(render("{{ d[k] }}.", { d = {}, k = "k" .. i }), ".") end
+end)
+
+t.test("ANamespaceThatIsCalledWithABodyIsAnError", function()
+  t.raises("case, line 1: a Namespace has no text", render, "{% call namespace() %}x{% endcall %}")
+end)
+
+t.test("ATextBeyondTheLimitIsNotBuilt", function()
+  local before = lockstep.memory().lua
+  t.raises("64", render, "{% set s = 'x' * 60000000 %}{% for i in range(30) %}{{ s }}{% endfor %}")
+  t.truthy(lockstep.memory().lua - before < 5e8)
+end)
+
 t.test("EachStatementSetsTheLineOfItsErrors", function()
   local cases = {
     { "{% for x in [1, 0] %}\n{{ 1 // x }}\n{{ x }}{% endfor %}", 2 },

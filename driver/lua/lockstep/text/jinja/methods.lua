@@ -393,7 +393,12 @@ M.dict = {
   end),
   get = method(function(dict, key, default)
     if key == nil then fail("dict.get() needs a key") end
-    local value = dict.map[type(key) == "string" and key or values.key_of(key)]
+    local value
+    if type(key) == "string" then
+      value = dict.map[key]
+    elseif type(key) ~= "table" or key.kind ~= "undefined" then
+      value = dict.map[values.key_of(key)]
+    end
     if value ~= nil then return value end
     return default == nil and none or default
   end, { "key", "default" }),

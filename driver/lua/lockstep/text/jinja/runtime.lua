@@ -11,7 +11,7 @@ jit.off(true, true) -- compiling traces of a template takes longer than it saves
 local M = {}
 
 local fail, position, str = values.fail, values.position, values.str
-local concat, MAX_STEPS, MAX_DEPTH, MAX_TEXT = table.concat, limits.MAX_STEPS, limits.MAX_DEPTH, limits.MAX_TEXT
+local MAX_STEPS, MAX_DEPTH = limits.MAX_STEPS, limits.MAX_DEPTH
 
 --- Returns what a loop goes through: an array, the first index and the last index.
 local function each(value)
@@ -29,12 +29,8 @@ local function unpacked(value, n)
   return unpack(items, first, last)
 end
 
---- Returns the text of parts 1 to n.
-local function joined(parts, n)
-  local text = concat(parts, "", 1, n)
-  if #text > MAX_TEXT then limits.check_text(#text) end
-  return text
-end
+--- Returns parts 1 to n as one text.
+local function joined(parts, n) return limits.concat(parts, "", n) end
 
 --- Returns a + b + c of n parts.
 local function sum_of(parts, n)
@@ -83,9 +79,7 @@ end
 --- Ends the call of a macro. Returns its text.
 local function finish(parts, n, line)
   position.line, position.depth = line, position.depth - 1
-  local text = concat(parts, "", 1, n)
-  if #text > MAX_TEXT then limits.check_text(#text) end
-  return text
+  return limits.concat(parts, "", n)
 end
 
 -- Values that macros get where a call gives none.
