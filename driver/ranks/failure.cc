@@ -72,12 +72,16 @@ void WatchForFailure(
     try {
       watcher.store->wait({kFailureKey}, std::chrono::hours(24 * 365));
       failure = Parse(watcher.store->get(kFailureKey));
-      if (failure.is_hang) ReportActivity(watcher, describe_activity());
     } catch (const StoreIsSilent& error) {
       failure.text = error.what_without_backtrace();
     } catch (const std::exception&) {
       failure.text = "the store was lost: its host (the launcher, or rank 0) is gone";
       failure.store_is_lost = true;
+    }
+    try {
+      if (failure.is_hang) ReportActivity(watcher, describe_activity());
+    } catch (const std::exception&) {
+      // The store was lost after it gave the cause, which is told all the same.
     }
     on_failure(watcher, failure);
   }).detach();
@@ -182,17 +186,15 @@ void LeaveStore(const Member& member, std::chrono::milliseconds timeout) {
 
 namespace {
 
-// After a hang: a rank that ends breaks the connections in which others wait, and they must have
-// said so before.
+// Waits until all ranks have said what they were doing, at most kTimeToHear. A rank that ends
+// before breaks the connections in which others wait, and so changes what they say.
 void WaitForActivities(const Member& member) {
   std::vector<std::string> keys;
-  for (int rank = 0; rank < member.world_size; ++rank) {
-    if (!HasReportedEnd(*member.store, rank)) keys.push_back(ActivityKey(rank));
-  }
+  for (int rank = 0; rank < member.world_size; ++rank) keys.push_back(ActivityKey(rank));
   try {
     member.store->wait(keys, kTimeToHear);
   } catch (const std::exception&) {
-    // Some are dead or stopped.
+    // Some are dead or stopped, or their scripts have ended.
   }
 }
 

@@ -121,7 +121,8 @@ bool IsSavingAnnounced(c10d::Store& store);
 void LeaveStore(const Member& member, std::chrono::milliseconds timeout);
 
 // Does the same after a failure. Waits at most a second, while the others read the cause from the
-// store. After a hang it waits until a rank could gather all activities.
+// store. After a hang every rank first waits until all have reported their activities, at most a
+// second. Then the host waits until a rank could gather them.
 void LeaveFailedRun(const Member& member, const Failure& failure) noexcept;
 
 }  // namespace lockstep::driver
