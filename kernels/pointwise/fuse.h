@@ -29,8 +29,8 @@
 // are at most those of ATen's chain. Bits do not depend on the number of threads. Autocast does not
 // change a fused function. Gradients of gradients run ATen's operators.
 //
-// CPUs run an interpreter. On NVIDIA GPUs a function without reductions is compiled by NVRTC when
-// it first runs (cuda/source.h, which has not run on a GPU yet). Meta tensors get shapes.
+// CPUs run an interpreter. On NVIDIA GPUs a function is compiled by NVRTC when it first runs
+// (cuda/source.h, which has not run on a GPU yet). Meta tensors get shapes.
 // Elsewhere, and on GPUs that load no such kernel, the function itself is called, unfused.
 //
 // Throws c10::ValueError for a function that uses other operators. Not thread-safe; but different

@@ -31,7 +31,7 @@ local plain = require "lockstep.plain"
 --- Results have the shapes and dtypes of the same chain unfused, and are contiguous. They are computed in float32 (in
 --- float64 where the chain has a float64 tensor) and rounded once, at the end. Numbers get no gradient. Autocast does
 --- not change a fused function. Gradients of gradients run as operators of ATen. On an NVIDIA GPU a
---- function without reductions is compiled when it first runs. One with reductions is called itself, each time.
+--- function is compiled when it first runs, which has not been tried on a GPU yet.
 ---@param fn fun(...: torch.Tensor): torch.Tensor ...
 ---@return fun(...: torch.Tensor|number): torch.Tensor ... fused
 local function fuse(fn)

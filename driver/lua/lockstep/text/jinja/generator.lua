@@ -199,7 +199,7 @@ local function add_shared(names, body)
   end
 end
 
---- Enters the scope of a body: declares the names that it assigns, unset. `close` and `leave` end it.
+--- Enters the scope of a body. `leave` ends it.
 ---@param body table[]
 ---@return lockstep.jinja.Scope
 function Generator:enter(body)
