@@ -23,6 +23,7 @@
 #include "ATen/ops/zeros.h"
 #include "c10/util/Exception.h"
 #include "kernels/aten/private_operators.h"
+#include "kernels/attention/flash.h"
 #include "kernels/attention/shares.h"
 #include "torch/csrc/autograd/VariableTypeUtils.h"
 #include "torch/csrc/autograd/function.h"
@@ -205,11 +206,17 @@ Pair Forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   if (seq_lens.empty()) return {y, logsumexp};
   const at::Tensor mask = MaskOf(q, seq_lens, causal, window);
   ForEachSequence(seq_lens, [&](const Sequence& s) {
-    const auto [part, logarithms] = FlashAttention(
-        QueriesOf(q, s, kv_heads), SharedKeysOf(k, s, group), SharedKeysOf(v, s, group),
-        causal && !NeedsMask(s.length, window), MaskFor(mask, s.length, window), scale);
-    QueriesOf(y, s, kv_heads).copy_(part);
-    LogarithmsOf(logsumexp, s, heads, kv_heads).copy_(logarithms);
+    const at::Tensor queries = QueriesOf(q, s, kv_heads), keys = SharedKeysOf(k, s, group),
+                     values = SharedKeysOf(v, s, group), to = QueriesOf(y, s, kv_heads),
+                     logarithms_to = LogarithmsOf(logsumexp, s, heads, kv_heads);
+    const bool needs_mask = NeedsMask(s.length, window);
+    if (!needs_mask && HasFlashAttention(queries, keys, values))
+      return FlashAttention(queries, keys, values, causal, scale, to, logarithms_to);
+    const auto [part, logarithms] =
+        AtenFlashAttention(queries, keys, values, /*dropout=*/0, causal && !needs_mask,
+                           MaskFor(mask, s.length, window), scale);
+    to.copy_(part);
+    logarithms_to.copy_(logarithms);
   });
   return {y, logsumexp};
 }
@@ -223,14 +230,32 @@ Triple Backward(const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k, 
   if (seq_lens.empty()) return {dq, dk, dv};
   const at::Tensor mask = MaskOf(q, seq_lens, causal, window);
   ForEachSequence(seq_lens, [&](const Sequence& s) {
-    const auto [q_part, k_part, v_part] = FlashAttentionBackward(
-        QueriesOf(dy, s, kv_heads), QueriesOf(q, s, kv_heads), SharedKeysOf(k, s, group),
-        SharedKeysOf(v, s, group), QueriesOf(y, s, kv_heads),
-        LogarithmsOf(logsumexp, s, heads, kv_heads), causal && !NeedsMask(s.length, window),
-        MaskFor(mask, s.length, window), scale);
-    QueriesOf(dq, s, kv_heads).copy_(q_part);
-    KeysOf(dk, s).copy_(group == 1 ? k_part : k_part.sum({1}, /*keepdim=*/true));
-    KeysOf(dv, s).copy_(group == 1 ? v_part : v_part.sum({1}, /*keepdim=*/true));
+    const at::Tensor gradients = QueriesOf(dy, s, kv_heads), queries = QueriesOf(q, s, kv_heads),
+                     keys = SharedKeysOf(k, s, group), values = SharedKeysOf(v, s, group),
+                     results = QueriesOf(y, s, kv_heads), q_to = QueriesOf(dq, s, kv_heads),
+                     k_to = KeysOf(dk, s), v_to = KeysOf(dv, s),
+                     logarithms = LogarithmsOf(logsumexp, s, heads, kv_heads);
+    const bool needs_mask = NeedsMask(s.length, window);
+    const bool is_ours = !needs_mask && HasFlashAttention(queries, keys, values);
+    if (is_ours && group == 1)
+      return FlashAttentionBackward(gradients, queries, keys, values, results, logarithms, causal,
+                                    scale, q_to, k_to, v_to);
+    // Query heads that share a key head have gradients of it each.
+    at::Tensor q_part = q_to, k_parts, v_parts;
+    if (is_ours) {
+      // In the order of memory of ATen's, which decides the order of the sum.
+      for (at::Tensor* const parts : {&k_parts, &v_parts})
+        *parts = at::empty({kv_heads, s.length, group, q.size(2)}, k.options()).transpose(1, 2);
+      FlashAttentionBackward(gradients, queries, keys, values, results, logarithms, causal, scale,
+                             q_to, k_parts, v_parts);
+    } else {
+      std::tie(q_part, k_parts, v_parts) = AtenFlashAttentionBackward(
+          gradients, queries, keys, values, results, logarithms, /*dropout=*/0,
+          causal && !needs_mask, MaskFor(mask, s.length, window), scale);
+      q_to.copy_(q_part);
+    }
+    k_to.copy_(group == 1 ? k_parts : k_parts.sum({1}, /*keepdim=*/true));
+    v_to.copy_(group == 1 ? v_parts : v_parts.sum({1}, /*keepdim=*/true));
   });
   return {dq, dk, dv};
 }
