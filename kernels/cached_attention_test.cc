@@ -141,7 +141,7 @@ TEST(CachedAttention, TheMaskIsAddedToTheScores) {
     EXPECT_LE(RelativeError(y, truth), dtype == at::kDouble ? 1e-14 : 4e-3) << dtype;
     if (dtype != at::kFloat) continue;
     EXPECT_LE(RelativeError(y, truth), 2e-6);
-    // What is hidden has no share in the result.
+    // Hidden columns have no share in the result.
     in.values[1].narrow(1, 0, 17).fill_(1e30);
     EXPECT_TRUE(at::equal(in.Run(40, 2, mask), y));
   }

@@ -30,7 +30,7 @@ INSTRUCTION_SETS = [
     ),
 ]
 
-# Suffixes of test names, and variables: ATEN_CPU_CAPABILITY is ATen's own, MKL_ENABLE_INSTRUCTIONS that of its matrix
+# Suffixes of test names, and variables. ATEN_CPU_CAPABILITY limits ATen's own kernels, MKL_ENABLE_INSTRUCTIONS its matrix
 # products and functions.
 TEST_ENVIRONMENTS = [
     (

@@ -76,6 +76,9 @@ at::Tensor CachedAttention(const at::Tensor& q, const at::Tensor& k, const at::T
 // have the bits of these calls: h = RmsNorm(x, norm, eps); Linear makes q, k and v of it; RmsNorm
 // of q and k, if head_norms are given; Rotate; CachedAttention, whose limits and errors it shares;
 // Linear. Where Linear runs its kernel for few rows, no operator but CachedAttention is called.
+// Call it outside of autocast: its kernels compute in their tensors' dtype all the same, while the
+// calls of Linear elsewhere follow autocast.
+//
 //   x: [sequences, hidden]; norm: [hidden]; cos, sin: [sequences, 1, size].
 //   weights: of q, k, v and of the result, [heads * size, hidden], [kv_heads * size, hidden] twice,
 //     and [outputs, heads * size]. biases: theirs, or of the first three, or none.
@@ -88,8 +91,10 @@ at::Tensor AttentionOfNewTokens(const at::Tensor& x, const at::Tensor& norm, at:
                                 at::Tensor& values, int64_t column, int64_t first = 0,
                                 const std::optional<at::Tensor>& mask = std::nullopt);
 
-// The gated MLP of a layer in generation, likewise. Of h and sum = AddRmsNorm(x, residual, norm,
-// eps) it returns sum + Linear(Swiglu(Linear(h, gate), Linear(h, up)), down).
+// The gated MLP of a layer in generation, likewise. Returns sum + Linear(Swiglu(Linear(h, gate),
+// Linear(h, up)), down), where h and sum are AddRmsNorm(x, residual, norm, eps). Call it outside of
+// autocast, too.
+//
 //   x, residual: [sequences, hidden]; norm: [hidden].
 //   weights: gate and up, [wide, hidden], and down, [hidden, wide]. biases: theirs, or none.
 at::Tensor MlpOfNewTokens(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& norm,

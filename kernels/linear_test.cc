@@ -41,7 +41,7 @@ at::Tensor Truth(const at::Tensor& x, const at::Tensor& weight,
                     bias.has_value() ? std::optional(bias->to(at::kDouble)) : std::nullopt);
 }
 
-// How often the kernel ran.
+// The number of times that the kernel ran.
 thread_local int64_t num_runs = 0;
 
 // Returns whether `call` runs the kernel.
@@ -152,7 +152,7 @@ TEST(Linear, FewRowsThatNeedNoGradientRunTheKernel) {
   }
 }
 
-// Which of x, weight and bias need a gradient, in bits.
+// The bits of `needed` say whether x, weight and bias need a gradient.
 TEST(Linear, GradientsHaveTheBitsOfAtens) {
   at::manual_seed(3);
   for (const at::ScalarType dtype : kDtypes)

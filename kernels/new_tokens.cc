@@ -140,8 +140,8 @@ at::Tensor Room(at::IntArrayRef sizes, at::ScalarType dtype) {
   return at::Tensor(at::detail::empty_cpu(sizes, dtype));
 }
 
-// Returns x in the dtype that products read it in.
-at::Tensor Wide(const at::Tensor& x) {
+// Returns x in the dtype in which Product reads it: float32 for float16 and bfloat16.
+at::Tensor AsFactor(const at::Tensor& x) {
   return at::isReducedFloatingType(x.scalar_type()) ? x.to(at::kFloat) : x;
 }
 
@@ -166,7 +166,7 @@ at::Tensor Normalised(const at::Tensor& x, const at::Tensor& weight, double eps,
   return y;
 }
 
-// Returns x weight^T + bias + residual, in the weight's dtype. x is Wide's result.
+// Returns x weight^T + bias + residual, in the weight's dtype. x is a result of AsFactor.
 at::Tensor Product(const at::Tensor& x, const at::Tensor& weight,
                    const std::optional<at::Tensor>& bias, const at::Tensor& residual = {}) {
   const int64_t size = weight.size(1), outputs = weight.size(0), num_rows = x.numel() / size;
@@ -238,7 +238,7 @@ at::Tensor AttentionByKernel(const at::Tensor& x, const at::Tensor& norm, at::Te
     return ComposedAttention(x, norm, weights, biases, head_norms, eps, cos, sin, keys, values,
                              column, first, mask);
   }
-  const at::Tensor h = Wide(Normalised(x, norm, eps));
+  const at::Tensor h = AsFactor(Normalised(x, norm, eps));
   at::Tensor q = Product(h, weights[0], At(biases, 0));
   at::Tensor k = Product(h, weights[1], At(biases, 1));
   at::Tensor v = Product(h, weights[2], At(biases, 2));
@@ -250,7 +250,7 @@ at::Tensor AttentionByKernel(const at::Tensor& x, const at::Tensor& norm, at::Te
   k = Rotated(k, cos, sin);
   v = v.view(k.sizes());
   const at::Tensor y = CachedAttention(q, k, v, keys, values, column, first, mask);
-  return Product(Wide(y), weights[3], At(biases, 3));
+  return Product(AsFactor(y), weights[3], At(biases, 3));
 }
 
 at::Tensor MlpByKernel(const at::Tensor& x, const at::Tensor& residual, const at::Tensor& norm,
@@ -259,10 +259,10 @@ at::Tensor MlpByKernel(const at::Tensor& x, const at::Tensor& residual, const at
   if (!IsMlpForKernels(x, residual, norm, weights, biases))
     return ComposedMlp(x, residual, norm, weights, biases, eps);
   const at::Tensor sum = Room(x.sizes(), x.scalar_type());
-  const at::Tensor h = Wide(Normalised(x, norm, eps, residual, sum));
+  const at::Tensor h = AsFactor(Normalised(x, norm, eps, residual, sum));
   const at::Tensor gate = Product(h, weights[0], At(biases, 0));
   const at::Tensor up = Product(h, weights[1], At(biases, 1));
-  return Product(Wide(Activated(gate, up)), weights[2], At(biases, 2), sum);
+  return Product(AsFactor(Activated(gate, up)), weights[2], At(biases, 2), sum);
 }
 
 // --- The operators

@@ -83,10 +83,11 @@ absl::Status UnpackRows(const SourceOptions& options, const std::string& path,
   return !status.ok() || problem.empty() ? status : absl::InvalidArgumentError(problem);
 }
 
-// The files of a folder and of the folders in it, by name. Hidden ones and those whose names begin
-// with "_" (as "_SUCCESS") are left out, and without `format` also those that no format has and
-// .json files: next to data they describe it, as Hugging Face's dataset_info.json does. Links
-// are followed; one that leads back to a folder on its own path would repeat the samples.
+// Returns the files of a folder and of the folders in it, by name. Leaves out hidden files, and
+// those whose names begin with "_" (as "_SUCCESS"). Without `format` it also leaves out files that
+// no format has, and .json files: next to data they describe it, as Hugging Face's
+// dataset_info.json does. Follows links. A link that leads back to a folder on its own path is an
+// error, because it would repeat the samples.
 absl::StatusOr<std::vector<std::string>> FilesOf(const std::string& folder,
                                                  std::optional<Format> format) {
   std::vector<std::string> files;

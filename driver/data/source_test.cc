@@ -165,7 +165,7 @@ TEST_F(SourceTest, AnArrayHasASampleForEachElement) {
               ElementsAre("{\"a\": 1,\n   \"b\": \"],\"}", "{\"a\": 2}", "3"));
   EXPECT_EQ(Open({Path("a.json")})->Describe(1), Path("a.json") + ", element 2");
   EXPECT_THAT(Texts({Write("c.txt", array)}, "json"), SizeIs(2));
-  // Of more than 1 MiB: the begins are in the cache.
+  // A file of more than 1 MiB: the cache has where its elements begin.
   std::string large = "[-1";
   for (int i = 0; i < 19999; ++i) absl::StrAppend(&large, ",\"", std::string(60, 'x'), i, "\"");
   Write("large.json", large + "]");

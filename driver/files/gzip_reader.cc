@@ -50,7 +50,7 @@ absl::Status GzipReader::Damaged(absl::string_view problem) const {
                                                  ")"));
 }
 
-// What follows a member, or begins the file.
+// Finds out what follows a member, or begins the file: a member, plain bytes or the end.
 absl::Status GzipReader::BeginMember() {
   absl::Status status = Refill();
   if (!status.ok()) return status;

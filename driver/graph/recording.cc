@@ -15,9 +15,10 @@
 #include "driver/graph/values.h"
 #include "torch/library.h"
 
-// What has a kernel below autograd is one operation of the tape, and what that kernel calls is a
-// part of it. Everything else is decomposed: its kernel runs here, and the operators that it calls
-// come by. Views need no operation, because an alias of a tensor has its shape and strides.
+// An operator with a kernel below autograd is one operation of the tape. Operators that this kernel
+// calls are part of it. Any other operator is decomposed: its kernel runs here, and the recording
+// notes the operators that it calls. Views need no operation, because an alias of a tensor has its
+// shape and strides.
 
 namespace lockstep::driver {
 namespace {

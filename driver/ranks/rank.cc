@@ -116,12 +116,13 @@ Member MemberOf(const World& world) {
           environment.rank == 0 && !environment.store_is_hosted};
 }
 
-// Tells the terminal, where no launcher does, that this rank ends for another's failure...
+// Prints that this rank ends because of another rank's failure. A launcher prints failures itself,
+// so ranks call this, and TellCause, only without a launcher or if it cannot hear of the failure.
 void ReportConsequence(int rank, const std::string& first) {
   Say(absl::StrCat("lockstep: rank ", rank, " ends, because ", Printable(FirstLine(first))));
 }
 
-// ... or for its own, unless another was first.
+// Prints this rank's own failure. If another rank failed first, prints that this one ends for it.
 void TellCause(int rank, const std::string& own, const std::string& first) {
   if (first != own) return ReportConsequence(rank, first);
   Say(absl::StrCat("lockstep: ", Printable(own)));

@@ -1,5 +1,5 @@
 // The casts to float8 on a GPU: one kernel for the magnitudes, a small one for the scales, one for
-// the cast. The arithmetic is that of rounding.h, which the CPU's tests prove.
+// the cast. The arithmetic is in rounding.h; the CPU's tests check it.
 
 #include <cstdint>
 

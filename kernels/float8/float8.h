@@ -7,14 +7,14 @@
 // From Lua: float8.apply(model), and torch.ops.lockstep.float8_linear(x, weight, bias, recipe).
 // Casts, scales and products are those of torchao's recipes of the same names:
 //
-//   recipe                 x, weight  dy    a scale for  scales       product for dweight
-//   "tensorwise"           e4m3       e5m2  each tensor  any          float8
-//   "rowwise"              e4m3       e4m3  each row     powers of 2  float8
-//   "rowwise_with_gw_hp"   e4m3       e4m3  each row     powers of 2  in x's dtype
+//    recipe                 x, weight  dy    a scale for  scales       product for dweight
+//    "tensorwise"           e4m3       e5m2  each tensor  any          float8
+//    "rowwise"              e4m3       e4m3  each row     powers of 2  float8
+//    "rowwise_with_gw_hp"   e4m3       e4m3  each row     powers of 2  in x's dtype
 //
-// A scale of a row is shared by the numbers that one sum of a product runs over: rows of x and of
-// the weight in forward; rows of dy and columns of the weight for dx; columns of dy and of x for
-// dweight. "rowwise_with_gw_hp" has one scale for the weight in backward.
+// The numbers that one sum of a product runs over share the scale of a row. In forward these are
+// rows of x and of the weight. For dx they are rows of dy and columns of the weight; for dweight,
+// columns of dy and of x. "rowwise_with_gw_hp" has one scale for the weight in backward.
 //
 // On NVIDIA GPUs the products are ATen's _scaled_mm, which needs compute capability 8.9. The casts
 // are kernels if the program has //kernels:cuda, else ATen's operators.
@@ -46,6 +46,7 @@ struct Float8 {
 // is largest / max(amax, 1e-12), computed in float64 and rounded to float32; what is too large then
 // becomes the largest number. An infinite or NaN number makes values / scale NaN wherever
 // its scale applies.
+//
 //   x: [rows, columns], float32, bfloat16 or float16, of any strides.
 //   dim: 1 scales each row, 0 each column; nullopt the tensor.
 //   power_of_2: rounds scales down to powers of 2.

@@ -34,10 +34,16 @@ Node UniformNode(const Node& node, const std::vector<int64_t>& slots, int64_t fi
   return uniform;
 }
 
-void CheckSlots(int64_t num_slots) {
-  TORCH_CHECK_VALUE(num_slots <= kMostSlots, "a fused function may hold ", kMostSlots,
-                    " numbers of an element at a time; this one holds ", num_slots,
-                    "; make it two functions");
+void CheckSlots(const Program& program, size_t num_uniforms, int64_t num_temporaries) {
+  const auto num_fixed =
+      static_cast<int64_t>(program.num_inputs + num_uniforms + program.results.size());
+  TORCH_CHECK_VALUE(num_fixed + num_temporaries <= kMostSlots,
+                    "a fused function needs a slot for each tensor, number, constant and result, "
+                    "and for each other value as long as it is in use; it may have ",
+                    kMostSlots, " slots, and needs ", num_fixed + num_temporaries,
+                    " (tensors: ", program.num_inputs, ", numbers and constants: ", num_uniforms,
+                    ", results: ", program.results.size(), ", other values: ", num_temporaries,
+                    "); make it two functions");
 }
 
 namespace {
@@ -107,7 +113,7 @@ Code Compile(const Program& original) {
     step.to = static_cast<uint16_t>(slots[i]);
     code.steps.push_back(step);
   }
-  CheckSlots(first_temporary + code.num_temporaries);
+  CheckSlots(program, code.uniforms.size(), code.num_temporaries);
   // Inputs and uniform numbers that are results, and results that come twice.
   for (size_t i = 0; i < program.results.size(); ++i) {
     const auto slot = static_cast<uint16_t>(slots[program.results[i]]);

@@ -5,6 +5,7 @@
 #ifndef LOCKSTEP_KERNELS_POINTWISE_CODE_H_
 #define LOCKSTEP_KERNELS_POINTWISE_CODE_H_
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -34,12 +35,13 @@ std::vector<double> UniformsOf(const std::vector<Node>& uniforms, c10::ArrayRef<
 // rounds x + alpha * y once. The product's node stays, and nothing uses it.
 Program WithMulAdds(const Program& program);
 
-// Returns the node of a uniform number, whose operands are places in the list of these numbers.
+// Returns the node of a uniform number. Its operands are places in the list of these numbers.
 // slots[i] is the slot of node i, and `first` the slot of the first uniform number.
 Node UniformNode(const Node& node, const std::vector<int64_t>& slots, int64_t first);
 
-// Throws c10::ValueError if a program needs more than kMostSlots.
-void CheckSlots(int64_t num_slots);
+// Throws c10::ValueError if a program, with these numbers and temporaries, needs more than
+// kMostSlots.
+void CheckSlots(const Program& program, size_t num_uniforms, int64_t num_temporaries);
 
 }  // namespace lockstep::kernels::pointwise
 

@@ -14,9 +14,9 @@
 //
 // A function may also reduce the last dimension by sum, mean, amax and amin: softmax and norms can
 // be written out. A row is computed in phases that end at reductions, and stays in the L1 cache if
-// it fits (row_code.h). The values of a row (results of reductions, and what is computed from them
-// alone) are float64. A reduction that keeps the dimension may be used further. One that drops it
-// may be combined with numbers and with others that dropped it.
+// it fits (row_code.h). The values of a row are float64: results of reductions, and numbers
+// computed from these alone. A reduction that keeps the dimension may be used further. One that
+// drops it may be combined with numbers and with others that dropped it.
 //
 // The function must be pointwise otherwise: recording.cc has the list of operators. A number that
 // is not an argument is recorded as a constant. A tensor that is not an argument is an error.
@@ -25,9 +25,9 @@
 //
 // Results have the dtypes and shapes of ATen's chain, and are contiguous. Elements are computed in
 // float32, or in float64 where the chain has a float64 tensor, and rounded when they are stored.
-// float64 becomes float16 or bfloat16 by way of float32, as in ATen. Errors in float16 and bfloat16
-// are at most those of ATen's chain. Bits do not depend on the number of threads. Autocast does not
-// change a fused function. Gradients of gradients run ATen's operators.
+// Numbers of float64 become float16 or bfloat16 by way of float32, as in ATen. Errors in float16
+// and bfloat16 are at most those of ATen's chain. Bits do not depend on the number of threads.
+// Autocast does not change a fused function. Gradients of gradients run ATen's operators.
 //
 // CPUs run an interpreter. On NVIDIA GPUs a function is compiled by NVRTC when it first runs
 // (cuda/source.h, which has not run on a GPU yet). Meta tensors get shapes.

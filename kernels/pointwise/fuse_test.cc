@@ -417,7 +417,19 @@ TEST(Fuse, FunctionsBeyondTheLimitsAreRefused) {
     return Tensors{sum};
   };
   EXPECT_THAT(MessageOf([&] { Call(held, {most[0]}); }),
-              HasSubstr("may hold 256 numbers of an element at a time"));
+              HasSubstr("it may have 256 slots, and needs 302 (tensors: 1, numbers and constants: "
+                        "0, results: 1, other values: 300); make it two functions"));
+  const auto product = [](const Tensors& in) {
+    at::Tensor all = at::gelu(in[0]);
+    for (size_t i = 1; i < in.size(); ++i) all = all * at::gelu(in[i]);
+    return Tensors{all};
+  };
+  EXPECT_NO_THROW(Call(product, most));
+  const Tensors leaves(most.size(), at::ones({2}).requires_grad_(true));
+  const std::string message = MessageOf([&] { Call(product, leaves); });
+  EXPECT_THAT(message, HasSubstr("256 slots, and needs 339 (tensors: 49, "));
+  EXPECT_THAT(message, HasSubstr("results: 48, "));
+  EXPECT_THAT(message, HasSubstr("make it two functions (in its gradient)"));
 }
 
 TEST(Fuse, TheOperatorRefusesWhatItsProgramDoesNotTake) {

@@ -250,7 +250,7 @@ TEST(PointwiseOperators, GradientsOfGradientsAreThoseOfAten) {
   }
 }
 
-// What each operator makes of the numbers at its edges: zeros of both signs, infinities, NaN.
+// Each operator on special numbers: zeros of both signs, infinities, NaN.
 TEST(PointwiseOperators, SpecialNumbersAreThoseOfAten) {
   constexpr double kInf = std::numeric_limits<double>::infinity();
   const at::Tensor edges = at::tensor({0.0, -0.0, 1.0, -1.0, kInf, -kInf, std::nan(""), 1e30, -1e30,

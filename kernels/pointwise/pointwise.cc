@@ -73,7 +73,12 @@ const RegisteredGradient& FindGradient(Registered& of, uint64_t needed, uint64_t
   if (found == nullptr) {
     auto made = std::make_unique<RegisteredGradient>();
     made->gradient = GradientOf(of.executable.program, needed, given, dtypes);
-    if (!made->gradient.of.empty()) made->program = Register(made->gradient.program);
+    try {
+      if (!made->gradient.of.empty()) made->program = Register(made->gradient.program);
+    } catch (c10::Error& error) {
+      error.add_context("in its gradient");
+      throw;
+    }
     found = std::move(made);
   }
   return *found;

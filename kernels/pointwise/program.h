@@ -1,5 +1,5 @@
-// A pointwise function as data: a list of nodes, each of which computes one number from the numbers
-// of earlier nodes. The same list is run for every element. No tensors here.
+// A pointwise function as data: a list of nodes. Each node computes one number from the numbers of
+// earlier nodes. The same list is run for every element. No tensors here.
 //
 // A function may also reduce its last dimension. An element's row is all elements with the same
 // position in the other dimensions; a reduction computes one number of a row from all of its
@@ -99,7 +99,7 @@ struct Program {
 // Returns the bytes that tell programs apart.
 std::string KeyOf(const Program& program);
 
-// How many values a node has.
+// The number of values of a node.
 enum class Level : uint8_t {
   kUniform,  // one: constants, numbers, and what is computed from them alone
   kRow,      // one for each row
@@ -110,7 +110,7 @@ enum class Level : uint8_t {
 std::vector<Level> LevelsOf(const Program& program);
 
 // Returns the first phase of each node. Each phase is a pass over a row's elements. A node of rows
-// is there before its phase; a reduction's phase is the one after that of its operand.
+// is computed before its phase begins. A reduction's phase follows the phase of its operand.
 std::vector<int32_t> FirstPhases(const Program& program);
 
 bool HasReductions(const Program& program);
@@ -185,8 +185,8 @@ Program Select(const Program& program, uint64_t results, uint64_t row_inputs,
 
 struct Gradient {
   Program program;
-  // Which inputs of the function are the program's first inputs, and the gradients of which of its
-  // results are the others.
+  // The program's inputs: first these inputs of the function, then the gradients of these of its
+  // results.
   std::vector<int32_t> inputs, gradients;
   // The inputs of the function whose gradients are the program's results. An input through which
   // no gradient flows (the condition of a where) is not among them.

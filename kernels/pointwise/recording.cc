@@ -17,9 +17,9 @@
 #include "kernels/pointwise/translation.h"
 
 // ATen runs the operators on the proxies, and so finds the dtype of each operation by its own
-// rules. (Meta tensors would do, but not all of the operators have a kernel for them.) The
-// operators come by as to a profiler. A callback of the profiler cannot throw, so the first mistake
-// is noted, and the rest of the function runs for nothing.
+// rules. Meta tensors would not do: some of the operators have no kernel for them. The recording
+// sees the operators as a profiler does. A callback of the profiler cannot throw, so the first
+// mistake is noted, and the rest of the function runs for nothing.
 
 namespace lockstep::kernels::pointwise {
 namespace {

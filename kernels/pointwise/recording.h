@@ -27,7 +27,8 @@ struct ArgumentKind {
 // Where the function is, for messages: "script.lua:3", or "" if that is not known.
 using Whereabouts = std::function<std::string()>;
 
-// Returns whether this thread records a function. What it calls meanwhile is a part of that.
+// Returns whether this thread records a function. Fused functions that it calls become a part of
+// the recorded one.
 bool IsRecording();
 
 struct Recorded {

@@ -1,4 +1,4 @@
-// What a recording takes and what it refuses.
+// The operators and arguments that a recording takes, and those that it refuses.
 
 #include <functional>
 #include <string>

@@ -43,7 +43,7 @@ std::vector<int32_t> Phases(const Program& program, const std::vector<Level>& le
   return phases;
 }
 
-// Slots of one size, each of which may be taken again.
+// Slots of one size. A slot that is free again may be taken again.
 class Slots {
  public:
   int64_t Take() {
@@ -279,7 +279,7 @@ class Compiler {
                               first + num_expanded_ + rows_.count() + blocks_.count()};
     code_.num_temporaries = num_expanded_ + rows_.count() + blocks_.count() + kept_.count();
     code_.num_kept = kept_.count();
-    CheckSlots(first + code_.num_temporaries);
+    CheckSlots(program_, code_.uniforms.size(), code_.num_temporaries);
     const auto slot = [&](const Place& place) {
       return static_cast<uint16_t>(starts[static_cast<int>(place.pool)] + place.index);
     };

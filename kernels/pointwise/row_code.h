@@ -21,9 +21,11 @@
 namespace lockstep::kernels::pointwise {
 
 // Steps over blocks are those of a program, and these:
-//   kLoad    loads input args[0] into its slot; args[1] is 1 if no earlier phase has loaded it
-//   kStore   stores result args[0] from its slot
-//   kSum...  reduces the elements of args[0] to numbers of rows
+//
+//    kLoad    loads input args[0] into its slot; args[1] is 1 if no earlier phase has loaded it
+//    kStore   stores result args[0] from its slot
+//    kSum...  reduces the elements of args[0] to numbers of rows
+//
 // Steps over rows are those of a program, and kExpand: elements from the row's numbers of args[0].
 struct RowCode {
   std::vector<Step> steps;

@@ -1,4 +1,5 @@
-// What an operator of ATen computes for each element. Private to recording.cc.
+// Translates operators of ATen to the formulas that they compute for each element. Private to
+// recording.cc.
 
 #ifndef LOCKSTEP_KERNELS_POINTWISE_TRANSLATION_H_
 #define LOCKSTEP_KERNELS_POINTWISE_TRANSLATION_H_

@@ -94,7 +94,7 @@ std::string Header(const std::string& message, size_t part) {
 
 }  // namespace
 
-// What crosses between this rank and another one in one GatherWithParts.
+// The bytes that cross between this rank and another one in one GatherWithParts.
 class SocketCollective::Crossing {
  public:
   Crossing(State& state, size_t other, int64_t number, const std::string& message,
@@ -127,7 +127,7 @@ class SocketCollective::Crossing {
   short Step() {
     state_.Send(peer_);  // of earlier messages
     const int fd = peer_.socket.fd();
-    // Nobody will read what a closed connection refuses. Its end is noticed below.
+    // A closed connection refuses bytes that nobody will read. Its end is noticed below.
     if (peer_.outgoing.empty() && !refuses_)
       refuses_ = !outgoing_.Move([fd](msghdr* m) { return sendmsg(fd, m, MSG_NOSIGNAL); });
     if (!has_come_) Receive();

@@ -22,7 +22,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// What `from` sends to `to`: every pair, round and place has its own bytes.
+// Returns the bytes that `from` sends to `to`. Every pair, round and place has its own.
 std::string Sent(int from, int to, int round, size_t size) {
   std::mt19937 random(static_cast<unsigned>(1000 * round + 10 * from + to));
   std::string bytes(size, '\0');

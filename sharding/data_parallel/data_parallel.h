@@ -89,8 +89,8 @@ class DataParallel {
   void BeforeForward(const std::vector<NamedTensor>& buffers);
 
   // Ends a forward pass. `outputs` are all outputs that may reach the loss. Use the returned
-  // tensors in their place, so that backward goes through them. That backward throws c10::Error if
-  // another one since the last forward pass has been averaged.
+  // tensors in their place, so that backward goes through them. It throws c10::Error if another
+  // backward since the last forward pass has been averaged.
   std::vector<at::Tensor> AfterForward(std::vector<at::Tensor> outputs);
 
   // Throws c10::Error if the last backward left gradients unaveraged, because a parameter got no

@@ -209,7 +209,7 @@ TEST(DataParallel, OneBackwardOfSeveralForwardsIsAveraged) {
   loss.backward();
   EXPECT_EQ(First(weight.grad()), 3.5);
 
-  // What a pass without averaging computed may come later.
+  // The backward of a pass without averaging may come later.
   replicas.set_sync(false);
   const at::Tensor own = forward(1 + rank->rank);
   replicas.set_sync(true);

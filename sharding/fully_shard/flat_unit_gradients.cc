@@ -157,7 +157,7 @@ void FlatUnit::AddToShards(Segment& segment) {
     at::Tensor piece =
         LeafOver(reduced.storage(), reduced.scalar_type(), reduced.device(),
                  reduced.storage_offset() + parameter.piece.in_span, {parameter.piece.size});
-    // What a hook returns may be held elsewhere, and the next gradient is added to it in place.
+    // Copies a hook's result: others may hold it, and the next gradient is added to it in place.
     for (const auto& hook : torch::autograd::impl::hooks(parameter.shard))
       piece = (*hook)({piece})[0].clone();
     at::Tensor& gradient = parameter.shard.mutable_grad();

@@ -56,7 +56,7 @@ run:state({ model = model, optimizer = optimizer }, { every = 3 })
 local done = run:resume { from = config.from ~= "" and config.from or nil }
 if done then run:save { step = done } end
 
--- Each rank takes an equal part of the 12 samples of a step, so the mean of the ranks' means is that of all samples.
+-- Each rank takes an equal part of the 12 samples of a step, so the mean of their means is the mean of all samples.
 local count = 12 / dist.world_size()
 local step_of = done or 0
 local function loader()

@@ -11,8 +11,8 @@
 
 namespace lockstep::tests {
 
-// Returns (f with x[i] + step - f with x[i] - step) / (2 step) for each element of x. f reads x, a
-// contiguous float64 tensor, which is moved in place and put back.
+// Returns (f with x[i] + step - f with x[i] - step) / (2 step) for each element of x. Moves x, a
+// contiguous float64 tensor that f reads, in place and puts it back.
 inline at::Tensor FiniteDifferences(const std::function<at::Tensor()>& f, const at::Tensor& x,
                                     double step) {
   const at::NoGradGuard no_grad;

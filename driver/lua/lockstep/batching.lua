@@ -167,9 +167,10 @@ end
 --- only for that rank's samples, and those that its padding copies. The batches are the same, bit for bit. A sample
 --- that differs from its entry is an error.
 ---
---- Optional: ranks (default: the world's size); rank: makes only this rank's micro-batches, the other lists stay empty.
---- pad_to_multiple_of = 1 (tokens); pad_token_id = 0; streams = {name = fill}; check = true. balance = "lockstep" or
---- "round_robin". cost = batching.cost.tokens(), batching.cost.transformer{...} or function(seq_lens).
+--- Optional: ranks (default: the world's size). With `rank` it makes only this rank's micro-batches; the other lists
+--- stay empty. Others are pad_to_multiple_of = 1 (tokens), pad_token_id = 0, streams = {name = fill}, check = true,
+--- balance = "lockstep" or "round_robin". `cost` is batching.cost.tokens(), batching.cost.transformer{...} or a
+--- function of seq_lens.
 ---
 --- `token_types` = "mm_token_type_ids" is the stream that marks the placeholders of images (1), videos (2) and audio
 --- clips (3). Without it give image_token_id, video_token_id and audio_token_id, the placeholders' ids in input_ids.

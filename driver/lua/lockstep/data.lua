@@ -191,16 +191,17 @@ function M.tail(path) return require("lockstep.data.tail")(path) end
 ---     local source = data.source("train.jsonl")
 ---     print(#source, source[1].text, source:place(1))
 ---
---- A sample of .jsonl and .ndjson is the JSON value of a line; of .json an element, if the file is one array, [{...},
---- {...}], otherwise a line; of .txt a line, {text = ...}. A sample of .tar and .tgz (WebDataset) has the members of
---- one stem, {__key__ = stem, jpg = bytes, json = table, ...}. All may end in .gz. A sample of .parquet is a row, with
---- a field for each column. Blank lines are skipped. A folder gives its files in the order of their names, without
---- .json unless format = "json"; "web-*.tar" names those of a folder. An index is built once and kept. A file that has
---- changed since is an error.
+--- A sample of .jsonl and .ndjson is the JSON value of a line. A .json file that is one array, [{...}, {...}], has a
+--- sample for each element; others have one for each line. A sample of .txt is a line, {text = ...}. A sample of .tar
+--- and .tgz (WebDataset) has the members of one stem, {__key__ = stem, jpg = bytes, json = table, ...}. All may end in
+--- .gz. A sample of .parquet is a row, with a field for each column. Blank lines are skipped.
 ---
---- Options: format, "jsonl", "json", "lines", "text" (a file is a sample, {text = ...}), "tar" or "parquet", where
---- names do not tell; columns, those of Parquet files to read (default: all); cache, the folder of indexes and unpacked
---- files (default: "index" in $LOCKSTEP_CACHE), where .gz files and Parquet are kept.
+--- A folder gives its files in the order of their names, without .json unless format = "json"; "web-*.tar" names those
+--- of a folder. An index is built once and kept. A file that has changed since is an error.
+---
+--- Options: `format`, where names do not tell it: "jsonl", "json", "lines", "text" (a file is a sample, {text = ...}),
+--- "tar" or "parquet". `columns` are the columns of Parquet files to read (default: all). `cache` is the folder of
+--- indexes and of unpacked .gz and Parquet files (default: "index" in $LOCKSTEP_CACHE).
 ---@param paths string|string[]
 ---@param opts {format: string?, cache: string?, columns: string[]?}?
 ---@return data.Source

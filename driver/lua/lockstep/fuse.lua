@@ -16,9 +16,9 @@ local plain = require "lockstep.plain"
 --- The first call for each combination of dtypes calls `fn` twice with small tensors of its own, and records the
 --- operators. Later calls do not call it: a Lua number that it reads from outside stays what it was, and what changes
 --- must be an argument. `fn` may use + - * / ^, exp, log, sqrt, rsqrt, square, pow, reciprocal, abs, sin, cos, erf,
---- tanh, sigmoid, silu, relu, gelu, maximum, minimum, clamp, where, masked_fill, comparisons (x:gt(y)), logical_and,
---- logical_or, logical_not, addcmul, addcdiv, casts and other fused functions. It may also reduce the last dimension by
---- sum, mean, amax and amin:
+--- tanh, sigmoid, silu, relu, gelu, maximum, minimum and clamp. It may choose by where, masked_fill, comparisons
+--- (x:gt(y)), logical_and, logical_or and logical_not. It may call addcmul, addcdiv, casts and other fused functions.
+--- It may also reduce the last dimension by sum, mean, amax and amin:
 ---
 ---     local rms_norm = lockstep.fuse(function(x, weight)
 ---       return x * torch.rsqrt((x * x):mean(-1, true) + 1e-6) * weight

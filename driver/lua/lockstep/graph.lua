@@ -22,12 +22,14 @@ local Graph = {}
 Graph.__index = Graph
 
 -- A bucket has the inputs of one shape, and their recordings:
---   modes            which were on around its calls, as a text
---   count, inputs    tensors of the graph's own, and plain values
---   calls, warmup    the calls so far, and those before the recording
---   tapes            on the CPU, each {tape = , results = , options = }
---   graph, results, options  on a GPU
--- where options are those of the optimizers that the recording has as numbers
+--
+--     modes            which were on around its calls, as a text
+--     count, inputs    tensors of the graph's own, and plain values
+--     calls, warmup    the calls so far, and those before the recording
+--     tapes            on the CPU, each {tape = , results = , options = }
+--     graph, results, options  on a GPU
+--
+-- `options` are the options of optimizers that the recording has as numbers.
 
 --- The recordings that one bucket may make on the CPU.
 local MAX_RECORDINGS = 8

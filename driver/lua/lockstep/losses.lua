@@ -110,7 +110,8 @@ end
 -- Policy gradients ----------------------------------------------------------------------------------------
 
 --- Returns the estimate of KL(policy || reference) at each token that the policy drew. With r = reference / policy, k1
---- is -log r, k2 is (log r)^2 / 2, and k3 is r - 1 - log r. k3 is unbiased, never below 0, and less noisy than k1.
+--- is -log r, k2 is (log r)^2 / 2, and k3 is r - 1 - log r. The estimate k3 is unbiased, never below 0, and less noisy
+--- than k1.
 ---
 ---     local kl = losses.kl(log_probs, reference)
 ---

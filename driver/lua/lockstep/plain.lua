@@ -1,4 +1,4 @@
---- What Lua itself lacks for plain values and files.
+--- Functions for plain values and files that Lua itself lacks.
 
 local core = require "lockstep.core"
 

@@ -2,9 +2,10 @@
 //
 // Lua's collector paces itself by the bytes that Lua allocates: a tensor of a gigabyte counts as
 // 40. So dead activations would accumulate until the device is full. Here allocation drives the
-// collector, in steps: one cycle for every `budget` bytes pushed on a device. The budget is a
-// quarter of the bytes that are live on that device, and at least 64 MB. So garbage stays within
-// about that budget; memory_test.lua tests it.
+// collector, in 16 steps for every `budget` bytes pushed on a device. A step traverses about a
+// quarter of Lua's heap, so these are about four cycles. The budget is a quarter of the bytes that
+// are live on that device, and at least 64 MB. So garbage stays within about that budget;
+// memory_test.lua tests it.
 //
 // Bytes are bytes of storages. Each counts once, however many tensors share it: a view holds all of
 // its base, and p.grad pushed in every step is no new memory. Small storages count with each value

@@ -19,8 +19,9 @@ int cuDeviceGetAttribute(int* value, int attribute, int device) {
 
 int cuDevicePrimaryCtxRetain(void** context, int device) {
   ++fake_driver.num_contexts;
-  *context = &fake_driver;
-  return device >= 10 ? 0 : 1;
+  if (device < 10 || device > 11) return 1;
+  *context = &fake_driver.contexts[device - 10];
+  return 0;
 }
 
 int cuCtxGetCurrent(void** context) {
@@ -30,6 +31,12 @@ int cuCtxGetCurrent(void** context) {
 
 int cuCtxSetCurrent(void* context) {
   fake_driver.context = context;
+  return 0;
+}
+
+int cuCtxGetDevice(int* device) {
+  if (fake_driver.context == nullptr) return 201;
+  *device = *static_cast<int*>(fake_driver.context);
   return 0;
 }
 

@@ -8,7 +8,8 @@
 namespace lockstep::kernels::pointwise::cuda {
 
 struct FakeDriver {
-  void* context = nullptr;  // the current one
+  int contexts[2] = {10, 11};  // of two devices: their numbers
+  void* context = nullptr;     // the current one
   int num_contexts = 0, num_modules = 0;
   std::string kernel;                      // the last one that was asked for
   int load_status = 0, launch_status = 0;  // what the next loads and launches return

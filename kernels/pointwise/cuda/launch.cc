@@ -30,6 +30,7 @@ struct Driver {
   int (*retain_context)(void** context, int device) = nullptr;
   int (*get_context)(void** context) = nullptr;
   int (*set_context)(void* context) = nullptr;
+  int (*get_context_device)(int* device) = nullptr;
   int (*load_module)(void** module, const void* image) = nullptr;
   int (*get_function)(void** function, void* module, const char* name) = nullptr;
   int (*launch)(void* function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,
@@ -53,6 +54,7 @@ const Driver* LoadedDriver() {
     load("cuDevicePrimaryCtxRetain", &driver->retain_context);
     load("cuCtxGetCurrent", &driver->get_context);
     load("cuCtxSetCurrent", &driver->set_context);
+    load("cuCtxGetDevice", &driver->get_context_device);
     load("cuModuleLoadData", &driver->load_module);
     load("cuModuleGetFunction", &driver->get_function);
     load("cuLaunchKernel", &driver->launch);
@@ -65,14 +67,21 @@ void CheckCuda(int status, const char* what) {
   TORCH_CHECK(status == 0, "pointwise: CUDA's driver returned ", status, " from ", what);
 }
 
-// Returns the driver's name for the current device. Makes its context current: a thread whose
-// device was never set has none.
+// Returns the driver's name for the current device. Makes its context current if the thread has
+// none: its device was never set. Throws if the thread has the context of another device.
 int DeviceWithContext(const Driver& driver, int index) {
   int device = 0;
   CheckCuda(driver.get_device(&device, index), "cuDeviceGet");
   void* context = nullptr;
   CheckCuda(driver.get_context(&context), "cuCtxGetCurrent");
-  if (context != nullptr) return device;
+  if (context != nullptr) {
+    int actual = 0;
+    CheckCuda(driver.get_context_device(&actual), "cuCtxGetDevice");
+    TORCH_CHECK(actual == device, "pointwise: the thread's CUDA context is of device ", actual,
+                ", expected device ", device, " (cuda:", index,
+                "); another library has made its context current, and must restore ours");
+    return device;
+  }
   CheckCuda(driver.retain_context(&context, device), "cuDevicePrimaryCtxRetain");
   CheckCuda(driver.set_context(context), "cuCtxSetCurrent");
   return device;
@@ -159,8 +168,10 @@ void Launch(int64_t number, const Program& program, at::TensorList inputs,
   const int64_t count = has_rows ? c10::multiply_integers(ShapeOfRows(shape)) : num_elements;
   std::vector<int64_t> arguments =
       ArgumentsOf(count, length, memory.inputs(), memory.results(), numbers);
-  TORCH_CHECK_VALUE(arguments.size() <= kMostWords,
-                    "a fused function on a GPU takes fewer tensors; make it two functions");
+  TORCH_CHECK_VALUE(arguments.size() <= kMostWords, "a fused function on a GPU takes at most ",
+                    8 * kMostWords, " bytes of arguments; this call has ", 8 * arguments.size(),
+                    ", for ", inputs.size(), " tensors of up to ", shape.size(),
+                    " dimensions; make its tensors contiguous, or make it two functions");
 
   const c10::Device device = inputs[0].device();
   const c10::DeviceGuard guard(device);

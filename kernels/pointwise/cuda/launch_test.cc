@@ -27,16 +27,25 @@ using ::testing::HasSubstr;
 using tests::RelativeError;
 using Tensors = std::vector<at::Tensor>;
 
+FakeDriver& Driver() {
+  void* const library = dlopen("libcuda.so.1", RTLD_LAZY);
+  return *static_cast<FakeDriver*>(dlsym(library, "fake_driver"));
+}
+
 // Devices whose current stream has the handle 0x57.
 struct Devices final : c10::impl::DeviceGuardImplInterface {
   c10::DeviceType type() const override { return at::kCUDA; }
   c10::Device exchangeDevice(c10::Device device) const override {
     const c10::Device before = getDevice();
-    setDevice(device);
+    if (device != before) setDevice(device);
     return before;
   }
   c10::Device getDevice() const override { return {at::kCUDA, current}; }
-  void setDevice(c10::Device device) const override { current = device.index(); }
+  // As cudaSetDevice, makes the device's context current.
+  void setDevice(c10::Device device) const override {
+    current = device.index();
+    Driver().context = &Driver().contexts[current];
+  }
   void uncheckedSetDevice(c10::Device device) const noexcept override { setDevice(device); }
   c10::Stream getStream(c10::Device device) const override {
     return c10::Stream(c10::Stream::DEFAULT, device);
@@ -49,11 +58,6 @@ struct Devices final : c10::impl::DeviceGuardImplInterface {
 
   static inline c10::DeviceIndex current = 0;
 };
-
-FakeDriver& Driver() {
-  void* const library = dlopen("libcuda.so.1", RTLD_LAZY);
-  return *static_cast<FakeDriver*>(dlsym(library, "fake_driver"));
-}
 
 size_t the_case = 0;
 unsigned num_blocks = 0, num_threads = 0;
@@ -183,6 +187,32 @@ TEST_F(LaunchTest, AThreadWithoutAContextGetsOne) {
 
   LaunchChain(4, 2, 0, &expected_);
   EXPECT_EQ(Driver().num_contexts, 1);
+}
+
+TEST_F(LaunchTest, AContextOfAnotherDeviceIsAnError) {
+  Driver().context = &Driver().contexts[1];
+
+  EXPECT_THAT(tests::MessageOf([&] { LaunchChain(7, 2, 0, &expected_); }),
+              HasSubstr("context is of device 11, expected device 10 (cuda:0)"));
+  EXPECT_EQ(Driver().num_modules, 0);
+}
+
+// 48 inputs with the 12 strides of each: 8 bytes for each stride and each pointer.
+TEST_F(LaunchTest, TooManyArgumentsAreAnErrorWithTheirSize) {
+  Builder builder;
+  Value sum = builder.Input(0);
+  for (int32_t i = 1; i < 48; ++i) sum = sum + builder.Input(i);
+  std::vector<int32_t> order;
+  const Program program = builder.Finish({sum}, {at::kFloat}, /*wide=*/false, &order);
+  const std::vector<int64_t> shape(12, 2);
+  const at::Tensor x = at::zeros(shape).transpose(0, 11).transpose(2, 9).transpose(4, 7);
+  const at::Tensor result = at::zeros(shape);
+
+  const std::string message = tests::MessageOf(
+      [&] { Launch(30, program, Tensors(48, OnGpu(x, 0)), {}, shape, {OnGpu(result, 0)}); });
+
+  EXPECT_THAT(message, HasSubstr("takes at most 4096 bytes of arguments; this call has "));
+  EXPECT_THAT(message, HasSubstr(", for 48 tensors of up to 12 dimensions"));
 }
 
 TEST_F(LaunchTest, AFailureIsAnError) {

@@ -182,7 +182,7 @@ std::string Parameter(const Program& program, const Signature& signature) {
   return text + "};\n";
 }
 
-// Numbers that are the same for all elements are computed once for each thread.
+// Returns the lines that compute the numbers that all elements share. Each thread runs them once.
 std::string Uniforms(const Program& program, const std::vector<Level>& levels) {
   std::string text;
   for (size_t i = 0; i < program.nodes.size(); ++i) {
@@ -292,7 +292,8 @@ class Passes {
   }
 
  private:
-  // Numbers of the row that the phase may use.
+  // Adds the numbers of the row that are computed from those of earlier phases. OverElements adds
+  // reductions, at the end of the phase before.
   void ComputeRow(int32_t phase) {
     for (size_t i = 0; i < program_.nodes.size(); ++i) {
       const Node& node = program_.nodes[i];
@@ -304,7 +305,8 @@ class Passes {
     }
   }
 
-  // Reduces and stores what depends on no later phase.
+  // Adds a loop over the row's elements: the reductions that end with this phase, and the results
+  // that need no later one.
   void OverElements(int32_t phase) {
     std::vector<bool> marked(program_.nodes.size());
     std::string starts, turns, ends;

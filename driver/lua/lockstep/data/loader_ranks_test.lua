@@ -72,7 +72,7 @@ t.test("RanksThatSkippedDifferentlyResumeWithNothingLostAndNothingTwice", functi
   end
   for id = 1, SIZE do t.equal(counts[id], id % 5 ~= 1 and 2 or nil, "sample " .. id) end
 
-  -- Every rank has its own count, and rank 0 that of all ranks where their number changes.
+  -- Every rank has its own count. Where the number of ranks changes, rank 0 takes the count of all.
   local state = loader:state_dict()
   t.equal({ state.skipped[rank + 1], #state.skipped }, { loader.skipped, world })
   opts.rank, opts.world = 0, 1

@@ -5,7 +5,7 @@ local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 local uploads = require "lockstep.data.uploads"
 
---- An engine whose copies wait until somebody waits for their event. It records what is asked of it.
+--- An engine whose copies wait until somebody waits for their event. It records its calls.
 local function imaginary_streams()
   local engine, queue = { log = {}, done = 0, given = 0 }, {}
   local function note(text) engine.log[#engine.log + 1] = text end
@@ -70,7 +70,7 @@ t.test("TheOrderOfASampleIsPinAllocateCopyWait", function()
   t.equal(engine.log, { "pin", "allocate", "pin", "allocate", "copies wait", "copy", "copy", "wait" })
 end)
 
---- Workers of which a test says how many samples they have finished.
+--- Workers that have finished as many samples as a test sets.
 local function imaginary_workers(loader)
   local pool = { submitted = {}, given = 0, finished = 0 }
   function pool:submit(job) self.submitted[#self.submitted + 1] = job end

@@ -1,4 +1,4 @@
--- Fused functions against the same functions unfused, and what is refused.
+-- Fused functions against the same functions unfused, and the functions that fuse refuses.
 
 local checkpoint = require "lockstep.checkpoint"
 local nn = require "lockstep.nn"

@@ -1,4 +1,4 @@
---- What changes between the calls of a graph on the CPU is followed or refused, and never missed.
+--- A graph on the CPU follows or refuses every change between its calls, and misses none.
 
 local lockstep = require "lockstep"
 local nn = require "lockstep.nn"

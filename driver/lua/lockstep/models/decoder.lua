@@ -95,7 +95,7 @@ function Layer:forward(x, pass)
   return self:after_attention(self.self_attn(self.input_layernorm(x), pass), x)
 end
 
---- What follows the attention in forward. Private: forward, and models.new_tokens.
+--- Computes the rest of forward after the attention. Private to forward and models.new_tokens.
 ---@param attended torch.Tensor [T, hidden] what the attention gave
 ---@param x torch.Tensor [T, hidden] the layer's input
 ---@return torch.Tensor # [T, hidden]
@@ -261,7 +261,7 @@ local function counting(seq_lens)
   return #parts == 1 and parts[1] or torch.cat(parts)
 end
 
---- The least and the largest id. Of few ids, as in generation, as numbers of Lua at once.
+--- Returns the least and the largest id. Reads a few ids at once, as numbers of Lua; generation has few.
 local function range(ids)
   if ids:numel() <= 32 then
     local list = ids:totable()

@@ -1,7 +1,8 @@
---- The layers of a decoder on one new token of each sequence, as two operators each in place of two dozen.
+--- Runs a decoder's layer on one new token of each sequence by two operators, in place of two dozen.
 ---
---- A layer's weights are read through all caches, and every operator then finds its code and inputs in slow memory. So
---- generation calls the kernels of a layer's attention and MLP without operators between: see kernels/new_tokens.cc.
+--- Reading a layer's weights displaces everything else from the caches, so the next operator finds neither its code nor
+--- its inputs there. Generation therefore has one operator for a layer's attention and one for its MLP. Each calls the
+--- kernels of its steps directly: see kernels/new_tokens.cc.
 
 local fused = require "lockstep.nn.fused"
 local hooks = require "lockstep.nn.hooks"
@@ -9,7 +10,7 @@ local nn = require "lockstep.nn"
 
 local M = {}
 
---- A layer as models.Layer has it: what a new token takes through it.
+--- A function that takes the place of a layer's forward for new tokens.
 ---@alias models.NewTokens fun(x: torch.Tensor, pass: models.Pass): torch.Tensor, torch.Tensor?
 
 --- Returns whether calling a module does what its class does, and nothing else. (One with a forward of its own does not
@@ -31,8 +32,8 @@ local function read_linears(...)
   return weights, biases
 end
 
---- Returns whether all tensors are of the cached values' dtype, and on the CPU. In autocast these have another than
---- weights.
+--- Returns whether all tensors are on the CPU and have the dtype of the cached values. In autocast weights have
+--- another dtype, so that layers run as they are: the operators do not follow autocast.
 local function are_like(values, ...)
   for _, list in ipairs { ... } do
     for _, tensor in ipairs(list) do
@@ -74,8 +75,8 @@ local function mlp_of(kernels, decoder, layer, cache)
   return function(attended, x) return kernels.mlp_of_new_tokens(attended, x, scale, weights, biases, eps) end
 end
 
---- Returns for each layer of a model that can run so a function that takes the layer's place. Empty on GPUs, with
---- nn.use_fused(false), and for layers that are not as models.Layer made them: with adapters, float8, hooks.
+--- Returns a function for each layer that these operators can replace. Returns none on GPUs, with nn.use_fused(false),
+--- and for layers that are not as models.Layer made them: with adapters, float8 or hooks.
 ---@param model models.CausalLM
 ---@param cache models.Cache that has the prompts
 ---@return table<models.Layer, models.NewTokens>

@@ -9,7 +9,7 @@ local M = {}
 
 local BITS = { torch.uint8, torch.int16, [4] = torch.int32, [8] = torch.int64 }
 
---- How many elements of pictures are compared, evenly spaced: two pictures differ in more than one.
+--- The largest number of elements of pictures that are compared, evenly spaced: two pictures differ in more than one.
 local MAX_COMPARED = 65536
 
 --- Describes a value: dtype, shape, the first elements and a hash of all. A tensor on a GPU is described by its shape

@@ -42,8 +42,8 @@ local function dtype_name(state)
   return name
 end
 
---- Puts the dtype of the weights into config.json, and the model's type if it has none: transformers opens no folder
---- without it. transformers loads weights in the dtype that config.json names, and would round them to another one.
+--- Puts the dtype of the weights into config.json, and the model's type if it has none. Without a type transformers
+--- does not open a folder. It loads weights in the dtype that config.json names, and would round them to another one.
 local function completed(text, model, state)
   local config, name, added = core.json_decode(text), dtype_name(state), ""
   if not config.model_type then added = ('\n  "model_type": "%s",'):format(model.model_type) end

@@ -46,7 +46,7 @@ local function next_tokens(batch, device)
   return current and chunks.own(current, labels) or labels
 end
 
---- What the layers' MLPs returned besides, of all chunks: a balance loss is one of all tokens.
+--- Returns the second results of the layers' MLPs, of all chunks: a balance loss is one of all tokens.
 local function of_all_chunks(seconds)
   local current = chunks.current()
   if not current then return seconds end

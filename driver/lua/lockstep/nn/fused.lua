@@ -48,9 +48,9 @@ function M.swiglu(gate, up)
   return torch.silu(gate) * up
 end
 
---- Returns x W^T + bias, with the bits of torch.linear. Backward has one node of autograd in place of four. On a CPU,
---- where x has 8 rows at most and nothing needs a gradient (as in models.generate), a kernel reads the weight at the
---- speed of memory, and rounds in its own way.
+--- Returns x W^T + bias, with the bits of torch.linear. Backward has one node of autograd in place of four. On a CPU
+--- a kernel runs if x has at most 8 rows and nothing needs a gradient (as in models.generate). It reads the weight at
+--- the speed of memory, and rounds in its own way.
 ---
 ---     local logits = nn.linear(hidden, model:head_weight())
 ---@param x torch.Tensor [..., in]

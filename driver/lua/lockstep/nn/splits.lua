@@ -3,7 +3,7 @@
 ---
 --- All ranks of the group have the same batch, and the same values between the layers. A layer that is split by its
 --- columns computes a part of the features; backward adds up what the parts give to the layer's input. A layer that is
---- split by its rows takes such parts, and adds up the results. (arXiv 1909.08053, section 3.) With sequence = true
+--- split by its rows takes such parts, and adds up the results (arXiv 1909.08053, section 3). With sequence = true
 --- the values between the layers are split, too, by tokens (arXiv 2205.05198).
 
 local core = require "lockstep.core"

@@ -244,10 +244,11 @@ local STEP = { max_grad_norm = options.optional }
 ---     local norm = optimizer:step(schedule(step), { max_grad_norm = 1.0 })
 ---
 --- With `max_grad_norm` it scales the gradients first, so that their joint 2-norm is at most that number. It returns
---- the norm before, as optim.clip_grad_norm does. The norm is over all parameters of this optimizer. optim.AdamW
---- multiplies gradients as it reads them: a pass over memory is saved, p.grad stays as it was, and gradients of low
---- precision are not rounded again. optim.SGD, optim.Muon and all optimizers of a sharded model (sharding.fully_shard)
---- multiply p.grad first. For a sharded model the optimizer must have all of its trained parameters, no others.
+--- the norm before, as optim.clip_grad_norm does. The norm is over all parameters of this optimizer. In
+--- optim.AdamW gradients are multiplied as they are read. This saves a pass over memory, leaves p.grad as it was, and
+--- does not round gradients of low precision again. SGD, Muon and all optimizers of a sharded model
+--- (sharding.fully_shard) multiply p.grad first. For a sharded model the optimizer must have all of its trained
+--- parameters, no others.
 ---@param factor (number|torch.Tensor)? multiplies each group's lr: what a schedule returns; default 1. A tensor of one
 ---element on the parameters' device in a graph (lockstep.graph), which would keep a number for ever
 ---@param opts {max_grad_norm: number?}?

@@ -22,8 +22,8 @@ function M.each_tensor(value, visit)
   return copy
 end
 
---- Why no pass that needs a gradient may run now, or nil. mimo.step sets it in an order of several forwards before a
---- backward: modules on other ranks then get the error at once, not after the second backward.
+--- The reason why no pass that needs a gradient may run now, or nil. In an order of several forwards before a backward,
+--- mimo.step sets it. Modules on other ranks then get the error at once, not after the second backward.
 ---@type string?
 M.refusal = nil
 

@@ -285,7 +285,7 @@ t.test("WithoutFindUnusedAParameterThatIsLeftOutIsNamed", function()
   t.truthy(message:find("find_unused", 1, true), message)
 end)
 
--- Each rank would train on what it has of the gradients, and the last step of a run would end without a word.
+-- Otherwise each rank would train on its part of the gradients, and the last step of a run would end without an error.
 t.test("AnOptimizerDoesNotUseGradientsThatWereNotAveraged", function()
   local Towers = nn.Module:subclass("Towers")
   function Towers:init() self.vision, self.text = nn.Linear(4, 4), nn.Linear(4, 2) end

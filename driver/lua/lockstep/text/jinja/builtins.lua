@@ -38,9 +38,11 @@ add("dict", function(args, n, kwargs) return fill_dict(values.dict(), "dict", ar
 
 --- Checks the name of an item of a namespace.
 ---@param name string
-function M.check_namespace_item(name)
+---@param line integer? of the statement; default: the line that runs
+function M.check_namespace_item(name, line)
   if type(name) == "string" and name:sub(1, 1) == "_" then
-    fail(("a namespace cannot hold %s: names that begin with _ are refused"):format(name))
+    values.fail_at(line or values.position.line,
+      ("a namespace cannot hold %s: names that begin with _ are refused"):format(name))
   end
 end
 

@@ -26,25 +26,25 @@ local PART = 20
 local concat = table.concat
 
 --- Emits statements.
-local function body_of(self, body)
+local function emit_statements(self, body)
   for _, node in ipairs(body) do GENERATE[node.type](self, node) end
 end
 
 --- Emits a function: its own variables, and what `generate` emits.
 local function emit_function(self, head, generate)
-  local outer = { self.known, self.live, self.line, self.whole, self.loop }
+  local outer = { self.known, self.live, self.line, self.is_direct, self.loop }
   self.known, self.live, self.line, self.loop, self.level = {}, 0, nil, nil, self.level + 1
   self:emit(head)
   local place, level = #self.code + 1, self.level
-  self.code[place], self.shares[level] = "", false
+  self.code[place], self.has_table[level] = "", false
   generate()
-  if self.shares[level] then self.code[place] = ("local R%d = {}"):format(level) end
+  if self.has_table[level] then self.code[place] = ("local R%d = {}"):format(level) end
   self:emit("end")
   self.level = level - 1
-  self.known, self.live, self.line, self.whole, self.loop = unpack(outer, 1, 5)
+  self.known, self.live, self.line, self.is_direct, self.loop = unpack(outer, 1, 5)
 end
 
---- Returns the statements of a body, none of which puts out more than PART items.
+--- Returns the statements of a body. An output of more than PART items becomes several.
 local function pieces_of(body)
   local pieces = {}
   for _, node in ipairs(body) do
@@ -57,16 +57,16 @@ local function pieces_of(body)
   return pieces
 end
 
---- Emits the body of a loop or of a branch. The source of a very large template has them in functions of PART
---- statements, which return "break" or "continue" where the loop around them is to act on it.
-local function branch(self, body)
-  if not self.splits then return body_of(self, body) end
+--- Emits the body of a loop or of a branch. In a very large template it is cut into functions of PART statements. Such
+--- a function returns "break" or "continue" if the loop around it must do so.
+local function emit_body(self, body)
+  if not self.is_split then return emit_statements(self, body) end
   local pieces, loop = pieces_of(body), self.loop
   for first = 1, #pieces, PART do
     local block = self:open("do")
     emit_function(self, "local function part()", function()
       self.loop = loop
-      body_of(self, { unpack(pieces, first, math.min(first + PART - 1, #pieces)) })
+      emit_statements(self, { unpack(pieces, first, math.min(first + PART - 1, #pieces)) })
     end)
     self.known = {} -- the part may have set the names whose members are known
     self:emit("local signal = part()")
@@ -80,10 +80,10 @@ local function branch(self, body)
 end
 
 --- Emits a body with names of its own.
-local function inner(self, body)
+local function emit_scope(self, body)
   self:enter(body)
   self:declare_assigned(body)
-  body_of(self, body)
+  emit_statements(self, body)
   self:leave()
 end
 
@@ -115,7 +115,7 @@ local function store(self, target, value, own)
       self:emit("%s = %s", self:assign(target.name), value)
     end
   elseif target.type == "namespace_item" then
-    builtins.check_namespace_item(target.attribute)
+    builtins.check_namespace_item(target.attribute, target.line)
     self:emit("set_attribute(%s, %q, %s, %q)", self:read(target.name), target.attribute, value, target.name)
   else
     local parts = {}
@@ -135,14 +135,14 @@ end
 
 --- Emits a body whose text goes to a variable. Returns the variable, after the filters.
 local function captured(self, node)
-  local result, whole = self:declare(), self.whole
+  local result, was_direct = self:declare(), self.is_direct
   local block = self:open("do")
   self:emit("local out, n = {}, 0")
-  self.live, self.whole = self.live + 2, false
-  inner(self, node.body)
+  self.live, self.is_direct = self.live + 2, false
+  emit_scope(self, node.body)
   self:emit("%s = joined(out, n)", result)
   self:close(block, "end")
-  self.whole = whole
+  self.is_direct = was_direct
   self:at(node.line)
   for _, filter in ipairs(node.filters) do result = self:filter(filter, result) end
   return result
@@ -170,7 +170,7 @@ GENERATE["with"] = function(self, node)
   self:enter(node.body)
   for i, target in ipairs(node.targets) do store(self, target, given[i], true) end
   self:declare_assigned(node.body)
-  body_of(self, node.body)
+  emit_statements(self, node.body)
   self:leave()
   self:close(block, "end")
 end
@@ -179,22 +179,22 @@ end
 
 GENERATE["if"] = function(self, node)
   self:at(node.line)
-  local whole, label, n = self:open_statement(), self:number(), #node.tests
+  local statement, label, n = self:open_statement(), self:number(), #node.tests
   local test, rest = self:condition(node.tests[1]), self:open("do")
   for i = 1, n do
     local block = self:open("if %s then", i == 1 and test or self:condition(node.tests[i]))
-    branch(self, node.bodies[i])
+    emit_body(self, node.bodies[i])
     if i < n or node.otherwise then self:emit("goto l%d", label) end
     self:close(block, "end")
   end
   if node.otherwise then
     local block = self:open("do")
-    branch(self, node.otherwise)
+    emit_body(self, node.otherwise)
     self:close(block, "end")
   end
   self:emit("::l%d::", label)
   self:close(rest, "end")
-  self:close(whole, "end")
+  self:close(statement, "end")
 end
 
 GENERATE["break"] = function(self)
@@ -249,7 +249,7 @@ GENERATE["for"] = function(self, node)
   end
   store(self, node.target, ("items%d[i%d]"):format(number, number), true)
   self:declare_assigned(node.body)
-  branch(self, node.body)
+  emit_body(self, node.body)
   if ended then self:emit("%s = true", ended) end
   if self.loop.continues then self:emit("::l%d::", number) end
   self:close(block, "end")
@@ -258,7 +258,7 @@ GENERATE["for"] = function(self, node)
   self.loop = outer
   if node.otherwise then
     local otherwise = self:open("if not %s then", ended)
-    inner(self, node.otherwise)
+    emit_scope(self, node.otherwise)
     self:close(otherwise, "end")
   end
   self:close(all, "end")
@@ -280,20 +280,20 @@ local function macro(self, node, name)
   local list = is_large and "given" or concat(parameters, ", ")
   emit_function(self, ("local function macro%d(varargs, kwargs, caller%s)"):format(number,
     size > 0 and ", " .. list or ""), function()
-    self.live, self.whole = 8 + (is_large and 1 or size), false
+    self.live, self.is_direct = 8 + (is_large and 1 or size), false
     self:emit("local line, out, n = enter(%q), {}, 0", name)
     self:enter(node.body)
-    local names, missing = self.scope.names, {}
+    local names, fallbacks = self.scope.names, {}
     for i, param in ipairs(node.params) do
-      missing[i] = self:held(values.undefined(("the parameter %s of the macro %s was not given"):format(param, name)))
-      names[param] = { text = parameters[i], missing = missing[i] }
+      fallbacks[i] = self:held(values.undefined(("the parameter %s of the macro %s was not given"):format(param, name)))
+      names[param] = { text = parameters[i], fallback = fallbacks[i] }
     end
     for i, param in ipairs(node.params) do
       local block = self:open("if %s == nil then", parameters[i])
-      self:emit("%s = %s", parameters[i], node.defaults[i] and self:value(node.defaults[i]) or missing[i])
+      self:emit("%s = %s", parameters[i], node.defaults[i] and self:value(node.defaults[i]) or fallbacks[i])
       self:close(block, "end")
       names[param] = { text = parameters[i], is_set = true }
-      if self.scope.shared[param] then
+      if self.scope.in_macros[param] then
         names[param] = nil
         self:declare_name(param, parameters[i])
       end
@@ -305,7 +305,7 @@ local function macro(self, node, name)
       self:emit("%s = caller", self.scope.names.caller.text)
     end
     self:declare_assigned(node.body)
-    body_of(self, node.body)
+    emit_statements(self, node.body)
     self:leave()
     self:emit("return finish(out, n, line)")
   end)
@@ -341,12 +341,12 @@ end
 --- The body's text goes where all text goes; where it begins and ends is noted.
 GENERATE.generation = function(self, node)
   local block = self:open("do")
-  if not self.whole then
+  if not self.is_direct then
     self:emit("spans.misplaced = spans.misplaced or %d", node.line)
-    inner(self, node.body)
+    emit_scope(self, node.body)
   else
     local first = self:declare("n + 1")
-    inner(self, node.body)
+    emit_scope(self, node.body)
     self:emit("spans[#spans + 1] = {%s, n}", first)
   end
   self:close(block, "end")
@@ -378,18 +378,18 @@ local function load_source(self)
 end
 
 --- Generates and loads the source of a template.
-local function generate(body, splits)
-  local self = generator.new(splits)
+local function generate(body, is_split)
+  local self = generator.new(is_split)
   add_changing(self, body)
   emit_function(self, "return function(variables, spans)", function()
     local place = #self.code + 1
     self:emit("local out, n = {}, 0")
     self.live = 5
-    inner(self, body)
+    emit_scope(self, body)
     self:emit("return out, n")
     local given = {}
     for i, name in ipairs(plain.keys(self.free)) do
-      given[i] = ("[%q] = variable(variables, %q, %s)"):format(name, name, self:held(generator.missing(name)))
+      given[i] = ("[%q] = variable(variables, %q, %s)"):format(name, name, self:held(generator.default_of(name)))
     end
     self.code[place] = ("local out, n, V = {}, 0, {%s}"):format(concat(given, ", "))
   end)

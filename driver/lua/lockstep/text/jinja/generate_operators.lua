@@ -142,28 +142,28 @@ local function add_operators(Generator, GENERATE, constant_of)
   local function truth(value) return ("(%s == true or %s and %s ~= '' and truth(%s))"):format(value, value, value,
     value) end
 
-  --- Runs `generate` aside. Returns what it returned, and the lines that it emitted.
-  local function aside(self, generate)
+  --- Generates a condition, but keeps the lines that it emits out of the source. Returns the condition, these lines,
+  --- and the block that they belong to. The block is still open: the caller closes it.
+  local function condition_with_lines(self, node)
     local code, block = self.code, self:open("")
     self.code = {}
-    local result = generate()
+    local condition = self:condition(node)
     local lines = self.code
     self.code = code
-    return result, lines, block
+    return condition, lines, block
   end
 
   --- Returns a condition of Lua for left and right, or left or right.
   local function both(self, node)
     local left = self:condition(node.left)
-    local right, lines, block = aside(self, function() return self:condition(node.right) end)
+    local right, lines, block = condition_with_lines(self, node.right)
     if #lines == 0 then
       self:close(block, "")
       return ("(%s %s %s)"):format(left, node.type, right)
     end
-    local live = self.live
-    self.live = block.live
+    self.live = block.live -- the result is a variable of the block around this one
     local result = self:declare(left)
-    block.live, self.live = self.live, live
+    block.live = self.live
     self:emit(node.type == "and" and "if %s then" or "if not %s then", result)
     for _, line in ipairs(lines) do self:emit(line) end
     self:emit("%s = %s", result, right)

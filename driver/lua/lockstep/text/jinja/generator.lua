@@ -24,18 +24,19 @@ local MAX_LOCALS = 50
 ---@class lockstep.jinja.Place
 ---@field text string the variable
 ---@field is_set boolean whether it certainly has a value here
----@field missing string? what stands for the name where it has none; without it the name is looked up further out
+---@field fallback string? the value of the name while it is unset; without it outer scopes are searched
 ---@field is_read boolean? whether the source reads it
 
 ---@class lockstep.jinja.Scope
 ---@field parent lockstep.jinja.Scope?
 ---@field level integer that of its function
 ---@field names table<string, lockstep.jinja.Place>
----@field shared table<string, true> names that macros within it mention
+---@field in_macros table<string, true> names that macros within it mention
 ---@field loop integer? the number of the loop whose body it is
 
 ---@class lockstep.jinja.Generator
----@field splits boolean whether bodies are functions, and all names in tables that these share
+---@field is_split boolean whether bodies are cut into functions (a very large template); names are then in tables R,
+---which these functions read
 ---@field code string[]
 ---@field loop {number: integer, level: integer, continues: boolean?}? the loop around a statement
 ---@field constants table
@@ -43,8 +44,8 @@ local MAX_LOCALS = 50
 ---@field scope lockstep.jinja.Scope
 ---@field level integer how many functions are around the current one; the template's own is 0
 ---@field live integer how many local variables are open in the current function
----@field shares table<integer, true> the levels of the functions that have a table R
----@field whole boolean whether text goes where the rendering's text goes
+---@field has_table table<integer, boolean> whether the function at a level has a table R
+---@field is_direct boolean whether text goes straight to the rendering's text, not to that of a macro or a set block
 ---@field line integer? the line that position.line has here; nil: any
 ---@field known table<string, table<string, string>> members that variables hold: from the object to key to variable
 ---@field changing table<string, true> the attributes that {% set x.attribute %} changes
@@ -52,11 +53,11 @@ local Generator = {}
 Generator.__index = Generator
 M.Generator = Generator
 
----@param splits boolean
+---@param is_split boolean see Generator.is_split
 ---@return lockstep.jinja.Generator
-function M.new(splits)
-  return setmetatable({ splits = splits, code = {}, constants = {}, places = {}, free = {}, count = 0, level = -1,
-    live = 0, known = {}, undo = {}, shares = {}, changing = {}, whole = true }, Generator)
+function M.new(is_split)
+  return setmetatable({ is_split = is_split, code = {}, constants = {}, places = {}, free = {}, count = 0, level = -1,
+    live = 0, known = {}, undo = {}, has_table = {}, changing = {}, is_direct = true }, Generator)
 end
 
 -- Lines, blocks and local variables ---------------------------------------------------------------------
@@ -107,18 +108,18 @@ end
 ---@return string
 function Generator:declare(value)
   local number = self:number()
-  if self.live >= MAX_LOCALS then return self:declare_shared(number, value) end
+  if self.live >= MAX_LOCALS then return self:declare_in_table(number, value) end
   self.live = self.live + 1
   self:emit(value and "local t%d = %s" or "local t%d", number, value)
   return "t" .. number
 end
 
---- Declares a variable that functions within this one may read, in the table R of the function. Returns its name.
+--- Declares a variable in the table R of the function: functions within this one may read it. Returns its name.
 ---@param number integer
 ---@param value string?
 ---@return string
-function Generator:declare_shared(number, value)
-  self.shares[self.level] = true
+function Generator:declare_in_table(number, value)
+  self.has_table[self.level] = true
   local text = ("R%d[%d]"):format(self.level, number)
   self:emit("%s = %s", text, value or "nil")
   return text
@@ -189,13 +190,13 @@ local function add_assigned(names, body)
 end
 
 --- Adds the names that the macros and {% call %} blocks within a body mention.
-local function add_shared(names, body)
+local function add_names_in_macros(names, body)
   for _, node in ipairs(body or {}) do
     for name in pairs(node.names or {}) do names[name] = true end
     for name in pairs(node.default_names or {}) do names[name] = true end
-    for _, branch in ipairs(node.bodies or {}) do add_shared(names, branch) end
-    add_shared(names, node.body)
-    add_shared(names, node.otherwise)
+    for _, branch in ipairs(node.bodies or {}) do add_names_in_macros(names, branch) end
+    add_names_in_macros(names, node.body)
+    add_names_in_macros(names, node.otherwise)
   end
 end
 
@@ -203,8 +204,8 @@ end
 ---@param body table[]
 ---@return lockstep.jinja.Scope
 function Generator:enter(body)
-  local scope = { parent = self.scope, level = self.level, names = {}, shared = {} }
-  add_shared(scope.shared, body)
+  local scope = { parent = self.scope, level = self.level, names = {}, in_macros = {} }
+  add_names_in_macros(scope.in_macros, body)
   self.scope = scope
   return scope
 end
@@ -222,8 +223,8 @@ function Generator:declare_name(name, value)
   if scope.names[name] then
     text = scope.names[name].text
     self:emit("%s = %s", text, value or "nil")
-  elseif scope.shared[name] or self.splits then
-    text = self:declare_shared(self:number(), value)
+  elseif scope.in_macros[name] or self.is_split then
+    text = self:declare_in_table(self:number(), value)
   else
     text = self:declare(value)
   end
@@ -272,8 +273,8 @@ function Generator:read(name)
     if place then
       place.is_read = true
       found[#found + 1] = place.text
-      found[#found + 1] = place.missing
-      if place.missing then break end
+      found[#found + 1] = place.fallback
+      if place.fallback then break end
       -- A macro may outlive the loop that it was made in, whose names are unset then.
       if place.is_set and (scope.level == self.level or not scope.parent) then break end
     end
@@ -289,10 +290,10 @@ function Generator:read(name)
   return result
 end
 
---- Returns the value that stands for a variable which was not given: a function of every template, or undefined.
+--- Returns the value of a variable that was not given: a function that every template has, or undefined.
 ---@param name string
 ---@return any
-function M.missing(name) return builtins[name] or values.undefined(("%s is undefined"):format(name)) end
+function M.default_of(name) return builtins[name] or values.undefined(("%s is undefined"):format(name)) end
 
 --- Returns the number of the loop that `loop` stands for, or nil where that is not certain.
 ---@return integer?

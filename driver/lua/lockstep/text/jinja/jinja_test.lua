@@ -56,6 +56,8 @@ t.test("ErrorsNameTheTemplateAndTheLine", function()
     { "\n{{ raise_exception('No tools!') }}", "case, line 2: the template refuses the conversation: No tools!" },
     { "{% set s = 1 %}{% set s.x = 1 %}", "case, line 1: s.x cannot be set: s is a int, not a namespace" },
     { "{% set s = namespace(_a=1) %}", "case, line 1: a namespace cannot hold _a" },
+    { "\n{% set s._a = 1 %}\n\n{{ 1 }}", "case, line 2: a namespace cannot hold _a" },
+    { "\n{% set\ns._a %}\n{{ 1 }}\n{% endset %}\n", "case, line 2: a namespace cannot hold _a" },
     { "{{ 2 ** 60 }}", "case, line 1: an integer is beyond 2^53 - 1" },
     { "\n{{ 9007199254740993 }}", "case, line 2: an integer is beyond 2^53 - 1" },
     { "{{ 0x20000000000000 }}", "case, line 1: an integer is beyond 2^53 - 1" },

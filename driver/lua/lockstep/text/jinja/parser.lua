@@ -172,7 +172,7 @@ STATEMENTS.set = function(self, token)
   if self.token.type == "name" and self:peek().type == "." then
     local name = self:next()
     self:next()
-    target = { type = "namespace_item", line = name.line, name = name.value, attribute = self:expect("name").value }
+    target = { type = "namespace_item", line = token.line, name = name.value, attribute = self:expect("name").value }
   else
     target = self:target()
   end
