@@ -374,7 +374,7 @@ bool IsForKernel(const at::Tensor& x, const at::Tensor& q) {
 at::Tensor Choose(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                   at::IntArrayRef seq_lens, bool causal, Number scale, Window window);
 
-// Query heads that share a key head have keys and values of their own here, as in the loop: the
+// Query heads that share a key head have keys and values of their own here, as in the loop. So the
 // gradients of these are added up in the dtypes of k and v.
 at::Tensor ChooseInAutocast(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             at::IntArrayRef seq_lens, const AttentionOptions& o) {

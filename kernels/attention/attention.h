@@ -10,14 +10,16 @@
 // sequences, balanced by their lengths squared. A sequence that is too long for one thread has them
 // all. Other devices run the loop.
 //
-// flash.h computes each sequence in float32 and float64, and ATen's kernel for the CPU what is masked
-// or of 16 bits (FlashAttention-2, arXiv 2307.08691). Results and gradients of flash.h have the same
-// bits for any number of threads. After ReplaceAtenFlashAttention(true) the loop has these bits,
-// too. ATen's float32 and float64 gradients may differ in the last bit for another number of
-// threads: MKL's products differ within a parallel region. With a single head they may also differ
-// from the loop's, whose products then have all threads. The loop runs where ATen would not choose
-// its kernel for the CPU: if the rows of a head are not dense, or after
+// In float32 and float64 flash.h computes each sequence. ATen's kernel for the CPU computes
+// sequences with a mask, and 16-bit dtypes (FlashAttention-2, arXiv 2307.08691). The loop runs
+// where ATen would not choose its kernel: if the rows of a head are not dense, or after
 // at::globalContext().setSDPUseFlash(false).
+//
+// Results and gradients of flash.h have the same bits for any number of threads. After
+// ReplaceAtenFlashAttention(true) the loop has these bits, too. With a mask, float32 and float64
+// gradients may differ in the last bit for another number of threads: MKL's products differ within
+// a parallel region. With a single head they may also differ from the loop's, whose products then
+// have all threads.
 //
 // Operators: lockstep::attention, lockstep::attention_by_sequence (the loop), and below autograd
 // lockstep::packed_attention. Autocast casts q, k and v as for at::scaled_dot_product_attention.

@@ -35,8 +35,8 @@ bool HasFlashAttention(const at::Tensor& q, const at::Tensor& k, const at::Tenso
 void FlashAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
                     std::optional<double> scale, const at::Tensor& y, const at::Tensor& logsumexp);
 
-// Writes the gradients of q, k and v, given dy, that of y. They have memory of their own for each
-// head.
+// Writes the gradients of q, k and v. dy is the gradient of y. dk and dv have memory of their own
+// for each head: the caller adds those of heads that share keys.
 void FlashAttentionBackward(const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k,
                             const at::Tensor& v, const at::Tensor& y, const at::Tensor& logsumexp,
                             bool causal, std::optional<double> scale, const at::Tensor& dq,

@@ -1,4 +1,4 @@
-// What flash.cc gives to the loops of flash_cpu.cc. Private to these two.
+// Describes one call of attention to the loops of flash_cpu.cc. Private to flash.cc and these.
 
 #ifndef LOCKSTEP_KERNELS_ATTENTION_FLASH_LOOPS_H_
 #define LOCKSTEP_KERNELS_ATTENTION_FLASH_LOOPS_H_

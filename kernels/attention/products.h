@@ -70,9 +70,9 @@ struct Products {
     }
   }
 
-  // Computes y = a b, or adds it to y. `terms_of` and `columns_of` tell for some rows, given the
-  // first one and the one after the last, which terms of the sums are not zero, and how many
-  // columns are wanted.
+  // Computes y = a b, or y += a b. Both functions take a range of rows, as its first row and the
+  // one after the last. terms_of returns which terms of their sums may not be zero, and columns_of
+  // how many of their columns are wanted.
   //   a [rows, terms], b [terms, columns] in panels, y [rows, Padded(columns)], row after row
   template <typename TermsOf, typename ColumnsOf>
   static void Multiply(const Strided<T>& a, const T* b, int64_t b_rows, int64_t rows,
@@ -158,7 +158,7 @@ struct Products {
       };
       (add_row(Vec(number[r * row_stride]), left[r], right[r]), ...);
     }
-    // What was there before is added at the end, so that rounding does not grow with all terms.
+    // The old y is added at the end: one long chain of additions would round more.
     if (add) {
       ((left[r] = left[r] + Vec::loadu(y + r * y_stride)), ...);
       ((right[r] = right[r] + Vec::loadu(y + r * y_stride + kLanes)), ...);
