@@ -36,7 +36,7 @@ struct FlashLoops {
 };
 
 // Queries, and keys, of a block.
-constexpr int64_t kFlashBlock = 128;
+constexpr int64_t kFlashBlock = 256;
 
 inline int64_t FlashBlocks(int64_t tokens) { return (tokens + kFlashBlock - 1) / kFlashBlock; }
 

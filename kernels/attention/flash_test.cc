@@ -30,7 +30,7 @@ struct Case {
   std::optional<double> scale = {};
 };
 
-// Blocks have 128 queries and keys, vectors 4 to 16 numbers, tiles up to 8 rows.
+// Blocks have 256 queries and keys, vectors 4 to 16 numbers, tiles up to 8 rows.
 std::vector<Case> Cases() {
   return {
       {1, 1, 1, 1, 1},
@@ -39,12 +39,13 @@ std::vector<Case> Cases() {
       {2, 2, 33, 33, 32, false},
       {1, 2, 64, 64, 64},
       {1, 2, 127, 127, 40},
-      {1, 1, 128, 128, 16, false},
+      {1, 1, 256, 256, 16, false},
       {1, 2, 129, 129, 24},
-      {2, 1, 260, 260, 20},
+      {1, 2, 257, 257, 24},
+      {2, 1, 530, 530, 20},
       {1, 3, 300, 300, 33, false, 0.3},
-      {1, 2, 5, 130, 16, false},
-      {1, 2, 130, 5, 16, false},
+      {1, 2, 5, 270, 16, false},
+      {1, 2, 270, 5, 16, false},
       {1, 2, 5, 300, 16},  // causal: a query sees the keys up to its own number
       {1, 2, 300, 7, 16},
       {1, 2, 40, 40, 16, true, -0.7},
@@ -182,7 +183,7 @@ TEST(FlashAttention, InputsMayLieApartOrShareMemory) {
 }
 
 TEST(FlashAttention, LargeScoresDoNotOverflow) {
-  const Case c = {1, 1, 200, 200, 8, true, 1e4};
+  const Case c = {1, 1, 300, 300, 8, true, 1e4};
   const Tensors in = InputsOf(c, at::kFloat);
 
   const at::Tensor y = Ours(in, c)[0];
@@ -191,7 +192,7 @@ TEST(FlashAttention, LargeScoresDoNotOverflow) {
 }
 
 TEST(FlashAttention, ANanReachesTheQueriesThatSeeIt) {
-  const Case c = {1, 1, 200, 200, 8};
+  const Case c = {1, 1, 300, 300, 8};
   Tensors in = InputsOf(c, at::kFloat);
   constexpr int64_t kPlace = 150;
   in[1][0][0][kPlace][3] = std::numeric_limits<float>::quiet_NaN();
@@ -200,7 +201,7 @@ TEST(FlashAttention, ANanReachesTheQueriesThatSeeIt) {
 
   const at::Tensor is_nan = ours[0].isnan()[0][0];
   EXPECT_FALSE(is_nan.narrow(0, 0, kPlace).any().item<bool>());
-  EXPECT_TRUE(is_nan.narrow(0, kPlace, 200 - kPlace).all().item<bool>());
+  EXPECT_TRUE(is_nan.narrow(0, kPlace, c.queries - kPlace).all().item<bool>());
 }
 
 TEST(FlashAttention, TakesNoOtherDtypesShapesOrEmptyTensors) {
