@@ -366,6 +366,8 @@ TEST(Attention, MistakesAreNamed) {
   EXPECT_THAT(message(q, k, {2, 3}), HasSubstr("seq_lens add up to 5 tokens, but q has 6"));
   EXPECT_THAT(message(q, k, {6, 0}), HasSubstr("at least 1 each, got [6, 0]"));
   EXPECT_THAT(message(q, k, {6}, {.window = 0}), HasSubstr("window must be at least 1, got 0"));
+  EXPECT_THAT(message(q, k.to(at::kDouble), {6}),
+              HasSubstr("must have one dtype, got Float, Double and Double"));
   EXPECT_THAT(MessageOf([&] { Attention(q, k, k.narrow(1, 0, 1), {6}); }),
               HasSubstr("k and v must have one shape, got [6, 2, 8] and [6, 1, 8]"));
 }

@@ -18,16 +18,16 @@
 
 namespace lockstep::kernels {
 
-// One of flash_cpu.cc's compilations each.
+// One of flash_cpu.cc's compilations each: the loops in float32, and in float64.
 namespace DEFAULT {
-extern const FlashLoops kFlashLoops;
+extern const FlashLoops kFlashLoops[2];
 }
 #if defined(__x86_64__)
 namespace AVX2 {
-extern const FlashLoops kFlashLoops;
+extern const FlashLoops kFlashLoops[2];
 }
 namespace AVX512 {
-extern const FlashLoops kFlashLoops;
+extern const FlashLoops kFlashLoops[2];
 }
 #endif
 
@@ -37,8 +37,8 @@ using Mask = std::optional<at::Tensor>;
 using Pair = std::tuple<at::Tensor, at::Tensor>;
 using Triple = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
-const FlashLoops& ChosenLoops() {
-  static const FlashLoops& loops = []() -> const FlashLoops& {
+const FlashLoops& LoopsOf(at::ScalarType dtype) {
+  static const FlashLoops* const loops = [] {
 #if defined(__x86_64__)
     const std::string capability = at::get_cpu_capability();
     if (capability == "AVX512") return AVX512::kFlashLoops;
@@ -46,12 +46,12 @@ const FlashLoops& ChosenLoops() {
 #endif
     return DEFAULT::kFlashLoops;
   }();
-  return loops;
+  return loops[dtype == at::kDouble ? 1 : 0];
 }
 
 at::Tensor DenseRows(const at::Tensor& x) { return x.stride(3) == 1 ? x : x.contiguous(); }
 
-FlashTensor InLoops(const at::Tensor& x) {
+FlashTensor FlashTensorOf(const at::Tensor& x) {
   return {const_cast<void*>(x.const_data_ptr()), x.stride(0), x.stride(1), x.stride(2)};
 }
 
@@ -67,26 +67,36 @@ FlashProblem ProblemOf(const at::Tensor& q, const at::Tensor& k, const at::Tenso
       .dim = q.size(3),
       .causal = causal,
       .scale = scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3)))),
-      .q = InLoops(q),
-      .k = InLoops(k),
-      .v = InLoops(v),
-      .y = InLoops(y),
-      .logsumexp = InLoops(logsumexp),
-      .dy = {},
-      .dq = {},
-      .dk = {},
-      .dv = {},
+      .q = FlashTensorOf(q),
+      .k = FlashTensorOf(k),
+      .v = FlashTensorOf(v),
+      .y = FlashTensorOf(y),
+      .logsumexp = FlashTensorOf(logsumexp),
   };
 }
 
 // Shares `count` parts of the problem out over threads.
-template <typename Loop>
-void Run(const FlashProblem& problem, bool backward, int64_t count, const Loop& loop) {
-  const int64_t scratch = ChosenLoops().scratch(problem, backward);
+void Run(const FlashProblem& problem, bool backward, int64_t count) {
+  const FlashLoops& loops = LoopsOf(problem.dtype);
+  const auto loop = backward ? loops.backward : loops.forward;
+  const int64_t scratch = loops.scratch(problem, backward);
   at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
     const at::Tensor memory = at::empty({scratch}, problem.dtype);
     loop(problem, begin, end, memory.mutable_data_ptr());
   });
+}
+
+void Check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, at::TensorList results) {
+  TORCH_CHECK_VALUE(CanUseFlashAttention(q, k, v), "FlashAttention: expected q [batch, heads, ",
+                    "queries, dim] and k, v [batch, heads, keys, dim] on the CPU, float32 or "
+                    "float64 and not empty; got ",
+                    q.sizes(), " ", q.scalar_type(), ", ", k.sizes(), " ", k.scalar_type(), " and ",
+                    v.sizes(), " ", v.scalar_type());
+  for (const at::Tensor& x : results)
+    TORCH_CHECK_VALUE(x.dim() == 4 && x.stride(3) == 1 && x.scalar_type() == q.scalar_type(),
+                      "FlashAttention: results must have 4 dimensions, q's dtype and dense rows, "
+                      "got ",
+                      x.sizes(), " ", x.scalar_type(), " with strides ", x.strides());
 }
 
 // --- ATen's operators, computed here
@@ -96,14 +106,15 @@ std::atomic<bool> replaces_aten = false;
 bool IsOurs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double dropout,
             const Mask& mask) {
   return replaces_aten && dropout == 0 && !(mask.has_value() && mask->defined()) &&
-         HasFlashAttention(q, k, v) && q.stride(3) == 1 && k.stride(3) == 1 && v.stride(3) == 1;
+         CanUseFlashAttention(q, k, v) && q.stride(3) == 1 && k.stride(3) == 1 && v.stride(3) == 1;
 }
 
 Pair Forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double dropout,
              bool causal, const Mask& mask, std::optional<double> scale) {
   if (!IsOurs(q, k, v, dropout, mask))
     return AtenFlashAttention(q, k, v, dropout, causal, mask, scale);
-  const at::Tensor y = at::empty_like(q);
+  at::Tensor y = at::empty_like(q);  // q's order of strides
+  if (y.stride(3) != 1) y = at::empty(q.sizes(), q.options());
   const at::Tensor logsumexp =
       at::empty({q.size(0), q.size(2), q.size(1)}, q.options()).transpose(1, 2);
   FlashAttention(q, k, v, causal, scale, y, logsumexp);
@@ -124,7 +135,7 @@ Triple Backward(const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k, 
 }
 
 void Register() {
-  // The dispatcher warns that another kernel was there before, which is the purpose.
+  // Silences the dispatcher's warning about an overridden kernel: overriding is the purpose.
   class : public c10::WarningHandler {
     void process(const c10::Warning& /*warning*/) override {}
   } silent;
@@ -141,7 +152,7 @@ TORCH_LIBRARY_FRAGMENT(lockstep, library) {
 
 }  // namespace
 
-bool HasFlashAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+bool CanUseFlashAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   const at::ScalarType dtype = q.scalar_type();
   return q.is_cpu() && k.is_cpu() && v.is_cpu() && (dtype == at::kFloat || dtype == at::kDouble) &&
          k.scalar_type() == dtype && v.scalar_type() == dtype && q.dim() == 4 && k.dim() == 4 &&
@@ -151,23 +162,24 @@ bool HasFlashAttention(const at::Tensor& q, const at::Tensor& k, const at::Tenso
 
 void FlashAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
                     std::optional<double> scale, const at::Tensor& y, const at::Tensor& logsumexp) {
+  Check(q, k, v, {y});
   const at::Tensor rows[] = {DenseRows(q), DenseRows(k), DenseRows(v)};
   const FlashProblem problem = ProblemOf(rows[0], rows[1], rows[2], y, logsumexp, causal, scale);
-  Run(problem, /*backward=*/false, problem.batch * problem.heads * FlashBlocks(problem.queries),
-      ChosenLoops().forward);
+  Run(problem, /*backward=*/false, problem.batch * problem.heads * FlashBlocks(problem.queries));
 }
 
 void FlashAttentionBackward(const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k,
                             const at::Tensor& v, const at::Tensor& y, const at::Tensor& logsumexp,
                             bool causal, std::optional<double> scale, const at::Tensor& dq,
                             const at::Tensor& dk, const at::Tensor& dv) {
+  Check(q, k, v, {dq, dk, dv});
   const at::Tensor rows[] = {DenseRows(dy), DenseRows(q), DenseRows(k), DenseRows(v), DenseRows(y)};
   FlashProblem problem = ProblemOf(rows[1], rows[2], rows[3], rows[4], logsumexp, causal, scale);
-  problem.dy = InLoops(rows[0]);
-  problem.dq = InLoops(dq);
-  problem.dk = InLoops(dk);
-  problem.dv = InLoops(dv);
-  Run(problem, /*backward=*/true, problem.batch * problem.heads, ChosenLoops().backward);
+  problem.dy = FlashTensorOf(rows[0]);
+  problem.dq = FlashTensorOf(dq);
+  problem.dk = FlashTensorOf(dk);
+  problem.dv = FlashTensorOf(dv);
+  Run(problem, /*backward=*/true, problem.batch * problem.heads);
 }
 
 bool ReplaceAtenFlashAttention(bool enabled) {

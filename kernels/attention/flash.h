@@ -3,13 +3,18 @@
 //    lockstep::kernels::ReplaceAtenFlashAttention(true);
 //    const at::Tensor y = at::scaled_dot_product_attention(q, k, v, {}, 0.0, /*is_causal=*/true);
 //
-// ATen's kernel computes all scores of a block, and throws those away that a causal mask hides. Its
-// products are calls of MKL for each block of each head. This one leaves hidden scores out, and its
-// products are loops of its own. So it takes about half the time where a sequence is short, and as
-// long as ATen's where it is long and not causal (docs/BENCHMARKS.md). Masks, dropout and 16-bit
-// dtypes stay ATen's. Results and gradients have the same bits for any number of threads.
+// ATen's kernel computes every score of a block, then discards those that a causal mask hides. It
+// calls MKL for each block. This kernel skips hidden scores, and multiplies in registers. In
+// float32 it takes about half the time for causal sequences of up to 512 tokens, and as long as
+// ATen's for long sequences without a mask (docs/BENCHMARKS.md). Masks, dropout and 16-bit dtypes
+// stay ATen's.
 //
-// Source: FlashAttention-2, arXiv 2307.08691. Thread-safe.
+// Results and gradients have the same bits for any number of threads. Threads share blocks of
+// queries in forward. In backward they share heads, so that nothing is added up in turns. A NaN or
+// an infinity in v may also reach up to 7 queries before it.
+//
+// Source: FlashAttention-2, arXiv 2307.08691. Thread-safe, except for the first call of
+// ReplaceAtenFlashAttention.
 
 #ifndef LOCKSTEP_KERNELS_ATTENTION_FLASH_H_
 #define LOCKSTEP_KERNELS_ATTENTION_FLASH_H_
@@ -20,33 +25,34 @@
 
 namespace lockstep::kernels {
 
-// Returns whether the functions below take these: float32 or float64 of one dtype, of the shapes
-// below, and not empty.
-bool HasFlashAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
+// Returns whether FlashAttention takes q, k and v: on the CPU, of one dtype (float32 or float64),
+// of the shapes below, and not empty.
+bool CanUseFlashAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v);
 
-// Writes softmax(q k^T * scale) v to y, and for each query the logarithm of its sum of exponentials
-// to logsumexp. Below autograd.
+// Writes y = softmax(scale q k^T) v, and for each query logsumexp = log(sum(exp(scale q k^T))).
+// Records no gradients. Throws c10::ValueError unless CanUseFlashAttention(q, k, v) and y fits.
 //
-//   q, y       [batch, heads, queries, dim]
+//   q, y       [batch, heads, queries, dim]. y is dense along dim.
 //   k, v       [batch, heads, keys, dim]. A stride may be 0, for heads that share keys.
-//   logsumexp  [batch, heads, queries]
-//   causal     a query sees the keys up to its own number
+//   logsumexp  [batch, heads, queries], of q's dtype
+//   causal     query i sees keys 0 to i, also where there are more or fewer keys than queries
 //   scale      default: dim^-0.5
 void FlashAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
                     std::optional<double> scale, const at::Tensor& y, const at::Tensor& logsumexp);
 
-// Writes the gradients of q, k and v. dy is the gradient of y. dk and dv have memory of their own
-// for each head: the caller adds those of heads that share keys.
+// Writes the gradients of q, k and v: dq, dk and dv, dense along dim. dy is the gradient of y. dk
+// and dv are of each head. The caller adds those of heads that share keys.
 void FlashAttentionBackward(const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k,
                             const at::Tensor& v, const at::Tensor& y, const at::Tensor& logsumexp,
                             bool causal, std::optional<double> scale, const at::Tensor& dq,
                             const at::Tensor& dk, const at::Tensor& dv);
 
-// Makes at::scaled_dot_product_attention call these functions on CPUs (true), or ATen's kernel as
-// at first (false). Returns the setting before. The operator is
-// aten::_scaled_dot_product_flash_attention_for_cpu; its results have the strides of ATen's. From
-// Lua: torch.ops.lockstep.replace_flash_attention. The first call registers the operator: make it
-// before other threads compute.
+// Makes at::scaled_dot_product_attention call these functions on CPUs (true), or ATen's kernel
+// (false, the default in C++). Returns the previous setting. A forward and its backward may differ
+// in it. Programs in Lua start with true, and nn.use_fused changes it.
+//
+// The operator is aten::_scaled_dot_product_flash_attention_for_cpu, and its results keep the
+// strides of ATen's. The first call registers it: make it before other threads compute.
 bool ReplaceAtenFlashAttention(bool enabled);
 
 }  // namespace lockstep::kernels

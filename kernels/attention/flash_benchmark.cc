@@ -13,10 +13,12 @@
 #include <cstdlib>
 #include <functional>
 #include <limits>
+#include <vector>
 
 #include "ATen/ATen.h"
 #include "ATen/Parallel.h"
 #include "ATen/core/grad_mode.h"
+#include "c10/util/Exception.h"
 #include "kernels/attention/flash.h"
 #include "torch/csrc/autograd/autograd.h"
 
@@ -37,11 +39,26 @@ double TimeOf(const std::function<void()>& run, bool ours) {
   return Microseconds() - start;
 }
 
+void Check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, const at::Tensor& dy,
+           bool causal) {
+  const auto run = [&](bool ours) {
+    ReplaceAtenFlashAttention(ours);
+    const at::Tensor y = at::scaled_dot_product_attention(q, k, v, {}, 0.0, causal);
+    std::vector<at::Tensor> results = torch::autograd::grad({y}, {q, k, v}, {dy});
+    results.push_back(y);
+    return results;
+  };
+  const std::vector<at::Tensor> ours = run(true), atens = run(false);
+  for (size_t i = 0; i < ours.size(); ++i)
+    TORCH_CHECK(at::allclose(ours[i], atens[i], 1e-3, 1e-4), "result ", i, " differs");
+}
+
 void Measure(at::ScalarType dtype, int64_t batch, int64_t heads, int64_t tokens, int64_t dim,
              bool causal, int turns) {
   const at::Tensor qkv = at::randn({batch, tokens, 3, heads, dim}, dtype).permute({2, 0, 3, 1, 4});
   const auto leaf = [&](int64_t i) { return qkv[i].detach().requires_grad_(true); };
   const at::Tensor q = leaf(0), k = leaf(1), v = leaf(2), dy = at::randn(q.sizes(), dtype);
+  Check(q, k, v, dy, causal);
   const auto forward = [&] { return at::scaled_dot_product_attention(q, k, v, {}, 0.0, causal); };
   const std::function<void()> both = [&] { torch::autograd::grad({forward()}, {q, k, v}, {dy}); };
   const std::function<void()> alone = [&] {
@@ -65,7 +82,7 @@ void Measure(at::ScalarType dtype, int64_t batch, int64_t heads, int64_t tokens,
 }  // namespace lockstep::kernels
 
 int main(int argc, char** argv) {
-  const int turns = argc > 1 ? std::atoi(argv[1]) : 30;
+  const int turns = argc > 1 ? std::max(1, std::atoi(argv[1])) : 30;
   std::printf("%d threads\n%-38s %10s %10s %5s %10s %10s %5s\n", at::get_num_threads(),
               "dtype, batch x heads x tokens x dim", "forward", "ATen's", "ratio", "training",
               "ATen's", "ratio");
