@@ -238,8 +238,8 @@ Triple Backward(const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k, 
     const bool is_ours = !needs_mask && CanUseFlashAttention(queries, keys, values);
     at::Tensor dq_part = dq_view, dk_parts = KeysOf(dk, s), dv_parts = KeysOf(dv, s);
     if (is_ours) {
-      // Each query head has its own gradient of the key head that it shares. The order of memory
-      // is that of ATen's gradients, because it decides the order of the sum.
+      // Each query head has its own gradient of the key head that it shares. ATen's gradients have
+      // this order of memory, which decides the order of the sum.
       if (group > 1)
         for (at::Tensor* const parts : {&dk_parts, &dv_parts})
           *parts = at::empty({kv_heads, s.length, group, q.size(2)}, k.options()).transpose(1, 2);

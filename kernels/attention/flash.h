@@ -33,10 +33,10 @@ bool CanUseFlashAttention(const at::Tensor& q, const at::Tensor& k, const at::Te
 // Records no gradients. Throws c10::ValueError unless CanUseFlashAttention(q, k, v) and y fits.
 //
 //   q, y       [batch, heads, queries, dim]. y is dense along dim.
-//   k, v       [batch, heads, keys, dim]. A stride may be 0, for heads that share keys.
-//   logsumexp  [batch, heads, queries], of q's dtype
-//   causal     query i sees keys 0 to i, also where there are more or fewer keys than queries
-//   scale      default: dim^-0.5
+//   k, v       [batch, heads, keys, dim]. Heads that share keys have a stride of 0.
+//   logsumexp  [batch, heads, queries], of q's dtype.
+//   causal     Query i sees keys 0 to i. There may be more or fewer keys than queries.
+//   scale      Default: dim^-0.5.
 void FlashAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
                     std::optional<double> scale, const at::Tensor& y, const at::Tensor& logsumexp);
 

@@ -309,7 +309,7 @@ class Flash {
     }
   }
 
-  // Adds the share of a block of queries to m.dk and m.dv, and that of the keys to dq.
+  // Adds what a block of queries contributes to m.dk and m.dv, and what the keys contribute to dq.
   static void BackwardOfBlock(const FlashProblem& p, int64_t batch, int64_t head, int64_t query,
                               int64_t key, const BackwardMemory& m) {
     const Block block = BlockAt(p, query, key);

@@ -132,7 +132,7 @@ TEST(FlashAttention, HeaderExample) {
   EXPECT_TRUE(at::allclose(y, before, 1e-5, 1e-6));
 }
 
-// at::empty fills memory with NaNs here, that of the kernel too.
+// at::empty fills all memory with NaNs here, also the kernel's own.
 TEST(FlashAttention, ReadsNoMemoryThatItHasNotWritten) {
   at::globalContext().setDeterministicAlgorithms(true, /*warn_only=*/true);
   ASSERT_TRUE(at::empty({3}).isnan().all().item<bool>());

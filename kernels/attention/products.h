@@ -23,8 +23,8 @@ struct Strided {
   int64_t row_stride, column_stride = 1;
 };
 
-// What some rows of a product need: the terms [first_term, last_term) of each sum, and the first
-// `columns` columns.
+// The part of a product that some rows need. Their sums have the terms [first_term, last_term).
+// `columns`: they need the first ones.
 struct Part {
   int64_t first_term, last_term, columns;
 };
