@@ -9,20 +9,20 @@ namespace lockstep::kernels {
 
 void AddOneToAll(at::TensorList tensors) { at::_foreach_add_(tensors, 1); }
 
-std::tuple<at::Tensor, at::Tensor> FlashAttention(const at::Tensor& q, const at::Tensor& k,
-                                                  const at::Tensor& v, bool causal,
-                                                  const std::optional<at::Tensor>& mask,
-                                                  std::optional<double> scale) {
-  return at::native::_scaled_dot_product_flash_attention_cpu(q, k, v, /*dropout_p=*/0, causal, mask,
-                                                             scale);
+std::tuple<at::Tensor, at::Tensor> AtenFlashAttention(const at::Tensor& q, const at::Tensor& k,
+                                                      const at::Tensor& v, double dropout,
+                                                      bool causal,
+                                                      const std::optional<at::Tensor>& mask,
+                                                      std::optional<double> scale) {
+  return at::native::_scaled_dot_product_flash_attention_cpu(q, k, v, dropout, causal, mask, scale);
 }
 
-std::tuple<at::Tensor, at::Tensor, at::Tensor> FlashAttentionBackward(
+std::tuple<at::Tensor, at::Tensor, at::Tensor> AtenFlashAttentionBackward(
     const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-    const at::Tensor& y, const at::Tensor& logsumexp, bool causal,
+    const at::Tensor& y, const at::Tensor& logsumexp, double dropout, bool causal,
     const std::optional<at::Tensor>& mask, std::optional<double> scale) {
-  return at::native::_scaled_dot_product_flash_attention_cpu_backward(
-      dy, q, k, v, y, logsumexp, /*dropout_p=*/0, causal, mask, scale);
+  return at::native::_scaled_dot_product_flash_attention_cpu_backward(dy, q, k, v, y, logsumexp,
+                                                                      dropout, causal, mask, scale);
 }
 
 at::Tensor ScaledMatrixProduct(const at::Tensor& a, const at::Tensor& b, const at::Tensor& a_factor,

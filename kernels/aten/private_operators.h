@@ -14,18 +14,17 @@ namespace lockstep::kernels {
 // Adds 1 to each tensor: one launch for all, on a GPU.
 void AddOneToAll(at::TensorList tensors);
 
-// ATen's attention on the CPU, past the dispatcher. `mask` is added to the scores. Returns the
-// result, and for each query the logarithm of its sum of exponentials.
-//   q, k, v: [batch, heads, tokens, dim], dense along dim; mask: [tokens, tokens], of q's dtype.
-std::tuple<at::Tensor, at::Tensor> FlashAttention(const at::Tensor& q, const at::Tensor& k,
-                                                  const at::Tensor& v, bool causal,
-                                                  const std::optional<at::Tensor>& mask,
-                                                  std::optional<double> scale);
+// ATen's attention on the CPU, past the dispatcher: kernels/attention/flash.h has its arguments.
+std::tuple<at::Tensor, at::Tensor> AtenFlashAttention(const at::Tensor& q, const at::Tensor& k,
+                                                      const at::Tensor& v, double dropout,
+                                                      bool causal,
+                                                      const std::optional<at::Tensor>& mask,
+                                                      std::optional<double> scale);
 
 // Returns the gradients of q, k and v.
-std::tuple<at::Tensor, at::Tensor, at::Tensor> FlashAttentionBackward(
+std::tuple<at::Tensor, at::Tensor, at::Tensor> AtenFlashAttentionBackward(
     const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-    const at::Tensor& y, const at::Tensor& logsumexp, bool causal,
+    const at::Tensor& y, const at::Tensor& logsumexp, double dropout, bool causal,
     const std::optional<at::Tensor>& mask, std::optional<double> scale);
 
 // Returns the product of two matrices of float8 numbers, times factors: one for each matrix, or for

@@ -23,6 +23,7 @@
 #include "ATen/ops/zeros.h"
 #include "c10/util/Exception.h"
 #include "kernels/aten/private_operators.h"
+#include "kernels/attention/flash.h"
 #include "kernels/attention/shares.h"
 #include "torch/csrc/autograd/VariableTypeUtils.h"
 #include "torch/csrc/autograd/function.h"
@@ -169,8 +170,8 @@ at::Tensor OneByOne(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
 
 // --- The row as one operator
 
-// Calls fn for each sequence, on several threads. ATen's kernel has the threads to itself where a
-// sequence is alone.
+// Calls fn for each sequence: first for those that need all threads, one after another, then for
+// the others, shared out over threads.
 template <typename Function>
 void ForEachSequence(at::IntArrayRef seq_lens, const Function& fn) {
   const std::vector<Sequence> sequences = SequencesOf(seq_lens);
@@ -205,11 +206,17 @@ Pair Forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   if (seq_lens.empty()) return {y, logsumexp};
   const at::Tensor mask = MaskOf(q, seq_lens, causal, window);
   ForEachSequence(seq_lens, [&](const Sequence& s) {
-    const auto [part, logarithms] = FlashAttention(
-        QueriesOf(q, s, kv_heads), SharedKeysOf(k, s, group), SharedKeysOf(v, s, group),
-        causal && !NeedsMask(s.length, window), MaskFor(mask, s.length, window), scale);
-    QueriesOf(y, s, kv_heads).copy_(part);
-    LogarithmsOf(logsumexp, s, heads, kv_heads).copy_(logarithms);
+    const at::Tensor queries = QueriesOf(q, s, kv_heads), keys = SharedKeysOf(k, s, group),
+                     values = SharedKeysOf(v, s, group), y_view = QueriesOf(y, s, kv_heads),
+                     logarithms_view = LogarithmsOf(logsumexp, s, heads, kv_heads);
+    const bool needs_mask = NeedsMask(s.length, window);
+    if (!needs_mask && CanUseFlashAttention(queries, keys, values))
+      return FlashAttention(queries, keys, values, causal, scale, y_view, logarithms_view);
+    const auto [part, logarithms] =
+        AtenFlashAttention(queries, keys, values, /*dropout=*/0, causal && !needs_mask,
+                           MaskFor(mask, s.length, window), scale);
+    y_view.copy_(part);
+    logarithms_view.copy_(logarithms);
   });
   return {y, logsumexp};
 }
@@ -223,14 +230,30 @@ Triple Backward(const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k, 
   if (seq_lens.empty()) return {dq, dk, dv};
   const at::Tensor mask = MaskOf(q, seq_lens, causal, window);
   ForEachSequence(seq_lens, [&](const Sequence& s) {
-    const auto [q_part, k_part, v_part] = FlashAttentionBackward(
-        QueriesOf(dy, s, kv_heads), QueriesOf(q, s, kv_heads), SharedKeysOf(k, s, group),
-        SharedKeysOf(v, s, group), QueriesOf(y, s, kv_heads),
-        LogarithmsOf(logsumexp, s, heads, kv_heads), causal && !NeedsMask(s.length, window),
-        MaskFor(mask, s.length, window), scale);
-    QueriesOf(dq, s, kv_heads).copy_(q_part);
-    KeysOf(dk, s).copy_(group == 1 ? k_part : k_part.sum({1}, /*keepdim=*/true));
-    KeysOf(dv, s).copy_(group == 1 ? v_part : v_part.sum({1}, /*keepdim=*/true));
+    const at::Tensor dy_view = QueriesOf(dy, s, kv_heads), queries = QueriesOf(q, s, kv_heads),
+                     keys = SharedKeysOf(k, s, group), values = SharedKeysOf(v, s, group),
+                     y_view = QueriesOf(y, s, kv_heads), dq_view = QueriesOf(dq, s, kv_heads),
+                     logarithms = LogarithmsOf(logsumexp, s, heads, kv_heads);
+    const bool needs_mask = NeedsMask(s.length, window);
+    const bool is_ours = !needs_mask && CanUseFlashAttention(queries, keys, values);
+    at::Tensor dq_part = dq_view, dk_parts = KeysOf(dk, s), dv_parts = KeysOf(dv, s);
+    if (is_ours) {
+      // Each query head has its own gradient of the key head that it shares. ATen's gradients have
+      // this order of memory, which decides the order of the sum.
+      if (group > 1)
+        for (at::Tensor* const parts : {&dk_parts, &dv_parts})
+          *parts = at::empty({kv_heads, s.length, group, q.size(2)}, k.options()).transpose(1, 2);
+      FlashAttentionBackward(dy_view, queries, keys, values, y_view, logarithms, causal, scale,
+                             dq_view, dk_parts, dv_parts);
+      if (group == 1) return;
+    } else {
+      std::tie(dq_part, dk_parts, dv_parts) = AtenFlashAttentionBackward(
+          dy_view, queries, keys, values, y_view, logarithms, /*dropout=*/0, causal && !needs_mask,
+          MaskFor(mask, s.length, window), scale);
+      dq_view.copy_(dq_part);
+    }
+    KeysOf(dk, s).copy_(group == 1 ? dk_parts : dk_parts.sum({1}, /*keepdim=*/true));
+    KeysOf(dv, s).copy_(group == 1 ? dv_parts : dv_parts.sum({1}, /*keepdim=*/true));
   });
   return {dq, dk, dv};
 }
@@ -349,7 +372,7 @@ bool IsForKernel(const at::Tensor& x, const at::Tensor& q) {
 at::Tensor Choose(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                   at::IntArrayRef seq_lens, bool causal, Number scale, Window window);
 
-// Query heads that share a key head have keys and values of their own here, as in the loop: the
+// Query heads that share a key head have keys and values of their own here, as in the loop. So the
 // gradients of these are added up in the dtypes of k and v.
 at::Tensor ChooseInAutocast(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                             at::IntArrayRef seq_lens, const AttentionOptions& o) {
@@ -374,6 +397,9 @@ at::Tensor Choose(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
   const at::DeviceType device = q.device().type();
   if (at::autocast::is_autocast_available(device) && at::autocast::is_autocast_enabled(device))
     return ChooseInAutocast(q, k, v, seq_lens, {causal, scale, window});
+  TORCH_CHECK_VALUE(q.scalar_type() == k.scalar_type() && q.scalar_type() == v.scalar_type(),
+                    "attention: q, k and v must have one dtype, got ", q.scalar_type(), ", ",
+                    k.scalar_type(), " and ", v.scalar_type());
   if (!IsForKernel(q, q) || !IsForKernel(k, q) || !IsForKernel(v, q) ||
       !at::globalContext().userEnabledFlashSDP())
     return OneByOne(q, k, v, seq_lens, causal, scale, window);

@@ -5,17 +5,21 @@
 //    const at::Tensor y = Attention(q, k, v, {5, 3});
 //
 // A loop of at::scaled_dot_product_attention takes a dozen operators for each sequence, and as many
-// nodes of autograd. For short sequences these take longer than the kernel, and few heads do not
-// keep all threads busy. On the CPU the whole row is one operator with one node. Threads take
+// nodes of autograd. For short sequences these take longer than the kernel. A few heads do not keep
+// all threads busy. So on the CPU the whole row is one operator with one node. Threads take
 // sequences, balanced by their lengths squared. A sequence that is too long for one thread has them
-// all. Other devices run the loop.
+// all, in backward one for each head. Other devices run the loop.
 //
-// ATen's kernel for the CPU computes each sequence (FlashAttention, arXiv 2307.08691). So results
-// and gradients have the bits of the loop with the same number of threads. Another number of
-// threads may change the last bit of float32 and float64 gradients, in the loop too: MKL's products
-// differ within a parallel region. With a single head these gradients may also differ from the
-// loop's, whose products then have all threads. The loop runs where ATen would not choose this
-// kernel: if the rows of a head are not dense, or after at::globalContext().setSDPUseFlash(false).
+// In float32 and float64 flash.h computes each sequence. ATen's kernel for the CPU computes
+// sequences with a mask, and 16-bit dtypes (FlashAttention-2, arXiv 2307.08691). The loop runs
+// where ATen would not choose its kernel: if the rows of a head are not dense, or after
+// at::globalContext().setSDPUseFlash(false).
+//
+// Results and gradients of flash.h have the same bits for any number of threads. After
+// ReplaceAtenFlashAttention(true) the loop has these bits, too. With a mask, float32 and float64
+// gradients may differ in the last bit for another number of threads: MKL's products differ within
+// a parallel region. With a single head they may also differ from the loop's, whose products then
+// have all threads.
 //
 // Operators: lockstep::attention, lockstep::attention_by_sequence (the loop), and below autograd
 // lockstep::packed_attention. Autocast casts q, k and v as for at::scaled_dot_product_attention.
@@ -34,11 +38,12 @@ namespace lockstep::kernels {
 struct AttentionOptions {
   bool causal = true;                            // a token sees itself and the tokens before it
   std::optional<double> scale = {};              // default: dim^-0.5
-  std::optional<int64_t> window = std::nullopt;  // a token sees so many, itself included; if not
-                                                 // causal, as many after itself
+  std::optional<int64_t> window = std::nullopt;  // a token sees itself, window - 1 before it and,
+                                                 // if not causal, window - 1 after it
 };
 
-// Returns [tokens, heads, dim], contiguous on the CPU. Throws c10::ValueError for other arguments.
+// Returns [tokens, heads, dim]. Throws c10::ValueError for other shapes, dtypes, seq_lens or
+// windows.
 //
 //   q         [tokens, heads, dim]
 //   k, v      [tokens, kv_heads, dim], of q's dtype. heads is a multiple of kv_heads.

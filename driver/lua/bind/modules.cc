@@ -3,10 +3,14 @@
 #include "driver/lua/bind/open.h"
 #include "driver/lua/torch/graph.h"
 #include "driver/lua/torch/torch.h"
+#include "kernels/attention/flash.h"
 
 namespace lockstep::lua {
 
 void PreloadModules(LuaVm& vm) {
+  // Once: a later state of Lua, such as a worker's, leaves nn.use_fused(false) as it is.
+  static const bool before = kernels::ReplaceAtenFlashAttention(true);
+  static_cast<void>(before);
   vm.Preload("lockstep.core", OpenCore);
   vm.Preload("lockstep.core.batching", OpenBatching);
   vm.Preload("lockstep.core.checkpoint", OpenCheckpoint);

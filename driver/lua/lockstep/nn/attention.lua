@@ -86,8 +86,8 @@ local OPTIONS = { seq_lens = options.optional, causal = true, scale = options.op
 ---     local y = nn.attention(q, k, v, { seq_lens = batch.seq_lens, window = 4096 })
 ---
 --- `seq_lens`: the tokens of each sequence, which add up to T; default: one sequence. `causal`: a token sees itself and
---- the tokens before it. `scale`: default D^-0.5. `window`: a token sees so many tokens, itself included. If `causal`
---- is false, it sees as many tokens after itself. Within sharding.context_parallel q, k and v are this rank's chunk,
+--- the tokens before it. `scale`: default D^-0.5. `window`: a token sees itself, window - 1 tokens before it, and if
+--- `causal` is false window - 1 after it. Within sharding.context_parallel q, k and v are this rank's chunk,
 --- and seq_lens the lengths of the whole.
 ---@param q torch.Tensor [T, heads, D]
 ---@param k torch.Tensor [T, kv_heads, D]

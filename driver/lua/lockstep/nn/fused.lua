@@ -14,8 +14,9 @@ local kernels = rawget(torch, "ops") and torch.ops.lockstep
 local fused = kernels ~= nil
 
 --- Chooses between the fused kernels (true, as at first) and ATen's operators, for all that this process computes
---- from now on. Results agree to the rounding of the dtype. Returns the setting before. Kernels run on CPUs,
---- and on NVIDIA GPUs where the program was built with nvcc; elsewhere both ways are ATen's.
+--- from now on. torch.scaled_dot_product_attention on a CPU changes with it. Results agree to the rounding of the
+--- dtype. Returns the setting before. Kernels run on CPUs, and on NVIDIA GPUs where the program was built with nvcc;
+--- elsewhere both ways are ATen's.
 ---
 ---     local before = nn.use_fused(false)
 ---@param enabled boolean
@@ -24,6 +25,7 @@ function M.use_fused(enabled)
   plain.check(type(enabled) == "boolean", "nn.use_fused: expected true or false, got %s", enabled)
   local before = fused
   fused = enabled and kernels ~= nil
+  if kernels then kernels.replace_flash_attention(enabled) end
   return before
 end
 

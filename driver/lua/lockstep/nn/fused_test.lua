@@ -115,6 +115,20 @@ t.test("AttentionToACacheIsTheSameBothWays", function()
   t.equal({ operators[1].name, operators[1].flops }, { "lockstep::cached_attention", 2 * 6 * 8 * 8 * 2 * 2 })
 end)
 
+t.test("AttentionWithoutAMaskChangesWithTheFlag", function()
+  local q, k, v = torch.randn { 2, 4, 37, 16 }, torch.randn { 2, 4, 37, 16 }, torch.randn { 2, 4, 37, 16 }
+  local function attend(causal)
+    return function() return torch.scaled_dot_product_attention(q, k, v, { is_causal = causal }) end
+  end
+
+  for _, causal in ipairs { true, false } do
+    local fused, plain = both_ways(attend(causal))
+
+    expect_near(fused, plain, 1e-5)
+    t.truthy(not torch.equal(fused[1], plain[1]), "another kernel has other bits")
+  end
+end)
+
 t.test("CosinesAndSinesHaveTheSameBitsBothWays", function()
   torch.manual_seed(3)
   for _, shape in ipairs { { 1, 1 }, { 7, 3 }, { 3, 2, 5 }, { 0, 4 }, { 200, 64 }, { 37, 40 } } do

@@ -1,0 +1,191 @@
+#include "kernels/attention/flash.h"
+
+#include <atomic>
+#include <cmath>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <tuple>
+
+#include "ATen/Parallel.h"
+#include "ATen/Version.h"
+#include "ATen/ops/empty.h"
+#include "ATen/ops/empty_like.h"
+#include "c10/util/Exception.h"
+#include "kernels/aten/private_operators.h"
+#include "kernels/attention/flash_loops.h"
+#include "torch/library.h"
+
+namespace lockstep::kernels {
+
+// One of flash_cpu.cc's compilations each: the loops in float32, and in float64.
+namespace DEFAULT {
+extern const FlashLoops kFlashLoops[2];
+}
+#if defined(__x86_64__)
+namespace AVX2 {
+extern const FlashLoops kFlashLoops[2];
+}
+namespace AVX512 {
+extern const FlashLoops kFlashLoops[2];
+}
+#endif
+
+namespace {
+
+using Mask = std::optional<at::Tensor>;
+using Pair = std::tuple<at::Tensor, at::Tensor>;
+using Triple = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
+
+const FlashLoops& LoopsOf(at::ScalarType dtype) {
+  static const FlashLoops* const loops = [] {
+#if defined(__x86_64__)
+    const std::string capability = at::get_cpu_capability();
+    if (capability == "AVX512") return AVX512::kFlashLoops;
+    if (capability == "AVX2") return AVX2::kFlashLoops;
+#endif
+    return DEFAULT::kFlashLoops;
+  }();
+  return loops[dtype == at::kDouble ? 1 : 0];
+}
+
+at::Tensor DenseRows(const at::Tensor& x) { return x.stride(3) == 1 ? x : x.contiguous(); }
+
+FlashTensor FlashTensorOf(const at::Tensor& x) {
+  return {const_cast<void*>(x.const_data_ptr()), x.stride(0), x.stride(1), x.stride(2)};
+}
+
+FlashProblem ProblemOf(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                       const at::Tensor& y, const at::Tensor& logsumexp, bool causal,
+                       std::optional<double> scale) {
+  return {
+      .dtype = q.scalar_type(),
+      .batch = q.size(0),
+      .heads = q.size(1),
+      .queries = q.size(2),
+      .keys = k.size(2),
+      .dim = q.size(3),
+      .causal = causal,
+      .scale = scale.value_or(1 / std::sqrt(static_cast<double>(q.size(3)))),
+      .q = FlashTensorOf(q),
+      .k = FlashTensorOf(k),
+      .v = FlashTensorOf(v),
+      .y = FlashTensorOf(y),
+      .logsumexp = FlashTensorOf(logsumexp),
+  };
+}
+
+// Shares `count` parts of the problem out over threads.
+void Run(const FlashProblem& problem, bool backward, int64_t count) {
+  const FlashLoops& loops = LoopsOf(problem.dtype);
+  const auto loop = backward ? loops.backward : loops.forward;
+  const int64_t scratch = loops.scratch(problem, backward);
+  at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
+    const at::Tensor memory = at::empty({scratch}, problem.dtype);
+    loop(problem, begin, end, memory.mutable_data_ptr());
+  });
+}
+
+void Check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, at::TensorList results) {
+  TORCH_CHECK_VALUE(CanUseFlashAttention(q, k, v), "FlashAttention: expected q [batch, heads, ",
+                    "queries, dim] and k, v [batch, heads, keys, dim] on the CPU, float32 or "
+                    "float64 and not empty; got ",
+                    q.sizes(), " ", q.scalar_type(), ", ", k.sizes(), " ", k.scalar_type(), " and ",
+                    v.sizes(), " ", v.scalar_type());
+  for (const at::Tensor& x : results)
+    TORCH_CHECK_VALUE(x.dim() == 4 && x.stride(3) == 1 && x.scalar_type() == q.scalar_type(),
+                      "FlashAttention: results must have 4 dimensions, q's dtype and dense rows, "
+                      "got ",
+                      x.sizes(), " ", x.scalar_type(), " with strides ", x.strides());
+}
+
+// --- ATen's operators, computed here
+
+std::atomic<bool> replaces_aten = false;
+
+bool IsOurs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double dropout,
+            const Mask& mask) {
+  return replaces_aten && dropout == 0 && !(mask.has_value() && mask->defined()) &&
+         CanUseFlashAttention(q, k, v) && q.stride(3) == 1 && k.stride(3) == 1 && v.stride(3) == 1;
+}
+
+Pair Forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double dropout,
+             bool causal, const Mask& mask, std::optional<double> scale) {
+  if (!IsOurs(q, k, v, dropout, mask))
+    return AtenFlashAttention(q, k, v, dropout, causal, mask, scale);
+  at::Tensor y = at::empty_like(q);  // q's order of strides
+  if (y.stride(3) != 1) y = at::empty(q.sizes(), q.options());
+  const at::Tensor logsumexp =
+      at::empty({q.size(0), q.size(2), q.size(1)}, q.options()).transpose(1, 2);
+  FlashAttention(q, k, v, causal, scale, y, logsumexp);
+  return {y, logsumexp};
+}
+
+Triple Backward(const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                const at::Tensor& y, const at::Tensor& logsumexp, double dropout, bool causal,
+                const Mask& mask, std::optional<double> scale) {
+  if (!dy.defined() || !IsOurs(q, k, v, dropout, mask))
+    return AtenFlashAttentionBackward(dy, q, k, v, y, logsumexp, dropout, causal, mask, scale);
+  const auto fresh = [](const at::Tensor& x) {
+    return at::empty({x.size(0), x.size(2), x.size(1), x.size(3)}, x.options()).transpose(1, 2);
+  };
+  const at::Tensor dq = fresh(q), dk = fresh(k), dv = fresh(v);
+  FlashAttentionBackward(dy, q, k, v, y, logsumexp, causal, scale, dq, dk, dv);
+  return {dq, dk, dv};
+}
+
+void Register() {
+  // Silences the dispatcher's warning about an overridden kernel: overriding is the purpose.
+  class : public c10::WarningHandler {
+    void process(const c10::Warning& /*warning*/) override {}
+  } silent;
+  const c10::WarningUtils::WarningHandlerGuard guard(&silent);
+  static torch::Library library(torch::Library::IMPL, "aten", at::DispatchKey::CPU, __FILE__,
+                                __LINE__);
+  library.impl("_scaled_dot_product_flash_attention_for_cpu", Forward);
+  library.impl("_scaled_dot_product_flash_attention_for_cpu_backward", Backward);
+}
+
+TORCH_LIBRARY_FRAGMENT(lockstep, library) {
+  library.def("replace_flash_attention(bool enabled) -> bool", ReplaceAtenFlashAttention);
+}
+
+}  // namespace
+
+bool CanUseFlashAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  const at::ScalarType dtype = q.scalar_type();
+  return q.is_cpu() && k.is_cpu() && v.is_cpu() && (dtype == at::kFloat || dtype == at::kDouble) &&
+         k.scalar_type() == dtype && v.scalar_type() == dtype && q.dim() == 4 && k.dim() == 4 &&
+         k.sizes() == v.sizes() && q.size(0) == k.size(0) && q.size(1) == k.size(1) &&
+         q.size(3) == k.size(3) && q.numel() > 0 && k.numel() > 0;
+}
+
+void FlashAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
+                    std::optional<double> scale, const at::Tensor& y, const at::Tensor& logsumexp) {
+  Check(q, k, v, {y});
+  const at::Tensor rows[] = {DenseRows(q), DenseRows(k), DenseRows(v)};
+  const FlashProblem problem = ProblemOf(rows[0], rows[1], rows[2], y, logsumexp, causal, scale);
+  Run(problem, /*backward=*/false, problem.batch * problem.heads * FlashBlocks(problem.queries));
+}
+
+void FlashAttentionBackward(const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v, const at::Tensor& y, const at::Tensor& logsumexp,
+                            bool causal, std::optional<double> scale, const at::Tensor& dq,
+                            const at::Tensor& dk, const at::Tensor& dv) {
+  Check(q, k, v, {dq, dk, dv});
+  const at::Tensor rows[] = {DenseRows(dy), DenseRows(q), DenseRows(k), DenseRows(v), DenseRows(y)};
+  FlashProblem problem = ProblemOf(rows[1], rows[2], rows[3], rows[4], logsumexp, causal, scale);
+  problem.dy = FlashTensorOf(rows[0]);
+  problem.dq = FlashTensorOf(dq);
+  problem.dk = FlashTensorOf(dk);
+  problem.dv = FlashTensorOf(dv);
+  Run(problem, /*backward=*/true, problem.batch * problem.heads);
+}
+
+bool ReplaceAtenFlashAttention(bool enabled) {
+  static const bool registered = (Register(), true);
+  static_cast<void>(registered);
+  return replaces_aten.exchange(enabled);
+}
+
+}  // namespace lockstep::kernels
