@@ -61,8 +61,8 @@ class HoldingStore : public c10d::Store {
   const int rank_;
 };
 
-// Of two ranks, Gloo lets the one with the higher address make the connection. It is connected as
-// soon as the other listens. If it ended then, the other would find the connection closed.
+// The rank with the higher address makes the connection, and Gloo takes it for connected as soon as
+// the other rank listens. If it ended then, the other rank would find the connection closed.
 TEST(NewGroup, IsLeftWhenAllRanksAreConnected) {
   const std::optional<tests::Rank> rank = tests::OnRanks(2);
   if (!rank.has_value()) return;
