@@ -53,7 +53,7 @@ TEST_ENVIRONMENTS = [
     ),
 ]
 
-def cc_library_of_instruction_sets(name, srcs, deps):
+def cc_library_of_instruction_sets(name, srcs, deps, copts = []):
     """Compiles a library for each instruction set, with the flags with which ATen compiles its own kernels.
 
     The libraries are NAME_default, NAME_avx2 and NAME_avx512; libraries_of(NAME) are those of the machine's architecture.
@@ -63,7 +63,7 @@ def cc_library_of_instruction_sets(name, srcs, deps):
         native.cc_library(
             name = name + "_" + capability.lower(),
             srcs = srcs,
-            copts = ["-O3"] + flags,
+            copts = ["-O3"] + flags + copts,
             local_defines = [
                 "CPU_CAPABILITY=" + capability,
                 "CPU_CAPABILITY_" + capability,

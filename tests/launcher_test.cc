@@ -111,6 +111,30 @@ TEST(Launcher, DoesNotWaitForWhatARankLeavesBehindButEndsIt) {
   ExpectGone(pids);
 }
 
+// Their limit is for collectives. The launcher sees ranks that die.
+TEST(Launcher, LetsRanksStartLaterThanTheirLimit) {
+  const Folder folder;
+  const ReservedPort port;
+  const auto start = [&](int rank) {
+    Command command = RankScript(folder, "dist.barrier()\n", {"--timeout", "2"});
+    command.environment.merge(TorchrunEnvironment(rank, 2, port.number()));
+    command.environment["LOCKSTEP_LAUNCHER"] = absl::StrCat(getpid());
+    return Child(command);
+  };
+
+  std::vector<Child> ranks;
+  ranks.push_back(start(0));
+  // Until another run has hung for longer.
+  EXPECT_EQ(RunScript("if rank == 1 then forever() end dist.barrier()",
+                      {"--nproc", "2", "--timeout", "3"})
+                .exit_code,
+            3);
+  ranks.push_back(start(1));
+
+  for (const Ended& ended : WaitForAll(ranks, {"rank 0", "rank 1"}))
+    EXPECT_EQ(ended.exit_code, 0) << ended.err;
+}
+
 TEST(Launcher, EndsWithItsRanksWithoutAReaderOfTheOutput) {
   const Folder folder;
   Child run(RankScript(folder, absl::StrCat(kSayPid, "while true do print('more') end"),

@@ -13,7 +13,7 @@
 #include "driver/ranks/addresses.h"
 #include "driver/ranks/failure.h"
 #include "driver/ranks/meeting.h"
-#include "driver/ranks/mirror.h"
+#include "driver/ranks/mirror/mirror.h"
 #include "driver/ranks/script_calls.h"
 #include "driver/watching/own_work.h"
 #include "sharding/agreement/c10d_collective.h"

@@ -39,7 +39,7 @@
 #include "driver/ranks/failure.h"
 #include "driver/ranks/script_calls.h"
 #include "driver/ranks/signs_of_life.h"
-#include "driver/ranks/time_alone.h"
+#include "driver/ranks/watchdog/watchdog.h"
 
 namespace lockstep::driver {
 namespace {
@@ -210,45 +210,21 @@ std::string DescribeOverdue(const OverdueCall& overdue) {
   EndProcess(HasLauncher() ? 1 : kHangExitCode);
 }
 
-// Returns whether the collective is overdue, without the time that others worked alone. A store
-// that is lost or silent reports no such time.
-bool IsHung(TimeAlone& alone, const OverdueCall& overdue) {
-  try {
-    const auto start = TimeAlone::Clock::now() - overdue.waited;
-    return overdue.waited - alone.Since(start) > overdue.call.limit;
-  } catch (const std::exception&) {
-    return true;
-  }
-}
-
 // Looks from time to time, on a thread that lives until the process ends.
 void WatchCollectives(const World& world, std::chrono::milliseconds timeout) {
   Member member = MemberOf(world);
   member.store = world.store->clone();  // the script's thread may wait in its own
+  WatchedRank watched;
+  watched.find_overdue = [activity = world.activity] { return activity->FindOverdue(); };
+  // A rank that waits for others does no work: two that wait would excuse each other.
+  watched.is_alone = [activity = world.activity] {
+    return WorkAlone::IsUnderWay() && !activity->IsWaiting();
+  };
   // A connection of its own: where the host is stopped, a read blocks what is sent after it.
-  std::thread([member, timeout, store = world.store->clone(), activity = world.activity] {
-    constexpr std::chrono::milliseconds kBetweenLooks(100);
-    constexpr std::chrono::seconds kTimeToCatchUp(2);
-    TimeAlone alone(store, timeout / 10);
-    for (;;) {
-      const auto before = TimeAlone::Clock::now();
-      std::this_thread::sleep_for(kBetweenLooks);
-      bool was_stopped = TimeAlone::Clock::now() - before > kTimeToCatchUp;
-      try {
-        // A rank that waits for others does no work: two that wait would excuse each other.
-        alone.Look(TimeAlone::Clock::now(), WorkAlone::IsUnderWay() && !activity->IsWaiting());
-        was_stopped = was_stopped || TimeAlone::Clock::now() - before > kTimeToCatchUp;
-      } catch (const std::exception&) {
-        // The store is lost or silent: that is said where a rank waits, or fails. It took time.
-      }
-      // With the whole run perhaps: that is no hang as long as it goes on.
-      if (was_stopped) std::this_thread::sleep_for(kTimeToCatchUp);
-      const std::optional<OverdueCall> overdue = activity->FindOverdue();
-      if (overdue.has_value() && IsHung(alone, *overdue)) {
-        EndHungRun(member, *activity,
-                   absl::StrCat("rank ", member.rank, ": ", DescribeOverdue(*overdue)));
-      }
-    }
+  std::thread([member, timeout, watched, store = world.store->clone(), activity = world.activity] {
+    const OverdueCall overdue = WaitForHang(store, timeout, watched);
+    EndHungRun(member, *activity,
+               absl::StrCat("rank ", member.rank, ": ", DescribeOverdue(overdue)));
   }).detach();
 }
 

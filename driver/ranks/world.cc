@@ -22,7 +22,7 @@
 #include "driver/ranks/addresses.h"
 #include "driver/ranks/failure.h"
 #include "driver/ranks/meeting.h"
-#include "driver/ranks/mirror.h"
+#include "driver/ranks/mirror/mirror.h"
 #include "driver/ranks/script_calls.h"
 #include "driver/ranks/watched_backend.h"
 #include "sharding/agreement/c10d_collective.h"

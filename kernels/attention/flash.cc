@@ -1,11 +1,11 @@
 #include "kernels/attention/flash.h"
 
-#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <tuple>
+#include <utility>
 
 #include "ATen/Parallel.h"
 #include "ATen/Version.h"
@@ -75,6 +75,8 @@ FlashProblem ProblemOf(const at::Tensor& q, const at::Tensor& k, const at::Tenso
   };
 }
 
+constexpr int64_t kSmallestBlock = 32;
+
 // Shares `count` parts of the problem out over threads.
 void Run(const FlashProblem& problem, bool backward, int64_t count) {
   const FlashLoops& loops = LoopsOf(problem.dtype);
@@ -86,37 +88,53 @@ void Run(const FlashProblem& problem, bool backward, int64_t count) {
   });
 }
 
-void Check(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, at::TensorList results) {
-  TORCH_CHECK_VALUE(CanUseFlashAttention(q, k, v), "FlashAttention: expected q [batch, heads, ",
-                    "queries, dim] and k, v [batch, heads, keys, dim] on the CPU, float32 or "
-                    "float64 and not empty; got ",
+void CheckInputs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  TORCH_CHECK_VALUE(CanUseFlashAttention(q, k, v),
+                    "FlashAttention: expected q [batch, heads, queries, dim] and k, v [batch, "
+                    "heads, keys, dim] on the CPU, float32 or float64 and not empty; got ",
                     q.sizes(), " ", q.scalar_type(), ", ", k.sizes(), " ", k.scalar_type(), " and ",
                     v.sizes(), " ", v.scalar_type());
-  for (const at::Tensor& x : results)
-    TORCH_CHECK_VALUE(x.dim() == 4 && x.stride(3) == 1 && x.scalar_type() == q.scalar_type(),
-                      "FlashAttention: results must have 4 dimensions, q's dtype and dense rows, "
-                      "got ",
-                      x.sizes(), " ", x.scalar_type(), " with strides ", x.strides());
+}
+
+void CheckIsLike(const at::Tensor& x, const char* name, const at::Tensor& like) {
+  TORCH_CHECK_VALUE(x.sizes() == like.sizes() && x.scalar_type() == like.scalar_type(),
+                    "FlashAttention: ", name, " must be ", like.sizes(), " ", like.scalar_type(),
+                    ", got ", x.sizes(), " ", x.scalar_type());
+}
+
+void CheckResult(const at::Tensor& x, const char* name, const at::Tensor& like) {
+  CheckIsLike(x, name, like);
+  TORCH_CHECK_VALUE(x.stride(3) == 1, "FlashAttention: ", name,
+                    " must be dense along dim, got strides ", x.strides());
 }
 
 // --- ATen's operators, computed here
 
-std::atomic<bool> replaces_aten = false;
+// Of each thread: a state of Lua has one.
+thread_local bool replaces_aten = false;
+
+// Below this the kernel takes longer than ATen's: it packs keys and values, for few products.
+constexpr int64_t kFewQueries = 8, kManyKeys = 32;
 
 bool IsOurs(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double dropout,
             const Mask& mask) {
   return replaces_aten && dropout == 0 && !(mask.has_value() && mask->defined()) &&
-         CanUseFlashAttention(q, k, v) && q.stride(3) == 1 && k.stride(3) == 1 && v.stride(3) == 1;
+         CanUseFlashAttention(q, k, v) && q.stride(3) == 1 && k.stride(3) == 1 &&
+         v.stride(3) == 1 && (q.size(2) >= kFewQueries || k.size(2) <= kManyKeys);
 }
 
 Pair Forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double dropout,
              bool causal, const Mask& mask, std::optional<double> scale) {
+  const auto empty_logsumexp = [&] {
+    return at::empty({q.size(0), q.size(2), q.size(1)}, q.options()).transpose(1, 2);
+  };
+  // ATen's kernel divides by the number of heads.
+  if (q.dim() == 4 && q.size(1) == 0) return {at::empty_like(q), empty_logsumexp()};
   if (!IsOurs(q, k, v, dropout, mask))
     return AtenFlashAttention(q, k, v, dropout, causal, mask, scale);
   at::Tensor y = at::empty_like(q);  // q's order of strides
   if (y.stride(3) != 1) y = at::empty(q.sizes(), q.options());
-  const at::Tensor logsumexp =
-      at::empty({q.size(0), q.size(2), q.size(1)}, q.options()).transpose(1, 2);
+  const at::Tensor logsumexp = empty_logsumexp();
   FlashAttention(q, k, v, causal, scale, y, logsumexp);
   return {y, logsumexp};
 }
@@ -124,6 +142,8 @@ Pair Forward(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, doub
 Triple Backward(const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                 const at::Tensor& y, const at::Tensor& logsumexp, double dropout, bool causal,
                 const Mask& mask, std::optional<double> scale) {
+  if (q.dim() == 4 && q.size(1) == 0)
+    return {at::empty_like(q), at::empty_like(k), at::empty_like(v)};
   if (!dy.defined() || !IsOurs(q, k, v, dropout, mask))
     return AtenFlashAttentionBackward(dy, q, k, v, y, logsumexp, dropout, causal, mask, scale);
   const auto fresh = [](const at::Tensor& x) {
@@ -162,17 +182,29 @@ bool CanUseFlashAttention(const at::Tensor& q, const at::Tensor& k, const at::Te
 
 void FlashAttention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, bool causal,
                     std::optional<double> scale, const at::Tensor& y, const at::Tensor& logsumexp) {
-  Check(q, k, v, {y});
+  CheckInputs(q, k, v);
+  CheckResult(y, "y", q);
+  CheckIsLike(logsumexp, "logsumexp", q.select(3, 0));
   const at::Tensor rows[] = {DenseRows(q), DenseRows(k), DenseRows(v)};
-  const FlashProblem problem = ProblemOf(rows[0], rows[1], rows[2], y, logsumexp, causal, scale);
-  Run(problem, /*backward=*/false, problem.batch * problem.heads * FlashBlocks(problem.queries));
+  FlashProblem problem = ProblemOf(rows[0], rows[1], rows[2], y, logsumexp, causal, scale);
+  // Few heads have smaller blocks, so that all threads have one. The bits stay the same.
+  const int64_t threads = at::in_parallel_region() ? 1 : at::get_num_threads();
+  const auto tasks = [&] { return problem.batch * problem.heads * QueryBlocks(problem); };
+  while (tasks() < threads && problem.query_block > kSmallestBlock) problem.query_block /= 2;
+  Run(problem, /*backward=*/false, tasks());
 }
 
 void FlashAttentionBackward(const at::Tensor& dy, const at::Tensor& q, const at::Tensor& k,
                             const at::Tensor& v, const at::Tensor& y, const at::Tensor& logsumexp,
                             bool causal, std::optional<double> scale, const at::Tensor& dq,
                             const at::Tensor& dk, const at::Tensor& dv) {
-  Check(q, k, v, {dq, dk, dv});
+  CheckInputs(q, k, v);
+  CheckIsLike(dy, "dy", q);
+  CheckIsLike(y, "y", q);
+  CheckIsLike(logsumexp, "logsumexp", q.select(3, 0));
+  CheckResult(dq, "dq", q);
+  CheckResult(dk, "dk", k);
+  CheckResult(dv, "dv", v);
   const at::Tensor rows[] = {DenseRows(dy), DenseRows(q), DenseRows(k), DenseRows(v), DenseRows(y)};
   FlashProblem problem = ProblemOf(rows[1], rows[2], rows[3], rows[4], logsumexp, causal, scale);
   problem.dy = FlashTensorOf(rows[0]);
@@ -185,7 +217,7 @@ void FlashAttentionBackward(const at::Tensor& dy, const at::Tensor& q, const at:
 bool ReplaceAtenFlashAttention(bool enabled) {
   static const bool registered = (Register(), true);
   static_cast<void>(registered);
-  return replaces_aten.exchange(enabled);
+  return std::exchange(replaces_aten, enabled);
 }
 
 }  // namespace lockstep::kernels

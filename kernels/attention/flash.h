@@ -6,8 +6,8 @@
 // ATen's kernel computes every score of a block, then discards those that a causal mask hides. It
 // calls MKL for each block. This kernel skips hidden scores, and multiplies in registers. In
 // float32 it takes about half the time for causal sequences of up to 512 tokens, and as long as
-// ATen's for long sequences without a mask (docs/BENCHMARKS.md). Masks, dropout and 16-bit dtypes
-// stay ATen's.
+// ATen's for long sequences without a mask (docs/BENCHMARKS.md). Masks, dropout, 16-bit dtypes, and
+// fewer than 8 queries of more than 32 keys stay ATen's.
 //
 // Results and gradients have the same bits for any number of threads. Threads share blocks of
 // queries in forward. In backward they share heads, so that nothing is added up in turns. A NaN or
@@ -47,9 +47,9 @@ void FlashAttentionBackward(const at::Tensor& dy, const at::Tensor& q, const at:
                             bool causal, std::optional<double> scale, const at::Tensor& dq,
                             const at::Tensor& dk, const at::Tensor& dv);
 
-// Makes at::scaled_dot_product_attention call these functions on CPUs (true), or ATen's kernel
-// (false, the default in C++). Returns the previous setting. A forward and its backward may differ
-// in it. Programs in Lua start with true, and nn.use_fused changes it.
+// Makes at::scaled_dot_product_attention in this thread call these functions on CPUs (true), or
+// ATen's kernel (false, the default in C++). Returns the previous setting. A forward and its
+// backward may differ in it. Programs in Lua start with true, and nn.use_fused changes it.
 //
 // The operator is aten::_scaled_dot_product_flash_attention_for_cpu, and its results keep the
 // strides of ATen's. The first call registers it: make it before other threads compute.

@@ -68,13 +68,13 @@ class Flash {
   static void Forward(const FlashProblem& p, int64_t begin, int64_t end, void* scratch) {
     Arena<T> arena{static_cast<T*>(scratch)};
     const ForwardMemory memory(p, arena);
-    const int64_t blocks = FlashBlocks(p.queries);
+    const int64_t blocks = QueryBlocks(p);
     for (int64_t i = begin; i < end; ++i) {
       const int64_t head = i / blocks, block = i % blocks;
       // A thread has consecutive numbers. Late blocks see the most keys, so early and late ones
       // take turns.
       const int64_t chosen = block % 2 == 0 ? block / 2 : blocks - 1 - block / 2;
-      ForwardOfBlock(p, head / p.heads, head % p.heads, chosen * kFlashBlock, memory);
+      ForwardOfBlock(p, head / p.heads, head % p.heads, chosen * p.query_block, memory);
     }
   }
 
@@ -88,6 +88,7 @@ class Flash {
   using P = Products<T>;
   using Vec = typename P::Vec;
   static constexpr int64_t kLanes = P::kLanes;
+  static constexpr T kLowest = -std::numeric_limits<T>::infinity();
 
   // Elements for the largest block.
   struct Sizes {
@@ -146,9 +147,9 @@ class Flash {
     T* delta;  // of all queries: the dot product of y and dy (D in the paper)
   };
 
-  static Block BlockAt(const FlashProblem& p, int64_t query, int64_t key) {
-    return {std::min(kFlashBlock, p.queries - query), std::min(kFlashBlock, p.keys - key),
-            query - key, p.causal};
+  static Block BlockAt(const FlashProblem& p, int64_t query, int64_t queries, int64_t key) {
+    return {std::min(queries, p.queries - query), std::min(kFlashBlock, p.keys - key), query - key,
+            p.causal};
   }
 
   // Computes y [queries, keys] = rows times transposed keys (the scores), or values (dP).
@@ -203,6 +204,13 @@ class Flash {
   // Returns a mask of the first lanes.
   static Vec First(int64_t count) { return Vec::arange(T(0), T(1)) < Vec(static_cast<T>(count)); }
 
+  // Returns exp(x), and NaN for NaN: exp_u20 loses it. Below `least` it is zero anyway.
+  static Vec Exp(const Vec& x) {
+    constexpr T least = sizeof(T) == 4 ? -200 : -2000;
+    const Vec bounded = at::vec::clamp_min(x, Vec(least));
+    return at::vec::fmadd(bounded, Vec(T(0)), bounded.exp_u20());
+  }
+
   static T Total(const Vec& lanes) {
     return at::vec::vec_reduce_all<T>([](const Vec& x, const Vec& y) { return x + y; }, lanes);
   }
@@ -210,7 +218,7 @@ class Flash {
   // Returns the maximum of scale * row[0 ... seen). A NaN may get lost, but not its
   // exponential.
   static T MaxOf(const T* row, int64_t seen, T scale) {
-    const Vec factor(scale), lowest(-std::numeric_limits<T>::infinity());
+    const Vec factor(scale), lowest(kLowest);
     Vec max = lowest;
     int64_t i = 0;
     for (; i + kLanes <= seen; i += kLanes)
@@ -250,13 +258,14 @@ class Flash {
 
   static void ForwardOfBlock(const FlashProblem& p, int64_t batch, int64_t head, int64_t query,
                              const ForwardMemory& m) {
-    const int64_t padded_dim = P::Padded(p.dim), queries = std::min(kFlashBlock, p.queries - query);
+    const int64_t padded_dim = P::Padded(p.dim),
+                  queries = std::min(p.query_block, p.queries - query);
     const T scale = static_cast<T>(p.scale);
-    std::fill_n(m.row_max, queries, -std::numeric_limits<T>::infinity());
+    std::fill_n(m.row_max, queries, kLowest);
     std::fill_n(m.row_sum, queries, T(0));
     const int64_t last = p.causal ? std::min(p.keys, query + queries) : p.keys;
     for (int64_t key = 0; key < last; key += kFlashBlock) {
-      const Block block = BlockAt(p, query, key);
+      const Block block = BlockAt(p, query, p.query_block, key);
       const int64_t padded_keys = P::Padded(block.keys);
       P::PackTransposed(At<T>(p.k, batch, head, key), p.k.token_stride, block.keys, p.dim,
                         m.packed_keys);
@@ -268,11 +277,12 @@ class Flash {
         const int64_t seen = block.KeysOf(i);
         const T old_max = m.row_max[i];
         const T new_max = std::max(old_max, MaxOf(row, seen, scale));
+        const T base = new_max == kLowest ? 0 : new_max;  // all scores so far may be -inf
         const T sum = Total(MapRow(row, seen, padded_keys, [&](const Vec& x, int64_t) {
-          return (x * Vec(scale) - Vec(new_max)).exp_u20();
+          return Exp(x * Vec(scale) - Vec(base));
         }));
         if (key > 0) {
-          const T rescale = std::exp(old_max - new_max);
+          const T rescale = std::exp(old_max - base);
           m.row_sum[i] *= rescale;
           Scale(m.y_sums + i * padded_dim, padded_dim, rescale);
         }
@@ -282,7 +292,8 @@ class Flash {
       MultiplyScores(p, block, m.scores, m.packed_values, /*add=*/key > 0, m.y_sums);
     }
     for (int64_t i = 0; i < queries; ++i) {
-      Scale(m.y_sums + i * padded_dim, padded_dim, 1 / m.row_sum[i]);
+      // A query whose scores are all -inf has the result 0, as ATen's.
+      Scale(m.y_sums + i * padded_dim, padded_dim, m.row_sum[i] == 0 ? 0 : 1 / m.row_sum[i]);
       *At<T>(p.logsumexp, batch, head, query + i) = m.row_max[i] + std::log(m.row_sum[i]);
     }
     StoreRows(m.y_sums, queries, p.dim, /*add=*/false, At<T>(p.y, batch, head, query),
@@ -312,7 +323,7 @@ class Flash {
   // Adds what a block of queries contributes to m.dk and m.dv, and what the keys contribute to dq.
   static void BackwardOfBlock(const FlashProblem& p, int64_t batch, int64_t head, int64_t query,
                               int64_t key, const BackwardMemory& m) {
-    const Block block = BlockAt(p, query, key);
+    const Block block = BlockAt(p, query, kFlashBlock, key);
     const int64_t padded_keys = P::Padded(block.keys);
     const T* const q = At<T>(p.q, batch, head, query);
     const T* const dy = At<T>(p.dy, batch, head, query);
@@ -320,11 +331,12 @@ class Flash {
     MultiplyByTransposed(p, block, q, p.q.token_stride, m.transposed_keys, m.probabilities);
     MultiplyByTransposed(p, block, dy, p.dy.token_stride, m.transposed_values, m.d_scores);
     for (int64_t i = 0; i < block.queries; ++i) {
-      const Vec logsumexp(*At<T>(p.logsumexp, batch, head, query + i)), delta(m.delta[query + i]);
+      const T sum = *At<T>(p.logsumexp, batch, head, query + i);
+      const Vec logsumexp(sum == kLowest ? -kLowest : sum), delta(m.delta[query + i]);
       const int64_t seen = block.KeysOf(i);
       T* const row = m.probabilities + i * padded_keys;
       MapRow(row, seen, padded_keys,
-             [&](const Vec& x, int64_t) { return (x * scale - logsumexp).exp_u20(); });
+             [&](const Vec& x, int64_t) { return Exp(x * scale - logsumexp); });
       MapRow(m.d_scores + i * padded_keys, seen, padded_keys, [&](const Vec& x, int64_t offset) {
         return Vec::loadu(row + offset) * (x - delta) * scale;
       });

@@ -9,6 +9,10 @@
 
 namespace lockstep::kernels {
 
+// Queries of a block, and keys of a block. Scores of 256 x 256 are 256 KiB in float32, and stay in
+// the second cache.
+constexpr int64_t kFlashBlock = 256;
+
 // [batch, heads, tokens, dim]; strides in elements. dim is dense.
 struct FlashTensor {
   void* data;
@@ -21,25 +25,24 @@ struct FlashProblem {
   bool causal;  // query i sees keys 0 to i
   double scale;
   FlashTensor q, k, v, y;
-  FlashTensor logsumexp;  // [batch, heads, queries]
+  FlashTensor logsumexp;              // [batch, heads, queries]
+  int64_t query_block = kFlashBlock;  // of forward: a divisor of kFlashBlock
   // For backward alone.
   FlashTensor dy = {}, dq = {}, dk = {}, dv = {};
 };
 
+inline int64_t QueryBlocks(const FlashProblem& p) {
+  return (p.queries + p.query_block - 1) / p.query_block;
+}
+
 struct FlashLoops {
   // Returns the elements of memory that a thread needs.
   int64_t (*scratch)(const FlashProblem& problem, bool backward);
-  // Computes y and logsumexp of some blocks of queries: batch * heads * FlashBlocks(queries).
+  // Computes y and logsumexp of some blocks of queries: batch * heads * QueryBlocks(problem).
   void (*forward)(const FlashProblem& problem, int64_t begin, int64_t end, void* scratch);
   // Computes dq, dk and dv of some heads: batch * heads.
   void (*backward)(const FlashProblem& problem, int64_t begin, int64_t end, void* scratch);
 };
-
-// Queries of a block, and keys of a block. Scores of 256 x 256 are 256 KiB in float32, and stay in
-// the second cache.
-constexpr int64_t kFlashBlock = 256;
-
-inline int64_t FlashBlocks(int64_t tokens) { return (tokens + kFlashBlock - 1) / kFlashBlock; }
 
 }  // namespace lockstep::kernels
 

@@ -8,6 +8,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <thread>
 #include <tuple>
 #include <vector>
 
@@ -230,13 +231,41 @@ TEST(FlashAttention, ResultsMayLieApart) {
 }
 
 TEST(FlashAttention, LargeScoresDoNotOverflow) {
-  const Case c = {1, 1, 300, 300, 8, true, 1e4};
-  const Tensors in = InputsOf(c, at::kFloat);
+  for (const double scale : {1e4, 1e9, 1e20, -1e12}) {
+    const Case c = {1, 1, 300, 300, 8, true, scale};
+    const Tensors in = InputsOf(c, at::kFloat);
+
+    const Tensors ours = Ours(in, c);
+
+    // Scores whose float32 values are close may have another order.
+    if (scale == 1e4) {
+      EXPECT_TRUE(at::allclose(ours[0].to(at::kDouble), Formula(in, c)[0], 1e-4, 1e-4));
+    }
+    for (const at::Tensor& x : ours) EXPECT_TRUE(x.isfinite().all().item<bool>()) << scale;
+    EXPECT_LE(ours[0].abs().max().item<float>(), in[2].abs().max().item<float>()) << scale;
+  }
+}
+
+// In a block of keys whose scores are all minus infinity, and in all blocks.
+TEST(FlashAttention, KeysMayHaveScoresOfMinusInfinity) {
+  const Case c = {1, 1, 300, 300, 8, false};
+  Tensors in = InputsOf(c, at::kFloat);
+  in[0].fill_(1);
+  in[1][0][0].narrow(0, 0, 290).fill_(-3e38);
+  const Case last_keys = {1, 1, 300, 10, 8, false};
 
   const Tensors ours = Ours(in, c);
+  const Tensors expected =
+      Ours({in[0], in[1].narrow(2, 290, 10), in[2].narrow(2, 290, 10), in[3]}, last_keys);
+  in[1].fill_(-3e38);
+  const Tensors hidden = Ours(in, c);
 
-  EXPECT_TRUE(at::allclose(ours[0].to(at::kDouble), Formula(in, c)[0], 1e-4, 1e-4));
-  for (const at::Tensor& x : ours) EXPECT_TRUE(x.isfinite().all().item<bool>());
+  EXPECT_TRUE(at::allclose(ours[0], expected[0], 1e-5, 1e-6));
+  EXPECT_TRUE(at::allclose(ours[1], expected[1], 1e-5, 1e-6));
+  EXPECT_TRUE(at::allclose(ours[4].narrow(2, 290, 10), expected[4], 1e-4, 1e-5));
+  EXPECT_EQ(ours[4].narrow(2, 0, 290).abs().max().item<float>(), 0);
+  EXPECT_EQ(hidden[0].abs().max().item<float>(), 0) << "as ATen's";
+  EXPECT_EQ(hidden[4].abs().max().item<float>(), 0);
 }
 
 TEST(FlashAttention, ANanKeyReachesOnlyTheQueriesThatSeeIt) {
@@ -249,6 +278,7 @@ TEST(FlashAttention, ANanKeyReachesOnlyTheQueriesThatSeeIt) {
 
     EXPECT_FALSE(is_nan.narrow(0, 0, place).any().item<bool>()) << place;
     EXPECT_TRUE(is_nan.narrow(0, place, c.queries - place).all().item<bool>()) << place;
+    EXPECT_TRUE(Ours(in, c)[4].isnan().any().item<bool>()) << place;
   }
 }
 
@@ -259,8 +289,17 @@ TEST(FlashAttention, MistakesAreNamed) {
   };
   EXPECT_THAT(message(low, low), HasSubstr("got [1, 2, 4, 8] BFloat16, [1, 2, 4, 8] BFloat16 and"));
   EXPECT_THAT(message(x, at::empty({1, 2, 8, 4}).transpose(2, 3)),
-              HasSubstr("got [1, 2, 4, 8] Float with strides [64, 32, 1, 4]"));
-  EXPECT_THAT(message(x, x.to(at::kDouble)), HasSubstr("q's dtype and dense rows, got"));
+              HasSubstr("y must be dense along dim, got strides [64, 32, 1, 4]"));
+  EXPECT_THAT(message(x, x.to(at::kDouble)),
+              HasSubstr("y must be [1, 2, 4, 8] Float, got [1, 2, 4, 8] Double"));
+  EXPECT_THAT(MessageOf([&] {
+                FlashAttentionBackward(low, x, x, x, x, at::empty({1, 2, 4}), true, {}, x, x, x);
+              }),
+              HasSubstr("dy must be [1, 2, 4, 8] Float, got [1, 2, 4, 8] BFloat16"));
+  EXPECT_THAT(MessageOf([&] {
+                FlashAttentionBackward(x, x, x, x, x, at::empty({1, 2, 3}), true, {}, x, x, x);
+              }),
+              HasSubstr("logsumexp must be [1, 2, 4] Float, got [1, 2, 3] Float"));
 }
 
 TEST(FlashAttention, TakesNoOtherDtypesShapesOrEmptyTensors) {
@@ -349,6 +388,23 @@ TEST(ReplaceAtenFlashAttention, ResultsHaveTheStridesOfAtens) {
       EXPECT_EQ(run(true, q, k), run(false, q, k)) << q.strides() << ", " << k.strides();
 }
 
+TEST(ReplaceAtenFlashAttention, ThereMayBeNoHeads) {
+  const Replaced replaced(true);
+  const Tensors in(4, at::randn({2, 0, 3, 4}));
+
+  for (const at::Tensor& x : Scaled(in, true)) EXPECT_EQ(x.sizes(), in[0].sizes());
+}
+
+TEST(ReplaceAtenFlashAttention, IsASettingOfTheThread) {
+  const Replaced replaced(true);
+  bool before = true;
+
+  std::thread([&] { before = ReplaceAtenFlashAttention(false); }).join();
+
+  EXPECT_FALSE(before);
+  EXPECT_TRUE(ReplaceAtenFlashAttention(true));
+}
+
 // Rows of q overlap, and at::empty_like gives y other strides than dense rows.
 TEST(ReplaceAtenFlashAttention, RowsOfQueriesMayOverlap) {
   const at::Tensor q = at::randn({1, 1, 100}).unfold(2, 64, 1).slice(2, 0, 5);
@@ -373,9 +429,10 @@ TEST(ReplaceAtenFlashAttention, ABackwardMayHaveAnotherSettingThanItsForward) {
   EXPECT_TRUE(at::allclose(gradient(false, true), atens, 1e-4, 1e-5));
 }
 
-TEST(ReplaceAtenFlashAttention, MasksDtypesAndEmptyTensorsStayAtens) {
+TEST(ReplaceAtenFlashAttention, MasksOtherDtypesAndFewQueriesStayAtens) {
   const Tensors in = InputsOf({2, 4, 37, 37, 16}, at::kFloat);
   const at::Tensor mask = at::ones({37, 37}, at::kBool).tril();
+  const Tensors few = InputsOf({2, 4, 7, 33, 16}, at::kFloat);
   Tensors low, empty;
   for (const at::Tensor& x : in) {
     low.push_back(x.to(at::kBFloat16));
@@ -383,7 +440,8 @@ TEST(ReplaceAtenFlashAttention, MasksDtypesAndEmptyTensorsStayAtens) {
   }
   const auto run = [&](bool enabled) {
     const Replaced replaced(enabled);
-    return std::vector<Tensors>{Scaled(in, false, mask), Scaled(low, true), Scaled(empty, false)};
+    return std::vector<Tensors>{Scaled(in, false, mask), Scaled(low, true), Scaled(empty, false),
+                                Scaled(few, false)};
   };
   const std::vector<Tensors> ours = run(true), atens = run(false);
   for (size_t i = 0; i < ours.size(); ++i) EXPECT_TRUE(AreEqual(ours[i], atens[i])) << i;

@@ -1,16 +1,17 @@
 #include "driver/lua/bind/modules.h"
 
+#include "ATen/core/dispatch/Dispatcher.h"
 #include "driver/lua/bind/open.h"
 #include "driver/lua/torch/graph.h"
 #include "driver/lua/torch/torch.h"
-#include "kernels/attention/flash.h"
 
 namespace lockstep::lua {
 
 void PreloadModules(LuaVm& vm) {
-  // Once: a later state of Lua, such as a worker's, leaves nn.use_fused(false) as it is.
-  static const bool before = kernels::ReplaceAtenFlashAttention(true);
-  static_cast<void>(before);
+  c10::Dispatcher::singleton()
+      .findSchemaOrThrow("lockstep::replace_flash_attention", "")
+      .typed<bool(bool)>()
+      .call(true);
   vm.Preload("lockstep.core", OpenCore);
   vm.Preload("lockstep.core.batching", OpenBatching);
   vm.Preload("lockstep.core.checkpoint", OpenCheckpoint);

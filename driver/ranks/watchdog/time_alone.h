@@ -1,7 +1,7 @@
 // The time that ranks work alone (run.alone, run:save) while others wait for them.
 
-#ifndef LOCKSTEP_DRIVER_RANKS_TIME_ALONE_H_
-#define LOCKSTEP_DRIVER_RANKS_TIME_ALONE_H_
+#ifndef LOCKSTEP_DRIVER_RANKS_WATCHDOG_TIME_ALONE_H_
+#define LOCKSTEP_DRIVER_RANKS_WATCHDOG_TIME_ALONE_H_
 
 #include <chrono>
 #include <deque>
@@ -9,6 +9,7 @@
 
 #include "c10/util/intrusive_ptr.h"
 #include "driver/ranks/failure.h"
+#include "driver/ranks/watchdog/time_stopped.h"
 #include "torch/csrc/distributed/c10d/Store.hpp"
 
 namespace lockstep::driver {
@@ -19,14 +20,17 @@ class TimeAlone {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Reads the others' time once in `between_reads` only: a wait begins at any time.
-  TimeAlone(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds between_reads)
-      : store_(std::move(store)), between_reads_(between_reads) {}
+  // Reads the others' time once in `between_reads` only: a wait begins at any time. This rank does
+  // not work while it is `stopped`.
+  TimeAlone(c10::intrusive_ptr<c10d::Store> store, std::chrono::milliseconds between_reads,
+            const TimeStopped& stopped)
+      : store_(std::move(store)), between_reads_(between_reads), stopped_(stopped) {}
 
   // Call this at each look. Throws where the store does not answer.
   void Look(Clock::time_point now, bool is_alone) {
     if (is_alone_) {
-      const auto time = std::chrono::duration_cast<std::chrono::milliseconds>(now - last_look_);
+      const auto time = std::chrono::duration_cast<std::chrono::milliseconds>(
+          now - last_look_ - stopped_.Since(last_look_));
       AddTimeAlone(*store_, time);
       own_ += time;
     }
@@ -63,6 +67,7 @@ class TimeAlone {
 
   const c10::intrusive_ptr<c10d::Store> store_;
   const std::chrono::milliseconds between_reads_;
+  const TimeStopped& stopped_;
   std::deque<Read> reads_;
   std::chrono::milliseconds own_{0};
   Clock::time_point last_look_;
@@ -72,4 +77,4 @@ class TimeAlone {
 
 }  // namespace lockstep::driver
 
-#endif  // LOCKSTEP_DRIVER_RANKS_TIME_ALONE_H_
+#endif  // LOCKSTEP_DRIVER_RANKS_WATCHDOG_TIME_ALONE_H_

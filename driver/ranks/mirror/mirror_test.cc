@@ -1,4 +1,4 @@
-#include "driver/ranks/mirror.h"
+#include "driver/ranks/mirror/mirror.h"
 
 #include <vector>
 

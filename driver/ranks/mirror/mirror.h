@@ -7,8 +7,8 @@
 // waits. Shapes, memory and FLOPs of this rank are right; values are not. Receiving a tensor from
 // another rank is an error, because its content is unknown.
 
-#ifndef LOCKSTEP_DRIVER_RANKS_MIRROR_H_
-#define LOCKSTEP_DRIVER_RANKS_MIRROR_H_
+#ifndef LOCKSTEP_DRIVER_RANKS_MIRROR_MIRROR_H_
+#define LOCKSTEP_DRIVER_RANKS_MIRROR_MIRROR_H_
 
 #include <memory>
 
@@ -26,4 +26,4 @@ std::unique_ptr<sharding::Collective> NewMirrorCollective(int rank, int size);
 
 }  // namespace lockstep::driver
 
-#endif  // LOCKSTEP_DRIVER_RANKS_MIRROR_H_
+#endif  // LOCKSTEP_DRIVER_RANKS_MIRROR_MIRROR_H_
