@@ -6,9 +6,9 @@
 
 #include <cstdint>
 
-#include "ATen/Parallel.h"
 #include "ATen/core/TensorBody.h"
 #include "c10/core/DeviceGuard.h"
+#include "kernels/aten/parallel.h"
 #include "kernels/rows.h"
 
 namespace lockstep::kernels {
@@ -49,9 +49,8 @@ void Launch(const at::Tensor& x, void (*RowKernels::*kernel)(const Rows&, int64_
     (CudaRowKernels()->*kernel)(rows, 0, count);
     return;
   }
-  at::parallel_for(0, count, grain, [&](int64_t begin, int64_t end) {
-    (ChosenRowKernels().*kernel)(rows, begin, end);
-  });
+  ParallelFor(count, grain,
+              [&](int64_t begin, int64_t end) { (ChosenRowKernels().*kernel)(rows, begin, end); });
 }
 
 }  // namespace lockstep::kernels

@@ -1,9 +1,4 @@
-"""Compiles loops once for each instruction set, and says how tests choose one of them. Options of OpenMP."""
-
-# For code that calls at::parallel_for: without OpenMP it runs on one thread, with no error. The library is
-# libgomp.so.1, as libtorch's own. A program finds libtorch's copy, so both have the same threads.
-OPENMP_COPTS = ["-fopenmp"]
-OPENMP_LINKOPTS = ["-fopenmp"]
+"""Compiles loops once for each instruction set, and says how tests choose one of them."""
 
 # ATen's name of each, and the compiler's options.
 INSTRUCTION_SETS = [

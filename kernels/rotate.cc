@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "ATen/Dispatch.h"
-#include "ATen/Parallel.h"
 #include "ATen/TensorOperators.h"
 #include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/core/grad_mode.h"
@@ -17,6 +16,7 @@
 #include "ATen/ops/empty.h"
 #include "ATen/ops/roll.h"
 #include "ATen/ops/sin.h"
+#include "kernels/aten/parallel.h"
 #include "kernels/inputs.h"
 #include "kernels/kernels.h"
 #include "kernels/rows.h"
@@ -175,7 +175,7 @@ template <typename T>
 void WriteTurns(const at::Tensor& cosines, const at::Tensor& sines, float factor, T* cos, T* sin) {
   const int64_t half = cosines.size(-1);
   const float *cosine = cosines.const_data_ptr<float>(), *sine = sines.const_data_ptr<float>();
-  at::parallel_for(0, cosines.numel(), kGrain, [&](int64_t begin, int64_t end) {
+  ParallelFor(cosines.numel(), kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
       const int64_t first = i / half * 2 * half + i % half, second = first + half;
       cos[first] = cos[second] = static_cast<T>(cosine[i] * factor);

@@ -1,24 +1,12 @@
 #include "kernels/rows.h"
 
-#include <string>
-
-#include "ATen/Version.h"
 #include "ATen/core/dispatch/Dispatcher.h"
+#include "kernels/aten/instruction_set.h"
 
 namespace lockstep::kernels {
 
 // One of rows_cpu.cc's compilations each.
-namespace DEFAULT {
-extern const RowKernels kRowKernels;
-}
-#if defined(__x86_64__)
-namespace AVX2 {
-extern const RowKernels kRowKernels;
-}
-namespace AVX512 {
-extern const RowKernels kRowKernels;
-}
-#endif
+LOCKSTEP_DECLARE_COMPILATIONS(RowKernels kRowKernels)
 
 namespace {
 
@@ -31,14 +19,7 @@ void ReplaceRowKernels(const RowKernels& kernels) { replacement = &kernels; }
 
 const RowKernels& ChosenRowKernels() {
   if (replacement != nullptr) return *replacement;
-  static const RowKernels& kernels = []() -> const RowKernels& {
-#if defined(__x86_64__)
-    const std::string capability = at::get_cpu_capability();
-    if (capability == "AVX512") return AVX512::kRowKernels;
-    if (capability == "AVX2") return AVX2::kRowKernels;
-#endif
-    return DEFAULT::kRowKernels;
-  }();
+  static const RowKernels& kernels = LOCKSTEP_CHOSEN_COMPILATION(kRowKernels);
   return kernels;
 }
 

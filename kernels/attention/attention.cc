@@ -22,6 +22,7 @@
 #include "ATen/ops/sum.h"
 #include "ATen/ops/zeros.h"
 #include "c10/util/Exception.h"
+#include "kernels/aten/parallel.h"
 #include "kernels/aten/private_operators.h"
 #include "kernels/attention/flash.h"
 #include "kernels/attention/shares.h"
@@ -183,7 +184,7 @@ void ForEachSequence(at::IntArrayRef seq_lens, const Function& fn) {
     for (const int64_t i : shares.together[0]) fn(sequences[i]);
     return;
   }
-  at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
+  ParallelFor(count, 1, [&](int64_t begin, int64_t end) {
     const at::AutoDispatchBelowADInplaceOrView below;  // a thread's own state
     for (int64_t share = begin; share < end; ++share)
       for (const int64_t i : shares.together[share]) fn(sequences[i]);

@@ -3,15 +3,15 @@
 #include <cmath>
 #include <cstdint>
 #include <optional>
-#include <string>
 #include <tuple>
 #include <utility>
 
 #include "ATen/Parallel.h"
-#include "ATen/Version.h"
 #include "ATen/ops/empty.h"
 #include "ATen/ops/empty_like.h"
 #include "c10/util/Exception.h"
+#include "kernels/aten/instruction_set.h"
+#include "kernels/aten/parallel.h"
 #include "kernels/aten/private_operators.h"
 #include "kernels/attention/flash_loops.h"
 #include "torch/library.h"
@@ -19,17 +19,7 @@
 namespace lockstep::kernels {
 
 // One of flash_cpu.cc's compilations each: the loops in float32, and in float64.
-namespace DEFAULT {
-extern const FlashLoops kFlashLoops[2];
-}
-#if defined(__x86_64__)
-namespace AVX2 {
-extern const FlashLoops kFlashLoops[2];
-}
-namespace AVX512 {
-extern const FlashLoops kFlashLoops[2];
-}
-#endif
+LOCKSTEP_DECLARE_COMPILATIONS(FlashLoops kFlashLoops[2])
 
 namespace {
 
@@ -38,14 +28,7 @@ using Pair = std::tuple<at::Tensor, at::Tensor>;
 using Triple = std::tuple<at::Tensor, at::Tensor, at::Tensor>;
 
 const FlashLoops& LoopsOf(at::ScalarType dtype) {
-  static const FlashLoops* const loops = [] {
-#if defined(__x86_64__)
-    const std::string capability = at::get_cpu_capability();
-    if (capability == "AVX512") return AVX512::kFlashLoops;
-    if (capability == "AVX2") return AVX2::kFlashLoops;
-#endif
-    return DEFAULT::kFlashLoops;
-  }();
+  static const FlashLoops* const loops = LOCKSTEP_CHOSEN_COMPILATION(kFlashLoops);
   return loops[dtype == at::kDouble ? 1 : 0];
 }
 
@@ -82,7 +65,7 @@ void Run(const FlashProblem& problem, bool backward, int64_t count) {
   const FlashLoops& loops = LoopsOf(problem.dtype);
   const auto loop = backward ? loops.backward : loops.forward;
   const int64_t scratch = loops.scratch(problem, backward);
-  at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
+  ParallelFor(count, 1, [&](int64_t begin, int64_t end) {
     const at::Tensor memory = at::empty({scratch}, problem.dtype);
     loop(problem, begin, end, memory.mutable_data_ptr());
   });

@@ -2,13 +2,10 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
-#include <string>
 #include <tuple>
 #include <vector>
 
-#include "ATen/Parallel.h"
 #include "ATen/TensorOperators.h"
-#include "ATen/Version.h"
 #include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/ops/abs.h"
 #include "ATen/ops/amax.h"
@@ -21,6 +18,8 @@
 #include "c10/util/BFloat16.h"
 #include "c10/util/Exception.h"
 #include "c10/util/Half.h"
+#include "kernels/aten/instruction_set.h"
+#include "kernels/aten/parallel.h"
 #include "kernels/float8/cast_loops.h"
 #include "kernels/float8/float8.h"
 #include "kernels/float8/rounding.h"
@@ -30,17 +29,13 @@ namespace lockstep::kernels {
 
 // One of cast_cpu.cc's compilations each.
 namespace float8 {
-namespace DEFAULT {
-extern const CastLoops kCastLoops;
+LOCKSTEP_DECLARE_COMPILATIONS(CastLoops kCastLoops)
+
+static const CastLoops& ChosenLoops() {
+  static const CastLoops& loops = LOCKSTEP_CHOSEN_COMPILATION(kCastLoops);
+  return loops;
 }
-#if defined(__x86_64__)
-namespace AVX2 {
-extern const CastLoops kCastLoops;
-}
-namespace AVX512 {
-extern const CastLoops kCastLoops;
-}
-#endif
+
 }  // namespace float8
 
 namespace {
@@ -51,18 +46,6 @@ using Dim = std::optional<int64_t>;
 constexpr double kSmallestAmax = 1e-12;
 // Numbers in a thread's smallest share, and columns.
 constexpr int64_t kGrain = 16384, kColumns = 512;
-
-const float8::CastLoops& ChosenLoops() {
-  static const float8::CastLoops& loops = []() -> const float8::CastLoops& {
-#if defined(__x86_64__)
-    const std::string capability = at::get_cpu_capability();
-    if (capability == "AVX512") return float8::AVX512::kCastLoops;
-    if (capability == "AVX2") return float8::AVX2::kCastLoops;
-#endif
-    return float8::DEFAULT::kCastLoops;
-  }();
-  return loops;
-}
 
 int64_t PaddedTo16(int64_t rows) { return (rows + 15) / 16 * 16; }
 
@@ -168,10 +151,9 @@ Pair OnCpu(const at::Tensor& x, at::ScalarType format, Dim dim, bool power_of_2)
   const int64_t rows = x.size(0), columns = x.size(1);
   std::vector<uint32_t> amax(dim == 0 ? columns : rows, 0);
   const float8::Matrix matrix = cast.MatrixWith(amax.data(), dim);
-  const float8::CastLoops& loops = ChosenLoops();
+  const float8::CastLoops& loops = float8::ChosenLoops();
   const auto run = [&](auto loop, int64_t count, int64_t grain) {
-    at::parallel_for(0, count, grain,
-                     [&](int64_t begin, int64_t end) { loop(matrix, begin, end); });
+    ParallelFor(count, grain, [&](int64_t begin, int64_t end) { loop(matrix, begin, end); });
   };
   const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, columns));
   if (dim == 0) {

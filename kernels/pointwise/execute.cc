@@ -5,8 +5,8 @@
 #include <memory>
 #include <vector>
 
-#include "ATen/Parallel.h"
 #include "c10/util/Exception.h"
+#include "kernels/aten/parallel.h"
 #include "kernels/pointwise/interpreter.h"
 #include "kernels/pointwise/layout.h"
 
@@ -57,9 +57,8 @@ void ExecuteElements(const Executable& executable, const CallMemory& memory,
   const bool wide = executable.program.wide;
   const auto elements = ChosenInterpreters(wide).elements;
   const size_t scratch = ScratchBytes(run, wide ? sizeof(double) : sizeof(float));
-  at::parallel_for(
-      0, c10::multiply_integers(shape), GrainOf(code.steps.size()),
-      [&](int64_t begin, int64_t end) { elements(run, begin, end, Scratch(scratch)); });
+  ParallelFor(c10::multiply_integers(shape), GrainOf(code.steps.size()),
+              [&](int64_t begin, int64_t end) { elements(run, begin, end, Scratch(scratch)); });
 }
 
 void ExecuteRows(const Executable& executable, const CallMemory& memory,
@@ -79,8 +78,8 @@ void ExecuteRows(const Executable& executable, const CallMemory& memory,
   const size_t scratch = ScratchBytes(rows, wide ? sizeof(double) : sizeof(float));
   const int64_t grain =
       std::max<int64_t>(1, GrainOf(code.steps.size()) / std::max<int64_t>(1, length));
-  at::parallel_for(0, c10::multiply_integers(ShapeOfRows(shape)), grain,
-                   [&](int64_t begin, int64_t end) { run(rows, begin, end, Scratch(scratch)); });
+  ParallelFor(c10::multiply_integers(ShapeOfRows(shape)), grain,
+              [&](int64_t begin, int64_t end) { run(rows, begin, end, Scratch(scratch)); });
 }
 
 }  // namespace

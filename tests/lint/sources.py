@@ -3,7 +3,8 @@
 A header begins with a comment that says what it is for, and has an include guard that spells its path
 (headers under third_party may say #pragma once instead). No file is longer than 500 lines, save those
 that a program wrote. No folder holds more than 30 files. Two headers define no type of one name in one
-namespace: a file that includes both would not compile.
+namespace: a file that includes both would not compile. at::parallel_for is called in one file, which is compiled
+with OpenMP: elsewhere it runs on one thread, with no error.
 """
 
 import collections
@@ -17,6 +18,8 @@ MAX_LINES = 500
 MAX_FILES = 30
 # Written by driver/lua/types/generate.lua.
 GENERATED = ("driver/lua/types/torch.lua", "driver/lua/types/torch_internal.lua")
+
+PARALLEL = "kernels/aten/parallel.cc"
 
 _NAMESPACE = re.compile(r"^namespace ([\w:]+) \{", re.M)
 _TYPE = re.compile(r"^(?:struct|class|enum class) (\w+)(?: final)?(?: : [^;{]*)? \{", re.M)
@@ -67,6 +70,8 @@ def check(top):
         if path.endswith((".h", ".cuh")):
             problems += check_header(path, text)
             headers[path] = text
+        if path != PARALLEL and "at::parallel_for(" in text:
+            problems.append(f"{path}: calls at::parallel_for; call ParallelFor of kernels/aten/parallel.h")
         length = text.count("\n")
         if length > MAX_LINES:
             problems.append(f"{path}: has {length} lines; at most {MAX_LINES} are one thing")

@@ -54,6 +54,13 @@ class SourcesTest(unittest.TestCase):
         self.assert_finds(text, "the include guard of this path is LOCKSTEP_DRIVER_KITE_H_")
         self.assertEqual([], fixture.problems(sources.check, {"third_party/kites/kite.h": text}))
 
+    def test_a_loop_that_would_run_on_one_thread_is_found(self):
+        text = "void Run() { at::parallel_for(0, 3, 1, [](int64_t, int64_t) {}); }\n"
+
+        self.assertEqual(["driver/kite.cc: calls at::parallel_for; call ParallelFor of kernels/aten/parallel.h"],
+                         fixture.problems(sources.check, {"driver/kite.cc": text}))
+        self.assertEqual([], fixture.problems(sources.check, {"kernels/aten/parallel.cc": text}))
+
     def test_a_type_that_two_headers_define_is_found(self):
         kite = GOOD.replace("int kites();", "namespace sky {\n\nstruct Kite {\n  int tails;\n};\n\n}  // namespace sky")
         other = kite.replace("_KITE_", "_OTHER_")
