@@ -1,6 +1,6 @@
 // Attention over packed sequences against its formula in float64, and against the loop of
-// at::scaled_dot_product_attention that it stands for: the same bits, for one thread and for
-// several.
+// at::scaled_dot_product_attention that it stands for, for one thread and for several. The bits are
+// the same where our kernel computes both sides (see ExpectSameNumbers).
 
 #include "kernels/attention/attention.h"
 
@@ -129,6 +129,33 @@ void ExpectSameBits(const Tensors& ours, const Tensors& expected, const std::str
   }
 }
 
+bool HasMask(const Case& c) {
+  const int64_t longest = *std::max_element(c.seq_lens.begin(), c.seq_lens.end());
+  return c.options.window.has_value() && *c.options.window < longest;
+}
+
+// Without a mask, float32 and float64 are our kernel's: the order of its sums depends on shapes
+// alone, so the bits are equal on every processor. Otherwise both sides call ATen's kernel, with
+// other strides. Its products are MKL's or oneDNN's. There the last bit may depend on the
+// strides, the memory's alignment and the threads: on AMD's processors it does.
+void ExpectSameNumbers(const Tensors& ours, const Tensors& expected, const Case& c,
+                       const std::string& what) {
+  const at::ScalarType dtype = ours[0].scalar_type();
+  if (!HasMask(c) && (dtype == at::kFloat || dtype == at::kDouble))
+    return ExpectSameBits(ours, expected, what);
+  const double rounding = dtype == at::kDouble     ? std::numeric_limits<double>::epsilon()
+                          : dtype == at::kFloat    ? std::numeric_limits<float>::epsilon()
+                          : dtype == at::kBFloat16 ? 1.0 / 128
+                                                   : 1.0 / 1024;
+  ASSERT_EQ(ours.size(), expected.size());
+  for (size_t i = 0; i < ours.size(); ++i) {
+    const double largest = expected[i].abs().max().item<double>();
+    EXPECT_LE((ours[i] - expected[i]).abs().max().item<double>(), 4 * rounding * largest)
+        << what << ", result " << i;
+    EXPECT_EQ(ours[i].scalar_type(), expected[i].scalar_type()) << what;
+  }
+}
+
 // The names of the operators that run, by thread.
 thread_local std::vector<std::string> names;
 
@@ -183,7 +210,7 @@ TEST(Attention, ValuesAndGradientsAreThoseOfTheFormula) {
   }
 }
 
-TEST(Attention, BitsAreThoseOfTheLoop) {
+TEST(Attention, NumbersAreThoseOfTheLoop) {
   for (const int threads : {1, 2, 3}) {
     const Threads guard(threads);
     for (const at::ScalarType dtype : {at::kFloat, at::kDouble, at::kBFloat16, at::kHalf}) {
@@ -192,14 +219,13 @@ TEST(Attention, BitsAreThoseOfTheLoop) {
         const std::string what = c10::str(dtype, ", ", c.seq_lens, ", ", threads, " threads");
 
         ASSERT_TRUE(RunsKernel([&] { Ours(in, c); })) << what;
-        ExpectSameBits(WithGradients(Ours, in, c), WithGradients(Loop, in, c), what);
+        ExpectSameNumbers(WithGradients(Ours, in, c), WithGradients(Loop, in, c), c, what);
       }
     }
   }
 }
 
-// MKL's products within a parallel region may have another last bit. They compute what has a mask.
-TEST(Attention, ResultsDoNotDependOnTheNumberOfThreadsAndGradientsWithAMaskHardly) {
+TEST(Attention, ResultsDoNotDependOnTheNumberOfThreads) {
   for (const Case& c : Cases()) {
     const Tensors in = InputsOf(c, at::kFloat);
     Tensors alone, together;
@@ -211,13 +237,7 @@ TEST(Attention, ResultsDoNotDependOnTheNumberOfThreadsAndGradientsWithAMaskHardl
       const Threads guard(3);
       together = WithGradients(Ours, in, c);
     }
-    if (!c.options.window.has_value()) {
-      ExpectSameBits(together, alone, c10::str(c.seq_lens));
-      continue;
-    }
-    EXPECT_TRUE(at::equal(together.back(), alone.back())) << c.seq_lens;
-    for (size_t i = 0; i < alone.size(); ++i)
-      EXPECT_TRUE(at::allclose(together[i], alone[i], 1e-5, 1e-5)) << c.seq_lens << ", " << i;
+    ExpectSameNumbers(together, alone, c, c10::str(c.seq_lens));
   }
 }
 

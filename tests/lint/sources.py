@@ -70,7 +70,7 @@ def check(top):
         if path.endswith((".h", ".cuh")):
             problems += check_header(path, text)
             headers[path] = text
-        if path != PARALLEL and "at::parallel_for(" in text:
+        if path.endswith((".h", ".cc", ".cu", ".cuh")) and path != PARALLEL and "at::parallel_for(" in text:
             problems.append(f"{path}: calls at::parallel_for; call ParallelFor of kernels/aten/parallel.h")
         length = text.count("\n")
         if length > MAX_LINES:

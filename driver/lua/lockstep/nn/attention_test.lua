@@ -79,16 +79,27 @@ local function with_gradients(case, dtype, around)
   return results
 end
 
-t.test("OneOperatorHasTheBitsOfTheLoop", function()
+local ROUNDING = { -- of each dtype, and whether our kernel computes in it
+  { torch.float32, 2 ^ -23, true }, { torch.float64, 2 ^ -23, true }, -- the inputs are float32
+  { torch.bfloat16, 2 ^ -7, false }, { torch.float16, 2 ^ -10, false },
+}
+
+-- Without a mask, float32 and float64 are our kernel's on both sides, and have the same bits. Otherwise ATen's kernel
+-- gets other strides, and the last bit of MKL's products may depend on them: on AMD's processors it does.
+t.test("OneOperatorHasTheNumbersOfTheLoop", function()
   for name, case in pairs(CASES) do
-    for _, dtype in ipairs { torch.float32, torch.float64, torch.bfloat16, torch.float16 } do
+    for _, row in ipairs(ROUNDING) do
+      local dtype, rounding, is_ours = row[1], row[2], row[3]
       local ours = with_gradients(case, dtype)
       local before = nn.use_fused(false)
       torch.ops.lockstep.replace_flash_attention(true)  -- the loop calls the kernel of the operator
       local expected = with_gradients(case, dtype)
       nn.use_fused(before)
 
-      for i, result in ipairs(ours) do t.equal(result, expected[i], name) end
+      for i, result in ipairs(ours) do
+        local tolerance = 4 * rounding * expected[i]:abs():max():item()
+        t.near(result, expected[i], is_ours and not case[5].window and 0 or tolerance, name)
+      end
     end
   end
 end)
