@@ -105,8 +105,8 @@ TEST(DryRun, AShardedModelTakesWhatTheDocumentationSays) {
 
   EXPECT_EQ(ended.exit_code, 0) << ended.err;
   EXPECT_THAT(ended.out,
-              AllOf(HasSubstr("parameters  425,984 in 26 tensors, 1.63 MiB, of which 425,984 are"),
-                    HasSubstr("gradients   1.63 MiB"), HasSubstr("optimizer   3.25 MiB")));
+              AllOf(HasSubstr("parameters  425,984 in 26 tensors, 1.62 MiB, of which 425,984 are"),
+                    HasSubstr("gradients   1.62 MiB"), HasSubstr("optimizer   3.25 MiB")));
   const double expected =
       4 * 4 * kAll / kRanks + 2 * 2 * kUnit + 2 * 4 * kUnit + (2 + 2 * 4) * kRoot;
   double peak = 0;

@@ -10,6 +10,7 @@ load("//third_party/absl:absl.bzl", "absl_configure")
 load("//third_party/cuda:configure.bzl", "cuda_configure")
 load("//third_party/libarrow:libarrow.bzl", "libarrow_configure")
 load("//third_party/libtorch:libtorch.bzl", "libtorch_configure")
+load("//third_party/luajit:luajit.bzl", "luajit_configure")
 load("//third_party:system.bzl", "system_library")
 
 # Debian's packages: name of the repository -> package, BUILD file, links.
@@ -57,11 +58,6 @@ _SYSTEM = {
         "libwebp/libwebp.BUILD",
         {"include/webp": "/usr/include/webp"},
     ),
-    "luajit": (
-        "libluajit-5.1-dev",
-        "luajit/luajit.BUILD",
-        {"include": "/usr/include/luajit-2.1"},
-    ),
     "nlohmann_json": (
         "nlohmann-json3-dev",
         "nlohmann_json/nlohmann_json.BUILD",
@@ -84,6 +80,7 @@ _CONFIGURED = {
     "cuda": cuda_configure,
     "libarrow": libarrow_configure,
     "libtorch": libtorch_configure,
+    "luajit": luajit_configure,
 }
 
 def lockstep_repositories(existing):

@@ -8,26 +8,7 @@ local core = require "lockstep.core"
 ---@field graph fun(fn: function, opts: {warmup: integer?, buckets: integer?}?): lockstep.Graph see lockstep/graph.lua
 local M = {}
 
--- Debian's LuaJIT compiles loops over pairs and next wrongly: once hot they may end early or yield values
--- of other variables (https://github.com/LuaJIT/LuaJIT/issues/827, mended two weeks after that snapshot).
--- It treats a loop so only where the iterator is the built-in `next` itself; so ours is another function.
--- A key then takes 17 ns in place of 2. third_party/luajit/luajit.BUILD says why no newer LuaJIT is used.
--- This module is loaded before any script. Tested by pairs_test.lua.
-local builtin_next = next
-
-local function following(t, key) return builtin_next(t, key) end
-
-local function table_pairs(t)
-  if type(t) ~= "table" then
-    error(string.format("bad argument #1 to 'pairs' (table expected, got %s)", type(t)), 2)
-  end
-  return following, t, nil
-end
-
-rawset(_G, "next", following)
-rawset(_G, "pairs", table_pairs)
-
-local conditions = require "lockstep.conditions" -- after pairs is mended
+local conditions = require "lockstep.conditions"
 local watching = require "lockstep.watching"
 
 M.flops = watching.flops

@@ -31,9 +31,22 @@ constexpr char kTraceback[] = "lockstep.traceback";
 constexpr char kLibraryRoot[] = "lockstep.library_root";
 constexpr char kVm[] = "lockstep.vm";
 
-// The state or coroutine that runs on this thread: a call from C++ must go through it. Set on entry
-// to each C function, and when a call from C++ returns to one.
+// The state or coroutine that runs on this thread: a call from C++ must go through it. Set while a
+// C function runs, and when a call from C++ returns to one.
 thread_local lua_State* running = nullptr;
+
+// The collector may run within a C function. It calls each __gc, a C function too, on a state of
+// its own, which has no frame of the script.
+class Running {
+ public:
+  explicit Running(lua_State* state) : before_(running) { running = state; }
+  ~Running() { running = before_; }
+  Running(const Running&) = delete;
+  Running& operator=(const Running&) = delete;
+
+ private:
+  lua_State* const before_;
+};
 
 // Writes zero bytes of a message as in Lua, "\0": programs that show it treat it as a C string.
 std::string WithoutZeros(const std::string& message) {
@@ -56,8 +69,8 @@ void PushMessage(lua_State* state, const char* message) {
 
 // Runs every C function. Lua's own errors unwind through it untouched: they are no std::exception.
 int Wrap(lua_State* state, lua_CFunction function) {
-  running = state;
   try {
+    const Running here(state);
     const InsideC inside(state);
     return function(state);
   } catch (const PendingError&) {

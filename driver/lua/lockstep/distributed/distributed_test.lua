@@ -316,3 +316,14 @@ t.test("AfterMistakesCollectivesGoOn", function()
 
   t.equal(dist.all_reduce(values(1)), values(world))
 end)
+
+-- The collector calls finalizers, which are C functions, within the C function that allocates.
+t.test("TheCollectorWithinACollectiveLosesNoLine", function()
+  local pause, step = collectgarbage("setpause", dist.rank() == 0 and 1 or 100), collectgarbage("setstepmul", 1000)
+  for _ = 1, 300 do -- a call raises where the ranks' lines differ
+    dist.all_gather_object { a = 1, b = { 1, 2, 3 } }
+    dist.all_reduce(torch.ones { 2 })
+  end
+  collectgarbage("setpause", pause)
+  collectgarbage("setstepmul", step)
+end)

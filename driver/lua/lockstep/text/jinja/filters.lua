@@ -153,7 +153,7 @@ add("round", { "precision", "method" }, function(value, precision, method)
   if precision < 0 then fail("round with a negative precision is not supported") end
   if not is_float then return number end
   if number ~= number or math.abs(number) == math.huge then return number end
-  return values.float(tonumber(("%%.%df"):format(precision):format(operators.settle_tie(number, precision))))
+  return values.float(tonumber(("%%.%df"):format(precision):format(number)))
 end)
 
 -- Sequences ---------------------------------------------------------------------------------------------

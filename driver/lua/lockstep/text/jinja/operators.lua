@@ -116,19 +116,6 @@ local function power(a, b)
   return result_of(x ^ y, x_float or y_float or y < 0)
 end
 
---- Returns the number, or its neighbour on the side of the even digit where it lies halfway between two numbers of
---- `precision` digits: Lua would round away from zero there.
----@param number number
----@param precision integer
----@return number
-function M.settle_tie(number, precision)
-  local halves = number * 2 ^ (precision + 1)
-  local digits = ("%%.%df"):format(precision + 1):format(number)
-  if halves % 1 ~= 0 or digits:sub(-1) ~= "5" or tonumber(digits) ~= number then return number end
-  local is_even = digits:match("(%d)%.?%d$") % 2 == 0
-  return number * (is_even and 1 - 2 ^ -52 or 1 + 2 ^ -52)
-end
-
 -- The % of strings: what a conversion makes of an argument.
 local CONVERSIONS = {
   s = function(flags, value) return (flags .. "s"):format(values.str(value)) end,
@@ -143,7 +130,7 @@ CONVERSIONS.i = CONVERSIONS.d
 CONVERSIONS.f = function(flags, value)
   local number = number_of(value)
   if not number then fail(("%%f needs a number, got a %s"):format(type_name(value))) end
-  return (flags .. "f"):format(M.settle_tie(number, tonumber(flags:match("%.(%d*)$") or 6) or 0))
+  return (flags .. "f"):format(number)
 end
 CONVERSIONS.F = CONVERSIONS.f
 
