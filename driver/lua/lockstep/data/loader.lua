@@ -25,6 +25,9 @@ local uploads = require "lockstep.data.uploads"
 ---@operator call: any
 local Loader = {}
 
+--- The most threads of a rank, and the most samples ahead of each. Every thread has a Lua state of its own.
+local MAX_WORKERS, MAX_PREFETCH = 1024, 65536
+
 --- Messages of skipped samples that are printed one by one; later ones when their number has doubled.
 local PRINTED_SKIPS = 10
 
@@ -350,17 +353,19 @@ end
 
 -- Making one ------------------------------------------------------------------------------------------
 
-local function check_whole(name, value, least)
-  if not plain.is_whole(value, least) or value > 2 ^ 53 then
-    core.raise(("data.loader: %s must be a whole number of at least %d, not %s"):format(name, least,
+--- Raises unless a value is a whole number of at least `least`, and at most `most` if that is given.
+local function check_whole(name, value, least, most)
+  if not plain.is_whole(value, least) or value > (most or 2 ^ 53) then
+    local range = most and ("from %d to %d"):format(least, most) or ("of at least %d"):format(least)
+    core.raise(("data.loader: %s must be a whole number %s, not %s"):format(name, range,
       type(value) == "number" and tostring(value) or "a " .. type(value)))
   end
 end
 
 local function check(o)
   sources.check(o.source, "data.loader: source")
-  check_whole("workers", o.workers, 0)
-  check_whole("prefetch", o.prefetch, 1)
+  check_whole("workers", o.workers, 0, MAX_WORKERS)
+  check_whole("prefetch", o.prefetch, 1, MAX_PREFETCH)
   check_whole("seed", o.seed, 0)
   -- NaN is not above 0.
   if type(o.report_after_s) ~= "number" or not (o.report_after_s > 0) or o.report_after_s > 1e9 then

@@ -229,8 +229,12 @@ end)
 
 t.test("MistakesInOptionsAreNamed", function()
   t.raises("map is a function, which cannot leave", make, { map = print, workers = 1 })
-  t.raises("workers must be a whole number of at least 0, not -1", make, { workers = -1 })
-  t.raises("prefetch must be a whole number of at least 1, not 0", make, { prefetch = 0 })
+  for _, workers in ipairs { -1, 0.5, 1025, 2 ^ 53, 2 ^ 63, math.huge, 0 / 0 } do
+    t.raises("workers must be a whole number from 0 to 1024, not ", make, { workers = workers })
+  end
+  for _, prefetch in ipairs { 0, 65537, 2 ^ 53 } do
+    t.raises("prefetch must be a whole number from 1 to 65536, not ", make, { prefetch = prefetch, workers = 1 })
+  end
   t.raises("epochs must be a whole number of at least 1, not 0.5", make, { epochs = 0.5 })
   t.raises('on_error must be "error" or "skip", not "ignore"', make, { on_error = "ignore" })
   t.raises("drop_last and pad", make, { drop_last = true, pad = true })
