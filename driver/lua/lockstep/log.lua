@@ -45,17 +45,33 @@ local function number_of(caller, name, value)
     torch.is_tensor(given) and tostring(given.dtype) .. " " .. tostring(given.shape) or "a " .. type(given)))
 end
 
---- Returns the numbers of `fields`, with tensors read, and the step, which may be a field.
+--- Returns the numbers of `fields` and of its table `counts`, with tensors read; the step, which may be a field; and
+--- the names of the counts that are 0.
 local function read_fields(caller, fields, step)
   plain.check(type(fields) == "table", "%s: the fields must be a table, not a %s", caller, type(fields))
-  local numbers = {}
-  for name, value in pairs(fields) do
+  local numbers, zeros = {}, {}
+  local function read(name, value)
     plain.check(type(name) == "string",
       "%s: fields have names, as in {loss = loss}, but there is one under %s", caller, name)
+    plain.check(numbers[name] == nil, "%s: %s is both a field and among the counts", caller, name)
     numbers[name] = number_of(caller, name, value)
   end
+  for name, value in pairs(fields) do
+    if name ~= "counts" or type(value) ~= "table" then read(name, value) end
+  end
+  for name, value in pairs(type(fields.counts) == "table" and fields.counts or {}) do
+    read(name, value)
+    if numbers[name] == 0 then zeros[#zeros + 1] = name end
+  end
   step, numbers.step = numbers.step or step, nil
-  return numbers, step
+  return numbers, step, zeros
+end
+
+--- Returns the columns of a line: the fields without those of the names in `hidden`.
+local function columns(fields, hidden)
+  local shown = plain.copy(fields)
+  for _, name in ipairs(hidden) do shown[name] = nil end
+  return terminal.columns(shown)
 end
 
 --- Keeps fields for curves.
@@ -134,14 +150,17 @@ end
 
 --- Reports a step. Every rank calls it once for each step; only rank 0 prints and writes. Fields are numbers, and
 --- tensors of one element, under any name. `tokens`, the tokens of the step over all ranks, also gives tokens/s. `step`
---- overrides the number that run:steps counts.
+--- overrides the number that run:steps counts. The table `counts` holds further fields, which the line shows only
+--- where they are not 0: what was cut or left out.
+---
+---     log.step { loss = loss, counts = { truncated_samples = report.truncated_samples } }
 ---
 --- The JSON object adds elapsed_s, memory_bytes and, from the second step on, step_s, data_share and tokens_per_s, and
 --- the fields of log.count_flops. On a GPU memory_bytes is the most that the step held (this call resets torch.cuda's
 --- peaks), and alloc_retries and ooms are the allocator's counts so far. With several ranks that agree at each step
 --- (run:state, run:finite, sharding.lockstep), slowest_rank is the rank that worked longest between the last two
 --- agreements, and slowest_late_s how much longer than the median rank. The line names it where that is notable.
----@param fields table<string, number|torch.Tensor>
+---@param fields table<string, number|torch.Tensor|table<string, number|torch.Tensor>>
 function M.step(fields)
   local now = core.now()
   local seconds = last_time and now - last_time
@@ -154,7 +173,7 @@ function M.step(fields)
   if default_step % 1 == 0 then core.set_step(default_step) end
   if not is_rank_0() then return end
 
-  local shown, step = read_fields("log.step", fields, default_step)
+  local shown, step, zeros = read_fields("log.step", fields, default_step)
   local object = read_memory()
   object.step, object.elapsed_s = step, now - started
   local straggler = stragglers.take()
@@ -177,7 +196,7 @@ function M.step(fields)
   remember("", step, shown)
   metrics.write(object)
   local position = total and string.format("%d/%d", step, total) or tostring(step)
-  terminal.print_line(string.format("step %s  %s  %s", position, terminal.columns(shown), table.concat(status, "  ")))
+  terminal.print_line(string.format("step %s  %s  %s", position, columns(shown, zeros), table.concat(status, "  ")))
   terminal.draw_bar(step, total, status[#status])
   nonfinite.check_reported(step, shown, run.progress.batch[1])
 end
@@ -209,20 +228,49 @@ function M.go_on_from(step, text)
 end
 
 --- Reports an event other than a step, such as a validation: one line and one JSON object with `event = name`. The time
---- since the last step is not counted as the next step's.
+--- since the last step is not counted as the next step's. Fields are those of log.step, with `counts`.
 ---@param name string
----@param fields table<string, number|torch.Tensor>
+---@param fields table<string, number|torch.Tensor|table<string, number|torch.Tensor>>
 function M.record(name, fields)
   if type(name) ~= "string" then core.raise("log.record: the first argument is the event's name, a string") end
   last_time = core.now()
   flops_since_last()
   if not is_rank_0() then return end
   stragglers.take() -- what the ranks did for this event is not the next step's
-  local shown, step = read_fields("log.record", fields, run.progress.step or math.max(0, steps_logged - 1))
+  local shown, step, zeros = read_fields("log.record", fields, run.progress.step or math.max(0, steps_logged - 1))
   local object = plain.copy({ event = name, step = step }, shown)
   remember(name .. ".", step, shown)
   metrics.write(object)
-  terminal.print_line(string.format("%s at step %d  %s", name, step, terminal.columns(shown)))
+  terminal.print_line(string.format("%s at step %d  %s", name, step, columns(shown, zeros)))
+end
+
+--- Items that log.list prints; the others are in its file.
+local LISTED = 5
+
+--- Returns a title with the first of the items below it, as text. Rank 0 writes all items into `file` of the run's
+--- folder, a line each.
+---
+---     error(log.listing("12 samples cannot be read", places, "unread.txt"), 0)
+---@param title string
+---@param items string[]
+---@param file string
+---@return string
+function M.listing(title, items, file)
+  local path, lines = run.dir .. "/" .. file, { title .. ":" }
+  for i = 1, math.min(#items, LISTED) do lines[i + 1] = "  " .. items[i] end
+  if #items > LISTED then lines[#lines + 1] = ("  and %d more: see %s"):format(#items - LISTED, path) end
+  if is_rank_0() then core.write_file(path, { table.concat(items, "\n"), "\n" }) end
+  return table.concat(lines, "\n")
+end
+
+--- Prints what log.listing returns, on rank 0; nothing where there are no items.
+---
+---     log.list("12 samples are skipped", places, "skipped.txt")
+---@param title string
+---@param items string[]
+---@param file string
+function M.list(title, items, file)
+  if #items > 0 then M.print(M.listing(title, items, file)) end
 end
 
 --- Prints on rank 0 only, without breaking the progress bar.

@@ -120,6 +120,33 @@ t.test("NumbersAreShownInAsManyDigitsAsSayEnough", function()
   has(t.printed(log.step, { x = 0 / 0 }), "nan")
 end)
 
+t.test("CountsAreAlwaysRecordedAndShownWhereTheyAreNotZero", function()
+  for _, report in ipairs { log.step, function(fields) log.record("event", fields) end } do
+    local line
+    local objects = recorded(function()
+      line = t.printed(report, { loss = 1, counts = { cut = 0, lost = torch.tensor(3), empty = 2 } })
+    end)
+    t.truthy(line:find("loss 1  empty 2  lost 3", 1, true) and not line:find("cut", 1, true), line)
+    t.equal({ objects[1].cut, objects[1].lost, objects[1].empty, objects[1].counts }, { 0, 3, 2, nil })
+  end
+  has(t.printed(log.step, { counts = 7 }), "counts 7 ")
+  t.raises("log.step: cut is both a field and among the counts", log.step, { cut = 1, counts = { cut = 2 } })
+  t.raises("log.step: cut must be a number or a tensor of one element", log.step, { counts = { cut = "two" } })
+end)
+
+t.test("OfALongListTheFirstItemsAreShownAndTheFileHasAll", function()
+  local items = {}
+  for i = 1, 8 do items[i] = "item " .. i end
+  local shown = t.printed(log.list, "8 items", items, "items.txt")
+  t.equal(shown, "8 items:\n  item 1\n  item 2\n  item 3\n  item 4\n  item 5\n  and 3 more: see " .. run.dir
+    .. "/items.txt\n")
+  local found = {}
+  for line in data.lines(run.dir .. "/items.txt") do found[#found + 1] = line end
+  t.equal(found, items)
+  t.equal(t.printed(log.list, "1 item", { "one" }, "items.txt"), "1 item:\n  one\n")
+  t.equal(t.printed(log.list, "0 items", {}, "items.txt"), "")
+end)
+
 t.test("StepsOfARunAreNumberedAndTimed", function()
   local lines = {}
   local n = 0
