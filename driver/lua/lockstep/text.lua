@@ -11,8 +11,12 @@ local core_text = require "lockstep.core.text"
 local folder = require "lockstep.models.folder"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
+local samples = require "lockstep.text.chat.samples"
 
 local M = {
+  conversation = samples.conversation,
+  last_answer = samples.last_answer,
+  preference = samples.preference,
   train_tokenizer = require "lockstep.text.train_tokenizer",
 }
 

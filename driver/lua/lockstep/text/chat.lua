@@ -28,7 +28,7 @@ Chat.__index = Chat
 
 local RENDER = { generation_prompt = false, tools = options.optional, documents = options.optional,
   template = options.optional, renderer = options.optional }
-local ENCODE = { loss = "all", processor = options.optional, folder = "." }
+local ENCODE = { loss = "all", loss_from = 1, processor = options.optional, folder = "." }
 local NO_OPTIONS = {}
 
 -- Variables of templates that cannot be given as such: the first argument, and the option generation_prompt.
@@ -54,6 +54,7 @@ function Chat:variables(caller, messages, opts)
       end
     end
     o = options.read(caller, known, RENDER)
+    if o.renderer == "" then o.renderer = nil end
   end
   if o.template and o.renderer and o.renderer ~= "auto" then
     core.raise(("%s: the renderer \"%s\" reads no template; leave template = \"%s\" or the renderer out"):format(caller,
@@ -64,7 +65,8 @@ function Chat:variables(caller, messages, opts)
   local variables = plain.copy(self.tokens)
   for name, value in pairs(others) do
     if TAKEN[name] or not template.names[name] then
-      local names = { "generation_prompt", "tools", "documents", "template", "renderer", "loss", "processor", "folder" }
+      local names = { "generation_prompt", "tools", "documents", "template", "renderer", "loss", "loss_from",
+        "processor", "folder" }
       for mentioned in pairs(template.names) do names[#names + 1] = mentioned end
       local hint = options.hint(caller, name, names)
       core.raise(('%s: unknown option "%s"%s%s'):format(caller, tostring(name), hint,
@@ -123,8 +125,8 @@ end
 --- Tables that data.json or data.jsonl read keep the order of their keys; others are written with sorted keys.
 ---@param messages table[]
 ---@param opts table? generation_prompt: boolean, ends with the header of an answer; tools: table[]; documents: table[];
----template: string, one of several templates; renderer: string, "auto" or a name, see docs/chat.md; any other key is a
----variable that the template mentions
+---template: string, one of several templates; renderer: string, "auto" or a name, see docs/chat.md ("" for none); any
+---other key is a variable that the template mentions
 ---@return string text
 function Chat:render(messages, opts)
   local template, variables = self:variables("chat:render", messages, opts)
@@ -152,36 +154,44 @@ function Chat:tokenizer()
   return self.tokenizer_
 end
 
---- Returns where the assistant speaks.
+--- Returns where the assistant speaks, from message number `first` on.
 ---@private
 ---@param template any
 ---@param variables table
----@param only_last boolean
+---@param first integer
 ---@return any
-function Chat:spans(template, variables, only_last)
+function Chat:spans(template, variables, first)
+  local messages = variables.messages
+  local function render(count, generation_prompt)
+    local changed = plain.copy(variables)
+    changed.messages, changed.add_generation_prompt = { unpack(messages, 1, count) }, generation_prompt
+    return template:render(changed)
+  end
   local text, spans, misplaced = template:render(variables)
+  local before = spans_of.count_assistants(messages, first - 1)
   if template.has_generation then
     if misplaced then
       core.raise(("chat:encode: %s, line %d: {%% generation %%} is within a macro, a set block or a filter, where its "
         .. "place in the text is unknown; move it out"):format(template.name, misplaced))
     end
-    return text, only_last and { spans[#spans] } or spans
+    if before == 0 then return text, spans end
+    local marked = #select(2, render(first - 1, false)) -- a message may be marked in parts
+    if marked >= #spans and spans_of.count_assistants(messages, #messages) > before then
+      core.raise(("chat:encode: %s marks %d parts of this conversation with {%% generation %%}, and %d of the messages "
+        .. "before message %d alone; mark each message of the assistant"):format(template.name, #spans, marked, first))
+    end
+    return text, { unpack(spans, marked + 1) }
   end
-  spans = spans_of.by_markers(text, variables.messages)
-  if spans then return text, only_last and { spans[#spans] } or spans end
-  local function render(messages, generation_prompt)
-    local changed = plain.copy(variables)
-    changed.messages, changed.add_generation_prompt = messages, generation_prompt
-    return (template:render(changed))
-  end
+  spans = spans_of.by_markers(text, messages)
+  if spans then return text, { unpack(spans, before + 1) } end
   local tokenizer = self:tokenizer()
   local function is_token(token) return tokenizer:id(token) ~= nil end
-  local found, reason = spans_of.by_prefixes(text, variables.messages, only_last, render, is_token)
+  local found, reason = spans_of.by_prefixes(text, messages, first, render, is_token)
   if found then return text, found end
   core.raise(("chat:encode: no rule gives the loss mask of this conversation. %s has no {%% generation %%} marks, "
     .. "and %s. Put {%% generation %%} and {%% endgeneration %%} around what the assistant says in a copy of the "
     .. "template%s, or choose a renderer if there is one for the model"):format(template.name, reason,
-    only_last and "" or ', or learn the last answer alone with loss = "last"'))
+    first > 1 and "" or ', or learn the last answer alone with loss = "last"'))
 end
 
 --- Returns the conversation as ids, with a loss mask: 1 on what the assistant says, up to and with the token that ends
@@ -202,7 +212,8 @@ end
 --- "cat.png"}. The sample then has pixel_values and image_grid_thw, and each token of a picture its id.
 ---@param messages table[]
 ---@param opts table? as chat:render; with generation_prompt the mask is 0 everywhere. loss: "all" answers (default),
----the "last" one, or "none". processor: images.Processor. folder: where relative paths of pictures begin; default "."
+---the "last" one, or "none". loss_from: the number of the first message that may count, default 1. processor:
+---images.Processor. folder: where relative paths of pictures begin; default "."
 ---@return {input_ids: integer[], loss_mask: integer[]} sample for batching.prepare, or a prompt of models.generate
 function Chat:encode(messages, opts)
   local template, variables = self:variables("chat:encode", messages, opts)
@@ -210,11 +221,15 @@ function Chat:encode(messages, opts)
   if opts and opts.loss ~= nil then loss = opts.loss end
   plain.check(loss == "all" or loss == "last" or loss == "none",
     'chat:encode: loss must be "all", "last" or "none", got %s', loss)
+  local first = opts and opts.loss_from or ENCODE.loss_from
+  plain.check(plain.is_whole(first, 1), "chat:encode: loss_from must be the number of a message, from 1 on, not %s",
+    first)
   local text, spans
   if loss == "none" or variables.add_generation_prompt then
     text, spans = template:render(variables), {}
   else
-    text, spans = self:spans(template, variables, loss == "last")
+    text, spans = self:spans(template, variables, math.max(first, loss == "last" and spans_of.last_assistant(
+      variables.messages) or 1))
   end
   local tokenizer = self:tokenizer()
   if template.closes and not tokenizer:id(template.closes) then

@@ -190,13 +190,58 @@ t.test("TheTwoRulesAgreeWhereBothHold", function()
   local chat = chats.open(folder_of { ["chat_template.jinja"] = source }, tokenizer)
   local spans_of = require "lockstep.text.chat.spans"
   local text = chat:render(TURNS)
-  local function render(messages, prompt) return (chat:render(messages, { generation_prompt = prompt })) end
+  local function render(count, prompt)
+    return (chat:render({ unpack(TURNS, 1, count) }, { generation_prompt = prompt }))
+  end
   local function is_token(token) return tokenizer:id(token) ~= nil end
 
   local by_markers = spans_of.by_markers(text, TURNS)
 
   t.equal(#by_markers, 2)
-  t.equal(spans_of.by_prefixes(text, TURNS, false, render, is_token), by_markers)
+  t.equal(spans_of.by_prefixes(text, TURNS, 1, render, is_token), by_markers)
+  t.equal(spans_of.by_prefixes(text, TURNS, 3, render, is_token), { by_markers[2] })
+end)
+
+-- Preferences are scored on every answer behind the prompt. By marks, by markers, by prefixes and by a renderer.
+t.test("FromAMessageOnTheAnswersCount", function()
+  local turns = { TURNS[1], TURNS[2], TURNS[3], TURNS[4], { role = "user", content = "5?" },
+    { role = "assistant", content = "6" } }
+  local special = { "<|im_start|>", "<|im_end|>", "<start_of_turn>", "<end_of_turn>", "</s>" }
+  local chatml = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+    .. "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+  local marked = "{% for m in messages %}{% if m.role == 'user' %}[{{ m.content }}]{% else %}{% generation %}"
+    .. "{{ m.content }}{% endgeneration %}-{% generation %}</s>{% endgeneration %}{% endif %}{% endfor %}"
+  local cases = {
+    { fixture("marked_fixture.jinja", { bos_token = "", eos_token = "</s>" }), {} },
+    { folder_of { ["chat_template.jinja"] = marked }, {} },
+    { folder_of { ["chat_template.jinja"] = chatml }, {} },
+    { fixture("strict_fixture.jinja", { bos_token = "<s>" }), {} },
+    { folder_of { ["chat_template.jinja"] = chatml }, { renderer = "qwen3" } },
+  }
+  for number, case in ipairs(cases) do
+    local tokenizer = stand_in.new(special, {})
+    local chat = chats.open(case[1], tokenizer)
+    local function mask(options)
+      for name, value in pairs(case[2]) do options[name] = value end
+      return chat:encode(turns, options).loss_mask
+    end
+    local all = mask {}
+    for first = 1, 7 do
+      -- The answers count that an encoding of fewer messages lacks.
+      local expected, before = {}, first > 2 and 2 * math.floor((first - 1) / 2) or 0
+      local known = before > 0 and chat:encode({ unpack(turns, 1, before) }, { renderer = case[2].renderer }) or nil
+      for i, value in ipairs(all) do expected[i] = known and i <= #known.input_ids and 0 or value end
+      t.equal(mask { loss_from = first }, expected, ("case %d, from message %d"):format(number, first))
+    end
+    t.equal(mask { loss = "last", loss_from = 2 }, mask { loss_from = 6 })
+    t.equal(mask { loss = "last" }, mask { loss_from = 5 })
+    t.raises("loss_from must be the number of a message, from 1 on, not 0", mask, { loss_from = 0 })
+  end
+  local forgetful = chats.open(folder_of { ["chat_template.jinja"] = "{% for m in messages %}{% if loop.last and "
+    .. "m.role == 'assistant' %}{% generation %}{{ m.content }}{% endgeneration %}{% else %}{{ m.content }}"
+    .. "{% endif %}{% endfor %}" }, stand_in.new({}, {}))
+  t.raises("marks 1 parts of this conversation with {% generation %}, and 1 of the messages before message 3 alone",
+    forgetful.encode, forgetful, { unpack(turns, 1, 4) }, { loss_from = 3 })
 end)
 
 t.test("WhereNoRuleIsSoundTheConversationIsRefused", function()

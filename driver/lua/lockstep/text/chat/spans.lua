@@ -24,12 +24,25 @@ local function has_marker(value, markers)
   return false
 end
 
-local function count_assistants(messages)
+--- Returns how many of the first `last` messages are the assistant's.
+---@param messages table[]
+---@param last integer
+---@return integer
+function M.count_assistants(messages, last)
   local count = 0
-  for _, message in ipairs(messages) do
-    if message.role == "assistant" then count = count + 1 end
+  for i = 1, math.min(last, #messages) do
+    if messages[i].role == "assistant" then count = count + 1 end
   end
   return count
+end
+
+--- Returns the number of the assistant's last message, or nil.
+---@param messages table[]
+---@return integer?
+function M.last_assistant(messages)
+  for i = #messages, 1, -1 do
+    if messages[i].role == "assistant" then return i end
+  end
 end
 
 --- Returns the turns between a family's markers; nil where they are not exactly the assistant's messages.
@@ -48,7 +61,7 @@ local function between_markers(family, text, messages)
     spans[#spans + 1] = { opened + 1, last }
     at = last + 1
   end
-  return #spans == count_assistants(messages) and spans or nil
+  return #spans == M.count_assistants(messages, #messages) and spans or nil
 end
 
 --- Returns the spans that the markers of a known family show; nil where the text is of none.
@@ -72,12 +85,6 @@ local function difference(a, b)
   return ("at byte %d: %q against %q"):format(at, a:sub(at, at + 20), b:sub(at, at + 20))
 end
 
-local function first_of(messages, n)
-  local part = {}
-  for i = 1, n do part[i] = messages[i] end
-  return part
-end
-
 --- Returns the end of a turn without the white space behind its closing token: nothing generates that.
 local function without_tail(text, first, last, is_token)
   local body = text:sub(first, last)
@@ -90,21 +97,18 @@ end
 --- message must be a prefix of the chat that ends with it, and that chat must be a prefix of the whole text.
 ---@param text string the whole chat
 ---@param messages table[]
----@param only_last boolean the last assistant's message alone counts
----@param render fun(messages: table[], generation_prompt: boolean): string
+---@param first integer the number of the first message that counts
+---@param render fun(count: integer, generation_prompt: boolean): string the text of the first messages
 ---@param is_token fun(token: string): boolean
 ---@return integer[][]? spans bytes {{first, last}, ...}
 ---@return string? reason why there are none
-function M.by_prefixes(text, messages, only_last, render, is_token)
-  local spans, last_assistant = {}, nil
+function M.by_prefixes(text, messages, first, render, is_token)
+  local spans = {}
   for i, message in ipairs(messages) do
-    if message.role == "assistant" then last_assistant = i end
-  end
-  for i, message in ipairs(messages) do
-    if message.role == "assistant" and (not only_last or i == last_assistant) then
+    if message.role == "assistant" and i >= first then
       if i == 1 then return nil, "the first message is the assistant's, and no prompt comes before it" end
-      local prompt = render(first_of(messages, i - 1), true)
-      local turn = render(first_of(messages, i), false)
+      local prompt = render(i - 1, true)
+      local turn = render(i, false)
       if not starts_with(turn, prompt) then
         return nil, ("the prompt before message %d does not begin the chat with it (%s)"):format(i,
           difference(prompt, turn))
