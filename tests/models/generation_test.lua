@@ -337,3 +337,16 @@ t.test("BadOptionsAreNamed", function()
   fails('unknown option "max_tokens"', PROMPTS, { max_tokens = 3 })
   t.raises("input_ids holds the id 61", models.generate, model, { { 61 } })
 end)
+
+t.test("AnswersAreTextWithoutReasoningAndWithoutWhiteSpaceAround", function()
+  local texts = { "<think>so\n</think>\n\n4 ", " yes.\n", "a <think>b</think>" }
+  local tokenizer = {}
+  function tokenizer.decode(_, ids, opts)
+    t.truthy(opts.skip_special)
+    t.equal(#ids, 3)
+    return table.remove(texts, 1)
+  end
+  t.equal(models.answers(model, tokenizer, PROMPTS, { max_new_tokens = 3, stop = {} }),
+    { "4", "yes.", "a <think>b</think>" })
+  t.equal(models.answers(model, tokenizer, {}), {})
+end)

@@ -16,7 +16,7 @@ local options = require "lockstep.options"
 local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
-local M = {}
+local M = { rollouts = require "lockstep.losses.rollouts" }
 
 -- Checks --------------------------------------------------------------------------------------------------
 

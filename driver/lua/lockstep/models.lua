@@ -173,6 +173,24 @@ function M.generate(model, prompts, opts)
   return model:generate(prompts, opts)
 end
 
+--- Returns what a model answers to each prompt, as text: without special tokens, without reasoning in <think>, and
+--- without white space around it. A rank without prompts gets no answers.
+---
+---     local answers = models.answers(model, tokenizer, prompts, { max_new_tokens = 64 })
+---@param model models.CausalLM|sharding.DataParallel|sharding.FullyShard
+---@param tokenizer text.Tokenizer
+---@param prompts (integer[]|torch.Tensor|models.Batch)[]
+---@param opts models.GenerateOptions?
+---@return string[]
+function M.answers(model, tokenizer, prompts, opts)
+  local answers = {}
+  for i, ids in ipairs(#prompts > 0 and M.generate(model, prompts, opts) or {}) do
+    local answer = tokenizer:decode(ids, { skip_special = true }):gsub("^%s*<think>.-</think>", "")
+    answers[i] = answer:match "^%s*(.-)%s*$"
+  end
+  return answers
+end
+
 --- Returns the position ids of one sample, before it is packed: 0, 1, 2, ... for text; architectures with images have
 --- three rows.
 ---@param raw table<string, any> as config.json has it

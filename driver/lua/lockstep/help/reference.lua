@@ -24,7 +24,7 @@ local MODULES = {
     "lockstep/sharding/tensor_parallel.lua", "lockstep/sharding/context_parallel.lua" },
   { "checkpoint", "lockstep/checkpoint.lua" },
   { "tiled_mlp", "lockstep/tiled_mlp.lua" },
-  { "losses", "lockstep/losses.lua" },
+  { "losses", "lockstep/losses.lua", "lockstep/losses/rollouts.lua" },
   { "models", "lockstep/models.lua", "lockstep/models/decoder.lua" },
   { "mimo", "lockstep/mimo.lua", "lockstep/mimo/ownership.lua", "types/mimo_ownership.lua",
     "lockstep/mimo/loader.lua", "lockstep/mimo/reorder.lua", "lockstep/mimo/step.lua" },

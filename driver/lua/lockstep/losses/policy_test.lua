@@ -241,3 +241,44 @@ t.test("AMaskHoldsOnlyZerosAndOnes", function()
     t.raises("losses.per_sequence: loss_mask " .. message, sums, mask)
   end
 end)
+
+t.test("GroupsOfAnswersAreSamplesWithAdvantages", function()
+  local I64 = { dtype = torch.int64 }
+  local prompts = { { input_ids = torch.tensor({ 7, 8 }, I64) },
+    { input_ids = torch.tensor({ 9 }, I64), pixel_values = torch.ones { 4, 3 },
+      image_grid_thw = torch.tensor({ { 1, 2, 2 } }, I64) } }
+  local groups = {
+    { number = 1, answers = { { ids = { 1, 2 }, reward = 1, log_probs = { -0.5, -0.25 } },
+      { ids = { 3, 4, 5 }, reward = 0, log_probs = { -1, -2, -3 } }, { ids = {}, reward = 0.5, log_probs = {} } } },
+    { number = 2, answers = { { ids = { 1, 4, 6 }, reward = 0.25, log_probs = { -1, -1, -1 } },
+      { ids = { 1, 4, 2 }, reward = 0.25, log_probs = { -1, -1, -1 } } } },
+  }
+  local function rollouts(more)
+    local o = { prompt = function(group) return prompts[group.number] end, seq_len = 4, max_new_tokens = 3,
+      stop = { 5, 6 }, scale = "none" }
+    for name, value in pairs(more or {}) do o[name] = value end
+    return losses.rollouts(groups, o)
+  end
+
+  local samples, reward, counts = rollouts { log_probs = true }
+
+  t.equal(reward, 2 / 5)
+  -- Answer 2 of the first group is too long with its prompt; only the last answer was not finished.
+  t.equal(counts, { skipped_answers = 1, cut_answers = 1, equal_groups = 1 })
+  t.equal(#samples, 4)
+  t.equal(samples[1].input_ids:totable(), { 7, 8, 1, 2 })
+  t.equal(samples[1].loss_mask:totable(), { false, false, true, true })
+  t.equal(samples[1].old_log_probs:totable(), { 0, 0, -0.5, -0.25 })
+  t.equal({ samples[1].advantages, samples[2].advantages, samples[3].advantages }, { 0.5, 0, 0 })
+  t.equal(samples[2].loss_mask:totable(), { false, false })
+  t.equal({ samples[1].pixel_values, samples[3].pixel_values:size(0) }, { nil, 4 })
+  t.equal(rollouts()[1].old_log_probs, nil)
+  local deviation = math.sqrt((0.5 ^ 2 + 0.5 ^ 2) / 2) + 1e-4
+  t.near(rollouts({ scale = "group" })[1].advantages, 0.5 / deviation, 1e-9)
+
+  groups[1].answers[2].log_probs = { -1 }
+  t.raises("an answer has 3 ids and 1 log_probs; every id needs one", rollouts, { log_probs = true, seq_len = 9 })
+  groups[1].answers[2].log_probs = nil
+  t.raises("an answer has 3 ids and no log_probs", rollouts, { log_probs = true, seq_len = 9 })
+  t.raises("there is no answer in any group", losses.rollouts, {}, { prompt = print, seq_len = 4 })
+end)
