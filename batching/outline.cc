@@ -167,11 +167,12 @@ ItemsOutline DescribeItems(const TensorSample& sample, int64_t index, const Moda
   return outline;
 }
 
-std::vector<std::pair<int64_t, int64_t>> RunsOf(const at::Tensor& loss_mask) {
+// Returns the tokens of the mask that a model predicts. The first token has no token before it.
+std::vector<std::pair<int64_t, int64_t>> PredictedRuns(const at::Tensor& loss_mask) {
   const at::Tensor mask = loss_mask.to(at::kBool).contiguous();
   const bool* has_loss = mask.const_data_ptr<bool>();
   std::vector<std::pair<int64_t, int64_t>> runs;
-  for (int64_t i = 0; i < mask.numel(); ++i) {
+  for (int64_t i = 1; i < mask.numel(); ++i) {
     if (!has_loss[i]) continue;
     if (runs.empty() || runs.back().second != i) runs.emplace_back(i, i);
     runs.back().second = i + 1;
@@ -221,7 +222,7 @@ Outline Describe(const TensorSample& sample, int64_t number, const PrepareOption
   CheckSample(sample, number, options);
   Outline outline;
   outline.tokens = sample.input_ids.size(0);
-  outline.loss = RunsOf(sample.loss_mask);
+  outline.loss = PredictedRuns(sample.loss_mask);
   outline.kind = sample.kind;
   outline.may_wait = sample.may_wait;
   for (const auto& [name, stream] : sample.streams) outline.streams[name] = stream.scalar_type();
@@ -241,10 +242,11 @@ void CheckOutline(const Outline& outline, int64_t number, const PrepareOptions& 
                       expected, "; batching.describe makes an index");
   };
   check(outline.tokens >= 1, "tokens", "be at least 1");
-  int64_t last = -1;
+  int64_t last = 0;
   for (const auto& [begin, end] : outline.loss) {
     check(begin > last && end > begin && end <= outline.tokens, "loss",
-          "hold ascending runs {begin, end, ...} of the sample's tokens");
+          "hold ascending runs {begin, end, ...} of the sample's tokens, without token 0, which no "
+          "token predicts");
     last = end;
   }
   for (const auto& [name, dtype] : outline.streams) CheckIsDeclared(name, number, options);

@@ -48,7 +48,8 @@ struct ItemsOutline {
 
 struct Outline {
   int64_t tokens = 0;  // at least 1
-  // The tokens with a loss, as runs [begin, end): ascending, neither empty nor adjacent.
+  // The predicted tokens with a loss, as runs [begin, end): ascending, neither empty nor adjacent.
+  // Token 0 is never in one: no token before it predicts it.
   std::vector<std::pair<int64_t, int64_t>> loss;
   std::string kind;  // the sample's own, or empty
   std::map<std::string, TensorOutline> tensors;

@@ -4,7 +4,6 @@
 #include <string>
 #include <vector>
 
-#include "ATen/ops/ones.h"
 #include "ATen/ops/tensor.h"
 #include "ATen/ops/zeros.h"
 #include "batching/prepare.h"
@@ -23,7 +22,7 @@ using tests::MessageOf;
 
 TEST(Outline, HoldsSizesAndNoValues) {
   TensorSample sample = Images({4, 8});
-  sample.loss_mask = at::tensor({0, 1, 1, 0, 1, 1}, at::kLong);
+  sample.loss_mask = at::tensor({1, 1, 1, 0, 1, 1}, at::kLong);  // the first is not predicted
   ASSERT_EQ(sample.input_ids.numel(), 6);
 
   const Outline outline = Describe(sample, 0, With(100, 1));
@@ -61,8 +60,10 @@ TEST(Outline, ASampleThatIsNotAsItsIndexSaysIsAnError) {
        [](TensorSample& s) {
          s = Images({4, 4, 4});
        }},
-      {"tokens with a loss: {1-6} and {0-6}",
-       [](TensorSample& s) { s.loss_mask = at::ones({6}, at::kBool); }},
+      {"tokens with a loss: {1-6} and {1-2, 3-6}",
+       [](TensorSample& s) {
+         s.loss_mask = at::tensor({1, 1, 0, 1, 1, 1}, at::kLong);
+       }},
       {"kind: \"\" and \"photo\"", [](TensorSample& s) { s.kind = "photo"; }},
       {"pixel_values: Float [12, 3] and Float [12, 5]",
        [](TensorSample& s) {
@@ -100,7 +101,7 @@ TEST(Outline, AnIndexThatContradictsItselfIsAnError) {
       {"tokens must be at least 1", [](Outline& o) { o.tokens = 0; }},
       {"loss must hold ascending runs",
        [](Outline& o) {
-         o.loss = {{0, 7}};
+         o.loss = {{1, 7}};
        }},
       {"loss must hold ascending runs",
        [](Outline& o) {
@@ -108,11 +109,15 @@ TEST(Outline, AnIndexThatContradictsItselfIsAnError) {
        }},
       {"loss must hold ascending runs",
        [](Outline& o) {
-         o.loss = {{0, 2}, {1, 3}};
+         o.loss = {{1, 3}, {2, 4}};
        }},
       {"loss must hold ascending runs",
        [](Outline& o) {
          o.loss = {{-2, 2}};
+       }},
+      {"without token 0, which no token predicts",
+       [](Outline& o) {
+         o.loss = {{0, 2}};
        }},
       {"values is not declared in streams", [](Outline& o) { o.streams["values"] = at::kFloat; }},
       {"pixel_values must have a shape", [](Outline& o) { o.tensors["pixel_values"].shape = {}; }},

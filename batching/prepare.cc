@@ -41,6 +41,15 @@ class PackedRows {
     next_ += rows;
   }
 
+  // True in the runs, up to `rows`; of a bool output.
+  void AppendRuns(const std::vector<std::pair<int64_t, int64_t>>& runs, int64_t rows) {
+    bool* first = packed_.mutable_data_ptr<bool>() + next_;
+    std::fill(first, first + rows, false);
+    for (const auto& [begin, end] : runs)
+      std::fill(first + std::min(begin, rows), first + std::min(end, rows), true);
+    next_ += rows;
+  }
+
   // 0 to rows - 1; of an int64 output.
   void AppendPositions(int64_t rows) {
     int64_t* first = packed_.mutable_data_ptr<int64_t>() + next_;
@@ -116,14 +125,15 @@ class MicroBatchBuilder {
     const int64_t multiple = options_.pad_to_multiple_of;
     const int64_t length = (tokens + multiple - 1) / multiple * multiple;
     batch.seq_lens.back() += length - tokens;
-    PackTokens(samples, extents, length - tokens, length, batch);
+    PackTokens(items, samples, extents, length - tokens, length, batch);
     PackTensors(samples, extents, batch);
     if (padding) batch.loss_mask.fill_(false);
     return batch;
   }
 
  private:
-  void PackTokens(const std::vector<const TensorSample*>& samples,
+  void PackTokens(const std::vector<const Item*>& items,
+                  const std::vector<const TensorSample*>& samples,
                   const std::vector<const Extent*>& extents, int64_t num_padding, int64_t length,
                   TensorMicroBatch& batch) const {
     PackedRows input_ids(length, at::kLong);
@@ -136,7 +146,7 @@ class MicroBatchBuilder {
       const TensorSample& sample = *samples[i];
       const int64_t tokens = extents[i]->tokens;
       input_ids.Append(sample.input_ids, tokens);
-      loss_mask.Append(sample.loss_mask, tokens);
+      loss_mask.AppendRuns(items[i]->outline->loss, tokens);
       if (sample.position_ids.defined()) {
         position_ids.Append(sample.position_ids, tokens);
       } else {
@@ -269,6 +279,25 @@ Plan PlanItems(const std::vector<Item>& items, const PrepareOptions& options) {
 
 // --- The result ----------------------------------------------------------------------------------
 
+// Counts the tokens of a sample whose first `kept` tokens are packed.
+void CountTokens(const Outline& outline, int64_t kept, Report& report) {
+  int64_t with_loss = 0, all_with_loss = 0;
+  for (const auto& [begin, end] : outline.loss) {
+    all_with_loss += end - begin;
+    with_loss += std::max<int64_t>(0, std::min(end, kept) - begin);
+  }
+  report.tokens += kept;
+  report.loss_tokens += with_loss;
+  report.truncated_tokens += outline.tokens - kept;
+  report.truncated_loss_tokens += all_with_loss - with_loss;
+  report.samples_without_loss += with_loss == 0 ? 1 : 0;
+  if (kept == 0) {
+    ++report.dropped_samples;
+  } else if (kept < outline.tokens) {
+    ++report.truncated_samples;
+  }
+}
+
 // Returns the items of the samples that keep at least one token after the cut.
 std::vector<Item> MakeItems(const std::vector<Outline>& index, const PrepareOptions& options,
                             Report& report) {
@@ -277,8 +306,7 @@ std::vector<Item> MakeItems(const std::vector<Outline>& index, const PrepareOpti
     Item item = MakeItem(index[i], options.first_number + static_cast<int64_t>(i), options);
     item.index = static_cast<int64_t>(i);
     if (item.kept.tokens == 0) {
-      ++report.dropped_samples;
-      report.truncated_tokens += index[i].tokens;
+      CountTokens(index[i], 0, report);
     } else {
       items.push_back(std::move(item));
     }
@@ -298,15 +326,6 @@ bool IsHeld(const Plan& plan, int64_t step, const std::vector<Item>& items) {
     }
   }
   return needs_padding;
-}
-
-void CountSample(const Item& item, Report& report) {
-  const int64_t cut = item.outline->tokens - item.kept.tokens;
-  report.truncated_samples += cut > 0 ? 1 : 0;
-  report.truncated_tokens += cut;
-  report.tokens += item.kept.tokens;
-  for (const auto& [begin, end] : item.outline->loss)
-    report.loss_tokens += std::max<int64_t>(0, std::min(end, item.kept.tokens) - begin);
 }
 
 // FNV-1a, over bytes and over whole numbers: the same in every process.
@@ -354,7 +373,7 @@ void AppendMicroBatch(const Plan& plan, const MicroBatch& planned, int rank,
     members.push_back(&item);
     indices.push_back(item.index);
     tokens += shorten ? item.least.tokens : item.kept.tokens;
-    if (!planned.padding) CountSample(item, prepared.report);
+    if (!planned.padding) CountTokens(*item.outline, item.kept.tokens, prepared.report);
   }
   const int64_t multiple = options.pad_to_multiple_of;
   const int64_t length = (tokens + multiple - 1) / multiple * multiple;

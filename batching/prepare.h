@@ -51,7 +51,8 @@ namespace lockstep::batching {
 // One sample. n is its number of tokens. All tensors are on the CPU.
 struct TensorSample {
   at::Tensor input_ids;                       // int64 [n]
-  at::Tensor loss_mask;                       // bool [n]; other dtypes hold only 0 and 1
+  at::Tensor loss_mask;                       // bool [n]; other dtypes hold only 0 and 1. The first
+                                              // is ignored: no token before it predicts it
   at::Tensor position_ids;                    // int64 [n]; undefined: 0 to n - 1
   std::map<std::string, at::Tensor> streams;  // [n] each: further per-token values
   std::map<std::string, at::Tensor>
@@ -105,7 +106,7 @@ struct TensorMicroBatch {
   std::vector<int64_t> samples;   // indices into the samples; none for padding
   std::vector<int64_t> seq_lens;  // sum to the length; the last includes padding to a multiple
   at::Tensor input_ids;           // int64 [length]
-  at::Tensor loss_mask;           // bool [length]
+  at::Tensor loss_mask;           // bool [length]; false for the first token of each sample
   at::Tensor position_ids;        // int64 [length]
   at::Tensor cu_seqlens;  // int32 [seq_lens + 1]: 0 and the running sums, for varlen attention
   std::map<std::string, at::Tensor> streams;  // [length] each
@@ -116,15 +117,17 @@ struct TensorMicroBatch {
 struct Report {
   int64_t micro_steps = 0;
   int64_t tokens = 0;          // of samples, after the cut
-  int64_t loss_tokens = 0;     // part of `tokens`
+  int64_t loss_tokens = 0;     // part of `tokens`: as many as the micro-batches' loss_mask marks
   int64_t padding_tokens = 0;  // in padding micro-batches, and from padding to a multiple
   int64_t padding_micro_batches = 0;
   int64_t truncated_samples = 0;
-  int64_t truncated_tokens = 0;  // including all tokens of dropped samples
-  int64_t dropped_samples = 0;   // begin with an image longer than seq_len, so no token is left
-  double makespan = 0;           // sum over micro-steps of the most expensive rank's cost
-  double ideal = 0;              // cost of all samples / ranks
-  double lower_bound = 0;        // 0: not known (see plan.h), or samples were held
+  int64_t truncated_tokens = 0;       // including all tokens of dropped samples
+  int64_t truncated_loss_tokens = 0;  // part of `truncated_tokens`: the loss loses these
+  int64_t dropped_samples = 0;        // begin with an image longer than seq_len: no token is left
+  int64_t samples_without_loss = 0;   // no token with a loss is left, or was there
+  double makespan = 0;                // sum over micro-steps of the most expensive rank's cost
+  double ideal = 0;                   // cost of all samples / ranks
+  double lower_bound = 0;             // 0: not known (see plan.h), or samples were held
   // A hash of the kinds, sample indices and lengths of all ranks' micro-batches. Ranks with the
   // same fingerprint follow the same plan.
   uint64_t fingerprint = 0;

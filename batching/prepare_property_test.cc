@@ -13,6 +13,7 @@
 #include "ATen/ops/arange.h"
 #include "ATen/ops/equal.h"
 #include "ATen/ops/full.h"
+#include "ATen/ops/tensor.h"
 #include "batching/prepare.h"
 #include "batching/test_samples.h"
 #include "gmock/gmock.h"
@@ -52,10 +53,23 @@ RandomCase MakeCase(std::mt19937& random) {
     }
     if (draw(0, 1) == 0) sample.streams["advantages"] = sample.input_ids.to(at::kFloat);
     if (draw(0, 2) == 0) sample.position_ids = sample.input_ids.flip(0);
+    // Masks of ones, of zeros, and random ones: many mark the first token.
+    const int64_t kind = draw(0, 2);
+    std::vector<int64_t> mask(static_cast<size_t>(sample.input_ids.numel()));
+    for (int64_t& value : mask) value = kind == 2 ? draw(0, 1) : kind;
+    sample.loss_mask = at::tensor(mask, at::kLong);
     sample.may_wait = draw(0, 1) == 0;
     c.samples.push_back(std::move(sample));
   }
   return c;
+}
+
+// Returns the tokens that a model predicts and learns: those of the mask without the first, which
+// no token before it predicts.
+at::Tensor Learnt(const TensorSample& sample) {
+  at::Tensor mask = sample.loss_mask.to(at::kBool, /*non_blocking=*/false, /*copy=*/true);
+  mask.narrow(0, 0, 1).fill_(false);
+  return mask;
 }
 
 // Where the tokens of one sequence in a micro-batch are what its sample holds, in all fields.
@@ -66,7 +80,7 @@ void ExpectSampleAt(const TensorMicroBatch& batch, int64_t begin, int64_t tokens
   EXPECT_TRUE(at::equal(part(batch.position_ids), sample.position_ids.defined()
                                                       ? sample.position_ids.narrow(0, 0, tokens)
                                                       : at::arange(tokens, at::kLong)));
-  EXPECT_TRUE(at::equal(part(batch.loss_mask), sample.loss_mask.narrow(0, 0, tokens)));
+  EXPECT_TRUE(at::equal(part(batch.loss_mask), Learnt(sample).narrow(0, 0, tokens)));
   const auto stream = sample.streams.find("advantages");
   if (batch.streams.count("advantages") == 0) return;
   const at::Tensor expected = stream != sample.streams.end() ? stream->second.narrow(0, 0, tokens)
@@ -88,13 +102,14 @@ int64_t TokensThatFit(const TensorSample& sample, int64_t seq_len) {
 void ExpectGuarantees(const RandomCase& c, const Prepared& prepared) {
   ASSERT_EQ(prepared.batches.size(), static_cast<size_t>(c.options.ranks));
   std::map<int64_t, int> seen;
-  int64_t tokens = 0, length_of_all = 0;
+  int64_t tokens = 0, length_of_all = 0, marked = 0, without_loss = 0;
   for (const auto& batches : prepared.batches) {
     ASSERT_EQ(batches.size(), static_cast<size_t>(prepared.report.micro_steps));
     for (size_t step = 0; step < batches.size(); ++step) {
       const TensorMicroBatch& batch = batches[step];
       const int64_t length = batch.input_ids.numel();
       length_of_all += length;
+      marked += batch.loss_mask.sum().item<int64_t>();
       EXPECT_EQ(batch.kind, prepared.batches[0][step].kind);
       EXPECT_LE(length, c.options.seq_len);
       EXPECT_EQ(length % c.options.pad_to_multiple_of, 0);
@@ -122,6 +137,7 @@ void ExpectGuarantees(const RandomCase& c, const Prepared& prepared) {
         ASSERT_GE(batch.seq_lens[i], real);
         ASSERT_LT(batch.seq_lens[i], real + (is_last ? c.options.pad_to_multiple_of : 1));
         ExpectSampleAt(batch, begin, real, sample);
+        without_loss += batch.loss_mask.narrow(0, begin, real).any().item<bool>() ? 0 : 1;
         tokens += real;
         begin += batch.seq_lens[i];
         if (batch.kind != "image") continue;
@@ -137,13 +153,20 @@ void ExpectGuarantees(const RandomCase& c, const Prepared& prepared) {
       }
     }
   }
-  int64_t given = 0;
-  for (const TensorSample& sample : c.samples) given += sample.input_ids.numel();
+  int64_t given = 0, with_loss = 0;
+  for (const TensorSample& sample : c.samples) {
+    given += sample.input_ids.numel();
+    with_loss += Learnt(sample).sum().item<int64_t>();
+  }
   for (const int64_t i : prepared.held) {
     EXPECT_TRUE(c.samples[static_cast<size_t>(i)].may_wait);
     EXPECT_EQ(seen.count(i), 0u);
     given -= c.samples[static_cast<size_t>(i)].input_ids.numel();
+    with_loss -= Learnt(c.samples[static_cast<size_t>(i)]).sum().item<int64_t>();
   }
+  EXPECT_EQ(marked, prepared.report.loss_tokens);
+  EXPECT_EQ(with_loss, prepared.report.loss_tokens + prepared.report.truncated_loss_tokens);
+  EXPECT_EQ(without_loss + prepared.report.dropped_samples, prepared.report.samples_without_loss);
   EXPECT_EQ(tokens, prepared.report.tokens);
   EXPECT_EQ(given, prepared.report.tokens + prepared.report.truncated_tokens);
   EXPECT_EQ(length_of_all, prepared.report.tokens + prepared.report.padding_tokens);

@@ -104,7 +104,7 @@ end
 -- Training. A step is a few micro-batches, then one update; gradients are averaged over ranks in the last one.
 for step, batch in run:steps(draw_step, config.steps) do
   local loss = sharding.accumulate(model, batch.micro_batches, batch.report.loss_tokens, function(micro_batch)
-    return model_of.loss_sum(model, micro_batch)
+    return model_of.loss_sum(model, micro_batch), micro_batch.loss_mask:sum()
   end)
   local grad_norm = optimizer:step(schedule(step), { max_grad_norm = config.max_norm })
   optimizer:zero_grad()

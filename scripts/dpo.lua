@@ -124,7 +124,7 @@ local function loss_of(batch)
     reference_chosen = reference[1], reference_rejected = reference[2],
     mask = torch.full({ reference[1]:size(0) }, batch.padding and 0 or 1), variant = config.loss.variant,
     beta = config.loss.beta, label_smoothing = config.loss.label_smoothing }
-  return sum, stats.correct, stats.margin, count
+  return sum, count, stats.correct, stats.margin
 end
 
 for _, micro_batches in run:steps(draw, config.steps) do
@@ -140,7 +140,7 @@ local rest = {}
 for i = 1, #held_out do rest[i] = held_out[i] end
 rest = #rest > 0 and deal(rest)
 local accuracy = rest and sharding.evaluate(model, function() return table.remove(rest) end, function(batch)
-  local _, right, _, count = loss_of(batch)
+  local _, count, right = loss_of(batch)
   return right, count
 end)
 if rest then log.record("held out", { accuracy = accuracy }) end

@@ -124,7 +124,8 @@ for _, samples, reward in run:steps(rollouts, config.steps) do
     streams = { advantages = 0, old_log_probs = tail and 0 or nil } }
   if report.truncated_samples > 0 then error("a prompt and its answer exceed seq_len = " .. config.seq_len, 0) end
   local scoring = { temperature = config.temperature }
-  local divisor = losses.grpo_divisor(config.loss.variant, { tokens = report.loss_tokens, sequences = #samples })
+  local divisor = losses.grpo_divisor(config.loss.variant, { tokens = report.loss_tokens,
+    sequences = #samples - report.samples_without_loss }) -- an answer may be empty
   local function loss_of(batch)
     batch.reference = batch.reference or config.loss.beta > 0
       and lora.disabled(model, model, batch, "log_probs", scoring) or nil
@@ -134,8 +135,8 @@ for _, samples, reward in run:steps(rollouts, config.steps) do
       loss_mask = batch.loss_mask, seq_lens = batch.seq_lens, reference = batch.reference,
       max_tokens = config.loss.variant == "dr_grpo" and config.max_new_tokens or nil }
     for name, value in pairs(config.loss) do o[name] = value end
-    local sum, _, stats = losses.grpo(o)
-    return sum, stats.clipped * (divisor / report.loss_tokens), stats.kl * (divisor / report.loss_tokens)
+    local sum, count, stats = losses.grpo(o)
+    return sum, count, stats.clipped * (divisor / report.loss_tokens), stats.kl * (divisor / report.loss_tokens)
   end
   local line = { reward = reward, tokens = report.tokens, stale = tail and done.stale or nil }
   for _ = 1, config.updates do

@@ -321,6 +321,26 @@ end
                                HasSubstr("total     3.07 k")));
 }
 
+// The count of the mirrored ranks is this rank's, and not what the plan gives them.
+TEST(DryRun, TheDivisorIsNotComparedWithMirroredCounts) {
+  const Folder folder;
+
+  const Ended ended = DryRun(folder, R"(
+local nn, optim, run = require "lockstep.nn", require "lockstep.optim", require "lockstep.run"
+local sharding, torch = require "lockstep.sharding", require "lockstep.torch"
+local model = sharding.data_parallel(nn.Linear(2, 1))
+local optimizer = optim.SGD(model:parameters(), { lr = 0.1 })
+for _ in run:steps(function() return true end, 2) do
+  sharding.accumulate(model, { torch.ones { 3, 2 } }, 10, function(x) return model(x):sum(), 3 end)
+  optimizer:step()
+end
+)",
+                             "4");
+
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("the first step of rank 0 of 4"));
+}
+
 TEST(DryRun, PlansTheBatchesOfAllRanks) {
   const Folder folder;
 

@@ -17,14 +17,15 @@ local M = { cost = {}, timing = require("lockstep.batching.timing").timing }
 
 ---@class batching.Sample
 ---@field input_ids torch.Tensor|integer[]
----@field loss_mask torch.Tensor|boolean[]|integer[] 1 or true for tokens that are trained on, else 0 or false
+---@field loss_mask torch.Tensor|boolean[]|integer[] 1 or true for tokens that are trained on, else 0 or false; the
+--- first token is never trained on, because no token before it predicts it
 ---@field position_ids torch.Tensor|integer[]?
 ---@field kind string? default: by the tensors that the cut leaves, as "text", "image" or "image+video"
 ---@field [string] torch.Tensor|number[]|number streams (per token; a number holds for all), tensors
 
 ---@class batching.MicroBatch
 ---@field input_ids torch.Tensor int64 [length]
----@field loss_mask torch.Tensor bool [length]
+---@field loss_mask torch.Tensor bool [length]; false for the first token of each sample
 ---@field position_ids torch.Tensor int64 [length], starting anew at each sample
 ---@field seq_lens integer[] tokens of each sample; they sum to the length
 ---@field cu_seqlens torch.Tensor int32 [#seq_lens + 1]: 0 and the running sums
@@ -37,13 +38,15 @@ local M = { cost = {}, timing = require("lockstep.batching.timing").timing }
 ---@class batching.Report
 ---@field micro_steps integer
 ---@field tokens integer of the samples, after the cut
----@field loss_tokens integer of these, those with loss
+---@field loss_tokens integer of these, those with a loss: as many as the micro-batches' loss_mask marks
 ---@field padding_tokens integer
 ---@field padding_micro_batches integer
 ---@field truncated_samples integer
 ---@field truncated_tokens integer
 ---@field dropped_samples integer samples of which the cut left nothing
+---@field truncated_loss_tokens integer of these, those with a loss
 ---@field makespan number the sum over micro-steps of the most expensive rank's cost
+---@field samples_without_loss integer samples with no token that has a loss, or none that the cut left
 ---@field ideal number total cost / ranks
 ---@field fingerprint string of the plan of all ranks: who trains on what when
 ---@field lower_bound number no plan has a smaller makespan; 0 where the cost is a function, or samples were held

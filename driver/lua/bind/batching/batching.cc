@@ -299,7 +299,9 @@ void PushReport(lua_State* state, const batching::Report& report) {
   SetInteger(state, "padding_micro_batches", report.padding_micro_batches);
   SetInteger(state, "truncated_samples", report.truncated_samples);
   SetInteger(state, "truncated_tokens", report.truncated_tokens);
+  SetInteger(state, "truncated_loss_tokens", report.truncated_loss_tokens);
   SetInteger(state, "dropped_samples", report.dropped_samples);
+  SetInteger(state, "samples_without_loss", report.samples_without_loss);
   SetNumber(state, "makespan", report.makespan);
   SetNumber(state, "ideal", report.ideal);
   SetNumber(state, "lower_bound", report.lower_bound);

@@ -112,14 +112,14 @@ end)
 t.test("SamplesMayBeTensorsOrArrays", function()
   local ids = torch.tensor({ 7, 8 }, { dtype = torch.int64 })
   local masks = {
-    { true, false }, { 1, 0 }, torch.tensor { true, false }, torch.tensor({ 1, 0 }, { dtype = torch.int64 }),
+    { false, true }, { 0, 1 }, torch.tensor { false, true }, torch.tensor({ 0, 1 }, { dtype = torch.int64 }),
   }
   for _, mask in ipairs(masks) do
     for _, input_ids in ipairs { { 7, 8 }, ids, ids:to(torch.int32) } do
       local sample = { input_ids = input_ids, loss_mask = mask }
       local batches = batching.prepare { samples = { sample }, seq_len = 4, ranks = 1 }
       t.equal(batches[1][1].input_ids, ids)
-      t.equal(batches[1][1].loss_mask, torch.tensor { true, false })
+      t.equal(batches[1][1].loss_mask, torch.tensor { false, true })
     end
   end
 end)

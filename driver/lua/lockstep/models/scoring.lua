@@ -103,10 +103,12 @@ function M.log_probs(self, batch, opts)
   local ids = batch.input_ids:to(hidden.device)
   local region = checkpoint.new { preserve_rng = false }
   local zero = torch.zeros({ 1 }, { dtype = torch.float32, device = hidden.device })
-  local log_probs, entropy = { zero }, { zero }
-  for from = 0, tokens - 2, o.tile_tokens do
-    local to = math.min(from + o.tile_tokens, tokens - 1)
-    local labels = ids[{ { from + 1, to + 1 } }]:to(torch.int64)
+  -- A batch of one token predicts nothing. It is scored with any label, so that its zeros have a gradient, of zeros.
+  local log_probs, entropy = { tokens > 1 and zero or nil }, { tokens > 1 and zero or nil }
+  local next_ids = tokens > 1 and ids:narrow(0, 1, tokens - 1) or ids
+  for from = 0, next_ids:size(0) - 1, o.tile_tokens do
+    local to = math.min(from + o.tile_tokens, next_ids:size(0))
+    local labels = next_ids[{ { from, to } }]:to(torch.int64)
     local function tile(h, w) return score(h, w, labels, o.temperature, split) end
     local p, e = region(tile, hidden[{ { from, to } }], weight)
     log_probs[#log_probs + 1], entropy[#entropy + 1] = p, e

@@ -97,11 +97,11 @@ t.test("AccumulationTrainsAsOneRankOnAllTheData(" .. name .. ", " .. sync .. ")"
   t.test("FurtherSumsAreDividedLikewise(" .. name .. ")", function()
     local model = wrap(fixture.net())
 
-    local loss, ones, largest, none = sharding.accumulate(model, batches_of(RANK, 1), tokens_of(1), function(batch)
+    local loss, largest, none = sharding.accumulate(model, batches_of(RANK, 1), tokens_of(1), function(batch)
       return loss_sum(model, batch), #batch, (batch * 2):sum()
     end)
 
-    t.equal({ loss.dtype, ones:item(), none }, { torch.float64, 1, nil })
+    t.equal({ loss.dtype, none }, { torch.float64, nil })
     local sum = 0
     for rank = 0, WORLD - 1 do
       for _, batch in ipairs(batches_of(rank, 1)) do sum = sum + 2 * batch:sum():item() end
@@ -280,13 +280,15 @@ t.test("MistakesAreNamed", function()
   complains("the function must return the sum of a micro-batch's losses, a tensor of one element, not a tensor of "
     .. "shape {3, 13}", model, { torch.arange(3) }, 1, function(batch) return model(batch) end)
   complains('sync must be "last" or "each", not "never"', model, tokens, 1, sum, { sync = "never" })
-  complains("result 2 of the function must be a number or a tensor of one element, not a string", model, tokens, 1,
+  complains("result 2 of the function must be the count of what it summed, a number, not a string", model, tokens, 1,
     function(batch) return sum(batch), "kl" end)
+  complains("result 3 of the function must be a number or a tensor of one element, not a string", model, tokens, 1,
+    function(batch) return sum(batch), nil, "kl" end)
   local calls = 0
   complains("the function returned 1 sums for this micro-batch, and 2 for the one before", model, tokens, 1,
     function(batch)
       calls = calls + 1
-      return sum(batch), calls == 1 and 0 or nil
+      return sum(batch), nil, calls == 1 and 0 or nil
     end)
   t.raises("sharding.evaluate: the function must return a batch's sum and count; its count is a nil", function()
     local left = 1
