@@ -13,7 +13,8 @@ local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
-local M = { cost = {}, timing = require("lockstep.batching.timing").timing }
+local M = { cost = {}, survey = require "lockstep.batching.survey",
+  timing = require("lockstep.batching.timing").timing }
 
 ---@class batching.Sample
 ---@field input_ids torch.Tensor|integer[]
@@ -43,10 +44,10 @@ local M = { cost = {}, timing = require("lockstep.batching.timing").timing }
 ---@field padding_micro_batches integer
 ---@field truncated_samples integer
 ---@field truncated_tokens integer
----@field dropped_samples integer samples of which the cut left nothing
 ---@field truncated_loss_tokens integer of these, those with a loss
----@field makespan number the sum over micro-steps of the most expensive rank's cost
+---@field dropped_samples integer samples of which the cut left nothing
 ---@field samples_without_loss integer samples with no token that has a loss, or none that the cut left
+---@field makespan number the sum over micro-steps of the most expensive rank's cost
 ---@field ideal number total cost / ranks
 ---@field fingerprint string of the plan of all ranks: who trains on what when
 ---@field lower_bound number no plan has a smaller makespan; 0 where the cost is a function, or samples were held
@@ -198,6 +199,16 @@ function M.prepare(opts)
       fingerprint_of(batches[dist.rank() + 1], report))
   end
   return batches, report
+end
+
+--- Returns what a report lost to seq_len and to masks, for `counts` of log.step.
+---
+---     log.step { loss = loss, counts = batching.lost(report) }
+---@param report batching.Report
+---@return table<string, integer>
+function M.lost(report)
+  return { truncated_samples = report.truncated_samples, truncated_loss_tokens = report.truncated_loss_tokens,
+    dropped_samples = report.dropped_samples, samples_without_loss = report.samples_without_loss }
 end
 
 -- Streaming -----------------------------------------------------------------------------------------

@@ -244,6 +244,13 @@ function Loader:last_position()
   return k < self.remaining and position_of(self, k) or self.total + k - self.remaining
 end
 
+--- Names the sample that was handed out last, for messages: "train.jsonl, line 12".
+---@return string
+function Loader:place()
+  local leaf, index = locate(self, self.taken - 1)
+  return sources.place(leaf, index)
+end
+
 --- Returns the state in which rank r has taken counts[r + 1] samples and skipped skipped[r + 1].
 ---@private
 ---@param counts integer[]

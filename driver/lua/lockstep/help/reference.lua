@@ -18,7 +18,7 @@ local MODULES = {
     "lockstep/optim/grad_scaler.lua" },
   { "optim.schedule", "lockstep/schedule.lua" },
   { "distributed", "types/distributed.lua" },
-  { "batching", "lockstep/batching.lua", "lockstep/batching/timing.lua" },
+  { "batching", "lockstep/batching.lua", "lockstep/batching/timing.lua", "lockstep/batching/survey.lua" },
   { "sharding", "lockstep/sharding.lua", "lockstep/sharding/data_parallel.lua", "lockstep/sharding/dataset.lua",
     "lockstep/sharding/fully_shard.lua", "lockstep/sharding/accumulate.lua", "lockstep/sharding/pack.lua",
     "lockstep/sharding/tensor_parallel.lua", "lockstep/sharding/context_parallel.lua" },

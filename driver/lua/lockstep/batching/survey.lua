@@ -1,0 +1,161 @@
+--- batching.survey: what a run would cut and not learn, before it begins.
+
+local core = require "lockstep.core"
+local core_batching = require "lockstep.core.batching"
+local dist = require "lockstep.distributed"
+local log = require "lockstep.log"
+local loaders = require "lockstep.data.loader"
+local options = require "lockstep.options"
+local plain = require "lockstep.plain"
+local sources = require "lockstep.data.source"
+
+local NAME = "batching.survey"
+
+--- The counts of batching.Report that the survey adds up.
+local COUNTS = { "tokens", "loss_tokens", "truncated_samples", "truncated_tokens", "truncated_loss_tokens",
+  "dropped_samples", "samples_without_loss" }
+
+--- Samples that a rank names, of each kind. More of them are only counted.
+local NAMED = 1000
+
+--- Samples of a rank after which the ranks wait for each other.
+local MEETING = 200
+
+--- Returns what is to be said of a sample whose report is not clean, or nil.
+local function remark(report)
+  local had_loss = report.loss_tokens + report.truncated_loss_tokens > 0
+  if report.truncated_tokens > 0 then
+    local tokens = report.tokens + report.truncated_tokens
+    local left = report.loss_tokens == 0 and had_loss and "; nothing is left to learn" or ""
+    return ("%d of %d tokens are cut, %d of them with a loss%s"):format(report.truncated_tokens, tokens,
+      report.truncated_loss_tokens, left)
+  end
+  if report.loss_tokens == 0 then return "no token has a loss" end
+end
+
+--- Notes the fields of a sample that have a value.
+local function note_fields(fields, sample)
+  for name, value in pairs(type(sample) == "table" and sample or {}) do
+    if value ~= core.null then fields[tostring(name)] = true end
+  end
+end
+
+--- Returns the report on a mapped sample alone, or nil and why it cannot be trained on.
+local function report_on(mapped, o)
+  o.prepare.samples = { mapped }
+  local ok, batches, report = pcall(core_batching.prepare, o.prepare)
+  if ok then return report end
+  return nil, batches
+end
+
+--- Surveys this rank's part of `count` samples. Returns its counts, and the samples to name: {position, text}.
+local function survey_part(o, count)
+  local found = { rank = dist.rank(), samples = 0, failed = 0, failures = {}, remarks = {}, fields = {} }
+  for _, key in ipairs(COUNTS) do found[key] = 0 end
+  local loader = loaders { source = o.source, seed = o.seed, epochs = 1, map = function(sample)
+    note_fields(found.fields, sample)
+    local ok, mapped = pcall(o.map, sample)
+    return { ok = ok, mapped = mapped }
+  end }
+  local function name(list, text)
+    if #list < NAMED then list[#list + 1] = { loader:last_position(), loader:place() .. ": " .. text } end
+  end
+  local function survey_next()
+    local result = loader()
+    local report, reason
+    if result.ok then report, reason = report_on(result.mapped, o) else reason = result.mapped end
+    found.samples = found.samples + 1
+    if not report then
+      found.failed = found.failed + 1
+      name(found.failures, (tostring(reason):gsub("^[^\n]-%.lua:%d+: ", "")))
+      return
+    end
+    for _, key in ipairs(COUNTS) do found[key] = found[key] + report[key] end
+    local text = remark(report)
+    if text then name(found.remarks, text) end
+  end
+  for first = 0, count - 1, dist.world_size() do
+    if first + dist.rank() < count then survey_next() end
+    -- No rank may wait longer than --timeout for a slower one.
+    if first / dist.world_size() % MEETING == MEETING - 1 then dist.barrier() end
+  end
+  return found
+end
+
+--- Returns the texts of all ranks' lists in the order of the samples.
+local function join(parts, key)
+  local all = {}
+  for _, part in ipairs(parts) do
+    for _, entry in ipairs(part[key]) do all[#all + 1] = entry end
+  end
+  table.sort(all, function(a, b) return a[1] < b[1] end)
+  for i, entry in ipairs(all) do all[i] = entry[2] end
+  return all
+end
+
+---@class batching.Survey
+---@field samples integer
+---@field tokens integer after the cut, as the other counts: see batching.Report
+---@field loss_tokens integer
+---@field truncated_samples integer
+---@field truncated_tokens integer
+---@field truncated_loss_tokens integer
+---@field dropped_samples integer
+---@field samples_without_loss integer
+
+--- Maps samples as a data.loader would, each rank a part of them, and reports before the training what batching will
+--- cut and what has no loss. Rank 0 prints the counts, as log.record does, and the first of these samples with file and
+--- line. All are in `survey.txt` of the run's folder.
+---
+---     batching.survey { source = train, map = encode, seed = 1, samples = 200 * 16, seq_len = 2048 }
+---
+--- Samples that the map or batching refuses are collected: every rank gets one error that counts them, and names the
+--- first with their reasons. If no sample has a loss at all, that is an error, too.
+---
+--- Options: source; map; seq_len; seed = 0, the loader's; samples (default: all), the number that will be drawn. With
+--- `reads`, the fields of a sample that the map reads, others are named. streams, token_types, image_token_id,
+--- video_token_id and audio_token_id are those of batching.prepare.
+---
+--- Collective.
+---@param opts {source: data.Source|table[], map: (fun(sample: any): batching.Sample), seq_len: integer, [string]: any}
+---@return batching.Survey
+local function survey(opts)
+  local o = options.read(NAME, opts, { source = options.required, map = options.required, seq_len = options.required,
+    seed = 0, samples = math.huge, reads = options.optional, streams = {}, token_types = "mm_token_type_ids",
+    image_token_id = options.optional, video_token_id = options.optional, audio_token_id = options.optional })
+  sources.check(o.source, NAME .. ": source")
+  plain.check(plain.is_callable(o.map), "%s: map must be a function that returns a sample, not a %s", NAME, type(o.map))
+  plain.check(o.samples >= 1, "%s: samples must be at least 1, not %s", NAME, o.samples)
+  o.prepare = { seq_len = o.seq_len, ranks = 1, streams = o.streams, token_types = o.token_types,
+    image_token_id = o.image_token_id, video_token_id = o.video_token_id, audio_token_id = o.audio_token_id }
+  local parts, failed, found, fields = {}, 0, { samples = 0 }, {}
+  for i, part in ipairs(dist.all_gather_object(survey_part(o, math.min(#o.source, o.samples)))) do
+    if part.rank == i - 1 then parts[#parts + 1] = part end -- in a dry run the others are copies of rank 0's
+  end
+  for _, key in ipairs(COUNTS) do found[key] = 0 end
+  for _, part in ipairs(parts) do
+    for key, count in pairs(found) do found[key] = count + part[key] end
+    failed = failed + part.failed
+    for field in pairs(part.fields) do fields[field] = true end
+  end
+  if failed > 0 then
+    local title = ("%s: %d of %d samples cannot be trained on"):format(NAME, failed, found.samples)
+    core.raise(log.listing(title, join(parts, "failures"), "survey.txt"))
+  end
+  log.record("survey", { samples = found.samples, tokens = found.tokens, loss_tokens = found.loss_tokens,
+    counts = { truncated_samples = found.truncated_samples, truncated_loss_tokens = found.truncated_loss_tokens,
+      dropped_samples = found.dropped_samples, samples_without_loss = found.samples_without_loss } })
+  for _, field in ipairs(o.reads or {}) do fields[field] = nil end
+  if o.reads and next(fields) then
+    log.print("fields of samples that are not read: " .. table.concat(plain.keys(fields), ", "))
+  end
+  log.list(("with seq_len = %d these samples are not learnt as a whole"):format(o.seq_len), join(parts, "remarks"),
+    "survey.txt")
+  if found.loss_tokens == 0 then
+    core.raise(("%s: no token of %d samples has a loss with seq_len = %d; has any an assistant's message?"):format(NAME,
+      found.samples, o.seq_len))
+  end
+  return found
+end
+
+return survey
