@@ -2,11 +2,12 @@
 --
 --     ./run scripts/finetune.lua --set model=Qwen/Qwen3-0.6B --set data=chats.jsonl      # LoRA: writes an adapter
 --     ./run scripts/finetune.lua --set model=qwen --set data=chats.jsonl --set lora.r=0     # trains all weights
---     ./run scripts/finetune.lua --set lora.r=0 --set lr=2e-3   # teaches the newest model of pretrain.lua instructions
+--     ./run scripts/finetune.lua --set lora.r=0 --set lr=1e-3   # teaches the newest model of pretrain.lua instructions
 --
--- A line of the file is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", ...}]}. The model
--- learns what the assistant says. A content with a picture is [{"type": "image", "path": "cat.png"}, {"type": "text",
--- "text": "..."}]. Held-out conversations show whether it learns: by their loss, and by the share of exact answers.
+-- A line of the file is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", ...}], "tools": [...]},
+-- where tools may be left out. The model learns what the assistant says. A content with a picture is [{"type": "image",
+-- "path": "cat.png"}, {"type": "text", "text": "..."}]. Before step 0 the run lists samples that seq_len cuts or that
+-- teach nothing. Held-out conversations show whether it learns: by their loss, and by the share of exact answers.
 
 local batching = require "lockstep.batching"
 local data = require "lockstep.data"
@@ -29,15 +30,16 @@ local config = run.config({
   seed = 1, steps = 200,
   samples_per_step = 16, -- over all ranks
   renderer = "", -- "auto" for a template that drops the reasoning of earlier turns, as Qwen3's: see docs/chat.md
-  seq_len = 2048, -- tokens of a micro-batch, at most
-  lr = 2e-4,
+  roles = "", -- of messages that the template knows, besides user, assistant, tool and other common ones
+  seq_len = 2048, -- tokens of a micro-batch, at most; a longer conversation is cut
+  lr = 0.0, -- 0: 2e-4 for an adapter, 2e-5 for all weights
   weight_decay = 0.0,
   warmup_steps = 10,
   max_norm = 1.0,
   save_every = 100, eval_every = 100,
   keep_best = false, -- writes the weights of the evaluation with the least loss, not those of the last step
   eval_samples = 1000, -- held-out conversations whose loss is computed in an evaluation, at most
-  answers = 64, -- held-out conversations that the model answers in an evaluation, at most
+  answers = 64, -- of these, whose last answer the model writes, at most
   max_new_tokens = 64, -- of an answer
   lora = { r = 16, alpha = 32, dropout = 0.0, targets = "all-linear" }, -- r = 0 trains all weights
   merge = false, -- also writes the model with the adapter in its weights
@@ -54,7 +56,8 @@ local process = net.visual and images.processor(base) or nil -- of models with p
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
 -- A step without pictures leaves the vision tower out, on every rank alike.
 local model = sharding.parallel(net, config.parallel, { data_parallel = { find_unused = process ~= nil } })
-local optimizer = optim.AdamW(model:parameters(), { lr = config.lr, weight_decay = config.weight_decay })
+local lr = config.lr ~= 0 and config.lr or (config.lora.r ~= 0 and 2e-4 or 2e-5)
+local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = config.weight_decay })
 local schedule = optim.schedule.warmup_cosine { warmup_steps = math.min(config.warmup_steps, config.steps),
   total_steps = config.steps }
 
@@ -62,63 +65,54 @@ local schedule = optim.schedule.warmup_cosine { warmup_steps = math.min(config.w
 local source = config.data == "" and instructions.conversations() or data.source(config.data)
 local train, held_out = data.split(source, { held_out = config.held_out, seed = config.seed })
 local folder = config.data:match("^(.*)/") or "." -- of relative paths of pictures
-local function encode(messages, is_prompt)
-  return chat:encode(messages, { generation_prompt = is_prompt, processor = process, folder = folder,
-    renderer = config.renderer ~= "" and config.renderer or nil })
+local function encode_sample(sample, is_prompt)
+  local messages, tools = text.conversation(sample, { roles = config.roles })
+  return chat:encode(messages, { tools = tools, generation_prompt = is_prompt, processor = process, folder = folder,
+    renderer = config.renderer })
 end
-local loader = data.loader { source = train, seed = config.seed, rank = 0, world = 1,
-  map = function(sample) return encode(sample.messages) end }
+local loader = data.loader { source = train, seed = config.seed, rank = 0, world = 1, map = encode_sample }
 local stream = batching.stream { source = loader, buffer = config.samples_per_step, seq_len = config.seq_len }
-
--- Returns the conversation up to the last answer, and the text of that answer.
-local function split_last(messages)
-  local question, answer = {}, messages[#messages].content
-  for i = 1, #messages - 1 do question[i] = messages[i] end
-  if type(answer) == "table" then answer = answer[1].text end
-  return question, type(answer) == "string" and answer:match "^%s*(.-)%s*$" or ""
-end
-
--- Returns the model's answers, without reasoning, to held-out conversations number `first`, `first + stride`, ...
-local function answers_of(first, last, stride)
-  local prompts, answers = {}, {}
-  for i = first, last, stride do prompts[#prompts + 1] = encode((split_last(held_out[i].messages)), true) end
-  local ids = #prompts > 0 and models.generate(net, prompts, { max_new_tokens = config.max_new_tokens, seed = 1 }) or {}
-  for i, written in ipairs(ids) do
-    local answer = tokenizer:decode(written, { skip_special = true }):gsub("^%s*<think>.-</think>", "")
-    answers[i] = answer:match "^%s*(.-)%s*$"
-  end
-  return answers
-end
 
 -- Records the loss and the exact answers of held-out conversations, and shows the first three.
 local function evaluate(title)
   if #held_out == 0 then return config.keep_best and error("keep_best needs held-out conversations", 0) end
-  local samples = {}
+  local samples, questions, own, prompts, right = {}, {}, {}, {}, 0
   for i = 1, math.min(config.eval_samples, #held_out) do
-    local ok, sample = pcall(encode, held_out[i].messages)
+    local ok, sample = pcall(encode_sample, held_out[i])
     samples[i] = ok and sample or error(held_out:place(i) .. ": " .. sample, 0)
-  end
-  local batches = batching.prepare { samples = samples, seq_len = config.seq_len, rank = dist.rank() }[dist.rank() + 1]
-  local loss = sharding.evaluate(model, function() return table.remove(batches) end,
-    function(batch) return model(batch, "loss") end)
-  net:eval()
-  local asked, right = math.min(config.answers, #held_out), 0
-  local answers = model:full(answers_of, dist.rank() + 1, asked, dist.world_size())
-  net:train()
-  for i, answer in ipairs(answers) do
-    local question, expected = split_last(held_out[dist.rank() + 1 + (i - 1) * dist.world_size()].messages)
-    if answer == expected then right = right + 1 end
-    if dist.rank() == 0 and i <= 3 then
-      local asked_text = tokenizer:decode(encode(question).input_ids, { skip_special = true })
-      log.print((("%s: %s -> %s"):format(title, asked_text, answer):gsub("%s+", " ")))
+    local question, answer = text.last_answer(held_out[i].messages)
+    if question and #questions < config.answers then
+      questions[#questions + 1] = { messages = question, tools = held_out[i].tools, answer = answer }
     end
   end
-  log.record("validation", { loss = loss, exact = asked > 0 and sharding.weighted_mean(right, #answers) or nil })
+  local batches, report = batching.prepare { samples = samples, seq_len = config.seq_len, rank = dist.rank() }
+  local loss = sharding.evaluate(model, function() return table.remove(batches[dist.rank() + 1]) end,
+    function(batch) return model(batch, "loss") end)
+  for i = dist.rank() + 1, #questions, dist.world_size() do
+    own[#own + 1], prompts[#prompts + 1] = questions[i], encode_sample(questions[i], true)
+  end
+  net:eval()
+  local answers = model:full(models.answers, net, tokenizer, prompts,
+    { max_new_tokens = config.max_new_tokens, seed = 1 })
+  net:train()
+  for i, answer in ipairs(answers) do
+    if answer == own[i].answer then right = right + 1 end
+    if dist.rank() == 0 and i <= 3 then
+      local asked = tokenizer:decode(encode_sample(own[i]).input_ids, { skip_special = true })
+      log.print((("%s: %s -> %s"):format(title, asked, answer):gsub("%s+", " ")))
+    end
+  end
+  log.record("validation", { loss = loss, counts = batching.lost(report),
+    exact = #questions > 0 and sharding.weighted_mean(right, #own) or nil })
   if config.keep_best and title ~= "before" then run:keep_best("loss", loss) end
 end
 
 run:state({ model = model, optimizer = optimizer, stream = stream }, { every = config.save_every, keep = 2 })
-if not run:resume() then evaluate "before" end
+if not run:resume() then
+  batching.survey { source = train, map = encode_sample, reads = { "messages", "tools" }, seed = config.seed,
+    seq_len = config.seq_len, samples = (config.steps + 1) * config.samples_per_step } -- one window is read ahead
+  evaluate "before"
+end
 
 -- Training. A step is a few micro-batches, then one update; gradients are averaged over ranks in the last one.
 for step, micro_batches, report in run:steps(stream, config.steps) do
@@ -127,7 +121,8 @@ for step, micro_batches, report in run:steps(stream, config.steps) do
   end)
   local grad_norm = optimizer:step(schedule(step), { max_grad_norm = config.max_norm })
   optimizer:zero_grad()
-  log.step { loss = loss, grad_norm = grad_norm, lr = config.lr * schedule(step), tokens = report.tokens }
+  log.step { loss = loss, grad_norm = grad_norm, lr = lr * schedule(step), tokens = report.tokens,
+    counts = batching.lost(report) }
   if run:every(config.eval_every) then evaluate(step + 1 < config.steps and "step " .. step + 1 or "after") end
 end
 if config.keep_best then log.print("the best loss, and its step:", run:load_best()) end

@@ -35,8 +35,9 @@ void MakeTextModel(const Folder& folder) {
   Make(folder, "tiny_chat_model.lua", "driver/lua/lockstep/text/chat/chatml_fixture.jinja");
 }
 
-Command FineTune(const Folder& folder, const std::string& out, const Strings& settings) {
-  Strings arguments = {"--nproc", "2", "--run-dir", out, DataFile("scripts/finetune.lua")};
+Command FineTune(const Folder& folder, const std::string& out, const Strings& settings,
+                 const std::string& nproc = "2") {
+  Strings arguments = {"--nproc", nproc, "--run-dir", out, DataFile("scripts/finetune.lua")};
   for (const std::string& setting : settings) {
     arguments.insert(arguments.end(), {"--set", setting});
   }
@@ -51,7 +52,8 @@ std::vector<double> Values(const Folder& folder, const std::string& out, Of of,
                            const std::string& name) {
   std::vector<double> values;
   for (const auto& object : ReadMetrics(folder, out + "/metrics.jsonl")) {
-    if ((object.count("event") != 0) == (of == Of::kValidation)) {
+    const auto event = object.find("event");
+    if ((event == object.end() ? "" : event->second) == (of == Of::kSteps ? "" : "validation")) {
       values.push_back(std::stod(object.at(name)));
     }
   }
@@ -104,21 +106,129 @@ TEST(FineTune, AnAdapterLearnsTheSameWithReplicasAndSharded) {
   EXPECT_NEAR(last[0], last[1], 1e-3 * last[0]);
 }
 
-// Eight lines, each of them broken; all but one are held out.
+// All lines but the one that the split leaves for the training are broken.
 TEST(FineTune, AHeldOutConversationThatCannotBeEncodedNamesFileAndLine) {
   const Folder folder;
   MakeTextModel(folder);
   std::string lines;
-  for (int i = 0; i < 8; ++i)
-    lines += R"({"messages": [{"role": 5, "content": "x"}]})"
-             "\n";
+  for (int i = 1; i <= 8; ++i)
+    lines += absl::StrCat(R"({"messages": [{"role": "user", "content": "a"}, {"role": )",
+                          i == 7 ? R"("assistant")" : "5", R"(, "content": "b"}]})", "\n");
   folder.Write("broken.jsonl", lines);
 
   const Ended ended =
       RunOne(FineTune(folder, "out", {"model=model", "data=broken.jsonl", "held_out=7"}));
 
   EXPECT_NE(ended.exit_code, 0);
-  EXPECT_THAT(ended.err, ContainsRegex("broken.jsonl, line [1-8]: .*message 1 has no role"));
+  EXPECT_THAT(ended.err,
+              ContainsRegex("broken.jsonl, line [1-8]: .*message 2 of \"messages\" has no role"));
+  EXPECT_THAT(ended.err, Not(HasSubstr("batching.survey")));
+}
+
+std::string Line(const std::string& role, const std::string& question, const std::string& answer,
+                 const std::string& more = "") {
+  return absl::StrCat(R"({"messages": [{"role": "user", "content": ")", question,
+                      R"("}, {"role": ")", role, R"(", "content": ")", answer, R"("}])", more,
+                      "}\n");
+}
+
+// A run on such lines ended with exit code 0, and had learnt half of them.
+TEST(FineTune, RolesThatWouldTeachNothingAreOneErrorBeforeTheFirstStep) {
+  const Folder folder;
+  MakeTextModel(folder);
+  std::string lines;
+  for (int i = 0; i < 30; ++i)
+    lines += Line(i % 2 == 0 ? "assistant" : i % 4 == 1 ? "gpt" : "asistant", "a", "b");
+  folder.Write("roles.jsonl", lines);
+  const Strings settings = {"model=model", "data=roles.jsonl", "held_out=0",
+                            "steps=2",     "lora.r=2",         "samples_per_step=16"};
+
+  const Ended ended = RunOne(FineTune(folder, "out", settings));
+
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_EQ(Count(ended.err, "15 of 30 samples cannot be trained on"), 1) << ended.err;
+  EXPECT_THAT(ended.err, ContainsRegex("roles.jsonl, line [0-9]+: .* has the unknown role "
+                                       "\"(gpt|asistant)\"; did you mean \"assistant\""));
+  EXPECT_THAT(ended.err, HasSubstr("and 10 more: see "));
+  EXPECT_EQ(Count(folder.Read("out/survey.txt"), "unknown role \"gpt\""), 8);
+  EXPECT_THAT(ended.out, Not(HasSubstr("step 0/2")));
+  Strings known = settings;
+  known.push_back("roles=gpt,asistant");
+  EXPECT_EQ(RunOne(FineTune(folder, "known", known)).exit_code, 0);
+}
+
+TEST(FineTune, WhatIsCutAndWhatTeachesNothingIsListedAndCounted) {
+  const Folder folder;
+  MakeTextModel(folder);
+  std::string lines, words;
+  for (int i = 0; i < 40; ++i) words += "word ";
+  for (int i = 1; i <= 16; ++i) {
+    const bool is_long_question = i == 3, is_long_answer = i == 8;
+    lines += Line("assistant", is_long_question ? words : "Say it.", is_long_answer ? words : "it",
+                  R"(, "id": 5)");
+  }
+  lines += R"({"messages": [{"role": "user", "content": "Nobody answers."}]})"
+           "\n";
+  folder.Write("chats.jsonl", lines);
+
+  // One rank: it holds no sample back for a later step.
+  const Ended ended = RunOne(FineTune(folder, "out",
+                                      {"model=model", "data=chats.jsonl", "held_out=0", "steps=3",
+                                       "lora.r=2", "seq_len=32", "samples_per_step=17"},
+                                      "1"));
+
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  const std::string survey = folder.Read("out/survey.txt");
+  EXPECT_THAT(survey, ContainsRegex("chats.jsonl, line 3: [0-9]+ of [0-9]+ tokens are cut, "
+                                    "[0-9]+ of them with a loss; nothing is left to learn\n"));
+  EXPECT_THAT(survey, ContainsRegex("chats.jsonl, line 8: [0-9]+ of [0-9]+ tokens are cut, "
+                                    "[0-9]+ of them with a loss\n"));
+  EXPECT_THAT(survey, HasSubstr("chats.jsonl, line 17: no token has a loss\n"));
+  EXPECT_EQ(Count(survey, "\n"), 3);
+  EXPECT_THAT(ended.out, HasSubstr("fields of samples that are not read: id\n"));
+  const size_t listed = ended.out.find("chats.jsonl, line 3: ");
+  ASSERT_NE(listed, std::string::npos);
+  EXPECT_LT(listed, ended.out.find("step 0/3"));
+  EXPECT_THAT(ended.out, HasSubstr("samples_without_loss 2  truncated_loss_tokens "));
+  // A step draws every sample once.
+  EXPECT_EQ(Values(folder, "out", Of::kSteps, "truncated_samples"), (std::vector<double>{2, 2, 2}));
+  EXPECT_EQ(Values(folder, "out", Of::kSteps, "samples_without_loss"),
+            (std::vector<double>{2, 2, 2}));
+}
+
+TEST(FineTune, ToolsReachTheTemplateAsAListAndAsText) {
+  const Folder folder;
+  MakeTextModel(folder);
+  const std::string list = R"([{"type": "function", "function": {"name": "get_time"}}])";
+  const std::string text =
+      R"("[{\"type\": \"function\", \"function\": {\"name\": \"get_time\"}}]")";
+  for (const std::string& tools : {list, text}) {
+    std::string lines;
+    for (int i = 0; i < 8; ++i)
+      lines += Line("assistant", "Time?", "Noon.", ", \"tools\": " + tools);
+    folder.Write("tools.jsonl", lines);
+
+    const Ended ended = RunOne(FineTune(folder, "out" + std::to_string(tools.size()),
+                                        {"model=model", "data=tools.jsonl", "held_out=2", "steps=1",
+                                         "lora.r=2", "samples_per_step=2", "max_new_tokens=1"}));
+
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_THAT(ended.out, HasSubstr("before: system # Tools {\"type\": \"function\", "
+                                     "\"function\": {\"name\": \"get_time\"}} user Time? -> "));
+    EXPECT_THAT(ended.out, Not(HasSubstr("not read")));
+  }
+}
+
+TEST(FineTune, TheLearningRateIsThatOfAnAdapterOrOfAllWeights) {
+  const Folder folder;
+  MakeTextModel(folder);
+  for (const auto& [rank, rate] : {std::pair{"lora.r=2", 2e-4}, std::pair{"lora.r=0", 2e-5}}) {
+    const Ended ended = RunOne(FineTune(folder, rank,
+                                        {"model=model", "data=chats.jsonl", "held_out=0", "steps=2",
+                                         "warmup_steps=1", "samples_per_step=2", rank}));
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_DOUBLE_EQ(Values(folder, rank, Of::kSteps, "lr").at(0), rate);
+  }
 }
 
 TEST(FineTune, CountsThatCannotBeAreRefusedAtTheStart) {
