@@ -4,8 +4,9 @@
 --     ./run scripts/dpo.lua --set model=qwen --set data=pairs.jsonl  # LoRA: writes an adapter
 --
 -- Each line of the file is {"prompt": [{"role": "user", "content": "..."}], "chosen": [{"role": "assistant",
--- "content": "..."}], "rejected": [...]}. Log-probabilities under the model as it began are computed once, and kept in
--- the run's folder. A step is two forward passes, one of chosen and one of rejected answers, and one backward pass.
+-- "content": "..."}], "rejected": [...]}, and may have "tools". Every message of the assistant behind the prompt is
+-- scored. Pairs longer than seq_len, or without a difference, are skipped and listed. Log-probabilities under the model
+-- as it began are computed once, and kept in the run's folder.
 
 local batching = require "lockstep.batching"
 local data = require "lockstep.data"
@@ -24,15 +25,15 @@ local torch = require "lockstep.torch"
 local config = run.config({
   model = "", -- a folder of Hugging Face, or a name in its local cache; empty: a small model
   data = "", -- empty: words, written backwards and wrongly
-  seed = 1, steps = 240, pairs_per_step = 32, -- pairs over all ranks
-  held_out = 256, -- pairs
-  seq_len = 1024, -- tokens of a micro-batch, at most
-  loss = { variant = "sigmoid", beta = 0.1, label_smoothing = 0.0 }, -- or "ipo"
-  lr = 2e-3, max_norm = 1.0,
+  seed = 1, steps = 240, pairs_per_step = 32, held_out = 256, -- pairs over all ranks
+  renderer = "", roles = "", -- as in finetune.lua
+  seq_len = 1024, -- tokens of a micro-batch, at most; both conversations of a pair must fit
+  loss = { variant = "sigmoid", beta = 0.1, label_smoothing = 0.0 }, -- variant: or "ipo"
+  lr = 0.0, warmup_steps = 10, -- lr = 0: 1e-5 for an adapter, 1e-6 for all weights, 2e-3 for the small model
   lora = { r = 8, alpha = 16, targets = "all-linear" }, -- r = 0: all weights
-  parallel = "data_parallel", -- or "fully_shard"
-  save_every = 40,
-}, { at_least = { seed = 0, steps = 1, pairs_per_step = 1, seq_len = 1, save_every = 1, ["lora.r"] = 0 } })
+  max_norm = 1.0, save_every = 40, parallel = "data_parallel", -- or "fully_shard"
+}, { at_least = { seed = 0, steps = 1, pairs_per_step = 1, seq_len = 1, warmup_steps = 0, save_every = 1,
+  ["lora.r"] = 0 } })
 torch.manual_seed(config.seed)
 local dir, path = config.model, config.data
 if dir == "" then
@@ -42,36 +43,35 @@ end
 if path == "" then path = require("reverse_words").write_preferences(run.dir .. "/preferences.jsonl", 4000) end
 
 -- Pairs as samples for batching: the chosen conversation, then the rejected one, and how long they are.
-local chat, source, samples = text.chat(dir), data.source(path), {}
-for i = 1, #source do
-  local line, ids, masks, lengths = source[i], {}, {}, {}
-  for half, name in ipairs { "chosen", "rejected" } do
-    local messages, answer = { unpack(line.prompt or {}) }, line[name]
-    if type(answer) ~= "table" or not answer[1] or answer[#answer].role ~= "assistant" then
-      error(('%s: "%s" must be a list of messages that ends with the assistant\'s'):format(source:place(i), name), 0)
-    end
-    for _, message in ipairs(answer) do messages[#messages + 1] = message end
-    local sample = chat:encode(messages, { loss = "last" })
+local chat, source, samples, skipped = text.chat(dir), data.source(path), {}, {}
+local function encode(line)
+  local pair, ids, masks = text.preference(line, { roles = config.roles }), {}, {}
+  for half, messages in ipairs { pair.chosen, pair.rejected } do
+    local sample = chat:encode(messages, { loss_from = pair.first, tools = pair.tools, renderer = config.renderer })
+    sample.loss_mask[1] = 0 -- no token before it predicts it
     ids[half], masks[half] = torch.tensor(sample.input_ids, { dtype = torch.int64 }), torch.tensor(sample.loss_mask)
-    lengths[half] = #sample.input_ids
   end
-  samples[i] = { kind = "pair", input_ids = torch.cat(ids), loss_mask = torch.cat(masks):bool(),
-    lengths = torch.tensor({ lengths }, { dtype = torch.int64 }) }
+  local lengths = { #ids[1], #ids[2] }
+  local reason = lengths[1] + lengths[2] > config.seq_len and ("%d + %d tokens"):format(unpack(lengths))
+    or lengths[1] == lengths[2] and torch.equal(ids[1], ids[2]) and "chosen and rejected are the same" or nil
+  return { kind = "pair", input_ids = torch.cat(ids), loss_mask = torch.cat(masks):bool(),
+    lengths = torch.tensor({ lengths }, { dtype = torch.int64 }) }, reason
 end
+for i = 1, #source do
+  local ok, sample, reason = pcall(encode, source[i])
+  if not ok then error(source:place(i) .. ": " .. sample, 0) end
+  if reason then skipped[#skipped + 1] = source:place(i) .. ": " .. reason else samples[#samples + 1] = sample end
+end
+log.record("pairs", { pairs = #samples, counts = { skipped = #skipped } })
+log.list(("%d pairs are skipped with seq_len = %d"):format(#skipped, config.seq_len), skipped, "skipped.txt")
+if #samples == 0 then error(path .. " has no pair to learn from", 0) end
 
--- Returns the log-probability of each chosen answer, or with half = 2 of each rejected one.
-local function score(model, batch, half)
+-- Returns the log-probabilities of each pair's answers: [pairs, 2].
+local function score(model, batch)
   local lengths = batch.lengths:flatten():totable()
-  local ids, masks, mine = batch.input_ids:split(lengths), batch.loss_mask:split(lengths), {}
-  local part = { input_ids = {}, loss_mask = {} }
-  for i = half, #lengths, 2 do
-    table.insert(part.input_ids, ids[i])
-    table.insert(part.loss_mask, masks[i])
-    mine[#mine + 1] = lengths[i]
-  end
-  local log_probs = model({ input_ids = torch.cat(part.input_ids), seq_lens = mine }, "log_probs")
-  return losses.per_sequence(log_probs, { seq_lens = mine, loss_mask = torch.cat(part.loss_mask),
-    mean = config.loss.variant == "ipo" })
+  local log_probs = model({ input_ids = batch.input_ids, seq_lens = lengths }, "log_probs")
+  return losses.per_sequence(log_probs, { seq_lens = lengths, loss_mask = batch.loss_mask,
+    mean = config.loss.variant == "ipo" }):view(-1, 2)
 end
 
 local net = models.load(dir, { device = dist.device() })
@@ -81,34 +81,35 @@ local model = sharding.parallel(net, config.parallel)
 -- Deals pairs out to the ranks. Every rank gets equally many micro-batches.
 local function deal(pairs_of_step)
   local batches, report = batching.prepare { samples = pairs_of_step, seq_len = config.seq_len, rank = dist.rank() }
-  if report.truncated_samples > 0 then error("a pair has more tokens than seq_len = " .. config.seq_len, 0) end
-  return batches[dist.rank() + 1]
+  return batches[dist.rank() + 1], report
 end
 
 -- Returns both log-probabilities of each pair. Called before run:resume, it takes the weights as they began.
 local function reference_of_all()
-  local file = run.dir .. "/reference.safetensors"
-  local made_from = { model = dir, data = table.concat({ files.checksum(path) }, " "), loss = config.loss.variant }
+  local file, batches, report = run.dir .. "/reference.safetensors", deal(samples)
+  local note = { made_from = table.concat({ dir, config.loss.variant, report.tokens, report.loss_tokens,
+    files.checksum(path) }, " ") }
   local ok, kept, of = pcall(data.safetensors, file)
-  local is_same = ok and of.model == made_from.model and of.data == made_from.data and of.loss == made_from.loss
-  if dist.all_gather_object(is_same)[1] then return kept.log_probs end
+  if dist.all_gather_object(ok and of.made_from == note.made_from)[1] then return kept.log_probs end
   local log_probs = torch.zeros { #samples, 2 }
   torch.no_grad(function()
-    for _, batch in ipairs(deal(samples)) do
-      local of_both = torch.stack({ score(model, batch, 1), score(model, batch, 2) }, 1)
-      local rows = torch.tensor(batch.samples, { dtype = torch.int64 }) - 1
-      if not batch.padding then log_probs:index_copy_(0, rows, of_both:to("cpu", torch.float32)) end
+    for _, batch in ipairs(batches) do
+      local rows, scores = torch.tensor(batch.samples, { dtype = torch.int64 }) - 1, score(model, batch)
+      if not batch.padding then log_probs:index_copy_(0, rows, scores:to("cpu", torch.float32)) end
     end
   end)
   dist.all_reduce(log_probs)
-  if dist.rank() == 0 then data.save_safetensors(file, { log_probs = log_probs }, { metadata = made_from }) end
+  if dist.rank() == 0 then data.save_safetensors(file, { log_probs = log_probs }, { metadata = note }) end
   dist.barrier()
   return log_probs
 end
 for i, log_probs in ipairs(reference_of_all():split(1)) do samples[i].reference = log_probs end
 
 local train, held_out = data.split(samples, { held_out = config.held_out, seed = config.seed })
-local optimizer = optim.AdamW(model:parameters(), { lr = config.lr, weight_decay = 0 })
+local lr = config.lr ~= 0 and config.lr or (config.model == "" and 2e-3 or config.lora.r ~= 0 and 1e-5 or 1e-6)
+local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = 0 })
+local schedule = optim.schedule.warmup_linear { warmup_steps = math.min(config.warmup_steps, config.steps),
+  total_steps = config.steps }
 local loader = data.loader { source = train, seed = config.seed, rank = 0, world = 1 }
 run:state({ model = model, optimizer = optimizer, loader = loader }, { every = config.save_every, keep = 2 })
 run:resume()
@@ -119,30 +120,31 @@ local function draw()
   return deal(drawn)
 end
 local function loss_of(batch)
-  local reference = batch.reference:unbind(1)
-  local sum, count, stats = losses.dpo { chosen = score(model, batch, 1), rejected = score(model, batch, 2),
-    reference_chosen = reference[1], reference_rejected = reference[2],
-    mask = torch.full({ reference[1]:size(0) }, batch.padding and 0 or 1), variant = config.loss.variant,
-    beta = config.loss.beta, label_smoothing = config.loss.label_smoothing }
+  local scores, reference = score(model, batch):unbind(1), batch.reference:unbind(1)
+  local sum, count, stats = losses.dpo { chosen = scores[1], rejected = scores[2], reference_chosen = reference[1],
+    reference_rejected = reference[2], mask = torch.full({ #reference[1] }, batch.padding and 0 or 1),
+    variant = config.loss.variant, beta = config.loss.beta, label_smoothing = config.loss.label_smoothing }
   return sum, count, stats.correct, stats.margin
 end
 
-for _, micro_batches in run:steps(draw, config.steps) do
+for step, micro_batches in run:steps(draw, config.steps) do
   local loss, accuracy, margin = sharding.accumulate(model, micro_batches, config.pairs_per_step, loss_of)
-  local grad_norm = optimizer:step(1, { max_grad_norm = config.max_norm })
+  local grad_norm = optimizer:step(schedule(step), { max_grad_norm = config.max_norm })
   optimizer:zero_grad()
-  log.step { loss = loss, accuracy = accuracy, margin = margin, grad_norm = grad_norm }
+  log.step { loss = loss, accuracy = accuracy, margin = margin, grad_norm = grad_norm, lr = lr * schedule(step),
+    counts = { skipped = #skipped } }
 end
 log.curve("loss.svg", { "loss", "accuracy" }, { title = "dpo" })
 
 -- The share of held-out pairs whose chosen answer has gained on the rejected one.
-local rest = {}
-for i = 1, #held_out do rest[i] = held_out[i] end
-rest = #rest > 0 and deal(rest)
-local accuracy = rest and sharding.evaluate(model, function() return table.remove(rest) end, function(batch)
-  local _, count, right = loss_of(batch)
-  return right, count
-end)
-if rest then log.record("held out", { accuracy = accuracy }) end
+if #held_out > 0 then
+  local pairs_left = {}
+  for i = 1, #held_out do pairs_left[i] = held_out[i] end
+  local batches = deal(pairs_left)
+  log.record("held out", { accuracy = sharding.evaluate(model, function() return table.remove(batches) end, function(b)
+    local _, count, right = loss_of(b)
+    return right, count
+  end) })
+end
 if config.lora.r > 0 then lora.save(model, run.dir .. "/result")
 else models.save(model, run.dir .. "/result", { like = dir }) end

@@ -26,14 +26,15 @@ local config = run.config({
   task = "reverse_words", images = false, warm_steps = 60, seed = 1, steps = 120,
   problems_per_step = 32, group_size = 8, -- problems over all ranks, and answers to each
   max_new_tokens = 10, temperature = 1.0, updates = 1, -- of the weights by the answers of a step
-  seq_len = 1024, -- tokens of a micro-batch, at most
+  seq_len = 1024, -- tokens of a micro-batch, at most; a longer prompt with its answer is skipped
   advantage_scale = "group", -- or "none", for dr_grpo and prime_rl
   loss = { variant = "dapo", clip_low = 0.2, clip_high = 0.28, beta = 0.0 }, -- beta: KL to the model without adapter
   lora = { r = 0, alpha = 32, targets = "all-linear" }, -- r = 0: all weights
-  lr = 2e-3, max_norm = 1.0, parallel = "data_parallel", -- or "fully_shard"
+  lr = 0.0, warmup_steps = 5, -- lr = 0: 1e-5 for an adapter, 1e-6 for all weights, 2e-3 for the small model
+  max_norm = 1.0, parallel = "data_parallel", -- or "fully_shard"
   save_every = 25, export = "", rollouts = "", max_lag = 1, -- of the weights that sampled an answer, in steps
 }, { at_least = { seed = 0, warm_steps = 0, steps = 1, problems_per_step = 1, group_size = 1, max_new_tokens = 1,
-  updates = 1, seq_len = 1, ["lora.r"] = 0, save_every = 1, max_lag = 0 } })
+  updates = 1, seq_len = 1, warmup_steps = 0, ["lora.r"] = 0, save_every = 1, max_lag = 0 } })
 if config.loss.beta > 0 and config.lora.r == 0 then error("loss.beta needs an adapter: --set lora.r=16", 0) end
 if (config.export == "") ~= (config.rollouts == "") then error("give --set export and --set rollouts together", 0) end
 torch.manual_seed(config.seed)
@@ -49,7 +50,9 @@ if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.a
 -- A micro-batch of text leaves the vision tower out, on every rank alike: batching sees to that.
 local model = sharding.parallel(net, config.parallel,
   { data_parallel = { find_unused = net.config.vision_config ~= nil } })
-local optimizer = optim.AdamW(model:parameters(), { lr = config.lr, weight_decay = 0 })
+local lr = config.lr ~= 0 and config.lr or (config.model == "" and 2e-3 or config.lora.r ~= 0 and 1e-5 or 1e-6)
+local optimizer = optim.AdamW(model:parameters(), { lr = lr, weight_decay = 0 })
+local schedule = optim.schedule.warmup_constant { warmup_steps = config.warmup_steps }
 local tail = config.rollouts ~= "" and data.tail(config.rollouts) or nil
 local done = { problems = 0, steps = 0, stale = 0 }
 run:state({ model = model, optimizer = optimizer, done = done, tail = tail }, { every = config.save_every, keep = 2 })
@@ -65,9 +68,11 @@ local function sample_groups()
     groups[#groups + 1] = { problem = i, answers = {} }
     for _ = 1, config.group_size do prompts[#prompts + 1] = task.problem(i).prompt end
   end
-  local answers = model:full(models.generate, net, prompts, { max_new_tokens = config.max_new_tokens, stop = task.stop,
-    suppress = task.placeholders, temperature = config.temperature,
-    seed = config.seed % 1e6 * 1e9 + done.steps * 1e3 + dist.rank() })
+  local answers = model:full(function() -- a rank may have no problem
+    return #prompts > 0 and models.generate(net, prompts, { max_new_tokens = config.max_new_tokens, stop = task.stop,
+      suppress = task.placeholders, temperature = config.temperature,
+      seed = config.seed % 1e6 * 1e9 + done.steps * 1e3 + dist.rank() }) or {}
+  end)
   for i, ids in ipairs(answers) do
     local group = groups[math.ceil(i / config.group_size)]
     table.insert(group.answers, { ids = ids, reward = task.reward(task.problem(group.problem), ids) })
@@ -94,35 +99,21 @@ local function receive_groups()
   return groups
 end
 
--- Adds the answers of a group to the samples of a step. Returns the sum of their rewards.
-local function add_samples(samples, group)
-  local prompt, rewards = task.problem(group.problem).prompt, {}
-  for i, answer in ipairs(group.answers) do rewards[i] = answer.reward end
-  local advantages = losses.advantages(rewards, { group_size = #rewards, scale = config.advantage_scale })
-  local before = prompt.input_ids:size(0)
-  for i, answer in ipairs(group.answers) do
-    local ids = torch.cat { prompt.input_ids, torch.tensor(answer.ids, { dtype = torch.int64 }) }
-    samples[#samples + 1] = { input_ids = ids, loss_mask = torch.arange(ids:size(0)):ge(before),
-      advantages = advantages[i - 1]:item(), pixel_values = prompt.pixel_values, image_grid_thw = prompt.image_grid_thw,
-      old_log_probs = tail and torch.cat { torch.zeros { before }, torch.tensor(answer.log_probs) } or nil }
-  end
-  return torch.tensor(rewards):sum():item()
-end
-
--- Returns the answers of a step, of all ranks, and their mean reward.
+-- Returns the answers of a step, of all ranks, as samples; their mean reward; and counts of what teaches nothing.
 local function rollouts()
-  local samples, reward = {}, 0
-  for _, groups in ipairs(dist.all_gather_object((tail and receive_groups or sample_groups)())) do
-    for _, group in ipairs(groups) do reward = reward + add_samples(samples, group) end
+  local groups = {}
+  for _, of_rank in ipairs(dist.all_gather_object((tail and receive_groups or sample_groups)())) do
+    for _, group in ipairs(of_rank) do groups[#groups + 1] = group end
   end
   done.steps = done.steps + 1
-  return samples, reward / #samples
+  return losses.rollouts(groups, { prompt = function(group) return task.problem(group.problem).prompt end,
+    scale = config.advantage_scale, log_probs = tail ~= nil, seq_len = config.seq_len,
+    max_new_tokens = config.max_new_tokens, stop = task.stop })
 end
 
-for _, samples, reward in run:steps(rollouts, config.steps) do
+for step, samples, reward, counts in run:steps(rollouts, config.steps) do
   local batches, report = batching.prepare { samples = samples, seq_len = config.seq_len, rank = dist.rank(),
     streams = { advantages = 0, old_log_probs = tail and 0 or nil } }
-  if report.truncated_samples > 0 then error("a prompt and its answer exceed seq_len = " .. config.seq_len, 0) end
   local scoring = { temperature = config.temperature }
   local divisor = losses.grpo_divisor(config.loss.variant, { tokens = report.loss_tokens,
     sequences = #samples - report.samples_without_loss }) -- an answer may be empty
@@ -138,10 +129,11 @@ for _, samples, reward in run:steps(rollouts, config.steps) do
     local sum, count, stats = losses.grpo(o)
     return sum, count, stats.clipped * (divisor / report.loss_tokens), stats.kl * (divisor / report.loss_tokens)
   end
-  local line = { reward = reward, tokens = report.tokens, stale = tail and done.stale or nil }
+  counts.stale = tail and done.stale or nil
+  local line = { reward = reward, tokens = report.tokens, lr = lr * schedule(step), counts = counts }
   for _ = 1, config.updates do
     line.loss, line.clipped, line.kl = sharding.accumulate(model, batches[dist.rank() + 1], divisor, loss_of)
-    line.grad_norm = optimizer:step(1, { max_grad_norm = config.max_norm })
+    line.grad_norm = optimizer:step(schedule(step), { max_grad_norm = config.max_norm })
     optimizer:zero_grad()
   end
   log.step(line)

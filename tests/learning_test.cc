@@ -16,6 +16,7 @@
 namespace lockstep::tests {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::SizeIs;
 
@@ -146,6 +147,35 @@ TEST(Grpo, AnotherEngineSamplesTheAnswers) {
   EXPECT_THAT(folder.List("weights"), SizeIs(1));
 }
 
+// The third rank has no problem, and still gathers the weights.
+TEST(Grpo, ThereMayBeFewerProblemsThanRanks) {
+  for (const char* parallel : {"data_parallel", "fully_shard"}) {
+    const Folder folder;
+    const Ended ended = RunOne(Train(folder, "grpo.lua", 3,
+                                     {"steps=2", "warm_steps=2", "problems_per_step=1",
+                                      "group_size=2", absl::StrCat("parallel=", parallel)}));
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    EXPECT_THAT(Values(folder, "loss"), SizeIs(2));
+  }
+}
+
+TEST(Grpo, AnswersThatAreCutOrSkippedAreCounted) {
+  const Folder folder;
+  const Ended ended =
+      RunOne(Train(folder, "grpo.lua", 2,
+                   {"steps=2", "warm_steps=2", "problems_per_step=8", "group_size=4",
+                    "max_new_tokens=4", "seq_len=11"}));  // prompts have 6 to 9 tokens
+
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  for (const double cut : Values(folder, "cut_answers")) EXPECT_GT(cut, 0);
+  for (const double skipped : Values(folder, "skipped_answers")) {
+    EXPECT_GT(skipped, 0);
+    EXPECT_LT(skipped, 32);
+  }
+  EXPECT_THAT(Values(folder, "equal_groups"), SizeIs(2));
+  EXPECT_THAT(Values(folder, "lr"), ElementsAre(2e-3 / 5, 2 * 2e-3 / 5));
+}
+
 TEST(Grpo, WithoutAnAdapterThereIsNoReference) {
   const Ended ended = RunOne(Train(Folder(), "grpo.lua", 1, {"loss.beta=0.1"}));
 
@@ -172,6 +202,84 @@ TEST(Dpo, ASmallModelComesToPreferTheChosenAnswers) {
     EXPECT_LT(Mean(losses, 50, 10), 0.65);
     EXPECT_GT(Mean(accuracies, 50, 10), 0.65);
     EXPECT_GT(Values(folder, "accuracy", "held out").at(0), 0.6);
+  }
+}
+
+std::string Message(const std::string& role, const std::string& content) {
+  return absl::StrCat(R"({"role": ")", role, R"(", "content": ")", content, R"("})");
+}
+
+std::string Pair(const std::string& prompt, const std::string& chosen,
+                 const std::string& rejected) {
+  return absl::StrCat(prompt.empty() ? "{" : absl::StrCat(R"({"prompt": [)", prompt, "], "),
+                      R"("chosen": [)", chosen, R"(], "rejected": [)", rejected, "]}\n");
+}
+
+// A token is a letter or a mark; the assistant's words end with a mark that counts, too.
+TEST(Dpo, EveryAnswerBehindThePromptIsScored) {
+  const std::string user = Message("user", "u"), earlier = Message("assistant", "earlier");
+  const std::string prompt = absl::StrCat(user, ", ", earlier, ", ", user);
+  const std::string chosen = absl::StrCat(Message("assistant", "abc"), ", ", user, ", ",
+                                          Message("assistant", "de"));  // 4 + 3
+  const std::string rejected = Message("assistant", "f");               // 2
+  const std::string explicit_prompt = Pair(prompt, chosen, rejected);
+  const std::string shared_prompt =
+      Pair("", absl::StrCat(prompt, ", ", chosen), absl::StrCat(prompt, ", ", rejected));
+  for (const std::string& line : {explicit_prompt, shared_prompt}) {
+    const Folder folder;
+    std::string lines;
+    for (int i = 0; i < 10; ++i) lines += line;
+    folder.Write("pairs.jsonl", lines);
+
+    const Ended ended = RunOne(Train(
+        folder, "dpo.lua", 2, {"data=pairs.jsonl", "steps=1", "pairs_per_step=2", "held_out=2"}));
+
+    ASSERT_EQ(ended.exit_code, 0) << ended.err;
+    // The prompt has 3 + 9 + 3 tokens; the chosen completion 5 + 3 + 4, the rejected one 3.
+    EXPECT_THAT(folder.Read("out/reference.safetensors"), HasSubstr(" sigmoid 450 90 "));
+  }
+}
+
+TEST(Dpo, PairsThatTeachNothingOrAreTooLongAreSkippedAndListed) {
+  const Folder folder;
+  const std::string good =
+      Pair(Message("user", "ab"), Message("assistant", "ba"), Message("assistant", "bb"));
+  std::string lines;
+  for (int i = 0; i < 6; ++i) lines += good;
+  lines += Pair(Message("user", "ab"), Message("assistant", "ba"), Message("assistant", "ba"));
+  lines += Pair(Message("user", "abcdefghijklmnop"), Message("assistant", "ba"),
+                Message("assistant", "bb"));
+  folder.Write("pairs.jsonl", lines);
+
+  const Ended ended = RunOne(
+      Train(folder, "dpo.lua", 2,
+            {"data=pairs.jsonl", "steps=2", "pairs_per_step=4", "held_out=1", "seq_len=40"}));
+
+  ASSERT_EQ(ended.exit_code, 0) << ended.err;
+  EXPECT_THAT(ended.out, HasSubstr("2 pairs are skipped with seq_len = 40:\n"
+                                   "  pairs.jsonl, line 7: chosen and rejected are the same\n"
+                                   "  pairs.jsonl, line 8: 22 + 22 tokens\n"));
+  EXPECT_THAT(Values(folder, "skipped"), ElementsAre(2, 2));
+  EXPECT_THAT(ended.out, HasSubstr("skipped 2"));
+  const Ended none = RunOne(Train(folder, "dpo.lua", 1, {"data=pairs.jsonl", "seq_len=7"}));
+  EXPECT_THAT(none.err, HasSubstr("pairs.jsonl has no pair to learn from"));
+}
+
+TEST(Dpo, APairThatIsNoneIsNamedWithFileAndLine) {
+  const std::string user = Message("user", "u"), good = Message("assistant", "a");
+  for (const auto& [line, message] :
+       {std::pair{std::string(R"({"prompt": "u", "chosen": "a", "rejected": "b"})"),
+                  R"("prompt" must be a list of messages)"},
+        std::pair{Pair(user, Message("gpt", "a"), good),
+                  R"(message 1 of "chosen" has the unknown role "gpt")"},
+        std::pair{Pair(user, good, user),
+                  R"("rejected" must end with a message of the assistant)"}}) {
+    const Folder folder;
+    folder.Write("pairs.jsonl", Pair(user, good, Message("assistant", "b")) + line);
+    const Ended ended = RunOne(Train(folder, "dpo.lua", 1, {"data=pairs.jsonl", "held_out=0"}));
+    EXPECT_EQ(ended.exit_code, 1);
+    EXPECT_THAT(ended.err, HasSubstr("pairs.jsonl, line 2: "));
+    EXPECT_THAT(ended.err, HasSubstr(message));
   }
 }
 
