@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "c10/util/Exception.h"
 #include "mimo/batch/batch_names.h"
+#include "mimo/batch/sequences.h"
 
 namespace lockstep::mimo {
 namespace {
@@ -30,6 +31,11 @@ class Finder {
 
   BatchSize Find(const std::string& path, const std::string& key, const Value& value) const {
     if (const auto* dict = std::get_if<Dict>(&value.of)) {
+      if (const auto sequences = SequencesOf(*dict, path, options_, declared_)) {
+        BatchSize found = Size(sequences->num_samples(),
+                               absl::StrCat("the sequences in ", Name(sequences->path)));
+        if (!found.named.empty()) return found;
+      }
       for (const Field* field : ByKey(*dict)) {
         if (IsPacked(*dict, field->key)) continue;
         BatchSize found = Find(Join(path, field->key), field->key, field->value);
@@ -102,6 +108,7 @@ BatchSize FindBatchSize(const Value& batch, const SliceOptions& options,
                         const Declarations& declared) {
   const Finder finder(options, declared, {});
   if (const auto* dict = std::get_if<Dict>(&batch.of)) {
+    if (SequencesOf(*dict, "", options, declared).has_value()) return finder.Find("", "", batch);
     const std::string key = "input_ids";
     const auto* dim = Find(options.batch_dims, key, key);
     const at::Tensor* ids = FindTensor(*dict, key);

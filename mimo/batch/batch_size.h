@@ -17,8 +17,8 @@ struct BatchSize {
   bool is_guess = false;  // from a tensor that no rule and no option covers
 };
 
-// Returns the batch size of "input_ids", or of the first tensor by path with one row for each
-// sample. Unknown without tensors and tables; use FindListSize then.
+// Returns the batch size of "seq_lens", else of "input_ids", or of the first tensor by path with
+// one row for each sample. Unknown without tensors and tables; use FindListSize then.
 BatchSize FindBatchSize(const Value& batch, const SliceOptions& options,
                         const Declarations& declared);
 

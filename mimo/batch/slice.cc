@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <map>
 #include <memory>
+#include <numeric>
+#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -18,6 +20,7 @@
 #include "mimo/batch/batch_size.h"
 #include "mimo/batch/ownership.h"
 #include "mimo/batch/reorder.h"
+#include "mimo/batch/sequences.h"
 
 // There are two walks. The first finds the batch size if the caller did not give it. The second
 // takes from each key the rows of this rank's samples, or of all samples in another order. The
@@ -53,9 +56,10 @@ class Slicer {
     samples_ = Part({0, batch_size_}, options.dp_rank, options.dp_size);
   }
 
+  // `packed_rows`: by the grid next to the value. `sequences`: of the dict that holds it.
   Value Cut(const std::string& path, const std::string& key, const Value& value,
-            const Declared* packed_rows = nullptr) const {
-    Value part = CutUntagged(path, key, value, packed_rows);
+            const Declared* packed_rows = nullptr, const Sequences* sequences = nullptr) const {
+    Value part = CutUntagged(path, key, value, packed_rows, sequences);
     part.tag = value.tag;
     return part;
   }
@@ -64,21 +68,21 @@ class Slicer {
   bool is_whole() const { return order_ == nullptr && options_.dp_size == 1; }
 
   Value CutUntagged(const std::string& path, const std::string& key, const Value& value,
-                    const Declared* packed_rows) const {
+                    const Declared* packed_rows, const Sequences* sequences) const {
     const auto* declared_dim = Find(options_.batch_dims, path, key);
     if (declared_dim != nullptr && !declared_dim->has_value()) return value;
     const Declared* rows = Find(declared_, path, key);
     if (rows == nullptr && declared_dim == nullptr) rows = packed_rows;
     if (const auto* tensor = std::get_if<at::Tensor>(&value.of))
       return CutTensor(path, key, *tensor, declared_dim == nullptr ? nullptr : &**declared_dim,
-                       rows);
+                       rows, sequences);
     if (const auto* list = std::get_if<List>(&value.of))
-      return CutList(path, *list, declared_dim != nullptr, rows);
+      return CutList(path, *list, declared_dim != nullptr, rows, sequences);
     TORCH_CHECK_VALUE(rows == nullptr && declared_dim == nullptr, "mimo: ", Name(path),
                       " is neither a tensor nor a list, and so has no batch dim or rows; declare "
                       "those of what is in it, or nothing");
     if (const auto* table = std::get_if<Table>(&value.of)) return CutTable(path, **table);
-    if (const auto* dict = std::get_if<Dict>(&value.of)) return CutDict(path, *dict);
+    if (const auto* dict = std::get_if<Dict>(&value.of)) return CutDict(path, *dict, sequences);
     return value;
   }
 
@@ -124,6 +128,14 @@ class Slicer {
                       " adds up to ", num_rows, ", but there are ", count, " rows");
     TORCH_CHECK_VALUE(num_rows == count, "mimo: ownership of ", name, " has ", num_rows, " ",
                       NameOf(rows.rows_of), ", but there are ", count, " rows");
+  }
+
+  // Returns the samples of this part, in their order.
+  std::vector<int64_t> Order() const {
+    if (order_ != nullptr) return *order_;
+    std::vector<int64_t> samples(static_cast<size_t>(samples_.size()));
+    std::iota(samples.begin(), samples.end(), samples_.begin);
+    return samples;
   }
 
   // Takes this part of a dim with these rows; nullptr: one row for each sample.
@@ -175,13 +187,22 @@ class Slicer {
   }
 
   at::Tensor CutTensor(const std::string& path, const std::string& key, const at::Tensor& tensor,
-                       const int64_t* declared_dim, const Declared* rows) const {
+                       const int64_t* declared_dim, const Declared* rows,
+                       const Sequences* sequences) const {
     if (tensor.dim() == 0) {
       TORCH_CHECK_VALUE(declared_dim == nullptr && rows == nullptr, "mimo: ", Name(path, tensor),
                         " has no dimension, and so no rows; declare nothing of it");
       return tensor;
     }
     if (is_whole() && declared_dim == nullptr && rows == nullptr) return tensor;
+    const bool has_offsets = rows == nullptr && absl::StartsWith(key, "cu_seqlens");
+    const bool may_have_tokens = sequences != nullptr && rows == nullptr &&
+                                 declared_dim == nullptr && path != sequences->path;
+    if (has_offsets && may_have_tokens) return RunningSums(*sequences, path, tensor, Order());
+    if (may_have_tokens && !IsGrid(key)) {
+      const std::optional<int64_t> token_dim = TokenDim(*sequences, path, key, tensor);
+      if (token_dim.has_value()) return Take(tensor, *token_dim, &sequences->tokens);
+    }
     const int64_t dim = declared_dim != nullptr ? *declared_dim
                         : rows != nullptr       ? 0
                                                 : UsualBatchDim(path, key, tensor);
@@ -193,14 +214,15 @@ class Slicer {
       return Take(tensor, dim, rows);
     }
     if (declared_dim == nullptr && IsGrid(key)) RefuseGrid(path, key, tensor);
-    TORCH_CHECK_VALUE(!absl::StartsWith(key, "cu_seqlens"), "mimo: ", Name(path, tensor),
+    TORCH_CHECK_VALUE(!has_offsets, "mimo: ", Name(path, tensor),
                       " holds offsets into a packed sequence, which a cut would leave pointing "
-                      "elsewhere; slice before packing, or pass it on whole (batch_dims)");
+                      "elsewhere; give the lengths as seq_lens, slice before packing, or pass it "
+                      "on whole (batch_dims)");
     CheckSizeIsKnown(Name(path, tensor));
     TORCH_CHECK_VALUE(count == batch_size_, "mimo: ", Name(path, tensor), " has ", count,
                       " rows on dim ", dim, ", but the batch has ", batch_size_, " samples (",
-                      named_,
-                      "); say how many rows each sample has (rows_per_sample), which dim "
+                      named_, ")", sequences == nullptr ? "" : TokensInWords(*sequences),
+                      "; say how many rows each sample has (rows_per_sample), which dim "
                       "is the batch's, or that it is passed on whole (batch_dims)",
                       is_guess_ ? "; or, if that is not the batch's size, give batch_size, and "
                                   "ownership for what has other rows"
@@ -216,13 +238,20 @@ class Slicer {
                       Name(key));
   }
 
-  List CutList(const std::string& path, const List& list, bool declared,
-               const Declared* rows) const {
+  static std::string TokensInWords(const Sequences& sequences) {
+    return absl::StrCat(" of ", sequences.num_tokens(), " tokens");
+  }
+
+  List CutList(const std::string& path, const List& list, bool declared, const Declared* rows,
+               const Sequences* sequences) const {
     const int64_t count = static_cast<int64_t>(list.size());
     if (rows != nullptr) {
       CheckTable(Name(path), *rows, count);
       return Take(list, rows);
     }
+    if (sequences != nullptr && !declared && !is_whole() && path != sequences->path &&
+        !HoldsRows(list) && HasTokens(*sequences, path, count))
+      return Take(list, &sequences->tokens);
     if (declared || (count == batch_size_ && !named_.empty() && !DeclaresElements(path, count))) {
       CheckSizeIsKnown(Name(path));
       TORCH_CHECK_VALUE(count == batch_size_, "mimo: ", Name(path), " is a list of ", count,
@@ -239,7 +268,7 @@ class Slicer {
     List values;
     for (size_t i = 0; i < list.size(); ++i) {
       const std::string index = absl::StrCat(path, "[", i, "]");
-      values.push_back(Cut(index, index, list[i]));
+      values.push_back(Cut(index, index, list[i], nullptr, sequences));
     }
     return values;
   }
@@ -270,7 +299,14 @@ class Slicer {
            });
   }
 
-  Dict CutDict(const std::string& path, const Dict& dict) const {
+  Dict CutDict(const std::string& path, const Dict& dict, const Sequences* sequences) const {
+    const std::optional<Sequences> own = SequencesOf(dict, path, options_, declared_);
+    if (own.has_value()) {
+      TORCH_CHECK_VALUE(is_whole() || own->num_samples() == batch_size_, "mimo: ", Name(own->path),
+                        " is of ", own->num_samples(), " sequences, but the batch has ",
+                        batch_size_, " samples (", named_, ")");
+      sequences = &*own;
+    }
     std::map<std::string, Declared> packed;  // by key
     for (const Packed& pair : kPacked) {
       const at::Tensor* grid = FindTensor(dict, pair.grid);
@@ -284,12 +320,14 @@ class Slicer {
       if (images == nullptr) RefuseGrid(grid_path, pair.grid, *grid);
       packed[pair.rows].table = std::make_shared<Ownership>(Patches(grid_path, *grid, *images));
     }
+    const Declared* videos = Find(declared_, Join(path, "video_grid_thw"), "video_grid_thw");
+    if (videos != nullptr) packed["second_per_grid_ts"] = *videos;
     Dict fields;
     fields.reserve(dict.size());
     for (const Field& field : dict) {
       const auto it = packed.find(field.key);
       fields.push_back({field.key, Cut(Join(path, field.key), field.key, field.value,
-                                       it == packed.end() ? nullptr : &it->second)});
+                                       it == packed.end() ? nullptr : &it->second, sequences)});
     }
     return fields;
   }
@@ -312,8 +350,7 @@ class Slicer {
   const std::vector<int64_t>* const order_;
   const Declarations declared_;
   int64_t batch_size_ = 0;
-  std::string named_;  // whose batch size that is; empty: no   std::string named_;  // whose batch
-                       // size that is; empty: nothing is cut by sample
+  std::string named_;  // whose batch size that is; empty: nothing is cut by sample
   bool is_guess_ = false;
   Range samples_;  // of this rank
 };

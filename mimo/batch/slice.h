@@ -25,6 +25,13 @@
 //                  .ownership = {{"crops", {.table = images, .rows_of = RowsOf::kItems}},
 //                                {"patches", {.path = "images"}}}});
 //
+// A packed batch is cut between its sequences. "seq_lens" tells how long they are:
+//
+//    Dict batch = {{"input_ids", ids},                    // [8]: the tokens of two samples
+//                  {"position_ids", positions},           // [8] or [3, 8]
+//                  {"seq_lens", at::tensor({5, 3})}};     // or a list
+//    Slice(batch, {.dp_rank = 1, .dp_size = 2});          // the last three tokens
+//
 // The rules for a batch of B samples, in this order:
 //
 //    declared  `batch_dims`, `ownership` and `rows_per_sample`, by a key's path
@@ -32,6 +39,12 @@
 //    packed    Next to "grid_thw" [images, 3], "pixel_values" and "hidden_states" have t * h * w
 //              rows for each image. So have "pixel_values" next to "image_grid_thw", and
 //              "pixel_values_videos" next to "video_grid_thw". They follow the grid's rows.
+//              "second_per_grid_ts" has a row for each row of "video_grid_thw".
+//    sequences Next to "seq_lens" (a list or tensor of B lengths; declare it if a sample has
+//              several), and in dicts there, tensors and lists with a row for each of the T tokens
+//              follow the lengths. The tokens are on dim 0, for [1, T, ...] on dim 1, for
+//              "position_ids" on the last dim. Keys that begin with "cu_seqlens" hold the running
+//              sums from 0 to T, and are computed anew.
 //    tensor    The batch dim is 0. It is 1 for "position_ids" of shape [3, B, ...], or of
 //              [n, B, ...] with n other than B; declare it for [B, B, ...]. The size there is B.
 //    table     Cut to these samples, counted from 0.
@@ -44,8 +57,8 @@
 // A declaration for a key that the batch does not have is an error. It is allowed if all its rows
 // are 0 and the name resembles no key without a declaration.
 //
-// Nothing is copied: tensors are views that share memory with the batch. Errors name the path of
-// the key, its shape and the sizes.
+// Nothing is copied but "cu_seqlens": tensors are views that share memory with the batch. Errors
+// name the path of the key, its shape and the sizes.
 //
 // Source: slice_batch_for_mimo of Megatron-Bridge (pull request 2956), and its issue 4986, which
 // this solves. Thread-safe.
@@ -74,9 +87,10 @@ using List = std::vector<Value>;
 using Dict = std::vector<Field>;                 // keys in any order, each once
 using Table = std::shared_ptr<const Ownership>;  // never null in a batch
 
-// A value that slicing passes on as it is. The caller chooses the number, to recognise the value.
+// A value that slicing passes on as it is. The caller chooses the id, to recognise the value.
 struct Opaque {
   int64_t id = 0;
+  std::optional<int64_t> number = {};  // its value, if it is a whole number
 };
 
 // Any value of a batch.
@@ -108,8 +122,9 @@ struct OwnedRows {
 struct SliceOptions {
   int64_t dp_rank = 0;
   int64_t dp_size = 1;
-  // Number of samples of the whole batch. Defaults to the rows of "input_ids", or of the first
-  // tensor by path that the tensor rule cuts; without any, to the common length of all lists.
+  // Number of samples of the whole batch. Defaults to the number of "seq_lens". Without these it is
+  // the rows of "input_ids", or of the first tensor by path that the tensor rule cuts; without any,
+  // the common length of all lists.
   std::optional<int64_t> batch_size = {};
   // By key or path: the batch dim of a tensor, 0 for a list of one value for each sample, nullopt
   // to pass the value on whole.

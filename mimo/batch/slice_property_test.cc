@@ -1,5 +1,6 @@
 // Tests properties of slices and orders on 10,000 random nested batches: samples with 0 to 3 items,
-// items with different tokens, tensors of samples, items and tokens, in dicts of dicts.
+// items with different tokens, tensors of samples, items and tokens, in dicts of dicts. A third of
+// the batches is packed.
 
 #include <algorithm>
 #include <cstdint>
@@ -43,6 +44,7 @@ struct Case {
   int64_t num_samples = 0;
   std::map<std::string, int64_t> dims;
   std::map<std::string, std::vector<int64_t>> owners;  // the sample of each row
+  std::vector<int64_t> lengths;                        // of the sequences of a packed batch
 };
 
 std::vector<int64_t> OwnersOf(const std::vector<int64_t>& rows_per_sample) {
@@ -54,7 +56,7 @@ std::vector<int64_t> OwnersOf(const std::vector<int64_t>& rows_per_sample) {
 
 List NumberedList(size_t size) {
   List list;
-  for (size_t i = 0; i < size; ++i) list.push_back(Opaque{static_cast<int64_t>(i)});
+  for (size_t i = 0; i < size; ++i) list.emplace_back(Opaque{static_cast<int64_t>(i)});
   return list;
 }
 
@@ -108,16 +110,61 @@ Dict RandomKind(std::mt19937& random, Case& c, const std::string& kind) {
                               {"pixel_values", Numbered({num_tokens, 2})}}}};
 }
 
+// The running sums of lengths, from 0.
+at::Tensor SumsOf(const std::vector<int64_t>& lengths) {
+  std::vector<int32_t> sums = {0};
+  for (const int64_t length : lengths) sums.push_back(sums.back() + static_cast<int32_t>(length));
+  return at::tensor(sums, at::kInt);
+}
+
+// Tokens of samples of one to three sequences each, one behind the other.
+Dict PackedSamples(std::mt19937& random, Case& c) {
+  const bool is_one_each = Draw(random, 0, 1) == 0, is_row = Draw(random, 0, 1) == 0;
+  std::vector<int64_t> sequences, lengths, tokens;
+  List seq_lens;
+  for (int64_t s = 0; s < c.num_samples; ++s) {
+    sequences.push_back(is_one_each ? 1 : Draw(random, 1, 3));
+    tokens.push_back(0);
+    for (int64_t i = 0; i < sequences.back(); ++i) {
+      lengths.push_back(Draw(random, 1, 4));
+      tokens.back() += lengths.back();
+      seq_lens.emplace_back(Opaque{static_cast<int64_t>(lengths.size()) - 1, lengths.back()});
+    }
+  }
+  const int64_t count = std::accumulate(tokens.begin(), tokens.end(), int64_t{0});
+  if (!is_one_each) c.options.rows_per_sample["seq_lens"] = sequences;
+  for (const char* key : {"input_ids", "position_ids", "streams.advantages", "streams.experts"})
+    c.owners[key] = OwnersOf(tokens);
+  c.dims = {{"input_ids", is_row ? 1 : 0}, {"position_ids", 1}, {"streams.experts", 0}};
+  c.owners["seq_lens"] = OwnersOf(sequences);
+  c.lengths = lengths;
+  return Dict{{"input_ids",
+               Numbered(is_row ? std::vector<int64_t>{1, count} : std::vector<int64_t>{count})},
+              {"position_ids", Numbered({3, count})},
+              {"seq_lens", seq_lens},
+              {"cu_seqlens", SumsOf(lengths)},
+              {"streams", Dict{{"advantages", NumberedList(static_cast<size_t>(count))},
+                               {"experts", Numbered({count, 2, 3})}}}};
+}
+
 Case RandomCase(std::mt19937& random) {
   Case c;
   c.num_samples = Draw(random, 0, 9);
   const std::vector<int64_t> one_each(static_cast<size_t>(c.num_samples), 1);
-  Dict batch = {{"input_ids", Numbered({c.num_samples, 2})},
-                {"position_ids", Numbered({3, c.num_samples, 2})},
-                {"scale", Numbered({})},
-                {"note", Opaque{7}}};
-  c.dims = {{"input_ids", 0}, {"position_ids", 1}};
-  c.owners = {{"input_ids", OwnersOf(one_each)}, {"position_ids", OwnersOf(one_each)}};
+  Dict batch;
+  if (c.num_samples > 0 && Draw(random, 0, 2) == 0) {
+    batch = PackedSamples(random, c);
+  } else {
+    batch = {{"input_ids", Numbered({c.num_samples, 2})},
+             {"position_ids", Numbered({3, c.num_samples, 2})}};
+    c.dims = {{"input_ids", 0}, {"position_ids", 1}};
+    c.owners = {{"input_ids", OwnersOf(one_each)}, {"position_ids", OwnersOf(one_each)}};
+  }
+  batch.push_back({"rewards", Numbered({c.num_samples})});
+  c.dims["rewards"] = 0;
+  c.owners["rewards"] = OwnersOf(one_each);
+  batch.push_back({"scale", Numbered({})});
+  batch.push_back({"note", Opaque{7}});
   for (int64_t kind = Draw(random, 0, 2); kind > 0; --kind) {
     // "kind2", or "kind1.inner.kind": deeper.
     std::string name = absl::StrCat("kind", kind);
@@ -190,6 +237,11 @@ void ExpectSamples(const Case& c, const std::map<std::string, Value>& part,
     const Value& all = whole.at(path);
     if (std::holds_alternative<Table>(value.of)) {
       ASSERT_EQ(TableOf(value), Reordered(TableOf(all), samples));
+    } else if (path == "cu_seqlens") {
+      std::vector<int64_t> lengths;
+      for (const int64_t i : RowsOfThese(samples, c.owners.at("seq_lens")))
+        lengths.push_back(c.lengths[static_cast<size_t>(i)]);
+      ASSERT_TRUE(at::equal(std::get<at::Tensor>(value.of), SumsOf(lengths)));
     } else if (c.owners.count(path) == 0) {  // handed on
       if (const auto* tensor = std::get_if<at::Tensor>(&value.of)) {
         ASSERT_TRUE(tensor->is_same(std::get<at::Tensor>(all.of)));

@@ -8,6 +8,7 @@
 #include "ATen/ops/arange.h"
 #include "ATen/ops/cat.h"
 #include "ATen/ops/equal.h"
+#include "ATen/ops/ones.h"
 #include "ATen/ops/tensor.h"
 #include "ATen/ops/zeros.h"
 #include "c10/util/Exception.h"
@@ -63,6 +64,55 @@ TEST(Slice, HeaderExample) {
   EXPECT_EQ(TensorOf(mine, "position_ids").sizes(), (std::vector<int64_t>{3, 2, 5}));
   EXPECT_TRUE(at::equal(TensorOf(mine, "image_grid_thw"), Grid({1, 2, 2, 1, 4, 4})));
   EXPECT_TRUE(at::equal(TensorOf(mine, "pixel_values"), patches.narrow(0, 4, 20)));
+}
+
+// As batching packs them: three sequences of 5, 2 and 1 tokens and two images, the last with
+// padding.
+Dict PackedBatch() {
+  return {{"input_ids", at::arange(8)},
+          {"position_ids", at::arange(24).view({3, 8})},
+          {"loss_mask", at::ones({8})},
+          {"seq_lens", List{Opaque{1, 5}, Opaque{2, 2}, Opaque{3, 1}}},
+          {"cu_seqlens", at::tensor({0, 5, 7, 8}, at::kInt)},
+          {"samples", List{Opaque{4}, Opaque{5}, Opaque{6}}},
+          {"advantages", List(8, Opaque{7})},
+          {"experts", at::zeros({8, 2, 3})},
+          {"rewards", at::arange(3)},
+          {"kind", Opaque{8}},
+          {"image_grid_thw", Grid({1, 2, 2, 1, 2, 4})},
+          {"pixel_values", Rows(4 + 8)}};
+}
+
+TEST(Slice, CutsAPackedBatchBetweenItsSequences) {
+  const Value mine = Slice(PackedBatch(), {.dp_rank = 1,
+                                           .dp_size = 2,
+                                           .rows_per_sample = {{"image_grid_thw", {1, 0, 1}}},
+                                           .uneven = true});
+
+  EXPECT_TRUE(at::equal(TensorOf(mine, "input_ids"), at::arange(7, 8)));
+  EXPECT_TRUE(at::equal(TensorOf(mine, "position_ids"), at::tensor({7, 15, 23}).view({3, 1})));
+  EXPECT_EQ(TensorOf(mine, "loss_mask").sizes(), (std::vector<int64_t>{1}));
+  ASSERT_EQ(ListOf(mine, "seq_lens").size(), 1u);
+  EXPECT_EQ(std::get<Opaque>(ListOf(mine, "seq_lens")[0].of).id, 3);
+  EXPECT_TRUE(at::equal(TensorOf(mine, "cu_seqlens"), at::tensor({0, 1}, at::kInt)));
+  EXPECT_EQ(std::get<Opaque>(ListOf(mine, "samples")[0].of).id, 6);
+  EXPECT_EQ(ListOf(mine, "advantages").size(), 1u);
+  EXPECT_EQ(TensorOf(mine, "experts").sizes(), (std::vector<int64_t>{1, 2, 3}));
+  EXPECT_TRUE(at::equal(TensorOf(mine, "rewards"), at::arange(2, 3)));
+  EXPECT_TRUE(at::equal(TensorOf(mine, "image_grid_thw"), Grid({1, 2, 4})));
+  EXPECT_TRUE(at::equal(TensorOf(mine, "pixel_values"), Rows(12).narrow(0, 4, 8)));
+}
+
+TEST(Slice, VideosKeepTheirSeconds) {
+  const Value mine = Slice(Dict{{"input_ids", at::arange(4)},
+                                {"seq_lens", at::tensor({2, 2}, at::kInt)},
+                                {"video_grid_thw", Grid({1, 2, 2, 1, 2, 4})},
+                                {"pixel_values_videos", Rows(12)},
+                                {"second_per_grid_ts", List{Opaque{1}, Opaque{2}}}},
+                           {.dp_size = 2, .rows_per_sample = {{"video_grid_thw", {2, 0}}}});
+
+  EXPECT_EQ(ListOf(mine, "second_per_grid_ts").size(), 2u);  // both are of sample 0
+  EXPECT_EQ(TensorOf(mine, "pixel_values_videos").size(0), 12);
 }
 
 TEST(Slice, SharesMemoryAndCopiesNothing) {
@@ -296,6 +346,38 @@ TEST(Slice, ErrorsNameThePathTheShapeAndTheSizes) {
        {{"input_ids", Rows(4)}, {"x", Opaque{1}}},
        {.dp_size = 2, .batch_dims = {{"x", 0}}},
        {"\"x\" is neither a tensor nor a list"}},
+      {"packed",
+       {{"input_ids", at::arange(8)}, {"seq_lens", at::tensor({5, 2, 1})}},
+       {.dp_size = 2},
+       {"batch size 3 of the sequences in \"seq_lens\" is not divisible by dp_size 2; use 2 or 4, "
+        "or allow uneven parts"}},
+      {"packed, of other tokens",
+       {{"input_ids", at::arange(9)}, {"seq_lens", List{Opaque{1, 5}, Opaque{2, 3}}}},
+       {.dp_size = 2},
+       {"\"input_ids\" [9] has 9 rows on dim 0, but the batch has 2 samples (of the sequences in "
+        "\"seq_lens\") of 8 tokens"}},
+      {"packed, of other offsets",
+       {{"seq_lens", at::tensor({5, 3})}, {"cu_seqlens_q", at::tensor({0, 6, 8})}},
+       {.dp_size = 2},
+       {"\"cu_seqlens_q\" [3] does not hold the running sums of \"seq_lens\", from 0 to 8"}},
+      {"packed, of other sequences",
+       {{"a", Dict{{"seq_lens", at::tensor({5, 3})}}}, {"b", Dict{{"seq_lens", at::tensor({5})}}}},
+       {.dp_size = 2},
+       {"\"b.seq_lens\" is of 1 sequences, but the batch has 2 samples (of the sequences in "
+        "\"a.seq_lens\")"}},
+      {"packed, unclear",
+       {{"seq_lens", at::tensor({0, 2})}, {"x", at::arange(2)}},
+       {.dp_size = 2},
+       {"\"x\" [2] has as many rows as the batch has samples and as \"seq_lens\" has tokens; "
+        "declare which: batch_dims for samples, rows_per_sample for tokens"}},
+      {"lengths",
+       {{"seq_lens", List{Opaque{1, 5}, Opaque{2}}}},
+       {.dp_size = 2},
+       {"\"seq_lens[1]\" must be a whole number, the length of a sequence"}},
+      {"negative lengths",
+       {{"seq_lens", at::tensor({5, -1})}},
+       {.dp_size = 2},
+       {"\"seq_lens[1]\" is -1; a sequence has 0 tokens or more"}},
       {"within a list",
        {{"input_ids", Rows(4)}, {"levels", List{Rows(4), Rows(3)}}},
        {.dp_size = 2},

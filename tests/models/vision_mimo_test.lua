@@ -1,5 +1,5 @@
 -- The vision tower on a rank of its own: rank 0 runs the tower, rank 1 the language model. The gradients of both are
--- those of the whole model on one rank.
+-- those of the whole model on one rank. And so are those of two replicas that divide a packed batch.
 
 local data = require "lockstep.data"
 local dist = require "lockstep.distributed"
@@ -44,5 +44,38 @@ for _, folder in ipairs { "qwen3_vl", "qwen2_5_vl" } do
       end
     end
     t.truthy(count > 10)
+  end)
+
+  t.test("PartsOfAPackedBatchTrainAsTheWholeOf_" .. folder, function()
+    local answers = data.safetensors("tests/models/" .. folder .. "/answers.safetensors")
+    local model = models.load("tests/models/" .. folder)
+    local batch, of_sample = { seq_lens = answers.seq_lens:totable() }, {}
+    for _, key in ipairs { "input_ids", "loss_mask", "position_ids", "pixel_values", "image_grid_thw",
+      "pixel_values_videos", "video_grid_thw", "second_per_grid_ts" } do
+      batch[key] = answers[key]
+    end
+    for key, token in pairs { image_grid_thw = model.config.image_token_id,
+      video_grid_thw = model.config.video_token_id } do
+      local start, rows, grid = 0, {}, batch[key]:prod({ dim = 1 }):totable()
+      for i, length in ipairs(batch.seq_lens) do
+        local patches = batch.input_ids:narrow(0, start, length):eq(token):sum():item() * 4
+        rows[i], start = 0, start + length
+        while patches > 0 do
+          patches, rows[i] = patches - table.remove(grid, 1), rows[i] + 1
+        end
+      end
+      of_sample[key] = rows
+    end
+
+    local mine = mimo.slice(batch, dist.rank(), 2, { uneven = true, rows_per_sample = of_sample })
+    local loss = model:loss(mine)
+    loss:backward()
+
+    t.near(dist.all_reduce(loss:detach()):item() / answers.loss:item(), 1, 1e-5)
+    for name, p in model:named_parameters() do
+      local expected = answers["gradient." .. name]
+      local grad = dist.all_reduce(p.grad or torch.zeros_like(p))
+      t.truthy(difference(grad, expected) <= 1e-4 * expected:abs():max():item(), name)
+    end
   end)
 end

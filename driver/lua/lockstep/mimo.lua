@@ -185,13 +185,17 @@ function M.draw(topology, opts) return check_topology("mimo.draw", topology).cor
 ---@field ownership table<string, mimo.OwnedRows>? whose the rows are: mimo.ownership's tables
 ---@field rows_per_sample table<string, integer[]|torch.Tensor>?
 ---@field batch_dims table<string, integer|false>?
----@field batch_size integer? samples of the batch; else the rows of "input_ids", or of the first tensor
+---@field batch_size integer? samples of the batch; else the number of "seq_lens", the rows of "input_ids", or of the
+--- first tensor
 ---@field uneven boolean? replicas may differ by a sample
 
 --- Returns this rank's part of a micro-batch that every rank has read whole. Tensors are views. Every tensor has one
 --- row for each sample on dim 0 ("position_ids" of shape [3, batch, ...]: dim 1), unless one of these options declares
 --- it, by key or by path ("modality_inputs.clip.pixel_values"). A key that the batch does not have is an error, unless
---- the samples have 0 rows of it:
+--- the samples have 0 rows of it.
+---
+--- A packed batch has `seq_lens`, the tokens of each sample. It is cut between the samples: tensors and arrays with a
+--- row for each token by these lengths ("position_ids" on the last dim, a row [1, tokens] on dim 1).
 ---
 --- `ownership`: the owners of rows, by a table of mimo.ownership. `pixel_values = images` if each row is a token (or
 --- patch), `crops = { images, "items" }` if each row is an item. "images" names a table in the batch, which is cut with

@@ -141,7 +141,14 @@ class Values {
   mimo::Opaque Keep(int index) {
     lua_pushvalue(state_, index);
     lua_rawseti(state_, kept_, static_cast<int>(++count_));
-    return {count_};
+    mimo::Opaque opaque{.id = count_};
+    if (lua_type(state_, index) == LUA_TNUMBER) {
+      const double number = lua_tonumber(state_, index);
+      constexpr double kExact = 9007199254740992;  // 2^53
+      if (number == std::floor(number) && std::abs(number) <= kExact)
+        opaque.number = static_cast<int64_t>(number);
+    }
+    return opaque;
   }
 
   lua_State* const state_;
