@@ -33,8 +33,10 @@
 // names both ranks. So is a graph on `to` that was thrown away although `from` waits for its
 // gradient. A call that fails on one rank fails on every rank that waits for it, on its siblings
 // over tp and cp, and on the ranks that wait for these. The error has the first cause and its rank.
-// Dtypes and sizes are fixed by the first call. Without an ownership table the number of rows is
-// fixed too: each row counts as one sample, and all ranks of `from` must have equally many.
+// Sizes are fixed by the first call, dtypes by the first rows: a tensor without rows may be of any
+// dtype. Until rows have come, y has the dtype that `from` gave. Without an ownership table the
+// number of rows is fixed too: each row counts as one sample, and all ranks of `from` must have
+// equally many.
 //
 // Ranks of both modules (colocated). If both modules have the same grid, x is returned as it is. If
 // each rank has all rows that it needs, y is a view of x's memory. Otherwise rows travel as above,

@@ -146,35 +146,59 @@ at::Tensor Bridge::Pending::Call::NewRows(int64_t rows, size_t tensor, c10::Devi
 
 void Bridge::Pending::Call::StartForward() {
   const int64_t rank = state->link().rank;
-  std::vector<at::Tensor> given;
-  for (const at::Tensor& tensor : tensors) given.push_back(RowsFirst(tensor, state->options().dim));
-  for (size_t i = 0; i < state->specs->size(); ++i) {
-    if (plan->local.has_value()) {
-      outputs.push_back(given[i].narrow(0, plan->local->begin, plan->local->size()));
-      continue;
-    }
-    at::Tensor own;  // what this rank sends to itself
+  for (size_t i = 0; i < tensors.size() && !plan->local.has_value(); ++i) {
+    const at::Tensor given = RowsFirst(tensors[i], state->options().dim);
     for (const RankTransfer& send : plan->forward.sends) {
-      const at::Tensor rows = given[i].narrow(0, send.rows.begin, send.rows.size());
-      if (send.peer == rank) own = rows;
-      if (send.peer != rank)
-        sends.push_back({rows, send.peer, static_cast<int>(i), Exchange::VersionOf(rows)});
-    }
-    if (!state->on_to) continue;
-    outputs.push_back(NewRows(plan->forward.receive_shard.size(), i, state->options().device));
-    for (const RankTransfer& receive : plan->forward.receives) {
-      const at::Tensor rows = outputs[i].narrow(0, receive.rows.begin, receive.rows.size());
-      if (receive.peer == rank) rows.copy_(own);
-      if (receive.peer != rank) receives.push_back({rows, receive.peer, static_cast<int>(i)});
+      const at::Tensor rows = given.narrow(0, send.rows.begin, send.rows.size());
+      (send.peer == rank ? own : sends)
+          .push_back({rows, send.peer, static_cast<int>(i), Exchange::VersionOf(rows)});
     }
   }
   if (state->on_to) state->unreceived[number] = this;
   peers = plan->sources;
   for (const int32_t peer : plan->destinations) AddPeer(peers, peer, rank);
   for (const int32_t peer : state->from_siblings) AddPeer(peers, peer, rank);
+  // Until rows have come, all ranks of `from` tell all ranks of `to` about the call: a replica of
+  // `to` without rows learns their dtypes from another replica's source.
+  for (const bool of_from : {true, false}) {
+    if (state->rows_have_come || !(of_from ? state->on_to : state->on_from)) continue;
+    for (const int32_t peer : state->ranks(of_from)) AddPeer(peers, peer, rank);
+  }
+  state->rows_have_come = state->rows_have_come || plan->ownership.num_tokens() > 0;
   for (const int32_t peer : peers) state->messages.Send(Plan(), peer);
   // Ranks that receive have compared the plans by then.
   if (!state->on_to) forward->StartRows(std::move(sends), {});
+}
+
+// On `to`, after the plans were compared: makes the outputs with what this rank has itself, and
+// returns what it receives.
+std::vector<Exchange::Piece> Bridge::Pending::Call::MakeOutputs() {
+  std::vector<Exchange::Piece> receives;
+  for (size_t i = 0; i < state->specs->size(); ++i) {
+    const bool is_part = plan->local.has_value() && plan->local->size() > 0;
+    outputs.push_back(
+        is_part ? RowsFirst(tensors[i], state->options().dim)
+                      .narrow(0, plan->local->begin, plan->local->size())
+                : NewRows(plan->forward.receive_shard.size(), i, state->options().device));
+    if (plan->local.has_value()) continue;
+    for (const RankTransfer& receive : plan->forward.receives) {
+      const at::Tensor rows = outputs[i].narrow(0, receive.rows.begin, receive.rows.size());
+      if (receive.peer != state->link().rank) {
+        receives.push_back({rows, receive.peer, static_cast<int>(i)});
+        continue;
+      }
+      for (const Exchange::Piece& piece : own) {
+        if (piece.tensor != static_cast<int>(i)) continue;
+        TORCH_CHECK(Exchange::VersionOf(piece.rows) == piece.version, "mimo: bridge ",
+                    state->link().name, ", call ", number,
+                    ": x was changed in place before y was "
+                    "taken; give the bridge x:clone(), or leave x as it is until backward has run");
+        rows.copy_(piece.rows);
+      }
+    }
+  }
+  own.clear();
+  return receives;
 }
 
 // On `to`: the rows of this rank's samples.
@@ -188,6 +212,7 @@ void Bridge::Pending::Call::Receive() {
   const bool gathers = state->to_lanes != nullptr && !plan->local.has_value();
   if (gathers) MeetSiblings(Message::kRowsReady, state->to_siblings);
   const at::NoGradGuard no_grad;
+  std::vector<Exchange::Piece> receives = MakeOutputs();
   forward->StartRows(std::move(sends), std::move(receives));
   forward->WaitForReceives();
   for (at::Tensor& output : outputs) {

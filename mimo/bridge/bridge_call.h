@@ -26,13 +26,14 @@ struct Bridge::Pending::Call : std::enable_shared_from_this<Bridge::Pending::Cal
   std::shared_ptr<const EdgePlan> plan;
   uint64_t fingerprint = 0;  // of the plan and the samples
   std::shared_ptr<Exchange> forward, backward;
-  std::vector<int32_t> peers;                    // peers that exchange messages about the call
-  std::map<int32_t, Message> plans;              // the peers' plans received so far
-  std::vector<Exchange::Piece> sends, receives;  // rows that have not been started
-  std::vector<at::Tensor> tensors;               // on `from`
-  std::vector<bool> wants;                       // on `from`: whether this rank wants its gradient
-  std::vector<at::Tensor> outputs;               // on `to`: rows first
-  std::vector<at::Tensor> gradients;             // on `from`: rows first
+  std::vector<int32_t> peers;          // peers that exchange messages about the call
+  std::map<int32_t, Message> plans;    // the peers' plans received so far
+  std::vector<Exchange::Piece> sends;  // rows that have not been started
+  std::vector<Exchange::Piece> own;    // rows that this rank sends to itself
+  std::vector<at::Tensor> tensors;     // on `from`
+  std::vector<bool> wants;             // on `from`: whether this rank wants its gradient
+  std::vector<at::Tensor> outputs;     // on `to`: rows first
+  std::vector<at::Tensor> gradients;   // on `from`: rows first
   std::map<int64_t, std::vector<bool>> source_wants;  // on `to`: of all sources, with this rank
   std::vector<size_t> differentiable;                 // outputs of the node
   bool checked = false;                               // the plans of all peers equal this rank's
@@ -57,6 +58,7 @@ struct Bridge::Pending::Call : std::enable_shared_from_this<Bridge::Pending::Cal
   void SetUpFrom(const std::vector<at::Tensor>& given, const std::optional<Ownership>& ownership);
   void SetUpTo(const std::optional<Ownership>& ownership);
   void StartForward();
+  std::vector<Exchange::Piece> MakeOutputs();
   void CheckPlans();
   void Receive();
   void Settle();

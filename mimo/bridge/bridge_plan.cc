@@ -16,6 +16,22 @@ bool Contains(const std::vector<int32_t>& ranks, int32_t rank) {
   return std::find(ranks.begin(), ranks.end(), rank) != ranks.end();
 }
 
+// Returns whether both describe the same tensors. Compares dtypes only if `with_dtypes`.
+bool AreAlike(std::vector<TensorSpec> a, const std::vector<TensorSpec>& b, bool with_dtypes) {
+  for (size_t i = 0; i < a.size() && i < b.size() && !with_dtypes; ++i) a[i].dtype = b[i].dtype;
+  return a == b;
+}
+
+std::vector<TensorSpec> SpecsOf(const Message& message) {
+  std::vector<TensorSpec> specs;
+  for (int64_t i = 0; i < message.num_tensors; ++i) {
+    const auto& tensor = message.tensors[i];
+    specs.push_back({static_cast<at::ScalarType>(tensor.dtype),
+                     {tensor.sizes, tensor.sizes + tensor.num_dims}});
+  }
+  return specs;
+}
+
 }  // namespace
 
 void Bridge::Pending::Call::SetUpFrom(const std::vector<at::Tensor>& given,
@@ -42,12 +58,13 @@ void Bridge::Pending::Call::SetUpFrom(const std::vector<at::Tensor>& given,
     specs.back().sizes[static_cast<size_t>(dim)] = 0;
     wants.push_back(at::GradMode::is_enabled() && tensor.requires_grad());
   }
-  TORCH_CHECK_VALUE(!state->specs.has_value() || *state->specs == specs, "mimo: bridge ", name,
-                    ": x is ", Describe(specs, dim), ", but was ",
-                    Describe(state->specs.value_or(specs), dim),
-                    " in the first call, by which both ends plan; make another bridge for it");
-  state->specs = specs;
   const int64_t rows = given[0].size(dim);
+  TORCH_CHECK_VALUE(AreAlike(state->specs.value_or(specs), specs, state->has_dtypes && rows > 0),
+                    "mimo: bridge ", name, ": x is ", Describe(specs, dim), ", but was ",
+                    Describe(state->specs.value_or(specs), dim),
+                    " in earlier calls, by which both ends plan; make another bridge for it");
+  if (!state->has_dtypes) state->specs = specs;
+  state->has_dtypes = state->has_dtypes || rows > 0;
   if (ownership.has_value()) {
     plan = state->PlanFor(*ownership);
     TORCH_CHECK_VALUE(rows == plan->forward.send_shard.size(), "mimo: bridge ", name, ": x has ",
@@ -67,23 +84,17 @@ void Bridge::Pending::Call::SetUpFrom(const std::vector<at::Tensor>& given,
 }
 
 void Bridge::Pending::Call::SetUpTo(const std::optional<Ownership>& ownership) {
-  if (ownership.has_value()) plan = state->PlanFor(*ownership);
-  if (!state->specs.has_value() || (plan == nullptr && !state->num_rows.has_value())) {
-    // The first call: nothing can be planned before a source has said what comes.
-    const auto usual = plan != nullptr ? plan : state->PlanFor(UniformOwnership(0));
-    const int32_t source = usual->sources.front();
-    const Message& message = plans[source] =
-        state->messages.WaitFor(source, Message::kPlan, number);
-    std::vector<TensorSpec> specs;
-    for (int64_t i = 0; i < message.num_tensors; ++i) {
-      const auto& tensor = message.tensors[i];
-      specs.push_back({static_cast<at::ScalarType>(tensor.dtype),
-                       {tensor.sizes, tensor.sizes + tensor.num_dims}});
-    }
-    state->specs = specs;
-    if (plan == nullptr) state->num_rows = message.num_rows;
+  if (ownership.has_value()) {
+    plan = state->PlanFor(*ownership);
+    return;
   }
-  if (plan == nullptr) plan = state->PlanFor(UniformOwnership(*state->num_rows));
+  if (!state->num_rows.has_value()) {
+    // The first call: a source must say how many rows come.
+    const int32_t source = state->PlanFor(UniformOwnership(0))->sources.front();
+    plans[source] = state->messages.WaitFor(source, Message::kPlan, number);
+    state->num_rows = plans[source].num_rows;
+  }
+  plan = state->PlanFor(UniformOwnership(*state->num_rows));
 }
 
 Message Bridge::Pending::Call::Plan() const {
@@ -91,11 +102,12 @@ Message Bridge::Pending::Call::Plan() const {
   message.layout = state->layout;
   message.fingerprint = fingerprint;
   message.num_rows = plan->ownership.num_tokens();
+  message.num_own_rows = tensors.empty() ? 0 : tensors[0].size(state->options().dim);
   message.set_text(InWords());
   for (size_t i = 0; i < tensors.size(); ++i) {
     auto& tensor = message.tensors[message.num_tensors++];
     const TensorSpec& spec = (*state->specs)[i];
-    tensor.dtype = static_cast<int64_t>(spec.dtype);
+    tensor.dtype = static_cast<int64_t>(tensors[i].scalar_type());
     tensor.wants_gradient = wants[i] ? 1 : 0;
     tensor.num_dims = static_cast<int64_t>(spec.sizes.size());
     std::copy(spec.sizes.begin(), spec.sizes.end(), tensor.sizes);
@@ -123,15 +135,15 @@ void Bridge::Pending::Call::CheckPlans() {
                 ": the ranks disagree about the micro-batch: ", link.Describe(link.rank), " has ",
                 InWords(), "; ", who, " has ", message.text);
     if (message.num_tensors == 0) continue;
-    std::vector<TensorSpec> specs;
-    for (int64_t t = 0; t < message.num_tensors; ++t) {
-      const auto& tensor = message.tensors[t];
-      specs.push_back({static_cast<at::ScalarType>(tensor.dtype),
-                       {tensor.sizes, tensor.sizes + tensor.num_dims}});
-    }
-    TORCH_CHECK(specs == *state->specs, "mimo: bridge ", link.name, ", call ", number, ": ",
-                link.Describe(link.rank), " expects ", Describe(*state->specs, dim), ", but ", who,
-                " sends ", Describe(specs, dim));
+    // Tensors without rows may be of any dtype.
+    const bool has_rows = message.num_own_rows > 0;
+    const std::vector<TensorSpec> specs = SpecsOf(message);
+    TORCH_CHECK(AreAlike(specs, state->specs.value_or(specs), state->has_dtypes && has_rows),
+                "mimo: bridge ", link.name, ", call ", number, ": ", link.Describe(link.rank),
+                " expects ", Describe(state->specs.value_or(specs), dim), ", but ", who, " sends ",
+                Describe(specs, dim));
+    if (!state->specs.has_value() || (has_rows && !state->has_dtypes)) state->specs = specs;
+    state->has_dtypes = state->has_dtypes || has_rows;
     std::vector<bool> flags;
     for (int64_t t = 0; t < message.num_tensors; ++t)
       flags.push_back(message.tensors[t].wants_gradient != 0);

@@ -147,6 +147,9 @@ class Bridge::State {
   uint64_t layout = 0;  // hash of both grids and of dim; must be equal on every rank
 
   const Link& link() const { return link_; }
+  const std::vector<int32_t>& ranks(bool of_from) const {
+    return of_from ? usual_route_.from.ranks : usual_route_.to.ranks;
+  }
   const BridgeOptions& options() const { return options_; }
   const Module& module(bool of_from) const {
     const int index = of_from ? topology_.from(edge_) : topology_.to(edge_);
@@ -158,8 +161,10 @@ class Bridge::State {
   // True if both modules have the same grid, or if this rank is on another stage: y is x.
   bool nothing_travels = false;
   int64_t num_calls = 0;
-  std::optional<std::vector<TensorSpec>> specs;          // of the first call
-  std::optional<int64_t> num_rows;                       // of the first call without ownership
+  std::optional<std::vector<TensorSpec>> specs;  // of the first call
+  bool has_dtypes = false;                       // those of `specs` are of tensors with rows
+  bool rows_have_come = false;                   // in any call before, on any rank
+  std::optional<int64_t> num_rows;               // of the first call without ownership
   std::deque<std::shared_ptr<Pending::Call>> unsettled;  // with sends that may be in progress
   std::set<int64_t> without_backward;  // calls by number: this rank takes or owes a gradient
   Messages messages{link_};

@@ -58,6 +58,7 @@ struct Message {
   uint64_t layout = 0;          // fingerprint of both modules' grids and of dim
   uint64_t fingerprint = 0;     // of the rows of all samples
   int64_t num_rows = 0;         // of all samples
+  int64_t num_own_rows = 0;     // that this rank holds
   int64_t gradients_taken = 0;  // by this rank so far, from the receiver of the message
   int64_t num_tensors = 0;      // 0: this rank describes no tensors
   struct {

@@ -115,6 +115,8 @@ t.test("AFailureOfOneReplicaIsAnErrorOfTheStepOnAllRanks", function()
   local module = nn.Linear(2, 1)
   local opts = { topology = topology, modules = { [topology:module()] = module }, loss = "mean" }
 
+  train(bridge, x) -- until rows have come, all ranks hear of each call
+
   -- Ranks 0 and 2 are one replica, ranks 1 and 3 the other.
   local ok = pcall(function()
     if RANK == 0 then bridge(x, { rows_per_sample = "none" }) end
