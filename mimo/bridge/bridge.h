@@ -113,13 +113,16 @@ class Bridge {
 
   // Makes the bridge over topology.edges()[edge]. On stages that do not bridge (see EdgeGroup in
   // groups.h) a call returns its arguments. Throws c10::ValueError if this rank has neither module.
-  // Collective: every rank of both modules makes one, in the same order.
+  // Collective: every rank of both modules makes one, in the same order. Also frees the groups of
+  // earlier bridges that all of their ranks have dropped, if those are ranks of this bridge.
+  // Throws what FinishAll throws about these, but no failure that another rank has reported.
   Bridge(const Topology& topology, int edge, int64_t rank, const NewGroup& new_group,
          const BridgeOptions& options);
   Bridge(const Bridge&) = delete;
   Bridge& operator=(const Bridge&) = delete;
-  // Does not wait: rows that peers have not taken yet are kept until FinishAll. If an exception
-  // ends this rank's part, it tells the other ranks.
+  // Does not wait. Its groups live until all ranks have dropped the bridge and what its calls
+  // returned, and then make another one together, or until FinishAll: peers may still take rows. If
+  // an exception ends this rank's part, it tells the other ranks.
   ~Bridge();
 
   // Starts a call. `tensors`: on ranks of `from`, one to eight tensors of at most 8 dims, with the
@@ -168,6 +171,9 @@ class Bridge {
 
  private:
   static std::vector<std::shared_ptr<State>>& AllStates();
+  static void Finish(const std::vector<std::shared_ptr<State>>& states, bool told_by_others);
+  static bool IsDropped(const std::shared_ptr<State>& state);
+  std::vector<std::shared_ptr<State>> TakeDropped();
 
   std::shared_ptr<State> state_;
 };

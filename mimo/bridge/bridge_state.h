@@ -156,6 +156,8 @@ class Bridge::State {
     return topology_.modules()[static_cast<size_t>(index)];
   }
 
+  int64_t number = 0;         // of the bridge, the same on all its ranks
+  bool is_abandoned = false;  // the Bridge is gone; calls of it may live on
   bool on_from = false;
   bool on_to = false;
   // True if both modules have the same grid, or if this rank is on another stage: y is x.

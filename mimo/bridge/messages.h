@@ -118,6 +118,9 @@ class Messages {
   // are gone.
   void WaitUntilAllLeft();
 
+  // Returns whether another rank has told of a failure.
+  bool has_heard_failure() const { return failure_heard_.has_value(); }
+
   // Count the gradients that each rank has taken from the other. `taken_by` is as recent as the
   // messages read.
   void AddTaken(int32_t from) { ++peers_[from].taken; }

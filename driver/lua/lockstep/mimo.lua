@@ -319,6 +319,7 @@ function Bridge:__call(x, opts) return self:start(x, opts):wait() end
 function M.bridge(opts)
   local o = options.read("mimo.bridge", opts,
     { topology = options.required, from = options.required, to = options.required, dim = 0, audit = false })
+  collectgarbage() -- bridges that the script has dropped can be freed now
   local core_bridge = check_topology("mimo.bridge", o.topology).core:bridge(o.from, o.to, o.dim, o.audit)
   o.topology.bridges[{}] = core_bridge
   return setmetatable({ core = core_bridge, topology = o.topology, from = o.from, to = o.to }, Bridge)
