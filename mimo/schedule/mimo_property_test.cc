@@ -220,24 +220,18 @@ TEST_F(OnRandomTopologies, TheSimulatedScheduleEnds) {
     ASSERT_EQ(forwards->transfers, simulation->transfers);
     ASSERT_EQ(forwards->collectives, simulation->collectives);
 
-    // With one edge from each module at most, interleaved steps end too.
-    std::vector<int> edges_from(topology.modules().size(), 0);
-    bool applies = true;
-    for (int e = 0; e < static_cast<int>(topology.edges().size()); ++e) {
-      applies = applies && ++edges_from[static_cast<size_t>(topology.from(e))] == 1;
-    }
-    for (int64_t r = 0; r < topology.world_size(); ++r) {
-      applies = applies && !topology.colocated(r);
-    }
-    if (!applies) continue;
+    bool is_colocated = false;
+    for (int64_t r = 0; r < topology.world_size(); ++r)
+      is_colocated = is_colocated || topology.colocated(r);
+    if (is_colocated) continue;
     ++interleaved;
     options.order = Order::k1F1B;
     const absl::StatusOr<Simulation> pipelined = Simulate(*MakeSchedule(topology, options));
     ASSERT_TRUE(pipelined.ok()) << pipelined.status() << DrawText(topology);
-    ASSERT_EQ(pipelined->ops, simulation->ops);
+    ASSERT_EQ(pipelined->ops, forwards->ops);
     ASSERT_EQ(pipelined->transfers, simulation->transfers);
   }
-  EXPECT_GT(interleaved, kCases / 10);
+  EXPECT_GT(interleaved, kCases / 3);
 }
 
 TEST_F(OnRandomTopologies, GroupsOfAModuleHoldEachOfItsRanksOnce) {

@@ -35,15 +35,13 @@ class RankWriter {
     for (int64_t m = 0; m < step_.num_micro_batches; ++m) WriteForward(m);
     for (int64_t m = 0; m < step_.num_micro_batches; ++m) WriteBackward(m);
     WriteEndOfStep();
-    for (int64_t m = 0; m < step_.num_micro_batches; ++m) {
-      for (int e = 0; e < static_cast<int>(step_.num_edges()); ++e) {
-        if (ToPlace(e) >= 0) AddWait(Payload::kBridgeGradient, e, m);
-      }
-    }
+    WaitForGradients();
   }
 
-  // The rank has one module.
+  // The rank has one module. Its bridges run as in kAllForwardsFirst. Between stages, a batch holds
+  // the messages of both directions.
   void Write1F1B() {
+    is_detached_ = true;
     const Position& position = positions_[0];
     const int64_t count = step_.num_micro_batches;
     const int64_t below = step_.stages_below[static_cast<size_t>(position.module)] +
@@ -55,31 +53,19 @@ class RankWriter {
       SendForward(position, m);
     }
     if (warm_up < count) ReceiveForward(position, warm_up);
-    for (int64_t m = warm_up; m < count; ++m) {
-      Compute(position, m, Payload::kTensorForward);
-      StartBatch();
-      AddSendForward(position, m);
-      AddReceiveBackward(position, m - warm_up);
-      GatherGradients(position, m - warm_up);
-      Compute(position, m - warm_up, Payload::kTensorBackward);
-      SumOverContext(position, m - warm_up);
-      StartBatch();
-      AddSendBackward(position, m - warm_up);
-      if (m + 1 < count) {
-        AddReceiveForward(position, m + 1);
-        GatherActivations(position, m + 1);
+    for (int64_t m = 0; m < count; ++m) {
+      const int64_t next = m + warm_up;
+      if (next < count) {
+        Compute(position, next, Payload::kTensorForward);
+        SendForward(position, next);
       }
-    }
-    for (int64_t m = count - warm_up; m < count; ++m) {
-      StartBatch();
-      AddReceiveBackward(position, m);
-      GatherGradients(position, m);
+      ReceiveBackward(position, m, /*joins=*/next < count);
       Compute(position, m, Payload::kTensorBackward);
-      SumOverContext(position, m);
-      StartBatch();
-      AddSendBackward(position, m);
+      SendBackward(position, m);
+      if (next + 1 < count) ReceiveForward(position, next + 1, /*joins=*/true);
     }
     WriteEndOfStep();
+    WaitForGradients();
   }
 
  private:
@@ -248,68 +234,50 @@ class RankWriter {
       AddToStage(OpKind::kSend, position, position.at.pp - 1, Payload::kStageGradient);
   }
 
-  // k1F1B: all edges of the rank's module that go one way, or the neighbouring stage.
-  template <typename Function>
-  void ForIncoming(const Position& position, Function function) {
-    for (int e = 0; e < static_cast<int>(step_.num_edges()); ++e) {
-      if (step_.topology->to(e) == position.module) function(e);
-    }
-  }
-  template <typename Function>
-  void ForOutgoing(const Position& position, Function function) {
-    for (int e = 0; e < static_cast<int>(step_.num_edges()); ++e) {
-      if (step_.topology->from(e) == position.module) function(e);
-    }
-  }
-  void AddReceiveForward(const Position& position, int64_t m) {
+  // k1F1B: one direction of a micro-batch, over the module's edges or to the neighbouring stage.
+  // `joins`: in the batch of the message before it, to the same stage.
+  void ReceiveForward(const Position& position, int64_t m, bool joins = false) {
     micro_batch_ = static_cast<int32_t>(m);
+    joins_ = joins;
     if (!IsFirst(position))
       AddToStage(OpKind::kReceive, position, position.at.pp - 1, Payload::kStage);
-    ForIncoming(position,
-                [&](int e) { AddReceives(Forward(e, m), ToPlace(e), Payload::kBridge, e); });
-  }
-  void AddSendForward(const Position& position, int64_t m) {
-    micro_batch_ = static_cast<int32_t>(m);
-    if (!IsLast(position)) AddToStage(OpKind::kSend, position, position.at.pp + 1, Payload::kStage);
-    ForOutgoing(position,
-                [&](int e) { AddSends(Forward(e, m), FromPlace(e), Payload::kBridge, e); });
-  }
-  void AddReceiveBackward(const Position& position, int64_t m) {
-    micro_batch_ = static_cast<int32_t>(m);
-    if (!IsLast(position))
-      AddToStage(OpKind::kReceive, position, position.at.pp + 1, Payload::kStageGradient);
-    ForOutgoing(position, [&](int e) {
-      AddReceives(Backward(e, m), FromPlace(e), Payload::kBridgeGradient, e);
-    });
-  }
-  void AddSendBackward(const Position& position, int64_t m) {
-    micro_batch_ = static_cast<int32_t>(m);
-    if (!IsFirst(position))
-      AddToStage(OpKind::kSend, position, position.at.pp - 1, Payload::kStageGradient);
-    ForIncoming(position,
-                [&](int e) { AddSends(Backward(e, m), ToPlace(e), Payload::kBridgeGradient, e); });
-  }
-  void GatherActivations(const Position& position, int64_t m) {
-    ForIncoming(position, [&](int e) {
-      AddGather(Forward(e, m), ToPlace(e), Payload::kBridgeGather, e, position.module);
-    });
-  }
-  void GatherGradients(const Position& position, int64_t m) {
-    ForOutgoing(position, [&](int e) {
-      AddGather(Backward(e, m), FromPlace(e), Payload::kGradientGather, e, position.module);
-    });
-  }
-  void SumOverContext(const Position& position, int64_t m) {
-    ForIncoming(position, [&](int e) { AddContextSum(e, m); });
-  }
-  void ReceiveForward(const Position& position, int64_t m) {
-    StartBatch();
-    AddReceiveForward(position, m);
-    GatherActivations(position, m);
+    ForEdges(position, /*incoming=*/true, [&](int e) { BridgeForward(e); });
   }
   void SendForward(const Position& position, int64_t m) {
+    micro_batch_ = static_cast<int32_t>(m);
+    ForEdges(position, /*incoming=*/false, [&](int e) { BridgeForward(e); });
     StartBatch();
-    AddSendForward(position, m);
+    if (!IsLast(position)) AddToStage(OpKind::kSend, position, position.at.pp + 1, Payload::kStage);
+  }
+  void ReceiveBackward(const Position& position, int64_t m, bool joins) {
+    micro_batch_ = static_cast<int32_t>(m);
+    joins_ = joins;
+    if (!IsLast(position))
+      AddToStage(OpKind::kReceive, position, position.at.pp + 1, Payload::kStageGradient);
+    ForEdges(position, /*incoming=*/false, [&](int e) { BridgeBackward(e); });
+  }
+  void SendBackward(const Position& position, int64_t m) {
+    micro_batch_ = static_cast<int32_t>(m);
+    ForEdges(position, /*incoming=*/true, [&](int e) { BridgeBackward(e); });
+    StartBatch();
+    if (!IsFirst(position))
+      AddToStage(OpKind::kSend, position, position.at.pp - 1, Payload::kStageGradient);
+  }
+  template <typename Function>
+  void ForEdges(const Position& position, bool incoming, Function function) {
+    const Topology& topology = *step_.topology;
+    for (int e = 0; e < static_cast<int>(step_.num_edges()); ++e) {
+      if ((incoming ? topology.to(e) : topology.from(e)) == position.module) function(e);
+    }
+  }
+
+  // The gradients that bridges have sent.
+  void WaitForGradients() {
+    for (int64_t m = 0; m < step_.num_micro_batches; ++m) {
+      for (int e = 0; e < static_cast<int>(step_.num_edges()); ++e) {
+        if (ToPlace(e) >= 0) AddWait(Payload::kBridgeGradient, e, m);
+      }
+    }
   }
 
   void WriteEndOfStep() {

@@ -175,7 +175,12 @@ TEST(Simulate, AgreesWithTryingOnRandomBrokenSchedules) {
   for (int c = 0; c < 2000; ++c) {
     const Topology topology = RandomTopology(random);
     if (topology.world_size() > 12) continue;
-    const Order order = c % 2 == 0 ? Order::kSequential : Order::kAllForwardsFirst;
+    bool is_colocated = false;
+    for (int64_t r = 0; r < topology.world_size(); ++r)
+      is_colocated = is_colocated || topology.colocated(r);
+    const Order order = c % 3 == 0                   ? Order::kSequential
+                        : c % 3 == 1 || is_colocated ? Order::kAllForwardsFirst
+                                                     : Order::k1F1B;
     const Schedule schedule = Mutated(
         random,
         Plan(topology,

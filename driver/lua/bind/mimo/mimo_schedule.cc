@@ -55,14 +55,8 @@ int CheckSchedule(lua_State* state, const mimo::Topology& topology) {
     const mimo::Schedule schedule = ValueOrThrow(mimo::MakeSchedule(topology, options));
     const absl::StatusOr<mimo::Simulation> simulated = mimo::Simulate(schedule);
     if (!simulated.ok()) {
-      const bool is_one_of_all = orders.size() > 1;
-      throw Error(
-          absl::StrCat(simulated.status().message(), "\n  in the order \"", name, "\" of ",
-                       options.num_micro_batches, " micro-batches",
-                       is_one_of_all ? "; where the script runs another, say which: order = " : "",
-                       !is_one_of_all                ? ""
-                       : order == mimo::Order::k1F1B ? "\"all_forwards_first\" or \"sequential\""
-                                                     : "\"1f1b\""));
+      throw Error(absl::StrCat(simulated.status().message(), "\n  in the order \"", name, "\" of ",
+                               options.num_micro_batches, " micro-batches"));
     }
     simulation = *simulated;
   }

@@ -1,40 +1,21 @@
---- Steps on paper, from Lua: which orders are looked at, and what is said of one that never ends.
+--- Steps on paper, from Lua: which orders are simulated.
 
 local mimo = require "lockstep.mimo"
 local t = require "lockstep.testing"
 
---- Vision feeds language both directly and through an adapter of two stages: interleaved, it starts three forwards
---- before its first backward, and language none.
-local function shortcut()
-  return mimo.topology { world_size = 4, modules = { { name = "vision" }, { name = "adapter", pp = 2, first_rank = 1 },
-    { name = "language", first_rank = 3 } },
+-- Vision feeds language both directly and through an adapter of two stages: interleaved, it starts three forwards
+-- before its first backward, and language none. It sends them ahead.
+t.test("AShortCutEndsInEveryOrder", function()
+  local topology = mimo.topology { world_size = 4, modules = { { name = "vision" },
+    { name = "adapter", pp = 2, first_rank = 1 }, { name = "language", first_rank = 3 } },
     edges = { { from = "vision", to = "adapter" }, { from = "adapter", to = "language" },
       { from = "vision", to = "language" } } }
-end
 
-t.test("ValidateLooksAtEveryOrder", function()
-  local topology = shortcut()
-
-  for _, sizes in ipairs { { micro_batch_size = 6 }, { micro_batch_size = 6, global_batch_size = 24 } } do
-    local message = t.raises("the schedule never ends: 2 ranks wait for each other", topology.validate, topology, sizes)
-    t.truthy(message:find('in the order "1f1b" of', 1, true), message)
-    t.truthy(message:find('where the script runs another, say which: order = "all_forwards_first" or "sequential"', 1,
-      true), message)
-  end
-end)
-
-t.test("TheOrderThatTheScriptRunsIsEnough", function()
-  local topology = shortcut()
-
-  for _, order in ipairs { "sequential", "all_forwards_first" } do
+  for _, order in ipairs { "sequential", "all_forwards_first", "1f1b", "all" } do
     topology:validate { micro_batch_size = 6, global_batch_size = 24, order = order }
     t.truthy(topology:check_schedule { micro_batches = 4, micro_batch_size = 6, order = order } > 0)
   end
-  local message = t.raises('in the order "1f1b" of 8 micro-batches', topology.validate, topology,
-    { micro_batch_size = 6, order = "1f1b" })
-  t.equal(message:find("another", 1, true), nil)
-  -- One micro-batch is too few to show it.
-  topology:validate { micro_batch_size = 6, global_batch_size = 6, order = "1f1b" }
+  topology:validate { micro_batch_size = 6 }
   t.raises('order must be "sequential", "all_forwards_first", "1f1b", or "all"', topology.validate, topology,
     { micro_batch_size = 6, order = "backwards" })
   t.raises('"oder"', topology.validate, topology, { micro_batch_size = 6, oder = "1f1b" })
