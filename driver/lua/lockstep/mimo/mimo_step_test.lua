@@ -149,6 +149,41 @@ t.test("ColocatedModulesRunInOneProcess", function()
   end
 end)
 
+t.test("FurtherResultsComeBackAndOnesWithAGraphAreTrainedOnOrRefused", function()
+  if world > 1 then return end
+  local w = torch.ones({}):requires_grad_(true)
+  local function run(vision, language)
+    local topology = mimo.topology { modules = { { name = "vision" }, { name = "language" } } }
+    local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
+    local step = mimo.step { topology = topology, bridges = bridge, order = "sequential", micro_batches = 2,
+      modules = { vision = vision, language = language } }
+    w.grad = nil
+    return step(function() return { x = torch.ones { 3, 1 } } end)
+  end
+  local function tower(part) return part.x * w end
+  local function loss_of(_, x) return x:sum() end
+
+  local losses, more = run(function(part) return part.x * w, w * 10, "note", nil, 7 end,
+    function(_, x) return x:sum(), 3, { logits = x:detach() } end)
+
+  t.equal({ losses[1]:item(), losses[2]:item() }, { 3, 3 })
+  t.equal(w.grad:item(), 2 * (3 + 10))
+  t.equal(more.vision[2][1]:item(), 10)
+  t.equal(more.vision[2][1].requires_grad, false)
+  t.equal({ more.vision[2][2], more.vision[2][3], more.vision[2][4] }, { "note", nil, 7 })
+  t.equal(more.language[1][1], 3)
+  t.equal(more.language[1][2].logits:size(0), 3)
+
+  t.raises('result 2 of "vision" is a tensor of 3 with a graph, but only its results for 1 bridges, and a loss of its '
+    .. "own after them, one number, are trained on", run, function(part) return part.x * w, part.x * w end, loss_of)
+  t.raises('result 3 of "vision" is a tensor of 1 with a graph', run,
+    function(part) return part.x * w, w * 10, w * 20 end, loss_of)
+  t.raises('result 2 of "vision" is a table with a graph', run,
+    function(part) return part.x * w, { balance = w * 10 } end, loss_of)
+  t.raises('result 2 of "language" is a tensor of 1 with a graph, but only the first result, the loss, is trained on',
+    run, tower, function(_, x) return x:sum(), x:sum() end)
+end)
+
 t.test("AFrozenTowerSendsNoGradient", function()
   if world ~= 2 then return end
   local topology = mimo.topology { modules = { { name = "vision" }, { name = "language", first_rank = 1 } } }

@@ -120,10 +120,65 @@ local function part_of(self, loader, batch, whole, name)
   return dp_size == 1 and batch or part
 end
 
+local function has_graph(value)
+  if torch.is_tensor(value) then return value.requires_grad end
+  if type(value) == "table" and getmetatable(value) == nil then
+    for _, inner in pairs(value) do
+      if has_graph(inner) then return true end
+    end
+  end
+  return false
+end
+
+local function describe(value)
+  return torch.is_tensor(value) and ("tensor of %d"):format(value:numel()) or type(value)
+end
+
+--- Reads what a module returned: an x for each of its bridges, or the loss. Returns these as an array, the module's own
+--- loss or nil, and the results after these, without graph.
+local function read_results(one, ...)
+  local results, bridges, used, own = { ... }, one.outgoing, 1, nil
+  if #bridges == 0 then
+    if not torch.is_tensor(results[1]) or results[1]:numel() ~= 1 then
+      fail('"%s" must return the loss of the micro-batch, a tensor of one number, not a %s', one.name,
+        describe(results[1]))
+    end
+  else
+    -- A tensor without dims has no rows to carry.
+    local second = results[2]
+    local is_of_bridge = type(second) == "table" or torch.is_tensor(second) and second:dim() > 0
+    if #bridges > 1 and is_of_bridge then used = #bridges end
+    for i = 1, used do
+      if not torch.is_tensor(results[i]) and type(results[i]) ~= "table" then
+        fail('"%s" must return a tensor for "%s", not a %s%s', one.name, bridges[i].to, type(results[i]),
+          results[i] == nil and "; without rows, it is one of no rows" or "")
+      end
+    end
+  end
+  local carried, more = {}, {}
+  for i = 1, math.max(used, #bridges) do carried[i] = results[used == 1 and 1 or i] end
+  for i = used + 1, select("#", ...) do
+    local value = results[i]
+    if has_graph(value) then
+      if #bridges == 0 then
+        fail('result %d of "%s" is a %s with a graph, but only the first result, the loss, is trained on; add it to '
+          .. "the loss, or detach it", i, one.name, describe(value))
+      elseif i > used + 1 or not torch.is_tensor(value) or value:numel() ~= 1 then
+        fail('result %d of "%s" is a %s with a graph, but only its results for %d bridges, and a loss of its own after '
+          .. "them, one number, are trained on; add it to this loss, or detach it", i, one.name, describe(value),
+          #bridges)
+      end
+      own, value = value, value:detach()
+    end
+    more[i - used] = value
+  end
+  return carried, own, more
+end
+
 --- Runs the modules of this rank on a micro-batch. Returns what backward begins with: losses, and what bridges returned
---- to the ranks that feed them; and the loss.
+--- to the ranks that feed them; the loss; and by module the further results.
 local function forward(self, loader, batch, whole)
-  local roots, arrived, loss = {}, {}, nil
+  local roots, arrived, loss, more = {}, {}, nil, {}
   local function cross(bridge, x) return bridge(x, self.call and self.call(batch, whole, bridge) or whole) end
   for _, one in ipairs(self.chain) do
     if one.is_here then
@@ -132,34 +187,26 @@ local function forward(self, loader, batch, whole)
         if arrived[bridge] == nil then arrived[bridge] = cross(bridge) end
         inputs[i] = arrived[bridge]
       end
-      local results = { one.fn(part_of(self, loader, batch, whole, one.name), unpack(inputs)) }
+      local results, own
+      results, own, more[one.name] = read_results(one, one.fn(part_of(self, loader, batch, whole, one.name),
+        unpack(inputs)))
       -- Ranks that sent wait for a gradient, even if the module did not use what came. It gets zeros then.
       for _, y in ipairs(inputs) do
         each(y, function(tensor) roots[#roots + 1] = torch.sum(tensor:narrow(0, 0, 0)) end)
       end
-      if one.below == 0 then
-        local x = results[1]
-        if not torch.is_tensor(x) or x:numel() ~= 1 then
-          fail('"%s" must return the loss of the micro-batch, a tensor of one number, not a %s', one.name,
-            torch.is_tensor(x) and "tensor of " .. x:numel() or type(x))
-        end
-        roots[#roots + 1] = x
-        loss = loss and loss + x or x
+      roots[#roots + 1] = own
+      if #one.outgoing == 0 then
+        roots[#roots + 1] = results[1]
+        loss = loss and loss + results[1] or results[1]
       end
       for i, bridge in ipairs(one.outgoing) do
-        local x = results[i]
-        if x == nil and i > 1 then x = results[1] end
-        if not torch.is_tensor(x) and type(x) ~= "table" then
-          fail('"%s" must return a tensor for "%s", not a %s%s', one.name, bridge.to, type(x),
-            x == nil and "; without rows, it is one of no rows" or "")
-        end
-        local y = cross(bridge, x)
+        local y = cross(bridge, results[i])
         arrived[bridge] = y
         if not self.here[bridge.to] then each(y, function(tensor) roots[#roots + 1] = torch.sum(tensor) end) end
       end
     end
   end
-  return roots, loss
+  return roots, loss, more
 end
 
 local function backward(roots)
@@ -176,7 +223,8 @@ end
 -- A step ---------------------------------------------------------------------------------------------------
 
 local function run(self, loader)
-  local losses, waiting, next_backward = {}, {}, 1
+  local losses, more, waiting, next_backward = {}, {}, {}, 1
+  for name in pairs(self.here) do more[name] = {} end
   local function run_backward()
     backward(waiting[next_backward])
     waiting[next_backward] = nil
@@ -188,27 +236,30 @@ local function run(self, loader)
       if i == 1 then return nil end
       fail("the loader ended after %d of the step's %d micro-batches", i - 1, self.micro_batches)
     end
-    local loss
-    waiting[i], loss = forward(self, loader, batch, whole)
+    local loss, results
+    waiting[i], loss, results = forward(self, loader, batch, whole)
     losses[#losses + 1] = loss and loss:detach()
+    for name, list in pairs(more) do list[i] = results[name] end
     if i > self.warm_up then run_backward() end
   end
   while next_backward <= self.micro_batches do run_backward() end
-  return losses
+  return losses, more
 end
 
 --- Runs a step. Returns the loss of each micro-batch, without graph; an empty array on ranks without a loss; nil where
---- the loader has ended.
+--- the loader has ended. The second result has what this rank's modules returned after that, by name: more.vision[i] is
+--- the array of micro-batch i. It begins with the module's own loss if there is one.
 ---@param loader fun(): any, any a mimo.loader, or another source that gives every rank the same micro-batches
 ---@return torch.Tensor[]?
+---@return table<string, any[][]> more
 function Step:__call(loader)
   if not plain.is_callable(loader) then fail("the loader must be a function, not a %s", type(loader)) end
   data_parallel.refusal = self.warm_up > 0 and self.micro_batches > 1 and (('mimo.step: order = "%s" runs several '
     .. "forwards before a backward, and sharding.data_parallel would average the first of these alone; use the plain "
     .. 'module, which mimo.reduce_gradients averages, or order = "sequential"'):format(self.order)) or nil
-  local ok, losses = pcall(run, self, loader)
+  local ok, losses, more = pcall(run, self, loader)
   data_parallel.refusal = nil
-  if ok then return losses end
+  if ok then return losses, more end
   -- Other ranks wait for this one: its error is theirs, too.
   for _, bridge in ipairs(self.bridges) do bridge.core:refuse(tostring(losses)) end
   error(losses, 0)
@@ -237,6 +288,11 @@ end
 --- `slice`), and what came over its bridges, in their order. It returns a tensor, or an array of them, for each of its
 --- bridges, or one for all. A module that feeds no other returns the loss of its part, one number. It need not use all
 --- that came: gradients of the rest are zeros.
+---
+--- A module that feeds others may return a loss of its own after these, one number, such as a balance loss of experts.
+--- It counts as the losses of "language" do, and mimo.reduce_gradients scales it alike. With loss = "sum" multiply a
+--- mean by the tokens of this replica's samples. With "mean" multiply by the dp size of "language" and divide by the
+--- module's own. Results after that come back from the step; with a graph they are an error: nothing trains them.
 ---
 --- `order`: "1f1b" alternates forwards and backwards, so that a rank holds as many micro-batches as there are modules
 --- after its own, and one more; modules are on separate ranks. "all_forwards_first" holds all. "sequential" holds one,
