@@ -15,8 +15,9 @@ namespace {
 // computed from it: the sum over the row.
 class Accumulator {
  public:
-  Accumulator(Builder* builder, const Program& program)
+  Accumulator(Builder* builder, const Program& program, bool rows_are_empty)
       : builder_(builder),
+        rows_are_empty_(rows_are_empty),
         levels_(LevelsOf(program)),
         gradients_(program.nodes.size()),
         of_elements_(program.nodes.size()) {}
@@ -39,8 +40,10 @@ class Accumulator {
   }
 
   // Returns the sum of a value over the row. Factors that are the same for all of the row are
-  // applied after that, so that the sum need not wait for them.
+  // applied after that, so that the sum need not wait for them. The sum of an empty row is 0, even
+  // if a factor is NaN.
   Value SumOverRow(Value value) const {
+    if (rows_are_empty_) return Zero();
     std::vector<Value> factors, divisors;
     bool is_negative = false;
     const Value rest = WithoutFactors(value, &factors, &divisors, &is_negative);
@@ -88,6 +91,7 @@ class Accumulator {
   }
 
   Builder* const builder_;
+  const bool rows_are_empty_;
   const std::vector<Level> levels_;
   std::vector<Value> gradients_;
   std::vector<Value> of_elements_;  // to be summed over the row
@@ -194,7 +198,7 @@ void AddOfBinary(Accumulator* to, Builder* builder, const Node& node, Value a, V
 }  // namespace
 
 Gradient GradientOf(const Program& program, uint64_t needed, uint64_t given,
-                    const std::vector<at::ScalarType>& input_dtypes) {
+                    const std::vector<at::ScalarType>& input_dtypes, bool rows_are_empty) {
   Builder builder;
   std::vector<Value> values;
   std::vector<bool> leads_to_needed;  // for each node
@@ -213,7 +217,7 @@ Gradient GradientOf(const Program& program, uint64_t needed, uint64_t given,
       values.push_back(builder.Copy(node, operands));
   }
 
-  Accumulator accumulator(&builder, program);
+  Accumulator accumulator(&builder, program, rows_are_empty);
   uint64_t first_given = 0;  // stays, so that there is an input
   for (size_t i = 0; i < program.results.size(); ++i) {
     if ((given >> i & 1) == 0) continue;

@@ -65,14 +65,17 @@ Registered& Find(int64_t program) {
 
 // Returns the gradient of a program, derived when it is first needed.
 const RegisteredGradient& FindGradient(Registered& of, uint64_t needed, uint64_t given,
-                                       const std::vector<at::ScalarType>& dtypes) {
-  std::string key = std::to_string(needed) + "/" + std::to_string(given) + "/";
+                                       const std::vector<at::ScalarType>& dtypes,
+                                       at::IntArrayRef shape) {
+  const bool rows_are_empty = LengthOf(shape) == 0;
+  std::string key =
+      std::to_string(needed) + "/" + std::to_string(given) + (rows_are_empty ? "/empty/" : "/");
   for (const at::ScalarType dtype : dtypes) key += static_cast<char>(dtype);
   const std::lock_guard<std::mutex> lock(of.mutex);
   std::unique_ptr<RegisteredGradient>& found = of.gradients[key];
   if (found == nullptr) {
     auto made = std::make_unique<RegisteredGradient>();
-    made->gradient = GradientOf(of.executable.program, needed, given, dtypes);
+    made->gradient = GradientOf(of.executable.program, needed, given, dtypes, rows_are_empty);
     try {
       if (!made->gradient.of.empty()) made->program = Register(made->gradient.program);
     } catch (c10::Error& error) {
@@ -213,7 +216,8 @@ class PointwiseBackward final : public Node {
     }
     // Fewer gradients read no more of the inputs.
     saved_.resize(inputs.size());
-    for (const int32_t i : FindGradient(*registered, needed_, given, dtypes_).gradient.inputs)
+    for (const int32_t i :
+         FindGradient(*registered, needed_, given, dtypes_, shape_).gradient.inputs)
       saved_[i] = SavedVariable(inputs[i], /*is_output=*/false);
   }
 
@@ -228,7 +232,7 @@ class PointwiseBackward final : public Node {
       if (gradients[i].defined()) given |= uint64_t{1} << i;
     variable_list results(sizes_.size());
     if (needed == 0 || given == 0) return results;
-    const RegisteredGradient& found = FindGradient(*registered_, needed, given, dtypes_);
+    const RegisteredGradient& found = FindGradient(*registered_, needed, given, dtypes_, shape_);
     const Gradient& gradient = found.gradient;
     if (gradient.of.empty()) return results;
 

@@ -196,9 +196,10 @@ struct Gradient {
 // Derives the program of the function's gradients by reverse accumulation. Each gradient is the sum
 // over the results of d result / d input * gradient of the result. It computes again what it needs
 // of the function. `needed`: the inputs whose gradients are wanted; `given`: the results that have
-// gradients; both as bits. The program's dtypes are those of `input_dtypes`.
+// gradients; both as bits. The program's dtypes are those of `input_dtypes`. `rows_are_empty`: the
+// last dimension of the call has size 0.
 Gradient GradientOf(const Program& program, uint64_t needed, uint64_t given,
-                    const std::vector<at::ScalarType>& input_dtypes);
+                    const std::vector<at::ScalarType>& input_dtypes, bool rows_are_empty = false);
 
 }  // namespace lockstep::kernels::pointwise
 

@@ -107,6 +107,11 @@ const std::vector<Case>& Cases() {
       {"a sum of columns", [](const Tensors& in) { return Tensors{in[0] * Sum(in[1])}; }, "xw"},
       {"a sum of a number that is broadcast",
        [](const Tensors& in) { return Tensors{Mean(in[0] * 0 + in[1]) * in[0]}; }, "xs"},
+      {"a mean of a number that is broadcast, and of its square",
+       [](const Tensors& in) {
+         return Tensors{Mean(in[0] * in[1]), Mean(in[0] * in[1]).square() - in[1]};
+       },
+       "xs"},
       {"nothing of the row is left",
        [](const Tensors& in) { return Tensors{Sum(in[0]) * in[1] + Sum(in[0]) * 2}; }, "xs"},
       {"results of elements, of rows, and pointwise ones",
@@ -354,6 +359,26 @@ TEST(Reductions, OfNoElementsAreThoseOfAten) {
                 Fused([](const Tensors& in) { return Tensors{Amax(in[0])}; })({at::ones({3, 0})});
               }),
               HasSubstr("amax and amin of a last dimension of size 0"));
+}
+
+// A factor of an empty row may be NaN, as 1 / 0 of a mean is. ATen multiplies before it sums.
+TEST(Reductions, GradientsOfNumbersOfEmptyRowsAreThoseOfAten) {
+  at::manual_seed(5);
+  for (const Case& test : Cases()) {
+    const Tensors leaves = Leaves(Inputs(test, 3, 0), at::kDouble);
+    Tensors expected;
+    try {
+      expected = Results(test.function, leaves);
+    } catch (const c10::Error&) {  // amax of nothing
+      continue;
+    }
+
+    const Tensors actual = Results(Fused(test.function), leaves);
+
+    for (size_t i = 0; i < actual.size(); ++i)
+      EXPECT_TRUE(at::allclose(actual[i], expected[i], 0, 0, /*equal_nan=*/true))
+          << test.name << ", " << i << ": " << actual[i] << expected[i];
+  }
 }
 
 TEST(Reductions, EqualExtremesShareTheGradient) {
