@@ -291,6 +291,7 @@ void Frame::Forward(const std::vector<at::Tensor>& inputs) {
               "before is unknown; make a tensor on the device first, or turn preserve_rng off");
   const std::lock_guard<std::recursive_mutex> lock(mutex_);
   forward_is_complete_ = true;
+  kept_results_.is_complete = true;
 }
 
 size_t Frame::Add(Placeholder* placeholder, const at::Tensor& tensor) {

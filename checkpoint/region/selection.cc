@@ -76,15 +76,22 @@ void TakeResults(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
   const std::string name = NameOf(op.operator_name());
   std::vector<KeptResults::Call>& calls = active->results->calls[name];
   const size_t index = active->taken[name]++;
-  TORCH_CHECK(index < calls.size(), "checkpoint: the recomputation calls ", name,
-              " more often than forward did (", calls.size(),
-              " times); a region's function must do the same each time");
+  const auto run = [&] {
+    const SelectionScope none(nullptr, nullptr, SelectionScope::Mode::kForward);
+    op.redispatchBoxed(keys, stack);
+  };
+  if (index >= calls.size()) {
+    // torch.grad within the function recomputes before forward has come here.
+    TORCH_CHECK(!active->results->is_complete, "checkpoint: the recomputation calls ", name,
+                " more often than forward did (", calls.size(),
+                " times); a region's function must do the same each time");
+    return run();
+  }
   KeptResults::Call& call = calls[index];
   if (call.IsModified()) {
     ++active->results->num_modified;
     call.results.clear();
-    const SelectionScope none(nullptr, nullptr, SelectionScope::Mode::kForward);
-    return op.redispatchBoxed(keys, stack);
+    return run();
   }
   torch::jit::drop(*stack, op.schema().arguments().size());
   for (const c10::IValue& result : call.results) stack->push_back(WithoutHistory(result));

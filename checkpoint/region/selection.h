@@ -85,6 +85,7 @@ class KeptResults {
 
   std::map<std::string, std::vector<Call>> calls;  // by operator and overload
   bool keep_random = true;                         // whether calls keep random states too
+  bool is_complete = false;                        // whether forward has ended
   int64_t num_modified = 0;  // results computed again because they were modified
 };
 

@@ -1,5 +1,5 @@
 // Selective checkpointing against plain autograd: random compositions of products, in-place
-// operators and views, of float64.
+// operators and views, of float64. A fourth of them take a gradient within the region.
 //
 // LOCKSTEP_SELECTION_CASES sets how many, LOCKSTEP_SELECTION_SEED where to begin.
 
@@ -25,6 +25,7 @@
 #include "checkpoint/region/fixture.h"
 #include "checkpoint/region/selection.h"
 #include "gtest/gtest.h"
+#include "torch/csrc/autograd/autograd.h"
 
 namespace lockstep::checkpoint {
 namespace {
@@ -135,7 +136,14 @@ TEST(SelectionRandom, AgreesWithPlainAutograd) {
   int64_t compared = 0, modified = 0;
   for (uint32_t seed = first; compared < cases; ++seed) {
     at::manual_seed(seed);
-    Composition f(seed);
+    Composition composition(seed);
+    const auto f = [&](const at::Tensor& in) {
+      const at::Tensor y = composition(in);
+      if (seed % 4 != 0) return y;
+      const at::Tensor slope = torch::autograd::grad({(y * y).sum()}, {in}, {}, true,
+                                                     /*create_graph=*/seed % 8 == 0)[0];
+      return y.sum() * at::tanh(slope);
+    };
     const at::Tensor base = Random(shapes[seed % shapes.size()]);
     // A slice with gaps, or a transposed tensor, is an input too.
     const at::Tensor x = (seed % 3 == 0   ? base.slice(-1, 0, std::nullopt, 2)
@@ -145,18 +153,18 @@ TEST(SelectionRandom, AgreesWithPlainAutograd) {
     Tensors leaves;
     try {
       const at::Tensor y = f(x);
-      leaves = f.weights();
+      leaves = composition.weights();
       leaves.push_back(base);
       expected = GradientsOf(y, leaves);
     } catch (const c10::Error&) {
       continue;
     }
     ++compared;
-    const Checkpoint checkpoint({.save = Selection::Of(selections[seed / 7 % selections.size()])});
+    const Checkpoint checkpoint({.early_stop = seed % 5 < 3,
+                                 .save = Selection::Of(selections[seed / 7 % selections.size()])});
 
     std::string message = MessageOf([&] {
-      const at::Tensor y = Call(
-          checkpoint, [&](const at::Tensor& in) { return f(in); }, x);
+      const at::Tensor y = Call(checkpoint, f, x);
       for (const bool retain_graph : {true, false}) {
         const Tensors gradients = GradientsOf(y, leaves, retain_graph);
         for (size_t i = 0; i < leaves.size(); ++i) {
@@ -169,7 +177,7 @@ TEST(SelectionRandom, AgreesWithPlainAutograd) {
       }
     });
     modified += checkpoint.stats().modified_results;
-    EXPECT_EQ(message, "no error") << "seed " << seed << ": " << f.ToString();
+    EXPECT_EQ(message, "no error") << "seed " << seed << ": " << composition.ToString();
   }
   std::printf("%lld compositions; %lld kept results were modified and computed again\n",
               static_cast<long long>(compared), static_cast<long long>(modified));

@@ -223,6 +223,29 @@ TEST(Selection, AResultModifiedAfterTheRegionIsComputedAgain) {
   EXPECT_EQ(checkpoint.stats().modified_results, 1);
 }
 
+// The gradient within the function recomputes before forward has ended. Without an early stop that
+// recomputation goes on to calls that forward has not made yet.
+TEST(Selection, AGradientWithinTheFunctionIsThatOfThePlainGraph) {
+  const Layer net(4);
+  const at::Tensor x = Random({3, 4});
+  for (const bool create_graph : {false, true}) {
+    const auto f = [&](const at::Tensor& in) {
+      const at::Tensor y = at::tanh(net(in));
+      const at::Tensor slope = torch::autograd::grad({y.sum()}, {in}, {}, true, create_graph)[0];
+      return at::tanh(y + net(slope));
+    };
+    const Tensors expected = GradientsOf(f(x), {x});
+    for (const bool early_stop : {true, false}) {
+      for (const char* kept : {"aten::mm", "aten::addmm", "aten::tanh", "aten::tanh_backward"}) {
+        const Checkpoint checkpoint({.early_stop = early_stop, .save = Selection::Of({kept})});
+
+        EXPECT_TRUE(SameBits(GradientsOf(Call(checkpoint, f, x), {x}), expected))
+            << kept << ", early stop " << early_stop << ", create_graph " << create_graph;
+      }
+    }
+  }
+}
+
 TEST(Selection, MoreCallsThanInForwardAreAnError) {
   const at::Tensor x = Random({4, 4});
   int pass = 0;
