@@ -93,6 +93,22 @@ local function check_ties(caller, model, saved)
   if tied then check(tied.name, "weight", nn.fields(tied.module).weight) end
 end
 
+--- Raises where a module that shall get adapters has two names. PEFT adapts the first place alone, so that a module
+--- with an adapter in all its places could not be exchanged.
+local function check_places(caller, model, chosen)
+  local names, is_chosen = {}, {}
+  for _, list in ipairs { chosen.layers, chosen.holders } do
+    for _, one in ipairs(list) do is_chosen[one.module] = true end
+  end
+  for name, module in model:named_modules() do
+    if is_chosen[module] and names[module] then
+      core.raise(string.format('%s: "%s" and "%s" are one module, and PEFT\'s files can hold an adapter of one place '
+        .. "only; leave it out, or give each place a module of its own", caller, names[module], name))
+    end
+    names[module] = name
+  end
+end
+
 --- The module itself of a sharded model.
 local function net_of(model) return fully_shard.is_one(model) and fully_shard.net_of(model) or model end
 
@@ -111,6 +127,7 @@ end
 --- Freezes the model and adds adapters to what was chosen.
 local function add_all(caller, model, chosen, options_of)
   local net = net_of(model)
+  check_places(caller, net, chosen)
   check_ties(caller, net, chosen.saved)
   local function add()
     net:requires_grad_(false)
