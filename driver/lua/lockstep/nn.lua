@@ -209,12 +209,15 @@ function Module:named_modules()
 end
 
 --- Returns the places where this module and all below keep tensors that require a gradient. A shared tensor appears at
---- each of its places. A library that computes on other tensors instead puts them there.
+--- each of its places, and each place once, even if two names lead to its module. A library that computes on other
+--- tensors instead puts them there.
 ---@param module nn.Module
 ---@return {fields: table<string, torch.Tensor>, name: string, tensor: torch.Tensor}[]
 function M.parameter_places(module)
-  local places = {}
+  local places, seen = {}, {}
   walk(module, "", function(_, below)
+    if seen[below] then return end
+    seen[below] = true
     each(below, function(name, value)
       if torch.is_tensor(value) and value.requires_grad then
         places[#places + 1] = { fields = rawget(below, FIELDS), name = name, tensor = value }
