@@ -1,6 +1,7 @@
 #include "base/torch/replay.h"
 
 #include <algorithm>
+#include <atomic>
 #include <cstring>
 #include <mutex>
 
@@ -23,6 +24,16 @@ at::Tensor StateOf(at::Device device) {
   return generator.get_state();
 }
 
+int64_t NextNumber() {
+  static std::atomic<int64_t> last{0};
+  return ++last;
+}
+
+std::vector<OtherGenerator*>& OtherGenerators() {
+  thread_local std::vector<OtherGenerator*> generators;
+  return generators;
+}
+
 // States are bytes on the CPU. at::equal would be an operator, which a recording must not see.
 bool IsSameState(const at::Tensor& a, const at::Tensor& b) {
   return a.nbytes() == b.nbytes() &&
@@ -37,6 +48,13 @@ bool AcceleratorIsInUse() {
   return at::detail::getCUDAHooks().hasPrimaryContext(current.index());
 }
 
+OtherGenerator::OtherGenerator(Get get, Set set)
+    : number_(NextNumber()), get_(std::move(get)), set_(std::move(set)) {
+  OtherGenerators().push_back(this);
+}
+
+OtherGenerator::~OtherGenerator() { std::erase(OtherGenerators(), this); }
+
 RandomState RandomState::Of(at::TensorList tensors) {
   RandomState state;
   const auto add = [&](at::Device device) {
@@ -48,12 +66,18 @@ RandomState RandomState::Of(at::TensorList tensors) {
   for (const at::Tensor& tensor : tensors)
     if (tensor.defined() && tensor.is_cuda()) add(tensor.device());
   if (AcceleratorIsInUse()) add(c10::impl::VirtualGuardImpl(at::kCUDA).getDevice());
+  for (const OtherGenerator* generator : OtherGenerators())
+    state.others_.emplace_back(generator->number_, generator->get_());
   return state;
 }
 
 RandomState RandomState::Now() const {
   RandomState state;
   for (const auto& [device, unused] : states_) state.states_.emplace_back(device, StateOf(device));
+  for (const auto& [number, unused] : others_) {
+    for (const OtherGenerator* generator : OtherGenerators())
+      if (generator->number_ == number) state.others_.emplace_back(number, generator->get_());
+  }
   return state;
 }
 
@@ -63,10 +87,15 @@ void RandomState::Restore() const {
     const std::lock_guard<std::mutex> lock(generator.mutex());
     generator.set_state(tensor);
   }
+  for (const auto& [number, kept] : others_) {
+    for (const OtherGenerator* generator : OtherGenerators())
+      if (generator->number_ == number) generator->set_(kept);
+  }
 }
 
 bool RandomState::operator==(const RandomState& other) const {
-  return std::equal(states_.begin(), states_.end(), other.states_.begin(), other.states_.end(),
+  return others_ == other.others_ &&
+         std::equal(states_.begin(), states_.end(), other.states_.begin(), other.states_.end(),
                     [](const auto& a, const auto& b) {
                       return a.first == b.first && IsSameState(a.second, b.second);
                     });

@@ -19,6 +19,9 @@
 #define LOCKSTEP_BASE_TORCH_REPLAY_H_
 
 #include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -31,11 +34,30 @@ namespace lockstep::base {
 // Returns whether an accelerator has been used in this process. Its generators exist from then on.
 bool AcceleratorIsInUse();
 
+// A random generator that libtorch does not know, such as a scripting language's. While this object
+// lives, RandomState includes the generator on the thread that made the object, and on no other.
+class OtherGenerator {
+ public:
+  using Get = std::function<std::string()>;
+  using Set = std::function<void(const std::string& state)>;
+  OtherGenerator(Get get, Set set);
+  OtherGenerator(const OtherGenerator&) = delete;
+  OtherGenerator& operator=(const OtherGenerator&) = delete;
+  ~OtherGenerator();
+
+ private:
+  friend class RandomState;
+  const int64_t number_;  // never used twice
+  const Get get_;
+  const Set set_;
+};
+
 // States of default random generators. An empty state restores nothing.
 class RandomState {
  public:
   // Returns the states of the generators of the CPU, of the tensors' devices, and of the current
-  // accelerator if it is in use. Weights may lie on a device that no input is on.
+  // accelerator if it is in use. Weights may lie on a device that no input is on. Includes this
+  // thread's other generators.
   static RandomState Of(at::TensorList tensors);
 
   // Returns the current state of the same generators.
@@ -45,6 +67,7 @@ class RandomState {
 
  private:
   std::vector<std::pair<at::Device, at::Tensor>> states_;
+  std::vector<std::pair<int64_t, std::string>> others_;  // by number
 };
 
 // Restores `kept`. Its destructor restores the state from before.

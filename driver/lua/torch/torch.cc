@@ -1,9 +1,14 @@
 #include "driver/lua/torch/torch.h"
 
+#include <cstring>
+#include <memory>
+#include <string>
+
 #include "ATen/Context.h"
 #include "ATen/Parallel.h"
 #include "ATen/core/Generator.h"
 #include "absl/strings/str_cat.h"
+#include "base/torch/replay.h"
 #include "c10/core/DefaultDtype.h"
 #include "driver/lua/operators/names.h"
 #include "driver/lua/operators/operators.h"
@@ -12,11 +17,33 @@
 #include "driver/lua/torch/cuda.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/torch/tensor_methods.h"
+#include "driver/lua/vm/math_random.h"
+#include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
 
 namespace lockstep::lua {
+
+using GeneratorPointer = std::unique_ptr<base::OtherGenerator>;
+template <>
+inline constexpr const char* kObjectName<GeneratorPointer> = "generator of math.random";
+
 namespace {
+
+// Lets functions that run again in backward draw the same numbers from math.random, as from
+// libtorch's generators.
+void ReplayMathRandom(lua_State* state) {
+  void* const random = PushMathRandomState(state);
+  if (random == nullptr) return;
+  lua_setfield(state, LUA_REGISTRYINDEX, "lockstep.math_random");  // keeps the memory
+  RegisterObject<GeneratorPointer>(state, {});
+  PushObject(
+      state,
+      std::make_unique<base::OtherGenerator>(
+          [random] { return std::string(static_cast<const char*>(random), kMathRandomBytes); },
+          [random](const std::string& bytes) { std::memcpy(random, bytes.data(), bytes.size()); }));
+  lua_setfield(state, LUA_REGISTRYINDEX, "lockstep.math_random_generator");
+}
 
 int IsTensor(lua_State* state) {
   lua_pushboolean(state, TensorAt(state, 1) != nullptr);
@@ -173,6 +200,7 @@ int FindLibrary(lua_State* state) {
 int OpenTorch(lua_State* state) {
   RegisterTensor(state);
   RegisterTensorMethods(state);
+  ReplayMathRandom(state);
 
   lua_newtable(state);
   for (const Function& function : kFunctions) {

@@ -13,6 +13,7 @@
 #include "driver/lua/bind/open.h"
 #include "driver/lua/bind/program/serialize.h"
 #include "driver/lua/torch/tensor.h"
+#include "driver/lua/vm/math_random.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
 #include "driver/ranks/context.h"
@@ -55,26 +56,9 @@ int TensorToBytes(lua_State* state) {
 
 // --- math.random ---------------------------------------------------------------------------------
 
-// LuaJIT keeps the generator's state, four words, in a userdata that is the one upvalue of
-// math.random; a script that puts another function there has a generator that we do not know.
-constexpr size_t kMathRandomBytes = 32;
-
-void* MathRandomState(lua_State* state) {
-  lua_getglobal(state, "math");
-  lua_getfield(state, -1, "random");
-  void* found = nullptr;
-  if (lua_iscfunction(state, -1) && lua_getupvalue(state, -1, 1) != nullptr) {
-    if (lua_type(state, -1) == LUA_TUSERDATA && lua_objlen(state, -1) == kMathRandomBytes)
-      found = lua_touserdata(state, -1);
-    lua_pop(state, 1);
-  }
-  lua_pop(state, 2);
-  return found;
-}
-
 // math_random_state() -> bytes, or nothing where math.random is not LuaJIT's.
 int GetMathRandomState(lua_State* state) {
-  const void* random = MathRandomState(state);
+  const void* random = PushMathRandomState(state);
   if (random == nullptr) return 0;
   lua_pushlstring(state, static_cast<const char*>(random), kMathRandomBytes);
   return 1;
@@ -82,7 +66,7 @@ int GetMathRandomState(lua_State* state) {
 
 int SetMathRandomState(lua_State* state) {
   const std::string bytes = ReadString(state, 1, "set_math_random_state: bytes");
-  void* random = MathRandomState(state);
+  void* random = PushMathRandomState(state);
   if (random == nullptr || bytes.size() != kMathRandomBytes) {
     throw Error(absl::StrCat("math.random cannot take up a state of ", bytes.size(),
                              " bytes: it is not LuaJIT's own function, or the state is not"));

@@ -180,6 +180,17 @@ t.test("DropoutDropsTheSameInBackward", function()
   t.equal(x.grad, y)
 end)
 
+t.test("MathRandomDrawsTheSameInBackward", function()
+  local x = torch.ones({ 100, 6 }):requires_grad_(true)
+
+  local y = tiled_mlp.new { tiles = 7 }(function(tile) return tile * math.random() end, x)
+  local following = math.random()
+  y:sum():backward()
+
+  t.equal(x.grad, y)
+  t.truthy(math.random() ~= following)
+end)
+
 t.test("BelowBreakEvenItRunsUntiledAndReportsIt", function()
   local mlp = tiled_mlp.new {}
 
