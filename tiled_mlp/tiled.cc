@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "base/torch/replay.h"
+#include "base/torch/runs_again.h"
 #include "base/torch/values.h"
 #include "c10/util/Exception.h"
 #include "tiled_mlp/leaves.h"
@@ -64,6 +65,7 @@ std::vector<at::Tensor> RunBody(const Job& job, size_t tile, const at::Tensor& r
                                 at::TensorList weights) {
   // Not around the gradients: those are computed in the dtypes that the body left behind.
   const base::AutocastScope autocast(*job.autocast);
+  const base::RunsAgainScope runs_again("function of tiled_mlp");
   try {
     return job.body(rows, weights);
   } catch (c10::Error& error) {
@@ -306,7 +308,10 @@ std::vector<at::Tensor> RunUntiled(const TileBody& body, const at::Tensor& x,
   std::vector<at::Tensor> aliases;
   for (const at::Tensor& weight : weights) aliases.push_back(at::alias(weight));
   const at::Tensor rows = x.reshape({num_rows, x.size(-1)});
-  std::vector<at::Tensor> outputs = body(rows, aliases);
+  std::vector<at::Tensor> outputs = [&] {
+    const base::RunsAgainScope as_in_tiles("function of tiled_mlp");
+    return body(rows, aliases);
+  }();
   CheckRows(outputs, num_rows);
   if (with_gradients) CheckUnchanged(versions, VersionsOf(x, weights));
   aliases.push_back(rows);

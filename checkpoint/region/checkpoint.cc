@@ -12,6 +12,7 @@
 #include "absl/strings/str_join.h"
 #include "base/torch/is_parameter.h"
 #include "base/torch/replay.h"
+#include "base/torch/runs_again.h"
 #include "c10/core/InferenceMode.h"
 #include "c10/util/Exception.h"
 #include "checkpoint/offload/host_offload.h"
@@ -118,6 +119,7 @@ class Frame : public std::enable_shared_from_this<Frame> {
   void SaveInputs(const std::vector<at::Tensor>& inputs);
   std::vector<at::Tensor> RestoreInputs() const;
   Slots Recompute();
+  std::string Name() const;
   std::string Where() const;
 
   const CheckpointOptions options_;
@@ -241,6 +243,10 @@ std::vector<Slot> Pass::Finish() {
 
 // --- Frame ---------------------------------------------------------------------------------------
 
+std::string Frame::Name() const {
+  return name_.empty() ? "checkpoint region" : absl::StrCat("checkpoint region ", name_);
+}
+
 std::string Frame::Where() const {
   return absl::StrCat("checkpoint: ", name_.empty() ? "region" : "region " + name_,
                       options_.rank < 0 ? "" : absl::StrCat(" on rank ", options_.rank), ": ");
@@ -283,6 +289,7 @@ void Frame::Forward(const std::vector<at::Tensor>& inputs) {
     const ScopedHooks hooks([this] { return std::make_unique<Placeholder>(shared_from_this()); });
     const SelectionScope selection(options_.save.get(), &kept_results_,
                                    SelectionScope::Mode::kForward);
+    const base::RunsAgainScope runs_again(Name());
     region_(inputs);
   }
   TORCH_CHECK(!options_.preserve_rng || accelerator_was_in_use == base::AcceleratorIsInUse(),
@@ -346,6 +353,7 @@ Frame::Slots Frame::Recompute() {
     const ScopedHooks hooks([&pass] { return std::make_unique<RecomputedTensor>(&pass); });
     const SelectionScope selection(options_.save.get(), &kept_results_,
                                    SelectionScope::Mode::kRecompute);
+    const base::RunsAgainScope runs_again(Name());
     try {
       region_(inputs);
     } catch (const std::exception&) {

@@ -14,6 +14,7 @@
 #include "ATen/ops/tensor.h"
 #include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
+#include "base/torch/runs_again.h"
 #include "c10/util/Exception.h"
 #include "mimo/bridge/bridge_call.h"
 #include "mimo/bridge/bridge_state.h"
@@ -182,7 +183,11 @@ Bridge::Pending Bridge::Start(const std::vector<at::Tensor>& tensors,
   call->state = state_;
   call->number = state.num_calls++;
   call->samples = samples;
+  const auto check_runs_once = [&] {
+    base::CheckRunsOnce(absl::StrCat("mimo: a call of bridge ", state.link().name));
+  };
   if (state.nothing_travels) {
+    check_runs_once();  // on other grids it would be an error
     TORCH_CHECK_VALUE(!state.on_from || !tensors.empty(), "mimo: bridge ", state.link().name,
                       ": no tensor was given; this rank has both modules, and gives x");
     // Nothing would go astray here; on other grids the same call would.
@@ -202,6 +207,7 @@ Bridge::Pending Bridge::Start(const std::vector<at::Tensor>& tensors,
   }
   call->forward = std::make_shared<Exchange>(state.link(), Direction::kForward, call->number);
   try {
+    check_runs_once();
     while (state.unsettled.size() >= size_t{kCallsAhead}) {
       state.unsettled.front()->Settle();
       state.unsettled.pop_front();

@@ -54,6 +54,9 @@
 //
 // Backward must run through `backward()`: torch.grad of y alone skips the bridge.
 //
+// A checkpointed region may not call a bridge: backward runs the region again, on one side only
+// (base/torch/runs_again.h). That is an error on both sides.
+//
 // Source: BridgeCommunicator of Megatron-LM. Its limits (one size must divide the other, equal
 // tokens for fan-in) do not apply here. Thread: one thread at a time, the thread that runs forward
 // and backward.

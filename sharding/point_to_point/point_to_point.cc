@@ -10,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
+#include "base/torch/runs_again.h"
 #include "c10/core/DeviceType.h"
 #include "c10/core/ScalarType.h"
 #include "c10/util/Exception.h"
@@ -61,6 +62,7 @@ at::Tensor Bytes(const at::Tensor& x) { return x.view({x.numel()}).view(at::kByt
 }  // namespace
 
 void SendTensor(const at::Tensor& x, const Peer& to, const std::string& place) {
+  base::CheckRunsOnce("a message between two ranks");
   std::vector<at::Tensor> header = {WriteHeader(HeaderOf(x, place))};
   std::vector<at::Tensor> values = {Bytes(x.detach().resolve_conj().resolve_neg().contiguous())};
   const auto header_sent = to.group->send(header, to.position, to.tag);
@@ -69,6 +71,7 @@ void SendTensor(const at::Tensor& x, const Peer& to, const std::string& place) {
 }
 
 void ReceiveTensor(const at::Tensor& x, const Peer& from) {
+  base::CheckRunsOnce("a message between two ranks");
   std::vector<at::Tensor> header = {at::zeros({kHeaderBytes}, at::kByte)};
   from.group->recv(header, from.position, from.tag)->wait();
   const Header sent = ReadHeader(header[0], from), own = HeaderOf(x, "");

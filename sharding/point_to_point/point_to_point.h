@@ -10,7 +10,8 @@
 //    ReceiveTensor(y, {.group = group, .position = 0, .rank = 0});
 //
 // When to use it: for tensors that a program sends now and then. A header is a message of 512
-// bytes. No gradient passes; collectives with gradients are in sharding/functional/functional.h.
+// bytes. No gradient passes; collectives with gradients are in sharding/functional/functional.h. A
+// function that backward runs again may not call them (base/torch/runs_again.h).
 //
 // Thread: the thread that runs the group's collectives.
 

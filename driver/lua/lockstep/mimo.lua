@@ -298,7 +298,8 @@ end
 --- replica's samples. On ranks of `from` y has no rows but carries the graph: torch.sum(y):backward() waits for the
 --- gradient, and continues into x. If x requires no grad (a frozen tower), no gradient is sent, and backward there
 --- returns at once. x may also be an array of tensors with the same rows. Between modules on the same ranks y may be x
---- itself, or a view of its memory.
+--- itself, or a view of its memory. An error inside a region of lockstep.checkpoint, which backward runs again: call
+--- the bridge outside, and pass y to the region.
 ---
 --- `ownership`: the owners of the rows (mimo.ownership); or `rows_per_sample`: how many rows each sample has. Both are
 --- for the whole micro-batch, the same on every rank. Without them every rank of `from` must give the same number of

@@ -269,7 +269,7 @@ int Send(lua_State* state) {
   const at::Tensor& tensor = ReadTensor(state, 1, "dist.send: x");
   const sharding::Peer peer = ReadPeer(state, "dist.send", "dst");
   const driver::CollectiveSubject subject(Describe(tensor));
-  sharding::SendTensor(tensor, peer, RunningScriptLine());
+  PrefixErrors("dist.send", [&] { sharding::SendTensor(tensor, peer, RunningScriptLine()); });
   return 0;
 }
 
