@@ -75,12 +75,12 @@ local function put_in(value, tensors)
   return copy
 end
 
---- Runs a region whose arguments are tables that may hold tensors.
-local function run_nested(region, fn, ...)
-  plain.check(plain.is_callable(fn), "checkpoint: fn must be a function or a module, not a %s", type(fn))
+--- Runs a region whose arguments are tables that may hold tensors. `given_fn` is the function that the script gave.
+local function run_nested(region, given_fn, fn, ...)
+  plain.check(plain.is_callable(given_fn), "checkpoint: fn must be a function or a module, not a %s", type(given_fn))
   local count, given, kept, tensors = select("#", ...), { ... }, {}, {}
   for i = 1, count do kept[i] = take_out(given[i], tensors, {}) end
-  return region:run(function(...)
+  return region:run(given_fn, function(...)
     if given then -- forward, which may write into the caller's tables
       local arguments = given
       given = nil
@@ -95,19 +95,20 @@ end
 -- Regions -------------------------------------------------------------------------------------------
 
 --- Returns fn(...) and keeps only the arguments for backward, which calls fn again. Gradients are the same. fn must do
---- the same each time; tables among its arguments may hold tensors. With gradients off it is just called. Its
---- recomputation ends with an error that it must let pass: no pcall around all of it.
+--- the same each time; tables among its arguments may hold tensors. Variables that it has captured must keep their
+--- values until backward; else an error names them. With gradients off it is just called. Its recomputation ends with
+--- an error that it must let pass: no pcall around all of it.
 ---
 ---     local y, aux = ckpt(function(x, mask) return layer(x, mask) end, x, mask)
 ---@param fn fun(...): ... or a module
 ---@param ... any
 ---@return any ...
 function Checkpoint:__call(fn, ...)
-  fn = chunks.bind(fn)
+  local bound = chunks.bind(fn)
   for i = 1, select("#", ...) do
-    if is_plain_table((select(i, ...))) then return run_nested(self.region, fn, ...) end
+    if is_plain_table((select(i, ...))) then return run_nested(self.region, fn, bound, ...) end
   end
-  return self.region:run(fn, ...)
+  return self.region:run(fn, bound, ...)
 end
 
 function Checkpoint:__tostring()
@@ -131,9 +132,10 @@ local OFFLOAD = { keep_last = 1, prefetch = 1, min_bytes = 1024 }
 --- regions that are copied back ahead. Tensors below min_bytes stay on the device, and so do those in `frozen` and all
 --- beyond max_host_bytes.
 ---
---- preserve_rng = true: dropout draws the same masks. early_stop = true: a recomputation ends with the last tensor that
---- is needed. determinism: "metadata" compares shapes, dtypes and devices, "none" does not. policy, from
---- checkpoint.selective: operators whose results are kept and not computed again.
+--- preserve_rng = true: dropout draws the same masks, and math.random the same numbers. early_stop = true: a
+--- recomputation ends with the last tensor that is needed. determinism: "metadata" compares shapes, dtypes, devices and
+--- captured variables, "none" does not. policy, from checkpoint.selective: operators whose results are kept and not
+--- computed again.
 ---@param opts checkpoint.Options?
 ---@return checkpoint.Checkpoint
 function M.new(opts)

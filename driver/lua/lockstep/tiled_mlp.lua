@@ -82,8 +82,9 @@ end
 ---     local function f(tile, up, down) return torch.linear(torch.gelu(torch.linear(tile, up)), down) end
 ---     local y = mlp(f, x, { up, down })
 ---
---- Pass all weights of a function: capturing one is an error, even for sequences that are too short to be tiled. A
---- module's weights are found in it, with frozen and shared ones.
+--- Pass all weights of a function: capturing one is an error, even for sequences that are too short to be tiled. Other
+--- variables that it has captured must keep their values until backward. A module's weights are found in it, with
+--- frozen and shared ones.
 ---@param fn nn.Module|fun(tile: torch.Tensor, ...: torch.Tensor): torch.Tensor, ...
 ---@param x torch.Tensor [..., tokens, hidden]
 ---@param weights torch.Tensor[]? of a function

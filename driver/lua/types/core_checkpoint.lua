@@ -8,11 +8,13 @@ local checkpoint = {}
 ---@class lockstep.core.checkpoint.Regions
 local Regions = {}
 
---- fn(...), computed again in backward with copies of the tensors among the arguments.
+--- fn(...), computed again in backward with copies of the tensors among the arguments. An error then, if a variable
+--- that `given` has captured has changed.
+---@param given fun(...): ... or a module: what the script gave, which fn calls, or fn itself
 ---@param fn fun(...): ...
 ---@param ... any
 ---@return any ...
-function Regions:run(fn, ...) end
+function Regions:run(given, fn, ...) end
 
 ---@return checkpoint.Stats
 function Regions:stats() end

@@ -7,9 +7,12 @@
 #include <vector>
 
 #include "ATen/core/TensorBody.h"
+#include "ATen/core/grad_mode.h"
+#include "absl/strings/str_cat.h"
 #include "checkpoint/offload/host_offload.h"
 #include "checkpoint/region/selection.h"
 #include "driver/lua/bind/open.h"
+#include "driver/lua/torch/captured.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
@@ -51,9 +54,21 @@ class RegionCall {
     lua_pop(state, 1);
   }
 
+  // Lets a recomputation throw Error if variables that the function at `function` has captured have
+  // changed by then. `where` begins the message.
+  void CompareCaptured(int function, std::string where) {
+    captured_.emplace(state_, function);
+    where_ = std::move(where);
+  }
+
   // Forward calls what is on the stack, and leaves the results there; a recomputation has none.
   void operator()(const std::vector<at::Tensor>& tensors) {
-    if (std::exchange(is_first_, false)) return Call(state_, num_arguments_, LUA_MULTRET);
+    if (std::exchange(is_first_, false)) {
+      Call(state_, num_arguments_, LUA_MULTRET);
+      if (captured_.has_value()) captured_->EndFirstRun();
+      return;
+    }
+    if (captured_.has_value()) captured_->Check(where_);
     lua_State* const state = function_.Push();
     if (lua_checkstack(state, num_arguments_ + 8) == 0) throw Error("lua: the stack is full");
     values_->Push();
@@ -74,6 +89,8 @@ class RegionCall {
   lua_State* const state_;
   const int num_arguments_;
   const LuaReference function_;
+  std::optional<CapturedVariables> captured_;
+  std::string where_;
   std::optional<LuaReference> values_;  // {[i] = argument}, where it is no tensor
   std::vector<bool> is_tensor_;
   bool is_first_ = true;
@@ -105,15 +122,21 @@ int NewCheckpoint(lua_State* state) {
   return 1;
 }
 
-// run(checkpoint, fn, ...) -> fn(...)
+// run(checkpoint, script_fn, fn, ...) -> fn(...). `script_fn` is the function that the script gave,
+// which fn calls, or which it is.
 int RunRegion(lua_State* state) {
   const auto& region = ReadObject<checkpoint::Checkpoint>(state, 1, "checkpoint");
-  ReadFunction(state, 2, "checkpoint: the first argument");
+  ReadFunction(state, 3, "checkpoint: the first argument");
+  const std::string line = RunningScriptLine();
   std::vector<at::Tensor> tensors;
-  auto call = std::make_shared<RegionCall>(state, 2, &tensors);
-  region.Run([call](const std::vector<at::Tensor>& inputs) { (*call)(inputs); }, tensors,
-             RunningScriptLine());
-  return lua_gettop(state) - 1;
+  auto call = std::make_shared<RegionCall>(state, 3, &tensors);
+  const checkpoint::CheckpointOptions& options = region.options();
+  if (options.check_metadata && at::GradMode::is_enabled()) {
+    const std::string rank = options.rank < 0 ? "" : absl::StrCat(" on rank ", options.rank);
+    call->CompareCaptured(2, absl::StrCat("checkpoint: region ", line, rank, ": "));
+  }
+  region.Run([call](const std::vector<at::Tensor>& inputs) { (*call)(inputs); }, tensors, line);
+  return lua_gettop(state) - 2;
 }
 
 void SetOffloadStats(lua_State* state, const checkpoint::OffloadStats& stats) {

@@ -5,8 +5,10 @@
 #include <utility>
 #include <vector>
 
+#include "ATen/core/grad_mode.h"
 #include "absl/strings/str_cat.h"
 #include "driver/lua/bind/open.h"
+#include "driver/lua/torch/captured.h"
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
@@ -82,11 +84,14 @@ class InPlaces {
 
 // Calls the Lua function with the tile and the weights; with places, which a module has, with the
 // tile alone.
-tiled_mlp::TileBody MakeBody(lua_State* state, int function, int places) {
+tiled_mlp::TileBody MakeBody(lua_State* state, int function, int places,
+                             const std::shared_ptr<const CapturedVariables>& captured) {
   auto callee = std::make_shared<LuaReference>(state, function);
   std::shared_ptr<LuaReference> kept;
   if (!lua_isnil(state, places)) kept = std::make_shared<LuaReference>(state, places);
-  return [callee, kept](const at::Tensor& tile, at::TensorList weights) {
+  const std::string where = absl::StrCat("tiled_mlp: ", RunningScriptLine(), ": ");
+  return [callee, kept, captured, where](const at::Tensor& tile, at::TensorList weights) {
+    if (captured != nullptr) captured->Check(where);
     std::optional<InPlaces> in_places;
     if (kept != nullptr) in_places.emplace(*kept, weights);
     lua_State* running = callee->Push();
@@ -144,7 +149,11 @@ int RunTiles(lua_State* state) {
   const at::Tensor x = ReadTensor(state, 3, "tiled_mlp: x");
   const std::vector<at::Tensor> weights = ReadTensors(state, 4, "tiled_mlp: weights");
   lua_settop(state, 5);
-  std::vector<at::Tensor> outputs = tiled_mlp::RunTiled(MakeBody(state, 2, 5), x, weights, options);
+  std::shared_ptr<CapturedVariables> captured;
+  if (at::GradMode::is_enabled()) captured = std::make_shared<CapturedVariables>(state, 2);
+  std::vector<at::Tensor> outputs =
+      tiled_mlp::RunTiled(MakeBody(state, 2, 5, captured), x, weights, options);
+  if (captured != nullptr) captured->EndFirstRun();
   for (at::Tensor& output : outputs) PushTensor(state, std::move(output));
   return static_cast<int>(outputs.size());
 }

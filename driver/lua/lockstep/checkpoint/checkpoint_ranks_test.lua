@@ -93,10 +93,10 @@ t.test("GradientsAreTheSameOnEveryRank", function()
 end)
 
 t.test("AnErrorNamesTheRank", function()
-  local ckpt, wide = checkpoint.new(), false
+  local ckpt, now = checkpoint.new(), {}
   local x = torch.randn({ 4 }):requires_grad_(true)
-  local y = ckpt(function(input) return torch.tanh(wide and torch.cat { input, input } or input) end, x)
-  wide = true
+  local y = ckpt(function(input) return torch.tanh(now.wide and torch.cat { input, input } or input) end, x)
+  now.wide = true
 
   t.raises("on rank " .. dist.rank() .. ": 1 recomputed tensors differ", function() y:sum():backward() end)
 end)

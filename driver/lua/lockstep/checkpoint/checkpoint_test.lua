@@ -151,42 +151,42 @@ t.test("AnErrorInForwardKeepsItsLine", function()
 end)
 
 t.test("AnErrorInTheRecomputationIsOneErrorWithItsLine", function()
-  local ckpt, fails = checkpoint.new { offload = "host", min_bytes = 1 }, false
+  local ckpt, now = checkpoint.new { offload = "host", min_bytes = 1 }, {}
   local x = torch.randn({ 4 }):requires_grad_(true)
   local function fn(input)
     local y = torch.tanh(input)
-    if fails then error("disk on fire") end -- the line that is blamed
+    if now.fails then error("disk on fire") end -- the line that is blamed
     return torch.sigmoid(y)
   end
   local y = ckpt(fn, x)
-  fails = true
+  now.fails = true
   local message = t.raises("disk on fire", function() y:sum():backward({ retain_graph = true }) end)
   local line = debug.getinfo(fn, "S").linedefined + 2
   t.truthy(message:find("^[^\n]*checkpoint_test.lua:" .. line .. ": [^\n]*$"), message)
 
-  fails = false
+  now.fails = false
   expect_same(gradients_of(y, { x }), gradients_of(fn(x), { x }))
 end)
 
 t.test("AnOperatorsErrorInTheRecomputationNamesTheLineToo", function()
-  local ckpt, fails = checkpoint.new(), false
+  local ckpt, now = checkpoint.new(), {}
   local x = torch.randn({ 4 }):requires_grad_(true)
   local function fn(input)
     local y = torch.tanh(input)
-    return torch.sigmoid(fails and y:view({ 3, 3 }) or y)
+    return torch.sigmoid(now.fails and y:view({ 3, 3 }) or y)
   end
   local y = ckpt(fn, x)
-  fails = true
+  now.fails = true
   local message = t.raises("view", function() y:sum():backward() end)
   t.truthy(message:find("^[^\n]*checkpoint_test.lua:" .. debug.getinfo(fn, "S").linedefined + 2 .. ": "), message)
 end)
 
 t.test("AFunctionThatDoesOtherwiseIsAnErrorThatNamesTheRegion", function()
-  local ckpt, wide = checkpoint.new(), false
+  local ckpt, now = checkpoint.new(), {}
   local x = torch.randn({ 4 }):requires_grad_(true)
-  local y = ckpt(function(input) return torch.tanh(wide and torch.cat { input, input } or input) end, x)
+  local y = ckpt(function(input) return torch.tanh(now.wide and torch.cat { input, input } or input) end, x)
   local line = debug.getinfo(1, "l").currentline - 1
-  wide = true
+  now.wide = true
 
   local message = t.raises("saved tensor 0 is Double {8} on cpu, and was Double {4} on cpu in forward",
     function() y:sum():backward() end)

@@ -219,23 +219,37 @@ t.test("AnErrorInTheFunctionKeepsItsLine", function()
 end)
 
 t.test("AnErrorInBackwardKeepsItsLine", function()
-  local in_backward, line = false, debug.getinfo(1, "l").currentline
+  local now, line = {}, debug.getinfo(1, "l").currentline
   local y = tiled_mlp.new { tiles = 2 }(function(tile)
-    if in_backward then error("on purpose") end -- line + 2
+    if now.in_backward then error("on purpose") end -- line + 2
     return torch.tanh(tile)
   end, input(4, 6))
-  in_backward = true
+  now.in_backward = true
 
   t.raises("tiled_mlp_test.lua:" .. line + 2 .. ": on purpose", function() y:sum():backward() end)
 end)
 
+t.test("AVariableThatIsAssignedAgainIsAnErrorThatNamesIt", function()
+  local x, w, scale = input(6, 6), input(6, 6), 2
+  local function f(tile, weight) return torch.linear(tile, weight) * scale end
+  local line = debug.getinfo(f, "S").linedefined
+  for _, tiles in ipairs { 1, 3 } do
+    scale = 2
+    local y = tiled_mlp.new { tiles = tiles }(f, x, { w })
+    scale = 3
+    local change = '"scale" was assigned again (it was the number 2, and is the number 3) since forward'
+    local message = t.raises(change, function() y:sum():backward() end)
+    t.truthy(message:find("The function at [^\n]*tiled_mlp_test.lua:" .. line .. " captures this variable"), message)
+  end
+end)
+
 t.test("AnErrorOfAnOperatorKeepsItsLineToo", function()
-  local in_backward, line = false, debug.getinfo(1, "l").currentline
+  local now, line = {}, debug.getinfo(1, "l").currentline
   local y = tiled_mlp.new { tiles = 2 }(function(tile)
-    local y_tile = torch.linear(tile, torch.ones({ 6, in_backward and 5 or 6 })) -- line + 2
+    local y_tile = torch.linear(tile, torch.ones({ 6, now.in_backward and 5 or 6 })) -- line + 2
     return y_tile
   end, input(4, 6))
-  in_backward = true
+  now.in_backward = true
 
   t.raises("tiled_mlp_test.lua:" .. line + 2, function() y:sum():backward() end)
 end)
