@@ -116,12 +116,23 @@ std::vector<std::string> WaitForRanks(const World& world, const std::string& add
   return meeting.values;
 }
 
+// Returns Gloo's devices for this rank's addresses, which all groups share. A device has a thread
+// that polls its sockets all the time, even if nothing is sent.
+const auto& GlooDevices(const World& world) {
+  static const auto devices = [&world] {
+    decltype(c10d::ProcessGroupGloo::Options::devices) made;
+    for (const std::string& address : SocketAddresses(world))
+      made.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
+    return made;
+  }();
+  return devices;
+}
+
 c10::intrusive_ptr<c10d::Backend> NewGloo(const World& world,
                                           const c10::intrusive_ptr<c10d::Store>& store, int rank,
                                           int size, std::chrono::milliseconds timeout) {
   auto options = c10d::ProcessGroupGloo::Options::create(timeout);
-  for (const std::string& address : SocketAddresses(world))
-    options->devices.push_back(c10d::ProcessGroupGloo::createDeviceForHostname(address));
+  options->devices = GlooDevices(world);
   auto gloo = c10::make_intrusive<c10d::ProcessGroupGloo>(store, rank, size, options);
   // Gloo returns when this rank is connected. A rank that ended now would break the connections
   // that others still make.

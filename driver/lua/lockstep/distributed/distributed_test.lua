@@ -259,14 +259,34 @@ t.test("AGroupOfSomeRanksLeavesTheOthersAlone", function()
   dist.barrier()
 end)
 
-t.test("TheSameListOfRanksMakesAGroupOfItsOwnEachTime", function()
+local function group_of_all()
   local ranks = {}
   for i = 1, world do ranks[i] = i - 1 end
+  return dist.group { ranks = ranks }
+end
 
-  local first, second = dist.group { ranks = ranks }, dist.group { ranks = ranks }
+t.test("TheSameListOfRanksMakesAGroupOfItsOwnEachTime", function()
+  local first, second = group_of_all(), group_of_all()
 
   t.equal(dist.all_reduce(values(1), "sum", { group = second }), values(world))
   t.equal(dist.all_reduce(values(2), "sum", { group = first }), values(2 * world))
+end)
+
+--- Counts what this process waits with for events of sockets. Each of Gloo's devices has one, and a thread that polls
+--- it all the time.
+local function event_polls()
+  local files = assert(io.popen "ls -l /proc/$PPID/fd")
+  local _, count = files:read("*a"):gsub("eventpoll", "")
+  files:close()
+  return count
+end
+
+t.test("GroupsShareTheDeviceOfGloo", function()
+  local before, groups = event_polls(), {}
+  for i = 1, 5 do groups[i] = group_of_all() end
+
+  t.truthy(before > 0)
+  t.equal({ event_polls(), #groups }, { before, 5 })
 end)
 
 t.test("GroupsThatCannotBeAreRefused", function()
