@@ -9,8 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/program.h"
@@ -38,11 +37,11 @@ TEST(Death, OfAKilledRankEndsTheRunAndNamesTheRank) {
                        {"--nproc", "3"}));
   const std::vector<pid_t> pids = PidsOf(run, 3);
 
-  const absl::Time start = absl::Now();
+  const Deadline soon(kSoon);
   kill(pids[1], SIGKILL);
   const Ended ended = run.Wait();
 
-  EXPECT_LT(absl::Now() - start, kSoon);
+  EXPECT_FALSE(soon.has_passed());
   EXPECT_EQ(ended.exit_code, 128 + SIGKILL);
   ExpectOneComplaint(
       ended, absl::StrCat("lockstep: rank 1 (process ", pids[1], ") was killed by SIGKILL"));
@@ -70,10 +69,10 @@ TEST(Death, InMidBackwardEndsTheRunAndNamesTheRank) {
     while true do net(torch.randn { 16, 8 }):sum():backward() end
   )";
 
-  const absl::Time start = absl::Now();
+  const Deadline soon(kSoon + absl::Seconds(10));
   const Ended ended = RunScript(kTrain, {"--nproc", "3"});
 
-  EXPECT_LT(absl::Now() - start, kSoon + absl::Seconds(10));  // with the programs' start
+  EXPECT_FALSE(soon.has_passed());  // with the programs' start
   EXPECT_EQ(ended.exit_code, 128 + SIGKILL);
   EXPECT_THAT(ended.err, StartsWith("lockstep: rank 1 (process "));
   ExpectOneComplaint(ended, "was killed by SIGKILL");
@@ -114,7 +113,7 @@ TEST(Death, InAShardedStepEndsTheRunAndNamesTheRank) {
     SCOPED_TRACE(
         absl::StrCat("rank ", victim, " of ", num_ranks, " at moment ", moment, ", seed ", seed));
     const Folder folder;
-    const absl::Time start = absl::Now();
+    const Deadline soon(kSoon + absl::Seconds(10));
     Child run(RankScript(
         folder,
         absl::StrCat(kSayPid, absl::StrReplaceAll(kTrain, {{"VICTIM", absl::StrCat(victim)},
@@ -124,7 +123,7 @@ TEST(Death, InAShardedStepEndsTheRunAndNamesTheRank) {
     const Ended ended = run.Wait();
 
     ExpectGone(pids);
-    EXPECT_LT(absl::Now() - start, kSoon + absl::Seconds(10));  // with the programs' start
+    EXPECT_FALSE(soon.has_passed());  // with the programs' start
     EXPECT_EQ(ended.exit_code, 128 + SIGKILL);
     EXPECT_THAT(ended.err, StartsWith(absl::StrCat("lockstep: rank ", victim, " (process ")));
     ExpectOneComplaint(ended, "was killed by SIGKILL");
@@ -172,10 +171,10 @@ TEST(Death, ByAnErrorEndsRanksThatWaitAndRanksThatCompute) {
                        {"--nproc", "4"}));
   const std::vector<pid_t> pids = PidsOf(run, 4);
 
-  const absl::Time start = absl::Now();
+  const Deadline soon(kSoon);
   const Ended ended = run.Wait();
 
-  EXPECT_LT(absl::Now() - start, kSoon);
+  EXPECT_FALSE(soon.has_passed());
   EXPECT_EQ(ended.exit_code, 1);
   ExpectOneComplaint(ended, "only on rank 2");
   EXPECT_THAT(ended.err, ContainsRegex("^lockstep: rank 2: train.lua:[0-9]+: only on rank 2"));
@@ -193,11 +192,11 @@ TEST(Death, ByAnErrorEndsARankThatIsStoppedAndNamesIt) {
   const std::vector<pid_t> pids = PidsOf(run, 2);
   kill(pids[1], SIGSTOP);
 
-  const absl::Time start = absl::Now();
+  const Deadline soon(kSoon);
   folder.Write("go", "");
   const Ended ended = run.Wait();
 
-  EXPECT_LT(absl::Now() - start, kSoon);
+  EXPECT_FALSE(soon.has_passed());
   EXPECT_EQ(ended.exit_code, 1);
   EXPECT_THAT(ended.err, HasSubstr("lockstep: rank 0: train.lua:"));
   EXPECT_THAT(ended.err, EndsWith("lockstep: ended the ranks that were still running: 1\n"));
@@ -248,11 +247,11 @@ TEST(LastRank, ThatIsStoppedEndsTheRunByTheTimeoutAndIsNamed) {
       RankScript(folder, absl::StrCat(kSayPid, kLastRank), {"--nproc", "3", "--timeout", "2"}));
   const std::vector<pid_t> pids = PidsOf(run, 3);
 
-  const absl::Time start = absl::Now();
+  const Deadline soon(kSoon);
   kill(pids[1], SIGSTOP);
   const Ended ended = run.Wait();
 
-  EXPECT_LT(absl::Now() - start, kSoon);
+  EXPECT_FALSE(soon.has_passed());
   EXPECT_EQ(ended.exit_code, kHang);
   EXPECT_THAT(ended.err, ContainsRegex(absl::StrCat("^lockstep: rank 1 \\(process ", pids[1],
                                                     " on [^)]+\\) did not end and gave no sign ",

@@ -13,8 +13,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
-#include "absl/time/time.h"
+#include "base/deadline.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/program.h"
@@ -42,11 +41,11 @@ TEST_P(Interrupt, EndsEveryRankAndReportsIt) {
                        {"--nproc", "3"}));
   const std::vector<pid_t> pids = PidsOf(run, 3);
 
-  const absl::Time start = absl::Now();
+  const Deadline soon(kSoon);
   run.Send(GetParam());
   const Ended ended = run.Wait();
 
-  EXPECT_LT(absl::Now() - start, kSoon);
+  EXPECT_FALSE(soon.has_passed());
   EXPECT_EQ(ended.exit_code, 128 + GetParam());
   ExpectOneComplaint(
       ended, absl::StrCat("lockstep: SIG", sigabbrev_np(GetParam()), "; every rank has ended"));
@@ -75,11 +74,11 @@ TEST(Interrupt, IsHandledWhileRanksNeverStopPrinting) {
                        {"--nproc", "2"}));
   const std::vector<pid_t> pids = PidsOf(run, 2);
 
-  const absl::Time start = absl::Now();
+  const Deadline soon(kSoon);
   run.Send(SIGINT);
   const Ended ended = run.Wait();
 
-  EXPECT_LT(absl::Now() - start, kSoon);
+  EXPECT_FALSE(soon.has_passed());
   EXPECT_EQ(ended.exit_code, 128 + SIGINT);
   ExpectGone(pids);
 }
@@ -217,11 +216,11 @@ TEST(UnreadOutput, DoesNotKeepASignalFromTheLauncher) {
   const std::vector<pid_t> pids = PidsOf(run, 2);
   fifo.WaitUntilFull();
 
-  const absl::Time start = absl::Now();
+  const Deadline soon(kSoon);
   run.Send(SIGTERM);
 
   EXPECT_EQ(run.Wait().exit_code, 128 + SIGTERM);
-  EXPECT_LT(absl::Now() - start, kSoon);
+  EXPECT_FALSE(soon.has_passed());
   ExpectGone(pids);
 }
 

@@ -15,6 +15,7 @@ def program_test(name, size = "medium", data = [], **kwargs):
         srcs = [name + ".cc"],
         data = data + ["//driver:lockstep"],
         deps = [
+            "//base:deadline",
             "//tests/support:program",
             "//tests/support:rank_script",
             "//tests/support:ranks",

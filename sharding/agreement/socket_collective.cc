@@ -19,7 +19,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "absl/time/clock.h"
 
 namespace lockstep::sharding {
 namespace {
@@ -39,18 +38,14 @@ T ReadNumber(const char* bytes) {
   return value;
 }
 
-int MillisecondsUntil(absl::Time deadline) {
-  const int64_t left = absl::ToInt64Milliseconds(deadline - absl::Now());
-  return static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
-}
-
-// Until the descriptor is ready; false at the deadline.
-bool WaitFor(int fd, short events, absl::Time deadline) {
+// Blocks until the descriptor is ready. Returns false at the deadline.
+bool WaitFor(int fd, short events, const Deadline& deadline) {
   pollfd wanted = {fd, events, 0};
   for (;;) {
-    const int ready = poll(&wanted, 1, MillisecondsUntil(deadline));
+    const int ready = poll(&wanted, 1, deadline.MillisecondsLeft());
     if (ready > 0) return true;
-    if (ready == 0 || errno != EINTR) return false;
+    if (ready < 0 && errno != EINTR) return false;
+    if (deadline.has_passed()) return false;
   }
 }
 
@@ -129,7 +124,7 @@ SocketCollective::Socket::~Socket() {
 absl::StatusOr<std::unique_ptr<SocketCollective>> SocketCollective::Connect(
     int rank, int size, const std::string& address, const Exchange& exchange,
     absl::Duration timeout, std::vector<int> ranks) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const Deadline deadline(timeout);
   auto collective = std::make_unique<SocketCollective>();
   collective->state_->rank = rank;
   collective->state_->timeout = timeout;
@@ -170,7 +165,7 @@ absl::StatusOr<SocketCollective::Socket> SocketCollective::Listen(const std::str
 }
 
 absl::StatusOr<SocketCollective::Socket> SocketCollective::Dial(const std::string& endpoint,
-                                                                absl::Time deadline) {
+                                                                const Deadline& deadline) {
   const absl::StatusOr<Endpoint> parsed = ParseEndpoint(endpoint);
   if (!parsed.ok()) return parsed.status();
   const Address& address = parsed->address;
@@ -190,7 +185,7 @@ absl::StatusOr<SocketCollective::Socket> SocketCollective::Dial(const std::strin
 // Each rank calls those before it and answers those after it.
 absl::Status SocketCollective::Meet(const Socket& listener,
                                     const std::vector<std::string>& endpoints,
-                                    absl::Time deadline) {
+                                    const Deadline& deadline) {
   std::vector<Peer>& peers = state_->peers;
   for (int other = 0; other < state_->rank; ++other) {
     const std::string& endpoint = endpoints[static_cast<size_t>(other)];
@@ -225,7 +220,7 @@ absl::Status SocketCollective::Meet(const Socket& listener,
     Prepare(socket.fd());
     // A peer without the token is not a rank: a port scan, for example. Do not wait long for a
     // silent peer while ranks queue behind it.
-    const absl::Time patience = std::min(deadline, absl::Now() + absl::Seconds(5));
+    const Deadline patience = std::min(deadline, Deadline(absl::Seconds(5)));
     std::string hello(kHelloSize, '\0');
     size_t size = 0;
     while (size < kHelloSize && WaitFor(socket.fd(), POLLIN, patience)) {
@@ -326,7 +321,7 @@ void SocketCollective::State::Parse(Peer& peer) {
 
 // Until this rank's own bytes have left, too: it may end next, and its socket with it.
 absl::Status SocketCollective::State::AwaitMessages(int64_t number) {
-  const absl::Time deadline = absl::Now() + timeout;
+  const Deadline deadline(timeout);
   for (;;) {
     std::vector<pollfd> wanted;
     std::vector<int> awaited;
@@ -350,10 +345,10 @@ absl::Status SocketCollective::State::AwaitMessages(int64_t number) {
 
 absl::Status SocketCollective::State::Poll(std::vector<pollfd>& wanted,
                                            const std::vector<int>& awaited,
-                                           absl::Time deadline) const {
-  const int ready = poll(wanted.data(), wanted.size(), MillisecondsUntil(deadline));
+                                           const Deadline& deadline) const {
+  const int ready = poll(wanted.data(), wanted.size(), deadline.MillisecondsLeft());
   if (ready < 0 && errno != EINTR) return absl::InternalError(absl::StrCat("poll: ", Reason()));
-  if (ready != 0) return absl::OkStatus();
+  if (ready != 0 || !deadline.has_passed()) return absl::OkStatus();
   return absl::DeadlineExceededError(
       absl::StrCat("sharding: rank ", OwnName(), " has waited ", absl::FormatDuration(timeout),
                    " for ranks that have not come: ", absl::StrJoin(awaited, ", ")));

@@ -34,6 +34,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "base/deadline.h"
 #include "sharding/agreement/collective.h"
 
 namespace lockstep::sharding {
@@ -114,7 +115,7 @@ class SocketCollective : public Collective {
     absl::Status AwaitMessages(int64_t number);
     // Waits for one of the descriptors, or returns the error of ranks that have not come.
     absl::Status Poll(std::vector<pollfd>& wanted, const std::vector<int>& awaited,
-                      absl::Time deadline) const;
+                      const Deadline& deadline) const;
     absl::Status Lost(size_t other) const;
     absl::Status WrongSize(size_t other, size_t sent, size_t expected) const;
   };
@@ -123,9 +124,9 @@ class SocketCollective : public Collective {
   class Crossing;
 
   static absl::StatusOr<Socket> Listen(const std::string& address, std::string& endpoint);
-  static absl::StatusOr<Socket> Dial(const std::string& endpoint, absl::Time deadline);
+  static absl::StatusOr<Socket> Dial(const std::string& endpoint, const Deadline& deadline);
   absl::Status Meet(const Socket& listener, const std::vector<std::string>& endpoints,
-                    absl::Time deadline);
+                    const Deadline& deadline);
 
   std::shared_ptr<State> state_ = std::make_shared<State>();
 };

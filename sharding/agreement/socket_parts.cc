@@ -7,7 +7,6 @@
 #include <limits>
 #include <utility>
 
-#include "absl/time/clock.h"
 #include "sharding/agreement/socket_collective.h"
 
 // GatherWithParts: a message to every rank, and memory behind it. On the wire it is one message of
@@ -205,7 +204,7 @@ absl::StatusOr<std::vector<std::string>> SocketCollective::GatherWithParts(
   }
   State& state = *state_;
   const int64_t number = state.started++;
-  const absl::Time deadline = absl::Now() + state.timeout;
+  const Deadline deadline(state.timeout);
   std::vector<std::unique_ptr<Crossing>> crossings(state.peers.size());
   for (size_t other = 0; other < state.peers.size(); ++other) {
     if (state.peers[other].socket.fd() < 0) continue;

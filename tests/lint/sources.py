@@ -4,7 +4,8 @@ A header begins with a comment that says what it is for, and has an include guar
 (headers under third_party may say #pragma once instead). No file is longer than 500 lines, save those
 that a program wrote. No folder holds more than 30 files. Two headers define no type of one name in one
 namespace: a file that includes both would not compile. at::parallel_for is called in one file, which is compiled
-with OpenMP: elsewhere it runs on one thread, with no error.
+with OpenMP: elsewhere it runs on one thread, with no error. C++ reads the clock on the wall only to write down a time:
+a deadline by that clock ends early, or hours late, when the clock is set.
 """
 
 import collections
@@ -21,9 +22,19 @@ GENERATED = ("driver/lua/types/torch.lua", "driver/lua/types/torch_internal.lua"
 
 PARALLEL = "kernels/aten/parallel.cc"
 
+# A name for a folder, a time in a log, and the test's clock.
+WALL_CLOCK = ("driver/ranks/rank.cc", "driver/files/event_file.cc", "tests/support/jumping_clock.cc")
+_WALL_CLOCK = re.compile(r"absl::Now\(|\bsystem_clock\b|\bCLOCK_REALTIME|\bgettimeofday\(|\bstd::time\(|\b(?:sem_timed|"
+                         r"pthread_cond_timed)wait\(|\bpthread_mutex_timedlock\(")
+
 _NAMESPACE = re.compile(r"^namespace ([\w:]+) \{", re.M)
 _TYPE = re.compile(r"^(?:struct|class|enum class) (\w+)(?: final)?(?: : [^;{]*)? \{", re.M)
-_TEXT = (".cc", ".h", ".cu", ".cuh", ".lua", ".py", ".bzl", ".sh")
+_CPP = (".cc", ".h", ".cu", ".cuh")
+_TEXT = (*_CPP, ".lua", ".py", ".bzl", ".sh")
+
+
+def line_of(text, match):
+    return text.count("\n", 0, match.start()) + 1
 
 
 def guard_of(path):
@@ -53,7 +64,7 @@ def check_types(headers):
             name = f"{namespace[1]}::{match[1]}" if namespace else match[1]
             home = homes.setdefault(name, path)
             if home != path:
-                yield f"{path}:{text.count(chr(10), 0, match.start()) + 1}: defines {name}, as {home} does"
+                yield f"{path}:{line_of(text, match)}: defines {name}, as {home} does"
 
 
 def check(top):
@@ -70,8 +81,11 @@ def check(top):
         if path.endswith((".h", ".cuh")):
             problems += check_header(path, text)
             headers[path] = text
-        if path.endswith((".h", ".cc", ".cu", ".cuh")) and path != PARALLEL and "at::parallel_for(" in text:
+        if path.endswith(_CPP) and path != PARALLEL and "at::parallel_for(" in text:
             problems.append(f"{path}: calls at::parallel_for; call ParallelFor of kernels/aten/parallel.h")
+        for found in _WALL_CLOCK.finditer(text) if path.endswith(_CPP) and path not in WALL_CLOCK else ():
+            problems.append(f"{path}:{line_of(text, found)}: {found[0].rstrip('(')} is the clock on the wall, which "
+                            "can be set; wait with base/deadline.h, and measure with std::chrono::steady_clock")
         length = text.count("\n")
         if length > MAX_LINES:
             problems.append(f"{path}: has {length} lines; at most {MAX_LINES} are one thing")

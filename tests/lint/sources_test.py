@@ -54,6 +54,13 @@ class SourcesTest(unittest.TestCase):
         self.assert_finds(text, "the include guard of this path is LOCKSTEP_DRIVER_KITE_H_")
         self.assertEqual([], fixture.problems(sources.check, {"third_party/kites/kite.h": text}))
 
+    def test_a_wait_by_the_clock_on_the_wall_is_found(self):
+        for code in ("absl::Time end = absl::Now() + timeout;", "auto now = std::chrono::system_clock::now();",
+                     "clock_gettime(CLOCK_REALTIME, &now);", "gettimeofday(&now, nullptr);", "sem_timedwait(&done, &end);"):
+            with self.subTest(code):
+                self.assert_finds(f"\nvoid Wait() {{ {code} }}\n", "driver/kite.cc:2: ", "driver/kite.cc")
+        self.assertEqual([], fixture.problems(sources.check, {"driver/ranks/rank.cc": "auto now = absl::Now();\n"}))
+
     def test_a_loop_that_would_run_on_one_thread_is_found(self):
         text = "void Run() { at::parallel_for(0, 3, 1, [](int64_t, int64_t) {}); }\n"
 

@@ -19,7 +19,6 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include "gtest/gtest.h"
 
 extern char** environ;
@@ -111,7 +110,7 @@ int ExitCode(int status) {
 
 // --- One process ---------------------------------------------------------------------------------
 
-Child::Child(const Command& command) : deadline_(absl::Now() + command.timeout) {
+Child::Child(const Command& command) : deadline_(command.timeout) {
   std::vector<std::string> arguments = command.argv;
   std::vector<std::string> variables = EnvironmentOf(command);
   const std::vector<char*> argv = Pointers(arguments);
@@ -195,7 +194,7 @@ void Child::CheckForEnd() {
     // The leader is a zombie still: the group's number is its own.
     state_ = State::kEnded;
     KillGroup();
-  } else if (absl::Now() >= deadline_) {
+  } else if (deadline_.has_passed()) {
     state_ = State::kTimedOut;
     KillGroup();
   }
@@ -204,7 +203,7 @@ void Child::CheckForEnd() {
 // Blocks until one of the children prints, ends, or is out of time.
 void Child::Poll(const std::vector<Child*>& children) {
   std::vector<pollfd> fds;
-  absl::Time deadline = absl::InfiniteFuture();
+  Deadline deadline(absl::InfiniteDuration());
   for (Child* child : children) {
     if (child->state_ != State::kRunning) continue;
     deadline = std::min(deadline, child->deadline_);
@@ -212,8 +211,7 @@ void Child::Poll(const std::vector<Child*>& children) {
       if (fd >= 0) fds.push_back({fd, POLLIN, 0});
     }
   }
-  const int64_t left_ms = absl::ToInt64Milliseconds(deadline - absl::Now()) + 1;
-  if (!fds.empty()) poll(fds.data(), fds.size(), static_cast<int>(std::max<int64_t>(0, left_ms)));
+  if (!fds.empty()) poll(fds.data(), fds.size(), deadline.MillisecondsLeft());
   for (Child* child : children) child->CheckForEnd();
 }
 

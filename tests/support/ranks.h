@@ -38,6 +38,7 @@
 #include <vector>
 
 #include "absl/time/time.h"
+#include "base/deadline.h"
 
 namespace lockstep::tests {
 
@@ -92,7 +93,7 @@ class Child {
   std::string Describe() const;
 
   std::string name_;  // of the program, for messages
-  absl::Time deadline_;
+  Deadline deadline_;
   pid_t pid_ = -1;
   int pid_fd_ = -1;  // readable when the process has ended
   int out_fd_ = -1;

@@ -84,13 +84,13 @@ std::string FindScriptLine(std::chrono::milliseconds patience) {
   const std::lock_guard<std::mutex> lock(one_question);
   if (main_state == nullptr) return "";
   timespec until;
-  clock_gettime(CLOCK_REALTIME, &until);
+  clock_gettime(CLOCK_MONOTONIC, &until);
   const int64_t nanoseconds = until.tv_nsec + int64_t{1'000'000} * patience.count();
   until.tv_sec += nanoseconds / 1'000'000'000;
   until.tv_nsec = nanoseconds % 1'000'000'000;
   asked = true;
   if (pthread_kill(script_thread, SIGURG) != 0) return "";
-  while (sem_timedwait(&answered, &until) != 0) {
+  while (sem_clockwait(&answered, CLOCK_MONOTONIC, &until) != 0) {
     if (errno == EINTR) continue;
     if (asked.exchange(false)) return "";  // else the answer is being written
     while (sem_wait(&answered) != 0) continue;
