@@ -1,11 +1,6 @@
 #include "driver/data/sample_index.h"
 
-#include <fcntl.h>
-#include <sys/file.h>
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -16,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "driver/data/cache_lock.h"
 #include "driver/data/json_array.h"
 #include "driver/data/parquet/row.h"
 #include "driver/data/tar.h"
@@ -172,25 +168,6 @@ absl::Status WithAdvice(const absl::Status& status) {
                                                   "; the cache folder must be writable and have "
                                                   "room: set LOCKSTEP_CACHE, or cache ="));
 }
-
-// One process at a time builds in a cache folder. A file system without locks lets several build
-// the same; each puts a complete file in place of the other's.
-class CacheLock {
- public:
-  explicit CacheLock(const std::string& cache_folder)
-      : fd_(open((cache_folder + "/lock").c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0666)) {
-    while (fd_ >= 0 && flock(fd_, LOCK_EX) != 0 && errno == EINTR) {
-    }
-  }
-  CacheLock(const CacheLock&) = delete;
-  CacheLock& operator=(const CacheLock&) = delete;
-  ~CacheLock() {
-    if (fd_ >= 0) close(fd_);
-  }
-
- private:
-  int fd_;
-};
 
 absl::Status Gunzip(const std::string& path,
                     const std::function<absl::Status(absl::string_view)>& write) {
@@ -351,7 +328,8 @@ absl::StatusOr<IndexedFile> OpenIndexed(const std::string& path, Layout layout,
     return WithAdvice(absl::UnknownError(
         absl::StrCat("cannot make the folder ", cache_folder, ": ", error.message())));
   }
-  const CacheLock lock(cache_folder);
+  const absl::StatusOr<CacheLock> lock = CacheLock::Take(cache_folder);
+  if (!lock.ok()) return lock.status();
   if (TakeCached(stem, layout, file)) return file;
   const absl::Status status = Build(stem, layout, unpacking, file);
   if (!status.ok()) return status;

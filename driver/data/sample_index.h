@@ -77,7 +77,7 @@ struct IndexedFile {
 
 // Opens a file and its index; builds what the cache lacks. Returns an error that names the file if
 // it cannot be read, is broken, or changes meanwhile, and one that names the cache folder if that
-// cannot be written.
+// cannot be written. Waits for another process that builds in that folder, see cache_lock.h.
 absl::StatusOr<IndexedFile> OpenIndexed(const std::string& path, Layout layout,
                                         const std::string& cache_folder,
                                         const Unpacking& unpacking = {});
