@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "driver/files/regular_file.h"
 
 namespace lockstep::driver {
 namespace {
@@ -56,17 +57,20 @@ absl::Status NewFile::Check(bool done) const {
 }
 
 absl::StatusOr<Checksum> ChecksumOfFile(const std::string& path) {
-  std::FILE* file = std::fopen(path.c_str(), "rb");
-  if (file == nullptr) return Failed("open", path, errno);
+  const absl::StatusOr<RegularFile> file = RegularFile::Open(path);
+  if (!file.ok()) {
+    return absl::Status(file.status().code(),
+                        absl::StrCat("cannot open ", path, ": ", file.status().message()));
+  }
   Checksum checksum;
   std::vector<char> block(size_t{1} << 20);
-  size_t size = 0;
-  while ((size = std::fread(block.data(), 1, block.size(), file)) > 0)
-    checksum.Add(block.data(), size);
-  const int error = std::ferror(file) != 0 ? errno : 0;
-  std::fclose(file);
-  if (error != 0) return Failed("read", path, error);
-  return checksum;
+  for (;;) {
+    const ssize_t size = read(file->fd(), block.data(), block.size());
+    if (size < 0 && errno == EINTR) continue;
+    if (size < 0) return Failed("read", path, errno);
+    if (size == 0) return checksum;
+    checksum.Add(block.data(), static_cast<size_t>(size));
+  }
 }
 
 absl::Status SyncFolder(const std::string& path) {

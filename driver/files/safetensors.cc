@@ -1,9 +1,6 @@
 #include "driver/files/safetensors.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -16,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "driver/files/json_text.h"
+#include "driver/files/regular_file.h"
 #include "nlohmann/json.hpp"
 
 namespace lockstep::driver {
@@ -158,31 +156,19 @@ struct Mapping {
   }
 };
 
-// Closes the file; the mapping stays.
-struct Descriptor {
-  int fd = -1;
-  ~Descriptor() {
-    if (fd >= 0) close(fd);
-  }
-};
-
 absl::StatusOr<std::shared_ptr<Mapping>> Map(const std::string& path) {
-  const Descriptor file{open(path.c_str(), O_RDONLY | O_CLOEXEC)};
-  if (file.fd < 0)
-    return absl::NotFoundError(absl::StrCat("cannot open ", path, ": ", std::strerror(errno)));
-  struct stat status {};
-  const bool known = fstat(file.fd, &status) == 0;
-  if (!known || !S_ISREG(status.st_mode)) {
-    const char* why = S_ISDIR(status.st_mode) ? "Is a directory" : "it is not a regular file";
-    return Wrong(absl::StrCat(path, " cannot be read: ", known ? why : std::strerror(errno)));
+  const absl::StatusOr<RegularFile> file = RegularFile::Open(path);
+  if (!file.ok()) {
+    return absl::Status(file.status().code(),
+                        absl::StrCat("cannot open ", path, ": ", file.status().message()));
   }
   auto mapping = std::make_shared<Mapping>();
-  mapping->size = static_cast<size_t>(status.st_size);
+  mapping->size = static_cast<size_t>(file->bytes());
   if (mapping->size == 0) return mapping;
   // Without NORESERVE the kernel would set aside memory for a copy of the whole file, in case that
   // every page of the private mapping is written to.
-  void* address =
-      mmap(nullptr, mapping->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE, file.fd, 0);
+  void* address = mmap(nullptr, mapping->size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_NORESERVE,
+                       file->fd(), 0);
   if (address == MAP_FAILED)
     return Wrong(absl::StrCat(path, " cannot be mapped: ", std::strerror(errno)));
   mapping->address = address;

@@ -1,18 +1,14 @@
 #include "driver/images/decode.h"
 
-#include <cerrno>
-#include <cstring>
-#include <filesystem>
-#include <fstream>
 #include <new>
 #include <string>
-#include <system_error>
 #include <utility>
 
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "driver/files/regular_file.h"
 #include "driver/images/formats.h"
 
 namespace lockstep::images {
@@ -57,21 +53,10 @@ absl::StatusOr<Image> DecodeImage(absl::string_view bytes, const DecodeOptions& 
 }
 
 absl::StatusOr<Image> ReadImageFile(const std::string& path, const DecodeOptions& options) {
-  std::error_code none;
-  if (std::filesystem::is_directory(path, none))
-    return absl::NotFoundError(absl::StrCat(path, ": cannot be read: Is a directory"));
-  errno = 0;
-  std::ifstream in(path, std::ios::binary | std::ios::ate);
-  std::string bytes;
-  if (in.good() && in.tellg() >= 0) {
-    bytes.resize(static_cast<size_t>(in.tellg()));
-    in.seekg(0);
-  }
-  if (!in.read(bytes.data(), static_cast<std::streamsize>(bytes.size()))) {
-    return absl::NotFoundError(
-        absl::StrCat(path, ": cannot be read: ", errno != 0 ? std::strerror(errno) : "not a file"));
-  }
-  absl::StatusOr<Image> image = DecodeImage(bytes, options);
+  const absl::StatusOr<std::string> bytes = driver::ReadRegularFile(path);
+  if (!bytes.ok())
+    return absl::NotFoundError(absl::StrCat(path, ": cannot be read: ", bytes.status().message()));
+  absl::StatusOr<Image> image = DecodeImage(*bytes, options);
   if (image.ok()) return image;
   return absl::Status(image.status().code(), absl::StrCat(path, ": ", image.status().message()));
 }

@@ -1,15 +1,12 @@
 #include "driver/text/tokenizer.h"
 
-#include <cerrno>
-#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <sstream>
 #include <system_error>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "driver/files/regular_file.h"
 #include "driver/text/tokenizer_parts.h"
 
 namespace lockstep::text {
@@ -104,15 +101,12 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Load(const std::stri
   std::error_code ignored;
   std::string file = path;
   if (std::filesystem::is_directory(path, ignored)) file += "/tokenizer.json";
-  std::ifstream stream(file, std::ios::binary);
-  std::ostringstream json;
-  // An empty file is at its end already, and << would fail without an errno of its own.
-  if (stream.peek() != std::ifstream::traits_type::eof()) json << stream.rdbuf();
-  if (stream.fail() || !json) {
+  const absl::StatusOr<std::string> json = driver::ReadRegularFile(file);
+  if (!json.ok()) {
     return absl::NotFoundError(
-        absl::StrCat("text: ", file, ": cannot be read: ", std::strerror(errno)));
+        absl::StrCat("text: ", file, ": cannot be read: ", json.status().message()));
   }
-  return Parse(json.str(), file);
+  return Parse(*json, file);
 }
 
 absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Parse(std::string_view json,

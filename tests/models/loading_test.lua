@@ -237,6 +237,48 @@ t.test("BadValuesOfTheConfigAreNamed", function()
   refuses('has the dtype "int4"', copy("qwen3", function(c) c.dtype = "int4" end))
 end)
 
+-- They would be built for hours, until the memory is full.
+t.test("CountsThatNoModelHasAreRefusedBeforeAnythingIsBuilt", function()
+  local function set(key, value)
+    return function(config)
+      config.layer_types = nil
+      if config[key] then config[key] = value else config.vision_config[key] = value end
+    end
+  end
+  for key, folder in pairs { num_hidden_layers = "llama", num_local_experts = "qwen3_moe", depth = "qwen3_vl" } do
+    for _, value in ipairs { 2 ^ 31, 2 ^ 53, 1e300, 10001 } do
+      local message = t.raises("models", models.load, copy(folder, set(key, value)))
+      t.truthy(message:find "expected at most 10000" or message:find "tensors: some layers have none", message)
+    end
+  end
+  refuses('config.json says "num_hidden_layers": 2147483648, but the files in',
+    copy("qwen3", set("num_hidden_layers", 2 ^ 31)))
+  refuses('config.json says "vision_config.depth": 900, but the files in', copy("qwen3_vl", set("depth", 900)))
+
+  local config = core.json_decode(read(SOURCE .. "llama/config.json"))
+  config.num_hidden_layers = 2 ^ 31
+  t.raises('"num_hidden_layers" is 2147483648; expected at most 10000', models.build, config)
+  config.num_hidden_layers, config.hidden_size, config.intermediate_size = 100, 2 ^ 17, 2 ^ 19
+  config.head_dim = 2 ^ 15
+  local message = t.raises("models.build: the config makes ", models.build, config)
+  t.truthy(message:find "GiB as .*float32, and this machine has %d+", message)
+end)
+
+-- Links in a folder that was downloaded lead anywhere.
+t.test("AFileWithoutAnEndIsRefusedBeforeItIsRead", function()
+  for _, name in ipairs { "config.json", "generation_config.json", "model.safetensors",
+    "model.safetensors.index.json" } do
+    for _, command in ipairs { "ln -s /dev/zero %s", "mkfifo %s" } do
+      local path = copy(name:find "index" and "qwen3_yarn" or "qwen3")
+      local file = path .. "/" .. name
+      os.remove(file)
+      assert(os.execute(command:format("'" .. file .. "'")) == 0)
+
+      t.raises("it is not a regular file", models.load, path)
+    end
+  end
+end)
+
 t.test("ADtypeIsOneOfFloatingPointNumbers", function()
   for given, got in pairs { [torch.int64] = "torch.int64", float32 = '"float32"' } do
     local message = "dtype must be torch.float32, torch.bfloat16, torch.float16, torch.float64, got " .. got

@@ -6,6 +6,7 @@
 
 local cache = require "lockstep.data.cache"
 local core = require "lockstep.core"
+local core_files = require "lockstep.core.files"
 local core_safetensors = require "lockstep.core.safetensors"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
@@ -61,11 +62,13 @@ end
 ---@return any # null as data.null
 function M.json(path)
   if type(path) ~= "string" then core.raise("data.json: the path must be a string, not a " .. type(path)) end
-  local file, reason = io.open(path, "rb")
-  if not file then core.raise("data.json: cannot open " .. tostring(reason)) end
-  local text, trouble = file:read("*a")
-  file:close()
-  if not text then core.raise(("data.json: cannot read %s: %s"):format(path, tostring(trouble))) end
+  local text, reason = core_files.read(path)
+  local pipe = core_files.kind(path) == "pipe" and io.open(path, "rb")
+  if pipe then
+    text = pipe:read("*a")
+    pipe:close()
+  end
+  if not text then core.raise("data.json: cannot open " .. reason) end
   return core.json_decode(text, path)
 end
 
@@ -128,7 +131,7 @@ end
 ---@return lockstep.data.Tokens
 function M.tokens(path, opts) return tokens.open(path, opts) end
 
---- The path of a file that set-up fetched, "digits.csv.gz": in $LOCKSTEP_CACHE/data.
+--- The path of a file that set-up fetched, "digits.csv.gz": in $LOCKSTEP_CACHE/data, or in the archive of ./package.
 ---@param name string
 ---@return string
 function M.path(name)

@@ -114,11 +114,12 @@ function M.load(dir, opts)
   if o.dtype ~= nil then config.check_dtype("models.load", o.dtype) end
   local path = folder.find(dir, "models.load")
   local raw, text = config.read(path)
-  local model = parameter.on_meta(find_class("models.load", raw), raw, { ignore = o.ignore })
+  local class, tensors = find_class("models.load", raw), shards.read(path, "models.load")
+  config.check_layers(raw, #plain.keys(tensors), path)
+  local model = parameter.on_meta(class, raw, { ignore = o.ignore })
   model.source, model.config_text, model.stop_ids = dir, text, config.stop_ids(path)
   config.check_stop_ids("config.json", raw.eos_token_id, model.settings.vocab_size)
   config.check_stop_ids("generation_config.json", model.stop_ids, model.settings.vocab_size)
-  local tensors = shards.read(path, "models.load")
   local how = { path = path, device = o.device, dtype = o.dtype or config.dtype(raw), shard = o.shard }
   if o.shard then return loading.fill_sharded(model, tensors, how) end
   loading.fill(model, tensors, how)

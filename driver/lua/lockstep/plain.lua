@@ -1,6 +1,7 @@
 --- Functions for plain values and files that Lua itself lacks.
 
 local core = require "lockstep.core"
+local core_files = require "lockstep.core.files"
 
 local M = {}
 
@@ -63,17 +64,10 @@ function M.is_callable(value)
   return type(value) == "function" or (getmetatable(value) or {}).__call ~= nil
 end
 
---- Returns what a file holds, or nil and the reason.
+--- Returns what a regular file holds, or nil and the reason. A link may lead to a pipe or a device, which is not read.
 ---@param path string
 ---@return string?
 ---@return string?
-function M.read_file(path)
-  local file, reason = io.open(path, "rb")
-  if not file then return nil, reason end
-  local text = file:read("*a")
-  file:close()
-  if not text then return nil, path .. ": it is a folder, or cannot be read" end
-  return text
-end
+function M.read_file(path) return core_files.read(path) end
 
 return M

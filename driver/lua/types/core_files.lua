@@ -21,6 +21,23 @@ function files.remove(path) end
 ---@param folder string
 function files.sync(folder) end
 
+--- What a path leads to; nil if nothing is there.
+---@param path string
+---@return "file"|"folder"|"pipe"|"other"|nil
+function files.kind(path) end
+
+--- The length of a regular file in bytes; nil and the reason for anything else.
+---@param path string
+---@return integer?
+---@return string? reason
+function files.size(path) end
+
+--- The content of a regular file of less than 2 GiB; nil and the reason for anything else. Never waits.
+---@param path string
+---@return string?
+---@return string? reason
+function files.read(path) end
+
 --- A file's length, and its CRC-32 as in zlib and gzip, in eight hexadecimal digits.
 ---@param path string
 ---@return integer bytes

@@ -16,6 +16,7 @@
 #include "absl/strings/str_format.h"
 #include "driver/files/append_file.h"
 #include "driver/files/new_file.h"
+#include "driver/files/regular_file.h"
 #include "driver/files/run_lock.h"
 #include "driver/lua/bind/open.h"
 #include "driver/lua/torch/tensor.h"
@@ -85,6 +86,43 @@ int Sync(lua_State* state) {
 int ChecksumOfFile(lua_State* state) {
   return PushChecksum(state,
                       ValueOrThrow(driver::ChecksumOfFile(ReadString(state, 1, "checksum: path"))));
+}
+
+// kind(path) -> "file", "folder", "pipe" or "other", or nil if there is nothing. Opens nothing.
+int Kind(lua_State* state) {
+  std::error_code error;
+  const fs::file_status status = fs::status(ReadString(state, 1, "kind: path"), error);
+  if (!fs::exists(status)) return 0;
+  PushString(state, fs::is_regular_file(status) ? "file"
+                    : fs::is_directory(status)  ? "folder"
+                    : fs::is_fifo(status)       ? "pipe"
+                                                : "other");
+  return 1;
+}
+
+// Pushes nil and "PATH: the reason".
+int PushFailure(lua_State* state, const std::string& path, const absl::Status& status) {
+  lua_pushnil(state);
+  PushString(state, absl::StrCat(path, ": ", status.message()));
+  return 2;
+}
+
+// size(path) -> bytes of a regular file; or nil and "PATH: the reason".
+int Size(lua_State* state) {
+  const std::string path = ReadString(state, 1, "size: path");
+  const absl::StatusOr<driver::RegularFile> file = driver::RegularFile::Open(path);
+  if (!file.ok()) return PushFailure(state, path, file.status());
+  PushInteger(state, static_cast<int64_t>(file->bytes()));
+  return 1;
+}
+
+// read(path) -> the content of a regular file; or nil and "PATH: the reason".
+int Read(lua_State* state) {
+  const std::string path = ReadString(state, 1, "read: path");
+  const absl::StatusOr<std::string> text = driver::ReadRegularFile(path);
+  if (!text.ok()) return PushFailure(state, path, text.status());
+  PushString(state, *text);
+  return 1;
 }
 
 // Calls use(data, size) with the bytes of each string and tensor of an array.
@@ -186,6 +224,9 @@ int OpenFiles(lua_State* state) {
                        {"rename", Rename},
                        {"remove", Remove},
                        {"sync", Sync},
+                       {"kind", Kind},
+                       {"size", Size},
+                       {"read", Read},
                        {"checksum", ChecksumOfFile},
                        {"checksum_of", ChecksumOfPieces},
                        {"why_unwritable", WhyUnwritable},

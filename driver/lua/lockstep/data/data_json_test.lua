@@ -13,11 +13,21 @@ t.test("AFileIsOneValueOfLua", function()
   t.equal(data.json(path), { hidden_size = 64, tie = true, rope = data.null, layers = { "a", "b" }, eps = 1e-6 })
 end)
 
+t.test("AValueIsReadFromAPipe", function()
+  local pipe = run.dir .. "/pipe"
+  assert(os.execute(("mkfifo '%s'; echo '[1, 2]' >'%s' &"):format(pipe, pipe)) == 0)
+
+  t.equal(data.json(pipe), { 1, 2 })
+end)
+
 t.test("MistakesNameTheFileAndThePlace", function()
   t.raises("data.json: cannot open " .. run.dir .. "/none.json: No such file or directory", data.json,
     run.dir .. "/none.json")
-  t.raises("data.json: cannot read " .. run.dir .. ": Is a directory", data.json, run.dir)
+  t.raises("data.json: cannot open " .. run.dir .. ": Is a directory", data.json, run.dir)
   t.raises("data.json: the path must be a string, not a table", data.json, {})
+  assert(os.execute(("ln -s /dev/zero '%s/zero.json'"):format(run.dir)) == 0)
+  t.raises("data.json: cannot open " .. run.dir .. "/zero.json: it is not a regular file", data.json,
+    run.dir .. "/zero.json")
   local path = write("bad.json", '{"a": 1,\n "b" 2}')
   t.raises(path .. ": syntax error while parsing object separator - unexpected number literal; expected ':' " ..
     "(line 2, at byte 14 of 16)", data.json, path)

@@ -10,18 +10,7 @@ local M = {}
 
 local SUFFIX = ".safetensors.index.json"
 
---- Returns what a path leads to; nil where nothing can be opened.
----@param path string
----@return "file"|"folder"|nil
-function M.kind(path)
-  local file = io.open(path, "rb")
-  if not file then return nil end
-  local _, trouble = file:read(1) -- of a folder: "Is a directory"
-  file:close()
-  return trouble and "folder" or "file"
-end
-
-local function is_file(path) return M.kind(path) == "file" end
+local function is_file(path) return core_files.kind(path) == "file" end
 
 local function ends_with(text, suffix) return text:sub(-#suffix) == suffix end
 
@@ -101,7 +90,7 @@ end
 ---@return table<string, torch.Tensor> tensors
 ---@return table<string, string> metadata of all files together
 function M.read(path, caller)
-  if M.kind(path) == "folder" then path = choose((path:gsub("(.)/+$", "%1")), caller) end
+  if core_files.kind(path) == "folder" then path = choose((path:gsub("(.)/+$", "%1")), caller) end
   if ends_with(path, ".index.json") then return read_shards(path, caller) end
   return core_safetensors.read(path, caller)
 end

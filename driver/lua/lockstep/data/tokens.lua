@@ -1,6 +1,7 @@
 --- Flat files of token ids. Scripts use data.tokens.
 
 local core = require "lockstep.core"
+local core_files = require "lockstep.core.files"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
@@ -67,12 +68,8 @@ function M.open(path, opts)
   if o.vocab_size and (type(o.vocab_size) ~= "number" or o.vocab_size < 1) then
     core.raise("data.tokens: vocab_size must be a positive integer, got " .. tostring(o.vocab_size))
   end
-  local file, reason = io.open(path, "rb")
-  if not file then core.raise("data.tokens: cannot open " .. tostring(reason)) end
-  local _, trouble = file:read(1) -- of a folder: "Is a directory"
-  if trouble then core.raise(("data.tokens: cannot read %s: %s"):format(path, trouble)) end
-  local bytes = file:seek("end")
-  file:close()
+  local bytes, reason = core_files.size(path)
+  if not bytes then core.raise("data.tokens: cannot open " .. reason) end
   plain.check(bytes ~= 0 and bytes % width == 0, "data.tokens: %s has %d bytes; expected a positive multiple of %d, "
     .. "the size of one id of dtype %s", path, bytes, width, o.dtype)
   return setmetatable({

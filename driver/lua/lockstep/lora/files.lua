@@ -98,12 +98,10 @@ end
 ---@return lora.Files
 function M.read_weights(dir)
   local path = dir .. "/" .. WEIGHTS
-  local file = io.open(path, "rb")
-  if not file then
-    core.raise(string.format("lora.load: %s is not there%s", path, io.open(dir .. "/adapter_model.bin", "rb")
+  if not core_files.kind(path) then
+    core.raise(string.format("lora.load: %s is not there%s", path, core_files.kind(dir .. "/adapter_model.bin")
       and "; adapter_model.bin is a pickle, which runs code as it is read: convert it to safetensors" or ""))
   end
-  file:close()
   local found = { modules = {}, others = {} }
   for key, tensor in pairs((data.safetensors(path))) do
     local name = key:sub(1, #PREFIX) == PREFIX and key:sub(#PREFIX + 1)

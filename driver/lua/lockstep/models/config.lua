@@ -6,6 +6,7 @@
 --- A key that the architecture does not know is an error: it may change results. Keys that cannot are listed here.
 
 local core = require "lockstep.core"
+local core_files = require "lockstep.core.files"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
@@ -56,7 +57,8 @@ end
 ---@return integer|integer[]|nil
 function M.stop_ids(folder)
   local path = folder .. "/generation_config.json"
-  local text = plain.read_file(path)
+  local text, reason = plain.read_file(path)
+  if not text and core_files.kind(path) then fail("cannot read %s", reason) end
   if not text then return nil end
   local generation = core.json_decode(text, path)
   local id = type(generation) == "table" and generation.eos_token_id
@@ -155,6 +157,38 @@ function M.check_whole(architecture, key, value)
   end
 end
 
+-- The keys over which an architecture loops as it is built. No model comes near the limit; a damaged config would
+-- build without end.
+local COUNTS = { "num_hidden_layers", "depth", "num_experts", "num_local_experts" }
+local MOST = 10000
+
+local function check_counts(architecture, raw)
+  for _, key in ipairs(COUNTS) do
+    local value = get(raw, key)
+    if type(value) == "number" and not (value <= MOST) then
+      fail('%s: "%s" is %s; expected at most %d', architecture, key, show(value), MOST)
+    end
+  end
+end
+
+--- Throws if a config, or a part of it such as vision_config, has more layers than there are tensors in the files:
+--- each layer has one at least. It is cheap, and comes before anything is built.
+---@param raw table<string, any>
+---@param num_tensors integer
+---@param path string of the folder
+---@param part string? for messages
+function M.check_layers(raw, num_tensors, path, part)
+  for key, value in pairs(raw) do
+    local name = (part or "") .. tostring(key)
+    if type(value) == "table" and not part then
+      M.check_layers(value, num_tensors, path, name .. ".")
+    elseif (key == "num_hidden_layers" or key == "depth") and type(value) == "number" and value > num_tensors then
+      core.raise(('models.load: config.json says "%s": %s, but the files in %s have %d tensors: some layers have none')
+        :format(name, show(value), path, num_tensors))
+    end
+  end
+end
+
 local function check_type(architecture, key, value, default)
   if default == options.optional then return end
   if default == options.required then return M.check_whole(architecture, key, value) end
@@ -194,6 +228,7 @@ end
 ---@return table<string, any>
 function M.settings(architecture, raw, keys, ignore)
   check_known(architecture, raw, keys, ignore or {})
+  check_counts(architecture, raw)
   local result = { rope = rope(raw) }
   for key, default in pairs(keys) do
     local value = get(raw, key)

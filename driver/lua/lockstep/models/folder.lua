@@ -5,7 +5,6 @@
 local core = require "lockstep.core"
 local files = require "lockstep.core.files"
 local plain = require "lockstep.plain"
-local shards = require "lockstep.data.shards"
 
 local M = {}
 
@@ -28,7 +27,7 @@ end
 function M.find(name, caller)
   local function fail(message, ...) core.raise((caller or "models") .. ": " .. message:format(...)) end
   if type(name) ~= "string" then fail("expected a folder, or OWNER/MODEL of the Hub; got a %s", type(name)) end
-  if shards.kind(name) then return (name:gsub("(.)/+$", "%1")) end
+  if files.kind(name) then return (name:gsub("(.)/+$", "%1")) end
   if not name:match("^[%w._-]+/[%w._-]+$") then
     fail('there is no folder %s, and a name of the Hub would be OWNER/MODEL', name)
   end
@@ -40,7 +39,7 @@ function M.find(name, caller)
       repository, table.concat(snapshots, ", snapshots/"))
   end
   local path = repository .. "/snapshots/" .. (revision or snapshots[1] or "none")
-  if shards.kind(path) then return path end
+  if files.kind(path) then return path end
   fail("%s is neither a folder here nor in %s; to download it: hf download %s", name, cache(), name)
   return path
 end

@@ -1,9 +1,36 @@
 --- First values of a model's weights.
 
+local core = require "lockstep.core"
 local nn = require "lockstep.nn"
+local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
 local M = {}
+
+--- Returns the bytes of this machine's memory and swap space.
+local function machine_bytes()
+  local text, kilobytes = plain.read_file("/proc/meminfo") or "", 0
+  for _, key in ipairs { "MemTotal", "SwapTotal" } do
+    kilobytes = kilobytes + (tonumber(text:match(key .. ":%s*(%d+) kB")) or 0)
+  end
+  return kilobytes > 0 and kilobytes * 1024 or math.huge
+end
+
+--- Throws if a model that was built on "meta" does not fit in this machine's memory: Linux would grant it, and end the
+--- process as it is filled.
+local function check_memory(model, dtype)
+  local seen, elements = {}, 0
+  for _, place in ipairs(nn.parameter_places(model)) do
+    if not seen[place.tensor] then elements = elements + place.tensor:numel() end
+    seen[place.tensor] = true
+  end
+  local bytes, most = elements * torch.empty(0, { dtype = dtype }):element_size(), machine_bytes()
+  if bytes > most then
+    core.raise(("models.build: the config makes %.4g parameters, which take %.4g GiB as %s, and this machine has %.4g "
+      .. "GiB of memory; models.load with shard = { ... } gives each rank a part"):format(elements, bytes / 2 ^ 30,
+      tostring(dtype), most / 2 ^ 30))
+  end
+end
 
 --- Gives the parameters of a model that was built on "meta" memory and random values: matrices normal, biases 0, the
 --- rest (norms) 1.
@@ -12,6 +39,7 @@ local M = {}
 ---@param o {dtype: torch.dtype, device: string, deviation: number}
 ---@return T
 function M.fill(model, o)
+  if tostring(o.device):match "^cpu" then check_memory(model, o.dtype) end
   local made = {}
   for _, place in ipairs(nn.parameter_places(model)) do
     local tensor = made[place.tensor]

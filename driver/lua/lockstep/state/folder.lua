@@ -109,6 +109,20 @@ local function read_marker(path)
   return content
 end
 
+local function check_file(path, expected)
+  local has, should = files.size(path) -- before it is read: a link may lead to any size
+  if not has then error("cannot open " .. should, 0) end
+  should = expected.bytes
+  local what = "%s has %d bytes, but complete.json says %d"
+  if has == should then
+    has, should = select(2, files.checksum(path)), expected.crc32
+    what = "%s has the checksum %s, but complete.json says %s"
+  end
+  if has ~= should then
+    error((what .. ": the file is torn, or belongs to another state"):format(path, has, should), 0)
+  end
+end
+
 --- Reads the marker and compares the files with it, each `world`-th of them from the `rank`-th on. Raises what is
 --- wrong: which file, what it should be.
 ---@param path string
@@ -118,14 +132,7 @@ end
 function M.check(path, rank, world)
   local marker = read_marker(path)
   for i, name in ipairs(plain.keys(marker.files)) do
-    local expected = marker.files[name]
-    if (i - 1) % world == rank then
-      local bytes, crc32 = files.checksum(path .. "/" .. name)
-      if bytes ~= expected.bytes or crc32 ~= expected.crc32 then
-        error(("%s/%s has %d bytes of checksum %s, but complete.json says %d of %s: the file is torn, or belongs "
-          .. "to another state"):format(path, name, bytes, crc32, expected.bytes, expected.crc32), 0)
-      end
-    end
+    if (i - 1) % world == rank then check_file(path .. "/" .. name, marker.files[name]) end
   end
   return marker
 end

@@ -114,6 +114,30 @@ t.test("WhereNoStateIsWholeTheRunDoesNotBeginAnewByItself", function()
   t.raises("holds no state but 2 that were set aside as torn", run.resume, run)
 end)
 
+-- /dev/zero has no end, a pipe waits for a writer, and a file without blocks is larger than any disk.
+t.test("AFileThatIsNoneOrOfAnotherSizeIsRefusedBeforeItIsRead", function()
+  local commands = { ["ln -s /dev/zero %s"] = "it is not a regular file", ["mkfifo %s"] = "it is not a regular file",
+    ["mkdir %s"] = "Is a directory", ["truncate -s 4T %s"] = "4398046511104 bytes" }
+  for command, reason in pairs(commands) do
+    local root = new_folder()
+    local objects = save_at { 1, 2 }
+    local path = root .. "/step-00000002"
+    for _, name in ipairs(files.list(path)) do
+      local whole = read_file(path .. "/" .. name)
+      os.remove(path .. "/" .. name)
+      assert(os.execute(command:format("'" .. path .. "/" .. name .. "'")) == 0)
+
+      local step, heard = listening(run.resume, run)
+
+      t.equal({ step, objects.best.step }, { 1, 1 }, command)
+      t.truthy(heard:find(name, 1, true) and heard:find(reason, 1, true), heard)
+      files.rename(path .. ".torn", path)
+      os.remove(path .. "/" .. name)
+      write_file(path .. "/" .. name, whole)
+    end
+  end
+end)
+
 --- A byte changed, taken out, put in; a cut; bytes of another place.
 local function mutate(text, random)
   local function below(n) return math.floor(random() * n) end

@@ -9,11 +9,9 @@ local M = {}
 local SPECIAL = { "bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token" }
 
 local function read(path)
-  local file = io.open(path, "rb")
-  if not file then return nil end
-  local text, trouble = file:read("*a")
-  file:close()
-  return text or core.raise(("text.chat: cannot read %s: %s"):format(path, tostring(trouble)))
+  local text, reason = core_files.read(path)
+  if text or reason:find "No such file" or reason:find "Not a directory" then return text end
+  core.raise("text.chat: cannot read " .. reason)
 end
 
 --- Reads an object; an empty one where the file is not there.
