@@ -11,13 +11,13 @@
 local batching = require "lockstep.batching"
 local data = require "lockstep.data"
 local dist = require "lockstep.distributed"
-local files = require "lockstep.core.files"
 local log = require "lockstep.log"
 local lora = require "lockstep.lora"
 local losses = require "lockstep.losses"
 local models = require "lockstep.models"
 local optim = require "lockstep.optim"
 local run = require "lockstep.run"
+local saving = require "lockstep.models.saving"
 local sharding = require "lockstep.sharding"
 local torch = require "lockstep.torch"
 
@@ -85,7 +85,7 @@ end
 local function receive_groups()
   local groups, oldest = {}, done.steps - config.max_lag
   save(("%s/step-%06d"):format(config.export, done.steps))
-  if dist.rank() == 0 then files.remove(("%s/step-%06d"):format(config.export, oldest - 1)) end
+  if dist.rank() == 0 then saving.remove(("%s/step-%06d"):format(config.export, oldest - 1)) end
   while dist.rank() == 0 and #groups < config.problems_per_step do
     local group = run.alone(function() return tail() end)
     if type(group) ~= "table" or not (group.version and group.problem and group.answers) then

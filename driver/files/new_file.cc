@@ -6,6 +6,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -26,15 +27,19 @@ void Checksum::Add(const void* data, size_t size) {
   crc32 = static_cast<uint32_t>(crc32_z(crc32, static_cast<const Bytef*>(data), size));
 }
 
-NewFile::NewFile(std::string path)
-    : path_(std::move(path)), part_(absl::StrCat(path_, ".part-", getpid())) {
-  file_ = std::fopen(part_.c_str(), "wb");
-  open_error_ = file_ == nullptr ? errno : 0;
+// Not mkstemp: it leaves the file to its owner alone, where others must read a run's folder too.
+NewFile::NewFile(std::string path) : path_(std::move(path)) {
+  std::random_device random;
+  do {
+    part_ = absl::StrCat(path_, ".part-", absl::Hex(random(), absl::kZeroPad8));
+    file_ = std::fopen(part_.c_str(), "wbxe");
+    open_error_ = file_ == nullptr ? errno : 0;
+  } while (open_error_ == EEXIST);
 }
 
 NewFile::~NewFile() {
   if (file_ != nullptr) std::fclose(file_);
-  if (!kept_) std::remove(part_.c_str());
+  if (!kept_ && open_error_ == 0) std::remove(part_.c_str());
 }
 
 absl::Status NewFile::Write(const void* data, size_t size) {

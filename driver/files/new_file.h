@@ -1,5 +1,6 @@
 // A file that gets its name once it is complete. Other processes never read half of it, and a
-// failed write leaves nothing behind.
+// failed write leaves nothing behind. Until it is complete it is NAME.part-XXXXXX, which no other
+// process has: not on another machine either.
 //
 //    NewFile file("runs/a/model.safetensors");
 //    absl::Status status = file.Write(data, size);

@@ -5,9 +5,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 #include <future>
 #include <memory>
@@ -255,7 +257,9 @@ std::string AgreeOnRunDir(const CommandLine& command_line, const World& world) {
   if (world.environment.rank != 0) return world.store->get_to_str(kKey);
   std::string run_dir = command_line.run_dir;
   if (command_line.dry_run) {  // also with --run-dir: nothing of that run may change
-    run_dir = std::filesystem::temp_directory_path() / absl::StrCat("lockstep-dry-run-", getpid());
+    run_dir = std::filesystem::temp_directory_path() / "lockstep-dry-run-XXXXXX";
+    TORCH_CHECK(mkdtemp(run_dir.data()) != nullptr, "--dry-run: cannot make the folder ", run_dir,
+                ": ", std::strerror(errno));
     ScratchFolder() = run_dir;
   } else if (run_dir.empty()) {
     const std::string stem = std::filesystem::path(command_line.script).stem().string();

@@ -107,7 +107,135 @@ t.test("AModelsFolderIsReplacedAlsoByTheModelThatWasReadFromIt", function()
 
   t.equal(files.list(path), { "config.json", "model.safetensors" })
   t.equal(models.load(path):state_dict(), model:state_dict())
-  t.equal({ files.list(path .. ".part"), files.list(path .. ".old") }, { {}, {} })
+end)
+
+-- mv model model.old, and a new training into model.
+t.test("NeighboursOfTheFolderStay", function()
+  local model, path = models.load(SOURCE .. "qwen3"), new_path()
+  local function names()
+    local pipe = assert(io.popen(("ls -d '%s'*"):format(path)))
+    local found = pipe:read "*a"
+    pipe:close()
+    return found
+  end
+  local neighbours = {}
+  for i, suffix in ipairs { ".old", ".part", ".bak", ".tmp", "-old", ".new" } do
+    neighbours[i] = path .. suffix
+    models.save(model, neighbours[i])
+  end
+  local before = names()
+
+  for _ = 1, 2 do models.save(model, path .. "/") end
+
+  t.equal(names(), path .. "\n" .. before)
+  for _, neighbour in ipairs(neighbours) do t.equal(files.list(neighbour), { "config.json", "model.safetensors" }) end
+end)
+
+t.test("WeightsOfAUserAreNoFilesOfAModel", function()
+  local model, path = models.load(SOURCE .. "qwen3"), new_path()
+  models.save(model, path)
+  for _, name in ipairs { "model-backup.safetensors", "model_ema.safetensors", "adapter_model.safetensors" } do
+    files.rename(path .. "/model.safetensors", path .. "/" .. name)
+    t.raises("holds " .. name .. ", which is no file of a model", models.save, model, path)
+    files.rename(path .. "/" .. name, path .. "/model.safetensors")
+  end
+end)
+
+t.test("ALinkGivesWayAndWhereItLeadsStays", function()
+  local model, path, target = models.load(SOURCE .. "qwen3"), new_path(), new_path()
+  models.save(model, target)
+  core.write_file(target .. "/notes.txt", { "mine" })
+  local before = files.list(target)
+  assert(os.execute(("ln -s '%s' '%s'"):format(target, path)) == 0)
+
+  models.save(models.load(SOURCE .. "llama"), path)
+
+  t.equal({ files.list(path), files.list(target) }, { before, before })
+  t.equal(read(path .. "/notes.txt"), "mine")
+  t.equal(models.load(target):state_dict(), model:state_dict())
+end)
+
+-- Everything that changes the disk is one of these. A save ends before the n-th of them, for each n, as a process that
+-- is killed does: nothing cleans up behind it.
+local CHANGES = { { files, "rename" }, { files, "remove" }, { files, "remove_folder" }, { files, "temporary_folder" },
+  { core, "write_file" }, { core, "make_folder" }, { require "lockstep.core.safetensors", "write" } }
+
+--- Returns whether fn() came to its end before the n-th change.
+local function dies(n, fn)
+  local real, count = {}, 0
+  for i, change in ipairs(CHANGES) do
+    local of, name = unpack(change)
+    real[i] = of[name]
+    of[name] = function(...)
+      count = count + 1
+      if count >= n then error("killed", 0) end
+      return real[i](...)
+    end
+  end
+  local ok, message = pcall(fn)
+  for i, change in ipairs(CHANGES) do change[1][change[2]] = real[i] end
+  if not ok and not tostring(message):find "killed" then error(message, 0) end
+  return not ok
+end
+
+t.test("AtAnyMomentOfDeathNothingIsLost", function()
+  local old, new = models.load(SOURCE .. "qwen3"), models.load(SOURCE .. "qwen3")
+  torch.no_grad(function() new:head_weight():add_(1) end)
+  local state_of_old, state_of_new = old:state_dict(), new:state_dict()
+  local was_lost, n = 0, 0
+  repeat
+    n = n + 1
+    local path = new_path()
+    models.save(old, path)
+    core.write_file(path .. "/tokenizer.json", { "a tokenizer" })
+    core.write_file(path .. "/notes.txt", { "mine" })
+
+    local died = dies(n, function() models.save(new, path) end)
+
+    if #files.list(path) == 0 then -- between the two renames
+      was_lost = was_lost + 1
+      t.raises("a save into it was killed, and left the model in " .. path .. ".lockstep-save", models.load, path)
+    else
+      local state = models.load(path):state_dict()
+      t.truthy(pcall(t.equal, state, state_of_old) or pcall(t.equal, state, state_of_new), "a model is there, whole")
+    end
+    -- The next one dies, too, wherever it came to, and the one after it does not.
+    dies(n % 5 + 1, function() models.save(new, path) end)
+    models.save(new, path, { max_shard_bytes = 12000 })
+    t.equal(models.load(path):state_dict(), state_of_new)
+    t.equal({ read(path .. "/tokenizer.json"), read(path .. "/notes.txt") }, { "a tokenizer", "mine" })
+    t.equal(files.list(path .. ".lockstep-save"), {})
+    t.equal(io.open(path .. ".lockstep-save"), nil)
+  until not died
+  t.equal(was_lost, 1)
+  t.truthy(n > 8, n)
+end)
+
+t.test("ATextThatComesWhileTheModelIsWrittenStays", function()
+  local model, path, sync = models.load(SOURCE .. "qwen3"), new_path(), files.sync
+  models.save(model, path)
+  files.sync = function(folder)
+    core.write_file(path .. "/notes.txt", { "mine" })
+    sync(folder)
+  end
+  local ok, message = pcall(models.save, model, path)
+  files.sync = sync
+
+  t.truthy(ok, message)
+  t.equal(files.list(path), { "config.json", "model.safetensors", "notes.txt" })
+end)
+
+t.test("AFolderOfTheNameThatASaveUsesIsLeftAlone", function()
+  local model, path = models.load(SOURCE .. "qwen3"), new_path()
+  local work = path .. ".lockstep-save"
+  core.make_folder(work .. "/old")
+  core.write_file(work .. "/old/thesis.tex", { "x" })
+  t.raises(work .. " is where a save keeps its files, and holds old/thesis.tex, which none wrote; move it away",
+    models.save, model, path)
+
+  core.write_file(work .. "/mine.txt", { "x" })
+  t.raises("holds mine.txt, which none wrote; move it away", models.save, model, path)
+  t.equal({ files.list(work), files.list(work .. "/old") }, { { "mine.txt", "old" }, { "thesis.tex" } })
 end)
 
 t.test("TextsOfAFolderThatGetsAModelStay", function()

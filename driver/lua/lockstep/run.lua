@@ -174,6 +174,15 @@ local function check_least(config, least)
   end
 end
 
+--- Writes the configuration, but not over the config of a model: a folder of weights would lose what they are.
+local function write_config(path, config)
+  local ok, there = pcall(core.json_decode, plain.read_file(path) or "{}", path)
+  if ok and type(there) == "table" and there.architectures and there.model_type then
+    core.raise(("run.config: %s is a model's; give the run a folder of its own: --run-dir"):format(path))
+  end
+  core.write_file(path, { core.json_encode(config, 2), "\n" })
+end
+
 --- Returns the script's configuration: `defaults`, overridden by --set on the command line (see run.merge). Rank 0
 --- writes the result to config.json in the run's folder.
 ---
@@ -200,7 +209,7 @@ function M.config(defaults, opts)
   end
   nonfinite.configure(config)
   M.progress.config = config
-  if dist.rank() == 0 then core.write_file(M.dir .. "/config.json", { core.json_encode(config, 2), "\n" }) end
+  if dist.rank() == 0 then write_config(M.dir .. "/config.json", config) end
   return config
 end
 

@@ -13,9 +13,20 @@ function files.list(folder) end
 ---@param to string
 function files.rename(from, to) end
 
---- Removes a file, or a folder with its content; does nothing if it does not exist.
+--- Removes a file, a link or an empty folder; does nothing if it does not exist.
 ---@param path string
 function files.remove(path) end
+
+--- Removes these files of a folder, and the folder if that was all. If the path is a link, removes the link alone.
+---@param path string
+---@param names string[]
+---@return boolean is_gone
+function files.remove_folder(path, names) end
+
+--- Makes a new folder whose name begins with `prefix`.
+---@param prefix string
+---@return string path
+function files.temporary_folder(prefix) end
 
 --- Brings the names in a folder to the disk.
 ---@param folder string

@@ -1,11 +1,13 @@
 #include "driver/lua/bind/program/files.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <random>
 #include <string>
 #include <system_error>
 #include <vector>
@@ -68,13 +70,49 @@ int Rename(lua_State* state) {
   return 0;
 }
 
-// remove(path): a file, or a folder with its content; does nothing if it does not exist.
+// remove(path): a file, a link or an empty folder; does nothing if it does not exist.
 int Remove(lua_State* state) {
   const std::string path = ReadString(state, 1, "remove: path");
   std::error_code error;
-  fs::remove_all(path, error);
+  fs::remove(path, error);
   CheckCode(error, absl::StrCat("remove ", path));
   return 0;
+}
+
+// remove_folder(path, names) -> whether it is gone: removes these of its files, and the folder if
+// that was all. If the path is a link, removes the link alone.
+int RemoveFolder(lua_State* state) {
+  const std::string path = ReadString(state, 1, "remove_folder: path");
+  ReadTable(state, 2, "remove_folder: names");
+  std::error_code error;
+  if (!fs::is_symlink(path, error)) {
+    ForEachElement(state, 2, [&](int) {
+      const std::string file =
+          absl::StrCat(path, "/", ReadString(state, -1, "remove_folder: a name"));
+      std::error_code failed;
+      fs::remove(file, failed);
+      CheckCode(failed, absl::StrCat("remove ", file));
+    });
+  }
+  fs::remove(path, error);
+  if (error != std::errc::directory_not_empty) CheckCode(error, absl::StrCat("remove ", path));
+  lua_pushboolean(state, !error);
+  return 1;
+}
+
+// temporary_folder(prefix) -> path: a new folder whose name begins so, which no other process has.
+int TemporaryFolder(lua_State* state) {
+  const std::string prefix = ReadString(state, 1, "temporary_folder: prefix");
+  std::random_device random;
+  std::string path;
+  do {
+    path = absl::StrCat(prefix, absl::Hex(random(), absl::kZeroPad8));
+    if (mkdir(path.c_str(), 0777) == 0) {
+      PushString(state, path);
+      return 1;
+    }
+  } while (errno == EEXIST);
+  throw Error(absl::StrCat("cannot make the folder ", path, ": ", std::strerror(errno)));
 }
 
 int Sync(lua_State* state) {
@@ -223,6 +261,8 @@ int OpenFiles(lua_State* state) {
   SetFunctions(state, {{"list", List},
                        {"rename", Rename},
                        {"remove", Remove},
+                       {"remove_folder", RemoveFolder},
+                       {"temporary_folder", TemporaryFolder},
                        {"sync", Sync},
                        {"kind", Kind},
                        {"size", Size},

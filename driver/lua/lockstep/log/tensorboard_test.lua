@@ -24,7 +24,7 @@ end
 
 --- The file's records, as the wheel reads them; numbers as text, to seven digits.
 local function read_back(path)
-  local events, pipe = {}, assert(io.popen("python3 -B driver/lua/read_events.py " .. path .. " 2>&1"))
+  local events, pipe = {}, assert(io.popen("python3 -I -B driver/lua/read_events.py " .. path .. " 2>&1"))
   for line in pipe:lines() do events[#events + 1] = core.json_decode(line, "read_events.py") end
   pipe:close()
   return events

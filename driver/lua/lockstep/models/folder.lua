@@ -28,6 +28,11 @@ function M.find(name, caller)
   local function fail(message, ...) core.raise((caller or "models") .. ": " .. message:format(...)) end
   if type(name) ~= "string" then fail("expected a folder, or OWNER/MODEL of the Hub; got a %s", type(name)) end
   if files.kind(name) then return (name:gsub("(.)/+$", "%1")) end
+  local saved = name:gsub("(.)/+$", "%1") .. ".lockstep-save"
+  if files.kind(saved) then
+    fail("there is no folder %s: a save into it was killed, and left the model in %s, in %s. Move one of these to %s, "
+      .. "as the next models.save does", name, saved, table.concat(files.list(saved), " and in "), name)
+  end
   if not name:match("^[%w._-]+/[%w._-]+$") then
     fail('there is no folder %s, and a name of the Hub would be OWNER/MODEL', name)
   end

@@ -5,7 +5,9 @@
 ---       model-00001-of-00002.safetensors, ...         or model.safetensors, where one file is enough
 ---       model.safetensors.index.json                  which file holds which tensor
 ---
---- Everything is written into DIR.part, which takes its name once it is complete and on the disk.
+--- Everything is written into DIR.lockstep-save/new-1f2e3d4c, which takes the name DIR once it is complete and on the
+--- disk. A model that was there is moved to DIR.lockstep-save/old, and removed. A process that is killed in between
+--- leaves that folder, and the next save into DIR makes good of it.
 
 local agreement = require "lockstep.state.agreement"
 local core = require "lockstep.core"
@@ -15,6 +17,7 @@ local files = require "lockstep.core.files"
 local folder = require "lockstep.models.folder"
 local nn = require "lockstep.nn"
 local plain = require "lockstep.plain"
+local removal = require "lockstep.state.removal"
 local splits = require "lockstep.nn.splits"
 
 local M = {}
@@ -29,8 +32,11 @@ local function is_companion(name)
 end
 
 local function is_weights(name)
-  return name:match("^model.*%.safetensors$") or name == "model.safetensors.index.json"
+  return name == "model.safetensors" or name:match("^model%-%d+%-of%-%d+%.safetensors$")
+    or name == "model.safetensors.index.json"
 end
+
+local function is_of_model(name) return is_companion(name) or is_weights(name) end
 
 local function dtype_name(state)
   local name
@@ -128,11 +134,21 @@ local function keep_companions(path, old)
   end
 end
 
+--- Removes the model that was in `path`. Texts that came while the new one was written go there, too.
+local function retire(path, old)
+  local is_there = {}
+  for _, name in ipairs(files.list(path)) do is_there[name] = true end
+  for _, name in ipairs(files.list(old)) do
+    if is_companion(name) and not is_there[name] then files.rename(old .. "/" .. name, path .. "/" .. name) end
+  end
+  removal.make_room(old, is_of_model)
+end
+
 --- A folder that is there already gets the model if its files are those of a model; none but weights are removed.
 local function check_target(path, like)
   local names = files.list(path)
   for _, name in ipairs(names) do
-    if not is_companion(name) and not is_weights(name) then
+    if not is_of_model(name) then
       fail("%s holds %s, which is no file of a model; save into a folder of its own", path, name)
     end
   end
@@ -162,24 +178,49 @@ local function disk_state(model)
   return model.layouts(setmetatable({ state_dict = function() return state end }, { __index = model }))[1]
 end
 
-local function write(model, state, path, o)
-  local like = o.like and folder.find(o.like)
-  local replaces = check_target(path, like)
-  local part, old = path .. ".part", path .. ".old"
-  files.remove(part)
-  core.make_folder(part)
-  write_weights(part, state, o.max_shard_bytes)
-  write_companions(part, model, like, state)
-  if replaces then keep_companions(part, path) end
-  files.sync(part)
-  if replaces then
-    files.remove(old)
-    files.rename(path, old)
-  else
-    files.remove(path)
+--- Removes what is left of a save that was killed. Where it came between the two renames, DIR gets a model first: the
+--- one that was complete, or else the one before it.
+local function recover(path, work)
+  local new, has_old = {}, false
+  for _, name in ipairs(files.list(work)) do
+    local is_new = name:match "^new%-%x+$"
+    if is_new then new[#new + 1] = name elseif name == "old" then has_old = true end
+    local foreign = (is_new or name == "old") and removal.foreign(work .. "/" .. name, is_of_model) or nil
+    if foreign or not (is_new or name == "old") then
+      fail("%s is where a save keeps its files, and holds %s, which none wrote; move it away", work,
+        foreign and name .. "/" .. foreign or name)
+    end
   end
-  files.rename(part, path)
-  files.remove(old)
+  if has_old and #files.list(path) == 0 then
+    files.rename(work .. "/" .. (#new == 1 and table.remove(new) or "old"), path)
+  end
+  if #files.list(work .. "/old") > 0 then retire(path, work .. "/old") end
+  for _, name in ipairs(new) do removal.make_room(work .. "/" .. name, is_of_model) end
+  files.remove_folder(work, {})
+end
+
+local function write(model, state, path, o)
+  path = path:gsub("(.)/+$", "%1")
+  local like = o.like and folder.find(o.like)
+  local work = path .. ".lockstep-save"
+  recover(path, work)
+  local replaces = check_target(path, like)
+  core.make_folder(work)
+  local new, old = files.temporary_folder(work .. "/new-"), work .. "/old"
+  write_weights(new, state, o.max_shard_bytes)
+  write_companions(new, model, like, state)
+  if replaces then keep_companions(new, path) end
+  files.sync(new)
+  if replaces then files.rename(path, old) else files.remove(path) end
+  files.rename(new, path)
+  if replaces then retire(path, old) end
+  files.remove_folder(work, {})
+end
+
+--- Removes a folder that models.save or lora.save wrote. A folder that holds a file of anyone else stays.
+---@param path string
+function M.remove(path)
+  removal.remove(path, function(name) return is_of_model(name) or name == "adapter_model.safetensors" end)
 end
 
 --- Writes the folder on rank 0. Collective: every rank calls this; all return when the folder is complete, or all get

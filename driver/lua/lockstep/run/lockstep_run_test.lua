@@ -190,6 +190,18 @@ t.test("ConfigWritesWhatItReturnsIntoTheRunsFolder", function()
   t.raises("run.config: defaults must be a table, not a nil", run.config)
 end)
 
+t.test("TheConfigOfAModelIsNotReplaced", function()
+  core.make_folder(run.dir .. "/model")
+  local own, path = run.dir, t.write_file("model/config.json", '{"architectures": ["A"], "model_type": "a"}')
+  run.dir = path:match "^(.*)/"
+
+  local message = t.raises("config.json is a model's; give the run a folder of its own", run.config, defaults())
+  run.dir = own
+
+  t.truthy(message:find(path, 1, true), message)
+  t.equal(t.read_file(path), '{"architectures": ["A"], "model_type": "a"}')
+end)
+
 t.test("CountsAreCheckedAtTheStart", function()
   local function config(steps, r, least)
     return run.config({ steps = steps, lora = { r = r } }, { at_least = least or { steps = 1, ["lora.r"] = 0 } })

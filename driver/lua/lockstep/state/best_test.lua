@@ -10,7 +10,7 @@ local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
-local new_folder = require("state_fixture").new_folder
+local fixture = require "state_fixture"
 
 local rank, world = dist.rank(), dist.world_size()
 
@@ -49,14 +49,14 @@ end
 --- Takes a state away, as if the run had been killed before it.
 local function lose(step)
   dist.barrier()
-  if rank == 0 then files.remove(("%s/state/step-%08d"):format(run.dir, step)) end
+  if rank == 0 then fixture.remove_folder(("%s/state/step-%08d"):format(run.dir, step)) end
   dist.barrier()
 end
 
 local function states() return files.list(run.dir .. "/best") end
 
 t.test("TheStateWithTheLowestLossIsKeptAndItsWeightsComeBack", function()
-  new_folder()
+  fixture.new_folder()
   new_run()
 
   t.equal(train({ [2] = 0.5, [4] = 0.25, [6] = 0.75, [8] = 0.25 }, 8), { 2, 4 })
@@ -67,20 +67,20 @@ t.test("TheStateWithTheLowestLossIsKeptAndItsWeightsComeBack", function()
 end)
 
 t.test("TheHighestIsKeptInModeMax", function()
-  new_folder()
+  fixture.new_folder()
   new_run()
   t.equal(train({ 0.5, 0.75, 0.25, torch.tensor(0.875) }, 4, { mode = "max" }), { 1, 2, 4 })
   t.equal({ run:load_best() }, { 0.875, 4 })
 end)
 
 t.test("NotANumberAndInfinityAreNeverTheBest", function()
-  new_folder()
+  fixture.new_folder()
   new_run()
   t.equal(train({ 0 / 0, -math.huge, 3, 0 / 0, 2 }, 5), { 3, 5 })
 end)
 
 t.test("WithoutABestNothingIsLoaded", function()
-  new_folder()
+  fixture.new_folder()
   new_run()
   fill(7)
   t.equal({ run:load_best() }, {})
@@ -88,7 +88,7 @@ t.test("WithoutABestNothingIsLoaded", function()
 end)
 
 t.test("AResumedRunDecidesAsIfItHadNeverStopped", function()
-  new_folder()
+  fixture.new_folder()
   local metrics = { [1] = 4, [3] = 3, [5] = 1, [7] = 2 }
   new_run { every = 4 }
   train(metrics, 6)
@@ -103,7 +103,7 @@ t.test("AResumedRunDecidesAsIfItHadNeverStopped", function()
 end)
 
 t.test("ABestThatAKilledRunLeftIsReplacedByAnEarlierStepOfTheResumedRun", function()
-  new_folder()
+  fixture.new_folder()
   new_run { every = 2 }
   train({ [1] = 4, [4] = 1 }, 4)
   lose(4)
@@ -118,11 +118,11 @@ t.test("ABestThatAKilledRunLeftIsReplacedByAnEarlierStepOfTheResumedRun", functi
 end)
 
 t.test("AnotherRunStartsFromTheBestAndHasABestOfItsOwn", function()
-  new_folder()
+  fixture.new_folder()
   new_run()
   train({ 1, 2 }, 2)
   local first = run.dir
-  new_folder()
+  fixture.new_folder()
   new_run()
 
   t.equal(run:resume { from = first .. "/best" }, 1)
@@ -133,7 +133,7 @@ t.test("AnotherRunStartsFromTheBestAndHasABestOfItsOwn", function()
 end)
 
 t.test("AValueThatCouldNotBeSavedIsNotTheBest", function()
-  new_folder()
+  fixture.new_folder()
   new_run()
   local in_the_way = run.dir .. "/best"
   if rank == 0 then core.write_file(in_the_way, { "a file" }) end
@@ -148,11 +148,11 @@ t.test("AValueThatCouldNotBeSavedIsNotTheBest", function()
 end)
 
 t.test("ABestThatIsGoneIsAnError", function()
-  new_folder()
+  fixture.new_folder()
   new_run()
   train({ 1, 2 }, 2)
   dist.barrier()
-  if rank == 0 then files.remove(run.dir .. "/best") end
+  if rank == 0 then fixture.remove_folder(run.dir .. "/best") end
   dist.barrier()
 
   t.raises("the best state, of a loss of 1 after 1 steps, is gone from " .. run.dir .. "/best; restore it from a copy",
@@ -161,7 +161,7 @@ t.test("ABestThatIsGoneIsAnError", function()
 end)
 
 t.test("ADamagedBestIsAnErrorAndChangesNothing", function()
-  new_folder()
+  fixture.new_folder()
   new_run()
   train({ 1, 2 }, 2)
   dist.barrier()
@@ -178,7 +178,7 @@ end)
 
 t.test("RanksThatDoNotAgreeAreNamed", function()
   if world == 1 then return end
-  new_folder()
+  fixture.new_folder()
   new_run()
   t.raises("run:keep_best: ranks do not agree: the loss is 0.5 on rank 0, and 0.75 on rank 1; give every rank the "
     .. "same, a value of all ranks from sharding.evaluate", run.keep_best, run, "loss", 0.5 + rank / 4, { step = 1 })
@@ -189,7 +189,7 @@ t.test("RanksThatDoNotAgreeAreNamed", function()
 end)
 
 t.test("MistakesAreNamed", function()
-  new_folder()
+  fixture.new_folder()
   new_run()
   t.raises('is the highest "accuracy" the best, or the lowest? write run:keep_best("accuracy", value, { mode = '
     .. '"max" })', run.keep_best, run, "accuracy", 1, { step = 1 })
@@ -211,7 +211,7 @@ t.test("MistakesAreNamed", function()
 end)
 
 t.test("ABestThatTheStateDoesNotKnowIsLoadedOnlyInPlaceOfOneThatIsGone", function()
-  new_folder()
+  fixture.new_folder()
   new_run { every = 2 }
   train({ [1] = 4, [4] = 1 }, 4)
   lose(4)

@@ -1,12 +1,16 @@
---- A folder is written as step-00000120.part and renamed once it is complete and on the disk. A folder is a state if
---- its complete.json and its files agree, whatever its name.
+--- A folder is written as step-00000120.lockstep-part and renamed once it is complete and on the disk. A folder is a
+--- state if its complete.json and its files agree, whatever its name. Folders in which a user has put a file are never
+--- removed.
 
 local core = require "lockstep.core"
 local files = require "lockstep.core.files"
 local plain = require "lockstep.plain"
+local removal = require "lockstep.state.removal"
 
 local M = {}
 
+-- Ends of names that no user gives to a copy.
+local PART, OLD = ".lockstep-part", ".lockstep-old"
 local MARKER = "complete.json"
 local FORMAT = 1
 
@@ -18,7 +22,7 @@ function M.name(step) return string.format("step-%08d", step) end
 ---@class state.Folder
 ---@field path string
 ---@field step integer
----@field suffix string "" once it is complete; ".part", ".old": what a killed run left; ".torn": set aside
+---@field suffix string "" once it is complete; PART, OLD: what a killed run left; ".torn": set aside
 ---@field is_foreign boolean? another run's: it stays as it is
 
 --- The folders of states in `root`, the latest step first.
@@ -45,7 +49,7 @@ end
 function M.usable(root)
   local usable, torn = {}, 0
   for _, folder in ipairs(M.list(root)) do
-    local is_unfinished = folder.suffix == ".part" and not plain.read_file(folder.path .. "/" .. MARKER)
+    local is_unfinished = folder.suffix == PART and not plain.read_file(folder.path .. "/" .. MARKER)
     if folder.suffix == ".torn" then
       torn = torn + 1
     elseif not is_unfinished then
@@ -139,13 +143,24 @@ end
 
 -- Making and removing ---------------------------------------------------------------------------------
 
+local function is_own(name)
+  return name == MARKER or name == "model.safetensors.index.json"
+    or name:match("^model%-%d+%-of%-%d+%.safetensors$") or name:match("^state%-%d+%-of%-%d+%.safetensors$")
+end
+
+--- Returns the folder in which a state is written.
+---@param root string
+---@param step integer
+---@return string path
+function M.unfinished(root, step) return root .. "/" .. M.name(step) .. PART end
+
 --- Makes a new, empty folder to fill. Removes the folder that a killed run left under that name.
 ---@param root string
 ---@param step integer
 ---@return string path
 function M.begin(root, step)
-  local path = root .. "/" .. M.name(step) .. ".part"
-  files.remove(path)
+  local path = M.unfinished(root, step)
+  removal.make_room(path, is_own)
   core.make_folder(path)
   return path
 end
@@ -157,10 +172,10 @@ end
 function M.publish(root, step)
   local path = root .. "/" .. M.name(step)
   if #files.list(path) > 0 then
-    files.remove(path .. ".old")
-    files.rename(path, path .. ".old")
+    removal.make_room(path .. OLD, is_own)
+    files.rename(path, path .. OLD)
   end
-  files.rename(path .. ".part", path)
+  files.rename(path .. PART, path)
   files.sync(root)
   return path
 end
@@ -174,16 +189,19 @@ function M.prune(root, keep, step)
   local kept = 0
   for _, folder in ipairs(M.list(root)) do
     local is_surplus = folder.suffix == "" and (folder.step > step or kept == keep)
-    local is_left_over = folder.suffix == ".part" or folder.suffix == ".old"
-    if is_surplus or is_left_over then files.remove(folder.path) elseif folder.suffix == "" then kept = kept + 1 end
+    if is_surplus or folder.suffix == PART or folder.suffix == OLD then
+      removal.remove(folder.path, is_own)
+    elseif folder.suffix == "" then
+      kept = kept + 1
+    end
   end
 end
 
 --- Gives a whole state its name, where a killed run came to no more than to complete it.
 ---@param folder state.Folder
 function M.adopt(folder)
-  if folder.is_foreign or (folder.suffix ~= ".part" and folder.suffix ~= ".old") then return end
-  pcall(files.rename, folder.path, (folder.path:gsub("%.%a+$", "")))
+  if folder.is_foreign or (folder.suffix ~= PART and folder.suffix ~= OLD) then return end
+  pcall(files.rename, folder.path, (folder.path:gsub("%.[%a-]+$", "")))
 end
 
 --- Takes a torn state out of the way of those to come, and keeps it. Returns where it is.

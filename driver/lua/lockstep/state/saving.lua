@@ -170,7 +170,7 @@ function M.save(objects, step, opts)
     for name, value in pairs(values) do collected.values[name] = value end
   end
   local kinds = compare_values(collected.values)
-  local temporary = root .. "/" .. folder.name(step) .. ".part"
+  local temporary = folder.unfinished(root, step)
   agreement.together("run:save", function()
     if not is_first then return end
     local latest = not opts.replace and folder.usable(root)[1]

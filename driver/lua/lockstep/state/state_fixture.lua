@@ -37,6 +37,9 @@ function M.write_file(path, text)
   file:close()
 end
 
+--- Takes a folder away with its content, as a user does.
+function M.remove_folder(path) assert(os.execute(("rm -r '%s'"):format(path)) == 0) end
+
 local Net = nn.Module:subclass("Net")
 M.Net = Net
 function Net:init(hidden)

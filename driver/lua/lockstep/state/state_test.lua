@@ -153,7 +153,7 @@ t.test("StepsGoOnWhereTheStateWas", function()
   run:state({ seen = seen }, { every = 2 })
   for step in run:steps(function() return true end, 5) do table.insert(seen.steps, step) end
   t.equal(#folder.list(run.dir .. "/state"), 3)
-  files.remove(run.dir .. "/state/step-00000005")
+  fixture.remove_folder(run.dir .. "/state/step-00000005")
 
   seen.steps = { "lost" }
   t.equal(run:resume(), 4)
@@ -181,7 +181,7 @@ t.test("AStateSavedBeforeAStepsEndIsReplacedIfThatStepsStateIsDue", function()
     if step == 1 then run:save() end -- at the top: the step has done nothing yet
     seen[#seen + 1] = step
   end
-  files.remove(run.dir .. "/state/step-00000003")
+  fixture.remove_folder(run.dir .. "/state/step-00000003")
 
   t.equal(run:resume(), 2)
 
@@ -278,8 +278,8 @@ end)
 
 t.test("TheLastAreKeptAndWhatKilledRunsLeftGoes", function()
   local root = new_folder()
-  core.make_folder(root .. "/step-00000002.part")
-  core.make_folder(root .. "/step-00000009.part/model")
+  core.make_folder(root .. "/step-00000002.lockstep-part")
+  core.make_folder(root .. "/step-00000009.lockstep-part")
   run:state({ best = {} }, { keep = 2 })
   for _, step in ipairs { 1, 2, 3 } do run:save { step = step } end
 
@@ -309,16 +309,16 @@ t.test("AtAnyMomentOfDeathAWholeStateIsFound", function()
   local one = root .. "/step-00000001"
 
   -- Between the marker and the rename; between the two renames where a state is replaced.
-  files.rename(one, one .. ".part")
+  files.rename(one, one .. ".lockstep-part")
   t.equal(run:resume(), 1)
-  files.rename(one, one .. ".old")
-  core.make_folder(root .. "/step-00000001.part")
+  files.rename(one, one .. ".lockstep-old")
+  core.make_folder(root .. "/step-00000001.lockstep-part")
   t.equal(run:resume(), 1)
-  t.equal(files.list(root), { "step-00000001", "step-00000001.part" })
+  t.equal(files.list(root), { "step-00000001", "step-00000001.lockstep-part" })
   -- Before the marker: no state, and no complaint.
   files.remove(one .. "/complete.json")
-  files.remove(one .. ".part")
-  files.rename(one, root .. "/step-00000003.part")
+  files.remove(root .. "/step-00000001.lockstep-part")
+  files.rename(one, root .. "/step-00000003.lockstep-part")
   local step, heard = listening(run.resume, run)
   t.equal({ step, heard }, { nil, "" })
 end)
