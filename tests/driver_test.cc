@@ -114,6 +114,26 @@ TEST(Script, AMistakeInAModuleOfItsFolderShowsTheModulesLine) {
   EXPECT_THAT(ended.err, HasSubstr("helper.lua:2:"));
 }
 
+// The folder where a user stands may be a model that was downloaded.
+TEST(Script, LoadsNoModuleFromTheFolderWhereItIsStarted) {
+  const Folder scripts;
+  const Folder model;
+  scripts.Write("train.lua", "print(pcall(require, 'cjson'))\nprint(pcall(require, 'hostile'))");
+  model.Write("cjson.so", "not a library");
+  model.Write("hostile.lua", "print 'code of the model ran'");
+  Command command = Lockstep(model, {"--nproc", "1", scripts.Path("train.lua")});
+  // An empty template of LuaJIT's is its default, "./?.so" among others.
+  for (const char* templates : {"", ";;", "./?.so;?.so", "/nowhere/?.so;./?.so"}) {
+    SCOPED_TRACE(templates);
+    command.environment = {{"LUA_PATH", "./?.lua"}, {"LUA_CPATH", templates}};
+
+    const Ended ended = RunOne(command);
+
+    EXPECT_THAT(ended.out, HasSubstr("module 'cjson' not found")) << ended.err;
+    EXPECT_THAT(ended.out, HasSubstr("module 'hostile' not found"));
+  }
+}
+
 TEST(Script, ATracebackHasTheScriptsFramesAlone) {
   const Folder folder;
   folder.Write("train.lua",

@@ -4,6 +4,8 @@
 # LIBTORCH names a folder that holds lib/libtorch_cpu.so, or a site-packages that holds it as torch/. Without
 # LIBTORCH the torch that PYTHON (default: python3) would import is used; Python itself is not needed later.
 # To read Parquet takes a pyarrow, too: next to torch, or in the folder that LIBARROW names.
+#
+# The current folder may be a model that was downloaded. Nothing is loaded from it unless a variable names it.
 here=$(dirname "$(readlink -f "$0")")
 prefix=$(dirname "$here")
 
@@ -12,20 +14,33 @@ fail() {
   exit 1
 }
 
+# Prints the path of a file or folder that a variable names.
+absolute() {
+  case $1 in
+    /*) printf '%s\n' "$1" ;;
+    *) printf '%s\n' "$PWD/$1" ;;
+  esac
+}
+
 if [ -n "${LIBTORCH:-}" ]; then
-  torch=$LIBTORCH
-  [ -e "$torch/lib/libtorch_cpu.so" ] || torch=$LIBTORCH/torch
+  torch=$(absolute "$LIBTORCH")
+  [ -e "$torch/lib/libtorch_cpu.so" ] || torch=$torch/torch
   [ -e "$torch/lib/libtorch_cpu.so" ] ||
     fail "LIBTORCH=$LIBTORCH holds neither lib/libtorch_cpu.so nor torch/lib/libtorch_cpu.so; name the folder of torch 2.11"
 else
   python=${PYTHON:-python3}
-  command -v "$python" >/dev/null 2>&1 ||
+  found=$(command -v "$python") ||
     fail "needs libtorch 2.11: set LIBTORCH to its folder, or PYTHON to a Python that has torch 2.11 ($python was not found)"
-  # Finds the package without importing it, which would take seconds.
-  torch=$("$python" -c '
-import importlib.util
-spec = importlib.util.find_spec("torch")
-print(spec.submodule_search_locations[0] if spec else "")') || torch=
+  # Finds the package without importing it, which would take seconds. -I: Python adds the current folder to its path
+  # for -c, and runs the modules that it finds there. It also leaves out PYTHONPATH and the user's site-packages,
+  # which are searched here.
+  torch=$("$(absolute "$found")" -I -c '
+import importlib.machinery, os, site, sys
+named = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+named = [os.path.abspath(folder) for folder in named if os.path.normpath(folder) != "."]
+own = [] if sys.prefix != sys.base_prefix or "PYTHONNOUSERSITE" in os.environ else [site.getusersitepackages()]
+spec = importlib.machinery.PathFinder.find_spec("torch", named + own + sys.path)
+print(spec.submodule_search_locations[0] if spec and spec.submodule_search_locations else "")') || torch=
   [ -n "$torch" ] && [ -e "$torch/lib/libtorch_cpu.so" ] ||
     fail "$python has no torch: install torch==2.11.0, or set LIBTORCH to the folder of a libtorch 2.11, or PYTHON to another Python"
 fi
@@ -42,9 +57,23 @@ case $version in
   *) fail "$torch is torch $version, and this program was built for 2.11; install torch==2.11.0, or set LIBTORCH" ;;
 esac
 
-arrow=${LIBARROW:-$(dirname "$torch")}/pyarrow
-LD_LIBRARY_PATH=$torch/lib:$arrow${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
-export LD_LIBRARY_PATH
+arrow=$(absolute "${LIBARROW:-$(dirname "$torch")}")/pyarrow
+case $torch$arrow in
+  *:*) fail "the folders of libraries, $torch and $arrow, must have no colon in their names: LD_LIBRARY_PATH splits there" ;;
+esac
+# The loader takes an empty name in LD_LIBRARY_PATH, as at the end of "/opt/lib:", for the current folder.
+libraries=$torch/lib:$arrow
+set -f
+IFS=:
+for folder in ${LD_LIBRARY_PATH:-}; do
+  case $folder in
+    '' | . | ./) ;;
+    *) libraries=$libraries:$(absolute "$folder") ;;
+  esac
+done
+unset IFS
+set +f
+export LD_LIBRARY_PATH="$libraries"
 # The scripts' data comes with the archive.
 : "${LOCKSTEP_CACHE:=$prefix}"
 export LOCKSTEP_CACHE

@@ -44,6 +44,50 @@ expect "another version" "is torch 2.10.0, and this program was built for 2.11" 
   "$(lockstep PYTHON="./python-${#old}" -- --nproc 1 script.lua)"
 expect "a Python without torch" "has no torch: install torch==2.11.0" "$(lockstep PYTHON=./python-0 -- script.lua)"
 expect "no Python" "nowhere/python was not found" "$(lockstep PYTHON=nowhere/python -- script.lua)"
+# A folder whose files take the names of what the launcher and Python load: a model that was downloaded, for example.
+mkdir -p hostile/importlib hostile/torch/lib site user/.local/lib
+for module in contextlib os site re sitecustomize usercustomize importlib/__init__ torch/__init__; do
+  echo 'open("/proc/self/fd/1", "w").write("code of the current folder ran\n")' >"hostile/$module.py"
+done
+for library in libspng.so.0 libgomp.so.1 libz.so.1 libc10.so torch/lib/libtorch_cpu.so torch/lib/libc10.so cjson.so; do
+  echo "not a library" >"hostile/$library"
+done
+printf '#!/bin/sh\necho "code of the current folder ran"\n' | tee hostile/python3 >hostile/readlink
+chmod +x hostile/python3 hostile/readlink
+ln -s "$libtorch" site/torch
+own=$(HOME=$PWD/user python3 -I -c 'import site; print(site.getusersitepackages())')
+mkdir -p "$own"
+ln -s "$libtorch" "$own/torch"
+in_hostile() {
+  local variables=()
+  while [[ $1 != -- ]]; do variables+=("$1"); shift; done
+  shift
+  (cd hostile && env -i PATH=/usr/bin:/bin HOME="$TEST_TMPDIR" "${variables[@]}" ../lockstep/bin/lockstep "$@" 2>&1)
+}
+# expect_only NAME TEXT OUTPUT: as expect, and nothing of the hostile folder has been read.
+expect_only() {
+  expect "$1" "$2" "$3"
+  [[ $3 != *"the current folder ran"* && $3 != *"not a library"* && $3 != *"invalid ELF"* && $3 != *"file too short"* ]] || {
+    printf '%s: loads from the current folder:\n%s\n' "$1" "$3"
+    failed=1
+  }
+}
+one=(--nproc 1 ../script.lua)
+expect_only "LIBTORCH in a hostile folder" "sum	3	1" "$(in_hostile LIBTORCH="$libtorch" -- "${one[@]}")"
+expect_only "PYTHONPATH in a hostile folder" "sum	3	1" "$(in_hostile PYTHONPATH="$PWD/site" -- "${one[@]}")"
+expect_only "a relative PYTHONPATH" "sum	3	1" "$(in_hostile PYTHONPATH=../site -- "${one[@]}")"
+expect_only "PYTHONPATH with the current folder in it" "sum	3	1" "$(in_hostile PYTHONPATH=":.:./:$PWD/site:" -- "${one[@]}")"
+expect_only "the user's site-packages" "sum	3	1" "$(in_hostile HOME="$PWD/user" -- "${one[@]}")"
+expect_only "no torch but the current folder's" "has no torch: install torch==2.11.0" "$(in_hostile X= -- "${one[@]}")"
+for folders in : "/usr/lib:" ".:/usr/lib" "::./"; do
+  expect_only "LD_LIBRARY_PATH=$folders" "sum	3	1" \
+    "$(in_hostile LIBTORCH="$libtorch" LD_LIBRARY_PATH="$folders" LUA_CPATH='./?.so' -- "${one[@]}")"
+done
+expect "a folder that LD_LIBRARY_PATH cannot name" "must have no colon" "$(
+  ln -s "$libtorch" a:b
+  lockstep LIBTORCH=a:b -- script.lua
+)"
+
 # The CPU image of scripts/launch/Dockerfile copies these files out of the wheels: the program needs no others.
 mkdir cpu
 reader=lockstep/lib/driver/data/parquet/liblockstep_parquet.so # absent if this was built without Arrow

@@ -23,7 +23,7 @@ for file in lockstep.sbatch node.sh; do
 done
 
 # A port that this test holds while the ranks use it: c10d's store sets SO_REUSEADDR, too.
-coproc port_holder { python3 -c 'import socket, sys
+coproc port_holder { python3 -I -c 'import socket, sys
 held = socket.socket()
 held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 held.bind(("127.0.0.1", 0))
@@ -92,7 +92,7 @@ expect "sbatch: nothing is requeued then" "$out" ""
 
 # --- Kubernetes ------------------------------------------------------------------------------------------------------
 # Prints the variables and the command of a pod, with fewer ranks, and with paths and names of this machine.
-python3 - "$launch/jobset.yaml" >pod.sh <<'PYTHON' || failed=1
+python3 -I - "$launch/jobset.yaml" >pod.sh <<'PYTHON' || failed=1
 import shlex, sys, yaml
 
 job = yaml.safe_load(open(sys.argv[1]))

@@ -5,7 +5,8 @@ A header begins with a comment that says what it is for, and has an include guar
 that a program wrote. No folder holds more than 30 files. Two headers define no type of one name in one
 namespace: a file that includes both would not compile. at::parallel_for is called in one file, which is compiled
 with OpenMP: elsewhere it runs on one thread, with no error. C++ reads the clock on the wall only to write down a time:
-a deadline by that clock ends early, or hours late, when the clock is set.
+a deadline by that clock ends early, or hours late, when the clock is set. Python is started with -I where a command
+names no script (-c, -m, -): it would load modules from the folder where the user stands.
 """
 
 import collections
@@ -31,6 +32,8 @@ _NAMESPACE = re.compile(r"^namespace ([\w:]+) \{", re.M)
 _TYPE = re.compile(r"^(?:struct|class|enum class) (\w+)(?: final)?(?: : [^;{]*)? \{", re.M)
 _CPP = (".cc", ".h", ".cu", ".cuh")
 _TEXT = (*_CPP, ".lua", ".py", ".bzl", ".sh")
+# Commands of shells, in files that may have no ending: ./run, Dockerfile.
+_PYTHON = re.compile(r"(?<![\w.])python3?[\"')]*(?: -[A-Za-z]+)* (?:-[A-Za-z]*[cm]|-)(?= )")
 
 
 def line_of(text, match):
@@ -75,6 +78,10 @@ def check(top):
         if count > MAX_FILES:
             problems.append(f"{folder}: has {count} files; at most {MAX_FILES} are one concept")
     for path in workspace.files(top):
+        if pathlib.PurePath(path).suffix in (".sh", ".lua", "") and not path.startswith(".git"):
+            text = (pathlib.Path(top) / path).read_text(errors="replace")
+            problems += [f"{path}:{line_of(text, found)}: {found[0]} loads modules from the current folder; add -I"
+                         for found in _PYTHON.finditer(text) if " -I" not in found[0]]
         if not path.endswith(_TEXT) or path in GENERATED:
             continue
         text = (pathlib.Path(top) / path).read_text()

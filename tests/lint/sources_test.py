@@ -61,6 +61,16 @@ class SourcesTest(unittest.TestCase):
                 self.assert_finds(f"\nvoid Wait() {{ {code} }}\n", "driver/kite.cc:2: ", "driver/kite.cc")
         self.assertEqual([], fixture.problems(sources.check, {"driver/ranks/rank.cc": "auto now = absl::Now();\n"}))
 
+    def test_a_python_that_reads_the_current_folder_is_found(self):
+        for command in ("python3 -c 'import os'", "python3 -m pip install kites", "python3 - <<'PYTHON'", "python -B -c 1",
+                        """torch=$("$python" -c '1')"""):
+            for path in ("fly", "driver/fly.sh", "scripts/Dockerfile"):
+                with self.subTest(command + path):
+                    self.assert_finds(f"\n{command}\n", f"{path}:2: ", path)
+        for command in ("python3 -I -m pip", "python3 -I -B -c 1", "python3 kites.py -c", "python3-pip - a package"):
+            with self.subTest(command):
+                self.assertEqual([], fixture.problems(sources.check, {"fly": command + "\n"}))
+
     def test_a_loop_that_would_run_on_one_thread_is_found(self):
         text = "void Run() { at::parallel_for(0, 3, 1, [](int64_t, int64_t) {}); }\n"
 

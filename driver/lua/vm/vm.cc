@@ -213,6 +213,15 @@ std::vector<std::string> ModuleNames(lua_State* state, const std::string& root) 
   return modules;
 }
 
+// Returns the templates of a package.cpath that name a folder. LuaJIT's default begins with
+// "./?.so": a module that is missing elsewhere would be loaded from the current folder, which may
+// be a model that was downloaded.
+std::string AbsoluteTemplates(absl::string_view path) {
+  return absl::StrJoin(
+      absl::StrSplit(path, ';', [](absl::string_view one) { return absl::StartsWith(one, "/"); }),
+      ";");
+}
+
 // A package.loaders function: finds modules of the library, and names their chunks by where they
 // lie in it ("lockstep/nn.lua"), whatever the folder that the program was built in.
 int SearchLibrary(lua_State* state) {
@@ -325,6 +334,10 @@ LuaVm::LuaVm(const Options& options) : options_(options) {
       folder.empty() ? "" : absl::StrCat(folder, "/?.lua;", folder, "/?/init.lua");
   PushString(state, path);
   lua_setfield(state, -2, "path");
+  lua_getfield(state, -1, "cpath");
+  PushString(state, AbsoluteTemplates(lua_tostring(state, -1)));
+  lua_setfield(state, -3, "cpath");
+  lua_pop(state, 1);
   // After package.preload, before package.path.
   lua_getfield(state, -1, "loaders");
   for (int i = static_cast<int>(lua_objlen(state, -1)); i >= 2; --i) {
