@@ -1,6 +1,6 @@
 -- Trains a tokenizer and a language model of Qwen3's shape on text, for finetune.lua, chat.lua and transformers.
 --
---     ./run scripts/pretrain.lua                                        # on this repository's documentation
+--     ./run scripts/pretrain.lua                                        # on Lockstep's own documentation
 --     ./run scripts/pretrain.lua --set data=corpus.jsonl --set format= --set steps=100000
 --
 -- `data` is files and folders, split by commas. With format=text each file is a document; with an empty format their
@@ -17,8 +17,9 @@ local sharding = require "lockstep.sharding"
 local text = require "lockstep.text"
 local torch = require "lockstep.torch"
 
+local here = debug.getinfo(1, "S").source:match "^@(.*)/" or "." -- this script's folder
 local config = run.config({
-  data = { "README.md", "docs/*.md" },
+  data = { here .. "/../README.md", here .. "/../docs/*.md" },
   format = "text",
   held_out = 0.1, -- share of the documents
   tokenizer_documents = 10000, -- the tokenizer learns from so many

@@ -4,6 +4,7 @@
 #   lockstep/bin/lockstep    a shell script that finds libtorch and starts the program
 #   lockstep/lib/            the program, libspng, and the files that it reads, at their places in the workspace
 #   lockstep/scripts/        the training scripts; launch/ has files for clusters
+#   lockstep/README.md, docs/    the documentation, on which scripts/pretrain.lua trains
 #   lockstep/requirements.txt    the wheels of libtorch; requirements-parquet.txt has the one that reads Parquet
 set -euo pipefail
 out=$1
@@ -21,7 +22,7 @@ for file in "$@"; do
     */requirements.txt) install -D -m 644 "$file" "$to/requirements.txt" ;;
     */lockstep.sh) install -D -m 755 "$file" "$to/bin/lockstep" ;;
     scripts/launch/*.sh) install -D -m 755 "$file" "$to/$name" ;;
-    LICENSE | scripts/*) install -D -m 644 "$file" "$to/$name" ;;
+    LICENSE | README.md | docs/* | scripts/*) install -D -m 644 "$file" "$to/$name" ;;
     *) install -D -m 644 "$file" "$to/lib/$name" ;;
   esac
 done

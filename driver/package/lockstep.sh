@@ -75,6 +75,5 @@ unset IFS
 set +f
 export LD_LIBRARY_PATH="$libraries"
 # The scripts' data comes with the archive.
-: "${LOCKSTEP_CACHE:=$prefix}"
-export LOCKSTEP_CACHE
+export LOCKSTEP_DATA="$prefix/data"
 exec "$prefix/lib/lockstep" "$@"

@@ -126,6 +126,33 @@ expect "the wheel of Parquet" "pyarrow==" "$(cat lockstep/requirements-parquet.t
 expect "the wheels of the images" "torch==2.11.0 --hash=" "$(cat lockstep/requirements.txt)"
 [[ -x lockstep/scripts/launch/node.sh ]] || { echo "node.sh is not executable"; failed=1; }
 
+# An install that nobody may write, as root of a cluster makes it: the cache is the user's, and the scripts' data is
+# found. Where a test runs as root, permissions stop nothing, so the folder is compared before and after.
+mkdir -p lockstep/data home
+echo "packed" >lockstep/data/digits.csv.gz
+yes '{"text": "a sample"}' | head -c 2000000 >big.jsonl
+cat >read.lua <<'LUA'
+local data = require "lockstep.data"
+print("samples", #data.source("big.jsonl"), io.open(data.path("digits.csv.gz")):read("*l"))
+LUA
+chmod -R a-w lockstep
+find lockstep | sort >before
+user=(LIBTORCH="$libtorch" HOME="$PWD/home")
+samples=$(((2000000 + 20) / 21))
+expect "the cache of a user" "samples	$samples	packed" "$(lockstep "${user[@]}" -- --nproc 1 read.lua)"
+expect "the index in ~/.cache" big.jsonl "$(ls home/.cache/lockstep/index)"
+expect "XDG_CACHE_HOME" "samples	$samples" "$(lockstep "${user[@]}" XDG_CACHE_HOME="$PWD/xdg" -- --nproc 1 read.lua)"
+expect "the index in XDG_CACHE_HOME" big.jsonl "$(ls xdg/lockstep/index)"
+expect "LOCKSTEP_CACHE" "samples	$samples	packed" "$(lockstep "${user[@]}" LOCKSTEP_CACHE="$PWD/own" -- --nproc 1 read.lua)"
+expect "the index in LOCKSTEP_CACHE" big.jsonl "$(ls own/index)"
+mkdir elsewhere
+expect "pretrain.lua on its own documents" "documents to learn from" "$(
+  cd elsewhere && env -i PATH=/usr/bin:/bin "${user[@]}" ../lockstep/bin/lockstep --nproc 1 ../lockstep/scripts/pretrain.lua \
+    --set steps=1 --set tokenizer_documents=2 --set held_out=0 --set sequences_per_step=1 --set micro_batch=1 2>&1
+)"
+find lockstep | sort | diff before - || { echo "a run wrote into the install"; failed=1; }
+chmod -R u+w lockstep
+
 # Parquet: a library that cannot be loaded, as without pyarrow, and a program that was built without it.
 printf 'require("lockstep.data").source("x.parquet", { cache = "cache" })\n' >parquet.lua
 touch x.parquet

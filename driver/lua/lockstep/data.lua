@@ -135,11 +135,12 @@ function M.tokens(path, opts) return tokens.open(path, opts) end
 ---@param name string
 ---@return string
 function M.path(name)
-  local path = cache.folder() .. "/data/" .. name
-  local file = io.open(path, "rb")
-  plain.check(file, "data.path: %s is not there; ./run and ./test fetch it, or set LOCKSTEP_CACHE", path)
-  file:close() ---@diagnostic disable-line: need-check-nil
-  return path
+  local places = cache.places(name)
+  for _, path in ipairs(places) do
+    if core_files.kind(path) == "file" then return path end
+  end
+  core.raise(("data.path: %s is not there; ./run and ./test fetch it, or set LOCKSTEP_CACHE"):format(
+    table.concat(places, " or ")))
 end
 
 --- Lines of a text file, which may be gzipped, without their ends. The file is read as the lines are asked

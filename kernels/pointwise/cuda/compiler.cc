@@ -136,13 +136,16 @@ void Write(const std::filesystem::path& path, const std::string& text) {
 bool HasCompiler() { return LoadedNvrtc() != nullptr; }
 
 std::string CacheFolder() {
-  for (const auto& [variable, below] :
-       {std::pair("LOCKSTEP_CACHE", "/kernels"), std::pair("XDG_CACHE_HOME", "/lockstep/kernels"),
-        std::pair("HOME", "/.cache/lockstep/kernels")}) {
-    const char* const folder = std::getenv(variable);
-    if (folder != nullptr && *folder != '\0') return std::string(folder) + below;
-  }
-  return "";
+  const auto value_of = [](const char* variable) {
+    const char* const value = std::getenv(variable);
+    return std::string(value == nullptr ? "" : value);
+  };
+  if (const std::string own = value_of("LOCKSTEP_CACHE"); !own.empty()) return own + "/kernels";
+  // The specification of XDG_CACHE_HOME asks to ignore a relative folder.
+  if (const std::string user = value_of("XDG_CACHE_HOME"); user.starts_with('/'))
+    return user + "/lockstep/kernels";
+  const std::string home = value_of("HOME");
+  return home.empty() ? "" : home + "/.cache/lockstep/kernels";
 }
 
 std::string Compile(const std::string& source, int architecture, const std::string& folder) {

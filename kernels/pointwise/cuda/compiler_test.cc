@@ -112,6 +112,8 @@ TEST(Compiler, TheCacheIsAFolderOfTheUser) {
   EXPECT_EQ(CacheFolder(), "/home/someone/.cache/lockstep/kernels");
   setenv("XDG_CACHE_HOME", "/cache", 1);
   EXPECT_EQ(CacheFolder(), "/cache/lockstep/kernels");
+  setenv("XDG_CACHE_HOME", "cache", 1);
+  EXPECT_EQ(CacheFolder(), "/home/someone/.cache/lockstep/kernels");
   setenv("LOCKSTEP_CACHE", "/disk", 1);
   EXPECT_EQ(CacheFolder(), "/disk/kernels");
   unsetenv("LOCKSTEP_CACHE");
