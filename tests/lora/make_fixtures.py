@@ -6,10 +6,16 @@
 Each case is a folder with adapter_config.json, adapter_model.safetensors and expected.safetensors: logits in
 evaluation, the gradients of every trained parameter in training (dropout under the seed 7) by PEFT's own keys, and the
 weights after merging. The test is driver/lua/lockstep/lora/lora_peft_test.lua.
+
+The folders random_* have random configurations, most of them with patterns of ranks and alphas whose names overlap, and
+the logits in evaluation alone.
 """
 
+import json
 import pathlib
+import random
 import sys
+import warnings
 
 import peft
 import safetensors.torch
@@ -41,6 +47,40 @@ CASES = {
 }
 
 
+RANDOM = 16  # configurations of each model
+
+# Names of patterns: each matches by its end, as a regular expression.
+NAMES = {
+    "random": ["q_proj", "0.q_proj", "layers.0.q_proj", "v_proj", "layers.1.v_proj", "1.o_proj", "o_proj", "layers.0.o.proj",
+               "^layers.1.q_proj", "^q_proj", r"layers\.0\.v_proj"],
+    "random_experts": ["q_proj", "^q_proj", "gate_up_proj", "experts.gate_up_proj", "down_proj", "experts.down.proj", "experts",
+                       "^experts.down_proj"],
+}
+
+
+def random_pattern(source, names):
+    chosen = source.sample(names, source.randint(0, 5))
+    return {name: source.randint(1, 7) for name in chosen}
+
+
+def random_options(kind, source):
+    """Returns a configuration of LoRA for a model."""
+    options = {"r": source.randint(1, 5), "lora_alpha": source.choice([1, 3, 8]), "use_rslora": source.random() < 0.3,
+               "rank_pattern": random_pattern(source, NAMES[kind]), "alpha_pattern": random_pattern(source, NAMES[kind])}
+    if kind == "random_experts":
+        parameters = source.choice([["experts.gate_up_proj", "experts.down_proj"], ["gate_up_proj"], ["experts.down_proj"]])
+        return {**options, "target_modules": ["q_proj"], "target_parameters": parameters}
+    options["use_dora"] = source.random() < 0.3
+    options["lora_dropout"] = source.choice([0, 0.1])
+    options["target_modules"] = source.choice([["q_proj", "v_proj"], ["q_proj", "o_proj", "v_proj"], ["layers.0.v_proj", "q_proj"],
+                                               r"layers\.\d\.[qv]_proj", r".*_proj"])
+    if isinstance(options["target_modules"], list):
+        more = source.choice([{}, {}, {"modules_to_save": ["lm_head"]}, {"exclude_modules": ["layers.1.q_proj"]},
+                              {"layers_to_transform": [1], "layers_pattern": "layers"}])
+        options.update(more)
+    return options
+
+
 def loss_of(logits):
     weights = torch.arange(logits.numel(), dtype=torch.float32).reshape(logits.shape).cos()
     return (logits.float() * weights).sum()
@@ -55,11 +95,8 @@ def model_of(case):
     return TinyMixture() if "experts" in case else Tiny()
 
 
-def write_case(folder, case, options, ids, base):
-    model = model_of(case)
-    model.load_state_dict(base)
-    if case.startswith("bfloat16"):
-        model = model.bfloat16()
+def adapted(folder, model, options):
+    """Returns the model with adapters that are written into the folder."""
     model = peft.get_peft_model(model, peft.LoraConfig(**options))
     torch.manual_seed(11)
     with torch.no_grad():
@@ -69,7 +106,32 @@ def write_case(folder, case, options, ids, base):
                 p.add_(torch.randn_like(p) * 0.3)
     model.save_pretrained(folder)
     (folder / "README.md").unlink()
+    return model
 
+
+def write_random(folder, kind, number, ids, base):
+    model, again = model_of(kind), model_of(kind)
+    model.load_state_dict(base)
+    again.load_state_dict(base)
+    options = random_options(kind, random.Random(f"{kind} {number}"))
+    model = adapted(folder, model, options).eval()
+    # PEFT sorts the keys, and then reads other ranks and alphas than it has written.
+    path = folder / "adapter_config.json"
+    config = json.loads(path.read_text())
+    config.update({key: options[key] for key in ("rank_pattern", "alpha_pattern")})
+    path.write_text(json.dumps(config, indent=2) + "\n")
+    again = peft.PeftModel.from_pretrained(again, folder).eval()
+    with torch.no_grad():
+        assert torch.equal(model(ids), again(ids))
+        safetensors.torch.save_file({"ids": ids, "logits": model(ids)}, folder / "expected.safetensors")
+
+
+def write_case(folder, case, options, ids, base):
+    model = model_of(case)
+    model.load_state_dict(base)
+    if case.startswith("bfloat16"):
+        model = model.bfloat16()
+    model = adapted(folder, model, options)
     expected = {"ids": ids}
     model.eval()
     with torch.no_grad():
@@ -107,6 +169,10 @@ def main(folder):
     ids = torch.randint(VOCABULARY, (7,))
     for case, options in CASES.items():
         write_case(folder / case, case, options, ids, bases[type(model_of(case))])
+    warnings.filterwarnings("ignore", "The following .*_pattern keys did not match")
+    for kind in NAMES:
+        for number in range(RANDOM):
+            write_random(folder / f"{kind}_{number:02}", kind, number, ids, bases[type(model_of(kind))])
 
 
 if __name__ == "__main__":

@@ -133,10 +133,7 @@ local function add_all(caller, model, chosen, options_of)
     net:requires_grad_(false)
     for _, one in ipairs(chosen.saved) do adapters.train_whole(one.module) end
     for _, one in ipairs(chosen.layers) do adapters.add(one.module, options_of(one.name)) end
-    for _, holder in ipairs(chosen.holders) do
-      local _, path = next(experts.paths(holder.name, holder.parameters))
-      experts.add(holder, options_of(path))
-    end
+    for _, holder in ipairs(chosen.holders) do experts.add(holder, options_of) end
   end
   if not fully_shard.is_one(model) then return add() end
   fully_shard.rebuild(model, add) -- the values of weights are not there meanwhile

@@ -14,14 +14,16 @@ local M = {}
 
 local IS_LOW = { [torch.bfloat16] = true, [torch.float16] = true }
 
----@class lora.Packed settings of the adapters in one module
----@field names table<string, true> of the parameters that have one
----@field r integer
----@field alpha number
----@field scale number
----@field rslora boolean
+---@class lora.Packed the adapters in one module
+---@field adapters table<string, lora.PackedAdapter> by the parameter's name
 ---@field class table the module's class without adapters
 ---@field is_disabled boolean
+
+---@class lora.PackedAdapter settings of one parameter's adapter
+---@field r integer
+---@field alpha number
+---@field scale number of the update
+---@field rslora boolean
 
 ---@type table<nn.Module, lora.Packed>
 local packed = setmetatable({}, { __mode = "k" })
@@ -66,7 +68,7 @@ end
 ---@return lora.Holder[]
 function M.adapted(model)
   return holders(model, function(_, module, name)
-    return packed[module] ~= nil and packed[module].names[name] == true
+    return packed[module] ~= nil and packed[module].adapters[name] ~= nil
   end)
 end
 
@@ -110,7 +112,7 @@ end
 --- The parameter with its update, in the parameter's dtype.
 local function with_update(module, name, weight)
   local b, a = factors(module, name, itself)
-  return torch.baddbmm(weight, b:to(weight.dtype), a:to(weight.dtype), { alpha = packed[module].scale })
+  return torch.baddbmm(weight, b:to(weight.dtype), a:to(weight.dtype), { alpha = packed[module].adapters[name].scale })
 end
 
 --- Classes with adapters, by the class without.
@@ -123,7 +125,7 @@ local function class_with_adapters(class)
     local value = nn.fields(self)[key]
     if value == nil then return adapted[key] end
     local own = packed[self]
-    if own and own.names[key] and not own.is_disabled then return with_update(self, key, value) end
+    if own and own.adapters[key] and not own.is_disabled then return with_update(self, key, value) end
     return value
   end
   classes[class] = adapted
@@ -142,15 +144,16 @@ end
 
 --- Gives parameters of a module adapters whose updates are 0 at first.
 ---@param holder lora.Holder
----@param o {r: integer, alpha: number, rslora: boolean}
-function M.add(holder, o)
-  local module, names = holder.module, {}
+---@param options_of fun(path: string): {r: integer, alpha: number, rslora: boolean} by PEFT's path; see paths
+function M.add(holder, options_of)
+  local module, adapters, paths = holder.module, {}, M.paths(holder.name, holder.parameters)
   for _, name in ipairs(holder.parameters) do
+    local o = options_of(paths[name])
     module["lora_" .. name] = Factors(nn.fields(module)[name], o.r)
-    names[name] = true
+    adapters[name] = { r = o.r, alpha = o.alpha, rslora = o.rslora,
+      scale = o.alpha / (o.rslora and math.sqrt(o.r) or o.r) }
   end
-  packed[module] = { names = names, r = o.r, alpha = o.alpha, rslora = o.rslora, is_disabled = false,
-    scale = o.alpha / (o.rslora and math.sqrt(o.r) or o.r), class = getmetatable(module) }
+  packed[module] = { adapters = adapters, is_disabled = false, class = getmetatable(module) }
   setmetatable(module, class_with_adapters(getmetatable(module)))
 end
 
@@ -162,7 +165,8 @@ end
 function M.merged(module, name, whole)
   return torch.no_grad(function()
     local b, a = factors(module, name, whole)
-    return torch.baddbmm(whole(nn.fields(module)[name]):to(a.dtype), b, a, { alpha = packed[module].scale })
+    return torch.baddbmm(whole(nn.fields(module)[name]):to(a.dtype), b, a,
+      { alpha = packed[module].adapters[name].scale })
   end)
 end
 

@@ -35,6 +35,9 @@ end
 
 local function array(value) return type(value) == "table" and value or {} end
 
+--- Returns the name in a pattern without "^" in front and without backslashes.
+local function unescaped(key) return (key:gsub("^%^", ""):gsub("\\%.", ".")) end
+
 local function check_config(path, config)
   local function check(holds, text, ...) plain.check(holds, "lora.load: %s: " .. text, path, ...) end
   local json = core.json_encode
@@ -56,7 +59,9 @@ local function check_config(path, config)
   for _, key in ipairs { "rank_pattern", "alpha_pattern" } do
     for name, value in pairs(is_nothing(config[key]) and {} or config[key]) do
       check(type(value) == "number", "%s of %s must be a number", key, name)
-      check(not name:find("[^%w_.]"), 'the name "%s" in %s is a regular expression; write the names out', name, key)
+      check(not unescaped(name):find("[^%w_.]"),
+        'the name "%s" in %s is a regular expression; only "^" in front, "." and "\\." are supported, so write the '
+        .. "names out", name, key)
     end
   end
   for _, name in ipairs(array(config.modules_to_save)) do
@@ -67,11 +72,19 @@ local function check_config(path, config)
   return config
 end
 
---- The number of a pattern {name = number} for a module; `default` where no name is one of its last names.
+--- Returns whether a key of a pattern matches a name, as PEFT's get_pattern_key has it: a regular expression for the
+--- whole name, or without "^" for its end.
+local function matches(key, name)
+  local expression = key:gsub("\\%.", "%%."):gsub("^%^", "") .. "$" -- of letters, "_" and ".": the same in Lua
+  return name:find("^" .. expression) ~= nil or key:sub(1, 1) ~= "^" and name:find("%." .. expression) ~= nil
+end
+
+--- Returns the number that a pattern {key = number} has for a name: that of the first key in the file that matches,
+--- or `default`.
 local function by_pattern(pattern, name, default)
   if is_nothing(pattern) then return default end
-  for key, value in pairs(pattern) do
-    if adapters.matches(name, key) then return value end
+  for _, key in ipairs(core.json_shapes()[pattern].keys) do
+    if matches(key, name) then return pattern[key] end
   end
   return default
 end
@@ -138,8 +151,9 @@ end
 ---@param dir string for messages
 ---@param config table
 ---@param files lora.Files
+---@param parameters table<string, string> the names of parameters with adapters, by the paths of these
 ---@return table<string, lora.LayerOptions>
-function M.options_of(dir, config, files)
+function M.options_of(dir, config, files, parameters)
   local all = {}
   for name, parts in pairs(files.modules) do
     local dora = config.use_dora == true
@@ -149,9 +163,10 @@ function M.options_of(dir, config, files)
     if parts.lora_magnitude_vector and not dora then
       core.raise(string.format('lora.load: %s: "%s" has a lora_magnitude_vector, but use_dora is not true', dir, name))
     end
+    local full = parameters[name] or name
     all[name] = {
-      r = by_pattern(config.rank_pattern, name, config.r),
-      alpha = by_pattern(config.alpha_pattern, name, config.lora_alpha),
+      r = by_pattern(config.rank_pattern, full, config.r),
+      alpha = by_pattern(config.alpha_pattern, full, config.lora_alpha),
       dropout = config.lora_dropout or 0, rslora = config.use_rslora == true, dora = dora,
     }
   end
@@ -196,19 +211,39 @@ local function parameter_names(holders)
   return names
 end
 
+--- The settings of all adapters, by the names that patterns match.
+local function settings_of(found, holders)
+  local all = {}
+  for _, one in ipairs(found) do all[one.name] = adapters.of(one.module) end
+  for _, holder in ipairs(holders) do
+    for name, own in pairs(experts.of(holder.module).adapters) do all[holder.name .. "." .. name] = own end
+  end
+  return all
+end
+
+--- Returns the pattern of the settings that differ from `default`. "^" is before a name that is the end of another.
+local function pattern_of(settings, field, default)
+  local pattern = {}
+  for name, own in pairs(settings) do
+    if own[field] ~= default then
+      local key = name
+      for other in pairs(settings) do
+        if other ~= name and adapters.matches(other, name) then key = "^" .. name end
+      end
+      pattern[key] = own[field]
+    end
+  end
+  return next(pattern) and pattern or nil
+end
+
 --- Returns the content of a model's adapter_config.json.
 ---@param model any
 ---@return table
 function M.config_of(model)
   local found, holders = adapters.adapted(model), experts.adapted(model)
-  local first = holders[1] and experts.of(holders[1].module) or adapters.of(found[1].module)
+  local settings = settings_of(found, holders)
   local layer = found[1] and adapters.of(found[1].module) or {}
-  local ranks, alphas = {}, {}
-  for _, one in ipairs(found) do
-    local adapter = adapters.of(one.module)
-    if adapter.r ~= first.r then ranks[one.name] = adapter.r end
-    if adapter.alpha ~= first.alpha then alphas[one.name] = adapter.alpha end
-  end
+  local first = holders[1] and experts.of(holders[1].module).adapters[holders[1].parameters[1]] or layer
   local modules, parameters = {}, {}
   for name in model:named_modules() do modules[#modules + 1] = name end
   for name in model:named_parameters() do parameters[#parameters + 1] = name end
@@ -222,7 +257,7 @@ function M.config_of(model)
     target_modules = short_names(names_of(found), modules, "[^.]*$"),
     target_parameters = short_names(parameter_names(holders), parameters, "[^.]*%.[^.]*$"),
     modules_to_save = #whole > 0 and whole or core.null,
-    rank_pattern = next(ranks) and ranks or nil, alpha_pattern = next(alphas) and alphas or nil,
+    rank_pattern = pattern_of(settings, "r", first.r), alpha_pattern = pattern_of(settings, "alpha", first.alpha),
   }
 end
 

@@ -19,14 +19,24 @@ local M = {}
 ---@field dir string
 ---@field config table
 ---@field contents lora.Files
----@field wanted table<string, lora.LayerOptions> by the path of each adapter
+---@field wanted table<string, lora.LayerOptions> by the path of each adapter, once the model is known
 
---- Reads a folder and checks that it is whole.
+--- Reads a folder.
 ---@param dir string
 ---@return lora.Folder
-function M.read(dir)
-  local config, contents = files.read_config(dir), files.read_weights(dir)
-  return { dir = dir, config = config, contents = contents, wanted = files.options_of(dir, config, contents) }
+function M.read(dir) return { dir = dir, config = files.read_config(dir), contents = files.read_weights(dir) } end
+
+--- Finds out what each adapter of a folder is, and checks that none lacks a part. Returns the names of the parameters
+--- that have adapters, by the paths of these.
+local function find_wanted(folder, holders)
+  local parameters = {}
+  for _, holder in ipairs(holders) do
+    for name, path in pairs(experts.paths(holder.name, holder.parameters)) do
+      parameters[path] = holder.name .. "." .. name
+    end
+  end
+  folder.wanted = files.options_of(folder.dir, folder.config, folder.contents, parameters)
+  return parameters
 end
 
 local function array(value) return type(value) == "table" and value or {} end
@@ -61,11 +71,8 @@ function M.choose(model, folder)
   local caller = "lora.load: " .. folder.dir
   local saved = adapters.find_modules_to_save(caller, model, array(folder.config.modules_to_save))
   local holders = experts.find(caller, model, array(folder.config.target_parameters))
-  local of_holder, layers = {}, {}
-  for _, holder in ipairs(holders) do
-    for _, path in pairs(experts.paths(holder.name, holder.parameters)) do of_holder[path] = true end
-  end
-  local names = plain.keys(folder.wanted, function(name) return not of_holder[name] end)
+  local parameters, layers = find_wanted(folder, holders), {}
+  local names = plain.keys(folder.wanted, function(name) return not parameters[name] end)
   -- A full name may also be the last names of a layer elsewhere.
   for _, one in ipairs(adapters.find_targets(caller, model, names, saved)) do
     if folder.wanted[one.name] then layers[#layers + 1] = one end
@@ -90,10 +97,11 @@ local function places_of(chosen)
       own = adapters.of(one.module) }
   end
   for _, holder in ipairs(chosen.holders) do
+    local own = experts.of(holder.module)
     for name, path in pairs(experts.paths(holder.name, holder.parameters)) do
       local fields = nn.fields(holder.module)
       places[#places + 1] = { path = path, weight = fields[name], adapter = fields["lora_" .. name],
-        own = experts.of(holder.module) }
+        own = own and own.adapters[name] }
     end
   end
   return places
@@ -103,6 +111,7 @@ end
 ---@param folder lora.Folder
 ---@param chosen lora.Chosen
 function M.check_same(folder, chosen)
+  find_wanted(folder, chosen.holders)
   local count, places = 0, places_of(chosen)
   for _ in pairs(folder.wanted) do count = count + 1 end
   for _, place in ipairs(places) do

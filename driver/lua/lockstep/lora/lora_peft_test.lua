@@ -106,6 +106,27 @@ for case, c in pairs(CASES) do
   end)
 end
 
+-- make_fixtures.py draws these: patterns of ranks and alphas whose names overlap, and other options.
+for _, kind in ipairs { "random", "random_experts" } do
+  for number = 0, 15 do
+    local case = ("%s_%02d"):format(kind, number)
+    t.test("LogitsOf_" .. case .. "_AreThoseOfPeft", function()
+      local folder = tiny.FIXTURES .. "/" .. case
+      local expected = data.safetensors(folder .. "/expected.safetensors")
+      local model = tiny.base_of(case):eval()
+      lora.load(model, folder)
+      close(torch.no_grad(model, expected.ids), expected.logits, 2e-6, case)
+
+      -- A folder of ours says the same.
+      lora.save(model, run.dir .. "/again_" .. case)
+      local again = tiny.base_of(case):eval()
+      lora.load(again, run.dir .. "/again_" .. case)
+      t.equal(torch.no_grad(again, expected.ids), torch.no_grad(model, expected.ids))
+      t.equal(lora.load(again, folder), lora.load(model, folder)) -- into adapters that are there
+    end)
+  end
+end
+
 t.test("TheConfigurationSaysWhatPeftNeeds", function()
   local model = load "patterns"
   lora.save(model, run.dir .. "/config")
