@@ -8,7 +8,7 @@ evaluation, the gradients of every trained parameter in training (dropout under 
 weights after merging. The test is driver/lua/lockstep/lora/lora_peft_test.lua.
 
 The folders random_* have random configurations, most of them with patterns of ranks and alphas whose names overlap, and
-the logits in evaluation alone.
+the logits in evaluation alone. The folders tied_* are of tests/models/llama_tied, whose head is its embedding.
 """
 
 import json
@@ -20,11 +20,13 @@ import warnings
 import peft
 import safetensors.torch
 import torch
+import transformers
 
 from tiny import Tiny, TinyMixture, VOCABULARY
 
 assert torch.__version__.startswith("2.11.0"), torch.__version__
 assert peft.__version__ == "0.21.2", peft.__version__
+assert transformers.__version__ == "5.23.0", transformers.__version__
 torch.set_num_threads(1)
 
 ATTENTION = ["q_proj", "v_proj"]
@@ -56,6 +58,9 @@ NAMES = {
     "random_experts": ["q_proj", "^q_proj", "gate_up_proj", "experts.gate_up_proj", "down_proj", "experts.down.proj", "experts",
                        "^experts.down_proj"],
 }
+
+
+TIED = {"tied_head": ["lm_head"], "tied_embedding": ["embed_tokens"], "tied_both": ["embed_tokens", "lm_head"]}
 
 
 def random_pattern(source, names):
@@ -114,16 +119,35 @@ def write_random(folder, kind, number, ids, base):
     model.load_state_dict(base)
     again.load_state_dict(base)
     options = random_options(kind, random.Random(f"{kind} {number}"))
+    torch.manual_seed(number)
     model = adapted(folder, model, options).eval()
     # PEFT sorts the keys, and then reads other ranks and alphas than it has written.
     path = folder / "adapter_config.json"
     config = json.loads(path.read_text())
     config.update({key: options[key] for key in ("rank_pattern", "alpha_pattern")})
+    if isinstance(config["target_modules"], list):
+        config["target_modules"].sort()
     path.write_text(json.dumps(config, indent=2) + "\n")
     again = peft.PeftModel.from_pretrained(again, folder).eval()
     with torch.no_grad():
         assert torch.equal(model(ids), again(ids))
         safetensors.torch.save_file({"ids": ids, "logits": model(ids)}, folder / "expected.safetensors")
+
+
+def write_tied(folder, names, keeps_tie, ids):
+    """Without ensure_weight_tying PEFT trains a head of its own."""
+    model = transformers.AutoModelForCausalLM.from_pretrained(pathlib.Path(__file__).parent.parent / "models" / "llama_tied")
+    model.name_or_path = None  # no path of this machine in the folder
+    torch.manual_seed(12)
+    model = adapted(folder, model, {"r": 2, "lora_alpha": 3, "target_modules": ["q_proj"], "modules_to_save": list(names),
+                                    "ensure_weight_tying": keeps_tie})
+    logits = model(ids[None]).logits[0]
+    loss_of(logits).backward()
+    expected = {"ids": ids, "logits": logits.detach()}
+    for name, p in model.named_parameters():
+        if p.grad is not None:
+            expected["grad." + disk_key(name)] = p.grad
+    safetensors.torch.save_file(expected, folder / "expected.safetensors")
 
 
 def write_case(folder, case, options, ids, base):
@@ -170,6 +194,9 @@ def main(folder):
     for case, options in CASES.items():
         write_case(folder / case, case, options, ids, bases[type(model_of(case))])
     warnings.filterwarnings("ignore", "The following .*_pattern keys did not match")
+    for case, names in TIED.items():
+        write_tied(folder / case, names, False, ids)
+        write_tied(folder / f"{case}_kept", names, True, ids)
     for kind in NAMES:
         for number in range(RANDOM):
             write_random(folder / f"{kind}_{number:02}", kind, number, ids, bases[type(model_of(kind))])

@@ -124,10 +124,20 @@ local function access(model)
   end
 end
 
+--- Gives a tied head its own weight, with the embedding's values.
+local function untie(model, saved)
+  local head, embedding
+  local function change(net) head, embedding = adapters.untie(net, saved) end
+  if fully_shard.is_one(model) then fully_shard.rebuild(model, change) else change(model) end
+  local whole, set = access(model)
+  torch.no_grad(function() set(head, whole(embedding)) end)
+end
+
 --- Freezes the model and adds adapters to what was chosen.
 local function add_all(caller, model, chosen, options_of)
   local net = net_of(model)
   check_places(caller, net, chosen)
+  if chosen.unties then untie(model, chosen.saved) end
   check_ties(caller, net, chosen.saved)
   local function add()
     net:requires_grad_(false)
@@ -228,6 +238,8 @@ end
 
 --- Reads a folder that PEFT or lora.save wrote. A model without adapters gets them as its configuration says, like by
 --- lora.apply; those that a model has must be the folder's. A setting that this module does not support is an error.
+--- If the folder has other values for the head than for the embedding, and the model has one weight for both, the model
+--- gets a head of its own.
 ---
 ---     local count = lora.load(model, "adapter")
 ---@param model any a module; replicas of one that has adapters

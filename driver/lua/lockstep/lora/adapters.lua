@@ -68,6 +68,21 @@ function M.tied_head(model)
   if is_tied and embedding and not nn.fields(root).lm_head then return { name = "lm_head", module = embedding } end
 end
 
+--- Gives the head of a model that shares the embedding's weight a module of its own, as PEFT does where it trains or
+--- saves one of them without the other. `saved` gets that module. The caller gives it the embedding's values.
+---@param model any
+---@param saved lora.Found[]
+---@return torch.Tensor head the weight, without values
+---@return torch.Tensor embedding
+function M.untie(model, saved)
+  local tied = M.tied_head(model)
+  model:untie()
+  for _, one in ipairs(saved) do
+    if one.name == tied.name then one.module = model.lm_head end
+  end
+  return model.lm_head.weight, tied.module.weight
+end
+
 --- Iterates over the names and modules of a model, last a head without a module of its own.
 local function modules_and_head(model)
   local next_module, tied = model:named_modules(), M.tied_head(model)

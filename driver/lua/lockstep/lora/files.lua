@@ -79,8 +79,7 @@ local function matches(key, name)
   return name:find("^" .. expression) ~= nil or key:sub(1, 1) ~= "^" and name:find("%." .. expression) ~= nil
 end
 
---- Returns the number that a pattern {key = number} has for a name: that of the first key in the file that matches,
---- or `default`.
+--- Returns the number of the first key in the file that matches a name, or `default`. The pattern is {key = number}.
 local function by_pattern(pattern, name, default)
   if is_nothing(pattern) then return default end
   for _, key in ipairs(core.json_shapes()[pattern].keys) do
@@ -257,6 +256,7 @@ function M.config_of(model)
     target_modules = short_names(names_of(found), modules, "[^.]*$"),
     target_parameters = short_names(parameter_names(holders), parameters, "[^.]*%.[^.]*$"),
     modules_to_save = #whole > 0 and whole or core.null,
+    ensure_weight_tying = #whole > 0 and adapters.tied_head(model) ~= nil,
     rank_pattern = pattern_of(settings, "r", first.r), alpha_pattern = pattern_of(settings, "alpha", first.alpha),
   }
 end

@@ -14,6 +14,7 @@ local M = {}
 ---@field layers lora.Found[] linear layers
 ---@field holders lora.Holder[] modules whose parameters have adapters
 ---@field saved lora.Found[] modules that are trained and saved as a whole
+---@field unties boolean? whether a head that shares the embedding's weight becomes a module of its own
 
 ---@class lora.Folder
 ---@field dir string
@@ -63,13 +64,33 @@ local function check_targets(caller, model, folder, saved)
   end
 end
 
+--- Finds the modules that are saved as a whole. A folder keeps the tie of head and embedding if it says so, or if it
+--- has one value for both. In any other folder they are apart. Returns also whether the model's must be untied.
+local function find_saved(caller, model, folder)
+  local names, others = array(folder.config.modules_to_save), folder.contents.others
+  local saved, tied = adapters.find_modules_to_save(caller, model, names), adapters.tied_head(model)
+  local count, embedding = 0, nil
+  for name, module in model:named_modules() do
+    if tied and module == tied.module then embedding = name end
+  end
+  for _, one in ipairs(saved) do count = count + (tied and one.module == tied.module and 1 or 0) end
+  if count == 0 then return saved, false end
+  if folder.config.ensure_weight_tying == true then
+    names = { embedding, tied.name, unpack(names) }
+    return adapters.find_modules_to_save(caller, model, names), false
+  end
+  local head, embedded = others[tied.name .. ".weight"], others[embedding .. ".weight"]
+  local is_one = count == 2 and head and embedded and torch.equal(head, embedded)
+  return saved, model.untie ~= nil and not is_one
+end
+
 --- Chooses the modules of a model without adapters that a folder has something for.
 ---@param model nn.Module
 ---@param folder lora.Folder
 ---@return lora.Chosen
 function M.choose(model, folder)
   local caller = "lora.load: " .. folder.dir
-  local saved = adapters.find_modules_to_save(caller, model, array(folder.config.modules_to_save))
+  local saved, unties = find_saved(caller, model, folder)
   local holders = experts.find(caller, model, array(folder.config.target_parameters))
   local parameters, layers = find_wanted(folder, holders), {}
   local names = plain.keys(folder.wanted, function(name) return not parameters[name] end)
@@ -80,7 +101,7 @@ function M.choose(model, folder)
   plain.check(#layers >= #names,
     "%s has adapters for %d linear layers, of which the model has %d", caller, #names, #layers)
   check_targets(caller, model, folder, saved)
-  return { layers = layers, holders = holders, saved = saved }
+  return { layers = layers, holders = holders, saved = saved, unties = unties }
 end
 
 ---@class lora.Place an adapter by its path in a folder
@@ -171,7 +192,7 @@ function M.check_shapes(folder, chosen)
       known[full] = true
     end
   end
-  check_tied(folder, chosen.saved)
+  if not chosen.unties then check_tied(folder, chosen.saved) end
   for name in pairs(others) do
     plain.check(known[name], 'lora.load: %s holds "%s", which is in no module of modules_to_save', folder.dir, name)
   end

@@ -107,6 +107,25 @@ t.test("AdaptersOfExpertsInAShardedModel", function()
   same_state(model, plain, 2e-5)
 end)
 
+for _, case in ipairs { "tied_head", "tied_embedding", "tied_both", "tied_both_kept" } do
+  t.test("AFolderThatUntiesAModelDoesSoInAShardedOne_" .. case, function()
+    local folder, source = tiny.FIXTURES .. "/" .. case, "tests/models/llama_tied"
+    local ids = { input_ids = torch.arange(10), seq_lens = { 4, 6 } }
+    local plain, model = models.load(source), models.load(source, { shard = {} })
+    local before = model(ids):detach()
+
+    t.equal(lora.load(model, folder), lora.load(plain, folder))
+
+    same_state(model, plain, 0)
+    t.near(model(ids):detach(), plain(ids):detach(), 2e-5)
+    t.near(lora.disabled(model, model, ids), before, 1e-5)
+    t.equal({ lora.merge(model), lora.merge(plain) }, { 2, 2 })
+    local merged = folder_of("merged_" .. case)
+    models.save(model, merged)
+    t.near(models.load(merged)(ids):detach(), plain(ids):detach(), 2e-5)
+  end)
+end
+
 t.test("AModelThatIsReadInPartsGetsAdaptersIsMergedAndSaved", function()
   local source = "tests/models/qwen3"
   local ids = { input_ids = torch.arange(10), seq_lens = { 4, 6 } }

@@ -245,6 +245,18 @@ CausalLM.splits_tokens = true
 ---@return torch.Tensor
 function CausalLM:head_weight() return (self.lm_head or self:decoder().embed_tokens).weight end
 
+--- Gives a model whose head is the embedding a head of its own, and says so in its configuration. The weight has no
+--- values yet.
+function CausalLM:untie()
+  local c, weight = self.settings, self:head_weight()
+  self.lm_head = nn.Linear(c.hidden_size, c.vocab_size, { bias = false })
+    :to { device = weight.device, dtype = weight.dtype }
+  c.tie_word_embeddings = false
+  self.config = plain.copy(self.config, { tie_word_embeddings = false })
+  local text = self.config.text_config
+  if type(text) == "table" then self.config.text_config = plain.copy(text, { tie_word_embeddings = false }) end
+end
+
 --- Returns the logits of hidden states.
 ---@param x torch.Tensor [..., hidden]
 ---@return torch.Tensor # [..., vocab_size]

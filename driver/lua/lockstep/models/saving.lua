@@ -50,10 +50,14 @@ end
 
 --- Puts the dtype of the weights into config.json, and the model's type if it has none. Without a type transformers
 --- does not open a folder. It loads weights in the dtype that config.json names, and would round them to another one.
+--- Sets tie_word_embeddings to false where the model has been untied.
 local function completed(text, model, state)
   local config, name, added = core.json_decode(text), dtype_name(state), ""
   if not config.model_type then added = ('\n  "model_type": "%s",'):format(model.model_type) end
   if name and not config.dtype and not config.torch_dtype then added = added .. ('\n  "dtype": "%s",'):format(name) end
+  if model.settings and model.settings.tie_word_embeddings == false then
+    text = text:gsub('("tie_word_embeddings"%s*:%s*)true', "%1false")
+  end
   if added ~= "" then text = text:gsub("{", function(brace) return brace .. added end, 1) end
   if not name then return text end
   return (text:gsub('("torch_dtype"%s*:%s*)"%w+"', '%1"' .. name .. '"')
