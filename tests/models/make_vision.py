@@ -5,10 +5,11 @@
 
 Each folder holds config.json, the weights and answers.safetensors: three packed sequences with two pictures of
 different grids, text alone, and a video and a picture; their position ids, logits, summed loss and its gradient for each
-parameter; greedy ids after the first sequence; and the patches' order of attention is part of it all. Parameters are
+parameter; greedy ids after each sequence; and the patches' order of attention is part of it all. Parameters are
 random, norms and biases too, and no two sizes of a weight are equal.
 """
 
+import itertools
 import json
 import sys
 
@@ -102,13 +103,39 @@ def sequences(splits_frames):
             (text(2) + video + text(1) + picture(2) + text(4), 1, 1)]
 
 
+def rope_index(model):
+    """Returns get_rope_index for one sequence of Qwen2.5-VL, with text after a video where Qwen has it.
+
+    It begins behind the video's largest position, as in transformers up to 5.2. Version 5.23 begins it max(h, w) behind
+    the video's first, but generates from the largest: that is another position than the full pass has."""
+
+    def get(input_ids, mm_token_type_ids, image_grid_thw=None, video_grid_thw=None, second_per_grid_ts=None, **_):
+        grids = {1: iter([] if image_grid_thw is None else image_grid_thw),
+                 2: iter([] if video_grid_thw is None else video_grid_thw)}
+        seconds = iter([] if second_per_grid_ts is None else second_per_grid_ts)
+        parts, start = [], 0
+        for kind, group in itertools.groupby(mm_token_type_ids[0].tolist()):
+            if kind == 0:
+                parts.append(start + torch.arange(len(list(group))).expand(3, -1))
+            else:
+                interval = model.config.vision_config.tokens_per_second * next(seconds) if kind == 2 else 1
+                parts.append(model.model.get_vision_position_ids(start, next(grids[kind]), 1, 2, interval))
+            start = parts[-1].max() + 1
+        positions = torch.cat(parts, 1)
+        return positions[:, None], torch.tensor([[start - positions.shape[1]]])
+
+    return get
+
+
 def answers(model, splits_frames):
     generator = torch.Generator().manual_seed(13)
     pixels = lambda grids: [torch.randn(t * h * w, PATCH, generator=generator) for t, h, w in grids]
     image_pixels, video_pixels = pixels(IMAGES), pixels(VIDEOS)
     result = {"pixel_values": torch.cat(image_pixels), "image_grid_thw": torch.tensor(IMAGES),
               "pixel_values_videos": torch.cat(video_pixels), "video_grid_thw": torch.tensor(VIDEOS)}
-    ids, masks, logits, positions, loss, count = [], [], [], [], 0, 0
+    if not splits_frames:
+        model.model.get_rope_index = rope_index(model)
+    ids, masks, logits, positions, generated, loss, count = [], [], [], [], [], 0, 0
     image = video = 0
     for part, images, videos in sequences(splits_frames):
         row = torch.tensor(part)
@@ -125,10 +152,10 @@ def answers(model, splits_frames):
                 grids["second_per_grid_ts"] = torch.tensor([0.8])
                 result["second_per_grid_ts"] = grids["second_per_grid_ts"]
         image, video = image + images, video + videos
-        if len(ids) == 0:
-            first = {**inputs, **grids}
         output = model(**inputs, **grids).logits[0]
         position, _ = model.model.get_rope_index(row[None], inputs["mm_token_type_ids"], **grids)
+        with torch.no_grad():
+            generated.append(model.generate(**inputs, **grids, max_new_tokens=24, do_sample=False)[0, len(row) :])
         mask = torch.rand(len(row), generator=generator) < 0.7
         own = torch.log_softmax(output.float(), -1)[:-1].gather(-1, row[1:, None])[:, 0]
         loss, count = loss - own[mask[1:]].sum(), count + int(mask[1:].sum())
@@ -140,9 +167,7 @@ def answers(model, splits_frames):
                    "loss": loss, "count": torch.tensor(count)})
     for name, parameter in model.named_parameters():
         result["gradient." + name] = parameter.grad
-    with torch.no_grad():
-        generated = model.generate(**first, max_new_tokens=24, do_sample=False)
-    result["generated"] = generated[0, len(ids[0]) :]
+    result["generated"] = torch.stack(generated)
     return {name: tensor.detach().contiguous() for name, tensor in result.items()}
 
 

@@ -53,6 +53,22 @@ local function samples_of(batch)
   }
 end
 
+t.test("PositionsAfterVideosAreThoseOfTransformersBefore5_3", function()
+  local config = config_of "qwen2_5_vl"
+  for i, case in ipairs(core.json_decode(t.read_file(path_of "positions/positions.json"))) do
+    local sample = { input_ids = case.input_ids }
+    for _, key in ipairs { "image_grid_thw", "video_grid_thw" } do
+      if #case[key] > 0 then sample[key] = torch.tensor(case[key], { dtype = torch.int64 }) end
+    end
+    sample.second_per_grid_ts = case.second_per_grid_ts
+
+    local positions = models.position_ids(config, sample)
+
+    t.equal(positions:totable(), case.position_ids, "case " .. i)
+    t.equal(positions:max():item() + 1, case.next) -- of the first new token
+  end
+end)
+
 for _, folder in ipairs(FOLDERS) do
   t.test("PositionIdsOf_" .. folder, function()
     local answers, batch = answers_of(folder)
@@ -95,17 +111,16 @@ for _, folder in ipairs(FOLDERS) do
     t.near(torch.cat(parts), answers.logits, 5e-5)
   end)
 
-  t.test("GreedyIdsAfterAPromptWithPicturesOf_" .. folder, function()
+  t.test("GreedyIdsAfterPicturesTextAndAVideoOf_" .. folder, function()
     local answers, batch = answers_of(folder)
     local model = load(folder)
     local samples = samples_of(batch)
     local expected = answers.generated:totable()
 
-    t.equal(models.generate(model, { samples[1] }, { max_new_tokens = 24 }), { expected })
-    -- Beside a prompt of text and one with a video.
-    local together = models.generate(model, samples, { max_new_tokens = 24 })
-    t.equal(together[1], expected)
-    t.equal(together[3], models.generate(model, { samples[3] }, { max_new_tokens = 24 })[1])
+    t.equal(models.generate(model, samples, { max_new_tokens = 24 }), expected, "together")
+    for i, sample in ipairs(samples) do
+      t.equal(models.generate(model, { sample }, { max_new_tokens = 24 }), { expected[i] }, "alone")
+    end
   end)
 
   t.test("TextAloneRunsNoTowerIn_" .. folder, function()

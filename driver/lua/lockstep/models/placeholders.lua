@@ -1,6 +1,11 @@
 --- Where pictures and videos stand among the ids of a batch, and the three position ids of each token: time, row and
 --- column. Text counts up in all three; a picture counts its rows and columns from the position where it begins.
 ---
+--- Text after a picture or a video begins at its largest position plus 1, as in the papers of Qwen2-VL and Qwen2.5-VL,
+--- in transformers up to 5.2, and in vLLM. New tokens of generation continue likewise, so that they have the positions
+--- that training gives them. In transformers 5.3 to 5.23 the text begins after max(rows, columns) positions. A long
+--- video has more, and `generate` there continues after all of them.
+---
 --- In the ids each token of a picture is the id image_token_id, each of a video video_token_id. A picture has
 --- t * h * w patches, by `grid_thw`; merge * merge of them become one token.
 
@@ -68,7 +73,7 @@ local function append_run(rows, run, start)
       end
     end
   end
-  return start + math.max(run.h, run.w)
+  return start + math.max(times[run.t] + 1, run.h, run.w)
 end
 
 local NAMES = { image = "image_grid_thw", video = "video_grid_thw" }
