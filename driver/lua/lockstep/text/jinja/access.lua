@@ -1,5 +1,6 @@
 --- Attributes, items, slices and calls of values.
 
+local limits = require "lockstep.text.jinja.limits"
 local methods = require "lockstep.text.jinja.methods"
 local unicode = require "lockstep.text.jinja.unicode"
 local values = require "lockstep.text.jinja.values"
@@ -181,6 +182,7 @@ end
 local function slice_items(items, n, start, stop, step)
   local first, last, by = slice_range(n, start, stop, step)
   local result, count = {}, 0
+  limits.reserve_array(math.max(0, math.ceil((last - first) / by)))
   for i = first, by > 0 and last - 1 or last + 1, by do
     count = count + 1
     result[count] = items[i + 1]
@@ -198,6 +200,7 @@ function M.slice(object, start, stop, step)
   if type(object) == "string" then
     if unicode.is_ascii(object) and (step == nil or step == 1) then
       local first, last = slice_range(#object, start, stop)
+      limits.reserve(math.max(0, last - first))
       return object:sub(first + 1, last)
     end
     local characters = unicode.characters(object)

@@ -1,5 +1,6 @@
 --- The functions that every template has: namespace, range, dict, joiner, raise_exception, strftime_now.
 
+local limits = require "lockstep.text.jinja.limits"
 local values = require "lockstep.text.jinja.values"
 
 jit.off(true, true) -- compiling traces of a template takes longer than it saves
@@ -9,6 +10,7 @@ local M = {}
 local fail = values.fail
 
 local LARGEST_RANGE = 100000
+local MAX_FORMAT = 1000 -- of strftime_now
 
 local function add(name, fn) M[name] = { kind = "function", name = name, fn = fn } end
 
@@ -68,6 +70,7 @@ add("range", function(args, n, kwargs)
   local size = math.max(0, math.ceil((stop - start) / step))
   if size > LARGEST_RANGE then fail(("range() of %d numbers is too large; at most %d"):format(size, LARGEST_RANGE)) end
   local text = ("range(%d, %d%s)"):format(start, stop, step ~= 1 and (", %d"):format(step) or "")
+  limits.reserve_array(size)
   local range = { kind = "range", n = size, text = text }
   for i = 1, size do range[i] = start + (i - 1) * step end
   return range
@@ -89,6 +92,7 @@ end)
 
 add("strftime_now", function(args, n)
   if n ~= 1 or type(args[1]) ~= "string" then fail("strftime_now() takes one str, the format") end
+  if #args[1] > MAX_FORMAT then fail(("strftime_now: the format has more than %d bytes"):format(MAX_FORMAT)) end
   local format = args[1]:gsub("%%[zZ]", "")
   if format:find("%%f") then fail("strftime_now: %f is not supported") end
   return os.date(format)

@@ -212,7 +212,7 @@ local function selected(self, node, number)
   local block = self:open("do")
   self:emit("local kept, size = {}, 0")
   self.live = self.live + 2
-  local loop = self:open("for i = first%d, last%d do", number, number)
+  local loop = self:open("for i = first%d, last%d do turn()", number, number)
   self.live, self.line = self.live + 4, nil
   self:enter {}
   local item = self:declare(("items%d[i]"):format(number))
@@ -240,7 +240,7 @@ GENERATE["for"] = function(self, node)
   end
   -- As in jinja2, the else part follows unless some turn has reached the end of the body.
   local ended = node.otherwise and self:declare "false"
-  local block = self:open("for i%d = first%d, last%d do", number, number, number)
+  local block = self:open("for i%d = first%d, last%d do turn()", number, number, number)
   self.live, self.line, self.loop = self.live + 4, nil, { number = number, level = self.level }
   local loop = scope.names.loop
   if loop then

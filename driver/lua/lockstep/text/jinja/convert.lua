@@ -123,13 +123,25 @@ function M.depth_of(value)
   values.fail(("%s is nested more than %d deep, or contains itself"):format(key_of(value, value.parent), M.MAX_DEPTH))
 end
 
+--- Returns the text that stands for a tensor or another object. Throws where `parent` holds what has no meaning to a
+--- template, such as a function.
+---@param value any
+---@param parent table|string the value that holds it, or the name of a variable
+---@return string
+function M.stand_in(value, parent)
+  local t = type(value)
+  if t == "userdata" then return "<userdata>" end
+  values.fail(("%s holds a %s; expected a string, a number, a boolean, a table or a tensor"):format(
+    type(parent) == "string" and parent or path_of(parent), t))
+end
+
 --- Converts what `parent` holds.
 local function convert(value, parent, as_float)
   local t = type(value)
   if t == "string" then return value end
   if t == "table" then return wait(value, parent) end
   if t == "boolean" or value == none then return value end
-  if t ~= "number" then return "<" .. t .. ">" end
+  if t ~= "number" then return M.stand_in(value, parent) end
   if as_float or value % 1 == 0 and (value > 2 ^ 53 or value < -2 ^ 53) then return values.float(value) end
   return value
 end
@@ -196,7 +208,9 @@ local function convert_function(name, fn)
         values.fail(("%s() takes strings, numbers and booleans, got a %s"):format(name, values.type_name(args[i])))
       end
     end
-    local result = fn(unpack(args, 1, n))
+    local ok, result = pcall(fn, unpack(args, 1, n))
+    if not ok and type(result) == "string" then values.fail(("%s() failed: %s"):format(name, result)) end
+    if not ok then error(result, 0) end
     return result == nil and none or convert(result, name .. "()")
   end }
 end

@@ -14,7 +14,7 @@ jit.off(true, true) -- compiling traces of a template takes longer than it saves
 
 local M = {}
 
-local fail, truth, str = values.fail, values.truth, values.str
+local fail, truth, str, integer = values.fail, values.truth, values.str, methods.integer
 
 local function flag(value) return value ~= nil and truth(value) end
 
@@ -25,8 +25,10 @@ end
 --- Adds a filter of a text that gives text: markup stays markup.
 local function add_text_filter(name, fn, params)
   M[name] = { params = params or {}, fn = function(value, ...)
-    if type(value) == "table" and value.kind == "markup" then return values.markup(fn(value.text, ...)) end
-    return fn(str(value), ...)
+    local text = str(value)
+    limits.reserve(#text) -- What makes more of it reserves that.
+    local result = fn(text, ...)
+    return type(value) == "table" and value.kind == "markup" and values.markup(result) or result
   end }
 end
 
@@ -58,6 +60,7 @@ add_text_filter("title", function(text)
       last = math.max(last + 1, unicode.skip_space(text, last))
     end
     parts[#parts + 1] = title(text:sub(at, first - 1)) .. text:sub(first, last - 1)
+    limits.grow(#parts)
     if last > #text then break end
     at = last
   end
@@ -70,10 +73,14 @@ add_text_filter("replace", function(text, old, new, count)
 end, { "old", "new", "count" })
 
 add_text_filter("indent", function(text, width, first, blank)
-  local indention = values.text_of(width) or limits.repeated(" ", width == nil and 4 or values.number_of(width))
-  local lines = unicode.lines(text .. "\n")
+  local indention = values.text_of(width) or limits.repeated(" ", integer(width, 4, "indent"))
+  local lines, size = unicode.lines(text .. "\n"), #text
   for i = 2, #lines do
-    if lines[i] ~= "" or flag(blank) then lines[i] = indention .. lines[i] end
+    if lines[i] ~= "" or flag(blank) then
+      size = size + #indention
+      limits.check_text(size)
+      lines[i] = indention .. lines[i]
+    end
   end
   return (flag(first) and indention or "") .. limits.concat(lines, "\n", #lines)
 end, { "width", "first", "blank" })
@@ -117,7 +124,8 @@ add("int", { "default", "base" }, function(value, default, base)
   if default == nil then default = 0 end
   local text = values.text_of(value)
   if text then
-    base = base or 10
+    base = integer(base, 10, "int")
+    if base < 2 or base > 36 then fail(("int: base must be from 2 to 36, got %d"):format(base)) end
     local sign, digits = unicode.lstrip(unicode.rstrip(text)):gsub("_", ""):match("^([-+]?)(%w+)$")
     local prefixes = { [16] = "^0[xX]", [8] = "^0[oO]", [2] = "^0[bB]" }
     if digits and prefixes[base] then digits = digits:gsub(prefixes[base], "") end
@@ -144,13 +152,15 @@ end)
 add("round", { "precision", "method" }, function(value, precision, method)
   local number, is_float = values.number_of(value)
   if not number then fail("round needs a number, got a " .. values.type_name(value)) end
-  precision = precision or 0
+  precision = integer(precision, 0, "round")
   if method == "ceil" or method == "floor" then
     local scale = 10 ^ precision
     return values.float(math[method](number * scale) / scale)
   end
   if method ~= nil and method ~= "common" then fail('round: method must be "common", "ceil" or "floor"') end
-  if precision < 0 then fail("round with a negative precision is not supported") end
+  if precision < 0 or precision > 98 then
+    fail(("round with the precision %d is not supported; from 0 to 98"):format(precision))
+  end
   if not is_float then return number end
   if number ~= number or math.abs(number) == math.huge then return number end
   return values.float(tonumber(("%%.%df"):format(precision):format(number)))
@@ -340,7 +350,10 @@ M.map = { params = {}, variadic = true, takes_names = true, fn = function(value,
       return filter.fn(item, unpack(rest, 1, count))
     end
   end
-  for i = 1, size do array[i] = apply(array[i]) end
+  for i = 1, size do
+    limits.reserve_array(1)
+    array[i] = apply(array[i])
+  end
   return values.generator(array, size)
 end }
 

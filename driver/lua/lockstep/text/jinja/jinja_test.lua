@@ -3,6 +3,7 @@
 local core = require "lockstep.core"
 local data = require "lockstep.data"
 local jinja = require "lockstep.text.jinja"
+local limits = require "lockstep.text.jinja.limits"
 local t = require "lockstep.testing"
 
 local CASES = "driver/lua/lockstep/text/jinja/jinja_cases.json"
@@ -65,8 +66,34 @@ t.test("ErrorsNameTheTemplateAndTheLine", function()
     { "{{ -9007199254740991 - 1 }}", "case, line 1: an integer is beyond 2^53 - 1" },
     { "{{ '9007199254740993' | int }}", "case, line 1: an integer is beyond 2^53 - 1" },
     { "{{ none | tojson }}{{ x | tojson }}", "tojson: a Undefined has no form in JSON: x is undefined" },
+    { "\n{{ 1.5 | round(x) }}", "case, line 2: round needs an int, got a Undefined" },
+    { "\n{{ 1.5 | round('x', 'ceil') }}", "case, line 2: round needs an int, got a str" },
+    { "\n{{ 1.5 | round(99) }}", "case, line 2: round with the precision 99 is not supported; from 0 to 98" },
+    { "\n{{ [][::1e308] }}", "case, line 2: a slice needs integers, got a float" },
+    { "\n{{ 'a' | indent(x) }}", "case, line 2: indent needs an int, got a Undefined" },
+    { "\n{{ 'a'.center() }}", "case, line 2: padding needs an int, got a missing argument" },
+    { "\n{{ 'a'.replace('a') }}", "case, line 2: replace() needs a str, got a missing argument" },
+    { "\n{{ '1' | int(base=x) }}", "case, line 2: int needs an int, got a Undefined" },
+    { "\n{{ '1' | int(base=99) }}", "case, line 2: int: base must be from 2 to 36, got 99" },
+    { "\n{{ {(1e400 - 1e400): 1} }}", "case, line 2: nan cannot be the key of a dict in this interpreter" },
+    { "\n{{ [1] | select('divisibleby') | list }}",
+      "case, line 2: % cannot be applied to a int and a missing argument" },
   }
   for _, case in ipairs(cases) do t.raises(case[2], render, case[1]) end
+end)
+
+t.test("AnErrorOfLuaIsOneOfItsLine", function()
+  local step = limits.step
+  limits.step = function() error "a fault" end
+  local ok, problem = pcall(render, "a\n{{ [1] | tojson }}")
+  limits.step = step
+  t.equal(ok, false)
+  t.truthy(tostring(problem):find "case, line 2: this interpreter failed %(.*a fault%)")
+end)
+
+t.test("FloatsOfManyDigitsAreRead", function()
+  t.equal(render "{{ 1e9007199254740991 }} {{ 1e-9007199254740991 }} {{ 2.5e+0003 }}", "inf 0.0 2500.0")
+  t.equal(render "{{ '%.98f' % 0.5 }} {{ '%.99f' % 0.5 }}", ("0.5%s 0.5%s"):format(("0"):rep(97), ("0"):rep(98)))
 end)
 
 t.test("IntReadsDecimalDigitsWithoutABase", function()
@@ -120,6 +147,57 @@ t.test("TemplatesThatNeverEndAreErrorsOfTheirLine", function()
   t.equal(render("{% macro f(n) %}{% if n > 1 %}{{ f(n - 1) }}{% endif %}{% endmacro %}{{ f(256) }}{{ f(256) }}"), "")
 end)
 
+--- Returns the most memory that this process has had, in MiB.
+local function peak()
+  return tonumber(t.read_file("/proc/self/status"):match "VmHWM:%s*(%d+)") / 1024
+end
+
+t.test("TemplatesThatFillTheMemoryAreErrorsOfTheirLine", function()
+  t.raises("line 2: the template needs more than 268435456 bytes of memory", render,
+    "\n{% set n = namespace(s=[]) %}{% for i in range(99) %}{% set n.s = n.s + ['a' * (60000000 + i)] %}{% endfor %}")
+  t.equal(#render("{{ ('a' * 60000000) ~ 'b' }}"), 60000001)
+
+  -- The rest with smaller limits, which take less time.
+  local most_bytes, most_text = limits.MAX_BYTES, limits.MAX_TEXT
+  limits.MAX_BYTES, limits.MAX_TEXT = 2 ^ 22, 2 ^ 20
+  local memory, too_large = "needs more than 4194304 bytes of memory", "is too large; at most 1048576"
+  -- Adds a value to a list again and again.
+  local function collects(value)
+    return "{% set a = 'a' * 1000000 %}{% set r = range(100000) %}{% set n = namespace(s=[]) %}{% for i in r %}\n"
+      .. "{% set n.s = n.s + [" .. value .. "] %}{% endfor %}"
+  end
+  local cases = {
+    { collects "'a' * (900000 + i)", memory }, { collects "a[i:]", memory }, { collects "a[i:].upper()", memory },
+    { collects "i ~ a[9:]", memory }, { collects "r[i:]", memory }, { collects "r | list", memory },
+    { collects "range(i, i + 100000)", memory },
+    { "{% set n = namespace(s=1) %}{% set r = range(100000) %}{% for i in r %}{% for j in r %}\n"
+      .. "{% set n.s = [n.s, 1, 2, 3, 4, 5, 6] %}{% endfor %}{% endfor %}", memory },
+    { "{% set n = namespace(s=1) %}\n{% macro f(i) %}{% set n.s = [n.s, 'a' * (65536 + i)] %}{{ f(i + 1) }}"
+      .. "{% endmacro %}{{ f(1) }}", memory },
+    { "\n{{ ('a' * 1000000) | list }}", memory }, { "\n{{ ('a' * 1000000).split('a') }}", memory },
+    { "\n{{ ('a ' * 500000).split() }}", memory }, { "\n{{ ('\\n' * 1000000).splitlines() }}", memory },
+    { "\n{{ ('a' * 1000000) | replace('a', 'b') }}", memory }, { "\n{% for c in 'a' * 1000000 %}{% endfor %}", memory },
+    { "{% set r = range(1000) | map('string') | list %}\n{{ r | map('center', 20000) | list | length }}", memory },
+    { "\n{{ (['a' * 1000000] * 100) | tojson }}", too_large },
+    { "\n{{ [[[1]]] | tojson(indent=1000000) }}", too_large },
+    { "{% set s = 'a' * 1000000 %}\n{{ '%s%s' % (s, s) }}", too_large },
+    { "{% set s = 'a\\n' * 1000 %}\n{{ s | indent(10000) }}", too_large },
+    { "\n{{ ('&' * 1000000) | escape }}", too_large },
+    { "\n{{ ('é' * 500000) | tojson(ensure_ascii=true) }}", too_large },
+  }
+  local before = peak()
+  for _, case in ipairs(cases) do
+    local ok, problem = pcall(render, case[1])
+    t.equal(ok, false, case[1])
+    t.truthy(problem:find("case, line 2: ", 1, true) and problem:find(case[2], 1, true), case[1] .. ": " .. problem)
+  end
+  t.truthy(peak() - before < 60, ("%.0f MiB"):format(peak() - before))
+  -- Texts that are dropped again are not counted.
+  t.equal(render("{% set n = namespace(s='') %}{% for i in range(100) %}{% set n.s = i ~ 'a' * 1000000 %}{% endfor %}"
+    .. "{{ n.s | length }}"), "1000002")
+  limits.MAX_BYTES, limits.MAX_TEXT = most_bytes, most_text
+end)
+
 -- Values of Lua -----------------------------------------------------------------------------------------
 
 t.test("LuaValuesAreWhatJsonWouldMakeOfThem", function()
@@ -129,7 +207,6 @@ t.test("LuaValuesAreWhatJsonWouldMakeOfThem", function()
   t.equal(json {}, "{}")
   t.equal(json(data.array {}), "[]")
   t.equal(json { image = io.stdout }, '{"image": "<userdata>"}')
-  t.equal(json { f = print }, '{"f": "<function>"}')
   t.equal(json(2 ^ 60), "1.152921504606847e+18")
   t.equal(render("{{ v }} {{ v.f }} {{ w }}", { v = core.json_decode '{"f": 1.0, "i": 1}', w = 3 }),
     "{'f': 1.0, 'i': 1} 1.0 3")
@@ -161,6 +238,18 @@ t.test("WhatCannotBeConvertedIsNamedByItsPath", function()
     "{% macro f(v) %}{{ f(v.loop) }}{% endmacro %}{{ f(v) }}", { v = loop })
 end)
 
+t.test("AFunctionWithinAValueIsRefused", function()
+  local messages = { { role = "user", content = print } }
+  for _, source in ipairs { "{{ v[0].content }}", "{{ v[0] | tojson }}", "{{ v | tojson }}", "{{ v[0].role }}",
+    "{% for m in v %}{{ m }}{% endfor %}" } do
+    t.raises("holds a function; expected a string, a number, a boolean, a table or a tensor", render, source,
+      { v = messages })
+  end
+  t.raises("case, line 1: v[1] holds a function", render, "{{ v[0].content }}", { v = messages })
+  t.raises("case, line 1: v holds a function", render, "{{ v[0] }}", { v = { print } })
+  t.raises("f() holds a function", render, "{{ f() }}", { f = function() return print end })
+end)
+
 t.test("TextsThatAreNotUtf8AreRefused", function()
   local invalid = { "\128", "\191", "\192\128", "\193\191", "\194", "\194a", "\224\159\191", "\225\128", "\225\128a",
     "\237\160\128", "\240\143\191\191", "\241\128\128", "\241\128\128a", "\241\128a\128", "\244\144\128\128",
@@ -177,6 +266,7 @@ end)
 t.test("FunctionsAreCalledWithTheArgumentsByPlace", function()
   t.equal(render("{{ now('%Y') }}{{ f() is none }}", { now = function(format) return "<" .. format .. ">" end,
     f = function() end }), "<%Y>True")
+  t.raises("case, line 2: f() failed: ", render, "\n{{ f() }}", { f = function() error "oops" end })
   t.equal(render("{{ strftime_now('%Y-%m') }}"), os.date "%Y-%m")
 end)
 

@@ -29,12 +29,15 @@ end
 local quoted, num_quoted = {}, 0
 local MAX_QUOTED, MAX_QUOTED_BYTES = 4096, 1024
 
-local function quote(text, ensure_ascii)
-  local known = quoted[text]
+local function quote(text, o)
+  local known, ensure_ascii = quoted[text], o.ensure_ascii
   if known and not ensure_ascii then return known end
   local source = text
+  o.size = o.size + #text
+  limits.check_text(o.size)
   if find(text, '[%z\1-\31"\\]') then text = text:gsub('[%z\1-\31"\\]', escape) end
   if ensure_ascii then text = text:gsub("[\194-\244][\128-\191]+", escape_wide) end
+  limits.check_text(#text)
   text = '"' .. text .. '"'
   if not ensure_ascii and #text < MAX_QUOTED_BYTES then
     if num_quoted == MAX_QUOTED then quoted, num_quoted = {}, 0 end
@@ -62,6 +65,14 @@ local function plain(value)
   if t == "table" and value.kind == "float" then return float_text(value.value) end
 end
 
+--- Reserves what writes n elements. Returns the newline and the spaces before each, or nil on one line.
+local function inner_of(o, indent, n)
+  limits.reserve_array(3 * n)
+  if not o.indent then return nil end
+  limits.check_text(#indent + #o.indent)
+  return indent .. o.indent
+end
+
 local write
 
 local function write_list(out, list, o, indent)
@@ -70,7 +81,7 @@ local function write_list(out, list, o, indent)
     return
   end
   limits.step(list.n)
-  local inner = o.indent and indent .. o.indent
+  local inner = inner_of(o, indent, list.n)
   out[#out + 1] = inner and "[" .. inner or "["
   for i = 1, list.n do
     if i > 1 then out[#out + 1] = inner and o.item .. inner or o.item end
@@ -92,7 +103,7 @@ local function write_dict(out, dict, o, indent)
     return
   end
   limits.step(dict.n)
-  local inner = o.indent and indent .. o.indent
+  local inner = inner_of(o, indent, dict.n)
   local keys = o.sort_keys and sorted_keys(dict) or dict
   local n = #out
   for i = 1, dict.n do
@@ -104,7 +115,7 @@ local function write_dict(out, dict, o, indent)
     else
       out[n + 1] = inner and o.item .. inner or o.item
     end
-    out[n + 2] = quote(name, o.ensure_ascii)
+    out[n + 2] = quote(name, o)
     out[n + 3] = o.key
     write(out, dict.map[is_text and key or values.key_of(key)], o, inner)
     n = #out
@@ -127,7 +138,7 @@ local function write_raw(out, object, value, o, indent, depth)
     return
   end
   if keys and o.sort_keys then table.sort(keys) end
-  local inner = o.indent and indent .. o.indent
+  local inner = inner_of(o, indent, n)
   local between = inner and o.item .. inner or o.item
   out[count] = (is_list and "[" or "{") .. (inner or "")
   for i = 1, n do
@@ -138,13 +149,13 @@ local function write_raw(out, object, value, o, indent, depth)
       out[count] = between
     end
     if keys then
-      out[count + 1], out[count + 2] = quote(key, o.ensure_ascii), o.key
+      out[count + 1], out[count + 2] = quote(key, o), o.key
       count = count + 2
     end
     local t = type(element)
     if t == "string" then
       count = count + 1
-      out[count] = quote(element, o.ensure_ascii)
+      out[count] = quote(element, o)
     elseif t == "table" then
       write_raw(out, element, value, o, inner, depth + 1)
       count = #out
@@ -153,7 +164,7 @@ local function write_raw(out, object, value, o, indent, depth)
       if t == "number" and floats and (floats == true or floats[key]) then
         out[count] = float_text(element)
       else
-        out[count] = plain(element) or quote("<" .. t .. ">")
+        out[count] = plain(element) or quote(convert.stand_in(element, value), o)
       end
     end
   end
@@ -162,7 +173,7 @@ end
 
 write = function(out, value, o, indent)
   if type(value) == "string" then
-    out[#out + 1] = quote(value, o.ensure_ascii)
+    out[#out + 1] = quote(value, o)
     return
   end
   local text = plain(value)
@@ -176,7 +187,7 @@ write = function(out, value, o, indent)
   if kind == "dict" then return write_dict(out, value, o, indent) end
   if kind == "list" or kind == "tuple" then return write_list(out, value, o, indent) end
   if kind == "markup" then
-    out[#out + 1] = quote(value.text, o.ensure_ascii)
+    out[#out + 1] = quote(value.text, o)
     return
   end
   values.fail(("tojson: a %s has no form in JSON%s"):format(values.type_name(value),
@@ -210,10 +221,10 @@ function M.tojson(value, ensure_ascii, indent, separators, sort_keys)
   end
   local item, key = separators_of(separators, step ~= nil)
   local o = { ensure_ascii = ensure_ascii ~= nil and values.truth(ensure_ascii), indent = step, item = item, key = key,
-    sort_keys = sort_keys ~= nil and values.truth(sort_keys) }
+    sort_keys = sort_keys ~= nil and values.truth(sort_keys), size = 0 }
   local out = {}
   write(out, value, o, "\n")
-  return table.concat(out)
+  return limits.concat(out, "", #out)
 end
 
 return M

@@ -12,6 +12,7 @@ local TWO_CHARACTERS = { ["**"] = true, ["//"] = true, ["=="] = true, ["!="] = t
 local CLOSING = { ["("] = ")", ["["] = "]", ["{"] = "}" }
 local ESCAPES = { n = "\n", t = "\t", r = "\r", a = "\a", b = "\b", f = "\f", v = "\v", ["\\"] = "\\", ["'"] = "'",
   ['"'] = '"', ["\n"] = "" }
+local MAX_EXPONENT = 9999
 local HEXADECIMAL = { x = 2, u = 4, U = 8 }
 
 ---@class lockstep.jinja.Lexer
@@ -165,7 +166,8 @@ function Lexer:number()
     if sign then
       local exponent
       exponent, at = digits_at(self, at + 1 + #sign)
-      text, is_float = text .. "e" .. sign .. exponent, true
+      -- Lua reads no exponent of many digits. All of them mean infinity, or 0.
+      text, is_float = ("%se%s%d"):format(text, sign, math.min(tonumber(exponent), MAX_EXPONENT)), true
     end
   end
   if not is_float and text:find("^0%d*[1-9]") then self:fail(text .. " is not a number: it begins with 0") end

@@ -25,13 +25,19 @@ local function text(value, what)
   return values.text_of(value) or fail(("%s needs a str, got a %s"):format(what, values.type_name(value)))
 end
 
---- Returns an argument that must be an int, or `default`.
-local function integer(value, default, what)
-  if value == nil then return default end
+--- Returns an argument that must be an int, or `default` where it is left out.
+---@param value any
+---@param default integer?
+---@param what string for messages
+---@return integer
+function M.integer(value, default, what)
+  if value == nil and default ~= nil then return default end
   local number, is_float = values.number_of(value)
   if not number or is_float then fail(("%s needs an int, got a %s"):format(what, values.type_name(value))) end
   return number
 end
+
+local integer = M.integer
 
 -- Stripping ---------------------------------------------------------------------------------------------
 
@@ -75,6 +81,7 @@ local function split_at_spaces(s, limit)
     local stop = at
     while stop <= #s and unicode.skip_space(s, stop) == stop do stop = stop + 1 end
     parts[#parts + 1] = s:sub(at, stop - 1)
+    limits.grow(#parts)
     at = unicode.skip_space(s, stop)
   end
   return parts
@@ -91,6 +98,7 @@ local function split(s, separator, limit)
     if not first then break end
     n = n + 1
     parts[n] = s:sub(at, first - 1)
+    limits.grow(n)
     at = last + 1
   end
   parts[n + 1] = s:sub(at)
@@ -122,6 +130,7 @@ local function rsplit(s, separator, limit)
     local at = rfind_byte(s, separator, stop - #separator + 1)
     if not at then break end
     reversed[#reversed + 1] = s:sub(at + #separator, stop)
+    limits.grow(#reversed)
     stop = at - 1
   end
   reversed[#reversed + 1] = s:sub(1, stop)
@@ -201,7 +210,9 @@ function M.replace(s, old, new, limit)
   old, new, limit = text(old, "replace()"), text(new, "replace()"), integer(limit, -1, "replace()")
   local parts, at = {}, 1
   if old == "" then
-    for i, character in ipairs(unicode.characters(s)) do
+    local characters = unicode.characters(s)
+    limits.check_text(#s + #new * #characters)
+    for i, character in ipairs(characters) do
       parts[i] = (limit < 0 or i <= limit) and new .. character or character
     end
     if limit < 0 or #parts < limit then parts[#parts + 1] = new end
@@ -211,6 +222,8 @@ function M.replace(s, old, new, limit)
     local first, last = s:find(old, at, true)
     if not first then break end
     parts[#parts + 1], parts[#parts + 2] = s:sub(at, first - 1), new
+    limits.grow(#parts)
+    limits.grow(#parts - 1)
     at, limit = last + 1, limit - 1
   end
   if at == 1 then return s end
@@ -264,75 +277,85 @@ local function method(fn, params, variadic)
   return { fn = fn, params = params or {}, variadic = variadic, markup = wrap }
 end
 
+--- Makes a method of str. Reserves a result as large as the str; methods that make larger ones reserve them.
+local function text_method(fn, params)
+  return method(function(s, ...)
+    limits.reserve(#s)
+    return fn(s, ...)
+  end, params)
+end
+
 local RANGE = { "sub", "start", "end" }
 
 M.str = {
-  capitalize = method(unicode.capitalize),
+  capitalize = text_method(unicode.capitalize),
   casefold = false,
-  center = method(function(s, width, fill) return pad(s, width, fill, 0.5) end, { "width", "fillchar" }),
-  count = method(count, RANGE),
+  center = text_method(function(s, width, fill) return pad(s, width, fill, 0.5) end, { "width", "fillchar" }),
+  count = text_method(count, RANGE),
   encode = false,
-  endswith = method(endswith, RANGE),
+  endswith = text_method(endswith, RANGE),
   expandtabs = false,
-  find = method(find, RANGE),
+  find = text_method(find, RANGE),
   format = false,
   format_map = false,
-  index = method(function(...)
+  index = text_method(function(...)
     local at = find(...)
     return at >= 0 and at or fail("index(): the text is not there")
   end, RANGE),
-  isalnum = method(ascii_class("isalnum", "[^%w]")),
-  isalpha = method(ascii_class("isalpha", "[^%a]")),
-  isascii = method(unicode.is_ascii),
-  isdecimal = method(ascii_class("isdecimal", "[^%d]")),
-  isdigit = method(ascii_class("isdigit", "[^%d]")),
+  isalnum = text_method(ascii_class("isalnum", "[^%w]")),
+  isalpha = text_method(ascii_class("isalpha", "[^%a]")),
+  isascii = text_method(unicode.is_ascii),
+  isdecimal = text_method(ascii_class("isdecimal", "[^%d]")),
+  isdigit = text_method(ascii_class("isdigit", "[^%d]")),
   isidentifier = false,
-  islower = method(function(s) return is_case(s, false) end),
-  isnumeric = method(ascii_class("isnumeric", "[^%d]")),
+  islower = text_method(function(s) return is_case(s, false) end),
+  isnumeric = text_method(ascii_class("isnumeric", "[^%d]")),
   isprintable = false,
-  isspace = method(function(s) return s ~= "" and unicode.skip_space(s, 1) > #s end),
+  isspace = text_method(function(s) return s ~= "" and unicode.skip_space(s, 1) > #s end),
   istitle = false,
-  isupper = method(function(s) return is_case(s, true) end),
-  join = method(join, { "iterable" }),
-  ljust = method(function(s, width, fill) return pad(s, width, fill, 0) end, { "width", "fillchar" }),
-  lower = method(unicode.lower),
-  lstrip = method(function(s, characters) return strip(s, characters, true, false) end, { "chars" }),
+  isupper = text_method(function(s) return is_case(s, true) end),
+  join = text_method(join, { "iterable" }),
+  ljust = text_method(function(s, width, fill) return pad(s, width, fill, 0) end, { "width", "fillchar" }),
+  lower = text_method(unicode.lower),
+  lstrip = text_method(function(s, characters) return strip(s, characters, true, false) end, { "chars" }),
   maketrans = false,
-  partition = method(function(s, separator)
+  partition = text_method(function(s, separator)
     local first, last = s:find(text(separator, "partition()"), 1, true)
     if not first then return values.tuple { s, "", "" } end
     return values.tuple { s:sub(1, first - 1), separator, s:sub(last + 1) }
   end, { "sep" }),
-  removeprefix = method(function(s, prefix) return startswith(s, prefix) and s:sub(#prefix + 1) or s end, { "prefix" }),
-  removesuffix = method(function(s, suffix)
+  removeprefix = text_method(function(s, prefix)
+    return startswith(s, prefix) and s:sub(#prefix + 1) or s
+  end, { "prefix" }),
+  removesuffix = text_method(function(s, suffix)
     return suffix ~= "" and endswith(s, suffix) and s:sub(1, #s - #suffix) or s
   end, { "suffix" }),
-  replace = method(M.replace, { "old", "new", "count" }),
-  rfind = method(rfind, RANGE),
-  rindex = method(function(...)
+  replace = text_method(M.replace, { "old", "new", "count" }),
+  rfind = text_method(rfind, RANGE),
+  rindex = text_method(function(...)
     local at = rfind(...)
     return at >= 0 and at or fail("rindex(): the text is not there")
   end, RANGE),
-  rjust = method(function(s, width, fill) return pad(s, width, fill, 1) end, { "width", "fillchar" }),
-  rpartition = method(function(s, separator)
+  rjust = text_method(function(s, width, fill) return pad(s, width, fill, 1) end, { "width", "fillchar" }),
+  rpartition = text_method(function(s, separator)
     local at = rfind_byte(s, text(separator, "rpartition()"), #s - #separator + 1)
     if not at then return values.tuple { "", "", s } end
     return values.tuple { s:sub(1, at - 1), separator, s:sub(at + #separator) }
   end, { "sep" }),
-  rsplit = method(rsplit, { "sep", "maxsplit" }),
-  rstrip = method(function(s, characters) return strip(s, characters, false, true) end, { "chars" }),
-  split = method(split, { "sep", "maxsplit" }),
-  splitlines = method(function(s, keep)
+  rsplit = text_method(rsplit, { "sep", "maxsplit" }),
+  rstrip = text_method(function(s, characters) return strip(s, characters, false, true) end, { "chars" }),
+  split = text_method(split, { "sep", "maxsplit" }),
+  splitlines = text_method(function(s, keep)
     if keep and values.truth(keep) then fail("splitlines() with keepends is not supported") end
     return list(unicode.lines(s))
   end, { "keepends" }),
-  startswith = method(startswith, RANGE),
-  strip = method(function(s, characters) return strip(s, characters, true, true) end, { "chars" }),
+  startswith = text_method(startswith, RANGE),
+  strip = text_method(function(s, characters) return strip(s, characters, true, true) end, { "chars" }),
   swapcase = false,
-  title = method(unicode.title),
+  title = text_method(unicode.title),
   translate = false,
-  upper = method(unicode.upper),
-  zfill = method(function(s, width)
+  upper = text_method(unicode.upper),
+  zfill = text_method(function(s, width)
     local sign = s:match("^[-+]?")
     return sign .. pad(s:sub(#sign + 1), integer(width, nil, "zfill()") - #sign, "0", 1)
   end, { "width" }),
@@ -340,6 +363,7 @@ M.str = {
 
 local function copy_of(items)
   local copy = {}
+  limits.reserve_array(items.n)
   for i = 1, items.n do copy[i] = items[i] end
   return copy
 end
@@ -377,6 +401,7 @@ M.list = {
 ---@return any
 function M.pairs_of(dict)
   local items = {}
+  limits.reserve_array(3 * dict.n)
   for i = 1, dict.n do
     local key = dict[i]
     items[i] = { key, dict.map[type(key) == "string" and key or values.key_of(key)], kind = "tuple", n = 2 }
@@ -388,6 +413,7 @@ M.dict = {
   clear = false, fromkeys = false, pop = false, popitem = false, setdefault = false, update = false,
   copy = method(function(dict)
     local copy = values.dict()
+    limits.reserve_array(dict.n)
     for i = 1, dict.n do values.set_item(copy, dict[i], dict.map[values.key_of(dict[i])]) end
     return copy
   end),
@@ -406,6 +432,7 @@ M.dict = {
   keys = method(function(dict) return values.view("dict_keys", copy_of(dict), dict.n) end),
   values = method(function(dict)
     local items = {}
+    limits.reserve_array(dict.n)
     for i = 1, dict.n do items[i] = dict.map[values.key_of(dict[i])] end
     return values.view("dict_values", items, dict.n)
   end),

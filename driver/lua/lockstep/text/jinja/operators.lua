@@ -36,7 +36,9 @@ local HTML = { ["&"] = "&amp;", ["<"] = "&lt;", [">"] = "&gt;", ["'"] = "&#39;",
 ---@return string
 function M.escape(value)
   if kind_of(value) == "markup" then return value.text end
-  return (values.str(value):gsub("[&<>'\"]", HTML))
+  local text = values.str(value):gsub("[&<>'\"]", HTML)
+  limits.check_text(#text)
+  return text
 end
 
 local function joined(a, b)
@@ -140,7 +142,7 @@ CONVERSIONS.F = CONVERSIONS.f
 ---@param n integer
 ---@return string
 function M.format(format, args, n)
-  local used = 0
+  local used, size = 0, #format
   local text = format:gsub("%%([-+ #0]*%d*%.?%d*)(.?)", function(flags, letter)
     if letter == "%" then return "%" end
     local convert = CONVERSIONS[letter]
@@ -151,7 +153,10 @@ function M.format(format, args, n)
     if flags ~= "" and (letter == "s" or letter == "r") and not unicode.is_ascii(values.str(args[used])) then
       fail("the width of text beyond ASCII is not supported in a format")
     end
-    return convert("%" .. flags, args[used])
+    local piece = convert("%" .. flags, args[used])
+    size = size + #piece
+    limits.check_text(size)
+    return piece
   end)
   if used < n then fail(("the format %s uses %d of %d arguments"):format(values.repr(format), used, n)) end
   return text

@@ -22,6 +22,9 @@ local function each(value)
   return items, first, last
 end
 
+--- Begins an iteration of a loop.
+local function turn() limits.reserve(limits.TURN_BYTES) end
+
 --- Returns the elements of a value, which must be n.
 local function unpacked(value, n)
   local items, first, last = values.iterate(value)
@@ -73,6 +76,7 @@ local function enter(name)
   local depth, steps = position.depth + 1, position.steps + 1
   position.depth, position.steps = depth, steps
   if depth > MAX_DEPTH or steps > MAX_STEPS then limits.fail_macro(name) end
+  limits.reserve(limits.TURN_BYTES)
   return position.line
 end
 
@@ -90,8 +94,8 @@ M.functions = {
   attribute = access.attribute, item = access.item, slice = access.slice, call = access.call,
   call_method = access.call_method, set_attribute = set_attribute, list_of = values.list, tuple_of = values.tuple,
   dict_of = dict_of, no_dict = values.dict, no_arguments = no_arguments, sum_of = sum_of, texts_of = texts_of,
-  contains = operators.contains, each = each, unpacked = unpacked, joined = joined, misfit = misfit, enter = enter,
-  finish = finish, variable = convert.variable, NOTHING = {}, NO_NAMES = {},
+  contains = operators.contains, each = each, turn = turn, unpacked = unpacked, joined = joined, misfit = misfit,
+  enter = enter, finish = finish, variable = convert.variable, NOTHING = {}, NO_NAMES = {},
 }
 
 return M

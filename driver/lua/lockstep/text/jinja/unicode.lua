@@ -3,6 +3,7 @@
 --- Case and printability are of the Unicode version that unicode_tables.lua names.
 
 local bit = require "bit"
+local limits = require "lockstep.text.jinja.limits"
 
 jit.off(true, true) -- compiling traces of a template takes longer than it saves
 
@@ -91,6 +92,7 @@ function M.characters(s)
   for character in s:gmatch(CHARACTER) do
     n = n + 1
     result[n] = character
+    limits.grow(n)
   end
   return result
 end
@@ -161,6 +163,7 @@ function M.lines(s)
     if first < 128 or WIDE_LINE_ENDS[sub(s, found, found + size - 1)] then
       lines[#lines + 1] = sub(s, start, found - 1)
       start = found + size
+      limits.grow(#lines)
     end
     at = found + size
   end

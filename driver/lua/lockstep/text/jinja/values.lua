@@ -102,6 +102,7 @@ function M.dict() return { kind = "dict", n = 0, map = {} } end
 ---@return any
 function M.key_of(key)
   local t = type(key)
+  if key ~= key then M.fail "nan cannot be the key of a dict in this interpreter" end
   if t == "string" or t == "number" or key == M.none then return key end
   if t == "boolean" then return key and 1 or 0 end
   if key.kind == "float" then return key.value end
@@ -133,6 +134,7 @@ local TYPE_NAMES = { macro = "Macro", loop = "LoopContext", markup = "Markup", n
 function M.type_name(value)
   local t = type(value)
   if t == "string" then return "str" end
+  if t == "nil" then return "missing argument" end
   if t == "boolean" then return "bool" end
   if t == "number" then return value % 1 == 0 and "int" or "float" end
   if value == M.none then return "NoneType" end
@@ -235,6 +237,7 @@ end
 function M.to_array(value)
   local items, first, last = M.iterate(value)
   local array = {}
+  limits.reserve_array(last - first + 1)
   for i = first, last do array[i - first + 1] = items[i] end
   return array, last - first + 1
 end
