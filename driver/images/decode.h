@@ -14,7 +14,8 @@
 //    palette     is looked up
 //    alpha       is dropped, or blended over white (Alpha::kWhite, as transformers' processors do)
 //    CMYK, YCCK  is inverted (Adobe's convention), then converted without a colour profile
-//    EXIF        turns the image (values 2 to 8; others are ignored)
+//    EXIF        turns the image (values 2 to 8; others are ignored, and so are entries without
+//                their values)
 //
 // Ignores colour profiles and gamma, as Pillow does. Reads the default image of an animated PNG,
 // and refuses an animated WebP. The first bytes tell the format, not a file name.

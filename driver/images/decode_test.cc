@@ -163,6 +163,82 @@ TEST(Exif, OrientationIsReadInBothByteOrdersAndDamageIsIgnored) {
   EXPECT_EQ(ExifOrientation(far), 1);
 }
 
+std::string LittleEndian(uint32_t value, int bytes) {
+  std::string text;
+  for (int i = 0; i < bytes; ++i) text += static_cast<char>(value >> 8 * i);
+  return text;
+}
+
+// The entry of the orientation in a directory of EXIF data.
+std::string Entry(uint32_t type, uint32_t count, const std::string& value) {
+  return LittleEndian(0x0112, 2) + LittleEndian(type, 2) + LittleEndian(count, 4) + value;
+}
+
+TEST(Exif, EntriesAreTakenOrSkippedAsPillowDoes) {
+  const std::string six("\6\0\0\0", 4), one("\1\0\0\0", 4), at26("\x1a\0\0\0", 4);
+  const struct {
+    std::string entry;
+    int expected;  // Pillow's with 13.0.0
+    std::string elsewhere = {};
+  } kCases[] = {
+      {Entry(3, 1, six), 6},
+      {Entry(3, 2, six), 6},
+      {Entry(3, 0, six), 1},
+      {Entry(3, 3, six), 1},
+      {Entry(3, 0xffffffff, six), 1},
+      {Entry(3, 0x80000000, six), 1},
+      {Entry(3, 3, at26), 6, std::string("\6\0\6\0\6\0", 6)},
+      {Entry(3, 3, at26), 1, std::string("\6\0\6\0\6", 5)},
+      {Entry(4, 1, six), 6},
+      {Entry(6, 1, six), 6},
+      {Entry(8, 1, six), 6},
+      {Entry(9, 1, six), 6},
+      {Entry(1, 1, six), 1},
+      {Entry(2, 1, six), 1},
+      {Entry(7, 1, six), 1},
+      {Entry(99, 1, six), 1},
+      {Entry(3, 0, six) + Entry(3, 1, six), 6},
+      {Entry(3, 0xffffffff, one) + Entry(3, 1, six), 6},
+      {Entry(3, 1, one) + Entry(3, 1, six), 1},
+  };
+  for (const auto& c : kCases) {
+    const auto num_entries = static_cast<uint32_t>(c.entry.size() / 12);
+    const std::string exif = "II" + LittleEndian(42, 2) + LittleEndian(8, 4) +
+                             LittleEndian(num_entries, 2) + c.entry + LittleEndian(0, 4) +
+                             c.elsewhere;
+    EXPECT_EQ(ExifOrientation(exif), c.expected) << &c - kCases;
+  }
+}
+
+TEST(Decode, AWrongChecksumOfAPngIsAnErrorBeforeThePixelsAndNoneBehindThem) {
+  const std::string right("\0\0\0\4gAMA\0\0\xb1\x8f\x0b\xfc\x61\x05", 16);
+  std::string wrong = right;
+  wrong.back() = 6;
+  std::string turn(
+      "\0\0\0\x16"
+      "eXIfII\x2a\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0",
+      30);
+  turn += std::string(4, 'x');
+  for (const char* name : {"png_rgba.png", "png_rgb_key.png", "png_rgb_interlaced.png"}) {
+    const std::string png = TestFile(name);
+    const std::string hash = HashOf(*DecodeExactly(png));
+    const size_t end = png.size() - 12;
+
+    EXPECT_EQ(HashOf(*DecodeExactly(std::string(png).insert(33, right))), hash) << name;
+    const absl::StatusOr<Image> refused = DecodeExactly(std::string(png).insert(33, wrong));
+    ExpectOneClearError(refused, name);
+    EXPECT_THAT(std::string(refused.status().message()), HasSubstr("invalid chunk checksum"));
+
+    EXPECT_EQ(HashOf(*DecodeExactly(std::string(png).insert(end, wrong))), hash) << name;
+    std::string end_wrong = png;
+    end_wrong.back() = 0;
+    EXPECT_EQ(HashOf(*DecodeExactly(end_wrong)), hash) << name;
+    const absl::StatusOr<Image> turned = DecodeExactly(std::string(png).insert(end, turn));
+    ASSERT_TRUE(turned.ok()) << turned.status();
+    EXPECT_NE(HashOf(*turned), hash) << name;
+  }
+}
+
 TEST(Decode, WhatIsNoImageIsNamedByItsFirstBytes) {
   EXPECT_THAT(std::string(DecodeImage("").status().message()), HasSubstr("no bytes"));
   EXPECT_THAT(std::string(DecodeImage("GIF89a, and more").status().message()),

@@ -14,8 +14,20 @@ namespace lockstep::images {
 namespace {
 
 constexpr uint64_t kOrientationTag = 0x0112;
-constexpr uint64_t kShort = 3;  // the type of a 16-bit number
 constexpr size_t kEntryBytes = 12;
+constexpr size_t kValueBytes = 4;  // of an entry; a larger value lies elsewhere
+
+// Returns the bytes of an integer type of TIFF, or 0 for any other type.
+uint64_t NumberBytes(uint64_t type) {
+  switch (type) {
+    case 6: return 1;   // SBYTE
+    case 3:             // SHORT
+    case 8: return 2;   // SSHORT
+    case 4:             // LONG
+    case 9: return 4;   // SLONG
+    default: return 0;  // In Pillow BYTE is a string.
+  }
+}
 
 // Reads numbers at an offset, in either byte order. Data outside is 0, which no valid entry has.
 class Tiff {
@@ -28,8 +40,12 @@ class Tiff {
   bool valid() const { return valid_; }
   size_t size() const { return bytes_.size(); }
 
+  bool Has(size_t at, uint64_t size) const {
+    return at <= bytes_.size() && size <= bytes_.size() - at;
+  }
+
   uint64_t Number(size_t at, size_t size) const {
-    if (at > bytes_.size() || size > bytes_.size() - at) return 0;
+    if (!Has(at, size)) return 0;
     uint64_t value = 0;
     for (size_t i = 0; i < size; ++i)
       value = value << 8 | static_cast<unsigned char>(bytes_[at + (little_ ? size - 1 - i : i)]);
@@ -53,11 +69,16 @@ int ExifOrientation(absl::string_view exif) {
   const size_t num_entries = tiff.Number(directory, 2);
   for (size_t i = 0; i < num_entries; ++i) {
     const size_t entry = directory + 2 + i * kEntryBytes;
-    if (entry >= tiff.size()) break;
+    if (entry > tiff.size() || tiff.size() - entry < kEntryBytes) break;
     if (tiff.Number(entry, 2) != kOrientationTag) continue;
-    const uint64_t value = tiff.Number(entry + 8, 2);
-    const bool usable = tiff.Number(entry + 2, 2) == kShort && value >= 1 && value <= 8;
-    return usable ? static_cast<int>(value) : 1;
+    const uint64_t size = NumberBytes(tiff.Number(entry + 2, 2));
+    const uint64_t count = tiff.Number(entry + 4, 4);
+    const size_t place =
+        count * size <= kValueBytes ? entry + 8 : static_cast<size_t>(tiff.Number(entry + 8, 4));
+    // Pillow skips an entry without values, or with more than there are.
+    if (size > 0 && (count == 0 || !tiff.Has(place, count * size))) continue;
+    const uint64_t value = tiff.Number(place, size);
+    return value >= 1 && value <= 8 ? static_cast<int>(value) : 1;
   }
   return 1;
 }

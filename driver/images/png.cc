@@ -30,6 +30,8 @@ Context Open(absl::string_view bytes, int flags) {
   if (context == nullptr) return context;
   spng_set_image_limits(context.get(), kMaxSide, kMaxSide);
   spng_set_chunk_limits(context.get(), kMaxChunkBytes, kMaxChunkBytes);
+  // As Pillow, which checks all chunks before the pixels. libspng would leave damaged ones out.
+  spng_set_crc_action(context.get(), SPNG_CRC_ERROR, SPNG_CRC_ERROR);
   spng_set_png_buffer(context.get(), bytes.data(), bytes.size());
   return context;
 }
@@ -37,7 +39,7 @@ Context Open(absl::string_view bytes, int flags) {
 // The checksums of what StorePng has checked and written are not computed again.
 Context OpenStored(absl::string_view bytes) {
   Context context = Open(bytes, SPNG_CTX_IGNORE_ADLER32);
-  if (context != nullptr) spng_set_crc_action(context.get(), SPNG_CRC_USE, SPNG_CRC_DISCARD);
+  if (context != nullptr) spng_set_crc_action(context.get(), SPNG_CRC_USE, SPNG_CRC_USE);
   return context;
 }
 
@@ -115,7 +117,9 @@ absl::StatusOr<StoredImage> DecodePng(absl::string_view bytes, const DecodeOptio
   if (context == nullptr) return Failed(SPNG_EMEM);
   if (const int error = DecodePixels(context.get(), header, options.alpha, *image))
     return Failed(error);
-  // EXIF data may stand behind the pixels: this reads the file to its end.
+  // EXIF data may stand behind the pixels: this reads the file to its end. Pillow checks no chunks
+  // there.
+  spng_set_crc_action(context.get(), SPNG_CRC_USE, SPNG_CRC_USE);
   if (const int error = spng_decode_chunks(context.get())) return Failed(error);
   spng_exif exif;
   int orientation = 1;

@@ -41,8 +41,6 @@ struct Parts {
   absl::string_view behind;
 };
 
-bool IsCritical(absl::string_view type) { return (type[0] & 0x20) == 0; }
-
 std::optional<Parts> Split(absl::string_view png) {
   Parts parts;
   parts.pixels.reserve(png.size());
@@ -55,8 +53,9 @@ std::optional<Parts> Split(absl::string_view png) {
     const absl::string_view type = png.substr(at + 4, 4);
     const absl::string_view content = png.substr(at + kChunkHead, length);
     const size_t next = at + kChunkBytes + length;
-    if (IsCritical(type) && BigEndian(png.data() + next - 4) !=
-                                libdeflate_crc32(0, type.data(), type.size() + length)) {
+    if ((behind == 0 || type == "IDAT") &&
+        BigEndian(png.data() + next - 4) !=
+            libdeflate_crc32(0, type.data(), type.size() + length)) {
       return std::nullopt;
     }
     if (type == "IDAT") {

@@ -30,8 +30,8 @@ struct StoredPng {
 };
 
 // `raw_bytes` is the size of the unpacked pixels, with a byte for the filter of each row. Returns
-// nothing if a chunk is cut short, a critical chunk has a wrong CRC, IDAT chunks are no neighbours,
-// or the pixels are not exactly of that size.
+// nothing for a chunk that is cut short, and for a wrong CRC up to the last IDAT. The IDAT chunks
+// must be neighbours, and the pixels exactly of that size.
 std::optional<StoredPng> StorePng(absl::string_view png, size_t raw_bytes);
 
 }  // namespace lockstep::images

@@ -16,17 +16,18 @@ local M = {}
 local MAX_PIXELS = 178956970
 
 --- Reads a JPEG, PNG or WebP picture, upright: the pixels of Pillow's `convert("RGB")` after EXIF transposition, byte
---- for byte. The bytes tell the format. A string that begins as such a file does is taken as its bytes, any
---- other as a path. Throws where the file is cut off, corrupt, an animated WebP or larger than max_pixels.
+--- for byte. Blends transparent pixels over white, as transformers' processors do. The bytes tell the format. A string
+--- that begins as such a file does is taken as its bytes, any other as a path. Throws where the file is cut off,
+--- corrupt, an animated WebP or larger than max_pixels.
 ---
 ---     local image = images.read("photo.jpg")                       -- uint8 {3, 480, 640}
----     local image = images.read(sample.png_bytes, { alpha = "white" })
+---     local image = images.read(sample.png_bytes, { alpha = "drop" })
 ---@param path_or_bytes string
----@param opts {alpha: ("drop"|"white")?, max_pixels: integer?}? alpha: "white" blends over white, as transformers'
---- processors do; the default "drop" ignores it, as Pillow does
+---@param opts {alpha: ("drop"|"white")?, max_pixels: integer?}? alpha: "drop" ignores it, as Pillow's
+--- `convert("RGB")` alone does; default "white"
 ---@return torch.Tensor # uint8 [3, H, W], RGB
 function M.read(path_or_bytes, opts)
-  local o = options.read("images.read", opts, { alpha = "drop", max_pixels = MAX_PIXELS })
+  local o = options.read("images.read", opts, { alpha = "white", max_pixels = MAX_PIXELS })
   if type(path_or_bytes) ~= "string" then
     core.raise("images.read: expected a path or the bytes of a picture, got a " .. type(path_or_bytes))
   elseif path_or_bytes == "" then
