@@ -27,6 +27,7 @@ struct AddedToken {
   bool lstrip = false;       // takes the spaces before it
   bool rstrip = false;       // takes the spaces behind it
   bool normalized = false;   // is looked for in normalized text
+  std::string decoded;       // what decoders get: the content, or what normalization leaves of it
   bool special = false;
 };
 

@@ -27,7 +27,7 @@ absl::StatusOr<std::string> DecodeStream::Push(int64_t id) {
                      " (labels of -100 are no tokens: leave them out)"));
   }
   const std::string* token = id <= std::numeric_limits<int32_t>::max()
-                                 ? work_->tokenizer->parts().Token(static_cast<int32_t>(id))
+                                 ? work_->tokenizer->parts().DecodedToken(static_cast<int32_t>(id))
                                  : nullptr;
   if (token == nullptr) return std::string();
   if (work_->options.skip_special_tokens && work_->tokenizer->IsSpecial(static_cast<int32_t>(id)))

@@ -1,5 +1,6 @@
 #include "driver/text/tokenizer.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -57,8 +58,9 @@ void TokenizerParts::ReadAdded(const Node& node) {
   std::vector<AddedToken> tokens;
   if (!node.IsNull()) tokens = ReadAddedTokens(node);
   size = static_cast<int64_t>(vocabulary().size());
+  int32_t next_id = static_cast<int32_t>(size);
   for (size_t i = 0; i < tokens.size(); ++i) {
-    const AddedToken& token = tokens[i];
+    AddedToken& token = tokens[i];
     const auto fail = [&](const std::string& problem) {
       throw FormatError(absl::StrCat(node.path(), "[", i, "]: ", problem));
     };
@@ -72,11 +74,19 @@ void TokenizerParts::ReadAdded(const Node& node) {
       fail(absl::StrCat("\"", token.content, "\" has the id ", token.id, ", which \"", *other,
                         "\" has in the model's vocabulary"));
     }
+    // Hugging Face's tokenizers ignores the ids of a file: it counts on from the vocabulary.
+    const int32_t counted = own.value_or(next_id);
+    if (counted != token.id) {
+      fail(absl::StrCat("\"", token.content, "\" has the id ", token.id,
+                        " here, but Hugging Face's tokenizers would give it ", counted,
+                        ", the next one behind the vocabulary and the added tokens before it"));
+    }
+    next_id = std::max(next_id, counted + 1);
     if (other == nullptr) ++size;
+    token.decoded = token.content;
     if (token.normalized) {
-      std::string content = token.content;
-      normalizer.Apply(content);
-      normalized.emplace_back(content, token);
+      normalizer.Apply(token.decoded);
+      normalized.emplace_back(token.decoded, token);
     } else {
       raw.emplace_back(token.content, token);
     }
@@ -90,6 +100,11 @@ void TokenizerParts::ReadAdded(const Node& node) {
 const std::string* TokenizerParts::Token(int32_t id) const {
   const auto found = added.find(id);
   return found != added.end() ? &found->second.content : vocabulary().Token(id);
+}
+
+const std::string* TokenizerParts::DecodedToken(int32_t id) const {
+  const auto found = added.find(id);
+  return found != added.end() ? &found->second.decoded : vocabulary().Token(id);
 }
 
 // --- Tokenizer -----------------------------------------------------------------------------------

@@ -42,6 +42,9 @@ struct TokenizerParts {
   // The token's text, an added one's first, or nullptr where no token has the id.
   const std::string* Token(int32_t id) const;
 
+  // What decoders get for an id: as Token, but an added token as normalization leaves it.
+  const std::string* DecodedToken(int32_t id) const;
+
  private:
   void ReadModel(const Node& node);
   void ReadAdded(const Node& node);

@@ -89,6 +89,10 @@ def byte_level(pattern, vocab_size, *, normalizer=None, prefix=None, ignore_merg
     return tokenizer
 
 
+def llama2_decoders():
+    return [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+
+
 def sentencepiece(vocab_size):
     """Llama 2's: no pre-tokenizer, bytes for what the vocabulary lacks."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>", fuse_unk=True, byte_fallback=True))
@@ -102,9 +106,7 @@ def sentencepiece(vocab_size):
     content["pre_tokenizer"] = None
     content["added_tokens"] = [token for token in content["added_tokens"] if token["id"] < 3]
     tokenizer = Tokenizer.from_str(json.dumps(content))
-    tokenizer.decoder = decoders.Sequence([
-        decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0),
-    ])  # fmt: skip
+    tokenizer.decoder = decoders.Sequence(llama2_decoders())
     tokenizer.post_processor = processors.TemplateProcessing(
         single="<s> $A", pair="<s> $A <s>:1 $B:1", special_tokens=[("<s>", 1)])  # fmt: skip
     return tokenizer
@@ -201,16 +203,24 @@ def component_list():
                     token = AddedToken("<m>", lstrip=lstrip, rstrip=rstrip, single_word=single_word, normalized=normalized)
                     yield component(added=[token, AddedToken("<N>", normalized=normalized), AddedToken("<m><m>")],
                                     normalizer=normalizers.Lowercase())  # fmt: skip
+    # Tokens that the normalizer of Llama 2 changes. Decoders get them as it leaves them.
+    for content in ("<m>", " <m>", "\u2581a"):
+        for normalized in (False, True):
+            yield component(
+                normalizer=normalizers.Sequence([normalizers.Prepend("\u2581"), normalizers.Replace(" ", "\u2581")]),
+                added=[AddedToken(content, normalized=normalized), AddedToken("-", normalized=True), AddedToken("<n>", normalized=False)],
+                decoder=decoders.Sequence(llama2_decoders()))  # fmt: skip
+    yield component(normalizer=normalizers.Lowercase(), added=[AddedToken("<N>", normalized=True), AddedToken("A", lstrip=True)])
     for parts in (
         [decoders.ByteFallback()], [decoders.ByteFallback(), decoders.Fuse()], [decoders.Strip("a", 1, 0)],
         [decoders.Strip("a", 0, 1)], [decoders.Fuse(), decoders.Strip("a", 0, 1)], [decoders.Fuse(), decoders.Replace("ab", "<>")],
-        [decoders.Replace("\u2581", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)],
-        [decoders.ByteLevel()], [decoders.ByteLevel(), decoders.Strip("a", 2, 0)],
+        llama2_decoders(), [decoders.ByteLevel()], [decoders.ByteLevel(), decoders.Strip("a", 2, 0)],
     ):  # fmt: skip
         yield component(decoder=decoders.Sequence(parts))
 
 
-DECODED_IDS = [[1], [1, 1, 2, 1, 1], [9, 10, 11, 1, 9, 10, 2], [9, 10, 11, 12, 9], [13, 14, 1, 13], [3, 8, 4, 3, 1], [1, 2, 1, 2, 1, 1]]
+DECODED_IDS = [[1], [1, 1, 2, 1, 1], [9, 10, 11, 1, 9, 10, 2], [9, 10, 11, 12, 9], [13, 14, 1, 13], [3, 8, 4, 3, 1], [1, 2, 1, 2, 1, 1],
+               [15, 1], [8, 15, 3, 1], [15, 16, 8, 17], [1, 16, 15, 15, 3, 16]]
 
 
 def components():
