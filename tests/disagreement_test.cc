@@ -214,6 +214,26 @@ INSTANTIATE_TEST_SUITE_P(
               "\n  rank 1: the end of its script"}}),
     [](const auto& info) { return info.param.name; });
 
+// A sharded model compares its collectives on connections of its own, which close with the script.
+// Without the report before, 5 of 9 runs had no note.
+TEST(EndOfAScript, IsNotedBeforeTheConnectionsOfAShardedModelClose) {
+  for (int run = 0; run < 6; ++run) {
+    const Ended ended = RunScript(
+        "local nn, sharding = require 'lockstep.nn', require 'lockstep.sharding'\n"
+        "local model = sharding.fully_shard(nn.Linear(2, 2))\n"
+        "for step = 1, 4 - 2 * rank do\n"
+        "model(torch.ones(1, 2)):sum():backward()\n"
+        "end",
+        {});
+
+    EXPECT_EQ(ended.exit_code, 1);
+    EXPECT_THAT(ended.err, ContainsRegex("^lockstep: rank 0: train.lua:11: fully_shard: rank 0 "
+                                         "gathers the root for forward in pass 3, and not all "
+                                         "ranks came: .*rank 1 .*\n"
+                                         "note: by then the script had ended on rank 1\n"));
+  }
+}
+
 TEST(OrderOfCollectives, BroadcastsAndBarriersMayStandOnALineForEachRank) {
   const Ended ended = RunScript(
       "local x = torch.tensor { rank }\n"

@@ -145,6 +145,8 @@ std::string DescribeActivities(c10d::Store& store, int world_size, std::chrono::
 
 void ReportEnd(const Member& member, const std::string& how) {
   member.store->set(EndedKey(member.rank), Bytes(how));
+  // `set` expects no answer. Another rank may ask for this key as soon as it sees what follows.
+  member.store->check({EndedKey(member.rank)});
 }
 
 bool HasReportedEnd(c10d::Store& store, int rank) { return store.check({EndedKey(rank)}); }

@@ -72,6 +72,7 @@ inline constexpr std::chrono::milliseconds kTimeToDescribe(2000);
 std::string DescribeActivities(c10d::Store& store, int world_size, std::chrono::milliseconds time);
 
 // Records that the script has ended on this rank, and how: "", or "by os.exit(0) at train.lua:3".
+// Returns when the store has it.
 void ReportEnd(const Member& member, const std::string& how);
 
 bool HasReportedEnd(c10d::Store& store, int rank);

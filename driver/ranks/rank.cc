@@ -272,14 +272,21 @@ std::string AgreeOnRunDir(const CommandLine& command_line, const World& world) {
   return run_dir;
 }
 
-// The script has ended normally on this rank, or as all ranks agreed. The rank that hosts the store
-// still ends with an error if another fails before all are done.
-[[noreturn]] void EndNormally(const World& world, const std::string& how, int code = 0) {
+// Tells the other ranks that the script has ended here, before anything of it is closed. A rank
+// that waits for this one then gets this reason, and not a closed connection.
+void TellEnd(const World& world, const std::string& how) {
+  const Member member = MemberOf(world);
+  if (member.world_size == 1) return;
+  ReportEnd(member, how);
+  // After the report: a rank whose collective now fails reads there how this one has ended.
+  TellEndOfScript();
+}
+
+// Ends the rank after TellEnd, normally or as all ranks agreed. The rank that hosts the store still
+// ends with an error if another fails before all are done.
+[[noreturn]] void EndNormally(const World& world, int code = 0) {
   const Member member = MemberOf(world);
   if (member.world_size > 1) {
-    ReportEnd(member, how);
-    // After the report: a rank whose collective now fails reads there how this one has ended.
-    TellEndOfScript();
     if (!member.hosts_store) BeginEnd();
     LeaveStore(member, kNoTimeout);
     if (member.hosts_store) {
@@ -298,7 +305,8 @@ std::string AgreeOnRunDir(const CommandLine& command_line, const World& world) {
   if (world.environment.world_size > 1) ReportAgreedEnd(*world.store, {reason, code});
   if (world.environment.rank == 0 && !HasLauncher())
     std::fprintf(stderr, "lockstep: %s\n", reason.c_str());
-  EndNormally(world, "as all ranks agreed", code);
+  TellEnd(world, "as all ranks agreed");
+  EndNormally(world, code);
 }
 
 // os.exit. A rank that leaves says so: the others may come to wait for it, and the launcher would
@@ -316,7 +324,8 @@ int Exit(lua_State* state) {
   const std::string call = absl::StrCat("os.exit(", code, ") at ", line);
   if (code == 0) {
     for (const auto& finish : GetContext(state).at_end) finish();
-    EndNormally(world, "by " + call);
+    TellEnd(world, "by " + call);
+    EndNormally(world);
   }
   if (MemberOf(world).world_size > 1) {
     BeginEnd();
@@ -366,9 +375,13 @@ std::optional<lua::ScriptError> RunScript(Context& context) {
   auto vm = std::make_unique<lua::LuaVm>(
       lua::LuaVm::Options{FindRunfile("driver/lua"), folder.empty() ? "." : folder});
   std::optional<lua::ScriptError> error = RunIn(*vm, context);
-  // After a failure nothing is closed before the run knows of it: what goes to other ranks as an
-  // object ends would be taken for the cause.
-  if (error.has_value()) static_cast<void>(vm.release());
+  // Nothing is closed before the run knows how the script has ended: what goes to other ranks as an
+  // object ends would be taken for a failure's cause.
+  if (error.has_value()) {
+    static_cast<void>(vm.release());
+  } else {
+    TellEnd(context.world, "");
+  }
   return error;
 }
 
@@ -416,7 +429,7 @@ void RunRank(const CommandLine& command_line, const RankEnvironment& environment
     if (const std::optional<lua::ScriptError> error = RunScript(context)) {
       EndWithFailure(context.world, error->message, error->traceback);
     }
-    EndNormally(context.world, "");
+    EndNormally(context.world);
   } catch (const c10::Error& error) {
     EndWithFailure(context.world, error.what_without_backtrace(), "");
   } catch (const std::exception& error) {
