@@ -89,8 +89,11 @@ class FlatUnit {
   // Whether a parameter is trained from the next gathering on, if no script changes that.
   bool is_trained(size_t i) const;
   bool all_are_trained() const { return num_trained_ == parameters_.size(); }
-  // Starts to average the flat gradient over all ranks; zero for what has none. Collective.
-  void StartReduce();
+  // Returns a byte for each parameter: 1 if it has a gradient that is not reduced yet.
+  std::string HaveGradients() const;
+  // Starts to average the flat gradient over all ranks; zero for what has none. Parameters whose
+  // byte in `any` is 0 have one on no rank, and their shards get none. Collective.
+  void StartReduce(const std::string& any);
   // Waits, and adds the result to the shards' gradients.
   void FinishReduce();
   // Ends the backward that has_all_gradients speaks of.
@@ -106,7 +109,7 @@ class FlatUnit {
   Collective::Parts PrepareGather();
   void TakeGather();
   Collective::Parts PrepareReduce();
-  void TakeReduce();
+  void TakeReduce(const std::string& any);
   void GiveUp();
 
   // --- Whole values ---
@@ -129,6 +132,7 @@ class FlatUnit {
     Piece piece;                // of this rank
     bool has_gradient = false;  // of this backward or of earlier ones without reduction
     bool has_arrived = false;   // in this backward
+    bool is_reduced = false;    // by the reduction under way
     bool is_trained = false;    // as of the last gathering
     int64_t version = 0;        // while gathered
   };
@@ -166,7 +170,7 @@ class FlatUnit {
   void StartReduceOf(Segment& segment);
   void FillGradient(Segment& segment);
   void AcquireReceived(Segment& segment);
-  void NoteReduction();
+  void NoteReduction(const std::string& any);
   void AddToShards(Segment& segment);
 
   std::string name_;

@@ -94,17 +94,26 @@ void FlatUnit::StartReduceOf(Segment& segment) {
   }
 }
 
-void FlatUnit::StartReduce() {
+std::string FlatUnit::HaveGradients() const {
+  std::string have;
+  for (const Parameter& parameter : parameters_) have += parameter.has_gradient ? '\1' : '\0';
+  return have;
+}
+
+void FlatUnit::StartReduce(const std::string& any) {
   const at::NoGradGuard no_grad;
   const NoAutogradGuard quiet;
   for (Segment& segment : segments_) {
     if (IsTrained(segment)) StartReduceOf(segment);
   }
-  NoteReduction();
+  NoteReduction(any);
 }
 
-void FlatUnit::NoteReduction() {
-  for (Parameter& parameter : parameters_) parameter.has_gradient = false;
+void FlatUnit::NoteReduction(const std::string& any) {
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    parameters_[i].has_gradient = false;
+    parameters_[i].is_reduced = any[i] != 0;
+  }
   num_gradients_ = 0;
   ForgetArrivals();
   is_reducing_ = true;
@@ -153,7 +162,7 @@ void FlatUnit::AddToShards(Segment& segment) {
   const at::Tensor reduced = segment.reduced.to(segment.master.options().pinned_memory(false));
   for (const size_t i : segment.members) {
     const Parameter& parameter = parameters_[i];
-    if (!parameter.shard.requires_grad()) continue;
+    if (!parameter.is_reduced || !parameter.shard.requires_grad()) continue;
     at::Tensor piece =
         LeafOver(reduced.storage(), reduced.scalar_type(), reduced.device(),
                  reduced.storage_offset() + parameter.piece.in_span, {parameter.piece.size});

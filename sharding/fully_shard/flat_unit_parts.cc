@@ -85,14 +85,14 @@ Collective::Parts FlatUnit::PrepareReduce() {
   return parts;
 }
 
-void FlatUnit::TakeReduce() {
+void FlatUnit::TakeReduce(const std::string& any) {
   for (Segment& segment : segments_) {
     if (!segment.received.defined()) continue;
     const int64_t bytes = BytesOf(segment.layout.span, segment.reduce_dtype);
     const auto own = SpanOf(segment.received, rank_ * bytes, bytes);
     std::memcpy(own.data(), SpanOf(segment.gradient, rank_ * bytes, bytes).data(), own.size());
   }
-  NoteReduction();
+  NoteReduction(any);
 }
 
 void FlatUnit::GiveUp() {

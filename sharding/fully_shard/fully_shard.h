@@ -27,8 +27,9 @@
 // that in C++, and a kernel that reads the view gets a null pointer; from Lua it is an error. Views
 // that autograd saved are there again in backward.
 //
-// Not for models that fit: data_parallel.h sends two thirds of the bytes. Parameters without a
-// gradient in a unit that ran get zeros, so that every rank sends the same sizes.
+// Not for models that fit: data_parallel.h sends two thirds of the bytes. In a unit that ran, a
+// parameter that is used on some ranks counts as zero on the others. A parameter that no rank has
+// used gets no gradient, so an optimizer leaves its values and moments alone.
 //
 // Source: PyTorch's FSDP2 (torch.distributed.fsdp.fully_shard), which exists in Python alone. The
 // gathered buffer as the parameters' memory: veScale-FSDP (arXiv 2602.22437).

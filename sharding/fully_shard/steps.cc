@@ -167,22 +167,34 @@ FullyShardStats Steps::Stats() const {
 void Steps::Do(Action action, size_t unit, std::optional<Phase> phase, const std::string& given) {
   const Turn wanted = {pass_, phase.value_or(InBackward() ? Phase::kBackward : Phase::kForward),
                        action, static_cast<int32_t>(unit)};
-  const Terms terms = TermsOf(action, given);
-  bool has_come = false;
+  const Terms terms = TermsOf(action, unit, given);
+  bool has_come = false, is_unanimous = true;
   while (turns_.has_value()) {
     FlatUnit& flat = this->unit(unit);
     const bool has_parts = GoesWithComparison(action, flat);
     Collective::Parts parts;
     if (has_parts) parts = action == Action::kGather ? flat.PrepareGather() : flat.PrepareReduce();
     const absl::StatusOr<AgreedTurn> agreed = turns_->Agree(wanted, parts, options_.place, terms);
-    has_come = has_parts && agreed.ok() && agreed->is_unanimous;
+    is_unanimous = agreed.ok() && agreed->is_unanimous;
+    has_come = has_parts && is_unanimous;
     if (has_parts && !has_come) flat.GiveUp();
     TORCH_CHECK(agreed.ok(), std::string(agreed.status().message()));
     if (agreed->turn == wanted) break;
     Join(agreed->turn);
     ++stats_.joined;
   }
-  Perform(wanted, has_come);
+  Perform(wanted, has_come, HaveGradients(wanted, is_unanimous));
+}
+
+// Returns which parameters of a unit that is reduced now have a gradient on any rank. The ranks
+// exchange that where they differ in it.
+std::string Steps::HaveGradients(const Turn& turn, bool is_unanimous) {
+  if (turn.action != Action::kReduce) return "";
+  const std::string own = unit(static_cast<size_t>(turn.unit)).HaveGradients();
+  if (is_unanimous) return own;
+  const absl::StatusOr<std::string> any = turns_->AnyOf(own);
+  TORCH_CHECK(any.ok(), std::string(any.status().message()));
+  return *any;
 }
 
 // Gloo passes each collective through two other threads. For few bytes that is most of its cost.
@@ -192,7 +204,7 @@ bool Steps::GoesWithComparison(Action action, const FlatUnit& flat) const {
   return action == Action::kReduce && flat.reduce_part_bytes() <= options_.exchange_bytes;
 }
 
-void Steps::Perform(const Turn& turn, bool has_come) {
+void Steps::Perform(const Turn& turn, bool has_come, const std::string& any) {
   const auto u = static_cast<size_t>(turn.unit);
   FlatUnit& flat = unit(u);
   if (turn.action == Action::kGather) {
@@ -200,7 +212,7 @@ void Steps::Perform(const Turn& turn, bool has_come) {
     has_come ? flat.TakeGather() : flat.StartGather();
   } else if (turn.action == Action::kReduce) {
     ++stats_.reductions;
-    has_come ? flat.TakeReduce() : flat.StartReduce();
+    has_come ? flat.TakeReduce(any) : flat.StartReduce(any);
     reducing_ = u;
     // Gloo computes on the same cores, and a buffer is free earlier.
     if (groups_.gather == nullptr || flat.parameter(0).is_cpu()) FinishReduction();
@@ -213,7 +225,7 @@ void Steps::Join(const Turn& turn) {
   if (turn.action == Action::kGather) flat.JoinGather();
   if (turn.action == Action::kReduce) {
     FinishReduction();
-    flat.StartReduce();
+    flat.StartReduce(HaveGradients(turn, /*is_unanimous=*/false));
     flat.FinishReduce();
   }
 }

@@ -63,10 +63,11 @@ class Steps : public std::enable_shared_from_this<Steps> {
 
   void Do(Action action, size_t unit, std::optional<Phase> phase = std::nullopt,
           const std::string& terms = "");
-  Terms TermsOf(Action action, const std::string& given);
+  Terms TermsOf(Action action, size_t unit, const std::string& given);
   bool GoesWithComparison(Action action, const FlatUnit& flat) const;
-  void Perform(const Turn& turn, bool has_come);
+  void Perform(const Turn& turn, bool has_come, const std::string& any);
   void Join(const Turn& turn);
+  std::string HaveGradients(const Turn& turn, bool is_unanimous);
   void Obtain(size_t unit);
   void Prefetch(const std::vector<size_t>& candidates);
   void PrefetchForForward(size_t unit);

@@ -8,24 +8,33 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
+#include "base/text_hash.h"
 #include "sharding/agreement/gather_texts.h"
 
 namespace lockstep::sharding {
 namespace {
 
-std::string Encode(const Turn& turn, uint64_t used_hash, uint64_t terms_hash) {
-  static_assert(sizeof(Turn) == 16, "no padding, whose bytes would be compared");
-  std::string bytes(sizeof(turn) + sizeof(used_hash) + sizeof(terms_hash), '\0');
-  std::memcpy(bytes.data(), &turn, sizeof(turn));
-  std::memcpy(bytes.data() + sizeof(turn), &used_hash, sizeof(used_hash));
-  std::memcpy(bytes.data() + sizeof(turn) + sizeof(used_hash), &terms_hash, sizeof(terms_hash));
-  return bytes;
+// A turn as it travels.
+struct Encoded {
+  Turn turn;
+  uint64_t used_hash = 0;   // of the units that the rank has used
+  uint64_t terms_hash = 0;  // of what the ranks must have in common
+  uint64_t flags_hash = 0;  // of what they may differ in
+};
+static_assert(sizeof(Encoded) == 40, "no padding, whose bytes would be compared");
+
+std::string BytesOf(const Encoded& encoded) {
+  return std::string(reinterpret_cast<const char*>(&encoded), sizeof(encoded));
 }
 
-// Whether two encodings differ in their terms alone.
-bool IsSameTurn(const std::string& one, const std::string& other) {
-  const size_t size = one.size() - sizeof(uint64_t);
-  return other.size() == one.size() && one.compare(0, size, other, 0, size) == 0;
+Encoded Decode(const std::string& bytes) {
+  Encoded encoded;
+  std::memcpy(&encoded, bytes.data(), sizeof(encoded));
+  return encoded;
+}
+
+bool IsSameTurn(const Encoded& one, const Encoded& other) {
+  return one.turn == other.turn && one.used_hash == other.used_hash;
 }
 
 // Within a phase, the end comes after all gathers and reductions.
@@ -111,8 +120,8 @@ absl::StatusOr<AgreedTurn> Turns::Agree(const Turn& next, const Collective::Part
                                         const std::function<std::string()>& place,
                                         const Terms& terms) {
   if (!failed_.ok()) return failed_;
-  const std::string own = Encode(next, used_hash_, terms.hash);
-  const absl::StatusOr<std::vector<std::string>> all = GatherTurns(own, parts);
+  const Encoded own = {next, used_hash_, terms.hash, base::TextHash(terms.flags)};
+  const absl::StatusOr<std::vector<std::string>> all = GatherTurns(BytesOf(own), parts);
   if (!all.ok()) {
     failed_ = absl::Status(
         all.status().code(),
@@ -121,24 +130,35 @@ absl::StatusOr<AgreedTurn> Turns::Agree(const Turn& next, const Collective::Part
                      ", and not all ranks came: ", std::string(all.status().message())));
     return failed_;
   }
-  if (std::all_of(all->begin(), all->end(), [&](const std::string& one) { return one == own; }))
-    return AgreedTurn{next, /*is_unanimous=*/true};
-  if (std::all_of(all->begin(), all->end(),
-                  [&](const std::string& one) { return IsSameTurn(one, own); })) {
-    failed_ = DifferentTerms(next, terms);
-    return failed_;
-  }
+  bool is_same_turn = true, has_same_terms = true, has_same_flags = true;
   Turn earliest = next;
   bool are_joinable = true;  // all of them: a rank that does something else by mistake cannot join
-  for (const std::string& one : *all) {
-    Turn turn;
-    std::memcpy(&turn, one.data(), sizeof(turn));
-    are_joinable = are_joinable && IsJoinable(turn);
-    if (Key(turn) < Key(earliest)) earliest = turn;
+  for (const std::string& bytes : *all) {
+    const Encoded one = Decode(bytes);
+    is_same_turn = is_same_turn && IsSameTurn(one, own);
+    has_same_terms = has_same_terms && one.terms_hash == own.terms_hash;
+    has_same_flags = has_same_flags && one.flags_hash == own.flags_hash;
+    are_joinable = are_joinable && IsJoinable(one.turn);
+    if (Key(one.turn) < Key(earliest)) earliest = one.turn;
+  }
+  if (is_same_turn && has_same_terms) return AgreedTurn{next, has_same_flags};
+  if (is_same_turn) {
+    failed_ = DifferentTerms(next, terms);
+    return failed_;
   }
   if (joins_ && IsJoinable(earliest)) return AgreedTurn{earliest, /*is_unanimous=*/false};
   failed_ = WithAdvice(Disagreement(earliest.pass, next, place()), are_joinable, joins_);
   return failed_;
+}
+
+absl::StatusOr<std::string> Turns::AnyOf(const std::string& flags) {
+  const absl::StatusOr<std::vector<std::string>> all = collective_->StartAllGather(flags)->Wait();
+  if (!all.ok()) return all.status();
+  std::string any(flags.size(), '\0');
+  for (const std::string& one : *all) {
+    for (size_t i = 0; i < any.size(); ++i) any[i] = any[i] != 0 || one[i] != 0 ? 1 : 0;
+  }
+  return any;
 }
 
 absl::Status Turns::Disagreement(int64_t pass, const Turn& next, const std::string& place) {

@@ -14,7 +14,7 @@
 // A unit may have been gathered ahead on all ranks before one of them skips it. So each comparison
 // also covers the units that the ranks have used in this pass so far.
 //
-// A comparison gathers 32 bytes from each rank over the CPU; texts travel only where they differ.
+// A comparison gathers 40 bytes from each rank over the CPU; texts travel only where they differ.
 // The bytes of a small collective may travel behind them: one message then does both.
 // With `joins` the ranks do the earliest of the turns that they name, and those that named another
 // one take part in it without using it. Each comparison then does a turn that some rank waits for,
@@ -54,6 +54,8 @@ struct Terms {
   uint64_t hash = 0;
   // A line for each thing, in the same order on every rank. It travels where the hashes differ.
   std::function<std::string()> lines = [] { return std::string(); };
+  // A byte for each thing that ranks may differ in, such as parameters with a gradient. See AnyOf.
+  std::string flags = "";
 };
 
 // The lines in which the texts differ, by rank: the first few. `count`: of all of them.
@@ -63,7 +65,8 @@ std::string DifferentLines(const Collective& collective, const std::vector<std::
 // The turn that the ranks do now.
 struct AgreedTurn {
   Turn turn;
-  bool is_unanimous = true;  // every rank named this turn, and the parts of it have come
+  // Every rank named this turn with the same flags, and the parts of it have come.
+  bool is_unanimous = true;
 };
 
 class Turns {
@@ -85,6 +88,10 @@ class Turns {
   absl::StatusOr<AgreedTurn> Agree(const Turn& next, const Collective::Parts& parts,
                                    const std::function<std::string()>& place,
                                    const Terms& terms = Terms());
+
+  // Returns for each byte whether it is not 0 on any rank, as 0 or 1: the same on every rank. Call
+  // it after an agreement that was not unanimous. Collective, with equally many bytes.
+  absl::StatusOr<std::string> AnyOf(const std::string& flags);
 
   // Begin a pass, and note a unit that this rank uses in it. With `joins` ranks may use different
   // units, and this does nothing.

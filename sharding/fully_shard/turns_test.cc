@@ -127,6 +127,31 @@ TEST(Turns, DifferentTermsOfTheSameTurnAreShownAndThoseOfAnotherTurnAreNot) {
   }
 }
 
+// Ranks may differ in flags. Each then knows that they do, and gets those of all ranks together.
+TEST(Turns, FlagsThatDifferMakeATurnNotUnanimous) {
+  RunAsThreads(3, [](Collective& collective) {
+    Turns turns(&collective, kUnits, /*joins=*/false);
+    const auto place = [] { return std::string(); };
+    const auto agree = [&](const std::string& flags) {
+      Terms terms;
+      terms.flags = flags;
+      return turns.Agree(Gather(1), {}, place, terms);
+    };
+    const bool first = collective.rank() == 0;
+    const std::string own = first ? std::string("\1\0\0", 3) : std::string("\0\0\1", 3);
+
+    const auto same = agree(std::string("\0\1\1", 3));
+    const auto different = agree(own);
+    const auto any = turns.AnyOf(own);
+
+    ASSERT_TRUE(same.ok() && different.ok() && any.ok());
+    EXPECT_TRUE(same->is_unanimous);
+    EXPECT_FALSE(different->is_unanimous);
+    EXPECT_TRUE(different->turn == Gather(1));
+    EXPECT_EQ(*any, std::string("\1\0\1", 3));
+  });
+}
+
 TEST(Turns, AfterAnErrorEveryTurnFailsAlike) {
   RunAsThreads(2, [](Collective& collective) {
     Turns turns(&collective, kUnits, /*joins=*/false);

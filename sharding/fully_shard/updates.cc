@@ -17,9 +17,10 @@
 namespace lockstep::sharding {
 
 // The ends of passes and reductions go wrong where ranks train different parameters.
-Terms Steps::TermsOf(Action action, const std::string& given) {
+Terms Steps::TermsOf(Action action, size_t unit_index, const std::string& given) {
   Terms terms;
   if (!turns_.has_value()) return terms;
+  if (action == Action::kReduce) terms.flags = unit(unit_index).HaveGradients();
   if (!given.empty()) {
     terms.hash = std::hash<std::string>()(given);
     terms.lines = [given] { return given; };

@@ -419,7 +419,7 @@ end
 --- memory. `ignore`: names of parameters or modules that stay whole on every rank; their gradients are not averaged.
 ---
 --- `skipped`: what happens if ranks use different units. "error": all ranks raise it and name the unit. "join": a rank
---- that skips a unit takes part with a zero gradient. In a unit that ran, parameters without a gradient get zeros.
+--- that skips a unit takes part with a zero gradient. A parameter that no rank has used in a pass gets no gradient.
 ---
 --- The net's methods may be called on the result, as forward passes of the root. Its modules are changed: use them
 --- through the result from here on. Values of rank 0 are taken, buffers too.
