@@ -21,9 +21,12 @@ local is_sharded = setmetatable({}, { __mode = "k" })
 local model_of_shard = setmetatable({}, { __mode = "kv" })
 local place_of_shard = setmetatable({}, { __mode = "kv" })
 local shard_of_parameter = setmetatable({}, { __mode = "kv" })
+--- The sharded model of each parameter that it leaves whole.
+local model_of_ignored = setmetatable({}, { __mode = "kv" })
 
---- Returns the sharded model whose parameters these are; nil where none of them is of a sharded model. Raises unless
---- they are its trained parameters, with frozen ones or without: the norm of the model is over all gradients.
+--- Returns the sharded model whose parameters these are; nil where none of them is a part of one. Raises unless they
+--- are its trained parameters: the norm of the model is over all gradients. Frozen parameters, and those that the model
+--- ignores and its norm leaves out, may be among them.
 ---@param params torch.Tensor[]
 ---@param name string? of the caller; default "optim.clip_grad_norm"
 ---@return sharding.FullyShard?
@@ -34,11 +37,15 @@ function M.model_of_all(params, name)
     model = model or other
     if other and other == model then count, given[p] = count + 1, true end
   end
+  if not model then return nil end
   local missing = 0
-  for _, p in ipairs(model and model:parameters() or {}) do
-    if p.requires_grad and not given[p] then missing = missing + 1 end
+  for _, p in ipairs(model:parameters()) do
+    if p.requires_grad and not given[p] and not model_of_ignored[p] then missing = missing + 1 end
   end
-  if model and (count ~= #params or missing > 0) then
+  for _, p in ipairs(params) do
+    if model_of_ignored[p] == model then count = count + 1 end
+  end
+  if count ~= #params or missing > 0 then
     core.raise(("%s: %d of the %d parameters are of a sharded model, which trains %d more; give all that it trains and "
       .. "no other, or call model:clip_grad_norm(max_norm)"):format(name or "optim.clip_grad_norm", count, #params,
       missing))
@@ -351,7 +358,10 @@ local function build(net, o, has_values, model)
   parts.replaced = units_of.replaced_since(net, found.tensors)
   rawset(parts.model, PARTS, parts)
   for i, unit in ipairs(parts.units) do note_places(parts, i - 1, unit) end
-  for _, name in ipairs(found.ignored) do parts.shards[name] = found.tensors[name] end
+  for _, name in ipairs(found.ignored) do
+    parts.shards[name] = found.tensors[name]
+    model_of_ignored[found.tensors[name]] = parts.model
+  end
   wrap(parts)
   return parts.model
 end

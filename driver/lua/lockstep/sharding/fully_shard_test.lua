@@ -241,6 +241,32 @@ t.test("IgnoredParametersStayWholeAndTheirGradientsAreTheRanksOwn", function()
   t.truthy(model.head.weight.grad ~= nil)
 end)
 
+-- Their gradients are each rank's own, and would give each rank another norm.
+t.test("IgnoredParametersAreLeftOutOfTheNormAndNotClipped", function()
+  local function model_after_backward()
+    local model = sharding.fully_shard(fixture.net(), { ignore = { "head" } })
+    model:loss(fixture.tokens(1)):backward()
+    local parts = {}
+    for name, p in model:named_parameters() do
+      if name ~= "head.weight" then parts[#parts + 1] = p end
+    end
+    return model, parts, model.head.weight.grad:clone()
+  end
+  local model, _, own = model_after_backward()
+  local expected = model:clip_grad_norm(1e-3)
+  for _, with_ignored in ipairs { true, false } do
+    local other, parts = model_after_backward()
+    t.equal(optim.clip_grad_norm(with_ignored and other:parameters() or parts, 1e-3), expected)
+    t.equal(other.head.weight.grad, own)
+    t.near(other:clip_grad_norm(1):item(), 1e-3, 1e-6)
+  end
+  local other = model_after_backward()
+  t.equal(optim.AdamW(other:parameters()):step(1, { max_grad_norm = 1e-3 }), expected)
+  t.near(optim.clip_grad_norm({ other.head.weight }, 1e9):item(), torch.linalg_vector_norm(own):item(), 1e-12)
+  local foreign = torch.ones({ 2 }):requires_grad_(true)
+  t.raises("give all that it trains and no other", optim.clip_grad_norm, { foreign, unpack(other:parameters()) }, 1)
+end)
+
 t.test("ClipGradNormIsThatOfTheWholeModelInEachNorm", function()
   for _, p in ipairs { 1, 2, math.huge } do
     local model = sharding.fully_shard(fixture.net())
