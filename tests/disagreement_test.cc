@@ -107,6 +107,12 @@ constexpr char kModel[] =
     "}\n"
     "local dp = sharding.data_parallel(models.build(config))\n";
 
+// Replicas of a layer, which take lines 8 to 10.
+constexpr char kReplicas[] =
+    "local nn = require 'lockstep.nn'\n"
+    "local sharding = require 'lockstep.sharding'\n"
+    "local dp = sharding.data_parallel(nn.Linear(2, 2))\n";
+
 class OrderOfCollectives : public testing::TestWithParam<Case> {};
 
 TEST_P(OrderOfCollectives, IsNamedWithRankValueAndLine) {
@@ -187,7 +193,24 @@ INSTANTIATE_TEST_SUITE_P(
                  "if rank == 0 then models.save(dp, 'saved') end\n"
                  "end"),
              {"\n  rank 0: models.save (every rank must call it) (train.lua:18)",
-              "\n  rank 1: broadcast int32 {"}},
+              "\n  rank 1: pass 2 of sharding.data_parallel (train.lua:17)"}},
+        // Averaged each gradient of rank 0 with the next one of rank 1, and ended with exit code 0.
+        Case{"ABackwardThatOneRankSkips",
+             absl::StrCat(kReplicas,
+                          "for step = 1, 6 do\n"
+                          "local loss = dp(torch.ones(1, 2)):sum()\n"
+                          "if step ~= 3 or rank == 0 then loss:backward() end\n"
+                          "end"),
+             {"\n  rank 0: all_reduce float32 {6} sum (train.lua:13)",
+              "\n  rank 1: pass 4 of sharding.data_parallel (train.lua:12)"}},
+        // Ended with Gloo's words about a closed connection.
+        Case{"AScriptThatEndsEarly",
+             absl::StrCat(kReplicas,
+                          "for step = 1, 6 - 2 * rank do\n"
+                          "dp(torch.ones(1, 2)):sum():backward()\n"
+                          "end"),
+             {"\n  rank 0: pass 5 of sharding.data_parallel (train.lua:12)",
+              "\n  rank 1: the end of its script"}},
         Case{"ASaveOnRank0AloneInALoopOverBatches",
              absl::StrCat(kModel,
                           "for i in sharding.lockstep(function() return 1 end) do\n"
@@ -213,6 +236,34 @@ INSTANTIATE_TEST_SUITE_P(
              {"\n  rank 0: lora.save (every rank must call it) (train.lua:19)",
               "\n  rank 1: the end of its script"}}),
     [](const auto& info) { return info.param.name; });
+
+// As above, in a group of its own: its comparisons end with the script, too.
+TEST(OrderOfCollectives, ReplicasInAGroupOfTheirOwnAreComparedInItsOrder) {
+  const std::string code =
+      "local nn, sharding = require 'lockstep.nn', require 'lockstep.sharding'\n"
+      "local group = dist.group { ranks = { 1, 0 } }\n"
+      "local dp = sharding.data_parallel(nn.Linear(2, 2), { group = group })\n";
+
+  const Ended skipped =
+      RunScript(absl::StrCat(code,
+                             "for step = 1, 6 do\n"
+                             "local loss = dp(torch.ones(1, 2)):sum()\n"
+                             "if step ~= 3 or rank == 0 then loss:backward() end\n"
+                             "end"),
+                {});
+  EXPECT_EQ(skipped.exit_code, 1);
+  EXPECT_THAT(skipped.err, HasSubstr("rank 1: pass 4 of sharding.data_parallel (train.lua:12)"));
+  EXPECT_THAT(skipped.err, HasSubstr("rank 0: all_reduce float32 {6} sum (train.lua:13)"));
+
+  const Ended ended = RunScript(absl::StrCat(code,
+                                             "for step = 1, 6 - 2 * rank do\n"
+                                             "dp(torch.ones(1, 2)):sum():backward()\n"
+                                             "end"),
+                                {});
+  EXPECT_EQ(ended.exit_code, 1);
+  EXPECT_THAT(ended.err, HasSubstr("rank 1: the end of its script"));
+  EXPECT_THAT(ended.err, HasSubstr("rank 0: pass 5 of sharding.data_parallel (train.lua:12)"));
+}
 
 // A sharded model compares its collectives on connections of its own, which close with the script.
 // Without the report before, 5 of 9 runs had no note.

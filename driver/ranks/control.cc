@@ -15,6 +15,7 @@
 #include "driver/ranks/meeting.h"
 #include "driver/ranks/mirror/mirror.h"
 #include "driver/ranks/script_calls.h"
+#include "driver/ranks/watched_backend.h"
 #include "driver/watching/own_work.h"
 #include "sharding/agreement/c10d_collective.h"
 #include "sharding/agreement/socket_collective.h"
@@ -144,16 +145,61 @@ std::unique_ptr<sharding::Collective> NewControlCollective(const World& world,
   return std::make_unique<WatchedCollective>(std::move(collective), title, world.activity, limit);
 }
 
+namespace {
+
+// Lets --debug-collectives compare each gathering as a call of a group, before it begins.
+class DebuggedCollective : public sharding::Collective {
+ public:
+  DebuggedCollective(std::unique_ptr<sharding::Collective> collective, std::string name,
+                     c10::intrusive_ptr<WatchedBackend> group)
+      : collective_(std::move(collective)), name_(std::move(name)), group_(std::move(group)) {}
+
+  int rank() const override { return collective_->rank(); }
+  int size() const override { return collective_->size(); }
+  int WorldRank(int position) const override { return collective_->WorldRank(position); }
+
+  std::unique_ptr<Pending> StartAllGather(const std::string& bytes) override {
+    const std::string& subject = CollectiveSubject::Current();
+    group_->CompareCall(subject.empty() ? name_ : subject);
+    return collective_->StartAllGather(bytes);
+  }
+
+ private:
+  const std::unique_ptr<sharding::Collective> collective_;
+  const std::string name_;
+  const c10::intrusive_ptr<WatchedBackend> group_;
+};
+
+std::unique_ptr<sharding::Collective> NewGatherings(const World& world, CallComparison& calls,
+                                                    const std::vector<int>& ranks,
+                                                    std::chrono::milliseconds timeout,
+                                                    const std::string& name) {
+  auto gatherings =
+      CarryOwnWork(calls.NewGatherings(name, world.activity), world.environment.world_size);
+  return std::make_unique<WatchedCollective>(std::move(gatherings), TitleOf(world, ranks, {name}),
+                                             world.activity, timeout);
+}
+
+}  // namespace
+
 std::unique_ptr<sharding::Collective> NewComparedCollective(const World& world,
                                                             const std::vector<int>& ranks,
                                                             std::chrono::milliseconds timeout,
                                                             const std::string& name) {
   CallComparison* const calls = CallComparison::OfWorld(ranks);
-  if (calls == nullptr) return NewControlCollective(world, ranks, timeout, {name});
-  auto gatherings =
-      CarryOwnWork(calls->NewGatherings(name, world.activity), world.environment.world_size);
-  return std::make_unique<WatchedCollective>(std::move(gatherings), TitleOf(world, ranks, {name}),
-                                             world.activity, timeout);
+  return calls == nullptr ? NewControlCollective(world, ranks, timeout, {name})
+                          : NewGatherings(world, *calls, ranks, timeout, name);
+}
+
+std::unique_ptr<sharding::Collective> NewComparedCollective(
+    const World& world, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+    const std::vector<int>& ranks, std::chrono::milliseconds timeout, const std::string& name) {
+  const auto backend = WatchedBackendOf(*group);
+  if (backend != nullptr && backend->calls() != nullptr)
+    return NewGatherings(world, *backend->calls(), ranks, timeout, name);
+  auto collective = NewControlCollective(world, ranks, timeout, {name});
+  if (backend == nullptr) return collective;
+  return std::make_unique<DebuggedCollective>(std::move(collective), name, backend);
 }
 
 sharding::Collective* SharedControlCollective(const World& world, const std::vector<int>& ranks,

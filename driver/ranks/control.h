@@ -9,10 +9,12 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "c10/util/intrusive_ptr.h"
 #include "driver/ranks/world.h"
 #include "sharding/agreement/c10d_collective.h"
 #include "sharding/agreement/collective.h"
 #include "sharding/agreement/guard.h"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace lockstep::driver {
 
@@ -33,6 +35,12 @@ std::unique_ptr<sharding::Collective> NewComparedCollective(const World& world,
                                                             const std::vector<int>& ranks,
                                                             std::chrono::milliseconds timeout,
                                                             const std::string& name);
+
+// Does the same for the ranks of a group that NewGroup or MeetRanks has made: its gatherings have
+// one order with the collectives of that group, those of a backward pass too.
+std::unique_ptr<sharding::Collective> NewComparedCollective(
+    const World& world, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+    const std::vector<int>& ranks, std::chrono::milliseconds timeout, const std::string& name);
 
 // Returns the collective that this function made for the same ranks before, or else makes it with
 // NewComparedCollective. It lives as long as the process. Returns null for a single rank.

@@ -57,15 +57,18 @@ std::string WatchedBackend::ToRank(int64_t position) const {
   return absl::StrCat("to rank ", ranks_.at(static_cast<size_t>(position)));
 }
 
+void WatchedBackend::CompareCall(const std::string& what) {
+  if (compare_ == nullptr) return;
+  const Waiting waiting;
+  compare_(absl::StrCat("collective ", calls_ + 1, " of ", group_), what, activity_->FindPlace());
+}
+
 WatchedBackend::WorkPointer WatchedBackend::Run(const char* name, const std::string& arguments,
                                                 at::TensorList tensors,
                                                 const std::function<WorkPointer()>& call) {
   const std::string what = Join(Join(name, DescribeTensors(tensors)), arguments);
   const std::string place = activity_->FindPlace();
-  if (compare_ != nullptr) {
-    const Waiting waiting;
-    compare_(absl::StrCat("collective ", calls_ + 1, " of ", group_), what, place);
-  }
+  CompareCall(what);
   // Ranks have different parts in a broadcast, and a barrier moves nothing: each rank may call them
   // on a line of its own.
   const bool is_one_place =
@@ -172,6 +175,10 @@ WatchedBackend::WorkPointer WatchedBackend::recv(Tensors& tensors, int source, i
 
 WatchedBackend::WorkPointer WatchedBackend::barrier(const c10d::BarrierOptions& options) {
   return Run("barrier", "", {}, [&] { return backend_->barrier(options); });
+}
+
+c10::intrusive_ptr<WatchedBackend> WatchedBackendOf(c10d::ProcessGroup& group) {
+  return c10::dynamic_intrusive_pointer_cast<WatchedBackend>(group.getBackend(c10::kCPU));
 }
 
 }  // namespace lockstep::driver

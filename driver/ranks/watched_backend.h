@@ -19,6 +19,7 @@
 #include "driver/ranks/activity.h"
 #include "driver/ranks/script_calls.h"
 #include "torch/csrc/distributed/c10d/Backend.hpp"
+#include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace lockstep::driver {
 
@@ -36,6 +37,11 @@ class WatchedBackend : public c10d::Backend {
                  std::vector<int> ranks, std::shared_ptr<Activity> activity,
                  std::chrono::milliseconds limit, Compare compare,
                  std::shared_ptr<CallComparison> calls);
+
+  // Returns what compares this group's calls, or null.
+  CallComparison* calls() const { return calls_compared_.get(); }
+  // Compares a call of the program's libraries as one of this group, if `compare` is given.
+  void CompareCall(const std::string& what);
 
   const std::string getBackendName() const override { return backend_->getBackendName(); }
   bool supportsCoalescing() const override { return backend_->supportsCoalescing(); }
@@ -90,6 +96,9 @@ class WatchedBackend : public c10d::Backend {
   const std::shared_ptr<CallComparison> calls_compared_;
   int64_t calls_ = 0;
 };
+
+// Returns the backend of a group that this program has made; null for another one.
+c10::intrusive_ptr<WatchedBackend> WatchedBackendOf(c10d::ProcessGroup& group);
 
 }  // namespace lockstep::driver
 

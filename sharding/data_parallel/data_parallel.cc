@@ -17,6 +17,7 @@
 #include "c10/util/Exception.h"
 #include "sharding/agreement/c10d_collective.h"
 #include "sharding/agreement/gather_texts.h"
+#include "sharding/data_parallel/replica_comparison.h"
 #include "torch/csrc/autograd/custom_function.h"
 #include "torch/csrc/autograd/engine.h"
 #include "torch/csrc/autograd/graph_task.h"
@@ -96,58 +97,6 @@ struct BackwardWatch {
 
 namespace {
 
-// --- Checks that all ranks hold the same module --------------------------------------------------
-
-// Returns a line for a tensor: "weight: Float [64, 32], trained".
-std::string Describe(const NamedTensor& named, const char* role) {
-  return absl::StrCat(named.name, ": ", c10::toString(named.tensor.scalar_type()), " [",
-                      absl::StrJoin(named.tensor.sizes(), ", "), "], ", role, "\n");
-}
-
-std::string DescribeBuffers(const std::vector<NamedTensor>& buffers) {
-  std::string text;
-  for (const NamedTensor& b : buffers) text += Describe(b, "buffer");
-  return text;
-}
-
-std::string DescribeParameters(const std::vector<NamedTensor>& parameters) {
-  std::string text;
-  for (const NamedTensor& p : parameters)
-    text += Describe(p, p.tensor.requires_grad() ? "trained" : "frozen");
-  return text;
-}
-
-void CheckSameModule(Collective& collective, const std::string& own,
-                     const std::vector<int>& ranks) {
-  const absl::StatusOr<std::vector<std::string>> gathered = GatherTexts(collective, own);
-  TORCH_CHECK(gathered.ok(), std::string(gathered.status().message()));
-  const std::vector<std::string>& texts = *gathered;
-  if (std::all_of(texts.begin(), texts.end(),
-                  [&](const std::string& text) { return text == texts[0]; }))
-    return;
-  constexpr size_t kShown = 5;
-  std::vector<std::vector<std::string>> lines;
-  size_t most = 0;
-  for (const std::string& text : texts) {
-    lines.push_back(absl::StrSplit(text, '\n', absl::SkipEmpty()));
-    most = std::max(most, lines.back().size());
-  }
-  std::string differences;
-  size_t count = 0;
-  for (size_t i = 0; i < most; ++i) {
-    std::string versions;
-    bool differs = false;
-    for (size_t position = 0; position < lines.size(); ++position) {
-      const std::string line = i < lines[position].size() ? lines[position][i] : "(nothing)";
-      differs |= line != (i < lines[0].size() ? lines[0][i] : "(nothing)");
-      absl::StrAppend(&versions, "\n    rank ", ranks[position], ": ", line);
-    }
-    if (differs && ++count <= kShown) absl::StrAppend(&differences, "\n  tensor ", i, versions);
-  }
-  TORCH_CHECK_VALUE(false, "data_parallel: the ranks hold different modules; ", count,
-                    " tensors differ", differences);
-}
-
 // Checks that all ranks give the same options. Ranks that rounded to different dtypes would add up
 // bytes of one as bytes of the other.
 void CheckSameOptions(Collective& collective, const DataParallelOptions& options) {
@@ -157,7 +106,8 @@ void CheckSameOptions(Collective& collective, const DataParallelOptions& options
                    ", static_graph = ", options.static_graph,
                    ", compression = ", kCompressions[static_cast<size_t>(options.compression)],
                    ", broadcast_buffers = ", options.broadcast_buffers,
-                   ", gradient_as_bucket_view = ", options.gradient_as_bucket_view);
+                   ", gradient_as_bucket_view = ", options.gradient_as_bucket_view,
+                   ", compare_every = ", options.compare_every);
   const absl::StatusOr<std::vector<std::string>> texts = GatherTexts(collective, own);
   TORCH_CHECK(texts.ok(), std::string(texts.status().message()));
   std::string versions;
@@ -278,11 +228,11 @@ DataParallel::DataParallel(const std::vector<NamedTensor>& parameters,
                            const std::vector<NamedTensor>& buffers,
                            c10::intrusive_ptr<c10d::ProcessGroup> group,
                            const DataParallelOptions& options)
-    : group_(std::move(group)),
-      options_(options),
-      buffers_(options.broadcast_buffers ? DescribeBuffers(buffers) : "") {
+    : group_(std::move(group)), options_(options) {
   TORCH_CHECK_VALUE(options.bucket_bytes > 0, "data_parallel: bucket_bytes must be above 0, not ",
                     options.bucket_bytes);
+  TORCH_CHECK_VALUE(options.compare_every >= 0,
+                    "data_parallel: compare_every must be at least 0, not ", options.compare_every);
   TORCH_CHECK_VALUE(
       !(options.find_unused && options.static_graph),
       "data_parallel: a static graph finds its unused parameters by itself; drop find_unused");
@@ -292,33 +242,95 @@ DataParallel::DataParallel(const std::vector<NamedTensor>& parameters,
   }
   C10dCollective collective(group_, options_.ranks);
   CheckSameOptions(collective, options_);
-  CheckSameModule(collective, DescribeParameters(parameters) + buffers_, options_.ranks);
-
-  std::vector<at::Tensor> state;
-  for (const NamedTensor& p : parameters) {
-    state.push_back(p.tensor.detach());
-    if (p.tensor.requires_grad()) trained_.push_back(p);
+  if (options_.control != nullptr) {
+    comparison_ =
+        std::make_unique<ReplicaComparison>(std::move(options_.control), options_.compare_every);
+    comparison_->BeginAnew(0, Describe(parameters, buffers));
   }
-  if (options_.broadcast_buffers) {
-    for (const NamedTensor& b : buffers) state.push_back(b.tensor.detach());
-  }
-  constexpr size_t kBroadcastBytes = size_t{250} << 20;
-  if (!state.empty()) c10d::broadcast_coalesced(group_, state, kBroadcastBytes, 0);
-  if (!trained_.empty()) {
-    watch_ = std::make_unique<BackwardWatch>(
-        trained_, options_.ranks[static_cast<size_t>(group_->getRank())]);
-  }
-  // With unused parameters the Reducer must exist from the first pass on: it records used
-  // parameters while averaging is off. With a static graph it must not exist: it counts each
-  // parameter's gradients, also in passes without averaging, and would then wait for more than
-  // come.
-  if (!trained_.empty() && !options_.static_graph) MakeReducer();
+  Adopt(parameters, buffers);
 }
 
 DataParallel::~DataParallel() = default;
 
+bool DataParallel::HasChanged(const std::vector<NamedTensor>& parameters) const {
+  const auto is_known = [](const NamedTensor& now, const Known& known) {
+    return now.tensor.is_same(known.tensor) && now.tensor.requires_grad() == known.is_trained;
+  };
+  return !std::equal(parameters.begin(), parameters.end(), known_.begin(), known_.end(), is_known);
+}
+
+// The number of changes tells a rank that has replaced a tensor by an equal one.
+std::string DataParallel::Describe(const std::vector<NamedTensor>& parameters,
+                                   const std::vector<NamedTensor>& buffers) const {
+  return absl::StrCat(DescribeParameters(parameters),
+                      options_.broadcast_buffers ? DescribeBuffers(buffers) : "",
+                      "changes since the module was replicated: ", changes_, "\n");
+}
+
+// Takes the parameters as they are now. Tensors that were not there before get rank 0's values.
+void DataParallel::Adopt(const std::vector<NamedTensor>& parameters,
+                         const std::vector<NamedTensor>& buffers) {
+  C10dCollective collective(group_, options_.ranks);
+  CheckSameModule(collective, Describe(parameters, buffers));
+
+  std::vector<at::Tensor> added;
+  const auto is_known = [&](const NamedTensor& p) {
+    return std::any_of(known_.begin(), known_.end(),
+                       [&](const Known& known) { return known.tensor.is_same(p.tensor); });
+  };
+  for (const NamedTensor& p : parameters) {
+    if (!is_known(p)) added.push_back(p.tensor.detach());
+  }
+  if (options_.broadcast_buffers) {
+    for (const NamedTensor& b : buffers) added.push_back(b.tensor.detach());
+  }
+  constexpr size_t kBroadcastBytes = size_t{250} << 20;
+  if (!added.empty()) c10d::broadcast_coalesced(group_, added, kBroadcastBytes, 0);
+
+  trained_.clear();
+  known_.clear();
+  for (const NamedTensor& p : parameters) {
+    if (p.tensor.requires_grad()) trained_.push_back(p);
+    known_.push_back({p.tensor, p.tensor.requires_grad()});
+  }
+  if (options_.broadcast_buffers) buffers_ = DescribeBuffers(buffers);
+  buckets_.clear();
+  watch_ = nullptr;
+  if (!trained_.empty()) {
+    watch_ = std::make_unique<BackwardWatch>(
+        trained_, options_.ranks[static_cast<size_t>(group_->getRank())]);
+  }
+  RenewReducer();
+}
+
+// With unused parameters the Reducer must exist from the first pass on: it records used parameters
+// while averaging is off. With a static graph it must not exist: it counts each parameter's
+// gradients, also in passes without averaging, and would then wait for more than come.
+void DataParallel::RenewReducer() {
+  delayed_ = false;
+  if (reducer_ != nullptr) reducer_->reducer->remove_autograd_hooks();  // a graph may own it longer
+  reducer_ = nullptr;
+  if (!trained_.empty() && !options_.static_graph) MakeReducer();
+}
+
 void DataParallel::MakeReducer() {
   reducer_ = c10::make_intrusive<ReducerOwner>(NewReducer(trained_, buckets_, group_, options_));
+}
+
+bool DataParallel::BeginPass(const std::vector<NamedTensor>& parameters,
+                             const std::vector<NamedTensor>& buffers) {
+  if (!at::GradMode::is_enabled()) return false;
+  const bool has_changed = HasChanged(parameters);
+  if (!has_changed && (!sync_ || trained_.empty())) return false;
+  ++passes_;
+  if (has_changed) {
+    CheckBackward();  // of the Reducer that goes
+    ++changes_;
+    if (comparison_ != nullptr) comparison_->BeginAnew(passes_, Describe(parameters, buffers));
+  }
+  if (comparison_ != nullptr) comparison_->Compare(passes_, parameters);
+  if (has_changed) Adopt(parameters, buffers);
+  return has_changed;
 }
 
 void DataParallel::BeforeForward(const std::vector<NamedTensor>& buffers) {
@@ -401,11 +413,7 @@ void DataParallel::SetBuckets(const std::vector<std::vector<size_t>>& buckets) {
   TORCH_CHECK_VALUE(num_seen == seen.size(), "data_parallel: the buckets hold ", num_seen, " of ",
                     seen.size(), " trained parameters");
   buckets_ = buckets;
-  delayed_ = false;
-  if (reducer_ == nullptr) return;
-  reducer_->reducer->remove_autograd_hooks();  // a graph may own the old Reducer for longer
-  reducer_ = nullptr;
-  if (!options_.static_graph) MakeReducer();
+  RenewReducer();
 }
 
 }  // namespace lockstep::sharding

@@ -1,14 +1,20 @@
 // Trains replicas of a module as one model: averages gradients over ranks while backward still
 // runs.
 //
-//    DataParallel replicas(parameters, buffers, group, {});
+//    DataParallel replicas(parameters, buffers, group, {.control = control});
+//    replicas.BeginPass(parameters, buffers);
 //    replicas.BeforeForward(buffers);
 //    std::vector<at::Tensor> outputs = replicas.AfterForward({module.forward(x)});
 //    loss(outputs[0]).backward();  // parameters' gradients are now the mean over ranks
 //
 // The failure this prevents: replicas that start from different weights, or that average different
 // gradients, drift apart with no error. The constructor compares names, dtypes and shapes over
-// ranks.
+// ranks. With a `control`, each pass begins with a comparison of 16 bytes over the CPU. It names a
+// rank that has run another number of passes, and weights that have drifted apart.
+//
+// The module may change between passes: BeginPass follows parameters that are frozen, unfrozen,
+// added or removed, if all ranks change alike. Without BeginPass such a parameter would train on
+// this rank's gradient alone.
 //
 // Use it if the model fits on one device. c10d::Reducer does the work. It is the engine of
 // PyTorch's DistributedDataParallel, whose own class exists only in Python. This class takes its
@@ -33,6 +39,8 @@
 
 #include "ATen/core/TensorBody.h"
 #include "c10/util/intrusive_ptr.h"
+#include "sharding/agreement/collective.h"
+#include "sharding/data_parallel/named_tensor.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
 namespace lockstep::sharding {
@@ -40,11 +48,7 @@ namespace lockstep::sharding {
 // Private to data_parallel.cc.
 struct ReducerOwner;
 struct BackwardWatch;
-
-struct NamedTensor {
-  std::string name;
-  at::Tensor tensor;
-};
+class ReplicaComparison;
 
 // The dtype that gradients are rounded to before they are sent to other ranks. They are divided by
 // the number of ranks in that dtype, so that sums stay in its range. Sums and means have its 8
@@ -67,6 +71,13 @@ struct DataParallelOptions {
   // gradient that is kept during the next backward then changes; clone it to keep it.
   bool gradient_as_bucket_view = true;
   std::vector<int> ranks = {};  // world ranks of the group, for messages; empty: 0, 1, ...
+  // Carries the comparisons at the beginning of passes; use it for nothing else. If it has one
+  // order with the group's collectives, it also finds a rank that skips a backward. Null: no
+  // comparison.
+  std::shared_ptr<Collective> control = nullptr;
+  // Weights are compared in the passes 1, 2, 4, 8, ... and in each multiple of this; 0: never. It
+  // reads every parameter once and waits for the device.
+  int64_t compare_every = 100;
 };
 
 class DataParallel {
@@ -81,6 +92,15 @@ class DataParallel {
   DataParallel(const DataParallel&) = delete;
   DataParallel& operator=(const DataParallel&) = delete;
   ~DataParallel();
+
+  // Begins a pass. Compares it over the ranks, and follows the module: `parameters` are those that
+  // it has now. Averages the gradients of all that require one, and gives tensors that are new rank
+  // 0's values. Returns whether anything has changed. Throws c10::ValueError on every rank if the
+  // ranks have different parameters, passes or weights. Collective if sync() is true, and where the
+  // parameters have changed; does nothing where gradients are disabled.
+  bool BeginPass(const std::vector<NamedTensor>& parameters,
+                 const std::vector<NamedTensor>& buffers);
+  int64_t passes() const { return passes_; }  // that have been compared
 
   // Prepares a forward pass. If broadcast_buffers, also copies rank 0's buffers to every rank, and
   // throws c10::ValueError if their names, dtypes or shapes differ from those at construction.
@@ -117,18 +137,32 @@ class DataParallel {
   void SetBuckets(const std::vector<std::vector<size_t>>& buckets);
 
  private:
+  struct Known {
+    at::Tensor tensor;
+    bool is_trained;
+  };
+
+  std::string Describe(const std::vector<NamedTensor>& parameters,
+                       const std::vector<NamedTensor>& buffers) const;
+  bool HasChanged(const std::vector<NamedTensor>& parameters) const;
+  void Adopt(const std::vector<NamedTensor>& parameters, const std::vector<NamedTensor>& buffers);
   void MakeReducer();
+  void RenewReducer();
   void RebuildBuckets();
   void NamingUnused(const std::function<void()>& call);
 
   c10::intrusive_ptr<c10d::ProcessGroup> group_;
   DataParallelOptions options_;
   std::string buffers_;               // names, dtypes and shapes of the buffers that are sent
+  std::vector<Known> known_;          // all parameters, as of the last pass
   std::vector<NamedTensor> trained_;  // the parameters whose gradients are averaged
   std::vector<std::vector<size_t>> buckets_;  // at the start; empty: the Reducer chooses
   // Null before the first pass that averages a static graph. The graph of that pass owns it too.
   c10::intrusive_ptr<ReducerOwner> reducer_;
   std::unique_ptr<BackwardWatch> watch_;
+  std::unique_ptr<ReplicaComparison> comparison_;  // null without `control`
+  int64_t passes_ = 0;
+  int64_t changes_ = 0;  // of the parameters
   bool sync_ = true;
   bool delayed_ = false;  // the static graph's first, delayed, averaging has been arranged
 };

@@ -1,6 +1,7 @@
 #include "sharding/data_parallel/data_parallel.h"
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -10,6 +11,7 @@
 #include "ATen/ops/zeros.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
+#include "sharding/agreement/c10d_collective.h"
 #include "tests/support/gloo_world.h"
 #include "tests/support/ranks.h"
 #include "torch/csrc/autograd/autograd.h"
@@ -45,15 +47,65 @@ TEST(DataParallel, HeaderExample) {
   if (!rank.has_value()) return;
   const GlooWorld world = MeetOverGloo(*rank);
   const at::Tensor weight = Parameter(1 + rank->rank);
-  const std::vector<NamedTensor> buffers;
-  DataParallel replicas({{"weight", weight}}, buffers, world.group, {});
+  const std::vector<NamedTensor> parameters = {{"weight", weight}}, buffers;
+  const auto control = std::make_shared<C10dCollective>(world.group);
+  DataParallel replicas(parameters, buffers, world.group, {.control = control});
   EXPECT_EQ(First(weight), 1) << "the weights are rank 0's";
 
+  replicas.BeginPass(parameters, buffers);
   replicas.BeforeForward(buffers);
   const std::vector<at::Tensor> outputs = replicas.AfterForward({weight * (10 + rank->rank)});
   outputs[0].sum().backward();
 
   EXPECT_EQ(First(weight.grad()), 10.5);
+}
+
+// Without a control, too: a parameter that is thawed is averaged, and a new one gets rank 0's
+// values.
+TEST(DataParallel, FollowsTheParametersThatEachPassGives) {
+  const std::optional<Rank> rank = OnRanks(2);
+  if (!rank.has_value()) return;
+  const GlooWorld world = MeetOverGloo(*rank);
+  const at::Tensor weight = Parameter(1), frozen = Parameter(2).detach();
+  DataParallel replicas({{"weight", weight}, {"frozen", frozen}}, {}, world.group, {});
+  frozen.requires_grad_(true);
+  const at::Tensor added = Parameter(3 + rank->rank);
+  const std::vector<NamedTensor> now = {{"weight", weight}, {"frozen", frozen}, {"added", added}};
+
+  EXPECT_TRUE(replicas.BeginPass(now, {}));
+  EXPECT_FALSE(replicas.BeginPass(now, {}));
+  EXPECT_EQ(First(added), 3);
+  replicas.BeforeForward({});
+  replicas.AfterForward({(weight + frozen + added) * (10 + rank->rank)})[0].sum().backward();
+
+  for (const NamedTensor& parameter : now)
+    EXPECT_EQ(First(parameter.tensor.grad()), 10.5) << parameter.name;
+}
+
+// Both ranks get the error in the pass in which they differ.
+TEST(DataParallel, NamesRanksThatBeginDifferentPassesOrHoldDifferentWeights) {
+  const std::optional<Rank> rank = OnRanks(2);
+  if (!rank.has_value()) return;
+  const GlooWorld world = MeetOverGloo(*rank);
+  const auto new_replicas = [&](const std::vector<NamedTensor>& parameters) {
+    const auto control = std::make_shared<C10dCollective>(world.group);
+    return std::make_unique<DataParallel>(parameters, std::vector<NamedTensor>(), world.group,
+                                          DataParallelOptions{.control = control});
+  };
+  const std::vector<NamedTensor> parameters = {{"weight", Parameter(1)}};
+  const auto first = new_replicas(parameters), second = new_replicas(parameters);
+  (rank->rank == 0 ? first : second)->BeginPass(parameters, {});
+  EXPECT_THAT(Message([&] { first->BeginPass(parameters, {}); }),
+              HasSubstr("the ranks begin different passes; by rank: 2, 1"));
+
+  const std::vector<NamedTensor> drifting = {{"weight", Parameter(1)}};
+  const auto third = new_replicas(drifting);
+  third->BeginPass(drifting, {});
+  drifting[0].tensor.detach().add_(rank->rank);
+  EXPECT_THAT(Message([&] { third->BeginPass(drifting, {}); }),
+              HasSubstr("the replicas have drifted apart before pass 2: \"weight\" is equal only "
+                        "among the ranks of each of {0}, {1}, and no other parameter differs. "
+                        "They were equal before pass 1"));
 }
 
 TEST(DataParallel, TakesTheBuffersThatEachForwardGives) {

@@ -33,7 +33,14 @@ function sharding.lockstep(iterator, options) end
 ---@class lockstep.core.sharding.Replicas
 local Replicas = {}
 
---- Prepares a forward pass, and gives every rank rank 0's buffers.
+--- Begins a pass: compares it over the ranks, and follows the module's parameters. Does nothing where gradients are
+--- off.
+---@param parameters table[] {{name, tensor}, ...} of the module now
+---@param buffers table[] {{name, tensor}, ...}
+---@return boolean has_changed whether parameters were frozen, unfrozen, added or removed
+function Replicas:begin_pass(parameters, buffers) end
+
+--- Prepares the forward pass that follows, and gives every rank rank 0's buffers.
 ---@param buffers table[] {{name, tensor}, ...}
 function Replicas:before_forward(buffers) end
 

@@ -14,6 +14,7 @@
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/status.h"
 #include "driver/lua/vm/vm.h"
+#include "driver/ranks/activity.h"
 #include "driver/ranks/context.h"
 #include "driver/ranks/control.h"
 #include "sharding/agreement/lockstep.h"
@@ -146,7 +147,7 @@ sharding::Compression ReadCompression(const OptionTable& options) {
 int NewReplicas(lua_State* state) {
   const OptionTable table(state, 3, "sharding.data_parallel",
                           {"bucket_mb", "find_unused", "static_graph", "compression", "group",
-                           "broadcast_buffers", "gradient_as_bucket_view"});
+                           "broadcast_buffers", "gradient_as_bucket_view", "compare_every"});
   sharding::DataParallelOptions options;
   options.bucket_bytes = static_cast<int64_t>(table.Number("bucket_mb", 25) * (1 << 20));
   options.find_unused = table.Boolean("find_unused", false);
@@ -156,6 +157,12 @@ int NewReplicas(lua_State* state) {
   options.gradient_as_bucket_view = table.Boolean("gradient_as_bucket_view", true);
   const Group& group = ReadGroup(state, table);
   options.ranks = group.ranks;
+  options.compare_every = table.Integer("compare_every", options.compare_every);
+  if (group.ranks.size() > 1) {
+    const driver::Context& context = GetContext(state);
+    options.control = driver::NewComparedCollective(context.world, group.process_group, group.ranks,
+                                                    context.timeout, "sharding.data_parallel");
+  }
   PushObject<Replicas>(
       state, std::make_unique<sharding::DataParallel>(ReadNamedTensors(state, 1, "data_parallel"),
                                                       ReadNamedTensors(state, 2, "data_parallel"),
@@ -165,6 +172,16 @@ int NewReplicas(lua_State* state) {
 
 sharding::DataParallel& ReadReplicas(lua_State* state) {
   return *ReadObject<Replicas>(state, 1, "data_parallel: replicas");
+}
+
+// begin_pass(parameters, buffers) -> whether the parameters have changed. {{name, tensor}, ...}
+int BeginPass(lua_State* state) {
+  sharding::DataParallel& replicas = ReadReplicas(state);
+  const driver::CollectiveSubject subject(
+      absl::StrCat("pass ", replicas.passes() + 1, " of sharding.data_parallel"));
+  lua_pushboolean(state, replicas.BeginPass(ReadNamedTensors(state, 2, "data_parallel"),
+                                            ReadNamedTensors(state, 3, "data_parallel")));
+  return 1;
 }
 
 // before_forward(buffers): {{name, tensor}, ...}
@@ -225,7 +242,8 @@ int OpenSharding(lua_State* state) {
                                {"steps", Steps},
                                {"filled", Filled},
                                {"dropped", Dropped}});
-  RegisterObject<Replicas>(state, {{"before_forward", BeforeForward},
+  RegisterObject<Replicas>(state, {{"begin_pass", BeginPass},
+                                   {"before_forward", BeforeForward},
                                    {"after_forward", AfterForward},
                                    {"check_backward", CheckBackward},
                                    {"no_sync", NoSync},

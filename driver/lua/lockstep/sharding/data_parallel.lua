@@ -42,10 +42,30 @@ local function list(iterator, ...)
   return named
 end
 
+--- Notes the parameters that the replicas average now. M.check_backward finds the replicas by them.
+local function note_parameters(replicas)
+  replicas.num_trained = 0
+  for _, p in ipairs(replicas.module:parameters()) do
+    replicas_with[p] = replicas
+    if p.requires_grad then replicas.num_trained = replicas.num_trained + 1 end
+  end
+end
+
+--- Lets replicas group gradients as saved: now, or when as many parameters are trained as the groups have.
+local function use_buckets(replicas, buckets)
+  local num_saved = 0
+  for _, bucket in ipairs(buckets) do num_saved = num_saved + #bucket end
+  local fits = num_saved == replicas.num_trained
+  replicas.saved_buckets = not fits and buckets or nil
+  if fits then replicas.replicas:set_buckets(buckets) end
+end
+
 ---@class sharding.DataParallel
 ---@field module nn.Module
 ---@field group dist.Group? over which gradients are averaged; nil: all ranks
 ---@field private has_run boolean? a forward pass has begun
+---@field private num_trained integer parameters whose gradients are averaged
+---@field private saved_buckets integer[][]? of a state in which other parameters were trained
 ---@operator call: any
 local DataParallel = {}
 DataParallel.__index = DataParallel
@@ -56,8 +76,15 @@ DataParallel.__index = DataParallel
 function DataParallel:forward(...)
   if M.refusal and torch.is_grad_enabled() then core.raise(M.refusal) end
   self.has_run = true
-  -- Read in each pass: a module may have put another tensor in a buffer's place.
-  self.replicas:before_forward(self.broadcasts_buffers and list(self.module:named_buffers()) or {})
+  if torch.is_grad_enabled() then
+    -- Read in each pass: the module may have other tensors now, or train other ones.
+    local buffers = self.broadcasts_buffers and list(self.module:named_buffers()) or {}
+    if self.replicas:begin_pass(list(self.module:named_parameters()), buffers) then
+      note_parameters(self)
+      if self.saved_buckets then use_buckets(self, self.saved_buckets) end
+    end
+    self.replicas:before_forward(buffers)
+  end
   local count = 0
   local function finish(...)
     count = select("#", ...)
@@ -98,14 +125,6 @@ function DataParallel:no_sync(fn, ...) return self.replicas:no_sync(fn, ...) end
 ---@param ... any
 ---@return any ...
 function DataParallel:full(fn, ...) return fn(...) end -- luacheck: no self
-
---- Lets replicas group gradients as saved, unless other parameters are trained now.
-local function use_buckets(replicas, buckets)
-  local num_saved, num_trained = 0, 0
-  for _, bucket in ipairs(buckets) do num_saved = num_saved + #bucket end
-  for _, p in ipairs(replicas.module:parameters()) do num_trained = num_trained + (p.requires_grad and 1 or 0) end
-  if num_saved == num_trained then replicas.replicas:set_buckets(buckets) end
-end
 
 --- Returns the groups in which gradients are averaged, by the names of the replicated modules below `object`, a module
 --- or replicas of one: for run:save. Collective, between steps.
@@ -206,11 +225,12 @@ function M.group_of(value) return M.is_one(value) and value.group or nil end
 ---@field compression "none"|"bf16"|"fp16"?
 ---@field broadcast_buffers boolean? true
 ---@field gradient_as_bucket_view boolean? true
+---@field compare_every integer? 100
 ---@field group dist.Group?
 
 --- Replicates the module over the ranks of `group` through c10d's Reducer, the engine of PyTorch's
 --- DistributedDataParallel: parameters and buffers become rank 0's, gradients are averaged while backward
---- runs. Freeze parameters and move the module to its device before.
+--- runs. Move the module to its device before.
 ---
 --- `bucket_mb`: gradients are reduced in groups of this size. `find_unused`: allows a forward pass that does not use
 --- all parameters. `static_graph`: every iteration uses the same parameters equally often; allows parameters used
@@ -221,6 +241,12 @@ function M.group_of(value) return M.is_one(value) and value.group or nil end
 --- `gradient_as_bucket_view`: gradients share memory with the buckets that are sent, which saves a copy of all
 --- gradients; clone a gradient that is kept during the next backward.
 ---
+--- Each pass that averages begins with a comparison over the ranks: the number of passes, the parameters, and which of
+--- them are trained. Parameters may be frozen, unfrozen, added or removed between steps, on every rank alike;
+--- new ones get rank 0's values. `compare_every`: the weights themselves are compared in the passes 1, 2, 4, 8, ... and
+--- in each multiple of this number. Replicas that have drifted apart are an error that names the first parameter; 0
+--- compares none.
+---
 --- Collective: every rank of `group` calls this with the same module, and runs the same number of forward passes.
 ---@param module nn.Module
 ---@param opts sharding.DataParallelOptions?
@@ -229,7 +255,7 @@ function M.data_parallel(module, opts)
   if not nn.is_module(module) then core.raise("sharding.data_parallel: expected a module, not a " .. type(module)) end
   local o = options.read("sharding.data_parallel", opts,
     { bucket_mb = 25, find_unused = false, static_graph = false, compression = "none", broadcast_buffers = true,
-      gradient_as_bucket_view = true, group = options.optional })
+      gradient_as_bucket_view = true, compare_every = 100, group = options.optional })
   splits.check_same_parts("sharding.data_parallel", module, o.group)
   replicas_of[module] = setmetatable({
     module = module,
@@ -238,7 +264,7 @@ function M.data_parallel(module, opts)
     needs_outputs = o.find_unused or o.static_graph,
     group = o.group,
   }, DataParallel)
-  for _, p in ipairs(module:parameters()) do replicas_with[p] = replicas_of[module] end
+  note_parameters(replicas_of[module])
   local buckets = saved_buckets[module]
   saved_buckets[module] = nil
   if buckets then use_buckets(replicas_of[module], buckets) end
