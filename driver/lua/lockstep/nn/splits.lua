@@ -5,6 +5,11 @@
 --- columns computes a part of the features; backward adds up what the parts give to the layer's input. A layer that is
 --- split by its rows takes such parts, and adds up the results (arXiv 1909.08053, section 3). With sequence = true
 --- the values between the layers are split, too, by tokens (arXiv 2205.05198).
+---
+--- Random numbers: where all ranks hold the same values, dropout must drop the same ones, so the ranks' generators are
+--- in the same state. Where each rank has a part, they must differ. Megatron-LM keeps a second generator for that.
+--- Here such a part draws one number from the common generator, and goes on from this number and the rank. So there is
+--- no second state that checkpoint regions and saved runs would have to keep.
 
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
@@ -15,6 +20,9 @@ local M = {}
 
 ---@class nn.SplitGroup: sharding.Members
 ---@field sequence boolean whether tokens between the layers are split now
+---@field shares table<integer, boolean>? numbers of tokens that the ranks got when tokens were divided; nil where the
+--- model's own plan divides them
+---@field has_common_generator boolean? the ranks have compared their generators
 ---@field last_entered table? what the last layer by columns made of its input, so that layers that share an input sum
 --- its gradient once. The same on all ranks: it depends on the order of the layers alone
 
@@ -152,22 +160,46 @@ M.sum_gradient = sum_gradient
 --- The dimension of the tokens in [..., tokens, hidden].
 local function token_dim(x) return x:dim() - 2 end
 
+--- Returns how many tokens each rank has of x, on `dim`, and notes it for check_share.
+local function share_of(owner, x, dim)
+  if x:size(dim) % owner.size ~= 0 then
+    core.raise(("sharding.tensor_parallel: sequence = true takes a multiple of %d tokens, one share for each rank, got "
+      .. "%d; pad the batch (batching.prepare has pad_to_multiple_of)"):format(owner.size, x:size(dim)))
+  end
+  local share = x:size(dim) / owner.size
+  if owner.shares then owner.shares[share] = true end
+  return share
+end
+
+--- Raises where a layer that takes this rank's tokens was given another number of them than any that were divided: all
+--- tokens, for example, before the module that divides them.
+local function check_share(owner, x, dim)
+  if owner.shares and not owner.shares[x:size(dim)] then
+    core.raise(("sharding.tensor_parallel: sequence = true: a layer takes this rank's share of the tokens, but got %d "
+      .. "tokens, and no %d were divided so far; is it in front of the module that divides them (\"split\"), or "
+      .. "behind the one that joins them?"):format(x:size(dim), x:size(dim) * owner.size))
+  end
+end
+
 --- Returns the input of a layer that is split by columns: all tokens, with a gradient that is summed over the ranks.
 local function enter(owner, x)
   local needs_gradient = torch.is_grad_enabled() and x.requires_grad
   if not owner.sequence and not needs_gradient then return x end
+  -- An inference tensor does not count its changes, so nothing tells whether what it was is what it is now.
+  local version = not x:is_inference() and x:_version()
   local last = owner.last_entered
-  if last and rawequal(last.x, x) and last.version == x:_version() and last.sequence == owner.sequence
+  if last and version and rawequal(last.x, x) and last.version == version and last.sequence == owner.sequence
     and last.needs_gradient == needs_gradient then
     return last.entered
   end
   local entered
   if owner.sequence then
+    check_share(owner, x, token_dim(x))
     entered = dist.functional.all_gather(x, { dim = token_dim(x), group = owner.group })
   else
     entered = sum_gradient(owner, x:view(x.shape))
   end
-  owner.last_entered = { x = x, version = x:_version(), sequence = owner.sequence, needs_gradient = needs_gradient,
+  owner.last_entered = { x = x, version = version, sequence = owner.sequence, needs_gradient = needs_gradient,
     entered = entered }
   return entered
 end
@@ -177,10 +209,7 @@ local function leave(owner, x)
   owner.last_entered = nil
   if not owner.sequence then return sum_in_place(owner, x) end
   local dim = token_dim(x)
-  if x:size(dim) % owner.size ~= 0 then
-    core.raise(("sharding.tensor_parallel: sequence = true takes a multiple of %d tokens, one share for each rank, got "
-      .. "%d; pad the batch (batching.prepare has pad_to_multiple_of)"):format(owner.size, x:size(dim)))
-  end
+  share_of(owner, x, dim)
   return dist.functional.reduce_scatter(x, { dim = dim, group = owner.group })
 end
 
@@ -202,15 +231,70 @@ local function join(owner, x, dim, largest, total)
   return torch.cat(parts, dim)
 end
 
---- Returns all tokens of values between the layers, which every rank goes on with.
+--- Returns this rank's tokens of values that every rank has whole. Every rank gets the gradient of all tokens.
+---@param owner nn.SplitGroup
+---@param x torch.Tensor [..., tokens, hidden]
+---@return torch.Tensor
+function M.split_tokens(owner, x)
+  if not owner.sequence then return x end
+  local dim = token_dim(x)
+  local share = share_of(owner, x, dim)
+  if torch.is_grad_enabled() and x.requires_grad then x = sum_gradient(owner, x:view(x.shape)) end
+  return x:narrow(dim, owner.rank * share, share)
+end
+
+--- Puts the ranks' tokens together. Every rank goes on with all of them.
+---@param owner nn.SplitGroup
+---@param x torch.Tensor [..., tokens, hidden]
+---@return torch.Tensor
+function M.join_tokens(owner, x)
+  if not owner.sequence then return x end
+  local dim = token_dim(x)
+  check_share(owner, x, dim)
+  return join(owner, x, dim, x:size(dim), x:size(dim) * owner.size)
+end
+
+--- Does the same for values between the layers of a model.
 ---@param model nn.Module
 ---@param x torch.Tensor [..., tokens, hidden]
 ---@return torch.Tensor
 function M.whole_tokens(model, x)
   local split = splits[model:head_weight()]
-  if not split or not split.owner.sequence then return x end
-  local dim = token_dim(x)
-  return join(split.owner, x, dim, x:size(dim), x:size(dim) * split.owner.size)
+  return split and M.join_tokens(split.owner, x) or x
+end
+
+--- Raises unless the ranks have drawn the same number.
+local function check_common_generator(owner, number)
+  local numbers = dist.all_gather_object(number, { group = owner.group })
+  for i, other in ipairs(numbers) do
+    if other ~= numbers[1] then
+      core.raise(("sharding.tensor_parallel: ranks %d and %d of the group draw different random numbers, so dropout "
+        .. "between the layers would drop different values of the same token; give all ranks of the group one "
+        .. "torch.manual_seed"):format(owner.ranks[1], owner.ranks[i]))
+    end
+  end
+  owner.has_common_generator = true
+end
+
+--- Calls fn(...) with random numbers of this rank's own, for its part of a value. The ranks' common generator moves on
+--- by one number. The first call is collective.
+---@param owner nn.SplitGroup
+---@param fn fun(...): ...
+---@param ... any
+---@return any ...
+function M.with_own_random(owner, fn, ...)
+  local number = torch.randint(2 ^ 40, {}, { dtype = torch.int64 }):item()
+  if not owner.has_common_generator then check_common_generator(owner, number) end
+  local device = dist.device()
+  local state, device_state = torch.get_rng_state(), device ~= "cpu" and torch.get_rng_state(device)
+  torch.manual_seed(number * 4096 + owner.rank)
+  local function finish(ok, ...)
+    torch.set_rng_state(state)
+    if device_state then torch.set_rng_state(device_state, device) end
+    if not ok then error((...), 0) end
+    return ...
+  end
+  return finish(pcall(fn, ...))
 end
 
 --- The size of the largest part, which all but the last ranks have.

@@ -9,6 +9,7 @@ local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local splits = require "lockstep.nn.splits"
+local tensor_plan = require "lockstep.sharding.tensor_plan"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -17,91 +18,6 @@ local CALLER = "sharding.tensor_parallel: "
 
 local function fail(message, ...) core.raise(CALLER .. message:format(...)) end
 local function check(holds, message, ...) if not holds then fail(message, ...) end end
-
-local KINDS = { column = true, row = true, vocabulary = true }
-
---- A Lua pattern for names that end so, with "*" in place of any one part.
-local function pattern_of(text)
-  local escaped = text:gsub("[%^%$%(%)%%%.%[%]%+%-%?]", "%%%0"):gsub("%*", "[^.]+")
-  return "^" .. escaped .. "$", "%." .. escaped .. "$"
-end
-
-local function check_plan(plan)
-  for pattern, kind in pairs(plan) do
-    if type(pattern) ~= "string" or pattern == "" then
-      fail('a key of plan must be a name such as "layers.*.mlp.up_proj", not %s',
-        pattern == "" and "an empty one" or "a " .. type(pattern))
-    end
-    if not KINDS[kind] then
-      fail('plan: "%s" must be "column", "row" or "vocabulary", not %s', pattern,
-        type(kind) == "string" and '"' .. kind .. '"' or "a " .. type(kind))
-    end
-  end
-end
-
---- The module of each planned layer with its name and kind, in the model's order.
-local function find_layers(model, plan, is_own)
-  local layers, names, used = {}, {}, {}
-  for name, module in model:named_modules() do
-    if name ~= "" then names[#names + 1] = name end
-    local chosen, by
-    for pattern, kind in pairs(plan) do
-      local whole, tail = pattern_of(pattern)
-      if name:find(whole) or name:find(tail) then
-        if chosen and chosen ~= kind then
-          fail('plan: "%s" is a %s layer by "%s", and a %s layer by "%s"', name, chosen, by, kind, pattern)
-        end
-        chosen, by, used[pattern] = kind, pattern, true
-      end
-    end
-    if chosen then layers[#layers + 1] = { name = name, module = module, kind = chosen } end
-  end
-  for pattern in pairs(plan) do
-    if not used[pattern] and not is_own then
-      local nearest = core.nearest(pattern, names)
-      fail('plan: no module is named "%s"%s', pattern, nearest and ('; did you mean "%s"?'):format(nearest) or "")
-    end
-  end
-  return layers
-end
-
-local function check_layer(one, size, owners)
-  local module, class = one.module, getmetatable(one.module)
-  if class ~= nn.Linear and not (one.kind == "vocabulary" and class == nn.Embedding) then
-    fail('"%s" is of the class %s; a "%s" layer is an nn.Linear%s', one.name, module.class_name, one.kind,
-      one.kind == "vocabulary" and " or an nn.Embedding" or "")
-  end
-  local weight = module.weight
-  local dim = one.kind == "row" and 1 or 0
-  local features = weight:size(dim)
-  if one.kind == "vocabulary" then
-    -- Parts of ceil(features / size); the last one may be smaller, and must not be empty.
-    if math.ceil(features / size) * (size - 1) >= features then
-      fail('"%s": a vocabulary of %d is too small for %d ranks', one.name, features, size)
-    end
-  elseif features % size ~= 0 then
-    fail('"%s": %d %s features cannot be divided by %d ranks', one.name, features,
-      dim == 0 and "output" or "input", size)
-  end
-  splits.refuse("sharding.tensor_parallel", weight, "call it once for each model")
-  for _, name in ipairs { "weight", "bias" } do
-    if module[name] and owners[module[name]] > 1 then
-      fail('"%s" shares its %s with another module, which would get a part of it', one.name, name)
-    end
-  end
-  if nn.fields(module).forward then fail('"%s" has a forward of its own, which would be lost', one.name) end
-end
-
---- Returns how many fields of modules hold each tensor.
-local function count_owners(model)
-  local owners = {}
-  for _, module in model:named_modules() do
-    for _, value in pairs(nn.fields(module)) do
-      if torch.is_tensor(value) then owners[value] = (owners[value] or 0) + 1 end
-    end
-  end
-  return owners
-end
 
 --- Makes a parameter this rank's part of it, in memory of its own. It stays the same tensor, also for an optimizer that
 --- was made before.
@@ -118,7 +34,29 @@ local function cut(p, dim, one, owner)
   splits.note(p, { owner = owner, dim = dim, total = total, start = start, kind = one.kind })
 end
 
-local function split_layer(one, owner)
+--- Classes that draw no random numbers.
+local IS_DETERMINISTIC = { [nn.LayerNorm] = true, [nn.RMSNorm] = true, [nn.Linear] = true, [nn.Embedding] = true }
+
+--- Lets a module that has no part of a weight see what the plan says.
+local function wrap(one, owner)
+  local module = one.module
+  if torch.is_tensor(module) then return end
+  local forward = module.forward
+  if one.kind == "split" then
+    local function share(x, ...) return splits.split_tokens(owner, x), ... end
+    module.forward = function(m, ...) return share(forward(m, ...)) end
+  elseif one.kind == "join" then
+    module.forward = function(m, x, ...) return forward(m, splits.join_tokens(owner, x), ...) end
+  elseif one.kind ~= "whole" and not IS_DETERMINISTIC[getmetatable(module)] then
+    module.forward = function(m, ...)
+      if not m.training or one.kind == "tokens" and not owner.sequence then return forward(m, ...) end
+      return splits.with_own_random(owner, forward, m, ...)
+    end
+  end
+end
+
+--- `joins`: a head puts the tokens together itself, because the model does not.
+local function split_layer(one, owner, joins)
   local module, dim = one.module, one.kind == "row" and 1 or 0
   cut(module.weight, dim, one, owner)
   if dim == 0 and module.bias then cut(module.bias, 0, one, owner) end
@@ -129,61 +67,20 @@ local function split_layer(one, owner)
   elseif getmetatable(module) == nn.Embedding then
     module.forward = function(layer, ids) return splits.embedding(layer, ids) end
   else
-    module.forward = function(layer, x) return splits.scores(x, layer.weight, layer.bias) end
+    module.forward = function(layer, x)
+      return splits.scores(joins and splits.join_tokens(owner, x) or x, layer.weight, layer.bias)
+    end
   end
 end
 
---- Sums over the ranks the gradients of whole weights that see a part: of the tokens, or of the heads.
-local function sum_partial_gradients(model, owner)
-  local partial = {}
-  for _, module in model:named_modules() do
-    local fields = nn.fields(module)
-    for _, name in ipairs { "q", "k" } do
-      local norm, projection = fields[name .. "_norm"], fields[name .. "_proj"]
-      if nn.is_module(norm) and nn.is_module(projection) and splits.of(projection.weight) then
-        partial[norm.weight] = true
-      end
-    end
-  end
+--- Sums the gradients of those weights over the ranks, also of frozen ones, which may be trained later.
+local function sum_partial_gradients(model, partial, owner)
   for _, p in ipairs(model:parameters()) do
-    if not splits.of(p) and (partial[p] or owner.sequence) then
+    if partial[p] then
       local was_trained = p.requires_grad
-      splits.sum_gradient(owner, p:requires_grad_(true)) -- also of a frozen one, which may be trained later
+      splits.sum_gradient(owner, p:requires_grad_(true))
       p:requires_grad_(was_trained)
     end
-  end
-end
-
---- Raises where a rank's queries would meet keys of other heads.
-local function check_heads(model, layers, size)
-  local settings, kinds = model.settings, {}
-  if type(settings) ~= "table" then return end
-  local heads_of = { q_proj = settings.num_attention_heads, k_proj = settings.num_key_value_heads,
-    v_proj = settings.num_key_value_heads }
-  for _, one in ipairs(layers) do kinds[one.name] = one.kind end
-  for _, one in ipairs(layers) do
-    local parent, field = one.name:match "^(.-)([^.]*)$"
-    local heads = heads_of[field]
-    if heads and heads % size ~= 0 then
-      fail('"%s": %d heads cannot be divided by %d ranks', one.name, heads, size)
-    end
-    for other in pairs(heads and heads_of or {}) do
-      if kinds[parent .. other] ~= one.kind then
-        fail('"%s" is a %s layer, but "%s" is not; queries, keys and values are split together', one.name, one.kind,
-          parent .. other)
-      end
-    end
-  end
-end
-
-local function check_sequence(model, layers)
-  if not model.tensor_plan then return end
-  check(model.splits_tokens, "sequence = true: %s does not support it; leave it out", model.class_name)
-  local has = {}
-  for _, one in ipairs(layers) do has[one.module] = one.kind end
-  local head = nn.fields(model).lm_head or model:decoder().embed_tokens
-  if has[model:decoder().embed_tokens] ~= "vocabulary" or has[head] ~= "vocabulary" then
-    fail 'sequence = true: plan must make "embed_tokens" and the head "vocabulary", which split and join the tokens'
   end
 end
 
@@ -200,7 +97,15 @@ end
 --- together. Default: the model's own plan, of models that models.load returns.
 ---
 --- `sequence`: values between the layers are split by tokens, so that norms and residuals take a part of the memory. A
---- batch then has a multiple of the group's size in tokens.
+--- batch then has a multiple of the group's size in tokens. A plan of one's own says where tokens are divided ("split":
+--- each rank goes on with its share of the module's result) and put together ("join": of the module's input). An
+--- embedding and a head of "vocabulary" do so, too. It also says of every other module with a weight or a dropout what
+--- it sees: "tokens", this rank's, or "whole", all of them.
+---
+--- "features": a module between a column and a row layer, which sees this rank's part of the features. Modules of
+--- "features" and "tokens" draw random numbers of this rank's own, so that no two ranks drop the same places, and the
+--- gradients of their weights are summed over the ranks. All other random numbers must be the same on the ranks: give
+--- them one torch.manual_seed.
 ---
 --- Parameters are this rank's parts; their values are those of the group's first rank. AdamW and SGD work on them,
 --- optim.clip_grad_norm computes the norm over the ranks, models.save writes whole weights. Replicas: data_parallel in
@@ -209,7 +114,7 @@ end
 --- Collective: every rank of `group` calls this with the same model and options. Source: Megatron-LM (arXiv 1909.08053,
 --- 2205.05198).
 ---@param model nn.Module
----@param opts {group: dist.Group?, plan: table<string, "column"|"row"|"vocabulary">?, sequence: boolean?}?
+---@param opts {group: dist.Group?, plan: table<string, string>?, sequence: boolean?}?
 ---@return nn.Module model
 function M.tensor_parallel(model, opts)
   plain.check(nn.is_module(model), "%sexpected a module, not a %s; call it before data_parallel", CALLER, type(model))
@@ -225,19 +130,27 @@ function M.tensor_parallel(model, opts)
   local plan = o.plan or own_plan
   check(plan, '%s has no plan of its own; give one: plan = { ["layers.*.up"] = "column", ["layers.*.down"] = "row" }',
     model.class_name)
-  check_plan(plan)
   local owner = members_of("sharding.tensor_parallel", "group", o.group)
   local size = owner.size
   owner.sequence = o.sequence and size > 1 ---@cast owner nn.SplitGroup
-  local layers, owners = find_layers(model, plan, o.plan == nil), count_owners(model)
-  check_heads(model, layers, size)
-  for _, one in ipairs(layers) do check_layer(one, size, owners) end
-  if owner.sequence then check_sequence(model, layers) end
+  local has_own_plan = tensor_plan.parts_with_own_plan(model)
+  local found, owners = tensor_plan.find(model, plan, o.plan == nil), tensor_plan.count_owners(model)
+  tensor_plan.check_heads(model, found, size)
+  for _, one in ipairs(found) do tensor_plan.check_module(one, size, owners, has_own_plan(one.name)) end
+  if owner.sequence then tensor_plan.check_sequence(model, found) end
   if size == 1 then return model end
+  local partial = tensor_plan.find_partial(model, found, owner.sequence)
   for _, p in ipairs(model:parameters()) do dist.broadcast(p:detach(), owner.ranks[1], { group = o.group }) end
   for _, buffer in model:named_buffers() do dist.broadcast(buffer, owner.ranks[1], { group = o.group }) end
-  for _, one in ipairs(layers) do split_layer(one, owner) end
-  sum_partial_gradients(model, owner)
+  if owner.sequence and not own_plan then owner.shares = {} end
+  for _, one in ipairs(found) do
+    if tensor_plan.splits_weights(one.kind) then
+      split_layer(one, owner, not has_own_plan(one.name))
+    elseif not one.is_again then
+      wrap(one, owner)
+    end
+  end
+  sum_partial_gradients(model, partial, owner)
   splits.note_model(model, owner)
   return model
 end

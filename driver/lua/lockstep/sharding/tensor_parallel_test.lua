@@ -253,6 +253,34 @@ for _, sequence in ipairs { false, true } do
   end)
 end
 
+--- A reward model: scores of what a model of models.load returns.
+local Scorer = nn.Module:subclass("Scorer")
+function Scorer:init(model)
+  torch.manual_seed(2)
+  self.model, self.score = model, nn.Linear(model.settings.hidden_size, 1)
+end
+function Scorer:forward(batch)
+  return self.score(self.model:hidden(batch)):pow(2):sum() + self.model(batch):pow(2):mean()
+end
+
+t.test("AModelInsideAnotherModuleDividesAndJoinsItsTokensItself", function()
+  for _, folder in ipairs { "llama", "llama_tied" } do
+    local whole, parts = Scorer(load(folder)), Scorer(load(folder))
+    local plan = parts.model:tensor_plan()
+    plan.score = "whole"
+    if folder == "llama_tied" then plan.lm_head = nil end
+    sharding.tensor_parallel(parts, { group = pair(), sequence = true, plan = plan })
+
+    for _, one in ipairs { whole, parts } do one(BATCH):backward() end
+
+    for name, p in whole:named_parameters() do
+      local own = parameter(parts, name)
+      local grad = splits.of(own) and splits.whole(own.grad, splits.of(own)) or own.grad
+      t.near(grad, p.grad, 1e-4 * (1 + p.grad:abs():max():item()), name)
+    end
+  end
+end)
+
 t.test("SeedsThatDifferDrawTheSameIdsOnTheRanksOfAModel", function()
   for _, plan in ipairs { false, { up_proj = "column", gate_proj = "column", down_proj = "row" } } do
     local model = sharding.tensor_parallel(load "qwen3", { group = pair(), plan = plan or nil })
@@ -321,7 +349,8 @@ t.test("MistakesAreNamed", function()
   local split, group = sharding.tensor_parallel, pair()
   local function plan(p) return { group = group, plan = p } end
   t.raises("Net has no plan of its own", split, Net())
-  t.raises('"up" must be "column", "row" or "vocabulary", not "colum"', split, Net(), plan { up = "colum" })
+  t.raises('"up" must be "column", "row" or "vocabulary", or "split", "join", "tokens", "features" or "whole", not '
+    .. '"colum"', split, Net(), plan { up = "colum" })
   t.raises('no module is named "ups"; did you mean "up"?', split, Net(), plan { ups = "column" })
   t.raises('"table" is of the class Embedding; a "column" layer is an nn.Linear', split, Net(),
     plan { table = "column" })

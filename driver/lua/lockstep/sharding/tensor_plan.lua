@@ -1,0 +1,281 @@
+--- The plan of sharding.tensor_parallel: which module is split, how, and what the other modules see.
+
+local core = require "lockstep.core"
+local nn = require "lockstep.nn"
+local splits = require "lockstep.nn.splits"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+local CALLER = "sharding.tensor_parallel: "
+
+local function fail(message, ...) core.raise(CALLER .. message:format(...)) end
+local function check(holds, message, ...) if not holds then fail(message, ...) end end
+
+--- Layers whose weights are split.
+local SPLITS_WEIGHTS = { column = true, row = true, vocabulary = true }
+
+--- Kinds of modules with whole weights. They see all tokens, this rank's tokens, or this rank's part of the features.
+--- "split" divides the tokens of its result, and "join" puts those of its input together.
+local SEES = { whole = true, split = true, join = true, tokens = true, features = true }
+
+--- Returns whether a kind is one whose weights are split.
+---@param kind string
+---@return boolean
+function M.splits_weights(kind) return SPLITS_WEIGHTS[kind] == true end
+
+--- A Lua pattern for names that end so, with "*" in place of any one part.
+local function pattern_of(text)
+  local escaped = text:gsub("[%^%$%(%)%%%.%[%]%+%-%?]", "%%%0"):gsub("%*", "[^.]+")
+  return "^" .. escaped .. "$", "%." .. escaped .. "$"
+end
+
+local function check_kinds(plan)
+  for pattern, kind in pairs(plan) do
+    if type(pattern) ~= "string" or pattern == "" then
+      fail('a key of plan must be a name such as "layers.*.mlp.up_proj", not %s',
+        pattern == "" and "an empty one" or "a " .. type(pattern))
+    end
+    if not (SPLITS_WEIGHTS[kind] or SEES[kind]) then
+      fail('plan: "%s" must be "column", "row" or "vocabulary", or "split", "join", "tokens", "features" or "whole", '
+        .. "not %s", pattern, type(kind) == "string" and '"' .. kind .. '"' or "a " .. type(kind))
+    end
+  end
+end
+
+---@class sharding.PlannedModule
+---@field name string
+---@field module nn.Module|torch.Tensor a parameter only where the plan says what it sees
+---@field kind string
+
+--- Returns the modules that a plan names, in the model's order, and parameters of the model itself.
+---@param model nn.Module
+---@param plan table<string, string>
+---@param is_own boolean the model's own plan may name modules that it does not have
+---@return sharding.PlannedModule[]
+function M.find(model, plan, is_own)
+  check_kinds(plan)
+  local found, names, used, kind_of = {}, {}, {}, {}
+  local function look_at(name, module)
+    if name ~= "" then names[#names + 1] = name end
+    local chosen, by
+    for pattern, kind in pairs(plan) do
+      local whole, tail = pattern_of(pattern)
+      if name:find(whole) or name:find(tail) then
+        if chosen and chosen ~= kind then
+          fail('plan: "%s" is a %s layer by "%s", and a %s layer by "%s"', name, chosen, by, kind, pattern)
+        end
+        chosen, by, used[pattern] = kind, pattern, true
+      end
+    end
+    if not chosen then return end
+    if kind_of[module] and kind_of[module] ~= chosen then
+      fail('plan: "%s" is a %s layer, but the same module has another name, where it is a %s layer', name, chosen,
+        kind_of[module])
+    end
+    found[#found + 1] = { name = name, module = module, kind = chosen, is_again = kind_of[module] ~= nil }
+    kind_of[module] = chosen
+  end
+  for name, module in model:named_modules() do look_at(name, module) end
+  for field, value in pairs(nn.fields(model)) do
+    if torch.is_tensor(value) then look_at(tostring(field), value) end
+  end
+  for pattern in pairs(plan) do
+    if not used[pattern] and not is_own then
+      local nearest = core.nearest(pattern, names)
+      fail('plan: no module is named "%s"%s', pattern, nearest and ('; did you mean "%s"?'):format(nearest) or "")
+    end
+  end
+  return found
+end
+
+--- Returns a function that says whether a model with a plan of its own contains a name. Such a model divides and joins
+--- its tokens itself. It may be the whole net or a part of it.
+---@param net nn.Module
+---@return fun(name: string): boolean
+function M.parts_with_own_plan(net)
+  local prefixes = {}
+  for name, module in net:named_modules() do
+    if module.tensor_plan then prefixes[#prefixes + 1] = name == "" and "" or name .. "." end
+  end
+  return function(name)
+    for _, prefix in ipairs(prefixes) do
+      if name:sub(1, #prefix) == prefix then return true end
+    end
+    return false
+  end
+end
+
+--- Raises where a module cannot be split, or have its forward wrapped, as the plan says.
+---@param one sharding.PlannedModule
+---@param size integer
+---@param owners table<torch.Tensor, integer> how many fields of modules hold each tensor
+---@param has_own_plan boolean whether a model with a plan of its own contains the module
+function M.check_module(one, size, owners, has_own_plan)
+  local module, class = one.module, getmetatable(one.module)
+  if not SPLITS_WEIGHTS[one.kind] then
+    if torch.is_tensor(module) then
+      check(one.kind ~= "split" and one.kind ~= "join", '"%s" is no module, which "%s" is about', one.name, one.kind)
+    elseif class == nn.ModuleList then
+      fail('"%s" is a ModuleList, which has no forward; name its members, "%s.*"', one.name, one.name)
+    end
+    check(not has_own_plan or one.kind == "features",
+      'plan: "%s" is a "%s" layer, but this model divides and joins its tokens itself', one.name, one.kind)
+    return
+  end
+  if class ~= nn.Linear and not (one.kind == "vocabulary" and class == nn.Embedding) then
+    fail('"%s" is %s; a "%s" layer is an nn.Linear%s', one.name,
+      torch.is_tensor(module) and "a parameter" or "of the class " .. module.class_name, one.kind,
+      one.kind == "vocabulary" and " or an nn.Embedding" or "")
+  end
+  local weight = module.weight
+  local dim = one.kind == "row" and 1 or 0
+  local features = weight:size(dim)
+  if one.kind == "vocabulary" then
+    -- Parts of ceil(features / size); the last one may be smaller, and must not be empty.
+    if math.ceil(features / size) * (size - 1) >= features then
+      fail('"%s": a vocabulary of %d is too small for %d ranks', one.name, features, size)
+    end
+  elseif features % size ~= 0 then
+    fail('"%s": %d %s features cannot be divided by %d ranks', one.name, features,
+      dim == 0 and "output" or "input", size)
+  end
+  splits.refuse("sharding.tensor_parallel", weight, "call it once for each model")
+  for _, name in ipairs { "weight", "bias" } do
+    if module[name] and owners[module[name]] > 1 then
+      fail('"%s" shares its %s with another module, which would get a part of it', one.name, name)
+    end
+  end
+  if nn.fields(module).forward then fail('"%s" has a forward of its own, which would be lost', one.name) end
+end
+
+--- Returns how many fields of modules hold each tensor.
+---@param model nn.Module
+---@return table<torch.Tensor, integer>
+function M.count_owners(model)
+  local owners = {}
+  for _, module in model:named_modules() do
+    for _, value in pairs(nn.fields(module)) do
+      if torch.is_tensor(value) then owners[value] = (owners[value] or 0) + 1 end
+    end
+  end
+  return owners
+end
+
+--- Raises where a rank's queries would meet keys of other heads.
+---@param model nn.Module
+---@param found sharding.PlannedModule[]
+---@param size integer
+function M.check_heads(model, found, size)
+  local settings, kinds = model.settings, {}
+  if type(settings) ~= "table" then return end
+  local heads_of = { q_proj = settings.num_attention_heads, k_proj = settings.num_key_value_heads,
+    v_proj = settings.num_key_value_heads }
+  for _, one in ipairs(found) do kinds[one.name] = one.kind end
+  for _, one in ipairs(found) do
+    local parent, field = one.name:match "^(.-)([^.]*)$"
+    local heads = heads_of[field]
+    if heads and heads % size ~= 0 then
+      fail('"%s": %d heads cannot be divided by %d ranks', one.name, heads, size)
+    end
+    for other in pairs(heads and heads_of or {}) do
+      if kinds[parent .. other] ~= one.kind then
+        fail('"%s" is a %s layer, but "%s" is not; queries, keys and values are split together', one.name, one.kind,
+          parent .. other)
+      end
+    end
+  end
+end
+
+--- Raises unless tokens are divided somewhere, and joined again.
+---@param net nn.Module
+---@param found sharding.PlannedModule[]
+function M.check_sequence(net, found)
+  local kind_of, divides, joins = {}, false, false
+  for _, one in ipairs(found) do
+    kind_of[one.module] = one.kind
+    local is_vocabulary = one.kind == "vocabulary"
+    divides = divides or one.kind == "split" or is_vocabulary and getmetatable(one.module) == nn.Embedding
+    joins = joins or one.kind == "join" or is_vocabulary and getmetatable(one.module) == nn.Linear
+  end
+  for _, model in net:named_modules() do
+    if model.tensor_plan then
+      check(model.splits_tokens, "sequence = true: %s does not support it; leave it out", model.class_name)
+      local head = nn.fields(model).lm_head or model:decoder().embed_tokens
+      if kind_of[model:decoder().embed_tokens] ~= "vocabulary" or kind_of[head] ~= "vocabulary" then
+        fail 'sequence = true: plan must make "embed_tokens" and the head "vocabulary", which split and join the tokens'
+      end
+      joins = true
+    end
+  end
+  check(divides and joins, 'sequence = true: plan must say where tokens are divided, by "split" or by "vocabulary" '
+    .. 'of an nn.Embedding, and where they are put together, by "join" or by "vocabulary" of the head')
+end
+
+--- Returns the kind that a plan gives to a name, or else to the nearest module that contains it; and that module.
+local function kind_of_nearest(name, kinds)
+  while name ~= "" do
+    if kinds[name] then return kinds[name], name end
+    name = name:match "^(.*)%.[^.]*$" or ""
+  end
+end
+
+--- Raises where a module inside one that sees a part would see all tokens.
+local function check_nesting(found, kinds)
+  for _, one in ipairs(found) do
+    local outer, name = kind_of_nearest(one.name:match "^(.*)%.[^.]*$" or "", kinds)
+    local sees_all = one.kind == "whole" or one.kind == "split" or one.kind == "join"
+    if sees_all and (outer == "tokens" or outer == "features") then
+      fail('plan: "%s" is a "%s" layer inside "%s", which sees a part alone ("%s")', one.name, one.kind, name, outer)
+    end
+  end
+end
+
+--- Returns the parameters that stay whole and see a part, of the tokens or of the features. Each rank's gradient covers
+--- its part alone. With sequence = true a plan of one's own says what each weight and each dropout sees.
+---@param model nn.Module
+---@param found sharding.PlannedModule[]
+---@param sequence boolean
+---@return table<torch.Tensor, string> # with the parameter's name
+function M.find_partial(model, found, sequence)
+  local kinds, is_parameter, partial, whole, unclear = {}, {}, {}, {}, {}
+  for _, one in ipairs(found) do kinds[one.name] = one.kind end
+  for _, p in ipairs(model:parameters()) do is_parameter[p] = true end
+  check_nesting(found, kinds)
+  local has_own_plan = M.parts_with_own_plan(model) -- such a model divides tokens first
+
+  local function note(p, name)
+    local kind = kind_of_nearest(name, kinds) or sequence and has_own_plan(name) and "tokens" or nil
+    if sequence and kind == nil then unclear[#unclear + 1] = name end
+    local sees_part = kind == "features" or sequence and (kind == "tokens" or kind == "row")
+    local seen, other = sees_part and partial or whole, sees_part and whole or partial
+    if other[p] then
+      fail('"%s" and "%s" are one weight or module, which sees a part in one place alone', name, other[p])
+    end
+    seen[p] = name
+  end
+  for name, module in model:named_modules() do
+    local fields, prefix = nn.fields(module), name == "" and "" or name .. "."
+    for field, value in pairs(fields) do
+      local is_split = SPLITS_WEIGHTS[kinds[name]] and (field == "weight" or kinds[name] ~= "row")
+      if torch.is_tensor(value) and is_parameter[value] and not is_split then note(value, prefix .. field) end
+    end
+    if getmetatable(module) == nn.Dropout and module.p > 0 then note(module, name) end
+    -- The norms of queries and keys see this rank's heads.
+    for _, letter in ipairs { "q", "k" } do
+      local norm = fields[letter .. "_norm"]
+      if nn.is_module(norm) and SPLITS_WEIGHTS[kinds[prefix .. letter .. "_proj"]] then
+        kinds[prefix .. letter .. "_norm"] = "features"
+      end
+    end
+  end
+  if #unclear > 0 then
+    table.sort(unclear)
+    fail('sequence = true: plan must say what these see, "tokens" (this rank\'s), "features" (this rank\'s part) or '
+      .. '"whole" (all tokens): %s%s', table.concat(unclear, ", ", 1, math.min(#unclear, 8)),
+      #unclear > 8 and ", ..." or "")
+  end
+  return partial
+end
+
+return M
