@@ -250,6 +250,8 @@ function M.split(source, opts) return require("lockstep.data.source").split(sour
 ---
 --- A sample that cannot be read or mapped is an error. With on_error = "skip" it is reported and counted in
 --- loader.skipped.
+---
+--- Collective if `world` is the number of all ranks, which then compare seed, source and order.
 ---@param opts data.LoaderOptions
 ---@return data.Loader
 function M.loader(opts) return require("lockstep.data.loader")(opts) end

@@ -3,6 +3,7 @@
 ---     local config = run.config { model = { hidden = 64 }, steps = 400 }   -- --set model.hidden=128
 ---     for step, batch in run:steps(loader, config.steps) do ... end
 
+local agreement = require "lockstep.state.agreement"
 local core = require "lockstep.core"
 local core_state = require "lockstep.core.state"
 local dist = require "lockstep.distributed"
@@ -193,12 +194,15 @@ end
 --- start, and not in the middle of the run:
 ---
 ---     local config = run.config({ steps = 400, lora = { r = 16 } }, { at_least = { steps = 1, ["lora.r"] = 0 } })
+---
+--- The ranks compare their values. `per_rank`: the values at these paths may differ, such as a folder of each machine.
+--- Collective.
 ---@generic T: table
 ---@param defaults T
----@param opts {at_least: table<string, integer>?}?
+---@param opts {at_least: table<string, integer>?, per_rank: string[]?}?
 ---@return T
 function M.config(defaults, opts)
-  local o = options.read("run.config", opts, { at_least = {} })
+  local o = options.read("run.config", opts, { at_least = {}, per_rank = {} })
   local config = M.merge(defaults, core.settings())
   check_least(config, o.at_least)
   for _, argument in ipairs(core.arguments()) do
@@ -207,6 +211,7 @@ function M.config(defaults, opts)
       core.raise(('run.config: the argument "%s" sets nothing; write --set %s'):format(argument, argument))
     end
   end
+  require("lockstep.state.settings").compare(config, o.per_rank)
   nonfinite.configure(config)
   M.progress.config = config
   if dist.rank() == 0 then write_config(M.dir .. "/config.json", config) end

@@ -3,6 +3,7 @@
 --- The positions of a run count from 0 through all its epochs. Rank r takes the positions start + r, start + r + world
 --- and so on; which sample a position is, says a permutation of its epoch. So a seed and a position are all the state.
 
+local agreement = require "lockstep.state.agreement"
 local core = require "lockstep.core"
 local core_data = require "lockstep.core.data"
 local core_sharding = require "lockstep.core.sharding"
@@ -436,5 +437,7 @@ return function(opts)
   self.size, self.skipped = #o.source, 0
   self.total = o.epochs and o.epochs * self.size or math.huge
   begin(self, 0, {})
+  agreement.same_order("data.loader", o.world, { source = sources.outline(o.source), seed = o.seed,
+    shuffle = o.shuffle, epochs = o.epochs or "without end", drop_last = o.drop_last, pad = o.pad })
   return self
 end

@@ -80,3 +80,31 @@ t.test("RanksThatSkippedDifferentlyResumeWithNothingLostAndNothingTwice", functi
   alone:load_state_dict(state)
   t.equal(alone.skipped, 2 * #bad)
 end)
+
+-- Samples 1, 2 and 7 of 8 were trained on twice where one rank had another seed.
+t.test("RanksWithOtherOrdersAreNamed", function()
+  local function make(options)
+    options.source = options.source or samples
+    return data.loader(options)
+  end
+  local last = rank == world - 1
+
+  t.raises("data.loader: ranks do not agree: seed is 2 on rank 0, and 3 on rank " .. world - 1 .. "; all ranks share "
+    .. "the samples, so each needs the same order; one that is for a single rank has rank = 0, world = 1", make,
+    { seed = last and 3 or 2 })
+  t.raises("shuffle is true on rank 0, and false on rank", make, { shuffle = not last })
+  t.raises("epochs is without end on rank 0, and 2 on rank", make, { epochs = last and 2 or nil })
+  t.raises("drop_last is false on rank 0, and true on rank", make, { drop_last = last })
+  t.raises("source is 41 samples (1 of 41, ", make, { source = last and { 1, 2 } or samples })
+  t.raises("source is 37 samples (", make,
+    { source = data.split(samples, { held_out = 0.1, seed = last and 1 or 0 }) })
+  t.raises("source is 82 samples (", make,
+    { source = data.mix({ samples, samples }, { weights = { 1, last and 2 or 1 } }) })
+end)
+
+t.test("ALoaderOfASingleRankIsItsOwnAffair", function()
+  local own = data.loader { source = samples, seed = rank, rank = 0, world = 1, epochs = 1 }
+  t.equal(own.length, SIZE)
+  if rank == 0 then data.loader { source = samples, rank = 0, world = 1 } end
+  t.equal(data.loader({ source = samples, seed = 1, epochs = 1, workers = rank, prefetch = 1 + rank }).seed, 1)
+end)

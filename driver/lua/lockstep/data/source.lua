@@ -103,6 +103,22 @@ function M.resolve(source, index, epoch, seed)
   return source, index
 end
 
+--- Returns a text that ranks compare: the number of samples, and where a few of them really are. Another split or mix
+--- changes it.
+---@param source data.Source|table[]
+---@return string
+function M.outline(source)
+  local size, places, last = #source, {}, 0
+  for i = 0, 7 do
+    local index = 1 + math.floor(i * (size - 1) / 7)
+    if index > last then
+      local leaf, of_leaf = M.resolve(source, index, 0, 0)
+      places[#places + 1], last = ("%.0f of %.0f"):format(of_leaf, #leaf), index
+    end
+  end
+  return ("%.0f samples (%s)"):format(size, table.concat(places, ", "))
+end
+
 --- Names a sample for messages.
 ---@param leaf data.Source|table[]
 ---@param index integer

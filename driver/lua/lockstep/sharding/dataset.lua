@@ -1,5 +1,6 @@
 --- sharding.dataset: the samples of this rank, in an order that all ranks know.
 
+local agreement = require "lockstep.state.agreement"
 local core = require "lockstep.core"
 local core_sharding = require "lockstep.core.sharding"
 local dist = require "lockstep.distributed"
@@ -89,6 +90,9 @@ end
 --- drop_last leaves these out (ds.dropped counts them), pad gives the others one from the epoch's beginning
 --- (ds.padded counts them). The order is computed, not stored: 10^9 samples cost no memory.
 ---
+--- Collective if `world` is the number of all ranks, which then compare their options: another seed on one rank would
+--- repeat some samples and lose others. A dataset of one rank alone has rank = 0, world = 1.
+---
 --- Options: size; rank, world (default: this run's); seed = 0; epoch = 0; shuffle = true; drop_last = false; pad =
 --- false. `state`, the result of ds:state(), replaces all of these but rank and world.
 ---@param opts {size: integer?, rank: integer?, world: integer?, seed: integer?, state: table?, [string]: any}
@@ -112,7 +116,11 @@ local function dataset(opts)
   end
   o.world = o.world or dist.world_size()
   o.rank = o.rank or dist.rank()
-  return setmetatable({ options = o, shard = core_sharding.dataset(o) }, Dataset)
+  local shard = core_sharding.dataset(o)
+  local order = {}
+  for _, key in ipairs(STATE) do order[key] = o[key] end
+  agreement.same_order("sharding.dataset", o.world, order)
+  return setmetatable({ options = o, shard = shard }, Dataset)
 end
 
 return dataset

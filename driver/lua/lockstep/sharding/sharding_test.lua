@@ -303,3 +303,28 @@ t.test("WeightedMeanSharesOneCountAmongManySums", function()
   t.raises("count must be a number or a tensor, not nil", sharding.weighted_mean, 1)
   t.raises("sum must be a number or a tensor, not a string", sharding.weighted_mean, "1", 1)
 end)
+
+-- Datasets ------------------------------------------------------------------------------------------------
+
+-- With another seed on one rank, some samples were trained on twice, and others never.
+t.test("RanksWithOtherDatasetsAreNamed", function()
+  local last = RANK == WORLD - 1
+  local function raises(text, options)
+    t.raises("sharding.dataset: ranks do not agree: " .. text, sharding.dataset, options)
+  end
+
+  raises(("seed is 2 on rank 0, and 3 on rank %d; all ranks share the samples, so each needs the same order; one that "
+    .. "is for a single rank has rank = 0, world = 1"):format(WORLD - 1), { size = 8, seed = last and 3 or 2 })
+  raises("size is 8 on rank 0, and 9 on rank", { size = last and 9 or 8 })
+  raises("shuffle is true on rank 0, and false on rank", { size = 8, shuffle = not last })
+  raises("epoch is 0 on rank 0, and 1 on rank", { size = 8, epoch = last and 1 or 0 })
+  raises("pad is false on rank 0, and true on rank", { size = 8, pad = last })
+  local state = sharding.dataset({ size = 8, seed = 1 }):state(last and 2 or 1)
+  raises("start is ", { state = state })
+end)
+
+t.test("ADatasetOfFewerRanksIsNotCompared", function()
+  t.equal(sharding.dataset({ size = 8, seed = RANK, rank = 0, world = 1 }).length, 8)
+  if RANK == 0 then sharding.dataset { size = 8, rank = 0, world = 1 } end
+  t.equal(sharding.weighted_mean(RANK, 1), (WORLD - 1) / 2)
+end)

@@ -1,12 +1,16 @@
---- The messages that the ranks of a run exchange as they save, resume and step, or write a folder.
+--- The messages that the ranks of a run exchange as they begin, save, resume and step, or write a folder.
 ---
 --- All functions are collective: every rank calls alike, and an error is the same on each. The program compares these
 --- calls with the collectives of all ranks. If rank 0 alone saves, an error says at once what the others do instead.
+---
+--- A value that only the script knows and that all ranks must have alike is compared by M.same: a configuration, the
+--- seed of a loader, the options of an optimizer.
 
 local core = require "lockstep.core"
 local core_sharding = require "lockstep.core.sharding"
 local core_state = require "lockstep.core.state"
 local dist = require "lockstep.distributed"
+local plain = require "lockstep.plain"
 
 local M = {}
 
@@ -23,9 +27,10 @@ end
 --- Waits until every rank calls this with the same caller. The error where a rank does something else names the calls
 --- and lines of all ranks.
 ---@param caller string a function that every rank must call, "models.save"
-function M.begin(caller)
+---@param must string? who must call it; default "every rank must call it"
+function M.begin(caller, must)
   local name = caller:match("^[%w_.]+:?[%w_]*")
-  ranks():gather_flags("", name .. " (every rank must call it)")
+  ranks():gather_flags("", ("%s (%s)"):format(name, must or "every rank must call it"))
 end
 
 --- A text of every rank, by rank.
@@ -47,19 +52,54 @@ function M.values(value)
   return values
 end
 
---- Compares fields of every rank's table. Returns the first field that differs, rank 0's value, the other rank's, and
+--- Returns a value as a text that differs for different values. tostring has 14 digits of a number.
+---@param value any
+---@return string
+function M.text_of(value)
+  local text = tostring(value)
+  return type(value) == "number" and tonumber(text) ~= value and ("%.17g"):format(value) or text
+end
+
+--- Compares every rank's table with rank 0's. Returns the first key that differs, rank 0's value, the other rank's, and
 --- that rank; or nothing.
 ---@param own table<string, any>
----@param fields string[]
 ---@return string?, any, any, integer?
-function M.difference(own, fields)
+function M.difference(own)
   local theirs = M.values(own)
   for rank = 2, #theirs do
-    for _, field in ipairs(fields) do
-      local first, other = theirs[1][field], theirs[rank][field]
-      if first ~= other then return field, first, other, rank - 1 end
+    for _, key in ipairs(plain.keys(plain.copy(theirs[1], theirs[rank]))) do
+      local first, other = theirs[1][key], theirs[rank][key]
+      if first ~= other then return key, first, other, rank - 1 end
     end
   end
+end
+
+--- Raises, on every rank, unless all ranks give the same values. The error names the first that differs.
+---@param caller string a function that every rank must call, "run.config"
+---@param own table<string, string> by what they are, "seed"
+---@param advice string what to do where ranks differ in "%s"
+---@param must string? see M.begin
+function M.same(caller, own, advice, must)
+  if dist.world_size() == 1 then return end
+  M.begin(caller, must)
+  local key, first, other, rank = M.difference(own)
+  if key then
+    core.raise(("%s: ranks do not agree: %s is %s on rank 0, and %s on rank %d; %s"):format(caller, key,
+      first or "not set", other or "not set", rank, (advice:gsub("%%s", function() return key end))))
+  end
+end
+
+--- Raises, on every rank, unless all ranks take the samples that they share in the same order. Does nothing for samples
+--- that fewer ranks share.
+---@param caller string "data.loader"
+---@param world integer the number of ranks that share the samples
+---@param order table<string, any> what decides about the order
+function M.same_order(caller, world, order)
+  if world ~= dist.world_size() then return end
+  local own = {}
+  for name, value in pairs(order) do own[name] = M.text_of(value) end
+  M.same(caller, own, "all ranks share the samples, so each needs the same order; one that is for a single rank has "
+    .. "rank = 0, world = 1", "every rank must call it, unless it has rank = 0, world = 1")
 end
 
 --- Returns an error's message without the script's line, which the outer error has.

@@ -61,7 +61,7 @@ end
 local function check_same(now)
   local own = { metric = now.metric, mode = now.mode, step = tostring(now.step), value = ("%.17g"):format(now.value) }
   agreement.begin("run:keep_best")
-  local field, first, other, rank = agreement.difference(own, { "metric", "mode", "step", "value" })
+  local field, first, other, rank = agreement.difference(own)
   if field then
     core.raise(("run:keep_best: ranks do not agree: the %s is %s on rank 0, and %s on rank %d; give every rank the "
       .. "same, a value of all ranks from sharding.evaluate or sharding.weighted_mean"):format(

@@ -1,7 +1,10 @@
---- A run's settings, saved with its objects: its configuration, and the names that run:resume left out.
+--- A run's settings, saved with its objects: its configuration, which ranks compare, and the names that run:resume left
+--- out.
 
+local agreement = require "lockstep.state.agreement"
 local core = require "lockstep.core"
 local core_state = require "lockstep.core.state"
+local plain = require "lockstep.plain"
 
 local M = {}
 
@@ -23,10 +26,34 @@ local function settings_of(config, prefix, settings)
     if type(value) == "table" and rawget(value, 1) == nil then
       settings_of(value, path .. ".", settings)
     else
-      settings[path] = type(value) == "table" and core.json_encode(value) or tostring(value)
+      settings[path] = type(value) == "table" and core.json_encode(value) or agreement.text_of(value)
     end
   end
   return settings
+end
+
+--- Removes a setting, or all of a group. Returns whether there was one.
+local function leave_out(settings, path)
+  local is_found = false
+  for name in pairs(settings) do
+    if name == path or name:sub(1, #path + 1) == path .. "." then
+      settings[name], is_found = nil, true
+    end
+  end
+  return is_found
+end
+
+--- Raises, on every rank, unless all ranks have the same configuration. Collective.
+---@param config table
+---@param per_rank string[] paths of settings that may differ
+function M.compare(config, per_rank)
+  local settings = settings_of(config, "", {})
+  for _, path in ipairs(per_rank) do
+    plain.check(leave_out(settings, tostring(path)),
+      'run.config: per_rank names "%s", which the configuration lacks', path)
+  end
+  agreement.same("run.config", settings,
+    'give every rank the same, or let it differ: run.config(defaults, { per_rank = { "%s" } })')
 end
 
 --- Returns the settings that differ from the saved values: {"batch_size 8 (was 4)"}.
