@@ -21,6 +21,7 @@ local models_folder = require "lockstep.models.folder"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
+local replicas = require "lockstep.state.replicas"
 local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
@@ -230,6 +231,7 @@ function M.save(model, dir)
   check_adapted("lora.save", model)
   if type(dir) ~= "string" then core.raise("lora.save: the folder must be a string, not a " .. type(dir)) end
   agreement.begin("lora.save") -- before the gathering of a sharded model
+  replicas.check("lora.save", model)
   local tensors = files.tensors_of(model)
   agreement.together("lora.save", function()
     if dist.rank() == 0 then files.write(dir, files.config_of(model), tensors) end

@@ -8,6 +8,7 @@ local contents = require "lockstep.state.contents"
 local core = require "lockstep.core"
 local core_state = require "lockstep.core.state"
 local folder = require "lockstep.state.folder"
+local optimizers = require "lockstep.state.optimizers"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local resuming = require "lockstep.state.resuming"
@@ -21,7 +22,6 @@ local SIGTERM_EXIT_CODE = 143
 
 local objects ---@type table<string, any>?
 local keep, every = 3, nil ---@type integer, integer?
-local compared = false -- the ranks' tensors, once for what run:state registered
 local left_out = {} ---@type string[] what run:resume was told to leave out, of names that are not registered
 local kept_step ---@type integer? of the state that was saved between steps, or resumed, last
 
@@ -33,17 +33,6 @@ local function check_registered(caller)
 end
 
 -- Registering -----------------------------------------------------------------------------------------
-
---- Raises an error on every rank unless all ranks pass the same. Collective.
-local function check_same_schedule(given, o)
-  local own = { every = tostring(o.every or "none"), keep = tostring(o.keep),
-    objects = table.concat(plain.keys(given), ", ") }
-  local name, first, other, rank = agreement.difference(own, { "every", "keep", "objects" })
-  if name then
-    core.raise(("run:state: ranks do not agree: %s is %s on rank 0, and %s on rank %d; give every rank the same")
-      :format(name, first, other, rank))
-  end
-end
 
 --- See run:state. Collective.
 ---@param given table<string, any>
@@ -65,8 +54,9 @@ function M.register(given, opts)
     if problem ~= "" then core.raise("run:state: " .. problem) end
   end
   agreement.together("run:state", function() return run.dir end) -- which another run may have
-  check_same_schedule(given, o)
-  objects, keep, every, kept_step, compared, left_out = given, o.keep, o.every, nil, false, {}
+  agreement.same("run:state", { every = tostring(o.every or "none"), keep = tostring(o.keep),
+    objects = table.concat(plain.keys(given), ", ") }, "give every rank the same")
+  objects, keep, every, kept_step, left_out = given, o.keep, o.every, nil, {}
   best.begin(nil)
   core_state.announce_saving()
 end
@@ -74,10 +64,9 @@ end
 -- Saving and resuming ---------------------------------------------------------------------------------
 
 local function save_in(folder_of_states, step, num_kept, replace)
-  local path = saving.save(objects, step, { root = folder_of_states, keep = num_kept, compare = not compared,
-    config = run.progress.config, left_out = left_out, replace = replace })
-  compared = true
-  return path
+  optimizers.compare("run:save", objects)
+  return saving.save(objects, step, { root = folder_of_states, keep = num_kept, config = run.progress.config,
+    left_out = left_out, replace = replace })
 end
 
 --- See run:save.
@@ -150,18 +139,24 @@ function M.begin_loop(first)
   kept_step = nil
 end
 
---- Returns whether any rank was asked to end. Raises an error on all if the loop ends on some ranks only. Collective.
-local function agree(done, is_end)
-  local asked, ends, goes_on = false, nil, nil
-  local own = (is_end and "x" or "g") .. (core_state.sigterm_came() and "t" or "-")
+--- Returns whether any rank was asked to end. Raises an error on all if the loop ends on some ranks only, or if their
+--- optimizers differ. Collective.
+---@param done integer steps
+---@param is_end boolean
+---@param fingerprint string of the optimizers, where they are compared
+local function agree(done, is_end, fingerprint)
+  local asked, ends, goes_on, is_same = false, nil, nil, true
+  local own = (is_end and "x" or "g") .. (core_state.sigterm_came() and "t" or "-") .. fingerprint
   for rank, text in ipairs(agreement.flags(own)) do
-    asked = asked or text:sub(2) == "t"
+    asked = asked or text:sub(2, 2) == "t"
+    is_same = is_same and text:sub(3) == fingerprint
     if text:sub(1, 1) == "x" then ends = ends or rank - 1 else goes_on = goes_on or rank - 1 end
   end
   if ends and goes_on then
     core.raise(("run:steps: the loop ends on rank %d after %d steps, but continues on rank %d; give every "
       .. "rank the same number of batches, as sharding.dataset { drop_last = true } does"):format(ends, done, goes_on))
   end
+  if not is_same then optimizers.compare(("run:steps: after %d steps"):format(done), objects) end
   return asked
 end
 
@@ -172,7 +167,7 @@ end
 function M.between_steps(done, is_end)
   if not objects then return end
   core_state.catch_sigterm(true)
-  local asked = agree(done, is_end)
+  local asked = agree(done, is_end, optimizers.fingerprint(objects))
   local is_time = every and done > 0 and (is_end or done % every == 0)
   -- The state that the script saved within the step may be older than the step's results.
   if kept_step ~= done and (asked or is_time) then
@@ -191,7 +186,7 @@ end
 ---@param is_end boolean the loader has none
 function M.after_loading(done, is_end)
   if not objects then return end
-  agree(done, is_end)
+  agree(done, is_end, "")
   if is_end then M.between_steps(done, true) end
 end
 

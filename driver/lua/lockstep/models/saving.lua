@@ -18,6 +18,7 @@ local folder = require "lockstep.models.folder"
 local nn = require "lockstep.nn"
 local plain = require "lockstep.plain"
 local removal = require "lockstep.state.removal"
+local replicas = require "lockstep.state.replicas"
 local splits = require "lockstep.nn.splits"
 
 local M = {}
@@ -235,6 +236,7 @@ end
 function M.save(model, path, o)
   model = unwrap(model)
   agreement.begin("models.save") -- before the gathering of a sharded model
+  replicas.check("models.save", model)
   local state = disk_state(model)
   for name in pairs(state) do
     if name:find("%.lora_%w+") then

@@ -31,6 +31,8 @@ local torch = require "lockstep.torch"
 ---@field groups table[] each with params, lr and the other options; scripts may change the options between steps. A
 ---graph (lockstep.graph) then records again, which takes time: give `step` a factor for what changes often
 ---@field state table<torch.Tensor, table<string, torch.Tensor>> of each parameter
+---@field num_steps integer? calls of step so far
+---@field last_factor number? of the last call, if that was a number
 local Optimizer = {}
 Optimizer.__index = Optimizer
 
@@ -258,6 +260,7 @@ function Optimizer:step(factor, opts)
   local max_norm = opts and options.read("optimizer:step", opts, STEP).max_grad_norm
   if max_norm ~= nil then clipping.check("optimizer:step: max_grad_norm", max_norm) end
   factor = factor or 1
+  self.num_steps, self.last_factor = (self.num_steps or 0) + 1, type(factor) == "number" and factor or nil
   for _, group in ipairs(self.groups) do data_parallel.check_backward(group.params) end
   if not self.has_stepped then -- the module may have been sharded after the optimizer was made
     for _, group in ipairs(self.groups) do fully_shard.check_spans("optimizer:step", group.params) end

@@ -213,6 +213,14 @@ end
 ---@return boolean
 function M.has_replicas(module) return replicas_of[module] ~= nil end
 
+--- Returns whether all ranks of the run hold a replica of this module.
+---@param module any
+---@return boolean
+function M.is_on_all_ranks(module)
+  local replicas = replicas_of[module]
+  return replicas ~= nil and (replicas.group == nil or #replicas.group:ranks() == dist.world_size())
+end
+
 --- The group of replicas; nil: all ranks.
 ---@param value any
 ---@return dist.Group?

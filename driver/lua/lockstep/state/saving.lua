@@ -9,6 +9,7 @@ local dist = require "lockstep.distributed"
 local files = require "lockstep.core.files"
 local folder = require "lockstep.state.folder"
 local plain = require "lockstep.plain"
+local replicas = require "lockstep.state.replicas"
 local settings = require "lockstep.state.settings"
 local sharded = require "lockstep.state.sharded"
 
@@ -69,18 +70,16 @@ local function check_same_tensors(tensors)
   end
 end
 
---- Raises, on every rank, where a tensor that is written once is not the same on all: the first save of a run looks.
+--- Raises, on every rank, where a tensor that is written once is not the same on all.
 local function check_equal_tensors(tensors)
-  local own = {}
-  for i, one in ipairs(tensors) do own[i] = one.part and 0 or select(2, files.checksum_of { one.tensor }) end
-  local prints = agreement.values(own)
-  for rank = 2, #prints do
-    for i, one in ipairs(tensors) do
-      plain.check(prints[rank][i] == prints[1][i],
-        'run:save: "%s" holds other values on rank %d than on rank 0, and is written once; '
-        .. "sharding.data_parallel keeps replicas alike", one.name, rank - 1)
-    end
+  local once, values = {}, {}
+  for _, one in ipairs(tensors) do
+    if not one.part then once[#once + 1], values[#values + 1] = one, one.tensor end
   end
+  local index, rank = replicas.difference(values)
+  plain.check(not index, 'run:save: "%s" holds other values on rank %d than on rank 0, and is written once; '
+    .. "sharding.data_parallel keeps replicas alike, if every rank makes the same updates", index and once[index].name,
+    rank)
 end
 
 --- "shared" or "per_rank" by name, alike on every rank. Raises, on every rank, where one lacks a value.
@@ -156,15 +155,15 @@ end
 --- Saves the objects in `root`; returns where. Collective.
 ---@param objects table<string, any>
 ---@param step integer steps that are done
----@param opts {root: string, keep: integer, compare: boolean, config: table?, left_out: string[], replace: boolean?}
---- compare: are replicas alike? left_out: see settings.left_out_values. replace: later states may be there, and go
+---@param opts {root: string, keep: integer, config: table?, left_out: string[], replace: boolean?}
+--- left_out: see settings.left_out_values. replace: later states may be there, and go
 ---@return string path
 function M.save(objects, step, opts)
   local root, is_first = opts.root, dist.rank() == 0
   check_same_step(step)
   local collected = agreement.together("run:save", contents.collect, objects)
   check_same_tensors(collected.tensors)
-  if opts.compare then check_equal_tensors(collected.tensors) end
+  check_equal_tensors(collected.tensors)
   for _, values in ipairs { contents.bucket_values(objects), contents.random_values(),
     settings.config_values(opts.config), settings.left_out_values(opts.left_out), best.values() } do
     for name, value in pairs(values) do collected.values[name] = value end
