@@ -34,9 +34,8 @@ sharding::SocketCollective::Exchange ExchangeThrough(const World& world, const s
           timeout](const std::string& own) -> absl::StatusOr<std::vector<std::string>> {
     Meeting meeting = MeetInStore(*store, name, rank, ranks, own, timeout);
     if (meeting.absent.empty()) return std::move(meeting.values);
-    return absl::DeadlineExceededError(absl::StrCat(
-        "meeting of ", title, ": waited ", absl::FormatDuration(absl::FromChrono(timeout)),
-        " for ranks that have not come: ", absl::StrJoin(meeting.absent, ", ")));
+    return absl::DeadlineExceededError(
+        DescribeAbsence(absl::StrCat("meeting of ", title), meeting, timeout));
   };
 }
 

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "c10/util/intrusive_ptr.h"
+#include "driver/ranks/failure.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "torch/csrc/distributed/c10d/HashStore.hpp"
@@ -53,6 +54,22 @@ TEST(MeetInStore, ARankThatComesAfterTheOthersHaveLeftIsAlone) {
   });
   EXPECT_THAT(MeetInStore(*store, "here", 1, {0, 1}, "", kLong).absent, IsEmpty());
   EXPECT_THAT(again.get().absent, IsEmpty());
+}
+
+// A rank that has come may end while others are still on their way.
+TEST(MeetInStore, DoesNotWaitForARankWhoseScriptHasEnded) {
+  const auto store = c10::make_intrusive<c10d::HashStore>();
+  store->set("here/1", std::vector<uint8_t>{});
+  ReportEnd({store, 1, 3}, "");
+  EXPECT_THAT(MeetInStore(*store, "here", 0, {0, 1, 2}, "", kShort).ended, IsEmpty());
+
+  ReportEnd({store, 2, 3}, "");
+  const Meeting meeting = MeetInStore(*store, "here", 0, {0, 1, 2}, "", kLong);
+
+  EXPECT_THAT(meeting.absent, ElementsAre(2));
+  EXPECT_THAT(meeting.ended, ElementsAre(2));
+  EXPECT_EQ(DescribeAbsence("meeting of world", meeting, kLong),
+            "meeting of world: rank 2 does not come, because its script has ended");
 }
 
 }  // namespace

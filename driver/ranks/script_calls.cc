@@ -12,6 +12,7 @@ namespace lockstep::driver {
 namespace {
 
 thread_local int script_calls = 0;  // that this thread is in
+thread_local int64_t num_calls = 0;
 
 // Those that live, in the order in which they were made. Used by the thread that runs the script.
 std::vector<CallComparison*>& Comparisons() {
@@ -21,7 +22,10 @@ std::vector<CallComparison*>& Comparisons() {
 
 }  // namespace
 
-ScriptCall::ScriptCall() { ++script_calls; }
+ScriptCall::ScriptCall() {
+  ++script_calls;
+  ++num_calls;
+}
 
 ScriptCall::~ScriptCall() { --script_calls; }
 
@@ -36,9 +40,9 @@ struct CallComparison::State {
 };
 
 CallComparison::CallComparison(const World& world, const std::vector<int>& ranks,
-                               std::chrono::milliseconds timeout) {
+                               std::chrono::milliseconds timeout, const std::string& title) {
   auto collective = NewUnwatchedCollective(world, ranks, timeout, {"order of collectives"});
-  state_ = std::make_shared<State>(ranks, std::move(collective), TitleOf(world, ranks, {}));
+  state_ = std::make_shared<State>(ranks, std::move(collective), title);
   Comparisons().push_back(this);
 }
 
@@ -49,6 +53,11 @@ void CallComparison::Compare(const std::string& what, const std::string& place, 
                                   ? state_->order.Check({what, place, is_one_place})
                                   : state_->order.Announce({what, place, /*is_one_place=*/false});
   TORCH_CHECK(status.ok(), std::string(status.message()));
+}
+
+void CallComparison::Refuse(const std::string& what, const std::string& place) {
+  ++num_calls;
+  state_->order.Refuse({what, place, /*is_one_place=*/false});
 }
 
 void CallComparison::TellEnd() {
@@ -70,6 +79,7 @@ class CallComparison::Gatherings : public sharding::Collective {
   std::unique_ptr<Pending> StartAllGather(const std::string& bytes) override {
     if (bytes.size() > sharding::CallOrder::kMaxGatheredBytes)
       return state_->collective->StartAllGather(bytes);
+    ++num_calls;
     const std::string& subject = CollectiveSubject::Current();
     return state_->order.StartGather(
         {subject.empty() ? what_ : subject, activity_->FindPlace(), /*is_one_place=*/false}, bytes);
@@ -92,6 +102,8 @@ CallComparison* CallComparison::OfWorld(const std::vector<int>& ranks) {
   if (comparisons.empty() || comparisons.front()->state_->ranks != ranks) return nullptr;
   return comparisons.front();
 }
+
+int64_t NumScriptCalls() { return num_calls; }
 
 void TellEndOfScript() {
   for (CallComparison* comparison : Comparisons()) comparison->TellEnd();

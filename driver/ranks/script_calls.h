@@ -13,6 +13,7 @@
 #define LOCKSTEP_DRIVER_RANKS_SCRIPT_CALLS_H_
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,14 +36,18 @@ class ScriptCall {
 // Compares the calls of a group's ranks. Thread: the thread that calls collectives.
 class CallComparison {
  public:
-  // `timeout` limits each wait. Collective: every rank of `ranks` makes one, in the same order.
+  // `timeout` limits each wait, `title` is the group's name in messages. Collective: every rank of
+  // `ranks` makes one, in the same order.
   CallComparison(const World& world, const std::vector<int>& ranks,
-                 std::chrono::milliseconds timeout);
+                 std::chrono::milliseconds timeout, const std::string& title);
   ~CallComparison();
 
   // Call it before this rank enters a collective. `is_one_place`: see CallOrder::Call. Throws
   // c10::Error if the ranks' calls differ.
   void Compare(const std::string& what, const std::string& place, bool is_one_place);
+
+  // Counts a call that this rank has refused to make: see CallOrder::Refuse.
+  void Refuse(const std::string& what, const std::string& place);
 
   // Tells the other ranks that this rank makes no more calls.
   void TellEnd();
@@ -61,6 +66,10 @@ class CallComparison {
   struct State;
   std::shared_ptr<State> state_;
 };
+
+// Returns how many calls of the script this rank has begun or refused so far. A function that fails
+// without changing the number has not come to its call.
+int64_t NumScriptCalls();
 
 // Tells the other ranks of every group that this rank's script has ended.
 void TellEndOfScript();

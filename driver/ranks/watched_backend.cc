@@ -63,6 +63,11 @@ void WatchedBackend::CompareCall(const std::string& what) {
   compare_(absl::StrCat("collective ", calls_ + 1, " of ", group_), what, activity_->FindPlace());
 }
 
+void WatchedBackend::Refuse(const std::string& what, const std::string& place) {
+  if (compare_ != nullptr) ++calls_;  // the number of the next comparison
+  if (calls_compared_ != nullptr) calls_compared_->Refuse(what, place);
+}
+
 WatchedBackend::WorkPointer WatchedBackend::Run(const char* name, const std::string& arguments,
                                                 at::TensorList tensors,
                                                 const std::function<WorkPointer()>& call) {
@@ -179,6 +184,11 @@ WatchedBackend::WorkPointer WatchedBackend::barrier(const c10d::BarrierOptions& 
 
 c10::intrusive_ptr<WatchedBackend> WatchedBackendOf(c10d::ProcessGroup& group) {
   return c10::dynamic_intrusive_pointer_cast<WatchedBackend>(group.getBackend(c10::kCPU));
+}
+
+void RefuseCall(c10d::ProcessGroup& group, const std::string& what, const std::string& place) {
+  const auto watched = WatchedBackendOf(group);
+  if (watched != nullptr) watched->Refuse(what, place);
 }
 
 }  // namespace lockstep::driver

@@ -42,6 +42,8 @@ class WatchedBackend : public c10d::Backend {
   CallComparison* calls() const { return calls_compared_.get(); }
   // Compares a call of the program's libraries as one of this group, if `compare` is given.
   void CompareCall(const std::string& what);
+  // Counts a collective that this rank has refused to call: see CallOrder::Refuse.
+  void Refuse(const std::string& what, const std::string& place);
 
   const std::string getBackendName() const override { return backend_->getBackendName(); }
   bool supportsCoalescing() const override { return backend_->supportsCoalescing(); }
@@ -99,6 +101,8 @@ class WatchedBackend : public c10d::Backend {
 
 // Returns the backend of a group that this program has made; null for another one.
 c10::intrusive_ptr<WatchedBackend> WatchedBackendOf(c10d::ProcessGroup& group);
+// Counts a collective of a group that this rank has refused to call: see CallOrder::Refuse.
+void RefuseCall(c10d::ProcessGroup& group, const std::string& what, const std::string& place);
 
 }  // namespace lockstep::driver
 

@@ -1,5 +1,6 @@
 #include "driver/ranks/world.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
@@ -169,6 +170,36 @@ WatchedBackend::Compare NewCompare(const World& world, const c10::intrusive_ptr<
   };
 }
 
+std::string InBraces(const std::vector<int>& ranks) {
+  return absl::StrCat("{", absl::StrJoin(ranks, ", "), "}");
+}
+
+std::vector<int> Sorted(std::vector<int> ranks) {
+  std::sort(ranks.begin(), ranks.end());
+  return ranks;
+}
+
+// Throws unless all members give the same list. A backend would wait for positions that nobody has.
+void CheckSameList(const World& world, const std::string& name, const std::vector<int>& ranks,
+                   std::chrono::milliseconds timeout) {
+  const std::vector<int> members = Sorted(ranks);
+  const std::string list = InBraces(ranks), place = world.activity->FindPlace();
+  const std::string value = place.empty() ? list : absl::StrCat(list, " (", place, ")");
+  const Meeting meeting = MeetInStore(*world.store, absl::StrCat(name, "/members"),
+                                      world.environment.rank, members, value, timeout);
+  TORCH_CHECK(meeting.absent.empty(),
+              DescribeAbsence(absl::StrCat("group ", list), meeting, timeout));
+  const auto is_same = [&](const std::string& other) {
+    return other.compare(0, list.size(), list) == 0;
+  };
+  if (std::all_of(meeting.values.begin(), meeting.values.end(), is_same)) return;
+  std::string text;
+  for (size_t i = 0; i < members.size(); ++i)
+    absl::StrAppend(&text, "\n  rank ", members[i], ": ", meeting.values[i]);
+  TORCH_CHECK_VALUE(false, "the ranks of a group list its members differently:", text,
+                    "\nEvery member gives the same ranks in the same order");
+}
+
 c10::intrusive_ptr<ProcessGroup> MakeMirroredGroup(const World& world, const std::string& name,
                                                    const c10::intrusive_ptr<c10d::Store>& store,
                                                    int rank, int size) {
@@ -199,13 +230,14 @@ c10::intrusive_ptr<ProcessGroup> MakeGroup(const World& world, const std::string
   const std::chrono::milliseconds limit = purpose.watched ? timeout : std::chrono::milliseconds(0);
   const UnderWay meeting(*world.activity, {title, 0, "meeting of the group's ranks",
                                            world.activity->FindPlace(), limit});
+  if (world.group != nullptr) CheckSameList(world, name, ranks, backend_timeout);
   // One comparison for both backends: their collectives have one order.
   WatchedBackend::Compare compare;
   if (world.debug_collectives && purpose.name.empty() && size > 1)
     compare = NewCompare(world, part("compare"), ranks, rank, timeout);
   std::shared_ptr<CallComparison> calls;
   if (compare == nullptr && purpose.name.empty() && size > 1)
-    calls = std::make_shared<CallComparison>(world, ranks, backend_timeout);
+    calls = std::make_shared<CallComparison>(world, ranks, backend_timeout, title);
   const auto watched = [&](const c10::intrusive_ptr<c10d::Backend>& backend) {
     return c10::make_intrusive<WatchedBackend>(backend, title, ranks, world.activity, limit,
                                                compare, calls);
@@ -289,10 +321,11 @@ void MeetRanks(World& world, std::chrono::milliseconds time_to_start,
 
 std::string TitleOf(const World& world, const std::vector<int>& ranks,
                     const GroupPurpose& purpose) {
-  std::string title = static_cast<int>(ranks.size()) == world.environment.world_size
-                          ? "world"
-                          : absl::StrCat("ranks ", absl::StrJoin(ranks, ", "));
-  if (!purpose.name.empty()) absl::StrAppend(&title, " (", purpose.name, ")");
+  const bool is_world = ranks == AllRanks(world);
+  const std::string title = is_world ? "world" : absl::StrCat("ranks ", absl::StrJoin(ranks, ", "));
+  if (!purpose.name.empty()) return absl::StrCat(title, " (", purpose.name, ")");
+  if (purpose.number > (is_world ? 0 : 1))
+    return absl::StrCat(title, " (group ", purpose.number, ")");
   return title;
 }
 
@@ -316,11 +349,15 @@ c10::intrusive_ptr<ProcessGroup> NewGroup(const World& world, const std::vector<
                                           std::chrono::milliseconds timeout,
                                           const GroupPurpose& purpose) {
   const int position = PositionIn(world, ranks);
-  // Members alone count how often this list was asked for, so that others need not take part.
-  static std::map<std::vector<int>, int> times_made;
+  // Members alone count how often a group of these ranks was asked for, so that others need not
+  // take part.
+  static std::map<std::vector<int>, int> times_made, times_numbered;
+  const std::vector<int> members = Sorted(ranks);
   const std::string name =
-      absl::StrCat("group/", absl::StrJoin(ranks, ","), "/", times_made[ranks]++);
-  return MakeGroup(world, name, ranks, position, timeout, purpose);
+      absl::StrCat("group/", absl::StrJoin(members, ","), "/", times_made[members]++);
+  GroupPurpose numbered = purpose;
+  if (purpose.name.empty()) numbered.number = ++times_numbered[members];
+  return MakeGroup(world, name, ranks, position, timeout, numbered);
 }
 
 }  // namespace lockstep::driver

@@ -65,9 +65,11 @@ bool HasStrictBackend();
 struct GroupPurpose {
   std::string name;     // "", or a name for reports: "sharding.lockstep"
   bool watched = true;  // whether its collectives have `timeout` as their limit
+  int number = 0;       // from 1, of groups without a name among the same ranks; 0: the run's own
 };
 
-// Returns the group's name in reports: "world" or "ranks 0, 2", with its purpose.
+// Returns the group's name in reports: "world" or "ranks 0, 2", with its purpose. Different groups
+// of dist.group have different names: "ranks 0, 2 (group 2)", "ranks 2, 0", "world (group 1)".
 std::string TitleOf(const World& world, const std::vector<int>& ranks, const GroupPurpose& purpose);
 
 // Returns this rank's position in `ranks`. Throws c10::ValueError if it is not in the list, or if
@@ -79,8 +81,9 @@ int PositionIn(const World& world, const std::vector<int>& ranks);
 inline constexpr std::chrono::seconds kTimeToReport(15);
 
 // Makes the group of `ranks`, in that order; this rank must be in it. Groups with a purpose are the
-// program's own, and their collectives are not compared. Collective: every rank of `ranks` calls
-// this equally often; the others need not.
+// program's own, and their collectives are not compared. Throws c10::ValueError on every rank if
+// the ranks give other orders, and c10::Error if the script of one has ended. Collective: every
+// rank of `ranks` calls this equally often; the others need not.
 c10::intrusive_ptr<c10d::ProcessGroup> NewGroup(const World& world, const std::vector<int>& ranks,
                                                 std::chrono::milliseconds timeout,
                                                 const GroupPurpose& purpose = {});

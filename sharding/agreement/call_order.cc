@@ -60,12 +60,21 @@ CallOrder::CallOrder(Collective* collective, std::string group)
     : collective_(collective), group_(std::move(group)) {}
 
 std::shared_ptr<CallOrder::Told> CallOrder::Tell(const Call& call, const std::string& bytes) {
+  for (const Call& refused : std::exchange(refused_, {})) TellOne(refused, "", true);
+  return TellOne(call, bytes, false);
+}
+
+std::shared_ptr<CallOrder::Told> CallOrder::TellOne(const Call& call, const std::string& bytes,
+                                                    bool is_refused) {
   std::string message = MessageOf(call, bytes);
   std::unique_ptr<Collective::Pending> pending = collective_->StartAllGather(message);
-  auto told = std::make_shared<Told>(Told{std::move(message), ++calls_, std::move(pending), {}});
+  auto told = std::make_shared<Told>(
+      Told{std::move(message), ++calls_, is_refused, std::move(pending), {}});
   told_.push_back(told);
   return told;
 }
+
+void CallOrder::Refuse(const Call& call) { refused_.push_back(call); }
 
 absl::Status CallOrder::Check(const Call& call) {
   Tell(call, "");
@@ -119,6 +128,7 @@ absl::Status CallOrder::CompareOldest() {
                         absl::StrCat("collective ", told->number, " of ", group_, ", ",
                                      TextOf(told->message), ": ", messages.status().message()));
   }
+  if (told->is_refused) return absl::OkStatus();
   const auto is_same = [&](const std::string& other) { return IsSameCall(other, told->message); };
   if (std::all_of(messages->begin(), messages->end(), is_same)) {
     for (const std::string& message : *messages) told->gathered.push_back(GatheredOf(message));

@@ -16,6 +16,9 @@
 // wait, for example one that overlaps with a backward pass, is announced instead. The next check
 // compares it too: the rank that waits in that check fails, and the run with it.
 //
+// A call that fails on one rank before it begins, for an invalid argument, counts too. A program
+// may catch that error and go on, and its next call would meet the others' previous one.
+//
 // A gathering of a few bytes may be a call as well: its bytes travel in the message that is
 // compared. So a rank that waits in it learns at once that another rank does something else.
 //
@@ -61,6 +64,11 @@ class CallOrder {
   // compares the oldest, and returns the error if these differed.
   absl::Status Announce(const Call& call);
 
+  // Counts a call that this rank has refused to make. The ranks that make it get an error with
+  // `call`; this rank has had one. They hear of it with this rank's next call. Without a next call
+  // they hear of the end of this rank's script.
+  void Refuse(const Call& call);
+
   // The longest message of StartGather.
   static constexpr size_t kMaxGatheredBytes = 31;
 
@@ -74,17 +82,20 @@ class CallOrder {
   struct Told {
     std::string message;
     int64_t number;  // from 1
+    bool is_refused;
     std::unique_ptr<Collective::Pending> pending;
     std::vector<std::string> gathered;  // by position, once it is compared
   };
 
   std::shared_ptr<Told> Tell(const Call& call, const std::string& bytes);
+  std::shared_ptr<Told> TellOne(const Call& call, const std::string& bytes, bool is_refused);
   absl::Status CompareOldest();
 
   Collective* collective_;
   std::string group_;
   int64_t calls_ = 0;
   std::deque<std::shared_ptr<Told>> told_;  // those that are not compared yet
+  std::vector<Call> refused_;               // since the last call, not told yet
 };
 
 }  // namespace lockstep::sharding

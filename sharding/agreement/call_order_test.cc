@@ -1,6 +1,7 @@
 #include "sharding/agreement/call_order.h"
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
@@ -88,6 +89,56 @@ TEST(CallOrder, AGatheringIsACallThatCarriesBytes) {
     EXPECT_EQ(gathering->Wait().value(),
               (std::vector<std::string>{bytes_of(0), bytes_of(1), bytes_of(2)}));
     EXPECT_EQ(other->Wait().value(), std::vector<std::string>(3));
+  });
+}
+
+// Rank 1 catches the error of its second call, which had an invalid argument, and goes on.
+TEST(CallOrder, ARefusedCallCountsSoThatLaterCallsMeetTheirOwn) {
+  RunAsThreads(3, [](Collective& collective) {
+    CallOrder order(&collective, "world");
+    const CallOrder::Call mean = {"all_reduce float64 {2} sum", "train.lua:8"};
+    for (int step = 1; step <= 4; ++step) {
+      if (collective.rank() == 1 && step == 2) {
+        order.Refuse({"all_reduce, refused: the count is nil", "train.lua:8"});
+        continue;
+      }
+      const absl::Status status = order.Check(mean);
+      if (collective.rank() == 1 || step != 2) {
+        EXPECT_TRUE(status.ok()) << status;
+      } else {
+        EXPECT_THAT(std::string(status.message()),
+                    HasSubstr("each as its collective 2 of world:\n"
+                              "  rank 0: all_reduce float64 {2} sum (train.lua:8)\n"
+                              "  rank 1: all_reduce, refused: the count is nil (train.lua:8)\n"
+                              "  rank 2: all_reduce float64 {2} sum (train.lua:8)\n"));
+      }
+    }
+  });
+}
+
+TEST(CallOrder, CallsThatAllRanksRefuseDisturbNoLaterOne) {
+  RunAsThreads(2, [](Collective& collective) {
+    CallOrder order(&collective, "world");
+    for (int i = 0; i < 3; ++i)
+      order.Refuse({absl::StrCat("refused by rank ", collective.rank()), "train.lua:8"});
+
+    EXPECT_TRUE(order.Announce({"bucket", "train.lua:9"}).ok());
+    EXPECT_TRUE(order.Check({"barrier", "train.lua:10"}).ok());
+  });
+}
+
+// The rank that refuses may be the one that waits for the other's next call.
+TEST(CallOrder, TheRankThatRefusedMeetsAGatheringOfTheOthers) {
+  RunAsThreads(2, [](Collective& collective) {
+    CallOrder order(&collective, "world");
+    if (collective.rank() == 0) {
+      order.Refuse({"run:finite, refused", "train.lua:8"});
+      EXPECT_EQ(order.StartGather({"run:steps", "train.lua:7", false}, "g")->Wait().value(),
+                (std::vector<std::string>{"g", "h"}));
+    } else {
+      EXPECT_FALSE(order.StartGather({"run:finite", "train.lua:8", false}, "ok")->Wait().ok());
+      EXPECT_TRUE(order.StartGather({"run:steps", "train.lua:7", false}, "h")->Wait().ok());
+    }
   });
 }
 

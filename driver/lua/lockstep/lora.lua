@@ -316,4 +316,6 @@ function M.disabled(model, fn, ...)
   return adapters.without(model, fn, ...)
 end
 
+M.save = agreement.counted(M.save)
+
 return M

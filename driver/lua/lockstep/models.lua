@@ -6,6 +6,7 @@
 ---
 --- docs/models.md lists the architectures, and shows how to add one.
 
+local agreement = require "lockstep.state.agreement"
 local config = require "lockstep.models.config"
 local core = require "lockstep.core"
 local data_parallel = require "lockstep.sharding.data_parallel"
@@ -200,5 +201,7 @@ end
 function M.position_ids(raw, sample)
   return find_class("models.position_ids", raw).positions(raw, sample)
 end
+
+M.save = agreement.counted(M.save)
 
 return M

@@ -460,6 +460,10 @@ function M:resume(opts)
   return M.progress.resumed
 end
 
+for _, name in ipairs { "config", "finite", "state", "save", "keep_best", "load_best", "resume" } do
+  M[name] = agreement.counted(M[name])
+end
+
 -- The folder ----------------------------------------------------------------------------------------
 
 --- Locks the folder for this run, on rank 0. Two runs in one folder would mix their metrics and replace each other's

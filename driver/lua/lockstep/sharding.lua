@@ -1,5 +1,6 @@
 --- Ranks that stay together: the library `sharding` for scripts.
 
+local agreement = require "lockstep.state.agreement"
 local core = require "lockstep.core"
 local core_sharding = require "lockstep.core.sharding"
 local disagreement = require "lockstep.sharding.disagreement"
@@ -242,5 +243,7 @@ function M.evaluate(model, batches, fn, opts)
     .. "is 0; is there a held-out batch, and has it a token with a loss?")
   return mean:numel() == 1 and mean:item() or mean
 end
+
+for _, name in ipairs { "parallel", "weighted_mean", "evaluate" } do M[name] = agreement.counted(M[name]) end
 
 return M

@@ -222,4 +222,13 @@ function Gathering:gather_flags(text, call) end
 ---@return lockstep.core.sharding.Gathering
 function sharding.gathering(purpose) end
 
+--- How many calls of the script this rank has begun or refused.
+---@return integer
+function sharding.num_calls() end
+
+--- Counts a call that this rank has refused to make, so that its later calls meet their own.
+---@param reason string
+---@param options {group: dist.Group?}? the call's
+function sharding.refuse_call(reason, options) end
+
 return sharding

@@ -60,6 +60,11 @@ void MeetFor(const driver::Context& context, const mimo::Topology& topology,
   const driver::Meeting meeting =
       driver::MeetInStore(*world.store, absl::StrCat(list, "/", times_met[list]), own, ranks,
                           /*value=*/"", context.timeout);
+  if (!meeting.ended.empty()) {
+    throw Error(absl::StrCat("mimo.bridge: ", Describe(topology, {own}), " makes the ", purpose,
+                             ", which ", Describe(topology, meeting.ended),
+                             " will not make, because its script has ended"));
+  }
   if (!meeting.absent.empty()) {
     throw Error(absl::StrCat(
         "mimo.bridge: ", Describe(topology, {own}), " makes the ", purpose, " and has waited ",

@@ -11,6 +11,7 @@
 #include "absl/strings/str_join.h"
 #include "driver/lua/bind/open.h"
 #include "driver/lua/bind/program/serialize.h"
+#include "driver/lua/bind/sharding/counted_call.h"
 #include "driver/lua/bind/sharding/functions.h"
 #include "driver/lua/torch/graph.h"
 #include "driver/lua/torch/tensor.h"
@@ -19,6 +20,7 @@
 #include "driver/ranks/activity.h"
 #include "driver/ranks/context.h"
 #include "driver/ranks/script_calls.h"
+#include "driver/ranks/watched_backend.h"
 #include "driver/ranks/world.h"
 #include "sharding/agreement/c10d_collective.h"
 #include "sharding/agreement/gather_texts.h"
@@ -323,6 +325,20 @@ Group ReadGroup(lua_State* state, const OptionTable& options) {
   return group;
 }
 
+void RefuseCall(lua_State* state, const std::string& reason) {
+  c10::intrusive_ptr<c10d::ProcessGroup> group = GetContext(state).world.group;
+  for (int index = lua_gettop(state); index > 0; --index) {
+    if (!lua_istable(state, index)) continue;
+    lua_pushliteral(state, "group");
+    lua_rawget(state, index);
+    const Group* const named = ObjectAt<Group>(state, lua_gettop(state));
+    if (named != nullptr) group = named->process_group;
+    lua_pop(state, 1);
+  }
+  if (group != nullptr)
+    driver::RefuseCall(*group, absl::StrCat("refused: ", reason), RunningScriptLine());
+}
+
 int PositionOf(const Group& group, int64_t rank, const char* name) {
   const auto it = std::find(group.ranks.begin(), group.ranks.end(), rank);
   if (it == group.ranks.end()) {
@@ -366,14 +382,14 @@ int OpenDistributed(lua_State* state) {
                        {"backend", Backend},
                        {"device", Device},
                        {"group", NewGroup},
-                       {"all_reduce", AllReduce},
-                       {"broadcast", Broadcast},
-                       {"all_gather", AllGather},
-                       {"reduce_scatter", ReduceScatter},
+                       {"all_reduce", CountedCall<AllReduce>},
+                       {"broadcast", CountedCall<Broadcast>},
+                       {"all_gather", CountedCall<AllGather>},
+                       {"reduce_scatter", CountedCall<ReduceScatter>},
                        {"send", Send},
                        {"recv", Receive},
-                       {"barrier", Barrier},
-                       {"all_gather_object", AllGatherObject}});
+                       {"barrier", CountedCall<Barrier>},
+                       {"all_gather_object", CountedCall<AllGatherObject>}});
   SetFunctional(state);
   return 1;
 }

@@ -2,6 +2,7 @@
 
 #include "ATen/core/grad_mode.h"
 #include "absl/strings/str_cat.h"
+#include "driver/lua/bind/sharding/counted_call.h"
 #include "driver/lua/bind/sharding/distributed.h"
 #include "driver/lua/bind/sharding/functions.h"
 #include "driver/lua/torch/tensor.h"
@@ -106,11 +107,11 @@ int Broadcast(lua_State* state) {
 
 void SetFunctional(lua_State* state) {
   lua_newtable(state);
-  SetFunctions(state, {{"all_reduce", AllReduce},
-                       {"all_gather", AllGather},
-                       {"reduce_scatter", ReduceScatter},
-                       {"all_to_all", AllToAll},
-                       {"broadcast", Broadcast}});
+  SetFunctions(state, {{"all_reduce", CountedCall<AllReduce>},
+                       {"all_gather", CountedCall<AllGather>},
+                       {"reduce_scatter", CountedCall<ReduceScatter>},
+                       {"all_to_all", CountedCall<AllToAll>},
+                       {"broadcast", CountedCall<Broadcast>}});
   lua_setfield(state, -2, "functional");
 }
 

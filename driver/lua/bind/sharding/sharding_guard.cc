@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "driver/lua/bind/sharding/counted_call.h"
 #include "driver/lua/bind/sharding/distributed.h"
 #include "driver/lua/bind/sharding/functions.h"
 #include "driver/lua/vm/object.h"
@@ -16,6 +17,7 @@
 #include "driver/ranks/activity.h"
 #include "driver/ranks/context.h"
 #include "driver/ranks/control.h"
+#include "driver/ranks/script_calls.h"
 #include "driver/ranks/world.h"
 #include "sharding/agreement/collective.h"
 #include "sharding/agreement/gather_texts.h"
@@ -63,6 +65,7 @@ int CheckGuard(lua_State* state) {
 int NewGathering(lua_State* state) {
   const std::string purpose = ReadString(state, 1, "gathering: purpose");
   const driver::Context& context = GetContext(state);
+  if (context.world.group == nullptr) throw Error(driver::kNoRanks);
   GatheringObject gathering;
   const int world_size = context.world.environment.world_size;
   if (world_size > 1) {
@@ -73,6 +76,19 @@ int NewGathering(lua_State* state) {
   }
   PushObject(state, std::move(gathering));
   return 1;
+}
+
+// num_calls() -> how many calls this rank has begun or refused; see NumScriptCalls.
+int NumCalls(lua_State* state) {
+  PushInteger(state, driver::NumScriptCalls());
+  return 1;
+}
+
+// refuse_call(reason, options?): counts a call that this rank has refused to make, in the group of
+// the options.
+int RefuseScriptCall(lua_State* state) {
+  RefuseCall(state, ReadString(state, 1, "refuse_call: reason"));
+  return 0;
 }
 
 // gather(text, call?) -> array of texts, by rank. gather_flags: in half the time, where the texts
@@ -99,7 +115,10 @@ void SetGuardFunctions(lua_State* state) {
   RegisterObject<GuardPointer>(state, {{"check", CheckGuard}});
   RegisterObject<GatheringObject>(state,
                                   {{"gather", Gather<false>}, {"gather_flags", Gather<true>}});
-  SetFunctions(state, {{"guard", NewGuard}, {"gathering", NewGathering}});
+  SetFunctions(state, {{"guard", NewGuard},
+                       {"gathering", NewGathering},
+                       {"num_calls", NumCalls},
+                       {"refuse_call", RefuseScriptCall}});
 }
 
 }  // namespace lockstep::lua

@@ -2,6 +2,9 @@
 -- alone: distributed_alone_test.lua.
 
 local dist = require "lockstep.distributed"
+local nn = require "lockstep.nn"
+local run = require "lockstep.run"
+local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
@@ -289,6 +292,19 @@ t.test("GroupsShareTheDeviceOfGloo", function()
   t.equal({ event_polls(), #groups }, { before, 5 })
 end)
 
+-- Each rank waited for a position that no rank had, and the report showed both lists as "world".
+t.test("RanksThatListAGroupsMembersDifferentlyAreNamed", function()
+  if rank < 2 then
+    local message = t.raises("the ranks of a group list its members differently:\n  rank 0: {0, 1} (", dist.group,
+      { ranks = rank == 0 and { 0, 1 } or { 1, 0 } })
+    t.truthy(message:find("\n  rank 1: {1, 0} (", 1, true), message)
+    t.truthy(message:find("Every member gives the same ranks in the same order", 1, true), message)
+    local again = dist.group { ranks = { 1, 0 } }
+    t.equal(dist.all_gather_object(rank, { group = again }), { 1, 0 })
+  end
+  dist.barrier()
+end)
+
 t.test("GroupsThatCannotBeAreRefused", function()
   t.raises("dist.group: ranks is missing: dist.group{ranks = {0, 1}}", dist.group)
   t.raises("dist.group: ranks is empty", dist.group, { ranks = {} })
@@ -346,4 +362,55 @@ t.test("TheCollectorWithinACollectiveLosesNoLine", function()
   end
   collectgarbage("setpause", pause)
   collectgarbage("setstepmul", step)
+end)
+
+-- The error is caught on one rank, and its next call then met the others' previous one: means of other steps.
+t.test("ACallThatOneRankRefusesCountsAsItsCall", function()
+  local last, sums = rank == world - 1, {}
+  for step = 1, 4 do
+    local x = (step == 2 and last) and 3 or values(step)
+    local ok, result = pcall(dist.all_reduce, x)
+    sums[step] = ok and result[0]:item() or result
+  end
+
+  t.equal({ sums[1], sums[3], sums[4] }, { world, 3 * world, 4 * world })
+  if last then
+    t.equal((sums[2]:gsub("^.*%.lua:%d+: ", "")), "dist.all_reduce: x must be a tensor, not the number 3")
+  else
+    t.truthy(sums[2]:find("the ranks call different collectives, each as its collective ", 1, true), sums[2])
+    t.truthy(sums[2]:find(("\n  rank %d: refused: dist.all_reduce: x must be a tensor, not the number 3 ("):format(
+      world - 1), 1, true), sums[2])
+  end
+end)
+
+t.test("ARefusedCallCountsInItsGroupAlone", function()
+  if rank < 2 then
+    local group = dist.group { ranks = { 0, 1 } }
+    local ok, message = pcall(dist.all_reduce, values(1), rank == 1 and "mean" or "sum", { group = group })
+    local expected = rank == 1 and 'not "mean"' or "rank 1: refused: dist.all_reduce: op"
+    t.truthy(not ok and message:find(expected, 1, true), message)
+    t.equal(dist.all_reduce(values(1), "sum", { group = group }), values(2))
+  end
+  dist.barrier()
+end)
+
+-- A function of the Lua library makes several collectives. Its error before the first counts as one call, too.
+t.test("FunctionsOfTheLibraryThatOneRankRefusesCountOnce", function()
+  local model = sharding.data_parallel(nn.Linear(1, 1))
+  run:state { best = {} }
+  local calls = {
+    { sharding.weighted_mean, { 1, 1 }, { 1, "one" } },
+    { sharding.accumulate, { model, { 1 }, 1, function() return 1 end }, { model, 3 } },
+    { run.finite, { run, { loss = 1 } }, { run, { loss = "one" } } },
+    { run.state, { run, { best = {} } }, { run, { best = {} }, { evry = 1 } } },
+    { run.save, { run, { step = 1 } }, { run, { step = 0.5 } } },
+    { run.config, { { steps = 1 } }, { { steps = 1 }, { at_last = {} } } },
+  }
+  for i, call in ipairs(calls) do
+    local fn, good, bad = unpack(call)
+    local ok, message = pcall(fn, unpack(rank == 1 and bad or good))
+    t.truthy(not ok, "call " .. i)
+    if rank ~= 1 then t.truthy(message:find("\n  rank 1: refused: ", 1, true), ("call %d: %s"):format(i, message)) end
+    t.equal(sharding.weighted_mean(rank + i, 1), i + (world - 1) / 2, "call " .. i)
+  end
 end)

@@ -1,5 +1,6 @@
 --- sharding.accumulate: the gradients of a step that consists of several micro-batches.
 
+local agreement = require "lockstep.state.agreement"
 local core = require "lockstep.core"
 local data_parallel = require "lockstep.sharding.data_parallel"
 local disagreement = require "lockstep.sharding.disagreement"
@@ -173,4 +174,4 @@ local function accumulate(model, micro_batches, count, fn, opts)
   return unpack(torch.unbind(sums / count))
 end
 
-return accumulate
+return agreement.counted(accumulate)

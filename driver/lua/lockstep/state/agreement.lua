@@ -107,6 +107,23 @@ end
 ---@return string
 function M.plain(message) return (tostring(message):gsub("^[^\n]-%.lua:%d+: ", "")) end
 
+--- Returns a function that does the same as `fn`, which all ranks call together. If it raises on one rank before its
+--- first collective, for an invalid argument, that counts as this rank's call. A script may catch the error, and its
+--- later calls then still meet those of the other ranks.
+---@generic F: function
+---@param fn F
+---@return F
+function M.counted(fn)
+  local function finish(calls, options, ok, first, ...)
+    if ok then return first, ... end
+    if core_sharding.num_calls() == calls then core_sharding.refuse_call(M.plain(first), options) end
+    error(first, 0)
+  end
+  return function(...)
+    return finish(core_sharding.num_calls(), select(-1, nil, ...), pcall(fn, ...))
+  end
+end
+
 --- Calls fn(...) on this rank. Returns its result if it fails on no rank. Otherwise every rank gets nil and the same
 --- reason. fn may take half an hour. A rank that is dead or stopped meanwhile ends the run after --timeout.
 ---@generic T
