@@ -267,11 +267,26 @@ sharding::Peer ReadPeer(lua_State* state, const std::string& function, const cha
           static_cast<int>(options.Integer("tag", 0))};
 }
 
+// Calls `message`, which sends to a rank or receives from it. The error of a lost connection then
+// names the function and the rank; Gloo's own has neither.
+void NamingPeer(const char* function, const sharding::Peer& peer,
+                const std::function<void()>& message) {
+  PrefixErrors(function, [&] {
+    try {
+      message();
+    } catch (const c10::Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      TORCH_CHECK(false, "the connection to rank ", peer.rank, " has failed: ", error.what());
+    }
+  });
+}
+
 int Send(lua_State* state) {
   const at::Tensor& tensor = ReadTensor(state, 1, "dist.send: x");
   const sharding::Peer peer = ReadPeer(state, "dist.send", "dst");
   const driver::CollectiveSubject subject(Describe(tensor));
-  PrefixErrors("dist.send", [&] { sharding::SendTensor(tensor, peer, RunningScriptLine()); });
+  NamingPeer("dist.send", peer, [&] { sharding::SendTensor(tensor, peer, RunningScriptLine()); });
   return 0;
 }
 
@@ -281,7 +296,7 @@ int Receive(lua_State* state) {
   CheckNoGradient(tensor, "dist.recv", "mimo.bridge, whose gradient travels back");
   const driver::CollectiveSubject subject(Describe(tensor));
   InPlace(tensor, [&](const at::Tensor& dense) {
-    PrefixErrors("dist.recv", [&] { sharding::ReceiveTensor(dense, peer); });
+    NamingPeer("dist.recv", peer, [&] { sharding::ReceiveTensor(dense, peer); });
   });
   lua_pushvalue(state, 1);
   return 1;
