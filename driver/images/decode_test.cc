@@ -225,9 +225,12 @@ TEST(Decode, AWrongChecksumOfAPngIsAnErrorBeforeThePixelsAndNoneBehindThem) {
     const size_t end = png.size() - 12;
 
     EXPECT_EQ(HashOf(*DecodeExactly(std::string(png).insert(33, right))), hash) << name;
-    const absl::StatusOr<Image> refused = DecodeExactly(std::string(png).insert(33, wrong));
-    ExpectOneClearError(refused, name);
-    EXPECT_THAT(std::string(refused.status().message()), HasSubstr("invalid chunk checksum"));
+    for (const Alpha alpha : {Alpha::kDrop, Alpha::kWhite}) {
+      const absl::StatusOr<Image> refused =
+          DecodeExactly(std::string(png).insert(33, wrong), {.alpha = alpha});
+      ExpectOneClearError(refused, name);
+      EXPECT_THAT(std::string(refused.status().message()), HasSubstr("invalid chunk checksum"));
+    }
 
     EXPECT_EQ(HashOf(*DecodeExactly(std::string(png).insert(end, wrong))), hash) << name;
     std::string end_wrong = png;

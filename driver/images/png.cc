@@ -68,11 +68,13 @@ uint64_t RawBytes(const spng_ihdr& header) {
   return header.height * (1 + (header.width * samples * header.bit_depth + 7) / 8);
 }
 
-bool HasAlpha(spng_ctx* context, const spng_ihdr& header) {
+// Finds out whether there is alpha. Returns libspng's error of the chunks before the pixels, or 0.
+int FindAlpha(spng_ctx* context, const spng_ihdr& header, bool& has_alpha) {
   spng_trns transparency;
-  return header.color_type == SPNG_COLOR_TYPE_TRUECOLOR_ALPHA ||
-         header.color_type == SPNG_COLOR_TYPE_GRAYSCALE_ALPHA ||
-         spng_get_trns(context, &transparency) == 0;
+  const int error = spng_get_trns(context, &transparency);
+  has_alpha = header.color_type == SPNG_COLOR_TYPE_TRUECOLOR_ALPHA ||
+              header.color_type == SPNG_COLOR_TYPE_GRAYSCALE_ALPHA || error == 0;
+  return error == SPNG_ECHUNKAVAIL ? 0 : error;
 }
 
 // Decodes in `format`, of `pixel_bytes` bytes a pixel, and has `convert` write the RGB.
@@ -89,7 +91,9 @@ int DecodeThrough(spng_ctx* context, int format, int flags, int64_t num_values,
 int DecodePixels(spng_ctx* context, const spng_ihdr& header, Alpha alpha, Image& image) {
   const int64_t num_pixels = image.height * image.width;
   uint8_t* rgb = image.pixels.get();
-  if (alpha == Alpha::kWhite && HasAlpha(context, header)) {
+  bool has_alpha = false;
+  if (const int error = FindAlpha(context, header, has_alpha)) return error;
+  if (alpha == Alpha::kWhite && has_alpha) {
     return DecodeThrough<uint8_t>(
         context, SPNG_FMT_RGBA8, SPNG_DECODE_TRNS, 4 * num_pixels,
         [&](const uint8_t* rgba) { DropAlpha(rgba, num_pixels, alpha, rgb); });
