@@ -55,9 +55,10 @@ end
 
 -- trainers.md ---------------------------------------------------------------------------------------------
 
---- Returns the table that a script gives to run.config.
+--- Returns the table that a script gives to run.config. In it, `here` is the script's folder.
 local function settings_of(script)
-  return assert(loadstring("return " .. read(script):match "run%.config%(? ?(%b{})"))()
+  local settings = assert(loadstring("return " .. read(script):match "run%.config%(? ?(%b{})"))
+  return setfenv(settings, { here = "scripts" })()
 end
 
 --- Returns whether a setting such as "lora.r" is in the table.

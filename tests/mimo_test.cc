@@ -107,29 +107,34 @@ torch.sum(y):backward()
                                Not(HasSubstr("did the loss use y"))));
 }
 
-TEST(Bridge, ARankThatMakesItAloneLearnsTheMissingRanks) {
-  for (const int maker : {0, 1}) {
-    const Ended ended = RunTopology(
-        absl::StrCat("if rank == ", maker, " then mimo.bridge { topology = topology, from = ",
-                     "'vision', to = 'language' } end"),
-        "2");
+// Not in a collective: the watchdog would tell of that one.
+constexpr char kBusy[] = "local start = os.time() repeat until os.time() > start + 30";
 
-    const std::string names[] = {"rank 0 (vision)", "rank 1 (language)"};
-    EXPECT_NE(ended.exit_code, 0);
-    EXPECT_THAT(ended.err,
-                HasSubstr(absl::StrCat("mimo.bridge: ", names[maker],
-                                       " makes the bridge vision -> language and has waited 2 s "
-                                       "for ",
-                                       names[1 - maker], " to make it, too")));
-    EXPECT_THAT(ended.err, Not(HasSubstr("gloo")));
+TEST(Bridge, ARankThatMakesItAloneLearnsTheMissingRanks) {
+  const std::string names[] = {"rank 0 (vision)", "rank 1 (language)"};
+  for (const int maker : {0, 1}) {
+    for (const bool other_has_ended : {false, true}) {
+      const Ended ended = RunTopology(
+          absl::StrCat("if rank == ", maker, " then mimo.bridge { topology = topology, from = ",
+                       "'vision', to = 'language' } end\n", other_has_ended ? "" : kBusy),
+          "2");
+
+      const std::string expected =
+          other_has_ended
+              ? absl::StrCat(", which ", names[1 - maker],
+                             " will not make, because its script has ended")
+              : absl::StrCat(" and has waited 2 s for ", names[1 - maker], " to make it, too");
+      EXPECT_NE(ended.exit_code, 0);
+      EXPECT_THAT(ended.err,
+                  HasSubstr(absl::StrCat("mimo.bridge: ", names[maker],
+                                         " makes the bridge vision -> language", expected)));
+      EXPECT_THAT(ended.err, Not(HasSubstr("gloo")));
+    }
   }
 }
 
 TEST(Bridge, ARankThatDoesNotComeIsNamed) {
-  // Busy, not in a collective: the watchdog would tell of that one.
-  const Ended ended = RunBridge(
-      "if rank == 0 then local start = os.time() repeat until os.time() > start + 30 end bridge()",
-      "2");
+  const Ended ended = RunBridge(absl::StrCat("if rank == 0 then ", kBusy, " end bridge()"), "2");
 
   EXPECT_NE(ended.exit_code, 0);
   EXPECT_THAT(ended.err, HasSubstr("mimo: bridge vision -> language, call 0: rank 1 (language) "

@@ -19,7 +19,7 @@ local function read(part, folder, place)
       type(given) == "string" and '"' .. given .. '", which is not a path' or "a " .. type(given))
   end
   if folder ~= "." and given:sub(1, 1) ~= "/" then given = folder .. "/" .. given end
-  return require("lockstep.images").read(given)
+  return require("lockstep.images").read(given, { alpha = "drop" }) -- as load_image of transformers reads a path
 end
 
 --- Returns all pictures of the messages in their order. Throws where there is a video, which has no reader here.

@@ -54,7 +54,7 @@ t.test("EachPictureHasAPlaceholderForEachOfItsTokens", function()
   local sample = chat:encode(messages, { processor = process })
   local plain = chat:encode(messages)
 
-  local patches, grid = process(images.read(PNG, { alpha = "white" })) -- as transformers' processors
+  local patches, grid = process(images.read(PNG, { alpha = "drop" })) -- as transformers reads the path of a message
   t.equal(sample.image_grid_thw, torch.cat { torch.tensor({ { 1, 4, 6 } }, { dtype = torch.int64 }), grid })
   t.equal(sample.pixel_values, torch.cat { (process(picture(16, 24))), patches })
   local tokens = 4 * 6 / 4 + patches:size(0) / 4
