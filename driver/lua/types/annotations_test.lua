@@ -263,8 +263,9 @@ t.test("EveryNativeObjectHasAClassWithItsMethods", function()
   local objects, problems = native_objects(), {}
   t.truthy(objects.group, "the registry must hold the group's metatable")
   for name, methods in pairs(objects) do
-    local expected, found = {}, false
+    local expected = {}
     for method in pairs(methods) do expected[#expected + 1] = method end
+    local found = #expected == 0 -- one that the program keeps for itself
     table.sort(expected)
     for _, names in pairs(stub_classes) do
       local listed = {}

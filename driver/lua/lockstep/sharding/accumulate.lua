@@ -57,6 +57,7 @@ local Counts = {}
 Counts.__index = Counts
 
 --- Adds the count of a micro-batch; nil where fn returned none.
+---@param count any
 function Counts:add(count)
   self.micro_batches = self.micro_batches + 1
   if count == nil then return end
@@ -69,6 +70,8 @@ end
 
 --- Raises on every rank if the ranks' counts do not add up to the divisor. Nothing is checked if no rank's fn returns
 --- counts. Collective, on the CPU: no device waits.
+---@param divisor number
+---@param group dist.Group?
 function Counts:compare(divisor, group)
   local own = torch.tensor({ dist.rank(), self.micro_batches, self.given, self.sum }, { dtype = torch.float64 })
   local ranks = torch.stack(dist.all_gather(own, { group = group }))
