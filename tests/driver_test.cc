@@ -197,6 +197,20 @@ TEST(Script, OsExitWithoutACodeIsAGoodEnd) {
   }
 }
 
+TEST(Script, HooksThatAreThereAtTheEndEndWell) {
+  const Ended ended = RunScript(
+      "local torch = require 'lockstep.torch'\n"
+      "x = torch.ones { 2 }:requires_grad_(true)\n"
+      "x:register_hook(function(gradient) return gradient end)\n"
+      "y = x * 2\n"
+      "y:register_hook(function(gradient) return gradient end)\n"
+      "z = y:sum()",
+      {"--nproc", "1"});
+
+  EXPECT_EQ(ended.exit_code, 0);
+  EXPECT_EQ(ended.err, "");
+}
+
 // The ranks that end first must not break the connections that the others still make.
 TEST(Script, ManyRanksThatEndAtOnceEndWell) {
   for (int i = 0; i < 5; ++i) {

@@ -143,7 +143,7 @@ class HookList : public std::enable_shared_from_this<HookList> {
 
   // Unroots the functions where one value in Lua alone holds the tensor.
   void Unroot(lua_State* state) {
-    if (!functions_.has_value()) return;
+    if (!functions_.has_value() || IsClosing()) return;
     const int top = lua_gettop(state);
     PushValue(state);
     const at::Tensor* tensor = PeekTensor(state, -1);
@@ -164,6 +164,16 @@ class HookList : public std::enable_shared_from_this<HookList> {
   }
 
  private:
+  // Returns whether Lua collects all it has, at the program's end. No function is called any more.
+  bool IsClosing() const {
+    try {
+      lua_pop(functions_->Push(), 1);
+      return false;
+    } catch (const Error&) {
+      return true;
+    }
+  }
+
   // Returns whether the tensor alone keeps the part of the graph that calls the hooks.
   bool HoldsHistory(const at::Tensor& tensor) const {
     return !tensor.is_view() && BelongsTo(tensor) &&
