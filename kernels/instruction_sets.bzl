@@ -1,4 +1,4 @@
-"""Compiles loops once for each instruction set, and says how tests choose one of them."""
+"""Compiles loops once for each instruction set, and runs tests on each of them."""
 
 # ATen's name of each, and the compiler's options.
 INSTRUCTION_SETS = [
@@ -32,7 +32,7 @@ INSTRUCTION_SETS = [
 
 # Suffixes of test names, and variables. ATEN_CPU_CAPABILITY limits ATen's own kernels, MKL_ENABLE_INSTRUCTIONS its matrix
 # products and functions.
-TEST_ENVIRONMENTS = [
+_TEST_ENVIRONMENTS = [
     (
         "",
         {},
@@ -99,3 +99,30 @@ def libraries_of(name):
         ],
         "//conditions:default": [],
     }) + [":%s_default" % name]
+
+def cc_test_of_instruction_sets(name, deps, size = "small", variants = {}):
+    """Runs NAME.cc on each instruction set, as NAME, NAME_avx2 and NAME_default. The file is compiled once.
+
+    Args:
+      name: of the file and of the first test.
+      deps: of the file.
+      size: of each test.
+      variants: further tests, suffix: (args, more deps), which are linked with more code.
+    """
+    native.cc_library(
+        name = name + "_code",
+        testonly = True,
+        srcs = [name + ".cc"],
+        deps = deps + ["@com_google_googletest//:gtest"],
+        alwayslink = True,
+    )
+    tests = [(suffix, env, [], []) for suffix, env in _TEST_ENVIRONMENTS]
+    tests += [(suffix, {}, args, more) for suffix, (args, more) in variants.items()]
+    for suffix, env, args, more in tests:
+        native.cc_test(
+            name = name + suffix,
+            size = size,
+            args = args,
+            env = env,
+            deps = [":%s_code" % name, "@com_google_googletest//:gtest_main"] + more,
+        )

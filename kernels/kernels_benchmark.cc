@@ -6,8 +6,7 @@
 // speed / the copy's, aten = its time / ATen's. Bytes are those that the kernel must read and
 // write; the copy (a clone, which allocates as the kernel does) reads half of them. Those of a
 // linear layer are its weight's. Forward and backward are separate; backward of ATen's chain is
-// what autograd runs. "fuse: ..." are chains run by FusedFunction, for which
-// --benchmark_filter=fuse asks alone.
+// what autograd runs.
 
 #include <time.h>
 
@@ -17,7 +16,6 @@
 #include <cstdlib>
 #include <functional>
 #include <limits>
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -26,7 +24,6 @@
 #include "benchmark/benchmark.h"
 #include "kernels/adamw.h"
 #include "kernels/kernels.h"
-#include "kernels/pointwise/fuse.h"
 #include "torch/csrc/autograd/autograd.h"
 
 namespace lockstep::kernels {
@@ -86,36 +83,6 @@ Tensors FusedLinear(const Tensors& in) { return {Linear(in[0], in[1])}; }
 
 Tensors ComposedLinear(const Tensors& in) { return {at::linear(in[0], in[1])}; }
 
-// A chain of ATen's operators against itself as a fused function of `num_inputs` tensors, and of
-// `num_weights` more that have one number for each column.
-Chain Fuse(const char* name, const PointwiseFunction& chain, int num_inputs, int64_t forward,
-           int64_t backward, int num_weights = 0) {
-  const auto function = std::make_shared<FusedFunction>(chain);
-  const auto fused = [function](const Tensors& in) {
-    return (*function)(std::vector<PointwiseArgument>(in.begin(), in.end()));
-  };
-  const auto inputs = [num_inputs, num_weights](const Tensors& in) {
-    Tensors leaves;
-    for (int i = 0; i < num_inputs + num_weights; ++i)
-      leaves.push_back(Leaf(at::randn_like(i < num_inputs ? in[0] : in[0][0])));
-    return leaves;
-  };
-  return {name, fused, chain, inputs, forward, backward};
-}
-
-at::Tensor LogSoftmax(const at::Tensor& x) {
-  const at::Tensor shifted = x - x.amax(-1, true);
-  return shifted - shifted.exp().sum(-1, true).log();
-}
-
-// The chain against ATen's own kernel, not against the operators of the chain.
-Chain FusedLogSoftmax() {
-  Chain chain = Fuse(
-      "fuse: log_softmax", [](const Tensors& in) { return Tensors{LogSoftmax(in[0])}; }, 1, 2, 3);
-  chain.composed = [](const Tensors& in) { return Tensors{at::log_softmax(in[0], -1)}; };
-  return chain;
-}
-
 const Chain kChains[] = {
     {"linear of 1 row", FusedLinear, ComposedLinear, LinearInputs<1>, 1, 0},
     {"linear of 4 rows", FusedLinear, ComposedLinear, LinearInputs<4>, 1, 0},
@@ -155,37 +122,6 @@ const Chain kChains[] = {
        return Tensors{Leaf(Heads(in[0])), angles, angles.clone()};
      },
      2, 2},
-    Fuse(
-        "fuse: silu(x) * y", [](const Tensors& in) { return Tensors{at::silu(in[0]) * in[1]}; }, 2,
-        3, 5),
-    Fuse(
-        "fuse: x * y + z", [](const Tensors& in) { return Tensors{in[0] * in[1] + in[2]}; }, 3, 4,
-        6),
-    Fuse(
-        "fuse: gelu(x) * y, tanh",
-        [](const Tensors& in) { return Tensors{at::gelu(in[0], "tanh") * in[1]}; }, 2, 3, 5),
-    Fuse(
-        "fuse: 10 operators",
-        [](const Tensors& in) {
-          const at::Tensor x = in[0] * 0.5 + in[1], gate = in[1].sigmoid();
-          return Tensors{at::where(x > 0, x, 0.1 * x) * gate +
-                         in[0].abs().sqrt() / (1 + in[1].square())};
-        },
-        2, 3, 5),
-    Fuse(
-        "fuse: softmax(x * 0.125 + mask)",
-        [](const Tensors& in) {
-          const at::Tensor x = in[0] * 0.125 + in[1], e = (x - x.amax(-1, true)).exp();
-          return Tensors{e / e.sum(-1, true)};
-        },
-        1, 2, 3, 1),
-    Fuse(
-        "fuse: RMSNorm",
-        [](const Tensors& in) {
-          return Tensors{in[0] * (in[0].square().mean(-1, true) + 1e-6).rsqrt() * in[1]};
-        },
-        1, 2, 3, 1),
-    FusedLogSoftmax(),
 };
 
 double ProcessorSeconds() {

@@ -73,7 +73,6 @@ def items():
         Item("tiled_mlp on a GPU", gtest("tiled_mlp_gpu_test"), needs_gpu=True),
         Item("kernels on a GPU", gtest("kernels_gpu_test"), needs_gpu=True),
         Item("float8 on a GPU", gtest("float8_gpu_test"), needs_gpu=True),
-        Item("fused functions on a GPU", gtest("fuse_gpu_test"), needs_gpu=True),
         Item("attention", lua("run_test.lua", str(HERE / "attention_gpu_test.lua")), needs_gpu=True),
         Item("collectives through NCCL", lua("run_test.lua", str(HERE / "collectives_gpu_test.lua")), needs_gpu=True),
         Item("graphs, streams, events", lua("run_test.lua", str(HERE / "graph_gpu_test.lua")), needs_gpu=True),
@@ -83,7 +82,6 @@ def items():
         Item("fused kernels", lua("kernels.lua"), bounds=[
             Bound("RMSNorm, time / ATen", high=1.0), Bound("add + RMSNorm, time / ATen", high=0.6),
             Bound("SwiGLU, time / ATen", high=0.5), Bound("rotation, time / ATen", high=0.2),
-            Bound("lockstep.fuse, time / ATen", high=0.6), Bound("lockstep.fuse, softmax, time / ATen", high=0.6),
             Bound("AdamW, time / ATen", high=0.6), Bound("AdamW, speed / copy", low=0.8)]),
         Item("float8 layers", lua("float8.lua"), bounds=[
             Bound("tensorwise, error / CPU", high=1e-2, on_cpu=True), Bound("rowwise, error / CPU", high=1e-2, on_cpu=True),

@@ -31,22 +31,6 @@ compare("add + RMSNorm", function()
   torch.grad({ y, sum }, { x, other, norm.weight }, { grad_outputs = { gradient, gradient } })
 end)
 compare("SwiGLU", function() torch.grad({ nn.swiglu(x, other) }, { x, other }, { grad_outputs = { gradient } }) end)
-local function chain(a, b) return torch.where(a:gt(0), a, 0.1 * a) * torch.sigmoid(b) + b end
-local fused_chain = lockstep.fuse(chain)
-compare("lockstep.fuse", function(is_fused)
-  local y = (is_fused and fused_chain or chain)(x, other)
-  torch.grad({ y }, { x, other }, { grad_outputs = { gradient } })
-end)
-local function attention_weights(a, mask)
-  local z = a * 0.125 + mask
-  local e = torch.exp(z - z:amax(-1, true))
-  return e / e:sum(-1, true)
-end
-local fused_weights = lockstep.fuse(attention_weights)
-compare("lockstep.fuse, softmax", function(is_fused)
-  local y = (is_fused and fused_weights or attention_weights)(x, other)
-  torch.grad({ y }, { x, other }, { grad_outputs = { gradient } })
-end)
 local head = 64
 local heads, angles = x:detach():view(rows, -1, head):requires_grad_(true), random { rows, 1, head }
 compare("rotation", function()

@@ -4,7 +4,6 @@
 local core = require "lockstep.core"
 
 ---@class lockstep
----@field fuse fun(fn: function): (fun(...: torch.Tensor|number): torch.Tensor ...) see lockstep/fuse.lua
 ---@field graph fun(fn: function, opts: {warmup: integer?, buckets: integer?}?): lockstep.Graph see lockstep/graph.lua
 local M = {}
 
@@ -39,12 +38,12 @@ function M.scope(fn, ...)
   return collect(fn(...))
 end
 
--- Loaded when they are first asked for: most scripts have neither.
+-- Loaded when it is first asked for: most scripts have none.
 setmetatable(M, { __index = function(t, name)
-  if name ~= "graph" and name ~= "fuse" then return nil end
-  local value = require("lockstep." .. name)
-  rawset(t, name, value)
-  return value
+  if name ~= "graph" then return nil end
+  local graph = require "lockstep.graph"
+  rawset(t, name, graph)
+  return graph
 end })
 
 conditions.warn()

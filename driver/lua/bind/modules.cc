@@ -17,7 +17,6 @@ void PreloadModules(LuaVm& vm) {
   vm.Preload("lockstep.core.checkpoint", OpenCheckpoint);
   vm.Preload("lockstep.core.data", OpenData);
   vm.Preload("lockstep.core.files", OpenFiles);
-  vm.Preload("lockstep.core.fuse", OpenFuse);
   vm.Preload("lockstep.core.graph", OpenGraph);
   vm.Preload("lockstep.core.images", OpenImages);
   vm.Preload("lockstep.core.mimo", OpenMimo);

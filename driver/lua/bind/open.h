@@ -13,7 +13,6 @@ int OpenBatching(lua_State* state);
 int OpenCheckpoint(lua_State* state);
 int OpenData(lua_State* state);   // sources, mixes and workers
 int OpenFiles(lua_State* state);  // folders, and checks that files are complete
-int OpenFuse(lua_State* state);   // fused functions of //kernels:torch
 int OpenImages(lua_State* state);
 int OpenMimo(lua_State* state);
 int OpenSafetensors(lua_State* state);

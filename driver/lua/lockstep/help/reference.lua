@@ -36,7 +36,7 @@ local MODULES = {
   { "data", "lockstep/data.lua" },
   { "log", "lockstep/log.lua" },
   { "run", "lockstep/run.lua" },
-  { "lockstep", "lockstep.lua", "lockstep/fuse.lua", "lockstep/graph.lua", "lockstep/watching.lua" },
+  { "lockstep", "lockstep.lua", "lockstep/graph.lua", "lockstep/watching.lua" },
   { "testing", "lockstep/testing.lua" },
 }
 

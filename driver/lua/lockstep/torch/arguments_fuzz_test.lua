@@ -133,8 +133,6 @@ local CALLS = {
   { "optimizer:load_state_dict", function(...) return optimizer():load_state_dict(...) end,
     function() return { optimizer():state_dict() } end },
   { "optimizer:step", function(...) return optimizer():step(...) end, function() return { 0.5 } end },
-  { "lockstep.fuse", lockstep.fuse, function() return { function(x) return x + 1 end } end },
-  { "fused", lockstep.fuse(function(x, y) return x + y end), function() return { torch.ones { 2 }, 1 } end },
   { "lockstep.graph", graph, function() return { function(x) return x + 1 end, { warmup = 1 } } end },
   { "graph", function(...)
     local g = lockstep.graph(function(x, y) return x + y end, { warmup = 1 })
