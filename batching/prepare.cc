@@ -9,6 +9,7 @@
 #include "ATen/ops/cat.h"
 #include "ATen/ops/empty.h"
 #include "absl/status/statusor.h"
+#include "base/hash.h"
 #include "batching/item.h"
 #include "c10/util/Exception.h"
 
@@ -328,24 +329,12 @@ bool IsHeld(const Plan& plan, int64_t step, const std::vector<Item>& items) {
   return needs_padding;
 }
 
-// FNV-1a, over bytes and over whole numbers: the same in every process.
-class Fingerprint {
- public:
-  void Add(uint64_t value) { hash_ = (hash_ ^ value) * 1099511628211u; }
-  void Add(const std::string& text) {
-    Add(text.size());
-    for (const char c : text) Add(static_cast<unsigned char>(c));
-  }
-  uint64_t value() const { return hash_; }
-
- private:
-  uint64_t hash_ = 14695981039346656037u;
-};
-
 void AddMicroBatch(const Plan& plan, const MicroBatch& planned, const std::vector<Item>& items,
-                   Fingerprint& fingerprint) {
+                   base::Hash& fingerprint) {
   const auto samples = plan.samples_of(planned);
-  fingerprint.Add(items[static_cast<size_t>(samples[0])].kind);
+  const std::string& kind = items[static_cast<size_t>(samples[0])].kind;
+  fingerprint.Add(kind.size());
+  fingerprint.AddText(kind);
   fingerprint.Add(planned.padding ? 1 : 0);
   fingerprint.Add(samples.size());
   for (const int64_t i : samples) {
@@ -398,7 +387,7 @@ Prepared PlanAndPack(const std::vector<Outline>& index, const SamplesOf& samples
   const Plan plan = PlanItems(items, options);
   const MicroBatchBuilder builder(options, FindStreams(index, options));
   prepared.batches.resize(static_cast<size_t>(options.ranks));
-  Fingerprint fingerprint;
+  base::Hash fingerprint;
   for (int64_t step = 0; step < plan.micro_steps; ++step) {
     const bool is_held = IsHeld(plan, step, items);
     double most_expensive = 0;

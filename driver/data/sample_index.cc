@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "base/hash.h"
 #include "driver/data/cache_lock.h"
 #include "driver/data/json_array.h"
 #include "driver/data/parquet/row.h"
@@ -137,13 +138,6 @@ constexpr char kMagic[8] = {'L', 'S', 'I', 'N', 'D', 'E', 'X', '2'};
 
 bool IsGzip(absl::string_view bytes) { return absl::StartsWith(bytes, "\x1f\x8b"); }
 
-// FNV-1a: the same on every machine.
-uint64_t Hash(absl::string_view text) {
-  uint64_t hash = 0xcbf29ce484222325u;
-  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3u;
-  return hash;
-}
-
 // "train.jsonl-0123456789abcdef": files of one name in different folders have different stems.
 std::string CacheStem(const std::string& path, const std::string& cache_folder,
                       const std::string& unpacking) {
@@ -152,15 +146,15 @@ std::string CacheStem(const std::string& path, const std::string& cache_folder,
   if (error) absolute = path;
   return absl::StrCat(
       cache_folder, "/", fs::path(path).filename().string(), "-",
-      absl::Hex(Hash(absl::StrCat(absolute.string(), unpacking)), absl::kZeroPad16));
+      absl::Hex(base::TextHash(absl::StrCat(absolute.string(), unpacking)), absl::kZeroPad16));
 }
 
 std::string UnpackedPath(const std::string& stem, const FileIdentity& identity) {
-  return absl::StrCat(
-      stem, "-",
-      absl::Hex(Hash(absl::StrCat(identity.bytes, " ", identity.mtime_ns, " ", identity.inode)),
-                absl::kZeroPad16),
-      ".unpacked");
+  return absl::StrCat(stem, "-",
+                      absl::Hex(base::TextHash(absl::StrCat(identity.bytes, " ", identity.mtime_ns,
+                                                            " ", identity.inode)),
+                                absl::kZeroPad16),
+                      ".unpacked");
 }
 
 absl::Status WithAdvice(const absl::Status& status) {

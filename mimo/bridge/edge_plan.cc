@@ -5,6 +5,7 @@
 #include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "base/hash.h"
 
 namespace lockstep::mimo {
 namespace {
@@ -83,8 +84,7 @@ Route UsualRoute(const Topology& topology, int edge) {
 
 uint64_t Fingerprint(const std::string& text) {
   if (text.empty()) return 0;
-  uint64_t hash = 0xcbf29ce484222325;  // FNV-1a
-  for (const char c : text) hash = (hash ^ static_cast<uint8_t>(c)) * 0x100000001b3;
+  const uint64_t hash = base::TextHash(text);
   return hash ^ hash >> 32;
 }
 

@@ -7,7 +7,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
-#include "base/text_hash.h"
+#include "base/hash.h"
 
 namespace lockstep::sharding {
 namespace {

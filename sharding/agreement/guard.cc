@@ -9,7 +9,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/text_hash.h"
+#include "base/hash.h"
 #include "sharding/agreement/gather_texts.h"
 
 namespace lockstep::sharding {

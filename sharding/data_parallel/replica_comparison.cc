@@ -11,7 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
-#include "base/text_hash.h"
+#include "base/hash.h"
 #include "c10/util/Exception.h"
 #include "sharding/agreement/gather_texts.h"
 

@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
-#include "base/text_hash.h"
+#include "base/hash.h"
 #include "sharding/agreement/gather_texts.h"
 
 namespace lockstep::sharding {
@@ -93,14 +93,13 @@ Turns::Turns(Collective* collective, std::vector<std::string> units, bool joins)
 
 void Turns::BeginPass() {
   used_.clear();
-  used_hash_ = 0;
+  used_hash_ = {};
 }
 
 void Turns::Use(int32_t unit) {
   if (joins_) return;
   used_.push_back(unit);
-  // FNV-1a, a unit at a time.
-  used_hash_ = (used_hash_ ^ static_cast<uint64_t>(unit + 1)) * uint64_t{1099511628211};
+  used_hash_.Add(static_cast<uint64_t>(unit + 1));
 }
 
 absl::StatusOr<Turn> Turns::Agree(const Turn& next, const std::function<std::string()>& place) {
@@ -120,7 +119,7 @@ absl::StatusOr<AgreedTurn> Turns::Agree(const Turn& next, const Collective::Part
                                         const std::function<std::string()>& place,
                                         const Terms& terms) {
   if (!failed_.ok()) return failed_;
-  const Encoded own = {next, used_hash_, terms.hash, base::TextHash(terms.flags)};
+  const Encoded own = {next, used_hash_.value(), terms.hash, base::TextHash(terms.flags)};
   const absl::StatusOr<std::vector<std::string>> all = GatherTurns(BytesOf(own), parts);
   if (!all.ok()) {
     failed_ = absl::Status(

@@ -32,6 +32,7 @@
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include "base/hash.h"
 #include "sharding/agreement/collective.h"
 
 namespace lockstep::sharding {
@@ -110,7 +111,7 @@ class Turns {
   std::vector<std::string> units_;
   bool joins_;
   std::vector<int32_t> used_;  // units, in this pass
-  uint64_t used_hash_ = 0;     // of the same
+  base::Hash used_hash_;       // of the same
   absl::Status failed_;
 };
 

@@ -8,6 +8,7 @@
 #include "ATen/ops/stack.h"
 #include "ATen/ops/zeros.h"
 #include "absl/strings/str_cat.h"
+#include "base/hash.h"
 #include "c10/util/Exception.h"
 #include "sharding/fully_shard/steps.h"
 #include "torch/csrc/autograd/graph_task.h"
@@ -21,15 +22,17 @@ Terms Steps::TermsOf(Action action, size_t unit_index, const std::string& given)
   Terms terms;
   if (!turns_.has_value()) return terms;
   if (action == Action::kReduce) terms.flags = unit(unit_index).HaveGradients();
+  base::Hash hash;
+  hash.AddText(given);
+  terms.hash = hash.value();
   if (!given.empty()) {
-    terms.hash = std::hash<std::string>()(given);
     terms.lines = [given] { return given; };
   }
   if (action != Action::kFinish && action != Action::kReduce) return terms;
   for (size_t u = 0; u < units_.size(); ++u) {
-    for (size_t i = 0; i < unit(u).num_parameters(); ++i)
-      terms.hash = terms.hash * uint64_t{1099511628211} + (unit(u).is_trained(i) ? 2 : 1);
+    for (size_t i = 0; i < unit(u).num_parameters(); ++i) hash.Add(unit(u).is_trained(i) ? 2 : 1);
   }
+  terms.hash = hash.value();
   terms.lines = [this, given] {
     std::string lines = given;
     for (size_t u = 0; u < units_.size(); ++u) {
