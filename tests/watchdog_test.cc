@@ -117,6 +117,44 @@ TEST(Watchdog, BackwardHasTheLineThatCalledIt) {
               ContainsRegex("waits [^\n]*all_reduce float32 \\{6\\} sum  \\(train.lua:12"));
 }
 
+// The folder `silent` is on a disk that does not answer.
+Ended RunOnASilentDisk(const std::string& code, int num_ranks) {
+  const Folder folder;
+  folder.Write("silent/train.jsonl", "{}\n");
+  Command command =
+      RankScript(folder, code, {"--nproc", absl::StrCat(num_ranks), "--timeout", "2"});
+  command.environment["LD_PRELOAD"] = DataFile("tests/support/silent_disk.so");
+  return RunOne(command);
+}
+
+// No rank is in a collective, so nothing else would end the run.
+TEST(Watchdog, ADiskThatDoesNotAnswerIsNamed) {
+  for (const int num_ranks : {1, 2}) {
+    SCOPED_TRACE(num_ranks);
+    const Ended ended =
+        RunOnASilentDisk("require('lockstep.data').source('silent/train.jsonl')\n", num_ranks);
+
+    EXPECT_EQ(ended.exit_code, kHang);
+    EXPECT_THAT(ended.err, ContainsRegex("^lockstep: (rank [01]: )?has waited 2\\.[0-9] s to open "
+                                         "[^ ]*silent/train.jsonl: its disk or server does not "
+                                         "answer; the limit that --timeout sets is 2 s"));
+  }
+}
+
+// The others are patient with work that one rank does alone, but not with its disk.
+TEST(Watchdog, ADiskThatDoesNotAnswerEndsWorkAlone) {
+  const Ended ended = RunOnASilentDisk(
+      "local function read() require('lockstep.data').source('silent/train.jsonl') end\n"
+      "if rank == 0 then require('lockstep.run').alone(read) end\n"
+      "dist.barrier()\n",
+      2);
+
+  EXPECT_EQ(ended.exit_code, kHang);
+  EXPECT_THAT(ended.err, ContainsRegex("^lockstep: rank 0: has waited 2\\.[0-9] s to open "));
+  EXPECT_THAT(ended.err, ContainsRegex("\n  rank 0: [^\n]*\n    waits 2\\.[0-9] s  to open "
+                                       "[^ ]*silent/train.jsonl"));
+}
+
 TEST(Watchdog, AStoppedProcessDoesNotAnswer) {
   const Folder folder;
   Child run(RankScript(folder,

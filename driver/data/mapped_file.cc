@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "absl/strings/str_cat.h"
+#include "driver/files/file_wait.h"
 
 namespace lockstep::data {
 namespace {
@@ -27,6 +28,7 @@ FileIdentity IdentityOf(const struct stat& status) {
 }  // namespace
 
 absl::StatusOr<std::shared_ptr<const MappedFile>> MappedFile::Open(const std::string& path) {
+  const driver::FileWait wait("open", path);
   // Without O_NONBLOCK a pipe waits here for a writer.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);
   if (fd < 0) return Failed(path, errno);
@@ -64,6 +66,7 @@ MappedFile::~MappedFile() {
 }
 
 absl::Status MappedFile::CheckUnchanged() const {
+  const driver::FileWait wait("look at", path_);
   struct stat status {};
   const char* const kAdvice = "; a file must stay as it is while a run reads it";
   if (stat(path_.c_str(), &status) != 0) {

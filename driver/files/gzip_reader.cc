@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "driver/files/file_wait.h"
 
 namespace lockstep::driver {
 namespace {
@@ -16,6 +17,7 @@ constexpr int kGzipWindow = 15 + 16;  // the largest window, behind gzip's heade
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<GzipReader>> GzipReader::Open(const std::string& path) {
+  const FileWait wait("open", path);
   FILE* file = std::fopen(path.c_str(), "rbe");
   if (file == nullptr)
     return absl::UnknownError(absl::StrCat("cannot open ", path, ": ", std::strerror(errno)));
@@ -35,6 +37,7 @@ GzipReader::~GzipReader() {
 
 absl::Status GzipReader::Refill() {
   if (stream_.avail_in > 0) return absl::OkStatus();
+  const FileWait wait("read", path_);
   const size_t size = std::fread(input_.get(), 1, kInputBytes, file_);
   if (size == 0 && std::ferror(file_) != 0)
     return absl::UnknownError(absl::StrCat("cannot read ", path_, ": ", std::strerror(errno)));

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "driver/files/file_wait.h"
 #include "driver/files/regular_file.h"
 
 namespace lockstep::driver {
@@ -70,6 +71,7 @@ absl::StatusOr<Checksum> ChecksumOfFile(const std::string& path) {
   Checksum checksum;
   std::vector<char> block(size_t{1} << 20);
   for (;;) {
+    const FileWait wait("read", path);
     const ssize_t size = read(file->fd(), block.data(), block.size());
     if (size < 0 && errno == EINTR) continue;
     if (size < 0) return Failed("read", path, errno);

@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <limits>
@@ -11,6 +12,7 @@
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+#include "driver/files/file_wait.h"
 
 namespace lockstep::driver {
 namespace {
@@ -38,6 +40,7 @@ RegularFile::~RegularFile() {
 }
 
 absl::StatusOr<RegularFile> RegularFile::Open(const std::string& path) {
+  const FileWait wait("open", path);
   // Without O_NONBLOCK a pipe waits here for a writer.
   const int fd = open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOCTTY);
   if (fd < 0) return Failed(errno);
@@ -59,7 +62,9 @@ absl::StatusOr<std::string> ReadRegularFile(const std::string& path) {
   // One more than it had: it may have grown, and files of /proc have none.
   for (size_t done = 0; bytes <= kMostBytes;) {
     text.resize(bytes + 1);
-    const ssize_t count = read(file->fd(), text.data() + done, text.size() - done);
+    const FileWait wait("read", path);
+    const size_t wanted = std::min<size_t>(text.size() - done, FileWait::kMostBytes);
+    const ssize_t count = read(file->fd(), text.data() + done, wanted);
     if (count < 0 && errno == EINTR) continue;
     if (count < 0) return Failed(errno);
     done += static_cast<size_t>(count);

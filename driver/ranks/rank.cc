@@ -28,6 +28,7 @@
 #include "c10/core/AutogradState.h"
 #include "c10/util/Exception.h"
 #include "c10/util/Logging.h"
+#include "driver/files/file_wait.h"
 #include "driver/files/files.h"
 #include "driver/launch/launcher.h"
 #include "driver/lua/bind/modules.h"
@@ -42,6 +43,7 @@
 #include "driver/ranks/script_calls.h"
 #include "driver/ranks/signs_of_life.h"
 #include "driver/ranks/watchdog/watchdog.h"
+#include "torch/csrc/distributed/c10d/HashStore.hpp"
 
 namespace lockstep::driver {
 namespace {
@@ -159,9 +161,33 @@ void TellCause(int rank, const std::string& own, const std::string& first) {
   EndProcess(is_silent ? kHangExitCode : 1, is_lost);
 }
 
+// Returns the call into a file system that began first, as an overdue call without a group.
+std::optional<OverdueCall> FindOverdueFile(std::chrono::milliseconds limit) {
+  const std::optional<FileWait::Wait> wait = FileWait::Oldest();
+  if (!wait.has_value() || wait->waited <= limit) return std::nullopt;
+  CollectiveCall call;
+  call.what = wait->what;
+  call.limit = limit;
+  return OverdueCall{call, wait->waited};
+}
+
+// Returns what this rank does, with a file that it waits for.
+std::string DescribeRank(Activity& activity) {
+  constexpr std::chrono::milliseconds kWorthALine(500);
+  std::string text = activity.Describe();
+  const std::optional<FileWait::Wait> wait = FileWait::Oldest();
+  if (wait.has_value() && wait->waited > kWorthALine) {
+    // Before the collectives: it explains more than those that are done.
+    text.insert(
+        std::min(text.find('\n'), text.size()),
+        absl::StrFormat("\n  waits %.1f s  to %s", Seconds(wait->waited), Printable(wait->what)));
+  }
+  return text;
+}
+
 void EndWhenAnotherFails(const World& world) {
   WatchForFailure(
-      MemberOf(world), [activity = world.activity] { return activity->Describe(); },
+      MemberOf(world), [activity = world.activity] { return DescribeRank(*activity); },
       [](const Member& watcher, const Failure& failure) {
         BeginEnd();
         if (!HasLauncher()) ReportConsequence(watcher.rank, failure.text);
@@ -171,9 +197,15 @@ void EndWhenAnotherFails(const World& world) {
       });
 }
 
-// Returns the message for a collective that outlasted its limit.
+// Returns the message for a collective, or a file, that outlasted its limit.
 std::string DescribeOverdue(const OverdueCall& overdue) {
   const CollectiveCall& call = overdue.call;
+  if (call.group.empty()) {
+    return absl::StrCat("has waited ", absl::StrFormat("%.1f", Seconds(overdue.waited)), " s to ",
+                        Printable(call.what),
+                        ": its disk or server does not answer; the limit that --timeout sets is ",
+                        Seconds(call.limit), " s");
+  }
   return absl::StrCat(call.place, call.place.empty() ? "" : ": ", call.what, " of ", call.group,
                       " has waited ", absl::StrFormat("%.1f", Seconds(overdue.waited)),
                       " s for other ranks; the limit that --timeout sets is ", Seconds(call.limit),
@@ -189,7 +221,7 @@ std::string DescribeOverdue(const OverdueCall& overdue) {
   failure.is_hang = true;
   try {
     // First the own activity, which waits for no answer: a launcher that is stopped reads it later.
-    ReportActivity(member, activity.Describe());
+    ReportActivity(member, DescribeRank(activity));
     const Failure first = ReportFailure(*member.store, failure);
     if (!HasLauncher()) {
       TellCause(member.rank, failure.text, first.text);
@@ -201,7 +233,7 @@ std::string DescribeOverdue(const OverdueCall& overdue) {
   } catch (const std::exception& error) {
     const auto* silent = dynamic_cast<const StoreIsSilent*>(&error);
     Say(absl::StrCat("lockstep: ", text, "\n  rank ", member.rank, ": ",
-                     absl::StrReplaceAll(activity.Describe(), {{"\n", "\n  "}}),
+                     absl::StrReplaceAll(DescribeRank(activity), {{"\n", "\n  "}}),
                      "\n  of the other ranks nothing is known: ",
                      silent != nullptr
                          ? silent->what_without_backtrace()
@@ -217,7 +249,10 @@ void WatchCollectives(const World& world, std::chrono::milliseconds timeout) {
   Member member = MemberOf(world);
   member.store = world.store->clone();  // the script's thread may wait in its own
   WatchedRank watched;
-  watched.find_overdue = [activity = world.activity] { return activity->FindOverdue(); };
+  watched.find_overdue = [activity = world.activity, timeout] {
+    const std::optional<OverdueCall> overdue = activity->FindOverdue();
+    return overdue.has_value() ? overdue : FindOverdueFile(timeout);
+  };
   // A rank that waits for others does no work: two that wait would excuse each other.
   watched.is_alone = [activity = world.activity] {
     return WorkAlone::IsUnderWay() && !activity->IsWaiting();
@@ -227,6 +262,20 @@ void WatchCollectives(const World& world, std::chrono::milliseconds timeout) {
     const OverdueCall overdue = WaitForHang(store, timeout, watched);
     EndHungRun(member, *activity,
                absl::StrCat("rank ", member.rank, ": ", DescribeOverdue(overdue)));
+  }).detach();
+}
+
+// Ends a run of one rank if its disk does not answer. Lives until the process ends.
+void WatchFiles(std::chrono::milliseconds timeout) {
+  WatchedRank watched;
+  watched.find_overdue = [timeout] { return FindOverdueFile(timeout); };
+  watched.is_alone = [] { return false; };
+  std::thread([timeout, watched] {
+    const auto own_store = c10::make_intrusive<c10d::HashStore>();
+    const OverdueCall overdue = WaitForHang(own_store, timeout, watched);
+    BeginEnd();
+    Say(absl::StrCat("lockstep: ", DescribeOverdue(overdue)));
+    EndProcess(kHangExitCode);
   }).detach();
 }
 
@@ -414,6 +463,8 @@ void RunRank(const CommandLine& command_line, const RankEnvironment& environment
       WatchCollectives(context.world, context.timeout);
       GiveSignsOfLife(context.world.store, environment.rank, context.timeout / 10);
       EndWhenAnotherIsSilent(context.world, context.timeout);
+    } else {
+      WatchFiles(context.timeout);
     }
     // The launcher sees ranks that die: those that start slowly are no hang.
     constexpr std::chrono::milliseconds kLongStart = std::chrono::seconds(kDefaultTimeoutSeconds);
