@@ -1,12 +1,14 @@
 """Checks the form of source files: sources.py [WORKSPACE] prints every breach and exits with 1 if there is one.
 
 A header begins with a comment that says what it is for, and has an include guard that spells its path
-(headers under third_party may say #pragma once instead). No file is longer than 500 lines, save those
-that a program wrote. No folder holds more than 30 files. Two headers define no type of one name in one
+(headers under third_party may say #pragma once instead). Two headers define no type of one name in one
 namespace: a file that includes both would not compile. at::parallel_for is called in one file, which is compiled
 with OpenMP: elsewhere it runs on one thread, with no error. C++ reads the clock on the wall only to write down a time:
 a deadline by that clock ends early, or hours late, when the clock is set. Python is started with -I where a command
 names no script (-c, -m, -): it would load modules from the folder where the user stands.
+
+Advice is printed and fails nothing: files of more than 500 lines, save those that a program wrote, and folders of
+more than 30 files. A thing is never cut in two to fit.
 """
 
 import collections
@@ -73,10 +75,6 @@ def check_types(headers):
 def check(top):
     problems = []
     headers = {}
-    folders = collections.Counter(str(pathlib.PurePath(path).parent) for path in workspace.files(top))
-    for folder, count in folders.items():
-        if count > MAX_FILES:
-            problems.append(f"{folder}: has {count} files; at most {MAX_FILES} are one concept")
     for path in workspace.files(top):
         if pathlib.PurePath(path).suffix in (".sh", ".lua", "") and not path.startswith(".git"):
             text = (pathlib.Path(top) / path).read_text(errors="replace")
@@ -93,13 +91,24 @@ def check(top):
         for found in _WALL_CLOCK.finditer(text) if path.endswith(_CPP) and path not in WALL_CLOCK else ():
             problems.append(f"{path}:{line_of(text, found)}: {found[0].rstrip('(')} is the clock on the wall, which "
                             "can be set; wait with base/deadline.h, and measure with std::chrono::steady_clock")
-        length = text.count("\n")
-        if length > MAX_LINES:
-            problems.append(f"{path}: has {length} lines; at most {MAX_LINES} are one thing")
     return sorted([*problems, *check_types(headers)])
 
 
+def advice(top):
+    """What is large: is it one thing?"""
+    paths = workspace.files(top)
+    folders = collections.Counter(str(pathlib.PurePath(path).parent) for path in paths)
+    found = [f"{folder}: has {count} files; is it one concept?" for folder, count in folders.items() if count > MAX_FILES]
+    for path in paths:
+        if path.endswith(_TEXT) and path not in GENERATED:
+            length = (pathlib.Path(top) / path).read_text().count("\n")
+            if length > MAX_LINES:
+                found.append(f"{path}: has {length} lines; is it one thing?")
+    return sorted(found)
+
+
 if __name__ == "__main__":
-    problems = check(sys.argv[1] if len(sys.argv) > 1 else workspace.root())
-    print("\n".join(problems))
+    top = sys.argv[1] if len(sys.argv) > 1 else workspace.root()
+    problems = check(top)
+    print("\n".join([*problems, *(f"advice: {line}" for line in advice(top))]))
     sys.exit(1 if problems else 0)

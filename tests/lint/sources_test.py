@@ -26,6 +26,7 @@ class SourcesTest(unittest.TestCase):
 
     def test_this_workspace_is_in_form(self):
         fixture.assert_none(self, sources.check(workspace.root()))
+        print("\n".join(f"advice: {line}" for line in sources.advice(workspace.root())))
 
     def test_a_sound_header_has_no_breach(self):
         self.assertEqual([], fixture.problems(sources.check, {"driver/kite.h": GOOD}))
@@ -89,19 +90,21 @@ class SourcesTest(unittest.TestCase):
             with self.subTest(harmless):
                 self.assertEqual([], fixture.problems(sources.check, changes | {"driver/other.h": harmless}))
 
-    def test_a_folder_of_more_than_30_files_is_found(self):
+    def test_advice_names_folders_of_more_than_30_files(self):
         texts = {f"docs/{i}.md": "A page.\n" for i in range(31)}
 
-        self.assertEqual(["docs: has 31 files; at most 30 are one concept"], fixture.problems(sources.check, texts))
+        self.assertEqual(["docs: has 31 files; is it one concept?"], fixture.problems(sources.advice, texts))
+        self.assertEqual([], fixture.problems(sources.check, texts))
 
-    def test_a_file_of_more_than_500_lines_is_found(self):
+    def test_advice_names_files_of_more_than_500_lines(self):
         for path in ("driver/long.cc", "scripts/long.lua", "tests/long.py"):
             with self.subTest(path):
-                self.assert_finds("\n" * 501, f"{path}: has 501 lines", path)
-                self.assertEqual([], fixture.problems(sources.check, {path: "\n" * 500}))
+                self.assertEqual([f"{path}: has 501 lines; is it one thing?"],
+                                 fixture.problems(sources.advice, {path: "\n" * 501}))
+                self.assertEqual([], fixture.problems(sources.advice, {path: "\n" * 500}))
 
     def test_a_generated_file_may_be_as_long_as_it_is(self):
-        self.assertEqual([], fixture.problems(sources.check, {sources.GENERATED[0]: "\n" * 9000}))
+        self.assertEqual([], fixture.problems(sources.advice, {sources.GENERATED[0]: "\n" * 9000}))
 
 
 if __name__ == "__main__":
