@@ -11,6 +11,16 @@
 namespace lockstep::batching {
 namespace {
 
+// Returns the modality that a tensor belongs to, or null.
+const Modality* ModalityOf(const std::string& name) {
+  for (const Modality& modality : Modalities()) {
+    if (name == modality.rows || (modality.grid != nullptr && name == modality.grid) ||
+        std::count(modality.by_item.begin(), modality.by_item.end(), name) > 0)
+      return &modality;
+  }
+  return nullptr;
+}
+
 // The names of a set of tensors.
 struct Names {
   std::string all;         // "text", "image", "image+video", "text+reward"
@@ -59,6 +69,7 @@ class Cutter {
   Item Cut() const {
     Item item;
     item.outline = &outline_;
+    CheckRows();
     item.kept = whole_;
     std::vector<PlaceholderRanges> kept = ranges_;
     if (whole_.tokens > options_.seq_len) {
@@ -82,16 +93,29 @@ class Cutter {
     return nullptr;
   }
 
-  // Returns the name of a tensor with rows that belongs to no modality found, or "".
+  // Whether the tensor's row belongs to the sample, whatever of it is kept.
+  bool IsOfSample(const std::string& name) const {
+    return ModalityOf(name) == nullptr && options_.own_rows.count(name) == 0;
+  }
+
+  // Returns the name of a tensor with rows that belongs to no modality found and not to the whole
+  // sample, or "".
   std::string Unknown() const {
     for (const auto& [name, rows] : whole_.rows) {
-      const auto holds = [&name = name](const Modality* m) {
-        return name == m->rows || (m->grid != nullptr && name == m->grid) ||
-               std::count(m->by_item.begin(), m->by_item.end(), name) > 0;
-      };
-      if (std::none_of(found_.begin(), found_.end(), holds)) return name;
+      if (!IsOfSample(name) &&
+          std::find(found_.begin(), found_.end(), ModalityOf(name)) == found_.end())
+        return name;
     }
     return "";
+  }
+
+  void CheckRows() const {
+    for (const auto& [name, rows] : whole_.rows) {
+      TORCH_CHECK_VALUE(
+          rows == 1 || !IsOfSample(name), "batching: sample ", index_, ": ", name, " has ", rows,
+          " rows, which follow no declared count; declare values per token in streams, give one ",
+          "row for the whole sample, or name the tensor in own_rows");
+    }
   }
 
   void CheckCanBeCut() const {
@@ -121,6 +145,9 @@ class Cutter {
   Extent ExtentOf(const struct Cut& cut) const {
     Extent extent;
     extent.tokens = cut.tokens;
+    for (const auto& [name, rows] : whole_.rows) {
+      if (IsOfSample(name)) extent.rows[name] = rows;
+    }
     for (size_t i = 0; i < found_.size(); ++i) {
       const Modality& modality = *found_[i];
       const int64_t items = cut.items[i];
@@ -164,6 +191,7 @@ void NameKinds(std::vector<Item>& items) {
     names.push_back(NamesOf(item.kept.rows));
     const std::string& own = item.outline->kind;
     item.kind = own.empty() ? names.back().modalities : own;
+    item.may_mix = item.kind == names.back().modalities || item.kind == names.back().all;
     sets[item.kind].insert(names.back().all);
   }
   for (size_t i = 0; i < items.size(); ++i) {
@@ -171,6 +199,48 @@ void NameKinds(std::vector<Item>& items) {
       items[i].kind = names[i].all;
     }
   }
+}
+
+namespace {
+
+// Whether a micro-batch with samples of both would run the modules that samples like `host` run.
+bool MayRide(const Item& rider, const Item& host) {
+  if (!rider.may_mix || !host.may_mix || rider.kept.rows.size() >= host.kept.rows.size())
+    return false;
+  for (const auto& [name, rows] : rider.kept.rows) {
+    if (host.kept.rows.count(name) == 0) return false;
+    const TensorOutline& tensor = rider.outline->tensors.at(name);
+    const TensorOutline& other = host.outline->tensors.at(name);
+    if (tensor.dtype != other.dtype || tensor.device != other.device ||
+        at::IntArrayRef(tensor.shape).slice(1) != at::IntArrayRef(other.shape).slice(1))
+      return false;
+  }
+  for (const auto& [name, rows] : host.kept.rows) {
+    if (rider.kept.rows.count(name) > 0) continue;
+    const Modality* modality = ModalityOf(name);
+    // Without a grid, a module may take the rows to be one for each sample.
+    if (modality == nullptr || host.kept.rows.count(modality->counted()) == 0) return false;
+    if (rider.kept.rows.count(modality->rows) > 0) return false;
+  }
+  return true;
+}
+
+}  // namespace
+
+// The samples of a kind hold the same tensors, alike but for dimension 0: the first stands for all.
+std::map<std::string, std::set<std::string>> HostsOf(const std::vector<Item>& items) {
+  std::map<std::string, Item> kinds;
+  for (const Item& item : items) {
+    const auto [kind, is_first] = kinds.try_emplace(item.kind, item);
+    kind->second.may_mix &= item.may_mix;
+  }
+  std::map<std::string, std::set<std::string>> hosts;
+  for (const auto& [rider, of_rider] : kinds) {
+    for (const auto& [host, of_host] : kinds) {
+      if (MayRide(of_rider, of_host)) hosts[rider].insert(host);
+    }
+  }
+  return hosts;
 }
 
 }  // namespace lockstep::batching

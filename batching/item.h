@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,10 +24,11 @@ struct Extent {
 
 struct Item {
   const Outline* outline = nullptr;
-  int64_t index = 0;  // among the samples
-  std::string kind;   // set by NameKinds
-  Extent kept;        // within seq_len
-  Extent least;       // the shortest copy that still runs every module of the kind
+  int64_t index = 0;     // among the samples
+  std::string kind;      // set by NameKinds
+  bool may_mix = false;  // set by NameKinds: the kind says nothing but which tensors there are
+  Extent kept;           // within seq_len
+  Extent least;          // the shortest copy that still runs every module of the kind
 };
 
 // Cuts one sample to seq_len. Keeps no token of a sample that begins with an image, video or audio
@@ -37,6 +39,11 @@ Item MakeItem(const Outline& outline, int64_t number, const PrepareOptions& opti
 // Sets the kind of items: the sample's own, or the modalities in `kept`. To the latter it adds the
 // names of other tensors if some items of that kind hold these and others do not.
 void NameKinds(std::vector<Item>& items);
+
+// Returns the kinds whose micro-batches may hold samples of another kind, too, by the latter's
+// name. They have all of its tensors, and further ones only of modalities that it lacks: text may
+// ride with images, and images with images and videos.
+std::map<std::string, std::set<std::string>> HostsOf(const std::vector<Item>& items);
 
 }  // namespace lockstep::batching
 

@@ -26,7 +26,7 @@ const std::vector<Modality>& Modalities() {
       {"video",
        "pixel_values_videos",
        "video_grid_thw",
-       {},
+       {"second_per_grid_ts"},
        2,
        &PrepareOptions::video_token_id,
        "video_token_id"},
@@ -45,11 +45,13 @@ namespace {
 
 // --- Checking ------------------------------------------------------------------------------------
 
+// A value for each token: one number, or with `any_shape` a tensor.
 void CheckPerToken(const at::Tensor& tensor, const std::string& name, int64_t sample,
-                   int64_t tokens) {
-  TORCH_CHECK_VALUE(tensor.dim() == 1 && tensor.size(0) == tokens, "batching: sample ", sample,
-                    ": ", name, " has shape ", tensor.sizes(), ", but input_ids has ", tokens,
-                    " tokens");
+                   int64_t tokens, bool any_shape = false) {
+  TORCH_CHECK_VALUE(
+      (tensor.dim() == 1 || (any_shape && tensor.dim() > 1)) && tensor.size(0) == tokens,
+      "batching: sample ", sample, ": ", name, " has shape ", tensor.sizes(),
+      ", but input_ids has ", tokens, " tokens");
   TORCH_CHECK_VALUE(tensor.is_cpu(), "batching: sample ", sample, ": ", name,
                     " must be on the CPU, not on ", tensor.device());
 }
@@ -91,7 +93,7 @@ void CheckSample(const TensorSample& sample, int64_t index, const PrepareOptions
   for (const auto& [name, stream] : sample.streams) {
     if (name == options.token_types) CheckIntegers(stream, name, index);
     CheckIsDeclared(name, index, options);
-    CheckPerToken(stream, name, index, tokens);
+    CheckPerToken(stream, name, index, tokens, /*any_shape=*/name != options.token_types);
   }
   for (const auto& [name, tensor] : sample.tensors) {
     TORCH_CHECK_VALUE(tensor.dim() >= 1, "batching: sample ", index, ": ", name,
@@ -198,8 +200,6 @@ std::string InWords(const TensorOutline& tensor) {
   return absl::StrCat(c10::toString(tensor.dtype), " [", absl::StrJoin(tensor.shape, ", "), "]");
 }
 
-std::string InWords(at::ScalarType dtype) { return c10::toString(dtype); }
-
 template <typename Value>
 std::string MapDifference(const std::map<std::string, Value>& a,
                           const std::map<std::string, Value>& b) {
@@ -225,7 +225,8 @@ Outline Describe(const TensorSample& sample, int64_t number, const PrepareOption
   outline.loss = PredictedRuns(sample.loss_mask);
   outline.kind = sample.kind;
   outline.may_wait = sample.may_wait;
-  for (const auto& [name, stream] : sample.streams) outline.streams[name] = stream.scalar_type();
+  for (const auto& [name, stream] : sample.streams)
+    outline.streams[name] = {stream.scalar_type(), stream.sizes().vec(), stream.device()};
   for (const auto& [name, tensor] : sample.tensors)
     outline.tensors[name] = {tensor.scalar_type(), tensor.sizes().vec(), tensor.device()};
   for (const Modality& modality : Modalities()) {
@@ -249,7 +250,12 @@ void CheckOutline(const Outline& outline, int64_t number, const PrepareOptions& 
           "token predicts");
     last = end;
   }
-  for (const auto& [name, dtype] : outline.streams) CheckIsDeclared(name, number, options);
+  for (const auto& [name, stream] : outline.streams) {
+    CheckIsDeclared(name, number, options);
+    check(!stream.shape.empty() && stream.shape[0] == outline.tokens &&
+              *std::min_element(stream.shape.begin(), stream.shape.end()) >= 0,
+          name.c_str(), "have a shape that begins with the number of tokens");
+  }
   for (const auto& [name, tensor] : outline.tensors) {
     check(!tensor.shape.empty() && *std::min_element(tensor.shape.begin(), tensor.shape.end()) >= 0,
           name.c_str(), "have a shape of one or more sizes from 0 on");

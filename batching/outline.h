@@ -32,7 +32,7 @@ namespace lockstep::batching {
 struct TensorSample;
 struct PrepareOptions;
 
-// A tensor that is concatenated on dimension 0.
+// A stream, or a tensor that is concatenated on dimension 0.
 struct TensorOutline {
   at::ScalarType dtype = at::kFloat;
   std::vector<int64_t> shape;  // at least one dimension
@@ -53,8 +53,8 @@ struct Outline {
   std::vector<std::pair<int64_t, int64_t>> loss;
   std::string kind;  // the sample's own, or empty
   std::map<std::string, TensorOutline> tensors;
-  std::map<std::string, at::ScalarType> streams;  // dtypes of the per-token values
-  std::map<std::string, ItemsOutline> items;      // by "image", "video", "audio"
+  std::map<std::string, TensorOutline> streams;  // of shape [tokens, ...]
+  std::map<std::string, ItemsOutline> items;     // by "image", "video", "audio"
   bool may_wait = false;
 };
 

@@ -31,7 +31,7 @@ TEST(Outline, HoldsSizesAndNoValues) {
   EXPECT_THAT(outline.loss, ElementsAre(Pair(1, 3), Pair(4, 6)));
   EXPECT_THAT(outline.tensors.at("pixel_values").shape, ElementsAre(12, 3));
   EXPECT_THAT(outline.tensors.at("image_grid_thw").shape, ElementsAre(2, 3));
-  EXPECT_EQ(outline.streams.at("mm_token_type_ids"), at::kLong);
+  EXPECT_EQ(outline.streams.at("mm_token_type_ids").dtype, at::kLong);
   const ItemsOutline& images = outline.items.at("image");
   EXPECT_TRUE(images.located);
   ASSERT_EQ(images.ranges.size(), 2u);
@@ -78,7 +78,7 @@ TEST(Outline, ASampleThatIsNotAsItsIndexSaysIsAnError) {
        }},
   };
   PrepareOptions options = With(100, 1);
-  options.streams["advantages"] = 0.0;
+  options.streams["advantages"] = {0.0};
   const TensorSample sample = Images({4, 8});
   const std::vector<Outline> index = {Describe(Text(9), 0, options), Describe(sample, 1, options)};
   for (const auto& [message, change] : kCases) {
@@ -119,7 +119,14 @@ TEST(Outline, AnIndexThatContradictsItselfIsAnError) {
        [](Outline& o) {
          o.loss = {{0, 2}};
        }},
-      {"values is not declared in streams", [](Outline& o) { o.streams["values"] = at::kFloat; }},
+      {"values is not declared in streams",
+       [](Outline& o) {
+         o.streams["values"] = {at::kFloat, {6}};
+       }},
+      {"mm_token_type_ids must have a shape that begins with the number of tokens",
+       [](Outline& o) { o.streams["mm_token_type_ids"].shape = {7}; }},
+      {"mm_token_type_ids must have a shape that begins with the number of tokens",
+       [](Outline& o) { o.streams["mm_token_type_ids"].shape = {}; }},
       {"pixel_values must have a shape", [](Outline& o) { o.tensors["pixel_values"].shape = {}; }},
       {"pixel_values must have a shape",
        [](Outline& o) { o.tensors["pixel_values"].shape = {-1}; }},

@@ -25,6 +25,8 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
+#include <set>
 #include <vector>
 
 #include "absl/status/statusor.h"
@@ -65,12 +67,16 @@ struct PlanOptions {
   // finite number, at least 0. The sum still decides how micro-batches are filled. This cost
   // decides how steps are formed, and the plan reports it. Plan::lower_bound is then 0.
   std::function<double(absl::Span<const int64_t> samples)> micro_batch_cost = nullptr;
+  // The kinds whose micro-batches may hold samples of a kind, too, by the latter. For example, text
+  // may ride in a micro-batch with images. kLockstep uses this if the plan gets better: makespan
+  // and micro-steps never grow. If b hosts a, every host of b must host a. No kind hosts itself.
+  std::map<int, std::set<int>> hosts = {};
 };
 
 // The samples of one rank in one micro-step. A padding micro-batch only keeps the ranks aligned:
 // its samples are copies, and must train without loss.
 struct MicroBatch {
-  int kind = 0;
+  int kind = 0;  // of at least one of its samples; the others ride (PlanOptions::hosts)
   bool padding = false;
   double cost = 0;
   int64_t begin = 0;  // into Plan::samples
@@ -100,8 +106,9 @@ struct Plan {
 };
 
 // Returns a plan in which every sample is in exactly one micro-batch that is not padding. Every
-// rank has `micro_steps` micro-batches. In one micro-step all ranks have the same kind. No
-// micro-batch exceeds seq_len tokens. Without samples the plan has no steps.
+// rank has `micro_steps` micro-batches. In one micro-step all ranks have the same kind. Each
+// micro-batch holds a sample of its kind. No micro-batch exceeds seq_len tokens. Without samples
+// the plan has no steps.
 //
 // Returns InvalidArgument with the sample or the option that is out of range, or with an invalid
 // cost from micro_batch_cost.

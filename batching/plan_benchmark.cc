@@ -3,10 +3,13 @@
 // Measures the time of a plan, and its makespan relative to the ideal (total cost / ranks: every
 // rank always busy). Samples have lognormal(6.5, 1.0) tokens, at most 8,192. Their cost is the
 // forward pass of an 8B decoder. RoundRobin only separates kinds: first-fit-decreasing packing,
-// dealt out in order.
+// dealt out in order. Of Mixed and Apart every fifth sample has an image: texts may ride with
+// images in Mixed, and not in Apart.
 //
-//    plan_benchmark --lengths=FILE --ranks=N    plans the lengths in FILE once:
-//    plan_benchmark_peer.py's other half
+//    plan_benchmark --lengths=FILE --ranks=N [--apart]
+//
+// plans the samples in FILE once, each a line with its length and its kind (0: image, 1: text):
+// plan_benchmark_peer.py's other half.
 
 #include <algorithm>
 #include <chrono>
@@ -14,7 +17,6 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <iterator>
 #include <random>
 #include <string>
 #include <vector>
@@ -42,14 +44,14 @@ SequenceCost CostOf8B() {
                            .intermediate_size = 12288});
 }
 
-std::vector<Sample> SamplesOf(const std::vector<int64_t>& lengths) {
-  const SequenceCost cost = CostOf8B();
-  std::vector<Sample> samples;
-  for (const int64_t length : lengths) {
-    samples.push_back(
-        {.tokens = length, .cost = CostOf(cost, length), .least_cost = CostOf(cost, 1)});
-  }
-  return samples;
+constexpr int kImage = 0, kText = 1;
+
+Sample SampleOf(int64_t length, int kind) {
+  static const SequenceCost kCost = CostOf8B();
+  return {.tokens = length,
+          .cost = CostOf(kCost, length),
+          .kind = kind,
+          .least_cost = CostOf(kCost, 1)};
 }
 
 std::vector<int64_t> DrawLengths(int64_t count) {
@@ -61,10 +63,15 @@ std::vector<int64_t> DrawLengths(int64_t count) {
   return lengths;
 }
 
-void MakePlans(benchmark::State& state, Balance balance) {
-  const std::vector<Sample> samples = SamplesOf(DrawLengths(state.range(0)));
-  const PlanOptions options = {
-      .seq_len = kSeqLen, .ranks = static_cast<int>(state.range(1)), .balance = balance};
+// Every `image_every`-th sample has an image; none if it is 0.
+void MakePlans(benchmark::State& state, PlanOptions options, size_t image_every = 0) {
+  std::vector<Sample> samples;
+  for (const int64_t length : DrawLengths(state.range(0))) {
+    const bool is_image = image_every > 0 && samples.size() % image_every == 0;
+    samples.push_back(SampleOf(length, is_image ? kImage : kText));
+  }
+  options.seq_len = kSeqLen;
+  options.ranks = static_cast<int>(state.range(1));
   absl::StatusOr<Plan> plan;
   for (auto _ : state) {
     plan = MakePlan(samples, options);
@@ -78,8 +85,10 @@ void MakePlans(benchmark::State& state, Balance balance) {
   state.counters["packing"] = static_cast<double>(plan->tokens) / room;
 }
 
-void Lockstep(benchmark::State& state) { MakePlans(state, Balance::kLockstep); }
-void RoundRobin(benchmark::State& state) { MakePlans(state, Balance::kRoundRobin); }
+void Lockstep(benchmark::State& state) { MakePlans(state, {}); }
+void RoundRobin(benchmark::State& state) { MakePlans(state, {.balance = Balance::kRoundRobin}); }
+void Mixed(benchmark::State& state) { MakePlans(state, {.hosts = {{kText, {kImage}}}}, 5); }
+void Apart(benchmark::State& state) { MakePlans(state, {}, 5); }
 
 void Sizes(benchmark::internal::Benchmark* benchmark) {
   benchmark->Args({512, 8})
@@ -91,21 +100,24 @@ void Sizes(benchmark::internal::Benchmark* benchmark) {
 }
 BENCHMARK(Lockstep)->Apply(Sizes);
 BENCHMARK(RoundRobin)->Apply(Sizes);
+BENCHMARK(Mixed)->Apply(Sizes);
+BENCHMARK(Apart)->Apply(Sizes);
 
-int PlanFile(const std::string& path, int ranks) {
+int PlanFile(const std::string& path, PlanOptions options) {
   std::ifstream file(path);
-  const std::vector<int64_t> lengths{std::istream_iterator<int64_t>(file),
-                                     std::istream_iterator<int64_t>()};
-  const std::vector<Sample> samples = SamplesOf(lengths);
+  std::vector<Sample> samples;
+  int64_t length = 0;
+  for (int kind = 0; file >> length >> kind;) samples.push_back(SampleOf(length, kind));
+  options.seq_len = kSeqLen;
   const auto start = std::chrono::steady_clock::now();
-  const absl::StatusOr<Plan> plan = MakePlan(samples, {.seq_len = kSeqLen, .ranks = ranks});
+  const absl::StatusOr<Plan> plan = MakePlan(samples, options);
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   if (!plan.ok()) {
     std::fprintf(stderr, "%s\n", std::string(plan.status().message()).c_str());
     return 1;
   }
-  std::printf("%.6f %.6f %d\n", seconds.count(), plan->makespan / plan->ideal,
-              static_cast<int>(plan->micro_steps));
+  std::printf("%.6f %.6f %d %d\n", seconds.count(), plan->makespan / plan->ideal,
+              static_cast<int>(plan->micro_steps), static_cast<int>(plan->padding_micro_batches));
   return 0;
 }
 
@@ -114,13 +126,15 @@ int PlanFile(const std::string& path, int ranks) {
 
 int main(int argc, char** argv) {
   std::string lengths;
-  int ranks = 0;
+  lockstep::batching::PlanOptions options;
+  options.hosts = {{lockstep::batching::kText, {lockstep::batching::kImage}}};
   for (int i = 1; i < argc; ++i) {
     const absl::string_view argument = argv[i];
     if (absl::StartsWith(argument, "--lengths=")) lengths = std::string(argument.substr(10));
-    if (absl::StartsWith(argument, "--ranks=")) ranks = std::atoi(argv[i] + 8);
+    if (absl::StartsWith(argument, "--ranks=")) options.ranks = std::atoi(argv[i] + 8);
+    if (argument == "--apart") options.hosts.clear();
   }
-  if (!lengths.empty()) return lockstep::batching::PlanFile(lengths, ranks);
+  if (!lengths.empty()) return lockstep::batching::PlanFile(lengths, options);
   benchmark::Initialize(&argc, argv);
   if (benchmark::ReportUnrecognizedArguments(argc, argv)) return 1;
   benchmark::RunSpecifiedBenchmarks();

@@ -2,15 +2,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "ATen/core/grad_mode.h"
-#include "ATen/ops/cat.h"
-#include "ATen/ops/empty.h"
 #include "absl/status/statusor.h"
 #include "base/hash.h"
 #include "batching/item.h"
+#include "batching/pack.h"
 #include "c10/util/Exception.h"
 
 namespace lockstep::batching {
@@ -30,169 +28,7 @@ void CheckOptions(const PrepareOptions& options) {
       options.seq_len, ")");
 }
 
-// --- Packing -------------------------------------------------------------------------------------
-
-// Row after row of one output tensor.
-class PackedRows {
- public:
-  PackedRows(int64_t length, at::ScalarType dtype) : packed_(at::empty({length}, dtype)) {}
-
-  void Append(const at::Tensor& tensor, int64_t rows) {
-    packed_.narrow(0, next_, rows).copy_(tensor.narrow(0, 0, rows));
-    next_ += rows;
-  }
-
-  // True in the runs, up to `rows`; of a bool output.
-  void AppendRuns(const std::vector<std::pair<int64_t, int64_t>>& runs, int64_t rows) {
-    bool* first = packed_.mutable_data_ptr<bool>() + next_;
-    std::fill(first, first + rows, false);
-    for (const auto& [begin, end] : runs)
-      std::fill(first + std::min(begin, rows), first + std::min(end, rows), true);
-    next_ += rows;
-  }
-
-  // 0 to rows - 1; of an int64 output.
-  void AppendPositions(int64_t rows) {
-    int64_t* first = packed_.mutable_data_ptr<int64_t>() + next_;
-    std::iota(first, first + rows, int64_t{0});
-    next_ += rows;
-  }
-
-  void Fill(const c10::Scalar& value, int64_t rows) {
-    if (rows > 0) packed_.narrow(0, next_, rows).fill_(value);
-    next_ += rows;
-  }
-
-  const at::Tensor& packed() const { return packed_; }
-
- private:
-  at::Tensor packed_;
-  int64_t next_ = 0;
-};
-
-struct Stream {
-  c10::Scalar fill;
-  at::ScalarType dtype = at::kFloat;
-};
-
-// The dtype of a stream comes from the samples that have the stream.
-std::map<std::string, Stream> FindStreams(const std::vector<Outline>& index,
-                                          const PrepareOptions& options) {
-  std::map<std::string, Stream> streams;
-  for (const auto& [name, fill] : options.streams)
-    streams[name] = {fill, fill.isBoolean() ? at::kBool : at::kFloat};
-  std::map<std::string, size_t> first;
-  for (size_t i = 0; i < index.size(); ++i) {
-    for (const auto& [name, dtype] : index[i].streams) {
-      const auto [it, is_first] = first.emplace(name, i);
-      if (is_first) streams[name].dtype = dtype;
-      TORCH_CHECK_VALUE(streams[name].dtype == dtype, "batching: ", name, " is ", dtype,
-                        " in sample ", options.first_number + static_cast<int64_t>(i), " and ",
-                        streams[name].dtype, " in sample ",
-                        options.first_number + static_cast<int64_t>(it->second),
-                        "; it must be of one dtype");
-    }
-  }
-  for (const auto& [name, stream] : streams) {
-    const double fill = stream.fill.toDouble();
-    TORCH_CHECK_VALUE(
-        !at::isIntegralType(stream.dtype, /*includeBool=*/false) || fill == std::floor(fill),
-        "batching: streams.", name, " = ", fill, " fills what lacks it, but ", name, " is ",
-        stream.dtype);
-  }
-  return streams;
-}
-
-class MicroBatchBuilder {
- public:
-  MicroBatchBuilder(const PrepareOptions& options, std::map<std::string, Stream> streams)
-      : options_(options), streams_(std::move(streams)) {}
-
-  // The items one after the other; `padding` ones with no loss, and shortened where `shorten`.
-  TensorMicroBatch Build(const std::vector<const Item*>& items,
-                         const std::vector<const TensorSample*>& samples, bool padding,
-                         bool shorten) const {
-    std::vector<const Extent*> extents;
-    extents.reserve(items.size());
-    for (const Item* item : items) extents.push_back(shorten ? &item->least : &item->kept);
-    TensorMicroBatch batch;
-    batch.kind = items[0]->kind;
-    batch.padding = padding;
-    int64_t tokens = 0;
-    for (const Extent* extent : extents) {
-      batch.seq_lens.push_back(extent->tokens);
-      tokens += extent->tokens;
-    }
-    const int64_t multiple = options_.pad_to_multiple_of;
-    const int64_t length = (tokens + multiple - 1) / multiple * multiple;
-    batch.seq_lens.back() += length - tokens;
-    PackTokens(items, samples, extents, length - tokens, length, batch);
-    PackTensors(samples, extents, batch);
-    if (padding) batch.loss_mask.fill_(false);
-    return batch;
-  }
-
- private:
-  void PackTokens(const std::vector<const Item*>& items,
-                  const std::vector<const TensorSample*>& samples,
-                  const std::vector<const Extent*>& extents, int64_t num_padding, int64_t length,
-                  TensorMicroBatch& batch) const {
-    PackedRows input_ids(length, at::kLong);
-    PackedRows loss_mask(length, at::kBool);
-    PackedRows position_ids(length, at::kLong);
-    std::map<std::string, PackedRows> streams;
-    for (const auto& [name, stream] : streams_)
-      streams.emplace(name, PackedRows(length, stream.dtype));
-    for (size_t i = 0; i < samples.size(); ++i) {
-      const TensorSample& sample = *samples[i];
-      const int64_t tokens = extents[i]->tokens;
-      input_ids.Append(sample.input_ids, tokens);
-      loss_mask.AppendRuns(items[i]->outline->loss, tokens);
-      if (sample.position_ids.defined()) {
-        position_ids.Append(sample.position_ids, tokens);
-      } else {
-        position_ids.AppendPositions(tokens);
-      }
-      for (auto& [name, packer] : streams) {
-        const auto it = sample.streams.find(name);
-        if (it != sample.streams.end()) {
-          packer.Append(it->second, tokens);
-        } else {
-          packer.Fill(streams_.at(name).fill, tokens);
-        }
-      }
-    }
-    input_ids.Fill(options_.pad_token_id, num_padding);
-    loss_mask.Fill(false, num_padding);
-    position_ids.AppendPositions(num_padding);
-    batch.input_ids = input_ids.packed();
-    batch.loss_mask = loss_mask.packed();
-    batch.position_ids = position_ids.packed();
-    for (auto& [name, packer] : streams) {
-      packer.Fill(streams_.at(name).fill, num_padding);
-      batch.streams[name] = packer.packed();
-    }
-    batch.cu_seqlens = at::empty({static_cast<int64_t>(batch.seq_lens.size()) + 1}, at::kInt);
-    int32_t* sums = batch.cu_seqlens.mutable_data_ptr<int32_t>();
-    sums[0] = 0;
-    for (size_t i = 0; i < batch.seq_lens.size(); ++i)
-      sums[i + 1] = sums[i] + static_cast<int32_t>(batch.seq_lens[i]);
-  }
-
-  static void PackTensors(const std::vector<const TensorSample*>& samples,
-                          const std::vector<const Extent*>& extents, TensorMicroBatch& batch) {
-    std::map<std::string, std::vector<at::Tensor>> parts;
-    for (size_t i = 0; i < samples.size(); ++i) {
-      for (const auto& [name, rows] : extents[i]->rows) {
-        parts[name].push_back(samples[i]->tensors.at(name).narrow(0, 0, rows));
-      }
-    }
-    for (const auto& [name, tensors] : parts) batch.tensors[name] = at::cat(tensors, 0);
-  }
-
-  const PrepareOptions& options_;
-  std::map<std::string, Stream> streams_;
-};
+// --- Kinds ---------------------------------------------------------------------------------------
 
 // All samples of a kind hold the same tensors: else one rank's micro-batch would lack what runs a
 // module on another.
@@ -245,11 +81,16 @@ double CostOfExtent(const PrepareOptions& options, const Item& item, const Exten
   return cost;
 }
 
-Plan PlanItems(const std::vector<Item>& items, const PrepareOptions& options) {
+// Returns the plan, and the names of its kinds.
+std::pair<Plan, std::vector<std::string>> PlanItems(const std::vector<Item>& items,
+                                                    const PrepareOptions& options) {
   std::map<std::string, int> kinds;
   for (const Item& item : items) kinds[item.kind] = 0;
-  int num_kinds = 0;
-  for (auto& [name, kind] : kinds) kind = num_kinds++;  // steps come in the order of the names
+  std::vector<std::string> names;
+  for (auto& [name, kind] : kinds) {  // steps come in the order of the names
+    kind = static_cast<int>(names.size());
+    names.push_back(name);
+  }
   std::vector<Sample> samples;
   for (const Item& item : items) {
     Sample sample;
@@ -266,6 +107,12 @@ Plan PlanItems(const std::vector<Item>& items, const PrepareOptions& options) {
   plan_options.ranks = options.ranks;
   plan_options.balance = options.balance;
   plan_options.worth_a_step = options.worth_a_step;
+  if (options.mix_kinds) {
+    for (const auto& [rider, hosts] : HostsOf(items)) {
+      for (const std::string& host : hosts)
+        plan_options.hosts[kinds.at(rider)].insert(kinds.at(host));
+    }
+  }
   if (options.micro_batch_cost) {
     plan_options.micro_batch_cost = [&](absl::Span<const int64_t> members) {
       std::vector<int64_t> seq_lens;
@@ -273,9 +120,9 @@ Plan PlanItems(const std::vector<Item>& items, const PrepareOptions& options) {
       return options.micro_batch_cost(seq_lens);
     };
   }
-  const absl::StatusOr<Plan> plan = MakePlan(samples, plan_options);
+  absl::StatusOr<Plan> plan = MakePlan(samples, plan_options);
   TORCH_CHECK_VALUE(plan.ok(), std::string(plan.status().message()));
-  return *plan;
+  return {*std::move(plan), std::move(names)};
 }
 
 // --- The result ----------------------------------------------------------------------------------
@@ -329,10 +176,9 @@ bool IsHeld(const Plan& plan, int64_t step, const std::vector<Item>& items) {
   return needs_padding;
 }
 
-void AddMicroBatch(const Plan& plan, const MicroBatch& planned, const std::vector<Item>& items,
-                   base::Hash& fingerprint) {
+void AddMicroBatch(const Plan& plan, const MicroBatch& planned, const std::string& kind,
+                   const std::vector<Item>& items, base::Hash& fingerprint) {
   const auto samples = plan.samples_of(planned);
-  const std::string& kind = items[static_cast<size_t>(samples[0])].kind;
   fingerprint.Add(kind.size());
   fingerprint.AddText(kind);
   fingerprint.Add(planned.padding ? 1 : 0);
@@ -349,10 +195,9 @@ using SamplesOf =
     std::function<std::vector<const TensorSample*>(const std::vector<int64_t>& indices)>;
 
 // One rank's micro-batch of a step that takes place.
-void AppendMicroBatch(const Plan& plan, const MicroBatch& planned, int rank,
-                      const std::vector<Item>& items, const PrepareOptions& options,
-                      const MicroBatchBuilder& builder, const SamplesOf& samples_of,
-                      Prepared& prepared) {
+void AppendMicroBatch(const Plan& plan, const MicroBatch& planned, const std::string& kind,
+                      int rank, const std::vector<Item>& items, const PrepareOptions& options,
+                      const Packer& packer, const SamplesOf& samples_of, Prepared& prepared) {
   const bool shorten = planned.padding && options.balance == Balance::kLockstep;
   std::vector<const Item*> members;
   std::vector<int64_t> indices;
@@ -369,7 +214,8 @@ void AppendMicroBatch(const Plan& plan, const MicroBatch& planned, int rank,
   prepared.report.padding_tokens += planned.padding ? length : length - tokens;
   prepared.report.padding_micro_batches += planned.padding ? 1 : 0;
   if (options.only_rank >= 0 && rank != options.only_rank) return;
-  TensorMicroBatch batch = builder.Build(members, samples_of(indices), planned.padding, shorten);
+  TensorMicroBatch batch =
+      packer.Pack(kind, members, samples_of(indices), planned.padding, shorten);
   batch.cost = planned.cost;
   if (!planned.padding) batch.samples = std::move(indices);
   prepared.batches[static_cast<size_t>(rank)].push_back(std::move(batch));
@@ -384,8 +230,8 @@ Prepared PlanAndPack(const std::vector<Outline>& index, const SamplesOf& samples
   const std::vector<Item> items = MakeItems(index, options, report);
   CheckSameTensors(items, options.first_number);
   CheckCompatible(items, options.first_number);
-  const Plan plan = PlanItems(items, options);
-  const MicroBatchBuilder builder(options, FindStreams(index, options));
+  const auto [plan, kinds] = PlanItems(items, options);
+  const Packer packer(options, index);
   prepared.batches.resize(static_cast<size_t>(options.ranks));
   base::Hash fingerprint;
   for (int64_t step = 0; step < plan.micro_steps; ++step) {
@@ -399,8 +245,9 @@ Prepared PlanAndPack(const std::vector<Outline>& index, const SamplesOf& samples
           prepared.held.push_back(items[static_cast<size_t>(i)].index);
         continue;
       }
-      AppendMicroBatch(plan, planned, rank, items, options, builder, samples_of, prepared);
-      AddMicroBatch(plan, planned, items, fingerprint);
+      const std::string& kind = kinds[static_cast<size_t>(planned.kind)];
+      AppendMicroBatch(plan, planned, kind, rank, items, options, packer, samples_of, prepared);
+      AddMicroBatch(plan, planned, kind, items, fingerprint);
       most_expensive = std::max(most_expensive, planned.cost);
       if (!planned.padding) report.ideal += planned.cost / options.ranks;
     }

@@ -13,7 +13,8 @@
 //
 // Prepare cuts samples to seq_len (never inside an image, video or audio clip), plans them (plan.h)
 // and packs them. It concatenates the samples' per-token values; position ids start again at 0 in
-// each sample. It concatenates other tensors on dimension 0. Each output is allocated once.
+// each sample. It concatenates other tensors on dimension 0. Each output is allocated once. Padding
+// trains nothing: it has no loss token, and its per-token values are those declared for padding.
 //
 // Prepare can cut these tensors. A sample that has others and is longer than seq_len is an error.
 //
@@ -37,6 +38,7 @@
 #include <future>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -54,15 +56,22 @@ struct TensorSample {
   at::Tensor loss_mask;                       // bool [n]; other dtypes hold only 0 and 1. The first
                                               // is ignored: no token before it predicts it
   at::Tensor position_ids;                    // int64 [n]; undefined: 0 to n - 1
-  std::map<std::string, at::Tensor> streams;  // [n] each: further per-token values
-  std::map<std::string, at::Tensor>
-      tensors;  // concatenated on dimension 0: pixel_values, image_grid_thw, ...
+  std::map<std::string, at::Tensor> streams;  // [n, ...] each: further per-token values
+  // Concatenated on dimension 0: pixel_values, image_grid_thw, ... A tensor that Prepare does not
+  // know has one row, which belongs to the whole sample, unless PrepareOptions::own_rows names it.
+  std::map<std::string, at::Tensor> tensors;
   // Empty: the modalities that have rows after the cut, as "text" (none), "image" or "image+video".
   // If only some samples of such a kind hold another tensor, its name is added: "text+reward".
   std::string kind;
   // Leaves this sample for a later call (Prepared::held) if its micro-step would need padding and
   // all other samples of that micro-step may wait too.
   bool may_wait = false;
+};
+
+// The values of a stream for tokens that have none of their own.
+struct StreamFill {
+  c10::Scalar absent = 0.0;   // in samples without the stream
+  c10::Scalar padding = 0.0;  // in padding tokens, and in all tokens of padding micro-batches
 };
 
 // The layout of micro-batches, and the costs that balance them.
@@ -85,8 +94,17 @@ struct PrepareOptions {
   // Overrides the sum over the samples of a micro-batch.
   std::function<double(const std::vector<int64_t>& seq_lens)> micro_batch_cost;
 
-  // Every stream, with the value for padding tokens and for samples without the stream.
-  std::map<std::string, c10::Scalar> streams;
+  // Lets samples ride in micro-batches of a kind that has their tensors and more, as text beside
+  // images, if the plan gets better (PlanOptions::hosts). kRoundRobin never does. Samples with a
+  // kind of the caller's own never ride.
+  bool mix_kinds = true;
+
+  // Every stream. All samples must give it one dtype and one shape of a token. A padding value of 0
+  // takes a weight out of a loss; a divisor, such as a temperature, needs another.
+  std::map<std::string, StreamFill> streams;
+  // Tensors with any number of rows, which follow neither the sample nor its images, videos or
+  // clips.
+  std::set<std::string> own_rows;
   int64_t first_number = 0;  // number of the first sample in messages
   // The stream of modality ids: 1, 2 and 3 for the placeholders of images, videos and audio. Empty,
   // or absent from a sample: none.
@@ -101,7 +119,8 @@ struct PrepareOptions {
 // The packed samples of one rank in one micro-step. length is the sum of seq_lens.
 struct TensorMicroBatch {
   std::string kind;
-  bool padding = false;  // copies without loss tokens, which only keep ranks aligned
+  bool padding = false;        // copies without loss tokens, which only keep ranks aligned
+  int64_t padding_tokens = 0;  // the last ones; in a padding micro-batch, all
   double cost = 0;
   std::vector<int64_t> samples;   // indices into the samples; none for padding
   std::vector<int64_t> seq_lens;  // sum to the length; the last includes padding to a multiple
@@ -109,7 +128,8 @@ struct TensorMicroBatch {
   at::Tensor loss_mask;           // bool [length]; false for the first token of each sample
   at::Tensor position_ids;        // int64 [length]
   at::Tensor cu_seqlens;  // int32 [seq_lens + 1]: 0 and the running sums, for varlen attention
-  std::map<std::string, at::Tensor> streams;  // [length] each
+  // [length, ...] each. A stream that no sample has is [length].
+  std::map<std::string, at::Tensor> streams;
   std::map<std::string, at::Tensor> tensors;
 };
 
@@ -146,6 +166,8 @@ struct Prepared {
 //    - an option is out of range
 //    - a sample has no tokens, or a per-token value of another length than input_ids
 //    - a sample has a stream that options.streams does not name
+//    - streams of one name differ in dtype, or in the shape of a token
+//    - a tensor has rows that follow no declared count
 //    - samples of one kind have different tensors, or tensors that cannot be concatenated
 //    - images, videos or audio clips do not match their placeholders
 //    - a sample is longer than seq_len and has a tensor that Prepare cannot cut

@@ -6,6 +6,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "ATen/ops/cat.h"
@@ -114,7 +115,7 @@ TEST(Prepare, PacksDifferentTemperaturesTogether) {
   cold.streams["temperatures"] = at::full({4}, 0.7, at::kFloat);
   hot.streams["temperatures"] = at::full({4}, 1.0, at::kFloat);
   PrepareOptions options = With(8, 1);
-  options.streams["temperatures"] = 1.0;
+  options.streams["temperatures"] = {1.0};
 
   const Prepared prepared = Prepare({cold, hot}, options);
 
@@ -159,6 +160,66 @@ TEST(Prepare, PaddingIsShortenedToOneImage) {
   EXPECT_EQ(padding.tensors.at("pixel_values").size(0), 8);
   EXPECT_EQ(padding.tensors.at("image_grid_thw").size(0), 1);
   EXPECT_EQ(padding.input_ids.numel(), 3);  // the token before, and the image's two
+}
+
+TEST(Prepare, TextRidesInImageBatches) {
+  const std::vector<TensorSample> samples = {Text(2, 50), Images({4}, 10)};
+  PrepareOptions apart = With(8, 2);
+  apart.mix_kinds = false;
+  EXPECT_EQ(Prepare(samples, apart).report.micro_steps, 2);
+  EXPECT_EQ(Prepare(samples, apart).report.padding_micro_batches, 2);
+
+  const Prepared prepared = Prepare(samples, With(8, 2));
+
+  EXPECT_EQ(prepared.report.micro_steps, 1);
+  EXPECT_EQ(prepared.report.padding_micro_batches, 1);
+  const bool first_pads = prepared.batches[0][0].padding;
+  const TensorMicroBatch& real = prepared.batches[first_pads ? 1 : 0][0];
+  const TensorMicroBatch& padding = prepared.batches[first_pads ? 0 : 1][0];
+  EXPECT_EQ(real.kind, "image");
+  EXPECT_THAT(real.samples, ElementsAre(1, 0));
+  EXPECT_TRUE(at::equal(real.input_ids, at::tensor({10, 11, 12, 50, 51}, at::kLong)));
+  EXPECT_TRUE(at::equal(real.position_ids, at::tensor({0, 1, 2, 0, 1}, at::kLong)));
+  EXPECT_TRUE(
+      at::equal(real.streams.at("mm_token_type_ids"), at::tensor({0, 1, 0, 0, 0}, at::kLong)));
+  EXPECT_EQ(real.tensors.at("pixel_values").size(0), 4);
+  EXPECT_EQ(padding.kind, "image");
+  EXPECT_EQ(padding.tensors.at("pixel_values").size(0), 4);
+}
+
+TEST(Prepare, RidesOnlyWhereNoTensorIsMissing) {
+  const auto kinds = [](const std::vector<TensorSample>& samples) {
+    std::vector<std::string> names;
+    const Prepared prepared = Prepare(samples, With(16, 1));
+    for (const TensorMicroBatch& batch : prepared.batches[0]) names.push_back(batch.kind);
+    return names;
+  };
+  TensorSample rewarded = Images({4}), code = Text(2), no_grid = Text(4), text_reward = Text(2);
+  rewarded.tensors["reward"] = text_reward.tensors["reward"] = at::ones({1});
+  code.kind = "code";
+  no_grid.tensors["pixel_values"] = at::ones({1, 3});
+  TensorSample video = Images({4});
+  for (const auto& [image, name] :
+       {std::pair("pixel_values", "pixel_values_videos"), {"image_grid_thw", "video_grid_thw"}}) {
+    video.tensors[name] = video.tensors[image];
+    video.tensors.erase(image);
+  }
+  video.streams["mm_token_type_ids"] = at::tensor({0, 2, 0}, at::kLong);
+  TensorSample both = Images({4, 4});
+  both.tensors["pixel_values"] = both.tensors["pixel_values"].narrow(0, 0, 4);
+  both.tensors["image_grid_thw"] = both.tensors["image_grid_thw"].narrow(0, 0, 1);
+  both.tensors["pixel_values_videos"] = both.tensors["pixel_values"];
+  both.tensors["video_grid_thw"] = both.tensors["image_grid_thw"];
+  both.streams["mm_token_type_ids"] = at::tensor({0, 1, 0, 2, 0}, at::kLong);
+
+  EXPECT_THAT(kinds({Images({4}), Text(2)}), ElementsAre("image"));
+  EXPECT_THAT(kinds({both, video, Images({4}), Text(2)}), ElementsAre("image+video"));
+  EXPECT_THAT(kinds({video, Images({4})}), ElementsAre("image", "video"));
+  EXPECT_THAT(kinds({rewarded, Text(2)}), ElementsAre("image", "text"));
+  EXPECT_THAT(kinds({rewarded, text_reward}), ElementsAre("image"));
+  EXPECT_THAT(kinds({Images({4}), code}), ElementsAre("code", "image"));
+  EXPECT_THAT(kinds({no_grid, Text(2)}), ElementsAre("image", "text"));
+  EXPECT_THAT(kinds({both, Images({4}, 100, 5)}), ElementsAre("image", "image+video"));
 }
 
 TEST(Prepare, AllImagesWork) {
@@ -218,23 +279,7 @@ TEST(Prepare, TheFingerprintTellsPlansApart) {
   EXPECT_EQ(fingerprints.size(), 6u);
 }
 
-// --- Streams and padding to a multiple -----------------------------------------------------------
-
-TEST(Prepare, StreamsAreFilledForSamplesThatLackThem) {
-  TensorSample with = Text(2);
-  with.streams["advantages"] = at::tensor({0.5, 0.25}, at::kDouble);
-  PrepareOptions options = With(8, 1);
-  options.streams["advantages"] = -1.0;
-  options.pad_to_multiple_of = 8;
-
-  const TensorMicroBatch batch = Prepare({with, Text(3)}, options).batches[0][0];
-
-  // Text(3) comes first: the longest does.
-  EXPECT_TRUE(at::equal(batch.streams.at("advantages"),
-                        at::tensor({-1., -1., -1., 0.5, 0.25, -1., -1., -1.}, at::kDouble)) ||
-              at::equal(batch.streams.at("advantages"),
-                        at::tensor({0.5, 0.25, -1., -1., -1., -1., -1., -1.}, at::kDouble)));
-}
+// --- Padding to a multiple -----------------------------------------------------------
 
 TEST(Prepare, PadsToAMultiple) {
   PrepareOptions options = With(16, 1);
@@ -298,7 +343,7 @@ TEST(Prepare, EveryOutputIsAllocatedOnce) {
     samples.back().streams["advantages"] = at::full({64}, 0.5, at::kFloat);
   }
   PrepareOptions options = With(4096, 1);
-  options.streams["advantages"] = 0.0;
+  options.streams["advantages"] = {0.0};
   const auto allocations = std::make_shared<Allocations>();
 
   {
@@ -409,7 +454,9 @@ TEST(Prepare, ErrorsNameTheSampleAndTheField) {
       {short_mel, "sample 1: feature_attention_mask has 2 rows and input_features 1"},
   };
   for (const auto& c : kCases) {
-    EXPECT_THAT(PrepareMessage({Images({4}), c.sample}, With(8, 2)), HasSubstr(c.message));
+    PrepareOptions options = With(8, 2);
+    options.own_rows = {"audio"};
+    EXPECT_THAT(PrepareMessage({Images({4}), c.sample}, options), HasSubstr(c.message));
   }
 }
 
@@ -421,7 +468,7 @@ TEST(Prepare, ErrorsNameTheOption) {
   TensorSample whole = Text(1);
   whole.streams["turns"] = at::zeros({1}, at::kLong);
   PrepareOptions half = With(8, 1);
-  half.streams["turns"] = 0.5;
+  half.streams["turns"] = {0.5};
   EXPECT_THAT(PrepareMessage({whole}, half),
               HasSubstr("streams.turns = 0.5 fills what lacks it, but turns is Long"));
   EXPECT_THAT(PrepareMessage({Text(1)}, With(int64_t{1} << 53, 1)), HasSubstr("seq_len must be"));

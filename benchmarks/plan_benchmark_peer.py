@@ -2,10 +2,12 @@
 
 Needs prime-rl's sources, and numpy and msgspec:
     bazel build -c opt //batching:plan_benchmark
-    python benchmarks/plan_benchmark_peer.py bazel-bin/batching/plan_benchmark prime-rl/src SAMPLES RANKS
+    python benchmarks/plan_benchmark_peer.py bazel-bin/batching/plan_benchmark prime-rl/src SAMPLES RANKS [IMAGES]
 
-Prints for each the seconds, the makespan over the ideal (sum over micro-steps of the most expensive rank's cost /
-(total cost / ranks)), and the micro-steps. prime-rl's time holds packing and balancing of tokens that are lists.
+IMAGES is the share of samples with an image, 0 unless given. Prints for each the seconds, the makespan over the ideal
+(sum over micro-steps of the most expensive rank's cost / (total cost / ranks)), the micro-steps, and the padding
+micro-batches. Costs are those of the decoder. "apart" is Lockstep's plan if no text rides with an image. prime-rl's
+time holds packing and balancing of tokens that are lists.
 """
 
 import importlib
@@ -36,11 +38,20 @@ def import_peer(sources):
         package.__path__ = [str(pathlib.Path(sources, *name.split(".")))]
         sys.modules[name] = package
     batch = importlib.import_module("prime_rl.trainer.batch")
-    return batch.build_bin_cost, batch.prepare_batch, batch.TrainingSample
+    return batch
 
 
-def sample(training_sample, length):
-    return training_sample(
+def sample(batch, length, has_image):
+    """With an image of 4 patches, whose placeholder is the first token."""
+    image = None
+    if has_image:
+        image = {
+            "pixel_values": batch.EncodedTensor("float32", [4, 1], bytes(16)),
+            "image_grid_thw": batch.EncodedTensor("int64", [1, 3], b"".join(n.to_bytes(8, "little") for n in (1, 2, 2))),
+        }
+    return batch.TrainingSample(
+        mm_kwargs=image,
+        mm_token_type_ids=[1] + [0] * (length - 1) if has_image else None,
         token_ids=[0] * length,
         mask=[True] * length,
         logprobs=[0.0] * length,
@@ -51,32 +62,38 @@ def sample(training_sample, length):
 
 
 def main():
-    if len(sys.argv) != 5:
-        sys.exit("usage: plan_benchmark_peer.py PLAN_BENCHMARK PRIME_RL_SRC SAMPLES RANKS")
+    if len(sys.argv) not in (5, 6):
+        sys.exit("usage: plan_benchmark_peer.py PLAN_BENCHMARK PRIME_RL_SRC SAMPLES RANKS [IMAGES]")
     program, samples, ranks = sys.argv[1], int(sys.argv[3]), int(sys.argv[4])
-    build_bin_cost, prepare_batch, training_sample = import_peer(sys.argv[2])
+    share = float(sys.argv[5]) if len(sys.argv) == 6 else 0
+    peer = import_peer(sys.argv[2])
     draw = random.Random(1)
     lengths = [max(1, min(SEQ_LEN, int(draw.lognormvariate(6.5, 1.0)))) for _ in range(samples)]
+    has_image = [draw.random() < share for _ in range(samples)]
 
+    def show(name, seconds, makespan, steps, padding):
+        print(
+            f"  {name:9} {float(seconds):10.4f} s  makespan {float(makespan):.4f} of ideal  {steps} micro-steps, "
+            f"{padding} padding micro-batches"
+        )
+
+    print(f"{samples} samples, {sum(has_image)} with an image; {ranks} ranks")
     with tempfile.NamedTemporaryFile("w") as file:
-        file.write("\n".join(map(str, lengths)))
+        file.writelines(f"{n} {0 if image else 1}\n" for n, image in zip(lengths, has_image, strict=True))
         file.flush()
-        ours = subprocess.run(
-            [program, f"--lengths={file.name}", f"--ranks={ranks}"], check=True, capture_output=True, text=True
-        ).stdout.split()
+        for name, option in (("lockstep", []), ("apart", ["--apart"])):
+            command = [program, f"--lengths={file.name}", f"--ranks={ranks}", *option]
+            show(name, *subprocess.run(command, check=True, capture_output=True, text=True).stdout.split())
 
-    cost = build_bin_cost(CONFIG)
-    rollouts = [sample(training_sample, length) for length in lengths]
+    cost = peer.build_bin_cost(CONFIG)
+    rollouts = [sample(peer, length, image) for length, image in zip(lengths, has_image, strict=True)]
     start = time.perf_counter()
-    batches = prepare_batch(rollouts, SEQ_LEN, ranks, cost)
+    batches = peer.prepare_batch(rollouts, SEQ_LEN, ranks, cost)
     seconds = time.perf_counter() - start
     steps = [max(cost(b.sequence_lengths) for b in step) for step in zip(*batches, strict=True)]
     ideal = sum(cost([length]) for length in lengths) / ranks
-
-    print(f"{samples} samples, {ranks} ranks")
-    print(f"  lockstep  {float(ours[0]):10.4f} s  makespan {float(ours[1]):.4f} of ideal  {ours[2]} micro-steps")
-    print(f"  prime-rl  {seconds:10.4f} s  makespan {sum(steps) / ideal:.4f} of ideal  {len(steps)} micro-steps")
-    print(f"  ratio     {float(ours[0]) / seconds:10.6f}    {float(ours[1]) / (sum(steps) / ideal):.4f}")
+    padding = sum(not any(b.loss_mask) for of_rank in batches for b in of_rank)
+    show("prime-rl", seconds, sum(steps) / ideal, len(steps), padding)
 
 
 if __name__ == "__main__":

@@ -70,7 +70,7 @@ end
 local net = model_of.VisionLanguageModel {
   vision = config.vision, text = config.text, vocab_size = digits.vocab_size, image_token = digits.IMAGE,
 }
--- The last micro-batch of a step is text, which leaves the vision tower out: on every rank alike.
+-- A micro-batch of text alone leaves the vision tower out: on every rank alike.
 local model = sharding.parallel(net, config.parallel, { data_parallel = { find_unused = true } })
 local optimizer = optim.AdamW(model:parameters(), { lr = config.lr, weight_decay = config.weight_decay })
 local schedule = optim.schedule.warmup_cosine {

@@ -26,27 +26,38 @@ local function samples_of(folder)
   return samples, a
 end
 
+--- The loss of samples in micro-batches, the tokens that count, and the number of samples by kind.
+local function packed_loss(model, samples, opts)
+  local batches = batching.prepare { samples = samples, seq_len = opts.seq_len, ranks = 1, pad_to_multiple_of = 8,
+    token_types = "mm_token_type_ids", mix_kinds = opts.mix_kinds, check = false }
+  local sum, count, kinds = 0, 0, {}
+  for _, batch in ipairs(batches[1]) do
+    local loss, n = torch.no_grad(model.loss, model, batch)
+    sum, count = sum + loss:item(), count + n
+    kinds[batch.kind] = #batch.seq_lens
+  end
+  return sum, count, kinds
+end
+
 for _, folder in ipairs { "qwen3_vl", "qwen2_5_vl" } do
   t.test("PackedMicroBatchesHaveTheLossOfTheirSamplesIn_" .. folder, function()
     local samples, answers = samples_of(folder)
     local model = models.load("tests/models/" .. folder)
     samples[4], samples[5] = samples[1], samples[2]
-
-    local batches = batching.prepare { samples = samples, seq_len = 80, ranks = 1, pad_to_multiple_of = 8,
-      token_types = "mm_token_type_ids", check = false }
-
-    local sum, count, kinds = 0, 0, {}
-    for _, batch in ipairs(batches[1]) do
-      local loss, n = torch.no_grad(model.loss, model, batch)
-      sum, count = sum + loss:item(), count + n
-      kinds[batch.kind:gsub("%+second_per_grid_ts", "")] = #batch.seq_lens
-    end
-    t.equal(kinds, { image = 2, ["image+video"] = 1, text = 2 })
     local expected, tokens = answers.loss:item(), answers.count:item()
     for i = 1, 2 do
       local loss, n = torch.no_grad(model.loss, model, samples[i])
       expected, tokens = expected + loss:item(), tokens + n
     end
+
+    local sum, count, kinds = packed_loss(model, samples, { seq_len = 80, mix_kinds = false })
+    t.equal(kinds, { image = 2, ["image+video"] = 1, text = 2 })
+    t.equal(count, tokens)
+    t.near(sum / expected, 1, 1e-5)
+
+    -- Texts beside images, and images beside images and videos: one micro-batch holds all.
+    sum, count, kinds = packed_loss(model, samples, { seq_len = 400 })
+    t.equal(kinds, { ["image+video"] = 5 })
     t.equal(count, tokens)
     t.near(sum / expected, 1, 1e-5)
   end)

@@ -11,7 +11,6 @@ local core_sharding = require "lockstep.core.sharding"
 local dist = require "lockstep.distributed"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
-local torch = require "lockstep.torch"
 
 local M = { cost = {}, survey = require "lockstep.batching.survey",
   timing = require("lockstep.batching.timing").timing }
@@ -22,7 +21,7 @@ local M = { cost = {}, survey = require "lockstep.batching.survey",
 --- first token is never trained on, because no token before it predicts it
 ---@field position_ids torch.Tensor|integer[]?
 ---@field kind string? default: by the tensors that the cut leaves, as "text", "image" or "image+video"
----@field [string] torch.Tensor|number[]|number streams (per token; a number holds for all), tensors
+---@field [string] torch.Tensor|number[]|number streams ([tokens, ...]; a number holds for all), tensors
 
 ---@class batching.MicroBatch
 ---@field input_ids torch.Tensor int64 [length]
@@ -32,6 +31,8 @@ local M = { cost = {}, survey = require "lockstep.batching.survey",
 ---@field cu_seqlens torch.Tensor int32 [#seq_lens + 1]: 0 and the running sums
 ---@field kind string
 ---@field padding boolean copies with no loss token, which only keep the ranks aligned
+---@field padding_tokens integer the last ones are padding; in a padding micro-batch all
+---@field padding_values table<string, number|boolean> what each declared stream holds for padding
 ---@field samples integer[] indices into `samples`; none for padding
 ---@field cost number
 ---@field [string] torch.Tensor the streams, and the other tensors concatenated on dimension 0
@@ -58,7 +59,8 @@ local M = { cost = {}, survey = require "lockstep.batching.survey",
 ---@field loss integer[] {begin, end, begin, end, ...}: the runs of tokens with a loss, from 0, without `end`
 ---@field kind string?
 ---@field tensors table<string, {dtype: string, shape: integer[]}>
----@field streams table<string, string> dtypes
+---@field streams table<string, string|{dtype: string, shape: integer[]}> dtypes; with the shape where a token has
+---    more than one number
 ---@field items table<"image"|"video"|"audio", integer[][]> {begin, end, rows} of each; {rows} where the sample does not
 ---    say where its placeholders are
 ---@field id any the script's own, for `load`
@@ -68,7 +70,7 @@ local PREPARE = {
   seq_len = options.required, ranks = options.optional, rank = options.optional, pad_to_multiple_of = 1,
   pad_token_id = 0, balance = "lockstep", cost = options.optional, streams = {}, token_types = "mm_token_type_ids",
   image_token_id = options.optional, video_token_id = options.optional, audio_token_id = options.optional,
-  worth_a_step = 0.005, check = true,
+  worth_a_step = 0.005, mix_kinds = true, own_rows = {}, check = true,
 }
 
 --- The options, and whether these are the micro-batches that this rank trains on, as all others of the run do:
@@ -157,6 +159,15 @@ end
 
 -- Preparation ---------------------------------------------------------------------------------------
 
+--- Sets padding_values of each micro-batch. The stream of token types is no weight: copies keep it.
+local function tell_padding_values(micro_batches, o)
+  local values = {}
+  for name, fill in pairs(o.streams) do
+    if name ~= o.token_types then values[name] = type(fill) == "table" and fill.padding or 0 end
+  end
+  for _, batch in ipairs(micro_batches) do batch.padding_values = values end
+end
+
 --- Cuts samples to seq_len (never inside an image, video or audio clip), packs them, pads each kind separately and
 --- deals the micro-batches out: `batches[rank + 1][micro_step + 1]`. Ranks that prepare the same samples get the
 --- same plan, without asking each other.
@@ -172,9 +183,18 @@ end
 --- that differs from its entry is an error.
 ---
 --- Optional: ranks (default: the world's size). With `rank` it makes only this rank's micro-batches; the other lists
---- stay empty. Others are pad_to_multiple_of = 1 (tokens), pad_token_id = 0, streams = {name = fill}, check = true,
---- balance = "lockstep" or "round_robin". `cost` is batching.cost.tokens(), batching.cost.transformer{...} or a
---- function of seq_lens.
+--- stay empty. Others are pad_to_multiple_of = 1 (tokens), pad_token_id = 0, check = true, balance = "lockstep" or
+--- "round_robin". `cost` is batching.cost.tokens(), batching.cost.transformer{...} or a function of seq_lens.
+---
+--- `streams` declares the values per token: {name = absent}, or {name = {absent = 1, padding = 0}}. `absent` is the
+--- value in samples without the stream. `padding` is the value in padding tokens and in whole padding micro-batches: 0
+--- unless given, so that a loss with this weight learns nothing from them.
+---
+--- `mix_kinds` = true lets samples ride in micro-batches of a kind that has their tensors and more, as text beside
+--- images, if the plan gets better: makespan and micro-steps never grow. Only balance = "lockstep" does it.
+---
+--- `own_rows` = {"name", ...} are tensors with any number of rows. Other tensors have one row for each sample, or the
+--- rows of its images, videos or audio clips.
 ---
 --- `token_types` = "mm_token_type_ids" is the stream that marks the placeholders of images (1), videos (2) and audio
 --- clips (3). Without it give image_token_id, video_token_id and audio_token_id, the placeholders' ids in input_ids.
@@ -194,6 +214,7 @@ function M.prepare(opts)
     core.raise("batching.prepare: samples excludes index and load; give either")
   end
   local batches, report = core_batching.prepare(o)
+  for _, micro_batches in ipairs(batches) do tell_padding_values(micro_batches, o) end
   if check then
     check_agreement("batching.prepare: by every rank, with the same samples and options; else check = false",
       fingerprint_of(batches[dist.rank() + 1], report))
@@ -351,6 +372,7 @@ function Stream:__call()
       self.windows, self.tokens = self.windows + 1, self.tokens + report.tokens
       self.padding_tokens = self.padding_tokens + report.padding_tokens
       self:plan_ahead()
+      tell_padding_values(batches[self.options.rank + 1], self.options)
       self:check_window(self.windows, fingerprint_of(batches[self.options.rank + 1], report))
       return batches[self.options.rank + 1], report
     end
@@ -391,46 +413,11 @@ end
 
 -- Checking and drawing --------------------------------------------------------------------------------
 
-local function check_batches(name, batches)
-  plain.check(type(batches) == "table" and type(batches[1]) == "table",
-    "%s: expected a list of micro-batches for each rank, as batching.prepare returns", name)
-  for index, list in ipairs(batches) do
-    plain.check(type(list) == "table",
-      "%s: rank %d has a %s in place of a list of micro-batches", name, index - 1, type(list))
-    for step, batch in ipairs(list) do
-      plain.check(type(batch) == "table" and type(batch.kind) == "string",
-        "%s: what rank %d has at micro-step %d is no micro-batch of batching.prepare", name, index - 1, step - 1)
-    end
-  end
-end
-
 --- Raises an error if a plan would hang the ranks or train on padding, with rank and micro-step. It detects unequal
---- counts, two kinds at one micro-step, tensors that only some ranks have, and padding with a loss. `batches` is the
---- result of prepare, with the lists of all ranks.
+--- counts, two kinds at one micro-step, tensors that only some ranks have, and padding with a loss or with other values
+--- than `padding_values`. `batches` is the result of prepare, with the lists of all ranks.
 ---@param batches batching.MicroBatch[][]
-function M.verify(batches)
-  check_batches("batching.verify", batches)
-  local function tensors_of(batch)
-    return table.concat(plain.keys(batch, function(_, value) return torch.is_tensor(value) end), ", ")
-  end
-  for index, list in ipairs(batches) do
-    local rank = index - 1
-    plain.check(#list == #batches[1],
-      "batching.verify: rank %d has %d micro-batches, rank 0 has %d", rank, #list, #batches[1])
-    for step, batch in ipairs(list) do
-      local first = batches[1][step]
-      local where = string.format("batching.verify: at micro-step %d rank %d", step - 1, rank)
-      plain.check(batch.kind == first.kind,
-        '%s has a micro-batch of kind "%s", rank 0 one of kind "%s"', where, batch.kind, first.kind)
-      if tensors_of(batch) ~= tensors_of(first) then
-        core.raise(string.format("%s has the tensors %s, rank 0 %s", where, tensors_of(batch), tensors_of(first)))
-      end
-      if batch.padding and torch.is_tensor(batch.loss_mask) and batch.loss_mask:any():item() then
-        core.raise(where .. " has padding with loss tokens")
-      end
-    end
-  end
-end
+function M.verify(batches) require("lockstep.batching.verify").verify(batches) end
 
 --- Draws a plan as text: a row for each rank, a column for each micro-step, as wide as its most expensive rank. A
 --- micro-batch is drawn with its kind's first letter, padding in small letters, waiting as dots. `batches` is the
@@ -440,7 +427,7 @@ end
 ---@return string
 function M.draw(batches, opts)
   local o = options.read("batching.draw", opts, { width = 100, svg = options.optional })
-  check_batches("batching.draw", batches)
+  require("lockstep.batching.verify").check_batches("batching.draw", batches)
   plain.check(o.width >= 1 and o.width <= 10000,
     "batching.draw: width must be from 1 to 10000 characters, not %s", o.width)
   return require("lockstep.batching.plan_drawing").draw(batches, o.width, o.svg)

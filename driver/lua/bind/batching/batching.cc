@@ -66,8 +66,9 @@ at::Tensor ReadStream(lua_State* state, int index, const std::string& name,
 
 // Raises an error for a stream or tensor with the name of another field of a micro-batch.
 void CheckName(const std::string& name, const std::string& where) {
-  for (const char* own : {"input_ids", "loss_mask", "position_ids", "cu_seqlens", "seq_lens",
-                          "samples", "kind", "padding", "cost"}) {
+  for (const char* own :
+       {"input_ids", "loss_mask", "position_ids", "cu_seqlens", "seq_lens", "samples", "kind",
+        "padding", "padding_tokens", "padding_values", "cost"}) {
     if (name == own)
       throw Error(absl::StrCat(where, " is a field of every micro-batch; give it another name"));
   }
@@ -89,7 +90,7 @@ void ReadField(lua_State* state, int index, const std::string& key, const std::s
   } else if (key == options.token_types) {
     sample.streams[key] = ReadPerToken(state, index, name, at::kLong);
   } else if (options.streams.count(key) > 0) {
-    sample.streams[key] = ReadStream(state, index, name, options.streams.at(key));
+    sample.streams[key] = ReadStream(state, index, name, options.streams.at(key).absent);
   } else if (const at::Tensor* tensor = TensorAt(state, index)) {
     CheckName(key, name);
     sample.tensors[key] = *tensor;
@@ -157,6 +158,27 @@ std::vector<batching::TensorSample> ReadSamples(lua_State* state, const OptionTa
 
 // --- Options -------------------------------------------------------------------------------------
 
+c10::Scalar ReadFill(lua_State* state, int index, const std::string& name) {
+  if (lua_type(state, index) == LUA_TBOOLEAN) return c10::Scalar(lua_toboolean(state, index) != 0);
+  return c10::Scalar(ReadNumber(state, index, name.c_str()));
+}
+
+// A value for samples without the stream, or {absent = value, padding = value}.
+batching::StreamFill ReadStreamFill(lua_State* state, int index, const std::string& name) {
+  batching::StreamFill fill;
+  if (lua_type(state, index) != LUA_TTABLE) {
+    fill.absent = ReadFill(state, index, name);
+    return fill;
+  }
+  const OptionTable table(state, index, name.c_str(), {"absent", "padding"});
+  for (const auto& [key, value] : {std::pair{"absent", &fill.absent}, {"padding", &fill.padding}}) {
+    if (!table.Push(key)) continue;
+    *value = ReadFill(state, lua_gettop(state), absl::StrCat(name, ".", key));
+    lua_pop(state, 1);
+  }
+  return fill;
+}
+
 void ReadStreams(lua_State* state, const OptionTable& table, batching::PrepareOptions& options) {
   if (!table.Push("streams")) return;
   const int index = lua_gettop(state);
@@ -168,13 +190,19 @@ void ReadStreams(lua_State* state, const OptionTable& table, batching::PrepareOp
           TypeName(state, -2), " as a name"));
     const std::string name = lua_tostring(state, -2);
     CheckName(name, absl::StrCat("batching.prepare: streams.", name));
-    if (lua_type(state, -1) == LUA_TBOOLEAN) {
-      options.streams[name] = c10::Scalar(lua_toboolean(state, -1) != 0);
-    } else {
-      options.streams[name] = c10::Scalar(
-          ReadNumber(state, -1, absl::StrCat("batching.prepare: streams.", name).c_str()));
-    }
+    options.streams[name] =
+        ReadStreamFill(state, lua_gettop(state), absl::StrCat("batching.prepare: streams.", name));
   }
+  lua_pop(state, 1);
+}
+
+void ReadOwnRows(lua_State* state, const OptionTable& table, batching::PrepareOptions& options) {
+  if (!table.Push("own_rows")) return;
+  const std::string name = "batching.prepare: own_rows";
+  ReadTable(state, -1, name.c_str());
+  ForEachElement(state, lua_gettop(state), [&](int) {
+    options.own_rows.insert(ReadString(state, -1, absl::StrCat(name, "'s names").c_str()));
+  });
   lua_pop(state, 1);
 }
 
@@ -256,7 +284,9 @@ batching::PrepareOptions ReadOptions(lua_State* state, const OptionTable& table)
   }
   options.balance = ReadBalance(table);
   options.first_number = 1;
+  options.mix_kinds = table.Boolean("mix_kinds", options.mix_kinds);
   ReadStreams(state, table, options);
+  ReadOwnRows(state, table, options);
   ReadCost(state, table, options);
   return options;
 }
@@ -287,6 +317,7 @@ void PushMicroBatch(lua_State* state, const batching::TensorMicroBatch& batch) {
   lua_setfield(state, -2, "samples");
   SetString(state, "kind", batch.kind);
   SetBoolean(state, "padding", batch.padding);
+  SetInteger(state, "padding_tokens", batch.padding_tokens);
   SetNumber(state, "cost", batch.cost);
 }
 
@@ -319,10 +350,11 @@ int PushPrepared(lua_State* state, const batching::Prepared& prepared) {
 }
 
 OptionTable PrepareTable(lua_State* state) {
-  return OptionTable(state, 1, "batching.prepare",
-                     {"samples", "index", "load", "seq_len", "ranks", "rank", "pad_to_multiple_of",
-                      "pad_token_id", "balance", "cost", "streams", "token_types", "image_token_id",
-                      "video_token_id", "audio_token_id", "worth_a_step", "may_wait"});
+  return OptionTable(
+      state, 1, "batching.prepare",
+      {"samples", "index", "load", "seq_len", "ranks", "rank", "pad_to_multiple_of", "pad_token_id",
+       "balance", "cost", "streams", "token_types", "image_token_id", "video_token_id",
+       "audio_token_id", "worth_a_step", "mix_kinds", "own_rows", "may_wait"});
 }
 
 // Plans from the option `index`, and calls `load(entry, number)` for the samples of the result.

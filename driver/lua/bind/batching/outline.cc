@@ -57,6 +57,12 @@ batching::TensorOutline ReadTensorOutline(lua_State* state, const std::string& n
   return tensor;
 }
 
+void PushTensorOutline(lua_State* state, const batching::TensorOutline& tensor) {
+  lua_newtable(state);
+  SetString(state, "dtype", DtypeName(tensor.dtype));
+  SetIntegers(state, "shape", tensor.shape);
+}
+
 batching::ItemsOutline ReadItems(lua_State* state, const std::string& name) {
   ReadTable(state, -1, name.c_str());
   batching::ItemsOutline items;
@@ -83,15 +89,19 @@ void PushOutline(lua_State* state, const batching::Outline& outline) {
   if (!outline.kind.empty()) SetString(state, "kind", outline.kind);
   lua_newtable(state);
   for (const auto& [name, tensor] : outline.tensors) {
-    lua_newtable(state);
-    SetString(state, "dtype", DtypeName(tensor.dtype));
-    SetIntegers(state, "shape", tensor.shape);
+    PushTensorOutline(state, tensor);
     lua_setfield(state, -2, name.c_str());
   }
   lua_setfield(state, -2, "tensors");
   lua_newtable(state);
-  for (const auto& [name, dtype] : outline.streams)
-    SetString(state, name.c_str(), DtypeName(dtype));
+  for (const auto& [name, stream] : outline.streams) {
+    if (stream.shape.size() == 1) {
+      SetString(state, name.c_str(), DtypeName(stream.dtype));
+    } else {
+      PushTensorOutline(state, stream);
+      lua_setfield(state, -2, name.c_str());
+    }
+  }
   lua_setfield(state, -2, "streams");
   lua_newtable(state);
   for (const auto& [name, items] : outline.items) {
@@ -125,7 +135,11 @@ batching::Outline ReadOutline(lua_State* state, int index, const std::string& wh
       });
     } else if (key == "streams") {
       ForEachField(state, name, [&](const std::string& stream, const std::string& field) {
-        outline.streams[stream] = ReadDtypeName(state, -1, field);
+        if (lua_type(state, -1) == LUA_TTABLE) {
+          outline.streams[stream] = ReadTensorOutline(state, field);
+        } else {
+          outline.streams[stream].dtype = ReadDtypeName(state, -1, field);
+        }
       });
     } else if (key == "items") {
       ForEachField(state, name, [&](const std::string& modality, const std::string& field) {
@@ -137,6 +151,9 @@ batching::Outline ReadOutline(lua_State* state, int index, const std::string& wh
     }
   });
   lua_pop(state, 1);
+  for (auto& [name, stream] : outline.streams) {
+    if (stream.shape.empty()) stream.shape = {outline.tokens};
+  }
   if (!has_loss) throw Error(absl::StrCat(where, " has no loss; batching.describe makes an index"));
   return outline;
 }

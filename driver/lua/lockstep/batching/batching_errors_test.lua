@@ -57,6 +57,7 @@ t.test("TheSampleAndTheFieldAreNamed", function()
     ["sample 2: image_grid_thw holds -4"] = image { image_grid_thw = grid { 1, -2, -4 } },
     ["sample 2: mm_token_type_ids has shape [2]"] = image { mm_token_type_ids = { 0, 1 } },
     ["give the sample mm_token_type_ids or set image_token_id"] = no_types,
+    ["sample 2: clips has 3 rows, which follow no declared count"] = text(2, { clips = torch.ones { 3 } }),
     ["sample 2: seq_lens is a field of every micro-batch"] = text(2, { seq_lens = torch.ones { 2 } }),
     ["sample 2: fields are named, but there is the key the number 1"] = text(2, { [1] = 5 }),
   } do
@@ -94,6 +95,12 @@ t.test("TheOptionIsNamed", function()
   raises("streams must be {name = value for samples without it}, not the number 1 as a name", {
     streams = { "weights" } })
   raises("streams.weights must be a number", { streams = { weights = "x" } })
+  raises('streams.weights: unknown option "pading"; did you mean "padding"?', {
+    streams = { weights = { absent = 1, pading = 0 } } })
+  raises("streams.weights.padding must be a number", { streams = { weights = { padding = "x" } } })
+  raises("mix_kinds must be a boolean", { mix_kinds = "no" })
+  raises("own_rows", { own_rows = "clips" })
+  raises("own_rows's names must be a string", { own_rows = { 5 } })
   raises("streams.input_ids is a field of every micro-batch", { streams = { input_ids = 0 } })
   raises("check must be a boolean", { check = "no" })
   raises("image_token_id must be a number", { image_token_id = "<image>" })

@@ -59,7 +59,8 @@ end)
 
 t.test("KindsAreTheSetsOfTensors", function()
   local rewarded = text(3, { reward = torch.ones({ 1 }) })
-  local batches = batching.prepare { samples = { rewarded, image(8), text(3) }, seq_len = 8, ranks = 1 }
+  local batches = batching.prepare { samples = { rewarded, image(8), text(3) }, seq_len = 8, ranks = 1,
+    mix_kinds = false }
   local kinds = {}
   for i, batch in ipairs(batches[1]) do kinds[i] = batch.kind end
   t.equal(kinds, { "image", "text", "text+reward" })
@@ -67,6 +68,21 @@ t.test("KindsAreTheSetsOfTensors", function()
   local all_rewarded = batching.prepare { samples = { rewarded, image(8), rewarded }, seq_len = 8, ranks = 1 }[1]
   t.equal({ all_rewarded[1].kind, all_rewarded[2].kind }, { "image", "text" })
   t.equal(all_rewarded[2].reward, torch.ones { 2 })
+end)
+
+t.test("TextRidesInAnImageBatch", function()
+  local samples = { image(8), text(3) }
+  local apart, apart_report = batching.prepare { samples = samples, seq_len = 8, ranks = 2, mix_kinds = false }
+  local batches, report = batching.prepare { samples = samples, seq_len = 8, ranks = 2 }
+  batching.verify(apart)
+  batching.verify(batches)
+  t.equal({ apart_report.micro_steps, apart_report.padding_micro_batches }, { 2, 2 })
+  t.equal({ report.micro_steps, report.padding_micro_batches }, { 1, 1 })
+  t.equal(report.makespan, apart_report.makespan)
+  local batch = batches[batches[1][1].padding and 2 or 1][1]
+  t.equal({ batch.kind, batch.samples, batch.seq_lens }, { "image", { 1, 2 }, { 4, 3 } })
+  t.equal(batch.mm_token_type_ids:totable(), { 0, 1, 1, 0, 0, 0, 0 })
+  t.equal(batch.pixel_values:size(0), 8)
 end)
 
 t.test("AStreamHasTheTypeOfItsFill", function()

@@ -23,10 +23,11 @@ local function sample_of(i)
       { dtype = torch.int64 })
   end
   if i % 4 == 0 then sample.advantages = torch.full({ #ids }, i) end
+  if i % 5 == 0 then sample.experts = torch.full({ #ids, 2, 3 }, i, { dtype = torch.int32 }) end
   return sample
 end
 
-local STREAMS = { advantages = 0.5 }
+local STREAMS = { advantages = 0.5, experts = { absent = -1, padding = -2 } }
 
 local function index_of(count)
   local samples, index = {}, {}
@@ -45,6 +46,9 @@ t.test("AnEntryHoldsSizesAndNoValues", function()
   t.equal(image.items, { image = { { 1, 3, 8 }, { 4, 5, 4 } } })
   t.equal(image.tensors.pixel_values, { dtype = "float32", shape = { 12, 3 } })
   t.equal(image.streams, { mm_token_type_ids = "int64" })
+  local routed = batching.describe({ input_ids = { 5, 6 }, loss_mask = { 0, 1 },
+    experts = torch.zeros({ 2, 3, 4 }, { dtype = torch.int32 }) }, { streams = { experts = 0 } })
+  t.equal(routed.streams, { experts = { dtype = "int32", shape = { 2, 3, 4 } } })
   local unlocated = sample_of(3)
   unlocated.mm_token_type_ids = nil
   t.equal(batching.describe(unlocated).items, { image = { { 8 }, { 4 } } })

@@ -113,8 +113,8 @@ end
 --- first with their reasons. If no sample has a loss at all, that is an error, too.
 ---
 --- Options: source; map; seq_len; seed = 0, the loader's; samples (default: all), the number that will be drawn. With
---- `reads`, the fields of a sample that the map reads, others are named. streams, token_types, image_token_id,
---- video_token_id and audio_token_id are those of batching.prepare.
+--- `reads`, the fields of a sample that the map reads, others are named. streams, own_rows, token_types,
+--- image_token_id, video_token_id and audio_token_id are those of batching.prepare.
 ---
 --- Collective.
 ---@param opts {source: data.Source|table[], map: (fun(sample: any): batching.Sample), seq_len: integer, [string]: any}
@@ -122,12 +122,14 @@ end
 local function survey(opts)
   local o = options.read(NAME, opts, { source = options.required, map = options.required, seq_len = options.required,
     seed = 0, samples = math.huge, reads = options.optional, streams = {}, token_types = "mm_token_type_ids",
-    image_token_id = options.optional, video_token_id = options.optional, audio_token_id = options.optional })
+    own_rows = {}, image_token_id = options.optional, video_token_id = options.optional,
+    audio_token_id = options.optional })
   sources.check(o.source, NAME .. ": source")
   plain.check(plain.is_callable(o.map), "%s: map must be a function that returns a sample, not a %s", NAME, type(o.map))
   plain.check(o.samples >= 1, "%s: samples must be at least 1, not %s", NAME, o.samples)
   o.prepare = { seq_len = o.seq_len, ranks = 1, streams = o.streams, token_types = o.token_types,
-    image_token_id = o.image_token_id, video_token_id = o.video_token_id, audio_token_id = o.audio_token_id }
+    own_rows = o.own_rows, image_token_id = o.image_token_id, video_token_id = o.video_token_id,
+    audio_token_id = o.audio_token_id }
   local parts, failed, found, fields = {}, 0, { samples = 0 }, {}
   for i, part in ipairs(dist.all_gather_object(survey_part(o, math.min(#o.source, o.samples)))) do
     if part.rank == i - 1 then parts[#parts + 1] = part end -- in a dry run the others are copies of rank 0's

@@ -1,4 +1,4 @@
-#include "batching/lower_bound.h"
+#include "batching/balance/lower_bound.h"
 
 #include <algorithm>
 #include <functional>
@@ -9,7 +9,12 @@
 // tokens. So the levels of the other steps sum to at least (total - A(k)) / ranks. The bound is the
 // largest sum of both over k.
 //
-// Tested against the best of all plans of small cases by PlanTest.IsNearTheBestOfAllPlans.
+// Kinds that never share a step add up. Kinds that may, by riding, are at least as long as all
+// their samples would be if any could share a micro-batch. They are at least as long, too, as the
+// kinds among them that never ride, whose steps are apart.
+//
+// Tested against the best of all plans of small cases by PlanTest.IsNearTheBestOfAllPlans, and with
+// riders by PlanRideTest.IsNearTheBestOfAllPlans.
 
 namespace lockstep::batching {
 
@@ -58,6 +63,40 @@ double LowerBound(absl::Span<const Sample> samples, const std::vector<int64_t>& 
     levels += alone[first_of_next_step];
   }
   return std::max(bound, levels);
+}
+
+double LowerBoundOfKinds(absl::Span<const Sample> samples,
+                         const std::map<int, std::vector<int64_t>>& kinds,
+                         const PlanOptions& options) {
+  const auto bound = [&](const std::vector<int64_t>& members) {
+    return LowerBound(samples, members, options.seq_len, options.ranks);
+  };
+  // Joins the groups of kinds that may share a step.
+  std::map<int, int> group;  // of each kind
+  for (const auto& [kind, members] : kinds) group[kind] = kind;
+  std::map<int, bool> rides;
+  for (const auto& [kind, hosts] : options.hosts) {
+    if (options.balance != Balance::kLockstep || kinds.count(kind) == 0) continue;
+    for (const int host : hosts) {
+      if (kinds.count(host) == 0) continue;
+      rides[kind] = true;
+      const int from = group.at(host), to = group.at(kind);
+      for (auto& [other, its_group] : group) {
+        if (its_group == from) its_group = to;
+      }
+    }
+  }
+  std::map<int, std::vector<int64_t>> members_of;
+  std::map<int, double> apart;
+  for (const auto& [kind, members] : kinds) {
+    std::vector<int64_t>& all = members_of[group.at(kind)];
+    all.insert(all.end(), members.begin(), members.end());
+    if (!rides[kind]) apart[group.at(kind)] += bound(members);
+  }
+  double sum = 0;
+  for (const auto& [its_group, members] : members_of)
+    sum += std::max(bound(members), apart[its_group]);
+  return sum;
 }
 
 }  // namespace lockstep::batching

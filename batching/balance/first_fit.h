@@ -6,10 +6,10 @@
 //    first_fit.Place(4);  // 0
 //
 // Items placed in order of falling size need at most 11/9 of the fewest bins, and one more
-// (Johnson 1973). Private to plan.cc. Not thread-safe.
+// (Johnson 1973). Private to //batching. Not thread-safe.
 
-#ifndef LOCKSTEP_BATCHING_FIRST_FIT_H_
-#define LOCKSTEP_BATCHING_FIRST_FIT_H_
+#ifndef LOCKSTEP_BATCHING_BALANCE_FIRST_FIT_H_
+#define LOCKSTEP_BATCHING_BALANCE_FIRST_FIT_H_
 
 #include <cstddef>
 #include <cstdint>
@@ -39,4 +39,4 @@ class FirstFit {
 
 }  // namespace lockstep::batching
 
-#endif  // LOCKSTEP_BATCHING_FIRST_FIT_H_
+#endif  // LOCKSTEP_BATCHING_BALANCE_FIRST_FIT_H_

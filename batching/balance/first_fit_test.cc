@@ -1,4 +1,4 @@
-#include "batching/first_fit.h"
+#include "batching/balance/first_fit.h"
 
 #include <random>
 #include <vector>

@@ -1,0 +1,179 @@
+#include "batching/pack.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <utility>
+
+#include "ATen/ops/cat.h"
+#include "ATen/ops/empty.h"
+#include "c10/util/Exception.h"
+
+namespace lockstep::batching {
+namespace {
+
+// Row after row of one output tensor.
+class PackedRows {
+ public:
+  // Of the shape [length, row...].
+  PackedRows(int64_t length, at::ScalarType dtype, std::vector<int64_t> row = {}) {
+    row.insert(row.begin(), length);
+    packed_ = at::empty(row, dtype);
+  }
+
+  void Append(const at::Tensor& tensor, int64_t rows) {
+    packed_.narrow(0, next_, rows).copy_(tensor.narrow(0, 0, rows));
+    next_ += rows;
+  }
+
+  // True in the runs, up to `rows`; of a bool output.
+  void AppendRuns(const std::vector<std::pair<int64_t, int64_t>>& runs, int64_t rows) {
+    bool* first = packed_.mutable_data_ptr<bool>() + next_;
+    std::fill(first, first + rows, false);
+    for (const auto& [begin, end] : runs)
+      std::fill(first + std::min(begin, rows), first + std::min(end, rows), true);
+    next_ += rows;
+  }
+
+  // 0 to rows - 1; of an int64 output.
+  void AppendPositions(int64_t rows) {
+    int64_t* first = packed_.mutable_data_ptr<int64_t>() + next_;
+    std::iota(first, first + rows, int64_t{0});
+    next_ += rows;
+  }
+
+  void Fill(const c10::Scalar& value, int64_t rows) {
+    if (rows > 0) packed_.narrow(0, next_, rows).fill_(value);
+    next_ += rows;
+  }
+
+  const at::Tensor& packed() const { return packed_; }
+
+ private:
+  at::Tensor packed_;
+  int64_t next_ = 0;
+};
+
+void PackTensors(const std::vector<const TensorSample*>& samples,
+                 const std::vector<const Extent*>& extents, TensorMicroBatch& batch) {
+  std::map<std::string, std::vector<at::Tensor>> parts;
+  for (size_t i = 0; i < samples.size(); ++i) {
+    for (const auto& [name, rows] : extents[i]->rows) {
+      parts[name].push_back(samples[i]->tensors.at(name).narrow(0, 0, rows));
+    }
+  }
+  for (const auto& [name, tensors] : parts) batch.tensors[name] = at::cat(tensors, 0);
+}
+
+}  // namespace
+
+Packer::Packer(const PrepareOptions& options, const std::vector<Outline>& index)
+    : options_(options) {
+  for (const auto& [name, fill] : options.streams)
+    streams_[name] = {fill, fill.absent.isBoolean() ? at::kBool : at::kFloat};
+  std::map<std::string, size_t> first;
+  for (size_t i = 0; i < index.size(); ++i) {
+    for (const auto& [name, outline] : index[i].streams) {
+      const auto [it, is_first] = first.emplace(name, i);
+      const std::vector<int64_t> row(outline.shape.begin() + 1, outline.shape.end());
+      Stream& stream = streams_[name];
+      if (is_first) stream.dtype = outline.dtype;
+      if (is_first) stream.row = row;
+      TORCH_CHECK_VALUE(stream.dtype == outline.dtype && stream.row == row, "batching: ", name,
+                        " is ", outline.dtype, " ", at::IntArrayRef(row), " per token in sample ",
+                        options.first_number + static_cast<int64_t>(i), " and ", stream.dtype, " ",
+                        at::IntArrayRef(stream.row), " per token in sample ",
+                        options.first_number + static_cast<int64_t>(it->second),
+                        "; it must be of one dtype and shape");
+    }
+  }
+  CheckFills();
+}
+
+void Packer::CheckFills() const {
+  for (const auto& [name, stream] : streams_) {
+    for (const c10::Scalar& scalar : {stream.fill.absent, stream.fill.padding}) {
+      const double fill = scalar.toDouble();
+      TORCH_CHECK_VALUE(
+          !at::isIntegralType(stream.dtype, /*includeBool=*/false) || fill == std::floor(fill),
+          "batching: streams.", name, " = ", fill, " fills what lacks it, but ", name, " is ",
+          stream.dtype);
+    }
+  }
+}
+
+TensorMicroBatch Packer::Pack(const std::string& kind, const std::vector<const Item*>& items,
+                              const std::vector<const TensorSample*>& samples, bool padding,
+                              bool shorten) const {
+  std::vector<const Extent*> extents;
+  extents.reserve(items.size());
+  for (const Item* item : items) extents.push_back(shorten ? &item->least : &item->kept);
+  TensorMicroBatch batch;
+  batch.kind = kind;
+  batch.padding = padding;
+  int64_t tokens = 0;
+  for (const Extent* extent : extents) {
+    batch.seq_lens.push_back(extent->tokens);
+    tokens += extent->tokens;
+  }
+  const int64_t multiple = options_.pad_to_multiple_of;
+  const int64_t length = (tokens + multiple - 1) / multiple * multiple;
+  batch.seq_lens.back() += length - tokens;
+  batch.padding_tokens = padding ? length : length - tokens;
+  PackTokens(items, samples, extents, length - tokens, length, batch);
+  PackTensors(samples, extents, batch);
+  if (padding) batch.loss_mask.fill_(false);
+  return batch;
+}
+
+void Packer::PackTokens(const std::vector<const Item*>& items,
+                        const std::vector<const TensorSample*>& samples,
+                        const std::vector<const Extent*>& extents, int64_t num_padding,
+                        int64_t length, TensorMicroBatch& batch) const {
+  PackedRows input_ids(length, at::kLong);
+  PackedRows loss_mask(length, at::kBool);
+  PackedRows position_ids(length, at::kLong);
+  std::map<std::string, PackedRows> streams;
+  for (const auto& [name, stream] : streams_)
+    streams.emplace(name, PackedRows(length, stream.dtype, stream.row));
+  for (size_t i = 0; i < samples.size(); ++i) {
+    const TensorSample& sample = *samples[i];
+    const int64_t tokens = extents[i]->tokens;
+    input_ids.Append(sample.input_ids, tokens);
+    loss_mask.AppendRuns(items[i]->outline->loss, tokens);
+    if (sample.position_ids.defined()) {
+      position_ids.Append(sample.position_ids, tokens);
+    } else {
+      position_ids.AppendPositions(tokens);
+    }
+    for (auto& [name, packer] : streams) {
+      const auto it = sample.streams.find(name);
+      const StreamFill& fill = streams_.at(name).fill;
+      // A copy's pixels still belong to its placeholders.
+      if (batch.padding && name != options_.token_types) {
+        packer.Fill(fill.padding, tokens);
+      } else if (it != sample.streams.end()) {
+        packer.Append(it->second, tokens);
+      } else {
+        packer.Fill(fill.absent, tokens);
+      }
+    }
+  }
+  input_ids.Fill(options_.pad_token_id, num_padding);
+  loss_mask.Fill(false, num_padding);
+  position_ids.AppendPositions(num_padding);
+  batch.input_ids = input_ids.packed();
+  batch.loss_mask = loss_mask.packed();
+  batch.position_ids = position_ids.packed();
+  for (auto& [name, packer] : streams) {
+    packer.Fill(streams_.at(name).fill.padding, num_padding);
+    batch.streams[name] = packer.packed();
+  }
+  batch.cu_seqlens = at::empty({static_cast<int64_t>(batch.seq_lens.size()) + 1}, at::kInt);
+  int32_t* sums = batch.cu_seqlens.mutable_data_ptr<int32_t>();
+  sums[0] = 0;
+  for (size_t i = 0; i < batch.seq_lens.size(); ++i)
+    sums[i + 1] = sums[i] + static_cast<int32_t>(batch.seq_lens[i]);
+}
+
+}  // namespace lockstep::batching
