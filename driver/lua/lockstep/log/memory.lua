@@ -10,7 +10,7 @@ local COLUMNS = 600
 
 --- Returns a line with at most COLUMNS points: the most that was held in each of as many equal times.
 ---@param points number[][] {seconds, bytes} each, in order
----@return {step: number, value: number}[] # milliseconds and MiB
+---@return {step: number, value: number}[] # seconds and MiB
 function M.line(points)
   local line, total = {}, points[#points] and points[#points][1] or 0
   local column
@@ -18,7 +18,7 @@ function M.line(points)
     local here = total > 0 and math.floor(COLUMNS * point[1] / total) or 0
     local mib = point[2] / 2 ^ 20
     if here ~= column then
-      line[#line + 1] = { step = 1000 * point[1], value = mib }
+      line[#line + 1] = { step = point[1], value = mib }
       column = here
     else
       line[#line].value = math.max(line[#line].value, mib)

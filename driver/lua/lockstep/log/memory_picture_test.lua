@@ -26,7 +26,7 @@ t.test("EachFunctionHasALineAndItsPeak", function()
   t.equal(called, { "one", "four" })
   t.equal(peaks, { one = MB, ["four & more"] = 4 * MB })
   local text = t.read_file(run.dir .. "/memory.svg")
-  for _, part in ipairs { "one", "four &amp; more", "a &lt; b (MiB)", "milliseconds" } do
+  for _, part in ipairs { "one", "four &amp; more", "a &lt; b (MiB)", "seconds" } do
     t.truthy(text:find(">" .. part .. "</text>", 1, true), part)
   end
 end)
