@@ -12,7 +12,8 @@ def consumer_test(name, folder, modules = False):
     target = "torch" if folder.endswith("_torch") else library
     native.sh_test(
         name = name,
-        size = "large",
+        # On libtorch every file of the library is compiled anew, once: minutes.
+        size = "enormous" if target == "torch" else "large",
         srcs = ["consumer_test.sh"],
         args = [folder] + (["modules"] if modules else []),
         data = native.glob([folder + "/*"]) + [

@@ -13,7 +13,7 @@ int main() {
 
   const at::Tensor y = lockstep::kernels::RmsNorm(x, weight, 1e-6);
 
-  const at::Tensor expected = x / (x.square().mean(-1, true) + 1e-6).sqrt() * weight;
+  const at::Tensor expected = x.div(x.square().mean(-1, true).add(1e-6).sqrt()).mul(weight);
   std::printf("%s values\n", at::allclose(y, expected, 1e-5, 1e-6) ? "the same" : "OTHER");
   return 0;
 }
