@@ -3,6 +3,7 @@
 --     ./run scripts/finetune.lua --set model=Qwen/Qwen3-0.6B --set data=chats.jsonl      # LoRA: writes an adapter
 --     ./run scripts/finetune.lua --set model=qwen --set data=chats.jsonl --set lora.r=0     # trains all weights
 --     ./run scripts/finetune.lua --set lora.r=0 --set lr=1e-3   # teaches the newest model of pretrain.lua instructions
+--     ./run scripts/finetune.lua --set model=qwen --set checkpoint.offload=host --set tiles=4     # in less memory
 --
 -- A line of the file is {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", ...}], "tools": [...]},
 -- where tools may be left out. The model learns what the assistant says. A content with a picture is [{"type": "image",
@@ -44,8 +45,10 @@ local config = run.config({
   lora = { r = 16, alpha = 32, dropout = 0.0, targets = "all-linear" }, -- r = 0 trains all weights
   merge = false, -- also writes the model with the adapter in its weights
   parallel = "data_parallel", -- or "fully_shard"
+  checkpoint = { offload = "none" }, -- "device": layers run again in backward; "host": their inputs wait on the host
+  tiles = 0, -- above 0: the MLPs run over so many tiles of the tokens
 }, { at_least = { seed = 0, steps = 1, samples_per_step = 1, seq_len = 1, warmup_steps = 0, save_every = 1,
-  eval_every = 1, eval_samples = 1, answers = 0, max_new_tokens = 1, ["lora.r"] = 0 } })
+  eval_every = 1, eval_samples = 1, answers = 0, max_new_tokens = 1, ["lora.r"] = 0, tiles = 0 } })
 torch.manual_seed(config.seed)
 local base = config.model ~= "" and config.model or instructions.newest_model()
 
@@ -54,6 +57,9 @@ local net = models.load(base, { device = dist.device() })
 local chat, tokenizer = text.chat(base), text.tokenizer(base)
 local process = net.visual and images.processor(base) or nil -- of models with pictures
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
+local offload = config.checkpoint.offload
+if offload ~= "none" then net.checkpoint = { offload = offload ~= "device" and offload or nil } end
+if config.tiles > 0 then net.tiled_mlp = { tiles = config.tiles } end
 -- A step without pictures leaves the vision tower out, on every rank alike.
 local model = sharding.parallel(net, config.parallel, { data_parallel = { find_unused = process ~= nil } })
 local lr = config.lr ~= 0 and config.lr or (config.lora.r ~= 0 and 2e-4 or 2e-5)

@@ -18,8 +18,10 @@ namespace lockstep::tests {
 namespace {
 
 using ::testing::ContainsRegex;
+using ::testing::DoubleNear;
 using ::testing::HasSubstr;
 using ::testing::Not;
+using ::testing::Pointwise;
 using ::testing::UnorderedElementsAre;
 using Strings = std::vector<std::string>;
 
@@ -278,6 +280,30 @@ TEST(FineTune, PicturesAreToldApart) {
     EXPECT_GE(exact[1], 0.9) << more[0];
     EXPECT_LE(Count(ended.err, "find_unused"), 1) << ended.err;
   }
+}
+
+TEST(FineTune, RegionsOnTheHostAndTilesLearnWhatThePlainRunDoes) {
+  const Folder folder;
+  Make(folder, "tiny_vision_model.lua", "driver/images/testdata");
+  for (const std::string parallel : {"data_parallel", "fully_shard"}) {
+    std::vector<std::vector<double>> losses;
+    for (const Strings& more : {Strings{}, Strings{"checkpoint.offload=device"},
+                                Strings{"checkpoint.offload=host", "tiles=4"}}) {
+      Strings settings = {"model=model", "data=pictures.jsonl", "held_out=0", "steps=4", "lr=0.02",
+                          "lora.r=8",    "parallel=" + parallel};
+      settings.insert(settings.end(), more.begin(), more.end());
+      const std::string out = absl::StrCat(parallel, more.size());
+      const Ended ended = RunOne(FineTune(folder, out, settings));
+      ASSERT_EQ(ended.exit_code, 0) << ended.err;
+      losses.push_back(Values(folder, out, Of::kSteps, "loss"));
+    }
+    EXPECT_LT(losses[0].back(), losses[0].front());
+    EXPECT_THAT(losses[1], Pointwise(DoubleNear(1e-4), losses[0]));
+    EXPECT_THAT(losses[2], Pointwise(DoubleNear(1e-4), losses[0]));
+  }
+  const Ended wrong =
+      RunOne(FineTune(folder, "wrong", {"model=model", "checkpoint.offload=disk", "steps=1"}));
+  EXPECT_THAT(wrong.err, HasSubstr("offload must be \"host\", or absent, not disk"));
 }
 
 TEST(FineTune, TheMergedModelAnswersAsTheAdapterDoes) {

@@ -1,6 +1,7 @@
 #include "driver/watching/memory_lines.h"
 
 #include <algorithm>
+#include <chrono>
 #include <map>
 #include <mutex>
 #include <unordered_map>
@@ -35,9 +36,10 @@ std::vector<LineMemory> MostFirst(const HeldByPlace& places) {
 // allocation that is the highest so far.
 class MemoryTracker::Allocations : public c10::MemoryReportingInfoBase {
  public:
-  Allocations(c10::DeviceType device, std::function<std::string()> find_place)
+  Allocations(c10::DeviceType device, std::function<std::string()> find_place, bool keeps_points)
       : device_(device),
         find_place_(std::move(find_place)),
+        keeps_points_(keeps_points),
         outer_thread_info_(c10::ThreadLocalDebugInfo::current()) {
     c10::DebugInfoBase* const outer =
         c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE);
@@ -61,11 +63,17 @@ class MemoryTracker::Allocations : public c10::MemoryReportingInfoBase {
     } else {
       Remove(address);
     }
+    if (keeps_points_) points_.push_back({Seconds(Clock::now() - start_).count(), held_bytes_});
   }
 
   MemoryByLine Report() const {
     const std::lock_guard<std::mutex> lock(mutex_);
     return {peak_bytes_, MostFirst(is_at_peak_ ? places_ : peak_), held_bytes_, MostFirst(places_)};
+  }
+
+  std::vector<MemoryPoint> Points() const {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return points_;
   }
 
  private:
@@ -97,8 +105,13 @@ class MemoryTracker::Allocations : public c10::MemoryReportingInfoBase {
     allocations_.erase(allocation);
   }
 
+  using Clock = std::chrono::steady_clock;
+  using Seconds = std::chrono::duration<double>;
+
   const c10::DeviceType device_;
   const std::function<std::string()> find_place_;
+  const bool keeps_points_;
+  const Clock::time_point start_ = Clock::now();
   // Another tracker around this one goes on seeing everything, and lives as long as what holds it.
   const std::shared_ptr<c10::ThreadLocalDebugInfo> outer_thread_info_;
   Allocations* outer_ = nullptr;
@@ -107,17 +120,21 @@ class MemoryTracker::Allocations : public c10::MemoryReportingInfoBase {
   std::unordered_map<void*, Allocation> allocations_;
   int64_t held_bytes_ = 0;
   int64_t peak_bytes_ = 0;
+  std::vector<MemoryPoint> points_;
   HeldByPlace peak_;         // of the highest before the last free
   bool is_at_peak_ = false;  // what is held now is the most so far
 };
 
-MemoryTracker::MemoryTracker(c10::DeviceType device, std::function<std::string()> find_place)
-    : allocations_(std::make_shared<Allocations>(device, std::move(find_place))),
+MemoryTracker::MemoryTracker(c10::DeviceType device, std::function<std::string()> find_place,
+                             bool keeps_points)
+    : allocations_(std::make_shared<Allocations>(device, std::move(find_place), keeps_points)),
       guard_(std::make_unique<c10::DebugInfoGuard>(c10::DebugInfoKind::PROFILER_STATE,
                                                    allocations_)) {}
 
 MemoryTracker::~MemoryTracker() = default;
 
 MemoryByLine MemoryTracker::Report() const { return allocations_->Report(); }
+
+std::vector<MemoryPoint> MemoryTracker::Points() const { return allocations_->Points(); }
 
 }  // namespace lockstep::driver

@@ -47,15 +47,26 @@ struct MemoryByLine {
   std::vector<LineMemory> held;  // lines of the memory that is still held, largest first
 };
 
+// The memory held after an allocation or a release, of the tracked allocations.
+struct MemoryPoint {
+  double seconds = 0;  // since the tracker began
+  int64_t bytes = 0;
+};
+
 class MemoryTracker {
  public:
-  // Throws c10::Error if this thread is being traced.
-  MemoryTracker(c10::DeviceType device, std::function<std::string()> find_place);
+  // Throws c10::Error if this thread is being traced. With `keeps_points` it also notes the memory
+  // after each event: 16 bytes for each.
+  MemoryTracker(c10::DeviceType device, std::function<std::string()> find_place,
+                bool keeps_points = false);
   MemoryTracker(const MemoryTracker&) = delete;
   MemoryTracker& operator=(const MemoryTracker&) = delete;
   ~MemoryTracker();
 
   MemoryByLine Report() const;
+
+  // Returns the points so far, in order.
+  std::vector<MemoryPoint> Points() const;
 
  private:
   class Allocations;

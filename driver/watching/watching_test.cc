@@ -1,5 +1,7 @@
 // FLOPs, memory by line and traces without Lua.
 
+#include <algorithm>
+#include <cstdint>
 #include <fstream>
 #include <iterator>
 #include <string>
@@ -149,6 +151,23 @@ TEST(MemoryTracker, TrackersNestAndTheOuterSeesAll) {
 
   EXPECT_EQ(outer.Report().peak_bytes, 4 << 10);
   EXPECT_EQ(outer.Report().held_bytes, 4 << 8);
+}
+
+TEST(MemoryTracker, PointsFollowTheMemoryThatIsHeld) {
+  const MemoryTracker tracker(
+      at::kCPU, [] { return "here"; }, /*keeps_points=*/true);
+  const MemoryTracker without(at::kCPU, [] { return "here"; });
+
+  const at::Tensor kept = at::empty({1 << 10});
+  at::empty({1 << 12});
+
+  const std::vector<MemoryPoint> points = tracker.Points();
+  std::vector<int64_t> bytes;
+  for (const MemoryPoint& point : points) bytes.push_back(point.bytes);
+  EXPECT_EQ(bytes, (std::vector<int64_t>{4 << 10, (4 << 10) + (4 << 12), 4 << 10}));
+  EXPECT_TRUE(std::is_sorted(points.begin(), points.end(),
+                             [](const auto& a, const auto& b) { return a.seconds < b.seconds; }));
+  EXPECT_TRUE(without.Points().empty());
 }
 
 TEST(MemoryTracker, FreesOfOlderMemoryDoNotCount) {

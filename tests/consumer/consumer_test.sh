@@ -1,24 +1,29 @@
 #!/usr/bin/env bash
-# consumer_test.sh LIBRARY [modules]: builds the program of LIBRARY/ in a workspace of its own, which names this one as a
-# repository, and compares what it prints and what it takes. With `modules` it is named in a MODULE.bazel, which takes a
-# Bazel of at least 7, and the registry of its modules.
+# consumer_test.sh FOLDER [modules]: builds the program of FOLDER/ in a workspace of its own, which names this one as a
+# repository, and compares what it prints and what it takes. FOLDER is a library, or LIBRARY_torch for its targets on
+# libtorch. With `modules` this workspace is named in a MODULE.bazel, which takes a Bazel of at least 7, and the registry
+# of its modules.
 set -euo pipefail
-library=$1
+folder=$1
+library=${folder%_torch}
 named_by=${2:-workspace}
 here=$(dirname "$(readlink -f "$TEST_SRCDIR/lockstep/tests/consumer/WORKSPACE.consumer")")
 lockstep=$(cd "$here/../.." && pwd)
-program=$(basename "$here/$library"/*.cc .cc)
+program=$(basename "$here/$folder"/*.cc .cc)
 
 # Bazel writes files that only it may change, and links that a walk over the folder would follow.
 trap 'chmod -R u+w "$TEST_TMPDIR" && rm -rf "$TEST_TMPDIR/root" "$TEST_TMPDIR/consumer"' EXIT
 
-# The options that Debian's Bazel needs, and libtorch's folder for a library that uses it; no other option of this one.
+# The options that Debian's Bazel needs, and libtorch's folder for a library that uses it; no other option of this one,
+# but the user's cache of what was built before.
 wanted='--override_repository'
-[[ $library == batching ]] || wanted='--override_repository\|--repo_env'
+[[ $folder == "$library" ]] || wanted='--override_repository\|--repo_env'
 options=()
 if [[ $named_by == workspace ]]; then
   mapfile -t options < <(grep -o -e "\($wanted\).*" "$lockstep/.bazelrc.setup" || true)
 fi
+home=$(getent passwd "$(id -u)" | cut -d: -f6)
+mapfile -t cache < <(cat "$home/.bazelrc" "$lockstep/.bazelrc.user" 2>/dev/null | grep -oE -e '--disk_cache=[^ ]+' || true)
 unset LIBTORCH
 run_bazel() { HOME=$TEST_TMPDIR command bazel --output_user_root="$TEST_TMPDIR/root" --batch "$@"; }
 bazel() {
@@ -29,8 +34,8 @@ bazel() {
 
 mkdir "$TEST_TMPDIR/consumer"
 cd "$TEST_TMPDIR/consumer"
-cp "$here/$library/$program.cc" .
-cp "$here/$library/BUILD.consumer" BUILD
+cp "$here/$folder/$program.cc" .
+cp "$here/$folder/BUILD.consumer" BUILD
 if [[ $named_by == modules ]]; then
   touch WORKSPACE
   known=$(run_bazel help build)
@@ -46,20 +51,20 @@ else
   sed "s,/path/to/lockstep,$lockstep," "$here/WORKSPACE.consumer" >WORKSPACE
 fi
 # Built as C++17 it is refused in one line, before any compilation.
-if [[ $library == batching && $named_by == workspace ]]; then
+if [[ $folder == batching && $named_by == workspace ]]; then
   if bazel build --cxxopt=-std=c++17 "//:$program" 2>"$TEST_TMPDIR/refusal"; then
     echo "a build as C++17 must be refused" && exit 1
   fi
   grep -c "^Error in fail: Lockstep is C++20, and this build is -std=c++17: add --cxxopt=-std=c++20" "$TEST_TMPDIR/refusal" |
     grep -qx 1 || { echo "the refusal must be one line, not:" && cat "$TEST_TMPDIR/refusal" && exit 1; }
 fi
-bazel build --cxxopt=-std=c++20 --dynamic_mode=off --spawn_strategy=local "//:$program"
-diff - <("bazel-bin/$program") <"$here/$library/expected.txt"
+bazel build --cxxopt=-std=c++20 --dynamic_mode=off --spawn_strategy=local "${cache[@]}" "//:$program"
+diff - <("bazel-bin/$program") <"$here/$folder/expected.txt"
 [[ $named_by == workspace ]] || exit 0
 
 # A query that fails ends the test here, and one that lists nothing is not "nothing else".
 taken=$(bazel query --noimplicit_deps "deps(//:$program)")
 grep -q "^@lockstep//$library" <<<"$taken" || { echo "the build of $program does not take @lockstep//$library:" "$taken"; exit 1; }
 others=$(sed -nE '/^@(lockstep|libtorch|luajit)\/\//p' <<<"$taken" | sed -E "/^@lockstep\/\/($library|base|third_party)[\/:]/d")
-[[ $library == batching ]] || others=$(sed '/^@libtorch\/\//d' <<<"$others")
+[[ $folder == "$library" ]] || others=$(sed '/^@libtorch\/\//d' <<<"$others")
 [[ -z $others ]] || { echo "the build of $library also takes:" "$others"; exit 1; }

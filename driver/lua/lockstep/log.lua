@@ -8,6 +8,7 @@
 local core = require "lockstep.core"
 local dist = require "lockstep.distributed"
 local history = require "lockstep.log.history"
+local memory = require "lockstep.log.memory"
 local metrics = require "lockstep.log.metrics"
 local nonfinite = require "lockstep.run.nonfinite"
 local options = require "lockstep.options"
@@ -306,6 +307,33 @@ function M.curve(file, series, opts)
   local path = run.dir .. "/" .. file
   core.write_file(path, { plot.svg(drawn, opts) })
   return path
+end
+
+--- Calls functions one after the other, and draws the memory that tensors held meanwhile on this rank's device. The
+--- picture is an SVG file in the run's folder, with a line over time for each function. A step's line climbs by what
+--- each layer keeps, and falls in backward.
+---
+---     local peaks = log.memory("memory.svg", {
+---       { "plain", train_step },
+---       { "offloaded", function() model.checkpoint = { offload = "host" } train_step() end },
+---     }, { title = "a step" })
+---     print(peaks.plain, peaks.offloaded)
+---
+--- Memory that was allocated before a function is not in its line. Every rank calls this; rank 0 draws its own memory.
+--- Not within lockstep.profile.
+---@param file string
+---@param parts {[1]: string, [2]: fun()}[] names and functions
+---@param opts {title: string?}?
+---@return table<string, integer> peaks by name, the most bytes that this rank held
+function M.memory(file, parts, opts)
+  plain.check(type(file) == "string" and file ~= "", 'log.memory: the file must be a name, as "memory.svg", not %s',
+    file == "" and '""' or "a " .. type(file))
+  local o = options.read("log.memory", opts, { title = "" })
+  local series, most = memory.measure(dist.device(), parts)
+  if is_rank_0() then
+    core.write_file(run.dir .. "/" .. file, { plot.svg(series, { title = o.title .. " (MiB)" }, "seconds") })
+  end
+  return most
 end
 
 return M

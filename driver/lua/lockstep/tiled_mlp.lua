@@ -2,11 +2,17 @@
 ---
 ---     local mlp = tiled_mlp.new { tile_tokens = 8192 }
 ---     local y = mlp(self.mlp, x)                       -- in place of self.mlp(x)
+---     model.tiled_mlp = { tiles = 4 }                  -- of lockstep.models: all its MLPs
+---     tiled_mlp.apply(net, { tiles = 4, modules = { "blocks.*.mlp" } })  -- of any other module
 ---     local loss, n = tiled_mlp.cross_entropy { hidden = h, weight = self.head.weight, labels = labels }
 
+local budget = require "lockstep.tiled_mlp.budget"
 local core = require "lockstep.core"
 local core_tiled_mlp = require "lockstep.core.tiled_mlp"
+local data_parallel = require "lockstep.sharding.data_parallel"
 local dist = require "lockstep.distributed"
+local fully_shard = require "lockstep.sharding.fully_shard"
+local modules = require "lockstep.tiled_mlp.modules"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
@@ -26,9 +32,13 @@ local M = {}
 ---@class tiled_mlp.Options
 ---@field tile_tokens integer?
 ---@field tiles integer?
+---@field memory_gib number? the memory that the activations of a tile may take
 ---@field preserve_rng boolean? default true
 ---@field accumulate_fp32 boolean? default false
 ---@field skip_zero_gradients boolean? default: on a CPU
+
+---@class tiled_mlp.ApplyOptions: tiled_mlp.Options
+---@field modules string[]? default { "mlp" }
 
 ---@class tiled_mlp.Dense
 ---@field x torch.Tensor [..., tokens, hidden]
@@ -57,6 +67,12 @@ local M = {}
 ---@field group dist.Group?
 
 ---@class tiled_mlp.TiledMlp
+---@field private options table<string, any> of the core, without a size where memory_bytes is given
+---@field private memory_bytes number?
+---@field private budgets table<any, number> the bytes of a tile, by the ranks that agreed
+---@field private tiles lockstep.core.tiled_mlp.Tiles
+---@field private of_count table<integer, lockstep.core.tiled_mlp.Tiles> where the budget decides
+---@field private undo fun()? of apply
 ---@operator call: torch.Tensor
 local TiledMlp = {}
 TiledMlp.__index = TiledMlp
@@ -72,6 +88,26 @@ local function weights_of(module)
     places[i] = { place.fields, place.name, index_of[place.tensor] }
   end
   return weights, places
+end
+
+--- Returns the core's tiles for x: so many that one fits into the budget, if there is one.
+local function tiles_for(self, x, weights, per_token)
+  if not self.memory_bytes or not torch.is_tensor(x) or x:dim() == 0 then return self.tiles end
+  local owner = budget.owner_of(weights)
+  local key = owner or self
+  self.budgets[key] = self.budgets[key] or budget.agreed(self.memory_bytes, x.device, owner)
+  local rows = x:numel() / math.max(1, x:size(-1))
+  local fit = math.max(1, math.floor(self.budgets[key] / budget.bytes_per_row(x, weights, per_token)))
+  local count = math.max(1, math.ceil(rows / fit))
+  self.of_count[count] = self.of_count[count] or core_tiled_mlp.new(plain.copy(self.options, { tiles = count }))
+  self.tiles = self.of_count[count]
+  return self.tiles
+end
+
+--- Runs a module, or another function in its place, over tiles.
+local function run_module(self, fn, module, x)
+  local found, places = weights_of(module)
+  return tiles_for(self, x, self.memory_bytes and module:parameters(), module.per_token):run(fn, x, found, places)
 end
 
 --- Runs a module, or fn(tile, w1, w2, ...), over tiles of x's tokens. It gets tiles of shape [rows, hidden], must treat
@@ -94,11 +130,10 @@ function TiledMlp:forward(fn, x, weights)
     for key in pairs(type(weights) == "table" and weights or {}) do
       plain.check(type(key) == "number", 'tiled_mlp: weights must be an array, but has the key "%s"', key)
     end
-    return self.tiles:run(fn, x, weights or {})
+    return tiles_for(self, x, weights or {}):run(fn, x, weights or {})
   end
   if weights ~= nil then core.raise("tiled_mlp: a module's weights are found in it; give none") end
-  local found, places = weights_of(fn)
-  return self.tiles:run(fn, x, found, places)
+  return run_module(self, fn, fn, x)
 end
 
 TiledMlp.__call = TiledMlp.forward
@@ -113,12 +148,28 @@ function TiledMlp:dense(opts)
   for _, value in pairs(type(opts) == "table" and opts or {}) do
     splits.refuse("tiled_mlp.dense", value, "call the module over tiles instead: mlp(layer.mlp, x)")
   end
-  return self.tiles:dense(opts)
+  local given, weights = type(opts) == "table" and opts or {}, {}
+  for _, name in ipairs { "gate", "up", "down" } do weights[#weights + 1] = given[name] end
+  return tiles_for(self, given.x, weights):dense(opts)
 end
 
 --- Returns counts since this was made.
 ---@return tiled_mlp.Stats
-function TiledMlp:stats() return self.tiles:stats() end
+function TiledMlp:stats()
+  local stats = self.tiles:stats()
+  for _, tiles in pairs(self.of_count) do
+    for name, count in pairs(tiles ~= self.tiles and tiles:stats() or {}) do
+      if name ~= "tile_tokens" then stats[name] = stats[name] + count end
+    end
+  end
+  return stats
+end
+
+--- Lets the modules of tiled_mlp.apply run whole again.
+function TiledMlp:remove()
+  if self.undo then self.undo() end
+  self.undo = nil
+end
 
 function TiledMlp:__tostring()
   local s = self:stats()
@@ -127,6 +178,9 @@ end
 
 --- `tile_tokens`: maximum tokens of a tile; the default is twice the hidden size in multiples of 128, at least 1,024. A
 --- sequence too short to gain from tiling runs untiled (stats().untiled). `tiles`: the number of tiles, even then.
+--- `memory_gib`: as many tiles as let the activations of one fit into that memory, forward and backward. If less is
+--- free on the device at the first call, that is the limit. Ranks need not agree, except those that share the parts of
+--- the weights (sharding.tensor_parallel): their first call agrees on the least of their limits.
 --- `preserve_rng`: backward draws the same dropout as forward. `accumulate_fp32`: gradients of bfloat16 weights are
 --- added up in float32. `skip_zero_gradients`: skips tiles that get no gradient; defaults to true on a CPU, where the
 --- check is cheap.
@@ -134,8 +188,47 @@ end
 ---@return tiled_mlp.TiledMlp
 function M.new(opts)
   local o = options.read("tiled_mlp.new", opts, { tile_tokens = options.optional, tiles = options.optional,
-    preserve_rng = true, accumulate_fp32 = false, skip_zero_gradients = options.optional })
-  return setmetatable({ tiles = core_tiled_mlp.new(o) }, TiledMlp)
+    memory_gib = options.optional, preserve_rng = true, accumulate_fp32 = false,
+    skip_zero_gradients = options.optional })
+  local gib = o.memory_gib
+  o.memory_gib = nil
+  if gib ~= nil then
+    plain.check(type(gib) == "number" and gib > 0, "tiled_mlp.new: memory_gib must be a number above 0, not %s", gib)
+    plain.check(o.tiles == nil and o.tile_tokens == nil,
+      "tiled_mlp.new: give one of tiles, tile_tokens and memory_gib, not several")
+  end
+  return setmetatable({ options = o, memory_bytes = gib and gib * 2 ^ 30, budgets = setmetatable({}, { __mode = "k" }),
+    of_count = {}, tiles = core_tiled_mlp.new(o) }, TiledMlp)
+end
+
+--- Lets MLPs inside a module run over tiles from here on, wherever they are called. `modules`: the ends of their names,
+--- "*" for any one part; default: all that are named "mlp". Each must treat each row of its only argument by itself.
+--- The other options are those of tiled_mlp.new. Returns an object whose stats count the calls of all of them, and
+--- whose remove() ends it.
+---
+---     local tiles = tiled_mlp.apply(net, { tiles = 4, modules = { "blocks.*.feed_forward" } })
+---     print(tiles)                                     -- tiled_mlp(24 calls, 0 untiled, 96 tiles)
+---
+--- Models of lockstep.models have this as a field: model.tiled_mlp = { tiles = 4 }. Names, parameters and adapters stay
+--- what they are. So it goes before or after lora.apply, sharding.data_parallel and sharding.fully_shard; a module
+--- that is itself a unit of fully_shard needs it before.
+---@param net nn.Module|sharding.DataParallel|sharding.FullyShard
+---@param opts tiled_mlp.ApplyOptions?
+---@return tiled_mlp.TiledMlp
+function M.apply(net, opts)
+  if data_parallel.is_one(net) then net = net.module end
+  if fully_shard.is_one(net) then net = fully_shard.net_of(net) end
+  plain.check(nn.is_module(net), "tiled_mlp.apply: expected a module, not a %s", type(net))
+  plain.check(opts == nil or type(opts) == "table", "tiled_mlp.apply: options must be a table, such as { tiles = 4 }, "
+    .. "not a %s", type(opts))
+  local rest = plain.copy(opts or {})
+  rest.modules = nil
+  local tiled = M.new(rest)
+  local found = modules.find(net, opts and opts.modules or { "mlp" })
+  tiled.undo = modules.replace(found, function(inner, module, x)
+    return run_module(tiled, function(tile) return inner(module, tile) end, module, x)
+  end)
+  return tiled
 end
 
 --- Returns the cross entropy of hidden [..., hidden] through a head's weight [vocabulary, hidden] and labels [...],

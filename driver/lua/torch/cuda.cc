@@ -106,6 +106,15 @@ int DeviceMemoryStats(lua_State* state) {
   return 1;
 }
 
+// mem_get_info(device): the bytes that no process holds of the device, and all of them.
+int MemGetInfo(lua_State* state) {
+  const at::DeviceIndex device = DeviceAt(state, 1);
+  const auto [free, total] = at::getDeviceAllocator(at::kCUDA)->getMemoryInfo(device);
+  PushInteger(state, static_cast<int64_t>(free));
+  PushInteger(state, static_cast<int64_t>(total));
+  return 2;
+}
+
 int ResetPeakMemoryStats(lua_State* state) {
   const at::DeviceIndex device = DeviceAt(state, 1);
   at::getDeviceAllocator(at::kCUDA)->resetPeakStats(device);
@@ -248,6 +257,7 @@ void PushCuda(lua_State* state) {
                        {"memory_reserved", MemoryReserved},
                        {"max_memory_reserved", MaxMemoryReserved},
                        {"memory_stats", DeviceMemoryStats},
+                       {"mem_get_info", MemGetInfo},
                        {"reset_peak_memory_stats", ResetPeakMemoryStats},
                        {"empty_cache", EmptyCache},
                        {"Stream", NewStream},

@@ -79,6 +79,15 @@ function watching.flop_counter() end
 ---@return any ... fn's results
 function watching.memory_by_line(device, fn, ...) end
 
+--- Notes the memory that is held of the device after each allocation and release in fn(...).
+---@param device string
+---@param fn fun(...): ...
+---@param ... any
+---@return number[][] points {seconds since the start, bytes} each
+---@return integer peak_bytes
+---@return any ... fn's results
+function watching.memory_over_time(device, fn, ...) end
+
 --- Notes which line allocates what on the device from here on.
 ---@param device string
 ---@return lockstep.core.watching.Tracker

@@ -200,6 +200,12 @@ function cuda.memory_stats(device) end
 ---@field alloc_retries integer
 ---@field ooms integer
 
+--- Bytes of the device that no process holds, and all that it has.
+---@param device? integer default: the current one
+---@return integer free
+---@return integer total
+function cuda.mem_get_info(device) end
+
 --- Peaks count from here on.
 ---@param device? integer default: the current one
 function cuda.reset_peak_memory_stats(device) end

@@ -224,6 +224,26 @@ int MemoryByLine(lua_State* state) {
   return lua_gettop(state);
 }
 
+// memory_over_time(device, fn, ...) -> {{seconds, bytes}, ...}, peak bytes, fn's results
+int MemoryOverTime(lua_State* state) {
+  const at::Device device = ReadDevice(state, 1, "log.memory: device");
+  ReadFunction(state, 2, "log.memory: a part");
+  const driver::MemoryTracker tracker(
+      device.type(), [] { return std::string(); }, /*keeps_points=*/true);
+  Call(state, lua_gettop(state) - 2, LUA_MULTRET);
+  PushArray(state, tracker.Points(), [&](const driver::MemoryPoint& point) {
+    lua_createtable(state, 2, 0);
+    lua_pushnumber(state, point.seconds);
+    lua_rawseti(state, -2, 1);
+    PushInteger(state, point.bytes);
+    lua_rawseti(state, -2, 2);
+  });
+  PushInteger(state, tracker.Report().peak_bytes);
+  lua_insert(state, 2);
+  lua_replace(state, 1);
+  return lua_gettop(state);
+}
+
 // memory_tracker(device) -> tracker, which watches from here on
 int NewMemoryTracker(lua_State* state) {
   const at::Device device = ReadDevice(state, 1, "memory_tracker: device");
@@ -298,6 +318,7 @@ int OpenWatching(lua_State* state) {
                        {"flops", Flops},
                        {"flop_counter", NewFlopCounter},
                        {"memory_by_line", MemoryByLine},
+                       {"memory_over_time", MemoryOverTime},
                        {"memory_tracker", NewMemoryTracker},
                        {"own_seconds", OwnSeconds},
                        {"span", Span},

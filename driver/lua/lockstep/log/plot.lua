@@ -58,11 +58,13 @@ local function check_series(series)
   end
 end
 
---- A plot of `series` over steps. Points that are not finite break their line.
----@param series {name: string, points: {step: integer, value: number}[]}[]
+--- A plot of `series` over steps. Points that are not finite break their line. `x_name`: what lies on the x axis, if
+--- it is not steps.
+---@param series {name: string, points: {step: number, value: number}[]}[]
 ---@param given {title: string?, log_scale: boolean?}?
+---@param x_name string?
 ---@return string
-function M.svg(series, given)
+function M.svg(series, given, x_name)
   check_series(series)
   local o = options.read("log.curve", given, { title = "", log_scale = false })
   local function y_of(p) return o.log_scale and math.log10(p.value) or p.value end
@@ -85,7 +87,8 @@ function M.svg(series, given)
   for _, x in ipairs(ticks(x_low, x_high, 8)) do
     add('<text x="%.1f" y="%d" text-anchor="middle">%.4g</text>', px(x), HEIGHT - BOTTOM + 18, x)
   end
-  add('<text x="%d" y="%d" text-anchor="middle">step</text>', (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10)
+  add('<text x="%d" y="%d" text-anchor="middle">%s</text>', (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10,
+    escape(x_name or "step"))
   for i, s in ipairs(series) do
     local color = COLORS[(i - 1) % #COLORS + 1]
     local line = {}
@@ -107,8 +110,9 @@ function M.svg(series, given)
       end
     end
     flush()
-    add('<text x="%d" y="22" text-anchor="end" fill="%s">%s</text>', WIDTH - RIGHT - 130 * (#series - i), color,
-      escape(s.name))
+    -- Many names get a line of their own below the title.
+    add('<text x="%d" y="%d" text-anchor="end" fill="%s">%s</text>', WIDTH - RIGHT - 130 * (#series - i),
+      #series > 3 and 36 or 22, color, escape(s.name))
   end
   out[#out + 1] = "</svg>\n"
   return table.concat(out, "\n")

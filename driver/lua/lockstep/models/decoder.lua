@@ -8,6 +8,7 @@
 --- dimension. A layer takes cos and sin and a function `attend(q, k, v, attention)`; so training, a cache and
 --- several position ids per token use the same layers.
 
+local checkpoint = require "lockstep.checkpoint"
 local chunks = require "lockstep.nn.chunks"
 local config = require "lockstep.models.config"
 local core = require "lockstep.core"
@@ -19,6 +20,7 @@ local plain = require "lockstep.plain"
 local same_batch = require "lockstep.models.same_batch"
 local scoring = require "lockstep.models.scoring"
 local splits = require "lockstep.nn.splits"
+local tiled_mlp = require "lockstep.tiled_mlp"
 local torch = require "lockstep.torch"
 
 local M = {}
@@ -167,9 +169,25 @@ end
 ---@field config table<string, any> as config.json has it
 ---@field settings table<string, any> the values of `keys`, and what `read` adds
 ---@field num_too_long integer? prompts of models.generate whose positions may have passed max_position_embeddings
----@field checkpoint checkpoint.Checkpoint? recomputes each layer in backward: model.checkpoint = checkpoint.new {...}
+---@field checkpoint checkpoint.Checkpoint? recomputes each layer in backward, and each block of a vision tower. Options
+--- make one: model.checkpoint = { offload = "host" }
+---@field tiled_mlp tiled_mlp.TiledMlp? runs the MLPs of all layers, and of a vision tower, over tiles. Options of
+--- tiled_mlp.apply make one: model.tiled_mlp = { tiles = 4 }
 local CausalLM = nn.Module:subclass("CausalLM")
 M.CausalLM = CausalLM
+
+--- Assigns a field. Options in place of a checkpoint or of tiles become one; nil takes it away.
+---@param name string
+---@param value any
+function CausalLM:__newindex(name, value)
+  if name == "checkpoint" and value and not plain.is_callable(value) then value = checkpoint.new(value) end
+  if name == "tiled_mlp" then
+    if self.tiled_mlp then self.tiled_mlp:remove() end
+    nn.Module.__newindex(self, name, nil)
+    value = value and tiled_mlp.apply(self, value) or nil
+  end
+  nn.Module.__newindex(self, name, value)
+end
 
 local COMMON = { vocab_size = options.required, hidden_size = options.required, intermediate_size = options.required,
   num_hidden_layers = options.required, num_attention_heads = options.required,

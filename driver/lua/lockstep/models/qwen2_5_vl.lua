@@ -72,8 +72,8 @@ local function windows_of(c, grid)
   return torch.tensor(order, { dtype = torch.int64 }), lengths
 end
 
---- pixels: [P, D]. grid: {t, h, w} of each item. Returns [N, hidden].
-function Tower:forward(pixels, grid)
+--- pixels: [P, D]. grid: {t, h, w} of each item. checkpoint: see CausalLM. Returns [N, hidden].
+function Tower:forward(pixels, grid, checkpoint)
   local c = self.settings
   local device = self.patch_embed.proj.weight.device
   local order, windows = windows_of(c, grid)
@@ -83,7 +83,9 @@ function Tower:forward(pixels, grid)
   local cos, sin = vision.rotation(c, places, device)
   cos, sin = reordered(cos), reordered(sin)
   local x = reordered(self.patch_embed(vision.read_pixels(c, pixels, grid, device)))
-  for i, block in ipairs(self.blocks) do x = block(x, c.sees_all[i - 1] and places.frames or windows, cos, sin) end
+  for i, block in ipairs(self.blocks) do
+    x = vision.run_block(block, checkpoint, x, c.sees_all[i - 1] and places.frames or windows, cos, sin)
+  end
   return self.merger(x):index_select(0, order:argsort())
 end
 

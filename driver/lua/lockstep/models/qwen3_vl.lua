@@ -86,8 +86,9 @@ local function position_embedding(self, grid)
   return (rows * torch.cat(shares):to(device):unsqueeze(-1)):sum({ 1 })
 end
 
---- pixels: [P, D]. grid: {t, h, w} of each item. Returns [N, hidden * (1 + DeepStack layers)].
-function Tower:forward(pixels, grid)
+--- pixels: [P, D]. grid: {t, h, w} of each item. checkpoint: see CausalLM. Returns [N, hidden * (1 + DeepStack
+--- layers)].
+function Tower:forward(pixels, grid, checkpoint)
   local c = self.settings
   local device = self.pos_embed.weight.device
   local x = self.patch_embed(vision.read_pixels(c, pixels, grid, device))
@@ -96,7 +97,7 @@ function Tower:forward(pixels, grid)
   local cos, sin = vision.rotation(c, places, device)
   local deep = {}
   for i, block in ipairs(self.blocks) do
-    x = block(x, places.frames, cos, sin)
+    x = vision.run_block(block, checkpoint, x, places.frames, cos, sin)
     for n, index in ipairs(c.deepstack_visual_indexes) do
       if index == i - 1 then deep[n + 1] = self.deepstack_merger_list[n](x) end
     end

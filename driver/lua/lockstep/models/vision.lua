@@ -118,6 +118,21 @@ function Block:forward(x, seq_lens, cos, sin)
   return x + self.mlp(self.norm2(x))
 end
 
+--- Runs a block of a tower; as a region of `checkpoint`, if there is one and backward will come to the block.
+---@param block models.VisionBlock
+---@param checkpoint checkpoint.Checkpoint?
+---@param x torch.Tensor [P, hidden]
+---@param seq_lens integer[]
+---@param cos torch.Tensor
+---@param sin torch.Tensor
+---@return torch.Tensor # [P, hidden]
+function M.run_block(block, checkpoint, x, seq_lens, cos, sin)
+  if not checkpoint or not (x.requires_grad or #nn.parameter_places(block) > 0) then
+    return block(x, seq_lens, cos, sin)
+  end
+  return checkpoint(function(input) return block(input, seq_lens, cos, sin) end, x)
+end
+
 --- The exact GELU, as a module: it has a place among the names on disk.
 ---@class models.Gelu: nn.Module
 local Gelu = nn.Module:subclass("GELU")

@@ -177,7 +177,7 @@ function VisionLanguage:visual(batch)
   if batch.pixel_values_videos then pixels[#pixels + 1] = batch.pixel_values_videos end
   check(#pixels ~= 0 and #grid ~= 0,
     "pictures need pixel_values and image_grid_thw, videos pixel_values_videos and video_grid_thw")
-  return self.model.visual(#pixels == 1 and pixels[1] or torch.cat(pixels), grid)
+  return self.model.visual(#pixels == 1 and pixels[1] or torch.cat(pixels), grid, self.checkpoint)
 end
 
 --- Whether position ids [T] say no more than that the tokens count up from 0 in each sample.
