@@ -1,5 +1,5 @@
-// Modules on ranks of their own, as whole runs: scripts/mimo_digits.lua for a few steps draws the
-// curve of one rank, and a run that fails names the cause.
+// Modules on ranks of their own, as whole runs: scripts/mimo_digits.lua and mimo_vl.lua for a few
+// steps draw the curve of one rank, and a run that fails names the cause.
 
 #include <pwd.h>
 #include <stdlib.h>
@@ -67,6 +67,84 @@ TEST(MimoDigits, ModulesOnTheirOwnRanksLearnAsOneRankDoes) {
           << "number " << i << " on " << nproc << " ranks, vision on " << vision_ranks
           << (scalable_reads ? ", each reads its part" : "");
     }
+  }
+}
+
+// --- A model of Hugging Face, by its parts
+// --------------------------------------------------------
+
+// Losses and norms of scripts/mimo_vl.lua. Its model is saved in `out`.
+std::vector<double> TrainVl(const Folder& folder, const std::string& out, int nproc,
+                            int vision_ranks, bool fully_shard) {
+  Command command =
+      Lockstep(folder, {"--nproc",
+                        absl::StrCat(nproc),
+                        "--run-dir",
+                        out,
+                        DataFile("scripts/mimo_vl.lua"),
+                        "--set",
+                        "model=model",
+                        "--set",
+                        "data=pictures.jsonl",
+                        "--set",
+                        absl::StrCat("steps=", kSteps),
+                        "--set",
+                        "samples=5",
+                        "--set",
+                        "lr=0.001",
+                        "--set",
+                        "warmup_steps=0",
+                        "--set",
+                        absl::StrCat("vision_ranks=", vision_ranks),
+                        "--set",
+                        absl::StrCat("fully_shard=", fully_shard ? "true" : "false")});
+  const Ended ended = RunOne(command);
+  EXPECT_EQ(ended.exit_code, 0) << ended.err;
+  std::vector<double> curve;
+  for (const auto& object : ReadMetrics(folder, out + "/metrics.jsonl")) {
+    for (const char* name : {"loss", "grad_norm"}) {
+      const auto it = object.find(name);
+      if (it != object.end()) curve.push_back(strtod(it->second.c_str(), nullptr));
+    }
+  }
+  return curve;
+}
+
+// One in five conversations has no picture, so that a replica of the tower may have none.
+TEST(MimoVl, PartsOnTheirOwnRanksTrainAsTheModelOnOneRankDoes) {
+  const Folder folder;
+  const Ended made = RunOne(Lockstep(
+      folder, {"--nproc", "1", "--run-dir", "made", DataFile("tests/scripts/tiny_vision_model.lua"),
+               DataFile("driver/text/testdata/qwen2.json"), DataFile("driver/images/testdata"),
+               folder.path()}));
+  ASSERT_EQ(made.exit_code, 0) << made.err;
+  const std::vector<double> alone = TrainVl(folder, "alone", 1, 1, false);
+  ASSERT_THAT(alone, SizeIs(2 * kSteps));
+  EXPECT_LT(alone[2 * (kSteps - 1)], alone[0]);
+
+  const struct {
+    int nproc, vision_ranks;
+    bool fully_shard;
+  } grids[] = {{2, 1, false}, {3, 2, true}, {3, 1, true}, {5, 3, false}};
+  for (const auto& [nproc, vision_ranks, fully_shard] : grids) {
+    const std::string out = absl::StrCat("out", nproc, vision_ranks);
+    const std::vector<double> curve = TrainVl(folder, out, nproc, vision_ranks, fully_shard);
+
+    ASSERT_THAT(curve, SizeIs(alone.size()));
+    for (size_t i = 0; i < curve.size(); ++i) {
+      EXPECT_NEAR(curve[i], alone[i], 1e-5 * alone[i])
+          << "number " << i << " on " << nproc << " ranks, vision on " << vision_ranks;
+    }
+    folder.Write("compare.lua", absl::StrCat(R"(local models = require "lockstep.models"
+local start, first = models.load("model"):state_dict(), models.load("alone/model"):state_dict()
+for name, value in pairs(models.load(")",
+                                             out, R"(/model"):state_dict()) do
+  local far = (first[name] - start[name]):abs():max():item()
+  assert((value - first[name]):abs():max():item() <= 0.01 * far + 1e-6 and far > 0, name)
+end
+)"));
+    const Ended compared = RunOne(Lockstep(folder, {"--nproc", "1", "compare.lua"}));
+    EXPECT_EQ(compared.exit_code, 0) << compared.err;
   }
 }
 

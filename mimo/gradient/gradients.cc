@@ -1,6 +1,7 @@
 #include "mimo/gradient/gradients.h"
 
 #include <map>
+#include <string>
 #include <unordered_set>
 #include <utility>
 
@@ -87,6 +88,13 @@ std::vector<at::Tensor> GradientsOf(const std::vector<at::Tensor>& parameters) {
   return gradients;
 }
 
+// Shards may be in host memory while other modules' gradients are on a device.
+std::map<std::string, std::vector<at::Tensor>> ByDevice(const std::vector<at::Tensor>& tensors) {
+  std::map<std::string, std::vector<at::Tensor>> groups;
+  for (const at::Tensor& tensor : tensors) groups[tensor.device().str()].push_back(tensor);
+  return groups;
+}
+
 }  // namespace
 
 at::ScalarType SumType(at::ScalarType dtype) {
@@ -140,9 +148,11 @@ at::Tensor GradientNorm(const std::vector<NormPart>& parts, c10d::ProcessGroup* 
   const auto norms = [](const std::vector<at::Tensor>& gradients) {
     return at::stack(at::_foreach_norm(gradients, 2, at::kDouble));
   };
-  if (!counted.empty()) sum = norms(counted).square().sum();
+  for (const auto& [name, gradients] : ByDevice(counted))
+    sum = sum + norms(gradients).square().sum().to(device);
   // A replica adds nothing, but for a value that is not finite: 0 times that is NaN.
-  if (!replicas.empty()) sum = sum + norms(replicas).mul(0).sum();
+  for (const auto& [name, gradients] : ByDevice(replicas))
+    sum = sum + norms(gradients).mul(0).sum().to(device);
   if (world != nullptr) {
     std::vector<at::Tensor> sums = {sum};
     world->allreduce(sums)->wait();
@@ -157,7 +167,8 @@ void ClipGradients(const std::vector<at::Tensor>& parameters, const at::Tensor& 
   if (gradients.empty()) return;
   const at::Tensor clipping = at::clamp((norm + 1e-6).reciprocal().mul(max_norm), {}, 1);
   const at::Tensor factor = at::where(at::isfinite(norm), clipping, 1);
-  at::_foreach_mul_(gradients, factor);
+  for (const auto& [name, own] : ByDevice(gradients))
+    at::_foreach_mul_(own, factor.to(own[0].device()));
 }
 
 }  // namespace lockstep::mimo

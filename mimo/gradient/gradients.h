@@ -39,10 +39,12 @@ at::ScalarType SumType(at::ScalarType dtype);
 void ReduceGradients(const std::vector<at::Tensor>& parameters, c10d::ProcessGroup* group,
                      double factor, int64_t bucket_bytes = int64_t{25} << 20);
 
-// A module's parameters on this rank, and the rank's position in the module.
+// A module's parameters on this rank, and which copy of them these are.
 struct NormPart {
   std::vector<at::Tensor> parameters;
   std::vector<bool> divided_over_tp;  // for each; the others are equal on all tp ranks
+  // The rank's position in the module. For shards of a model that is divided over its replicas, dp
+  // counts the copies of the whole model instead, and cp is 0: the shards of the first copy count.
   Coordinates coordinates;
 };
 

@@ -1,10 +1,12 @@
 -- The vision tower on a rank of its own: rank 0 runs the tower, rank 1 the language model. The gradients of both are
--- those of the whole model on one rank. And so are those of two replicas that divide a packed batch.
+-- those of the whole model on one rank. And so are those of two replicas that divide a packed batch. Each rank may load
+-- its part alone; the parts of all ranks are saved as one folder.
 
 local data = require "lockstep.data"
 local dist = require "lockstep.distributed"
 local mimo = require "lockstep.mimo"
 local models = require "lockstep.models"
+local run = require "lockstep.run"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
@@ -12,6 +14,91 @@ local topology = mimo.topology { world_size = 2, modules = {
   { name = "vision", first_rank = 0 }, { name = "language", first_rank = 1 } } }
 
 local function difference(a, b) return (a - b):abs():max():item() end
+
+--- The part of each rank, and whether a parameter is of it.
+local PART = dist.rank() == 0 and "visual" or "language"
+local DIR = dist.all_gather_object(run.dir)[1]
+local function is_own(name) return (name:find("visual", 1, true) ~= nil) == (PART == "visual") end
+
+--- The loss of the batch on rank 1 from parts of a model, after backward.
+local function cross(part, answers)
+  local bridge = mimo.bridge { topology = topology, from = "vision", to = "language", dim = 0 }
+  local batch = { input_ids = answers.input_ids, seq_lens = answers.seq_lens:totable(), loss_mask = answers.loss_mask,
+    image_grid_thw = answers.image_grid_thw, video_grid_thw = answers.video_grid_thw,
+    second_per_grid_ts = answers.second_per_grid_ts }
+  if PART == "visual" then
+    batch.pixel_values, batch.pixel_values_videos = answers.pixel_values, answers.pixel_values_videos
+    torch.sum(bridge(part(batch))):backward()
+  else
+    batch.visual = bridge(nil)
+    local loss = part(batch, "loss")
+    loss:backward()
+    return loss:item()
+  end
+end
+
+for _, folder in ipairs { "qwen3_vl", "qwen2_5_vl", "qwen3_vl_moe" } do
+  t.test("PartsThatRanksLoadAloneTrainAsTheWholeAndAreSavedAsOneFolder_" .. folder, function()
+    local dir = "tests/models/" .. folder
+    local answers = data.safetensors(dir .. "/answers.safetensors")
+    local whole = models.load(dir)
+    local part = models.load(dir, { part = PART })
+
+    local loss = cross(part, answers)
+
+    if loss then t.near(loss / whole:loss { input_ids = answers.input_ids, seq_lens = answers.seq_lens:totable(),
+      loss_mask = answers.loss_mask, image_grid_thw = answers.image_grid_thw, video_grid_thw = answers.video_grid_thw,
+      second_per_grid_ts = answers.second_per_grid_ts, pixel_values = answers.pixel_values,
+      pixel_values_videos = answers.pixel_values_videos }:item(), 1, 1e-6) end
+    local count = 0
+    for name, p in part:named_parameters() do
+      t.truthy(is_own(name), name)
+      local expected = answers["gradient." .. name]
+      if expected then t.truthy(difference(p.grad, expected) <= 1e-4 * expected:abs():max():item(), name) end
+      count = count + 1
+    end
+    for name in whole:named_parameters() do count = count - (is_own(name) and 1 or 0) end
+    t.equal(count, 0)
+
+    models.save(part, DIR .. "/parts-" .. folder, { like = dir })
+    t.equal(models.load(DIR .. "/parts-" .. folder):state_dict(), whole:state_dict())
+    models.save(part, DIR .. "/own-" .. folder)
+    t.equal(models.load(DIR .. "/own-" .. folder):state_dict(), whole:state_dict())
+  end)
+end
+
+t.test("APartMayBeSharded", function()
+  local dir = "tests/models/qwen3_vl"
+  local answers = data.safetensors(dir .. "/answers.safetensors")
+  local part = models.load(dir, { part = PART, shard = { group = dist.group { ranks = { dist.rank() } } } })
+
+  local loss = cross(part, answers)
+
+  if loss then t.near(loss / answers.loss:item(), 1, 1e-5) end
+  models.save(part, DIR .. "/sharded", { like = dir })
+  t.equal(models.load(DIR .. "/sharded"):state_dict(), models.load(dir):state_dict())
+end)
+
+t.test("BothPartsOfARankAreSavedAsOneFolder", function()
+  local dir = "tests/models/qwen3_vl"
+  local list = { models.load(dir, { part = "visual" }), models.load(dir, { part = "language" }) }
+  models.save(list, DIR .. "/list", { like = dir })
+  t.equal(models.load(DIR .. "/list"):state_dict(), models.load(dir):state_dict())
+end)
+
+t.test("PartsThatDoNotMakeAModelAreRefused", function()
+  local dir = "tests/models/qwen3_vl"
+  local visual, language = models.load(dir, { part = "visual" }), models.load(dir, { part = "language" })
+  local path = DIR .. "/refused"
+
+  t.raises('no rank gives the part "language"', models.save, visual, path)
+  t.raises("gives a whole model, and rank", models.save, PART == "visual" and visual or models.load(dir), path)
+  t.raises('the part "visual" has no language model', visual.loss, visual, { input_ids = torch.arange(3) })
+  t.raises('the part "language" has no vision tower', language.visual, language, {})
+  t.raises('part = audio: Qwen3VLForConditionalGeneration has the parts "visual" and "language"', models.load, dir,
+    { part = "audio" })
+  t.raises("part = visual: LlamaForCausalLM has no parts", models.load, "tests/models/llama", { part = "visual" })
+end)
 
 for _, folder in ipairs { "qwen3_vl", "qwen2_5_vl" } do
   t.test("GradientsCrossTheBridgeIn_" .. folder, function()

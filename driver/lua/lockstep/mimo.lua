@@ -218,6 +218,15 @@ function M.slice(batch, dp_rank, dp_size, opts)
   return dp_size == 1 and batch or part
 end
 
+--- Packs the padded samples of a batch into one row of tokens, as in mimo.pack(mimo.slice(batch, dp_rank, dp_size)). A
+--- replica slices first, because equal parts of a packed row hold tokens of other replicas' samples. input_ids becomes
+--- [T], and seq_lens has the tokens of each sample. `mask` [B, S] is 0 for padding, and is left out. Tensors
+--- [B, S, ...], position_ids [..., B, S] and B lists of S values are packed; all else, and `whole`, is passed on.
+---@param batch table
+---@param opts {mask: string?, whole: string[]?}? mask: default "attention_mask"
+---@return table
+function M.pack(batch, opts) return core_mimo.pack(batch, opts) end
+
 --- Returns an order of a micro-batch's samples that gives every replica a similar load, the same on every rank: sample
 --- i of it is result[i]. Every module must use it: see mimo.reorder. With a per-token loss nothing else changes.
 ---@param costs number[] of each sample
@@ -361,7 +370,7 @@ end
 
 ---@class mimo.ReduceOptions
 ---@field topology mimo.Topology
----@field modules table<string, nn.Module>
+---@field modules table<string, nn.Module|sharding.DataParallel|sharding.FullyShard>
 ---@field loss "sum"|"mean"
 ---@field tokens integer?
 ---@field micro_batches integer?
@@ -398,10 +407,11 @@ end
 --- its own tokens; the gradient becomes the gradient of the mean over all of these, so a token weighs more on a rank
 --- with few tokens.
 ---
---- modules: this rank's modules, by name, either plain modules or replicas that sharding.data_parallel has averaged
---- over dp and cp already. Parameters that the first and last stage share (see mimo.Module) are added up over both. A
---- parameter of two modules is reduced once, and counts once in the norm; both modules must be divided over the ranks
---- alike. Gradients in bfloat16 and float16 are summed and scaled in float32.
+--- modules: this rank's modules, by name: plain modules, or what sharding.data_parallel or sharding.fully_shard
+--- returned for the group topology:group(name, "dp-cp"), which have averaged the gradients already. Parameters that the
+--- first and last stage share (see mimo.Module) are added up over both. A parameter of two modules is reduced once, and
+--- counts once in the norm; both modules must be divided over the ranks alike. Gradients in bfloat16 and float16 are
+--- summed and scaled in float32.
 ---
 --- Collective: every rank of the topology, after the backward passes of a step. Raises an error if a bridge's call has
 --- had no backward on this rank, so that a gradient is missing. Raises an error on every rank if a bridge has failed on
@@ -432,15 +442,16 @@ end
 
 ---@class mimo.ClipOptions
 ---@field topology mimo.Topology
----@field modules table<string, nn.Module>
+---@field modules table<string, nn.Module|sharding.DataParallel|sharding.FullyShard>
 ---@field max_norm number
 ---@field tp_sharded (fun(module: string, parameter: string): boolean)?
 ---@field error_if_nonfinite boolean?
 
 --- Scales the gradients of all modules so that their joint 2-norm is at most `max_norm`. Returns the norm before, a
 --- float64 scalar that is the same on every rank. Replicas count once, and so do weights that the first and last stage
---- share. With tp > 1, `tp_sharded(module_name, parameter_name)` returns whether a parameter is divided over tp; the
---- others count once. Default: those that sharding.tensor_parallel has divided.
+--- share. Each shard of sharding.fully_shard counts. With tp > 1, `tp_sharded(module_name, parameter_name)` returns
+--- whether a parameter is divided over tp; the others count once. Default: those that sharding.tensor_parallel has
+--- divided.
 ---
 ---     local norm = mimo.clip_grad_norm { topology = topo, modules = { vision = tower }, max_norm = 1 }
 ---     if norm:isfinite():item() then optimizer:step() end -- all ranks skip the step, or none
@@ -475,7 +486,7 @@ function M.clip_grad_norm(opts)
         divided[#divided + 1] = part.sizes.tp > 1 and is_divided(part.name, name) and true or false
       end
     end
-    parts[i] = { part.name, counted, divided }
+    parts[i] = { part.name, counted, divided, part.copy }
   end
   local norm = o.topology.core:gradient_norm(parts)
   if o.error_if_nonfinite and not norm:isfinite():item() then

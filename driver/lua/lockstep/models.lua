@@ -96,6 +96,13 @@ function M.build(raw, opts)
   return init.fill(model, { dtype = dtype, device = o.device, deviation = raw.initializer_range or 0.02 })
 end
 
+---@class models.LoadOptions
+---@field dtype torch.dtype? default: the config's, else the files'
+---@field device string? default "cpu"
+---@field ignore string[]? as for models.build
+---@field shard sharding.FullyShardOptions?
+---@field part "visual"|"language"|nil
+
 --- Loads a model from a Hugging Face folder: config.json and *.safetensors, in one file or in several with an index.
 ---
 --- Files are mapped into memory. On the CPU weights of the same dtype stay there until they are changed, so ranks of
@@ -105,13 +112,16 @@ end
 --- that it keeps, so that no rank needs memory for the whole model. Collective.
 ---
 ---     local model = models.load(dir, { dtype = torch.float32, shard = { param_dtype = torch.bfloat16 } })
+---
+--- part: a part of a model of pictures, for a module on its own ranks; the rest is neither read nor kept. "visual" is
+--- the tower: model(batch) and model:visual(batch) return its tokens. "language" is all else, and takes these tokens as
+--- batch.visual. models.save writes the parts of all ranks as one folder.
 ---@param dir string a folder, or OWNER/MODEL in Hugging Face's local cache
----@param opts {dtype: torch.dtype?, device: string?, ignore: string[]?, shard: sharding.FullyShardOptions?}? dtype:
---- default: the config's, else the files'; device: default "cpu"; ignore: as for models.build
+---@param opts models.LoadOptions?
 ---@return models.CausalLM|sharding.FullyShard
 function M.load(dir, opts)
   local o = options.read("models.load", opts, { dtype = options.optional, device = "cpu", ignore = {},
-    shard = options.optional })
+    shard = options.optional, part = options.optional })
   if o.dtype ~= nil then config.check_dtype("models.load", o.dtype) end
   local path = folder.find(dir, "models.load")
   local raw, text = config.read(path)
@@ -122,6 +132,7 @@ function M.load(dir, opts)
   config.check_stop_ids("config.json", raw.eos_token_id, model.settings.vocab_size)
   config.check_stop_ids("generation_config.json", model.stop_ids, model.settings.vocab_size)
   local how = { path = path, device = o.device, dtype = o.dtype or config.dtype(raw), shard = o.shard }
+  if o.part ~= nil then loading.take_part(model, tensors, o.part, how) end
   if o.shard then return loading.fill_sharded(model, tensors, how) end
   loading.fill(model, tensors, how)
   return model
@@ -132,7 +143,10 @@ end
 ---
 --- Collective: every rank calls this, rank 0 writes, and all return when the folder is complete. The parameters of a
 --- model that sharding.fully_shard returned are gathered, which takes the memory of the whole model on each rank.
----@param model models.CausalLM|sharding.DataParallel|sharding.FullyShard
+---
+--- Where ranks have parts of a model (models.load), each gives its own, or an array of them, and rank 0 writes all
+--- parts as one folder. If several ranks have a part, the first of them provides it.
+---@param model models.CausalLM|sharding.DataParallel|sharding.FullyShard|any[]
 ---@param dir string
 ---@param opts {like: string?, max_shard_bytes: integer?}? like: a folder whose config.json, tokenizer and other small
 --- files are copied (config.json gets the dtype of the weights); default: config.json alone

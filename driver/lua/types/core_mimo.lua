@@ -71,7 +71,8 @@ function Topology:reads(sizes, micro_batch, dp_rank, dp_size) end
 ---@return lockstep.core.mimo.Bridge
 function Topology:bridge(from, to, dim, audit) end
 
---- The norm of all modules' gradients: {{name, parameters, divided over tp}, ...}. Collective over the world.
+--- The norm of all modules' gradients: {{name, parameters, divided over tp, copy}, ...}. copy: which copy of a sharded
+--- model has these shards; nil for whole parameters. Collective over the world.
 ---@param parts table[]
 ---@return torch.Tensor
 function Topology:gradient_norm(parts) end
@@ -113,6 +114,12 @@ function mimo.topology(options) end
 ---@param options? table<string, any>
 ---@return table
 function mimo.slice(batch, dp_rank, dp_size, options) end
+
+--- The tokens of padded samples in one row.
+---@param batch table
+---@param options? {mask: string?, whole: string[]?}
+---@return table
+function mimo.pack(batch, options) end
 
 --- The whole batch in another order.
 ---@param batch table

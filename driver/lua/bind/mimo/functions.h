@@ -10,6 +10,7 @@
 namespace lockstep::lua {
 
 int SliceBatch(lua_State* state);    // slice(batch, dp_rank, dp_size, options) -> this rank's part
+int PackBatch(lua_State* state);     // pack(batch, options) -> its tokens in one row
 int ReorderBatch(lua_State* state);  // reorder(batch, order, options) -> the batch in that order
 
 // check_schedule(topology, {micro_batches=, micro_batch_size=, order=}) -> operations, transfers,

@@ -357,7 +357,8 @@ int ReduceGradients(lua_State* state) {
   return 0;
 }
 
-// gradient_norm(topology, {{name, parameters, divided}, ...}) -> tensor
+// gradient_norm(topology, {{name, parameters, divided, copy}, ...}) -> tensor. copy: of shards, the
+// number of the copy of the model that they are of; nil for whole parameters.
 int GradientNorm(lua_State* state) {
   const mimo::Topology& topology = ReadTopology(state);
   const driver::World& world = GetContext(state).world;
@@ -366,10 +367,15 @@ int GradientNorm(lua_State* state) {
   for (int i = 1; i <= static_cast<int>(lua_objlen(state, 2)); ++i) {
     lua_rawgeti(state, 2, i);
     const int part_at = lua_gettop(state);
-    for (int field = 1; field <= 3; ++field) lua_rawgeti(state, part_at, field);
+    for (int field = 1; field <= 4; ++field) lua_rawgeti(state, part_at, field);
     mimo::NormPart part;
     part.coordinates = ValueOrThrow(
         topology.coordinates(world.environment.rank, ReadModuleIndex(state, part_at + 1)));
+    if (!lua_isnil(state, part_at + 4)) {
+      part.coordinates.dp =
+          static_cast<int32_t>(ReadInteger(state, part_at + 4, "mimo.clip_grad_norm: copy"));
+      part.coordinates.cp = 0;
+    }
     part.parameters = ReadTensors(state, part_at + 2, "mimo.clip_grad_norm: parameters");
     for (int p = 1; p <= static_cast<int>(part.parameters.size()); ++p) {
       lua_rawgeti(state, part_at + 3, p);
@@ -413,6 +419,7 @@ int OpenMimo(lua_State* state) {
   lua_newtable(state);
   SetFunctions(state, {{"topology", NewTopology},
                        {"slice", SliceBatch},
+                       {"pack", PackBatch},
                        {"reorder", ReorderBatch},
                        {"balanced_order", BalancedOrder},
                        {"gradient_scale", GradientScale},

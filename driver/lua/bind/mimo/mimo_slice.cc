@@ -10,6 +10,7 @@
 #include "driver/lua/torch/tensor.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
+#include "mimo/batch/pack.h"
 #include "mimo/batch/slice.h"
 
 namespace lockstep::lua {
@@ -124,7 +125,11 @@ class Values {
     } else if (const auto* table = std::get_if<mimo::Table>(&value.of)) {
       PushTable(state_, *table);
     } else if (const auto* opaque = std::get_if<mimo::Opaque>(&value.of)) {
-      lua_rawgeti(state_, kept_, static_cast<int>(opaque->id));
+      if (opaque->id == 0) {  // a number that the library has computed
+        PushInteger(state_, opaque->number.value_or(0));
+      } else {
+        lua_rawgeti(state_, kept_, static_cast<int>(opaque->id));
+      }
     } else if (const auto* list = std::get_if<mimo::List>(&value.of)) {
       PushArray(state_, *list, [&](const mimo::Value& element) { Push(element); });
     } else {
@@ -213,6 +218,26 @@ int SliceBatch(lua_State* state) {
   options.uneven = table.Boolean("uneven", false);
   Values values(state, "mimo.slice", options.batch_dims);
   values.Push(mimo::Slice(values.Read(1, ""), options));
+  return 1;
+}
+
+int PackBatch(lua_State* state) {
+  lua_settop(state, 2);
+  ReadTable(state, 1, "mimo.pack: batch");
+  const OptionTable table(state, 2, "mimo.pack", {"mask", "whole"});
+  mimo::PackOptions options;
+  options.mask = table.String("mask", options.mask);
+  std::map<std::string, std::optional<int64_t>> whole;  // not looked into
+  if (table.Push("whole")) {
+    for (const std::string& key :
+         ReadStrings(state, lua_gettop(state), "mimo.pack: whole", "a key")) {
+      options.whole.insert(key);
+      whole[key] = std::nullopt;
+    }
+    lua_pop(state, 1);
+  }
+  Values values(state, "mimo.pack", whole);
+  values.Push(mimo::Pack(values.Read(1, ""), options));
   return 1;
 }
 

@@ -2,6 +2,7 @@
 --- whose samples are read one by one, with 0 to 3 images of different sizes, and a training step over any grid.
 
 local dist = require "lockstep.distributed"
+local fully_shard = require "lockstep.sharding.fully_shard"
 local mimo = require "lockstep.mimo"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
@@ -109,15 +110,37 @@ function M.together(vision, language)
     { name = "language", dp = language, tp = dist.world_size() / language } } }
 end
 
+--- Returns the whole gradients of a module by name. Collective over its ranks if sharding.fully_shard has divided it.
+function M.gradients_of(module)
+  local gradients = {}
+  for parameter, p in module:named_parameters() do
+    local place = fully_shard.place_of(p)
+    if not place then
+      gradients[parameter] = p.grad:clone()
+    elseif not gradients[parameter] then -- else with its unit
+      local pieces = {}
+      for i, member in ipairs(place.unit_parameters()) do
+        pieces[i] = member.shard.grad or torch.zeros_like(member.shard)
+      end
+      for name, whole in pairs(place.gather(pieces)) do gradients[name] = whole:clone() end
+    end
+  end
+  return gradients
+end
+
 --- Trains on the topology with micro-batches of `reader` (a mimo.loader) until it ends. Returns by step the loss of
 --- each sample by its id (on ranks of the language model), the joint loss, and gradients by name. Options:
---- `micro_batches` of a step; `change(batch, whole)`, called before they are used.
+--- `micro_batches` of a step; `change(batch, whole)`, called before they are used; `wrap(name, module)` returns what to
+--- train in place of a module.
 function M.train(topology, reader, opts)
   local change = opts and opts.change or function(batch, whole) return batch, whole end
   local micro_batches = opts and opts.micro_batches or 1
   local modules = M.modules()
   for name in pairs(modules) do
     if not topology:peers(name, "dp") then modules[name] = nil end
+  end
+  for _, name in ipairs { "vision", "language" } do
+    if modules[name] and opts and opts.wrap then modules[name] = opts.wrap(name, modules[name]) end
   end
   local all, steps = {}, {}
   for _, module in pairs(modules) do
@@ -157,8 +180,10 @@ function M.train(topology, reader, opts)
     end
     local tokens = mimo.reduce_gradients { topology = topology, modules = modules, loss = "sum",
       tokens = modules.language and count or nil }
-    for name, module in pairs(modules) do
-      for parameter, p in module:named_parameters() do step.gradients[name .. "." .. parameter] = p.grad:clone() end
+    for _, name in ipairs { "vision", "language" } do
+      for parameter, gradient in pairs(modules[name] and M.gradients_of(modules[name]) or {}) do
+        step.gradients[name .. "." .. parameter] = gradient
+      end
     end
     step.norm = mimo.clip_grad_norm { topology = topology, modules = modules, max_norm = 0.1,
       tp_sharded = function() return false end }:item()

@@ -1,7 +1,8 @@
---- Gradients and their norm where modules have pipeline stages and context-parallel ranks, and what goes wrong there.
---- On four ranks.
+--- Gradients and their norm where modules have pipeline stages, context-parallel ranks, or shards of
+--- sharding.fully_shard, and what goes wrong there. On four ranks.
 
 local dist = require "lockstep.distributed"
+local fixture = require "mimo_fixture"
 local mimo = require "lockstep.mimo"
 local nn = require "lockstep.nn"
 local sharding = require "lockstep.sharding"
@@ -261,4 +262,110 @@ t.test("AFiniteNormIsNoError", function()
 
   t.near(norm:item(), math.sqrt(32), 1e-12)
   t.near(weight.grad, torch.full({ 1, 2 }, 2 / math.sqrt(32)), 1e-6)
+end)
+
+-- Sharded modules ------------------------------------------------------------------------------------
+
+local STEPS, MICRO_BATCHES, MICRO_BATCH = 6, 2, 12
+
+local function reader_of(topology)
+  local set, first = fixture.dataset(STEPS * MICRO_BATCHES * MICRO_BATCH), 1
+  return mimo.loader { topology = topology, ownership = "images", micro_batches = MICRO_BATCHES, source = function()
+    if first > set.num_samples then return nil end
+    local samples = {}
+    for position = first, first + MICRO_BATCH - 1 do samples[#samples + 1] = set.read(position) end
+    first = first + MICRO_BATCH
+    return fixture.collate(samples)
+  end }
+end
+
+local function train(topology, wrap)
+  return fixture.train(topology, reader_of(topology), { micro_batches = MICRO_BATCHES, wrap = wrap })
+end
+
+local UNITS = { vision = { "fc1", "fc2" }, language = { "embed", "mix" } }
+
+--- Each grid with the options of fully_shard by module; a module without options stays plain.
+local grids = {
+  { "apart", 2, 2, { vision = {}, language = {} } },
+  { "apart", 1, 3, { language = { reshard_after_forward = false } } },
+  { "apart", 3, 1, { vision = { units = { "fc2" }, ignore = { "fc1" } } } },
+  { "together", 4, 4, { vision = {}, language = {} } },
+  { "together", 4, 4, { language = { replicas = 2 } } },
+}
+
+for i, grid in ipairs(grids) do
+  t.test(("ShardedModulesTrainAsPlainOnes(%d)"):format(i), function()
+    torch.set_default_dtype(torch.float64)
+    local how, vision, language, options = unpack(grid)
+    local topology = fixture[how](vision, language)
+    local expected = train(topology)
+
+    local steps = train(topology, function(name, module)
+      local opts = options[name]
+      if not opts then return module end
+      opts.group, opts.units = topology:group(name, "dp-cp"), opts.units or UNITS[name]
+      return sharding.fully_shard(module, opts)
+    end)
+
+    t.equal(#steps, STEPS)
+    fixture.compare(steps, expected, 1e-10)
+  end)
+end
+
+--- Language on all ranks but the first, sharded over them, with gradients of 1 for each of its 6 weights on each rank.
+local function sharded_language(reduces)
+  local topology = fixture.apart(1, 3)
+  local name = topology:module()
+  local module = nn.Linear(3, 2, { bias = false })
+  local group = topology:group(name, "dp-cp")
+  if name == "language" then module = sharding.fully_shard(module, { group = group }) end
+  local y = module(torch.ones { 1, 3 })
+  y:sum():backward()
+  local modules = { [name] = module }
+  if reduces then
+    mimo.reduce_gradients { topology = topology, modules = modules, loss = "sum",
+      tokens = name == "language" and 1 or nil }
+  end
+  return topology, modules, module
+end
+
+t.test("OneNormCountsEachShardOnce", function()
+  local topology, modules = sharded_language(true)
+
+  local norm = mimo.clip_grad_norm { topology = topology, modules = modules, max_norm = 1 }
+
+  -- Each of 6 weights of vision has 1 / (dp of language) of the tokens' sum, and so has language.
+  local each = 1 / 3
+  t.near(norm:item(), math.sqrt(6 * each ^ 2 + 6), 1e-12)
+  local whole = fixture.gradients_of(modules[topology:module()]).weight
+  t.near(whole, torch.full({ 2, 3 }, (topology:module() == "vision" and each or 1) / norm:item()), 1e-6)
+end)
+
+t.test("EachModulesOwnNormIsAnother", function()
+  local topology, _, module = sharded_language(false)
+  if topology:module() ~= "language" then return end
+
+  local own = module:clip_grad_norm(1)
+
+  t.near(own:item(), math.sqrt(6), 1e-12) -- without vision: the model is clipped less than as a whole
+end)
+
+t.test("ShardsOverOtherRanksThanTheReplicasAreRefused", function()
+  local topology = fixture.apart(1, 3)
+  local name = topology:module()
+  local module = sharding.fully_shard(nn.Linear(3, 2)) -- over all ranks
+  local text = ('sharding.fully_shard averages "%s" over ranks 0, 1'):format(name)
+
+  t.raises(text, mimo.reduce_gradients, { topology = topology, modules = { [name] = module }, loss = "mean" })
+  t.raises(text, mimo.clip_grad_norm, { topology = topology, modules = { [name] = module }, max_norm = 1 })
+end)
+
+t.test("TheModuleBeforeItWasShardedIsRefused", function()
+  local topology = mimo.topology { modules = { { name = "language", dp = 4 } }, edges = {} }
+  local net = nn.Linear(3, 2)
+  sharding.fully_shard(net)
+
+  t.raises('of "language" is of the module before it was sharded, and gets no gradient', mimo.reduce_gradients,
+    { topology = topology, modules = { language = net }, loss = "mean" })
 end)

@@ -2,6 +2,7 @@
 
 local dist = require "lockstep.distributed"
 local mimo = require "lockstep.mimo"
+local nn = require "lockstep.nn"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
@@ -179,4 +180,164 @@ t.test("CountsOfMoreItemsOrSamplesThanMemoryHoldsAreErrors", function()
   t.raises("num_samples is 1099511627776; a micro-batch has 0 to 1048576 samples", mimo.ownership,
     { sample_of_item = { 1 }, num_samples = 2 ^ 40 })
   t.raises("items", mimo.ownership, { items = { 2 ^ 31 }, tokens = { 1 } })
+end)
+
+-- Packing after the slice: replicas that pack their samples train as one rank does on the padded batch. Samples have no
+-- image, or up to three of different sizes.
+
+local SAMPLES, WIDTH, PAD, IMAGE, VOCABULARY, HIDDEN, PIXELS = 6, 24, 0, 1, 12, 6, 4
+
+local function whole(values) return torch.tensor(values, { dtype = torch.int64 }) end
+
+--- A padded micro-batch, the same wherever it is drawn. The padding id is also a word.
+local function draw(seed)
+  math.randomseed(seed)
+  torch.manual_seed(seed)
+  local ids, mask, labels, positions, items, grids, patches = {}, {}, {}, {}, {}, {}, 0
+  for i = 1, SAMPLES do
+    ids[i], mask[i], labels[i], positions[i], items[i] = {}, {}, {}, {}, math.random(0, 3)
+    local visual = 0
+    for _ = 1, items[i] do
+      local h, w = math.random(1, 2), math.random(1, 3)
+      grids[#grids + 1], visual = { 1, h, w }, visual + h * w
+    end
+    local length = math.random(visual + 1, WIDTH)
+    local shift = seed % 2 == 0 and 0 or WIDTH - length -- padding is on the left of odd batches
+    for j = 1, WIDTH do
+      local at = j - shift
+      local is_token, is_visual = at >= 1 and at <= length, at >= 1 and at <= visual
+      ids[i][j] = is_visual and IMAGE or is_token and (math.random(3) == 1 and PAD or math.random(2, VOCABULARY - 1))
+        or PAD
+      mask[i][j], positions[i][j] = is_token and 1 or 0, math.max(at - 1, 0)
+      labels[i][j] = is_token and not is_visual and math.random(0, VOCABULARY - 1) or -100
+    end
+    patches = patches + visual
+  end
+  local grid = #grids > 0 and whole(grids) or torch.zeros({ 0, 3 }, { dtype = torch.int64 })
+  return { input_ids = whole(ids), attention_mask = whole(mask), labels = whole(labels),
+    position_ids = whole(positions):unsqueeze(0):expand { 3, SAMPLES, WIDTH }, samples = { 1, 2, 3, 4, 5, 6 },
+    pixel_values = torch.randn { patches, PIXELS }, image_grid_thw = grid,
+    images = mimo.ownership { items = items, grid_thw = grid } }
+end
+
+local OWNERSHIP = { image_grid_thw = { "images", "items" }, pixel_values = "images" }
+
+-- The model ---------------------------------------------------------------------------------------
+
+local Language = nn.Module:subclass("Language")
+function Language:init()
+  self.embed, self.place = nn.Embedding(VOCABULARY, HIDDEN), nn.Embedding(WIDTH, HIDDEN)
+  self.mix, self.head = nn.Linear(HIDDEN, HIDDEN), nn.Linear(HIDDEN, VOCABULARY)
+end
+
+function Language:embeddings(ids, positions, features)
+  local x = self.embed(ids)
+  return x:masked_scatter(ids:eq(IMAGE):unsqueeze(-1), features) + self.place(positions)
+end
+
+--- The sum of the losses, where `mean` has the mean of its sample for each token.
+function Language:loss(x, mean, labels)
+  local logits = self.head(torch.tanh(self.mix(x + mean)))
+  return nn.cross_entropy(logits:view(-1, VOCABULARY), labels:reshape(-1), { reduction = "sum" })
+end
+
+--- Of padded samples [B, S].
+function Language:padded(batch, features)
+  local x = self:embeddings(batch.input_ids, batch.position_ids[0], features)
+  local mask = batch.attention_mask:unsqueeze(2):to(x.dtype)
+  return self:loss(x, (x * mask):sum({ 1 }):unsqueeze(1) / mask:sum({ 1 }):unsqueeze(1), batch.labels)
+end
+
+--- Of packed samples [T].
+function Language:packed(batch, features)
+  local x = self:embeddings(batch.input_ids, batch.position_ids[0], features)
+  local lengths = whole(batch.seq_lens)
+  local sample = torch.repeat_interleave(torch.arange(#batch.seq_lens), lengths)
+  local sums = torch.zeros({ #batch.seq_lens, HIDDEN }):index_add(0, sample, x)
+  return self:loss(x, (sums / lengths:unsqueeze(1)):index_select(0, sample), batch.labels)
+end
+
+local function build()
+  torch.manual_seed(1)
+  return { vision = nn.Linear(PIXELS, HIDDEN), language = Language() }
+end
+
+-- Ranks ---------------------------------------------------------------------------------------------
+
+for _, grid in ipairs { { 2, 1 }, { 1, 2 } } do
+  t.test(("ReplicasThatPackTheirPartTrainAsOneRank(%d + %d)"):format(unpack(grid)), function()
+    torch.set_default_dtype(torch.float64)
+    local topology = mimo.topology { modules = { { name = "vision", dp = grid[1] },
+      { name = "language", first_rank = grid[1], dp = grid[2] } } }
+    local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
+    local name = topology:module()
+    for seed = 1, 30 do
+      local batch, modules, alone = draw(seed), build(), build()
+      local tokens = batch.labels:ne(-100):sum():item()
+      local expected = alone.language:padded(batch, alone.vision(batch.pixel_values))
+      local mean = expected / tokens
+      mean:backward()
+
+      local dp_rank, dp_size = topology:dp_info()
+      local mine = mimo.slice(batch, dp_rank, dp_size, { ownership = OWNERSHIP, uneven = true })
+      local x = name == "vision" and modules.vision(mine.pixel_values) or nil
+      local y, loss, own = bridge(x, { ownership = batch.images, samples = batch.samples }), nil, nil
+      if name == "language" then
+        local packed = mimo.pack(mine)
+        t.equal(packed.attention_mask, nil)
+        t.equal(#packed.seq_lens, mine.input_ids:size(0))
+        t.equal(packed.input_ids:eq(IMAGE):sum():item(), y:size(0)) -- the images are those of these tokens
+        t.truthy(packed.images == mine.images)
+        loss, own = modules.language:packed(packed, y), packed.labels:ne(-100):sum():item()
+      end
+      (loss or torch.sum(y)):backward()
+      mimo.reduce_gradients { topology = topology, modules = { [name] = modules[name] }, loss = "sum", tokens = own }
+
+      t.near(dist.all_reduce(loss and loss:detach() or torch.zeros {}):item() / expected:item(), 1, 1e-12)
+      for parameter, p in modules[name]:named_parameters() do
+        for other, q in alone[name]:named_parameters() do
+          if other == parameter then t.near(p.grad, q.grad, 1e-12) end
+        end
+      end
+    end
+  end)
+end
+
+t.test("EqualPartsOfAPackedRowHaveTokensAndImagesOfOtherSamples", function()
+  local other_tokens, other_images = 0, 0
+  for seed = 1, 30 do
+    local batch = draw(seed)
+    local ids = mimo.pack(batch).input_ids
+    local naive = ids:narrow(0, 0, math.floor(ids:size(0) / 2)) -- what the first replica would train on
+    local mine = mimo.slice(batch, 0, 2, { ownership = OWNERSHIP })
+    if naive:size(0) ~= mimo.pack(mine).input_ids:size(0) then other_tokens = other_tokens + 1 end
+    if naive:eq(IMAGE):sum():item() ~= mine.pixel_values:size(0) then other_images = other_images + 1 end
+  end
+  t.truthy(other_tokens > 25, other_tokens)
+  t.truthy(other_images > 5, other_images)
+end)
+
+t.test("APackedBatchIsCutBetweenItsSamples", function()
+  for seed = 1, 30 do
+    local batch = draw(seed)
+    for dp_rank = 0, 2 do
+      local first = mimo.pack(mimo.slice(batch, dp_rank, 3, { ownership = OWNERSHIP }))
+      local second = mimo.slice(mimo.pack(batch), dp_rank, 3, { ownership = OWNERSHIP })
+      for _, key in ipairs { "input_ids", "labels", "position_ids", "pixel_values", "seq_lens", "samples" } do
+        t.equal(first[key], second[key], key)
+      end
+    end
+  end
+end)
+
+t.test("ListsAndKeysThatStayWhole", function()
+  local packed = mimo.pack({ mask = whole { { 1, 0 }, { 1, 1 } }, advantages = { { 1, 2 }, { 3, 4 } },
+    table_of = whole { { 5, 6 }, { 7, 8 } }, name = "x" }, { mask = "mask", whole = { "table_of" } })
+
+  t.equal(packed.advantages, { 1, 3, 4 })
+  t.equal(packed.seq_lens, { 1, 2 })
+  t.equal(packed.table_of, whole { { 5, 6 }, { 7, 8 } })
+  t.equal(packed.name, "x")
+  t.raises('the batch has no tensor "attention_mask"', mimo.pack, { input_ids = torch.zeros { 2, 3 } })
+  t.raises('mimo.pack: unknown option "masks"', mimo.pack, {}, { masks = "x" })
 end)

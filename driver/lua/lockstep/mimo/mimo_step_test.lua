@@ -1,6 +1,7 @@
 -- mimo.step: every order gives the gradients of one process that runs all modules.
 
 local dist = require "lockstep.distributed"
+local fixture = require "mimo_fixture"
 local mimo = require "lockstep.mimo"
 local nn = require "lockstep.nn"
 local optim = require "lockstep.optim"
@@ -422,14 +423,37 @@ t.test("DataParallelReplicasRunOneMicroBatchAtATime", function()
   end
 end)
 
-t.test("ShardsAreNotReduced", function()
-  if world == 1 then return end
-  local topology = mimo.topology { modules = { { name = "language", dp = world } }, edges = {} }
-  local model = sharding.fully_shard(nn.Linear(3, 2))
-  local function options(more, value) return { topology = topology, modules = { language = model }, [more] = value } end
-  local text = 'of "language" is a shard of sharding.fully_shard'
-  t.raises(text, mimo.reduce_gradients, options("loss", "sum"))
-  t.raises(text, mimo.clip_grad_norm, options("max_norm", 1))
+-- Every backward leaves the shards of its micro-batch, which add up, whatever the order.
+t.test("ShardedModulesRunInEveryOrder", function()
+  if world < 3 then return end
+  local topology = mimo.topology { modules = { { name = "vision", dp = world - 1 },
+    { name = "language", first_rank = world - 1 } } }
+  local name = topology:module()
+  for _, order in ipairs { "sequential", "1f1b", "all_forwards_first" } do
+    local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
+    local modules, number = build(), 0
+    local function batch(i) return { x = torch.ones({ world - 1, 3 }, { dtype = torch.float64 }) * i } end
+    local tower = name == "vision" and sharding.fully_shard(modules.vision, { group = topology:group(name, "dp-cp") })
+    local functions = { vision = function(part) return tower(part.x) end,
+      language = function(_, x) return modules.language(x):square():sum() end }
+    local step = mimo.step { topology = topology, bridges = bridge, order = order, micro_batches = 3,
+      modules = { [name] = functions[name] } }
+    step(function()
+      number = number + 1
+      return batch(number)
+    end)
+    mimo.reduce_gradients { topology = topology, loss = "sum", tokens = name == "language" and 1 or nil,
+      modules = { [name] = tower or modules.language } }
+
+    local plain = build()
+    for i = 1, 3 do plain.language(plain.vision(batch(i).x)):square():sum():backward() end
+    local one = name == "vision" and tower or modules.language
+    for parameter, gradient in pairs(fixture.gradients_of(one)) do
+      for other, p in plain[name]:named_parameters() do
+        if other == parameter then t.near(gradient, p.grad, 1e-12) end
+      end
+    end
+  end
 end)
 
 -- The loader's own dp_info says that nothing is left to cut, in a function around it too.

@@ -11,20 +11,48 @@ local function ranks_of(topology, module, axes)
   return table.concat(ranks, ", ")
 end
 
---- Whether sharding.data_parallel has averaged the module's gradients; an error if it did over other ranks.
+--- Returns whether sharding.data_parallel or fully_shard has averaged the module's gradients. Raises an error if it did
+--- over other ranks.
 local function is_averaged(name, topology, part)
-  if type(part.module) ~= "table" or rawget(part.module, "replicas") == nil then return false end
-  local over = {}
+  local is_sharded = fully_shard.is_one(part.module)
+  if not is_sharded and (type(part.module) ~= "table" or rawget(part.module, "replicas") == nil) then return false end
+  local over, group = {}, part.module.group
+  if is_sharded then group = fully_shard.group_of(part.module) end
   for rank = 0, dist.world_size() - 1 do over[rank + 1] = rank end
-  if part.module.group then over = { unpack(part.module.group:ranks()) } end
+  if group then over = { unpack(group:ranks()) } end
   table.sort(over)
   local over_text, own_text = table.concat(over, ", "), ranks_of(topology, part.name, "dp-cp")
   if over_text ~= own_text then
-    core.raise(('%s: on rank %d sharding.data_parallel averages "%s" over ranks %s, but its replicas (dp and cp) are '
-      .. "ranks %s; %s"):format(name, dist.rank(), part.name, over_text, own_text, not own_text:find(",")
-      and "give the module itself" or ('make it with { group = topology:group("%s", "dp-cp") }'):format(part.name)))
+    core.raise(('%s: on rank %d sharding.%s averages "%s" over ranks %s, but its replicas (dp and cp) are '
+      .. "ranks %s; %s"):format(name, dist.rank(), is_sharded and "fully_shard" or "data_parallel", part.name,
+      over_text, own_text, not own_text:find(",") and "give the module itself"
+      or ('make it with { group = topology:group("%s", "dp-cp") }'):format(part.name)))
   end
   return true
+end
+
+--- Raises an error for the whole parameter of a sharded module, which gets no gradient.
+local function check_is_trained(name, part, parameter, p)
+  if not fully_shard.shard_of(p) then return end
+  core.raise(('%s: on rank %d "%s" of "%s" is of the module before it was sharded, and gets no gradient; give what '
+    .. "sharding.fully_shard returned"):format(name, dist.rank(), parameter, part.name))
+end
+
+--- Adds the parameters of a part to the list. A sharded module has two parts: its shards, which are averaged, and the
+--- parameters that it ignores, which are not.
+local function add_parts(own, name, topology, part)
+  part.is_averaged = is_averaged(name, topology, part)
+  own[#own + 1] = part
+  if not fully_shard.is_one(part.module) then return part, part end
+  if topology.shared[part.name] then
+    core.raise(('%s: "%s" has weights that its stages share, and is a module of sharding.fully_shard, which divides '
+      .. "them over ranks; give a plain module"):format(name, part.name))
+  end
+  part.copy = fully_shard.copy_of(part.module)
+  local ignored = { name = part.name, module = part.module, sizes = part.sizes, names = {}, parameters = {},
+    is_averaged = false }
+  own[#own + 1] = ignored
+  return part, ignored
 end
 
 --- Raises an error unless one reduction is right for a parameter of both parts.
@@ -40,9 +68,10 @@ local function check_shared(name, topology, first, second, parameter)
     "%s, but sharding.data_parallel averages one of them alone; wrap both or neither", what)
 end
 
---- The modules of this rank in the order of the topology: {name, module, sizes, names, parameters, is_averaged}. A
---- parameter of two modules is listed with the first of them alone: it has one gradient, which is reduced, counted and
---- clipped once.
+--- The modules of this rank in the order of the topology: {name, module, sizes, names, parameters, is_averaged, copy}.
+--- A parameter of two modules is listed with the first of them alone: it has one gradient, which is reduced, counted
+--- and clipped once. A module of sharding.fully_shard is listed twice: with its shards, where `copy` is the number of
+--- the copy that they are of, and with the parameters that it ignores.
 ---@param name string of the function, for errors
 ---@param topology mimo.Topology
 ---@param modules table<string, nn.Module>
@@ -60,21 +89,18 @@ local function own_modules(name, topology, modules)
     elseif given and not here then
       core.raise(string.format('%s: rank %d does not have the module "%s"', name, dist.rank(), module.name))
     elseif given then
-      local part = { name = module.name, module = given, sizes = module, names = {}, parameters = {} }
-      part.is_averaged = is_averaged(name, topology, part)
+      local whole, ignored = add_parts(own, name, topology,
+        { name = module.name, module = given, sizes = module, names = {}, parameters = {} })
       for parameter, p in given:named_parameters() do
-        if fully_shard.place_of(p) then
-          core.raise(('%s: on rank %d "%s" of "%s" is a shard of sharding.fully_shard, whose ranks have different '
-            .. "parts of it; give plain modules, or those of sharding.data_parallel"):format(name, dist.rank(),
-            parameter, module.name))
-        elseif first[p] then
+        local part = fully_shard.place_of(p) and whole or ignored
+        check_is_trained(name, part, parameter, p)
+        if first[p] then
           check_shared(name, topology, first[p], part, parameter)
         else
           first[p] = part
           part.names[#part.names + 1], part.parameters[#part.parameters + 1] = parameter, p
         end
       end
-      own[#own + 1] = part
     end
   end
   for given in pairs(modules) do

@@ -259,6 +259,13 @@ end
 --- Whether sharding.tensor_parallel may split the tokens between the layers.
 CausalLM.splits_tokens = true
 
+--- The parts that models.load can load by themselves, for modules on their own ranks; none of a model of text alone.
+CausalLM.parts = {} ---@type string[]
+
+--- Overridden by models with parts: leaves the parameters of one part, and sets `part` to its name.
+---@param part string one of `parts`
+function CausalLM:take_part(part) end -- luacheck: ignore 212
+
 --- Returns the weight of the head, [vocab_size, hidden]: the embedding's where they are tied.
 ---@return torch.Tensor
 function CausalLM:head_weight() return (self.lm_head or self:decoder().embed_tokens).weight end

@@ -99,6 +99,26 @@ local function layout_of(model, tensors, opts)
   return layout, index
 end
 
+--- Leaves one part of a model that was built on "meta", and of its tensors. Throws if the files contradict the whole.
+---@param model models.CausalLM
+---@param tensors table<string, torch.Tensor> by name on disk; is changed
+---@param part string
+---@param opts {path: string}
+function M.take_part(model, tensors, part, opts)
+  local is_known = false
+  for _, name in ipairs(model.parts) do is_known = is_known or name == part end
+  if not is_known then
+    fail("part = %s: %s has %s", tostring(part), model.class_name,
+      #model.parts > 0 and 'the parts "' .. table.concat(model.parts, '" and "') .. '"' or "no parts")
+  end
+  local _, index = layout_of(model, tensors, opts)
+  model:take_part(part)
+  local kept = model:layouts()[index]
+  for name in pairs(tensors) do
+    if not kept[name] then tensors[name] = nil end
+  end
+end
+
 --- Whether a parameter lies in the files as in memory.
 local function is_as_on_disk(layout, name, own)
   return layout[name] and layout[name]:is_contiguous() and shape(layout[name]) == shape(own)

@@ -15,6 +15,7 @@ local core_safetensors = require "lockstep.core.safetensors"
 local dist = require "lockstep.distributed"
 local files = require "lockstep.core.files"
 local folder = require "lockstep.models.folder"
+local model_parts = require "lockstep.models.parts"
 local nn = require "lockstep.nn"
 local plain = require "lockstep.plain"
 local removal = require "lockstep.state.removal"
@@ -230,14 +231,17 @@ end
 
 --- Writes the folder on rank 0. Collective: every rank calls this; all return when the folder is complete, or all get
 --- the error.
----@param model models.CausalLM|sharding.DataParallel|sharding.FullyShard
+---@param given models.CausalLM|sharding.DataParallel|sharding.FullyShard|any[] a model, or parts of one
 ---@param path string
 ---@param o {like: string?, max_shard_bytes: integer}
-function M.save(model, path, o)
-  model = unwrap(model)
+function M.save(given, path, o)
+  local is_list = type(given) == "table" and getmetatable(given) == nil and #given > 0
+  local own = is_list and plain.copy(given) or { given }
+  for i, model in ipairs(own) do own[i] = unwrap(model) end
+  local model = own[1]
   agreement.begin("models.save") -- before the gathering of a sharded model
-  replicas.check("models.save", model)
-  local state = disk_state(model)
+  for _, one in ipairs(own) do replicas.check("models.save", one) end
+  local state = model_parts.join(own, disk_state)
   for name in pairs(state) do
     if name:find("%.lora_%w+") then
       core.raise(('models.save: the model has adapters ("%s"); call lora.merge before, or save them with lora.save')

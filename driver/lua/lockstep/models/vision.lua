@@ -96,7 +96,8 @@ end
 function Attention:forward(x, seq_lens, cos, sin)
   local tokens, hidden = x:size(0), x:size(1)
   local qkv = self.qkv(x):view(tokens, 3, self.heads, hidden / self.heads)
-  -- cos and sin are float32: the rotation is computed in float32, in other dtypes too.
+  -- cos and sin are float32: the rotation is computed in float32, in bfloat16 and float16 too.
+  if x.dtype == torch.float64 then cos, sin = cos:to(x.dtype), sin:to(x.dtype) end
   local q, k = nn.rotate(qkv:select(1, 0), cos, sin), nn.rotate(qkv:select(1, 1), cos, sin)
   local y = nn.attention(q, k, qkv:select(1, 2), { seq_lens = seq_lens, causal = false })
   return self.proj(y:reshape(tokens, hidden))

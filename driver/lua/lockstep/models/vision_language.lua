@@ -35,6 +35,7 @@ function Body:forward(x, pass) return self.language_model(x, pass) end
 ---@field tower any
 ---@field theta number of the rotary embedding where the config has none
 ---@field interleaved boolean whether the frequencies of time, row and column alternate
+---@field part "visual"|"language"|nil what take_part has left
 local VisionLanguage = decoder.CausalLM:subclass("VisionLanguage")
 M.VisionLanguage = VisionLanguage
 VisionLanguage.splits_tokens = false -- visual tokens are put in by their places among all
@@ -107,6 +108,30 @@ function VisionLanguage:init(raw, opts)
   end
 end
 
+--- See CausalLM.parts.
+VisionLanguage.parts = { "visual", "language" }
+
+--- See CausalLM:take_part.
+---@param part "visual"|"language"
+function VisionLanguage:take_part(part)
+  self.part = part
+  if part == "language" then
+    self.model.visual = nil
+  else
+    self.model.language_model, self.lm_head = nil, nil
+  end
+end
+
+--- See CausalLM:forward. The part "visual" returns the tokens of the pictures and videos.
+---@param batch models.Batch
+---@param what string?
+---@param ... any
+---@return any ...
+function VisionLanguage:forward(batch, what, ...)
+  if self.part == "visual" and what == nil then return self:visual(batch) end
+  return decoder.CausalLM.forward(self, batch, what, ...)
+end
+
 --- See CausalLM:decoder.
 ---@return models.Decoder
 function VisionLanguage:decoder() return self.model.language_model end
@@ -168,6 +193,8 @@ end
 ---@return torch.Tensor
 function VisionLanguage:visual(batch)
   refuse_chunks()
+  check(self.part ~= "language", 'the part "language" has no vision tower; give the tokens that came over the bridge '
+    .. "as batch.visual")
   local merge = self.visual_layout.merge
   local grid = placeholders.read_grid("image_grid_thw", batch.image_grid_thw, merge)
   local videos = placeholders.read_grid("video_grid_thw", batch.video_grid_thw, merge)
@@ -233,6 +260,7 @@ end
 ---@return integer[] seq_lens
 ---@return (fun(index: integer, x: torch.Tensor): torch.Tensor)? after
 function VisionLanguage:inputs(batch)
+  check(self.part ~= "visual", 'the part "visual" has no language model; model:visual(batch) returns its tokens')
   if type(batch) == "table" and not has_visuals(batch) then
     local ids, positions, seq_lens = self:read_batch(batch)
     check_text(self, batch)

@@ -3,6 +3,7 @@
 local core = require "lockstep.core"
 local core_sharding = require "lockstep.core.sharding"
 local data_parallel = require "lockstep.sharding.data_parallel"
+local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"
 local nn_parameter = require "lockstep.nn.parameter"
 local options = require "lockstep.options"
@@ -105,6 +106,20 @@ end
 ---@param value any
 ---@return dist.Group?
 function M.group_of(value) return M.is_one(value) and value[PARTS].options.group or nil end
+
+--- Returns the number of the copy of the model that this rank's shards are of, from 0; less than `replicas`.
+---@param model sharding.FullyShard
+---@return integer
+function M.copy_of(model)
+  local o = model[PARTS].options
+  local position, size = dist.rank(), dist.world_size()
+  if o.group then
+    local ranks = o.group:ranks()
+    size = #ranks
+    for i, rank in ipairs(ranks) do position = rank == dist.rank() and i - 1 or position end
+  end
+  return math.floor(position / (size / o.replicas))
+end
 
 --- Nested plain tables with their floating-point tensors in another dtype.
 local function cast(value, dtype)

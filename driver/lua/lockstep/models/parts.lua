@@ -1,0 +1,91 @@
+--- Joins the parts of a model that ranks have loaded by themselves, for models.save.
+
+local agreement = require "lockstep.state.agreement"
+local core = require "lockstep.core"
+local dist = require "lockstep.distributed"
+local plain = require "lockstep.plain"
+local splits = require "lockstep.nn.splits"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+local function fail(message, ...) core.raise("models.save: " .. message:format(...)) end
+
+--- Returns the first rank of each part by its name; nil if all ranks have a whole model. Raises the same error on every
+--- rank if a part is missing. Collective.
+local function find_holders(own)
+  local names = {}
+  for i, model in ipairs(own) do names[i] = model.part or "" end
+  local holders, whole, some = {}, nil, nil
+  for rank, said in ipairs(agreement.values(names)) do
+    for _, name in ipairs(said) do
+      if name == "" then whole = whole or rank - 1 else some = some or rank - 1 end
+      holders[name] = holders[name] or rank - 1
+    end
+  end
+  if not some then return nil end
+  if whole then fail("rank %d gives a whole model, and rank %d a part of one", whole, some) end
+  for _, part in ipairs(own[1].parts) do
+    if not holders[part] then
+      fail('no rank gives the part "%s", so the folder would not be whole; every rank gives its parts', part)
+    end
+  end
+  return holders
+end
+
+local function check_is_whole(model)
+  for name, p in model:named_parameters() do
+    if splits.of(p) then
+      fail('"%s" of the part "%s" is divided by sharding.tensor_parallel; parts with such layers cannot be saved', name,
+        model.part)
+    end
+  end
+end
+
+local function shape_of(tensor)
+  local shape = {}
+  for d = 1, tensor:dim() do shape[d] = tensor:size(d - 1) end
+  return shape
+end
+
+--- Moves the tensors of a part from the rank that holds it to rank 0. Collective.
+local function move(state, holder)
+  local listed = {}
+  for i, name in ipairs(dist.rank() == holder and plain.keys(state) or {}) do
+    listed[i] = { name = name, shape = shape_of(state[name]), dtype = tostring(state[name].dtype):match "%w+$" }
+  end
+  local moved = {}
+  for _, tensor in ipairs(agreement.values(listed)[holder + 1]) do
+    if dist.rank() == holder then
+      dist.send(state[tensor.name]:detach():to(dist.device()):contiguous(), 0)
+    elseif dist.rank() == 0 then
+      local into = torch.empty(tensor.shape, { dtype = torch[tensor.dtype], device = dist.device() })
+      dist.recv(into, holder)
+      moved[tensor.name] = into:cpu()
+    end
+  end
+  return moved
+end
+
+--- Returns the tensors to write by their names on disk: those of the model, or on rank 0 those of the parts that all
+--- ranks have. Collective.
+---@param own models.CausalLM[] this rank's model, or its parts
+---@param disk_state fun(model: models.CausalLM): table<string, torch.Tensor>
+---@return table<string, torch.Tensor>
+function M.join(own, disk_state)
+  local holders = find_holders(own)
+  if not holders then return disk_state(own[1]) end
+  local states, joined = {}, {}
+  for _, model in ipairs(own) do
+    check_is_whole(model)
+    states[model.part] = disk_state(model)
+  end
+  for _, part in ipairs(plain.keys(holders)) do
+    local state = states[part]
+    if holders[part] ~= 0 then state = move(state, holders[part]) end
+    for name, tensor in pairs(dist.rank() == 0 and state or {}) do joined[name] = tensor end
+  end
+  return joined
+end
+
+return M
