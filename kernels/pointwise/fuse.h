@@ -7,10 +7,11 @@
 //    });
 //    const at::Tensor y = swiglu({gate, up})[0];
 //
-// The first call of each combination of kinds and dtypes of arguments calls the function twice with
-// proxies: small tensors on the CPU. The operators that it calls become a program (program.h),
-// whose gradient is derived symbolically; backward is one pass too. An interpreter runs a program
-// over blocks of 512 elements, all of whose steps stay in the L1 cache (interpreter.h).
+// The first call with a new combination of argument dtypes records the function. It runs twice on
+// proxies (small CPU tensors), and the operators that it calls become a program (program.h). The
+// program's gradient is derived symbolically, so backward is one pass too. An interpreter executes
+// the program on blocks of 512 elements, whose intermediate values stay in the L1 cache
+// (interpreter.h).
 //
 // A function may also reduce the last dimension by sum, mean, amax and amin: softmax and norms can
 // be written out. A row is computed in phases that end at reductions, and stays in the L1 cache if
