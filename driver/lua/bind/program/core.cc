@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/version.h"
 #include "driver/files/gzip_reader.h"
 #include "driver/lua/bind/open.h"
 #include "driver/lua/bind/program/files.h"
@@ -229,6 +230,8 @@ int OpenCore(lua_State* state) {
                        {"tensor_fields", TensorFields}});
   lua_pushlightuserdata(state, nullptr);
   lua_setfield(state, -2, "null");
+  PushString(state, base::kVersion);
+  lua_setfield(state, -2, "version");
   return 1;
 }
 
