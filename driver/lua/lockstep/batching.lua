@@ -66,7 +66,7 @@ local M = { cost = {}, survey = require "lockstep.batching.survey",
 --- Options of both prepare and stream; see prepare.
 local PREPARE = {
   seq_len = options.required, ranks = options.optional, rank = options.optional, pad_to_multiple_of = 1,
-  pad_token_id = 0, balance = "lockstep", cost = options.optional, streams = {}, token_types = "mm_token_type_ids",
+  pad_token_id = 0, balance = "makespan", cost = options.optional, streams = {}, token_types = "mm_token_type_ids",
   image_token_id = options.optional, video_token_id = options.optional, audio_token_id = options.optional,
   worth_a_step = 0.005, check = true,
 }
@@ -173,8 +173,8 @@ end
 ---
 --- Optional: ranks (default: the world's size). With `rank` it makes only this rank's micro-batches; the other lists
 --- stay empty. Others are pad_to_multiple_of = 1 (tokens), pad_token_id = 0, streams = {name = fill}, check = true,
---- balance = "lockstep" or "round_robin". `cost` is batching.cost.tokens(), batching.cost.transformer{...} or a
---- function of seq_lens.
+--- balance = "makespan" (formerly "lockstep") or "round_robin". `cost` is batching.cost.tokens(),
+--- batching.cost.transformer{...} or a function of seq_lens.
 ---
 --- `token_types` = "mm_token_type_ids" is the stream that marks the placeholders of images (1), videos (2) and audio
 --- clips (3). Without it give image_token_id, video_token_id and audio_token_id, the placeholders' ids in input_ids.

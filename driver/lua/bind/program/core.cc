@@ -91,7 +91,7 @@ int TerminalWidth(lua_State* state) {
 // --- Files ---------------------------------------------------------------------------------------
 
 int MakeFolder(lua_State* state) {
-  const std::string path = ReadString(state, 1, "make_folder: path");
+  const std::string path = ReadString(state, 1, "files.make_folder: path");
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) throw Error(absl::StrCat("cannot make the folder ", path, ": ", error.message()));
