@@ -98,7 +98,11 @@ function M.save_jsonl(path, values)
   if type(path) ~= "string" then core.raise("data.save_jsonl: the path must be a string, not a " .. type(path)) end
   plain.check(type(values) == "table", "data.save_jsonl: the values must be an array, not a %s", type(values))
   local lines = {}
-  for i, value in ipairs(values) do lines[i] = core.json_encode(value, 0, true) .. "\n" end
+  for i, value in ipairs(values) do
+    local is_json, line = pcall(core.json_encode, value, 0, true)
+    if not is_json then core.json_encode(values, 0, true) end -- raises, and names the place within `values`
+    lines[i] = line .. "\n"
+  end
   core.write_file(path, lines)
 end
 
