@@ -47,7 +47,8 @@ struct Sample {
 enum class Balance {
   // Chooses packing and distribution together: least makespan, then fewest micro-steps, then least
   // padding. Padding is the cheapest shortened sample of the kind.
-  kLockstep,
+  kMakespan,
+  kLockstep = kMakespan,  // its old name
   // Packs first-fit-decreasing. In order of kind, micro-batch i of a kind goes to rank i % ranks.
   // Padding copies the first micro-batch of the kind. Source: prime-rl's pull request 1918.
   kRoundRobin,

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "base/version.h"
 #include "c10/util/Exception.h"
 #include "c10/util/Logging.h"
 #include "driver/launch/command_line.h"
@@ -61,6 +62,10 @@ int Main(const std::vector<std::string>& arguments) {
   if (!command_line.ok()) return Complain(std::string(command_line.status().message()));
   if (command_line->help) {
     std::fputs(kUsage, stdout);
+    return 0;
+  }
+  if (command_line->version) {
+    std::printf("lockstep %s\n", base::kVersion);
     return 0;
   }
   // Under `bazel run` the paths on the command line are relative to where the user stands.

@@ -1,5 +1,5 @@
-// Four numbers to compute with, as arithmetic.h wants them, of one thread of a GPU. pack.h has
-// those of CPUs.
+// DevicePack: the four numbers that one GPU thread computes with at a time. The formulas of
+// arithmetic.h and the loops of loops.h are templates over a pack; pack.h has the packs of CPUs.
 
 #ifndef LOCKSTEP_KERNELS_DEVICE_PACK_H_
 #define LOCKSTEP_KERNELS_DEVICE_PACK_H_
@@ -12,7 +12,7 @@
 
 namespace lockstep::kernels {
 
-// The numbers are loaded from and stored to memory as T. They are computed with as Acc.
+// Loads and stores numbers of type T, and computes with them in type Acc.
 template <typename T>
 struct DevicePack {
   using Acc = std::conditional_t<std::is_same_v<T, double>, double, float>;

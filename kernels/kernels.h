@@ -1,6 +1,7 @@
-// Chains of a transformer as one pass over memory each, with gradients. An operator of ATen reads
-// and writes all its operands, so a chain of n operators moves the same numbers n times, and keeps
-// what lies between for backward. These keep their inputs alone, and AddRmsNorm its sum.
+// Fused operators of a transformer, with gradients: RMS norm, SwiGLU, rotary embedding, and linear
+// layers and attention on few rows. Each is one pass over memory. A chain of n ATen operators moves
+// the same numbers n times, and saves its intermediate results for backward. A fused operator saves
+// only its inputs (AddRmsNorm also its sum).
 //
 //    const at::Tensor h = RmsNorm(x, weight, 1e-6);
 //    const at::Tensor y = at::linear(Swiglu(at::linear(h, gate), at::linear(h, up)), down);

@@ -11,7 +11,7 @@
 local batching = require "lockstep.batching"
 local data = require "lockstep.data"
 local dist = require "lockstep.distributed"
-local files = require "lockstep.core.files"
+local files = require "lockstep.files"
 local log = require "lockstep.log"
 local lora = require "lockstep.lora"
 local losses = require "lockstep.losses"

@@ -1,7 +1,7 @@
 --- A small set of instructions that a tiny model can learn: what to do with words that the user names. Also finds the
 --- model of pretrain.lua that finetune.lua teaches them.
 
-local files = require "lockstep.core.files"
+local files = require "lockstep.files"
 
 local M = {}
 

@@ -2,10 +2,9 @@
 --- `images` every other word comes as a picture, a column of patches for each letter. Also makes a small model for it.
 
 local batching = require "lockstep.batching"
-local core = require "lockstep.core"
 local data = require "lockstep.data"
 local dist = require "lockstep.distributed"
-local files = require "lockstep.core.files"
+local files = require "lockstep.files"
 local models = require "lockstep.models"
 local optim = require "lockstep.optim"
 local run = require "lockstep.run"
@@ -99,7 +98,7 @@ local function write_tokenizer(dir)
     added_tokens = added, decoder = { type = "ByteLevel" },
     model = { type = "BPE", vocab = vocab, merges = data.array {} },
     pre_tokenizer = { type = "ByteLevel", add_prefix_space = false, trim_offsets = true, use_regex = false } })
-  core.write_file(dir .. "/chat_template.jinja", { TEMPLATE })
+  files.write(dir .. "/chat_template.jinja", { TEMPLATE })
   return count
 end
 
@@ -122,17 +121,17 @@ end
 --- Writes `count` preferences, as dpo.lua reads them, and returns the path: the word backwards is chosen, the word with
 --- one letter of the answer changed is rejected. Collective.
 function M.write_preferences(path, count)
-  local lines = {}
+  local preferences = {}
   for number = 1, count do
     local word = word_of(number)
     local answer, at = word:reverse(), number % #word + 1
     local wrong = answer:sub(1, at - 1) .. string.char(97 + (answer:byte(at) - 97 + 1 + number % 25) % 26)
       .. answer:sub(at + 1)
     local function says(role, content) return { { role = role, content = content } } end
-    lines[number] = core.json_encode { prompt = says("user", word), chosen = says("assistant", answer),
-      rejected = says("assistant", wrong) } .. "\n"
+    preferences[number] = { prompt = says("user", word), chosen = says("assistant", answer),
+      rejected = says("assistant", wrong) }
   end
-  if dist.rank() == 0 then core.write_file(path, lines) end
+  if dist.rank() == 0 then data.save_jsonl(path, preferences) end
   dist.barrier()
   return path
 end
@@ -152,7 +151,7 @@ function M.write_model(dir, o)
   if dist.all_gather_object(#files.list(dir) > 0)[1] then return end -- what rank 0 sees counts
   local like, config = dir .. ".tokenizer", config_of(95 + #SPECIAL, o.images)
   if dist.rank() == 0 then
-    core.make_folder(like)
+    files.make_folder(like)
     write_tokenizer(like)
     data.save_json(like .. "/config.json", config)
   end

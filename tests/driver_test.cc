@@ -273,6 +273,16 @@ TEST(CommandLine, HelpShowsTheOptionsAndRunsNothing) {
   }
 }
 
+TEST(CommandLine, TheVersionIsThatOfTheLuaLibraryAndRunsNothing) {
+  const Ended asked = RunScript("error('it ran')", {"--version"});
+  const Ended in_lua =
+      RunScript("print('lockstep ' .. require('lockstep').version)", {"--nproc", "1"});
+
+  EXPECT_EQ(asked.exit_code, 0);
+  EXPECT_THAT(asked.out, MatchesRegex("lockstep [0-9]+\\.[0-9]+\\.[0-9]+\n"));
+  EXPECT_EQ(in_lua.out, asked.out);
+}
+
 TEST(CommandLine, AScriptOnAPipeRunsOnOneRank) {
   Command command = Lockstep(Folder(), {"--nproc", "1", "/dev/stdin"});
   command.input = "print('from a pipe')";

@@ -1,4 +1,4 @@
-// Recognises tensors that live as long as the model does.
+// Tells parameters, and views of parameters, from activations.
 
 #ifndef LOCKSTEP_BASE_TORCH_IS_PARAMETER_H_
 #define LOCKSTEP_BASE_TORCH_IS_PARAMETER_H_

@@ -1,4 +1,4 @@
-// Tells when code may look at a tensor's values to choose its way.
+// Decides whether code may read a tensor's values in order to branch on them.
 
 #ifndef LOCKSTEP_BASE_TORCH_VALUES_H_
 #define LOCKSTEP_BASE_TORCH_VALUES_H_
@@ -9,12 +9,13 @@
 
 namespace lockstep::base {
 
-// Leads to whoever notes the operators of this thread, to run them again with other values
-// (lockstep.graph on a CPU). Tensors never have this key.
+// The dispatch key of the recorder that stores this thread's operators and replays them with other
+// values (lockstep.graph on a CPU). No tensor has this key.
 inline constexpr c10::DispatchKey kRecordingKey = c10::DispatchKey::Fake;
 
-// Returns whether values of `tensor` may be read: at no cost, because it is on a CPU, and no
-// recording would repeat what follows from them. On a GPU a read would wait for the device.
+// Returns whether the values of `tensor` may be read. They may not on a GPU, where a read waits for
+// the device. They may not during a recording, because a replay has other values and would still
+// take the branch that was recorded.
 inline bool MayReadValues(const at::TensorBase& tensor) {
   return tensor.is_cpu() && !c10::impl::tls_is_dispatch_key_included(kRecordingKey);
 }

@@ -4,13 +4,12 @@
 //   queue.Submit(job);                                   // the owner
 //   while (auto taken = queue.Take()) queue.Put(taken->number, Work(taken->job));   // each thread
 //   absl::StatusOr<Result> result = queue.Next(30);      // the owner: of the oldest job
-//   queue.Close();                                       // the owner: Take returns nothing any
-//   more
+//   queue.Close();                                       // the owner: ends every Take
 //
-// A thread takes the oldest job that waits, and results wait until it is their turn: which thread
-// was fast changes nothing but time. The owner bounds how many jobs it submits ahead of their
-// results. Thread-safe: one mutex guards all; nothing is called or destroyed while it is held but
-// moves of jobs and results.
+// Threads take the oldest waiting job. A finished result is held back until the results of all
+// earlier jobs have been returned, so the order never depends on the threads' speed. The queue is
+// unbounded: the owner limits how many jobs it submits before it takes their results.
+// Thread-safe: one mutex guards everything. While it is held, jobs and results are only moved.
 
 #ifndef LOCKSTEP_DRIVER_DATA_ORDERED_QUEUE_H_
 #define LOCKSTEP_DRIVER_DATA_ORDERED_QUEUE_H_

@@ -27,6 +27,7 @@ const char kUsage[] =
   --dry-run        takes one step as rank 0 of N in one process, and prints what it needs: shapes,
                    parameters, memory by line, FLOPs; trains nothing and leaves no files
   --help           this text
+  --version        the version of Lockstep
   --               what follows is the script's, as run.args
 
 Under a cluster's launcher the same binary is one rank: it reads RANK, WORLD_SIZE, LOCAL_RANK,
@@ -102,6 +103,10 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
     }
     if (argument == "--help" || argument == "-h") {
       command_line.help = true;
+      continue;
+    }
+    if (argument == "--version") {
+      command_line.version = true;
       continue;
     }
     if (argument == "--list") {

@@ -3,6 +3,7 @@
 //    lockstep [--nproc N] [--run-dir DIR] [--timeout SECONDS] [--debug-collectives] [--dry-run]
 //             [SCRIPT [--set key=value]... [ARGUMENT]...]
 //    lockstep --list [FOLDER]
+//    lockstep --version
 //
 // Options stand before SCRIPT or after it; `--` ends them. The remaining arguments after SCRIPT
 // belong to the script, as `run.args`.
@@ -29,10 +30,11 @@ struct CommandLine {
   std::vector<std::pair<std::string, std::string>> settings;  // --set key=value, in order
   std::vector<std::string> script_arguments;
   bool help = false;
+  bool version = false;
   bool list = false;  // list the scripts of the folder `script`, or of "scripts"
 };
 
-// The text of `--help`.
+// The text of `--help`. `./run --help` reads it from command_line.cc, and needs no build.
 extern const char kUsage[];
 
 // Returns `text` as one line of printable characters: "\n" for a line end, "\x1b" for an escape.

@@ -30,6 +30,14 @@ std::string ErrorOf(const std::vector<std::string>& arguments) {
 
 TEST(CommandLine, NoScriptMeansAnInteractiveSession) { EXPECT_EQ(Parse({}).script, ""); }
 
+TEST(CommandLine, HelpAndTheVersionAreAskedForAnywhereBeforeTwoDashes) {
+  EXPECT_TRUE(Parse({"--version"}).version);
+  EXPECT_TRUE(Parse({"train.lua", "--version"}).version);
+  EXPECT_FALSE(Parse({"train.lua", "--", "--version"}).version);
+  EXPECT_TRUE(Parse({"train.lua", "-h"}).help);
+  EXPECT_FALSE(Parse({"train.lua", "--", "--help"}).help);
+}
+
 TEST(CommandLine, ADryRunIsAskedForAnywhere) {
   EXPECT_FALSE(Parse({"train.lua"}).dry_run);
   EXPECT_TRUE(Parse({"--dry-run", "train.lua"}).dry_run);

@@ -16,7 +16,7 @@ M.profile = watching.profile
 M.span = watching.span
 
 --- The version of Lockstep, "major.minor.patch".
-M.version = "0.1.0"
+M.version = core.version
 
 --- Calls `fn(...)`, then frees at once every tensor that nothing refers to any more, and returns fn's results. Use it
 --- around a step with large temporaries: the collector would free them too, but later. Tensors that are still

@@ -19,8 +19,8 @@
 namespace lockstep::driver {
 
 // Makes a collective over sockets for up to 64 ranks, and over Gloo for more. It uses the CPU only,
-// so no device waits. `timeout` limits the connecting and every later gathering. `purpose` names it
-// in reports; if watched, its gatherings have `timeout` as the watchdog's limit. Throws c10::Error
+// so no device waits. `timeout` limits connecting and every later all-gather. `purpose` names it in
+// reports; if watched, its all-gathers have `timeout` as the watchdog's limit. Throws c10::Error
 // with the ranks that did not come. Collective: every rank of `ranks`, with this one, calls this
 // equally often.
 std::unique_ptr<sharding::Collective> NewControlCollective(const World& world,
@@ -29,14 +29,14 @@ std::unique_ptr<sharding::Collective> NewControlCollective(const World& world,
                                                            const GroupPurpose& purpose);
 
 // Does the same for a watched collective called `name`. If `ranks` are all ranks in their order,
-// its gatherings have one order with the collectives that scripts call, and ranks that call
+// its all-gathers have one order with the collectives that scripts call, and ranks that call
 // different ones get an error at once: see script_calls.h. It then needs no connections of its own.
 std::unique_ptr<sharding::Collective> NewComparedCollective(const World& world,
                                                             const std::vector<int>& ranks,
                                                             std::chrono::milliseconds timeout,
                                                             const std::string& name);
 
-// Does the same for the ranks of a group that NewGroup or MeetRanks has made: its gatherings have
+// Does the same for the ranks of a group that NewGroup or MeetRanks has made: its all-gathers have
 // one order with the collectives of that group, those of a backward pass too.
 std::unique_ptr<sharding::Collective> NewComparedCollective(
     const World& world, const c10::intrusive_ptr<c10d::ProcessGroup>& group,
@@ -49,8 +49,8 @@ sharding::Collective* SharedControlCollective(const World& world, const std::vec
                                               std::chrono::milliseconds timeout,
                                               const std::string& name);
 
-// Does the same as NewControlCollective, but does not report gatherings to the activity. Use it for
-// a part of a collective that the activity already knows.
+// Does the same as NewControlCollective, but does not report all-gathers to the activity. Use it
+// for a part of a collective that the activity already knows.
 std::unique_ptr<sharding::Collective> NewUnwatchedCollective(const World& world,
                                                              const std::vector<int>& ranks,
                                                              std::chrono::milliseconds timeout,

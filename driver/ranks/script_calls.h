@@ -1,13 +1,12 @@
 // Marks the collectives that a script calls itself, and the end of the script, so that ranks can
 // compare them.
 //
-// A collective of the script is compared before it begins: see sharding/agreement/call_order.h.
-// Others, such as the Reducer's in a backward pass, are announced and compared later, so that they
-// never wait.
+// A collective that the script calls is compared before it begins: see
+// sharding/agreement/call_order.h. Others, such as the Reducer's in a backward pass, are announced
+// and compared later, so that they never wait.
 //
-// Gatherings of the program's own libraries over all ranks, as a loop or a saved state needs them,
-// are compared too. So the error of a rank that waits in models.save says what the others do
-// instead.
+// The all-gathers of the program's own libraries (the lockstep loop's, models.save's) are compared
+// too. If one rank waits in models.save, its error says what the other ranks called instead.
 
 #ifndef LOCKSTEP_DRIVER_RANKS_SCRIPT_CALLS_H_
 #define LOCKSTEP_DRIVER_RANKS_SCRIPT_CALLS_H_
@@ -52,7 +51,7 @@ class CallComparison {
   // Tells the other ranks that this rank makes no more calls.
   void TellEnd();
 
-  // Returns a collective whose gatherings are compared as calls of `what`, or of
+  // Returns a collective whose all-gathers are compared as calls of `what`, or of
   // CollectiveSubject::Current(). It has the ranks and the timeout of this comparison.
   std::unique_ptr<sharding::Collective> NewGatherings(const std::string& what,
                                                       std::shared_ptr<Activity> activity);

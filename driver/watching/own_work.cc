@@ -163,7 +163,7 @@ void OwnWork::EndAllWaits() {
 }
 
 void OwnWork::Note(const std::vector<int64_t>& clocks) {
-  // Each clock goes forward alone, so any of them tells which gathering began first.
+  // No clock ever goes back, so any one of them tells which all-gather began first.
   if (newest_.size() == clocks.size() && clocks.front() <= newest_.front()) return;
   newest_ = clocks;
   if (taken_.empty()) taken_ = clocks;

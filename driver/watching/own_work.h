@@ -5,14 +5,14 @@
 //
 //    // On each rank, when the ranks connect:
 //    auto collective = CarryOwnWork(std::move(sockets), /*world_size=*/4);
-//    // Every gathering from here on carries the rank's clock, in the same message:
+//    // From here on every all-gather carries the rank's clock in its message:
 //    collective->StartAllGather("b")->Wait();
 //    Train();
 //    collective->StartAllGather("b")->Wait();
 //    std::vector<double> seconds = OwnWork::OfThisThread().TakeSeconds();  // {0.21, 0.20, ...}
 //
-// The clock of a rank's own work stands still while the rank waits for others. It waits in the
-// gatherings, in the collectives that MeasureWait marks, and at the end of a backward pass whose
+// The clock of a rank's own work stands still while the rank waits for others. It waits in
+// all-gathers, in the collectives that MeasureWait marks, and at the end of a backward pass whose
 // gradients the Reducer averages. Only differences of one rank's clock are compared, so the
 // machines' clocks need not agree. On a GPU collectives do not block the CPU. There a rank waits
 // for others as it reads a value from its device, and that time counts as work.
@@ -48,19 +48,20 @@ class OwnWork {
   // Returns the nanoseconds of this rank's own work, from any beginning.
   int64_t Now() const;
 
-  // The time between them is not work. They nest.
+  // The time between BeginWait and EndWait does not count as work. Pairs may be nested.
   void BeginWait();
   void EndWait();
-  // Ends a wait that an error has left open. A message that begins is sent by a rank that works.
+  // Ends all waits that are open. An error may skip an EndWait; the next all-gather calls this
+  // before it reads the clock, because a rank that sends a message is not waiting.
   void EndAllWaits();
 
-  // Notes the clocks of all ranks, by rank, as one gathering carried them. An older gathering that
-  // ends after a newer one is left out.
+  // Stores the clocks of all ranks, in rank order, as one all-gather returned them. Ignores the
+  // clocks of an all-gather that began before the newest one stored.
   void Note(const std::vector<int64_t>& clocks);
 
-  // Returns how long each rank worked between the gathering that was the newest at the last call,
-  // or the first of all, and the newest one now: seconds by rank. Returns nothing if there was no
-  // gathering since.
+  // Returns the seconds that each rank worked since the last call, in rank order. Time is measured
+  // from all-gather to all-gather: from the newest one at the last call (at first: from the very
+  // first one) to the newest one now. Returns an empty vector if none has ended in between.
   std::vector<double> TakeSeconds();
 
  private:
@@ -86,7 +87,7 @@ class Waiting {
   OwnWork& work_;
 };
 
-// Returns a collective whose gatherings do not count as work. If it has all ranks of the run, its
+// Returns a collective whose all-gathers do not count as work. If it has all ranks of the run, its
 // messages carry the ranks' clocks. Thread: as for `collective`.
 std::unique_ptr<sharding::Collective> CarryOwnWork(std::unique_ptr<sharding::Collective> collective,
                                                    int world_size);

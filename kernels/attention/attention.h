@@ -15,11 +15,11 @@
 // where ATen would not choose its kernel: if the rows of a head are not dense, or after
 // at::globalContext().setSDPUseFlash(false).
 //
-// Results and gradients of flash.h have the same bits for any number of threads. After
-// ReplaceAtenFlashAttention(true) the loop has these bits, too. With a mask, float32 and float64
-// gradients may differ in the last bit for another number of threads: MKL's products differ within
-// a parallel region. With a single head they may also differ from the loop's, whose products then
-// have all threads.
+// Results and gradients of flash.h have the same bits for any number of threads.
+// AttentionBySequence gives these bits too after ReplaceAtenFlashAttention(true). ATen's kernel
+// (for a mask) promises less: its float32 and float64 gradients may differ in the last bit when the
+// number of threads changes, because MKL rounds a product differently on one thread than on
+// several. For the same reason, with a single head they may differ from those of the loop.
 //
 // Operators: lockstep::attention, lockstep::attention_by_sequence (the loop), and below autograd
 // lockstep::packed_attention. Autocast casts q, k and v as for at::scaled_dot_product_attention.

@@ -12,14 +12,14 @@
 //    //     rank 1: broadcast float32 {4} from rank 0 (train.cc:52)
 //
 // Each rank sends its call and its place to the others, in one small message of a fixed size. A
-// check costs one gathering: about 11 to 40 us over sockets on one host. A collective that must not
-// wait, for example one that overlaps with a backward pass, is announced instead. The next check
-// compares it too: the rank that waits in that check fails, and the run with it.
+// check costs one all-gather: about 11 to 40 us over sockets on one host. A collective that must
+// not wait, for example one that overlaps with a backward pass, is announced instead. The next
+// check compares it too: the rank that waits in that check fails, and the run with it.
 //
 // A call that fails on one rank before it begins, for an invalid argument, counts too. A program
 // may catch that error and go on, and its next call would meet the others' previous one.
 //
-// A gathering of a few bytes may be a call as well: its bytes travel in the message that is
+// An all-gather of a few bytes may be a call as well: its bytes travel in the message that is
 // compared. So a rank that waits in it learns at once that another rank does something else.
 //
 // Thread: used by one thread.
@@ -72,9 +72,9 @@ class CallOrder {
   // The longest message of StartGather.
   static constexpr size_t kMaxGatheredBytes = 31;
 
-  // Reports the call and starts a gathering of `bytes`, whose number may differ between ranks. Wait
-  // returns the bytes of all ranks, or the error that Check would return. This object must outlive
-  // the gathering, and must not move.
+  // Reports the call and starts an all-gather of `bytes`, whose number may differ between ranks.
+  // Wait returns the bytes of all ranks, or the error that Check would return. This object must
+  // outlive the all-gather, and must not move.
   std::unique_ptr<Collective::Pending> StartGather(const Call& call, const std::string& bytes);
 
  private:

@@ -124,6 +124,11 @@ class LayersTest(unittest.TestCase):
                 self.assert_finds(
                     fixture.build("scripts/BUILD", "//driver:lockstep", label), "scripts/BUILD:1", label)
 
+    def test_a_script_that_requires_a_private_module_is_found(self):
+        for require in ('require "lockstep.core.files"', "require('lockstep.core')"):
+            with self.subTest(require):
+                self.assert_finds({"scripts/a.lua": f"print(1)\nlocal files = {require}\n"}, "scripts/a.lua:2", "is private")
+
     def test_a_model_that_is_not_lua_is_found(self):
         for path in ("scripts/model.cc", "driver/lua/lockstep/schedule.h"):
             with self.subTest(path):

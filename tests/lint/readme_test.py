@@ -1,4 +1,5 @@
-"""Checks README.md and docs/: links lead somewhere, and the section on taking one library is what //tests/consumer builds."""
+"""Checks README.md, docs/ and the other pages: links lead somewhere, docs/README.md lists every page, paths that the pages at
+the top name are there, and the section on taking one library is what //tests/consumer builds."""
 
 import pathlib
 import re
@@ -23,8 +24,8 @@ def anchors(page):
 
 
 def broken_links(top):
-    """Yields each link of README.md and docs/ to a file or a heading that is not there."""
-    for path in [top / "README.md", *sorted((top / "docs").glob("*.md"))]:
+    """Yields each link of a page to a file or a heading that is not there."""
+    for path in [*sorted(top.glob("*.md")), *sorted((top / "docs").rglob("*.md"))]:
         for target in re.findall(r"\]\(([^)\s]+)\)", path.read_text()):
             name, _, anchor = target.partition("#")
             if "://" in name:
@@ -34,6 +35,18 @@ def broken_links(top):
                 yield f"{path.relative_to(top)}: {target}: there is no such file"
             elif anchor and anchor not in anchors(file.read_text()):
                 yield f"{path.relative_to(top)}: {target}: {file.name} has no such heading"
+
+
+def unlisted_pages(top):
+    """Returns the names of pages in docs/ that docs/README.md has no link to."""
+    listed = set(re.findall(r"\]\(([^)#]+)", (top / "docs/README.md").read_text()))
+    return {path.name for path in (top / "docs").glob("*.md")} - listed - {"README.md"}
+
+
+def missing_paths(top, page):
+    """Returns each `path` of the page, one with a slash in it, that is not in the workspace."""
+    names = re.findall(r"`([\w.-]+/[\w./-]*)`", (top / page).read_text())
+    return [name for name in names if not (top / name).exists()]
 
 
 class ReadmeTest(unittest.TestCase):
@@ -64,6 +77,25 @@ class ReadmeTest(unittest.TestCase):
         leaves = {f for f in folders if not any(other.startswith(f"{f}/") for other in folders)}
 
         self.assertEqual({f for f in leaves if f"`{f}/`" not in text and not f.startswith(described_together)}, {""})
+
+    def test_the_list_of_pages_has_every_page(self):
+        self.assertEqual(unlisted_pages(workspace.root()), set())
+
+    def test_the_recipes_name_files_that_are_there(self):
+        for page in ("CONTRIBUTING.md", "SECURITY.md"):
+            with self.subTest(page):
+                self.assertEqual(missing_paths(workspace.root(), page), [])
+
+    def test_a_page_that_is_not_listed_and_a_path_that_is_gone_are_found(self):
+        with tempfile.TemporaryDirectory() as folder:
+            top = pathlib.Path(folder)
+            (top / "docs").mkdir()
+            (top / "docs/README.md").write_text("[a](a.md#b) and `docs/a.md`, `kernels/gone.cc`, `x:NAME`, `a`\n")
+            (top / "docs/a.md").write_text("")
+            (top / "docs/c.md").write_text("")
+
+            self.assertEqual(unlisted_pages(top), {"c.md"})
+            self.assertEqual(missing_paths(top, "docs/README.md"), ["kernels/gone.cc"])
 
     def test_a_broken_link_is_found(self):
         with tempfile.TemporaryDirectory() as folder:

@@ -68,7 +68,7 @@ local M = { cost = {}, survey = require "lockstep.batching.survey",
 --- Options of both prepare and stream; see prepare.
 local PREPARE = {
   seq_len = options.required, ranks = options.optional, rank = options.optional, pad_to_multiple_of = 1,
-  pad_token_id = 0, balance = "lockstep", cost = options.optional, streams = {}, token_types = "mm_token_type_ids",
+  pad_token_id = 0, balance = "makespan", cost = options.optional, streams = {}, token_types = "mm_token_type_ids",
   image_token_id = options.optional, video_token_id = options.optional, audio_token_id = options.optional,
   worth_a_step = 0.005, mix_kinds = true, own_rows = {}, check = true,
 }
@@ -183,15 +183,15 @@ end
 --- that differs from its entry is an error.
 ---
 --- Optional: ranks (default: the world's size). With `rank` it makes only this rank's micro-batches; the other lists
---- stay empty. Others are pad_to_multiple_of = 1 (tokens), pad_token_id = 0, check = true, balance = "lockstep" or
---- "round_robin". `cost` is batching.cost.tokens(), batching.cost.transformer{...} or a function of seq_lens.
+--- stay empty. Others are pad_to_multiple_of = 1 (tokens), pad_token_id = 0, check = true, balance = "makespan"
+--- (formerly "lockstep") or "round_robin". `cost` is batching.cost.tokens(), batching.cost.transformer{...} or a function of seq_lens.
 ---
 --- `streams` declares the values per token: {name = absent}, or {name = {absent = 1, padding = 0}}. `absent` is the
 --- value in samples without the stream. `padding` is the value in padding tokens and in whole padding micro-batches: 0
 --- unless given, so that a loss with this weight learns nothing from them.
 ---
 --- `mix_kinds` = true lets samples ride in micro-batches of a kind that has their tensors and more, as text beside
---- images, if the plan gets better: makespan and micro-steps never grow. Only balance = "lockstep" does it.
+--- images, if the plan gets better: makespan and micro-steps never grow. Only balance = "makespan" does it.
 ---
 --- `own_rows` = {"name", ...} are tensors with any number of rows. Other tensors have one row for each sample, or the
 --- rows of its images, videos or audio clips.

@@ -89,6 +89,23 @@ function M.save_json(path, value, opts)
   core.write_file(path, { core.json_encode(value, o.indent, true), "\n" })
 end
 
+--- Writes each value as a line of JSON, as data.jsonl and data.source read them. See data.save_json.
+---
+---     data.save_jsonl("chats.jsonl", { { messages = messages } })
+---@param path string
+---@param values any[]
+function M.save_jsonl(path, values)
+  if type(path) ~= "string" then core.raise("data.save_jsonl: the path must be a string, not a " .. type(path)) end
+  plain.check(type(values) == "table", "data.save_jsonl: the values must be an array, not a %s", type(values))
+  local lines = {}
+  for i, value in ipairs(values) do
+    local is_json, line = pcall(core.json_encode, value, 0, true)
+    if not is_json then core.json_encode(values, 0, true) end -- raises, and names the place within `values`
+    lines[i] = line .. "\n"
+  end
+  core.write_file(path, lines)
+end
+
 --- Marks a table as an array for JSON and for chat templates, where an empty table is an object otherwise.
 ---
 ---     data.save_json("tool.json", { name = "now", required = data.array {} })

@@ -4,6 +4,7 @@
 
 ---@class lockstep.core
 ---@field null lightuserdata what null in JSON is
+---@field version string "major.minor.patch"
 local core = {}
 
 --- Raises an error that is blamed on the script's line, however deep in the library it is noticed.

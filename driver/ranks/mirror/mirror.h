@@ -3,7 +3,7 @@
 //
 //    group->setBackend(c10::kCPU, BackendType::GLOO, NewMirrorBackend(/*rank=*/0, /*size=*/8));
 //
-// So a sum over ranks is `size` times the own value, a gathering holds `size` copies, and no call
+// So a sum over ranks is `size` times the own value, an all-gather holds `size` copies, and no call
 // waits. Shapes, memory and FLOPs of this rank are right; values are not. Receiving a tensor from
 // another rank is an error, because its content is unknown.
 

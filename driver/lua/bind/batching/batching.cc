@@ -207,11 +207,11 @@ void ReadOwnRows(lua_State* state, const OptionTable& table, batching::PrepareOp
 }
 
 batching::Balance ReadBalance(const OptionTable& table) {
-  const std::string balance = table.String("balance", "lockstep");
-  if (balance == "lockstep") return batching::Balance::kLockstep;
+  const std::string balance = table.String("balance", "makespan");
+  if (balance == "makespan" || balance == "lockstep") return batching::Balance::kMakespan;
   if (balance == "round_robin") return batching::Balance::kRoundRobin;
   throw Error(absl::StrCat(
-      "batching.prepare: balance must be \"lockstep\" or \"round_robin\", not \"", balance, "\""));
+      "batching.prepare: balance must be \"makespan\" or \"round_robin\", not \"", balance, "\""));
 }
 
 double CallCost(const LuaReference& cost, const std::vector<int64_t>& seq_lens) {

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
+#include "base/version.h"
 #include "driver/files/gzip_reader.h"
 #include "driver/lua/bind/open.h"
 #include "driver/lua/bind/program/files.h"
@@ -90,7 +91,7 @@ int TerminalWidth(lua_State* state) {
 // --- Files ---------------------------------------------------------------------------------------
 
 int MakeFolder(lua_State* state) {
-  const std::string path = ReadString(state, 1, "make_folder: path");
+  const std::string path = ReadString(state, 1, "files.make_folder: path");
   std::error_code error;
   std::filesystem::create_directories(path, error);
   if (error) throw Error(absl::StrCat("cannot make the folder ", path, ": ", error.message()));
@@ -229,6 +230,8 @@ int OpenCore(lua_State* state) {
                        {"tensor_fields", TensorFields}});
   lua_pushlightuserdata(state, nullptr);
   lua_setfield(state, -2, "null");
+  PushString(state, base::kVersion);
+  lua_setfield(state, -2, "version");
   return 1;
 }
 

@@ -48,7 +48,7 @@ int PushChecksum(lua_State* state, const driver::Checksum& checksum) {
 
 // list(folder) -> sorted names in it; none if it does not exist.
 int List(lua_State* state) {
-  const std::string path = ReadString(state, 1, "list: folder");
+  const std::string path = ReadString(state, 1, "files.list: folder");
   std::error_code error;
   std::vector<std::string> names;
   if (fs::exists(path, error)) {
@@ -122,14 +122,14 @@ int Sync(lua_State* state) {
 
 // checksum(path) -> bytes, crc32: of the file.
 int ChecksumOfFile(lua_State* state) {
-  return PushChecksum(state,
-                      ValueOrThrow(driver::ChecksumOfFile(ReadString(state, 1, "checksum: path"))));
+  return PushChecksum(
+      state, ValueOrThrow(driver::ChecksumOfFile(ReadString(state, 1, "files.checksum: path"))));
 }
 
 // kind(path) -> "file", "folder", "pipe" or "other", or nil if there is nothing. Opens nothing.
 int Kind(lua_State* state) {
   std::error_code error;
-  const fs::file_status status = fs::status(ReadString(state, 1, "kind: path"), error);
+  const fs::file_status status = fs::status(ReadString(state, 1, "files.kind: path"), error);
   if (!fs::exists(status)) return 0;
   PushString(state, fs::is_regular_file(status) ? "file"
                     : fs::is_directory(status)  ? "folder"
@@ -156,7 +156,7 @@ int Size(lua_State* state) {
 
 // read(path) -> the content of a regular file; or nil and "PATH: the reason".
 int Read(lua_State* state) {
-  const std::string path = ReadString(state, 1, "read: path");
+  const std::string path = ReadString(state, 1, "files.read: path");
   const absl::StatusOr<std::string> text = driver::ReadRegularFile(path);
   if (!text.ok()) return PushFailure(state, path, text.status());
   PushString(state, *text);
@@ -248,8 +248,8 @@ int Append(lua_State* state) {
 }  // namespace
 
 int WriteFile(lua_State* state) {
-  driver::NewFile file(ReadString(state, 1, "write_file: path"));
-  ForEachPiece(state, 2, "write_file",
+  driver::NewFile file(ReadString(state, 1, "files.write: path"));
+  ForEachPiece(state, 2, "files.write",
                [&](const void* data, size_t size) { Check(file.Write(data, size)); });
   Check(file.Keep());
   return 0;

@@ -91,7 +91,7 @@ t.test("TheOptionIsNamed", function()
   raises("rank must be from 0 to ranks - 1 = 1, not -1", { rank = -1 })
   raises("pad_to_multiple_of (3) must divide seq_len (8)", { pad_to_multiple_of = 3 })
   raises("worth_a_step must be a share from 0 to 1, not nan", { worth_a_step = 0 / 0 })
-  raises('"lockstep" or "round_robin", not "fair"', { balance = "fair" })
+  raises('"makespan" or "round_robin", not "fair"', { balance = "fair" })
   raises("streams must be {name = value for samples without it}, not the number 1 as a name", {
     streams = { "weights" } })
   raises("streams.weights must be a number", { streams = { weights = "x" } })

@@ -27,7 +27,7 @@ end
 t.test("TheContractsExampleRuns", function()
   local batches, report = batching.prepare {
     samples = { text(6), text(3), image(8), text(4) }, seq_len = 8, ranks = 2,
-    pad_to_multiple_of = 1, balance = "lockstep", cost = batching.cost.tokens(), streams = { advantages = 0.0 },
+    pad_to_multiple_of = 1, balance = "makespan", cost = batching.cost.tokens(), streams = { advantages = 0.0 },
     token_types = "mm_token_type_ids",
   }
 
@@ -165,6 +165,22 @@ t.test("RoundRobinDealsInOrder", function()
   t.equal(batches[2][2].padding, true)
 end)
 
+t.test("TheBalanceOfTheLeastMakespanHasAnOldName", function()
+  local function plan(balance)
+    local samples = { text(6), text(5), image(8), text(4), text(3), text(1) }
+    local batches, report = batching.prepare { samples = samples, seq_len = 8, ranks = 2, balance = balance }
+    local ids = {}
+    for rank, own in ipairs(batches) do
+      ids[rank] = {}
+      for step, batch in ipairs(own) do ids[rank][step] = batch.samples end
+    end
+    return { ids, report.makespan }
+  end
+
+  t.equal(plan "lockstep", plan "makespan")
+  t.equal(plan(nil), plan "makespan")
+end)
+
 t.test("TheCostMayBeAFunctionOfTheSequences", function()
   local function square(seq_lens)
     local sum = 0
@@ -265,6 +281,7 @@ t.test("DrawShowsRanksStepsAndKinds", function()
   t.raises("a micro-batch has no cost", batching.draw, { { { kind = "text" } } })
   t.raises("width must be from 1 to 10000 characters, not inf", batching.draw, batches, { width = math.huge })
   t.truthy(svg:find("^<svg") and svg:find("</svg>\n$") and svg:find("text, cost 4", 1, true), svg)
+  t.truthy(svg:find("a micro-step, as wide as its cost", 1, true), svg)
 end)
 
 -- Streaming -----------------------------------------------------------------------------------------

@@ -81,7 +81,8 @@ local function svg(batches, levels, makespan)
     add('<text x="%d" y="%d">%s</text>', x + 17, #batches * ROW + 25, escape(kind))
     x = x + 40 + 8 * #kind
   end
-  add('<text x="%d" y="%d">pale: padding; grey: waiting for the most expensive rank</text>', x, #batches * ROW + 25)
+  add('<text x="%d" y="%d">a column: a micro-step, as wide as its cost; pale: padding; grey: waiting for the most '
+    .. 'expensive rank</text>', x, #batches * ROW + 25)
   out[#out + 1] = "</svg>\n"
   return table.concat(out, "\n")
 end

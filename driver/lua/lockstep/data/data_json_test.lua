@@ -35,6 +35,20 @@ t.test("MistakesNameTheFileAndThePlace", function()
   t.raises(empty .. ": the text is empty", data.json, empty)
 end)
 
+t.test("LinesAreWrittenAsTheyAreRead", function()
+  local path, values = run.dir .. "/lines.jsonl", { { text = "a\nb" }, { n = { 1, 2.5 } }, 3, "x" }
+
+  data.save_jsonl(path, values)
+
+  local seen = {}
+  for value in data.jsonl(path) do seen[#seen + 1] = value end
+  t.equal(seen, values)
+  t.raises("data.save_jsonl: the path must be a string, not a nil", data.save_jsonl)
+  t.raises("data.save_jsonl: the values must be an array, not a string", data.save_jsonl, path, "text")
+  t.raises("json: [2].n[1] is nan or infinite", data.save_jsonl, path, { 1, { n = { 0 / 0 } } })
+  t.equal(#t.read_file(path), 36)
+end)
+
 t.test("WhatIsSavedReadsBackTheSame", function()
   local value = { a = { 1, 2.5, "x" }, b = { c = data.null, d = false }, text = "grüße\n" }
   local path = run.dir .. "/saved.json"

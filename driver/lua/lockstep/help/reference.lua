@@ -34,6 +34,7 @@ local MODULES = {
     "lockstep/text/chat/samples.lua" },
   { "images", "lockstep/images.lua", "lockstep/images/processor.lua" },
   { "data", "lockstep/data.lua" },
+  { "files", "lockstep/files.lua" },
   { "log", "lockstep/log.lua" },
   { "run", "lockstep/run.lua" },
   { "lockstep", "lockstep.lua", "lockstep/graph.lua", "lockstep/watching.lua" },

@@ -375,6 +375,25 @@ t.test("ACurveIsWellFormedAndDrawsEverySeries", function()
   t.equal(select(2, first:gsub("[^ ]+", "")), 10)
 end)
 
+t.test("BothAxesHaveALabelAndNoNumberIsMinusZero", function()
+  t.printed(function()
+    for step = 0, 9 do log.step { step = step, axis_loss = step / 9 } end
+    log.record("axis validation", { axis_loss = 1, accuracy = 0.5, step = 4 })
+    log.record("axis validation", { axis_loss = 0, accuracy = 1, step = 9 })
+  end)
+  local names = { "axis_loss", "axis validation.axis_loss" }
+
+  local text = curve("axes.svg", names)
+
+  has(text, ">step</text>")
+  has(text, ">axis_loss</text>")
+  t.equal(select(2, text:gsub(">0</text>", "")), 2) -- on both axes
+  t.equal(text:find ">%-0</text>", nil)
+  has(curve("axes.svg", names, { log_scale = true }), ">axis_loss (log scale)</text>")
+  names[3] = "axis validation.accuracy"
+  has(curve("axes.svg", names), ">axis_loss, accuracy</text>")
+end)
+
 t.test("PointsThatAreNotFiniteBreakTheLineAndASinglePointIsADot", function()
   t.printed(function()
     for step, value in ipairs { 1, 2, 0 / 0, 4, math.huge, 6, 7 } do log.step { step = step, broken = value } end

@@ -29,6 +29,20 @@ local function ticks(low, high, count)
   return result
 end
 
+-- The first tick may be -0, which would be printed so.
+local function number(x) return string.format("%.4g", x == 0 and 0 or x) end
+
+--- Returns what the y axis shows: the last parts of the names, "loss" for "loss" and "validation.loss".
+local function quantities(series)
+  local names, seen = {}, {}
+  for _, s in ipairs(series) do
+    local name = s.name:match "[^.]*$"
+    if not seen[name] then names[#names + 1] = name end
+    seen[name] = true
+  end
+  return table.concat(names, ", ")
+end
+
 local function bounds(series, of)
   local low, high = math.huge, -math.huge
   for _, s in ipairs(series) do
@@ -82,13 +96,15 @@ function M.svg(series, given, x_name)
   for _, y in ipairs(ticks(y_low, y_high, 5)) do
     add('<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="#e5e5e5"/>', LEFT, py(y), WIDTH - RIGHT, py(y))
     add('<text x="%d" y="%.1f" text-anchor="end">%s</text>', LEFT - 8, py(y) + 4,
-      string.format("%.4g", o.log_scale and 10 ^ y or y))
+      number(o.log_scale and 10 ^ y or y))
   end
   for _, x in ipairs(ticks(x_low, x_high, 8)) do
-    add('<text x="%.1f" y="%d" text-anchor="middle">%.4g</text>', px(x), HEIGHT - BOTTOM + 18, x)
+    add('<text x="%.1f" y="%d" text-anchor="middle">%s</text>', px(x), HEIGHT - BOTTOM + 18, number(x))
   end
   add('<text x="%d" y="%d" text-anchor="middle">%s</text>', (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10,
     escape(x_name or "step"))
+  add('<text transform="translate(16,%d) rotate(-90)" text-anchor="middle">%s%s</text>', (TOP + HEIGHT - BOTTOM) / 2,
+    escape(quantities(series)), o.log_scale and " (log scale)" or "")
   for i, s in ipairs(series) do
     local color = COLORS[(i - 1) % #COLORS + 1]
     local line = {}

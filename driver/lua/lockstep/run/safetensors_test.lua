@@ -125,7 +125,7 @@ t.test("ANewFileReplacesTheOldOnlyOnceItIsComplete", function()
   local path = path_of("whole")
   data.save_safetensors(path, { x = torch.ones({ 2 }) })
 
-  t.raises("write_file: a piece must be a string", core.write_file, path, { "half", {} })
+  t.raises("files.write: a piece must be a string", core.write_file, path, { "half", {} })
 
   t.equal(data.safetensors(path), { x = torch.ones({ 2 }) })
 end)
