@@ -15,7 +15,7 @@ namespace {
 // Row after row of one output tensor.
 class PackedRows {
  public:
-  // Of the shape [length, row...].
+  // Makes an output of the shape [length, row...].
   PackedRows(int64_t length, at::ScalarType dtype, std::vector<int64_t> row = {}) {
     row.insert(row.begin(), length);
     packed_ = at::empty(row, dtype);

@@ -3,7 +3,7 @@
 // Measures the time of a plan, and its makespan relative to the ideal (total cost / ranks: every
 // rank always busy). Samples have lognormal(6.5, 1.0) tokens, at most 8,192. Their cost is the
 // forward pass of an 8B decoder. RoundRobin only separates kinds: first-fit-decreasing packing,
-// dealt out in order. Of Mixed and Apart every fifth sample has an image: texts may ride with
+// dealt out in order. In Mixed and Apart every fifth sample has an image. Texts may ride with
 // images in Mixed, and not in Apart.
 //
 //    plan_benchmark --lengths=FILE --ranks=N [--apart]

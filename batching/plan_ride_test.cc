@@ -231,8 +231,8 @@ TEST(PlanRide, NeverMakesAPlanWorseOnTenThousandRandomWorkloads) {
   EXPECT_GT(fewer_steps, 3000);
 }
 
-// The least makespan of all plans: every way to put samples into bins, each of a kind that one of
-// its samples has and that hosts the others; each kind's bins sorted into steps.
+// Returns the least makespan of all plans. Tries every way to put samples into bins. A bin has the
+// kind of one of its samples, which must host the others. The bins of a kind are sorted into steps.
 double BestOfAllPlans(const std::vector<Sample>& samples, const PlanOptions& options) {
   double best = std::numeric_limits<double>::infinity();
   std::vector<std::vector<size_t>> bins;

@@ -78,7 +78,7 @@ TEST(PrepareStreams, CopiesWithAClearedMaskStillTrain) {
   for (auto& batches : prepared.batches) {
     for (TensorMicroBatch& batch : batches) {
       if (!batch.padding) continue;
-      // What a copy with a cleared mask would be: the streams of the sample that is copied.
+      // Makes a copy with a cleared mask, and with the streams of the original.
       batch = prepared.batches[0][0];
       batch.padding = true;
       batch.loss_mask = at::zeros_like(batch.loss_mask);

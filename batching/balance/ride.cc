@@ -17,8 +17,8 @@
 //    2. As balance.cc does, but with the hosts' bins: for some number of steps without hosts, steps
 //       whose level is above the average are filled up to their level, and the remaining riders are
 //       spread evenly over the other bins: over all, if the others have no room. A host's last step
-//       may have fewer bins than ranks: a rider that raises its level costs the ranks that pad, too.
-//       So such steps are tried both as steps like others, and as steps that are only filled.
+//       may have fewer bins than ranks: a rider that raises its level costs the ranks that pad,
+//       too. So such steps are tried both as steps like others, and as steps that are only filled.
 //
 // Only bins that hold a sample of their own kind take riders: padding copies do not.
 //
