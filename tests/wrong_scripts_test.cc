@@ -111,7 +111,9 @@ INSTANTIATE_TEST_SUITE_P(
              "if rank == 1 then a, b = b, a end\n"
              "dist.barrier { group = a }\n"
              "dist.barrier { group = b }",
-             "train.lua:13: barrier of world (group ",
+             "rank 0 waits for rank 1 in barrier of world (group 1) (train.lua:13); rank 1 waits "
+             "for "
+             "rank 0 in barrier of world (group 2) (train.lua:13)",
              {"Ranks wait for each other in a circle: rank 0 waits for rank 1 in barrier of world "
               "(group 1) (train.lua:13), rank 1 waits for rank 0 in barrier of world (group 2)"}},
         // Gloo notices the end of the other rank, or the watchdog does. It named no call.
@@ -121,7 +123,8 @@ INSTANTIATE_TEST_SUITE_P(
              {"recv", "rank 1"}},
         Case{"TwoRanksThatBothReceive",
              "dist.recv(x, 1 - rank)",
-             "train.lua:11: recv float32 {4, 2} from rank ",
+             "rank 0 waits for rank 1 in recv float32 {4, 2} from rank 1, tag 0 of world "
+             "(train.lua:11)",
              {"Ranks wait for each other in a circle: "}},
         Case{"ADtypeThatIsReceived",
              "if rank == 0 then dist.send(x, 1) else dist.recv(x:double(), 0) end",

@@ -6,6 +6,7 @@
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_replace.h"
 
 namespace lockstep::driver {
 namespace {
@@ -25,6 +26,11 @@ std::string InOneLine(const std::string& label) {
     text += "...";
   }
   return absl::Utf8SafeCEscape(text);
+}
+
+// Without the characters that FormatWait needs.
+std::string AsField(const std::string& text) {
+  return absl::StrReplaceAll(text, {{"\t", " "}, {"\n", " "}});
 }
 
 }  // namespace
@@ -59,6 +65,7 @@ void Activity::SetLabel(const std::string& label) {
 int64_t Activity::Start(CollectiveCall call) {
   const std::lock_guard<std::mutex> lock(mutex_);
   if (!call.place.empty()) place_ = call.place;
+  NoteComeLocked(call.sequence, call.number);
   Record record;
   record.id = next_id_++;
   record.call = std::move(call);
@@ -75,6 +82,60 @@ void Activity::SetWork(int64_t id, c10::intrusive_ptr<c10d::Work> work) {
     record->done = work == nullptr;
     record->work = std::move(work);
   }
+}
+
+int Activity::AddSequence(CallSequence sequence) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  sequences_.push_back(std::move(sequence));
+  come_.push_back(-1);
+  return static_cast<int>(come_.size()) - 1;
+}
+
+int Activity::AddGroupSequence(const std::string& key, std::vector<int> ranks) {
+  const std::string field = AsField(key);
+  return AddSequence({field, field, field, std::move(ranks)});
+}
+
+void Activity::NoteCome(int sequence, int64_t number) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  NoteComeLocked(sequence, number);
+}
+
+void Activity::NoteComeLocked(int sequence, int64_t number) {
+  if (sequence < 0) return;
+  int64_t& come = come_[static_cast<size_t>(sequence)];
+  come = std::max(come, number);
+}
+
+void Activity::NoteBlocked(int64_t id, bool is_blocked) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  std::erase_if(blocked_, [id](const Blocked& blocked) { return blocked.id == id; });
+  if (is_blocked) blocked_.push_back({id, Clock::now()});
+}
+
+std::optional<RankWait> Activity::FindWait(std::chrono::milliseconds at_least) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  if (blocked_.empty() || Clock::now() - blocked_.front().since < at_least) return std::nullopt;
+  Refresh();
+  for (auto blocked = blocked_.rbegin(); blocked != blocked_.rend(); ++blocked) {
+    const auto record =
+        std::find_if(records_.begin(), records_.end(),
+                     [&](const Record& candidate) { return candidate.id == blocked->id; });
+    if (record == records_.end() || record->done || record->call.sequence < 0) continue;
+    if (Clock::now() - blocked->since < at_least) return std::nullopt;
+    const CollectiveCall& call = record->call;
+    const CallSequence& sequence = sequences_[static_cast<size_t>(call.sequence)];
+    RankWait wait = {sequence.awaited,
+                     call.number,
+                     sequence.known,
+                     sequence.ranks,
+                     absl::StrCat(AsField(call.what), " of ", AsField(call.group),
+                                  call.place.empty() ? "" : absl::StrCat(" (", call.place, ")")),
+                     {}};
+    for (size_t i = 0; i < come_.size(); ++i) wait.come[sequences_[i].key] = come_[i];
+    return wait;
+  }
+  return std::nullopt;
 }
 
 bool Activity::IsWaiting() {

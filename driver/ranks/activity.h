@@ -22,8 +22,10 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "c10/util/intrusive_ptr.h"
+#include "driver/ranks/report/waits.h"
 #include "torch/csrc/distributed/c10d/Work.hpp"
 
 namespace lockstep::driver {
@@ -34,6 +36,14 @@ struct CollectiveCall {
   std::string what;                    // "all_reduce float32 {4, 8}"
   std::string place;                   // "train.lua:12"; "" if the script did not call it
   std::chrono::milliseconds limit{0};  // to wait for the other ranks; 0: not watched here
+  int sequence = -1;                   // of Activity::AddSequence; -1: never compared with others
+};
+
+// Calls that the ranks number alike: see waits.h.
+struct CallSequence {
+  std::string key;             // the same on all ranks
+  std::string awaited, known;  // keys: see RankWait
+  std::vector<int> ranks;      // of the run, that must come to end a wait
 };
 
 // A collective that has exceeded its limit.
@@ -64,6 +74,20 @@ class Activity {
   int64_t Start(CollectiveCall call);
   void SetWork(int64_t id, c10::intrusive_ptr<c10d::Work> work);
 
+  // Returns the number of a new sequence, for CollectiveCall. NoteCome records that this rank has
+  // begun the call `number` of one; Start does so, too.
+  int AddSequence(CallSequence sequence);
+  // Adds the sequence of the calls that all ranks of a group make.
+  int AddGroupSequence(const std::string& key, std::vector<int> ranks);
+  void NoteCome(int sequence, int64_t number);
+
+  // Records that the script's thread begins, or ends, to wait in a collective. Waits may nest.
+  void NoteBlocked(int64_t id, bool is_blocked);
+
+  // Returns the collective in which the script's thread has waited for `at_least`, if other ranks
+  // can be compared with it.
+  std::optional<RankWait> FindWait(std::chrono::milliseconds at_least);
+
   // Returns whether a collective is in progress.
   bool IsWaiting();
 
@@ -89,8 +113,14 @@ class Activity {
     bool done = false;
   };
 
-  bool IsWaitingNow() const;  // under the mutex
-  void Refresh();             // updates `done` and drops old records; under the mutex
+  struct Blocked {
+    int64_t id = 0;
+    Clock::time_point since;
+  };
+
+  void NoteComeLocked(int sequence, int64_t number);  // under the mutex
+  bool IsWaitingNow() const;                          // under the mutex
+  void Refresh();  // updates `done` and drops old records; under the mutex
 
   mutable std::mutex mutex_;
   std::function<std::string()> find_place_;
@@ -100,16 +130,39 @@ class Activity {
   std::string place_;  // the last line of the script that is known
   int64_t next_id_ = 0;
   std::deque<Record> records_;  // by id
+  std::vector<CallSequence> sequences_;
+  std::vector<int64_t> come_;     // by sequence: the highest number, or -1
+  std::vector<Blocked> blocked_;  // the innermost wait is the last
 };
 
-// Records a collective without a Work as in progress while this object lives.
+// While this object lives, the script's thread waits in a collective.
+class BlockedIn {
+ public:
+  BlockedIn(Activity& activity, int64_t id) : activity_(activity), id_(id) {
+    activity_.NoteBlocked(id_, true);
+  }
+  BlockedIn(const BlockedIn&) = delete;
+  BlockedIn& operator=(const BlockedIn&) = delete;
+  ~BlockedIn() { activity_.NoteBlocked(id_, false); }
+
+ private:
+  Activity& activity_;
+  int64_t id_;
+};
+
+// Records a collective without a Work as in progress, and waited for, while this object lives.
 class UnderWay {
  public:
   UnderWay(Activity& activity, CollectiveCall call)
-      : activity_(activity), id_(activity.Start(std::move(call))) {}
+      : activity_(activity), id_(activity.Start(std::move(call))) {
+    activity_.NoteBlocked(id_, true);
+  }
   UnderWay(const UnderWay&) = delete;
   UnderWay& operator=(const UnderWay&) = delete;
-  ~UnderWay() { activity_.SetWork(id_, nullptr); }
+  ~UnderWay() {
+    activity_.NoteBlocked(id_, false);
+    activity_.SetWork(id_, nullptr);
+  }
 
  private:
   Activity& activity_;

@@ -43,12 +43,15 @@ sharding::SocketCollective::Exchange ExchangeThrough(const World& world, const s
 // start and the wait there is a step of any length, and a loop that is left early never waits.
 class WatchedCollective : public sharding::Collective {
  public:
+  // `sequence`: of the gatherings, or -1.
   WatchedCollective(std::unique_ptr<sharding::Collective> collective, std::string title,
-                    std::shared_ptr<Activity> activity, std::chrono::milliseconds limit)
+                    std::shared_ptr<Activity> activity, std::chrono::milliseconds limit,
+                    int sequence)
       : collective_(std::move(collective)),
         title_(std::move(title)),
         activity_(std::move(activity)),
-        limit_(limit) {}
+        limit_(limit),
+        sequence_(sequence) {}
 
   int rank() const override { return collective_->rank(); }
   int size() const override { return collective_->size(); }
@@ -56,17 +59,19 @@ class WatchedCollective : public sharding::Collective {
 
   std::unique_ptr<Pending> StartAllGather(const std::string& bytes) override {
     const std::string& subject = CollectiveSubject::Current();
+    activity_->NoteCome(sequence_, ++calls_);
     return std::make_unique<Watched>(
         *activity_,
-        CollectiveCall{title_, ++calls_, subject.empty() ? "agreement" : subject, "", limit_},
+        CollectiveCall{title_, calls_, subject.empty() ? "agreement" : subject, "", limit_,
+                       sequence_},
         collective_->StartAllGather(bytes));
   }
 
   bool CanMoveParts() const override { return collective_->CanMoveParts(); }
   absl::StatusOr<std::vector<std::string>> GatherWithParts(const std::string& message,
                                                            const Parts& parts) override {
-    const UnderWay waiting(*activity_,
-                           {title_, ++calls_, "agreement", activity_->FindPlace(), limit_});
+    const UnderWay waiting(
+        *activity_, {title_, ++calls_, "agreement", activity_->FindPlace(), limit_, sequence_});
     return collective_->GatherWithParts(message, parts);
   }
 
@@ -92,6 +97,7 @@ class WatchedCollective : public sharding::Collective {
   std::string title_;
   std::shared_ptr<Activity> activity_;
   std::chrono::milliseconds limit_;
+  int sequence_;
   int64_t calls_ = 0;
 };
 
@@ -104,17 +110,18 @@ std::string NextPrefix(const std::vector<int>& ranks) {
   return absl::StrCat("guard/", absl::StrJoin(ranks, ","), "/", (*times_made)[ranks]++);
 }
 
-}  // namespace
-
-std::unique_ptr<sharding::Collective> NewUnwatchedCollective(const World& world,
-                                                             const std::vector<int>& ranks,
-                                                             std::chrono::milliseconds timeout,
-                                                             const GroupPurpose& purpose) {
-  const int position = PositionIn(world, ranks);
-  // Members alone count how often this list was asked for, so that others need not take part.
+// Returns the name under which the ranks of the next collective meet. Members alone count how often
+// this list was asked for, so that others need not take part.
+std::string NextName(const std::vector<int>& ranks) {
   static std::map<std::vector<int>, int> times_made;
-  const std::string name =
-      absl::StrCat("control/", absl::StrJoin(ranks, ","), "/", times_made[ranks]++);
+  return absl::StrCat("control/", absl::StrJoin(ranks, ","), "/", times_made[ranks]++);
+}
+
+std::unique_ptr<sharding::Collective> Connect(const World& world, const std::vector<int>& ranks,
+                                              std::chrono::milliseconds timeout,
+                                              const GroupPurpose& purpose,
+                                              const std::string& name) {
+  const int position = PositionIn(world, ranks);
   if (ranks.size() > kMaxRanksOnSockets) {
     return std::make_unique<sharding::C10dCollective>(
         NewGroup(world, ranks, timeout, {purpose.name, /*watched=*/false}), ranks);
@@ -127,6 +134,15 @@ std::unique_ptr<sharding::Collective> NewUnwatchedCollective(const World& world,
   return *std::move(collective);
 }
 
+}  // namespace
+
+std::unique_ptr<sharding::Collective> NewUnwatchedCollective(const World& world,
+                                                             const std::vector<int>& ranks,
+                                                             std::chrono::milliseconds timeout,
+                                                             const GroupPurpose& purpose) {
+  return Connect(world, ranks, timeout, purpose, NextName(ranks));
+}
+
 std::unique_ptr<sharding::Collective> NewControlCollective(const World& world,
                                                            const std::vector<int>& ranks,
                                                            std::chrono::milliseconds timeout,
@@ -136,12 +152,17 @@ std::unique_ptr<sharding::Collective> NewControlCollective(const World& world,
   const std::string title = TitleOf(world, ranks, purpose);
   const std::chrono::milliseconds limit = purpose.watched ? timeout : std::chrono::milliseconds(0);
   const std::chrono::milliseconds longest = purpose.watched ? kNoTimeout : timeout;
-  const UnderWay meeting(*world.activity, {title, 0, "meeting of the group's ranks",
-                                           world.activity->FindPlace(), limit});
+  const std::string name = NextName(ranks);
+  // A guard has a limit of its own, and an error that a script may catch.
+  const auto sequence = [&](int made) { return purpose.watched ? made : -1; };
+  Activity& activity = *world.activity;
+  const UnderWay meeting(activity, {title, 0, "meeting of the group's ranks", activity.FindPlace(),
+                                    limit, sequence(AddMeetingSequence(activity, name, ranks))});
   // Watched from the wait on, by WatchedCollective, and not from the start as a group's are.
-  auto collective = CarryOwnWork(NewUnwatchedCollective(world, ranks, longest, purpose),
-                                 world.environment.world_size);
-  return std::make_unique<WatchedCollective>(std::move(collective), title, world.activity, limit);
+  auto collective =
+      CarryOwnWork(Connect(world, ranks, longest, purpose, name), world.environment.world_size);
+  return std::make_unique<WatchedCollective>(std::move(collective), title, world.activity, limit,
+                                             sequence(activity.AddGroupSequence(name, ranks)));
 }
 
 namespace {
@@ -175,8 +196,13 @@ std::unique_ptr<sharding::Collective> NewGatherings(const World& world, CallComp
                                                     const std::string& name) {
   auto gatherings =
       CarryOwnWork(calls.NewGatherings(name, world.activity), world.environment.world_size);
-  return std::make_unique<WatchedCollective>(std::move(gatherings), TitleOf(world, ranks, {name}),
-                                             world.activity, timeout);
+  const std::string title = TitleOf(world, ranks, {name});
+  // Made by all ranks in the same order, and known by their number.
+  static std::map<std::string, int> times_made;
+  const int sequence =
+      world.activity->AddGroupSequence(absl::StrCat(title, "/", times_made[title]++), ranks);
+  return std::make_unique<WatchedCollective>(std::move(gatherings), title, world.activity, timeout,
+                                             sequence);
 }
 
 }  // namespace

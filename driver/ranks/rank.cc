@@ -42,6 +42,7 @@
 #include "driver/ranks/failure.h"
 #include "driver/ranks/script_calls.h"
 #include "driver/ranks/signs_of_life.h"
+#include "driver/ranks/watchdog/wait_watch.h"
 #include "driver/ranks/watchdog/watchdog.h"
 #include "torch/csrc/distributed/c10d/HashStore.hpp"
 
@@ -279,6 +280,26 @@ void WatchFiles(std::chrono::milliseconds timeout) {
   }).detach();
 }
 
+// Ends the run where ranks wait for each other in different groups, on a thread that lives until
+// the process ends.
+void WatchWaits(const World& world) {
+  Member member = MemberOf(world);
+  member.store = world.store->clone();  // the script's thread may wait in its own
+  std::thread([member, activity = world.activity] {
+    WaitWatch watch(member.store, member.rank, member.world_size,
+                    [activity] { return activity->FindWait(WaitWatch::kOldEnough); });
+    try {
+      for (;;) {
+        std::this_thread::sleep_for(WaitWatch::kBetweenLooks);
+        const auto text = watch.Look(WaitWatch::Clock::now());
+        if (text.has_value()) EndHungRun(member, *activity, *text);
+      }
+    } catch (const std::exception&) {
+      // The store is lost or silent: that is said where a rank waits, or fails.
+    }
+  }).detach();
+}
+
 // Ends the run if a rank is stopped or dead and nobody else finds out: no launcher of ours sees its
 // end, and perhaps no rank waits for it.
 void EndWhenAnotherIsSilent(const World& world, std::chrono::milliseconds timeout) {
@@ -461,6 +482,7 @@ void RunRank(const CommandLine& command_line, const RankEnvironment& environment
           [] { return lua::FindScriptLine(std::chrono::milliseconds(300)); });
       EndWhenAnotherFails(context.world);
       WatchCollectives(context.world, context.timeout);
+      WatchWaits(context.world);
       GiveSignsOfLife(context.world.store, environment.rank, context.timeout / 10);
       EndWhenAnotherIsSilent(context.world, context.timeout);
     } else {

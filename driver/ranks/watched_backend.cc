@@ -37,9 +37,9 @@ std::string NameOf(const c10d::ReduceOp& op) {
 }  // namespace
 
 WatchedBackend::WatchedBackend(c10::intrusive_ptr<c10d::Backend> backend, std::string group,
-                               std::vector<int> ranks, std::shared_ptr<Activity> activity,
-                               std::chrono::milliseconds limit, Compare compare,
-                               std::shared_ptr<CallComparison> calls)
+                               const std::string& key, std::vector<int> ranks,
+                               std::shared_ptr<Activity> activity, std::chrono::milliseconds limit,
+                               Compare compare, std::shared_ptr<CallComparison> calls)
     : Backend(backend->getRank(), backend->getSize()),
       backend_(std::move(backend)),
       group_(std::move(group)),
@@ -47,7 +47,9 @@ WatchedBackend::WatchedBackend(c10::intrusive_ptr<c10d::Backend> backend, std::s
       activity_(std::move(activity)),
       limit_(limit),
       compare_(std::move(compare)),
-      calls_compared_(std::move(calls)) {}
+      calls_compared_(std::move(calls)),
+      key_(key),
+      sequence_(activity_->AddGroupSequence(key_, ranks_)) {}
 
 std::string WatchedBackend::FromRank(int64_t position) const {
   return absl::StrCat("from rank ", ranks_.at(static_cast<size_t>(position)));
@@ -64,7 +66,7 @@ void WatchedBackend::CompareCall(const std::string& what) {
 }
 
 void WatchedBackend::Refuse(const std::string& what, const std::string& place) {
-  if (compare_ != nullptr) ++calls_;  // the number of the next comparison
+  ++calls_;  // as the ranks that do not refuse it
   if (calls_compared_ != nullptr) calls_compared_->Refuse(what, place);
 }
 
@@ -90,11 +92,24 @@ WatchedBackend::WorkPointer WatchedBackend::Run(const char* name, const std::str
 WatchedBackend::WorkPointer WatchedBackend::RunUnchecked(const std::string& what,
                                                          const std::string& place,
                                                          const std::function<WorkPointer()>& call) {
-  const int64_t id = activity_->Start({group_, ++calls_, what, place, limit_});
+  return Record(sequence_, ++calls_, what, place, call);
+}
+
+WatchedBackend::WorkPointer WatchedBackend::Record(int sequence, int64_t number,
+                                                   const std::string& what,
+                                                   const std::string& place,
+                                                   const std::function<WorkPointer()>& call) {
+  const int64_t id = activity_->Start({group_, number, what, place, limit_, sequence});
   WorkPointer work;
   try {
+    const BlockedIn blocked(*activity_, id);
+    work = call();
     // NCCL's waits do not block the CPU.
-    work = backend_->getBackendName() == "nccl" ? call() : MeasureWait(call());
+    if (backend_->getBackendName() != "nccl") {
+      work = MeasureWait(std::move(work), [activity = activity_, id](bool waits) {
+        activity->NoteBlocked(id, waits);
+      });
+    }
   } catch (...) {
     activity_->SetWork(id, nullptr);
     throw;
@@ -166,14 +181,32 @@ WatchedBackend::WorkPointer WatchedBackend::alltoall_base(at::Tensor& output, at
   });
 }
 
+WatchedBackend::Messages& WatchedBackend::MessagesWith(bool is_send, int peer, int tag) {
+  const int other = ranks_.at(static_cast<size_t>(peer));
+  const int own = ranks_.at(static_cast<size_t>(getRank()));
+  const std::string pair = absl::StrCat(key_, ", rank ", is_send ? own : other, " to ",
+                                        is_send ? other : own, ", tag ", tag);
+  const std::string sent = pair + ", sent", received = pair + ", received";
+  Messages& messages = messages_[is_send ? sent : received];
+  if (messages.sequence < 0) {
+    messages.sequence = activity_->AddSequence(
+        {is_send ? sent : received, is_send ? received : sent, key_, {other}});
+  }
+  return messages;
+}
+
 WatchedBackend::WorkPointer WatchedBackend::send(Tensors& tensors, int destination, int tag) {
-  return RunUnchecked(
+  Messages& messages = MessagesWith(/*is_send=*/true, destination, tag);
+  return Record(
+      messages.sequence, ++messages.sent,
       absl::StrCat("send ", DescribeTensors(tensors), " ", ToRank(destination), ", tag ", tag),
       activity_->FindPlace(), [&] { return backend_->send(tensors, destination, tag); });
 }
 
 WatchedBackend::WorkPointer WatchedBackend::recv(Tensors& tensors, int source, int tag) {
-  return RunUnchecked(
+  Messages& messages = MessagesWith(/*is_send=*/false, source, tag);
+  return Record(
+      messages.sequence, ++messages.sent,
       absl::StrCat("recv ", DescribeTensors(tensors), " ", FromRank(source), ", tag ", tag),
       activity_->FindPlace(), [&] { return backend_->recv(tensors, source, tag); });
 }

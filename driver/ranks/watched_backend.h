@@ -12,6 +12,7 @@
 
 #include <chrono>
 #include <functional>
+#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -30,11 +31,12 @@ class WatchedBackend : public c10d::Backend {
   using Compare = std::function<void(const std::string& label, const std::string& fingerprint,
                                      const std::string& place)>;
 
-  // `group` and its `ranks` of the world: as reports name them. `limit`: for a collective to wait;
+  // `group` and its `ranks` of the world: as reports name them. `key`: the same on all ranks of the
+  // group, and of this backend alone: see waits.h. `limit`: for a collective to wait;
   // 0: it is not watched. `compare`: empty, or called before each collective; sends and receives
   // pair two ranks alone. `calls`: null, or what compares calls where `compare` is empty.
   WatchedBackend(c10::intrusive_ptr<c10d::Backend> backend, std::string group,
-                 std::vector<int> ranks, std::shared_ptr<Activity> activity,
+                 const std::string& key, std::vector<int> ranks, std::shared_ptr<Activity> activity,
                  std::chrono::milliseconds limit, Compare compare,
                  std::shared_ptr<CallComparison> calls);
 
@@ -88,6 +90,16 @@ class WatchedBackend : public c10d::Backend {
   // Without a comparison.
   WorkPointer RunUnchecked(const std::string& what, const std::string& place,
                            const std::function<WorkPointer()>& call);
+  WorkPointer Record(int sequence, int64_t number, const std::string& what,
+                     const std::string& place, const std::function<WorkPointer()>& call);
+
+  // The messages between this rank and another one, in one direction and with one tag.
+  struct Messages {
+    int sequence = -1;
+    int64_t sent = 0;  // or received, on this rank
+  };
+  // `is_send`: whether this rank sends. `peer`: a position of the group.
+  Messages& MessagesWith(bool is_send, int peer, int tag);
 
   const c10::intrusive_ptr<c10d::Backend> backend_;
   const std::string group_;
@@ -96,7 +108,10 @@ class WatchedBackend : public c10d::Backend {
   const std::chrono::milliseconds limit_;
   const Compare compare_;
   const std::shared_ptr<CallComparison> calls_compared_;
+  const std::string key_;
+  const int sequence_;  // of the collectives
   int64_t calls_ = 0;
+  std::map<std::string, Messages> messages_;  // by the sequence's key
 };
 
 // Returns the backend of a group that this program has made; null for another one.

@@ -228,8 +228,9 @@ c10::intrusive_ptr<ProcessGroup> MakeGroup(const World& world, const std::string
   if (world.environment.mirrored) return MakeMirroredGroup(world, name, store, rank, size);
   const auto backend_timeout = purpose.watched ? std::chrono::milliseconds(kNoTimeout) : timeout;
   const std::chrono::milliseconds limit = purpose.watched ? timeout : std::chrono::milliseconds(0);
-  const UnderWay meeting(*world.activity, {title, 0, "meeting of the group's ranks",
-                                           world.activity->FindPlace(), limit});
+  const UnderWay meeting(*world.activity,
+                         {title, 0, "meeting of the group's ranks", world.activity->FindPlace(),
+                          limit, AddMeetingSequence(*world.activity, name, ranks)});
   if (world.group != nullptr) CheckSameList(world, name, ranks, backend_timeout);
   // One comparison for both backends: their collectives have one order.
   WatchedBackend::Compare compare;
@@ -239,7 +240,8 @@ c10::intrusive_ptr<ProcessGroup> MakeGroup(const World& world, const std::string
   if (compare == nullptr && purpose.name.empty() && size > 1)
     calls = std::make_shared<CallComparison>(world, ranks, backend_timeout, title);
   const auto watched = [&](const c10::intrusive_ptr<c10d::Backend>& backend) {
-    return c10::make_intrusive<WatchedBackend>(backend, title, ranks, world.activity, limit,
+    const std::string key = absl::StrCat(name, ", ", backend->getBackendName());
+    return c10::make_intrusive<WatchedBackend>(backend, title, key, ranks, world.activity, limit,
                                                compare, calls);
   };
   auto group = c10::make_intrusive<ProcessGroup>(store, rank, size);
@@ -327,6 +329,12 @@ std::string TitleOf(const World& world, const std::vector<int>& ranks,
   if (purpose.number > (is_world ? 0 : 1))
     return absl::StrCat(title, " (group ", purpose.number, ")");
   return title;
+}
+
+int AddMeetingSequence(Activity& activity, const std::string& name, const std::vector<int>& ranks) {
+  const std::string key = name + ", meeting";
+  // Ranks meet under this name, so one that lacks it has not come.
+  return activity.AddSequence({key, key, /*known=*/"", ranks});
 }
 
 int PositionIn(const World& world, const std::vector<int>& ranks) {

@@ -72,6 +72,9 @@ struct GroupPurpose {
 // of dist.group have different names: "ranks 0, 2 (group 2)", "ranks 2, 0", "world (group 1)".
 std::string TitleOf(const World& world, const std::vector<int>& ranks, const GroupPurpose& purpose);
 
+// Adds a sequence of one call, the meeting of `ranks` under a name in the run's store.
+int AddMeetingSequence(Activity& activity, const std::string& name, const std::vector<int>& ranks);
+
 // Returns this rank's position in `ranks`. Throws c10::ValueError if it is not in the list, or if
 // the list is not of different ranks of the world.
 int PositionIn(const World& world, const std::vector<int>& ranks);

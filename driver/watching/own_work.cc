@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "c10/util/ScopeExit.h"
 #include "torch/csrc/autograd/engine.h"
 #include "torch/csrc/autograd/graph_task.h"
 
@@ -90,23 +91,30 @@ class WorkCollective : public sharding::Collective {
 // The Reducer waits for futures in a callback at the end of the backward pass. The engine runs
 // callbacks in their order. The Reducer adds its own after it has asked for its last future, and
 // the first of ours stands before it. When that runs, it adds the second one behind all others.
-void MeasureEndOfBackward() {
+void MeasureEndOfBackward(const OnWait& on_wait) {
   thread_local int last_pass = -1;
+  thread_local OnWait of_last;
+  of_last = on_wait;
   const int pass = torch::autograd::get_current_graph_task_id();
   if (pass < 0 || std::exchange(last_pass, pass) == pass) return;
   auto& engine = torch::autograd::Engine::get_default_engine();
   // Neither captures anything: the engine may move the first one while it runs.
   engine.queue_callback([] {
     OwnWork::OfThisThread().BeginWait();
-    torch::autograd::Engine::get_default_engine().queue_callback(
-        [] { OwnWork::OfThisThread().EndWait(); });
+    of_last(true);
+    torch::autograd::Engine::get_default_engine().queue_callback([] {
+      of_last(false);
+      OwnWork::OfThisThread().EndWait();
+    });
   });
 }
 
 class MeasuredWork : public c10d::Work {
  public:
-  explicit MeasuredWork(c10::intrusive_ptr<c10d::Work> work)
-      : Work(/*rank=*/-1, work->retrieveOpType()), work_(std::move(work)) {}
+  MeasuredWork(c10::intrusive_ptr<c10d::Work> work, OnWait on_wait)
+      : Work(/*rank=*/-1, work->retrieveOpType()),
+        work_(std::move(work)),
+        on_wait_(std::move(on_wait)) {}
 
   // Gloo's reduce_scatter of one tensor never says so by itself.
   bool isCompleted() override { return waited_ || work_->isCompleted(); }
@@ -117,6 +125,8 @@ class MeasuredWork : public c10d::Work {
   void synchronize() override { work_->synchronize(); }
   bool wait(std::chrono::milliseconds timeout) override {
     const Waiting waiting;
+    on_wait_(true);
+    const auto end = c10::make_scope_exit([this] { on_wait_(false); });
     const bool result = work_->wait(timeout);
     waited_ = true;
     return result;
@@ -124,7 +134,7 @@ class MeasuredWork : public c10d::Work {
   void blockCurrentStream() override { work_->blockCurrentStream(); }
   void abort() override { work_->abort(); }
   c10::intrusive_ptr<c10::ivalue::Future> getFuture() override {
-    MeasureEndOfBackward();
+    MeasureEndOfBackward(on_wait_);
     return work_->getFuture();
   }
   c10::intrusive_ptr<c10::ivalue::Future> getFutureResult() override {
@@ -135,6 +145,7 @@ class MeasuredWork : public c10d::Work {
 
  private:
   const c10::intrusive_ptr<c10d::Work> work_;
+  const OnWait on_wait_;
   std::atomic<bool> waited_ = false;  // which the watchdog's thread reads
 };
 
@@ -184,9 +195,9 @@ std::unique_ptr<sharding::Collective> CarryOwnWork(std::unique_ptr<sharding::Col
   return std::make_unique<WorkCollective>(std::move(collective), carries);
 }
 
-c10::intrusive_ptr<c10d::Work> MeasureWait(c10::intrusive_ptr<c10d::Work> work) {
+c10::intrusive_ptr<c10d::Work> MeasureWait(c10::intrusive_ptr<c10d::Work> work, OnWait on_wait) {
   if (work == nullptr) return work;
-  return c10::make_intrusive<MeasuredWork>(std::move(work));
+  return c10::make_intrusive<MeasuredWork>(std::move(work), std::move(on_wait));
 }
 
 }  // namespace lockstep::driver

@@ -92,11 +92,16 @@ class Waiting {
 std::unique_ptr<sharding::Collective> CarryOwnWork(std::unique_ptr<sharding::Collective> collective,
                                                    int world_size);
 
+// Called with true as a wait begins, and with false as it ends.
+using OnWait = std::function<void(bool waits)>;
+
 // Returns a Work that does the same as `work`. It is completed once its wait has returned, also if
 // `work` never says that it is. Its wait does not count as this rank's work. If its
 // future is asked for in a backward pass, as the Reducer does, neither does the end of that pass,
-// where the Reducer waits for it.
-c10::intrusive_ptr<c10d::Work> MeasureWait(c10::intrusive_ptr<c10d::Work> work);
+// where the Reducer waits for it. `on_wait` is called for both, on the thread that waits. At the
+// end of a backward pass the newest such Work calls it.
+c10::intrusive_ptr<c10d::Work> MeasureWait(
+    c10::intrusive_ptr<c10d::Work> work, OnWait on_wait = [](bool) {});
 
 }  // namespace lockstep::driver
 

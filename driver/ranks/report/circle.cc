@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
+#include "driver/ranks/report/waits.h"
 
 namespace lockstep::driver {
 namespace {
@@ -28,7 +29,6 @@ struct Call {
 
 struct Rank {
   std::vector<Call> calls;
-  std::vector<int> awaited;  // ranks that have not come to the call that this rank waits in
   const Call* waits_in = nullptr;
 };
 
@@ -81,32 +81,6 @@ bool HasCome(const Rank& rank, const Call& to) {
   });
 }
 
-// Searches depth first from `start`. Returns the ranks of a circle, or nothing. A rank that waits
-// for several is stuck as soon as one of them does not come.
-std::vector<int> CircleFrom(int start, const std::vector<Rank>& ranks, std::set<int>& seen) {
-  std::vector<int> path;
-  std::vector<size_t> tried;  // for each rank of the path, the number of its awaited ranks
-  const auto enter = [&](int rank) {
-    path.push_back(rank);
-    tried.push_back(0);
-    seen.insert(rank);
-  };
-  enter(start);
-  while (!path.empty()) {
-    const std::vector<int>& awaited = ranks[static_cast<size_t>(path.back())].awaited;
-    if (tried.back() == awaited.size()) {
-      path.pop_back();
-      tried.pop_back();
-      continue;
-    }
-    const int next = awaited[tried.back()++];
-    const auto found = std::find(path.begin(), path.end(), next);
-    if (found != path.end()) return std::vector<int>(found, path.end());
-    if (seen.count(next) == 0) enter(next);
-  }
-  return {};
-}
-
 }  // namespace
 
 std::string DescribeCircle(const std::vector<std::string>& activities) {
@@ -117,6 +91,7 @@ std::string DescribeCircle(const std::vector<std::string>& activities) {
       if (std::optional<Call> call = ParseLine(line)) ranks[r].calls.push_back(*std::move(call));
     }
   }
+  std::vector<std::vector<int>> awaited(ranks.size());  // that have not come to the rank's call
   for (size_t r = 0; r < ranks.size(); ++r) {
     // The newest comes first: the script's thread is in it.
     const auto waits = std::find_if(ranks[r].calls.begin(), ranks[r].calls.end(),
@@ -128,26 +103,21 @@ std::string DescribeCircle(const std::vector<std::string>& activities) {
     for (const int member : MembersOf(*waits, world_size)) {
       if (member == static_cast<int>(r)) continue;
       if (is_pair || !HasCome(ranks[static_cast<size_t>(member)], *waits))
-        ranks[r].awaited.push_back(member);
+        awaited[r].push_back(member);
     }
   }
-  std::set<int> seen;
-  for (int start = 0; start < world_size; ++start) {
-    if (seen.count(start) > 0) continue;
-    const std::vector<int> circle = CircleFrom(start, ranks, seen);
-    if (circle.empty()) continue;
-    std::vector<std::string> waits;
-    for (size_t i = 0; i < circle.size(); ++i) {
-      const Call& call = *ranks[static_cast<size_t>(circle[i])].waits_in;
-      waits.push_back(absl::StrCat("rank ", circle[i], " waits for rank ",
-                                   circle[(i + 1) % circle.size()], " in ", call.what, " of ",
-                                   call.group, call.place.empty() ? "" : " ", call.place));
-    }
-    return absl::StrCat("Ranks wait for each other in a circle: ", absl::StrJoin(waits, ", "),
-                        ". Ranks that share several groups must call their collectives in the same "
-                        "order");
+  const std::vector<int> circle = FindCircleIn(awaited);
+  if (circle.empty()) return "";
+  std::vector<std::string> waits;
+  for (size_t i = 0; i < circle.size(); ++i) {
+    const Call& call = *ranks[static_cast<size_t>(circle[i])].waits_in;
+    waits.push_back(absl::StrCat("rank ", circle[i], " waits for rank ",
+                                 circle[(i + 1) % circle.size()], " in ", call.what, " of ",
+                                 call.group, call.place.empty() ? "" : " ", call.place));
   }
-  return "";
+  return absl::StrCat("Ranks wait for each other in a circle: ", absl::StrJoin(waits, ", "),
+                      ". Ranks that share several groups must call their collectives in the same "
+                      "order");
 }
 
 }  // namespace lockstep::driver

@@ -42,7 +42,10 @@ end
 --- Begins a loop, whose steps are numbered from the start.
 function M.begin_loop() last_step, in_a_row = nil, 0 end
 
-local function is_finite(number) return number - number == 0 end
+--- Returns whether a number is neither NaN nor infinite.
+---@param number number
+---@return boolean
+function M.is_finite(number) return number - number == 0 end
 
 local function describe_tensor(tensor) return tostring(tensor.dtype) .. " " .. tostring(tensor.shape) end
 
@@ -69,7 +72,7 @@ end
 function M.describe(values)
   local parts = {}
   for name, value in pairs(values) do
-    if not is_finite(value) then parts[#parts + 1] = name .. " is " .. tostring(value):gsub("^-nan", "nan") end
+    if not M.is_finite(value) then parts[#parts + 1] = name .. " is " .. tostring(value):gsub("^-nan", "nan") end
   end
   table.sort(parts)
   return table.concat(parts, ", ")

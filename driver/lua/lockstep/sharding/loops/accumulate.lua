@@ -6,7 +6,9 @@ local data_parallel = require "lockstep.sharding.data_parallel"
 local disagreement = require "lockstep.sharding.disagreement"
 local dist = require "lockstep.distributed"
 local fully_shard = require "lockstep.sharding.fully_shard"
+local nonfinite = require "lockstep.run.nonfinite"
 local options = require "lockstep.options"
+local terminal = require "lockstep.log.terminal"
 local torch = require "lockstep.torch"
 
 local NAME = "sharding.accumulate"
@@ -65,20 +67,29 @@ function Counts:add(count)
   if type(count) ~= "number" then
     fail("result 2 of the function must be the count of what it summed, a number, not %s", describe(count))
   end
-  self.given, self.sum = self.given + 1, self.sum + count
+  self.given, self.sum, self.last = self.given + 1, self.sum + count, count
 end
 
---- Raises on every rank if the ranks' counts do not add up to the divisor. Nothing is checked if no rank's fn returns
---- counts. Collective, on the CPU: no device waits.
+--- Raises on every rank if a loss of one is NaN or infinite, or if the ranks' counts do not add up to the divisor. No
+--- count is checked if no rank's fn returns counts. Collective, on the CPU.
 ---@param divisor number
 ---@param group dist.Group?
-function Counts:compare(divisor, group)
-  local own = torch.tensor({ dist.rank(), self.micro_batches, self.given, self.sum }, { dtype = torch.float64 })
+---@param bad integer the first micro-batch of this rank with such a loss, or 0
+function Counts:compare(divisor, group, bad)
+  local own = torch.tensor({ dist.rank(), self.micro_batches, self.given, self.sum, bad }, { dtype = torch.float64 })
   local ranks = torch.stack(dist.all_gather(own, { group = group }))
-  local _, micro_batches, given, sum = unpack(ranks:sum(0):totable())
+  local _, micro_batches, given, sum, any_bad = unpack(ranks:sum(0):totable())
   -- In a dry run the other ranks are copies of this one.
-  local is_mirrored = ranks:size(0) > 1 and ranks[{ 0, 0 }]:item() == ranks[{ 1, 0 }]:item()
-  if given == 0 or is_mirrored then return end
+  if ranks:size(0) > 1 and ranks[{ 0, 0 }]:item() == ranks[{ 1, 0 }]:item() then return end
+  if any_bad > 0 then
+    local found = {}
+    for _, one in ipairs(ranks:totable()) do
+      if one[5] > 0 then found[#found + 1] = ("micro-batch %d on rank %d"):format(one[5], one[1]) end
+    end
+    fail('the loss of %s is NaN or infinite; the step\'s gradients are dropped. on_nan = "skip" leaves such a '
+      .. "micro-batch out", table.concat(found, ", of "))
+  end
+  if given == 0 then return end
   check(given == micro_batches, "the function returned a count for %d of the %d micro-batches of all ranks; return "
     .. "one for each, or for none", given, micro_batches)
   -- Counts may be sums of weights. Those of tokens are exact.
@@ -86,6 +97,52 @@ function Counts:compare(divisor, group)
     .. "over all micro-batches and ranks (its second result); the loss and its gradient would be %.4g times too %s. "
     .. "Give report.loss_tokens of batching, or the sum of the counts over all ranks", divisor, sum,
     sum > divisor and sum / divisor or divisor / sum, sum > divisor and "large" or "small")
+end
+
+--- Starts to read a tensor of one element. Returns a function that returns it as a number, without waiting for what the
+--- device is given in the meantime.
+local function start_reading(value)
+  if value.device == "cpu" then return function() return value:item() end end
+  local copy, event = value:to("cpu", { non_blocking = true }), torch.cuda.Event()
+  event:record()
+  return function()
+    event:synchronize()
+    return copy:item()
+  end
+end
+
+--- Returns the first loss that is not finite, or 0. `sum` is theirs, which is not finite either if one of them is not.
+local function first_nonfinite(losses, sum)
+  if nonfinite.is_finite(sum) then return 0 end
+  for i, loss in ipairs(losses) do
+    if not nonfinite.is_finite(loss:item()) then return i end
+  end
+  return 0 -- each is, and their sum is too large
+end
+
+--- The micro-steps that every rank leaves out, because the loss of one of their micro-batches is not finite.
+local Skipped = {}
+Skipped.__index = Skipped
+
+--- Returns whether every rank's loss of a micro-step is finite, and notes the micro-step if one's is not. Collective.
+---@param micro_step integer
+---@param loss torch.Tensor
+---@param count number of this rank's micro-batch
+---@param group dist.Group?
+function Skipped:check(micro_step, loss, count, group)
+  local own = torch.tensor({ dist.rank(), loss:item(), count }, { dtype = torch.float64 })
+  local names, tokens = {}, 0
+  for _, theirs in ipairs(dist.all_gather(own, { group = group })) do
+    local rank, value, rank_count = unpack(theirs:totable())
+    tokens = tokens + rank_count
+    if not nonfinite.is_finite(value) then
+      names[#names + 1] = ("%s on rank %d"):format(nonfinite.describe { loss = value }, rank)
+    end
+  end
+  if #names == 0 then return true end
+  self.steps, self.tokens = self.steps + 1, self.tokens + tokens
+  self.lines[self.steps] = ("micro-batch %d: %s"):format(micro_step, table.concat(names, ", "))
+  return false
 end
 
 --- Returns a sum as a tensor on the loss's device, in float64.
@@ -99,6 +156,7 @@ end
 
 ---@class sharding.AccumulateOptions
 ---@field sync "last"|"each"? "last" unless given
+---@field on_nan "error"|"skip"? "error" unless given
 
 --- Runs forward and backward for each micro-batch of a step, and returns the mean loss over all ranks. The gradients
 --- are those of this mean.
@@ -119,6 +177,12 @@ end
 --- takes the memory of the whole model's gradients on each rank. "each" averages in every backward instead: more
 --- communication, less memory.
 ---
+--- A loss that is NaN or infinite is an error on every rank, which names the rank and the micro-batch. With on_nan =
+--- "skip" no rank learns from the micro-batches of that number: their backward does not run. The means and the
+--- gradients are those of the rest. The last result is the number of micro-batches of each rank that were left out, 0
+--- otherwise. fn must return counts then. Each micro-batch waits for its loss and for the other ranks. If the last
+--- micro-batch is left out, fn is called once more with an earlier one, whose gradient has no weight, to average.
+---
 --- An error of fn, or of the comparison, drops the gradients of all parameters of the model.
 ---
 --- Collective: every rank of the model's group calls this with equally many micro-batches and the same count, else
@@ -130,43 +194,74 @@ end
 ---further sums
 ---@param opts sharding.AccumulateOptions?
 ---@return torch.Tensor mean loss
----@return torch.Tensor ... means of further sums
+---@return torch.Tensor|integer ... means of further sums; with on_nan = "skip" then the number left out
 local function accumulate(model, micro_batches, count, fn, opts)
-  local o = options.read(NAME, opts, { sync = "last" })
+  local o = options.read(NAME, opts, { sync = "last", on_nan = "error" })
   check_arguments(model, micro_batches, count, fn)
   check(o.sync == "last" or o.sync == "each", 'sync must be "last" or "each", not "%s"', o.sync)
+  check(o.on_nan == "error" or o.on_nan == "skip", 'on_nan must be "error" or "skip", not "%s"', o.on_nan)
   local group = data_parallel.group_of(model) or fully_shard.group_of(model)
   compare(#micro_batches, count, group)
   -- The wrappers average gradients over ranks. The gradient of the mean is the number of ranks times that.
   local scale = (group and group:size() or dist.world_size()) / count
-  local totals, counts = {}, setmetatable({ micro_batches = 0, given = 0, sum = 0 }, Counts)
+  local totals, losses, counts = {}, {}, setmetatable({ micro_batches = 0, given = 0, sum = 0 }, Counts)
+  local skipped = o.on_nan == "skip" and setmetatable({ steps = 0, tokens = 0, lines = {} }, Skipped)
+  local last_learnt, read_sum
 
-  local function add(loss, own_count, ...)
+  local function add(i, loss, own_count, ...)
     if not torch.is_tensor(loss) or loss:numel() ~= 1 then
       fail("the function must return the sum of a micro-batch's losses, a tensor of one element, not %s",
         describe(loss))
     end
     counts:add(own_count)
+    if skipped then
+      check(own_count ~= nil, 'on_nan = "skip" needs the count of each micro-batch, the second result of the function')
+      if not skipped:check(i, loss:detach(), counts.last, group) then return end
+    end
     local sums = { loss, ... }
     check(#totals == 0 or #sums == #totals,
       "the function returned %d sums for this micro-batch, and %d for the one before", #sums, #totals)
-    for i, sum in ipairs(sums) do
-      sum = as_double(sum, i == 1 and 1 or i + 1, loss.device)
-      totals[i] = totals[i] and totals[i] + sum or sum
+    for k, sum in ipairs(sums) do
+      sum = as_double(sum, k == 1 and 1 or k + 1, loss.device)
+      totals[k] = totals[k] and totals[k] + sum or sum
     end
+    losses[#losses + 1], last_learnt = loss:detach(), i
+    if i == #micro_batches then read_sum = start_reading(totals[1]) end
     torch.mul(loss, scale):backward()
   end
-  local function learn(micro_batch) add(fn(micro_batch)) end
+  local function learn(i) add(i, fn(micro_batches[i])) end
+
+  --- Averages the gradients where the micro-batch that should have done so was left out.
+  local function average()
+    collectgarbage() -- the graph of that forward pass
+    local loss = fn(micro_batches[last_learnt])
+    torch.mul(loss, 0):backward()
+  end
 
   local function learn_all()
-    for i, micro_batch in ipairs(micro_batches) do
+    for i = 1, #micro_batches do
       if o.sync == "last" and i < #micro_batches then
-        model:no_sync(learn, micro_batch)
+        model:no_sync(learn, i)
       else
-        learn(micro_batch)
+        learn(i)
       end
     end
-    counts:compare(count, group)
+    counts:compare(count, group, read_sum and not skipped and first_nonfinite(losses, read_sum()) or 0)
+    if not skipped or skipped.steps == 0 then return end
+    local lines = table.concat(skipped.lines, "; ")
+    check(last_learnt, "no micro-batch of this step has a finite loss on every rank: %s", lines)
+    check(count > skipped.tokens, "the micro-batches that remain have no token with a loss: %s", lines)
+    if o.sync == "last" and last_learnt < #micro_batches then average() end
+    local rest = count / (count - skipped.tokens)
+    torch.no_grad(function()
+      for _, p in ipairs(model:parameters()) do
+        if p.grad then p.grad:mul_(rest) end
+      end
+    end)
+    if dist.rank() == (group and group:ranks()[1] or 0) then
+      terminal.print_line(("%s: left out %d of %d micro-batches of each rank: %s"):format(NAME, skipped.steps,
+        #micro_batches, lines))
+    end
   end
   local ok, message = pcall(learn_all)
   if not ok then
@@ -174,7 +269,10 @@ local function accumulate(model, micro_batches, count, fn, opts)
     error(message, 0)
   end
   local sums = dist.all_reduce(torch.stack(totals), "sum", { group = group })
-  return unpack(torch.unbind(sums / count))
+  if not skipped then return unpack(torch.unbind(sums / count)) end
+  local means = torch.unbind(sums / (count - skipped.tokens))
+  means[#means + 1] = skipped.steps
+  return unpack(means)
 end
 
 return agreement.counted(accumulate)

@@ -1,0 +1,201 @@
+--- sharding.evaluate: the mean over held-out data that is split over the ranks.
+
+local agreement = require "lockstep.state.agreement"
+local core = require "lockstep.core"
+local core_sharding = require "lockstep.core.sharding"
+local core_state = require "lockstep.core.state"
+local dist = require "lockstep.distributed"
+local fully_shard = require "lockstep.sharding.fully_shard"
+local means = require "lockstep.sharding.loops.means"
+local options = require "lockstep.options"
+local plain = require "lockstep.plain"
+local splits = require "lockstep.nn.splits"
+local terminal = require "lockstep.log.terminal"
+local torch = require "lockstep.torch"
+
+local NAME = "sharding.evaluate"
+
+--- Stands for the batch of a rank that has none, and whose model needs none.
+local NONE = {}
+
+--- Returns the rank of the run at a position of the group, from 1.
+local function rank_at(group, position) return group and group:ranks()[position] or position - 1 end
+
+--- Returns whether the ranks communicate inside a forward pass of the model.
+local function is_sharded(model, modes)
+  if fully_shard.is_one(model) or splits.has_parts(model:parameters()) then return true end
+  for _, mode in ipairs(modes) do
+    if fully_shard.is_sharded(mode[1]) then return true end
+  end
+  return false
+end
+
+--- Gives the batch of the rank at a position of the group to all its ranks. Returns it, or nil and why it cannot be
+--- sent. Collective.
+local function send(batch, position, is_source, group)
+  local head, tensors = false, {}
+  if is_source then
+    local ok, bytes, found = pcall(core_state.encode, batch, NAME)
+    head = ok and { bytes = bytes } or { problem = agreement.plain(bytes) }
+    for i, x in ipairs(ok and found or {}) do
+      tensors[i] = x:detach():contiguous()
+      head[i] = { dtype = tostring(x.dtype):match "[%w_]+$", shape = { unpack(x.shape) },
+        is_on_cpu = x.device == "cpu" }
+    end
+  end
+  head = dist.all_gather_object(head, { group = group })[position]
+  if head.problem then return nil, head.problem end
+  for i, form in ipairs(head) do
+    tensors[i] = tensors[i] or torch.empty(form.shape,
+      { dtype = torch[form.dtype], device = form.is_on_cpu and "cpu" or dist.device() })
+    dist.broadcast(tensors[i], rank_at(group, position), { group = group })
+  end
+  return core_state.decode(head.bytes, tensors, NAME)
+end
+
+--- Returns an iterator that yields the same as `batches`, and a filler for a rank that has run out: its last batch, or
+--- another rank's where it never had one. Collective.
+local function with_fillers(batches, sharded, group)
+  local ok, first = pcall(batches)
+  local is_first = true
+  local function next_batch()
+    if not is_first then return batches() end
+    local value = first
+    is_first, first = false, nil
+    if not ok then error(value, 0) end
+    return value
+  end
+  local states, without, source = dist.all_gather_object(not ok and "error" or first == nil and "none" or "batch",
+    { group = group }), {}, nil
+  for i, state in ipairs(states) do
+    if state == "error" then return next_batch end -- which the loop raises on every rank
+    if state == "batch" then source = source or i else without[#without + 1] = tostring(rank_at(group, i)) end
+  end
+  if #without == 0 or not source then return next_batch end
+  local borrowed, problem = send(first, source, dist.rank() == rank_at(group, source), group)
+  if problem and sharded then
+    core.raise(("%s: ranks {%s} have no batch; the model is sharded, so each rank needs one, and rank %d's cannot be "
+      .. "sent: %s; give `filler`"):format(NAME, table.concat(without, ", "), rank_at(group, source), problem))
+  end
+  return next_batch, function(last)
+    if last ~= nil then return last end
+    if problem then return NONE end
+    return borrowed
+  end
+end
+
+--- Adds up a value over batches, on the device of the newest one.
+---@class sharding.evaluate.Total
+local Total = {}
+Total.__index = Total
+
+local function new_total(name)
+  return setmetatable({ name = name, value = torch.zeros({}, { dtype = torch.float64 }) }, Total)
+end
+
+--- Returns a value of fn in float64.
+function Total:read(value)
+  if type(value) == "number" then value = torch.tensor(value, { dtype = torch.float64 }) end
+  plain.check(torch.is_tensor(value),
+    "sharding.evaluate: the function must return a batch's sum and count; its %s is a %s", self.name, type(value))
+  value = value:double()
+  if self.has_begun and value:numel() ~= self.value:numel() then
+    core.raise(("sharding.evaluate: the %s of this batch has shape %s, and that of the batches before %s"):format(
+      self.name, tostring(value.shape), tostring(self.value.shape)))
+  end
+  if not self.has_begun then self.value = torch.zeros_like(value) end
+  self.has_begun = true
+  return value
+end
+
+--- Adds what Total:read returned if `finite` holds, a tensor without dimensions.
+function Total:add(value, finite)
+  self.value = self.value:to(value.device) + torch.where(finite:to(value.device), value, torch.zeros_like(value))
+end
+
+--- Gives a rank on which fn was not called zeros like the sums of the others. Returns the number of batches of all
+--- ranks that are excluded, the number of all, and the first excluded one of each rank in words. Collective.
+---@param finite torch.Tensor[] of this rank's batches, without dimensions
+local function agree(finite, sum, count, group)
+  local own = { excluded = 0, total = #finite, shape = sum.has_begun and { unpack(sum.value.shape) } or false,
+    is_on_cpu = sum.value.device == "cpu" }
+  for i, holds in ipairs(#finite > 0 and torch.stack(finite):totable() or {}) do
+    if not holds then own.excluded, own.first = own.excluded + 1, own.first or i end
+  end
+  local excluded, total, first = 0, 0, {}
+  for i, theirs in ipairs(dist.all_gather_object(own, { group = group })) do
+    excluded, total = excluded + theirs.excluded, total + theirs.total
+    if theirs.first then first[#first + 1] = ("rank %d, batch %d"):format(rank_at(group, i), theirs.first) end
+    if theirs.shape and not sum.has_begun then
+      sum.value = torch.zeros(theirs.shape,
+        { dtype = torch.float64, device = theirs.is_on_cpu and "cpu" or dist.device() })
+    end
+  end
+  count.value = count.value:to(sum.value.device):expand_as(sum.value)
+  return excluded, total, table.concat(first, "; ")
+end
+
+--- Returns the mean of fn over held-out data that is split over the ranks. The mean is the sum over all batches of all
+--- ranks divided by the count over them.
+---
+---     local loss = sharding.evaluate(model, my_batches(), function(batch) return model(batch, "loss") end)
+---
+--- fn returns a batch's sum and its count, as numbers or tensors. It runs without gradients, and with the model's
+--- modules out of training mode. The parts may differ in length: a rank that has no batch left repeats its last one
+--- without weight, so that all ranks call a sharded model equally often. A rank that never had one takes a copy of
+--- another rank's first batch. `filler` makes another batch in place of both (see sharding.lockstep). A batch that
+--- cannot be copied, because it holds a function, say, is an error if the model is sharded. Otherwise fn is not called
+--- on a rank without a batch.
+---
+--- A batch whose sum or count is NaN or infinite does not count. The second result is the number of such batches on
+--- all ranks, and a line of the first rank names the first of each rank. If all are, every rank gets an error.
+---
+--- Collective: every rank of `group` calls this.
+---@generic T
+---@param model nn.Module|sharding.DataParallel|sharding.FullyShard
+---@param batches fun(): T? returns the next batch of this rank, or nil when there is none
+---@param fn fun(batch: T): number|torch.Tensor, number|torch.Tensor
+---@param opts {filler: (fun(last: T?): T)?, group: dist.Group?}?
+---@return number|torch.Tensor # a number where fn's sum has one element, else a tensor in float64
+---@return integer # batches of all ranks that were left out, the same on every rank
+local function evaluate(model, batches, fn, opts)
+  local o = options.read(NAME, opts, { filler = options.optional, group = options.optional })
+  plain.check(plain.is_callable(batches),
+    "sharding.evaluate: the iterator must be a function that returns the next batch, not a %s", type(batches))
+  plain.check(type(fn) == "function",
+    "sharding.evaluate: expected a function that returns a batch's sum and count, not a %s", type(fn))
+  local modes = {} -- parents first: train() also reaches the modules inside
+  for _, module in model:named_modules() do modes[#modes + 1] = { module, module.training } end
+  local sum, count, finite = new_total "sum", new_total "count", {}
+  local function take(batch, real)
+    if batch == NONE then return end
+    local batch_sum, batch_count = fn(batch)
+    batch_sum, batch_count = sum:read(batch_sum), count:read(batch_count)
+    if not real then return end
+    local holds = batch_sum:isfinite():all():logical_and(batch_count:isfinite():all():to(batch_sum.device))
+    finite[#finite + 1] = holds
+    sum:add(batch_sum, holds)
+    count:add(batch_count, holds)
+  end
+  model:eval()
+  local ok, message = pcall(torch.no_grad, function()
+    local next_batch, filler = batches, o.filler
+    if not filler then next_batch, filler = with_fillers(batches, is_sharded(model, modes), o.group) end
+    local loop = core_sharding.lockstep(next_batch, { policy = "until_last", filler = filler, group = o.group })
+    for batch, real in function() return loop:next() end do take(batch, real) end
+  end)
+  for _, mode in ipairs(modes) do mode[1]:train(mode[2]) end
+  if not ok then error(message, 0) end
+  local excluded, total, first = agree(finite, sum, count, o.group)
+  if excluded > 0 and dist.rank() == rank_at(o.group, 1) then
+    terminal.print_line(("%s: left out %d of %d batches, whose sum or count is NaN or infinite; the first of each "
+      .. "rank: %s"):format(NAME, excluded, total, first))
+  end
+  local mean = means.over_ranks(sum.value, count.value, o.group, excluded > 0
+    and ("%s: the count over all ranks is 0: of %d batches %d have a sum or count that is NaN or infinite (%s)"):format(
+      NAME, total, excluded, first)
+    or NAME .. ": the count over all ranks is 0; is there a held-out batch, and has it a token with a loss?")
+  return mean:numel() == 1 and mean:item() or mean, excluded
+end
+
+return agreement.counted(evaluate)
