@@ -184,7 +184,8 @@ end
 ---
 --- Optional: ranks (default: the world's size). With `rank` it makes only this rank's micro-batches; the other lists
 --- stay empty. Others are pad_to_multiple_of = 1 (tokens), pad_token_id = 0, check = true, balance = "makespan"
---- (formerly "lockstep") or "round_robin". `cost` is batching.cost.tokens(), batching.cost.transformer{...} or a function of seq_lens.
+--- (formerly "lockstep") or "round_robin". `cost` is batching.cost.tokens(), batching.cost.transformer{...} or a
+--- function of seq_lens.
 ---
 --- `streams` declares the values per token: {name = absent}, or {name = {absent = 1, padding = 0}}. `absent` is the
 --- value in samples without the stream. `padding` is the value in padding tokens and in whole padding micro-batches: 0

@@ -9,7 +9,7 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
---- Returns the sum over ranks of `sum` divided by that of `count`, in float64. Raises with the message `empty` if a
+--- Adds `sum` and `count` up over the ranks, and returns their quotient in float64. Raises with the message `empty` if a
 --- count is 0. Collective.
 ---@param sum torch.Tensor
 ---@param count torch.Tensor of the same shape, on the same device
