@@ -9,8 +9,8 @@ local torch = require "lockstep.torch"
 
 local M = {}
 
---- Adds `sum` and `count` up over the ranks, and returns their quotient in float64. Raises with the message `empty` if a
---- count is 0. Collective.
+--- Adds `sum` and `count` up over the ranks, and returns their quotient in float64. Raises with the message `empty` if
+--- a count is 0. Collective.
 ---@param sum torch.Tensor
 ---@param count torch.Tensor of the same shape, on the same device
 ---@param group dist.Group?
