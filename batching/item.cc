@@ -79,8 +79,9 @@ class Cutter {
       for (size_t i = 0; i < kept.size(); ++i) kept[i].resize(static_cast<size_t>(cut.items[i]));
     }
     if (item.kept.tokens > 0) CheckKindIsKept(item.kept);
-    const bool can_be_cut = Unlocated() == nullptr && Unknown().empty();
-    item.least = can_be_cut && item.kept.tokens > 0 ? ExtentOf(ShortestCut(kept)) : item.kept;
+    // A tensor of the sample may describe its tokens, so a copy that runs with it is whole.
+    const bool can_be_short = Unlocated() == nullptr && Unknown().empty() && !HasTensorOfSample();
+    item.least = can_be_short && item.kept.tokens > 0 ? ExtentOf(ShortestCut(kept)) : item.kept;
     return item;
   }
 
@@ -96,6 +97,11 @@ class Cutter {
   // Whether the tensor's row belongs to the sample, whatever of it is kept.
   bool IsOfSample(const std::string& name) const {
     return ModalityOf(name) == nullptr && options_.own_rows.count(name) == 0;
+  }
+
+  bool HasTensorOfSample() const {
+    return std::any_of(whole_.rows.begin(), whole_.rows.end(),
+                       [this](const auto& entry) { return IsOfSample(entry.first); });
   }
 
   // Returns the name of a tensor with rows that belongs to no modality found and not to the whole

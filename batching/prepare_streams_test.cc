@@ -156,6 +156,19 @@ TEST(PrepareStreams, ARowForTheWholeSampleSurvivesTheCut) {
   EXPECT_TRUE(at::equal(batch.tensors.at("reward"), at::full({1, 2}, 5.0)));
 }
 
+// It may describe the tokens: the lengths of a pair's two answers, say.
+TEST(PrepareStreams, ACopyOfASampleWithARowForTheWholeIsWhole) {
+  TensorSample sample = Text(6);
+  const TensorMicroBatch plain = Prepare({sample}, With(8, 2)).batches[1][0];
+  sample.tensors["lengths"] = at::full({1, 2}, 3);
+
+  const TensorMicroBatch copy = Prepare({sample}, With(8, 2)).batches[1][0];
+
+  ASSERT_TRUE(plain.padding && copy.padding);
+  EXPECT_EQ(plain.input_ids.numel(), 1);
+  EXPECT_EQ(copy.input_ids.numel(), 6);
+}
+
 TEST(PrepareStreams, RowsOfTheirOwnAreDeclared) {
   TensorSample sample = Text(4);
   sample.tensors["clips"] = at::ones({3, 2});

@@ -166,12 +166,6 @@ INSTANTIATE_TEST_SUITE_P(
              "train.lua:11: sharding.dataset: ranks do not agree: seed is 0 on rank 0, and 1 on "
              "rank 1",
              {}},
-        Case{"EpochOfADataset",
-             "local samples = sharding.dataset { size = 8 }\n"
-             "samples:set_epoch(1 + rank)",
-             "train.lua:12: dataset:set_epoch: ranks do not agree: epoch is 1 on rank 0, and 2 on "
-             "rank 1",
-             {}},
         Case{"SeedOfALoader",
              "data.loader { source = { 1, 2, 3 }, seed = rank }",
              "train.lua:11: data.loader: ranks do not agree: seed is 0 on rank 0, and 1 on rank 1",

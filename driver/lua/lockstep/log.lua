@@ -331,7 +331,7 @@ function M.memory(file, parts, opts)
   local o = options.read("log.memory", opts, { title = "" })
   local series, most = memory.measure(dist.device(), parts)
   if is_rank_0() then
-    core.write_file(run.dir .. "/" .. file, { plot.svg(series, { title = o.title .. " (MiB)" }, "seconds") })
+    core.write_file(run.dir .. "/" .. file, { plot.svg(series, { title = o.title .. " (MiB)" }, "seconds", "MiB") })
   end
   return most
 end

@@ -72,14 +72,20 @@ local function check_series(series)
   end
 end
 
---- A plot of `series` over steps. Points that are not finite break their line. `x_name`: what lies on the x axis, if
---- it is not steps.
+--- A plot of `series` over steps. Points that are not finite break their line. `x_name` and `y_name`: what lies on the
+--- axes, if it is not steps, and not what the series' names say.
 ---@param series {name: string, points: {step: number, value: number}[]}[]
 ---@param given {title: string?, log_scale: boolean?}?
 ---@param x_name string?
+---@param y_name string?
 ---@return string
-function M.svg(series, given, x_name)
+function M.svg(series, given, x_name, y_name)
   check_series(series)
+  for _, name in ipairs { x_name or false, y_name or false } do
+    if name and type(name) ~= "string" then
+      core.raise("plot.svg: the name of an axis must be a string, not a " .. type(name))
+    end
+  end
   local o = options.read("log.curve", given, { title = "", log_scale = false })
   local function y_of(p) return o.log_scale and math.log10(p.value) or p.value end
   local x_low, x_high = bounds(series, function(p) return p.step end)
@@ -104,7 +110,7 @@ function M.svg(series, given, x_name)
   add('<text x="%d" y="%d" text-anchor="middle">%s</text>', (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10,
     escape(x_name or "step"))
   add('<text transform="translate(16,%d) rotate(-90)" text-anchor="middle">%s%s</text>', (TOP + HEIGHT - BOTTOM) / 2,
-    escape(quantities(series)), o.log_scale and " (log scale)" or "")
+    escape(y_name or quantities(series)), o.log_scale and " (log scale)" or "")
   for i, s in ipairs(series) do
     local color = COLORS[(i - 1) % #COLORS + 1]
     local line = {}

@@ -28,11 +28,10 @@ end
 ---@return integer?
 function Dataset:__call() return self.shard:next() end
 
---- Begins another epoch: another order, from its start. Collective if all ranks share the samples: they compare the
---- number, as two epochs at once would repeat some samples and lose others.
+--- Begins another epoch: another order, from its start. Not collective, as shards end at different steps: the ranks do
+--- not compare the number.
 ---@param epoch integer
 function Dataset:set_epoch(epoch)
-  agreement.same_order("dataset:set_epoch", self.options.world, { epoch = epoch })
   self.options.epoch, self.options.start = epoch, 0
   self.shard = core_sharding.dataset(self.options)
 end

@@ -48,7 +48,7 @@ end
 ---@param count number|torch.Tensor of how many things `sum` is the sum, on this rank; 0 is fine where another has some
 ---@param opts {group: dist.Group?}?
 ---@return T
-local function weighted_mean(sum, count, opts)
+function M.weighted_mean(sum, count, opts)
   local o = options.read("sharding.weighted_mean", opts, { group = options.optional })
   for i, value in ipairs { sum or false, count or false } do
     if type(value) ~= "number" and not torch.is_tensor(value) then
@@ -63,6 +63,6 @@ local function weighted_mean(sum, count, opts)
   return mean:to(like:is_floating_point() and like.dtype or torch.float32)
 end
 
-M.weighted_mean = agreement.counted(weighted_mean)
+M.weighted_mean = agreement.counted(M.weighted_mean)
 
 return M
