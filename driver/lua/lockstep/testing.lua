@@ -112,7 +112,7 @@ function M.raises(text, fn, ...)
   return tostring(message)
 end
 
---- Fails unless 200 more calls of step() hold as many bytes of tensors as the first 40, and Lua's heap stays. All ranks
+--- Fails if 200 more calls of step() hold more bytes of tensors than the first 40, or if Lua's heap grows. All ranks
 --- make as many calls.
 ---@param step fun()
 function M.memory_is_flat(step)
@@ -127,7 +127,8 @@ function M.memory_is_flat(step)
   local heaps, growth, last = { before.lua }, math.huge, before
   for _ = 1, 4 do
     local now = held_after(50)
-    M.equal(now.tensors, before.tensors)
+    -- What tests before this one left may be freed meanwhile. A leak grows in the other parts.
+    M.truthy(now.tensors <= last.tensors, ("tensors grew from %d to %d bytes"):format(last.tensors, now.tensors))
     growth, last = math.min(growth, now.lua - last.lua), now
     heaps[#heaps + 1] = now.lua
   end
