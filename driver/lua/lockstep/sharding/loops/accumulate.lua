@@ -129,6 +129,7 @@ Skipped.__index = Skipped
 ---@param loss torch.Tensor
 ---@param count number of this rank's micro-batch
 ---@param group dist.Group?
+---@return boolean
 function Skipped:check(micro_step, loss, count, group)
   local own = torch.tensor({ dist.rank(), loss:item(), count }, { dtype = torch.float64 })
   local names, tokens = {}, 0

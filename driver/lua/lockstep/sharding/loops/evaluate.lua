@@ -94,6 +94,8 @@ local function new_total(name)
 end
 
 --- Returns a value of fn in float64.
+---@param value any
+---@return torch.Tensor
 function Total:read(value)
   if type(value) == "number" then value = torch.tensor(value, { dtype = torch.float64 }) end
   plain.check(torch.is_tensor(value),
@@ -108,7 +110,9 @@ function Total:read(value)
   return value
 end
 
---- Adds what Total:read returned if `finite` holds, a tensor without dimensions.
+--- Adds what Total:read returned if `finite` holds.
+---@param value torch.Tensor
+---@param finite torch.Tensor without dimensions
 function Total:add(value, finite)
   self.value = self.value:to(value.device) + torch.where(finite:to(value.device), value, torch.zeros_like(value))
 end
