@@ -48,7 +48,8 @@ log.print(mimo.draw(topology, { micro_batch_size = config.samples }))
 
 -- This rank's part of the model, or both.
 local parts, list, parameters = {}, {}, {}
-for name, part in pairs { vision = "visual", language = "language" } do
+for _, pair in ipairs { { "vision", "visual" }, { "language", "language" } } do
+  local name, part = unpack(pair)
   if topology:peers(name, "dp") then
     local group = topology:group(name, "dp-cp") -- nil where one rank has the module
     parts[name] = models.load(config.model, { device = dist.device(), dtype = torch[config.dtype], part = part,

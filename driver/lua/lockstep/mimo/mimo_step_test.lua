@@ -393,8 +393,11 @@ t.test("AnErrorOfOneModuleIsAnErrorOfAllThatWait", function()
   end
 end)
 
--- Gradients are right where each backward follows its forward. Otherwise only those of one micro-batch were averaged.
-t.test("DataParallelReplicasRunOneMicroBatchAtATime", function()
+local function micro_batch(i) return { x = torch.ones({ world - 1, 3 }, { dtype = torch.float64 }) * i } end
+
+--- Calls fn for each order, with a step of three micro-batches, their source, and on the tower's ranks the tower as
+--- `wrap` replicates or shards it.
+local function each_order_with_a_wrapped_tower(wrap, fn)
   if world < 3 then return end
   local topology = mimo.topology { modules = { { name = "vision", dp = world - 1 },
     { name = "language", first_rank = world - 1 } } }
@@ -402,58 +405,57 @@ t.test("DataParallelReplicasRunOneMicroBatchAtATime", function()
   for _, order in ipairs { "sequential", "1f1b", "all_forwards_first" } do
     local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
     local modules, number = build(), 0
-    local function batch(i) return { x = torch.ones({ world - 1, 3 }, { dtype = torch.float64 }) * i } end
-    local tower = name == "vision" and sharding.data_parallel(modules.vision, { group = topology:group(name, "dp") })
+    local tower = name == "vision" and wrap(modules.vision, topology)
     local functions = { vision = function(part) return tower(part.x) end,
       language = function(_, x) return modules.language(x):square():sum() end }
     local step = mimo.step { topology = topology, bridges = bridge, order = order, micro_batches = 3,
       modules = { [name] = functions[name] } }
-    local function source()
-      number = number + 1
-      return batch(number)
-    end
-    if order == "sequential" then
-      step(source)
-      local plain = build()
-      for i = 1, 3 do plain.language(plain.vision(batch(i).x)):square():sum():backward() end
-      if tower then t.near(modules.vision.weight.grad * (world - 1), plain.vision.weight.grad, 1e-12) end
-    else
-      t.raises("sharding.data_parallel would average the first of these alone", step, source)
-    end
+    fn({ order = order, step = step, modules = modules, tower = tower, topology = topology, name = name,
+      source = function()
+        number = number + 1
+        return micro_batch(number)
+      end })
   end
+end
+
+--- Returns the modules after the three micro-batches on this rank alone.
+local function trained_alone()
+  local plain = build()
+  for i = 1, 3 do plain.language(plain.vision(micro_batch(i).x)):square():sum():backward() end
+  return plain
+end
+
+-- Gradients are right where each backward follows its forward. Otherwise only those of one micro-batch were averaged.
+t.test("DataParallelReplicasRunOneMicroBatchAtATime", function()
+  each_order_with_a_wrapped_tower(function(vision, topology)
+    return sharding.data_parallel(vision, { group = topology:group("vision", "dp") })
+  end, function(of)
+    if of.order ~= "sequential" then
+      t.raises("sharding.data_parallel would average the first of these alone", of.step, of.source)
+      return
+    end
+    of.step(of.source)
+    local plain = trained_alone()
+    if of.tower then t.near(of.modules.vision.weight.grad * (world - 1), plain.vision.weight.grad, 1e-12) end
+  end)
 end)
 
 -- Every backward leaves the shards of its micro-batch, which add up, whatever the order.
 t.test("ShardedModulesRunInEveryOrder", function()
-  if world < 3 then return end
-  local topology = mimo.topology { modules = { { name = "vision", dp = world - 1 },
-    { name = "language", first_rank = world - 1 } } }
-  local name = topology:module()
-  for _, order in ipairs { "sequential", "1f1b", "all_forwards_first" } do
-    local bridge = mimo.bridge { topology = topology, from = "vision", to = "language" }
-    local modules, number = build(), 0
-    local function batch(i) return { x = torch.ones({ world - 1, 3 }, { dtype = torch.float64 }) * i } end
-    local tower = name == "vision" and sharding.fully_shard(modules.vision, { group = topology:group(name, "dp-cp") })
-    local functions = { vision = function(part) return tower(part.x) end,
-      language = function(_, x) return modules.language(x):square():sum() end }
-    local step = mimo.step { topology = topology, bridges = bridge, order = order, micro_batches = 3,
-      modules = { [name] = functions[name] } }
-    step(function()
-      number = number + 1
-      return batch(number)
-    end)
-    mimo.reduce_gradients { topology = topology, loss = "sum", tokens = name == "language" and 1 or nil,
-      modules = { [name] = tower or modules.language } }
-
-    local plain = build()
-    for i = 1, 3 do plain.language(plain.vision(batch(i).x)):square():sum():backward() end
-    local one = name == "vision" and tower or modules.language
+  each_order_with_a_wrapped_tower(function(vision, topology)
+    return sharding.fully_shard(vision, { group = topology:group("vision", "dp-cp") })
+  end, function(of)
+    of.step(of.source)
+    local one = of.tower or of.modules.language
+    mimo.reduce_gradients { topology = of.topology, loss = "sum", tokens = of.name == "language" and 1 or nil,
+      modules = { [of.name] = one } }
+    local plain = trained_alone()
     for parameter, gradient in pairs(fixture.gradients_of(one)) do
-      for other, p in plain[name]:named_parameters() do
+      for other, p in plain[of.name]:named_parameters() do
         if other == parameter then t.near(gradient, p.grad, 1e-12) end
       end
     end
-  end
+  end)
 end)
 
 -- The loader's own dp_info says that nothing is left to cut, in a function around it too.

@@ -85,7 +85,6 @@ local function with_fillers(batches, sharded, group)
 end
 
 --- Adds up a value over batches, on the device of the newest one.
----@class sharding.evaluate.Total
 local Total = {}
 Total.__index = Total
 
