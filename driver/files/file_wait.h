@@ -8,9 +8,9 @@
 // they are patient. The run stands still, and nothing names the file.
 //
 // One call of the system for each object, which moves at most kMostBytes: a wait is then a disk
-// that does not answer, and no large file. Not recorded: writing, as a
-// disk may take minutes to write out what it was given; and the pages of a mapped file, which are
-// read without a call. MappedFile::CheckUnchanged makes one before each sample. Thread-safe.
+// that does not answer, and no large file. Not recorded are writes, as a disk may take minutes to
+// write out what it was given, and the pages of a mapped file, which are read without a call.
+// MappedFile::CheckUnchanged makes one before each sample. Thread-safe.
 
 #ifndef LOCKSTEP_DRIVER_FILES_FILE_WAIT_H_
 #define LOCKSTEP_DRIVER_FILES_FILE_WAIT_H_
