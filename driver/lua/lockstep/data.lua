@@ -62,11 +62,14 @@ end
 ---@return any # null as data.null
 function M.json(path)
   if type(path) ~= "string" then core.raise("data.json: the path must be a string, not a " .. type(path)) end
-  local text, reason = core_files.read(path)
+  local text, reason
+  -- A pipe is opened once: after a first reader has left, its writer is gone.
   local pipe = core_files.kind(path) == "pipe" and io.open(path, "rb")
   if pipe then
     text = pipe:read("*a")
     pipe:close()
+  else
+    text, reason = core_files.read(path)
   end
   if not text then core.raise("data.json: cannot open " .. reason) end
   return core.json_decode(text, path)
