@@ -8,10 +8,10 @@ ignore = {
 exclude_files = {
   "bazel-*",
   "runs",
-  -- Written by driver/lua/types/generate.lua.
-  "driver/lua/types/torch.lua",
-  "driver/lua/types/torch_internal.lua",
+  -- Written by driver/lualib/types/generate.lua.
+  "driver/lualib/types/torch.lua",
+  "driver/lualib/types/torch_internal.lua",
 }
 
 -- Stubs declare what C++ defines: functions without a body, whose arguments nothing reads.
-files["driver/lua/types"] = { globals = { "lockstep" }, ignore = { "212", "241" } }
+files["driver/lualib/types"] = { globals = { "lockstep" }, ignore = { "212", "241" } }

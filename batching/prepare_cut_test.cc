@@ -16,7 +16,7 @@
 #include "ATen/ops/tensor.h"
 #include "ATen/ops/zeros.h"
 #include "batching/prepare.h"
-#include "batching/test_samples.h"
+#include "batching/testing/test_samples.h"
 #include "c10/util/Exception.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"

@@ -15,7 +15,7 @@
 #include "ATen/ops/full.h"
 #include "ATen/ops/tensor.h"
 #include "batching/prepare.h"
-#include "batching/test_samples.h"
+#include "batching/testing/test_samples.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 

@@ -12,7 +12,7 @@
 #include "ATen/ops/tensor.h"
 #include "ATen/ops/zeros_like.h"
 #include "batching/prepare.h"
-#include "batching/test_samples.h"
+#include "batching/testing/test_samples.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/message_of.h"

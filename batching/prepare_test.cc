@@ -15,7 +15,7 @@
 #include "ATen/ops/ones.h"
 #include "ATen/ops/tensor.h"
 #include "ATen/ops/zeros.h"
-#include "batching/test_samples.h"
+#include "batching/testing/test_samples.h"
 #include "c10/core/Allocator.h"
 #include "c10/util/ThreadLocalDebugInfo.h"
 #include "gmock/gmock.h"

@@ -14,12 +14,12 @@
 #include "base/version.h"
 #include "c10/util/Exception.h"
 #include "c10/util/Logging.h"
-#include "driver/launch/command_line.h"
-#include "driver/launch/environment.h"
 #include "driver/launch/launcher.h"
 #include "driver/launch/list_scripts.h"
-#include "driver/ranks/rank.h"
+#include "driver/launch/rank.h"
 #include "driver/ranks/world.h"
+#include "driver/settings/command_line.h"
+#include "driver/settings/environment.h"
 
 namespace lockstep::driver {
 namespace {

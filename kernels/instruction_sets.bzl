@@ -1,5 +1,7 @@
 """Compiles loops once for each instruction set, and runs tests on each of them."""
 
+load("//base/torch:precompiled.bzl", "cc_library")
+
 # ATen's name of each, and the compiler's options.
 INSTRUCTION_SETS = [
     (
@@ -109,7 +111,7 @@ def cc_test_of_instruction_sets(name, deps, size = "small", variants = {}):
       size: of each test.
       variants: further tests, suffix: (args, more deps), which are linked with more code.
     """
-    native.cc_library(
+    cc_library(
         name = name + "_code",
         testonly = True,
         srcs = [name + ".cc"],

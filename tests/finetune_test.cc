@@ -34,7 +34,7 @@ void Make(const Folder& folder, const std::string& script, const std::string& se
 }
 
 void MakeTextModel(const Folder& folder) {
-  Make(folder, "tiny_chat_model.lua", "driver/lua/lockstep/text/chat/chatml_fixture.jinja");
+  Make(folder, "tiny_chat_model.lua", "driver/lualib/lockstep/text/chat/chatml_fixture.jinja");
 }
 
 Command FineTune(const Folder& folder, const std::string& out, const Strings& settings,

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Writes driver/lua/lockstep/text/jinja/unicode_tables.lua: how Python maps letters and which characters repr escapes.
+"""Writes driver/lualib/lockstep/text/jinja/unicode_tables.lua: how Python maps letters and which characters repr escapes.
 
-    python3 tests/unicode_tables.py > driver/lua/lockstep/text/jinja/unicode_tables.lua
+    python3 tests/unicode_tables.py > driver/lualib/lockstep/text/jinja/unicode_tables.lua
 
 The tables are of the Unicode version that this Python has. Python 3.11 (Unicode 14.0) wrote the committed file.
 """

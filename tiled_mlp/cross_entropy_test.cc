@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/message_of.h"
 #include "tests/support/relative_error.h"
-#include "tiled_mlp/strategies.h"
+#include "tiled_mlp/testing/strategies.h"
 #include "torch/csrc/autograd/autograd.h"
 
 namespace lockstep::tiled_mlp {

@@ -6,8 +6,8 @@
 
 #include "ATen/ATen.h"
 #include "gtest/gtest.h"
-#include "tiled_mlp/strategies.h"
-#include "tiled_mlp/test_bodies.h"
+#include "tiled_mlp/testing/strategies.h"
+#include "tiled_mlp/testing/test_bodies.h"
 #include "tiled_mlp/tiled.h"
 #include "torch/csrc/autograd/autograd.h"
 

@@ -10,7 +10,7 @@
 #include "gtest/gtest.h"
 #include "tests/support/message_of.h"
 #include "tiled_mlp/mlp.h"
-#include "tiled_mlp/test_bodies.h"
+#include "tiled_mlp/testing/test_bodies.h"
 #include "tiled_mlp/tiled.h"
 #include "torch/csrc/autograd/autograd.h"
 

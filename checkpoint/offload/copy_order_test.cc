@@ -10,7 +10,7 @@
 #include "ATen/ops/equal.h"
 #include "checkpoint/offload/host_offload.h"
 #include "checkpoint/offload/recording_engine.h"
-#include "checkpoint/region/fixture.h"
+#include "checkpoint/testing/fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "torch/csrc/autograd/saved_variable.h"

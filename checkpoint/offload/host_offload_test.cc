@@ -14,7 +14,7 @@
 #include "ATen/ops/tanh.h"
 #include "c10/core/InferenceMode.h"
 #include "checkpoint/region/checkpoint.h"
-#include "checkpoint/region/fixture.h"
+#include "checkpoint/testing/fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "torch/csrc/autograd/autograd.h"

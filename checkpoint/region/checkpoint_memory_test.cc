@@ -5,7 +5,7 @@
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/tanh.h"
 #include "checkpoint/region/checkpoint.h"
-#include "checkpoint/region/fixture.h"
+#include "checkpoint/testing/fixture.h"
 #include "gtest/gtest.h"
 #include "torch/csrc/autograd/autograd.h"
 #include "torch/csrc/autograd/custom_function.h"

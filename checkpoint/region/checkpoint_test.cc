@@ -17,7 +17,7 @@
 #include "ATen/ops/sigmoid.h"
 #include "ATen/ops/tanh.h"
 #include "ATen/ops/zeros.h"
-#include "checkpoint/region/fixture.h"
+#include "checkpoint/testing/fixture.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "torch/csrc/autograd/autograd.h"

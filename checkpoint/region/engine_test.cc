@@ -7,7 +7,7 @@
 
 #include "ATen/core/grad_mode.h"
 #include "ATen/ops/tanh.h"
-#include "checkpoint/region/fixture.h"
+#include "checkpoint/testing/fixture.h"
 #include "gtest/gtest.h"
 
 namespace lockstep::checkpoint {

@@ -12,7 +12,7 @@
 #include "c10/cuda/CUDAStream.h"
 #include "checkpoint/offload/host_offload.h"
 #include "checkpoint/region/checkpoint.h"
-#include "checkpoint/region/fixture.h"
+#include "checkpoint/testing/fixture.h"
 #include "cuda_runtime_api.h"
 #include "gtest/gtest.h"
 

@@ -22,8 +22,8 @@
 #include "absl/strings/str_join.h"
 #include "c10/util/Exception.h"
 #include "checkpoint/region/checkpoint.h"
-#include "checkpoint/region/fixture.h"
 #include "checkpoint/region/selection.h"
+#include "checkpoint/testing/fixture.h"
 #include "gtest/gtest.h"
 #include "torch/csrc/autograd/autograd.h"
 

@@ -8,7 +8,7 @@
 #define LOCKSTEP_DRIVER_CUDA_CHOOSE_GPU_H_
 
 #include "absl/status/statusor.h"
-#include "driver/launch/environment.h"
+#include "driver/settings/environment.h"
 
 namespace lockstep::driver {
 

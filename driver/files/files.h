@@ -8,7 +8,7 @@
 namespace lockstep::driver {
 
 // Returns the path of a file or folder that the build put next to the program, named from the
-// workspace's root: "driver/lua". Looks in a test's runfiles and in the program's. For a program
+// workspace's root: "driver/lualib". Looks in a test's runfiles and in the program's. For a program
 // that was copied elsewhere together with its files, looks in `<folder of the program>/<path>`. If
 // it finds nothing, throws c10::Error with these places.
 std::string FindRunfile(const std::string& path);

@@ -13,7 +13,7 @@
 #ifndef LOCKSTEP_DRIVER_LAUNCH_LAUNCHER_H_
 #define LOCKSTEP_DRIVER_LAUNCH_LAUNCHER_H_
 
-#include "driver/launch/command_line.h"
+#include "driver/settings/command_line.h"
 
 namespace lockstep::driver {
 

@@ -25,7 +25,7 @@
 #include <vector>
 
 #include "c10/util/intrusive_ptr.h"
-#include "driver/ranks/report/waits.h"
+#include "driver/ranks/waits.h"
 #include "torch/csrc/distributed/c10d/Work.hpp"
 
 namespace lockstep::driver {

@@ -12,7 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "driver/network/bounded_store.h"
 #include "driver/network/printable.h"
-#include "driver/ranks/report/circle.h"
+#include "driver/ranks/circle.h"
 #include "driver/ranks/signs_of_life.h"
 
 namespace lockstep::driver {

@@ -14,8 +14,8 @@
 
 #include "c10/core/Device.h"
 #include "c10/util/intrusive_ptr.h"
-#include "driver/launch/environment.h"
 #include "driver/ranks/activity.h"
+#include "driver/settings/environment.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 #include "torch/csrc/distributed/c10d/Store.hpp"
 

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "driver/text/json_node.h"
+#include "driver/text/json/json_node.h"
 
 namespace lockstep::text {
 

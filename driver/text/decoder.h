@@ -21,7 +21,7 @@
 #include <string_view>
 #include <vector>
 
-#include "driver/text/json_node.h"
+#include "driver/text/json/json_node.h"
 
 namespace lockstep::text {
 

@@ -15,7 +15,7 @@
 #include <variant>
 #include <vector>
 
-#include "driver/text/json_node.h"
+#include "driver/text/json/json_node.h"
 #include "driver/text/unicode/unicode.h"
 
 namespace lockstep::text {

@@ -13,7 +13,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "driver/text/json_node.h"
+#include "driver/text/json/json_node.h"
 
 namespace lockstep::text {
 

@@ -17,7 +17,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
-#include "driver/text/json_node.h"
+#include "driver/text/json/json_node.h"
 #include "driver/text/unicode/unicode.h"
 #include "driver/text/word_scanner.h"
 

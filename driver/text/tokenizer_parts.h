@@ -10,7 +10,7 @@
 
 #include "driver/text/added_tokens.h"
 #include "driver/text/decoder.h"
-#include "driver/text/json_node.h"
+#include "driver/text/json/json_node.h"
 #include "driver/text/model/bpe.h"
 #include "driver/text/model/unigram.h"
 #include "driver/text/model/vocabulary.h"

@@ -18,7 +18,7 @@
 #include "gtest/gtest.h"
 #include "mimo/batch/ownership.h"
 #include "mimo/batch/slice.h"
-#include "mimo/topology/random_topology.h"
+#include "mimo/testing/random_topology.h"
 #include "tests/support/message_of.h"
 
 namespace lockstep::mimo {

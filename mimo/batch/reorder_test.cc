@@ -11,7 +11,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "mimo/topology/random_topology.h"
+#include "mimo/testing/random_topology.h"
 
 namespace lockstep::mimo {
 namespace {

@@ -23,7 +23,7 @@
 #include "mimo/batch/ownership.h"
 #include "mimo/batch/reorder.h"
 #include "mimo/batch/slice.h"
-#include "mimo/topology/random_topology.h"
+#include "mimo/testing/random_topology.h"
 
 namespace lockstep::mimo {
 namespace {

@@ -35,7 +35,7 @@
 // A rank always waits for a message first, and only then for rows or in a collective. A rank that
 // fails sends a message to all ranks that may wait for one (State::Fail), and each of them does the
 // same. Ranks on both sides send and receive in one batch, in Wait or in backward. Tests:
-// driver/lua/lockstep/mimo/mimo_bridge_test.lua, mimo_errors_test.lua, mimo_lanes_test.lua.
+// driver/lualib/lockstep/mimo/mimo_bridge_test.lua, mimo_errors_test.lua, mimo_lanes_test.lua.
 
 namespace lockstep::mimo {
 

@@ -1,5 +1,5 @@
 // The bridge and the gradients as a C++ caller uses them, on real processes over Gloo. Grids of
-// every kind, and errors, are tested from Lua: driver/lua/mimo_*_test.lua.
+// every kind, and errors, are tested from Lua: driver/lualib/lockstep/mimo.
 
 #include "mimo/bridge/bridge.h"
 

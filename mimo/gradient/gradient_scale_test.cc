@@ -8,7 +8,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "mimo/batch/ownership.h"
-#include "mimo/topology/random_topology.h"
+#include "mimo/testing/random_topology.h"
 
 namespace lockstep::mimo {
 namespace {

@@ -15,8 +15,8 @@
 #include "mimo/bridge/routes.h"
 #include "mimo/draw/draw.h"
 #include "mimo/schedule/schedule.h"
+#include "mimo/testing/random_topology.h"
 #include "mimo/topology/groups.h"
-#include "mimo/topology/random_topology.h"
 #include "mimo/topology/topology.h"
 
 namespace lockstep::mimo {

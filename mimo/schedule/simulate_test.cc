@@ -12,7 +12,7 @@
 #include "absl/types/span.h"
 #include "gtest/gtest.h"
 #include "mimo/schedule/schedule.h"
-#include "mimo/topology/random_topology.h"
+#include "mimo/testing/random_topology.h"
 
 namespace lockstep::mimo {
 namespace {

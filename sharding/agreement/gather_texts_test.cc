@@ -8,7 +8,7 @@
 #include "absl/status/status.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sharding/agreement/thread_collective.h"
+#include "sharding/testing/thread_collective.h"
 
 namespace lockstep::sharding {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sharding/agreement/thread_collective.h"
+#include "sharding/testing/thread_collective.h"
 
 namespace lockstep::sharding {
 namespace {

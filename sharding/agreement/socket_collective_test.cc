@@ -16,7 +16,7 @@
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "sharding/agreement/agreement.h"
-#include "sharding/agreement/socket_ranks.h"
+#include "sharding/testing/socket_ranks.h"
 
 namespace lockstep::sharding {
 namespace {

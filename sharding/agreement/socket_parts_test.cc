@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "sharding/agreement/gather_texts.h"
 #include "sharding/agreement/socket_collective.h"
-#include "sharding/agreement/socket_ranks.h"
+#include "sharding/testing/socket_ranks.h"
 
 namespace lockstep::sharding {
 namespace {

@@ -12,7 +12,7 @@
 #include "absl/strings/str_cat.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sharding/fully_shard/fixture.h"
+#include "sharding/testing/fixture.h"
 #include "tests/support/ranks.h"
 
 namespace lockstep::sharding {

@@ -9,8 +9,8 @@
 #include "absl/types/span.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
-#include "sharding/agreement/socket_ranks.h"
-#include "sharding/agreement/thread_collective.h"
+#include "sharding/testing/socket_ranks.h"
+#include "sharding/testing/thread_collective.h"
 
 namespace lockstep::sharding {
 namespace {

@@ -4,7 +4,7 @@
     python3 tests/chat_templates/make_cases.py
 
 Needs transformers 5.23.0 and jinja2 3.1.6 on Python 3.11. Writes jinja_cases.json and chat_cases.json next to their tests
-in driver/lua/lockstep/text/. A case is {"template", "variables", "text"}, or "failure" where jinja2 raises an error.
+in driver/lualib/lockstep/text/. A case is {"template", "variables", "text"}, or "failure" where jinja2 raises an error.
 """
 
 import json
@@ -16,7 +16,7 @@ from conversations import conversations
 from snippets import SNIPPETS, VARIABLES
 from transformers.utils import chat_template_utils
 
-TEXT = pathlib.Path(__file__).parents[2] / "driver/lua/lockstep/text"
+TEXT = pathlib.Path(__file__).parents[2] / "driver/lualib/lockstep/text"
 
 
 def write(path, value):

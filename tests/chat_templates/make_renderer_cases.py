@@ -5,7 +5,7 @@
 
 TEMPLATES is a wheel with the models' templates, that of trl 1.16.0. Needs transformers 5.23.0 and jinja2 3.1.6. A case has
 "views": the text of the chat up to and with each message of the assistant, and "prompt": the whole chat with the header of
-an answer. Writes renderers_cases.json next to its test in driver/lua/lockstep/text/chat/.
+an answer. Writes renderers_cases.json next to its test in driver/lualib/lockstep/text/chat/.
 """
 
 import pathlib

@@ -5,7 +5,7 @@
 
 For each dtype there are an input, a weight, a bias and the gradient of the result; for each recipe the result and the
 gradients of torchao.float8.convert_to_float8_training. Its products are emulated: float32 products of the same float8
-numbers. The test is driver/lua/lockstep/float8/float8_test.lua.
+numbers. The test is driver/lualib/lockstep/float8/float8_test.lua.
 """
 
 import dataclasses

@@ -7,8 +7,9 @@
    ProcessGroup.hpp, Store.hpp and Types.hpp do not count: they name what a caller hands over.
 4. Only driver/lua/bind/<library>/ includes a library's headers. driver/ranks/ builds on sharding too.
    A library includes no header of ours but its own. A binding translates: it calls no store, sends no messages and locks no file.
-5. scripts/ and driver/lua/lockstep/ are Lua, and what the tests there read; scripts depend on the driver alone, and
-   require its public modules: lockstep.core is private to the Lua library.
+5. scripts/ and driver/lualib/lockstep/ are Lua, and what the tests there read; scripts depend on the driver alone.
+6. The rooms of driver/ stand on floors: readers of files, the runtime, Lua, the program. No room includes one of a floor above it,
+   and no folders include each other in a circle.
 
 Transitive dependencies are Bazel's to know: see transitive_test.py.
 """
@@ -19,6 +20,13 @@ import sys
 
 import workspace
 
+# From the ground up. A new room of driver/ gets its floor here.
+FLOORS = (
+    ("files", "data", "text", "images"),
+    ("settings", "network", "watching", "cuda", "graph", "terminal", "ranks"),
+    ("lua", "lualib"),
+    ("launch", "package"),
+)
 LIBRARIES = ("batching", "sharding", "checkpoint", "tiled_mlp", "mimo", "kernels")
 _LOW = LIBRARIES + ("base",)  # what knows no driver and no Lua
 
@@ -130,7 +138,7 @@ def check_includes(top):
             is_ours = owner in LIBRARIES + ("driver", "scripts")
             if library and (_LUA_HEADERS.search(header) or is_ours and owner != library):
                 yield f"{where}; {library} knows no other library, no driver and no Lua"
-            if path.startswith("driver/lua/") and owner in LIBRARIES and not _binds(path, owner):
+            if path.startswith(("driver/lua/", "driver/lualib/")) and owner in LIBRARIES and not _binds(path, owner):
                 yield f"{where}; the only bindings that know {owner} are those in driver/lua/bind/{owner}/"
             if library and _UNSTABLE_HEADERS.match(header):
                 unstable.setdefault(library, {}).setdefault(_stem(path), f"{path}:{line}")
@@ -147,27 +155,67 @@ def check_includes(top):
             yield f"{library}: c10d, Gloo and `_`-prefixed operators are one file's of a library, but {places} use them"
 
 
+def _floor(folder):
+    """The floor of a folder in driver/, main.cc is above all; None for a folder that has none."""
+    parts = folder.split("/")
+    return len(FLOORS) if len(parts) == 1 else next((i for i, rooms in enumerate(FLOORS) if parts[1] in rooms), None)
+
+
+def check_floors(top):
+    """Rule 6, from the includes of driver/'s sources, without tests."""
+    arrows = {}  # (folder, folder) to the first include
+    for path in filter(_is_source, workspace.files(top)):
+        if not path.startswith("driver/") or _stem(path).endswith("_test"):
+            continue
+        folder = path.rsplit("/", 1)[0]
+        if _floor(folder) is None:
+            yield f"{path}: the room {'/'.join(folder.split('/')[:2])} has no floor; give it one in FLOORS of tests/lint/layers.py"
+            continue
+        for line, header in includes((pathlib.Path(top) / path).read_text()):
+            if not header.startswith("driver/"):
+                continue
+            other = header.rsplit("/", 1)[0]
+            arrows.setdefault((folder, other), f"{path}:{line}")
+            if (_floor(other) or 0) > _floor(folder):
+                yield f"{path}:{line}: includes {header}; {folder} lies on a floor below {other}"
+    yield from _circles(arrows)
+
+
+def _circles(arrows):
+    """One line for each folder that leads back to itself."""
+    below = {}
+    for folder, other in arrows:
+        if folder != other:
+            below.setdefault(folder, set()).add(other)
+    for start in sorted(below):
+        ways, pending = {start: None}, [start]
+        while pending:
+            folder = pending.pop()
+            for other in sorted(below.get(folder, ())):
+                if other == start:
+                    way = [folder]
+                    while ways[way[-1]]:
+                        way.append(ways[way[-1]])
+                    if start == min(way):
+                        yield f"{arrows[folder, start]}: closes a circle of folders: {' -> '.join(way[::-1] + [start])}"
+                    pending = []
+                    break
+                if other not in ways:
+                    ways[other] = folder
+                    pending.append(other)
+
+
 def check_lua_folders(top):
     """Rule 5: a model, a recipe, a schedule is Lua. scripts/launch/ has the files of clusters."""
     for path in workspace.files(top):
-        if path.startswith(("scripts/", "driver/lua/lockstep/")) and not path.startswith("scripts/launch/"):
-            is_test_data = path.startswith("driver/lua/lockstep/") and path.endswith((".jinja", ".json"))
+        if path.startswith(("scripts/", "driver/lualib/lockstep/")) and not path.startswith("scripts/launch/"):
+            is_test_data = path.startswith("driver/lualib/lockstep/") and path.endswith((".jinja", ".json"))
             if not (path.endswith((".lua", ".md")) or is_test_data or workspace.is_build_file(path)):
-                yield f"{path}: {'scripts' if path.startswith('scripts') else 'driver/lua/lockstep'} holds Lua"
-
-
-def check_scripts(top):
-    """Rule 5: a user copies a script, and may rely on public modules alone."""
-    for path in workspace.files(top):
-        if path.startswith("scripts/") and path.endswith(".lua"):
-            text = (pathlib.Path(top) / path).read_text()
-            for found in re.finditer(r"""["']lockstep\.core[\w.]*["']""", text):
-                line = text.count("\n", 0, found.start()) + 1
-                yield f"{path}:{line}: requires {found[0]}, which is private; lockstep.files and lockstep.data are public"
+                yield f"{path}: {'scripts' if path.startswith('scripts') else 'driver/lualib/lockstep'} holds Lua"
 
 
 def check(top):
-    return sorted([*check_dependencies(top), *check_core(top), *check_includes(top), *check_lua_folders(top), *check_scripts(top)])
+    return sorted([*check_dependencies(top), *check_core(top), *check_includes(top), *check_floors(top), *check_lua_folders(top)])
 
 
 if __name__ == "__main__":

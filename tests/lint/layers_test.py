@@ -37,10 +37,10 @@ class LayersTest(unittest.TestCase):
                           "batching/BUILD:19", "//driver:context")
 
     def test_a_library_that_loads_a_rule_of_the_driver_is_found(self):
-        load = 'load("//driver/lua:lua_test.bzl", "lua_test")\n\n'
+        load = 'load("//driver/lualib:lua_test.bzl", "lua_test")\n\n'
 
         self.assert_finds({"batching/BUILD": load + fixture.SOUND["batching/BUILD"]},
-                          "batching/BUILD:1", "//driver/lua:lua_test.bzl")
+                          "batching/BUILD:1", "//driver/lualib:lua_test.bzl")
 
     def test_a_library_that_depends_on_lua_is_found(self):
         self.assert_finds(add_dep("batching/BUILD", "torch", "@luajit"), "@luajit")
@@ -124,15 +124,33 @@ class LayersTest(unittest.TestCase):
                 self.assert_finds(
                     fixture.build("scripts/BUILD", "//driver:lockstep", label), "scripts/BUILD:1", label)
 
-    def test_a_script_that_requires_a_private_module_is_found(self):
-        for require in ('require "lockstep.core.files"', "require('lockstep.core')"):
-            with self.subTest(require):
-                self.assert_finds({"scripts/a.lua": f"print(1)\nlocal files = {require}\n"}, "scripts/a.lua:2", "is private")
-
     def test_a_model_that_is_not_lua_is_found(self):
-        for path in ("scripts/model.cc", "driver/lua/lockstep/schedule.h"):
+        for path in ("scripts/model.cc", "driver/lualib/lockstep/schedule.h"):
             with self.subTest(path):
                 self.assert_finds({path: "// A model.\n"}, path, "holds Lua")
+
+    def test_a_room_that_includes_one_above_it_is_found(self):
+        for path, header in (("driver/files/files.cc", "driver/ranks/world.h"), ("driver/ranks/world.cc", "driver/lua/vm/vm.h"),
+                             ("driver/ranks/circle.cc", "driver/launch/launcher.h")):
+            with self.subTest(path):
+                self.assert_finds({path: f'#include "{header}"\n'}, f"{path}:1: includes {header}", "on a floor below")
+
+    def test_a_room_may_include_those_below_it(self):
+        changes = {"driver/main.cc": '#include "driver/launch/rank.h"\n',
+                   "driver/launch/rank.h": '#include "driver/lua/vm/vm.h"\n',
+                   "driver/lua/vm/vm.h": '#include "driver/ranks/world.h"\n#include "driver/files/files.h"\n'}
+
+        self.assertEqual([], fixture.problems(layers.check, changes))
+
+    def test_a_circle_of_folders_is_found(self):
+        self.assert_finds({"driver/text/model/bpe.h": '#include "driver/text/node.h"\n',
+                           "driver/text/text.cc": '#include "driver/text/unicode/tables.h"\n',
+                           "driver/text/unicode/tables.h": '#include "driver/text/model/bpe.h"\n'},
+                          "driver/text/model/bpe.h:1: closes a circle of folders: driver/text -> driver/text/unicode -> "
+                          "driver/text/model -> driver/text")
+
+    def test_a_room_without_a_floor_is_found(self):
+        self.assert_finds({"driver/attic/attic.cc": "// Nothing.\n"}, "driver/attic/attic.cc: the room driver/attic has no floor")
 
 
 if __name__ == "__main__":

@@ -52,12 +52,12 @@ class LuacheckTest(unittest.TestCase):
     def test_a_stub_need_not_read_its_arguments(self):
         text = "local dist = {}\nfunction dist.send(x) end\nreturn dist\n"
 
-        self.assertEqual(0, run_luacheck(text, "driver/lua/types/distributed.lua")[0])
-        self.assertNotEqual(0, run_luacheck(text, "driver/lua/lockstep/distributed.lua")[0])
+        self.assertEqual(0, run_luacheck(text, "driver/lualib/types/distributed.lua")[0])
+        self.assertNotEqual(0, run_luacheck(text, "driver/lualib/lockstep/distributed.lua")[0])
 
     def test_what_is_fetched_or_generated_is_left_out(self):
-        for path in ("bazel-out/a.lua", "runs/a.lua", "driver/lua/types/torch.lua",
-                     "driver/lua/types/torch_internal.lua"):
+        for path in ("bazel-out/a.lua", "runs/a.lua", "driver/lualib/types/torch.lua",
+                     "driver/lualib/types/torch_internal.lua"):
             with self.subTest(path):
                 self.assertEqual(0, run_luacheck("x = 1\n", path)[0])
 

@@ -72,7 +72,7 @@ class ReadmeTest(unittest.TestCase):
 
     def test_the_map_names_every_folder(self):
         text = (workspace.root() / "docs/ARCHITECTURE.md").read_text()
-        described_together = ("third_party/", "tests/", "driver/lua/bind/", "driver/lua/lockstep/")
+        described_together = ("third_party/", "tests/", "driver/lua/bind/", "driver/lualib/lockstep/")
         folders = {path.rpartition("/")[0] for path in workspace.files(workspace.root()) if workspace.is_build_file(path)}
         leaves = {f for f in folders if not any(other.startswith(f"{f}/") for other in folders)}
 

@@ -20,13 +20,13 @@ import workspace
 
 MAX_LINES = 500
 MAX_FILES = 30
-# Written by driver/lua/types/generate.lua.
-GENERATED = ("driver/lua/types/torch.lua", "driver/lua/types/torch_internal.lua")
+# Written by driver/lualib/types/generate.lua.
+GENERATED = ("driver/lualib/types/torch.lua", "driver/lualib/types/torch_internal.lua")
 
 PARALLEL = "kernels/aten/parallel.cc"
 
 # A name for a folder, a time in a log, and the test's clock.
-WALL_CLOCK = ("driver/ranks/rank.cc", "driver/files/event_file.cc", "tests/support/jumping_clock.cc")
+WALL_CLOCK = ("driver/launch/rank.cc", "driver/files/event_file.cc", "tests/support/jumping_clock.cc")
 _WALL_CLOCK = re.compile(r"absl::Now\(|\bsystem_clock\b|\bCLOCK_REALTIME|\bgettimeofday\(|\bstd::time\(|\b(?:sem_timed|"
                          r"pthread_cond_timed)wait\(|\bpthread_mutex_timedlock\(")
 

@@ -60,7 +60,7 @@ class SourcesTest(unittest.TestCase):
                      "clock_gettime(CLOCK_REALTIME, &now);", "gettimeofday(&now, nullptr);", "sem_timedwait(&done, &end);"):
             with self.subTest(code):
                 self.assert_finds(f"\nvoid Wait() {{ {code} }}\n", "driver/kite.cc:2: ", "driver/kite.cc")
-        self.assertEqual([], fixture.problems(sources.check, {"driver/ranks/rank.cc": "auto now = absl::Now();\n"}))
+        self.assertEqual([], fixture.problems(sources.check, {"driver/launch/rank.cc": "auto now = absl::Now();\n"}))
 
     def test_a_python_that_reads_the_current_folder_is_found(self):
         for command in ("python3 -c 'import os'", "python3 -m pip install kites", "python3 - <<'PYTHON'", "python -B -c 1",

@@ -18,7 +18,7 @@ class VersionTest(unittest.TestCase):
 
     def setUp(self):
         self.top = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory()))
-        for path in ("run", "package", "MODULE.bazel", "driver/launch/command_line.cc"):
+        for path in ("run", "package", "MODULE.bazel", "driver/settings/command_line.cc"):
             (self.top / path).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(TOP / path, self.top / path)
         self.bin = self.top / "bin"
@@ -42,7 +42,7 @@ class VersionTest(unittest.TestCase):
         self.assertEqual((ended.returncode, ended.stdout, ended.stderr), (0, f"lockstep {VERSION}\n", ""))
 
     def test_the_help_needs_none_and_is_the_programs(self):
-        text = re.search(r'kUsage\[\] =\s+R"\((.*?)\)"', (self.top / "driver/launch/command_line.cc").read_text(),
+        text = re.search(r'kUsage\[\] =\s+R"\((.*?)\)"', (self.top / "driver/settings/command_line.cc").read_text(),
                          re.DOTALL)[1]
         for option in ("--help", "-h"):
             ended = self.start("run", option)

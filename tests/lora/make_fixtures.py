@@ -5,7 +5,7 @@
 
 Each case is a folder with adapter_config.json, adapter_model.safetensors and expected.safetensors: logits in
 evaluation, the gradients of every trained parameter in training (dropout under the seed 7) by PEFT's own keys, and the
-weights after merging. The test is driver/lua/lockstep/lora/lora_peft_test.lua.
+weights after merging. The test is driver/lualib/lockstep/lora/lora_peft_test.lua.
 
 The folders random_* have random configurations, most of them with patterns of ranks and alphas whose names overlap, and
 the logits in evaluation alone. The folders tied_* are of tests/models/llama_tied, whose head is its embedding.

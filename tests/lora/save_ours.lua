@@ -1,6 +1,6 @@
 --- Writes adapters by lora.save, for check_ours.py: a folder per case with the logits and the merged weights.
 
-package.path = "driver/lua/lockstep/lora/?.lua;" .. package.path
+package.path = "driver/lualib/lockstep/lora/?.lua;" .. package.path
 
 local data = require "lockstep.data"
 local lora = require "lockstep.lora"

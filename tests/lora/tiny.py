@@ -1,4 +1,4 @@
-"""The model that the fixtures of LoRA are for, in Python. driver/lua/lockstep/lora/tiny_fixture.lua is the same in Lua."""
+"""The model that the fixtures of LoRA are for, in Python. driver/lualib/lockstep/lora/tiny_fixture.lua is the same in Lua."""
 
 import torch
 from torch import nn

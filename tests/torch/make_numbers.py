@@ -3,7 +3,7 @@
     pip install torch==2.11.0 numpy safetensors==0.8.0
     python tests/torch/make_numbers.py tests/torch/numbers.safetensors
 
-The tests are driver/lua/lockstep/optim/optim_torch_test.lua and driver/lua/lockstep/nn/nn_torch_test.lua.
+The tests are driver/lualib/lockstep/optim/optim_torch_test.lua and driver/lualib/lockstep/nn/nn_torch_test.lua.
 """
 
 import sys

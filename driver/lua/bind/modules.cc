@@ -2,8 +2,8 @@
 
 #include "ATen/core/dispatch/Dispatcher.h"
 #include "driver/lua/bind/open.h"
-#include "driver/lua/torch/graph.h"
-#include "driver/lua/torch/torch.h"
+#include "driver/lua/bind/torch/torch.h"
+#include "driver/lua/tensor/graph.h"
 
 namespace lockstep::lua {
 

@@ -1,5 +1,5 @@
 // The modules in C++. Each function leaves its module on the stack: a package.preload function.
-// Scripts use the modules of driver/lua/lockstep, which are built on these.
+// Scripts use the modules of driver/lualib/lockstep, which are built on these.
 
 #ifndef LOCKSTEP_DRIVER_LUA_BIND_OPEN_H_
 #define LOCKSTEP_DRIVER_LUA_BIND_OPEN_H_

@@ -7,7 +7,7 @@
 #include "ATen/core/jit_type.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "driver/lua/torch/tensor.h"
+#include "driver/lua/tensor/tensor.h"
 #include "driver/lua/vm/stack.h"
 
 namespace lockstep::lua {

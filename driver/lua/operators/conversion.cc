@@ -8,7 +8,7 @@
 #include "absl/strings/str_cat.h"
 #include "c10/core/Layout.h"
 #include "c10/core/MemoryFormat.h"
-#include "driver/lua/torch/tensor.h"
+#include "driver/lua/tensor/tensor.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
 

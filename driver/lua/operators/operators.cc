@@ -18,7 +18,7 @@
 #include "driver/lua/operators/conversion.h"
 #include "driver/lua/operators/explain.h"
 #include "driver/lua/operators/overloads.h"
-#include "driver/lua/torch/tensor.h"
+#include "driver/lua/tensor/tensor.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
 

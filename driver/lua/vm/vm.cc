@@ -16,10 +16,10 @@
 #include "absl/strings/string_view.h"
 #include "absl/strings/strip.h"
 #include "c10/util/Exception.h"
-#include "driver/lua/operators/wording.h"
 #include "driver/lua/vm/running.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/whereabouts.h"
+#include "driver/lua/vm/wording.h"
 
 namespace lockstep::lua {
 namespace {

@@ -1,6 +1,6 @@
 // The Lua runtime: one LuaJIT state, and the rules by which errors cross it.
 //
-//    LuaVm vm({.library_root = "driver/lua", .script_folder = "scripts"});
+//    LuaVm vm({.library_root = "driver/lualib", .script_folder = "scripts"});
 //    std::optional<ScriptError> error = vm.RunFile("scripts/train.lua");
 //
 // The rules. A C++ exception never crosses a Lua frame: every C function runs inside one wrapper

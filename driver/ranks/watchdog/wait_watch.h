@@ -26,7 +26,7 @@
 #include <vector>
 
 #include "c10/util/intrusive_ptr.h"
-#include "driver/ranks/report/waits.h"
+#include "driver/ranks/waits.h"
 #include "torch/csrc/distributed/c10d/Store.hpp"
 
 namespace lockstep::driver {

@@ -16,7 +16,7 @@
 #include <unordered_map>
 #include <vector>
 
-#include "driver/text/json_node.h"
+#include "driver/text/json/json_node.h"
 
 namespace lockstep::text {
 

@@ -1,7 +1,7 @@
 // Another project's program: plans micro-batches with @lockstep//batching and prints who trains
 // what.
 
-#include "batching/plan.h"
+#include "lockstep/batching/plan.h"
 
 #include <cstdint>
 #include <cstdio>

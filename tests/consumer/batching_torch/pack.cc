@@ -7,7 +7,7 @@
 #include "ATen/core/TensorBody.h"
 #include "ATen/ops/arange.h"
 #include "ATen/ops/ones.h"
-#include "batching/prepare.h"
+#include "lockstep/batching/prepare.h"
 
 int main() {
   namespace batching = lockstep::batching;

@@ -3,7 +3,7 @@
 #include <cstdio>
 
 #include "absl/status/statusor.h"
-#include "checkpoint/offload/host_memory_pool.h"
+#include "lockstep/checkpoint/offload/host_memory_pool.h"
 
 int main() {
   namespace checkpoint = lockstep::checkpoint;

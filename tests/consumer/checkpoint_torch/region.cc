@@ -8,8 +8,8 @@
 #include "ATen/ops/allclose.h"
 #include "ATen/ops/randn.h"
 #include "ATen/ops/tanh.h"
-#include "checkpoint/offload/host_offload.h"
-#include "checkpoint/region/checkpoint.h"
+#include "lockstep/checkpoint/offload/host_offload.h"
+#include "lockstep/checkpoint/region/checkpoint.h"
 
 int main() {
   namespace checkpoint = lockstep::checkpoint;

@@ -6,7 +6,7 @@
 #include "ATen/ops/allclose.h"
 #include "ATen/ops/ones.h"
 #include "ATen/ops/randn.h"
-#include "kernels/kernels.h"
+#include "lockstep/kernels/kernels.h"
 
 int main() {
   const at::Tensor x = at::randn({5, 64}), weight = at::ones({64});

@@ -4,7 +4,7 @@
 #include <cstdio>
 
 #include "absl/status/statusor.h"
-#include "mimo/topology/topology.h"
+#include "lockstep/mimo/topology/topology.h"
 
 int main() {
   namespace mimo = lockstep::mimo;

@@ -1,6 +1,6 @@
 // Another project's program: the images of one replica's samples, with @lockstep//mimo:torch.
 
-#include "mimo/batch/slice.h"
+#include "lockstep/mimo/batch/slice.h"
 
 #include <cstdio>
 #include <variant>

@@ -1,6 +1,6 @@
 // Another project's program: splits a dataset over ranks with @lockstep//sharding.
 
-#include "sharding/dataset/shard.h"
+#include "lockstep/sharding/dataset/shard.h"
 
 #include <cstdint>
 #include <cstdio>

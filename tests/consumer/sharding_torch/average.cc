@@ -7,7 +7,7 @@
 #include "ATen/core/TensorBody.h"
 #include "ATen/ops/ones.h"
 #include "c10/util/intrusive_ptr.h"
-#include "sharding/functional/functional.h"
+#include "lockstep/sharding/functional/functional.h"
 #include "torch/csrc/distributed/c10d/HashStore.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 #include "torch/csrc/distributed/c10d/ProcessGroupGloo.hpp"

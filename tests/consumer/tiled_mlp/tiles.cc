@@ -1,6 +1,6 @@
 // Another project's program: how many tiles a sequence is cut into, with @lockstep//tiled_mlp.
 
-#include "tiled_mlp/tiles.h"
+#include "lockstep/tiled_mlp/tiles.h"
 
 #include <cstdio>
 

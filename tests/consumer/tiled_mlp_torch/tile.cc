@@ -8,7 +8,7 @@
 #include "ATen/ops/linear.h"
 #include "ATen/ops/randn.h"
 #include "ATen/ops/silu.h"
-#include "tiled_mlp/tiled.h"
+#include "lockstep/tiled_mlp/tiled.h"
 
 int main() {
   namespace tiled_mlp = lockstep::tiled_mlp;

@@ -11,13 +11,13 @@
 #include "absl/strings/str_cat.h"
 #include "checkpoint/offload/host_offload.h"
 #include "checkpoint/region/selection.h"
+#include "driver/lua/bind/context.h"
 #include "driver/lua/bind/open.h"
-#include "driver/lua/torch/captured.h"
-#include "driver/lua/torch/tensor.h"
+#include "driver/lua/tensor/captured.h"
+#include "driver/lua/tensor/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
-#include "driver/ranks/context.h"
 
 namespace lockstep::lua {
 

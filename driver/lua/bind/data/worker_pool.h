@@ -30,8 +30,8 @@
 #include "ATen/core/TensorBody.h"
 #include "driver/data/ordered_queue.h"
 #include "driver/data/source.h"
+#include "driver/lua/bind/context.h"
 #include "driver/lua/vm/vm.h"
-#include "driver/ranks/context.h"
 #include "lua.hpp"
 
 namespace lockstep::lua {

@@ -10,7 +10,7 @@
 #include "driver/images/decode.h"
 #include "driver/images/patches.h"
 #include "driver/lua/bind/open.h"
-#include "driver/lua/torch/tensor.h"
+#include "driver/lua/tensor/tensor.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/status.h"
 #include "driver/lua/vm/vm.h"

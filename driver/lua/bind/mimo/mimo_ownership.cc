@@ -7,7 +7,7 @@
 
 #include "ATen/core/TensorBody.h"
 #include "absl/strings/str_cat.h"
-#include "driver/lua/torch/tensor.h"
+#include "driver/lua/tensor/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/status.h"

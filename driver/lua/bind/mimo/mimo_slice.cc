@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "driver/lua/bind/mimo/functions.h"
 #include "driver/lua/bind/mimo/mimo_ownership.h"
-#include "driver/lua/torch/tensor.h"
+#include "driver/lua/tensor/tensor.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
 #include "mimo/batch/pack.h"

@@ -21,7 +21,7 @@
 #include "driver/files/regular_file.h"
 #include "driver/files/run_lock.h"
 #include "driver/lua/bind/open.h"
-#include "driver/lua/torch/tensor.h"
+#include "driver/lua/tensor/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/status.h"

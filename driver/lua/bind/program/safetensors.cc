@@ -14,7 +14,7 @@
 #include "absl/strings/str_format.h"
 #include "driver/files/new_file.h"
 #include "driver/lua/bind/open.h"
-#include "driver/lua/torch/tensor.h"
+#include "driver/lua/tensor/tensor.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/status.h"
 #include "driver/lua/vm/vm.h"

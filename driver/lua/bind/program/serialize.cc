@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "driver/files/value_bytes.h"
-#include "driver/lua/torch/tensor.h"
+#include "driver/lua/tensor/tensor.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/status.h"
 #include "driver/lua/vm/vm.h"

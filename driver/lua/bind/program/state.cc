@@ -10,13 +10,13 @@
 
 #include "ATen/ops/empty.h"
 #include "absl/strings/str_cat.h"
+#include "driver/lua/bind/context.h"
 #include "driver/lua/bind/open.h"
 #include "driver/lua/bind/program/serialize.h"
-#include "driver/lua/torch/tensor.h"
+#include "driver/lua/tensor/tensor.h"
 #include "driver/lua/vm/math_random.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
-#include "driver/ranks/context.h"
 #include "driver/ranks/failure.h"
 
 namespace lockstep::lua {

@@ -110,7 +110,7 @@ int Interruptibly(lua_State* state) {
 // read_library(file) -> the text of a file of the Lua library, as "lockstep/nn.lua".
 int ReadLibrary(lua_State* state) {
   const std::string file = ReadString(state, 1, "read_library: file");
-  std::ifstream stream(absl::StrCat(driver::FindRunfile("driver/lua"), "/", file),
+  std::ifstream stream(absl::StrCat(driver::FindRunfile("driver/lualib"), "/", file),
                        std::ios::binary);
   if (!stream) throw Error(absl::StrCat("read_library: there is no ", file, " in the library"));
   PushString(state, std::string((std::istreambuf_iterator<char>(stream)),

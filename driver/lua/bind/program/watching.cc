@@ -7,7 +7,7 @@
 #include "ATen/record_function.h"
 #include "driver/files/event_file.h"
 #include "driver/lua/bind/open.h"
-#include "driver/lua/torch/tensor.h"
+#include "driver/lua/tensor/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"

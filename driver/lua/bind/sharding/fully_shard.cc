@@ -7,13 +7,13 @@
 
 #include "absl/strings/str_cat.h"
 #include "c10/util/ScopeExit.h"
+#include "driver/lua/bind/context.h"
 #include "driver/lua/bind/sharding/distributed.h"
 #include "driver/lua/bind/sharding/functions.h"
-#include "driver/lua/torch/tensor.h"
+#include "driver/lua/tensor/tensor.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
-#include "driver/ranks/context.h"
 #include "driver/ranks/control.h"
 #include "driver/ranks/world.h"
 

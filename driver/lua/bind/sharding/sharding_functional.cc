@@ -5,7 +5,7 @@
 #include "driver/lua/bind/sharding/counted_call.h"
 #include "driver/lua/bind/sharding/distributed.h"
 #include "driver/lua/bind/sharding/functions.h"
-#include "driver/lua/torch/tensor.h"
+#include "driver/lua/tensor/tensor.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
 #include "driver/ranks/activity.h"

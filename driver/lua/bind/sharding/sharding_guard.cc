@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "driver/lua/bind/context.h"
 #include "driver/lua/bind/sharding/counted_call.h"
 #include "driver/lua/bind/sharding/distributed.h"
 #include "driver/lua/bind/sharding/functions.h"
@@ -15,7 +16,6 @@
 #include "driver/lua/vm/status.h"
 #include "driver/lua/vm/vm.h"
 #include "driver/ranks/activity.h"
-#include "driver/ranks/context.h"
 #include "driver/ranks/control.h"
 #include "driver/ranks/script_calls.h"
 #include "driver/ranks/world.h"

@@ -1,0 +1,221 @@
+--- Language models: from a Hugging Face folder to a loss, to text, and back to a folder.
+---
+---     local model = models.load("Qwen/Qwen3-0.6B", { device = dist.device() })
+---     local sum, count = model:loss(batch)             -- batch: input_ids [T], seq_lens, loss_mask, ...
+---     models.save(model, run.dir .. "/model", { like = "Qwen/Qwen3-0.6B" })
+---
+--- docs/models.md lists the architectures, and shows how to add one.
+
+local agreement = require "lockstep.state.agreement"
+local config = require "lockstep.models.config"
+local core = require "lockstep.core"
+local data_parallel = require "lockstep.sharding.data_parallel"
+local decoder = require "lockstep.models.decoder"
+local folder = require "lockstep.models.folder"
+local init = require "lockstep.models.first_values"
+local llama = require "lockstep.models.llama"
+local loading = require "lockstep.models.loading"
+local options = require "lockstep.options"
+local parameter = require "lockstep.nn.parameter"
+local plain = require "lockstep.plain"
+local qwen2_5_vl = require "lockstep.models.qwen2_5_vl"
+local qwen3 = require "lockstep.models.qwen3"
+local qwen3_moe = require "lockstep.models.qwen3_moe"
+local qwen3_vl = require "lockstep.models.qwen3_vl"
+local qwen3_vl_moe = require "lockstep.models.qwen3_vl_moe"
+local saving = require "lockstep.models.saving"
+local shards = require "lockstep.data.shards"
+local torch = require "lockstep.torch"
+
+local M = {}
+
+--- The base class of architectures; docs/models.md shows how to add one.
+M.CausalLM = decoder.CausalLM
+--- Attention of a decoder layer: a class to subclass.
+M.Attention = decoder.Attention
+--- A decoder layer: a class to subclass.
+M.Layer = decoder.Layer
+--- The gated MLP of a layer.
+M.Mlp = decoder.Mlp
+--- Returns the keys of config.json that an architecture reads: those of every decoder, and more.
+M.keys = decoder.keys
+
+local architectures = {} ---@type table<string, any>
+
+--- Adds an architecture. A config whose `architectures` names it is built as class(config, {ignore = {...}}).
+---
+---     models.register("OlmoForCausalLM", Olmo)
+---@param architecture string
+---@param class any a subclass of models.CausalLM, or a module with its methods
+function M.register(architecture, class)
+  plain.check(type(architecture) == "string" and type(class) == "table",
+    "models.register: expected the name of an architecture and a class")
+  architectures[architecture] = class
+end
+
+M.register("LlamaForCausalLM", llama.Llama)
+M.register("Qwen2ForCausalLM", llama.Qwen2)
+M.register("Qwen3ForCausalLM", qwen3.Qwen3)
+M.register("Qwen3MoeForCausalLM", qwen3_moe.Qwen3Moe)
+M.register("Qwen2_5_VLForConditionalGeneration", qwen2_5_vl.Qwen2_5_VL)
+M.register("Qwen3VLForConditionalGeneration", qwen3_vl.Qwen3VL)
+M.register("Qwen3VLMoeForConditionalGeneration", qwen3_vl_moe.Qwen3VLMoe)
+
+--- The class of a config: by `architectures`, or by model_type where that is missing.
+local function find_class(caller, raw)
+  if type(raw) ~= "table" then core.raise(caller .. ": the config must be a table, got a " .. type(raw)) end
+  local given = raw.architectures
+  local first = type(given) == "table" and given[1] or ""
+  if given ~= nil and given ~= core.null and (type(given) ~= "table" or type(first) ~= "string") then
+    core.raise(caller .. ": architectures of the config must be an array of names, got "
+      .. (type(given) == "table" and "an array that begins with a " .. type(first) or tostring(given)))
+  end
+  local names = type(given) == "table" and given or {}
+  if names[1] and architectures[names[1]] then return architectures[names[1]] end
+  for _, class in pairs(architectures) do
+    if not names[1] and class.model_type and class.model_type == raw.model_type then return class end
+  end
+  core.raise(string.format('%s: unknown architecture "%s" (known: %s; models.register adds one)', caller,
+    tostring(names[1] or raw.model_type), table.concat(plain.keys(architectures), ", ")))
+end
+
+--- Returns a model of random weights, as transformers draws them: matrices normal with the config's initializer_range
+--- as their deviation, biases 0, norms 1.
+---
+---     local model = models.build { model_type = "qwen3", vocab_size = 1000, hidden_size = 64, ... }
+---@param raw table<string, any> as config.json has it
+---@param opts {dtype: torch.dtype?, device: string?, ignore: string[]?}? default float32 on the CPU; ignore: keys of
+--- the config that the architecture does not know, and that do not change results
+---@return models.CausalLM
+function M.build(raw, opts)
+  local o = options.read("models.build", opts, { dtype = options.optional, device = "cpu", ignore = {} })
+  local dtype = o.dtype == nil and torch.float32 or o.dtype
+  config.check_dtype("models.build", dtype)
+  local class = find_class("models.build", raw)
+  local model = parameter.on_meta(class, raw, { ignore = o.ignore })
+  return init.fill(model, { dtype = dtype, device = o.device, deviation = raw.initializer_range or 0.02 })
+end
+
+---@class models.LoadOptions
+---@field dtype torch.dtype? default: the config's, else the files'
+---@field device string? default "cpu"
+---@field ignore string[]? as for models.build
+---@field shard sharding.FullyShardOptions?
+---@field part "visual"|"language"|nil
+
+--- Loads a model from a Hugging Face folder: config.json and *.safetensors, in one file or in several with an index.
+---
+--- Files are mapped into memory. On the CPU weights of the same dtype stay there until they are changed, so ranks of
+--- one machine share them; do not shorten the files in place meanwhile.
+---
+--- shard: the options of sharding.fully_shard, whose result is returned. Each rank reads the part of each parameter
+--- that it keeps, so that no rank needs memory for the whole model. Collective.
+---
+---     local model = models.load(dir, { dtype = torch.float32, shard = { param_dtype = torch.bfloat16 } })
+---
+--- part: a part of a model of pictures, for a module on its own ranks; the rest is neither read nor kept. "visual" is
+--- the tower: model(batch) and model:visual(batch) return its tokens. "language" is all else, and takes these tokens as
+--- batch.visual. models.save writes the parts of all ranks as one folder.
+---@param dir string a folder, or OWNER/MODEL in Hugging Face's local cache
+---@param opts models.LoadOptions?
+---@return models.CausalLM|sharding.FullyShard
+function M.load(dir, opts)
+  local o = options.read("models.load", opts, { dtype = options.optional, device = "cpu", ignore = {},
+    shard = options.optional, part = options.optional })
+  if o.dtype ~= nil then config.check_dtype("models.load", o.dtype) end
+  local path = folder.find(dir, "models.load")
+  local raw, text = config.read(path)
+  local class, tensors = find_class("models.load", raw), shards.read(path, "models.load")
+  config.check_layers(raw, #plain.keys(tensors), path)
+  local model = parameter.on_meta(class, raw, { ignore = o.ignore })
+  model.source, model.config_text, model.stop_ids = dir, text, config.stop_ids(path)
+  config.check_stop_ids("config.json", raw.eos_token_id, model.settings.vocab_size)
+  config.check_stop_ids("generation_config.json", model.stop_ids, model.settings.vocab_size)
+  local how = { path = path, device = o.device, dtype = o.dtype or config.dtype(raw), shard = o.shard }
+  if o.part ~= nil then loading.take_part(model, tensors, o.part, how) end
+  if o.shard then return loading.fill_sharded(model, tensors, how) end
+  loading.fill(model, tensors, how)
+  return model
+end
+
+--- Writes a model as transformers does: weights in files of at most 5 GB with an index, and config.json. The folder
+--- appears once it is complete; it replaces the weights and the config of a model that was there.
+---
+--- Collective: every rank calls this, rank 0 writes, and all return when the folder is complete. The parameters of a
+--- model that sharding.fully_shard returned are gathered, which takes the memory of the whole model on each rank.
+---
+--- Where ranks have parts of a model (models.load), each gives its own, or an array of them, and rank 0 writes all
+--- parts as one folder. If several ranks have a part, the first of them provides it.
+---@param model models.CausalLM|sharding.DataParallel|sharding.FullyShard|any[]
+---@param dir string
+---@param opts {like: string?, max_shard_bytes: integer?}? like: a folder whose config.json, tokenizer and other small
+--- files are copied (config.json gets the dtype of the weights); default: config.json alone
+function M.save(model, dir, opts)
+  if type(dir) ~= "string" or dir == "" then
+    core.raise("models.save: the folder must be a path, got " .. (dir == "" and "an empty string" or "a " .. type(dir)))
+  end
+  local o = options.read("models.save", opts, { like = options.optional, max_shard_bytes = 5e9 })
+  plain.check(o.max_shard_bytes >= 1 and math.floor(o.max_shard_bytes) == o.max_shard_bytes,
+    "models.save: max_shard_bytes must be a whole number of at least 1, got %s", o.max_shard_bytes)
+  saving.save(model, (dir:gsub("(.)/+$", "%1")), o)
+end
+
+---@class models.GenerateOptions
+---@field max_new_tokens integer? default 64
+---@field temperature number? default 0
+---@field top_k integer? draws from so many of the most probable tokens
+---@field top_p number? draws from the most probable tokens that have this probability together
+---@field seed integer? default: from torch's generator
+---@field stop integer[]? ids that end a sequence; default: eos_token_id of generation_config.json, else of config.json
+---@field suppress integer[]? ids that are never drawn. A model of pictures that learns from its own answers needs its
+--- placeholders here: without a picture a placeholder is an error
+---@field on_token (fun(prompt: integer, id: integer))? is called with each new id at once; prompts count from 1
+
+--- Returns the ids that a model writes after each prompt. Prompts of different lengths run together.
+---
+---     local ids = models.generate(model, { tok:encode("Once upon a time") }, { max_new_tokens = 100 })[1]
+---     models.generate(model, prompts, { temperature = 0.7, top_p = 0.9, seed = 1 })
+---
+--- temperature 0 takes the most probable token; else top_k and top_p apply to the logits / temperature. With a seed a
+--- prompt at the same place gets the same ids, whatever the other prompts are, within the rounding of logits. A stop id
+--- is the last id of its sequence. New tokens run in torch.inference_mode: training cannot use a tensor that a class of
+--- your own keeps from there.
+---@param model models.CausalLM|sharding.DataParallel|sharding.FullyShard
+---@param prompts (integer[]|torch.Tensor|models.Batch)[]
+---@param opts models.GenerateOptions?
+---@return integer[][] # the new ids of each prompt
+function M.generate(model, prompts, opts)
+  if data_parallel.is_one(model) then model = model.module end
+  return model:generate(prompts, opts)
+end
+
+--- Returns what a model answers to each prompt, as text: without special tokens, without reasoning in <think>, and
+--- without white space around it. A rank without prompts gets no answers.
+---
+---     local answers = models.answers(model, tokenizer, prompts, { max_new_tokens = 64 })
+---@param model models.CausalLM|sharding.DataParallel|sharding.FullyShard
+---@param tokenizer text.Tokenizer
+---@param prompts (integer[]|torch.Tensor|models.Batch)[]
+---@param opts models.GenerateOptions?
+---@return string[]
+function M.answers(model, tokenizer, prompts, opts)
+  local answers = {}
+  for i, ids in ipairs(#prompts > 0 and M.generate(model, prompts, opts) or {}) do
+    local answer = tokenizer:decode(ids, { skip_special = true }):gsub("^%s*<think>.-</think>", "")
+    answers[i] = answer:match "^%s*(.-)%s*$"
+  end
+  return answers
+end
+
+--- Returns the position ids of one sample, before it is packed: 0, 1, 2, ... for text; architectures with images have
+--- three rows.
+---@param raw table<string, any> as config.json has it
+---@param sample models.Batch
+---@return torch.Tensor # int64 [T], or [3, T]
+function M.position_ids(raw, sample)
+  return find_class("models.position_ids", raw).positions(raw, sample)
+end
+
+M.save = agreement.counted(M.save)
+
+return M
