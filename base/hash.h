@@ -23,7 +23,7 @@ class Hash {
  public:
   // Adds a whole number as one step of the hash.
   void Add(uint64_t value) { value_ = (value_ ^ value) * 1099511628211u; }
-  // Adds the bytes of a text, without its length: what is added in parts is hashed as their sum.
+  // Adds the bytes of a text, without its length: "ab" and then "c" hash as "abc".
   void AddText(absl::string_view text) {
     for (const char c : text) Add(static_cast<unsigned char>(c));
   }

@@ -2,8 +2,8 @@
 
     public_library(name = "batching", deps = [":plan"])
 
-Who depends on @lockstep//batching includes "lockstep/batching/plan.h". The folder `batching` alone may be theirs; here,
-and between our libraries, the name stays short.
+A target that depends on @lockstep//batching includes "lockstep/batching/plan.h". The prefix avoids a clash with a
+folder `batching` of the other workspace. Inside this workspace the path has no prefix: "batching/plan.h".
 """
 
 _PREFIX = "lockstep"

@@ -22,8 +22,8 @@ class Packer {
   // c10::ValueError if samples differ in them, or if they do not suit options.streams.
   Packer(const PrepareOptions& options, const std::vector<Outline>& index);
 
-  // Packs the items one after the other; `padding` ones train nothing, and are shortened where
-  // `shorten`. Sets all but `cost` and `samples`.
+  // Packs the items one after the other. With `padding` the result trains nothing; with `shorten`
+  // it holds Item::least of each item. Sets every field but `cost` and `samples`.
   TensorMicroBatch Pack(const std::string& kind, const std::vector<const Item*>& items,
                         const std::vector<const TensorSample*>& samples, bool padding,
                         bool shorten) const;

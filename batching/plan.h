@@ -60,16 +60,16 @@ constexpr int64_t kMaxRanks = 1 << 20;
 struct PlanOptions {
   int64_t seq_len = 0;  // maximum tokens of a micro-batch, from 1 to kMaxSeqLen
   int ranks = 1;        // from 1 to kMaxRanks
-  Balance balance = Balance::kLockstep;
-  // kLockstep spreads samples over more micro-steps than packing needs if that lowers the makespan
+  Balance balance = Balance::kMakespan;
+  // kMakespan spreads samples over more micro-steps than packing needs if that lowers the makespan
   // by more than this share. 0 spreads for any gain. 1 never does: fewest micro-steps first.
   double worth_a_step = 0.005;
   // Returns the cost of a micro-batch of these samples, if it is not the sum of their costs: a
   // finite number, at least 0. The sum still decides how micro-batches are filled. This cost
   // decides how steps are formed, and the plan reports it. Plan::lower_bound is then 0.
   std::function<double(absl::Span<const int64_t> samples)> micro_batch_cost = nullptr;
-  // The kinds whose micro-batches may hold samples of a kind, too, by the latter. For example, text
-  // may ride in a micro-batch with images. kLockstep uses this if the plan gets better: makespan
+  // hosts[a] are the kinds whose micro-batches may also hold samples of kind a. For example, text
+  // may ride in a micro-batch with images. kMakespan uses this if the plan gets better: makespan
   // and micro-steps never grow. If b hosts a, every host of b must host a. No kind hosts itself.
   std::map<int, std::set<int>> hosts = {};
 };

@@ -82,7 +82,7 @@ struct PrepareOptions {
   int only_rank = -1;
   int64_t pad_to_multiple_of = 1;  // in tokens of each micro-batch; must divide seq_len
   int64_t pad_token_id = 0;
-  Balance balance = Balance::kLockstep;
+  Balance balance = Balance::kMakespan;
   // The share of the makespan that an additional micro-step must save: see plan.h.
   double worth_a_step = 0.005;
 
@@ -94,9 +94,9 @@ struct PrepareOptions {
   // Overrides the sum over the samples of a micro-batch.
   std::function<double(const std::vector<int64_t>& seq_lens)> micro_batch_cost;
 
-  // Lets samples ride in micro-batches of a kind that has their tensors and more, as text beside
-  // images, if the plan gets better (PlanOptions::hosts). kRoundRobin never does. Samples with a
-  // kind of the caller's own never ride.
+  // Lets samples ride in micro-batches of a kind that has their tensors and more, as text with
+  // images, if the plan gets better (PlanOptions::hosts). kRoundRobin never does. A sample whose
+  // `kind` is set rides only if it is the name that Prepare would give to the kind.
   bool mix_kinds = true;
 
   // Every stream. All samples must give it one dtype and one shape of a token. A padding value of 0
@@ -171,6 +171,7 @@ struct Prepared {
 //    - samples of one kind have different tensors, or tensors that cannot be concatenated
 //    - images, videos or audio clips do not match their placeholders
 //    - a sample is longer than seq_len and has a tensor that Prepare cannot cut
+//    - a cost function returns a number that is negative or not finite
 Prepared Prepare(const std::vector<TensorSample>& samples, const PrepareOptions& options);
 
 // Returns a sample of an index by its place, from 0.

@@ -3,8 +3,8 @@
 #ifndef LOCKSTEP_BASE_TORCH_LARGE_HEADERS_H_
 #define LOCKSTEP_BASE_TORCH_LARGE_HEADERS_H_
 
-// clang cannot read what gcc compiled. LOCKSTEP_PLAIN_HEADERS shows which source relies on these includes:
-// bazel build --copt=-DLOCKSTEP_PLAIN_HEADERS //...
+// clang cannot read headers that gcc has compiled. To find sources that lack an include of their
+// own, leave these out: bazel build --copt=-DLOCKSTEP_PLAIN_HEADERS //...
 #if !defined(__clang__) && !defined(LOCKSTEP_PLAIN_HEADERS)
 
 #include "ATen/Parallel.h"

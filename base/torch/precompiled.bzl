@@ -2,10 +2,10 @@
 
     load("//base/torch:precompiled.bzl", "cc_library", "cc_test")
 
-Autograd's, the dispatcher's and c10d's headers are most of what a file over libtorch costs to compile: 6 to 12 s of
-9 to 21. A rule with "@libtorch" among its `deps` gets `-include base/torch/precompiled.h`, which gcc finds compiled.
-Where gcc cannot use it (other options for code generation) it reads the header as text, and clang reads an empty one:
-a source includes what it needs, as if this header did not exist.
+A source that uses libtorch compiles in 9 to 21 s. Of these, 6 to 12 s go to the headers of autograd, the dispatcher and
+c10d. A rule with "@libtorch" among its `deps` gets `-include base/torch/precompiled.h`, which gcc finds compiled. With
+other options for code generation gcc reads the header as text; clang reads an empty one. So each source must include
+all that it needs, as if this header did not exist.
 """
 
 load("@bazel_tools//tools/build_defs/cc:action_names.bzl", "CPP_COMPILE_ACTION_NAME")

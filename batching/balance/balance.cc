@@ -27,7 +27,7 @@
 // grows. If S grows often, only the last kMaxTries values are tried, so the whole stays
 // O(n log n).
 //
-// Tested against all plans of small cases by PlanTest.IsNearTheBestOfAllPlans.
+// Tested against all plans of small cases by MakePlan.IsNearTheBestOfAllPlans in plan_test.cc.
 
 namespace lockstep::batching {
 namespace {

@@ -1,5 +1,5 @@
-// Packs samples of one kind so that the ranks of each micro-step have similar costs: the balance of
-// kLockstep. Private to plan.cc and ride.cc. Thread-safe: no state.
+// Packs samples of one kind so that the ranks of each micro-step have similar costs. This is the
+// balance kMakespan. Private to plan.cc and ride.cc. Thread-safe: no state.
 
 #ifndef LOCKSTEP_BATCHING_BALANCE_BALANCE_H_
 #define LOCKSTEP_BATCHING_BALANCE_BALANCE_H_

@@ -13,8 +13,8 @@
 // their samples would be if any could share a micro-batch. They are at least as long, too, as the
 // kinds among them that never ride, whose steps are apart.
 //
-// Tested against the best of all plans of small cases by PlanTest.IsNearTheBestOfAllPlans, and with
-// riders by PlanRideTest.IsNearTheBestOfAllPlans.
+// Tested against the best of all plans of small cases by MakePlan.IsNearTheBestOfAllPlans, and with
+// riders by PlanRide.IsNearTheBestOfAllPlans.
 
 namespace lockstep::batching {
 

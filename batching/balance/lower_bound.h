@@ -19,7 +19,7 @@ double LowerBound(absl::Span<const Sample> samples, const std::vector<int64_t>& 
                   int64_t seq_len, int ranks);
 
 // Returns a makespan that no plan of samples of several kinds is below. `kinds` holds the samples
-// of each kind. In kLockstep, kinds may ride with their options.hosts. Costs are sums here, too.
+// of each kind. With kMakespan, kinds may ride with their options.hosts. Costs are sums here, too.
 double LowerBoundOfKinds(absl::Span<const Sample> samples,
                          const std::map<int, std::vector<int64_t>>& kinds,
                          const PlanOptions& options);

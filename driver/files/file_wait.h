@@ -1,4 +1,4 @@
-// Records that a thread waits for a file system, for whoever watches this process.
+// Records that a thread waits for a file system, so that the watchdog can name the file.
 //
 //    const FileWait wait("open", path);
 //    const int fd = open(path.c_str(), O_RDONLY);  // on another thread: FileWait::Oldest()
@@ -7,10 +7,10 @@
 // returns. No collective is overdue on this rank, and where others wait for work that it does alone
 // they are patient. The run stands still, and nothing names the file.
 //
-// One call of the system for each object, which moves at most kMostBytes: a wait is then a disk
-// that does not answer, and no large file. Not recorded are writes, as a disk may take minutes to
-// write out what it was given, and the pages of a mapped file, which are read without a call.
-// MappedFile::CheckUnchanged makes one before each sample. Thread-safe.
+// Make one object for each system call, and read at most kMostBytes in it. A long wait then means
+// that the disk does not answer, not that the file is large. Writes are not recorded: a disk may
+// take minutes to write out its buffers. Page faults of a mapped file are not recorded, either;
+// MappedFile::CheckUnchanged makes a recorded call before each sample. Thread-safe.
 
 #ifndef LOCKSTEP_DRIVER_FILES_FILE_WAIT_H_
 #define LOCKSTEP_DRIVER_FILES_FILE_WAIT_H_

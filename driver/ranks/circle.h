@@ -6,8 +6,8 @@
 //    //  (train.lua:7), rank 1 waits for rank 0 in all_reduce {3} of world (train.lua:9). ..."
 //
 // The failure that this explains. Rank 0 calls a collective of one group, while rank 1 calls one of
-// another group that both are in. Neither comes to the other's collective. Only collectives of one
-// group are compared, so this is found when the time is over.
+// another group that both are in. Neither reaches the other's collective. WaitWatch (wait_watch.h)
+// finds most such circles within seconds. This function names a circle in the report of any hang.
 
 #ifndef LOCKSTEP_DRIVER_RANKS_CIRCLE_H_
 #define LOCKSTEP_DRIVER_RANKS_CIRCLE_H_

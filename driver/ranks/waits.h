@@ -4,7 +4,7 @@
 // a sharded model. Calls of one group are compared before they begin; these are in two groups, and
 // each rank waits in its own. Nothing is wrong with either call, so only --timeout would end this.
 //
-//    // Each rank, as its script has waited for a second (rank.cc):
+//    // Each rank whose script has waited for a second (wait_watch.cc):
 //    store.set("lockstep/wait/0", FormatWait(wait));
 //    // One rank reads all of them:
 //    std::vector<int> circle = FindCircle(waits);                  // {0, 1}
@@ -29,28 +29,30 @@ namespace lockstep::driver {
 // A sequence is the calls of one group, or the messages from one rank to another; its key is the
 // same on all ranks.
 struct RankWait {
-  std::string awaited;  // the sequence in which the other ranks must come
-  int64_t number = 0;   // to this number of it
-  // A sequence that a rank must have for its absence from `awaited` to mean that it has not come.
-  // "": none. Ranks that have counted the groups they made differently then find no circle.
+  std::string awaited;  // key of the sequence that the other ranks must reach
+  int64_t number = 0;   // of the call in that sequence
+  // Key of a sequence, or "". Another rank may list no call of `awaited`. Then it counts as late if
+  // it lists this sequence, or if this is "". So ranks that number their groups differently find no
+  // circle.
   std::string known;
-  std::vector<int> ranks;               // of the run: those that must come, perhaps with this one
+  std::vector<int> ranks;               // of the run, that must come; may contain this rank
   std::string text;                     // "all_reduce float32 {4} of world (train.lua:9)"
-  std::map<std::string, int64_t> come;  // the highest number that this rank has begun, by key
+  std::map<std::string, int64_t> come;  // by key, the last call that this rank has begun
 };
 
 std::string FormatWait(const RankWait& wait);
 // Returns nothing if the text is not one of FormatWait.
 std::optional<RankWait> ParseWait(const std::string& text);
 
-// Returns ranks of which each waits for the next, and the last for the first; {} if there are none.
-// waits[r]: that of rank r, or nothing while its script does not wait.
+// Returns a circle: each rank waits for the next, and the last for the first. {} if there is no
+// circle. waits[r] is the wait of rank r, or nothing while its script does not wait.
 std::vector<int> FindCircle(const std::vector<std::optional<RankWait>>& waits);
 
+// Returns a sentence that names each rank of the circle, and the call in which it waits.
 std::string DescribeWaits(const std::vector<int>& circle,
                           const std::vector<std::optional<RankWait>>& waits);
 
-// Returns the same for awaited[r]: the ranks for which rank r waits.
+// Returns a circle as FindCircle does. awaited[r] lists the ranks that rank r waits for.
 std::vector<int> FindCircleIn(const std::vector<std::vector<int>>& awaited);
 
 }  // namespace lockstep::driver

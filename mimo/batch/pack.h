@@ -8,8 +8,7 @@
 // Here a replica slices whole samples first, and packs what it keeps:
 //
 //    Dict batch = {{"input_ids", ids},                         // [4, S], padded
-//                  {"attention_mask", mask},                   // [4, S]: 1 for a token, 0 for
-//                  padding
+//                  {"attention_mask", mask},                   // [4, S]: 0 for padding, else 1
 //                  {"position_ids", positions}};               // [4, S] or [3, 4, S]
 //    Value mine = Slice(batch, {.dp_rank = 1, .dp_size = 2});  // samples 2 and 3
 //    Value packed = Pack(mine);                                // input_ids [T], seq_lens {5, 3}

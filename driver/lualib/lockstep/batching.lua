@@ -32,7 +32,7 @@ local M = { cost = {}, survey = require "lockstep.batching.survey",
 ---@field kind string
 ---@field padding boolean copies with no loss token, which only keep the ranks aligned
 ---@field padding_tokens integer the last ones are padding; in a padding micro-batch all
----@field padding_values table<string, number|boolean> what each declared stream holds for padding
+---@field padding_values table<string, number|boolean> the value of each stream for padding; without token_types
 ---@field samples integer[] indices into `samples`; none for padding
 ---@field cost number
 ---@field [string] torch.Tensor the streams, and the other tensors concatenated on dimension 0
@@ -43,14 +43,14 @@ local M = { cost = {}, survey = require "lockstep.batching.survey",
 ---@field loss_tokens integer of these, those with a loss: as many as the micro-batches' loss_mask marks
 ---@field padding_tokens integer
 ---@field padding_micro_batches integer
----@field truncated_samples integer
----@field truncated_tokens integer
+---@field truncated_samples integer samples that were cut and still have tokens
+---@field truncated_tokens integer tokens that these and the dropped samples lost
 ---@field truncated_loss_tokens integer of these, those with a loss
 ---@field dropped_samples integer samples of which the cut left nothing
 ---@field samples_without_loss integer samples with no token that has a loss, or none that the cut left
 ---@field makespan number the sum over micro-steps of the most expensive rank's cost
 ---@field ideal number total cost / ranks
----@field fingerprint string of the plan of all ranks: who trains on what when
+---@field fingerprint string a hash of all ranks' micro-batches; ranks with the same plan have the same
 ---@field lower_bound number no plan has a smaller makespan; 0 where the cost is a function, or samples were held
 
 --- An entry of an index, as batching.describe returns it: plain values, which JSON can hold.
@@ -436,7 +436,7 @@ end
 
 -- Costs ---------------------------------------------------------------------------------------------
 
---- A micro-batch costs its tokens.
+--- Returns a cost: a micro-batch costs as much as it has tokens.
 ---@return {linear: number, quadratic: number}
 function M.cost.tokens()
   return { linear = 1, quadratic = 0 }

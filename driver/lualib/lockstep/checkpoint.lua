@@ -168,7 +168,7 @@ end
 
 --- Keeps the results of the named operators, and recomputes everything else. Use the names below autograd: linear and
 --- matmul are aten::mm, aten::addmm and aten::bmm there. A result that is modified in place is computed again, and
---- counted in the region's stats.
+--- counted in the region's stats. Raises an error for an operator that does not exist, or whose results cannot be kept.
 ---
 ---     local ckpt = checkpoint.new { policy = checkpoint.selective { save = { "aten::mm", "aten::bmm" } } }
 ---@param opts {save: string[]}

@@ -6,7 +6,7 @@ local core_files = require "lockstep.core.files"
 
 local M = {}
 
---- Returns the sorted names in a folder; none if it does not exist.
+--- Returns the sorted names in a folder; an empty table if it does not exist. Raises an error if it cannot be read.
 ---
 ---     if #files.list(dir) == 0 then write_model(dir) end
 ---@param folder string
@@ -28,7 +28,7 @@ function M.kind(path) return core_files.kind(path) end
 function M.read(path) return core_files.read(path) end
 
 --- Returns a file's length, and its CRC-32 as in zlib and gzip, in eight hexadecimal digits. Ranks that compare these
---- know whether they read equal files.
+--- know whether they read equal files. Raises an error if the file cannot be read.
 ---@param path string
 ---@return integer bytes
 ---@return string crc32

@@ -320,7 +320,7 @@ end
 ---     print(peaks.plain, peaks.offloaded)
 ---
 --- Memory that was allocated before a function is not in its line. Every rank calls this; rank 0 draws its own memory.
---- Not within lockstep.profile.
+--- Within lockstep.profile it is an error.
 ---@param file string
 ---@param parts {[1]: string, [2]: fun()}[] names and functions
 ---@param opts {title: string?}?

@@ -222,6 +222,8 @@ end
 --- replica slices first, because equal parts of a packed row hold tokens of other replicas' samples. input_ids becomes
 --- [T], and seq_lens has the tokens of each sample. `mask` [B, S] is 0 for padding, and is left out. Tensors
 --- [B, S, ...], position_ids [..., B, S] and B lists of S values are packed; all else, and `whole`, is passed on.
+--- Raises an error if there is no mask, if a tensor does not fit it, if the batch has samples but no token, or if it is
+--- packed already.
 ---@param batch table
 ---@param opts {mask: string?, whole: string[]?}? mask: default "attention_mask"
 ---@return table
@@ -230,7 +232,7 @@ function M.pack(batch, opts) return core_mimo.pack(batch, opts) end
 --- Returns an order of a micro-batch's samples that gives every replica a similar load, the same on every rank: sample
 --- i of it is result[i]. Every module must use it: see mimo.reorder. With a per-token loss nothing else changes.
 ---@param costs number[] of each sample
----@param num_groups integer the largest dp of all modules
+---@param num_groups integer the least common multiple of all modules' dp; must divide the number of samples
 ---@return integer[]
 function M.balanced_order(costs, num_groups) return core_mimo.balanced_order(costs, num_groups) end
 

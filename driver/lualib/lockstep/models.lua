@@ -145,7 +145,8 @@ end
 --- model that sharding.fully_shard returned are gathered, which takes the memory of the whole model on each rank.
 ---
 --- Where ranks have parts of a model (models.load), each gives its own, or an array of them, and rank 0 writes all
---- parts as one folder. If several ranks have a part, the first of them provides it.
+--- parts as one folder. If several ranks have a part, the first of them provides it. If no rank has some part, every
+--- rank gets an error.
 ---@param model models.CausalLM|sharding.DataParallel|sharding.FullyShard|any[]
 ---@param dir string
 ---@param opts {like: string?, max_shard_bytes: integer?}? like: a folder whose config.json, tokenizer and other small

@@ -32,7 +32,7 @@ local M = {}
 ---@class tiled_mlp.Options
 ---@field tile_tokens integer?
 ---@field tiles integer?
----@field memory_gib number? the memory that the activations of a tile may take
+---@field memory_gib number? GiB for the activations of one tile. Give only one of this, tiles and tile_tokens
 ---@field preserve_rng boolean? default true
 ---@field accumulate_fp32 boolean? default false
 ---@field skip_zero_gradients boolean? default: on a CPU
@@ -178,9 +178,9 @@ end
 
 --- `tile_tokens`: maximum tokens of a tile; the default is twice the hidden size in multiples of 128, at least 1,024. A
 --- sequence too short to gain from tiling runs untiled (stats().untiled). `tiles`: the number of tiles, even then.
---- `memory_gib`: as many tiles as let the activations of one fit into that memory, forward and backward. If less is
---- free on the device at the first call, that is the limit. Ranks need not agree, except those that share the parts of
---- the weights (sharding.tensor_parallel): their first call agrees on the least of their limits.
+--- `memory_gib`: chooses the number of tiles so that the activations of one fit into that memory, forward and backward.
+--- If less is free on the device at the first call, that is the limit. Each rank chooses for itself. But ranks that
+--- share the parts of the weights (sharding.tensor_parallel) agree on their smallest limit at the first call.
 --- `preserve_rng`: backward draws the same dropout as forward. `accumulate_fp32`: gradients of bfloat16 weights are
 --- added up in float32. `skip_zero_gradients`: skips tiles that get no gradient; defaults to true on a CPU, where the
 --- check is cheap.

@@ -1,4 +1,4 @@
-// Finds ranks that wait for each other in different groups, within two seconds.
+// Finds ranks that wait for each other in different groups: on up to 50 ranks within two seconds.
 //
 //    WaitWatch watch(store, rank, world_size, [activity] {
 //      return activity->FindWait(WaitWatch::kOldEnough);
@@ -13,7 +13,9 @@
 // It trusts a circle that it has seen twice, with a new number from each of its ranks in between.
 // At the first look every one of them was then in its wait, and could not have gone on since.
 //
-// Cost: none for waits of less than a second; rank 0 reads one number of the store at each look.
+// Cost: a wait of less than a second costs nothing. Rank 0 reads one number of the store every
+// 200 ms. With more than 50 ranks, ranks read and write every 4 ms * world size instead, and rank 0
+// finds a circle later.
 
 #ifndef LOCKSTEP_DRIVER_RANKS_WATCHDOG_WAIT_WATCH_H_
 #define LOCKSTEP_DRIVER_RANKS_WATCHDOG_WAIT_WATCH_H_
@@ -43,8 +45,8 @@ class WaitWatch {
   WaitWatch(c10::intrusive_ptr<c10d::Store> store, int rank, int world_size,
             std::function<std::optional<RankWait>()> find_wait);
 
-  // Call it once in kBetweenLooks. Returns, on rank 0, a sentence about ranks that wait for each
-  // other. Throws where the store does not answer.
+  // Call it every kBetweenLooks. Returns a sentence that names ranks that wait for each other, and
+  // only on rank 0. Returns nothing if there are none. Throws if the store does not answer.
   std::optional<std::string> Look(Clock::time_point now);
 
  private:

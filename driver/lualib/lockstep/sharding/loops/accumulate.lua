@@ -179,10 +179,11 @@ end
 --- communication, less memory.
 ---
 --- A loss that is NaN or infinite is an error on every rank, which names the rank and the micro-batch. With on_nan =
---- "skip" no rank learns from the micro-batches of that number: their backward does not run. The means and the
---- gradients are those of the rest. The last result is the number of micro-batches of each rank that were left out, 0
---- otherwise. fn must return counts then. Each micro-batch waits for its loss and for the other ranks. If the last
---- micro-batch is left out, fn is called once more with an earlier one, whose gradient has no weight, to average.
+--- "skip", all ranks leave out their micro-batches of that index: their backward does not run. The means and the
+--- gradients are those of the rest. The last result is the number of micro-batches that each rank left out; it may be
+--- 0. If none is left, every rank gets an error. fn must return counts. Each micro-batch waits for its loss and for the
+--- other ranks. If the last micro-batch is left out and sync is "last", fn is called once more with an earlier one: its
+--- backward, with weight 0, averages the gradients.
 ---
 --- An error of fn, or of the comparison, drops the gradients of all parameters of the model.
 ---
@@ -194,7 +195,7 @@ end
 ---@param fn fun(micro_batch: any): torch.Tensor, number?, ... the sum of losses, a tensor of one element; their count;
 ---further sums
 ---@param opts sharding.AccumulateOptions?
----@return torch.Tensor mean loss
+---@return torch.Tensor mean loss, a float64 scalar on the loss's device
 ---@return torch.Tensor|integer ... means of further sums; with on_nan = "skip" then the number left out
 local function accumulate(model, micro_batches, count, fn, opts)
   local o = options.read(NAME, opts, { sync = "last", on_nan = "error" })

@@ -150,8 +150,9 @@ end
 --- cannot be copied, because it holds a function, say, is an error if the model is sharded. Otherwise fn is not called
 --- on a rank without a batch.
 ---
---- A batch whose sum or count is NaN or infinite does not count. The second result is the number of such batches on
---- all ranks, and a line of the first rank names the first of each rank. If all are, every rank gets an error.
+--- A batch whose sum or count is NaN or infinite is left out. The second result is the number of such batches on all
+--- ranks. The group's first rank prints a line that names the first one of each rank. If the count over all ranks is
+--- 0, because no batch is left or no token has a loss, every rank gets an error.
 ---
 --- Collective: every rank of `group` calls this.
 ---@generic T
