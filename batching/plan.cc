@@ -192,7 +192,7 @@ absl::StatusOr<Plan> MakePlan(absl::Span<const Sample> samples, const PlanOption
   std::map<int, std::vector<Bin>> bins;
   for (const auto& [kind, members] : kinds) {
     if (options.balance == Balance::kLockstep) {
-      bins[kind] = BalanceInLockstep(samples, members, checked);
+      bins[kind] = BalanceForMakespan(samples, members, checked);
     } else {
       bins[kind] = PackFirstFitDecreasing(samples, members, options.seq_len);
       PriceBins(checked, bins[kind]);

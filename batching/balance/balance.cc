@@ -108,9 +108,9 @@ void SortIntoSteps(absl::Span<const Sample> samples, const PlanOptions& options,
   SortByCost(bins);
 }
 
-std::vector<Bin> BalanceInLockstep(absl::Span<const Sample> samples,
-                                   const std::vector<int64_t>& members,
-                                   const PlanOptions& options) {
+std::vector<Bin> BalanceForMakespan(absl::Span<const Sample> samples,
+                                    const std::vector<int64_t>& members,
+                                    const PlanOptions& options) {
   const std::vector<int64_t> order = ByFallingCost(samples, members);
   int64_t tokens = 0;
   for (const int64_t i : members) tokens += samples[static_cast<size_t>(i)].tokens;

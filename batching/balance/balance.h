@@ -15,8 +15,9 @@
 namespace lockstep::batching {
 
 // Returns bins of the samples in `members`: sorted into steps, and priced.
-std::vector<Bin> BalanceInLockstep(absl::Span<const Sample> samples,
-                                   const std::vector<int64_t>& members, const PlanOptions& options);
+std::vector<Bin> BalanceForMakespan(absl::Span<const Sample> samples,
+                                    const std::vector<int64_t>& members,
+                                    const PlanOptions& options);
 
 // Appends the bins of one step, filled up to the cost of the most expensive sample of the queue.
 void FillLongStep(absl::Span<const Sample> samples, int64_t seq_len, int ranks, Queue& queue,

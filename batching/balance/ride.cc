@@ -89,7 +89,7 @@ class Seats {
     std::vector<int64_t> rest = queue.Rest();
     std::sort(rest.begin(), rest.end());
     Seating seating;
-    if (!rest.empty()) seating.riders = BalanceInLockstep(samples_, rest, options_);
+    if (!rest.empty()) seating.riders = BalanceForMakespan(samples_, rest, options_);
     Finish(std::move(steps), seating);
     return seating;
   }

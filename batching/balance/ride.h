@@ -14,7 +14,7 @@ namespace lockstep::batching {
 
 // Moves samples of `riders`, the bins of one kind, into bins of `hosts`, if the plan gets better:
 // by makespan, then micro-steps, then padding, with options.worth_a_step. Neither makespan nor
-// micro-steps grow. The bins come from BalanceInLockstep, and stay sorted into steps and priced;
+// micro-steps grow. The bins come from BalanceForMakespan, and stay sorted into steps and priced;
 // `riders` may become empty. O(n log n) for the samples and bins of these kinds.
 void Ride(absl::Span<const Sample> samples, const PlanOptions& options, std::vector<Bin>& riders,
           const std::vector<std::vector<Bin>*>& hosts);
