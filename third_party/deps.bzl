@@ -53,6 +53,14 @@ _SYSTEM = {
             "lib/libspng.so.0": "/usr/lib/x86_64-linux-gnu/libspng.so.0",
         },
     ),
+    "onig": (
+        "libonig-dev",
+        "onig/onig.BUILD",
+        {
+            "include/oniguruma.h": "/usr/include/oniguruma.h",
+            "lib/libonig.so.5": "/usr/lib/x86_64-linux-gnu/libonig.so.5",
+        },
+    ),
     "libwebp": (
         "libwebp-dev",
         "libwebp/libwebp.BUILD",

@@ -2,7 +2,7 @@
 # archive.sh OUT.tar FILE...: packs the files of //driver/package:archive, which Bazel names.
 #
 #   lockstep/bin/lockstep    a shell script that finds libtorch and starts the program
-#   lockstep/lib/            the program, libspng, and the files that it reads, at their places in the workspace
+#   lockstep/lib/            the program, libspng, Oniguruma, and the files that it reads, at their places in the workspace
 #   lockstep/scripts/        the training scripts; launch/ has files for clusters
 #   lockstep/README.md, docs/    the documentation, on which scripts/pretrain.lua trains
 #   lockstep/requirements.txt    the wheels of libtorch; requirements-parquet.txt has the one that reads Parquet
@@ -17,7 +17,7 @@ for file in "$@"; do
   name=${file#bazel-out/*/bin/}
   case $name in
     driver/lockstep) strip -o "$to/lib/lockstep" "$file" ;;
-    */libspng.so.0) install -D -m 644 "$file" "$to/lib/libspng.so.0" ;;
+    */libspng.so.0 | */libonig.so.5) install -D -m 644 "$file" "$to/lib/${file##*/}" ;;
     third_party/libarrow/requirements.txt) install -D -m 644 "$file" "$to/requirements-parquet.txt" ;;
     */requirements.txt) install -D -m 644 "$file" "$to/requirements.txt" ;;
     */lockstep.sh) install -D -m 755 "$file" "$to/bin/lockstep" ;;

@@ -49,7 +49,7 @@ mkdir -p hostile/importlib hostile/torch/lib site user/.local/lib
 for module in contextlib os site re sitecustomize usercustomize importlib/__init__ torch/__init__; do
   echo 'open("/proc/self/fd/1", "w").write("code of the current folder ran\n")' >"hostile/$module.py"
 done
-for library in libspng.so.0 libgomp.so.1 libz.so.1 libc10.so torch/lib/libtorch_cpu.so torch/lib/libc10.so cjson.so; do
+for library in libspng.so.0 libonig.so.5 libgomp.so.1 libz.so.1 libc10.so torch/lib/libtorch_cpu.so torch/lib/libc10.so cjson.so; do
   echo "not a library" >"hostile/$library"
 done
 printf '#!/bin/sh\necho "code of the current folder ran"\n' | tee hostile/python3 >hostile/readlink

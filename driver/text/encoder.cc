@@ -99,12 +99,17 @@ absl::Status Encoder::Encode(std::string_view text, const EncodeOptions& options
   work_->unknown.clear();
   work_->segments.clear();
   work_->parts.raw_tokens.Split(text, work_->segments);
-  for (const Segment& segment : work_->segments) {
-    if (segment.id != Segment::kText) {
-      ids.push_back(segment.id);
-    } else {
-      work_->EncodeText(segment.text, segment.text.data() == text.data(), ids);
+  try {
+    for (const Segment& segment : work_->segments) {
+      if (segment.id != Segment::kText) {
+        ids.push_back(segment.id);
+      } else {
+        work_->EncodeText(segment.text, segment.text.data() == text.data(), ids);
+      }
     }
+  } catch (const SearchError& error) {
+    ids.resize(before);
+    return absl::InvalidArgumentError(absl::StrCat("text: ", error.what()));
   }
   if (options.add_special_tokens) ids.insert(ids.end(), post.suffix.begin(), post.suffix.end());
   if (work_->unknown.empty()) return absl::OkStatus();

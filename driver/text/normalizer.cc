@@ -36,6 +36,18 @@ void StripSpaces(const Strip& strip, std::string& text) {
   text = std::string(begin, end);
 }
 
+void ReplaceMatches(const ReplaceExpression& replace, std::string& text) {
+  std::string result;
+  size_t done = 0;
+  for (const auto& [begin, end] : replace.expression.Matches(text)) {
+    result.append(text, done, begin - done);
+    result += replace.content;
+    done = end;
+  }
+  result.append(text, done, std::string::npos);
+  text = std::move(result);
+}
+
 }  // namespace
 
 SplitPattern ReadPattern(const Node& node) {
@@ -62,6 +74,14 @@ void ReplaceAll(std::string_view pattern, std::string_view content, std::string&
   text = std::move(result);
 }
 
+Expression ReadExpression(const Node& node, const std::string& pattern) {
+  try {
+    return Expression(pattern);
+  } catch (const std::invalid_argument& error) {
+    node.Fail(absl::StrCat("the expression \"", pattern, "\": ", error.what()));
+  }
+}
+
 Normalizer Normalizer::Read(const Node& node) {
   Normalizer normalizer;
   if (!node.IsNull()) normalizer.ReadStep(node, 0);
@@ -84,12 +104,15 @@ void Normalizer::ReadStep(const Node& node, int depth) {
   } else if (type == "Replace") {
     node.AllowKeys({"type", "pattern", "content"});
     SplitPattern pattern = ReadPattern(node.At("pattern"));
-    if (pattern.is_regex && pattern.text != " {2,}") {
-      node.At("pattern").Fail(absl::StrCat("the expression \"", pattern.text,
-                                           "\" is not known; known are strings and \" {2,}\""));
-    }
     const std::string& content = node.At("content").String();
-    steps_.push_back(Replace{pattern.is_regex ? " " : pattern.text, content, pattern.is_regex});
+    // The usual expression needs no engine.
+    const bool runs = pattern.is_regex && pattern.text == " {2,}";
+    if (pattern.is_regex && !runs) {
+      steps_.push_back(
+          ReplaceExpression{ReadExpression(node.At("pattern"), pattern.text), content});
+    } else {
+      steps_.push_back(Replace{runs ? " " : pattern.text, content, runs});
+    }
   } else if (type == "Strip") {
     node.AllowKeys({"type", "strip_left", "strip_right"});
     steps_.push_back(Strip{node.At("strip_left").Boolean(), node.At("strip_right").Boolean()});
@@ -128,6 +151,8 @@ void Normalizer::Apply(std::string& text) const {
             } else {
               ReplaceAll(one.pattern, one.content, text);
             }
+          } else if constexpr (std::is_same_v<Step, ReplaceExpression>) {
+            ReplaceMatches(one, text);
           } else {
             StripSpaces(one, text);
           }

@@ -4,8 +4,7 @@
 //   normalizer.Apply(text);
 //
 // Known: NFC, NFD, NFKC, NFKD, Lowercase, Prepend, Strip, Sequence and Replace: of a string, or of
-// the expression for two or more spaces. Any other type is an error that names its path.
-// Thread-safe.
+// an expression. Any other type is an error that names its path. Thread-safe.
 
 #ifndef LOCKSTEP_DRIVER_TEXT_NORMALIZER_H_
 #define LOCKSTEP_DRIVER_TEXT_NORMALIZER_H_
@@ -15,6 +14,7 @@
 #include <variant>
 #include <vector>
 
+#include "driver/text/expression.h"
 #include "driver/text/json/json_node.h"
 #include "driver/text/unicode/unicode.h"
 
@@ -29,11 +29,16 @@ struct Replace {
   std::string content;
   bool runs = false;  // of two or more of `pattern`, each run at once
 };
+struct ReplaceExpression {
+  Expression expression;
+  std::string content;
+};
 struct Strip {
   bool left = true;
   bool right = true;
 };
-using NormalizerStep = std::variant<NormalForm, Lowercase, Prepend, Replace, Strip>;
+using NormalizerStep =
+    std::variant<NormalForm, Lowercase, Prepend, Replace, ReplaceExpression, Strip>;
 
 class Normalizer {
  public:
@@ -45,7 +50,7 @@ class Normalizer {
   // Returns true where Apply certainly changes nothing.
   bool IsSurelyUnchanged(std::string_view text) const;
 
-  // `text` is valid UTF-8, and so is the result.
+  // `text` is valid UTF-8, and so is the result. Throws SearchError.
   void Apply(std::string& text) const;
 
  private:
@@ -61,6 +66,9 @@ struct SplitPattern {
   bool is_regex = false;
 };
 SplitPattern ReadPattern(const Node& node);
+
+// Compiles the expression that `node` holds. Throws FormatError.
+Expression ReadExpression(const Node& node, const std::string& pattern);
 
 // Replaces each occurrence, from left to right. `pattern` is not empty.
 void ReplaceAll(std::string_view pattern, std::string_view content, std::string& text);

@@ -30,6 +30,18 @@ std::vector<Part> PartsOf(const SplitString& split, std::string_view text) {
   return parts;
 }
 
+std::vector<Part> PartsOf(const SplitExpression& split, std::string_view text) {
+  std::vector<Part> parts;
+  size_t done = 0;
+  for (const auto& [begin, end] : split.expression.Matches(text)) {
+    if (done < begin) parts.push_back({done, begin, split.invert});
+    parts.push_back({begin, end, !split.invert});
+    done = end;
+  }
+  if (done < text.size()) parts.push_back({done, text.size(), split.invert});
+  return parts;
+}
+
 std::vector<Part> PartsOf(const SplitClass& split, std::string_view text) {
   std::vector<Part> parts;
   for (size_t at = 0; at < text.size();) {
@@ -156,18 +168,15 @@ void PreTokenizer::ReadSplit(const Node& node) {
   }
   const WordScanner scanner = FindWordScanner(pattern.text);
   if (scanner == nullptr) {
-    std::string families;
-    for (const KnownPattern& known : KnownPatterns())
-      absl::StrAppend(&families, families.empty() ? "" : ", ", known.family);
-    pattern_node.Fail(absl::StrCat("the expression \"", pattern.text,
-                                   "\" is not known; known are those of ", families));
+    steps_.push_back(SplitExpression{ReadExpression(pattern_node, pattern.text), behavior, invert});
+    return;
   }
   // The matches cover the text: there is nothing between them to remove or to merge.
   const bool every_match =
       behavior == SplitBehavior::kIsolated || (behavior == SplitBehavior::kRemoved && invert);
   if (!every_match) {
     node.Fail(
-        "an expression is split by the behavior Isolated, or Removed with \"invert\": true; "
+        "this expression is split by the behavior Isolated, or Removed with \"invert\": true; "
         "any other would make no words of its matches");
   }
   steps_.push_back(ScanWords{scanner});
@@ -205,6 +214,7 @@ void PreTokenizer::Run(size_t step, std::string_view text, bool is_first, Word w
   const auto run_parts = [&](SplitBehavior behavior, std::vector<Part> parts) {
     ApplyBehavior(behavior, parts);
     for (const Part& part : parts) {
+      if (part.begin == part.end) continue;  // an expression may match nothing
       Run(step + 1, text.substr(part.begin, part.end - part.begin), is_first && part.begin == 0,
           word);
     }
@@ -226,7 +236,8 @@ void PreTokenizer::Run(size_t step, std::string_view text, bool is_first, Word w
     } else if constexpr (std::is_same_v<Step, PrefixSpace>) {
       if (text[0] == ' ') return Run(step + 1, text, is_first, word);
       Run(step + 1, absl::StrCat(" ", std::string(text)), is_first, word);
-    } else if constexpr (std::is_same_v<Step, SplitString> || std::is_same_v<Step, SplitClass>) {
+    } else if constexpr (std::is_same_v<Step, SplitString> || std::is_same_v<Step, SplitClass> ||
+                         std::is_same_v<Step, SplitExpression>) {
       run_parts(one.behavior, PartsOf(one, text));
     } else if constexpr (std::is_same_v<Step, SplitWordsAndSigns>) {
       run_parts(SplitBehavior::kRemoved, WordsAndSigns(text));

@@ -3,10 +3,10 @@
 //   PreTokenizer pre = PreTokenizer::Read(root.At("pre_tokenizer"));
 //   pre.Split(text, /*is_first=*/true, [&](std::string_view word) { ... });
 //
-// Known: ByteLevel, Split (by a string, or by an expression of word_scanner.h), Metaspace, Digits,
-// Whitespace, WhitespaceSplit, Sequence. Any other type or expression is an error that names its
-// path. ByteLevel must come last: after it the words are bytes. Here they stay as they are, and the
-// model's vocabulary is turned into bytes in its place. Thread-safe.
+// Known: ByteLevel, Split (by a string, or by an expression: word_scanner.h scans the usual ones),
+// Metaspace, Digits, Whitespace, WhitespaceSplit, Sequence. Any other type is an error that names
+// its path. ByteLevel must come last: after it the words are bytes. Here they stay as they are, and
+// the model's vocabulary is turned into bytes in its place. Thread-safe.
 
 #ifndef LOCKSTEP_DRIVER_TEXT_PRE_TOKENIZER_H_
 #define LOCKSTEP_DRIVER_TEXT_PRE_TOKENIZER_H_
@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "absl/functional/function_ref.h"
+#include "driver/text/expression.h"
 #include "driver/text/json/json_node.h"
 #include "driver/text/unicode/unicode.h"
 #include "driver/text/word_scanner.h"
@@ -35,6 +36,11 @@ struct SplitString {
   SplitBehavior behavior;
   bool invert;
 };
+struct SplitExpression {
+  Expression expression;
+  SplitBehavior behavior;
+  bool invert;
+};
 struct SplitClass {  // each character of `set` is a match
   CharSet set;
   SplitBehavior behavior;
@@ -46,8 +52,8 @@ struct Metaspace {
   Prepend prepend;
   bool split;
 };
-using PreTokenizerStep =
-    std::variant<PrefixSpace, ScanWords, SplitString, SplitClass, SplitWordsAndSigns, Metaspace>;
+using PreTokenizerStep = std::variant<PrefixSpace, ScanWords, SplitString, SplitExpression,
+                                      SplitClass, SplitWordsAndSigns, Metaspace>;
 
 class PreTokenizer {
  public:
@@ -57,7 +63,7 @@ class PreTokenizer {
   bool is_byte_level() const { return is_byte_level_; }
 
   // Calls `word` with each word of `text`, which is valid UTF-8, in order; none is empty.
-  // `is_first` says whether `text` begins where the whole text begins.
+  // `is_first` says whether `text` begins where the whole text begins. Throws SearchError.
   using Word = absl::FunctionRef<void(std::string_view)>;
   void Split(std::string_view text, bool is_first, Word word) const {
     if (!text.empty()) Run(0, text, is_first, word);

@@ -136,6 +136,8 @@ absl::StatusOr<std::shared_ptr<const Tokenizer>> Tokenizer::Parse(std::string_vi
     return std::make_shared<const Tokenizer>(std::move(parts));
   } catch (const FormatError& error) {
     return absl::InvalidArgumentError(absl::StrCat("text: ", name, ": ", error.what()));
+  } catch (const SearchError& error) {
+    return absl::InvalidArgumentError(absl::StrCat("text: ", name, ": ", error.what()));
   } catch (const nlohmann::json::exception& error) {
     return absl::InvalidArgumentError(
         absl::StrCat("text: ", name, ": not valid JSON: ", error.what()));

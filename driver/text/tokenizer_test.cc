@@ -124,6 +124,21 @@ TEST(Components, EachPartDoesWhatItDoesInTokenizers) {
   }
 }
 
+TEST(Components, ATextOnWhichAnExpressionTakesTooLongIsAnErrorAndNoIds) {
+  Json json = ReadJson("qwen2");
+  json["pre_tokenizer"]["pretokenizers"][0]["pattern"] = {{"Regex", "(x+x+)+y"}};
+  Encoder encoder(Parsed(json));
+
+  std::vector<int32_t> ids = {7};
+  const absl::Status status = encoder.Encode(std::string(100, 'x'), {}, ids);
+
+  EXPECT_EQ(status.message(),
+            "text: the expression \"(x+x+)+y\" fails on a text of 100 bytes: "
+            "retry-limit-in-match over");
+  EXPECT_EQ(ids, std::vector<int32_t>{7});
+  EXPECT_FALSE(Encoded(encoder, "xxxxy").empty());
+}
+
 // --- The rest ------------------------------------------------------------------------------------
 
 TEST(Tokenizer, HeaderExample) {

@@ -7,10 +7,10 @@
 //     p = next;
 //   }
 //
-// A general engine for expressions needs a hundred times longer and another library. Each of these
-// expressions matches at every position of every text, so the words cover the text without gaps.
-// Every scanner gives exactly the first alternative that matches, as a backtracking engine does.
-// word_scanner_test.cc holds them against a naive backtracking matcher.
+// The general engine of expression.h takes several times longer. Each of these expressions matches
+// at every position of every text, so the words cover the text without gaps. Every scanner gives
+// exactly the first alternative that matches, as a backtracking engine does. word_scanner_test.cc
+// holds them against a naive backtracking matcher.
 
 #ifndef LOCKSTEP_DRIVER_TEXT_WORD_SCANNER_H_
 #define LOCKSTEP_DRIVER_TEXT_WORD_SCANNER_H_
@@ -31,7 +31,7 @@ WordScanner FindWordScanner(std::string_view pattern);
 extern const char kGpt2Pattern[];
 
 struct KnownPattern {
-  const char* family;  // for messages: "GPT-2", "Llama 3"
+  const char* family;  // "GPT-2", "Llama 3"
   std::string pattern;
   WordScanner scanner;
 };

@@ -155,6 +155,11 @@ def families():
     }
 
 
+# An expression that none of the scanners knows, with possessive quantifiers, as nanochat's tokenizer has it.
+NANOCHAT = (
+    r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}{1,2}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|\s+(?!\S)|\s+"
+)
+
 # Parts one by one. A word of characters that the model lacks is one unknown token: so the ids show where words end.
 COMPONENT_TEXTS = [
     "", " ", "ab", "  ab  cd ", "a 1 22 b3", "A b\tc\n d", "x<m>y", "x <m> y <m>", "<m><m>", "a<m>b <m>c", "_<m>_ \u00e9<m>",
@@ -180,6 +185,9 @@ def component_list():
     for behavior in ("removed", "isolated", "merged_with_previous", "merged_with_next", "contiguous"):
         for invert in (False, True):
             yield component(pre_tokenizer=pre_tokenizers.Split("-", behavior, invert))
+            # The second alternative matches nothing, before a character.
+            yield component(pre_tokenizer=pre_tokenizers.Split(Regex(r"\p{N}{1,2}|(?=b)"), behavior, invert))
+    yield component(pre_tokenizer=pre_tokenizers.Split(Regex(NANOCHAT), "isolated"))
     for scheme in ("always", "first", "never"):
         for split in (False, True):
             yield component(
@@ -194,6 +202,7 @@ def component_list():
         pre_tokenizers.WhitespaceSplit(), pre_tokenizers.Digits(True), pre_tokenizers.Metaspace(prepend_scheme="first")]))  # fmt: skip
     for form in (normalizers.NFC(), normalizers.NFD(), normalizers.NFKC(), normalizers.NFKD(), normalizers.Lowercase(),
                  normalizers.Prepend("a"), normalizers.Replace("a", "bb"), normalizers.Replace(Regex(" {2,}"), "-"),
+                 normalizers.Replace(Regex(r"\s+|(?<=1)"), "-"), normalizers.Replace(Regex("b*"), "a"),
                  normalizers.Strip(True, False), normalizers.Strip(False, True), normalizers.Strip()):  # fmt: skip
         yield component(normalizer=normalizers.Sequence([form]), pre_tokenizer=pre_tokenizers.WhitespaceSplit())
     for lstrip in (False, True):
