@@ -207,6 +207,21 @@ for _, name in ipairs(WRAPPERS) do
     t.equal(norms[1], norms[2])
   end)
 
+  t.test("GradientsFromBeforeTheCallStayAsTheyAre(" .. name .. ")", function()
+    local function is_left_out(i) return i == 2 end
+    local _, first = learn_alone(none)
+    local _, second = learn_alone(is_left_out)
+    local model = sharding[name](fixture.net())
+
+    accumulate(model, none, { on_nan = "skip" })
+    accumulate(model, function(rank, i) return rank == 0 and i == 2 end, { on_nan = "skip" })
+
+    for parameter, gradient in pairs(gradients_of(name, model)) do
+      local sum = (first[parameter] + second[parameter]):reshape { -1 }
+      t.truthy((gradient - sum):abs():max():item() < 1e-12, parameter)
+    end
+  end)
+
   for _, sync in ipairs { "last", "each" } do
     --- Which micro-batches of which rank: in the middle, the last, the first and the last, and all but one.
     for _, one in ipairs {

@@ -146,6 +146,27 @@ function Skipped:check(micro_step, loss, count, group)
   return false
 end
 
+--- Returns copies of the gradients that a model has.
+local function gradients_of(model)
+  local copies = {}
+  for _, p in ipairs(model:parameters()) do copies[p] = p.grad and p.grad:clone() end
+  return copies
+end
+
+--- Scales a model's gradients, but for what they held before.
+---@param before table<torch.Tensor, torch.Tensor>
+local function scale_gradients(model, factor, before)
+  torch.no_grad(function()
+    for _, p in ipairs(model:parameters()) do
+      if before[p] then
+        p.grad:sub_(before[p]):mul_(factor):add_(before[p])
+      elseif p.grad then
+        p.grad:mul_(factor)
+      end
+    end
+  end)
+end
+
 --- Returns a sum as a tensor on the loss's device, in float64.
 local function as_double(value, index, device)
   if type(value) == "number" then return torch.tensor(value, { dtype = torch.float64, device = device }) end
@@ -183,7 +204,8 @@ end
 --- gradients are those of the rest. The last result is the number of micro-batches that each rank left out; it may be
 --- 0. If none is left, every rank gets an error. fn must return counts. Each micro-batch waits for its loss and for the
 --- other ranks. If the last micro-batch is left out and sync is "last", fn is called once more with an earlier one: its
---- backward, with weight 0, averages the gradients.
+--- backward, with weight 0, averages the gradients. Gradients from before the call must be averaged already; they are
+--- copied, which takes their memory.
 ---
 --- An error of fn, or of the comparison, drops the gradients of all parameters of the model.
 ---
@@ -208,6 +230,7 @@ local function accumulate(model, micro_batches, count, fn, opts)
   local scale = (group and group:size() or dist.world_size()) / count
   local totals, losses, counts = {}, {}, setmetatable({ micro_batches = 0, given = 0, sum = 0 }, Counts)
   local skipped = o.on_nan == "skip" and setmetatable({ steps = 0, tokens = 0, lines = {} }, Skipped)
+  local before = skipped and gradients_of(model)
   local last_learnt, read_sum
 
   local function add(i, loss, own_count, ...)
@@ -254,12 +277,7 @@ local function accumulate(model, micro_batches, count, fn, opts)
     check(last_learnt, "no micro-batch of this step has a finite loss on every rank: %s", lines)
     check(count > skipped.tokens, "the micro-batches that remain have no token with a loss: %s", lines)
     if o.sync == "last" and last_learnt < #micro_batches then average() end
-    local rest = count / (count - skipped.tokens)
-    torch.no_grad(function()
-      for _, p in ipairs(model:parameters()) do
-        if p.grad then p.grad:mul_(rest) end
-      end
-    end)
+    scale_gradients(model, count / (count - skipped.tokens), before)
     if dist.rank() == (group and group:ranks()[1] or 0) then
       terminal.print_line(("%s: left out %d of %d micro-batches of each rank: %s"):format(NAME, skipped.steps,
         #micro_batches, lines))
