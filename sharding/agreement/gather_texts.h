@@ -23,6 +23,11 @@ namespace lockstep::sharding {
 absl::StatusOr<std::vector<std::string>> GatherTexts(Collective& collective,
                                                      const std::string& text);
 
+// Returns the first 5 lines in which the gathered texts differ, each as "\n  rank R: LINE" for
+// every rank, and sets `count` to the number of all such lines.
+std::string DifferentLines(const Collective& collective, const std::vector<std::string>& texts,
+                           int* count);
+
 }  // namespace lockstep::sharding
 
 #endif  // LOCKSTEP_SHARDING_AGREEMENT_GATHER_TEXTS_H_

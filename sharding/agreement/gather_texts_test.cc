@@ -80,5 +80,18 @@ TEST(GatherTexts, GivesTheCollectivesErrorWhereARankLeaves) {
   }
 }
 
+TEST(DifferentLines, ShowsTheFirstFiveAndCountsAll) {
+  RunAsThreads(1, [](Collective& collective) {
+    int count = -1;
+    EXPECT_EQ(DifferentLines(collective, {"a = 1\nb = 2\n", "a = 1\nb = 2"}, &count), "");
+    EXPECT_EQ(count, 0);
+    EXPECT_EQ(DifferentLines(collective, {"a = 1\nb = 2", "a = 1\nb = 3\nc = 4"}, &count),
+              "\n  rank 0: b = 2\n  rank 1: b = 3\n  rank 0: (nothing)\n  rank 1: c = 4");
+    EXPECT_EQ(count, 2);
+    DifferentLines(collective, {"1\n2\n3\n4\n5\n6", "x"}, &count);
+    EXPECT_EQ(count, 6);
+  });
+}
+
 }  // namespace
 }  // namespace lockstep::sharding

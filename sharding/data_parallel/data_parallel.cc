@@ -102,20 +102,17 @@ namespace {
 void CheckSameOptions(Collective& collective, const DataParallelOptions& options) {
   static constexpr const char* kCompressions[] = {"none", "bf16", "fp16"};
   const std::string own =
-      absl::StrCat("bucket_bytes = ", options.bucket_bytes, ", find_unused = ", options.find_unused,
-                   ", static_graph = ", options.static_graph,
-                   ", compression = ", kCompressions[static_cast<size_t>(options.compression)],
-                   ", broadcast_buffers = ", options.broadcast_buffers,
-                   ", gradient_as_bucket_view = ", options.gradient_as_bucket_view,
-                   ", compare_every = ", options.compare_every);
+      absl::StrCat("bucket_bytes = ", options.bucket_bytes, "\nfind_unused = ", options.find_unused,
+                   "\nstatic_graph = ", options.static_graph,
+                   "\ncompression = ", kCompressions[static_cast<size_t>(options.compression)],
+                   "\nbroadcast_buffers = ", options.broadcast_buffers,
+                   "\ngradient_as_bucket_view = ", options.gradient_as_bucket_view,
+                   "\ncompare_every = ", options.compare_every);
   const absl::StatusOr<std::vector<std::string>> texts = GatherTexts(collective, own);
   TORCH_CHECK(texts.ok(), std::string(texts.status().message()));
-  std::string versions;
-  for (size_t i = 0; i < texts->size(); ++i)
-    absl::StrAppend(&versions, "\n  rank ", options.ranks[i], ": ", (*texts)[i]);
-  TORCH_CHECK_VALUE(
-      std::count(texts->begin(), texts->end(), own) == static_cast<int64_t>(texts->size()),
-      "data_parallel: the ranks give different options:", versions);
+  int count = 0;
+  const std::string differences = DifferentLines(collective, *texts, &count);
+  TORCH_CHECK_VALUE(count == 0, "data_parallel: the ranks give different options:", differences);
 }
 
 // --- The Reducer ---------------------------------------------------------------------------------

@@ -2,12 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
-#include <set>
 #include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_split.h"
 #include "base/hash.h"
 #include "sharding/agreement/gather_texts.h"
 
@@ -62,31 +60,6 @@ absl::Status WithAdvice(const absl::Status& status, bool are_joinable, bool join
 }
 
 }  // namespace
-
-std::string DifferentLines(const Collective& collective, const std::vector<std::string>& texts,
-                           int* count) {
-  std::vector<std::vector<std::string>> lines;
-  size_t most = 0;
-  for (const std::string& text : texts) {
-    lines.push_back(absl::StrSplit(text, '\n', absl::SkipEmpty()));
-    most = std::max(most, lines.back().size());
-  }
-  constexpr int kShown = 5;
-  *count = 0;
-  std::string differences;
-  for (size_t i = 0; i < most; ++i) {
-    std::set<std::string> values;
-    std::string versions;
-    for (size_t rank = 0; rank < lines.size(); ++rank) {
-      const std::string line = i < lines[rank].size() ? lines[rank][i] : "(nothing)";
-      values.insert(line);
-      absl::StrAppend(&versions, "\n  rank ", collective.WorldRank(static_cast<int>(rank)), ": ",
-                      line);
-    }
-    if (values.size() > 1 && ++*count <= kShown) absl::StrAppend(&differences, versions);
-  }
-  return differences;
-}
 
 Turns::Turns(Collective* collective, std::vector<std::string> units, bool joins)
     : collective_(collective), units_(std::move(units)), joins_(joins) {}

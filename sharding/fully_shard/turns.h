@@ -59,10 +59,6 @@ struct Terms {
   std::string flags = "";
 };
 
-// The lines in which the texts differ, by rank: the first few. `count`: of all of them.
-std::string DifferentLines(const Collective& collective, const std::vector<std::string>& texts,
-                           int* count);
-
 // The turn that the ranks do now.
 struct AgreedTurn {
   Turn turn;
