@@ -10,7 +10,6 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
-#include "absl/strings/str_split.h"
 #include "base/hash.h"
 #include "c10/util/Exception.h"
 #include "sharding/agreement/gather_texts.h"
@@ -100,31 +99,10 @@ std::string DescribeParameters(const std::vector<NamedTensor>& parameters) {
 
 void CheckSameModule(Collective& collective, const std::string& description) {
   const std::vector<std::string> texts = Gathered(collective, description);
-  if (std::all_of(texts.begin(), texts.end(),
-                  [&](const std::string& text) { return text == texts[0]; }))
-    return;
-  constexpr size_t kShown = 5;
-  std::vector<std::vector<std::string>> lines;
-  size_t most = 0;
-  for (const std::string& text : texts) {
-    lines.push_back(absl::StrSplit(text, '\n', absl::SkipEmpty()));
-    most = std::max(most, lines.back().size());
-  }
-  std::string differences;
-  size_t count = 0;
-  for (size_t i = 0; i < most; ++i) {
-    std::string versions;
-    bool differs = false;
-    for (size_t position = 0; position < lines.size(); ++position) {
-      const std::string line = i < lines[position].size() ? lines[position][i] : "(nothing)";
-      differs |= line != (i < lines[0].size() ? lines[0][i] : "(nothing)");
-      absl::StrAppend(&versions, "\n    rank ", collective.WorldRank(static_cast<int>(position)),
-                      ": ", line);
-    }
-    if (differs && ++count <= kShown) absl::StrAppend(&differences, "\n  tensor ", i, versions);
-  }
-  TORCH_CHECK_VALUE(false, "data_parallel: the ranks hold different modules; ", count,
-                    " tensors differ", differences);
+  int count = 0;
+  const std::string differences = DifferentLines(collective, texts, &count);
+  TORCH_CHECK_VALUE(count == 0, "data_parallel: the ranks hold different modules; ", count,
+                    " tensors differ:", differences);
 }
 
 bool ReplicaComparison::ComparesWeightsIn(int64_t pass) const {
