@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "c10/util/Exception.h"
 #include "mimo/batch/batch_names.h"
+#include "mimo/batch/batch_rules.h"
 
 namespace lockstep::mimo {
 namespace {
@@ -54,6 +55,13 @@ bool IsPositions(const std::string& key) { return absl::EndsWith(key, "position_
 
 bool MustHaveTokens(const std::string& key) {
   return key == "input_ids" || key == "labels" || key == "loss_mask" || key == "position_ids";
+}
+
+// Returns whether the names tell rows of images, videos or audio clips, whose sizes may be those of
+// the mask by chance: a mel spectrogram [clips, 80, frames] beside 80 places.
+bool HasMediaRows(const Dict& batch, const std::string& key) {
+  return IsGrid(key) || IsPacked(batch, key) || absl::StartsWith(key, "pixel_values") ||
+         absl::StartsWith(key, "input_features") || key == "feature_attention_mask";
 }
 
 // Returns the first of the two dims that hold samples and width; nothing if the tensor has none.
@@ -133,7 +141,7 @@ Value Pack(const Value& batch, const PackOptions& options) {
   Dict packed;
   for (const Field& field : *dict) {
     if (field.key == options.mask) continue;
-    const bool is_whole = options.whole.count(field.key) != 0;
+    const bool is_whole = options.whole.count(field.key) != 0 || HasMediaRows(*dict, field.key);
     packed.push_back({field.key, is_whole ? field.value : PackValue(tokens, field)});
   }
   List lengths;

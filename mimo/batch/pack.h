@@ -24,8 +24,11 @@
 //    tensor    [B, S, ...] becomes [T, ...]. "position_ids" [..., B, S] becomes [..., T].
 //    list      B lists of S values become one of T.
 //    mask      is left out; "seq_lens" is added, a list of B numbers.
+//    media     pixel_values..., input_features..., feature_attention_mask and grids are passed on.
 //    other     is passed on, and so is what `whole` names. "input_ids", "labels", "loss_mask" and
 //              "position_ids" must have the mask's shape.
+//
+// A tensor of another name that has the mask's first two sizes by chance needs `whole`.
 //
 // Source: Megatron-Bridge's pull request 5131. Thread-safe.
 

@@ -186,6 +186,23 @@ TEST(Pack, KeepsWhatHasNoTokens) {
   EXPECT_EQ(std::get<Opaque>(At(packed, "name").of).id, 7);
 }
 
+TEST(Pack, MediaWhoseSizesAreThoseOfTheMaskByChanceArePassedOn) {
+  Dict batch = Padded();
+  const std::vector<std::string> keys = {
+      "pixel_values",        "pixel_values_videos",    "image_grid_thw", "input_features",
+      "input_features_mask", "feature_attention_mask", "hidden_states",  "grid_thw"};
+  for (const std::string& key : keys) batch.push_back({key, at::ones({4, 5, 2})});
+
+  const Value packed = Pack(batch);
+
+  for (const std::string& key : keys)
+    EXPECT_EQ(TensorOf(packed, key).sizes(), (std::vector<int64_t>{4, 5, 2})) << key;
+  // Without a grid, hidden states are those of tokens.
+  Dict states = Padded();
+  states.push_back({"hidden_states", at::ones({4, 5, 2})});
+  EXPECT_EQ(TensorOf(Pack(states), "hidden_states").sizes(), (std::vector<int64_t>{14, 2}));
+}
+
 TEST(Pack, AReplicaWithoutSamplesHasARowWithoutTokens) {
   const Value none = Slice(Padded(), {.dp_rank = 4, .dp_size = 5, .uneven = true});
 
