@@ -377,7 +377,8 @@ end
 --- The sum of the losses of a tile, from this rank's scores.
 local function tile_loss(x, weight, labels, split, ignored)
   local owner = split.owner
-  local scores = fused.linear(x, weight):to(torch.float32)
+  local scores = fused.linear(x, weight)
+  if scores.dtype ~= torch.float64 then scores = scores:to(torch.float32) end
   local largest = dist.all_reduce(scores:detach():amax({ -1 }), "max", { group = owner.group })
   scores = scores - largest:unsqueeze(-1)
   local total = sum_in_place(owner, scores:exp():sum({ -1 }))
@@ -394,7 +395,7 @@ end
 ---@param labels torch.Tensor [T]
 ---@param ignored integer the label of tokens without loss
 ---@param region checkpoint.Checkpoint
----@return torch.Tensor sum float32
+---@return torch.Tensor sum float32, or float64 if hidden is
 ---@return integer count
 function M.cross_entropy(hidden, weight, labels, ignored, region)
   local split, tile, sum = splits[weight], 1024, 0

@@ -91,6 +91,16 @@ for _, sequence in ipairs { false, true } do
   end)
 end
 
+t.test("TheLossOfAFloat64ModelIsInFloat64", function()
+  local function load_double() return models.load("tests/models/llama", { dtype = torch.float64 }) end
+  local expected = load_double():loss(BATCH)
+
+  local loss = sharding.tensor_parallel(load_double(), { group = pair() }):loss(BATCH)
+
+  t.equal(loss.dtype, torch.float64)
+  t.truthy(math.abs(loss:item() / expected:item() - 1) < 1e-13)
+end)
+
 t.test("LogProbabilitiesHaveTheGradientsOfTheWhole", function()
   local plain = load "qwen3"
   local model = sharding.tensor_parallel(load "qwen3", { group = pair() })
