@@ -1,10 +1,12 @@
 #include "driver/files/new_file.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <random>
 #include <utility>
@@ -29,10 +31,27 @@ void Checksum::Add(const void* data, size_t size) {
 }
 
 // Not mkstemp: it leaves the file to its owner alone, where others must read a run's folder too.
-NewFile::NewFile(std::string path) : path_(std::move(path)) {
+NewFile::NewFile(std::string path) : path_(std::move(path)), target_(path_) {
+  if (path_.find('\0') != std::string::npos) {
+    refusal_ = "the path has a zero byte";
+    return;
+  }
+  struct stat status {};
+  if (stat(path_.c_str(), &status) == 0 && !S_ISDIR(status.st_mode)) {
+    // The rename would replace a device or a pipe of that name.
+    if (!S_ISREG(status.st_mode)) {
+      refusal_ = "it is not a regular file";
+      return;
+    }
+    // A link stays: what it leads to is replaced.
+    if (char* const real = realpath(path_.c_str(), nullptr); real != nullptr) {
+      target_ = real;
+      std::free(real);
+    }
+  }
   std::random_device random;
   do {
-    part_ = absl::StrCat(path_, ".part-", absl::Hex(random(), absl::kZeroPad8));
+    part_ = absl::StrCat(target_, ".part-", absl::Hex(random(), absl::kZeroPad8));
     file_ = std::fopen(part_.c_str(), "wbxe");
     open_error_ = file_ == nullptr ? errno : 0;
   } while (open_error_ == EEXIST);
@@ -40,20 +59,25 @@ NewFile::NewFile(std::string path) : path_(std::move(path)) {
 
 NewFile::~NewFile() {
   if (file_ != nullptr) std::fclose(file_);
-  if (!kept_ && open_error_ == 0) std::remove(part_.c_str());
+  if (!kept_ && !part_.empty() && open_error_ == 0) std::remove(part_.c_str());
+}
+
+absl::Status NewFile::NotOpen() const {
+  if (refusal_ == nullptr) return Failed("write", path_, open_error_);
+  return absl::InvalidArgumentError(absl::StrCat("cannot write ", path_, ": ", refusal_));
 }
 
 absl::Status NewFile::Write(const void* data, size_t size) {
-  if (file_ == nullptr) return Failed("write", path_, open_error_);
+  if (file_ == nullptr) return NotOpen();
   if (size == 0) return absl::OkStatus();
   checksum_.Add(data, size);
   return Check(std::fwrite(data, 1, size, file_) == size);
 }
 
 absl::Status NewFile::Keep() {
-  if (file_ == nullptr) return Failed("write", path_, open_error_);
+  if (file_ == nullptr) return NotOpen();
   absl::Status status = Check(std::fflush(file_) == 0 && fsync(fileno(file_)) == 0);
-  if (status.ok()) status = Check(std::rename(part_.c_str(), path_.c_str()) == 0);
+  if (status.ok()) status = Check(std::rename(part_.c_str(), target_.c_str()) == 0);
   kept_ = status.ok();
   return status;
 }

@@ -38,7 +38,7 @@ class NewFile {
   ~NewFile();  // removes the file unless Keep has succeeded
 
   // Return Unknown, with the path and the system's reason, if the disk is full or the folder does
-  // not exist.
+  // not exist; InvalidArgument if the path leads to a device or a pipe, or has a zero byte.
   absl::Status Write(const void* data, size_t size);
   absl::Status Keep();
 
@@ -46,9 +46,12 @@ class NewFile {
 
  private:
   absl::Status Check(bool done) const;
+  absl::Status NotOpen() const;
 
   std::string path_;
+  std::string target_;  // where the path leads: a link is followed
   std::string part_;
+  const char* refusal_ = nullptr;
   std::FILE* file_ = nullptr;
   int open_error_ = 0;
   bool kept_ = false;

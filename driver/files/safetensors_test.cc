@@ -3,17 +3,21 @@
 #include "driver/files/safetensors.h"
 
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cctype>
+#include <filesystem>
 #include <fstream>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "driver/files/new_file.h"
+#include "driver/files/regular_file.h"
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
 #include "tests/support/mutation.h"
@@ -290,6 +294,33 @@ TEST(NewFile, TakesItsNameWhenItIsKeptAndLeavesNothingOtherwise) {
   EXPECT_EQ(checksum->bytes, 5U);
   EXPECT_EQ(checksum->crc32, 0xc459294fU);  // of "whole", by gzip
   EXPECT_EQ(kept.checksum().crc32, checksum->crc32);
+}
+
+TEST(NewFile, ReplacesWhatALinkLeadsTo) {
+  const std::string path = TestPath("linked"), link = TestPath("link");
+  NewFile first(path);
+  ASSERT_TRUE(first.Write("old", 3).ok());
+  ASSERT_TRUE(first.Keep().ok());
+  ASSERT_EQ(symlink("linked", link.c_str()), 0);
+
+  NewFile second(link);
+  ASSERT_TRUE(second.Write("new", 3).ok());
+  ASSERT_TRUE(second.Keep().ok());
+
+  EXPECT_TRUE(std::filesystem::is_symlink(link));
+  EXPECT_EQ(*ReadRegularFile(path), "new");
+}
+
+TEST(NewFile, LeavesPipesAndPathsWithAZeroByteAlone) {
+  const std::string pipe = TestPath("pipe");
+  ASSERT_EQ(mkfifo(pipe.c_str(), 0600), 0);
+  EXPECT_EQ(NewFile(pipe).Keep().message(), "cannot write " + pipe + ": it is not a regular file");
+  EXPECT_EQ(NewFile(pipe).Write("x", 1).code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_TRUE(std::filesystem::is_fifo(pipe));
+
+  const std::string cut = TestPath(std::string("a\0b", 3));
+  EXPECT_THAT(std::string(NewFile(cut).Keep().message()),
+              testing::HasSubstr("the path has a zero byte"));
 }
 
 TEST(NewFile, SaysWhyItCannotBeWritten) {

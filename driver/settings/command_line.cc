@@ -34,7 +34,7 @@ Under a cluster's launcher the same binary is one rank: it reads RANK, WORLD_SIZ
 MASTER_ADDR and MASTER_PORT (torchrun --no-python, Kubernetes), or SLURM_* (srun).
 
   ./run scripts/digits_vlm.lua
-  ./run --nproc 4 scripts/digits_vlm.lua --set optimizer.lr=1e-3
+  ./run --nproc 4 scripts/digits_vlm.lua --set lr=1e-3
 )";
 
 namespace {

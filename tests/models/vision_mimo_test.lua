@@ -86,6 +86,24 @@ t.test("BothPartsOfARankAreSavedAsOneFolder", function()
   t.equal(models.load(DIR .. "/list"):state_dict(), models.load(dir):state_dict())
 end)
 
+t.test("VisualTokensThatAreNotTheTowersAreRefused", function()
+  local dir = "tests/models/qwen3_vl"
+  local language = models.load(dir, { part = "language" })
+  local d = data.safetensors(dir .. "/answers.safetensors")
+  local seen = models.load(dir, { part = "visual" }):visual(d)
+  local hidden = language.settings.hidden_size
+  for _, one in ipairs {
+    { seen:long(), "must be a floating-point tensor [tokens, columns], not torch.int64 of shape" },
+    { { seen }, "must be a floating-point tensor [tokens, columns], not a table" },
+    { seen:narrow(1, 0, hidden), ("and each needs the %d columns that model:visual returns"):format(seen:size(1)) },
+    { seen:narrow(0, 1, seen:size(0) - 1), ("but input_ids has %d placeholders"):format(seen:size(0)) },
+  } do
+    t.raises(one[2], language.loss, language,
+      { input_ids = d.input_ids, seq_lens = d.seq_lens:totable(), loss_mask = d.loss_mask, visual = one[1],
+        image_grid_thw = d.image_grid_thw, video_grid_thw = d.video_grid_thw })
+  end
+end)
+
 t.test("PartsThatDoNotMakeAModelAreRefused", function()
   local dir = "tests/models/qwen3_vl"
   local visual, language = models.load(dir, { part = "visual" }), models.load(dir, { part = "language" })

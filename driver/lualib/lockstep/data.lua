@@ -100,7 +100,16 @@ end
 function M.save_jsonl(path, values)
   if type(path) ~= "string" then core.raise("data.save_jsonl: the path must be a string, not a " .. type(path)) end
   plain.check(type(values) == "table", "data.save_jsonl: the values must be an array, not a %s", type(values))
-  local lines = {}
+  local count, lines = 0, {}
+  for key in pairs(values) do
+    plain.check(type(key) == "number" and key >= 1 and key % 1 == 0,
+      "data.save_jsonl: the values must be an array, but %s is a key; put a single value in braces",
+      type(key) == "string" and '"' .. key .. '"' or tostring(key))
+    count = count + 1
+  end
+  for i = 1, count do
+    plain.check(values[i] ~= nil, "data.save_jsonl: the values must be an array without holes, but [%d] is nil", i)
+  end
   for i, value in ipairs(values) do
     local is_json, line = pcall(core.json_encode, value, 0, true)
     if not is_json then core.json_encode(values, 0, true) end -- raises, and names the place within `values`

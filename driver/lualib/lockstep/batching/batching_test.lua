@@ -252,6 +252,7 @@ t.test("VerifyFindsWhatWouldHang", function()
   local batches = plan()
   batches[2][#batches[2]] = nil
   t.raises("rank 1 has", batching.verify, batches)
+  t.raises("batching.verify: expected the lists of all ranks, got one rank's list", batching.verify, batches[1])
   batches = plan()
   batches[2][1].kind = "audio"
   t.raises('at micro-step 0 rank 1 has a micro-batch of kind "audio"', batching.verify, batches)

@@ -15,6 +15,7 @@ function M.check_batches(name, batches)
   for index, list in ipairs(batches) do
     plain.check(type(list) == "table",
       "%s: rank %d has a %s in place of a list of micro-batches", name, index - 1, type(list))
+    plain.check(list.kind == nil, "%s: expected the lists of all ranks, got one rank's list of micro-batches", name)
     for step, batch in ipairs(list) do
       plain.check(type(batch) == "table" and type(batch.kind) == "string",
         "%s: what rank %d has at micro-step %d is no micro-batch of batching.prepare", name, index - 1, step - 1)
@@ -35,7 +36,8 @@ local function check_padding(where, batch)
   end
   for name, value in pairs(batch.padding_values or {}) do
     local number = value == true and 1 or value or 0
-    if torch.is_tensor(batch[name]) and of_padding(batch[name], batch):ne(number):any():item() then
+    local function differs(values) return number == number and values:ne(number) or values:isnan():logical_not() end
+    if torch.is_tensor(batch[name]) and differs(of_padding(batch[name], batch)):any():item() then
       core.raise(('%s has padding whose "%s" is not %s everywhere: a loss that reads it trains on padding'):format(
         where, name, tostring(value)))
     end

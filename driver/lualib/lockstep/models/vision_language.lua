@@ -101,6 +101,8 @@ function VisionLanguage:init(raw, opts)
   self.config = raw
   self.model = Body(self.tower(own.vision_config, self.settings.hidden_size), self.model)
   self.visual_layout = self.layout(raw, own)
+  -- The tower's output, and what Qwen3-VL adds after its first layers.
+  self.visual_columns = self.settings.hidden_size * (1 + #(self.model.visual.settings.deepstack_visual_indexes or {}))
   for _, key in ipairs { "image_token_id", "video_token_id" } do
     if own[key] >= self.settings.vocab_size then
       fail("%s: %s is %d, but vocab_size is %d", self.class_name, key, own[key], self.settings.vocab_size)
@@ -235,9 +237,14 @@ end
 --- Puts the visual tokens in their places. Returns the tensors to add after the first layers.
 local function insert(self, x, visual, tokens)
   local hidden = self.settings.hidden_size
-  if visual:size(0) ~= tokens:size(0) or visual:size(1) % hidden ~= 0 then
-    fail("the visual tokens have shape %s, but input_ids has %d placeholders and the hidden size is %d",
-      tostring(visual.shape), tokens:size(0), hidden)
+  if not (torch.is_tensor(visual) and visual:is_floating_point() and visual:dim() == 2) then
+    fail("the visual tokens must be a floating-point tensor [tokens, columns], not %s",
+      torch.is_tensor(visual) and ("%s of shape %s"):format(tostring(visual.dtype), tostring(visual.shape))
+        or "a " .. type(visual))
+  end
+  if visual:size(0) ~= tokens:size(0) or visual:size(1) ~= self.visual_columns then
+    fail("the visual tokens have shape %s, but input_ids has %d placeholders, and each needs the %d columns that "
+      .. "model:visual returns", tostring(visual.shape), tokens:size(0), self.visual_columns)
   end
   tokens = tokens:to(x.device)
   local parts = visual:to { device = x.device, dtype = x.dtype }:split(hidden, 1)

@@ -297,6 +297,17 @@ t.test("MistakesAreNamed", function()
       return left >= 0 and tokens[1] or nil
     end, function() return 1 end)
   end)
+  for _, one in ipairs {
+    { { torch.ones { 2, 1 }, 1 }, { torch.ones { 1, 2 }, 1 }, "has shape {1, 2}, and that of the batches before {2, 1}" },
+    { { 12, -3 }, { 1, 1 }, "the count of a batch must be at least 0, not -3" },
+    { { torch.ones({}, { dtype = torch.complex64 }), 1 }, { 1, 1 }, "the sum of a batch is " },
+  } do
+    local i = 0
+    t.raises(one[3], sharding.evaluate, model, function()
+      i = i + 1
+      return i < 3 and one[i] or nil
+    end, unpack)
+  end
   t.raises("sharding.evaluate: the sum of this batch has shape {1}, and that of the batches before {3}", function()
     local size = 5
     sharding.evaluate(model, function()

@@ -266,6 +266,13 @@ for _, name in ipairs(WRAPPERS) do
   end)
 end
 
+t.test("RanksThatGiveDifferentOptionsAreTold", function()
+  local model = sharding.data_parallel(fixture.net())
+  if WORLD == 1 then return end
+  t.raises('the ranks give different options: sync = "last", on_nan = "error": rank', accumulate, model, none,
+    { on_nan = RANK == 1 and "skip" or "error" })
+end)
+
 t.test("MistakesAreNamed", function()
   local model = sharding.data_parallel(fixture.net())
   t.raises('on_nan must be "error" or "skip", not "go_on"', accumulate, model, none, { on_nan = "go_on" })

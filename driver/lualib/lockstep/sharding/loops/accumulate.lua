@@ -38,13 +38,19 @@ local function check_arguments(model, micro_batches, count, fn)
   end
 end
 
---- Raises unless all ranks have equally many micro-batches, at least one, and the same count. Collective.
-local function compare(num_micro_batches, count, group)
+--- Raises unless all ranks have the same options and count, and equally many micro-batches, at least one. Collective.
+local function compare(num_micro_batches, count, o, group)
   if dist.world_size() > 1 then
-    local own, texts = torch.tensor({ num_micro_batches, count }, { dtype = torch.float64 }), {}
-    for i, pair in ipairs(dist.all_gather(own, { group = group })) do
-      texts[i] = ("%.17g micro-batches and a count of %.17g"):format(unpack(pair:totable()))
+    local own, texts, options_of = torch.tensor({ num_micro_batches, count, o.sync == "each" and 1 or 0,
+      o.on_nan == "skip" and 1 or 0 }, { dtype = torch.float64 }), {}, {}
+    for i, row in ipairs(dist.all_gather(own, { group = group })) do
+      local theirs, their_count, syncs_each, skips = unpack(row:totable())
+      texts[i] = ("%.17g micro-batches and a count of %.17g"):format(theirs, their_count)
+      options_of[i] = ('sync = "%s", on_nan = "%s"'):format(syncs_each == 1 and "each" or "last",
+        skips == 1 and "skip" or "error")
     end
+    local differing = disagreement.find(options_of, group and group:ranks())
+    if differing then fail("the ranks give different options: %s", differing) end
     local found = disagreement.find(texts, group and group:ranks())
     if found then
       fail("every rank needs equally many micro-batches and the same count, that of all ranks, as report.loss_tokens "
@@ -225,7 +231,7 @@ local function accumulate(model, micro_batches, count, fn, opts)
   check(o.sync == "last" or o.sync == "each", 'sync must be "last" or "each", not "%s"', o.sync)
   check(o.on_nan == "error" or o.on_nan == "skip", 'on_nan must be "error" or "skip", not "%s"', o.on_nan)
   local group = data_parallel.group_of(model) or fully_shard.group_of(model)
-  compare(#micro_batches, count, group)
+  compare(#micro_batches, count, o, group)
   -- The wrappers average gradients over ranks. The gradient of the mean is the number of ranks times that.
   local scale = (group and group:size() or dist.world_size()) / count
   local totals, losses, counts = {}, {}, setmetatable({ micro_batches = 0, given = 0, sum = 0 }, Counts)

@@ -96,11 +96,18 @@ end
 ---@param value any
 ---@return torch.Tensor
 function Total:read(value)
-  if type(value) == "number" then value = torch.tensor(value, { dtype = torch.float64 }) end
+  if type(value) == "number" then
+    plain.check(self.name ~= "count" or not (value < 0),
+      "sharding.evaluate: the count of a batch must be at least 0, not %s", tostring(value))
+    value = torch.tensor(value, { dtype = torch.float64 })
+  end
   plain.check(torch.is_tensor(value),
     "sharding.evaluate: the function must return a batch's sum and count; its %s is a %s", self.name, type(value))
+  plain.check(not value:is_complex(), "sharding.evaluate: the %s of a batch is %s; it must be real", self.name,
+    tostring(value.dtype))
   value = value:double()
-  if self.has_begun and value:numel() ~= self.value:numel() then
+  local is_one = value:numel() == 1 and self.value:numel() == 1
+  if self.has_begun and not is_one and tostring(value.shape) ~= tostring(self.value.shape) then
     core.raise(("sharding.evaluate: the %s of this batch has shape %s, and that of the batches before %s"):format(
       self.name, tostring(value.shape), tostring(self.value.shape)))
   end
