@@ -104,8 +104,27 @@ local function tiles_for(self, x, weights, per_token)
   return self.tiles
 end
 
+--- Returns fn with a check that the module and its children are in the modes of this moment. Backward calls fn again;
+--- in another mode it would drop nothing, or drop something, and give the gradient of another function.
+local function in_same_mode(fn, module)
+  local was = {}
+  for name, child in module:named_modules() do was[#was + 1] = { name, child, child.training } end
+  return function(...)
+    for _, one in ipairs(was) do
+      local name, child, training = unpack(one)
+      if child.training ~= training then
+        core.raise(("tiled_mlp: %s%s was in %s mode in forward and is not in backward, which runs the tiles again; call "
+          .. ":train() and :eval() after backward"):format(child.class_name,
+          name ~= "" and ' "' .. name .. '"' or "", training and "training" or "evaluation"))
+      end
+    end
+    return fn(...)
+  end
+end
+
 --- Runs a module, or another function in its place, over tiles.
 local function run_module(self, fn, module, x)
+  if torch.is_grad_enabled() then fn = in_same_mode(fn, module) end
   local found, places = weights_of(module)
   return tiles_for(self, x, self.memory_bytes and module:parameters(), module.per_token):run(fn, x, found, places)
 end

@@ -180,6 +180,21 @@ t.test("DropoutDropsTheSameInBackward", function()
   t.equal(x.grad, y)
 end)
 
+t.test("AModeThatChangesBeforeBackwardIsAnError", function()
+  local Mlp = nn.Module:subclass "Mlp"
+  function Mlp:init() self.up, self.drop, self.down = nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 8) end
+  function Mlp:forward(x) return self.down(self.drop(self.up(x))) end
+  local mlp, x = Mlp(), torch.ones { 64, 8 }
+  local y = tiled_mlp.new { tiles = 4 }(mlp, x)
+
+  mlp.drop:eval()
+
+  t.raises('"drop" was in training mode in forward and is not in backward', function() y:sum():backward() end)
+  mlp.drop:train()
+  tiled_mlp.new { tiles = 4 }(mlp, x):sum():backward()
+  t.truthy(mlp.up.weight.grad)
+end)
+
 t.test("MathRandomDrawsTheSameInBackward", function()
   local x = torch.ones({ 100, 6 }):requires_grad_(true)
 
