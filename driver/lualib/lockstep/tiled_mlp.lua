@@ -113,8 +113,8 @@ local function in_same_mode(fn, module)
     for _, one in ipairs(was) do
       local name, child, training = unpack(one)
       if child.training ~= training then
-        core.raise(("tiled_mlp: %s%s was in %s mode in forward and is not in backward, which runs the tiles again; call "
-          .. ":train() and :eval() after backward"):format(child.class_name,
+        core.raise(("tiled_mlp: %s%s was in %s mode in forward and is not in backward, which runs the tiles again; "
+          .. "call :train() and :eval() after backward"):format(child.class_name,
           name ~= "" and ' "' .. name .. '"' or "", training and "training" or "evaluation"))
       end
     end

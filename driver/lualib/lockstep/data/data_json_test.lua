@@ -45,9 +45,11 @@ t.test("LinesAreWrittenAsTheyAreRead", function()
   t.equal(seen, values)
   t.raises("data.save_jsonl: the path must be a string, not a nil", data.save_jsonl)
   t.raises("data.save_jsonl: the values must be an array, not a string", data.save_jsonl, path, "text")
-  for _, one in ipairs { { { 1, nil, 3 }, "without holes, but [2] is nil" }, { { [0] = 5, 6 }, ", but 0 is a key" },
-    { { text = "a" }, ', but "text" is a key; put a single value in braces' }, { { 1, [1.5] = 2 }, ", but 1.5 is a key" } } do
-    t.raises("data.save_jsonl: the values must be an array" .. (one[2]:sub(1, 1) == "w" and " " or "") .. one[2], data.save_jsonl, path, one[1])
+  for expected, given in pairs {
+    [" without holes, but [2] is nil"] = { 1, nil, 3 }, [", but 0 is a key"] = { [0] = 5, 6 },
+    [', but "text" is a key; put a single value in braces'] = { text = "a" }, [", but 1.5 is a key"] = { 1, [1.5] = 2 },
+  } do
+    t.raises("data.save_jsonl: the values must be an array" .. expected, data.save_jsonl, path, given)
   end
   t.raises("json: [2].n[1] is nan or infinite", data.save_jsonl, path, { 1, { n = { 0 / 0 } } })
   t.equal(#t.read_file(path), 36)

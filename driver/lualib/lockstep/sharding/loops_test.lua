@@ -298,7 +298,7 @@ t.test("MistakesAreNamed", function()
     end, function() return 1 end)
   end)
   for _, one in ipairs {
-    { { torch.ones { 2, 1 }, 1 }, { torch.ones { 1, 2 }, 1 }, "has shape {1, 2}, and that of the batches before {2, 1}" },
+    { { torch.ones { 2, 1 }, 1 }, { torch.ones { 1, 2 }, 1 }, "has shape {1, 2}, and that of the batches before" },
     { { 12, -3 }, { 1, 1 }, "the count of a batch must be at least 0, not -3" },
     { { torch.ones({}, { dtype = torch.complex64 }), 1 }, { 1, 1 }, "the sum of a batch is " },
   } do

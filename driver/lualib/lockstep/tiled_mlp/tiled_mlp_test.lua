@@ -181,10 +181,10 @@ t.test("DropoutDropsTheSameInBackward", function()
 end)
 
 t.test("AModeThatChangesBeforeBackwardIsAnError", function()
-  local Mlp = nn.Module:subclass "Mlp"
-  function Mlp:init() self.up, self.drop, self.down = nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 8) end
-  function Mlp:forward(x) return self.down(self.drop(self.up(x))) end
-  local mlp, x = Mlp(), torch.ones { 64, 8 }
+  local Dropping = nn.Module:subclass "Dropping"
+  function Dropping:init() self.up, self.drop, self.down = nn.Linear(8, 16), nn.Dropout(0.5), nn.Linear(16, 8) end
+  function Dropping:forward(x) return self.down(self.drop(self.up(x))) end
+  local mlp, x = Dropping(), torch.ones { 64, 8 }
   local y = tiled_mlp.new { tiles = 4 }(mlp, x)
 
   mlp.drop:eval()
