@@ -7,7 +7,8 @@
    ProcessGroup.hpp, Store.hpp and Types.hpp do not count: they name what a caller hands over.
 4. Only driver/lua/bind/<library>/ includes a library's headers. driver/ranks/ builds on sharding too.
    A library includes no header of ours but its own. A binding translates: it calls no store, sends no messages and locks no file.
-5. scripts/ and driver/lualib/lockstep/ are Lua, and what the tests there read; scripts depend on the driver alone.
+5. scripts/ and driver/lualib/lockstep/ are Lua, and what the tests there read; scripts depend on the driver alone, and
+   require its public modules: lockstep.core is private to the Lua library.
 6. The rooms of driver/ stand on floors: readers of files, the runtime, Lua, the program. No room includes one of a floor above it,
    and no folders include each other in a circle.
 
@@ -214,8 +215,18 @@ def check_lua_folders(top):
                 yield f"{path}: {'scripts' if path.startswith('scripts') else 'driver/lualib/lockstep'} holds Lua"
 
 
+def check_scripts(top):
+    """Rule 5: a user copies a script, and may rely on public modules alone."""
+    for path in workspace.files(top):
+        if path.startswith("scripts/") and path.endswith(".lua"):
+            text = (pathlib.Path(top) / path).read_text()
+            for found in re.finditer(r"""["']lockstep\.core[\w.]*["']""", text):
+                line = text.count("\n", 0, found.start()) + 1
+                yield f"{path}:{line}: requires {found[0]}, which is private; lockstep.files and lockstep.data are public"
+
+
 def check(top):
-    return sorted([*check_dependencies(top), *check_core(top), *check_includes(top), *check_floors(top), *check_lua_folders(top)])
+    return sorted([*check_dependencies(top), *check_core(top), *check_includes(top), *check_floors(top), *check_lua_folders(top), *check_scripts(top)])
 
 
 if __name__ == "__main__":

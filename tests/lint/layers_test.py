@@ -129,6 +129,11 @@ class LayersTest(unittest.TestCase):
             with self.subTest(path):
                 self.assert_finds({path: "// A model.\n"}, path, "holds Lua")
 
+    def test_a_script_that_requires_a_private_module_is_found(self):
+        for require in ('require "lockstep.core.files"', "require('lockstep.core')"):
+            with self.subTest(require):
+                self.assert_finds({"scripts/a.lua": f"print(1)\nlocal files = {require}\n"}, "scripts/a.lua:2", "is private")
+
     def test_a_room_that_includes_one_above_it_is_found(self):
         for path, header in (("driver/files/files.cc", "driver/ranks/world.h"), ("driver/ranks/world.cc", "driver/lua/vm/vm.h"),
                              ("driver/ranks/circle.cc", "driver/launch/launcher.h")):
