@@ -21,6 +21,12 @@ _FALSE_WARNINGS = [
     "-Wno-stringop-overread",
 ]
 
+def _header_at(root, files):
+    return CcInfo(compilation_context = cc_common.create_compilation_context(
+        headers = depset(files),
+        quote_includes = depset([root]),
+    ))
+
 def _precompiled_header_impl(ctx):
     toolchain = find_cpp_toolchain(ctx)
     features = cc_common.configure_features(
@@ -31,6 +37,9 @@ def _precompiled_header_impl(ctx):
     )
     header = ctx.actions.declare_file(ctx.attr.out)
     ctx.actions.symlink(output = header, target_file = ctx.file.src)
+    root = header.path[:-len(_HEADER) - 1]
+    if "clang" in toolchain.compiler:
+        return [_header_at(root, [header])]
     compiled = ctx.actions.declare_file(ctx.attr.out + ".gch")
     context = cc_common.merge_cc_infos(cc_infos = [dep[CcInfo] for dep in ctx.attr.deps]).compilation_context
     variables = cc_common.create_compile_variables(
@@ -65,11 +74,7 @@ def _precompiled_header_impl(ctx):
         mnemonic = "CppPrecompile",
         progress_message = "Precompiling libtorch's headers",
     )
-    root = header.path[:-len(_HEADER) - 1]
-    return [CcInfo(compilation_context = cc_common.create_compilation_context(
-        headers = depset([header, compiled]),
-        quote_includes = depset([root]),
-    ))]
+    return [_header_at(root, [header, compiled])]
 
 precompiled_header = rule(
     implementation = _precompiled_header_impl,
@@ -89,8 +94,10 @@ def _with_header(attributes):
     if '"@libtorch"' in str(attributes.get("deps", [])):
         attributes = dict(attributes)
         attributes["deps"] = attributes["deps"] + [Label("//base/torch:precompiled")]
-
-        attributes["copts"] = attributes.get("copts", []) + ["-include", _HEADER] + _FALSE_WARNINGS
+        attributes["copts"] = attributes.get("copts", []) + ["-include", _HEADER] + select({
+            str(Label("//base/torch:clang")): [],
+            "//conditions:default": _FALSE_WARNINGS,
+        })
     return attributes
 
 def cc_library(**attributes):
