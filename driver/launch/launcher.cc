@@ -34,6 +34,7 @@ using Clock = std::chrono::steady_clock;
 
 // A failing run ends like this: told at once, asked by SIGTERM, then made to by SIGKILL.
 constexpr std::chrono::milliseconds kTimeToEndAlone(2000);
+constexpr std::chrono::milliseconds kTimeToEndAfterHang(3000);  // they say what they were doing
 // `timeout` signals its child and then its child's whole group: these are one request.
 constexpr std::chrono::milliseconds kOneRequest(1000);
 constexpr std::chrono::milliseconds kTimeToEndWhenAsked(2000);
@@ -294,7 +295,7 @@ class Launcher {
   void BeginEnd(const Failure& reason) {
     if (deadline_.has_value()) return;
     ReportFailure(*store_.store, reason);
-    deadline_ = Clock::now() + kTimeToEndAlone;
+    deadline_ = Clock::now() + (reason.is_hang ? kTimeToEndAfterHang : kTimeToEndAlone);
   }
 
   void SendTerminate() {

@@ -478,8 +478,7 @@ void RunRank(const CommandLine& command_line, const RankEnvironment& environment
     context.world.debug_collectives = command_line.debug_collectives;
     if (MemberOf(context.world).world_size > 1) {
       context.world.activity->set_find_place(lua::RunningScriptLine);
-      context.world.activity->set_ask_place(
-          [] { return lua::FindScriptLine(std::chrono::milliseconds(300)); });
+      context.world.activity->set_ask_place(lua::FindScriptLine);
       EndWhenAnotherFails(context.world);
       WatchCollectives(context.world, context.timeout);
       WatchWaits(context.world);

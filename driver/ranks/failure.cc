@@ -26,6 +26,8 @@ constexpr char kTimeAloneKey[] = "lockstep/time_alone_ms";
 
 // For the host of the store to wait until the others have read there why they end.
 constexpr std::chrono::milliseconds kTimeToHear(1000);
+// For all ranks to say what they were doing: on a busy machine a script's line takes 1.5 s.
+constexpr std::chrono::milliseconds kTimeToSay(2000);
 
 constexpr std::chrono::milliseconds kBetweenLooks(20);
 
@@ -188,13 +190,13 @@ void LeaveStore(const Member& member, std::chrono::milliseconds timeout) {
 
 namespace {
 
-// Waits until all ranks have said what they were doing, at most kTimeToHear. A rank that ends
+// Waits until all ranks have said what they were doing, at most kTimeToSay. A rank that ends
 // before breaks the connections in which others wait, and so changes what they say.
 void WaitForActivities(const Member& member) {
   std::vector<std::string> keys;
   for (int rank = 0; rank < member.world_size; ++rank) keys.push_back(ActivityKey(rank));
   try {
-    member.store->wait(keys, kTimeToHear);
+    member.store->wait(keys, kTimeToSay);
   } catch (const std::exception&) {
     // Some are dead or stopped, or their scripts have ended.
   }

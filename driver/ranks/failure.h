@@ -65,7 +65,7 @@ void WatchForSilence(
 void ReportActivity(const Member& member, const std::string& activity);
 
 // The time that DescribeActivities waits for ranks that may still report.
-inline constexpr std::chrono::milliseconds kTimeToDescribe(2000);
+inline constexpr std::chrono::milliseconds kTimeToDescribe(3000);
 
 // Returns the activity of all ranks, one or more lines for each. Waits at most `time` for ranks
 // that have not reported.

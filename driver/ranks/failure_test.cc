@@ -63,10 +63,10 @@ TEST(LeaveFailedRun, AfterAHangWaitsUntilAllRanksHaveReported) {
             "  rank 2: late");
 }
 
-TEST(LeaveFailedRun, WaitsASecondForRanksThatNeverReport) {
+TEST(LeaveFailedRun, WaitsTwoSecondsForRanksThatNeverReport) {
   const auto run = LeaveAsRank1({0}, /*is_hang=*/true);
 
-  EXPECT_EQ(run->waited, milliseconds(1000));
+  EXPECT_EQ(run->waited, milliseconds(2000));
   EXPECT_THAT(run->known_then, HasSubstr("\n  rank 2: no answer"));
 }
 

@@ -4,20 +4,31 @@
 #include <semaphore.h>
 #include <signal.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <fstream>
 #include <mutex>
+#include <string>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
 
 namespace lockstep::lua {
 namespace {
+
+constexpr std::chrono::milliseconds kBetweenLooks(20), kPatience(300), kMostPatience(1500);
 
 // State of the script's thread. The handler runs on that thread, so plain variables are enough;
 // other threads read main_state and asked.
 thread_local lua_State* inside = nullptr;
 std::atomic<lua_State*> main_state{nullptr};
 pthread_t script_thread;
+clockid_t script_clock;  // its CPU time
+pid_t script_thread_id = 0;
 
 // One question at a time. The handler allocates nothing and takes no lock.
 std::mutex one_question;
@@ -25,13 +36,29 @@ std::atomic<bool> asked{false};
 sem_t answered;
 char answer[LUA_IDSIZE + 16];
 
-// Writes "train.lua:11" into `answer`; "" where no frame is the script's.
+std::chrono::nanoseconds Now(clockid_t clock) {
+  timespec now{};
+  clock_gettime(clock, &now);
+  return std::chrono::seconds(now.tv_sec) + std::chrono::nanoseconds(now.tv_nsec);
+}
+
+// Whether the script's thread runs or waits for a core: it waits for nothing else.
+bool WantsToRun() {
+  std::ifstream file(absl::StrCat("/proc/self/task/", script_thread_id, "/stat"));
+  std::string stat;
+  std::getline(file, stat);
+  const size_t name_end = stat.rfind(')');  // the name may have spaces
+  return name_end != std::string::npos && absl::StartsWith(stat.substr(name_end), ") R");
+}
+
+// Answers the question, if it is still open, with "train.lua:11". No frame may have a line: a
+// finalizer that runs in code that LuaJIT has compiled hides it. The question then stays open.
 void Answer(lua_State* state) {
   lua_Debug frame;
-  answer[0] = '\0';
   for (int level = 0; lua_getstack(state, level, &frame) != 0; ++level) {
     lua_getinfo(state, "Sl", &frame);
     if (frame.currentline <= 0 || IsLibraryChunk(frame.source)) continue;
+    if (!asked.exchange(false)) return;
     char digits[16];
     char* first = digits + sizeof(digits) - 1;
     *first = '\0';
@@ -40,14 +67,14 @@ void Answer(lua_State* state) {
     std::strcpy(answer, frame.short_src);
     std::strcat(answer, ":");
     std::strcat(answer, first);
-    break;
+    sem_post(&answered);
+    return;
   }
-  sem_post(&answered);
 }
 
 void OnHook(lua_State* state, lua_Debug*) {
   lua_sethook(state, nullptr, 0, 0);
-  if (asked.exchange(false)) Answer(state);
+  Answer(state);
 }
 
 void OnSignal(int) {
@@ -56,7 +83,7 @@ void OnSignal(int) {
   if (state != nullptr && asked) {
     if (inside == nullptr) {
       lua_sethook(state, OnHook, LUA_MASKLINE | LUA_MASKCOUNT, 1);
-    } else if (asked.exchange(false)) {
+    } else {
       Answer(inside);
     }
   }
@@ -75,35 +102,42 @@ void AnswerForThisThread(lua_State* state) {
   }();
   static_cast<void>(once);
   script_thread = pthread_self();
+  script_thread_id = gettid();
+  pthread_getcpuclockid(script_thread, &script_clock);
   main_state = state;
 }
 
 void StopAnswering(lua_State* state) { main_state.compare_exchange_strong(state, nullptr); }
 
-std::string FindScriptLine(std::chrono::milliseconds patience) {
+std::string FindScriptLine() {
   const std::lock_guard<std::mutex> lock(one_question);
   if (main_state == nullptr) return "";
-  timespec until;
-  clock_gettime(CLOCK_MONOTONIC, &until);
-  const int64_t nanoseconds = until.tv_nsec + int64_t{1'000'000} * patience.count();
-  until.tv_sec += nanoseconds / 1'000'000'000;
-  until.tv_nsec = nanoseconds % 1'000'000'000;
+  const std::chrono::nanoseconds start = Now(CLOCK_MONOTONIC);
+  const std::chrono::nanoseconds cpu_start = Now(script_clock);
   asked = true;
   if (pthread_kill(script_thread, SIGURG) != 0) return "";
-  while (sem_clockwait(&answered, CLOCK_MONOTONIC, &until) != 0) {
-    if (errno == EINTR) continue;
-    if (asked.exchange(false)) return "";  // else the answer is being written
-    while (sem_wait(&answered) != 0) continue;
-    break;
+  for (std::chrono::nanoseconds look = start;;) {
+    look += kBetweenLooks;
+    const timespec until{look / std::chrono::seconds(1),
+                         (look % std::chrono::seconds(1)).count()};
+    if (sem_clockwait(&answered, CLOCK_MONOTONIC, &until) == 0) return answer;
+    const std::chrono::nanoseconds waited = Now(CLOCK_MONOTONIC) - start;
+    // A thread that has not had its share of a busy machine may still answer.
+    const bool may_answer =
+        waited < kPatience ||
+        (waited < kMostPatience && Now(script_clock) - cpu_start < kPatience && WantsToRun());
+    if (may_answer) continue;
+    if (asked.exchange(false)) return "";
+    while (sem_wait(&answered) != 0) continue;  // the answer is being written
+    return answer;
   }
-  return answer;
 }
 
 InsideC::InsideC(lua_State* state) : before_(inside) {
   inside = state;
   // Code that LuaJIT has compiled looks at no hook, but it calls C++ through here.
   if (asked.load(std::memory_order_relaxed) && state != nullptr && main_state != nullptr &&
-      pthread_equal(script_thread, pthread_self()) && asked.exchange(false)) {
+      pthread_equal(script_thread, pthread_self())) {
     lua_sethook(state, nullptr, 0, 0);
     Answer(state);
   }

@@ -2,7 +2,7 @@
 //
 //    AnswerForThisThread(vm.state());  // in the script's thread
 //    // in another thread: "train.lua:11"
-//    const std::string line = FindScriptLine(std::chrono::milliseconds(300));
+//    const std::string line = FindScriptLine();
 //
 // A script that hangs answers no request, so a signal interrupts it. Inside a function of C++ (an
 // operator, a collective, a call that waits) Lua's stack does not change, and the signal's handler
@@ -18,7 +18,6 @@
 #ifndef LOCKSTEP_DRIVER_LUA_VM_WHEREABOUTS_H_
 #define LOCKSTEP_DRIVER_LUA_VM_WHEREABOUTS_H_
 
-#include <chrono>
 #include <string>
 
 #include "lua.hpp"
@@ -32,8 +31,9 @@ void AnswerForThisThread(lua_State* state);
 void StopAnswering(lua_State* state);
 
 // Returns the innermost line of the script, not of the library, or "" if the script's thread gives
-// no answer within `patience`. Thread-safe; not for the script's own thread.
-std::string FindScriptLine(std::chrono::milliseconds patience);
+// no answer: in 0.3 s of its own CPU time, or of waiting for anything but a core; in 1.5 s on a
+// machine so busy that it has had less. Thread-safe; not for the script's own thread.
+std::string FindScriptLine();
 
 // While it lives, this thread is inside a function of C++ that `state` has called; for null, it has
 // returned to Lua.
