@@ -84,7 +84,7 @@ struct PrepareOptions {
   int64_t pad_token_id = 0;
   Balance balance = Balance::kMakespan;
   // The share of the makespan that an additional micro-step must save: see plan.h.
-  double worth_a_step = 0.005;
+  double worth_a_step = PlanOptions().worth_a_step;
 
   // The cost of a sample: sequence_cost of its tokens, plus image_cost of each image and video.
   std::function<double(int64_t tokens)> sequence_cost = [](int64_t tokens) {

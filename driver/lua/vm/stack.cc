@@ -168,7 +168,7 @@ void SetFunctions(lua_State* state, std::initializer_list<Function> functions) {
 }
 
 OptionTable::OptionTable(lua_State* state, int index, const char* function,
-                         std::initializer_list<const char*> known)
+                         const std::vector<const char*>& known)
     : state_(state), index_(0), function_(function) {
   if (lua_isnoneornil(state, index)) return;
   ReadTable(state, index, absl::StrCat(function, ": options").c_str());

@@ -90,7 +90,7 @@ class OptionTable {
   // Throws if the value is not a table, or has a key that is not in `known`; the message has the
   // nearest known key.
   OptionTable(lua_State* state, int index, const char* function,
-              std::initializer_list<const char*> known);
+              const std::vector<const char*>& known);
 
   // Pushes the option's value and returns true. For nil pushes nothing and returns false.
   bool Push(const char* key) const;

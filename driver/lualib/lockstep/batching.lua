@@ -66,12 +66,11 @@ local M = { cost = {}, survey = require "lockstep.batching.survey",
 ---@field id any the script's own, for `load`
 
 --- Options of both prepare and stream; see prepare.
-local PREPARE = {
-  seq_len = options.required, ranks = options.optional, rank = options.optional, pad_to_multiple_of = 1,
-  pad_token_id = 0, balance = "makespan", cost = options.optional, streams = {}, token_types = "mm_token_type_ids",
-  image_token_id = options.optional, video_token_id = options.optional, audio_token_id = options.optional,
-  worth_a_step = 0.005, mix_kinds = true, own_rows = {}, check = true,
-}
+local PREPARE = plain.copy(core_batching.defaults, {
+  seq_len = options.required, ranks = options.optional, rank = options.optional, balance = "makespan",
+  cost = options.optional, streams = {}, image_token_id = options.optional, video_token_id = options.optional,
+  audio_token_id = options.optional, own_rows = {}, check = true,
+})
 
 --- The options, and whether these are the micro-batches that this rank trains on, as all others of the run do:
 --- then ranks check that they agree.
@@ -152,7 +151,7 @@ end
 ---@param opts table?
 ---@return batching.Entry
 function M.describe(sample, opts)
-  local o = options.read("batching.describe", opts, { streams = {}, token_types = "mm_token_type_ids",
+  local o = options.read("batching.describe", opts, { streams = {}, token_types = PREPARE.token_types,
     image_token_id = options.optional, video_token_id = options.optional, audio_token_id = options.optional })
   return core_batching.describe(sample, o)
 end

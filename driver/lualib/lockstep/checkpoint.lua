@@ -121,7 +121,7 @@ end
 ---@return checkpoint.Stats
 function Checkpoint:stats() return self.region:stats() end
 
-local OFFLOAD = { keep_last = 1, prefetch = 1, min_bytes = 1024 }
+local OFFLOAD = core_checkpoint.offload_defaults
 
 --- Makes regions whose activations are computed again in backward; call it as a function.
 ---
@@ -140,7 +140,8 @@ local OFFLOAD = { keep_last = 1, prefetch = 1, min_bytes = 1024 }
 ---@return checkpoint.Checkpoint
 function M.new(opts)
   local o = options.read("checkpoint.new", opts, {
-    offload = options.optional, preserve_rng = true, early_stop = true, determinism = "metadata",
+    offload = options.optional, preserve_rng = core_checkpoint.defaults.preserve_rng,
+    early_stop = core_checkpoint.defaults.early_stop, determinism = "metadata",
     keep_last = OFFLOAD.keep_last, prefetch = OFFLOAD.prefetch, min_bytes = OFFLOAD.min_bytes,
     policy = options.optional, max_host_bytes = options.optional, frozen = options.optional,
   })

@@ -206,9 +206,9 @@ end
 ---@param opts tiled_mlp.Options?
 ---@return tiled_mlp.TiledMlp
 function M.new(opts)
-  local o = options.read("tiled_mlp.new", opts, { tile_tokens = options.optional, tiles = options.optional,
-    memory_gib = options.optional, preserve_rng = true, accumulate_fp32 = false,
-    skip_zero_gradients = options.optional })
+  local o = options.read("tiled_mlp.new", opts, plain.copy(core_tiled_mlp.defaults, {
+    tile_tokens = options.optional, tiles = options.optional, memory_gib = options.optional,
+    skip_zero_gradients = options.optional }))
   local gib = o.memory_gib
   o.memory_gib = nil
   if gib ~= nil then
@@ -264,10 +264,10 @@ end
 ---@return torch.Tensor loss
 ---@return integer count
 function M.cross_entropy(opts)
-  local o = options.read("tiled_mlp.cross_entropy", opts, { hidden = options.required, weight = options.required,
-    labels = options.required, bias = options.optional, ignore_index = -100, reduction = "mean",
-    tile_tokens = options.optional, label_smoothing = 0, z_loss = 0, softcap = 0, accumulate_fp32 = false,
-    divisor = options.optional, over_ranks = false, group = options.optional })
+  local o = options.read("tiled_mlp.cross_entropy", opts, plain.copy(core_tiled_mlp.cross_entropy_defaults, {
+    hidden = options.required, weight = options.required, labels = options.required, bias = options.optional,
+    reduction = "mean", tile_tokens = options.optional, divisor = options.optional, over_ranks = false,
+    group = options.optional }))
   splits.refuse("tiled_mlp.cross_entropy", o.weight, "use model:loss, or the scores of model:head")
   if o.tile_tokens == 0 then core.raise("tiled_mlp.cross_entropy: tile_tokens must be at least 1, not 0") end
   local divisor = o.divisor and torch.tensor(o.divisor, { dtype = torch.float64 })

@@ -2,6 +2,7 @@
 --- The library `batching`, as lockstep.batching calls it. The program's side is driver/lua/bind/batching/batching.cc.
 
 ---@class lockstep.core.batching
+---@field defaults table<string, any> of the options of prepare, from batching/prepare.h
 local batching = {}
 
 ---@param options {samples: batching.Sample[]?, seq_len: integer, ranks: integer?, rank: integer?, [string]: any}

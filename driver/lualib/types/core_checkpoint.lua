@@ -3,6 +3,8 @@
 --- The program's side is driver/lua/bind/checkpoint/checkpoint.cc.
 
 ---@class lockstep.core.checkpoint
+---@field defaults table<string, any> of the options of new, from checkpoint/region/checkpoint.h
+---@field offload_defaults table<string, any> of those of offload, from checkpoint/offload/host_offload.h
 local checkpoint = {}
 
 ---@class lockstep.core.checkpoint.Regions

@@ -2,6 +2,8 @@
 --- The library `sharding`, as lockstep.sharding calls it. The program's side is driver/lua/bind/sharding/sharding.cc.
 
 ---@class lockstep.core.sharding
+---@field data_parallel_defaults table<string, any> from sharding/data_parallel/data_parallel.h
+---@field fully_shard_defaults table<string, any> from sharding/fully_shard/fully_shard.h
 local sharding = {}
 
 ---@class lockstep.core.sharding.Loop

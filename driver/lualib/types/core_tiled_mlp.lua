@@ -2,6 +2,8 @@
 --- The library `tiled_mlp` for lockstep.tiled_mlp. The program's side is driver/lua/bind/tiled_mlp/tiled_mlp.cc.
 
 ---@class lockstep.core.tiled_mlp
+---@field defaults table<string, any> of the options of new, from tiled_mlp/tiled.h
+---@field cross_entropy_defaults table<string, any> from tiled_mlp/cross_entropy.h
 local tiled_mlp = {}
 
 ---@class lockstep.core.tiled_mlp.Tiles

@@ -14,6 +14,7 @@
 #include "driver/lua/bind/open.h"
 #include "driver/lua/bind/torch/nested.h"
 #include "driver/lua/tensor/tensor.h"
+#include "driver/lua/vm/fields.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/status.h"
@@ -158,6 +159,18 @@ std::vector<batching::TensorSample> ReadSamples(lua_State* state, const OptionTa
 
 // --- Options -------------------------------------------------------------------------------------
 
+constexpr Field<batching::PrepareOptions> kOptions[] = {
+    {"seq_len", &batching::PrepareOptions::seq_len},
+    {"pad_to_multiple_of", &batching::PrepareOptions::pad_to_multiple_of},
+    {"pad_token_id", &batching::PrepareOptions::pad_token_id},
+    {"worth_a_step", &batching::PrepareOptions::worth_a_step},
+    {"mix_kinds", &batching::PrepareOptions::mix_kinds},
+    {"token_types", &batching::PrepareOptions::token_types},
+    {"image_token_id", &batching::PrepareOptions::image_token_id},
+    {"video_token_id", &batching::PrepareOptions::video_token_id},
+    {"audio_token_id", &batching::PrepareOptions::audio_token_id},
+};
+
 c10::Scalar ReadFill(lua_State* state, int index, const std::string& name) {
   if (lua_type(state, index) == LUA_TBOOLEAN) return c10::Scalar(lua_toboolean(state, index) != 0);
   return c10::Scalar(ReadNumber(state, index, name.c_str()));
@@ -269,22 +282,10 @@ void ReadRanks(lua_State* state, const OptionTable& table, batching::PrepareOpti
 
 batching::PrepareOptions ReadOptions(lua_State* state, const OptionTable& table) {
   batching::PrepareOptions options;
-  options.seq_len = table.Integer("seq_len", 0);
+  ReadFields(table, kOptions, options);
   ReadRanks(state, table, options);
-  options.pad_to_multiple_of = table.Integer("pad_to_multiple_of", 1);
-  options.pad_token_id = table.Integer("pad_token_id", 0);
-  options.worth_a_step = table.Number("worth_a_step", options.worth_a_step);
-  options.token_types = table.String("token_types", options.token_types);
-  for (const auto& [key, token_id] : {std::pair{"image_token_id", &options.image_token_id},
-                                      {"video_token_id", &options.video_token_id},
-                                      {"audio_token_id", &options.audio_token_id}}) {
-    if (!table.Push(key)) continue;
-    *token_id = ReadInteger(state, -1, absl::StrCat("batching.prepare: ", key).c_str());
-    lua_pop(state, 1);
-  }
   options.balance = ReadBalance(table);
   options.first_number = 1;
-  options.mix_kinds = table.Boolean("mix_kinds", options.mix_kinds);
   ReadStreams(state, table, options);
   ReadOwnRows(state, table, options);
   ReadCost(state, table, options);
@@ -321,21 +322,25 @@ void PushMicroBatch(lua_State* state, const batching::TensorMicroBatch& batch) {
   SetNumber(state, "cost", batch.cost);
 }
 
+constexpr Field<batching::Report> kReport[] = {
+    {"micro_steps", &batching::Report::micro_steps},
+    {"tokens", &batching::Report::tokens},
+    {"loss_tokens", &batching::Report::loss_tokens},
+    {"padding_tokens", &batching::Report::padding_tokens},
+    {"padding_micro_batches", &batching::Report::padding_micro_batches},
+    {"truncated_samples", &batching::Report::truncated_samples},
+    {"truncated_tokens", &batching::Report::truncated_tokens},
+    {"truncated_loss_tokens", &batching::Report::truncated_loss_tokens},
+    {"dropped_samples", &batching::Report::dropped_samples},
+    {"samples_without_loss", &batching::Report::samples_without_loss},
+    {"makespan", &batching::Report::makespan},
+    {"ideal", &batching::Report::ideal},
+    {"lower_bound", &batching::Report::lower_bound},
+};
+
 void PushReport(lua_State* state, const batching::Report& report) {
   lua_newtable(state);
-  SetInteger(state, "micro_steps", report.micro_steps);
-  SetInteger(state, "tokens", report.tokens);
-  SetInteger(state, "loss_tokens", report.loss_tokens);
-  SetInteger(state, "padding_tokens", report.padding_tokens);
-  SetInteger(state, "padding_micro_batches", report.padding_micro_batches);
-  SetInteger(state, "truncated_samples", report.truncated_samples);
-  SetInteger(state, "truncated_tokens", report.truncated_tokens);
-  SetInteger(state, "truncated_loss_tokens", report.truncated_loss_tokens);
-  SetInteger(state, "dropped_samples", report.dropped_samples);
-  SetInteger(state, "samples_without_loss", report.samples_without_loss);
-  SetNumber(state, "makespan", report.makespan);
-  SetNumber(state, "ideal", report.ideal);
-  SetNumber(state, "lower_bound", report.lower_bound);
+  SetFields(state, kReport, report);
   SetString(state, "fingerprint", absl::StrCat(absl::Hex(report.fingerprint, absl::kZeroPad16)));
 }
 
@@ -350,11 +355,9 @@ int PushPrepared(lua_State* state, const batching::Prepared& prepared) {
 }
 
 OptionTable PrepareTable(lua_State* state) {
-  return OptionTable(
-      state, 1, "batching.prepare",
-      {"samples", "index", "load", "seq_len", "ranks", "rank", "pad_to_multiple_of", "pad_token_id",
-       "balance", "cost", "streams", "token_types", "image_token_id", "video_token_id",
-       "audio_token_id", "worth_a_step", "mix_kinds", "own_rows", "may_wait"});
+  return OptionTable(state, 1, "batching.prepare",
+                     NamesOf(kOptions, {"samples", "index", "load", "ranks", "rank", "balance",
+                                        "cost", "streams", "own_rows", "may_wait"}));
 }
 
 // Plans from the option `index`, and calls `load(entry, number)` for the samples of the result.
@@ -493,6 +496,7 @@ int OpenBatching(lua_State* state) {
                        {"describe", Describe},
                        {"start", Start},
                        {"transformer_cost", TransformerCost}});
+  SetDefaults<batching::PrepareOptions>(state, "defaults", kOptions);
   return 1;
 }
 

@@ -15,6 +15,7 @@
 #include "driver/lua/bind/open.h"
 #include "driver/lua/tensor/captured.h"
 #include "driver/lua/tensor/tensor.h"
+#include "driver/lua/vm/fields.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
@@ -96,22 +97,32 @@ class RegionCall {
   bool is_first_ = true;
 };
 
-checkpoint::OffloadOptions ReadOffloadOptions(const OptionTable& table) {
-  const checkpoint::OffloadOptions defaults;
-  return {.keep_last = table.Integer("keep_last", defaults.keep_last),
-          .prefetch = table.Integer("prefetch", defaults.prefetch),
-          .min_bytes = table.Integer("min_bytes", defaults.min_bytes),
-          .max_host_bytes = table.Integer("max_host_bytes", defaults.max_host_bytes)};
-}
+constexpr Field<checkpoint::CheckpointOptions> kOptions[] = {
+    {"preserve_rng", &checkpoint::CheckpointOptions::preserve_rng},
+    {"early_stop", &checkpoint::CheckpointOptions::early_stop},
+    {"check_metadata", &checkpoint::CheckpointOptions::check_metadata},
+};
+
+constexpr Field<checkpoint::OffloadOptions> kOffloadOptions[] = {
+    {"keep_last", &checkpoint::OffloadOptions::keep_last},
+    {"prefetch", &checkpoint::OffloadOptions::prefetch},
+    {"min_bytes", &checkpoint::OffloadOptions::min_bytes},
+};
+
+constexpr Field<checkpoint::OffloadStats> kOffloadStats[] = {
+    {"offloaded_bytes", &checkpoint::OffloadStats::offloaded_bytes},
+    {"restored_bytes", &checkpoint::OffloadStats::restored_bytes},
+    {"host_bytes", &checkpoint::OffloadStats::host_bytes},
+    {"peak_host_bytes", &checkpoint::OffloadStats::peak_host_bytes},
+    {"pool_allocations", &checkpoint::OffloadStats::pool_allocations},
+    {"refused_bytes", &checkpoint::OffloadStats::refused_bytes},
+    {"failed_prefetches", &checkpoint::OffloadStats::failed_prefetches},
+};
 
 // new(options, offload or nil, selection or nil)
 int NewCheckpoint(lua_State* state) {
-  const OptionTable table(state, 1, "checkpoint.new",
-                          {"preserve_rng", "early_stop", "check_metadata"});
   checkpoint::CheckpointOptions options;
-  options.preserve_rng = table.Boolean("preserve_rng", true);
-  options.early_stop = table.Boolean("early_stop", true);
-  options.check_metadata = table.Boolean("check_metadata", true);
+  ReadFields(OptionTable(state, 1, "checkpoint.new", NamesOf(kOptions)), kOptions, options);
   if (!lua_isnoneornil(state, 2))
     options.offload = ReadObject<Offload>(state, 2, "checkpoint.new: offload");
   if (!lua_isnoneornil(state, 3))
@@ -139,16 +150,6 @@ int RunRegion(lua_State* state) {
   return lua_gettop(state) - 2;
 }
 
-void SetOffloadStats(lua_State* state, const checkpoint::OffloadStats& stats) {
-  SetInteger(state, "offloaded_bytes", stats.offloaded_bytes);
-  SetInteger(state, "restored_bytes", stats.restored_bytes);
-  SetInteger(state, "host_bytes", stats.host_bytes);
-  SetInteger(state, "peak_host_bytes", stats.peak_host_bytes);
-  SetInteger(state, "pool_allocations", stats.pool_allocations);
-  SetInteger(state, "refused_bytes", stats.refused_bytes);
-  SetInteger(state, "failed_prefetches", stats.failed_prefetches);
-}
-
 int Stats(lua_State* state) {
   const auto& region = ReadObject<checkpoint::Checkpoint>(state, 1, "checkpoint");
   const checkpoint::CheckpointStats stats = region.stats();
@@ -157,14 +158,17 @@ int Stats(lua_State* state) {
   SetInteger(state, "regions", stats.regions);
   SetInteger(state, "recomputes", stats.recomputes);
   SetInteger(state, "modified_results", stats.modified_results);
-  SetOffloadStats(state, offload == nullptr ? checkpoint::OffloadStats() : offload->stats());
+  SetFields(state, kOffloadStats,
+            offload == nullptr ? checkpoint::OffloadStats() : offload->stats());
   return 1;
 }
 
 int NewOffload(lua_State* state) {
-  const OptionTable table(state, 1, "checkpoint.new",
-                          {"keep_last", "prefetch", "min_bytes", "max_host_bytes"});
-  PushObject<Offload>(state, checkpoint::HostOffload::New(ReadOffloadOptions(table)));
+  const OptionTable table(state, 1, "checkpoint.new", NamesOf(kOffloadOptions, {"max_host_bytes"}));
+  checkpoint::OffloadOptions options;
+  ReadFields(table, kOffloadOptions, options);
+  options.max_host_bytes = table.Integer("max_host_bytes", options.max_host_bytes);
+  PushObject<Offload>(state, checkpoint::HostOffload::New(options));
   return 1;
 }
 
@@ -186,7 +190,7 @@ int KeepOnDevice(lua_State* state) {
 int OffloadStats(lua_State* state) {
   const Offload& offload = ReadObject<Offload>(state, 1, "checkpoint: offload");
   lua_newtable(state);
-  SetOffloadStats(state, offload->stats());
+  SetFields(state, kOffloadStats, offload->stats());
   return 1;
 }
 
@@ -214,6 +218,8 @@ int OpenCheckpoint(lua_State* state) {
   lua_newtable(state);
   SetFunctions(state,
                {{"new", NewCheckpoint}, {"offload", NewOffload}, {"selection", NewSelection}});
+  SetDefaults<checkpoint::CheckpointOptions>(state, "defaults", kOptions);
+  SetDefaults<checkpoint::OffloadOptions>(state, "offload_defaults", kOffloadOptions);
   return 1;
 }
 

@@ -11,6 +11,7 @@
 #include "driver/lua/bind/sharding/distributed.h"
 #include "driver/lua/bind/sharding/functions.h"
 #include "driver/lua/tensor/tensor.h"
+#include "driver/lua/vm/fields.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
@@ -61,15 +62,19 @@ std::optional<at::ScalarType> ReadDtype(lua_State* state, const OptionTable& opt
   return dtype;
 }
 
+constexpr Field<sharding::FullyShardOptions> kOptions[] = {
+    {"reshard_after_forward", &sharding::FullyShardOptions::reshard_after_forward},
+    {"prefetch", &sharding::FullyShardOptions::prefetch},
+};
+
 sharding::FullyShardOptions ReadOptions(lua_State* state, const OptionTable& table) {
   sharding::FullyShardOptions options;
+  ReadFields(table, kOptions, options);
   options.unit.param_dtype = ReadDtype(state, table, "param_dtype");
   options.unit.reduce_dtype = ReadDtype(state, table, "reduce_dtype");
   options.unit.deterministic = table.Boolean("deterministic", false);
   options.unit.offload = table.String("offload", "") == "host";
   options.unit.has_values = table.Boolean("has_values", true);
-  options.reshard_after_forward = table.Boolean("reshard_after_forward", true);
-  options.prefetch = table.Integer("prefetch", 1);
   if (options.prefetch < 0) {
     throw Error(
         absl::StrCat("sharding.fully_shard: prefetch must be at least 0, not ", options.prefetch));
@@ -115,10 +120,9 @@ sharding::ShardGroups MakeGroups(const driver::Context& context, const std::vect
 
 // fully_shard(units, buffers, options). Collective.
 int NewFullyShard(lua_State* state) {
-  const OptionTable table(
-      state, 3, "sharding.fully_shard",
-      {"param_dtype", "reduce_dtype", "reshard_after_forward", "prefetch", "group", "replicas",
-       "skipped", "offload", "deterministic", "has_values"});
+  const OptionTable table(state, 3, "sharding.fully_shard",
+                          NamesOf(kOptions, {"param_dtype", "reduce_dtype", "group", "replicas",
+                                             "skipped", "offload", "deterministic", "has_values"}));
   const sharding::FullyShardOptions options = ReadOptions(state, table);
   const Group group = ReadGroup(state, table);
   const driver::Context& context = GetContext(state);
@@ -288,6 +292,7 @@ void SetFullyShardFunctions(lua_State* state) {
                                        {"load", Load},
                                        {"stats", Stats}});
   SetFunctions(state, {{"fully_shard", NewFullyShard}});
+  SetDefaults<sharding::FullyShardOptions>(state, "fully_shard_defaults", kOptions);
 }
 
 }  // namespace lockstep::lua

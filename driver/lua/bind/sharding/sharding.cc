@@ -11,6 +11,7 @@
 #include "driver/lua/bind/sharding/distributed.h"
 #include "driver/lua/bind/sharding/functions.h"
 #include "driver/lua/tensor/tensor.h"
+#include "driver/lua/vm/fields.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/status.h"
@@ -144,20 +145,23 @@ sharding::Compression ReadCompression(const OptionTable& options) {
       compression, "\""));
 }
 
+constexpr Field<sharding::DataParallelOptions> kReplicaOptions[] = {
+    {"find_unused", &sharding::DataParallelOptions::find_unused},
+    {"static_graph", &sharding::DataParallelOptions::static_graph},
+    {"broadcast_buffers", &sharding::DataParallelOptions::broadcast_buffers},
+    {"gradient_as_bucket_view", &sharding::DataParallelOptions::gradient_as_bucket_view},
+    {"compare_every", &sharding::DataParallelOptions::compare_every},
+};
+
 int NewReplicas(lua_State* state) {
   const OptionTable table(state, 3, "sharding.data_parallel",
-                          {"bucket_mb", "find_unused", "static_graph", "compression", "group",
-                           "broadcast_buffers", "gradient_as_bucket_view", "compare_every"});
+                          NamesOf(kReplicaOptions, {"bucket_mb", "compression", "group"}));
   sharding::DataParallelOptions options;
+  ReadFields(table, kReplicaOptions, options);
   options.bucket_bytes = static_cast<int64_t>(table.Number("bucket_mb", 25) * (1 << 20));
-  options.find_unused = table.Boolean("find_unused", false);
-  options.static_graph = table.Boolean("static_graph", false);
   options.compression = ReadCompression(table);
-  options.broadcast_buffers = table.Boolean("broadcast_buffers", true);
-  options.gradient_as_bucket_view = table.Boolean("gradient_as_bucket_view", true);
   const Group& group = ReadGroup(state, table);
   options.ranks = group.ranks;
-  options.compare_every = table.Integer("compare_every", options.compare_every);
   if (group.ranks.size() > 1) {
     const driver::Context& context = GetContext(state);
     options.control = driver::NewComparedCollective(context.world, group.process_group, group.ranks,
@@ -251,6 +255,7 @@ int OpenSharding(lua_State* state) {
                                    {"set_buckets", SetBuckets}});
   lua_newtable(state);
   SetFunctions(state, {{"lockstep", NewLoop}, {"data_parallel", NewReplicas}});
+  SetDefaults<sharding::DataParallelOptions>(state, "data_parallel_defaults", kReplicaOptions);
   SetDataFunctions(state);
   SetGuardFunctions(state);
   SetFullyShardFunctions(state);

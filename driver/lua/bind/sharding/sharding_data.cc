@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "driver/lua/bind/sharding/functions.h"
+#include "driver/lua/vm/fields.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/status.h"
@@ -29,19 +30,22 @@ sharding::Tail ReadTail(const OptionTable& table) {
   return drop ? sharding::Tail::kDrop : pad ? sharding::Tail::kPad : sharding::Tail::kUneven;
 }
 
+constexpr Field<sharding::ShardOptions> kOptions[] = {
+    {"epoch", &sharding::ShardOptions::epoch},
+    {"shuffle", &sharding::ShardOptions::shuffle},
+    {"start", &sharding::ShardOptions::start},
+};
+
 int NewShard(lua_State* state) {
-  const OptionTable table(
-      state, 1, "sharding.dataset",
-      {"size", "rank", "world", "seed", "epoch", "shuffle", "drop_last", "pad", "start"});
+  const OptionTable table(state, 1, "sharding.dataset",
+                          NamesOf(kOptions, {"size", "rank", "world", "seed", "drop_last", "pad"}));
   sharding::ShardOptions options;
+  ReadFields(table, kOptions, options);
   options.size = table.Integer("size", -1);
   options.rank = static_cast<int>(table.Integer("rank", 0));
   options.world = static_cast<int>(table.Integer("world", 1));
   options.seed = static_cast<uint64_t>(table.Integer("seed", 0));
-  options.epoch = table.Integer("epoch", 0);
-  options.shuffle = table.Boolean("shuffle", true);
   options.tail = ReadTail(table);
-  options.start = table.Integer("start", 0);
   PushObject<sharding::Shard>(state, ValueOrThrow(sharding::Shard::Make(options)));
   return 1;
 }

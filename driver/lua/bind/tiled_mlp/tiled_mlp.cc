@@ -10,6 +10,7 @@
 #include "driver/lua/bind/open.h"
 #include "driver/lua/tensor/captured.h"
 #include "driver/lua/tensor/tensor.h"
+#include "driver/lua/vm/fields.h"
 #include "driver/lua/vm/object.h"
 #include "driver/lua/vm/stack.h"
 #include "driver/lua/vm/vm.h"
@@ -115,11 +116,15 @@ tiled_mlp::TileBody MakeBody(lua_State* state, int function, int places,
 
 // --- The object ----------------------------------------------------------------------------------
 
+constexpr Field<tiled_mlp::TileOptions> kOptions[] = {
+    {"preserve_rng", &tiled_mlp::TileOptions::preserve_rng},
+    {"accumulate_fp32", &tiled_mlp::TileOptions::accumulate_fp32},
+    {"skip_zero_gradients", &tiled_mlp::TileOptions::skip_zero_gradients},
+};
+
 // new(options)
 int NewTiles(lua_State* state) {
-  const OptionTable table(
-      state, 1, "tiled_mlp.new",
-      {"tiles", "tile_tokens", "preserve_rng", "accumulate_fp32", "skip_zero_gradients"});
+  const OptionTable table(state, 1, "tiled_mlp.new", NamesOf(kOptions, {"tiles", "tile_tokens"}));
   auto options = std::make_unique<tiled_mlp::TileOptions>();
   for (const auto& [key, field] : {std::pair{"tiles", &options->size.num_tiles},
                                    {"tile_tokens", &options->size.tile_tokens}}) {
@@ -129,10 +134,7 @@ int NewTiles(lua_State* state) {
   }
   if (options->size.num_tiles > 0 && options->size.tile_tokens > 0)
     throw Error("tiled_mlp.new: give tiles or tile_tokens, not both");
-  options->preserve_rng = table.Boolean("preserve_rng", true);
-  options->accumulate_fp32 = table.Boolean("accumulate_fp32", false);
-  if (table.Has("skip_zero_gradients"))
-    options->skip_zero_gradients = table.Boolean("skip_zero_gradients", false);
+  ReadFields(table, kOptions, *options);
   options->stats = std::make_shared<tiled_mlp::TileStats>();
   PushObject<Tiles>(state, std::move(options));
   return 1;
@@ -219,23 +221,26 @@ int Stats(lua_State* state) {
 
 // --- Cross entropy -------------------------------------------------------------------------------
 
+constexpr Field<tiled_mlp::CrossEntropyOptions> kCrossEntropy[] = {
+    {"ignore_index", &tiled_mlp::CrossEntropyOptions::ignore_index},
+    {"label_smoothing", &tiled_mlp::CrossEntropyOptions::label_smoothing},
+    {"z_loss", &tiled_mlp::CrossEntropyOptions::z_loss},
+    {"softcap", &tiled_mlp::CrossEntropyOptions::softcap},
+    {"tile_tokens", &tiled_mlp::CrossEntropyOptions::tile_tokens},
+    {"accumulate_fp32", &tiled_mlp::CrossEntropyOptions::accumulate_fp32},
+};
+
 // cross_entropy{hidden, weight, labels, ...} -> loss, count
 int CrossEntropy(lua_State* state) {
   constexpr const char* kName = "tiled_mlp.cross_entropy";
   const OptionTable table(
       state, 1, kName,
-      {"hidden", "weight", "labels", "bias", "divisor", "ignore_index", "label_smoothing", "z_loss",
-       "softcap", "reduction", "tile_tokens", "accumulate_fp32"});
+      NamesOf(kCrossEntropy, {"hidden", "weight", "labels", "bias", "divisor", "reduction"}));
   using tiled_mlp::Reduction;
   tiled_mlp::CrossEntropyOptions options;
   options.bias = OptionalTensor(state, table, "bias", kName);
   options.divisor = OptionalTensor(state, table, "divisor", kName);
-  options.ignore_index = table.Integer("ignore_index", -100);
-  options.label_smoothing = table.Number("label_smoothing", 0);
-  options.z_loss = table.Number("z_loss", 0);
-  options.softcap = table.Number("softcap", 0);
-  options.tile_tokens = table.Integer("tile_tokens", 0);
-  options.accumulate_fp32 = table.Boolean("accumulate_fp32", false);
+  ReadFields(table, kCrossEntropy, options);
   options.reduction = ReadChoice<Reduction>(
       table, "reduction", "mean", kName,
       {{"mean", Reduction::kMean}, {"sum", Reduction::kSum}, {"none", Reduction::kNone}});
@@ -254,6 +259,8 @@ int OpenTiledMlp(lua_State* state) {
   RegisterObject<Tiles>(state, {{"run", RunTiles}, {"dense", RunDense}, {"stats", Stats}});
   lua_newtable(state);
   SetFunctions(state, {{"new", NewTiles}, {"cross_entropy", CrossEntropy}});
+  SetDefaults<tiled_mlp::TileOptions>(state, "defaults", kOptions);
+  SetDefaults<tiled_mlp::CrossEntropyOptions>(state, "cross_entropy_defaults", kCrossEntropy);
   return 1;
 }
 

@@ -1,6 +1,7 @@
 --- Draws a plan for batching.draw: as text, and as SVG.
 
 local core = require "lockstep.core"
+local svg = require "lockstep.log.svg"
 
 local M = {}
 
@@ -45,11 +46,7 @@ end
 local COLORS = { "#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377" }
 local ROW, LABEL, WIDTH = 26, 60, 900
 
-local ENTITIES = { ["<"] = "&lt;", [">"] = "&gt;", ["&"] = "&amp;", ['"'] = "&quot;" }
-
-local function escape(s) return (s:gsub("[<>&\"]", ENTITIES)) end
-
-local function svg(batches, levels, makespan)
+local function picture(batches, levels, makespan)
   local kinds, color_of = {}, {}
   for _, batch in ipairs(batches[1]) do
     if not color_of[batch.kind] then
@@ -58,10 +55,7 @@ local function svg(batches, levels, makespan)
     end
   end
   local scale = makespan > 0 and (WIDTH - LABEL - 10) / makespan or 0
-  local height = (#batches + 1) * ROW + 10
-  local out = { ('<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %d %d" font-family="sans-serif" font-size="12">')
-    :format(WIDTH, height), ('<rect width="%d" height="%d" fill="white"/>'):format(WIDTH, height) }
-  local function add(format, ...) out[#out + 1] = format:format(...) end
+  local add, finish = svg.begin(WIDTH, (#batches + 1) * ROW + 10)
   for index, list in ipairs(batches) do
     local y = (index - 1) * ROW + 5
     add('<text x="5" y="%d">rank %d</text>', y + 16, index - 1)
@@ -70,7 +64,7 @@ local function svg(batches, levels, makespan)
       add('<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="#eeeeee"/>', x, y, levels[step] * scale, ROW - 4)
       add('<rect x="%.1f" y="%d" width="%.1f" height="%d" fill="%s"%s><title>%s%s, cost %g</title></rect>', x, y,
         batch.cost * scale, ROW - 4, color_of[batch.kind] or COLORS[1], batch.padding and ' opacity="0.35"' or "",
-        escape(batch.kind), batch.padding and " padding" or "", batch.cost)
+        svg.escape(batch.kind), batch.padding and " padding" or "", batch.cost)
       x = x + levels[step] * scale
       add('<line x1="%.1f" y1="0" x2="%.1f" y2="%d" stroke="white" stroke-width="2"/>', x, x, #batches * ROW + 5)
     end
@@ -78,13 +72,12 @@ local function svg(batches, levels, makespan)
   local x = LABEL
   for _, kind in ipairs(kinds) do
     add('<rect x="%d" y="%d" width="12" height="12" fill="%s"/>', x, #batches * ROW + 14, color_of[kind])
-    add('<text x="%d" y="%d">%s</text>', x + 17, #batches * ROW + 25, escape(kind))
+    add('<text x="%d" y="%d">%s</text>', x + 17, #batches * ROW + 25, svg.escape(kind))
     x = x + 40 + 8 * #kind
   end
   add('<text x="%d" y="%d">a column: a micro-step, as wide as its cost; pale: padding; grey: waiting for the most '
     .. 'expensive rank</text>', x, #batches * ROW + 25)
-  out[#out + 1] = "</svg>\n"
-  return table.concat(out, "\n")
+  return finish()
 end
 
 --- See batching.draw.
@@ -99,7 +92,7 @@ function M.draw(batches, width, svg_path)
       core.raise("batching.draw: the ranks' lists differ in length; prepare without `rank` to have those of all ranks")
     end
   end
-  if svg_path then core.write_file(svg_path, { svg(batches, levels, makespan) }) end
+  if svg_path then core.write_file(svg_path, { picture(batches, levels, makespan) }) end
   return text(batches, levels, makespan, width)
 end
 

@@ -2,14 +2,13 @@
 
 local core = require "lockstep.core"
 local options = require "lockstep.options"
+local svg = require "lockstep.log.svg"
 
 local M = {}
 
 local WIDTH, HEIGHT = 720, 400
 local LEFT, RIGHT, TOP, BOTTOM = 64, 24, 40, 48
 local COLORS = { "#1f77b4", "#d62728", "#2ca02c", "#9467bd", "#ff7f0e", "#17becf" }
-
-local function escape(text) return (text:gsub("[<>&]", { ["<"] = "&lt;", [">"] = "&gt;", ["&"] = "&amp;" })) end
 
 local function finite(value) return value == value and math.abs(value) ~= math.huge end
 
@@ -93,12 +92,8 @@ function M.svg(series, given, x_name, y_name)
   local function px(x) return LEFT + (x - x_low) / (x_high - x_low) * (WIDTH - LEFT - RIGHT) end
   local function py(y) return HEIGHT - BOTTOM - (y - y_low) / (y_high - y_low) * (HEIGHT - TOP - BOTTOM) end
 
-  local out = {}
-  local function add(format, ...) out[#out + 1] = string.format(format, ...) end
-  add('<svg xmlns="http://www.w3.org/2000/svg" width="%d" height="%d" viewBox="0 0 %d %d" '
-    .. 'font-family="sans-serif" font-size="12">', WIDTH, HEIGHT, WIDTH, HEIGHT)
-  add('<rect width="%d" height="%d" fill="white"/>', WIDTH, HEIGHT)
-  add('<text x="%d" y="22" font-size="15">%s</text>', LEFT, escape(o.title))
+  local add, finish = svg.begin(WIDTH, HEIGHT)
+  add('<text x="%d" y="22" font-size="15">%s</text>', LEFT, svg.escape(o.title))
   for _, y in ipairs(ticks(y_low, y_high, 5)) do
     add('<line x1="%d" y1="%.1f" x2="%d" y2="%.1f" stroke="#e5e5e5"/>', LEFT, py(y), WIDTH - RIGHT, py(y))
     add('<text x="%d" y="%.1f" text-anchor="end">%s</text>', LEFT - 8, py(y) + 4,
@@ -108,9 +103,9 @@ function M.svg(series, given, x_name, y_name)
     add('<text x="%.1f" y="%d" text-anchor="middle">%s</text>', px(x), HEIGHT - BOTTOM + 18, number(x))
   end
   add('<text x="%d" y="%d" text-anchor="middle">%s</text>', (LEFT + WIDTH - RIGHT) / 2, HEIGHT - 10,
-    escape(x_name or "step"))
+    svg.escape(x_name or "step"))
   add('<text transform="translate(16,%d) rotate(-90)" text-anchor="middle">%s%s</text>', (TOP + HEIGHT - BOTTOM) / 2,
-    escape(y_name or quantities(series)), o.log_scale and " (log scale)" or "")
+    svg.escape(y_name or quantities(series)), o.log_scale and " (log scale)" or "")
   for i, s in ipairs(series) do
     local color = COLORS[(i - 1) % #COLORS + 1]
     local line = {}
@@ -134,10 +129,9 @@ function M.svg(series, given, x_name, y_name)
     flush()
     -- Many names get a line of their own below the title.
     add('<text x="%d" y="%d" text-anchor="end" fill="%s">%s</text>', WIDTH - RIGHT - 130 * (#series - i),
-      #series > 3 and 36 or 22, color, escape(s.name))
+      #series > 3 and 36 or 22, color, svg.escape(s.name))
   end
-  out[#out + 1] = "</svg>\n"
-  return table.concat(out, "\n")
+  return finish()
 end
 
 return M

@@ -5,6 +5,7 @@ local core_sharding = require "lockstep.core.sharding"
 local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
 
@@ -261,9 +262,8 @@ function M.group_of(value) return M.is_one(value) and value.group or nil end
 ---@return sharding.DataParallel
 function M.data_parallel(module, opts)
   if not nn.is_module(module) then core.raise("sharding.data_parallel: expected a module, not a " .. type(module)) end
-  local o = options.read("sharding.data_parallel", opts,
-    { bucket_mb = 25, find_unused = false, static_graph = false, compression = "none", broadcast_buffers = true,
-      gradient_as_bucket_view = true, compare_every = 100, group = options.optional })
+  local o = options.read("sharding.data_parallel", opts, plain.copy(core_sharding.data_parallel_defaults,
+    { bucket_mb = 25, compression = "none", group = options.optional }))
   splits.check_same_parts("sharding.data_parallel", module, o.group)
   replicas_of[module] = setmetatable({
     module = module,

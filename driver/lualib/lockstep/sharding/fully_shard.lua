@@ -7,6 +7,7 @@ local dist = require "lockstep.distributed"
 local nn = require "lockstep.nn"
 local nn_parameter = require "lockstep.nn.parameter"
 local options = require "lockstep.options"
+local plain = require "lockstep.plain"
 local reshard = require "lockstep.sharding.reshard"
 local splits = require "lockstep.nn.splits"
 local torch = require "lockstep.torch"
@@ -345,9 +346,10 @@ local function check_choice(name, value, choices)
 end
 
 local function read_options(opts)
-  local o = options.read("sharding.fully_shard", opts, { units = options.optional, param_dtype = options.optional,
-    reduce_dtype = options.optional, reshard_after_forward = true, prefetch = 1, group = options.optional,
-    replicas = 1, skipped = "error", offload = options.optional, deterministic = false, ignore = {} })
+  local o = options.read("sharding.fully_shard", opts, plain.copy(core_sharding.fully_shard_defaults, {
+    units = options.optional, param_dtype = options.optional, reduce_dtype = options.optional,
+    group = options.optional, replicas = 1, skipped = "error", offload = options.optional, deterministic = false,
+    ignore = {} }))
   check_choice("skipped", o.skipped, { "error", "join" })
   if o.offload ~= nil then check_choice("offload", o.offload, { "host" }) end
   return o
