@@ -36,9 +36,6 @@ RowView RowsOf(const at::Tensor& x);
 // The size of a thread's smallest share, in numbers.
 inline constexpr int64_t kGrain = 16384;
 
-// The same of a linear layer of few rows, in numbers of the weight.
-inline constexpr int64_t kWeightGrain = 65536;
-
 // Runs a kernel over [0, count). On a CPU, threads take ranges of at least `grain`. On a GPU it is
 // launched on the current stream of x's device. x's device must have kernels (HasKernels).
 template <typename Rows>

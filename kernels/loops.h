@@ -369,9 +369,6 @@ constexpr RowKernels KernelsOfOneThread() {
       .rotate = RunByDtype<Machine, Rotate, RotateRows>,
       .adamw = [](const AdamWTensors& all, int64_t begin,
                   int64_t end) { RunAdamW(Machine{}, all, begin, end); },
-      // Only a CPU has these.
-      .linear = nullptr,
-      .cached_attention = nullptr,
   };
 }
 

@@ -1,6 +1,6 @@
-// Two vectors of numbers to compute with, as arithmetic.h wants them. Private to rows_cpu.cc, which
-// is compiled once for each instruction set. Everything here is in a namespace of that set's name,
-// so that the linker never gives one set's code to another.
+// Two vectors of numbers to compute with, as arithmetic.h wants them. Private to rows_cpu.cc and
+// generation_cpu.cc, which are compiled once for each instruction set. Everything here is in a
+// namespace of that set's name, so that the linker never gives one set's code to another.
 
 #ifndef LOCKSTEP_KERNELS_PACK_H_
 #define LOCKSTEP_KERNELS_PACK_H_

@@ -4,34 +4,13 @@
 // compiled here with AVX-512, the program would crash on a machine without it. capability_test.sh
 // looks for such functions.
 
-#include <cstdint>
-
-#include "kernels/cached_attention.h"
-#include "kernels/few_rows.h"
 #include "kernels/loops.h"
 #include "kernels/pack.h"
 #include "kernels/rows.h"
 
 namespace lockstep::kernels::CPU_CAPABILITY {
-namespace {
-
-template <typename Machine, typename T>
-struct Linear {
-  static void Run(const Machine& /*machine*/, const LinearRows& rows, int64_t begin, int64_t end) {
-    FewRows<T>::Run(rows, begin, end);
-  }
-};
-
-constexpr RowKernels Kernels() {
-  RowKernels kernels = KernelsOfOneThread<Cpu>();
-  kernels.linear = RunByDtype<Cpu, Linear, LinearRows>;
-  kernels.cached_attention = RunByDtype<Cpu, CachedAttention, CachedAttentionRows>;
-  return kernels;
-}
-
-}  // namespace
 
 extern const RowKernels kRowKernels;
-const RowKernels kRowKernels = Kernels();
+const RowKernels kRowKernels = KernelsOfOneThread<Cpu>();
 
 }  // namespace lockstep::kernels::CPU_CAPABILITY

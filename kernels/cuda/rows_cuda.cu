@@ -141,8 +141,6 @@ const RowKernels kRowKernelsOfCuda = {
     .swiglu_gradient = ByNumber<SwigluGradient, SwigluRows>,
     .rotate = ByShortRow<Rotate, RotateRows>,
     .adamw = AdamWOnCuda,
-    .linear = nullptr,
-    .cached_attention = nullptr,
 };
 
 }  // namespace lockstep::kernels

@@ -118,8 +118,7 @@ std::string FindScriptLine() {
   if (pthread_kill(script_thread, SIGURG) != 0) return "";
   for (std::chrono::nanoseconds look = start;;) {
     look += kBetweenLooks;
-    const timespec until{look / std::chrono::seconds(1),
-                         (look % std::chrono::seconds(1)).count()};
+    const timespec until{look / std::chrono::seconds(1), (look % std::chrono::seconds(1)).count()};
     if (sem_clockwait(&answered, CLOCK_MONOTONIC, &until) == 0) return answer;
     const std::chrono::nanoseconds waited = Now(CLOCK_MONOTONIC) - start;
     // A thread that has not had its share of a busy machine may still answer.

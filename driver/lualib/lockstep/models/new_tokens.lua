@@ -2,7 +2,7 @@
 ---
 --- Reading a layer's weights displaces everything else from the caches, so the next operator finds neither its code nor
 --- its inputs there. Generation therefore has one operator for a layer's attention and one for its MLP. Each calls the
---- kernels of its steps directly: see kernels/new_tokens.cc.
+--- kernels of its steps directly: see kernels/generation/new_tokens.cc.
 
 local fused = require "lockstep.nn.fused"
 local hooks = require "lockstep.nn.hooks"

@@ -7,9 +7,10 @@
 #include "ATen/core/dispatch/Dispatcher.h"
 #include "ATen/ops/empty.h"
 #include "c10/util/Exception.h"
+#include "kernels/aten/parallel.h"
+#include "kernels/generation/generation.h"
 #include "kernels/inputs.h"
 #include "kernels/kernels.h"
-#include "kernels/rows.h"
 #include "torch/csrc/autograd/functions/utils.h"
 #include "torch/library.h"
 
@@ -103,8 +104,10 @@ at::Tensor ByKernel(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
       .weights = weights.mutable_data_ptr(),
       .y = y.mutable_data_ptr(),
   };
-  Launch(y, &RowKernels::cached_attention, rows, sequences * kv_heads,
-         std::max<int64_t>(1, kGrain / (count * size)));
+  ParallelFor(sequences * kv_heads, std::max<int64_t>(1, kGrain / (count * size)),
+              [&](int64_t begin, int64_t end) {
+                ChosenGenerationKernels().cached_attention(rows, begin, end);
+              });
   return y;
 }
 

@@ -1,12 +1,12 @@
 // The loop of attention in generation: one new token of each sequence looks at the keys and values
-// of the tokens before it, which a cache holds. Private to rows_cpu.cc, which is compiled once for
-// each instruction set.
+// of the tokens before it, which a cache holds. Private to generation_cpu.cc, which is compiled
+// once for each instruction set.
 //
 // A key head's columns are read once for up to four of the query heads that share it. The order of
 // additions depends neither on the thread's part nor on other sequences.
 
-#ifndef LOCKSTEP_KERNELS_CACHED_ATTENTION_H_
-#define LOCKSTEP_KERNELS_CACHED_ATTENTION_H_
+#ifndef LOCKSTEP_KERNELS_GENERATION_CACHED_ATTENTION_H_
+#define LOCKSTEP_KERNELS_GENERATION_CACHED_ATTENTION_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -16,10 +16,10 @@
 #include <utility>
 
 #include "ATen/cpu/vec/functional.h"
-#include "kernels/few_rows.h"
+#include "kernels/generation/few_rows.h"
+#include "kernels/generation/generation.h"
 #include "kernels/loops.h"
 #include "kernels/pack.h"
-#include "kernels/rows.h"
 
 namespace lockstep::kernels::CPU_CAPABILITY {
 
@@ -142,4 +142,4 @@ struct CachedAttention {
 
 }  // namespace lockstep::kernels::CPU_CAPABILITY
 
-#endif  // LOCKSTEP_KERNELS_CACHED_ATTENTION_H_
+#endif  // LOCKSTEP_KERNELS_GENERATION_CACHED_ATTENTION_H_

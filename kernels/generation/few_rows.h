@@ -1,5 +1,5 @@
 // The loop of a linear layer whose input has few rows, as in generation: one row for each sequence.
-// Private to rows_cpu.cc, which is compiled once for each instruction set. cached_attention.h
+// Private to generation_cpu.cc, which is compiled once for each instruction set. cached_attention.h
 // computes its scores with it.
 //
 // There are so few operations for each number of the weight that reading it takes all the time.
@@ -12,8 +12,8 @@
 // The order of additions depends neither on the thread's part nor on other rows. So a row has the
 // same bits for any number of threads, and next to any few other rows.
 
-#ifndef LOCKSTEP_KERNELS_FEW_ROWS_H_
-#define LOCKSTEP_KERNELS_FEW_ROWS_H_
+#ifndef LOCKSTEP_KERNELS_GENERATION_FEW_ROWS_H_
+#define LOCKSTEP_KERNELS_GENERATION_FEW_ROWS_H_
 
 #include <algorithm>
 #include <cstddef>
@@ -21,9 +21,9 @@
 #include <utility>
 
 #include "ATen/cpu/vec/functional.h"
+#include "kernels/generation/generation.h"
 #include "kernels/loops.h"
 #include "kernels/pack.h"
-#include "kernels/rows.h"
 
 namespace lockstep::kernels::CPU_CAPABILITY {
 
@@ -184,4 +184,4 @@ struct FewRows {
 
 }  // namespace lockstep::kernels::CPU_CAPABILITY
 
-#endif  // LOCKSTEP_KERNELS_FEW_ROWS_H_
+#endif  // LOCKSTEP_KERNELS_GENERATION_FEW_ROWS_H_

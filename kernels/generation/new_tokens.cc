@@ -13,6 +13,8 @@
 #include "ATen/core/LegacyTypeDispatch.h"
 #include "ATen/core/dispatch/Dispatcher.h"
 #include "c10/util/Exception.h"
+#include "kernels/aten/parallel.h"
+#include "kernels/generation/generation.h"
 #include "kernels/inputs.h"
 #include "kernels/kernels.h"
 #include "kernels/rows.h"
@@ -183,7 +185,9 @@ at::Tensor Product(const at::Tensor& x, const at::Tensor& weight,
       .residual = residual.defined() ? residual.const_data_ptr() : nullptr,
       .y = y.mutable_data_ptr(),
   };
-  Launch(y, &RowKernels::linear, rows, outputs, std::max<int64_t>(1, kWeightGrain / size));
+  ParallelFor(outputs, std::max<int64_t>(1, kWeightGrain / size), [&](int64_t begin, int64_t end) {
+    ChosenGenerationKernels().linear(rows, begin, end);
+  });
   return y;
 }
 

@@ -14,9 +14,10 @@
 #include "ATen/ops/mm.h"
 #include "ATen/ops/sum.h"
 #include "c10/util/Exception.h"
+#include "kernels/aten/parallel.h"
+#include "kernels/generation/generation.h"
 #include "kernels/inputs.h"
 #include "kernels/kernels.h"
-#include "kernels/rows.h"
 #include "torch/csrc/autograd/VariableTypeUtils.h"
 #include "torch/csrc/autograd/function.h"
 #include "torch/csrc/autograd/functions/utils.h"
@@ -58,8 +59,7 @@ bool HasDtypes(const at::Tensor& x, const at::Tensor& weight, const Bias& bias) 
 bool IsForKernel(const at::Tensor& x, const at::Tensor& weight, const Bias& bias) {
   return HasShapes(x, weight, bias) && IsPlain(x) && IsPlain(weight) &&
          (!Has(bias) || IsPlain(*bias)) && HasDtypes(x, weight, bias) &&
-         !torch::autograd::compute_requires_grad(x, weight, bias) &&
-         ChosenRowKernels().linear != nullptr;
+         !torch::autograd::compute_requires_grad(x, weight, bias);
 }
 
 // An operator of its own, so that profiles and counters of FLOPs see it.
@@ -165,7 +165,9 @@ at::Tensor ByKernel(const at::Tensor& x, const at::Tensor& weight, const Bias& b
       .residual = nullptr,
       .y = y.mutable_data_ptr(),
   };
-  Launch(y, &RowKernels::linear, rows, outputs, std::max<int64_t>(1, kWeightGrain / size));
+  ParallelFor(outputs, std::max<int64_t>(1, kWeightGrain / size), [&](int64_t begin, int64_t end) {
+    ChosenGenerationKernels().linear(rows, begin, end);
+  });
   return y;
 }
 
