@@ -307,6 +307,7 @@ function Stream:restore(caller, state)
 end
 
 --- Draws samples until the window is full; nothing where the state holds the window already.
+---@private
 function Stream:fill()
   if self.resumes then
     self.resumes = nil
@@ -327,6 +328,7 @@ function Stream:fill()
 end
 
 --- Starts on the next window.
+---@private
 function Stream:plan_ahead()
   self:fill()
   if #self.samples == 0 then return end
@@ -343,6 +345,7 @@ function Stream:plan_ahead()
 end
 
 --- Raises an error unless all ranks have come to the same window. Collective, where the stream is checked.
+---@private
 ---@param window integer
 ---@param fingerprint string
 function Stream:check_window(window, fingerprint)

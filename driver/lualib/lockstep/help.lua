@@ -79,7 +79,7 @@ local function module_lines(module)
   for _, line in ipairs(module.text) do lines[#lines + 1] = line end
   lines[#lines + 1] = ""
   for _, entry in ipairs(module.entries) do
-    if entry.kind == "function" then
+    if entry.kind == "function" and not entry.is_private then
       local summary = reference.summary(entry)
       lines[#lines + 1] = "  " .. entry.signature .. (summary ~= "" and "   " .. summary or "")
     end
@@ -96,7 +96,9 @@ local function unknown(name)
   for i, operator in ipairs(core.operators()) do known[i] = prefix .. operator end
   for _, module in ipairs(reference.modules()) do
     known[#known + 1] = module.name
-    for _, entry in ipairs(module.entries) do known[#known + 1] = entry.name end
+    for _, entry in ipairs(module.entries) do
+      if not entry.is_private then known[#known + 1] = entry.name end
+    end
   end
   local nearest = core.nearest(name, known)
   core.raise(string.format('help: there is nothing called "%s"%s', name,
@@ -129,7 +131,7 @@ local function lines_of_part(name)
   local part, found, seen = name:lower(), {}, {}
   for _, module in ipairs(reference.modules()) do
     for _, entry in ipairs(module.entries) do
-      if not seen[entry.name] and entry.name:match("[%w_]+$"):lower():find(part, 1, true) then
+      if not entry.is_private and not seen[entry.name] and entry.name:match("[%w_]+$"):lower():find(part, 1, true) then
         seen[entry.name] = true
         found[#found + 1] = entry.name
       end

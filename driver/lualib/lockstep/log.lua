@@ -203,7 +203,7 @@ function M.step(fields)
 end
 
 --- Continues the log of an earlier run in this folder, up to `step` steps. Later reports of that run were lost with it,
---- so they are left out of metrics.jsonl and of the curves. Prints `text`.
+--- so they are left out of metrics.jsonl and of the curves. Prints `text`. Private to lockstep.state.
 ---@param step integer steps that are done
 ---@param text string?
 function M.go_on_from(step, text)

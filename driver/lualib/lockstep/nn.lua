@@ -43,7 +43,7 @@ end
 ---@type fun(value: any): boolean
 M.is_module = is_module
 
---- Returns the values assigned to a module, by name, without its class's.
+--- Returns the values assigned to a module, by name, without its class's. Private to the library.
 ---@param module nn.Module
 ---@return table<string, any>
 function M.fields(module) return rawget(module, FIELDS) end
@@ -210,7 +210,7 @@ end
 
 --- Returns the places where this module and all below keep tensors that require a gradient. A shared tensor appears at
 --- each of its places, and each place once, even if two names lead to its module. A library that computes on other
---- tensors instead puts them there.
+--- tensors instead puts them there. Private to the library.
 ---@param module nn.Module
 ---@return {fields: table<string, torch.Tensor>, name: string, tensor: torch.Tensor}[]
 function M.parameter_places(module)

@@ -19,7 +19,7 @@ local torch = require "lockstep.torch"
 ---@field args string[] what stood after the script on the command line
 local M = {}
 
---- The loop's state, for log.step; run:steps fills it.
+--- The loop's state, which run:steps fills. Private to the library.
 ---@class lockstep.run.Progress
 ---@field step integer? the step that is under way, or was last, from 0
 ---@field is_under_way (fun(): boolean)? from a loop's first step to its end: whether no break or error has left it

@@ -177,7 +177,7 @@ function M.printed(fn, ...)
 end
 
 --- Runs the tests of `file` and ends with an error if one failed. With several ranks a failure on one
---- ends the run at once: the others may be waiting for it.
+--- ends the run at once: the others may be waiting for it. Private to run_test.lua.
 ---@param file string
 function M.main(file)
   dofile(file)

@@ -49,6 +49,7 @@ local MODULES = {
 ---@field text string[] what it does, with its example
 ---@field parameters string[] "name type what it is"
 ---@field returns string[]
+---@field is_private boolean? for the library's own files: tagged ---@private, or its comment says "Private to ..."
 
 ---@class reference.Module
 ---@field name string
@@ -60,7 +61,10 @@ local function read_comment(comment, entry)
   local last -- the list that ends with what a tag has begun: lines below it go on with that
   for _, line in ipairs(comment) do
     local tag, rest = line:match("^%-%-%-@(%a+) ?(.*)")
-    if tag == "param" or tag == "field" then
+    if tag == "private" or not tag and line:find("Private to ", 1, true) then entry.is_private = true end
+    if tag == "field" and rest:find("^private ") then
+      last = { "" } -- lines below it are left out, too
+    elseif tag == "param" or tag == "field" then
       table.insert(entry.parameters, rest)
       last = entry.parameters
     elseif tag == "return" then
@@ -249,7 +253,19 @@ function M.find_module(name)
   end
 end
 
---- All modules as a page of Markdown: docs/reference.md.
+--- Adds the lines of an entry to the page.
+local function add_entry(add, entry)
+  add("", "### `" .. entry.signature .. "`", "")
+  add(unpack(entry.text))
+  if #entry.text > 0 and #entry.parameters + #entry.returns > 0 then add("") end
+  for _, parameter in ipairs(entry.parameters) do
+    local name, rest = parameter:match("^(%S+)%s*(.*)$")
+    add("- `" .. name .. "` " .. (rest:find("[{|<*]") and "`" .. rest .. "`" or rest))
+  end
+  for _, result in ipairs(entry.returns) do add("- returns `" .. result .. "`") end
+end
+
+--- All modules as a page of Markdown: docs/reference.md. Private entries are not in it; M.find has them.
 ---@return string
 function M.page()
   local lines = {
@@ -265,14 +281,7 @@ function M.page()
     add("", "## " .. module.name, "")
     add(unpack(module.text))
     for _, entry in ipairs(module.entries) do
-      add("", "### `" .. entry.signature .. "`", "")
-      add(unpack(entry.text))
-      if #entry.text > 0 and #entry.parameters + #entry.returns > 0 then add("") end
-      for _, parameter in ipairs(entry.parameters) do
-        local name, rest = parameter:match("^(%S+)%s*(.*)$")
-        add("- `" .. name .. "` " .. (rest:find("[{|<*]") and "`" .. rest .. "`" or rest))
-      end
-      for _, result in ipairs(entry.returns) do add("- returns `" .. result .. "`") end
+      if not entry.is_private then add_entry(add, entry) end
     end
   end
   return table.concat(lines, "\n") .. "\n"

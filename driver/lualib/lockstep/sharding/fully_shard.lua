@@ -55,7 +55,7 @@ function M.model_of_all(params, name)
   return model
 end
 
---- Makes a parameter's parts whole, and other tensors that consist of such parts.
+--- Makes a parameter's parts whole, and other tensors that consist of such parts. Private to the library.
 ---@class sharding.Place
 ---@field name string of the parameter
 ---@field unit integer from 0

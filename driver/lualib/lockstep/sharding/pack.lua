@@ -7,6 +7,7 @@ local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local torch = require "lockstep.torch"
 
+--- A sample of the loader. Private to Packed.
 ---@class sharding.Drawn
 ---@field taken integer samples that the loader handed out before this one
 ---@field position integer in the loader's order
@@ -93,6 +94,7 @@ local function same_fields(first, fields, number)
 end
 
 --- Copies the pieces of a chunk behind one another; forgets samples that are done.
+---@private
 ---@param pieces integer[] {sample, begin, end, ...}
 ---@return table chunk
 ---@return {number: integer, begin: integer} behind the chunk
@@ -300,6 +302,7 @@ function Packed:load_state(state)
 end
 
 --- The tokens that no chunk has had, as samples.
+---@private
 ---@return table[]
 function Packed:waiting()
   local waiting = {}
