@@ -49,6 +49,17 @@ void CheckFloat(const at::Tensor& values, const std::string& name) {
   }
 }
 
+// Raises an error for a number that would become true, and is not 1.
+void CheckBool(const at::Tensor& values, const std::string& name) {
+  const auto* value = values.const_data_ptr<double>();
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    if (value[i] == 0 || value[i] == 1) continue;
+    throw Error(absl::StrCat(name, ": ", value[i],
+                             " would become true; a stream whose value for absent samples is a "
+                             "boolean holds 0, 1, true or false"));
+  }
+}
+
 // A tensor, an array, or one value that holds for every token of the sample and has no dimensions:
 // the sample's length is known once all is read. All but tensors are bool if the fill is, and else
 // float32.
@@ -59,7 +70,10 @@ at::Tensor ReadStream(lua_State* state, int index, const std::string& name,
   const at::Tensor values = type == LUA_TNUMBER || type == LUA_TBOOLEAN
                                 ? ReadNested(state, index, at::kDouble)
                                 : ReadPerToken(state, index, name, at::kDouble);
-  if (fill.isBoolean()) return values.to(at::kBool);
+  if (fill.isBoolean()) {
+    CheckBool(values, name);
+    return values.to(at::kBool);
+  }
   CheckFloat(values, name);
   return values.to(at::kFloat);
 }

@@ -106,8 +106,22 @@ t.test("TheOptionIsNamed", function()
   raises("image_token_id must be a number", { image_token_id = "<image>" })
   t.raises('did you mean "seq_len"?', batching.prepare, { samples = {}, seqlen = 8 })
   t.raises('"samples" is missing', batching.prepare, { seq_len = 8 })
-  t.raises("streams.turns = 0.5 fills what lacks it, but turns is Long", prepare,
+  t.raises("streams.turns.absent = 0.5 would become 0; turns is Long", prepare,
     { text(2, { turns = torch.arange(2) }) }, { streams = { turns = 0.5 } })
+end)
+
+t.test("AStreamHoldsItsFill", function()
+  local function raises(message, values, fill)
+    t.raises(message, prepare, { text(2, { x = values }) }, { streams = { x = fill } })
+  end
+  raises("streams.x.absent = 2 would become true", torch.ones { 2 }:bool(), 2)
+  raises("streams.x.padding = 257 would become 256; x is BFloat16", torch.ones { 2 }:bfloat16(), { padding = 257 })
+  raises("streams.x.absent = 300 does not fit", torch.arange(2):to(torch.int8), 300)
+  raises("x: 0.5 would become true; a stream whose value for absent samples is a boolean holds 0, 1, true or false",
+    { 0.5, 1 }, true)
+  raises("x: 2 would become true", 2, false)
+  local batch = prepare({ text(2, { x = { 1, 0 } }) }, { ranks = 1, streams = { x = true } })[1][1]
+  t.equal(batch.x:totable(), { true, false })
 end)
 
 t.test("ACostIsAFiniteNumberFromZeroOn", function()
