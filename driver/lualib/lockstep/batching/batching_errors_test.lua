@@ -101,6 +101,15 @@ t.test("TheOptionIsNamed", function()
   raises("mix_kinds must be a boolean", { mix_kinds = "no" })
   raises("own_rows", { own_rows = "clips" })
   raises("own_rows's names must be a string", { own_rows = { 5 } })
+  raises('own_rows must be an array of names, as {"clips"}, but there is the key the string "clips"',
+    { own_rows = { clips = true } })
+  raises('own_rows names "input_ids", which every sample may have', { own_rows = { "input_ids" } })
+  raises('own_rows names "seq_lens" is a field of every micro-batch', { own_rows = { "seq_lens" } })
+  raises('own_rows names "turns", which is a stream', { own_rows = { "turns" }, streams = { turns = 0 } })
+  for _, key in ipairs { "mix_kinds", "worth_a_step" } do
+    raises(key .. ' has no effect with balance = "round_robin"',
+      { balance = "round_robin", [key] = key == "mix_kinds" or 0.1 })
+  end
   raises("streams.input_ids is a field of every micro-batch", { streams = { input_ids = 0 } })
   raises("check must be a boolean", { check = "no" })
   raises("image_token_id must be a number", { image_token_id = "<image>" })
@@ -108,6 +117,21 @@ t.test("TheOptionIsNamed", function()
   t.raises('"samples" is missing', batching.prepare, { seq_len = 8 })
   t.raises("streams.turns.absent = 0.5 would become 0; turns is Long", prepare,
     { text(2, { turns = torch.arange(2) }) }, { streams = { turns = 0.5 } })
+end)
+
+t.test("OwnRowsNameTensorsThatAreThere", function()
+  local function samples() return { text(2, { clips = torch.ones { 3 } }), text(1) } end
+  local message = 'own_rows names "clps", which no sample has; did you mean "clips"? The samples have clips'
+  t.raises(message, prepare, samples(), { own_rows = { "clps" } })
+  local index = {}
+  for i, sample in ipairs(samples()) do index[i] = batching.describe(sample) end
+  t.raises(message, batching.prepare, { index = index, load = function(_, i) return samples()[i] end, seq_len = 8,
+    ranks = 2, own_rows = { "clps" } })
+
+  -- Another call's samples may have it.
+  prepare(samples(), { own_rows = { "clips", "waveforms" } })
+  prepare({ text(2) }, { own_rows = { "clips" } })
+  prepare({ text(2) }, { balance = "round_robin", mix_kinds = false })
 end)
 
 t.test("AStreamHoldsItsFill", function()
