@@ -179,9 +179,10 @@ TEST(PrepareStreams, RowsOfTheirOwnAreDeclared) {
   // The failure: 8 tokens, 3 rows, and no error.
   EXPECT_THAT(
       MessageOf([&] { Prepare({sample}, options); }),
-      HasSubstr("sample 0: clips has 3 rows, which follow no declared count; declare values "
-                "per token in streams, give one row for the whole sample, or name the "
-                "tensor in own_rows"));
+      HasSubstr(
+          "sample 0: clips has 3 rows, which follow no declared count: a tensor has 1 row for "
+          "the whole sample, and a stream a row for each of its 4 tokens; declare values per "
+          "token in streams, or name the tensor in own_rows"));
   options.own_rows = {"clips"};
 
   const TensorMicroBatch batch = Prepare({sample, sample}, options).batches[0][0];

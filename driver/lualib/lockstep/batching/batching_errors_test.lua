@@ -58,6 +58,13 @@ t.test("TheSampleAndTheFieldAreNamed", function()
     ["sample 2: mm_token_type_ids has shape [2]"] = image { mm_token_type_ids = { 0, 1 } },
     ["give the sample mm_token_type_ids or set image_token_id"] = no_types,
     ["sample 2: clips has 3 rows, which follow no declared count"] = text(2, { clips = torch.ones { 3 } }),
+    ["sample 2: labels has 3 rows, which follow no declared count: a tensor has 1 row for the whole sample, and a "
+      .. "stream a row for each of its 2 tokens; declare values per token in streams, or name the tensor in own_rows; "
+      .. "in place of labels give loss_mask, which is true where a label is not -100"] = text(2, {
+      labels = torch.ones { 3 } }),
+    ["sample 2: attention_mask has 2 rows, which follow no declared count: a tensor has 1 row for the whole sample, "
+      .. "and a stream a row for each of its 2 tokens; declare values per token in streams, or name the tensor in "
+      .. "own_rows; leave attention_mask out"] = text(2, { attention_mask = torch.ones { 2 } }),
     ["sample 2: seq_lens is a field of every micro-batch"] = text(2, { seq_lens = torch.ones { 2 } }),
     ["sample 2: fields are named, but there is the key the number 1"] = text(2, { [1] = 5 }),
   } do

@@ -149,6 +149,8 @@ t.test("WhatCannotRunInTilesIsRefused", function()
   t.raises('unknown option "tile"; did you mean "tiles"?', tiled_mlp.apply, Net(), { tile = 4 })
   t.raises("memory_gib must be a number above 0, not 0", tiled_mlp.apply, Net(), { memory_gib = 0 })
   t.raises('memory_gib must be a number above 0, not the string "2"', tiled_mlp.apply, Net(), { memory_gib = "2" })
+  t.raises("tiled_mlp.new: tile_tokens must be a whole number from -2^53 to 2^53, which a number holds exactly, not "
+    .. "the number 1e+18", tiled_mlp.apply, Net(), { tile_tokens = 1e18 })
   t.raises("give one of tiles, tile_tokens and memory_gib", tiled_mlp.apply, Net(), { memory_gib = 1, tiles = 2 })
   local net = Net()
   tiled_mlp.apply(net, { tiles = 2 })
