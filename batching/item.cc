@@ -115,12 +115,23 @@ class Cutter {
     return "";
   }
 
+  // Returns what a sample has in place of a tensor that other trainers know.
+  static const char* InPlaceOf(const std::string& name) {
+    if (name == "labels")
+      return "; in place of labels give loss_mask, which is true where a label is not -100";
+    if (name == "attention_mask")
+      return "; leave attention_mask out: samples have no padding, and seq_lens separates them";
+    return "";
+  }
+
   void CheckRows() const {
     for (const auto& [name, rows] : whole_.rows) {
       TORCH_CHECK_VALUE(
           rows == 1 || !IsOfSample(name), "batching: sample ", index_, ": ", name, " has ", rows,
-          " rows, which follow no declared count; declare values per token in streams, give one ",
-          "row for the whole sample, or name the tensor in own_rows");
+          " rows, which follow no declared count: a tensor has 1 row for the whole sample, and a ",
+          "stream a row for each of its ", whole_.tokens,
+          " tokens; declare values per token in streams, or name the tensor in own_rows",
+          InPlaceOf(name));
     }
   }
 

@@ -2,11 +2,15 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdlib>
 #include <numeric>
 #include <utility>
 
 #include "ATen/ops/cat.h"
 #include "ATen/ops/empty.h"
+#include "ATen/ops/scalar_tensor.h"
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 #include "c10/util/Exception.h"
 
 namespace lockstep::batching {
@@ -65,6 +69,51 @@ void PackTensors(const std::vector<const TensorSample*>& samples,
   for (const auto& [name, tensors] : parts) batch.tensors[name] = at::cat(tensors, 0);
 }
 
+// --- Fills ---------------------------------------------------------------------------------------
+
+// Whole numbers beyond it have neighbours that a double cannot hold: they are no counts or ids.
+constexpr double kLargestExact = 9007199254740992;  // 2^53
+
+// Returns the shortest decimal that is this number.
+std::string InWords(double value) {
+  std::string text;
+  for (int digits = 6; digits <= 17; ++digits) {
+    text = absl::StrFormat("%.*g", digits, value);
+    if (std::strtod(text.c_str(), nullptr) == value) break;
+  }
+  return text;
+}
+
+double RoundedTo(at::ScalarType dtype, double value) {
+  return at::scalar_tensor(value, at::kDouble).to(dtype).to(at::kDouble).item<double>();
+}
+
+// Returns why a tensor of the dtype cannot hold the value; empty if it can. A number that is not
+// whole may be rounded to the nearest one of a floating-point dtype.
+std::string WhyNot(at::ScalarType dtype, double value) {
+  if (dtype == at::kBool) {
+    if (value == 0 || value == 1) return "";
+    return "would become true; a bool is false (0) or true (1)";
+  }
+  if (at::isIntegralType(dtype, /*includeBool=*/false)) {
+    const bool has_sign = at::isSignedType(dtype);
+    const int bits = 8 * static_cast<int>(c10::elementSize(dtype)) - (has_sign ? 1 : 0);
+    const double end = std::ldexp(1.0, bits);
+    if (!std::isfinite(value)) return "is not a whole number";
+    if (value < (has_sign ? -end : 0) || value >= end) {
+      return absl::StrCat("does not fit; the dtype holds whole numbers from ",
+                          has_sign ? absl::StrCat("-2^", bits) : "0", " to 2^", bits, " - 1");
+    }
+    if (value == std::floor(value)) return "";
+    return absl::StrCat("would become ", InWords(std::trunc(value)));
+  }
+  if (!std::isfinite(value)) return "";
+  const double rounded = RoundedTo(c10::toRealValueType(dtype), value);
+  const bool must_be_exact = value == std::floor(value) && std::abs(value) <= kLargestExact;
+  if (std::isfinite(rounded) && (!must_be_exact || rounded == value)) return "";
+  return absl::StrCat("would become ", InWords(rounded));
+}
+
 }  // namespace
 
 Packer::Packer(const PrepareOptions& options, const std::vector<Outline>& index)
@@ -87,17 +136,22 @@ Packer::Packer(const PrepareOptions& options, const std::vector<Outline>& index)
                         "; it must be of one dtype and shape");
     }
   }
-  CheckFills();
+  std::set<std::string> given;
+  for (const auto& [name, sample] : first) given.insert(name);
+  CheckFills(given);
 }
 
-void Packer::CheckFills() const {
+void Packer::CheckFills(const std::set<std::string>& given) const {
   for (const auto& [name, stream] : streams_) {
-    for (const c10::Scalar& scalar : {stream.fill.absent, stream.fill.padding}) {
-      const double fill = scalar.toDouble();
-      TORCH_CHECK_VALUE(
-          !at::isIntegralType(stream.dtype, /*includeBool=*/false) || fill == std::floor(fill),
-          "batching: streams.", name, " = ", fill, " fills what lacks it, but ", name, " is ",
-          stream.dtype);
+    for (const auto& [of, fill] :
+         {std::pair("absent", stream.fill.absent), std::pair("padding", stream.fill.padding)}) {
+      // An int64 need not be a double.
+      if (stream.dtype == at::kLong && fill.isIntegral(/*includeBool=*/true)) continue;
+      const std::string problem = WhyNot(stream.dtype, fill.toDouble());
+      TORCH_CHECK_VALUE(problem.empty(), "batching: streams.", name, ".", of, " = ",
+                        InWords(fill.toDouble()), " ", problem, "; ", name, " is ", stream.dtype,
+                        given.count(name) > 0 ? "" : ", as no sample has it",
+                        "; give another value, or samples whose ", name, " is of another dtype");
     }
   }
 }

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <map>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -35,7 +36,8 @@ class Packer {
     std::vector<int64_t> row = {};  // the shape of a token's value
   };
 
-  void CheckFills() const;
+  // Throws c10::ValueError if a stream cannot hold its fill. `given` are the streams of samples.
+  void CheckFills(const std::set<std::string>& given) const;
   void PackTokens(const std::vector<const Item*>& items,
                   const std::vector<const TensorSample*>& samples,
                   const std::vector<const Extent*>& extents, int64_t num_padding, int64_t length,

@@ -1,7 +1,9 @@
 // Tests per-token values: for padding, for samples that lack them, and of any rank; and tensors
 // whose rows follow no declared count.
 
+#include <cmath>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -177,9 +179,10 @@ TEST(PrepareStreams, RowsOfTheirOwnAreDeclared) {
   // The failure: 8 tokens, 3 rows, and no error.
   EXPECT_THAT(
       MessageOf([&] { Prepare({sample}, options); }),
-      HasSubstr("sample 0: clips has 3 rows, which follow no declared count; declare values "
-                "per token in streams, give one row for the whole sample, or name the "
-                "tensor in own_rows"));
+      HasSubstr(
+          "sample 0: clips has 3 rows, which follow no declared count: a tensor has 1 row for "
+          "the whole sample, and a stream a row for each of its 4 tokens; declare values per "
+          "token in streams, or name the tensor in own_rows"));
   options.own_rows = {"clips"};
 
   const TensorMicroBatch batch = Prepare({sample, sample}, options).batches[0][0];
@@ -206,7 +209,92 @@ TEST(PrepareStreams, ErrorsNameTheSampleAndTheStream) {
   EXPECT_THAT(message(at::ones({2, 4}), at::ones({4, 4})),
               HasSubstr("sample 1: experts has shape [4, 4], but input_ids has 3 tokens"));
   EXPECT_THAT(message(at::ones({2}).to(at::kLong), at::ones({3}).to(at::kLong)),
-              HasSubstr("streams.experts = 0.5 fills what lacks it, but experts is Long"));
+              HasSubstr("streams.experts.padding = 0.5 would become 0; experts is Long"));
+}
+
+struct Fill {
+  c10::Scalar value;
+  at::ScalarType dtype;
+  std::string problem;  // empty: the stream holds the value
+};
+
+TEST(PrepareStreams, AFillThatTheDtypeCannotHoldIsAnError) {
+  // The failure: the fill of a tensor rounds.
+  ASSERT_EQ(at::full({}, 16777217.0, at::kFloat).item<double>(), 16777216);
+  ASSERT_EQ(at::full({}, 2, at::kBool).item<double>(), 1);
+  const double inf = std::numeric_limits<double>::infinity();
+  const std::vector<Fill> fills = {
+      {std::ldexp(1.0, 63), at::kLong,
+       "9.223372036854776e+18 does not fit; the dtype holds whole numbers from -2^63 to"},
+      {-std::ldexp(1.0, 63), at::kLong, ""},
+      {std::numeric_limits<int64_t>::max(), at::kLong, ""},
+      {16777216.0, at::kFloat, ""},
+      {16777217.0, at::kFloat, "16777217 would become 16777216; x is Float"},
+      {-16777217.0, at::kFloat, "-16777217 would become -16777216; x is Float"},
+      {16777217.0, at::kDouble, ""},
+      {257.0, at::kBFloat16, "257 would become 256; x is BFloat16"},
+      {0.1, at::kBFloat16, ""},
+      {2049, at::kHalf, "2049 would become 2048; x is Half"},
+      {65536.0, at::kHalf, "65536 would become inf; x is Half"},
+      {0.1, at::kFloat, ""},
+      {1e300, at::kFloat, "1e+300 would become inf; x is Float"},
+      {-1e300, at::kFloat, "-1e+300 would become -inf; x is Float"},
+      {1e30, at::kFloat, ""},
+      {inf, at::kFloat, ""},
+      {-inf, at::kHalf, ""},
+      {std::nan(""), at::kBFloat16, ""},
+      {inf, at::kLong, "inf is not a whole number; x is Long"},
+      {std::nan(""), at::kInt, "nan is not a whole number; x is Int"},
+      {127, at::kChar, ""},
+      {-128, at::kChar, ""},
+      {300, at::kChar,
+       "300 does not fit; the dtype holds whole numbers from -2^7 to 2^7 - 1; x is Char"},
+      {-129, at::kChar, "-129 does not fit"},
+      {-1, at::kByte,
+       "-1 does not fit; the dtype holds whole numbers from 0 to 2^8 - 1; x is Byte"},
+      {255, at::kByte, ""},
+      {0.5, at::kByte, "0.5 would become 0; x is Byte"},
+      {-1.5, at::kShort, "-1.5 would become -1; x is Short"},
+      {true, at::kBool, ""},
+      {1.0, at::kBool, ""},
+      {2, at::kBool, "2 would become true; a bool is false (0) or true (1); x is Bool"},
+      {0.5, at::kBool, "0.5 would become true"},
+      {std::nan(""), at::kBool, "nan would become true"},
+  };
+  for (const Fill& fill : fills) {
+    TensorSample with = Text(2);
+    with.streams["x"] = at::ones({2}).to(fill.dtype);
+    for (const bool is_padding : {false, true}) {
+      PrepareOptions options = With(8, 1);
+      options.pad_to_multiple_of = 8;
+      options.streams["x"] = {is_padding ? 0 : fill.value, is_padding ? fill.value : 0};
+      at::Tensor packed;
+      const std::string message = MessageOf([&] {
+        packed = Prepare({with, Text(3)}, options).batches[0][0].streams.at("x");
+      });
+
+      if (fill.problem.empty()) {
+        EXPECT_EQ(message, "no error") << fill.value << " in " << fill.dtype;
+      } else {
+        EXPECT_THAT(message,
+                    HasSubstr(is_padding ? "streams.x.padding = " : "streams.x.absent = "));
+        EXPECT_THAT(message, HasSubstr(fill.problem));
+      }
+    }
+  }
+}
+
+TEST(PrepareStreams, AFillOfAStreamThatNoSampleHasIsOfFloat32OrBool) {
+  const auto message = [](const StreamFill& fill) {
+    PrepareOptions options = With(8, 1);
+    options.streams["x"] = fill;
+    return MessageOf([&] { Prepare({Text(2)}, options); });
+  };
+
+  EXPECT_EQ(message({true, false}), "no error");
+  EXPECT_THAT(message({16777217, 0}),
+              HasSubstr("16777217 would become 16777216; x is Float, as no sample has it"));
+  EXPECT_THAT(message({true, 2}), HasSubstr("x is Bool, as no sample has it"));
 }
 
 }  // namespace

@@ -470,7 +470,7 @@ TEST(Prepare, ErrorsNameTheOption) {
   PrepareOptions half = With(8, 1);
   half.streams["turns"] = {0.5};
   EXPECT_THAT(PrepareMessage({whole}, half),
-              HasSubstr("streams.turns = 0.5 fills what lacks it, but turns is Long"));
+              HasSubstr("streams.turns.absent = 0.5 would become 0; turns is Long"));
   EXPECT_THAT(PrepareMessage({Text(1)}, With(int64_t{1} << 53, 1)), HasSubstr("seq_len must be"));
   PrepareOptions wrong_rank = With(8, 2);
   wrong_rank.only_rank = 2;

@@ -1,5 +1,7 @@
 #include "driver/files/gzip_reader.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
@@ -12,6 +14,12 @@ namespace lockstep::driver {
 namespace {
 
 constexpr size_t kInputBytes = size_t{1} << 17;
+// Returns the size of a regular file; 0 of others, and if it is not known.
+int64_t SizeOf(FILE* file) {
+  struct stat status {};
+  return fstat(fileno(file), &status) == 0 && S_ISREG(status.st_mode) ? status.st_size : 0;
+}
+
 constexpr int kGzipWindow = 15 + 16;  // the largest window, behind gzip's header
 
 }  // namespace
@@ -28,7 +36,10 @@ absl::StatusOr<std::unique_ptr<GzipReader>> GzipReader::Open(const std::string& 
 }
 
 GzipReader::GzipReader(std::string path, FILE* file)
-    : path_(std::move(path)), file_(file), input_(new unsigned char[kInputBytes]) {}
+    : path_(std::move(path)),
+      file_(file),
+      input_(new unsigned char[kInputBytes]),
+      bytes_(SizeOf(file)) {}
 
 GzipReader::~GzipReader() {
   inflateEnd(&stream_);
@@ -41,10 +52,22 @@ absl::Status GzipReader::Refill() {
   const size_t size = std::fread(input_.get(), 1, kInputBytes, file_);
   if (size == 0 && std::ferror(file_) != 0)
     return absl::UnknownError(absl::StrCat("cannot read ", path_, ": ", std::strerror(errno)));
+  if (size == 0) {
+    absl::Status status = CheckSize();
+    if (!status.ok()) return status;
+  }
   stream_.next_in = input_.get();
   stream_.avail_in = static_cast<unsigned>(size);
   read_ += size;
   return absl::OkStatus();
+}
+
+absl::Status GzipReader::CheckSize() const {
+  const int64_t now = SizeOf(file_);
+  if (now >= bytes_) return absl::OkStatus();
+  return absl::FailedPreconditionError(
+      absl::StrCat(path_, " has changed since it was opened: it had ", bytes_, " bytes, and has ",
+                   now, "; a file must not shrink while a run reads it"));
 }
 
 absl::Status GzipReader::Damaged(absl::string_view problem) const {

@@ -9,6 +9,9 @@
 // missing. Here what follows a member must be a member, or zeros up to the end of the file, as
 // gzip itself has it.
 //
+// A file that is shortened while it is read would end early, too. So at its end a file that is
+// smaller than when it was opened is an error. A file may grow; a pipe has no size.
+//
 // Not thread-safe.
 
 #ifndef LOCKSTEP_DRIVER_FILES_GZIP_READER_H_
@@ -45,6 +48,7 @@ class GzipReader {
 
   // Reads the next input. Leaves none at the end of the file.
   absl::Status Refill();
+  absl::Status CheckSize() const;
   absl::Status BeginMember();
   absl::Status Step();
   absl::Status Damaged(absl::string_view problem) const;
@@ -54,6 +58,7 @@ class GzipReader {
   FILE* file_;
   std::unique_ptr<unsigned char[]> input_;
   z_stream stream_{};
+  int64_t bytes_ = 0;    // size of the file when it was opened; 0 for a pipe
   uint64_t read_ = 0;    // bytes of the file so far
   uint64_t member_ = 0;  // where the member begins
   State state_ = State::kStart;

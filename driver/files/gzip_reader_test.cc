@@ -1,10 +1,13 @@
 #include "driver/files/gzip_reader.h"
 
+#include <sys/stat.h>
+#include <unistd.h>
 #include <zlib.h>
 
 #include <fstream>
 #include <iterator>
 #include <string>
+#include <thread>
 
 #include "gmock/gmock.h"
 #include "gtest/gtest.h"
@@ -72,6 +75,61 @@ TEST(GzipReader, WhatFollowsAMemberAndIsNoneIsAnError) {
   for (size_t size = 1; size < two.size(); ++size) {
     EXPECT_THAT(Read(one + two.substr(0, size)), HasSubstr("unexpected end of file")) << size;
   }
+}
+
+// The text of the rest of the file, or the error.
+std::string ReadRest(GzipReader& reader) {
+  std::string text, block(100'000, '\0');
+  for (;;) {
+    const absl::StatusOr<size_t> size = reader.Read(block.data(), block.size());
+    if (!size.ok()) return std::string(size.status().message());
+    if (*size == 0) return text;
+    text += block.substr(0, *size);
+  }
+}
+
+TEST(GzipReader, AFileThatIsShortenedIsAnError) {
+  const std::string bytes(1'000'000, 'b');
+  for (const off_t left : {off_t{700'000}, off_t{1}}) {
+    std::ofstream(Path(), std::ios::binary) << bytes;
+    auto reader = GzipReader::Open(Path());
+    char first = 0;
+    ASSERT_EQ(*(*reader)->Read(&first, 1), 1u);
+    // The failure: a plain reader sees the end.
+    std::ifstream naive(Path(), std::ios::binary);
+    naive.get();
+
+    ASSERT_EQ(truncate(Path().c_str(), left), 0);
+
+    const std::string text{std::istreambuf_iterator<char>(naive), {}};
+    EXPECT_LT(text.size(), bytes.size() - 1);
+    EXPECT_FALSE(naive.bad());
+    EXPECT_EQ(ReadRest(**reader),
+              Path() + " has changed since it was opened: it had 1000000 bytes, and has " +
+                  std::to_string(left) + "; a file must not shrink while a run reads it");
+  }
+}
+
+TEST(GzipReader, AFileMayGrow) {
+  std::ofstream(Path(), std::ios::binary) << std::string(200'000, 'b');
+  auto reader = GzipReader::Open(Path());
+  char first = 0;
+  ASSERT_EQ(*(*reader)->Read(&first, 1), 1u);
+
+  std::ofstream(Path(), std::ios::binary | std::ios::app) << "more";
+
+  EXPECT_EQ(ReadRest(**reader), std::string(199'999, 'b') + "more");
+}
+
+TEST(GzipReader, APipeHasNoSize) {
+  const std::string path = Path() + ".pipe";
+  unlink(path.c_str());
+  ASSERT_EQ(mkfifo(path.c_str(), 0600), 0);
+  std::thread writer([&] { std::ofstream(path) << std::string(300'000, 'p'); });
+  auto reader = GzipReader::Open(path);
+
+  EXPECT_EQ(ReadRest(**reader), std::string(300'000, 'p'));
+  writer.join();
 }
 
 TEST(GzipReader, AFileThatIsNotThereIsNamed) {

@@ -51,6 +51,13 @@ Tokens FindTokens(const at::Tensor& mask, const std::string& key) {
   return tokens;
 }
 
+// Returns the kind of a value for messages.
+const char* KindOf(const Value& value) {
+  if (std::holds_alternative<List>(value.of)) return "a list";
+  if (std::holds_alternative<Dict>(value.of)) return "a table of names";
+  return std::holds_alternative<Table>(value.of) ? "a table of ownership" : "a single value";
+}
+
 bool IsPositions(const std::string& key) { return absl::EndsWith(key, "position_ids"); }
 
 bool MustHaveTokens(const std::string& key) {
@@ -62,6 +69,64 @@ bool MustHaveTokens(const std::string& key) {
 bool HasMediaRows(const Dict& batch, const std::string& key) {
   return IsGrid(key) || IsPacked(batch, key) || absl::StartsWith(key, "pixel_values") ||
          absl::StartsWith(key, "input_features") || key == "feature_attention_mask";
+}
+
+// Returns whether the name tells a tensor whose rows may be as many as the samples by chance, such
+// as image_sizes [images, 2].
+bool HasMediaName(const std::string& key) {
+  return absl::StartsWith(key, "image") || absl::StartsWith(key, "video") ||
+         absl::StartsWith(key, "audio") || absl::StartsWith(key, "vision");
+}
+
+// Throws if a tensor [samples, n] has another width than the tokens.
+void CheckWidth(const Tokens& tokens, const std::string& key, const at::Tensor& tensor) {
+  const bool has_other_width = tensor.dim() == 2 && tensor.size(0) == tokens.samples &&
+                               tokens.samples > 0 && tensor.size(1) != tokens.width;
+  TORCH_CHECK_VALUE(!has_other_width || HasMediaName(key), "mimo: pack: ", Name(key, tensor),
+                    " has width ", tensor.size(1), ", but ", tokens.mask, " has width ",
+                    tokens.width, ": the values of tokens need the same width; if ", Name(key),
+                    " has no value for each token, name it in whole");
+}
+
+std::vector<int64_t> Offsets(const std::string& key, const Value& value) {
+  std::vector<int64_t> offsets;
+  if (const auto* tensor = std::get_if<at::Tensor>(&value.of)) {
+    TORCH_CHECK_VALUE(tensor->dim() == 1 && at::isIntegralType(tensor->scalar_type(), false),
+                      "mimo: pack: ", Name(key, *tensor), " is ", tensor->scalar_type(),
+                      "; offsets are whole numbers in one dimension");
+    const at::Tensor numbers = tensor->to(at::kCPU, at::kLong).contiguous();
+    const int64_t* first = numbers.const_data_ptr<int64_t>();
+    return {first, first + numbers.numel()};
+  }
+  const auto* list = std::get_if<List>(&value.of);
+  TORCH_CHECK_VALUE(list != nullptr, "mimo: pack: ", Name(key),
+                    " must be a tensor or a list of whole numbers");
+  for (const Value& each : *list) {
+    const auto* opaque = std::get_if<Opaque>(&each.of);
+    TORCH_CHECK_VALUE(opaque != nullptr && opaque->number.has_value(), "mimo: pack: ", Name(key),
+                      " must be a tensor or a list of whole numbers");
+    offsets.push_back(*opaque->number);
+  }
+  return offsets;
+}
+
+// Throws unless the offsets are those of the packed samples. Offsets into the padded batch would
+// let attention cross samples.
+void CheckOffsets(const Tokens& tokens, const Field& field) {
+  const std::vector<int64_t> offsets = Offsets(field.key, field.value);
+  std::vector<int64_t> sums = {0};
+  for (const int64_t length : tokens.lengths) sums.push_back(sums.back() + length);
+  const size_t shared = std::min(offsets.size(), sums.size());
+  size_t at = 0;
+  while (at < shared && offsets[at] == sums[at]) ++at;
+  if (offsets.size() == sums.size() && at == shared) return;
+  const std::string difference =
+      at == shared ? absl::StrCat("it has ", offsets.size(), " values, and they need ", sums.size())
+                   : absl::StrCat("its value ", at, " is ", offsets[at], ", and theirs ", sums[at]);
+  TORCH_CHECK_VALUE(false, "mimo: pack: ", Name(field.key),
+                    " does not hold the running sums of the packed samples, from 0 to ",
+                    sums.back(), ": ", difference,
+                    "; leave it out, and make it from seq_lens after packing");
 }
 
 // Returns the first of the two dims that hold samples and width; nothing if the tensor has none.
@@ -105,6 +170,7 @@ Value PackValue(const Tokens& tokens, const Field& field) {
                       " does not have the shape of ", tokens.mask, "; it must be ",
                       key == "position_ids" ? "[..., " : "[", tokens.samples, ", ", tokens.width,
                       key == "position_ids" ? "]" : ", ...]");
+    CheckWidth(tokens, key, *tensor);
     return value;
   }
   const auto* list = std::get_if<List>(&value.of);
@@ -123,24 +189,29 @@ Value PackValue(const Tokens& tokens, const Field& field) {
 Value Pack(const Value& batch, const PackOptions& options) {
   const auto* dict = std::get_if<Dict>(&batch.of);
   TORCH_CHECK_VALUE(dict != nullptr, "mimo: pack: the batch must have named values");
-  const at::Tensor* mask = nullptr;
+  const Value* mask = nullptr;
   std::set<std::string> keys;
   for (const Field& field : *dict) {
     keys.insert(field.key);
-    if (field.key == options.mask) mask = std::get_if<at::Tensor>(&field.value.of);
+    if (field.key == options.mask) mask = &field.value;
   }
   TORCH_CHECK_VALUE(keys.count("seq_lens") == 0,
                     "mimo: pack: the batch has \"seq_lens\", so it is packed already");
   TORCH_CHECK_VALUE(mask != nullptr, "mimo: pack: the batch has no tensor \"", options.mask,
                     "\", which tells tokens from padding", Hint(options.mask, keys));
+  const auto* mask_tensor = std::get_if<at::Tensor>(&mask->of);
+  TORCH_CHECK_VALUE(mask_tensor != nullptr, "mimo: pack: ", Name(options.mask),
+                    " must be a tensor [samples, width], not ", KindOf(*mask));
   for (const std::string& key : options.whole) {
     TORCH_CHECK_VALUE(keys.count(key) != 0, "mimo: pack: whole names \"", key,
                       "\", which the batch does not have", Hint(key, keys));
   }
-  const Tokens tokens = FindTokens(*mask, options.mask);
+  const Tokens tokens = FindTokens(*mask_tensor, options.mask);
   Dict packed;
   for (const Field& field : *dict) {
     if (field.key == options.mask) continue;
+    if (absl::StartsWith(field.key, "cu_seqlens") && options.whole.count(field.key) == 0)
+      CheckOffsets(tokens, field);
     const bool is_whole = options.whole.count(field.key) != 0 || HasMediaRows(*dict, field.key);
     packed.push_back({field.key, is_whole ? field.value : PackValue(tokens, field)});
   }

@@ -25,10 +25,13 @@
 //    list      B lists of S values become one of T.
 //    mask      is left out; "seq_lens" is added, a list of B numbers.
 //    media     pixel_values..., input_features..., feature_attention_mask and grids are passed on.
+//    offsets   keys that begin with "cu_seqlens" must hold the running sums of the packed samples.
 //    other     is passed on, and so is what `whole` names. "input_ids", "labels", "loss_mask" and
 //              "position_ids" must have the mask's shape.
 //
-// A tensor of another name that has the mask's first two sizes by chance needs `whole`.
+// A tensor of another name that has the mask's first two sizes by chance needs `whole`. So does a
+// tensor [B, n] with n other than S: it may hold values of tokens that were padded to another
+// width. Names that begin with "image", "video", "audio" or "vision" may have any n.
 //
 // Source: Megatron-Bridge's pull request 5131. Thread-safe.
 
@@ -49,8 +52,9 @@ struct PackOptions {
 
 // Returns the packed batch, with copies of what has a row for each token. The batch is a Dict. The
 // numbers of "seq_lens" are Opaque values with id 0. A batch without samples becomes a row without
-// tokens. Throws c10::ValueError if there is no such mask, if a tensor does not fit it, if the
-// batch has samples and no token, or if it is packed already. Copies the mask to the CPU.
+// tokens. Throws c10::ValueError if there is no such mask, if a tensor or offsets do not fit it, if
+// the batch has samples and no token, or if it is packed already. Copies the mask and offsets to
+// the CPU.
 Value Pack(const Value& batch, const PackOptions& options = {});
 
 }  // namespace lockstep::mimo

@@ -203,6 +203,57 @@ TEST(Pack, MediaWhoseSizesAreThoseOfTheMaskByChanceArePassedOn) {
   EXPECT_EQ(TensorOf(Pack(states), "hidden_states").sizes(), (std::vector<int64_t>{14, 2}));
 }
 
+TEST(Pack, OffsetsMustBeThoseOfThePackedSamples) {
+  const auto packed = [](Value offsets, const PackOptions& options = {}) {
+    Dict batch = Padded();
+    batch.push_back({"cu_seqlens", std::move(offsets)});
+    return Pack(batch, options);
+  };
+  const auto error = [&](Value offsets) { return MessageOf([&] { packed(std::move(offsets)); }); };
+  const at::Tensor right = at::tensor({0, 2, 6, 11, 14}, at::kInt);
+
+  EXPECT_TRUE(TensorOf(packed(right), "cu_seqlens").is_same(right));
+  EXPECT_EQ(error(List{Opaque{.number = 0}, Opaque{.number = 2}, Opaque{.number = 6},
+                       Opaque{.number = 11}, Opaque{.number = 14}}),
+            "no error");
+  // Those of the padded batch, as a loader makes them.
+  const at::Tensor padded = at::tensor({0, 5, 10, 15, 20}, at::kInt);
+  EXPECT_THAT(error(padded),
+              HasSubstr("mimo: pack: \"cu_seqlens\" does not hold the running sums of the packed "
+                        "samples, from 0 to 14: its value 1 is 5, and theirs 2; leave it out, and "
+                        "make it from seq_lens after packing"));
+  EXPECT_TRUE(TensorOf(packed(padded, {.whole = {"cu_seqlens"}}), "cu_seqlens").is_same(padded));
+  EXPECT_THAT(error(at::tensor({0, 2, 6, 11})),
+              HasSubstr("from 0 to 14: it has 4 values, and they need 5"));
+  EXPECT_THAT(error(at::tensor({0, 2, 6, 5, 14})), HasSubstr("its value 3 is 5, and theirs 11"));
+  EXPECT_THAT(error(at::tensor({0, 2, 6, 11, 13})), HasSubstr("its value 4 is 13, and theirs 14"));
+  EXPECT_THAT(error(List{Opaque{.number = 1}}), HasSubstr("its value 0 is 1, and theirs 0"));
+  EXPECT_THAT(error(at::ones({5})),
+              HasSubstr("\"cu_seqlens\" [5] is Float; offsets are whole numbers"));
+  EXPECT_THAT(error(Opaque{1}), HasSubstr("must be a tensor or a list of whole numbers"));
+}
+
+TEST(Pack, ValuesOfTokensOfAnotherWidthAreAnError) {
+  const auto packed = [](const std::string& key, const at::Tensor& value,
+                         const PackOptions& options = {}) {
+    Dict batch = Padded();
+    batch.push_back({key, value});
+    return Pack(batch, options);
+  };
+  const at::Tensor wide = at::ones({4, 6});
+  for (const std::string key : {"mm_token_type_ids", "advantages"}) {
+    EXPECT_EQ(MessageOf([&] { packed(key, wide); }),
+              "mimo: pack: \"" + key +
+                  "\" [4, 6] has width 6, but \"attention_mask\" [4, 5] has width 5: the values of "
+                  "tokens need the same width; if \"" +
+                  key + "\" has no value for each token, name it in whole");
+    EXPECT_TRUE(TensorOf(packed(key, wide, {.whole = {key}}), key).is_same(wide));
+  }
+  EXPECT_TRUE(TensorOf(packed("image_sizes", wide), "image_sizes").is_same(wide));
+  EXPECT_EQ(MessageOf([&] { packed("frames", at::ones({4, 3, 2, 2})); }), "no error");
+  EXPECT_EQ(MessageOf([&] { packed("clips", at::ones({3, 6})); }), "no error");
+}
+
 TEST(Pack, AReplicaWithoutSamplesHasARowWithoutTokens) {
   const Value none = Slice(Padded(), {.dp_rank = 4, .dp_size = 5, .uneven = true});
 
@@ -232,6 +283,8 @@ TEST(Pack, ErrorsNameWhatDoesNotFit) {
                 "from padding; it has \"input_ids\""));
   EXPECT_THAT(error(Padded(), {.mask = "atention_mask"}),
               HasSubstr("did you mean \"attention_mask\"?"));
+  EXPECT_THAT(error(with("attention_mask", List{List{Opaque{1}}})),
+              HasSubstr("\"attention_mask\" must be a tensor [samples, width], not a list"));
   EXPECT_THAT(error(with("attention_mask", at::ones({4, 1, 5}))),
               HasSubstr("\"attention_mask\" [4, 1, 5] must be [samples, width]"));
   EXPECT_THAT(error(with("attention_mask", at::zeros({4, 5}))),

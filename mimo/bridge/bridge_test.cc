@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <optional>
 #include <stdexcept>
@@ -15,6 +16,8 @@
 #include "ATen/ops/equal.h"
 #include "ATen/ops/full.h"
 #include "ATen/ops/ones.h"
+#include "ATen/ops/tensor.h"
+#include "ATen/ops/zeros.h"
 #include "ATen/ops/zeros_like.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -304,6 +307,45 @@ at::Tensor WithGradient(const at::Tensor& gradient) {
   const at::Tensor parameter = at::zeros_like(gradient).requires_grad_();
   parameter.mutable_grad() = gradient;
   return parameter;
+}
+
+TEST(Gradients, TheNormBringsEveryRanksLimit) {
+  const std::optional<Rank> rank = OnRanks(3);
+  if (!rank.has_value()) return;
+  Groups groups(*rank);
+  const auto world = groups.Make({0, 1, 2}, "world");
+  const at::Tensor weight = WithGradient(at::full({1}, std::numeric_limits<double>::quiet_NaN()));
+  const std::vector<bool> divided = {false};
+  const std::vector<NormPart> parts = {{{weight}, divided, {.dp = rank->rank}}};
+
+  const NormAndLimits all =
+      GradientNormAndLimits(parts, world.get(), at::kCPU, 0.1 * (1 + rank->rank));
+
+  EXPECT_TRUE(std::isnan(all.norm.item<double>()));
+  EXPECT_TRUE(at::equal(all.limits, at::tensor({0.1, 0.1 * 2, 0.1 * 3}, at::kDouble)));
+}
+
+TEST(Gradients, AreUnchangedUntilTheyAreModifiedOrMadeAgain) {
+  const at::Tensor weight = WithGradient(at::full({1}, 3.0)), other = at::zeros({1});
+  ReducedGradients reduced;
+  EXPECT_FALSE(reduced.AreUnchanged({weight}));
+  EXPECT_FALSE(reduced.AreUnchanged({other})) << "no gradient";
+
+  reduced.Remember({weight, other});
+
+  EXPECT_TRUE(reduced.AreUnchanged({weight, other}));
+  weight.mutable_grad() = weight.grad().clone();
+  EXPECT_FALSE(reduced.AreUnchanged({weight, other}));
+  reduced.Remember({weight, other});
+  weight.grad().add_(0);
+  EXPECT_FALSE(reduced.AreUnchanged({weight, other}));
+  // The next gradient may lie where a freed one was.
+  for (int i = 0; i < 100; ++i) {
+    reduced.Remember({weight});
+    weight.mutable_grad() = at::Tensor();
+    weight.mutable_grad() = at::full({1}, 3.0);
+    EXPECT_FALSE(reduced.AreUnchanged({weight}));
+  }
 }
 
 TEST(Gradients, LowPrecisionIsSummedInFloat32AndRoundedOnce) {

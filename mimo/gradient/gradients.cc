@@ -95,6 +95,30 @@ std::map<std::string, std::vector<at::Tensor>> ByDevice(const std::vector<at::Te
   return groups;
 }
 
+// Returns the square of this rank's share of the norm.
+at::Tensor SquareHere(const std::vector<NormPart>& parts, c10::Device device) {
+  std::vector<at::Tensor> counted, replicas;
+  Seen seen;
+  for (const NormPart& part : parts) {
+    for (size_t i = 0; i < part.parameters.size(); ++i) {
+      const at::Tensor gradient = part.parameters[i].grad();
+      if (!gradient.defined() || !seen.Add(part.parameters[i])) continue;
+      const bool counts = CountsInNorm(part.coordinates, part.divided_over_tp[i]);
+      (counts ? counted : replicas).push_back(gradient);
+    }
+  }
+  at::Tensor sum = at::zeros({}, at::TensorOptions(at::kDouble).device(device));
+  const auto norms = [](const std::vector<at::Tensor>& gradients) {
+    return at::stack(at::_foreach_norm(gradients, 2, at::kDouble));
+  };
+  for (const auto& [name, gradients] : ByDevice(counted))
+    sum = sum + norms(gradients).square().sum().to(device);
+  // A replica adds nothing, but for a value that is not finite: 0 times that is NaN.
+  for (const auto& [name, gradients] : ByDevice(replicas))
+    sum = sum + norms(gradients).mul(0).sum().to(device);
+  return sum;
+}
+
 }  // namespace
 
 at::ScalarType SumType(at::ScalarType dtype) {
@@ -133,31 +157,39 @@ void ReduceGradients(const std::vector<at::Tensor>& given, c10d::ProcessGroup* g
 
 at::Tensor GradientNorm(const std::vector<NormPart>& parts, c10d::ProcessGroup* world,
                         c10::Device device) {
+  return GradientNormAndLimits(parts, world, device, 0).norm;
+}
+
+NormAndLimits GradientNormAndLimits(const std::vector<NormPart>& parts, c10d::ProcessGroup* world,
+                                    c10::Device device, double limit) {
   const at::NoGradGuard no_grad;
-  std::vector<at::Tensor> counted, replicas;
-  Seen seen;
-  for (const NormPart& part : parts) {
-    for (size_t i = 0; i < part.parameters.size(); ++i) {
-      const at::Tensor gradient = part.parameters[i].grad();
-      if (!gradient.defined() || !seen.Add(part.parameters[i])) continue;
-      const bool counts = CountsInNorm(part.coordinates, part.divided_over_tp[i]);
-      (counts ? counted : replicas).push_back(gradient);
-    }
+  const int64_t size = world == nullptr ? 1 : world->getSize();
+  const int64_t rank = world == nullptr ? 0 : world->getRank();
+  // Each rank has a place for its limit, and 0 in the others: the sum holds all of them.
+  std::vector<at::Tensor> sums = {
+      at::zeros({1 + size}, at::TensorOptions(at::kDouble).device(device))};
+  sums[0][0].copy_(SquareHere(parts, device));
+  sums[0][1 + rank].fill_(limit);
+  if (world != nullptr) world->allreduce(sums)->wait();
+  return {sums[0][0].sqrt(), sums[0].narrow(0, 1, size)};
+}
+
+void ReducedGradients::Remember(const std::vector<at::Tensor>& parameters) {
+  gradients_.clear();
+  for (const at::Tensor& gradient : GradientsOf(Distinct(parameters)))
+    gradients_.push_back({c10::weak_intrusive_ptr<c10::TensorImpl>(gradient.getIntrusivePtr()),
+                          gradient._version()});
+}
+
+bool ReducedGradients::AreUnchanged(const std::vector<at::Tensor>& parameters) const {
+  const std::vector<at::Tensor> now = GradientsOf(Distinct(parameters));
+  if (now.empty() || now.size() != gradients_.size()) return false;
+  for (size_t i = 0; i < now.size(); ++i) {
+    const auto then = gradients_[i].tensor.lock();
+    if (then.get() != now[i].unsafeGetTensorImpl() || gradients_[i].version != now[i]._version())
+      return false;
   }
-  at::Tensor sum = at::zeros({}, at::TensorOptions(at::kDouble).device(device));
-  const auto norms = [](const std::vector<at::Tensor>& gradients) {
-    return at::stack(at::_foreach_norm(gradients, 2, at::kDouble));
-  };
-  for (const auto& [name, gradients] : ByDevice(counted))
-    sum = sum + norms(gradients).square().sum().to(device);
-  // A replica adds nothing, but for a value that is not finite: 0 times that is NaN.
-  for (const auto& [name, gradients] : ByDevice(replicas))
-    sum = sum + norms(gradients).mul(0).sum().to(device);
-  if (world != nullptr) {
-    std::vector<at::Tensor> sums = {sum};
-    world->allreduce(sums)->wait();
-  }
-  return sum.sqrt();
+  return true;
 }
 
 void ClipGradients(const std::vector<at::Tensor>& parameters, const at::Tensor& norm,

@@ -20,6 +20,8 @@
 #include <vector>
 
 #include "ATen/core/TensorBody.h"
+#include "c10/core/TensorImpl.h"
+#include "c10/util/intrusive_ptr.h"
 #include "mimo/topology/topology.h"
 #include "torch/csrc/distributed/c10d/ProcessGroup.hpp"
 
@@ -54,6 +56,36 @@ struct NormPart {
 // nullptr for one rank alone.
 at::Tensor GradientNorm(const std::vector<NormPart>& parts, c10d::ProcessGroup* world,
                         c10::Device device);
+
+// A norm, and the limit that each rank has for it.
+struct NormAndLimits {
+  at::Tensor norm;    // float64 []
+  at::Tensor limits;  // float64 [ranks of the world]
+};
+
+// Returns what GradientNorm does, and every rank's `limit`, in the same collective. Ranks that clip
+// to different limits train different models.
+NormAndLimits GradientNormAndLimits(const std::vector<NormPart>& parts, c10d::ProcessGroup* world,
+                                    c10::Device device, double limit);
+
+// Notices that gradients are reduced again before a backward pass has changed them. The second
+// reduction would scale them twice.
+class ReducedGradients {
+ public:
+  // Remembers the parameters' gradients, after they were reduced or clipped.
+  void Remember(const std::vector<at::Tensor>& parameters);
+
+  // Returns whether there are gradients and all of them are as they were remembered: the same
+  // tensors, not modified since. A gradient that was freed and made again is another tensor.
+  bool AreUnchanged(const std::vector<at::Tensor>& parameters) const;
+
+ private:
+  struct Gradient {
+    c10::weak_intrusive_ptr<c10::TensorImpl> tensor;
+    int64_t version;
+  };
+  std::vector<Gradient> gradients_;
+};
 
 // Scales each gradient once so that `norm` becomes at most max_norm. Leaves gradients unchanged if
 // the norm is infinite or NaN, which is the same on every rank. Does not wait for a device.

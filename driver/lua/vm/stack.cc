@@ -68,8 +68,10 @@ double ReadNumber(lua_State* state, int index, const char* name) {
 
 int64_t ReadInteger(lua_State* state, int index, const char* name) {
   const double value = ReadNumber(state, index, name);
-  if (value != std::floor(value) || std::abs(value) > static_cast<double>(kMaxInteger)) {
-    ThrowTypeError(state, index, name, "a whole number");
+  if (value != std::floor(value)) ThrowTypeError(state, index, name, "a whole number");
+  if (std::abs(value) > static_cast<double>(kMaxInteger)) {
+    ThrowTypeError(state, index, name,
+                   "a whole number from -2^53 to 2^53, which a number holds exactly");
   }
   return static_cast<int64_t>(value);
 }

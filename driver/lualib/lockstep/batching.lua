@@ -76,6 +76,12 @@ local PREPARE = plain.copy(core_batching.defaults, {
 --- then ranks check that they agree.
 local function read(name, opts, more, default_rank)
   local o = options.read(name, opts, plain.copy(PREPARE, more))
+  if o.balance == "round_robin" then
+    for _, key in ipairs { "mix_kinds", "worth_a_step" } do
+      plain.check(not opts[key], '%s: %s has no effect with balance = "round_robin", which keeps kinds apart and '
+        .. 'weighs no costs; leave it out, or use balance = "makespan"', name, key)
+    end
+  end
   if o.rank == nil then o.rank = default_rank end
   local is_own = o.rank == dist.rank() or o.rank == nil and o.ranks == nil
   if o.ranks == nil then o.ranks = dist.world_size() end
@@ -191,10 +197,11 @@ end
 --- unless given, so that a loss with this weight learns nothing from them.
 ---
 --- `mix_kinds` = true lets samples ride in micro-batches of a kind that has their tensors and more, as text beside
---- images, if the plan gets better: makespan and micro-steps never grow. Only balance = "makespan" does it.
+--- images, if the plan gets better: makespan and micro-steps never grow. Only balance = "makespan" does it. With
+--- "round_robin" this option and worth_a_step are errors.
 ---
 --- `own_rows` = {"name", ...} are tensors with any number of rows. Other tensors have one row for each sample, or the
---- rows of its images, videos or audio clips.
+--- rows of its images, videos or audio clips. A name that no sample has is an error if it resembles a tensor's.
 ---
 --- `token_types` = "mm_token_type_ids" is the stream that marks the placeholders of images (1), videos (2) and audio
 --- clips (3). Without it give image_token_id, video_token_id and audio_token_id, the placeholders' ids in input_ids.

@@ -28,7 +28,7 @@ local M = {}
 ---@field modified_results integer results of `policy` that were computed again, since they were modified in place
 
 ---@class checkpoint.Options
----@field offload "host"? absent: inputs stay on the device
+---@field offload ("host"|false)? false or absent: inputs stay on the device
 ---@field preserve_rng boolean?
 ---@field early_stop boolean?
 ---@field determinism "metadata"|"none"?
@@ -130,7 +130,7 @@ local OFFLOAD = core_checkpoint.offload_defaults
 ---
 --- offload = "host": inputs of regions wait in host memory, except those of the newest keep_last regions. prefetch:
 --- regions that are copied back ahead. Tensors below min_bytes stay on the device, and so do those in `frozen` and all
---- beyond max_host_bytes.
+--- beyond max_host_bytes. These options are errors without offload. offload = false turns it off, and leaves them.
 ---
 --- preserve_rng = true: dropout draws the same masks, and math.random the same numbers. early_stop = true: a
 --- recomputation ends with the last tensor that is needed. determinism: "metadata" compares shapes, dtypes, devices and
@@ -145,11 +145,15 @@ function M.new(opts)
     keep_last = OFFLOAD.keep_last, prefetch = OFFLOAD.prefetch, min_bytes = OFFLOAD.min_bytes,
     policy = options.optional, max_host_bytes = options.optional, frozen = options.optional,
   })
-  plain.check(o.offload == nil or o.offload == "host",
-    'checkpoint.new: offload must be "host", or absent, not %s', o.offload)
+  plain.check(not o.offload or o.offload == "host",
+    'checkpoint.new: offload must be "host", false or absent, not %s', o.offload)
   plain.check(o.determinism == "metadata" or o.determinism == "none",
     'checkpoint.new: determinism must be "metadata" or "none", not "%s"', o.determinism)
-  for key in pairs(OFFLOAD) do -- with offload or, where a script has turned it off, without
+  for _, key in ipairs { "keep_last", "prefetch", "min_bytes", "max_host_bytes", "frozen" } do
+    plain.check(o.offload or o.offload == false or (opts or {})[key] == nil, 'checkpoint.new: %s has no effect without '
+      .. 'offload = "host"; give it, leave %s out, or turn offload off with offload = false', key, key)
+  end
+  for key in pairs(OFFLOAD) do
     if o[key] < 0 then core.raise(string.format("checkpoint.new: %s must not be below 0, but is %g", key, o[key])) end
   end
   local offload

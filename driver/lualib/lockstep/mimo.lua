@@ -223,7 +223,8 @@ end
 --- [T], and seq_lens has the tokens of each sample. `mask` [B, S] is 0 for padding, and is left out. Tensors
 --- [B, S, ...], position_ids [..., B, S] and B lists of S values are packed; all else, and `whole`, is passed on.
 --- Raises an error if there is no mask, if a tensor does not fit it, if the batch has samples but no token, or if it is
---- packed already.
+--- packed already. A tensor [B, n] of another width n must be in `whole`, unless its name begins with image, video,
+--- audio or vision. cu_seqlens must hold the running sums of seq_lens.
 ---@param batch table
 ---@param opts {mask: string?, whole: string[]?}? mask: default "attention_mask"
 ---@return table
@@ -339,12 +340,33 @@ end
 
 -- Gradients -----------------------------------------------------------------------------------------
 
+--- Returns the parameters of this rank's modules.
+local function parameters_of(own)
+  local parameters = {}
+  for _, part in ipairs(own) do
+    for _, p in ipairs(part.parameters) do parameters[#parameters + 1] = p end
+  end
+  return parameters
+end
+
+--- Returns why this rank cannot reduce, or nil.
+local function problem_of(topology, own)
+  for _, bridge in pairs(topology.bridges) do
+    local failure = bridge:failure()
+    if failure then return "a bridge has failed on rank %d: " .. failure:gsub("%%", "%%%%") end
+  end
+  -- A replay on a GPU, which is on one rank alone, changes gradients and not their versions.
+  local may_replay = dist.world_size() == 1 and dist.device() ~= "cpu"
+  if topology.reduced and not may_replay and topology.reduced:are_unchanged(parameters_of(own)) then
+    return "the gradients of rank %d are those that the last call has reduced, and a second call would scale them "
+      .. "twice: call it once a step, after all backward passes"
+  end
+end
+
 --- Returns the number of tokens with a loss over all replicas of "language", on every rank. Its last stage has the loss
---- and gives the number; other ranks' values do not count. If a bridge has failed on any rank, raises an error on all,
---- because a rank that shares no rows with the failed one does not know of it.
-local function count_tokens(topology, tokens, wants_tokens)
-  local failure
-  for _, bridge in pairs(topology.bridges) do failure = failure or bridge:failure() end
+--- and gives the number; other ranks' values do not count. If a rank has a problem, raises an error on all: a rank that
+--- shares no rows with a failed bridge does not know of it.
+local function count_tokens(topology, tokens, wants_tokens, failure)
   local counts = torch.zeros({ 2 }, { dtype = torch.float64, device = dist.device() })
   counts[1]:fill_(failure and 1 or 0)
   local place = topology:peers("language", "dp") and topology:coordinates(nil, "language")
@@ -358,8 +380,7 @@ local function count_tokens(topology, tokens, wants_tokens)
   if num_failed > 0 then
     for rank, text in ipairs(dist.all_gather_object(failure or false)) do
       if text then
-        core.raise(("mimo.reduce_gradients: no rank reduces, since a bridge has failed on rank %d: %s"):format(rank - 1,
-          text))
+        core.raise("mimo.reduce_gradients: no rank reduces, since " .. text:format(rank - 1))
       end
     end
   end
@@ -415,9 +436,9 @@ end
 --- counts once in the norm; both modules must be divided over the ranks alike. Gradients in bfloat16 and float16 are
 --- summed and scaled in float32.
 ---
---- Collective: every rank of the topology, after the backward passes of a step. Raises an error if a bridge's call has
---- had no backward on this rank, so that a gradient is missing. Raises an error on every rank if a bridge has failed on
---- one of them.
+--- Collective: every rank of the topology, once after the backward passes of a step. Raises an error if a bridge's
+--- call has had no backward on this rank, so that a gradient is missing. Raises an error on every rank if a bridge has
+--- failed on one of them, or if no gradient of a rank has changed since the last call.
 ---@param opts mimo.ReduceOptions
 ---@return integer? tokens of all ranks, with "sum"
 function M.reduce_gradients(opts)
@@ -429,7 +450,7 @@ function M.reduce_gradients(opts)
   local own = own_modules("mimo.reduce_gradients", o.topology, o.modules)
   for _, bridge in pairs(o.topology.bridges) do bridge:check_backward() end
   local means = o.loss == "mean" and count_means(o.topology, o.mean_over) or 1
-  local tokens = count_tokens(o.topology, o.tokens, o.loss == "sum")
+  local tokens = count_tokens(o.topology, o.tokens, o.loss == "sum", problem_of(o.topology, own))
   for _, part in ipairs(own) do
     local factor = core_mimo.gradient_scale { loss = o.loss, reduction = part.is_averaged and "mean" or "sum",
       reduction_size = part.sizes.dp * part.sizes.cp, language_dp = means, micro_batches = o.micro_batches,
@@ -439,7 +460,23 @@ function M.reduce_gradients(opts)
     local shared, stages = shared_weights.find(o.topology, part)
     if stages then core_mimo.reduce_gradients(shared, stages, 1) end
   end
+  o.topology.reduced = o.topology.reduced or core_mimo.reduced_gradients()
+  o.topology.reduced:remember(parameters_of(own))
   return tokens
+end
+
+--- Raises an error on every rank unless all ranks clip to one max_norm. Reading the limits waits for a GPU: there a
+--- rank reads them only if its own max_norm is another than in its last call.
+local function check_max_norms(topology, max_norm, limits)
+  if limits.device ~= "cpu" and topology.max_norm == max_norm then return end
+  topology.max_norm = max_norm
+  local texts, differ = {}, false
+  for i, limit in ipairs(limits:totable()) do
+    texts[i] = ("rank %d has %.17g"):format(i - 1, limit)
+    differ = differ or limit ~= max_norm
+  end
+  plain.check(not differ, "mimo.clip_grad_norm: max_norm must be the same on every rank, but %s; no rank has clipped",
+    table.concat(texts, ", "))
 end
 
 ---@class mimo.ClipOptions
@@ -462,7 +499,8 @@ end
 --- One infinite or NaN gradient on any rank makes the norm infinite or NaN on every rank, and no gradient is changed.
 --- `error_if_nonfinite` makes that an error on every rank; it reads the norm, so it waits for a GPU.
 ---
---- Collective: every rank of the topology, after mimo.reduce_gradients.
+--- Collective: every rank of the topology, after mimo.reduce_gradients, with one max_norm. Ranks that have different
+--- ones get an error that names each rank's.
 ---@param opts mimo.ClipOptions
 ---@return torch.Tensor
 function M.clip_grad_norm(opts)
@@ -490,12 +528,16 @@ function M.clip_grad_norm(opts)
     end
     parts[i] = { part.name, counted, divided, part.copy }
   end
-  local norm = o.topology.core:gradient_norm(parts)
+  local norm, limits = o.topology.core:gradient_norm(parts, o.max_norm)
+  check_max_norms(o.topology, o.max_norm, limits)
   if o.error_if_nonfinite and not norm:isfinite():item() then
     core.raise(("mimo.clip_grad_norm: the norm of all gradients is %g; no rank has clipped, skip this step"):format(
       norm:item()))
   end
+  local parameters = parameters_of(own)
+  local is_reduced = o.topology.reduced and o.topology.reduced:are_unchanged(parameters)
   for _, part in ipairs(own) do core_mimo.clip_gradients(part.parameters, norm, o.max_norm) end
+  if is_reduced then o.topology.reduced:remember(parameters) end
   return norm
 end
 

@@ -184,7 +184,7 @@ function TiledMlp:stats()
   return stats
 end
 
---- Lets the modules of tiled_mlp.apply run whole again.
+--- Lets the modules of tiled_mlp.apply run as before it. Tiles that were applied before or since stay.
 function TiledMlp:remove()
   if self.undo then self.undo() end
   self.undo = nil
@@ -212,7 +212,8 @@ function M.new(opts)
   local gib = o.memory_gib
   o.memory_gib = nil
   if gib ~= nil then
-    plain.check(type(gib) == "number" and gib > 0, "tiled_mlp.new: memory_gib must be a number above 0, not %s", gib)
+    plain.check(type(gib) == "number" and gib > 0, "tiled_mlp.new: memory_gib must be a number above 0, not %s",
+      type(gib) == "string" and ('the string "%s"'):format(gib) or gib)
     plain.check(o.tiles == nil and o.tile_tokens == nil,
       "tiled_mlp.new: give one of tiles, tile_tokens and memory_gib, not several")
   end
@@ -240,6 +241,8 @@ function M.apply(net, opts)
   plain.check(nn.is_module(net), "tiled_mlp.apply: expected a module, not a %s", type(net))
   plain.check(opts == nil or type(opts) == "table", "tiled_mlp.apply: options must be a table, such as { tiles = 4 }, "
     .. "not a %s", type(opts))
+  plain.check(getmetatable(opts) ~= TiledMlp, "tiled_mlp.apply: expected options, such as { tiles = 4 }, not tiles "
+    .. "that exist already; each model has tiles of its own")
   local rest = plain.copy(opts or {})
   rest.modules = nil
   local tiled = M.new(rest)

@@ -74,8 +74,10 @@ function Topology:bridge(from, to, dim, audit) end
 --- The norm of all modules' gradients: {{name, parameters, divided over tp, copy}, ...}. copy: which copy of a sharded
 --- model has these shards; nil for whole parameters. Collective over the world.
 ---@param parts table[]
----@return torch.Tensor
-function Topology:gradient_norm(parts) end
+---@param max_norm number
+---@return torch.Tensor norm
+---@return torch.Tensor limits float64 [ranks]: each rank's max_norm
+function Topology:gradient_norm(parts, max_norm) end
 
 ---@class lockstep.core.mimo.Bridge
 local Bridge = {}
@@ -152,6 +154,20 @@ function mimo.gradient_scale(options) end
 ---@param group dist.Group? nil: this rank alone
 ---@param factor number
 function mimo.reduce_gradients(parameters, group, factor) end
+
+---@class lockstep.core.mimo.ReducedGradients
+local ReducedGradients = {}
+
+---@param parameters torch.Tensor[]
+function ReducedGradients:remember(parameters) end
+
+--- Returns whether there are gradients, and all are those that were remembered, not modified since.
+---@param parameters torch.Tensor[]
+---@return boolean
+function ReducedGradients:are_unchanged(parameters) end
+
+---@return lockstep.core.mimo.ReducedGradients
+function mimo.reduced_gradients() end
 
 ---@param parameters torch.Tensor[]
 ---@param norm torch.Tensor

@@ -1,12 +1,14 @@
 #include <cmath>
 #include <future>
 #include <memory>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "batching/cost.h"
 #include "batching/outline.h"
 #include "batching/prepare.h"
@@ -50,6 +52,17 @@ void CheckFloat(const at::Tensor& values, const std::string& name) {
   }
 }
 
+// Raises an error for a number that would become true, and is not 1.
+void CheckBool(const at::Tensor& values, const std::string& name) {
+  const auto* value = values.const_data_ptr<double>();
+  for (int64_t i = 0; i < values.numel(); ++i) {
+    if (value[i] == 0 || value[i] == 1) continue;
+    throw Error(absl::StrCat(name, ": ", value[i],
+                             " would become true; a stream whose value for absent samples is a "
+                             "boolean holds 0, 1, true or false"));
+  }
+}
+
 // A tensor, an array, or one value that holds for every token of the sample and has no dimensions:
 // the sample's length is known once all is read. All but tensors are bool if the fill is, and else
 // float32.
@@ -60,7 +73,10 @@ at::Tensor ReadStream(lua_State* state, int index, const std::string& name,
   const at::Tensor values = type == LUA_TNUMBER || type == LUA_TBOOLEAN
                                 ? ReadNested(state, index, at::kDouble)
                                 : ReadPerToken(state, index, name, at::kDouble);
-  if (fill.isBoolean()) return values.to(at::kBool);
+  if (fill.isBoolean()) {
+    CheckBool(values, name);
+    return values.to(at::kBool);
+  }
   CheckFloat(values, name);
   return values.to(at::kFloat);
 }
@@ -209,14 +225,57 @@ void ReadStreams(lua_State* state, const OptionTable& table, batching::PrepareOp
   lua_pop(state, 1);
 }
 
+// Raises an error for a name whose rows are known without own_rows.
+void CheckOwnRows(const std::string& name, const batching::PrepareOptions& options) {
+  const std::string where = absl::StrCat("batching.prepare: own_rows names \"", name, "\"");
+  if (options.streams.count(name) > 0 || name == options.token_types)
+    throw Error(absl::StrCat(where, ", which is a stream: it has a value for each token"));
+  for (const char* own : {"input_ids", "loss_mask", "position_ids", "kind"}) {
+    if (name == own)
+      throw Error(absl::StrCat(where, ", which every sample may have; name only further tensors"));
+  }
+  CheckName(name, where);
+}
+
 void ReadOwnRows(lua_State* state, const OptionTable& table, batching::PrepareOptions& options) {
   if (!table.Push("own_rows")) return;
-  const std::string name = "batching.prepare: own_rows";
-  ReadTable(state, -1, name.c_str());
-  ForEachElement(state, lua_gettop(state), [&](int) {
-    options.own_rows.insert(ReadString(state, -1, absl::StrCat(name, "'s names").c_str()));
+  const std::string option = "batching.prepare: own_rows";
+  const int index = lua_gettop(state);
+  ReadTable(state, index, option.c_str());
+  for (lua_pushnil(state); lua_next(state, index) != 0; lua_pop(state, 1)) {
+    if (lua_type(state, -2) != LUA_TNUMBER)
+      throw Error(absl::StrCat(option,
+                               " must be an array of names, as {\"clips\"}, but there is the key ",
+                               TypeName(state, -2)));
+  }
+  ForEachElement(state, index, [&](int) {
+    const std::string name = ReadString(state, -1, absl::StrCat(option, "'s names").c_str());
+    CheckOwnRows(name, options);
+    options.own_rows.insert(name);
   });
   lua_pop(state, 1);
+}
+
+// Raises an error for a name of own_rows that no sample has, if it resembles the name of a tensor.
+// A name without such a tensor is fine: another call's samples have it.
+template <typename Samples>
+void CheckOwnRowsAreThere(const Samples& samples, const batching::PrepareOptions& options) {
+  if (options.own_rows.empty()) return;
+  std::set<std::string> names;
+  for (const auto& sample : samples) {
+    for (const auto& [name, tensor] : sample.tensors) names.insert(name);
+  }
+  std::vector<std::string> others;
+  for (const std::string& name : names) {
+    if (options.own_rows.count(name) == 0) others.push_back(name);
+  }
+  for (const std::string& name : options.own_rows) {
+    const std::string nearest = names.count(name) > 0 ? "" : Nearest(name, others);
+    if (nearest.empty()) continue;
+    throw Error(absl::StrCat("batching.prepare: own_rows names \"", name,
+                             "\", which no sample has; did you mean \"", nearest,
+                             "\"? The samples have ", absl::StrJoin(names, ", ")));
+  }
 }
 
 batching::Balance ReadBalance(const OptionTable& table) {
@@ -368,6 +427,7 @@ int PrepareFromIndex(lua_State* state, const OptionTable& table,
         return ReadOutline(state, index,
                            absl::StrCat("batching: sample ", number, " of the index"));
       });
+  CheckOwnRowsAreThere(outlines, options);
   table.Push("index");
   const LuaReference entries(state, -1);
   if (!table.Push("load")) throw Error("batching.prepare: load is missing");
@@ -397,7 +457,9 @@ int Prepare(lua_State* state) {
     lua_pop(state, 1);
     return PrepareFromIndex(state, table, options);
   }
-  return PushPrepared(state, batching::Prepare(ReadSamples(state, table, options), options));
+  const std::vector<batching::TensorSample> samples = ReadSamples(state, table, options);
+  CheckOwnRowsAreThere(samples, options);
+  return PushPrepared(state, batching::Prepare(samples, options));
 }
 
 // describe(sample, options) -> entry of an index
@@ -434,6 +496,7 @@ int Start(lua_State* state) {
         "batching.cost.tokens or batching.cost.transformer");
   }
   std::vector<batching::TensorSample> samples = ReadSamples(state, table, options);
+  CheckOwnRowsAreThere(samples, options);
   PushObject<Preparation>(state, std::make_unique<std::future<batching::Prepared>>(
                                      batching::PrepareInBackground(std::move(samples), options)));
   return 1;

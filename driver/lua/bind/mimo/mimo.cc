@@ -357,8 +357,9 @@ int ReduceGradients(lua_State* state) {
   return 0;
 }
 
-// gradient_norm(topology, {{name, parameters, divided, copy}, ...}) -> tensor. copy: of shards, the
-// number of the copy of the model that they are of; nil for whole parameters.
+// gradient_norm(topology, {{name, parameters, divided, copy}, ...}, max_norm) -> norm, each rank's
+// max_norm. copy: of shards, the number of the copy of the model that they are of; nil for whole
+// parameters.
 int GradientNorm(lua_State* state) {
   const mimo::Topology& topology = ReadTopology(state);
   const driver::World& world = GetContext(state).world;
@@ -385,10 +386,12 @@ int GradientNorm(lua_State* state) {
     parts.push_back(std::move(part));
     lua_settop(state, part_at - 1);
   }
-  PushTensor(state, mimo::GradientNorm(
-                        parts, world.environment.world_size == 1 ? nullptr : world.group.get(),
-                        world.device));
-  return 1;
+  const mimo::NormAndLimits all = mimo::GradientNormAndLimits(
+      parts, world.environment.world_size == 1 ? nullptr : world.group.get(), world.device,
+      ReadNumber(state, 3, "mimo.clip_grad_norm: max_norm"));
+  PushTensor(state, all.norm);
+  PushTensor(state, all.limits);
+  return 2;
 }
 
 // clip_gradients(parameters, norm, max_norm)
@@ -401,7 +404,35 @@ int ClipGradients(lua_State* state) {
 
 }  // namespace
 
+template <>
+inline constexpr const char* kObjectName<mimo::ReducedGradients> = "reduced gradients";
+
+namespace {
+
+int NewReducedGradients(lua_State* state) {
+  PushObject(state, mimo::ReducedGradients());
+  return 1;
+}
+
+// reduced:remember(parameters)
+int Remember(lua_State* state) {
+  ReadObject<mimo::ReducedGradients>(state, 1, "mimo: reduced gradients")
+      .Remember(ReadTensors(state, 2, "mimo: parameters"));
+  return 0;
+}
+
+// reduced:are_unchanged(parameters) -> boolean
+int AreUnchanged(lua_State* state) {
+  lua_pushboolean(state, ReadObject<mimo::ReducedGradients>(state, 1, "mimo: reduced gradients")
+                             .AreUnchanged(ReadTensors(state, 2, "mimo: parameters")));
+  return 1;
+}
+
+}  // namespace
+
 int OpenMimo(lua_State* state) {
+  RegisterObject<mimo::ReducedGradients>(state,
+                                         {{"remember", Remember}, {"are_unchanged", AreUnchanged}});
   RegisterObject<TopologyPointer>(state, {{"module", ModuleOf},
                                           {"modules", Modules},
                                           {"dp_info", DpInfo},
@@ -424,6 +455,7 @@ int OpenMimo(lua_State* state) {
                        {"balanced_order", BalancedOrder},
                        {"gradient_scale", GradientScale},
                        {"reduce_gradients", ReduceGradients},
+                       {"reduced_gradients", NewReducedGradients},
                        {"clip_gradients", ClipGradients}});
   OpenOwnership(state);
   return 1;

@@ -58,6 +58,13 @@ t.test("TheSampleAndTheFieldAreNamed", function()
     ["sample 2: mm_token_type_ids has shape [2]"] = image { mm_token_type_ids = { 0, 1 } },
     ["give the sample mm_token_type_ids or set image_token_id"] = no_types,
     ["sample 2: clips has 3 rows, which follow no declared count"] = text(2, { clips = torch.ones { 3 } }),
+    ["sample 2: labels has 3 rows, which follow no declared count: a tensor has 1 row for the whole sample, and a "
+      .. "stream a row for each of its 2 tokens; declare values per token in streams, or name the tensor in own_rows; "
+      .. "in place of labels give loss_mask, which is true where a label is not -100"] = text(2, {
+      labels = torch.ones { 3 } }),
+    ["sample 2: attention_mask has 2 rows, which follow no declared count: a tensor has 1 row for the whole sample, "
+      .. "and a stream a row for each of its 2 tokens; declare values per token in streams, or name the tensor in "
+      .. "own_rows; leave attention_mask out"] = text(2, { attention_mask = torch.ones { 2 } }),
     ["sample 2: seq_lens is a field of every micro-batch"] = text(2, { seq_lens = torch.ones { 2 } }),
     ["sample 2: fields are named, but there is the key the number 1"] = text(2, { [1] = 5 }),
   } do
@@ -101,13 +108,51 @@ t.test("TheOptionIsNamed", function()
   raises("mix_kinds must be a boolean", { mix_kinds = "no" })
   raises("own_rows", { own_rows = "clips" })
   raises("own_rows's names must be a string", { own_rows = { 5 } })
+  raises('own_rows must be an array of names, as {"clips"}, but there is the key the string "clips"',
+    { own_rows = { clips = true } })
+  raises('own_rows names "input_ids", which every sample may have', { own_rows = { "input_ids" } })
+  raises('own_rows names "seq_lens" is a field of every micro-batch', { own_rows = { "seq_lens" } })
+  raises('own_rows names "turns", which is a stream', { own_rows = { "turns" }, streams = { turns = 0 } })
+  for _, key in ipairs { "mix_kinds", "worth_a_step" } do
+    raises(key .. ' has no effect with balance = "round_robin"',
+      { balance = "round_robin", [key] = key == "mix_kinds" or 0.1 })
+  end
   raises("streams.input_ids is a field of every micro-batch", { streams = { input_ids = 0 } })
   raises("check must be a boolean", { check = "no" })
   raises("image_token_id must be a number", { image_token_id = "<image>" })
   t.raises('did you mean "seq_len"?', batching.prepare, { samples = {}, seqlen = 8 })
   t.raises('"samples" is missing', batching.prepare, { seq_len = 8 })
-  t.raises("streams.turns = 0.5 fills what lacks it, but turns is Long", prepare,
+  t.raises("streams.turns.absent = 0.5 would become 0; turns is Long", prepare,
     { text(2, { turns = torch.arange(2) }) }, { streams = { turns = 0.5 } })
+end)
+
+t.test("OwnRowsNameTensorsThatAreThere", function()
+  local function samples() return { text(2, { clips = torch.ones { 3 } }), text(1) } end
+  local message = 'own_rows names "clps", which no sample has; did you mean "clips"? The samples have clips'
+  t.raises(message, prepare, samples(), { own_rows = { "clps" } })
+  local index = {}
+  for i, sample in ipairs(samples()) do index[i] = batching.describe(sample) end
+  t.raises(message, batching.prepare, { index = index, load = function(_, i) return samples()[i] end, seq_len = 8,
+    ranks = 2, own_rows = { "clps" } })
+
+  -- Another call's samples may have it.
+  prepare(samples(), { own_rows = { "clips", "waveforms" } })
+  prepare({ text(2) }, { own_rows = { "clips" } })
+  prepare({ text(2) }, { balance = "round_robin", mix_kinds = false })
+end)
+
+t.test("AStreamHoldsItsFill", function()
+  local function raises(message, values, fill)
+    t.raises(message, prepare, { text(2, { x = values }) }, { streams = { x = fill } })
+  end
+  raises("streams.x.absent = 2 would become true", torch.ones { 2 }:bool(), 2)
+  raises("streams.x.padding = 257 would become 256; x is BFloat16", torch.ones { 2 }:bfloat16(), { padding = 257 })
+  raises("streams.x.absent = 300 does not fit", torch.arange(2):to(torch.int8), 300)
+  raises("x: 0.5 would become true; a stream whose value for absent samples is a boolean holds 0, 1, true or false",
+    { 0.5, 1 }, true)
+  raises("x: 2 would become true", 2, false)
+  local batch = prepare({ text(2, { x = { 1, 0 } }) }, { ranks = 1, streams = { x = true } })[1][1]
+  t.equal(batch.x:totable(), { true, false })
 end)
 
 t.test("ACostIsAFiniteNumberFromZeroOn", function()

@@ -59,7 +59,7 @@ for _, case in ipairs {
 } do
   for _, offload in ipairs { false, "host" } do
     t.test(string.format("GradientsAreThoseWithoutRegions(%s, offload %s)", case.name, tostring(offload)), function()
-      local ckpt = checkpoint.new { offload = offload or nil, min_bytes = 1 }
+      local ckpt = checkpoint.new { offload = offload, min_bytes = 1 }
       local plain, ours = sharding.data_parallel(net(plainly), case[1]), sharding.data_parallel(net(ckpt), case[1])
 
       for step, uses_extra in ipairs(case.extra) do

@@ -340,12 +340,23 @@ t.test("AWeightThatChangesBeforeBackwardIsNamed", function()
   t.raises("a parameter at version", function() y:sum():backward() end)
 end)
 
+t.test("OptionsOfOffloadNeedIt", function()
+  for name, value in pairs { keep_last = 1, prefetch = 2, min_bytes = 1, max_host_bytes = 1e6,
+    frozen = { torch.ones { 2 } } } do
+    t.raises(("checkpoint.new: %s has no effect without offload = \"host\"; give it, leave %s out, or turn offload off "
+      .. "with offload = false"):format(name, name), checkpoint.new, { [name] = value })
+    -- A script that turns offload off leaves the rest.
+    t.equal(checkpoint.new({ [name] = value, offload = false }):stats().regions, 0)
+    checkpoint.new { [name] = value, offload = "host" }
+  end
+end)
+
 t.test("WrongOptionsAreNamed", function()
   t.raises('unknown option "ofload"; did you mean "offload"?', checkpoint.new, { ofload = "host" })
-  t.raises('offload must be "host", or absent, not disk', checkpoint.new, { offload = "disk" })
+  t.raises('offload must be "host", false or absent, not disk', checkpoint.new, { offload = "disk" })
   t.raises('determinism must be "metadata" or "none", not "bits"', checkpoint.new, { determinism = "bits" })
   t.raises("must not be below 0", checkpoint.new, { offload = "host", keep_last = -1 })
-  t.raises("prefetch must not be below 0, but is -2", checkpoint.new, { prefetch = -2 })
+  t.raises("prefetch must not be below 0, but is -2", checkpoint.new, { offload = false, prefetch = -2 })
   t.raises("policy must be a selection of operators", checkpoint.new, { policy = { "aten::mm" } })
   t.raises('option "save" is missing', checkpoint.selective, {})
   t.raises("must be a function", checkpoint.new(), 3)

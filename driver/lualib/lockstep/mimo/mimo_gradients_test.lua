@@ -71,6 +71,65 @@ t.test("AStepOfNoTokenIsAnErrorOnEveryRank", function()
   t.equal(weight.grad, torch.full({ 1, 2 }, 5)) -- nothing was reduced
 end)
 
+-- Calls that differ or come twice ----------------------------------------------------------------------
+
+-- The failure: another topology does not know of the first call, and scales again.
+t.test("WithoutAMemoryASecondReductionScalesTwice", function()
+  local topology = with_language { pp = 3 }
+  local modules, weight = weight_of(topology, 12)
+  for _ = 1, 2 do
+    mimo.reduce_gradients { topology = with_language { pp = 3 }, modules = modules, loss = "sum", tokens = 4 }
+  end
+
+  t.near(weight.grad, torch.full({ 1, 2 }, 12 / 4 / 4), 1e-6)
+end)
+
+t.test("ASecondReductionOfTheSameGradientsIsAnErrorOnEveryRank", function()
+  local topology = with_language { pp = 3 }
+  local modules, weight = weight_of(topology, 12)
+  local module = modules[topology:module()]
+  local opts = { topology = topology, modules = modules, loss = "sum", tokens = 4 }
+  local message = "no rank reduces, since the gradients of rank 0 are those that the last call has reduced, and a "
+    .. "second call would scale them twice"
+  local function expect(gradient) t.near(weight.grad, torch.full({ 1, 2 }, gradient), 1e-6) end
+
+  mimo.reduce_gradients(opts)
+  t.raises(message, mimo.reduce_gradients, opts)
+  t.raises(message, mimo.reduce_gradients, opts)
+  expect(3)
+
+  mimo.clip_grad_norm { topology = topology, modules = modules, max_norm = 0.5 }
+  t.raises(message, mimo.reduce_gradients, opts)
+
+  -- A backward pass adds to the gradients, or makes new ones. Rank 1 has no gradient in one of the steps.
+  for step = 1, 3 do
+    if step == 2 and weight.grad then weight.grad:zero_() else module:zero_grad() end
+    if RANK ~= 1 or step ~= 1 then module(torch.full({ 1, 2 }, 4 * step)):sum():backward() end
+    mimo.reduce_gradients(opts)
+    if RANK ~= 1 or step ~= 1 then expect(step) end
+  end
+  module(torch.full({ 1, 2 }, 4)):sum():backward()
+  mimo.reduce_gradients(opts)
+  expect((3 + 4) / 4)
+end)
+
+t.test("RanksClipToOneMaxNorm", function()
+  local topology = with_language { pp = 3 }
+  local modules, weight = weight_of(topology, 12)
+  local opts = { topology = topology, modules = modules, max_norm = 1 }
+  mimo.clip_grad_norm(opts)
+  weight.grad:fill_(12)
+
+  opts.max_norm = RANK == 2 and 0.5 or 1
+  t.raises("max_norm must be the same on every rank, but rank 0 has 1, rank 1 has 1, rank 2 has 0.5, rank 3 has 1; "
+    .. "no rank has clipped", mimo.clip_grad_norm, opts)
+  t.equal(weight.grad, torch.full({ 1, 2 }, 12))
+
+  opts.max_norm = 0.1
+  t.near(mimo.clip_grad_norm(opts):item(), 12 * math.sqrt(8), 1e-9)
+  t.near(weight.grad, torch.full({ 1, 2 }, 0.1 / math.sqrt(8)), 1e-6)
+end)
+
 -- Means over context-parallel ranks -------------------------------------------------------------------
 
 t.test("OverWhoseTokensAMeanIsMustBeSaidWithContextParallelRanks", function()

@@ -340,4 +340,15 @@ t.test("ListsAndKeysThatStayWhole", function()
   t.equal(packed.name, "x")
   t.raises('the batch has no tensor "attention_mask"', mimo.pack, { input_ids = torch.zeros { 2, 3 } })
   t.raises('mimo.pack: unknown option "masks"', mimo.pack, {}, { masks = "x" })
+  local function batch(fields)
+    fields.input_ids, fields.attention_mask = torch.zeros { 2, 3 }, fields.attention_mask or torch.ones { 2, 3 }:bool()
+    return fields
+  end
+  t.raises('"attention_mask" must be a tensor [samples, width], not a list', mimo.pack,
+    batch { attention_mask = { { 1, 1, 0 }, { 1, 1, 1 } } })
+  t.raises('"cu_seqlens" does not hold the running sums of the packed samples, from 0 to 6: its value 1 is 2, and '
+    .. "theirs 3", mimo.pack, batch { cu_seqlens = { 0, 2, 6 } })
+  t.equal(mimo.pack(batch { cu_seqlens = { 0, 3, 6 } }).cu_seqlens, { 0, 3, 6 })
+  t.raises('"advantages" [2, 4] has width 4, but "attention_mask" [2, 3] has width 3', mimo.pack,
+    batch { advantages = torch.ones { 2, 4 } })
 end)

@@ -182,9 +182,10 @@ M.CausalLM = CausalLM
 function CausalLM:__newindex(name, value)
   if name == "checkpoint" and value and not plain.is_callable(value) then value = checkpoint.new(value) end
   if name == "tiled_mlp" then
-    if self.tiled_mlp then self.tiled_mlp:remove() end
-    nn.Module.__newindex(self, name, nil)
+    local before = self.tiled_mlp
     value = value and tiled_mlp.apply(self, value) or nil
+    if before then before:remove() end
+    nn.Module.__newindex(self, name, nil)
   end
   nn.Module.__newindex(self, name, value)
 end

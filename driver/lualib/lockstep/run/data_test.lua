@@ -56,6 +56,21 @@ t.test("JsonlYieldsOneValueForEachLineThatIsNotBlank", function()
   t.equal(collect(data.jsonl(path)), { { id = 1 }, { 1, 2 }, "text", false, data.null, 3.5 })
 end)
 
+-- Between two lines: a reader that sees only an end has fewer values and no error.
+t.test("AFileThatIsShortenedWhileItIsReadIsAnError", function()
+  local line = '{"text": "' .. ("x"):rep(88) .. '"}\n'
+  local path = write("shrinking.jsonl", line:rep(10000))
+  local next_value = data.jsonl(path)
+  next_value()
+
+  local file = assert(io.open(path, "w")) -- in place; `write` makes another file of that name
+  file:write(line:rep(6000))
+  file:close()
+
+  t.raises(("%s has changed since it was opened: it had %d bytes, and has %d"):format(path, #line * 10000,
+    #line * 6000), collect, next_value)
+end)
+
 t.test("AnEmptyFileHasNoValues", function()
   t.equal(collect(data.jsonl(write("empty.jsonl", ""))), {})
   t.equal(collect(data.jsonl(write("blank.jsonl", "\n\n"))), {})

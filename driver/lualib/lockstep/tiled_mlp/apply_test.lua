@@ -68,6 +68,41 @@ t.test("TheMlpsOfAModuleRunInTilesUntilTheyAreRemoved", function()
   t.equal(tiles:stats().calls, 2)
 end)
 
+t.test("TilesOfSeveralCallsAreRemovedInAnyOrder", function()
+  torch.manual_seed(1)
+  local x = torch.randn { 12, 8 }
+  for _, order in ipairs { { 1, 2, 3 }, { 1, 3, 2 }, { 2, 1, 3 }, { 2, 3, 1 }, { 3, 1, 2 }, { 3, 2, 1 } } do
+    local net = Net()
+    local expected, tiles = net(x), {}
+    for i = 1, 3 do tiles[i] = tiled_mlp.apply(net, { tiles = 1 }) end
+    for removed, which in ipairs(order) do
+      tiles[which]:remove()
+      local before = {}
+      for i = 1, 3 do before[i] = tiles[i]:stats().calls end
+      t.equal(net(x), expected)
+      for i = 1, 3 do
+        local stays = true
+        for place = 1, removed do stays = stays and order[place] ~= i end
+        t.equal(tiles[i]:stats().calls - before[i], stays and 2 or 0, table.concat(order, ", "))
+      end
+    end
+    t.equal(rawequal(net.blocks[1].mlp.forward, Mlp.forward), true) -- nothing is left
+  end
+end)
+
+t.test("TilesUnderAForwardOfTheScriptAreRemoved", function()
+  local net, x = Net(), torch.randn { 6, 8 }
+  local tiles = tiled_mlp.apply(net, { tiles = 2, modules = { "head" } })
+  local inner = net.head.forward
+  net.head.forward = function(self, h) return inner(self, h) * 2 end
+  local expected = net(x)
+
+  tiles:remove()
+
+  t.near(net(x), expected, 1e-5)
+  t.equal(tiles:stats().calls, 1)
+end)
+
 t.test("NamesChooseTheModules", function()
   for _, case in ipairs {
     { { "blocks.*.mlp" }, 2 }, { { "blocks.0.mlp" }, 1 }, { { "mlp", "head" }, 3 }, { { "mlp", "blocks.1.mlp" }, 2 },
@@ -113,6 +148,9 @@ t.test("WhatCannotRunInTilesIsRefused", function()
   t.raises("options must be a table, such as { tiles = 4 }, not a number", tiled_mlp.apply, Net(), 4)
   t.raises('unknown option "tile"; did you mean "tiles"?', tiled_mlp.apply, Net(), { tile = 4 })
   t.raises("memory_gib must be a number above 0, not 0", tiled_mlp.apply, Net(), { memory_gib = 0 })
+  t.raises('memory_gib must be a number above 0, not the string "2"', tiled_mlp.apply, Net(), { memory_gib = "2" })
+  t.raises("tiled_mlp.new: tile_tokens must be a whole number from -2^53 to 2^53, which a number holds exactly, not "
+    .. "the number 1e+18", tiled_mlp.apply, Net(), { tile_tokens = 1e18 })
   t.raises("give one of tiles, tile_tokens and memory_gib", tiled_mlp.apply, Net(), { memory_gib = 1, tiles = 2 })
   local net = Net()
   tiled_mlp.apply(net, { tiles = 2 })
@@ -241,9 +279,18 @@ t.test("WhatIsNoOptionOfAModelIsRefused", function()
   local model = models.build(CONFIGS.qwen3)
   t.raises('unknown option "tile"; did you mean "tiles"?', function() model.tiled_mlp = { tile = 4 } end)
   t.raises("options must be a table, such as { tiles = 4 }, not a number", function() model.tiled_mlp = 4 end)
-  t.raises('offload must be "host", or absent, not disk', function() model.checkpoint = { offload = "disk" } end)
+  t.raises('offload must be "host", false or absent, not disk', function() model.checkpoint = { offload = "disk" } end)
   t.raises("options must be a table", function() model.checkpoint = 4 end)
   t.equal({ model.tiled_mlp, model.checkpoint }, {})
+  local other = models.build(CONFIGS.qwen3)
+  other.tiled_mlp = { tiles = 2 }
+  local tiles = other.tiled_mlp
+  t.raises("tiled_mlp.apply: expected options, such as { tiles = 4 }, not tiles that exist already; each model has "
+    .. "tiles of its own", function() model.tiled_mlp = tiles end)
+  t.raises('unknown option "tile"', function() other.tiled_mlp = { tile = 4 } end)
+  t.truthy(rawequal(other.tiled_mlp, tiles)) -- a wrong value takes nothing away
+  other:loss(BATCH)
+  t.equal(tiles:stats().calls, 3)
   local made = checkpoint.new()
   model.checkpoint = made
   t.truthy(rawequal(model.checkpoint, made))

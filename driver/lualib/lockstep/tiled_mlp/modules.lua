@@ -62,8 +62,27 @@ local function check(name, module)
   end
 end
 
+--- The layers over modules, by their forward: `own` is the forward that was in the module's fields before.
+---@type table<function, {own: function?, is_removed: boolean?}>
+local layers = setmetatable({}, { __mode = "k" })
+
+--- Takes a layer away, wherever it is among those of a module. If a script has put a forward of its own over it, it
+--- stays there and passes calls on.
+local function take_away(module, forward)
+  local layer = layers[forward]
+  layer.is_removed = true
+  local top = nn.fields(module).forward
+  if top == forward then
+    module.forward = layer.own
+    return
+  end
+  local above = layers[top]
+  while above and above.own ~= forward do above = above.own and layers[above.own] end
+  if above then above.own = layer.own end
+end
+
 --- Lets each module's forward be call(inner, module, x), where inner(module, x) is what it was. Returns a function that
---- undoes it.
+--- undoes it, also if others have replaced it since.
 ---@param found {name: string, module: nn.Module}[]
 ---@param call fun(inner: function, module: nn.Module, x: torch.Tensor): ...
 ---@return fun()
@@ -71,20 +90,20 @@ function M.replace(found, call)
   for _, one in ipairs(found) do check(one.name, one.module) end
   local undo = {}
   for i, one in ipairs(found) do
-    local module, own = one.module, nn.fields(one.module).forward
+    local module, layer = one.module, { own = nn.fields(one.module).forward }
     -- The class is looked up in each call: lora gives modules another.
-    local function inner(self, x) return (own or getmetatable(self).forward)(self, x) end
+    local function inner(self, ...) return (layer.own or getmetatable(self).forward)(self, ...) end
     local function forward(self, x, ...)
+      if layer.is_removed then return inner(self, x, ...) end
       if select("#", ...) > 0 then
         core.raise(("tiled_mlp: %s was called with %d arguments, and only its first can be cut into tiles"):format(
           one.name, 1 + select("#", ...)))
       end
       return call(inner, self, x)
     end
+    layers[forward] = layer
     module.forward = forward
-    undo[i] = function()
-      if nn.fields(module).forward == forward then module.forward = own end
-    end
+    undo[i] = function() take_away(module, forward) end
   end
   return function()
     for _, restore in ipairs(undo) do restore() end
