@@ -49,6 +49,7 @@ local MODULES = {
 ---@field text string[] what it does, with its example
 ---@field parameters string[] "name type what it is"
 ---@field returns string[]
+---@field is_field boolean? a field of the module's class: public
 
 ---@class reference.Module
 ---@field name string
@@ -132,7 +133,7 @@ local function read_fields(comment, module, found)
     local name, kind, text = line:match("^%-%-%-@field ([%w_]+) (%S+) (.*)$")
     if name and not kind:find("^fun%(") then
       local entry = new_entry(module .. "." .. name, "constant")
-      entry.text, entry.returns = { text }, { kind }
+      entry.text, entry.returns, entry.is_field = { text }, { kind }, true
       found[#found + 1] = entry
     end
   end
@@ -174,7 +175,9 @@ end
 
 --- Returns whether `require` finds an entry. Files of a module also hold functions for other files of the library.
 local function is_public(entry, module)
-  if entry.kind == "type" or entry.name:find(":", 1, true) or entry.name:sub(1, #module + 1) ~= module .. "." then
+  -- A field is not read here: reading run.dir makes the run's folder.
+  if entry.kind == "type" or entry.is_field then return true end
+  if entry.name:find(":", 1, true) or entry.name:sub(1, #module + 1) ~= module .. "." then
     return true
   end
   -- optim.schedule is a field of optim; the other modules with a dot are, too.
