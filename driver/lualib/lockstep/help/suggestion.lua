@@ -156,8 +156,9 @@ local function called_with_dot()
       -- The frame of a tail call has another function's name.
       local called = info.namewhat == "field" and info.name
       local is = torch.is_tensor(value) and "a tensor" or type(value) == "nil" and "nil" or "a " .. type(value)
-      found, is_found_in_library = ("%s was called with a dot, so that its self is %s: use a colon, as in object:%s(...)")
-        :format(called and ('"%s"'):format(called) or "a method", is, called or "method"), is_in_library
+      found = ("%s was called with a dot, so that its self is %s: use a colon, as in object:%s(...)"):format(
+        called and ('"%s"'):format(called) or "a method", is, called or "method")
+      is_found_in_library = is_in_library
     end
   end
   return found

@@ -188,8 +188,8 @@ local function evaluate(model, batches, fn, opts)
     local batch_sum, batch_count = fn(batch)
     batch_sum, batch_count = sum:read(batch_sum), count:read(batch_count)
     if batch_count:numel() ~= 1 and tostring(batch_count.shape) ~= tostring(batch_sum.shape) then
-      core.raise(("%s: the count of this batch has shape %s, and its sum %s; give one count, or one for each element of "
-        .. "the sum"):format(NAME, tostring(batch_count.shape), tostring(batch_sum.shape)))
+      core.raise(("%s: the count of this batch has shape %s, and its sum %s; give one count, or one for each element "
+        .. "of the sum"):format(NAME, tostring(batch_count.shape), tostring(batch_sum.shape)))
     end
     if not real then return end
     local holds = batch_sum:isfinite():all():logical_and(batch_count:isfinite():all():to(batch_sum.device))
