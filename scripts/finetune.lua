@@ -50,6 +50,8 @@ local config = run.config({
 }, { at_least = { seed = 0, steps = 1, samples_per_step = 1, seq_len = 1, warmup_steps = 0, save_every = 1,
   eval_every = 1, eval_samples = 1, answers = 0, max_new_tokens = 1, ["lora.r"] = 0, tiles = 0 } })
 torch.manual_seed(config.seed)
+local offload, known = config.checkpoint.offload, { none = true, device = true, host = true }
+assert(known[offload], "--set checkpoint.offload takes none, device or host, not " .. offload)
 local base = config.model ~= "" and config.model or instructions.newest_model()
 
 -- Model and optimizer.
@@ -57,7 +59,6 @@ local net = models.load(base, { device = dist.device() })
 local chat, tokenizer = text.chat(base), text.tokenizer(base)
 local process = net.visual and images.processor(base) or nil -- of models with pictures
 if config.lora.r ~= 0 then log.print(("%d layers have an adapter"):format(lora.apply(net, config.lora))) end
-local offload = config.checkpoint.offload
 if offload ~= "none" then net.checkpoint = { offload = offload ~= "device" and offload or nil } end
 if config.tiles > 0 then net.tiled_mlp = { tiles = config.tiles } end
 -- A step without pictures leaves the vision tower out, on every rank alike.

@@ -31,7 +31,9 @@ local config = run.config({
   lr = 1e-5, weight_decay = 0.0,
   warmup_steps = 10,
   max_norm = 1.0,
-}, { at_least = { seed = 0, steps = 1, samples = 1, micro_batches = 1, vision_ranks = 1, warmup_steps = 0 } })
+  save_every = 100,
+}, { at_least = { seed = 0, steps = 1, samples = 1, micro_batches = 1, vision_ranks = 1, warmup_steps = 0,
+  save_every = 1 } })
 torch.manual_seed(config.seed)
 
 -- Which rank runs what.
@@ -71,13 +73,13 @@ local samples = data.loader { source = data.source(config.data), seed = config.s
   map = function(sample)
     return chat:encode(text.conversation(sample), { processor = process, folder = folder })
   end }
-local next_id = 0
+local read_so_far = { samples = 0 }
 local function read()
   local batch = { samples = {}, ids = {}, rows = {} }
   for i = 1, config.samples do
     local sample = samples()
-    next_id = next_id + 1
-    batch.samples[i], batch.ids[i] = sample, next_id
+    read_so_far.samples = read_so_far.samples + 1
+    batch.samples[i], batch.ids[i] = sample, read_so_far.samples
     batch.rows[i] = sample.image_grid_thw and sample.image_grid_thw:prod({ dim = 1 }):sum():item() / merge ^ 2 or 0
   end
   return batch
@@ -121,6 +123,20 @@ local own = { vision = parts.vision and functions.vision, language = parts.langu
 local run_step = mimo.step { topology = topology, modules = own, bridges = { bridge }, order = order,
   micro_batches = config.micro_batches, micro_batch_size = config.samples,
   slice = function(batch) return { batch_size = #batch.samples, batch_dims = { samples = 0 }, uneven = true } end }
+
+-- A state holds each rank's part of the model and its optimizer: a run resumes on as many ranks.
+local own_state = {}
+function own_state.state_dict()
+  local states = { optimizer = optimizer:state_dict() }
+  for name, part in pairs(parts) do states[name] = part:state_dict() end
+  return states
+end
+function own_state:load_state_dict(states) -- luacheck: no self
+  for name, part in pairs(parts) do part:load_state_dict(states[name]) end
+  optimizer:load_state_dict(states.optimizer)
+end
+run:state({ own = own_state, samples = samples, read = read_so_far }, { every = config.save_every, keep = 2 })
+run:resume()
 
 -- Training.
 for step in run:steps(function() return true end, config.steps) do

@@ -244,7 +244,7 @@ TEST(CommandLine, MistakesEndWithCode2AndSayWhatWasExpected) {
        "--nproc takes a whole number of ranks from 1 to 1024, not \"0\""},
       {{"--nproc", "abc", "train.lua"},
        "--nproc takes a whole number of ranks from 1 to 1024, not \"abc\""},
-      {{"train.lua", "--nprc", "2"}, "unknown option \"--nprc\""},
+      {{"train.lua", "--nprc", "2"}, "unknown option \"--nprc\" (did you mean \"--nproc\"?)"},
       {{"missing.lua"}, "cannot run \"missing.lua\": there is no such file"},
       {{"a_folder"}, "cannot run \"a_folder\": it is a folder"},
       {{"train.lua", "--set", "lr"}, "--set takes key=value, not \"lr\""},

@@ -303,7 +303,8 @@ TEST(FineTune, RegionsOnTheHostAndTilesLearnWhatThePlainRunDoes) {
   }
   const Ended wrong =
       RunOne(FineTune(folder, "wrong", {"model=model", "checkpoint.offload=disk", "steps=1"}));
-  EXPECT_THAT(wrong.err, HasSubstr("offload must be \"host\", or absent, not disk"));
+  EXPECT_THAT(wrong.err,
+              HasSubstr("--set checkpoint.offload takes none, device or host, not disk"));
 }
 
 TEST(FineTune, TheMergedModelAnswersAsTheAdapterDoes) {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <string>
 #include <vector>
 
@@ -75,7 +76,7 @@ TEST(MimoDigits, ModulesOnTheirOwnRanksLearnAsOneRankDoes) {
 
 // Losses and norms of scripts/mimo_vl.lua. Its model is saved in `out`.
 std::vector<double> TrainVl(const Folder& folder, const std::string& out, int nproc,
-                            int vision_ranks, bool fully_shard) {
+                            int vision_ranks, bool fully_shard, int save_every = kSteps) {
   Command command =
       Lockstep(folder, {"--nproc",
                         absl::StrCat(nproc),
@@ -96,6 +97,8 @@ std::vector<double> TrainVl(const Folder& folder, const std::string& out, int np
                         "warmup_steps=0",
                         "--set",
                         absl::StrCat("vision_ranks=", vision_ranks),
+                        "--set",
+                        absl::StrCat("save_every=", save_every),
                         "--set",
                         absl::StrCat("fully_shard=", fully_shard ? "true" : "false")});
   const Ended ended = RunOne(command);
@@ -145,6 +148,27 @@ end
 )"));
     const Ended compared = RunOne(Lockstep(folder, {"--nproc", "1", "compare.lua"}));
     EXPECT_EQ(compared.exit_code, 0) << compared.err;
+  }
+}
+
+// Without its last state the folder is that of a run that was killed after the step before.
+TEST(MimoVl, AnotherRunInItsFolderGoesOnAndReportsEachStepOnce) {
+  for (const bool fully_shard : {false, true}) {
+    const Folder folder;
+    const Ended made =
+        RunOne(Lockstep(folder, {"--nproc", "1", "--run-dir", "made",
+                                 DataFile("tests/scripts/tiny_vision_model.lua"),
+                                 DataFile("driver/text/testdata/qwen2.json"),
+                                 DataFile("driver/images/testdata"), folder.path()}));
+    ASSERT_EQ(made.exit_code, 0) << made.err;
+    const std::vector<double> whole = TrainVl(folder, "out", 3, 1, fully_shard, 1);
+    ASSERT_THAT(whole, SizeIs(2 * kSteps));
+    const std::string last = absl::StrCat(folder.path(), "/out/state/step-0000000", kSteps);
+    ASSERT_GT(std::filesystem::remove_all(last), 0U);
+
+    const std::vector<double> resumed = TrainVl(folder, "out", 3, 1, fully_shard, 1);
+
+    EXPECT_EQ(resumed, whole);
   }
 }
 

@@ -17,7 +17,9 @@ using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 using ::testing::MatchesRegex;
+using ::testing::Not;
 using ::testing::StartsWith;
 
 Ended RunScript(const std::string& code, const std::vector<std::string>& arguments) {
@@ -222,6 +224,26 @@ TEST(Session, EvaluatesWhatAPipeGivesAndOutlivesMistakes) {
   for (const char* printed : {"3\n", "40\n", "7\n", "a mistake", "near '='", "still here\n"}) {
     EXPECT_THAT(ended.out + ended.err, HasSubstr(printed));
   }
+}
+
+TEST(Session, ExitSaysHowToLeaveAndASessionThatWritesNothingLeavesNoFolder) {
+  const Folder folder;
+  for (const char* typed : {"exit", "exit()", "quit", "quit()"}) {
+    Command command = Lockstep(folder, {});
+    command.input = absl::StrCat(typed, "\nhelp('log.step')\nprint('still here')\n");
+
+    const Ended ended = RunOne(command);
+
+    EXPECT_THAT(ended.out, HasSubstr("> Ctrl-D or os.exit() ends the session\n")) << typed;
+    EXPECT_THAT(ended.out, HasSubstr("still here\n"));
+    EXPECT_THAT(ended.out + ended.err, Not(HasSubstr("run folder")));
+  }
+  EXPECT_THAT(folder.List(), IsEmpty());
+
+  Command command = Lockstep(folder, {});
+  command.input = "log.record('validation', { loss = 1 })\n";
+  EXPECT_THAT(RunOne(command).out, HasSubstr("run folder: "));
+  EXPECT_THAT(folder.List("runs"), ElementsAre(StartsWith("interactive-")));
 }
 
 // --- The run's folder ----------------------------------------------------------------------------

@@ -464,8 +464,8 @@ TEST(Resumed, OnAnotherNumberOfRanksRandomNumbersThatDifferedBeginAnewAndThatIsS
 
   EXPECT_EQ(ended.exit_code, 0);
   EXPECT_EQ(ended.err,
-            "lockstep: run:resume: the 2 ranks that saved had different random numbers; 1 ranks "
-            "start new sequences\n");
+            "lockstep: run:resume: the 2 ranks that saved had different random numbers; this "
+            "rank starts a new sequence\n");
   EXPECT_THAT(Losses(folder), SizeIs(kSteps));
 }
 
@@ -479,6 +479,7 @@ TEST(Resumed, OnAnotherNumberOfRanksValuesOfEachRankAreRefusedByName) {
   ExpectOneComplaint(ended,
                      "\"own\" was another on each of the 2 ranks that saved it, and 4 ranks cannot "
                      "share that out; resume on 2, or leave it out");
+  ExpectOneComplaint(RunOne(Train(folder, 1, {"own_values=true"})), "and 1 rank cannot share that");
 }
 
 TEST(Resumed, ATornStateIsReportedOnceAndTheOneBeforeItGivesTheSameBits) {

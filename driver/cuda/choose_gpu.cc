@@ -34,9 +34,10 @@ absl::StatusOr<int> ChooseGpu(const RankEnvironment& environment, const Environm
   if (environment.local_rank < num_gpus) return environment.local_rank;
   return absl::InvalidArgumentError(
       absl::StrCat("rank ", environment.rank, " is number ", environment.local_rank,
-                   " on this machine, which has ", num_gpus,
-                   " GPUs, and NCCL wants one for each rank; start at ", "most ", num_gpus,
-                   " ranks here, or set CUDA_VISIBLE_DEVICES= to train on the CPU"));
+                   " on this machine, which has ", num_gpus, num_gpus == 1 ? " GPU" : " GPUs",
+                   ", and NCCL wants one for each rank; start at most ", num_gpus,
+                   num_gpus == 1 ? " rank" : " ranks",
+                   " here, or set CUDA_VISIBLE_DEVICES= to train on the CPU"));
 }
 
 }  // namespace lockstep::driver

@@ -35,6 +35,9 @@ TEST(ChooseGpu, IsTheRanksNumberWhereAllGpusAreSeen) {
   EXPECT_EQ(ChooseGpu(env, VariablesOf({}), 2).status().message(),
             "rank 11 is number 3 on this machine, which has 2 GPUs, and NCCL wants one for each "
             "rank; start at most 2 ranks here, or set CUDA_VISIBLE_DEVICES= to train on the CPU");
+  EXPECT_EQ(ChooseGpu(env, VariablesOf({}), 1).status().message(),
+            "rank 11 is number 3 on this machine, which has 1 GPU, and NCCL wants one for each "
+            "rank; start at most 1 rank here, or set CUDA_VISIBLE_DEVICES= to train on the CPU");
 }
 
 TEST(ChooseGpu, IsOneOfTheRanksOwnWhereSlurmShowsNoOthers) {

@@ -6,6 +6,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "base/nearest.h"
 
 namespace lockstep::driver {
 
@@ -126,7 +127,12 @@ absl::StatusOr<CommandLine> ParseCommandLine(const std::vector<std::string>& arg
     const std::string option = argument.substr(0, equals);
     if (option != "--nproc" && option != "--set" && option != "--run-dir" &&
         option != "--timeout") {
-      return InvalidArgument(absl::StrCat("unknown option \"", option, "\""));
+      const std::string nearest =
+          base::Nearest(option, {"--nproc", "--set", "--run-dir", "--timeout", "--list", "--help",
+                                 "--version", "--dry-run", "--debug-collectives"});
+      return InvalidArgument(
+          absl::StrCat("unknown option \"", option, "\"",
+                       nearest.empty() ? "" : absl::StrCat(" (did you mean \"", nearest, "\"?)")));
     }
     std::string value;
     if (equals != std::string::npos) {

@@ -177,6 +177,7 @@ end
 ---@param path string
 ---@return fun(): string?
 function M.lines(path)
+  if type(path) ~= "string" then core.raise("data.lines: the path must be a string, not a " .. type(path)) end
   local file = core.open_lines(path)
   return function()
     local line = file:next()
@@ -189,6 +190,7 @@ end
 ---@param path string
 ---@return fun(): any
 function M.jsonl(path)
+  if type(path) ~= "string" then core.raise("data.jsonl: the path must be a string, not a " .. type(path)) end
   local number = 0
   local file = core.open_lines(path)
   return function()

@@ -245,6 +245,16 @@ function M.record(name, fields)
   terminal.print_line(string.format("%s at step %d  %s", name, step, columns(shown, zeros)))
 end
 
+--- Returns the path of a file that a script names, which must be inside the run's folder.
+local function path_of(caller, file, example)
+  plain.check(type(file) == "string" and file ~= "", '%s: the file must be a name, as "%s", not %s', caller, example,
+    file == "" and '""' or "a " .. type(file))
+  local is_inside = file:sub(1, 1) ~= "/" and file:sub(-1) ~= "/" and not file:find("%z")
+  for part in file:gmatch "[^/]+" do is_inside = is_inside and part ~= "." and part ~= ".." end
+  plain.check(is_inside, '%s: the file must be a name inside the run\'s folder, as "%s", not %q', caller, example, file)
+  return run.dir .. "/" .. file
+end
+
 --- Items that log.list prints; the others are in its file.
 local LISTED = 5
 
@@ -257,7 +267,7 @@ local LISTED = 5
 ---@param file string
 ---@return string
 function M.listing(title, items, file)
-  local path, lines = run.dir .. "/" .. file, { title .. ":" }
+  local path, lines = path_of("log.listing", file, "skipped.txt"), { title .. ":" }
   for i = 1, math.min(#items, LISTED) do lines[i + 1] = "  " .. items[i] end
   if #items > LISTED then lines[#lines + 1] = ("  and %d more: see %s"):format(#items - LISTED, path) end
   if is_rank_0() then core.write_file(path, { table.concat(items, "\n"), "\n" }) end
@@ -291,9 +301,7 @@ end
 ---@return string?
 function M.curve(file, series, opts)
   if not is_rank_0() then return nil end
-  if type(file) ~= "string" or file == "" then
-    core.raise('log.curve: the file must be a name, as "loss.svg", not ' .. (file == "" and '""' or "a " .. type(file)))
-  end
+  local path = path_of("log.curve", file, "loss.svg")
   plain.check(type(series) == "table", "log.curve: the series must be an array of names, not a %s", type(series))
   local drawn = {}
   for _, name in ipairs(series) do
@@ -304,7 +312,6 @@ function M.curve(file, series, opts)
     end
     drawn[#drawn + 1] = { name = name, points = series_of_name:points() }
   end
-  local path = run.dir .. "/" .. file
   core.write_file(path, { plot.svg(drawn, opts) })
   return path
 end
@@ -322,16 +329,15 @@ end
 --- Memory that was allocated before a function is not in its line. Every rank calls this; rank 0 draws its own memory.
 --- Within lockstep.profile it is an error.
 ---@param file string
----@param parts {[1]: string, [2]: fun()}[] names and functions
+---@param parts {[1]: string, [2]: fun()}[] names, each another one, and functions
 ---@param opts {title: string?}?
 ---@return table<string, integer> peaks by name, the most bytes that this rank held
 function M.memory(file, parts, opts)
-  plain.check(type(file) == "string" and file ~= "", 'log.memory: the file must be a name, as "memory.svg", not %s',
-    file == "" and '""' or "a " .. type(file))
+  local path = path_of("log.memory", file, "memory.svg")
   local o = options.read("log.memory", opts, { title = "" })
   local series, most = memory.measure(dist.device(), parts)
   if is_rank_0() then
-    core.write_file(run.dir .. "/" .. file, { plot.svg(series, { title = o.title .. " (MiB)" }, "seconds", "MiB") })
+    core.write_file(path, { plot.svg(series, { title = o.title .. " (MiB)" }, "seconds", "MiB") })
   end
   return most
 end

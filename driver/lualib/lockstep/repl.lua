@@ -99,6 +99,10 @@ function M.evaluate(chunk, code, protected_call)
   return pass((protected_call or xpcall)(chunk, function(e) return pass(describe_error(e)) end))
 end
 
+--- Shown where somebody types exit or quit, with or without brackets.
+local LEAVE = "Ctrl-D or os.exit() ends the session"
+local leave = setmetatable({}, { __tostring = function() return LEAVE end, __call = function() return LEAVE end })
+
 --- Reads from stdin and runs until its end.
 function M.run()
   for _, module in ipairs(reference.modules()) do
@@ -106,7 +110,7 @@ function M.run()
       _G[module.name] = require(module.name == "lockstep" and "lockstep" or "lockstep." .. module.name)
     end
   end
-  _G.help = help.help
+  _G.help, _G.exit, _G.quit = help.help, leave, leave
   -- Ctrl-C would not reach a loop that is compiled.
   jit.off()
   jit.flush()

@@ -240,14 +240,14 @@ end
 --- end. An error names ranks whose loops end at different steps. It is the loop of the training: another loop inside it
 --- is an error, in a coroutine too. So is a later loop that would save earlier steps than are saved.
 ---@param loader function an iterator: called until it returns nil
----@param total integer? steps of the run, those before run:resume included; also what the time left is reckoned from
+---@param total integer? steps of the run, at least 1, those before run:resume included; also for the time left
 ---@return fun(): integer?, ...
 function M:steps(loader, total)
   if self ~= M then core.raise("run:steps is called with a colon: run:steps(loader, total)") end
   plain.check(plain.is_callable(loader),
     "run:steps: the loader must be a function that returns the next batch, not a %s", type(loader))
-  if total ~= nil and not plain.is_whole(total, 0) then
-    core.raise("run:steps: total must be a whole number of steps, not "
+  if total ~= nil and not plain.is_whole(total, 1) then
+    core.raise("run:steps: total must be a whole number of steps, at least 1, not "
       .. (type(total) == "number" and total or "a " .. type(total)))
   end
   check_no_loop()

@@ -213,7 +213,7 @@ function M.new(opts)
   o.memory_gib = nil
   if gib ~= nil then
     plain.check(type(gib) == "number" and gib > 0, "tiled_mlp.new: memory_gib must be a number above 0, not %s",
-      type(gib) == "string" and ('the string "%s"'):format(gib) or gib)
+      type(gib) == "string" and ('the string "%s"'):format(gib) or tostring(gib))
     plain.check(o.tiles == nil and o.tile_tokens == nil,
       "tiled_mlp.new: give one of tiles, tile_tokens and memory_gib, not several")
   end

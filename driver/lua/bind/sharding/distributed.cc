@@ -64,9 +64,16 @@ int Device(lua_State* state) {
 // --- Groups --------------------------------------------------------------------------------------
 
 int NewGroup(lua_State* state) {
+  if (lua_istable(state, 1)) {
+    lua_rawgeti(state, 1, 1);
+    if (!lua_isnil(state, -1)) {
+      throw Error("dist.group: the ranks are an option, as in dist.group { ranks = {0, 1} }");
+    }
+    lua_pop(state, 1);
+  }
   const OptionTable options(state, 1, "dist.group", {"ranks"});
   if (!options.Push("ranks"))
-    throw Error("dist.group: ranks is missing: dist.group{ranks = {0, 1}}");
+    throw Error("dist.group: ranks is missing: dist.group { ranks = {0, 1} }");
   std::vector<int> ranks;
   const driver::Context& context = GetContext(state);
   const RankEnvironment& environment = context.world.environment;

@@ -306,7 +306,8 @@ t.test("RanksThatListAGroupsMembersDifferentlyAreNamed", function()
 end)
 
 t.test("GroupsThatCannotBeAreRefused", function()
-  t.raises("dist.group: ranks is missing: dist.group{ranks = {0, 1}}", dist.group)
+  t.raises("dist.group: ranks is missing: dist.group { ranks = {0, 1} }", dist.group)
+  t.raises("dist.group: the ranks are an option, as in dist.group { ranks = {0, 1} }", dist.group, { 0, 1 })
   t.raises("dist.group: ranks is empty", dist.group, { ranks = {} })
   t.raises(string.format("dist.group: rank %d is not one of the ranks 0 to %d", world, world - 1), dist.group,
     { ranks = { 0, world } })

@@ -50,6 +50,7 @@ local MODULES = {
 ---@field parameters string[] "name type what it is"
 ---@field returns string[]
 ---@field is_private boolean? for the library's own files: tagged ---@private, or its comment says "Private to ..."
+---@field is_field boolean? a field of the module's class: public
 
 ---@class reference.Module
 ---@field name string
@@ -136,7 +137,7 @@ local function read_fields(comment, module, found)
     local name, kind, text = line:match("^%-%-%-@field ([%w_]+) (%S+) (.*)$")
     if name and not kind:find("^fun%(") then
       local entry = new_entry(module .. "." .. name, "constant")
-      entry.text, entry.returns = { text }, { kind }
+      entry.text, entry.returns, entry.is_field = { text }, { kind }, true
       found[#found + 1] = entry
     end
   end
@@ -178,7 +179,9 @@ end
 
 --- Returns whether `require` finds an entry. Files of a module also hold functions for other files of the library.
 local function is_public(entry, module)
-  if entry.kind == "type" or entry.name:find(":", 1, true) or entry.name:sub(1, #module + 1) ~= module .. "." then
+  -- A field is not read here: reading run.dir makes the run's folder.
+  if entry.kind == "type" or entry.is_field then return true end
+  if entry.name:find(":", 1, true) or entry.name:sub(1, #module + 1) ~= module .. "." then
     return true
   end
   -- optim.schedule is a field of optim; the other modules with a dot are, too.

@@ -127,20 +127,41 @@ end
 --- The number of frames that are searched for a call with a dot, those of the error's handler included.
 local FRAMES_OF_A_DOT = 16
 
---- Returns a remark where a method was called with a dot, or nil: m.forward(x) takes x for the module.
+local function is_librarys(info) return info.source:find("^@lockstep[/.]") ~= nil end
+
+--- Returns whether `value` is what a method takes for self where it was called with a dot.
+local function is_no_self(info, name, value)
+  if info.what == "C" or name ~= "self" or info.namewhat == "method" then return false end
+  -- A function of the library may take a table of options, and is then called with a dot.
+  if type(value) == "table" then return getmetatable(value) == nil and info.namewhat == "field" end
+  return true
+end
+
+--- Returns a remark where a method was called with a dot, or nil: m.forward(x) takes x for the module. For a method of
+--- the library, also returns the place of the call in the script.
+---@return string?
+---@return string? place "train.lua:3"
 local function called_with_dot()
+  local found, is_found_in_library
   for frame = 2, FRAMES_OF_A_DOT do
-    local info = debug.getinfo(frame, "Sn")
-    if not info then return end
+    local info = debug.getinfo(frame, "Snl")
+    if not info then break end
+    local is_in_library = is_librarys(info)
+    if found and info.what ~= "C" and not is_in_library then
+      return found, is_found_in_library and ("%s:%d"):format(info.short_src, info.currentline) or nil
+    end
     local name, value = debug.getlocal(frame, 1)
-    if info.what ~= "C" and name == "self" and type(value) ~= "table" then
+    -- The outermost one of the library: a method may hand its self on to functions.
+    if is_no_self(info, name, value) then
       -- The frame of a tail call has another function's name.
       local called = info.namewhat == "field" and info.name
       local is = torch.is_tensor(value) and "a tensor" or type(value) == "nil" and "nil" or "a " .. type(value)
-      return ("%s was called with a dot, so that its self is %s: use a colon, as in object:%s(...)"):format(
+      found = ("%s was called with a dot, so that its self is %s: use a colon, as in object:%s(...)"):format(
         called and ('"%s"'):format(called) or "a method", is, called or "method")
+      is_found_in_library = is_in_library
     end
   end
+  return found
 end
 
 --- Returns a remark where a tensor's method in C++ was called with a dot, or nil: x.backward() takes nothing for x.
@@ -162,13 +183,18 @@ local function tensor_called_with_dot(message, level)
   end
 end
 
---- Returns a remark on an error that is not about a misspelled name, or nil.
+--- The place at the start of a message that Lua itself raised in the library.
+local OF_LIBRARY = "^lockstep[/%w_]*%.lua:%d+: "
+
+--- Returns a remark on an error that is not about a misspelled name, or nil; and the place to blame in place of the
+--- message's, or nil.
 local function remark(message, level)
   if message:find("attempt to compare .*userdata") then
     return "tensors are compared element by element: x:gt(1), x:ge(1), x:lt(1), x:le(1), torch.eq(x, 1)"
   end
-  if message:find("'self'", 1, true) or message:find("a tensor has no field", 1, true) then
-    return called_with_dot()
+  if message:find("'self'", 1, true) or message:find("a tensor has no field", 1, true) or message:find(OF_LIBRARY) then
+    local remarked, place = called_with_dot() -- no tail call: levels are counted
+    if remarked then return remarked, place end
   end
   local remarked = tensor_called_with_dot(message, level + 1) -- no tail call: levels are counted
   return remarked
@@ -183,7 +209,8 @@ end
 ---@return any message
 function M.explain(message, level)
   if type(message) ~= "string" then return message end
-  local remarked = remark(message, level + 1)
+  local remarked, place = remark(message, level + 1)
+  if place then message = message:gsub(OF_LIBRARY, place:gsub("%%", "%%%%") .. ": ") end
   if remarked then return message .. (message:find("\n", 1, true) and "\n  " or "; ") .. remarked end
   local kind, name = message:match("attempt to %a+ (%a+) '([%a_][%w_]*)' %(a nil value%)$")
   if kind ~= "field" and kind ~= "method" and kind ~= "global" then return message end

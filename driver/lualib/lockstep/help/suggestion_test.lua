@@ -128,6 +128,13 @@ t.test("AMethodThatIsCalledWithADotSaysToUseAColon", function()
     "local m = nn.Linear(2, 3)\nlocal y = m.forward(torch.ones({ 1, 2 }))\nreturn y")
   says('"parameters" was called with a dot, so that its self is nil: use a colon, as in object:parameters(...)',
     "local m = nn.Linear(2, 3)\nlocal all = m.parameters()\nreturn all")
+  for _, call in ipairs { "m.parameters()", "m.train()", "m.state_dict()", "m.requires_grad_(false)", 'm.to("cpu")',
+    'm.to { device = "cpu" }', "m.load_state_dict {}" } do
+    local message = message_of("local m = nn.Linear(2, 3)\nlocal x = " .. call .. "\nreturn x")
+    t.truthy(message:find("^chunk:3: "), message) -- the script's line
+    t.truthy(message:find(("use a colon, as in object:%s(...)"):format(call:match "m%.([%w_]+)"), 1, true), message)
+  end
+  does_not_say("colon", 'return require("lockstep.optim").SGD({}, { lr = "much" })')
   says("a method was called with a dot", "local m = nn.Linear(2, 3)\nreturn m.forward(torch.ones({ 1, 2 }))")
   does_not_say("colon", "local x = torch.ones({ 1 })\nreturn x.weights")
 end)

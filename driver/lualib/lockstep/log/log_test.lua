@@ -147,6 +147,24 @@ t.test("OfALongListTheFirstItemsAreShownAndTheFileHasAll", function()
   t.equal(t.printed(log.list, "0 items", {}, "items.txt"), "")
 end)
 
+t.test("AFileOutsideTheRunsFolderIsRefused", function()
+  local function nothing() end
+  t.printed(log.step, { loss = 1 })
+  for _, file in ipairs { "../outside.svg", "a/../../outside.svg", "..", ".", "/tmp/outside.svg", "a/", "a.svg\0b" } do
+    for name, call in pairs {
+      curve = function() log.curve(file, { "loss" }) end,
+      list = function() log.list("title", { "one" }, file) end,
+      memory = function() log.memory(file, { { "a", nothing } }) end,
+    } do
+      local message = t.raises("the file must be a name inside the run's folder, as ", call)
+      has(message, ("log.%s: "):format(name == "list" and "listing" or name))
+      has(message, ("%q"):format(file))
+    end
+  end
+  t.truthy(not io.open(run.dir .. "/../outside.svg"))
+  t.raises('log.listing: the file must be a name, as "skipped.txt", not a nil', log.list, "title", { "one" })
+end)
+
 t.test("StepsOfARunAreNumberedAndTimed", function()
   local lines = {}
   local n = 0

@@ -35,9 +35,14 @@ end
 function M.measure(device, parts)
   plain.check(type(parts) == "table" and #parts > 0, 'log.memory: the parts must be an array such as '
     .. '{ { "plain", train_step } }, not %s', type(parts) == "table" and "an empty table" or "a " .. type(parts))
+  local index_of = {}
   for i, part in ipairs(parts) do
     plain.check(type(part) == "table" and type(part[1]) == "string" and plain.is_callable(part[2]),
       'log.memory: part %d must be a name and a function, as in { "plain", train_step }', i)
+    local name = part[1]
+    plain.check(not index_of[name], 'log.memory: parts %s and %d are both named "%s"; give each a name of its own',
+      index_of[name], i, name)
+    index_of[name] = i
   end
   local series, peaks = {}, {}
   for i, part in ipairs(parts) do

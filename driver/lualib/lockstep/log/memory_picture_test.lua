@@ -77,6 +77,8 @@ t.test("WrongArgumentsAreRefused", function()
   t.raises("not an empty table", log.memory, "a.svg", {})
   t.raises('part 2 must be a name and a function, as in { "plain", train_step }', log.memory, "a.svg",
     { { "a", nothing }, { nothing } })
+  t.raises('log.memory: parts 1 and 3 are both named "a"; give each a name of its own', log.memory, "a.svg",
+    { { "a", nothing }, { "b", nothing }, { "a", nothing } })
   t.raises('log.memory: unknown option "titel"; did you mean "title"?', log.memory, "a.svg", { { "a", nothing } },
     { titel = "x" })
 end)

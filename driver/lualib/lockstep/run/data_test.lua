@@ -46,6 +46,8 @@ t.test("AFileThatIsNotThereIsNamed", function()
   t.raises("cannot open " .. run.dir .. "/none.jsonl: No such file or directory", data.lines, run.dir .. "/none.jsonl")
   t.raises("cannot open " .. run.dir .. "/none.jsonl", data.jsonl, run.dir .. "/none.jsonl")
   t.raises("Is a directory", function() data.lines(run.dir)() end)
+  t.raises("data.lines: the path must be a string, not a nil", data.lines)
+  t.raises("data.jsonl: the path must be a string, not a number", data.jsonl, 5)
 end)
 
 -- JSON lines --------------------------------------------------------------------------------------------

@@ -271,8 +271,15 @@ t.test("MistakesAreNamed", function()
   local tokens = batches_of(RANK, 1)
   local function sum(batch) return loss_sum(model, batch) end
   local function complains(message, ...) t.raises("sharding.accumulate: " .. message, sharding.accumulate, ...) end
-  complains("expected what sharding.data_parallel or sharding.fully_shard returned, not a table", fixture.net(), tokens,
-    1, sum)
+  complains("expected what sharding.data_parallel or sharding.fully_shard returned, not the module itself; write local "
+    .. "model = sharding.data_parallel(net)", fixture.net(), tokens, 1, sum)
+  complains("expected what sharding.data_parallel or sharding.fully_shard returned, not 5", 5, tokens, 1, sum)
+  for _, without_graph in ipairs {
+    function(batch) return sum(batch):detach(), 3 end,
+    function(batch) return torch.no_grad(sum, batch), 3 end,
+  } do
+    complains("the loss of micro-batch 1 does not require a gradient: it is detached,", model, tokens, 1, without_graph)
+  end
   complains("expected this rank's list of micro-batches, got an empty table", model, {}, 1, sum)
   complains("expected this rank's list of micro-batches, got a nil", model, nil, 1, sum)
   complains("the count is 0: no token of this step has a loss", model, tokens, 0, sum)
@@ -290,6 +297,10 @@ t.test("MistakesAreNamed", function()
       calls = calls + 1
       return sum(batch), nil, calls == 1 and 0 or nil
     end)
+  for _, wrong in ipairs { { "nil" }, { "table", {} }, { "function", sum } } do
+    t.raises("sharding.evaluate: the model must be a module, or what sharding.data_parallel or sharding.fully_shard "
+      .. "returned, not a " .. wrong[1], sharding.evaluate, wrong[2], function() end, sum)
+  end
   t.raises("sharding.evaluate: the function must return a batch's sum and count; its count is a nil", function()
     local left = 1
     sharding.evaluate(model, function()
@@ -299,6 +310,7 @@ t.test("MistakesAreNamed", function()
   end)
   for _, one in ipairs {
     { { torch.ones { 2, 1 }, 1 }, { torch.ones { 1, 2 }, 1 }, "has shape {1, 2}, and that of the batches before" },
+    { { torch.ones { 3 }, torch.ones { 2 } }, { 1, 1 }, "the count of this batch has shape {2}, and its sum {3}" },
     { { 12, -3 }, { 1, 1 }, "the count of a batch must be at least 0, not -3" },
     { { torch.ones({}, { dtype = torch.complex64 }), 1 }, { 1, 1 }, "the sum of a batch is " },
   } do

@@ -83,8 +83,9 @@ local function take_values(state, own)
     elseif contents.is_random(name) then
       values[name] = { begins_anew = true }
     elseif own[name] ~= nil then
-      error(('"%s" was another on each of the %d ranks that saved it, and %d ranks cannot share that out; resume on '
-        .. '%d, or leave it out: run:resume { without = { "%s" } }'):format(name, marker.world_size, dist.world_size(),
+      local resuming = dist.world_size() == 1 and "1 rank" or dist.world_size() .. " ranks"
+      error(('"%s" was another on each of the %d ranks that saved it, and %s cannot share that out; resume on '
+        .. '%d, or leave it out: run:resume { without = { "%s" } }'):format(name, marker.world_size, resuming,
         marker.world_size, name), 0)
     end
   end
@@ -231,8 +232,9 @@ function M.resume(objects, opts)
   table.sort(plan.lines)
   for _, line in ipairs(plan.lines) do say("run:resume: " .. line) end
   if plan.begins_anew then
-    say(("run:resume: the %d ranks that saved had different random numbers; %d ranks start new sequences"):format(
-      state.marker.world_size, dist.world_size()))
+    local begin = dist.world_size() == 1 and "this rank starts a new sequence"
+      or dist.world_size() .. " ranks start new sequences"
+    say(("run:resume: the %d ranks that saved had different random numbers; %s"):format(state.marker.world_size, begin))
   end
   local changes = settings.config_changes(plan.values, opts.config)
   require("lockstep.log").go_on_from(step, ("resumed from %s, after %d steps%s%s"):format(where, step,

@@ -6,6 +6,7 @@ local data_parallel = require "lockstep.sharding.data_parallel"
 local disagreement = require "lockstep.sharding.disagreement"
 local dist = require "lockstep.distributed"
 local fully_shard = require "lockstep.sharding.fully_shard"
+local nn = require "lockstep.nn"
 local nonfinite = require "lockstep.run.nonfinite"
 local options = require "lockstep.options"
 local terminal = require "lockstep.log.terminal"
@@ -23,7 +24,9 @@ end
 
 local function check_arguments(model, micro_batches, count, fn)
   if not (data_parallel.is_one(model) or fully_shard.is_one(model)) then
-    fail("expected what sharding.data_parallel or sharding.fully_shard returned, not %s", describe(model))
+    fail("expected what sharding.data_parallel or sharding.fully_shard returned, not %s", nn.is_module(model)
+      and "the module itself; write local model = sharding.data_parallel(net), on one rank too, and call model, not net"
+      or describe(model))
   end
   if type(micro_batches) ~= "table" then
     fail("expected this rank's list of micro-batches, got %s", describe(micro_batches))
@@ -186,8 +189,8 @@ end
 ---@field sync "last"|"each"? "last" unless given
 ---@field on_nan "error"|"skip"? "error" unless given
 
---- Runs forward and backward for each micro-batch of a step, and returns the mean loss over all ranks. The gradients
---- are those of this mean.
+--- Runs forward and backward for each micro-batch of a step: fn must return the sum of its losses, never their mean.
+--- Returns the mean loss over all ranks. The gradients are those of this mean.
 ---
 ---     local loss = sharding.accumulate(model, micro_batches, report.loss_tokens, function(micro_batch)
 ---       return model(micro_batch, "loss") -- the sum, and the count of tokens
@@ -196,7 +199,7 @@ end
 --- fn returns the sum of a micro-batch's losses, and how many it summed, as sharding.evaluate's does. The mean is the
 --- sum over micro-batches and ranks divided by `count`, the number of loss tokens (or samples) over all ranks. If fn's
 --- counts do not add up to it, the mean and its gradient would be wrong by a factor: every rank gets an error. Without
---- a count (nil) nothing is compared.
+--- a count (nil) nothing is compared: a loss that is a mean then trains at a smaller learning rate, without an error.
 ---
 --- Further results of fn are sums, too, without gradients: their means are returned after the loss. The means are in
 --- float64, and the same on every rank.
@@ -244,6 +247,8 @@ local function accumulate(model, micro_batches, count, fn, opts)
       fail("the function must return the sum of a micro-batch's losses, a tensor of one element, not %s",
         describe(loss))
     end
+    check(loss.requires_grad, "the loss of micro-batch %d does not require a gradient: it is detached, the function "
+      .. "ran without gradients (torch.no_grad), or no parameter that it depends on is trained", i)
     counts:add(own_count)
     if skipped then
       check(own_count ~= nil, 'on_nan = "skip" needs the count of each micro-batch, the second result of the function')

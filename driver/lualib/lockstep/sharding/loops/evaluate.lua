@@ -4,9 +4,11 @@ local agreement = require "lockstep.state.agreement"
 local core = require "lockstep.core"
 local core_sharding = require "lockstep.core.sharding"
 local core_state = require "lockstep.core.state"
+local data_parallel = require "lockstep.sharding.data_parallel"
 local dist = require "lockstep.distributed"
 local fully_shard = require "lockstep.sharding.fully_shard"
 local means = require "lockstep.sharding.loops.means"
+local nn = require "lockstep.nn"
 local options = require "lockstep.options"
 local plain = require "lockstep.plain"
 local splits = require "lockstep.nn.splits"
@@ -171,6 +173,9 @@ end
 ---@return integer # batches of all ranks that were left out, the same on every rank
 local function evaluate(model, batches, fn, opts)
   local o = options.read(NAME, opts, { filler = options.optional, group = options.optional })
+  plain.check(nn.is_module(model) or data_parallel.is_one(model) or fully_shard.is_one(model),
+    "sharding.evaluate: the model must be a module, or what sharding.data_parallel or sharding.fully_shard returned, "
+      .. "not %s", torch.is_tensor(model) and "a tensor" or "a " .. type(model))
   plain.check(plain.is_callable(batches),
     "sharding.evaluate: the iterator must be a function that returns the next batch, not a %s", type(batches))
   plain.check(type(fn) == "function",
@@ -182,6 +187,10 @@ local function evaluate(model, batches, fn, opts)
     if batch == NONE then return end
     local batch_sum, batch_count = fn(batch)
     batch_sum, batch_count = sum:read(batch_sum), count:read(batch_count)
+    if batch_count:numel() ~= 1 and tostring(batch_count.shape) ~= tostring(batch_sum.shape) then
+      core.raise(("%s: the count of this batch has shape %s, and its sum %s; give one count, or one for each element "
+        .. "of the sum"):format(NAME, tostring(batch_count.shape), tostring(batch_sum.shape)))
+    end
     if not real then return end
     local holds = batch_sum:isfinite():all():logical_and(batch_count:isfinite():all():to(batch_sum.device))
     finite[#finite + 1] = holds

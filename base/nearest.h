@@ -1,0 +1,23 @@
+// The word that a misspelled one probably stands for, for the end of an error message.
+//
+//    base::Nearest("--nprocs", {"--nproc", "--set"});   // "--nproc"
+//    base::Nearest("--verbose", {"--nproc", "--set"});  // "": none is near
+//
+// Thread-safe.
+
+#ifndef LOCKSTEP_BASE_NEAREST_H_
+#define LOCKSTEP_BASE_NEAREST_H_
+
+#include <string>
+#include <vector>
+
+namespace lockstep::base {
+
+// Returns the word of `known` with the fewest edits (insertions, deletions, substitutions, swaps of
+// neighbours) to `word`, or "" where each needs more than a third of its letters. Of words that are
+// equally near, returns the one that begins like `word` for longer.
+std::string Nearest(const std::string& word, const std::vector<std::string>& known);
+
+}  // namespace lockstep::base
+
+#endif  // LOCKSTEP_BASE_NEAREST_H_
