@@ -77,10 +77,8 @@ local PREPARE = plain.copy(core_batching.defaults, {
 local function read(name, opts, more, default_rank)
   local o = options.read(name, opts, plain.copy(PREPARE, more))
   if o.balance == "round_robin" then
-    for _, key in ipairs { "mix_kinds", "worth_a_step" } do
-      plain.check(not opts[key], '%s: %s has no effect with balance = "round_robin", which keeps kinds apart and '
-        .. 'weighs no costs; leave it out, or use balance = "makespan"', name, key)
-    end
+    options.note_unused(name, opts, { "mix_kinds", "worth_a_step" },
+      'with balance = "round_robin", which keeps kinds apart and weighs no costs')
   end
   if o.rank == nil then o.rank = default_rank end
   local is_own = o.rank == dist.rank() or o.rank == nil and o.ranks == nil
@@ -198,7 +196,7 @@ end
 ---
 --- `mix_kinds` = true lets samples ride in micro-batches of a kind that has their tensors and more, as text beside
 --- images, if the plan gets better: makespan and micro-steps never grow. Only balance = "makespan" does it. With
---- "round_robin" this option and worth_a_step are errors.
+--- "round_robin" this option and worth_a_step have no effect, and a line says so.
 ---
 --- `own_rows` = {"name", ...} are tensors with any number of rows. Other tensors have one row for each sample, or the
 --- rows of its images, videos or audio clips. A name that no sample has is an error if it resembles a tensor's.

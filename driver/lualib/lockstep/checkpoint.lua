@@ -130,7 +130,8 @@ local OFFLOAD = core_checkpoint.offload_defaults
 ---
 --- offload = "host": inputs of regions wait in host memory, except those of the newest keep_last regions. prefetch:
 --- regions that are copied back ahead. Tensors below min_bytes stay on the device, and so do those in `frozen` and all
---- beyond max_host_bytes. These options are errors without offload. offload = false turns it off, and leaves them.
+--- beyond max_host_bytes. Without offload these have no effect, and a line says so. offload = false turns it off
+--- without that line.
 ---
 --- preserve_rng = true: dropout draws the same masks, and math.random the same numbers. early_stop = true: a
 --- recomputation ends with the last tensor that is needed. determinism: "metadata" compares shapes, dtypes, devices and
@@ -149,9 +150,9 @@ function M.new(opts)
     'checkpoint.new: offload must be "host", false or absent, not %s', o.offload)
   plain.check(o.determinism == "metadata" or o.determinism == "none",
     'checkpoint.new: determinism must be "metadata" or "none", not "%s"', o.determinism)
-  for _, key in ipairs { "keep_last", "prefetch", "min_bytes", "max_host_bytes", "frozen" } do
-    plain.check(o.offload or o.offload == false or (opts or {})[key] == nil, 'checkpoint.new: %s has no effect without '
-      .. 'offload = "host"; give it, leave %s out, or turn offload off with offload = false', key, key)
+  if o.offload == nil then
+    options.note_unused("checkpoint.new", opts, { "keep_last", "prefetch", "min_bytes", "max_host_bytes", "frozen" },
+      'without offload = "host"; offload = false turns it off without this line')
   end
   for key in pairs(OFFLOAD) do
     if o[key] < 0 then core.raise(string.format("checkpoint.new: %s must not be below 0, but is %g", key, o[key])) end

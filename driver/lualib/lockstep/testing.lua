@@ -112,6 +112,20 @@ function M.raises(text, fn, ...)
   return tostring(message)
 end
 
+--- Returns the first result of fn(...), and the text that it wrote to stderr.
+---@param fn function
+---@param ... any
+---@return any result
+---@return string heard
+function M.listening(fn, ...)
+  local heard, stderr = {}, io.stderr
+  io.stderr = { write = function(_, ...) heard[#heard + 1] = table.concat { ... } end } -- luacheck: ignore 122
+  local results = { pcall(fn, ...) }
+  io.stderr = stderr -- luacheck: ignore 122
+  if not results[1] then error(results[2], 0) end
+  return results[2], table.concat(heard)
+end
+
 --- Fails if 200 more calls of step() hold more bytes of tensors than the first 40, or if Lua's heap grows. All ranks
 --- make as many calls.
 ---@param step fun()

@@ -114,8 +114,10 @@ t.test("TheOptionIsNamed", function()
   raises('own_rows names "seq_lens" is a field of every micro-batch', { own_rows = { "seq_lens" } })
   raises('own_rows names "turns", which is a stream', { own_rows = { "turns" }, streams = { turns = 0 } })
   for _, key in ipairs { "mix_kinds", "worth_a_step" } do
-    raises(key .. ' has no effect with balance = "round_robin"',
+    local _, heard = t.listening(prepare, { text(2) },
       { balance = "round_robin", [key] = key == "mix_kinds" or 0.1 })
+    t.equal(heard, "lockstep: batching.prepare: " .. key .. ' has no effect with balance = "round_robin", which keeps '
+      .. "kinds apart and weighs no costs\n")
   end
   raises("streams.input_ids is a field of every micro-batch", { streams = { input_ids = 0 } })
   raises("check must be a boolean", { check = "no" })

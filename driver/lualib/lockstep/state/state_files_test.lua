@@ -10,7 +10,7 @@ local run = require "lockstep.run"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
-local listening, new_folder = fixture.listening, fixture.new_folder
+local listening, new_folder = t.listening, fixture.new_folder
 local read_file, save_at, write_file = t.read_file, fixture.save_at, fixture.write_file
 
 -- Read by PyTorch ---------------------------------------------------------------------------------------

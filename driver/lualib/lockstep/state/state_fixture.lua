@@ -21,16 +21,6 @@ function M.new_folder()
   return run.dir .. "/state"
 end
 
---- Returns the results of fn(...), and the text that it wrote to stderr.
-function M.listening(fn, ...)
-  local heard, stderr = {}, io.stderr
-  io.stderr = { write = function(_, ...) heard[#heard + 1] = table.concat { ... } end } -- luacheck: ignore 122
-  local results = { pcall(fn, ...) }
-  io.stderr = stderr -- luacheck: ignore 122
-  if not results[1] then error(results[2], 0) end
-  return results[2], table.concat(heard)
-end
-
 function M.write_file(path, text)
   local file = assert(io.open(path, "wb"))
   file:write(text)

@@ -13,7 +13,7 @@ local sharding = require "lockstep.sharding"
 local t = require "lockstep.testing"
 local torch = require "lockstep.torch"
 
-local Net, listening, new_folder, new_objects = fixture.Net, fixture.listening, fixture.new_folder, fixture.new_objects
+local Net, listening, new_folder, new_objects = fixture.Net, t.listening, fixture.new_folder, fixture.new_objects
 local read_file, save_at, state_of, train = t.read_file, fixture.save_at, fixture.state_of, fixture.train
 local write_file = fixture.write_file
 
