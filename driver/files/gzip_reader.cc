@@ -14,13 +14,13 @@ namespace lockstep::driver {
 namespace {
 
 constexpr size_t kInputBytes = size_t{1} << 17;
+constexpr int kGzipWindow = 15 + 16;  // the largest window, behind gzip's header
+
 // Returns the size of a regular file; 0 of others, and if it is not known.
 int64_t SizeOf(FILE* file) {
   struct stat status {};
   return fstat(fileno(file), &status) == 0 && S_ISREG(status.st_mode) ? status.st_size : 0;
 }
-
-constexpr int kGzipWindow = 15 + 16;  // the largest window, behind gzip's header
 
 }  // namespace
 

@@ -78,10 +78,12 @@ bool HasMediaName(const std::string& key) {
          absl::StartsWith(key, "audio") || absl::StartsWith(key, "vision");
 }
 
-// Throws if a tensor [samples, n] has another width than the tokens.
+// Throws if a tensor [samples, n] has another width than the tokens, and more than one column: one
+// is a value for each sample.
 void CheckWidth(const Tokens& tokens, const std::string& key, const at::Tensor& tensor) {
   const bool has_other_width = tensor.dim() == 2 && tensor.size(0) == tokens.samples &&
-                               tokens.samples > 0 && tensor.size(1) != tokens.width;
+                               tokens.samples > 0 && tensor.size(1) > 1 &&
+                               tensor.size(1) != tokens.width;
   TORCH_CHECK_VALUE(!has_other_width || HasMediaName(key), "mimo: pack: ", Name(key, tensor),
                     " has width ", tensor.size(1), ", but ", tokens.mask, " has width ",
                     tokens.width, ": the values of tokens need the same width; if ", Name(key),

@@ -30,7 +30,7 @@
 //              "position_ids" must have the mask's shape.
 //
 // A tensor of another name that has the mask's first two sizes by chance needs `whole`. So does a
-// tensor [B, n] with n other than S: it may hold values of tokens that were padded to another
+// tensor [B, n] with n other than S and 1: it may hold values of tokens that were padded to another
 // width. Names that begin with "image", "video", "audio" or "vision" may have any n.
 //
 // Source: Megatron-Bridge's pull request 5131. Thread-safe.
